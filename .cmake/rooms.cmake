@@ -1,0 +1,126 @@
+# One library per folder, and the table of who may include whom, checked when CMake configures.
+# A convention that nobody checks decays.
+
+# trainyard_library(NAME SOURCES files... DEPS targets...)
+function(trainyard_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+endfunction()
+
+# trainyard_program(NAME SOURCES files... DEPS targets...): lands in bin/.
+function(trainyard_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+endfunction()
+
+# trainyard_test(NAME SOURCES files... DEPS targets... [LABEL label] [TIMEOUT seconds]): GoogleTest cases,
+# each a test of its own in ctest. LABEL is unit unless told; sanitizer runs pick by label.
+function(trainyard_test name)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." PROPERTIES LABELS ${ARG_LABEL}
+                       TIMEOUT ${ARG_TIMEOUT} DISCOVERY_TIMEOUT 60)
+endfunction()
+
+# Folder | prefixes of our include paths that its files may name, separated by spaces. The longest folder
+# that matches a file decides; a folder may always include itself.
+set(TRAINYARD_ROOMS
+  "kernels|"
+  "storage/base|"
+  "storage/records|storage/base/"
+  "storage/objects|storage/base/"
+  "storage|storage/"
+  "proto|storage/base/ trainyard/v1/"
+  "executor/data|storage/base/ storage/objects/ trainyard/v1/spec.pb.h executor/plan/facts.h"
+  "executor/plan|storage/base/ trainyard/v1/spec.pb.h"
+  "executor/engine|executor/plan/ executor/data/ kernels/ storage/base/ storage/objects/ trainyard/v1/spec.pb.h"
+  "executor/run|storage/base/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h"
+  "executor/worker|executor/engine/ executor/plan/ executor/data/ executor/run/ kernels/device.h storage/base/ storage/objects/ proto/text/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h trainyard/v1/resources.pb.h"
+  "executor/agent|executor/run/ storage/base/ trainyard/v1/"
+  "server|storage/ trainyard/v1/ executor/plan/ executor/data/ proto/text/"
+  "clients|storage/base/ trainyard/v1/ proto/text/")
+
+# Third-party headers that only some folders may see: prefix of the include path | folders.
+set(TRAINYARD_GUESTS
+  "pqxx/|storage/postgres/"
+  "grpcpp/|server/ executor/agent/ clients/"
+  "oneapi/|kernels/cpu/"
+  "cuda|kernels/cuda/"
+  "cublas|kernels/cuda/"
+  "cudnn|kernels/cuda/"
+  "nccl|executor/engine/parallel/"
+  "gloo/|executor/engine/parallel/"
+  "yaml-cpp/|proto/text/ clients/")
+
+# Sets `result` to ON when one of `prefixes` (separated by spaces) begins `path`.
+function(begins_with_any result path prefixes)
+  separate_arguments(prefixes)
+  set(${result} OFF PARENT_SCOPE)
+  foreach(prefix ${prefixes})
+    string(FIND "${path}" "${prefix}" at)
+    if(at EQUAL 0)
+      set(${result} ON PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
+function(check_rooms)
+  set(wrong "")
+  set(globs "")
+  foreach(top kernels storage proto executor server clients)
+    list(APPEND globs ${top}/*.h ${top}/*.cc ${top}/*.cu ${top}/*.cuh)
+  endforeach()
+  file(GLOB_RECURSE files RELATIVE ${CMAKE_SOURCE_DIR} ${globs})
+  foreach(file ${files})
+    set(room "")
+    set(allowed "")
+    foreach(row ${TRAINYARD_ROOMS})
+      string(REGEX MATCH "^([^|]*)\\|(.*)$" row "${row}")
+      set(folder "${CMAKE_MATCH_1}")
+      set(prefixes "${CMAKE_MATCH_2}")
+      string(FIND "${file}" "${folder}/" at)
+      string(LENGTH "${folder}" length)
+      string(LENGTH "${room}" best)
+      if(at EQUAL 0 AND length GREATER best)
+        set(room "${folder}")
+        set(allowed "${prefixes}")
+      endif()
+    endforeach()
+    file(STRINGS ${CMAKE_SOURCE_DIR}/${file} lines REGEX "^#include [\"<]")
+    foreach(line ${lines})
+      string(REGEX REPLACE "^#include [\"<]([^\">]+)[\">].*" "\\1" path "${line}")
+      if(path MATCHES "^(kernels|storage|proto|executor|server|clients|trainyard|tests)/")
+        begins_with_any(ok "${path}" "${room}/ ${allowed}")
+        if(NOT ok)
+          string(APPEND wrong "\n  ${file} includes ${path}: ${room} may not")
+        endif()
+      endif()
+      foreach(row ${TRAINYARD_GUESTS})
+        string(REGEX MATCH "^([^|]*)\\|(.*)$" row "${row}")
+        set(prefix "${CMAKE_MATCH_1}")
+        set(homes "${CMAKE_MATCH_2}")
+        begins_with_any(guest "${path}" "${prefix}")
+        begins_with_any(home "${file}" "${homes}")
+        if(guest AND NOT home)
+          string(APPEND wrong "\n  ${file} includes ${path}: only ${homes} may")
+        endif()
+      endforeach()
+    endforeach()
+  endforeach()
+  if(wrong)
+    message(FATAL_ERROR "The table of who may include whom (.cmake/rooms.cmake) is broken:${wrong}")
+  endif()
+endfunction()

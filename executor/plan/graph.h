@@ -1,0 +1,47 @@
+#pragma once
+
+// A model as data: tensors with static shapes and typed ops over them. No device, no memory.
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "executor/plan/ops.h"
+
+namespace trainyard::plan {
+
+enum class ElementType : uint8_t { kF32, kF64, kI32, kU8 };
+int64_t SizeOf(ElementType type);  // bytes
+
+enum class TensorKind {
+  kParameter,
+  kGradient,        // of a parameter
+  kOptimizerState,
+  kInput,           // written by the loader each micro-batch
+  kActivation,      // lives within one micro-batch
+  kScalar,          // loss sums, norms, step state: lives for the whole run
+};
+
+struct Tensor {
+  std::string name;  // parameters: the name in a checkpoint
+  ElementType type = ElementType::kF32;
+  std::vector<int64_t> dims;
+  TensorKind kind = TensorKind::kActivation;
+  // Parameters only: standard deviation of the normal they start from; 0: they start at `init_value`.
+  double init_std = 0;
+  double init_value = 0;
+
+  int64_t elements() const;
+  int64_t bytes() const { return elements() * SizeOf(type); }
+};
+
+struct Graph {
+  std::vector<Tensor> tensors;  // a TensorId is an index here
+  std::vector<Op> ops;          // in the order of execution
+
+  TensorId Add(Tensor tensor);
+  const Tensor& operator[](TensorId id) const;
+};
+
+}  // namespace trainyard::plan

@@ -1,0 +1,229 @@
+#pragma once
+
+// The vocabulary of a graph. Each op names its operands; their meaning and shapes are those of the
+// struct of the same name in kernels/ops/. Sizes follow from the tensors and are kept here so that a
+// plan is complete in itself. kNone marks an absent optional operand.
+
+#include <cstdint>
+#include <variant>
+
+namespace trainyard::plan {
+
+using TensorId = int32_t;
+inline constexpr TensorId kNone = -1;
+
+// How an op touches an operand.
+enum class Access { kRead, kWrite, kUpdate };  // kUpdate: reads and writes
+
+enum class ActivationKind { kRelu, kGelu, kGeluTanh };
+
+// Every op has Visit(f): calls f(TensorId&, Access) for each operand that is present.
+#define TY_OPERANDS(...)                         \
+  template <typename F>                          \
+  void Visit(F&& f) { VisitAll(f, __VA_ARGS__); }
+
+template <typename F>
+void VisitAll(F&) {}
+template <typename F, typename... Rest>
+void VisitAll(F& f, TensorId& id, Access access, Rest&&... rest) {
+  if (id != kNone) f(id, access);
+  VisitAll(f, static_cast<Rest&&>(rest)...);
+}
+
+inline Access WriteOr(bool accumulate) { return accumulate ? Access::kUpdate : Access::kWrite; }
+
+struct Matmul {
+  TensorId a = kNone, b = kNone, bias = kNone, c = kNone;
+  int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false, accumulate = false;
+  TY_OPERANDS(a, Access::kRead, b, Access::kRead, bias, Access::kRead, c, WriteOr(accumulate))
+};
+
+struct ColumnSum {
+  TensorId x = kNone, y = kNone;
+  int64_t rows = 0, cols = 0;
+  bool accumulate = false;
+  TY_OPERANDS(x, Access::kRead, y, WriteOr(accumulate))
+};
+
+struct ActivationForward {
+  ActivationKind kind = ActivationKind::kRelu;
+  TensorId x = kNone, y = kNone;
+  int64_t n = 0;
+  TY_OPERANDS(x, Access::kRead, y, Access::kWrite)
+};
+
+struct ActivationBackward {
+  ActivationKind kind = ActivationKind::kRelu;
+  TensorId x = kNone, dy = kNone, dx = kNone;
+  int64_t n = 0;
+  TY_OPERANDS(x, Access::kRead, dy, Access::kRead, dx, Access::kWrite)
+};
+
+struct Add {
+  TensorId a = kNone, b = kNone, y = kNone;
+  int64_t n = 0;
+  TY_OPERANDS(a, Access::kRead, b, Access::kRead, y, Access::kWrite)
+};
+
+struct Zero {
+  TensorId x = kNone;
+  int64_t n = 0;
+  TY_OPERANDS(x, Access::kWrite)
+};
+
+// The backward pass is the same op on the gradient.
+struct Dropout {
+  TensorId x = kNone, y = kNone, state = kNone;
+  uint32_t stream = 0;
+  int64_t samples = 0, per_sample = 0;
+  float p = 0;
+  TY_OPERANDS(x, Access::kRead, y, Access::kWrite, state, Access::kRead)
+};
+
+struct LayerNormForward {
+  TensorId x = kNone, gamma = kNone, beta = kNone, y = kNone, mean = kNone, rstd = kNone;
+  int64_t rows = 0, cols = 0;
+  float epsilon = 1e-5f;
+  TY_OPERANDS(x, Access::kRead, gamma, Access::kRead, beta, Access::kRead, y, Access::kWrite, mean,
+              Access::kWrite, rstd, Access::kWrite)
+};
+
+struct LayerNormBackward {
+  TensorId dy = kNone, x = kNone, gamma = kNone, mean = kNone, rstd = kNone;
+  TensorId dx = kNone, dgamma = kNone, dbeta = kNone;
+  int64_t rows = 0, cols = 0;
+  bool accumulate_dx = false, accumulate_params = false;
+  TY_OPERANDS(dy, Access::kRead, x, Access::kRead, gamma, Access::kRead, mean, Access::kRead, rstd,
+              Access::kRead, dx, WriteOr(accumulate_dx), dgamma, WriteOr(accumulate_params), dbeta,
+              WriteOr(accumulate_params))
+};
+
+struct EmbeddingForward {
+  TensorId ids = kNone, tokens = kNone, positions = kNone, y = kNone;
+  int64_t batch = 0, time = 0, width = 0, vocab = 0;
+  TY_OPERANDS(ids, Access::kRead, tokens, Access::kRead, positions, Access::kRead, y, Access::kWrite)
+};
+
+struct EmbeddingBackward {
+  TensorId dy = kNone, ids = kNone, dtokens = kNone, dpositions = kNone;
+  int64_t batch = 0, time = 0, width = 0, vocab = 0;
+  TY_OPERANDS(dy, Access::kRead, ids, Access::kRead, dtokens, Access::kUpdate, dpositions,
+              Access::kUpdate)
+};
+
+struct AttentionForward {
+  TensorId qkv = kNone, y = kNone, lse = kNone;
+  int64_t batch = 0, time = 0, heads = 0, head_dim = 0;
+  float scale = 1;
+  bool causal = true;
+  TY_OPERANDS(qkv, Access::kRead, y, Access::kWrite, lse, Access::kWrite)
+};
+
+struct AttentionBackward {
+  TensorId dy = kNone, qkv = kNone, y = kNone, lse = kNone, dqkv = kNone;
+  int64_t batch = 0, time = 0, heads = 0, head_dim = 0;
+  float scale = 1;
+  bool causal = true;
+  TY_OPERANDS(dy, Access::kRead, qkv, Access::kRead, y, Access::kRead, lse, Access::kRead, dqkv,
+              Access::kWrite)
+};
+
+struct CrossEntropy {
+  TensorId logits = kNone, targets = kNone, losses = kNone, correct = kNone, dlogits = kNone;
+  int64_t rows = 0, classes = 0;
+  float scale = 1;
+  TY_OPERANDS(logits, Access::kRead, targets, Access::kRead, losses, Access::kWrite, correct,
+              Access::kWrite, dlogits, Access::kWrite)
+};
+
+struct Sum {
+  TensorId x = kNone, sum = kNone;
+  int64_t n = 0;
+  bool accumulate = false;
+  TY_OPERANDS(x, Access::kRead, sum, WriteOr(accumulate))
+};
+
+struct ConvolutionShape {
+  int64_t batch = 0, height = 0, width = 0, in = 0, out = 0;
+  int64_t kernel_height = 1, kernel_width = 1, stride = 1, pad = 0;
+};
+
+struct ConvolutionForward {
+  TensorId x = kNone, w = kNone, bias = kNone, y = kNone;
+  ConvolutionShape shape;
+  TY_OPERANDS(x, Access::kRead, w, Access::kRead, bias, Access::kRead, y, Access::kWrite)
+};
+
+struct ConvolutionBackwardData {
+  TensorId dy = kNone, w = kNone, dx = kNone;
+  ConvolutionShape shape;
+  TY_OPERANDS(dy, Access::kRead, w, Access::kRead, dx, Access::kWrite)
+};
+
+struct ConvolutionBackwardWeights {
+  TensorId x = kNone, dy = kNone, dw = kNone, dbias = kNone;
+  ConvolutionShape shape;
+  bool accumulate = false;
+  TY_OPERANDS(x, Access::kRead, dy, Access::kRead, dw, WriteOr(accumulate), dbias,
+              WriteOr(accumulate))
+};
+
+struct MaxPoolForward {
+  TensorId x = kNone, y = kNone, index = kNone;
+  int64_t batch = 0, height = 0, width = 0, channels = 0, window = 2;
+  TY_OPERANDS(x, Access::kRead, y, Access::kWrite, index, Access::kWrite)
+};
+
+struct MaxPoolBackward {
+  TensorId dy = kNone, index = kNone, dx = kNone;
+  int64_t batch = 0, height = 0, width = 0, channels = 0, window = 2;
+  TY_OPERANDS(dy, Access::kRead, index, Access::kRead, dx, Access::kWrite)
+};
+
+struct Transpose {
+  TensorId x = kNone, y = kNone;
+  int64_t batch = 1, rows = 0, cols = 0;
+  TY_OPERANDS(x, Access::kRead, y, Access::kWrite)
+};
+
+struct SquaredNorm {
+  TensorId x = kNone, sum = kNone;  // x: the first of a contiguous run of n elements
+  int64_t n = 0;
+  bool accumulate = false;
+  TY_OPERANDS(x, Access::kRead, sum, WriteOr(accumulate))
+};
+
+struct ClipScale {
+  TensorId sum = kNone, norm = kNone, scale = kNone;
+  float max_norm = 0;
+  TY_OPERANDS(sum, Access::kRead, norm, Access::kWrite, scale, Access::kWrite)
+};
+
+// Optimizer ops name the first tensor of a contiguous run of n elements in each of their operands.
+struct SgdStep {
+  TensorId w = kNone, grad = kNone, velocity = kNone, grad_scale = kNone, state = kNone;
+  int64_t n = 0;
+  float momentum = 0, weight_decay = 0;
+  TY_OPERANDS(w, Access::kUpdate, grad, Access::kRead, velocity, Access::kUpdate, grad_scale,
+              Access::kRead, state, Access::kRead)
+};
+
+struct AdamWStep {
+  TensorId w = kNone, grad = kNone, m = kNone, v = kNone, grad_scale = kNone, state = kNone;
+  int64_t n = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0;
+  TY_OPERANDS(w, Access::kUpdate, grad, Access::kRead, m, Access::kUpdate, v, Access::kUpdate,
+              grad_scale, Access::kRead, state, Access::kRead)
+};
+
+#undef TY_OPERANDS
+
+using Op = std::variant<ActivationBackward, ActivationForward, AdamWStep, Add, AttentionBackward,
+                        AttentionForward, ClipScale, ColumnSum, ConvolutionBackwardData,
+                        ConvolutionBackwardWeights, ConvolutionForward, CrossEntropy, Dropout,
+                        EmbeddingBackward, EmbeddingForward, LayerNormBackward, LayerNormForward,
+                        Matmul, MaxPoolBackward, MaxPoolForward, SgdStep, SquaredNorm, Sum, Transpose,
+                        Zero>;
+
+}  // namespace trainyard::plan

@@ -1,0 +1,72 @@
+#pragma once
+
+// One rank of one attempt on disk: what agent and worker say to each other, and how each finds out
+// what the other did while it was away. Layout of {state}/ranks/{job_uid}.{attempt}.{rank}/:
+//
+//   assignment.json  the Assignment, protobuf JSON; written once by the agent before the worker starts
+//   events.log       RankEvents, appended by the worker, the last one (Exited) by the agent; event_log.h
+//   lease            8 bytes, native: CLOCK_BOOTTIME nanoseconds until which the worker may run
+//   pid              "pid starttime" of the worker, as in /proc/{pid}/stat: survives pid reuse
+//   acked            newest event sequence that the server stored
+//   log, log.1       stdout and stderr of the worker, rotated
+//
+// Signals to a worker: SIGTERM: checkpoint and leave (SUSPEND). SIGKILL: everything else.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "trainyard/v1/run.pb.h"
+
+namespace trainyard::run {
+
+class RunDirectory {
+ public:
+  RunDirectory(std::string path) : path_(std::move(path)) {}  // NOLINT: a path is one
+
+  static std::string NameOf(const v1::RankKey& key);
+  static absl::StatusOr<v1::RankKey> ParseName(const std::string& name);
+
+  const std::string& path() const { return path_; }
+  std::string assignment_path() const { return path_ + "/assignment.json"; }
+  std::string events_path() const { return path_ + "/events.log"; }
+  std::string lease_path() const { return path_ + "/lease"; }
+  std::string pid_path() const { return path_ + "/pid"; }
+  std::string acked_path() const { return path_ + "/acked"; }
+  std::string log_path() const { return path_ + "/log"; }
+
+  absl::Status WriteAssignment(const v1::Assignment& assignment) const;
+  absl::StatusOr<v1::Assignment> ReadAssignment() const;
+
+ private:
+  std::string path_;
+};
+
+// The time until which a worker may run, shared through a mapped file. The agent extends it with
+// every acknowledged heartbeat; the worker's watchdog ends the process once it has passed, so a
+// worker outlives neither its lease nor its agent's for long, whoever was killed or stopped.
+class LeaseFile {
+ public:
+  static absl::StatusOr<LeaseFile> Open(const std::string& path, bool create);
+  LeaseFile(LeaseFile&&) noexcept;
+  LeaseFile& operator=(LeaseFile&&) noexcept;
+  ~LeaseFile();
+
+  void Extend(absl::Duration until_since_boot);  // on Clock::SinceBoot
+  absl::Duration Until() const;
+
+ private:
+  explicit LeaseFile(void* map) : map_(map) {}
+  void* map_ = nullptr;
+};
+
+// Exit codes of trainyard-worker; also in its --help and README.
+inline constexpr int kExitDone = 0;            // finished, or suspended with a checkpoint
+inline constexpr int kExitUsage = 64;          // wrong command line, spec or unimplemented field
+inline constexpr int kExitData = 65;           // data missing or malformed
+inline constexpr int kExitInternal = 70;       // a defect
+inline constexpr int kExitDevice = 71;         // device fault or out of memory
+inline constexpr int kExitStorage = 74;        // checkpoint could not be written or read
+inline constexpr int kExitFenced = 75;         // the lease ended
+
+}  // namespace trainyard::run

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+namespace trainyard::kernels {
+
+enum class DType : uint8_t { kF32, kF64, kI32, kU8, kBF16, kF16 };
+
+inline size_t SizeOf(DType t) {
+  switch (t) {
+    case DType::kF32:
+    case DType::kI32:
+      return 4;
+    case DType::kF64:
+      return 8;
+    case DType::kU8:
+      return 1;
+    case DType::kBF16:
+    case DType::kF16:
+      return 2;
+  }
+  std::abort();
+}
+
+template <typename T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> { static constexpr DType value = DType::kF32; };
+template <>
+struct DTypeOf<double> { static constexpr DType value = DType::kF64; };
+template <>
+struct DTypeOf<int32_t> { static constexpr DType value = DType::kI32; };
+template <>
+struct DTypeOf<uint8_t> { static constexpr DType value = DType::kU8; };
+
+// A typed place in device memory, borrowed from the arena. Null means that an optional operand is
+// absent. The op that takes it declares its shape; dense, row-major, 64-byte aligned.
+struct Buffer {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+
+  explicit operator bool() const { return data != nullptr; }
+
+  // Aborts when the element type differs: a plan that mixes types up is a bug.
+  template <typename T>
+  T* As() const {
+    if (dtype != DTypeOf<T>::value) std::abort();
+    return static_cast<T*>(data);
+  }
+};
+
+}  // namespace trainyard::kernels

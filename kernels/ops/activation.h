@@ -1,0 +1,25 @@
+#pragma once
+
+#include "kernels/buffer.h"
+
+namespace trainyard::kernels {
+
+enum class ActivationKind { kRelu, kGelu, kGeluTanh };
+
+// y = f(x), n elements; y may be x for kRelu.
+//   relu: max(x, 0)    gelu: x * Phi(x)
+//   gelu_tanh: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))   (Hendrycks & Gimpel 2016)
+struct ActivationForward {
+  ActivationKind kind = ActivationKind::kRelu;
+  Buffer x, y;
+  int64_t n = 0;
+};
+
+// dx = dy * f'(x); dx may be dy. For kRelu `x` may be the output: both have the same sign.
+struct ActivationBackward {
+  ActivationKind kind = ActivationKind::kRelu;
+  Buffer x, dy, dx;
+  int64_t n = 0;
+};
+
+}  // namespace trainyard::kernels

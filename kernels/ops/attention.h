@@ -1,0 +1,27 @@
+#pragma once
+
+#include "kernels/buffer.h"
+
+namespace trainyard::kernels {
+
+// Softmax attention over packed projections.
+//   qkv: [batch, time, 3, heads, head_dim]; y: [batch, time, heads, head_dim]
+//   lse: [batch, heads, time], log-sum-exp of the scaled scores, kept for backward
+//   y = softmax(scale * q k^T) v; with causal, position t sees positions <= t
+// Never stores time x time for the whole batch (Dao et al. 2022).
+struct AttentionForward {
+  Buffer qkv, y, lse;
+  int64_t batch = 0, time = 0, heads = 0, head_dim = 0;
+  float scale = 1;
+  bool causal = true;
+};
+
+// dqkv: as qkv, overwritten.
+struct AttentionBackward {
+  Buffer dy, qkv, y, lse, dqkv;
+  int64_t batch = 0, time = 0, heads = 0, head_dim = 0;
+  float scale = 1;
+  bool causal = true;
+};
+
+}  // namespace trainyard::kernels

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "kernels/buffer.h"
+
+namespace trainyard::kernels {
+
+// y = x * keep / (1 - p); y may be x. The backward pass is the same op on dy.
+//   x, y: [samples, per_sample]
+//   keep(s, i) = uniform(seed, stream, step, first_sample + s, i) >= p
+// with seed, step and first_sample from `state` (a StepState) and the uniform of kernels/random.h:
+// the same element is dropped whatever the rank, the micro-batch or the device.
+struct Dropout {
+  Buffer x, y;
+  const void* state = nullptr;  // StepState in device memory
+  uint32_t stream = 0;          // distinct per dropout in the model
+  int64_t samples = 0, per_sample = 0;
+  float p = 0;                  // in [0, 1)
+};
+
+}  // namespace trainyard::kernels

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "kernels/buffer.h"
+
+namespace trainyard::kernels {
+
+// x, y: [rows, cols]; gamma, beta: [cols], beta optional; mean, rstd: [rows], kept for backward.
+//   y = (x - mean) * rstd * gamma + beta,  rstd = 1 / sqrt(var + epsilon), var biased (Ba et al. 2016)
+struct LayerNormForward {
+  Buffer x, gamma, beta, y, mean, rstd;
+  int64_t rows = 0, cols = 0;
+  float epsilon = 1e-5f;
+};
+
+// dx (+)= gradient by x; dgamma (+)= sum of dy * xhat; dbeta (+)= sum of dy, absent with beta.
+// The order of the sums over rows is a function of rows and cols only. dx may be dy when it is not
+// accumulated into.
+struct LayerNormBackward {
+  Buffer dy, x, gamma, mean, rstd, dx, dgamma, dbeta;
+  int64_t rows = 0, cols = 0;
+  bool accumulate_dx = false;      // a residual branch already left its gradient in dx
+  bool accumulate_params = false;
+};
+
+}  // namespace trainyard::kernels

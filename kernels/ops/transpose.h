@@ -1,0 +1,13 @@
+#pragma once
+
+#include "kernels/buffer.h"
+
+namespace trainyard::kernels {
+
+// y[b, j, i] = x[b, i, j]; x: [batch, rows, cols], y: [batch, cols, rows]. Does not overlap.
+struct Transpose {
+  Buffer x, y;
+  int64_t batch = 1, rows = 0, cols = 0;
+};
+
+}  // namespace trainyard::kernels

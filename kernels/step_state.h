@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+namespace trainyard::kernels {
+
+// What changes from step to step and micro-batch to micro-batch, in device memory, so that a
+// recorded launch (a CUDA graph) need not change. The trainer writes it; kernels only read it.
+struct StepState {
+  uint64_t seed = 0;
+  int64_t step = 0;          // optimizer steps done before this one, from 0
+  int64_t first_sample = 0;  // of the micro-batch, counted within the global batch
+  float learning_rate = 0;
+  float reserved = 0;
+};
+
+}  // namespace trainyard::kernels

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace trainyard {
+
+// Owns a file descriptor.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.Release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    Reset(other.Release());
+    return *this;
+  }
+  ~FileDescriptor() { Reset(-1); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  int Release() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+  void Reset(int fd);
+
+ private:
+  int fd_ = -1;
+};
+
+// errno as a Status: ENOENT is kNotFound, EACCES kPermissionDenied, ENOSPC and EDQUOT
+// kResourceExhausted, else kInternal. "`what`: No space left on device".
+absl::Status ErrnoStatus(int error, absl::string_view what);
+
+// At most `limit` bytes are read; a larger file is kResourceExhausted.
+absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit = int64_t{1} << 30);
+
+// Writes everything or fails; continues after EINTR and short writes.
+absl::Status WriteAll(int fd, absl::string_view data, absl::string_view what);
+
+// Readers see the old content or the new one, also after a power cut: temporary file in the same
+// folder, fsync, rename, fsync of the folder.
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view data, int mode = 0644);
+
+absl::Status FsyncDirectory(const std::string& path);
+
+// mkdir -p.
+absl::Status MakeDirectories(const std::string& path, int mode = 0755);
+
+}  // namespace trainyard

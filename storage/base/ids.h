@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace trainyard {
+
+// `bytes` random bytes from the kernel, in lower-case hex.
+std::string RandomHex(int bytes);
+
+// Whether `id` is [a-z]([a-z0-9-]{0,61}[a-z0-9])?: the form of project and job ids (AIP-122).
+bool IsResourceId(absl::string_view id);
+
+// A readable job id made from `hint` ("char gpt" -> "char-gpt-7f3a9c"); always a resource id.
+std::string MakeJobId(absl::string_view hint);
+
+}  // namespace trainyard

@@ -1,0 +1,74 @@
+#pragma once
+
+// Nodes, their leases, and what their ranks report.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "storage/records/attempt.h"
+#include "storage/records/feed.h"
+#include "storage/records/node.h"
+
+namespace trainyard {
+
+// One rank that a node should run, with what the worker must know.
+struct DesiredRank {
+  RankRecord rank;
+  JobRecord job;
+  AttemptRecord attempt;
+  bool suspend = false;                    // wish: checkpoint and exit
+  absl::Time suspend_deadline = absl::InfiniteFuture();
+  std::vector<std::string> addresses;      // of the nodes, by rank
+};
+
+struct AppendResult {
+  int64_t acked_sequence = 0;
+  // The attempt is not the job's newest one, or the rank is gone already, or the job was deleted:
+  // nothing was written and nothing will be.
+  bool fenced = false;
+  bool job_changed = false;  // the job's state changed: wake the scheduler and the fleet
+};
+
+// Thread-safe. Every method is one transaction.
+class FleetStore {
+ public:
+  virtual ~FleetStore() = default;
+
+  // A new session: inserts or replaces the node's description; lease_end = store's now + `lease`.
+  // Draining survives.
+  virtual absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) = 0;
+
+  // Extends the lease. kAborted when `incarnation` is not the newest of that node, or the lease was
+  // already taken back (reachable = false): the agent must stop its work and register again.
+  virtual absl::Status RenewLease(const std::string& node, const std::string& incarnation,
+                                  absl::Duration lease) = 0;
+
+  // All ranks of this node that are not gone and should be alive: job STARTING, RUNNING or
+  // SUSPENDING within its deadline, and no rank of the attempt failed.
+  virtual absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string& node) = 0;
+
+  // Stores events of one rank. Takes those with sequence = acked + 1, acked + 2, …; earlier ones are
+  // skipped, a gap is kInvalidArgument. Appends feed items, records checkpoints, moves the rank, and
+  // moves the job by Judge(): all in one transaction, fenced by the attempt. Only rank 0 reports
+  // metrics and checkpoints of the job; those of other ranks are kInvalidArgument.
+  virtual absl::StatusOr<AppendResult> AppendEvents(const std::string& node, const RankId& rank,
+                                                    const std::vector<RankEventRecord>& events) = 0;
+
+  // The node reconciled a desired set without these ranks and has no such process: each that is not
+  // gone yet becomes gone (killed). Judge() applies. Returns whether any job changed.
+  virtual absl::StatusOr<bool> ReportAbsent(const std::string& node, const std::vector<RankId>& ranks) = 0;
+
+  // Ranks of the node that are not gone (to compare with what the agent has).
+  virtual absl::StatusOr<std::vector<RankId>> ListRanks(const std::string& node) = 0;
+
+  virtual absl::StatusOr<std::vector<NodeRecord>> ListNodes() = 0;
+  virtual absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) = 0;
+
+  // Node and slots of an attempt's rank; attempt 0 means the newest. kNotFound says what is missing.
+  virtual absl::StatusOr<RankRecord> FindRank(const std::string& job_uid, int64_t attempt, int rank) = 0;
+  virtual absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string& job_uid) = 0;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,91 @@
+#pragma once
+
+// Jobs as their users drive them: one method per arrow of a job's way. Implementations
+// (storage/postgres, storage/memory) pass one conformance suite, tests/conformance.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "storage/records/feed.h"
+#include "storage/records/job.h"
+
+namespace trainyard {
+
+struct JobName {
+  std::string project;
+  std::string job_id;
+};
+
+// One term of a list filter; terms are joined by AND.
+struct JobFilter {
+  enum class Field { kState, kLabel, kPriority, kJobId };
+  enum class Op { kEq, kNe, kLt, kLe, kGt, kGe };  // the orders for kPriority only
+  Field field = Field::kState;
+  Op op = Op::kEq;
+  std::string label;  // key, for kLabel
+  std::string value;  // canonical: a state name, a decimal number, text
+};
+
+struct JobPage {
+  std::vector<JobRecord> jobs;  // newest first, by (create_time, uid)
+  std::string next_cursor;      // empty on the last page; opaque
+};
+
+// Thread-safe. Every method is one transaction. kUnavailable: the database is away, or the answer to
+// a commit was lost; calling again is safe for every method here.
+class JobStore {
+ public:
+  virtual ~JobStore() = default;
+
+  // Adds `job` (QUEUED) with its first feed item, or returns the earlier one when `job.request_id`
+  // is not empty and was seen in this project with the same `spec`, priority, labels and job id.
+  // Something else under the same request id, or the job id taken: kAlreadyExists.
+  // Sets times, version and state; a `job.uid` made by the caller is kept.
+  virtual absl::StatusOr<JobRecord> Submit(const JobRecord& job) = 0;
+
+  // kNotFound names the job.
+  virtual absl::StatusOr<JobRecord> Get(const JobName& name) = 0;
+
+  // `project` "-" means all. `cursor` from an earlier page or empty.
+  virtual absl::StatusOr<JobPage> List(const std::string& project, const std::vector<JobFilter>& filter,
+                                       int page_size, const std::string& cursor) = 0;
+
+  // The user's arrows. `version` 0 means any; another than the current one is kAborted.
+  // Idempotent: where the job already is, or already goes, there (cancelled, suspended, queued), the
+  // record is returned unchanged. kFailedPrecondition names the state that forbids it.
+  virtual absl::StatusOr<JobRecord> Cancel(const JobName& name, int64_t version, const Reason& reason) = 0;
+  virtual absl::StatusOr<JobRecord> Pause(const JobName& name, int64_t version, const Reason& reason,
+                                          absl::Duration grace) = 0;
+  virtual absl::StatusOr<JobRecord> Resume(const JobName& name, int64_t version, const Reason& reason) = 0;
+
+  // Only ended jobs (else kFailedPrecondition). Feed, metrics and checkpoint records go too.
+  virtual absl::Status Delete(const JobName& name, int64_t version) = 0;
+
+  // Feed items with sequence > `after`, in order, at most `limit`.
+  virtual absl::StatusOr<std::vector<FeedRecord>> ReadFeed(const std::string& job_uid, int64_t after,
+                                                           int limit) = 0;
+
+  struct MetricQuery {
+    bool train = true;
+    bool validation = true;
+    int64_t from_step = 0;
+    int64_t to_step = INT64_MAX;
+    bool include_superseded = false;
+    int limit = 1000;
+    // Exclusive lower bound of (step, split, attempt), for paging; step -1: from the beginning.
+    int64_t after_step = -1;
+    MetricSplit after_split = MetricSplit::kTrain;
+    int64_t after_attempt = 0;
+  };
+  // Ordered by (step, split, attempt). A point is superseded when a later attempt started from a
+  // step below the point's step.
+  virtual absl::StatusOr<std::vector<MetricRow>> ReadMetrics(const std::string& job_uid,
+                                                             const MetricQuery& query) = 0;
+
+  // Newest first; only those that still exist.
+  virtual absl::StatusOr<std::vector<CheckpointRecord>> ListCheckpoints(const std::string& job_uid) = 0;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,73 @@
+#pragma once
+
+// One placement of a job on slots, and its ranks.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "storage/records/job.h"
+
+namespace trainyard {
+
+struct RankId {
+  std::string job_uid;
+  int64_t attempt = 0;
+  int rank = 0;
+  friend auto operator<=>(const RankId&, const RankId&) = default;
+};
+
+enum class RankState {
+  kAssigned,  // in its node's desired set
+  kRunning,   // reported Restored: it steps, or is about to
+  kGone,      // proven: it exited, was never started and never will be, or its node's lease ended
+};
+absl::string_view RankStateName(RankState state);
+std::optional<RankState> ParseRankState(absl::string_view name);
+
+// How a rank left, as far as is known.
+enum class RankOutcome { kNone, kSucceeded, kSuspended, kFailed, kKilled, kLost };
+absl::string_view RankOutcomeName(RankOutcome outcome);
+std::optional<RankOutcome> ParseRankOutcome(absl::string_view name);
+
+struct RankRecord {
+  RankId id;
+  std::string node;
+  std::vector<int> slots;
+  RankState state = RankState::kAssigned;
+  RankOutcome outcome = RankOutcome::kNone;
+  int64_t acked_sequence = 0;  // events stored up to here
+  std::optional<FailureRecord> failure;
+  absl::Time gone_time = absl::InfinitePast();
+};
+
+struct AttemptRecord {
+  std::string job_uid;
+  int64_t attempt = 0;
+  int world_size = 1;
+  int64_t restore_step = 0;  // where training goes on from
+  std::string restore_uri;   // empty: fresh
+  std::string restore_manifest_sha256;
+  absl::Time create_time;
+  absl::Time end_time = absl::InfinitePast();
+  std::vector<RankRecord> ranks;
+};
+
+// What must happen to a job because of the ranks of its newest attempt. Pure.
+struct AttemptVerdict {
+  // Ranks that are not gone must be killed: one failed, so the gang is over.
+  bool stop_the_rest = false;
+  // Set once all ranks are gone (or, for kFirstStep, once all are running).
+  std::optional<JobTrigger> trigger;
+  Reason reason;
+  std::optional<FailureRecord> failure;  // the first failing rank's
+  absl::Duration backoff = absl::ZeroDuration();  // with kRetry: how long the job waits in the queue
+};
+AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt);
+
+// Backoff before restart number `restart` (from 1): base * 2^(restart-1), at most 5 minutes.
+absl::Duration RestartBackoff(absl::Duration base, int restart);
+
+}  // namespace trainyard

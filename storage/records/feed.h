@@ -1,0 +1,100 @@
+#pragma once
+
+// What happened to a job, in order: the source of every watch.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "storage/records/job.h"
+
+namespace trainyard {
+
+enum class MetricSplit { kTrain, kValidation };
+
+struct MetricRecord {
+  int64_t step = 0;  // optimizer steps done, from 1
+  MetricSplit split = MetricSplit::kTrain;
+  std::map<std::string, double> values;  // NaN and infinities included
+};
+
+struct CheckpointRecord {
+  std::string job_uid;
+  int64_t step = 0;
+  int64_t attempt = 0;
+  std::string uri;
+  int64_t bytes = 0;
+  std::string manifest_sha256;
+  std::string weights_sha256;
+  bool final = false;
+  absl::Time create_time;
+};
+
+struct StateChangeRecord {
+  JobState from;
+  JobState to;
+  Reason reason;
+};
+
+struct AttemptStartedRecord {
+  int64_t step = 0;  // metrics of earlier attempts past this step are superseded
+  std::vector<std::string> nodes;  // by rank
+};
+
+struct NoticeRecord {
+  int rank = 0;
+  bool warning = false;
+  std::string message;
+};
+
+struct FeedRecord {
+  int64_t sequence = 0;  // from 1, without gaps within a job
+  absl::Time time;
+  int64_t attempt = 0;
+  std::variant<StateChangeRecord, MetricRecord, CheckpointRecord, AttemptStartedRecord, NoticeRecord>
+      what;
+};
+
+// One point of a job's series.
+struct MetricRow {
+  int64_t sequence = 0;
+  int64_t attempt = 0;
+  absl::Time time;
+  MetricRecord point;
+  bool superseded = false;
+};
+
+// One event of a rank, decoded. `sequence` counts from 1 without gaps within (attempt, rank).
+struct RankStarted {
+  int64_t pid = 0;
+  std::string device;
+};
+struct RankRestored {
+  int64_t step = 0;
+};
+struct RankFinished {
+  bool suspended = false;  // else succeeded
+  int64_t step = 0;
+};
+struct RankExited {
+  int exit_code = 0;
+  int signal = 0;
+  bool lost = false;
+  std::string evidence;
+};
+struct CheckpointWritten {
+  CheckpointRecord checkpoint;
+  std::vector<std::string> removed_uris;
+};
+struct RankEventRecord {
+  int64_t sequence = 0;
+  absl::Time time;
+  std::variant<RankStarted, RankRestored, MetricRecord, CheckpointWritten, NoticeRecord,
+               FailureRecord, RankFinished, RankExited>
+      what;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,162 @@
+#pragma once
+
+// A job as the store keeps it, and the one table of its legal transitions.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace trainyard {
+
+// Stored by name, compared by name with the constraint in migrations/; see kJobTransitions.
+enum class JobState {
+  kQueued,
+  kStarting,
+  kRunning,
+  kSuspending,
+  kSuspended,
+  kCancelling,
+  kCancelled,
+  kSucceeded,
+  kFailed,
+};
+
+inline constexpr JobState kAllJobStates[] = {
+    JobState::kQueued,    JobState::kStarting,   JobState::kRunning,
+    JobState::kSuspending, JobState::kSuspended, JobState::kCancelling,
+    JobState::kCancelled, JobState::kSucceeded,  JobState::kFailed,
+};
+
+absl::string_view JobStateName(JobState state);                       // "QUEUED"
+std::optional<JobState> ParseJobState(absl::string_view name);
+
+inline bool IsTerminal(JobState s) {
+  return s == JobState::kCancelled || s == JobState::kSucceeded || s == JobState::kFailed;
+}
+// Whether an attempt may hold slots in this state.
+inline bool HoldsSlots(JobState s) {
+  return s == JobState::kStarting || s == JobState::kRunning || s == JobState::kSuspending ||
+         s == JobState::kCancelling;
+}
+
+// What drives a transition.
+enum class JobTrigger {
+  kPlace,         // the scheduler gave it slots
+  kFirstStep,     // all ranks are up: restored and stepping
+  kPause,         // the user asked
+  kPreempt,       // the scheduler, a drain or a rescale asked
+  kResume,        // the user asked
+  kCancel,        // the user asked
+  kRanksGone,     // the last process of the attempt is proven gone after cancel
+  kSuspendedOk,   // all ranks wrote their checkpoint and left
+  kSucceed,       // all ranks finished
+  kRetry,         // a retryable failure within the budget, or the node was lost
+  kFail,          // a failure for good
+};
+absl::string_view JobTriggerName(JobTrigger trigger);
+
+struct JobTransition {
+  JobState from;
+  JobTrigger trigger;
+  JobState to;
+};
+
+// All legal transitions; no other change of state is possible. Drives the code, the SQL constraint
+// (migrations insert exactly these pairs; a test compares), the table in storage/README.md and tests.
+// A success that commits before a cancel wins; so does one that arrives while suspending.
+inline constexpr JobTransition kJobTransitions[] = {
+    {JobState::kQueued, JobTrigger::kPlace, JobState::kStarting},
+    {JobState::kQueued, JobTrigger::kPause, JobState::kSuspended},
+    {JobState::kQueued, JobTrigger::kCancel, JobState::kCancelled},
+    {JobState::kQueued, JobTrigger::kFail, JobState::kFailed},
+    {JobState::kStarting, JobTrigger::kFirstStep, JobState::kRunning},
+    {JobState::kStarting, JobTrigger::kPause, JobState::kSuspending},
+    {JobState::kStarting, JobTrigger::kPreempt, JobState::kSuspending},
+    {JobState::kStarting, JobTrigger::kCancel, JobState::kCancelling},
+    {JobState::kStarting, JobTrigger::kSucceed, JobState::kSucceeded},
+    {JobState::kStarting, JobTrigger::kRetry, JobState::kQueued},
+    {JobState::kStarting, JobTrigger::kFail, JobState::kFailed},
+    {JobState::kRunning, JobTrigger::kPause, JobState::kSuspending},
+    {JobState::kRunning, JobTrigger::kPreempt, JobState::kSuspending},
+    {JobState::kRunning, JobTrigger::kCancel, JobState::kCancelling},
+    {JobState::kRunning, JobTrigger::kSucceed, JobState::kSucceeded},
+    {JobState::kRunning, JobTrigger::kRetry, JobState::kQueued},
+    {JobState::kRunning, JobTrigger::kFail, JobState::kFailed},
+    {JobState::kSuspending, JobTrigger::kSuspendedOk, JobState::kSuspended},  // cause: the user's pause
+    {JobState::kSuspending, JobTrigger::kPreempt, JobState::kQueued},         // all left; any other cause
+    {JobState::kSuspending, JobTrigger::kResume, JobState::kSuspending},      // cause becomes "back to queue"
+    {JobState::kSuspending, JobTrigger::kCancel, JobState::kCancelling},
+    {JobState::kSuspending, JobTrigger::kSucceed, JobState::kSucceeded},
+    {JobState::kSuspending, JobTrigger::kRetry, JobState::kQueued},
+    {JobState::kSuspending, JobTrigger::kFail, JobState::kFailed},
+    {JobState::kSuspended, JobTrigger::kResume, JobState::kQueued},
+    {JobState::kSuspended, JobTrigger::kCancel, JobState::kCancelled},
+    {JobState::kCancelling, JobTrigger::kRanksGone, JobState::kCancelled},
+    {JobState::kCancelling, JobTrigger::kSucceed, JobState::kSucceeded},
+};
+
+// Where `trigger` leads from `from`, or nothing when that is not legal.
+std::optional<JobState> NextJobState(JobState from, JobTrigger trigger);
+
+// Why a suspension was asked for; decides where SUSPENDING ends.
+enum class SuspendCause { kNone, kUser, kPreempted, kDrained };
+
+// Why a job is where it is. Codes are stable; see storage/records/reason_codes.h.
+struct Reason {
+  std::string code;
+  std::string message;
+  friend bool operator==(const Reason&, const Reason&) = default;
+};
+
+// What went wrong in an attempt. Category names are those of Failure.Category in run.proto.
+struct FailureRecord {
+  std::string category;
+  std::string message;
+  bool retryable = false;
+  int rank = 0;
+  std::string node;
+};
+
+struct JobRecord {
+  // Fixed at submission.
+  std::string uid;
+  std::string project;
+  std::string job_id;
+  std::string creator;
+  std::string request_id;     // may be empty
+  std::string spec;           // serialized trainyard.v1.JobSpec, defaults resolved
+  std::string plan_summary;   // serialized trainyard.v1.PlanSummary
+  std::map<std::string, std::string> labels;
+  int priority = 0;
+  int min_slots = 1;
+  int max_slots = 1;
+  std::string device;         // "", "CPU" or "CUDA"
+  int64_t bytes_per_slot = 0;
+  int64_t total_steps = 0;
+  int max_restarts = 5;
+  absl::Duration backoff = absl::Seconds(1);  // before the first restart
+  absl::Time create_time;
+
+  // Changes.
+  JobState state = JobState::kQueued;
+  Reason reason;
+  SuspendCause suspend_cause = SuspendCause::kNone;
+  int64_t version = 1;        // the etag
+  int64_t attempt = 0;
+  int restarts = 0;
+  int64_t step = 0;           // newest reported by the newest attempt
+  absl::Time update_time;
+  absl::Time not_before = absl::InfinitePast();  // backoff
+  absl::Time start_time = absl::InfinitePast();
+  absl::Time end_time = absl::InfinitePast();
+  absl::Time suspend_deadline = absl::InfiniteFuture();  // SUSPENDING: then the ranks are killed
+  std::optional<FailureRecord> failure;
+  std::string newest_checkpoint_uri;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace trainyard {
+
+struct SlotRecord {
+  int index = 0;
+  std::string device;  // "CPU" or "CUDA"
+  std::string model;
+  int64_t memory_bytes = 0;
+  int cpu_threads = 0;
+};
+
+struct NodeRecord {
+  std::string name;
+  std::string incarnation;  // of the agent's process
+  std::string address;
+  std::string agent_version;
+  std::map<std::string, std::string> labels;
+  std::vector<SlotRecord> slots;
+  bool draining = false;
+  bool reachable = true;    // false once its lease ended and its ranks were declared lost
+  absl::Time lease_end;     // on the store's clock; renewed by heartbeats
+  absl::Time create_time;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,80 @@
+#pragma once
+
+// What the leader reads and writes. Every write names the leader's epoch and fails with kAborted
+// when a newer leader exists: plan again, or stand down.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "storage/records/attempt.h"
+#include "storage/records/node.h"
+
+namespace trainyard {
+
+struct SchedulerSnapshot {
+  absl::Time now;  // the store's clock
+  std::vector<JobRecord> jobs;        // every job that is QUEUED or holds slots; `spec` left empty
+  std::vector<AttemptRecord> attempts;  // newest attempt of each job that holds slots
+  std::vector<NodeRecord> nodes;
+};
+
+struct Placement {
+  std::string job_uid;
+  int64_t job_version = 0;  // as seen in the snapshot
+  struct Rank {
+    std::string node;
+    std::vector<int> slots;
+  };
+  std::vector<Rank> ranks;  // by rank
+  Reason reason;
+};
+
+struct ReasonUpdate {
+  std::string job_uid;
+  int64_t job_version = 0;
+  Reason reason;
+};
+
+struct Suspension {
+  std::string job_uid;
+  int64_t job_version = 0;
+  SuspendCause cause = SuspendCause::kPreempted;
+  Reason reason;
+  absl::Duration grace;
+};
+
+struct Decisions {
+  std::vector<Placement> placements;
+  std::vector<Suspension> suspensions;
+  std::vector<ReasonUpdate> reasons;      // jobs that go on waiting; only where the reason changed
+  std::vector<std::string> lost_nodes;    // lease ended more than the margin ago: ranks become lost
+};
+
+struct LeaderLease {
+  int64_t epoch = 0;
+  absl::Time end;
+};
+
+// Thread-safe.
+class SchedulerStore {
+ public:
+  virtual ~SchedulerStore() = default;
+
+  // Takes or renews leadership for `holder`; a new holder gets a larger epoch, only after the lease
+  // of the old one ended. kFailedPrecondition: someone else leads, named in the message.
+  virtual absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease) = 0;
+  virtual absl::Status StandDown(const std::string& holder) = 0;
+
+  virtual absl::StatusOr<SchedulerSnapshot> ReadSnapshot() = 0;
+
+  // Applies what still holds, in one transaction, and returns how many jobs changed state: a
+  // placement whose job version moved or whose slots are no longer free (or node draining or not
+  // reachable, or lease ended) is left out; the next pass sees to it. A placement makes attempt + 1
+  // that restores from the newest checkpoint, with its ranks and feed items (state change and
+  // attempt started). A new reason does not change the version or the feed.
+  virtual absl::StatusOr<int> Apply(int64_t leader_epoch, const Decisions& decisions) = 0;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace trainyard {
+
+// Hints that something changed; never carries what. A hint may be lost or come twice: every listener
+// also polls. Thread-safe. Sent outside the transactions that change (a NOTIFY inside one
+// serializes commits), coalesced.
+class Wakeups {
+ public:
+  virtual ~Wakeups() = default;
+
+  // Topics: "queue" (scheduler), "fleet" (desired sets), "job:{uid}" (feed of a job).
+  virtual void Wake(const std::string& topic) = 0;
+
+  // `wake` is called on the source's own thread, must not block, and may be called for no reason.
+  // Returns an id; after Unsubscribe(id) returns, `wake` is not running and never runs again.
+  virtual int64_t Subscribe(std::function<void(const std::string& topic)> wake) = 0;
+  virtual void Unsubscribe(int64_t id) = 0;
+};
+
+}  // namespace trainyard
