@@ -17,10 +17,14 @@ function(trainyard_program name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
 endfunction()
 
-# trainyard_test(NAME SOURCES files... DEPS targets... [LABEL label] [TIMEOUT seconds]): GoogleTest cases,
-# each a test of its own in ctest. LABEL is unit unless told; sanitizer runs pick by label.
+# trainyard_test(NAME SOURCES files... DEPS targets... [LABEL label] [TIMEOUT seconds] [THREADS]):
+# GoogleTest cases, each a test of its own in ctest. LABEL is unit unless told. THREADS marks what is also
+# worth running under ThreadSanitizer: its label gets the suffix _threads. The targets unit_tests and
+# thread_tests build what the sanitizer runs need.
+add_custom_target(unit_tests)
+add_custom_target(thread_tests)
 function(trainyard_test name)
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "THREADS" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   if(NOT ARG_LABEL)
     set(ARG_LABEL unit)
   endif()
@@ -31,6 +35,13 @@ function(trainyard_test name)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  if(ARG_LABEL STREQUAL "unit")
+    add_dependencies(unit_tests ${name})
+  endif()
+  if(ARG_THREADS)
+    add_dependencies(thread_tests ${name})
+    string(APPEND ARG_LABEL "_threads")
+  endif()
   gtest_discover_tests(${name} TEST_PREFIX "${name}." PROPERTIES LABELS ${ARG_LABEL}
                        TIMEOUT ${ARG_TIMEOUT} DISCOVERY_TIMEOUT 60)
 endfunction()

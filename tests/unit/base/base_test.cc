@@ -1,0 +1,166 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "storage/base/clock.h"
+#include "storage/base/digest.h"
+#include "storage/base/file.h"
+#include "storage/base/ids.h"
+#include "storage/base/status.h"
+#include "storage/base/suggest.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class FileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = std::filesystem::temp_directory_path() / "trainyard-file-XXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string folder_;
+};
+
+TEST_F(FileTest, AtomicWriteReplacesTheOldContentAndLeavesNoTemporary) {
+  const std::string path = folder_ + "/a";
+  ASSERT_TRUE(WriteFileAtomically(path, "one").ok());
+  ASSERT_TRUE(WriteFileAtomically(path, "two", 0600).ok());
+  EXPECT_EQ(ReadFile(path).value(), "two");
+  struct stat info {};
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(FileTest, AtomicWriteIntoAMissingFolderSaysWhich) {
+  const absl::Status status = WriteFileAtomically(folder_ + "/no/a", "x");
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(folder_ + "/no/a"));
+}
+
+TEST_F(FileTest, AFullDiskIsResourceExhausted) {
+  FileDescriptor full(open("/dev/full", O_WRONLY));
+  ASSERT_TRUE(full.valid());
+  EXPECT_EQ(WriteAll(full.get(), "x", "disk").code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(FileTest, ReadFileRefusesMoreThanItsLimit) {
+  const std::string path = folder_ + "/big";
+  ASSERT_TRUE(WriteFileAtomically(path, std::string(1001, 'x')).ok());
+  EXPECT_EQ(ReadFile(path, 1000).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReadFile(path, 1001)->size(), 1001u);
+}
+
+TEST_F(FileTest, MakeDirectoriesIsIdempotentAndRefusesAFileInTheWay) {
+  ASSERT_TRUE(MakeDirectories(folder_ + "/a/b/c").ok());
+  ASSERT_TRUE(MakeDirectories(folder_ + "/a/b/c").ok());
+  ASSERT_TRUE(WriteFileAtomically(folder_ + "/f", "x").ok());
+  EXPECT_FALSE(MakeDirectories(folder_ + "/f").ok());
+  EXPECT_FALSE(MakeDirectories(folder_ + "/f/g").ok());
+}
+
+TEST_F(FileTest, ADescriptorClosesWhenReplaced) {
+  FileDescriptor a(open("/dev/null", O_RDONLY));
+  const int old = a.get();
+  a = FileDescriptor(open("/dev/zero", O_RDONLY));
+  EXPECT_NE(a.get(), -1);
+  if (a.get() != old) {
+    EXPECT_EQ(fcntl(old, F_GETFD), -1);
+  }
+}
+
+TEST(DigestTest, MatchesTheVectorsOfFips180) {
+  EXPECT_EQ(Sha256Hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(Sha256Hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  Sha256 parts;
+  parts.Add("a");
+  parts.Add("bc");
+  EXPECT_EQ(parts.Finish(), Sha256Hex("abc"));
+}
+
+TEST(IdsTest, RandomHexHasItsLengthAndDoesNotRepeat) {
+  EXPECT_EQ(RandomHex(16).size(), 32u);
+  EXPECT_NE(RandomHex(16), RandomHex(16));
+}
+
+TEST(IdsTest, ResourceIdsAreChecked) {
+  EXPECT_TRUE(IsResourceId("a"));
+  EXPECT_TRUE(IsResourceId("char-gpt-2"));
+  EXPECT_TRUE(IsResourceId(std::string(63, 'a')));
+  for (const char* wrong : {"", "-a", "a-", "1a", "A", "a_b", "a/b", "ä", ".."}) {
+    EXPECT_FALSE(IsResourceId(wrong)) << wrong;
+  }
+  EXPECT_FALSE(IsResourceId(std::string(64, 'a')));
+}
+
+TEST(IdsTest, MadeIdsAreResourceIdsWhateverTheHint) {
+  for (const char* hint : {"Char GPT", "", "---", "123", "../../etc", "überlang  name!"}) {
+    EXPECT_TRUE(IsResourceId(MakeJobId(hint))) << MakeJobId(hint);
+  }
+  EXPECT_TRUE(IsResourceId(MakeJobId(std::string(500, 'x'))));
+  EXPECT_THAT(MakeJobId("Char GPT"), StartsWith("char-gpt-"));
+}
+
+TEST(SuggestTest, FindsTheNearestNameAndOnlyANearOne) {
+  const std::vector<std::string> names = {"batch_size", "micro_batch_size", "steps", "seed"};
+  EXPECT_EQ(DidYouMean("batchsize", names), " (did you mean 'batch_size'?)");
+  EXPECT_EQ(DidYouMean("setps", names), " (did you mean 'steps'?)");
+  EXPECT_EQ(DidYouMean("learning", names), "");
+  EXPECT_EQ(DidYouMean(std::string(100000, 'x'), names), "");
+}
+
+TEST(SuggestTest, CountsInsertionsDeletionsReplacementsAndSwaps) {
+  EXPECT_EQ(EditDistance("", "abc"), 3);
+  EXPECT_EQ(EditDistance("abc", ""), 3);
+  EXPECT_EQ(EditDistance("abc", "acb"), 1);
+  EXPECT_EQ(EditDistance("kitten", "sitting"), 3);
+}
+
+TEST(ClockTest, AFakeClockMovesOnlyWhenTold) {
+  FakeClock clock;
+  const absl::Time before = clock.Now();
+  EXPECT_EQ(clock.Now(), before);
+  clock.Advance(absl::Seconds(3));
+  EXPECT_EQ(clock.Now() - before, absl::Seconds(3));
+  EXPECT_EQ(clock.SinceBoot(), absl::Seconds(3));
+}
+
+TEST(ClockTest, TimeSinceBootDoesNotGoBack) {
+  const absl::Duration first = SystemClock().SinceBoot();
+  EXPECT_LE(first, SystemClock().SinceBoot());
+}
+
+absl::StatusOr<int> Half(int n) {
+  if (n % 2 != 0) return absl::InvalidArgumentError(absl::StrCat(n, " is odd"));
+  return n / 2;
+}
+
+absl::StatusOr<int> Quarter(int n) {
+  TY_ASSIGN_OR_RETURN(const int half, Half(n));
+  return Half(half);
+}
+
+TEST(StatusTest, AssignOrReturnHandsTheErrorOn) {
+  EXPECT_EQ(Quarter(8).value(), 2);
+  EXPECT_EQ(Quarter(6).status().message(), "3 is odd");
+}
+
+TEST(StatusDeathTest, ABrokenCheckShowsItsValues) {
+  const int n = 3;
+  EXPECT_DEATH(TY_CHECK(n == 4, "n = ", n), "n == 4: n = 3");
+}
+
+}  // namespace
+}  // namespace trainyard
