@@ -3,11 +3,14 @@
 // One rank of one attempt on disk: what agent and worker say to each other, and how each finds out
 // what the other did while it was away. Layout of {state}/ranks/{job_uid}.{attempt}.{rank}/:
 //
-//   assignment.json  the Assignment, protobuf JSON; written once by the agent before the worker starts
-//   events.log       RankEvents, appended by the worker, the last one (Exited) by the agent; event_log.h
-//   lease            8 bytes, native: CLOCK_BOOTTIME nanoseconds until which the worker may run
-//   pid              "pid starttime" of the worker, as in /proc/{pid}/stat: survives pid reuse
-//   acked            newest event sequence that the server stored
+//   assignment.json  the Assignment, protobuf JSON; written once by the agent before the worker
+//   starts events.log       RankEvents, appended by the worker, the last one (Exited) by the agent;
+//   event_log.h lease            8 bytes, native: CLOCK_BOOTTIME nanoseconds until which the worker
+//   may run pid              "pid starttime" of the worker, as in /proc/{pid}/stat: survives pid
+//   reuse acked            "sequence offset": newest event that the server stored and where it ends
+//   in
+//                    events.log; written lazily, so it may lag behind, and "fenced" once the server
+//                    wants no more
 //   log, log.1       stdout and stderr of the worker, rotated
 //
 // Signals to a worker: SIGTERM: checkpoint and leave (SUSPEND). SIGKILL: everything else.
@@ -25,6 +28,7 @@ class RunDirectory {
   RunDirectory(std::string path) : path_(std::move(path)) {}  // NOLINT: a path is one
 
   static std::string NameOf(const v1::RankKey& key);
+  // kInvalidArgument: not what NameOf makes of a key whose job_uid is [A-Za-z0-9_-]{1,64}.
   static absl::StatusOr<v1::RankKey> ParseName(const std::string& name);
 
   const std::string& path() const { return path_; }
@@ -35,6 +39,7 @@ class RunDirectory {
   std::string acked_path() const { return path_ + "/acked"; }
   std::string log_path() const { return path_ + "/log"; }
 
+  // Makes the directory as well. Readers see all of it or nothing.
   absl::Status WriteAssignment(const v1::Assignment& assignment) const;
   absl::StatusOr<v1::Assignment> ReadAssignment() const;
 
@@ -47,12 +52,14 @@ class RunDirectory {
 // worker outlives neither its lease nor its agent's for long, whoever was killed or stopped.
 class LeaseFile {
  public:
+  // `create` (the agent): for writing; a new file holds a lease that has ended. Otherwise (the
+  // worker): read-only.
   static absl::StatusOr<LeaseFile> Open(const std::string& path, bool create);
   LeaseFile(LeaseFile&&) noexcept;
   LeaseFile& operator=(LeaseFile&&) noexcept;
   ~LeaseFile();
 
-  void Extend(absl::Duration until_since_boot);  // on Clock::SinceBoot
+  void Extend(absl::Duration until_since_boot);  // on Clock::SinceBoot; never shortens
   absl::Duration Until() const;
 
  private:
@@ -61,12 +68,12 @@ class LeaseFile {
 };
 
 // Exit codes of trainyard-worker; also in its --help and README.
-inline constexpr int kExitDone = 0;            // finished, or suspended with a checkpoint
-inline constexpr int kExitUsage = 64;          // wrong command line, spec or unimplemented field
-inline constexpr int kExitData = 65;           // data missing or malformed
-inline constexpr int kExitInternal = 70;       // a defect
-inline constexpr int kExitDevice = 71;         // device fault or out of memory
-inline constexpr int kExitStorage = 74;        // checkpoint could not be written or read
-inline constexpr int kExitFenced = 75;         // the lease ended
+inline constexpr int kExitDone = 0;       // finished, or suspended with a checkpoint
+inline constexpr int kExitUsage = 64;     // wrong command line, spec or unimplemented field
+inline constexpr int kExitData = 65;      // data missing or malformed
+inline constexpr int kExitInternal = 70;  // a defect
+inline constexpr int kExitDevice = 71;    // device fault or out of memory
+inline constexpr int kExitStorage = 74;   // checkpoint could not be written or read
+inline constexpr int kExitFenced = 75;    // the lease ended
 
 }  // namespace trainyard::run

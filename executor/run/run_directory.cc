@@ -1,0 +1,136 @@
+#include "executor/run/run_directory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <google/protobuf/util/json_util.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "storage/base/file.h"
+#include "storage/base/status.h"
+
+namespace trainyard::run {
+namespace {
+
+constexpr size_t kLeaseBytes = sizeof(int64_t);
+static_assert(std::atomic_ref<int64_t>::is_always_lock_free,
+              "a lease is stored and loaded without a lock, across processes");
+
+bool IsUid(absl::string_view uid) {
+  if (uid.empty() || uid.size() > 64) return false;
+  for (const char c : uid) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_') return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string RunDirectory::NameOf(const v1::RankKey& key) {
+  return absl::StrCat(key.job_uid(), ".", key.attempt(), ".", key.rank());
+}
+
+absl::StatusOr<v1::RankKey> RunDirectory::ParseName(const std::string& name) {
+  const std::vector<std::string> parts = absl::StrSplit(name, '.');
+  int64_t attempt = 0;
+  int32_t rank = 0;
+  v1::RankKey key;
+  if (parts.size() == 3 && IsUid(parts[0]) && absl::SimpleAtoi(parts[1], &attempt) &&
+      absl::SimpleAtoi(parts[2], &rank) && attempt > 0 && rank >= 0) {
+    key.set_job_uid(parts[0]);
+    key.set_attempt(attempt);
+    key.set_rank(rank);
+  }
+  // Also refuses "+1" and " 1", which SimpleAtoi takes.
+  if (NameOf(key) != name) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", name, "' does not name a rank: expected {job uid}.{attempt}.{rank}"));
+  }
+  return key;
+}
+
+absl::Status RunDirectory::WriteAssignment(const v1::Assignment& assignment) const {
+  std::string json;
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.preserve_proto_field_names = true;
+  const auto printed = google::protobuf::util::MessageToJsonString(assignment, &json, options);
+  if (!printed.ok()) return absl::InternalError(printed.ToString());
+
+  TY_RETURN_IF_ERROR(MakeDirectories(path_, 0700));
+  // No fsync: after a crash of the machine nothing runs, and a rank without a readable assignment
+  // counts as lost.
+  const std::string temporary = absl::StrCat(assignment_path(), ".tmp");
+  FileDescriptor fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, temporary);
+  TY_RETURN_IF_ERROR(WriteAll(fd.get(), json, temporary));
+  if (rename(temporary.c_str(), assignment_path().c_str()) != 0) {
+    return ErrnoStatus(errno, assignment_path());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Assignment> RunDirectory::ReadAssignment() const {
+  TY_ASSIGN_OR_RETURN(const std::string json, ReadFile(assignment_path(), int64_t{16} << 20));
+  v1::Assignment assignment;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(json, &assignment);
+  if (!parsed.ok()) {
+    return absl::DataLossError(absl::StrCat(assignment_path(), ": ", parsed.ToString()));
+  }
+  return assignment;
+}
+
+absl::StatusOr<LeaseFile> LeaseFile::Open(const std::string& path, bool create) {
+  FileDescriptor fd(
+      open(path.c_str(), create ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, path);
+  struct stat info {};
+  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, path);
+  if (info.st_size < static_cast<off_t>(kLeaseBytes)) {
+    if (!create) return absl::DataLossError(absl::StrCat(path, ": shorter than a lease"));
+    // Written, not truncated to size: a store into a hole of a full disk would be SIGBUS.
+    const std::string ended(kLeaseBytes - info.st_size, '\0');
+    if (pwrite(fd.get(), ended.data(), ended.size(), info.st_size) !=
+        static_cast<ssize_t>(ended.size())) {
+      return ErrnoStatus(errno == 0 ? ENOSPC : errno, path);
+    }
+  }
+  void* map = mmap(nullptr, kLeaseBytes, create ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
+                   fd.get(), 0);
+  if (map == MAP_FAILED) return ErrnoStatus(errno, path);
+  return LeaseFile(map);
+}
+
+LeaseFile::LeaseFile(LeaseFile&& other) noexcept : map_(std::exchange(other.map_, nullptr)) {}
+
+LeaseFile& LeaseFile::operator=(LeaseFile&& other) noexcept {
+  std::swap(map_, other.map_);
+  return *this;
+}
+
+LeaseFile::~LeaseFile() {
+  if (map_ != nullptr) munmap(map_, kLeaseBytes);
+}
+
+void LeaseFile::Extend(absl::Duration until_since_boot) {
+  std::atomic_ref<int64_t> until(*static_cast<int64_t*>(map_));
+  const int64_t ns = absl::ToInt64Nanoseconds(until_since_boot);
+  if (until.load(std::memory_order_relaxed) < ns) until.store(ns, std::memory_order_release);
+}
+
+absl::Duration LeaseFile::Until() const {
+  const std::atomic_ref<int64_t> until(*static_cast<int64_t*>(map_));
+  return absl::Nanoseconds(until.load(std::memory_order_acquire));
+}
+
+}  // namespace trainyard::run
