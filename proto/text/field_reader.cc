@@ -79,9 +79,9 @@ std::string JoinPath(const std::string& path, const std::string& key) {
 
 bool IsServerOnly(const FieldDescriptor& field) {
   if (field.containing_type() != v1::Job::descriptor()) return false;
-  static const auto& kWritable = *new std::set<int>{
-      v1::Job::kJobIdFieldNumber, v1::Job::kLabelsFieldNumber, v1::Job::kPriorityFieldNumber,
-      v1::Job::kSpecFieldNumber};
+  static const auto& kWritable =
+      *new std::set<int>{v1::Job::kJobIdFieldNumber, v1::Job::kLabelsFieldNumber,
+                         v1::Job::kPriorityFieldNumber, v1::Job::kSpecFieldNumber};
   return kWritable.count(field.number()) == 0;
 }
 
@@ -105,14 +105,16 @@ std::string FieldReader::UnknownField(const std::string& key, const std::string&
   std::string home;
   if (FindHome(root_, key, &home)) {
     return absl::StrCat(unknown, path.empty() ? "" : absl::StrCat(" in ", path), "; '", key,
-                        "' belongs ", home.empty() ? "to the top level" : absl::StrCat("in ", home));
+                        "' belongs ",
+                        home.empty() ? "to the top level" : absl::StrCat("in ", home));
   }
   const std::vector<std::string> names = FieldNames(type);
   const std::string suggestion = DidYouMean(key, names);
   if (!suggestion.empty()) return absl::StrCat(unknown, suggestion);
   return absl::StrCat(unknown, path.empty() ? "" : absl::StrCat(" in ", path),
-                      names.empty() ? "; no field is expected here"
-                                    : absl::StrCat("; expected one of ", absl::StrJoin(names, ", ")));
+                      names.empty()
+                          ? "; no field is expected here"
+                          : absl::StrCat("; expected one of ", absl::StrJoin(names, ", ")));
 }
 
 absl::Status FieldReader::CheckNode(const YAML::Node& node) {
@@ -136,8 +138,8 @@ absl::Status FieldReader::ReadMessage(const YAML::Node& node, const std::string&
     if (node.IsScalar() && type.FindFieldByName(node.Scalar()) != nullptr) {
       hint = absl::StrCat("; write '", node.Scalar(), ":' on a line of its own below");
     }
-    return Error(node.Mark(), absl::StrCat(path.empty() ? "" : path + ": ", "expected fields, found ",
-                                           Found(node), hint));
+    return Error(node.Mark(), absl::StrCat(path.empty() ? "" : path + ": ",
+                                           "expected fields, found ", Found(node), hint));
   }
   std::map<std::string, int> first_line;
   std::map<const OneofDescriptor*, std::string> chosen;
@@ -154,9 +156,9 @@ absl::Status FieldReader::ReadMessage(const YAML::Node& node, const std::string&
     const auto [line, fresh] = first_line.emplace(name, key.Mark().line + 1);
     if (!fresh) {
       return Error(key.Mark(), absl::StrCat("field '", name, "' is given twice",
-                                            origin_.positions
-                                                ? absl::StrCat(" (first on line ", line->second, ")")
-                                                : ""));
+                                            origin_.positions ? absl::StrCat(" (first on line ",
+                                                                             line->second, ")")
+                                                              : ""));
     }
     if (const OneofDescriptor* oneof = field->real_containing_oneof(); oneof != nullptr) {
       const auto [choice, first] = chosen.emplace(oneof, name);
@@ -184,10 +186,10 @@ absl::Status FieldReader::ReadList(const YAML::Node& node, const std::string& pa
                                    const FieldDescriptor& field, Message& message) {
   TY_RETURN_IF_ERROR(CheckNode(node));
   if (!node.IsSequence()) {
-    return Error(node.Mark(),
-                 absl::StrCat(path, ": expected a list, found ", Found(node),
-                              node.IsScalar() ? absl::StrCat("; write [", Short(node.Scalar()), "]")
-                                              : ""));
+    return Error(
+        node.Mark(),
+        absl::StrCat(path, ": expected a list, found ", Found(node),
+                     node.IsScalar() ? absl::StrCat("; write [", Short(node.Scalar()), "]") : ""));
   }
   int index = 0;
   for (const YAML::Node& element : node) {
@@ -207,7 +209,8 @@ absl::Status FieldReader::ReadMap(const YAML::Node& node, const std::string& pat
   TY_RETURN_IF_ERROR(CheckNode(node));
   if (node.IsNull()) return absl::OkStatus();
   if (!node.IsMap()) {
-    return Error(node.Mark(), absl::StrCat(path, ": expected 'key: value' pairs, found ", Found(node)));
+    return Error(node.Mark(),
+                 absl::StrCat(path, ": expected 'key: value' pairs, found ", Found(node)));
   }
   const Descriptor& pair_type = *field.message_type();
   std::set<std::string> seen;

@@ -1,6 +1,7 @@
 #pragma once
 
-// Walks a YAML tree and a message side by side, by reflection: whatever the proto has, the file has.
+// Walks a YAML tree and a message side by side, by reflection: whatever the proto has, the file
+// has.
 
 #include <string>
 
@@ -16,9 +17,9 @@ struct Origin {
   bool positions = true;  // whether line and column mean something
 };
 
-// Reads one tree into one root message. Refuses unknown keys, duplicate keys, two members of a oneof,
-// wrong types, null scalars, tags, fields that only the server writes, and trees that unfold (by
-// aliases) to more than 100,000 values. Every message names the place and the field.
+// Reads one tree into one root message. Refuses unknown keys, duplicate keys, two members of a
+// oneof, wrong types, null scalars, tags, fields that only the server writes, and trees that unfold
+// (by aliases) to more than 100,000 values. Every message names the place and the field.
 class FieldReader {
  public:
   FieldReader(Origin origin, const google::protobuf::Descriptor& root)

@@ -37,8 +37,8 @@ absl::Status CheckText(const std::string& yaml, const std::string& name) {
   const size_t line_start = bad == 0 ? std::string::npos : yaml.rfind('\n', bad - 1);
   const size_t column = bad - (line_start == std::string::npos ? 0 : line_start + 1) + 1;
   return absl::InvalidArgumentError(absl::StrCat(
-      name, ":", line, ":", column, ": ",
-      nul != std::string::npos ? "a NUL byte" : "not UTF-8", "; a job file is UTF-8 text"));
+      name, ":", line, ":", column, ": ", nul != std::string::npos ? "a NUL byte" : "not UTF-8",
+      "; a job file is UTF-8 text"));
 }
 
 // yaml-cpp blames a tab on whatever comes after it; this says what is wrong.
@@ -139,8 +139,8 @@ class PathWalk {
     const int size = message.GetReflection()->FieldSize(message, &field);
     int index = -1;
     if (!absl::SimpleAtoi(part, &index) || index < 0 || index >= size) {
-      return Refuse(absl::StrCat("'", part, "' is not an element of '", walked, "', which has ", size,
-                                 size == 0 ? "" : absl::StrCat(": write 0 to ", size - 1)));
+      return Refuse(absl::StrCat("'", part, "' is not an element of '", walked, "', which has ",
+                                 size, size == 0 ? "" : absl::StrCat(": write 0 to ", size - 1)));
     }
     return message.GetReflection()->MutableRepeatedMessage(&message, &field, index);
   }

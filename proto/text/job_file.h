@@ -15,7 +15,8 @@ namespace trainyard {
 //   job.yaml:7:3: unknown field 'batchsize' (did you mean 'batch_size'?)
 absl::StatusOr<v1::Job> ParseJobFile(const std::string& yaml, const std::string& file);
 
-// Sets one field from the command line: path "spec.training.steps" (or "training.steps"), value in YAML.
+// Sets one field from the command line: path "spec.training.steps" (or "training.steps"), value in
+// YAML.
 // "--set spec.training.step: unknown field 'step' (did you mean 'steps'?)"
 absl::Status SetField(google::protobuf::Message& message, const std::string& path,
                       const std::string& value);

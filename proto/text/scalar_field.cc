@@ -24,9 +24,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-absl::Status Invalid(absl::string_view message) {
-  return absl::InvalidArgumentError(message);
-}
+absl::Status Invalid(absl::string_view message) { return absl::InvalidArgumentError(message); }
 
 // At most 60 characters of what was found: a message stays one line whatever the file holds.
 std::string Quoted(absl::string_view text) {
@@ -107,7 +105,8 @@ absl::StatusOr<double> ParseNumber(const std::string& text) {
   }
   const bool says_infinite = absl::StrContains(absl::AsciiStrToLower(text), "inf");
   if (std::isinf(value) && !says_infinite) {
-    return Invalid(absl::StrCat(Quoted(text), " is out of range of a 64-bit floating-point number"));
+    return Invalid(
+        absl::StrCat(Quoted(text), " is out of range of a 64-bit floating-point number"));
   }
   return value;
 }
@@ -189,7 +188,8 @@ absl::Status AssignScalar(Message& message, const FieldDescriptor& field, const 
       Put(message, field, text, &R::SetString, &R::AddString);
       break;
     default:
-      return Invalid(absl::StrCat("a field of type ", field.type_name(), " cannot be set from YAML"));
+      return Invalid(
+          absl::StrCat("a field of type ", field.type_name(), " cannot be set from YAML"));
   }
   return absl::OkStatus();
 }

@@ -17,9 +17,9 @@ struct Scalar {
 // What the field takes, for messages: "an integer", "true or false", "one of FP32, BF16, FP16".
 std::string Expected(const google::protobuf::FieldDescriptor& field);
 
-// Sets the field (adds to it when it is repeated). kInvalidArgument says what was found and what was
-// expected, without the place: "'abc' is not an integer". NaN and infinity pass: whether a field
-// may hold them is for validation to say.
+// Sets the field (adds to it when it is repeated). kInvalidArgument says what was found and what
+// was expected, without the place: "'abc' is not an integer". NaN and infinity pass: whether a
+// field may hold them is for validation to say.
 absl::Status AssignScalar(google::protobuf::Message& message,
                           const google::protobuf::FieldDescriptor& field, const Scalar& scalar);
 

@@ -24,8 +24,8 @@ std::string Spaces(int indent) { return std::string(indent, ' '); }
 
 // Words that YAML readers take for something else than a string.
 bool IsReserved(const std::string& text) {
-  static const char* const kWords[] = {"true", "false", "null", "yes",  "no", "on",
-                                       "off",  "nan",   "inf",  "y",    "n"};
+  static const char* const kWords[] = {"true", "false", "null", "yes", "no", "on",
+                                       "off",  "nan",   "inf",  "y",   "n"};
   const std::string lower = absl::AsciiStrToLower(text);
   return std::any_of(std::begin(kWords), std::end(kWords),
                      [&](const char* word) { return lower == word; });
@@ -70,11 +70,12 @@ std::string Number(double value) {
 std::string Time(const Message& message) {
   google::protobuf::Timestamp time;
   time.CopyFrom(message);
-  return absl::StrCat("\"", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ",
-                                              absl::FromUnixSeconds(time.seconds()) +
-                                                  absl::Nanoseconds(time.nanos()),
-                                              absl::UTCTimeZone()),
-                      "\"");
+  return absl::StrCat(
+      "\"",
+      absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ",
+                       absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos()),
+                       absl::UTCTimeZone()),
+      "\"");
 }
 
 bool IsTime(const FieldDescriptor& field) {
@@ -88,8 +89,9 @@ std::string ScalarText(const Message& message, const FieldDescriptor& field, int
   const bool one = index < 0;
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
-      return (one ? r.GetBool(message, &field) : r.GetRepeatedBool(message, &field, index)) ? "true"
-                                                                                          : "false";
+      return (one ? r.GetBool(message, &field) : r.GetRepeatedBool(message, &field, index))
+                 ? "true"
+                 : "false";
     case FieldDescriptor::CPPTYPE_INT32:
       return absl::StrCat(one ? r.GetInt32(message, &field)
                               : r.GetRepeatedInt32(message, &field, index));
@@ -174,8 +176,8 @@ void WriteMessage(const Message& message, int indent, std::string& out) {
   const Descriptor& type = *message.GetDescriptor();
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);
-    const bool present = field.is_repeated() ? r.FieldSize(message, &field) > 0
-                                             : r.HasField(message, &field);
+    const bool present =
+        field.is_repeated() ? r.FieldSize(message, &field) > 0 : r.HasField(message, &field);
     if (!present) continue;
     absl::StrAppend(&out, Spaces(indent), field.name(), ":");
     if (field.is_map()) {

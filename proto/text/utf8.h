@@ -17,10 +17,14 @@ inline size_t FirstInvalidUtf8(absl::string_view s) {
     const unsigned char lead = static_cast<unsigned char>(s[i]);
     const unsigned char next = i + 1 < s.size() ? static_cast<unsigned char>(s[i + 1]) : 0;
     size_t length = 0;
-    if (lead < 0x80) length = 1;
-    else if (lead >= 0xC2 && lead <= 0xDF) length = 2;
-    else if (lead >= 0xE0 && lead <= 0xEF) length = 3;
-    else if (lead >= 0xF0 && lead <= 0xF4) length = 4;
+    if (lead < 0x80)
+      length = 1;
+    else if (lead >= 0xC2 && lead <= 0xDF)
+      length = 2;
+    else if (lead >= 0xE0 && lead <= 0xEF)
+      length = 3;
+    else if (lead >= 0xF0 && lead <= 0xF4)
+      length = 4;
     // Overlong forms, surrogates and what lies past U+10FFFF.
     const bool forbidden = (lead == 0xE0 && next < 0xA0) || (lead == 0xED && next > 0x9F) ||
                            (lead == 0xF0 && next < 0x90) || (lead == 0xF4 && next > 0x8F);
