@@ -1,0 +1,58 @@
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/operands.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/reduce.h"
+
+namespace trainyard::kernels {
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
+  absl::Status ok = CheckOperands("cross_entropy", {{"logits", op.logits},
+                                                    {"targets", op.targets, DType::kI32},
+                                                    {"losses", op.losses},
+                                                    {"correct", op.correct, DType::kF32, true},
+                                                    {"dlogits", op.dlogits, DType::kF32, true}});
+  if (ok.ok()) ok = CheckSizes("cross_entropy", {{"rows", op.rows}, {"classes", op.classes}});
+  if (!ok.ok()) return ok;
+  const CrossEntropyRows all{.logits = op.logits.As<float>(),
+                             .targets = op.targets.As<int32_t>(),
+                             .losses = op.losses.As<float>(),
+                             .correct = op.correct.As<float>(),
+                             .dlogits = op.dlogits.As<float>(),
+                             .rows = op.rows,
+                             .classes = op.classes,
+                             .scale = op.scale};
+  const int64_t grain = std::max<int64_t>(1, kSerialElements / op.classes);
+  return Kernel{[run = vectors_.cross_entropy, threads = threads_, all, grain](Stream&) {
+    for (int64_t row = 0; row < all.rows; ++row) {
+      if (all.targets[row] >= all.classes) {
+        std::fprintf(stderr, "cross_entropy: target %d in row %lld; there are %lld classes\n",
+                     all.targets[row], static_cast<long long>(row),
+                     static_cast<long long>(all.classes));
+        std::abort();
+      }
+    }
+    ParallelRuns(threads, all.rows, grain, [&](int64_t begin, int64_t end) {
+      CrossEntropyRows rows = all;
+      rows.logits += begin * all.classes;
+      rows.targets += begin;
+      rows.losses += begin;
+      if (rows.correct != nullptr) rows.correct += begin;
+      if (rows.dlogits != nullptr) rows.dlogits += begin * all.classes;
+      rows.rows = end - begin;
+      run(rows);
+    });
+  }};
+}
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const Sum& op) {
+  absl::Status ok = CheckOperands("sum", {{"x", op.x}, {"sum", op.sum, DType::kF64}});
+  if (!ok.ok()) return ok;
+  return ReduceToDouble(threads_, vectors_.sum, op.x.As<float>(), op.n, op.sum.As<double>(),
+                        op.accumulate);
+}
+
+}  // namespace trainyard::kernels

@@ -1,0 +1,92 @@
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/operands.h"
+#include "kernels/cpu/parallel.h"
+
+namespace trainyard::kernels {
+namespace {
+
+// The loader checked the ids: one out of range is a bug, and reading past the table would hide it.
+void RequireInVocabulary(const int32_t* ids, int64_t n, int64_t vocab) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (ids[i] >= 0 && ids[i] < vocab) continue;
+    std::fprintf(stderr, "embedding: id %d at place %lld; the vocabulary has %lld\n", ids[i],
+                 static_cast<long long>(i), static_cast<long long>(vocab));
+    std::abort();
+  }
+}
+
+template <typename Op>
+absl::Status CheckShape(const char* name, const Op& op) {
+  return CheckSizes(name, {{"batch", op.batch},
+                           {"time", op.time},
+                           {"width", op.width},
+                           {"vocab", op.vocab}});
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingForward& op) {
+  absl::Status ok = CheckOperands("embedding", {{"ids", op.ids, DType::kI32},
+                                                {"tokens", op.tokens},
+                                                {"positions", op.positions, DType::kF32, true},
+                                                {"y", op.y}});
+  if (ok.ok()) ok = CheckShape("embedding", op);
+  if (!ok.ok()) return ok;
+  return Kernel{[add = vectors_.add, threads = threads_, op](Stream&) {
+    const int32_t* ids = op.ids.As<int32_t>();
+    const float* tokens = op.tokens.As<float>();
+    const float* positions = op.positions.As<float>();
+    float* y = op.y.As<float>();
+    RequireInVocabulary(ids, op.batch * op.time, op.vocab);
+    const int64_t grain = std::max<int64_t>(1, kSerialElements / op.width);
+    ParallelRuns(threads, op.batch * op.time, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const float* token = tokens + ids[i] * op.width;
+        if (positions == nullptr) {
+          std::memcpy(y + i * op.width, token, sizeof(float) * op.width);
+        } else {
+          add(token, positions + i % op.time * op.width, y + i * op.width, op.width);
+        }
+      }
+    });
+  }};
+}
+
+// Each thread owns some columns of the tables and walks all places in order: no two write to one
+// element, and the order of addition is that of the contract for any number of threads.
+absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingBackward& op) {
+  absl::Status ok =
+      CheckOperands("embedding backward", {{"dy", op.dy},
+                                           {"ids", op.ids, DType::kI32},
+                                           {"dtokens", op.dtokens},
+                                           {"dpositions", op.dpositions, DType::kF32, true}});
+  if (ok.ok()) ok = CheckShape("embedding backward", op);
+  if (!ok.ok()) return ok;
+  return Kernel{[add = vectors_.add, threads = threads_, op](Stream&) {
+    constexpr int64_t kLine = 16;  // floats; no line of memory has two writers
+    const int32_t* ids = op.ids.As<int32_t>();
+    const float* dy = op.dy.As<float>();
+    float* dtokens = op.dtokens.As<float>();
+    float* dpositions = op.dpositions.As<float>();
+    const int64_t places = op.batch * op.time;
+    RequireInVocabulary(ids, places, op.vocab);
+    const int64_t grain = std::max(kLine, kSerialElements / places / kLine * kLine);
+    ParallelRuns(threads, op.width, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = 0; i < places; ++i) {
+        const float* from = dy + i * op.width + begin;
+        float* token = dtokens + ids[i] * op.width + begin;
+        add(token, from, token, end - begin);
+        if (dpositions == nullptr) continue;
+        float* position = dpositions + i % op.time * op.width + begin;
+        add(position, from, position, end - begin);
+      }
+    });
+  }};
+}
+
+}  // namespace trainyard::kernels

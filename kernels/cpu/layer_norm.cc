@@ -1,0 +1,104 @@
+#include <algorithm>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/operands.h"
+#include "kernels/cpu/parallel.h"
+
+namespace trainyard::kernels {
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormForward& op) {
+  absl::Status ok = CheckOperands("layer_norm", {{"x", op.x},
+                                                 {"gamma", op.gamma},
+                                                 {"beta", op.beta, DType::kF32, true},
+                                                 {"y", op.y},
+                                                 {"mean", op.mean},
+                                                 {"rstd", op.rstd}});
+  if (ok.ok()) ok = CheckSizes("layer_norm", {{"rows", op.rows}, {"cols", op.cols}});
+  if (!ok.ok()) return ok;
+  const LayerNormRows all{.x = op.x.As<float>(),
+                          .gamma = op.gamma.As<float>(),
+                          .beta = op.beta.As<float>(),
+                          .y = op.y.As<float>(),
+                          .mean = op.mean.As<float>(),
+                          .rstd = op.rstd.As<float>(),
+                          .rows = op.rows,
+                          .cols = op.cols,
+                          .epsilon = op.epsilon};
+  const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
+  return Kernel{[run = vectors_.layer_norm, threads = threads_, all, grain](Stream&) {
+    ParallelRuns(threads, all.rows, grain, [&](int64_t begin, int64_t end) {
+      LayerNormRows rows = all;
+      rows.x += begin * all.cols;
+      rows.y += begin * all.cols;
+      rows.mean += begin;
+      rows.rstd += begin;
+      rows.rows = end - begin;
+      run(rows);
+    });
+  }};
+}
+
+// dgamma and dbeta: partial sums over fixed runs of rows, made beside dx in the same pass; then the
+// partial sums from the first to the last.
+absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
+  absl::Status ok = CheckOperands("layer_norm backward", {{"dy", op.dy},
+                                                          {"x", op.x},
+                                                          {"gamma", op.gamma},
+                                                          {"mean", op.mean},
+                                                          {"rstd", op.rstd},
+                                                          {"dx", op.dx},
+                                                          {"dgamma", op.dgamma},
+                                                          {"dbeta", op.dbeta, DType::kF32, true}});
+  if (ok.ok()) ok = CheckSizes("layer_norm backward", {{"rows", op.rows}, {"cols", op.cols}});
+  if (!ok.ok()) return ok;
+  const LayerNormBackwardRows all{.dy = op.dy.As<float>(),
+                                  .x = op.x.As<float>(),
+                                  .gamma = op.gamma.As<float>(),
+                                  .mean = op.mean.As<float>(),
+                                  .rstd = op.rstd.As<float>(),
+                                  .dx = op.dx.As<float>(),
+                                  .dgamma = op.dgamma.As<float>(),
+                                  .dbeta = op.dbeta.As<float>(),
+                                  .rows = op.rows,
+                                  .cols = op.cols,
+                                  .accumulate_dx = op.accumulate_dx};
+  const int64_t partials = Partials(op.rows);
+  Kernel kernel;
+  kernel.scratch_bytes = 2 * partials * op.cols * sizeof(float);
+  kernel.launch = [run = vectors_.layer_norm_backward, column_sum = vectors_.column_sum,
+                   add = vectors_.add, threads = threads_, all, partials,
+                   accumulate = op.accumulate_params](Stream& stream) {
+    float* const dgammas = static_cast<float*>(stream.scratch);
+    float* const dbetas = dgammas + partials * all.cols;
+    const int64_t each = RowsPerPartial(all.rows);
+    const int64_t grain = std::max<int64_t>(1, kSerialElements / (each * all.cols));
+    ParallelRuns(threads, partials, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) {
+        LayerNormBackwardRows rows = all;
+        const int64_t first = p * each;
+        rows.dy += first * all.cols;
+        rows.x += first * all.cols;
+        rows.dx += first * all.cols;
+        rows.mean += first;
+        rows.rstd += first;
+        rows.dgamma = dgammas + p * all.cols;
+        rows.dbeta = all.dbeta == nullptr ? nullptr : dbetas + p * all.cols;
+        rows.rows = std::min(each, all.rows - first);
+        run(rows);
+      }
+    });
+    const auto finish = [&](float* sums, float* to) {
+      column_sum(sums, partials, all.cols, all.cols, sums);
+      if (accumulate) {
+        add(to, sums, to, all.cols);
+      } else {
+        std::copy(sums, sums + all.cols, to);
+      }
+    };
+    finish(dgammas, all.dgamma);
+    if (all.dbeta != nullptr) finish(dbetas, all.dbeta);
+  };
+  return kernel;
+}
+
+}  // namespace trainyard::kernels

@@ -1,0 +1,45 @@
+#pragma once
+
+// The one way that this back end uses threads. oneDNN is built on OpenMP, and so are we: one pool. A
+// parallel region always takes the whole team, because libgomp ends the threads that a smaller team
+// leaves over and starts them anew for the next larger one.
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace trainyard::kernels {
+
+// Elements below which waking a thread costs more than it saves (a fork and join take 1 to 3 us).
+inline constexpr int64_t kSerialElements = 8192;
+
+// Cuts [0, n) at multiples of `grain` into one run per thread and calls f(begin, end) for each; in the
+// calling thread alone when there is one grain or less.
+template <typename F>
+void ParallelRuns(int threads, int64_t n, int64_t grain, const F& f) {
+  const int64_t grains = (n + grain - 1) / grain;
+  if (n <= 0) return;
+  if (grains <= 1 || threads <= 1) {
+    f(int64_t{0}, n);
+    return;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    const int64_t team = omp_get_num_threads();
+    const int64_t me = omp_get_thread_num();
+    const int64_t begin = grains * me / team * grain;
+    const int64_t end = std::min(n, grains * (me + 1) / team * grain);
+    if (begin < end) f(begin, end);
+  }
+}
+
+// How many rows one partial sum covers: a function of the rows only, never of the threads.
+inline int64_t RowsPerPartial(int64_t rows) { return std::max<int64_t>(32, (rows + 63) / 64); }
+
+inline int64_t Partials(int64_t rows) {
+  const int64_t each = RowsPerPartial(rows);
+  return (rows + each - 1) / each;
+}
+
+}  // namespace trainyard::kernels

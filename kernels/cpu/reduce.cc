@@ -1,0 +1,32 @@
+#include "kernels/cpu/reduce.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/parallel.h"
+
+namespace trainyard::kernels {
+
+Kernel ReduceToDouble(int threads, double (*partial)(const float* x, int64_t n), const float* x,
+                      int64_t n, double* sum, bool accumulate) {
+  constexpr int64_t kEach = 8192;
+  const int64_t count = (n + kEach - 1) / kEach;
+  Kernel kernel;
+  kernel.scratch_bytes = count * sizeof(double);
+  kernel.launch = [=](Stream& stream) {
+    double* const partials = static_cast<double*>(stream.scratch);
+    ParallelRuns(threads, count, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        partials[i] = partial(x + i * kEach, std::min(kEach, n - i * kEach));
+      }
+    });
+    for (int64_t left = count; left > 1; left = (left + 1) / 2) {
+      for (int64_t i = 0; i < left / 2; ++i) partials[i] = partials[2 * i] + partials[2 * i + 1];
+      if (left % 2 == 1) partials[left / 2] = partials[left - 1];
+    }
+    const double total = count == 0 ? 0.0 : partials[0];
+    *sum = accumulate ? *sum + total : total;
+  };
+  return kernel;
+}
+
+}  // namespace trainyard::kernels

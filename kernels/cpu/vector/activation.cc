@@ -1,0 +1,61 @@
+#include "kernels/cpu/vector/loops.h"
+#include "kernels/cpu/vector/math.h"
+
+namespace trainyard::kernels::TRAINYARD_ISA {
+
+void AddRange(const float* a, const float* b, float* y, int64_t n) {
+  Map(n, a, b, y, [](VecF u, VecF v) { return u + v; });
+}
+
+// NaN passes through, as in PyTorch.
+void Relu(const float* x, float* y, int64_t n) {
+  Map(n, x, y, [](VecF v) { return v < 0.0f ? VecF{} : v; });
+}
+
+void ReluBackward(const float* x, const float* dy, float* dx, int64_t n) {
+  Map(n, x, dy, dx, [](VecF v, VecF g) { return v > 0.0f ? g : VecF{}; });
+}
+
+void Gelu(const float* x, float* y, int64_t n) {
+  Map(n, x, y, [](VecF v) { return v * Phi(v); });
+}
+
+void GeluBackward(const float* x, const float* dy, float* dx, int64_t n) {
+  Map(n, x, dy, dx, [](VecF v, VecF g) {
+    const VecF density = Exp(v * v * -0.5f) * 0.398942280401432678f;
+    return g * (Phi(v) + v * density);
+  });
+}
+
+// With u = sqrt(2/pi) (x + 0.044715 x^3): x/2 (1 + tanh u) = x Sigmoid(2u).
+TRAINYARD_INLINE VecF TwiceU(VecF x) {
+  constexpr float kTwiceRoot = 1.59576912160573071f;  // 2 sqrt(2/pi)
+  return x * kTwiceRoot * (x * x * 0.044715f + 1.0f);
+}
+
+void GeluTanh(const float* x, float* y, int64_t n) {
+  Map(n, x, y, [](VecF v) { return v * Sigmoid(TwiceU(v)); });
+}
+
+void GeluTanhBackward(const float* x, const float* dy, float* dx, int64_t n) {
+  Map(n, x, dy, dx, [](VecF v, VecF g) {
+    constexpr float kTwiceRoot = 1.59576912160573071f;
+    const VecF s = Sigmoid(TwiceU(v));
+    const VecF slope = (v * v * (3 * 0.044715f) + 1.0f) * kTwiceRoot;
+    return g * (s + v * s * (1.0f - s) * slope);
+  });
+}
+
+void ExpRange(const float* x, float* y, int64_t n) {
+  Map(n, x, y, [](VecF v) { return Exp(v); });
+}
+
+void LogRange(const float* x, float* y, int64_t n) {
+  Map(n, x, y, [](VecF v) { return LogOfPositive(v); });
+}
+
+void PhiRange(const float* x, float* y, int64_t n) {
+  Map(n, x, y, [](VecF v) { return Phi(v); });
+}
+
+}  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -1,0 +1,36 @@
+#pragma once
+
+// What table.cc gathers: declared here, defined in the file of the same op.
+
+#include "kernels/cpu/vector/simd.h"
+#include "kernels/cpu/vector/table.h"
+
+namespace trainyard::kernels::TRAINYARD_ISA {
+
+void AddRange(const float* a, const float* b, float* y, int64_t n);
+void Relu(const float* x, float* y, int64_t n);
+void ReluBackward(const float* x, const float* dy, float* dx, int64_t n);
+void Gelu(const float* x, float* y, int64_t n);
+void GeluBackward(const float* x, const float* dy, float* dx, int64_t n);
+void GeluTanh(const float* x, float* y, int64_t n);
+void GeluTanhBackward(const float* x, const float* dy, float* dx, int64_t n);
+void LayerNorm(const LayerNormRows& r);
+void LayerNormBackwardRun(const LayerNormBackwardRows& r);
+void AttentionOfHead(const AttentionHead& h);
+void AttentionBackwardOfHead(const AttentionHeadBackward& h);
+void CrossEntropyOfRows(const CrossEntropyRows& r);
+void AdamW(const AdamWRange& r);
+void Sgd(const SgdRange& r);
+void DropoutOfRange(const DropoutRange& r);
+void MaxPool(const MaxPoolRows& r);
+void MaxPoolBackwardRun(const MaxPoolBackwardRows& r);
+double SumOfRange(const float* x, int64_t n);
+double SquaredNormOfRange(const float* x, int64_t n);
+void ColumnSumOfRows(const float* x, int64_t rows, int64_t cols, int64_t stride, float* y);
+void TransposeBlock(const float* x, int64_t rows, int64_t cols, int64_t x_stride, float* y,
+                    int64_t y_stride);
+void ExpRange(const float* x, float* y, int64_t n);
+void LogRange(const float* x, float* y, int64_t n);
+void PhiRange(const float* x, float* y, int64_t n);
+
+}  // namespace trainyard::kernels::TRAINYARD_ISA

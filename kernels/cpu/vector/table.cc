@@ -1,0 +1,41 @@
+#include "kernels/cpu/vector/table.h"
+
+#include "kernels/cpu/vector/loops.h"
+
+namespace trainyard::kernels::TRAINYARD_ISA {
+
+#define TRAINYARD_TEXT_OF(x) #x
+#define TRAINYARD_TEXT(x) TRAINYARD_TEXT_OF(x)
+
+const VectorTable& Table() {
+  static constexpr VectorTable kTable = {
+      .name = TRAINYARD_TEXT(TRAINYARD_ISA),
+      .add = AddRange,
+      .relu = Relu,
+      .relu_backward = ReluBackward,
+      .gelu = Gelu,
+      .gelu_backward = GeluBackward,
+      .gelu_tanh = GeluTanh,
+      .gelu_tanh_backward = GeluTanhBackward,
+      .layer_norm = LayerNorm,
+      .layer_norm_backward = LayerNormBackwardRun,
+      .attention = AttentionOfHead,
+      .attention_backward = AttentionBackwardOfHead,
+      .cross_entropy = CrossEntropyOfRows,
+      .adamw = AdamW,
+      .sgd = Sgd,
+      .dropout = DropoutOfRange,
+      .max_pool = MaxPool,
+      .max_pool_backward = MaxPoolBackwardRun,
+      .sum = SumOfRange,
+      .squared_norm = SquaredNormOfRange,
+      .column_sum = ColumnSumOfRows,
+      .transpose = TransposeBlock,
+      .exp = ExpRange,
+      .log = LogRange,
+      .phi = PhiRange,
+  };
+  return kTable;
+}
+
+}  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -1,0 +1,12 @@
+// Stands in for the CUDA back end where CMake found no toolkit.
+
+#include "absl/status/status.h"
+#include "kernels/device.h"
+
+namespace trainyard::kernels {
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCuda(int) {
+  return absl::UnavailableError("this program was built without CUDA");
+}
+
+}  // namespace trainyard::kernels
