@@ -197,7 +197,7 @@ int64_t EventWriter::last_sequence() {
   return end_.sequence;
 }
 
-absl::StatusOr<std::vector<v1::RankEvent>> EventReader::Read(int limit) {
+absl::StatusOr<std::vector<v1::RankEvent>> EventReader::Read(int limit, int64_t max_bytes) {
   std::vector<v1::RankEvent> events;
   if (!fd_.valid()) {
     fd_.Reset(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
@@ -205,7 +205,8 @@ absl::StatusOr<std::vector<v1::RankEvent>> EventReader::Read(int limit) {
     if (!fd_.valid()) return ErrnoStatus(errno, path_);
   }
   RecordCursor cursor(fd_.get(), path_, position_);
-  while (static_cast<int>(events.size()) < limit) {
+  const int64_t begin = position_.offset;
+  while (static_cast<int>(events.size()) < limit && position_.offset - begin < max_bytes) {
     absl::StatusOr<std::optional<v1::RankEvent>> event = cursor.Next();
     if (!event.ok()) {
       if (events.empty()) return event.status();

@@ -18,6 +18,9 @@
 
 namespace trainyard::run {
 
+// Longer events are refused by the writer and taken for damage by the reader.
+inline constexpr int64_t kMaxEventBytes = int64_t{1} << 20;
+
 // A place between two records.
 struct EventPosition {
   int64_t offset = 0;    // bytes before it
@@ -59,10 +62,11 @@ class EventReader {
   explicit EventReader(std::string path, EventPosition start = {})
       : path_(std::move(path)), position_(start) {}
 
-  // Events that became whole since the last call, at most `limit`. A file that does not exist yet
-  // has none. kDataLoss: a record that is not the last one is damaged; what lies before it was
-  // returned by earlier calls.
-  absl::StatusOr<std::vector<v1::RankEvent>> Read(int limit);
+  // Events that became whole since the last call, at most `limit`, and no more once `max_bytes` are
+  // reached. A file that does not exist yet has none. kDataLoss: a record that is not the last one
+  // is damaged; what lies before it was returned by earlier calls.
+  absl::StatusOr<std::vector<v1::RankEvent>> Read(int limit,
+                                                  int64_t max_bytes = kMaxEventBytes << 10);
 
   // After the last event that was returned.
   EventPosition position() const { return position_; }
@@ -72,8 +76,5 @@ class EventReader {
   FileDescriptor fd_;
   EventPosition position_;
 };
-
-// Longer events are refused by the writer and taken for damage by the reader.
-inline constexpr int64_t kMaxEventBytes = int64_t{4} << 20;
 
 }  // namespace trainyard::run

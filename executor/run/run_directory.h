@@ -3,15 +3,14 @@
 // One rank of one attempt on disk: what agent and worker say to each other, and how each finds out
 // what the other did while it was away. Layout of {state}/ranks/{job_uid}.{attempt}.{rank}/:
 //
-//   assignment.json  the Assignment, protobuf JSON; written once by the agent before the worker
-//   starts events.log       RankEvents, appended by the worker, the last one (Exited) by the agent;
-//   event_log.h lease            8 bytes, native: CLOCK_BOOTTIME nanoseconds until which the worker
-//   may run pid              "pid starttime" of the worker, as in /proc/{pid}/stat: survives pid
-//   reuse acked            "sequence offset": newest event that the server stored and where it ends
-//   in
-//                    events.log; written lazily, so it may lag behind, and "fenced" once the server
-//                    wants no more
-//   log, log.1       stdout and stderr of the worker, rotated
+//   assignment.json  the Assignment, protobuf JSON; written once by the agent before the start
+//   events.log       RankEvents by the worker, the last one (Exited) by the agent; event_log.h
+//   lease            8 bytes, native: CLOCK_BOOTTIME nanoseconds until which the worker may run
+//   pid              "pid starttime" of the worker as in /proc/{pid}/stat: survives reuse of pids
+//   acked            "sequence offset state": up to where in events.log the server stored the
+//                    events; written lazily, may lag behind; state: open, done (nothing to send)
+//   log, log.1       stdout and stderr of the worker, rotated by copying and truncating
+//   log.start        how many bytes the worker wrote before those of log.1, and before those of log
 //
 // Signals to a worker: SIGTERM: checkpoint and leave (SUSPEND). SIGKILL: everything else.
 
