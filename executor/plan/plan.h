@@ -64,8 +64,16 @@ struct Plan {
 };
 
 // `spec` must come from ResolveSpec. kInvalidArgument names the field that does not fit the data.
-// With micro_batch 0 the batch sizes are the spec's; sampling plans its own evaluation batch of 1.
+//
+// The arena must be zero before the first step: the padding between parameters, gradients and
+// optimizer state is never written but is swept by the optimizer and the norm, whose results on zeros
+// are zeros.
 absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts);
+
+// Only what evaluates `batch` samples: parameters, activations and `evaluate`. No gradients, no
+// optimizer; begin, micro and end are empty. For sampling from a checkpoint.
+absl::StatusOr<Plan> BuildInferencePlan(const v1::JobSpec& spec, const DataFacts& facts,
+                                        int64_t batch);
 
 // The learning rate of the step that follows `steps_done` steps.
 double LearningRate(const v1::Schedule& schedule, int64_t steps_done, int64_t total_steps);

@@ -1,0 +1,168 @@
+#include "executor/plan/cost.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "executor/plan/memory.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+constexpr int64_t kFloat = 4;
+
+// A worker without any tensor: code, oneDNN and protobuf, thread stacks, and the kernels that oneDNN
+// compiled (resident memory of a tiny model's worker, measured).
+constexpr int64_t kProcessBytes = int64_t{60} << 20;
+
+int64_t OutHeight(const ConvolutionShape& s) {
+  return (s.height + 2 * s.pad - s.kernel_height) / s.stride + 1;
+}
+int64_t OutWidth(const ConvolutionShape& s) {
+  return (s.width + 2 * s.pad - s.kernel_width) / s.stride + 1;
+}
+
+double ConvolutionFlops(const ConvolutionShape& s) {
+  return 2.0 * static_cast<double>(s.batch * OutHeight(s) * OutWidth(s)) *
+         static_cast<double>(s.out * s.in) * static_cast<double>(s.kernel_height * s.kernel_width);
+}
+
+// `products`: how many [time, time, head_dim] products an attention makes per head.
+double AttentionFlops(double products, int64_t batch, int64_t time, int64_t heads, int64_t head_dim,
+                      bool causal) {
+  return products * 2.0 * static_cast<double>(batch * heads * head_dim) * static_cast<double>(time) *
+         static_cast<double>(time) * (causal ? 0.5 : 1.0);
+}
+
+struct FlopsOf {
+  double operator()(const Matmul& o) const {
+    return 2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) * static_cast<double>(o.k);
+  }
+  double operator()(const ConvolutionForward& o) const { return ConvolutionFlops(o.shape); }
+  double operator()(const ConvolutionBackwardData& o) const { return ConvolutionFlops(o.shape); }
+  double operator()(const ConvolutionBackwardWeights& o) const { return ConvolutionFlops(o.shape); }
+  // q k^T and p v.
+  double operator()(const AttentionForward& o) const {
+    return AttentionFlops(2, o.batch, o.time, o.heads, o.head_dim, o.causal);
+  }
+  // q k^T again, dy v^T, dq, dk and dv.
+  double operator()(const AttentionBackward& o) const {
+    return AttentionFlops(5, o.batch, o.time, o.heads, o.head_dim, o.causal);
+  }
+  double operator()(const ActivationBackward&) const { return 0; }
+  double operator()(const ActivationForward&) const { return 0; }
+  double operator()(const AdamWStep&) const { return 0; }
+  double operator()(const Add&) const { return 0; }
+  double operator()(const ClipScale&) const { return 0; }
+  double operator()(const ColumnSum&) const { return 0; }
+  double operator()(const CrossEntropy&) const { return 0; }
+  double operator()(const Dropout&) const { return 0; }
+  double operator()(const EmbeddingBackward&) const { return 0; }
+  double operator()(const EmbeddingForward&) const { return 0; }
+  double operator()(const LayerNormBackward&) const { return 0; }
+  double operator()(const LayerNormForward&) const { return 0; }
+  double operator()(const MaxPoolBackward&) const { return 0; }
+  double operator()(const MaxPoolForward&) const { return 0; }
+  double operator()(const SgdStep&) const { return 0; }
+  double operator()(const SquaredNorm&) const { return 0; }
+  double operator()(const Sum&) const { return 0; }
+  double operator()(const Transpose&) const { return 0; }
+  double operator()(const Zero&) const { return 0; }
+};
+
+int64_t InputBytes(const ConvolutionShape& s) {
+  return kFloat * s.batch * s.height * s.width * s.in;
+}
+int64_t WeightBytes(const ConvolutionShape& s) {
+  return kFloat * s.out * s.in * s.kernel_height * s.kernel_width;
+}
+
+struct WorkspaceOf {
+  // A transposed operand of the left is packed as a whole; the right one in panels that are small.
+  int64_t operator()(const Matmul& o) const { return o.transpose_a ? kFloat * o.m * o.k : 0; }
+  // Weights reordered into the blocked layout that the kernel wants; for the gradient by weights a
+  // partial sum per thread as well.
+  int64_t operator()(const ConvolutionForward& o) const { return 2 * WeightBytes(o.shape); }
+  int64_t operator()(const ConvolutionBackwardData& o) const { return 2 * WeightBytes(o.shape); }
+  int64_t operator()(const ConvolutionBackwardWeights& o) const {
+    return InputBytes(o.shape) / std::max<int64_t>(1, o.shape.batch) + 4 * WeightBytes(o.shape);
+  }
+  // One [time, time] matrix of scores per thread at the most; two in backward.
+  int64_t operator()(const AttentionForward& o) const { return kFloat * 2 * o.time * o.time; }
+  int64_t operator()(const AttentionBackward& o) const { return kFloat * 4 * o.time * o.time; }
+  // Partial sums of the columns per block of rows.
+  int64_t operator()(const ColumnSum& o) const { return kFloat * 64 * o.cols; }
+  int64_t operator()(const LayerNormBackward& o) const { return kFloat * 2 * 64 * o.cols; }
+  // The places of each id, in order.
+  int64_t operator()(const EmbeddingBackward& o) const {
+    return 4 * (o.vocab + 2 * o.batch * o.time);
+  }
+  int64_t operator()(const ActivationBackward&) const { return 0; }
+  int64_t operator()(const ActivationForward&) const { return 0; }
+  int64_t operator()(const AdamWStep&) const { return 0; }
+  int64_t operator()(const Add&) const { return 0; }
+  int64_t operator()(const ClipScale&) const { return 0; }
+  int64_t operator()(const CrossEntropy&) const { return 0; }
+  int64_t operator()(const Dropout&) const { return 0; }
+  int64_t operator()(const EmbeddingForward&) const { return 0; }
+  int64_t operator()(const LayerNormForward&) const { return 0; }
+  int64_t operator()(const MaxPoolBackward&) const { return 0; }
+  int64_t operator()(const MaxPoolForward&) const { return 0; }
+  int64_t operator()(const SgdStep&) const { return 0; }
+  int64_t operator()(const SquaredNorm&) const { return 0; }
+  int64_t operator()(const Sum&) const { return 0; }
+  int64_t operator()(const Transpose&) const { return 0; }
+  int64_t operator()(const Zero&) const { return 0; }
+};
+
+int64_t LargestWorkspace(const std::vector<Op>& ops) {
+  int64_t largest = 0;  // the stream's scratch is shared by all ops
+  for (const Op& op : ops) largest = std::max(largest, WorkspaceBytes(op));
+  return largest;
+}
+
+// What the data room holds in memory: images as bytes with i32 labels, text as 16-bit ids, token files
+// nothing.
+int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts) {
+  const int64_t samples = facts.train_size + facts.validation_size;
+  if (data.has_idx()) return samples * (facts.height * facts.width * facts.channels + 4);
+  if (data.has_text()) return samples * 2;
+  return 0;
+}
+
+int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan& plan) {
+  const int64_t checkpoint = plan.parameter_region.bytes + plan.optimizer_region.bytes;
+  const int64_t batch = plan.input == kNone ? 0
+                                            : plan.tensors[plan.input].bytes() +
+                                                  plan.tensors[plan.target].bytes();
+  return checkpoint + (spec.data().prefetch() + 1) * batch + DatasetBytes(spec.data(), facts);
+}
+
+}  // namespace
+
+double Flops(const Op& op) { return std::visit(FlopsOf{}, op); }
+
+int64_t WorkspaceBytes(const Op& op) { return std::visit(WorkspaceOf{}, op); }
+
+void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, Plan& plan) {
+  v1::PlanSummary& s = plan.summary;
+  for (const TensorId id : plan.parameters) s.set_parameters(s.parameters() + plan.tensors[id].elements());
+  double flops = 0;
+  for (const Op& op : plan.micro) flops += Flops(op);
+  s.set_flops_per_step(flops * static_cast<double>(plan.micro_batches * ranks));
+  s.set_total_steps(plan.total_steps);
+  s.set_parameter_bytes(plan.parameter_region.bytes);
+  s.set_gradient_bytes(plan.gradient_region.bytes);
+  s.set_optimizer_bytes(plan.optimizer_region.bytes);
+  s.set_activation_bytes(plan.activation_region.bytes + plan.scalar_region.bytes);
+  s.set_workspace_bytes(std::max({LargestWorkspace(plan.micro), LargestWorkspace(plan.end),
+                                  LargestWorkspace(plan.evaluate)}));
+  s.set_staging_bytes(StagingBytes(spec, facts, plan));
+  s.set_process_bytes(kProcessBytes);
+  s.set_bytes_per_slot(s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
+                       s.activation_bytes() + s.workspace_bytes() + s.staging_bytes() +
+                       s.process_bytes());
+}
+
+}  // namespace trainyard::plan

@@ -1,0 +1,49 @@
+#pragma once
+
+// The model families: each writes its forward graph, and nothing else.
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "executor/plan/facts.h"
+#include "executor/plan/graph_builder.h"
+#include "trainyard/v1/spec.pb.h"
+
+namespace trainyard::plan {
+
+// What a forward graph takes and leaves.
+struct Forward {
+  TensorId input = kNone;
+  TensorId logits = kNone;      // [rows, classes]
+  int64_t rows_per_sample = 1;  // rows = batch * rows_per_sample
+  int64_t classes = 0;
+};
+
+// Parameters layers.{i}.weight [out, in] and layers.{i}.bias [out], as torch.nn.Linear. The input is
+// flattened in the order of the files (height, width, channels).
+absl::StatusOr<Forward> BuildMlp(const v1::Mlp& mlp, const DataFacts& facts, GraphBuilder& builder);
+
+// Parameters stages.{s}.{i}.weight [out, in, kernel, kernel] and .bias [out], as torch.nn.Conv2d; then
+// layers.{i}.weight [out, in] and .bias [out] on the features flattened as torch does (channels,
+// height, width).
+absl::StatusOr<Forward> BuildConvnet(const v1::Convnet& convnet, const DataFacts& facts,
+                                     GraphBuilder& builder);
+
+// Parameters as transformers' GPT2LMHeadModel: transformer.wte.weight [vocab, width],
+// transformer.wpe.weight [context, width], transformer.h.{i}.{ln_1, attn.c_attn, attn.c_proj, ln_2,
+// mlp.c_fc, mlp.c_proj}, transformer.ln_f; linear weights [in, out] (Conv1D); lm_head.weight
+// [vocab, width] only when it is not tied to wte.
+absl::StatusOr<Forward> BuildGpt(const v1::Gpt& gpt, const DataFacts& facts, GraphBuilder& builder);
+
+// From a normal of deviation sqrt(2 / fan_in): keeps the variance through relu (He et al. 2015).
+double KaimingStd(int64_t fan_in);
+// sqrt(1 / fan_in), for a layer that no activation follows.
+double LecunStd(int64_t fan_in);
+
+ActivationKind KindOf(v1::Activation activation);
+
+// The family of a resolved spec.
+absl::StatusOr<Forward> BuildForward(const v1::Model& model, const DataFacts& facts,
+                                     GraphBuilder& builder);
+
+}  // namespace trainyard::plan

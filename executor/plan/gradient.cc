@@ -1,0 +1,328 @@
+#include "executor/plan/gradient.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+// Reverse-mode differentiation, one overload per op. `pending_[t]` is the gradient of t gathered so far
+// by the ops after the present one; it is complete when the op that made t is reached.
+class Backward {
+ public:
+  Backward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate)
+      : graph_(graph), gradients_(gradients), accumulate_(accumulate) {}
+
+  void Run(const absl::flat_hash_map<TensorId, TensorId>& loss_gradient) {
+    std::vector<Op> forward = graph_.ops;
+    FindDependent(forward);
+    for (const auto& [tensor, gradient] : loss_gradient) pending_[tensor] = gradient;
+    for (auto op = forward.rbegin(); op != forward.rend(); ++op) {
+      std::visit([this](const auto& o) { Differentiate(o); }, *op);
+    }
+    TY_CHECK(pending_.empty(), pending_.size(), " gradients reached no op that made their tensor");
+  }
+
+ private:
+  // Tensors that depend on a parameter: only they have a gradient.
+  void FindDependent(std::vector<Op>& forward) {
+    for (Op& op : forward) {
+      bool depends = false;
+      std::visit([&](auto& o) {
+        o.Visit([&](TensorId id, Access access) {
+          if (access == Access::kRead) depends |= gradients_.contains(id) || dependent_.contains(id);
+        });
+        if (!depends) return;
+        o.Visit([&](TensorId id, Access access) {
+          if (access != Access::kRead) dependent_.insert(id);
+        });
+      }, op);
+    }
+  }
+
+  // The finished gradient of an op's output; kNone: nothing after depends on it.
+  TensorId Take(TensorId y) {
+    const auto found = pending_.find(y);
+    if (found == pending_.end()) return kNone;
+    taken_ = found->second;
+    pending_.erase(found);
+    return taken_;
+  }
+
+  TensorId NewLike(TensorId x) {
+    Tensor tensor = graph_[x];
+    tensor.name = absl::StrCat("d(", tensor.name, ")");
+    tensor.kind = TensorKind::kActivation;
+    return graph_.Add(std::move(tensor));
+  }
+
+  template <typename T>
+  void Emit(T op) {
+    graph_.ops.push_back(std::move(op));
+  }
+
+  // Whether a parameter's gradient is added to what is there; notes that it is written now.
+  bool ParameterAccumulates(TensorId parameter) {
+    const bool first = written_.insert(parameter).second;
+    return accumulate_ || !first;
+  }
+
+  TensorId GradientOf(TensorId parameter) {
+    if (parameter == kNone) return kNone;
+    const auto found = gradients_.find(parameter);
+    TY_CHECK(found != gradients_.end(), graph_[parameter].name, " has no gradient");
+    return found->second;
+  }
+
+  // `gradient`, which exists already, is a term of x's gradient.
+  void Give(TensorId x, TensorId gradient) {
+    if (!dependent_.contains(x)) return;
+    const auto [at, first] = pending_.try_emplace(x, gradient);
+    if (first) return;
+    const TensorId sum = NewLike(x);
+    Emit(Add{.a = at->second, .b = gradient, .y = sum, .n = graph_[x].elements()});
+    pending_[x] = sum;
+  }
+
+  // Only one tensor waits for this gradient and the op at hand does not read it, so that the op may add
+  // into it: all others that read it have run.
+  bool Exclusive(TensorId gradient) const {
+    if (gradient == taken_) return false;
+    int holders = 0;
+    for (const auto& [tensor, held] : pending_) holders += held == gradient;
+    return holders == 1;
+  }
+
+  // Calls write(dx, accumulate), which emits an op that writes or adds a term of x's gradient.
+  template <typename F>
+  void AddInto(TensorId x, F&& write) {
+    if (!dependent_.contains(x)) return;
+    const auto found = pending_.find(x);
+    if (found != pending_.end() && Exclusive(found->second)) {
+      write(found->second, true);
+      return;
+    }
+    Overwrite(x, [&](TensorId dx) { write(dx, false); });
+  }
+
+  // The same for an op that can only overwrite: write(dx).
+  template <typename F>
+  void Overwrite(TensorId x, F&& write) {
+    if (!dependent_.contains(x)) return;
+    const TensorId dx = NewLike(x);
+    write(dx);
+    Give(x, dx);
+  }
+
+  // c = op(a) op(b): da = dc op(b)^T (or its transpose), db alike.
+  void Differentiate(const Matmul& f) {
+    TY_CHECK(!f.accumulate && !f.transpose_a, "forward matmuls neither accumulate nor transpose a");
+    const TensorId dc = Take(f.c);
+    if (dc == kNone) return;
+    if (gradients_.contains(f.b)) {
+      WeightGradient(f, dc);
+    } else {
+      AddInto(f.b, [&](TensorId db, bool accumulate) { EmitWeightGradient(f, dc, db, accumulate); });
+    }
+    if (f.bias != kNone) {
+      Emit(ColumnSum{.x = dc,
+                     .y = GradientOf(f.bias),
+                     .rows = f.m,
+                     .cols = f.n,
+                     .accumulate = ParameterAccumulates(f.bias)});
+    }
+    AddInto(f.a, [&](TensorId da, bool accumulate) {
+      Emit(Matmul{.a = dc,
+                  .b = f.b,
+                  .c = da,
+                  .m = f.m,
+                  .n = f.k,
+                  .k = f.n,
+                  .transpose_b = !f.transpose_b,
+                  .accumulate = accumulate});
+    });
+  }
+
+  void WeightGradient(const Matmul& f, TensorId dc) {
+    EmitWeightGradient(f, dc, GradientOf(f.b), ParameterAccumulates(f.b));
+  }
+
+  // b [k, n]: db = a^T dc. b [n, k]: db = dc^T a.
+  void EmitWeightGradient(const Matmul& f, TensorId dc, TensorId db, bool accumulate) {
+    const bool stored_nk = f.transpose_b;
+    Emit(Matmul{.a = stored_nk ? dc : f.a,
+                .b = stored_nk ? f.a : dc,
+                .c = db,
+                .m = stored_nk ? f.n : f.k,
+                .n = stored_nk ? f.k : f.n,
+                .k = f.m,
+                .transpose_a = true,
+                .accumulate = accumulate});
+  }
+
+  void Differentiate(const ActivationForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    // relu's sign can be read from its output, so that its input need not be kept.
+    const TensorId x = f.kind == ActivationKind::kRelu ? f.y : f.x;
+    Overwrite(f.x, [&](TensorId dx) {
+      Emit(ActivationBackward{.kind = f.kind, .x = x, .dy = dy, .dx = dx, .n = f.n});
+    });
+  }
+
+  void Differentiate(const Add& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    Give(f.a, dy);
+    Give(f.b, dy);
+  }
+
+  void Differentiate(const Dropout& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    Overwrite(f.x, [&](TensorId dx) {
+      Dropout backward = f;
+      backward.x = dy;
+      backward.y = dx;
+      Emit(backward);
+    });
+  }
+
+  void Differentiate(const LayerNormForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    const bool accumulate_params = ParameterAccumulates(f.gamma);
+    if (f.beta != kNone) {
+      TY_CHECK(ParameterAccumulates(f.beta) == accumulate_params, "gamma and beta go together");
+    }
+    TY_CHECK(dependent_.contains(f.x), "a layer norm on the input itself is not differentiable here");
+    AddInto(f.x, [&](TensorId dx, bool accumulate_dx) {
+      Emit(LayerNormBackward{.dy = dy,
+                             .x = f.x,
+                             .gamma = f.gamma,
+                             .mean = f.mean,
+                             .rstd = f.rstd,
+                             .dx = dx,
+                             .dgamma = GradientOf(f.gamma),
+                             .dbeta = GradientOf(f.beta),
+                             .rows = f.rows,
+                             .cols = f.cols,
+                             .accumulate_dx = accumulate_dx,
+                             .accumulate_params = accumulate_params});
+    });
+  }
+
+  void Differentiate(const EmbeddingForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    ParameterAccumulates(f.tokens);
+    if (f.positions != kNone) ParameterAccumulates(f.positions);
+    Emit(EmbeddingBackward{.dy = dy,
+                           .ids = f.ids,
+                           .dtokens = GradientOf(f.tokens),
+                           .dpositions = GradientOf(f.positions),
+                           .batch = f.batch,
+                           .time = f.time,
+                           .width = f.width,
+                           .vocab = f.vocab});
+  }
+
+  void Differentiate(const AttentionForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    Overwrite(f.qkv, [&](TensorId dqkv) {
+      Emit(AttentionBackward{.dy = dy,
+                             .qkv = f.qkv,
+                             .y = f.y,
+                             .lse = f.lse,
+                             .dqkv = dqkv,
+                             .batch = f.batch,
+                             .time = f.time,
+                             .heads = f.heads,
+                             .head_dim = f.head_dim,
+                             .scale = f.scale,
+                             .causal = f.causal});
+    });
+  }
+
+  void Differentiate(const ConvolutionForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    const bool accumulate = ParameterAccumulates(f.w);
+    if (f.bias != kNone) {
+      TY_CHECK(ParameterAccumulates(f.bias) == accumulate, "weight and bias go together");
+    }
+    Emit(ConvolutionBackwardWeights{.x = f.x,
+                                    .dy = dy,
+                                    .dw = GradientOf(f.w),
+                                    .dbias = GradientOf(f.bias),
+                                    .shape = f.shape,
+                                    .accumulate = accumulate});
+    Overwrite(f.x, [&](TensorId dx) {
+      Emit(ConvolutionBackwardData{.dy = dy, .w = f.w, .dx = dx, .shape = f.shape});
+    });
+  }
+
+  void Differentiate(const MaxPoolForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    Overwrite(f.x, [&](TensorId dx) {
+      Emit(MaxPoolBackward{.dy = dy,
+                           .index = f.index,
+                           .dx = dx,
+                           .batch = f.batch,
+                           .height = f.height,
+                           .width = f.width,
+                           .channels = f.channels,
+                           .window = f.window});
+    });
+  }
+
+  void Differentiate(const Transpose& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    Overwrite(f.x, [&](TensorId dx) {
+      Emit(Transpose{.x = dy, .y = dx, .batch = f.batch, .rows = f.cols, .cols = f.rows});
+    });
+  }
+
+  // What no forward graph holds. Listed one by one, so that a new op must be decided upon.
+  void Differentiate(const ActivationBackward&) { NotForward("activation backward"); }
+  void Differentiate(const AdamWStep&) { NotForward("adamw"); }
+  void Differentiate(const AttentionBackward&) { NotForward("attention backward"); }
+  void Differentiate(const ClipScale&) { NotForward("clip scale"); }
+  void Differentiate(const ColumnSum&) { NotForward("column sum"); }
+  void Differentiate(const ConvolutionBackwardData&) { NotForward("convolution backward"); }
+  void Differentiate(const ConvolutionBackwardWeights&) { NotForward("convolution backward"); }
+  void Differentiate(const CrossEntropy&) { NotForward("cross-entropy: makes its gradient itself"); }
+  void Differentiate(const EmbeddingBackward&) { NotForward("embedding backward"); }
+  void Differentiate(const LayerNormBackward&) { NotForward("layer norm backward"); }
+  void Differentiate(const MaxPoolBackward&) { NotForward("max pool backward"); }
+  void Differentiate(const SgdStep&) { NotForward("sgd"); }
+  void Differentiate(const SquaredNorm&) { NotForward("squared norm"); }
+  void Differentiate(const Sum&) { NotForward("sum"); }
+  void Differentiate(const Zero&) { NotForward("zero"); }
+  static void NotForward(const char* op) { TY_CHECK(false, op, " is no op of a forward graph"); }
+
+  Graph& graph_;
+  const absl::flat_hash_map<TensorId, TensorId>& gradients_;  // parameter -> gradient
+  const bool accumulate_;
+  absl::flat_hash_set<TensorId> dependent_;
+  absl::flat_hash_set<TensorId> written_;               // parameters whose gradient has a writer
+  absl::flat_hash_map<TensorId, TensorId> pending_;     // activation -> gradient so far
+  TensorId taken_ = kNone;                              // what the op at hand reads
+};
+
+}  // namespace
+
+void AppendBackward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& loss_gradient,
+                    const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate) {
+  Backward(graph, gradients, accumulate).Run(loss_gradient);
+}
+
+}  // namespace trainyard::plan

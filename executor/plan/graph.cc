@@ -1,0 +1,38 @@
+#include "executor/plan/graph.h"
+
+#include <utility>
+
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+int64_t SizeOf(ElementType type) {
+  switch (type) {
+    case ElementType::kF32:
+    case ElementType::kI32:
+      return 4;
+    case ElementType::kF64:
+      return 8;
+    case ElementType::kU8:
+      return 1;
+  }
+  TY_CHECK(false, "element type ", static_cast<int>(type));
+}
+
+int64_t Tensor::elements() const {
+  int64_t n = 1;
+  for (const int64_t dim : dims) n *= dim;
+  return n;
+}
+
+TensorId Graph::Add(Tensor tensor) {
+  tensors.push_back(std::move(tensor));
+  return static_cast<TensorId>(tensors.size() - 1);
+}
+
+const Tensor& Graph::operator[](TensorId id) const {
+  TY_CHECK(id >= 0 && id < static_cast<TensorId>(tensors.size()), "tensor ", id);
+  return tensors[id];
+}
+
+}  // namespace trainyard::plan

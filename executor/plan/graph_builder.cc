@@ -1,0 +1,217 @@
+#include "executor/plan/graph_builder.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+// No machine has it; products of sizes below it fit 64 bits with room to spare.
+constexpr int64_t kLargestTensorBytes = int64_t{1} << 46;
+
+bool TooLarge(const Tensor& tensor) {
+  double bytes = static_cast<double>(SizeOf(tensor.type));
+  for (const int64_t dim : tensor.dims) bytes *= static_cast<double>(dim);
+  return bytes > static_cast<double>(kLargestTensorBytes);
+}
+
+}  // namespace
+
+GraphBuilder::GraphBuilder(Graph& graph, int64_t batch, bool training, TensorId state)
+    : graph_(graph), batch_(batch), training_(training), state_(state) {
+  for (size_t i = 0; i < graph.tensors.size(); ++i) {
+    const Tensor& tensor = graph.tensors[i];
+    if (tensor.kind == TensorKind::kParameter) parameters_[tensor.name] = static_cast<TensorId>(i);
+  }
+}
+
+TensorId GraphBuilder::New(Tensor tensor) {
+  if (TooLarge(tensor)) {
+    if (status_.ok()) {
+      status_ = absl::InvalidArgumentError(
+          absl::StrCat("spec.model: the tensor ", tensor.name, " [",
+                       absl::StrJoin(tensor.dims, ", "), "] is larger than any machine's memory"));
+    }
+    tensor.dims.assign(tensor.dims.size(), 1);  // the graph is thrown away; keep its sums finite
+  }
+  return graph_.Add(std::move(tensor));
+}
+
+TensorId GraphBuilder::Input(const std::string& name, ElementType type, std::vector<int64_t> dims) {
+  return New({.name = name, .type = type, .dims = std::move(dims), .kind = TensorKind::kInput});
+}
+
+TensorId GraphBuilder::Activation(const std::string& name, std::vector<int64_t> dims,
+                                  ElementType type) {
+  return New({.name = name, .type = type, .dims = std::move(dims), .kind = TensorKind::kActivation});
+}
+
+TensorId GraphBuilder::Parameter(const std::string& name, std::vector<int64_t> dims, double std,
+                                 double value) {
+  const auto found = parameters_.find(name);
+  if (found != parameters_.end()) return found->second;
+  const TensorId id = New({.name = name,
+                           .dims = std::move(dims),
+                           .kind = TensorKind::kParameter,
+                           .init_std = std,
+                           .init_value = value});
+  parameters_[name] = id;
+  return id;
+}
+
+TensorId GraphBuilder::Linear(const std::string& name, TensorId x, int64_t rows, int64_t in,
+                              int64_t out, const LinearOptions& options) {
+  const bool out_in = options.layout == WeightLayout::kOutIn;
+  const TensorId w = Parameter(absl::StrCat(name, ".weight"),
+                               out_in ? std::vector<int64_t>{out, in} : std::vector<int64_t>{in, out},
+                               options.std);
+  const TensorId bias = options.bias ? Parameter(absl::StrCat(name, ".bias"), {out}, 0) : kNone;
+  const TensorId y = Activation(name, {rows, out});
+  graph_.ops.push_back(Matmul{.a = x,
+                              .b = w,
+                              .bias = bias,
+                              .c = y,
+                              .m = rows,
+                              .n = out,
+                              .k = in,
+                              .transpose_b = out_in});
+  return y;
+}
+
+TensorId GraphBuilder::Project(const std::string& name, TensorId x, TensorId w, int64_t rows,
+                               int64_t in, int64_t out) {
+  const TensorId y = Activation(name, {rows, out});
+  graph_.ops.push_back(
+      Matmul{.a = x, .b = w, .c = y, .m = rows, .n = out, .k = in, .transpose_b = true});
+  return y;
+}
+
+TensorId GraphBuilder::Activate(const std::string& name, TensorId x, ActivationKind kind) {
+  const TensorId y = Activation(name, graph_[x].dims);
+  graph_.ops.push_back(
+      ActivationForward{.kind = kind, .x = x, .y = y, .n = graph_[x].elements()});
+  return y;
+}
+
+TensorId GraphBuilder::Sum(const std::string& name, TensorId a, TensorId b) {
+  const TensorId y = Activation(name, graph_[a].dims);
+  graph_.ops.push_back(Add{.a = a, .b = b, .y = y, .n = graph_[a].elements()});
+  return y;
+}
+
+TensorId GraphBuilder::Drop(const std::string& name, TensorId x, double p) {
+  if (!training_ || p == 0) return x;
+  const TensorId y = Activation(name, graph_[x].dims);
+  graph_.ops.push_back(Dropout{.x = x,
+                               .y = y,
+                               .state = state_,
+                               .stream = ++dropouts_,
+                               .samples = batch_,
+                               .per_sample = graph_[x].elements() / batch_,
+                               .p = static_cast<float>(p)});
+  return y;
+}
+
+TensorId GraphBuilder::LayerNorm(const std::string& name, TensorId x, int64_t rows, int64_t cols,
+                                 bool bias) {
+  const TensorId gamma = Parameter(absl::StrCat(name, ".weight"), {cols}, 0, 1);
+  const TensorId beta = bias ? Parameter(absl::StrCat(name, ".bias"), {cols}, 0) : kNone;
+  const TensorId y = Activation(name, {rows, cols});
+  const TensorId mean = Activation(absl::StrCat(name, ".mean"), {rows});
+  const TensorId rstd = Activation(absl::StrCat(name, ".rstd"), {rows});
+  graph_.ops.push_back(LayerNormForward{.x = x,
+                                        .gamma = gamma,
+                                        .beta = beta,
+                                        .y = y,
+                                        .mean = mean,
+                                        .rstd = rstd,
+                                        .rows = rows,
+                                        .cols = cols});
+  return y;
+}
+
+TensorId GraphBuilder::Embedding(const std::string& name, TensorId ids, TensorId tokens,
+                                 TensorId positions, int64_t time) {
+  const int64_t vocab = graph_[tokens].dims[0];
+  const int64_t width = graph_[tokens].dims[1];
+  const TensorId y = Activation(name, {batch_ * time, width});
+  graph_.ops.push_back(EmbeddingForward{.ids = ids,
+                                        .tokens = tokens,
+                                        .positions = positions,
+                                        .y = y,
+                                        .batch = batch_,
+                                        .time = time,
+                                        .width = width,
+                                        .vocab = vocab});
+  return y;
+}
+
+TensorId GraphBuilder::Attention(const std::string& name, TensorId qkv, int64_t time, int64_t heads,
+                                 int64_t head_dim) {
+  const TensorId y = Activation(name, {batch_ * time, heads * head_dim});
+  const TensorId lse = Activation(absl::StrCat(name, ".lse"), {batch_, heads, time});
+  graph_.ops.push_back(
+      AttentionForward{.qkv = qkv,
+                       .y = y,
+                       .lse = lse,
+                       .batch = batch_,
+                       .time = time,
+                       .heads = heads,
+                       .head_dim = head_dim,
+                       .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                       .causal = true});
+  return y;
+}
+
+TensorId GraphBuilder::Convolution(const std::string& name, TensorId x, int64_t out, int64_t kernel,
+                                   double std) {
+  const std::vector<int64_t> dims = graph_[x].dims;  // a copy: adding tensors moves them
+  TY_CHECK(dims.size() == 4 && kernel % 2 == 1, name);
+  const TensorId w =
+      Parameter(absl::StrCat(name, ".weight"), {out, dims[3], kernel, kernel}, std);
+  const TensorId bias = Parameter(absl::StrCat(name, ".bias"), {out}, 0);
+  const TensorId y = Activation(name, {batch_, dims[1], dims[2], out});
+  graph_.ops.push_back(ConvolutionForward{.x = x,
+                                          .w = w,
+                                          .bias = bias,
+                                          .y = y,
+                                          .shape = {.batch = batch_,
+                                                    .height = dims[1],
+                                                    .width = dims[2],
+                                                    .in = dims[3],
+                                                    .out = out,
+                                                    .kernel_height = kernel,
+                                                    .kernel_width = kernel,
+                                                    .stride = 1,
+                                                    .pad = kernel / 2}});
+  return y;
+}
+
+TensorId GraphBuilder::MaxPool(const std::string& name, TensorId x, int64_t window) {
+  const std::vector<int64_t> in = graph_[x].dims;
+  const std::vector<int64_t> out = {batch_, in[1] / window, in[2] / window, in[3]};
+  const TensorId y = Activation(name, out);
+  const TensorId index = Activation(absl::StrCat(name, ".index"), out, ElementType::kU8);
+  graph_.ops.push_back(MaxPoolForward{.x = x,
+                                      .y = y,
+                                      .index = index,
+                                      .batch = batch_,
+                                      .height = in[1],
+                                      .width = in[2],
+                                      .channels = in[3],
+                                      .window = window});
+  return y;
+}
+
+TensorId GraphBuilder::Transposed(const std::string& name, TensorId x, int64_t rows, int64_t cols) {
+  const TensorId y = Activation(name, {batch_, cols, rows});
+  graph_.ops.push_back(Transpose{.x = x, .y = y, .batch = batch_, .rows = rows, .cols = cols});
+  return y;
+}
+
+}  // namespace trainyard::plan

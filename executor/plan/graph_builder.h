@@ -1,0 +1,76 @@
+#pragma once
+
+// Writes forward graphs. A family calls it once per graph: for training (micro-batch, dropout) and for
+// evaluation (its own batch, no dropout); both share the parameters.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "executor/plan/graph.h"
+
+namespace trainyard::plan {
+
+class GraphBuilder {
+ public:
+  // Appends to graph.ops. Parameters that `graph` has already are found again by name.
+  GraphBuilder(Graph& graph, int64_t batch, bool training, TensorId state);
+
+  int64_t batch() const { return batch_; }
+  const Tensor& tensor(TensorId id) const { return graph_[id]; }
+
+  // The first tensor that is too large to be true (2^46 bytes), as kInvalidArgument.
+  const absl::Status& status() const { return status_; }
+
+  TensorId Input(const std::string& name, ElementType type, std::vector<int64_t> dims);
+  TensorId Activation(const std::string& name, std::vector<int64_t> dims,
+                      ElementType type = ElementType::kF32);
+
+  // Starts from a normal of deviation `std`, or at `value` when std is 0.
+  TensorId Parameter(const std::string& name, std::vector<int64_t> dims, double std, double value = 0);
+
+  // How a weight matrix is stored: PyTorch's Linear [out, in], or GPT-2's Conv1D [in, out].
+  enum class WeightLayout { kOutIn, kInOut };
+  struct LinearOptions {
+    WeightLayout layout = WeightLayout::kOutIn;
+    bool bias = true;
+    double std = 0.02;
+  };
+  // y[rows, out] = x[rows, in] W + b; parameters `name`.weight and `name`.bias.
+  TensorId Linear(const std::string& name, TensorId x, int64_t rows, int64_t in, int64_t out,
+                  const LinearOptions& options);
+  // y[rows, out] = x[rows, in] w^T with a weight [out, in] that exists already.
+  TensorId Project(const std::string& name, TensorId x, TensorId w, int64_t rows, int64_t in,
+                   int64_t out);
+
+  TensorId Activate(const std::string& name, TensorId x, ActivationKind kind);
+  TensorId Sum(const std::string& name, TensorId a, TensorId b);
+  // x itself when p is 0 or this graph is not for training.
+  TensorId Drop(const std::string& name, TensorId x, double p);
+  TensorId LayerNorm(const std::string& name, TensorId x, int64_t rows, int64_t cols, bool bias);
+  TensorId Embedding(const std::string& name, TensorId ids, TensorId tokens, TensorId positions,
+                     int64_t time);
+  // Causal attention over qkv [batch, time, 3, heads, head_dim], scaled by 1 / sqrt(head_dim).
+  TensorId Attention(const std::string& name, TensorId qkv, int64_t time, int64_t heads,
+                     int64_t head_dim);
+  // x [batch, height, width, in], stride 1, padded to keep height and width (odd kernels).
+  TensorId Convolution(const std::string& name, TensorId x, int64_t out, int64_t kernel, double std);
+  TensorId MaxPool(const std::string& name, TensorId x, int64_t window);
+  // [batch, rows, cols] to [batch, cols, rows].
+  TensorId Transposed(const std::string& name, TensorId x, int64_t rows, int64_t cols);
+
+ private:
+  TensorId New(Tensor tensor);
+
+  Graph& graph_;
+  const int64_t batch_;
+  const bool training_;
+  const TensorId state_;
+  uint32_t dropouts_ = 0;
+  absl::flat_hash_map<std::string, TensorId> parameters_;
+  absl::Status status_;
+};
+
+}  // namespace trainyard::plan

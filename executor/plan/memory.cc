@@ -1,0 +1,151 @@
+#include "executor/plan/memory.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <variant>
+
+#include "absl/container/flat_hash_map.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+bool Shared(TensorKind kind) {
+  return kind == TensorKind::kActivation || kind == TensorKind::kInput;
+}
+
+// Tensors that take turns in one place: the output of an in-place op continues the life of its input.
+struct Group {
+  std::vector<TensorId> members;
+  int64_t bytes = 0;
+  int64_t first = 0;
+  int64_t last = 0;
+  int64_t offset = 0;
+};
+
+std::vector<Group> GroupInPlace(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
+                                const std::vector<Life>& lives) {
+  std::vector<Group> groups;
+  absl::flat_hash_map<TensorId, size_t> group_of;
+  absl::flat_hash_map<TensorId, Life> life_of;
+  for (const Life& life : lives) life_of[life.tensor] = life;
+
+  // Ops in order, so that a chain of in-place ops grows from its front.
+  for (const Life& life : lives) {
+    const Tensor& tensor = tensors[life.tensor];
+    bool joined = false;
+    if (life.first >= 0) {
+      for (const auto& [in, out] : InPlacePairs(ops[life.first])) {
+        if (out != life.tensor || !life_of.contains(in)) continue;
+        if (tensors[in].kind != TensorKind::kActivation || life_of[in].last != life.first ||
+            tensors[in].bytes() != tensor.bytes()) {
+          continue;
+        }
+        const size_t g = group_of[in];
+        groups[g].members.push_back(life.tensor);
+        groups[g].last = life.last;
+        group_of[life.tensor] = g;
+        joined = true;
+        break;
+      }
+    }
+    if (joined) continue;
+    group_of[life.tensor] = groups.size();
+    groups.push_back({.members = {life.tensor},
+                      .bytes = Align(tensor.bytes()),
+                      .first = life.first,
+                      .last = life.last});
+  }
+  return groups;
+}
+
+// The lowest offset where `group` meets none of `placed` (ordered by offset) that lives at the same time.
+int64_t LowestGap(const Group& group, const std::vector<const Group*>& placed) {
+  int64_t offset = 0;
+  for (const Group* other : placed) {
+    if (other->last < group.first || group.last < other->first) continue;
+    if (other->offset - offset >= group.bytes) break;
+    offset = std::max(offset, other->offset + other->bytes);
+  }
+  return offset;
+}
+
+}  // namespace
+
+std::vector<Life> Lives(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
+                        const std::vector<TensorId>& results) {
+  std::vector<Life> lives;
+  absl::flat_hash_map<TensorId, size_t> at;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    Op op = ops[i];  // Visit hands out references
+    const auto touch = [&](TensorId id, Access access) {
+      if (!Shared(tensors[id].kind)) return;
+      const bool input = tensors[id].kind == TensorKind::kInput;
+      const auto [found, is_new] = at.try_emplace(id, lives.size());
+      if (is_new) {
+        TY_CHECK(input || access == Access::kWrite, tensors[id].name, " is read before it is written");
+        lives.push_back({.tensor = id, .first = input ? -1 : static_cast<int64_t>(i)});
+      }
+      lives[found->second].last = static_cast<int64_t>(i);
+    };
+    std::visit([&](auto& o) { o.Visit(touch); }, op);
+  }
+  for (const TensorId id : results) {
+    const auto found = at.find(id);
+    TY_CHECK(found != at.end(), tensors[id].name, " is a result that no op writes");
+    lives[found->second].last = static_cast<int64_t>(ops.size());
+  }
+  return lives;
+}
+
+std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op) {
+  using Pairs = std::vector<std::pair<TensorId, TensorId>>;
+  if (const auto* o = std::get_if<ActivationForward>(&op)) {
+    return o->kind == ActivationKind::kRelu ? Pairs{{o->x, o->y}} : Pairs{};
+  }
+  if (const auto* o = std::get_if<ActivationBackward>(&op)) return {{o->dy, o->dx}};
+  if (const auto* o = std::get_if<Add>(&op)) return {{o->a, o->y}, {o->b, o->y}};
+  if (const auto* o = std::get_if<Dropout>(&op)) return {{o->x, o->y}};
+  if (const auto* o = std::get_if<LayerNormBackward>(&op)) {
+    return o->accumulate_dx ? Pairs{} : Pairs{{o->dy, o->dx}};
+  }
+  if (const auto* o = std::get_if<CrossEntropy>(&op)) {
+    return o->dlogits != kNone ? Pairs{{o->logits, o->dlogits}} : Pairs{};
+  }
+  return {};
+}
+
+int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
+                        const std::vector<TensorId>& results, std::vector<int64_t>& offsets) {
+  std::vector<Group> groups = GroupInPlace(tensors, ops, Lives(tensors, ops, results));
+  std::vector<size_t> order(groups.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return groups[a].bytes > groups[b].bytes; });
+
+  std::vector<const Group*> placed;  // by offset
+  int64_t end = 0;
+  for (const size_t g : order) {
+    Group& group = groups[g];
+    group.offset = LowestGap(group, placed);
+    end = std::max(end, group.offset + group.bytes);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), &group,
+                                   [](const Group* a, const Group* b) { return a->offset < b->offset; }),
+                  &group);
+    for (const TensorId id : group.members) offsets[id] = group.offset;
+  }
+  return end;
+}
+
+int64_t PlaceInOrder(const std::vector<Tensor>& tensors, const std::vector<TensorId>& ids,
+                     int64_t offset, std::vector<int64_t>& offsets) {
+  for (const TensorId id : ids) {
+    offsets[id] = offset;
+    offset += Align(tensors[id].bytes());
+  }
+  return offset;
+}
+
+}  // namespace trainyard::plan

@@ -1,0 +1,43 @@
+#pragma once
+
+// Where every tensor lives. Pure functions.
+
+#include <cstdint>
+#include <vector>
+
+#include "executor/plan/graph.h"
+
+namespace trainyard::plan {
+
+inline constexpr int64_t kAlignment = 64;  // of every tensor: a cache line, and the widest vector
+
+inline int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// When a tensor holds something, in numbers of ops of one list, both ends included. Position -1 is
+// before the first op (inputs), ops.size() after the last (results).
+struct Life {
+  TensorId tensor = kNone;
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
+// The lives of the activations and inputs that `ops` touches, in order of their first use. Inputs
+// live from -1; `results` live to the end.
+std::vector<Life> Lives(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
+                        const std::vector<TensorId>& results);
+
+// Pairs (operand read, operand written) of an op that may share their memory: kernels/ops/ says so.
+std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op);
+
+// Gives the activations of `ops` places in [0, result), writing `offsets`. Tensors whose lives overlap
+// do not share a byte, but for an in-place pair at the op where the life of one ends and that of the
+// other begins. Greedy by size (Pisarchyk & Lee 2020, "Efficient memory management for deep neural net
+// inference"): the largest first, each at the lowest gap.
+int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
+                        const std::vector<TensorId>& results, std::vector<int64_t>& offsets);
+
+// Puts `ids` one after the other from `offset` on, each aligned; returns the end.
+int64_t PlaceInOrder(const std::vector<Tensor>& tensors, const std::vector<TensorId>& ids,
+                     int64_t offset, std::vector<int64_t>& offsets);
+
+}  // namespace trainyard::plan

@@ -1,0 +1,51 @@
+#include "executor/plan/spec.h"
+
+#include "executor/plan/spec_checks.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+// Families learn from one kind of data each.
+absl::Status CheckModelFitsData(const v1::Model& model, const v1::Data& data) {
+  const bool tokens = data.has_text() || data.has_tokens();
+  if (model.has_gpt() && !tokens) {
+    return Invalid("spec.data", "gpt trains on text or tokens; set spec.data.text or spec.data.tokens");
+  }
+  if (!model.has_gpt() && tokens) {
+    return Invalid("spec.data", model.has_mlp() ? "mlp" : "convnet",
+                   " trains on images; set spec.data.idx");
+  }
+  const bool declared = data.has_text() ? data.text().has_vocab_size() : data.has_tokens();
+  if (model.has_gpt() && model.gpt().has_vocab_size() && declared) {
+    const int64_t vocab = data.has_text() ? data.text().vocab_size() : data.tokens().vocab_size();
+    if (model.gpt().vocab_size() < vocab) {
+      return Invalid("spec.model.gpt.vocab_size", model.gpt().vocab_size(), " is less than the ", vocab,
+                     " tokens of the data");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::JobSpec> ResolveSpec(const v1::JobSpec& spec) {
+  v1::JobSpec s = spec;
+  TY_RETURN_IF_ERROR(ResolveModel(*s.mutable_model()));
+  TY_RETURN_IF_ERROR(ResolveData(*s.mutable_data()));
+  TY_RETURN_IF_ERROR(CheckModelFitsData(s.model(), s.data()));
+  TY_RETURN_IF_ERROR(ResolveResources(*s.mutable_resources()));
+  TY_RETURN_IF_ERROR(ResolveParallel(*s.mutable_parallel(), s.resources().max_slots()));
+  TY_RETURN_IF_ERROR(ResolveTraining(*s.mutable_training(), s.parallel().logical_ranks()));
+  TY_RETURN_IF_ERROR(ResolveOptimizer(*s.mutable_optimizer()));
+  TY_RETURN_IF_ERROR(ResolveSchedule(*s.mutable_schedule(), s.training().steps()));
+  TY_RETURN_IF_ERROR(ResolvePrecision(*s.mutable_precision()));
+  TY_RETURN_IF_ERROR(ResolveEvaluation(*s.mutable_evaluation(), HasHeldOutSplit(s.data()),
+                                       s.training().micro_batch_size()));
+  TY_RETURN_IF_ERROR(ResolveCheckpoint(*s.mutable_checkpoint()));
+  TY_RETURN_IF_ERROR(ResolveRetry(*s.mutable_retry()));
+  return s;
+}
+
+}  // namespace trainyard::plan

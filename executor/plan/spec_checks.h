@@ -1,0 +1,80 @@
+#pragma once
+
+// The parts of ResolveSpec, one per part of the spec, and the words of its messages.
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "trainyard/v1/spec.pb.h"
+
+namespace trainyard::plan {
+
+// Each checks its part and fills its defaults; `field` is where the part lives ("spec.model").
+absl::Status ResolveModel(v1::Model& model);
+absl::Status ResolveData(v1::Data& data);
+absl::Status ResolveTraining(v1::Training& training, int64_t logical_ranks);
+absl::Status ResolveOptimizer(v1::Optimizer& optimizer);
+absl::Status ResolveSchedule(v1::Schedule& schedule, int64_t steps);
+absl::Status ResolvePrecision(v1::Precision& precision);
+absl::Status ResolveResources(v1::Resources& resources);
+absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots);
+absl::Status ResolveEvaluation(v1::Evaluation& evaluation, bool held_out, int64_t micro_batch);
+absl::Status ResolveCheckpoint(v1::CheckpointPolicy& checkpoint);
+absl::Status ResolveRetry(v1::RetryPolicy& retry);
+
+// Whether resolved data has a held-out split.
+bool HasHeldOutSplit(const v1::Data& data);
+
+template <typename... Parts>
+absl::Status Invalid(const std::string& field, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", parts...));
+}
+
+// "spec.precision.compute: BF16 is not built yet; use FP32"
+inline absl::Status NotBuilt(const std::string& field, const std::string& what,
+                             const std::string& instead) {
+  return absl::UnimplementedError(absl::StrCat(field, ": ", what, " is not built yet; ", instead));
+}
+
+inline absl::Status CheckRange(const std::string& field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Invalid(field, value, " is not in [", low, ", ", high, "]");
+}
+
+inline absl::Status CheckAtLeast(const std::string& field, int64_t value, int64_t low) {
+  if (value >= low) return absl::OkStatus();
+  return Invalid(field, value, " is less than ", low);
+}
+
+inline absl::Status CheckFinite(const std::string& field, double value) {
+  if (std::isfinite(value)) return absl::OkStatus();
+  return Invalid(field, value, " is not a finite number");
+}
+
+inline absl::Status CheckNotNegative(const std::string& field, double value) {
+  if (std::isfinite(value) && value >= 0) return absl::OkStatus();
+  return Invalid(field, value, " is not a finite number of at least 0");
+}
+
+inline absl::Status CheckPositive(const std::string& field, double value) {
+  if (std::isfinite(value) && value > 0) return absl::OkStatus();
+  return Invalid(field, value, " is not a finite number above 0");
+}
+
+// [0, 1): rates and momenta.
+inline absl::Status CheckFraction(const std::string& field, double value) {
+  if (value >= 0 && value < 1) return absl::OkStatus();
+  return Invalid(field, value, " is not in [0, 1)");
+}
+
+// "try 96 or 128": the multiples of `unit` on either side of `value`, which is none.
+inline std::string TryMultiples(int64_t value, int64_t unit) {
+  const int64_t below = value / unit * unit;
+  if (below == 0) return absl::StrCat("try ", unit);
+  return absl::StrCat("try ", below, " or ", below + unit);
+}
+
+}  // namespace trainyard::plan

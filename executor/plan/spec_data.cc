@@ -1,0 +1,133 @@
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "executor/plan/spec_checks.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+constexpr int kMostShards = 100000;
+
+// An absolute path or file:///path. Other schemes are understood, but nothing reads them yet.
+absl::Status CheckUri(const std::string& field, const std::string& uri) {
+  if (uri.empty()) return Invalid(field, "is missing; give an absolute path or file:// URI");
+  if (uri.find('\0') != std::string::npos) return Invalid(field, "holds a zero byte");
+  if (uri.size() > 4096) return Invalid(field, uri.size(), " bytes are more than 4096");
+  if (uri[0] == '/' || absl::StartsWith(uri, "file:///")) return absl::OkStatus();
+  const size_t scheme = uri.find("://");
+  if (scheme == std::string::npos) {
+    return Invalid(field, "'", uri, "' is not an absolute path nor a file:// URI");
+  }
+  if (absl::StartsWith(uri, "file://")) {
+    return Invalid(field, "'", uri, "' names a host; write file:///path");
+  }
+  return NotBuilt(field, absl::StrCat("the scheme ", uri.substr(0, scheme), "://"),
+                  "use an absolute path or file://");
+}
+
+absl::Status ResolveIdx(v1::IdxData& idx) {
+  const std::string at = "spec.data.idx.";
+  TY_RETURN_IF_ERROR(CheckUri(at + "train_images", idx.train_images()));
+  TY_RETURN_IF_ERROR(CheckUri(at + "train_labels", idx.train_labels()));
+  const bool has_test = !idx.test_images().empty();
+  if (has_test || !idx.test_labels().empty()) {
+    TY_RETURN_IF_ERROR(CheckUri(at + "test_images", idx.test_images()));
+    TY_RETURN_IF_ERROR(CheckUri(at + "test_labels", idx.test_labels()));
+  }
+  if (has_test && idx.has_validation_fraction()) {
+    return Invalid(at + "validation_fraction",
+                   "test_images is the held-out split already; give one of the two");
+  }
+  if (!has_test) {
+    if (!idx.has_validation_fraction()) idx.set_validation_fraction(0.1);
+    if (!(idx.validation_fraction() > 0 && idx.validation_fraction() <= 0.5)) {
+      return Invalid(at + "validation_fraction", idx.validation_fraction(), " is not in (0, 0.5]");
+    }
+  }
+  TY_RETURN_IF_ERROR(CheckFinite(at + "mean", idx.mean()));
+  if (!idx.has_mean()) idx.set_mean(0);
+  if (!idx.has_std()) idx.set_std(1);
+  TY_RETURN_IF_ERROR(CheckPositive(at + "std", idx.std()));
+  if (idx.has_classes()) TY_RETURN_IF_ERROR(CheckRange(at + "classes", idx.classes(), 1, 256));
+  if (idx.has_height()) TY_RETURN_IF_ERROR(CheckRange(at + "height", idx.height(), 1, 65536));
+  if (idx.has_width()) TY_RETURN_IF_ERROR(CheckRange(at + "width", idx.width(), 1, 65536));
+  return absl::OkStatus();
+}
+
+absl::Status ResolveText(v1::TextData& text) {
+  const std::string at = "spec.data.text.";
+  TY_RETURN_IF_ERROR(CheckUri(at + "path", text.path()));
+  if (text.tokenizer() == v1::TextData::TOKENIZER_UNSPECIFIED) {
+    text.set_tokenizer(v1::TextData::CHARACTERS);
+  }
+  if (text.tokenizer() == v1::TextData::BPE) {
+    return NotBuilt(at + "tokenizer", "BPE", "use CHARACTERS or BYTES, or spec.data.tokens");
+  }
+  if (!v1::TextData::Tokenizer_IsValid(text.tokenizer())) {
+    return Invalid(at + "tokenizer", static_cast<int>(text.tokenizer()),
+                   " is no tokenizer; use CHARACTERS or BYTES");
+  }
+  if (!text.has_validation_fraction()) text.set_validation_fraction(0.1);
+  if (!(text.validation_fraction() >= 0 && text.validation_fraction() <= 0.5)) {
+    return Invalid(at + "validation_fraction", text.validation_fraction(), " is not in [0, 0.5]");
+  }
+  if (!text.has_vocab_size()) return absl::OkStatus();
+  if (text.tokenizer() == v1::TextData::BYTES && text.vocab_size() != 256) {
+    return Invalid(at + "vocab_size", text.vocab_size(), " is not 256, the number of BYTES");
+  }
+  return CheckRange(at + "vocab_size", text.vocab_size(), 1, 65536);
+}
+
+absl::Status ResolveTokens(v1::TokenData& tokens) {
+  const std::string at = "spec.data.tokens.";
+  if (tokens.train().empty()) return Invalid(at + "train", "is missing; name at least one file");
+  for (const auto* files : {&tokens.train(), &tokens.validation()}) {
+    const std::string field = at + (files == &tokens.train() ? "train" : "validation");
+    if (files->size() > kMostShards) return Invalid(field, files->size(), " files are more than ", kMostShards);
+    for (int i = 0; i < files->size(); ++i) {
+      TY_RETURN_IF_ERROR(CheckUri(absl::StrCat(field, "[", i, "]"), files->Get(i)));
+    }
+  }
+  if (tokens.format() == v1::TokenData::FORMAT_UNSPECIFIED) tokens.set_format(v1::TokenData::UINT16);
+  if (!v1::TokenData::Format_IsValid(tokens.format())) {
+    return Invalid(at + "format", static_cast<int>(tokens.format()),
+                   " is no format; use UINT16, UINT32 or LLMC");
+  }
+  const bool wide = tokens.format() == v1::TokenData::UINT32;
+  return CheckRange(at + "vocab_size", tokens.vocab_size(), 1, wide ? int64_t{1} << 24 : 65536);
+}
+
+}  // namespace
+
+bool HasHeldOutSplit(const v1::Data& data) {
+  if (data.has_text()) return data.text().validation_fraction() > 0;
+  if (data.has_tokens()) return !data.tokens().validation().empty();
+  return true;
+}
+
+absl::Status ResolveData(v1::Data& data) {
+  if (!data.has_prefetch()) data.set_prefetch(4);
+  TY_RETURN_IF_ERROR(CheckRange("spec.data.prefetch", data.prefetch(), 1, 64));
+  switch (data.source_case()) {
+    case v1::Data::kIdx:
+      return ResolveIdx(*data.mutable_idx());
+    case v1::Data::kText:
+      return ResolveText(*data.mutable_text());
+    case v1::Data::kTokens:
+      return ResolveTokens(*data.mutable_tokens());
+    case v1::Data::kImageFolder:
+      return NotBuilt("spec.data.image_folder", "it", "use idx");
+    case v1::Data::kWebdataset:
+      return NotBuilt("spec.data.webdataset", "it", "use idx");
+    case v1::Data::kCsv:
+      return NotBuilt("spec.data.csv", "it", "use idx");
+    case v1::Data::kCriteo:
+      return NotBuilt("spec.data.criteo", "it", "use idx");
+    case v1::Data::SOURCE_NOT_SET:
+      break;
+  }
+  return Invalid("spec.data", "there is none; set idx, text or tokens");
+}
+
+}  // namespace trainyard::plan
