@@ -28,7 +28,9 @@ struct AppendResult {
   // The attempt is not the job's newest one, or the rank is gone already, or the job was deleted:
   // nothing was written and nothing will be.
   bool fenced = false;
-  bool job_changed = false;  // the job's state changed: wake the scheduler and the fleet
+  // The job's state changed, or a rank left or failed (slots or desired sets differ): wake the
+  // scheduler and the fleet.
+  bool job_changed = false;
 };
 
 // Thread-safe. Every method is one transaction.
@@ -45,19 +47,21 @@ class FleetStore {
   virtual absl::Status RenewLease(const std::string& node, const std::string& incarnation,
                                   absl::Duration lease) = 0;
 
-  // All ranks of this node that are not gone and should be alive: job STARTING, RUNNING or
-  // SUSPENDING within its deadline, and no rank of the attempt failed.
+  // All ranks of this node that are not gone and should be alive (WishFor in records/attempt.h): job
+  // STARTING, RUNNING or SUSPENDING within its deadline, and no rank of the attempt failed.
   virtual absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string& node) = 0;
 
   // Stores events of one rank. Takes those with sequence = acked + 1, acked + 2, …; earlier ones are
   // skipped, a gap is kInvalidArgument. Appends feed items, records checkpoints, moves the rank, and
   // moves the job by Judge(): all in one transaction, fenced by the attempt. Only rank 0 reports
-  // metrics and checkpoints of the job; those of other ranks are kInvalidArgument.
+  // metrics and checkpoints of the job; those of other ranks are kInvalidArgument. A metric that the
+  // current series already has (same step and split) is dropped.
   virtual absl::StatusOr<AppendResult> AppendEvents(const std::string& node, const RankId& rank,
                                                     const std::vector<RankEventRecord>& events) = 0;
 
   // The node reconciled a desired set without these ranks and has no such process: each that is not
-  // gone yet becomes gone (killed). Judge() applies. Returns whether any job changed.
+  // gone yet becomes gone (killed). Judge() applies. A rank that should be alive now is left alone:
+  // it was placed after that set was read. Returns whether any job changed.
   virtual absl::StatusOr<bool> ReportAbsent(const std::string& node, const std::vector<RankId>& ranks) = 0;
 
   // Ranks of the node that are not gone (to compare with what the agent has).

@@ -10,22 +10,13 @@
 #include "absl/status/statusor.h"
 #include "storage/records/feed.h"
 #include "storage/records/job.h"
+#include "storage/records/job_filter.h"
 
 namespace trainyard {
 
 struct JobName {
   std::string project;
   std::string job_id;
-};
-
-// One term of a list filter; terms are joined by AND.
-struct JobFilter {
-  enum class Field { kState, kLabel, kPriority, kJobId };
-  enum class Op { kEq, kNe, kLt, kLe, kGt, kGe };  // the orders for kPriority only
-  Field field = Field::kState;
-  Op op = Op::kEq;
-  std::string label;  // key, for kLabel
-  std::string value;  // canonical: a state name, a decimal number, text
 };
 
 struct JobPage {
@@ -42,7 +33,8 @@ class JobStore {
   // Adds `job` (QUEUED) with its first feed item, or returns the earlier one when `job.request_id`
   // is not empty and was seen in this project with the same `spec`, priority, labels and job id.
   // Something else under the same request id, or the job id taken: kAlreadyExists.
-  // Sets times, version and state; a `job.uid` made by the caller is kept.
+  // Sets times, version and state; a `job.uid` made by the caller is kept. An empty job id: one is
+  // made, and a replay matches whatever was made.
   virtual absl::StatusOr<JobRecord> Submit(const JobRecord& job) = 0;
 
   // kNotFound names the job.
@@ -54,7 +46,7 @@ class JobStore {
 
   // The user's arrows. `version` 0 means any; another than the current one is kAborted.
   // Idempotent: where the job already is, or already goes, there (cancelled, suspended, queued), the
-  // record is returned unchanged. kFailedPrecondition names the state that forbids it.
+  // record is returned unchanged, whatever the version. kFailedPrecondition names the state that forbids it.
   virtual absl::StatusOr<JobRecord> Cancel(const JobName& name, int64_t version, const Reason& reason) = 0;
   virtual absl::StatusOr<JobRecord> Pause(const JobName& name, int64_t version, const Reason& reason,
                                           absl::Duration grace) = 0;
@@ -63,7 +55,8 @@ class JobStore {
   // Only ended jobs (else kFailedPrecondition). Feed, metrics and checkpoint records go too.
   virtual absl::Status Delete(const JobName& name, int64_t version) = 0;
 
-  // Feed items with sequence > `after`, in order, at most `limit`.
+  // Feed items with sequence > `after`, in order, at most `limit`. Reads by uid are kNotFound once
+  // the job was deleted.
   virtual absl::StatusOr<std::vector<FeedRecord>> ReadFeed(const std::string& job_uid, int64_t after,
                                                            int limit) = 0;
 

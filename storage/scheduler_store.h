@@ -52,6 +52,9 @@ struct Decisions {
   std::vector<std::string> lost_nodes;    // lease ended more than the margin ago: ranks become lost
 };
 
+// kInvalidArgument: a placement without ranks or slots, a rank's slot twice, a text that is not UTF-8.
+absl::Status CheckDecisions(const Decisions& decisions);
+
 struct LeaderLease {
   int64_t epoch = 0;
   absl::Time end;
@@ -69,9 +72,10 @@ class SchedulerStore {
 
   virtual absl::StatusOr<SchedulerSnapshot> ReadSnapshot() = 0;
 
-  // Applies what still holds, in one transaction, and returns how many jobs changed state: a
+  // Applies what still holds, in one transaction, and returns how many jobs changed state or lost ranks: a
   // placement whose job version moved or whose slots are no longer free (or node draining or not
-  // reachable, or lease ended) is left out; the next pass sees to it. A placement makes attempt + 1
+  // reachable, or lease ended) is left out, as is a lost node whose lease was renewed; the next pass
+  // sees to it. A placement makes attempt + 1
   // that restores from the newest checkpoint, with its ranks and feed items (state change and
   // attempt started). A new reason does not change the version or the feed.
   virtual absl::StatusOr<int> Apply(int64_t leader_epoch, const Decisions& decisions) = 0;

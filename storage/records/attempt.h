@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "storage/records/job.h"
 
@@ -63,9 +64,20 @@ struct AttemptVerdict {
   std::optional<JobTrigger> trigger;
   Reason reason;
   std::optional<FailureRecord> failure;  // the first failing rank's
+  bool spends_restart = false;           // with kRetry: counts against max_restarts
   absl::Duration backoff = absl::ZeroDuration();  // with kRetry: how long the job waits in the queue
 };
 AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt);
+
+// What the node of a rank should do with it now. Once kStop, for ever kStop. Pure.
+enum class RankWish { kRun, kSuspend, kStop };
+RankWish WishFor(const JobRecord& job, const AttemptRecord& attempt, const RankRecord& rank,
+                 absl::Time now);
+
+// Rank `rank` of attempt `number` of the job; `attempt` is null when there is none. kNotFound says
+// what is missing.
+absl::StatusOr<RankRecord> PickRank(const JobRecord& job, int64_t number,
+                                    const AttemptRecord* attempt, int rank);
 
 // Backoff before restart number `restart` (from 1): base * 2^(restart-1), at most 5 minutes.
 absl::Duration RestartBackoff(absl::Duration base, int restart);

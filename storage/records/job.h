@@ -89,7 +89,8 @@ inline constexpr JobTransition kJobTransitions[] = {
     {JobState::kRunning, JobTrigger::kFail, JobState::kFailed},
     {JobState::kSuspending, JobTrigger::kSuspendedOk, JobState::kSuspended},  // cause: the user's pause
     {JobState::kSuspending, JobTrigger::kPreempt, JobState::kQueued},         // all left; any other cause
-    {JobState::kSuspending, JobTrigger::kResume, JobState::kSuspending},      // cause becomes "back to queue"
+    {JobState::kSuspending, JobTrigger::kResume, JobState::kSuspending},      // cause becomes none: to the queue
+    {JobState::kSuspending, JobTrigger::kPause, JobState::kSuspending},       // cause becomes the user's
     {JobState::kSuspending, JobTrigger::kCancel, JobState::kCancelling},
     {JobState::kSuspending, JobTrigger::kSucceed, JobState::kSucceeded},
     {JobState::kSuspending, JobTrigger::kRetry, JobState::kQueued},
@@ -103,8 +104,11 @@ inline constexpr JobTransition kJobTransitions[] = {
 // Where `trigger` leads from `from`, or nothing when that is not legal.
 std::optional<JobState> NextJobState(JobState from, JobTrigger trigger);
 
-// Why a suspension was asked for; decides where SUSPENDING ends.
+// Why a suspension was asked for; decides where SUSPENDING ends: SUSPENDED when the user asked, QUEUED
+// otherwise (kNone while SUSPENDING: the user paused and then resumed).
 enum class SuspendCause { kNone, kUser, kPreempted, kDrained };
+absl::string_view SuspendCauseName(SuspendCause cause);  // "PREEMPTED"
+std::optional<SuspendCause> ParseSuspendCause(absl::string_view name);
 
 // Why a job is where it is. Codes are stable; see storage/records/reason_codes.h.
 struct Reason {
@@ -146,7 +150,7 @@ struct JobRecord {
   JobState state = JobState::kQueued;
   Reason reason;
   SuspendCause suspend_cause = SuspendCause::kNone;
-  int64_t version = 1;        // the etag
+  int64_t version = 1;        // the etag: grows with state and suspend cause, not with step or checkpoints
   int64_t attempt = 0;
   int restarts = 0;
   int64_t step = 0;           // newest reported by the newest attempt

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 
 namespace trainyard {
@@ -29,5 +30,11 @@ struct NodeRecord {
   absl::Time lease_end;     // on the store's clock; renewed by heartbeats
   absl::Time create_time;
 };
+
+// kInvalidArgument names the field of a registration that cannot be kept.
+absl::Status CheckNode(const NodeRecord& node);
+
+// Whether new ranks may be placed on these slots of the node, as far as the node goes.
+bool TakesWork(const NodeRecord& node, const std::vector<int>& slots, absl::Time now);
 
 }  // namespace trainyard

@@ -20,6 +20,7 @@ inline constexpr char kCancelledByUser[] = "CANCELLED_BY_USER";
 inline constexpr char kFinished[] = "FINISHED";
 inline constexpr char kRankFailed[] = "RANK_FAILED";               // a rank failed; see failure
 inline constexpr char kNodeLost[] = "NODE_LOST";                   // a node's lease ended
+inline constexpr char kInterrupted[] = "INTERRUPTED";              // a worker was told to leave by somebody else
 inline constexpr char kRestartsSpent[] = "RESTARTS_SPENT";         // retryable, but the budget is used up
 
 }  // namespace trainyard::reason

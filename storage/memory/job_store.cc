@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/status.h"
+#include "storage/memory/memory_stores.h"
+
+namespace trainyard {
+
+void MemoryStores::SetAway(bool away) {
+  absl::MutexLock lock(&mu_);
+  away_ = away;
+}
+
+absl::Status MemoryStores::Available() {
+  absl::MutexLock lock(&mu_);
+  return away_ ? absl::UnavailableError("the store is away") : absl::OkStatus();
+}
+
+absl::StatusOr<MemoryStores::JobEntry*> MemoryStores::Find(const JobName& name) {
+  const auto found = by_name_.find({name.project, name.job_id});
+  if (found == by_name_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("projects/", name.project, "/jobs/", name.job_id, " does not exist"));
+  }
+  return &by_uid_.at(found->second);
+}
+
+absl::StatusOr<MemoryStores::JobEntry*> MemoryStores::FindUid(const std::string& uid) {
+  const auto found = by_uid_.find(uid);
+  if (found == by_uid_.end()) {
+    return absl::NotFoundError(absl::StrCat("the job with uid ", uid, " does not exist"));
+  }
+  return &found->second;
+}
+
+void MemoryStores::Write(JobEntry& entry, const JobChange& change) {
+  entry.job = change.job;
+  for (FeedRecord item : change.feed) {
+    item.sequence = static_cast<int64_t>(entry.feed.size()) + 1;
+    entry.feed.push_back(std::move(item));
+  }
+}
+
+absl::StatusOr<JobRecord> MemoryStores::Submit(const JobRecord& job) {
+  TY_RETURN_IF_ERROR(Available());
+  TY_ASSIGN_OR_RETURN(JobChange change, NewJob(job, Now()));
+  absl::MutexLock lock(&mu_);
+  const JobRecord& made = change.job;
+  if (const auto same = by_uid_.find(made.uid); same != by_uid_.end()) {
+    if (SameSubmission(job, same->second.job)) return same->second.job;
+    return absl::AlreadyExistsError(absl::StrCat("uid ", made.uid, " is taken"));
+  }
+  const std::pair<std::string, std::string> request{job.project, job.request_id};
+  if (const auto same = by_request_.find(request);
+      !job.request_id.empty() && same != by_request_.end()) {
+    const JobRecord& earlier = by_uid_.at(same->second).job;
+    if (SameSubmission(job, earlier)) return earlier;
+    return absl::AlreadyExistsError(absl::StrCat("request id '", job.request_id,
+                                                 "' was used for job ", earlier.job_id,
+                                                 ", which differs from this one"));
+  }
+  if (!by_name_.emplace(std::make_pair(made.project, made.job_id), made.uid).second) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("projects/", made.project, "/jobs/", made.job_id, " exists already"));
+  }
+  if (!job.request_id.empty()) by_request_[request] = made.uid;
+  Write(by_uid_[made.uid], change);
+  return made;
+}
+
+absl::StatusOr<JobRecord> MemoryStores::Get(const JobName& name) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  TY_ASSIGN_OR_RETURN(JobEntry* const entry, Find(name));
+  return entry->job;
+}
+
+absl::StatusOr<JobPage> MemoryStores::List(const std::string& project,
+                                           const std::vector<JobFilter>& filter, int page_size,
+                                           const std::string& cursor) {
+  TY_RETURN_IF_ERROR(Available());
+  if (page_size < 1) return absl::InvalidArgumentError("page size: expected at least 1");
+  TY_RETURN_IF_ERROR(CheckFilter(filter));
+  TY_ASSIGN_OR_RETURN(const JobCursor after, ParseCursor(cursor));
+  const auto key = [](const JobRecord& job) { return std::tie(job.create_time, job.uid); };
+  JobPage page;
+  absl::MutexLock lock(&mu_);
+  for (const auto& [uid, entry] : by_uid_) {
+    if (project != "-" && entry.job.project != project) continue;
+    if (!(key(entry.job) < std::tie(after.create_time, after.uid))) continue;
+    if (Matches(entry.job, filter)) page.jobs.push_back(entry.job);
+  }
+  std::sort(page.jobs.begin(), page.jobs.end(),
+            [&key](const JobRecord& a, const JobRecord& b) { return key(b) < key(a); });
+  if (page.jobs.size() > static_cast<size_t>(page_size)) {
+    page.jobs.resize(page_size);
+    page.next_cursor = FormatCursor(page.jobs.back());
+  }
+  return page;
+}
+
+absl::StatusOr<JobRecord> MemoryStores::Cancel(const JobName& name, int64_t version,
+                                               const Reason& reason) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  TY_ASSIGN_OR_RETURN(JobEntry* const entry, Find(name));
+  TY_ASSIGN_OR_RETURN(const JobChange change, CancelJob(entry->job, version, reason, Now()));
+  Write(*entry, change);
+  return entry->job;
+}
+
+absl::StatusOr<JobRecord> MemoryStores::Pause(const JobName& name, int64_t version,
+                                              const Reason& reason, absl::Duration grace) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  TY_ASSIGN_OR_RETURN(JobEntry* const entry, Find(name));
+  TY_ASSIGN_OR_RETURN(const JobChange change, PauseJob(entry->job, version, reason, grace, Now()));
+  Write(*entry, change);
+  return entry->job;
+}
+
+absl::StatusOr<JobRecord> MemoryStores::Resume(const JobName& name, int64_t version,
+                                               const Reason& reason) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  TY_ASSIGN_OR_RETURN(JobEntry* const entry, Find(name));
+  TY_ASSIGN_OR_RETURN(const JobChange change, ResumeJob(entry->job, version, reason, Now()));
+  Write(*entry, change);
+  return entry->job;
+}
+
+absl::Status MemoryStores::Delete(const JobName& name, int64_t version) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  TY_ASSIGN_OR_RETURN(JobEntry* const entry, Find(name));
+  TY_RETURN_IF_ERROR(CheckDeletable(entry->job, version));
+  const JobRecord job = entry->job;
+  by_name_.erase({job.project, job.job_id});
+  if (!job.request_id.empty()) by_request_.erase({job.project, job.request_id});
+  by_uid_.erase(job.uid);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<FeedRecord>> MemoryStores::ReadFeed(const std::string& job_uid,
+                                                               int64_t after, int limit) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  TY_ASSIGN_OR_RETURN(JobEntry* const entry, FindUid(job_uid));
+  const int64_t size = static_cast<int64_t>(entry->feed.size());
+  const int64_t from = std::clamp<int64_t>(after, 0, size);
+  const int64_t to = std::min<int64_t>(size, from + std::max(limit, 0));
+  return std::vector<FeedRecord>(entry->feed.begin() + from, entry->feed.begin() + to);
+}
+
+bool MemoryStores::Superseded(const JobEntry& entry, int64_t attempt, int64_t step) const {
+  return std::any_of(entry.attempts.upper_bound(attempt), entry.attempts.end(),
+                     [step](const auto& later) { return later.second.restore_step < step; });
+}
+
+absl::StatusOr<std::vector<MetricRow>> MemoryStores::ReadMetrics(const std::string& job_uid,
+                                                                 const MetricQuery& query) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  TY_ASSIGN_OR_RETURN(JobEntry* const entry, FindUid(job_uid));
+  const auto key = [](const MetricRow& row) {
+    return std::make_tuple(row.point.step, row.point.split, row.attempt);
+  };
+  const auto after = std::make_tuple(query.after_step, query.after_split, query.after_attempt);
+  std::vector<MetricRow> rows;
+  for (const FeedRecord& item : entry->feed) {
+    const auto* point = std::get_if<MetricRecord>(&item.what);
+    if (point == nullptr || point->step < query.from_step || point->step > query.to_step) continue;
+    if (!(point->split == MetricSplit::kTrain ? query.train : query.validation)) continue;
+    MetricRow row{item.sequence, item.attempt, item.time, *point,
+                  Superseded(*entry, item.attempt, point->step)};
+    if (row.superseded && !query.include_superseded) continue;
+    if (key(row) > after) rows.push_back(std::move(row));
+  }
+  std::sort(rows.begin(), rows.end(),
+            [&key](const MetricRow& a, const MetricRow& b) { return key(a) < key(b); });
+  if (rows.size() > static_cast<size_t>(std::max(query.limit, 0))) rows.resize(query.limit);
+  return rows;
+}
+
+absl::StatusOr<std::vector<CheckpointRecord>> MemoryStores::ListCheckpoints(
+    const std::string& job_uid) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  TY_ASSIGN_OR_RETURN(JobEntry* const entry, FindUid(job_uid));
+  std::vector<CheckpointRecord> newest_first;
+  for (auto it = entry->checkpoints.rbegin(); it != entry->checkpoints.rend(); ++it) {
+    newest_first.push_back(it->second);
+  }
+  return newest_first;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "storage/base/clock.h"
+#include "storage/local_wakeups.h"
+#include "storage/records/change.h"
+#include "storage/stores.h"
+
+namespace trainyard {
+
+// The fake for tests of the server's rooms: everything in memory, one lock, time from `clock`. It passes
+// the conformance suite that PostgreSQL passes. Thread-safe.
+class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenStore {
+ public:
+  explicit MemoryStores(Clock& clock) : clock_(clock) {}
+
+  JobStore& jobs() override { return *this; }
+  FleetStore& fleet() override { return *this; }
+  SchedulerStore& scheduler() override { return *this; }
+  TokenStore& tokens() override { return *this; }
+  Wakeups& wakeups() override { return wakeups_; }
+  absl::Status Probe() override { return Available(); }
+
+  // As if the database were away: every method answers kUnavailable until it is back.
+  void SetAway(bool away);
+
+ private:
+  struct JobEntry {
+    JobRecord job;
+    std::vector<FeedRecord> feed;  // sequence i + 1 at index i
+    std::map<int64_t, AttemptRecord> attempts;
+    std::map<int64_t, CheckpointRecord> checkpoints;  // by step
+  };
+
+  // JobStore
+  absl::StatusOr<JobRecord> Submit(const JobRecord& job) override;
+  absl::StatusOr<JobRecord> Get(const JobName& name) override;
+  absl::StatusOr<JobPage> List(const std::string& project, const std::vector<JobFilter>& filter,
+                               int page_size, const std::string& cursor) override;
+  absl::StatusOr<JobRecord> Cancel(const JobName& name, int64_t version,
+                                   const Reason& reason) override;
+  absl::StatusOr<JobRecord> Pause(const JobName& name, int64_t version, const Reason& reason,
+                                  absl::Duration grace) override;
+  absl::StatusOr<JobRecord> Resume(const JobName& name, int64_t version,
+                                   const Reason& reason) override;
+  absl::Status Delete(const JobName& name, int64_t version) override;
+  absl::StatusOr<std::vector<FeedRecord>> ReadFeed(const std::string& job_uid, int64_t after,
+                                                   int limit) override;
+  absl::StatusOr<std::vector<MetricRow>> ReadMetrics(const std::string& job_uid,
+                                                     const MetricQuery& query) override;
+  absl::StatusOr<std::vector<CheckpointRecord>> ListCheckpoints(const std::string& job_uid) override;
+
+  // FleetStore
+  absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
+  absl::Status RenewLease(const std::string& node, const std::string& incarnation,
+                          absl::Duration lease) override;
+  absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string& node) override;
+  absl::StatusOr<AppendResult> AppendEvents(const std::string& node, const RankId& rank,
+                                            const std::vector<RankEventRecord>& events) override;
+  absl::StatusOr<bool> ReportAbsent(const std::string& node,
+                                    const std::vector<RankId>& ranks) override;
+  absl::StatusOr<std::vector<RankId>> ListRanks(const std::string& node) override;
+  absl::StatusOr<std::vector<NodeRecord>> ListNodes() override;
+  absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) override;
+  absl::StatusOr<RankRecord> FindRank(const std::string& job_uid, int64_t attempt,
+                                      int rank) override;
+  absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string& job_uid) override;
+
+  // SchedulerStore
+  absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease) override;
+  absl::Status StandDown(const std::string& holder) override;
+  absl::StatusOr<SchedulerSnapshot> ReadSnapshot() override;
+  absl::StatusOr<int> Apply(int64_t leader_epoch, const Decisions& decisions) override;
+
+  // TokenStore
+  absl::Status AddToken(const std::string& token_sha256, const Principal& principal) override;
+  absl::StatusOr<Principal> FindToken(const std::string& token_sha256) override;
+  absl::Status RemoveToken(const std::string& token_sha256) override;
+
+  absl::Time Now() { return ToMicroseconds(clock_.Now()); }
+  absl::Status Available();
+  absl::StatusOr<JobEntry*> Find(const JobName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<JobEntry*> FindUid(const std::string& uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The newest attempt of the job, or null when `attempt` is not that.
+  AttemptRecord* NewestAttempt(JobEntry& entry, int64_t attempt);
+  void Write(JobEntry& entry, const JobChange& change);
+  void Write(JobEntry& entry, const AttemptChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Superseded(const JobEntry& entry, int64_t attempt, int64_t step) const;
+  // Ranks of the node that are not gone (of these, when given, only those that should not run). Returns
+  // how many jobs were touched.
+  int DropRanksOf(const std::string& node, const std::set<RankId>* only, RankOutcome outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int ApplyLosses(const std::vector<std::string>& nodes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool ApplyPlacement(const Placement& placement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool SlotsFree(const Placement& placement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool ApplySuspension(const Suspension& suspension) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  Clock& clock_;
+  LocalWakeups wakeups_;
+  absl::Mutex mu_;
+  bool away_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<std::string, JobEntry> by_uid_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<std::string, std::string>, std::string> by_name_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<std::string, std::string>, std::string> by_request_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, NodeRecord> nodes_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<std::string, int>, RankId> held_slots_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Principal> tokens_ ABSL_GUARDED_BY(mu_);
+  std::string leader_ ABSL_GUARDED_BY(mu_);
+  LeaderLease leader_lease_ ABSL_GUARDED_BY(mu_) = {0, absl::InfinitePast()};
+};
+
+}  // namespace trainyard

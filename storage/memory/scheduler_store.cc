@@ -1,0 +1,147 @@
+#include "absl/strings/str_cat.h"
+#include "storage/base/status.h"
+#include "storage/memory/memory_stores.h"
+
+namespace trainyard {
+
+absl::StatusOr<LeaderLease> MemoryStores::Lead(const std::string& holder, absl::Duration lease) {
+  TY_RETURN_IF_ERROR(Available());
+  if (holder.empty()) return absl::InvalidArgumentError("holder: empty");
+  absl::MutexLock lock(&mu_);
+  const absl::Time now = Now();
+  if (leader_ != holder) {
+    if (!leader_.empty() && now < leader_lease_.end) {
+      return absl::FailedPreconditionError(absl::StrCat(leader_, " leads"));
+    }
+    leader_ = holder;
+    leader_lease_.epoch += 1;
+  }
+  leader_lease_.end = ToMicroseconds(now + lease);
+  return leader_lease_;
+}
+
+absl::Status MemoryStores::StandDown(const std::string& holder) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  if (leader_ == holder) leader_.clear();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SchedulerSnapshot> MemoryStores::ReadSnapshot() {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  SchedulerSnapshot snapshot;
+  snapshot.now = Now();
+  for (auto& [uid, entry] : by_uid_) {
+    const bool holds = HoldsSlots(entry.job.state);
+    if (!holds && entry.job.state != JobState::kQueued) continue;
+    snapshot.jobs.push_back(entry.job);
+    snapshot.jobs.back().spec.clear();
+    if (holds) snapshot.attempts.push_back(entry.attempts.at(entry.job.attempt));
+  }
+  for (const auto& [name, node] : nodes_) snapshot.nodes.push_back(node);
+  return snapshot;
+}
+
+int MemoryStores::ApplyLosses(const std::vector<std::string>& nodes) {
+  int changed = 0;
+  for (const std::string& name : nodes) {
+    const auto node = nodes_.find(name);
+    if (node == nodes_.end() || !node->second.reachable || node->second.lease_end > Now()) continue;
+    node->second.reachable = false;
+    changed += DropRanksOf(name, nullptr, RankOutcome::kLost);
+  }
+  return changed;
+}
+
+bool MemoryStores::SlotsFree(const Placement& placement) {
+  for (const Placement::Rank& rank : placement.ranks) {
+    const auto node = nodes_.find(rank.node);
+    if (node == nodes_.end() || !TakesWork(node->second, rank.slots, Now())) return false;
+    for (const int slot : rank.slots) {
+      if (held_slots_.count({rank.node, slot}) > 0) return false;
+    }
+  }
+  return true;
+}
+
+bool MemoryStores::ApplyPlacement(const Placement& placement) {
+  const auto found = by_uid_.find(placement.job_uid);
+  if (found == by_uid_.end()) return false;
+  JobEntry& entry = found->second;
+  if (entry.job.version != placement.job_version || entry.job.state != JobState::kQueued ||
+      !SlotsFree(placement)) {
+    return false;
+  }
+  std::vector<RankRecord> ranks;
+  for (const Placement::Rank& rank : placement.ranks) {
+    ranks.push_back({.node = rank.node, .slots = rank.slots});
+  }
+  const CheckpointRecord* newest =
+      entry.checkpoints.empty() ? nullptr : &entry.checkpoints.rbegin()->second;
+  const Placed placed = PlaceJob(entry.job, ranks, newest, placement.reason, Now());
+  Write(entry, placed.change);
+  entry.attempts[placed.attempt.attempt] = placed.attempt;
+  for (const RankRecord& rank : placed.attempt.ranks) {
+    for (const int slot : rank.slots) held_slots_[{rank.node, slot}] = rank.id;
+  }
+  return true;
+}
+
+bool MemoryStores::ApplySuspension(const Suspension& suspension) {
+  const auto found = by_uid_.find(suspension.job_uid);
+  if (found == by_uid_.end()) return false;
+  JobEntry& entry = found->second;
+  if (entry.job.version != suspension.job_version ||
+      (entry.job.state != JobState::kStarting && entry.job.state != JobState::kRunning)) {
+    return false;
+  }
+  Write(entry, SuspendJob(entry.job, suspension.cause, suspension.reason, suspension.grace, Now()));
+  return true;
+}
+
+absl::StatusOr<int> MemoryStores::Apply(int64_t leader_epoch, const Decisions& decisions) {
+  TY_RETURN_IF_ERROR(Available());
+  TY_RETURN_IF_ERROR(CheckDecisions(decisions));
+  absl::MutexLock lock(&mu_);
+  if (leader_lease_.epoch != leader_epoch) {
+    return absl::AbortedError(absl::StrCat("leader epoch ", leader_epoch, " is over: the newest is ",
+                                           leader_lease_.epoch));
+  }
+  int changed = ApplyLosses(decisions.lost_nodes);
+  for (const Suspension& suspension : decisions.suspensions) changed += ApplySuspension(suspension);
+  for (const Placement& placement : decisions.placements) changed += ApplyPlacement(placement);
+  for (const ReasonUpdate& update : decisions.reasons) {
+    const auto found = by_uid_.find(update.job_uid);
+    if (found == by_uid_.end() || found->second.job.version != update.job_version ||
+        found->second.job.state != JobState::kQueued) {
+      continue;
+    }
+    found->second.job.reason = update.reason;
+  }
+  return changed;
+}
+
+absl::Status MemoryStores::AddToken(const std::string& token_sha256, const Principal& principal) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  tokens_[token_sha256] = principal;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Principal> MemoryStores::FindToken(const std::string& token_sha256) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  const auto found = tokens_.find(token_sha256);
+  if (found == tokens_.end()) return absl::NotFoundError("no such token");
+  return found->second;
+}
+
+absl::Status MemoryStores::RemoveToken(const std::string& token_sha256) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  tokens_.erase(token_sha256);
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard

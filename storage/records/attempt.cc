@@ -1,0 +1,224 @@
+#include "storage/records/attempt.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/status.h"
+#include "storage/records/reason_codes.h"
+
+namespace trainyard {
+namespace {
+
+constexpr std::pair<RankState, const char*> kRankStates[] = {
+    {RankState::kAssigned, "ASSIGNED"},
+    {RankState::kRunning, "RUNNING"},
+    {RankState::kGone, "GONE"},
+};
+
+constexpr std::pair<RankOutcome, const char*> kRankOutcomes[] = {
+    {RankOutcome::kNone, "NONE"},     {RankOutcome::kSucceeded, "SUCCEEDED"},
+    {RankOutcome::kSuspended, "SUSPENDED"}, {RankOutcome::kFailed, "FAILED"},
+    {RankOutcome::kKilled, "KILLED"}, {RankOutcome::kLost, "LOST"},
+};
+
+constexpr absl::Duration kLongestBackoff = absl::Minutes(5);
+
+int CountOutcome(const AttemptRecord& attempt, RankOutcome outcome) {
+  return static_cast<int>(std::count_if(
+      attempt.ranks.begin(), attempt.ranks.end(),
+      [outcome](const RankRecord& rank) { return rank.outcome == outcome; }));
+}
+
+bool AllGone(const AttemptRecord& attempt) {
+  return std::all_of(attempt.ranks.begin(), attempt.ranks.end(),
+                     [](const RankRecord& rank) { return rank.state == RankState::kGone; });
+}
+
+// Whether every rank has restored, be it gone since.
+bool AllMet(const AttemptRecord& attempt) {
+  return std::none_of(attempt.ranks.begin(), attempt.ranks.end(), [](const RankRecord& rank) {
+    return rank.state == RankState::kAssigned;
+  });
+}
+
+// Whether the gang cannot go on: a rank left, or will leave, without having finished.
+bool GangBroken(const JobRecord& job, const AttemptRecord& attempt) {
+  const bool suspended_unasked = job.state != JobState::kSuspending &&
+                                 CountOutcome(attempt, RankOutcome::kSuspended) > 0;
+  return suspended_unasked || CountOutcome(attempt, RankOutcome::kFailed) > 0 ||
+         CountOutcome(attempt, RankOutcome::kKilled) > 0 ||
+         CountOutcome(attempt, RankOutcome::kLost) > 0;
+}
+
+// The failure that decides: one that no restart can mend before others, then the first to leave.
+const FailureRecord* DecidingFailure(const AttemptRecord& attempt) {
+  const RankRecord* first = nullptr;
+  for (const RankRecord& rank : attempt.ranks) {
+    if (rank.outcome != RankOutcome::kFailed || !rank.failure.has_value()) continue;
+    const auto key = [](const RankRecord& r) {
+      return std::make_pair(r.failure->retryable, r.gone_time);
+    };
+    if (first == nullptr || key(rank) < key(*first)) first = &rank;
+  }
+  return first == nullptr ? nullptr : &*first->failure;
+}
+
+std::string Describe(const FailureRecord& failure) {
+  return absl::StrCat("rank ", failure.rank, " on ", failure.node, ": ", failure.category, ": ",
+                      failure.message);
+}
+
+AttemptVerdict JudgeLoss(const AttemptRecord& attempt) {
+  AttemptVerdict verdict;
+  verdict.trigger = JobTrigger::kRetry;
+  for (const RankRecord& rank : attempt.ranks) {
+    if (rank.outcome != RankOutcome::kLost) continue;
+    verdict.failure = FailureRecord{.category = "LOST",
+                                    .message = absl::StrCat("the lease of ", rank.node, " ended"),
+                                    .retryable = true,
+                                    .rank = rank.id.rank,
+                                    .node = rank.node};
+    break;
+  }
+  verdict.reason = {reason::kNodeLost,
+                    absl::StrCat(Describe(*verdict.failure), "; the job goes on elsewhere")};
+  return verdict;
+}
+
+AttemptVerdict JudgeFailure(const JobRecord& job, const FailureRecord& failure) {
+  AttemptVerdict verdict;
+  verdict.failure = failure;
+  if (!failure.retryable) {
+    verdict.trigger = JobTrigger::kFail;
+    verdict.reason = {reason::kRankFailed, Describe(failure)};
+  } else if (job.restarts >= job.max_restarts) {
+    verdict.trigger = JobTrigger::kFail;
+    verdict.reason = {reason::kRestartsSpent,
+                      absl::StrCat(Describe(failure), "; all ", job.max_restarts,
+                                   " restarts are used up")};
+  } else {
+    verdict.trigger = JobTrigger::kRetry;
+    verdict.spends_restart = true;
+    verdict.backoff = RestartBackoff(job.backoff, job.restarts + 1);
+    verdict.reason = {reason::kBackoff,
+                      absl::StrCat(Describe(failure), "; restart ", job.restarts + 1, " of ",
+                                   job.max_restarts, " in ", absl::FormatDuration(verdict.backoff))};
+  }
+  return verdict;
+}
+
+AttemptVerdict JudgeGone(const JobRecord& job, const AttemptRecord& attempt) {
+  AttemptVerdict verdict;
+  const int ranks = static_cast<int>(attempt.ranks.size());
+  if (CountOutcome(attempt, RankOutcome::kSucceeded) == ranks) {
+    verdict.trigger = JobTrigger::kSucceed;
+    verdict.reason = {reason::kFinished,
+                      ranks == 1 ? "the rank finished" : absl::StrCat("all ", ranks, " ranks finished")};
+    return verdict;
+  }
+  if (job.state == JobState::kCancelling) {
+    verdict.trigger = JobTrigger::kRanksGone;
+    verdict.reason = job.reason;
+    return verdict;
+  }
+  const FailureRecord* failure = DecidingFailure(attempt);
+  const bool paused = job.suspend_cause == SuspendCause::kUser;
+  if (job.state == JobState::kSuspending &&
+      (failure == nullptr || (paused && failure->retryable))) {
+    // A pause holds even when the last checkpoint failed: resuming goes on from the one before.
+    verdict.trigger = paused ? JobTrigger::kSuspendedOk : JobTrigger::kPreempt;
+    verdict.reason = job.reason;
+    if (failure != nullptr) verdict.failure = *failure;
+    return verdict;
+  }
+  // Ranks fail because a peer's node is lost: then the loss is the cause, and it is nobody's fault.
+  const bool lost = CountOutcome(attempt, RankOutcome::kLost) > 0;
+  if (lost && (failure == nullptr || failure->retryable)) return JudgeLoss(attempt);
+  if (failure != nullptr) return JudgeFailure(job, *failure);
+  verdict.trigger = JobTrigger::kRetry;
+  verdict.backoff = RestartBackoff(job.backoff, 1);
+  verdict.reason = {reason::kInterrupted,
+                    "its processes were told to leave by somebody else; it goes on from its checkpoint"};
+  return verdict;
+}
+
+}  // namespace
+
+absl::string_view RankStateName(RankState state) {
+  for (const auto& [value, name] : kRankStates) {
+    if (value == state) return name;
+  }
+  return "UNKNOWN";
+}
+
+std::optional<RankState> ParseRankState(absl::string_view name) {
+  for (const auto& [value, known] : kRankStates) {
+    if (name == known) return value;
+  }
+  return std::nullopt;
+}
+
+absl::string_view RankOutcomeName(RankOutcome outcome) {
+  for (const auto& [value, name] : kRankOutcomes) {
+    if (value == outcome) return name;
+  }
+  return "UNKNOWN";
+}
+
+std::optional<RankOutcome> ParseRankOutcome(absl::string_view name) {
+  for (const auto& [value, known] : kRankOutcomes) {
+    if (name == known) return value;
+  }
+  return std::nullopt;
+}
+
+AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt) {
+  TY_CHECK(!attempt.ranks.empty(), "attempt ", attempt.attempt, " of job ", job.uid, " has no rank");
+  if (AllGone(attempt)) return JudgeGone(job, attempt);
+  AttemptVerdict verdict;
+  verdict.stop_the_rest = GangBroken(job, attempt);
+  if (!verdict.stop_the_rest && job.state == JobState::kStarting && AllMet(attempt)) {
+    verdict.trigger = JobTrigger::kFirstStep;
+    verdict.reason = {reason::kRunning, absl::StrCat("goes on from step ", attempt.restore_step)};
+  }
+  return verdict;
+}
+
+RankWish WishFor(const JobRecord& job, const AttemptRecord& attempt, const RankRecord& rank,
+                 absl::Time now) {
+  if (job.attempt != attempt.attempt || rank.state == RankState::kGone) return RankWish::kStop;
+  if (GangBroken(job, attempt)) return RankWish::kStop;
+  switch (job.state) {
+    case JobState::kStarting:
+    case JobState::kRunning:
+      return RankWish::kRun;
+    case JobState::kSuspending:
+      // A gang that never met has nothing to save, and its checkpoint would wait for the missing rank.
+      return AllMet(attempt) && now < job.suspend_deadline ? RankWish::kSuspend : RankWish::kStop;
+    default:
+      return RankWish::kStop;
+  }
+}
+
+absl::StatusOr<RankRecord> PickRank(const JobRecord& job, int64_t number,
+                                    const AttemptRecord* attempt, int rank) {
+  if (number == 0) return absl::NotFoundError(absl::StrCat("job ", job.job_id, " was never placed"));
+  if (attempt == nullptr) {
+    return absl::NotFoundError(absl::StrCat("job ", job.job_id, " has no attempt ", number,
+                                            "; its newest is ", job.attempt));
+  }
+  if (rank < 0 || rank >= static_cast<int>(attempt->ranks.size())) {
+    return absl::NotFoundError(absl::StrCat("attempt ", number, " of job ", job.job_id, " has no rank ",
+                                            rank, "; it has ", attempt->ranks.size()));
+  }
+  return attempt->ranks[rank];
+}
+
+absl::Duration RestartBackoff(absl::Duration base, int restart) {
+  absl::Duration backoff = base;
+  for (int i = 1; i < restart && backoff < kLongestBackoff; ++i) backoff *= 2;
+  return std::min(backoff, kLongestBackoff);
+}
+
+}  // namespace trainyard

@@ -1,0 +1,210 @@
+#include "storage/records/change.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/ids.h"
+#include "storage/base/status.h"
+#include "storage/records/move.h"
+#include "storage/records/reason_codes.h"
+#include "storage/records/text.h"
+
+namespace trainyard {
+namespace {
+
+absl::Status CheckVersion(const JobRecord& job, int64_t version) {
+  if (version == 0 || version == job.version) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("job ", job.job_id, " is at version ", job.version,
+                                         ", not ", version, ": read it again"));
+}
+
+absl::Status Forbidden(const JobRecord& job, absl::string_view what) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("job ", job.job_id, " is ", JobStateName(job.state), " and cannot be ", what));
+}
+
+absl::Status CheckReason(const Reason& reason) {
+  TY_RETURN_IF_ERROR(CheckText("reason.code", reason.code));
+  return CheckText("reason.message", reason.message);
+}
+
+absl::Status CheckSubmission(const JobRecord& job) {
+  TY_RETURN_IF_ERROR(CheckText("uid", job.uid));
+  TY_RETURN_IF_ERROR(CheckText("project", job.project));
+  TY_RETURN_IF_ERROR(CheckText("job_id", job.job_id));
+  TY_RETURN_IF_ERROR(CheckText("creator", job.creator));
+  TY_RETURN_IF_ERROR(CheckText("request_id", job.request_id));
+  TY_RETURN_IF_ERROR(CheckText("device", job.device));
+  TY_RETURN_IF_ERROR(CheckReason(job.reason));
+  for (const auto& [key, value] : job.labels) {
+    TY_RETURN_IF_ERROR(CheckText("labels: key", key));
+    TY_RETURN_IF_ERROR(CheckText(absl::StrCat("labels.", key), value));
+  }
+  if (job.project.empty()) return absl::InvalidArgumentError("project: empty");
+  if (job.min_slots < 1 || job.max_slots < job.min_slots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slots: found min ", job.min_slots, " and max ", job.max_slots,
+                     ", expected 1 <= min <= max"));
+  }
+  if (job.max_restarts < 0 || job.backoff < absl::ZeroDuration() || job.total_steps < 0 ||
+      job.bytes_per_slot < 0) {
+    return absl::InvalidArgumentError(
+        "max_restarts, backoff, total_steps, bytes_per_slot: found a negative one");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Time ToMicroseconds(absl::Time time) {
+  if (time == absl::InfinitePast() || time == absl::InfiniteFuture()) return time;
+  return absl::FromUnixMicros(absl::ToUnixMicros(time));
+}
+
+void MoveJob(JobChange& change, JobTrigger trigger, const Reason& reason, absl::Time now) {
+  JobRecord& job = change.job;
+  const JobState from = job.state;
+  const std::optional<JobState> to = NextJobState(from, trigger);
+  TY_CHECK(to.has_value(), JobTriggerName(trigger), " from ", JobStateName(from), " of job ", job.uid);
+  job.state = *to;
+  job.reason = reason;
+  job.version += 1;
+  job.update_time = now;
+  if (*to == JobState::kRunning && job.start_time == absl::InfinitePast()) job.start_time = now;
+  if (IsTerminal(*to)) job.end_time = now;
+  if (*to != JobState::kSuspending && *to != JobState::kSuspended) {
+    job.suspend_cause = SuspendCause::kNone;
+  }
+  if (*to != JobState::kSuspending) job.suspend_deadline = absl::InfiniteFuture();
+  job.not_before = absl::InfinitePast();
+  change.changed = true;
+  change.feed.push_back({.time = now, .attempt = job.attempt,
+                         .what = StateChangeRecord{from, *to, reason}});
+}
+
+absl::StatusOr<JobChange> NewJob(const JobRecord& submitted, absl::Time now) {
+  TY_RETURN_IF_ERROR(CheckSubmission(submitted));
+  JobChange change;
+  JobRecord& job = change.job;
+  job = submitted;
+  if (job.uid.empty()) job.uid = RandomHex(16);
+  if (job.job_id.empty()) job.job_id = MakeJobId("job");
+  if (job.reason.code.empty()) {
+    job.reason = {reason::kSubmitted, "the scheduler has not looked at it yet"};
+  }
+  job.state = JobState::kQueued;
+  job.suspend_cause = SuspendCause::kNone;
+  job.version = 1;
+  job.attempt = 0;
+  job.restarts = 0;
+  job.step = 0;
+  job.create_time = job.update_time = now;
+  job.not_before = job.start_time = job.end_time = absl::InfinitePast();
+  job.suspend_deadline = absl::InfiniteFuture();
+  job.failure.reset();
+  job.newest_checkpoint_uri.clear();
+  change.changed = true;
+  change.feed.push_back({.time = now, .what = StateChangeRecord{JobState::kQueued, JobState::kQueued,
+                                                                job.reason}});
+  return change;
+}
+
+bool SameSubmission(const JobRecord& submitted, const JobRecord& earlier) {
+  return submitted.spec == earlier.spec && submitted.priority == earlier.priority &&
+         submitted.labels == earlier.labels &&
+         (submitted.job_id.empty() || submitted.job_id == earlier.job_id);
+}
+
+absl::StatusOr<JobChange> CancelJob(const JobRecord& job, int64_t version, const Reason& reason,
+                                    absl::Time now) {
+  TY_RETURN_IF_ERROR(CheckReason(reason));
+  JobChange change{.job = job};
+  // What was asked for already holds: the caller's version is older only because of its own call.
+  if (job.state == JobState::kCancelled || job.state == JobState::kCancelling) return change;
+  TY_RETURN_IF_ERROR(CheckVersion(job, version));
+  if (!NextJobState(job.state, JobTrigger::kCancel)) return Forbidden(job, "cancelled");
+  MoveJob(change, JobTrigger::kCancel, reason, now);
+  return change;
+}
+
+absl::StatusOr<JobChange> PauseJob(const JobRecord& job, int64_t version, const Reason& reason,
+                                   absl::Duration grace, absl::Time now) {
+  TY_RETURN_IF_ERROR(CheckReason(reason));
+  JobChange change{.job = job};
+  const bool suspending = job.state == JobState::kSuspending;
+  if (job.state == JobState::kSuspended ||
+      (suspending && job.suspend_cause == SuspendCause::kUser)) {
+    return change;
+  }
+  TY_RETURN_IF_ERROR(CheckVersion(job, version));
+  if (!NextJobState(job.state, JobTrigger::kPause)) return Forbidden(job, "paused");
+  MoveJob(change, JobTrigger::kPause, reason, now);
+  change.job.suspend_cause = SuspendCause::kUser;
+  // A suspension under way keeps its deadline: its ranks were told already.
+  if (change.job.state == JobState::kSuspending && !suspending) {
+    change.job.suspend_deadline = ToMicroseconds(now + grace);
+  }
+  return change;
+}
+
+absl::StatusOr<JobChange> ResumeJob(const JobRecord& job, int64_t version, const Reason& reason,
+                                    absl::Time now) {
+  TY_RETURN_IF_ERROR(CheckReason(reason));
+  JobChange change{.job = job};
+  const bool paused = job.suspend_cause == SuspendCause::kUser;
+  if (job.state == JobState::kQueued || job.state == JobState::kStarting ||
+      job.state == JobState::kRunning || (job.state == JobState::kSuspending && !paused)) {
+    return change;
+  }
+  TY_RETURN_IF_ERROR(CheckVersion(job, version));
+  if (!NextJobState(job.state, JobTrigger::kResume)) return Forbidden(job, "resumed");
+  MoveJob(change, JobTrigger::kResume, reason, now);
+  change.job.suspend_cause = SuspendCause::kNone;
+  return change;
+}
+
+absl::Status CheckDeletable(const JobRecord& job, int64_t version) {
+  TY_RETURN_IF_ERROR(CheckVersion(job, version));
+  return IsTerminal(job.state) ? absl::OkStatus() : Forbidden(job, "deleted before it ended");
+}
+
+Placed PlaceJob(const JobRecord& job, const std::vector<RankRecord>& ranks,
+                const CheckpointRecord* newest, const Reason& reason, absl::Time now) {
+  Placed placed;
+  AttemptRecord& attempt = placed.attempt;
+  attempt.job_uid = job.uid;
+  attempt.attempt = job.attempt + 1;
+  attempt.world_size = static_cast<int>(ranks.size());
+  attempt.create_time = now;
+  if (newest != nullptr) {
+    attempt.restore_step = newest->step;
+    attempt.restore_uri = newest->uri;
+    attempt.restore_manifest_sha256 = newest->manifest_sha256;
+  }
+  AttemptStartedRecord started{.step = attempt.restore_step};
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    attempt.ranks.push_back({.id = {job.uid, attempt.attempt, static_cast<int>(i)},
+                             .node = ranks[i].node,
+                             .slots = ranks[i].slots});
+    started.nodes.push_back(ranks[i].node);
+  }
+  placed.change.job = job;
+  placed.change.job.attempt = attempt.attempt;
+  placed.change.job.step = attempt.restore_step;
+  MoveJob(placed.change, JobTrigger::kPlace, reason, now);
+  placed.change.feed.push_back({.time = now, .attempt = attempt.attempt, .what = std::move(started)});
+  return placed;
+}
+
+JobChange SuspendJob(const JobRecord& job, SuspendCause cause, const Reason& reason,
+                     absl::Duration grace, absl::Time now) {
+  JobChange change{.job = job};
+  MoveJob(change, cause == SuspendCause::kUser ? JobTrigger::kPause : JobTrigger::kPreempt, reason,
+          now);
+  change.job.suspend_cause = cause;
+  change.job.suspend_deadline = ToMicroseconds(now + grace);
+  return change;
+}
+
+}  // namespace trainyard

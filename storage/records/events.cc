@@ -1,0 +1,271 @@
+// What a rank's events, or its loss, make of a job: change.h's TakeEvents and DropRanks.
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/status.h"
+#include "storage/records/change.h"
+#include "storage/records/move.h"
+#include "storage/records/reason_codes.h"
+#include "storage/records/text.h"
+
+namespace trainyard {
+namespace {
+
+// Exit codes of trainyard-worker (executor/run/run_directory.h; a test compares) for a worker that
+// could not say more than that.
+struct ExitMeaning {
+  int code;
+  const char* category;
+  bool retryable;
+  const char* words;
+};
+constexpr int kExitFenced = 75;
+constexpr ExitMeaning kExitMeanings[] = {
+    {64, "USER", false, "a wrong spec or command line, or a field that is not built yet"},
+    {65, "USER", false, "data that is missing or malformed"},
+    {70, "INTERNAL", true, "a defect"},
+    {71, "DEVICE", true, "a device fault, or device memory used up"},
+    {74, "STORAGE", true, "a checkpoint that could not be written or read"},
+};
+
+std::string WithEvidence(std::string message, const RankExited& exited) {
+  const std::string evidence = CleanText(exited.evidence, 4096);
+  if (!evidence.empty()) absl::StrAppend(&message, "; its log ends:\n", evidence);
+  return message;
+}
+
+FailureRecord FailureOfExit(const RankRecord& rank, const RankExited& exited) {
+  FailureRecord failure{.rank = rank.id.rank, .node = rank.node};
+  std::string message;
+  if (exited.lost) {
+    failure.category = "LOST";
+    failure.retryable = true;
+    message = "the process vanished while no agent watched it";
+  } else if (exited.signal != 0) {
+    failure.category = "LOST";
+    failure.retryable = true;
+    const char* name = sigabbrev_np(exited.signal);
+    message = absl::StrCat("the process was ended by signal ", exited.signal,
+                           name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"));
+  } else {
+    failure.category = "INTERNAL";
+    failure.retryable = true;
+    message = absl::StrCat("the process left with exit code ", exited.exit_code,
+                           " without having finished");
+    for (const ExitMeaning& meaning : kExitMeanings) {
+      if (meaning.code != exited.exit_code) continue;
+      failure.category = meaning.category;
+      failure.retryable = meaning.retryable;
+      message = absl::StrCat("the process left with exit code ", exited.exit_code, ": ", meaning.words);
+    }
+  }
+  failure.message = WithEvidence(std::move(message), exited);
+  return failure;
+}
+
+// Takes events one after the other; after each that moves the rank the job is judged again.
+class EventTaker {
+ public:
+  EventTaker(AttemptChange& result, int rank, const InSeries& in_series, absl::Time now)
+      : result_(result), rank_(result.attempt.ranks[rank]), in_series_(in_series), now_(now) {}
+
+  absl::Status Take(const RankEventRecord& event) {
+    if (rank_.state == RankState::kGone) {
+      return absl::InvalidArgumentError(absl::StrCat("event ", event.sequence, ": follows Exited"));
+    }
+    time_ = std::min(ToMicroseconds(event.time), now_);
+    TY_RETURN_IF_ERROR(std::visit([this](const auto& what) { return Apply(what); }, event.what));
+    rank_.acked_sequence = event.sequence;
+    return absl::OkStatus();
+  }
+
+ private:
+  JobRecord& job() { return result_.change.job; }
+
+  // After a failure only the end counts: the gang is over and its steps will be done again.
+  bool over() const { return rank_.outcome != RankOutcome::kNone; }
+
+  absl::Status OnlyRankZero(absl::string_view what) const {
+    if (rank_.id.rank == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank_.id.rank, " reports ", what, "; only rank 0 may"));
+  }
+
+  void AppendFeed(decltype(FeedRecord::what) what) {
+    result_.change.feed.push_back(
+        {.time = time_, .attempt = rank_.id.attempt, .what = std::move(what)});
+  }
+
+  absl::Status Apply(const RankStarted&) { return absl::OkStatus(); }
+
+  absl::Status Apply(const RankRestored& restored) {
+    if (over()) return absl::OkStatus();
+    if (restored.step != result_.attempt.restore_step) {
+      // Its metrics would leave a gap or come twice.
+      return Fail({.category = "INTERNAL",
+                   .message = absl::StrCat("restored step ", restored.step, " instead of ",
+                                           result_.attempt.restore_step),
+                   .retryable = false});
+    }
+    // A suspension under way fixed who takes part (WishFor): a late comer is stopped.
+    if (job().state != JobState::kSuspending) rank_.state = RankState::kRunning;
+    Settle();
+    return absl::OkStatus();
+  }
+
+  absl::Status Apply(const MetricRecord& metric) {
+    TY_RETURN_IF_ERROR(OnlyRankZero("metrics"));
+    if (metric.step < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("metrics: found step ", metric.step, ", steps count from 1"));
+    }
+    if (over()) return absl::OkStatus();
+    job().step = std::max(job().step, metric.step);
+    if (in_series_(metric.step, metric.split)) return absl::OkStatus();
+    if (!seen_.emplace(metric.step, metric.split).second) return absl::OkStatus();
+    MetricRecord clean{.step = metric.step, .split = metric.split};
+    for (const auto& [name, value] : metric.values) clean.values[CleanText(name, 256)] = value;
+    AppendFeed(std::move(clean));
+    return absl::OkStatus();
+  }
+
+  absl::Status Apply(const CheckpointWritten& written) {
+    TY_RETURN_IF_ERROR(OnlyRankZero("a checkpoint"));
+    if (over()) return absl::OkStatus();
+    CheckpointWritten clean = written;
+    CheckpointRecord& checkpoint = clean.checkpoint;
+    checkpoint.job_uid = rank_.id.job_uid;
+    checkpoint.attempt = rank_.id.attempt;
+    checkpoint.create_time = time_;
+    checkpoint.uri = CleanText(checkpoint.uri);
+    checkpoint.manifest_sha256 = CleanText(checkpoint.manifest_sha256, 64);
+    checkpoint.weights_sha256 = CleanText(checkpoint.weights_sha256, 64);
+    std::erase(clean.removed_uris, checkpoint.uri);
+    for (std::string& uri : clean.removed_uris) uri = CleanText(uri);
+    job().step = std::max(job().step, checkpoint.step);
+    job().newest_checkpoint_uri = checkpoint.uri;
+    AppendFeed(checkpoint);
+    result_.checkpoints.push_back(std::move(clean));
+    return absl::OkStatus();
+  }
+
+  absl::Status Apply(const NoticeRecord& notice) {
+    AppendFeed(NoticeRecord{rank_.id.rank, notice.warning, CleanText(notice.message)});
+    return absl::OkStatus();
+  }
+
+  absl::Status Apply(const FailureRecord& failure) {
+    return over() ? absl::OkStatus() : Fail(failure);
+  }
+
+  absl::Status Apply(const RankFinished& finished) {
+    if (over()) return absl::OkStatus();
+    rank_.outcome = finished.suspended ? RankOutcome::kSuspended : RankOutcome::kSucceeded;
+    if (rank_.id.rank == 0) job().step = std::max(job().step, finished.step);
+    Settle();
+    return absl::OkStatus();
+  }
+
+  absl::Status Apply(const RankExited& exited) {
+    if (rank_.outcome == RankOutcome::kNone) Leave(exited);
+    rank_.state = RankState::kGone;
+    rank_.gone_time = now_;
+    Settle();
+    return absl::OkStatus();
+  }
+
+  absl::Status Fail(FailureRecord failure) {
+    failure.category = CleanText(failure.category, 64);
+    failure.message = CleanText(failure.message);
+    failure.rank = rank_.id.rank;
+    failure.node = rank_.node;
+    rank_.failure = std::move(failure);
+    rank_.outcome = RankOutcome::kFailed;
+    Settle();
+    return absl::OkStatus();
+  }
+
+  // It left without a word. Killed when that was the wish, lost when its lease ended, else failed.
+  void Leave(const RankExited& exited) {
+    const bool killed = exited.lost || exited.signal == SIGKILL || exited.signal == SIGTERM;
+    const bool gang_over = Judge(job(), result_.attempt).stop_the_rest;
+    if (job().state == JobState::kCancelling ||
+        (killed && (gang_over || job().state == JobState::kSuspending))) {
+      rank_.outcome = RankOutcome::kKilled;
+    } else if (!exited.lost && exited.signal == 0 && exited.exit_code == kExitFenced) {
+      rank_.outcome = RankOutcome::kLost;
+    } else {
+      rank_.outcome = RankOutcome::kFailed;
+      rank_.failure = FailureOfExit(rank_, exited);
+    }
+  }
+
+  void Settle();
+
+  AttemptChange& result_;
+  RankRecord& rank_;
+  const InSeries& in_series_;
+  const absl::Time now_;
+  absl::Time time_;
+  std::set<std::pair<int64_t, MetricSplit>> seen_;
+};
+
+// Moves the job as Judge says.
+void SettleAttempt(AttemptChange& result, absl::Time now) {
+  JobRecord& job = result.change.job;
+  const AttemptVerdict verdict = Judge(job, result.attempt);
+  if (!verdict.trigger.has_value()) return;
+  if (verdict.failure.has_value()) job.failure = verdict.failure;
+  if (verdict.spends_restart) job.restarts += 1;
+  MoveJob(result.change, *verdict.trigger, verdict.reason, now);
+  if (*verdict.trigger == JobTrigger::kFirstStep) return;
+  result.attempt.end_time = now;
+  if (verdict.backoff > absl::ZeroDuration()) job.not_before = ToMicroseconds(now + verdict.backoff);
+}
+
+void EventTaker::Settle() {
+  SettleAttempt(result_, now_);
+  if (rank_.state == RankState::kGone || over()) result_.wishes_changed = true;
+}
+
+}  // namespace
+
+absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptRecord& attempt, int rank,
+                                         const std::vector<RankEventRecord>& events,
+                                         const InSeries& in_series, absl::Time now) {
+  AttemptChange result{.change = {.job = job}, .attempt = attempt};
+  EventTaker taker(result, rank, in_series, now);
+  int64_t acked = attempt.ranks[rank].acked_sequence;
+  for (const RankEventRecord& event : events) {
+    if (event.sequence <= acked) continue;
+    if (event.sequence != acked + 1) {
+      return absl::InvalidArgumentError(absl::StrCat("events of rank ", rank, ": found sequence ",
+                                                     event.sequence, ", expected ", acked + 1));
+    }
+    TY_RETURN_IF_ERROR(taker.Take(event));
+    acked = event.sequence;
+  }
+  return result;
+}
+
+AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
+                        const std::vector<int>& ranks, RankOutcome outcome, absl::Time now) {
+  AttemptChange result{.change = {.job = job}, .attempt = attempt};
+  for (RankRecord& rank : result.attempt.ranks) {
+    const bool named = std::find(ranks.begin(), ranks.end(), rank.id.rank) != ranks.end();
+    if (!named || rank.state == RankState::kGone) continue;
+    if (rank.outcome == RankOutcome::kNone) rank.outcome = outcome;
+    rank.state = RankState::kGone;
+    rank.gone_time = now;
+    result.wishes_changed = true;
+  }
+  if (result.wishes_changed) SettleAttempt(result, now);
+  return result;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,77 @@
+#include "storage/records/job.h"
+
+#include <utility>
+
+namespace trainyard {
+namespace {
+
+constexpr std::pair<JobState, const char*> kStateNames[] = {
+    {JobState::kQueued, "QUEUED"},         {JobState::kStarting, "STARTING"},
+    {JobState::kRunning, "RUNNING"},       {JobState::kSuspending, "SUSPENDING"},
+    {JobState::kSuspended, "SUSPENDED"},   {JobState::kCancelling, "CANCELLING"},
+    {JobState::kCancelled, "CANCELLED"},   {JobState::kSucceeded, "SUCCEEDED"},
+    {JobState::kFailed, "FAILED"},
+};
+
+constexpr std::pair<SuspendCause, const char*> kCauseNames[] = {
+    {SuspendCause::kNone, "NONE"},
+    {SuspendCause::kUser, "USER"},
+    {SuspendCause::kPreempted, "PREEMPTED"},
+    {SuspendCause::kDrained, "DRAINED"},
+};
+
+}  // namespace
+
+absl::string_view JobStateName(JobState state) {
+  for (const auto& [value, name] : kStateNames) {
+    if (value == state) return name;
+  }
+  return "UNKNOWN";
+}
+
+std::optional<JobState> ParseJobState(absl::string_view name) {
+  for (const auto& [value, known] : kStateNames) {
+    if (name == known) return value;
+  }
+  return std::nullopt;
+}
+
+absl::string_view SuspendCauseName(SuspendCause cause) {
+  for (const auto& [value, name] : kCauseNames) {
+    if (value == cause) return name;
+  }
+  return "UNKNOWN";
+}
+
+std::optional<SuspendCause> ParseSuspendCause(absl::string_view name) {
+  for (const auto& [value, known] : kCauseNames) {
+    if (name == known) return value;
+  }
+  return std::nullopt;
+}
+
+absl::string_view JobTriggerName(JobTrigger trigger) {
+  switch (trigger) {
+    case JobTrigger::kPlace: return "PLACE";
+    case JobTrigger::kFirstStep: return "FIRST_STEP";
+    case JobTrigger::kPause: return "PAUSE";
+    case JobTrigger::kPreempt: return "PREEMPT";
+    case JobTrigger::kResume: return "RESUME";
+    case JobTrigger::kCancel: return "CANCEL";
+    case JobTrigger::kRanksGone: return "RANKS_GONE";
+    case JobTrigger::kSuspendedOk: return "SUSPENDED_OK";
+    case JobTrigger::kSucceed: return "SUCCEED";
+    case JobTrigger::kRetry: return "RETRY";
+    case JobTrigger::kFail: return "FAIL";
+  }
+  return "UNKNOWN";
+}
+
+std::optional<JobState> NextJobState(JobState from, JobTrigger trigger) {
+  for (const JobTransition& t : kJobTransitions) {
+    if (t.from == from && t.trigger == trigger) return t.to;
+  }
+  return std::nullopt;
+}
+
+}  // namespace trainyard

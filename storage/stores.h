@@ -1,0 +1,25 @@
+#pragma once
+
+#include "storage/fleet_store.h"
+#include "storage/job_store.h"
+#include "storage/scheduler_store.h"
+#include "storage/token_store.h"
+#include "storage/wakeups.h"
+
+namespace trainyard {
+
+// Everything that lasts, over one database. The references live as long as this does.
+class Stores {
+ public:
+  virtual ~Stores() = default;
+  virtual JobStore& jobs() = 0;
+  virtual FleetStore& fleet() = 0;
+  virtual SchedulerStore& scheduler() = 0;
+  virtual TokenStore& tokens() = 0;
+  virtual Wakeups& wakeups() = 0;
+
+  // OK when the store answers; else why not.
+  virtual absl::Status Probe() = 0;
+};
+
+}  // namespace trainyard
