@@ -1,0 +1,259 @@
+#include "clients/cpp/client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "clients/cpp/backoff.h"
+#include "storage/base/ids.h"
+#include "trainyard/v1/job_service.grpc.pb.h"
+#include "trainyard/v1/run_services.grpc.pb.h"
+
+namespace trainyard {
+namespace {
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+bool IsLoopback(const std::string& server) {
+  return absl::StartsWith(server, "127.") || absl::StartsWith(server, "localhost:") ||
+         absl::StartsWith(server, "[::1]") || absl::StartsWith(server, "unix:");
+}
+
+// The channel is not encrypted: TLS takes its place here once servers listen beyond loopback.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
+  grpc::ChannelArguments arguments;
+  // A dead peer is noticed after 10 s + 5 s. Servers allow pings from 5 s apart on.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // Client retries, and says so
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  if (IsLoopback(server)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+}
+
+// Cancels a call when nothing was heard for a while: a server that is stopped, not dead, keeps its
+// connection open.
+class SilenceGuard {
+ public:
+  SilenceGuard(grpc::ClientContext& context, absl::Duration limit)
+      : context_(context), limit_(limit), thread_([this] { Run(); }) {}
+  ~SilenceGuard() {
+    {
+      absl::MutexLock lock(&mu_);
+      done_ = true;
+    }
+    thread_.join();
+  }
+
+  void Heard() {
+    absl::MutexLock lock(&mu_);
+    ++heard_;
+  }
+  bool fired() {
+    absl::MutexLock lock(&mu_);
+    return fired_;
+  }
+
+ private:
+  void Run() {
+    absl::MutexLock lock(&mu_);
+    while (!done_) {
+      const int64_t before = heard_;
+      const auto changed = [this, before] {
+        mu_.AssertHeld();
+        return done_ || heard_ != before;
+      };
+      if (mu_.AwaitWithTimeout(absl::Condition(&changed), limit_)) continue;
+      fired_ = true;
+      context_.TryCancel();
+      return;
+    }
+  }
+
+  grpc::ClientContext& context_;
+  const absl::Duration limit_;
+  absl::Mutex mu_;
+  int64_t heard_ ABSL_GUARDED_BY(mu_) = 0;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  bool fired_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+struct Client::Connection {
+  explicit Connection(ClientOptions o)
+      : options(std::move(o)),
+        channel(MakeChannel(options.server)),
+        jobs(v1::JobService::NewStub(channel)),
+        metrics(v1::MetricService::NewStub(channel)),
+        logs(v1::LogService::NewStub(channel)),
+        checkpoints(v1::CheckpointService::NewStub(channel)),
+        nodes(v1::NodeService::NewStub(channel)),
+        info(v1::InfoService::NewStub(channel)) {}
+
+  void Prepare(grpc::ClientContext& context) const {
+    if (!options.token.empty()) {
+      context.AddMetadata("authorization", absl::StrCat("Bearer ", options.token));
+    }
+  }
+
+  // One unary call, repeated while the server is away and patience lasts.
+  template <typename Stub, typename Request, typename Response>
+  absl::StatusOr<Response> Call(Stub& stub,
+                                grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                             Response*),
+                                const Request& request) const {
+    const absl::Time give_up = absl::Now() + options.patience;
+    Backoff backoff(absl::Milliseconds(30), absl::Milliseconds(500));
+    while (true) {
+      grpc::ClientContext context;
+      Prepare(context);
+      context.set_deadline(absl::ToChronoTime(absl::Now() + options.call_timeout));
+      Response response;
+      const grpc::Status status = (stub.*method)(&context, request, &response);
+      if (status.ok()) return response;
+      const absl::Duration wait = backoff.Next();
+      if (status.error_code() != grpc::StatusCode::UNAVAILABLE || absl::Now() + wait > give_up) {
+        return FromGrpc(status);
+      }
+      absl::SleepFor(wait);
+    }
+  }
+
+  ClientOptions options;
+  // Shared with the stubs, which outlive nothing here.
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::JobService::Stub> jobs;
+  std::unique_ptr<v1::MetricService::Stub> metrics;
+  std::unique_ptr<v1::LogService::Stub> logs;
+  std::unique_ptr<v1::CheckpointService::Stub> checkpoints;
+  std::unique_ptr<v1::NodeService::Stub> nodes;
+  std::unique_ptr<v1::InfoService::Stub> info;
+};
+
+Client::Client(ClientOptions options)
+    : connection_(std::make_unique<Connection>(std::move(options))) {}
+Client::~Client() = default;
+
+const std::string& Client::server() const { return connection_->options.server; }
+
+absl::StatusOr<v1::Job> Client::SubmitJob(v1::SubmitJobRequest request) {
+  if (request.request_id().empty() && !request.validate_only()) {
+    request.set_request_id(RandomHex(16));
+  }
+  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::SubmitJob, request);
+}
+
+absl::StatusOr<v1::Job> Client::GetJob(const v1::GetJobRequest& request) {
+  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::GetJob, request);
+}
+
+absl::StatusOr<v1::ListJobsResponse> Client::ListJobs(const v1::ListJobsRequest& request) {
+  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::ListJobs, request);
+}
+
+absl::StatusOr<v1::Job> Client::CancelJob(const v1::CancelJobRequest& request) {
+  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::CancelJob, request);
+}
+
+absl::StatusOr<v1::Job> Client::PauseJob(const v1::PauseJobRequest& request) {
+  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::PauseJob, request);
+}
+
+absl::StatusOr<v1::Job> Client::ResumeJob(const v1::ResumeJobRequest& request) {
+  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::ResumeJob, request);
+}
+
+absl::Status Client::DeleteJob(const v1::DeleteJobRequest& request) {
+  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::DeleteJob, request).status();
+}
+
+absl::StatusOr<v1::ExplainJobResponse> Client::ExplainJob(const v1::ExplainJobRequest& request) {
+  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::ExplainJob, request);
+}
+
+absl::StatusOr<v1::QueryMetricsResponse> Client::QueryMetrics(
+    const v1::QueryMetricsRequest& request) {
+  return connection_->Call(*connection_->metrics, &v1::MetricService::Stub::QueryMetrics, request);
+}
+
+absl::StatusOr<v1::ListCheckpointsResponse> Client::ListCheckpoints(
+    const v1::ListCheckpointsRequest& request) {
+  return connection_->Call(*connection_->checkpoints, &v1::CheckpointService::Stub::ListCheckpoints,
+                           request);
+}
+
+absl::StatusOr<v1::Checkpoint> Client::GetCheckpoint(const v1::GetCheckpointRequest& request) {
+  return connection_->Call(*connection_->checkpoints, &v1::CheckpointService::Stub::GetCheckpoint,
+                           request);
+}
+
+absl::StatusOr<v1::ListNodesResponse> Client::ListNodes(const v1::ListNodesRequest& request) {
+  return connection_->Call(*connection_->nodes, &v1::NodeService::Stub::ListNodes, request);
+}
+
+absl::StatusOr<v1::Node> Client::GetNode(const v1::GetNodeRequest& request) {
+  return connection_->Call(*connection_->nodes, &v1::NodeService::Stub::GetNode, request);
+}
+
+absl::StatusOr<v1::Node> Client::DrainNode(const v1::DrainNodeRequest& request) {
+  return connection_->Call(*connection_->nodes, &v1::NodeService::Stub::DrainNode, request);
+}
+
+absl::StatusOr<v1::Node> Client::UndrainNode(const v1::UndrainNodeRequest& request) {
+  return connection_->Call(*connection_->nodes, &v1::NodeService::Stub::UndrainNode, request);
+}
+
+absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
+  return connection_->Call(*connection_->info, &v1::InfoService::Stub::GetServerInfo,
+                           v1::GetServerInfoRequest());
+}
+
+absl::Status Client::WatchJob(const v1::WatchJobRequest& request, absl::Duration silence,
+                              Stop& stop,
+                              const std::function<bool(const v1::WatchJobResponse&)>& on_message) {
+  grpc::ClientContext context;
+  connection_->Prepare(context);
+  SilenceGuard guard(context, silence);
+  const Stop::Hook hook(stop, [&context] { context.TryCancel(); });
+  const auto reader = connection_->jobs->WatchJob(&context, request);
+  v1::WatchJobResponse response;
+  bool wanted = true;
+  while (wanted && reader->Read(&response)) {
+    guard.Heard();
+    wanted = on_message(response);
+  }
+  if (!wanted) context.TryCancel();
+  const grpc::Status status = reader->Finish();
+  if (!wanted) return absl::OkStatus();
+  if (guard.fired()) return absl::UnavailableError("the stream went silent");
+  return FromGrpc(status);
+}
+
+absl::Status Client::TailLogs(const v1::TailLogsRequest& request, Stop& stop,
+                              const std::function<bool(const v1::TailLogsResponse&)>& on_message) {
+  grpc::ClientContext context;
+  connection_->Prepare(context);
+  const Stop::Hook hook(stop, [&context] { context.TryCancel(); });
+  const auto reader = connection_->logs->TailLogs(&context, request);
+  v1::TailLogsResponse response;
+  bool wanted = true;
+  while (wanted && reader->Read(&response)) wanted = on_message(response);
+  if (!wanted) context.TryCancel();
+  const grpc::Status status = reader->Finish();
+  return wanted ? FromGrpc(status) : absl::OkStatus();
+}
+
+}  // namespace trainyard

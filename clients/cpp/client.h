@@ -1,0 +1,75 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "clients/cpp/stop.h"
+#include "trainyard/v1/job_service.pb.h"
+#include "trainyard/v1/run_services.pb.h"
+
+namespace trainyard {
+
+struct ClientOptions {
+  std::string server;  // HOST:PORT
+  std::string token;   // sent as `authorization: Bearer`; empty: no token
+  // For one answer. A call that a server holds longer is kDeadlineExceeded.
+  absl::Duration call_timeout = absl::Seconds(30);
+  // How long kUnavailable is retried before it is returned: long enough to ride over a restart.
+  absl::Duration patience = absl::Seconds(3);
+};
+
+// One connection to a server. Thread-safe. Connects when the first call is made; reconnects by
+// itself.
+//
+// Every unary call may be repeated: reads and state changes are idempotent, and SubmitJob gets a
+// request id when it has none. So kUnavailable is retried within `patience` and means, when it is
+// returned, that the server was away all that time. Other codes are the server's own, with its
+// text.
+//
+// Streams are not retried: JobWatcher and LogFollower resume them.
+class Client {
+ public:
+  explicit Client(ClientOptions options);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  const std::string& server() const;
+
+  absl::StatusOr<v1::Job> SubmitJob(v1::SubmitJobRequest request);
+  absl::StatusOr<v1::Job> GetJob(const v1::GetJobRequest& request);
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
+  absl::StatusOr<v1::Job> CancelJob(const v1::CancelJobRequest& request);
+  absl::StatusOr<v1::Job> PauseJob(const v1::PauseJobRequest& request);
+  absl::StatusOr<v1::Job> ResumeJob(const v1::ResumeJobRequest& request);
+  absl::Status DeleteJob(const v1::DeleteJobRequest& request);
+  absl::StatusOr<v1::ExplainJobResponse> ExplainJob(const v1::ExplainJobRequest& request);
+
+  absl::StatusOr<v1::QueryMetricsResponse> QueryMetrics(const v1::QueryMetricsRequest& request);
+  absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(
+      const v1::ListCheckpointsRequest& request);
+  absl::StatusOr<v1::Checkpoint> GetCheckpoint(const v1::GetCheckpointRequest& request);
+  absl::StatusOr<v1::ListNodesResponse> ListNodes(const v1::ListNodesRequest& request);
+  absl::StatusOr<v1::Node> GetNode(const v1::GetNodeRequest& request);
+  absl::StatusOr<v1::Node> DrainNode(const v1::DrainNodeRequest& request);
+  absl::StatusOr<v1::Node> UndrainNode(const v1::UndrainNodeRequest& request);
+  absl::StatusOr<v1::ServerInfo> GetServerInfo();
+
+  // Calls `on_message` for each message until the stream ends (its status is returned; OK is a
+  // regular end), `on_message` returns false (OK), or a stop is requested (kCancelled). A stream
+  // that is silent for `silence` is given up as kUnavailable.
+  absl::Status WatchJob(const v1::WatchJobRequest& request, absl::Duration silence, Stop& stop,
+                        const std::function<bool(const v1::WatchJobResponse&)>& on_message);
+  absl::Status TailLogs(const v1::TailLogsRequest& request, Stop& stop,
+                        const std::function<bool(const v1::TailLogsResponse&)>& on_message);
+
+ private:
+  struct Connection;
+  std::unique_ptr<Connection> connection_;
+};
+
+}  // namespace trainyard

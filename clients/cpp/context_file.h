@@ -1,0 +1,61 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace trainyard {
+
+// One server and how to talk to it.
+struct Context {
+  std::string server;  // HOST:PORT
+  std::string token;   // secret
+  std::string project = "default";
+  std::string directory;  // of the local yard that it belongs to, or empty
+};
+
+// The servers that a user knows, in one YAML file of mode 0600:
+//
+//   current: local
+//   contexts:
+//     local: {server: "127.0.0.1:7070", token: 5f…, project: default, directory: /home/ada/yard}
+struct ContextFile {
+  std::string current;  // may be empty
+  std::map<std::string, Context> contexts;
+};
+
+// $XDG_CONFIG_HOME/trainyard/contexts.yaml, else $HOME/.config/trainyard/contexts.yaml.
+// kFailedPrecondition when neither is set.
+absl::StatusOr<std::string> ContextFilePath();
+
+// A file that does not exist is empty. kPermissionDenied: others may read it, so its tokens may be
+// known to them. kInvalidArgument: not a context file.
+absl::StatusOr<ContextFile> LoadContexts(const std::string& path);
+
+// Reads, lets `change` edit, writes atomically, all under a lock: two writers lose nothing.
+absl::Status ChangeContexts(const std::string& path,
+                            const std::function<absl::Status(ContextFile&)>& change);
+
+// What the command line said; empty fields are not given.
+struct ContextFlags {
+  std::string context;
+  std::string server;
+  std::string token_file;
+  std::string project;
+};
+
+struct ResolvedContext {
+  std::string name;  // empty when flags or environment alone decided
+  Context context;
+};
+
+// Which server to talk to. Per field: flags, then TRAINYARD_CONTEXT, TRAINYARD_SERVER,
+// TRAINYARD_TOKEN and TRAINYARD_PROJECT, then the current context. A token from the file is sent
+// only to the server that it belongs to. kNotFound: no such context; kFailedPrecondition: no server
+// is known.
+absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags);
+
+}  // namespace trainyard
