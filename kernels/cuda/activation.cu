@@ -1,0 +1,97 @@
+#include "kernels/ops/activation.h"
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/map.cuh"
+#include "kernels/cuda/require.h"
+
+namespace trainyard::kernels {
+namespace {
+
+constexpr float kSqrtHalf = 0.70710678118654752f;
+constexpr float kSqrtTwoOverPi = 0.79788456080286536f;
+constexpr float kInvSqrtTwoPi = 0.39894228040143268f;
+constexpr float kCubic = 0.044715f;
+
+__device__ float NormalCdf(float x) { return 0.5f * (1.0f + erff(x * kSqrtHalf)); }
+
+__device__ float TanhArgument(float x) { return kSqrtTwoOverPi * (x + kCubic * x * x * x); }
+
+struct Relu {
+  __device__ float operator()(float x) const { return x < 0.0f ? 0.0f : x; }
+};
+struct Gelu {
+  __device__ float operator()(float x) const { return x * NormalCdf(x); }
+};
+struct GeluTanh {
+  __device__ float operator()(float x) const {
+    return 0.5f * x * (1.0f + tanhf(TanhArgument(x)));
+  }
+};
+
+struct ReluGradient {
+  __device__ float operator()(float x, float dy) const { return x > 0.0f ? dy : 0.0f; }
+};
+// (x Phi(x))' = Phi(x) + x phi(x)
+struct GeluGradient {
+  __device__ float operator()(float x, float dy) const {
+    return dy * (NormalCdf(x) + x * kInvSqrtTwoPi * expf(-0.5f * x * x));
+  }
+};
+// With u = TanhArgument(x), t = tanh(u): (x/2 (1 + t))' = (1 + t)/2 + x/2 (1 - t^2) u'
+struct GeluTanhGradient {
+  __device__ float operator()(float x, float dy) const {
+    const float t = tanhf(TanhArgument(x));
+    const float du = kSqrtTwoOverPi * (1.0f + 3.0f * kCubic * x * x);
+    return dy * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * du);
+  }
+};
+
+template <typename F>
+Kernel Forward(const ActivationForward& op) {
+  const float* x = op.x.As<float>();
+  return {.launch = [x, y = op.y.As<float>(), n = op.n](Stream& stream) {
+    LaunchMap(stream, F{}, n, y, x);
+  }};
+}
+
+template <typename F>
+Kernel Backward(const ActivationBackward& op) {
+  const float* x = op.x.As<float>();
+  const float* dy = op.dy.As<float>();
+  return {.launch = [x, dy, dx = op.dx.As<float>(), n = op.n](Stream& stream) {
+    LaunchMap(stream, F{}, n, dx, x, dy);
+  }};
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const ActivationForward& op) {
+  const absl::Status types = RequireTypes("activation", {{"x", op.x}, {"y", op.y}});
+  if (!types.ok()) return types;
+  switch (op.kind) {
+    case ActivationKind::kRelu:
+      return Forward<Relu>(op);
+    case ActivationKind::kGelu:
+      return Forward<Gelu>(op);
+    case ActivationKind::kGeluTanh:
+      return Forward<GeluTanh>(op);
+  }
+  return absl::UnimplementedError("cuda activation: unknown kind");
+}
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const ActivationBackward& op) {
+  const absl::Status types =
+      RequireTypes("activation backward", {{"x", op.x}, {"dy", op.dy}, {"dx", op.dx}});
+  if (!types.ok()) return types;
+  switch (op.kind) {
+    case ActivationKind::kRelu:
+      return Backward<ReluGradient>(op);
+    case ActivationKind::kGelu:
+      return Backward<GeluGradient>(op);
+    case ActivationKind::kGeluTanh:
+      return Backward<GeluTanhGradient>(op);
+  }
+  return absl::UnimplementedError("cuda activation backward: unknown kind");
+}
+
+}  // namespace trainyard::kernels

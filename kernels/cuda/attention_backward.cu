@@ -1,0 +1,214 @@
+// With p = exp(scale q k^T - lse) and delta = the sum of dy * y over a row of y (Dao et al. 2022):
+//   dv = p^T dy,  dp = dy v^T,  ds = p * (dp - delta) * scale,  dq = ds k,  dk = ds^T q
+// dk and dv come from blocks that own keys, dq from blocks that own queries: each score is computed
+// twice, and nothing is added by two blocks, so that no atomics are needed and the order is fixed.
+
+#include <climits>
+
+#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/require.h"
+#include "kernels/ops/attention.h"
+
+namespace trainyard::kernels {
+namespace {
+
+struct BackwardArguments {
+  const float* dy;    // [batch, time, heads, head_dim], and so is y
+  const float* y;
+  const float* qkv;   // [batch, time, 3, heads, head_dim], and so is dqkv
+  const float* lse;   // [batch, heads, time], and so is delta
+  float* delta;
+  float* dqkv;
+  AttentionShape shape;
+  int tiles;          // of kRows rows, over time
+};
+
+// A warp per row of y.
+__global__ void __launch_bounds__(kThreads) DeltaKernel(BackwardArguments a, int64_t rows) {
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (row >= rows) return;  // the whole warp; row = (batch * time + t) * heads + head
+  const int64_t head = row % a.shape.heads, place = row / a.shape.heads;
+  const int64_t batch = place / a.shape.time, t = place % a.shape.time;
+  const int dim = a.shape.head_dim;
+  float sum = 0;
+  for (int d = threadIdx.x % kWarp; d < dim; d += kWarp) {
+    sum += a.dy[row * dim + d] * a.y[row * dim + d];
+  }
+  sum = WarpSum(sum);
+  if (threadIdx.x % kWarp == 0) {
+    a.delta[(batch * a.shape.heads + head) * a.shape.time + t] = sum;
+  }
+}
+
+// A block per tile of kRows keys of one (batch, head). Rows of products are keys, columns queries. Its
+// shared memory lets one or two blocks onto a multiprocessor: registers may go past 128.
+template <int kRows, int kDim>
+__global__ void __launch_bounds__(kThreads, 1) KeysAndValuesKernel(BackwardArguments a) {
+  constexpr int kEach = kRows / kSide, kCols = kDim / kSide;
+  const AttentionShape& shape = a.shape;
+  float* k = DynamicShared<float>();         // [kRows, kDim], and so are v, q, dy
+  float* v = k + TileFloats(kRows, kDim);
+  float* q = v + TileFloats(kRows, kDim);
+  float* dy = q + TileFloats(kRows, kDim);
+  float* p = dy + TileFloats(kRows, kDim);   // [kRows, kRows], and so is ds
+  float* ds = p + TileFloats(kRows, kRows);
+  const int64_t pair = blockIdx.x / a.tiles;
+  const int64_t batch = pair / shape.heads;
+  const int head = static_cast<int>(pair % shape.heads);
+  const int first_key = static_cast<int>(blockIdx.x % a.tiles) * kRows;
+  const int tx = threadIdx.x % kSide, ty = threadIdx.x / kSide;
+  const int64_t stride = shape.qkv_stride();
+  LoadTile<kRows, kDim>(k, a.qkv + shape.QkvStart(batch, head, 1), stride, first_key, shape);
+  LoadTile<kRows, kDim>(v, a.qkv + shape.QkvStart(batch, head, 2), stride, first_key, shape);
+
+  float dk[kEach][kCols] = {}, dv[kEach][kCols] = {};
+  for (int first_query = shape.causal ? first_key : 0; first_query < shape.time;
+       first_query += kRows) {
+    __syncthreads();  // the last round may still be reading
+    LoadTile<kRows, kDim>(q, a.qkv + shape.QkvStart(batch, head, 0), stride, first_query, shape);
+    LoadTile<kRows, kDim>(dy, a.dy + shape.YStart(batch, head), shape.y_stride(), first_query,
+                          shape);
+    __syncthreads();
+    float s[kEach][kEach], dp[kEach][kEach];
+    RowsDotRows<kRows, kDim>(k, q, s);
+    RowsDotRows<kRows, kDim>(v, dy, dp);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int query = first_query + tx + kSide * j;
+      const int64_t at = pair * shape.time + query;
+      const float lse = query < shape.time ? a.lse[at] : 0.0f;
+      const float delta = query < shape.time ? a.delta[at] : 0.0f;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const bool visible = shape.Visible(query, first_key + ty + kSide * i);
+        s[i][j] = visible ? expf(s[i][j] * shape.scale - lse) : 0.0f;
+        dp[i][j] = s[i][j] * (dp[i][j] - delta);
+      }
+    }
+    StoreScores<kRows>(p, s);
+    StoreScores<kRows>(ds, dp);
+    __syncthreads();
+    RowsTimesTile<kRows, kDim>(p, dy, dv);
+    RowsTimesTile<kRows, kDim>(ds, q, dk);
+  }
+  StoreRows<kRows, kDim>(a.dqkv + shape.QkvStart(batch, head, 1), stride, first_key, shape, dk,
+                         shape.scale);
+  StoreRows<kRows, kDim>(a.dqkv + shape.QkvStart(batch, head, 2), stride, first_key, shape, dv,
+                         1.0f);
+}
+
+// A block per tile of kRows queries of one (batch, head). Rows of products are queries, columns keys.
+template <int kRows, int kDim>
+__global__ void __launch_bounds__(kThreads, 1) QueriesKernel(BackwardArguments a) {
+  constexpr int kEach = kRows / kSide, kCols = kDim / kSide;
+  const AttentionShape& shape = a.shape;
+  float* q = DynamicShared<float>();         // [kRows, kDim], and so are dy, k, v
+  float* dy = q + TileFloats(kRows, kDim);
+  float* k = dy + TileFloats(kRows, kDim);
+  float* v = k + TileFloats(kRows, kDim);
+  float* ds = v + TileFloats(kRows, kDim);   // [kRows, kRows]
+  const int64_t pair = blockIdx.x / a.tiles;
+  const int64_t batch = pair / shape.heads;
+  const int head = static_cast<int>(pair % shape.heads);
+  // The last tiles see the most keys: they start first.
+  const int first_query = (a.tiles - 1 - static_cast<int>(blockIdx.x % a.tiles)) * kRows;
+  const int tx = threadIdx.x % kSide, ty = threadIdx.x / kSide;
+  const int64_t stride = shape.qkv_stride();
+  LoadTile<kRows, kDim>(q, a.qkv + shape.QkvStart(batch, head, 0), stride, first_query, shape);
+  LoadTile<kRows, kDim>(dy, a.dy + shape.YStart(batch, head), shape.y_stride(), first_query, shape);
+  float lse[kEach], delta[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int query = first_query + ty + kSide * i;
+    lse[i] = query < shape.time ? a.lse[pair * shape.time + query] : 0.0f;
+    delta[i] = query < shape.time ? a.delta[pair * shape.time + query] : 0.0f;
+  }
+
+  float dq[kEach][kCols] = {};
+  const int end = shape.causal ? min(shape.time, first_query + kRows) : shape.time;
+  for (int first_key = 0; first_key < end; first_key += kRows) {
+    __syncthreads();  // the last round may still be reading
+    LoadTile<kRows, kDim>(k, a.qkv + shape.QkvStart(batch, head, 1), stride, first_key, shape);
+    LoadTile<kRows, kDim>(v, a.qkv + shape.QkvStart(batch, head, 2), stride, first_key, shape);
+    __syncthreads();
+    float s[kEach][kEach], dp[kEach][kEach];
+    RowsDotRows<kRows, kDim>(q, k, s);
+    RowsDotRows<kRows, kDim>(dy, v, dp);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int query = first_query + ty + kSide * i;
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        const bool visible = shape.Visible(query, first_key + tx + kSide * j);
+        const float p = visible ? expf(s[i][j] * shape.scale - lse[i]) : 0.0f;
+        dp[i][j] = p * (dp[i][j] - delta[i]);
+      }
+    }
+    StoreScores<kRows>(ds, dp);
+    __syncthreads();
+    RowsTimesTile<kRows, kDim>(ds, k, dq);
+  }
+  StoreRows<kRows, kDim>(a.dqkv + shape.QkvStart(batch, head, 0), stride, first_query, shape, dq,
+                         shape.scale);
+}
+
+cudaError_t AllowShared(void (*kernel)(BackwardArguments), size_t bytes) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(bytes));
+}
+
+template <int kRows, int kDim>
+absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
+  constexpr size_t kTiles = 4 * TileFloats(kRows, kDim) * sizeof(float);
+  constexpr size_t kScores = TileFloats(kRows, kRows) * sizeof(float);
+  const auto keys_and_values = KeysAndValuesKernel<kRows, kDim>;
+  const auto queries = QueriesKernel<kRows, kDim>;
+  cudaError_t error = AllowShared(keys_and_values, kTiles + 2 * kScores);
+  if (error == cudaSuccess) error = AllowShared(queries, kTiles + kScores);
+  if (error != cudaSuccess) return ToStatus(error, "attention backward: shared memory");
+  BackwardArguments arguments = {.dy = op.dy.As<float>(),
+                                 .y = op.y.As<float>(),
+                                 .qkv = op.qkv.As<float>(),
+                                 .lse = op.lse.As<float>(),
+                                 .delta = nullptr,
+                                 .dqkv = op.dqkv.As<float>(),
+                                 .shape = {.time = static_cast<int>(op.time),
+                                           .heads = static_cast<int>(op.heads),
+                                           .head_dim = static_cast<int>(op.head_dim),
+                                           .scale = op.scale,
+                                           .causal = op.causal},
+                                 .tiles = static_cast<int>(CeilDiv(op.time, kRows))};
+  const int64_t rows = op.batch * op.time * op.heads;
+  const dim3 grid = Blocks(op.batch * op.heads * arguments.tiles);
+  const auto launch = [=](Stream& stream) {
+    BackwardArguments a = arguments;
+    a.delta = static_cast<float*>(stream.scratch);
+    Launch(stream, {.grid = Blocks(CeilDiv(rows, kThreads / kWarp))}, DeltaKernel, a, rows);
+    Launch(stream, {.grid = grid, .shared_bytes = kTiles + 2 * kScores}, keys_and_values, a);
+    Launch(stream, {.grid = grid, .shared_bytes = kTiles + kScores}, queries, a);
+  };
+  return Kernel{.launch = launch, .scratch_bytes = static_cast<size_t>(rows) * sizeof(float)};
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionBackward& op) {
+  absl::Status status = RequireTypes(
+      "attention backward",
+      {{"dy", op.dy}, {"qkv", op.qkv}, {"y", op.y}, {"lse", op.lse}, {"dqkv", op.dqkv}});
+  status.Update(RequirePositive("attention backward", {{"batch", op.batch},
+                                                       {"time", op.time},
+                                                       {"heads", op.heads},
+                                                       {"head_dim", op.head_dim}}));
+  if (!status.ok()) return status;
+  if (op.time > INT_MAX / 2) return absl::UnimplementedError("cuda attention: time is over 2^30");
+  // Shared memory: 70, 102, 75 and 139 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
+  if (op.head_dim <= 32) return Prepared<64, 32>(op);
+  if (op.head_dim <= 64) return Prepared<64, 64>(op);
+  if (op.head_dim <= 128) return Prepared<32, 128>(op);
+  if (op.head_dim <= 256) return Prepared<32, 256>(op);
+  return absl::UnimplementedError("cuda attention: head_dim is over 256");
+}
+
+}  // namespace trainyard::kernels

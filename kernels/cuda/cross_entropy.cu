@@ -1,0 +1,162 @@
+#include "kernels/ops/cross_entropy.h"
+
+#include <climits>
+#include <cmath>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/fixed_sum.cuh"
+#include "kernels/cuda/require.h"
+
+namespace trainyard::kernels {
+namespace {
+
+// Up to this many classes a warp serves a row; beyond, a block does.
+constexpr int64_t kMaxWarpClasses = 1024;
+
+// The largest logit so far and the first class that has it.
+struct Largest {
+  float value = -INFINITY;
+  int at = INT_MAX;
+
+  __device__ void Take(float other, int other_at) {
+    if (other > value || (other == value && other_at < at)) {
+      value = other;
+      at = other_at;
+    }
+  }
+};
+
+// Reductions over the kLanes threads that serve one row: a warp or the whole block, all of which call.
+template <int kLanes>
+__device__ Largest RowLargest(Largest mine) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    const float value = __shfl_xor_sync(kAllLanes, mine.value, offset);
+    const int at = __shfl_xor_sync(kAllLanes, mine.at, offset);
+    mine.Take(value, at);
+  }
+  if constexpr (kLanes > kWarp) {
+    __shared__ float values[kLanes / kWarp];
+    __shared__ int places[kLanes / kWarp];
+    if (threadIdx.x % kWarp == 0) {
+      values[threadIdx.x / kWarp] = mine.value;
+      places[threadIdx.x / kWarp] = mine.at;
+    }
+    __syncthreads();
+    for (int warp = 0; warp < kLanes / kWarp; ++warp) mine.Take(values[warp], places[warp]);
+  }
+  return mine;
+}
+
+template <int kLanes>
+__device__ float RowSum(float mine) {
+  if constexpr (kLanes > kWarp) {
+    return BlockSum<kLanes>(mine);
+  } else {
+    return WarpSum(mine);
+  }
+}
+
+template <int kLanes>
+__device__ void RowSync() {
+  if constexpr (kLanes > kWarp) {
+    __syncthreads();
+  } else {
+    __syncwarp();
+  }
+}
+
+struct CrossEntropyArguments {
+  const float* logits;   // [rows, classes]
+  const int32_t* targets;  // [rows]
+  float* losses;         // [rows]
+  float* correct;        // [rows] or null
+  float* dlogits;        // [rows, classes], may be logits, or null
+  int64_t rows, classes;
+  float scale;
+};
+
+// Three passes over the row: largest, sum of exponentials, gradient. The second and third mostly hit
+// the caches.
+template <int kLanes>
+__global__ void __launch_bounds__(kThreads) CrossEntropyKernel(CrossEntropyArguments a) {
+  constexpr int kRowsPerBlock = kThreads / kLanes;
+  const int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kLanes;
+  if (row >= a.rows) return;  // a whole warp; never part of a block that serves one row
+  const int lane = threadIdx.x % kLanes;
+  const int classes = static_cast<int>(a.classes);
+  const float* logits = a.logits + row * a.classes;
+  const int target = a.targets[row];
+  if (target >= classes) __trap();  // the loader checked: an error of ours, and a fault of the device
+  const float of_target = target >= 0 ? logits[target] : 0.0f;
+
+  Largest mine;
+  for (int c = lane; c < classes; c += kLanes) mine.Take(logits[c], c);
+  const Largest largest = RowLargest<kLanes>(mine);
+  float partial = 0;
+  for (int c = lane; c < classes; c += kLanes) partial += expf(logits[c] - largest.value);
+  const float sum = RowSum<kLanes>(partial);
+
+  if (lane == 0) {
+    a.losses[row] = target >= 0 ? logf(sum) + (largest.value - of_target) : 0.0f;
+    if (a.correct != nullptr) a.correct[row] = largest.at == target ? 1.0f : 0.0f;
+  }
+  if (a.dlogits == nullptr) return;
+  RowSync<kLanes>();  // every lane has read logits[target]; from here on it may be overwritten
+  float* dlogits = a.dlogits + row * a.classes;
+  for (int c = lane; c < classes; c += kLanes) {
+    const float softmax = expf(logits[c] - largest.value) / sum;
+    const float gradient = (c == target ? softmax - 1.0f : softmax) * a.scale;
+    dlogits[c] = target >= 0 ? gradient : 0.0f;
+  }
+}
+
+struct Identity {
+  __device__ double operator()(float x) const { return x; }
+};
+
+}  // namespace
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
+  absl::Status status = RequireTypes(
+      "cross entropy", {{"logits", op.logits},
+                        {.name = "targets", .buffer = op.targets, .dtype = DType::kI32},
+                        {"losses", op.losses},
+                        {.name = "correct", .buffer = op.correct, .optional = true},
+                        {.name = "dlogits", .buffer = op.dlogits, .optional = true}});
+  status.Update(RequirePositive("cross entropy", {{"rows", op.rows}, {"classes", op.classes}}));
+  if (!status.ok()) return status;
+  if (op.classes > INT_MAX / 2) return absl::UnimplementedError("cuda cross entropy: too many classes");
+  const CrossEntropyArguments arguments = {
+      .logits = op.logits.As<float>(),
+      .targets = op.targets.As<int32_t>(),
+      .losses = op.losses.As<float>(),
+      .correct = op.correct ? op.correct.As<float>() : nullptr,
+      .dlogits = op.dlogits ? op.dlogits.As<float>() : nullptr,
+      .rows = op.rows,
+      .classes = op.classes,
+      .scale = op.scale};
+  if (op.classes <= kMaxWarpClasses) {
+    return Kernel{.launch = [arguments](Stream& stream) {
+      Launch(stream, {.grid = Blocks(CeilDiv(arguments.rows, kThreads / kWarp))},
+             CrossEntropyKernel<kWarp>, arguments);
+    }};
+  }
+  return Kernel{.launch = [arguments](Stream& stream) {
+    Launch(stream, {.grid = Blocks(arguments.rows)}, CrossEntropyKernel<kThreads>, arguments);
+  }};
+}
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const Sum& op) {
+  const absl::Status types =
+      RequireTypes("sum", {{"x", op.x}, {.name = "sum", .buffer = op.sum, .dtype = DType::kF64}});
+  if (!types.ok()) return types;
+  return Kernel{.launch =
+                    [op](Stream& stream) {
+                      LaunchFixedSum(stream, Identity{}, op.x.As<float>(), op.sum.As<double>(), op.n,
+                                     op.accumulate, stream.scratch);
+                    },
+                .scratch_bytes = FixedSumScratch(op.n)};
+}
+
+}  // namespace trainyard::kernels

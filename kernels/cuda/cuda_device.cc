@@ -1,0 +1,99 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/probe.h"
+
+namespace trainyard::kernels {
+
+CudaDevice::CudaDevice(int index, std::string name, std::unique_ptr<CublasLt> blas)
+    : index_(index), name_(std::move(name)), blas_(std::move(blas)) {}
+
+CudaDevice::~CudaDevice() { cudaSetDevice(index_); }
+
+std::string CudaDevice::Description() const { return absl::StrCat("cuda:", index_, " ", name_); }
+
+absl::StatusOr<void*> CudaDevice::Allocate(size_t bytes) {
+  cudaSetDevice(index_);
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, std::max<size_t>(bytes, 1));
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // lack of memory is no fault: later launches shall not report it
+    return ToStatus(error, absl::StrCat("cuda:", index_, ": allocating ", bytes, " bytes"));
+  }
+  allocations_.emplace(data, DeviceMemory(data));
+  return data;
+}
+
+void CudaDevice::Free(void* data) { allocations_.erase(data); }
+
+std::unique_ptr<Stream> CudaDevice::MakeStream() {
+  cudaSetDevice(index_);
+  return std::make_unique<CudaStream>(fault_);
+}
+
+// From pageable memory the runtime stages the bytes before it returns, so that the caller may reuse
+// them at once; from pinned memory they must stay until the copy is done.
+void CudaDevice::CopyIn(Stream& stream, void* device_to, const void* host_from, size_t bytes) {
+  cudaSetDevice(index_);
+  const CudaStream& on = CudaStream::From(stream);
+  fault_.Note(cudaMemcpyAsync(device_to, host_from, bytes, cudaMemcpyHostToDevice, on.handle()),
+              "copy to the device");
+}
+
+void CudaDevice::CopyOut(Stream& stream, void* host_to, const void* device_from, size_t bytes) {
+  cudaSetDevice(index_);
+  const CudaStream& on = CudaStream::From(stream);
+  fault_.Note(cudaMemcpyAsync(host_to, device_from, bytes, cudaMemcpyDeviceToHost, on.handle()),
+              "copy from the device");
+}
+
+absl::Status CudaDevice::Synchronize(Stream& stream) {
+  cudaSetDevice(index_);
+  fault_.Note(cudaStreamSynchronize(CudaStream::From(stream).handle()),
+              absl::StrCat("cuda:", index_));
+  return fault_.status();
+}
+
+absl::StatusOr<Cudnn*> CudaDevice::OpenCudnn() {
+  if (dnn_ == nullptr) {
+    cudaSetDevice(index_);
+    absl::StatusOr<std::unique_ptr<Cudnn>> made = Cudnn::Make();
+    if (!made.ok()) return made.status();
+    dnn_ = *std::move(made);
+  }
+  return dnn_.get();
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCuda(int index) {
+  int count = 0;  // stays as it is when there is no driver
+  const cudaError_t counted = cudaGetDeviceCount(&count);
+  if (counted != cudaSuccess) {
+    cudaGetLastError();
+    return absl::UnavailableError(absl::StrCat("cuda:", index, ": no usable GPU driver here (",
+                                               cudaGetErrorName(counted), ": ",
+                                               cudaGetErrorString(counted), ")"));
+  }
+  if (index < 0 || index >= count) {
+    return absl::UnavailableError(
+        absl::StrCat("cuda:", index, ": no such GPU; this machine shows ", count));
+  }
+  cudaDeviceProp properties = {};
+  cudaError_t error = cudaSetDevice(index);
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, index);
+  if (error == cudaSuccess) error = ProbeKernelImage();
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return absl::UnavailableError(absl::StrCat(
+        "cuda:", index, " ", properties.name, " of compute capability ", properties.major, ".",
+        properties.minor, " cannot be used: ", cudaGetErrorName(error), ": ",
+        cudaGetErrorString(error)));
+  }
+  absl::StatusOr<std::unique_ptr<CublasLt>> blas = CublasLt::Make();
+  if (!blas.ok()) return blas.status();
+  return std::make_unique<CudaDevice>(index, properties.name, *std::move(blas));
+}
+
+}  // namespace trainyard::kernels

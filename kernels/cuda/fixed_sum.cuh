@@ -1,0 +1,50 @@
+#pragma once
+
+// Sums of n floats in double precision, in a tree that depends on n only: each block adds up its share
+// of the elements, then one block adds up the blocks.
+
+#include <algorithm>
+
+#include "kernels/cuda/launch.cuh"
+
+namespace trainyard::kernels {
+
+inline constexpr int64_t kMaxSumBlocks = 1024;
+inline constexpr int64_t kSumPerThread = 16;
+
+inline int64_t SumBlocks(int64_t n) {
+  return std::clamp<int64_t>(CeilDiv(n, kThreads * kSumPerThread), 1, kMaxSumBlocks);
+}
+
+inline size_t FixedSumScratch(int64_t n) { return SumBlocks(n) * sizeof(double); }
+
+// partial: [blocks]. f turns an element into what is added.
+template <typename F>
+__global__ void __launch_bounds__(kThreads)
+    PartialSumKernel(F f, const float* x, double* partial, int64_t n) {
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  double sum = 0;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += stride) sum += f(x[i]);
+  sum = BlockSum<kThreads>(sum);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+__global__ static void __launch_bounds__(kThreads)
+    TotalSumKernel(const double* partial, double* total, int64_t blocks, bool accumulate) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < blocks; i += kThreads) sum += partial[i];
+  sum = BlockSum<kThreads>(sum);
+  if (threadIdx.x == 0) total[0] = accumulate ? total[0] + sum : sum;
+}
+
+// total[0] = sum of f(x[i]) (+ total[0] when accumulate). Takes FixedSumScratch(n) bytes of `scratch`.
+template <typename F>
+void LaunchFixedSum(Stream& stream, F f, const float* x, double* total, int64_t n, bool accumulate,
+                    void* scratch) {
+  double* partial = static_cast<double*>(scratch);
+  const int64_t blocks = SumBlocks(n);
+  Launch(stream, {.grid = Blocks(blocks)}, PartialSumKernel<F>, f, x, partial, n);
+  Launch(stream, {.grid = Blocks(1)}, TotalSumKernel, partial, total, blocks, accumulate);
+}
+
+}  // namespace trainyard::kernels

@@ -1,0 +1,160 @@
+#include "kernels/ops/layer_norm.h"
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/require.h"
+#include "kernels/cuda/row_chunks.cuh"
+
+namespace trainyard::kernels {
+namespace {
+
+constexpr int kRowsPerBlock = kThreads / kWarp;  // a warp per row
+
+__device__ int64_t WarpRow() {
+  return int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kWarp;
+}
+
+// x, y: [rows, cols]; gamma, beta: [cols]; mean, rstd: [rows]. The row comes from memory once and from
+// the caches twice; mean first, then the squares around it, so that a large mean costs no digits.
+__global__ void __launch_bounds__(kThreads)
+    LayerNormKernel(const float* x, const float* gamma, const float* beta, float* y, float* mean,
+                    float* rstd, int64_t rows, int64_t cols, float epsilon) {
+  const int64_t row = WarpRow();
+  if (row >= rows) return;  // the whole warp
+  const int lane = threadIdx.x % kWarp;
+  x += row * cols;
+  y += row * cols;
+  float sum = 0;
+  for (int64_t c = lane; c < cols; c += kWarp) sum += x[c];
+  const float m = WarpSum(sum) / static_cast<float>(cols);
+  float squares = 0;
+  for (int64_t c = lane; c < cols; c += kWarp) squares += (x[c] - m) * (x[c] - m);
+  const float r = 1.0f / sqrtf(WarpSum(squares) / static_cast<float>(cols) + epsilon);
+  for (int64_t c = lane; c < cols; c += kWarp) {
+    const float scaled = (x[c] - m) * r * gamma[c];
+    y[c] = beta != nullptr ? scaled + beta[c] : scaled;
+  }
+  if (lane == 0) {
+    mean[row] = m;
+    rstd[row] = r;
+  }
+}
+
+// With g = dy * gamma and xhat = (x - mean) * rstd:
+//   dx (+)= rstd * (g - mean of g - xhat * mean of g * xhat), the means over the row
+// A lane writes dx[c] after it alone read dy[c]: dx may be dy.
+__global__ void __launch_bounds__(kThreads)
+    LayerNormBackwardKernel(const float* dy, const float* x, const float* gamma, const float* mean,
+                            const float* rstd, float* dx, int64_t rows, int64_t cols,
+                            bool accumulate) {
+  const int64_t row = WarpRow();
+  if (row >= rows) return;  // the whole warp
+  const int lane = threadIdx.x % kWarp;
+  dy += row * cols;
+  x += row * cols;
+  dx += row * cols;
+  const float m = mean[row], r = rstd[row];
+  float sum_g = 0, sum_gx = 0;
+  for (int64_t c = lane; c < cols; c += kWarp) {
+    const float g = dy[c] * gamma[c];
+    sum_g += g;
+    sum_gx += g * ((x[c] - m) * r);
+  }
+  const float mean_g = WarpSum(sum_g) / static_cast<float>(cols);
+  const float mean_gx = WarpSum(sum_gx) / static_cast<float>(cols);
+  for (int64_t c = lane; c < cols; c += kWarp) {
+    const float gradient = r * (dy[c] * gamma[c] - mean_g - (x[c] - m) * r * mean_gx);
+    dx[c] = accumulate ? dx[c] + gradient : gradient;
+  }
+}
+
+// dgamma, dbeta: [chunks, cols], the sums of dy * xhat and of dy over a chunk of rows; dbeta may be
+// null. Block: chunk x 32 columns.
+__global__ void __launch_bounds__(kThreads)
+    LayerNormParamsKernel(const float* dy, const float* x, const float* mean, const float* rstd,
+                          float* dgamma, float* dbeta, int64_t rows, int64_t cols,
+                          int64_t rows_each, int64_t col_tiles) {
+  __shared__ float tile[kChunkLanes * kChunkCols];
+  const int64_t chunk = blockIdx.x / col_tiles;
+  const int64_t col = blockIdx.x % col_tiles * kChunkCols + threadIdx.x % kChunkCols;
+  const int lane = threadIdx.x / kChunkCols;
+  const int64_t end = min(rows, (chunk + 1) * rows_each);
+  float sum_gamma = 0, sum_beta = 0;
+  if (col < cols) {
+    for (int64_t r = chunk * rows_each + lane; r < end; r += kChunkLanes) {
+      const float g = dy[r * cols + col];
+      sum_gamma += g * ((x[r * cols + col] - mean[r]) * rstd[r]);
+      sum_beta += g;
+    }
+  }
+  sum_gamma = SumOverLanes(sum_gamma, tile);
+  sum_beta = SumOverLanes(sum_beta, tile);
+  if (lane == 0 && col < cols) {
+    dgamma[chunk * cols + col] = sum_gamma;
+    if (dbeta != nullptr) dbeta[chunk * cols + col] = sum_beta;
+  }
+}
+
+void LaunchBackward(Stream& stream, const LayerNormBackward& op) {
+  const RowChunks chunks = ChunkRows(op.rows);
+  const int64_t col_tiles = CeilDiv(op.cols, kChunkCols);
+  const float* dy = op.dy.As<float>();
+  const float* x = op.x.As<float>();
+  const float* mean = op.mean.As<float>();
+  const float* rstd = op.rstd.As<float>();
+  float* dgamma = static_cast<float*>(stream.scratch);
+  float* dbeta = op.dbeta ? dgamma + chunks.count * op.cols : nullptr;
+  // The parameters first: dx may overwrite dy.
+  Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, LayerNormParamsKernel, dy, x, mean,
+         rstd, dgamma, dbeta, op.rows, op.cols, chunks.rows_each, col_tiles);
+  LaunchAddChunks(stream, dgamma, op.dgamma.As<float>(), chunks.count, op.cols,
+                  op.accumulate_params);
+  if (op.dbeta) {
+    LaunchAddChunks(stream, dbeta, op.dbeta.As<float>(), chunks.count, op.cols,
+                    op.accumulate_params);
+  }
+  Launch(stream, {.grid = Blocks(CeilDiv(op.rows, kRowsPerBlock))}, LayerNormBackwardKernel, dy, x,
+         op.gamma.As<float>(), mean, rstd, op.dx.As<float>(), op.rows, op.cols, op.accumulate_dx);
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormForward& op) {
+  absl::Status status = RequireTypes(
+      "layer norm", {{"x", op.x},
+                     {"gamma", op.gamma},
+                     {.name = "beta", .buffer = op.beta, .optional = true},
+                     {"y", op.y},
+                     {"mean", op.mean},
+                     {"rstd", op.rstd}});
+  status.Update(RequirePositive("layer norm", {{"rows", op.rows}, {"cols", op.cols}}));
+  if (!status.ok()) return status;
+  return Kernel{.launch = [op](Stream& stream) {
+    const float* beta = op.beta ? op.beta.As<float>() : nullptr;
+    Launch(stream, {.grid = Blocks(CeilDiv(op.rows, kRowsPerBlock))}, LayerNormKernel,
+           op.x.As<float>(), op.gamma.As<float>(), beta, op.y.As<float>(), op.mean.As<float>(),
+           op.rstd.As<float>(), op.rows, op.cols, op.epsilon);
+  }};
+}
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormBackward& op) {
+  absl::Status status = RequireTypes(
+      "layer norm backward", {{"dy", op.dy},
+                              {"x", op.x},
+                              {"gamma", op.gamma},
+                              {"mean", op.mean},
+                              {"rstd", op.rstd},
+                              {"dx", op.dx},
+                              {"dgamma", op.dgamma},
+                              {.name = "dbeta", .buffer = op.dbeta, .optional = true}});
+  status.Update(RequirePositive("layer norm backward", {{"rows", op.rows}, {"cols", op.cols}}));
+  if (!status.ok()) return status;
+  if (op.accumulate_dx && op.dx.data == op.dy.data) {
+    return absl::InvalidArgumentError("layer norm backward: dx is dy and accumulated into");
+  }
+  const int sums = op.dbeta ? 2 : 1;
+  return Kernel{.launch = [op](Stream& stream) { LaunchBackward(stream, op); },
+                .scratch_bytes =
+                    static_cast<size_t>(ChunkRows(op.rows).count * op.cols * sums) * sizeof(float)};
+}
+
+}  // namespace trainyard::kernels

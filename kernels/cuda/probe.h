@@ -1,0 +1,10 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace trainyard::kernels {
+
+// cudaErrorNoKernelImageForDevice when this build holds no machine code for the current GPU.
+cudaError_t ProbeKernelImage();
+
+}  // namespace trainyard::kernels

@@ -1,0 +1,67 @@
+#pragma once
+
+// The CUDA runtime in owning types, and how its errors travel.
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "kernels/device.h"
+
+namespace trainyard::kernels {
+
+// kResourceExhausted for lack of memory, kInternal for everything else that went wrong.
+absl::Status ToStatus(cudaError_t error, absl::string_view doing);
+
+// The first thing that went wrong on a device. A faulted context cannot be trusted any more, so the
+// first fault stays; launches cannot return it, Synchronize does.
+class Fault {
+ public:
+  void Note(absl::Status status) { if (first_.ok()) first_ = std::move(status); }
+  void Note(cudaError_t error, absl::string_view doing) {
+    if (error != cudaSuccess) Note(ToStatus(error, doing));
+  }
+  // OK, or kInternal with the message of the first fault.
+  absl::Status status() const;
+
+ private:
+  absl::Status first_;
+};
+
+// A stream that does not wait for the default stream. `fault` outlives it.
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(Fault& fault);
+  ~CudaStream() override;
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  cudaStream_t handle() const { return handle_; }
+  Fault& fault() const { return fault_; }
+
+  // The stream of this back end behind the contract's. Streams of one device never meet another's.
+  static CudaStream& From(Stream& stream) { return static_cast<CudaStream&>(stream); }
+
+ private:
+  Fault& fault_;
+  cudaStream_t handle_ = nullptr;
+};
+
+// Device memory with an owner.
+struct DeviceFree {
+  void operator()(void* data) const { cudaFree(data); }
+};
+using DeviceMemory = std::unique_ptr<void, DeviceFree>;
+
+// cuBLASLt and cuDNN workspaces start at a multiple of this, wherever the scratch starts.
+inline constexpr size_t kWorkspaceAlign = 256;
+
+inline void* AlignWorkspace(void* scratch) {
+  const auto at = reinterpret_cast<uintptr_t>(scratch);
+  return reinterpret_cast<void*>((at + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
+}
+
+}  // namespace trainyard::kernels

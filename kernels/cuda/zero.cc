@@ -1,0 +1,15 @@
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/ops/zero.h"
+
+namespace trainyard::kernels {
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const Zero& op) {
+  if (!op.x) return absl::InvalidArgumentError("zero: operand x is absent");
+  const size_t bytes = static_cast<size_t>(op.n) * SizeOf(op.x.dtype);
+  return Kernel{.launch = [data = op.x.data, bytes](Stream& stream) {
+    const CudaStream& on = CudaStream::From(stream);
+    on.fault().Note(cudaMemsetAsync(data, 0, bytes, on.handle()), "zero");
+  }};
+}
+
+}  // namespace trainyard::kernels
