@@ -1,0 +1,44 @@
+#include "executor/engine/blame.h"
+
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace trainyard::engine {
+namespace {
+
+constexpr char kPayload[] = "trainyard/fault";
+
+}  // namespace
+
+absl::Status Blame(Fault fault, const absl::Status& status) {
+  if (status.ok() || status.GetPayload(kPayload).has_value()) return status;
+  absl::Status blamed = status;
+  blamed.SetPayload(kPayload, absl::Cord(absl::StrCat(static_cast<int>(fault))));
+  return blamed;
+}
+
+Fault FaultOf(const absl::Status& status) {
+  int fault = 0;
+  const auto payload = status.GetPayload(kPayload);
+  if (payload.has_value() && absl::SimpleAtoi(std::string(*payload), &fault)) {
+    return static_cast<Fault>(fault);
+  }
+  return absl::IsUnimplemented(status) ? Fault::kUnimplemented : Fault::kInternal;
+}
+
+bool Retryable(const absl::Status& status) {
+  switch (FaultOf(status)) {
+    case Fault::kDevice:
+      return true;
+    case Fault::kStorage:
+      // What is damaged, or belongs to another spec, stays so.
+      return !absl::IsDataLoss(status) && !absl::IsFailedPrecondition(status);
+    default:
+      return false;
+  }
+}
+
+}  // namespace trainyard::engine

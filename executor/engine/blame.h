@@ -1,0 +1,37 @@
+#pragma once
+
+// Who has to act on a failure of a run. Carried by the status itself, so that it survives being returned.
+
+#include "absl/status/status.h"
+
+namespace trainyard::engine {
+
+enum class Fault {
+  kSpec,           // the user's: a field of the spec
+  kData,           // the user's: files that are missing or malformed
+  kUnimplemented,
+  kOutOfMemory,
+  kDevice,
+  kStorage,        // a checkpoint or an event could not be written or read
+  kNumeric,        // NaN or infinity
+  kInternal,       // a defect of Trainyard
+};
+
+// OK stays OK; a fault that was named before stays.
+absl::Status Blame(Fault fault, const absl::Status& status);
+
+// What Blame said; else by the code: kUnimplemented, or kInternal.
+Fault FaultOf(const absl::Status& status);
+
+// Whether the same attempt may succeed when it is made again.
+bool Retryable(const absl::Status& status);
+
+}  // namespace trainyard::engine
+
+// TY_ASSIGN_OR_RETURN and TY_RETURN_IF_ERROR that blame.
+#define TY_ASSIGN_OR_BLAME(fault, lhs, expr) \
+  TY_ASSIGN_OR_BLAME_(TY_CONCAT_(ty_blamed_, __LINE__), fault, lhs, expr)
+#define TY_ASSIGN_OR_BLAME_(var, fault, lhs, expr)                        \
+  auto var = (expr);                                                      \
+  if (!var.ok()) return ::trainyard::engine::Blame(fault, var.status());  \
+  lhs = *std::move(var)

@@ -1,0 +1,97 @@
+#pragma once
+
+// Writes checkpoints behind the trainer's back.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "executor/engine/checkpoint/snapshot.h"
+#include "executor/engine/checkpoint/write_checkpoint.h"
+#include "storage/objects/object_store.h"
+
+namespace trainyard::engine {
+
+// Who hears of checkpoints. Called on the writer's thread.
+class CheckpointListener {
+ public:
+  virtual ~CheckpointListener() = default;
+
+  // A verified checkpoint is visible. `removed` are to be deleted once this report is settled: nobody may
+  // restore from them after having heard of it. Returns the number of the report.
+  virtual absl::StatusOr<int64_t> OnCheckpoint(const WrittenCheckpoint& written, bool final,
+                                               const std::vector<std::string>& removed) = 0;
+
+  // The newest report that whoever would restore this job knows of.
+  virtual int64_t SettledReport() = 0;
+
+  // A checkpoint that nobody waits for could not be written; training goes on.
+  virtual void OnCheckpointFailed(int64_t step, const absl::Status& status) = 0;
+};
+
+// One thread and one host copy. Save is for the trainer's thread: it waits for the copy only, and for an
+// earlier checkpoint that is still being written: a policy that asks for one every N steps gets them all,
+// and a disk that is too slow shows in the step time rather than in what can be lost.
+//
+// Old checkpoints are removed after the newer one was verified, reported, and known to be known: until
+// then the job may have to restore from them.
+class CheckpointWriter {
+ public:
+  // `store` and `listener` must outlive the writer.
+  CheckpointWriter(ObjectStore& store, CheckpointIdentity identity, int64_t keep,
+                   const plan::Plan& plan, CheckpointListener& listener);
+  ~CheckpointWriter();  // finishes what is being written
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // Checkpoints that were found broken: they do not count as kept.
+  void SetDamaged(std::vector<int64_t> steps);
+
+  // `copy` fills the snapshot. A `needed` checkpoint's failure is returned by Wait, another's goes to the
+  // listener. A step that was saved already is not written again.
+  absl::Status Save(int64_t step, bool needed, bool final,
+                    const std::function<absl::Status(Snapshot&)>& copy);
+
+  // Until nothing is being written; the failure of the last needed checkpoint, or of a report.
+  absl::Status Wait();
+
+  // Removes what may be removed by now, waiting at most `patience` for reports to settle.
+  void RemoveSettled(absl::Duration patience);
+
+ private:
+  struct Request {
+    int64_t step = 0;
+    bool needed = false, final = false;
+  };
+  struct Removal {
+    std::string uri;
+    int64_t report = 0;  // to be settled first
+  };
+
+  void Run();
+  absl::Status Write(const Request& request);
+  absl::StatusOr<std::vector<std::string>> ChooseRemovals(int64_t newest);
+
+  ObjectStore& store_;
+  const CheckpointIdentity identity_;
+  const int64_t keep_;
+  CheckpointListener& listener_;
+  Snapshot snapshot_;  // the trainer's while idle, the writer's while busy
+
+  absl::Mutex mu_;
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  Request request_ ABSL_GUARDED_BY(mu_);
+  int64_t saved_step_ ABSL_GUARDED_BY(mu_) = -1;
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  std::vector<int64_t> damaged_ ABSL_GUARDED_BY(mu_);
+  std::vector<Removal> removals_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+}  // namespace trainyard::engine

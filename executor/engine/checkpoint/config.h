@@ -1,0 +1,30 @@
+#pragma once
+
+// config.json of a checkpoint.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "executor/plan/facts.h"
+#include "executor/plan/plan.h"
+#include "trainyard/v1/spec.pb.h"
+
+namespace trainyard::engine {
+
+struct ModelConfig {
+  v1::JobSpec spec;  // resolved
+  plan::DataFacts facts;
+};
+
+// For gpt the keys of transformers' GPT2Config, so that GPT2LMHeadModel.from_pretrained loads the folder.
+std::string ConfigToJson(const ModelConfig& config, const plan::Plan& plan);
+
+// kDataLoss: not one that ConfigToJson wrote.
+absl::StatusOr<ModelConfig> ConfigFromJson(absl::string_view json);
+
+// Whether two data sets look alike: same kind, sizes, classes, vocabulary.
+bool SameFacts(const plan::DataFacts& a, const plan::DataFacts& b);
+std::string FactsToText(const plan::DataFacts& facts);
+
+}  // namespace trainyard::engine

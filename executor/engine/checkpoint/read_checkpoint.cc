@@ -1,0 +1,93 @@
+#include "executor/engine/checkpoint/read_checkpoint.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "executor/engine/checkpoint/layout.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+namespace {
+
+constexpr int64_t kSmallFile = int64_t{16} << 20;  // bytes that a JSON file may have at most
+
+absl::StatusOr<SafetensorsFile> OpenTensors(ObjectStore& store, const std::string& uri,
+                                            const char* name) {
+  const std::string place = absl::StrCat(uri, "/", name);
+  TY_ASSIGN_OR_RETURN(std::unique_ptr<ObjectReader> reader, store.Open(place));
+  return SafetensorsFile::Open(std::move(reader), place);
+}
+
+// What state.json says must be what the manifest says.
+absl::Status CheckState(const std::string& text, const Manifest& manifest) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    if (json.at("step") == manifest.step && json.at("spec_digest") == manifest.spec_digest) {
+      return absl::OkStatus();
+    }
+    return absl::DataLossError(absl::StrCat("does not belong to step ", manifest.step));
+  } catch (const nlohmann::json::exception& e) {
+    return absl::DataLossError(e.what());
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Manifest> ReadVerifiedManifest(ObjectStore& store, const std::string& uri,
+                                              const std::string& manifest_sha256) {
+  const std::string place = absl::StrCat(uri, "/", kManifestFile);
+  TY_ASSIGN_OR_RETURN(const std::string json, store.Get(place, kSmallFile));
+  absl::StatusOr<Manifest> manifest = ManifestFromJson(json);
+  if (!manifest.ok()) return Annotate(manifest.status(), place);
+  if (!manifest_sha256.empty() && manifest->sha256 != manifest_sha256) {
+    return absl::DataLossError(absl::StrCat(place, ": has SHA-256 ", manifest->sha256, "; ",
+                                            manifest_sha256, " was reported when it was written"));
+  }
+  const absl::Status verified = VerifyFiles(*manifest, [&](const std::string& name) {
+    return store.Open(absl::StrCat(uri, "/", name));
+  });
+  if (!verified.ok()) return Annotate(verified, uri);
+  return manifest;
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::string& uri,
+                                            const std::string& manifest_sha256) {
+  TY_ASSIGN_OR_RETURN(const Manifest manifest, ReadVerifiedManifest(store, uri, manifest_sha256));
+  TY_ASSIGN_OR_RETURN(const std::string state,
+                      store.Get(absl::StrCat(uri, "/", kStateFile), kSmallFile));
+  const absl::Status belongs = CheckState(state, manifest);
+  if (!belongs.ok()) return Annotate(belongs, absl::StrCat(uri, "/", kStateFile));
+  TY_ASSIGN_OR_RETURN(const std::string text,
+                      store.Get(absl::StrCat(uri, "/", kConfigFile), kSmallFile));
+  absl::StatusOr<ModelConfig> config = ConfigFromJson(text);
+  if (!config.ok()) return Annotate(config.status(), absl::StrCat(uri, "/", kConfigFile));
+
+  std::string vocabulary;
+  for (const ManifestFile& file : manifest.files) {
+    if (file.name != kVocabularyFile) continue;
+    TY_ASSIGN_OR_RETURN(vocabulary, store.Get(absl::StrCat(uri, "/", kVocabularyFile), kSmallFile));
+  }
+  TY_ASSIGN_OR_RETURN(SafetensorsFile model, OpenTensors(store, uri, kModelFile));
+  TY_ASSIGN_OR_RETURN(SafetensorsFile optimizer, OpenTensors(store, uri, kOptimizerFile));
+  return Checkpoint{.uri = uri,
+                    .step = manifest.step,
+                    .weights_sha256 = manifest.weights_sha256,
+                    .manifest_sha256 = manifest.sha256,
+                    .config = *std::move(config),
+                    .vocabulary = std::move(vocabulary),
+                    .model = std::move(model),
+                    .optimizer = std::move(optimizer)};
+}
+
+absl::StatusOr<std::vector<int64_t>> ListSteps(ObjectStore& store, const std::string& root) {
+  TY_ASSIGN_OR_RETURN(const std::vector<std::string> names, store.List(root));
+  std::vector<int64_t> steps;
+  for (const std::string& name : names) {
+    if (const std::optional<int64_t> step = ParseStepFolder(name)) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "executor/engine/checkpoint/config.h"
+#include "executor/engine/checkpoint/manifest.h"
+#include "executor/engine/checkpoint/safetensors.h"
+#include "storage/objects/object_store.h"
+
+namespace trainyard::engine {
+
+// The manifest of the checkpoint `uri`, after every file was read and found as it says. With a
+// `manifest_sha256` that is not empty the manifest itself is held against it.
+//   kNotFound  there is no such folder or no manifest in it
+//   kDataLoss  it is damaged: which file, what was found, what was expected
+absl::StatusOr<Manifest> ReadVerifiedManifest(ObjectStore& store, const std::string& uri,
+                                              const std::string& manifest_sha256);
+
+// A checkpoint that was verified, open for reading.
+struct Checkpoint {
+  std::string uri;
+  int64_t step = 0;
+  std::string weights_sha256;
+  std::string manifest_sha256;
+  ModelConfig config;
+  std::string vocabulary;  // vocabulary.json, or ""
+  SafetensorsFile model;
+  SafetensorsFile optimizer;
+
+  static absl::StatusOr<Checkpoint> Open(ObjectStore& store, const std::string& uri,
+                                         const std::string& manifest_sha256);
+};
+
+// Steps of the checkpoints in `root`, ascending; none when it does not exist.
+absl::StatusOr<std::vector<int64_t>> ListSteps(ObjectStore& store, const std::string& root);
+
+}  // namespace trainyard::engine

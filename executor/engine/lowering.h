@@ -1,0 +1,18 @@
+#pragma once
+
+// From a plan's ops to a device's kernels.
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "executor/plan/plan.h"
+#include "kernels/device.h"
+
+namespace trainyard::engine {
+
+// The kernels of `ops` in order, bound to the plan's tensors in `arena`. kUnimplemented names the op that
+// the device lacks.
+absl::StatusOr<std::vector<kernels::Kernel>> Lower(kernels::Device& device, const plan::Plan& plan,
+                                                   void* arena, const std::vector<plan::Op>& ops);
+
+}  // namespace trainyard::engine

@@ -1,0 +1,65 @@
+#include "executor/engine/restore.h"
+
+#include <optional>
+#include <utility>
+
+#include "executor/engine/blame.h"
+#include "executor/engine/checkpoint/config.h"
+#include "executor/engine/checkpoint/layout.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+namespace {
+
+bool Broken(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsNotFound(status);
+}
+
+}  // namespace
+
+absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const RestorePoint& wanted) {
+  absl::StatusOr<Checkpoint> first = Checkpoint::Open(store, wanted.uri, wanted.manifest_sha256);
+  if (first.ok()) return ChosenCheckpoint{.checkpoint = *std::move(first)};
+  if (!Broken(first.status())) return Blame(Fault::kStorage, first.status());
+
+  const size_t slash = wanted.uri.rfind('/');
+  const std::optional<int64_t> wanted_step = ParseStepFolder(wanted.uri.substr(slash + 1));
+  if (!wanted_step) return Blame(Fault::kStorage, first.status());
+  const std::string root = wanted.uri.substr(0, slash);
+  std::vector<int64_t> damaged = {*wanted_step};
+  std::vector<std::string> warnings = {
+      absl::StrCat("cannot restore step ", *wanted_step, ": ", first.status().message())};
+  TY_ASSIGN_OR_BLAME(Fault::kStorage, const std::vector<int64_t> steps, ListSteps(store, root));
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (*step >= *wanted_step) continue;
+    absl::StatusOr<Checkpoint> older =
+        Checkpoint::Open(store, absl::StrCat(root, "/", StepFolder(*step)), "");
+    if (older.ok()) {
+      warnings.push_back(absl::StrCat("going on from the older checkpoint of step ", *step));
+      return ChosenCheckpoint{*std::move(older), std::move(damaged), std::move(warnings)};
+    }
+    if (!Broken(older.status())) return Blame(Fault::kStorage, older.status());
+    damaged.push_back(*step);
+    warnings.push_back(absl::StrCat("cannot restore step ", *step, ": ", older.status().message()));
+  }
+  return Blame(Fault::kStorage,
+               Annotate(first.status(), "the checkpoint is damaged, and no older one is whole"));
+}
+
+absl::Status CheckFits(const Checkpoint& checkpoint, const v1::JobSpec& spec,
+                       const plan::DataFacts& facts) {
+  if (SpecDigest(checkpoint.config.spec) != SpecDigest(spec)) {
+    return Blame(Fault::kSpec, absl::FailedPreconditionError(absl::StrCat(
+                                   checkpoint.uri, " belongs to another spec: ",
+                                   SpecDifference(checkpoint.config.spec, spec))));
+  }
+  if (!SameFacts(checkpoint.config.facts, facts)) {
+    return Blame(Fault::kData, absl::FailedPreconditionError(absl::StrCat(
+                                   "the data is not what ", checkpoint.uri, " was trained on: it was ",
+                                   FactsToText(checkpoint.config.facts), " and is ",
+                                   FactsToText(facts))));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,30 @@
+#pragma once
+
+// Which checkpoint a run goes on from.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "executor/engine/checkpoint/read_checkpoint.h"
+#include "executor/engine/run.h"
+
+namespace trainyard::engine {
+
+struct ChosenCheckpoint {
+  Checkpoint checkpoint;
+  std::vector<int64_t> damaged;       // steps of newer ones that could not be used
+  std::vector<std::string> warnings;  // what was wrong with them
+};
+
+// The checkpoint `wanted`, or when it is missing or damaged the newest older one beside it that is whole.
+// When none is, the failure of `wanted`.
+absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const RestorePoint& wanted);
+
+// That going on from `checkpoint` under `spec` and `facts` is what was begun: blamed on kSpec or kData
+// with what differs.
+absl::Status CheckFits(const Checkpoint& checkpoint, const v1::JobSpec& spec,
+                       const plan::DataFacts& facts);
+
+}  // namespace trainyard::engine

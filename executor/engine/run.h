@@ -1,0 +1,60 @@
+#pragma once
+
+// A whole run: from a spec to the finished model.
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "executor/engine/checkpoint/checkpoint_writer.h"
+#include "executor/plan/plan.h"
+#include "kernels/device.h"
+#include "trainyard/v1/spec.pb.h"
+
+namespace trainyard::engine {
+
+struct RunResult {
+  bool suspended = false;  // asked to stop before the last step, with a checkpoint (but at step 0)
+  int64_t step = 0;
+};
+
+// Who hears of a run. An error ends the run. Called on the run's thread, but for CheckpointListener's.
+class RunObserver : public CheckpointListener {
+ public:
+  virtual absl::Status OnStarted(const v1::JobSpec& spec, const plan::Plan& plan) = 0;
+
+  // Training goes on from `step`; `uri` is empty for a fresh start.
+  virtual absl::Status OnRestored(int64_t step, const std::string& uri) = 0;
+
+  enum class Split { kTrain, kValidation };
+  virtual absl::Status OnMetrics(int64_t step, Split split,
+                                 const std::map<std::string, double>& values) = 0;
+
+  virtual absl::Status OnWarning(const std::string& message) = 0;
+
+  virtual absl::Status OnFinished(const RunResult& result) = 0;
+};
+
+struct RestorePoint {
+  std::string uri;
+  std::string manifest_sha256;  // "": not known
+};
+
+struct RunRequest {
+  v1::JobSpec spec;                     // as submitted
+  std::optional<RestorePoint> restore;  // absent: from step 0
+  std::string checkpoint_root;          // URI of a folder; need not exist
+  int64_t attempt = 1;
+  int threads = 1;                      // of the host, for what is not the device's work
+};
+
+// Trains to the end, or until `stop` is set: then the current step is finished and a checkpoint written.
+// Failures are blamed (blame.h). When the restore point is damaged, the newest older checkpoint that is
+// whole serves instead, with a warning; the same steps give the same bits again.
+absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request,
+                              RunObserver& observer, const std::atomic<bool>& stop);
+
+}  // namespace trainyard::engine

@@ -1,0 +1,95 @@
+#include "executor/engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "executor/engine/blame.h"
+#include "executor/engine/read_tensor.h"
+#include "kernels/random.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+namespace {
+
+constexpr uint32_t kSampleStream = 0x40000000;  // apart from the streams of a step and of the weights
+
+// In [0, 1), 53 bits.
+double Uniform(uint64_t seed, int64_t index) {
+  const kernels::Random4 r = kernels::StepRandom(seed, kSampleStream, index, 0, 0);
+  return static_cast<double>((uint64_t{r.v[0]} << 32 | r.v[1]) >> 11) * 0x1p-53;
+}
+
+}  // namespace
+
+int32_t PickToken(const std::vector<float>& logits, const SampleOptions& options, double uniform) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  if (options.temperature <= 0) return order[0];
+  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size())) {
+    order.resize(options.top_k);
+  }
+  std::vector<double> up_to(order.size());  // running sums of the weights
+  double sum = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    sum += std::exp((static_cast<double>(logits[order[i]]) - logits[order[0]]) / options.temperature);
+    up_to[i] = sum;
+  }
+  const size_t i = std::upper_bound(up_to.begin(), up_to.end(), uniform * sum) - up_to.begin();
+  return order[std::min(i, order.size() - 1)];
+}
+
+absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Load(kernels::Device& device,
+                                                       const Checkpoint& checkpoint) {
+  if (!checkpoint.config.spec.model().has_gpt()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(checkpoint.uri, ": only a language model (gpt) can be sampled"));
+  }
+  TY_ASSIGN_OR_RETURN(plan::Plan plan, plan::BuildInferencePlan(checkpoint.config.spec,
+                                                                checkpoint.config.facts, 1));
+  std::unique_ptr<Sampler> sampler(new Sampler(std::move(plan)));
+  TY_ASSIGN_OR_RETURN(sampler->session_, Session::Open(device, sampler->plan_));
+  for (const plan::TensorId id : sampler->plan_.parameters) {
+    TY_RETURN_IF_ERROR(ReadTensor(checkpoint.model, sampler->plan_.tensors[id].name,
+                                  *sampler->session_, id));
+  }
+  TY_ASSIGN_OR_RETURN(sampler->program_, sampler->session_->Prepare(sampler->plan_.evaluate));
+  return sampler;
+}
+
+absl::StatusOr<std::vector<float>> Sampler::NextLogits(const std::vector<int32_t>& ids) {
+  const int64_t context = plan_.rows_per_sample;
+  const int64_t used = std::min<int64_t>(context, static_cast<int64_t>(ids.size()));
+  // Attention is causal: what follows the last known token does not reach it.
+  std::vector<int32_t> window(context, 0);
+  std::copy(ids.end() - used, ids.end(), window.begin());
+  const std::vector<int32_t> targets(context, -1);
+  session_->Write(plan_.eval_input, window.data(), window.size() * sizeof(int32_t));
+  session_->Write(plan_.eval_target, targets.data(), targets.size() * sizeof(int32_t));
+  session_->Launch(program_);
+  const int64_t classes = plan_.tensors[plan_.eval_logits].elements() / context;
+  std::vector<float> logits(classes);
+  session_->Read(plan_.eval_logits, logits.data(), classes * sizeof(float),
+                 (used - 1) * classes * sizeof(float));
+  TY_RETURN_IF_ERROR(session_->Synchronize());
+  return logits;
+}
+
+absl::Status Sampler::Run(const std::vector<int32_t>& prompt, int64_t vocabulary,
+                          const SampleOptions& options, const std::function<void(int32_t)>& token) {
+  if (prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
+  std::vector<int32_t> ids = prompt;
+  for (int64_t i = 0; i < options.tokens; ++i) {
+    TY_ASSIGN_OR_RETURN(std::vector<float> logits, NextLogits(ids));
+    if (vocabulary > 0 && vocabulary < static_cast<int64_t>(logits.size())) {
+      logits.resize(vocabulary);
+    }
+    ids.push_back(PickToken(logits, options, Uniform(options.seed, i)));
+    token(ids.back());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,84 @@
+#include "executor/engine/session.h"
+
+#include <algorithm>
+
+#include "executor/engine/blame.h"
+#include "executor/engine/lowering.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Open(kernels::Device& device,
+                                                       const plan::Plan& plan) {
+  absl::StatusOr<void*> arena = device.Allocate(plan.arena_bytes);
+  if (!arena.ok()) {
+    return Blame(Fault::kOutOfMemory,
+                 Annotate(arena.status(), absl::StrCat("the plan's arena of ", plan.arena_bytes,
+                                                       " bytes on ", device.Description())));
+  }
+  return std::unique_ptr<Session>(new Session(device, plan, static_cast<char*>(*arena)));
+}
+
+Session::Session(kernels::Device& device, const plan::Plan& plan, char* arena)
+    : device_(device), plan_(plan), arena_(arena), stream_(device.MakeStream()) {}
+
+Session::~Session() {
+  device_.Synchronize(*stream_).IgnoreError();
+  if (stream_->scratch != nullptr) device_.Free(stream_->scratch);
+  device_.Free(arena_);
+}
+
+absl::Status Session::Zero(const plan::Region& region) {
+  if (region.bytes == 0) return absl::OkStatus();
+  TY_ASSIGN_OR_RETURN(
+      kernels::Kernel zero,
+      device_.Prepare(kernels::Zero{.x = {arena_ + region.offset, kernels::DType::kU8},
+                                    .n = region.bytes}));
+  zero.launch(*stream_);
+  return Synchronize();
+}
+
+absl::StatusOr<std::vector<kernels::Kernel>> Session::Prepare(const std::vector<plan::Op>& ops) {
+  TY_ASSIGN_OR_RETURN(std::vector<kernels::Kernel> program, Lower(device_, plan_, arena_, ops));
+  size_t needed = 0;
+  for (const kernels::Kernel& kernel : program) needed = std::max(needed, kernel.scratch_bytes);
+  if (needed > stream_->scratch_bytes) {
+    TY_RETURN_IF_ERROR(Synchronize());
+    if (stream_->scratch != nullptr) device_.Free(stream_->scratch);
+    stream_->scratch = nullptr;
+    stream_->scratch_bytes = 0;
+    absl::StatusOr<void*> scratch = device_.Allocate(needed);
+    if (!scratch.ok()) {
+      return Blame(Fault::kOutOfMemory,
+                   Annotate(scratch.status(), absl::StrCat("kernels' scratch of ", needed, " bytes")));
+    }
+    stream_->scratch = *scratch;
+    stream_->scratch_bytes = needed;
+  }
+  return program;
+}
+
+char* Session::At(plan::TensorId id, size_t offset, size_t bytes) const {
+  const plan::Tensor& tensor = plan_.tensors[id];
+  TY_CHECK(static_cast<int64_t>(offset + bytes) <= tensor.bytes(), tensor.name, ": ", offset, " + ",
+           bytes, " of ", tensor.bytes(), " bytes");
+  return arena_ + plan_.offsets[id] + offset;
+}
+
+void Session::Write(plan::TensorId id, const void* from, size_t bytes, size_t offset) {
+  device_.CopyIn(*stream_, At(id, offset, bytes), from, bytes);
+}
+
+void Session::Read(plan::TensorId id, void* to, size_t bytes, size_t offset) {
+  device_.CopyOut(*stream_, to, At(id, offset, bytes), bytes);
+}
+
+void Session::ReadRegion(const plan::Region& region, void* to) {
+  device_.CopyOut(*stream_, to, arena_ + region.offset, region.bytes);
+}
+
+absl::Status Session::Synchronize() {
+  return Blame(Fault::kDevice, device_.Synchronize(*stream_));
+}
+
+}  // namespace trainyard::engine

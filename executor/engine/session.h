@@ -1,0 +1,60 @@
+#pragma once
+
+// A plan on a device: its memory and its stream.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "executor/plan/plan.h"
+#include "kernels/device.h"
+
+namespace trainyard::engine {
+
+// Owns the arena, the kernels' scratch and the stream; nothing else of the engine holds device memory.
+// Thread-compatible. `device` and `plan` must outlive it.
+class Session {
+ public:
+  // Allocates the arena; its content is undefined until Zero. kResourceExhausted says how much was
+  // asked for.
+  static absl::StatusOr<std::unique_ptr<Session>> Open(kernels::Device& device,
+                                                       const plan::Plan& plan);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const plan::Plan& plan() const { return plan_; }
+
+  // Zeroes `region` of the arena.
+  absl::Status Zero(const plan::Region& region);
+
+  // Prepares `ops` and makes sure that there is scratch enough for them. Waits for the stream.
+  absl::StatusOr<std::vector<kernels::Kernel>> Prepare(const std::vector<plan::Op>& ops);
+
+  void Launch(const std::vector<kernels::Kernel>& program) {
+    for (const kernels::Kernel& kernel : program) kernel.launch(*stream_);
+  }
+
+  // Copies into and out of a tensor, `offset` bytes from its start; ordered with launches. What Read
+  // fetched is valid after Synchronize; what Write was given may be reused at once if it is ordinary
+  // (pageable) memory.
+  void Write(plan::TensorId id, const void* from, size_t bytes, size_t offset = 0);
+  void Read(plan::TensorId id, void* to, size_t bytes, size_t offset = 0);
+  void ReadRegion(const plan::Region& region, void* to);
+
+  absl::Status Synchronize();
+
+ private:
+  Session(kernels::Device& device, const plan::Plan& plan, char* arena);
+  char* At(plan::TensorId id, size_t offset, size_t bytes) const;
+
+  kernels::Device& device_;
+  const plan::Plan& plan_;
+  char* arena_;
+  std::unique_ptr<kernels::Stream> stream_;
+};
+
+}  // namespace trainyard::engine
