@@ -55,7 +55,7 @@ set(TRAINYARD_ROOMS
   "storage/objects|storage/base/"
   "storage|storage/"
   "proto|storage/base/ trainyard/v1/"
-  "executor/data|storage/base/ storage/objects/ trainyard/v1/spec.pb.h executor/plan/facts.h"
+  "executor/data|storage/base/ storage/objects/ trainyard/v1/spec.pb.h executor/plan/facts.h kernels/random.h"
   "executor/plan|storage/base/ trainyard/v1/spec.pb.h"
   "executor/engine|executor/plan/ executor/data/ kernels/ storage/base/ storage/objects/ trainyard/v1/spec.pb.h"
   "executor/run|storage/base/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h"

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -38,8 +37,8 @@ class Vocabulary {
  private:
   explicit Vocabulary(std::vector<char32_t> code_points);
 
-  std::vector<char32_t> code_points_;  // empty: bytes
-  absl::flat_hash_map<char32_t, int32_t> id_of_;
+  std::vector<char32_t> code_points_;  // by id; empty: bytes
+  std::vector<int32_t> id_of_;         // by code point up to the largest; -1: none
 };
 
 }  // namespace trainyard::data

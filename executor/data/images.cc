@@ -1,0 +1,173 @@
+// Images and labels from IDX files, kept as bytes and normalised as they are asked for.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "executor/data/idx.h"
+#include "executor/data/regular_file.h"
+#include "executor/data/sources.h"
+#include "storage/base/status.h"
+
+namespace trainyard::data {
+
+namespace {
+
+// One pair of files.
+struct Part {
+  IdxImages images;
+  std::vector<uint8_t> labels;
+};
+
+absl::StatusOr<Part> ReadPart(const v1::IdxData& idx, const std::string& images_uri,
+                              const std::string& labels_uri, bool header_only) {
+  Part part;
+  TY_ASSIGN_OR_RETURN(part.images, ReadIdxImages(images_uri, header_only));
+  TY_ASSIGN_OR_RETURN(part.labels, ReadIdxLabels(labels_uri));
+  if (static_cast<int64_t>(part.labels.size()) != part.images.count) {
+    return absl::InvalidArgumentError(absl::StrCat(labels_uri, ": found ", part.labels.size(),
+                                                   " labels, expected ", part.images.count,
+                                                   " as there are images in ", images_uri));
+  }
+  const bool fits = (!idx.has_height() || idx.height() == part.images.height) &&
+                    (!idx.has_width() || idx.width() == part.images.width);
+  if (!fits) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        images_uri, ": found images of ", part.images.height, "x", part.images.width,
+        ", spec.data.idx declares ", idx.has_height() ? absl::StrCat(idx.height()) : "any", "x",
+        idx.has_width() ? absl::StrCat(idx.width()) : "any"));
+  }
+  return part;
+}
+
+absl::Status CheckLabels(const std::string& uri, const std::vector<uint8_t>& labels, int64_t classes) {
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] >= classes) {
+      return absl::InvalidArgumentError(absl::StrCat(uri, ": found label ", labels[i], " of sample ",
+                                                     i, ", expected [0, ", classes, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Both splits as the files hold them, checked against each other, and the facts.
+struct Parts {
+  Part train;
+  Part test;  // empty when the held-out split is cut from train
+  plan::DataFacts facts;
+};
+
+int64_t LargestLabel(const Part& part) {
+  if (part.labels.empty()) return 0;
+  return *std::max_element(part.labels.begin(), part.labels.end());
+}
+
+absl::StatusOr<Parts> ReadParts(const v1::IdxData& idx, bool header_only) {
+  Parts parts;
+  TY_ASSIGN_OR_RETURN(parts.train, ReadPart(idx, idx.train_images(), idx.train_labels(), header_only));
+  const IdxImages& train = parts.train.images;
+  plan::DataFacts& facts = parts.facts;
+  facts.kind = plan::DataFacts::Kind::kImages;
+  facts.height = train.height;
+  facts.width = train.width;
+  facts.channels = 1;
+  if (!idx.test_images().empty()) {
+    TY_ASSIGN_OR_RETURN(parts.test, ReadPart(idx, idx.test_images(), idx.test_labels(), header_only));
+    const IdxImages& test = parts.test.images;
+    if (test.height != train.height || test.width != train.width) {
+      return absl::InvalidArgumentError(absl::StrCat(idx.test_images(), ": found images of ", test.height,
+                                                     "x", test.width, ", expected ", train.height, "x",
+                                                     train.width, " as in ", idx.train_images()));
+    }
+    facts.train_size = train.count;
+    facts.validation_size = test.count;
+  } else {
+    facts.validation_size = std::max<int64_t>(
+        1, std::llround(static_cast<double>(train.count) * idx.validation_fraction()));
+    facts.train_size = train.count - facts.validation_size;
+    if (facts.train_size < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(idx.train_images(), ": ", train.count,
+                                                     " images are too few to cut a held-out split from"));
+    }
+  }
+  facts.classes = idx.has_classes()
+                      ? idx.classes()
+                      : std::max(LargestLabel(parts.train), LargestLabel(parts.test)) + 1;
+  TY_RETURN_IF_ERROR(CheckLabels(idx.train_labels(), parts.train.labels, facts.classes));
+  TY_RETURN_IF_ERROR(CheckLabels(idx.test_labels(), parts.test.labels, facts.classes));
+  return parts;
+}
+
+class ImageDataset : public Dataset {
+ public:
+  ImageDataset(const v1::IdxData& idx, Parts parts)
+      : train_(std::move(parts.train)), test_(std::move(parts.test)) {
+    facts_ = parts.facts;
+    pixels_ = facts_.height * facts_.width * facts_.channels;
+    input_bytes_ = pixels_ * static_cast<int64_t>(sizeof(float));
+    target_bytes_ = sizeof(int32_t);
+    for (int v = 0; v < 256; ++v) {
+      normalised_[v] = static_cast<float>((v / 255.0 - idx.mean()) / idx.std());
+    }
+  }
+
+  int64_t size(Split split) const override {
+    return split == Split::kTrain ? facts_.train_size : facts_.validation_size;
+  }
+
+  absl::Status Fill(Split split, absl::Span<const int64_t> samples, void* inputs,
+                    void* targets) const override {
+    float* input = static_cast<float*>(inputs);
+    int32_t* target = static_cast<int32_t*>(targets);
+    for (const int64_t sample : samples) {
+      FillOne(split, sample, input, target++);
+      input += pixels_;
+    }
+    return absl::OkStatus();
+  }
+
+  bool sampled_with_replacement() const override { return false; }
+
+  int64_t bytes() const override {
+    return static_cast<int64_t>(train_.images.pixels.size() + train_.labels.size() +
+                                test_.images.pixels.size() + test_.labels.size());
+  }
+
+ private:
+  void FillOne(Split split, int64_t sample, float* input, int32_t* target) const {
+    if (sample < 0) {
+      std::fill(input, input + pixels_, 0.0f);
+      *target = -1;
+      return;
+    }
+    TY_CHECK(sample < size(split), "sample ", sample, " of ", size(split));
+    const bool own_files = !test_.labels.empty();
+    const Part& part = split == Split::kValidation && own_files ? test_ : train_;
+    // Cut from the end of train.
+    if (split == Split::kValidation && !own_files) sample += facts_.train_size;
+    const uint8_t* pixel = part.images.pixels.data() + sample * pixels_;
+    for (int64_t i = 0; i < pixels_; ++i) input[i] = normalised_[pixel[i]];
+    *target = part.labels[static_cast<size_t>(sample)];
+  }
+
+  Part train_, test_;
+  int64_t pixels_ = 0;
+  std::array<float, 256> normalised_;
+};
+
+}  // namespace
+
+absl::StatusOr<plan::DataFacts> ImageFacts(const v1::IdxData& idx) {
+  TY_ASSIGN_OR_RETURN(const Parts parts, ReadParts(idx, /*header_only=*/true));
+  return parts.facts;
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenImages(const v1::IdxData& idx) {
+  TY_ASSIGN_OR_RETURN(Parts parts, ReadParts(idx, /*header_only=*/false));
+  return std::make_unique<ImageDataset>(idx, std::move(parts));
+}
+
+}  // namespace trainyard::data

@@ -1,0 +1,45 @@
+#include "executor/data/read_facts.h"
+
+#include "executor/data/sources.h"
+
+namespace trainyard::data {
+
+absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data) {
+  switch (data.source_case()) {
+    case v1::Data::kIdx:
+      return ImageFacts(data.idx());
+    case v1::Data::kText:
+      return TextFacts(data.text());
+    case v1::Data::kTokens:
+      return TokenFacts(data.tokens());
+    default:
+      return absl::UnimplementedError("spec.data: this source is not built yet; use idx, text or tokens");
+  }
+}
+
+std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data) {
+  plan::DataFacts facts;
+  if (data.has_idx()) {
+    const v1::IdxData& idx = data.idx();
+    if (!idx.has_height() || !idx.has_width() || !idx.has_classes()) return std::nullopt;
+    facts.height = idx.height();
+    facts.width = idx.width();
+    facts.channels = 1;
+    facts.classes = idx.classes();
+    return facts;
+  }
+  facts.kind = plan::DataFacts::Kind::kTokens;
+  if (data.has_text()) {
+    if (data.text().tokenizer() == v1::TextData::BYTES) {
+      facts.vocab = 256;
+    } else if (data.text().has_vocab_size()) {
+      facts.vocab = data.text().vocab_size();
+    }
+  } else if (data.has_tokens()) {
+    facts.vocab = data.tokens().vocab_size();
+  }
+  if (facts.vocab < 1) return std::nullopt;
+  return facts;
+}
+
+}  // namespace trainyard::data

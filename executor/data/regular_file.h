@@ -1,0 +1,29 @@
+#pragma once
+
+// Local files as sources of data: hostile until shown otherwise.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "storage/base/file.h"
+
+namespace trainyard::data {
+
+// The path of an absolute path or a file:// URI. kUnimplemented names any other scheme.
+absl::StatusOr<std::string> LocalPath(const std::string& uri);
+
+struct RegularFile {
+  std::string path;
+  FileDescriptor fd;
+  int64_t bytes = 0;
+};
+
+// Opens what `uri` names for reading. Anything but a regular file (a folder, a pipe, a device) is
+// kInvalidArgument and is never waited for.
+absl::StatusOr<RegularFile> OpenRegularFile(const std::string& uri);
+
+// Reads exactly `bytes` at `offset`; kDataLoss when the file ends before.
+absl::Status ReadExactly(const RegularFile& file, int64_t offset, void* to, int64_t bytes);
+
+}  // namespace trainyard::data

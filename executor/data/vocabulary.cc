@@ -1,0 +1,121 @@
+#include "executor/data/vocabulary.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "executor/data/utf8.h"
+#include "storage/base/status.h"
+
+namespace trainyard::data {
+
+namespace {
+
+absl::Status NotUtf8(absl::string_view text, size_t at) {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("byte 0x%02x at offset %d is not UTF-8; use the tokenizer BYTES",
+                      static_cast<unsigned char>(text[at]), at));
+}
+
+}  // namespace
+
+Vocabulary::Vocabulary(std::vector<char32_t> code_points) : code_points_(std::move(code_points)) {
+  if (code_points_.empty()) return;
+  id_of_.assign(code_points_.back() + 1, -1);
+  for (size_t i = 0; i < code_points_.size(); ++i) id_of_[code_points_[i]] = static_cast<int32_t>(i);
+}
+
+Vocabulary Vocabulary::Bytes() { return Vocabulary({}); }
+
+absl::StatusOr<Vocabulary> Vocabulary::Characters(absl::string_view text) {
+  std::vector<bool> seen(kLargestCodePoint + 1);
+  for (size_t at = 0; at < text.size();) {
+    char32_t code_point;
+    if (!TakeCodePoint(text, at, code_point)) return NotUtf8(text, at);
+    seen[code_point] = true;
+  }
+  std::vector<char32_t> code_points;
+  for (char32_t c = 0; c <= kLargestCodePoint; ++c) {
+    if (seen[c]) code_points.push_back(c);
+  }
+  if (code_points.empty()) return absl::InvalidArgumentError("there is no text");
+  return Vocabulary(std::move(code_points));
+}
+
+int64_t Vocabulary::size() const {
+  return bytes() ? 256 : static_cast<int64_t>(code_points_.size());
+}
+
+absl::StatusOr<std::vector<int32_t>> Vocabulary::Encode(absl::string_view text) const {
+  std::vector<int32_t> ids;
+  ids.reserve(text.size());
+  if (bytes()) {
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    return ids;
+  }
+  for (size_t at = 0; at < text.size();) {
+    const size_t start = at;
+    char32_t c;
+    if (!TakeCodePoint(text, at, c)) return NotUtf8(text, at);
+    const int32_t id = c < id_of_.size() ? id_of_[c] : -1;
+    if (id < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("the character U+%04X at offset %d is not in the vocabulary of %d characters",
+                          static_cast<uint32_t>(c), start, size()));
+    }
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+std::string Vocabulary::Decode(absl::Span<const int32_t> ids) const {
+  std::string text;
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= size()) {
+      AppendUtf8(0xFFFD, text);
+    } else if (bytes()) {
+      text.push_back(static_cast<char>(id));
+    } else {
+      AppendUtf8(code_points_[static_cast<size_t>(id)], text);
+    }
+  }
+  return text;
+}
+
+std::string Vocabulary::ToJson() const {
+  nlohmann::ordered_json json;
+  json["type"] = bytes() ? "bytes" : "characters";
+  if (!bytes()) {
+    std::string all;
+    for (const char32_t c : code_points_) AppendUtf8(c, all);
+    json["vocabulary"] = all;
+  }
+  return json.dump(2) + "\n";
+}
+
+absl::StatusOr<Vocabulary> Vocabulary::FromJson(absl::string_view json) {
+  const nlohmann::json parsed =
+      nlohmann::json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object() || !parsed.contains("type") || !parsed["type"].is_string()) {
+    return absl::InvalidArgumentError("the tokenizer file is no JSON object with a type");
+  }
+  const std::string type = parsed["type"];
+  if (type == "bytes") return Bytes();
+  if (type != "characters") {
+    return absl::UnimplementedError(absl::StrCat("a tokenizer of type '", type, "' is not built yet"));
+  }
+  if (!parsed.contains("vocabulary") || !parsed["vocabulary"].is_string()) {
+    return absl::InvalidArgumentError("the tokenizer file has no vocabulary");
+  }
+  const std::string all = parsed["vocabulary"];
+  TY_ASSIGN_OR_RETURN(Vocabulary vocabulary, Characters(all));
+  std::string sorted;
+  for (const char32_t c : vocabulary.code_points_) AppendUtf8(c, sorted);
+  if (sorted != all) {
+    return absl::InvalidArgumentError("the tokenizer's vocabulary is not sorted or repeats itself");
+  }
+  return vocabulary;
+}
+
+}  // namespace trainyard::data
