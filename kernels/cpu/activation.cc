@@ -10,11 +10,11 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ActivationForward& op) {
   auto* const run = op.kind == ActivationKind::kRelu   ? vectors_.relu
                     : op.kind == ActivationKind::kGelu ? vectors_.gelu
                                                        : vectors_.gelu_tanh;
-  return Kernel{[=, threads = threads_, x = op.x.As<float>(), y = op.y.As<float>(),
-                 n = op.n](Stream&) {
-    ParallelRuns(threads, n, kSerialElements,
-                 [&](int64_t begin, int64_t end) { run(x + begin, y + begin, end - begin); });
-  }};
+  return Kernel{
+      [=, threads = threads_, x = op.x.As<float>(), y = op.y.As<float>(), n = op.n](Stream&) {
+        ParallelRuns(threads, n, kSerialElements,
+                     [&](int64_t begin, int64_t end) { run(x + begin, y + begin, end - begin); });
+      }};
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ActivationBackward& op) {

@@ -9,10 +9,9 @@ namespace {
 
 template <typename Op>
 absl::Status CheckShape(const char* name, const Op& op) {
-  return CheckSizes(name, {{"batch", op.batch},
-                           {"time", op.time},
-                           {"heads", op.heads},
-                           {"head_dim", op.head_dim}});
+  return CheckSizes(
+      name,
+      {{"batch", op.batch}, {"time", op.time}, {"heads", op.heads}, {"head_dim", op.head_dim}});
 }
 
 // Where head `i` of batch * heads begins: in qkv and its gradient, in y, in lse.

@@ -6,7 +6,8 @@
 
 namespace trainyard::kernels {
 
-// Partial sums over fixed runs of rows, in parallel; then the partial sums, from the first to the last.
+// Partial sums over fixed runs of rows, in parallel; then the partial sums, from the first to the
+// last.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ColumnSum& op) {
   absl::Status ok = CheckOperands("column_sum", {{"x", op.x}, {"y", op.y}});
   if (ok.ok()) ok = CheckSizes("column_sum", {{"rows", op.rows}, {"cols", op.cols}});

@@ -3,8 +3,9 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/operands.h"
 
-// Activations stay in nhwc. oneDNN chooses the layout of the weights; they are reordered into scratch, or
-// out of it, within the launch, because the optimizer owns them in the layout of the contract.
+// Activations stay in nhwc. oneDNN chooses the layout of the weights; they are reordered into
+// scratch, or out of it, within the launch, because the optimizer owns them in the layout of the
+// contract.
 
 namespace trainyard::kernels {
 namespace {
@@ -43,9 +44,10 @@ absl::Status CheckShape(const ConvolutionShape& s) {
                                                {"stride", s.stride},
                                                {"pad + 1", s.pad + 1}});
   if (!ok.ok()) return ok;
-  return CheckSizes("convolution",
-                    {{"height + 2 pad - kernel_height + 1", s.height + 2 * s.pad - s.kernel_height + 1},
-                     {"width + 2 pad - kernel_width + 1", s.width + 2 * s.pad - s.kernel_width + 1}});
+  return CheckSizes(
+      "convolution",
+      {{"height + 2 pad - kernel_height + 1", s.height + 2 * s.pad - s.kernel_height + 1},
+       {"width + 2 pad - kernel_width + 1", s.width + 2 * s.pad - s.kernel_width + 1}});
 }
 
 dnnl::primitive_attr UserScratch() {
@@ -85,16 +87,15 @@ Kernel InSequence(const Dnnl& dnnl, std::vector<DnnlCall> calls, const ScratchLa
 dnnl::convolution_forward::primitive_desc ForwardOf(const Dnnl& dnnl, const Descs& d, bool bias) {
   constexpr auto kKind = dnnl::prop_kind::forward_training;
   constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
-  const auto desc =
-      bias ? dnnl::convolution_forward::desc(kKind, kAlgorithm, d.x, d.w_any, d.bias, d.y, d.stride,
-                                             d.pad, d.pad)
-           : dnnl::convolution_forward::desc(kKind, kAlgorithm, d.x, d.w_any, d.y, d.stride, d.pad,
-                                             d.pad);
+  const auto desc = bias ? dnnl::convolution_forward::desc(kKind, kAlgorithm, d.x, d.w_any, d.bias,
+                                                           d.y, d.stride, d.pad, d.pad)
+                         : dnnl::convolution_forward::desc(kKind, kAlgorithm, d.x, d.w_any, d.y,
+                                                           d.stride, d.pad, d.pad);
   return {desc, UserScratch(), dnnl.engine()};
 }
 
-// The weights where the primitive wants them: in place, or reordered into scratch by a call appended
-// to `calls`.
+// The weights where the primitive wants them: in place, or reordered into scratch by a call
+// appended to `calls`.
 DnnlOperand WeightsFor(const Dnnl& dnnl, int argument, const Desc& wanted, const Desc& plain,
                        void* w, ScratchLayout& layout, std::vector<DnnlCall>& calls) {
   if (wanted == plain) return {argument, plain, w};
@@ -107,8 +108,7 @@ DnnlOperand WeightsFor(const Dnnl& dnnl, int argument, const Desc& wanted, const
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionForward& op) {
   absl::Status ok = CheckOperands(
-      "convolution",
-      {{"x", op.x}, {"w", op.w}, {"bias", op.bias, DType::kF32, true}, {"y", op.y}});
+      "convolution", {{"x", op.x}, {"w", op.w}, {"bias", op.bias, DType::kF32, true}, {"y", op.y}});
   if (ok.ok()) ok = CheckShape(op.shape);
   if (!ok.ok()) return ok;
   return dnnl_.Guard<Kernel>("convolution", [&] {
@@ -198,8 +198,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardWeights& op) 
       calls.push_back(Reorder(dnnl_, dw, {DNNL_ARG_TO, d.w, op.dw.data}, op.accumulate, layout));
     }
     if (bias && op.accumulate) {
-      calls.push_back(
-          Reorder(dnnl_, dbias, {DNNL_ARG_TO, d.bias, op.dbias.data}, true, layout));
+      calls.push_back(Reorder(dnnl_, dbias, {DNNL_ARG_TO, d.bias, op.dbias.data}, true, layout));
     }
     return InSequence(dnnl_, std::move(calls), layout);
   });

@@ -12,8 +12,8 @@
 
 namespace trainyard::kernels {
 
-// Prepare of an op is defined in the file of its op. Launches use the OpenMP pool of the thread that
-// calls them, with this device's thread count.
+// Prepare of an op is defined in the file of its op. Launches use the OpenMP pool of the thread
+// that calls them, with this device's thread count.
 class CpuDevice : public Device {
  public:
   // `vectors`: one of SupportedTables().

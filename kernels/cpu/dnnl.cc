@@ -28,9 +28,8 @@ void DnnlCall::Run(void* scratch) const {
     last_scratch_ = scratch;
   }
   // The C call, because the C++ one builds a vector each time.
-  const dnnl_status_t status =
-      dnnl_primitive_execute(primitive_.get(), stream_.get(), static_cast<int>(arguments_.size()),
-                             arguments_.data());
+  const dnnl_status_t status = dnnl_primitive_execute(
+      primitive_.get(), stream_.get(), static_cast<int>(arguments_.size()), arguments_.data());
   if (status != dnnl_success) {
     std::fprintf(stderr, "oneDNN failed with status %d\n", static_cast<int>(status));
     std::abort();

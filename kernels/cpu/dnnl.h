@@ -1,7 +1,7 @@
 #pragma once
 
-// The one place that knows oneDNN (Debian's 2.6.3, on OpenMP): primitives are made and bound to their
-// memory here, once; running one allocates nothing of ours. Exceptions end here as Status.
+// The one place that knows oneDNN (Debian's 2.6.3, on OpenMP): primitives are made and bound to
+// their memory here, once; running one allocates nothing of ours. Exceptions end here as Status.
 
 #include <cstddef>
 #include <functional>

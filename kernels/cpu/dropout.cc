@@ -8,7 +8,8 @@
 
 namespace trainyard::kernels {
 
-// Samples are cut into pieces of a fixed length, because a batch of one may be as large as a whole one.
+// Samples are cut into pieces of a fixed length, because a batch of one may be as large as a whole
+// one.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const Dropout& op) {
   absl::Status ok = CheckOperands("dropout", {{"x", op.x}, {"y", op.y}});
   if (ok.ok()) {
@@ -17,7 +18,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Dropout& op) {
   if (!ok.ok()) return ok;
   if (op.state == nullptr) return absl::InvalidArgumentError("dropout: operand state is missing");
   if (!(op.p >= 0 && op.p < 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("dropout: p is ", op.p, "; it must be in [0, 1)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("dropout: p is ", op.p, "; it must be in [0, 1)"));
   }
   return Kernel{[run = vectors_.dropout, threads = threads_, op](Stream&) {
     constexpr int64_t kPiece = 4096;

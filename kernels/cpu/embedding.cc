@@ -22,10 +22,8 @@ void RequireInVocabulary(const int32_t* ids, int64_t n, int64_t vocab) {
 
 template <typename Op>
 absl::Status CheckShape(const char* name, const Op& op) {
-  return CheckSizes(name, {{"batch", op.batch},
-                           {"time", op.time},
-                           {"width", op.width},
-                           {"vocab", op.vocab}});
+  return CheckSizes(
+      name, {{"batch", op.batch}, {"time", op.time}, {"width", op.width}, {"vocab", op.vocab}});
 }
 
 }  // namespace

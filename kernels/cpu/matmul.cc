@@ -19,8 +19,7 @@ Desc MatrixDesc(int64_t rows, int64_t cols, bool transposed) {
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const Matmul& op) {
   absl::Status ok = CheckOperands(
-      "matmul",
-      {{"a", op.a}, {"b", op.b}, {"bias", op.bias, DType::kF32, true}, {"c", op.c}});
+      "matmul", {{"a", op.a}, {"b", op.b}, {"bias", op.bias, DType::kF32, true}, {"c", op.c}});
   if (ok.ok()) ok = CheckSizes("matmul", {{"m", op.m}, {"n", op.n}, {"k", op.k}});
   if (!ok.ok()) return ok;
   return dnnl_.Guard<Kernel>("matmul", [&] {

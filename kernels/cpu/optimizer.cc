@@ -76,11 +76,10 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWStep& op) {
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdStep& op) {
-  absl::Status ok =
-      CheckOperands("sgd", {{"w", op.w},
-                            {"grad", op.grad},
-                            {"velocity", op.velocity, DType::kF32, op.momentum == 0},
-                            {"grad_scale", op.grad_scale, DType::kF32, true}});
+  absl::Status ok = CheckOperands("sgd", {{"w", op.w},
+                                          {"grad", op.grad},
+                                          {"velocity", op.velocity, DType::kF32, op.momentum == 0},
+                                          {"grad_scale", op.grad_scale, DType::kF32, true}});
   if (ok.ok()) ok = CheckState("sgd", op.state);
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.sgd, threads = threads_, op](Stream&) {

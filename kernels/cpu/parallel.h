@@ -1,8 +1,8 @@
 #pragma once
 
-// The one way that this back end uses threads. oneDNN is built on OpenMP, and so are we: one pool. A
-// parallel region always takes the whole team, because libgomp ends the threads that a smaller team
-// leaves over and starts them anew for the next larger one.
+// The one way that this back end uses threads. oneDNN is built on OpenMP, and so are we: one pool.
+// A parallel region always takes the whole team, because libgomp ends the threads that a smaller
+// team leaves over and starts them anew for the next larger one.
 
 #include <omp.h>
 
@@ -14,8 +14,8 @@ namespace trainyard::kernels {
 // Elements below which waking a thread costs more than it saves (a fork and join take 1 to 3 us).
 inline constexpr int64_t kSerialElements = 8192;
 
-// Cuts [0, n) at multiples of `grain` into one run per thread and calls f(begin, end) for each; in the
-// calling thread alone when there is one grain or less.
+// Cuts [0, n) at multiples of `grain` into one run per thread and calls f(begin, end) for each; in
+// the calling thread alone when there is one grain or less.
 template <typename F>
 void ParallelRuns(int threads, int64_t n, int64_t grain, const F& f) {
   const int64_t grains = (n + grain - 1) / grain;

@@ -19,10 +19,11 @@ absl::Status CheckShape(const char* name, const Op& op) {
   if (!ok.ok()) return ok;
   // The place within a window is a byte.
   if (op.window > 15) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": window is ", op.window, "; at most 15"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": window is ", op.window, "; at most 15"));
   }
-  return CheckSizes(name, {{"height / window", op.height / op.window},
-                           {"width / window", op.width / op.window}});
+  return CheckSizes(
+      name, {{"height / window", op.height / op.window}, {"width / window", op.width / op.window}});
 }
 
 }  // namespace

@@ -133,14 +133,30 @@ void AttentionOfHead(const AttentionHead& h) {
   Pack(h.v, h.row, T, D, values);
   for (int64_t first = 0; first < T; first += kBlock) {
     const Block b = BlockAt(first, T, h.causal);
-    Multiply<false>({.a = h.q + first * h.row, .a_row = h.row, .a_step = 1, .b = keys, .b_row = Tp,
-                     .c = scores, .c_row = Tp, .rows = b.rows, .cols = b.padded_keys, .depth = D});
+    Multiply<false>({.a = h.q + first * h.row,
+                     .a_row = h.row,
+                     .a_step = 1,
+                     .b = keys,
+                     .b_row = Tp,
+                     .c = scores,
+                     .c_row = Tp,
+                     .rows = b.rows,
+                     .cols = b.padded_keys,
+                     .depth = D});
     for (int64_t i = 0; i < b.rows; ++i) {
       sums[first + i] = SoftmaxRow(scores + i * Tp, h.causal ? first + i + 1 : T, b.padded_keys,
                                    h.scale, h.lse + first + i);
     }
-    Multiply<false>({.a = scores, .a_row = Tp, .a_step = 1, .b = values, .b_row = Dp, .c = out,
-                     .c_row = Dp, .rows = b.rows, .cols = Dp, .depth = b.keys});
+    Multiply<false>({.a = scores,
+                     .a_row = Tp,
+                     .a_step = 1,
+                     .b = values,
+                     .b_row = Dp,
+                     .c = out,
+                     .c_row = Dp,
+                     .rows = b.rows,
+                     .cols = Dp,
+                     .depth = b.keys});
     for (int64_t i = 0; i < b.rows; ++i) {
       const float inverse = 1.0f / sums[first + i];
       Map(D, out + i * Dp, h.y + (first + i) * h.y_row, [&](VecF v) { return v * inverse; });
@@ -175,20 +191,60 @@ void AttentionBackwardOfHead(const AttentionHeadBackward& h) {
     const float* y = h.y + first * h.y_row;
     Pack(h.q + first * h.row, h.row, b.rows, D, queries);
     Pack(dy, h.y_row, b.rows, D, dys);
-    Multiply<false>({.a = queries, .a_row = Dp, .a_step = 1, .b = keys_t, .b_row = Tp, .c = scores,
-                     .c_row = Tp, .rows = b.rows, .cols = b.padded_keys, .depth = D});
-    Multiply<false>({.a = dys, .a_row = Dp, .a_step = 1, .b = values_t, .b_row = Tp, .c = dscores,
-                     .c_row = Tp, .rows = b.rows, .cols = b.padded_keys, .depth = D});
+    Multiply<false>({.a = queries,
+                     .a_row = Dp,
+                     .a_step = 1,
+                     .b = keys_t,
+                     .b_row = Tp,
+                     .c = scores,
+                     .c_row = Tp,
+                     .rows = b.rows,
+                     .cols = b.padded_keys,
+                     .depth = D});
+    Multiply<false>({.a = dys,
+                     .a_row = Dp,
+                     .a_step = 1,
+                     .b = values_t,
+                     .b_row = Tp,
+                     .c = dscores,
+                     .c_row = Tp,
+                     .rows = b.rows,
+                     .cols = b.padded_keys,
+                     .depth = D});
     for (int64_t i = 0; i < b.rows; ++i) {
       GradientRow(scores + i * Tp, dscores + i * Tp, h.causal ? first + i + 1 : T, b.padded_keys,
                   h.scale, h.lse[first + i], Dot(dy + i * h.y_row, y + i * h.y_row, D));
     }
-    Multiply<true>({.a = scores, .a_row = 1, .a_step = Tp, .b = dys, .b_row = Dp, .c = dvalues,
-                    .c_row = Dp, .rows = b.keys, .cols = Dp, .depth = b.rows});
-    Multiply<true>({.a = dscores, .a_row = 1, .a_step = Tp, .b = queries, .b_row = Dp, .c = dkeys,
-                    .c_row = Dp, .rows = b.keys, .cols = Dp, .depth = b.rows});
-    Multiply<false>({.a = dscores, .a_row = Tp, .a_step = 1, .b = keys, .b_row = Dp, .c = dqueries,
-                     .c_row = Dp, .rows = b.rows, .cols = Dp, .depth = b.keys});
+    Multiply<true>({.a = scores,
+                    .a_row = 1,
+                    .a_step = Tp,
+                    .b = dys,
+                    .b_row = Dp,
+                    .c = dvalues,
+                    .c_row = Dp,
+                    .rows = b.keys,
+                    .cols = Dp,
+                    .depth = b.rows});
+    Multiply<true>({.a = dscores,
+                    .a_row = 1,
+                    .a_step = Tp,
+                    .b = queries,
+                    .b_row = Dp,
+                    .c = dkeys,
+                    .c_row = Dp,
+                    .rows = b.keys,
+                    .cols = Dp,
+                    .depth = b.rows});
+    Multiply<false>({.a = dscores,
+                     .a_row = Tp,
+                     .a_step = 1,
+                     .b = keys,
+                     .b_row = Dp,
+                     .c = dqueries,
+                     .c_row = Dp,
+                     .rows = b.rows,
+                     .cols = Dp,
+                     .depth = b.keys});
     Unpack(dqueries, b.rows, D, h.dq + first * h.row, h.row);
   }
   Unpack(dkeys, T, D, h.dk, h.row);

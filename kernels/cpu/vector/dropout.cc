@@ -6,7 +6,8 @@ namespace trainyard::kernels::TRAINYARD_ISA {
 constexpr int kBlocks = 8;
 typedef uint64_t Words __attribute__((vector_size(8 * kBlocks)));
 
-// Philox4x32 of kernels/random.h for blocks first .. first + 7; bits[4 * b + w] is word w of block b.
+// Philox4x32 of kernels/random.h for blocks first .. first + 7; bits[4 * b + w] is word w of block
+// b.
 TRAINYARD_INLINE void PhiloxBlocks(uint64_t key, uint32_t first, uint32_t c1_in, uint32_t c2_in,
                                    uint32_t c3_in, uint32_t* bits) {
   constexpr uint64_t kLow = 0xffffffffu;
@@ -19,8 +20,8 @@ TRAINYARD_INLINE void PhiloxBlocks(uint64_t key, uint32_t first, uint32_t c1_in,
   for (int round = 0; round < 10; ++round) {
     const Words p0 = c0 * uint64_t{0xD2511F53u};
     const Words p1 = c2 * uint64_t{0xCD9E8D57u};
-    c0 = (p1 >> 32) ^ c1 ^ uint64_t{k0};
-    c2 = (p0 >> 32) ^ c3 ^ uint64_t{k1};
+    c0 = (p1 >> 32) ^ c1 ^ uint64_t { k0 };
+    c2 = (p0 >> 32) ^ c3 ^ uint64_t { k1 };
     c1 = p1 & kLow;
     c3 = p0 & kLow;
     k0 += 0x9E3779B9u;

@@ -22,8 +22,9 @@ void LayerNorm(const LayerNormRows& r) {
     const float* x = r.x + row * r.cols;
     float* y = r.y + row * r.cols;
     VecF sum{};
-    EachVector(r.cols, [&](int64_t i) { sum += Load(x + i); },
-               [&](int64_t i, int64_t n) { sum += LoadPart(x + i, n); });
+    EachVector(
+        r.cols, [&](int64_t i) { sum += Load(x + i); },
+        [&](int64_t i, int64_t n) { sum += LoadPart(x + i, n); });
     const float mean = ReduceAdd(sum) * inverse;
     VecF squares{};
     EachVector(

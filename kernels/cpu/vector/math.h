@@ -7,8 +7,9 @@
 
 namespace trainyard::kernels::TRAINYARD_ISA {
 
-// Cephes expf (Moshier): x = k ln 2 + r, polynomial of degree 5 for (e^r - 1 - r) / r^2. Results below the
-// smallest normal number are 0, so that softmax never meets slow denormals. NaN stays NaN.
+// Cephes expf (Moshier): x = k ln 2 + r, polynomial of degree 5 for (e^r - 1 - r) / r^2. Results
+// below the smallest normal number are 0, so that softmax never meets slow denormals. NaN stays
+// NaN.
 TRAINYARD_INLINE VecF Exp(VecF x) {
   constexpr float kLowest = -87.33654f;
   const VecI vanishes = x < kLowest;
@@ -63,7 +64,8 @@ TRAINYARD_INLINE VecF LogOfPositive(VecF x) {
 }
 
 // erf(t) for |t| <= 475/512, and log(1 - erf(t)) above: N. Juffa's single-precision erf (public
-// domain, 2015). The logarithm keeps the far tail of 1 - erf accurate in relative terms.
+// domain, 2015). It was fitted for erf; of 1 - erf, through the logarithm, four digits are left
+// where the difference from 1 would have none.
 TRAINYARD_INLINE VecF ErfNearZero(VecF a) {
   const VecF s = a * a;
   VecF r = s * -5.96761703e-4f + 4.99119423e-3f;

@@ -51,7 +51,8 @@ void MaxPool(const MaxPoolRows& r) {
   }
 }
 
-// Pixels of dx are written window by window; those that no window covers are set to 0 by the caller.
+// Pixels of dx are written window by window; those that no window covers are set to 0 by the
+// caller.
 void MaxPoolBackwardRun(const MaxPoolBackwardRows& r) {
   const int64_t row = r.width * r.channels;
   const int64_t out_width = r.width / r.window;

@@ -14,7 +14,8 @@ inline constexpr int kLanes = TRAINYARD_VECTOR_BYTES / 4;
 
 typedef float VecF __attribute__((vector_size(TRAINYARD_VECTOR_BYTES)));
 typedef int32_t VecI __attribute__((vector_size(TRAINYARD_VECTOR_BYTES)));
-typedef float VecFMemory __attribute__((vector_size(TRAINYARD_VECTOR_BYTES), aligned(4), may_alias));
+typedef float VecFMemory
+    __attribute__((vector_size(TRAINYARD_VECTOR_BYTES), aligned(4), may_alias));
 
 #define TRAINYARD_INLINE static inline __attribute__((always_inline))
 
@@ -40,7 +41,9 @@ TRAINYARD_INLINE void StorePart(float* p, VecF v, int64_t n) {
 
 TRAINYARD_INLINE VecF Min(VecF a, VecF b) { return a < b ? a : b; }
 TRAINYARD_INLINE VecF Max(VecF a, VecF b) { return a > b ? a : b; }
-TRAINYARD_INLINE VecF Abs(VecF a) { return reinterpret_cast<VecF>(reinterpret_cast<VecI>(a) & 0x7fffffff); }
+TRAINYARD_INLINE VecF Abs(VecF a) {
+  return reinterpret_cast<VecF>(reinterpret_cast<VecI>(a) & 0x7fffffff);
+}
 
 // Halves are folded onto each other: a fixed tree.
 TRAINYARD_INLINE float ReduceAdd(VecF v) {

@@ -37,8 +37,8 @@ struct LayerNormBackwardRows {
   bool accumulate_dx;
 };
 
-// One head of one sequence. Rows of q, k, v (and their gradients) lie `row` floats apart, those of y
-// and dy `y_row`. scratch: AttentionScratchFloats.
+// One head of one sequence. Rows of q, k, v (and their gradients) lie `row` floats apart, those of
+// y and dy `y_row`. scratch: AttentionScratchFloats.
 struct AttentionHead {
   const float *q, *k, *v;
   float* y;
@@ -76,8 +76,8 @@ struct AdamWRange {
   const float* grad;
   int64_t n;
   float grad_scale, beta1, beta2, epsilon;
-  float decay;           // lr * weight_decay
-  float step_size;       // lr / (1 - beta1^t)
+  float decay;            // lr * weight_decay
+  float step_size;        // lr / (1 - beta1^t)
   float inverse_sqrt_c2;  // 1 / sqrt(1 - beta2^t)
 };
 

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "tests/reference/vec.h"
+
+namespace trainyard::reference {
+
+struct AttentionShape {
+  int64_t batch = 1, time = 1, heads = 1, head_dim = 1;
+  double scale = 1;
+  bool causal = true;
+
+  int64_t qkv_size() const { return batch * time * 3 * heads * head_dim; }
+  int64_t y_size() const { return batch * time * heads * head_dim; }
+  int64_t lse_size() const { return batch * heads * time; }
+};
+
+struct AttentionResult {
+  Vec y, lse;
+};
+AttentionResult Attention(const Vec& qkv, const AttentionShape& shape);
+
+// dqkv
+Vec AttentionBackward(const Vec& dy, const Vec& qkv, const AttentionShape& shape);
+
+}  // namespace trainyard::reference

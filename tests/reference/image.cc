@@ -1,0 +1,96 @@
+#include "tests/reference/image.h"
+
+namespace trainyard::reference {
+
+using kernels::ConvolutionShape;
+
+namespace {
+
+// Calls f(x, w, y) with the three places of every product that a convolution sums.
+template <typename F>
+void EachProduct(const ConvolutionShape& s, const F& f) {
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t oh = 0; oh < s.out_height(); ++oh) {
+      for (int64_t ow = 0; ow < s.out_width(); ++ow) {
+        for (int64_t kh = 0; kh < s.kernel_height; ++kh) {
+          for (int64_t kw = 0; kw < s.kernel_width; ++kw) {
+            const int64_t h = oh * s.stride + kh - s.pad, w = ow * s.stride + kw - s.pad;
+            if (h < 0 || h >= s.height || w < 0 || w >= s.width) continue;
+            for (int64_t o = 0; o < s.out; ++o) {
+              for (int64_t i = 0; i < s.in; ++i) {
+                f(((b * s.height + h) * s.width + w) * s.in + i,
+                  ((o * s.in + i) * s.kernel_height + kh) * s.kernel_width + kw,
+                  ((b * s.out_height() + oh) * s.out_width() + ow) * s.out + o);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Calls f(x, y, place) with every pixel that a window covers.
+template <typename F>
+void EachCovered(const PoolShape& s, const F& f) {
+  const int64_t oh = s.height / s.window, ow = s.width / s.window;
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t i = 0; i < oh * s.window; ++i) {
+      for (int64_t j = 0; j < ow * s.window; ++j) {
+        for (int64_t c = 0; c < s.channels; ++c) {
+          f(((b * s.height + i) * s.width + j) * s.channels + c,
+            ((b * oh + i / s.window) * ow + j / s.window) * s.channels + c,
+            static_cast<uint8_t>(i % s.window * s.window + j % s.window));
+        }
+      }
+    }
+  }
+}
+
+int64_t XSize(const ConvolutionShape& s) { return s.batch * s.height * s.width * s.in; }
+int64_t WSize(const ConvolutionShape& s) { return s.out * s.in * s.kernel_height * s.kernel_width; }
+int64_t YPixels(const ConvolutionShape& s) { return s.batch * s.out_height() * s.out_width(); }
+
+}  // namespace
+
+Vec Convolution(const Vec& x, const Vec& w, const Vec& bias, const ConvolutionShape& s) {
+  Vec y(YPixels(s) * s.out, 0.0);
+  for (size_t i = 0; i < y.size() && !bias.empty(); ++i) y[i] = bias[i % s.out];
+  EachProduct(s, [&](int64_t xi, int64_t wi, int64_t yi) { y[yi] += x[xi] * w[wi]; });
+  return y;
+}
+
+Vec ConvolutionBackwardData(const Vec& dy, const Vec& w, const ConvolutionShape& s) {
+  Vec dx(XSize(s), 0.0);
+  EachProduct(s, [&](int64_t xi, int64_t wi, int64_t yi) { dx[xi] += dy[yi] * w[wi]; });
+  return dx;
+}
+
+ConvolutionWeightGradient ConvolutionBackwardWeights(const Vec& x, const Vec& dy,
+                                                     const ConvolutionShape& s) {
+  ConvolutionWeightGradient g{Vec(WSize(s), 0.0), Vec(s.out, 0.0)};
+  EachProduct(s, [&](int64_t xi, int64_t wi, int64_t yi) { g.dw[wi] += dy[yi] * x[xi]; });
+  for (size_t i = 0; i < dy.size(); ++i) g.dbias[i % s.out] += dy[i];
+  return g;
+}
+
+MaxPoolResult MaxPool(const Vec& x, const PoolShape& s) {
+  const int64_t size = s.batch * (s.height / s.window) * (s.width / s.window) * s.channels;
+  MaxPoolResult out{Vec(size), std::vector<uint8_t>(size)};
+  EachCovered(s, [&](int64_t xi, int64_t yi, uint8_t place) {
+    if (place != 0 && !(x[xi] > out.y[yi])) return;
+    out.y[yi] = x[xi];
+    out.index[yi] = place;
+  });
+  return out;
+}
+
+Vec MaxPoolBackward(const Vec& dy, const std::vector<uint8_t>& index, const PoolShape& s) {
+  Vec dx(s.batch * s.height * s.width * s.channels, 0.0);
+  EachCovered(s, [&](int64_t xi, int64_t yi, uint8_t place) {
+    if (index[yi] == place) dx[xi] = dy[yi];
+  });
+  return dx;
+}
+
+}  // namespace trainyard::reference

@@ -1,0 +1,101 @@
+#include "tests/reference/cross_entropy.h"
+
+#include "tests/unit/kernels/cpu_fixture.h"
+
+namespace trainyard::kernels {
+namespace {
+
+class CrossEntropyTest : public CpuTest {};
+
+TEST_P(CrossEntropyTest, AgreesWithReference) {
+  for (const int64_t rows : {1, 3, 65}) {
+    for (const int64_t classes : {1, 3, 10, 17, 65, 1000}) {
+      const Vec logits = RandomVec(rows * classes, 1, 4);
+      std::vector<int32_t> targets = RandomIds(rows, static_cast<int32_t>(classes), 2);
+      if (rows > 1) targets[1] = -1;
+      const auto expected = reference::CrossEntropy(logits, targets, classes, 0.125);
+      const Buffer losses = bench_.Floats(rows), correct = bench_.Floats(rows),
+                   apart = bench_.Floats(rows * classes), in_place = bench_.Floats(logits);
+      CrossEntropy op{.logits = bench_.Floats(logits),
+                      .targets = bench_.Ints(targets),
+                      .losses = losses,
+                      .correct = correct,
+                      .dlogits = apart,
+                      .rows = rows,
+                      .classes = classes,
+                      .scale = 0.125f};
+      bench_.Run(op);
+      ExpectClose(losses, expected.losses, 1e-6, "losses");
+      ExpectClose(correct, expected.correct, 0, "correct");
+      ExpectClose(apart, expected.dlogits, 3e-6, "dlogits");
+      op.logits = op.dlogits = in_place;
+      bench_.Run(op);
+      ExpectClose(losses, expected.losses, 1e-6, "losses");
+      ExpectClose(in_place, expected.dlogits, 3e-6, "dlogits in place of logits");
+    }
+  }
+}
+
+TEST_P(CrossEntropyTest, WorksWithoutGradientAndWithoutCounting) {
+  const Vec logits = RandomVec(5 * 9, 1);
+  const std::vector<int32_t> targets = {0, 8, 3, 3, 7};
+  const Buffer losses = bench_.Floats(5), in = bench_.Floats(logits);
+  bench_.Run(CrossEntropy{
+      .logits = in, .targets = bench_.Ints(targets), .losses = losses, .rows = 5, .classes = 9});
+  ExpectClose(losses, reference::CrossEntropy(logits, targets, 9, 1).losses, 1e-6, "losses");
+  ExpectClose(in, logits, 0, "logits");
+}
+
+TEST_P(CrossEntropyTest, OnlyTheFirstOfEqualLogitsIsCorrect) {
+  const Buffer correct = bench_.Floats(3);
+  bench_.Run(CrossEntropy{.logits = bench_.Floats({2, 5, 5, 2, 5, 5, 5, 1, 1}),
+                          .targets = bench_.Ints({1, 2, 0}),
+                          .losses = bench_.Floats(3),
+                          .correct = correct,
+                          .rows = 3,
+                          .classes = 3});
+  EXPECT_EQ(Bench::Read(correct, 3), (Vec{1, 0, 1}));
+}
+
+TEST_P(CrossEntropyTest, NotANumberInTheLogitsShowsInTheLoss) {
+  Vec logits = RandomVec(3 * 40, 1);
+  logits[40 + 33] = NAN;
+  const Buffer losses = bench_.Floats(3);
+  bench_.Run(CrossEntropy{.logits = bench_.Floats(logits),
+                          .targets = bench_.Ints({1, 2, 0}),
+                          .losses = losses,
+                          .rows = 3,
+                          .classes = 40});
+  EXPECT_FALSE(std::isnan(losses.As<float>()[0]));
+  EXPECT_TRUE(std::isnan(losses.As<float>()[1]));
+}
+
+TEST_P(CrossEntropyTest, HugeLogitsGiveFiniteLoss) {
+  const Buffer losses = bench_.Floats(2), dlogits = bench_.Floats(6);
+  bench_.Run(CrossEntropy{.logits = bench_.Floats({1e6, -1e6, 0, -3e38, 3e38, 0}),
+                          .targets = bench_.Ints({0, 1}),
+                          .losses = losses,
+                          .dlogits = dlogits,
+                          .rows = 2,
+                          .classes = 3});
+  EXPECT_EQ(Bench::Read(losses, 2), (Vec{0, 0}));
+  EXPECT_EQ(Bench::Read(dlogits, 6), Vec(6, 0.0));
+}
+
+TEST_P(CrossEntropyTest, SumAgreesWithReferenceAndAccumulates) {
+  for (const int64_t n : {0, 1, 3, 17, 65, 8192, 8193, 100'003}) {
+    const Vec x = RandomVec(n, 1);
+    double expected = 0;
+    for (const double v : x) expected += v;
+    const Buffer sum = bench_.Raw(DType::kF64, 1);
+    bench_.Run(Sum{bench_.Floats(x), sum, n, false});
+    EXPECT_NEAR(*sum.As<double>(), expected, 1e-9);
+    bench_.Run(Sum{bench_.Floats(x), sum, n, true});
+    EXPECT_NEAR(*sum.As<double>(), 2 * expected, 1e-9);
+  }
+}
+
+TRAINYARD_CPU_SUITE(CrossEntropyTest);
+
+}  // namespace
+}  // namespace trainyard::kernels

@@ -1,0 +1,182 @@
+// The same inputs give the same bits: run after run, and for our own loops with any number of
+// threads and, where the sum is in double, on any instruction set.
+
+#include "kernels/step_state.h"
+#include "tests/unit/kernels/cpu_fixture.h"
+
+namespace trainyard::kernels {
+namespace {
+
+// Everything that one op wrote, as bytes.
+using Bytes = std::vector<unsigned char>;
+
+Bytes BytesOf(const Buffer& b, int64_t n) {
+  const auto* first = static_cast<const unsigned char*>(b.data);
+  return Bytes(first, first + n * SizeOf(b.dtype));
+}
+
+Bytes LayerNormBytes(Bench& bench) {
+  constexpr int64_t kRows = 777, kCols = 130;
+  const Buffer dx = bench.Floats(kRows * kCols), both = bench.Floats(2 * kCols);
+  const Buffer dbeta{both.As<float>() + kCols};
+  bench.Run(LayerNormBackward{.dy = bench.Floats(RandomVec(kRows * kCols, 1)),
+                              .x = bench.Floats(RandomVec(kRows * kCols, 2)),
+                              .gamma = bench.Floats(RandomVec(kCols, 3)),
+                              .mean = bench.Floats(RandomVec(kRows, 4)),
+                              .rstd = bench.Floats(RandomVec(kRows, 5)),
+                              .dx = dx,
+                              .dgamma = both,
+                              .dbeta = dbeta,
+                              .rows = kRows,
+                              .cols = kCols});
+  Bytes bytes = BytesOf(dx, kRows * kCols);
+  const Bytes params = BytesOf(both, 2 * kCols);
+  bytes.insert(bytes.end(), params.begin(), params.end());
+  return bytes;
+}
+
+Bytes ColumnSumBytes(Bench& bench) {
+  const Buffer y = bench.Floats(65);
+  bench.Run(ColumnSum{bench.Floats(RandomVec(5000 * 65, 1)), y, 5000, 65, false});
+  return BytesOf(y, 65);
+}
+
+Bytes NormBytes(Bench& bench) {
+  const Buffer sum = bench.Raw(DType::kF64, 1);
+  const Buffer x = bench.Floats(RandomVec(300'001, 1));
+  bench.Run(SquaredNorm{x, sum, 300'001, false});
+  bench.Run(Sum{x, sum, 300'001, true});
+  return BytesOf(sum, 1);
+}
+
+Bytes AttentionBytes(Bench& bench) {
+  constexpr int64_t kBatch = 3, kTime = 65, kHeads = 3, kDim = 32;
+  constexpr int64_t kY = kBatch * kTime * kHeads * kDim;
+  const Buffer qkv = bench.Floats(RandomVec(3 * kY, 1)), y = bench.Floats(kY),
+               lse = bench.Floats(kBatch * kHeads * kTime), dqkv = bench.Floats(3 * kY);
+  bench.Run(AttentionForward{qkv, y, lse, kBatch, kTime, kHeads, kDim, 0.2f, true});
+  bench.Run(AttentionBackward{bench.Floats(RandomVec(kY, 2)), qkv, y, lse, dqkv, kBatch, kTime,
+                              kHeads, kDim, 0.2f, true});
+  return BytesOf(dqkv, 3 * kY);
+}
+
+Bytes EmbeddingBytes(Bench& bench) {
+  constexpr int64_t kPlaces = 12 * 64, kWidth = 128, kVocab = 7;
+  const Buffer dtokens = bench.Floats(Vec(kVocab * kWidth, 0.0));
+  bench.Run(EmbeddingBackward{.dy = bench.Floats(RandomVec(kPlaces * kWidth, 1)),
+                              .ids = bench.Ints(RandomIds(kPlaces, kVocab, 2)),
+                              .dtokens = dtokens,
+                              .batch = 12,
+                              .time = 64,
+                              .width = kWidth,
+                              .vocab = kVocab});
+  return BytesOf(dtokens, kVocab * kWidth);
+}
+
+Bytes ElementwiseBytes(Bench& bench) {
+  constexpr int64_t kN = 50'003;
+  const StepState state{.seed = 3, .step = 4, .learning_rate = 0.01f};
+  const Buffer x = bench.Floats(RandomVec(kN, 1)), y = bench.Floats(kN);
+  const Buffer m = bench.Floats(Vec(kN, 0.0)), v = bench.Floats(Vec(kN, 0.0));
+  bench.Run(ActivationForward{ActivationKind::kGelu, x, y, kN});
+  bench.Run(Dropout{y, y, &state, 1, 1, kN, 0.1f});
+  bench.Run(AdamWStep{.w = x, .grad = y, .m = m, .v = v, .state = &state, .n = kN});
+  return BytesOf(x, kN);
+}
+
+Bytes MatmulBytes(Bench& bench) {
+  constexpr int64_t kM = 128, kN = 384, kK = 768;
+  const Buffer c = bench.Floats(RandomVec(kM * kN, 3));
+  bench.Run(Matmul{.a = bench.Floats(RandomVec(kM * kK, 1)),
+                   .b = bench.Floats(RandomVec(kK * kN, 2)),
+                   .c = c,
+                   .m = kM,
+                   .n = kN,
+                   .k = kK,
+                   .transpose_a = true,
+                   .accumulate = true});
+  return BytesOf(c, kM * kN);
+}
+
+Bytes ConvolutionBytes(Bench& bench) {
+  const ConvolutionShape s{.batch = 8,
+                           .height = 28,
+                           .width = 28,
+                           .in = 16,
+                           .out = 32,
+                           .kernel_height = 3,
+                           .kernel_width = 3,
+                           .pad = 1};
+  const Buffer dw = bench.Floats(32 * 16 * 9), dbias = bench.Floats(32);
+  bench.Run(ConvolutionBackwardWeights{.x = bench.Floats(RandomVec(8 * 28 * 28 * 16, 1)),
+                                       .dy = bench.Floats(RandomVec(8 * 28 * 28 * 32, 2)),
+                                       .dw = dw,
+                                       .dbias = dbias,
+                                       .shape = s});
+  return BytesOf(dw, 32 * 16 * 9);
+}
+
+struct Subject {
+  const char* name;
+  Bytes (*run)(Bench& bench);
+  bool any_threads;  // the loop is ours
+  bool any_table;    // summed in double
+};
+
+const Subject kSubjects[] = {
+    {"layer norm", LayerNormBytes, true, false}, {"column sum", ColumnSumBytes, true, false},
+    {"sum and norm", NormBytes, true, true},     {"attention", AttentionBytes, true, false},
+    {"embedding", EmbeddingBytes, true, true},   {"elementwise", ElementwiseBytes, true, false},
+    {"matmul", MatmulBytes, false, false},       {"convolution", ConvolutionBytes, false, false},
+};
+
+TEST(Determinism, EveryOpGivesTheSameBitsTwice) {
+  for (const CpuCase& c : AllCpuCases()) {
+    for (const Subject& subject : kSubjects) {
+      Bench first(c), second(c);
+      EXPECT_EQ(subject.run(first), subject.run(second))
+          << subject.name << " on " << c.table->name << " x" << c.threads;
+    }
+  }
+}
+
+TEST(Determinism, OurLoopsDoNotDependOnTheNumberOfThreads) {
+  for (const VectorTable* table : CpuDevice::SupportedTables()) {
+    for (const Subject& subject : kSubjects) {
+      if (!subject.any_threads) continue;
+      Bench one({table, 1});
+      const Bytes expected = subject.run(one);
+      for (const int threads : {2, 3, 4}) {
+        Bench many({table, threads});
+        EXPECT_EQ(subject.run(many), expected) << subject.name << " x" << threads;
+      }
+    }
+  }
+}
+
+TEST(Determinism, SumsInDoubleDoNotDependOnTheInstructionSet) {
+  for (const Subject& subject : kSubjects) {
+    if (!subject.any_table) continue;
+    Bench best({CpuDevice::SupportedTables().front(), 2});
+    const Bytes expected = subject.run(best);
+    for (const VectorTable* table : CpuDevice::SupportedTables()) {
+      Bench other({table, 2});
+      EXPECT_EQ(subject.run(other), expected) << subject.name << " on " << table->name;
+    }
+  }
+}
+
+// Not a promise but a fact worth knowing: whether a job that moves to a node with another number of
+// threads per slot keeps its bits is up to oneDNN.
+TEST(Determinism, RecordsWhetherOneDnnDependsOnTheNumberOfThreads) {
+  const VectorTable* table = CpuDevice::SupportedTables().front();
+  for (const Subject& subject : kSubjects) {
+    if (subject.any_threads) continue;
+    Bench one({table, 1}), two({table, 2});
+    RecordProperty(std::string(subject.name) + " same bits with 1 and 2 threads",
+                   subject.run(one) == subject.run(two) ? "yes" : "no");
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::kernels

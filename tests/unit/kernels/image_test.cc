@@ -1,0 +1,140 @@
+#include "tests/reference/image.h"
+
+#include "tests/unit/kernels/cpu_fixture.h"
+
+namespace trainyard::kernels {
+namespace {
+
+class ImageTest : public CpuTest {};
+
+std::vector<ConvolutionShape> Shapes() {
+  return {
+      {.batch = 1, .height = 1, .width = 1, .in = 1, .out = 1},
+      {.batch = 2,
+       .height = 9,
+       .width = 7,
+       .in = 1,
+       .out = 17,
+       .kernel_height = 3,
+       .kernel_width = 3,
+       .pad = 1},
+      {.batch = 2,
+       .height = 12,
+       .width = 12,
+       .in = 16,
+       .out = 32,
+       .kernel_height = 5,
+       .kernel_width = 5,
+       .pad = 2},
+      {.batch = 3,
+       .height = 11,
+       .width = 8,
+       .in = 3,
+       .out = 5,
+       .kernel_height = 3,
+       .kernel_width = 2,
+       .stride = 2,
+       .pad = 1},
+      {.batch = 2,
+       .height = 8,
+       .width = 8,
+       .in = 32,
+       .out = 65,
+       .kernel_height = 1,
+       .kernel_width = 1,
+       .stride = 2},
+      {.batch = 2,
+       .height = 28,
+       .width = 28,
+       .in = 1,
+       .out = 32,
+       .kernel_height = 5,
+       .kernel_width = 5,
+       .pad = 2},
+  };
+}
+
+int64_t XSize(const ConvolutionShape& s) { return s.batch * s.height * s.width * s.in; }
+int64_t YSize(const ConvolutionShape& s) {
+  return s.batch * s.out_height() * s.out_width() * s.out;
+}
+int64_t WSize(const ConvolutionShape& s) { return s.out * s.in * s.kernel_height * s.kernel_width; }
+
+TEST_P(ImageTest, ConvolutionAgreesWithReference) {
+  for (const ConvolutionShape& s : Shapes()) {
+    for (const bool biased : {true, false}) {
+      const Vec x = RandomVec(XSize(s), 1), w = RandomVec(WSize(s), 2),
+                bias = biased ? RandomVec(s.out, 3) : Vec();
+      const Buffer y = bench_.Floats(YSize(s));
+      bench_.Run(ConvolutionForward{bench_.Floats(x), bench_.Floats(w),
+                                    biased ? bench_.Floats(bias) : Buffer(), y, s});
+      ExpectClose(y, reference::Convolution(x, w, bias, s), 5e-6, "y");
+    }
+  }
+}
+
+TEST_P(ImageTest, ConvolutionGradientByDataAgreesWithReference) {
+  for (const ConvolutionShape& s : Shapes()) {
+    const Vec dy = RandomVec(YSize(s), 1), w = RandomVec(WSize(s), 2);
+    const Buffer dx = bench_.Floats(XSize(s));
+    bench_.Run(ConvolutionBackwardData{bench_.Floats(dy), bench_.Floats(w), dx, s});
+    ExpectClose(dx, reference::ConvolutionBackwardData(dy, w, s), 5e-6, "dx");
+  }
+}
+
+TEST_P(ImageTest, ConvolutionGradientByWeightsAgreesWithReference) {
+  for (const ConvolutionShape& s : Shapes()) {
+    for (int flags = 0; flags < 4; ++flags) {
+      const bool accumulate = flags & 1, biased = flags & 2;
+      const Vec x = RandomVec(XSize(s), 1), dy = RandomVec(YSize(s), 2);
+      const Vec old_dw = RandomVec(WSize(s), 3), old_dbias = RandomVec(s.out, 4);
+      const Buffer dw = accumulate ? bench_.Floats(old_dw) : bench_.Floats(WSize(s));
+      const Buffer dbias = accumulate ? bench_.Floats(old_dbias) : bench_.Floats(s.out);
+      bench_.Run(ConvolutionBackwardWeights{.x = bench_.Floats(x),
+                                            .dy = bench_.Floats(dy),
+                                            .dw = dw,
+                                            .dbias = biased ? dbias : Buffer(),
+                                            .shape = s,
+                                            .accumulate = accumulate});
+      const auto g = reference::ConvolutionBackwardWeights(x, dy, s);
+      ExpectClose(dw, accumulate ? Plus(g.dw, old_dw) : g.dw, 1e-5, "dw");
+      if (!biased) continue;
+      ExpectClose(dbias, accumulate ? Plus(g.dbias, old_dbias) : g.dbias, 1e-5, "dbias");
+    }
+  }
+}
+
+std::vector<reference::PoolShape> Pools() {
+  return {
+      {.batch = 1, .height = 1, .width = 1, .channels = 1, .window = 1},
+      {.batch = 2, .height = 28, .width = 28, .channels = 32, .window = 2},
+      {.batch = 3, .height = 7, .width = 9, .channels = 17, .window = 2},
+      {.batch = 2, .height = 8, .width = 11, .channels = 3, .window = 3},
+      {.batch = 1, .height = 31, .width = 17, .channels = 5, .window = 15},
+  };
+}
+
+TEST_P(ImageTest, MaxPoolAgreesWithReferenceBothWays) {
+  for (const reference::PoolShape& s : Pools()) {
+    Vec x = RandomVec(s.batch * s.height * s.width * s.channels, 1);
+    // Ties: the first of equals is taken.
+    for (double& v : x) v = std::round(v * 2);
+    const auto forward = reference::MaxPool(x, s);
+    const int64_t n = static_cast<int64_t>(forward.y.size());
+    const Buffer y = bench_.Floats(n), index = bench_.Raw(DType::kU8, n),
+                 dx = bench_.Floats(static_cast<int64_t>(x.size()));
+    bench_.Run(MaxPoolForward{bench_.Floats(x), y, index, s.batch, s.height, s.width, s.channels,
+                              s.window});
+    ExpectClose(y, forward.y, 0, "y");
+    EXPECT_EQ(std::vector<uint8_t>(index.As<uint8_t>(), index.As<uint8_t>() + n), forward.index);
+    const Vec dy = RandomVec(n, 2);
+    bench_.Run(MaxPoolBackward{bench_.Floats(dy), index, dx, s.batch, s.height, s.width, s.channels,
+                               s.window});
+    ExpectClose(dx, reference::MaxPoolBackward(dy, forward.index, s), 0, "dx");
+  }
+}
+
+TRAINYARD_CPU_SUITE(ImageTest);
+
+}  // namespace
+}  // namespace trainyard::kernels

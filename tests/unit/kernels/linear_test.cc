@@ -1,0 +1,134 @@
+#include "tests/reference/linear.h"
+
+#include "tests/unit/kernels/cpu_fixture.h"
+
+namespace trainyard::kernels {
+namespace {
+
+class LinearTest : public CpuTest {};
+
+struct MatrixShape {
+  int64_t m, n, k;
+};
+
+TEST_P(LinearTest, MatmulAgreesWithReferenceInEveryLayout) {
+  for (const auto& [m, n, k] :
+       {MatrixShape{1, 1, 1}, MatrixShape{3, 17, 65}, MatrixShape{65, 3, 17},
+        MatrixShape{17, 65, 3}, MatrixShape{96, 64, 128}, MatrixShape{130, 65, 33}}) {
+    for (int layout = 0; layout < 16; ++layout) {
+      const bool ta = layout & 1, tb = layout & 2, accumulate = layout & 4, bias = layout & 8;
+      const Vec a = RandomVec(m * k, 1), b = RandomVec(k * n, 2), before = RandomVec(m * n, 3),
+                biases = RandomVec(n, 4);
+      Vec expected = reference::Matmul(a, b, m, n, k, ta, tb);
+      for (int64_t i = 0; i < m * n; ++i) {
+        expected[i] += (bias ? biases[i % n] : 0) + (accumulate ? before[i] : 0);
+      }
+      const Buffer c = accumulate ? bench_.Floats(before) : bench_.Floats(m * n);
+      bench_.Run(Matmul{.a = bench_.Floats(a),
+                        .b = bench_.Floats(b),
+                        .bias = bias ? bench_.Floats(biases) : Buffer(),
+                        .c = c,
+                        .m = m,
+                        .n = n,
+                        .k = k,
+                        .transpose_a = ta,
+                        .transpose_b = tb,
+                        .accumulate = accumulate});
+      ExpectClose(c, expected, 5e-6,
+                  "m " + std::to_string(m) + " layout " + std::to_string(layout));
+    }
+  }
+}
+
+TEST_P(LinearTest, MatmulAgreesWithReferenceForTheShapesOfACharacterGpt) {
+  for (const auto& [m, n, k] :
+       {MatrixShape{768, 65, 128}, MatrixShape{768, 128, 512}, MatrixShape{128, 65, 768}}) {
+    const Vec a = RandomVec(m * k, 1), b = RandomVec(k * n, 2);
+    const Buffer c = bench_.Floats(m * n);
+    bench_.Run(Matmul{.a = bench_.Floats(a),
+                      .b = bench_.Floats(b),
+                      .c = c,
+                      .m = m,
+                      .n = n,
+                      .k = k,
+                      .transpose_b = true});
+    ExpectClose(c, reference::Matmul(a, b, m, n, k, false, true), 5e-6, "c");
+  }
+}
+
+TEST_P(LinearTest, ColumnSumAgreesWithReference) {
+  for (const int64_t rows : {1, 3, 17, 65, 768, 5000}) {
+    for (const int64_t cols : {1, 3, 17, 65, 130}) {
+      for (const bool accumulate : {false, true}) {
+        const Vec x = RandomVec(rows * cols, 1), before = RandomVec(cols, 2);
+        const Buffer y = accumulate ? bench_.Floats(before) : bench_.Floats(cols);
+        bench_.Run(ColumnSum{bench_.Floats(x), y, rows, cols, accumulate});
+        const Vec sums = reference::ColumnSum(x, rows, cols);
+        ExpectClose(y, accumulate ? Plus(sums, before) : sums, 3e-6, "y");
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, EmbeddingAgreesWithReference) {
+  for (const int64_t width : {1, 17, 128}) {
+    for (const bool positioned : {true, false}) {
+      constexpr int64_t kBatch = 3, kTime = 65, kVocab = 11;
+      const std::vector<int32_t> ids = RandomIds(kBatch * kTime, kVocab, 1);
+      const Vec tokens = RandomVec(kVocab * width, 2);
+      // More positions than time steps: only the first are read.
+      const Vec positions = positioned ? RandomVec((kTime + 5) * width, 3) : Vec();
+      const Buffer y = bench_.Floats(kBatch * kTime * width);
+      bench_.Run(EmbeddingForward{.ids = bench_.Ints(ids),
+                                  .tokens = bench_.Floats(tokens),
+                                  .positions = positioned ? bench_.Floats(positions) : Buffer(),
+                                  .y = y,
+                                  .batch = kBatch,
+                                  .time = kTime,
+                                  .width = width,
+                                  .vocab = kVocab});
+      ExpectClose(y, reference::Embedding(ids, tokens, positions, kBatch, kTime, width), 1e-7, "y");
+    }
+  }
+}
+
+TEST_P(LinearTest, EmbeddingGradientIsAddedToWhatIsThere) {
+  for (const int64_t width : {1, 17, 128}) {
+    for (const bool positioned : {true, false}) {
+      constexpr int64_t kBatch = 3, kTime = 65, kVocab = 11;
+      const std::vector<int32_t> ids = RandomIds(kBatch * kTime, kVocab, 1);
+      const Vec dy = RandomVec(kBatch * kTime * width, 2);
+      const Vec tokens = RandomVec(kVocab * width, 3), positions = RandomVec(kTime * width, 4);
+      const Buffer dtokens = bench_.Floats(tokens), dpositions = bench_.Floats(positions);
+      bench_.Run(EmbeddingBackward{.dy = bench_.Floats(dy),
+                                   .ids = bench_.Ints(ids),
+                                   .dtokens = dtokens,
+                                   .dpositions = positioned ? dpositions : Buffer(),
+                                   .batch = kBatch,
+                                   .time = kTime,
+                                   .width = width,
+                                   .vocab = kVocab});
+      const auto g = reference::EmbeddingBackward(ids, dy, kBatch, kTime, width, kVocab);
+      ExpectClose(dtokens, Plus(g.dtokens, tokens), 2e-6, "dtokens");
+      ExpectClose(dpositions, positioned ? Plus(g.dpositions, positions) : positions, 2e-6,
+                  "dpositions");
+    }
+  }
+}
+
+TEST_P(LinearTest, AnIdOutsideTheVocabularyAborts) {
+  if (GetParam().threads > 1) GTEST_SKIP() << "a child of fork has no threads of the pool";
+  const EmbeddingForward op{.ids = bench_.Ints({0, 11}),
+                            .tokens = bench_.Floats(11 * 3),
+                            .y = bench_.Floats(2 * 3),
+                            .batch = 1,
+                            .time = 2,
+                            .width = 3,
+                            .vocab = 11};
+  EXPECT_DEATH(bench_.Run(op), "id 11 at place 1; the vocabulary has 11");
+}
+
+TRAINYARD_CPU_SUITE(LinearTest);
+
+}  // namespace
+}  // namespace trainyard::kernels
