@@ -74,5 +74,6 @@ inline constexpr int kExitInternal = 70;  // a defect
 inline constexpr int kExitDevice = 71;    // device fault or out of memory
 inline constexpr int kExitStorage = 74;   // checkpoint could not be written or read
 inline constexpr int kExitFenced = 75;    // the lease ended
+inline constexpr int kExitNumeric = 76;   // loss or gradient became NaN or infinite
 
 }  // namespace trainyard::run

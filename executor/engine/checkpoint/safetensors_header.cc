@@ -116,7 +116,7 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
   bool null() override { return Unexpected("null"); }
   bool boolean(bool) override { return Unexpected("a boolean"); }
-  bool binary(std::vector<uint8_t>&) override { return Unexpected("binary data"); }
+  bool binary(nlohmann::json::binary_t&) override { return Unexpected("binary data"); }
   bool parse_error(size_t at, const std::string&, const nlohmann::json::exception&) override {
     return Fail(absl::StrCat("not JSON at byte ", at));
   }

@@ -1,0 +1,95 @@
+#include "executor/worker/event_observer.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "storage/base/file.h"
+#include "storage/base/status.h"
+
+namespace trainyard::worker {
+
+absl::Status EventObserver::OnStarted(const v1::JobSpec&, const plan::Plan& plan) {
+  v1::RankEvent event;
+  event.mutable_started()->set_pid(getpid());
+  event.mutable_started()->set_device(device_);
+  event.mutable_started()->set_total_steps(plan.total_steps);
+  return events_.Append(std::move(event));
+}
+
+absl::Status EventObserver::OnRestored(int64_t step, const std::string& uri) {
+  v1::RankEvent event;
+  event.mutable_restored()->set_step(step);
+  event.mutable_restored()->set_uri(uri);
+  return events_.Append(std::move(event));
+}
+
+absl::Status EventObserver::OnMetrics(int64_t step, Split split,
+                                      const std::map<std::string, double>& values) {
+  v1::RankEvent event;
+  v1::MetricPoint& point = *event.mutable_metrics();
+  point.set_step(step);
+  point.set_split(split == Split::kTrain ? v1::MetricPoint::TRAIN : v1::MetricPoint::VALIDATION);
+  for (const auto& [name, value] : values) (*point.mutable_values())[name] = value;
+  return events_.Append(std::move(event));
+}
+
+absl::Status EventObserver::OnWarning(const std::string& message) {
+  spdlog::warn("{}", message);
+  v1::RankEvent event;
+  event.mutable_notice()->set_severity(v1::Notice::WARNING);
+  event.mutable_notice()->set_message(message);
+  return events_.Append(std::move(event));
+}
+
+absl::Status EventObserver::OnFinished(const engine::RunResult& result) {
+  v1::RankEvent event;
+  event.mutable_finished()->set_outcome(result.suspended ? v1::RankEvent::Finished::SUSPENDED
+                                                         : v1::RankEvent::Finished::SUCCEEDED);
+  event.mutable_finished()->set_step(result.step);
+  return events_.Append(std::move(event));
+}
+
+absl::StatusOr<int64_t> EventObserver::OnCheckpoint(const engine::WrittenCheckpoint& written,
+                                                    bool final,
+                                                    const std::vector<std::string>& removed) {
+  if (written.other_weights) {
+    TY_RETURN_IF_ERROR(OnWarning(absl::StrCat(
+        written.uri, " was there already, with other weights than this attempt has; it was kept")));
+  }
+  v1::RankEvent event;
+  v1::RankEvent::CheckpointWritten& checkpoint = *event.mutable_checkpoint();
+  checkpoint.set_step(written.step);
+  checkpoint.set_uri(written.uri);
+  checkpoint.set_bytes(written.bytes);
+  checkpoint.set_manifest_sha256(written.manifest_sha256);
+  checkpoint.set_weights_sha256(written.weights_sha256);
+  checkpoint.set_final(final);
+  for (const std::string& uri : removed) checkpoint.add_removed_uris(uri);
+  TY_RETURN_IF_ERROR(events_.Append(std::move(event)));
+  // Others may have appended since: a later number only delays the removal.
+  return events_.last_sequence();
+}
+
+int64_t EventObserver::SettledReport() {
+  const absl::StatusOr<std::string> text = ReadFile(directory_.acked_path(), 100);
+  if (!text.ok()) return 0;
+  const std::vector<std::string> parts = absl::StrSplit(*text, ' ');
+  int64_t sequence = 0;
+  // "done" while this process still runs means that the attempt was fenced: nothing is known to be stored.
+  if (parts.size() < 3 || absl::StartsWith(parts[2], "done") ||
+      !absl::SimpleAtoi(parts[0], &sequence)) {
+    return 0;
+  }
+  return sequence;
+}
+
+void EventObserver::OnCheckpointFailed(int64_t step, const absl::Status& status) {
+  const absl::Status warned = OnWarning(
+      absl::StrCat(status.message(), "; training goes on, the next checkpoint is tried as planned"));
+  if (!warned.ok()) spdlog::error("step {}: {}", step, std::string(warned.message()));
+}
+
+}  // namespace trainyard::worker

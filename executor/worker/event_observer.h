@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "executor/engine/run.h"
+#include "executor/run/event_log.h"
+#include "executor/run/run_directory.h"
+
+namespace trainyard::worker {
+
+// Turns what the engine tells into events of the rank. Thread-safe.
+class EventObserver : public engine::RunObserver {
+ public:
+  EventObserver(run::EventWriter& events, const run::RunDirectory& directory, std::string device)
+      : events_(events), directory_(directory), device_(std::move(device)) {}
+
+  absl::Status OnStarted(const v1::JobSpec& spec, const plan::Plan& plan) override;
+  absl::Status OnRestored(int64_t step, const std::string& uri) override;
+  absl::Status OnMetrics(int64_t step, Split split,
+                         const std::map<std::string, double>& values) override;
+  absl::Status OnWarning(const std::string& message) override;
+  absl::Status OnFinished(const engine::RunResult& result) override;
+
+  // Reports are numbered by their events; a report is settled once the server stored it.
+  absl::StatusOr<int64_t> OnCheckpoint(const engine::WrittenCheckpoint& written, bool final,
+                                       const std::vector<std::string>& removed) override;
+  int64_t SettledReport() override;
+  void OnCheckpointFailed(int64_t step, const absl::Status& status) override;
+
+ private:
+  run::EventWriter& events_;
+  const run::RunDirectory& directory_;
+  const std::string device_;
+};
+
+}  // namespace trainyard::worker

@@ -1,0 +1,83 @@
+#include "executor/worker/rank.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+#include "executor/engine/blame.h"
+#include "executor/engine/run.h"
+#include "executor/run/event_log.h"
+#include "executor/run/run_directory.h"
+#include "executor/worker/event_observer.h"
+#include "executor/worker/exit_code.h"
+#include "executor/worker/lease_watchdog.h"
+#include "executor/worker/open_device.h"
+#include "executor/worker/stop_signal.h"
+#include "storage/base/clock.h"
+#include "storage/base/status.h"
+
+namespace trainyard::worker {
+namespace {
+
+engine::RunRequest RequestOf(const v1::Assignment& assignment, int threads) {
+  engine::RunRequest request;
+  request.spec = assignment.spec();
+  if (assignment.has_restore() && !assignment.restore().uri().empty()) {
+    request.restore = engine::RestorePoint{assignment.restore().uri(),
+                                           assignment.restore().manifest_sha256()};
+  }
+  request.checkpoint_root = assignment.checkpoint_root();
+  request.attempt = assignment.key().attempt();
+  request.threads = threads;
+  return request;
+}
+
+absl::Status Train(const RankOptions& options, const run::RunDirectory& directory,
+                   const v1::Assignment& assignment, run::EventWriter& events,
+                   std::unique_ptr<kernels::Device> device) {
+  if (assignment.world_size() > 1) {
+    return engine::Blame(
+        engine::Fault::kUnimplemented,
+        absl::UnimplementedError(absl::StrCat(
+            "training across ranks is not built yet: this job has ", assignment.world_size(),
+            "; set resources.min_slots to 1")));
+  }
+  if (device == nullptr) {
+    TY_ASSIGN_OR_RETURN(device, OpenDevice(options.device, options.threads));
+  }
+  EventObserver observer(events, directory, device->Description());
+  return engine::Run(*device, RequestOf(assignment, options.threads), observer, StopWish()).status();
+}
+
+}  // namespace
+
+int RunRank(const RankOptions& options, std::unique_ptr<kernels::Device> ready) {
+  const run::RunDirectory directory(options.run_directory);
+  const absl::StatusOr<v1::Assignment> assignment = directory.ReadAssignment();
+  if (!assignment.ok()) {
+    spdlog::error("{}", std::string(assignment.status().message()));
+    return run::kExitInternal;
+  }
+  const auto watchdog = LeaseWatchdog::Start(directory, SystemClock());
+  if (!watchdog.ok()) {
+    spdlog::error("no lease: {}", std::string(watchdog.status().message()));
+    return run::kExitFenced;
+  }
+  const auto events = run::EventWriter::Open(directory.events_path(), SystemClock());
+  if (!events.ok()) {
+    spdlog::error("{}", std::string(events.status().message()));
+    return run::kExitStorage;
+  }
+  if (assignment->wish() == v1::Assignment::SUSPEND) WishStop();
+
+  const absl::Status status = Train(options, directory, *assignment, **events, std::move(ready));
+  if (status.ok()) return run::kExitDone;
+  spdlog::error("{}", std::string(status.message()));
+  v1::RankEvent event;
+  *event.mutable_failure() = FailureOf(status);
+  const absl::Status reported = (*events)->Append(std::move(event));
+  if (!reported.ok()) spdlog::error("{}", std::string(reported.message()));
+  return ExitCodeOf(status);
+}
+
+}  // namespace trainyard::worker

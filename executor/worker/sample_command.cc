@@ -1,0 +1,88 @@
+#include "executor/worker/sample_command.h"
+
+#include <filesystem>
+#include <iostream>
+#include <optional>
+
+#include "absl/strings/match.h"
+#include "executor/data/vocabulary.h"
+#include "executor/engine/blame.h"
+#include "executor/engine/checkpoint/layout.h"
+#include "executor/engine/checkpoint/read_checkpoint.h"
+#include "executor/worker/exit_code.h"
+#include "executor/worker/open_device.h"
+#include "storage/base/status.h"
+#include "storage/objects/object_store.h"
+
+namespace trainyard::worker {
+namespace {
+
+using engine::Blame;
+using engine::Fault;
+
+// The checkpoint that `given` names: itself, or the newest in it or in its folder `checkpoints`.
+absl::StatusOr<std::string> FindCheckpoint(ObjectStore& store, const std::string& given) {
+  for (const std::string& root : {given, given + "/checkpoints"}) {
+    TY_ASSIGN_OR_BLAME(Fault::kStorage, const std::vector<std::string> names, store.List(root));
+    for (const std::string& name : names) {
+      if (name == engine::kManifestFile) return root;
+    }
+    TY_ASSIGN_OR_BLAME(Fault::kStorage, const std::vector<int64_t> steps,
+                       engine::ListSteps(store, root));
+    if (!steps.empty()) return absl::StrCat(root, "/", engine::StepFolder(steps.back()));
+  }
+  return Blame(Fault::kSpec, absl::NotFoundError(absl::StrCat(given, ": there is no checkpoint")));
+}
+
+absl::StatusOr<std::vector<int32_t>> EncodePrompt(const data::Vocabulary& vocabulary,
+                                                  const std::string& prompt) {
+  if (!prompt.empty()) return vocabulary.Encode(prompt);
+  absl::StatusOr<std::vector<int32_t>> line_break = vocabulary.Encode("\n");
+  return line_break.ok() ? *line_break : std::vector<int32_t>{0};
+}
+
+absl::Status Sample(const SampleCommand& command) {
+  std::string given = command.checkpoint;
+  if (!absl::StrContains(given, "://")) {
+    given = std::filesystem::absolute(given).lexically_normal().string();
+  }
+  while (given.size() > 1 && given.back() == '/') given.pop_back();
+  TY_ASSIGN_OR_BLAME(Fault::kSpec, const std::unique_ptr<ObjectStore> store, OpenObjectStore(given));
+  TY_ASSIGN_OR_RETURN(const std::string uri, FindCheckpoint(*store, given));
+  TY_ASSIGN_OR_BLAME(Fault::kStorage, const engine::Checkpoint checkpoint,
+                     engine::Checkpoint::Open(*store, uri, ""));
+  TY_ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device,
+                      OpenDevice(command.device, command.threads));
+  TY_ASSIGN_OR_BLAME(Fault::kSpec, const std::unique_ptr<engine::Sampler> sampler,
+                     engine::Sampler::Load(*device, checkpoint));
+
+  if (checkpoint.vocabulary.empty()) {
+    if (!command.prompt.empty()) {
+      return Blame(Fault::kSpec, absl::InvalidArgumentError(
+                                     "--prompt: this checkpoint has no vocabulary, only token ids"));
+    }
+    return sampler->Run({0}, checkpoint.config.facts.vocab, command.options,
+                        [](int32_t id) { std::cout << id << '\n'; });
+  }
+  TY_ASSIGN_OR_BLAME(Fault::kStorage, const data::Vocabulary vocabulary,
+                     data::Vocabulary::FromJson(checkpoint.vocabulary));
+  TY_ASSIGN_OR_BLAME(Fault::kSpec, const std::vector<int32_t> prompt,
+                     EncodePrompt(vocabulary, command.prompt));
+  std::cout << command.prompt;
+  TY_RETURN_IF_ERROR(
+      sampler->Run(prompt, vocabulary.size(), command.options, [&](int32_t id) {
+        std::cout << vocabulary.Decode(absl::MakeConstSpan(&id, 1)) << std::flush;
+      }));
+  std::cout << std::endl;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunSample(const SampleCommand& command) {
+  const absl::Status status = Sample(command);
+  if (!status.ok()) std::cerr << "trainyard-worker sample: " << status.message() << std::endl;
+  return ExitCodeOf(status);
+}
+
+}  // namespace trainyard::worker

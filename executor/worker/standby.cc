@@ -1,0 +1,71 @@
+#include "executor/worker/standby.h"
+
+#include <errno.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "executor/run/run_directory.h"
+#include "executor/worker/open_device.h"
+#include "executor/worker/stop_signal.h"
+#include "storage/base/status.h"
+
+namespace trainyard::worker {
+namespace {
+
+constexpr size_t kLongestLine = 1 << 16;
+
+// One line from stdin; nullopt when there is none, or a stop was asked for.
+std::optional<std::string> ReadLine() {
+  std::string line;
+  char c = 0;
+  while (line.size() < kLongestLine) {
+    const ssize_t n = read(STDIN_FILENO, &c, 1);
+    if (n < 0 && errno == EINTR && !StopWish()) continue;
+    if (n <= 0) return std::nullopt;
+    if (c == '\n') return line;
+    line += c;
+  }
+  return line;
+}
+
+}  // namespace
+
+absl::StatusOr<RankOptions> ParseStandbyLine(const std::string& line) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    return RankOptions{.run_directory = json.at("run_dir").get<std::string>(),
+                       .device = json.at("device").get<std::string>(),
+                       .threads = json.at("threads").get<int>()};
+  } catch (const nlohmann::json::exception& e) {
+    return absl::InvalidArgumentError(absl::StrCat("'", line, "': ", e.what()));
+  }
+}
+
+int RunStandby(const RankOptions& options, bool open_device) {
+  std::unique_ptr<kernels::Device> device;
+  {
+    absl::StatusOr<std::unique_ptr<kernels::Device>> opened =
+        OpenDevice(open_device ? options.device : "cpu", options.threads);
+    if (opened.ok()) {
+      WarmUp(**opened);
+      if (open_device) device = *std::move(opened);
+    } else {
+      spdlog::warn("{}", std::string(opened.status().message()));
+    }
+  }
+  const std::optional<std::string> line = ReadLine();
+  if (!line) return run::kExitDone;
+  const absl::StatusOr<RankOptions> asked = ParseStandbyLine(*line);
+  if (!asked.ok()) {
+    spdlog::error("stdin: {}", std::string(asked.status().message()));
+    return run::kExitUsage;
+  }
+  if (asked->device != options.device || asked->threads != options.threads) device.reset();
+  return RunRank(*asked, std::move(device));
+}
+
+}  // namespace trainyard::worker

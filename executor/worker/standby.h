@@ -1,0 +1,17 @@
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "executor/worker/rank.h"
+
+namespace trainyard::worker {
+
+// A warm worker: loads and touches what the first step needs, then waits for one line on stdin,
+//   {"run_dir": "/state/ranks/…", "device": "cpu", "threads": 2}
+// and runs that rank. Returns its exit code; 0 when stdin ends before a line came. With a device in
+// `options` that device is opened beforehand and used if the line asks for the same.
+int RunStandby(const RankOptions& options, bool open_device);
+
+// What the line says; kInvalidArgument names what is missing.
+absl::StatusOr<RankOptions> ParseStandbyLine(const std::string& line);
+
+}  // namespace trainyard::worker
