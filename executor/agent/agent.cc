@@ -1,0 +1,517 @@
+#include "executor/agent/agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "executor/agent/reconcile.h"
+#include "executor/agent/slots.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+// Safety net under inotify, and the pace of slow chores.
+constexpr absl::Duration kTick = absl::Milliseconds(200);
+constexpr absl::Duration kCleaning = absl::Minutes(1);
+// While a process that was killed is not gone yet.
+constexpr absl::Duration kReapPause = absl::Milliseconds(5);
+constexpr absl::Duration kFirstStepPatience = absl::Seconds(10);
+constexpr absl::Duration kResendAfter = absl::Seconds(15);
+constexpr absl::Duration kSilence = absl::Seconds(5);
+constexpr absl::Duration kLastWords = absl::Seconds(2);
+constexpr int64_t kMostLogBytes = int64_t{1} << 20;
+
+int64_t BytesIn(const std::string& folder) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const auto size = entry.file_size(error);
+    if (!error) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
+absl::Time ModificationTime(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return absl::InfinitePast();
+  return absl::TimeFromTimespec(info.st_mtim);
+}
+
+}  // namespace
+
+Agent::Inbox::Inbox() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  TY_CHECK(fd_.valid(), "eventfd: errno ", errno);
+}
+
+void Agent::Inbox::Put(LinkEvent event) {
+  absl::MutexLock lock(&mu_);
+  events_.push_back(std::move(event));
+  eventfd_write(fd_.get(), 1);
+}
+
+std::deque<LinkEvent> Agent::Inbox::TakeAll() {
+  absl::MutexLock lock(&mu_);
+  eventfd_t count = 0;
+  eventfd_read(fd_.get(), &count);
+  return std::exchange(events_, {});
+}
+
+Agent::Agent(AgentOptions options, Clock& clock)
+    : options_(std::move(options)), ranks_folder_(options_.state_dir + "/ranks"), clock_(clock) {}
+
+Agent::~Agent() = default;
+
+absl::Status Agent::SetUp() {
+  TY_RETURN_IF_ERROR(MakeDirectories(ranks_folder_, 0700));
+  const std::string lock_path = options_.state_dir + "/lock";
+  lock_.Reset(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock_.valid()) return ErrnoStatus(errno, lock_path);
+  if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("another agent uses the state directory ", options_.state_dir));
+  }
+  if (access(options_.worker.c_str(), X_OK) != 0) return ErrnoStatus(errno, options_.worker);
+  inotify_.Reset(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  if (!inotify_.valid()) return ErrnoStatus(errno, "inotify");
+  // What a dead worker leaves behind becomes our child, so that it can be killed and reaped.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  signal(SIGPIPE, SIG_IGN);
+  umask(077);
+  return AdoptRanks();
+}
+
+absl::Status Agent::AdoptRanks() {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(ranks_folder_, error)) {
+    absl::StatusOr<std::unique_ptr<LocalRank>> rank = LocalRank::Adopt(entry.path(), clock_);
+    if (!rank.ok()) {
+      spdlog::warn("ignoring {}: {}", entry.path().string(), rank.status().ToString());
+      continue;
+    }
+    if ((*rank)->HasProcess()) {
+      spdlog::info("adopted {} (pid {})", (*rank)->name(), (*rank)->pid());
+      lease_.Inherit((*rank)->lease_until());
+      WatchEvents(**rank);
+    }
+    ranks_[(*rank)->name()] = *std::move(rank);
+  }
+  if (error) return absl::InternalError(absl::StrCat(ranks_folder_, ": ", error.message()));
+  return absl::OkStatus();
+}
+
+void Agent::WatchEvents(const LocalRank& rank) {
+  // Without a watch (too many of them) the tick finds the events.
+  inotify_add_watch(inotify_.get(), run::RunDirectory(rank.path()).events_path().c_str(),
+                    IN_MODIFY);
+}
+
+absl::Status Agent::Run(int signal_fd) {
+  TY_RETURN_IF_ERROR(SetUp());
+  warm_ = std::make_unique<WarmWorkers>(options_.worker, options_.state_dir + "/standby",
+                                        options_.standby);
+  link_ =
+      std::make_unique<Link>(Link::Options{options_.server, options_.token_file, options_.hello},
+                             clock_, [this](LinkEvent event) { inbox_.Put(std::move(event)); });
+  warm_->Tend(clock_.SinceBoot());
+  for (;;) {
+    const absl::Duration now = Wait(signal_fd);
+    const bool tick = now >= next_tick_;
+    HandleInbox();
+    FenceIfLate(now);
+    FinishRanks(tick);
+    if (reconcile_due_ || tick) ReconcileRanks(now);
+    SendEvents(now);
+    if (heartbeat_due_ || now >= next_heartbeat_) SendHeartbeat(now);
+    if (tick) Tick(now);
+    if (leaving_ != Leaving::kNo && ReadyToLeave(now)) break;
+  }
+  link_.reset();
+  for (auto& [name, rank] : ranks_) rank->spool().Save().IgnoreError();
+  return absl::OkStatus();
+}
+
+absl::Duration Agent::NextDeadline(absl::Duration now) const {
+  absl::Duration next = std::min(next_tick_, next_heartbeat_);
+  for (const auto& [name, rank] : ranks_) {
+    if (!rank->HasProcess()) continue;
+    if (rank->pidfd() < 0) next = std::min(next, now + kReapPause);
+    if (!fenced_) next = std::min(next, lease_.fence_at());
+  }
+  return next;
+}
+
+absl::Duration Agent::Wait(int signal_fd) {
+  std::vector<pollfd> fds = {{.fd = signal_fd, .events = POLLIN},
+                             {.fd = inbox_.fd(), .events = POLLIN},
+                             {.fd = inotify_.get(), .events = POLLIN}};
+  for (const auto& [name, rank] : ranks_) {
+    fds.push_back({.fd = rank->pidfd(), .events = POLLIN});
+  }
+  const absl::Duration now = clock_.SinceBoot();
+  const absl::Duration pause =
+      std::clamp(NextDeadline(now) - now, absl::ZeroDuration(), absl::Seconds(1));
+  const timespec timeout = absl::ToTimespec(pause);
+  ppoll(fds.data(), fds.size(), &timeout, nullptr);
+  if (fds[0].revents != 0) ReadSignal(signal_fd);
+  if (fds[2].revents != 0) {
+    char changes[4096];
+    while (read(inotify_.get(), changes, sizeof(changes)) > 0) {
+    }
+  }
+  return clock_.SinceBoot();
+}
+
+void Agent::ReadSignal(int signal_fd) {
+  signalfd_siginfo info{};
+  if (read(signal_fd, &info, sizeof(info)) != sizeof(info)) return;
+  const bool kill = info.ssi_signo == SIGINT || options_.kill_workers_on_exit;
+  spdlog::info("leaving; workers {}", kill ? "are killed" : "go on");
+  if (kill && leaving_ != Leaving::kKillWorkers) KillEverything();
+  leaving_ = kill ? Leaving::kKillWorkers : Leaving::kLeaveWorkers;
+}
+
+void Agent::KillEverything() {
+  warm_->KillAll();
+  for (auto& [name, rank] : ranks_) rank->Kill();
+  leave_deadline_ = clock_.SinceBoot() + kLastWords;
+}
+
+bool Agent::ReadyToLeave(absl::Duration now) {
+  if (leaving_ == Leaving::kLeaveWorkers) return true;
+  bool delivered = true;
+  for (const auto& [name, rank] : ranks_) {
+    if (rank->HasProcess()) return false;
+    delivered = delivered && (rank->retired() || rank->spool().done());
+  }
+  return delivered || !up_ || now >= leave_deadline_;
+}
+
+void Agent::HandleInbox() {
+  for (LinkEvent& event : inbox_.TakeAll()) {
+    switch (event.kind) {
+      case LinkEvent::kUp:
+        spdlog::info("registered as {} with {}", options_.hello.node(), options_.server);
+        up_ = true;
+        desired_is_fresh_ = false;
+        reconciled_version_ = 0;
+        lease_.Begin(event.message.welcome(), event.register_sent);
+        RenewLeases();
+        for (auto& [name, rank] : ranks_) rank->spool().Rewind();
+        next_heartbeat_ = clock_.SinceBoot() + lease_.heartbeat_interval();
+        break;
+      case LinkEvent::kMessage:
+        HandleMessage(event.message);
+        break;
+      case LinkEvent::kDown:
+        up_ = false;
+        desired_is_fresh_ = false;
+        break;
+    }
+  }
+}
+
+void Agent::HandleMessage(const v1::ServerMessage& message) {
+  switch (message.what_case()) {
+    case v1::ServerMessage::kDesired:
+      desired_ = message.desired();
+      has_desired_ = desired_is_fresh_ = reconcile_due_ = true;
+      break;
+    case v1::ServerMessage::kLease:
+      lease_.Acknowledge(message.lease().heartbeat_id());
+      RenewLeases();
+      break;
+    case v1::ServerMessage::kAck:
+      HandleAck(message.ack());
+      break;
+    case v1::ServerMessage::kLog:
+      HandleLogRequest(message.log());
+      break;
+    case v1::ServerMessage::kWelcome:
+    case v1::ServerMessage::WHAT_NOT_SET:
+      spdlog::warn("a message from the server is not understood");
+      break;
+  }
+}
+
+void Agent::RenewLeases() {
+  const absl::Duration now = clock_.SinceBoot();
+  if (!lease_.HoldsAt(now)) return;
+  fenced_ = false;
+  for (auto& [name, rank] : ranks_) rank->ExtendLease(lease_.until());
+}
+
+void Agent::FenceIfLate(absl::Duration now) {
+  if (fenced_ || lease_.HoldsAt(now)) return;
+  fenced_ = true;
+  for (auto& [name, rank] : ranks_) {
+    if (!rank->HasProcess()) continue;
+    spdlog::error("{}: killed, since the server has not renewed the lease", name);
+    rank->Kill();
+  }
+}
+
+void Agent::HandleAck(const v1::EventAck& ack) {
+  const auto it = ranks_.find(run::RunDirectory::NameOf(ack.key()));
+  if (it == ranks_.end()) return;
+  LocalRank& rank = *it->second;
+  rank.spool().Acknowledge(ack.sequence(), ack.fenced());
+  last_progress_ = clock_.SinceBoot();
+  if (ack.fenced() && rank.HasProcess()) {
+    spdlog::info("{}: killed, since the server knows a newer attempt or has ended this one",
+                 rank.name());
+    rank.Kill();
+  }
+  reconcile_due_ = reconcile_due_ || rank.spool().done();
+}
+
+void Agent::HandleLogRequest(const v1::LogRequest& request) {
+  v1::AgentMessage answer;
+  v1::LogChunk& chunk = *answer.mutable_log();
+  chunk.set_request_id(request.request_id());
+  const std::string name = run::RunDirectory::NameOf(request.key());
+  const auto it = ranks_.find(name);
+  if (it == ranks_.end()) {
+    chunk.set_error(
+        absl::StrCat("node ", options_.hello.node(), " has no log of rank ", name, " (any more)"));
+    chunk.set_end(true);
+  } else {
+    // Asked first: a worker that ends in between is told with the next chunk.
+    const bool ended = !it->second->HasProcess();
+    const auto read = it->second->log().Read(
+        request.offset(), std::clamp<int64_t>(request.max_bytes(), 0, kMostLogBytes));
+    if (read.ok()) {
+      chunk.set_data(read->data);
+      chunk.set_offset(read->offset);
+      chunk.set_end(ended && read->offset + static_cast<int64_t>(read->data.size()) >= read->end);
+    } else {
+      chunk.set_error(read.status().ToString());
+    }
+  }
+  link_->Send(std::move(answer));
+}
+
+void Agent::FinishRanks(bool retry) {
+  bool finished = false;
+  for (auto& [name, rank] : ranks_) {
+    if (rank->recorded() || (!rank->HasProcess() && !retry)) continue;
+    if (!rank->TryFinish()) continue;
+    spdlog::info("{}: gone", name);
+    finished = true;
+  }
+  if (!finished) return;
+  reconcile_due_ = heartbeat_due_ = true;
+  std::vector<pid_t> known = warm_->Pids();
+  for (const auto& [name, rank] : ranks_) {
+    if (rank->HasProcess()) known.push_back(rank->pid());
+  }
+  KillStrayChildren(known);
+}
+
+void Agent::ReconcileRanks(absl::Duration now) {
+  reconcile_due_ = false;
+  if (!has_desired_ || leaving_ != Leaving::kNo) return;
+  std::vector<PresentRank> present;
+  for (const auto& [name, rank] : ranks_) present.push_back(rank->Describe(now));
+  const bool may_start = up_ && desired_is_fresh_ && lease_.HoldsAt(now);
+  for (const Action& action : Reconcile(desired_, present, may_start)) Perform(action, now);
+  if (desired_is_fresh_ && reconciled_version_ != desired_.version()) {
+    reconciled_version_ = desired_.version();
+    heartbeat_due_ = true;
+  }
+}
+
+const v1::Assignment* Agent::FindDesired(const std::string& name) const {
+  for (const v1::Assignment& assignment : desired_.assignments()) {
+    if (run::RunDirectory::NameOf(assignment.key()) == name) return &assignment;
+  }
+  return nullptr;
+}
+
+void Agent::Perform(const Action& action, absl::Duration now) {
+  const v1::Assignment* wanted = FindDesired(action.name);
+  switch (action.kind) {
+    case Action::kStart:
+      StartRank(*wanted);
+      break;
+    case Action::kDecline: {
+      // Nothing was done, so the state that it would have gone on from is what it leaves.
+      v1::RankEvent event;
+      event.mutable_finished()->set_outcome(v1::RankEvent::Finished::SUSPENDED);
+      event.mutable_finished()->set_step(wanted->restore().step());
+      Refuse(*wanted, std::move(event));
+      break;
+    }
+    case Action::kSuspend:
+      spdlog::info("{}: asked to checkpoint and leave", action.name);
+      ranks_.at(action.name)->Suspend(now, absl::Milliseconds(wanted->grace_ms()));
+      break;
+    case Action::kKill:
+      spdlog::info("{}: killed, since it is not wanted here any more", action.name);
+      ranks_.at(action.name)->Kill();
+      break;
+    case Action::kRetire:
+      ranks_.at(action.name)->Retire();
+      ranks_.at(action.name)->spool().Save().IgnoreError();
+      next_cleaning_ = now;
+      break;
+  }
+}
+
+void Agent::StartRank(const v1::Assignment& assignment) {
+  const std::string name = run::RunDirectory::NameOf(assignment.key());
+  absl::Status status = run::RunDirectory::ParseName(name).status();
+  if (!status.ok()) {
+    spdlog::error("assignment refused: {}", status.ToString());
+    return;
+  }
+  int threads = 0;
+  std::string device;
+  for (const int index : assignment.slots()) {
+    if (index < 0 || index >= options_.hello.slots_size()) {
+      status = absl::InvalidArgumentError(absl::StrCat("this node has no slot ", index));
+      continue;
+    }
+    const v1::Slot& slot = options_.hello.slots(index);
+    threads += slot.cpu_threads();
+    if (device.empty()) device = DeviceOf(slot);
+  }
+  if (status.ok() && device.empty()) status = absl::InvalidArgumentError("no slot was given");
+  if (status.ok()) {
+    absl::StatusOr<WaitingWorker> worker = warm_->Take();
+    status = worker.status();
+    if (status.ok()) {
+      auto rank = LocalRank::Start(absl::StrCat(ranks_folder_, "/", name), assignment,
+                                   *std::move(worker), device, threads, lease_.until(), clock_);
+      status = rank.status();
+      if (status.ok()) {
+        spdlog::info("{}: started {} on {} (pid {})", name, assignment.job_name(), device,
+                     (*rank)->pid());
+        WatchEvents(**rank);
+        ranks_[name] = *std::move(rank);
+        return;
+      }
+    }
+  }
+  v1::RankEvent event;
+  event.mutable_failure()->set_category(v1::Failure::INTERNAL);
+  event.mutable_failure()->set_message(
+      absl::StrCat("the agent could not start the worker: ", status.message()));
+  event.mutable_failure()->set_retryable(true);
+  Refuse(assignment, std::move(event));
+}
+
+void Agent::Refuse(const v1::Assignment& assignment, v1::RankEvent event) {
+  const std::string name = run::RunDirectory::NameOf(assignment.key());
+  auto rank = run::RunDirectory::ParseName(name).ok()
+                  ? LocalRank::MakeGone(absl::StrCat(ranks_folder_, "/", name), assignment,
+                                        {std::move(event)}, clock_)
+                  : absl::InvalidArgumentError("not a rank");
+  if (!rank.ok()) {
+    spdlog::error("{}: cannot be refused, will try again: {}", name, rank.status().ToString());
+    return;
+  }
+  spdlog::warn("{}: not started", name);
+  ranks_[name] = *std::move(rank);
+}
+
+void Agent::SendEvents(absl::Duration now) {
+  if (!up_) return;
+  for (auto& [name, rank] : ranks_) {
+    if (rank->retired() || rank->spool().done()) continue;
+    for (;;) {
+      absl::StatusOr<std::optional<v1::EventBatch>> batch = rank->spool().NextBatch();
+      if (!batch.ok()) {
+        if (damaged_.insert(name).second) {
+          spdlog::error("{}: killed, since its events cannot be read: {}", name,
+                        batch.status().ToString());
+        }
+        rank->Kill();
+        break;
+      }
+      if (!*batch) break;
+      last_progress_ = std::max(last_progress_, now);
+      v1::AgentMessage message;
+      *message.mutable_events() = **std::move(batch);
+      link_->Send(std::move(message));
+    }
+  }
+}
+
+void Agent::SendHeartbeat(absl::Duration now) {
+  heartbeat_due_ = false;
+  next_heartbeat_ = now + lease_.heartbeat_interval();
+  if (!up_) return;
+  v1::AgentMessage message;
+  v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
+  heartbeat.set_id(lease_.Beat(now));
+  heartbeat.set_desired_version(reconciled_version_);
+  for (const auto& [name, rank] : ranks_) {
+    if (rank->HasProcess()) *heartbeat.add_present() = rank->key();
+  }
+  link_->Send(std::move(message));
+}
+
+bool Agent::AwaitsFirstStep(absl::Duration now) const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& entry) {
+    LocalRank& rank = *entry.second;
+    return rank.HasProcess() && !rank.spool().has_metrics() &&
+           now - rank.started() < kFirstStepPatience;
+  });
+}
+
+void Agent::Tick(absl::Duration now) {
+  next_tick_ = now + kTick;
+  // Loading a worker takes time that the first step of another would miss.
+  if (leaving_ == Leaving::kNo && !AwaitsFirstStep(now)) warm_->Tend(now);
+  bool waiting = false;
+  for (auto& [name, rank] : ranks_) {
+    if (rank->retired()) continue;
+    rank->RotateLog(options_.log_bytes);
+    const absl::Status saved = rank->spool().Save();
+    if (!saved.ok()) spdlog::warn("{}: {}", name, saved.ToString());
+    waiting = waiting || !rank->spool().idle();
+  }
+  if (waiting && now - last_progress_ > kResendAfter) {
+    for (auto& [name, rank] : ranks_) rank->spool().Rewind();
+    last_progress_ = now;
+  }
+  link_->ResetIfSilentFor(kSilence);
+  if (now >= next_cleaning_) {
+    next_cleaning_ = now + kCleaning;
+    ForgetOldRanks();
+  }
+}
+
+void Agent::ForgetOldRanks() {
+  std::vector<KeptRank> kept;
+  for (const auto& [name, rank] : ranks_) {
+    if (!rank->retired() || FindDesired(name) != nullptr) continue;
+    const std::string mark = run::RunDirectory(rank->path()).acked_path();
+    kept.push_back(
+        {.name = name, .retired = ModificationTime(mark), .bytes = BytesIn(rank->path())});
+  }
+  for (const std::string& name : Expired(std::move(kept), options_.retention, clock_.Now())) {
+    std::error_code error;
+    std::filesystem::remove_all(ranks_.at(name)->path(), error);
+    if (error) spdlog::warn("{}: {}", name, error.message());
+    damaged_.erase(name);
+    ranks_.erase(name);
+  }
+}
+
+}  // namespace trainyard

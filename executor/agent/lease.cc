@@ -1,0 +1,45 @@
+#include "executor/agent/lease.h"
+
+#include <algorithm>
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kMostUnanswered = 1000;
+
+}  // namespace
+
+void Lease::Inherit(absl::Duration until) {
+  until_ = std::max(until_, until);
+  fence_at_ = std::max(fence_at_, until);
+}
+
+void Lease::Begin(const v1::Welcome& terms, absl::Duration register_sent) {
+  if (terms.heartbeat_ms() > 0) heartbeat_ = absl::Milliseconds(terms.heartbeat_ms());
+  if (terms.lease_ms() > 0) lease_ = absl::Milliseconds(terms.lease_ms());
+  if (terms.self_fence_ms() > 0) self_fence_ = absl::Milliseconds(terms.self_fence_ms());
+  self_fence_ = std::min(self_fence_, lease_);
+  sent_.clear();
+  RenewFrom(register_sent);
+}
+
+int64_t Lease::Beat(absl::Duration now) {
+  const int64_t id = next_id_++;
+  sent_[id] = now;
+  if (sent_.size() > kMostUnanswered) sent_.erase(sent_.begin());
+  return id;
+}
+
+void Lease::Acknowledge(int64_t id) {
+  const auto it = sent_.find(id);
+  if (it == sent_.end()) return;
+  RenewFrom(it->second);
+  sent_.erase(sent_.begin(), std::next(it));
+}
+
+void Lease::RenewFrom(absl::Duration sent) {
+  until_ = std::max(until_, sent + lease_);
+  fence_at_ = std::max(fence_at_, sent + self_fence_);
+}
+
+}  // namespace trainyard

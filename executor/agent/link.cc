@@ -1,0 +1,231 @@
+#include "executor/agent/link.h"
+
+#include <grpcpp/grpcpp.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <optional>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "storage/base/file.h"
+#include "storage/base/status.h"
+#include "trainyard/v1/executor_service.grpc.pb.h"
+
+namespace trainyard {
+namespace {
+
+constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
+constexpr absl::Duration kLongestPause = absl::Seconds(1);
+// A session shorter than this does not count as success: two agents of one name must not chase
+// each other at full speed.
+constexpr absl::Duration kHealthySession = absl::Seconds(3);
+constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
+  grpc::ChannelArguments arguments;
+  // A channel per session with connections of its own: otherwise gRPC's pause after a refused
+  // connection (1 s and more) would come on top of ours.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Desired sets of nodes with many ranks.
+  arguments.SetMaxReceiveMessageSize(16 << 20);
+  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+absl::Duration ReconnectPause(int failures, double jitter) {
+  const absl::Duration pause =
+      std::min(kLongestPause, kFirstPause * std::pow(1.5, std::min(failures, 30)));
+  return pause * (0.75 + 0.5 * jitter);
+}
+
+class Link::Impl {
+ public:
+  Impl(Options options, Clock& clock, std::function<void(LinkEvent)> deliver)
+      : options_(std::move(options)), clock_(clock), deliver_(std::move(deliver)) {
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  ~Impl() {
+    {
+      absl::MutexLock lock(&mu_);
+      stopping_ = true;
+      if (context_ != nullptr) context_->TryCancel();
+    }
+    thread_.join();
+  }
+
+  void Send(v1::AgentMessage message) {
+    absl::MutexLock lock(&mu_);
+    if (registered_) outgoing_.push_back(std::move(message));
+  }
+
+  void ResetIfSilentFor(absl::Duration limit) {
+    absl::MutexLock lock(&mu_);
+    if (context_ == nullptr || clock_.SinceBoot() - heard_ < limit) return;
+    spdlog::warn("no word from the server for {}: connecting again", absl::FormatDuration(limit));
+    context_->TryCancel();
+    heard_ = clock_.SinceBoot();
+  }
+
+ private:
+  using Stream = grpc::ClientReaderWriter<v1::AgentMessage, v1::ServerMessage>;
+
+  void Run() {
+    std::mt19937_64 random(std::random_device{}());
+    int failures = 0;
+    std::string last_error;
+    while (!Stopping()) {
+      const absl::Duration start = clock_.SinceBoot();
+      const absl::Status status = RunSession();
+      if (clock_.SinceBoot() - start >= kHealthySession) failures = 0;
+      if (Stopping()) return;
+      const std::string error = status.ToString();
+      if (error != last_error || failures == 0)
+        spdlog::warn("no session with the server: {}", error);
+      last_error = error;
+      const double jitter = std::uniform_real_distribution<double>(0, 1)(random);
+      Pause(ReconnectPause(failures++, jitter));
+    }
+  }
+
+  // One session from connecting to its end.
+  absl::Status RunSession() {
+    grpc::ClientContext context;
+    if (!options_.token_file.empty()) {
+      TY_ASSIGN_OR_RETURN(const std::string token, ReadFile(options_.token_file, 4096));
+      context.AddMetadata("authorization",
+                          absl::StrCat("Bearer ", absl::StripAsciiWhitespace(token)));
+    }
+    const std::shared_ptr<grpc::Channel> channel = MakeChannel(options_.server);
+    if (!WaitUntilConnected(*channel)) {
+      return absl::UnavailableError(absl::StrCat(options_.server, " does not answer"));
+    }
+    const auto stub = v1::ExecutorService::NewStub(channel);
+    if (!Enter(&context)) return absl::CancelledError("stopping");
+    const std::unique_ptr<Stream> stream = stub->Connect(&context);
+    const absl::Duration register_sent = clock_.SinceBoot();
+    v1::AgentMessage hello;
+    *hello.mutable_register_() = options_.hello;
+    stream->Write(hello);  // a failure shows when reading
+    std::thread writer([this, &stream] { WriteOutgoing(*stream); });
+    const bool was_up = ReadAll(*stream, register_sent);
+    Leave();
+    writer.join();
+    const absl::Status status = FromGrpc(stream->Finish());
+    if (was_up) deliver_({.kind = LinkEvent::kDown, .status = status});
+    return status.ok() ? absl::UnavailableError("the server ended the session") : status;
+  }
+
+  // A refused connection is known at once; there is no use in waiting for gRPC's own retries.
+  bool WaitUntilConnected(grpc::Channel& channel) {
+    const absl::Duration deadline = clock_.SinceBoot() + kConnectTimeout;
+    while (clock_.SinceBoot() < deadline && !Stopping()) {
+      const grpc_connectivity_state state = channel.GetState(true);
+      if (state == GRPC_CHANNEL_READY) return true;
+      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) return false;
+      channel.WaitForStateChange(state, absl::ToChronoTime(absl::Now() + absl::Milliseconds(200)));
+    }
+    return false;
+  }
+
+  bool ReadAll(Stream& stream, absl::Duration register_sent) {
+    bool up = false;
+    v1::ServerMessage message;
+    while (stream.Read(&message)) {
+      {
+        absl::MutexLock lock(&mu_);
+        heard_ = clock_.SinceBoot();
+        registered_ = registered_ || message.has_welcome();
+      }
+      LinkEvent event{.kind = up ? LinkEvent::kMessage : LinkEvent::kUp};
+      if (!up) event.register_sent = register_sent;
+      if (!up && !message.has_welcome()) continue;
+      up = true;
+      event.message = std::move(message);
+      deliver_(std::move(event));
+      message.Clear();
+    }
+    return up;
+  }
+
+  void WriteOutgoing(Stream& stream) {
+    for (;;) {
+      v1::AgentMessage message;
+      {
+        absl::MutexLock lock(&mu_);
+        const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+          return context_ == nullptr || !outgoing_.empty();
+        };
+        mu_.Await(absl::Condition(&ready));
+        if (context_ == nullptr) return;
+        message = std::move(outgoing_.front());
+        outgoing_.pop_front();
+      }
+      // A broken stream shows when reading; the queue is emptied at the end of the session.
+      stream.Write(message);
+    }
+  }
+
+  bool Enter(grpc::ClientContext* context) {
+    absl::MutexLock lock(&mu_);
+    if (stopping_) return false;
+    context_ = context;
+    heard_ = clock_.SinceBoot();
+    return true;
+  }
+
+  void Leave() {
+    absl::MutexLock lock(&mu_);
+    context_ = nullptr;
+    registered_ = false;
+    outgoing_.clear();
+  }
+
+  bool Stopping() {
+    absl::MutexLock lock(&mu_);
+    return stopping_;
+  }
+
+  void Pause(absl::Duration pause) {
+    absl::MutexLock lock(&mu_);
+    mu_.AwaitWithTimeout(absl::Condition(&stopping_), pause);
+  }
+
+  const Options options_;
+  Clock& clock_;
+  const std::function<void(LinkEvent)> deliver_;
+
+  absl::Mutex mu_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool registered_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) =
+      nullptr;  // of the session, while there is one
+  absl::Duration heard_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
+  std::deque<v1::AgentMessage> outgoing_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;  // last: it uses everything above
+};
+
+Link::Link(Options options, Clock& clock, std::function<void(LinkEvent)> deliver)
+    : impl_(std::make_unique<Impl>(std::move(options), clock, std::move(deliver))) {}
+Link::~Link() = default;
+void Link::Send(v1::AgentMessage message) { impl_->Send(std::move(message)); }
+void Link::ResetIfSilentFor(absl::Duration limit) { impl_->ResetIfSilentFor(limit); }
+
+}  // namespace trainyard

@@ -1,0 +1,58 @@
+#pragma once
+
+// The stream to the server: connects, registers, and connects again for ever. The only file of the
+// agent, with link.cc, that knows gRPC.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "storage/base/clock.h"
+#include "trainyard/v1/executor_service.pb.h"
+
+namespace trainyard {
+
+struct LinkEvent {
+  enum Kind {
+    kUp,  // registered: `message` holds the Welcome
+    kMessage,
+    kDown,  // the session ended with `status`; the next one is tried by itself
+  } kind = kDown;
+  v1::ServerMessage message;
+  absl::Duration register_sent = absl::ZeroDuration();  // with kUp, on Clock::SinceBoot
+  absl::Status status;
+};
+
+// Thread-safe.
+class Link {
+ public:
+  struct Options {
+    std::string server;      // host:port
+    std::string token_file;  // read anew for each session; empty: no token
+    v1::Register hello;
+  };
+
+  // `deliver` is called from the link's own thread, in order; it must not block.
+  Link(Options options, Clock& clock, std::function<void(LinkEvent)> deliver);
+  ~Link();
+
+  // Without a session the message is dropped: what matters is sent again in the next one.
+  void Send(v1::AgentMessage message);
+
+  // Ends the session when nothing was heard from the server for `limit` (a server that hangs, or a
+  // network that swallows packets).
+  void ResetIfSilentFor(absl::Duration limit);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Pause before connection attempt number `failures` + 1 in a row: 50 ms at first, so that a
+// restarted server is met at once, up to 1 s, with `jitter` in [0, 1) spread over +-25 %.
+absl::Duration ReconnectPause(int failures, double jitter);
+
+}  // namespace trainyard

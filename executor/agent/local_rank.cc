@@ -1,0 +1,186 @@
+#include "executor/agent/local_rank.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/file.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int64_t kEvidenceBytes = 4096;
+
+absl::Status WritePlainFile(const std::string& path, const std::string& text) {
+  const FileDescriptor fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, path);
+  return WriteAll(fd.get(), text, path);
+}
+
+}  // namespace
+
+LocalRank::LocalRank(const std::string& path, v1::RankKey key, Clock& clock)
+    : name_(run::RunDirectory::NameOf(key)),
+      key_(key),
+      directory_(path),
+      clock_(clock),
+      spool_(directory_, key),
+      log_(directory_.log_path()),
+      started_(clock.SinceBoot()) {}
+
+absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Start(
+    const std::string& path, const v1::Assignment& assignment, WaitingWorker worker,
+    const std::string& device, int threads, absl::Duration lease_until, Clock& clock) {
+  // Everything is in place before the folder takes its name, so a directory that an agent finds
+  // after a crash is whole, and its worker either runs with a lease or was never told anything.
+  const run::RunDirectory waiting(worker.folder);
+  absl::Status ready = waiting.WriteAssignment(assignment);
+  if (ready.ok()) ready = WritePlainFile(waiting.pid_path(), worker.process.id().ToString());
+  if (ready.ok()) ready = WritePlainFile(waiting.events_path(), "");
+  absl::StatusOr<run::LeaseFile> lease = run::LeaseFile::Open(waiting.lease_path(), true);
+  if (ready.ok()) ready = lease.status();
+  if (ready.ok()) lease->Extend(lease_until);
+  if (ready.ok() && rename(worker.folder.c_str(), path.c_str()) != 0) {
+    ready = ErrnoStatus(errno, path);
+  }
+  if (!ready.ok()) {
+    worker.process.KillGroup();
+    while (!worker.process.TryReap()) absl::SleepFor(absl::Milliseconds(1));
+    std::error_code error;
+    std::filesystem::remove_all(worker.folder, error);
+    return ready;
+  }
+  auto rank = std::unique_ptr<LocalRank>(new LocalRank(path, assignment.key(), clock));
+  rank->job_name_ = assignment.job_name();
+  rank->slots_.assign(assignment.slots().begin(), assignment.slots().end());
+  rank->lease_ = *std::move(lease);
+  rank->process_ = std::move(worker.process);
+
+  const std::string line =
+      nlohmann::json{{"run_dir", path}, {"device", device}, {"threads", threads}}.dump() + "\n";
+  // SIGPIPE is ignored in the agent: a worker that died meanwhile shows as EPIPE, and then by its
+  // end.
+  const absl::Status told = WriteAll(worker.pipe.get(), line, "cannot hand the rank to a worker");
+  if (!told.ok()) {
+    v1::Failure& failure = *rank->last_words_.emplace_back().mutable_failure();
+    failure.set_category(v1::Failure::LOST);
+    failure.set_message(std::string(told.message()));
+    failure.set_retryable(true);
+    rank->Kill();
+  }
+  return rank;
+}
+
+absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::MakeGone(
+    const std::string& path, const v1::Assignment& assignment,
+    const std::vector<v1::RankEvent>& events, Clock& clock) {
+  const run::RunDirectory directory(path);
+  TY_RETURN_IF_ERROR(directory.WriteAssignment(assignment));
+  auto rank = std::unique_ptr<LocalRank>(new LocalRank(path, assignment.key(), clock));
+  rank->job_name_ = assignment.job_name();
+  rank->status_ = ExitStatus{};
+  rank->last_words_ = events;
+  rank->TryFinish();
+  return rank;
+}
+
+absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Adopt(const std::string& path, Clock& clock) {
+  const std::string name = std::filesystem::path(path).filename().string();
+  TY_ASSIGN_OR_RETURN(const v1::RankKey key, run::RunDirectory::ParseName(name));
+  auto rank = std::unique_ptr<LocalRank>(new LocalRank(path, key, clock));
+  const absl::StatusOr<v1::Assignment> assignment = rank->directory_.ReadAssignment();
+  if (assignment.ok()) {
+    rank->job_name_ = assignment->job_name();
+    rank->slots_.assign(assignment->slots().begin(), assignment->slots().end());
+  } else {
+    spdlog::warn("{}: {}", name, assignment.status().ToString());
+  }
+  // No pid: the machine crashed before it reached the disk, so nothing runs.
+  const absl::StatusOr<std::string> pid = ReadFile(rank->directory_.pid_path(), 100);
+  const absl::StatusOr<ProcessId> id = pid.ok() ? ProcessId::Parse(*pid) : pid.status();
+  if (id.ok()) {
+    absl::StatusOr<Process> process = Process::Adopt(*id);
+    absl::StatusOr<run::LeaseFile> lease =
+        run::LeaseFile::Open(rank->directory_.lease_path(), true);
+    if (lease.ok()) rank->lease_ = *std::move(lease);
+    if (process.ok()) {
+      rank->process_ = *std::move(process);
+      // Without a lease that we can extend it would end soon anyway.
+      if (!rank->lease_) rank->Kill();
+      return rank;
+    }
+    while (KillOrphansOf(id->pid, path)) absl::SleepFor(absl::Milliseconds(2));
+  }
+  rank->status_ = ExitStatus{.unknown = true};
+  rank->TryFinish();
+  if (rank->spool_.done()) rank->retired_ = true;
+  return rank;
+}
+
+PresentRank LocalRank::Describe(absl::Duration now) const {
+  PresentRank present{.name = name_, .slots = slots_};
+  present.phase = !process_   ? PresentRank::kGone
+                  : stopping_ ? PresentRank::kStopping
+                              : PresentRank::kAlive;
+  present.listens = spool_.has_begun();
+  present.suspend_sent = suspend_sent_;
+  present.grace_over = suspend_sent_ && now >= suspend_deadline_;
+  present.delivered = recorded_ && spool_.done();
+  present.retired = retired_;
+  return present;
+}
+
+void LocalRank::ExtendLease(absl::Duration until) {
+  if (process_ && lease_) lease_->Extend(until);
+}
+
+void LocalRank::Suspend(absl::Duration now, absl::Duration grace) {
+  if (!process_) return;
+  process_->Signal(SIGTERM);
+  suspend_sent_ = true;
+  if (grace > absl::ZeroDuration()) suspend_deadline_ = now + grace;
+}
+
+void LocalRank::Kill() {
+  if (!process_) return;
+  process_->KillGroup();
+  stopping_ = true;
+}
+
+bool LocalRank::TryFinish() {
+  if (recorded_) return false;
+  if (process_) {
+    status_ = process_->TryReap();
+    if (!status_) return false;
+    process_.reset();
+    lease_.reset();
+  }
+  v1::RankEvent::Exited exited;
+  exited.set_exit_code(status_->code);
+  exited.set_signal(status_->signal);
+  exited.set_lost(status_->unknown);
+  exited.set_evidence(log_.LastLines(kEvidenceBytes));
+  const absl::Status appended = spool_.AppendLast(last_words_, exited, clock_);
+  if (!appended.ok()) {
+    spdlog::error("{}: cannot record its end, will try again: {}", name_, appended.ToString());
+    return false;
+  }
+  recorded_ = true;
+  return true;
+}
+
+void LocalRank::RotateLog(int64_t limit) {
+  const absl::Status rotated = log_.RotateIfLarger(limit);
+  if (!rotated.ok()) spdlog::warn("{}: {}", name_, rotated.ToString());
+}
+
+}  // namespace trainyard

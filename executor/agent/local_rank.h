@@ -1,0 +1,100 @@
+#pragma once
+
+// One rank on this node, from its start (or its adoption by a restarted agent) until nothing of it
+// is left: directory, process, lease, spool and log.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "executor/agent/log_file.h"
+#include "executor/agent/process.h"
+#include "executor/agent/reconcile.h"
+#include "executor/agent/spool.h"
+#include "executor/agent/warm_workers.h"
+#include "executor/run/run_directory.h"
+#include "storage/base/clock.h"
+
+namespace trainyard {
+
+// Not thread-safe.
+class LocalRank {
+ public:
+  // Turns a waiting worker into this rank: its folder becomes `path`. Fails when the directory
+  // exists already; when it fails later, the process is killed and the rank is gone, with a Failure
+  // in its log.
+  static absl::StatusOr<std::unique_ptr<LocalRank>> Start(const std::string& path,
+                                                          const v1::Assignment& assignment,
+                                                          WaitingWorker worker,
+                                                          const std::string& device, int threads,
+                                                          absl::Duration lease_until, Clock& clock);
+
+  // A rank that never runs: a directory that holds only `events` and Exited.
+  static absl::StatusOr<std::unique_ptr<LocalRank>> MakeGone(
+      const std::string& path, const v1::Assignment& assignment,
+      const std::vector<v1::RankEvent>& events, Clock& clock);
+
+  // What an earlier agent left in `path`: running still, or gone.
+  static absl::StatusOr<std::unique_ptr<LocalRank>> Adopt(const std::string& path, Clock& clock);
+
+  const std::string& name() const { return name_; }
+  const std::string& path() const { return directory_.path(); }
+  const std::string& job_name() const { return job_name_; }
+  const v1::RankKey& key() const { return key_; }
+  Spool& spool() { return spool_; }
+  const LogFile& log() const { return log_; }
+  absl::Duration started() const { return started_; }
+
+  PresentRank Describe(absl::Duration now) const;
+  bool HasProcess() const { return process_.has_value(); }
+  // Readable once the process ends; -1 when there is none, or it ended and what it started has not.
+  int pidfd() const { return process_ && !process_->Ended() ? process_->pidfd() : -1; }
+  pid_t pid() const { return process_ ? process_->id().pid : 0; }
+
+  void ExtendLease(absl::Duration until);
+  absl::Duration lease_until() const { return lease_ ? lease_->Until() : absl::ZeroDuration(); }
+
+  // SIGTERM: checkpoint and leave, within `grace` (zero: without a limit of ours).
+  void Suspend(absl::Duration now, absl::Duration grace);
+  void Kill();
+  void Retire() { retired_ = true; }
+
+  // Once the process and all that it started are gone and its last event is written. True when that
+  // has just happened; call again soon while it returns false after the process ended or was
+  // killed.
+  bool TryFinish();
+  bool recorded() const { return recorded_; }  // its last event is written
+  bool retired() const { return retired_; }
+
+  void RotateLog(int64_t limit);
+
+ private:
+  LocalRank(const std::string& path, v1::RankKey key, Clock& clock);
+  absl::Status HandOver(WaitingWorker worker, const v1::Assignment& assignment,
+                        const std::string& device, int threads, absl::Duration lease_until);
+
+  const std::string name_;
+  const v1::RankKey key_;
+  const run::RunDirectory directory_;
+  Clock& clock_;
+  std::string job_name_;
+  std::vector<int> slots_;
+  Spool spool_;
+  LogFile log_;
+  std::optional<Process> process_;  // until it is gone
+  std::optional<run::LeaseFile> lease_;
+  std::optional<ExitStatus> status_;       // proven gone; Exited may still have to be written
+  std::vector<v1::RankEvent> last_words_;  // of the agent, before Exited
+  bool stopping_ = false;
+  bool suspend_sent_ = false;
+  bool recorded_ = false;
+  bool retired_ = false;
+  absl::Duration started_ = absl::ZeroDuration();
+  absl::Duration suspend_deadline_ = absl::InfiniteDuration();
+};
+
+}  // namespace trainyard

@@ -1,0 +1,155 @@
+#include "executor/agent/log_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "storage/base/file.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+int64_t SizeOf(const std::string& path) {
+  struct stat info {};
+  return stat(path.c_str(), &info) == 0 ? info.st_size : 0;
+}
+
+// Bytes [from, from + limit) of the file, fewer at its end; nothing when it is missing.
+absl::StatusOr<std::string> ReadRange(const std::string& path, int64_t from, int64_t limit) {
+  const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid() && errno == ENOENT) return std::string();
+  if (!fd.valid()) return ErrnoStatus(errno, path);
+  std::string bytes(limit, '\0');
+  int64_t have = 0;
+  while (have < limit) {
+    const ssize_t n = pread(fd.get(), bytes.data() + have, limit - have, from + have);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, path);
+    if (n == 0) break;
+    have += n;
+  }
+  bytes.resize(have);
+  return bytes;
+}
+
+absl::StatusOr<int64_t> CopyFile(const std::string& from, const std::string& to) {
+  constexpr int64_t kChunk = int64_t{1} << 20;
+  const FileDescriptor out(open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!out.valid()) return ErrnoStatus(errno, to);
+  for (int64_t copied = 0;;) {
+    TY_ASSIGN_OR_RETURN(const std::string bytes, ReadRange(from, copied, kChunk));
+    if (bytes.empty()) return copied;
+    TY_RETURN_IF_ERROR(WriteAll(out.get(), bytes, to));
+    copied += bytes.size();
+  }
+}
+
+// Length of the UTF-8 sequence at the start of `text`, 0 when there is none (RFC 3629).
+size_t SequenceLength(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return 1;
+  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  if (lead == 0xE0 && byte(1) < 0xA0) return 0;  // overlong
+  if (lead == 0xED && byte(1) > 0x9F) return 0;  // surrogates
+  if (lead == 0xF0 && byte(1) < 0x90) return 0;  // overlong
+  if (lead == 0xF4 && byte(1) > 0x8F) return 0;  // past U+10FFFF
+  return length;
+}
+
+std::string Printable(absl::string_view text) {
+  std::string clean;
+  while (!text.empty()) {
+    const size_t length = SequenceLength(text);
+    const auto first = static_cast<unsigned char>(text[0]);
+    const bool control = (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F;
+    if (length == 0 || control) {
+      clean += '?';
+      text.remove_prefix(1);
+    } else {
+      clean.append(text.data(), length);
+      text.remove_prefix(length);
+    }
+  }
+  return clean;
+}
+
+}  // namespace
+
+LogFile::Starts LogFile::ReadStarts() const {
+  Starts starts;
+  const absl::StatusOr<std::string> text = ReadFile(path_ + ".start", 100);
+  if (!text.ok()) return starts;
+  const std::vector<std::string> numbers = absl::StrSplit(*text, ' ');
+  if (numbers.size() != 2 || !absl::SimpleAtoi(numbers[0], &starts.old) ||
+      !absl::SimpleAtoi(numbers[1], &starts.current)) {
+    return Starts{};
+  }
+  return starts;
+}
+
+absl::Status LogFile::RotateIfLarger(int64_t limit) {
+  if (SizeOf(path_) <= limit) return absl::OkStatus();
+  const Starts before = ReadStarts();
+  const std::string copy = path_ + ".1.tmp";
+  const absl::StatusOr<int64_t> copied = CopyFile(path_, copy);
+  // A full disk: better no old lines than no room for events.
+  if (!copied.ok()) unlink(copy.c_str());
+  if (truncate(path_.c_str(), 0) != 0) return ErrnoStatus(errno, path_);
+  Starts now{.old = before.current, .current = before.current + copied.value_or(limit)};
+  if (copied.ok() && rename(copy.c_str(), (path_ + ".1").c_str()) != 0) {
+    return ErrnoStatus(errno, path_);
+  }
+  if (!copied.ok()) {
+    unlink((path_ + ".1").c_str());
+    now.old = now.current;
+  }
+  const std::string start = path_ + ".start";
+  const FileDescriptor fd(open(start.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, start);
+  return WriteAll(fd.get(), absl::StrCat(now.old, " ", now.current), start);
+}
+
+absl::StatusOr<LogFile::Chunk> LogFile::Read(int64_t offset, int64_t max_bytes) const {
+  const Starts starts = ReadStarts();
+  Chunk chunk;
+  chunk.end = starts.current + SizeOf(path_);
+  if (offset < 0) offset += chunk.end;
+  chunk.offset = std::clamp(offset, starts.old, chunk.end);
+  if (chunk.offset < starts.current) {
+    TY_ASSIGN_OR_RETURN(chunk.data, ReadRange(path_ + ".1", chunk.offset - starts.old, max_bytes));
+  }
+  const int64_t have = static_cast<int64_t>(chunk.data.size());
+  if (have < max_bytes) {
+    const int64_t from = std::max(chunk.offset + have, starts.current);
+    TY_ASSIGN_OR_RETURN(const std::string rest,
+                        ReadRange(path_, from - starts.current, max_bytes - have));
+    if (have == 0) chunk.offset = from;
+    chunk.data += rest;
+  }
+  return chunk;
+}
+
+std::string LogFile::LastLines(int64_t max_bytes) const {
+  const absl::StatusOr<Chunk> chunk = Read(-max_bytes, max_bytes);
+  if (!chunk.ok()) return "";
+  absl::string_view text = chunk->data;
+  const size_t line_end = text.find('\n');
+  const bool cut = chunk->offset > 0 && static_cast<int64_t>(text.size()) == max_bytes;
+  if (cut && line_end != absl::string_view::npos) text.remove_prefix(line_end + 1);
+  return Printable(text);
+}
+
+}  // namespace trainyard

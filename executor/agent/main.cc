@@ -1,0 +1,183 @@
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "executor/agent/agent.h"
+#include "executor/agent/nvml.h"
+#include "executor/agent/slots.h"
+#include "storage/base/ids.h"
+#include "storage/base/log.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int kExitUsage = 64;
+constexpr int kExitFailed = 70;
+
+std::string HostName() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  std::string clean;
+  for (const char c : absl::AsciiStrToLower(name)) {
+    clean += absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' ? c : '-';
+  }
+  clean = clean.substr(0, 63);
+  while (!clean.empty() && !absl::ascii_isalnum(static_cast<unsigned char>(clean.back()))) {
+    clean.pop_back();
+  }
+  return clean.empty() ? "node" : clean;
+}
+
+std::string SiblingWorker() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return (self.parent_path() / "trainyard-worker").string();
+}
+
+struct Flags {
+  std::string server = "127.0.0.1:7070";
+  std::string token_file;
+  std::string node = HostName();
+  std::string state_dir;
+  SlotRequest slots;
+  std::string address = "127.0.0.1";
+  std::vector<std::string> labels;
+  int standby = 1;
+  std::string worker = SiblingWorker();
+  bool kill_workers_on_exit = false;
+  bool print_slots = false;
+};
+
+void Declare(CLI::App& app, Flags& flags) {
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("--server", flags.server, "HOST:PORT of the server")->capture_default_str();
+  app.add_option("--token-file", flags.token_file, "file with the token of this agent");
+  app.add_option("--node", flags.node, "name of this node")
+      ->capture_default_str()
+      ->check(CLI::Validator(
+          [](std::string& name) {
+            const auto alnum = [](char c) {
+              return absl::ascii_islower(static_cast<unsigned char>(c)) ||
+                     absl::ascii_isdigit(static_cast<unsigned char>(c));
+            };
+            bool ok =
+                !name.empty() && name.size() <= 63 && alnum(name.front()) && alnum(name.back());
+            for (const char c : name) ok = ok && (alnum(c) || c == '.' || c == '-');
+            return ok ? std::string()
+                      : absl::StrCat("'", name, "' is not [a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?");
+          },
+          "NAME"));
+  app.add_option("--state-dir", flags.state_dir,
+                 "folder for assignments, events and logs of ranks; one agent at a time");
+  app.add_option("--cpu-slots", flags.slots.cpu_slots, "CPU slots to offer beside the GPUs")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 4096));
+  app.add_option("--threads-per-slot", flags.slots.threads_per_slot,
+                 "CPU threads of a slot; 0: cores / slots")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 4096));
+  app.add_option("--address", flags.address, "host by which ranks on other nodes reach this one")
+      ->capture_default_str();
+  app.add_option("--label", flags.labels, "KEY=VALUE shown with the node; may be repeated")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check([](const std::string& label) {
+        return label.find('=') == std::string::npos || label[0] == '='
+                   ? absl::StrCat("'", label, "' is not KEY=VALUE")
+                   : std::string();
+      });
+  app.add_option("--standby", flags.standby, "workers that wait with everything loaded")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 64));
+  app.add_option("--worker", flags.worker, "the worker program")->capture_default_str();
+  app.add_flag("--kill-workers-on-exit", flags.kill_workers_on_exit,
+               "SIGTERM kills the workers, as SIGINT always does");
+  app.add_flag("--print-slots", flags.print_slots, "print what would be offered, and leave");
+  app.footer(
+      "SIGTERM: leave; the workers go on for the next agent of this state directory, until their "
+      "leases end.\nSIGINT: kill all workers, then leave.\n"
+      "Exit codes: 0 asked to leave, 64 wrong command line, 70 could not run.");
+}
+
+absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
+  AgentOptions options;
+  options.server = flags.server;
+  options.token_file = flags.token_file;
+  std::error_code error;  // without it an empty path throws
+  options.worker = std::filesystem::absolute(flags.worker, error).string();
+  options.standby = flags.standby;
+  options.kill_workers_on_exit = flags.kill_workers_on_exit;
+  options.state_dir = std::filesystem::absolute(flags.state_dir, error).lexically_normal().string();
+
+  absl::StatusOr<std::vector<Gpu>> gpus = ListGpus();
+  if (absl::IsNotFound(gpus.status())) gpus = std::vector<Gpu>();
+  if (!gpus.ok()) return gpus.status();
+  TY_ASSIGN_OR_RETURN(const Machine machine, ReadMachine());
+  TY_ASSIGN_OR_RETURN(const std::vector<v1::Slot> slots, MakeSlots(flags.slots, machine, *gpus));
+  v1::Register& hello = options.hello;
+  hello.set_node(flags.node);
+  hello.set_incarnation(RandomHex(16));
+  hello.mutable_slots()->Add(slots.begin(), slots.end());
+  hello.set_address(flags.address);
+  for (const std::string& label : flags.labels) {
+    const size_t at = label.find('=');
+    (*hello.mutable_labels())[label.substr(0, at)] = label.substr(at + 1);
+  }
+  hello.set_agent_version(TRAINYARD_VERSION);
+  hello.set_protocol_version(1);
+  return options;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Runs the ranks that a Trainyard server places on this node.", "trainyard-agent");
+  Flags flags;
+  Declare(app, flags);
+  app.set_version_flag("--version", TRAINYARD_VERSION);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  SetUpLog("trainyard-agent");
+  const absl::StatusOr<AgentOptions> options = MakeOptions(flags);
+  if (options.ok() && flags.print_slots) {
+    for (const v1::Slot& slot : options->hello.slots()) {
+      std::cout << slot.index() << " " << DeviceOf(slot) << " " << slot.memory_bytes() << " bytes "
+                << slot.cpu_threads() << " threads " << slot.model() << "\n";
+    }
+    return 0;
+  }
+  if (options.ok() && flags.state_dir.empty()) {
+    std::cerr << "trainyard-agent: --state-dir is required\n";
+    return kExitUsage;
+  }
+  if (!options.ok()) {
+    std::cerr << "trainyard-agent: " << options.status().message() << "\n";
+    return absl::IsInvalidArgument(options.status()) ? kExitUsage : kExitFailed;
+  }
+  // Blocked before any thread starts, so that all of them inherit it and only the loop reads them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  const FileDescriptor signal_fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  Agent agent(*options, SystemClock());
+  const absl::Status status = agent.Run(signal_fd.get());
+  if (status.ok()) return 0;
+  std::cerr << "trainyard-agent: " << status.message() << "\n";
+  return kExitFailed;
+}
+
+}  // namespace
+}  // namespace trainyard
+
+int main(int argc, char** argv) { return trainyard::Main(argc, argv); }

@@ -1,0 +1,112 @@
+#include "executor/agent/slots.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "storage/base/file.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+// Left to the system and the agent: the worker's own peak is planned, the rest of the machine is
+// not.
+constexpr double kShareForWorkers = 0.9;
+// What a driver keeps of a GPU's memory, and the contexts of other processes.
+constexpr double kShareOfGpu = 0.97;
+
+int CountCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+absl::StatusOr<int64_t> ReadMemTotal(const std::string& root) {
+  TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(root + "/proc/meminfo"));
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    int64_t kib = 0;
+    if (words.size() >= 2 && words[0] == "MemTotal:" && absl::SimpleAtoi(words[1], &kib)) {
+      return kib * 1024;
+    }
+  }
+  return absl::InternalError(root + "/proc/meminfo has no MemTotal");
+}
+
+// The smallest limit on the way from our cgroup to the root, of either version.
+int64_t ReadCgroupLimit(const std::string& root) {
+  int64_t limit = std::numeric_limits<int64_t>::max();
+  const absl::StatusOr<std::string> groups = ReadFile(root + "/proc/self/cgroup");
+  if (!groups.ok()) return limit;
+  for (absl::string_view line : absl::StrSplit(*groups, '\n')) {
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() != 3) continue;
+    const bool v2 = parts[1].empty();
+    if (!v2 && parts[1] != "memory") continue;
+    const std::string top = root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
+    for (std::string group = parts[2];; group = group.substr(0, group.rfind('/'))) {
+      const std::string file =
+          absl::StrCat(top, group, v2 ? "/memory.max" : "/memory.limit_in_bytes");
+      const absl::StatusOr<std::string> text = ReadFile(file);
+      int64_t bytes = 0;
+      if (text.ok() && absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &bytes) && bytes > 0) {
+        limit = std::min(limit, bytes);
+      }
+      if (group.empty() || group.rfind('/') == std::string::npos) break;
+    }
+  }
+  return limit;
+}
+
+}  // namespace
+
+absl::StatusOr<Machine> ReadMachine(const std::string& root) {
+  TY_ASSIGN_OR_RETURN(const int64_t total, ReadMemTotal(root));
+  return Machine{.cores = CountCores(), .memory_bytes = std::min(total, ReadCgroupLimit(root))};
+}
+
+absl::StatusOr<std::vector<v1::Slot>> MakeSlots(const SlotRequest& request, const Machine& machine,
+                                                const std::vector<Gpu>& gpus) {
+  const int count = static_cast<int>(gpus.size()) + request.cpu_slots;
+  if (count == 0) {
+    return absl::InvalidArgumentError(
+        "no GPU was found and --cpu-slots is 0: there is nothing to offer; try --cpu-slots 1");
+  }
+  const int threads =
+      request.threads_per_slot > 0 ? request.threads_per_slot : std::max(1, machine.cores / count);
+  std::vector<v1::Slot> slots;
+  for (const Gpu& gpu : gpus) {
+    v1::Slot& slot = slots.emplace_back();
+    slot.set_index(static_cast<int>(slots.size()) - 1);
+    slot.set_device(v1::Resources::CUDA);
+    slot.set_model(gpu.model);
+    slot.set_memory_bytes(
+        static_cast<int64_t>(static_cast<double>(gpu.memory_bytes) * kShareOfGpu));
+    slot.set_cpu_threads(threads);
+  }
+  for (int i = 0; i < request.cpu_slots; ++i) {
+    v1::Slot& slot = slots.emplace_back();
+    slot.set_index(static_cast<int>(slots.size()) - 1);
+    slot.set_device(v1::Resources::CPU);
+    slot.set_model(absl::StrCat("cpu x", threads));
+    slot.set_memory_bytes(static_cast<int64_t>(static_cast<double>(machine.memory_bytes) *
+                                               kShareForWorkers / request.cpu_slots));
+    slot.set_cpu_threads(threads);
+  }
+  return slots;
+}
+
+std::string DeviceOf(const v1::Slot& slot) {
+  // GPUs come first, so the index of a GPU's slot is the index of the GPU.
+  return slot.device() == v1::Resources::CUDA ? absl::StrCat("cuda:", slot.index()) : "cpu";
+}
+
+}  // namespace trainyard

@@ -1,0 +1,122 @@
+#include "executor/agent/spool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "storage/base/file.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int kEventsPerBatch = 256;
+constexpr int64_t kBytesPerBatch = int64_t{1} << 20;  // gRPC takes 4 MiB in one message
+constexpr size_t kBatchesInFlight = 8;
+
+}  // namespace
+
+Spool::Spool(const run::RunDirectory& directory, v1::RankKey key)
+    : directory_(directory), key_(std::move(key)), reader_(directory.events_path()) {
+  const absl::StatusOr<std::string> text = ReadFile(directory_.acked_path(), 100);
+  const std::vector<std::string> parts = absl::StrSplit(text.ok() ? *text : "", ' ');
+  run::EventPosition position;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &position.sequence) ||
+      !absl::SimpleAtoi(parts[1], &position.offset)) {
+    return;  // from the beginning: the server skips what it has
+  }
+  acked_ = position.sequence;
+  done_ = parts[2] == "done";
+  std::error_code error;
+  const auto size = std::filesystem::file_size(directory_.events_path(), error);
+  if (!error && position.offset <= static_cast<int64_t>(size)) {
+    acked_position_ = position;
+    has_begun_ = has_metrics_ = position.sequence > 0;
+  }
+  reader_ = run::EventReader(directory_.events_path(), acked_position_);
+}
+
+absl::StatusOr<std::optional<v1::EventBatch>> Spool::NextBatch() {
+  while (!done_ && in_flight_.size() < kBatchesInFlight) {
+    TY_ASSIGN_OR_RETURN(std::vector<v1::RankEvent> events,
+                        reader_.Read(kEventsPerBatch, kBytesPerBatch));
+    if (events.empty()) return std::nullopt;
+    has_begun_ = true;
+    v1::EventBatch batch;
+    Sent sent{.end = reader_.position()};
+    for (v1::RankEvent& event : events) {
+      has_metrics_ = has_metrics_ || event.has_metrics();
+      sent.last = sent.last || event.has_exited();
+      if (event.sequence() > acked_) *batch.add_events() = std::move(event);
+    }
+    in_flight_.push_back(sent);
+    if (batch.events().empty()) {  // the server has all of it
+      Acknowledge(acked_, false);
+      continue;
+    }
+    *batch.mutable_key() = key_;
+    return batch;
+  }
+  return std::nullopt;
+}
+
+void Spool::Acknowledge(int64_t sequence, bool fenced) {
+  acked_ = std::max(acked_, sequence);
+  if (fenced && !done_) done_ = unsaved_ = true;
+  while (!in_flight_.empty() && in_flight_.front().end.sequence <= acked_) {
+    acked_position_ = in_flight_.front().end;
+    done_ = done_ || in_flight_.front().last;
+    unsaved_ = true;
+    in_flight_.pop_front();
+  }
+}
+
+void Spool::Rewind() {
+  in_flight_.clear();
+  reader_ = run::EventReader(directory_.events_path(), acked_position_);
+}
+
+absl::Status Spool::AppendLast(const std::vector<v1::RankEvent>& extra,
+                               const v1::RankEvent::Exited& exited, Clock& clock) {
+  run::EventReader reader(directory_.events_path(), acked_position_);
+  bool has_exited = false;
+  for (;;) {
+    const auto events = reader.Read(kEventsPerBatch, kBytesPerBatch);
+    if (!events.ok() && !absl::IsDataLoss(events.status())) return events.status();
+    if (!events.ok() || events->empty()) break;
+    for (const v1::RankEvent& event : *events) has_exited = has_exited || event.has_exited();
+  }
+  if (has_exited || done_) return absl::OkStatus();
+  run::EventPosition end = reader.position();
+  end.sequence = std::max(end.sequence, acked_);
+  TY_ASSIGN_OR_RETURN(const auto writer,
+                      run::EventWriter::OpenAt(directory_.events_path(), clock, end));
+  for (const v1::RankEvent& event : extra) TY_RETURN_IF_ERROR(writer->Append(event));
+  v1::RankEvent last;
+  *last.mutable_exited() = exited;
+  return writer->Append(std::move(last));
+}
+
+absl::Status Spool::Save() {
+  if (!unsaved_) return absl::OkStatus();
+  const std::string path = directory_.acked_path();
+  const std::string temporary = path + ".tmp";
+  const std::string text = absl::StrCat(acked_position_.sequence, " ", acked_position_.offset,
+                                        done_ ? " done" : " open");
+  // No fsync: after a crash of the machine an older mark costs only sending again.
+  const FileDescriptor fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoStatus(errno, temporary);
+  TY_RETURN_IF_ERROR(WriteAll(fd.get(), text, temporary));
+  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, path);
+  unsaved_ = false;
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard

@@ -1,0 +1,67 @@
+#pragma once
+
+// Events of one rank on their way to the server. The spool is the rank's own events.log: nothing is
+// copied, and what is not acknowledged is read and sent again.
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "executor/run/event_log.h"
+#include "executor/run/run_directory.h"
+#include "storage/base/clock.h"
+#include "trainyard/v1/executor_service.pb.h"
+
+namespace trainyard {
+
+// Not thread-safe.
+class Spool {
+ public:
+  // Goes on where the `acked` file says.
+  Spool(const run::RunDirectory& directory, v1::RankKey key);
+
+  // The next batch to send: consecutive events, or nothing when all was sent or enough is on its
+  // way. kDataLoss: the log is damaged there; only AppendLast helps.
+  absl::StatusOr<std::optional<v1::EventBatch>> NextBatch();
+
+  // The server stored everything up to `sequence`. `fenced`: it wants no more.
+  void Acknowledge(int64_t sequence, bool fenced);
+
+  // A new session: what was sent and not acknowledged is sent again.
+  void Rewind();
+
+  // Ends the log, once no worker can write any more: appends `extra` and then Exited after the last
+  // whole record, unless the log has its Exited already.
+  absl::Status AppendLast(const std::vector<v1::RankEvent>& extra,
+                          const v1::RankEvent::Exited& exited, Clock& clock);
+
+  // Writes the `acked` file when it changed.
+  absl::Status Save();
+
+  bool has_begun() const { return has_begun_; }      // the worker wrote its first event
+  bool has_metrics() const { return has_metrics_; }  // it stepped
+  bool done() const { return done_; }  // Exited was stored, or the server wants no more
+  bool idle() const { return in_flight_.empty(); }
+
+ private:
+  struct Sent {
+    run::EventPosition end;
+    bool last = false;  // holds Exited
+  };
+
+  run::RunDirectory directory_;
+  v1::RankKey key_;
+  run::EventReader reader_;
+  run::EventPosition acked_position_;  // end of a batch: may lag behind acked_
+  int64_t acked_ = 0;
+  std::deque<Sent> in_flight_;
+  bool has_begun_ = false;
+  bool has_metrics_ = false;
+  bool done_ = false;
+  bool unsaved_ = false;
+};
+
+}  // namespace trainyard

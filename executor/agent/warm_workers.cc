@@ -1,0 +1,148 @@
+#include "executor/agent/warm_workers.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "executor/agent/log_file.h"
+#include "storage/base/ids.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+constexpr absl::Duration kFirstPause = absl::Seconds(1);
+constexpr absl::Duration kLongestPause = absl::Minutes(1);
+
+void RemoveFolder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::remove_all(folder, error);
+}
+
+}  // namespace
+
+std::vector<std::string> WorkerEnvironment(const char* const* ours) {
+  static constexpr absl::string_view kKept[] = {
+      "PATH=", "LANG=",   "LC_",   "TZ=",    "HOME=",        "TMPDIR=", "LD_LIBRARY_PATH=",
+      "CUDA_", "NVIDIA_", "NCCL_", "OMP_",   "DNNL_",        "ONEDNN_", "TRAINYARD_",
+      "AWS_",  "ASAN_",   "TSAN_", "UBSAN_", "LSAN_OPTIONS="};
+  // CUDA counts devices as NVML does, so that a slot's index names the same GPU to both.
+  std::vector<std::string> environment = {"CUDA_DEVICE_ORDER=PCI_BUS_ID"};
+  for (const char* const* entry = ours; *entry != nullptr; ++entry) {
+    if (absl::StartsWith(*entry, "CUDA_DEVICE_ORDER=")) continue;
+    for (const absl::string_view kept : kKept) {
+      if (absl::StartsWith(*entry, kept)) environment.emplace_back(*entry);
+    }
+  }
+  return environment;
+}
+
+WarmWorkers::WarmWorkers(std::string worker, std::string folder, int count)
+    : worker_(std::move(worker)), folder_(std::move(folder)), count_(std::max(0, count)) {
+  RemoveFolder(folder_);
+}
+
+WarmWorkers::~WarmWorkers() {
+  for (const WaitingWorker& worker : waiting_) RemoveFolder(worker.folder);
+}
+
+absl::StatusOr<WaitingWorker> WarmWorkers::Start() {
+  const std::string folder = absl::StrCat(folder_, "/", RandomHex(8));
+  TY_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  const FileDescriptor read_end(ends[0]);
+  FileDescriptor write_end(ends[1]);
+  absl::StatusOr<Process> process = Process::Spawn({.program = worker_,
+                                                    .arguments = {"--standby"},
+                                                    .environment = WorkerEnvironment(environ),
+                                                    .folder = folder,
+                                                    .stdin_fd = read_end.get(),
+                                                    .output_path = folder + "/log"});
+  if (!process.ok()) {
+    RemoveFolder(folder);
+    return process.status();
+  }
+  return WaitingWorker{*std::move(process), std::move(write_end), folder};
+}
+
+absl::StatusOr<WaitingWorker> WarmWorkers::Take() {
+  while (!waiting_.empty()) {
+    WaitingWorker worker = std::move(waiting_.back());
+    waiting_.pop_back();
+    if (!worker.process.Ended()) return worker;
+    leaving_.push_back(std::move(worker));
+  }
+  return Start();
+}
+
+void WarmWorkers::DropDead(absl::Duration now) {
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (!it->process.Ended()) {
+      ++it;
+      continue;
+    }
+    pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
+    not_before_ = now + pause_;
+    spdlog::warn("a waiting worker ended; the next one in {}: {}", absl::FormatDuration(pause_),
+                 LogFile(it->folder + "/log").LastLines(500));
+    leaving_.push_back(std::move(*it));
+    it = waiting_.erase(it);
+  }
+  for (auto it = leaving_.begin(); it != leaving_.end();) {
+    if (!it->process.TryReap()) {
+      ++it;
+      continue;
+    }
+    RemoveFolder(it->folder);
+    it = leaving_.erase(it);
+  }
+}
+
+void WarmWorkers::Tend(absl::Duration now) {
+  DropDead(now);
+  if (!waiting_.empty() && now - newest_start_ > kLongestPause) pause_ = absl::ZeroDuration();
+  while (waiting_.size() < count_ && now >= not_before_) {
+    absl::StatusOr<WaitingWorker> worker = Start();
+    if (!worker.ok()) {
+      pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
+      not_before_ = now + pause_;
+      spdlog::error("no waiting worker: {}", worker.status().ToString());
+      return;
+    }
+    newest_start_ = now;
+    waiting_.push_back(*std::move(worker));
+  }
+}
+
+std::vector<int> WarmWorkers::Pidfds() const {
+  std::vector<int> fds;
+  for (const WaitingWorker& worker : waiting_) fds.push_back(worker.process.pidfd());
+  return fds;
+}
+
+std::vector<pid_t> WarmWorkers::Pids() const {
+  std::vector<pid_t> pids;
+  for (const WaitingWorker& worker : waiting_) pids.push_back(worker.process.id().pid);
+  for (const WaitingWorker& worker : leaving_) pids.push_back(worker.process.id().pid);
+  return pids;
+}
+
+void WarmWorkers::KillAll() {
+  for (WaitingWorker& worker : waiting_) leaving_.push_back(std::move(worker));
+  waiting_.clear();
+  for (WaitingWorker& worker : leaving_) worker.process.KillGroup();
+  while (!leaving_.empty()) {
+    DropDead(absl::ZeroDuration());
+    if (!leaving_.empty()) absl::SleepFor(absl::Milliseconds(2));
+  }
+}
+
+}  // namespace trainyard

@@ -1,0 +1,546 @@
+// A real agent process against a scripted server over real gRPC, with a worker that stands in for
+// the real one.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "executor/agent/process.h"
+#include "executor/run/run_directory.h"
+#include "storage/base/file.h"
+#include "tests/unit/agent/fake_server.h"
+#include "tests/unit/run/scratch.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+v1::Assignment Assigned(const std::string& uid, const std::string& script, int slot = 0) {
+  v1::Assignment assignment;
+  assignment.mutable_key()->set_job_uid(uid);
+  assignment.mutable_key()->set_attempt(1);
+  assignment.set_job_name("projects/default/jobs/" + uid);
+  assignment.set_world_size(1);
+  assignment.add_slots(slot);
+  assignment.set_rendezvous_secret(script);  // what the stand-in does
+  assignment.set_wish(v1::Assignment::RUN);
+  return assignment;
+}
+
+v1::Assignment Suspended(v1::Assignment assignment, int64_t grace_ms) {
+  assignment.set_wish(v1::Assignment::SUSPEND);
+  assignment.set_grace_ms(grace_ms);
+  return assignment;
+}
+
+// Waits, without a wake-up to wait for, until `condition` holds.
+bool Eventually(const std::function<bool()>& condition) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (!condition()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return true;
+}
+
+bool Lives(pid_t pid) {
+  const auto text = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
+  return text.ok() && text->find(") Z ") == std::string::npos;
+}
+
+// Processes (zombies aside) that work in `folder` or below.
+std::set<pid_t> ProcessesIn(const std::string& folder) {
+  std::set<pid_t> pids;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    pid_t pid = 0;
+    std::error_code error;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
+    const std::string cwd = std::filesystem::read_symlink(entry.path() / "cwd", error).string();
+    if (!error && cwd.rfind(folder, 0) == 0 && Lives(pid)) pids.insert(pid);
+  }
+  return pids;
+}
+
+class AgentTest : public run::Scratch {
+ protected:
+  AgentTest() { EXPECT_TRUE(WriteFileAtomically(folder_ + "/token", "5ec7e7\n", 0600).ok()); }
+
+  ~AgentTest() override {
+    StopAgent(SIGKILL);
+    server_.Stop();
+    for (const pid_t pid : ProcessesIn(state_)) kill(pid, SIGKILL);
+    if (HasFailure()) {
+      std::cerr << "--- the agent said:\n"
+                << ReadFile(folder_ + "/agent.log").value_or("") << "---\n";
+    }
+  }
+
+  void StartAgent(std::vector<std::string> more = {}) {
+    std::vector<std::string> arguments = {AGENT,
+                                          "--server",
+                                          server_.address(),
+                                          "--token-file",
+                                          folder_ + "/token",
+                                          "--node",
+                                          "here",
+                                          "--state-dir",
+                                          state_,
+                                          "--cpu-slots",
+                                          "2",
+                                          "--threads-per-slot",
+                                          "3",
+                                          "--worker",
+                                          FAKE_WORKER,
+                                          "--label",
+                                          "rack=7"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    const std::string log = folder_ + "/agent.log";
+    agent_ = fork();
+    if (agent_ != 0) return;
+    const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    dup2(fd, STDERR_FILENO);
+    execv(AGENT, argv.data());
+    _exit(127);
+  }
+
+  // Returns the exit code, or 128 + the signal.
+  int StopAgent(int signal) {
+    if (agent_ == 0) return -1;
+    kill(agent_, signal);
+    return WaitForAgent();
+  }
+
+  int WaitForAgent() {
+    int status = 0;
+    waitpid(std::exchange(agent_, 0), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+  // Waits for the rank's first metrics; returns its pid.
+  pid_t WaitForSteps(const std::string& rank) {
+    pid_t pid = 0;
+    EXPECT_TRUE(server_.WaitFor([&] {
+      const auto& events = server_.EventsOf(rank);
+      if (events.size() < 3) return false;
+      pid = static_cast<pid_t>(events[0].started().pid());
+      return true;
+    }));
+    return pid;
+  }
+
+  void ExpectConsecutive(const std::vector<v1::RankEvent>& events) {
+    for (size_t i = 0; i < events.size(); ++i) {
+      ASSERT_EQ(events[i].sequence(), static_cast<int64_t>(i) + 1);
+    }
+    EXPECT_TRUE(server_.WaitFor([&] { return server_.gaps() == 0; }));
+  }
+
+  // The worker that waits, by what it wrote into its log; 0 while there is none.
+  pid_t WaitingWorker() {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(state_ + "/standby", error)) {
+      const std::string text = ReadFile(entry.path() / "log").value_or("");
+      pid_t pid = 0;
+      if (sscanf(text.c_str(), "waiting as %d", &pid) == 1 && Lives(pid)) return pid;
+    }
+    return 0;
+  }
+
+  std::string RankFolder(const std::string& rank) const { return state_ + "/ranks/" + rank; }
+
+  const std::string state_ = folder_ + "/state";
+  FakeServer server_;
+  pid_t agent_ = 0;
+};
+
+TEST_F(AgentTest, RegistersWithSlotsLabelsAndToken) {
+  StartAgent();
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({}); }));
+  ASSERT_TRUE(server_.WaitFor([&] {
+    const v1::Register& hello = server_.sessions().at(0);
+    EXPECT_EQ(hello.node(), "here");
+    EXPECT_EQ(hello.slots_size(), 2);
+    EXPECT_EQ(hello.slots(0).cpu_threads(), 3);
+    EXPECT_GT(hello.slots(0).memory_bytes(), 1 << 20);
+    EXPECT_EQ(hello.labels().at("rack"), "7");
+    EXPECT_EQ(hello.incarnation().size(), 32u);
+    EXPECT_EQ(hello.protocol_version(), 1);
+    EXPECT_EQ(server_.last_token(), "Bearer 5ec7e7");
+    return true;
+  }));
+}
+
+TEST_F(AgentTest, RunsWhatIsWantedAndDeliversItsEventsInOrder) {
+  server_.Want({Assigned("a", "finish")});
+  StartAgent();
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  ExpectConsecutive(*events);
+  ASSERT_EQ(events->size(), 7u);
+  EXPECT_EQ((*events)[0].started().device(), "cpu x3");
+  EXPECT_EQ((*events)[4].metrics().step(), 3);
+  EXPECT_EQ((*events)[5].finished().outcome(), v1::RankEvent::Finished::SUCCEEDED);
+  EXPECT_EQ((*events)[6].exited().exit_code(), 0);
+  EXPECT_FALSE((*events)[6].exited().lost());
+  EXPECT_TRUE(server_.WaitFor([&] { return server_.Runs({}); }))
+      << "what ended is not present, though it is wanted still";
+}
+
+TEST_F(AgentTest, WhatIsNoLongerWantedIsKilledAndProvenGone) {
+  StartAgent();
+  server_.Want({Assigned("a", "run", 0), Assigned("b", "run", 1)});
+  const pid_t a = WaitForSteps("a.1.0");
+  const pid_t b = WaitForSteps("b.1.0");
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({"a.1.0", "b.1.0"}); }));
+  server_.Want({Assigned("b", "run", 1)});
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({"b.1.0"}); }));
+  EXPECT_FALSE(Lives(a));
+  EXPECT_TRUE(Lives(b));
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  ExpectConsecutive(*events);
+  EXPECT_EQ(events->back().exited().signal(), SIGKILL);
+}
+
+TEST_F(AgentTest, SlotIsTakenAgainOnlyWhenItsWorkerIsGone) {
+  StartAgent();
+  server_.Want({Assigned("a", "children")});
+  ASSERT_TRUE(server_.WaitForEnd("a.1.0"));
+  server_.Want({Assigned("a", "run", 0)});
+  server_.Want({Assigned("b", "run", 0)});
+  WaitForSteps("b.1.0");
+  EXPECT_EQ(ProcessesIn(RankFolder("a.1.0")).size(), 0u);
+}
+
+TEST_F(AgentTest, SuspendedWorkerCheckpointsAndLeaves) {
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  WaitForSteps("a.1.0");
+  server_.Want({Suspended(Assigned("a", "run"), 60'000)});
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  ExpectConsecutive(*events);
+  EXPECT_EQ((*events)[events->size() - 2].finished().outcome(), v1::RankEvent::Finished::SUSPENDED);
+  EXPECT_EQ(events->back().exited().exit_code(), 0);
+}
+
+TEST_F(AgentTest, WorkerThatDoesNotSuspendInTimeIsKilled) {
+  StartAgent();
+  server_.Want({Assigned("a", "deaf")});
+  WaitForSteps("a.1.0");
+  server_.Want({Suspended(Assigned("a", "deaf"), 100)});
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ(events->back().exited().signal(), SIGKILL);
+}
+
+TEST_F(AgentTest, RankThatIsSuspendedBeforeItStartsNeverRuns) {
+  v1::Assignment assignment = Suspended(Assigned("a", "run"), 1000);
+  assignment.mutable_restore()->set_step(40);
+  server_.Want({assignment});
+  StartAgent();
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  ASSERT_EQ(events->size(), 2u);
+  EXPECT_EQ((*events)[0].finished().outcome(), v1::RankEvent::Finished::SUSPENDED);
+  EXPECT_EQ((*events)[0].finished().step(), 40);
+}
+
+TEST_F(AgentTest, CrashIsReportedWithItsLastWords) {
+  StartAgent();
+  server_.Want({Assigned("a", "crash")});
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ(events->back().exited().signal(), SIGABRT);
+  EXPECT_THAT(events->back().exited().evidence(), HasSubstr("the tensor is on fire\n"));
+}
+
+TEST_F(AgentTest, ProcessesThatAWorkerStartedGoWithIt) {
+  StartAgent({"--standby", "0"});
+  server_.Want({Assigned("a", "children")});
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ(events->back().exited().exit_code(), 3);
+  EXPECT_TRUE(Eventually([&] { return ProcessesIn(state_).empty(); }));
+}
+
+TEST_F(AgentTest, AssignmentThatCannotRunHereIsRefusedWithAReason) {
+  StartAgent();
+  server_.Want({Assigned("a", "run", 9)});
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_THAT((*events)[0].failure().message(), HasSubstr("no slot 9"));
+  EXPECT_TRUE((*events)[0].failure().retryable());
+}
+
+TEST_F(AgentTest, RestartedAgentAdoptsItsWorkers) {
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  const pid_t pid = WaitForSteps("a.1.0");
+  StopAgent(SIGKILL);
+  ASSERT_TRUE(Lives(pid));
+  StartAgent();
+  ASSERT_TRUE(
+      server_.WaitFor([&] { return server_.sessions().size() == 2 && server_.Runs({"a.1.0"}); }));
+  EXPECT_TRUE(Lives(pid));
+  EXPECT_NE(server_.sessions()[0].incarnation(), server_.sessions()[1].incarnation());
+  size_t before = 0;
+  server_.WaitFor([&] { return (before = server_.EventsOf("a.1.0").size()) > 0; });
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.EventsOf("a.1.0").size() > before + 5; }));
+  server_.Want({});
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  ExpectConsecutive(*events);
+  EXPECT_TRUE(events->back().exited().lost()) << "whoever is not its parent cannot know its status";
+  EXPECT_FALSE(Lives(pid));
+}
+
+TEST_F(AgentTest, RankThatEndedWithoutAnAgentIsNotStartedAgain) {
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  const pid_t pid = WaitForSteps("a.1.0");
+  StopAgent(SIGKILL);
+  std::ofstream(RankFolder("a.1.0") + "/go").flush();
+  ASSERT_TRUE(Eventually([&] { return !Lives(pid); }));
+  StartAgent();
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  ExpectConsecutive(*events);
+  EXPECT_EQ((*events)[events->size() - 2].finished().outcome(), v1::RankEvent::Finished::SUCCEEDED);
+  EXPECT_TRUE(events->back().exited().lost());
+  int starts = 0;
+  for (const v1::RankEvent& event : *events) starts += event.has_started() ? 1 : 0;
+  EXPECT_EQ(starts, 1);
+}
+
+TEST_F(AgentTest, ServerThatRestartsGetsEveryEventOnce) {
+  StartAgent();
+  server_.AckEvents(false);
+  server_.Want({Assigned("a", "run")});
+  WaitForSteps("a.1.0");
+  server_.Stop();
+  server_.AckEvents(true);
+  server_.Start();
+  ASSERT_TRUE(
+      server_.WaitFor([&] { return server_.sessions().size() == 2 && server_.Runs({"a.1.0"}); }));
+  std::ofstream(RankFolder("a.1.0") + "/go").flush();
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  ExpectConsecutive(*events);
+  EXPECT_GT(server_.repeats(), 0) << "what was not acknowledged is sent again";
+  EXPECT_FALSE(events->back().exited().lost());
+}
+
+TEST_F(AgentTest, BacklogOfManyEventsIsDeliveredInOrder) {
+  StartAgent();
+  server_.Want({Assigned("a", "many")});
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  ExpectConsecutive(*events);
+  EXPECT_EQ(events->size(), 20'004u);
+}
+
+TEST_F(AgentTest, FencedRankIsKilledAndForgotten) {
+  StartAgent();
+  server_.FenceEvents(true);
+  server_.Want({Assigned("a", "run")});
+  const pid_t pid = WaitForSteps("a.1.0");
+  EXPECT_TRUE(Eventually([&] { return !Lives(pid); }));
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({}); }));
+}
+
+TEST_F(AgentTest, AgentKillsItsWorkersWhenHeartbeatsAreNotAnswered) {
+  v1::Welcome terms;
+  terms.set_heartbeat_ms(50);
+  terms.set_lease_ms(10'000);
+  terms.set_self_fence_ms(1500);
+  server_.SetTerms(terms);
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  const pid_t pid = WaitForSteps("a.1.0");
+  server_.AckHeartbeats(false);
+  const absl::Time silent = absl::Now();
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events) << "events are delivered though the lease is lost";
+  EXPECT_EQ(events->back().exited().signal(), SIGKILL);
+  EXPECT_FALSE(Lives(pid));
+  EXPECT_GT(absl::Now() - silent, absl::Milliseconds(1000));
+  EXPECT_LT(absl::Now() - silent, absl::Seconds(9)) << "before the lease ends";
+  // Nothing starts without a lease; once the server answers again, it does.
+  server_.Want({Assigned("b", "run")});
+  server_.AckHeartbeats(true);
+  WaitForSteps("b.1.0");
+}
+
+TEST_F(AgentTest, WorkerOutlivesNeitherItsLeaseNorAStoppedAgent) {
+  v1::Welcome terms;
+  terms.set_heartbeat_ms(50);
+  terms.set_lease_ms(1500);
+  terms.set_self_fence_ms(1200);
+  server_.SetTerms(terms);
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  const pid_t pid = WaitForSteps("a.1.0");
+  const absl::Time start = absl::Now();
+  ASSERT_TRUE(Eventually([&] { return absl::Now() - start > absl::Seconds(2); }));
+  EXPECT_TRUE(Lives(pid)) << "heartbeats extend the lease";
+  kill(agent_, SIGSTOP);
+  EXPECT_TRUE(Eventually([&] { return !Lives(pid); }));
+  kill(agent_, SIGCONT);
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  ExpectConsecutive(*events);
+  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced);
+}
+
+TEST_F(AgentTest, WaitingWorkerTakesTheRankAndIsReplaced) {
+  StartAgent();
+  ASSERT_TRUE(Eventually([&] { return WaitingWorker() != 0; }));
+  const pid_t waiting = WaitingWorker();
+  server_.Want({Assigned("a", "run")});
+  EXPECT_EQ(WaitForSteps("a.1.0"), waiting);
+  EXPECT_TRUE(Eventually([&] { return WaitingWorker() != 0 && WaitingWorker() != waiting; }));
+  EXPECT_EQ(std::filesystem::read_symlink(absl::StrCat("/proc/", waiting, "/cwd")).string(),
+            RankFolder("a.1.0"));
+}
+
+TEST_F(AgentTest, WithoutAWaitingWorkerOneIsStartedCold) {
+  StartAgent({"--standby", "0"});
+  server_.Want({Assigned("a", "run", 0), Assigned("b", "run", 1)});
+  WaitForSteps("a.1.0");
+  WaitForSteps("b.1.0");
+  EXPECT_EQ(WaitingWorker(), 0);
+}
+
+TEST_F(AgentTest, WaitingWorkerThatDiesIsReplaced) {
+  StartAgent();
+  ASSERT_TRUE(Eventually([&] { return WaitingWorker() != 0; }));
+  const pid_t first = WaitingWorker();
+  kill(first, SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return !Lives(first); }));
+  EXPECT_TRUE(Eventually([&] { return WaitingWorker() != 0; }));
+}
+
+TEST_F(AgentTest, WaitingWorkerGoesWithTheAgentAndARunningOneStays) {
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  const pid_t running = WaitForSteps("a.1.0");
+  ASSERT_TRUE(Eventually([&] { return WaitingWorker() != 0; }));
+  const pid_t waiting = WaitingWorker();
+  StopAgent(SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return !Lives(waiting); }));
+  EXPECT_TRUE(Lives(running));
+}
+
+TEST_F(AgentTest, TerminatedAgentLeavesItsWorkersRunning) {
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  const pid_t pid = WaitForSteps("a.1.0");
+  EXPECT_EQ(StopAgent(SIGTERM), 0);
+  EXPECT_TRUE(Lives(pid));
+}
+
+TEST_F(AgentTest, InterruptedAgentKillsEverythingAndSaysSo) {
+  StartAgent();
+  server_.Want({Assigned("a", "run"), Assigned("b", "children", 1)});
+  WaitForSteps("a.1.0");
+  EXPECT_EQ(StopAgent(SIGINT), 0);
+  EXPECT_TRUE(Eventually([&] { return ProcessesIn(state_).empty(); }));
+  EXPECT_TRUE(server_.WaitForEnd("a.1.0"));
+}
+
+TEST_F(AgentTest, FlagMakesTerminationKillTheWorkersToo) {
+  StartAgent({"--kill-workers-on-exit"});
+  server_.Want({Assigned("a", "run")});
+  WaitForSteps("a.1.0");
+  EXPECT_EQ(StopAgent(SIGTERM), 0);
+  EXPECT_TRUE(ProcessesIn(state_).empty());
+}
+
+TEST_F(AgentTest, SecondAgentOfOneStateDirectoryIsRefused) {
+  StartAgent();
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({}); }));
+  const pid_t first = std::exchange(agent_, 0);
+  StartAgent();
+  EXPECT_EQ(WaitForAgent(), 70);
+  agent_ = first;
+}
+
+TEST_F(AgentTest, LogIsServedFromAnyPlace) {
+  StartAgent();
+  server_.Want({Assigned("a", "print")});
+  WaitForSteps("a.1.0");
+  const v1::RankKey key = Assigned("a", "print").key();
+  const v1::LogChunk all = server_.AskForLog(key, 0, 1 << 20);
+  EXPECT_EQ(all.error(), "");
+  EXPECT_EQ(all.offset(), 0);
+  EXPECT_FALSE(all.end()) << "it runs still";
+  EXPECT_THAT(all.data(), HasSubstr("line 0\nline 1\n"));
+  const auto size = static_cast<int64_t>(all.data().size());
+  const v1::LogChunk tail = server_.AskForLog(key, -10, 1 << 20);
+  EXPECT_EQ(tail.offset(), size - 10);
+  EXPECT_EQ(tail.data(), all.data().substr(size - 10));
+  const v1::LogChunk middle = server_.AskForLog(key, 20, 30);
+  EXPECT_EQ(middle.data(), all.data().substr(20, 30));
+  const v1::LogChunk past = server_.AskForLog(key, size + 100, 10);
+  EXPECT_EQ(past.offset(), size);
+  EXPECT_EQ(past.data(), "");
+
+  server_.Want({});
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_THAT(events->back().exited().evidence(), HasSubstr("line 999\ncaf\xC3\xA9 ??\n"));
+  EXPECT_TRUE(server_.AskForLog(key, size - 5, 100).end());
+  EXPECT_THAT(server_.AskForLog(Assigned("x", "").key(), 0, 10).error(),
+              HasSubstr("no log of rank"));
+}
+
+TEST_F(AgentTest, BrokenWorkerProgramIsReported) {
+  StartAgent({"--worker", "/bin/false"});
+  server_.Want({Assigned("a", "run")});
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_TRUE(events->back().exited().exit_code() == 1 || (*events)[0].has_failure());
+}
+
+TEST_F(AgentTest, MissingWorkerProgramIsToldAtOnce) {
+  StartAgent({"--worker", folder_ + "/nothing"});
+  EXPECT_EQ(WaitForAgent(), 70);
+}
+
+TEST_F(AgentTest, DamagedEventLogEndsTheRank) {
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  const pid_t pid = WaitForSteps("a.1.0");
+  StopAgent(SIGKILL);
+  const std::string path = RankFolder("a.1.0") + "/events.log";
+  const FileDescriptor fd(open(path.c_str(), O_WRONLY));
+  ASSERT_EQ(pwrite(fd.get(), "\xFF\xFF\xFF\xFF", 4, 0), 4);
+  // Read from the beginning, where the damage is.
+  unlink((RankFolder("a.1.0") + "/acked").c_str());
+  StartAgent();
+  EXPECT_TRUE(Eventually([&] { return !Lives(pid); }));
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.sessions().size() == 2 && server_.Runs({}); }));
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,148 @@
+// Stands in for trainyard-worker in tests of the agent: waits like it, writes events like it, and
+// then does what the assignment's rendezvous_secret says (a field that this agent passes on
+// unread).
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "executor/run/event_log.h"
+#include "executor/run/run_directory.h"
+#include "storage/base/clock.h"
+
+namespace trainyard::run {
+namespace {
+
+std::atomic<bool> asked_to_suspend = false;
+std::atomic<bool> deaf = false;
+
+void Pause() { usleep(5000); }
+
+class FakeWorker {
+ public:
+  explicit FakeWorker(const std::string& path)
+      : directory_(path), lease_(*LeaseFile::Open(directory_.lease_path(), false)) {
+    assignment_ = *directory_.ReadAssignment();
+    writer_ = *EventWriter::Open(directory_.events_path(), SystemClock());
+  }
+
+  int Run(const std::string& device) {
+    std::thread([this] { WatchLease(); }).detach();
+    v1::RankEvent started;
+    started.mutable_started()->set_pid(getpid());
+    started.mutable_started()->set_device(device);
+    Write(started);
+    v1::RankEvent restored;
+    restored.mutable_restored()->set_step(0);
+    Write(restored);
+    const std::string script = assignment_.rendezvous_secret();
+    if (script == "finish") return Finish(3);
+    if (script == "many") return Finish(20'000);
+    if (script == "crash") return Crash();
+    if (script == "children") return LeaveChildren();
+    if (script == "print") return Print();
+    deaf = script == "deaf";
+    return StepUntilToldOtherwise();
+  }
+
+ private:
+  void Write(const v1::RankEvent& event) {
+    if (!writer_->Append(event).ok()) _exit(kExitStorage);
+  }
+
+  void Step() {
+    v1::RankEvent event;
+    event.mutable_metrics()->set_step(++step_);
+    event.mutable_metrics()->set_split(v1::MetricPoint::TRAIN);
+    Write(event);
+  }
+
+  int End(v1::RankEvent::Finished::Outcome outcome) {
+    v1::RankEvent event;
+    event.mutable_finished()->set_outcome(outcome);
+    event.mutable_finished()->set_step(step_);
+    Write(event);
+    return kExitDone;
+  }
+
+  int Finish(int steps) {
+    for (int i = 0; i < steps; ++i) Step();
+    return End(v1::RankEvent::Finished::SUCCEEDED);
+  }
+
+  int Crash() {
+    std::cerr << "the tensor is on fire\n";
+    abort();
+  }
+
+  // Two processes of our group that ignore SIGTERM, one of them an orphan, and one of another
+  // group.
+  int LeaveChildren() {
+    for (int i = 0; i < 3; ++i) {
+      if (fork() != 0) continue;
+      signal(SIGTERM, SIG_IGN);
+      if (i == 1 && fork() != 0) _exit(0);
+      if (i == 2) setsid();
+      for (;;) pause();
+    }
+    Step();
+    return 3;
+  }
+
+  int Print() {
+    for (int i = 0; i < 1000; ++i) std::cout << "line " << i << "\n";
+    std::cout << "caf\xC3\xA9 \xFF\x01" << std::endl;
+    Step();
+    return StepUntilToldOtherwise();
+  }
+
+  int StepUntilToldOtherwise() {
+    for (;;) {
+      struct stat info {};
+      if (stat((directory_.path() + "/go").c_str(), &info) == 0) return Finish(1);
+      if (asked_to_suspend && !deaf) return End(v1::RankEvent::Finished::SUSPENDED);
+      Step();
+      Pause();
+    }
+  }
+
+  void WatchLease() {
+    while (SystemClock().SinceBoot() < lease_.Until()) Pause();
+    _exit(kExitFenced);
+  }
+
+  RunDirectory directory_;
+  LeaseFile lease_;
+  v1::Assignment assignment_;
+  std::unique_ptr<EventWriter> writer_;
+  int64_t step_ = 0;
+};
+
+int Main(int argc, char** argv) {
+  if (argc != 2 || std::string(argv[1]) != "--standby") return kExitUsage;
+  std::cout << "waiting as " << getpid() << std::endl;
+  std::string line;
+  if (!std::getline(std::cin, line)) return kExitDone;
+  signal(SIGTERM, [](int) { asked_to_suspend = true; });
+  const auto order = nlohmann::json::parse(line);
+  FakeWorker worker(order.at("run_dir").get<std::string>());
+  return worker.Run(order.at("device").get<std::string>() + " x" +
+                    std::to_string(order.at("threads").get<int>()));
+}
+
+}  // namespace
+}  // namespace trainyard::run
+
+int main(int argc, char** argv) {
+  const int code = trainyard::run::Main(argc, argv);
+  std::cout.flush();
+  _exit(code);  // the lease thread is not waited for
+}

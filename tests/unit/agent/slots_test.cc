@@ -1,0 +1,102 @@
+#include "executor/agent/slots.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "executor/agent/warm_workers.h"
+#include "storage/base/file.h"
+#include "tests/unit/run/scratch.h"
+
+namespace trainyard {
+namespace {
+
+class SlotsTest : public run::Scratch {
+ protected:
+  void Put(const std::string& path, const std::string& text) {
+    const std::string full = folder_ + path;
+    std::filesystem::create_directories(std::filesystem::path(full).parent_path());
+    std::ofstream(full) << text;
+  }
+};
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+TEST_F(SlotsTest, CpuSlotsShareMemoryAndCores) {
+  const auto slots = MakeSlots({.cpu_slots = 2}, {.cores = 8, .memory_bytes = 100 * kGiB}, {});
+  ASSERT_TRUE(slots.ok());
+  ASSERT_EQ(slots->size(), 2u);
+  EXPECT_EQ((*slots)[1].index(), 1);
+  EXPECT_EQ((*slots)[1].device(), v1::Resources::CPU);
+  EXPECT_EQ((*slots)[1].cpu_threads(), 4);
+  EXPECT_EQ((*slots)[1].model(), "cpu x4");
+  EXPECT_EQ((*slots)[1].memory_bytes(), 45 * kGiB);
+  EXPECT_EQ(DeviceOf((*slots)[1]), "cpu");
+}
+
+TEST_F(SlotsTest, MoreSlotsThanCoresHaveOneThreadEach) {
+  const auto slots = MakeSlots({.cpu_slots = 3}, {.cores = 2, .memory_bytes = kGiB}, {});
+  EXPECT_EQ((*slots)[2].cpu_threads(), 1);
+}
+
+TEST_F(SlotsTest, GpusComeFirstSoThatTheirIndexNamesTheDevice) {
+  const std::vector<Gpu> gpus = {{0, "NVIDIA H200", 140 * kGiB}, {1, "NVIDIA H200", 140 * kGiB}};
+  const auto slots =
+      MakeSlots({.cpu_slots = 1, .threads_per_slot = 5}, {.cores = 16, .memory_bytes = kGiB}, gpus);
+  ASSERT_EQ(slots->size(), 3u);
+  EXPECT_EQ(DeviceOf((*slots)[1]), "cuda:1");
+  EXPECT_EQ((*slots)[1].model(), "NVIDIA H200");
+  EXPECT_LT((*slots)[1].memory_bytes(), 140 * kGiB);
+  EXPECT_GT((*slots)[1].memory_bytes(), 130 * kGiB);
+  EXPECT_EQ(DeviceOf((*slots)[2]), "cpu");
+  EXPECT_EQ((*slots)[2].cpu_threads(), 5);
+}
+
+TEST_F(SlotsTest, NothingToOfferIsTold) {
+  EXPECT_EQ(MakeSlots({}, {.cores = 2, .memory_bytes = kGiB}, {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(SlotsTest, MemoryIsTheMachinesWithoutACgroupLimit) {
+  Put("/proc/meminfo", "MemTotal:        2097152 kB\nMemFree:  1 kB\n");
+  Put("/proc/self/cgroup", "0::/a/b\n");
+  Put("/sys/fs/cgroup/a/b/memory.max", "max\n");
+  EXPECT_EQ(ReadMachine(folder_)->memory_bytes, 2 * kGiB);
+}
+
+TEST_F(SlotsTest, MemoryIsTheSmallestLimitOnTheWayToTheRoot) {
+  Put("/proc/meminfo", "MemTotal:        8388608 kB\n");
+  Put("/proc/self/cgroup", "0::/a/b\n");
+  Put("/sys/fs/cgroup/a/b/memory.max", "max\n");
+  Put("/sys/fs/cgroup/a/memory.max", "1073741824\n");
+  EXPECT_EQ(ReadMachine(folder_)->memory_bytes, kGiB);
+}
+
+TEST_F(SlotsTest, FirstVersionOfCgroupsIsReadToo) {
+  Put("/proc/meminfo", "MemTotal:        8388608 kB\n");
+  Put("/proc/self/cgroup", "4:cpu:/x\n3:memory:/x\n");
+  Put("/sys/fs/cgroup/memory/x/memory.limit_in_bytes", "2147483648\n");
+  EXPECT_EQ(ReadMachine(folder_)->memory_bytes, 2 * kGiB);
+}
+
+TEST_F(SlotsTest, MissingDriverIsNotFoundAndAWrongOneUnavailable) {
+  EXPECT_EQ(ListGpus("libno-such-driver.so.7").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ListGpus("libz.so.1").status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(SlotsTest, WorkersSeeOnlyWhatTheyNeedOfTheEnvironment) {
+  const char* const ours[] = {"PATH=/bin",
+                              "SECRET=1",
+                              "PATHOLOGY=1",
+                              "OMP_NUM_THREADS=3",
+                              "CUDA_DEVICE_ORDER=FASTEST_FIRST",
+                              nullptr};
+  const std::vector<std::string> expected = {"CUDA_DEVICE_ORDER=PCI_BUS_ID", "PATH=/bin",
+                                             "OMP_NUM_THREADS=3"};
+  EXPECT_EQ(WorkerEnvironment(ours), expected);
+}
+
+}  // namespace
+}  // namespace trainyard
