@@ -1,0 +1,139 @@
+#pragma once
+
+// Small jobs on a small text, a folder for their checkpoints, and an observer that remembers.
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "executor/engine/run.h"
+#include "storage/base/ids.h"
+
+namespace trainyard::engine {
+
+// A folder of its own that goes with it.
+class TempFolder {
+ public:
+  TempFolder() { std::filesystem::create_directories(path_); }
+  ~TempFolder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_ = "/tmp/trainyard-engine-test-" + RandomHex(6);
+};
+
+// 4,000 characters, the same every time, of which a model can learn something.
+inline std::string WriteText(const std::string& folder) {
+  const std::string path = folder + "/text.txt";
+  std::ofstream out(path);
+  for (int i = 0; i < 200; ++i) out << "line " << i * 7919 % 1000 << " of a text\n";
+  return path;
+}
+
+inline v1::JobSpec SmallGpt(const std::string& text, int64_t steps) {
+  v1::JobSpec spec;
+  v1::Gpt& gpt = *spec.mutable_model()->mutable_gpt();
+  gpt.set_layers(2);
+  gpt.set_heads(2);
+  gpt.set_width(16);
+  gpt.set_context(8);
+  gpt.set_dropout(0.1);
+  spec.mutable_data()->mutable_text()->set_path(text);
+  spec.mutable_training()->set_steps(steps);
+  spec.mutable_training()->set_batch_size(8);
+  spec.mutable_training()->set_micro_batch_size(4);
+  spec.mutable_optimizer()->mutable_adamw();
+  spec.mutable_optimizer()->set_clip_norm(1.0);
+  spec.mutable_schedule()->set_learning_rate(1e-2);
+  spec.mutable_schedule()->set_shape(v1::Schedule::COSINE);
+  spec.mutable_schedule()->set_warmup_steps(2);
+  return spec;
+}
+
+// Keeps what it is told. `stop_at`: sets `stop` when that step was reported. Reports settle at once unless
+// `settle` is false. Checkpoints arrive on another thread; they are read when the run is over.
+class RecordingObserver : public RunObserver {
+ public:
+  struct Metrics {
+    int64_t step = 0;
+    Split split = Split::kTrain;
+    std::map<std::string, double> values;
+  };
+
+  absl::Status OnStarted(const v1::JobSpec&, const plan::Plan& plan) override {
+    order.push_back("started");
+    total_steps = plan.total_steps;
+    return absl::OkStatus();
+  }
+  absl::Status OnRestored(int64_t step, const std::string& uri) override {
+    order.push_back("restored");
+    restored_step = step;
+    restored_uri = uri;
+    return absl::OkStatus();
+  }
+  absl::Status OnMetrics(int64_t step, Split split,
+                         const std::map<std::string, double>& values) override {
+    metrics.push_back({step, split, values});
+    if (step == stop_at) stop = true;
+    return absl::OkStatus();
+  }
+  absl::Status OnWarning(const std::string& message) override {
+    warnings.push_back(message);
+    return absl::OkStatus();
+  }
+  absl::Status OnFinished(const RunResult&) override {
+    order.push_back("finished");
+    return absl::OkStatus();
+  }
+  absl::StatusOr<int64_t> OnCheckpoint(const WrittenCheckpoint& written, bool final,
+                                       const std::vector<std::string>& removed_now) override {
+    checkpoints.push_back(written);
+    last_is_final = final;
+    removed.insert(removed.end(), removed_now.begin(), removed_now.end());
+    return static_cast<int64_t>(checkpoints.size());
+  }
+  int64_t SettledReport() override {
+    return settle ? std::numeric_limits<int64_t>::max() : 0;
+  }
+  void OnCheckpointFailed(int64_t step, const absl::Status& status) override {
+    failed_steps.push_back(step);
+    failures.push_back(std::string(status.message()));
+  }
+
+  std::vector<double> TrainLosses() const {
+    std::vector<double> losses;
+    for (const Metrics& m : metrics) {
+      if (m.split == Split::kTrain) losses.push_back(m.values.at("loss"));
+    }
+    return losses;
+  }
+
+  std::vector<std::string> order;
+  int64_t total_steps = 0, restored_step = -1, stop_at = -1;
+  std::string restored_uri;
+  std::vector<Metrics> metrics;
+  std::vector<std::string> warnings, removed, failures;
+  std::vector<WrittenCheckpoint> checkpoints;
+  std::vector<int64_t> failed_steps;
+  bool last_is_final = false, settle = true;
+  std::atomic<bool> stop{false};
+};
+
+// Runs `spec` on the CPU.
+inline absl::StatusOr<RunResult> RunOnCpu(const v1::JobSpec& spec, const std::string& root,
+                                          RecordingObserver& observer,
+                                          std::optional<RestorePoint> restore = std::nullopt,
+                                          int threads = 2) {
+  const auto device = kernels::OpenCpu(threads);
+  if (!device.ok()) return device.status();
+  RunRequest request;
+  request.spec = spec;
+  request.restore = std::move(restore);
+  request.checkpoint_root = root;
+  request.threads = threads;
+  return Run(**device, request, observer, observer.stop);
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,220 @@
+#include "executor/engine/run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "executor/engine/blame.h"
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace trainyard::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class RunTest : public ::testing::Test {
+ protected:
+  std::string Root(const std::string& name) { return folder_.path() + "/" + name; }
+
+  TempFolder folder_;
+  const std::string text_ = WriteText(folder_.path());
+};
+
+TEST_F(RunTest, TellsInOrderAndLearns) {
+  v1::JobSpec spec = SmallGpt(text_, 60);
+  spec.mutable_evaluation()->set_every_steps(30);
+  RecordingObserver seen;
+  const auto result = RunOnCpu(spec, Root("r"), seen);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_FALSE(result->suspended);
+  EXPECT_EQ(result->step, 60);
+  EXPECT_THAT(seen.order, ElementsAre("started", "restored", "finished"));
+  EXPECT_EQ(seen.restored_step, 0);
+  ASSERT_THAT(seen.metrics, SizeIs(62));
+  EXPECT_EQ(seen.metrics[0].step, 1);
+  for (const char* name : {"loss", "learning_rate", "grad_norm", "step_ms", "samples_per_second",
+                           "tokens_per_second"}) {
+    EXPECT_EQ(seen.metrics[0].values.count(name), 1u) << name;
+  }
+  EXPECT_EQ(seen.metrics[30].split, RunObserver::Split::kValidation);
+  EXPECT_EQ(seen.metrics[30].step, 30);
+  EXPECT_NEAR(seen.metrics[30].values.at("perplexity"),
+              std::exp(seen.metrics[30].values.at("loss")), 1e-9);
+  EXPECT_LT(seen.metrics[61].values.at("loss"), seen.metrics[30].values.at("loss"));
+  ASSERT_THAT(seen.checkpoints, SizeIs(1));
+  EXPECT_TRUE(seen.last_is_final);
+}
+
+TEST_F(RunTest, ResumesWithTheSameBitsFromAnyCheckpoint) {
+  v1::JobSpec spec = SmallGpt(text_, 20);
+  RecordingObserver straight;
+  ASSERT_TRUE(RunOnCpu(spec, Root("straight"), straight).ok());
+
+  for (const int64_t cut : {1, 7, 19}) {
+    const std::string root = Root("cut" + std::to_string(cut));
+    RecordingObserver first;
+    first.stop_at = cut;
+    const auto suspended = RunOnCpu(spec, root, first);
+    ASSERT_TRUE(suspended.ok()) << suspended.status();
+    EXPECT_TRUE(suspended->suspended);
+    EXPECT_EQ(suspended->step, cut);
+    ASSERT_THAT(first.checkpoints, SizeIs(1));
+    EXPECT_FALSE(first.last_is_final);
+
+    RecordingObserver second;
+    const auto result = RunOnCpu(
+        spec, root, second,
+        RestorePoint{first.checkpoints[0].uri, first.checkpoints[0].manifest_sha256});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(second.restored_step, cut);
+    EXPECT_EQ(second.checkpoints.back().weights_sha256, straight.checkpoints.back().weights_sha256);
+    EXPECT_EQ(second.checkpoints.back().manifest_sha256, straight.checkpoints.back().manifest_sha256);
+    std::vector<double> losses = first.TrainLosses();
+    for (double loss : second.TrainLosses()) losses.push_back(loss);
+    EXPECT_EQ(losses, straight.TrainLosses());
+  }
+}
+
+TEST_F(RunTest, TheNumberOfThreadsDoesNotChangeTheBits) {
+  const v1::JobSpec spec = SmallGpt(text_, 5);
+  RecordingObserver one, two;
+  ASSERT_TRUE(RunOnCpu(spec, Root("a"), one, std::nullopt, 1).ok());
+  ASSERT_TRUE(RunOnCpu(spec, Root("b"), two, std::nullopt, 2).ok());
+  EXPECT_EQ(one.TrainLosses(), two.TrainLosses());
+}
+
+TEST_F(RunTest, StoppedBeforeTheFirstStepLeavesNoCheckpoint) {
+  RecordingObserver seen;
+  seen.stop = true;
+  const auto result = RunOnCpu(SmallGpt(text_, 5), Root("r"), seen);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->suspended);
+  EXPECT_EQ(result->step, 0);
+  EXPECT_THAT(seen.checkpoints, IsEmpty());
+}
+
+TEST_F(RunTest, KeepsTheTwoNewestOnceTheNewestIsKnown) {
+  v1::JobSpec spec = SmallGpt(text_, 10);
+  spec.mutable_checkpoint()->set_every_steps(2);
+  RecordingObserver seen;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), seen).ok());
+  EXPECT_THAT(seen.checkpoints, SizeIs(5));
+  EXPECT_THAT(seen.removed, ElementsAre(HasSubstr("02"), HasSubstr("04"), HasSubstr("06")));
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(Root("r"))) {
+    left.push_back(entry.path().filename());
+  }
+  EXPECT_THAT(left, ::testing::UnorderedElementsAre("step-00000008", "step-00000010"));
+}
+
+TEST_F(RunTest, KeepsEverythingWhileNobodyKnowsOfIt) {
+  v1::JobSpec spec = SmallGpt(text_, 6);
+  spec.mutable_checkpoint()->set_every_steps(2);
+  spec.mutable_checkpoint()->set_keep(2);
+  RecordingObserver seen;
+  seen.settle = false;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), seen).ok());
+  EXPECT_TRUE(std::filesystem::exists(Root("r") + "/step-00000002/manifest.json"));
+}
+
+TEST_F(RunTest, ADamagedCheckpointGivesWayToTheOlderOne) {
+  v1::JobSpec spec = SmallGpt(text_, 10);
+  spec.mutable_checkpoint()->set_every_steps(4);
+  RecordingObserver straight;
+  ASSERT_TRUE(RunOnCpu(spec, Root("straight"), straight).ok());
+
+  RecordingObserver first;
+  first.stop_at = 8;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), first).ok());
+  ASSERT_THAT(first.checkpoints, SizeIs(2));
+  {
+    std::fstream file(first.checkpoints[1].uri + "/model.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('\x7f');
+  }
+  RecordingObserver second;
+  const auto result = RunOnCpu(spec, Root("r"), second, RestorePoint{first.checkpoints[1].uri, ""});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(second.restored_step, 4);
+  ASSERT_THAT(second.warnings, SizeIs(2));
+  EXPECT_THAT(second.warnings[0], HasSubstr("model.safetensors has SHA-256"));
+  EXPECT_EQ(second.checkpoints.back().weights_sha256, straight.checkpoints.back().weights_sha256);
+}
+
+TEST_F(RunTest, AMissingRestorePointIsAStorageFailure) {
+  RecordingObserver seen;
+  const auto result = RunOnCpu(SmallGpt(text_, 5), Root("r"), seen,
+                               RestorePoint{Root("r") + "/step-00000003", ""});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(FaultOf(result.status()), Fault::kStorage);
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("step-00000003"));
+}
+
+TEST_F(RunTest, AnotherSpecDoesNotResumeAndSaysWhatDiffers) {
+  v1::JobSpec spec = SmallGpt(text_, 10);
+  RecordingObserver first;
+  first.stop_at = 3;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), first).ok());
+  spec.mutable_training()->set_seed(7);
+  RecordingObserver second;
+  const auto result = RunOnCpu(spec, Root("r"), second, RestorePoint{first.checkpoints[0].uri, ""});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(FaultOf(result.status()), Fault::kSpec);
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("training.seed: 1337 -> 7"));
+}
+
+TEST_F(RunTest, OtherDataDoesNotResume) {
+  const v1::JobSpec spec = SmallGpt(text_, 10);
+  RecordingObserver first;
+  first.stop_at = 3;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), first).ok());
+  std::ofstream(text_, std::ios::app) << "one more line\n";
+  RecordingObserver second;
+  const auto result = RunOnCpu(spec, Root("r"), second, RestorePoint{first.checkpoints[0].uri, ""});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(FaultOf(result.status()), Fault::kData);
+}
+
+TEST_F(RunTest, AnExplodingLossNamesTheStepAndIsNotRetried) {
+  v1::JobSpec spec = SmallGpt(text_, 50);
+  spec.mutable_optimizer()->Clear();
+  spec.mutable_optimizer()->mutable_sgd();
+  spec.mutable_schedule()->Clear();
+  spec.mutable_schedule()->set_learning_rate(1e30);
+  RecordingObserver seen;
+  const auto result = RunOnCpu(spec, Root("r"), seen);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(FaultOf(result.status()), Fault::kNumeric) << result.status();
+  EXPECT_FALSE(Retryable(result.status()));
+  EXPECT_THAT(std::string(result.status().message()), ::testing::StartsWith("step "));
+}
+
+TEST_F(RunTest, MissingDataIsTheUsersAndNotRetried) {
+  RecordingObserver seen;
+  const auto result = RunOnCpu(SmallGpt(folder_.path() + "/absent", 5), Root("r"), seen);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(FaultOf(result.status()), Fault::kData);
+  EXPECT_FALSE(Retryable(result.status()));
+}
+
+TEST_F(RunTest, AWrongSpecIsTheUsers) {
+  v1::JobSpec spec = SmallGpt(text_, 5);
+  spec.mutable_training()->set_micro_batch_size(3);
+  RecordingObserver seen;
+  const auto result = RunOnCpu(spec, Root("r"), seen);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(FaultOf(result.status()), Fault::kSpec);
+  spec = SmallGpt(text_, 5);
+  spec.mutable_precision()->set_compute(v1::Precision::BF16);
+  const auto later = RunOnCpu(spec, Root("r"), seen);
+  EXPECT_EQ(FaultOf(later.status()), Fault::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace trainyard::engine
