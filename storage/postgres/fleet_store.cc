@@ -1,0 +1,229 @@
+#include "storage/postgres/fleet_store.h"
+
+#include <algorithm>
+#include <map>
+#include <pqxx/pqxx>
+#include <set>
+#include <utility>
+
+#include "storage/base/status.h"
+#include "storage/postgres/queries.inc.h"
+#include "storage/postgres/rows.h"
+#include "storage/postgres/writes.h"
+
+namespace trainyard::postgres {
+namespace {
+
+std::vector<NodeRecord> NodesOf(const pqxx::result& rows) {
+  std::vector<NodeRecord> nodes;
+  for (const pqxx::row& row : rows) nodes.push_back(NodeOf(row));
+  return nodes;
+}
+
+RankId RankIdOf(const pqxx::row& row) {
+  return {row["job_uid"].as<std::string>(), row["attempt"].as<int64_t>(), row["rank"].as<int>()};
+}
+
+// Points of the current series within the steps that `events` report.
+std::set<std::pair<int64_t, MetricSplit>> ReadSeries(Transaction& transaction, const std::string& uid,
+                                                     const std::vector<RankEventRecord>& events) {
+  std::set<std::pair<int64_t, MetricSplit>> series;
+  int64_t from = INT64_MAX;
+  int64_t to = 0;
+  for (const RankEventRecord& event : events) {
+    const auto* metric = std::get_if<MetricRecord>(&event.what);
+    if (metric == nullptr) continue;
+    from = std::min(from, metric->step);
+    to = std::max(to, metric->step);
+  }
+  if (from > to) return series;
+  for (const pqxx::row& row : transaction.Run(kCurrentPoints, Params(uid, from, to))) {
+    series.emplace(row[0].as<int64_t>(),
+                   row[1].as<int>() == 0 ? MetricSplit::kTrain : MetricSplit::kValidation);
+  }
+  return series;
+}
+
+// Those of `ranks` of one job that node does not run and should not: gone. Whether any was.
+absl::StatusOr<bool> DropAbsent(Transaction& transaction, const std::string& node,
+                                const std::vector<RankId>& ranks) {
+  const std::optional<JobRecord> job = LockJob(transaction, ranks[0].job_uid);
+  if (!job.has_value()) return false;
+  const std::optional<AttemptRecord> attempt = ReadAttempt(transaction, job->uid, job->attempt);
+  if (!attempt.has_value()) return false;
+  const absl::Time now = Now(transaction);
+  std::vector<int> gone;
+  for (const RankRecord& rank : attempt->ranks) {
+    if (rank.node != node || rank.state == RankState::kGone) continue;
+    if (std::find(ranks.begin(), ranks.end(), rank.id) == ranks.end()) continue;
+    if (WishFor(*job, *attempt, rank, now) == RankWish::kStop) gone.push_back(rank.id.rank);
+  }
+  if (gone.empty()) return false;
+  TY_RETURN_IF_ERROR(WriteAttempt(transaction, *job, *attempt,
+                                  DropRanks(*job, *attempt, gone, RankOutcome::kKilled, now)));
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& node,
+                                                            absl::Duration lease) {
+  TY_RETURN_IF_ERROR(CheckNode(node));
+  return database_.Run("register node", [&](Transaction& transaction) -> absl::StatusOr<NodeRecord> {
+    return NodeOf(transaction.Run(
+        kRegisterNode, Params(node.name, node.incarnation, node.address, node.agent_version,
+                              MapJson(node.labels), SlotsJson(node.slots), lease))[0]);
+  });
+}
+
+absl::Status PostgresFleetStore::RenewLease(const std::string& node, const std::string& incarnation,
+                                            absl::Duration lease) {
+  return database_.Run("renew lease", [&](Transaction& transaction) -> absl::Status {
+    const pqxx::result renewed = transaction.Run(kRenewLease, Params(node, incarnation, lease));
+    if (renewed.affected_rows() == 1) return absl::OkStatus();
+    return absl::AbortedError(absl::StrCat("the lease of ", node, " under incarnation ", incarnation,
+                                           " is over: stop all work and register again"));
+  });
+}
+
+absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(const std::string& node) {
+  using Desired = std::vector<DesiredRank>;
+  const auto read = [&](Transaction& transaction) -> absl::StatusOr<Desired> {
+    std::map<std::string, JobRecord> jobs;
+    std::vector<std::string> uids;
+    for (const pqxx::row& row : transaction.Run(kDesiredJobs, Params(node))) {
+      JobRecord job = JobOf(row);
+      uids.push_back(job.uid);
+      jobs[job.uid] = std::move(job);
+    }
+    Desired desired;
+    if (uids.empty()) return desired;
+    std::map<std::string, std::string> addresses;
+    for (const NodeRecord& host : NodesOf(transaction.Run(kListNodes, Params()))) {
+      addresses[host.name] = host.address;
+    }
+    const absl::Time now = Now(transaction);
+    for (const AttemptRecord& attempt : AttemptsOf(transaction.Run(kDesiredAttempts, Params(uids)))) {
+      const JobRecord& job = jobs.at(attempt.job_uid);
+      for (const RankRecord& rank : attempt.ranks) {
+        if (rank.node != node) continue;
+        const RankWish wish = WishFor(job, attempt, rank, now);
+        if (wish == RankWish::kStop) continue;
+        DesiredRank& one = desired.emplace_back();
+        one.rank = rank;
+        one.job = job;
+        one.attempt = attempt;
+        one.suspend = wish == RankWish::kSuspend;
+        one.suspend_deadline = job.suspend_deadline;
+        for (const RankRecord& peer : attempt.ranks) one.addresses.push_back(addresses[peer.node]);
+      }
+    }
+    return desired;
+  };
+  return database_.Run("read desired set", read, Access::kSnapshot);
+}
+
+absl::StatusOr<AppendResult> PostgresFleetStore::AppendEvents(
+    const std::string& node, const RankId& id, const std::vector<RankEventRecord>& events) {
+  return database_.Run("append events", [&](Transaction& transaction) -> absl::StatusOr<AppendResult> {
+    AppendResult result;
+    result.fenced = true;
+    const std::optional<JobRecord> job = LockJob(transaction, id.job_uid);
+    if (!job.has_value() || job->attempt != id.attempt) return result;
+    const std::optional<AttemptRecord> attempt = ReadAttempt(transaction, id.job_uid, id.attempt);
+    if (!attempt.has_value() || id.rank < 0 ||
+        id.rank >= static_cast<int>(attempt->ranks.size())) {
+      return result;
+    }
+    const RankRecord& rank = attempt->ranks[id.rank];
+    result.acked_sequence = rank.acked_sequence;
+    result.job_changed = transaction.repeated_in_doubt;  // by the try whose answer was lost
+    if (rank.node != node || rank.state == RankState::kGone) return result;
+
+    const auto series = ReadSeries(transaction, id.job_uid, events);
+    const InSeries in_series = [&series](int64_t step, MetricSplit split) {
+      return series.count({step, split}) > 0;
+    };
+    TY_ASSIGN_OR_RETURN(const AttemptChange change, TakeEvents(*job, *attempt, id.rank, events,
+                                                               in_series, Now(transaction)));
+    result.fenced = false;
+    const int64_t acked = change.attempt.ranks[id.rank].acked_sequence;
+    if (acked == rank.acked_sequence) return result;
+    TY_RETURN_IF_ERROR(WriteAttempt(transaction, *job, *attempt, change));
+    result.acked_sequence = acked;
+    result.job_changed |= change.change.changed || change.wishes_changed;
+    return result;
+  });
+}
+
+absl::StatusOr<bool> PostgresFleetStore::ReportAbsent(const std::string& node,
+                                                      const std::vector<RankId>& ranks) {
+  std::map<std::string, std::vector<RankId>> by_job;  // in the order in which all lock jobs
+  for (const RankId& rank : ranks) by_job[rank.job_uid].push_back(rank);
+  if (by_job.empty()) return false;
+  return database_.Run("report absent", [&](Transaction& transaction) -> absl::StatusOr<bool> {
+    bool any = transaction.repeated_in_doubt;
+    for (const auto& [uid, of_job] : by_job) {
+      TY_ASSIGN_OR_RETURN(const bool dropped, DropAbsent(transaction, node, of_job));
+      any |= dropped;
+    }
+    return any;
+  });
+}
+
+absl::StatusOr<std::vector<RankId>> PostgresFleetStore::ListRanks(const std::string& node) {
+  using Ranks = std::vector<RankId>;
+  return database_.Run("list ranks", [&](Transaction& transaction) -> absl::StatusOr<Ranks> {
+    Ranks ranks;
+    for (const pqxx::row& row :
+         transaction.Run(kAliveRanks, Params(std::vector<std::string>{node}))) {
+      ranks.push_back(RankIdOf(row));
+    }
+    return ranks;
+  });
+}
+
+absl::StatusOr<std::vector<NodeRecord>> PostgresFleetStore::ListNodes() {
+  using Nodes = std::vector<NodeRecord>;
+  return database_.Run("list nodes", [&](Transaction& transaction) -> absl::StatusOr<Nodes> {
+    return NodesOf(transaction.Run(kListNodes, Params()));
+  });
+}
+
+absl::StatusOr<NodeRecord> PostgresFleetStore::SetDraining(const std::string& node, bool draining) {
+  return database_.Run("drain node", [&](Transaction& transaction) -> absl::StatusOr<NodeRecord> {
+    const pqxx::result rows = transaction.Run(kSetDraining, Params(node, draining));
+    if (rows.empty()) return absl::NotFoundError(absl::StrCat("nodes/", node, " never registered"));
+    return NodeOf(rows[0]);
+  });
+}
+
+absl::StatusOr<RankRecord> PostgresFleetStore::FindRank(const std::string& job_uid, int64_t attempt,
+                                                        int rank) {
+  return database_.Run("find rank", [&](Transaction& transaction) -> absl::StatusOr<RankRecord> {
+    const pqxx::result rows = transaction.Run(kJobExists, Params(job_uid));
+    if (rows.empty()) {
+      return absl::NotFoundError(absl::StrCat("the job with uid ", job_uid, " does not exist"));
+    }
+    JobRecord job;
+    job.job_id = rows[0]["job_id"].as<std::string>();
+    job.attempt = rows[0]["attempt"].as<int64_t>();
+    const int64_t number = attempt == 0 ? job.attempt : attempt;
+    const std::optional<AttemptRecord> found = ReadAttempt(transaction, job_uid, number);
+    return PickRank(job, number, found.has_value() ? &*found : nullptr, rank);
+  });
+}
+
+absl::StatusOr<std::vector<AttemptRecord>> PostgresFleetStore::ListAttempts(
+    const std::string& job_uid) {
+  using Attempts = std::vector<AttemptRecord>;
+  return database_.Run("list attempts", [&](Transaction& transaction) -> absl::StatusOr<Attempts> {
+    Attempts attempts = AttemptsOf(transaction.Run(kReadAttempts, Params(job_uid, int64_t{0})));
+    if (attempts.empty() && transaction.Run(kJobExists, Params(job_uid)).empty()) {
+      return absl::NotFoundError(absl::StrCat("the job with uid ", job_uid, " does not exist"));
+    }
+    return attempts;
+  });
+}
+
+}  // namespace trainyard::postgres

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "storage/fleet_store.h"
+#include "storage/postgres/database.h"
+
+namespace trainyard::postgres {
+
+class PostgresFleetStore : public FleetStore {
+ public:
+  explicit PostgresFleetStore(Database& database) : database_(database) {}
+
+  absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
+  absl::Status RenewLease(const std::string& node, const std::string& incarnation,
+                          absl::Duration lease) override;
+  absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string& node) override;
+  absl::StatusOr<AppendResult> AppendEvents(const std::string& node, const RankId& rank,
+                                            const std::vector<RankEventRecord>& events) override;
+  absl::StatusOr<bool> ReportAbsent(const std::string& node,
+                                    const std::vector<RankId>& ranks) override;
+  absl::StatusOr<std::vector<RankId>> ListRanks(const std::string& node) override;
+  absl::StatusOr<std::vector<NodeRecord>> ListNodes() override;
+  absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) override;
+  absl::StatusOr<RankRecord> FindRank(const std::string& job_uid, int64_t attempt,
+                                      int rank) override;
+  absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string& job_uid) override;
+
+ private:
+  Database& database_;
+};
+
+}  // namespace trainyard::postgres

@@ -1,0 +1,242 @@
+#include "storage/postgres/job_store.h"
+
+#include <algorithm>
+#include <pqxx/pqxx>
+
+#include "storage/base/status.h"
+#include "storage/postgres/queries.inc.h"
+#include "storage/postgres/rows.h"
+#include "storage/postgres/writes.h"
+
+namespace trainyard::postgres {
+namespace {
+
+absl::Status NoSuchJob(const JobName& name) {
+  return absl::NotFoundError(
+      absl::StrCat("projects/", name.project, "/jobs/", name.job_id, " does not exist"));
+}
+
+absl::Status CheckName(const JobName& name) {
+  if (name.project.find('\0') == std::string::npos && name.job_id.find('\0') == std::string::npos) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("name: holds a NUL byte");
+}
+
+// An empty answer about a job that does not exist is no answer.
+absl::Status RequireJob(Transaction& transaction, const std::string& uid) {
+  if (!transaction.Run(kJobExists, Params(uid)).empty()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("the job with uid ", uid, " does not exist"));
+}
+
+// Whether the row was inserted.
+bool InsertJob(Transaction& transaction, const JobChange& change) {
+  const JobRecord& j = change.job;
+  const pqxx::result inserted = transaction.Run(
+      kInsertJob, Params(j.uid, j.project, j.job_id, j.creator, j.request_id, MapJson(j.labels),
+                         j.priority, j.min_slots, j.max_slots, j.device, j.bytes_per_slot,
+                         j.total_steps, j.max_restarts, j.backoff, j.create_time, j.reason.code,
+                         j.reason.message, ByteaLiteral(j.spec), ByteaLiteral(j.plan_summary),
+                         FeedBodyOf(change.feed.front()).json));
+  return inserted.affected_rows() == 1;
+}
+
+// Who took uid, request id or name; kUnavailable when it has gone again.
+absl::StatusOr<JobRecord> FindRival(Transaction& transaction, const JobRecord& submitted,
+                                    const JobRecord& made) {
+  std::vector<JobRecord> rivals;
+  for (const pqxx::row& row : transaction.Run(
+           kFindRivals, Params(made.uid, made.project, made.job_id, made.request_id))) {
+    rivals.push_back(JobOf(row));
+  }
+  for (const JobRecord& rival : rivals) {
+    if (rival.uid != made.uid) continue;
+    // Ours: committed by an earlier try whose answer was lost, or a replay under the caller's uid.
+    if (SameSubmission(submitted, rival)) return rival;
+    return absl::AlreadyExistsError(absl::StrCat("uid ", made.uid, " is taken"));
+  }
+  for (const JobRecord& rival : rivals) {
+    if (made.request_id.empty() || rival.request_id != made.request_id) continue;
+    if (SameSubmission(submitted, rival)) return rival;
+    return absl::AlreadyExistsError(absl::StrCat("request id '", made.request_id,
+                                                 "' was used for job ", rival.job_id,
+                                                 ", which differs from this one"));
+  }
+  if (!rivals.empty()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("projects/", made.project, "/jobs/", made.job_id, " exists already"));
+  }
+  return absl::UnavailableError("submit: a job of the same name was just deleted; try again");
+}
+
+const char* OpSql(JobFilter::Op op) {
+  switch (op) {
+    case JobFilter::Op::kEq: return "=";
+    case JobFilter::Op::kNe: return "IS DISTINCT FROM";  // a label that is absent differs
+    case JobFilter::Op::kLt: return "<";
+    case JobFilter::Op::kLe: return "<=";
+    case JobFilter::Op::kGt: return ">";
+    case JobFilter::Op::kGe: return ">=";
+  }
+  return "=";
+}
+
+// " AND column op 'value'". The filter passed CheckFilter.
+std::string TermSql(Transaction& transaction, const JobFilter& term) {
+  std::string column;
+  switch (term.field) {
+    case JobFilter::Field::kState: column = "j.state"; break;
+    case JobFilter::Field::kJobId: column = "j.job_id"; break;
+    case JobFilter::Field::kPriority: column = "j.priority"; break;
+    case JobFilter::Field::kLabel:
+      column = absl::StrCat("(j.labels ->> ", transaction.Quote(term.label), ")");
+      break;
+  }
+  return absl::StrCat(" AND ", column, " ", OpSql(term.op), " ", transaction.Quote(term.value));
+}
+
+}  // namespace
+
+absl::StatusOr<JobRecord> PostgresJobStore::Submit(const JobRecord& job) {
+  // Named here, so that a try after a commit in doubt finds what it made.
+  TY_ASSIGN_OR_RETURN(const JobChange named, NewJob(job, absl::UnixEpoch()));
+  JobRecord own = named.job;
+  return database_.Run("submit", [&](Transaction& transaction) -> absl::StatusOr<JobRecord> {
+    TY_ASSIGN_OR_RETURN(const JobChange change, NewJob(own, Now(transaction)));
+    if (InsertJob(transaction, change)) return change.job;
+    return FindRival(transaction, job, change.job);
+  });
+}
+
+absl::StatusOr<JobRecord> PostgresJobStore::Get(const JobName& name) {
+  TY_RETURN_IF_ERROR(CheckName(name));
+  return database_.Run("get job", [&](Transaction& transaction) -> absl::StatusOr<JobRecord> {
+    const pqxx::result rows = transaction.Run(kGetJob, Params(name.project, name.job_id));
+    if (rows.empty()) return NoSuchJob(name);
+    return JobOf(rows[0]);
+  });
+}
+
+absl::StatusOr<JobPage> PostgresJobStore::List(const std::string& project,
+                                               const std::vector<JobFilter>& filter, int page_size,
+                                               const std::string& cursor) {
+  if (page_size < 1) return absl::InvalidArgumentError("page size: expected at least 1");
+  TY_RETURN_IF_ERROR(CheckFilter(filter));
+  TY_ASSIGN_OR_RETURN(const JobCursor after, ParseCursor(cursor));
+  return database_.Run("list jobs", [&](Transaction& transaction) -> absl::StatusOr<JobPage> {
+    std::string terms;
+    if (project != "-") absl::StrAppend(&terms, " AND j.project = ", transaction.Quote(project));
+    for (const JobFilter& term : filter) absl::StrAppend(&terms, TermSql(transaction, term));
+    std::string sql = kListJobs.text;
+    sql.replace(sql.find("{terms}"), 7, terms);
+    JobPage page;
+    const auto limit = static_cast<int64_t>(page_size) + 1;
+    for (const pqxx::row& row :
+         transaction.RunText(sql, Params(after.create_time, after.uid, limit))) {
+      page.jobs.push_back(JobOf(row));
+    }
+    if (page.jobs.size() > static_cast<size_t>(page_size)) {
+      page.jobs.pop_back();
+      page.next_cursor = FormatCursor(page.jobs.back());
+    }
+    return page;
+  });
+}
+
+absl::StatusOr<JobRecord> PostgresJobStore::Move(const char* what, const JobName& name,
+                                                 const Arrow& arrow) {
+  TY_RETURN_IF_ERROR(CheckName(name));
+  return database_.Run(what, [&](Transaction& transaction) -> absl::StatusOr<JobRecord> {
+    const pqxx::result rows = transaction.Run(kLockJob, Params(name.project, name.job_id));
+    if (rows.empty()) return NoSuchJob(name);
+    const JobRecord job = JobOf(rows[0]);
+    TY_ASSIGN_OR_RETURN(const JobChange change, arrow(job, Now(transaction)));
+    if (change.changed) TY_RETURN_IF_ERROR(WriteJob(transaction, job, change));
+    return change.job;
+  });
+}
+
+absl::StatusOr<JobRecord> PostgresJobStore::Cancel(const JobName& name, int64_t version,
+                                                   const Reason& reason) {
+  return Move("cancel", name, [&](const JobRecord& job, absl::Time now) {
+    return CancelJob(job, version, reason, now);
+  });
+}
+
+absl::StatusOr<JobRecord> PostgresJobStore::Pause(const JobName& name, int64_t version,
+                                                  const Reason& reason, absl::Duration grace) {
+  return Move("pause", name, [&](const JobRecord& job, absl::Time now) {
+    return PauseJob(job, version, reason, grace, now);
+  });
+}
+
+absl::StatusOr<JobRecord> PostgresJobStore::Resume(const JobName& name, int64_t version,
+                                                   const Reason& reason) {
+  return Move("resume", name, [&](const JobRecord& job, absl::Time now) {
+    return ResumeJob(job, version, reason, now);
+  });
+}
+
+absl::Status PostgresJobStore::Delete(const JobName& name, int64_t version) {
+  TY_RETURN_IF_ERROR(CheckName(name));
+  return database_.Run("delete job", [&](Transaction& transaction) -> absl::Status {
+    const pqxx::result rows = transaction.Run(kLockJob, Params(name.project, name.job_id));
+    if (rows.empty()) {
+      return transaction.repeated_in_doubt ? absl::OkStatus() : NoSuchJob(name);
+    }
+    const JobRecord job = JobOf(rows[0]);
+    TY_RETURN_IF_ERROR(CheckDeletable(job, version));
+    transaction.Run(kDeleteMetrics, Params(job.uid));
+    transaction.Run(kDeleteJob, Params(job.uid, job.version));
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<std::vector<FeedRecord>> PostgresJobStore::ReadFeed(const std::string& job_uid,
+                                                                   int64_t after, int limit) {
+  using Items = std::vector<FeedRecord>;
+  return database_.Run("read feed", [&](Transaction& transaction) -> absl::StatusOr<Items> {
+    Items items;
+    for (const pqxx::row& row :
+         transaction.Run(kReadFeed, Params(job_uid, after, std::max(limit, 0)))) {
+      items.push_back(FeedItemOf(row));
+    }
+    if (items.empty()) TY_RETURN_IF_ERROR(RequireJob(transaction, job_uid));
+    return items;
+  });
+}
+
+absl::StatusOr<std::vector<MetricRow>> PostgresJobStore::ReadMetrics(const std::string& job_uid,
+                                                                     const MetricQuery& query) {
+  std::vector<int> splits;
+  if (query.train) splits.push_back(0);
+  if (query.validation) splits.push_back(1);
+  using Rows = std::vector<MetricRow>;
+  return database_.Run("read metrics", [&](Transaction& transaction) -> absl::StatusOr<Rows> {
+    Rows rows;
+    const int after_split = query.after_split == MetricSplit::kTrain ? 0 : 1;
+    for (const pqxx::row& row : transaction.Run(
+             kReadMetrics, Params(job_uid, query.from_step, query.to_step, splits, query.after_step,
+                                  after_split, query.after_attempt, query.include_superseded,
+                                  std::max(query.limit, 0)))) {
+      rows.push_back(MetricRowOf(row));
+    }
+    if (rows.empty()) TY_RETURN_IF_ERROR(RequireJob(transaction, job_uid));
+    return rows;
+  });
+}
+
+absl::StatusOr<std::vector<CheckpointRecord>> PostgresJobStore::ListCheckpoints(
+    const std::string& job_uid) {
+  using Checkpoints = std::vector<CheckpointRecord>;
+  return database_.Run("list checkpoints", [&](Transaction& transaction) -> absl::StatusOr<Checkpoints> {
+    Checkpoints checkpoints;
+    for (const pqxx::row& row : transaction.Run(kListCheckpoints, Params(job_uid, int64_t{1} << 40))) {
+      checkpoints.push_back(CheckpointOf(row));
+    }
+    if (checkpoints.empty()) TY_RETURN_IF_ERROR(RequireJob(transaction, job_uid));
+    return checkpoints;
+  });
+}
+
+}  // namespace trainyard::postgres

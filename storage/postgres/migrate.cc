@@ -1,0 +1,71 @@
+// Migrations: numbered, forward only, applied under an advisory lock, checked by digest.
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <iterator>
+#include <pqxx/pqxx>
+
+#include "storage/base/digest.h"
+#include "storage/base/status.h"
+#include "storage/postgres/database.h"
+#include "storage/postgres/migrations.inc.h"
+
+namespace trainyard::postgres {
+namespace {
+
+// Any fixed number; "Tyrd" in ASCII. Released with the transaction.
+constexpr char kLock[] = "SELECT pg_advisory_xact_lock(1417245284)";
+
+constexpr char kTable[] =
+    "CREATE TABLE IF NOT EXISTS schema_migrations ("
+    "version integer PRIMARY KEY, name text NOT NULL, sha256 text NOT NULL,"
+    "applied_at timestamptz NOT NULL DEFAULT now())";
+
+// Applies the oldest migration that is missing. Returns its version, or 0 when none is.
+absl::StatusOr<int> ApplyNext(Transaction& transaction) {
+  transaction.RunText(kLock, Params());
+  transaction.RunText(kTable, Params());
+  const pqxx::result applied = transaction.RunText(
+      "SELECT version, name, sha256 FROM schema_migrations ORDER BY version", Params());
+  for (const pqxx::row& row : applied) {
+    const int version = row["version"].as<int>();
+    const Migration* known =
+        std::find_if(std::begin(kMigrations), std::end(kMigrations),
+                     [version](const Migration& m) { return m.version == version; });
+    if (known == std::end(kMigrations)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the database has migration ", row["name"].c_str(), ", this program knows only ",
+          SchemaVersion(), " migrations: use a newer trainyard-server"));
+    }
+    if (Sha256Hex(known->sql) != row["sha256"].as<std::string>()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "migration ", known->name, " differs from the one that the database was made with"));
+    }
+  }
+  if (applied.size() == std::size(kMigrations)) return 0;
+  const Migration& next = kMigrations[applied.size()];
+  transaction.RunScript(next.sql);
+  transaction.RunText("INSERT INTO schema_migrations (version, name, sha256) VALUES ($1, $2, $3)",
+                      Params(next.version, next.name, Sha256Hex(next.sql)));
+  return next.version;
+}
+
+}  // namespace
+
+int SchemaVersion() { return static_cast<int>(std::size(kMigrations)); }
+
+absl::Status Migrate(const std::string& conninfo) {
+  Options options;
+  options.application_name = "trainyard-migrate";
+  options.statement_timeout = absl::ZeroDuration();  // none
+  TY_ASSIGN_OR_RETURN(const std::string complete, CompleteConninfo(conninfo, options));
+  Database database(complete, 1);
+  while (true) {
+    TY_ASSIGN_OR_RETURN(const int version, database.Run("migrate", ApplyNext));
+    if (version == 0) return absl::OkStatus();
+    spdlog::info("database migrated to version {}", version);
+  }
+}
+
+}  // namespace trainyard::postgres

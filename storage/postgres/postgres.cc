@@ -1,0 +1,51 @@
+#include "storage/postgres/postgres.h"
+
+#include <pqxx/pqxx>
+#include <utility>
+
+#include "storage/base/status.h"
+#include "storage/postgres/database.h"
+#include "storage/postgres/fleet_store.h"
+#include "storage/postgres/job_store.h"
+#include "storage/postgres/scheduler_store.h"
+#include "storage/postgres/token_store.h"
+#include "storage/postgres/wakeups.h"
+
+namespace trainyard::postgres {
+namespace {
+
+class PostgresStores : public Stores {
+ public:
+  PostgresStores(const std::string& conninfo, int max_connections)
+      : database_(conninfo, max_connections), wakeups_(conninfo) {}
+
+  JobStore& jobs() override { return jobs_; }
+  FleetStore& fleet() override { return fleet_; }
+  SchedulerStore& scheduler() override { return scheduler_; }
+  TokenStore& tokens() override { return tokens_; }
+  Wakeups& wakeups() override { return wakeups_; }
+
+  absl::Status Probe() override {
+    return database_.Run("probe", [](Transaction& transaction) -> absl::Status {
+      transaction.RunText("SELECT", Params());
+      return absl::OkStatus();
+    });
+  }
+
+ private:
+  Database database_;
+  PostgresJobStore jobs_{database_};
+  PostgresFleetStore fleet_{database_};
+  PostgresSchedulerStore scheduler_{database_};
+  PostgresTokenStore tokens_{database_};
+  PostgresWakeups wakeups_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Stores>> Open(const std::string& conninfo, const Options& options) {
+  TY_ASSIGN_OR_RETURN(const std::string complete, CompleteConninfo(conninfo, options));
+  return std::make_unique<PostgresStores>(complete, options.max_connections);
+}
+
+}  // namespace trainyard::postgres

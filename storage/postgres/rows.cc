@@ -1,0 +1,279 @@
+#include "storage/postgres/rows.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "nlohmann/json.hpp"
+#include "storage/base/status.h"
+
+namespace trainyard::postgres {
+namespace {
+
+using Json = nlohmann::json;
+
+absl::Time TimeOf(const pqxx::row& row, const char* column, absl::Time null) {
+  const pqxx::field field = row[column];
+  return field.is_null() ? null : absl::FromUnixMicros(field.as<int64_t>());
+}
+
+absl::Time TimeOf(const pqxx::row& row, const char* column) {
+  return TimeOf(row, column, absl::InfinitePast());
+}
+
+std::string TextOf(const pqxx::row& row, const char* column) { return row[column].as<std::string>(); }
+
+std::vector<std::string> ArrayOf(const pqxx::row& row, const char* column) {
+  std::vector<std::string> items;
+  pqxx::array_parser parser = row[column].as_array();
+  for (auto next = parser.get_next(); next.first != pqxx::array_parser::done; next = parser.get_next()) {
+    if (next.first == pqxx::array_parser::string_value) items.push_back(next.second);
+  }
+  return items;
+}
+
+// A name that the constraint of the column does not allow is a defect.
+template <typename T>
+T NameOf(const std::optional<T>& parsed, const std::string& name) {
+  TY_CHECK(parsed.has_value(), "'", name, "' in the database");
+  return *parsed;
+}
+
+std::map<std::string, std::string> MapOf(const std::string& json) {
+  return Json::parse(json).get<std::map<std::string, std::string>>();
+}
+
+std::optional<FailureRecord> FailureOf(const pqxx::row& row) {
+  if (row["failure"].is_null()) return std::nullopt;
+  const Json json = Json::parse(row["failure"].c_str());
+  return FailureRecord{.category = json.at("category"),
+                       .message = json.at("message"),
+                       .retryable = json.at("retryable"),
+                       .rank = json.at("rank"),
+                       .node = json.at("node")};
+}
+
+std::string BytesOf(const pqxx::row& row, const char* column) {
+  return pqxx::binarystring(row[column]).str();
+}
+
+bool HasColumn(const pqxx::row& row, const char* column) {
+  for (const pqxx::field& field : row) {
+    if (std::string(field.name()) == column) return true;
+  }
+  return false;
+}
+
+MetricRecord MetricOf(const pqxx::row& row) {
+  MetricRecord metric{.step = row["step"].as<int64_t>()};
+  metric.split = row["split"].as<int>() == 0 ? MetricSplit::kTrain : MetricSplit::kValidation;
+  const std::vector<std::string> names = ArrayOf(row, "names");
+  const std::vector<std::string> values = ArrayOf(row, "values");
+  for (size_t i = 0; i < names.size(); ++i) {
+    metric.values[names[i]] = std::strtod(values[i].c_str(), nullptr);  // knows NaN and Infinity
+  }
+  return metric;
+}
+
+RankRecord RankOf(const pqxx::row& row) {
+  RankRecord rank;
+  rank.id = {TextOf(row, "job_uid"), row["attempt"].as<int64_t>(), row["rank"].as<int>()};
+  rank.node = TextOf(row, "node");
+  for (const std::string& slot : ArrayOf(row, "slots")) rank.slots.push_back(std::atoi(slot.c_str()));
+  const std::string state = TextOf(row, "state");
+  rank.state = NameOf(ParseRankState(state), state);
+  const std::string outcome = TextOf(row, "outcome");
+  rank.outcome = NameOf(ParseRankOutcome(outcome), outcome);
+  rank.acked_sequence = row["acked_sequence"].as<int64_t>();
+  rank.failure = FailureOf(row);
+  rank.gone_time = TimeOf(row, "gone_time");
+  return rank;
+}
+
+JobState StateOf(const std::string& name) { return NameOf(ParseJobState(name), name); }
+
+}  // namespace
+
+JobRecord JobOf(const pqxx::row& row) {
+  JobRecord job;
+  job.uid = TextOf(row, "uid");
+  job.project = TextOf(row, "project");
+  job.job_id = TextOf(row, "job_id");
+  job.creator = TextOf(row, "creator");
+  job.request_id = TextOf(row, "request_id");
+  if (HasColumn(row, "spec")) {
+    job.spec = BytesOf(row, "spec");
+    job.plan_summary = BytesOf(row, "plan_summary");
+  }
+  job.labels = MapOf(TextOf(row, "labels"));
+  job.priority = row["priority"].as<int>();
+  job.min_slots = row["min_slots"].as<int>();
+  job.max_slots = row["max_slots"].as<int>();
+  job.device = TextOf(row, "device");
+  job.bytes_per_slot = row["bytes_per_slot"].as<int64_t>();
+  job.total_steps = row["total_steps"].as<int64_t>();
+  job.max_restarts = row["max_restarts"].as<int>();
+  job.backoff = absl::Microseconds(row["backoff_us"].as<int64_t>());
+  job.create_time = TimeOf(row, "create_time");
+  job.state = StateOf(TextOf(row, "state"));
+  job.reason = {TextOf(row, "reason_code"), TextOf(row, "reason_message")};
+  const std::string cause = TextOf(row, "suspend_cause");
+  job.suspend_cause = NameOf(ParseSuspendCause(cause), cause);
+  job.version = row["version"].as<int64_t>();
+  job.attempt = row["attempt"].as<int64_t>();
+  job.restarts = row["restarts"].as<int>();
+  job.step = row["step"].as<int64_t>();
+  job.update_time = TimeOf(row, "update_time");
+  job.not_before = TimeOf(row, "not_before");
+  job.start_time = TimeOf(row, "start_time");
+  job.end_time = TimeOf(row, "end_time");
+  job.suspend_deadline = TimeOf(row, "suspend_deadline", absl::InfiniteFuture());
+  job.failure = FailureOf(row);
+  job.newest_checkpoint_uri = TextOf(row, "newest_checkpoint_uri");
+  return job;
+}
+
+std::vector<AttemptRecord> AttemptsOf(const pqxx::result& rows) {
+  std::vector<AttemptRecord> attempts;
+  for (const pqxx::row& row : rows) {
+    const std::string job_uid = TextOf(row, "job_uid");
+    const int64_t number = row["attempt"].as<int64_t>();
+    if (attempts.empty() || attempts.back().job_uid != job_uid || attempts.back().attempt != number) {
+      AttemptRecord& attempt = attempts.emplace_back();
+      attempt.job_uid = job_uid;
+      attempt.attempt = number;
+      attempt.world_size = row["world_size"].as<int>();
+      attempt.restore_step = row["restore_step"].as<int64_t>();
+      attempt.restore_uri = TextOf(row, "restore_uri");
+      attempt.restore_manifest_sha256 = TextOf(row, "restore_manifest_sha256");
+      attempt.create_time = TimeOf(row, "create_time");
+      attempt.end_time = TimeOf(row, "end_time");
+    }
+    attempts.back().ranks.push_back(RankOf(row));
+  }
+  return attempts;
+}
+
+NodeRecord NodeOf(const pqxx::row& row) {
+  NodeRecord node;
+  node.name = TextOf(row, "name");
+  node.incarnation = TextOf(row, "incarnation");
+  node.address = TextOf(row, "address");
+  node.agent_version = TextOf(row, "agent_version");
+  node.labels = MapOf(TextOf(row, "labels"));
+  for (const Json& slot : Json::parse(row["slots"].c_str())) {
+    node.slots.push_back({.index = slot.at("index"),
+                          .device = slot.at("device"),
+                          .model = slot.at("model"),
+                          .memory_bytes = slot.at("memory_bytes"),
+                          .cpu_threads = slot.at("cpu_threads")});
+  }
+  node.draining = row["draining"].as<bool>();
+  node.reachable = row["reachable"].as<bool>();
+  node.lease_end = TimeOf(row, "lease_end");
+  node.create_time = TimeOf(row, "create_time");
+  return node;
+}
+
+FeedRecord FeedItemOf(const pqxx::row& row) {
+  FeedRecord item;
+  item.sequence = row["sequence"].as<int64_t>();
+  item.time = TimeOf(row, "time");
+  item.attempt = row["attempt"].as<int64_t>();
+  const std::string kind = TextOf(row, "kind");
+  if (kind == "METRIC") {
+    item.what = MetricOf(row);
+    return item;
+  }
+  const Json body = Json::parse(row["body"].c_str());
+  if (kind == "STATE") {
+    item.what = StateChangeRecord{StateOf(body.at("from")), StateOf(body.at("to")),
+                                  Reason{body.at("code"), body.at("message")}};
+  } else if (kind == "CHECKPOINT") {
+    item.what = CheckpointRecord{.job_uid = body.at("job_uid"),
+                                 .step = body.at("step"),
+                                 .attempt = item.attempt,
+                                 .uri = body.at("uri"),
+                                 .bytes = body.at("bytes"),
+                                 .manifest_sha256 = body.at("manifest_sha256"),
+                                 .weights_sha256 = body.at("weights_sha256"),
+                                 .final = body.at("final"),
+                                 .create_time = item.time};
+  } else if (kind == "ATTEMPT") {
+    item.what = AttemptStartedRecord{body.at("step"), body.at("nodes").get<std::vector<std::string>>()};
+  } else {
+    item.what = NoticeRecord{body.at("rank"), body.at("warning"), body.at("message")};
+  }
+  return item;
+}
+
+MetricRow MetricRowOf(const pqxx::row& row) {
+  return {.sequence = row["sequence"].as<int64_t>(),
+          .attempt = row["attempt"].as<int64_t>(),
+          .time = TimeOf(row, "time"),
+          .point = MetricOf(row),
+          .superseded = row["superseded"].as<bool>()};
+}
+
+CheckpointRecord CheckpointOf(const pqxx::row& row) {
+  return {.job_uid = TextOf(row, "job_uid"),
+          .step = row["step"].as<int64_t>(),
+          .attempt = row["attempt"].as<int64_t>(),
+          .uri = TextOf(row, "uri"),
+          .bytes = row["bytes"].as<int64_t>(),
+          .manifest_sha256 = TextOf(row, "manifest_sha256"),
+          .weights_sha256 = TextOf(row, "weights_sha256"),
+          .final = row["final"].as<bool>(),
+          .create_time = TimeOf(row, "create_time")};
+}
+
+std::optional<std::string> FailureJson(const std::optional<FailureRecord>& failure) {
+  if (!failure.has_value()) return std::nullopt;
+  return Json{{"category", failure->category},
+              {"message", failure->message},
+              {"retryable", failure->retryable},
+              {"rank", failure->rank},
+              {"node", failure->node}}
+      .dump();
+}
+
+std::string MapJson(const std::map<std::string, std::string>& map) { return Json(map).dump(); }
+
+std::string SlotsJson(const std::vector<SlotRecord>& slots) {
+  Json array = Json::array();
+  for (const SlotRecord& slot : slots) {
+    array.push_back({{"index", slot.index},
+                     {"device", slot.device},
+                     {"model", slot.model},
+                     {"memory_bytes", slot.memory_bytes},
+                     {"cpu_threads", slot.cpu_threads}});
+  }
+  return array.dump();
+}
+
+FeedBody FeedBodyOf(const FeedRecord& item) {
+  if (const auto* change = std::get_if<StateChangeRecord>(&item.what)) {
+    return {"STATE", Json{{"from", std::string(JobStateName(change->from))},
+                          {"to", std::string(JobStateName(change->to))},
+                          {"code", change->reason.code},
+                          {"message", change->reason.message}}
+                         .dump()};
+  }
+  if (const auto* checkpoint = std::get_if<CheckpointRecord>(&item.what)) {
+    return {"CHECKPOINT", Json{{"job_uid", checkpoint->job_uid},
+                               {"step", checkpoint->step},
+                               {"uri", checkpoint->uri},
+                               {"bytes", checkpoint->bytes},
+                               {"manifest_sha256", checkpoint->manifest_sha256},
+                               {"weights_sha256", checkpoint->weights_sha256},
+                               {"final", checkpoint->final}}
+                              .dump()};
+  }
+  if (const auto* started = std::get_if<AttemptStartedRecord>(&item.what)) {
+    return {"ATTEMPT", Json{{"step", started->step}, {"nodes", started->nodes}}.dump()};
+  }
+  const auto& notice = std::get<NoticeRecord>(item.what);
+  return {"NOTICE", Json{{"rank", notice.rank}, {"warning", notice.warning}, {"message", notice.message}}
+                        .dump()};
+}
+
+}  // namespace trainyard::postgres

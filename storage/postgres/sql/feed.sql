@@ -1,0 +1,54 @@
+-- What happened to jobs: feed items, metrics and checkpoints.
+
+-- name: InsertFeed
+INSERT INTO feed (job_uid, sequence, time, attempt, kind, body)
+SELECT $1, f.sequence, from_micros(f.time), f.attempt, f.kind, f.body::jsonb
+FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])
+  AS f (sequence, time, attempt, kind, body)
+
+-- name: InsertMetrics
+INSERT INTO metrics (job_uid, sequence, time, attempt, step, split, names, values)
+SELECT $1, m.sequence, from_micros(m.time), m.attempt, m.step, m.split,
+       m.names::text[], m.values::double precision[]
+FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::smallint[], $7::text[], $8::text[])
+  AS m (sequence, time, attempt, step, split, names, values)
+
+-- name: ReadFeed
+SELECT * FROM (
+  (SELECT f.sequence, micros(f.time) AS time, f.attempt, f.kind, f.body::text AS body,
+          NULL::bigint AS step, NULL::smallint AS split, NULL::text[] AS names,
+          NULL::double precision[] AS values
+   FROM feed f WHERE f.job_uid = $1 AND f.sequence > $2 ORDER BY f.sequence LIMIT $3)
+  UNION ALL
+  (SELECT m.sequence, micros(m.time), m.attempt, 'METRIC', NULL, m.step, m.split, m.names, m.values
+   FROM metrics m WHERE m.job_uid = $1 AND m.sequence > $2 ORDER BY m.sequence LIMIT $3)
+) AS items ORDER BY sequence LIMIT $3
+
+-- name: ReadMetrics
+SELECT m.sequence, micros(m.time) AS time, m.attempt, m.step, m.split, m.names, m.values, s.superseded
+FROM metrics m CROSS JOIN LATERAL (SELECT {superseded} AS superseded) s
+WHERE m.job_uid = $1 AND m.step BETWEEN $2 AND $3 AND m.split = ANY ($4::smallint[])
+  AND (m.step, m.split, m.attempt) > ($5, $6::smallint, $7) AND ($8 OR NOT s.superseded)
+ORDER BY m.step, m.split, m.attempt LIMIT $9
+
+-- name: CurrentPoints
+-- Points of the current series in a range of steps.
+SELECT m.step, m.split FROM metrics m
+WHERE m.job_uid = $1 AND m.step BETWEEN $2 AND $3 AND NOT {superseded}
+
+-- name: UpsertCheckpoint
+INSERT INTO checkpoints (job_uid, step, attempt, uri, bytes, manifest_sha256, weights_sha256, final,
+                         create_time)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, from_micros($9))
+ON CONFLICT (job_uid, step) DO UPDATE SET
+  attempt = excluded.attempt, uri = excluded.uri, bytes = excluded.bytes,
+  manifest_sha256 = excluded.manifest_sha256, weights_sha256 = excluded.weights_sha256,
+  final = excluded.final, create_time = excluded.create_time
+
+-- name: RemoveCheckpoints
+DELETE FROM checkpoints WHERE job_uid = $1 AND uri = ANY ($2::text[])
+
+-- name: ListCheckpoints
+SELECT job_uid, step, attempt, uri, bytes, manifest_sha256, weights_sha256, final,
+       micros(create_time) AS create_time
+FROM checkpoints WHERE job_uid = $1 ORDER BY step DESC LIMIT $2

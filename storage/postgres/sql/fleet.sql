@@ -1,0 +1,87 @@
+-- Nodes, attempts and ranks.
+
+-- name: RegisterNode
+INSERT INTO nodes AS n (name, incarnation, address, agent_version, labels, slots, draining, reachable,
+                        lease_end, create_time)
+VALUES ($1, $2, $3, $4, $5::jsonb, $6::jsonb, false, true,
+        clock_timestamp() + $7::bigint * interval '1 microsecond', clock_timestamp())
+ON CONFLICT (name) DO UPDATE SET
+  incarnation = excluded.incarnation, address = excluded.address,
+  agent_version = excluded.agent_version, labels = excluded.labels, slots = excluded.slots,
+  reachable = true, lease_end = excluded.lease_end
+RETURNING {node_columns}
+
+-- name: RenewLease
+UPDATE nodes SET
+  lease_end = greatest(lease_end, clock_timestamp() + $3::bigint * interval '1 microsecond')
+WHERE name = $1 AND incarnation = $2 AND reachable
+
+-- name: ListNodes
+SELECT {node_columns} FROM nodes n ORDER BY n.name
+
+-- name: ShareNodes
+-- Locked against changes until the placement on them is committed.
+SELECT {node_columns} FROM nodes n WHERE n.name = ANY ($1::text[]) ORDER BY n.name FOR SHARE
+
+-- name: SetDraining
+UPDATE nodes n SET draining = $2 WHERE n.name = $1 RETURNING {node_columns}
+
+-- name: ReadAttempts
+-- Attempt 0: all of them.
+SELECT {attempt_columns}
+FROM attempts a JOIN ranks r ON r.job_uid = a.job_uid AND r.attempt = a.attempt
+WHERE a.job_uid = $1 AND ($2::bigint = 0 OR a.attempt = $2) ORDER BY a.attempt, r.rank
+
+-- name: AliveRanks
+SELECT job_uid, attempt, rank FROM ranks WHERE node = ANY ($1::text[]) AND state <> 'GONE'
+ORDER BY job_uid, attempt, rank
+
+-- name: DesiredJobs
+-- Jobs with a rank alive on the node, with what their workers must know.
+SELECT {job_columns}, s.spec, s.plan_summary
+FROM jobs j JOIN job_specs s ON s.job_uid = j.uid
+WHERE j.uid IN (SELECT job_uid FROM ranks WHERE node = $1 AND state <> 'GONE')
+  AND j.state IN ('STARTING', 'RUNNING', 'SUSPENDING')
+ORDER BY j.uid
+
+-- name: DesiredAttempts
+SELECT {attempt_columns}
+FROM jobs j
+  JOIN attempts a ON a.job_uid = j.uid AND a.attempt = j.attempt
+  JOIN ranks r ON r.job_uid = a.job_uid AND r.attempt = a.attempt
+WHERE j.uid = ANY ($1::text[]) ORDER BY a.job_uid, r.rank
+
+-- name: InsertAttempt
+INSERT INTO attempts (job_uid, attempt, world_size, restore_step, restore_uri, restore_manifest_sha256,
+                      create_time)
+VALUES ($1, $2, $3, $4, $5, $6, from_micros($7))
+
+-- name: InsertRanks
+WITH placed AS (
+  INSERT INTO ranks (job_uid, attempt, rank, node, slots, state, outcome, acked_sequence)
+  SELECT $1, $2, p.rank, p.node, p.slots::integer[], 'ASSIGNED', 'NONE', 0
+  FROM unnest($3::integer[], $4::text[], $5::text[]) AS p (rank, node, slots)
+  RETURNING job_uid, attempt, rank, node, slots
+)
+INSERT INTO held_slots (node, slot, job_uid, attempt, rank)
+SELECT node, unnest(slots), job_uid, attempt, rank FROM placed
+
+-- name: HeldSlots
+SELECT node, slot FROM held_slots WHERE node = ANY ($1::text[])
+
+-- name: UpdateRank
+-- Fenced by the attempt and by what was stored already. A slot is free again once its rank is gone.
+WITH moved AS (
+  UPDATE ranks SET state = $4, outcome = $5, acked_sequence = $6, failure = $7::jsonb,
+                   gone_time = from_micros($8)
+  WHERE job_uid = $1 AND attempt = $2 AND rank = $3 AND state <> 'GONE' AND acked_sequence <= $6
+    AND attempt = (SELECT attempt FROM jobs WHERE uid = $1)
+  RETURNING job_uid, attempt, rank, state
+), released AS (
+  DELETE FROM held_slots h USING moved m
+  WHERE m.state = 'GONE' AND h.job_uid = m.job_uid AND h.attempt = m.attempt AND h.rank = m.rank
+)
+SELECT rank FROM moved
+
+-- name: EndAttempt
+UPDATE attempts SET end_time = from_micros($3) WHERE job_uid = $1 AND attempt = $2

@@ -1,0 +1,59 @@
+-- Jobs as their users drive them.
+
+-- name: Now
+SELECT micros(clock_timestamp())
+
+-- name: InsertJob
+-- Nothing is inserted when uid, request id or name are taken; FindRivals tells by whom.
+WITH job AS (
+  INSERT INTO jobs (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots,
+                    device, bytes_per_slot, total_steps, max_restarts, backoff_us, create_time,
+                    update_time, state, reason_code, reason_message, suspend_cause, version, attempt,
+                    restarts, step, newest_checkpoint_uri, feed_sequence)
+  VALUES ($1, $2, $3, $4, nullif($5::text, ''), $6::jsonb, $7, $8, $9, $10, $11, $12, $13, $14,
+          from_micros($15), from_micros($15), 'QUEUED', $16, $17, 'NONE', 1, 0, 0, 0, '', 1)
+  ON CONFLICT DO NOTHING
+  RETURNING uid, create_time
+), spec AS (
+  INSERT INTO job_specs (job_uid, spec, plan_summary) SELECT uid, $18::bytea, $19::bytea FROM job
+)
+INSERT INTO feed (job_uid, sequence, time, attempt, kind, body)
+SELECT uid, 1, create_time, 0, 'STATE', $20::jsonb FROM job
+
+-- name: FindRivals
+SELECT {job_columns}, s.spec, s.plan_summary
+FROM jobs j JOIN job_specs s ON s.job_uid = j.uid
+WHERE j.uid = $1 OR (j.project = $2 AND (j.job_id = $3 OR j.request_id = nullif($4::text, '')))
+
+-- name: GetJob
+SELECT {job_columns}, s.spec, s.plan_summary
+FROM jobs j JOIN job_specs s ON s.job_uid = j.uid
+WHERE j.project = $1 AND j.job_id = $2
+
+-- name: LockJob
+SELECT {job_columns}, s.spec, s.plan_summary
+FROM jobs j JOIN job_specs s ON s.job_uid = j.uid
+WHERE j.project = $1 AND j.job_id = $2
+FOR UPDATE OF j
+
+-- name: LockJobByUid
+SELECT {job_columns} FROM jobs j WHERE j.uid = $1 FOR UPDATE
+
+-- name: JobExists
+SELECT job_id, attempt FROM jobs WHERE uid = $1
+
+-- name: UpdateJob
+-- Fenced: written only if version and attempt are what was read under the lock.
+UPDATE jobs SET
+  state = $4, reason_code = $5, reason_message = $6, suspend_cause = $7, version = $8, attempt = $9,
+  restarts = $10, step = $11, update_time = from_micros($12), not_before = from_micros($13),
+  start_time = from_micros($14), end_time = from_micros($15), suspend_deadline = from_micros($16),
+  failure = $17::jsonb, newest_checkpoint_uri = $18, feed_sequence = feed_sequence + $19::bigint
+WHERE uid = $1 AND version = $2 AND attempt = $3
+RETURNING feed_sequence
+
+-- name: DeleteMetrics
+DELETE FROM metrics WHERE job_uid = $1
+
+-- name: DeleteJob
+DELETE FROM jobs WHERE uid = $1 AND version = $2

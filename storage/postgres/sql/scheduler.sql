@@ -1,0 +1,42 @@
+-- What the leader reads and writes.
+
+-- name: Lead
+-- A holder keeps its epoch; another gets the next one, once the lease of the old one ended.
+UPDATE leader SET
+  epoch = epoch + (holder <> $1)::integer, holder = $1,
+  lease_end = clock_timestamp() + $2::bigint * interval '1 microsecond'
+WHERE holder = $1 OR lease_end <= clock_timestamp()
+RETURNING epoch, micros(lease_end) AS lease_end
+
+-- name: WhoLeads
+SELECT holder FROM leader
+
+-- name: StandDown
+UPDATE leader SET holder = '', lease_end = '-infinity' WHERE holder = $1
+
+-- name: LockLeader
+-- Held to the end of the transaction: no newer leader can come in between, and what one leader applies
+-- is applied one after the other, so that a check for free slots is exact.
+SELECT epoch FROM leader FOR UPDATE
+
+-- name: SnapshotJobs
+SELECT {job_columns} FROM jobs j
+WHERE j.state IN ('QUEUED', 'STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING') ORDER BY j.uid
+
+-- name: SnapshotAttempts
+SELECT {attempt_columns}
+FROM jobs j
+  JOIN attempts a ON a.job_uid = j.uid AND a.attempt = j.attempt
+  JOIN ranks r ON r.job_uid = a.job_uid AND r.attempt = a.attempt
+WHERE j.state IN ('STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING') ORDER BY a.job_uid, r.rank
+
+-- name: LoseNodes
+-- A lease that was renewed since the decision is left alone.
+UPDATE nodes SET reachable = false
+WHERE name = ANY ($1::text[]) AND reachable AND lease_end <= clock_timestamp()
+RETURNING name
+
+-- name: UpdateReasons
+UPDATE jobs j SET reason_code = u.code, reason_message = u.message
+FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[]) AS u (uid, version, code, message)
+WHERE j.uid = u.uid AND j.version = u.version AND j.state = 'QUEUED'

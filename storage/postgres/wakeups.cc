@@ -1,0 +1,135 @@
+#include "storage/postgres/wakeups.h"
+
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <pqxx/pqxx>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "storage/base/ids.h"
+#include "storage/base/status.h"
+#include "storage/postgres/connection.h"
+#include "storage/postgres/fault.h"
+#include "storage/postgres/params.h"
+
+namespace trainyard::postgres {
+namespace {
+
+constexpr char kChannel[] = "trainyard";
+constexpr absl::Duration kReconnect = absl::Milliseconds(500);
+constexpr int kIdleCheckMs = 5000;
+
+// Payloads are "{id of the sending process} {topic}".
+class Receiver : public pqxx::notification_receiver {
+ public:
+  Receiver(pqxx::connection_base& connection, const std::string& own_id, LocalWakeups& local)
+      : pqxx::notification_receiver(connection, kChannel), own_id_(own_id), local_(local) {}
+
+  void operator()(const std::string& payload, int /*backend*/) override {
+    const std::pair<std::string, std::string> parts = absl::StrSplit(payload, absl::MaxSplits(' ', 1));
+    if (parts.first != own_id_) local_.Wake(parts.second);
+  }
+
+ private:
+  const std::string& own_id_;
+  LocalWakeups& local_;
+};
+
+void Notify(Connection& connection, const std::string& own_id, const std::set<std::string>& topics) {
+  connection.Prepare("Notify", "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload");
+  std::vector<std::string> payloads;
+  for (const std::string& topic : topics) payloads.push_back(own_id + " " + topic);
+  const Params params(kChannel, payloads);
+  const std::vector<const char*> values = params.Pointers();
+  pqxx::nontransaction alone(connection.pq());
+  alone.exec_prepared("Notify", pqxx::prepare::make_dynamic_params(values));
+}
+
+}  // namespace
+
+PostgresWakeups::PostgresWakeups(std::string conninfo)
+    : conninfo_(std::move(conninfo)), own_id_(RandomHex(8)), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  TY_CHECK(wake_fd_.valid(), "eventfd");
+  thread_ = std::thread([this] { Loop(); });
+}
+
+PostgresWakeups::~PostgresWakeups() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  eventfd_write(wake_fd_.get(), 1);
+  thread_.join();
+}
+
+void PostgresWakeups::Wake(const std::string& topic) {
+  local_.Wake(topic);
+  {
+    absl::MutexLock lock(&mu_);
+    if (!pending_.insert(topic).second) return;  // the thread was told already
+  }
+  eventfd_write(wake_fd_.get(), 1);
+}
+
+int64_t PostgresWakeups::Subscribe(std::function<void(const std::string& topic)> wake) {
+  return local_.Subscribe(std::move(wake));
+}
+
+void PostgresWakeups::Unsubscribe(int64_t id) { local_.Unsubscribe(id); }
+
+bool PostgresWakeups::stopping() {
+  absl::MutexLock lock(&mu_);
+  return stopping_;
+}
+
+std::set<std::string> PostgresWakeups::TakePending() {
+  absl::MutexLock lock(&mu_);
+  return std::exchange(pending_, {});
+}
+
+void PostgresWakeups::Loop() {
+  bool told = false;
+  while (!stopping()) {
+    try {
+      Serve();
+      told = false;
+    } catch (...) {
+      const absl::Status status = FaultOfCurrentException("wake-ups").status;
+      if (!told) spdlog::warn("{}; trying again", std::string(status.message()));
+      told = true;
+    }
+    if (stopping()) return;
+    TakePending();  // hints may be lost; those of now would be old by then
+    pollfd woken{wake_fd_.get(), 0, 0};  // only to sleep: a hint is no reason to hurry
+    poll(&woken, 1, static_cast<int>(absl::ToInt64Milliseconds(kReconnect)));
+  }
+}
+
+void PostgresWakeups::Serve() {
+  Connection listening(conninfo_);
+  Connection notifying(conninfo_);
+  Receiver receiver(listening.pq(), own_id_, local_);
+  listening.pq().get_notifs();
+  // What others sent while nobody listened is lost: every listener looks once.
+  local_.Wake("queue");
+  local_.Wake("fleet");
+  while (!stopping()) {
+    pollfd fds[] = {{wake_fd_.get(), POLLIN, 0}, {listening.pq().sock(), POLLIN, 0}};
+    const int ready = poll(fds, 2, kIdleCheckMs);
+    eventfd_t count = 0;
+    eventfd_read(wake_fd_.get(), &count);
+    const std::set<std::string> topics = TakePending();
+    if (!topics.empty()) Notify(notifying, own_id_, topics);
+    if (ready == 0) {  // a connection that died in silence shows now
+      pqxx::nontransaction(listening.pq()).exec("SELECT");
+    }
+    listening.pq().get_notifs();
+    if (!listening.pq().is_open()) throw pqxx::broken_connection("the listening connection is gone");
+  }
+}
+
+}  // namespace trainyard::postgres

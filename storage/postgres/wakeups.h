@@ -1,0 +1,42 @@
+#pragma once
+
+#include <set>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "storage/base/file.h"
+#include "storage/local_wakeups.h"
+
+namespace trainyard::postgres {
+
+// Wake-ups between the programs of one database. Those of this process are woken at once, by Wake itself;
+// the others by LISTEN and NOTIFY over two connections of a thread of its own, which sends every topic
+// once however often it was woken meanwhile, and connects again by itself when the database was away.
+class PostgresWakeups : public Wakeups {
+ public:
+  explicit PostgresWakeups(std::string conninfo);
+  ~PostgresWakeups() override;
+
+  void Wake(const std::string& topic) override;
+  int64_t Subscribe(std::function<void(const std::string& topic)> wake) override;
+  void Unsubscribe(int64_t id) override;
+
+ private:
+  void Loop();
+  void Serve();  // until the connection breaks (throws) or the end
+  std::set<std::string> TakePending();
+  bool stopping();
+
+  const std::string conninfo_;
+  const std::string own_id_;  // marks our own notifications, which need no echo
+  FileDescriptor wake_fd_;    // eventfd: something is pending, or the end
+  LocalWakeups local_;
+  absl::Mutex mu_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<std::string> pending_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+}  // namespace trainyard::postgres

@@ -1,0 +1,141 @@
+#include "storage/postgres/writes.h"
+
+#include <pqxx/pqxx>
+
+#include "storage/base/status.h"
+#include "storage/postgres/queries.inc.h"
+#include "storage/postgres/rows.h"
+
+namespace trainyard::postgres {
+namespace {
+
+// Feed items as columns, for one statement over any number of rows.
+struct FeedColumns {
+  std::vector<int64_t> sequences, times, attempts;
+  std::vector<std::string> kinds, bodies;
+};
+struct MetricColumns {
+  std::vector<int64_t> sequences, times, attempts, steps;
+  std::vector<int> splits;
+  std::vector<std::string> names, values;
+};
+
+void AddMetric(MetricColumns& columns, const FeedRecord& item, const MetricRecord& metric,
+               int64_t sequence) {
+  std::vector<std::string> names;
+  std::vector<double> values;
+  for (const auto& [name, value] : metric.values) {
+    names.push_back(name);
+    values.push_back(value);
+  }
+  columns.sequences.push_back(sequence);
+  columns.times.push_back(absl::ToUnixMicros(item.time));
+  columns.attempts.push_back(item.attempt);
+  columns.steps.push_back(metric.step);
+  columns.splits.push_back(metric.split == MetricSplit::kTrain ? 0 : 1);
+  columns.names.push_back(ArrayLiteral(names));
+  columns.values.push_back(ArrayLiteral(values));
+}
+
+// `sequence`: of the first item.
+void WriteFeed(Transaction& transaction, const std::string& uid, const std::vector<FeedRecord>& feed,
+               int64_t sequence) {
+  FeedColumns items;
+  MetricColumns metrics;
+  for (const FeedRecord& item : feed) {
+    if (const auto* metric = std::get_if<MetricRecord>(&item.what)) {
+      AddMetric(metrics, item, *metric, sequence++);
+      continue;
+    }
+    const FeedBody body = FeedBodyOf(item);
+    items.sequences.push_back(sequence++);
+    items.times.push_back(absl::ToUnixMicros(item.time));
+    items.attempts.push_back(item.attempt);
+    items.kinds.push_back(body.kind);
+    items.bodies.push_back(body.json);
+  }
+  if (!items.sequences.empty()) {
+    transaction.Run(kInsertFeed, Params(uid, items.sequences, items.times, items.attempts, items.kinds,
+                                        items.bodies));
+  }
+  if (!metrics.sequences.empty()) {
+    transaction.Run(kInsertMetrics,
+                    Params(uid, metrics.sequences, metrics.times, metrics.attempts, metrics.steps,
+                           metrics.splits, metrics.names, metrics.values));
+  }
+}
+
+bool SameRank(const RankRecord& a, const RankRecord& b) {
+  return a.state == b.state && a.outcome == b.outcome && a.acked_sequence == b.acked_sequence;
+}
+
+absl::Status WriteRank(Transaction& transaction, const RankRecord& rank) {
+  const pqxx::result moved = transaction.Run(
+      kUpdateRank, Params(rank.id.job_uid, rank.id.attempt, rank.id.rank, RankStateName(rank.state),
+                          RankOutcomeName(rank.outcome), rank.acked_sequence,
+                          FailureJson(rank.failure), rank.gone_time));
+  if (moved.size() == 1) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("rank ", rank.id.rank, " of attempt ", rank.id.attempt,
+                                         " of job ", rank.id.job_uid, " changed under its lock"));
+}
+
+}  // namespace
+
+absl::Time Now(Transaction& transaction) {
+  return absl::FromUnixMicros(transaction.Run(kNow, Params())[0][0].as<int64_t>());
+}
+
+std::optional<JobRecord> LockJob(Transaction& transaction, const std::string& uid) {
+  const pqxx::result rows = transaction.Run(kLockJobByUid, Params(uid));
+  if (rows.empty()) return std::nullopt;
+  return JobOf(rows[0]);
+}
+
+std::optional<AttemptRecord> ReadAttempt(Transaction& transaction, const std::string& uid,
+                                         int64_t attempt) {
+  if (attempt < 1) return std::nullopt;
+  std::vector<AttemptRecord> attempts = AttemptsOf(transaction.Run(kReadAttempts, Params(uid, attempt)));
+  if (attempts.empty()) return std::nullopt;
+  return std::move(attempts[0]);
+}
+
+absl::Status WriteJob(Transaction& transaction, const JobRecord& before, const JobChange& change) {
+  const JobRecord& job = change.job;
+  const auto items = static_cast<int64_t>(change.feed.size());
+  const pqxx::result written = transaction.Run(
+      kUpdateJob,
+      Params(job.uid, before.version, before.attempt, JobStateName(job.state), job.reason.code,
+             job.reason.message, SuspendCauseName(job.suspend_cause), job.version, job.attempt,
+             job.restarts, job.step, job.update_time, job.not_before, job.start_time, job.end_time,
+             job.suspend_deadline, FailureJson(job.failure), job.newest_checkpoint_uri, items));
+  if (written.size() != 1) {
+    return absl::AbortedError(absl::StrCat("job ", job.job_id, " changed under its lock"));
+  }
+  WriteFeed(transaction, job.uid, change.feed, written[0][0].as<int64_t>() - items + 1);
+  return absl::OkStatus();
+}
+
+absl::Status WriteAttempt(Transaction& transaction, const JobRecord& job_before,
+                          const AttemptRecord& before, const AttemptChange& change) {
+  TY_RETURN_IF_ERROR(WriteJob(transaction, job_before, change.change));
+  const AttemptRecord& attempt = change.attempt;
+  for (size_t i = 0; i < attempt.ranks.size(); ++i) {
+    if (SameRank(before.ranks[i], attempt.ranks[i])) continue;
+    TY_RETURN_IF_ERROR(WriteRank(transaction, attempt.ranks[i]));
+  }
+  for (const CheckpointWritten& written : change.checkpoints) {
+    const CheckpointRecord& c = written.checkpoint;
+    transaction.Run(kUpsertCheckpoint, Params(c.job_uid, c.step, c.attempt, c.uri, c.bytes,
+                                              c.manifest_sha256, c.weights_sha256, c.final,
+                                              c.create_time));
+    if (!written.removed_uris.empty()) {
+      transaction.Run(kRemoveCheckpoints, Params(c.job_uid, written.removed_uris));
+    }
+  }
+  if (attempt.end_time != before.end_time) {
+    transaction.Run(kEndAttempt, Params(attempt.job_uid, attempt.attempt, attempt.end_time));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard::postgres
