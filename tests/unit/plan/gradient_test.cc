@@ -1,0 +1,376 @@
+// The backward ops of whole models against central differences of the loss, in double precision: right
+// whatever the kernels do.
+
+#include "executor/plan/gradient.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+
+#include "tests/unit/plan/interpreter.h"
+#include "tests/unit/plan/specs.h"
+
+namespace trainyard::plan {
+namespace {
+
+using reference::Vec;
+
+// A model with random parameters and a batch of random samples.
+class Model {
+ public:
+  Model(const v1::JobSpec& spec, const DataFacts& facts) : plan(PlanOf(spec, facts)), machine(plan) {
+    std::mt19937_64 random(7);
+    std::normal_distribution<double> normal(0, 0.5);
+    for (const TensorId id : plan.parameters) {
+      Vec w(plan.tensors[id].elements());
+      for (double& v : w) v = normal(random) + plan.tensors[id].init_value;
+      machine.Write(id, w);
+    }
+    const int64_t rows = plan.micro_batches * plan.micro_batch * plan.rows_per_sample;
+    inputs.resize(plan.micro_batches * plan.tensors[plan.input].elements());
+    targets.resize(rows);
+    const int64_t classes = plan.tokens ? facts.vocab : facts.classes;
+    for (double& v : inputs) v = plan.tokens ? static_cast<double>(random() % classes) : normal(random);
+    for (double& v : targets) v = static_cast<double>(random() % classes);
+    machine.state = {.seed = 5, .step = 3};
+  }
+
+  // The mean loss of the step; gradients are left in the arena.
+  double Step() {
+    machine.Run(plan.begin);
+    for (int64_t i = 0; i < plan.micro_batches; ++i) {
+      machine.state.first_sample = i * plan.micro_batch;
+      machine.Write(plan.input, Part(inputs, i));
+      machine.Write(plan.target, Part(targets, i));
+      machine.Run(plan.micro);
+    }
+    return machine.Read(plan.loss_sum)[0] / static_cast<double>(targets.size());
+  }
+
+  Vec Part(const Vec& all, int64_t i) const {
+    const auto n = static_cast<int64_t>(all.size()) / plan.micro_batches;
+    return Vec(all.begin() + i * n, all.begin() + (i + 1) * n);
+  }
+
+  const Plan plan;
+  Interpreter machine;
+  Vec inputs, targets;
+};
+
+void ExpectGradientsMatchDifferences(const v1::JobSpec& spec, const DataFacts& facts) {
+  Model model(spec, facts);
+  model.Step();
+  std::vector<Vec> gradients;
+  for (const TensorId id : model.plan.gradients) gradients.push_back(model.machine.Read(id));
+
+  constexpr double kStep = 1e-5;
+  for (size_t p = 0; p < model.plan.parameters.size(); ++p) {
+    const TensorId id = model.plan.parameters[p];
+    const Vec w = model.machine.Read(id);
+    double norm = 0;
+    for (size_t i = 0; i < w.size(); ++i) {
+      Vec moved = w;
+      moved[i] = w[i] + kStep;
+      model.machine.Write(id, moved);
+      const double above = model.Step();
+      moved[i] = w[i] - kStep;
+      model.machine.Write(id, moved);
+      const double below = model.Step();
+      const double expected = (above - below) / (2 * kStep);
+      ASSERT_NEAR(gradients[p][i], expected, 1e-8 + 1e-5 * std::abs(expected))
+          << model.plan.tensors[id].name << "[" << i << "]";
+      norm += std::abs(expected);
+    }
+    model.machine.Write(id, w);
+    EXPECT_GT(norm, 0) << model.plan.tensors[id].name << " does not matter: the check shows nothing";
+  }
+}
+
+TEST(Gradient, OfMlpMatchesDifferences) {
+  v1::JobSpec spec = MlpSpec();
+  ExpectGradientsMatchDifferences(spec, ImageFacts(3, 2, 1, 4));
+}
+
+TEST(Gradient, OfMlpWithGeluDropoutAndMicroBatchesMatchesDifferences) {
+  v1::JobSpec spec = MlpSpec();
+  spec.mutable_model()->mutable_mlp()->add_hidden(4);
+  spec.mutable_model()->mutable_mlp()->set_activation(v1::GELU);
+  spec.mutable_model()->mutable_mlp()->set_dropout(0.3);
+  spec.mutable_training()->set_micro_batch_size(2);
+  ExpectGradientsMatchDifferences(spec, ImageFacts(3, 2, 1, 4));
+}
+
+TEST(Gradient, OfMlpWithReluAndDropoutMatchesDifferences) {
+  v1::JobSpec spec = MlpSpec();
+  spec.mutable_model()->mutable_mlp()->set_dropout(0.5);
+  ExpectGradientsMatchDifferences(spec, ImageFacts(3, 2, 1, 4));
+}
+
+TEST(Gradient, OfLinearModelMatchesDifferences) {
+  v1::JobSpec spec = MlpSpec();
+  spec.mutable_model()->mutable_mlp()->clear_hidden();
+  ExpectGradientsMatchDifferences(spec, ImageFacts(3, 2, 1, 4));
+}
+
+TEST(Gradient, OfConvnetMatchesDifferences) {
+  ExpectGradientsMatchDifferences(ConvnetSpec(), ImageFacts(5, 4, 2, 3));
+}
+
+TEST(Gradient, OfDeepConvnetWithDropoutAndMicroBatchesMatchesDifferences) {
+  v1::JobSpec spec = ConvnetSpec();
+  v1::Convnet& convnet = *spec.mutable_model()->mutable_convnet();
+  convnet.mutable_stages(0)->set_convolutions(2);
+  v1::Convnet::Stage& second = *convnet.add_stages();
+  second.set_channels(2);
+  second.set_kernel(1);
+  second.set_pool(1);
+  convnet.set_dropout(0.25);
+  convnet.set_activation(v1::GELU_TANH);
+  spec.mutable_training()->set_micro_batch_size(2);
+  ExpectGradientsMatchDifferences(spec, ImageFacts(6, 5, 1, 3));
+}
+
+// Tied or not, with or without biases, 1 and 3 micro-batches, with dropout.
+struct GptCase {
+  bool tied, bias;
+  int micro;
+  double dropout;
+};
+
+class GptGradient : public testing::TestWithParam<GptCase> {};
+
+TEST_P(GptGradient, MatchesDifferences) {
+  v1::JobSpec spec = GptSpec();
+  v1::Gpt& gpt = *spec.mutable_model()->mutable_gpt();
+  gpt.set_width(4);
+  gpt.set_context(3);
+  gpt.set_mlp_width(6);
+  gpt.set_tie_embeddings(GetParam().tied);
+  gpt.set_bias(GetParam().bias);
+  gpt.set_dropout(GetParam().dropout);
+  spec.mutable_training()->set_batch_size(3);
+  spec.mutable_training()->set_micro_batch_size(GetParam().micro);
+  ExpectGradientsMatchDifferences(spec, TokenFacts(5));
+}
+
+INSTANTIATE_TEST_SUITE_P(Gradient, GptGradient,
+                         testing::Values(GptCase{true, true, 3, 0}, GptCase{true, false, 1, 0},
+                                         GptCase{false, true, 1, 0}, GptCase{false, false, 3, 0},
+                                         GptCase{true, true, 1, 0.2}, GptCase{false, true, 3, 0.2}));
+
+TEST(Gradient, IsTheSameForAnyCutIntoMicroBatches) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_model()->mutable_gpt()->set_dropout(0.2);
+  Model whole(spec, TokenFacts(11));
+  spec.mutable_training()->set_micro_batch_size(2);
+  Model cut(spec, TokenFacts(11));
+  ASSERT_EQ(cut.plan.micro_batches, 3);
+  EXPECT_NEAR(whole.Step(), cut.Step(), 1e-12);
+  for (size_t p = 0; p < whole.plan.gradients.size(); ++p) {
+    const Vec a = whole.machine.Read(whole.plan.gradients[p]);
+    const Vec b = cut.machine.Read(cut.plan.gradients[p]);
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-12);
+  }
+}
+
+TEST(Gradient, OfASecondStepOwesNothingToTheFirst) {
+  Model model(GptSpec(), TokenFacts(11));
+  model.Step();
+  std::vector<Vec> first;
+  for (const TensorId id : model.plan.gradients) first.push_back(model.machine.Read(id));
+  model.Step();
+  for (size_t p = 0; p < first.size(); ++p) {
+    EXPECT_EQ(model.machine.Read(model.plan.gradients[p]), first[p]);
+  }
+}
+
+TEST(Gradient, EvaluationSeesTheLossOfTrainingWithoutItsDropout) {
+  v1::JobSpec spec = GptSpec();
+  Model model(spec, TokenFacts(11));
+  const double trained = model.Step();
+  model.machine.Write(model.plan.eval_input, model.inputs);
+  model.machine.Write(model.plan.eval_target, model.targets);
+  model.machine.Run(model.plan.evaluate);
+  double sum = 0;
+  for (const double loss : model.machine.Read(model.plan.eval_losses)) sum += loss;
+  EXPECT_NEAR(sum / static_cast<double>(model.targets.size()), trained, 1e-12);
+  // Nothing ran over the logits after they were made.
+  for (const double v : model.machine.Read(model.plan.eval_logits)) EXPECT_TRUE(std::isfinite(v));
+}
+
+// --- structure ---------------------------------------------------------------------------------
+
+template <typename T>
+std::vector<T> OpsOf(const std::vector<Op>& ops) {
+  std::vector<T> found;
+  for (const Op& op : ops) {
+    if (const T* o = std::get_if<T>(&op)) found.push_back(*o);
+  }
+  return found;
+}
+
+TensorId GradientNamed(const Plan& plan, const std::string& parameter) {
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    if (plan.tensors[plan.parameters[i]].name == parameter) return plan.gradients[i];
+  }
+  return kNone;
+}
+
+TEST(Gradient, OfInputsIsNeverComputed) {
+  const Plan plan = PlanOf(ConvnetSpec(), ImageFacts(6, 6, 1, 3));
+  EXPECT_EQ(OpsOf<ConvolutionBackwardWeights>(plan.micro).size(), 1u);
+  EXPECT_TRUE(OpsOf<ConvolutionBackwardData>(plan.micro).empty());
+}
+
+TEST(Gradient, OfTiedEmbeddingsIsWrittenByTheHeadAndAddedToByTheEmbedding) {
+  const Plan plan = PlanOf(GptSpec(), TokenFacts(11));
+  const TensorId dwte = GradientNamed(plan, "transformer.wte.weight");
+  std::vector<Access> accesses;
+  for (Op op : plan.micro) {
+    std::visit([&](auto& o) {
+      o.Visit([&](TensorId id, Access access) {
+        if (id == dwte) accesses.push_back(access);
+      });
+    }, op);
+  }
+  EXPECT_EQ(accesses, (std::vector<Access>{Access::kWrite, Access::kUpdate}));
+}
+
+TEST(Gradient, OnlyWhatIsAddedToFirstIsZeroed) {
+  v1::JobSpec spec = GptSpec();
+  Plan plan = PlanOf(spec, TokenFacts(11));
+  std::vector<Zero> zeroes = OpsOf<Zero>(plan.begin);
+  ASSERT_EQ(zeroes.size(), 2u);
+  EXPECT_EQ(zeroes[0].x, plan.loss_sum);
+  EXPECT_EQ(zeroes[1].x, GradientNamed(plan, "transformer.wpe.weight"));
+  EXPECT_EQ(zeroes[1].n, 48);  // 5 x 8 and the padding to 64 bytes
+
+  // Several micro-batches: everything is added to, and zeroed in one go.
+  spec.mutable_training()->set_micro_batch_size(2);
+  plan = PlanOf(spec, TokenFacts(11));
+  zeroes = OpsOf<Zero>(plan.begin);
+  ASSERT_EQ(zeroes.size(), 2u);
+  EXPECT_EQ(zeroes[1].x, plan.gradients[0]);
+  EXPECT_EQ(zeroes[1].n * 4, plan.gradient_region.bytes);
+
+  // A model without embeddings, in one go: nothing but the loss.
+  EXPECT_EQ(PlanOf(MlpSpec(), ImageFacts(4, 4, 1, 3)).begin.size(), 1u);
+}
+
+TEST(Gradient, ResidualBranchesAddIntoOneTensor) {
+  const Plan plan = PlanOf(GptSpec(), TokenFacts(11));
+  EXPECT_EQ(OpsOf<Add>(plan.micro).size(), 4u);  // the forward sums of two blocks, none for gradients
+  int added = 0;
+  for (const LayerNormBackward& o : OpsOf<LayerNormBackward>(plan.micro)) added += o.accumulate_dx;
+  EXPECT_EQ(added, 4);
+}
+
+TEST(Gradient, AnOpDoesNotAddIntoTheGradientThatItReads) {
+  // y = x + W x, on y = x W0: the gradient of y serves x as it is while the matmul still reads it.
+  Graph graph;
+  const TensorId input = graph.Add({.name = "in", .dims = {2, 2}, .kind = TensorKind::kInput});
+  const auto parameter = [&](const char* name) {
+    return graph.Add({.name = name, .dims = {2, 2}, .kind = TensorKind::kParameter});
+  };
+  const auto activation = [&](const char* name) { return graph.Add({.name = name, .dims = {2, 2}}); };
+  const TensorId w0 = parameter("w0"), w = parameter("w");
+  const TensorId x = activation("x"), wx = activation("wx"), y = activation("y");
+  const TensorId dy = activation("dy");
+  const TensorId dw0 = graph.Add({.name = "dw0", .dims = {2, 2}, .kind = TensorKind::kGradient});
+  const TensorId dw = graph.Add({.name = "dw", .dims = {2, 2}, .kind = TensorKind::kGradient});
+  graph.ops = {Matmul{.a = input, .b = w0, .c = x, .m = 2, .n = 2, .k = 2},
+               Matmul{.a = x, .b = w, .c = wx, .m = 2, .n = 2, .k = 2},
+               Add{.a = x, .b = wx, .y = y, .n = 4}};
+  AppendBackward(graph, {{y, dy}}, {{w0, dw0}, {w, dw}}, false);
+  for (const Matmul& o : OpsOf<Matmul>(graph.ops)) {
+    EXPECT_NE(o.a, o.c);
+    EXPECT_FALSE(o.accumulate);
+  }
+  EXPECT_EQ(OpsOf<Add>(graph.ops).size(), 2u);
+}
+
+TEST(Gradient, DropoutsHaveStreamsOfTheirOwnAndTheirGradientsTheSame) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_model()->mutable_gpt()->set_dropout(0.1);
+  const Plan plan = PlanOf(spec, TokenFacts(11));
+  std::vector<uint32_t> streams;
+  for (const Dropout& o : OpsOf<Dropout>(plan.micro)) {
+    EXPECT_EQ(o.state, plan.state);
+    streams.push_back(o.stream);
+  }
+  ASSERT_EQ(streams.size(), 2u * (1 + 3 * 2));
+  std::vector<uint32_t> forward(streams.begin(), streams.begin() + 7);
+  std::vector<uint32_t> backward(streams.rbegin(), streams.rbegin() + 7);
+  EXPECT_EQ(forward, backward);
+  std::sort(forward.begin(), forward.end());
+  EXPECT_EQ(std::unique(forward.begin(), forward.end()), forward.end());
+  EXPECT_TRUE(OpsOf<Dropout>(plan.evaluate).empty());
+}
+
+TEST(Gradient, LossIsScaledByTheRowsOfTheGlobalBatch) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_resources()->set_min_slots(2);
+  spec.mutable_training()->set_batch_size(12);
+  spec.mutable_training()->set_micro_batch_size(2);
+  const Plan plan = PlanOf(spec, TokenFacts(11));
+  EXPECT_EQ(plan.micro_batches, 3);
+  EXPECT_FLOAT_EQ(OpsOf<CrossEntropy>(plan.micro)[0].scale, 1.0f / (12 * 5));
+  EXPECT_EQ(OpsOf<CrossEntropy>(plan.evaluate)[0].dlogits, kNone);
+}
+
+// --- the end of a step -------------------------------------------------------------------------
+
+TEST(OptimizerSweep, LeavesPaddingAtZeroAndMovesEveryParameter) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_optimizer()->set_clip_norm(0.1);
+  for (const bool adam : {true, false}) {
+    if (!adam) spec.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
+    Model model(spec, TokenFacts(11));
+    model.machine.state.learning_rate = 0.1f;
+    model.machine.state.step = 0;
+    std::vector<Vec> before;
+    for (const TensorId id : model.plan.parameters) before.push_back(model.machine.Read(id));
+    model.Step();
+    model.machine.Run(model.plan.end);
+    EXPECT_GT(model.machine.Read(model.plan.grad_norm)[0], 0);
+    const auto padding_is_zero = [&](const std::vector<TensorId>& ids) {
+      for (const TensorId id : ids) {
+        const int64_t n = model.plan.tensors[id].elements();
+        const Vec padded = model.machine.Read(id, (n + 15) / 16 * 16);
+        for (size_t i = n; i < padded.size(); ++i) {
+          ASSERT_EQ(padded[i], 0) << model.plan.tensors[id].name;
+        }
+      }
+    };
+    padding_is_zero(model.plan.parameters);
+    padding_is_zero(model.plan.gradients);
+    for (const auto& kind : model.plan.optimizer_state) padding_is_zero(kind);
+    for (size_t p = 0; p < before.size(); ++p) {
+      EXPECT_NE(model.machine.Read(model.plan.parameters[p]), before[p])
+          << model.plan.tensors[model.plan.parameters[p]].name;
+    }
+  }
+}
+
+TEST(OptimizerSweep, DecaysMatricesOnly) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_optimizer()->mutable_adamw()->set_weight_decay(0.1);
+  const Plan plan = PlanOf(spec, TokenFacts(11));
+  const std::vector<AdamWStep> steps = OpsOf<AdamWStep>(plan.end);
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_FLOAT_EQ(steps[0].weight_decay, 0.1f);
+  EXPECT_EQ(steps[1].weight_decay, 0);
+  EXPECT_EQ(steps[0].w, plan.parameters[0]);
+  EXPECT_EQ((steps[0].n + steps[1].n) * 4, plan.parameter_region.bytes);
+  EXPECT_EQ(steps[0].grad_scale, kNone);
+  for (const TensorId id : plan.parameters) {
+    const bool decayed = plan.offsets[id] < plan.offsets[steps[1].w];
+    EXPECT_EQ(decayed, plan.tensors[id].dims.size() >= 2) << plan.tensors[id].name;
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::plan

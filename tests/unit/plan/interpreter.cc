@@ -1,0 +1,243 @@
+#include "tests/unit/plan/interpreter.h"
+
+#include <cmath>
+#include <limits>
+#include <variant>
+
+#include "storage/base/status.h"
+#include "tests/reference/attention.h"
+#include "tests/reference/cross_entropy.h"
+#include "tests/reference/elementwise.h"
+#include "tests/reference/image.h"
+#include "tests/reference/layer_norm.h"
+#include "tests/reference/linear.h"
+#include "tests/reference/optimizer.h"
+
+namespace trainyard::plan {
+
+using reference::Vec;
+
+namespace {
+
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+kernels::ActivationKind KindOf(ActivationKind kind) {
+  switch (kind) {
+    case ActivationKind::kRelu:
+      return kernels::ActivationKind::kRelu;
+    case ActivationKind::kGelu:
+      return kernels::ActivationKind::kGelu;
+    case ActivationKind::kGeluTanh:
+      return kernels::ActivationKind::kGeluTanh;
+  }
+  std::abort();
+}
+
+kernels::ConvolutionShape ShapeOf(const ConvolutionShape& s) {
+  return {.batch = s.batch,
+          .height = s.height,
+          .width = s.width,
+          .in = s.in,
+          .out = s.out,
+          .kernel_height = s.kernel_height,
+          .kernel_width = s.kernel_width,
+          .stride = s.stride,
+          .pad = s.pad};
+}
+
+std::vector<uint8_t> ToBytes(const Vec& v) { return std::vector<uint8_t>(v.begin(), v.end()); }
+Vec ToVec(const std::vector<uint8_t>& v) { return Vec(v.begin(), v.end()); }
+
+}  // namespace
+
+Interpreter::Interpreter(const Plan& plan) : plan_(plan), cells_(plan.arena_bytes, 0) {
+  for (int64_t i = plan.activation_region.offset; i < plan.activation_region.end(); ++i) {
+    cells_[i] = kNothing;
+  }
+}
+
+Vec Interpreter::Read(TensorId id, int64_t n) const {
+  if (id == kNone) return {};
+  const Tensor& tensor = plan_.tensors[id];
+  if (n < 0) n = tensor.elements();
+  Vec values(n);
+  for (int64_t i = 0; i < n; ++i) values[i] = cells_[plan_.offsets[id] + i * SizeOf(tensor.type)];
+  return values;
+}
+
+void Interpreter::Write(TensorId id, const Vec& values) {
+  const int64_t size = SizeOf(plan_.tensors[id].type);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t at = plan_.offsets[id] + static_cast<int64_t>(i) * size;
+    for (int64_t b = 1; b < size; ++b) cells_[at + b] = kNothing;
+    cells_[at] = values[i];
+  }
+}
+
+std::vector<int32_t> Interpreter::ReadIds(TensorId id) const {
+  const Vec values = Read(id);
+  return std::vector<int32_t>(values.begin(), values.end());
+}
+
+struct Interpreter::Executor {
+  Interpreter& m;
+
+  Vec R(TensorId id, int64_t n = -1) const { return m.Read(id, n); }
+
+  void Put(TensorId id, Vec values, bool accumulate = false) const {
+    if (id == kNone) return;
+    if (accumulate) {
+      const Vec old = m.Read(id, static_cast<int64_t>(values.size()));
+      for (size_t i = 0; i < values.size(); ++i) values[i] += old[i];
+    }
+    m.Write(id, values);
+  }
+
+  void operator()(const Matmul& o) const {
+    Vec c = reference::Matmul(R(o.a), R(o.b), o.m, o.n, o.k, o.transpose_a, o.transpose_b);
+    const Vec bias = R(o.bias);
+    for (size_t i = 0; i < c.size() && !bias.empty(); ++i) c[i] += bias[i % o.n];
+    Put(o.c, c, o.accumulate);
+  }
+  void operator()(const ColumnSum& o) const {
+    Put(o.y, reference::ColumnSum(R(o.x), o.rows, o.cols), o.accumulate);
+  }
+  void operator()(const ActivationForward& o) const {
+    Vec x = R(o.x);
+    for (double& v : x) v = reference::Activation(KindOf(o.kind), v);
+    Put(o.y, x);
+  }
+  void operator()(const ActivationBackward& o) const {
+    const Vec x = R(o.x);
+    Vec dx = R(o.dy);
+    for (size_t i = 0; i < dx.size(); ++i) dx[i] *= reference::ActivationSlope(KindOf(o.kind), x[i]);
+    Put(o.dx, dx);
+  }
+  void operator()(const Add& o) const {
+    const Vec a = R(o.a);
+    Vec y = R(o.b);
+    for (size_t i = 0; i < y.size(); ++i) y[i] += a[i];
+    Put(o.y, y);
+  }
+  void operator()(const Zero& o) const { Put(o.x, Vec(o.n, 0)); }
+  void operator()(const Dropout& o) const {
+    const Vec keep = reference::DropoutKeep(m.state.seed, o.stream, m.state.step,
+                                            m.state.first_sample, o.samples, o.per_sample, o.p);
+    Vec y = R(o.x);
+    for (size_t i = 0; i < y.size(); ++i) y[i] *= keep[i] / (1.0 - o.p);
+    Put(o.y, y);
+  }
+  void operator()(const LayerNormForward& o) const {
+    const auto r = reference::LayerNorm(R(o.x), R(o.gamma), R(o.beta), o.rows, o.cols, o.epsilon);
+    Put(o.y, r.y);
+    Put(o.mean, r.mean);
+    Put(o.rstd, r.rstd);
+  }
+  void operator()(const LayerNormBackward& o) const {
+    const auto r =
+        reference::LayerNormBackward(R(o.dy), R(o.x), R(o.gamma), o.rows, o.cols, 1e-5f);
+    Put(o.dx, r.dx, o.accumulate_dx);
+    Put(o.dgamma, r.dgamma, o.accumulate_params);
+    Put(o.dbeta, r.dbeta, o.accumulate_params);
+  }
+  void operator()(const EmbeddingForward& o) const {
+    Put(o.y, reference::Embedding(m.ReadIds(o.ids), R(o.tokens), R(o.positions), o.batch, o.time,
+                                  o.width));
+  }
+  void operator()(const EmbeddingBackward& o) const {
+    const auto r =
+        reference::EmbeddingBackward(m.ReadIds(o.ids), R(o.dy), o.batch, o.time, o.width, o.vocab);
+    Put(o.dtokens, r.dtokens, true);
+    Put(o.dpositions, r.dpositions, true);
+  }
+  void operator()(const AttentionForward& o) const {
+    const auto r = reference::Attention(R(o.qkv), {o.batch, o.time, o.heads, o.head_dim, o.scale, o.causal});
+    Put(o.y, r.y);
+    Put(o.lse, r.lse);
+  }
+  void operator()(const AttentionBackward& o) const {
+    Put(o.dqkv, reference::AttentionBackward(
+                    R(o.dy), R(o.qkv), {o.batch, o.time, o.heads, o.head_dim, o.scale, o.causal}));
+  }
+  void operator()(const CrossEntropy& o) const {
+    const auto r = reference::CrossEntropy(R(o.logits), m.ReadIds(o.targets), o.classes, o.scale);
+    Put(o.losses, r.losses);
+    Put(o.correct, r.correct);
+    Put(o.dlogits, r.dlogits);
+  }
+  void operator()(const Sum& o) const {
+    double sum = 0;
+    for (const double v : R(o.x)) sum += v;
+    Put(o.sum, {sum}, o.accumulate);
+  }
+  void operator()(const ConvolutionForward& o) const {
+    Put(o.y, reference::Convolution(R(o.x), R(o.w), R(o.bias), ShapeOf(o.shape)));
+  }
+  void operator()(const ConvolutionBackwardData& o) const {
+    Put(o.dx, reference::ConvolutionBackwardData(R(o.dy), R(o.w), ShapeOf(o.shape)));
+  }
+  void operator()(const ConvolutionBackwardWeights& o) const {
+    const auto r = reference::ConvolutionBackwardWeights(R(o.x), R(o.dy), ShapeOf(o.shape));
+    Put(o.dw, r.dw, o.accumulate);
+    Put(o.dbias, r.dbias, o.accumulate);
+  }
+  void operator()(const MaxPoolForward& o) const {
+    const auto r = reference::MaxPool(R(o.x), {o.batch, o.height, o.width, o.channels, o.window});
+    Put(o.y, r.y);
+    Put(o.index, ToVec(r.index));
+  }
+  void operator()(const MaxPoolBackward& o) const {
+    Put(o.dx, reference::MaxPoolBackward(R(o.dy), ToBytes(R(o.index)),
+                                         {o.batch, o.height, o.width, o.channels, o.window}));
+  }
+  void operator()(const Transpose& o) const {
+    const Vec x = R(o.x);
+    Vec y(x.size());
+    for (int64_t b = 0; b < o.batch; ++b) {
+      for (int64_t i = 0; i < o.rows; ++i) {
+        for (int64_t j = 0; j < o.cols; ++j) {
+          y[(b * o.cols + j) * o.rows + i] = x[(b * o.rows + i) * o.cols + j];
+        }
+      }
+    }
+    Put(o.y, y);
+  }
+  void operator()(const SquaredNorm& o) const {
+    double sum = 0;
+    for (const double v : R(o.x, o.n)) sum += v * v;
+    Put(o.sum, {sum}, o.accumulate);
+  }
+  void operator()(const ClipScale& o) const {
+    const double norm = std::sqrt(R(o.sum)[0]);
+    Put(o.norm, {norm});
+    Put(o.scale, {std::min(1.0, static_cast<double>(o.max_norm) / (norm + 1e-6))});
+  }
+  double ScaleOf(TensorId grad_scale) const { return grad_scale == kNone ? 1 : R(grad_scale)[0]; }
+  void operator()(const SgdStep& o) const {
+    reference::SgdState s{.w = R(o.w, o.n),
+                          .velocity = o.velocity == kNone ? Vec(o.n, 0) : R(o.velocity, o.n)};
+    reference::SgdStep(R(o.grad, o.n), ScaleOf(o.grad_scale), m.state.learning_rate, o.momentum,
+                       o.weight_decay, m.state.step, s);
+    Put(o.w, s.w);
+    Put(o.velocity, s.velocity);
+  }
+  void operator()(const AdamWStep& o) const {
+    reference::AdamWState s{.w = R(o.w, o.n), .m = R(o.m, o.n), .v = R(o.v, o.n)};
+    reference::AdamWStep(R(o.grad, o.n), ScaleOf(o.grad_scale),
+                         {.lr = m.state.learning_rate,
+                          .beta1 = o.beta1,
+                          .beta2 = o.beta2,
+                          .epsilon = o.epsilon,
+                          .weight_decay = o.weight_decay},
+                         m.state.step, s);
+    Put(o.w, s.w);
+    Put(o.m, s.m);
+    Put(o.v, s.v);
+  }
+};
+
+void Interpreter::Run(const std::vector<Op>& ops) {
+  for (const Op& op : ops) std::visit(Executor{*this}, op);
+}
+
+}  // namespace trainyard::plan

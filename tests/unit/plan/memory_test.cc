@@ -1,0 +1,323 @@
+#include "executor/plan/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tests/unit/plan/specs.h"
+
+namespace trainyard::plan {
+namespace {
+
+struct Touch {
+  TensorId id;
+  Access access;
+};
+
+std::vector<Touch> TouchesOf(Op op) {
+  std::vector<Touch> touches;
+  std::visit([&](auto& o) { o.Visit([&](TensorId id, Access a) { touches.push_back({id, a}); }); }, op);
+  return touches;
+}
+
+// Bytes that an op sweeps when it names the first tensor of a run.
+int64_t BytesTouched(const Plan& plan, const Op& op, TensorId id) {
+  int64_t n = plan.tensors[id].elements();
+  const auto run = [&](TensorId named, int64_t length) {
+    if (named == id) n = length;
+  };
+  if (const auto* o = std::get_if<Zero>(&op)) run(o->x, o->n);
+  if (const auto* o = std::get_if<SquaredNorm>(&op)) run(o->x, o->n);
+  if (const auto* o = std::get_if<SgdStep>(&op)) {
+    for (const TensorId t : {o->w, o->grad, o->velocity}) run(t, o->n);
+  }
+  if (const auto* o = std::get_if<AdamWStep>(&op)) {
+    for (const TensorId t : {o->w, o->grad, o->m, o->v}) run(t, o->n);
+  }
+  return n * SizeOf(plan.tensors[id].type);
+}
+
+// Follows who wrote each line of the arena last: knows nothing of lives or of packing.
+class Ownership {
+ public:
+  explicit Ownership(const Plan& plan) : plan_(plan), owner_(plan.arena_bytes / kAlignment, kNone) {
+    for (size_t i = 0; i < plan.tensors.size(); ++i) {
+      const TensorKind kind = plan.tensors[i].kind;
+      if (kind != TensorKind::kActivation && kind != TensorKind::kInput) Take(static_cast<TensorId>(i));
+    }
+  }
+
+  void Take(TensorId id) {
+    for (int64_t line : Lines(id)) owner_[line] = id;
+  }
+
+  void ExpectOwns(TensorId id, const std::string& where) const {
+    for (int64_t line : Lines(id)) {
+      ASSERT_EQ(owner_[line], id) << where << ": " << plan_.tensors[id].name << " was overwritten by "
+                                  << (owner_[line] == kNone ? "nobody" : plan_.tensors[owner_[line]].name);
+    }
+  }
+
+  void Run(const std::vector<Op>& ops, const char* list) {
+    for (size_t i = 0; i < ops.size(); ++i) {
+      const std::string where = absl::StrCat(list, " op ", i);
+      const std::vector<Touch> touches = TouchesOf(ops[i]);
+      for (const Touch& t : touches) {
+        if (t.access != Access::kWrite) ExpectOwns(t.id, where);
+      }
+      for (const Touch& t : touches) {
+        if (t.access != Access::kRead) Take(t.id);
+      }
+    }
+  }
+
+ private:
+  std::vector<int64_t> Lines(TensorId id) const {
+    std::vector<int64_t> lines;
+    const int64_t end = plan_.offsets[id] + plan_.tensors[id].bytes();
+    EXPECT_LE(end, plan_.arena_bytes) << plan_.tensors[id].name;
+    for (int64_t at = plan_.offsets[id]; at < end; at += kAlignment) lines.push_back(at / kAlignment);
+    return lines;
+  }
+
+  const Plan& plan_;
+  std::vector<TensorId> owner_;
+};
+
+bool Overlap(const Plan& plan, TensorId a, TensorId b) {
+  return plan.offsets[a] < plan.offsets[b] + plan.tensors[b].bytes() &&
+         plan.offsets[b] < plan.offsets[a] + plan.tensors[a].bytes();
+}
+
+// What the headers in kernels/ops/ allow, written down a second time.
+bool MayShare(const Op& op, TensorId read, TensorId written) {
+  const auto is = [&](TensorId r, TensorId w) { return read == r && written == w; };
+  if (const auto* o = std::get_if<ActivationForward>(&op)) {
+    return o->kind == ActivationKind::kRelu && is(o->x, o->y);
+  }
+  if (const auto* o = std::get_if<ActivationBackward>(&op)) return is(o->dy, o->dx);
+  if (const auto* o = std::get_if<Add>(&op)) return is(o->a, o->y) || is(o->b, o->y);
+  if (const auto* o = std::get_if<Dropout>(&op)) return is(o->x, o->y);
+  if (const auto* o = std::get_if<LayerNormBackward>(&op)) return !o->accumulate_dx && is(o->dy, o->dx);
+  if (const auto* o = std::get_if<CrossEntropy>(&op)) return is(o->logits, o->dlogits);
+  return false;
+}
+
+void ExpectOperandsShareOnlyWhatOpsAllow(const Plan& plan, const std::vector<Op>& ops) {
+  for (const Op& op : ops) {
+    const std::vector<Touch> touches = TouchesOf(op);
+    for (const Touch& w : touches) {
+      if (w.access == Access::kRead) continue;
+      for (const Touch& other : touches) {
+        if (other.id == w.id || !Overlap(plan, other.id, w.id)) continue;
+        EXPECT_EQ(other.access, Access::kRead);
+        EXPECT_TRUE(MayShare(op, other.id, w.id))
+            << plan.tensors[other.id].name << " and " << plan.tensors[w.id].name;
+        EXPECT_EQ(plan.offsets[other.id], plan.offsets[w.id]);
+      }
+    }
+  }
+}
+
+using Span = std::pair<int64_t, int64_t>;
+
+std::map<TensorId, Span> LivesOf(const Plan& plan, const std::vector<Op>& ops) {
+  std::map<TensorId, Span> lives;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    for (const Touch& t : TouchesOf(ops[i])) {
+      const TensorKind kind = plan.tensors[t.id].kind;
+      if (kind != TensorKind::kActivation && kind != TensorKind::kInput) continue;
+      const auto at = static_cast<int64_t>(i);
+      lives.try_emplace(t.id, at, at).first->second.second = at;
+    }
+  }
+  return lives;
+}
+
+// No layout can be smaller: what lives at the fullest op, less what that op may do in place.
+int64_t LeastBytes(const Plan& plan, const std::vector<Op>& ops) {
+  const std::map<TensorId, Span> lives = LivesOf(plan, ops);
+  int64_t least = 0;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    int64_t live = 0;
+    for (const auto& [id, span] : lives) {
+      if (span.first <= at && at <= span.second) live += Align(plan.tensors[id].bytes());
+    }
+    for (const auto& [in, read] : lives) {
+      if (read.second != at) continue;
+      for (const auto& [out, written] : lives) {
+        const bool in_place = written.first == at && MayShare(ops[i], in, out);
+        if (in_place) live -= Align(plan.tensors[in].bytes());
+      }
+    }
+    least = std::max(least, live);
+  }
+  return least;
+}
+
+struct Case {
+  const char* name;
+  v1::JobSpec spec;
+  DataFacts facts;
+};
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases = {{"mlp", MlpSpec(), ImageFacts(28, 28, 1, 10)},
+                             {"convnet", ConvnetSpec(), ImageFacts(28, 28, 1, 10)},
+                             {"gpt", GptSpec(), TokenFacts(11)},
+                             {"char", CharGptSpec(), TokenFacts(65)}};
+  Case dropped = {"gpt with dropout and micro-batches", GptSpec(), TokenFacts(11)};
+  dropped.spec.mutable_model()->mutable_gpt()->set_dropout(0.1);
+  dropped.spec.mutable_model()->mutable_gpt()->set_tie_embeddings(false);
+  dropped.spec.mutable_training()->set_micro_batch_size(2);
+  dropped.spec.mutable_evaluation()->set_batch_size(7);
+  dropped.spec.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
+  dropped.spec.mutable_optimizer()->set_clip_norm(1);
+  cases.push_back(dropped);
+  Case deep = {"deep convnet", ConvnetSpec(), ImageFacts(32, 32, 3, 10)};
+  deep.spec.mutable_model()->mutable_convnet()->mutable_stages(0)->set_convolutions(3);
+  deep.spec.mutable_model()->mutable_convnet()->add_stages()->set_channels(8);
+  deep.spec.mutable_model()->mutable_convnet()->set_dropout(0.5);
+  deep.spec.mutable_evaluation()->set_batch_size(64);
+  cases.push_back(deep);
+  return cases;
+}
+
+TEST(Memory, NothingIsOverwrittenBeforeItsLastReader) {
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    const Plan plan = PlanOf(c.spec, c.facts);
+    Ownership ownership(plan);
+    for (int step = 0; step < 2; ++step) {
+      ownership.Run(plan.begin, "begin");
+      for (int i = 0; i < 2; ++i) {
+        ownership.Take(plan.input);
+        ownership.Take(plan.target);
+        ownership.Run(plan.micro, "micro");
+      }
+      ownership.Run(plan.end, "end");
+      ownership.Take(plan.eval_input);
+      ownership.Take(plan.eval_target);
+      ownership.Run(plan.evaluate, "evaluate");
+      for (const TensorId id : {plan.eval_losses, plan.eval_correct, plan.eval_logits}) {
+        ownership.ExpectOwns(id, "results");
+      }
+    }
+  }
+}
+
+TEST(Memory, OperandsShareOnlyWhatTheirOpAllows) {
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    const Plan plan = PlanOf(c.spec, c.facts);
+    for (const auto* ops : {&plan.begin, &plan.micro, &plan.end, &plan.evaluate}) {
+      ExpectOperandsShareOnlyWhatOpsAllow(plan, *ops);
+    }
+  }
+}
+
+TEST(Memory, OpsStayWithinTheirRegions) {
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    const Plan plan = PlanOf(c.spec, c.facts);
+    const auto within = [&](TensorId id, int64_t bytes, const Region& region) {
+      return plan.offsets[id] >= region.offset && plan.offsets[id] + bytes <= region.end();
+    };
+    for (const auto* ops : {&plan.begin, &plan.micro, &plan.end, &plan.evaluate}) {
+      for (const Op& op : *ops) {
+        for (const Touch& t : TouchesOf(op)) {
+          const int64_t bytes = BytesTouched(plan, op, t.id);
+          bool ok = false;
+          switch (plan.tensors[t.id].kind) {
+            case TensorKind::kParameter: ok = within(t.id, bytes, plan.parameter_region); break;
+            case TensorKind::kGradient: ok = within(t.id, bytes, plan.gradient_region); break;
+            case TensorKind::kOptimizerState: ok = within(t.id, bytes, plan.optimizer_region); break;
+            case TensorKind::kScalar: ok = within(t.id, bytes, plan.scalar_region); break;
+            case TensorKind::kInput:
+            case TensorKind::kActivation: ok = within(t.id, bytes, plan.activation_region); break;
+          }
+          EXPECT_TRUE(ok) << plan.tensors[t.id].name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    const Plan plan = PlanOf(c.spec, c.facts);
+    int64_t end = 0;
+    for (const Region& region : {plan.parameter_region, plan.gradient_region, plan.optimizer_region,
+                                 plan.scalar_region, plan.activation_region}) {
+      EXPECT_EQ(region.offset, end);
+      end = region.end();
+    }
+    EXPECT_EQ(plan.arena_bytes, end);
+    std::vector<bool> covered(plan.arena_bytes / kAlignment);
+    for (size_t i = 0; i < plan.tensors.size(); ++i) {
+      EXPECT_EQ(plan.offsets[i] % kAlignment, 0) << plan.tensors[i].name;
+      const int64_t last = plan.offsets[i] + Align(plan.tensors[i].bytes());
+      for (int64_t at = plan.offsets[i]; at < last; at += kAlignment) covered[at / kAlignment] = true;
+    }
+    EXPECT_EQ(std::count(covered.begin(), covered.end(), false), 0);
+  }
+}
+
+TEST(Memory, ActivationsTakeLittleMoreThanTheyMust) {
+  for (Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    c.spec.mutable_evaluation()->clear_batch_size();
+    const Plan plan = PlanOf(c.spec, c.facts);
+    const int64_t least = std::max(LeastBytes(plan, plan.micro), LeastBytes(plan, plan.evaluate));
+    EXPECT_LE(static_cast<double>(plan.activation_region.bytes), 1.02 * static_cast<double>(least));
+  }
+  const Plan gpt2 = PlanOf(Gpt2Spec(), TokenFacts(50257));
+  EXPECT_LE(static_cast<double>(gpt2.activation_region.bytes),
+            1.02 * static_cast<double>(LeastBytes(gpt2, gpt2.micro)));
+}
+
+TEST(Memory, GradientsAndOptimizerStateLieAsTheParametersDo) {
+  const Plan plan = PlanOf(CharGptSpec(), TokenFacts(65));
+  ASSERT_EQ(plan.optimizer_state_names, (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
+  const auto expect_alike = [&](const std::vector<TensorId>& ids, int64_t offset) {
+    ASSERT_EQ(ids.size(), plan.parameters.size());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(plan.offsets[ids[i]] - offset,
+                plan.offsets[plan.parameters[i]] - plan.parameter_region.offset);
+      EXPECT_EQ(plan.tensors[ids[i]].dims, plan.tensors[plan.parameters[i]].dims);
+    }
+  };
+  expect_alike(plan.gradients, plan.gradient_region.offset);
+  expect_alike(plan.optimizer_state[0], plan.optimizer_region.offset);
+  expect_alike(plan.optimizer_state[1], plan.optimizer_region.offset + plan.parameter_region.bytes);
+}
+
+TEST(Memory, DropsTheInputsOfInPlaceOps) {
+  // relu and its gradient need no memory beyond the layer's output.
+  const Plan plan = PlanOf(MlpSpec(), ImageFacts(4, 4, 1, 3));
+  int shared = 0;
+  for (const Op& op : plan.micro) {
+    for (const auto& [in, out] : InPlacePairs(op)) shared += plan.offsets[in] == plan.offsets[out];
+  }
+  EXPECT_EQ(shared, 3);  // relu, its gradient, dlogits over logits
+}
+
+TEST(Memory, PlacesDisjointLivesInOneSpot) {
+  // t0 -> t1 -> t2 by ops that cannot work in place: two spots for three tensors.
+  std::vector<Tensor> tensors(3);
+  for (Tensor& t : tensors) t.dims = {100};
+  const std::vector<Op> ops = {Transpose{.x = kNone, .y = 0, .rows = 10, .cols = 10},
+                               Transpose{.x = 0, .y = 1, .rows = 10, .cols = 10},
+                               Transpose{.x = 1, .y = 2, .rows = 10, .cols = 10}};
+  std::vector<int64_t> offsets(3);
+  EXPECT_EQ(PackActivations(tensors, ops, {}, offsets), 2 * Align(400));
+  EXPECT_EQ(offsets[0], offsets[2]);
+  EXPECT_NE(offsets[0], offsets[1]);
+  EXPECT_EQ(PackActivations(tensors, ops, {0}, offsets), 3 * Align(400));
+}
+
+}  // namespace
+}  // namespace trainyard::plan

@@ -1,0 +1,253 @@
+#include "executor/plan/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "executor/plan/cost.h"
+#include "executor/plan/spec.h"
+#include "tests/unit/plan/specs.h"
+
+namespace trainyard::plan {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> NamesOf(const Plan& plan) {
+  std::vector<std::string> names;
+  for (const TensorId id : plan.parameters) names.push_back(plan.tensors[id].name);
+  return names;
+}
+
+std::vector<int64_t> DimsOf(const Plan& plan, const std::string& parameter) {
+  for (const TensorId id : plan.parameters) {
+    if (plan.tensors[id].name == parameter) return plan.tensors[id].dims;
+  }
+  return {};
+}
+
+const Tensor& ParameterOf(const Plan& plan, const std::string& name) {
+  for (const TensorId id : plan.parameters) {
+    if (plan.tensors[id].name == name) return plan.tensors[id];
+  }
+  static const Tensor none;
+  ADD_FAILURE() << name;
+  return none;
+}
+
+absl::Status ErrorOf(const v1::JobSpec& spec, const DataFacts& facts) {
+  absl::StatusOr<v1::JobSpec> resolved = ResolveSpec(spec);
+  if (!resolved.ok()) return resolved.status();
+  return BuildPlan(*resolved, facts).status();
+}
+
+// --- the families ------------------------------------------------------------------------------
+
+TEST(Plan, Gpt2HasTheParametersOfGpt2) {
+  const Plan tied = PlanOf(Gpt2Spec(), TokenFacts(50257));
+  EXPECT_EQ(tied.summary.parameters(), 124439808);
+  EXPECT_EQ(tied.parameters.size(), 148u);  // as GPT2LMHeadModel.named_parameters()
+
+  v1::JobSpec spec = Gpt2Spec();
+  spec.mutable_model()->mutable_gpt()->set_tie_embeddings(false);
+  EXPECT_EQ(PlanOf(spec, TokenFacts(50257)).summary.parameters(), 124439808 + 50257 * 768);
+  spec.mutable_model()->mutable_gpt()->set_vocab_size(50304);
+  EXPECT_EQ(PlanOf(spec, TokenFacts(50257)).summary.parameters(), 124439808 + (50304 * 2 - 50257) * 768);
+}
+
+TEST(Plan, CharacterGptHasTheParametersOfNanoGpt) {
+  // nanoGPT prints 0.80M for this configuration: positions are not among those it counts.
+  const Plan plan = PlanOf(CharGptSpec(), TokenFacts(65));
+  EXPECT_EQ(plan.summary.parameters() - 64 * 128, 795904);
+}
+
+TEST(Plan, GptNamesAndLayoutsAreThoseOfTransformers) {
+  const Plan plan = PlanOf(GptSpec(), TokenFacts(11));
+  EXPECT_EQ(DimsOf(plan, "transformer.wte.weight"), (std::vector<int64_t>{11, 8}));
+  EXPECT_EQ(DimsOf(plan, "transformer.wpe.weight"), (std::vector<int64_t>{5, 8}));
+  EXPECT_EQ(DimsOf(plan, "transformer.h.1.ln_1.weight"), (std::vector<int64_t>{8}));
+  EXPECT_EQ(DimsOf(plan, "transformer.h.1.ln_1.bias"), (std::vector<int64_t>{8}));
+  EXPECT_EQ(DimsOf(plan, "transformer.h.1.attn.c_attn.weight"), (std::vector<int64_t>{8, 24}));
+  EXPECT_EQ(DimsOf(plan, "transformer.h.1.attn.c_attn.bias"), (std::vector<int64_t>{24}));
+  EXPECT_EQ(DimsOf(plan, "transformer.h.1.attn.c_proj.weight"), (std::vector<int64_t>{8, 8}));
+  EXPECT_EQ(DimsOf(plan, "transformer.h.1.ln_2.weight"), (std::vector<int64_t>{8}));
+  EXPECT_EQ(DimsOf(plan, "transformer.h.1.mlp.c_fc.weight"), (std::vector<int64_t>{8, 32}));
+  EXPECT_EQ(DimsOf(plan, "transformer.h.1.mlp.c_proj.weight"), (std::vector<int64_t>{32, 8}));
+  EXPECT_EQ(DimsOf(plan, "transformer.h.1.mlp.c_proj.bias"), (std::vector<int64_t>{8}));
+  EXPECT_EQ(DimsOf(plan, "transformer.ln_f.bias"), (std::vector<int64_t>{8}));
+  EXPECT_TRUE(DimsOf(plan, "lm_head.weight").empty());
+  EXPECT_EQ(plan.parameters.size(), 2u + 2 * 12 + 2);
+
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_model()->mutable_gpt()->set_tie_embeddings(false);
+  spec.mutable_model()->mutable_gpt()->set_bias(false);
+  const Plan other = PlanOf(spec, TokenFacts(11));
+  EXPECT_EQ(DimsOf(other, "lm_head.weight"), (std::vector<int64_t>{11, 8}));
+  EXPECT_EQ(other.parameters.size(), 2u + 2 * 6 + 1 + 1);
+}
+
+TEST(Plan, GptStartsAsNanoGptDoes) {
+  const Plan plan = PlanOf(GptSpec(), TokenFacts(11));
+  EXPECT_DOUBLE_EQ(ParameterOf(plan, "transformer.wte.weight").init_std, 0.02);
+  EXPECT_DOUBLE_EQ(ParameterOf(plan, "transformer.h.0.mlp.c_fc.weight").init_std, 0.02);
+  EXPECT_DOUBLE_EQ(ParameterOf(plan, "transformer.h.0.attn.c_proj.weight").init_std, 0.02 / 2);
+  EXPECT_DOUBLE_EQ(ParameterOf(plan, "transformer.h.0.mlp.c_proj.weight").init_std, 0.02 / 2);
+  EXPECT_EQ(ParameterOf(plan, "transformer.ln_f.weight").init_value, 1);
+  EXPECT_EQ(ParameterOf(plan, "transformer.ln_f.weight").init_std, 0);
+  EXPECT_EQ(ParameterOf(plan, "transformer.ln_f.bias").init_value, 0);
+  EXPECT_EQ(ParameterOf(plan, "transformer.h.0.mlp.c_fc.bias").init_std, 0);
+}
+
+TEST(Plan, MlpNamesAndLayoutsAreThoseOfTorchLinear) {
+  const Plan plan = PlanOf(MlpSpec(), ImageFacts(4, 3, 2, 7));
+  EXPECT_THAT(NamesOf(plan),
+              ElementsAre("layers.0.weight", "layers.1.weight", "layers.0.bias", "layers.1.bias"));
+  EXPECT_THAT(DimsOf(plan, "layers.0.weight"), ElementsAre(5, 24));
+  EXPECT_THAT(DimsOf(plan, "layers.1.weight"), ElementsAre(7, 5));
+  EXPECT_DOUBLE_EQ(ParameterOf(plan, "layers.0.weight").init_std, std::sqrt(2.0 / 24));
+  EXPECT_DOUBLE_EQ(ParameterOf(plan, "layers.1.weight").init_std, std::sqrt(1.0 / 5));
+}
+
+TEST(Plan, ConvnetFlattensWhatItsPoolingLeaves) {
+  v1::JobSpec spec = ConvnetSpec();
+  spec.mutable_model()->mutable_convnet()->add_stages()->set_channels(4);
+  const Plan plan = PlanOf(spec, ImageFacts(28, 28, 1, 10));
+  EXPECT_THAT(NamesOf(plan), ElementsAre("stages.0.0.weight", "stages.1.0.weight", "layers.0.weight",
+                                         "layers.1.weight", "stages.0.0.bias", "stages.1.0.bias",
+                                         "layers.0.bias", "layers.1.bias"));
+  EXPECT_THAT(DimsOf(plan, "stages.1.0.weight"), ElementsAre(4, 3, 3, 3));
+  EXPECT_THAT(DimsOf(plan, "layers.0.weight"), ElementsAre(7, 4 * 7 * 7));
+}
+
+// --- what must fit the data --------------------------------------------------------------------
+
+TEST(Plan, RefusesWhatDoesNotFitTheData) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_model()->mutable_gpt()->set_vocab_size(10);
+  EXPECT_EQ(ErrorOf(spec, TokenFacts(11)).message(),
+            "spec.model.gpt.vocab_size: 10 is less than the 11 tokens of the data");
+
+  EXPECT_THAT(std::string(ErrorOf(GptSpec(), ImageFacts(2, 2, 1, 2)).message()), HasSubstr("spec.model"));
+  EXPECT_THAT(std::string(ErrorOf(MlpSpec(), TokenFacts(4)).message()), HasSubstr("spec.model"));
+
+  spec = ConvnetSpec();
+  spec.mutable_model()->mutable_convnet()->mutable_stages(0)->set_pool(3);
+  spec.mutable_model()->mutable_convnet()->add_stages()->set_channels(2);
+  EXPECT_THAT(std::string(ErrorOf(spec, ImageFacts(5, 5, 1, 2)).message()),
+              HasSubstr("spec.model.convnet.stages[1].pool: a window of 2 does not fit the 1x1 image"));
+
+  DataFacts few = TokenFacts(11);
+  few.train_size = 5;
+  EXPECT_EQ(ErrorOf(GptSpec(), few).message(),
+            "spec.model.gpt.context: 5 needs at least 6 training tokens; the data has 5");
+
+  DataFacts nothing;
+  EXPECT_EQ(ErrorOf(MlpSpec(), nothing).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Plan, RefusesATensorThatNoMachineHolds) {
+  v1::JobSpec spec = GptSpec();
+  v1::Gpt& gpt = *spec.mutable_model()->mutable_gpt();
+  gpt.set_context(1 << 20);
+  gpt.set_width(65536);
+  gpt.set_vocab_size(1 << 24);
+  spec.mutable_training()->set_batch_size(1 << 24);
+  DataFacts facts = TokenFacts(11);
+  facts.train_size = 0;
+  const absl::Status error = ErrorOf(spec, facts);
+  EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(error.message()), HasSubstr("is larger than any machine's memory"));
+}
+
+TEST(Plan, CountsStepsFromEpochs) {
+  v1::JobSpec spec = MlpSpec();
+  spec.mutable_training()->clear_steps();
+  spec.mutable_training()->set_epochs(2);
+  EXPECT_EQ(PlanOf(spec, ImageFacts(2, 2, 1, 2)).total_steps, 34);  // 200 samples in batches of 6
+
+  spec = GptSpec();
+  spec.mutable_training()->clear_steps();
+  spec.mutable_training()->set_epochs(0.5);
+  EXPECT_EQ(PlanOf(spec, TokenFacts(11)).total_steps, 16667);  // 100,000 samples of 5 tokens
+
+  DataFacts unknown = TokenFacts(11);
+  unknown.train_size = 0;
+  EXPECT_THAT(std::string(ErrorOf(spec, unknown).message()), HasSubstr("spec.training.epochs"));
+
+  spec.mutable_schedule()->set_shape(v1::Schedule::COSINE);
+  spec.mutable_schedule()->set_warmup_steps(20000);
+  EXPECT_THAT(std::string(ErrorOf(spec, TokenFacts(11)).message()),
+              HasSubstr("spec.schedule.warmup_steps: 20000 leaves nothing of the 16667 steps"));
+}
+
+// --- inference ---------------------------------------------------------------------------------
+
+TEST(InferencePlan, HoldsParametersAndOneForwardPassOnly) {
+  const v1::JobSpec spec = *ResolveSpec(CharGptSpec());
+  const Plan trained = *BuildPlan(spec, TokenFacts(65));
+  const Plan plan = *BuildInferencePlan(spec, TokenFacts(65), 1);
+  EXPECT_EQ(NamesOf(plan), NamesOf(trained));
+  EXPECT_TRUE(plan.begin.empty() && plan.micro.empty() && plan.end.empty());
+  EXPECT_EQ(plan.evaluate.size(), trained.evaluate.size());
+  EXPECT_EQ(plan.gradient_region.bytes + plan.optimizer_region.bytes, 0);
+  EXPECT_EQ(plan.evaluation_batch, 1);
+  EXPECT_LT(plan.arena_bytes, trained.arena_bytes / 4);
+  EXPECT_FALSE(BuildInferencePlan(spec, TokenFacts(65), 0).ok());
+}
+
+// --- cost --------------------------------------------------------------------------------------
+
+TEST(Cost, CountsTheProductsOfAStep) {
+  // Forward 2mnk for both layers; backward 2mnk for each weight and for the second layer's input.
+  const Plan plan = PlanOf(MlpSpec(), ImageFacts(4, 4, 1, 3));
+  const double first = 2.0 * 6 * 16 * 5, second = 2.0 * 6 * 5 * 3;
+  EXPECT_DOUBLE_EQ(plan.summary.flops_per_step(), 2 * first + 3 * second);
+}
+
+TEST(Cost, OfAStepDoesNotDependOnHowItIsCut) {
+  v1::JobSpec spec = GptSpec();
+  const double whole = PlanOf(spec, TokenFacts(11)).summary.flops_per_step();
+  spec.mutable_training()->set_micro_batch_size(2);
+  EXPECT_DOUBLE_EQ(PlanOf(spec, TokenFacts(11)).summary.flops_per_step(), whole);
+  spec.mutable_training()->set_micro_batch_size(1);
+  spec.mutable_resources()->set_min_slots(3);
+  EXPECT_DOUBLE_EQ(PlanOf(spec, TokenFacts(11)).summary.flops_per_step(), whole);
+}
+
+TEST(Cost, OfGpt2IsSixFlopsAParameterAndTokenAndTheAttention) {
+  const Plan plan = PlanOf(Gpt2Spec(), TokenFacts(50257));
+  // Kaplan et al. 2020: 6 N per token; the attention adds 7/2 products of 2 T C per layer and token here.
+  const double tokens = 4 * 1024;
+  const double matmuls = 6.0 * (124439808 - 1024 * 768) * tokens;
+  const double attention = 7 * 2.0 * 1024 * 768 / 2 * 12 * tokens;
+  EXPECT_NEAR(plan.summary.flops_per_step() / (matmuls + attention), 1, 0.01);
+}
+
+TEST(Cost, BytesPerSlotAreTheSumOfTheirParts) {
+  for (const Plan& plan : {PlanOf(MlpSpec(), ImageFacts(4, 4, 1, 3)),
+                           PlanOf(ConvnetSpec(), ImageFacts(28, 28, 1, 10)),
+                           PlanOf(CharGptSpec(), TokenFacts(65))}) {
+    const v1::PlanSummary& s = plan.summary;
+    EXPECT_EQ(s.bytes_per_slot(), s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
+                                      s.activation_bytes() + s.workspace_bytes() + s.staging_bytes() +
+                                      s.process_bytes());
+    EXPECT_EQ(plan.arena_bytes, s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
+                                    s.activation_bytes());
+    EXPECT_GT(s.staging_bytes(), s.parameter_bytes() + s.optimizer_bytes());
+    EXPECT_EQ(s.total_steps(), plan.total_steps);
+  }
+}
+
+TEST(Describe, NamesTheFiguresAndEveryKernel) {
+  const Plan plan = PlanOf(GptSpec(), TokenFacts(11));
+  const std::string text = Describe(plan);
+  EXPECT_THAT(text, HasSubstr("parameters      1888"));
+  EXPECT_THAT(text, HasSubstr("each micro-batch: 61 kernels"));
+  EXPECT_THAT(text, HasSubstr("+transformer.wte.weight.grad[11, 8]"));
+  const auto lines = std::count(text.begin(), text.end(), '\n');
+  EXPECT_EQ(lines, 11 + 2 * 4 + static_cast<int64_t>(plan.begin.size() + plan.micro.size() +
+                                                      plan.end.size() + plan.evaluate.size()));
+}
+
+}  // namespace
+}  // namespace trainyard::plan

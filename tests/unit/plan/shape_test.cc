@@ -1,0 +1,159 @@
+// The sizes that each op carries against the tensors that it names: a kernel believes the op.
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/plan/specs.h"
+
+namespace trainyard::plan {
+namespace {
+
+struct SizeChecker {
+  const Plan& plan;
+
+  void Holds(TensorId id, int64_t elements, ElementType type = ElementType::kF32) const {
+    if (id == kNone) return;
+    EXPECT_EQ(plan.tensors[id].elements(), elements) << plan.tensors[id].name;
+    EXPECT_EQ(plan.tensors[id].type, type) << plan.tensors[id].name;
+  }
+  // A run may go on over neighbours and padding.
+  void Begins(TensorId id, int64_t elements) const {
+    if (id == kNone) return;
+    EXPECT_GE(elements, plan.tensors[id].elements()) << plan.tensors[id].name;
+  }
+
+  void operator()(const Matmul& o) const {
+    Holds(o.a, o.m * o.k), Holds(o.b, o.k * o.n), Holds(o.bias, o.n), Holds(o.c, o.m * o.n);
+  }
+  void operator()(const ColumnSum& o) const { Holds(o.x, o.rows * o.cols), Holds(o.y, o.cols); }
+  void operator()(const ActivationForward& o) const { Holds(o.x, o.n), Holds(o.y, o.n); }
+  void operator()(const ActivationBackward& o) const {
+    Holds(o.x, o.n), Holds(o.dy, o.n), Holds(o.dx, o.n);
+  }
+  void operator()(const Add& o) const { Holds(o.a, o.n), Holds(o.b, o.n), Holds(o.y, o.n); }
+  void operator()(const Zero& o) const { Begins(o.x, o.n); }
+  void operator()(const Dropout& o) const {
+    Holds(o.x, o.samples * o.per_sample), Holds(o.y, o.samples * o.per_sample);
+    EXPECT_EQ(o.samples, plan.micro_batch);
+  }
+  void operator()(const LayerNormForward& o) const {
+    Holds(o.x, o.rows * o.cols), Holds(o.y, o.rows * o.cols), Holds(o.gamma, o.cols);
+    Holds(o.beta, o.cols), Holds(o.mean, o.rows), Holds(o.rstd, o.rows);
+  }
+  void operator()(const LayerNormBackward& o) const {
+    Holds(o.x, o.rows * o.cols), Holds(o.dy, o.rows * o.cols), Holds(o.dx, o.rows * o.cols);
+    Holds(o.gamma, o.cols), Holds(o.dgamma, o.cols), Holds(o.dbeta, o.cols);
+    Holds(o.mean, o.rows), Holds(o.rstd, o.rows);
+  }
+  void operator()(const EmbeddingForward& o) const {
+    Holds(o.ids, o.batch * o.time, ElementType::kI32), Holds(o.tokens, o.vocab * o.width);
+    Holds(o.positions, o.time * o.width), Holds(o.y, o.batch * o.time * o.width);
+  }
+  void operator()(const EmbeddingBackward& o) const {
+    Holds(o.ids, o.batch * o.time, ElementType::kI32), Holds(o.dtokens, o.vocab * o.width);
+    Holds(o.dpositions, o.time * o.width), Holds(o.dy, o.batch * o.time * o.width);
+  }
+  void operator()(const AttentionForward& o) const {
+    const int64_t n = o.batch * o.time * o.heads * o.head_dim;
+    Holds(o.qkv, 3 * n), Holds(o.y, n), Holds(o.lse, o.batch * o.heads * o.time);
+  }
+  void operator()(const AttentionBackward& o) const {
+    const int64_t n = o.batch * o.time * o.heads * o.head_dim;
+    Holds(o.qkv, 3 * n), Holds(o.dqkv, 3 * n), Holds(o.y, n), Holds(o.dy, n);
+    Holds(o.lse, o.batch * o.heads * o.time);
+  }
+  void operator()(const CrossEntropy& o) const {
+    Holds(o.logits, o.rows * o.classes), Holds(o.dlogits, o.rows * o.classes);
+    Holds(o.targets, o.rows, ElementType::kI32), Holds(o.losses, o.rows), Holds(o.correct, o.rows);
+  }
+  void operator()(const Sum& o) const { Holds(o.x, o.n), Holds(o.sum, 1, ElementType::kF64); }
+  void Convolution(const ConvolutionShape& s, TensorId x, TensorId w, TensorId bias, TensorId y) const {
+    const int64_t height = (s.height + 2 * s.pad - s.kernel_height) / s.stride + 1;
+    const int64_t width = (s.width + 2 * s.pad - s.kernel_width) / s.stride + 1;
+    Holds(x, s.batch * s.height * s.width * s.in), Holds(bias, s.out);
+    Holds(w, s.out * s.in * s.kernel_height * s.kernel_width);
+    Holds(y, s.batch * height * width * s.out);
+  }
+  void operator()(const ConvolutionForward& o) const { Convolution(o.shape, o.x, o.w, o.bias, o.y); }
+  void operator()(const ConvolutionBackwardData& o) const {
+    Convolution(o.shape, o.dx, o.w, kNone, o.dy);
+  }
+  void operator()(const ConvolutionBackwardWeights& o) const {
+    Convolution(o.shape, o.x, o.dw, o.dbias, o.dy);
+  }
+  void Pool(int64_t batch, int64_t h, int64_t w, int64_t c, int64_t window, TensorId x, TensorId y,
+            TensorId index) const {
+    const int64_t out = batch * (h / window) * (w / window) * c;
+    Holds(x, batch * h * w * c), Holds(y, out), Holds(index, out, ElementType::kU8);
+  }
+  void operator()(const MaxPoolForward& o) const {
+    Pool(o.batch, o.height, o.width, o.channels, o.window, o.x, o.y, o.index);
+  }
+  void operator()(const MaxPoolBackward& o) const {
+    Pool(o.batch, o.height, o.width, o.channels, o.window, o.dx, o.dy, o.index);
+  }
+  void operator()(const Transpose& o) const {
+    Holds(o.x, o.batch * o.rows * o.cols), Holds(o.y, o.batch * o.rows * o.cols);
+  }
+  void operator()(const SquaredNorm& o) const {
+    Begins(o.x, o.n), Holds(o.sum, 1, ElementType::kF64);
+  }
+  void operator()(const ClipScale& o) const {
+    Holds(o.sum, 1, ElementType::kF64), Holds(o.norm, 1), Holds(o.scale, 1);
+  }
+  void operator()(const SgdStep& o) const {
+    Begins(o.w, o.n), Begins(o.grad, o.n), Begins(o.velocity, o.n), Holds(o.grad_scale, 1);
+    Holds(o.state, 32, ElementType::kU8);
+  }
+  void operator()(const AdamWStep& o) const {
+    Begins(o.w, o.n), Begins(o.grad, o.n), Begins(o.m, o.n), Begins(o.v, o.n), Holds(o.grad_scale, 1);
+    Holds(o.state, 32, ElementType::kU8);
+  }
+};
+
+void ExpectSizesHold(const Plan& plan) {
+  for (const auto* ops : {&plan.begin, &plan.micro, &plan.end, &plan.evaluate}) {
+    for (const Op& op : *ops) std::visit(SizeChecker{plan}, op);
+  }
+}
+
+TEST(Shapes, OfMlpAgree) { ExpectSizesHold(PlanOf(MlpSpec(), ImageFacts(5, 4, 3, 7))); }
+
+TEST(Shapes, OfConvnetAgree) {
+  v1::JobSpec spec = ConvnetSpec();
+  v1::Convnet& convnet = *spec.mutable_model()->mutable_convnet();
+  convnet.mutable_stages(0)->set_convolutions(2);
+  convnet.mutable_stages(0)->set_kernel(5);
+  convnet.add_stages()->set_channels(6);
+  convnet.mutable_stages(1)->set_pool(3);
+  convnet.set_dropout(0.5);
+  spec.mutable_training()->set_micro_batch_size(3);
+  spec.mutable_evaluation()->set_batch_size(11);
+  spec.mutable_optimizer()->mutable_sgd()->set_momentum(0.5);
+  spec.mutable_optimizer()->set_clip_norm(1);
+  ExpectSizesHold(PlanOf(spec, ImageFacts(17, 15, 3, 7)));
+}
+
+TEST(Shapes, OfGptAgree) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_model()->mutable_gpt()->set_dropout(0.1);
+  spec.mutable_model()->mutable_gpt()->set_mlp_width(12);
+  spec.mutable_evaluation()->set_batch_size(11);
+  spec.mutable_training()->set_micro_batch_size(2);
+  ExpectSizesHold(PlanOf(spec, TokenFacts(13)));
+  ExpectSizesHold(PlanOf(Gpt2Spec(), TokenFacts(50257)));
+}
+
+TEST(Shapes, OfEvaluationFollowItsOwnBatch) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_evaluation()->set_batch_size(11);
+  const Plan plan = PlanOf(spec, TokenFacts(13));
+  EXPECT_EQ(plan.evaluation_batch, 11);
+  EXPECT_EQ(plan.tensors[plan.eval_input].dims, (std::vector<int64_t>{11, 5}));
+  EXPECT_EQ(plan.tensors[plan.eval_target].elements(), 55);
+  EXPECT_EQ(plan.tensors[plan.eval_logits].dims, (std::vector<int64_t>{55, 13}));
+  EXPECT_EQ(plan.rows_per_sample, 5);
+  EXPECT_TRUE(plan.tokens);
+}
+
+}  // namespace
+}  // namespace trainyard::plan

@@ -1,0 +1,405 @@
+#include "executor/plan/spec.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "google/protobuf/util/message_differencer.h"
+#include "tests/unit/plan/specs.h"
+
+namespace trainyard::plan {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+struct BadSpec {
+  const char* name;
+  v1::JobSpec (*from)();
+  std::function<void(v1::JobSpec&)> spoil;
+  absl::StatusCode code;
+  const char* message;
+};
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kUnbuilt = absl::StatusCode::kUnimplemented;
+
+v1::Gpt& GptOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_gpt(); }
+v1::Mlp& MlpOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_mlp(); }
+v1::Convnet& ConvnetOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_convnet(); }
+v1::IdxData& IdxOf(v1::JobSpec& s) { return *s.mutable_data()->mutable_idx(); }
+v1::TextData& TextOf(v1::JobSpec& s) { return *s.mutable_data()->mutable_text(); }
+
+v1::JobSpec TokenSpec() {
+  v1::JobSpec spec = GptSpec();
+  v1::TokenData& tokens = *spec.mutable_data()->mutable_tokens();
+  tokens.add_train("/data/train.bin");
+  tokens.set_vocab_size(100);
+  return spec;
+}
+
+const std::vector<BadSpec>& ModelTable() {
+  static const auto& table = *new std::vector<BadSpec>{
+      {"no model", MlpSpec, [](auto& s) { s.clear_model(); }, kInvalid,
+       "spec.model: there is none; set mlp, convnet or gpt"},
+      {"resnet", MlpSpec, [](auto& s) { s.mutable_model()->mutable_resnet(); }, kUnbuilt,
+       "spec.model.resnet: it is not built yet; use convnet"},
+      {"llama", GptSpec, [](auto& s) { s.mutable_model()->mutable_llama(); }, kUnbuilt,
+       "spec.model.llama: it is not built yet; use gpt"},
+      {"bert", GptSpec, [](auto& s) { s.mutable_model()->mutable_bert(); }, kUnbuilt,
+       "spec.model.bert: it is not built yet; use gpt"},
+      {"dlrm", MlpSpec, [](auto& s) { s.mutable_model()->mutable_dlrm(); }, kUnbuilt,
+       "spec.model.dlrm: it is not built yet; use mlp"},
+      {"layers", MlpSpec, [](auto& s) { s.mutable_model()->mutable_layers(); }, kUnbuilt,
+       "spec.model.layers: a list of layers is not built yet; use mlp, convnet or gpt"},
+      {"zero width", MlpSpec, [](auto& s) { MlpOf(s).add_hidden(0); }, kInvalid,
+       "spec.model.mlp.hidden[1]: 0 is not in [1, 65536]"},
+      {"wide", MlpSpec, [](auto& s) { MlpOf(s).set_hidden(0, 65537); }, kInvalid,
+       "spec.model.mlp.hidden[0]: 65537 is not in [1, 65536]"},
+      {"dropout 1", MlpSpec, [](auto& s) { MlpOf(s).set_dropout(1); }, kInvalid,
+       "spec.model.mlp.dropout: 1 is not in [0, 1)"},
+      {"dropout nan", GptSpec, [](auto& s) { GptOf(s).set_dropout(kNan); }, kInvalid,
+       "spec.model.gpt.dropout: nan is not in [0, 1)"},
+      {"unknown activation", MlpSpec,
+       [](auto& s) { MlpOf(s).set_activation(static_cast<v1::Activation>(9)); }, kInvalid,
+       "spec.model.mlp.activation: 9 is no activation; use RELU, GELU or GELU_TANH"},
+      {"no stages", ConvnetSpec, [](auto& s) { ConvnetOf(s).clear_stages(); }, kInvalid,
+       "spec.model.convnet.stages: there is none; add one, or use spec.model.mlp"},
+      {"no channels", ConvnetSpec, [](auto& s) { ConvnetOf(s).mutable_stages(0)->set_channels(0); },
+       kInvalid, "spec.model.convnet.stages[0].channels: 0 is not in [1, 4096]"},
+      {"even kernel", ConvnetSpec, [](auto& s) { ConvnetOf(s).mutable_stages(0)->set_kernel(4); },
+       kInvalid,
+       "spec.model.convnet.stages[0].kernel: 4 is even and cannot keep height and width; try 3 or 5"},
+      {"kernel 13", ConvnetSpec, [](auto& s) { ConvnetOf(s).mutable_stages(0)->set_kernel(13); },
+       kInvalid, "spec.model.convnet.stages[0].kernel: 13 is not in [1, 11]"},
+      {"pool 0", ConvnetSpec, [](auto& s) { ConvnetOf(s).mutable_stages(0)->set_pool(0); }, kInvalid,
+       "spec.model.convnet.stages[0].pool: 0 is not in [1, 15]"},
+      {"no convolution", ConvnetSpec,
+       [](auto& s) { ConvnetOf(s).mutable_stages(0)->set_convolutions(0); }, kInvalid,
+       "spec.model.convnet.stages[0].convolutions: 0 is not in [1, 64]"},
+      {"no layers", GptSpec, [](auto& s) { GptOf(s).set_layers(0); }, kInvalid,
+       "spec.model.gpt.layers: 0 is not in [1, 512]"},
+      {"no heads", GptSpec, [](auto& s) { GptOf(s).set_heads(0); }, kInvalid,
+       "spec.model.gpt.heads: 0 is not in [1, 65536]"},
+      {"heads", GptSpec, [](auto& s) { GptOf(s).set_heads(3); }, kInvalid,
+       "spec.model.gpt.width: 8 is not a multiple of heads 3; try 6 or 9"},
+      {"negative width", GptSpec, [](auto& s) { GptOf(s).set_width(-8); }, kInvalid,
+       "spec.model.gpt.width: -8 is not in [1, 65536]"},
+      {"no context", GptSpec, [](auto& s) { GptOf(s).clear_context(); }, kInvalid,
+       "spec.model.gpt.context: 0 is not in [1, 1048576]"},
+      {"vocab 0", GptSpec, [](auto& s) { GptOf(s).set_vocab_size(0); }, kInvalid,
+       "spec.model.gpt.vocab_size: 0 is not in [1, 16777216]"},
+      {"mlp width", GptSpec, [](auto& s) { GptOf(s).set_mlp_width(0); }, kInvalid,
+       "spec.model.gpt.mlp_width: 0 is not in [1, 262144]"},
+  };
+  return table;
+}
+
+const std::vector<BadSpec>& DataTable() {
+  static const auto& table = *new std::vector<BadSpec>{
+      {"no data", MlpSpec, [](auto& s) { s.clear_data(); }, kInvalid,
+       "spec.data: there is none; set idx, text or tokens"},
+      {"gpt on images", MlpSpec, [](auto& s) { *s.mutable_model() = GptSpec().model(); }, kInvalid,
+       "spec.data: gpt trains on text or tokens; set spec.data.text or spec.data.tokens"},
+      {"mlp on text", GptSpec, [](auto& s) { s.mutable_model()->mutable_mlp(); }, kInvalid,
+       "spec.data: mlp trains on images; set spec.data.idx"},
+      {"folder", MlpSpec, [](auto& s) { s.mutable_data()->mutable_image_folder(); }, kUnbuilt,
+       "spec.data.image_folder: it is not built yet; use idx"},
+      {"webdataset", MlpSpec, [](auto& s) { s.mutable_data()->mutable_webdataset(); }, kUnbuilt,
+       "spec.data.webdataset: it is not built yet; use idx"},
+      {"csv", MlpSpec, [](auto& s) { s.mutable_data()->mutable_csv(); }, kUnbuilt,
+       "spec.data.csv: it is not built yet; use idx"},
+      {"criteo", MlpSpec, [](auto& s) { s.mutable_data()->mutable_criteo(); }, kUnbuilt,
+       "spec.data.criteo: it is not built yet; use idx"},
+      {"prefetch 0", MlpSpec, [](auto& s) { s.mutable_data()->set_prefetch(0); }, kInvalid,
+       "spec.data.prefetch: 0 is not in [1, 64]"},
+      {"no images", MlpSpec, [](auto& s) { IdxOf(s).clear_train_images(); }, kInvalid,
+       "spec.data.idx.train_images: is missing; give an absolute path or file:// URI"},
+      {"relative", MlpSpec, [](auto& s) { IdxOf(s).set_train_labels("labels.gz"); }, kInvalid,
+       "spec.data.idx.train_labels: 'labels.gz' is not an absolute path nor a file:// URI"},
+      {"s3", MlpSpec, [](auto& s) { IdxOf(s).set_train_images("s3://b/k"); }, kUnbuilt,
+       "spec.data.idx.train_images: the scheme s3:// is not built yet; use an absolute path or file://"},
+      {"host", MlpSpec, [](auto& s) { IdxOf(s).set_train_images("file://host/k"); }, kInvalid,
+       "spec.data.idx.train_images: 'file://host/k' names a host; write file:///path"},
+      {"test without labels", MlpSpec, [](auto& s) { IdxOf(s).set_test_images("/t"); }, kInvalid,
+       "spec.data.idx.test_labels: is missing; give an absolute path or file:// URI"},
+      {"labels without test", MlpSpec, [](auto& s) { IdxOf(s).set_test_labels("/t"); }, kInvalid,
+       "spec.data.idx.test_images: is missing; give an absolute path or file:// URI"},
+      {"test and fraction", MlpSpec,
+       [](auto& s) {
+         IdxOf(s).set_test_images("/t");
+         IdxOf(s).set_test_labels("/l");
+         IdxOf(s).set_validation_fraction(0.2);
+       },
+       kInvalid,
+       "spec.data.idx.validation_fraction: test_images is the held-out split already; give one of the two"},
+      {"fraction 0.6", MlpSpec, [](auto& s) { IdxOf(s).set_validation_fraction(0.6); }, kInvalid,
+       "spec.data.idx.validation_fraction: 0.6 is not in (0, 0.5]"},
+      {"std 0", MlpSpec, [](auto& s) { IdxOf(s).set_std(0); }, kInvalid,
+       "spec.data.idx.std: 0 is not a finite number above 0"},
+      {"mean inf", MlpSpec, [](auto& s) { IdxOf(s).set_mean(kInf); }, kInvalid,
+       "spec.data.idx.mean: inf is not a finite number"},
+      {"classes 0", MlpSpec, [](auto& s) { IdxOf(s).set_classes(0); }, kInvalid,
+       "spec.data.idx.classes: 0 is not in [1, 256]"},
+      {"no text", GptSpec, [](auto& s) { TextOf(s).clear_path(); }, kInvalid,
+       "spec.data.text.path: is missing; give an absolute path or file:// URI"},
+      {"bpe", GptSpec, [](auto& s) { TextOf(s).set_tokenizer(v1::TextData::BPE); }, kUnbuilt,
+       "spec.data.text.tokenizer: BPE is not built yet; use CHARACTERS or BYTES, or spec.data.tokens"},
+      {"text fraction", GptSpec, [](auto& s) { TextOf(s).set_validation_fraction(kNan); }, kInvalid,
+       "spec.data.text.validation_fraction: nan is not in [0, 0.5]"},
+      {"byte vocab", GptSpec,
+       [](auto& s) {
+         TextOf(s).set_tokenizer(v1::TextData::BYTES);
+         TextOf(s).set_vocab_size(100);
+       },
+       kInvalid, "spec.data.text.vocab_size: 100 is not 256, the number of BYTES"},
+      {"no token file", TokenSpec, [](auto& s) { s.mutable_data()->mutable_tokens()->clear_train(); },
+       kInvalid, "spec.data.tokens.train: is missing; name at least one file"},
+      {"empty token file", TokenSpec,
+       [](auto& s) { s.mutable_data()->mutable_tokens()->add_validation(""); }, kInvalid,
+       "spec.data.tokens.validation[0]: is missing; give an absolute path or file:// URI"},
+      {"no token vocab", TokenSpec,
+       [](auto& s) { s.mutable_data()->mutable_tokens()->clear_vocab_size(); }, kInvalid,
+       "spec.data.tokens.vocab_size: 0 is not in [1, 65536]"},
+      {"token vocab", TokenSpec, [](auto& s) { GptOf(s).set_vocab_size(99); }, kInvalid,
+       "spec.model.gpt.vocab_size: 99 is less than the 100 tokens of the data"},
+  };
+  return table;
+}
+
+const std::vector<BadSpec>& TrainingTable() {
+  static const auto& table = *new std::vector<BadSpec>{
+      {"no length", MlpSpec, [](auto& s) { s.mutable_training()->clear_steps(); }, kInvalid,
+       "spec.training.steps: is missing; give steps or epochs"},
+      {"both", MlpSpec, [](auto& s) { s.mutable_training()->set_epochs(1); }, kInvalid,
+       "spec.training.epochs: steps is given as well; give one of the two"},
+      {"negative steps", MlpSpec, [](auto& s) { s.mutable_training()->set_steps(-1); }, kInvalid,
+       "spec.training.steps: -1 is not in [1, 4294967295]"},
+      {"negative epochs", MlpSpec,
+       [](auto& s) {
+         s.mutable_training()->clear_steps();
+         s.mutable_training()->set_epochs(-1);
+       },
+       kInvalid, "spec.training.epochs: -1 is not a finite number above 0"},
+      {"nan epochs", MlpSpec,
+       [](auto& s) {
+         s.mutable_training()->clear_steps();
+         s.mutable_training()->set_epochs(kNan);
+       },
+       kInvalid, "spec.training.epochs: nan is not a finite number above 0"},
+      {"no batch", MlpSpec, [](auto& s) { s.mutable_training()->clear_batch_size(); }, kInvalid,
+       "spec.training.batch_size: 0 is not in [1, 16777216]"},
+      {"does not divide", MlpSpec,
+       [](auto& s) {
+         s.mutable_training()->set_batch_size(100);
+         s.mutable_training()->set_micro_batch_size(32);
+       },
+       kInvalid,
+       "spec.training.batch_size: 100 is not a multiple of micro_batch_size 32; try 96 or 128"},
+      {"micro larger", MlpSpec, [](auto& s) { s.mutable_training()->set_micro_batch_size(32); },
+       kInvalid, "spec.training.batch_size: 6 is not a multiple of micro_batch_size 32; try 32"},
+      {"ranks", MlpSpec, [](auto& s) { s.mutable_resources()->set_min_slots(4); }, kInvalid,
+       "spec.training.batch_size: 6 is not a multiple of the 4 logical ranks; try 4 or 8"},
+      {"ranks and micro", MlpSpec,
+       [](auto& s) {
+         s.mutable_resources()->set_min_slots(3);
+         s.mutable_training()->set_batch_size(30);
+         s.mutable_training()->set_micro_batch_size(4);
+       },
+       kInvalid,
+       "spec.training.batch_size: 30 is not a multiple of micro_batch_size 4 times the 3 logical ranks; "
+       "try 24 or 36"},
+      {"micro 0", MlpSpec, [](auto& s) { s.mutable_training()->set_micro_batch_size(0); }, kInvalid,
+       "spec.training.micro_batch_size: 0 is not in [1, 16777216]"},
+      {"log never", MlpSpec, [](auto& s) { s.mutable_training()->set_log_every(0); }, kInvalid,
+       "spec.training.log_every: 0 is less than 1"},
+      {"no optimizer", MlpSpec, [](auto& s) { s.clear_optimizer(); }, kInvalid,
+       "spec.optimizer: there is none; set sgd or adamw"},
+      {"lamb", MlpSpec, [](auto& s) { s.mutable_optimizer()->mutable_lamb(); }, kUnbuilt,
+       "spec.optimizer.lamb: it is not built yet; use adamw"},
+      {"muon", MlpSpec, [](auto& s) { s.mutable_optimizer()->mutable_muon(); }, kUnbuilt,
+       "spec.optimizer.muon: it is not built yet; use adamw"},
+      {"nesterov", MlpSpec, [](auto& s) { s.mutable_optimizer()->mutable_sgd()->set_nesterov(true); },
+       kUnbuilt, "spec.optimizer.sgd.nesterov: it is not built yet; leave it out"},
+      {"momentum", MlpSpec, [](auto& s) { s.mutable_optimizer()->mutable_sgd()->set_momentum(1); },
+       kInvalid, "spec.optimizer.sgd.momentum: 1 is not in [0, 1)"},
+      {"sgd decay", MlpSpec, [](auto& s) { s.mutable_optimizer()->mutable_sgd()->set_weight_decay(-1); },
+       kInvalid, "spec.optimizer.sgd.weight_decay: -1 is not a finite number of at least 0"},
+      {"beta2", MlpSpec, [](auto& s) { s.mutable_optimizer()->mutable_adamw()->set_beta2(1); }, kInvalid,
+       "spec.optimizer.adamw.beta2: 1 is not in [0, 1)"},
+      {"epsilon", MlpSpec, [](auto& s) { s.mutable_optimizer()->mutable_adamw()->set_epsilon(0); },
+       kInvalid, "spec.optimizer.adamw.epsilon: 0 is not a finite number above 0"},
+      {"tiny epsilon", MlpSpec,
+       [](auto& s) { s.mutable_optimizer()->mutable_adamw()->set_epsilon(1e-60); }, kInvalid,
+       "spec.optimizer.adamw.epsilon: 1e-60 is 0 in single precision; try 1e-8"},
+      {"clip 0", MlpSpec, [](auto& s) { s.mutable_optimizer()->set_clip_norm(0); }, kInvalid,
+       "spec.optimizer.clip_norm: 0 is not a finite number above 0"},
+      {"nan rate", MlpSpec, [](auto& s) { s.mutable_schedule()->set_learning_rate(kNan); }, kInvalid,
+       "spec.schedule.learning_rate: nan is not a finite number of at least 0"},
+      {"infinite rate", MlpSpec, [](auto& s) { s.mutable_schedule()->set_learning_rate(kInf); }, kInvalid,
+       "spec.schedule.learning_rate: inf is not a finite number of at least 0"},
+      {"negative rate", MlpSpec, [](auto& s) { s.mutable_schedule()->set_learning_rate(-1); }, kInvalid,
+       "spec.schedule.learning_rate: -1 is not a finite number of at least 0"},
+      {"negative warm-up", MlpSpec, [](auto& s) { s.mutable_schedule()->set_warmup_steps(-1); }, kInvalid,
+       "spec.schedule.warmup_steps: -1 is less than 0"},
+      {"polynomial", MlpSpec, [](auto& s) { s.mutable_schedule()->set_shape(v1::Schedule::POLYNOMIAL); },
+       kUnbuilt, "spec.schedule.shape: POLYNOMIAL is not built yet; use CONSTANT, LINEAR or COSINE"},
+      {"constant minimum", MlpSpec, [](auto& s) { s.mutable_schedule()->set_min_learning_rate(1e-4); },
+       kInvalid,
+       "spec.schedule.min_learning_rate: has no use with the shape CONSTANT; use LINEAR or COSINE, or "
+       "leave it out"},
+      {"minimum above", MlpSpec,
+       [](auto& s) {
+         s.mutable_schedule()->set_shape(v1::Schedule::COSINE);
+         s.mutable_schedule()->set_min_learning_rate(1);
+       },
+       kInvalid, "spec.schedule.min_learning_rate: 1 is above learning_rate 0.001"},
+      {"long warm-up", MlpSpec,
+       [](auto& s) {
+         s.mutable_schedule()->set_shape(v1::Schedule::LINEAR);
+         s.mutable_schedule()->set_warmup_steps(10);
+       },
+       kInvalid,
+       "spec.schedule.warmup_steps: 10 leaves nothing of the 10 steps to decay over; make it smaller"},
+  };
+  return table;
+}
+
+const std::vector<BadSpec>& RunningTable() {
+  static const auto& table = *new std::vector<BadSpec>{
+      {"bf16", MlpSpec, [](auto& s) { s.mutable_precision()->set_compute(v1::Precision::BF16); },
+       kUnbuilt, "spec.precision.compute: BF16 is not built yet; use FP32"},
+      {"fp16", MlpSpec, [](auto& s) { s.mutable_precision()->set_compute(v1::Precision::FP16); },
+       kUnbuilt, "spec.precision.compute: FP16 is not built yet; use FP32"},
+      {"zero slots", MlpSpec, [](auto& s) { s.mutable_resources()->set_min_slots(0); }, kInvalid,
+       "spec.resources.min_slots: 0 is not in [1, 65536]"},
+      {"max below min", MlpSpec,
+       [](auto& s) {
+         s.mutable_resources()->set_min_slots(2);
+         s.mutable_resources()->set_max_slots(1);
+       },
+       kInvalid, "spec.resources.max_slots: 1 is less than min_slots 2"},
+      {"elastic", MlpSpec, [](auto& s) { s.mutable_resources()->set_max_slots(2); }, kUnbuilt,
+       "spec.resources.max_slots: growing beyond min_slots is not built yet; set both to 1"},
+      {"unknown device", MlpSpec,
+       [](auto& s) { s.mutable_resources()->set_device(static_cast<v1::Resources::Device>(7)); },
+       kInvalid, "spec.resources.device: 7 is no device; use CPU or CUDA, or leave it out"},
+      {"logical ranks", MlpSpec, [](auto& s) { s.mutable_parallel()->set_logical_ranks(2); }, kUnbuilt,
+       "spec.parallel.logical_ranks: 2 logical ranks on 1 slots is not built yet; use 1 or leave it out"},
+      {"no logical rank", MlpSpec, [](auto& s) { s.mutable_parallel()->set_logical_ranks(0); }, kInvalid,
+       "spec.parallel.logical_ranks: 0 is not in [1, 65536]"},
+      {"tensor", MlpSpec, [](auto& s) { s.mutable_parallel()->set_tensor(2); }, kUnbuilt,
+       "spec.parallel.tensor: 2 tensor-parallel ranks is not built yet; use 1"},
+      {"pipeline", MlpSpec, [](auto& s) { s.mutable_parallel()->set_pipeline(4); }, kUnbuilt,
+       "spec.parallel.pipeline: 4 pipeline-parallel ranks is not built yet; use 1"},
+      {"sequence", MlpSpec, [](auto& s) { s.mutable_parallel()->set_sequence(0); }, kInvalid,
+       "spec.parallel.sequence: 0 is less than 1"},
+      {"evaluation", MlpSpec, [](auto& s) { s.mutable_evaluation()->set_every_steps(-5); }, kInvalid,
+       "spec.evaluation.every_steps: -5 is less than 0"},
+      {"evaluation samples", MlpSpec, [](auto& s) { s.mutable_evaluation()->set_max_samples(-5); },
+       kInvalid, "spec.evaluation.max_samples: -5 is less than 0"},
+      {"evaluation batch", MlpSpec, [](auto& s) { s.mutable_evaluation()->set_batch_size(0); }, kInvalid,
+       "spec.evaluation.batch_size: 0 is not in [1, 16777216]"},
+      {"nothing held out", TokenSpec, [](auto& s) { s.mutable_evaluation()->set_every_steps(5); },
+       kInvalid,
+       "spec.evaluation.every_steps: the data has no held-out split to evaluate on; set one in spec.data"},
+      {"nothing at the end", TokenSpec, [](auto& s) { s.mutable_evaluation()->set_at_end(true); },
+       kInvalid,
+       "spec.evaluation.at_end: the data has no held-out split to evaluate on; set one in spec.data"},
+      {"keep 1", MlpSpec, [](auto& s) { s.mutable_checkpoint()->set_keep(1); }, kInvalid,
+       "spec.checkpoint.keep: 1 is not in [2, 1000000]"},
+      {"checkpoint", MlpSpec, [](auto& s) { s.mutable_checkpoint()->set_every_steps(-1); }, kInvalid,
+       "spec.checkpoint.every_steps: -1 is less than 0"},
+      {"resume", MlpSpec, [](auto& s) { s.mutable_checkpoint()->set_resume_from("file:///c"); }, kUnbuilt,
+       "spec.checkpoint.resume_from: starting from another job's checkpoint is not built yet; leave it "
+       "out"},
+      {"restarts", MlpSpec, [](auto& s) { s.mutable_retry()->set_max_restarts(1001); }, kInvalid,
+       "spec.retry.max_restarts: 1001 is not in [0, 1000]"},
+      {"backoff", MlpSpec, [](auto& s) { s.mutable_retry()->set_backoff_seconds(kNan); }, kInvalid,
+       "spec.retry.backoff_seconds: nan is not a finite number of at least 0"},
+      {"long backoff", MlpSpec, [](auto& s) { s.mutable_retry()->set_backoff_seconds(301); }, kInvalid,
+       "spec.retry.backoff_seconds: 301 is more than 300"},
+  };
+  return table;
+}
+
+void ExpectRefused(const std::vector<BadSpec>& table) {
+  for (const BadSpec& bad : table) {
+    v1::JobSpec spec = bad.from();
+    bad.spoil(spec);
+    const absl::Status status = ResolveSpec(spec).status();
+    EXPECT_EQ(status.code(), bad.code) << bad.name;
+    EXPECT_EQ(status.message(), bad.message) << bad.name;
+  }
+}
+
+TEST(ResolveSpec, RefusesBadModels) { ExpectRefused(ModelTable()); }
+TEST(ResolveSpec, RefusesBadData) { ExpectRefused(DataTable()); }
+TEST(ResolveSpec, RefusesBadTraining) { ExpectRefused(TrainingTable()); }
+TEST(ResolveSpec, RefusesBadRunning) { ExpectRefused(RunningTable()); }
+
+TEST(ResolveSpec, AcceptsWhatTheTestsStartFrom) {
+  for (const v1::JobSpec& spec :
+       {MlpSpec(), ConvnetSpec(), GptSpec(), CharGptSpec(), Gpt2Spec(), TokenSpec()}) {
+    EXPECT_TRUE(ResolveSpec(spec).ok()) << ResolveSpec(spec).status();
+  }
+}
+
+TEST(ResolveSpec, IsIdempotent) {
+  for (const v1::JobSpec& spec : {MlpSpec(), ConvnetSpec(), GptSpec(), TokenSpec()}) {
+    const v1::JobSpec once = *ResolveSpec(spec);
+    const absl::StatusOr<v1::JobSpec> twice = ResolveSpec(once);
+    ASSERT_TRUE(twice.ok()) << twice.status();
+    EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(once, *twice));
+  }
+}
+
+TEST(ResolveSpec, FillsTheDefaultsOfTheProto) {
+  const v1::JobSpec mlp = *ResolveSpec(MlpSpec());
+  EXPECT_EQ(mlp.model().mlp().activation(), v1::RELU);
+  EXPECT_EQ(mlp.data().prefetch(), 4);
+  EXPECT_DOUBLE_EQ(mlp.data().idx().validation_fraction(), 0.1);
+  EXPECT_DOUBLE_EQ(mlp.data().idx().std(), 1);
+  EXPECT_EQ(mlp.training().micro_batch_size(), 6);
+  EXPECT_EQ(mlp.training().seed(), 1337u);
+  EXPECT_EQ(mlp.training().log_every(), 1);
+  EXPECT_DOUBLE_EQ(mlp.optimizer().adamw().beta2(), 0.999);
+  EXPECT_DOUBLE_EQ(mlp.optimizer().adamw().weight_decay(), 0.01);
+  EXPECT_DOUBLE_EQ(mlp.schedule().learning_rate(), 1e-3);
+  EXPECT_EQ(mlp.schedule().shape(), v1::Schedule::CONSTANT);
+  EXPECT_EQ(mlp.precision().compute(), v1::Precision::FP32);
+  EXPECT_EQ(mlp.resources().min_slots(), 1);
+  EXPECT_EQ(mlp.resources().max_slots(), 1);
+  EXPECT_EQ(mlp.parallel().logical_ranks(), 1);
+  EXPECT_TRUE(mlp.evaluation().at_end());
+  EXPECT_EQ(mlp.evaluation().batch_size(), 6);
+  EXPECT_EQ(mlp.checkpoint().keep(), 2);
+  EXPECT_EQ(mlp.retry().max_restarts(), 5);
+
+  const v1::JobSpec gpt = *ResolveSpec(GptSpec());
+  EXPECT_EQ(gpt.model().gpt().activation(), v1::GELU_TANH);
+  EXPECT_EQ(gpt.model().gpt().mlp_width(), 32);
+  EXPECT_TRUE(gpt.model().gpt().bias());
+  EXPECT_TRUE(gpt.model().gpt().tie_embeddings());
+  EXPECT_EQ(gpt.data().text().tokenizer(), v1::TextData::CHARACTERS);
+
+  const v1::JobSpec convnet = *ResolveSpec(ConvnetSpec());
+  EXPECT_EQ(convnet.model().convnet().stages(0).kernel(), 3);
+  EXPECT_EQ(convnet.model().convnet().stages(0).pool(), 2);
+  EXPECT_EQ(convnet.model().convnet().stages(0).convolutions(), 1);
+
+  EXPECT_FALSE(ResolveSpec(TokenSpec())->evaluation().at_end());  // nothing is held out
+}
+
+TEST(ResolveSpec, AcceptsSeveralSlots) {
+  v1::JobSpec spec = MlpSpec();
+  spec.mutable_resources()->set_min_slots(3);
+  const v1::JobSpec resolved = *ResolveSpec(spec);
+  EXPECT_EQ(resolved.parallel().logical_ranks(), 3);
+  EXPECT_EQ(resolved.training().micro_batch_size(), 2);
+}
+
+}  // namespace
+}  // namespace trainyard::plan

@@ -1,0 +1,97 @@
+#include "tests/unit/plan/specs.h"
+
+#include "executor/plan/spec.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+void SetRest(v1::JobSpec& spec) {
+  spec.mutable_training()->set_steps(10);
+  spec.mutable_training()->set_batch_size(6);
+  spec.mutable_optimizer()->mutable_adamw();
+}
+
+}  // namespace
+
+v1::JobSpec MlpSpec() {
+  v1::JobSpec spec;
+  spec.mutable_model()->mutable_mlp()->add_hidden(5);
+  spec.mutable_data()->mutable_idx()->set_train_images("/data/images");
+  spec.mutable_data()->mutable_idx()->set_train_labels("/data/labels");
+  SetRest(spec);
+  return spec;
+}
+
+v1::JobSpec ConvnetSpec() {
+  v1::JobSpec spec = MlpSpec();
+  v1::Convnet& convnet = *spec.mutable_model()->mutable_convnet();
+  convnet.add_stages()->set_channels(3);
+  convnet.add_hidden(7);
+  return spec;
+}
+
+v1::JobSpec GptSpec() {
+  v1::JobSpec spec;
+  v1::Gpt& gpt = *spec.mutable_model()->mutable_gpt();
+  gpt.set_layers(2);
+  gpt.set_heads(2);
+  gpt.set_width(8);
+  gpt.set_context(5);
+  spec.mutable_data()->mutable_text()->set_path("/data/text");
+  SetRest(spec);
+  return spec;
+}
+
+v1::JobSpec CharGptSpec() {
+  v1::JobSpec spec = GptSpec();
+  v1::Gpt& gpt = *spec.mutable_model()->mutable_gpt();
+  gpt.set_layers(4);
+  gpt.set_heads(4);
+  gpt.set_width(128);
+  gpt.set_context(64);
+  gpt.set_bias(false);
+  spec.mutable_training()->set_steps(2000);
+  spec.mutable_training()->set_batch_size(12);
+  spec.mutable_optimizer()->set_clip_norm(1.0);
+  return spec;
+}
+
+v1::JobSpec Gpt2Spec() {
+  v1::JobSpec spec = GptSpec();
+  v1::Gpt& gpt = *spec.mutable_model()->mutable_gpt();
+  gpt.set_layers(12);
+  gpt.set_heads(12);
+  gpt.set_width(768);
+  gpt.set_context(1024);
+  spec.mutable_training()->set_batch_size(4);
+  return spec;
+}
+
+DataFacts ImageFacts(int64_t height, int64_t width, int64_t channels, int64_t classes) {
+  return {.kind = DataFacts::Kind::kImages,
+          .height = height,
+          .width = width,
+          .channels = channels,
+          .classes = classes,
+          .train_size = 100,
+          .validation_size = 10};
+}
+
+DataFacts TokenFacts(int64_t vocab) {
+  return {.kind = DataFacts::Kind::kTokens,
+          .vocab = vocab,
+          .train_size = 1000000,
+          .validation_size = 1000};
+}
+
+Plan PlanOf(const v1::JobSpec& spec, const DataFacts& facts) {
+  absl::StatusOr<v1::JobSpec> resolved = ResolveSpec(spec);
+  TY_CHECK(resolved.ok(), resolved.status().ToString());
+  absl::StatusOr<Plan> plan = BuildPlan(*resolved, facts);
+  TY_CHECK(plan.ok(), plan.status().ToString());
+  return *std::move(plan);
+}
+
+}  // namespace trainyard::plan

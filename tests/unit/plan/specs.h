@@ -1,0 +1,26 @@
+#pragma once
+
+// Small specs that the tests of this room start from. Each is valid as it is.
+
+#include "executor/plan/facts.h"
+#include "executor/plan/plan.h"
+#include "trainyard/v1/spec.pb.h"
+
+namespace trainyard::plan {
+
+v1::JobSpec MlpSpec();
+v1::JobSpec ConvnetSpec();
+v1::JobSpec GptSpec();
+
+// nanoGPT's character configuration: 4 layers, 4 heads, width 128, context 64, batch 12, no biases.
+v1::JobSpec CharGptSpec();
+// GPT-2 small: 124,439,808 parameters.
+v1::JobSpec Gpt2Spec();
+
+DataFacts ImageFacts(int64_t height, int64_t width, int64_t channels, int64_t classes);
+DataFacts TokenFacts(int64_t vocab);
+
+// ResolveSpec and BuildPlan, which must succeed.
+Plan PlanOf(const v1::JobSpec& spec, const DataFacts& facts);
+
+}  // namespace trainyard::plan
