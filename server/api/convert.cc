@@ -1,0 +1,202 @@
+#include "server/api/convert.h"
+
+#include <map>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "server/api/names.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+bool IsSet(absl::Time time) { return time != absl::InfinitePast() && time != absl::InfiniteFuture(); }
+
+v1::Resources::Device DeviceOf(const std::string& name) {
+  v1::Resources::Device device = v1::Resources::DEVICE_UNSPECIFIED;
+  v1::Resources::Device_Parse(name, &device);
+  return device;
+}
+
+struct FeedItemFiller {
+  const FeedRecord& record;
+  const std::string& job_name;
+  v1::FeedItem& item;
+
+  void operator()(const StateChangeRecord& change) const {
+    item.mutable_state()->set_from(ToProto(change.from));
+    item.mutable_state()->set_to(ToProto(change.to));
+    *item.mutable_state()->mutable_reason() = ToProto(change.reason);
+  }
+  void operator()(const MetricRecord& metric) const { *item.mutable_metrics() = ToProto(metric); }
+  void operator()(const CheckpointRecord& checkpoint) const {
+    *item.mutable_checkpoint() = ToProto(checkpoint, job_name);
+  }
+  void operator()(const AttemptStartedRecord& started) const {
+    item.mutable_attempt_started()->set_step(started.step);
+    for (const std::string& node : started.nodes) {
+      item.mutable_attempt_started()->add_nodes(node);
+    }
+  }
+  void operator()(const NoticeRecord& notice) const {
+    item.mutable_notice()->set_rank(notice.rank);
+    v1::Notice& text = *item.mutable_notice()->mutable_notice();
+    text.set_severity(notice.warning ? v1::Notice::WARNING : v1::Notice::INFO);
+    text.set_message(notice.message);
+  }
+};
+
+}  // namespace
+
+void SetTimestamp(absl::Time time, google::protobuf::Timestamp& out) {
+  const int64_t seconds = absl::ToUnixSeconds(time);
+  out.set_seconds(seconds);
+  out.set_nanos(static_cast<int32_t>((time - absl::FromUnixSeconds(seconds)) / absl::Nanoseconds(1)));
+}
+
+v1::JobState ToProto(JobState state) {
+  v1::JobState proto = v1::JOB_STATE_UNSPECIFIED;
+  TY_CHECK(v1::JobState_Parse(std::string(JobStateName(state)), &proto), JobStateName(state));
+  return proto;
+}
+
+v1::Reason ToProto(const Reason& reason) {
+  v1::Reason proto;
+  proto.set_code(reason.code);
+  proto.set_message(reason.message);
+  return proto;
+}
+
+absl::StatusOr<v1::Job> ToProto(const JobRecord& job) {
+  v1::Job proto;
+  proto.set_name(FormatJobName({job.project, job.job_id}));
+  if (!proto.mutable_spec()->ParseFromString(job.spec)) {
+    return absl::InternalError(absl::StrCat(proto.name(), ": the stored spec cannot be read"));
+  }
+  if (!proto.mutable_plan()->ParseFromString(job.plan_summary)) {
+    return absl::InternalError(absl::StrCat(proto.name(), ": the stored plan cannot be read"));
+  }
+  proto.set_job_id(job.job_id);
+  proto.set_uid(job.uid);
+  proto.set_etag(EtagOf(job));
+  for (const auto& [key, value] : job.labels) (*proto.mutable_labels())[key] = value;
+  proto.set_priority(job.priority);
+  proto.set_state(ToProto(job.state));
+  *proto.mutable_reason() = ToProto(job.reason);
+  proto.set_creator(job.creator);
+  if (IsSet(job.create_time)) SetTimestamp(job.create_time, *proto.mutable_create_time());
+  if (IsSet(job.update_time)) SetTimestamp(job.update_time, *proto.mutable_update_time());
+  if (IsSet(job.start_time)) SetTimestamp(job.start_time, *proto.mutable_start_time());
+  if (IsSet(job.end_time)) SetTimestamp(job.end_time, *proto.mutable_end_time());
+  proto.set_attempt(job.attempt);
+  proto.set_restarts(job.restarts);
+  proto.set_step(job.step);
+  proto.set_total_steps(job.total_steps);
+  proto.set_checkpoint(job.newest_checkpoint_uri);
+  if (job.failure.has_value()) {
+    v1::Failure::Category category = v1::Failure::INTERNAL;
+    v1::Failure::Category_Parse(job.failure->category, &category);
+    proto.mutable_failure()->set_category(category);
+    proto.mutable_failure()->set_message(job.failure->message);
+    proto.mutable_failure()->set_retryable(job.failure->retryable);
+    proto.set_failed_rank(job.failure->rank);
+    proto.set_failed_node(job.failure->node);
+  }
+  return proto;
+}
+
+v1::Checkpoint ToProto(const CheckpointRecord& checkpoint, const std::string& job_name) {
+  v1::Checkpoint proto;
+  proto.set_name(absl::StrCat(job_name, "/checkpoints/", checkpoint.step));
+  proto.set_step(checkpoint.step);
+  proto.set_attempt(checkpoint.attempt);
+  proto.set_uri(checkpoint.uri);
+  proto.set_bytes(checkpoint.bytes);
+  proto.set_manifest_sha256(checkpoint.manifest_sha256);
+  proto.set_weights_sha256(checkpoint.weights_sha256);
+  proto.set_final(checkpoint.final);
+  if (IsSet(checkpoint.create_time)) {
+    SetTimestamp(checkpoint.create_time, *proto.mutable_create_time());
+  }
+  return proto;
+}
+
+v1::MetricPoint ToProto(const MetricRecord& metric) {
+  v1::MetricPoint proto;
+  proto.set_step(metric.step);
+  proto.set_split(metric.split == MetricSplit::kTrain ? v1::MetricPoint::TRAIN
+                                                      : v1::MetricPoint::VALIDATION);
+  for (const auto& [name, value] : metric.values) (*proto.mutable_values())[name] = value;
+  return proto;
+}
+
+v1::AttemptMetricPoint ToProto(const MetricRow& row) {
+  v1::AttemptMetricPoint proto;
+  *proto.mutable_point() = ToProto(row.point);
+  proto.set_attempt(row.attempt);
+  proto.set_superseded(row.superseded);
+  SetTimestamp(row.time, *proto.mutable_time());
+  return proto;
+}
+
+v1::FeedItem ToProto(const FeedRecord& record, const std::string& job_name) {
+  v1::FeedItem item;
+  item.set_sequence(record.sequence);
+  item.set_attempt(record.attempt);
+  SetTimestamp(record.time, *item.mutable_time());
+  std::visit(FeedItemFiller{record, job_name, item}, record.what);
+  return item;
+}
+
+v1::Node ToProto(const NodeRecord& node, const SchedulerSnapshot& snapshot) {
+  std::map<std::string, std::string> names;  // of jobs, by uid
+  for (const JobRecord& job : snapshot.jobs) {
+    names[job.uid] = FormatJobName({job.project, job.job_id});
+  }
+  std::map<int, std::string> holders;  // by slot
+  for (const AttemptRecord& attempt : snapshot.attempts) {
+    for (const RankRecord& rank : attempt.ranks) {
+      if (rank.node != node.name || rank.state == RankState::kGone) continue;
+      for (int slot : rank.slots) holders[slot] = names[attempt.job_uid];
+    }
+  }
+  v1::Node proto;
+  proto.set_name(absl::StrCat("nodes/", node.name));
+  const bool ready = node.reachable && node.lease_end > snapshot.now;
+  proto.set_state(ready ? v1::Node::READY : v1::Node::UNREACHABLE);
+  proto.set_draining(node.draining);
+  for (const SlotRecord& record : node.slots) {
+    v1::Slot& slot = *proto.add_slots();
+    slot.set_index(record.index);
+    slot.set_device(DeviceOf(record.device));
+    slot.set_model(record.model);
+    slot.set_memory_bytes(record.memory_bytes);
+    slot.set_cpu_threads(record.cpu_threads);
+    const auto holder = holders.find(record.index);
+    if (holder != holders.end()) slot.set_job(holder->second);
+  }
+  proto.set_address(node.address);
+  for (const auto& [key, value] : node.labels) (*proto.mutable_labels())[key] = value;
+  if (IsSet(node.lease_end)) SetTimestamp(node.lease_end, *proto.mutable_lease_end_time());
+  if (IsSet(node.create_time)) SetTimestamp(node.create_time, *proto.mutable_create_time());
+  proto.set_agent_version(node.agent_version);
+  return proto;
+}
+
+absl::StatusOr<v1::ExplainJobResponse> ToProto(const JobRecord& job,
+                                               const Explanation& explanation) {
+  v1::ExplainJobResponse proto;
+  TY_ASSIGN_OR_RETURN(*proto.mutable_job(), ToProto(job));
+  *proto.mutable_reason() = ToProto(explanation.reason);
+  proto.set_queue_position(explanation.queue_position);
+  for (const std::string& name : explanation.ahead) proto.add_ahead(name);
+  if (IsSet(explanation.earliest_start)) {
+    SetTimestamp(explanation.earliest_start, *proto.mutable_earliest_start());
+  }
+  for (const std::string& text : explanation.details) proto.add_details(text);
+  for (const std::string& text : explanation.suggestions) proto.add_suggestions(text);
+  return proto;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,216 @@
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/api/convert.h"
+#include "server/api/filter.h"
+#include "server/api/names.h"
+#include "server/api/page_token.h"
+#include "server/api/services.h"
+#include "server/api/submission.h"
+#include "server/api/watch_stream.h"
+#include "server/rpc/bridge.h"
+#include "server/scheduler/explain.h"
+#include "storage/base/status.h"
+#include "storage/records/reason_codes.h"
+#include "trainyard/v1/job_service.grpc.pb.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kLargestAnswer = 3 << 20;  // the peer takes 4 MiB
+
+absl::Status Fill(const absl::StatusOr<JobRecord>& job, v1::Job* out) {
+  TY_RETURN_IF_ERROR(job.status());
+  TY_ASSIGN_OR_RETURN(*out, ToProto(*job));
+  return absl::OkStatus();
+}
+
+std::deque<v1::WatchJobResponse> ToResponses(const WatchBatch& batch) {
+  std::deque<v1::WatchJobResponse> responses;
+  for (const FeedRecord& item : batch.items) {
+    *responses.emplace_back().mutable_item() = ToProto(item, batch.job_name);
+  }
+  if (batch.heartbeat) responses.emplace_back().mutable_heartbeat()->set_sequence(batch.sequence);
+  if (batch.ended.has_value()) {
+    v1::WatchJobResponse::End& end = *responses.emplace_back().mutable_end();
+    absl::StatusOr<v1::Job> job = ToProto(*batch.ended);
+    if (job.ok()) *end.mutable_job() = *std::move(job);
+  }
+  return responses;
+}
+
+using JobServiceBase = v1::JobService::WithCallbackMethod_WatchJob<v1::JobService::Service>;
+
+class JobService final : public JobServiceBase {
+ public:
+  explicit JobService(const Backstage& backstage) : b_(backstage), jobs_(b_.stores.jobs()) {}
+
+  grpc::Status SubmitJob(grpc::ServerContext* context, const v1::SubmitJobRequest* request,
+                         v1::Job* response) override {
+    return ToGrpc(Submit(*context, *request, response));
+  }
+  grpc::Status GetJob(grpc::ServerContext* context, const v1::GetJobRequest* request,
+                      v1::Job* response) override {
+    return ToGrpc(Get(*context, *request, response));
+  }
+  grpc::Status ListJobs(grpc::ServerContext* context, const v1::ListJobsRequest* request,
+                        v1::ListJobsResponse* response) override {
+    return ToGrpc(List(*context, *request, response));
+  }
+  grpc::Status CancelJob(grpc::ServerContext* context, const v1::CancelJobRequest* request,
+                         v1::Job* response) override {
+    return ToGrpc(Drive(*context, *request, response, [&](const auto& name, int64_t version,
+                                                          const Principal& by) {
+      return jobs_.Cancel(name, version, {reason::kCancelledByUser, "cancelled by " + by.name});
+    }));
+  }
+  grpc::Status PauseJob(grpc::ServerContext* context, const v1::PauseJobRequest* request,
+                        v1::Job* response) override {
+    return ToGrpc(Drive(*context, *request, response, [&](const auto& name, int64_t version,
+                                                          const Principal& by) {
+      return jobs_.Pause(name, version, {reason::kPausedByUser, "paused by " + by.name},
+                         b_.pause_grace);
+    }));
+  }
+  grpc::Status ResumeJob(grpc::ServerContext* context, const v1::ResumeJobRequest* request,
+                         v1::Job* response) override {
+    return ToGrpc(Drive(*context, *request, response, [&](const auto& name, int64_t version,
+                                                          const Principal& by) {
+      return jobs_.Resume(name, version, {reason::kResumedByUser, "resumed by " + by.name});
+    }));
+  }
+  grpc::Status DeleteJob(grpc::ServerContext* context, const v1::DeleteJobRequest* request,
+                         google::protobuf::Empty*) override {
+    return ToGrpc(Drive(*context, *request, nullptr, [&](const auto& name, int64_t version,
+                                                         const Principal&) {
+      return absl::StatusOr<JobRecord>(DeleteAt(name, version));
+    }));
+  }
+  grpc::Status ExplainJob(grpc::ServerContext* context, const v1::ExplainJobRequest* request,
+                          v1::ExplainJobResponse* response) override {
+    return ToGrpc(Explain(*context, *request, response));
+  }
+  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(
+      grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) override {
+    return WatchStream<v1::WatchJobResponse>::Begin(
+        *context, b_, "name", request->name(), request->after_sequence(), ToResponses);
+  }
+
+ private:
+  absl::StatusOr<Principal> Admit(const grpc::ServerContext& context, Permission permission) {
+    return b_.authenticator.Admit(AuthorizationOf(context), permission);
+  }
+
+  void WakeAll(const std::string& uid) {
+    b_.stores.wakeups().Wake("queue");
+    b_.stores.wakeups().Wake("fleet");
+    b_.stores.wakeups().Wake("job:" + uid);
+  }
+
+  absl::Status Submit(const grpc::ServerContext& context, const v1::SubmitJobRequest& request,
+                      v1::Job* response) {
+    TY_ASSIGN_OR_RETURN(const Principal by, Admit(context, Permission::kWriteJobs));
+    TY_ASSIGN_OR_RETURN(JobRecord job, CheckSubmission(request, by.name));
+    if (!request.request_id().empty() && !request.validate_only()) {
+      // A replay gets the first answer even when the files have gone since.
+      const absl::StatusOr<JobRecord> earlier = jobs_.Get({job.project, job.job_id});
+      if (earlier.ok() && earlier->request_id == job.request_id) {
+        job.plan_summary = earlier->plan_summary;
+        return Fill(jobs_.Submit(job), response);
+      }
+    }
+    TY_RETURN_IF_ERROR(PlanSubmission(job));
+    TY_ASSIGN_OR_RETURN(const std::vector<NodeRecord> nodes, b_.stores.fleet().ListNodes());
+    TY_RETURN_IF_ERROR(CheckFits(job, nodes));
+    if (request.validate_only()) {
+      job.uid.clear();
+      TY_RETURN_IF_ERROR(Fill(job, response));
+      response->clear_etag();
+      response->clear_state();
+      response->clear_reason();
+      return absl::OkStatus();
+    }
+    const absl::StatusOr<JobRecord> submitted = jobs_.Submit(job);
+    TY_RETURN_IF_ERROR(submitted.status());
+    b_.stores.wakeups().Wake("queue");
+    b_.stores.wakeups().Wake("job:" + submitted->uid);
+    return Fill(submitted, response);
+  }
+
+  absl::Status Get(const grpc::ServerContext& context, const v1::GetJobRequest& request,
+                   v1::Job* response) {
+    TY_RETURN_IF_ERROR(Admit(context, Permission::kReadJobs).status());
+    TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
+    return Fill(jobs_.Get(name), response);
+  }
+
+  absl::Status List(const grpc::ServerContext& context, const v1::ListJobsRequest& request,
+                    v1::ListJobsResponse* response) {
+    TY_RETURN_IF_ERROR(Admit(context, Permission::kReadJobs).status());
+    TY_ASSIGN_OR_RETURN(const std::string project, ParseProjectName("parent", request.parent(), true));
+    TY_ASSIGN_OR_RETURN(int page_size, CheckPageSize(request.page_size(), 50, 1000));
+    TY_ASSIGN_OR_RETURN(const std::vector<JobFilter> filter, ParseFilter(request.filter()));
+    const std::string question = absl::StrCat("jobs\n", project, "\n", request.filter());
+    TY_ASSIGN_OR_RETURN(const std::string cursor, ReadPageToken(question, request.page_token()));
+    while (true) {
+      TY_ASSIGN_OR_RETURN(const JobPage page, jobs_.List(project, filter, page_size, cursor));
+      response->Clear();
+      for (const JobRecord& job : page.jobs) {
+        TY_ASSIGN_OR_RETURN(*response->add_jobs(), ToProto(job));
+      }
+      response->set_next_page_token(MakePageToken(question, page.next_cursor));
+      if (response->ByteSizeLong() <= kLargestAnswer || page_size == 1) return absl::OkStatus();
+      page_size /= 2;  // large specs: a page may be shorter than asked for
+    }
+  }
+
+  absl::StatusOr<JobRecord> DeleteAt(const JobName& name, int64_t version) {
+    TY_ASSIGN_OR_RETURN(JobRecord job, jobs_.Get(name));
+    TY_RETURN_IF_ERROR(jobs_.Delete(name, version));
+    return job;
+  }
+
+  // The user's arrows share everything but the arrow.
+  template <typename Request, typename Arrow>
+  absl::Status Drive(const grpc::ServerContext& context, const Request& request, v1::Job* response,
+                     const Arrow& arrow) {
+    TY_ASSIGN_OR_RETURN(const Principal by, Admit(context, Permission::kWriteJobs));
+    TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
+    int64_t version = 0;
+    if (!request.etag().empty()) {
+      TY_ASSIGN_OR_RETURN(const JobRecord current, jobs_.Get(name));
+      TY_RETURN_IF_ERROR(CheckEtag(request.etag(), current));
+      version = current.version;
+    }
+    const absl::StatusOr<JobRecord> job = arrow(name, version, by);
+    TY_RETURN_IF_ERROR(job.status());
+    WakeAll(job->uid);
+    return response == nullptr ? absl::OkStatus() : Fill(job, response);
+  }
+
+  absl::Status Explain(const grpc::ServerContext& context, const v1::ExplainJobRequest& request,
+                       v1::ExplainJobResponse* response) {
+    TY_RETURN_IF_ERROR(Admit(context, Permission::kReadJobs).status());
+    TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
+    TY_ASSIGN_OR_RETURN(const JobRecord job, jobs_.Get(name));
+    TY_ASSIGN_OR_RETURN(const auto attempts, b_.stores.fleet().ListAttempts(job.uid));
+    TY_ASSIGN_OR_RETURN(const SchedulerSnapshot snapshot, b_.stores.scheduler().ReadSnapshot());
+    TY_ASSIGN_OR_RETURN(*response,
+                        ToProto(job, trainyard::Explain(job, attempts, snapshot, b_.planner)));
+    return absl::OkStatus();
+  }
+
+  const Backstage b_;
+  JobStore& jobs_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Service> MakeJobService(const Backstage& backstage) {
+  return std::make_shared<JobService>(backstage);
+}
+
+}  // namespace trainyard

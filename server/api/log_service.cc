@@ -1,0 +1,104 @@
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/api/log_tail.h"
+#include "server/api/names.h"
+#include "server/api/services.h"
+#include "server/rpc/bridge.h"
+#include "server/rpc/write_stream.h"
+#include "storage/base/status.h"
+#include "trainyard/v1/run_services.grpc.pb.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int64_t kNormalBytes = 64 << 10;
+constexpr int64_t kMostBytes = 16 << 20;
+
+absl::Status CheckRequest(const v1::TailLogsRequest& request) {
+  if (request.attempt() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attempt: found ", request.attempt(), ", expected at least 0"));
+  }
+  if (request.rank() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank: found ", request.rank(), ", expected at least 0"));
+  }
+  if (request.last_bytes() < 0 || request.last_bytes() > kMostBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("last_bytes: found ", request.last_bytes(),
+                                                   ", expected 0 to ", kMostBytes));
+  }
+  return absl::OkStatus();
+}
+
+class LogStream final : public WriteStream<v1::TailLogsResponse>, public LogSink {
+ public:
+  static LogStream* Begin(grpc::CallbackServerContext& context, const Backstage& b,
+                          const v1::TailLogsRequest& request) {
+    auto open = [authorization = AuthorizationOf(context), request,
+                 &b]() -> absl::StatusOr<RankRecord> {
+      TY_RETURN_IF_ERROR(b.authenticator.Admit(authorization, Permission::kReadJobs).status());
+      TY_RETURN_IF_ERROR(CheckRequest(request));
+      TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("job", request.job()));
+      TY_ASSIGN_OR_RETURN(const JobRecord job, b.stores.jobs().Get(name));
+      if (job.attempt == 0) {
+        return absl::NotFoundError(absl::StrCat(
+            request.job(), ": no attempt was started yet (", job.reason.message, ")"));
+      }
+      return b.stores.fleet().FindRank(job.uid, request.attempt(), request.rank());
+    };
+    LogTailOptions options{.follow = request.follow()};
+    options.last_bytes = request.last_bytes() == 0 ? kNormalBytes : request.last_bytes();
+    auto* stream = new LogStream(context);  // deletes itself in OnDone
+    stream->tail_ = std::make_shared<LogTail>(b.pool, b.fleet, std::move(open), options, *stream);
+    const std::shared_ptr<LogTail> tail = stream->tail_;  // the stream may end at once
+    tail->Poke();
+    return stream;
+  }
+
+ private:
+  explicit LogStream(grpc::CallbackServerContext& context) : WriteStream(context) {}
+
+  // LogSink
+  void Send(const RankRecord& rank, const LogPiece& piece) override {
+    std::deque<v1::TailLogsResponse> responses(1);
+    responses.front().set_data(piece.data);
+    responses.front().set_offset(piece.offset);
+    responses.front().set_attempt(rank.id.attempt);
+    responses.front().set_node(rank.node);
+    Write(std::move(responses));
+  }
+  void Finish(const absl::Status& status) override { FinishWith(status); }
+
+  // WriteStream
+  void AllWritten() override { tail_->Sent(); }
+  void Left() override { tail_->Cancel(); }
+
+  std::shared_ptr<LogTail> tail_;  // shared with the tasks of the pool
+};
+
+using LogServiceBase = v1::LogService::WithCallbackMethod_TailLogs<v1::LogService::Service>;
+
+class LogService final : public LogServiceBase {
+ public:
+  explicit LogService(const Backstage& backstage) : b_(backstage) {}
+
+  grpc::ServerWriteReactor<v1::TailLogsResponse>* TailLogs(
+      grpc::CallbackServerContext* context, const v1::TailLogsRequest* request) override {
+    return LogStream::Begin(*context, b_, *request);
+  }
+
+ private:
+  const Backstage b_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Service> MakeLogService(const Backstage& backstage) {
+  return std::make_shared<LogService>(backstage);
+}
+
+}  // namespace trainyard

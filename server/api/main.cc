@@ -1,0 +1,184 @@
+// trainyard-server: the control plane as a program.
+
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "server/api/server.h"
+#include "server/auth/token_file.h"
+#include "storage/base/file.h"
+#include "storage/base/log.h"
+#include "storage/base/status.h"
+#include "storage/postgres/postgres.h"
+
+namespace trainyard {
+namespace {
+
+struct Flags {
+  std::string listen = "127.0.0.1:7070";
+  std::string port_file;
+  std::string database;
+  std::vector<std::string> token_files;
+  std::string checkpoint_root;
+  int64_t heartbeat_ms = 2000;
+  int64_t lease_ms = 10000;
+  int64_t self_fence_ms = 8000;
+  int64_t lease_margin_ms = 2000;
+};
+
+constexpr absl::Duration kPatienceAtStart = absl::Seconds(60);
+constexpr absl::Duration kRetry = absl::Milliseconds(500);
+constexpr absl::Duration kDrainLimit = absl::Seconds(5);
+
+// SIGTERM and SIGINT, taken by waiting: no handler, no race with threads.
+class StopSignals {
+ public:
+  // Before the first thread, which inherits the mask.
+  StopSignals() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    signal(SIGPIPE, SIG_IGN);
+  }
+  // Whether one came.
+  bool WaitFor(absl::Duration limit) {
+    const timespec timeout = absl::ToTimespec(limit);
+    return sigtimedwait(&set_, nullptr, &timeout) > 0;
+  }
+  void Wait() {
+    int number = 0;
+    sigwait(&set_, &number);
+    spdlog::info("{}: drains", strsignal(number));
+  }
+  // A second signal ends the process at once.
+  void GiveUpWaiting() { pthread_sigmask(SIG_UNBLOCK, &set_, nullptr); }
+
+ private:
+  sigset_t set_;
+};
+
+// Repeats `step` while the database is away, for a minute at most.
+absl::Status Persist(StopSignals& signals, absl::string_view what,
+                     const std::function<absl::Status()>& step) {
+  const absl::Time limit = absl::Now() + kPatienceAtStart;
+  bool told = false;
+  while (true) {
+    const absl::Status status = step();
+    if (!absl::IsUnavailable(status) || absl::Now() > limit) return status;
+    if (!told) spdlog::warn("{}: {}; tries again for a minute", what, status.ToString());
+    told = true;
+    if (signals.WaitFor(kRetry)) return absl::CancelledError("stopped while starting");
+  }
+}
+
+// One stream takes one descriptor at least; the usual soft limit of 1024 would leave the server deaf.
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) spdlog::warn("could not raise the descriptor limit");
+}
+
+absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
+  if (flags.heartbeat_ms <= 0 || flags.heartbeat_ms >= flags.self_fence_ms ||
+      flags.self_fence_ms >= flags.lease_ms || flags.lease_margin_ms < 0) {
+    return absl::InvalidArgumentError(
+        "expected 0 < --heartbeat-ms < --self-fence-ms < --lease-ms and --lease-margin-ms >= 0");
+  }
+  ServerOptions options{.listen = flags.listen};
+  options.schema_version = postgres::SchemaVersion();
+  options.fleet.checkpoint_root = flags.checkpoint_root;
+  if (absl::StartsWith(flags.checkpoint_root, "/")) {
+    options.fleet.checkpoint_root = absl::StrCat("file://", flags.checkpoint_root);
+  } else if (!absl::StartsWith(flags.checkpoint_root, "file:///")) {
+    return absl::InvalidArgumentError(absl::StrCat("--checkpoint-root '", flags.checkpoint_root,
+                                                   "': expected file:///… or an absolute path"));
+  }
+  options.fleet.heartbeat = absl::Milliseconds(flags.heartbeat_ms);
+  options.fleet.lease = absl::Milliseconds(flags.lease_ms);
+  options.fleet.self_fence = absl::Milliseconds(flags.self_fence_ms);
+  options.planner.lease_margin = absl::Milliseconds(flags.lease_margin_ms);
+  return options;
+}
+
+absl::Status Serve(const Flags& flags, StopSignals& signals) {
+  TY_ASSIGN_OR_RETURN(const ServerOptions options, ToOptions(flags));
+  std::vector<TokenFile> token_files;
+  for (const std::string& flag : flags.token_files) {
+    TY_ASSIGN_OR_RETURN(token_files.emplace_back(), ParseTokenFlag(flag));
+  }
+  RaiseDescriptorLimit();
+  TY_ASSIGN_OR_RETURN(const std::unique_ptr<Stores> stores,
+                      postgres::Open(flags.database, {.application_name = "trainyard-server"}));
+  TY_RETURN_IF_ERROR(
+      Persist(signals, "migrate", [&] { return postgres::Migrate(flags.database); }));
+  for (const TokenFile& file : token_files) {
+    TY_RETURN_IF_ERROR(
+        Persist(signals, "tokens", [&] { return AddTokenFile(file, stores->tokens()); }));
+  }
+  TY_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
+                      Server::Start(*stores, SystemClock(), options));
+  if (!flags.port_file.empty()) {
+    TY_RETURN_IF_ERROR(WriteFileAtomically(flags.port_file, absl::StrCat(server->port(), "\n")));
+  }
+  signals.Wait();
+  signals.GiveUpWaiting();
+  server->Drain(kDrainLimit);
+  spdlog::info("ends");
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("The control plane of Trainyard: gRPC in, PostgreSQL behind.\n"
+               "Exit codes: 0 ended by SIGTERM, 1 failed, 2 wrong flags.",
+               "trainyard-server");
+  app.add_option("--listen", flags.listen, "HOST:PORT; port 0 takes a free one")->capture_default_str();
+  app.add_option("--port-file", flags.port_file, "file that gets the bound port");
+  app.add_option("--database", flags.database, "libpq connection string");
+  app.add_option("--token-file", flags.token_files,
+                 "ROLE:NAME:PATH (role admin or agent; repeatable): a token to accept");
+  app.add_option("--checkpoint-root", flags.checkpoint_root, "URI under which checkpoints go: file:///…");
+  app.add_option("--heartbeat-ms", flags.heartbeat_ms, "agents renew this often")->capture_default_str();
+  app.add_option("--lease-ms", flags.lease_ms, "how long an agent may run without")->capture_default_str();
+  app.add_option("--self-fence-ms", flags.self_fence_ms, "when it kills its workers")->capture_default_str();
+  app.add_option("--lease-margin-ms", flags.lease_margin_ms, "waited beyond a lease")->capture_default_str();
+  CLI::App* migrate = app.add_subcommand("migrate", "bring the database's tables up to date, and end");
+  std::string migrate_database;
+  migrate->add_option("--database", migrate_database, "libpq connection string")->required();
+  app.set_version_flag("--version", TRAINYARD_VERSION);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  StopSignals signals;
+  SetUpLog("trainyard-server");
+  absl::Status status;
+  if (migrate->parsed()) {
+    status = Persist(signals, "migrate", [&] { return postgres::Migrate(migrate_database); });
+  } else if (flags.database.empty() || flags.checkpoint_root.empty()) {
+    std::cerr << "trainyard-server: --database and --checkpoint-root are needed; see --help\n";
+    return 2;
+  } else {
+    status = Serve(flags, signals);
+  }
+  if (status.ok()) return 0;
+  spdlog::error("{}", status.ToString());
+  return absl::IsInvalidArgument(status) ? 2 : 1;
+}
+
+}  // namespace
+}  // namespace trainyard
+
+int main(int argc, char** argv) { return trainyard::Main(argc, argv); }

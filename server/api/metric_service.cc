@@ -1,0 +1,134 @@
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "server/api/convert.h"
+#include "server/api/names.h"
+#include "server/api/page_token.h"
+#include "server/api/services.h"
+#include "server/api/watch_stream.h"
+#include "server/rpc/bridge.h"
+#include "storage/base/status.h"
+#include "trainyard/v1/run_services.grpc.pb.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kLargestAnswer = 3 << 20;  // the peer takes 4 MiB
+
+std::deque<v1::StreamMetricsResponse> ToResponses(const WatchBatch& batch) {
+  std::deque<v1::StreamMetricsResponse> responses;
+  for (const FeedRecord& item : batch.items) {
+    const auto* metric = std::get_if<MetricRecord>(&item.what);
+    if (metric == nullptr) continue;
+    v1::StreamMetricsResponse& response = responses.emplace_back();
+    response.set_sequence(item.sequence);
+    *response.mutable_point()->mutable_point() = ToProto(*metric);
+    response.mutable_point()->set_attempt(item.attempt);
+    SetTimestamp(item.time, *response.mutable_point()->mutable_time());
+  }
+  return responses;
+}
+
+// A metric page ends behind (step, split, attempt).
+std::string FormatCursor(const MetricRow& row) {
+  return absl::StrCat(row.point.step, ",", row.point.split == MetricSplit::kTrain ? 0 : 1, ",",
+                      row.attempt);
+}
+
+absl::Status ApplyCursor(const std::string& cursor, JobStore::MetricQuery& query) {
+  if (cursor.empty()) return absl::OkStatus();
+  const std::vector<std::string> parts = absl::StrSplit(cursor, ',');
+  int split = 0;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &query.after_step) ||
+      !absl::SimpleAtoi(parts[1], &split) || !absl::SimpleAtoi(parts[2], &query.after_attempt)) {
+    return absl::InvalidArgumentError("page_token: damaged; begin again without one");
+  }
+  query.after_split = split == 0 ? MetricSplit::kTrain : MetricSplit::kValidation;
+  return absl::OkStatus();
+}
+
+using MetricServiceBase = v1::MetricService::WithCallbackMethod_StreamMetrics<v1::MetricService::Service>;
+
+class MetricService final : public MetricServiceBase {
+ public:
+  explicit MetricService(const Backstage& backstage) : b_(backstage) {}
+
+  grpc::Status QueryMetrics(grpc::ServerContext* context, const v1::QueryMetricsRequest* request,
+                            v1::QueryMetricsResponse* response) override {
+    return ToGrpc(Query(*context, *request, response));
+  }
+  grpc::ServerWriteReactor<v1::StreamMetricsResponse>* StreamMetrics(
+      grpc::CallbackServerContext* context, const v1::StreamMetricsRequest* request) override {
+    return WatchStream<v1::StreamMetricsResponse>::Begin(
+        *context, b_, "job", request->job(), request->after_sequence(), ToResponses);
+  }
+
+ private:
+  static absl::StatusOr<JobStore::MetricQuery> CheckQuery(const v1::QueryMetricsRequest& request) {
+    JobStore::MetricQuery query;
+    switch (request.split()) {
+      case v1::MetricPoint::SPLIT_UNSPECIFIED: break;
+      case v1::MetricPoint::TRAIN: query.validation = false; break;
+      case v1::MetricPoint::VALIDATION: query.train = false; break;
+      default:
+        return absl::InvalidArgumentError(absl::StrCat("split: found ", request.split(),
+                                                       ", expected TRAIN, VALIDATION or nothing"));
+    }
+    if (request.from_step() < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("from_step: found ", request.from_step(), ", expected at least 0"));
+    }
+    if (request.to_step() < 0 || (request.to_step() > 0 && request.to_step() < request.from_step())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("to_step: found ", request.to_step(), ", expected 0 or at least from_step ",
+                       request.from_step()));
+    }
+    query.from_step = request.from_step();
+    if (request.to_step() > 0) query.to_step = request.to_step();
+    query.include_superseded = request.include_superseded();
+    return query;
+  }
+
+  absl::Status Query(const grpc::ServerContext& context, const v1::QueryMetricsRequest& request,
+                     v1::QueryMetricsResponse* response) {
+    TY_RETURN_IF_ERROR(
+        b_.authenticator.Admit(AuthorizationOf(context), Permission::kReadJobs).status());
+    TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("job", request.job()));
+    TY_ASSIGN_OR_RETURN(JobStore::MetricQuery query, CheckQuery(request));
+    TY_ASSIGN_OR_RETURN(const int page_size, CheckPageSize(request.page_size(), 1000, 10000));
+    const std::string question =
+        absl::StrCat("metrics\n", request.job(), "\n", request.split(), "\n", request.from_step(),
+                     "\n", request.to_step(), "\n", request.include_superseded());
+    TY_ASSIGN_OR_RETURN(const std::string cursor, ReadPageToken(question, request.page_token()));
+    TY_RETURN_IF_ERROR(ApplyCursor(cursor, query));
+    query.limit = page_size + 1;  // one more tells whether there is another page
+    JobStore& jobs = b_.stores.jobs();
+    TY_ASSIGN_OR_RETURN(const JobRecord job, jobs.Get(name));
+    TY_ASSIGN_OR_RETURN(const std::vector<MetricRow> rows, jobs.ReadMetrics(job.uid, query));
+    size_t bytes = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (i == static_cast<size_t>(page_size) || bytes > kLargestAnswer) {
+        response->set_next_page_token(MakePageToken(question, FormatCursor(rows[i - 1])));
+        break;
+      }
+      *response->add_points() = ToProto(rows[i]);
+      bytes += response->points(static_cast<int>(i)).ByteSizeLong() + 8;
+    }
+    return absl::OkStatus();
+  }
+
+  const Backstage b_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Service> MakeMetricService(const Backstage& backstage) {
+  return std::make_shared<MetricService>(backstage);
+}
+
+}  // namespace trainyard

@@ -1,0 +1,47 @@
+#pragma once
+
+// Resource names (AIP-122) and what else clients send by hand. Pure. Every error is kInvalidArgument and begins
+// with the field.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "storage/job_store.h"
+
+namespace trainyard {
+
+// "projects/{project}"; with `all`, "projects/-" as well, which gives "-".
+absl::StatusOr<std::string> ParseProjectName(absl::string_view field, absl::string_view name, bool all);
+
+// "projects/{project}/jobs/{job}"
+absl::StatusOr<JobName> ParseJobName(absl::string_view field, absl::string_view name);
+std::string FormatJobName(const JobName& name);
+
+// "projects/{project}/jobs/{job}/checkpoints/{step | latest}"; no step means latest.
+struct CheckpointName {
+  JobName job;
+  std::optional<int64_t> step;
+};
+absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view field, absl::string_view name);
+
+// "nodes/{node}"
+absl::StatusOr<std::string> ParseNodeName(absl::string_view field, absl::string_view name);
+
+// 0 means `normal`; more than `most` is taken as `most` (AIP-158).
+absl::StatusOr<int> CheckPageSize(int page_size, int normal, int most);
+
+// At most 64 printable characters, or empty.
+absl::Status CheckRequestId(absl::string_view request_id);
+
+// A replayable id for a job that was submitted under a request id without a job id.
+std::string JobIdForRequest(absl::string_view hint, absl::string_view project,
+                            absl::string_view request_id);
+
+// `etag` against the job that was just read: kAborted when it is another one's. Empty matches.
+std::string EtagOf(const JobRecord& job);
+absl::Status CheckEtag(absl::string_view etag, const JobRecord& job);
+
+}  // namespace trainyard

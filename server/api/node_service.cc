@@ -1,0 +1,100 @@
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "server/api/convert.h"
+#include "server/api/names.h"
+#include "server/api/page_token.h"
+#include "server/api/services.h"
+#include "server/rpc/bridge.h"
+#include "storage/base/status.h"
+#include "trainyard/v1/run_services.grpc.pb.h"
+
+namespace trainyard {
+namespace {
+
+class NodeService final : public v1::NodeService::Service {
+ public:
+  explicit NodeService(const Backstage& backstage) : b_(backstage) {}
+
+  grpc::Status ListNodes(grpc::ServerContext* context, const v1::ListNodesRequest* request,
+                         v1::ListNodesResponse* response) override {
+    return ToGrpc(List(*context, *request, response));
+  }
+  grpc::Status GetNode(grpc::ServerContext* context, const v1::GetNodeRequest* request,
+                       v1::Node* response) override {
+    return ToGrpc(Get(*context, *request, response));
+  }
+  grpc::Status DrainNode(grpc::ServerContext* context, const v1::DrainNodeRequest* request,
+                         v1::Node* response) override {
+    return ToGrpc(SetDraining(*context, request->name(), true, response));
+  }
+  grpc::Status UndrainNode(grpc::ServerContext* context, const v1::UndrainNodeRequest* request,
+                           v1::Node* response) override {
+    return ToGrpc(SetDraining(*context, request->name(), false, response));
+  }
+
+ private:
+  absl::Status Admit(const grpc::ServerContext& context, Permission permission) {
+    return b_.authenticator.Admit(AuthorizationOf(context), permission).status();
+  }
+
+  absl::Status List(const grpc::ServerContext& context, const v1::ListNodesRequest& request,
+                    v1::ListNodesResponse* response) {
+    TY_RETURN_IF_ERROR(Admit(context, Permission::kReadNodes));
+    TY_ASSIGN_OR_RETURN(const int page_size, CheckPageSize(request.page_size(), 100, 1000));
+    TY_ASSIGN_OR_RETURN(const std::string after, ReadPageToken("nodes", request.page_token()));
+    TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot, b_.stores.scheduler().ReadSnapshot());
+    std::sort(snapshot.nodes.begin(), snapshot.nodes.end(),
+              [](const NodeRecord& a, const NodeRecord& b) { return a.name < b.name; });
+    std::string last;
+    for (const NodeRecord& node : snapshot.nodes) {
+      if (node.name <= after) continue;
+      if (response->nodes_size() == page_size) {
+        response->set_next_page_token(MakePageToken("nodes", last));
+        break;
+      }
+      *response->add_nodes() = ToProto(node, snapshot);
+      last = node.name;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Find(const std::string& node, v1::Node* response) {
+    TY_ASSIGN_OR_RETURN(const SchedulerSnapshot snapshot, b_.stores.scheduler().ReadSnapshot());
+    const auto found = std::find_if(snapshot.nodes.begin(), snapshot.nodes.end(),
+                                    [&](const NodeRecord& record) { return record.name == node; });
+    if (found == snapshot.nodes.end()) {
+      return absl::NotFoundError(absl::StrCat("nodes/", node, ": no such node ever registered"));
+    }
+    *response = ToProto(*found, snapshot);
+    return absl::OkStatus();
+  }
+
+  absl::Status Get(const grpc::ServerContext& context, const v1::GetNodeRequest& request,
+                   v1::Node* response) {
+    TY_RETURN_IF_ERROR(Admit(context, Permission::kReadNodes));
+    TY_ASSIGN_OR_RETURN(const std::string node, ParseNodeName("name", request.name()));
+    return Find(node, response);
+  }
+
+  absl::Status SetDraining(const grpc::ServerContext& context, const std::string& name,
+                           bool draining, v1::Node* response) {
+    TY_RETURN_IF_ERROR(Admit(context, Permission::kWriteNodes));
+    TY_ASSIGN_OR_RETURN(const std::string node, ParseNodeName("name", name));
+    TY_RETURN_IF_ERROR(b_.stores.fleet().SetDraining(node, draining).status());
+    b_.stores.wakeups().Wake("queue");
+    return Find(node, response);
+  }
+
+  const Backstage b_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Service> MakeNodeService(const Backstage& backstage) {
+  return std::make_shared<NodeService>(backstage);
+}
+
+}  // namespace trainyard

@@ -1,0 +1,146 @@
+#include "server/api/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "server/api/services.h"
+#include "server/auth/authenticator.h"
+#include "server/fleet/executor_service.h"
+#include "server/watch/watch_hub.h"
+#include "server/work/task_pool.h"
+#include "storage/base/ids.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int kLargestMessage = 4 << 20;
+constexpr int kMostCallThreads = 256;  // calls at once, streams aside; more are refused
+
+absl::Status CheckListen(const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(listen.substr(colon + 1), &port) || port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen '", listen, "': expected HOST:PORT with a port of 0 to 65535"));
+  }
+  return absl::OkStatus();
+}
+
+void Configure(grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(kLargestMessage);
+  builder.SetMaxSendMessageSize(4 * kLargestMessage);  // desired sets; answers keep below 4 MiB
+  // A small gzip message can unfold to a large one.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  // Two servers on one port would take each other's calls.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Clients ping every 10 s; a peer that vanished is noticed after 30 s.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  grpc::ResourceQuota quota("calls");
+  quota.SetMaxThreads(kMostCallThreads);
+  builder.SetResourceQuota(quota);
+}
+
+}  // namespace
+
+// In the order of making; ends in the reverse order, after Drain.
+struct Server::Parts {
+  Parts(Stores& stores, Clock& clock, const ServerOptions& options)
+      : stream_pool(options.stream_threads),
+        fleet_pool(options.fleet_threads),
+        authenticator(stores.tokens(), clock),
+        watches(stores.jobs(), stores.wakeups(), stream_pool, options.watch),
+        fleet(stores.fleet(), stores.wakeups(), fleet_pool, clock, options.fleet),
+        scheduler(stores.scheduler(), stores.wakeups(), clock, options.scheduler) {}
+
+  std::string replica;
+  int port = 0;
+  bool drained = false;
+  TaskPool stream_pool;
+  TaskPool fleet_pool;
+  Authenticator authenticator;
+  WatchHub watches;
+  Fleet fleet;
+  SchedulerLoop scheduler;
+  std::vector<std::shared_ptr<grpc::Service>> services;
+  std::unique_ptr<grpc::Server> grpc;
+};
+
+Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Server::~Server() { Drain(); }
+
+int Server::port() const { return parts_->port; }
+
+const std::string& Server::replica() const { return parts_->replica; }
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clock,
+                                                      ServerOptions options) {
+  TY_RETURN_IF_ERROR(CheckListen(options.listen));
+  if (options.replica.empty()) options.replica = absl::StrCat("server-", RandomHex(4));
+  options.scheduler.holder = options.replica;
+  options.scheduler.planner = options.planner;
+  auto parts = std::make_unique<Parts>(stores, clock, options);
+  parts->replica = options.replica;
+  const Backstage backstage{.stores = stores,
+                            .authenticator = parts->authenticator,
+                            .watches = parts->watches,
+                            .fleet = parts->fleet,
+                            .scheduler = parts->scheduler,
+                            .pool = parts->stream_pool,
+                            .planner = options.planner,
+                            .pause_grace = options.pause_grace,
+                            .version = TRAINYARD_VERSION,
+                            .schema_version = options.schema_version,
+                            .replica = options.replica};
+  parts->services = {MakeJobService(backstage),        MakeMetricService(backstage),
+                     MakeLogService(backstage),        MakeCheckpointService(backstage),
+                     MakeNodeService(backstage),       MakeInfoService(backstage),
+                     MakeExecutorService(parts->fleet, parts->authenticator)};
+  // Before the first builder; both are for the whole process.
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  Configure(builder);
+  for (const auto& service : parts->services) builder.RegisterService(service.get());
+  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &parts->port);
+  parts->grpc = builder.BuildAndStart();
+  if (parts->grpc == nullptr || parts->port == 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", options.listen, ": is the port taken, or the host not of this machine?"));
+  }
+  parts->scheduler.Start();
+  spdlog::info("listens on {} (port {}) as {}", options.listen, parts->port, options.replica);
+  return std::unique_ptr<Server>(new Server(std::move(parts)));
+}
+
+void Server::Drain(absl::Duration limit) {
+  Parts& parts = *parts_;
+  if (parts.drained) return;
+  parts.drained = true;
+  parts.grpc->GetHealthCheckService()->SetServingStatus(false);
+  parts.scheduler.Stop();
+  const absl::Status draining = absl::UnavailableError("server is draining");
+  parts.watches.Drain(draining);
+  parts.fleet.Drain(draining);
+  parts.grpc->Shutdown(absl::ToChronoTime(absl::Now() + limit));
+  parts.grpc->Wait();
+  // No stream is left; what timers remain has nothing to do.
+  parts.stream_pool.Stop();
+  parts.fleet_pool.Stop();
+}
+
+}  // namespace trainyard

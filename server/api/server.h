@@ -1,0 +1,51 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/fleet/fleet.h"
+#include "server/scheduler/loop.h"
+#include "server/watch/watch.h"
+#include "storage/base/clock.h"
+#include "storage/stores.h"
+
+namespace trainyard {
+
+struct ServerOptions {
+  std::string listen = "127.0.0.1:7070";  // HOST:PORT; port 0: any free one
+  std::string replica;                    // unique; made up when empty
+  int schema_version = 0;
+  FleetOptions fleet;
+  PlannerOptions planner;
+  WatchOptions watch;
+  LoopOptions scheduler;  // `holder` and `planner` are filled in
+  absl::Duration pause_grace = absl::Minutes(5);
+  int stream_threads = 4;  // store calls for watchers and logs
+  int fleet_threads = 4;   // store calls for agents
+};
+
+// A running server over `stores`: services, scheduler, watchers, sessions. Thread-safe.
+class Server {
+ public:
+  // kInvalidArgument or kUnavailable when it cannot listen. `stores` and `clock` must outlive it.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(Stores& stores, Clock& clock,
+                                                       ServerOptions options);
+  ~Server();
+
+  int port() const;
+  const std::string& replica() const;
+
+  // Takes no new work, gives leadership up, ends every stream with UNAVAILABLE, and waits for calls under
+  // way at most `limit`; those that last longer are cancelled. Idempotent. The destructor drains.
+  void Drain(absl::Duration limit = absl::Seconds(5));
+
+ private:
+  struct Parts;
+  explicit Server(std::unique_ptr<Parts> parts);
+
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace trainyard

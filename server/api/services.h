@@ -1,0 +1,44 @@
+#pragma once
+
+// One thin class per proto service: admit, validate, store, answer, wake. Each in a file of its own.
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "server/auth/authenticator.h"
+#include "server/fleet/fleet.h"
+#include "server/scheduler/loop.h"
+#include "server/watch/watch_hub.h"
+#include "server/work/task_pool.h"
+#include "storage/stores.h"
+
+namespace grpc {
+class Service;
+}  // namespace grpc
+
+namespace trainyard {
+
+// What the services work with; all of it outlives them.
+struct Backstage {
+  Stores& stores;
+  Authenticator& authenticator;
+  WatchHub& watches;
+  Fleet& fleet;
+  SchedulerLoop& scheduler;
+  TaskPool& pool;
+  PlannerOptions planner;
+  absl::Duration pause_grace = absl::Minutes(5);  // to write a checkpoint
+  std::string version;
+  int schema_version = 0;
+  std::string replica;
+};
+
+std::shared_ptr<grpc::Service> MakeJobService(const Backstage& backstage);
+std::shared_ptr<grpc::Service> MakeMetricService(const Backstage& backstage);
+std::shared_ptr<grpc::Service> MakeLogService(const Backstage& backstage);
+std::shared_ptr<grpc::Service> MakeCheckpointService(const Backstage& backstage);
+std::shared_ptr<grpc::Service> MakeNodeService(const Backstage& backstage);
+std::shared_ptr<grpc::Service> MakeInfoService(const Backstage& backstage);
+
+}  // namespace trainyard

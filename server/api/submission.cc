@@ -1,0 +1,224 @@
+#include "server/api/submission.h"
+
+#include <google/protobuf/message.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "executor/data/read_facts.h"
+#include "executor/plan/plan.h"
+#include "executor/plan/spec.h"
+#include "server/api/names.h"
+#include "server/scheduler/slots.h"
+#include "storage/base/ids.h"
+#include "storage/base/status.h"
+#include "storage/records/reason_codes.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int kMostLabels = 64;
+constexpr size_t kLargestSpec = 256 * 1024;
+
+absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view expected) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": found ", found, ", expected ", expected));
+}
+
+// Fields from 20 on, and the names that the server makes.
+absl::Status CheckServerOnlyFields(const v1::Job& job) {
+  std::vector<const google::protobuf::FieldDescriptor*> set;
+  job.GetReflection()->ListFields(job, &set);
+  for (const google::protobuf::FieldDescriptor* field : set) {
+    const std::string& name = field->name();
+    if (field->number() >= 20 || name == "name" || name == "uid" || name == "etag") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("job.", name, ": only the server writes it; leave it out"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool IsLabelKey(absl::string_view key) {
+  if (key.empty() || key.size() > 63 || !absl::ascii_islower(key[0])) return false;
+  return std::all_of(key.begin(), key.end(), [](char c) {
+    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || absl::StrContains("-_./", c);
+  });
+}
+
+absl::Status CheckLabels(const v1::Job& job) {
+  if (job.labels_size() > kMostLabels) {
+    return Wrong("job.labels", absl::StrCat(job.labels_size(), " labels"),
+                 absl::StrCat("at most ", kMostLabels));
+  }
+  for (const auto& [key, value] : job.labels()) {
+    if (!IsLabelKey(key)) {
+      return Wrong("job.labels", absl::StrCat("'", absl::Utf8SafeCEscape(key.substr(0, 80)), "'"),
+                   "keys of the form [a-z][a-z0-9-_./]{0,62}");
+    }
+    const bool printable = std::none_of(value.begin(), value.end(),
+                                        [](char c) { return absl::ascii_iscntrl(c); });
+    if (value.size() > 128 || !printable) {
+      return Wrong(absl::StrCat("job.labels.", key), absl::StrCat(value.size(), " bytes"),
+                   "at most 128 bytes without control characters");
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string FamilyOf(const v1::JobSpec& spec) {
+  const google::protobuf::OneofDescriptor* family = v1::Model::descriptor()->FindOneofByName("family");
+  const google::protobuf::FieldDescriptor* field =
+      spec.model().GetReflection()->GetOneofFieldDescriptor(spec.model(), family);
+  return field == nullptr ? "job" : field->name();
+}
+
+// "spec.data.idx.train_images": the field whose value `message` speaks of, or "spec.data".
+std::string FieldSpokenOf(const google::protobuf::Message& message, const std::string& prefix,
+                          absl::string_view text, size_t& longest) {
+  std::string found = prefix;
+  std::vector<const google::protobuf::FieldDescriptor*> set;
+  const google::protobuf::Reflection* reflection = message.GetReflection();
+  reflection->ListFields(message, &set);
+  const auto consider = [&](const std::string& value, const std::string& field) {
+    if (value.size() <= longest || !absl::StrContains(text, value)) return;
+    longest = value.size();
+    found = field;
+  };
+  using Descriptor = google::protobuf::FieldDescriptor;
+  for (const Descriptor* field : set) {
+    const std::string name = absl::StrCat(prefix, ".", field->name());
+    if (field->cpp_type() == Descriptor::CPPTYPE_MESSAGE && !field->is_repeated()) {
+      const size_t before = longest;
+      std::string inner =
+          FieldSpokenOf(reflection->GetMessage(message, field), name, text, longest);
+      if (longest > before) found = std::move(inner);
+    } else if (field->cpp_type() == Descriptor::CPPTYPE_STRING && field->is_repeated()) {
+      for (int i = 0; i < reflection->FieldSize(message, field); ++i) {
+        consider(reflection->GetRepeatedString(message, field, i), absl::StrCat(name, "[", i, "]"));
+      }
+    } else if (field->cpp_type() == Descriptor::CPPTYPE_STRING) {
+      consider(reflection->GetString(message, field), name);
+    }
+  }
+  return found;
+}
+
+absl::Status NameDataField(const v1::JobSpec& spec, const absl::Status& status,
+                           absl::string_view advice) {
+  size_t longest = 0;
+  const std::string field = FieldSpokenOf(spec.data(), "spec.data", status.message(), longest);
+  const bool named = absl::StrContains(status.message(), "spec.data");
+  const std::string text =
+      absl::StrCat(named ? "" : field, named ? "" : ": ", status.message(), advice);
+  return absl::Status(absl::IsUnimplemented(status) ? status.code()
+                                                    : absl::StatusCode::kInvalidArgument,
+                      text);
+}
+
+absl::StatusOr<plan::DataFacts> FindFacts(const v1::JobSpec& spec) {
+  absl::StatusOr<plan::DataFacts> facts = data::ReadFacts(spec.data());
+  if (facts.ok()) return facts;
+  // What the files say counts; what the spec declares serves where the server cannot look.
+  const bool away = absl::IsNotFound(facts.status()) || absl::IsPermissionDenied(facts.status());
+  if (!away) return NameDataField(spec, facts.status(), "");
+  const std::optional<plan::DataFacts> declared = data::DeclaredFacts(spec.data());
+  if (declared.has_value()) return *declared;
+  return NameDataField(spec, facts.status(),
+                       " (the server must be able to read the data, or the spec must declare its "
+                       "sizes and classes or vocabulary)");
+}
+
+}  // namespace
+
+absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
+                                          const std::string& creator) {
+  JobRecord record;
+  TY_ASSIGN_OR_RETURN(record.project, ParseProjectName("parent", request.parent(), false));
+  TY_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  if (!request.has_job()) return absl::InvalidArgumentError("job: missing");
+  const v1::Job& job = request.job();
+  TY_RETURN_IF_ERROR(CheckServerOnlyFields(job));
+  if (!job.job_id().empty() && !IsResourceId(job.job_id())) {
+    return Wrong("job.job_id",
+                 absl::StrCat("'", absl::Utf8SafeCEscape(job.job_id().substr(0, 80)), "'"),
+                 "[a-z]([a-z0-9-]{0,61}[a-z0-9])?");
+  }
+  TY_RETURN_IF_ERROR(CheckLabels(job));
+  if (job.priority() < -1000 || job.priority() > 1000) {
+    return Wrong("job.priority", absl::StrCat(job.priority()), "-1000 to 1000");
+  }
+  if (!job.has_spec()) return absl::InvalidArgumentError("job.spec: missing");
+  if (job.spec().ByteSizeLong() > kLargestSpec) {
+    return Wrong("job.spec", absl::StrCat(job.spec().ByteSizeLong(), " bytes"),
+                 absl::StrCat("at most ", kLargestSpec));
+  }
+  TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, plan::ResolveSpec(job.spec()));
+
+  record.uid = RandomHex(16);
+  record.job_id = job.job_id();
+  if (record.job_id.empty()) {
+    // A replay must ask for the same job.
+    record.job_id = request.request_id().empty()
+                        ? MakeJobId(FamilyOf(spec))
+                        : JobIdForRequest(FamilyOf(spec), record.project, request.request_id());
+  }
+  record.creator = creator;
+  record.request_id = request.request_id();
+  record.spec = spec.SerializeAsString();
+  record.labels = {job.labels().begin(), job.labels().end()};
+  record.priority = job.priority();
+  record.min_slots = std::max(1, spec.resources().min_slots());
+  record.max_slots = std::max(record.min_slots, spec.resources().max_slots());
+  if (spec.resources().device() != v1::Resources::DEVICE_UNSPECIFIED) {
+    record.device = v1::Resources::Device_Name(spec.resources().device());
+  }
+  record.max_restarts = spec.retry().max_restarts();
+  record.backoff = absl::Seconds(spec.retry().backoff_seconds());
+  record.reason = {reason::kSubmitted, "waits for the scheduler to look at it"};
+  return record;
+}
+
+absl::Status PlanSubmission(JobRecord& job) {
+  v1::JobSpec spec;
+  if (!spec.ParseFromString(job.spec)) return absl::InternalError("the spec cannot be read again");
+  TY_ASSIGN_OR_RETURN(const plan::DataFacts facts, FindFacts(spec));
+  TY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::BuildPlan(spec, facts));
+  job.plan_summary = plan.summary.SerializeAsString();
+  job.bytes_per_slot = plan.summary.bytes_per_slot();
+  job.total_steps = plan.summary.total_steps();
+  return absl::OkStatus();
+}
+
+absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& nodes) {
+  int64_t largest = 0;  // of the right kind
+  int matching = 0;
+  int all = 0;
+  for (const NodeRecord& node : nodes) {
+    for (const SlotRecord& slot : node.slots) {
+      ++all;
+      if (!job.device.empty() && slot.device != job.device) continue;
+      ++matching;
+      largest = std::max(largest, slot.memory_bytes);
+    }
+  }
+  if (all == 0) return absl::OkStatus();
+  if (matching == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "spec.resources.device: no node that ever registered has a ", job.device, " slot (", all,
+        " of another kind); leave device out, or connect such a node first"));
+  }
+  if (largest < job.bytes_per_slot) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "spec.model: needs ", DescribeBytes(job.bytes_per_slot), " per slot, but the largest ",
+        job.device, job.device.empty() ? "" : " ", "slot has ", DescribeBytes(largest),
+        "; a smaller training.micro_batch_size or a smaller model would fit"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard

@@ -1,0 +1,32 @@
+#pragma once
+
+// What SubmitJob checks before anything is written.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "storage/records/job.h"
+#include "storage/records/node.h"
+#include "trainyard/v1/job_service.pb.h"
+
+namespace trainyard {
+
+// Every field of the request, the spec with its defaults. No file is read yet: `plan_summary` and
+// `bytes_per_slot` are empty. kInvalidArgument and kUnimplemented name the field.
+absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
+                                          const std::string& creator);
+
+// Sizes the job: reads the facts of its data (or takes what the spec declares), plans a step, fills in
+// `plan_summary`, `bytes_per_slot` and `total_steps`.
+//   kInvalidArgument  a file that cannot be read and whose facts are not declared, a model that does not fit
+//                     its data: names the field
+absl::Status PlanSubmission(JobRecord& job);
+
+// kFailedPrecondition: no slot of any node that ever registered is of the right kind and large enough; says
+// what would fit. Without any node the job is let in and waits. A gang larger than what is there waits too:
+// nodes come and go.
+absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& nodes);
+
+}  // namespace trainyard

@@ -1,0 +1,72 @@
+#pragma once
+
+// A watch as a gRPC stream. Includes gRPC: only for .cc files.
+
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/api/names.h"
+#include "server/api/services.h"
+#include "server/rpc/bridge.h"
+#include "server/rpc/write_stream.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+
+template <typename Response>
+class WatchStream final : public WriteStream<Response>, public WatchSink {
+ public:
+  // What of a batch is sent; may be nothing.
+  using ToResponses = std::function<std::deque<Response>(const WatchBatch&)>;
+
+  // `field` is the request's field with the job's `name`.
+  static WatchStream* Begin(grpc::CallbackServerContext& context, const Backstage& b,
+                            std::string field, std::string name, int64_t after,
+                            ToResponses to_responses) {
+    auto open = [authorization = AuthorizationOf(context), field = std::move(field),
+                 name = std::move(name), after, &authenticator = b.authenticator,
+                 &jobs = b.stores.jobs()]() -> absl::StatusOr<JobRecord> {
+      TY_RETURN_IF_ERROR(authenticator.Admit(authorization, Permission::kReadJobs).status());
+      TY_ASSIGN_OR_RETURN(const JobName job, ParseJobName(field, name));
+      if (after < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("after_sequence: found ", after, ", expected at least 0"));
+      }
+      return jobs.Get(job);
+    };
+    auto* stream = new WatchStream(context, std::move(to_responses));  // deletes itself in OnDone
+    stream->watch_ = b.watches.Make(std::move(open), after, *stream);
+    const std::shared_ptr<Watch> watch = stream->watch_;  // the stream may end at once
+    b.watches.Begin(watch);
+    return stream;
+  }
+
+ private:
+  WatchStream(grpc::CallbackServerContext& context, ToResponses to_responses)
+      : WriteStream<Response>(context), to_responses_(std::move(to_responses)) {}
+
+  // WatchSink
+  bool Send(WatchBatch batch) override {
+    std::deque<Response> responses = to_responses_(batch);
+    if (responses.empty()) return false;
+    this->Write(std::move(responses));
+    return true;
+  }
+  void Abort() override { this->Abandon(); }
+  void Finish(const absl::Status& status) override { this->FinishWith(status); }
+
+  // WriteStream
+  void AllWritten() override { watch_->Sent(); }
+  void Left() override { watch_->Cancel(); }
+
+  const ToResponses to_responses_;
+  std::shared_ptr<Watch> watch_;  // shared with the hub, which drops it when it finishes
+};
+
+}  // namespace trainyard

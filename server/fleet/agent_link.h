@@ -1,0 +1,26 @@
+#pragma once
+
+#include "absl/status/status.h"
+
+namespace trainyard {
+
+namespace v1 {
+class ServerMessage;
+}  // namespace v1
+
+// The agent's end of a session: the stream, behind a wall that keeps gRPC out. Thread-safe.
+class AgentLink {
+ public:
+  virtual ~AgentLink() = default;
+
+  // In order. Never blocks; an agent that reads nothing for too long loses its stream.
+  virtual void Send(const v1::ServerMessage& message) = 0;
+
+  // Asks for the next message: then AgentSession::Receive follows, or Leave.
+  virtual void ReadNext() = 0;
+
+  // Ends the stream. The link may be gone as soon as this was called.
+  virtual void Finish(const absl::Status& status) = 0;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,308 @@
+#include "server/fleet/agent_session.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "server/fleet/assignment.h"
+#include "server/fleet/decode.h"
+#include "storage/base/ids.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
+
+v1::RankKey EncodeRankKey(const RankId& id) {
+  v1::RankKey key;
+  key.set_job_uid(id.job_uid);
+  key.set_attempt(id.attempt);
+  key.set_rank(id.rank);
+  return key;
+}
+
+// What only the session knows of an event.
+void Complete(const RankId& id, const std::string& node, RankEventRecord& event) {
+  if (auto* notice = std::get_if<NoticeRecord>(&event.what)) notice->rank = id.rank;
+  if (auto* failure = std::get_if<FailureRecord>(&event.what)) {
+    failure->rank = id.rank;
+    failure->node = node;
+  }
+  if (auto* written = std::get_if<CheckpointWritten>(&event.what)) {
+    written->checkpoint.job_uid = id.job_uid;
+    written->checkpoint.attempt = id.attempt;
+    written->checkpoint.create_time = event.time;
+  }
+}
+
+bool EndsRank(const RankEventRecord& event) {
+  return std::holds_alternative<FailureRecord>(event.what) ||
+         std::holds_alternative<RankFinished>(event.what) ||
+         std::holds_alternative<RankExited>(event.what);
+}
+
+}  // namespace
+
+AgentSession::AgentSession(Fleet& fleet, Fleet::Admit admit, AgentLink& link)
+    : Actor(fleet.pool_),
+      fleet_(fleet),
+      admit_(std::move(admit)),
+      link_(link),
+      retry_after_(kFirstRetry) {}
+
+void AgentSession::Receive(v1::AgentMessage message) {
+  {
+    absl::MutexLock lock(&mu_);
+    message_ = std::move(message);
+  }
+  Poke();
+}
+
+void AgentSession::Leave() { EndWith(absl::CancelledError("the agent left")); }
+
+void AgentSession::LookAgain() {
+  {
+    absl::MutexLock lock(&mu_);
+    look_again_ = true;
+  }
+  Poke();
+}
+
+void AgentSession::EndWith(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!end_.has_value()) end_ = status;
+  }
+  Poke();
+}
+
+void AgentSession::Work() {
+  if (finished_) return;
+  std::optional<v1::AgentMessage> message;
+  bool look_again = false;
+  std::optional<absl::Status> end;
+  {
+    absl::MutexLock lock(&mu_);
+    end = end_;
+    if (!end.has_value() && waiting_) return;
+    message = message_;
+    look_again = look_again_;
+    look_again_ = false;
+  }
+  if (end.has_value()) return Finish(*end);
+  if (!admitted_) {
+    const absl::Status admitted = admit_().status();
+    if (!admitted.ok()) return Finish(admitted);
+    admitted_ = true;
+    link_.ReadNext();
+  }
+  absl::Status status;
+  // The set first: a heartbeat in the message is then held against the newest one.
+  if (look_again && registered()) status = SendDesired();
+  if (absl::IsUnavailable(status)) {
+    absl::MutexLock lock(&mu_);
+    look_again_ = true;
+  } else if (status.ok() && message.has_value()) {
+    status = Handle(*message);
+    if (status.ok()) {
+      {
+        absl::MutexLock lock(&mu_);
+        message_.reset();
+      }
+      retry_after_ = kFirstRetry;
+      link_.ReadNext();
+    }
+  }
+  if (absl::IsUnavailable(status)) return Retry(status);
+  if (!status.ok()) Finish(status);
+}
+
+void AgentSession::Retry(const absl::Status& status) {
+  spdlog::warn("nodes/{}: the store is away, tries again in {}: {}", node_,
+               absl::FormatDuration(retry_after_), status.ToString());
+  {
+    absl::MutexLock lock(&mu_);
+    waiting_ = true;
+  }
+  fleet_.pool_.PostAfter(retry_after_, [weak = weak_from_this()] {
+    const auto self = std::static_pointer_cast<AgentSession>(weak.lock());
+    if (self == nullptr) return;
+    {
+      absl::MutexLock lock(&self->mu_);
+      self->waiting_ = false;
+    }
+    self->Poke();
+  });
+  retry_after_ = std::min(retry_after_ * 2, fleet_.options_.longest_retry);
+}
+
+absl::Status AgentSession::Handle(const v1::AgentMessage& message) {
+  if (message.what_case() == v1::AgentMessage::kRegister) return Register(message.register_());
+  if (!registered()) return absl::InvalidArgumentError("the first message must be register");
+  switch (message.what_case()) {
+    case v1::AgentMessage::kHeartbeat: return Renew(message.heartbeat());
+    case v1::AgentMessage::kEvents: return Append(message.events());
+    case v1::AgentMessage::kLog: DeliverLog(message.log()); return absl::OkStatus();
+    default: return absl::OkStatus();  // of a newer agent: it must do without
+  }
+}
+
+absl::Status AgentSession::Register(const v1::Register& message) {
+  if (registered()) return absl::InvalidArgumentError("register: sent twice in one stream");
+  TY_ASSIGN_OR_RETURN(NodeRecord node, DecodeRegister(message));
+  // An older session of the same process must not renew the lease of this one either.
+  node.incarnation = absl::StrCat(node.incarnation, "/", RandomHex(8));
+  TY_RETURN_IF_ERROR(fleet_.store_.RegisterNode(node, fleet_.options_.lease).status());
+  node_ = node.name;
+  incarnation_ = node.incarnation;
+  fleet_.TakeOver(node_, std::static_pointer_cast<AgentSession>(shared_from_this()));
+  spdlog::info("nodes/{}: registered with {} slots from {}", node_, node.slots.size(), node.address);
+
+  v1::ServerMessage welcome;
+  welcome.mutable_welcome()->set_heartbeat_ms(absl::ToInt64Milliseconds(fleet_.options_.heartbeat));
+  welcome.mutable_welcome()->set_lease_ms(absl::ToInt64Milliseconds(fleet_.options_.lease));
+  welcome.mutable_welcome()->set_self_fence_ms(
+      absl::ToInt64Milliseconds(fleet_.options_.self_fence));
+  welcome.mutable_welcome()->set_protocol_version(message.protocol_version());
+  link_.Send(welcome);
+  fleet_.wakeups_.Wake("queue");
+  LookAgain();  // sends the first set, and goes on trying should the store be away by now
+  return absl::OkStatus();
+}
+
+absl::Status AgentSession::SendDesired() {
+  TY_ASSIGN_OR_RETURN(const std::vector<DesiredRank> desired, fleet_.store_.ReadDesired(node_));
+  const std::string fingerprint = DesiredFingerprint(desired);
+  if (desired_version_ > 0 && fingerprint == desired_fingerprint_) return absl::OkStatus();
+  v1::ServerMessage message;
+  v1::DesiredSet* set = message.mutable_desired();
+  std::set<RankId> ranks;
+  for (const DesiredRank& rank : desired) {
+    TY_ASSIGN_OR_RETURN(*set->add_assignments(),
+                        MakeAssignment(rank, fleet_.options_.checkpoint_root, fleet_.clock_.Now()));
+    ranks.insert(rank.rank.id);
+  }
+  set->set_version(++desired_version_);
+  desired_fingerprint_ = fingerprint;
+  desired_ranks_ = std::move(ranks);
+  link_.Send(message);
+  return absl::OkStatus();
+}
+
+absl::Status AgentSession::Renew(const v1::Heartbeat& heartbeat) {
+  TY_RETURN_IF_ERROR(fleet_.store_.RenewLease(node_, incarnation_, fleet_.options_.lease));
+  v1::ServerMessage ack;
+  ack.mutable_lease()->set_heartbeat_id(heartbeat.id());
+  link_.Send(ack);
+
+  std::set<RankId> present;
+  for (const v1::RankKey& key : heartbeat.present()) {
+    TY_ASSIGN_OR_RETURN(RankId id, DecodeRankKey(key));
+    present.insert(std::move(id));
+  }
+  // The list before the set: a rank that is placed in between is in the set only.
+  TY_ASSIGN_OR_RETURN(const std::vector<RankId> ranks, fleet_.store_.ListRanks(node_));
+  TY_RETURN_IF_ERROR(SendDesired());
+  // Only what the agent says about the newest set counts: under an older one it may yet start what the
+  // newest one names. SendDesired may just have sent a newer one; then the next heartbeat tells.
+  if (heartbeat.desired_version() != desired_version_) return absl::OkStatus();
+  std::vector<RankId> absent;
+  for (const RankId& id : ranks) {
+    // A rank in the set is the agent's to start, or to report as exited: never absent.
+    if (present.count(id) == 0 && desired_ranks_.count(id) == 0) absent.push_back(id);
+  }
+  if (absent.empty()) return absl::OkStatus();
+  TY_RETURN_IF_ERROR(fleet_.store_.ReportAbsent(node_, absent).status());
+  std::set<std::string> jobs;
+  for (const RankId& id : absent) jobs.insert(id.job_uid);
+  WakeAfterChange(jobs, true);  // slots are free, if no job changed
+  return absl::OkStatus();
+}
+
+absl::Status AgentSession::Append(const v1::EventBatch& batch) {
+  TY_ASSIGN_OR_RETURN(const RankId id, DecodeRankKey(batch.key()));
+  TY_ASSIGN_OR_RETURN(std::vector<RankEventRecord> events, DecodeEvents(batch));
+  for (RankEventRecord& event : events) Complete(id, node_, event);
+  TY_ASSIGN_OR_RETURN(const AppendResult result, fleet_.store_.AppendEvents(node_, id, events));
+  v1::ServerMessage message;
+  v1::EventAck* ack = message.mutable_ack();
+  *ack->mutable_key() = EncodeRankKey(id);
+  ack->set_sequence(result.acked_sequence);
+  ack->set_fenced(result.fenced);
+  link_.Send(message);
+  if (result.fenced) return absl::OkStatus();
+  // A rank that left frees its slot and may end its gang before the job's own state changes.
+  const bool left = std::any_of(events.begin(), events.end(), EndsRank);
+  WakeAfterChange({id.job_uid}, result.job_changed || left);
+  return absl::OkStatus();
+}
+
+void AgentSession::WakeAfterChange(const std::set<std::string>& jobs, bool job_changed) {
+  for (const std::string& uid : jobs) fleet_.wakeups_.Wake("job:" + uid);
+  if (!job_changed) return;
+  fleet_.wakeups_.Wake("queue");
+  fleet_.wakeups_.Wake("fleet");
+}
+
+void AgentSession::ReadLog(const RankId& rank, int64_t offset, int64_t max_bytes, LogDone done) {
+  const std::string id = RandomHex(8);
+  {
+    absl::MutexLock lock(&mu_);
+    if (!closed_) {
+      logs_.emplace(id, std::move(done));
+      v1::ServerMessage message;
+      message.mutable_log()->set_request_id(id);
+      *message.mutable_log()->mutable_key() = EncodeRankKey(rank);
+      message.mutable_log()->set_offset(offset);
+      message.mutable_log()->set_max_bytes(max_bytes);
+      link_.Send(message);  // the link lives: Finish sets closed_ first
+    }
+  }
+  if (done) return done(absl::UnavailableError("the node has just left; try again"));
+  fleet_.pool_.PostAfter(fleet_.options_.log_timeout, [weak = weak_from_this(), id] {
+    const auto self = std::static_pointer_cast<AgentSession>(weak.lock());
+    if (self == nullptr) return;
+    const LogDone late = self->TakeLog(id);
+    if (late) late(absl::UnavailableError("the node did not answer in time; try again"));
+  });
+}
+
+AgentSession::LogDone AgentSession::TakeLog(const std::string& request_id) {
+  absl::MutexLock lock(&mu_);
+  const auto found = logs_.find(request_id);
+  if (found == logs_.end()) return nullptr;
+  LogDone done = std::move(found->second);
+  logs_.erase(found);
+  return done;
+}
+
+void AgentSession::DeliverLog(const v1::LogChunk& chunk) {
+  const LogDone done = TakeLog(chunk.request_id());
+  if (!done) return;  // came too late
+  if (!chunk.error().empty()) {
+    return done(absl::NotFoundError(absl::StrCat("nodes/", node_, ": ", chunk.error())));
+  }
+  done(LogPiece{.data = chunk.data(),
+                .offset = std::max<int64_t>(chunk.offset(), 0),
+                .end = chunk.end()});
+}
+
+void AgentSession::Finish(const absl::Status& status) {
+  finished_ = true;
+  std::map<std::string, LogDone> logs;
+  {
+    absl::MutexLock lock(&mu_);
+    closed_ = true;
+    logs.swap(logs_);
+  }
+  for (auto& [id, done] : logs) done(absl::UnavailableError("the node left; try again"));
+  if (registered()) spdlog::info("nodes/{}: session ends: {}", node_, status.ToString());
+  fleet_.Forget(*this, node_);
+  link_.Finish(status);
+}
+
+}  // namespace trainyard

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/fleet/agent_link.h"
+#include "server/fleet/fleet.h"
+#include "server/work/actor.h"
+#include "trainyard/v1/executor_service.pb.h"
+
+namespace trainyard {
+
+// One stream of one agent, from Register to its end. Messages are handled in order, one at a time, on the
+// fleet's pool.
+//
+// While the store is away nothing is acknowledged and nothing is lost: the message at hand is tried again,
+// those behind it wait in the agent.
+class AgentSession : public Actor {
+ public:
+  AgentSession(Fleet& fleet, Fleet::Admit admit, AgentLink& link);
+
+  // From the link. Thread-safe, never block.
+  void Receive(v1::AgentMessage message);
+  void Leave();  // the agent is gone
+
+  // From the fleet.
+  void LookAgain();  // the desired set changed, perhaps
+  void EndWith(const absl::Status& status);
+  void ReadLog(const RankId& rank, int64_t offset, int64_t max_bytes,
+               std::function<void(absl::StatusOr<LogPiece>)> done);
+
+ private:
+  using LogDone = std::function<void(absl::StatusOr<LogPiece>)>;
+
+  void Work() override;
+  // kUnavailable: to be tried again; any other error ends the session.
+  absl::Status Handle(const v1::AgentMessage& message);
+  absl::Status Register(const v1::Register& message);
+  absl::Status Renew(const v1::Heartbeat& heartbeat);
+  absl::Status Append(const v1::EventBatch& batch);
+  void DeliverLog(const v1::LogChunk& chunk);
+  absl::Status SendDesired();
+  void WakeAfterChange(const std::set<std::string>& jobs, bool job_changed);
+  LogDone TakeLog(const std::string& request_id);
+  void Retry(const absl::Status& status);
+  void Finish(const absl::Status& status);
+  bool registered() const { return !node_.empty(); }
+
+  Fleet& fleet_;
+  const Fleet::Admit admit_;
+  AgentLink& link_;
+
+  // Of Work alone.
+  bool admitted_ = false;
+  bool finished_ = false;
+  std::string node_;         // empty before Register
+  std::string incarnation_;  // of this session: the agent's own and a part made here
+  int64_t desired_version_ = 0;
+  std::string desired_fingerprint_;
+  std::set<RankId> desired_ranks_;  // of that version
+  absl::Duration retry_after_;
+
+  absl::Mutex mu_;
+  std::optional<v1::AgentMessage> message_ ABSL_GUARDED_BY(mu_);  // the next one is asked for after it
+  bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // for the store to come back
+  bool look_again_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;  // takes no more log requests
+  std::map<std::string, LogDone> logs_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace trainyard

@@ -1,0 +1,73 @@
+#include "server/fleet/assignment.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace trainyard {
+namespace {
+
+// Rendezvous ports: ranks of one host differ in their slots.
+constexpr int kFirstPort = 29400;
+
+}  // namespace
+
+std::string CheckpointRootOf(const JobRecord& job, const std::string& root) {
+  return absl::StrCat(absl::StripSuffix(root, "/"), "/", job.project, "/", job.job_id, "-",
+                      job.uid.substr(0, 8));
+}
+
+absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const std::string& root,
+                                              absl::Time now) {
+  v1::Assignment assignment;
+  const RankId& id = desired.rank.id;
+  assignment.mutable_key()->set_job_uid(id.job_uid);
+  assignment.mutable_key()->set_attempt(id.attempt);
+  assignment.mutable_key()->set_rank(id.rank);
+  assignment.set_job_name(
+      absl::StrCat("projects/", desired.job.project, "/jobs/", desired.job.job_id));
+  assignment.set_world_size(desired.attempt.world_size);
+  for (int slot : desired.rank.slots) assignment.add_slots(slot);
+  if (!assignment.mutable_spec()->ParseFromString(desired.job.spec)) {
+    return absl::InternalError(
+        absl::StrCat(assignment.job_name(), ": the stored spec cannot be read"));
+  }
+  if (!desired.attempt.restore_uri.empty()) {
+    v1::RestorePoint* restore = assignment.mutable_restore();
+    restore->set_step(desired.attempt.restore_step);
+    restore->set_uri(desired.attempt.restore_uri);
+    restore->set_manifest_sha256(desired.attempt.restore_manifest_sha256);
+  }
+  assignment.set_checkpoint_root(CheckpointRootOf(desired.job, root));
+  for (size_t rank = 0; rank < desired.addresses.size(); ++rank) {
+    int slot = 0;
+    if (rank < desired.attempt.ranks.size() && !desired.attempt.ranks[rank].slots.empty()) {
+      slot = desired.attempt.ranks[rank].slots.front();
+    }
+    assignment.add_rank_addresses(absl::StrCat(desired.addresses[rank], ":", kFirstPort + slot));
+  }
+  assignment.set_wish(desired.suspend ? v1::Assignment::SUSPEND : v1::Assignment::RUN);
+  if (desired.suspend) {
+    const absl::Duration left = std::clamp(desired.suspend_deadline - now, absl::ZeroDuration(),
+                                           absl::Hours(24));
+    assignment.set_grace_ms(absl::ToInt64Milliseconds(left));
+  }
+  return assignment;
+}
+
+std::string DesiredFingerprint(const std::vector<DesiredRank>& desired) {
+  std::vector<std::string> parts;
+  for (const DesiredRank& rank : desired) {
+    parts.push_back(absl::StrCat(rank.rank.id.job_uid, "/", rank.rank.id.attempt, "/",
+                                 rank.rank.id.rank, "/", rank.suspend ? "suspend" : "run", "/",
+                                 rank.suspend ? absl::ToUnixMillis(rank.suspend_deadline) : 0));
+  }
+  std::sort(parts.begin(), parts.end());
+  std::string fingerprint;
+  for (const std::string& part : parts) absl::StrAppend(&fingerprint, part, "\n");
+  return fingerprint;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,306 @@
+#include "server/fleet/decode.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int kProtocolVersion = 1;
+constexpr int kMostSlots = 1024;
+constexpr int kMostLabels = 64;
+constexpr int kMostValues = 64;        // metrics of one point
+constexpr size_t kLongestText = 4096;  // messages and evidence are cut, URIs are refused
+constexpr int64_t kMostSteps = int64_t{1} << 53;
+constexpr int64_t kMostBytes = int64_t{1} << 60;
+
+bool IsNodeName(absl::string_view name) {
+  const auto plain = [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c); };
+  if (name.empty() || name.size() > 63 || !plain(name.front()) || !plain(name.back())) return false;
+  for (char c : name) {
+    if (!plain(c) && c != '.' && c != '-') return false;
+  }
+  return true;
+}
+
+bool IsPrintable(absl::string_view text, size_t longest) {
+  if (text.empty() || text.size() > longest) return false;
+  for (unsigned char c : text) {
+    if (c < 0x20 || c == 0x7f) return false;
+  }
+  return true;
+}
+
+bool IsHexDigest(absl::string_view text) {
+  if (text.size() != 64) return false;
+  for (char c : text) {
+    if (!absl::ascii_isdigit(c) && !(c >= 'a' && c <= 'f')) return false;
+  }
+  return true;
+}
+
+// For people: cut at a code point, without NUL (the database stores none).
+std::string Readable(absl::string_view text) {
+  if (text.size() > kLongestText) {
+    size_t end = kLongestText;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+    text = text.substr(0, end);
+  }
+  std::string readable(text);
+  for (char& c : readable) {
+    if (c == '\0') c = '?';
+  }
+  return readable;
+}
+
+absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view expected) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": found ", found, ", expected ", expected));
+}
+
+absl::Status CheckStep(absl::string_view field, int64_t step, int64_t least) {
+  if (step >= least && step <= kMostSteps) return absl::OkStatus();
+  return Wrong(field, absl::StrCat(step), absl::StrCat("a step in [", least, ", 2^53]"));
+}
+
+absl::StatusOr<SlotRecord> DecodeSlot(const v1::Slot& slot, int position) {
+  const std::string field = absl::StrCat("register.slots[", position, "]");
+  if (slot.index() < 0 || slot.index() >= kMostSlots) {
+    return Wrong(field + ".index", absl::StrCat(slot.index()), "0 to 1023");
+  }
+  if (slot.memory_bytes() <= 0 || slot.memory_bytes() > kMostBytes) {
+    return Wrong(field + ".memory_bytes", absl::StrCat(slot.memory_bytes()), "a positive size");
+  }
+  if (slot.device() != v1::Resources::CPU && slot.device() != v1::Resources::CUDA) {
+    return Wrong(field + ".device", absl::StrCat(slot.device()), "CPU or CUDA");
+  }
+  if (slot.cpu_threads() < 0 || slot.cpu_threads() > 4096) {
+    return Wrong(field + ".cpu_threads", absl::StrCat(slot.cpu_threads()), "0 to 4096");
+  }
+  return SlotRecord{.index = slot.index(),
+                    .device = v1::Resources::Device_Name(slot.device()),
+                    .model = Readable(slot.model()),
+                    .memory_bytes = slot.memory_bytes(),
+                    .cpu_threads = slot.cpu_threads()};
+}
+
+absl::StatusOr<MetricRecord> DecodeMetrics(const v1::MetricPoint& point) {
+  TY_RETURN_IF_ERROR(CheckStep("metrics.step", point.step(), 1));
+  MetricRecord record{.step = point.step()};
+  switch (point.split()) {
+    case v1::MetricPoint::TRAIN: record.split = MetricSplit::kTrain; break;
+    case v1::MetricPoint::VALIDATION: record.split = MetricSplit::kValidation; break;
+    default: return Wrong("metrics.split", absl::StrCat(point.split()), "TRAIN or VALIDATION");
+  }
+  if (point.values().empty() || point.values_size() > kMostValues) {
+    return Wrong("metrics.values", absl::StrCat(point.values_size(), " values"), "1 to 64");
+  }
+  for (const auto& [name, value] : point.values()) {
+    if (!IsPrintable(name, 64)) {
+      return Wrong("metrics.values", absl::StrCat("a name of ", name.size(), " bytes"),
+                   "1 to 64 printable characters");
+    }
+    record.values[name] = value;
+  }
+  return record;
+}
+
+absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::CheckpointWritten& written) {
+  TY_RETURN_IF_ERROR(CheckStep("checkpoint.step", written.step(), 0));
+  if (!IsPrintable(written.uri(), kLongestText)) {
+    return Wrong("checkpoint.uri", absl::StrCat(written.uri().size(), " bytes"),
+                 "1 to 4096 printable characters");
+  }
+  if (written.bytes() < 0 || written.bytes() > kMostBytes) {
+    return Wrong("checkpoint.bytes", absl::StrCat(written.bytes()), "a size");
+  }
+  if (!IsHexDigest(written.manifest_sha256())) {
+    return Wrong("checkpoint.manifest_sha256", absl::StrCat(written.manifest_sha256().size(), " bytes"),
+                 "64 hex digits");
+  }
+  if (!IsHexDigest(written.weights_sha256())) {
+    return Wrong("checkpoint.weights_sha256", absl::StrCat(written.weights_sha256().size(), " bytes"),
+                 "64 hex digits");
+  }
+  CheckpointWritten record;
+  record.checkpoint = {.step = written.step(),
+                       .uri = written.uri(),
+                       .bytes = written.bytes(),
+                       .manifest_sha256 = written.manifest_sha256(),
+                       .weights_sha256 = written.weights_sha256(),
+                       .final = written.final()};
+  if (written.removed_uris_size() > 1024) {
+    return Wrong("checkpoint.removed_uris", absl::StrCat(written.removed_uris_size()), "at most 1024");
+  }
+  for (const std::string& uri : written.removed_uris()) {
+    if (!IsPrintable(uri, kLongestText)) {
+      return Wrong("checkpoint.removed_uris", absl::StrCat(uri.size(), " bytes"),
+                   "1 to 4096 printable characters");
+    }
+    record.removed_uris.push_back(uri);
+  }
+  return record;
+}
+
+absl::StatusOr<FailureRecord> DecodeFailure(const v1::Failure& failure) {
+  if (failure.category() == v1::Failure::CATEGORY_UNSPECIFIED ||
+      !v1::Failure::Category_IsValid(failure.category())) {
+    return Wrong("failure.category", absl::StrCat(failure.category()), "a category");
+  }
+  return FailureRecord{.category = v1::Failure::Category_Name(failure.category()),
+                       .message = Readable(failure.message()),
+                       .retryable = failure.retryable()};
+}
+
+absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event) {
+  RankEventRecord record;
+  switch (event.what_case()) {
+    case v1::RankEvent::kStarted:
+      record.what = RankStarted{.pid = event.started().pid(),
+                                .device = Readable(event.started().device())};
+      break;
+    case v1::RankEvent::kRestored:
+      TY_RETURN_IF_ERROR(CheckStep("restored.step", event.restored().step(), 0));
+      record.what = RankRestored{.step = event.restored().step()};
+      break;
+    case v1::RankEvent::kMetrics: {
+      TY_ASSIGN_OR_RETURN(record.what, DecodeMetrics(event.metrics()));
+      break;
+    }
+    case v1::RankEvent::kCheckpoint: {
+      TY_ASSIGN_OR_RETURN(record.what, DecodeCheckpoint(event.checkpoint()));
+      break;
+    }
+    case v1::RankEvent::kNotice:
+      record.what = NoticeRecord{.warning = event.notice().severity() == v1::Notice::WARNING,
+                                 .message = Readable(event.notice().message())};
+      break;
+    case v1::RankEvent::kFailure: {
+      TY_ASSIGN_OR_RETURN(record.what, DecodeFailure(event.failure()));
+      break;
+    }
+    case v1::RankEvent::kFinished:
+      TY_RETURN_IF_ERROR(CheckStep("finished.step", event.finished().step(), 0));
+      if (event.finished().outcome() != v1::RankEvent::Finished::SUCCEEDED &&
+          event.finished().outcome() != v1::RankEvent::Finished::SUSPENDED) {
+        return Wrong("finished.outcome", absl::StrCat(event.finished().outcome()),
+                     "SUCCEEDED or SUSPENDED");
+      }
+      record.what =
+          RankFinished{.suspended = event.finished().outcome() == v1::RankEvent::Finished::SUSPENDED,
+                       .step = event.finished().step()};
+      break;
+    case v1::RankEvent::kExited:
+      record.what = RankExited{.exit_code = event.exited().exit_code(),
+                               .signal = event.exited().signal(),
+                               .lost = event.exited().lost(),
+                               .evidence = Readable(event.exited().evidence())};
+      break;
+    case v1::RankEvent::WHAT_NOT_SET:  // of a newer worker: its number must not be lost
+      record.what = NoticeRecord{.warning = true,
+                                 .message = "an event of a kind that this server does not know"};
+      break;
+  }
+  return record;
+}
+
+// A worker's clock may be anything; the database takes years 1 to 9999 and some.
+absl::Time DecodeTime(int64_t micros) {
+  constexpr int64_t kYear9999 = int64_t{253402300799} * 1000000;
+  return absl::FromUnixMicros(std::clamp<int64_t>(micros, 0, kYear9999));
+}
+
+}  // namespace
+
+absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
+  if (message.protocol_version() != kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("register.protocol_version: found ", message.protocol_version(),
+                     ", this server speaks ", kProtocolVersion));
+  }
+  if (!IsNodeName(message.node())) {
+    return Wrong("register.node", absl::StrCat("'", Readable(message.node()), "'"),
+                 "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?");
+  }
+  if (!IsPrintable(message.incarnation(), 64)) {
+    return Wrong("register.incarnation", absl::StrCat(message.incarnation().size(), " bytes"),
+                 "1 to 64 printable characters");
+  }
+  if (!IsPrintable(message.address(), 253)) {
+    return Wrong("register.address", absl::StrCat(message.address().size(), " bytes"),
+                 "a host of 1 to 253 printable characters");
+  }
+  if (message.slots_size() > kMostSlots) {
+    return Wrong("register.slots", absl::StrCat(message.slots_size()), "at most 1024");
+  }
+  if (message.labels_size() > kMostLabels) {
+    return Wrong("register.labels", absl::StrCat(message.labels_size()), "at most 64");
+  }
+  NodeRecord node{.name = message.node(),
+                  .incarnation = message.incarnation(),
+                  .address = message.address(),
+                  .agent_version = Readable(message.agent_version())};
+  for (const auto& [key, value] : message.labels()) {
+    if (!IsPrintable(key, 128) || (!value.empty() && !IsPrintable(value, 128))) {
+      return Wrong("register.labels", absl::StrCat("a label of ", key.size() + value.size(), " bytes"),
+                   "printable keys and values of at most 128 bytes");
+    }
+    node.labels[key] = value;
+  }
+  std::set<int> seen;
+  for (int i = 0; i < message.slots_size(); ++i) {
+    TY_ASSIGN_OR_RETURN(SlotRecord slot, DecodeSlot(message.slots(i), i));
+    if (!seen.insert(slot.index).second) {
+      return Wrong(absl::StrCat("register.slots[", i, "].index"), absl::StrCat(slot.index),
+                   "an index that no other slot has");
+    }
+    node.slots.push_back(std::move(slot));
+  }
+  return node;
+}
+
+absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key) {
+  if (!IsPrintable(key.job_uid(), 64)) {
+    return Wrong("key.job_uid", absl::StrCat(key.job_uid().size(), " bytes"),
+                 "1 to 64 printable characters");
+  }
+  if (key.attempt() < 1) return Wrong("key.attempt", absl::StrCat(key.attempt()), "at least 1");
+  if (key.rank() < 0) return Wrong("key.rank", absl::StrCat(key.rank()), "at least 0");
+  return RankId{.job_uid = key.job_uid(), .attempt = key.attempt(), .rank = key.rank()};
+}
+
+absl::StatusOr<std::vector<RankEventRecord>> DecodeEvents(const v1::EventBatch& batch) {
+  std::vector<RankEventRecord> records;
+  records.reserve(batch.events_size());
+  for (int i = 0; i < batch.events_size(); ++i) {
+    const v1::RankEvent& event = batch.events(i);
+    const int64_t expected = i == 0 ? std::clamp<int64_t>(event.sequence(), 1, kMostSteps)
+                                    : batch.events(i - 1).sequence() + 1;
+    if (event.sequence() != expected) {
+      return Wrong(absl::StrCat("events[", i, "].sequence"), absl::StrCat(event.sequence()),
+                   absl::StrCat(expected));
+    }
+    absl::StatusOr<RankEventRecord> record = DecodeEvent(event);
+    const bool wrong = !record.ok();
+    if (wrong) {
+      record = RankEventRecord{
+          .what = FailureRecord{.category = "INTERNAL",
+                                .message = absl::StrCat("the worker reported nonsense in event ",
+                                                        event.sequence(), ": ",
+                                                        record.status().message()),
+                                .retryable = false}};
+    }
+    record->sequence = event.sequence();
+    record->time = DecodeTime(event.time_us());
+    records.push_back(*std::move(record));
+    if (wrong) break;
+  }
+  return records;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,27 @@
+#pragma once
+
+// What agents send, checked field by field: an agent, and the worker behind it, may be broken or hostile.
+// Pure.
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "storage/fleet_store.h"
+#include "trainyard/v1/executor_service.pb.h"
+
+namespace trainyard {
+
+// kInvalidArgument names the field; kFailedPrecondition a protocol version that is not spoken here.
+absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message);
+
+// kInvalidArgument when the key cannot name a rank.
+absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key);
+
+// Consecutive events of one rank. kInvalidArgument: the agent broke the protocol (sequences).
+//
+// An event whose content is wrong is the worker's doing: it becomes a Failure (INTERNAL, not retryable) that
+// names the field, in the place of the event, and what follows it in the batch is left out. The job then
+// ends with that message instead of an agent that can never deliver.
+absl::StatusOr<std::vector<RankEventRecord>> DecodeEvents(const v1::EventBatch& batch);
+
+}  // namespace trainyard

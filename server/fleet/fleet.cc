@@ -1,0 +1,100 @@
+#include "server/fleet/fleet.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/fleet/agent_session.h"
+
+namespace trainyard {
+
+Fleet::Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock, FleetOptions options)
+    : store_(store), wakeups_(wakeups), pool_(pool), clock_(clock), options_(std::move(options)) {
+  subscription_ = wakeups_.Subscribe([this](const std::string& topic) {
+    if (topic != "fleet") return;
+    std::vector<std::shared_ptr<AgentSession>> sessions;
+    {
+      absl::MutexLock lock(&mu_);
+      for (const auto& [node, session] : by_node_) sessions.push_back(session);
+    }
+    for (const auto& session : sessions) session->LookAgain();
+  });
+}
+
+Fleet::~Fleet() { wakeups_.Unsubscribe(subscription_); }
+
+std::shared_ptr<AgentSession> Fleet::Make(Admit admit, AgentLink& link) {
+  return std::make_shared<AgentSession>(*this, std::move(admit), link);
+}
+
+void Fleet::Begin(const std::shared_ptr<AgentSession>& session) {
+  std::optional<absl::Status> draining;
+  {
+    absl::MutexLock lock(&mu_);
+    sessions_.emplace(session.get(), session);
+    draining = draining_;
+  }
+  if (draining.has_value()) {
+    session->EndWith(*draining);
+  } else {
+    session->Poke();
+  }
+}
+
+void Fleet::TakeOver(const std::string& node, const std::shared_ptr<AgentSession>& session) {
+  std::shared_ptr<AgentSession> older;
+  {
+    absl::MutexLock lock(&mu_);
+    std::shared_ptr<AgentSession>& current = by_node_[node];
+    older = std::move(current);
+    current = session;
+  }
+  if (older != nullptr && older != session) {
+    older->EndWith(absl::AbortedError(
+        absl::StrCat("a newer session of nodes/", node, " took over; register again")));
+  }
+}
+
+void Fleet::Forget(const AgentSession& session, const std::string& node) {
+  std::shared_ptr<AgentSession> dropped;  // destroyed outside the lock
+  absl::MutexLock lock(&mu_);
+  const auto mine = by_node_.find(node);
+  if (mine != by_node_.end() && mine->second.get() == &session) by_node_.erase(mine);
+  const auto found = sessions_.find(&session);
+  if (found == sessions_.end()) return;
+  dropped = std::move(found->second);
+  sessions_.erase(found);
+}
+
+void Fleet::ReadLog(const std::string& node, const RankId& rank, int64_t offset, int64_t max_bytes,
+                    std::function<void(absl::StatusOr<LogPiece>)> done) {
+  std::shared_ptr<AgentSession> session;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = by_node_.find(node);
+    if (found != by_node_.end()) session = found->second;
+  }
+  if (session == nullptr) {
+    return done(absl::UnavailableError(absl::StrCat(
+        "nodes/", node, ", which holds the log, is not connected to this server; it may be away, or ",
+        "connected to another replica")));
+  }
+  session->ReadLog(rank, offset, max_bytes, std::move(done));
+}
+
+void Fleet::Drain(const absl::Status& status) {
+  std::vector<std::shared_ptr<AgentSession>> sessions;
+  {
+    absl::MutexLock lock(&mu_);
+    draining_ = status;
+    for (const auto& [pointer, session] : sessions_) sessions.push_back(session);
+  }
+  for (const auto& session : sessions) session->EndWith(status);
+}
+
+int Fleet::connected() const {
+  absl::MutexLock lock(&mu_);
+  return static_cast<int>(by_node_.size());
+}
+
+}  // namespace trainyard

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "server/fleet/agent_link.h"
+#include "server/work/task_pool.h"
+#include "storage/base/clock.h"
+#include "storage/fleet_store.h"
+#include "storage/wakeups.h"
+#include "storage/token_store.h"
+
+namespace trainyard {
+
+class AgentSession;
+
+struct FleetOptions {
+  std::string checkpoint_root;  // URI
+  absl::Duration heartbeat = absl::Seconds(2);
+  absl::Duration lease = absl::Seconds(10);
+  absl::Duration self_fence = absl::Seconds(8);
+  absl::Duration longest_retry = absl::Seconds(2);  // between attempts while the store is away
+  absl::Duration log_timeout = absl::Seconds(10);   // for an agent to answer
+};
+
+// One answer of an agent about a log.
+struct LogPiece {
+  std::string data;
+  int64_t offset = 0;
+  bool end = false;  // nothing more will be written
+};
+
+// The agents that are connected to this server. Thread-safe.
+class Fleet {
+ public:
+  // `pool`, the store, the wake-ups and the clock must outlive it and its sessions.
+  Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock, FleetOptions options);
+  ~Fleet();
+
+  // Checks the caller's credentials; may block.
+  using Admit = std::function<absl::StatusOr<Principal>()>;
+
+  // A session that does nothing yet; `link` must live until Finish was called on it.
+  std::shared_ptr<AgentSession> Make(Admit admit, AgentLink& link);
+  void Begin(const std::shared_ptr<AgentSession>& session);
+
+  // Asks the agent of `node`. `done` is called once, on a pool thread or the caller's:
+  //   kUnavailable  the node is not connected to this server, went away, or did not answer in time
+  //   else          what the agent says about its file
+  void ReadLog(const std::string& node, const RankId& rank, int64_t offset, int64_t max_bytes,
+               std::function<void(absl::StatusOr<LogPiece>)> done);
+
+  // Ends every session, also those that begin later.
+  void Drain(const absl::Status& status);
+
+  int connected() const;
+
+ private:
+  friend class AgentSession;
+
+  // For sessions: `session` speaks for `node` from now on; the one before it is ended.
+  void TakeOver(const std::string& node, const std::shared_ptr<AgentSession>& session);
+  void Forget(const AgentSession& session, const std::string& node);
+
+  FleetStore& store_;
+  Wakeups& wakeups_;
+  TaskPool& pool_;
+  Clock& clock_;
+  const FleetOptions options_;
+  int64_t subscription_ = 0;
+
+  mutable absl::Mutex mu_;
+  std::unordered_map<const AgentSession*, std::shared_ptr<AgentSession>> sessions_
+      ABSL_GUARDED_BY(mu_);
+  std::unordered_map<std::string, std::shared_ptr<AgentSession>> by_node_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Status> draining_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace trainyard

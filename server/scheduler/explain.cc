@@ -1,0 +1,146 @@
+#include "server/scheduler/explain.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/scheduler/slots.h"
+#include "storage/records/reason_codes.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kMostAhead = 10;
+constexpr size_t kMostAttempts = 20;
+
+std::string Time(absl::Time time) {
+  return absl::FormatTime(absl::RFC3339_sec, time, absl::UTCTimeZone());
+}
+
+// One sentence on why `node` does or does not serve `demand`.
+std::string DescribeNode(const NodeRecord& node, const SlotDemand& demand,
+                         const SchedulerSnapshot& snapshot) {
+  const std::string name = absl::StrCat("nodes/", node.name, ": ");
+  if (!node.reachable || node.lease_end <= snapshot.now) {
+    return absl::StrCat(name, "away, its lease ended at ", Time(node.lease_end));
+  }
+  if (node.draining) return absl::StrCat(name, "draining, takes no new work");
+  SchedulerSnapshot alone = snapshot;
+  alone.nodes = {node};
+  const SlotTable slots(alone);
+  const SlotDemand one{.count = 1, .device = demand.device, .bytes = demand.bytes};
+  const SlotTable::Counts counts = slots.Count(one);
+  if (counts.present == 0) {
+    return absl::StrCat(name, "has ", slots.DescribePresent(), ", none serves ",
+                        DescribeDemand(one));
+  }
+  return absl::StrCat(name, counts.free, " of ", counts.present, " fitting ",
+                      counts.present == 1 ? "slot" : "slots", " free");
+}
+
+std::string DescribeAttempt(const AttemptRecord& attempt) {
+  std::set<std::string> nodes;
+  for (const RankRecord& rank : attempt.ranks) nodes.insert(rank.node);
+  std::string text = absl::StrCat("attempt ", attempt.attempt, ": placed at ",
+                                  Time(attempt.create_time), " on ", absl::StrJoin(nodes, ", "),
+                                  " from step ", attempt.restore_step);
+  const RankRecord* first = nullptr;
+  for (const RankRecord& rank : attempt.ranks) {
+    if (!rank.failure.has_value()) continue;
+    if (first == nullptr || rank.gone_time < first->gone_time) first = &rank;
+  }
+  if (first != nullptr) {
+    absl::StrAppend(&text, "; rank ", first->id.rank, " on ", first->node, " failed: ",
+                    first->failure->message);
+  } else if (attempt.end_time != absl::InfinitePast()) {
+    const bool lost = std::any_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& rank) {
+      return rank.outcome == RankOutcome::kLost;
+    });
+    absl::StrAppend(&text, lost ? "; lost with its node at " : "; ended at ",
+                    Time(attempt.end_time));
+  }
+  return text;
+}
+
+void SuggestForWaiting(const Explanation& explanation, const SlotDemand& demand,
+                       const SchedulerSnapshot& snapshot, std::vector<std::string>& out) {
+  const std::string& code = explanation.reason.code;
+  if (code == reason::kNoNodes) {
+    out.push_back("start an agent: trainyard-agent --server HOST:PORT --token-file F");
+    return;
+  }
+  if (code == reason::kBehindOthers || code == reason::kWaitingForSlots) {
+    out.push_back("a higher priority goes ahead; cancelling or pausing a running job frees slots");
+    return;
+  }
+  if (code != reason::kFitsNoNode) return;
+  bool device = false;
+  int64_t largest = 0;
+  for (const NodeRecord& node : snapshot.nodes) {
+    for (const SlotRecord& slot : node.slots) {
+      if (!demand.device.empty() && slot.device != demand.device) continue;
+      device = true;
+      largest = std::max(largest, slot.memory_bytes);
+    }
+  }
+  if (!device) {
+    out.push_back(absl::StrCat("no node has a ", demand.device,
+                               " slot: leave resources.device out, or add such a node"));
+  } else if (largest < demand.bytes) {
+    out.push_back(absl::StrCat("the largest slot has ", DescribeBytes(largest),
+                               ": a smaller training.micro_batch_size needs less"));
+  } else {
+    out.push_back("ask for fewer slots (resources.min_slots), undrain a node, or add one");
+  }
+}
+
+void SuggestForFailure(const FailureRecord& failure, std::vector<std::string>& out) {
+  const std::string& category = failure.category;
+  if (category == "OUT_OF_MEMORY") out.push_back("a smaller training.micro_batch_size needs less memory");
+  if (category == "NUMERIC") {
+    out.push_back("a lower schedule.learning_rate, more schedule.warmup_steps or optimizer.clip_norm "
+                  "may keep the loss finite");
+  }
+  if (category == "STORAGE") out.push_back("free space where the checkpoints go, then submit again");
+  if (category == "USER") out.push_back("mend the job file as the message says, then submit again");
+}
+
+}  // namespace
+
+Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& attempts,
+                    const SchedulerSnapshot& snapshot, const PlannerOptions& options) {
+  Explanation explanation{.reason = job.reason};
+  if (job.state == JobState::kQueued) {
+    const Pass pass = PlanPass(snapshot, options);
+    const SlotDemand demand = DemandOf(job);
+    for (size_t i = 0; i < pass.queue.size(); ++i) {
+      const QueuedJob& entry = pass.queue[i];
+      if (entry.uid != job.uid) continue;
+      explanation.queue_position = static_cast<int>(i) + 1;
+      explanation.reason = entry.reason;
+      explanation.ahead = entry.ahead;
+      explanation.earliest_start = entry.earliest_start;
+    }
+    if (explanation.ahead.size() > kMostAhead) explanation.ahead.resize(kMostAhead);
+    for (const NodeRecord& node : snapshot.nodes) {
+      explanation.details.push_back(DescribeNode(node, demand, snapshot));
+    }
+    SuggestForWaiting(explanation, demand, snapshot, explanation.suggestions);
+  }
+  const size_t skipped = attempts.size() > kMostAttempts ? attempts.size() - kMostAttempts : 0;
+  for (size_t i = skipped; i < attempts.size(); ++i) {
+    explanation.details.push_back(DescribeAttempt(attempts[i]));
+  }
+  if (job.failure.has_value()) {
+    explanation.details.push_back(absl::StrCat(
+        "failure: ", job.failure->category, " on rank ", job.failure->rank, " (nodes/",
+        job.failure->node, "), ", job.failure->retryable ? "retryable" : "not retryable", ": ",
+        job.failure->message));
+    if (job.state == JobState::kFailed) SuggestForFailure(*job.failure, explanation.suggestions);
+  }
+  return explanation;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,130 @@
+#include "server/scheduler/loop.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+// Passes in one turn: each applies what the last one made possible (a lost node's jobs are queued, then
+// placed elsewhere). More means that something else changes all the time; the next turn goes on.
+constexpr int kMostPasses = 4;
+
+bool Empty(const Decisions& decisions) {
+  return decisions.placements.empty() && decisions.suspensions.empty() &&
+         decisions.reasons.empty() && decisions.lost_nodes.empty();
+}
+
+}  // namespace
+
+SchedulerLoop::SchedulerLoop(SchedulerStore& store, Wakeups& wakeups, Clock& clock,
+                             LoopOptions options)
+    : store_(store), wakeups_(wakeups), clock_(clock), options_(std::move(options)) {}
+
+void SchedulerLoop::Start() {
+  subscription_ = wakeups_.Subscribe([this](const std::string& topic) {
+    if (topic != "queue") return;
+    absl::MutexLock lock(&mu_);
+    woken_ = true;
+    changed_.Signal();
+  });
+  thread_ = std::thread([this] { Run(); });
+}
+
+void SchedulerLoop::Stop() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    changed_.Signal();
+  }
+  if (!thread_.joinable()) return;
+  wakeups_.Unsubscribe(subscription_);
+  thread_.join();
+  if (leader_.exchange(false)) {
+    const absl::Status status = store_.StandDown(options_.holder);
+    if (!status.ok()) spdlog::warn("scheduler: could not stand down: {}", status.ToString());
+  }
+}
+
+void SchedulerLoop::Run() {
+  std::string complaint;
+  while (true) {
+    absl::StatusOr<absl::Duration> wait = Turn();
+    if (!wait.ok()) {
+      const std::string text = wait.status().ToString();
+      if (text != complaint) spdlog::warn("scheduler: {}", text);
+      complaint = text;
+      wait = options_.retry;
+    } else {
+      complaint.clear();
+    }
+    absl::MutexLock lock(&mu_);
+    const absl::Time deadline = absl::Now() + std::min(*wait, options_.poll);
+    while (!woken_ && !stopping_) {
+      if (changed_.WaitWithDeadline(&mu_, deadline)) break;
+    }
+    woken_ = false;
+    if (stopping_) return;
+  }
+}
+
+absl::Status SchedulerLoop::Lead() {
+  const absl::Duration now = clock_.SinceBoot();
+  if (leader_ && now < renew_at_) return absl::OkStatus();
+  absl::StatusOr<LeaderLease> lease = store_.Lead(options_.holder, options_.leader_lease);
+  if (!lease.ok()) {
+    if (leader_.exchange(false)) spdlog::info("scheduler: no longer the leader");
+    return lease.status();
+  }
+  if (!leader_.exchange(true)) spdlog::info("scheduler: leads with epoch {}", lease->epoch);
+  epoch_ = lease->epoch;
+  renew_at_ = now + options_.leader_lease / 3;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
+  const absl::Status lead = Lead();
+  if (absl::IsFailedPrecondition(lead)) return options_.poll;  // another replica leads
+  TY_RETURN_IF_ERROR(lead);
+  absl::Duration wait = options_.poll;
+  for (int i = 0; i < kMostPasses; ++i) {
+    TY_ASSIGN_OR_RETURN(const SchedulerSnapshot snapshot, store_.ReadSnapshot());
+    const Pass pass = PlanPass(snapshot, options_.planner);
+    wait = pass.next - snapshot.now;
+    if (pass.suspension_overdue) wakeups_.Wake("fleet");
+    if (Empty(pass.decisions)) break;
+    const absl::StatusOr<int> applied = store_.Apply(epoch_, pass.decisions);
+    if (absl::IsAborted(applied.status())) {
+      leader_ = false;  // a newer leader exists, or it looks so: ask again
+      return options_.retry;
+    }
+    if (!applied.ok()) {
+      wakeups_.Wake("fleet");  // the commit may have gone through, only its answer was lost
+      return applied.status();
+    }
+    WakeFor(snapshot, pass, *applied);
+    if (*applied == 0 && pass.decisions.lost_nodes.empty()) break;
+    wait = absl::ZeroDuration();
+  }
+  return wait;
+}
+
+void SchedulerLoop::WakeFor(const SchedulerSnapshot& snapshot, const Pass& pass, int applied) {
+  const Decisions& decisions = pass.decisions;
+  if (applied == 0 && decisions.lost_nodes.empty()) return;
+  wakeups_.Wake("fleet");
+  std::set<std::string> jobs;
+  for (const Placement& placement : decisions.placements) jobs.insert(placement.job_uid);
+  for (const Suspension& suspension : decisions.suspensions) jobs.insert(suspension.job_uid);
+  if (!decisions.lost_nodes.empty()) {
+    for (const AttemptRecord& attempt : snapshot.attempts) jobs.insert(attempt.job_uid);
+  }
+  for (const std::string& uid : jobs) wakeups_.Wake("job:" + uid);
+}
+
+}  // namespace trainyard

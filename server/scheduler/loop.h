@@ -1,0 +1,64 @@
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/scheduler/planner.h"
+#include "storage/base/clock.h"
+#include "storage/scheduler_store.h"
+#include "storage/wakeups.h"
+
+namespace trainyard {
+
+struct LoopOptions {
+  std::string holder;  // unique per replica
+  PlannerOptions planner;
+  absl::Duration leader_lease = absl::Seconds(10);
+  absl::Duration poll = absl::Seconds(1);          // when nothing wakes it
+  absl::Duration retry = absl::Milliseconds(200);  // while the store is away
+};
+
+// Reads a snapshot, asks the planner, writes its decisions: as leader only. One thread. The stores and
+// the clock must outlive it.
+class SchedulerLoop {
+ public:
+  SchedulerLoop(SchedulerStore& store, Wakeups& wakeups, Clock& clock, LoopOptions options);
+  ~SchedulerLoop() { Stop(); }
+
+  void Start();
+  // Ends the pass that runs, and gives leadership up so that another replica need not wait. Idempotent.
+  void Stop();
+
+  bool leader() const { return leader_; }
+
+  // One turn on the caller's thread (instead of Start): leads, plans until nothing changes, and returns
+  // when to look again, on the store's clock relative to its now. For the loop and for simulations.
+  absl::StatusOr<absl::Duration> Turn();
+
+ private:
+  void Run();
+  absl::Status Lead();
+  void WakeFor(const SchedulerSnapshot& snapshot, const Pass& pass, int applied);
+
+  SchedulerStore& store_;
+  Wakeups& wakeups_;
+  Clock& clock_;
+  const LoopOptions options_;
+
+  // Of the loop's thread.
+  int64_t epoch_ = 0;
+  absl::Duration renew_at_ = absl::ZeroDuration();  // on Clock::SinceBoot
+
+  std::atomic<bool> leader_{false};
+  absl::Mutex mu_;
+  absl::CondVar changed_;
+  bool woken_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t subscription_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace trainyard

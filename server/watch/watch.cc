@@ -1,0 +1,183 @@
+#include "server/watch/watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+bool EndsJob(const FeedRecord& item) {
+  const auto* change = std::get_if<StateChangeRecord>(&item.what);
+  return change != nullptr && IsTerminal(change->to);
+}
+
+}  // namespace
+
+Watch::Watch(TaskPool& pool, JobStore& jobs, const WatchOptions& options, Open open, int64_t after,
+             WatchSink& sink, std::function<void(Watch&, const std::string& uid)> opened,
+             std::function<void(Watch&)> finished)
+    : Actor(pool),
+      jobs_(jobs),
+      options_(options),
+      open_(std::move(open)),
+      sink_(sink),
+      opened_(std::move(opened)),
+      finished_(std::move(finished)),
+      cursor_(after),
+      last_activity_(absl::Now()) {}
+
+void Watch::Wake() {
+  {
+    absl::MutexLock lock(&mu_);
+    dirty_ = true;
+    if (sending_) return;  // Sent looks again
+  }
+  Poke();
+}
+
+void Watch::Sent() {
+  {
+    absl::MutexLock lock(&mu_);
+    sending_ = false;
+    last_activity_ = absl::Now();
+  }
+  Poke();
+}
+
+void Watch::Cancel() {
+  {
+    absl::MutexLock lock(&mu_);
+    cancelled_ = true;
+  }
+  Poke();
+}
+
+void Watch::EndWith(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!end_.has_value()) end_ = status;
+  }
+  Poke();
+}
+
+void Watch::LookAtClock(absl::Time now) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (sending_) {
+      if (aborted_ || now - last_activity_ < options_.longest_write) return;
+      abort_ = true;
+    } else {
+      if (now - last_activity_ < options_.heartbeat) return;
+      heartbeat_ = true;
+      check_end_ = true;
+    }
+  }
+  Poke();
+}
+
+void Watch::Work() {
+  if (finish_done_) return;
+  bool heartbeat = false;
+  bool check_end = false;
+  bool abort = false;
+  std::optional<absl::Status> end;
+  {
+    absl::MutexLock lock(&mu_);
+    if (cancelled_) {
+      end = absl::CancelledError("the client left");
+    } else if (abort_ && !aborted_) {
+      abort = aborted_ = true;
+    } else if (sending_) {
+      return;
+    } else if (last_sent_) {
+      end = absl::OkStatus();
+    } else if (end_.has_value()) {
+      end = end_;
+    } else if (dirty_ || heartbeat_) {
+      heartbeat = heartbeat_;
+      check_end = check_end_;
+      dirty_ = heartbeat_ = check_end_ = false;
+      if (heartbeat) last_activity_ = absl::Now();
+    } else {
+      return;
+    }
+  }
+  if (abort) return sink_.Abort();
+  if (end.has_value()) return Finish(*end);
+  if (OpenOnce()) Pull(heartbeat, check_end);
+}
+
+bool Watch::OpenOnce() {
+  if (open_done_) return true;
+  absl::StatusOr<JobRecord> job = open_();
+  if (!job.ok()) {
+    Finish(job.status());
+    return false;
+  }
+  job_ = *std::move(job);
+  open_done_ = true;
+  // From here on hints arrive; the pull that follows sees what happened before.
+  opened_(*this, job_.uid);
+  return true;
+}
+
+// The record is read before the feed: an ended job's feed does not grow any more.
+absl::StatusOr<bool> Watch::LookForEnd(std::optional<JobRecord>& ended) {
+  absl::StatusOr<JobRecord> job = jobs_.Get({job_.project, job_.job_id});
+  if (absl::IsNotFound(job.status()) || (job.ok() && job->uid != job_.uid)) {
+    return absl::NotFoundError(
+        absl::StrCat("projects/", job_.project, "/jobs/", job_.job_id, " was deleted"));
+  }
+  TY_RETURN_IF_ERROR(job.status());
+  if (IsTerminal(job->state)) ended = *std::move(job);
+  return ended.has_value();
+}
+
+void Watch::Pull(bool heartbeat, bool check_end) {
+  std::optional<JobRecord> ended;
+  absl::Status status;
+  if (check_end) status = LookForEnd(ended).status();
+  absl::StatusOr<std::vector<FeedRecord>> items = status;
+  if (status.ok()) items = jobs_.ReadFeed(job_.uid, cursor_, options_.batch);
+  if (absl::IsUnavailable(items.status())) {
+    // The stream stays open without heartbeats: a client that cannot wait sees that it is silent.
+    {
+      absl::MutexLock lock(&mu_);
+      dirty_ = true;
+      check_end_ = check_end_ || check_end;
+    }
+    return PokeAfter(options_.retry);
+  }
+  if (!items.ok()) return Finish(items.status());
+
+  WatchBatch batch{.job_name = absl::StrCat("projects/", job_.project, "/jobs/", job_.job_id),
+                   .items = *std::move(items)};
+  const bool full = static_cast<int>(batch.items.size()) >= options_.batch;
+  const bool terminal = std::any_of(batch.items.begin(), batch.items.end(), EndsJob);
+  if (!batch.items.empty()) cursor_ = batch.items.back().sequence;
+  batch.sequence = cursor_;
+  if (!full) batch.ended = std::move(ended);
+  batch.heartbeat = heartbeat && batch.items.empty() && !batch.ended.has_value();
+  last_sent_ = batch.ended.has_value();
+  {
+    absl::MutexLock lock(&mu_);
+    if (full || terminal) dirty_ = true;
+    if (terminal || (full && check_end)) check_end_ = true;
+    if (batch.items.empty() && !batch.heartbeat && !last_sent_) return;
+    sending_ = true;
+    last_activity_ = absl::Now();
+  }
+  if (!sink_.Send(std::move(batch))) Sent();
+}
+
+void Watch::Finish(const absl::Status& status) {
+  finish_done_ = true;
+  finished_(*this);
+  sink_.Finish(status);
+}
+
+}  // namespace trainyard

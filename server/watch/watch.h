@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "server/work/actor.h"
+#include "storage/job_store.h"
+
+namespace trainyard {
+
+// What a watcher is told next. Sequences grow without gaps from one batch to the next.
+struct WatchBatch {
+  std::string job_name;  // projects/{project}/jobs/{job}
+  std::vector<FeedRecord> items;
+  int64_t sequence = 0;            // all items up to here are in this batch or an earlier one
+  bool heartbeat = false;          // nothing new for a while; `items` is empty
+  std::optional<JobRecord> ended;  // the last batch: the job ended and everything was sent
+};
+
+// The client's end of a watch. Called one call at a time, from pool threads, and never after Finish.
+class WatchSink {
+ public:
+  virtual ~WatchSink() = default;
+
+  // Begins to send; returns false when there is nothing to send in it. Otherwise exactly one
+  // Watch::Sent() follows.
+  virtual bool Send(WatchBatch batch) = 0;
+
+  // Gives up on the pending Send; Watch::Cancel() follows.
+  virtual void Abort() = 0;
+
+  // Ends the stream. The sink may be gone as soon as this was called.
+  virtual void Finish(const absl::Status& status) = 0;
+};
+
+struct WatchOptions {
+  absl::Duration heartbeat = absl::Seconds(5);
+  absl::Duration longest_write = absl::Seconds(30);  // a client that takes nothing for so long is dropped
+  absl::Duration retry = absl::Milliseconds(500);    // while the store is away
+  int batch = 256;
+};
+
+// One watcher of one job: pulls what lies past its cursor, one batch at a time, and pulls the next only
+// when the client took the last. Holds no queue, so a slow client costs one batch and delays nobody.
+class Watch : public Actor {
+ public:
+  // Checks the caller's credentials and finds the job; may block.
+  using Open = std::function<absl::StatusOr<JobRecord>()>;
+
+  // `sink` must live until Finish was called on it.
+  Watch(TaskPool& pool, JobStore& jobs, const WatchOptions& options, Open open, int64_t after,
+        WatchSink& sink, std::function<void(Watch&, const std::string& uid)> opened,
+        std::function<void(Watch&)> finished);
+
+  // Thread-safe, never block.
+  void Wake();                                // the job changed, perhaps
+  void Sent();                                // the client took the batch
+  void Cancel();                              // the client is gone
+  void EndWith(const absl::Status& status);   // the server drains
+  void LookAtClock(absl::Time now);           // heartbeats and time limits
+
+ private:
+  void Work() override;
+  bool OpenOnce();
+  void Pull(bool heartbeat, bool check_end);
+  absl::StatusOr<bool> LookForEnd(std::optional<JobRecord>& ended);
+  void Finish(const absl::Status& status);
+
+  JobStore& jobs_;
+  const WatchOptions options_;
+  const Open open_;
+  WatchSink& sink_;
+  const std::function<void(Watch&, const std::string&)> opened_;
+  const std::function<void(Watch&)> finished_;
+
+  // Of Work alone.
+  bool open_done_ = false;
+  bool finish_done_ = false;
+  JobRecord job_;
+  int64_t cursor_;
+  bool last_sent_ = false;  // the batch with the end is on its way
+
+  absl::Mutex mu_;
+  bool dirty_ ABSL_GUARDED_BY(mu_) = true;
+  bool check_end_ ABSL_GUARDED_BY(mu_) = true;
+  bool heartbeat_ ABSL_GUARDED_BY(mu_) = false;
+  bool sending_ ABSL_GUARDED_BY(mu_) = false;
+  bool abort_ ABSL_GUARDED_BY(mu_) = false;
+  bool aborted_ ABSL_GUARDED_BY(mu_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+  absl::Time last_activity_ ABSL_GUARDED_BY(mu_);  // a batch went out, or was begun
+};
+
+}  // namespace trainyard
