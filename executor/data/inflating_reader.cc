@@ -117,14 +117,12 @@ absl::StatusOr<int64_t> InflatingReader::ReadSome(char* to, int64_t bytes) {
 
 absl::Status InflatingReader::Read(void* to, int64_t bytes) {
   char* at = static_cast<char*>(to);
-  const int64_t wanted = bytes;
   while (bytes > 0) {
     TY_ASSIGN_OR_RETURN(const int64_t n, ReadSome(at, bytes));
     if (n == 0) {
       return absl::InvalidArgumentError(absl::StrCat(path(), ": ends after ", state_->delivered,
-                                                     " bytes, expected ",
-                                                     state_->delivered + bytes, " or more (",
-                                                     wanted, " in one piece)"));
+                                                     " bytes, expected at least ",
+                                                     state_->delivered + bytes));
     }
     at += n;
     bytes -= n;
