@@ -1,0 +1,231 @@
+"""Holds the engine against PyTorch: same weights, same batches, same optimizer.
+
+    parity.py --tool PARITY_DUMP --case mlp|convnet|gpt|gpt_untied|curve
+
+Loss of the first step within 1e-5 relative, every gradient within 1e-4 (norm of the difference by norm of
+the gradient), losses and weights after 20 steps within 1e-3. The case `curve` compares 200 losses of a
+character GPT.
+"""
+import argparse
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+try:
+    import numpy as np
+    import torch
+    import torch.nn.functional as F
+except ImportError as error:
+    sys.exit(f"parity needs PyTorch for {sys.executable} ({error}); on Debian: apt-get install python3-torch")
+
+DTYPES = {"F32": np.float32, "F64": np.float64, "I32": np.int32}
+
+
+def load(path):
+    """Tensors of a safetensors file by name."""
+    with open(path, "rb") as f:
+        (length,) = struct.unpack("<Q", f.read(8))
+        header = json.loads(f.read(length))
+        data = f.read()
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        flat = np.frombuffer(data[begin:end], dtype=DTYPES[entry["dtype"]])
+        tensors[name] = torch.from_numpy(flat.reshape(entry["shape"]).copy())
+    return tensors
+
+
+def write_idx(folder, count, side, classes):
+    """A small IDX data set of noise whose mean depends on the label."""
+    rng = np.random.default_rng(7)
+    labels = rng.integers(0, classes, count).astype(np.uint8)
+    noise = rng.integers(0, 128, (count, side, side))
+    images = (noise + labels[:, None, None] * (127 // classes)).astype(np.uint8)
+    with open(f"{folder}/images", "wb") as f:
+        f.write(struct.pack(">IIII", 0x803, count, side, side) + images.tobytes())
+    with open(f"{folder}/labels", "wb") as f:
+        f.write(struct.pack(">II", 0x801, count) + labels.tobytes())
+
+
+def write_text(folder):
+    rng = np.random.default_rng(3)
+    words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
+    with open(f"{folder}/text", "w") as f:
+        for _ in range(3000):
+            f.write(words[rng.integers(0, len(words))] + " \n"[rng.integers(0, 2)])
+
+
+def mlp(params, x, case):
+    x = x.reshape(x.shape[0], -1)
+    layers = sum(1 for name in params if name.endswith(".weight"))
+    for i in range(layers):
+        x = F.linear(x, params[f"layers.{i}.weight"], params[f"layers.{i}.bias"])
+        if i + 1 < layers:
+            x = F.gelu(x)
+    return x
+
+
+def convnet(params, x, case):
+    x = x.permute(0, 3, 1, 2)
+    for stage, convolutions in enumerate(case["convolutions"]):
+        for i in range(convolutions):
+            w = params[f"stages.{stage}.{i}.weight"]
+            x = F.relu(F.conv2d(x, w, params[f"stages.{stage}.{i}.bias"], padding=w.shape[-1] // 2))
+        x = F.max_pool2d(x, 2)
+    x = x.flatten(1)
+    layers = sum(1 for name in params if name.startswith("layers.") and name.endswith(".weight"))
+    for i in range(layers):
+        x = F.linear(x, params[f"layers.{i}.weight"], params[f"layers.{i}.bias"])
+        if i + 1 < layers:
+            x = F.relu(x)
+    return x
+
+
+def gpt(params, ids, case):
+    ids = ids.long()
+    time, heads = ids.shape[1], case["heads"]
+
+    def norm(name, x):
+        w = params[name + ".weight"]
+        return F.layer_norm(x, w.shape, w, params.get(name + ".bias"), 1e-5)
+
+    def linear(name, x):  # transformers' Conv1D: [in, out]
+        y = x @ params[name + ".weight"]
+        return y + params[name + ".bias"] if name + ".bias" in params else y
+
+    x = params["transformer.wte.weight"][ids] + params["transformer.wpe.weight"][:time]
+    mask = torch.full((time, time), float("-inf")).triu(1)
+    for i in range(case["layers"]):
+        block = f"transformer.h.{i}"
+        q, k, v = linear(block + ".attn.c_attn", norm(block + ".ln_1", x)).split(x.shape[-1], -1)
+        q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (q, k, v))
+        scores = q @ k.transpose(-1, -2) / (q.shape[-1] ** 0.5) + mask
+        y = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        x = x + linear(block + ".attn.c_proj", y)
+        y = F.gelu(linear(block + ".mlp.c_fc", norm(block + ".ln_2", x)), approximate="tanh")
+        x = x + linear(block + ".mlp.c_proj", y)
+    x = norm("transformer.ln_f", x)
+    head = params.get("lm_head.weight", params["transformer.wte.weight"])
+    return (x @ head.T).flatten(0, 1)
+
+
+IDX = "data: {{idx: {{train_images: {d}/images, train_labels: {d}/labels, mean: 0.3, std: 0.4}}}}"
+TEXT = "data: {{text: {{path: {d}/text}}}}"
+ADAMW = "optimizer: {{adamw: {{beta2: 0.99, weight_decay: 0.1}}, clip_norm: {clip}}}"
+COSINE = "schedule: {{learning_rate: 1.0e-3, min_learning_rate: 1.0e-4, warmup_steps: 5, shape: COSINE}}"
+
+CASES = {
+    "mlp": dict(
+        model="model: {{mlp: {{hidden: [48, 32], activation: GELU}}}}", data=IDX, forward=mlp,
+        steps=20, batch=32, micro=16, clip=0.5),
+    "convnet": dict(
+        model="model: {{convnet: {{stages: [{{channels: 8, convolutions: 2}}, {{channels: 12, kernel: 5}}], hidden: [32]}}}}",
+        data=IDX, forward=convnet, convolutions=[2, 1], steps=20, batch=16, micro=16, clip=0.5),
+    "gpt": dict(
+        model="model: {{gpt: {{layers: 3, heads: 4, width: 64, context: 32}}}}", data=TEXT, forward=gpt,
+        layers=3, heads=4, steps=20, batch=8, micro=4, clip=1.0),
+    "gpt_untied": dict(
+        model="model: {{gpt: {{layers: 2, heads: 2, width: 32, context: 16, bias: false, tie_embeddings: false, vocab_size: 48}}}}",
+        data=TEXT, forward=gpt, layers=2, heads=2, steps=20, batch=8, micro=8, clip=1.0),
+    "curve": dict(
+        model="model: {{gpt: {{layers: 4, heads: 4, width: 128, context: 64, bias: false}}}}", data=TEXT,
+        forward=gpt, layers=4, heads=4, steps=200, batch=12, micro=12, clip=1.0),
+}
+
+
+def dump(tool, case, folder):
+    write_idx(folder, 400, 12, 5)
+    write_text(folder)
+    lines = [case["model"], case["data"], ADAMW, COSINE,
+             "training: {{steps: {steps}, batch_size: {batch}, micro_batch_size: {micro}}}"]
+    with open(f"{folder}/job.yaml", "w") as f:
+        f.write("spec:\n")
+        for line in lines:
+            f.write("  " + line.format(d=folder, **{k: v for k, v in case.items() if k != "d"}) + "\n")
+    subprocess.run([tool, f"{folder}/job.yaml", f"{folder}/dump"], check=True)
+    return load(f"{folder}/dump")
+
+
+class Checks:
+    def __init__(self):
+        self.failed = False
+
+    def within(self, what, found, limit):
+        ok = found <= limit
+        self.failed |= not ok
+        if not ok or not what.startswith("gradient of "):
+            print(f"{'ok  ' if ok else 'FAIL'} {what}: {found:.2e} (at most {limit:.0e})")
+
+
+def distance(a, b):
+    return ((a - b).norm() / b.norm().clamp_min(1e-12)).item()
+
+
+def train(case, ours, checks):
+    """Makes the same steps with torch; returns its losses and final weights."""
+    names = [name[7:] for name in ours if name.startswith("before/")]
+    params = {name: ours["before/" + name].clone().requires_grad_() for name in names}
+    groups = [{"params": [p for p in params.values() if p.dim() >= 2], "weight_decay": 0.1},
+              {"params": [p for p in params.values() if p.dim() < 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), eps=1e-8)
+    micro_batches = case["batch"] // case["micro"]
+    losses, worst = [], 0.0
+    for step in range(case["steps"]):
+        optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for m in range(micro_batches):
+            i = step * micro_batches + m
+            logits = case["forward"](params, ours[f"input/{i}"], case)
+            loss = F.cross_entropy(logits, ours[f"target/{i}"].long().flatten()) / micro_batches
+            loss.backward()
+            total += loss.item()
+        losses.append(total)
+        if step == 0:
+            for name, p in params.items():
+                found = distance(ours["gradient/" + name], p.grad)
+                worst = max(worst, found)
+                checks.within(f"gradient of {name}", found, 1e-4)
+            checks.within("worst gradient", worst, 1e-4)
+        norm = torch.nn.utils.clip_grad_norm_(params.values(), case["clip"]).item()
+        if step == 0:
+            checks.within("gradient norm", abs(ours["grad_norm"][0].item() - norm) / norm, 1e-4)
+        for group in optimizer.param_groups:
+            group["lr"] = ours["learning_rate"][step].item()
+        optimizer.step()
+    return losses, params
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tool", required=True)
+    parser.add_argument("--case", required=True, choices=CASES)
+    args = parser.parse_args()
+    torch.set_num_threads(2)
+    case, checks = CASES[args.case], Checks()
+    with tempfile.TemporaryDirectory() as folder:
+        ours = dump(os.path.abspath(args.tool), case, folder)
+    losses, params = train(case, ours, checks)
+    theirs = torch.tensor(losses, dtype=torch.float64)
+    relative = (ours["loss"] - theirs).abs() / theirs
+    checks.within("loss of the first step", relative[0].item(), 1e-5)
+    if args.case == "curve":
+        last = slice(-20, None)
+        gap = abs(ours["loss"][last].mean() - theirs[last].mean()) / theirs[last].mean()
+        print(f"loss of the last 20 steps: {ours['loss'][last].mean():.4f}, PyTorch {theirs[last].mean():.4f}")
+        checks.within("mean loss of the last 20 steps", gap.item(), 1e-2)
+    else:
+        checks.within("worst loss", relative.max().item(), 1e-3)
+        for name, p in params.items():
+            moved = (p.detach() - ours["before/" + name]).norm()
+            if moved > 0:
+                checks.within(f"weights of {name}", distance(ours["after/" + name], p.detach()), 1e-3)
+    sys.exit(1 if checks.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+// Trains a few steps and writes all that another framework needs to make the same steps, and what came
+// out: parity_dump JOB.yaml OUT.safetensors
+//
+//   before/{parameter}, after/{parameter}   weights before the first and after the last step
+//   gradient/{parameter}                    gradient of the first step, over the whole batch
+//   input/{i}, target/{i}                   micro-batches in order
+//   loss, learning_rate, grad_norm          f64, per step
+
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <vector>
+
+#include "executor/data/dataset.h"
+#include "executor/data/loader.h"
+#include "executor/engine/checkpoint/safetensors.h"
+#include "executor/engine/session.h"
+#include "executor/engine/trainer.h"
+#include "executor/plan/spec.h"
+#include "proto/text/job_file.h"
+#include "storage/base/file.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+namespace {
+
+struct Blob {
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::string bytes;
+};
+
+class Dump {
+ public:
+  void Add(const std::string& name, const std::string& dtype, std::vector<int64_t> shape,
+           const void* data, size_t bytes) {
+    blobs_[name] = {dtype, std::move(shape), std::string(static_cast<const char*>(data), bytes)};
+  }
+
+  void Add(const std::string& name, const std::vector<double>& values) {
+    Add(name, "F64", {static_cast<int64_t>(values.size())}, values.data(), values.size() * 8);
+  }
+
+  absl::Status AddTensors(const std::string& prefix, const std::vector<plan::TensorId>& ids,
+                          Session& session) {
+    const plan::Plan& plan = session.plan();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const plan::Tensor& tensor = plan.tensors[ids[i]];
+      std::string bytes(tensor.bytes(), '\0');
+      session.Read(ids[i], bytes.data(), bytes.size());
+      TY_RETURN_IF_ERROR(session.Synchronize());
+      Add(prefix + plan.tensors[plan.parameters[i]].name, "F32", tensor.dims, bytes.data(),
+          bytes.size());
+    }
+    return absl::OkStatus();
+  }
+
+  void Write(const std::string& path) const {
+    SafetensorsHeader header;
+    int64_t at = 0;
+    for (const auto& [name, blob] : blobs_) {
+      const auto bytes = static_cast<int64_t>(blob.bytes.size());
+      header.tensors[name] = {blob.dtype, blob.shape, at, at + bytes};
+      at += bytes;
+    }
+    std::ofstream out(path, std::ios::binary);
+    out << SafetensorsPrefix(header);
+    for (const auto& [name, blob] : blobs_) out << blob.bytes;
+  }
+
+ private:
+  std::map<std::string, Blob> blobs_;
+};
+
+absl::StatusOr<v1::JobSpec> ReadSpec(const std::string& path) {
+  TY_ASSIGN_OR_RETURN(const std::string yaml, ReadFile(path));
+  TY_ASSIGN_OR_RETURN(const v1::Job job, ParseJobFile(yaml, path));
+  return plan::ResolveSpec(job.spec());
+}
+
+absl::Status Run(const std::string& job, const std::string& out) {
+  TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadSpec(job));
+  TY_ASSIGN_OR_RETURN(const auto dataset,
+                      data::OpenDataset(spec.data(), spec.model().gpt().context()));
+  TY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::BuildPlan(spec, dataset->facts()));
+  TY_ASSIGN_OR_RETURN(const auto device, kernels::OpenCpu(2));
+  TY_ASSIGN_OR_RETURN(const auto session, Session::Open(*device, plan));
+  TY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(*session, spec));
+  TY_RETURN_IF_ERROR(trainer->Initialize(2));
+  data::Loader loader(*dataset, {.seed = spec.training().seed(),
+                                 .batch_size = spec.training().batch_size(),
+                                 .samples = spec.training().batch_size(),
+                                 .micro_batch = plan.micro_batch});
+  Dump dump;
+  TY_RETURN_IF_ERROR(dump.AddTensors("before/", plan.parameters, *session));
+  int64_t delivered = 0;
+  const BatchSource next = [&]() -> absl::StatusOr<data::Loader::Batch> {
+    TY_ASSIGN_OR_RETURN(const data::Loader::Batch batch, loader.Next());
+    const plan::Tensor& input = plan.tensors[plan.input];
+    const plan::Tensor& target = plan.tensors[plan.target];
+    dump.Add(absl::StrCat("input/", delivered), plan.tokens ? "I32" : "F32", input.dims,
+             batch.inputs, input.bytes());
+    dump.Add(absl::StrCat("target/", delivered++), "I32", target.dims, batch.targets, target.bytes());
+    return batch;
+  };
+  std::vector<double> losses, rates, norms;
+  for (int64_t step = 0; step < plan.total_steps; ++step) {
+    TY_ASSIGN_OR_RETURN(const StepResult result, trainer->Step(next));
+    losses.push_back(result.loss);
+    rates.push_back(result.learning_rate);
+    norms.push_back(result.grad_norm);
+    if (step == 0) TY_RETURN_IF_ERROR(dump.AddTensors("gradient/", plan.gradients, *session));
+  }
+  TY_RETURN_IF_ERROR(dump.AddTensors("after/", plan.parameters, *session));
+  dump.Add("loss", losses);
+  dump.Add("learning_rate", rates);
+  dump.Add("grad_norm", norms);
+  dump.Write(out);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace trainyard::engine
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::cerr << "usage: parity_dump JOB.yaml OUT.safetensors\n";
+    return 64;
+  }
+  const absl::Status status = trainyard::engine::Run(argv[1], argv[2]);
+  if (!status.ok()) std::cerr << status << "\n";
+  return status.ok() ? 0 : 1;
+}
