@@ -4,17 +4,22 @@
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/require.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 constexpr float kSqrtHalf = 0.70710678118654752f;
-constexpr float kSqrtTwoOverPi = 0.79788456080286536f;
 constexpr float kInvSqrtTwoPi = 0.39894228040143268f;
+constexpr float kTwiceRoot = 1.59576912160573071f;  // 2 sqrt(2/pi)
 constexpr float kCubic = 0.044715f;
 
-__device__ float NormalCdf(float x) { return 0.5f * (1.0f + erff(x * kSqrtHalf)); }
+// Phi(x) by the complement: 1 + erf would lose the lower tail.
+__device__ float NormalCdf(float x) { return 0.5f * erfcf(-x * kSqrtHalf); }
 
-__device__ float TanhArgument(float x) { return kSqrtTwoOverPi * (x + kCubic * x * x * x); }
+// With u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 = 1 / (1 + exp(-2 u)), which keeps the lower
+// tail as well.
+__device__ float TanhGate(float x) {
+  return 1.0f / (1.0f + expf(-kTwiceRoot * x * (1.0f + kCubic * x * x)));
+}
 
 struct Relu {
   __device__ float operator()(float x) const { return x < 0.0f ? 0.0f : x; }
@@ -23,9 +28,7 @@ struct Gelu {
   __device__ float operator()(float x) const { return x * NormalCdf(x); }
 };
 struct GeluTanh {
-  __device__ float operator()(float x) const {
-    return 0.5f * x * (1.0f + tanhf(TanhArgument(x)));
-  }
+  __device__ float operator()(float x) const { return x * TanhGate(x); }
 };
 
 struct ReluGradient {
@@ -37,12 +40,12 @@ struct GeluGradient {
     return dy * (NormalCdf(x) + x * kInvSqrtTwoPi * expf(-0.5f * x * x));
   }
 };
-// With u = TanhArgument(x), t = tanh(u): (x/2 (1 + t))' = (1 + t)/2 + x/2 (1 - t^2) u'
+// With s = TanhGate(x) = sigmoid(2 u): (x s)' = s + x s (1 - s) (2 u)'
 struct GeluTanhGradient {
   __device__ float operator()(float x, float dy) const {
-    const float t = tanhf(TanhArgument(x));
-    const float du = kSqrtTwoOverPi * (1.0f + 3.0f * kCubic * x * x);
-    return dy * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * du);
+    const float s = TanhGate(x);
+    const float slope = kTwiceRoot * (1.0f + 3.0f * kCubic * x * x);
+    return dy * (s + x * s * (1.0f - s) * slope);
   }
 };
 
@@ -94,4 +97,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ActivationBackward& op) {
   return absl::UnimplementedError("cuda activation backward: unknown kind");
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

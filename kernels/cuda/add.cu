@@ -4,7 +4,7 @@
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/require.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 struct Plus {
@@ -23,4 +23,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Add& op) {
   }};
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

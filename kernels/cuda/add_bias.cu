@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/launch.cuh"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 __global__ void __launch_bounds__(kThreads)
@@ -18,4 +18,4 @@ void LaunchAddBias(Stream& stream, const float* bias, float* y, int64_t rows, in
   Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, AddBiasKernel, bias, y, n, cols);
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -4,9 +4,9 @@
 
 #include "kernels/device.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 // y[r, c] += bias[c]; y: [rows, cols], bias: [cols].
 void LaunchAddBias(Stream& stream, const float* bias, float* y, int64_t rows, int64_t cols);
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -7,7 +7,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/require.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 // A block per tile of kRows queries of one (batch, head). Shared: q, then k and later v in one place,
@@ -74,7 +74,11 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();  // everyone is done with k
     LoadTile<kRows, kDim>(kv, v_rows, shape.qkv_stride(), first_key, shape);
     __syncthreads();
-    RowsTimesTile<kRows, kDim>(p, kv, out);
+    if (shape.causal && first_key + kRows > first_query) {
+      RowsTimesTile<kRows, kDim, true>(p, kv, out);
+    } else {
+      RowsTimesTile<kRows, kDim>(p, kv, out);
+    }
   }
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
@@ -126,4 +130,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionForward& op) {
   return absl::UnimplementedError("cuda attention: head_dim is over 256");
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -10,7 +10,7 @@
 #include "kernels/cuda/require.h"
 #include "kernels/ops/attention.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 struct BackwardArguments {
@@ -211,4 +211,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionBackward& op) {
   return absl::UnimplementedError("cuda attention: head_dim is over 256");
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

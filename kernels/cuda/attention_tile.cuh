@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/launch.cuh"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 inline constexpr int kSide = 16;
 static_assert(kSide * kSide == kThreads);
@@ -83,8 +83,15 @@ __device__ void RowsDotRows(const float* a, const float* b,
   }
 }
 
+// p * value; with kMasked, 0 where p is 0: what a query does not see shall not reach it, not even as
+// NaN.
+template <bool kMasked>
+__device__ inline float Weighted(float p, float value) {
+  return kMasked && p == 0.0f ? 0.0f : p * value;
+}
+
 // out[i][j] += sum over k of p[ty + 16 i][k] * m[k][tx + 16 j]; p: [kRows, kRows], m: [kRows, kDim].
-template <int kRows, int kDim>
+template <int kRows, int kDim, bool kMasked = false>
 __device__ void RowsTimesTile(const float* p, const float* m,
                               float (&out)[kRows / kSide][kDim / kSide]) {
   constexpr int kEach = kRows / kSide, kCols = kDim / kSide;
@@ -103,7 +110,8 @@ __device__ void RowsTimesTile(const float* p, const float* m,
       const float r3 = row[3 * TileStride(kDim) + kSide * j];
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
-        out[i][j] += left[i].x * r0 + left[i].y * r1 + left[i].z * r2 + left[i].w * r3;
+        out[i][j] += Weighted<kMasked>(left[i].x, r0) + Weighted<kMasked>(left[i].y, r1) +
+                     Weighted<kMasked>(left[i].z, r2) + Weighted<kMasked>(left[i].w, r3);
       }
     }
   }
@@ -156,4 +164,4 @@ __device__ inline float RowTotal(float value) {
   return value;
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -4,7 +4,7 @@
 #include "kernels/cuda/require.h"
 #include "kernels/cuda/row_chunks.cuh"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 // partial: [chunks, cols]. Block: chunk x 32 columns; a warp reads 32 neighbouring columns of a row.
@@ -52,4 +52,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ColumnSum& op) {
                 .scratch_bytes = ColumnSumScratch(op.rows, op.cols)};
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

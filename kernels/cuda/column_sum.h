@@ -5,7 +5,7 @@
 
 #include "kernels/device.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 // y[c] = sum over r of x[r, c] (+ y[c] when accumulate). Takes `scratch` of ColumnSumScratch(rows,
 // cols) bytes. The order of addition is a function of rows and cols only.
@@ -13,4 +13,4 @@ size_t ColumnSumScratch(int64_t rows, int64_t cols);
 void LaunchColumnSum(Stream& stream, const float* x, float* y, int64_t rows, int64_t cols,
                      bool accumulate, void* scratch);
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

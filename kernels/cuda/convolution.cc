@@ -14,7 +14,7 @@
 #include "kernels/cuda/require.h"
 #include "kernels/cuda/transpose.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 // An algorithm that wants more scratch than this is passed over.
@@ -303,4 +303,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardWeights& op)
   return Prepared(OpenCudnn(), op, more, ChooseBackwardWeights, RunBackwardWeights);
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -7,7 +7,7 @@
 #include "kernels/cuda/fixed_sum.cuh"
 #include "kernels/cuda/require.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 // Up to this many classes a warp serves a row; beyond, a block does.
@@ -159,4 +159,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Sum& op) {
                 .scratch_bytes = FixedSumScratch(op.n)};
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

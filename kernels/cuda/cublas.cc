@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 absl::Status ToStatus(cublasStatus_t error, absl::string_view doing) {
   if (error == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
@@ -20,4 +20,4 @@ absl::StatusOr<std::unique_ptr<CublasLt>> CublasLt::Make() {
   return std::unique_ptr<CublasLt>(new CublasLt(handle));
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 absl::Status ToStatus(cublasStatus_t error, absl::string_view doing);
 
@@ -45,4 +45,4 @@ class CublasLt {
   CublasOwned<cublasLtHandle_t, cublasLtDestroy> handle_;
 };
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/probe.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 CudaDevice::CudaDevice(int index, std::string name, std::unique_ptr<CublasLt> blas)
     : index_(index), name_(std::move(name)), blas_(std::move(blas)) {}
@@ -67,6 +67,10 @@ absl::StatusOr<Cudnn*> CudaDevice::OpenCudnn() {
   return dnn_.get();
 }
 
+}  // namespace trainyard::kernels::cuda
+
+namespace trainyard::kernels {
+
 absl::StatusOr<std::unique_ptr<Device>> OpenCuda(int index) {
   int count = 0;  // stays as it is when there is no driver
   const cudaError_t counted = cudaGetDeviceCount(&count);
@@ -83,7 +87,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCuda(int index) {
   cudaDeviceProp properties = {};
   cudaError_t error = cudaSetDevice(index);
   if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, index);
-  if (error == cudaSuccess) error = ProbeKernelImage();
+  if (error == cudaSuccess) error = cuda::ProbeKernelImage();
   if (error != cudaSuccess) {
     cudaGetLastError();
     return absl::UnavailableError(absl::StrCat(
@@ -91,9 +95,9 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCuda(int index) {
         properties.minor, " cannot be used: ", cudaGetErrorName(error), ": ",
         cudaGetErrorString(error)));
   }
-  absl::StatusOr<std::unique_ptr<CublasLt>> blas = CublasLt::Make();
+  absl::StatusOr<std::unique_ptr<cuda::CublasLt>> blas = cuda::CublasLt::Make();
   if (!blas.ok()) return blas.status();
-  return std::make_unique<CudaDevice>(index, properties.name, *std::move(blas));
+  return std::make_unique<cuda::CudaDevice>(index, properties.name, *std::move(blas));
 }
 
 }  // namespace trainyard::kernels

@@ -16,7 +16,7 @@
 #include "kernels/cuda/runtime.h"
 #include "kernels/device.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 class CudaDevice final : public Device {
  public:
@@ -69,4 +69,4 @@ class CudaDevice final : public Device {
   std::unordered_map<void*, DeviceMemory> allocations_;
 };
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 absl::Status ToStatus(cudnnStatus_t error, absl::string_view doing) {
   if (error == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
@@ -29,4 +29,4 @@ cudnnStatus_t Cudnn::Use(cudaStream_t stream) {
   return error;
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

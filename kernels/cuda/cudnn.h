@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 absl::Status ToStatus(cudnnStatus_t error, absl::string_view doing);
 
@@ -45,4 +45,4 @@ class Cudnn {
   cudaStream_t stream_ = nullptr;
 };
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

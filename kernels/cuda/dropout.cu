@@ -6,7 +6,7 @@
 #include "kernels/random.h"
 #include "kernels/step_state.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 constexpr int kPerDraw = 4;  // uniforms of one Philox call, for four neighbouring elements of a sample
@@ -37,7 +37,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Dropout& op) {
   status.Update(
       RequirePositive("dropout", {{"samples", op.samples}, {"per_sample", op.per_sample}}));
   if (!status.ok()) return status;
-  if (op.state == nullptr) return absl::InvalidArgumentError("dropout: state is absent");
+  if (op.state == nullptr) return absl::InvalidArgumentError("dropout: state is missing");
   if (!(op.p >= 0 && op.p < 1)) return absl::InvalidArgumentError("dropout: p is not in [0, 1)");
   return Kernel{.launch = [op](Stream& stream) {
     const int64_t draws_each = CeilDiv(op.per_sample, kPerDraw);
@@ -48,4 +48,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Dropout& op) {
   }};
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

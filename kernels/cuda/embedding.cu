@@ -6,7 +6,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/require.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 constexpr int kRowThreads = 128;  // a block per row of the table or of the output; rows are 64 to 8k wide
@@ -196,4 +196,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingBackward& op) {
                 .scratch_bytes = static_cast<size_t>(chunks) * kChunkPlaces * sizeof(uint64_t)};
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

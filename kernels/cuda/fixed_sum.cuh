@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/launch.cuh"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 inline constexpr int64_t kMaxSumBlocks = 1024;
 inline constexpr int64_t kSumPerThread = 16;
@@ -47,4 +47,4 @@ void LaunchFixedSum(Stream& stream, F f, const float* x, double* total, int64_t 
   Launch(stream, {.grid = Blocks(1)}, TotalSumKernel, partial, total, blocks, accumulate);
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

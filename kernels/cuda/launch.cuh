@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/runtime.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
@@ -43,7 +43,7 @@ void Launch(Stream& stream, const Shape& shape, void (*kernel)(Parameters...),
 }
 
 #if defined(__CUDACC__)
-// The block's dynamic shared memory.
+// The block's dynamic shared memory. (The emulator of tests/gpu brings its own.)
 template <typename T>
 __device__ T* DynamicShared() {
   extern __shared__ __align__(16) unsigned char dynamic_shared[];
@@ -76,4 +76,4 @@ __device__ inline T BlockSum(T value) {
   return sum;
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -4,7 +4,7 @@
 #include "kernels/cuda/require.h"
 #include "kernels/cuda/row_chunks.cuh"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 constexpr int kRowsPerBlock = kThreads / kWarp;  // a warp per row
@@ -14,7 +14,8 @@ __device__ int64_t WarpRow() {
 }
 
 // x, y: [rows, cols]; gamma, beta: [cols]; mean, rstd: [rows]. The row comes from memory once and from
-// the caches twice; mean first, then the squares around it, so that a large mean costs no digits.
+// the caches twice. Mean first, then the squares around it; what the rounded mean left over is taken
+// into account, so that a large mean costs no digits.
 __global__ void __launch_bounds__(kThreads)
     LayerNormKernel(const float* x, const float* gamma, const float* beta, float* y, float* mean,
                     float* rstd, int64_t rows, int64_t cols, float epsilon) {
@@ -26,15 +27,21 @@ __global__ void __launch_bounds__(kThreads)
   float sum = 0;
   for (int64_t c = lane; c < cols; c += kWarp) sum += x[c];
   const float m = WarpSum(sum) / static_cast<float>(cols);
-  float squares = 0;
-  for (int64_t c = lane; c < cols; c += kWarp) squares += (x[c] - m) * (x[c] - m);
-  const float r = 1.0f / sqrtf(WarpSum(squares) / static_cast<float>(cols) + epsilon);
+  float rest = 0, squares = 0;
   for (int64_t c = lane; c < cols; c += kWarp) {
-    const float scaled = (x[c] - m) * r * gamma[c];
+    const float d = x[c] - m;
+    rest += d;
+    squares += d * d;
+  }
+  rest = WarpSum(rest) / static_cast<float>(cols);
+  const float variance = WarpSum(squares) / static_cast<float>(cols) - rest * rest;
+  const float r = 1.0f / sqrtf(variance + epsilon);
+  for (int64_t c = lane; c < cols; c += kWarp) {
+    const float scaled = (x[c] - m - rest) * r * gamma[c];
     y[c] = beta != nullptr ? scaled + beta[c] : scaled;
   }
   if (lane == 0) {
-    mean[row] = m;
+    mean[row] = m + rest;
     rstd[row] = r;
   }
 }
@@ -157,4 +164,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormBackward& op) {
                     static_cast<size_t>(ChunkRows(op.rows).count * op.cols * sums) * sizeof(float)};
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

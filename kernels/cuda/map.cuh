@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/launch.cuh"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 // Elements per thread: four independent loads in flight hide the latency of memory.
 inline constexpr int kPerThread = 4;
@@ -32,4 +32,4 @@ void LaunchMap(Stream& stream, F f, int64_t n, float* y, const In*... in) {
   Launch(stream, {.grid = Blocks(CeilDiv(n, kMapTile))}, MapKernel<F, In...>, f, n, y, in...);
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

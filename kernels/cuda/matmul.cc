@@ -8,45 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/matmul_pieces.h"
 #include "kernels/cuda/require.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
-
-// cuBLASLt fails on fp32 operands of 2^31 elements: larger products are done in pieces.
-constexpr int64_t kMaxElements = (int64_t{1} << 31) - 1;
-
-// Rows [m0, m0 + m) of c, terms [k0, k0 + k) of the sum.
-struct Piece {
-  int64_t m0, m, k0, k;
-};
-
-// The pieces in the order in which they are added. A piece's operand spans whole stored rows, also
-// where it takes only some columns of them.
-absl::StatusOr<std::vector<Piece>> Cut(const Matmul& op) {
-  int64_t m_each = std::min(op.m, kMaxElements / op.n);  // c: [m, n]
-  int64_t k_each = op.k;
-  if (op.transpose_a) {
-    k_each = std::min(k_each, kMaxElements / op.m);  // a: [k, m]
-  } else {
-    m_each = std::min(m_each, kMaxElements / op.k);  // a: [m, k]
-  }
-  if (!op.transpose_b) {
-    k_each = std::min(k_each, kMaxElements / op.n);  // b: [k, n]
-  } else if (op.n > kMaxElements / op.k) {
-    return absl::UnimplementedError("cuda matmul: a transposed b of 2^31 elements or more");
-  }
-  if (m_each == 0 || k_each == 0) {
-    return absl::UnimplementedError("cuda matmul: a row of 2^31 elements or more");
-  }
-  std::vector<Piece> pieces;
-  for (int64_t m0 = 0; m0 < op.m; m0 += m_each) {
-    for (int64_t k0 = 0; k0 < op.k; k0 += k_each) {
-      pieces.push_back({m0, std::min(m_each, op.m - m0), k0, std::min(k_each, op.k - k0)});
-    }
-  }
-  return pieces;
-}
 
 // One call of cublasLtMatmul. The library counts columns first, where our rows are its columns; so it
 // computes c^T [n, m] = op(b)^T op(a)^T, with b as its A and a as its B. The bias, one per row of c^T,
@@ -90,7 +56,7 @@ absl::StatusOr<MatrixLayout> MakeLayout(int64_t rows, int64_t cols, int64_t stri
   return MatrixLayout(layout);
 }
 
-absl::Status MakeLayouts(const Matmul& op, const Piece& piece, Product& product) {
+absl::Status MakeLayouts(const Matmul& op, const MatmulPiece& piece, Product& product) {
   const auto make = [](int64_t rows, int64_t cols, MatrixLayout& to) {
     return [&, rows, cols](int64_t stride) -> absl::Status {
       absl::StatusOr<MatrixLayout> made = MakeLayout(rows, cols, stride);
@@ -162,7 +128,8 @@ absl::Status Choose(cublasLtHandle_t handle, Product& product) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Product> MakeProduct(cublasLtHandle_t handle, const Matmul& op, const Piece& piece) {
+absl::StatusOr<Product> MakeProduct(cublasLtHandle_t handle, const Matmul& op,
+                                    const MatmulPiece& piece) {
   Product product;
   const float* a = op.a.As<float>();
   const float* b = op.b.As<float>();
@@ -197,11 +164,11 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Matmul& op) {
                                                 {"c", op.c}});
   status.Update(RequirePositive("matmul", {{"m", op.m}, {"n", op.n}, {"k", op.k}}));
   if (!status.ok()) return status;
-  absl::StatusOr<std::vector<Piece>> pieces = Cut(op);
+  const absl::StatusOr<std::vector<MatmulPiece>> pieces = CutMatmul(op, kMaxMatmulElements);
   if (!pieces.ok()) return pieces.status();
   // Shared, because a std::function must be copyable: every copy of the kernel holds the products.
   const auto products = std::make_shared<std::vector<Product>>();
-  for (const Piece& piece : *pieces) {
+  for (const MatmulPiece& piece : *pieces) {
     absl::StatusOr<Product> product = MakeProduct(blas_->handle(), op, piece);
     if (!product.ok()) {
       return absl::Status(product.status().code(),
@@ -217,4 +184,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Matmul& op) {
                 .scratch_bytes = kCublasWorkspace + kWorkspaceAlign};
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

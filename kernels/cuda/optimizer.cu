@@ -7,7 +7,7 @@
 #include "kernels/cuda/require.h"
 #include "kernels/step_state.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 struct Square {
@@ -106,7 +106,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdStep& op) {
               {.name = "velocity", .buffer = op.velocity, .optional = !with_velocity},
               {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   if (!status.ok()) return status;
-  if (op.state == nullptr) return absl::InvalidArgumentError("sgd: state is absent");
+  if (op.state == nullptr) return absl::InvalidArgumentError("sgd: state is missing");
   return Kernel{.launch = [op, with_velocity](Stream& stream) {
     if (op.n <= 0) return;
     Launch(stream, {.grid = Blocks(CeilDiv(op.n, kThreads))}, SgdKernel, op.w.As<float>(),
@@ -124,7 +124,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWStep& op) {
                 {"v", op.v},
                 {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   if (!status.ok()) return status;
-  if (op.state == nullptr) return absl::InvalidArgumentError("adamw: state is absent");
+  if (op.state == nullptr) return absl::InvalidArgumentError("adamw: state is missing");
   const AdamWArguments arguments = {.w = op.w.As<float>(),
                                     .grad = op.grad.As<float>(),
                                     .m = op.m.As<float>(),
@@ -142,4 +142,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWStep& op) {
   }};
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -1,10 +1,12 @@
 #include "kernels/ops/pool.h"
 
+#include <cmath>
+
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/require.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 struct PoolShape {
@@ -27,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < s.window; ++i) {
     for (int j = 0; j < s.window; ++j) {
       const float value = corner[(i * s.width + j) * s.channels];
-      if (value > best) {
+      if (value > best || isnan(value)) {  // NaN is taken and stays, as in PyTorch
         best = value;
         place = static_cast<int>(i * s.window + j);
       }
@@ -109,4 +111,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const MaxPoolBackward& op) {
   }};
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

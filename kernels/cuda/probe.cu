@@ -1,6 +1,6 @@
 #include "kernels/cuda/probe.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 __global__ void Nothing() {}
@@ -12,4 +12,4 @@ cudaError_t ProbeKernelImage() {
   return cudaFuncGetAttributes(&attributes, Nothing);
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 const char* Name(DType dtype) {
@@ -29,7 +29,7 @@ absl::Status RequireTypes(const char* op, std::initializer_list<Operand> operand
   for (const Operand& o : operands) {
     if (!o.buffer) {
       if (o.optional) continue;
-      return absl::InvalidArgumentError(absl::StrCat(op, ": operand ", o.name, " is absent"));
+      return absl::InvalidArgumentError(absl::StrCat(op, ": operand ", o.name, " is missing"));
     }
     if (o.buffer.dtype != o.dtype) {
       return absl::UnimplementedError(absl::StrCat("cuda ", op, ": operand ", o.name, " is ",
@@ -50,4 +50,4 @@ absl::Status RequirePositive(const char* op, std::initializer_list<Extent> exten
   return absl::OkStatus();
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

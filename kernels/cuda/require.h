@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "kernels/buffer.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 struct Operand {
   const char* name;
@@ -29,4 +29,4 @@ absl::Status RequireTypes(const char* op, std::initializer_list<Operand> operand
 // kInvalidArgument when an extent is not positive.
 absl::Status RequirePositive(const char* op, std::initializer_list<Extent> extents);
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/launch.cuh"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 inline constexpr int kChunkCols = 32;
 inline constexpr int kChunkLanes = kThreads / kChunkCols;  // rows of a chunk read at once
@@ -54,4 +54,4 @@ inline void LaunchAddChunks(Stream& stream, const float* partial, float* y, int6
          cols, accumulate);
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

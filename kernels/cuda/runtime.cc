@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 absl::Status ToStatus(cudaError_t error, absl::string_view doing) {
   if (error == cudaSuccess) return absl::OkStatus();
@@ -28,4 +28,4 @@ CudaStream::~CudaStream() {
   if (handle_ != nullptr) cudaStreamDestroy(handle_);
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

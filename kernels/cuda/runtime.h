@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/device.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 // kResourceExhausted for lack of memory, kInternal for everything else that went wrong.
 absl::Status ToStatus(cudaError_t error, absl::string_view doing);
@@ -64,4 +64,4 @@ inline void* AlignWorkspace(void* scratch) {
   return reinterpret_cast<void*>((at + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

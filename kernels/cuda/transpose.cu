@@ -4,7 +4,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/require.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 namespace {
 
 constexpr int kTile = 32;
@@ -55,4 +55,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Transpose& op) {
   }};
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -1,10 +1,10 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/ops/zero.h"
 
-namespace trainyard::kernels {
+namespace trainyard::kernels::cuda {
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const Zero& op) {
-  if (!op.x) return absl::InvalidArgumentError("zero: operand x is absent");
+  if (!op.x) return absl::InvalidArgumentError("zero: operand x is missing");
   const size_t bytes = static_cast<size_t>(op.n) * SizeOf(op.x.dtype);
   return Kernel{.launch = [data = op.x.data, bytes](Stream& stream) {
     const CudaStream& on = CudaStream::From(stream);
@@ -12,4 +12,4 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Zero& op) {
   }};
 }
 
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::cuda

@@ -1,0 +1,34 @@
+#include "kernels/cuda/matmul_pieces.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+
+namespace trainyard::kernels::cuda {
+
+absl::StatusOr<std::vector<MatmulPiece>> CutMatmul(const Matmul& op, int64_t max_elements) {
+  int64_t m_each = std::min(op.m, max_elements / op.n);  // c: [m, n]
+  int64_t k_each = op.k;
+  if (op.transpose_a) {
+    k_each = std::min(k_each, max_elements / op.m);  // a: [k, m]
+  } else {
+    m_each = std::min(m_each, max_elements / op.k);  // a: [m, k]
+  }
+  if (!op.transpose_b) {
+    k_each = std::min(k_each, max_elements / op.n);  // b: [k, n]
+  } else if (op.n > max_elements / op.k) {           // b: [n, k]
+    return absl::UnimplementedError("cuda matmul: a transposed b of 2^31 elements or more");
+  }
+  if (m_each == 0 || k_each == 0) {
+    return absl::UnimplementedError("cuda matmul: a row of 2^31 elements or more");
+  }
+  std::vector<MatmulPiece> pieces;
+  for (int64_t m0 = 0; m0 < op.m; m0 += m_each) {
+    for (int64_t k0 = 0; k0 < op.k; k0 += k_each) {
+      pieces.push_back({m0, std::min(m_each, op.m - m0), k0, std::min(k_each, op.k - k0)});
+    }
+  }
+  return pieces;
+}
+
+}  // namespace trainyard::kernels::cuda

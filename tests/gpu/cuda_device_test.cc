@@ -1,0 +1,77 @@
+// What the CUDA device promises apart from its ops.
+
+#include "gmock/gmock.h"
+#include "tests/gpu/op_bench.h"
+
+namespace trainyard::kernels {
+namespace {
+
+using testing::HasSubstr;
+
+class CudaDeviceTest : public CudaTest {
+ protected:
+  Device& device() { return bench_.device(); }
+  Buffer x_{reinterpret_cast<void*>(64), DType::kF32};  // only looked at, never read
+};
+
+TEST_P(CudaDeviceTest, DescribesItself) {
+  EXPECT_THAT(device().Description(), testing::StartsWith("cuda:0 "));
+}
+
+TEST_P(CudaDeviceTest, MemoryIsAlignedAndCopiesComeBack) {
+  const std::unique_ptr<Stream> stream = device().MakeStream();
+  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{1000}, size_t{5} << 20}) {
+    const absl::StatusOr<void*> data = device().Allocate(bytes);
+    ASSERT_TRUE(data.ok());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(*data) % 64, 0u);
+    const std::vector<char> out(bytes, 'x');
+    std::vector<char> back(bytes);
+    device().CopyIn(*stream, *data, out.data(), bytes);
+    device().CopyOut(*stream, back.data(), *data, bytes);
+    EXPECT_TRUE(device().Synchronize(*stream).ok());
+    EXPECT_EQ(out, back);
+    device().Free(*data);
+  }
+}
+
+TEST_P(CudaDeviceTest, LackOfMemoryIsNoFault) {
+  EXPECT_EQ(device().Allocate(size_t{1} << 50).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  const std::unique_ptr<Stream> stream = device().MakeStream();
+  EXPECT_TRUE(device().Synchronize(*stream).ok());
+}
+
+TEST_P(CudaDeviceTest, NamesAMissingOperand) {
+  const absl::Status status =
+      device().Prepare(Matmul{.a = x_, .c = x_, .m = 2, .n = 2, .k = 1}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("operand b is missing"));
+}
+
+TEST_P(CudaDeviceTest, RefusesATypeThatIsNotBuilt) {
+  const absl::Status status =
+      device().Prepare(Add{{x_.data, DType::kBF16}, x_, x_, 4}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("operand a is bf16"));
+}
+
+TEST_P(CudaDeviceTest, RefusesEmptyShapes) {
+  EXPECT_EQ(device().Prepare(Matmul{.a = x_, .b = x_, .c = x_, .n = 1, .k = 1}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(device().Prepare(ConvolutionForward{.x = x_, .w = x_, .y = x_}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(device().Prepare(Dropout{.x = x_, .y = x_, .samples = 1, .per_sample = 1})
+                .status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(CudaDeviceTest, RefusesHeadsThatAreTooWide) {
+  const AttentionForward op{.qkv = x_, .y = x_, .lse = x_, .batch = 1, .time = 1, .heads = 1,
+                            .head_dim = 257};
+  EXPECT_EQ(device().Prepare(op).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TRAINYARD_CUDA_SUITE(CudaDeviceTest);
+
+}  // namespace
+}  // namespace trainyard::kernels

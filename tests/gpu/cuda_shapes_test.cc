@@ -1,0 +1,136 @@
+// Shapes at which the CUDA kernels change their ways: more than one tile, chunk, block or round.
+
+#include "tests/gpu/op_bench.h"
+#include "tests/reference/attention.h"
+#include "tests/reference/cross_entropy.h"
+#include "tests/reference/layer_norm.h"
+#include "tests/reference/linear.h"
+
+namespace trainyard::kernels {
+namespace {
+
+class CudaShapesTest : public CudaTest {
+ protected:
+  void CheckAttention(const reference::AttentionShape& s) {
+    const Vec qkv = RandomVec(s.qkv_size(), 1), dy = RandomVec(s.y_size(), 2);
+    const Buffer y = bench_.Floats(s.y_size()), lse = bench_.Floats(s.lse_size()),
+                 dqkv = bench_.Floats(s.qkv_size()), in = bench_.Floats(qkv);
+    const float scale = static_cast<float>(s.scale);
+    bench_.Run(
+        AttentionForward{in, y, lse, s.batch, s.time, s.heads, s.head_dim, scale, s.causal});
+    bench_.Run(AttentionBackward{bench_.Floats(dy), in, y, lse, dqkv, s.batch, s.time, s.heads,
+                                 s.head_dim, scale, s.causal});
+    const auto expected = reference::Attention(qkv, s);
+    const std::string what = " with head_dim " + std::to_string(s.head_dim) + ", time " +
+                             std::to_string(s.time) + (s.causal ? ", causal" : "");
+    ExpectClose(y, expected.y, 1e-5, "y" + what);
+    ExpectClose(lse, expected.lse, 5e-6, "lse" + what);
+    ExpectClose(dqkv, reference::AttentionBackward(dy, qkv, s), 2e-5, "dqkv" + what);
+  }
+};
+
+TEST_P(CudaShapesTest, AttentionOfEveryTileAgreesWithReference) {
+  for (const bool causal : {true, false}) {
+    for (const int64_t head_dim : {31, 64, 100, 128, 200, 256}) {
+      CheckAttention({.batch = 2, .time = 70, .heads = 2, .head_dim = head_dim, .scale = 0.1,
+                      .causal = causal});
+    }
+    CheckAttention({.batch = 1, .time = 197, .heads = 1, .head_dim = 64, .scale = 0.125,
+                    .causal = causal});
+    CheckAttention({.batch = 1, .time = 97, .heads = 1, .head_dim = 129, .scale = 0.1,
+                    .causal = causal});
+  }
+}
+
+TEST_P(CudaShapesTest, CrossEntropyOfALargeVocabularyAgreesWithReference) {
+  for (const int64_t classes : {1024, 1025, 50'257}) {
+    constexpr int64_t kRows = 5;
+    const Vec logits = RandomVec(kRows * classes, 1, 4);
+    std::vector<int32_t> targets = RandomIds(kRows, static_cast<int32_t>(classes), 2);
+    targets[2] = -1;
+    targets[3] = static_cast<int32_t>(classes - 1);
+    const Buffer both = bench_.Floats(logits), losses = bench_.Floats(kRows),
+                 correct = bench_.Floats(kRows);
+    bench_.Run(CrossEntropy{both, bench_.Ints(targets), losses, correct, both, kRows, classes,
+                            0.5f});
+    const auto expected = reference::CrossEntropy(logits, targets, classes, 0.5);
+    ExpectClose(losses, expected.losses, 2e-6, "losses");
+    ExpectClose(correct, expected.correct, 0, "correct");
+    ExpectClose(both, expected.dlogits, 1e-5, "dlogits");
+  }
+}
+
+TEST_P(CudaShapesTest, TheFirstOfEqualLogitsWinsAcrossTheBlock) {
+  constexpr int64_t kClasses = 3000;
+  Vec logits(2 * kClasses, 1.0);
+  for (const int64_t at : {700, 701, 2900}) logits[at] = logits[kClasses + at] = 9;
+  const Buffer correct = bench_.Floats(2);
+  bench_.Run(CrossEntropy{.logits = bench_.Floats(logits), .targets = bench_.Ints({700, 2900}),
+                          .losses = bench_.Floats(2), .correct = correct, .rows = 2,
+                          .classes = kClasses});
+  EXPECT_EQ(OpBench::Read(correct, 2), (Vec{1, 0}));
+}
+
+TEST_P(CudaShapesTest, EmbeddingGradientOverManyChunksAgreesWithReference) {
+  constexpr int64_t kBatch = 5, kTime = 643, kWidth = 530, kVocab = 37;
+  std::vector<int32_t> ids = RandomIds(kBatch * kTime, kVocab, 1);
+  for (int32_t& id : ids) id = id % 3 == 0 ? 0 : id;  // one token is far more frequent
+  const Vec dy = RandomVec(kBatch * kTime * kWidth, 2);
+  const Buffer dtokens = bench_.Floats(Vec(kVocab * kWidth, 0.0)),
+               dpositions = bench_.Floats(Vec(kTime * kWidth, 0.0));
+  bench_.Run(EmbeddingBackward{bench_.Floats(dy), bench_.Ints(ids), dtokens, dpositions, kBatch,
+                               kTime, kWidth, kVocab});
+  const auto g = reference::EmbeddingBackward(ids, dy, kBatch, kTime, kWidth, kVocab);
+  ExpectClose(dtokens, g.dtokens, 1e-5, "dtokens");
+  ExpectClose(dpositions, g.dpositions, 1e-5, "dpositions");
+}
+
+// The sum over the places of an id is a plain loop in fp32, whatever the chunks.
+TEST_P(CudaShapesTest, EmbeddingGradientAddsInOrder) {
+  constexpr int64_t kPlaces = 140'000, kVocab = 3;  // more chunks than a block searches at once
+  std::vector<int32_t> ids = RandomIds(kPlaces, kVocab, 1);
+  const Vec dy = RandomVec(kPlaces, 2);
+  const Buffer dtokens = bench_.Floats(Vec(kVocab, 0.0));
+  bench_.Run(EmbeddingBackward{.dy = bench_.Floats(dy), .ids = bench_.Ints(ids),
+                               .dtokens = dtokens, .batch = 1, .time = kPlaces, .width = 1,
+                               .vocab = kVocab});
+  std::vector<float> sums(kVocab, 0.0f);
+  for (int64_t i = 0; i < kPlaces; ++i) sums[ids[i]] += static_cast<float>(dy[i]);
+  EXPECT_EQ(OpBench::Read(dtokens, kVocab), Vec(sums.begin(), sums.end()));
+}
+
+TEST_P(CudaShapesTest, SumsOverManyRowsAgreeWithReference) {
+  constexpr int64_t kRows = 17'003, kCols = 45;
+  const Vec x = RandomVec(kRows * kCols, 1), dy = RandomVec(kRows * kCols, 2),
+            gamma = RandomVec(kCols, 3);
+  const Buffer y = bench_.Floats(kCols);
+  bench_.Run(ColumnSum{bench_.Floats(x), y, kRows, kCols, false});
+  ExpectClose(y, reference::ColumnSum(x, kRows, kCols), 1e-5, "column sum");
+
+  const auto forward = reference::LayerNorm(x, gamma, {}, kRows, kCols, 1e-5);
+  const auto g = reference::LayerNormBackward(dy, x, gamma, kRows, kCols, 1e-5);
+  const Buffer dx = bench_.Floats(kRows * kCols), dgamma = bench_.Floats(kCols),
+               dbeta = bench_.Floats(kCols);
+  bench_.Run(LayerNormBackward{.dy = bench_.Floats(dy), .x = bench_.Floats(x),
+                               .gamma = bench_.Floats(gamma), .mean = bench_.Floats(forward.mean),
+                               .rstd = bench_.Floats(forward.rstd), .dx = dx, .dgamma = dgamma,
+                               .dbeta = dbeta, .rows = kRows, .cols = kCols});
+  ExpectClose(dx, g.dx, 2e-5, "dx");
+  ExpectClose(dgamma, g.dgamma, 1e-5, "dgamma");
+  ExpectClose(dbeta, g.dbeta, 1e-5, "dbeta");
+}
+
+TEST_P(CudaShapesTest, NormOfManyBlocksAgreesWithReference) {
+  constexpr int64_t kN = 4'300'001;
+  const Vec x = RandomVec(kN, 1);
+  double expected = 0;
+  for (const double v : x) expected += v * v;
+  const Buffer sum = bench_.Raw(DType::kF64, 1);
+  bench_.Run(SquaredNorm{bench_.Floats(x), sum, kN, false});
+  EXPECT_NEAR(*sum.As<double>(), expected, 1e-12 * expected);
+}
+
+TRAINYARD_CUDA_SUITE(CudaShapesTest);
+
+}  // namespace
+}  // namespace trainyard::kernels

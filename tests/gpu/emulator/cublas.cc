@@ -1,0 +1,179 @@
+// The functions of cuBLASLt that kernels/cuda calls, in plain loops: column-major fp32 products with an
+// optional bias per row. What the caller leaves out or contradicts is refused.
+
+#include <cublasLt.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+struct Descriptor {
+  cublasOperation_t op_a = CUBLAS_OP_N, op_b = CUBLAS_OP_N;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const float* bias = nullptr;
+};
+struct Layout {
+  uint64_t rows, cols;
+  int64_t stride;
+  bool Covers(uint64_t want_rows, uint64_t want_cols) const {
+    return rows == want_rows && cols == want_cols && stride >= static_cast<int64_t>(rows);
+  }
+};
+struct Preference {
+  uint64_t workspace = 0;
+  uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
+};
+constexpr uint64_t kAlgorithm = 0x7472;
+constexpr size_t kWorkspace = 4096;
+
+template <typename T, typename Handle>
+T* As(Handle handle) {
+  return const_cast<T*>(reinterpret_cast<const T*>(handle));
+}
+
+template <typename T>
+cublasStatus_t Take(T& to, const void* from, size_t bytes) {
+  if (bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(&to, from, bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+// m x n = op(a) op(b) over k.
+bool Agree(const Descriptor& d, const Layout& a, const Layout& b, const Layout& c, uint64_t& k) {
+  k = d.op_a == CUBLAS_OP_N ? a.cols : a.rows;
+  return (d.op_a == CUBLAS_OP_N ? a.Covers(c.rows, k) : a.Covers(k, c.rows)) &&
+         (d.op_b == CUBLAS_OP_N ? b.Covers(k, c.cols) : b.Covers(c.cols, k)) &&
+         c.Covers(c.rows, c.cols);
+}
+
+}  // namespace
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = reinterpret_cast<cublasLtHandle_t>(new char);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  delete reinterpret_cast<char*>(handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+const char* cublasLtGetStatusName(cublasStatus_t) { return "cublasStatus"; }
+const char* cublasLtGetStatusString(cublasStatus_t) { return "emulated"; }
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+  if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *made = reinterpret_cast<cublasLtMatmulDesc_t>(new Descriptor);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
+  delete As<Descriptor>(d);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                              cublasLtMatmulDescAttributes_t name,
+                                              const void* value, size_t bytes) {
+  Descriptor& d = *As<Descriptor>(desc);
+  switch (name) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return Take(d.op_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return Take(d.op_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return Take(d.epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return Take(d.bias, value, bytes);
+    default:
+      return CUBLAS_STATUS_INVALID_VALUE;
+  }
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType type,
+                                          uint64_t rows, uint64_t cols, int64_t stride) {
+  if (type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *made = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{rows, cols, stride});
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  delete As<Layout>(layout);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
+  *made = reinterpret_cast<cublasLtMatmulPreference_t>(new Preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  delete As<Preference>(preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t name,
+                                                    const void* value, size_t bytes) {
+  Preference& p = *As<Preference>(preference);
+  uint32_t alignment = 0;
+  switch (name) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      return Take(p.workspace, value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return Take(p.reductions, value, bytes);
+    default:
+      return Take(alignment, value, bytes);
+  }
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+    cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+    cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference,
+    int wanted, cublasLtMatmulHeuristicResult_t results[], int* found) {
+  uint64_t k = 0;
+  const Preference& p = *As<Preference>(preference);
+  if (c != d || !Agree(*As<Descriptor>(desc), *As<Layout>(a), *As<Layout>(b), *As<Layout>(c), k)) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  const bool ordered = p.reductions == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  *found = wanted > 0 && p.workspace >= kWorkspace && ordered ? 1 : 0;
+  if (*found == 1) {
+    results[0] = {};
+    results[0].algo.data[0] = kAlgorithm;
+    results[0].workspaceSize = kWorkspace;
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                              size_t workspace_bytes, cudaStream_t) {
+  const Descriptor& how = *As<Descriptor>(desc);
+  const Layout& la = *As<Layout>(a_layout);
+  const Layout& lb = *As<Layout>(b_layout);
+  const Layout& lc = *As<Layout>(c_layout);
+  uint64_t terms = 0;
+  if (algorithm->data[0] != kAlgorithm || workspace_bytes < kWorkspace ||
+      !Agree(how, la, lb, lc, terms)) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  std::memset(workspace, 0xff, kWorkspace);
+  const float one = *static_cast<const float*>(alpha), old = *static_cast<const float*>(beta);
+  const auto* x = static_cast<const float*>(a);
+  const auto* y = static_cast<const float*>(b);
+  const auto* before = static_cast<const float*>(c);
+  for (uint64_t j = 0; j < lc.cols; ++j) {
+    for (uint64_t i = 0; i < lc.rows; ++i) {
+      double sum = 0;
+      for (uint64_t k = 0; k < terms; ++k) {
+        const float left = how.op_a == CUBLAS_OP_N ? x[i + k * la.stride] : x[k + i * la.stride];
+        const float right = how.op_b == CUBLAS_OP_N ? y[k + j * lb.stride] : y[j + k * lb.stride];
+        sum += double{left} * right;
+      }
+      sum *= one;
+      if (old != 0) sum += double{old} * before[i + j * lc.stride];
+      if (how.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += how.bias[i];
+      static_cast<float*>(d)[i + j * lc.stride] = static_cast<float>(sum);
+    }
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,241 @@
+// The functions of cuDNN that kernels/cuda calls, in plain loops: fp32 convolutions of NHWC activations
+// with weights in [out, height, width, in]. The ranking of algorithms starts with one that is not
+// deterministic and one that wants too much workspace: a caller that takes either is refused.
+
+#include <cudnn.h>
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#include "cuda_runtime.h"
+
+struct cudnnTensorStruct {
+  int n, c, h, w;
+  int64_t At(int in, int ih, int iw, int ic) const {
+    return ((int64_t{in} * h + ih) * w + iw) * c + ic;
+  }
+};
+struct cudnnFilterStruct {
+  int k, c, h, w;
+  int64_t At(int ik, int ih, int iw, int ic) const {
+    return ((int64_t{ik} * h + ih) * w + iw) * c + ic;
+  }
+  int64_t size() const { return int64_t{k} * c * h * w; }
+};
+struct cudnnConvolutionStruct {
+  int pad = 0, stride = 1;
+  cudnnMathType_t math = CUDNN_DEFAULT_MATH;
+};
+
+namespace {
+
+constexpr size_t kWorkspace = 1000;
+constexpr size_t kTooMuch = size_t{8} << 30;
+
+template <typename Made>
+cudnnStatus_t New(Made** to) {
+  *to = new Made;
+  return CUDNN_STATUS_SUCCESS;
+}
+template <typename Made>
+cudnnStatus_t Delete(Made* made) {
+  delete made;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+bool Fits(const cudnnTensorStruct& x, const cudnnFilterStruct& w, const cudnnConvolutionStruct& s,
+          const cudnnTensorStruct& y) {
+  return s.math == CUDNN_FMA_MATH && x.n == y.n && x.c == w.c && y.c == w.k &&
+         y.h == (x.h + 2 * s.pad - w.h) / s.stride + 1 &&
+         y.w == (x.w + 2 * s.pad - w.w) / s.stride + 1;
+}
+
+// Calls f(x offset, w offset, y offset) for every product of a convolution.
+void EachProduct(const cudnnTensorStruct& x, const cudnnFilterStruct& w,
+                 const cudnnConvolutionStruct& s, const cudnnTensorStruct& y,
+                 const std::function<void(int64_t, int64_t, int64_t)>& f) {
+  for (int n = 0; n < y.n; ++n) {
+    for (int oh = 0; oh < y.h; ++oh) {
+      for (int ow = 0; ow < y.w; ++ow) {
+        for (int r = 0; r < w.h; ++r) {
+          for (int q = 0; q < w.w; ++q) {
+            const int ih = oh * s.stride - s.pad + r, iw = ow * s.stride - s.pad + q;
+            if (ih < 0 || ih >= x.h || iw < 0 || iw >= x.w) continue;
+            for (int k = 0; k < w.k; ++k) {
+              for (int c = 0; c < w.c; ++c) f(x.At(n, ih, iw, c), w.At(k, r, q, c), y.At(n, oh, ow, k));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+template <typename Ranked, typename Algo>
+cudnnStatus_t Rank(int wanted, int* count, Ranked* ranked, Algo loose, Algo large, Algo good) {
+  if (wanted < 3) return CUDNN_STATUS_BAD_PARAM;
+  *count = 3;
+  ranked[0] = {loose, CUDNN_STATUS_SUCCESS, 1, 0, CUDNN_NON_DETERMINISTIC, CUDNN_FMA_MATH, {}};
+  ranked[1] = {large, CUDNN_STATUS_SUCCESS, 2, kTooMuch, CUDNN_DETERMINISTIC, CUDNN_FMA_MATH, {}};
+  ranked[2] = {good, CUDNN_STATUS_SUCCESS, 3, kWorkspace, CUDNN_DETERMINISTIC, CUDNN_FMA_MATH, {}};
+  return CUDNN_STATUS_SUCCESS;
+}
+
+template <typename Algo>
+cudnnStatus_t WorkspaceOf(bool fits, Algo algo, Algo large, size_t* bytes) {
+  if (!fits) return CUDNN_STATUS_NOT_SUPPORTED;
+  *bytes = algo == large ? kTooMuch : kWorkspace;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+bool Runs(bool fits, bool good, void* workspace, size_t bytes, const void* alpha, const void* beta) {
+  if (!fits || !good || bytes < kWorkspace) return false;
+  std::memset(workspace, 0xff, kWorkspace);
+  return *static_cast<const float*>(alpha) == 1 && *static_cast<const float*>(beta) == 0;
+}
+
+void Clear(void* to, int64_t n) { std::memset(to, 0, n * sizeof(float)); }
+
+const float* In(const void* data) { return static_cast<const float*>(data); }
+
+}  // namespace
+
+cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  *handle = reinterpret_cast<cudnnHandle_t>(new char);
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+  delete reinterpret_cast<char*>(handle);
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnSetStream(cudnnHandle_t, cudaStream_t) { return CUDNN_STATUS_SUCCESS; }
+const char* cudnnGetErrorString(cudnnStatus_t) { return "emulated"; }
+
+cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* d) { return New(d); }
+cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t d) { return Delete(d); }
+cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* d) { return New(d); }
+cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t d) { return Delete(d); }
+cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* d) { return New(d); }
+cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t d) { return Delete(d); }
+
+cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t d, cudnnTensorFormat_t format,
+                                         cudnnDataType_t type, int n, int c, int h, int w) {
+  if (format != CUDNN_TENSOR_NHWC || type != CUDNN_DATA_FLOAT) return CUDNN_STATUS_NOT_SUPPORTED;
+  *d = {n, c, h, w};
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t d, cudnnDataType_t type,
+                                         cudnnTensorFormat_t format, int k, int c, int h, int w) {
+  if (format != CUDNN_TENSOR_NHWC || type != CUDNN_DATA_FLOAT) return CUDNN_STATUS_NOT_SUPPORTED;
+  *d = {k, c, h, w};
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t d, int pad_h, int pad_w,
+                                              int stride_h, int stride_w, int dilation_h,
+                                              int dilation_w, cudnnConvolutionMode_t mode,
+                                              cudnnDataType_t type) {
+  if (pad_h != pad_w || stride_h != stride_w || dilation_h * dilation_w != 1 ||
+      mode != CUDNN_CROSS_CORRELATION || type != CUDNN_DATA_FLOAT) {
+    return CUDNN_STATUS_NOT_SUPPORTED;
+  }
+  d->pad = pad_h;
+  d->stride = stride_h;
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t d, cudnnMathType_t math) {
+  d->math = math;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
+    cudnnHandle_t, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t, cudnnConvolutionDescriptor_t,
+    cudnnTensorDescriptor_t, int wanted, int* count, cudnnConvolutionFwdAlgoPerf_t* ranked) {
+  return Rank(wanted, count, ranked, CUDNN_CONVOLUTION_FWD_ALGO_GEMM,
+              CUDNN_CONVOLUTION_FWD_ALGO_FFT, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM);
+}
+cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(
+    cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
+    cudnnConvolutionDescriptor_t s, cudnnTensorDescriptor_t y, cudnnConvolutionFwdAlgo_t algo,
+    size_t* bytes) {
+  return WorkspaceOf(Fits(*x, *w, *s, *y), algo, CUDNN_CONVOLUTION_FWD_ALGO_FFT, bytes);
+}
+cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t, const void* alpha, cudnnTensorDescriptor_t x,
+                                      const void* x_data, cudnnFilterDescriptor_t w,
+                                      const void* w_data, cudnnConvolutionDescriptor_t s,
+                                      cudnnConvolutionFwdAlgo_t algo, void* workspace,
+                                      size_t bytes, const void* beta, cudnnTensorDescriptor_t y,
+                                      void* y_data) {
+  if (!Runs(Fits(*x, *w, *s, *y), algo == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, workspace,
+            bytes, alpha, beta)) {
+    return CUDNN_STATUS_BAD_PARAM;
+  }
+  Clear(y_data, int64_t{y->n} * y->c * y->h * y->w);
+  auto* out = static_cast<float*>(y_data);
+  EachProduct(*x, *w, *s, *y, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
+    out[at_y] += In(x_data)[at_x] * In(w_data)[at_w];
+  });
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(
+    cudnnHandle_t, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t, cudnnConvolutionDescriptor_t,
+    cudnnTensorDescriptor_t, int wanted, int* count, cudnnConvolutionBwdDataAlgoPerf_t* ranked) {
+  return Rank(wanted, count, ranked, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0,
+              CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, CUDNN_CONVOLUTION_BWD_DATA_ALGO_1);
+}
+cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(
+    cudnnHandle_t, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t y,
+    cudnnConvolutionDescriptor_t s, cudnnTensorDescriptor_t x, cudnnConvolutionBwdDataAlgo_t algo,
+    size_t* bytes) {
+  return WorkspaceOf(Fits(*x, *w, *s, *y), algo, CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, bytes);
+}
+cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t, const void* alpha,
+                                           cudnnFilterDescriptor_t w, const void* w_data,
+                                           cudnnTensorDescriptor_t y, const void* dy_data,
+                                           cudnnConvolutionDescriptor_t s,
+                                           cudnnConvolutionBwdDataAlgo_t algo, void* workspace,
+                                           size_t bytes, const void* beta,
+                                           cudnnTensorDescriptor_t x, void* dx_data) {
+  if (!Runs(Fits(*x, *w, *s, *y), algo == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, workspace, bytes,
+            alpha, beta)) {
+    return CUDNN_STATUS_BAD_PARAM;
+  }
+  Clear(dx_data, int64_t{x->n} * x->c * x->h * x->w);
+  auto* out = static_cast<float*>(dx_data);
+  EachProduct(*x, *w, *s, *y, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
+    out[at_x] += In(dy_data)[at_y] * In(w_data)[at_w];
+  });
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+    cudnnHandle_t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t, cudnnConvolutionDescriptor_t,
+    cudnnFilterDescriptor_t, int wanted, int* count, cudnnConvolutionBwdFilterAlgoPerf_t* ranked) {
+  return Rank(wanted, count, ranked, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0,
+              CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
+}
+cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(
+    cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t y,
+    cudnnConvolutionDescriptor_t s, cudnnFilterDescriptor_t w, cudnnConvolutionBwdFilterAlgo_t algo,
+    size_t* bytes) {
+  return WorkspaceOf(Fits(*x, *w, *s, *y), algo, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT, bytes);
+}
+cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t, const void* alpha,
+                                             cudnnTensorDescriptor_t x, const void* x_data,
+                                             cudnnTensorDescriptor_t y, const void* dy_data,
+                                             cudnnConvolutionDescriptor_t s,
+                                             cudnnConvolutionBwdFilterAlgo_t algo, void* workspace,
+                                             size_t bytes, const void* beta,
+                                             cudnnFilterDescriptor_t w, void* dw_data) {
+  if (!Runs(Fits(*x, *w, *s, *y), algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, workspace, bytes,
+            alpha, beta)) {
+    return CUDNN_STATUS_BAD_PARAM;
+  }
+  Clear(dw_data, w->size());
+  auto* out = static_cast<float*>(dw_data);
+  EachProduct(*x, *w, *s, *y, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
+    out[at_w] += In(x_data)[at_x] * In(dy_data)[at_y];
+  });
+  return CUDNN_STATUS_SUCCESS;
+}

@@ -1,0 +1,89 @@
+#include "tests/gpu/emulator/fiber.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <utility>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace trainyard::emulator {
+namespace {
+
+constexpr size_t kStackBytes = 128 << 10;
+
+}  // namespace
+
+Fiber::Fiber(std::function<void()> body)
+    : body_(std::move(body)), stack_(new char[kStackBytes]) {
+  if (getcontext(&here_) != 0) std::abort();
+  here_.uc_stack.ss_sp = stack_.get();
+  here_.uc_stack.ss_size = kStackBytes;
+  here_.uc_link = nullptr;
+  const auto self = reinterpret_cast<uintptr_t>(this);
+  makecontext(&here_, reinterpret_cast<void (*)()>(&Fiber::Start), 2,
+              static_cast<unsigned>(self), static_cast<unsigned>(self >> 32));
+#if defined(__SANITIZE_THREAD__)
+  tsan_here_ = __tsan_create_fiber(0);
+#endif
+}
+
+Fiber::~Fiber() {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_destroy_fiber(tsan_here_);
+#endif
+}
+
+void Fiber::Start(unsigned low, unsigned high) {
+  Fiber* self = reinterpret_cast<Fiber*>(uintptr_t{low} | uintptr_t{high} << 32);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(self->asan_here_, &self->caller_stack_,
+                                  &self->caller_stack_size_);
+#endif
+  for (;;) self->body_();
+}
+
+void Fiber::Enter() {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&asan_caller_, stack_.get(), kStackBytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  tsan_caller_ = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(tsan_here_, __tsan_switch_to_fiber_no_sync);
+#endif
+  swapcontext(&caller_, &here_);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(asan_caller_, nullptr, nullptr);
+#endif
+}
+
+void Fiber::Leave() {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&asan_here_, caller_stack_, caller_stack_size_);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(tsan_caller_, __tsan_switch_to_fiber_no_sync);
+#endif
+  swapcontext(&here_, &caller_);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(asan_here_, &caller_stack_, &caller_stack_size_);
+#endif
+}
+
+void Publish([[maybe_unused]] void* key) {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_release(key);
+#endif
+}
+
+void Observe([[maybe_unused]] void* key) {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_acquire(key);
+#endif
+}
+
+}  // namespace trainyard::emulator

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+namespace trainyard::emulator {
+
+// A stack of its own that runs `body` whenever it is entered, until `body` leaves by Leave. One thread
+// of the machine runs all fibers. AddressSanitizer and ThreadSanitizer are told of every switch; a
+// switch alone orders nothing for the latter.
+class Fiber {
+ public:
+  explicit Fiber(std::function<void()> body);
+  ~Fiber();
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  void Enter();  // from the machine's own stack
+  void Leave();  // from the fiber's, back into Enter
+
+ private:
+  static void Start(unsigned low, unsigned high);
+
+  std::function<void()> body_;
+  std::unique_ptr<char[]> stack_;
+  ucontext_t here_, caller_;
+  void* asan_here_ = nullptr;
+  void* asan_caller_ = nullptr;
+  const void* caller_stack_ = nullptr;
+  size_t caller_stack_size_ = 0;
+  void* tsan_here_ = nullptr;
+  void* tsan_caller_ = nullptr;
+};
+
+// What happened before Publish(key) is visible after a later Observe(key).
+void Publish(void* key);
+void Observe(void* key);
+
+}  // namespace trainyard::emulator

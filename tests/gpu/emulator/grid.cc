@@ -1,0 +1,204 @@
+// Runs grids of blocks of device threads, each thread a fiber.
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "cuda_runtime.h"
+#include "tests/gpu/emulator/fiber.h"
+
+// The emulator's own bookkeeping is touched from every fiber, one at a time: not what a race detector
+// should look at.
+#define NOT_WATCHED __attribute__((no_sanitize("thread"), noinline))
+
+namespace trainyard::emulator {
+namespace {
+
+constexpr unsigned kWarp = 32;
+constexpr size_t kFreeShared = 48 << 10;   // without cudaFuncSetAttribute
+constexpr size_t kMostShared = 163 << 10;  // compute capability 8.0; 9.0 has 227 KiB
+
+enum class State { kReady, kAtBlockBarrier, kAtWarp, kDone };
+
+struct DeviceThread {
+  std::unique_ptr<Fiber> fiber;
+  State state = State::kDone;
+  int predicate = 0;
+  unsigned exchanges = 0;
+  // Two, in turn: a lane that runs ahead must not overwrite what a slower one has yet to read.
+  uint64_t given[2] = {0, 0};
+};
+
+struct Machine {
+  std::vector<DeviceThread> threads;
+  unsigned block_threads = 0, thread = 0, block = 0, blocks = 0;
+  const std::function<void()>* program = nullptr;
+  unsigned char* shared = nullptr;
+  int predicates = 0;
+  std::vector<unsigned> order;
+  std::mt19937 random{1};
+  std::map<const void*, size_t> shared_limits;
+};
+
+NOT_WATCHED Machine& M() {
+  static Machine machine;
+  return machine;
+}
+
+[[noreturn]] void Die(const char* what) {
+  std::fprintf(stderr, "emulator: %s (block %u of %u, %u threads)\n", what, M().block, M().blocks,
+               M().block_threads);
+  std::abort();
+}
+
+// Leaves the running thread in `state`; returns once that has been resolved.
+NOT_WATCHED void Wait(State state) {
+  DeviceThread& me = M().threads[M().thread];
+  me.state = state;
+  me.fiber->Leave();
+}
+
+NOT_WATCHED void ThreadBody() {
+  Observe(&M().program);
+  (*M().program)();
+  Publish(&M().blocks);
+  Wait(State::kDone);
+}
+
+NOT_WATCHED void RunReady() {
+  Machine& m = M();
+  for (unsigned i : m.order) {
+    if (m.threads[i].state != State::kReady) continue;
+    m.thread = i;
+    m.threads[i].fiber->Enter();
+  }
+}
+
+// True when threads [first, last) all are in `state`.
+NOT_WATCHED bool AllIn(State state, unsigned first, unsigned last) {
+  unsigned in = 0;
+  for (unsigned i = first; i < last; ++i) in += M().threads[i].state == state;
+  return in == last - first;
+}
+
+// Lets those go on who wait for each other and have all come. False when nobody could.
+NOT_WATCHED bool Resolve() {
+  Machine& m = M();
+  bool any = false;
+  for (unsigned first = 0; first < m.block_threads; first += kWarp) {
+    const unsigned last = std::min(first + kWarp, m.block_threads);
+    if (last - first != kWarp || !AllIn(State::kAtWarp, first, last)) continue;
+    for (unsigned i = first; i < last; ++i) m.threads[i].state = State::kReady;
+    any = true;
+  }
+  if (AllIn(State::kAtBlockBarrier, 0, m.block_threads)) {
+    m.predicates = 0;
+    for (unsigned i = 0; i < m.block_threads; ++i) {
+      m.predicates += m.threads[i].predicate;
+      m.threads[i].state = State::kReady;
+    }
+    any = true;
+  }
+  return any;
+}
+
+NOT_WATCHED void RunBlock(unsigned block) {
+  Machine& m = M();
+  m.block = block;
+  while (m.threads.size() < m.block_threads) {
+    m.threads.emplace_back().fiber = std::make_unique<Fiber>(ThreadBody);
+  }
+  // In a different order in each block: what depends on the order has a chance to show.
+  m.order.resize(m.block_threads);
+  for (unsigned i = 0; i < m.block_threads; ++i) m.order[i] = i;
+  std::shuffle(m.order.begin(), m.order.end(), m.random);
+  for (unsigned i = 0; i < m.block_threads; ++i) m.threads[i].state = State::kReady;
+  Publish(&m.program);
+  for (;;) {
+    RunReady();
+    if (AllIn(State::kDone, 0, m.block_threads)) break;
+    if (!Resolve()) Die("threads wait at a barrier or a warp exchange that others never reach");
+  }
+  Observe(&m.blocks);
+}
+
+}  // namespace
+
+template <>
+NOT_WATCHED Coordinate<Axis::kThread>::operator unsigned() const { return M().thread; }
+template <>
+NOT_WATCHED Coordinate<Axis::kBlock>::operator unsigned() const { return M().block; }
+template <>
+NOT_WATCHED Coordinate<Axis::kBlocks>::operator unsigned() const { return M().blocks; }
+
+cudaError_t RunGrid(const cudaLaunchConfig_t& config, size_t limit,
+                    const std::function<void()>& thread) {
+  Machine& m = M();
+  m.block_threads = config.blockDim.x;
+  m.blocks = config.gridDim.x;
+  m.program = &thread;
+  const bool one_axis = config.blockDim.y * config.blockDim.z * config.gridDim.y *
+                            config.gridDim.z == 1;
+  if (!one_axis || m.block_threads == 0 || m.block_threads > 1024 || m.blocks == 0 ||
+      m.blocks > 0x7fffffffu || config.dynamicSmemBytes > limit) {
+    return cudaErrorInvalidConfiguration;
+  }
+  for (unsigned block = 0; block < m.blocks; ++block) {
+    // NaN everywhere, and ends where the block's memory ends.
+    std::unique_ptr<unsigned char[]> shared(new unsigned char[config.dynamicSmemBytes]);
+    memset(shared.get(), 0xff, config.dynamicSmemBytes);
+    m.shared = shared.get();
+    RunBlock(block);
+  }
+  return cudaSuccess;
+}
+
+size_t SharedLimit(const void* kernel) {
+  const auto found = M().shared_limits.find(kernel);
+  return found == M().shared_limits.end() ? kFreeShared : found->second;
+}
+
+void SetSharedLimit(const void* kernel, size_t bytes) { M().shared_limits[kernel] = bytes; }
+
+NOT_WATCHED unsigned char* BlockShared() { return M().shared; }
+
+NOT_WATCHED int BlockBarrier(int predicate) {
+  M().threads[M().thread].predicate = predicate;
+  Publish(&M().shared);
+  Wait(State::kAtBlockBarrier);
+  Observe(&M().shared);
+  return M().predicates;
+}
+
+NOT_WATCHED void WarpBarrier() {
+  void* key = &M().threads[M().thread / kWarp * kWarp];
+  Publish(key);
+  Wait(State::kAtWarp);
+  Observe(key);
+}
+
+// An exchange moves registers; it orders no memory.
+NOT_WATCHED uint64_t WarpExchange(uint64_t mine, int offset) {
+  const unsigned thread = M().thread;
+  const unsigned turn = M().threads[thread].exchanges++ % 2;
+  M().threads[thread].given[turn] = mine;
+  Wait(State::kAtWarp);
+  return M().threads[thread ^ static_cast<unsigned>(offset)].given[turn];
+}
+
+void Trap() { Die("__trap"); }
+
+}  // namespace trainyard::emulator
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+      static_cast<size_t>(value) > trainyard::emulator::kMostShared) {
+    return cudaErrorInvalidValue;
+  }
+  trainyard::emulator::SetSharedLimit(kernel, static_cast<size_t>(value));
+  return cudaSuccess;
+}

@@ -1,0 +1,141 @@
+#include "tests/gpu/op_bench.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tests/gpu/relaunch.h"
+
+namespace trainyard::kernels {
+
+const absl::StatusOr<Device*>& TestedDevice() {
+  static const absl::StatusOr<Device*> device = []() -> absl::StatusOr<Device*> {
+    absl::StatusOr<std::unique_ptr<Device>> opened = OpenCuda(0);
+    if (!opened.ok()) return opened.status();
+    return opened->release();  // lives as long as the program
+  }();
+  return device;
+}
+
+OpBench::OpBench(CudaCase) {
+  if (TestedDevice().ok()) stream_ = device().MakeStream();
+}
+
+OpBench::~OpBench() {
+  for (auto& [host, twin] : twins_) device().Free(twin.device);
+}
+
+Buffer OpBench::Raw(DType dtype, int64_t n) {
+  Twin twin;
+  const size_t bytes = static_cast<size_t>(n) * SizeOf(dtype);
+  twin.host.assign(std::max<size_t>(bytes, 1), '\xff');
+  twin.device = *device().Allocate(bytes);
+  char* data = twin.host.data();
+  twins_.emplace(data, std::move(twin));
+  return {data, dtype};
+}
+
+Buffer OpBench::Floats(const Vec& x) {
+  const Buffer b = Floats(static_cast<int64_t>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) b.As<float>()[i] = static_cast<float>(x[i]);
+  return b;
+}
+
+Buffer OpBench::Ints(const std::vector<int32_t>& x) {
+  const Buffer b = Raw(DType::kI32, static_cast<int64_t>(x.size()));
+  std::memcpy(b.data, x.data(), x.size() * sizeof(int32_t));
+  return b;
+}
+
+std::vector<OpBench::Twin*> OpBench::PointAtTwins(void* op, size_t bytes) {
+  std::vector<Twin*> used;
+  for (size_t at = 0; at + sizeof(char*) <= bytes; at += sizeof(char*)) {
+    char* word = nullptr;
+    std::memcpy(&word, static_cast<char*>(op) + at, sizeof(word));
+    auto after = twins_.upper_bound(word);
+    if (after == twins_.begin()) continue;
+    Twin& twin = std::prev(after)->second;
+    const ptrdiff_t offset = word - twin.host.data();
+    if (offset >= static_cast<ptrdiff_t>(twin.host.size())) continue;
+    word = static_cast<char*>(twin.device) + offset;
+    std::memcpy(static_cast<char*>(op) + at, &word, sizeof(word));
+    if (std::find(used.begin(), used.end(), &twin) == used.end()) used.push_back(&twin);
+  }
+  return used;
+}
+
+std::vector<std::vector<char>> OpBench::RunOnce(Kernel& kernel, const std::vector<Twin*>& used,
+                                                bool again) {
+  for (const Twin* twin : used) {
+    device().CopyIn(*stream_, twin->device, twin->host.data(), twin->host.size());
+  }
+  if (again) {
+    const absl::Status launched = Relaunch(kernel, *stream_);
+    EXPECT_TRUE(launched.ok()) << launched;
+  } else {
+    kernel.launch(*stream_);
+  }
+  std::vector<std::vector<char>> after;
+  for (const Twin* twin : used) {
+    after.emplace_back(twin->host.size());
+    device().CopyOut(*stream_, after.back().data(), twin->device, after.back().size());
+  }
+  const absl::Status done = device().Synchronize(*stream_);
+  EXPECT_TRUE(done.ok()) << done;
+  return after;
+}
+
+void OpBench::RunTwice(Kernel& kernel, const std::vector<Twin*>& used) {
+  const absl::StatusOr<void*> scratch = device().Allocate(kernel.scratch_bytes);
+  ASSERT_TRUE(scratch.ok()) << scratch.status();
+  stream_->scratch = *scratch;
+  stream_->scratch_bytes = kernel.scratch_bytes;
+  std::vector<std::vector<char>> first = RunOnce(kernel, used, false);
+  const std::vector<std::vector<char>> second = RunOnce(kernel, used, true);
+  EXPECT_TRUE(first == second) << "the same op on the same inputs gave other bits";
+  for (size_t i = 0; i < used.size(); ++i) {
+    std::memcpy(used[i]->host.data(), first[i].data(), first[i].size());
+  }
+  device().Free(*scratch);
+}
+
+void CudaTest::SetUp() {
+  if (!TestedDevice().ok()) GTEST_SKIP() << TestedDevice().status();
+}
+
+Vec RandomVec(int64_t n, int seed, double scale) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<double> normal(0, scale);
+  Vec x(n);
+  for (double& v : x) v = static_cast<float>(normal(engine));
+  return x;
+}
+
+std::vector<int32_t> RandomIds(int64_t n, int32_t below, int seed) {
+  std::mt19937 engine(seed);
+  std::uniform_int_distribution<int32_t> uniform(0, below - 1);
+  std::vector<int32_t> ids(n);
+  for (int32_t& id : ids) id = uniform(engine);
+  return ids;
+}
+
+void ExpectClose(const Buffer& actual, const Vec& expected, double tolerance,
+                 const std::string& what) {
+  double squares = 0;
+  for (const double v : expected) squares += v * v;
+  const double size = expected.empty() ? 0 : std::sqrt(squares / expected.size());
+  int reported = 0;
+  for (size_t i = 0; i < expected.size() && reported < 5; ++i) {
+    const double bound = tolerance * (std::fabs(expected[i]) + size);
+    if (std::fabs(actual.As<float>()[i] - expected[i]) <= bound) continue;
+    ADD_FAILURE() << what << ": element " << i << " is " << actual.As<float>()[i] << ", expected "
+                  << expected[i] << " within " << bound;
+    ++reported;
+  }
+}
+
+Vec Plus(Vec a, const Vec& b) {
+  for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+}  // namespace trainyard::kernels

@@ -1,0 +1,100 @@
+#pragma once
+
+// Runs ops on the first GPU, or on its emulation. Tests write and read host memory; each buffer has a
+// twin on the device of exactly its size, and Run carries the buffers of an op there and back. Every op
+// runs twice, the second time as the back end would replay it (relaunch.h): the bits must be the same.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/device.h"
+#include "kernels/step_state.h"
+#include "tests/reference/vec.h"
+
+namespace trainyard::kernels {
+
+using reference::Vec;
+
+struct CudaCase {
+  int threads = 2;  // what the CPU's cases hold; nothing here depends on it
+};
+
+// The device that all tests share, or why there is none.
+const absl::StatusOr<Device*>& TestedDevice();
+
+class OpBench {
+ public:
+  explicit OpBench(CudaCase = {});
+  ~OpBench();
+
+  Device& device() { return **TestedDevice(); }
+
+  // Every byte is 0xff: what a kernel must write and does not shows as a number that is none.
+  Buffer Raw(DType dtype, int64_t n);
+  Buffer Floats(int64_t n) { return Raw(DType::kF32, n); }
+  Buffer Floats(const Vec& x);
+  Buffer Ints(const std::vector<int32_t>& x);
+
+  template <typename Op>
+  void Run(Op op) {
+    if constexpr (requires { op.state; }) {
+      const Buffer state = Raw(DType::kU8, sizeof(StepState));
+      std::memcpy(state.data, op.state, sizeof(StepState));
+      op.state = state.data;
+    }
+    const std::vector<Twin*> used = PointAtTwins(&op, sizeof(op));
+    absl::StatusOr<Kernel> kernel = device().Prepare(op);
+    ASSERT_TRUE(kernel.ok()) << kernel.status();
+    RunTwice(*kernel, used);
+  }
+
+  static Vec Read(const Buffer& b, int64_t n) { return Vec(b.As<float>(), b.As<float>() + n); }
+
+ private:
+  struct Twin {
+    std::vector<char> host;
+    void* device = nullptr;
+  };
+
+  // Replaces every pointer into one of our buffers by the same place in its twin, and returns the
+  // buffers. An op holds pointers and numbers; the latter do not look like our addresses.
+  std::vector<Twin*> PointAtTwins(void* op, size_t bytes);
+  void RunTwice(Kernel& kernel, const std::vector<Twin*>& used);
+  // Carries `used` to the device, launches, and returns what the device then holds of each.
+  std::vector<std::vector<char>> RunOnce(Kernel& kernel, const std::vector<Twin*>& used,
+                                         bool again);
+
+  std::unique_ptr<Stream> stream_;
+  std::map<const char*, Twin> twins_;  // by the first byte on the host
+};
+
+// Skips, with the reason, where no GPU can be opened.
+class CudaTest : public testing::TestWithParam<CudaCase> {
+ protected:
+  void SetUp() override;
+  OpBench bench_;
+};
+
+inline std::string NameOfCase(const testing::TestParamInfo<CudaCase>&) { return "gpu"; }
+
+#define TRAINYARD_CUDA_SUITE(name) \
+  INSTANTIATE_TEST_SUITE_P(Cuda, name, testing::Values(CudaCase{}), NameOfCase)
+
+// Values that fp32 holds exactly, so that both sides start from the same numbers.
+Vec RandomVec(int64_t n, int seed, double scale = 1);
+std::vector<int32_t> RandomIds(int64_t n, int32_t below, int seed);
+
+// Each element within tolerance * (|expected| + the root mean square of what is expected).
+void ExpectClose(const Buffer& actual, const Vec& expected, double tolerance,
+                 const std::string& what);
+
+Vec Plus(Vec a, const Vec& b);
+
+}  // namespace trainyard::kernels
