@@ -1,0 +1,283 @@
+// What only PostgreSQL has: migrations, constraints, connections that break, a server that crashes.
+
+#include "storage/postgres/postgres.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "tests/conformance/store_suite.h"
+
+namespace trainyard::testing {
+namespace {
+
+const Reason kUser{"TEST", "a test asked"};
+constexpr absl::Duration kBound = absl::Seconds(60);
+
+std::string QueryOrDie(const std::string& database, const std::string& sql) {
+  const auto answer = SharedPostgres().Query(database, sql);
+  EXPECT_OK(answer.status());
+  return answer.value_or("");
+}
+
+std::unique_ptr<Stores> OpenOrDie(const std::string& conninfo) {
+  auto stores = postgres::Open(conninfo);
+  EXPECT_OK(stores.status());
+  return *std::move(stores);
+}
+
+// Calls until it is not unavailable; the bound is a failure.
+template <typename Call>
+auto Insist(const Call& call) {
+  const absl::Time bound = absl::Now() + kBound;
+  auto result = call();
+  while (result.status().code() == absl::StatusCode::kUnavailable && absl::Now() < bound) {
+    absl::SleepFor(absl::Milliseconds(5));
+    result = call();
+  }
+  return result;
+}
+
+JobRecord Named(const std::string& id) {
+  JobRecord job;
+  job.project = "default";
+  job.job_id = id;
+  job.request_id = id;
+  return job;
+}
+
+TEST(Migrations, MayBeAppliedByManyAtOnceAndAgain) {
+  ASSERT_OK(SharedPostgres().CreateDatabase("fresh"));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([] { EXPECT_OK(postgres::Migrate(SharedPostgres().Conninfo("fresh"))); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(QueryOrDie("fresh", "SELECT count(*) FROM schema_migrations"),
+            absl::StrCat(postgres::SchemaVersion()));
+  EXPECT_OK(postgres::Migrate(SharedPostgres().Conninfo("fresh")));
+}
+
+TEST(Migrations, NewerDatabaseIsRefused) {
+  const std::string database = NewDatabase();
+  QueryOrDie(database, "INSERT INTO schema_migrations VALUES (9999, '9999_future', 'x')");
+  const absl::Status status = postgres::Migrate(SharedPostgres().Conninfo(database));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("9999_future"), absl::string_view::npos);
+}
+
+TEST(Migrations, ChangedMigrationIsRefused) {
+  const std::string database = NewDatabase();
+  QueryOrDie(database, "UPDATE schema_migrations SET sha256 = 'x' WHERE version = 2");
+  EXPECT_EQ(postgres::Migrate(SharedPostgres().Conninfo(database)).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Constraints, TransitionTableIsThatOfTheCode) {
+  std::vector<std::string> code;
+  for (const JobTransition& t : kJobTransitions) {
+    code.push_back(absl::StrCat(JobStateName(t.from), "|", JobTriggerName(t.trigger), "|",
+                                JobStateName(t.to)));
+  }
+  std::sort(code.begin(), code.end());
+  std::vector<std::string> sql = absl::StrSplit(
+      QueryOrDie(NewDatabase(), "SELECT from_state, trigger, to_state FROM job_transitions"), '\n');
+  std::sort(sql.begin(), sql.end());
+  EXPECT_EQ(code, sql);
+}
+
+// Tries every pair of states on a job's row.
+constexpr char kTryAllMoves[] = R"sql(
+INSERT INTO jobs SELECT 'u', 'p', 'j', '', NULL, '{}', 0, 1, 1, '', 0, 0, 0, 0, now(), 'QUEUED', '', '',
+  'NONE', 1, 0, 0, 0, now(), NULL, NULL, NULL, NULL, NULL, '', 0;
+CREATE TABLE legal (pair text);
+DO $$
+DECLARE a text; b text;
+  states text[] := ARRAY['QUEUED', 'STARTING', 'RUNNING', 'SUSPENDING', 'SUSPENDED', 'CANCELLING',
+                         'CANCELLED', 'SUCCEEDED', 'FAILED'];
+BEGIN
+  FOREACH a IN ARRAY states LOOP FOREACH b IN ARRAY states LOOP
+    CONTINUE WHEN a = b;
+    SET LOCAL session_replication_role = replica;  -- no triggers
+    UPDATE jobs SET state = a, end_time = CASE WHEN a IN ('CANCELLED', 'SUCCEEDED', 'FAILED') THEN now() END,
+                    suspend_deadline = CASE WHEN a = 'SUSPENDING' THEN now() END;
+    SET LOCAL session_replication_role = origin;
+    BEGIN
+      UPDATE jobs SET state = b, end_time = CASE WHEN b IN ('CANCELLED', 'SUCCEEDED', 'FAILED') THEN now() END,
+                      suspend_deadline = CASE WHEN b = 'SUSPENDING' THEN now() END;
+      INSERT INTO legal VALUES (a || ' ' || b);
+    EXCEPTION WHEN check_violation THEN NULL;
+    END;
+  END LOOP; END LOOP;
+END $$;
+SELECT pair FROM legal)sql";
+
+TEST(Constraints, DatabaseAllowsTheLegalMovesAndNoOther) {
+  std::set<std::string> code;
+  for (const JobTransition& t : kJobTransitions) {
+    if (t.from != t.to) code.insert(absl::StrCat(JobStateName(t.from), " ", JobStateName(t.to)));
+  }
+  const std::set<std::string> sql = absl::StrSplit(QueryOrDie(NewDatabase(), kTryAllMoves), '\n');
+  EXPECT_EQ(code, sql);
+}
+
+TEST(Constraints, AttemptGrowsByOneWithAPlacementOnly) {
+  const std::string database = NewDatabase();
+  auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
+  ASSERT_OK(stores->jobs().Submit(Named("a")).status());
+  EXPECT_FALSE(SharedPostgres().Query(database, "UPDATE jobs SET attempt = 1").ok());
+  EXPECT_FALSE(SharedPostgres().Query(database, "UPDATE jobs SET attempt = 2, state = 'STARTING'").ok());
+}
+
+TEST(Connections, DatabaseThatIsAwayIsUnavailableAndTheRestIsFine) {
+  EXPECT_EQ(postgres::Open("no conninfo at all").status().code(), absl::StatusCode::kInvalidArgument);
+  auto stores = OpenOrDie("host=/nowhere user=trainyard dbname=none");
+  EXPECT_EQ(stores->Probe().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(stores->jobs().Submit(Named("a")).status().code(), absl::StatusCode::kUnavailable);
+  std::atomic<int> woken = 0;
+  stores->wakeups().Subscribe([&](const std::string&) { ++woken; });
+  stores->wakeups().Wake("queue");
+  EXPECT_EQ(woken, 1);
+}
+
+TEST(Connections, UriAndWordsAreBothUnderstood) {
+  const std::string database = NewDatabase();
+  const std::string words = SharedPostgres().Conninfo(database);
+  const std::string host = words.substr(5, words.find(' ') - 5);
+  EXPECT_OK(OpenOrDie(absl::StrCat("postgresql:///", database, "?user=trainyard&host=", host))->Probe());
+  EXPECT_OK(OpenOrDie(words)->Probe());
+  EXPECT_OK(SharedPostgres().DropDatabase(database));
+}
+
+// Submits jobs from several threads, each until it is acknowledged, while `disturb` runs on this one.
+template <typename Disturb>
+void SubmitWhile(Stores& stores, int jobs_per_thread, const Disturb& disturb) {
+  std::atomic<int> running = 3;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&stores, &running, t, jobs_per_thread] {
+      for (int i = 0; i < jobs_per_thread; ++i) {
+        const JobRecord job = Named(absl::StrCat("job-", t, "-", i));
+        EXPECT_OK(Insist([&] { return stores.jobs().Submit(job); }).status());
+      }
+      --running;
+    });
+  }
+  while (running > 0) disturb();
+  for (std::thread& thread : threads) thread.join();
+}
+
+void ExpectJobsOnce(Stores& stores, size_t count) {
+  const auto page = Insist([&] { return stores.jobs().List("-", {}, 10000, ""); });
+  ASSERT_OK(page.status());
+  EXPECT_EQ(page->jobs.size(), count);
+  for (const JobRecord& job : page->jobs) {
+    const auto feed = stores.jobs().ReadFeed(job.uid, 0, 10);
+    ASSERT_OK(feed.status());
+    EXPECT_EQ(feed->size(), 1u);
+  }
+}
+
+TEST(Connections, TerminatedBackendsLoseAndDoubleNothing) {
+  const std::string database = NewDatabase();
+  auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
+  int kills = 0;
+  SubmitWhile(*stores, 60, [&] {
+    QueryOrDie(database, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                         "WHERE application_name = 'trainyard'");
+    ++kills;
+  });
+  EXPECT_GT(kills, 0);
+  ExpectJobsOnce(*stores, 180);
+}
+
+TEST(Connections, CrashesOfTheServerLoseNothingThatWasAcknowledged) {
+  auto server = PostgresFixture::Start();
+  ASSERT_OK(server.status());
+  ASSERT_OK(postgres::Migrate((*server)->Conninfo()));
+  auto stores = OpenOrDie((*server)->Conninfo());
+  int crashes = 0;
+  SubmitWhile(*stores, 100, [&] {
+    if (crashes == 3) return absl::SleepFor(absl::Milliseconds(5));
+    EXPECT_OK((*server)->StopImmediately());
+    EXPECT_OK((*server)->StartAgain());
+    ++crashes;
+  });
+  EXPECT_GT(crashes, 0);
+  ExpectJobsOnce(*stores, 300);
+}
+
+TEST(Connections, ConstantTerminationsNeitherLoseNorDoubleEvents) {
+  const std::string database = NewDatabase();
+  auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
+  NodeRecord node;
+  node.name = "n1";
+  node.slots = {{.index = 0}};
+  ASSERT_OK(stores->fleet().RegisterNode(node, absl::Hours(1)).status());
+  const auto job = stores->jobs().Submit(Named("a"));
+  ASSERT_OK(job.status());
+  const auto lease = stores->scheduler().Lead("me", absl::Hours(1));
+  const Placement placement{.job_uid = job->uid, .job_version = 1, .ranks = {{"n1", {0}}}};
+  ASSERT_EQ(*stores->scheduler().Apply(lease->epoch, {.placements = {placement}}), 1);
+
+  std::atomic<bool> done = false;
+  std::thread sender([&] {
+    EventWriter writer;
+    writer.Restored(0);
+    for (int step = 1; step <= 200; ++step) {
+      const std::vector<RankEventRecord> events = writer.Train(step).Take();
+      EXPECT_OK(Insist([&] {
+                  return stores->fleet().AppendEvents("n1", {job->uid, 1, 0}, events);
+                }).status());
+    }
+    done = true;
+  });
+  while (!done) {
+    QueryOrDie(database, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                         "WHERE application_name = 'trainyard'");
+  }
+  sender.join();
+  const auto rows = Insist([&] { return stores->jobs().ReadMetrics(job->uid, {}); });
+  ASSERT_OK(rows.status());
+  ASSERT_EQ(rows->size(), 200u);
+  for (int i = 0; i < 200; ++i) EXPECT_EQ((*rows)[i].point.step, i + 1);
+  const auto feed = stores->jobs().ReadFeed(job->uid, 0, 1000);
+  for (size_t i = 0; i < feed->size(); ++i) EXPECT_EQ((*feed)[i].sequence, int64_t(i) + 1);
+}
+
+TEST(WakeupsOverPostgres, ReachOtherProgramsAlsoAfterALostConnection) {
+  const std::string database = NewDatabase();
+  auto here = OpenOrDie(SharedPostgres().Conninfo(database));
+  auto there = OpenOrDie(SharedPostgres().Conninfo(database));
+  std::atomic<int> heard = 0;
+  std::atomic<int> echoes = 0;
+  there->wakeups().Subscribe([&](const std::string& topic) { heard += topic == "job:1" ? 1 : 0; });
+  here->wakeups().Subscribe([&](const std::string& topic) { echoes += topic == "job:1" ? 1 : 0; });
+  const auto wait_for_more = [&](int than) {
+    const absl::Time bound = absl::Now() + kBound;
+    int sent = 0;
+    while (heard <= than && absl::Now() < bound) {  // a hint may be lost: it is given again
+      here->wakeups().Wake("job:1");
+      ++sent;
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    EXPECT_GT(heard, than);
+    return sent;
+  };
+  const int sent = wait_for_more(0);
+  EXPECT_EQ(echoes, sent);  // each once: our own do not come back
+  QueryOrDie(database, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                       "WHERE application_name = 'trainyard'");
+  wait_for_more(heard);
+}
+
+}  // namespace
+}  // namespace trainyard::testing
