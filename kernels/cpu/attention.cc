@@ -30,11 +30,11 @@ HeadPlace PlaceOf(const Op& op, int64_t i) {
 
 }  // namespace
 
-// Every tensor of either direction, rounded up to 16 floats a row (vector/attention.cc).
+// The pieces of the backward pass, each rounded up to 16 floats (vector/attention.cc).
 int64_t AttentionScratchFloats(int64_t time, int64_t head_dim) {
   constexpr int64_t kBlock = 16;
-  const int64_t tp = (time + 15) / 16 * 16, dp = (head_dim + 15) / 16 * 16;
-  return 2 * dp * tp + 3 * tp * dp + 3 * kBlock * dp + 2 * kBlock * tp + tp;
+  const int64_t padded = (head_dim + 15) / 16 * 16;
+  return 4 * time * padded + 5 * kBlock * padded + 2 * kBlock * time;
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionForward& op) {

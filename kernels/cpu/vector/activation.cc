@@ -17,13 +17,13 @@ void ReluBackward(const float* x, const float* dy, float* dx, int64_t n) {
 }
 
 void Gelu(const float* x, float* y, int64_t n) {
-  Map(n, x, y, [](VecF v) { return v * Phi(v); });
+  Map(n, x, y, [](VecF v) { return v * NormalOf(v).phi; });
 }
 
 void GeluBackward(const float* x, const float* dy, float* dx, int64_t n) {
   Map(n, x, dy, dx, [](VecF v, VecF g) {
-    const VecF density = Exp(v * v * -0.5f) * 0.398942280401432678f;
-    return g * (Phi(v) + v * density);
+    const Normal normal = NormalOf(v);
+    return g * (normal.phi + v * normal.bell * 0.398942280401432678f);
   });
 }
 
@@ -55,7 +55,7 @@ void LogRange(const float* x, float* y, int64_t n) {
 }
 
 void PhiRange(const float* x, float* y, int64_t n) {
-  Map(n, x, y, [](VecF v) { return Phi(v); });
+  Map(n, x, y, [](VecF v) { return NormalOf(v).phi; });
 }
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

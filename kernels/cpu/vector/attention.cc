@@ -1,18 +1,18 @@
 #include "kernels/cpu/vector/loops.h"
 #include "kernels/cpu/vector/math.h"
 #include "kernels/cpu/vector/tile.h"
-#include "kernels/cpu/vector/transpose.h"
 
-// Queries are taken kBlock at a time against all keys that they see: the scores of a block are at
-// most kBlock x T floats. A head's operands are packed densely first, widths rounded up to 16.
-//   T time, D head_dim, Tp and Dp rounded up, V keys that a block sees
+// Queries are taken kBlock at a time against all keys that they see. Scores are kept transposed, a
+// row of kBlock for each key: a lane is a query, so that maxima and sums over keys need no
+// horizontal operation, and only the keys of the block itself need a mask. A head's operands are
+// packed densely first, widths rounded up to 16.
+//   T time, D head_dim, Dp rounded up
 
-namespace trainyard::kernels {
-
-namespace TRAINYARD_ISA {
+namespace trainyard::kernels::TRAINYARD_ISA {
 namespace {
 
 constexpr int64_t kBlock = 16;
+constexpr int kParts = kBlock / kLanes;  // vectors in a block
 
 constexpr int64_t RoundUp16(int64_t n) { return (n + 15) / 16 * 16; }
 
@@ -20,93 +20,136 @@ constexpr int64_t RoundUp16(int64_t n) { return (n + 15) / 16 * 16; }
 void Pack(const float* from, int64_t row, int64_t rows, int64_t cols, float* to) {
   const int64_t padded = RoundUp16(cols);
   for (int64_t i = 0; i < rows; ++i) {
-    __builtin_memcpy(to + i * padded, from + i * row, sizeof(float) * cols);
-    for (int64_t j = cols; j < padded; ++j) to[i * padded + j] = 0;
+    int64_t j = 0;
+    for (; j + kLanes <= cols; j += kLanes) Store(to + i * padded + j, Load(from + i * row + j));
+    for (; j < cols; ++j) to[i * padded + j] = from[i * row + j];
+    for (; j < padded; ++j) to[i * padded + j] = 0;
   }
 }
 
 void Unpack(const float* from, int64_t rows, int64_t cols, float* to, int64_t row) {
   const int64_t padded = RoundUp16(cols);
   for (int64_t i = 0; i < rows; ++i) {
-    __builtin_memcpy(to + i * row, from + i * padded, sizeof(float) * cols);
+    int64_t j = 0;
+    for (; j + kLanes <= cols; j += kLanes) Store(to + i * row + j, Load(from + i * padded + j));
+    for (; j < cols; ++j) to[i * row + j] = from[i * padded + j];
   }
 }
 
-// to[j * Tp + i] = from[i * row + j], padded with zeros.
-void PackTransposed(const float* from, int64_t row, int64_t rows, int64_t cols, float* to) {
-  const int64_t padded = RoundUp16(rows);
-  TransposeBlock(from, rows, cols, row, to, padded);
-  for (int64_t j = 0; j < cols; ++j) {
-    for (int64_t i = rows; i < padded; ++i) to[j * padded + i] = 0;
-  }
+// to[j * kBlock + i] = from[i * row + j]; columns of queries that do not exist are zero.
+void PackQueries(const float* from, int64_t row, int64_t rows, int64_t cols, float* to) {
+  if (rows < kBlock) __builtin_memset(to, 0, sizeof(float) * cols * kBlock);
+  TransposeBlock(from, rows, cols, row, to, kBlock);
 }
 
-// A block of queries: rows first .. first + rows - 1, which see keys below `keys`.
+// Queries first .. first + rows - 1, which see keys below `keys`.
 struct Block {
-  int64_t first, rows, keys, padded_keys;
+  int64_t first, rows, keys;
 };
 
 Block BlockAt(int64_t first, int64_t time, bool causal) {
-  Block b{.first = first};
-  b.rows = time - first < kBlock ? time - first : kBlock;
-  b.keys = causal ? first + b.rows : time;
-  b.padded_keys = RoundUp16(b.keys);
-  return b;
+  const int64_t rows = time - first < kBlock ? time - first : kBlock;
+  return {.first = first, .rows = rows, .keys = causal ? first + rows : time};
 }
 
-// In place over one row of scores: e^(scale s - largest) for the n keys seen, 0 for the others.
-// Returns the sum; *largest_out receives the largest scaled score.
-float SoftmaxRow(float* s, int64_t n, int64_t padded, float scale, float* largest_out) {
-  VecF best = Splat(-__builtin_inff());
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const VecF v = Load(s + i) * scale;
-    Store(s + i, v);
-    best = Max(v, best);
-  }
-  if (i < n) {
-    const int64_t left = n - i;
-    const VecF v = LoadPart(s + i, left) * scale;
-    for (int l = 0; l < kLanes; ++l) s[i + l] = l < left ? v[l] : -__builtin_inff();
-    best = Max(Load(s + i), best);
-    i += kLanes;
-  }
-  for (; i < padded; i += kLanes) Store(s + i, Splat(-__builtin_inff()));
-  const float largest = ReduceMax(best);
-  VecF sum{};
-  const int64_t seen = (n + kLanes - 1) / kLanes * kLanes;
-  for (i = 0; i < seen; i += kLanes) {
-    const VecF e = Exp(Load(s + i) - largest);
-    sum += e;
-    Store(s + i, e);
-  }
-  for (; i < padded; i += kLanes) Store(s + i, VecF{});
-  *largest_out = largest;
-  return ReduceAdd(sum);
+// Among the block's own keys, the query in lane l does not see key first + k for k > l.
+TRAINYARD_INLINE VecI Hidden(int64_t key, int64_t first, int part) {
+  VecI query{};
+  for (int l = 0; l < kLanes; ++l) query[l] = l + part * kLanes;
+  return query < static_cast<int32_t>(key - first);
 }
 
-// Over one row: p = e^(scale s - lse), ds = p (dp - d) scale; 0 for keys not seen.
-void GradientRow(float* s, float* dp, int64_t n, int64_t padded, float scale, float lse, float d) {
-  for (int64_t i = 0; i < padded; i += kLanes) {
-    VecF p = Exp(Load(s + i) * scale - lse);
-    if (i + kLanes > n) {
-      VecI lane{};
-      for (int l = 0; l < kLanes; ++l) lane[l] = l;
-      p = lane < static_cast<int32_t>(n > i ? n - i : 0) ? p : VecF{};
+// In place over the scores s[key][query]: e^(scale s - largest), 0 where hidden. Leaves the largest
+// and the sum of each query.
+void Softmax(const Block& b, bool causal, float scale, float* s, VecF* largest, VecF* sum) {
+  for (int part = 0; part < kParts; ++part) {
+    float* const at = s + part * kLanes;
+    VecF best = Splat(-__builtin_inff());
+    for (int64_t k = 0; k < b.keys; ++k) {
+      VecF v = Load(at + k * kBlock) * scale;
+      if (causal && k > b.first) v = Hidden(k, b.first, part) ? Splat(-__builtin_inff()) : v;
+      Store(at + k * kBlock, v);
+      best = Max(v, best);
     }
-    const VecF ds = p * (Load(dp + i) - d) * scale;
-    Store(s + i, p);
-    // A key that is not seen may hold anything in dp, also infinity.
-    Store(dp + i, i >= n ? VecF{} : ds);
+    VecF total{};
+    for (int64_t k = 0; k < b.keys; ++k) {
+      const VecF e = ExpOfNegative(Load(at + k * kBlock) - best);
+      Store(at + k * kBlock, e);
+      total += e;
+    }
+    largest[part] = best;
+    sum[part] = total;
   }
 }
 
-float Dot(const float* a, const float* b, int64_t n) {
-  VecF sum{};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) sum += Load(a + i) * Load(b + i);
-  if (i < n) sum += LoadPart(a + i, n - i) * LoadPart(b + i, n - i);
-  return ReduceAdd(sum);
+// In place over s[key][query] and dp[key][query]: p = e^(scale s - lse), ds = p (dp - d) scale with
+// d = sum over keys of p dp, which equals dy . y (Dao et al. 2022, appendix B).
+void SoftmaxGradient(const Block& b, bool causal, float scale, const float* lse, float* s,
+                     float* dp) {
+  for (int part = 0; part < kParts; ++part) {
+    float* const at = s + part * kLanes;
+    float* const d_at = dp + part * kLanes;
+    const VecF log_sum = Load(lse + part * kLanes);
+    VecF d{};
+    for (int64_t k = 0; k < b.keys; ++k) {
+      VecF p = ExpOfNegative(Load(at + k * kBlock) * scale - log_sum);
+      VecF dpk = Load(d_at + k * kBlock);
+      if (causal && k > b.first) {
+        const VecI hidden = Hidden(k, b.first, part);
+        p = hidden ? VecF{} : p;
+        // What is not seen may hold anything, also infinity.
+        dpk = hidden ? VecF{} : dpk;
+        Store(d_at + k * kBlock, dpk);
+      }
+      Store(at + k * kBlock, p);
+      d += p * dpk;
+    }
+    for (int64_t k = 0; k < b.keys; ++k) {
+      Store(d_at + k * kBlock, Load(at + k * kBlock) * (Load(d_at + k * kBlock) - d) * scale);
+    }
+  }
+}
+
+// s[key][query] = keys . queries, the queries transposed.
+void Scores(const float* keys, const float* queries_t, int64_t n, int64_t D, float* s) {
+  Multiply<false>({.a = keys,
+                   .a_row = RoundUp16(D),
+                   .a_step = 1,
+                   .b = queries_t,
+                   .b_row = kBlock,
+                   .c = s,
+                   .c_row = kBlock,
+                   .rows = n,
+                   .cols = kBlock,
+                   .depth = D});
+}
+
+// out[query] = sum over keys of p[key][query] values[key].
+void WeightedSum(const Block& b, const float* p, const float* values, int64_t Dp, float* out) {
+  Multiply<false>({.a = p,
+                   .a_row = 1,
+                   .a_step = kBlock,
+                   .b = values,
+                   .b_row = Dp,
+                   .c = out,
+                   .c_row = Dp,
+                   .rows = b.rows,
+                   .cols = Dp,
+                   .depth = b.keys});
+}
+
+// out[key] += sum over queries of p[key][query] rows[query].
+void AddOuter(const Block& b, const float* p, const float* rows, int64_t Dp, float* out) {
+  Multiply<true>({.a = p,
+                  .a_row = kBlock,
+                  .a_step = 1,
+                  .b = rows,
+                  .b_row = Dp,
+                  .c = out,
+                  .c_row = Dp,
+                  .rows = b.keys,
+                  .cols = Dp,
+                  .depth = b.rows});
 }
 
 // Hands out consecutive pieces of the scratch.
@@ -122,134 +165,71 @@ struct Pieces {
 }  // namespace
 
 void AttentionOfHead(const AttentionHead& h) {
-  const int64_t T = h.time, D = h.head_dim, Tp = RoundUp16(T), Dp = RoundUp16(D);
+  const int64_t T = h.time, D = h.head_dim, Dp = RoundUp16(D);
   Pieces pieces{h.scratch};
-  float* keys = pieces.Take(D * Tp);
+  float* keys = pieces.Take(T * Dp);
   float* values = pieces.Take(T * Dp);
-  float* scores = pieces.Take(kBlock * Tp);
+  float* queries_t = pieces.Take(kBlock * D);
+  float* scores = pieces.Take(kBlock * T);
   float* out = pieces.Take(kBlock * Dp);
-  float* sums = pieces.Take(Tp);
-  PackTransposed(h.k, h.row, T, D, keys);
+  Pack(h.k, h.row, T, D, keys);
   Pack(h.v, h.row, T, D, values);
   for (int64_t first = 0; first < T; first += kBlock) {
     const Block b = BlockAt(first, T, h.causal);
-    Multiply<false>({.a = h.q + first * h.row,
-                     .a_row = h.row,
-                     .a_step = 1,
-                     .b = keys,
-                     .b_row = Tp,
-                     .c = scores,
-                     .c_row = Tp,
-                     .rows = b.rows,
-                     .cols = b.padded_keys,
-                     .depth = D});
-    for (int64_t i = 0; i < b.rows; ++i) {
-      sums[first + i] = SoftmaxRow(scores + i * Tp, h.causal ? first + i + 1 : T, b.padded_keys,
-                                   h.scale, h.lse + first + i);
+    PackQueries(h.q + first * h.row, h.row, b.rows, D, queries_t);
+    Scores(keys, queries_t, b.keys, D, scores);
+    VecF largest[kParts], sum[kParts];
+    Softmax(b, h.causal, h.scale, scores, largest, sum);
+    WeightedSum(b, scores, values, Dp, out);
+    float lse[kBlock], inverse[kBlock];
+    for (int part = 0; part < kParts; ++part) {
+      Store(lse + part * kLanes, largest[part] + LogOfPositive(sum[part]));
+      Store(inverse + part * kLanes, 1.0f / sum[part]);
     }
-    Multiply<false>({.a = scores,
-                     .a_row = Tp,
-                     .a_step = 1,
-                     .b = values,
-                     .b_row = Dp,
-                     .c = out,
-                     .c_row = Dp,
-                     .rows = b.rows,
-                     .cols = Dp,
-                     .depth = b.keys});
     for (int64_t i = 0; i < b.rows; ++i) {
-      const float inverse = 1.0f / sums[first + i];
-      Map(D, out + i * Dp, h.y + (first + i) * h.y_row, [&](VecF v) { return v * inverse; });
+      h.lse[first + i] = lse[i];
+      Map(D, out + i * Dp, h.y + (first + i) * h.y_row, [&](VecF v) { return v * inverse[i]; });
     }
   }
-  Map(T, h.lse, sums, h.lse, [](VecF m, VecF sum) { return m + LogOfPositive(sum); });
 }
 
-// With d = dy . y for each query (Dao et al. 2022, appendix B):
 //   dv = p^T dy    dp = dy v^T    ds = p (dp - d) scale    dq = ds k    dk = ds^T q
 void AttentionBackwardOfHead(const AttentionHeadBackward& h) {
-  const int64_t T = h.time, D = h.head_dim, Tp = RoundUp16(T), Dp = RoundUp16(D);
+  const int64_t T = h.time, D = h.head_dim, Dp = RoundUp16(D);
   Pieces pieces{h.scratch};
-  float* keys_t = pieces.Take(D * Tp);
-  float* values_t = pieces.Take(D * Tp);
   float* keys = pieces.Take(T * Dp);
-  float* queries = pieces.Take(kBlock * Dp);
-  float* dys = pieces.Take(kBlock * Dp);
+  float* values = pieces.Take(T * Dp);
   float* dkeys = pieces.Take(T * Dp);
   float* dvalues = pieces.Take(T * Dp);
+  float* queries = pieces.Take(kBlock * Dp);
+  float* queries_t = pieces.Take(kBlock * D);
+  float* dys = pieces.Take(kBlock * Dp);
+  float* dys_t = pieces.Take(kBlock * D);
   float* dqueries = pieces.Take(kBlock * Dp);
-  float* scores = pieces.Take(kBlock * Tp);
-  float* dscores = pieces.Take(kBlock * Tp);
-  PackTransposed(h.k, h.row, T, D, keys_t);
-  PackTransposed(h.v, h.row, T, D, values_t);
+  float* scores = pieces.Take(kBlock * T);
+  float* dscores = pieces.Take(kBlock * T);
   Pack(h.k, h.row, T, D, keys);
+  Pack(h.v, h.row, T, D, values);
   __builtin_memset(dkeys, 0, sizeof(float) * T * Dp);
   __builtin_memset(dvalues, 0, sizeof(float) * T * Dp);
   for (int64_t first = 0; first < T; first += kBlock) {
     const Block b = BlockAt(first, T, h.causal);
-    const float* dy = h.dy + first * h.y_row;
-    const float* y = h.y + first * h.y_row;
     Pack(h.q + first * h.row, h.row, b.rows, D, queries);
-    Pack(dy, h.y_row, b.rows, D, dys);
-    Multiply<false>({.a = queries,
-                     .a_row = Dp,
-                     .a_step = 1,
-                     .b = keys_t,
-                     .b_row = Tp,
-                     .c = scores,
-                     .c_row = Tp,
-                     .rows = b.rows,
-                     .cols = b.padded_keys,
-                     .depth = D});
-    Multiply<false>({.a = dys,
-                     .a_row = Dp,
-                     .a_step = 1,
-                     .b = values_t,
-                     .b_row = Tp,
-                     .c = dscores,
-                     .c_row = Tp,
-                     .rows = b.rows,
-                     .cols = b.padded_keys,
-                     .depth = D});
-    for (int64_t i = 0; i < b.rows; ++i) {
-      GradientRow(scores + i * Tp, dscores + i * Tp, h.causal ? first + i + 1 : T, b.padded_keys,
-                  h.scale, h.lse[first + i], Dot(dy + i * h.y_row, y + i * h.y_row, D));
-    }
-    Multiply<true>({.a = scores,
-                    .a_row = 1,
-                    .a_step = Tp,
-                    .b = dys,
-                    .b_row = Dp,
-                    .c = dvalues,
-                    .c_row = Dp,
-                    .rows = b.keys,
-                    .cols = Dp,
-                    .depth = b.rows});
-    Multiply<true>({.a = dscores,
-                    .a_row = 1,
-                    .a_step = Tp,
-                    .b = queries,
-                    .b_row = Dp,
-                    .c = dkeys,
-                    .c_row = Dp,
-                    .rows = b.keys,
-                    .cols = Dp,
-                    .depth = b.rows});
-    Multiply<false>({.a = dscores,
-                     .a_row = Tp,
-                     .a_step = 1,
-                     .b = keys,
-                     .b_row = Dp,
-                     .c = dqueries,
-                     .c_row = Dp,
-                     .rows = b.rows,
-                     .cols = Dp,
-                     .depth = b.keys});
+    Pack(h.dy + first * h.y_row, h.y_row, b.rows, D, dys);
+    PackQueries(queries, Dp, b.rows, D, queries_t);
+    PackQueries(dys, Dp, b.rows, D, dys_t);
+    float lse[kBlock] = {};
+    for (int64_t i = 0; i < b.rows; ++i) lse[i] = h.lse[first + i];
+    Scores(keys, queries_t, b.keys, D, scores);
+    Scores(values, dys_t, b.keys, D, dscores);
+    SoftmaxGradient(b, h.causal, h.scale, lse, scores, dscores);
+    AddOuter(b, scores, dys, Dp, dvalues);
+    AddOuter(b, dscores, queries, Dp, dkeys);
+    WeightedSum(b, dscores, keys, Dp, dqueries);
     Unpack(dqueries, b.rows, D, h.dq + first * h.row, h.row);
   }
   Unpack(dkeys, T, D, h.dk, h.row);
   Unpack(dvalues, T, D, h.dv, h.row);
 }
 
-}  // namespace TRAINYARD_ISA
-}  // namespace trainyard::kernels
+}  // namespace trainyard::kernels::TRAINYARD_ISA

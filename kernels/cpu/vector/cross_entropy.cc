@@ -17,12 +17,12 @@ TRAINYARD_INLINE float SumOfExp(const float* x, int64_t n, float largest, float*
   VecF sum{};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    const VecF e = Exp(Load(x + i) - largest);
+    const VecF e = ExpOfNegative(Load(x + i) - largest);
     sum += e;
     if (out != nullptr) Store(out + i, e);
   }
   if (i < n) {
-    const VecF e = Exp(LoadPart(x + i, n - i, -__builtin_inff()) - largest);
+    const VecF e = ExpOfNegative(LoadPart(x + i, n - i, -__builtin_inff()) - largest);
     sum += e;
     if (out != nullptr) StorePart(out + i, e, n - i);
   }

@@ -45,23 +45,23 @@ TRAINYARD_INLINE VecF Abs(VecF a) {
   return reinterpret_cast<VecF>(reinterpret_cast<VecI>(a) & 0x7fffffff);
 }
 
-// Halves are folded onto each other: a fixed tree.
-TRAINYARD_INLINE float ReduceAdd(VecF v) {
-  float part[kLanes];
-  Store(part, v);
+// Halves are folded onto each other with f: a fixed tree.
+template <typename F>
+TRAINYARD_INLINE float Fold(VecF v, F f) {
   for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) part[i] += part[i + width];
+    VecI from{};
+    for (int i = 0; i < kLanes; ++i) from[i] = (i + width) % kLanes;
+    v = f(v, __builtin_shuffle(v, from));
   }
-  return part[0];
+  return v[0];
+}
+
+TRAINYARD_INLINE float ReduceAdd(VecF v) {
+  return Fold(v, [](VecF a, VecF b) { return a + b; });
 }
 
 TRAINYARD_INLINE float ReduceMax(VecF v) {
-  float part[kLanes];
-  Store(part, v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) part[i] = part[i] > part[i + width] ? part[i] : part[i + width];
-  }
-  return part[0];
+  return Fold(v, [](VecF a, VecF b) { return Max(a, b); });
 }
 
 // y[i] = f(x[i]...) for n elements, the last few through a padded vector.

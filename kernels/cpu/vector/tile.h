@@ -6,8 +6,8 @@
 
 namespace trainyard::kernels::TRAINYARD_ISA {
 
-// Rows of accumulators in registers: 8 x 2 of 32, or 4 x 2 of 16.
-inline constexpr int kTileRows = kLanes == 16 ? 8 : 4;
+// Registers for accumulators: 16 of 32 with AVX-512, else 8 of 16. Two vectors wide where b is.
+inline constexpr int kTileSums = kLanes == 16 ? 16 : 8;
 
 // c[i * c_row + j] (+)= sum over p < depth of a[i * a_row + p * a_step] * b[p * b_row + j]
 // for i < rows and j < cols, a multiple of kLanes.
@@ -42,18 +42,19 @@ TRAINYARD_INLINE void Tile(const TileProduct& t, int64_t row, int64_t col) {
   }
 }
 
-template <int kRows, bool kAccumulate>
-TRAINYARD_INLINE void TileRow(const TileProduct& t, int64_t row) {
-  int64_t col = 0;
-  for (; col + 2 * kLanes <= t.cols; col += 2 * kLanes) Tile<kRows, 2, kAccumulate>(t, row, col);
-  if (col < t.cols) Tile<kRows, 1, kAccumulate>(t, row, col);
+template <int kVectors, bool kAccumulate>
+TRAINYARD_INLINE void TileColumn(const TileProduct& t, int64_t col) {
+  constexpr int kRows = kTileSums / kVectors;
+  int64_t row = 0;
+  for (; row + kRows <= t.rows; row += kRows) Tile<kRows, kVectors, kAccumulate>(t, row, col);
+  for (; row < t.rows; ++row) Tile<1, kVectors, kAccumulate>(t, row, col);
 }
 
 template <bool kAccumulate>
 TRAINYARD_INLINE void Multiply(const TileProduct& t) {
-  int64_t row = 0;
-  for (; row + kTileRows <= t.rows; row += kTileRows) TileRow<kTileRows, kAccumulate>(t, row);
-  for (; row < t.rows; ++row) TileRow<1, kAccumulate>(t, row);
+  int64_t col = 0;
+  for (; col + 2 * kLanes <= t.cols; col += 2 * kLanes) TileColumn<2, kAccumulate>(t, col);
+  if (col < t.cols) TileColumn<1, kAccumulate>(t, col);
 }
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

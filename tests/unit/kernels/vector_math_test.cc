@@ -30,7 +30,7 @@ class VectorMathTest : public testing::TestWithParam<CpuCase> {
 
 TEST_P(VectorMathTest, ExpIsAccurate) {
   EXPECT_LE(LargestUlp(
-                GetParam().table->exp, [](double x) { return std::exp(x); }, -87.3, 88.7, 1.1e-4),
+                GetParam().table->exp, [](double x) { return std::exp(x); }, -87.3, 88.7, 1.1e-3),
             2);
 }
 
@@ -51,15 +51,16 @@ TEST_P(VectorMathTest, ExpKeepsItsEdges) {
 
 TEST_P(VectorMathTest, LogIsAccurate) {
   const auto log = [](double x) { return std::log(x); };
-  EXPECT_LE(LargestUlp(GetParam().table->log, log, 1, 10, 1e-5), 3);
+  EXPECT_LE(LargestUlp(GetParam().table->log, log, 1, 10, 1e-4), 3);
   EXPECT_LE(LargestUlp(GetParam().table->log, log, 10, 1e5, 0.1), 3);
 }
 
 TEST_P(VectorMathTest, NormalDistributionKeepsDigitsInItsTail) {
   const auto phi = [](double x) { return 0.5 * std::erfc(-x * M_SQRT1_2); };
-  EXPECT_LE(LargestUlp(GetParam().table->phi, phi, -1.3, 8, 1e-5), 6);
-  // Four digits of a probability below 0.1; the polynomial was made for 1 - Phi.
-  EXPECT_LE(LargestUlp(GetParam().table->phi, phi, -5, -1.3, 1e-5), 1300);
+  EXPECT_LE(LargestUlp(GetParam().table->phi, phi, 0, 8, 1e-4), 5);
+  EXPECT_LE(LargestUlp(GetParam().table->phi, phi, -5, 0, 1e-4), 20);
+  // x^2 / 2 is rounded before it becomes an exponent.
+  EXPECT_LE(LargestUlp(GetParam().table->phi, phi, -12.9, -5, 1e-4), 80);
 }
 
 TRAINYARD_CPU_SUITE(VectorMathTest);
