@@ -9,6 +9,7 @@
 #include "executor/worker/exit_code.h"
 #include "executor/worker/rank.h"
 #include "executor/worker/sample_command.h"
+#include "executor/worker/spin.h"
 #include "executor/worker/standby.h"
 #include "executor/worker/stop_signal.h"
 #include "storage/base/log.h"
@@ -91,4 +92,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace trainyard::worker
 
-int main(int argc, char** argv) { return trainyard::worker::Main(argc, argv); }
+int main(int argc, char** argv) {
+  trainyard::worker::SpinBriefly(argv);
+  return trainyard::worker::Main(argc, argv);
+}

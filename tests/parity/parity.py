@@ -14,6 +14,9 @@ import subprocess
 import sys
 import tempfile
 
+# Threads that spin for each other would make this take minutes on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 try:
     import numpy as np
     import torch

@@ -1,0 +1,161 @@
+// That a run touches the memory that the plan says, all of it, and nothing else.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "executor/data/dataset.h"
+#include "executor/data/loader.h"
+#include "executor/engine/evaluator.h"
+#include "executor/engine/session.h"
+#include "executor/engine/trainer.h"
+#include "executor/plan/spec.h"
+#include "storage/base/status.h"
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace trainyard::engine {
+namespace {
+
+constexpr int64_t kMargin = 1 << 16;
+constexpr char kPattern = '\xa5';
+
+// A CPU whose memory has margins that are filled with a pattern.
+class CanaryDevice : public kernels::Device {
+ public:
+  CanaryDevice() : cpu_(kernels::OpenCpu(2).value()) {}
+
+  std::string Description() const override { return cpu_->Description(); }
+
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    TY_ASSIGN_OR_RETURN(void* memory, cpu_->Allocate(bytes + 2 * kMargin));
+    char* begin = static_cast<char*>(memory);
+    memset(begin, kPattern, bytes + 2 * kMargin);
+    blocks_.push_back({begin, static_cast<int64_t>(bytes)});
+    return begin + kMargin;
+  }
+  void Free(void*) override {}  // with the device, after the margins were looked at
+
+  std::unique_ptr<kernels::Stream> MakeStream() override { return cpu_->MakeStream(); }
+  void CopyIn(kernels::Stream& s, void* to, const void* from, size_t n) override {
+    cpu_->CopyIn(s, to, from, n);
+  }
+  void CopyOut(kernels::Stream& s, void* to, const void* from, size_t n) override {
+    cpu_->CopyOut(s, to, from, n);
+  }
+  absl::Status Synchronize(kernels::Stream& s) override { return cpu_->Synchronize(s); }
+
+#define FORWARD(Op) \
+  absl::StatusOr<kernels::Kernel> Prepare(const kernels::Op& op) override { return cpu_->Prepare(op); }
+  FORWARD(ActivationForward)
+  FORWARD(ActivationBackward)
+  FORWARD(Add)
+  FORWARD(AdamWStep)
+  FORWARD(AttentionForward)
+  FORWARD(AttentionBackward)
+  FORWARD(ClipScale)
+  FORWARD(ColumnSum)
+  FORWARD(ConvolutionForward)
+  FORWARD(ConvolutionBackwardData)
+  FORWARD(ConvolutionBackwardWeights)
+  FORWARD(CrossEntropy)
+  FORWARD(Dropout)
+  FORWARD(EmbeddingForward)
+  FORWARD(EmbeddingBackward)
+  FORWARD(LayerNormForward)
+  FORWARD(LayerNormBackward)
+  FORWARD(Matmul)
+  FORWARD(MaxPoolForward)
+  FORWARD(MaxPoolBackward)
+  FORWARD(SgdStep)
+  FORWARD(SquaredNorm)
+  FORWARD(Sum)
+  FORWARD(Transpose)
+  FORWARD(Zero)
+#undef FORWARD
+
+  char* block(size_t i) const { return blocks_[i].begin + kMargin; }
+
+  // Bytes of all margins that were written to.
+  int64_t TouchedMargins() const {
+    int64_t touched = 0;
+    for (const Block& b : blocks_) {
+      const auto differs = [](char c) { return c != kPattern; };
+      touched += std::count_if(b.begin, b.begin + kMargin, differs);
+      touched += std::count_if(b.begin + kMargin + b.bytes, b.begin + 2 * kMargin + b.bytes, differs);
+    }
+    return touched;
+  }
+
+ private:
+  struct Block {
+    char* begin;
+    int64_t bytes;
+  };
+  std::unique_ptr<kernels::Device> cpu_;
+  std::vector<Block> blocks_;
+};
+
+// The end of the last byte of `region` that differs from the pattern, relative to its start.
+int64_t TouchedEnd(const char* arena, const plan::Region& region) {
+  int64_t end = region.bytes;
+  while (end > 0 && arena[region.offset + end - 1] == kPattern) --end;
+  return end;
+}
+
+class Canary : public ::testing::TestWithParam<bool> {
+ protected:
+  TempFolder folder_;
+};
+
+// One whole optimizer step and one evaluation over an arena whose gradients, scalars and activations hold
+// the pattern. The parameters and the optimizer's state hold what they must.
+TEST_P(Canary, ARunTouchesThePlannedArenaAndNothingElse) {
+  v1::JobSpec given = SmallGpt(WriteText(folder_.path()), 3);
+  given.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  const v1::JobSpec spec = plan::ResolveSpec(given).value();
+  const auto dataset = data::OpenDataset(spec.data(), spec.model().gpt().context()).value();
+  const plan::Plan plan = plan::BuildPlan(spec, dataset->facts()).value();
+  CanaryDevice device;
+  {
+    const auto session = Session::Open(device, plan).value();
+    const auto trainer = Trainer::Create(*session, spec).value();
+    ASSERT_TRUE(trainer->Initialize(1).ok());
+    char* arena = device.block(0);
+    for (const plan::Region& region : {plan.scalar_region, plan.activation_region}) {
+      memset(arena + region.offset, kPattern, region.bytes);
+    }
+    for (const plan::TensorId id : plan.gradients) {  // their padding stays zero
+      memset(arena + plan.offsets[id], kPattern, plan.tensors[id].bytes());
+    }
+    data::Loader loader(*dataset, {.seed = 1,
+                                   .batch_size = spec.training().batch_size(),
+                                   .samples = spec.training().batch_size(),
+                                   .micro_batch = plan.micro_batch});
+    const auto step = trainer->Step([&] { return loader.Next(); });
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_LT(step->loss, 10);
+    Evaluator evaluator(*session, *dataset);
+    const auto evaluated = evaluator.Run(0);
+    ASSERT_TRUE(evaluated.ok()) << evaluated.status();
+    EXPECT_LT(evaluated->at("loss"), 10);
+
+    // To the last tensor of each region; what follows it is padding to 64 bytes.
+    EXPECT_GT(TouchedEnd(arena, plan.activation_region), plan.activation_region.bytes - 64);
+    EXPECT_GT(TouchedEnd(arena, plan.scalar_region), plan.scalar_region.bytes - 64);
+    EXPECT_EQ(plan.activation_region.end(), plan.arena_bytes);
+    for (const plan::TensorId id : plan.gradients) {
+      const char* at = arena + plan.offsets[id];
+      EXPECT_EQ(std::count(at, at + plan.tensors[id].bytes(), kPattern) < plan.tensors[id].bytes(),
+                true)
+          << plan.tensors[id].name;
+    }
+  }
+  EXPECT_EQ(device.TouchedMargins(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(TrainingOrEvaluationNeedsMore, Canary, ::testing::Bool());
+
+}  // namespace
+}  // namespace trainyard::engine

@@ -1,0 +1,281 @@
+// Drives the program trainyard-worker as an agent and as a person would.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "executor/run/event_log.h"
+#include "executor/run/run_directory.h"
+#include "storage/base/clock.h"
+#include "tests/unit/engine/engine_fixture.h"
+
+extern char** environ;
+
+namespace trainyard::worker {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// A started program; its stdin is a pipe, its output goes to a file.
+class Child {
+ public:
+  Child(std::vector<std::string> arguments, const std::string& output) {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[0], 0);
+    posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    arguments.insert(arguments.begin(), TRAINYARD_WORKER);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    EXPECT_EQ(posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[0]);
+    stdin_.Reset(ends[1]);
+  }
+  ~Child() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+  }
+
+  void Signal(int signal) const { kill(pid_, signal); }
+  void Say(const std::string& line) { ASSERT_TRUE(WriteAll(stdin_.get(), line, "stdin").ok()); }
+  void CloseStdin() { stdin_.Reset(-1); }
+
+  // The exit code, or -signal.
+  int Wait() {
+    int status = 0;
+    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  FileDescriptor stdin_;
+};
+
+class WorkerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    assignment_.mutable_key()->set_job_uid("uid");
+    assignment_.mutable_key()->set_attempt(1);
+    assignment_.set_world_size(1);
+    *assignment_.mutable_spec() = engine::SmallGpt(engine::WriteText(folder_.path()), 10);
+    assignment_.set_checkpoint_root("file://" + folder_.path() + "/ckpt");
+  }
+
+  // Writes the folder that an agent would, with a lease of `lease` from now.
+  run::RunDirectory Prepare(const std::string& name, absl::Duration lease) {
+    const run::RunDirectory directory(folder_.path() + "/" + name);
+    EXPECT_TRUE(directory.WriteAssignment(assignment_).ok());
+    run::LeaseFile::Open(directory.lease_path(), true)->Extend(SystemClock().SinceBoot() + lease);
+    return directory;
+  }
+
+  Child Start(const run::RunDirectory& directory) {
+    return Child({"--run-dir", directory.path(), "--device", "cpu", "--threads", "1"}, Output());
+  }
+
+  std::string Output() const { return folder_.path() + "/output"; }
+  std::string ReadOutput() const {
+    std::ifstream in(Output());
+    std::stringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+
+  static std::vector<v1::RankEvent> Events(const run::RunDirectory& directory) {
+    return run::EventReader(directory.events_path()).Read(1 << 20).value();
+  }
+
+  // Until an event fulfils `what`.
+  static bool Await(const run::RunDirectory& directory,
+                    const std::function<bool(const v1::RankEvent&)>& what) {
+    run::EventReader reader(directory.events_path());
+    for (const absl::Time deadline = absl::Now() + kPatience; absl::Now() < deadline;) {
+      const std::vector<v1::RankEvent> events = reader.Read(1 << 20).value();
+      if (std::any_of(events.begin(), events.end(), what)) return true;
+      absl::SleepFor(absl::Milliseconds(1));  // the file has no other way to tell
+    }
+    return false;
+  }
+
+  engine::TempFolder folder_;
+  v1::Assignment assignment_;
+};
+
+TEST_F(WorkerTest, ARankTellsItsWholeStoryInOrder) {
+  const run::RunDirectory directory = Prepare("r", kPatience);
+  EXPECT_EQ(Start(directory).Wait(), run::kExitDone) << ReadOutput();
+  const std::vector<v1::RankEvent> events = Events(directory);
+  ASSERT_EQ(events.size(), 15u);
+  EXPECT_EQ(events[0].started().total_steps(), 10);
+  EXPECT_TRUE(events[1].has_restored());
+  EXPECT_EQ(events[1].restored().step(), 0);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(events[2 + i].metrics().step(), i + 1);
+  EXPECT_EQ(events[12].metrics().split(), v1::MetricPoint::VALIDATION);
+  EXPECT_TRUE(events[13].checkpoint().final());
+  EXPECT_THAT(events[13].checkpoint().uri(), HasSubstr("/ckpt/step-00000010"));
+  EXPECT_EQ(events[14].finished().outcome(), v1::RankEvent::Finished::SUCCEEDED);
+  for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].sequence(), int64_t(i) + 1);
+}
+
+TEST_F(WorkerTest, SigtermEndsWithACheckpointThatTheNextAttemptGoesOnFrom) {
+  assignment_.mutable_spec()->mutable_training()->set_steps(100000);
+  const run::RunDirectory first = Prepare("first", kPatience);
+  Child child = Start(first);
+  ASSERT_TRUE(Await(first, [](const auto& event) { return event.metrics().step() >= 3; }));
+  child.Signal(SIGTERM);
+  EXPECT_EQ(child.Wait(), run::kExitDone) << ReadOutput();
+  const std::vector<v1::RankEvent> events = Events(first);
+  const v1::RankEvent& last = events.back();
+  EXPECT_EQ(last.finished().outcome(), v1::RankEvent::Finished::SUSPENDED);
+  const auto& checkpoint = events[events.size() - 2].checkpoint();
+  EXPECT_EQ(checkpoint.step(), last.finished().step());
+
+  assignment_.mutable_key()->set_attempt(2);
+  assignment_.mutable_restore()->set_step(checkpoint.step());
+  assignment_.mutable_restore()->set_uri(checkpoint.uri());
+  assignment_.mutable_restore()->set_manifest_sha256(checkpoint.manifest_sha256());
+  const run::RunDirectory second = Prepare("second", kPatience);
+  Child next = Start(second);
+  EXPECT_TRUE(Await(second, [&](const auto& event) {
+    return event.metrics().step() == checkpoint.step() + 1;
+  }));
+  EXPECT_EQ(Events(second)[1].restored().step(), checkpoint.step());
+}
+
+TEST_F(WorkerTest, AnEndedLeaseEndsTheProcess) {
+  assignment_.mutable_spec()->mutable_training()->set_steps(100000);
+  const run::RunDirectory directory = Prepare("r", absl::Milliseconds(300));
+  EXPECT_EQ(Start(directory).Wait(), run::kExitFenced);
+}
+
+TEST_F(WorkerTest, AVanishedRunDirectoryEndsTheProcess) {
+  assignment_.mutable_spec()->mutable_training()->set_steps(100000);
+  const run::RunDirectory directory = Prepare("r", kPatience);
+  Child child = Start(directory);
+  ASSERT_TRUE(Await(directory, [](const auto& event) { return event.has_metrics(); }));
+  std::filesystem::remove_all(directory.path());
+  EXPECT_EQ(child.Wait(), run::kExitFenced);
+}
+
+TEST_F(WorkerTest, AWarmWorkerTakesItsRankFromALine) {
+  const run::RunDirectory directory = Prepare("r", kPatience);
+  Child child({"--standby"}, Output());
+  child.Say("{\"run_dir\": \"" + directory.path() + "\", \"device\": \"cpu\", \"threads\": 1}\n");
+  EXPECT_EQ(child.Wait(), run::kExitDone) << ReadOutput();
+  EXPECT_TRUE(Events(directory).back().has_finished());
+}
+
+TEST_F(WorkerTest, AWarmWorkerLeavesWhenNobodyNeedsIt) {
+  Child child({"--standby"}, Output());
+  child.CloseStdin();
+  EXPECT_EQ(child.Wait(), run::kExitDone) << ReadOutput();
+}
+
+TEST_F(WorkerTest, SeveralRanksAreRefusedByName) {
+  assignment_.set_world_size(2);
+  const run::RunDirectory directory = Prepare("r", kPatience);
+  EXPECT_EQ(Start(directory).Wait(), run::kExitUsage);
+  const v1::Failure failure = Events(directory).back().failure();
+  EXPECT_EQ(failure.category(), v1::Failure::UNIMPLEMENTED);
+  EXPECT_FALSE(failure.retryable());
+  EXPECT_THAT(failure.message(), HasSubstr("training across ranks is not built yet"));
+}
+
+TEST_F(WorkerTest, MissingDataIsAnEventAndAnExitCode) {
+  assignment_.mutable_spec()->mutable_data()->mutable_text()->set_path("/absent/text");
+  const run::RunDirectory directory = Prepare("r", kPatience);
+  EXPECT_EQ(Start(directory).Wait(), run::kExitData);
+  const v1::Failure failure = Events(directory).back().failure();
+  EXPECT_EQ(failure.category(), v1::Failure::USER);
+  EXPECT_THAT(failure.message(), HasSubstr("/absent/text"));
+}
+
+TEST_F(WorkerTest, ACheckpointRootThatCannotBeMadeIsAStorageFailureWorthRetrying) {
+  std::ofstream(folder_.path() + "/file") << "x";
+  assignment_.set_checkpoint_root(folder_.path() + "/file/ckpt");
+  const run::RunDirectory directory = Prepare("r", kPatience);
+  EXPECT_EQ(Start(directory).Wait(), run::kExitStorage);
+  const v1::Failure failure = Events(directory).back().failure();
+  EXPECT_EQ(failure.category(), v1::Failure::STORAGE);
+  EXPECT_TRUE(failure.retryable());
+}
+
+class AloneTest : public WorkerTest {
+ protected:
+  void SetUp() override {
+    WorkerTest::SetUp();
+    std::ofstream(job_) << "spec:\n"
+                        << "  model: {gpt: {layers: 1, heads: 2, width: 16, context: 8}}\n"
+                        << "  data: {text: {path: " << folder_.path() << "/text.txt}}\n"
+                        << "  training: {steps: 5, batch_size: 4}\n"
+                        << "  optimizer: {adamw: {}}\n";
+  }
+  int Alone(std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"--spec", job_, "--threads", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Child(arguments, Output()).Wait();
+  }
+
+  const std::string job_ = folder_.path() + "/job.yaml";
+  const std::string out_ = folder_.path() + "/out";
+};
+
+TEST_F(AloneTest, TrainsAndSamples) {
+  ASSERT_EQ(Alone({"--out", out_}), run::kExitDone) << ReadOutput();
+  EXPECT_THAT(ReadOutput(), HasSubstr("step 5/5  loss "));
+  EXPECT_THAT(ReadOutput(), HasSubstr("final checkpoint " + out_ + "/checkpoints/step-00000005"));
+  Child sample({"sample", "--checkpoint", out_, "--prompt", "line", "--tokens", "20"}, Output());
+  ASSERT_EQ(sample.Wait(), run::kExitDone) << ReadOutput();
+  EXPECT_EQ(ReadOutput().size(), 4 + 20 + 1u);
+  Child strange({"sample", "--checkpoint", out_, "--prompt", "%"}, Output());
+  EXPECT_EQ(strange.Wait(), run::kExitUsage);
+}
+
+TEST_F(AloneTest, DoesNotOverwriteAndResumesWhenAsked) {
+  ASSERT_EQ(Alone({"--out", out_}), run::kExitDone) << ReadOutput();
+  EXPECT_EQ(Alone({"--out", out_}), run::kExitUsage);
+  EXPECT_THAT(ReadOutput(), HasSubstr("--resume"));
+  EXPECT_EQ(Alone({"--out", out_, "--resume"}), run::kExitDone) << ReadOutput();
+  EXPECT_THAT(ReadOutput(), HasSubstr("going on from step 5"));
+}
+
+TEST_F(AloneTest, MistakesOfThePersonAreNamed) {
+  EXPECT_EQ(Alone({}), run::kExitUsage);
+  EXPECT_EQ(Alone({"--out", out_, "--set", "training.step=3"}), run::kExitUsage);
+  EXPECT_THAT(ReadOutput(), HasSubstr("did you mean 'steps'?"));
+  EXPECT_EQ(Alone({"--out", out_, "--device", "tpu"}), run::kExitUsage);
+  EXPECT_THAT(ReadOutput(), HasSubstr("device 'tpu' is unknown"));
+  EXPECT_EQ(Alone({"--out", out_, "--set", "optimizer.adamw.beta1=2"}), run::kExitUsage);
+  EXPECT_EQ(Alone({"--no-such-flag"}), run::kExitUsage);
+}
+
+TEST_F(AloneTest, HelpDocumentsTheExitCodes) {
+  EXPECT_EQ(Child({"--help"}, Output()).Wait(), 0);
+  EXPECT_THAT(ReadOutput(), HasSubstr("  74  a checkpoint could not be written or read"));
+  EXPECT_EQ(Child({"--version"}, Output()).Wait(), 0);
+  EXPECT_THAT(ReadOutput(), ::testing::StartsWith("trainyard-worker "));
+}
+
+}  // namespace
+}  // namespace trainyard::worker
