@@ -125,12 +125,13 @@ class RandomWalk {
   }
 
   void Step() {
-    const int what = Pick(12);
+    const int what = Pick(20);
     const std::string id = absl::StrCat("job", Pick(4));
     const std::string node = absl::StrCat("n", Pick(2));
     const auto slot = Pick(2);
     const auto kind = Pick(8);
     std::string answers[2];
+    backends_[0]->Pass(absl::Milliseconds(1));  // as it passes by itself for PostgreSQL
     for (int i = 0; i < 2; ++i) {
       stores_ = &backends_[i]->stores();
       answers[i] = absl::StrCat(what, " ", id, " ", Do(what, id, node, slot, kind, *backends_[i]),
@@ -151,9 +152,10 @@ class RandomWalk {
     switch (what) {
       case 0: return Submit(id);
       case 1: return kind < 3 ? Code(stores_->jobs().Cancel(name, 0, kUser).status()) : "";
-      case 2: return Code(stores_->jobs().Pause(name, 0, kUser, absl::Seconds(5)).status());
+      case 2:
+        return kind < 4 ? Code(stores_->jobs().Pause(name, 0, kUser, absl::Seconds(5)).status()) : "";
       case 3: return Code(stores_->jobs().Resume(name, 0, kUser).status());
-      case 4: return Code(stores_->jobs().Delete(name, 0));
+      case 4: return kind < 4 ? Code(stores_->jobs().Delete(name, 0)) : "";
       case 5: return Register(node);
       case 6: return kind < 2 ? Lose(node, backend) : "";
       case 7: return Absent(id, node);
@@ -171,7 +173,7 @@ class RandomWalk {
     job.uid = absl::StrCat(id, "-", steps_);
     job.project = "default";
     job.job_id = id;
-    job.max_restarts = 3;
+    job.max_restarts = 1;
     return Code(stores_->jobs().Submit(job).status());
   }
 
@@ -228,7 +230,7 @@ class RandomWalk {
     } else if (kind == 3) {
       event.what = RankFinished{job->state == JobState::kSuspending, step};
     } else if (kind == 4) {
-      event.what = FailureRecord{"STORAGE", "disk full", true};
+      event.what = FailureRecord{"STORAGE", "disk full", step % 2 > 0};
     } else {
       event.what = RankExited{kind == 5 ? 75 : 0, kind == 6 ? 9 : 0, kind == 7, "log"};
     }
@@ -289,7 +291,7 @@ TEST(RandomWalks, BothStoresAnswerTheSame) {
     for (int step = 0; step < 500 && !::testing::Test::HasFatalFailure(); ++step) walk.Step();
     seen.insert(walk.seen().begin(), walk.seen().end());
   }
-  EXPECT_EQ(seen.size(), std::size(kAllJobStates));  // it went everywhere
+  for (const JobState state : kAllJobStates) EXPECT_TRUE(seen.count(state)) << JobStateName(state);
 }
 
 }  // namespace
