@@ -24,7 +24,7 @@ constexpr char kPattern = '\xa5';
 // A CPU whose memory has margins that are filled with a pattern.
 class CanaryDevice : public kernels::Device {
  public:
-  CanaryDevice() : cpu_(kernels::OpenCpu(2).value()) {}
+  CanaryDevice() : cpu_(kernels::OpenCpu(1).value()) {}
 
   std::string Description() const override { return cpu_->Description(); }
 

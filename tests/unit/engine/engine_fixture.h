@@ -125,7 +125,7 @@ class RecordingObserver : public RunObserver {
 inline absl::StatusOr<RunResult> RunOnCpu(const v1::JobSpec& spec, const std::string& root,
                                           RecordingObserver& observer,
                                           std::optional<RestorePoint> restore = std::nullopt,
-                                          int threads = 2) {
+                                          int threads = 1) {
   const auto device = kernels::OpenCpu(threads);
   if (!device.ok()) return device.status();
   RunRequest request;

@@ -1,0 +1,123 @@
+// Where a training step goes, op by op: op_times JOB.yaml [THREADS] [STEPS]
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "executor/data/dataset.h"
+#include "executor/data/loader.h"
+#include "executor/engine/session.h"
+#include "executor/engine/trainer.h"
+#include "executor/plan/spec.h"
+#include "proto/text/job_file.h"
+#include "storage/base/file.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+namespace {
+
+// By place in plan::Op.
+const char* NameOf(const plan::Op& op) {
+  static const char* const kNames[] = {
+      "activation_backward", "activation",   "adamw",        "add",
+      "attention_backward",  "attention",    "clip_scale",   "column_sum",
+      "convolution_dx",      "convolution_dw", "convolution", "cross_entropy",
+      "dropout",             "embedding_backward", "embedding", "layer_norm_backward",
+      "layer_norm",          "matmul",       "max_pool_backward", "max_pool",
+      "sgd",                 "squared_norm", "sum",          "transpose",
+      "zero"};
+  static_assert(std::variant_size_v<plan::Op> == std::size(kNames));
+  return kNames[op.index()];
+}
+
+std::string KeyOf(const plan::Op& op) {
+  const auto* matmul = std::get_if<plan::Matmul>(&op);
+  if (matmul == nullptr) return NameOf(op);
+  return absl::StrFormat("matmul %dx%dx%d%s%s%s", matmul->m, matmul->n, matmul->k,
+                         matmul->transpose_a ? " ta" : "", matmul->transpose_b ? " tb" : "",
+                         matmul->accumulate ? " +=" : "");
+}
+
+struct Cost {
+  double best_us = 0;
+  int count = 0;
+};
+
+// Runs each op many times over; the best time of each is what it costs on a quiet machine.
+absl::Status TimeOps(Session& session, const std::vector<plan::Op>& ops, int rounds,
+                     std::map<std::string, Cost>& costs) {
+  TY_ASSIGN_OR_RETURN(const std::vector<kernels::Kernel> program, session.Prepare(ops));
+  std::vector<double> best(ops.size(), 1e30);
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < ops.size(); ++i) {
+      const absl::Time start = absl::Now();
+      session.Launch({program[i]});
+      TY_RETURN_IF_ERROR(session.Synchronize());
+      best[i] = std::min(best[i], absl::ToDoubleMicroseconds(absl::Now() - start));
+    }
+  }
+  for (size_t i = 0; i < ops.size(); ++i) {
+    Cost& cost = costs[KeyOf(ops[i])];
+    cost.best_us += best[i];
+    ++cost.count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const std::string& job, int threads, int rounds) {
+  TY_ASSIGN_OR_RETURN(const std::string yaml, ReadFile(job));
+  TY_ASSIGN_OR_RETURN(const v1::Job parsed, ParseJobFile(yaml, job));
+  TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, plan::ResolveSpec(parsed.spec()));
+  TY_ASSIGN_OR_RETURN(const auto dataset,
+                      data::OpenDataset(spec.data(), spec.model().gpt().context()));
+  TY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::BuildPlan(spec, dataset->facts()));
+  TY_ASSIGN_OR_RETURN(const auto device, kernels::OpenCpu(threads));
+  TY_ASSIGN_OR_RETURN(const auto session, Session::Open(*device, plan));
+  TY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(*session, spec));
+  TY_RETURN_IF_ERROR(trainer->Initialize(threads));
+  data::Loader loader(*dataset, {.seed = 1,
+                                 .batch_size = spec.training().batch_size(),
+                                 .samples = spec.training().batch_size(),
+                                 .micro_batch = plan.micro_batch});
+  std::vector<double> steps_ms;
+  for (int i = 0; i < rounds; ++i) {
+    const absl::Time start = absl::Now();
+    TY_RETURN_IF_ERROR(trainer->Step([&] { return loader.Next(); }).status());
+    steps_ms.push_back(absl::ToDoubleMilliseconds(absl::Now() - start));
+  }
+  std::sort(steps_ms.begin(), steps_ms.end());
+
+  std::map<std::string, Cost> costs;
+  TY_RETURN_IF_ERROR(TimeOps(*session, plan.begin, rounds, costs));
+  TY_RETURN_IF_ERROR(TimeOps(*session, plan.micro, rounds, costs));
+  TY_RETURN_IF_ERROR(TimeOps(*session, plan.end, rounds, costs));
+  std::vector<std::pair<std::string, Cost>> sorted(costs.begin(), costs.end());
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto& a, const auto& b) { return a.second.best_us > b.second.best_us; });
+  double sum = 0;
+  for (const auto& [name, cost] : sorted) sum += cost.best_us;
+  std::cout << absl::StrFormat("step: best %.2f ms, median %.2f ms; ops' best times sum to %.2f ms\n",
+                               steps_ms.front(), steps_ms[steps_ms.size() / 2], sum / 1e3);
+  for (const auto& [name, cost] : sorted) {
+    std::cout << absl::StrFormat("%8.3f ms %5.1f %% %4d x  %s\n", cost.best_us / 1e3,
+                                 100 * cost.best_us / sum, cost.count, name);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace trainyard::engine
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::cerr << "usage: op_times JOB.yaml [THREADS] [STEPS]\n";
+    return 64;
+  }
+  const absl::Status status = trainyard::engine::Run(argv[1], argc > 2 ? atoi(argv[2]) : 2,
+                                                     argc > 3 ? atoi(argv[3]) : 50);
+  if (!status.ok()) std::cerr << status << "\n";
+  return status.ok() ? 0 : 1;
+}

@@ -1,0 +1,65 @@
+// Random draws of the engine: starting weights and sampled tokens.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "executor/engine/initialize.h"
+#include "executor/engine/sampler.h"
+
+namespace trainyard::engine {
+namespace {
+
+TEST(DrawNormal, HasTheAskedMoments) {
+  constexpr int64_t kCount = 200'000;
+  std::vector<float> x(kCount);
+  DrawNormal(1337, "transformer.wte.weight", 0.02, 0, kCount, x.data());
+  double sum = 0, squares = 0, fourths = 0;
+  for (const float v : x) {
+    sum += v;
+    squares += std::pow(v / 0.02, 2);
+    fourths += std::pow(v / 0.02, 4);
+  }
+  EXPECT_NEAR(sum / kCount, 0, 4 * 0.02 / std::sqrt(kCount));
+  EXPECT_NEAR(squares / kCount, 1, 0.02);
+  EXPECT_NEAR(fourths / kCount, 3, 0.1);  // a normal's kurtosis
+}
+
+TEST(DrawNormal, IsAFunctionOfSeedNameAndIndexAlone) {
+  std::vector<float> whole(100), pieces(100), other(100);
+  DrawNormal(1, "a", 1, 0, 100, whole.data());
+  for (const int64_t first : {0, 7, 50}) {
+    const int64_t end = first == 0 ? 7 : first == 7 ? 50 : 100;
+    DrawNormal(1, "a", 1, first, end - first, pieces.data() + first);
+  }
+  EXPECT_EQ(whole, pieces);
+  DrawNormal(1, "b", 1, 0, 100, other.data());
+  EXPECT_NE(whole, other);
+  DrawNormal(2, "a", 1, 0, 100, other.data());
+  EXPECT_NE(whole, other);
+  EXPECT_EQ(std::set<float>(whole.begin(), whole.end()).size(), 100u);
+}
+
+TEST(PickToken, AtTemperatureZeroTakesTheLikeliestAndTheLowerOfTwo) {
+  EXPECT_EQ(PickToken({1, 3, 3, 2}, {.temperature = 0}, 0.99), 1);
+}
+
+TEST(PickToken, FollowsTheProbabilities) {
+  const std::vector<float> logits = {std::log(1.0f), std::log(3.0f)};  // 1/4 and 3/4
+  const SampleOptions options = {.temperature = 1};
+  EXPECT_EQ(PickToken(logits, options, 0.74), 1);
+  EXPECT_EQ(PickToken(logits, options, 0.76), 0);
+  EXPECT_EQ(PickToken(logits, options, 0.999999), 0);
+}
+
+TEST(PickToken, TopKCutsTheRest) {
+  const std::vector<float> logits = {1, 1.1f, 0.9f};
+  EXPECT_EQ(PickToken(logits, {.temperature = 1, .top_k = 1}, 0.999), 1);
+  EXPECT_EQ(PickToken(logits, {.temperature = 1, .top_k = 2}, 0.999), 0);
+}
+
+}  // namespace
+}  // namespace trainyard::engine
