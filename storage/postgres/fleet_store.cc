@@ -44,6 +44,10 @@ std::set<std::pair<int64_t, MetricSplit>> ReadSeries(Transaction& transaction, c
   return series;
 }
 
+bool Stored(const RankRecord& rank, const std::vector<RankEventRecord>& events) {
+  return !events.empty() && events.back().sequence <= rank.acked_sequence;
+}
+
 // Those of `ranks` of one job that node does not run and should not: gone. Whether any was.
 absl::StatusOr<bool> DropAbsent(Transaction& transaction, const std::string& node,
                                 const std::vector<RankId>& ranks) {
@@ -137,8 +141,13 @@ absl::StatusOr<AppendResult> PostgresFleetStore::AppendEvents(
     }
     const RankRecord& rank = attempt->ranks[id.rank];
     result.acked_sequence = rank.acked_sequence;
-    result.job_changed = transaction.repeated_in_doubt;  // by the try whose answer was lost
-    if (rank.node != node || rank.state == RankState::kGone) return result;
+    if (rank.node != node) return result;
+    if (transaction.repeated_in_doubt && Stored(rank, events)) {  // by the try whose answer was lost
+      result.fenced = false;
+      result.job_changed = true;
+      return result;
+    }
+    if (rank.state == RankState::kGone) return result;
 
     const auto series = ReadSeries(transaction, id.job_uid, events);
     const InSeries in_series = [&series](int64_t step, MetricSplit split) {

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <set>
 #include <thread>
 
@@ -14,12 +16,12 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "tests/conformance/losing_proxy.h"
 #include "tests/conformance/store_suite.h"
 
 namespace trainyard::testing {
 namespace {
 
-const Reason kUser{"TEST", "a test asked"};
 constexpr absl::Duration kBound = absl::Seconds(60);
 
 std::string QueryOrDie(const std::string& database, const std::string& sql) {
@@ -44,6 +46,12 @@ auto Insist(const Call& call) {
     result = call();
   }
   return result;
+}
+
+std::string MakeTemporaryFolder() {
+  std::string folder = "/tmp/trainyard-proxy-XXXXXX";
+  EXPECT_NE(mkdtemp(folder.data()), nullptr);
+  return folder;
 }
 
 JobRecord Named(const std::string& id) {
@@ -251,6 +259,65 @@ TEST(Connections, ConstantTerminationsNeitherLoseNorDoubleEvents) {
   for (int i = 0; i < 200; ++i) EXPECT_EQ((*rows)[i].point.step, i + 1);
   const auto feed = stores->jobs().ReadFeed(job->uid, 0, 1000);
   for (size_t i = 0; i < feed->size(); ++i) EXPECT_EQ((*feed)[i].sequence, int64_t(i) + 1);
+}
+
+// Every write, with its COMMIT answered by a broken connection.
+TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
+  const std::string database = NewDatabase();
+  const std::string words = SharedPostgres().Conninfo(database);
+  const std::string folder = words.substr(5, words.find(' ') - 5);
+  const std::string proxy_folder = MakeTemporaryFolder();
+  LosingProxy proxy(proxy_folder, folder);
+  auto stores = OpenOrDie(absl::StrCat("host=", proxy_folder, " user=trainyard dbname=", database));
+  const auto losing = [&](const auto& call) {
+    proxy.LoseNextCommit();
+    auto result = call();
+    EXPECT_TRUE(proxy.lost());
+    return result;
+  };
+  NodeRecord node;
+  node.name = "n1";
+  node.slots = {{.index = 0}};
+  EXPECT_OK(losing([&] { return stores->fleet().RegisterNode(node, absl::Hours(1)); }).status());
+
+  JobRecord unnamed = Named("a");
+  unnamed.request_id.clear();  // nothing but the uid to find it by
+  const auto job = losing([&] { return stores->jobs().Submit(unnamed); });
+  ASSERT_OK(job.status());
+  ExpectJobsOnce(*stores, 1);
+
+  const auto lease = losing([&] { return stores->scheduler().Lead("me", absl::Hours(1)); });
+  ASSERT_OK(lease.status());
+  EXPECT_EQ(lease->epoch, 1);
+  const Placement placement{.job_uid = job->uid, .job_version = 1, .ranks = {{"n1", {0}}}};
+  const auto placed = losing(
+      [&] { return stores->scheduler().Apply(lease->epoch, {.placements = {placement}}); });
+  ASSERT_OK(placed.status());
+  EXPECT_EQ(*placed, 1);  // somebody must be woken
+
+  EventWriter writer;
+  for (const bool last : {false, true}) {
+    writer.Restored(0).Train(last ? 2 : 1);
+    if (last) writer.Finished(2).Exited();
+    const std::vector<RankEventRecord> events = writer.Take();
+    const auto appended = losing(
+        [&] { return stores->fleet().AppendEvents("n1", {job->uid, 1, 0}, events); });
+    ASSERT_OK(appended.status());
+    EXPECT_FALSE(appended->fenced);
+    EXPECT_TRUE(appended->job_changed);
+    EXPECT_EQ(appended->acked_sequence, events.back().sequence);
+  }
+  EXPECT_EQ(stores->jobs().ReadMetrics(job->uid, {})->size(), 2u);
+  EXPECT_EQ(stores->jobs().ReadFeed(job->uid, 0, 100)->back().sequence, 7);
+  EXPECT_OK(losing([&] { return stores->jobs().Delete({"default", "a"}, 0); }));
+
+  ASSERT_OK(stores->jobs().Submit(Named("b")).status());
+  const auto cancelled =
+      losing([&] { return stores->jobs().Cancel({"default", "b"}, 1, {"TEST", "a test"}); });
+  ASSERT_OK(cancelled.status());
+  EXPECT_EQ(cancelled->version, 2);
+  stores.reset();
+  std::filesystem::remove_all(proxy_folder);
 }
 
 TEST(WakeupsOverPostgres, ReachOtherProgramsAlsoAfterALostConnection) {
