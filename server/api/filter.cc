@@ -88,7 +88,8 @@ class FilterParser {
         return op;
       }
     }
-    return Wrong(at_, Word(), "one of = != < <= > >=");
+    const size_t column = at_;
+    return Wrong(column, Word(), "one of = != < <= > >=");
   }
 
   absl::StatusOr<std::string> Value() {

@@ -68,7 +68,7 @@ class StopSignals {
 };
 
 // Repeats `step` while the database is away, for a minute at most.
-absl::Status Persist(StopSignals& signals, absl::string_view what,
+absl::Status Persist(StopSignals& signals, const std::string& what,
                      const std::function<absl::Status()>& step) {
   const absl::Time limit = absl::Now() + kPatienceAtStart;
   bool told = false;

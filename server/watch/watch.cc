@@ -126,7 +126,7 @@ bool Watch::OpenOnce() {
 }
 
 // The record is read before the feed: an ended job's feed does not grow any more.
-absl::StatusOr<bool> Watch::LookForEnd(std::optional<JobRecord>& ended) {
+absl::Status Watch::LookForEnd(std::optional<JobRecord>& ended) {
   absl::StatusOr<JobRecord> job = jobs_.Get({job_.project, job_.job_id});
   if (absl::IsNotFound(job.status()) || (job.ok() && job->uid != job_.uid)) {
     return absl::NotFoundError(
@@ -134,15 +134,18 @@ absl::StatusOr<bool> Watch::LookForEnd(std::optional<JobRecord>& ended) {
   }
   TY_RETURN_IF_ERROR(job.status());
   if (IsTerminal(job->state)) ended = *std::move(job);
-  return ended.has_value();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<FeedRecord>> Watch::ReadOn(bool check_end,
+                                                      std::optional<JobRecord>& ended) {
+  if (check_end) TY_RETURN_IF_ERROR(LookForEnd(ended));
+  return jobs_.ReadFeed(job_.uid, cursor_, options_.batch);
 }
 
 void Watch::Pull(bool heartbeat, bool check_end) {
   std::optional<JobRecord> ended;
-  absl::Status status;
-  if (check_end) status = LookForEnd(ended).status();
-  absl::StatusOr<std::vector<FeedRecord>> items = status;
-  if (status.ok()) items = jobs_.ReadFeed(job_.uid, cursor_, options_.batch);
+  absl::StatusOr<std::vector<FeedRecord>> items = ReadOn(check_end, ended);
   if (absl::IsUnavailable(items.status())) {
     // The stream stays open without heartbeats: a client that cannot wait sees that it is silent.
     {

@@ -70,7 +70,8 @@ class Watch : public Actor {
   void Work() override;
   bool OpenOnce();
   void Pull(bool heartbeat, bool check_end);
-  absl::StatusOr<bool> LookForEnd(std::optional<JobRecord>& ended);
+  absl::Status LookForEnd(std::optional<JobRecord>& ended);
+  absl::StatusOr<std::vector<FeedRecord>> ReadOn(bool check_end, std::optional<JobRecord>& ended);
   void Finish(const absl::Status& status);
 
   JobStore& jobs_;

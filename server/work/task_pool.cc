@@ -2,11 +2,9 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
-
 namespace trainyard {
 
-TaskPool::TaskPool(int threads) {
+TaskPool::TaskPool(int threads, Clock& clock) : clock_(clock) {
   threads_.reserve(threads);
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }
@@ -21,7 +19,7 @@ void TaskPool::Post(std::function<void()> task) {
 void TaskPool::PostAfter(absl::Duration delay, std::function<void()> task) {
   absl::MutexLock lock(&mu_);
   if (stopping_) return;
-  const auto at = later_.emplace(absl::Now() + delay, std::move(task));
+  const auto at = later_.emplace(clock_.Now() + delay, std::move(task));
   if (at == later_.begin()) changed_.Signal();
 }
 
@@ -41,15 +39,33 @@ void TaskPool::Stop() {
   // Dropped tasks are destroyed without the lock: what they hold may post from its destructor.
 }
 
+void TaskPool::TakeDue() {
+  if (later_.empty()) return;
+  const absl::Time now = clock_.Now();
+  while (!later_.empty() && later_.begin()->first <= now) {
+    ready_.push_back(std::move(later_.begin()->second));
+    later_.erase(later_.begin());
+    changed_.Signal();
+  }
+}
+
+bool TaskPool::RunOne() {
+  std::function<void()> task;
+  {
+    absl::MutexLock lock(&mu_);
+    TakeDue();
+    if (ready_.empty()) return false;
+    task = std::move(ready_.front());
+    ready_.pop_front();
+  }
+  task();
+  return true;
+}
+
 void TaskPool::Run() {
   mu_.Lock();
   while (!stopping_) {
-    const absl::Time now = absl::Now();
-    while (!later_.empty() && later_.begin()->first <= now) {
-      ready_.push_back(std::move(later_.begin()->second));
-      later_.erase(later_.begin());
-      changed_.Signal();
-    }
+    TakeDue();
     if (ready_.empty()) {
       changed_.WaitWithDeadline(
           &mu_, later_.empty() ? absl::InfiniteFuture() : later_.begin()->first);

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "storage/base/clock.h"
 
 namespace trainyard {
 
@@ -18,7 +19,9 @@ namespace trainyard {
 // needs must live until Stop() returned, or be held by the task.
 class TaskPool {
  public:
-  explicit TaskPool(int threads);
+  // With 0 threads tasks run in RunOne only. `clock` tells when a later task is due; threads wait on the
+  // machine's clock.
+  explicit TaskPool(int threads, Clock& clock = SystemClock());
   ~TaskPool() { Stop(); }
   TaskPool(const TaskPool&) = delete;
   TaskPool& operator=(const TaskPool&) = delete;
@@ -26,12 +29,18 @@ class TaskPool {
   void Post(std::function<void()> task);
   void PostAfter(absl::Duration delay, std::function<void()> task);
 
+  // Runs one task that is due on the caller's thread, and returns whether there was one: simulations move
+  // on by this alone.
+  bool RunOne();
+
   // Waits for running tasks and drops the rest. Idempotent. Not from a task.
   void Stop();
 
  private:
   void Run();
+  void TakeDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  Clock& clock_;
   absl::Mutex mu_;
   absl::CondVar changed_;
   std::deque<std::function<void()>> ready_ ABSL_GUARDED_BY(mu_);

@@ -1,0 +1,293 @@
+// What clients and agents send by hand: names, filters, page tokens, events.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "server/api/convert.h"
+#include "server/api/filter.h"
+#include "server/api/names.h"
+#include "server/api/page_token.h"
+#include "server/fleet/assignment.h"
+#include "server/fleet/decode.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <typename T>
+std::string Error(const absl::StatusOr<T>& result) {
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(result.status().message());
+}
+
+TEST(Names, JobNamesAreParsedAndPrinted) {
+  const auto name = ParseJobName("name", "projects/default/jobs/char-gpt");
+  ASSERT_TRUE(name.ok());
+  EXPECT_EQ(name->project, "default");
+  EXPECT_EQ(FormatJobName(*name), "projects/default/jobs/char-gpt");
+}
+
+TEST(Names, WrongNamesSayWhatWasFoundAndExpected) {
+  for (const char* bad : {"", "jobs/a", "projects//jobs/a", "projects/P/jobs/a", "projects/p/jobs/",
+                          "projects/p/jobs/a/b", "projects/p/jobs/a-", "projects/-/jobs/a",
+                          "projects/p/jobs/a\n"}) {
+    EXPECT_THAT(Error(ParseJobName("name", bad)),
+                HasSubstr("expected projects/{project}/jobs/{job}"))
+        << bad;
+  }
+  EXPECT_THAT(Error(ParseProjectName("parent", "projects/-", false)), HasSubstr("parent: found"));
+  EXPECT_TRUE(ParseProjectName("parent", "projects/-", true).ok());
+  EXPECT_FALSE(ParseNodeName("name", "nodes/A").ok());
+  EXPECT_TRUE(ParseNodeName("name", "nodes/host-1.example").ok());
+  EXPECT_FALSE(ParseCheckpointName("name", "projects/p/jobs/j/checkpoints/-1").ok());
+  EXPECT_EQ(ParseCheckpointName("name", "projects/p/jobs/j/checkpoints/12")->step, 12);
+  EXPECT_FALSE(ParseCheckpointName("name", "projects/p/jobs/j/checkpoints/latest")->step.has_value());
+}
+
+TEST(Names, LongGarbageIsCutInMessages) {
+  EXPECT_LT(Error(ParseJobName("name", std::string(100000, '\x01'))).size(), 2000u);
+}
+
+TEST(Names, EtagOfAnotherVersionOrJobIsAborted) {
+  JobRecord job{.uid = "0123456789abcdef", .version = 3};
+  EXPECT_TRUE(CheckEtag("", job).ok());
+  EXPECT_TRUE(CheckEtag(EtagOf(job), job).ok());
+  EXPECT_EQ(CheckEtag("01234567-2", job).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(CheckEtag("ffffffff-3", job).code(), absl::StatusCode::kAborted);
+}
+
+TEST(Names, RequestIdGivesTheSameJobIdAgain) {
+  EXPECT_EQ(JobIdForRequest("gpt", "p", "r1"), JobIdForRequest("gpt", "p", "r1"));
+  EXPECT_NE(JobIdForRequest("gpt", "p", "r1"), JobIdForRequest("gpt", "q", "r1"));
+  EXPECT_TRUE(CheckRequestId(std::string(64, 'a')).ok());
+  EXPECT_FALSE(CheckRequestId(std::string(65, 'a')).ok());
+  EXPECT_FALSE(CheckRequestId("a\nb").ok());
+}
+
+TEST(PageToken, ComesBackOnlyForItsOwnQuestion) {
+  const std::string token = MakePageToken("jobs\np\nstate = RUNNING", "cursor");
+  EXPECT_EQ(*ReadPageToken("jobs\np\nstate = RUNNING", token), "cursor");
+  EXPECT_FALSE(ReadPageToken("jobs\nq\nstate = RUNNING", token).ok());
+  EXPECT_FALSE(ReadPageToken("jobs\np\nstate = RUNNING", token + "A").ok());
+  EXPECT_FALSE(ReadPageToken("jobs\np\nstate = RUNNING", "x").ok());
+  EXPECT_FALSE(ReadPageToken("q", std::string(100000, 'A')).ok());
+  EXPECT_EQ(*ReadPageToken("q", ""), "");
+  EXPECT_EQ(MakePageToken("q", ""), "");
+}
+
+TEST(Filter, TermsAreParsed) {
+  const auto terms = ParseFilter(
+      R"( state = RUNNING AND labels.team="vi\"sion" AND priority>=-5 AND job_id != "a b" )");
+  ASSERT_TRUE(terms.ok()) << terms.status();
+  ASSERT_EQ(terms->size(), 4u);
+  EXPECT_EQ((*terms)[0].value, "RUNNING");
+  EXPECT_EQ((*terms)[1].label, "team");
+  EXPECT_EQ((*terms)[1].value, "vi\"sion");
+  EXPECT_EQ((*terms)[2].op, JobFilter::Op::kGe);
+  EXPECT_EQ((*terms)[2].value, "-5");
+  EXPECT_EQ((*terms)[3].op, JobFilter::Op::kNe);
+  EXPECT_TRUE(ParseFilter("")->empty());
+  EXPECT_TRUE(ParseFilter("   ")->empty());
+}
+
+TEST(Filter, ErrorsSayColumnFoundAndExpected) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"stat = RUNNING", "column 1: found 'stat', expected state, priority, job_id or labels.KEY "
+                         "(did you mean 'state'?)"},
+      {"state = runing", "column 9: found 'runing', expected a job state (did you mean 'RUNNING'?)"},
+      {"state ~ RUNNING", "column 7: found '~'"},
+      {"state < RUNNING", "column 7: found '<', expected = or != after state"},
+      {"state =", "column 8: found the end, expected a value"},
+      {"priority > high", "column 12: found 'high', expected a number"},
+      {"state = RUNNING OR state = FAILED", "column 17: found 'OR', expected AND"},
+      {"state = RUNNING AND", "column 20: found the end"},
+      {"labels. = a", "column 1: found 'labels.'"},
+      {"job_id = \"a", "expected a closing quote"},
+      {"AND", "column 1: found 'AND'"},
+  };
+  for (const auto& [text, message] : kCases) {
+    EXPECT_THAT(Error(ParseFilter(text)), HasSubstr(message)) << text;
+  }
+  EXPECT_FALSE(ParseFilter(std::string(3000, ' ')).ok());
+}
+
+TEST(Convert, InfinitiesAndNanSurvive) {
+  MetricRecord metric{.step = 3, .split = MetricSplit::kValidation};
+  metric.values = {{"loss", std::numeric_limits<double>::quiet_NaN()},
+                   {"perplexity", std::numeric_limits<double>::infinity()}};
+  const v1::MetricPoint point = ToProto(metric);
+  EXPECT_EQ(point.split(), v1::MetricPoint::VALIDATION);
+  EXPECT_TRUE(std::isnan(point.values().at("loss")));
+  EXPECT_TRUE(std::isinf(point.values().at("perplexity")));
+}
+
+TEST(Convert, EveryStateHasItsProto) {
+  for (JobState state : kAllJobStates) {
+    EXPECT_EQ(v1::JobState_Name(ToProto(state)), JobStateName(state));
+  }
+}
+
+TEST(Convert, TimesThatNeverCameAreLeftOut) {
+  JobRecord job;
+  job.project = "p";
+  job.job_id = "j";
+  job.create_time = absl::FromUnixMillis(1500);
+  const auto proto = ToProto(job);
+  ASSERT_TRUE(proto.ok());
+  EXPECT_EQ(proto->create_time().seconds(), 1);
+  EXPECT_EQ(proto->create_time().nanos(), 500000000);
+  EXPECT_FALSE(proto->has_start_time());
+  EXPECT_FALSE(proto->has_end_time());
+}
+
+v1::Register GoodRegister() {
+  v1::Register message;
+  message.set_node("n1");
+  message.set_incarnation("i");
+  message.set_address("127.0.0.1");
+  message.set_protocol_version(1);
+  v1::Slot& slot = *message.add_slots();
+  slot.set_device(v1::Resources::CPU);
+  slot.set_memory_bytes(1 << 30);
+  slot.set_cpu_threads(2);
+  return message;
+}
+
+TEST(Decode, RegistrationIsCheckedFieldByField) {
+  ASSERT_TRUE(DecodeRegister(GoodRegister()).ok());
+  const std::pair<const char*, std::function<void(v1::Register&)>> kCases[] = {
+      {"register.node", [](auto& m) { m.set_node("Bad Node"); }},
+      {"register.node", [](auto& m) { m.set_node(std::string(64, 'a')); }},
+      {"register.incarnation", [](auto& m) { m.clear_incarnation(); }},
+      {"register.address", [](auto& m) { m.set_address("a\nb"); }},
+      {"register.slots[0].memory_bytes", [](auto& m) { m.mutable_slots(0)->set_memory_bytes(-1); }},
+      {"register.slots[0].device", [](auto& m) { m.mutable_slots(0)->clear_device(); }},
+      {"register.slots[0].index", [](auto& m) { m.mutable_slots(0)->set_index(-1); }},
+      {"register.slots[1].index", [](auto& m) { *m.add_slots() = m.slots(0); }},
+      {"register.labels", [](auto& m) { (*m.mutable_labels())[""] = "x"; }},
+  };
+  for (const auto& [field, spoil] : kCases) {
+    v1::Register message = GoodRegister();
+    spoil(message);
+    EXPECT_THAT(Error(DecodeRegister(message)), HasSubstr(field));
+  }
+  v1::Register newer = GoodRegister();
+  newer.set_protocol_version(2);
+  EXPECT_EQ(DecodeRegister(newer).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+v1::EventBatch Batch(const std::function<void(v1::RankEvent&)>& fill, int64_t sequence = 1) {
+  v1::EventBatch batch;
+  batch.mutable_key()->set_job_uid("u");
+  batch.mutable_key()->set_attempt(1);
+  v1::RankEvent& event = *batch.add_events();
+  event.set_sequence(sequence);
+  fill(event);
+  return batch;
+}
+
+TEST(Decode, NonsenseOfAWorkerBecomesItsFailureInTheSamePlace) {
+  const std::pair<const char*, std::function<void(v1::RankEvent&)>> kCases[] = {
+      {"metrics.step: found -4", [](auto& e) {
+         e.mutable_metrics()->set_step(-4);
+       }},
+      {"metrics.step", [](auto& e) { e.mutable_metrics()->set_step(INT64_MAX); }},
+      {"metrics.split", [](auto& e) { e.mutable_metrics()->set_step(1); }},
+      {"metrics.values", [](auto& e) {
+         e.mutable_metrics()->set_step(1);
+         e.mutable_metrics()->set_split(v1::MetricPoint::TRAIN);
+         for (int i = 0; i < 100; ++i) (*e.mutable_metrics()->mutable_values())[std::to_string(i)] = 1;
+       }},
+      {"restored.step", [](auto& e) { e.mutable_restored()->set_step(-1); }},
+      {"checkpoint.uri", [](auto& e) { e.mutable_checkpoint()->set_step(5); }},
+      {"checkpoint.manifest_sha256", [](auto& e) {
+         e.mutable_checkpoint()->set_step(5);
+         e.mutable_checkpoint()->set_uri("file:///a");
+         e.mutable_checkpoint()->set_manifest_sha256("XYZ");
+       }},
+      {"finished.outcome", [](auto& e) { e.mutable_finished()->set_step(5); }},
+      {"failure.category", [](auto& e) { e.mutable_failure()->set_message("x"); }},
+  };
+  for (const auto& [message, spoil] : kCases) {
+    v1::EventBatch batch = Batch(spoil, 7);
+    v1::RankEvent& next = *batch.add_events();
+    next.set_sequence(8);
+    next.mutable_notice()->set_message("late");
+    const auto events = DecodeEvents(batch);
+    ASSERT_TRUE(events.ok()) << events.status();
+    ASSERT_EQ(events->size(), 1u) << "what follows is left out";
+    EXPECT_EQ(events->at(0).sequence, 7);
+    const auto* failure = std::get_if<FailureRecord>(&events->at(0).what);
+    ASSERT_NE(failure, nullptr) << message;
+    EXPECT_THAT(failure->message, HasSubstr(message));
+    EXPECT_FALSE(failure->retryable);
+  }
+}
+
+TEST(Decode, SequencesMustBeConsecutive) {
+  v1::EventBatch batch = Batch([](auto& e) { e.mutable_started(); }, 3);
+  *batch.add_events() = batch.events(0);
+  EXPECT_THAT(Error(DecodeEvents(batch)), HasSubstr("events[1].sequence: found 3, expected 4"));
+  EXPECT_FALSE(DecodeEvents(Batch([](auto& e) { e.mutable_started(); }, 0)).ok());
+  EXPECT_FALSE(DecodeEvents(Batch([](auto& e) { e.mutable_started(); }, -1)).ok());
+  EXPECT_FALSE(DecodeEvents(Batch([](auto& e) { e.mutable_started(); }, INT64_MAX)).ok());
+}
+
+TEST(Decode, NanIsAValueAndLongTextIsCutAtACharacter) {
+  auto metrics = DecodeEvents(Batch([](auto& e) {
+    e.mutable_metrics()->set_step(1);
+    e.mutable_metrics()->set_split(v1::MetricPoint::TRAIN);
+    (*e.mutable_metrics()->mutable_values())["loss"] = std::nan("");
+    e.set_time_us(INT64_MAX);
+  }));
+  ASSERT_TRUE(metrics.ok());
+  EXPECT_TRUE(std::isnan(std::get<MetricRecord>(metrics->at(0).what).values.at("loss")));
+  EXPECT_LT(metrics->at(0).time, absl::FromUnixSeconds(300000000000));
+
+  std::string text(4095, 'a');
+  text += "é";  // would be cut in the middle
+  text += std::string(1, '\0') + "tail";
+  const auto notice = DecodeEvents(Batch([&](auto& e) { e.mutable_notice()->set_message(text); }));
+  EXPECT_EQ(std::get<NoticeRecord>(notice->at(0).what).message, std::string(4095, 'a'));
+}
+
+TEST(Decode, EventOfANewerWorkerKeepsItsNumber) {
+  const auto events = DecodeEvents(Batch([](auto&) {}, 4));
+  ASSERT_TRUE(events.ok());
+  EXPECT_EQ(events->at(0).sequence, 4);
+  EXPECT_TRUE(std::holds_alternative<NoticeRecord>(events->at(0).what));
+}
+
+TEST(Assignment, TimeThatPassesIsNoChangeOfTheDesiredSet) {
+  DesiredRank rank;
+  rank.rank.id = {"0123456789", 2, 0};
+  rank.rank.slots = {3};
+  rank.job.project = "p";
+  rank.job.job_id = "j";
+  rank.job.uid = "0123456789";
+  rank.attempt.restore_uri = "file:///c/step-00000010";
+  rank.attempt.restore_step = 10;
+  rank.attempt.ranks = {rank.rank};
+  rank.addresses = {"host"};
+  const std::string running = DesiredFingerprint({rank});
+  rank.suspend = true;
+  rank.suspend_deadline = absl::FromUnixSeconds(100);
+  EXPECT_NE(DesiredFingerprint({rank}), running);
+  const auto early = MakeAssignment(rank, "file:///root/", absl::FromUnixSeconds(40));
+  const auto late = MakeAssignment(rank, "file:///root/", absl::FromUnixSeconds(200));
+  ASSERT_TRUE(early.ok());
+  EXPECT_EQ(early->grace_ms(), 60000);
+  EXPECT_EQ(late->grace_ms(), 0);
+  EXPECT_EQ(early->wish(), v1::Assignment::SUSPEND);
+  EXPECT_EQ(early->checkpoint_root(), "file:///root/p/j-01234567");
+  EXPECT_EQ(early->restore().step(), 10);
+  EXPECT_EQ(early->rank_addresses(0), "host:29403");
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,300 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <tuple>
+
+#include "storage/base/file.h"
+#include "storage/memory/memory_stores.h"
+#include "storage/records/reason_codes.h"
+#include "tests/unit/server/rig.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+class JobServiceTest : public ::testing::Test {
+ protected:
+  grpc::Status Submit(const v1::SubmitJobRequest& request, const std::string& token = kAdminToken) {
+    response_.Clear();
+    return rig_.jobs().SubmitJob(Rig::Context(token).get(), request, &response_);
+  }
+  static v1::SubmitJobRequest Request(const v1::Job& job = SmallJob()) {
+    v1::SubmitJobRequest request;
+    request.set_parent("projects/default");
+    *request.mutable_job() = job;
+    return request;
+  }
+  template <typename Call>
+  void ExpectRefused(grpc::StatusCode code, const std::string& message, const Call& call) {
+    const grpc::Status status = call();
+    EXPECT_EQ(status.error_code(), code) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr(message));
+  }
+
+  Rig rig_;
+  v1::Job response_;
+};
+
+TEST_F(JobServiceTest, SubmittedJobIsPlannedAndWaitsWithAReason) {
+  v1::Job job = SmallJob("first");
+  job.set_priority(3);
+  (*job.mutable_labels())["team"] = "vision";
+  ASSERT_TRUE(Submit(Request(job)).ok());
+  EXPECT_EQ(response_.name(), "projects/default/jobs/first");
+  EXPECT_EQ(response_.state(), v1::QUEUED);
+  EXPECT_EQ(response_.creator(), "user:ann");
+  EXPECT_GT(response_.plan().parameters(), 0);
+  EXPECT_EQ(response_.total_steps(), 3);
+  EXPECT_EQ(response_.spec().training().seed(), 1337u) << "defaults are filled in";
+  EXPECT_FALSE(response_.etag().empty());
+  const v1::Job waiting = rig_.WaitFor(response_.name(), [](const v1::Job& seen) {
+    return seen.reason().code() == reason::kNoNodes;
+  });
+  EXPECT_THAT(waiting.reason().message(), HasSubstr("needs 1 slot of"));
+}
+
+TEST_F(JobServiceTest, EveryWrongFieldIsNamed) {
+  using Spoil = std::function<void(v1::SubmitJobRequest&)>;
+  const std::tuple<const char*, grpc::StatusCode, Spoil> kCases[] = {
+      {"parent: found 'projects/UPPER'", grpc::INVALID_ARGUMENT,
+       [](auto& r) { r.set_parent("projects/UPPER"); }},
+      {"parent: found ''", grpc::INVALID_ARGUMENT, [](auto& r) { r.clear_parent(); }},
+      {"job: missing", grpc::INVALID_ARGUMENT, [](auto& r) { r.clear_job(); }},
+      {"job.spec: missing", grpc::INVALID_ARGUMENT, [](auto& r) { r.mutable_job()->clear_spec(); }},
+      {"job.job_id: found 'Bad Id'", grpc::INVALID_ARGUMENT,
+       [](auto& r) { r.mutable_job()->set_job_id("Bad Id"); }},
+      {"job.state: only the server writes it", grpc::INVALID_ARGUMENT,
+       [](auto& r) { r.mutable_job()->set_state(v1::RUNNING); }},
+      {"job.uid: only the server writes it", grpc::INVALID_ARGUMENT,
+       [](auto& r) { r.mutable_job()->set_uid("x"); }},
+      {"job.priority: found 1001", grpc::INVALID_ARGUMENT,
+       [](auto& r) { r.mutable_job()->set_priority(1001); }},
+      {"job.labels: found 'Team'", grpc::INVALID_ARGUMENT,
+       [](auto& r) { (*r.mutable_job()->mutable_labels())["Team"] = "x"; }},
+      {"job.labels.a: found 200 bytes", grpc::INVALID_ARGUMENT,
+       [](auto& r) { (*r.mutable_job()->mutable_labels())["a"] = std::string(200, 'x'); }},
+      {"request_id: found", grpc::INVALID_ARGUMENT,
+       [](auto& r) { r.set_request_id(std::string(65, 'x')); }},
+      {"spec.training.batch_size", grpc::INVALID_ARGUMENT,
+       [](auto& r) { r.mutable_job()->mutable_spec()->mutable_training()->set_batch_size(0); }},
+      {"spec.precision.compute", grpc::UNIMPLEMENTED,
+       [](auto& r) {
+         r.mutable_job()->mutable_spec()->mutable_precision()->set_compute(v1::Precision::BF16);
+       }},
+      {"spec.data.text.path: /nowhere/text.txt: No such file", grpc::INVALID_ARGUMENT,
+       [](auto& r) {
+         r.mutable_job()->mutable_spec()->mutable_data()->mutable_text()->set_tokenizer(
+             v1::TextData::CHARACTERS);
+       }},
+  };
+  for (const auto& [message, code, spoil] : kCases) {
+    v1::SubmitJobRequest request = Request();
+    spoil(request);
+    ExpectRefused(code, message, [&] { return Submit(request); });
+  }
+}
+
+TEST_F(JobServiceTest, FactsComeFromAFileThatTheServerReads) {
+  char path[] = "/tmp/job_service_test_XXXXXX";
+  const int fd = mkstemp(path);
+  ASSERT_TRUE(WriteAll(fd, std::string(500, 'a') + std::string(500, 'b'), path).ok());
+  close(fd);
+  v1::Job job = SmallJob();
+  job.mutable_spec()->mutable_data()->mutable_text()->set_path(path);
+  job.mutable_spec()->mutable_data()->mutable_text()->set_tokenizer(v1::TextData::CHARACTERS);
+  EXPECT_TRUE(Submit(Request(job)).ok());
+  unlink(path);
+}
+
+TEST_F(JobServiceTest, ReplayGetsTheFirstAnswerAndOtherPayloadIsRefused) {
+  v1::SubmitJobRequest request = Request();
+  request.set_request_id("r-1");
+  ASSERT_TRUE(Submit(request).ok());
+  const v1::Job first = response_;
+  ASSERT_TRUE(Submit(request).ok());
+  EXPECT_EQ(response_.uid(), first.uid());
+  EXPECT_EQ(response_.name(), first.name());
+  request.mutable_job()->set_priority(1);
+  EXPECT_EQ(Submit(request).error_code(), grpc::ALREADY_EXISTS);
+  request.mutable_job()->set_priority(0);
+  request.mutable_job()->set_job_id("another");
+  EXPECT_EQ(Submit(request).error_code(), grpc::ALREADY_EXISTS);
+}
+
+TEST_F(JobServiceTest, ReplayIsAnsweredAfterTheDataHasGone) {
+  char path[] = "/tmp/job_service_test_XXXXXX";
+  const int fd = mkstemp(path);
+  ASSERT_TRUE(WriteAll(fd, std::string(1000, 'a') + "b", path).ok());
+  close(fd);
+  v1::SubmitJobRequest request = Request();
+  request.set_request_id("r-2");
+  v1::TextData& text = *request.mutable_job()->mutable_spec()->mutable_data()->mutable_text();
+  text.set_path(path);
+  text.set_tokenizer(v1::TextData::CHARACTERS);
+  ASSERT_TRUE(Submit(request).ok());
+  const std::string uid = response_.uid();
+  unlink(path);
+  ASSERT_TRUE(Submit(request).ok());
+  EXPECT_EQ(response_.uid(), uid);
+}
+
+TEST_F(JobServiceTest, TakenJobIdIsRefused) {
+  ASSERT_TRUE(Submit(Request(SmallJob("a"))).ok());
+  EXPECT_EQ(Submit(Request(SmallJob("a"))).error_code(), grpc::ALREADY_EXISTS);
+}
+
+TEST_F(JobServiceTest, ValidateOnlyPlansAndWritesNothing) {
+  v1::SubmitJobRequest request = Request(SmallJob("dry"));
+  request.set_validate_only(true);
+  ASSERT_TRUE(Submit(request).ok());
+  EXPECT_GT(response_.plan().bytes_per_slot(), 0);
+  EXPECT_EQ(response_.name(), "projects/default/jobs/dry");
+  EXPECT_TRUE(response_.uid().empty());
+  v1::GetJobRequest get;
+  get.set_name(response_.name());
+  EXPECT_EQ(rig_.jobs().GetJob(Rig::Context().get(), get, &response_).error_code(), grpc::NOT_FOUND);
+}
+
+TEST_F(JobServiceTest, ModelTooLargeForEveryNodeIsRefusedWithWhatWouldFit) {
+  ScriptedAgent agent(rig_);
+  agent.Register("small", 1, "i1", 1 << 20);
+  agent.Welcomed();
+  ExpectRefused(grpc::FAILED_PRECONDITION, "the largest slot has 1.0 MiB",
+                [&] { return Submit(Request()); });
+  v1::SubmitJobRequest cuda = Request();
+  cuda.mutable_job()->mutable_spec()->mutable_resources()->set_device(v1::Resources::CUDA);
+  ExpectRefused(grpc::FAILED_PRECONDITION, "no node that ever registered has a CUDA slot",
+                [&] { return Submit(cuda); });
+}
+
+TEST_F(JobServiceTest, CallsWithoutRightsAreRefused) {
+  EXPECT_EQ(Submit(Request(), "").error_code(), grpc::UNAUTHENTICATED);
+  EXPECT_EQ(Submit(Request(), "wrong").error_code(), grpc::UNAUTHENTICATED);
+  EXPECT_EQ(Submit(Request(), kAgentToken).error_code(), grpc::PERMISSION_DENIED);
+  v1::WatchJobRequest watch;
+  watch.set_name("projects/default/jobs/a");
+  v1::WatchJobResponse item;
+  const auto context = Rig::Context("wrong");
+  const auto stream = rig_.jobs().WatchJob(context.get(), watch);
+  EXPECT_FALSE(stream->Read(&item));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::UNAUTHENTICATED);
+}
+
+TEST_F(JobServiceTest, ListPagesThroughAllJobsNewestFirst) {
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Submit(Request(SmallJob("job-" + std::to_string(i)))).ok());
+  v1::ListJobsRequest request;
+  request.set_parent("projects/-");
+  request.set_page_size(2);
+  std::vector<std::string> seen;
+  v1::ListJobsResponse page;
+  do {
+    request.set_page_token(page.next_page_token());
+    ASSERT_TRUE(rig_.jobs().ListJobs(Rig::Context().get(), request, &page).ok());
+    for (const v1::Job& job : page.jobs()) seen.push_back(job.job_id());
+  } while (!page.next_page_token().empty());
+  EXPECT_THAT(seen, ::testing::ElementsAre("job-4", "job-3", "job-2", "job-1", "job-0"));
+
+  request.clear_page_token();
+  request.set_filter("job_id = \"job-3\" AND state != FAILED");
+  ASSERT_TRUE(rig_.jobs().ListJobs(Rig::Context().get(), request, &page).ok());
+  ASSERT_EQ(page.jobs_size(), 1);
+
+  request.set_page_token("bm9uc2Vuc2U");
+  ExpectRefused(grpc::INVALID_ARGUMENT, "page_token",
+                [&] { return rig_.jobs().ListJobs(Rig::Context().get(), request, &page); });
+  request.clear_page_token();
+  request.set_filter("stat = RUNNING");
+  ExpectRefused(grpc::INVALID_ARGUMENT, "did you mean 'state'",
+                [&] { return rig_.jobs().ListJobs(Rig::Context().get(), request, &page); });
+  request.clear_filter();
+  request.set_page_size(-1);
+  ExpectRefused(grpc::INVALID_ARGUMENT, "page_size",
+                [&] { return rig_.jobs().ListJobs(Rig::Context().get(), request, &page); });
+}
+
+TEST_F(JobServiceTest, PauseResumeCancelDeleteFollowTheTable) {
+  ASSERT_TRUE(Submit(Request(SmallJob("a"))).ok());
+  const std::string name = response_.name();
+  v1::PauseJobRequest pause;
+  pause.set_name(name);
+  ASSERT_TRUE(rig_.jobs().PauseJob(Rig::Context().get(), pause, &response_).ok());
+  EXPECT_EQ(response_.state(), v1::SUSPENDED);
+  EXPECT_EQ(response_.reason().code(), reason::kPausedByUser);
+  EXPECT_EQ(response_.reason().message(), "paused by user:ann");
+  ASSERT_TRUE(rig_.jobs().PauseJob(Rig::Context().get(), pause, &response_).ok()) << "idempotent";
+  v1::ResumeJobRequest resume;
+  resume.set_name(name);
+  ASSERT_TRUE(rig_.jobs().ResumeJob(Rig::Context().get(), resume, &response_).ok());
+  EXPECT_EQ(response_.state(), v1::QUEUED);
+
+  google::protobuf::Empty empty;
+  v1::DeleteJobRequest remove;
+  remove.set_name(name);
+  EXPECT_EQ(rig_.jobs().DeleteJob(Rig::Context().get(), remove, &empty).error_code(),
+            grpc::FAILED_PRECONDITION);
+  v1::CancelJobRequest cancel;
+  cancel.set_name(name);
+  cancel.set_etag("12345678-1");
+  EXPECT_EQ(rig_.jobs().CancelJob(Rig::Context().get(), cancel, &response_).error_code(),
+            grpc::ABORTED);
+  cancel.set_etag(rig_.Get(name).etag());
+  ASSERT_TRUE(rig_.jobs().CancelJob(Rig::Context().get(), cancel, &response_).ok());
+  EXPECT_EQ(response_.state(), v1::CANCELLED);
+  EXPECT_EQ(rig_.jobs().PauseJob(Rig::Context().get(), pause, &response_).error_code(),
+            grpc::FAILED_PRECONDITION);
+  ASSERT_TRUE(rig_.jobs().DeleteJob(Rig::Context().get(), remove, &empty).ok());
+  EXPECT_EQ(rig_.jobs().CancelJob(Rig::Context().get(), cancel, &response_).error_code(),
+            grpc::NOT_FOUND);
+}
+
+TEST_F(JobServiceTest, ExplainSpeaksAsThePlannerDecides) {
+  ASSERT_TRUE(Submit(Request(SmallJob("a"))).ok());
+  ASSERT_TRUE(Submit(Request(SmallJob("b"))).ok());
+  v1::ExplainJobRequest request;
+  request.set_name(response_.name());
+  v1::ExplainJobResponse why;
+  ASSERT_TRUE(rig_.jobs().ExplainJob(Rig::Context().get(), request, &why).ok());
+  EXPECT_EQ(why.queue_position(), 2);
+  EXPECT_EQ(why.reason().code(), reason::kNoNodes);
+  EXPECT_FALSE(why.has_earliest_start());
+  EXPECT_EQ(why.suggestions_size(), 1);
+}
+
+TEST_F(JobServiceTest, StoreThatIsAwayIsUnavailable) {
+  ASSERT_TRUE(Submit(Request(SmallJob("a"))).ok());
+  rig_.memory().SetAway(true);
+  v1::GetJobRequest get;
+  get.set_name("projects/default/jobs/a");
+  EXPECT_EQ(rig_.jobs().GetJob(Rig::Context().get(), get, &response_).error_code(),
+            grpc::UNAVAILABLE);
+  EXPECT_EQ(Submit(Request(SmallJob("b"))).error_code(), grpc::UNAVAILABLE);
+  rig_.memory().SetAway(false);
+  EXPECT_TRUE(Submit(Request(SmallJob("b"))).ok());
+}
+
+TEST_F(JobServiceTest, OversizedMessageIsRefused) {
+  v1::SubmitJobRequest request = Request();
+  request.set_request_id(std::string(5 << 20, 'x'));
+  EXPECT_EQ(Submit(request).error_code(), grpc::RESOURCE_EXHAUSTED);
+  request = Request();
+  for (int i = 0; i < 100000; ++i) {
+    request.mutable_job()->mutable_spec()->mutable_model()->mutable_mlp()->add_hidden(65536);
+  }
+  ExpectRefused(grpc::INVALID_ARGUMENT, "job.spec: found", [&] { return Submit(request); });
+}
+
+TEST_F(JobServiceTest, InfoAndHealthAnswer) {
+  v1::ServerInfo info;
+  ASSERT_TRUE(rig_.info().GetServerInfo(Rig::Context(kAgentToken).get(), {}, &info).ok());
+  EXPECT_EQ(info.replica(), "test");
+  EXPECT_EQ(info.schema_version(), 7);
+  EXPECT_FALSE(info.version().empty());
+  EXPECT_EQ(rig_.info().GetServerInfo(Rig::Context("").get(), {}, &info).error_code(),
+            grpc::UNAUTHENTICATED);
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,276 @@
+#include "server/scheduler/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/scheduler/explain.h"
+#include "server/scheduler/slots.h"
+#include "tests/unit/server/snapshots.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+Pass Plan(const Snapshots& s) { return PlanPass(s.snapshot, PlannerOptions{}); }
+
+std::vector<std::string> Placed(const Pass& pass) {
+  std::vector<std::string> uids;
+  for (const Placement& placement : pass.decisions.placements) uids.push_back(placement.job_uid);
+  return uids;
+}
+
+std::vector<std::string> NodesOf(const Placement& placement) {
+  std::vector<std::string> nodes;
+  for (const auto& rank : placement.ranks) nodes.push_back(rank.node);
+  return nodes;
+}
+
+const QueuedJob& Entry(const Pass& pass, const std::string& uid) {
+  for (const QueuedJob& entry : pass.queue) {
+    if (entry.uid == uid) return entry;
+  }
+  ADD_FAILURE() << uid << " is not in the queue";
+  return pass.queue.front();
+}
+
+TEST(Planner, HigherPriorityGoesFirstThenAge) {
+  const Pass pass = Plan(Snapshots()
+                             .Node({.name = "n", .cpu = 2})
+                             .Queued({.id = "young", .age_seconds = 1})
+                             .Queued({.id = "old", .age_seconds = 9})
+                             .Queued({.id = "urgent", .priority = 5}));
+  EXPECT_THAT(Placed(pass), ElementsAre("uid-urgent", "uid-old"));
+  EXPECT_EQ(pass.queue[2].reason.code, reason::kWaitingForSlots);
+}
+
+TEST(Planner, WaitingSaysWhatIsNeededAndWhoIsAhead) {
+  const Pass pass = Plan(Snapshots()
+                             .Node({.name = "n", .cpu = 4})
+                             .Running({.id = "r"}, "n", {0, 1, 2})
+                             .Queued({.id = "a", .slots = 2, .priority = 10, .bytes = 8 * kGiB})
+                             .Queued({.id = "b", .slots = 1, .bytes = 8 * kGiB}));
+  EXPECT_THAT(Placed(pass), ElementsAre());
+  EXPECT_EQ(pass.queue[0].reason.code, reason::kWaitingForSlots);
+  EXPECT_EQ(pass.queue[0].reason.message, "needs 2 slots of 8.0 GiB; 1 of 4 is free");
+  EXPECT_EQ(pass.queue[1].reason.code, reason::kBehindOthers);
+  EXPECT_EQ(pass.queue[1].reason.message,
+            "needs 1 slot of 8.0 GiB; 1 of 4 is free, 1 kept for jobs ahead; behind "
+            "projects/default/jobs/a (priority 10)");
+  EXPECT_THAT(pass.queue[1].ahead, ElementsAre("projects/default/jobs/a"));
+}
+
+TEST(Planner, GangGetsAllItsSlotsOrNone) {
+  Snapshots s;
+  s.Node({.name = "n1", .cpu = 2}).Node({.name = "n2", .cpu = 2}).Queued({.id = "g", .slots = 4});
+  EXPECT_EQ(Plan(s).decisions.placements.at(0).ranks.size(), 4u);
+  s.Running({.id = "r"}, "n1", {0});
+  EXPECT_TRUE(Plan(s).decisions.placements.empty());
+}
+
+TEST(Planner, GangUsesTheFewestNodesAndLeavesLeastOver) {
+  const Pass pass = Plan(Snapshots()
+                             .Node({.name = "a", .cpu = 1})
+                             .Node({.name = "b", .cpu = 4})
+                             .Node({.name = "c", .cpu = 3})
+                             .Node({.name = "d", .cpu = 2})
+                             .Queued({.id = "g", .slots = 2}));
+  EXPECT_THAT(NodesOf(pass.decisions.placements.at(0)), ElementsAre("d", "d"));
+  const Pass wide = Plan(Snapshots()
+                             .Node({.name = "a", .cpu = 1})
+                             .Node({.name = "b", .cpu = 4})
+                             .Node({.name = "c", .cpu = 3})
+                             .Queued({.id = "g", .slots = 5}));
+  EXPECT_THAT(NodesOf(wide.decisions.placements.at(0)), ElementsAre("b", "b", "b", "b", "a"));
+}
+
+TEST(Planner, SmallJobDoesNotOvertakeAGangThatWaits) {
+  const Pass pass = Plan(Snapshots()
+                             .Node({.name = "n", .cpu = 4})
+                             .Running({.id = "r"}, "n", {0})
+                             .Queued({.id = "gang", .slots = 4, .age_seconds = 9})
+                             .Queued({.id = "small", .slots = 1, .age_seconds = 1}));
+  EXPECT_THAT(Placed(pass), ElementsAre());
+  EXPECT_EQ(Entry(pass, "uid-small").reason.code, reason::kBehindOthers);
+}
+
+TEST(Planner, JobBehindMayTakeWhatTheOneAheadCannotUse) {
+  const Pass pass = Plan(Snapshots()
+                             .Node({.name = "n", .cpu = 2, .cuda = 2})
+                             .Running({.id = "r"}, "n", {2})
+                             .Queued({.id = "gpu", .slots = 2, .age_seconds = 9, .device = "CUDA"})
+                             .Queued({.id = "cpu", .slots = 1, .device = "CPU"}));
+  EXPECT_THAT(Placed(pass), ElementsAre("uid-cpu"));
+}
+
+TEST(Planner, SlotsTooSmallForTheJobAheadAreOpen) {
+  const Pass pass = Plan(Snapshots()
+                             .Node({.name = "large", .cpu = 1, .bytes = 16 * kGiB})
+                             .Node({.name = "small", .cpu = 1, .bytes = 4 * kGiB})
+                             .Running({.id = "r"}, "large", {0})
+                             .Queued({.id = "big", .age_seconds = 9, .bytes = 10 * kGiB})
+                             .Queued({.id = "little", .bytes = kGiB}));
+  EXPECT_THAT(Placed(pass), ElementsAre("uid-little"));
+}
+
+TEST(Planner, JobThatFitsNowhereBlocksNobody) {
+  const Pass pass = Plan(Snapshots()
+                             .Node({.name = "n", .cpu = 2})
+                             .Queued({.id = "huge", .slots = 3, .priority = 9})
+                             .Queued({.id = "small"}));
+  EXPECT_THAT(Placed(pass), ElementsAre("uid-small"));
+  EXPECT_EQ(pass.queue[0].reason.code, reason::kFitsNoNode);
+  EXPECT_EQ(pass.queue[0].reason.message,
+            "needs 3 slots of 1.0 GiB; present are 2 CPU slots of up to 8.0 GiB on 1 node");
+}
+
+TEST(Planner, WithoutNodesJobsWaitForOne) {
+  const Pass pass = Plan(Snapshots().Queued({.id = "a"}));
+  EXPECT_EQ(pass.queue[0].reason.code, reason::kNoNodes);
+  EXPECT_THAT(pass.queue[0].reason.message, HasSubstr("of 0 nodes none takes work"));
+}
+
+TEST(Planner, GangNeverMixesDevices) {
+  const Pass pass = Plan(
+      Snapshots().Node({.name = "n", .cpu = 1, .cuda = 1}).Queued({.id = "g", .slots = 2}));
+  EXPECT_TRUE(pass.decisions.placements.empty());
+  EXPECT_EQ(pass.queue[0].reason.code, reason::kFitsNoNode);
+}
+
+TEST(Planner, BackoffIsRespectedAndWakesAtItsEnd) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 1, .lease_left = absl::Hours(1)}).Queued({.id = "a"});
+  s.snapshot.jobs[0].not_before = TestNow() + absl::Seconds(7);
+  s.snapshot.jobs[0].restarts = 2;
+  const Pass pass = Plan(s);
+  EXPECT_TRUE(pass.decisions.placements.empty());
+  EXPECT_EQ(pass.queue[0].reason.code, reason::kBackoff);
+  EXPECT_THAT(pass.queue[0].reason.message, HasSubstr("restart 2 of at most 5"));
+  EXPECT_EQ(pass.next, TestNow() + absl::Seconds(7));
+  EXPECT_EQ(pass.queue[0].earliest_start, TestNow() + absl::Seconds(7));
+}
+
+TEST(Planner, JobInBackoffLetsOthersPass) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 1}).Queued({.id = "a", .age_seconds = 9}).Queued({.id = "b"});
+  s.snapshot.jobs[0].not_before = TestNow() + absl::Seconds(1);
+  EXPECT_THAT(Placed(Plan(s)), ElementsAre("uid-b"));
+}
+
+TEST(Planner, NodeIsLostOnlyAfterLeaseAndMargin) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 1, .lease_left = absl::Seconds(-1)});
+  EXPECT_TRUE(Plan(s).decisions.lost_nodes.empty());
+  EXPECT_EQ(Plan(s).next, TestNow() + absl::Seconds(1));
+  s.snapshot.nodes[0].lease_end = TestNow() - absl::Seconds(2);
+  EXPECT_THAT(Plan(s).decisions.lost_nodes, ElementsAre("n"));
+  s.snapshot.nodes[0].reachable = false;
+  EXPECT_TRUE(Plan(s).decisions.lost_nodes.empty()) << "a node is lost once";
+}
+
+TEST(Planner, NodeWithoutLeaseTakesNothingEvenBeforeItIsLost) {
+  const Pass pass = Plan(Snapshots()
+                             .Node({.name = "n", .cpu = 1, .lease_left = absl::Seconds(-1)})
+                             .Queued({.id = "a"}));
+  EXPECT_TRUE(pass.decisions.placements.empty());
+  EXPECT_THAT(pass.queue[0].reason.message, HasSubstr("1 away"));
+}
+
+TEST(Planner, DrainingNodeTakesNothingAndItsJobsAreSuspended) {
+  const Pass pass = Plan(Snapshots()
+                             .Node({.name = "n", .cpu = 2, .draining = true})
+                             .Running({.id = "r"}, "n", {0})
+                             .Queued({.id = "a"}));
+  EXPECT_TRUE(pass.decisions.placements.empty());
+  ASSERT_EQ(pass.decisions.suspensions.size(), 1u);
+  EXPECT_EQ(pass.decisions.suspensions[0].job_uid, "uid-r");
+  EXPECT_EQ(pass.decisions.suspensions[0].cause, SuspendCause::kDrained);
+  EXPECT_THAT(pass.decisions.suspensions[0].reason.message, HasSubstr("nodes/n is drained"));
+}
+
+TEST(Planner, SuspendingJobIsNotSuspendedAgain) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 2, .draining = true})
+      .Running({.id = "r"}, "n", {0}, JobState::kSuspending);
+  s.snapshot.jobs[0].suspend_deadline = TestNow() + absl::Seconds(3);
+  EXPECT_TRUE(Plan(s).decisions.suspensions.empty());
+  EXPECT_EQ(Plan(s).next, TestNow() + absl::Seconds(3));
+  EXPECT_FALSE(Plan(s).suspension_overdue);
+  s.snapshot.jobs[0].suspend_deadline = TestNow();
+  EXPECT_TRUE(Plan(s).suspension_overdue);
+}
+
+TEST(Planner, SlotOfARankThatIsNotGoneIsNotFree) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 1})
+      .Running({.id = "r"}, "n", {0}, JobState::kCancelling)
+      .Queued({.id = "a"});
+  EXPECT_TRUE(Plan(s).decisions.placements.empty());
+  s.snapshot.attempts[0].ranks[0].state = RankState::kGone;
+  EXPECT_THAT(Placed(Plan(s)), ElementsAre("uid-a"));
+}
+
+TEST(Planner, UnchangedReasonIsNotWrittenAgain) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 1}).Running({.id = "r"}, "n", {0}).Queued({.id = "a"});
+  const Pass first = Plan(s);
+  ASSERT_EQ(first.decisions.reasons.size(), 1u);
+  s.snapshot.jobs[1].reason = first.decisions.reasons[0].reason;
+  EXPECT_TRUE(Plan(s).decisions.reasons.empty());
+}
+
+TEST(Planner, AnyDevicePrefersCudaAndTakesCpuWhenThatIsFree) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 1, .cuda = 1}).Queued({.id = "a", .age_seconds = 9}).Queued({.id = "b"});
+  const Pass pass = Plan(s);
+  ASSERT_EQ(pass.decisions.placements.size(), 2u);
+  EXPECT_THAT(pass.decisions.placements[0].ranks[0].slots, ElementsAre(1));
+  EXPECT_THAT(pass.decisions.placements[1].ranks[0].slots, ElementsAre(0));
+}
+
+TEST(Explain, SaysPositionWhoIsAheadAndWhyPerNode) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 2})
+      .Node({.name = "m", .cpu = 2, .reachable = false})
+      .Running({.id = "r"}, "n", {0})
+      .Queued({.id = "gang", .slots = 2, .priority = 3})
+      .Queued({.id = "me"});
+  const Explanation why = Explain(s.snapshot.jobs[2], {}, s.snapshot, PlannerOptions{});
+  EXPECT_EQ(why.queue_position, 2);
+  EXPECT_THAT(why.ahead, ElementsAre("projects/default/jobs/gang"));
+  EXPECT_EQ(why.reason.code, reason::kBehindOthers);
+  EXPECT_EQ(why.earliest_start, absl::InfiniteFuture());
+  ASSERT_EQ(why.details.size(), 2u);
+  EXPECT_EQ(why.details[0], "nodes/n: 1 of 2 fitting slots free");
+  EXPECT_THAT(why.details[1], HasSubstr("nodes/m: away"));
+  EXPECT_FALSE(why.suggestions.empty());
+}
+
+TEST(Explain, FailedJobTellsEveryAttemptAndWhatToTry) {
+  Snapshots s;
+  JobRecord job = MakeJob({.id = "a"});
+  job.state = JobState::kFailed;
+  job.failure = FailureRecord{.category = "NUMERIC", .message = "loss is NaN at step 7", .node = "n"};
+  AttemptRecord attempt{.job_uid = job.uid, .attempt = 1, .create_time = TestNow()};
+  attempt.ranks.push_back({.id = {job.uid, 1, 0}, .node = "n", .slots = {0}});
+  attempt.ranks[0].failure = job.failure;
+  const Explanation why = Explain(job, {attempt}, s.snapshot, PlannerOptions{});
+  EXPECT_EQ(why.queue_position, 0);
+  ASSERT_EQ(why.details.size(), 2u);
+  EXPECT_THAT(why.details[0], HasSubstr("rank 0 on n failed: loss is NaN at step 7"));
+  EXPECT_THAT(why.details[1], HasSubstr("NUMERIC"));
+  ASSERT_EQ(why.suggestions.size(), 1u);
+  EXPECT_THAT(why.suggestions[0], HasSubstr("learning_rate"));
+}
+
+TEST(Slots, BytesReadWell) {
+  EXPECT_EQ(DescribeBytes(12), "12 B");
+  EXPECT_EQ(DescribeBytes(1536), "1.5 KiB");
+  EXPECT_EQ(DescribeBytes(8 * kGiB), "8.0 GiB");
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,305 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "storage/memory/memory_stores.h"
+#include "tests/unit/server/rig.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+class WatchTest : public ::testing::Test {
+ protected:
+  explicit WatchTest(const ServerOptions& options = Rig::FastOptions()) : rig_(options) {
+    agent_ = std::make_unique<ScriptedAgent>(rig_);
+    agent_->Register("n1", 1);
+    agent_->Welcomed();
+    name_ = rig_.Submit(SmallJob("a")).name();
+    key_ = agent_->NextDesired(1).assignments(0).key();
+  }
+  struct Stream {
+    std::unique_ptr<grpc::ClientContext> context;
+    std::unique_ptr<grpc::ClientReader<v1::WatchJobResponse>> reader;
+  };
+  Stream Watch(int64_t after) {
+    v1::WatchJobRequest request;
+    request.set_name(name_);
+    request.set_after_sequence(after);
+    Stream stream{Rig::Context(), nullptr};
+    stream.reader = rig_.jobs().WatchJob(stream.context.get(), request);
+    return stream;
+  }
+  void Finish(EventScript& script, int64_t step) {
+    agent_->SendEvents(key_, {script.Finished(step), script.Exited(0)});
+    agent_->NextAck();
+  }
+
+  Rig rig_;
+  std::unique_ptr<ScriptedAgent> agent_;
+  std::string name_;
+  v1::RankKey key_;
+};
+
+TEST_F(WatchTest, EveryItemComesOnceInOrderAndThenTheEnd) {
+  Stream stream = Watch(0);
+  EventScript script;
+  agent_->SendEvents(key_, {script.Started(), script.Restored(0)});
+  for (int step = 1; step <= 5; ++step) agent_->SendEvents(key_, {script.Metrics(step, 1.0)});
+  Finish(script, 5);
+  int64_t expected = 1;
+  int metrics = 0;
+  bool ended = false;
+  v1::WatchJobResponse response;
+  while (stream.reader->Read(&response)) {
+    EXPECT_FALSE(ended) << "the end is the last message";
+    if (response.has_item()) {
+      EXPECT_EQ(response.item().sequence(), expected++);
+      metrics += response.item().has_metrics();
+    } else if (response.has_end()) {
+      ended = true;
+      EXPECT_EQ(response.end().job().state(), v1::SUCCEEDED);
+    }
+  }
+  EXPECT_TRUE(stream.reader->Finish().ok());
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(metrics, 5);
+}
+
+TEST_F(WatchTest, ResumedWatchMissesNothingAndRepeatsNothing) {
+  EventScript script;
+  agent_->SendEvents(key_, {script.Started(), script.Restored(0)});
+  std::thread writer([&] {
+    for (int step = 1; step <= 200; ++step) {
+      agent_->SendEvents(key_, {script.Metrics(step, 1.0 / step)});
+    }
+    Finish(script, 200);
+  });
+  int64_t cursor = 0;
+  int metrics = 0;
+  bool ended = false;
+  for (int round = 0; !ended && round < 1000; ++round) {
+    Stream stream = Watch(cursor);
+    v1::WatchJobResponse response;
+    // Breaks off after a few items, each time elsewhere.
+    for (int read = 0; read <= round % 7 && stream.reader->Read(&response); ++read) {
+      if (response.has_item()) {
+        ASSERT_EQ(response.item().sequence(), cursor + 1);
+        cursor = response.item().sequence();
+        metrics += response.item().has_metrics();
+      }
+      ended = response.has_end();
+      if (ended) break;
+    }
+    stream.context->TryCancel();
+    stream.reader->Finish();
+  }
+  writer.join();
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(metrics, 200);
+}
+
+TEST_F(WatchTest, HeartbeatSaysHowFarEverythingWasSent) {
+  Stream stream = Watch(0);
+  v1::WatchJobResponse response;
+  int64_t last = 0;
+  while (stream.reader->Read(&response)) {
+    if (response.has_item()) last = response.item().sequence();
+    if (response.has_heartbeat()) break;
+  }
+  EXPECT_GE(last, 2);
+  EXPECT_EQ(response.heartbeat().sequence(), last);
+  stream.context->TryCancel();
+}
+
+TEST_F(WatchTest, EndedJobGivesItsFeedAndEnds) {
+  EventScript script;
+  agent_->SendEvents(key_, {script.Started(), script.Restored(0), script.Metrics(1, 1.0)});
+  Finish(script, 1);
+  for (int64_t after : {0, 100000}) {
+    Stream stream = Watch(after);
+    v1::WatchJobResponse response, last;
+    while (stream.reader->Read(&response)) last = response;
+    EXPECT_TRUE(last.has_end());
+    EXPECT_TRUE(stream.reader->Finish().ok());
+  }
+}
+
+TEST_F(WatchTest, WrongRequestsAreRefused) {
+  Stream negative = Watch(-1);
+  v1::WatchJobResponse response;
+  EXPECT_FALSE(negative.reader->Read(&response));
+  EXPECT_EQ(negative.reader->Finish().error_code(), grpc::INVALID_ARGUMENT);
+  name_ = "projects/default/jobs/none";
+  Stream none = Watch(0);
+  EXPECT_FALSE(none.reader->Read(&response));
+  EXPECT_EQ(none.reader->Finish().error_code(), grpc::NOT_FOUND);
+}
+
+TEST_F(WatchTest, WatchOfADeletedJobEnds) {
+  Stream stream = Watch(0);
+  // A second job with the watch open; it is cancelled and deleted under it.
+  const std::string kept = name_;
+  name_ = rig_.Submit(SmallJob("b")).name();
+  Stream doomed = Watch(1000);
+  v1::CancelJobRequest cancel;
+  cancel.set_name(name_);
+  v1::Job job;
+  v1::WatchJobResponse response;
+  ASSERT_TRUE(doomed.reader->Read(&response)) << "open: a heartbeat came";
+  ASSERT_TRUE(rig_.jobs().CancelJob(Rig::Context().get(), cancel, &job).ok());
+  v1::DeleteJobRequest remove;
+  remove.set_name(name_);
+  google::protobuf::Empty empty;
+  ASSERT_TRUE(rig_.jobs().DeleteJob(Rig::Context().get(), remove, &empty).ok());
+  bool ended = false;
+  while (doomed.reader->Read(&response)) ended = ended || response.has_end();
+  // Either it saw the end before the deletion, or it is told.
+  const grpc::Status status = doomed.reader->Finish();
+  EXPECT_TRUE(ended ? status.ok() : status.error_code() == grpc::NOT_FOUND) << status.error_message();
+  stream.context->TryCancel();
+}
+
+TEST_F(WatchTest, StoreThatWasAwayIsNotNoticedByAWatcher) {
+  Stream stream = Watch(0);
+  v1::WatchJobResponse response;
+  ASSERT_TRUE(stream.reader->Read(&response));
+  rig_.memory().SetAway(true);
+  rig_.memory().SetAway(false);
+  EventScript script;
+  agent_->SendEvents(key_, {script.Started(), script.Restored(0), script.Metrics(1, 1.0)});
+  Finish(script, 1);
+  int64_t cursor = 1;
+  while (stream.reader->Read(&response)) {
+    if (!response.has_item()) continue;
+    EXPECT_EQ(response.item().sequence(), ++cursor);
+  }
+  EXPECT_TRUE(stream.reader->Finish().ok());
+}
+
+TEST_F(WatchTest, MetricsStreamAndEndWithTheJob) {
+  v1::StreamMetricsRequest request;
+  request.set_job(name_);
+  const auto context = Rig::Context();
+  const auto stream = rig_.metrics().StreamMetrics(context.get(), request);
+  EventScript script;
+  agent_->SendEvents(key_, {script.Started(), script.Restored(0), script.Metrics(1, 3.5),
+                            script.Metrics(2, 2.5)});
+  Finish(script, 2);
+  v1::StreamMetricsResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.point().point().step(), 1);
+  EXPECT_EQ(response.point().point().values().at("loss"), 3.5);
+  EXPECT_EQ(response.point().attempt(), 1);
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.point().point().step(), 2);
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_F(WatchTest, DrainEndsEveryStreamWithUnavailable) {
+  Stream stream = Watch(0);
+  v1::WatchJobResponse response;
+  ASSERT_TRUE(stream.reader->Read(&response));
+  const absl::Time begin = absl::Now();
+  rig_.server().Drain();
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(4)) << "nothing had to be cancelled";
+  while (stream.reader->Read(&response)) {
+  }
+  const grpc::Status status = stream.reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
+  EXPECT_EQ(status.error_message(), "server is draining");
+  const grpc::Status agent = agent_->Finish();
+  EXPECT_EQ(agent.error_code(), grpc::UNAVAILABLE);
+  EXPECT_EQ(agent.error_message(), "server is draining");
+}
+
+TEST_F(WatchTest, RestartedServerGoesOnWhereTheWatcherWas) {
+  Stream stream = Watch(0);
+  v1::WatchJobResponse response;
+  ASSERT_TRUE(stream.reader->Read(&response));
+  const int64_t cursor = response.item().sequence();
+  rig_.Restart();
+  while (stream.reader->Read(&response)) {
+  }
+  stream.reader->Finish();
+  Stream again = Watch(cursor);
+  ASSERT_TRUE(again.reader->Read(&response));
+  EXPECT_EQ(response.item().sequence(), cursor + 1);
+  again.context->TryCancel();
+}
+
+TEST_F(WatchTest, ThousandWatchersCostNoThreads) {
+  const auto threads = [] {
+    int count = 0;
+    FILE* status = fopen("/proc/self/status", "r");
+    char line[256];
+    while (fgets(line, sizeof(line), status) != nullptr) sscanf(line, "Threads: %d", &count);
+    fclose(status);
+    return count;
+  };
+  std::vector<Stream> streams;
+  v1::WatchJobResponse response;
+  for (int i = 0; i < 50; ++i) streams.push_back(Watch(0));
+  for (Stream& stream : streams) ASSERT_TRUE(stream.reader->Read(&response));
+  const int before = threads();
+  for (int i = 0; i < 500; ++i) {
+    streams.push_back(Watch(0));
+    ASSERT_TRUE(streams.back().reader->Read(&response));
+  }
+  EXPECT_LT(threads(), before + 20);
+  EventScript script;
+  agent_->SendEvents(key_, {script.Started(), script.Restored(0), script.Metrics(1, 1.0)});
+  Finish(script, 1);
+  for (Stream& stream : streams) {
+    v1::WatchJobResponse last;
+    while (stream.reader->Read(&response)) last = response;
+    EXPECT_TRUE(last.has_end());
+    EXPECT_TRUE(stream.reader->Finish().ok());
+  }
+}
+
+class SlowClientTest : public WatchTest {
+ protected:
+  static ServerOptions Options() {
+    ServerOptions options = Rig::FastOptions();
+    options.watch.longest_write = absl::Milliseconds(300);
+    return options;
+  }
+  SlowClientTest() : WatchTest(Options()) {}
+};
+
+TEST_F(SlowClientTest, ClientThatReadsNothingIsDroppedAndDelaysNobody) {
+  Stream slow = Watch(0);
+  Stream quick = Watch(0);
+  EventScript script;
+  agent_->SendEvents(key_, {script.Started(), script.Restored(0)});
+  std::atomic<bool> quick_ended{false};
+  std::thread reader([&] {
+    v1::WatchJobResponse response;
+    while (quick.reader->Read(&response)) quick_ended = response.has_end();
+  });
+  // Far more than the flow control of one stream takes.
+  const std::string text(4000, 'x');
+  for (int i = 0; i < 6000; ++i) {
+    v1::RankEvent event = script.Started();
+    event.mutable_notice()->set_message(text);
+    agent_->SendEvents(key_, {event});
+  }
+  Finish(script, 0);
+  reader.join();
+  EXPECT_TRUE(quick_ended);
+  EXPECT_TRUE(quick.reader->Finish().ok());
+  // The slow one wakes up late: it was dropped before the end.
+  v1::WatchJobResponse response;
+  bool slow_ended = false;
+  while (slow.reader->Read(&response)) slow_ended = response.has_end();
+  EXPECT_FALSE(slow_ended);
+  EXPECT_EQ(slow.reader->Finish().error_code(), grpc::CANCELLED);
+}
+
+}  // namespace
+}  // namespace trainyard
