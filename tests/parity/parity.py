@@ -131,10 +131,10 @@ CASES = {
         data=IDX, forward=convnet, convolutions=[2, 1], steps=20, batch=16, micro=16, clip=0.5),
     "gpt": dict(
         model="model: {{gpt: {{layers: 3, heads: 4, width: 64, context: 32}}}}", data=TEXT, forward=gpt,
-        layers=3, heads=4, steps=20, batch=8, micro=4, clip=1.0),
+        layers=3, heads=4, steps=20, batch=8, micro=4, clip=1.0, scale=6),
     "gpt_untied": dict(
         model="model: {{gpt: {{layers: 2, heads: 2, width: 32, context: 16, bias: false, tie_embeddings: false, vocab_size: 48}}}}",
-        data=TEXT, forward=gpt, layers=2, heads=2, steps=20, batch=8, micro=8, clip=1.0),
+        data=TEXT, forward=gpt, layers=2, heads=2, steps=20, batch=8, micro=8, clip=1.0, scale=6),
     "curve": dict(
         model="model: {{gpt: {{layers: 4, heads: 4, width: 128, context: 64, bias: false}}}}", data=TEXT,
         forward=gpt, layers=4, heads=4, steps=200, batch=12, micro=12, clip=1.0),
@@ -150,7 +150,8 @@ def dump(tool, case, folder):
         f.write("spec:\n")
         for line in lines:
             f.write("  " + line.format(d=folder, **{k: v for k, v in case.items() if k != "d"}) + "\n")
-    subprocess.run([tool, f"{folder}/job.yaml", f"{folder}/dump"], check=True)
+    scale = str(case.get("scale", 1))
+    subprocess.run([tool, f"{folder}/job.yaml", f"{folder}/dump", scale], check=True)
     return load(f"{folder}/dump")
 
 
@@ -167,6 +168,15 @@ class Checks:
 
 def distance(a, b):
     return ((a - b).norm() / b.norm().clamp_min(1e-12)).item()
+
+
+def without_key_bias(name, tensor):
+    """A bias of the keys shifts all scores of a row alike: its true gradient is zero, what is computed is
+    rounding, and Adam blows that up to full steps of random sign. It has no value to compare."""
+    if not name.endswith("attn.c_attn.bias"):
+        return tensor
+    query, _, value = tensor.chunk(3)
+    return torch.cat([query, value])
 
 
 def train(case, ours, checks):
@@ -226,7 +236,9 @@ def main():
         for name, p in params.items():
             moved = (p.detach() - ours["before/" + name]).norm()
             if moved > 0:
-                checks.within(f"weights of {name}", distance(ours["after/" + name], p.detach()), 1e-3)
+                after = without_key_bias(name, ours["after/" + name])
+                found = distance(after, without_key_bias(name, p.detach()))
+                checks.within(f"weights of {name}", found, 1e-3)
     sys.exit(1 if checks.failed else 0)
 
 

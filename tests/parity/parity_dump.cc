@@ -1,5 +1,8 @@
 // Trains a few steps and writes all that another framework needs to make the same steps, and what came
-// out: parity_dump JOB.yaml OUT.safetensors
+// out: parity_dump JOB.yaml OUT.safetensors [SCALE]
+//
+// With SCALE the matrices begin that many times larger: what GPT-2 starts from is so small that most of
+// its nonlinearities are lines.
 //
 //   before/{parameter}, after/{parameter}   weights before the first and after the last step
 //   gradient/{parameter}                    gradient of the first step, over the whole batch
@@ -79,7 +82,21 @@ absl::StatusOr<v1::JobSpec> ReadSpec(const std::string& path) {
   return plan::ResolveSpec(job.spec());
 }
 
-absl::Status Run(const std::string& job, const std::string& out) {
+absl::Status ScaleMatrices(Session& session, float scale) {
+  const plan::Plan& plan = session.plan();
+  for (const plan::TensorId id : plan.parameters) {
+    if (plan.tensors[id].dims.size() < 2) continue;
+    std::vector<float> values(plan.tensors[id].elements());
+    session.Read(id, values.data(), values.size() * sizeof(float));
+    TY_RETURN_IF_ERROR(session.Synchronize());
+    for (float& value : values) value *= scale;
+    session.Write(id, values.data(), values.size() * sizeof(float));
+    TY_RETURN_IF_ERROR(session.Synchronize());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const std::string& job, const std::string& out, float scale) {
   TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadSpec(job));
   TY_ASSIGN_OR_RETURN(const auto dataset,
                       data::OpenDataset(spec.data(), spec.model().gpt().context()));
@@ -88,6 +105,7 @@ absl::Status Run(const std::string& job, const std::string& out) {
   TY_ASSIGN_OR_RETURN(const auto session, Session::Open(*device, plan));
   TY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(*session, spec));
   TY_RETURN_IF_ERROR(trainer->Initialize(2));
+  TY_RETURN_IF_ERROR(ScaleMatrices(*session, scale));
   data::Loader loader(*dataset, {.seed = spec.training().seed(),
                                  .batch_size = spec.training().batch_size(),
                                  .samples = spec.training().batch_size(),
@@ -124,11 +142,11 @@ absl::Status Run(const std::string& job, const std::string& out) {
 }  // namespace trainyard::engine
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::cerr << "usage: parity_dump JOB.yaml OUT.safetensors\n";
+  if (argc != 3 && argc != 4) {
+    std::cerr << "usage: parity_dump JOB.yaml OUT.safetensors [SCALE]\n";
     return 64;
   }
-  const absl::Status status = trainyard::engine::Run(argv[1], argv[2]);
+  const absl::Status status = trainyard::engine::Run(argv[1], argv[2], argc == 4 ? std::stof(argv[3]) : 1.0f);
   if (!status.ok()) std::cerr << status << "\n";
   return status.ok() ? 0 : 1;
 }
