@@ -84,18 +84,36 @@ Bytes ElementwiseBytes(Bench& bench) {
   return BytesOf(x, kN);
 }
 
+struct MatrixShape {
+  int64_t m, n, k;
+};
+
+Bytes WeightGradientBytes(Bench& bench, std::initializer_list<MatrixShape> shapes) {
+  Bytes all;
+  for (const auto& [m, n, k] : shapes) {
+    const Buffer c = bench.Floats(RandomVec(m * n, 3));
+    bench.Run(Matmul{.a = bench.Floats(RandomVec(m * k, 1)),
+                     .b = bench.Floats(RandomVec(k * n, 2)),
+                     .c = c,
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .transpose_a = true,
+                     .accumulate = true});
+    const Bytes bytes = BytesOf(c, m * n);
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  }
+  return all;
+}
+
 Bytes MatmulBytes(Bench& bench) {
-  constexpr int64_t kM = 128, kN = 384, kK = 768;
-  const Buffer c = bench.Floats(RandomVec(kM * kN, 3));
-  bench.Run(Matmul{.a = bench.Floats(RandomVec(kM * kK, 1)),
-                   .b = bench.Floats(RandomVec(kK * kN, 2)),
-                   .c = c,
-                   .m = kM,
-                   .n = kN,
-                   .k = kK,
-                   .transpose_a = true,
-                   .accumulate = true});
-  return BytesOf(c, kM * kN);
+  return WeightGradientBytes(
+      bench, {{128, 384, 768}, {128, 128, 768}, {128, 512, 768}, {512, 128, 768}, {65, 128, 768}});
+}
+
+// A small result of a long sum tempts a library to split the sum.
+Bytes LongMatmulBytes(Bench& bench) {
+  return WeightGradientBytes(bench, {{10, 64, 8192}, {3, 5, 20'000}});
 }
 
 Bytes ConvolutionBytes(Bench& bench) {
@@ -124,10 +142,15 @@ struct Subject {
 };
 
 const Subject kSubjects[] = {
-    {"layer norm", LayerNormBytes, true, false}, {"column sum", ColumnSumBytes, true, false},
-    {"sum and norm", NormBytes, true, true},     {"attention", AttentionBytes, true, false},
-    {"embedding", EmbeddingBytes, true, true},   {"elementwise", ElementwiseBytes, true, false},
-    {"matmul", MatmulBytes, false, false},       {"convolution", ConvolutionBytes, false, false},
+    {"layer norm", LayerNormBytes, true, false},
+    {"column sum", ColumnSumBytes, true, false},
+    {"sum and norm", NormBytes, true, true},
+    {"attention", AttentionBytes, true, false},
+    {"embedding", EmbeddingBytes, true, true},
+    {"elementwise", ElementwiseBytes, true, false},
+    {"matmul of a character GPT", MatmulBytes, false, false},
+    {"matmul of a long sum", LongMatmulBytes, false, false},
+    {"convolution", ConvolutionBytes, false, false},
 };
 
 TEST(Determinism, EveryOpGivesTheSameBitsTwice) {
