@@ -117,6 +117,7 @@ class AgentTest : public run::Scratch {
     agent_ = fork();
     if (agent_ != 0) return;
     const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    dup2(fd, STDOUT_FILENO);
     dup2(fd, STDERR_FILENO);
     execv(AGENT, argv.data());
     _exit(127);
@@ -361,9 +362,9 @@ TEST_F(AgentTest, BacklogOfManyEventsIsDeliveredInOrder) {
 
 TEST_F(AgentTest, FencedRankIsKilledAndForgotten) {
   StartAgent();
-  server_.FenceEvents(true);
   server_.Want({Assigned("a", "run")});
   const pid_t pid = WaitForSteps("a.1.0");
+  server_.FenceEvents(true);
   EXPECT_TRUE(Eventually([&] { return !Lives(pid); }));
   ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({}); }));
 }

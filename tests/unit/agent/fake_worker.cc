@@ -133,9 +133,10 @@ int Main(int argc, char** argv) {
   if (!std::getline(std::cin, line)) return kExitDone;
   signal(SIGTERM, [](int) { asked_to_suspend = true; });
   const auto order = nlohmann::json::parse(line);
-  FakeWorker worker(order.at("run_dir").get<std::string>());
-  return worker.Run(order.at("device").get<std::string>() + " x" +
-                    std::to_string(order.at("threads").get<int>()));
+  // Never destroyed: its lease thread looks at it until the end of the process.
+  auto* worker = new FakeWorker(order.at("run_dir").get<std::string>());
+  return worker->Run(order.at("device").get<std::string>() + " x" +
+                     std::to_string(order.at("threads").get<int>()));
 }
 
 }  // namespace
