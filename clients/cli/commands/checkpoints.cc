@@ -1,0 +1,63 @@
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "clients/cli/commands.h"
+#include "clients/cli/format.h"
+#include "clients/cli/table.h"
+#include "storage/base/status.h"
+
+namespace trainyard::cli {
+namespace {
+
+std::string Render(const Terminal& terminal, const std::vector<v1::Checkpoint>& checkpoints) {
+  Table table({"STEP", "ATTEMPT", "SIZE", "AGE", "FINAL", "WEIGHTS", "URI"});
+  for (const int column : {0, 1, 2, 3}) table.AlignRight(column);
+  for (const v1::Checkpoint& c : checkpoints) {
+    table.Add({FormatCount(c.step()), absl::StrCat(c.attempt()), FormatBytes(c.bytes()),
+               FormatAge(absl::Now() - TimeOf(c.create_time())), c.final() ? "yes" : "",
+               c.weights_sha256().substr(0, 12), c.uri()});
+  }
+  return table.Render(terminal);
+}
+
+absl::StatusOr<std::vector<v1::Checkpoint>> Fetch(Client& client, const std::string& job) {
+  v1::ListCheckpointsRequest request;
+  request.set_parent(job);
+  std::vector<v1::Checkpoint> all;
+  do {
+    TY_ASSIGN_OR_RETURN(v1::ListCheckpointsResponse page, client.ListCheckpoints(request));
+    for (v1::Checkpoint& c : *page.mutable_checkpoints()) all.push_back(std::move(c));
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  return all;
+}
+
+absl::StatusOr<int> List(Session& session, const std::string& job) {
+  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
+  TY_ASSIGN_OR_RETURN(const std::string name, session.JobName(job));
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  TY_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> all, Fetch(*client, name));
+  if (format == OutputFormat::kName) {
+    for (const v1::Checkpoint& c : all) session.out().Write(absl::StrCat(c.name(), "\n"));
+  } else if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
+    std::vector<const google::protobuf::Message*> messages;
+    for (const v1::Checkpoint& c : all) messages.push_back(&c);
+    session.out().Write(SerializeList(format, messages));
+  } else if (all.empty()) {
+    session.err().Write("no checkpoints yet\n");
+  } else {
+    session.out().Write(Render(session.terminal(), all));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddCheckpoints(CLI::App& root, Session& session) {
+  CLI::App* command =
+      root.add_subcommand("checkpoints", "List the checkpoints of a job, newest first");
+  auto job = std::make_shared<std::string>();  // lives as long as the command's body
+  command->add_option("JOB", *job, "Id or full name of the job")->required();
+  session.SetBody(command, [&session, job] { return List(session, *job); });
+}
+
+}  // namespace trainyard::cli

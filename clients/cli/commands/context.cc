@@ -1,0 +1,122 @@
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "clients/cli/commands.h"
+#include "clients/cli/table.h"
+#include "storage/base/file.h"
+#include "storage/base/status.h"
+#include "storage/base/suggest.h"
+
+namespace trainyard::cli {
+namespace {
+
+absl::StatusOr<int> List(Session& session) {
+  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
+  TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
+  TY_ASSIGN_OR_RETURN(const ContextFile file, LoadContexts(path));
+  if (file.contexts.empty()) {
+    session.err().Write("no contexts yet; `trainyard local start` makes one\n");
+    return kExitOk;
+  }
+  Table table({"", "CONTEXT", "SERVER", "PROJECT", "FOLDER"});
+  for (const auto& [name, context] : file.contexts) {
+    if (format == OutputFormat::kName) session.out().Write(name + "\n");
+    table.Add({name == file.current ? "*" : "", name, context.server, context.project,
+               context.directory});
+  }
+  if (format != OutputFormat::kName) session.out().Write(table.Render(session.terminal()));
+  return kExitOk;
+}
+
+absl::Status NoContext(const std::string& name, const ContextFile& file) {
+  std::vector<std::string> names;
+  for (const auto& [known, unused] : file.contexts) names.push_back(known);
+  return absl::NotFoundError(absl::StrCat("no context '", name, "'", DidYouMean(name, names)));
+}
+
+absl::StatusOr<int> Use(Session& session, const std::string& name) {
+  TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
+  TY_RETURN_IF_ERROR(ChangeContexts(path, [&](ContextFile& file) {
+    if (file.contexts.count(name) == 0) return NoContext(name, file);
+    file.current = name;
+    return absl::OkStatus();
+  }));
+  session.out().Write(absl::StrCat("now using ", name, "\n"));
+  return kExitOk;
+}
+
+// The token itself is never shown.
+absl::StatusOr<int> Show(Session& session) {
+  TY_ASSIGN_OR_RETURN(const ResolvedContext resolved, session.Resolve());
+  const Context& context = resolved.context;
+  session.out().Write(RenderFields(
+      session.terminal(), {{"context", resolved.name.empty() ? "(none)" : resolved.name},
+                           {"server", context.server},
+                           {"project", context.project},
+                           {"token", context.token.empty() ? "none" : "set"},
+                           {"folder", context.directory.empty() ? "-" : context.directory}}));
+  return kExitOk;
+}
+
+struct AddOptions {
+  std::string name;
+  std::string server;
+  std::string token_path;
+  std::string project = "default";
+};
+
+absl::StatusOr<int> Add(Session& session, const AddOptions& options) {
+  Context context;
+  context.server = options.server;
+  context.project = options.project;
+  if (!options.token_path.empty()) {
+    TY_ASSIGN_OR_RETURN(const std::string token, ReadFile(options.token_path, 4096));
+    context.token = std::string(absl::StripAsciiWhitespace(token));
+  }
+  TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
+  TY_RETURN_IF_ERROR(ChangeContexts(path, [&](ContextFile& file) {
+    file.contexts[options.name] = context;
+    file.current = options.name;
+    return absl::OkStatus();
+  }));
+  session.out().Write(absl::StrCat("saved and now using ", options.name, "\n"));
+  return kExitOk;
+}
+
+absl::StatusOr<int> Remove(Session& session, const std::string& name) {
+  TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
+  TY_RETURN_IF_ERROR(ChangeContexts(path, [&](ContextFile& file) {
+    if (file.contexts.erase(name) == 0) return NoContext(name, file);
+    if (file.current == name) file.current.clear();
+    return absl::OkStatus();
+  }));
+  session.out().Write(absl::StrCat("removed ", name, "\n"));
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddContext(CLI::App& root, Session& session) {
+  CLI::App* command =
+      root.add_subcommand("context", "Servers you know: list, use, show, add, remove");
+  command->require_subcommand(1);
+  session.SetBody(command->add_subcommand("list", "List contexts"),
+                  [&session] { return List(session); });
+  session.SetBody(command->add_subcommand("show", "Which server the next command talks to"),
+                  [&session] { return Show(session); });
+  auto name = std::make_shared<std::string>();  // lives as long as the commands' bodies
+  CLI::App* use = command->add_subcommand("use", "Make a context the current one");
+  use->add_option("NAME", *name, "Name of the context")->required();
+  session.SetBody(use, [&session, name] { return Use(session, *name); });
+  CLI::App* remove = command->add_subcommand("remove", "Forget a context");
+  remove->add_option("NAME", *name, "Name of the context")->required();
+  session.SetBody(remove, [&session, name] { return Remove(session, *name); });
+  auto options = std::make_shared<AddOptions>();
+  CLI::App* add = command->add_subcommand("add", "Save a context and make it the current one");
+  add->add_option("NAME", options->name, "Name of the context")->required();
+  add->add_option("ADDRESS", options->server, "HOST:PORT of the server")->required();
+  add->add_option("--token-from", options->token_path, "File that holds the token");
+  add->add_option("--default-project", options->project, "Project (default: default)");
+  session.SetBody(add, [&session, options] { return Add(session, *options); });
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,54 @@
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "clients/cli/commands.h"
+#include "clients/cli/job_view.h"
+#include "proto/text/job_file.h"
+#include "storage/base/status.h"
+
+namespace trainyard::cli {
+namespace {
+
+struct Options {
+  std::string job;
+  bool as_file = false;
+};
+
+// What a user would have to write to submit the same job again.
+v1::Job AsFile(const v1::Job& job) {
+  v1::Job file;
+  *file.mutable_labels() = job.labels();
+  file.set_priority(job.priority());
+  *file.mutable_spec() = job.spec();
+  return file;
+}
+
+absl::StatusOr<int> Get(Session& session, const Options& options) {
+  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
+  v1::GetJobRequest request;
+  TY_ASSIGN_OR_RETURN(*request.mutable_name(), session.JobName(options.job));
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  TY_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(request));
+  std::string text;
+  if (options.as_file)
+    text = ToYaml(AsFile(job));
+  else if (format == OutputFormat::kName)
+    text = absl::StrCat(job.name(), "\n");
+  else if (format == OutputFormat::kJson || format == OutputFormat::kYaml)
+    text = Serialize(format, job);
+  else
+    text = RenderJob(session.terminal(), job, absl::Now());
+  session.out().Write(text);
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddGet(CLI::App& root, Session& session) {
+  CLI::App* command = root.add_subcommand("get", "Show a job");
+  auto options = std::make_shared<Options>();  // lives as long as the command's body
+  command->add_option("JOB", options->job, "Id or full name of the job")->required();
+  command->add_flag("--as-file", options->as_file, "As a job file that can be submitted again");
+  session.SetBody(command, [&session, options] { return Get(session, *options); });
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,214 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "clients/cli/commands.h"
+#include "clients/cli/format.h"
+#include "clients/cli/metric_series.h"
+#include "clients/cli/table.h"
+#include "clients/cpp/job_watcher.h"
+#include "storage/base/status.h"
+
+namespace trainyard::cli {
+namespace {
+
+struct Options {
+  std::string job;
+  std::string split;
+  std::string metric = "loss";
+  int64_t from = 0;
+  int64_t to = 0;
+  int last = 20;
+  bool all = false;
+  bool superseded = false;
+  bool csv = false;
+  bool plot = false;
+  bool follow = false;
+};
+
+absl::StatusOr<v1::MetricPoint::Split> ParseSplit(const std::string& text) {
+  if (text.empty()) return v1::MetricPoint::SPLIT_UNSPECIFIED;
+  if (text == "train") return v1::MetricPoint::TRAIN;
+  if (text == "validation" || text == "val") return v1::MetricPoint::VALIDATION;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--split: '", text, "' is not a split; expected train or validation"));
+}
+
+absl::StatusOr<v1::QueryMetricsRequest> MakeRequest(Session& session, const Options& options) {
+  v1::QueryMetricsRequest request;
+  TY_ASSIGN_OR_RETURN(*request.mutable_job(), session.JobName(options.job));
+  TY_ASSIGN_OR_RETURN(const v1::MetricPoint::Split split, ParseSplit(options.split));
+  request.set_split(split);
+  request.set_from_step(options.from);
+  request.set_to_step(options.to);
+  request.set_include_superseded(options.superseded);
+  request.set_page_size(10000);
+  return request;
+}
+
+absl::StatusOr<std::vector<v1::AttemptMetricPoint>> Fetch(Client& client,
+                                                          v1::QueryMetricsRequest request) {
+  std::vector<v1::AttemptMetricPoint> points;
+  do {
+    TY_ASSIGN_OR_RETURN(v1::QueryMetricsResponse page, client.QueryMetrics(request));
+    for (auto& point : *page.mutable_points()) points.push_back(std::move(point));
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  return points;
+}
+
+std::string Plot(const Session& session, const MetricSeries& series, const std::string& metric) {
+  const Terminal& terminal = session.terminal();
+  const int height = std::clamp(terminal.height - 6, 12, 24);
+  return RenderPlot(terminal, series.Curves(metric), std::min(terminal.width, 120), height);
+}
+
+std::string RenderPoints(const Session& session, const std::vector<v1::AttemptMetricPoint>& points,
+                         const std::vector<std::string>& names, bool superseded) {
+  std::vector<std::string> header = {"STEP", "SPLIT"};
+  for (const std::string& name : names) header.push_back(name);
+  if (superseded) header.push_back("ATTEMPT");
+  Table table(header);
+  table.AlignRight(0);
+  for (size_t i = 0; i < names.size(); ++i) table.AlignRight(static_cast<int>(i) + 2);
+  for (const v1::AttemptMetricPoint& p : points) {
+    std::vector<std::string> row = {FormatCount(p.point().step()), SplitName(p.point().split())};
+    for (const std::string& name : names) {
+      const auto found = p.point().values().find(name);
+      row.push_back(found == p.point().values().end() ? "" : FormatMetric(found->second));
+    }
+    if (superseded) row.push_back(absl::StrCat(p.attempt(), p.superseded() ? " superseded" : ""));
+    table.Add(std::move(row));
+  }
+  return table.Render(session.terminal());
+}
+
+absl::StatusOr<int> Query(Session& session, const Options& options) {
+  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
+  TY_ASSIGN_OR_RETURN(const v1::QueryMetricsRequest request, MakeRequest(session, options));
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  TY_ASSIGN_OR_RETURN(std::vector<v1::AttemptMetricPoint> points, Fetch(*client, request));
+  MetricSeries series;
+  for (const v1::AttemptMetricPoint& point : points) series.Add(point.point());
+  if (options.csv) {
+    const std::vector<std::string> names = series.Names();
+    std::string text = CsvHeader(names);
+    for (const auto& point : points) text += CsvLine(point.point(), names);
+    session.out().Write(text);
+  } else if (options.plot) {
+    session.out().Write(Plot(session, series, options.metric));
+  } else if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
+    std::vector<const google::protobuf::Message*> messages;
+    for (const auto& point : points) messages.push_back(&point);
+    session.out().Write(SerializeList(format, messages));
+  } else if (points.empty()) {
+    session.err().Write("no metrics yet\n");
+  } else {
+    const int total = static_cast<int>(points.size());
+    const int dropped = options.all ? 0 : std::max(0, total - options.last);
+    points.erase(points.begin(), points.begin() + dropped);
+    session.out().Write(RenderPoints(session, points, series.Names(), options.superseded));
+    if (dropped > 0) {
+      session.err().Write(absl::StrCat("(the last ", options.last, " of ", FormatCount(total),
+                                       "; --all shows every point, --plot draws them)\n"));
+    }
+  }
+  return kExitOk;
+}
+
+// Draws the plot in place, over itself.
+class LivePlot {
+ public:
+  LivePlot(Session& session, std::string metric) : session_(session), metric_(std::move(metric)) {}
+
+  void Show(const MetricSeries& series, bool now) {
+    if (!now && absl::Now() - drawn_ < absl::Milliseconds(500)) return;
+    drawn_ = absl::Now();
+    const std::string text = Plot(session_, series, metric_);
+    const bool in_place = session_.terminal().interactive && lines_ > 0;
+    session_.out().Write(
+        absl::StrCat(in_place ? absl::StrCat("\x1b[", lines_, "A\x1b[J") : "", text));
+    lines_ = static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+  }
+
+ private:
+  Session& session_;
+  const std::string metric_;
+  absl::Time drawn_ = absl::InfinitePast();
+  int lines_ = 0;
+};
+
+std::string PlainLine(const v1::MetricPoint& point) {
+  std::string out = absl::StrCat(point.step(), " ", SplitName(point.split()));
+  MetricSeries one;
+  one.Add(point);
+  for (const std::string& name : one.Names()) {
+    absl::StrAppend(&out, "  ", name, " ", FormatMetric(point.values().at(name)));
+  }
+  return out + "\n";
+}
+
+absl::StatusOr<int> Follow(Session& session, const Options& options) {
+  Stop stop;
+  const Interrupt::Scope scope(session.interrupt(), stop);
+  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
+  TY_ASSIGN_OR_RETURN(const v1::QueryMetricsRequest request, MakeRequest(session, options));
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  MetricSeries series;
+  LivePlot plot(session, options.metric);
+  std::vector<std::string> names;  // CSV columns, once the header is written
+  JobWatcher watcher(*client, request.job(), {});
+  JobWatcher::Handlers handlers;
+  handlers.on_item = [&](const v1::FeedItem& item) {
+    if (item.has_attempt_started()) series.AttemptFrom(item.attempt_started().step());
+    if (!item.has_metrics()) return true;
+    const v1::MetricPoint& point = item.metrics();
+    if (request.split() != v1::MetricPoint::SPLIT_UNSPECIFIED && point.split() != request.split()) {
+      return true;
+    }
+    if (point.step() < options.from || (options.to > 0 && point.step() > options.to)) return true;
+    series.Add(point);
+    if (options.plot) {
+      if (session.terminal().interactive) plot.Show(series, false);
+    } else if (options.csv) {
+      if (names.empty()) {
+        names = {"loss",      "accuracy", "perplexity",        "learning_rate",
+                 "grad_norm", "step_ms",  "samples_per_second"};
+        session.out().Write(CsvHeader(names));
+      }
+      session.out().Write(CsvLine(point, names));
+    } else {
+      session.out().Write(format == OutputFormat::kJson ? JsonLine(point) : PlainLine(point));
+    }
+    return true;
+  };
+  const absl::StatusOr<v1::Job> end = watcher.Run(handlers, stop);
+  if (options.plot) plot.Show(series, true);
+  if (stop.requested()) return kExitInterrupted;
+  return end.ok() ? absl::StatusOr<int>(kExitOk) : end.status();
+}
+
+}  // namespace
+
+void AddMetrics(CLI::App& root, Session& session) {
+  CLI::App* command = root.add_subcommand("metrics", "Losses and other values by step");
+  auto options = std::make_shared<Options>();  // lives as long as the command's body
+  command->add_option("JOB", options->job, "Id or full name of the job")->required();
+  command->add_flag("--plot", options->plot, "Draw the curves");
+  command->add_flag("--csv", options->csv, "Comma-separated values, all points");
+  command->add_flag("-f,--follow", options->follow, "Go on until the job ends");
+  command->add_option("--metric", options->metric, "What --plot draws (default loss)");
+  command->add_option("--split", options->split, "train or validation (default both)");
+  command->add_option("--from", options->from, "First step")->check(CLI::NonNegativeNumber);
+  command->add_option("--to", options->to, "Last step")->check(CLI::NonNegativeNumber);
+  command->add_option("--last", options->last, "So many points in the table (default 20)")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--all", options->all, "All points in the table");
+  command->add_flag("--superseded", options->superseded,
+                    "Also what earlier attempts reported and a later one computed again");
+  session.SetBody(command, [&session, options] {
+    return options->follow ? Follow(session, *options) : Query(session, *options);
+  });
+}
+
+}  // namespace trainyard::cli

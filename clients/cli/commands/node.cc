@@ -1,0 +1,120 @@
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "clients/cli/commands.h"
+#include "clients/cli/format.h"
+#include "clients/cli/table.h"
+#include "storage/base/status.h"
+
+namespace trainyard::cli {
+namespace {
+
+std::string FullName(const std::string& text) {
+  return absl::StartsWith(text, "nodes/") ? text : absl::StrCat("nodes/", text);
+}
+
+std::string StateOf(const Terminal& terminal, const v1::Node& node) {
+  const bool ready = node.state() == v1::Node::READY;
+  return absl::StrCat(
+      Paint(terminal, ready ? Color::kGreen : Color::kRed, v1::Node::State_Name(node.state())),
+      node.draining() ? " (draining)" : "");
+}
+
+int BusySlots(const v1::Node& node) {
+  int busy = 0;
+  for (const v1::Slot& slot : node.slots()) busy += slot.job().empty() ? 0 : 1;
+  return busy;
+}
+
+std::string RenderNodes(const Terminal& terminal, const std::vector<v1::Node>& nodes) {
+  Table table({"NODE", "STATE", "SLOTS", "BUSY", "DEVICE", "ADDRESS", "AGE"});
+  for (const int column : {2, 3, 6}) table.AlignRight(column);
+  for (const v1::Node& node : nodes) {
+    table.Add({LastSegment(node.name()), StateOf(terminal, node), absl::StrCat(node.slots_size()),
+               absl::StrCat(BusySlots(node)), node.slots().empty() ? "" : node.slots(0).model(),
+               node.address(), FormatAge(absl::Now() - TimeOf(node.create_time()))});
+  }
+  return table.Render(terminal);
+}
+
+std::string RenderNode(const Terminal& terminal, const v1::Node& node) {
+  std::string out =
+      RenderFields(terminal, {{"node", LastSegment(node.name())},
+                              {"state", StateOf(terminal, node)},
+                              {"address", node.address()},
+                              {"agent", node.agent_version()},
+                              {"lease ends", FormatWhen(TimeOf(node.lease_end_time()))}});
+  Table table({"SLOT", "DEVICE", "MODEL", "MEMORY", "THREADS", "JOB"});
+  table.AlignRight(0);
+  for (const v1::Slot& slot : node.slots()) {
+    table.Add({absl::StrCat(slot.index()), v1::Resources::Device_Name(slot.device()), slot.model(),
+               FormatBytes(slot.memory_bytes()), absl::StrCat(slot.cpu_threads()),
+               slot.job().empty() ? "-" : LastSegment(slot.job())});
+  }
+  return absl::StrCat(out, "\n", table.Render(terminal));
+}
+
+absl::StatusOr<int> List(Session& session) {
+  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  v1::ListNodesRequest request;
+  std::vector<v1::Node> nodes;
+  do {
+    TY_ASSIGN_OR_RETURN(v1::ListNodesResponse page, client->ListNodes(request));
+    for (v1::Node& node : *page.mutable_nodes()) nodes.push_back(std::move(node));
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  if (format == OutputFormat::kName) {
+    for (const v1::Node& node : nodes) session.out().Write(absl::StrCat(node.name(), "\n"));
+  } else if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
+    std::vector<const google::protobuf::Message*> messages;
+    for (const v1::Node& node : nodes) messages.push_back(&node);
+    session.out().Write(SerializeList(format, messages));
+  } else if (nodes.empty()) {
+    session.err().Write("no nodes: no agent has connected yet\n");
+  } else {
+    session.out().Write(RenderNodes(session.terminal(), nodes));
+  }
+  return kExitOk;
+}
+
+template <typename Request>
+absl::StatusOr<int> Call(Session& session, const std::string& name,
+                         absl::StatusOr<v1::Node> (Client::*method)(const Request&)) {
+  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  Request request;
+  request.set_name(FullName(name));
+  TY_ASSIGN_OR_RETURN(const v1::Node node, (client->*method)(request));
+  if (format == OutputFormat::kName)
+    session.out().Write(absl::StrCat(node.name(), "\n"));
+  else if (format == OutputFormat::kJson || format == OutputFormat::kYaml)
+    session.out().Write(Serialize(format, node));
+  else
+    session.out().Write(RenderNode(session.terminal(), node));
+  return kExitOk;
+}
+
+template <typename Request>
+void AddCall(CLI::App& parent, Session& session, const std::string& name, const std::string& help,
+             absl::StatusOr<v1::Node> (Client::*method)(const Request&)) {
+  CLI::App* command = parent.add_subcommand(name, help);
+  auto node = std::make_shared<std::string>();  // lives as long as the command's body
+  command->add_option("NODE", *node, "Name of the node")->required();
+  session.SetBody(command, [&session, node, method] { return Call(session, *node, method); });
+}
+
+}  // namespace
+
+void AddNode(CLI::App& root, Session& session) {
+  CLI::App* command = root.add_subcommand("node", "Executor nodes: list, get, drain, undrain");
+  command->require_subcommand(1);
+  CLI::App* list = command->add_subcommand("list", "List nodes");
+  session.SetBody(list, [&session] { return List(session); });
+  AddCall(*command, session, "get", "Show a node and its slots", &Client::GetNode);
+  AddCall(*command, session, "drain", "Give it no new work and move away what runs there",
+          &Client::DrainNode);
+  AddCall(*command, session, "undrain", "Use it again", &Client::UndrainNode);
+}
+
+}  // namespace trainyard::cli

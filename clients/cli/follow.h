@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "clients/cli/session.h"
+
+namespace trainyard::cli {
+
+// Shows the feed of a job until it ends, over lost connections. Ctrl-C detaches: the job goes on
+// and the way back is told. Returns the exit code of the job, or kExitInterrupted. With -o json one
+// JSON object per item.
+absl::StatusOr<int> FollowJob(Session& session, const std::string& name, int64_t after_sequence);
+
+}  // namespace trainyard::cli

@@ -1,0 +1,123 @@
+#include "clients/cli/job_view.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "clients/cli/format.h"
+#include "clients/cli/progress.h"
+#include "clients/cli/table.h"
+
+namespace trainyard::cli {
+namespace {
+
+using Fields = std::vector<std::pair<std::string, std::string>>;
+
+std::string Steps(const v1::Job& job) {
+  if (job.total_steps() == 0) return FormatCount(job.step());
+  return absl::StrCat(FormatCount(job.step()), "/", FormatCount(job.total_steps()));
+}
+
+// How long it ran, or runs.
+std::string RunTime(const v1::Job& job, absl::Time now) {
+  if (!job.has_start_time()) return "-";
+  const absl::Time end = job.has_end_time() ? TimeOf(job.end_time()) : now;
+  return FormatClock(end - TimeOf(job.start_time()));
+}
+
+std::string Why(const v1::Job& job) {
+  return job.state() == v1::FAILED && !job.failure().message().empty() ? job.failure().message()
+                                                                       : job.reason().message();
+}
+
+std::string Painted(const Terminal& terminal, v1::JobState state) {
+  return Paint(terminal, ColorOf(state), StateName(state));
+}
+
+void AddTime(const char* label, bool present, const google::protobuf::Timestamp& time,
+             Fields& fields) {
+  if (present) fields.emplace_back(label, FormatWhen(TimeOf(time)));
+}
+
+}  // namespace
+
+std::string RenderJobs(const Terminal& terminal, const std::vector<v1::Job>& jobs, bool wide,
+                       absl::Time now) {
+  std::vector<std::string> header = {"JOB", "STATE", "STEP", "TIME", "AGE"};
+  if (wide) {
+    for (const char* column :
+         {"ATTEMPT", "RESTARTS", "PRIORITY", "PARAMETERS", "CREATOR", "CODE"}) {
+      header.push_back(column);
+    }
+  }
+  header.push_back("REASON");
+  Table table(header);
+  for (const int column : {2, 3, 4}) table.AlignRight(column);
+  for (const v1::Job& job : jobs) {
+    std::vector<std::string> row = {job.job_id(), Painted(terminal, job.state()), Steps(job),
+                                    RunTime(job, now), FormatAge(now - TimeOf(job.create_time()))};
+    if (wide) {
+      row.push_back(absl::StrCat(job.attempt()));
+      row.push_back(absl::StrCat(job.restarts()));
+      row.push_back(absl::StrCat(job.priority()));
+      row.push_back(FormatCount(job.plan().parameters()));
+      row.push_back(job.creator());
+      row.push_back(job.reason().code());
+    }
+    row.push_back(Why(job));
+    table.Add(std::move(row));
+  }
+  return table.Render(terminal);
+}
+
+std::string RenderJob(const Terminal& terminal, const v1::Job& job, absl::Time now) {
+  Fields fields = {{"job", job.name()},
+                   {"state", Painted(terminal, job.state())},
+                   {"reason", absl::StrCat(job.reason().message(), " (", job.reason().code(), ")")},
+                   {"step", Steps(job)},
+                   {"run time", RunTime(job, now)},
+                   {"attempt", absl::StrCat(job.attempt(), ", ", job.restarts(), " restarts")},
+                   {"priority", absl::StrCat(job.priority())}};
+  if (!job.labels().empty()) {
+    std::vector<std::string> labels;
+    for (const auto& [key, value] : job.labels()) labels.push_back(absl::StrCat(key, "=", value));
+    std::sort(labels.begin(), labels.end());
+    fields.emplace_back("labels", absl::StrJoin(labels, ", "));
+  }
+  if (job.has_plan()) {
+    fields.emplace_back("parameters", FormatCount(job.plan().parameters()));
+    fields.emplace_back("memory",
+                        absl::StrCat(FormatBytes(job.plan().bytes_per_slot()), " per slot"));
+  }
+  if (!job.checkpoint().empty()) fields.emplace_back("checkpoint", job.checkpoint());
+  if (job.has_failure()) {
+    fields.emplace_back(
+        "failure", absl::StrCat(v1::Failure::Category_Name(job.failure().category()), ": ",
+                                job.failure().message(), " (rank ", job.failed_rank(),
+                                job.failed_node().empty() ? "" : " on ", job.failed_node(), ", ",
+                                job.failure().retryable() ? "retryable" : "not retryable", ")"));
+  }
+  AddTime("created", job.has_create_time(), job.create_time(), fields);
+  AddTime("started", job.has_start_time(), job.start_time(), fields);
+  AddTime("ended", job.has_end_time(), job.end_time(), fields);
+  if (!job.creator().empty()) fields.emplace_back("creator", job.creator());
+  return RenderFields(terminal, fields);
+}
+
+std::string RenderPlan(const Terminal& terminal, const v1::PlanSummary& plan) {
+  const double total = plan.flops_per_step() * static_cast<double>(plan.total_steps());
+  Fields fields = {{"parameters", FormatCount(plan.parameters())},
+                   {"steps", FormatCount(plan.total_steps())},
+                   {"work per step", FormatScaled(plan.flops_per_step()) + "FLOP"},
+                   {"work in all", FormatScaled(total) + "FLOP"},
+                   {"memory per slot", FormatBytes(plan.bytes_per_slot())}};
+  const std::pair<const char*, int64_t> kinds[] = {
+      {"  parameters", plan.parameter_bytes()}, {"  gradients", plan.gradient_bytes()},
+      {"  optimizer", plan.optimizer_bytes()},  {"  activations", plan.activation_bytes()},
+      {"  workspace", plan.workspace_bytes()},  {"  staging", plan.staging_bytes()},
+      {"  process", plan.process_bytes()}};
+  for (const auto& [name, bytes] : kinds) fields.emplace_back(name, FormatBytes(bytes));
+  return RenderFields(terminal, fields);
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,110 @@
+#include <iostream>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "clients/cli/commands.h"
+#include "clients/cli/exit_code.h"
+#include "storage/base/suggest.h"
+
+namespace trainyard::cli {
+namespace {
+
+void AddCommands(CLI::App& root, Session& session) {
+  AddSubmit(root, session);
+  AddPlan(root, session);
+  AddPs(root, session);
+  AddGet(root, session);
+  AddWatch(root, session);
+  AddLogs(root, session);
+  AddMetrics(root, session);
+  AddExplain(root, session);
+  AddWait(root, session);
+  AddCancel(root, session);
+  AddPause(root, session);
+  AddResume(root, session);
+  AddDelete(root, session);
+  AddCheckpoints(root, session);
+  AddSample(root, session);
+  AddNode(root, session);
+  AddContext(root, session);
+  AddLocal(root, session);
+  AddVersion(root, session);
+  AddCompletion(root, session);
+}
+
+// Unknown options of a subcommand are looked for among the global ones.
+void FallThrough(CLI::App& app) {
+  for (CLI::App* command : app.get_subcommands(nullptr)) {
+    command->fallthrough();
+    FallThrough(*command);
+  }
+}
+
+const CLI::App* SubcommandOf(const CLI::App& app, const std::string& name) {
+  for (const CLI::App* sub : app.get_subcommands(nullptr)) {
+    if (sub->check_name(name)) return sub;
+  }
+  return nullptr;
+}
+
+// The deepest command that the arguments name, and the first word that is none of its subcommands.
+const CLI::App* FindCommand(const CLI::App& root, int argc, char** argv, std::string& stray) {
+  const CLI::App* at = &root;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (absl::StartsWith(word, "-")) continue;
+    const CLI::App* next = SubcommandOf(*at, word);
+    if (next == nullptr) {
+      stray = word;
+      return at;
+    }
+    at = next;
+  }
+  return at;
+}
+
+int TellUsage(const CLI::App& root, const CLI::ParseError& error, int argc, char** argv) {
+  std::string stray;
+  const CLI::App* command = FindCommand(root, argc, argv, stray);
+  std::vector<std::string> names;
+  for (const CLI::App* sub : command->get_subcommands(nullptr)) {
+    if (!sub->get_group().empty()) names.push_back(sub->get_name());
+  }
+  std::string path = command == &root ? "" : command->get_name();
+  for (const CLI::App* at = command; at != &root && at->get_parent() != &root;) {
+    at = at->get_parent();
+    path = absl::StrCat(at->get_name(), " ", path);
+  }
+  const std::string help = absl::StrCat("trainyard ", path, path.empty() ? "" : " ", "--help");
+  if (!stray.empty() && !names.empty()) {
+    std::cerr << "trainyard: no command '" << stray << "'" << DidYouMean(stray, names) << "; see `"
+              << help << "`\n";
+  } else {
+    std::cerr << "trainyard: " << error.what() << "; see `" << help << "`\n";
+  }
+  return kExitUsage;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App root("Trainyard: training as a service.", "trainyard");
+  root.require_subcommand(1);
+  root.footer(kExitCodeHelp);
+  Session session;
+  session.AddFlags(root);
+  AddCommands(root, session);
+  FallThrough(root);
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::Success& help) {  // --help
+    return root.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return TellUsage(root, error, argc, argv);
+  }
+  return session.exit_code();
+}
+
+}  // namespace
+}  // namespace trainyard::cli
+
+int main(int argc, char** argv) { return trainyard::cli::Main(argc, argv); }

@@ -1,0 +1,163 @@
+#include "clients/cli/plot.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "clients/cli/format.h"
+
+namespace trainyard::cli {
+namespace {
+
+struct Range {
+  double low = std::numeric_limits<double>::infinity();
+  double high = -std::numeric_limits<double>::infinity();
+
+  void Take(double v) {
+    low = std::min(low, v);
+    high = std::max(high, v);
+  }
+  bool empty() const { return low > high; }
+  // Where v lies, in [0, 1].
+  double At(double v) const { return high > low ? (v - low) / (high - low) : 0.5; }
+};
+
+constexpr Color kColors[] = {Color::kCyan, Color::kYellow, Color::kGreen, Color::kRed};
+constexpr char kMarks[] = {'.', 'o', '+', 'x'};
+
+// A grid of dots; each character cell holds dots_x * dots_y of them and remembers who drew last.
+class Canvas {
+ public:
+  Canvas(int columns, int rows, bool unicode)
+      : columns_(columns),
+        rows_(rows),
+        dots_x_(unicode ? 2 : 1),
+        dots_y_(unicode ? 4 : 1),
+        bits_(columns * rows, 0),
+        owner_(columns * rows, -1) {}
+
+  int width() const { return columns_ * dots_x_; }
+  int height() const { return rows_ * dots_y_; }
+
+  void Dot(int x, int y, int series) {
+    const int cell = y / dots_y_ * columns_ + x / dots_x_;
+    // Dots of a braille character: 1 2 3 7 down the left, 4 5 6 8 down the right (U+2800).
+    constexpr unsigned kLeft[] = {0x01, 0x02, 0x04, 0x40};
+    constexpr unsigned kRight[] = {0x08, 0x10, 0x20, 0x80};
+    if (owner_[cell] != series) bits_[cell] = 0;  // the later curve is the one in front
+    bits_[cell] |= (x % dots_x_ == 0 ? kLeft : kRight)[y % dots_y_];
+    owner_[cell] = series;
+  }
+
+  // From column x0 to the next, so that steep parts stay connected.
+  void Line(int x0, int y0, int x1, int y1, int series) {
+    const int steps = std::max(std::abs(x1 - x0), std::abs(y1 - y0));
+    for (int i = 0; i <= steps; ++i) {
+      const double t = steps == 0 ? 0 : static_cast<double>(i) / steps;
+      Dot(static_cast<int>(std::lround(x0 + t * (x1 - x0))),
+          static_cast<int>(std::lround(y0 + t * (y1 - y0))), series);
+    }
+  }
+
+  std::string Cell(const Terminal& terminal, int column, int row) const {
+    const int cell = row * columns_ + column;
+    if (owner_[cell] < 0) return " ";
+    if (dots_x_ == 1) return std::string(1, kMarks[owner_[cell] % 4]);
+    const unsigned code = 0x2800 + bits_[cell];
+    const char utf8[] = {static_cast<char>(0xE0 | (code >> 12)),
+                         static_cast<char>(0x80 | ((code >> 6) & 0x3F)),
+                         static_cast<char>(0x80 | (code & 0x3F)), 0};
+    return Paint(terminal, kColors[owner_[cell] % 4], utf8);
+  }
+
+ private:
+  const int columns_, rows_, dots_x_, dots_y_;
+  std::vector<unsigned> bits_;
+  std::vector<int> owner_;
+};
+
+// Mean of y per dot column, so that a curve of thousands of steps is a line and not a band.
+void DrawSeries(const Series& series, int index, const Range& x, const Range& y, Canvas& canvas) {
+  std::vector<double> sum(canvas.width(), 0);
+  std::vector<int> count(canvas.width(), 0);
+  for (const auto& [px, py] : series.points) {
+    if (!std::isfinite(px) || !std::isfinite(py)) continue;
+    const int column = static_cast<int>(std::lround(x.At(px) * (canvas.width() - 1)));
+    sum[column] += py;
+    ++count[column];
+  }
+  int last_column = -1, last_row = 0;
+  for (int column = 0; column < canvas.width(); ++column) {
+    if (count[column] == 0) continue;
+    const double at = y.At(sum[column] / count[column]);
+    const int row = static_cast<int>(std::lround((1 - at) * (canvas.height() - 1)));
+    if (last_column < 0)
+      canvas.Dot(column, row, index);
+    else
+      canvas.Line(last_column, last_row, column, row, index);
+    last_column = column;
+    last_row = row;
+  }
+}
+
+std::string Legend(const Terminal& terminal, const std::vector<Series>& series) {
+  std::string out;
+  for (size_t i = 0; i < series.size(); ++i) {
+    if (series[i].points.empty()) continue;
+    const std::string mark =
+        terminal.unicode ? Paint(terminal, kColors[i % 4], "━━") : std::string(1, kMarks[i % 4]);
+    absl::StrAppend(&out, out.empty() ? "" : "   ", mark, " ", series[i].name, " ",
+                    FormatMetric(series[i].points.back().second));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string RenderPlot(const Terminal& terminal, const std::vector<Series>& series, int width,
+                       int height) {
+  Range x, y;
+  for (const Series& s : series) {
+    for (const auto& [px, py] : s.points) {
+      if (!std::isfinite(px) || !std::isfinite(py)) continue;
+      x.Take(px);
+      y.Take(py);
+    }
+  }
+  if (y.empty()) return "nothing to plot yet\n";
+  const std::string labels[] = {FormatMetric(y.high), FormatMetric((y.low + y.high) / 2),
+                                FormatMetric(y.low)};
+  int margin = 0;
+  for (const std::string& label : labels) margin = std::max(margin, DisplayWidth(label));
+  const int columns = std::max(10, width - margin - 2);
+  const int rows = std::max(3, height - 3);
+  Canvas canvas(columns, rows, terminal.unicode);
+  for (size_t i = 0; i < series.size(); ++i) {
+    DrawSeries(series[i], static_cast<int>(i), x, y, canvas);
+  }
+  std::string out;
+  for (int row = 0; row < rows; ++row) {
+    const std::string label = row == 0          ? labels[0]
+                              : row == rows / 2 ? labels[1]
+                              : row + 1 == rows ? labels[2]
+                                                : "";
+    absl::StrAppend(&out, std::string(margin - DisplayWidth(label), ' '), label,
+                    terminal.unicode ? (label.empty() ? " │" : " ┤") : " |");
+    std::string line;
+    for (int column = 0; column < columns; ++column) line += canvas.Cell(terminal, column, row);
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&out, line, "\n");
+  }
+  const std::string left = FormatCount(std::llround(x.low));
+  const std::string right = FormatCount(std::llround(x.high));
+  const int gap = columns - static_cast<int>(left.size() + right.size());
+  std::string axis;
+  for (int column = 0; column < columns; ++column) axis += terminal.unicode ? "─" : "-";
+  absl::StrAppend(&out, std::string(margin, ' '), terminal.unicode ? " └" : " +", axis, "\n",
+                  std::string(margin + 2, ' '), left, std::string(std::max(1, gap), ' '), right,
+                  "\n", std::string(margin + 2, ' '), Legend(terminal, series), "\n");
+  return out;
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,132 @@
+#include "clients/cli/session.h"
+
+#include <unistd.h>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "storage/base/ids.h"
+#include "storage/base/status.h"
+
+namespace trainyard::cli {
+namespace {
+
+// gRPC's own words for "there is nobody", as against a server that says UNAVAILABLE itself.
+bool NobodyThere(const absl::Status& status) {
+  for (const char* words :
+       {"failed to connect to all addresses", "Connection refused", "Socket closed",
+        "Connection reset", "connections to all backends", "Broken pipe", "DNS resolution failed",
+        "keepalive", "GOAWAY", "Deadline Exceeded", "went silent", "ended early", "recvmsg"}) {
+    if (absl::StrContains(status.message(), words)) return true;
+  }
+  return status.message().empty();
+}
+
+std::string StartCommand(const ResolvedContext& context) {
+  return context.context.directory.empty()
+             ? "trainyard local start"
+             : absl::StrCat("trainyard local start --dir ", context.context.directory);
+}
+
+}  // namespace
+
+std::string Sentence(const absl::Status& status, const ResolvedContext& context) {
+  const std::string& server = context.context.server;
+  const std::string text(status.message());
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      if (server.empty() || !NobodyThere(status)) return text;
+      return absl::StrCat("no server at ", server, " (", text, "); start one with `",
+                          StartCommand(context), "`, or name another with --server");
+    case absl::StatusCode::kDeadlineExceeded:
+      if (server.empty() || !NobodyThere(status)) return text;
+      return absl::StrCat("the server at ", server, " did not answer in time");
+    case absl::StatusCode::kUnauthenticated:
+      return absl::StrCat(server,
+                          context.context.token.empty() ? " wants a token and none is set"
+                                                        : " does not accept the token",
+                          " (", text, "); choose a context with `trainyard context use`, or set ",
+                          "TRAINYARD_TOKEN");
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kDataLoss:
+      return absl::StrCat(absl::StatusCodeToString(status.code()), ": ", text);
+    default:
+      return text.empty() ? absl::StatusCodeToString(status.code()) : text;
+  }
+}
+
+Session::Session()
+    : terminal_(TerminalOf(STDOUT_FILENO)), out_(STDOUT_FILENO), err_(STDERR_FILENO) {}
+
+void Session::AddFlags(CLI::App& root) {
+  const std::string group = "Global options";
+  root.add_option("--context", flags_.context, "Context to use (default: the current one)")
+      ->group(group);
+  root.add_option("--server", flags_.server, "HOST:PORT of the server")->group(group);
+  root.add_option("--token-file", flags_.token_file, "File that holds the token")->group(group);
+  root.add_option("-p,--project", flags_.project, "Project (default: the context's)")->group(group);
+  root.add_option("-o,--output", format_, "table, wide, json, yaml or name")->group(group);
+  root.add_option("--patience", patience_seconds_,
+                  "Seconds to wait for a server that is away (default 3)")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->group(group);
+  root.add_flag("--no-color", no_color_, "No colours (as NO_COLOR)")->group(group);
+}
+
+void Session::SetBody(CLI::App* command, std::function<absl::StatusOr<int>()> run) {
+  command->callback([this, run = std::move(run)] {
+    if (no_color_) terminal_.color = false;
+    const absl::Status format = Format().status();
+    const absl::StatusOr<int> code = format.ok() ? run() : format;
+    exit_code_ = code.ok() ? *code : Tell(code.status());
+  });
+}
+
+absl::StatusOr<Client*> Session::Connect() {
+  if (client_ == nullptr) {
+    interrupt();  // before gRPC starts its threads
+    TY_ASSIGN_OR_RETURN(resolved_, Resolve());
+    ClientOptions options;
+    options.server = resolved_.context.server;
+    options.token = resolved_.context.token;
+    options.patience = absl::Seconds(patience_seconds_);
+    client_ = std::make_unique<Client>(std::move(options));
+  }
+  return client_.get();
+}
+
+Interrupt& Session::interrupt() {
+  if (interrupt_ == nullptr) interrupt_ = std::make_unique<Interrupt>();
+  return *interrupt_;
+}
+
+void Session::Disconnect() {
+  client_.reset();
+  interrupt_.reset();
+}
+
+absl::StatusOr<std::string> Session::Parent() {
+  TY_ASSIGN_OR_RETURN(const ResolvedContext resolved, Resolve());
+  return absl::StrCat("projects/", resolved.context.project);
+}
+
+absl::StatusOr<std::string> Session::JobName(const std::string& text) {
+  if (absl::StartsWith(text, "projects/")) return text;
+  if (!IsResourceId(text)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text,
+                     "' is not the name of a job; expected lower-case letters, digits and "
+                     "hyphens, or projects/PROJECT/jobs/JOB"));
+  }
+  TY_ASSIGN_OR_RETURN(const std::string parent, Parent());
+  return absl::StrCat(parent, "/jobs/", text);
+}
+
+int Session::Tell(const absl::Status& status) {
+  err_.Write(absl::StrCat(Paint(TerminalOf(STDERR_FILENO), Color::kRed, "trainyard:"), " ",
+                          Sentence(status, resolved_), "\n"));
+  return ExitCodeOf(status);
+}
+
+}  // namespace trainyard::cli

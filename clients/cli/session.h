@@ -1,0 +1,72 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "clients/cli/exit_code.h"
+#include "clients/cli/interrupt.h"
+#include "clients/cli/output.h"
+#include "clients/cli/terminal.h"
+#include "clients/cpp/client.h"
+#include "clients/cpp/context_file.h"
+
+namespace CLI {
+class App;
+}
+
+namespace trainyard::cli {
+
+// What the commands of one run share: global flags, the connection (made when first needed, so that
+// a command without one starts at once), the terminal and the exit code. Used by one thread.
+class Session {
+ public:
+  Session();
+
+  // Global flags, on the root command.
+  void AddFlags(CLI::App& root);
+
+  // Makes `run` the body of a subcommand: its exit code, or its error told on stderr, becomes the
+  // outcome of the process.
+  void SetBody(CLI::App* command, std::function<absl::StatusOr<int>()> run);
+
+  int exit_code() const { return exit_code_; }
+
+  absl::StatusOr<Client*> Connect();
+  // What Ctrl-C does; with a Scope it stops a stream.
+  Interrupt& interrupt();
+  // Closes the connection and gives the signals back: before exec.
+  void Disconnect();
+  absl::StatusOr<ResolvedContext> Resolve() const { return ResolveContext(flags_); }
+  absl::StatusOr<OutputFormat> Format() const { return ParseOutputFormat(format_); }
+
+  // "projects/default", and the full name of a job given by id or by full name.
+  absl::StatusOr<std::string> Parent();
+  absl::StatusOr<std::string> JobName(const std::string& text);
+
+  const Terminal& terminal() const { return terminal_; }  // of stdout
+  Sink& out() { return out_; }
+  Sink& err() { return err_; }
+
+  // One clear sentence on stderr, with the fix where one is known; returns the exit code.
+  int Tell(const absl::Status& status);
+
+ private:
+  ContextFlags flags_;
+  std::string format_ = "table";
+  double patience_seconds_ = 3;
+  bool no_color_ = false;
+  Terminal terminal_;
+  FdSink out_;
+  FdSink err_;
+  ResolvedContext resolved_;
+  std::unique_ptr<Interrupt> interrupt_;
+  std::unique_ptr<Client> client_;
+  int exit_code_ = 0;
+};
+
+// The sentence that Tell writes.
+std::string Sentence(const absl::Status& status, const ResolvedContext& context);
+
+}  // namespace trainyard::cli

@@ -1,0 +1,135 @@
+#include "clients/cpp/context_file.h"
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "storage/base/file.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ContextFileTest : public testing::Test {
+ protected:
+  ContextFileTest() {
+    std::string pattern = testing::TempDir() + "/contextsXXXXXX";
+    home_ = mkdtemp(pattern.data());
+    setenv("XDG_CONFIG_HOME", home_.c_str(), 1);
+    for (const char* name :
+         {"TRAINYARD_SERVER", "TRAINYARD_TOKEN", "TRAINYARD_CONTEXT", "TRAINYARD_PROJECT"}) {
+      unsetenv(name);
+    }
+    path_ = *ContextFilePath();
+  }
+  ~ContextFileTest() override { std::filesystem::remove_all(home_); }
+
+  void Save(const std::string& name, const std::string& server, const std::string& token) {
+    ASSERT_TRUE(ChangeContexts(path_, [&](ContextFile& file) {
+                  file.contexts[name].server = server;
+                  file.contexts[name].token = token;
+                  file.current = name;
+                  return absl::OkStatus();
+                }).ok());
+  }
+
+  std::string home_;
+  std::string path_;
+};
+
+TEST_F(ContextFileTest, LivesUnderXdgConfigHomeElseUnderHome) {
+  EXPECT_EQ(path_, home_ + "/trainyard/contexts.yaml");
+  unsetenv("XDG_CONFIG_HOME");
+  setenv("HOME", "/home/ada", 1);
+  EXPECT_EQ(*ContextFilePath(), "/home/ada/.config/trainyard/contexts.yaml");
+  unsetenv("HOME");
+  EXPECT_EQ(ContextFilePath().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ContextFileTest, KeepsWhatWasSavedForItsOwnerAlone) {
+  Save("local", "127.0.0.1:7070", "s3cret: \"#\"");
+  Save("far away", "far:1", "");
+  const ContextFile file = *LoadContexts(path_);
+  EXPECT_EQ(file.current, "far away");
+  EXPECT_EQ(file.contexts.at("local").server, "127.0.0.1:7070");
+  EXPECT_EQ(file.contexts.at("local").token, "s3cret: \"#\"");
+  EXPECT_EQ(file.contexts.at("local").project, "default");
+  struct stat info;
+  ASSERT_EQ(stat(path_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(ContextFileTest, AMissingFileIsEmpty) { EXPECT_TRUE(LoadContexts(path_)->contexts.empty()); }
+
+TEST_F(ContextFileTest, RefusesAFileThatOthersMayRead) {
+  Save("local", "127.0.0.1:7070", "t");
+  chmod(path_.c_str(), 0644);
+  const absl::Status status = LoadContexts(path_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("chmod 600"));
+}
+
+TEST_F(ContextFileTest, RefusesWhatIsNoContextFile) {
+  Save("local", "127.0.0.1:7070", "t");
+  ASSERT_TRUE(WriteFileAtomically(path_, "contexts: [a, {b\n", 0600).ok());
+  EXPECT_THAT(std::string(LoadContexts(path_).status().message()), HasSubstr("not a context file"));
+}
+
+TEST_F(ContextFileTest, WritersAtTheSameTimeLoseNothing) {
+  std::vector<std::thread> writers;
+  for (int i = 0; i < 8; ++i) {
+    writers.emplace_back([this, i] {
+      (void)ChangeContexts(path_, [&](ContextFile& file) {
+        file.contexts[absl::StrCat("c", i)].server = "x:1";
+        return absl::OkStatus();
+      });
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(LoadContexts(path_)->contexts.size(), 8u);
+}
+
+TEST_F(ContextFileTest, FlagsGoBeforeEnvironmentAndEnvironmentBeforeTheFile) {
+  Save("other", "other:1", "other-token");
+  Save("local", "local:1", "local-token");
+  EXPECT_EQ(ResolveContext({})->context.server, "local:1");
+  setenv("TRAINYARD_CONTEXT", "other", 1);
+  EXPECT_EQ(ResolveContext({})->context.token, "other-token");
+  EXPECT_EQ(ResolveContext({.context = "local"})->context.token, "local-token");
+  setenv("TRAINYARD_TOKEN", "environment-token", 1);
+  setenv("TRAINYARD_PROJECT", "vision", 1);
+  EXPECT_EQ(ResolveContext({})->context.token, "environment-token");
+  EXPECT_EQ(ResolveContext({})->context.project, "vision");
+  EXPECT_EQ(ResolveContext({.project = "text"})->context.project, "text");
+}
+
+TEST_F(ContextFileTest, ATokenIsNeverSentToAnotherServer) {
+  Save("local", "local:1", "local-token");
+  EXPECT_EQ(ResolveContext({.server = "evil:1"})->context.token, "");
+  EXPECT_EQ(ResolveContext({.server = "local:1"})->context.token, "local-token");
+  setenv("TRAINYARD_SERVER", "evil:1", 1);
+  EXPECT_EQ(ResolveContext({})->context.token, "");
+}
+
+TEST_F(ContextFileTest, AnUnknownContextIsNotFoundWithASuggestion) {
+  Save("local", "local:1", "t");
+  const absl::Status status = ResolveContext({.context = "locl"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("(did you mean 'local'?)"));
+}
+
+TEST_F(ContextFileTest, WithoutAnyServerTheWayToOneIsTold) {
+  const absl::Status status = ResolveContext({}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("`trainyard local start`"));
+}
+
+}  // namespace
+}  // namespace trainyard
