@@ -50,10 +50,9 @@ class WriteStream : public grpc::ServerWriteReactor<Response> {
  private:
   void StartNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     writing_ = true;
-    grpc::WriteOptions options;
-    // What follows at once may share a packet.
-    if (batch_.size() > 1) options.set_buffer_hint();
-    this->StartWrite(&batch_.front(), options);
+    // No buffer hint, though more follows: with it the first message of a stream, and its completion, wait in
+    // gRPC 1.51 until something else writes on the connection (seen: until the keepalive ping, 20 s).
+    this->StartWrite(&batch_.front());
   }
 
   void OnWriteDone(bool ok) final {
