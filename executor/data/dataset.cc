@@ -8,7 +8,8 @@ namespace trainyard::data {
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data, int64_t context) {
   if (data.has_idx()) return OpenImages(data.idx());
   if (!data.has_text() && !data.has_tokens()) {
-    return absl::UnimplementedError("spec.data: this source is not built yet; use idx, text or tokens");
+    return absl::UnimplementedError(
+        "spec.data: this source is not built yet; use idx, text or tokens");
   }
   if (context < 1) {
     return absl::InvalidArgumentError(absl::StrCat("a context of ", context, " tokens holds none"));

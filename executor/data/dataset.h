@@ -36,10 +36,10 @@ class Dataset {
   int64_t input_bytes() const { return input_bytes_; }
   int64_t target_bytes() const { return target_bytes_; }
 
-  // Writes samples[i] to the i-th place of `inputs` and `targets`. A negative number is padding, as is
-  // what a last validation window lacks: inputs 0, targets -1 (rows that do not count). Allocates
-  // nothing. Fails only when a token file does: kInvalidArgument for an id that is out of range
-  // (named with file and position), kDataLoss for a file that shrank.
+  // Writes samples[i] to the i-th place of `inputs` and `targets`. A negative number is padding, as
+  // is what a last validation window lacks: inputs 0, targets -1 (rows that do not count).
+  // Allocates nothing. Fails only when a token file does: kInvalidArgument for an id that is out of
+  // range (named with file and position), kDataLoss for a file that shrank.
   virtual absl::Status Fill(Split split, absl::Span<const int64_t> samples, void* inputs,
                             void* targets) const = 0;
 
@@ -58,9 +58,10 @@ class Dataset {
   int64_t target_bytes_ = 0;
 };
 
-// Opens the files of `data` (from ResolveSpec). `context` is the window of text and tokens; unused for
-// images. Images and text are read whole; token files are read at Fill. Fails as ReadFacts does, and
-// for what only a whole reading shows: truncated gzip, counts that differ, labels out of range.
+// Opens the files of `data` (from ResolveSpec). `context` is the window of text and tokens; unused
+// for images. Images and text are read whole; token files are read at Fill. Fails as ReadFacts
+// does, and for what only a whole reading shows: truncated gzip, counts that differ, labels out of
+// range.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data, int64_t context);
 
 }  // namespace trainyard::data

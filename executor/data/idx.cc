@@ -27,8 +27,9 @@ absl::Status ExpectMagic(InflatingReader& reader, uint32_t expected, const char*
   std::string hint;
   if (found == kImagesMagic) hint = " (this is a file of images)";
   if (found == kLabelsMagic) hint = " (this is a file of labels)";
-  return absl::InvalidArgumentError(absl::StrFormat("%s: found the magic number 0x%08x%s, expected 0x%08x of IDX %s",
-                                                    reader.path(), found, hint, expected, what));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: found the magic number 0x%08x%s, expected 0x%08x of IDX %s",
+                      reader.path(), found, hint, expected, what));
 }
 
 // count * height * width, which a file that `reader` reads can hold.
@@ -42,10 +43,10 @@ absl::StatusOr<int64_t> CheckedBytes(const InflatingReader& reader, uint32_t cou
                                                    ": there is nothing to train on"));
   }
   if (bytes > std::min(kLargestBytes, reader.most_bytes())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        reader.path(), ": declares ", count, " samples of ", height, "x", width,
-        ", more than the file can hold (at most ", std::min(kLargestBytes, reader.most_bytes()),
-        " bytes)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(reader.path(), ": declares ", count, " samples of ", height, "x", width,
+                     ", more than the file can hold (at most ",
+                     std::min(kLargestBytes, reader.most_bytes()), " bytes)"));
   }
   return static_cast<int64_t>(bytes);
 }

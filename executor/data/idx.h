@@ -1,7 +1,7 @@
 #pragma once
 
-// The IDX format of MNIST (http://yann.lecun.com/exdb/mnist): big-endian u32 magic 0x0000 08 <dims>,
-// then a u32 per dimension, then unsigned bytes. Plain or gzip.
+// The IDX format of MNIST (http://yann.lecun.com/exdb/mnist): big-endian u32 magic 0x0000 08
+// <dims>, then a u32 per dimension, then unsigned bytes. Plain or gzip.
 
 #include <cstdint>
 #include <string>

@@ -43,11 +43,12 @@ absl::StatusOr<Part> ReadPart(const v1::IdxData& idx, const std::string& images_
   return part;
 }
 
-absl::Status CheckLabels(const std::string& uri, const std::vector<uint8_t>& labels, int64_t classes) {
+absl::Status CheckLabels(const std::string& uri, const std::vector<uint8_t>& labels,
+                         int64_t classes) {
   for (size_t i = 0; i < labels.size(); ++i) {
     if (labels[i] >= classes) {
-      return absl::InvalidArgumentError(absl::StrCat(uri, ": found label ", labels[i], " of sample ",
-                                                     i, ", expected [0, ", classes, ")"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          uri, ": found label ", labels[i], " of sample ", i, ", expected [0, ", classes, ")"));
     }
   }
   return absl::OkStatus();
@@ -67,7 +68,8 @@ int64_t LargestLabel(const Part& part) {
 
 absl::StatusOr<Parts> ReadParts(const v1::IdxData& idx, bool header_only) {
   Parts parts;
-  TY_ASSIGN_OR_RETURN(parts.train, ReadPart(idx, idx.train_images(), idx.train_labels(), header_only));
+  TY_ASSIGN_OR_RETURN(parts.train,
+                      ReadPart(idx, idx.train_images(), idx.train_labels(), header_only));
   const IdxImages& train = parts.train.images;
   plan::DataFacts& facts = parts.facts;
   facts.kind = plan::DataFacts::Kind::kImages;
@@ -75,12 +77,13 @@ absl::StatusOr<Parts> ReadParts(const v1::IdxData& idx, bool header_only) {
   facts.width = train.width;
   facts.channels = 1;
   if (!idx.test_images().empty()) {
-    TY_ASSIGN_OR_RETURN(parts.test, ReadPart(idx, idx.test_images(), idx.test_labels(), header_only));
+    TY_ASSIGN_OR_RETURN(parts.test,
+                        ReadPart(idx, idx.test_images(), idx.test_labels(), header_only));
     const IdxImages& test = parts.test.images;
     if (test.height != train.height || test.width != train.width) {
-      return absl::InvalidArgumentError(absl::StrCat(idx.test_images(), ": found images of ", test.height,
-                                                     "x", test.width, ", expected ", train.height, "x",
-                                                     train.width, " as in ", idx.train_images()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          idx.test_images(), ": found images of ", test.height, "x", test.width, ", expected ",
+          train.height, "x", train.width, " as in ", idx.train_images()));
     }
     facts.train_size = train.count;
     facts.validation_size = test.count;
@@ -89,8 +92,9 @@ absl::StatusOr<Parts> ReadParts(const v1::IdxData& idx, bool header_only) {
         1, std::llround(static_cast<double>(train.count) * idx.validation_fraction()));
     facts.train_size = train.count - facts.validation_size;
     if (facts.train_size < 1) {
-      return absl::InvalidArgumentError(absl::StrCat(idx.train_images(), ": ", train.count,
-                                                     " images are too few to cut a held-out split from"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(idx.train_images(), ": ", train.count,
+                       " images are too few to cut a held-out split from"));
     }
   }
   facts.classes = idx.has_classes()

@@ -44,8 +44,7 @@ absl::StatusOr<InflatingReader> InflatingReader::Open(const std::string& uri) {
     return absl::InvalidArgumentError(absl::StrCat(state->file.path, ": is empty"));
   }
   unsigned char magic[2] = {};
-  TY_RETURN_IF_ERROR(
-      ReadExactly(state->file, 0, magic, std::min<int64_t>(2, state->file.bytes)));
+  TY_RETURN_IF_ERROR(ReadExactly(state->file, 0, magic, std::min<int64_t>(2, state->file.bytes)));
   if (magic[0] == 0x1f && magic[1] == 0x8b) {
     // 16 + 15: gzip framing only, the largest window.
     if (inflateInit2(&state->zlib, 16 + 15) != Z_OK) {
@@ -89,8 +88,8 @@ absl::StatusOr<int64_t> InflatingReader::InflateSome(char* to, int64_t bytes) {
     if (s.zlib.avail_in == 0) {
       if (!s.in_member) return 0;
       return absl::InvalidArgumentError(absl::StrCat(path(), ": truncated gzip: ends after ",
-                                                     s.file.bytes, " compressed bytes, ", s.delivered,
-                                                     " uncompressed"));
+                                                     s.file.bytes, " compressed bytes, ",
+                                                     s.delivered, " uncompressed"));
     }
     if (!s.in_member) {  // another member follows: gzip files may be concatenated
       inflateReset(&s.zlib);
@@ -99,8 +98,8 @@ absl::StatusOr<int64_t> InflatingReader::InflateSome(char* to, int64_t bytes) {
     const int result = inflate(&s.zlib, Z_NO_FLUSH);
     if (result == Z_STREAM_END) s.in_member = false;
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) {
-      return absl::InvalidArgumentError(absl::StrCat(path(), ": broken gzip: ",
-                                                     s.zlib.msg != nullptr ? s.zlib.msg : "zlib error"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path(), ": broken gzip: ", s.zlib.msg != nullptr ? s.zlib.msg : "zlib error"));
     }
     if (s.zlib.avail_out < room) return room - s.zlib.avail_out;
   }
@@ -135,8 +134,8 @@ absl::Status InflatingReader::ExpectEnd() {
   char extra;
   TY_ASSIGN_OR_RETURN(const int64_t n, ReadSome(&extra, 1));
   if (n == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(path(), ": goes on after the ", state_->delivered, " bytes that its header declares"));
+  return absl::InvalidArgumentError(absl::StrCat(path(), ": goes on after the ", state_->delivered,
+                                                 " bytes that its header declares"));
 }
 
 }  // namespace trainyard::data

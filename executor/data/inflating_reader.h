@@ -10,7 +10,8 @@
 
 namespace trainyard::data {
 
-// Reads a file from front to back, through zlib when it begins like gzip (RFC 1952). Thread-compatible.
+// Reads a file from front to back, through zlib when it begins like gzip (RFC 1952).
+// Thread-compatible.
 class InflatingReader {
  public:
   static absl::StatusOr<InflatingReader> Open(const std::string& uri);

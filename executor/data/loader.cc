@@ -10,11 +10,13 @@ Loader::Loader(const Dataset& dataset, const Options& options)
     : dataset_(dataset),
       options_(options),
       order_(options.seed, dataset.size(Split::kTrain), dataset.sampled_with_replacement()) {
-  TY_CHECK(options.micro_batch > 0 && options.samples > 0 && options.samples % options.micro_batch == 0,
-           "a share of ", options.samples, " in micro-batches of ", options.micro_batch);
-  TY_CHECK(options.first_sample >= 0 && options.first_sample + options.samples <= options.batch_size,
-           "a share of ", options.samples, " from ", options.first_sample, " in a batch of ",
-           options.batch_size);
+  TY_CHECK(
+      options.micro_batch > 0 && options.samples > 0 && options.samples % options.micro_batch == 0,
+      "a share of ", options.samples, " in micro-batches of ", options.micro_batch);
+  TY_CHECK(
+      options.first_sample >= 0 && options.first_sample + options.samples <= options.batch_size,
+      "a share of ", options.samples, " from ", options.first_sample, " in a batch of ",
+      options.batch_size);
   TY_CHECK(options.prefetch >= 1 && options.first_step >= 0, "prefetch ", options.prefetch);
   samples_.resize(static_cast<size_t>(options.micro_batch));
   ring_.resize(static_cast<size_t>(options.prefetch) + 1);  // one more: the trainer holds it

@@ -15,9 +15,9 @@
 
 namespace trainyard::data {
 
-// Delivers the micro-batches of step `first_step`, then of the next, and so on without end. One thread
-// fills a ring of buffers that are allocated once; nothing is allocated after that. Next is for one
-// thread. The destructor stops the thread.
+// Delivers the micro-batches of step `first_step`, then of the next, and so on without end. One
+// thread fills a ring of buffers that are allocated once; nothing is allocated after that. Next is
+// for one thread. The destructor stops the thread.
 class Loader {
  public:
   struct Options {
@@ -26,14 +26,14 @@ class Loader {
     int64_t first_sample = 0;  // of this rank's share within the global batch
     int64_t samples = 0;       // of this rank's share; a multiple of micro_batch
     int64_t micro_batch = 0;
-    int64_t first_step = 0;    // steps done before: the only position that a checkpoint keeps
-    int64_t prefetch = 4;      // micro-batches ready ahead
+    int64_t first_step = 0;  // steps done before: the only position that a checkpoint keeps
+    int64_t prefetch = 4;    // micro-batches ready ahead
   };
 
   struct Batch {
     int64_t step = 0;
-    int64_t first_sample = 0;        // within the global batch (StepState::first_sample)
-    const void* inputs = nullptr;    // micro_batch * dataset.input_bytes()
+    int64_t first_sample = 0;      // within the global batch (StepState::first_sample)
+    const void* inputs = nullptr;  // micro_batch * dataset.input_bytes()
     const void* targets = nullptr;
   };
 
@@ -66,8 +66,8 @@ class Loader {
   std::vector<Slot> ring_;        // micro-batch i goes to slot i % size
 
   absl::Mutex mu_;
-  int64_t filled_ ABSL_GUARDED_BY(mu_) = 0;    // micro-batches ready so far
-  int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;     // micro-batches handed out; the last is still in use
+  int64_t filled_ ABSL_GUARDED_BY(mu_) = 0;  // micro-batches ready so far
+  int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;   // micro-batches handed out; the last is still in use
   absl::Status error_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;

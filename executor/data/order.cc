@@ -19,9 +19,9 @@ uint64_t Feistel(uint64_t seed, uint64_t epoch, int half_bits, uint64_t value) {
   uint64_t left = value >> half_bits;
   uint64_t right = value & mask;
   for (uint32_t round = 0; round < kRounds; ++round) {
-    const kernels::Random4 r = kernels::Philox4x32(
-        seed, static_cast<uint32_t>(right), static_cast<uint32_t>(epoch),
-        (static_cast<uint32_t>(epoch >> 32) << 4) | round, kPermutationStream);
+    const kernels::Random4 r =
+        kernels::Philox4x32(seed, static_cast<uint32_t>(right), static_cast<uint32_t>(epoch),
+                            (static_cast<uint32_t>(epoch >> 32) << 4) | round, kPermutationStream);
     const uint64_t next = left ^ (((uint64_t{r.v[0]} << 32) | r.v[1]) & mask);
     left = right;
     right = next;

@@ -13,7 +13,8 @@ absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data) {
     case v1::Data::kTokens:
       return TokenFacts(data.tokens());
     default:
-      return absl::UnimplementedError("spec.data: this source is not built yet; use idx, text or tokens");
+      return absl::UnimplementedError(
+          "spec.data: this source is not built yet; use idx, text or tokens");
   }
 }
 

@@ -10,15 +10,15 @@
 
 namespace trainyard::data {
 
-// Reads headers (IDX: also the labels, which are small; text: the whole file). `data` must come from
-// ResolveSpec. Sizes are always known afterwards.
+// Reads headers (IDX: also the labels, which are small; text: the whole file). `data` must come
+// from ResolveSpec. Sizes are always known afterwards.
 //   kNotFound, kPermissionDenied  a file that cannot be opened, by name
-//   kInvalidArgument              a file that is not what the spec says: "FILE: found …, expected …"
-//   kUnimplemented                a URI scheme that is not built
+//   kInvalidArgument              a file that is not what the spec says: "FILE: found …, expected
+//   …" kUnimplemented                a URI scheme that is not built
 absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data);
 
-// The same from what the spec declares alone, for a machine that does not see the files; nullopt when it
-// does not declare enough. The sizes are 0 (unknown).
+// The same from what the spec declares alone, for a machine that does not see the files; nullopt
+// when it does not declare enough. The sizes are 0 (unknown).
 std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data);
 
 }  // namespace trainyard::data

@@ -16,8 +16,9 @@ absl::StatusOr<std::string> LocalPath(const std::string& uri) {
   if (absl::StartsWith(uri, "file:///")) return uri.substr(7);
   const size_t scheme = uri.find("://");
   if (scheme != std::string::npos && !absl::StartsWith(uri, "file://")) {
-    return absl::UnimplementedError(absl::StrCat(uri, ": the scheme ", uri.substr(0, scheme),
-                                                 ":// is not built yet; use an absolute path or file://"));
+    return absl::UnimplementedError(
+        absl::StrCat(uri, ": the scheme ", uri.substr(0, scheme),
+                     ":// is not built yet; use an absolute path or file://"));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("'", uri, "': expected an absolute path or file:///path"));
@@ -47,8 +48,8 @@ absl::Status ReadExactly(const RegularFile& file, int64_t offset, void* to, int6
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, file.path);
     if (n == 0) {
-      return absl::DataLossError(absl::StrCat(file.path, ": ends at byte ", offset, ", ", bytes,
-                                              " bytes too early"));
+      return absl::DataLossError(
+          absl::StrCat(file.path, ": ends at byte ", offset, ", ", bytes, " bytes too early"));
     }
     at += n;
     offset += n;

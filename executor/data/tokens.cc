@@ -30,21 +30,21 @@ int64_t IdBytes(v1::TokenData::Format format) { return format == v1::TokenData::
 absl::Status ReadLlmcHeader(const RegularFile& file, Shard& shard) {
   int32_t header[3] = {};
   if (file.bytes < kLlmcHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(file.path, ": found ", file.bytes,
-                                                   " bytes, expected a header of ", kLlmcHeaderBytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        file.path, ": found ", file.bytes, " bytes, expected a header of ", kLlmcHeaderBytes));
   }
   TY_RETURN_IF_ERROR(ReadExactly(file, 0, header, sizeof(header)));
   if (header[0] != kLlmcMagic || header[1] != kLlmcVersion) {
-    return absl::InvalidArgumentError(absl::StrCat(file.path, ": found magic ", header[0], " version ",
-                                                   header[1], ", expected ", kLlmcMagic, " version ",
-                                                   kLlmcVersion, " of llm.c"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.path, ": found magic ", header[0], " version ", header[1], ", expected ",
+                     kLlmcMagic, " version ", kLlmcVersion, " of llm.c"));
   }
   shard.header_bytes = kLlmcHeaderBytes;
   shard.tokens = header[2];
   if (file.bytes != kLlmcHeaderBytes + 2 * shard.tokens) {
-    return absl::InvalidArgumentError(absl::StrCat(file.path, ": declares ", shard.tokens,
-                                                   " tokens, but holds ",
-                                                   file.bytes - kLlmcHeaderBytes, " bytes of them"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.path, ": declares ", shard.tokens, " tokens, but holds ",
+                     file.bytes - kLlmcHeaderBytes, " bytes of them"));
   }
   return absl::OkStatus();
 }
@@ -124,7 +124,8 @@ class TokenDataset : public Windows {
   uint32_t IdAt(const unsigned char* chunk, int64_t i) const {
     const unsigned char* b = chunk + i * IdBytes(format_);
     const uint32_t low = uint32_t{b[0]} | uint32_t{b[1]} << 8;
-    return format_ == v1::TokenData::UINT32 ? low | uint32_t{b[2]} << 16 | uint32_t{b[3]} << 24 : low;
+    return format_ == v1::TokenData::UINT32 ? low | uint32_t{b[2]} << 16 | uint32_t{b[3]} << 24
+                                            : low;
   }
 
   absl::Status OutOfRange(const std::string& path, uint32_t id, int64_t position) const {
@@ -151,7 +152,8 @@ absl::StatusOr<plan::DataFacts> TokenFacts(const v1::TokenData& tokens) {
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const v1::TokenData& tokens, int64_t context) {
   TY_ASSIGN_OR_RETURN(std::vector<Shard> train, ReadShards(tokens.train(), tokens.format()));
-  TY_ASSIGN_OR_RETURN(std::vector<Shard> validation, ReadShards(tokens.validation(), tokens.format()));
+  TY_ASSIGN_OR_RETURN(std::vector<Shard> validation,
+                      ReadShards(tokens.validation(), tokens.format()));
   auto dataset =
       std::make_unique<TokenDataset>(context, tokens, std::move(train), std::move(validation));
   TY_RETURN_IF_ERROR(dataset->Check(tokens.train(0)));

@@ -23,7 +23,8 @@ absl::Status NotUtf8(absl::string_view text, size_t at) {
 Vocabulary::Vocabulary(std::vector<char32_t> code_points) : code_points_(std::move(code_points)) {
   if (code_points_.empty()) return;
   id_of_.assign(code_points_.back() + 1, -1);
-  for (size_t i = 0; i < code_points_.size(); ++i) id_of_[code_points_[i]] = static_cast<int32_t>(i);
+  for (size_t i = 0; i < code_points_.size(); ++i)
+    id_of_[code_points_[i]] = static_cast<int32_t>(i);
 }
 
 Vocabulary Vocabulary::Bytes() { return Vocabulary({}); }
@@ -58,11 +59,11 @@ absl::StatusOr<std::vector<int32_t>> Vocabulary::Encode(absl::string_view text) 
     const size_t start = at;
     char32_t c;
     if (!TakeCodePoint(text, at, c)) return NotUtf8(text, at);
-    const int32_t id = c < id_of_.size() ? id_of_[c] : -1;
+    const int32_t id = IdOf(c);
     if (id < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("the character U+%04X at offset %d is not in the vocabulary of %d characters",
-                          static_cast<uint32_t>(c), start, size()));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the character U+%04X at offset %d is not in the vocabulary of %d characters",
+          static_cast<uint32_t>(c), start, size()));
     }
     ids.push_back(id);
   }
@@ -103,7 +104,8 @@ absl::StatusOr<Vocabulary> Vocabulary::FromJson(absl::string_view json) {
   const std::string type = parsed["type"];
   if (type == "bytes") return Bytes();
   if (type != "characters") {
-    return absl::UnimplementedError(absl::StrCat("a tokenizer of type '", type, "' is not built yet"));
+    return absl::UnimplementedError(
+        absl::StrCat("a tokenizer of type '", type, "' is not built yet"));
   }
   if (!parsed.contains("vocabulary") || !parsed["vocabulary"].is_string()) {
     return absl::InvalidArgumentError("the tokenizer file has no vocabulary");

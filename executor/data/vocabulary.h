@@ -12,7 +12,8 @@
 
 namespace trainyard::data {
 
-// Either the 256 bytes, or one token per distinct Unicode code point, sorted by code point. Immutable.
+// Either the 256 bytes, or one token per distinct Unicode code point, sorted by code point.
+// Immutable.
 class Vocabulary {
  public:
   static Vocabulary Bytes();
@@ -22,6 +23,12 @@ class Vocabulary {
 
   int64_t size() const;
   bool bytes() const { return code_points_.empty(); }
+
+  // Of a code point, or of a byte; -1 when it has none.
+  int32_t IdOf(char32_t code_point) const {
+    if (bytes()) return code_point < 256 ? static_cast<int32_t>(code_point) : -1;
+    return code_point < id_of_.size() ? id_of_[code_point] : -1;
+  }
 
   // kInvalidArgument names the first character that is not in the vocabulary, with its offset.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const;

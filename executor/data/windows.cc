@@ -21,7 +21,8 @@ Windows::Windows(int64_t context, std::vector<int64_t> train, std::vector<int64_
 
   int64_t windows = 0;
   for (const int64_t tokens : train_.tokens) {
-    windows += std::max<int64_t>(0, tokens - context);  // one more token than inputs: the last target
+    windows +=
+        std::max<int64_t>(0, tokens - context);  // one more token than inputs: the last target
     train_.end.push_back(windows);
   }
   windows = 0;
@@ -33,10 +34,9 @@ Windows::Windows(int64_t context, std::vector<int64_t> train, std::vector<int64_
 
 absl::Status Windows::Check(const std::string& what) const {
   if (size(Split::kTrain) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(what, ": found ", facts_.train_size,
-                                                   " training tokens in ", train_.tokens.size(),
-                                                   " parts, expected one of at least ", context_ + 1,
-                                                   " (the context and its next token)"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": found ", facts_.train_size, " training tokens in ", train_.tokens.size(),
+        " parts, expected one of at least ", context_ + 1, " (the context and its next token)"));
   }
   if (facts_.validation_size > 0 && size(Split::kValidation) == 0) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": the held-out split of ",
@@ -63,13 +63,14 @@ absl::Status Windows::Fill(Split split, absl::Span<const int64_t> samples, void*
   return absl::OkStatus();
 }
 
-absl::Status Windows::FillOne(Split split, int64_t sample, int32_t* inputs, int32_t* targets) const {
+absl::Status Windows::FillOne(Split split, int64_t sample, int32_t* inputs,
+                              int32_t* targets) const {
   int64_t n = 0;
   if (sample >= 0) {
     TY_CHECK(sample < size(split), "window ", sample, " of ", size(split));
     const Parts& p = parts(split);
-    const auto part = static_cast<size_t>(
-        std::upper_bound(p.end.begin(), p.end.end(), sample) - p.end.begin());
+    const auto part =
+        static_cast<size_t>(std::upper_bound(p.end.begin(), p.end.end(), sample) - p.end.begin());
     const int64_t within = part == 0 ? sample : sample - p.end[part - 1];
     const int64_t at = split == Split::kTrain ? within : within * context_;
     n = std::min(context_, p.tokens[part] - 1 - at);

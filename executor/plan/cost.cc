@@ -12,9 +12,9 @@ namespace {
 
 constexpr int64_t kFloat = 4;
 
-// A worker without any tensor: code, oneDNN and protobuf, thread stacks, and the kernels that oneDNN
-// compiled. Peak resident memory less all the rest of this plan, on 2 CPU threads: mlp 20 MiB, character
-// GPT 20, convnet 23.
+// A worker without any tensor: code, oneDNN and protobuf, thread stacks, and the kernels that
+// oneDNN compiled. Peak resident memory less all the rest of this plan, on 2 CPU threads: mlp 20
+// MiB, character GPT 20, convnet 23.
 constexpr int64_t kProcessBytes = int64_t{24} << 20;
 
 int64_t OutHeight(const ConvolutionShape& s) {
@@ -32,8 +32,8 @@ double ConvolutionFlops(const ConvolutionShape& s) {
 // `products`: how many [time, time, head_dim] products an attention makes per head.
 double AttentionFlops(double products, int64_t batch, int64_t time, int64_t heads, int64_t head_dim,
                       bool causal) {
-  return products * 2.0 * static_cast<double>(batch * heads * head_dim) * static_cast<double>(time) *
-         static_cast<double>(time) * (causal ? 0.5 : 1.0);
+  return products * 2.0 * static_cast<double>(batch * heads * head_dim) *
+         static_cast<double>(time) * static_cast<double>(time) * (causal ? 0.5 : 1.0);
 }
 
 struct FlopsOf {
@@ -79,8 +79,8 @@ int64_t WeightBytes(const ConvolutionShape& s) {
   return kFloat * s.out * s.in * s.kernel_height * s.kernel_width;
 }
 
-// What the CPU back end asks for, read off its kernels with 2 threads; scratch that grows with the threads is
-// counted for kThreads.
+// What the CPU back end asks for, read off its kernels with 2 threads; scratch that grows with the
+// threads is counted for kThreads.
 constexpr int64_t kThreads = 8;
 constexpr int64_t kPanelBytes = int64_t{544} << 10;  // oneDNN's copy of a block of one operand
 
@@ -104,7 +104,9 @@ struct WorkspaceOf {
     return InputBytes(o.shape) / o.shape.batch + (kThreads + 2) * WeightBytes(o.shape);
   }
   int64_t operator()(const AttentionForward& o) const { return AttentionBytes(o.time, o.head_dim); }
-  int64_t operator()(const AttentionBackward& o) const { return AttentionBytes(o.time, o.head_dim); }
+  int64_t operator()(const AttentionBackward& o) const {
+    return AttentionBytes(o.time, o.head_dim);
+  }
   int64_t operator()(const ColumnSum& o) const { return kFloat * PartialSums(o.rows) * o.cols; }
   int64_t operator()(const LayerNormBackward& o) const {
     return kFloat * 2 * PartialSums(o.rows) * o.cols;
@@ -135,8 +137,8 @@ int64_t LargestWorkspace(const std::vector<Op>& ops) {
   return largest;
 }
 
-// What the data room holds in memory: images as bytes with i32 labels, text as 16-bit ids, token files
-// nothing.
+// What the data room holds in memory: images as bytes with i32 labels, text as 16-bit ids, token
+// files nothing.
 int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts) {
   const int64_t samples = facts.train_size + facts.validation_size;
   if (data.has_idx()) return samples * (facts.height * facts.width * facts.channels + 4);
@@ -146,9 +148,9 @@ int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts) {
 
 int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan& plan) {
   const int64_t checkpoint = plan.parameter_region.bytes + plan.optimizer_region.bytes;
-  const int64_t batch = plan.input == kNone ? 0
-                                            : plan.tensors[plan.input].bytes() +
-                                                  plan.tensors[plan.target].bytes();
+  const int64_t batch = plan.input == kNone
+                            ? 0
+                            : plan.tensors[plan.input].bytes() + plan.tensors[plan.target].bytes();
   return checkpoint + (spec.data().prefetch() + 1) * batch + DatasetBytes(spec.data(), facts);
 }
 
@@ -160,7 +162,8 @@ int64_t WorkspaceBytes(const Op& op) { return std::visit(WorkspaceOf{}, op); }
 
 void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, Plan& plan) {
   v1::PlanSummary& s = plan.summary;
-  for (const TensorId id : plan.parameters) s.set_parameters(s.parameters() + plan.tensors[id].elements());
+  for (const TensorId id : plan.parameters)
+    s.set_parameters(s.parameters() + plan.tensors[id].elements());
   double flops = 0;
   for (const Op& op : plan.micro) flops += Flops(op);
   s.set_flops_per_step(flops * static_cast<double>(plan.micro_batches * ranks));
@@ -169,8 +172,8 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, P
   s.set_gradient_bytes(plan.gradient_region.bytes);
   s.set_optimizer_bytes(plan.optimizer_region.bytes);
   s.set_activation_bytes(plan.activation_region.bytes + plan.scalar_region.bytes);
-  s.set_workspace_bytes(std::max({LargestWorkspace(plan.micro), LargestWorkspace(plan.end),
-                                  LargestWorkspace(plan.evaluate)}));
+  s.set_workspace_bytes(std::max(
+      {LargestWorkspace(plan.micro), LargestWorkspace(plan.end), LargestWorkspace(plan.evaluate)}));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);
   s.set_bytes_per_slot(s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +

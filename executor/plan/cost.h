@@ -9,9 +9,9 @@
 
 namespace trainyard::plan {
 
-// Floating-point operations of the matrix products of one op (matmul 2mnk, convolution 2 x outputs x
-// window x channels, attention; half of it when causal). Element-wise work is not counted, as is the
-// custom when utilisation is quoted.
+// Floating-point operations of the matrix products of one op (matmul 2mnk, convolution 2 x outputs
+// x window x channels, attention; half of it when causal). Element-wise work is not counted, as is
+// the custom when utilisation is quoted.
 double Flops(const Op& op);
 
 // Scratch that the CPU back end may ask for to run one op; see cost.cc for the formulas.

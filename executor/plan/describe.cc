@@ -55,13 +55,15 @@ std::string Line(const Plan& plan, Op op) {
     const Tensor& tensor = plan.tensors[id];
     return absl::StrCat(tensor.name, "[", absl::StrJoin(tensor.dims, ", "), "]");
   };
-  std::visit([&](auto& o) {
-    o.Visit([&](TensorId id, Access access) {
-      if (access == Access::kRead) in.push_back(name(id));
-      if (access == Access::kWrite) out.push_back(name(id));
-      if (access == Access::kUpdate) out.push_back(absl::StrCat("+", name(id)));
-    });
-  }, op);
+  std::visit(
+      [&](auto& o) {
+        o.Visit([&](TensorId id, Access access) {
+          if (access == Access::kRead) in.push_back(name(id));
+          if (access == Access::kWrite) out.push_back(name(id));
+          if (access == Access::kUpdate) out.push_back(absl::StrCat("+", name(id)));
+        });
+      },
+      op);
   return absl::StrFormat("  %-20s %s -> %s\n", std::visit(NameOf{}, op), absl::StrJoin(in, " "),
                          absl::StrJoin(out, " "));
 }
@@ -84,9 +86,9 @@ std::string Describe(const Plan& plan) {
   absl::StrAppendFormat(&text, "steps           %d\n", s.total_steps());
   absl::StrAppendFormat(&text, "bytes per slot  %s\n", Bytes(s.bytes_per_slot()));
   const std::pair<const char*, int64_t> parts[] = {
-      {"parameters", s.parameter_bytes()},   {"gradients", s.gradient_bytes()},
-      {"optimizer", s.optimizer_bytes()},    {"activations", s.activation_bytes()},
-      {"workspace", s.workspace_bytes()},    {"staging", s.staging_bytes()},
+      {"parameters", s.parameter_bytes()}, {"gradients", s.gradient_bytes()},
+      {"optimizer", s.optimizer_bytes()},  {"activations", s.activation_bytes()},
+      {"workspace", s.workspace_bytes()},  {"staging", s.staging_bytes()},
       {"process", s.process_bytes()},
   };
   for (const auto& [name, bytes] : parts) {

@@ -4,8 +4,8 @@
 
 namespace trainyard::plan {
 
-// What the model must know of its data. executor/data reads them from the files; a spec that declares
-// them all needs no file to be planned.
+// What the model must know of its data. executor/data reads them from the files; a spec that
+// declares them all needs no file to be planned.
 struct DataFacts {
   enum class Kind { kImages, kTokens };
   Kind kind = Kind::kImages;

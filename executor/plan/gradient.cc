@@ -11,8 +11,8 @@ namespace trainyard::plan {
 
 namespace {
 
-// Reverse-mode differentiation, one overload per op. `pending_[t]` is the gradient of t gathered so far
-// by the ops after the present one; it is complete when the op that made t is reached.
+// Reverse-mode differentiation, one overload per op. `pending_[t]` is the gradient of t gathered so
+// far by the ops after the present one; it is complete when the op that made t is reached.
 class Backward {
  public:
   Backward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate)
@@ -33,15 +33,18 @@ class Backward {
   void FindDependent(std::vector<Op>& forward) {
     for (Op& op : forward) {
       bool depends = false;
-      std::visit([&](auto& o) {
-        o.Visit([&](TensorId id, Access access) {
-          if (access == Access::kRead) depends |= gradients_.contains(id) || dependent_.contains(id);
-        });
-        if (!depends) return;
-        o.Visit([&](TensorId id, Access access) {
-          if (access != Access::kRead) dependent_.insert(id);
-        });
-      }, op);
+      std::visit(
+          [&](auto& o) {
+            o.Visit([&](TensorId id, Access access) {
+              if (access == Access::kRead)
+                depends |= gradients_.contains(id) || dependent_.contains(id);
+            });
+            if (!depends) return;
+            o.Visit([&](TensorId id, Access access) {
+              if (access != Access::kRead) dependent_.insert(id);
+            });
+          },
+          op);
     }
   }
 
@@ -89,8 +92,8 @@ class Backward {
     pending_[x] = sum;
   }
 
-  // Only one tensor waits for this gradient and the op at hand does not read it, so that the op may add
-  // into it: all others that read it have run.
+  // Only one tensor waits for this gradient and the op at hand does not read it, so that the op may
+  // add into it: all others that read it have run.
   bool Exclusive(TensorId gradient) const {
     if (gradient == taken_) return false;
     int holders = 0;
@@ -127,7 +130,8 @@ class Backward {
     if (gradients_.contains(f.b)) {
       WeightGradient(f, dc);
     } else {
-      AddInto(f.b, [&](TensorId db, bool accumulate) { EmitWeightGradient(f, dc, db, accumulate); });
+      AddInto(f.b,
+              [&](TensorId db, bool accumulate) { EmitWeightGradient(f, dc, db, accumulate); });
     }
     if (f.bias != kNone) {
       Emit(ColumnSum{.x = dc,
@@ -200,7 +204,8 @@ class Backward {
     if (f.beta != kNone) {
       TY_CHECK(ParameterAccumulates(f.beta) == accumulate_params, "gamma and beta go together");
     }
-    TY_CHECK(dependent_.contains(f.x), "a layer norm on the input itself is not differentiable here");
+    TY_CHECK(dependent_.contains(f.x),
+             "a layer norm on the input itself is not differentiable here");
     AddInto(f.x, [&](TensorId dx, bool accumulate_dx) {
       Emit(LayerNormBackward{.dy = dy,
                              .x = f.x,
@@ -299,7 +304,9 @@ class Backward {
   void Differentiate(const ColumnSum&) { NotForward("column sum"); }
   void Differentiate(const ConvolutionBackwardData&) { NotForward("convolution backward"); }
   void Differentiate(const ConvolutionBackwardWeights&) { NotForward("convolution backward"); }
-  void Differentiate(const CrossEntropy&) { NotForward("cross-entropy: makes its gradient itself"); }
+  void Differentiate(const CrossEntropy&) {
+    NotForward("cross-entropy: makes its gradient itself");
+  }
   void Differentiate(const EmbeddingBackward&) { NotForward("embedding backward"); }
   void Differentiate(const LayerNormBackward&) { NotForward("layer norm backward"); }
   void Differentiate(const MaxPoolBackward&) { NotForward("max pool backward"); }
@@ -313,9 +320,9 @@ class Backward {
   const absl::flat_hash_map<TensorId, TensorId>& gradients_;  // parameter -> gradient
   const bool accumulate_;
   absl::flat_hash_set<TensorId> dependent_;
-  absl::flat_hash_set<TensorId> written_;               // parameters whose gradient has a writer
-  absl::flat_hash_map<TensorId, TensorId> pending_;     // activation -> gradient so far
-  TensorId taken_ = kNone;                              // what the op at hand reads
+  absl::flat_hash_set<TensorId> written_;            // parameters whose gradient has a writer
+  absl::flat_hash_map<TensorId, TensorId> pending_;  // activation -> gradient so far
+  TensorId taken_ = kNone;                           // what the op at hand reads
 };
 
 }  // namespace

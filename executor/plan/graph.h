@@ -16,11 +16,11 @@ int64_t SizeOf(ElementType type);  // bytes
 
 enum class TensorKind {
   kParameter,
-  kGradient,        // of a parameter
+  kGradient,  // of a parameter
   kOptimizerState,
-  kInput,           // written by the loader each micro-batch
-  kActivation,      // lives within one micro-batch
-  kScalar,          // loss sums, norms, step state: lives for the whole run
+  kInput,       // written by the loader each micro-batch
+  kActivation,  // lives within one micro-batch
+  kScalar,      // loss sums, norms, step state: lives for the whole run
 };
 
 struct Tensor {
@@ -28,7 +28,8 @@ struct Tensor {
   ElementType type = ElementType::kF32;
   std::vector<int64_t> dims;
   TensorKind kind = TensorKind::kActivation;
-  // Parameters only: standard deviation of the normal they start from; 0: they start at `init_value`.
+  // Parameters only: standard deviation of the normal they start from; 0: they start at
+  // `init_value`.
   double init_std = 0;
   double init_value = 0;
 

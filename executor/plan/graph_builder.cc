@@ -33,9 +33,9 @@ GraphBuilder::GraphBuilder(Graph& graph, int64_t batch, bool training, TensorId 
 TensorId GraphBuilder::New(Tensor tensor) {
   if (TooLarge(tensor)) {
     if (status_.ok()) {
-      status_ = absl::InvalidArgumentError(
-          absl::StrCat("spec.model: the tensor ", tensor.name, " [",
-                       absl::StrJoin(tensor.dims, ", "), "] is larger than any machine's memory"));
+      status_ = absl::InvalidArgumentError(absl::StrCat("spec.model: the tensor ", tensor.name,
+                                                        " [", absl::StrJoin(tensor.dims, ", "),
+                                                        "] is larger than any machine's memory"));
     }
     tensor.dims.assign(tensor.dims.size(), 1);  // the graph is thrown away; keep its sums finite
   }
@@ -48,7 +48,8 @@ TensorId GraphBuilder::Input(const std::string& name, ElementType type, std::vec
 
 TensorId GraphBuilder::Activation(const std::string& name, std::vector<int64_t> dims,
                                   ElementType type) {
-  return New({.name = name, .type = type, .dims = std::move(dims), .kind = TensorKind::kActivation});
+  return New(
+      {.name = name, .type = type, .dims = std::move(dims), .kind = TensorKind::kActivation});
 }
 
 TensorId GraphBuilder::Parameter(const std::string& name, std::vector<int64_t> dims, double std,
@@ -67,19 +68,13 @@ TensorId GraphBuilder::Parameter(const std::string& name, std::vector<int64_t> d
 TensorId GraphBuilder::Linear(const std::string& name, TensorId x, int64_t rows, int64_t in,
                               int64_t out, const LinearOptions& options) {
   const bool out_in = options.layout == WeightLayout::kOutIn;
-  const TensorId w = Parameter(absl::StrCat(name, ".weight"),
-                               out_in ? std::vector<int64_t>{out, in} : std::vector<int64_t>{in, out},
-                               options.std);
+  const TensorId w = Parameter(
+      absl::StrCat(name, ".weight"),
+      out_in ? std::vector<int64_t>{out, in} : std::vector<int64_t>{in, out}, options.std);
   const TensorId bias = options.bias ? Parameter(absl::StrCat(name, ".bias"), {out}, 0) : kNone;
   const TensorId y = Activation(name, {rows, out});
-  graph_.ops.push_back(Matmul{.a = x,
-                              .b = w,
-                              .bias = bias,
-                              .c = y,
-                              .m = rows,
-                              .n = out,
-                              .k = in,
-                              .transpose_b = out_in});
+  graph_.ops.push_back(Matmul{
+      .a = x, .b = w, .bias = bias, .c = y, .m = rows, .n = out, .k = in, .transpose_b = out_in});
   return y;
 }
 
@@ -93,8 +88,7 @@ TensorId GraphBuilder::Project(const std::string& name, TensorId x, TensorId w, 
 
 TensorId GraphBuilder::Activate(const std::string& name, TensorId x, ActivationKind kind) {
   const TensorId y = Activation(name, graph_[x].dims);
-  graph_.ops.push_back(
-      ActivationForward{.kind = kind, .x = x, .y = y, .n = graph_[x].elements()});
+  graph_.ops.push_back(ActivationForward{.kind = kind, .x = x, .y = y, .n = graph_[x].elements()});
   return y;
 }
 
@@ -155,16 +149,15 @@ TensorId GraphBuilder::Attention(const std::string& name, TensorId qkv, int64_t 
                                  int64_t head_dim) {
   const TensorId y = Activation(name, {batch_ * time, heads * head_dim});
   const TensorId lse = Activation(absl::StrCat(name, ".lse"), {batch_, heads, time});
-  graph_.ops.push_back(
-      AttentionForward{.qkv = qkv,
-                       .y = y,
-                       .lse = lse,
-                       .batch = batch_,
-                       .time = time,
-                       .heads = heads,
-                       .head_dim = head_dim,
-                       .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
-                       .causal = true});
+  graph_.ops.push_back(AttentionForward{.qkv = qkv,
+                                        .y = y,
+                                        .lse = lse,
+                                        .batch = batch_,
+                                        .time = time,
+                                        .heads = heads,
+                                        .head_dim = head_dim,
+                                        .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                                        .causal = true});
   return y;
 }
 
@@ -172,8 +165,7 @@ TensorId GraphBuilder::Convolution(const std::string& name, TensorId x, int64_t 
                                    double std) {
   const std::vector<int64_t> dims = graph_[x].dims;  // a copy: adding tensors moves them
   TY_CHECK(dims.size() == 4 && kernel % 2 == 1, name);
-  const TensorId w =
-      Parameter(absl::StrCat(name, ".weight"), {out, dims[3], kernel, kernel}, std);
+  const TensorId w = Parameter(absl::StrCat(name, ".weight"), {out, dims[3], kernel, kernel}, std);
   const TensorId bias = Parameter(absl::StrCat(name, ".bias"), {out}, 0);
   const TensorId y = Activation(name, {batch_, dims[1], dims[2], out});
   graph_.ops.push_back(ConvolutionForward{.x = x,

@@ -1,7 +1,7 @@
 #pragma once
 
-// Writes forward graphs. A family calls it once per graph: for training (micro-batch, dropout) and for
-// evaluation (its own batch, no dropout); both share the parameters.
+// Writes forward graphs. A family calls it once per graph: for training (micro-batch, dropout) and
+// for evaluation (its own batch, no dropout); both share the parameters.
 
 #include <cstdint>
 #include <string>
@@ -29,7 +29,8 @@ class GraphBuilder {
                       ElementType type = ElementType::kF32);
 
   // Starts from a normal of deviation `std`, or at `value` when std is 0.
-  TensorId Parameter(const std::string& name, std::vector<int64_t> dims, double std, double value = 0);
+  TensorId Parameter(const std::string& name, std::vector<int64_t> dims, double std,
+                     double value = 0);
 
   // How a weight matrix is stored: PyTorch's Linear [out, in], or GPT-2's Conv1D [in, out].
   enum class WeightLayout { kOutIn, kInOut };
@@ -56,7 +57,8 @@ class GraphBuilder {
   TensorId Attention(const std::string& name, TensorId qkv, int64_t time, int64_t heads,
                      int64_t head_dim);
   // x [batch, height, width, in], stride 1, padded to keep height and width (odd kernels).
-  TensorId Convolution(const std::string& name, TensorId x, int64_t out, int64_t kernel, double std);
+  TensorId Convolution(const std::string& name, TensorId x, int64_t out, int64_t kernel,
+                       double std);
   TensorId MaxPool(const std::string& name, TensorId x, int64_t window);
   // [batch, rows, cols] to [batch, cols, rows].
   TensorId Transposed(const std::string& name, TensorId x, int64_t rows, int64_t cols);

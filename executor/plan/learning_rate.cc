@@ -10,7 +10,8 @@ double LearningRate(const v1::Schedule& schedule, int64_t steps_done, int64_t to
   if (steps_done < warmup) {
     return top * static_cast<double>(steps_done + 1) / static_cast<double>(warmup + 1);
   }
-  if (schedule.shape() != v1::Schedule::LINEAR && schedule.shape() != v1::Schedule::COSINE) return top;
+  if (schedule.shape() != v1::Schedule::LINEAR && schedule.shape() != v1::Schedule::COSINE)
+    return top;
 
   const int64_t decay = schedule.decay_steps() > 0 ? schedule.decay_steps() : total_steps;
   const double bottom = schedule.min_learning_rate();

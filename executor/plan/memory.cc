@@ -16,7 +16,8 @@ bool Shared(TensorKind kind) {
   return kind == TensorKind::kActivation || kind == TensorKind::kInput;
 }
 
-// Tensors that take turns in one place: the output of an in-place op continues the life of its input.
+// Tensors that take turns in one place: the output of an in-place op continues the life of its
+// input.
 struct Group {
   std::vector<TensorId> members;
   int64_t bytes = 0;
@@ -61,7 +62,8 @@ std::vector<Group> GroupInPlace(const std::vector<Tensor>& tensors, const std::v
   return groups;
 }
 
-// The lowest offset where `group` meets none of `placed` (ordered by offset) that lives at the same time.
+// The lowest offset where `group` meets none of `placed` (ordered by offset) that lives at the same
+// time.
 int64_t LowestGap(const Group& group, const std::vector<const Group*>& placed) {
   int64_t offset = 0;
   for (const Group* other : placed) {
@@ -85,7 +87,8 @@ std::vector<Life> Lives(const std::vector<Tensor>& tensors, const std::vector<Op
       const bool input = tensors[id].kind == TensorKind::kInput;
       const auto [found, is_new] = at.try_emplace(id, lives.size());
       if (is_new) {
-        TY_CHECK(input || access == Access::kWrite, tensors[id].name, " is read before it is written");
+        TY_CHECK(input || access == Access::kWrite, tensors[id].name,
+                 " is read before it is written");
         lives.push_back({.tensor = id, .first = input ? -1 : static_cast<int64_t>(i)});
       }
       lives[found->second].last = static_cast<int64_t>(i);
@@ -131,9 +134,10 @@ int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op
     Group& group = groups[g];
     group.offset = LowestGap(group, placed);
     end = std::max(end, group.offset + group.bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), &group,
-                                   [](const Group* a, const Group* b) { return a->offset < b->offset; }),
-                  &group);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), &group,
+                         [](const Group* a, const Group* b) { return a->offset < b->offset; }),
+        &group);
     for (const TensorId id : group.members) offsets[id] = group.offset;
   }
   return end;

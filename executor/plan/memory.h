@@ -29,10 +29,10 @@ std::vector<Life> Lives(const std::vector<Tensor>& tensors, const std::vector<Op
 // Pairs (operand read, operand written) of an op that may share their memory: kernels/ops/ says so.
 std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op);
 
-// Gives the activations of `ops` places in [0, result), writing `offsets`. Tensors whose lives overlap
-// do not share a byte, but for an in-place pair at the op where the life of one ends and that of the
-// other begins. Greedy by size (Pisarchyk & Lee 2020, "Efficient memory management for deep neural net
-// inference"): the largest first, each at the lowest gap.
+// Gives the activations of `ops` places in [0, result), writing `offsets`. Tensors whose lives
+// overlap do not share a byte, but for an in-place pair at the op where the life of one ends and
+// that of the other begins. Greedy by size (Pisarchyk & Lee 2020, "Efficient memory management for
+// deep neural net inference"): the largest first, each at the lowest gap.
 int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
                         const std::vector<TensorId>& results, std::vector<int64_t>& offsets);
 

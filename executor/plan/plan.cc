@@ -17,20 +17,21 @@ namespace trainyard::plan {
 
 namespace {
 
-constexpr int64_t kStepStateBytes = 32;  // kernels::StepState
+constexpr int64_t kStepStateBytes = 32;         // kernels::StepState
 constexpr double kLargestSteps = 4294967295.0;  // counters of random draws wrap past it
 
 absl::Status CheckFacts(const DataFacts& facts) {
   if (facts.kind == DataFacts::Kind::kTokens) {
     if (facts.vocab > 0) return absl::OkStatus();
-    return absl::InvalidArgumentError("spec.data: the number of tokens in the vocabulary is unknown");
+    return absl::InvalidArgumentError(
+        "spec.data: the number of tokens in the vocabulary is unknown");
   }
   if (facts.height > 0 && facts.width > 0 && facts.channels > 0 && facts.classes > 0) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("spec.data: images of ", facts.height, "x", facts.width, "x", facts.channels,
-                   " with ", facts.classes, " classes cannot be trained on"));
+  return absl::InvalidArgumentError(absl::StrCat("spec.data: images of ", facts.height, "x",
+                                                 facts.width, "x", facts.channels, " with ",
+                                                 facts.classes, " classes cannot be trained on"));
 }
 
 // Steps given, or as many as go over the data `epochs` times.
@@ -56,10 +57,9 @@ absl::Status CheckSchedule(const v1::Schedule& schedule, int64_t total_steps) {
   if (schedule.shape() == v1::Schedule::CONSTANT) return absl::OkStatus();
   const int64_t decay = schedule.decay_steps() > 0 ? schedule.decay_steps() : total_steps;
   if (schedule.warmup_steps() < decay) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("spec.schedule.warmup_steps: ",
-                                                 schedule.warmup_steps(),
-                                                 " leaves nothing of the ", decay,
-                                                 " steps to decay over; make it smaller"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("spec.schedule.warmup_steps: ", schedule.warmup_steps(),
+                   " leaves nothing of the ", decay, " steps to decay over; make it smaller"));
 }
 
 // Puts a plan together part by part; Finish hands it out.
@@ -231,17 +231,20 @@ class Assembly {
     plan_.arena_bytes = end;
   }
 
-  // Zeroes the loss and the gradients whose first touch in `micro` adds to them; neighbours in one go.
+  // Zeroes the loss and the gradients whose first touch in `micro` adds to them; neighbours in one
+  // go.
   void AddBegin() {
     plan_.begin.push_back(Zero{.x = plan_.loss_sum, .n = 1});
     std::vector<bool> seen(plan_.tensors.size()), added_first(plan_.tensors.size());
     for (Op& op : plan_.micro) {
-      std::visit([&](auto& o) {
-        o.Visit([&](TensorId id, Access access) {
-          if (!seen[id]) added_first[id] = access != Access::kWrite;
-          seen[id] = true;
-        });
-      }, op);
+      std::visit(
+          [&](auto& o) {
+            o.Visit([&](TensorId id, Access access) {
+              if (!seen[id]) added_first[id] = access != Access::kWrite;
+              seen[id] = true;
+            });
+          },
+          op);
     }
     for (size_t i = 0; i < plan_.gradients.size();) {
       size_t end = i;
@@ -261,9 +264,8 @@ class Assembly {
 
   void AddEnd() {
     const bool clips = spec_.optimizer().has_clip_norm();
-    plan_.end.push_back(SquaredNorm{.x = plan_.gradients[0],
-                                    .sum = norm_sum_,
-                                    .n = RunLength(0, plan_.parameters.size())});
+    plan_.end.push_back(SquaredNorm{
+        .x = plan_.gradients[0], .sum = norm_sum_, .n = RunLength(0, plan_.parameters.size())});
     plan_.end.push_back(
         ClipScale{.sum = norm_sum_,
                   .norm = plan_.grad_norm,
@@ -334,7 +336,8 @@ absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts) 
 absl::StatusOr<Plan> BuildInferencePlan(const v1::JobSpec& spec, const DataFacts& facts,
                                         int64_t batch) {
   TY_RETURN_IF_ERROR(CheckFacts(facts));
-  if (batch < 1) return absl::InvalidArgumentError(absl::StrCat("batch: ", batch, " is not positive"));
+  if (batch < 1)
+    return absl::InvalidArgumentError(absl::StrCat("batch: ", batch, " is not positive"));
   Assembly assembly(spec, facts);
   TY_RETURN_IF_ERROR(assembly.AddEvaluation(batch));
   return assembly.Finish(0, /*training=*/false);

@@ -26,34 +26,36 @@ struct Plan {
 
   // Parameters are contiguous in one order (decayed ones first); gradients and optimizer state
   // follow the same order, so that optimizer ops run over whole regions.
-  std::vector<TensorId> parameters;       // in arena order
-  std::vector<TensorId> gradients;        // by position in `parameters`
+  std::vector<TensorId> parameters;                    // in arena order
+  std::vector<TensorId> gradients;                     // by position in `parameters`
   std::vector<std::vector<TensorId>> optimizer_state;  // per kind ("exp_avg", …), by position
   std::vector<std::string> optimizer_state_names;      // "exp_avg", "exp_avg_sq"; "momentum_buffer"
   Region parameter_region, gradient_region, optimizer_region, scalar_region, activation_region;
-  int64_t arena_bytes = 0;  // the end of the last region; every byte below is used by some tensor or its padding
+  int64_t arena_bytes =
+      0;  // the end of the last region; every byte below is used by some tensor or its padding
 
   // One optimizer step: begin, then `micro_batches` times micro, then end.
-  std::vector<Op> begin;     // zeroes what is accumulated into
-  std::vector<Op> micro;     // forward and backward of one micro-batch
-  std::vector<Op> end;       // norm, clip, optimizer
-  std::vector<Op> evaluate;  // forward of one evaluation batch, no dropout; activations share the region
+  std::vector<Op> begin;  // zeroes what is accumulated into
+  std::vector<Op> micro;  // forward and backward of one micro-batch
+  std::vector<Op> end;    // norm, clip, optimizer
+  std::vector<Op>
+      evaluate;  // forward of one evaluation batch, no dropout; activations share the region
 
-  int64_t micro_batch = 0;        // samples
-  int64_t micro_batches = 0;      // per step
-  int64_t evaluation_batch = 0;   // samples
-  int64_t rows_per_sample = 1;    // loss rows: `context` for language models, else 1
+  int64_t micro_batch = 0;       // samples
+  int64_t micro_batches = 0;     // per step
+  int64_t evaluation_batch = 0;  // samples
+  int64_t rows_per_sample = 1;   // loss rows: `context` for language models, else 1
   int64_t total_steps = 0;
-  bool tokens = false;            // inputs are ids [batch, context] with targets [batch, context]
+  bool tokens = false;  // inputs are ids [batch, context] with targets [batch, context]
 
   // Where the loader writes. Images: f32 [batch, height, width, channels], labels i32 [batch].
   TensorId input = kNone, target = kNone;
   TensorId eval_input = kNone, eval_target = kNone;
 
   // kScalar tensors.
-  TensorId state = kNone;       // kernels::StepState, 32 bytes
-  TensorId loss_sum = kNone;    // f64 [1], over the rows of the step; zeroed by `begin`
-  TensorId grad_norm = kNone;   // f32 [1], before clipping
+  TensorId state = kNone;      // kernels::StepState, 32 bytes
+  TensorId loss_sum = kNone;   // f64 [1], over the rows of the step; zeroed by `begin`
+  TensorId grad_norm = kNone;  // f32 [1], before clipping
 
   // Evaluation results of one batch; rows whose target is -1 do not count.
   TensorId eval_losses = kNone;   // f32 [evaluation_batch * rows_per_sample]
@@ -66,8 +68,8 @@ struct Plan {
 // `spec` must come from ResolveSpec. kInvalidArgument names the field that does not fit the data.
 //
 // The arena must be zero before the first step: the padding between parameters, gradients and
-// optimizer state is never written but is swept by the optimizer and the norm, whose results on zeros
-// are zeros.
+// optimizer state is never written but is swept by the optimizer and the norm, whose results on
+// zeros are zeros.
 absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts);
 
 // Only what evaluates `batch` samples: parameters, activations and `evaluate`. No gradients, no

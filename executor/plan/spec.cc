@@ -11,7 +11,8 @@ namespace {
 absl::Status CheckModelFitsData(const v1::Model& model, const v1::Data& data) {
   const bool tokens = data.has_text() || data.has_tokens();
   if (model.has_gpt() && !tokens) {
-    return Invalid("spec.data", "gpt trains on text or tokens; set spec.data.text or spec.data.tokens");
+    return Invalid("spec.data",
+                   "gpt trains on text or tokens; set spec.data.text or spec.data.tokens");
   }
   if (!model.has_gpt() && tokens) {
     return Invalid("spec.data", model.has_mlp() ? "mlp" : "convnet",
@@ -21,8 +22,8 @@ absl::Status CheckModelFitsData(const v1::Model& model, const v1::Data& data) {
   if (model.has_gpt() && model.gpt().has_vocab_size() && declared) {
     const int64_t vocab = data.has_text() ? data.text().vocab_size() : data.tokens().vocab_size();
     if (model.gpt().vocab_size() < vocab) {
-      return Invalid("spec.model.gpt.vocab_size", model.gpt().vocab_size(), " is less than the ", vocab,
-                     " tokens of the data");
+      return Invalid("spec.model.gpt.vocab_size", model.gpt().vocab_size(), " is less than the ",
+                     vocab, " tokens of the data");
     }
   }
   return absl::OkStatus();

@@ -9,8 +9,8 @@
 namespace trainyard::plan {
 
 // The spec with every default filled in, or the first thing that is wrong with it:
-//   kInvalidArgument  "spec.training.batch_size: 100 is not a multiple of micro_batch_size 32; try 96 or 128"
-//   kUnimplemented    "spec.precision.compute: BF16 is not built yet; use FP32"
+//   kInvalidArgument  "spec.training.batch_size: 100 is not a multiple of micro_batch_size 32; try
+//   96 or 128" kUnimplemented    "spec.precision.compute: BF16 is not built yet; use FP32"
 // Needs no data: what depends on it is checked by BuildPlan. Idempotent.
 absl::StatusOr<v1::JobSpec> ResolveSpec(const v1::JobSpec& spec);
 

@@ -84,12 +84,14 @@ absl::Status ResolveTokens(v1::TokenData& tokens) {
   if (tokens.train().empty()) return Invalid(at + "train", "is missing; name at least one file");
   for (const auto* files : {&tokens.train(), &tokens.validation()}) {
     const std::string field = at + (files == &tokens.train() ? "train" : "validation");
-    if (files->size() > kMostShards) return Invalid(field, files->size(), " files are more than ", kMostShards);
+    if (files->size() > kMostShards)
+      return Invalid(field, files->size(), " files are more than ", kMostShards);
     for (int i = 0; i < files->size(); ++i) {
       TY_RETURN_IF_ERROR(CheckUri(absl::StrCat(field, "[", i, "]"), files->Get(i)));
     }
   }
-  if (tokens.format() == v1::TokenData::FORMAT_UNSPECIFIED) tokens.set_format(v1::TokenData::UINT16);
+  if (tokens.format() == v1::TokenData::FORMAT_UNSPECIFIED)
+    tokens.set_format(v1::TokenData::UINT16);
   if (!v1::TokenData::Format_IsValid(tokens.format())) {
     return Invalid(at + "format", static_cast<int>(tokens.format()),
                    " is no format; use UINT16, UINT32 or LLMC");

@@ -10,10 +10,11 @@ constexpr int64_t kMostLayers = 512;
 constexpr int64_t kLongestContext = int64_t{1} << 20;
 constexpr int64_t kLargestVocab = int64_t{1} << 24;
 
-absl::Status ResolveActivation(const std::string& field, v1::Activation fallback, v1::Activation found,
-                               v1::Activation& resolved) {
+absl::Status ResolveActivation(const std::string& field, v1::Activation fallback,
+                               v1::Activation found, v1::Activation& resolved) {
   if (!v1::Activation_IsValid(found)) {
-    return Invalid(field, static_cast<int>(found), " is no activation; use RELU, GELU or GELU_TANH");
+    return Invalid(field, static_cast<int>(found),
+                   " is no activation; use RELU, GELU or GELU_TANH");
   }
   resolved = found == v1::ACTIVATION_UNSPECIFIED ? fallback : found;
   return absl::OkStatus();
@@ -67,7 +68,8 @@ absl::Status ResolveConvnet(v1::Convnet& convnet) {
   }
   TY_RETURN_IF_ERROR(CheckWidths(at + "hidden", convnet.hidden()));
   v1::Activation activation;
-  TY_RETURN_IF_ERROR(ResolveActivation(at + "activation", v1::RELU, convnet.activation(), activation));
+  TY_RETURN_IF_ERROR(
+      ResolveActivation(at + "activation", v1::RELU, convnet.activation(), activation));
   convnet.set_activation(activation);
   return CheckFraction(at + "dropout", convnet.dropout());
 }

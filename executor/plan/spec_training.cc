@@ -59,8 +59,8 @@ absl::Status ResolveTraining(v1::Training& training, int64_t logical_ranks) {
   if (share % micro != 0) {
     const std::string by = logical_ranks == 1
                                ? absl::StrCat("micro_batch_size ", micro)
-                               : absl::StrCat("micro_batch_size ", micro, " times the ", logical_ranks,
-                                              " logical ranks");
+                               : absl::StrCat("micro_batch_size ", micro, " times the ",
+                                              logical_ranks, " logical ranks");
     return Invalid(at + "batch_size", batch, " is not a multiple of ", by, "; ",
                    TryMultiples(batch, micro * logical_ranks));
   }
@@ -113,7 +113,8 @@ absl::Status ResolveSchedule(v1::Schedule& schedule, int64_t steps) {
                      " is no shape; use CONSTANT, LINEAR or COSINE");
   }
   if (schedule.shape() == v1::Schedule::CONSTANT) {
-    const std::string why = "has no use with the shape CONSTANT; use LINEAR or COSINE, or leave it out";
+    const std::string why =
+        "has no use with the shape CONSTANT; use LINEAR or COSINE, or leave it out";
     if (schedule.min_learning_rate() != 0) return Invalid(at + "min_learning_rate", why);
     if (schedule.decay_steps() != 0) return Invalid(at + "decay_steps", why);
     return absl::OkStatus();

@@ -21,9 +21,10 @@ absl::Status AddStages(const v1::Convnet& convnet, TensorId& x, GraphBuilder& bu
     const int64_t height = builder.tensor(x).dims[1];
     const int64_t width = builder.tensor(x).dims[2];
     if (height < stage.pool() || width < stage.pool()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "spec.model.convnet.stages[", s, "].pool: a window of ", stage.pool(),
-          " does not fit the ", height, "x", width, " image that is left; try fewer stages or pool: 1"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("spec.model.convnet.stages[", s, "].pool: a window of ", stage.pool(),
+                       " does not fit the ", height, "x", width,
+                       " image that is left; try fewer stages or pool: 1"));
     }
     x = builder.MaxPool(absl::StrCat(prefix, ".pool"), x, stage.pool());
   }
@@ -37,8 +38,8 @@ absl::StatusOr<Forward> BuildConvnet(const v1::Convnet& convnet, const DataFacts
   const int64_t rows = builder.batch();
   Forward forward;
   forward.classes = facts.classes;
-  forward.input = builder.Input("input", ElementType::kF32,
-                                {rows, facts.height, facts.width, facts.channels});
+  forward.input =
+      builder.Input("input", ElementType::kF32, {rows, facts.height, facts.width, facts.channels});
   TensorId x = forward.input;
   TY_RETURN_IF_ERROR(AddStages(convnet, x, builder));
 

@@ -37,7 +37,8 @@ absl::StatusOr<Forward> BuildForward(const v1::Model& model, const DataFacts& fa
     case v1::Model::kGpt:
       return BuildGpt(model.gpt(), facts, builder);
     default:
-      return absl::UnimplementedError("spec.model: this family is not built yet; use mlp, convnet or gpt");
+      return absl::UnimplementedError(
+          "spec.model: this family is not built yet; use mlp, convnet or gpt");
   }
 }
 

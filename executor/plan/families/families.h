@@ -19,13 +19,13 @@ struct Forward {
   int64_t classes = 0;
 };
 
-// Parameters layers.{i}.weight [out, in] and layers.{i}.bias [out], as torch.nn.Linear. The input is
-// flattened in the order of the files (height, width, channels).
+// Parameters layers.{i}.weight [out, in] and layers.{i}.bias [out], as torch.nn.Linear. The input
+// is flattened in the order of the files (height, width, channels).
 absl::StatusOr<Forward> BuildMlp(const v1::Mlp& mlp, const DataFacts& facts, GraphBuilder& builder);
 
-// Parameters stages.{s}.{i}.weight [out, in, kernel, kernel] and .bias [out], as torch.nn.Conv2d; then
-// layers.{i}.weight [out, in] and .bias [out] on the features flattened as torch does (channels,
-// height, width).
+// Parameters stages.{s}.{i}.weight [out, in, kernel, kernel] and .bias [out], as torch.nn.Conv2d;
+// then layers.{i}.weight [out, in] and .bias [out] on the features flattened as torch does
+// (channels, height, width).
 absl::StatusOr<Forward> BuildConvnet(const v1::Convnet& convnet, const DataFacts& facts,
                                      GraphBuilder& builder);
 

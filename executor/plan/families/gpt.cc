@@ -12,8 +12,8 @@ namespace {
 
 using Layout = GraphBuilder::WeightLayout;
 
-// nanoGPT's initialisation: weights N(0, 0.02), those that end a residual branch smaller so that the
-// sum of 2 * layers branches keeps its variance (Radford et al. 2019, 2.3).
+// nanoGPT's initialisation: weights N(0, 0.02), those that end a residual branch smaller so that
+// the sum of 2 * layers branches keeps its variance (Radford et al. 2019, 2.3).
 constexpr double kStd = 0.02;
 
 // x + attention(ln_1(x)), then x + mlp(ln_2(x)).
@@ -47,7 +47,8 @@ TensorId AddBlock(const v1::Gpt& gpt, const std::string& name, TensorId x, Graph
 
 }  // namespace
 
-absl::StatusOr<Forward> BuildGpt(const v1::Gpt& gpt, const DataFacts& facts, GraphBuilder& builder) {
+absl::StatusOr<Forward> BuildGpt(const v1::Gpt& gpt, const DataFacts& facts,
+                                 GraphBuilder& builder) {
   const int64_t vocab = gpt.has_vocab_size() ? gpt.vocab_size() : facts.vocab;
   if (vocab < facts.vocab) {
     return absl::InvalidArgumentError(absl::StrCat("spec.model.gpt.vocab_size: ", vocab,
@@ -73,9 +74,8 @@ absl::StatusOr<Forward> BuildGpt(const v1::Gpt& gpt, const DataFacts& facts, Gra
     x = AddBlock(gpt, absl::StrCat("transformer.h.", i), x, builder);
   }
   x = builder.LayerNorm("transformer.ln_f", x, rows, gpt.width(), gpt.bias());
-  const TensorId head = gpt.tie_embeddings()
-                            ? wte
-                            : builder.Parameter("lm_head.weight", {vocab, gpt.width()}, kStd);
+  const TensorId head =
+      gpt.tie_embeddings() ? wte : builder.Parameter("lm_head.weight", {vocab, gpt.width()}, kStd);
   forward.logits = builder.Project("lm_head", x, head, rows, gpt.width(), vocab);
   return forward;
 }

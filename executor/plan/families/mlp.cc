@@ -4,12 +4,13 @@
 
 namespace trainyard::plan {
 
-absl::StatusOr<Forward> BuildMlp(const v1::Mlp& mlp, const DataFacts& facts, GraphBuilder& builder) {
+absl::StatusOr<Forward> BuildMlp(const v1::Mlp& mlp, const DataFacts& facts,
+                                 GraphBuilder& builder) {
   const int64_t rows = builder.batch();
   Forward forward;
   forward.classes = facts.classes;
-  forward.input = builder.Input("input", ElementType::kF32,
-                                {rows, facts.height, facts.width, facts.channels});
+  forward.input =
+      builder.Input("input", ElementType::kF32, {rows, facts.height, facts.width, facts.channels});
   TensorId x = forward.input;
   int64_t in = facts.height * facts.width * facts.channels;
   int layer = 0;

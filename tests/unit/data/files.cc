@@ -51,7 +51,8 @@ std::string Idx(uint32_t magic, const std::vector<uint32_t>& dims, const std::st
   return file + bytes;
 }
 
-std::string IdxImagesFile(uint32_t count, uint32_t height, uint32_t width, const std::string& pixels) {
+std::string IdxImagesFile(uint32_t count, uint32_t height, uint32_t width,
+                          const std::string& pixels) {
   return Idx(0x803, {count, height, width}, pixels);
 }
 

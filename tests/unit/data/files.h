@@ -27,7 +27,8 @@ std::string Gzip(const std::string& content);
 
 // An IDX file: magic, dimensions, then the bytes.
 std::string Idx(uint32_t magic, const std::vector<uint32_t>& dims, const std::string& bytes);
-std::string IdxImagesFile(uint32_t count, uint32_t height, uint32_t width, const std::string& pixels);
+std::string IdxImagesFile(uint32_t count, uint32_t height, uint32_t width,
+                          const std::string& pixels);
 std::string IdxLabelsFile(const std::string& labels);
 
 // Little-endian ids.

@@ -111,7 +111,8 @@ TEST(Images, OfATestFileAreTheHeldOutSplit) {
   const Folder folder;
   v1::Data data = TenImages(folder);
   data.mutable_idx()->clear_validation_fraction();
-  data.mutable_idx()->set_test_images(folder.Write("t", Gzip(IdxImagesFile(3, 2, 3, std::string(18, '\xff')))));
+  data.mutable_idx()->set_test_images(
+      folder.Write("t", Gzip(IdxImagesFile(3, 2, 3, std::string(18, '\xff')))));
   data.mutable_idx()->set_test_labels("file://" + folder.Write("tl", IdxLabelsFile({4, 0, 1})));
   const auto dataset = OpenDataset(data, 0);
   ASSERT_TRUE(dataset.ok()) << dataset.status();
@@ -171,23 +172,28 @@ const std::vector<BadFiles>& BadFilesTable() {
        "expected an absolute path or file:///path"},
       {"empty", [](const Folder& f, auto& d) { d.set_train_images(f.Write("e", "")); }, kInvalid,
        "/e: is empty"},
-      {"one byte", [](const Folder& f, auto& d) { d.set_train_images(f.Write("e", "x")); }, kInvalid,
-       "/e: ends after 1 bytes, expected at least 4"},
-      {"wrong magic", [](const Folder& f, auto& d) { d.set_train_images(f.Write("e", "PNG\rabcdefgh")); },
+      {"one byte", [](const Folder& f, auto& d) { d.set_train_images(f.Write("e", "x")); },
+       kInvalid, "/e: ends after 1 bytes, expected at least 4"},
+      {"wrong magic",
+       [](const Folder& f, auto& d) { d.set_train_images(f.Write("e", "PNG\rabcdefgh")); },
        kInvalid, "/e: found the magic number 0x504e470d, expected 0x00000803 of IDX images"},
-      {"labels for images",
-       [](const Folder&, auto& d) { d.set_train_images(d.train_labels()); }, kInvalid,
+      {"labels for images", [](const Folder&, auto& d) { d.set_train_images(d.train_labels()); },
+       kInvalid,
        "found the magic number 0x00000801 (this is a file of labels), expected 0x00000803"},
       {"images for labels", [](const Folder&, auto& d) { d.set_train_labels(d.train_images()); },
-       kInvalid, "found the magic number 0x00000803 (this is a file of images), expected 0x00000801"},
+       kInvalid,
+       "found the magic number 0x00000803 (this is a file of images), expected 0x00000801"},
       {"short header",
-       [](const Folder& f, auto& d) { d.set_train_images(f.Write("e", Idx(0x803, {10, 2}, ""))); },
+       [](const Folder& f, auto& d) {
+         d.set_train_images(f.Write("e", Idx(0x803, {10, 2}, "")));
+       },
        kInvalid, "/e: ends after 12 bytes"},
       {"overflowing dimensions",
        [](const Folder& f, auto& d) {
          d.set_train_images(f.Write("e", IdxImagesFile(0xffffffff, 0xffffffff, 0xffffffff, "x")));
        },
-       kInvalid, "declares 4294967295 samples of 4294967295x4294967295, more than the file can hold"},
+       kInvalid,
+       "declares 4294967295 samples of 4294967295x4294967295, more than the file can hold"},
       {"product that wraps to a small one",
        [](const Folder& f, auto& d) {
          d.set_train_images(f.Write("e", IdxImagesFile(0x80000000, 0x80000000, 4, "x")));
@@ -199,10 +205,14 @@ const std::vector<BadFiles>& BadFilesTable() {
        },
        kInvalid, "declares 1000000 samples of 28x28, more than the file can hold"},
       {"no image",
-       [](const Folder& f, auto& d) { d.set_train_images(f.Write("e", IdxImagesFile(0, 2, 3, ""))); },
+       [](const Folder& f, auto& d) {
+         d.set_train_images(f.Write("e", IdxImagesFile(0, 2, 3, "")));
+       },
        kInvalid, "/e: declares 0 samples of 2x3: there is nothing to train on"},
       {"no pixel",
-       [](const Folder& f, auto& d) { d.set_train_images(f.Write("e", IdxImagesFile(10, 0, 3, ""))); },
+       [](const Folder& f, auto& d) {
+         d.set_train_images(f.Write("e", IdxImagesFile(10, 0, 3, "")));
+       },
        kInvalid, "/e: declares 10 samples of 0x3"},
       {"too short",
        [](const Folder& f, auto& d) {
@@ -334,7 +344,8 @@ TEST(FashionMnist, IsReadToTheLastPixel) {
   EXPECT_THAT(test, testing::Each(1000));
   std::vector<int64_t> first(10);
   std::iota(first.begin(), first.end(), 0);
-  EXPECT_THAT(FillFrom(**dataset, Split::kTrain, first).labels, ElementsAre(9, 0, 0, 3, 0, 2, 7, 2, 5, 5));
+  EXPECT_THAT(FillFrom(**dataset, Split::kTrain, first).labels,
+              ElementsAre(9, 0, 0, 3, 0, 2, 7, 2, 5, 5));
   EXPECT_THAT(FillFrom(**dataset, Split::kValidation, first).labels,
               ElementsAre(9, 2, 1, 1, 6, 1, 4, 6, 5, 7));
 }

@@ -158,7 +158,8 @@ TEST(Loader, NamesStepAndPlaceOfEachMicroBatch) {
     EXPECT_EQ(batch->step, 10 + i / 2);
     EXPECT_EQ(batch->first_sample, 4 + i % 2 * 2);
     const int64_t index = batch->step * 8 + batch->first_sample;
-    EXPECT_THAT(InputsOf(*batch, 2), testing::ElementsAre(order.Sample(index), order.Sample(index + 1)));
+    EXPECT_THAT(InputsOf(*batch, 2),
+                testing::ElementsAre(order.Sample(index), order.Sample(index + 1)));
     EXPECT_EQ(static_cast<const int32_t*>(batch->targets)[1], -order.Sample(index + 1));
   }
 }

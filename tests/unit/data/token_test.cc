@@ -20,7 +20,8 @@ struct Window {
 
 Window WindowOf(const Dataset& dataset, Split split, int64_t sample) {
   const size_t context = dataset.input_bytes() / sizeof(int32_t);
-  Window window{.inputs = std::vector<int32_t>(context, -7), .targets = std::vector<int32_t>(context, -7)};
+  Window window{.inputs = std::vector<int32_t>(context, -7),
+                .targets = std::vector<int32_t>(context, -7)};
   window.status = dataset.Fill(split, {sample}, window.inputs.data(), window.targets.data());
   return window;
 }
@@ -59,7 +60,11 @@ void ExpectRefused(const absl::Status& status, const char* message,
 TEST(Text, CharactersAreNumberedByCodePoint) {
   const Folder folder;
   // b, é, a, newline, U+1F600: ids 2 3 1 0 4.
-  const v1::Data data = TextAt(folder.Write("t", "b\xC3\xA9" "a\n\xF0\x9F\x98\x80" "bbbb"), 0);
+  const v1::Data data = TextAt(folder.Write("t",
+                                            "b\xC3\xA9"
+                                            "a\n\xF0\x9F\x98\x80"
+                                            "bbbb"),
+                               0);
   const auto dataset = OpenDataset(data, 4);
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_EQ((*dataset)->facts().vocab, 5);
@@ -69,7 +74,9 @@ TEST(Text, CharactersAreNumberedByCodePoint) {
   const Window window = WindowOf(**dataset, Split::kTrain, 0);
   EXPECT_THAT(window.inputs, ElementsAre(2, 3, 1, 0));
   EXPECT_THAT(window.targets, ElementsAre(3, 1, 0, 4));
-  EXPECT_EQ((*dataset)->vocabulary()->Decode({3, 4, 2}), "\xC3\xA9\xF0\x9F\x98\x80" "b");
+  EXPECT_EQ((*dataset)->vocabulary()->Decode({3, 4, 2}),
+            "\xC3\xA9\xF0\x9F\x98\x80"
+            "b");
 }
 
 TEST(Text, BytesNeedNoUtf8) {
@@ -119,7 +126,8 @@ TEST(Text, ValidationPredictsEveryTokenOnce) {
     }
     const int64_t train = (*dataset)->facts().train_size;
     ASSERT_EQ(static_cast<int64_t>(predicted.size()), length - train - 1);
-    for (size_t i = 0; i < predicted.size(); ++i) EXPECT_EQ(predicted[i], train + 1 + static_cast<int>(i));
+    for (size_t i = 0; i < predicted.size(); ++i)
+      EXPECT_EQ(predicted[i], train + 1 + static_cast<int>(i));
   }
 }
 
@@ -136,9 +144,13 @@ TEST(Text, RefusesHostileFiles) {
   ExpectRefused(ErrorOf(TextAt(folder.path("none"), 0)), "/none: No such file",
                 absl::StatusCode::kNotFound);
   ExpectRefused(ErrorOf(TextAt(folder.Write("e", ""), 0)), "/e: is empty");
-  ExpectRefused(ErrorOf(TextAt(folder.Write("e", "abc\xff" "def"), 0)),
+  ExpectRefused(ErrorOf(TextAt(folder.Write("e",
+                                            "abc\xff"
+                                            "def"),
+                               0)),
                 "/e: byte 0xff at offset 3 is not UTF-8; use the tokenizer BYTES");
-  ExpectRefused(ErrorOf(TextAt(folder.Write("e", "ab\xE2\x82"), 0)), "byte 0xe2 at offset 2 is not UTF-8");
+  ExpectRefused(ErrorOf(TextAt(folder.Write("e", "ab\xE2\x82"), 0)),
+                "byte 0xe2 at offset 2 is not UTF-8");
   ExpectRefused(ErrorOf(TextAt(folder.Write("e", "\xC0\x80"), 0)), "byte 0xc0 at offset 0");
   ExpectRefused(ErrorOf(TextAt(folder.Write("e", "\xED\xA0\x80"), 0)), "byte 0xed at offset 0");
   ExpectRefused(ErrorOf(TextAt(folder.Write("e", "\xF4\x90\x80\x80"), 0)), "byte 0xf4 at offset 0");
@@ -183,11 +195,11 @@ TEST(Tokens, OfEachFormatAreTheSame) {
 
 TEST(Tokens, OfSeveralFilesKeepTheirWindowsApart) {
   const Folder folder;
-  const v1::Data data =
-      TokensAt({folder.Write("a", Ids16({0, 1, 2, 3, 4})), folder.Write("b", Ids16({9, 9})),
-                folder.Write("c", Ids16({10, 11, 12, 13}))},
-               {folder.Write("v", Ids16({20, 21})), folder.Write("w", Ids16({30, 31, 32, 33, 34, 35}))},
-               v1::TokenData::UINT16, 100);
+  const v1::Data data = TokensAt(
+      {folder.Write("a", Ids16({0, 1, 2, 3, 4})), folder.Write("b", Ids16({9, 9})),
+       folder.Write("c", Ids16({10, 11, 12, 13}))},
+      {folder.Write("v", Ids16({20, 21})), folder.Write("w", Ids16({30, 31, 32, 33, 34, 35}))},
+      v1::TokenData::UINT16, 100);
   const auto dataset = OpenDataset(data, 3);
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_EQ((*dataset)->facts().train_size, 11);
@@ -207,7 +219,8 @@ TEST(Tokens, OfWindowsLongerThanOneReadAreWhole) {
   for (const auto format : {v1::TokenData::UINT16, v1::TokenData::UINT32}) {
     const std::string file = format == v1::TokenData::UINT16 ? Ids16(ids) : Ids32(ids);
     for (const int64_t context : {2047, 2048, 4095, 4096, 9999}) {
-      const auto dataset = OpenDataset(TokensAt({folder.Write("t", file)}, {}, format, 20000), context);
+      const auto dataset =
+          OpenDataset(TokensAt({folder.Write("t", file)}, {}, format, 20000), context);
       ASSERT_TRUE(dataset.ok()) << dataset.status();
       const Window window = WindowOf(**dataset, Split::kTrain, 17);
       for (int64_t i = 0; i < context; ++i) {
@@ -225,10 +238,12 @@ TEST(Tokens, RefusesHostileFiles) {
   };
   ExpectRefused(error("", v1::TokenData::UINT16), "/e: holds no token");
   ExpectRefused(error("abc", v1::TokenData::UINT16), "/e: found 3 bytes, expected a multiple of 2");
-  ExpectRefused(error("abcdef", v1::TokenData::UINT32), "/e: found 6 bytes, expected a multiple of 4");
+  ExpectRefused(error("abcdef", v1::TokenData::UINT32),
+                "/e: found 6 bytes, expected a multiple of 4");
   ExpectRefused(error("abcd", v1::TokenData::LLMC), "/e: found 4 bytes, expected a header of 1024");
-  ExpectRefused(error(std::string(2000, 'x'), v1::TokenData::LLMC),
-                "/e: found magic 2021161080 version 2021161080, expected 20240520 version 1 of llm.c");
+  ExpectRefused(
+      error(std::string(2000, 'x'), v1::TokenData::LLMC),
+      "/e: found magic 2021161080 version 2021161080, expected 20240520 version 1 of llm.c");
   ExpectRefused(error(LlmcFile({1, 2, 3, 4, 5}) + "x", v1::TokenData::LLMC),
                 "/e: declares 5 tokens, but holds 11 bytes of them");
   std::string negative = LlmcFile({1, 2});
@@ -242,12 +257,14 @@ TEST(Tokens, RefusesHostileFiles) {
 
 TEST(Tokens, OutOfRangeAreNamedWithFileAndPosition) {
   const Folder folder;
-  const auto dataset = OpenDataset(
-      TokensAt({folder.Write("t", Ids32({1, 2, 3, 4, 99, 0xffffffff, 5, 6}))}, {}, v1::TokenData::UINT32, 99),
-      3);
+  const auto dataset =
+      OpenDataset(TokensAt({folder.Write("t", Ids32({1, 2, 3, 4, 99, 0xffffffff, 5, 6}))}, {},
+                           v1::TokenData::UINT32, 99),
+                  3);
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_TRUE(WindowOf(**dataset, Split::kTrain, 0).status.ok());
-  ExpectRefused(WindowOf(**dataset, Split::kTrain, 1).status, "/t: found id 99 at token 4, expected [0, 99)");
+  ExpectRefused(WindowOf(**dataset, Split::kTrain, 1).status,
+                "/t: found id 99 at token 4, expected [0, 99)");
   ExpectRefused(WindowOf(**dataset, Split::kTrain, 4).status, "/t: found id 99 at token 4");
   const auto all = OpenDataset(TokensAt({folder.path("t")}, {}, v1::TokenData::UINT32, 1 << 24), 3);
   ExpectRefused(WindowOf(**all, Split::kTrain, 3).status, "/t: found id 4294967295 at token 5");
@@ -298,9 +315,11 @@ TEST(Vocabulary, RefusesHostileFiles) {
                            "{\"type\": \"characters\", \"vocabulary\": \"ba\"}",
                            "{\"type\": \"characters\", \"vocabulary\": \"aa\"}",
                            "{\"type\": \"characters\", \"vocabulary\": \"\xff\"}"}) {
-    EXPECT_EQ(Vocabulary::FromJson(json).status().code(), absl::StatusCode::kInvalidArgument) << json;
+    EXPECT_EQ(Vocabulary::FromJson(json).status().code(), absl::StatusCode::kInvalidArgument)
+        << json;
   }
-  EXPECT_EQ(Vocabulary::FromJson("{\"type\": \"bpe\"}").status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(Vocabulary::FromJson("{\"type\": \"bpe\"}").status().code(),
+            absl::StatusCode::kUnimplemented);
 }
 
 }  // namespace

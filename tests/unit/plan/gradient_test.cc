@@ -1,5 +1,5 @@
-// The backward ops of whole models against central differences of the loss, in double precision: right
-// whatever the kernels do.
+// The backward ops of whole models against central differences of the loss, in double precision:
+// right whatever the kernels do.
 
 #include "executor/plan/gradient.h"
 
@@ -21,7 +21,8 @@ using reference::Vec;
 // A model with random parameters and a batch of random samples.
 class Model {
  public:
-  Model(const v1::JobSpec& spec, const DataFacts& facts) : plan(PlanOf(spec, facts)), machine(plan) {
+  Model(const v1::JobSpec& spec, const DataFacts& facts)
+      : plan(PlanOf(spec, facts)), machine(plan) {
     std::mt19937_64 random(7);
     std::normal_distribution<double> normal(0, 0.5);
     for (const TensorId id : plan.parameters) {
@@ -33,7 +34,8 @@ class Model {
     inputs.resize(plan.micro_batches * plan.tensors[plan.input].elements());
     targets.resize(rows);
     const int64_t classes = plan.tokens ? facts.vocab : facts.classes;
-    for (double& v : inputs) v = plan.tokens ? static_cast<double>(random() % classes) : normal(random);
+    for (double& v : inputs)
+      v = plan.tokens ? static_cast<double>(random() % classes) : normal(random);
     for (double& v : targets) v = static_cast<double>(random() % classes);
     machine.state = {.seed = 5, .step = 3};
   }
@@ -85,7 +87,8 @@ void ExpectGradientsMatchDifferences(const v1::JobSpec& spec, const DataFacts& f
       norm += std::abs(expected);
     }
     model.machine.Write(id, w);
-    EXPECT_GT(norm, 0) << model.plan.tensors[id].name << " does not matter: the check shows nothing";
+    EXPECT_GT(norm, 0) << model.plan.tensors[id].name
+                       << " does not matter: the check shows nothing";
   }
 }
 
@@ -159,7 +162,8 @@ TEST_P(GptGradient, MatchesDifferences) {
 INSTANTIATE_TEST_SUITE_P(Gradient, GptGradient,
                          testing::Values(GptCase{true, true, 3, 0}, GptCase{true, false, 1, 0},
                                          GptCase{false, true, 1, 0}, GptCase{false, false, 3, 0},
-                                         GptCase{true, true, 1, 0.2}, GptCase{false, true, 3, 0.2}));
+                                         GptCase{true, true, 1, 0.2},
+                                         GptCase{false, true, 3, 0.2}));
 
 TEST(Gradient, IsTheSameForAnyCutIntoMicroBatches) {
   v1::JobSpec spec = GptSpec();
@@ -230,11 +234,13 @@ TEST(Gradient, OfTiedEmbeddingsIsWrittenByTheHeadAndAddedToByTheEmbedding) {
   const TensorId dwte = GradientNamed(plan, "transformer.wte.weight");
   std::vector<Access> accesses;
   for (Op op : plan.micro) {
-    std::visit([&](auto& o) {
-      o.Visit([&](TensorId id, Access access) {
-        if (id == dwte) accesses.push_back(access);
-      });
-    }, op);
+    std::visit(
+        [&](auto& o) {
+          o.Visit([&](TensorId id, Access access) {
+            if (id == dwte) accesses.push_back(access);
+          });
+        },
+        op);
   }
   EXPECT_EQ(accesses, (std::vector<Access>{Access::kWrite, Access::kUpdate}));
 }
@@ -262,7 +268,8 @@ TEST(Gradient, OnlyWhatIsAddedToFirstIsZeroed) {
 
 TEST(Gradient, ResidualBranchesAddIntoOneTensor) {
   const Plan plan = PlanOf(GptSpec(), TokenFacts(11));
-  EXPECT_EQ(OpsOf<Add>(plan.micro).size(), 4u);  // the forward sums of two blocks, none for gradients
+  EXPECT_EQ(OpsOf<Add>(plan.micro).size(),
+            4u);  // the forward sums of two blocks, none for gradients
   int added = 0;
   for (const LayerNormBackward& o : OpsOf<LayerNormBackward>(plan.micro)) added += o.accumulate_dx;
   EXPECT_EQ(added, 4);
@@ -275,7 +282,9 @@ TEST(Gradient, AnOpDoesNotAddIntoTheGradientThatItReads) {
   const auto parameter = [&](const char* name) {
     return graph.Add({.name = name, .dims = {2, 2}, .kind = TensorKind::kParameter});
   };
-  const auto activation = [&](const char* name) { return graph.Add({.name = name, .dims = {2, 2}}); };
+  const auto activation = [&](const char* name) {
+    return graph.Add({.name = name, .dims = {2, 2}});
+  };
   const TensorId w0 = parameter("w0"), w = parameter("w");
   const TensorId x = activation("x"), wx = activation("wx"), y = activation("y");
   const TensorId dy = activation("dy");

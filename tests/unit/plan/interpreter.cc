@@ -110,7 +110,8 @@ struct Interpreter::Executor {
   void operator()(const ActivationBackward& o) const {
     const Vec x = R(o.x);
     Vec dx = R(o.dy);
-    for (size_t i = 0; i < dx.size(); ++i) dx[i] *= reference::ActivationSlope(KindOf(o.kind), x[i]);
+    for (size_t i = 0; i < dx.size(); ++i)
+      dx[i] *= reference::ActivationSlope(KindOf(o.kind), x[i]);
     Put(o.dx, dx);
   }
   void operator()(const Add& o) const {
@@ -134,8 +135,7 @@ struct Interpreter::Executor {
     Put(o.rstd, r.rstd);
   }
   void operator()(const LayerNormBackward& o) const {
-    const auto r =
-        reference::LayerNormBackward(R(o.dy), R(o.x), R(o.gamma), o.rows, o.cols, 1e-5f);
+    const auto r = reference::LayerNormBackward(R(o.dy), R(o.x), R(o.gamma), o.rows, o.cols, 1e-5f);
     Put(o.dx, r.dx, o.accumulate_dx);
     Put(o.dgamma, r.dgamma, o.accumulate_params);
     Put(o.dbeta, r.dbeta, o.accumulate_params);
@@ -151,7 +151,8 @@ struct Interpreter::Executor {
     Put(o.dpositions, r.dpositions, true);
   }
   void operator()(const AttentionForward& o) const {
-    const auto r = reference::Attention(R(o.qkv), {o.batch, o.time, o.heads, o.head_dim, o.scale, o.causal});
+    const auto r =
+        reference::Attention(R(o.qkv), {o.batch, o.time, o.heads, o.head_dim, o.scale, o.causal});
     Put(o.y, r.y);
     Put(o.lse, r.lse);
   }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Runs a plan's ops in double precision with the plain formulas of tests/reference, in an arena that is
-// laid out exactly as the plan says: what two tensors wrongly share is wrong here too.
+// Runs a plan's ops in double precision with the plain formulas of tests/reference, in an arena
+// that is laid out exactly as the plan says: what two tensors wrongly share is wrong here too.
 
 #include <cstdint>
 #include <vector>

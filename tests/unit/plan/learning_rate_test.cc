@@ -33,11 +33,13 @@ TEST(LearningRate, CosineIsNanoGpts) {
   v1::Schedule schedule = Schedule(v1::Schedule::COSINE, 1e-3, 100, 1e-4);
   for (const int64_t steps : {int64_t{0}, int64_t{1}, int64_t{99}, int64_t{100}, int64_t{101},
                               int64_t{1050}, int64_t{1999}, int64_t{2000}, int64_t{5000}}) {
-    EXPECT_DOUBLE_EQ(LearningRate(schedule, steps, 2000), NanoGpt(steps, 1e-3, 100, 2000, 1e-4)) << steps;
+    EXPECT_DOUBLE_EQ(LearningRate(schedule, steps, 2000), NanoGpt(steps, 1e-3, 100, 2000, 1e-4))
+        << steps;
   }
   schedule.set_decay_steps(1000);
   for (int64_t steps = 0; steps < 2000; steps += 37) {
-    EXPECT_DOUBLE_EQ(LearningRate(schedule, steps, 2000), NanoGpt(steps, 1e-3, 100, 1000, 1e-4)) << steps;
+    EXPECT_DOUBLE_EQ(LearningRate(schedule, steps, 2000), NanoGpt(steps, 1e-3, 100, 1000, 1e-4))
+        << steps;
   }
 }
 

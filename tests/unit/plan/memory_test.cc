@@ -17,7 +17,10 @@ struct Touch {
 
 std::vector<Touch> TouchesOf(Op op) {
   std::vector<Touch> touches;
-  std::visit([&](auto& o) { o.Visit([&](TensorId id, Access a) { touches.push_back({id, a}); }); }, op);
+  std::visit([&](auto& o) { o.Visit([&](TensorId id, Access a) {
+                              touches.push_back({id, a});
+                            }); },
+             op);
   return touches;
 }
 
@@ -44,7 +47,8 @@ class Ownership {
   explicit Ownership(const Plan& plan) : plan_(plan), owner_(plan.arena_bytes / kAlignment, kNone) {
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
       const TensorKind kind = plan.tensors[i].kind;
-      if (kind != TensorKind::kActivation && kind != TensorKind::kInput) Take(static_cast<TensorId>(i));
+      if (kind != TensorKind::kActivation && kind != TensorKind::kInput)
+        Take(static_cast<TensorId>(i));
     }
   }
 
@@ -54,8 +58,10 @@ class Ownership {
 
   void ExpectOwns(TensorId id, const std::string& where) const {
     for (int64_t line : Lines(id)) {
-      ASSERT_EQ(owner_[line], id) << where << ": " << plan_.tensors[id].name << " was overwritten by "
-                                  << (owner_[line] == kNone ? "nobody" : plan_.tensors[owner_[line]].name);
+      ASSERT_EQ(owner_[line], id) << where << ": " << plan_.tensors[id].name
+                                  << " was overwritten by "
+                                  << (owner_[line] == kNone ? "nobody"
+                                                            : plan_.tensors[owner_[line]].name);
     }
   }
 
@@ -77,7 +83,8 @@ class Ownership {
     std::vector<int64_t> lines;
     const int64_t end = plan_.offsets[id] + plan_.tensors[id].bytes();
     EXPECT_LE(end, plan_.arena_bytes) << plan_.tensors[id].name;
-    for (int64_t at = plan_.offsets[id]; at < end; at += kAlignment) lines.push_back(at / kAlignment);
+    for (int64_t at = plan_.offsets[id]; at < end; at += kAlignment)
+      lines.push_back(at / kAlignment);
     return lines;
   }
 
@@ -99,7 +106,8 @@ bool MayShare(const Op& op, TensorId read, TensorId written) {
   if (const auto* o = std::get_if<ActivationBackward>(&op)) return is(o->dy, o->dx);
   if (const auto* o = std::get_if<Add>(&op)) return is(o->a, o->y) || is(o->b, o->y);
   if (const auto* o = std::get_if<Dropout>(&op)) return is(o->x, o->y);
-  if (const auto* o = std::get_if<LayerNormBackward>(&op)) return !o->accumulate_dx && is(o->dy, o->dx);
+  if (const auto* o = std::get_if<LayerNormBackward>(&op))
+    return !o->accumulate_dx && is(o->dy, o->dx);
   if (const auto* o = std::get_if<CrossEntropy>(&op)) return is(o->logits, o->dlogits);
   return false;
 }
@@ -231,12 +239,22 @@ TEST(Memory, OpsStayWithinTheirRegions) {
           const int64_t bytes = BytesTouched(plan, op, t.id);
           bool ok = false;
           switch (plan.tensors[t.id].kind) {
-            case TensorKind::kParameter: ok = within(t.id, bytes, plan.parameter_region); break;
-            case TensorKind::kGradient: ok = within(t.id, bytes, plan.gradient_region); break;
-            case TensorKind::kOptimizerState: ok = within(t.id, bytes, plan.optimizer_region); break;
-            case TensorKind::kScalar: ok = within(t.id, bytes, plan.scalar_region); break;
+            case TensorKind::kParameter:
+              ok = within(t.id, bytes, plan.parameter_region);
+              break;
+            case TensorKind::kGradient:
+              ok = within(t.id, bytes, plan.gradient_region);
+              break;
+            case TensorKind::kOptimizerState:
+              ok = within(t.id, bytes, plan.optimizer_region);
+              break;
+            case TensorKind::kScalar:
+              ok = within(t.id, bytes, plan.scalar_region);
+              break;
             case TensorKind::kInput:
-            case TensorKind::kActivation: ok = within(t.id, bytes, plan.activation_region); break;
+            case TensorKind::kActivation:
+              ok = within(t.id, bytes, plan.activation_region);
+              break;
           }
           EXPECT_TRUE(ok) << plan.tensors[t.id].name;
         }
@@ -260,7 +278,8 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
       EXPECT_EQ(plan.offsets[i] % kAlignment, 0) << plan.tensors[i].name;
       const int64_t last = plan.offsets[i] + Align(plan.tensors[i].bytes());
-      for (int64_t at = plan.offsets[i]; at < last; at += kAlignment) covered[at / kAlignment] = true;
+      for (int64_t at = plan.offsets[i]; at < last; at += kAlignment)
+        covered[at / kAlignment] = true;
     }
     EXPECT_EQ(std::count(covered.begin(), covered.end(), false), 0);
   }

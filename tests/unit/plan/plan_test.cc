@@ -52,7 +52,8 @@ TEST(Plan, Gpt2HasTheParametersOfGpt2) {
   spec.mutable_model()->mutable_gpt()->set_tie_embeddings(false);
   EXPECT_EQ(PlanOf(spec, TokenFacts(50257)).summary.parameters(), 124439808 + 50257 * 768);
   spec.mutable_model()->mutable_gpt()->set_vocab_size(50304);
-  EXPECT_EQ(PlanOf(spec, TokenFacts(50257)).summary.parameters(), 124439808 + (50304 * 2 - 50257) * 768);
+  EXPECT_EQ(PlanOf(spec, TokenFacts(50257)).summary.parameters(),
+            124439808 + (50304 * 2 - 50257) * 768);
 }
 
 TEST(Plan, CharacterGptHasTheParametersOfNanoGpt) {
@@ -112,9 +113,9 @@ TEST(Plan, ConvnetFlattensWhatItsPoolingLeaves) {
   v1::JobSpec spec = ConvnetSpec();
   spec.mutable_model()->mutable_convnet()->add_stages()->set_channels(4);
   const Plan plan = PlanOf(spec, ImageFacts(28, 28, 1, 10));
-  EXPECT_THAT(NamesOf(plan), ElementsAre("stages.0.0.weight", "stages.1.0.weight", "layers.0.weight",
-                                         "layers.1.weight", "stages.0.0.bias", "stages.1.0.bias",
-                                         "layers.0.bias", "layers.1.bias"));
+  EXPECT_THAT(NamesOf(plan), ElementsAre("stages.0.0.weight", "stages.1.0.weight",
+                                         "layers.0.weight", "layers.1.weight", "stages.0.0.bias",
+                                         "stages.1.0.bias", "layers.0.bias", "layers.1.bias"));
   EXPECT_THAT(DimsOf(plan, "stages.1.0.weight"), ElementsAre(4, 3, 3, 3));
   EXPECT_THAT(DimsOf(plan, "layers.0.weight"), ElementsAre(7, 4 * 7 * 7));
 }
@@ -127,14 +128,16 @@ TEST(Plan, RefusesWhatDoesNotFitTheData) {
   EXPECT_EQ(ErrorOf(spec, TokenFacts(11)).message(),
             "spec.model.gpt.vocab_size: 10 is less than the 11 tokens of the data");
 
-  EXPECT_THAT(std::string(ErrorOf(GptSpec(), ImageFacts(2, 2, 1, 2)).message()), HasSubstr("spec.model"));
+  EXPECT_THAT(std::string(ErrorOf(GptSpec(), ImageFacts(2, 2, 1, 2)).message()),
+              HasSubstr("spec.model"));
   EXPECT_THAT(std::string(ErrorOf(MlpSpec(), TokenFacts(4)).message()), HasSubstr("spec.model"));
 
   spec = ConvnetSpec();
   spec.mutable_model()->mutable_convnet()->mutable_stages(0)->set_pool(3);
   spec.mutable_model()->mutable_convnet()->add_stages()->set_channels(2);
-  EXPECT_THAT(std::string(ErrorOf(spec, ImageFacts(5, 5, 1, 2)).message()),
-              HasSubstr("spec.model.convnet.stages[1].pool: a window of 2 does not fit the 1x1 image"));
+  EXPECT_THAT(
+      std::string(ErrorOf(spec, ImageFacts(5, 5, 1, 2)).message()),
+      HasSubstr("spec.model.convnet.stages[1].pool: a window of 2 does not fit the 1x1 image"));
 
   DataFacts few = TokenFacts(11);
   few.train_size = 5;
@@ -216,7 +219,8 @@ TEST(Cost, OfAStepDoesNotDependOnHowItIsCut) {
 
 TEST(Cost, OfGpt2IsSixFlopsAParameterAndTokenAndTheAttention) {
   const Plan plan = PlanOf(Gpt2Spec(), TokenFacts(50257));
-  // Kaplan et al. 2020: 6 N per token; the attention adds 7/2 products of 2 T C per layer and token here.
+  // Kaplan et al. 2020: 6 N per token; the attention adds 7/2 products of 2 T C per layer and token
+  // here.
   const double tokens = 4 * 1024;
   const double matmuls = 6.0 * (124439808 - 1024 * 768) * tokens;
   const double attention = 7 * 2.0 * 1024 * 768 / 2 * 12 * tokens;
@@ -224,13 +228,13 @@ TEST(Cost, OfGpt2IsSixFlopsAParameterAndTokenAndTheAttention) {
 }
 
 TEST(Cost, BytesPerSlotAreTheSumOfTheirParts) {
-  for (const Plan& plan : {PlanOf(MlpSpec(), ImageFacts(4, 4, 1, 3)),
-                           PlanOf(ConvnetSpec(), ImageFacts(28, 28, 1, 10)),
-                           PlanOf(CharGptSpec(), TokenFacts(65))}) {
+  for (const Plan& plan :
+       {PlanOf(MlpSpec(), ImageFacts(4, 4, 1, 3)), PlanOf(ConvnetSpec(), ImageFacts(28, 28, 1, 10)),
+        PlanOf(CharGptSpec(), TokenFacts(65))}) {
     const v1::PlanSummary& s = plan.summary;
     EXPECT_EQ(s.bytes_per_slot(), s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                                      s.activation_bytes() + s.workspace_bytes() + s.staging_bytes() +
-                                      s.process_bytes());
+                                      s.activation_bytes() + s.workspace_bytes() +
+                                      s.staging_bytes() + s.process_bytes());
     EXPECT_EQ(plan.arena_bytes, s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
                                     s.activation_bytes());
     EXPECT_GT(s.staging_bytes(), s.parameter_bytes() + s.optimizer_bytes());
@@ -245,8 +249,9 @@ TEST(Describe, NamesTheFiguresAndEveryKernel) {
   EXPECT_THAT(text, HasSubstr("each micro-batch: 61 kernels"));
   EXPECT_THAT(text, HasSubstr("+transformer.wte.weight.grad[11, 8]"));
   const auto lines = std::count(text.begin(), text.end(), '\n');
-  EXPECT_EQ(lines, 11 + 2 * 4 + static_cast<int64_t>(plan.begin.size() + plan.micro.size() +
-                                                      plan.end.size() + plan.evaluate.size()));
+  EXPECT_EQ(lines, 11 + 2 * 4 +
+                       static_cast<int64_t>(plan.begin.size() + plan.micro.size() +
+                                            plan.end.size() + plan.evaluate.size()));
 }
 
 }  // namespace

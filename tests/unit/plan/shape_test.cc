@@ -66,14 +66,17 @@ struct SizeChecker {
     Holds(o.targets, o.rows, ElementType::kI32), Holds(o.losses, o.rows), Holds(o.correct, o.rows);
   }
   void operator()(const Sum& o) const { Holds(o.x, o.n), Holds(o.sum, 1, ElementType::kF64); }
-  void Convolution(const ConvolutionShape& s, TensorId x, TensorId w, TensorId bias, TensorId y) const {
+  void Convolution(const ConvolutionShape& s, TensorId x, TensorId w, TensorId bias,
+                   TensorId y) const {
     const int64_t height = (s.height + 2 * s.pad - s.kernel_height) / s.stride + 1;
     const int64_t width = (s.width + 2 * s.pad - s.kernel_width) / s.stride + 1;
     Holds(x, s.batch * s.height * s.width * s.in), Holds(bias, s.out);
     Holds(w, s.out * s.in * s.kernel_height * s.kernel_width);
     Holds(y, s.batch * height * width * s.out);
   }
-  void operator()(const ConvolutionForward& o) const { Convolution(o.shape, o.x, o.w, o.bias, o.y); }
+  void operator()(const ConvolutionForward& o) const {
+    Convolution(o.shape, o.x, o.w, o.bias, o.y);
+  }
   void operator()(const ConvolutionBackwardData& o) const {
     Convolution(o.shape, o.dx, o.w, kNone, o.dy);
   }
@@ -105,7 +108,8 @@ struct SizeChecker {
     Holds(o.state, 32, ElementType::kU8);
   }
   void operator()(const AdamWStep& o) const {
-    Begins(o.w, o.n), Begins(o.grad, o.n), Begins(o.m, o.n), Begins(o.v, o.n), Holds(o.grad_scale, 1);
+    Begins(o.w, o.n), Begins(o.grad, o.n), Begins(o.m, o.n), Begins(o.v, o.n),
+        Holds(o.grad_scale, 1);
     Holds(o.state, 32, ElementType::kU8);
   }
 };
