@@ -1,20 +1,21 @@
 #pragma once
 
-// Who has to act on a failure of a run. Carried by the status itself, so that it survives being returned.
+// Who has to act on a failure of a run. Carried by the status itself, so that it survives being
+// returned.
 
 #include "absl/status/status.h"
 
 namespace trainyard::engine {
 
 enum class Fault {
-  kSpec,           // the user's: a field of the spec
-  kData,           // the user's: files that are missing or malformed
+  kSpec,  // the user's: a field of the spec
+  kData,  // the user's: files that are missing or malformed
   kUnimplemented,
   kOutOfMemory,
   kDevice,
-  kStorage,        // a checkpoint or an event could not be written or read
-  kNumeric,        // NaN or infinity
-  kInternal,       // a defect of Trainyard
+  kStorage,   // a checkpoint or an event could not be written or read
+  kNumeric,   // NaN or infinity
+  kInternal,  // a defect of Trainyard
 };
 
 // OK stays OK; a fault that was named before stays.
@@ -31,7 +32,7 @@ bool Retryable(const absl::Status& status);
 // TY_ASSIGN_OR_RETURN and TY_RETURN_IF_ERROR that blame.
 #define TY_ASSIGN_OR_BLAME(fault, lhs, expr) \
   TY_ASSIGN_OR_BLAME_(TY_CONCAT_(ty_blamed_, __LINE__), fault, lhs, expr)
-#define TY_ASSIGN_OR_BLAME_(var, fault, lhs, expr)                        \
-  auto var = (expr);                                                      \
-  if (!var.ok()) return ::trainyard::engine::Blame(fault, var.status());  \
+#define TY_ASSIGN_OR_BLAME_(var, fault, lhs, expr)                       \
+  auto var = (expr);                                                     \
+  if (!var.ok()) return ::trainyard::engine::Blame(fault, var.status()); \
   lhs = *std::move(var)

@@ -14,16 +14,17 @@
 
 namespace trainyard::engine {
 
-// Runs the plan's forward pass over validation samples. Its kernels are prepared with the first run, so
-// that they do not delay the first training step.
+// Runs the plan's forward pass over validation samples. Its kernels are prepared with the first
+// run, so that they do not delay the first training step.
 class Evaluator {
  public:
   // `session` and `dataset` must outlive it.
-  Evaluator(Session& session, const data::Dataset& dataset) : session_(session), dataset_(dataset) {}
+  Evaluator(Session& session, const data::Dataset& dataset)
+      : session_(session), dataset_(dataset) {}
 
-  // "loss" and "accuracy" over the first `max_samples` validation samples (0: all), and "perplexity" for
-  // language models. Sums are doubles in order of the samples, so that the batch size does not change
-  // them. kFailedPrecondition: there is no held-out split.
+  // "loss" and "accuracy" over the first `max_samples` validation samples (0: all), and
+  // "perplexity" for language models. Sums are doubles in order of the samples, so that the batch
+  // size does not change them. kFailedPrecondition: there is no held-out split.
   absl::StatusOr<std::map<std::string, double>> Run(int64_t max_samples);
 
  private:

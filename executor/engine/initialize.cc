@@ -13,7 +13,7 @@
 namespace trainyard::engine {
 namespace {
 
-constexpr int64_t kChunk = int64_t{1} << 18;   // elements drawn, then copied to the device
+constexpr int64_t kChunk = int64_t{1} << 18;      // elements drawn, then copied to the device
 constexpr int64_t kPerThread = int64_t{1} << 14;  // fewer are not worth a thread
 
 // FNV-1a, 64 bits.
@@ -29,7 +29,8 @@ double OpenUniform(uint32_t high, uint32_t low) {
   return (static_cast<double>(bits) + 0.5) * 0x1p-53;
 }
 
-// Runs f(first, count) over [0, n) on at most `threads` threads. Every piece begins at an even place.
+// Runs f(first, count) over [0, n) on at most `threads` threads. Every piece begins at an even
+// place.
 void Split(int64_t n, int threads, const std::function<void(int64_t, int64_t)>& f) {
   const int64_t pieces = std::clamp<int64_t>(n / kPerThread, 1, std::max(threads, 1));
   const int64_t size = ((n + pieces - 1) / pieces + 1) / 2 * 2;
@@ -43,23 +44,23 @@ void Split(int64_t n, int threads, const std::function<void(int64_t, int64_t)>& 
 
 }  // namespace
 
-void DrawNormal(uint64_t seed, const std::string& name, double init_std, int64_t first, int64_t count,
-                float* out) {
-  // Box-Muller makes two from one draw of four words. The top bit of the last counter keeps these apart
-  // from the draws inside a step, whose streams are small (kernels/random.h).
+void DrawNormal(uint64_t seed, const std::string& name, double init_std, int64_t first,
+                int64_t count, float* out) {
+  // The top bit of the last counter keeps these apart from the draws inside a step, whose streams are
+  // small (kernels/random.h).
   const uint64_t hash = HashOf(name);
   const auto low = static_cast<uint32_t>(hash);
   const auto high = static_cast<uint32_t>(hash >> 32) | 0x80000000u;
-  for (int64_t i = first; i < first + count;) {
-    const int64_t pair = i / 2;
+  for (int64_t pair = first / 2; 2 * pair < first + count; ++pair) {
+    // Box & Muller (1958) make two from one draw of four words.
     const kernels::Random4 r = kernels::Philox4x32(seed, static_cast<uint32_t>(pair),
                                                    static_cast<uint32_t>(pair >> 32), low, high);
     const double radius = init_std * std::sqrt(-2 * std::log(OpenUniform(r.v[0], r.v[1])));
     const double angle = 2 * std::numbers::pi * OpenUniform(r.v[2], r.v[3]);
-    if (i % 2 == 0) out[i++ - first] = static_cast<float>(radius * std::cos(angle));
-    if (i % 2 == 1 && i < first + count) {
-      out[i++ - first] = static_cast<float>(radius * std::sin(angle));
-    }
+    const double sine = std::sin(angle), cosine = std::cos(angle);
+    const int64_t at = 2 * pair - first;
+    if (at >= 0) out[at] = static_cast<float>(radius * cosine);
+    if (at + 1 < count) out[at + 1] = static_cast<float>(radius * sine);
   }
 }
 

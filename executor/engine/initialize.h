@@ -10,11 +10,11 @@
 
 namespace trainyard::engine {
 
-// Element `first` and the `count - 1` after it of parameter `name`: normal with mean 0 and deviation
-// `init_std`. A function of (seed, name, index) alone, so that neither the order of parameters, nor
-// threads, nor ranks change a weight.
-void DrawNormal(uint64_t seed, const std::string& name, double init_std, int64_t first, int64_t count,
-                float* out);
+// Element `first` and the `count - 1` after it of parameter `name`: normal with mean 0 and
+// deviation `init_std`. A function of (seed, name, index) alone, so that neither the order of
+// parameters, nor threads, nor ranks change a weight.
+void DrawNormal(uint64_t seed, const std::string& name, double init_std, int64_t first,
+                int64_t count, float* out);
 
 // Fills every parameter of the plan, on `threads` threads. The rest of the arena is left alone.
 absl::Status InitializeParameters(Session& session, uint64_t seed, int threads);

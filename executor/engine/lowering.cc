@@ -14,26 +14,39 @@ namespace p = ::trainyard::plan;
 
 k::DType DTypeOf(p::ElementType type) {
   switch (type) {
-    case p::ElementType::kF32: return k::DType::kF32;
-    case p::ElementType::kF64: return k::DType::kF64;
-    case p::ElementType::kI32: return k::DType::kI32;
-    case p::ElementType::kU8: return k::DType::kU8;
+    case p::ElementType::kF32:
+      return k::DType::kF32;
+    case p::ElementType::kF64:
+      return k::DType::kF64;
+    case p::ElementType::kI32:
+      return k::DType::kI32;
+    case p::ElementType::kU8:
+      return k::DType::kU8;
   }
   std::abort();
 }
 
 k::ActivationKind KindOf(p::ActivationKind kind) {
   switch (kind) {
-    case p::ActivationKind::kRelu: return k::ActivationKind::kRelu;
-    case p::ActivationKind::kGelu: return k::ActivationKind::kGelu;
-    case p::ActivationKind::kGeluTanh: return k::ActivationKind::kGeluTanh;
+    case p::ActivationKind::kRelu:
+      return k::ActivationKind::kRelu;
+    case p::ActivationKind::kGelu:
+      return k::ActivationKind::kGelu;
+    case p::ActivationKind::kGeluTanh:
+      return k::ActivationKind::kGeluTanh;
   }
   std::abort();
 }
 
 k::ConvolutionShape ShapeOf(const p::ConvolutionShape& s) {
-  return {.batch = s.batch, .height = s.height, .width = s.width, .in = s.in, .out = s.out,
-          .kernel_height = s.kernel_height, .kernel_width = s.kernel_width, .stride = s.stride,
+  return {.batch = s.batch,
+          .height = s.height,
+          .width = s.width,
+          .in = s.in,
+          .out = s.out,
+          .kernel_height = s.kernel_height,
+          .kernel_width = s.kernel_width,
+          .stride = s.stride,
           .pad = s.pad};
 }
 
@@ -57,82 +70,168 @@ struct Binder {
     return {.a = At(o.a), .b = At(o.b), .y = At(o.y), .n = o.n};
   }
   k::AdamWStep Bind(const p::AdamWStep& o) const {
-    return {.w = At(o.w), .grad = At(o.grad), .m = At(o.m), .v = At(o.v),
-            .grad_scale = At(o.grad_scale), .state = At(o.state).data, .n = o.n, .beta1 = o.beta1,
-            .beta2 = o.beta2, .epsilon = o.epsilon, .weight_decay = o.weight_decay};
+    return {.w = At(o.w),
+            .grad = At(o.grad),
+            .m = At(o.m),
+            .v = At(o.v),
+            .grad_scale = At(o.grad_scale),
+            .state = At(o.state).data,
+            .n = o.n,
+            .beta1 = o.beta1,
+            .beta2 = o.beta2,
+            .epsilon = o.epsilon,
+            .weight_decay = o.weight_decay};
   }
   k::AttentionForward Bind(const p::AttentionForward& o) const {
-    return {.qkv = At(o.qkv), .y = At(o.y), .lse = At(o.lse), .batch = o.batch, .time = o.time,
-            .heads = o.heads, .head_dim = o.head_dim, .scale = o.scale, .causal = o.causal};
+    return {.qkv = At(o.qkv),
+            .y = At(o.y),
+            .lse = At(o.lse),
+            .batch = o.batch,
+            .time = o.time,
+            .heads = o.heads,
+            .head_dim = o.head_dim,
+            .scale = o.scale,
+            .causal = o.causal};
   }
   k::AttentionBackward Bind(const p::AttentionBackward& o) const {
-    return {.dy = At(o.dy), .qkv = At(o.qkv), .y = At(o.y), .lse = At(o.lse), .dqkv = At(o.dqkv),
-            .batch = o.batch, .time = o.time, .heads = o.heads, .head_dim = o.head_dim,
-            .scale = o.scale, .causal = o.causal};
+    return {.dy = At(o.dy),
+            .qkv = At(o.qkv),
+            .y = At(o.y),
+            .lse = At(o.lse),
+            .dqkv = At(o.dqkv),
+            .batch = o.batch,
+            .time = o.time,
+            .heads = o.heads,
+            .head_dim = o.head_dim,
+            .scale = o.scale,
+            .causal = o.causal};
   }
   k::ClipScale Bind(const p::ClipScale& o) const {
     return {.sum = At(o.sum), .norm = At(o.norm), .scale = At(o.scale), .max_norm = o.max_norm};
   }
   k::ColumnSum Bind(const p::ColumnSum& o) const {
-    return {.x = At(o.x), .y = At(o.y), .rows = o.rows, .cols = o.cols,
-            .accumulate = o.accumulate};
+    return {.x = At(o.x), .y = At(o.y), .rows = o.rows, .cols = o.cols, .accumulate = o.accumulate};
   }
   k::ConvolutionForward Bind(const p::ConvolutionForward& o) const {
-    return {.x = At(o.x), .w = At(o.w), .bias = At(o.bias), .y = At(o.y), .shape = ShapeOf(o.shape)};
+    return {
+        .x = At(o.x), .w = At(o.w), .bias = At(o.bias), .y = At(o.y), .shape = ShapeOf(o.shape)};
   }
   k::ConvolutionBackwardData Bind(const p::ConvolutionBackwardData& o) const {
     return {.dy = At(o.dy), .w = At(o.w), .dx = At(o.dx), .shape = ShapeOf(o.shape)};
   }
   k::ConvolutionBackwardWeights Bind(const p::ConvolutionBackwardWeights& o) const {
-    return {.x = At(o.x), .dy = At(o.dy), .dw = At(o.dw), .dbias = At(o.dbias),
-            .shape = ShapeOf(o.shape), .accumulate = o.accumulate};
+    return {.x = At(o.x),
+            .dy = At(o.dy),
+            .dw = At(o.dw),
+            .dbias = At(o.dbias),
+            .shape = ShapeOf(o.shape),
+            .accumulate = o.accumulate};
   }
   k::CrossEntropy Bind(const p::CrossEntropy& o) const {
-    return {.logits = At(o.logits), .targets = At(o.targets), .losses = At(o.losses),
-            .correct = At(o.correct), .dlogits = At(o.dlogits), .rows = o.rows,
-            .classes = o.classes, .scale = o.scale};
+    return {.logits = At(o.logits),
+            .targets = At(o.targets),
+            .losses = At(o.losses),
+            .correct = At(o.correct),
+            .dlogits = At(o.dlogits),
+            .rows = o.rows,
+            .classes = o.classes,
+            .scale = o.scale};
   }
   k::Dropout Bind(const p::Dropout& o) const {
-    return {.x = At(o.x), .y = At(o.y), .state = At(o.state).data, .stream = o.stream,
-            .samples = o.samples, .per_sample = o.per_sample, .p = o.p};
+    return {.x = At(o.x),
+            .y = At(o.y),
+            .state = At(o.state).data,
+            .stream = o.stream,
+            .samples = o.samples,
+            .per_sample = o.per_sample,
+            .p = o.p};
   }
   k::EmbeddingForward Bind(const p::EmbeddingForward& o) const {
-    return {.ids = At(o.ids), .tokens = At(o.tokens), .positions = At(o.positions), .y = At(o.y),
-            .batch = o.batch, .time = o.time, .width = o.width, .vocab = o.vocab};
+    return {.ids = At(o.ids),
+            .tokens = At(o.tokens),
+            .positions = At(o.positions),
+            .y = At(o.y),
+            .batch = o.batch,
+            .time = o.time,
+            .width = o.width,
+            .vocab = o.vocab};
   }
   k::EmbeddingBackward Bind(const p::EmbeddingBackward& o) const {
-    return {.dy = At(o.dy), .ids = At(o.ids), .dtokens = At(o.dtokens),
-            .dpositions = At(o.dpositions), .batch = o.batch, .time = o.time, .width = o.width,
+    return {.dy = At(o.dy),
+            .ids = At(o.ids),
+            .dtokens = At(o.dtokens),
+            .dpositions = At(o.dpositions),
+            .batch = o.batch,
+            .time = o.time,
+            .width = o.width,
             .vocab = o.vocab};
   }
   k::LayerNormForward Bind(const p::LayerNormForward& o) const {
-    return {.x = At(o.x), .gamma = At(o.gamma), .beta = At(o.beta), .y = At(o.y),
-            .mean = At(o.mean), .rstd = At(o.rstd), .rows = o.rows, .cols = o.cols,
+    return {.x = At(o.x),
+            .gamma = At(o.gamma),
+            .beta = At(o.beta),
+            .y = At(o.y),
+            .mean = At(o.mean),
+            .rstd = At(o.rstd),
+            .rows = o.rows,
+            .cols = o.cols,
             .epsilon = o.epsilon};
   }
   k::LayerNormBackward Bind(const p::LayerNormBackward& o) const {
-    return {.dy = At(o.dy), .x = At(o.x), .gamma = At(o.gamma), .mean = At(o.mean),
-            .rstd = At(o.rstd), .dx = At(o.dx), .dgamma = At(o.dgamma), .dbeta = At(o.dbeta),
-            .rows = o.rows, .cols = o.cols, .accumulate_dx = o.accumulate_dx,
+    return {.dy = At(o.dy),
+            .x = At(o.x),
+            .gamma = At(o.gamma),
+            .mean = At(o.mean),
+            .rstd = At(o.rstd),
+            .dx = At(o.dx),
+            .dgamma = At(o.dgamma),
+            .dbeta = At(o.dbeta),
+            .rows = o.rows,
+            .cols = o.cols,
+            .accumulate_dx = o.accumulate_dx,
             .accumulate_params = o.accumulate_params};
   }
   k::Matmul Bind(const p::Matmul& o) const {
-    return {.a = At(o.a), .b = At(o.b), .bias = At(o.bias), .c = At(o.c), .m = o.m, .n = o.n,
-            .k = o.k, .transpose_a = o.transpose_a, .transpose_b = o.transpose_b,
+    return {.a = At(o.a),
+            .b = At(o.b),
+            .bias = At(o.bias),
+            .c = At(o.c),
+            .m = o.m,
+            .n = o.n,
+            .k = o.k,
+            .transpose_a = o.transpose_a,
+            .transpose_b = o.transpose_b,
             .accumulate = o.accumulate};
   }
   k::MaxPoolForward Bind(const p::MaxPoolForward& o) const {
-    return {.x = At(o.x), .y = At(o.y), .index = At(o.index), .batch = o.batch, .height = o.height,
-            .width = o.width, .channels = o.channels, .window = o.window};
+    return {.x = At(o.x),
+            .y = At(o.y),
+            .index = At(o.index),
+            .batch = o.batch,
+            .height = o.height,
+            .width = o.width,
+            .channels = o.channels,
+            .window = o.window};
   }
   k::MaxPoolBackward Bind(const p::MaxPoolBackward& o) const {
-    return {.dy = At(o.dy), .index = At(o.index), .dx = At(o.dx), .batch = o.batch,
-            .height = o.height, .width = o.width, .channels = o.channels, .window = o.window};
+    return {.dy = At(o.dy),
+            .index = At(o.index),
+            .dx = At(o.dx),
+            .batch = o.batch,
+            .height = o.height,
+            .width = o.width,
+            .channels = o.channels,
+            .window = o.window};
   }
   k::SgdStep Bind(const p::SgdStep& o) const {
-    return {.w = At(o.w), .grad = At(o.grad), .velocity = At(o.velocity),
-            .grad_scale = At(o.grad_scale), .state = At(o.state).data, .n = o.n,
-            .momentum = o.momentum, .weight_decay = o.weight_decay};
+    return {.w = At(o.w),
+            .grad = At(o.grad),
+            .velocity = At(o.velocity),
+            .grad_scale = At(o.grad_scale),
+            .state = At(o.state).data,
+            .n = o.n,
+            .momentum = o.momentum,
+            .weight_decay = o.weight_decay};
   }
   k::SquaredNorm Bind(const p::SquaredNorm& o) const {
     return {.x = At(o.x), .sum = At(o.sum), .n = o.n, .accumulate = o.accumulate};

@@ -8,8 +8,8 @@
 
 namespace trainyard::engine {
 
-// Copies tensor `name` of `file` into the session's tensor `id`, piece by piece: no second copy of the
-// weights is ever held. kDataLoss when its type or shape differs from the plan's.
+// Copies tensor `name` of `file` into the session's tensor `id`, piece by piece: no second copy of
+// the weights is ever held. kDataLoss when its type or shape differs from the plan's.
 absl::Status ReadTensor(const SafetensorsFile& file, const std::string& name, Session& session,
                         plan::TensorId id);
 

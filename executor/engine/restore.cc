@@ -49,15 +49,15 @@ absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const Rest
 absl::Status CheckFits(const Checkpoint& checkpoint, const v1::JobSpec& spec,
                        const plan::DataFacts& facts) {
   if (SpecDigest(checkpoint.config.spec) != SpecDigest(spec)) {
-    return Blame(Fault::kSpec, absl::FailedPreconditionError(absl::StrCat(
-                                   checkpoint.uri, " belongs to another spec: ",
-                                   SpecDifference(checkpoint.config.spec, spec))));
+    return Blame(Fault::kSpec, absl::FailedPreconditionError(
+                                   absl::StrCat(checkpoint.uri, " belongs to another spec: ",
+                                                SpecDifference(checkpoint.config.spec, spec))));
   }
   if (!SameFacts(checkpoint.config.facts, facts)) {
-    return Blame(Fault::kData, absl::FailedPreconditionError(absl::StrCat(
-                                   "the data is not what ", checkpoint.uri, " was trained on: it was ",
-                                   FactsToText(checkpoint.config.facts), " and is ",
-                                   FactsToText(facts))));
+    return Blame(Fault::kData,
+                 absl::FailedPreconditionError(absl::StrCat(
+                     "the data is not what ", checkpoint.uri, " was trained on: it was ",
+                     FactsToText(checkpoint.config.facts), " and is ", FactsToText(facts))));
   }
   return absl::OkStatus();
 }

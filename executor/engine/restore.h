@@ -18,12 +18,12 @@ struct ChosenCheckpoint {
   std::vector<std::string> warnings;  // what was wrong with them
 };
 
-// The checkpoint `wanted`, or when it is missing or damaged the newest older one beside it that is whole.
-// When none is, the failure of `wanted`.
+// The checkpoint `wanted`, or when it is missing or damaged the newest older one beside it that is
+// whole. When none is, the failure of `wanted`.
 absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const RestorePoint& wanted);
 
-// That going on from `checkpoint` under `spec` and `facts` is what was begun: blamed on kSpec or kData
-// with what differs.
+// That going on from `checkpoint` under `spec` and `facts` is what was begun: blamed on kSpec or
+// kData with what differs.
 absl::Status CheckFits(const Checkpoint& checkpoint, const v1::JobSpec& spec,
                        const plan::DataFacts& facts);
 

@@ -22,8 +22,8 @@
 namespace trainyard::engine {
 namespace {
 
-// How long a run that is over waits for its last report to be known before it leaves old checkpoints
-// behind; whoever runs the job next removes them.
+// How long a run that is over waits for its last report to be known before it leaves old
+// checkpoints behind; whoever runs the job next removes them.
 constexpr absl::Duration kLastRemoval = absl::Milliseconds(500);
 
 absl::Status BlameSpec(const absl::Status& status) {
@@ -82,8 +82,13 @@ class Steps {
  public:
   Steps(const v1::JobSpec& spec, const plan::Plan& plan, Trainer& trainer, Evaluator& evaluator,
         data::Loader& loader, CheckpointWriter& checkpoints, RunObserver& observer)
-      : spec_(spec), plan_(plan), trainer_(trainer), evaluator_(evaluator), loader_(loader),
-        checkpoints_(checkpoints), observer_(observer) {}
+      : spec_(spec),
+        plan_(plan),
+        trainer_(trainer),
+        evaluator_(evaluator),
+        loader_(loader),
+        checkpoints_(checkpoints),
+        observer_(observer) {}
 
   absl::StatusOr<RunResult> Run(const EvaluationTimes& evaluation, const std::atomic<bool>& stop) {
     const int64_t restored = trainer_.steps_done();
@@ -163,8 +168,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
     TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore));
     TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset.facts()));
   }
-  data::Loader loader(dataset,
-                      LoaderOptions(spec, plan, chosen ? chosen->checkpoint.step : 0));
+  data::Loader loader(dataset, LoaderOptions(spec, plan, chosen ? chosen->checkpoint.step : 0));
 
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(device, plan));
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(*session, spec));
@@ -173,8 +177,8 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
   } else {
     TY_RETURN_IF_ERROR(trainer->Initialize(request.threads));
   }
-  TY_RETURN_IF_ERROR(BlameStorage(observer.OnRestored(
-      trainer->steps_done(), chosen ? chosen->checkpoint.uri : std::string())));
+  TY_RETURN_IF_ERROR(BlameStorage(
+      observer.OnRestored(trainer->steps_done(), chosen ? chosen->checkpoint.uri : std::string())));
 
   CheckpointWriter checkpoints(*store, MakeIdentity(request, spec, dataset, plan),
                                spec.checkpoint().keep(), plan, observer);
@@ -201,9 +205,9 @@ absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request
   if (!spec.ok()) return BlameSpec(spec.status());
   if (spec->parallel().logical_ranks() != 1) {
     return Blame(Fault::kUnimplemented,
-                 absl::UnimplementedError(absl::StrCat(
-                     "spec.parallel.logical_ranks: ", spec->parallel().logical_ranks(),
-                     ": training across ranks is not built yet; use 1")));
+                 absl::UnimplementedError(
+                     absl::StrCat("spec.parallel.logical_ranks: ", spec->parallel().logical_ranks(),
+                                  ": training across ranks is not built yet; use 1")));
   }
   TY_ASSIGN_OR_BLAME(Fault::kData, const std::unique_ptr<data::Dataset> dataset,
                      data::OpenDataset(spec->data(), spec->model().gpt().context()));

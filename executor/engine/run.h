@@ -21,7 +21,8 @@ struct RunResult {
   int64_t step = 0;
 };
 
-// Who hears of a run. An error ends the run. Called on the run's thread, but for CheckpointListener's.
+// Who hears of a run. An error ends the run. Called on the run's thread, but for
+// CheckpointListener's.
 class RunObserver : public CheckpointListener {
  public:
   virtual absl::Status OnStarted(const v1::JobSpec& spec, const plan::Plan& plan) = 0;
@@ -48,12 +49,12 @@ struct RunRequest {
   std::optional<RestorePoint> restore;  // absent: from step 0
   std::string checkpoint_root;          // URI of a folder; need not exist
   int64_t attempt = 1;
-  int threads = 1;                      // of the host, for what is not the device's work
+  int threads = 1;  // of the host, for what is not the device's work
 };
 
-// Trains to the end, or until `stop` is set: then the current step is finished and a checkpoint written.
-// Failures are blamed (blame.h). When the restore point is damaged, the newest older checkpoint that is
-// whole serves instead, with a warning; the same steps give the same bits again.
+// Trains to the end, or until `stop` is set: then the current step is finished and a checkpoint
+// written. Failures are blamed (blame.h). When the restore point is damaged, the newest older
+// checkpoint that is whole serves instead, with a warning; the same steps give the same bits again.
 absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request,
                               RunObserver& observer, const std::atomic<bool>& stop);
 

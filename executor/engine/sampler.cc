@@ -12,7 +12,8 @@
 namespace trainyard::engine {
 namespace {
 
-constexpr uint32_t kSampleStream = 0x40000000;  // apart from the streams of a step and of the weights
+constexpr uint32_t kSampleStream =
+    0x40000000;  // apart from the streams of a step and of the weights
 
 // In [0, 1), 53 bits.
 double Uniform(uint64_t seed, int64_t index) {
@@ -34,7 +35,8 @@ int32_t PickToken(const std::vector<float>& logits, const SampleOptions& options
   std::vector<double> up_to(order.size());  // running sums of the weights
   double sum = 0;
   for (size_t i = 0; i < order.size(); ++i) {
-    sum += std::exp((static_cast<double>(logits[order[i]]) - logits[order[0]]) / options.temperature);
+    sum +=
+        std::exp((static_cast<double>(logits[order[i]]) - logits[order[0]]) / options.temperature);
     up_to[i] = sum;
   }
   const size_t i = std::upper_bound(up_to.begin(), up_to.end(), uniform * sum) - up_to.begin();
@@ -47,13 +49,13 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Load(kernels::Device& device,
     return absl::InvalidArgumentError(
         absl::StrCat(checkpoint.uri, ": only a language model (gpt) can be sampled"));
   }
-  TY_ASSIGN_OR_RETURN(plan::Plan plan, plan::BuildInferencePlan(checkpoint.config.spec,
-                                                                checkpoint.config.facts, 1));
+  TY_ASSIGN_OR_RETURN(plan::Plan plan,
+                      plan::BuildInferencePlan(checkpoint.config.spec, checkpoint.config.facts, 1));
   std::unique_ptr<Sampler> sampler(new Sampler(std::move(plan)));
   TY_ASSIGN_OR_RETURN(sampler->session_, Session::Open(device, sampler->plan_));
   for (const plan::TensorId id : sampler->plan_.parameters) {
-    TY_RETURN_IF_ERROR(ReadTensor(checkpoint.model, sampler->plan_.tensors[id].name,
-                                  *sampler->session_, id));
+    TY_RETURN_IF_ERROR(
+        ReadTensor(checkpoint.model, sampler->plan_.tensors[id].name, *sampler->session_, id));
   }
   TY_ASSIGN_OR_RETURN(sampler->program_, sampler->session_->Prepare(sampler->plan_.evaluate));
   return sampler;

@@ -20,7 +20,8 @@ struct SampleOptions {
   uint64_t seed = 1337;
 };
 
-// Picks from `logits` with `uniform` in [0, 1): what SampleOptions says, ties by the lower id. Pure.
+// Picks from `logits` with `uniform` in [0, 1): what SampleOptions says, ties by the lower id.
+// Pure.
 int32_t PickToken(const std::vector<float>& logits, const SampleOptions& options, double uniform);
 
 // Loads the parameters of a gpt checkpoint; kInvalidArgument for another family.
@@ -29,8 +30,9 @@ class Sampler {
   static absl::StatusOr<std::unique_ptr<Sampler>> Load(kernels::Device& device,
                                                        const Checkpoint& checkpoint);
 
-  // Continues `prompt` (not empty) and calls `token` with each new id. What lies further back than the
-  // model's context is forgotten. Ids are kept below `vocabulary` (a padded head can draw more).
+  // Continues `prompt` (not empty) and calls `token` with each new id. What lies further back than
+  // the model's context is forgotten. Ids are kept below `vocabulary` (a padded head can draw
+  // more).
   absl::Status Run(const std::vector<int32_t>& prompt, int64_t vocabulary,
                    const SampleOptions& options, const std::function<void(int32_t)>& token);
 

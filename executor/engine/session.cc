@@ -30,10 +30,9 @@ Session::~Session() {
 
 absl::Status Session::Zero(const plan::Region& region) {
   if (region.bytes == 0) return absl::OkStatus();
-  TY_ASSIGN_OR_RETURN(
-      kernels::Kernel zero,
-      device_.Prepare(kernels::Zero{.x = {arena_ + region.offset, kernels::DType::kU8},
-                                    .n = region.bytes}));
+  TY_ASSIGN_OR_RETURN(kernels::Kernel zero,
+                      device_.Prepare(kernels::Zero{
+                          .x = {arena_ + region.offset, kernels::DType::kU8}, .n = region.bytes}));
   zero.launch(*stream_);
   return Synchronize();
 }
@@ -49,8 +48,9 @@ absl::StatusOr<std::vector<kernels::Kernel>> Session::Prepare(const std::vector<
     stream_->scratch_bytes = 0;
     absl::StatusOr<void*> scratch = device_.Allocate(needed);
     if (!scratch.ok()) {
-      return Blame(Fault::kOutOfMemory,
-                   Annotate(scratch.status(), absl::StrCat("kernels' scratch of ", needed, " bytes")));
+      return Blame(
+          Fault::kOutOfMemory,
+          Annotate(scratch.status(), absl::StrCat("kernels' scratch of ", needed, " bytes")));
     }
     stream_->scratch = *scratch;
     stream_->scratch_bytes = needed;
@@ -77,8 +77,6 @@ void Session::ReadRegion(const plan::Region& region, void* to) {
   device_.CopyOut(*stream_, to, arena_ + region.offset, region.bytes);
 }
 
-absl::Status Session::Synchronize() {
-  return Blame(Fault::kDevice, device_.Synchronize(*stream_));
-}
+absl::Status Session::Synchronize() { return Blame(Fault::kDevice, device_.Synchronize(*stream_)); }
 
 }  // namespace trainyard::engine

@@ -14,8 +14,8 @@
 
 namespace trainyard::engine {
 
-// Owns the arena, the kernels' scratch and the stream; nothing else of the engine holds device memory.
-// Thread-compatible. `device` and `plan` must outlive it.
+// Owns the arena, the kernels' scratch and the stream; nothing else of the engine holds device
+// memory. Thread-compatible. `device` and `plan` must outlive it.
 class Session {
  public:
   // Allocates the arena; its content is undefined until Zero. kResourceExhausted says how much was
@@ -38,9 +38,9 @@ class Session {
     for (const kernels::Kernel& kernel : program) kernel.launch(*stream_);
   }
 
-  // Copies into and out of a tensor, `offset` bytes from its start; ordered with launches. What Read
-  // fetched is valid after Synchronize; what Write was given may be reused at once if it is ordinary
-  // (pageable) memory.
+  // Copies into and out of a tensor, `offset` bytes from its start; ordered with launches. What
+  // Read fetched is valid after Synchronize; what Write was given may be reused at once if it is
+  // ordinary (pageable) memory.
   void Write(plan::TensorId id, const void* from, size_t bytes, size_t offset = 0);
   void Read(plan::TensorId id, void* to, size_t bytes, size_t offset = 0);
   void ReadRegion(const plan::Region& region, void* to);

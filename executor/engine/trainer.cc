@@ -22,7 +22,8 @@ absl::Status CheckFinite(const StepResult& result, int64_t step) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session, const v1::JobSpec& spec) {
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session,
+                                                         const v1::JobSpec& spec) {
   std::unique_ptr<Trainer> trainer(new Trainer(session, spec));
   const plan::Plan& plan = session.plan();
   // Optimizer state starts at zero, and kernels that sweep a region read its padding.
@@ -45,8 +46,8 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
   }
   for (size_t kind = 0; kind < plan.optimizer_state.size(); ++kind) {
     for (size_t i = 0; i < plan.parameters.size(); ++i) {
-      TY_RETURN_IF_ERROR(ReadTensor(checkpoint.optimizer, OptimizerTensorName(plan, kind, i), session_,
-                                    plan.optimizer_state[kind][i]));
+      TY_RETURN_IF_ERROR(ReadTensor(checkpoint.optimizer, OptimizerTensorName(plan, kind, i),
+                                    session_, plan.optimizer_state[kind][i]));
     }
   }
   steps_done_ = checkpoint.step;
@@ -60,7 +61,8 @@ absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
   session_.Launch(begin_);
   for (kernels::StepState& state : states_) {
     TY_ASSIGN_OR_BLAME(Fault::kData, const data::Loader::Batch batch, next());
-    TY_CHECK(batch.step == steps_done_, "micro-batch of step ", batch.step, " in step ", steps_done_);
+    TY_CHECK(batch.step == steps_done_, "micro-batch of step ", batch.step, " in step ",
+             steps_done_);
     state = {.seed = spec_.training().seed(),
              .step = steps_done_,
              .first_sample = batch.first_sample,
@@ -77,8 +79,8 @@ absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
   session_.Read(plan.loss_sum, &loss_sum, sizeof(loss_sum));
   session_.Read(plan.grad_norm, &grad_norm, sizeof(grad_norm));
   TY_RETURN_IF_ERROR(session_.Synchronize());
-  result.loss = loss_sum / static_cast<double>(plan.micro_batches * plan.micro_batch *
-                                               plan.rows_per_sample);
+  result.loss =
+      loss_sum / static_cast<double>(plan.micro_batches * plan.micro_batch * plan.rows_per_sample);
   result.grad_norm = grad_norm;
   ++steps_done_;
   TY_RETURN_IF_ERROR(CheckFinite(result, steps_done_));

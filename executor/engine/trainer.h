@@ -20,16 +20,17 @@ namespace trainyard::engine {
 
 // What a step did.
 struct StepResult {
-  double loss = 0;           // mean over the rows of the global batch
+  double loss = 0;  // mean over the rows of the global batch
   double learning_rate = 0;
-  double grad_norm = 0;      // before clipping
+  double grad_norm = 0;  // before clipping
 };
 
 // Delivers micro-batches in order (data::Loader::Next).
 using BatchSource = std::function<absl::StatusOr<data::Loader::Batch>()>;
 
-// The state of training lives in the session's arena. Everything is a function of the spec, the data and
-// the steps done: a trainer restored from a checkpoint goes on with the same bits. Thread-compatible.
+// The state of training lives in the session's arena. Everything is a function of the spec, the
+// data and the steps done: a trainer restored from a checkpoint goes on with the same bits.
+// Thread-compatible.
 class Trainer {
  public:
   // Zeroes the arena and prepares the step. `spec` must come from ResolveSpec.
@@ -43,8 +44,8 @@ class Trainer {
 
   int64_t steps_done() const { return steps_done_; }
 
-  // One step. A loss or gradient norm that is not finite is blamed on kNumeric and names the step; the
-  // state is then worthless.
+  // One step. A loss or gradient norm that is not finite is blamed on kNumeric and names the step;
+  // the state is then worthless.
   absl::StatusOr<StepResult> Step(const BatchSource& next);
 
   // Copies parameters and optimizer state to the host.

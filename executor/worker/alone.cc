@@ -46,7 +46,8 @@ absl::StatusOr<std::optional<engine::RestorePoint>> FindRestorePoint(const std::
   if (!resume) {
     return engine::Blame(engine::Fault::kSpec,
                          absl::AlreadyExistsError(absl::StrCat(
-                             uri, " is there already; --resume goes on from it, another --out begins "
+                             uri,
+                             " is there already; --resume goes on from it, another --out begins "
                              "anew")));
   }
   return engine::RestorePoint{.uri = uri};

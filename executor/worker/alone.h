@@ -7,10 +7,10 @@
 namespace trainyard::worker {
 
 struct AloneOptions {
-  std::string spec;  // path of a job file
+  std::string spec;              // path of a job file
   std::vector<std::string> set;  // "field=value"
-  std::string out;   // checkpoints go to {out}/checkpoints
-  std::string device;  // "": what the spec asks for, else cpu
+  std::string out;               // checkpoints go to {out}/checkpoints
+  std::string device;            // "": what the spec asks for, else cpu
   int threads = 1;
   bool resume = false;
 };

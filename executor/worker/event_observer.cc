@@ -78,7 +78,8 @@ int64_t EventObserver::SettledReport() {
   if (!text.ok()) return 0;
   const std::vector<std::string> parts = absl::StrSplit(*text, ' ');
   int64_t sequence = 0;
-  // "done" while this process still runs means that the attempt was fenced: nothing is known to be stored.
+  // "done" while this process still runs means that the attempt was fenced: nothing is known to be
+  // stored.
   if (parts.size() < 3 || absl::StartsWith(parts[2], "done") ||
       !absl::SimpleAtoi(parts[0], &sequence)) {
     return 0;
@@ -87,8 +88,8 @@ int64_t EventObserver::SettledReport() {
 }
 
 void EventObserver::OnCheckpointFailed(int64_t step, const absl::Status& status) {
-  const absl::Status warned = OnWarning(
-      absl::StrCat(status.message(), "; training goes on, the next checkpoint is tried as planned"));
+  const absl::Status warned = OnWarning(absl::StrCat(
+      status.message(), "; training goes on, the next checkpoint is tried as planned"));
   if (!warned.ok()) spdlog::error("step {}: {}", step, std::string(warned.message()));
 }
 

@@ -13,14 +13,22 @@ struct Meaning {
 
 Meaning MeaningOf(engine::Fault fault) {
   switch (fault) {
-    case engine::Fault::kSpec: return {v1::Failure::USER, run::kExitUsage};
-    case engine::Fault::kData: return {v1::Failure::USER, run::kExitData};
-    case engine::Fault::kUnimplemented: return {v1::Failure::UNIMPLEMENTED, run::kExitUsage};
-    case engine::Fault::kOutOfMemory: return {v1::Failure::OUT_OF_MEMORY, run::kExitDevice};
-    case engine::Fault::kDevice: return {v1::Failure::DEVICE, run::kExitDevice};
-    case engine::Fault::kStorage: return {v1::Failure::STORAGE, run::kExitStorage};
-    case engine::Fault::kNumeric: return {v1::Failure::NUMERIC, run::kExitNumeric};
-    case engine::Fault::kInternal: return {v1::Failure::INTERNAL, run::kExitInternal};
+    case engine::Fault::kSpec:
+      return {v1::Failure::USER, run::kExitUsage};
+    case engine::Fault::kData:
+      return {v1::Failure::USER, run::kExitData};
+    case engine::Fault::kUnimplemented:
+      return {v1::Failure::UNIMPLEMENTED, run::kExitUsage};
+    case engine::Fault::kOutOfMemory:
+      return {v1::Failure::OUT_OF_MEMORY, run::kExitDevice};
+    case engine::Fault::kDevice:
+      return {v1::Failure::DEVICE, run::kExitDevice};
+    case engine::Fault::kStorage:
+      return {v1::Failure::STORAGE, run::kExitStorage};
+    case engine::Fault::kNumeric:
+      return {v1::Failure::NUMERIC, run::kExitNumeric};
+    case engine::Fault::kInternal:
+      return {v1::Failure::INTERNAL, run::kExitInternal};
   }
   return {v1::Failure::INTERNAL, run::kExitInternal};
 }

@@ -11,8 +11,8 @@
 
 namespace trainyard::worker {
 
-// Ends the process with kExitFenced, without a word, once the lease has passed or the run directory is
-// gone: another attempt may be running already. Looks ten times a second on a thread of its own.
+// Ends the process with kExitFenced, without a word, once the lease has passed or the run directory
+// is gone: another attempt may be running already. Looks ten times a second on a thread of its own.
 class LeaseWatchdog {
  public:
   // kNotFound, kDataLoss: there is no lease.

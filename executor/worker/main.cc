@@ -49,8 +49,9 @@ void Declare(CLI::App& app, Flags& flags) {
   sample->add_option("--prompt", flags.sample.prompt, "text to go on from");
   sample->add_option("--tokens", flags.sample.options.tokens, "how many to draw")
       ->check(CLI::Range(1, 100000000));
-  sample->add_option("--temperature", flags.sample.options.temperature,
-                     "0: always the likeliest; 1: as the model says; default 0.8")
+  sample
+      ->add_option("--temperature", flags.sample.options.temperature,
+                   "0: always the likeliest; 1: as the model says; default 0.8")
       ->check(CLI::Range(0.0, 100.0));
   sample->add_option("--top-k", flags.sample.options.top_k, "draw among the k likeliest; 0: all")
       ->check(CLI::NonNegativeNumber);

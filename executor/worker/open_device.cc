@@ -33,8 +33,8 @@ void WarmUp(kernels::Device& device) {
   if (!memory.ok()) return;
   char* at = static_cast<char*>(*memory);
   const std::unique_ptr<kernels::Stream> stream = device.MakeStream();
-  const auto zero = device.Prepare(
-      kernels::Zero{.x = {at, kernels::DType::kF32}, .n = 3 * kSide * kSide});
+  const auto zero =
+      device.Prepare(kernels::Zero{.x = {at, kernels::DType::kF32}, .n = 3 * kSide * kSide});
   const auto matmul = device.Prepare(kernels::Matmul{.a = {at, kernels::DType::kF32},
                                                      .b = {at + kBytes, kernels::DType::kF32},
                                                      .c = {at + 2 * kBytes, kernels::DType::kF32},

@@ -51,8 +51,9 @@ std::string Progress::TrainLine(int64_t step, const std::map<std::string, double
   const absl::Duration gone = clock_.SinceBoot() - begun_;
   const double rate = static_cast<double>(step - first_step_) / absl::ToDoubleSeconds(gone);
   const absl::Duration left = absl::Seconds(static_cast<double>(total_steps_ - step) / rate);
-  std::string line = absl::StrFormat("step %d/%d  loss %.4f  lr %.3g  %.3g steps/s", step,
-                                     total_steps_, values.at("loss"), values.at("learning_rate"), rate);
+  std::string line =
+      absl::StrFormat("step %d/%d  loss %.4f  lr %.3g  %.3g steps/s", step, total_steps_,
+                      values.at("loss"), values.at("learning_rate"), rate);
   const auto tokens = values.find("tokens_per_second");
   if (tokens != values.end()) {
     absl::StrAppendFormat(&line, "  %.3g tokens/s", tokens->second);
@@ -101,8 +102,8 @@ absl::Status Progress::OnWarning(const std::string& message) {
 absl::Status Progress::OnFinished(const engine::RunResult& result) {
   absl::MutexLock lock(&mu_);
   const std::string time = ClockText(clock_.SinceBoot() - begun_);
-  Line(result.suspended ? absl::StrFormat("stopped after step %d of %d; --resume goes on", result.step,
-                                          total_steps_)
+  Line(result.suspended ? absl::StrFormat("stopped after step %d of %d; --resume goes on",
+                                          result.step, total_steps_)
                         : absl::StrFormat("finished %d steps in %s", result.step, time));
   return absl::OkStatus();
 }
@@ -111,7 +112,8 @@ absl::StatusOr<int64_t> Progress::OnCheckpoint(const engine::WrittenCheckpoint& 
                                                const std::vector<std::string>&) {
   absl::MutexLock lock(&mu_);
   if (written.other_weights) {
-    Line(absl::StrCat("warning: ", written.uri, " was there already with other weights; it was kept"));
+    Line(absl::StrCat("warning: ", written.uri,
+                      " was there already with other weights; it was kept"));
   }
   Line(absl::StrFormat("%s %s (%s)", final ? "final checkpoint" : "checkpoint", written.uri,
                        Bytes(written.bytes)));

@@ -16,8 +16,8 @@ namespace trainyard::worker {
 // "1:02:03", "4:05", "0:09".
 std::string ClockText(absl::Duration d);
 
-// Tells a person how the run is getting on: on a terminal one line that is rewritten, elsewhere a line
-// now and then. Thread-safe.
+// Tells a person how the run is getting on: on a terminal one line that is rewritten, elsewhere a
+// line now and then. Thread-safe.
 class Progress : public engine::RunObserver {
  public:
   Progress(std::ostream& out, bool terminal, Clock& clock, std::string device)

@@ -23,8 +23,8 @@ engine::RunRequest RequestOf(const v1::Assignment& assignment, int threads) {
   engine::RunRequest request;
   request.spec = assignment.spec();
   if (assignment.has_restore() && !assignment.restore().uri().empty()) {
-    request.restore = engine::RestorePoint{assignment.restore().uri(),
-                                           assignment.restore().manifest_sha256()};
+    request.restore =
+        engine::RestorePoint{assignment.restore().uri(), assignment.restore().manifest_sha256()};
   }
   request.checkpoint_root = assignment.checkpoint_root();
   request.attempt = assignment.key().attempt();
@@ -36,17 +36,17 @@ absl::Status Train(const RankOptions& options, const run::RunDirectory& director
                    const v1::Assignment& assignment, run::EventWriter& events,
                    std::unique_ptr<kernels::Device> device) {
   if (assignment.world_size() > 1) {
-    return engine::Blame(
-        engine::Fault::kUnimplemented,
-        absl::UnimplementedError(absl::StrCat(
-            "training across ranks is not built yet: this job has ", assignment.world_size(),
-            "; set resources.min_slots to 1")));
+    return engine::Blame(engine::Fault::kUnimplemented,
+                         absl::UnimplementedError(absl::StrCat(
+                             "training across ranks is not built yet: this job has ",
+                             assignment.world_size(), "; set resources.min_slots to 1")));
   }
   if (device == nullptr) {
     TY_ASSIGN_OR_RETURN(device, OpenDevice(options.device, options.threads));
   }
   EventObserver observer(events, directory, device->Description());
-  return engine::Run(*device, RequestOf(assignment, options.threads), observer, StopWish()).status();
+  return engine::Run(*device, RequestOf(assignment, options.threads), observer, StopWish())
+      .status();
 }
 
 }  // namespace

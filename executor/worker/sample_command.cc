@@ -47,7 +47,8 @@ absl::Status Sample(const SampleCommand& command) {
     given = std::filesystem::absolute(given).lexically_normal().string();
   }
   while (given.size() > 1 && given.back() == '/') given.pop_back();
-  TY_ASSIGN_OR_BLAME(Fault::kSpec, const std::unique_ptr<ObjectStore> store, OpenObjectStore(given));
+  TY_ASSIGN_OR_BLAME(Fault::kSpec, const std::unique_ptr<ObjectStore> store,
+                     OpenObjectStore(given));
   TY_ASSIGN_OR_RETURN(const std::string uri, FindCheckpoint(*store, given));
   TY_ASSIGN_OR_BLAME(Fault::kStorage, const engine::Checkpoint checkpoint,
                      engine::Checkpoint::Open(*store, uri, ""));
@@ -58,8 +59,9 @@ absl::Status Sample(const SampleCommand& command) {
 
   if (checkpoint.vocabulary.empty()) {
     if (!command.prompt.empty()) {
-      return Blame(Fault::kSpec, absl::InvalidArgumentError(
-                                     "--prompt: this checkpoint has no vocabulary, only token ids"));
+      return Blame(Fault::kSpec,
+                   absl::InvalidArgumentError(
+                       "--prompt: this checkpoint has no vocabulary, only token ids"));
     }
     return sampler->Run({0}, checkpoint.config.facts.vocab, command.options,
                         [](int32_t id) { std::cout << id << '\n'; });
@@ -69,10 +71,9 @@ absl::Status Sample(const SampleCommand& command) {
   TY_ASSIGN_OR_BLAME(Fault::kSpec, const std::vector<int32_t> prompt,
                      EncodePrompt(vocabulary, command.prompt));
   std::cout << command.prompt;
-  TY_RETURN_IF_ERROR(
-      sampler->Run(prompt, vocabulary.size(), command.options, [&](int32_t id) {
-        std::cout << vocabulary.Decode(absl::MakeConstSpan(&id, 1)) << std::flush;
-      }));
+  TY_RETURN_IF_ERROR(sampler->Run(prompt, vocabulary.size(), command.options, [&](int32_t id) {
+    std::cout << vocabulary.Decode(absl::MakeConstSpan(&id, 1)) << std::flush;
+  }));
   std::cout << std::endl;
   return absl::OkStatus();
 }

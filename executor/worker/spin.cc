@@ -9,8 +9,8 @@
 namespace trainyard::worker {
 namespace {
 
-// Rounds of a pause instruction: about 40 us, several times what a small kernel's threads differ by, and
-// far less than a time slice.
+// Rounds of a pause instruction: about 40 us, several times what a small kernel's threads differ
+// by, and far less than a time slice.
 constexpr char kSpinRounds[] = "2000";
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 namespace trainyard::worker {
 
-// Set once SIGTERM (and SIGINT, when asked for) was received: checkpoint and leave. A second SIGINT ends
-// the process at once.
+// Set once SIGTERM (and SIGINT, when asked for) was received: checkpoint and leave. A second SIGINT
+// ends the process at once.
 const std::atomic<bool>& StopWish();
 
 // Installs the handlers; interrupted system calls are not restarted, so that a blocking read ends.

@@ -50,8 +50,8 @@ class FileReader : public ObjectReader {
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return ErrnoStatus(errno, path_);
       if (n == 0) {
-        return absl::OutOfRangeError(absl::StrCat(path_, ": ends at byte ", offset, ", ", bytes,
-                                                  " more were expected"));
+        return absl::OutOfRangeError(
+            absl::StrCat(path_, ": ends at byte ", offset, ", ", bytes, " more were expected"));
       }
       at += n;
       offset += n;
@@ -170,10 +170,9 @@ class FileStore : public ObjectStore {
   absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
     TY_ASSIGN_OR_RETURN(const std::string path, FolderPath(folder));
     TY_ASSIGN_OR_RETURN(std::vector<std::string> names, Children(path));
-    names.erase(std::remove_if(names.begin(), names.end(),
-                               [](const std::string& name) {
-                                 return absl::StartsWith(name, kStagedPrefix);
-                               }),
+    names.erase(std::remove_if(
+                    names.begin(), names.end(),
+                    [](const std::string& name) { return absl::StartsWith(name, kStagedPrefix); }),
                 names.end());
     return names;
   }
@@ -181,8 +180,9 @@ class FileStore : public ObjectStore {
   absl::Status Delete(const std::string& uri) override {
     TY_ASSIGN_OR_RETURN(const std::string path, FolderPath(uri));
     // One rename hides the whole folder; a crash in between leaves only a hidden rest.
-    const std::string hidden = absl::StrCat(ParentOf(path), "/", kStagedPrefix,
-                                            fs::path(path).filename().string(), "-gone-", RandomHex(4));
+    const std::string hidden =
+        absl::StrCat(ParentOf(path), "/", kStagedPrefix, fs::path(path).filename().string(),
+                     "-gone-", RandomHex(4));
     if (rename(path.c_str(), hidden.c_str()) != 0) {
       return errno == ENOENT ? absl::OkStatus() : ErrnoStatus(errno, path);
     }

@@ -23,16 +23,16 @@ absl::StatusOr<std::string> LocalPath(const std::string& uri) {
         uri, ": scheme '", scheme, "://' is not built yet; use an absolute path or file:///"));
   }
   if (scheme != "" && scheme != "file") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        uri, ": unknown scheme '", scheme, "://'; use an absolute path or file:///"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(uri, ": unknown scheme '", scheme, "://'; use an absolute path or file:///"));
   }
   const std::string path = scheme == "" ? uri : uri.substr(7);
   if (path.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError("a path may not hold a NUL character");
   }
   if (!absl::StartsWith(path, "/")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'", uri, "': expected an absolute path (/data/file) or file:///data/file"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", uri, "': expected an absolute path (/data/file) or file:///data/file"));
   }
   return path;
 }

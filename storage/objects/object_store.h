@@ -25,8 +25,8 @@ class ObjectReader {
   virtual absl::Status Read(int64_t offset, size_t bytes, void* to) = 0;
 };
 
-// Writes one object from front to back. Used by one thread. Destroyed unfinished: nothing is promised
-// about what was written.
+// Writes one object from front to back. Used by one thread. Destroyed unfinished: nothing is
+// promised about what was written.
 class ObjectWriter {
  public:
   virtual ~ObjectWriter() = default;
@@ -36,7 +36,8 @@ class ObjectWriter {
   virtual absl::Status Finish() = 0;
 };
 
-// A folder that nobody sees before Commit. Used by one thread. Destroyed uncommitted: it is removed.
+// A folder that nobody sees before Commit. Used by one thread. Destroyed uncommitted: it is
+// removed.
 class StagedFolder {
  public:
   virtual ~StagedFolder() = default;
@@ -74,12 +75,13 @@ class ObjectStore {
   virtual absl::StatusOr<std::unique_ptr<StagedFolder>> Stage(const std::string& folder,
                                                               const std::string& tag) = 0;
 
-  // Removes what was staged under `parent` and never committed, whoever staged it. Only for a caller
-  // that knows that no other writer is at work there.
+  // Removes what was staged under `parent` and never committed, whoever staged it. Only for a
+  // caller that knows that no other writer is at work there.
   virtual absl::Status DeleteStaged(const std::string& parent) = 0;
 };
 
-// The store that serves `uri`: kInvalidArgument for an unknown scheme or a path that is not absolute.
+// The store that serves `uri`: kInvalidArgument for an unknown scheme or a path that is not
+// absolute.
 absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(const std::string& uri);
 
 // The local path behind `/abs/path` or file:///abs/path; other schemes as in OpenObjectStore.

@@ -21,14 +21,31 @@ namespace {
 
 // By place in plan::Op.
 const char* NameOf(const plan::Op& op) {
-  static const char* const kNames[] = {
-      "activation_backward", "activation",   "adamw",        "add",
-      "attention_backward",  "attention",    "clip_scale",   "column_sum",
-      "convolution_dx",      "convolution_dw", "convolution", "cross_entropy",
-      "dropout",             "embedding_backward", "embedding", "layer_norm_backward",
-      "layer_norm",          "matmul",       "max_pool_backward", "max_pool",
-      "sgd",                 "squared_norm", "sum",          "transpose",
-      "zero"};
+  static const char* const kNames[] = {"activation_backward",
+                                       "activation",
+                                       "adamw",
+                                       "add",
+                                       "attention_backward",
+                                       "attention",
+                                       "clip_scale",
+                                       "column_sum",
+                                       "convolution_dx",
+                                       "convolution_dw",
+                                       "convolution",
+                                       "cross_entropy",
+                                       "dropout",
+                                       "embedding_backward",
+                                       "embedding",
+                                       "layer_norm_backward",
+                                       "layer_norm",
+                                       "matmul",
+                                       "max_pool_backward",
+                                       "max_pool",
+                                       "sgd",
+                                       "squared_norm",
+                                       "sum",
+                                       "transpose",
+                                       "zero"};
   static_assert(std::variant_size_v<plan::Op> == std::size(kNames));
   return kNames[op.index()];
 }
@@ -99,8 +116,9 @@ absl::Status Run(const std::string& job, int threads, int rounds) {
             [](const auto& a, const auto& b) { return a.second.best_us > b.second.best_us; });
   double sum = 0;
   for (const auto& [name, cost] : sorted) sum += cost.best_us;
-  std::cout << absl::StrFormat("step: best %.2f ms, median %.2f ms; ops' best times sum to %.2f ms\n",
-                               steps_ms.front(), steps_ms[steps_ms.size() / 2], sum / 1e3);
+  std::cout << absl::StrFormat(
+      "step: best %.2f ms, median %.2f ms; ops' best times sum to %.2f ms\n", steps_ms.front(),
+      steps_ms[steps_ms.size() / 2], sum / 1e3);
   for (const auto& [name, cost] : sorted) {
     std::cout << absl::StrFormat("%8.3f ms %5.1f %% %4d x  %s\n", cost.best_us / 1e3,
                                  100 * cost.best_us / sum, cost.count, name);
@@ -116,8 +134,8 @@ int main(int argc, char** argv) {
     std::cerr << "usage: op_times JOB.yaml [THREADS] [STEPS]\n";
     return 64;
   }
-  const absl::Status status = trainyard::engine::Run(argv[1], argc > 2 ? atoi(argv[2]) : 2,
-                                                     argc > 3 ? atoi(argv[3]) : 50);
+  const absl::Status status =
+      trainyard::engine::Run(argv[1], argc > 2 ? atoi(argv[2]) : 2, argc > 3 ? atoi(argv[3]) : 50);
   if (!status.ok()) std::cerr << status << "\n";
   return status.ok() ? 0 : 1;
 }

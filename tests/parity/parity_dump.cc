@@ -1,8 +1,8 @@
-// Trains a few steps and writes all that another framework needs to make the same steps, and what came
-// out: parity_dump JOB.yaml OUT.safetensors [SCALE]
+// Trains a few steps and writes all that another framework needs to make the same steps, and what
+// came out: parity_dump JOB.yaml OUT.safetensors [SCALE]
 //
-// With SCALE the matrices begin that many times larger: what GPT-2 starts from is so small that most of
-// its nonlinearities are lines.
+// With SCALE the matrices begin that many times larger: what GPT-2 starts from is so small that
+// most of its nonlinearities are lines.
 //
 //   before/{parameter}, after/{parameter}   weights before the first and after the last step
 //   gradient/{parameter}                    gradient of the first step, over the whole batch
@@ -119,7 +119,8 @@ absl::Status Run(const std::string& job, const std::string& out, float scale) {
     const plan::Tensor& target = plan.tensors[plan.target];
     dump.Add(absl::StrCat("input/", delivered), plan.tokens ? "I32" : "F32", input.dims,
              batch.inputs, input.bytes());
-    dump.Add(absl::StrCat("target/", delivered++), "I32", target.dims, batch.targets, target.bytes());
+    dump.Add(absl::StrCat("target/", delivered++), "I32", target.dims, batch.targets,
+             target.bytes());
     return batch;
   };
   std::vector<double> losses, rates, norms;
@@ -146,7 +147,8 @@ int main(int argc, char** argv) {
     std::cerr << "usage: parity_dump JOB.yaml OUT.safetensors [SCALE]\n";
     return 64;
   }
-  const absl::Status status = trainyard::engine::Run(argv[1], argv[2], argc == 4 ? std::stof(argv[3]) : 1.0f);
+  const absl::Status status =
+      trainyard::engine::Run(argv[1], argv[2], argc == 4 ? std::stof(argv[3]) : 1.0f);
   if (!status.ok()) std::cerr << status << "\n";
   return status.ok() ? 0 : 1;
 }

@@ -22,8 +22,8 @@ class CheckpointListener {
  public:
   virtual ~CheckpointListener() = default;
 
-  // A verified checkpoint is visible. `removed` are to be deleted once this report is settled: nobody may
-  // restore from them after having heard of it. Returns the number of the report.
+  // A verified checkpoint is visible. `removed` are to be deleted once this report is settled:
+  // nobody may restore from them after having heard of it. Returns the number of the report.
   virtual absl::StatusOr<int64_t> OnCheckpoint(const WrittenCheckpoint& written, bool final,
                                                const std::vector<std::string>& removed) = 0;
 
@@ -34,12 +34,13 @@ class CheckpointListener {
   virtual void OnCheckpointFailed(int64_t step, const absl::Status& status) = 0;
 };
 
-// One thread and one host copy. Save is for the trainer's thread: it waits for the copy only, and for an
-// earlier checkpoint that is still being written: a policy that asks for one every N steps gets them all,
-// and a disk that is too slow shows in the step time rather than in what can be lost.
+// One thread and one host copy. Save is for the trainer's thread: it waits for the copy only, and
+// for an earlier checkpoint that is still being written: a policy that asks for one every N steps
+// gets them all, and a disk that is too slow shows in the step time rather than in what can be
+// lost.
 //
-// Old checkpoints are removed after the newer one was verified, reported, and known to be known: until
-// then the job may have to restore from them.
+// Old checkpoints are removed after the newer one was verified, reported, and known to be known:
+// until then the job may have to restore from them.
 class CheckpointWriter {
  public:
   // `store` and `listener` must outlive the writer.
@@ -52,8 +53,8 @@ class CheckpointWriter {
   // Checkpoints that were found broken: they do not count as kept.
   void SetDamaged(std::vector<int64_t> steps);
 
-  // `copy` fills the snapshot. A `needed` checkpoint's failure is returned by Wait, another's goes to the
-  // listener. A step that was saved already is not written again.
+  // `copy` fills the snapshot. A `needed` checkpoint's failure is returned by Wait, another's goes
+  // to the listener. A step that was saved already is not written again.
   absl::Status Save(int64_t step, bool needed, bool final,
                     const std::function<absl::Status(Snapshot&)>& copy);
 

@@ -15,24 +15,36 @@ constexpr int kFormat = 1;
 
 const char* FamilyName(const v1::Model& model) {
   switch (model.family_case()) {
-    case v1::Model::kMlp: return "mlp";
-    case v1::Model::kConvnet: return "convnet";
-    case v1::Model::kGpt: return "gpt";
-    case v1::Model::kResnet: return "resnet";
-    case v1::Model::kLlama: return "llama";
-    case v1::Model::kBert: return "bert";
-    case v1::Model::kDlrm: return "dlrm";
-    case v1::Model::kLayers: return "layers";
-    case v1::Model::FAMILY_NOT_SET: return "";
+    case v1::Model::kMlp:
+      return "mlp";
+    case v1::Model::kConvnet:
+      return "convnet";
+    case v1::Model::kGpt:
+      return "gpt";
+    case v1::Model::kResnet:
+      return "resnet";
+    case v1::Model::kLlama:
+      return "llama";
+    case v1::Model::kBert:
+      return "bert";
+    case v1::Model::kDlrm:
+      return "dlrm";
+    case v1::Model::kLayers:
+      return "layers";
+    case v1::Model::FAMILY_NOT_SET:
+      return "";
   }
   return "";
 }
 
 const char* ActivationName(v1::Activation activation) {
   switch (activation) {
-    case v1::GELU: return "gelu";
-    case v1::RELU: return "relu";
-    default: return "gelu_new";  // transformers' name of the tanh approximation
+    case v1::GELU:
+      return "gelu";
+    case v1::RELU:
+      return "relu";
+    default:
+      return "gelu_new";  // transformers' name of the tanh approximation
   }
 }
 
@@ -71,8 +83,8 @@ Json FactsToJson(const plan::DataFacts& f) {
 
 plan::DataFacts FactsFromJson(const Json& json) {
   plan::DataFacts f;
-  f.kind = json.at("kind") == "tokens" ? plan::DataFacts::Kind::kTokens
-                                       : plan::DataFacts::Kind::kImages;
+  f.kind =
+      json.at("kind") == "tokens" ? plan::DataFacts::Kind::kTokens : plan::DataFacts::Kind::kImages;
   f.height = json.at("height").get<int64_t>();
   f.width = json.at("width").get<int64_t>();
   f.channels = json.at("channels").get<int64_t>();
@@ -122,7 +134,8 @@ absl::StatusOr<ModelConfig> ConfigFromJson(absl::string_view text) {
     ModelConfig config;
     const auto parsed =
         google::protobuf::util::JsonStringToMessage(ours.at("spec").dump(), &config.spec);
-    if (!parsed.ok()) return absl::DataLossError(absl::StrCat("trainyard.spec: ", parsed.ToString()));
+    if (!parsed.ok())
+      return absl::DataLossError(absl::StrCat("trainyard.spec: ", parsed.ToString()));
     config.facts = FactsFromJson(ours.at("data"));
     return config;
   } catch (const nlohmann::json::exception& e) {

@@ -8,8 +8,8 @@
 //   trainer_state/optimizer.safetensors  "exp_avg.{parameter}", …
 //   trainer_state/state.json           steps done, seed, digest of the spec, position in the data
 //   manifest.json                      bytes and SHA-256 of all of these, written last
-// The folder is staged and renamed: who sees it sees all of it. Two runs of the same spec write the same
-// bytes, manifest included.
+// The folder is staged and renamed: who sees it sees all of it. Two runs of the same spec write the
+// same bytes, manifest included.
 
 #include <cstdint>
 #include <optional>
@@ -29,19 +29,19 @@ inline constexpr char kOptimizerFile[] = "trainer_state/optimizer.safetensors";
 inline constexpr char kStateFile[] = "trainer_state/state.json";
 inline constexpr char kManifestFile[] = "manifest.json";
 
-std::string StepFolder(int64_t step);                          // "step-00001000"
+std::string StepFolder(int64_t step);                            // "step-00001000"
 std::optional<int64_t> ParseStepFolder(absl::string_view name);  // nullopt: some other name
 
-// Digest of all that decides the weights after a step. Left out is what may differ between two attempts:
-// resources, evaluation, checkpoints, retries, logging and prefetching.
+// Digest of all that decides the weights after a step. Left out is what may differ between two
+// attempts: resources, evaluation, checkpoints, retries, logging and prefetching.
 std::string SpecDigest(const v1::JobSpec& spec);
 
 // What differs between two specs, field by field, of what SpecDigest covers; "" when nothing does.
 std::string SpecDifference(const v1::JobSpec& before, const v1::JobSpec& after);
 
-// Which of `present` (steps of the checkpoints in a root) to remove now that `newest` is there: all but
-// the `keep` newest up to `newest`. What lies past `newest` belongs to an earlier attempt that got
-// further and will be met again. `damaged` ones do not count as kept, and go.
+// Which of `present` (steps of the checkpoints in a root) to remove now that `newest` is there: all
+// but the `keep` newest up to `newest`. What lies past `newest` belongs to an earlier attempt that
+// got further and will be met again. `damaged` ones do not count as kept, and go.
 std::vector<int64_t> StepsToRemove(std::vector<int64_t> present, int64_t newest, int64_t keep,
                                    const std::vector<int64_t>& damaged);
 

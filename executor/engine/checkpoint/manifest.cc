@@ -43,8 +43,8 @@ absl::Status VerifyFile(const ManifestFile& file, const OpenFile& open) {
   }
   TY_ASSIGN_OR_RETURN(const std::string digest, DigestOf(**reader));
   if (digest != file.sha256) {
-    return absl::DataLossError(absl::StrCat(file.name, " has SHA-256 ", digest,
-                                            "; the manifest says ", file.sha256));
+    return absl::DataLossError(
+        absl::StrCat(file.name, " has SHA-256 ", digest, "; the manifest says ", file.sha256));
   }
   return absl::OkStatus();
 }
@@ -73,8 +73,8 @@ absl::StatusOr<Manifest> ManifestFromJson(absl::string_view text) {
   try {
     const Json json = Json::parse(text.begin(), text.end());
     if (json.at("format") != kFormat) {
-      return absl::DataLossError(absl::StrCat("format is ", json.at("format").dump(), "; expected ",
-                                              kFormat));
+      return absl::DataLossError(
+          absl::StrCat("format is ", json.at("format").dump(), "; expected ", kFormat));
     }
     Manifest manifest{.step = json.at("step").get<int64_t>(),
                       .spec_digest = json.at("spec_digest").get<std::string>(),
@@ -85,8 +85,8 @@ absl::StatusOr<Manifest> ManifestFromJson(absl::string_view text) {
                                 .bytes = file.at("bytes").get<int64_t>(),
                                 .sha256 = file.at("sha256").get<std::string>()});
       if (!IsCheckpointFile(manifest.files.back().name)) {
-        return absl::DataLossError(
-            absl::StrCat("names '", manifest.files.back().name, "', which is no checkpoint's file"));
+        return absl::DataLossError(absl::StrCat("names '", manifest.files.back().name,
+                                                "', which is no checkpoint's file"));
       }
     }
     return manifest;

@@ -44,9 +44,8 @@ absl::StatusOr<Manifest> ReadVerifiedManifest(ObjectStore& store, const std::str
     return absl::DataLossError(absl::StrCat(place, ": has SHA-256 ", manifest->sha256, "; ",
                                             manifest_sha256, " was reported when it was written"));
   }
-  const absl::Status verified = VerifyFiles(*manifest, [&](const std::string& name) {
-    return store.Open(absl::StrCat(uri, "/", name));
-  });
+  const absl::Status verified = VerifyFiles(
+      *manifest, [&](const std::string& name) { return store.Open(absl::StrCat(uri, "/", name)); });
   if (!verified.ok()) return Annotate(verified, uri);
   return manifest;
 }

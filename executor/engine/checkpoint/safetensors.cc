@@ -26,8 +26,8 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(std::unique_ptr<ObjectRead
   }
   const int64_t data_offset = 8 + static_cast<int64_t>(header_bytes);
   if (data_offset > size) {
-    return absl::DataLossError(absl::StrCat(place, ": a header of ", header_bytes,
-                                            " bytes in a file of ", size));
+    return absl::DataLossError(
+        absl::StrCat(place, ": a header of ", header_bytes, " bytes in a file of ", size));
   }
   std::string json(header_bytes, '\0');
   TY_RETURN_IF_ERROR(reader->Read(8, header_bytes, json.data()));
@@ -44,16 +44,17 @@ absl::StatusOr<TensorEntry> SafetensorsFile::Find(const std::string& name,
   }
   const TensorEntry& entry = it->second;
   if (entry.dtype != "F32" || entry.shape != shape) {
-    return absl::DataLossError(absl::StrCat(
-        place_, ": tensor '", name, "' is ", entry.dtype, " [", absl::StrJoin(entry.shape, ", "),
-        "]; expected F32 [", absl::StrJoin(shape, ", "), "]"));
+    return absl::DataLossError(absl::StrCat(place_, ": tensor '", name, "' is ", entry.dtype, " [",
+                                            absl::StrJoin(entry.shape, ", "), "]; expected F32 [",
+                                            absl::StrJoin(shape, ", "), "]"));
   }
   return entry;
 }
 
 absl::Status SafetensorsFile::Read(const TensorEntry& entry, int64_t offset, size_t bytes,
                                    void* to) const {
-  TY_CHECK(offset >= 0 && offset + static_cast<int64_t>(bytes) <= entry.bytes(), offset, " + ", bytes);
+  TY_CHECK(offset >= 0 && offset + static_cast<int64_t>(bytes) <= entry.bytes(), offset, " + ",
+           bytes);
   return reader_->Read(data_offset_ + entry.begin + offset, bytes, to);
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// The safetensors format: uint64 header bytes | JSON header | data, little-endian. The header maps each
-// name to {"dtype", "shape", "data_offsets": [begin, end)}, offsets counted from the end of the header.
-// https://github.com/huggingface/safetensors#format
+// The safetensors format: uint64 header bytes | JSON header | data, little-endian. The header maps
+// each name to {"dtype", "shape", "data_offsets": [begin, end)}, offsets counted from the end of
+// the header. https://github.com/huggingface/safetensors#format
 
 #include <cstdint>
 #include <map>
@@ -30,12 +30,15 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// What the format's reference refuses, and what could exhaust memory, is kDataLoss: a header that is too
-// long or not JSON, a name twice, an unknown dtype, a shape that overflows or does not fit its bytes,
-// offsets that overlap, leave a hole or do not cover `data_bytes` exactly. The message names the tensor.
-absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json, int64_t data_bytes);
+// What the format's reference refuses, and what could exhaust memory, is kDataLoss: a header that
+// is too long or not JSON, a name twice, an unknown dtype, a shape that overflows or does not fit
+// its bytes, offsets that overlap, leave a hole or do not cover `data_bytes` exactly. The message
+// names the tensor.
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
+                                                         int64_t data_bytes);
 
-// The length and the header, padded with spaces to 8 bytes. The data must follow in order of `begin`.
+// The length and the header, padded with spaces to 8 bytes. The data must follow in order of
+// `begin`.
 std::string SafetensorsPrefix(const SafetensorsHeader& header);
 
 // An F32 header over tensors that follow each other in order of their names.
@@ -51,7 +54,8 @@ class SafetensorsFile {
   const SafetensorsHeader& header() const { return header_; }
 
   // The entry, which must be F32 of exactly `shape`; kDataLoss says what was found.
-  absl::StatusOr<TensorEntry> Find(const std::string& name, const std::vector<int64_t>& shape) const;
+  absl::StatusOr<TensorEntry> Find(const std::string& name,
+                                   const std::vector<int64_t>& shape) const;
 
   // `offset` counts from the start of the tensor.
   absl::Status Read(const TensorEntry& entry, int64_t offset, size_t bytes, void* to) const;

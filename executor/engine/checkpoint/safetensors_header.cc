@@ -18,17 +18,17 @@ constexpr char kMetadata[] = "__metadata__";
 
 int64_t DtypeBytes(absl::string_view dtype) {
   static const std::pair<const char*, int> kTypes[] = {
-      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2},
-      {"F16", 2},  {"BF16", 2}, {"I32", 4}, {"U32", 4},     {"F32", 4},     {"F64", 8}, {"I64", 8},
-      {"U64", 8}};
+      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1},
+      {"I16", 2},  {"U16", 2}, {"F16", 2}, {"BF16", 2},    {"I32", 4},
+      {"U32", 4},  {"F32", 4}, {"F64", 8}, {"I64", 8},     {"U64", 8}};
   for (const auto& [name, bytes] : kTypes) {
     if (dtype == name) return bytes;
   }
   return 0;
 }
 
-// Builds the header while nlohmann parses, so that a hostile text stops at the first thing that does
-// not belong there and costs no more memory than its names.
+// Builds the header while nlohmann parses, so that a hostile text stops at the first thing that
+// does not belong there and costs no more memory than its names.
 class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
   SafetensorsHeader Take() { return std::move(header_); }
@@ -122,7 +122,16 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  enum class Place { kStart, kNames, kEntryValue, kEntry, kNumbers, kMetadataValue, kMetadata, kEnd };
+  enum class Place {
+    kStart,
+    kNames,
+    kEntryValue,
+    kEntry,
+    kNumbers,
+    kMetadataValue,
+    kMetadata,
+    kEnd
+  };
 
   bool Go(Place place) {
     place_ = place;
@@ -191,7 +200,8 @@ absl::Status CheckSize(const std::string& name, const TensorEntry& entry) {
 // That the tensors cover the data without hole or overlap.
 absl::Status CheckCover(const SafetensorsHeader& header, int64_t data_bytes) {
   std::vector<std::pair<std::pair<int64_t, int64_t>, std::string>> spans;
-  for (const auto& [name, entry] : header.tensors) spans.push_back({{entry.begin, entry.end}, name});
+  for (const auto& [name, entry] : header.tensors)
+    spans.push_back({{entry.begin, entry.end}, name});
   std::sort(spans.begin(), spans.end());
   int64_t at = 0;
   for (const auto& [span, name] : spans) {
@@ -200,10 +210,10 @@ absl::Status CheckCover(const SafetensorsHeader& header, int64_t data_bytes) {
                                               " of ", data_bytes, " bytes of data"));
     }
     if (span.first != at) {
-      return absl::DataLossError(absl::StrCat("tensor '", name, "': begins at byte ", span.first,
-                                              span.first < at ? ", overlapping the tensor before it"
-                                                              : ", after a hole",
-                                              "; expected ", at));
+      return absl::DataLossError(
+          absl::StrCat("tensor '", name, "': begins at byte ", span.first,
+                       span.first < at ? ", overlapping the tensor before it" : ", after a hole",
+                       "; expected ", at));
     }
     at = span.second;
   }
@@ -215,8 +225,10 @@ absl::Status CheckCover(const SafetensorsHeader& header, int64_t data_bytes) {
 
 }  // namespace
 
-absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json, int64_t data_bytes) {
-  if (json.empty() || json[0] != '{') return absl::DataLossError("the header does not begin with '{'");
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
+                                                         int64_t data_bytes) {
+  if (json.empty() || json[0] != '{')
+    return absl::DataLossError("the header does not begin with '{'");
   HeaderBuilder builder;
   if (!nlohmann::json::sax_parse(json.begin(), json.end(), &builder)) {
     return absl::DataLossError(builder.error());
@@ -231,9 +243,8 @@ std::string SafetensorsPrefix(const SafetensorsHeader& header) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   if (!header.metadata.empty()) json[kMetadata] = header.metadata;
   for (const auto& [name, entry] : header.tensors) {
-    json[name] = {{"dtype", entry.dtype},
-                  {"shape", entry.shape},
-                  {"data_offsets", {entry.begin, entry.end}}};
+    json[name] = {
+        {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
   }
   std::string text = json.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');

@@ -23,8 +23,8 @@ struct TensorView {
 // "exp_avg.{parameter}": the name of a parameter's optimizer state in a checkpoint.
 std::string OptimizerTensorName(const plan::Plan& plan, size_t kind, size_t position);
 
-// Owns one buffer of the plan's parameter and optimizer bytes, allocated once; the kernel hands out its
-// pages with the first copy.
+// Owns one buffer of the plan's parameter and optimizer bytes, allocated once; the kernel hands out
+// its pages with the first copy.
 class Snapshot {
  public:
   explicit Snapshot(const plan::Plan& plan);

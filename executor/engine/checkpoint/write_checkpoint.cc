@@ -68,19 +68,18 @@ absl::StatusOr<ManifestFile> WriteTensors(StagedFolder& folder, const std::strin
 }
 
 std::string StateJson(const CheckpointIdentity& identity, int64_t step) {
-  const nlohmann::ordered_json json = {
-      {"step", step},
-      {"seed", identity.seed},
-      {"spec_digest", identity.spec_digest},
-      {"next_sample", step * identity.batch_size}};
+  const nlohmann::ordered_json json = {{"step", step},
+                                       {"seed", identity.seed},
+                                       {"spec_digest", identity.spec_digest},
+                                       {"next_sample", step * identity.batch_size}};
   return json.dump(2) + "\n";
 }
 
 // Writes all files but the manifest and returns what it will say.
 absl::StatusOr<Manifest> WriteFiles(StagedFolder& folder, const CheckpointIdentity& identity,
                                     const Snapshot& snapshot, int64_t step, std::string weights) {
-  Manifest manifest{.step = step, .spec_digest = identity.spec_digest,
-                    .weights_sha256 = std::move(weights)};
+  Manifest manifest{
+      .step = step, .spec_digest = identity.spec_digest, .weights_sha256 = std::move(weights)};
   const auto add = [&](absl::StatusOr<ManifestFile> file) -> absl::Status {
     if (file.ok()) manifest.files.push_back(*std::move(file));
     return file.status();
@@ -121,7 +120,8 @@ absl::StatusOr<std::optional<WrittenCheckpoint>> KeepExisting(ObjectStore& store
 
 }  // namespace
 
-absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store, const CheckpointIdentity& identity,
+absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
+                                                  const CheckpointIdentity& identity,
                                                   const Snapshot& snapshot, int64_t step) {
   const std::string uri = absl::StrCat(identity.root, "/", StepFolder(step));
   const std::string weights = WeightsDigest(snapshot.model());

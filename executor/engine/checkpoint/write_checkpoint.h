@@ -11,10 +11,10 @@ namespace trainyard::engine {
 
 // What every checkpoint of a run shares.
 struct CheckpointIdentity {
-  std::string root;         // URI of the folder that holds the step folders
-  std::string tag;          // tells attempts apart while they write: "a3"
-  std::string config;       // config.json
-  std::string vocabulary;   // vocabulary.json, or "" for none
+  std::string root;        // URI of the folder that holds the step folders
+  std::string tag;         // tells attempts apart while they write: "a3"
+  std::string config;      // config.json
+  std::string vocabulary;  // vocabulary.json, or "" for none
   std::string spec_digest;
   uint64_t seed = 0;
   int64_t batch_size = 0;
@@ -29,12 +29,13 @@ struct WrittenCheckpoint {
   bool other_weights = false;  // one was there already, and it differs from what was to be written
 };
 
-// Writes one checkpoint, reads it back, and makes it visible. One of the same spec that is there already
-// (an earlier attempt got that far) and verifies is kept instead: it may have been reported. A damaged one
-// is replaced. Nothing half-written stays behind.
+// Writes one checkpoint, reads it back, and makes it visible. One of the same spec that is there
+// already (an earlier attempt got that far) and verifies is kept instead: it may have been
+// reported. A damaged one is replaced. Nothing half-written stays behind.
 //   kFailedPrecondition  a checkpoint of another spec is in its place
 //   kResourceExhausted, kPermissionDenied, …  what the store says
-absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store, const CheckpointIdentity& identity,
+absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
+                                                  const CheckpointIdentity& identity,
                                                   const Snapshot& snapshot, int64_t step);
 
 }  // namespace trainyard::engine

@@ -46,8 +46,10 @@ class CanaryDevice : public kernels::Device {
   }
   absl::Status Synchronize(kernels::Stream& s) override { return cpu_->Synchronize(s); }
 
-#define FORWARD(Op) \
-  absl::StatusOr<kernels::Kernel> Prepare(const kernels::Op& op) override { return cpu_->Prepare(op); }
+#define FORWARD(Op)                                                         \
+  absl::StatusOr<kernels::Kernel> Prepare(const kernels::Op& op) override { \
+    return cpu_->Prepare(op);                                               \
+  }
   FORWARD(ActivationForward)
   FORWARD(ActivationBackward)
   FORWARD(Add)
@@ -83,7 +85,8 @@ class CanaryDevice : public kernels::Device {
     for (const Block& b : blocks_) {
       const auto differs = [](char c) { return c != kPattern; };
       touched += std::count_if(b.begin, b.begin + kMargin, differs);
-      touched += std::count_if(b.begin + kMargin + b.bytes, b.begin + 2 * kMargin + b.bytes, differs);
+      touched +=
+          std::count_if(b.begin + kMargin + b.bytes, b.begin + 2 * kMargin + b.bytes, differs);
     }
     return touched;
   }
@@ -109,8 +112,8 @@ class Canary : public ::testing::TestWithParam<bool> {
   TempFolder folder_;
 };
 
-// One whole optimizer step and one evaluation over an arena whose gradients, scalars and activations hold
-// the pattern. The parameters and the optimizer's state hold what they must.
+// One whole optimizer step and one evaluation over an arena whose gradients, scalars and
+// activations hold the pattern. The parameters and the optimizer's state hold what they must.
 TEST_P(Canary, ARunTouchesThePlannedArenaAndNothingElse) {
   v1::JobSpec given = SmallGpt(WriteText(folder_.path()), 3);
   given.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);

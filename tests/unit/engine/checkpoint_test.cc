@@ -94,8 +94,10 @@ class CheckpointTest : public ::testing::Test {
  protected:
   CheckpointTest() {
     const v1::JobSpec spec = plan::ResolveSpec(SmallGpt("/absent", 10)).value();
-    const plan::DataFacts facts = {.kind = plan::DataFacts::Kind::kTokens, .vocab = 20,
-                                   .train_size = 1000, .validation_size = 100};
+    const plan::DataFacts facts = {.kind = plan::DataFacts::Kind::kTokens,
+                                   .vocab = 20,
+                                   .train_size = 1000,
+                                   .validation_size = 100};
     plan_ = plan::BuildPlan(spec, facts).value();
     identity_ = {.root = root_,
                  .tag = "a1",
@@ -109,8 +111,8 @@ class CheckpointTest : public ::testing::Test {
   // Weights that differ from step to step.
   static absl::Status FillWith(Snapshot& snapshot, const plan::Plan& plan, float value) {
     const auto floats = [](int64_t bytes) { return bytes / static_cast<int64_t>(sizeof(float)); };
-    std::fill_n(reinterpret_cast<float*>(snapshot.parameters()), floats(plan.parameter_region.bytes),
-                value);
+    std::fill_n(reinterpret_cast<float*>(snapshot.parameters()),
+                floats(plan.parameter_region.bytes), value);
     std::fill_n(reinterpret_cast<float*>(snapshot.optimizer()), floats(plan.optimizer_region.bytes),
                 -value);
     return absl::OkStatus();
@@ -209,9 +211,9 @@ TEST_F(CheckpointTest, AnExistingOneThatVerifiesIsKept) {
   }
   identity_.tag = "a2";
   CheckpointWriter again(disk_, identity_, 2, plan_, seen_);
-  ASSERT_TRUE(again.Save(4, true, false, [&](Snapshot& snapshot) {
-    return FillWith(snapshot, plan_, 99);
-  }).ok());
+  ASSERT_TRUE(
+      again.Save(4, true, false, [&](Snapshot& snapshot) { return FillWith(snapshot, plan_, 99); })
+          .ok());
   ASSERT_TRUE(again.Wait().ok());
   EXPECT_EQ(seen_.checkpoints[1].manifest_sha256, manifest);
   EXPECT_TRUE(seen_.checkpoints[1].other_weights);
@@ -286,16 +288,18 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"EmptyManifest",
                [](const std::string& f) { std::filesystem::resize_file(f + "/manifest.json", 0); },
                "manifest.json"},
-        Damage{"RewrittenManifest",
-               [](const std::string& f) { std::ofstream(f + "/manifest.json", std::ios::app) << " "; },
-               "was reported when it was written"},
-        Damage{"ManifestWithForeignFile",
-               [](const std::string& f) {
-                 std::ofstream(f + "/manifest.json")
-                     << R"({"format":"trainyard-checkpoint-1","step":4,"spec_digest":"",)"
-                     << R"("weights_sha256":"","files":[{"name":"../../x","bytes":1,"sha256":""}]})";
-               },
-               "no checkpoint's file"}),
+        Damage{
+            "RewrittenManifest",
+            [](const std::string& f) { std::ofstream(f + "/manifest.json", std::ios::app) << " "; },
+            "was reported when it was written"},
+        Damage{
+            "ManifestWithForeignFile",
+            [](const std::string& f) {
+              std::ofstream(f + "/manifest.json")
+                  << R"({"format":"trainyard-checkpoint-1","step":4,"spec_digest":"",)"
+                  << R"("weights_sha256":"","files":[{"name":"../../x","bytes":1,"sha256":""}]})";
+            },
+            "no checkpoint's file"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(CheckpointLayout, StepFoldersAreParsedStrictly) {

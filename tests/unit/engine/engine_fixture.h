@@ -52,8 +52,9 @@ inline v1::JobSpec SmallGpt(const std::string& text, int64_t steps) {
   return spec;
 }
 
-// Keeps what it is told. `stop_at`: sets `stop` when that step was reported. Reports settle at once unless
-// `settle` is false. Checkpoints arrive on another thread; they are read when the run is over.
+// Keeps what it is told. `stop_at`: sets `stop` when that step was reported. Reports settle at once
+// unless `settle` is false. Checkpoints arrive on another thread; they are read when the run is
+// over.
 class RecordingObserver : public RunObserver {
  public:
   struct Metrics {
@@ -94,9 +95,7 @@ class RecordingObserver : public RunObserver {
     removed.insert(removed.end(), removed_now.begin(), removed_now.end());
     return static_cast<int64_t>(checkpoints.size());
   }
-  int64_t SettledReport() override {
-    return settle ? std::numeric_limits<int64_t>::max() : 0;
-  }
+  int64_t SettledReport() override { return settle ? std::numeric_limits<int64_t>::max() : 0; }
   void OnCheckpointFailed(int64_t step, const absl::Status& status) override {
     failed_steps.push_back(step);
     failures.push_back(std::string(status.message()));

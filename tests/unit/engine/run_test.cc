@@ -67,13 +67,14 @@ TEST_F(RunTest, ResumesWithTheSameBitsFromAnyCheckpoint) {
     EXPECT_FALSE(first.last_is_final);
 
     RecordingObserver second;
-    const auto result = RunOnCpu(
-        spec, root, second,
-        RestorePoint{first.checkpoints[0].uri, first.checkpoints[0].manifest_sha256});
+    const auto result =
+        RunOnCpu(spec, root, second,
+                 RestorePoint{first.checkpoints[0].uri, first.checkpoints[0].manifest_sha256});
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_EQ(second.restored_step, cut);
     EXPECT_EQ(second.checkpoints.back().weights_sha256, straight.checkpoints.back().weights_sha256);
-    EXPECT_EQ(second.checkpoints.back().manifest_sha256, straight.checkpoints.back().manifest_sha256);
+    EXPECT_EQ(second.checkpoints.back().manifest_sha256,
+              straight.checkpoints.back().manifest_sha256);
     std::vector<double> losses = first.TrainLosses();
     for (double loss : second.TrainLosses()) losses.push_back(loss);
     EXPECT_EQ(losses, straight.TrainLosses());
@@ -149,8 +150,8 @@ TEST_F(RunTest, ADamagedCheckpointGivesWayToTheOlderOne) {
 
 TEST_F(RunTest, AMissingRestorePointIsAStorageFailure) {
   RecordingObserver seen;
-  const auto result = RunOnCpu(SmallGpt(text_, 5), Root("r"), seen,
-                               RestorePoint{Root("r") + "/step-00000003", ""});
+  const auto result =
+      RunOnCpu(SmallGpt(text_, 5), Root("r"), seen, RestorePoint{Root("r") + "/step-00000003", ""});
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(FaultOf(result.status()), Fault::kStorage);
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("step-00000003"));

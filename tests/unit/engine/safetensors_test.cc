@@ -88,8 +88,7 @@ TEST_P(HostileHeader, IsRefusedWithItsReason) {
 INSTANTIATE_TEST_SUITE_P(
     Table, HostileHeader,
     ::testing::Values(
-        Hostile{"Empty", "", 0, "does not begin with '{'"},
-        Hostile{"NotJson", "{]", 0, "not JSON"},
+        Hostile{"Empty", "", 0, "does not begin with '{'"}, Hostile{"NotJson", "{]", 0, "not JSON"},
         Hostile{"Truncated", R"({"a":{"dtype":"F32")", 4, "not JSON"},
         Hostile{"TextAfterIt", R"({}x)", 0, "not JSON"},
         Hostile{"Array", "[]", 0, "does not begin"},
@@ -114,8 +113,8 @@ INSTANTIATE_TEST_SUITE_P(
         Hostile{"ShapeOverflows",
                 R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0,
                 "overflows"},
-        Hostile{"ShapeAndBytesDiffer", R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4,
-                "do not hold the 8 bytes"},
+        Hostile{"ShapeAndBytesDiffer", R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",
+                4, "do not hold the 8 bytes"},
         Hostile{"EndBeforeBegin", R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[4,0]}})", 4,
                 "do not hold"},
         Hostile{"ThreeOffsets", R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}})", 4,

@@ -37,7 +37,8 @@ class Child {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[0], 0);
-    posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                     0600);
     posix_spawn_file_actions_adddup2(&actions, 1, 2);
     arguments.insert(arguments.begin(), TRAINYARD_WORKER);
     std::vector<char*> argv;
@@ -157,9 +158,8 @@ TEST_F(WorkerTest, SigtermEndsWithACheckpointThatTheNextAttemptGoesOnFrom) {
   assignment_.mutable_restore()->set_manifest_sha256(checkpoint.manifest_sha256());
   const run::RunDirectory second = Prepare("second", kPatience);
   Child next = Start(second);
-  EXPECT_TRUE(Await(second, [&](const auto& event) {
-    return event.metrics().step() == checkpoint.step() + 1;
-  }));
+  EXPECT_TRUE(Await(
+      second, [&](const auto& event) { return event.metrics().step() == checkpoint.step() + 1; }));
   EXPECT_EQ(Events(second)[1].restored().step(), checkpoint.step());
 }
 
