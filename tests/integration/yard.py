@@ -1,0 +1,319 @@
+"""A local yard for tests: `trainyard local start` in a temporary folder, its API, its processes, and a
+watcher that reconnects. Python is for tests only; /usr/bin/python3 with python3-grpcio and
+python3-protobuf."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("TRAINYARD_BIN", REPOSITORY / "build/bin"))
+
+_generated = tempfile.TemporaryDirectory(prefix="trainyard-protos-")
+subprocess.run(["protoc", "-I", str(REPOSITORY / "proto"), f"--python_out={_generated.name}",
+                *map(str, (REPOSITORY / "proto/trainyard/v1").glob("*.proto"))], check=True)
+sys.path.insert(0, _generated.name)
+import grpc  # noqa: E402
+from google.protobuf import json_format  # noqa: E402
+from trainyard.v1 import job_service_pb2 as jobs_pb  # noqa: E402
+from trainyard.v1 import resources_pb2 as resources_pb  # noqa: E402
+from trainyard.v1 import run_pb2 as run_pb  # noqa: E402
+from trainyard.v1 import run_services_pb2 as run_services_pb  # noqa: E402
+
+ENDED = {resources_pb.SUCCEEDED, resources_pb.FAILED, resources_pb.CANCELLED}
+
+
+def eventually(condition, seconds=30, what=""):
+    """Waits, without a wake-up to wait for, until `condition` returns something true."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what or condition}")
+        time.sleep(0.01)
+
+
+class Api:
+    """The services by name: api.job.SubmitJob(request). Calls carry the token."""
+
+    def __init__(self, address, token):
+        self.channel = grpc.insecure_channel(address, options=[
+            ("grpc.enable_http_proxy", 0), ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200),
+            ("grpc.use_local_subchannel_pool", 1)])
+        self.metadata = [("authorization", f"Bearer {token}")]
+        self.job = self._service(jobs_pb, "JobService")
+        self.metric = self._service(run_services_pb, "MetricService")
+        self.log = self._service(run_services_pb, "LogService")
+        self.checkpoint = self._service(run_services_pb, "CheckpointService")
+        self.node = self._service(run_services_pb, "NodeService")
+
+    def _service(self, module, name):
+        service = type(name, (), {})()
+        descriptor = module.DESCRIPTOR.services_by_name[name]
+        for method in descriptor.methods:
+            # protobuf 3.21 for Python does not say which methods stream: their names do.
+            streams = method.name in ("WatchJob", "StreamMetrics", "TailLogs")
+            make = self.channel.unary_stream if streams else self.channel.unary_unary
+            call = make(f"/{descriptor.full_name}/{method.name}",
+                        request_serializer=lambda m: m.SerializeToString(),
+                        response_deserializer=self._class(method.output_type).FromString)
+            setattr(service, method.name, self._with_token(call))
+        return service
+
+    @staticmethod
+    def _class(descriptor):
+        from google.protobuf import message_factory, symbol_database
+        try:
+            return symbol_database.Default().GetSymbol(descriptor.full_name)
+        except KeyError:
+            return message_factory.MessageFactory().GetPrototype(descriptor)
+
+    def _with_token(self, call):
+        def invoke(request, timeout=20, wait=True):
+            return call(request, timeout=timeout, metadata=self.metadata, wait_for_ready=wait)
+        return invoke
+
+    def close(self):
+        self.channel.close()
+
+
+class Yard:
+    """`with Yard() as yard:` runs one; everything is gone afterwards."""
+
+    def __init__(self, cpu_slots=1, threads_per_slot=1):
+        self.cpu_slots, self.threads_per_slot = cpu_slots, threads_per_slot
+
+    def __enter__(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="trainyard-test-")
+        os.chmod(self._folder.name, 0o755)  # user postgres must reach its data
+        self.dir = os.path.realpath(self._folder.name) + "/yard"
+        self.environment = dict(os.environ, XDG_CONFIG_HOME=self._folder.name + "/config", NO_COLOR="1")
+        try:
+            self.call("local", "start", "--dir", self.dir, "--cpu-slots", str(self.cpu_slots),
+                      "--threads-per-slot", str(self.threads_per_slot))
+            config = json.loads(pathlib.Path(self.dir, "yard.json").read_text())
+            self.address = f"127.0.0.1:{config['port']}"
+            self.token = pathlib.Path(self.dir, "tokens/admin").read_text().strip()
+            self.api = Api(self.address, self.token)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind, *_):
+        if hasattr(self, "api"):
+            self.api.close()
+        if kind is not None:
+            self.print_logs()
+        self.run("local", "stop", "--dir", self.dir, "--purge")
+        self._folder.cleanup()
+
+    def print_logs(self):
+        for log in sorted(pathlib.Path(self.dir, "logs").glob("*.log")):
+            lines = log.read_text(errors="replace").splitlines()[-15:]
+            print(f"--- {log.name}", *lines, sep="\n", file=sys.stderr)
+
+    def run(self, *arguments, **more):
+        return subprocess.run([str(BIN / "trainyard"), *arguments], env=self.environment, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+
+    def call(self, *arguments):
+        done = self.run(*arguments)
+        if done.returncode != 0:
+            raise AssertionError(f"trainyard {' '.join(arguments)}: exit code {done.returncode}\n"
+                                 f"{done.stdout}{done.stderr}")
+        return done.stdout
+
+    # --- processes ------------------------------------------------------------------------------
+
+    def processes(self):
+        """Live processes of the yard: {pid: command line}."""
+        mark = f"TRAINYARD_YARD={self.dir}".encode()
+        found = {}
+        for entry in os.scandir("/proc"):
+            if not entry.name.isdigit():
+                continue
+            try:
+                with open(f"/proc/{entry.name}/environ", "rb") as f:
+                    if mark not in f.read().split(b"\0"):
+                        continue
+                with open(f"/proc/{entry.name}/cmdline", "rb") as f:
+                    command = f.read().replace(b"\0", b" ").decode(errors="replace").strip()
+            except OSError:
+                continue
+            if command:  # a zombie has none
+                found[int(entry.name)] = command
+        return found
+
+    def pid(self, part):
+        """Of postgres, server, agent or supervisor; None while it is down."""
+        try:
+            pid = int(pathlib.Path(self.dir, "run", part + ".pid").read_text().split()[0])
+            os.kill(pid, 0)
+            return pid
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def training_pids(self, state_dir=None):
+        """Workers that hold a rank (not those that wait for one)."""
+        ranks = (state_dir or self.dir + "/agent") + "/ranks/"
+        pids = []
+        for pid, command in self.processes().items():
+            try:
+                if "trainyard-worker" in command and os.readlink(f"/proc/{pid}/cwd").startswith(ranks):
+                    pids.append(pid)
+            except OSError:
+                pass
+        return pids
+
+    def stop_postgres(self, mode):
+        binaries = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
+        command = [str(binaries[-1] / "pg_ctl"), "-D", self.dir + "/postgres/data", "-m", mode, "-W", "stop"]
+        if os.geteuid() == 0:
+            command = ["runuser", "-u", "postgres", "--", *command]
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+    # --- jobs -----------------------------------------------------------------------------------
+
+    def submit(self, spec, job_id="", **job):
+        request = jobs_pb.SubmitJobRequest(parent="projects/default", job=resources_pb.Job(
+            job_id=job_id, spec=json_format.ParseDict(spec, resources_pb.Job().spec), **job))
+        return self.api.job.SubmitJob(request)
+
+    def get(self, name):
+        return self.api.job.GetJob(jobs_pb.GetJobRequest(name=name))
+
+    def wait_for(self, name, states, seconds=60):
+        if isinstance(states, int):
+            states = {states}
+
+        def reached():
+            job = self.get(name)
+            if job.state in states:
+                return job
+            if job.state in ENDED:
+                raise AssertionError(f"{name} ended: {job}")
+            return None
+        return eventually(reached, seconds, f"{name} in {states}")
+
+    def wait_for_step(self, name, step, seconds=60):
+        return eventually(lambda: self.get(name).step >= step, seconds, f"step {step} of {name}")
+
+    def metrics(self, name, split=run_pb.MetricPoint.TRAIN, superseded=False):
+        points, token = [], ""
+        while True:
+            page = self.api.metric.QueryMetrics(run_services_pb.QueryMetricsRequest(
+                job=name, split=split, include_superseded=superseded, page_size=10000, page_token=token))
+            points.extend(page.points)
+            token = page.next_page_token
+            if not token:
+                return points
+
+    def checkpoints(self, name):
+        return list(self.api.checkpoint.ListCheckpoints(
+            run_services_pb.ListCheckpointsRequest(parent=name)).checkpoints)
+
+    def final_digest(self, name):
+        """Digest of the finished model's weights."""
+        finals = [c for c in self.checkpoints(name) if c.final]
+        return finals[0].weights_sha256 if len(finals) == 1 else None
+
+
+class Watcher:
+    """Follows a job's feed from its beginning, over any number of broken streams, to its end."""
+
+    def __init__(self, yard, name):
+        self.items, self.breaks, self.end, self.error = [], 0, None, None
+        self._api, self._name = Api(yard.address, yard.token), name
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        while self.end is None and self.error is None:
+            try:
+                cursor = self.items[-1].sequence if self.items else 0
+                for answer in self._api.job.WatchJob(
+                        jobs_pb.WatchJobRequest(name=self._name, after_sequence=cursor), timeout=600):
+                    if answer.HasField("item"):
+                        self.items.append(answer.item)
+                    elif answer.HasField("end"):
+                        self.end = answer.end.job
+            except grpc.RpcError as error:
+                self.breaks += 1
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED,
+                                        grpc.StatusCode.UNKNOWN, grpc.StatusCode.ABORTED,
+                                        grpc.StatusCode.INTERNAL):
+                    self.error = error
+                time.sleep(0.02)
+
+    def join(self, seconds):
+        self._thread.join(seconds)
+        self._api.close()
+        return self.end is not None
+
+    def missed(self):
+        """How many items of the feed it did not see exactly once and in order."""
+        return sum(1 for i, item in enumerate(self.items, 1) if item.sequence != i)
+
+    def series(self):
+        """{step: values} of TRAIN as somebody who watched would draw it."""
+        series = {}
+        for item in self.items:
+            if item.HasField("attempt_started"):
+                for step in [s for s in series if s > item.attempt_started.step]:
+                    del series[step]
+            elif item.HasField("metrics") and item.metrics.split == run_pb.MetricPoint.TRAIN:
+                series[item.metrics.step] = dict(item.metrics.values)
+        return series
+
+
+def kill(pid, number=signal.SIGKILL):
+    try:
+        os.kill(pid, number)
+        return True
+    except OSError:
+        return False
+
+
+def without_timings(values):
+    """What does not depend on the clock: equal bits are expected of it."""
+    return {k: v for k, v in values.items() if not k.endswith(("_ms", "_per_second"))}
+
+
+def values_of(points):
+    """{step: values} of points of one split."""
+    return {p.point.step: without_timings(p.point.values) for p in points}
+
+
+def text_file(folder):
+    """A text with some structure, the same everywhere."""
+    path = pathlib.Path(folder, "text.txt")
+    words = "the train waits in the yard until a slot is free and then it runs".split()
+    state, text = 1, []
+    for _ in range(20000):
+        state = (state * 1103515245 + 12345) % 2**31
+        text.append(words[(state >> 16) % len(words)])
+    path.write_text(" ".join(text))
+    return str(path)
+
+
+def gpt(text, steps, **checkpoint):
+    """A small character GPT."""
+    return {
+        "model": {"gpt": {"layers": 2, "heads": 2, "width": 64, "context": 32, "dropout": 0.1}},
+        "data": {"text": {"path": text}},
+        "training": {"steps": steps, "batch_size": 8, "seed": 7},
+        "optimizer": {"adamw": {}, "clip_norm": 1.0},
+        "schedule": {"learning_rate": 1e-3, "shape": "COSINE", "warmup_steps": 20},
+        "evaluation": {"max_samples": 64},
+        "checkpoint": checkpoint,
+        "retry": {"max_restarts": 20, "backoff_seconds": 0.05},
+    }

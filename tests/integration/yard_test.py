@@ -1,0 +1,163 @@
+#!/usr/bin/python3
+"""A whole yard: real PostgreSQL, server, agent and worker."""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from yard import (BIN, Watcher, Yard, eventually, gpt, jobs_pb, kill, resources_pb,  # noqa: E402
+                  run_pb, run_services_pb, text_file, values_of, without_timings)
+
+
+class YardTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.yard = Yard().__enter__()
+        cls.text = text_file(cls.yard.dir)
+
+    @classmethod
+    def tearDownClass(cls):
+        yard = cls.yard
+        yard.__exit__(None, None, None)
+        left = yard.processes()
+        assert not left, f"processes left after local stop: {left}"
+
+    def submit(self, steps, **checkpoint):
+        return self.yard.submit(gpt(self.text, steps, **checkpoint)).name
+
+    def succeed(self, name, seconds=120):
+        return self.yard.wait_for(name, resources_pb.SUCCEEDED, seconds)
+
+    def undisturbed(self, steps, **checkpoint):
+        name = self.submit(steps, **checkpoint)
+        self.succeed(name)
+        return self.yard.final_digest(name), values_of(self.yard.metrics(name))
+
+    def test_submitted_job_trains_to_success(self):
+        name = self.submit(60, every_steps=20)
+        watcher = Watcher(self.yard, name)
+        job = self.succeed(name)
+        self.assertEqual(job.step, 60)
+        self.assertEqual(job.attempt, 1)
+        self.assertEqual(job.restarts, 0)
+        points = self.yard.metrics(name)
+        self.assertEqual([p.point.step for p in points], list(range(1, 61)))
+        self.assertLess(points[-1].point.values["loss"], points[0].point.values["loss"])
+        held_out = self.yard.metrics(name, run_pb.MetricPoint.VALIDATION)
+        self.assertEqual([p.point.step for p in held_out], [60])
+        checkpoints = self.yard.checkpoints(name)
+        self.assertTrue(checkpoints[0].final)
+        self.assertEqual(checkpoints[0].step, 60)
+        for checkpoint in checkpoints:
+            folder = checkpoint.uri.removeprefix("file://")
+            self.assertTrue(os.path.exists(folder + "/manifest.json"), checkpoint.uri)
+        self.assertTrue(watcher.join(20))
+        self.assertEqual(watcher.missed(), 0)
+        self.assertEqual(sorted(watcher.series()), list(range(1, 61)))
+
+    def test_cancel_leaves_no_process(self):
+        name = self.submit(100000)
+        self.yard.wait_for_step(name, 5)
+        pids = self.yard.training_pids()
+        self.assertEqual(len(pids), 1)
+        self.yard.api.job.CancelJob(jobs_pb.CancelJobRequest(name=name))
+        self.yard.wait_for(name, resources_pb.CANCELLED)
+        # CANCELLED is said only once the processes are proven gone.
+        self.assertEqual(self.yard.training_pids(), [])
+        self.assertFalse(os.path.exists(f"/proc/{pids[0]}"))
+
+    def test_pause_and_resume_give_the_same_bits(self):
+        digest, values = self.undisturbed(300)
+        name = self.submit(300)
+        self.yard.wait_for_step(name, 20)
+        self.yard.api.job.PauseJob(jobs_pb.PauseJobRequest(name=name))
+        paused = self.yard.wait_for(name, resources_pb.SUSPENDED)
+        self.assertLess(paused.step, 300, "paused before its end")
+        self.assertEqual(self.yard.training_pids(), [])
+        self.assertEqual(self.yard.checkpoints(name)[0].step, paused.step)
+        self.yard.api.job.ResumeJob(jobs_pb.ResumeJobRequest(name=name))
+        job = self.succeed(name)
+        self.assertEqual(job.attempt, 2)
+        self.assertEqual(job.restarts, 0, "a pause spends no restart")
+        self.assertEqual(self.yard.final_digest(name), digest)
+        self.assertEqual(values_of(self.yard.metrics(name)), values)
+
+    def test_drained_node_gives_its_job_away_without_loss(self):
+        digest, values = self.undisturbed(300)
+        name = self.submit(300)
+        self.yard.wait_for_step(name, 20)
+        node = self.yard.api.node.ListNodes(run_services_pb.ListNodesRequest()).nodes[0].name
+        self.yard.api.node.DrainNode(run_services_pb.DrainNodeRequest(name=node))
+        self.yard.wait_for(name, resources_pb.QUEUED)
+        explained = self.yard.api.job.ExplainJob(jobs_pb.ExplainJobRequest(name=name))
+        self.assertIn("drain", str(explained).lower())
+        self.yard.api.node.UndrainNode(run_services_pb.UndrainNodeRequest(name=node))
+        job = self.succeed(name)
+        self.assertEqual(job.restarts, 0)
+        self.assertEqual(self.yard.final_digest(name), digest)
+        self.assertEqual(values_of(self.yard.metrics(name)), values)
+
+    def test_killed_worker_is_replaced_and_nothing_is_lost(self):
+        digest, values = self.undisturbed(300, every_steps=25)
+        name = self.submit(300, every_steps=25)
+        watcher = Watcher(self.yard, name)
+        self.yard.wait_for_step(name, 60)
+        for pid in self.yard.training_pids():
+            kill(pid)
+        job = self.succeed(name)
+        self.assertEqual(job.restarts, 1)
+        self.assertEqual(self.yard.final_digest(name), digest)
+        self.assertEqual(values_of(self.yard.metrics(name)), values)
+        self.assertTrue(watcher.join(20))
+        self.assertEqual(watcher.missed(), 0)
+        self.assertEqual({s: without_timings(v) for s, v in watcher.series().items()}, values)
+        superseded = [p for p in self.yard.metrics(name, superseded=True) if p.superseded]
+        self.assertTrue(all(p.attempt == 1 for p in superseded))
+
+    def test_log_of_a_rank_can_be_read_while_it_runs_and_after(self):
+        name = self.submit(100000)
+        self.yard.wait_for_step(name, 5)
+        stream = self.yard.api.log.TailLogs(run_services_pb.TailLogsRequest(job=name))
+        for answer in stream:
+            self.assertEqual(answer.attempt, 1)
+        self.yard.api.job.CancelJob(jobs_pb.CancelJobRequest(name=name))
+        self.yard.wait_for(name, resources_pb.CANCELLED)
+        list(self.yard.api.log.TailLogs(run_services_pb.TailLogsRequest(job=name, follow=True)))
+
+    def test_gang_is_placed_on_two_agents_all_or_none(self):
+        spec = gpt(self.text, 40)
+        spec["resources"] = {"min_slots": 2}
+        name = self.yard.submit(spec).name
+        explained = eventually(
+            lambda: (lambda e: e if e.reason.code else None)(
+                self.yard.api.job.ExplainJob(jobs_pb.ExplainJobRequest(name=name))), 10)
+        self.assertEqual(explained.job.state, resources_pb.QUEUED, explained)
+        self.assertEqual(self.yard.training_pids(), [], "no part of a gang starts alone")
+        watcher = Watcher(self.yard, name)
+        state = self.yard.dir + "/agent2"
+        second = subprocess.Popen(
+            [str(BIN / "trainyard-agent"), "--server", self.yard.address, "--node", "second",
+             "--token-file", self.yard.dir + "/tokens/agent", "--state-dir", state, "--cpu-slots", "1",
+             "--threads-per-slot", "1", "--standby", "0"],
+            env=dict(os.environ, TRAINYARD_YARD=self.yard.dir),
+            stderr=subprocess.DEVNULL)
+        try:
+            job = self.yard.wait_for(name, resources_pb.FAILED)
+            self.assertEqual(job.failure.category, run_pb.Failure.UNIMPLEMENTED)
+            self.assertIn("across ranks is not built yet", job.failure.message)
+            self.assertEqual(job.restarts, 0, "a retry would not help")
+            self.assertTrue(watcher.join(20))
+            nodes = [sorted(item.attempt_started.nodes) for item in watcher.items
+                     if item.HasField("attempt_started")]
+            self.assertTrue(all(len(n) == 2 and "second" in str(n) for n in nodes), nodes)
+        finally:
+            second.send_signal(signal.SIGINT)
+            self.assertEqual(second.wait(20), 0)
+        self.assertEqual(self.yard.training_pids() + self.yard.training_pids(state), [])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
