@@ -18,8 +18,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "executor/agent/reconcile.h"
-#include "executor/agent/slots.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -30,26 +28,26 @@ constexpr absl::Duration kTick = absl::Milliseconds(200);
 constexpr absl::Duration kCleaning = absl::Minutes(1);
 // While a process that was killed is not gone yet.
 constexpr absl::Duration kReapPause = absl::Milliseconds(5);
-constexpr absl::Duration kFirstStepPatience = absl::Seconds(10);
 constexpr absl::Duration kResendAfter = absl::Seconds(15);
 constexpr absl::Duration kSilence = absl::Seconds(5);
 constexpr absl::Duration kLastWords = absl::Seconds(2);
 constexpr int64_t kMostLogBytes = int64_t{1} << 20;
 
-int64_t BytesIn(const std::string& folder) {
-  int64_t bytes = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const auto size = entry.file_size(error);
-    if (!error) bytes += static_cast<int64_t>(size);
+// Without assignments whose key cannot name a folder: a defect of the server must not lead out of
+// ours.
+v1::DesiredSet WithValidNames(const v1::DesiredSet& desired) {
+  v1::DesiredSet valid;
+  valid.set_version(desired.version());
+  for (const v1::Assignment& assignment : desired.assignments()) {
+    const std::string name = run::RunDirectory::NameOf(assignment.key());
+    const absl::Status status = run::RunDirectory::ParseName(name).status();
+    if (status.ok()) {
+      *valid.add_assignments() = assignment;
+    } else {
+      spdlog::error("assignment ignored: {}", status.ToString());
+    }
   }
-  return bytes;
-}
-
-absl::Time ModificationTime(const std::string& path) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) return absl::InfinitePast();
-  return absl::TimeFromTimespec(info.st_mtim);
+  return valid;
 }
 
 }  // namespace
@@ -133,7 +131,7 @@ absl::Status Agent::Run(int signal_fd) {
     const bool tick = now >= next_tick_;
     HandleInbox();
     FenceIfLate(now);
-    FinishRanks(tick);
+    FinishRanks(now);
     if (reconcile_due_ || tick) ReconcileRanks(now);
     SendEvents(now);
     if (heartbeat_due_ || now >= next_heartbeat_) SendHeartbeat(now);
@@ -228,7 +226,7 @@ void Agent::HandleInbox() {
 void Agent::HandleMessage(const v1::ServerMessage& message) {
   switch (message.what_case()) {
     case v1::ServerMessage::kDesired:
-      desired_ = message.desired();
+      desired_ = WithValidNames(message.desired());
       has_desired_ = desired_is_fresh_ = reconcile_due_ = true;
       break;
     case v1::ServerMessage::kLease:
@@ -305,130 +303,6 @@ void Agent::HandleLogRequest(const v1::LogRequest& request) {
   link_->Send(std::move(answer));
 }
 
-void Agent::FinishRanks(bool retry) {
-  bool finished = false;
-  for (auto& [name, rank] : ranks_) {
-    if (rank->recorded() || (!rank->HasProcess() && !retry)) continue;
-    if (!rank->TryFinish()) continue;
-    spdlog::info("{}: gone", name);
-    finished = true;
-  }
-  if (!finished) return;
-  reconcile_due_ = heartbeat_due_ = true;
-  std::vector<pid_t> known = warm_->Pids();
-  for (const auto& [name, rank] : ranks_) {
-    if (rank->HasProcess()) known.push_back(rank->pid());
-  }
-  KillStrayChildren(known);
-}
-
-void Agent::ReconcileRanks(absl::Duration now) {
-  reconcile_due_ = false;
-  if (!has_desired_ || leaving_ != Leaving::kNo) return;
-  std::vector<PresentRank> present;
-  for (const auto& [name, rank] : ranks_) present.push_back(rank->Describe(now));
-  const bool may_start = up_ && desired_is_fresh_ && lease_.HoldsAt(now);
-  for (const Action& action : Reconcile(desired_, present, may_start)) Perform(action, now);
-  if (desired_is_fresh_ && reconciled_version_ != desired_.version()) {
-    reconciled_version_ = desired_.version();
-    heartbeat_due_ = true;
-  }
-}
-
-const v1::Assignment* Agent::FindDesired(const std::string& name) const {
-  for (const v1::Assignment& assignment : desired_.assignments()) {
-    if (run::RunDirectory::NameOf(assignment.key()) == name) return &assignment;
-  }
-  return nullptr;
-}
-
-void Agent::Perform(const Action& action, absl::Duration now) {
-  const v1::Assignment* wanted = FindDesired(action.name);
-  switch (action.kind) {
-    case Action::kStart:
-      StartRank(*wanted);
-      break;
-    case Action::kDecline: {
-      // Nothing was done, so the state that it would have gone on from is what it leaves.
-      v1::RankEvent event;
-      event.mutable_finished()->set_outcome(v1::RankEvent::Finished::SUSPENDED);
-      event.mutable_finished()->set_step(wanted->restore().step());
-      Refuse(*wanted, std::move(event));
-      break;
-    }
-    case Action::kSuspend:
-      spdlog::info("{}: asked to checkpoint and leave", action.name);
-      ranks_.at(action.name)->Suspend(now, absl::Milliseconds(wanted->grace_ms()));
-      break;
-    case Action::kKill:
-      spdlog::info("{}: killed, since it is not wanted here any more", action.name);
-      ranks_.at(action.name)->Kill();
-      break;
-    case Action::kRetire:
-      ranks_.at(action.name)->Retire();
-      ranks_.at(action.name)->spool().Save().IgnoreError();
-      next_cleaning_ = now;
-      break;
-  }
-}
-
-void Agent::StartRank(const v1::Assignment& assignment) {
-  const std::string name = run::RunDirectory::NameOf(assignment.key());
-  absl::Status status = run::RunDirectory::ParseName(name).status();
-  if (!status.ok()) {
-    spdlog::error("assignment refused: {}", status.ToString());
-    return;
-  }
-  int threads = 0;
-  std::string device;
-  for (const int index : assignment.slots()) {
-    if (index < 0 || index >= options_.hello.slots_size()) {
-      status = absl::InvalidArgumentError(absl::StrCat("this node has no slot ", index));
-      continue;
-    }
-    const v1::Slot& slot = options_.hello.slots(index);
-    threads += slot.cpu_threads();
-    if (device.empty()) device = DeviceOf(slot);
-  }
-  if (status.ok() && device.empty()) status = absl::InvalidArgumentError("no slot was given");
-  if (status.ok()) {
-    absl::StatusOr<WaitingWorker> worker = warm_->Take();
-    status = worker.status();
-    if (status.ok()) {
-      auto rank = LocalRank::Start(absl::StrCat(ranks_folder_, "/", name), assignment,
-                                   *std::move(worker), device, threads, lease_.until(), clock_);
-      status = rank.status();
-      if (status.ok()) {
-        spdlog::info("{}: started {} on {} (pid {})", name, assignment.job_name(), device,
-                     (*rank)->pid());
-        WatchEvents(**rank);
-        ranks_[name] = *std::move(rank);
-        return;
-      }
-    }
-  }
-  v1::RankEvent event;
-  event.mutable_failure()->set_category(v1::Failure::INTERNAL);
-  event.mutable_failure()->set_message(
-      absl::StrCat("the agent could not start the worker: ", status.message()));
-  event.mutable_failure()->set_retryable(true);
-  Refuse(assignment, std::move(event));
-}
-
-void Agent::Refuse(const v1::Assignment& assignment, v1::RankEvent event) {
-  const std::string name = run::RunDirectory::NameOf(assignment.key());
-  auto rank = run::RunDirectory::ParseName(name).ok()
-                  ? LocalRank::MakeGone(absl::StrCat(ranks_folder_, "/", name), assignment,
-                                        {std::move(event)}, clock_)
-                  : absl::InvalidArgumentError("not a rank");
-  if (!rank.ok()) {
-    spdlog::error("{}: cannot be refused, will try again: {}", name, rank.status().ToString());
-    return;
-  }
-  spdlog::warn("{}: not started", name);
-  ranks_[name] = *std::move(rank);
-}
-
 void Agent::SendEvents(absl::Duration now) {
   if (!up_) return;
   for (auto& [name, rank] : ranks_) {
@@ -466,14 +340,6 @@ void Agent::SendHeartbeat(absl::Duration now) {
   link_->Send(std::move(message));
 }
 
-bool Agent::AwaitsFirstStep(absl::Duration now) const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& entry) {
-    LocalRank& rank = *entry.second;
-    return rank.HasProcess() && !rank.spool().has_metrics() &&
-           now - rank.started() < kFirstStepPatience;
-  });
-}
-
 void Agent::Tick(absl::Duration now) {
   next_tick_ = now + kTick;
   // Loading a worker takes time that the first step of another would miss.
@@ -494,23 +360,6 @@ void Agent::Tick(absl::Duration now) {
   if (now >= next_cleaning_) {
     next_cleaning_ = now + kCleaning;
     ForgetOldRanks();
-  }
-}
-
-void Agent::ForgetOldRanks() {
-  std::vector<KeptRank> kept;
-  for (const auto& [name, rank] : ranks_) {
-    if (!rank->retired() || FindDesired(name) != nullptr) continue;
-    const std::string mark = run::RunDirectory(rank->path()).acked_path();
-    kept.push_back(
-        {.name = name, .retired = ModificationTime(mark), .bytes = BytesIn(rank->path())});
-  }
-  for (const std::string& name : Expired(std::move(kept), options_.retention, clock_.Now())) {
-    std::error_code error;
-    std::filesystem::remove_all(ranks_.at(name)->path(), error);
-    if (error) spdlog::warn("{}: {}", name, error.message());
-    damaged_.erase(name);
-    ranks_.erase(name);
   }
 }
 

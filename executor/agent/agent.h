@@ -73,10 +73,11 @@ class Agent {
   void HandleLogRequest(const v1::LogRequest& request);
   void RenewLeases();
   void FenceIfLate(absl::Duration now);
-  void FinishRanks(bool retry);
+  void FinishRanks(absl::Duration now);
   void ReconcileRanks(absl::Duration now);
   void Perform(const Action& action, absl::Duration now);
-  void StartRank(const v1::Assignment& assignment);
+  absl::StatusOr<std::unique_ptr<LocalRank>> StartRank(const v1::Assignment& assignment);
+  std::string PathOf(const v1::Assignment& assignment) const;
   void Refuse(const v1::Assignment& assignment, v1::RankEvent event);
   void SendEvents(absl::Duration now);
   void SendHeartbeat(absl::Duration now);
@@ -107,6 +108,7 @@ class Agent {
   bool heartbeat_due_ = false;
   absl::Duration next_heartbeat_ = absl::ZeroDuration();
   absl::Duration next_tick_ = absl::ZeroDuration();
+  absl::Duration next_record_ = absl::ZeroDuration();
   absl::Duration next_cleaning_ = absl::ZeroDuration();
   absl::Duration last_progress_ = absl::ZeroDuration();  // events were sent or acknowledged
   enum class Leaving { kNo, kLeaveWorkers, kKillWorkers } leaving_ = Leaving::kNo;

@@ -293,6 +293,14 @@ TEST_F(AgentTest, AssignmentThatCannotRunHereIsRefusedWithAReason) {
   EXPECT_TRUE((*events)[0].failure().retryable());
 }
 
+TEST_F(AgentTest, KeyThatLeadsOutOfTheStateDirectoryIsIgnored) {
+  StartAgent();
+  server_.Want({Assigned("../../x", "run"), Assigned("b", "run", 1)});
+  WaitForSteps("b.1.0");
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({"b.1.0"}); }));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/x.1.0"));
+}
+
 TEST_F(AgentTest, RestartedAgentAdoptsItsWorkers) {
   StartAgent();
   server_.Want({Assigned("a", "run")});

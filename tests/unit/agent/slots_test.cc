@@ -86,6 +86,15 @@ TEST_F(SlotsTest, MissingDriverIsNotFoundAndAWrongOneUnavailable) {
   EXPECT_EQ(ListGpus("libz.so.1").status().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_F(SlotsTest, GpusAreListedThroughTheDriversLibrary) {
+  const auto gpus = ListGpus(FAKE_NVML);
+  ASSERT_TRUE(gpus.ok()) << gpus.status();
+  ASSERT_EQ(gpus->size(), 2u);
+  EXPECT_EQ((*gpus)[1].index, 1);
+  EXPECT_EQ((*gpus)[1].model, "Fake GPU 1");
+  EXPECT_EQ((*gpus)[1].memory_bytes, 2 * kGiB);
+}
+
 TEST_F(SlotsTest, WorkersSeeOnlyWhatTheyNeedOfTheEnvironment) {
   const char* const ours[] = {"PATH=/bin",
                               "SECRET=1",

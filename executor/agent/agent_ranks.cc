@@ -1,0 +1,182 @@
+// What the agent does to ranks: starts, stops, finishes and forgets them.
+
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "executor/agent/agent.h"
+#include "executor/agent/reconcile.h"
+#include "executor/agent/slots.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+constexpr absl::Duration kFirstStepPatience = absl::Seconds(10);
+// Between attempts to record an end, while the disk is full.
+constexpr absl::Duration kRecordPause = absl::Seconds(1);
+
+int64_t BytesIn(const std::string& folder) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const auto size = entry.file_size(error);
+    if (!error) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
+absl::Time ModificationTime(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return absl::InfinitePast();
+  return absl::TimeFromTimespec(info.st_mtim);
+}
+
+}  // namespace
+
+void Agent::FinishRanks(absl::Duration now) {
+  bool finished = false;
+  const bool retry = now >= next_record_;
+  if (retry) next_record_ = now + kRecordPause;
+  for (auto& [name, rank] : ranks_) {
+    if (rank->recorded() || (!rank->HasProcess() && !retry)) continue;
+    if (!rank->TryFinish()) continue;
+    spdlog::info("{}: gone", name);
+    finished = true;
+  }
+  if (!finished) return;
+  reconcile_due_ = heartbeat_due_ = true;
+  std::vector<pid_t> known = warm_->Pids();
+  for (const auto& [name, rank] : ranks_) {
+    if (rank->HasProcess()) known.push_back(rank->pid());
+  }
+  KillStrayChildren(known);
+}
+
+void Agent::ReconcileRanks(absl::Duration now) {
+  reconcile_due_ = false;
+  if (!has_desired_ || leaving_ != Leaving::kNo) return;
+  std::vector<PresentRank> present;
+  for (const auto& [name, rank] : ranks_) present.push_back(rank->Describe(now));
+  const bool may_start = up_ && desired_is_fresh_ && lease_.HoldsAt(now);
+  for (const Action& action : Reconcile(desired_, present, may_start)) Perform(action, now);
+  if (desired_is_fresh_ && reconciled_version_ != desired_.version()) {
+    reconciled_version_ = desired_.version();
+    heartbeat_due_ = true;
+  }
+}
+
+const v1::Assignment* Agent::FindDesired(const std::string& name) const {
+  for (const v1::Assignment& assignment : desired_.assignments()) {
+    if (run::RunDirectory::NameOf(assignment.key()) == name) return &assignment;
+  }
+  return nullptr;
+}
+
+void Agent::Perform(const Action& action, absl::Duration now) {
+  const v1::Assignment* wanted = FindDesired(action.name);
+  switch (action.kind) {
+    case Action::kStart: {
+      absl::StatusOr<std::unique_ptr<LocalRank>> rank = StartRank(*wanted);
+      if (rank.ok()) {
+        ranks_[action.name] = *std::move(rank);
+        break;
+      }
+      v1::RankEvent event;
+      event.mutable_failure()->set_category(v1::Failure::INTERNAL);
+      event.mutable_failure()->set_message(
+          absl::StrCat("the agent could not start the worker: ", rank.status().message()));
+      event.mutable_failure()->set_retryable(true);
+      Refuse(*wanted, std::move(event));
+      break;
+    }
+    case Action::kDecline: {
+      // Nothing was done, so the state that it would have gone on from is what it leaves.
+      v1::RankEvent event;
+      event.mutable_finished()->set_outcome(v1::RankEvent::Finished::SUSPENDED);
+      event.mutable_finished()->set_step(wanted->restore().step());
+      Refuse(*wanted, std::move(event));
+      break;
+    }
+    case Action::kSuspend:
+      spdlog::info("{}: asked to checkpoint and leave", action.name);
+      ranks_.at(action.name)->Suspend(now, absl::Milliseconds(wanted->grace_ms()));
+      break;
+    case Action::kKill:
+      spdlog::info("{}: killed, since it is not wanted here any more", action.name);
+      ranks_.at(action.name)->Kill();
+      break;
+    case Action::kRetire:
+      ranks_.at(action.name)->Retire();
+      ranks_.at(action.name)->spool().Save().IgnoreError();
+      next_cleaning_ = now;
+      break;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<LocalRank>> Agent::StartRank(const v1::Assignment& assignment) {
+  int threads = 0;
+  std::string device;
+  for (const int index : assignment.slots()) {
+    if (index < 0 || index >= options_.hello.slots_size()) {
+      return absl::InvalidArgumentError(absl::StrCat("this node has no slot ", index));
+    }
+    const v1::Slot& slot = options_.hello.slots(index);
+    threads += slot.cpu_threads();
+    if (device.empty()) device = DeviceOf(slot);
+  }
+  if (device.empty()) return absl::InvalidArgumentError("no slot was given");
+  TY_ASSIGN_OR_RETURN(WaitingWorker worker, warm_->Take());
+  TY_ASSIGN_OR_RETURN(auto rank, LocalRank::Start(PathOf(assignment), assignment, std::move(worker),
+                                                  device, threads, lease_.until(), clock_));
+  spdlog::info("{}: started {} on {} (pid {})", rank->name(), assignment.job_name(), device,
+               rank->pid());
+  WatchEvents(*rank);
+  return rank;
+}
+
+void Agent::Refuse(const v1::Assignment& assignment, v1::RankEvent event) {
+  const std::string name = run::RunDirectory::NameOf(assignment.key());
+  auto rank = LocalRank::MakeGone(PathOf(assignment), assignment, {std::move(event)}, clock_);
+  if (!rank.ok()) {
+    spdlog::error("{}: cannot be refused, will try again: {}", name, rank.status().ToString());
+    return;
+  }
+  spdlog::warn("{}: not started", name);
+  ranks_[name] = *std::move(rank);
+}
+
+std::string Agent::PathOf(const v1::Assignment& assignment) const {
+  return absl::StrCat(ranks_folder_, "/", run::RunDirectory::NameOf(assignment.key()));
+}
+
+bool Agent::AwaitsFirstStep(absl::Duration now) const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& entry) {
+    LocalRank& rank = *entry.second;
+    return rank.HasProcess() && !rank.spool().has_metrics() &&
+           now - rank.started() < kFirstStepPatience;
+  });
+}
+
+void Agent::ForgetOldRanks() {
+  std::vector<KeptRank> kept;
+  for (const auto& [name, rank] : ranks_) {
+    if (!rank->retired() || FindDesired(name) != nullptr) continue;
+    const std::string mark = run::RunDirectory(rank->path()).acked_path();
+    kept.push_back(
+        {.name = name, .retired = ModificationTime(mark), .bytes = BytesIn(rank->path())});
+  }
+  for (const std::string& name : Expired(std::move(kept), options_.retention, clock_.Now())) {
+    std::error_code error;
+    std::filesystem::remove_all(ranks_.at(name)->path(), error);
+    if (error) spdlog::warn("{}: {}", name, error.message());
+    damaged_.erase(name);
+    ranks_.erase(name);
+  }
+}
+
+}  // namespace trainyard
