@@ -13,6 +13,7 @@ namespace {
 struct Range {
   double low = std::numeric_limits<double>::infinity();
   double high = -std::numeric_limits<double>::infinity();
+  bool logarithmic = false;
 
   void Take(double v) {
     low = std::min(low, v);
@@ -20,11 +21,20 @@ struct Range {
   }
   bool empty() const { return low > high; }
   // Where v lies, in [0, 1].
-  double At(double v) const { return high > low ? (v - low) / (high - low) : 0.5; }
+  double At(double v) const {
+    if (high <= low) return 0.5;
+    return logarithmic ? std::log(v / low) / std::log(high / low) : (v - low) / (high - low);
+  }
+  double Middle() const { return logarithmic ? std::sqrt(low * high) : (low + high) / 2; }
 };
+
+// A loss that falls from 4 to 0.1 shows nothing of its tail on a linear axis.
+constexpr double kLogarithmicFrom = 8;
 
 constexpr Color kColors[] = {Color::kCyan, Color::kYellow, Color::kGreen, Color::kRed};
 constexpr char kMarks[] = {'.', 'o', '+', 'x'};
+constexpr const char* kUnicodeMarks[] = {"", "●", "▲",
+                                         "■"};  // where colours cannot tell curves apart
 
 // A grid of dots; each character cell holds dots_x * dots_y of them and remembers who drew last.
 class Canvas {
@@ -64,6 +74,7 @@ class Canvas {
     const int cell = row * columns_ + column;
     if (owner_[cell] < 0) return " ";
     if (dots_x_ == 1) return std::string(1, kMarks[owner_[cell] % 4]);
+    if (!terminal.color && owner_[cell] % 4 != 0) return kUnicodeMarks[owner_[cell] % 4];
     const unsigned code = 0x2800 + bits_[cell];
     const char utf8[] = {static_cast<char>(0xE0 | (code >> 12)),
                          static_cast<char>(0x80 | ((code >> 6) & 0x3F)),
@@ -77,21 +88,37 @@ class Canvas {
   std::vector<int> owner_;
 };
 
-// Mean of y per dot column, so that a curve of thousands of steps is a line and not a band.
-void DrawSeries(const Series& series, int index, const Range& x, const Range& y, Canvas& canvas) {
-  std::vector<double> sum(canvas.width(), 0);
-  std::vector<int> count(canvas.width(), 0);
+// One point per dot column, the mean of what falls there: a curve of thousands of noisy steps is a
+// line and not a band. Columns without a finite value are left out.
+struct Columns {
+  std::vector<int> column;
+  std::vector<double> mean;
+};
+
+Columns AverageByColumn(const Series& series, const Range& x, int width) {
+  std::vector<double> sum(width, 0);
+  std::vector<int> count(width, 0);
   for (const auto& [px, py] : series.points) {
     if (!std::isfinite(px) || !std::isfinite(py)) continue;
-    const int column = static_cast<int>(std::lround(x.At(px) * (canvas.width() - 1)));
+    const int column = static_cast<int>(std::lround(x.At(px) * (width - 1)));
     sum[column] += py;
     ++count[column];
   }
-  int last_column = -1, last_row = 0;
-  for (int column = 0; column < canvas.width(); ++column) {
+  Columns columns;
+  for (int column = 0; column < width; ++column) {
     if (count[column] == 0) continue;
-    const double at = y.At(sum[column] / count[column]);
-    const int row = static_cast<int>(std::lround((1 - at) * (canvas.height() - 1)));
+    columns.column.push_back(column);
+    columns.mean.push_back(sum[column] / count[column]);
+  }
+  return columns;
+}
+
+void Draw(const Columns& columns, int index, const Range& y, bool connect, Canvas& canvas) {
+  int last_column = -1, last_row = 0;
+  for (size_t i = 0; i < columns.column.size(); ++i) {
+    const int column = columns.column[i];
+    const int row =
+        static_cast<int>(std::lround((1 - y.At(columns.mean[i])) * (canvas.height() - 1)));
     if (last_column < 0)
       canvas.Dot(column, row, index);
     else
@@ -101,63 +128,71 @@ void DrawSeries(const Series& series, int index, const Range& x, const Range& y,
   }
 }
 
-std::string Legend(const Terminal& terminal, const std::vector<Series>& series) {
+std::string Legend(const Terminal& terminal, const std::vector<Series>& series, bool logarithmic) {
   std::string out;
   for (size_t i = 0; i < series.size(); ++i) {
     if (series[i].points.empty()) continue;
+    const char* const line = terminal.color || i % 4 == 0 ? "━━" : kUnicodeMarks[i % 4];
     const std::string mark =
-        terminal.unicode ? Paint(terminal, kColors[i % 4], "━━") : std::string(1, kMarks[i % 4]);
+        terminal.unicode ? Paint(terminal, kColors[i % 4], line) : std::string(1, kMarks[i % 4]);
     absl::StrAppend(&out, out.empty() ? "" : "   ", mark, " ", series[i].name, " ",
                     FormatMetric(series[i].points.back().second));
   }
-  return out;
+  return absl::StrCat(out, logarithmic ? "   (logarithmic)" : "");
+}
+
+// The x axis, its numbers and the legend.
+std::string Foot(const Terminal& terminal, const Range& x, int margin, int columns,
+                 const std::string& legend) {
+  const std::string left = FormatCount(std::llround(x.low));
+  const std::string right = FormatCount(std::llround(x.high));
+  const int gap = std::max(1, columns - static_cast<int>(left.size() + right.size()));
+  std::string axis;
+  for (int column = 0; column < columns; ++column) axis += terminal.unicode ? "─" : "-";
+  const std::string space(margin + 2, ' ');
+  return absl::StrCat(space.substr(2), terminal.unicode ? " └" : " +", axis, "\n", space, left,
+                      std::string(gap, ' '), right, "\n", space, legend, "\n");
 }
 
 }  // namespace
 
 std::string RenderPlot(const Terminal& terminal, const std::vector<Series>& series, int width,
                        int height) {
-  Range x, y;
+  Range x;
   for (const Series& s : series) {
     for (const auto& [px, py] : s.points) {
-      if (!std::isfinite(px) || !std::isfinite(py)) continue;
-      x.Take(px);
-      y.Take(py);
+      if (std::isfinite(px) && std::isfinite(py)) x.Take(px);
     }
   }
-  if (y.empty()) return "nothing to plot yet\n";
-  const std::string labels[] = {FormatMetric(y.high), FormatMetric((y.low + y.high) / 2),
-                                FormatMetric(y.low)};
-  int margin = 0;
-  for (const std::string& label : labels) margin = std::max(margin, DisplayWidth(label));
-  const int columns = std::max(10, width - margin - 2);
+  if (x.empty()) return "nothing to plot yet\n";
+  constexpr int kMargin = 8;  // columns for the numbers of the y axis
+  const int columns = std::max(10, width - kMargin - 2);
   const int rows = std::max(3, height - 3);
   Canvas canvas(columns, rows, terminal.unicode);
-  for (size_t i = 0; i < series.size(); ++i) {
-    DrawSeries(series[i], static_cast<int>(i), x, y, canvas);
+  std::vector<Columns> curves;
+  Range y;
+  for (const Series& s : series) {
+    curves.push_back(AverageByColumn(s, x, canvas.width()));
+    for (const double mean : curves.back().mean) y.Take(mean);
+  }
+  y.logarithmic = y.low > 0 && y.high > kLogarithmicFrom * y.low;
+  for (size_t i = 0; i < curves.size(); ++i) {
+    // Marks on a line of their own would hide the line below.
+    Draw(curves[i], static_cast<int>(i), y, terminal.color || i == 0, canvas);
   }
   std::string out;
   for (int row = 0; row < rows; ++row) {
-    const std::string label = row == 0          ? labels[0]
-                              : row == rows / 2 ? labels[1]
-                              : row + 1 == rows ? labels[2]
+    const std::string label = row == 0          ? FormatMetric(y.high)
+                              : row == rows / 2 ? FormatMetric(y.Middle())
+                              : row + 1 == rows ? FormatMetric(y.low)
                                                 : "";
-    absl::StrAppend(&out, std::string(margin - DisplayWidth(label), ' '), label,
-                    terminal.unicode ? (label.empty() ? " │" : " ┤") : " |");
     std::string line;
     for (int column = 0; column < columns; ++column) line += canvas.Cell(terminal, column, row);
     line.erase(line.find_last_not_of(' ') + 1);
-    absl::StrAppend(&out, line, "\n");
+    absl::StrAppend(&out, std::string(std::max(0, kMargin - DisplayWidth(label)), ' '), label,
+                    terminal.unicode ? (label.empty() ? " │" : " ┤") : " |", line, "\n");
   }
-  const std::string left = FormatCount(std::llround(x.low));
-  const std::string right = FormatCount(std::llround(x.high));
-  const int gap = columns - static_cast<int>(left.size() + right.size());
-  std::string axis;
-  for (int column = 0; column < columns; ++column) axis += terminal.unicode ? "─" : "-";
-  absl::StrAppend(&out, std::string(margin, ' '), terminal.unicode ? " └" : " +", axis, "\n",
-                  std::string(margin + 2, ' '), left, std::string(std::max(1, gap), ' '), right,
-                  "\n", std::string(margin + 2, ' '), Legend(terminal, series), "\n");
-  return out;
+  return out + Foot(terminal, x, kMargin, columns, Legend(terminal, series, y.logarithmic));
 }
 
 }  // namespace trainyard::cli

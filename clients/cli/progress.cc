@@ -65,9 +65,10 @@ std::string DescribeItem(const Terminal& terminal, const v1::FeedItem& item) {
     case v1::FeedItem::kState: {
       const auto& change = item.state();
       const std::string to = Paint(terminal, ColorOf(change.to()), StateName(change.to()));
-      const std::string from = change.from() == v1::JOB_STATE_UNSPECIFIED
-                                   ? ""
-                                   : absl::StrCat(StateName(change.from()), Arrow(terminal));
+      const std::string from =
+          change.from() == v1::JOB_STATE_UNSPECIFIED || change.from() == change.to()
+              ? ""
+              : absl::StrCat(StateName(change.from()), Arrow(terminal));
       const std::string& why = change.reason().message();
       return absl::StrCat(from, to, why.empty() ? "" : ": ", why);
     }

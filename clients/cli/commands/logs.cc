@@ -39,12 +39,17 @@ absl::Status Copy(Session& session, Client& client, const v1::TailLogsRequest& r
                   int64_t& attempt, Stop& stop) {
   LogFollower follower(client, request, kPatience);
   LogFollower::Handlers handlers;
-  handlers.on_data = [&](const std::string& data) { session.out().Write(data); };
+  bool printed = false;
+  handlers.on_data = [&](const std::string& data) {
+    printed = true;
+    session.out().Write(data);
+  };
   handlers.on_missing = [&](int64_t bytes) {
     session.err().Write(absl::StrCat("[", FormatBytes(bytes), " of the log were rotated away]\n"));
   };
   const absl::Status status = follower.Run(handlers, stop);
   if (follower.attempt() > 0) attempt = follower.attempt();
+  if (status.ok() && !printed) session.err().Write("(the rank printed nothing)\n");
   return status;
 }
 

@@ -19,7 +19,7 @@ TEST(Plot, RisesFromLowerLeftToUpperRight) {
   ASSERT_EQ(rows.size(), 10u);  // seven rows of the plot, the axis, its numbers, the legend
   const auto first_mark = [](const std::string& row) { return row.find('.', row.find('|') + 1); };
   EXPECT_THAT(rows[0], HasSubstr("3.0000 |"));
-  EXPECT_THAT(rows[6], HasSubstr("     0 |."));
+  EXPECT_THAT(rows[6], HasSubstr("       0 |."));
   for (int row = 1; row < 7; ++row) EXPECT_LT(first_mark(rows[row]), first_mark(rows[row - 1]));
   EXPECT_THAT(rows[9], HasSubstr(". loss 3.0000"));
 }
@@ -33,6 +33,21 @@ TEST(Plot, FitsTheWidth) {
       EXPECT_LE(DisplayWidth(row), width) << text;
     }
   }
+}
+
+TEST(Plot, ShowsTheTailOfALossThatFellFar) {
+  Series line = {"loss", {}};
+  for (int i = 0; i <= 100; ++i) line.points.emplace_back(i, std::exp(-i / 20.0));
+  const std::string text = RenderPlot({}, {line}, 60, 12);
+  EXPECT_THAT(text, HasSubstr("(logarithmic)"));
+  EXPECT_THAT(text, HasSubstr("0.0821 |"));  // the geometric middle of 1 and e^-5
+}
+
+TEST(Plot, TellsCurvesApartWithoutColours) {
+  const Series train = {"train", {{0, 1}, {1, 1}}};
+  const Series validation = {"validation", {{0, 2}, {1, 2}}};
+  EXPECT_THAT(RenderPlot({.unicode = true}, {train, validation}, 40, 10),
+              HasSubstr("● validation"));
 }
 
 TEST(Plot, LeavesOutWhatIsNotFinite) {

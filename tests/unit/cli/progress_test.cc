@@ -108,7 +108,7 @@ TEST_F(ProgressTest, RewritesOneLineOnATerminal) {
   ASSERT_EQ(screen_.lines().size(), 1u);
   EXPECT_THAT(screen_.lines()[0], HasSubstr("digits  step 99/1,000  ##"));
   EXPECT_THAT(screen_.lines()[0], HasSubstr("loss 0.0101"));
-  EXPECT_THAT(screen_.lines()[0], HasSubstr("2,000 samples/s  0:45 left"));
+  EXPECT_THAT(screen_.lines()[0], HasSubstr("2,000 samples/s  0:46 left"));
 }
 
 TEST_F(ProgressTest, RedrawsTenTimesASecondHoweverFastStepsCome) {
@@ -194,7 +194,7 @@ TEST_F(ProgressTest, AnAttemptThatGoesOnDoesNotCountOldTimeAsSlowness) {
   clock_.Advance(absl::Seconds(1));
   view.OnItem(Train(start_ + absl::Hours(5) + absl::Seconds(1), 71, 0.5));
   EXPECT_THAT(screen_.lines()[0], HasSubstr("attempt 2 goes on from step 50 on n1"));
-  EXPECT_THAT(screen_.lines().back(), HasSubstr("0:46 left"));
+  EXPECT_THAT(screen_.lines().back(), HasSubstr("0:47 left"));
 }
 
 }  // namespace
