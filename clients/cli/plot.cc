@@ -119,7 +119,7 @@ void Draw(const Columns& columns, int index, const Range& y, bool connect, Canva
     const int column = columns.column[i];
     const int row =
         static_cast<int>(std::lround((1 - y.At(columns.mean[i])) * (canvas.height() - 1)));
-    if (last_column < 0)
+    if (last_column < 0 || !connect)
       canvas.Dot(column, row, index);
     else
       canvas.Line(last_column, last_row, column, row, index);

@@ -91,7 +91,8 @@ class PathWalk {
     const Descriptor& root = *message->GetDescriptor();
     // "training.steps" is short for "spec.training.steps".
     const FieldDescriptor* spec = root.FindFieldByName("spec");
-    if (spec != nullptr && root.FindFieldByName(parts[0]) == nullptr &&
+    const FieldDescriptor* first = root.FindFieldByName(parts[0]);
+    if (spec != nullptr && (first == nullptr || text::IsServerOnly(*first)) &&
         spec->message_type()->FindFieldByName(parts[0]) != nullptr) {
       parts.insert(parts.begin(), "spec");
     }

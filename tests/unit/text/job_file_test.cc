@@ -269,6 +269,8 @@ TEST(SetField, SetsFieldsByPath) {
   EXPECT_EQ(job.spec().training().steps(), 7);
   EXPECT_TRUE(SetField(job, "training.steps", "8").ok());
   EXPECT_EQ(job.spec().training().steps(), 8);
+  EXPECT_TRUE(SetField(job, "checkpoint.keep", "3").ok());  // not the server's Job.checkpoint
+  EXPECT_EQ(job.spec().checkpoint().keep(), 3);
   EXPECT_TRUE(SetField(job, "labels.team", "text").ok());
   EXPECT_EQ(job.labels().at("team"), "text");
   EXPECT_TRUE(SetField(job, "model.convnet.hidden", "[1, 2, 3]").ok());
