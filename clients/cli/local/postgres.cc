@@ -6,10 +6,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -114,6 +112,20 @@ absl::Status CheckReachable(const Yard& yard, const std::optional<User>& user) {
                    "; choose another --dir, such as /var/lib/trainyard"));
 }
 
+// Whether any process of a PostgreSQL server, a back end that outlived its postmaster for one,
+// still works in the data folder.
+bool HasServerProcess(const std::string& data_dir) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("/proc", error)) {
+    pid_t pid = 0;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || !FindProcess(pid).ok())
+      continue;
+    std::error_code unreadable;
+    if (fs::read_symlink(entry.path() / "cwd", unreadable) == data_dir) return true;
+  }
+  return false;
+}
+
 absl::Status Run(const Yard& yard, const Postgres& postgres, std::vector<std::string> argv) {
   SpawnOptions options;
   options.argv = std::move(argv);
@@ -159,14 +171,10 @@ absl::Status PrepareDatabase(const Yard& yard) {
   return absl::OkStatus();
 }
 
-void RemoveStalePostmasterPid(const Yard& yard) {
-  const std::string path = yard.data_dir() + "/postmaster.pid";
-  std::ifstream file(path);
-  pid_t pid = 0;
-  if (!(file >> pid)) return;
-  const absl::StatusOr<std::string> name = ReadFile(absl::StrCat("/proc/", pid, "/comm"), 64);
-  if (name.ok() && absl::StartsWith(*name, "postgres")) return;
-  unlink(path.c_str());
+void RemoveStaleLockFiles(const Yard& yard) {
+  if (HasServerProcess(yard.data_dir())) return;
+  unlink((yard.data_dir() + "/postmaster.pid").c_str());
+  unlink((yard.socket_dir() + "/.s.PGSQL.5432.lock").c_str());
 }
 
 }  // namespace trainyard::cli

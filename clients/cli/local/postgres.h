@@ -23,8 +23,9 @@ absl::StatusOr<Postgres> FindPostgres(const Yard& yard);
 // is there. All or nothing: a call that was interrupted is repeated from the start.
 absl::Status PrepareDatabase(const Yard& yard);
 
-// Removes a postmaster.pid whose pid now belongs to some other program, which would keep PostgreSQL
-// from starting.
-void RemoveStalePostmasterPid(const Yard& yard);
+// Removes the lock files of a server that is gone: PostgreSQL itself believes them as long as any
+// process, even a zombie, has the pid that they name. They stay while any back end works in the
+// data folder, since they are what keeps a second server out.
+void RemoveStaleLockFiles(const Yard& yard);
 
 }  // namespace trainyard::cli

@@ -24,7 +24,7 @@ class RestartPolicy {
 
   static constexpr absl::Duration kFirst = absl::Milliseconds(50);
   static constexpr absl::Duration kLongest = absl::Seconds(5);
-  static constexpr absl::Duration kSettled = absl::Seconds(10);
+  static constexpr absl::Duration kSettled = absl::Seconds(2);
 
  private:
   absl::Duration wait_ = kFirst;

@@ -225,6 +225,14 @@ YardConfig Merge(const StartOptions& options, YardConfig config) {
   return config;
 }
 
+// Whether what still runs may go on under a new supervisor: nothing else is asked for, and the
+// server is there or can have its port back.
+bool MayAdopt(const Yard& yard, const StartOptions& options, const YardConfig& config,
+              const YardConfig& before) {
+  if (!(config == before) || options.port.has_value() || before.port == 0) return false;
+  return ReadPidFile(yard.pid_path("server")).ok() || PortIsFree(before.port);
+}
+
 // Brings up a yard that has no supervisor.
 absl::StatusOr<YardConfig> BringUp(const Yard& yard, const StartOptions& options,
                                    FileDescriptor lock) {
@@ -235,9 +243,7 @@ absl::StatusOr<YardConfig> BringUp(const Yard& yard, const StartOptions& options
   }
   YardConfig config = Merge(options, before);
   config.context = ContextName(options, before, yard.dir());
-  const bool adopt =
-      config == before && !options.port.has_value() && ReadPidFile(yard.pid_path("server")).ok();
-  if (!adopt) {
+  if (!MayAdopt(yard, options, config, before)) {
     if (yard.Exists()) SweepYard(yard, StopSignalsOnly());
     TY_ASSIGN_OR_RETURN(config.port, ChoosePort(options, before));
   }

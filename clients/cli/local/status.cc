@@ -18,7 +18,16 @@ void AskPostgres(const Yard& yard, PartStatus& status) {
     return;
   }
   SpawnOptions options;
-  options.argv = {postgres->bin_dir + "/pg_isready", "-q", "-h", yard.socket_dir(), "-t", "2"};
+  options.argv = {postgres->bin_dir + "/pg_isready",
+                  "-q",
+                  "-h",
+                  yard.socket_dir(),
+                  "-U",
+                  "trainyard",
+                  "-d",
+                  "trainyard",
+                  "-t",
+                  "2"};
   options.log_path = "/dev/null";
   status.healthy = RunToEnd(options, absl::Seconds(5)).ok();
   status.detail = status.healthy ? "accepts connections" : "does not accept connections";

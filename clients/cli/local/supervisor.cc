@@ -96,7 +96,7 @@ void Supervisor::Watch(Child& child, const ProcessId& process) {
 }
 
 void Supervisor::Start(Child& child) {
-  if (child.part.name == "postgres") RemoveStalePostmasterPid(yard_);
+  if (child.part.name == "postgres") RemoveStaleLockFiles(yard_);
   RotateLog(child.part.spawn.log_path);
   const absl::StatusOr<ProcessId> process = Spawn(child.part.spawn);
   if (process.ok()) {

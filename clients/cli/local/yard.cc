@@ -120,7 +120,9 @@ absl::StatusOr<std::vector<Part>> PartsOf(const Yard& yard, const YardConfig& co
       SpawnOf(yard, "postgres",
               {postgres.bin_dir + "/postgres", "-D", yard.data_dir(), "-c",
                "listen_addresses=", "-c", "unix_socket_directories=" + yard.socket_dir(), "-c",
-               "unix_socket_permissions=0700", "-c", "logging_collector=off"});
+               "unix_socket_permissions=0700", "-c", "logging_collector=off", "-c",
+               // After a crash: one sync of the file system, not one of each file.
+               "recovery_init_sync_method=syncfs"});
   parts[0].spawn.user = postgres.user;
   parts[1].spawn =
       SpawnOf(yard, "server",
