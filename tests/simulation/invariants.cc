@@ -79,7 +79,7 @@ void Yard::CheckAlways() {
   if (!disk_.complaints.empty()) Breach(disk_.complaints.front());
 }
 
-// No slot runs two processes; no job runs two attempts.
+// No slot runs two processes; no job runs two attempts; what the store calls gone is gone.
 void Yard::CheckProcesses() {
   std::map<std::string, int64_t> attempts;
   for (const auto& agent : agents_) {
@@ -90,6 +90,11 @@ void Yard::CheckProcesses() {
         if (!slots.insert(slot).second) {
           Breach(absl::StrCat("slot ", slot, " of ", agent->name(), " runs two processes"));
         }
+      }
+      const auto record = stores_.fleet().FindRank(rank.job_uid, rank.attempt, rank.rank);
+      if (record.ok() && record->state == RankState::kGone) {
+        Breach(absl::StrCat(rank.job_uid, " attempt ", rank.attempt, " rank ", rank.rank,
+                            " runs, but its slot was given back"));
       }
       const auto [known, fresh] = attempts.emplace(rank.job_uid, rank.attempt);
       if (!fresh && known->second != rank.attempt) {
@@ -139,6 +144,11 @@ void Yard::CheckTurn(const SchedulerSnapshot& before) {
   std::map<std::string, const AttemptRecord*> attempts;
   for (const AttemptRecord& attempt : after->attempts) attempts[attempt.job_uid] = &attempt;
 
+  for (const NodeRecord& node : after->nodes) {
+    if (node.reachable && node.lease_end + absl::Seconds(2) <= after->now) {
+      Breach(absl::StrCat(node.name, " is away and nobody noticed"));
+    }
+  }
   const JobRecord* first = nullptr;
   for (const JobRecord& job : after->jobs) {
     if (job.state != JobState::kQueued) continue;
@@ -217,6 +227,11 @@ void Yard::CheckEnd() {
   }
   for (const auto& watcher : watchers_) {
     const absl::StatusOr<JobRecord> job = stores_.jobs().Get(names_[std::stoi(watcher->uid.substr(3))]);
+    const auto feed = stores_.jobs().ReadFeed(job->uid, 0, 1000000);
+    if (watcher->ended && watcher->cursor != static_cast<int64_t>(feed->size())) {
+      Breach(absl::StrCat("the watcher of ", job->uid, " was told the end at ", watcher->cursor, " of ",
+                          feed->size()));
+    }
     if (IsTerminal(job->state) && !watcher->ended) {
       Breach(absl::StrCat("the watcher of ", job->uid, " saw no end at ", watcher->cursor));
     }

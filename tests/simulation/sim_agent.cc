@@ -60,9 +60,9 @@ void SimAgent::Deliver() {
   link_->session->Receive(std::move(message));
 }
 
-void SimAgent::Act() {
+void SimAgent::Act(int most) {
   if (link_ == nullptr) return;
-  while (!link_->to_agent.empty()) {
+  while (!link_->to_agent.empty() && most-- > 0) {
     const v1::ServerMessage message = std::move(link_->to_agent.front());
     link_->to_agent.pop_front();
     if (message.has_welcome()) acked_at_ = std::max(acked_at_, registered_at_);
@@ -76,7 +76,7 @@ void SimAgent::Act() {
     }
     if (message.has_ack()) Acknowledge(message.ack());
   }
-  if (link_->finished) link_ = nullptr;
+  if (link_->finished && link_->to_agent.empty()) link_ = nullptr;
 }
 
 void SimAgent::Obey() {
@@ -96,7 +96,7 @@ void SimAgent::Obey() {
     }
   }
   for (auto& [id, process] : processes_) {
-    if (desired_.count(id) == 0 && process.alive) Exit(process, 0, 9, false);
+    if (desired_.count(id) == 0) process.dying = true;
   }
   for (auto it = done_.begin(); it != done_.end();) {
     it = desired_.count(*it) == 0 ? done_.erase(it) : std::next(it);
@@ -109,9 +109,13 @@ void SimAgent::Acknowledge(const v1::EventAck& ack) {
   if (found == processes_.end()) return;
   SimProcess& process = found->second;
   if (ack.fenced()) {
+    // Nothing of it is wanted any more; it is killed where the desired set says so.
     process.spool.clear();
-    if (process.alive) Exit(process, 0, 9, false);
-    process.spool.clear();
+    if (!process.alive) {
+      done_.insert(id);
+      processes_.erase(found);
+      return;
+    }
   }
   while (!process.spool.empty() && process.spool.front().sequence() <= ack.sequence()) {
     process.spool.pop_front();
@@ -172,6 +176,7 @@ void SimAgent::Step(const RankId& rank) {
   const auto found = processes_.find(rank);
   if (found == processes_.end() || !found->second.alive) return;
   SimProcess& process = found->second;
+  if (process.dying) return Exit(process, 0, 9, false);
   const int64_t total = disk_.total_steps[rank.job_uid];
   if (process.phase == 0) {
     Append(process).mutable_started()->set_pid(1);

@@ -44,6 +44,7 @@ struct SimProcess {
   v1::Assignment assignment;
   bool alive = true;
   bool suspend = false;
+  bool dying = false;  // told to be killed; that takes a while
   int phase = 0;  // 0 before Started, 1 before Restored, 2 steps
   int64_t step = 0;
   int64_t checkpoint_step = -1;
@@ -71,7 +72,7 @@ class SimAgent {
   void Connect();
   void Disconnect();
   void Deliver();         // one message to the server, when it wants one
-  void Act();             // obeys what the server said
+  void Act(int most = 1000);  // obeys the next messages of the server
   void SendHeartbeat();
   void SendEvents(int most);
   void Step(const RankId& rank);   // one process does one thing

@@ -139,7 +139,7 @@ void Yard::AgentEvent() {
     case 0:
       if (!agent.connected()) agent.Connect();
       break;
-    case 1: agent.Act(); break;
+    case 1: agent.Act(1 + Draw(3)); break;
     case 2: agent.SendHeartbeat(); break;
     case 3: agent.SendEvents(1 + Draw(4)); break;
     case 4:
@@ -195,7 +195,7 @@ void Yard::WatchEvent() {
   } else if (watcher.owes_sent) {
     watcher.owes_sent = false;
     watcher.watch->Sent();
-  } else if (Chance(20)) {
+  } else if (!settling_ && Chance(20)) {
     watcher.watch->Cancel();
   }
 }
@@ -214,11 +214,12 @@ void Yard::Turn() {
   const absl::StatusOr<SchedulerSnapshot> before = stores_.scheduler().ReadSnapshot();
   SchedulerLoop& loop = *loops_[Chance(95) ? 0 : 1];
   const absl::StatusOr<absl::Duration> wait = loop.Turn();
-  if (before.ok() && wait.ok() && loop.leader() && *wait > absl::ZeroDuration()) CheckTurn(*before);
+  if (before.ok() && wait.ok() && loop.leader() && *wait != absl::ZeroDuration()) CheckTurn(*before);
 }
 
 // No more faults and no more users: whatever can end must end.
 void Yard::Heal() {
+  settling_ = true;  // watchers stay from here on: hints alone must do
   away_ = false;
   stores_.SetAway(false);
   for (auto& agent : agents_) (void)stores_.fleet().SetDraining(agent->name(), false);

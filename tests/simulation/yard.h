@@ -83,6 +83,7 @@ class Yard {
   std::vector<JobName> names_;
   std::vector<std::unique_ptr<SimWatcher>> watchers_;
   bool away_ = false;
+  bool settling_ = false;
   int now_event_ = 0;
   int succeeded_ = 0;
   std::string breach_;

@@ -75,6 +75,18 @@ auto Wait(void* mu, const Call& call) {
   return call();
 }
 
+// Takes the lock, whether or not the condition came to hold.
+template <typename Call>
+bool LockWhen(void* mu, const Call& call) {
+  if (waits) return call();
+  __tsan_mutex_pre_lock(mu, kWrite);
+  waits = true;
+  const bool held = call();
+  waits = false;
+  __tsan_mutex_post_lock(mu, kWrite, 0);
+  return held;
+}
+
 }  // namespace
 
 #define MUTEX(method) "_ZN4absl7debian35Mutex" method
@@ -103,6 +115,14 @@ INTERPOSE(bool, MutexReaderTryLock, MUTEX("13ReaderTryLockEv"), (Mutex * mu),
           TryLock(mu, kRead, [&] { return next(mu); }))
 INTERPOSE(void, MutexLockWhen, MUTEX("8LockWhenERKNS0_9ConditionE"),
           (Mutex * mu, const Condition& c), Lock(mu, kWrite, [&] { next(mu, c); }))
+INTERPOSE(bool, MutexLockWhenWithTimeout,
+          MUTEX("19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE"),
+          (Mutex * mu, const Condition& c, Duration timeout),
+          LockWhen(mu, [&] { return next(mu, c, timeout); }))
+INTERPOSE(bool, MutexLockWhenWithDeadline,
+          MUTEX("20LockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE"),
+          (Mutex * mu, const Condition& c, Time deadline),
+          LockWhen(mu, [&] { return next(mu, c, deadline); }))
 INTERPOSE(void, MutexAwait, MUTEX("5AwaitERKNS0_9ConditionE"), (Mutex * mu, const Condition& c),
           Wait(mu, [&] { return next(mu, c); }))
 INTERPOSE(bool, MutexAwaitWithTimeout, MUTEX("16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE"),

@@ -9,6 +9,7 @@ extern "C" const char* __tsan_default_suppressions() {
          "called_from_lib:libabsl_strings.so\n"
          "called_from_lib:libabsl_synchronization.so\n"
          "called_from_lib:libabsl_time.so\n"
+         "race:cctz::time_zone::Impl::LoadTimeZone\n"
          "called_from_lib:libgpr.so\n"
          "called_from_lib:libgrpc.so\n"
          "called_from_lib:libgrpc++.so\n";

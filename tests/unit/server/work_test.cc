@@ -24,6 +24,7 @@ TEST(TaskPool, LaterTasksRunInTheirOrder) {
   pool.PostAfter(absl::Milliseconds(10), [&] { order.push_back(1); });
   pool.Post([&] { order.push_back(0); });
   ASSERT_TRUE(done.WaitForNotificationWithTimeout(kLong));
+  pool.Stop();
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2}));
 }
 
