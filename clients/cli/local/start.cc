@@ -142,6 +142,7 @@ absl::StatusOr<ProcessId> StartSupervisor(const Yard& yard, const FileDescriptor
   options.argv = {
       program, "local", "supervise", "--dir", yard.dir(), "--lock-fd", absl::StrCat(lock.get())};
   options.log_path = yard.log_path("supervisor");
+  options.environment = {{kYardVariable, yard.dir()}};
   options.new_session = true;
   options.inherited_fd = lock.get();
   return Spawn(options);

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-BIN = os.environ.get("TRAINYARD_BIN", "build/bin")
+BIN = os.path.abspath(os.environ.get("TRAINYARD_BIN", "build/bin"))
 
 # Exit codes of trainyard (clients/cli/README.md) and of trainyard-worker (executor/run/run_directory.h).
 USAGE, NOT_FOUND, DENIED, UNAVAILABLE, PRECONDITION, TIMEOUT, UNIMPLEMENTED = 2, 3, 4, 5, 6, 7, 8
