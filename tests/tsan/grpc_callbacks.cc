@@ -3,18 +3,20 @@
 // operation, most of which live in gRPC's headers and are compiled, instrumented, into our programs.
 //
 // This names the two edges that are missing: what was done before grpc_call_start_batch(tag) is seen by the
-// callback of that tag; and what all callbacks of a call did is seen by its OnDone. Nothing is suppressed, and
-// nothing else is ordered: what our own threads share besides must be locked by ourselves. For programs that
-// serve with gRPC's callbacks.
+// callback of that tag; and what all callbacks of a call did, OnCancel too, is seen by its OnDone. Nothing is
+// suppressed, and nothing else is ordered: what our own threads share besides must be locked by ourselves. For
+// programs that serve with gRPC's callbacks.
 
 #include <dlfcn.h>
 #include <grpc/grpc.h>
+#include <grpcpp/support/server_callback.h>
 #include <link.h>
 #include <sanitizer/tsan_interface.h>
 
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -68,28 +70,26 @@ void Trampoline(grpc_completion_queue_functor* functor, int ok) {
 // Runs what is handed to it on a thread of its own, through a lock that ThreadSanitizer sees.
 class Handover {
  public:
-  using ScheduleOnDone = void(void* call, bool inline_ondone);
-
-  void Push(ScheduleOnDone* schedule, void* call) {
+  void Push(std::function<void()> task) {
     std::lock_guard lock(mu_);
-    queue_.emplace_back(schedule, call);
+    queue_.push_back(std::move(task));
     changed_.notify_one();
   }
   [[noreturn]] void Run() {
     while (true) {
       std::unique_lock lock(mu_);
       changed_.wait(lock, [this] { return !queue_.empty(); });
-      const auto [schedule, call] = queue_.front();
+      const std::function<void()> task = std::move(queue_.front());
       queue_.pop_front();
       lock.unlock();
-      schedule(call, true);  // calls OnDone at once
+      task();
     }
   }
 
  private:
   std::mutex mu_;
   std::condition_variable changed_;
-  std::deque<std::pair<ScheduleOnDone*, void*>> queue_;
+  std::deque<std::function<void()>> queue_;
 };
 
 Handover& TheHandover() {
@@ -119,15 +119,37 @@ extern "C" __attribute__((no_sanitize("thread"))) grpc_call_error grpc_call_star
   return next(call, ops, nops, tag, reserved);
 }
 
-// grpc::internal::ServerCallbackCall::ScheduleOnDone(bool)
+// Both methods hand something to gRPC's executor; here it goes through the handover instead.
+namespace {
+
+using grpc::internal::ServerCallbackCall;
+using grpc::internal::ServerReactor;
+
+struct OpenCall : ServerCallbackCall {
+  using ServerCallbackCall::Ref;
+};
+
+}  // namespace
+
 #define SCHEDULE_ON_DONE "_ZN4grpc8internal18ServerCallbackCall14ScheduleOnDoneEb"
-extern "C++" void ScheduleOnDone(void* call, bool inline_ondone) asm(SCHEDULE_ON_DONE);
-void ScheduleOnDone(void* call, bool inline_ondone) {
+extern "C++" void ScheduleOnDone(ServerCallbackCall* call, bool inline_ondone) asm(SCHEDULE_ON_DONE);
+void ScheduleOnDone(ServerCallbackCall* call, bool inline_ondone) {
+  using Fn = void(ServerCallbackCall*, bool);
+  static Fn* const next = reinterpret_cast<Fn*>(dlsym(RTLD_NEXT, SCHEDULE_ON_DONE));
   // callbacks_outstanding_, the second of the two atomic ints of ServerCallbackCall: the callbacks that ended
   // before counted it down, in our code visibly; the last one may have done so inside the library.
-  __tsan_acquire(static_cast<char*>(call) + sizeof(void*) + sizeof(int));
-  static auto* const next =
-      reinterpret_cast<Handover::ScheduleOnDone*>(dlsym(RTLD_NEXT, SCHEDULE_ON_DONE));
+  __tsan_acquire(reinterpret_cast<char*>(call) + sizeof(void*) + sizeof(int));
   if (inline_ondone) return next(call, true);
-  TheHandover().Push(next, call);
+  TheHandover().Push([call] { next(call, true); });
+}
+
+#define CALL_ON_CANCEL \
+  "_ZN4grpc8internal18ServerCallbackCall12CallOnCancelEPNS0_13ServerReactorE"
+extern "C++" void CallOnCancel(ServerCallbackCall* call, ServerReactor* reactor) asm(CALL_ON_CANCEL);
+void CallOnCancel(ServerCallbackCall* call, ServerReactor* reactor) {
+  static_cast<OpenCall*>(call)->Ref();
+  TheHandover().Push([call, reactor] {
+    reactor->OnCancel();
+    call->MaybeDone();
+  });
 }
