@@ -50,7 +50,8 @@ std::string Sentence(const absl::Status& status, const ResolvedContext& context)
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
     case absl::StatusCode::kDataLoss:
-      return absl::StrCat(absl::StatusCodeToString(status.code()), ": ", text);
+      return server.empty() ? text
+                            : absl::StrCat(absl::StatusCodeToString(status.code()), ": ", text);
     default:
       return text.empty() ? absl::StatusCodeToString(status.code()) : text;
   }

@@ -15,8 +15,8 @@ constexpr float kCubic = 0.044715f;
 // Phi(x) by the complement: 1 + erf would lose the lower tail.
 __device__ float NormalCdf(float x) { return 0.5f * erfcf(-x * kSqrtHalf); }
 
-// With u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 = 1 / (1 + exp(-2 u)), which keeps the lower
-// tail as well.
+// With u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 = 1 / (1 + exp(-2 u)), which keeps the
+// lower tail as well.
 __device__ float TanhGate(float x) {
   return 1.0f / (1.0f + expf(-kTwiceRoot * x * (1.0f + kCubic * x * x)));
 }

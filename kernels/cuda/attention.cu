@@ -10,17 +10,17 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-// A block per tile of kRows queries of one (batch, head). Shared: q, then k and later v in one place,
-// and the probabilities. The output stays in registers, rescaled whenever a row's maximum grows
-// (Milakov & Gimelshein 2018; Dao et al. 2022).
+// A block per tile of kRows queries of one (batch, head). Shared: q, then k and later v in one
+// place, and the probabilities. The output stays in registers, rescaled whenever a row's maximum
+// grows (Milakov & Gimelshein 2018; Dao et al. 2022).
 template <int kRows, int kDim>
 __global__ void __launch_bounds__(kThreads)
     AttentionKernel(const float* qkv, float* y, float* lse, AttentionShape shape, int tiles) {
   constexpr int kEach = kRows / kSide, kCols = kDim / kSide;
-  float* q = DynamicShared<float>();             // [kRows, kDim]
-  float* kv = q + TileFloats(kRows, kDim);       // [kRows, kDim]
-  float* p = kv + TileFloats(kRows, kDim);       // [kRows, kRows]
-  const int64_t pair = blockIdx.x / tiles;       // batch * heads + head
+  float* q = DynamicShared<float>();        // [kRows, kDim]
+  float* kv = q + TileFloats(kRows, kDim);  // [kRows, kDim]
+  float* p = kv + TileFloats(kRows, kDim);  // [kRows, kRows]
+  const int64_t pair = blockIdx.x / tiles;  // batch * heads + head
   const int64_t batch = pair / shape.heads;
   const int head = static_cast<int>(pair % shape.heads);
   // The last tiles see the most keys: they start first.
@@ -97,9 +97,8 @@ absl::StatusOr<Kernel> Prepared(const AttentionForward& op) {
   constexpr size_t kShared =
       (2 * TileFloats(kRows, kDim) + TileFloats(kRows, kRows)) * sizeof(float);
   const auto kernel = AttentionKernel<kRows, kDim>;
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 static_cast<int>(kShared));
-  if (error != cudaSuccess) return ToStatus(error, "attention: shared memory");
+  const absl::Status allowed = AllowShared(kernel, kShared);
+  if (!allowed.ok()) return allowed;
   const AttentionShape shape = {.time = static_cast<int>(op.time),
                                 .heads = static_cast<int>(op.heads),
                                 .head_dim = static_cast<int>(op.head_dim),
@@ -116,12 +115,12 @@ absl::StatusOr<Kernel> Prepared(const AttentionForward& op) {
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionForward& op) {
   absl::Status status = RequireTypes("attention", {{"qkv", op.qkv}, {"y", op.y}, {"lse", op.lse}});
-  status.Update(RequirePositive("attention", {{"batch", op.batch},
-                                              {"time", op.time},
-                                              {"heads", op.heads},
-                                              {"head_dim", op.head_dim}}));
+  status.Update(RequirePositive(
+      "attention",
+      {{"batch", op.batch}, {"time", op.time}, {"heads", op.heads}, {"head_dim", op.head_dim}}));
   if (!status.ok()) return status;
   if (op.time > INT_MAX / 2) return absl::UnimplementedError("cuda attention: time is over 2^30");
+  cudaSetDevice(index_);
   // Shared memory: 35, 51, 83 and 70 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
   if (op.head_dim <= 32) return Prepared<64, 32>(op);
   if (op.head_dim <= 64) return Prepared<64, 64>(op);

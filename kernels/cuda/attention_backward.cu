@@ -14,14 +14,14 @@ namespace trainyard::kernels::cuda {
 namespace {
 
 struct BackwardArguments {
-  const float* dy;    // [batch, time, heads, head_dim], and so is y
+  const float* dy;  // [batch, time, heads, head_dim], and so is y
   const float* y;
-  const float* qkv;   // [batch, time, 3, heads, head_dim], and so is dqkv
-  const float* lse;   // [batch, heads, time], and so is delta
+  const float* qkv;  // [batch, time, 3, heads, head_dim], and so is dqkv
+  const float* lse;  // [batch, heads, time], and so is delta
   float* delta;
   float* dqkv;
   AttentionShape shape;
-  int tiles;          // of kRows rows, over time
+  int tiles;  // of kRows rows, over time
 };
 
 // A warp per row of y.
@@ -41,17 +41,17 @@ __global__ void __launch_bounds__(kThreads) DeltaKernel(BackwardArguments a, int
   }
 }
 
-// A block per tile of kRows keys of one (batch, head). Rows of products are keys, columns queries. Its
-// shared memory lets one or two blocks onto a multiprocessor: registers may go past 128.
+// A block per tile of kRows keys of one (batch, head). Rows of products are keys, columns queries.
+// Its shared memory lets one or two blocks onto a multiprocessor: registers may go past 128.
 template <int kRows, int kDim>
 __global__ void __launch_bounds__(kThreads, 1) KeysAndValuesKernel(BackwardArguments a) {
   constexpr int kEach = kRows / kSide, kCols = kDim / kSide;
   const AttentionShape& shape = a.shape;
-  float* k = DynamicShared<float>();         // [kRows, kDim], and so are v, q, dy
+  float* k = DynamicShared<float>();  // [kRows, kDim], and so are v, q, dy
   float* v = k + TileFloats(kRows, kDim);
   float* q = v + TileFloats(kRows, kDim);
   float* dy = q + TileFloats(kRows, kDim);
-  float* p = dy + TileFloats(kRows, kDim);   // [kRows, kRows], and so is ds
+  float* p = dy + TileFloats(kRows, kDim);  // [kRows, kRows], and so is ds
   float* ds = p + TileFloats(kRows, kRows);
   const int64_t pair = blockIdx.x / a.tiles;
   const int64_t batch = pair / shape.heads;
@@ -98,16 +98,17 @@ __global__ void __launch_bounds__(kThreads, 1) KeysAndValuesKernel(BackwardArgum
                          1.0f);
 }
 
-// A block per tile of kRows queries of one (batch, head). Rows of products are queries, columns keys.
+// A block per tile of kRows queries of one (batch, head). Rows of products are queries, columns
+// keys.
 template <int kRows, int kDim>
 __global__ void __launch_bounds__(kThreads, 1) QueriesKernel(BackwardArguments a) {
   constexpr int kEach = kRows / kSide, kCols = kDim / kSide;
   const AttentionShape& shape = a.shape;
-  float* q = DynamicShared<float>();         // [kRows, kDim], and so are dy, k, v
+  float* q = DynamicShared<float>();  // [kRows, kDim], and so are dy, k, v
   float* dy = q + TileFloats(kRows, kDim);
   float* k = dy + TileFloats(kRows, kDim);
   float* v = k + TileFloats(kRows, kDim);
-  float* ds = v + TileFloats(kRows, kDim);   // [kRows, kRows]
+  float* ds = v + TileFloats(kRows, kDim);  // [kRows, kRows]
   const int64_t pair = blockIdx.x / a.tiles;
   const int64_t batch = pair / shape.heads;
   const int head = static_cast<int>(pair % shape.heads);
@@ -153,20 +154,15 @@ __global__ void __launch_bounds__(kThreads, 1) QueriesKernel(BackwardArguments a
                          shape.scale);
 }
 
-cudaError_t AllowShared(void (*kernel)(BackwardArguments), size_t bytes) {
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(bytes));
-}
-
 template <int kRows, int kDim>
 absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
   constexpr size_t kTiles = 4 * TileFloats(kRows, kDim) * sizeof(float);
   constexpr size_t kScores = TileFloats(kRows, kRows) * sizeof(float);
   const auto keys_and_values = KeysAndValuesKernel<kRows, kDim>;
   const auto queries = QueriesKernel<kRows, kDim>;
-  cudaError_t error = AllowShared(keys_and_values, kTiles + 2 * kScores);
-  if (error == cudaSuccess) error = AllowShared(queries, kTiles + kScores);
-  if (error != cudaSuccess) return ToStatus(error, "attention backward: shared memory");
+  absl::Status allowed = AllowShared(keys_and_values, kTiles + 2 * kScores);
+  allowed.Update(AllowShared(queries, kTiles + kScores));
+  if (!allowed.ok()) return allowed;
   BackwardArguments arguments = {.dy = op.dy.As<float>(),
                                  .y = op.y.As<float>(),
                                  .qkv = op.qkv.As<float>(),
@@ -197,12 +193,12 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionBackward& op) {
   absl::Status status = RequireTypes(
       "attention backward",
       {{"dy", op.dy}, {"qkv", op.qkv}, {"y", op.y}, {"lse", op.lse}, {"dqkv", op.dqkv}});
-  status.Update(RequirePositive("attention backward", {{"batch", op.batch},
-                                                       {"time", op.time},
-                                                       {"heads", op.heads},
-                                                       {"head_dim", op.head_dim}}));
+  status.Update(RequirePositive(
+      "attention backward",
+      {{"batch", op.batch}, {"time", op.time}, {"heads", op.heads}, {"head_dim", op.head_dim}}));
   if (!status.ok()) return status;
   if (op.time > INT_MAX / 2) return absl::UnimplementedError("cuda attention: time is over 2^30");
+  cudaSetDevice(index_);
   // Shared memory: 70, 102, 75 and 139 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
   if (op.head_dim <= 32) return Prepared<64, 32>(op);
   if (op.head_dim <= 64) return Prepared<64, 64>(op);

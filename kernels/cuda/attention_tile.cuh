@@ -1,13 +1,13 @@
 #pragma once
 
-// What forward and backward of attention share: tiles of rows in shared memory and their two products,
-// in plain fp32. 256 threads stand as 16 x 16; thread (tx, ty) owns the elements (ty + 16 i, tx + 16 j)
-// of every product, so that a row of scores and a row of the output belong to the same 16 neighbouring
-// lanes.
+// What forward and backward of attention share: tiles of rows in shared memory and their two
+// products, in plain fp32. 256 threads stand as 16 x 16; thread (tx, ty) owns the elements (ty + 16
+// i, tx + 16 j) of every product, so that a row of scores and a row of the output belong to the
+// same 16 neighbouring lanes.
 //
-// kDim is head_dim rounded up to 32, 64, 128 or 256; tiles are zero beyond head_dim and beyond the last
-// row. A row of a tile is 4 floats longer than its content: rows stay 16-byte aligned, and the float4
-// reads of 8 lanes down a column fall into different banks.
+// kDim is head_dim rounded up to 32, 64, 128 or 256; tiles are zero beyond head_dim and beyond the
+// last row. A row of a tile is 4 floats longer than its content: rows stay 16-byte aligned, and the
+// float4 reads of 8 lanes down a column fall into different banks.
 
 #include "kernels/cuda/launch.cuh"
 
@@ -83,14 +83,15 @@ __device__ void RowsDotRows(const float* a, const float* b,
   }
 }
 
-// p * value; with kMasked, 0 where p is 0: what a query does not see shall not reach it, not even as
-// NaN.
+// p * value; with kMasked, 0 where p is 0: what a query does not see shall not reach it, not even
+// as NaN.
 template <bool kMasked>
 __device__ inline float Weighted(float p, float value) {
   return kMasked && p == 0.0f ? 0.0f : p * value;
 }
 
-// out[i][j] += sum over k of p[ty + 16 i][k] * m[k][tx + 16 j]; p: [kRows, kRows], m: [kRows, kDim].
+// out[i][j] += sum over k of p[ty + 16 i][k] * m[k][tx + 16 j]; p: [kRows, kRows], m: [kRows,
+// kDim].
 template <int kRows, int kDim, bool kMasked = false>
 __device__ void RowsTimesTile(const float* p, const float* m,
                               float (&out)[kRows / kSide][kDim / kSide]) {

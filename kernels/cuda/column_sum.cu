@@ -7,7 +7,8 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-// partial: [chunks, cols]. Block: chunk x 32 columns; a warp reads 32 neighbouring columns of a row.
+// partial: [chunks, cols]. Block: chunk x 32 columns; a warp reads 32 neighbouring columns of a
+// row.
 __global__ void __launch_bounds__(kThreads)
     ColumnSumKernel(const float* x, float* partial, int64_t rows, int64_t cols, int64_t rows_each,
                     int64_t col_tiles) {
@@ -35,8 +36,8 @@ void LaunchColumnSum(Stream& stream, const float* x, float* y, int64_t rows, int
   const RowChunks chunks = ChunkRows(rows);
   const int64_t col_tiles = CeilDiv(cols, kChunkCols);
   float* partial = static_cast<float*>(scratch);
-  Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, ColumnSumKernel, x, partial, rows, cols,
-         chunks.rows_each, col_tiles);
+  Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, ColumnSumKernel, x, partial, rows,
+         cols, chunks.rows_each, col_tiles);
   LaunchAddChunks(stream, partial, y, chunks.count, cols, accumulate);
 }
 

@@ -20,9 +20,9 @@ namespace {
 // An algorithm that wants more scratch than this is passed over.
 constexpr size_t kMaxWorkspace = size_t{256} << 20;
 
-// What the three directions share. cuDNN takes NHWC activations with [out, height, width, in] weights;
-// ours are [out, in, height, width], so weights pass through scratch: per filter a transposition of
-// [in, taps] to [taps, in], where taps = kernel_height * kernel_width.
+// What the three directions share. cuDNN takes NHWC activations with [out, height, width, in]
+// weights; ours are [out, in, height, width], so weights pass through scratch: per filter a
+// transposition of [in, taps] to [taps, in], where taps = kernel_height * kernel_width.
 struct Problem {
   ConvolutionShape shape;
   TensorDescriptor x, y;
@@ -100,23 +100,22 @@ absl::Status Describe(Cudnn* dnn, const ConvolutionShape& s, Problem& p) {
   if (!status.ok()) return status;
   const auto narrow = [](int64_t extent) { return static_cast<int>(extent); };
   const int batch = narrow(s.batch), in = narrow(s.in), out = narrow(s.out);
-  status.Update(ToStatus(
-      cudnnSetTensor4dDescriptor(p.x.get(), CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, batch, in,
-                                 narrow(s.height), narrow(s.width)),
-      "convolution x"));
-  status.Update(ToStatus(
-      cudnnSetTensor4dDescriptor(p.y.get(), CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, batch, out,
-                                 narrow(s.out_height()), narrow(s.out_width())),
-      "convolution y"));
-  status.Update(ToStatus(
-      cudnnSetFilter4dDescriptor(p.w.get(), CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, out, in,
-                                 narrow(s.kernel_height), narrow(s.kernel_width)),
-      "convolution w"));
+  status.Update(ToStatus(cudnnSetTensor4dDescriptor(p.x.get(), CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT,
+                                                    batch, in, narrow(s.height), narrow(s.width)),
+                         "convolution x"));
+  status.Update(
+      ToStatus(cudnnSetTensor4dDescriptor(p.y.get(), CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, batch,
+                                          out, narrow(s.out_height()), narrow(s.out_width())),
+               "convolution y"));
+  status.Update(
+      ToStatus(cudnnSetFilter4dDescriptor(p.w.get(), CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, out, in,
+                                          narrow(s.kernel_height), narrow(s.kernel_width)),
+               "convolution w"));
   const int pad = narrow(s.pad), stride = narrow(s.stride);
-  status.Update(ToStatus(
-      cudnnSetConvolution2dDescriptor(p.convolution.get(), pad, pad, stride, stride, 1, 1,
-                                      CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
-      "convolution"));
+  status.Update(
+      ToStatus(cudnnSetConvolution2dDescriptor(p.convolution.get(), pad, pad, stride, stride, 1, 1,
+                                               CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
+               "convolution"));
   // fp32 throughout: the default would allow TF32.
   status.Update(ToStatus(cudnnSetConvolutionMathType(p.convolution.get(), CUDNN_FMA_MATH),
                          "convolution arithmetic"));
@@ -131,8 +130,7 @@ absl::StatusOr<decltype(Ranked::algo)> FirstFit(const Ranked* ranked, int count,
                                                 const WorkspaceOf& workspace_of) {
   for (int i = 0; i < count; ++i) {
     const Ranked& candidate = ranked[i];
-    if (candidate.status != CUDNN_STATUS_SUCCESS ||
-        candidate.determinism != CUDNN_DETERMINISTIC) {
+    if (candidate.status != CUDNN_STATUS_SUCCESS || candidate.determinism != CUDNN_DETERMINISTIC) {
       continue;
     }
     size_t bytes = 0;
@@ -151,11 +149,11 @@ absl::StatusOr<decltype(Ranked::algo)> FirstFit(const Ranked* ranked, int count,
 absl::StatusOr<cudnnConvolutionFwdAlgo_t> ChooseForward(Problem& p) {
   std::array<cudnnConvolutionFwdAlgoPerf_t, CUDNN_CONVOLUTION_FWD_ALGO_COUNT> ranked;
   int count = 0;
-  const absl::Status asked = ToStatus(
-      cudnnGetConvolutionForwardAlgorithm_v7(p.dnn->handle(), p.x.get(), p.w.get(),
-                                             p.convolution.get(), p.y.get(), ranked.size(), &count,
-                                             ranked.data()),
-      "convolution algorithms");
+  const absl::Status asked =
+      ToStatus(cudnnGetConvolutionForwardAlgorithm_v7(p.dnn->handle(), p.x.get(), p.w.get(),
+                                                      p.convolution.get(), p.y.get(), ranked.size(),
+                                                      &count, ranked.data()),
+               "convolution algorithms");
   if (!asked.ok()) return asked;
   return FirstFit(ranked.data(), count, p, [&p](cudnnConvolutionFwdAlgo_t algo, size_t* bytes) {
     return cudnnGetConvolutionForwardWorkspaceSize(p.dnn->handle(), p.x.get(), p.w.get(),
@@ -166,11 +164,11 @@ absl::StatusOr<cudnnConvolutionFwdAlgo_t> ChooseForward(Problem& p) {
 absl::StatusOr<cudnnConvolutionBwdDataAlgo_t> ChooseBackwardData(Problem& p) {
   std::array<cudnnConvolutionBwdDataAlgoPerf_t, CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT> ranked;
   int count = 0;
-  const absl::Status asked = ToStatus(
-      cudnnGetConvolutionBackwardDataAlgorithm_v7(p.dnn->handle(), p.w.get(), p.y.get(),
-                                                  p.convolution.get(), p.x.get(), ranked.size(),
-                                                  &count, ranked.data()),
-      "convolution data gradient algorithms");
+  const absl::Status asked =
+      ToStatus(cudnnGetConvolutionBackwardDataAlgorithm_v7(p.dnn->handle(), p.w.get(), p.y.get(),
+                                                           p.convolution.get(), p.x.get(),
+                                                           ranked.size(), &count, ranked.data()),
+               "convolution data gradient algorithms");
   if (!asked.ok()) return asked;
   return FirstFit(ranked.data(), count, p, [&p](cudnnConvolutionBwdDataAlgo_t algo, size_t* bytes) {
     return cudnnGetConvolutionBackwardDataWorkspaceSize(
@@ -181,11 +179,11 @@ absl::StatusOr<cudnnConvolutionBwdDataAlgo_t> ChooseBackwardData(Problem& p) {
 absl::StatusOr<cudnnConvolutionBwdFilterAlgo_t> ChooseBackwardWeights(Problem& p) {
   std::array<cudnnConvolutionBwdFilterAlgoPerf_t, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT> ranked;
   int count = 0;
-  const absl::Status asked = ToStatus(
-      cudnnGetConvolutionBackwardFilterAlgorithm_v7(p.dnn->handle(), p.x.get(), p.y.get(),
-                                                    p.convolution.get(), p.w.get(), ranked.size(),
-                                                    &count, ranked.data()),
-      "convolution weight gradient algorithms");
+  const absl::Status asked =
+      ToStatus(cudnnGetConvolutionBackwardFilterAlgorithm_v7(p.dnn->handle(), p.x.get(), p.y.get(),
+                                                             p.convolution.get(), p.w.get(),
+                                                             ranked.size(), &count, ranked.data()),
+               "convolution weight gradient algorithms");
   if (!asked.ok()) return asked;
   return FirstFit(
       ranked.data(), count, p, [&p](cudnnConvolutionBwdFilterAlgo_t algo, size_t* bytes) {
@@ -254,8 +252,8 @@ void RunBackwardWeights(Stream& stream, const Problem& p, cudnnConvolutionBwdFil
   }
 }
 
-// Choices common to the three: descriptors, then `choose`, then a kernel that calls `run`. The problem
-// is shared because a std::function must be copyable.
+// Choices common to the three: descriptors, then `choose`, then a kernel that calls `run`. The
+// problem is shared because a std::function must be copyable.
 template <typename Op, typename Algo>
 absl::StatusOr<Kernel> Prepared(absl::StatusOr<Cudnn*> dnn, const Op& op, size_t more,
                                 absl::StatusOr<Algo> (*choose)(Problem&),
@@ -266,17 +264,19 @@ absl::StatusOr<Kernel> Prepared(absl::StatusOr<Cudnn*> dnn, const Op& op, size_t
   if (!described.ok()) return described;
   const absl::StatusOr<Algo> algo = choose(*problem);
   if (!algo.ok()) return algo.status();
-  return Kernel{.launch = [problem, algo = *algo, op, run](
-                              Stream& stream) { run(stream, *problem, algo, op); },
+  return Kernel{.launch = [problem, algo = *algo, op,
+                           run](Stream& stream) { run(stream, *problem, algo, op); },
                 .scratch_bytes = problem->scratch_bytes(more)};
 }
 
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionForward& op) {
-  absl::Status status = RequireTypes(
-      "convolution",
-      {{"x", op.x}, {"w", op.w}, {.name = "bias", .buffer = op.bias, .optional = true}, {"y", op.y}});
+  absl::Status status =
+      RequireTypes("convolution", {{"x", op.x},
+                                   {"w", op.w},
+                                   {.name = "bias", .buffer = op.bias, .optional = true},
+                                   {"y", op.y}});
   status.Update(CheckShape(op.shape));
   if (!status.ok()) return status;
   return Prepared(OpenCudnn(), op, 0, ChooseForward, RunForward);

@@ -26,7 +26,8 @@ struct Largest {
   }
 };
 
-// Reductions over the kLanes threads that serve one row: a warp or the whole block, all of which call.
+// Reductions over the kLanes threads that serve one row: a warp or the whole block, all of which
+// call.
 template <int kLanes>
 __device__ Largest RowLargest(Largest mine) {
 #pragma unroll
@@ -67,17 +68,17 @@ __device__ void RowSync() {
 }
 
 struct CrossEntropyArguments {
-  const float* logits;   // [rows, classes]
+  const float* logits;     // [rows, classes]
   const int32_t* targets;  // [rows]
-  float* losses;         // [rows]
-  float* correct;        // [rows] or null
-  float* dlogits;        // [rows, classes], may be logits, or null
+  float* losses;           // [rows]
+  float* correct;          // [rows] or null
+  float* dlogits;          // [rows, classes], may be logits, or null
   int64_t rows, classes;
   float scale;
 };
 
-// Three passes over the row: largest, sum of exponentials, gradient. The second and third mostly hit
-// the caches.
+// Three passes over the row: largest, sum of exponentials, gradient. The second and third mostly
+// hit the caches.
 template <int kLanes>
 __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(CrossEntropyArguments a) {
   constexpr int kRowsPerBlock = kThreads / kLanes;
@@ -87,7 +88,8 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(CrossEntropyArgum
   const int classes = static_cast<int>(a.classes);
   const float* logits = a.logits + row * a.classes;
   const int target = a.targets[row];
-  if (target >= classes) __trap();  // the loader checked: an error of ours, and a fault of the device
+  if (target >= classes)
+    __trap();  // the loader checked: an error of ours, and a fault of the device
   const float of_target = target >= 0 ? logits[target] : 0.0f;
 
   Largest mine;
@@ -126,16 +128,16 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
                         {.name = "dlogits", .buffer = op.dlogits, .optional = true}});
   status.Update(RequirePositive("cross entropy", {{"rows", op.rows}, {"classes", op.classes}}));
   if (!status.ok()) return status;
-  if (op.classes > INT_MAX / 2) return absl::UnimplementedError("cuda cross entropy: too many classes");
-  const CrossEntropyArguments arguments = {
-      .logits = op.logits.As<float>(),
-      .targets = op.targets.As<int32_t>(),
-      .losses = op.losses.As<float>(),
-      .correct = op.correct ? op.correct.As<float>() : nullptr,
-      .dlogits = op.dlogits ? op.dlogits.As<float>() : nullptr,
-      .rows = op.rows,
-      .classes = op.classes,
-      .scale = op.scale};
+  if (op.classes > INT_MAX / 2)
+    return absl::UnimplementedError("cuda cross entropy: too many classes");
+  const CrossEntropyArguments arguments = {.logits = op.logits.As<float>(),
+                                           .targets = op.targets.As<int32_t>(),
+                                           .losses = op.losses.As<float>(),
+                                           .correct = op.correct ? op.correct.As<float>() : nullptr,
+                                           .dlogits = op.dlogits ? op.dlogits.As<float>() : nullptr,
+                                           .rows = op.rows,
+                                           .classes = op.classes,
+                                           .scale = op.scale};
   if (op.classes <= kMaxWarpClasses) {
     return Kernel{.launch = [arguments](Stream& stream) {
       Launch(stream, {.grid = Blocks(CeilDiv(arguments.rows, kThreads / kWarp))},
@@ -153,8 +155,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Sum& op) {
   if (!types.ok()) return types;
   return Kernel{.launch =
                     [op](Stream& stream) {
-                      LaunchFixedSum(stream, Identity{}, op.x.As<float>(), op.sum.As<double>(), op.n,
-                                     op.accumulate, stream.scratch);
+                      LaunchFixedSum(stream, Identity{}, op.x.As<float>(), op.sum.As<double>(),
+                                     op.n, op.accumulate, stream.scratch);
                     },
                 .scratch_bytes = FixedSumScratch(op.n)};
 }

@@ -6,8 +6,8 @@ namespace trainyard::kernels::cuda {
 
 absl::Status ToStatus(cublasStatus_t error, absl::string_view doing) {
   if (error == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
-  const std::string message = absl::StrCat(doing, ": ", cublasLtGetStatusName(error), ": ",
-                                           cublasLtGetStatusString(error));
+  const std::string message =
+      absl::StrCat(doing, ": ", cublasLtGetStatusName(error), ": ", cublasLtGetStatusString(error));
   if (error == CUBLAS_STATUS_ALLOC_FAILED) return absl::ResourceExhaustedError(message);
   if (error == CUBLAS_STATUS_NOT_SUPPORTED) return absl::UnimplementedError(message);
   return absl::InternalError(message);

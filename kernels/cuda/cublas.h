@@ -20,7 +20,9 @@ absl::Status ToStatus(cublasStatus_t error, absl::string_view doing);
 template <auto kDestroy>
 struct CublasDelete {
   template <typename T>
-  void operator()(T* object) const { kDestroy(object); }
+  void operator()(T* object) const {
+    kDestroy(object);
+  }
 };
 template <typename Handle, auto kDestroy>
 using CublasOwned = std::unique_ptr<std::remove_pointer_t<Handle>, CublasDelete<kDestroy>>;

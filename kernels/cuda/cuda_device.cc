@@ -58,8 +58,8 @@ absl::Status CudaDevice::Synchronize(Stream& stream) {
 }
 
 absl::StatusOr<Cudnn*> CudaDevice::OpenCudnn() {
+  cudaSetDevice(index_);
   if (dnn_ == nullptr) {
-    cudaSetDevice(index_);
     absl::StatusOr<std::unique_ptr<Cudnn>> made = Cudnn::Make();
     if (!made.ok()) return made.status();
     dnn_ = *std::move(made);

@@ -19,7 +19,9 @@ absl::Status ToStatus(cudnnStatus_t error, absl::string_view doing);
 template <auto kDestroy>
 struct CudnnDelete {
   template <typename T>
-  void operator()(T* object) const { kDestroy(object); }
+  void operator()(T* object) const {
+    kDestroy(object);
+  }
 };
 template <typename Handle, auto kDestroy>
 using CudnnOwned = std::unique_ptr<std::remove_pointer_t<Handle>, CudnnDelete<kDestroy>>;

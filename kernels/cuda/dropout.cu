@@ -9,7 +9,8 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-constexpr int kPerDraw = 4;  // uniforms of one Philox call, for four neighbouring elements of a sample
+constexpr int kPerDraw =
+    4;  // uniforms of one Philox call, for four neighbouring elements of a sample
 
 // A thread per draw. x, y: [samples, per_sample]; draws_each = ceil(per_sample / 4).
 __global__ void __launch_bounds__(kThreads)

@@ -9,7 +9,8 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-constexpr int kRowThreads = 128;  // a block per row of the table or of the output; rows are 64 to 8k wide
+constexpr int kRowThreads =
+    128;  // a block per row of the table or of the output; rows are 64 to 8k wide
 
 // A block per place (b, t). positions may be null.
 __global__ void __launch_bounds__(kRowThreads)
@@ -26,14 +27,15 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 // The gradient of a table row is the sum of dy over the places of its id, in order. To find them
-// without a scan per row and without atomics: places are cut into chunks of 1024, each chunk is sorted
-// by (id, place) on its own, and then a block per table row searches every chunk for its id. Chunks
-// in order, places in order within a chunk: the same order and the same bits as a loop on one core.
+// without a scan per row and without atomics: places are cut into chunks of 1024, each chunk is
+// sorted by (id, place) on its own, and then a block per table row searches every chunk for its id.
+// Chunks in order, places in order within a chunk: the same order and the same bits as a loop on
+// one core.
 constexpr int kChunkPlaces = 1024;
 constexpr uint64_t kNoPlace = ~uint64_t{0};  // sorts last
 
-// sorted: [chunks, kChunkPlaces], id << 32 | place within the chunk. A block of kChunkPlaces threads
-// sorts a chunk: a bitonic network (Batcher 1968) in shared memory; keys are distinct.
+// sorted: [chunks, kChunkPlaces], id << 32 | place within the chunk. A block of kChunkPlaces
+// threads sorts a chunk: a bitonic network (Batcher 1968) in shared memory; keys are distinct.
 __global__ void __launch_bounds__(kChunkPlaces)
     SortChunksKernel(const int32_t* ids, uint64_t* sorted, int64_t places, int64_t vocab) {
   __shared__ uint64_t keys[kChunkPlaces];
@@ -168,11 +170,11 @@ absl::Status CheckExtents(const Op& op) {
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingForward& op) {
-  absl::Status status = RequireTypes(
-      "embedding", {{.name = "ids", .buffer = op.ids, .dtype = DType::kI32},
-                    {"tokens", op.tokens},
-                    {.name = "positions", .buffer = op.positions, .optional = true},
-                    {"y", op.y}});
+  absl::Status status =
+      RequireTypes("embedding", {{.name = "ids", .buffer = op.ids, .dtype = DType::kI32},
+                                 {"tokens", op.tokens},
+                                 {.name = "positions", .buffer = op.positions, .optional = true},
+                                 {"y", op.y}});
   status.Update(CheckExtents(op));
   if (!status.ok()) return status;
   return Kernel{.launch = [op](Stream& stream) {

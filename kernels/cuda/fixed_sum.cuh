@@ -1,7 +1,7 @@
 #pragma once
 
-// Sums of n floats in double precision, in a tree that depends on n only: each block adds up its share
-// of the elements, then one block adds up the blocks.
+// Sums of n floats in double precision, in a tree that depends on n only: each block adds up its
+// share of the elements, then one block adds up the blocks.
 
 #include <algorithm>
 
@@ -37,7 +37,8 @@ __global__ static void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) total[0] = accumulate ? total[0] + sum : sum;
 }
 
-// total[0] = sum of f(x[i]) (+ total[0] when accumulate). Takes FixedSumScratch(n) bytes of `scratch`.
+// total[0] = sum of f(x[i]) (+ total[0] when accumulate). Takes FixedSumScratch(n) bytes of
+// `scratch`.
 template <typename F>
 void LaunchFixedSum(Stream& stream, F f, const float* x, double* total, int64_t n, bool accumulate,
                     void* scratch) {

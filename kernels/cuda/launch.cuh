@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/cuda/runtime.h"
 
 namespace trainyard::kernels::cuda {
@@ -24,8 +26,8 @@ struct Shape {
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Grids are counted along x alone, up to 2^31 - 1 blocks; callers divide by at least kThreads elements
-// or whole rows, so that no tensor that fits into memory comes near it.
+// Grids are counted along x alone, up to 2^31 - 1 blocks; callers divide by at least kThreads
+// elements or whole rows, so that no tensor that fits into memory comes near it.
 inline dim3 Blocks(int64_t count) { return dim3(static_cast<unsigned>(count)); }
 
 // Asynchronous; a launch that fails is noted as the device's fault.
@@ -38,8 +40,21 @@ void Launch(Stream& stream, const Shape& shape, void (*kernel)(Parameters...),
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = on.handle();
-  on.fault().Note(
-      cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), "kernel launch");
+  on.fault().Note(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
+                  "kernel launch");
+}
+
+// Lets `kernel` take `bytes` of dynamic shared memory on the current device; past 48 KiB it must be
+// asked for. kUnimplemented when the GPU has less.
+template <typename... Parameters>
+absl::Status AllowShared(void (*kernel)(Parameters...), size_t bytes) {
+  const cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (error == cudaSuccess) return absl::OkStatus();
+  cudaGetLastError();
+  return absl::UnimplementedError(
+      absl::StrCat("cuda: the kernel needs ", bytes,
+                   " bytes of shared memory per block: ", cudaGetErrorString(error)));
 }
 
 #if defined(__CUDACC__)
@@ -61,7 +76,8 @@ __device__ inline T WarpSum(T value) {
   return value;
 }
 
-// Sum over a block of kBlock threads, in a fixed tree; every thread gets the result. All threads call.
+// Sum over a block of kBlock threads, in a fixed tree; every thread gets the result. All threads
+// call.
 template <int kBlock, typename T>
 __device__ inline T BlockSum(T value) {
   static_assert(kBlock % kWarp == 0 && kBlock <= 1024);

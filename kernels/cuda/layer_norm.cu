@@ -9,13 +9,11 @@ namespace {
 
 constexpr int kRowsPerBlock = kThreads / kWarp;  // a warp per row
 
-__device__ int64_t WarpRow() {
-  return int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kWarp;
-}
+__device__ int64_t WarpRow() { return int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kWarp; }
 
-// x, y: [rows, cols]; gamma, beta: [cols]; mean, rstd: [rows]. The row comes from memory once and from
-// the caches twice. Mean first, then the squares around it; what the rounded mean left over is taken
-// into account, so that a large mean costs no digits.
+// x, y: [rows, cols]; gamma, beta: [cols]; mean, rstd: [rows]. The row comes from memory once and
+// from the caches twice. Mean first, then the squares around it; what the rounded mean left over is
+// taken into account, so that a large mean costs no digits.
 __global__ void __launch_bounds__(kThreads)
     LayerNormKernel(const float* x, const float* gamma, const float* beta, float* y, float* mean,
                     float* rstd, int64_t rows, int64_t cols, float epsilon) {
@@ -126,13 +124,13 @@ void LaunchBackward(Stream& stream, const LayerNormBackward& op) {
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormForward& op) {
-  absl::Status status = RequireTypes(
-      "layer norm", {{"x", op.x},
-                     {"gamma", op.gamma},
-                     {.name = "beta", .buffer = op.beta, .optional = true},
-                     {"y", op.y},
-                     {"mean", op.mean},
-                     {"rstd", op.rstd}});
+  absl::Status status =
+      RequireTypes("layer norm", {{"x", op.x},
+                                  {"gamma", op.gamma},
+                                  {.name = "beta", .buffer = op.beta, .optional = true},
+                                  {"y", op.y},
+                                  {"mean", op.mean},
+                                  {"rstd", op.rstd}});
   status.Update(RequirePositive("layer norm", {{"rows", op.rows}, {"cols", op.cols}}));
   if (!status.ok()) return status;
   return Kernel{.launch = [op](Stream& stream) {
@@ -144,15 +142,15 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormForward& op) {
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormBackward& op) {
-  absl::Status status = RequireTypes(
-      "layer norm backward", {{"dy", op.dy},
-                              {"x", op.x},
-                              {"gamma", op.gamma},
-                              {"mean", op.mean},
-                              {"rstd", op.rstd},
-                              {"dx", op.dx},
-                              {"dgamma", op.dgamma},
-                              {.name = "dbeta", .buffer = op.dbeta, .optional = true}});
+  absl::Status status = RequireTypes("layer norm backward",
+                                     {{"dy", op.dy},
+                                      {"x", op.x},
+                                      {"gamma", op.gamma},
+                                      {"mean", op.mean},
+                                      {"rstd", op.rstd},
+                                      {"dx", op.dx},
+                                      {"dgamma", op.dgamma},
+                                      {.name = "dbeta", .buffer = op.dbeta, .optional = true}});
   status.Update(RequirePositive("layer norm backward", {{"rows", op.rows}, {"cols", op.cols}}));
   if (!status.ok()) return status;
   if (op.accumulate_dx && op.dx.data == op.dy.data) {

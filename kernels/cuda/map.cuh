@@ -8,8 +8,8 @@ namespace trainyard::kernels::cuda {
 inline constexpr int kPerThread = 4;
 inline constexpr int64_t kMapTile = int64_t{kThreads} * kPerThread;
 
-// y[i] = f(in[i]...) for i in [0, n). A thread writes only what it read itself, and after it has read
-// it, so that y may be one of the inputs. Neighbouring threads touch neighbouring elements.
+// y[i] = f(in[i]...) for i in [0, n). A thread writes only what it read itself, and after it has
+// read it, so that y may be one of the inputs. Neighbouring threads touch neighbouring elements.
 template <typename F, typename... In>
 __global__ void __launch_bounds__(kThreads) MapKernel(F f, int64_t n, float* y, const In*... in) {
   const int64_t first = blockIdx.x * kMapTile + threadIdx.x;

@@ -14,9 +14,9 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-// One call of cublasLtMatmul. The library counts columns first, where our rows are its columns; so it
-// computes c^T [n, m] = op(b)^T op(a)^T, with b as its A and a as its B. The bias, one per row of c^T,
-// is then exactly its bias epilogue.
+// One call of cublasLtMatmul. The library counts columns first, where our rows are its columns; so
+// it computes c^T [n, m] = op(b)^T op(a)^T, with b as its A and a as its B. The bias, one per row
+// of c^T, is then exactly its bias epilogue.
 struct Product {
   MatmulDescriptor descriptor;
   MatrixLayout a, b, c;  // as the library names them
@@ -66,8 +66,8 @@ absl::Status MakeLayouts(const Matmul& op, const MatmulPiece& piece, Product& pr
     };
   };
   // b stored [k, n] is n x k for the library, stored [n, k] it is k x n; likewise a.
-  absl::Status status = op.transpose_b ? make(piece.k, op.n, product.a)(op.k)
-                                       : make(op.n, piece.k, product.a)(op.n);
+  absl::Status status =
+      op.transpose_b ? make(piece.k, op.n, product.a)(op.k) : make(op.n, piece.k, product.a)(op.n);
   status.Update(op.transpose_a ? make(piece.m, piece.k, product.b)(op.m)
                                : make(piece.k, piece.m, product.b)(op.k));
   status.Update(make(op.n, piece.m, product.c)(op.n));
@@ -94,8 +94,8 @@ absl::Status MakeDescriptor(const Matmul& op, bool with_bias, Product& product) 
   return status;
 }
 
-// The library's own first choice among algorithms that add in a fixed order: no reduction in place and
-// none in the output type.
+// The library's own first choice among algorithms that add in a fixed order: no reduction in place
+// and none in the output type.
 absl::Status Choose(cublasLtHandle_t handle, Product& product) {
   cublasLtMatmulPreference_t made = nullptr;
   absl::Status status = ToStatus(cublasLtMatmulPreferenceCreate(&made), "matmul preference");
@@ -110,18 +110,15 @@ absl::Status Choose(cublasLtHandle_t handle, Product& product) {
                              AlignmentOf(product.a_data)));
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                              AlignmentOf(product.b_data)));
-  status.Update(
-      SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c_alignment));
-  status.Update(
-      SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c_alignment));
+  status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c_alignment));
+  status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c_alignment));
   if (!status.ok()) return status;
   cublasLtMatmulHeuristicResult_t best = {};
   int found = 0;
-  status = ToStatus(
-      cublasLtMatmulAlgoGetHeuristic(handle, product.descriptor.get(), product.a.get(),
-                                     product.b.get(), product.c.get(), product.c.get(),
-                                     preference.get(), 1, &best, &found),
-      "matmul algorithms");
+  status = ToStatus(cublasLtMatmulAlgoGetHeuristic(
+                        handle, product.descriptor.get(), product.a.get(), product.b.get(),
+                        product.c.get(), product.c.get(), preference.get(), 1, &best, &found),
+                    "matmul algorithms");
   if (!status.ok()) return status;
   if (found == 0) return absl::UnimplementedError("cuda matmul: cuBLASLt offers no algorithm");
   product.algorithm = best.algo;
@@ -147,33 +144,35 @@ absl::StatusOr<Product> MakeProduct(cublasLtHandle_t handle, const Matmul& op,
 void Run(Stream& stream, cublasLtHandle_t handle, const Product& product) {
   const CudaStream& on = CudaStream::From(stream);
   const float one = 1.0f;
-  const cublasStatus_t error = cublasLtMatmul(
-      handle, product.descriptor.get(), &one, product.a_data, product.a.get(), product.b_data,
-      product.b.get(), &product.beta, product.c_data, product.c.get(), product.c_data,
-      product.c.get(), &product.algorithm, AlignWorkspace(stream.scratch), kCublasWorkspace,
-      on.handle());
+  const cublasStatus_t error =
+      cublasLtMatmul(handle, product.descriptor.get(), &one, product.a_data, product.a.get(),
+                     product.b_data, product.b.get(), &product.beta, product.c_data,
+                     product.c.get(), product.c_data, product.c.get(), &product.algorithm,
+                     AlignWorkspace(stream.scratch), kCublasWorkspace, on.handle());
   if (error != CUBLAS_STATUS_SUCCESS) on.fault().Note(ToStatus(error, "matmul"));
 }
 
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const Matmul& op) {
-  absl::Status status = RequireTypes("matmul", {{"a", op.a},
-                                                {"b", op.b},
-                                                {.name = "bias", .buffer = op.bias, .optional = true},
-                                                {"c", op.c}});
+  absl::Status status =
+      RequireTypes("matmul", {{"a", op.a},
+                              {"b", op.b},
+                              {.name = "bias", .buffer = op.bias, .optional = true},
+                              {"c", op.c}});
   status.Update(RequirePositive("matmul", {{"m", op.m}, {"n", op.n}, {"k", op.k}}));
   if (!status.ok()) return status;
   const absl::StatusOr<std::vector<MatmulPiece>> pieces = CutMatmul(op, kMaxMatmulElements);
   if (!pieces.ok()) return pieces.status();
+  cudaSetDevice(index_);
   // Shared, because a std::function must be copyable: every copy of the kernel holds the products.
   const auto products = std::make_shared<std::vector<Product>>();
   for (const MatmulPiece& piece : *pieces) {
     absl::StatusOr<Product> product = MakeProduct(blas_->handle(), op, piece);
     if (!product.ok()) {
-      return absl::Status(product.status().code(),
-                          absl::StrCat(product.status().message(), " (m ", op.m, ", n ", op.n,
-                                       ", k ", op.k, ")"));
+      return absl::Status(
+          product.status().code(),
+          absl::StrCat(product.status().message(), " (m ", op.m, ", n ", op.n, ", k ", op.k, ")"));
     }
     products->push_back(*std::move(product));
   }

@@ -16,9 +16,9 @@ struct MatmulPiece {
   int64_t m0 = 0, m = 0, k0 = 0, k = 0;
 };
 
-// The pieces that make up the product, those of one row block in order of k0, such that no operand of
-// a piece spans more than `max_elements`. An operand spans whole stored rows, also where the piece takes
-// only some of their columns. kUnimplemented when there is no such cut.
+// The pieces that make up the product, those of one row block in order of k0, such that no operand
+// of a piece spans more than `max_elements`. An operand spans whole stored rows, also where the
+// piece takes only some of their columns. kUnimplemented when there is no such cut.
 absl::StatusOr<std::vector<MatmulPiece>> CutMatmul(const Matmul& op, int64_t max_elements);
 
 }  // namespace trainyard::kernels::cuda

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct AdamWArguments {
-  float* w;                // [n], and so are grad, m, v
+  float* w;  // [n], and so are grad, m, v
   const float* grad;
   float* m;
   float* v;
@@ -100,11 +100,11 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ClipScale& op) {
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdStep& op) {
   const bool with_velocity = op.momentum > 0;
-  absl::Status status = RequireTypes(
-      "sgd", {{"w", op.w},
-              {"grad", op.grad},
-              {.name = "velocity", .buffer = op.velocity, .optional = !with_velocity},
-              {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
+  absl::Status status =
+      RequireTypes("sgd", {{"w", op.w},
+                           {"grad", op.grad},
+                           {.name = "velocity", .buffer = op.velocity, .optional = !with_velocity},
+                           {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   if (!status.ok()) return status;
   if (op.state == nullptr) return absl::InvalidArgumentError("sgd: state is missing");
   return Kernel{.launch = [op, with_velocity](Stream& stream) {
@@ -117,12 +117,12 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdStep& op) {
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWStep& op) {
-  absl::Status status = RequireTypes(
-      "adamw", {{"w", op.w},
-                {"grad", op.grad},
-                {"m", op.m},
-                {"v", op.v},
-                {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
+  absl::Status status =
+      RequireTypes("adamw", {{"w", op.w},
+                             {"grad", op.grad},
+                             {"m", op.m},
+                             {"v", op.v},
+                             {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   if (!status.ok()) return status;
   if (op.state == nullptr) return absl::InvalidArgumentError("adamw: state is missing");
   const AdamWArguments arguments = {.w = op.w.As<float>(),

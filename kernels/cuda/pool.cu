@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // A thread per element of dx: windows do not overlap, so each gathers from one place at most.
 __global__ void __launch_bounds__(kThreads)
-    MaxPoolBackwardKernel(const float* dy, const uint8_t* index, float* dx, PoolShape s, int64_t n) {
+    MaxPoolBackwardKernel(const float* dy, const uint8_t* index, float* dx, PoolShape s,
+                          int64_t n) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= n) return;
   const int64_t c = at % s.channels;
@@ -88,7 +89,8 @@ PoolShape ShapeOf(const Op& op) {
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const MaxPoolForward& op) {
   absl::Status status = RequireTypes(
-      "max pool", {{"x", op.x}, {"y", op.y}, {.name = "index", .buffer = op.index, .dtype = DType::kU8}});
+      "max pool",
+      {{"x", op.x}, {"y", op.y}, {.name = "index", .buffer = op.index, .dtype = DType::kU8}});
   status.Update(CheckPool(op));
   if (!status.ok()) return status;
   return Kernel{.launch = [op, shape = ShapeOf(op)](Stream& stream) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// Sums over the rows of a matrix, per column, in two launches with a fixed order: first each chunk of
-// rows for itself (a block per chunk and 32 columns), then the chunks in order. Chunks depend on the
-// number of rows only.
+// Sums over the rows of a matrix, per column, in two launches with a fixed order: first each chunk
+// of rows for itself (a block per chunk and 32 columns), then the chunks in order. Chunks depend on
+// the number of rows only.
 
 #include "kernels/cuda/launch.cuh"
 

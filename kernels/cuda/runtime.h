@@ -20,7 +20,9 @@ absl::Status ToStatus(cudaError_t error, absl::string_view doing);
 // first fault stays; launches cannot return it, Synchronize does.
 class Fault {
  public:
-  void Note(absl::Status status) { if (first_.ok()) first_ = std::move(status); }
+  void Note(absl::Status status) {
+    if (first_.ok()) first_ = std::move(status);
+  }
   void Note(cudaError_t error, absl::string_view doing) {
     if (error != cudaSuccess) Note(ToStatus(error, doing));
   }

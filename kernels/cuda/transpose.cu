@@ -47,8 +47,8 @@ void LaunchTranspose(Stream& stream, const float* x, float* y, int64_t batch, in
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const Transpose& op) {
   absl::Status status = RequireTypes("transpose", {{"x", op.x}, {"y", op.y}});
-  status.Update(RequirePositive("transpose",
-                                {{"batch", op.batch}, {"rows", op.rows}, {"cols", op.cols}}));
+  status.Update(
+      RequirePositive("transpose", {{"batch", op.batch}, {"rows", op.rows}, {"cols", op.cols}}));
   if (!status.ok()) return status;
   return Kernel{.launch = [op](Stream& stream) {
     LaunchTranspose(stream, op.x.As<float>(), op.y.As<float>(), op.batch, op.rows, op.cols, false);

@@ -1,5 +1,5 @@
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/ops/zero.h"
+#include "kernels/cuda/cuda_device.h"
 
 namespace trainyard::kernels::cuda {
 

@@ -63,9 +63,10 @@ class CheckpointService final : public v1::CheckpointService::Service {
     TY_ASSIGN_OR_RETURN(const CheckpointName name, ParseCheckpointName("name", request.name()));
     TY_ASSIGN_OR_RETURN(const JobRecord job, b_.stores.jobs().Get(name.job));
     TY_ASSIGN_OR_RETURN(const auto all, b_.stores.jobs().ListCheckpoints(job.uid));
-    const auto found = std::find_if(all.begin(), all.end(), [&](const CheckpointRecord& checkpoint) {
-      return !name.step.has_value() || checkpoint.step == *name.step;
-    });
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](const CheckpointRecord& checkpoint) {
+          return !name.step.has_value() || checkpoint.step == *name.step;
+        });
     if (found == all.end()) {
       return absl::NotFoundError(absl::StrCat(
           request.name(), ": ",

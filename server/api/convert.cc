@@ -11,7 +11,9 @@
 namespace trainyard {
 namespace {
 
-bool IsSet(absl::Time time) { return time != absl::InfinitePast() && time != absl::InfiniteFuture(); }
+bool IsSet(absl::Time time) {
+  return time != absl::InfinitePast() && time != absl::InfiniteFuture();
+}
 
 v1::Resources::Device DeviceOf(const std::string& name) {
   v1::Resources::Device device = v1::Resources::DEVICE_UNSPECIFIED;
@@ -52,7 +54,8 @@ struct FeedItemFiller {
 void SetTimestamp(absl::Time time, google::protobuf::Timestamp& out) {
   const int64_t seconds = absl::ToUnixSeconds(time);
   out.set_seconds(seconds);
-  out.set_nanos(static_cast<int32_t>((time - absl::FromUnixSeconds(seconds)) / absl::Nanoseconds(1)));
+  out.set_nanos(
+      static_cast<int32_t>((time - absl::FromUnixSeconds(seconds)) / absl::Nanoseconds(1)));
 }
 
 v1::JobState ToProto(JobState state) {

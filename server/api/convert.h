@@ -27,6 +27,7 @@ v1::AttemptMetricPoint ToProto(const MetricRow& row);
 v1::FeedItem ToProto(const FeedRecord& item, const std::string& job_name);
 // With the jobs that hold its slots.
 v1::Node ToProto(const NodeRecord& node, const SchedulerSnapshot& snapshot);
-absl::StatusOr<v1::ExplainJobResponse> ToProto(const JobRecord& job, const Explanation& explanation);
+absl::StatusOr<v1::ExplainJobResponse> ToProto(const JobRecord& job,
+                                               const Explanation& explanation);
 
 }  // namespace trainyard

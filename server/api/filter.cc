@@ -33,8 +33,7 @@ class FilterParser {
       TY_ASSIGN_OR_RETURN(JobFilter term, Term());
       terms.push_back(std::move(term));
       if (terms.size() > kMostTerms) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("filter: more than ", kMostTerms, " terms"));
+        return absl::InvalidArgumentError(absl::StrCat("filter: more than ", kMostTerms, " terms"));
       }
       SkipSpaces();
     }
@@ -79,9 +78,9 @@ class FilterParser {
 
   absl::StatusOr<JobFilter::Op> Operator() {
     using Op = JobFilter::Op;
-    constexpr std::pair<absl::string_view, Op> kOperators[] = {
-        {"!=", Op::kNe}, {"<=", Op::kLe}, {">=", Op::kGe},
-        {"=", Op::kEq},  {"<", Op::kLt},  {">", Op::kGt}};
+    constexpr std::pair<absl::string_view, Op> kOperators[] = {{"!=", Op::kNe}, {"<=", Op::kLe},
+                                                               {">=", Op::kGe}, {"=", Op::kEq},
+                                                               {"<", Op::kLt},  {">", Op::kGt}};
     for (const auto& [symbol, op] : kOperators) {
       if (text_.substr(at_, symbol.size()) == symbol) {
         at_ += symbol.size();
@@ -119,8 +118,9 @@ class FilterParser {
     if (term.field == JobFilter::Field::kState && !ParseJobState(term.value).has_value()) {
       std::vector<std::string> states;
       for (JobState state : kAllJobStates) states.emplace_back(JobStateName(state));
-      return Wrong(column, term.value,
-                   absl::StrCat("a job state", DidYouMean(absl::AsciiStrToUpper(term.value), states)));
+      return Wrong(
+          column, term.value,
+          absl::StrCat("a job state", DidYouMean(absl::AsciiStrToUpper(term.value), states)));
     }
     return absl::OkStatus();
   }
@@ -156,8 +156,8 @@ class FilterParser {
 
 absl::StatusOr<std::vector<JobFilter>> ParseFilter(absl::string_view text) {
   if (text.size() > kLongestFilter) {
-    return absl::InvalidArgumentError(absl::StrCat("filter: found ", text.size(),
-                                                   " bytes, expected at most ", kLongestFilter));
+    return absl::InvalidArgumentError(
+        absl::StrCat("filter: found ", text.size(), " bytes, expected at most ", kLongestFilter));
   }
   return FilterParser(text).Parse();
 }

@@ -62,32 +62,32 @@ class JobService final : public JobServiceBase {
   }
   grpc::Status CancelJob(grpc::ServerContext* context, const v1::CancelJobRequest* request,
                          v1::Job* response) override {
-    return ToGrpc(Drive(*context, *request, response, [&](const auto& name, int64_t version,
-                                                          const Principal& by) {
-      return jobs_.Cancel(name, version, {reason::kCancelledByUser, "cancelled by " + by.name});
-    }));
+    return ToGrpc(Drive(
+        *context, *request, response, [&](const auto& name, int64_t version, const Principal& by) {
+          return jobs_.Cancel(name, version, {reason::kCancelledByUser, "cancelled by " + by.name});
+        }));
   }
   grpc::Status PauseJob(grpc::ServerContext* context, const v1::PauseJobRequest* request,
                         v1::Job* response) override {
-    return ToGrpc(Drive(*context, *request, response, [&](const auto& name, int64_t version,
-                                                          const Principal& by) {
-      return jobs_.Pause(name, version, {reason::kPausedByUser, "paused by " + by.name},
-                         b_.pause_grace);
-    }));
+    return ToGrpc(Drive(
+        *context, *request, response, [&](const auto& name, int64_t version, const Principal& by) {
+          return jobs_.Pause(name, version, {reason::kPausedByUser, "paused by " + by.name},
+                             b_.pause_grace);
+        }));
   }
   grpc::Status ResumeJob(grpc::ServerContext* context, const v1::ResumeJobRequest* request,
                          v1::Job* response) override {
-    return ToGrpc(Drive(*context, *request, response, [&](const auto& name, int64_t version,
-                                                          const Principal& by) {
-      return jobs_.Resume(name, version, {reason::kResumedByUser, "resumed by " + by.name});
-    }));
+    return ToGrpc(Drive(
+        *context, *request, response, [&](const auto& name, int64_t version, const Principal& by) {
+          return jobs_.Resume(name, version, {reason::kResumedByUser, "resumed by " + by.name});
+        }));
   }
   grpc::Status DeleteJob(grpc::ServerContext* context, const v1::DeleteJobRequest* request,
                          google::protobuf::Empty*) override {
-    return ToGrpc(Drive(*context, *request, nullptr, [&](const auto& name, int64_t version,
-                                                         const Principal&) {
-      return absl::StatusOr<JobRecord>(DeleteAt(name, version));
-    }));
+    return ToGrpc(Drive(*context, *request, nullptr,
+                        [&](const auto& name, int64_t version, const Principal&) {
+                          return absl::StatusOr<JobRecord>(DeleteAt(name, version));
+                        }));
   }
   grpc::Status ExplainJob(grpc::ServerContext* context, const v1::ExplainJobRequest* request,
                           v1::ExplainJobResponse* response) override {
@@ -95,8 +95,8 @@ class JobService final : public JobServiceBase {
   }
   grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(
       grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) override {
-    return WatchStream<v1::WatchJobResponse>::Begin(
-        *context, b_, "name", request->name(), request->after_sequence(), ToResponses);
+    return WatchStream<v1::WatchJobResponse>::Begin(*context, b_, "name", request->name(),
+                                                    request->after_sequence(), ToResponses);
   }
 
  private:
@@ -150,7 +150,8 @@ class JobService final : public JobServiceBase {
   absl::Status List(const grpc::ServerContext& context, const v1::ListJobsRequest& request,
                     v1::ListJobsResponse* response) {
     TY_RETURN_IF_ERROR(Admit(context, Permission::kReadJobs).status());
-    TY_ASSIGN_OR_RETURN(const std::string project, ParseProjectName("parent", request.parent(), true));
+    TY_ASSIGN_OR_RETURN(const std::string project,
+                        ParseProjectName("parent", request.parent(), true));
     TY_ASSIGN_OR_RETURN(int page_size, CheckPageSize(request.page_size(), 50, 1000));
     TY_ASSIGN_OR_RETURN(const std::vector<JobFilter> filter, ParseFilter(request.filter()));
     const std::string question = absl::StrCat("jobs\n", project, "\n", request.filter());

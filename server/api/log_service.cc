@@ -28,8 +28,8 @@ absl::Status CheckRequest(const v1::TailLogsRequest& request) {
         absl::StrCat("rank: found ", request.rank(), ", expected at least 0"));
   }
   if (request.last_bytes() < 0 || request.last_bytes() > kMostBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("last_bytes: found ", request.last_bytes(),
-                                                   ", expected 0 to ", kMostBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("last_bytes: found ", request.last_bytes(), ", expected 0 to ", kMostBytes));
   }
   return absl::OkStatus();
 }
@@ -45,8 +45,8 @@ class LogStream final : public WriteStream<v1::TailLogsResponse>, public LogSink
       TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("job", request.job()));
       TY_ASSIGN_OR_RETURN(const JobRecord job, b.stores.jobs().Get(name));
       if (job.attempt == 0) {
-        return absl::NotFoundError(absl::StrCat(
-            request.job(), ": no attempt was started yet (", job.reason.message, ")"));
+        return absl::NotFoundError(
+            absl::StrCat(request.job(), ": no attempt was started yet (", job.reason.message, ")"));
       }
       return b.stores.fleet().FindRank(job.uid, request.attempt(), request.rank());
     };

@@ -79,8 +79,8 @@ void LogTail::Ask() {
 void LogTail::Take(const LogPiece& piece) {
   offset_ = piece.offset + static_cast<int64_t>(piece.data.size());
   sent_bytes_ += static_cast<int64_t>(piece.data.size());
-  last_ = piece.end || (!options_.follow &&
-                        (piece.data.empty() || sent_bytes_ >= options_.last_bytes));
+  last_ =
+      piece.end || (!options_.follow && (piece.data.empty() || sent_bytes_ >= options_.last_bytes));
   if (piece.data.empty() && last_) return Finish(absl::OkStatus());
   {
     absl::MutexLock lock(&mu_);

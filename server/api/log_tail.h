@@ -58,9 +58,9 @@ class LogTail : public Actor {
   // Of Work alone.
   bool finished_ = false;
   std::optional<RankRecord> rank_;
-  int64_t offset_;        // negative: from the end, before the first piece
+  int64_t offset_;  // negative: from the end, before the first piece
   int64_t sent_bytes_ = 0;
-  bool last_ = false;     // nothing is asked for after what is being sent
+  bool last_ = false;  // nothing is asked for after what is being sent
 
   absl::Mutex mu_;
   bool busy_ ABSL_GUARDED_BY(mu_) = false;  // an answer, the client or a pause is waited for

@@ -81,7 +81,8 @@ absl::Status Persist(StopSignals& signals, const std::string& what,
   }
 }
 
-// One stream takes one descriptor at least; the usual soft limit of 1024 would leave the server deaf.
+// One stream takes one descriptor at least; the usual soft limit of 1024 would leave the server
+// deaf.
 void RaiseDescriptorLimit() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -95,6 +96,7 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
     return absl::InvalidArgumentError(
         "expected 0 < --heartbeat-ms < --self-fence-ms < --lease-ms and --lease-margin-ms >= 0");
   }
+  TY_RETURN_IF_ERROR(CheckListenAddress(flags.listen));
   ServerOptions options{.listen = flags.listen};
   options.schema_version = postgres::SchemaVersion();
   options.fleet.checkpoint_root = flags.checkpoint_root;
@@ -140,20 +142,28 @@ absl::Status Serve(const Flags& flags, StopSignals& signals) {
 
 int Main(int argc, char** argv) {
   Flags flags;
-  CLI::App app("The control plane of Trainyard: gRPC in, PostgreSQL behind.\n"
-               "Exit codes: 0 ended by SIGTERM, 1 failed, 2 wrong flags.",
-               "trainyard-server");
-  app.add_option("--listen", flags.listen, "HOST:PORT; port 0 takes a free one")->capture_default_str();
+  CLI::App app(
+      "The control plane of Trainyard: gRPC in, PostgreSQL behind.\n"
+      "Exit codes: 0 ended by SIGTERM, 1 failed, 2 wrong flags.",
+      "trainyard-server");
+  app.add_option("--listen", flags.listen, "HOST:PORT; port 0 takes a free one")
+      ->capture_default_str();
   app.add_option("--port-file", flags.port_file, "file that gets the bound port");
   app.add_option("--database", flags.database, "libpq connection string");
   app.add_option("--token-file", flags.token_files,
                  "ROLE:NAME:PATH (role admin or agent; repeatable): a token to accept");
-  app.add_option("--checkpoint-root", flags.checkpoint_root, "URI under which checkpoints go: file:///…");
-  app.add_option("--heartbeat-ms", flags.heartbeat_ms, "agents renew this often")->capture_default_str();
-  app.add_option("--lease-ms", flags.lease_ms, "how long an agent may run without")->capture_default_str();
-  app.add_option("--self-fence-ms", flags.self_fence_ms, "when it kills its workers")->capture_default_str();
-  app.add_option("--lease-margin-ms", flags.lease_margin_ms, "waited beyond a lease")->capture_default_str();
-  CLI::App* migrate = app.add_subcommand("migrate", "bring the database's tables up to date, and end");
+  app.add_option("--checkpoint-root", flags.checkpoint_root,
+                 "URI under which checkpoints go: file:///…");
+  app.add_option("--heartbeat-ms", flags.heartbeat_ms, "agents renew this often")
+      ->capture_default_str();
+  app.add_option("--lease-ms", flags.lease_ms, "how long an agent may run without")
+      ->capture_default_str();
+  app.add_option("--self-fence-ms", flags.self_fence_ms, "when it kills its workers")
+      ->capture_default_str();
+  app.add_option("--lease-margin-ms", flags.lease_margin_ms, "waited beyond a lease")
+      ->capture_default_str();
+  CLI::App* migrate =
+      app.add_subcommand("migrate", "bring the database's tables up to date, and end");
   std::string migrate_database;
   migrate->add_option("--database", migrate_database, "libpq connection string")->required();
   app.set_version_flag("--version", TRAINYARD_VERSION);
@@ -173,7 +183,7 @@ int Main(int argc, char** argv) {
   } else {
     status = Serve(flags, signals);
   }
-  if (status.ok()) return 0;
+  if (status.ok() || absl::IsCancelled(status)) return 0;  // cancelled: SIGTERM came while starting
   spdlog::error("{}", status.ToString());
   return absl::IsInvalidArgument(status) ? 2 : 1;
 }

@@ -52,7 +52,8 @@ absl::Status ApplyCursor(const std::string& cursor, JobStore::MetricQuery& query
   return absl::OkStatus();
 }
 
-using MetricServiceBase = v1::MetricService::WithCallbackMethod_StreamMetrics<v1::MetricService::Service>;
+using MetricServiceBase =
+    v1::MetricService::WithCallbackMethod_StreamMetrics<v1::MetricService::Service>;
 
 class MetricService final : public MetricServiceBase {
  public:
@@ -64,17 +65,22 @@ class MetricService final : public MetricServiceBase {
   }
   grpc::ServerWriteReactor<v1::StreamMetricsResponse>* StreamMetrics(
       grpc::CallbackServerContext* context, const v1::StreamMetricsRequest* request) override {
-    return WatchStream<v1::StreamMetricsResponse>::Begin(
-        *context, b_, "job", request->job(), request->after_sequence(), ToResponses);
+    return WatchStream<v1::StreamMetricsResponse>::Begin(*context, b_, "job", request->job(),
+                                                         request->after_sequence(), ToResponses);
   }
 
  private:
   static absl::StatusOr<JobStore::MetricQuery> CheckQuery(const v1::QueryMetricsRequest& request) {
     JobStore::MetricQuery query;
     switch (request.split()) {
-      case v1::MetricPoint::SPLIT_UNSPECIFIED: break;
-      case v1::MetricPoint::TRAIN: query.validation = false; break;
-      case v1::MetricPoint::VALIDATION: query.train = false; break;
+      case v1::MetricPoint::SPLIT_UNSPECIFIED:
+        break;
+      case v1::MetricPoint::TRAIN:
+        query.validation = false;
+        break;
+      case v1::MetricPoint::VALIDATION:
+        query.train = false;
+        break;
       default:
         return absl::InvalidArgumentError(absl::StrCat("split: found ", request.split(),
                                                        ", expected TRAIN, VALIDATION or nothing"));
@@ -83,10 +89,11 @@ class MetricService final : public MetricServiceBase {
       return absl::InvalidArgumentError(
           absl::StrCat("from_step: found ", request.from_step(), ", expected at least 0"));
     }
-    if (request.to_step() < 0 || (request.to_step() > 0 && request.to_step() < request.from_step())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("to_step: found ", request.to_step(), ", expected 0 or at least from_step ",
-                       request.from_step()));
+    if (request.to_step() < 0 ||
+        (request.to_step() > 0 && request.to_step() < request.from_step())) {
+      return absl::InvalidArgumentError(absl::StrCat("to_step: found ", request.to_step(),
+                                                     ", expected 0 or at least from_step ",
+                                                     request.from_step()));
     }
     query.from_step = request.from_step();
     if (request.to_step() > 0) query.to_step = request.to_step();

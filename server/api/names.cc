@@ -33,7 +33,8 @@ absl::StatusOr<std::string> ParseProjectName(absl::string_view field, absl::stri
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
   const bool good = parts.size() == 2 && parts[0] == "projects" &&
                     (IsResourceId(parts[1]) || (all && parts[1] == "-"));
-  if (!good) return Wrong(field, name, all ? "projects/{project} or projects/-" : "projects/{project}");
+  if (!good)
+    return Wrong(field, name, all ? "projects/{project} or projects/-" : "projects/{project}");
   return std::string(parts[1]);
 }
 
@@ -49,7 +50,8 @@ std::string FormatJobName(const JobName& name) {
   return absl::StrCat("projects/", name.project, "/jobs/", name.job_id);
 }
 
-absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view field, absl::string_view name) {
+absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view field,
+                                                   absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
   constexpr absl::string_view kForm = "projects/{project}/jobs/{job}/checkpoints/{step or latest}";
   const bool good = parts.size() == 6 && parts[0] == "projects" && parts[2] == "jobs" &&
@@ -65,7 +67,8 @@ absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view field, absl
 
 absl::StatusOr<std::string> ParseNodeName(absl::string_view field, absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
-  bool good = parts.size() == 2 && parts[0] == "nodes" && !parts[1].empty() && parts[1].size() <= 63;
+  bool good =
+      parts.size() == 2 && parts[0] == "nodes" && !parts[1].empty() && parts[1].size() <= 63;
   if (good) {
     for (char c : parts[1]) {
       good = good && (absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '.' || c == '-');

@@ -1,7 +1,7 @@
 #pragma once
 
-// Resource names (AIP-122) and what else clients send by hand. Pure. Every error is kInvalidArgument and begins
-// with the field.
+// Resource names (AIP-122) and what else clients send by hand. Pure. Every error is
+// kInvalidArgument and begins with the field.
 
 #include <cstdint>
 #include <optional>
@@ -14,7 +14,8 @@
 namespace trainyard {
 
 // "projects/{project}"; with `all`, "projects/-" as well, which gives "-".
-absl::StatusOr<std::string> ParseProjectName(absl::string_view field, absl::string_view name, bool all);
+absl::StatusOr<std::string> ParseProjectName(absl::string_view field, absl::string_view name,
+                                             bool all);
 
 // "projects/{project}/jobs/{job}"
 absl::StatusOr<JobName> ParseJobName(absl::string_view field, absl::string_view name);

@@ -7,9 +7,9 @@
 
 namespace trainyard {
 
-// A page token is a cursor tied to its question (method, parent, filter: whatever must not change between
-// pages). Opaque to clients and checked, so that a wrong one is an error and not a wrong page. It is no
-// secret and grants nothing. An empty cursor gives an empty token: the last page.
+// A page token is a cursor tied to its question (method, parent, filter: whatever must not change
+// between pages). Opaque to clients and checked, so that a wrong one is an error and not a wrong
+// page. It is no secret and grants nothing. An empty cursor gives an empty token: the last page.
 std::string MakePageToken(absl::string_view question, absl::string_view cursor);
 
 // The cursor; empty for an empty token. kInvalidArgument: damaged, or from another question.

@@ -24,17 +24,6 @@ namespace {
 constexpr int kLargestMessage = 4 << 20;
 constexpr int kMostCallThreads = 256;  // calls at once, streams aside; more are refused
 
-absl::Status CheckListen(const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  int port = -1;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(listen.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--listen '", listen, "': expected HOST:PORT with a port of 0 to 65535"));
-  }
-  return absl::OkStatus();
-}
-
 void Configure(grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(kLargestMessage);
   builder.SetMaxSendMessageSize(4 * kLargestMessage);  // desired sets; answers keep below 4 MiB
@@ -55,6 +44,17 @@ void Configure(grpc::ServerBuilder& builder) {
 }
 
 }  // namespace
+
+absl::Status CheckListenAddress(const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(listen.substr(colon + 1), &port) || port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen '", listen, "': expected HOST:PORT with a port of 0 to 65535"));
+  }
+  return absl::OkStatus();
+}
 
 // In the order of making; ends in the reverse order, after Drain.
 struct Server::Parts {
@@ -89,7 +89,7 @@ const std::string& Server::replica() const { return parts_->replica; }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clock,
                                                       ServerOptions options) {
-  TY_RETURN_IF_ERROR(CheckListen(options.listen));
+  TY_RETURN_IF_ERROR(CheckListenAddress(options.listen));
   if (options.replica.empty()) options.replica = absl::StrCat("server-", RandomHex(4));
   options.scheduler.holder = options.replica;
   options.scheduler.planner = options.planner;
@@ -106,9 +106,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
                             .version = TRAINYARD_VERSION,
                             .schema_version = options.schema_version,
                             .replica = options.replica};
-  parts->services = {MakeJobService(backstage),        MakeMetricService(backstage),
-                     MakeLogService(backstage),        MakeCheckpointService(backstage),
-                     MakeNodeService(backstage),       MakeInfoService(backstage),
+  parts->services = {MakeJobService(backstage),
+                     MakeMetricService(backstage),
+                     MakeLogService(backstage),
+                     MakeCheckpointService(backstage),
+                     MakeNodeService(backstage),
+                     MakeInfoService(backstage),
                      MakeExecutorService(parts->fleet, parts->authenticator)};
   // Before the first builder; both are for the whole process.
   grpc::EnableDefaultHealthCheckService(true);
@@ -119,8 +122,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
   builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &parts->port);
   parts->grpc = builder.BuildAndStart();
   if (parts->grpc == nullptr || parts->port == 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot listen on ", options.listen, ": is the port taken, or the host not of this machine?"));
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", options.listen,
+                     ": is the port taken, or the host not of this machine?"));
   }
   parts->scheduler.Start();
   spdlog::info("listens on {} (port {}) as {}", options.listen, parts->port, options.replica);

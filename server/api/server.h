@@ -26,6 +26,9 @@ struct ServerOptions {
   int fleet_threads = 4;   // store calls for agents
 };
 
+// kInvalidArgument unless it is HOST:PORT.
+absl::Status CheckListenAddress(const std::string& listen);
+
 // A running server over `stores`: services, scheduler, watchers, sessions. Thread-safe.
 class Server {
  public:
@@ -37,8 +40,9 @@ class Server {
   int port() const;
   const std::string& replica() const;
 
-  // Takes no new work, gives leadership up, ends every stream with UNAVAILABLE, and waits for calls under
-  // way at most `limit`; those that last longer are cancelled. Idempotent. The destructor drains.
+  // Takes no new work, gives leadership up, ends every stream with UNAVAILABLE, and waits for calls
+  // under way at most `limit`; those that last longer are cancelled. Idempotent. The destructor
+  // drains.
   void Drain(absl::Duration limit = absl::Seconds(5));
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
 
-// One thin class per proto service: admit, validate, store, answer, wake. Each in a file of its own.
+// One thin class per proto service: admit, validate, store, answer, wake. Each in a file of its
+// own.
 
 #include <memory>
 #include <string>

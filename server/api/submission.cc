@@ -26,7 +26,8 @@ constexpr int kMostLabels = 64;
 constexpr size_t kLargestSpec = 256 * 1024;
 
 absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view expected) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": found ", found, ", expected ", expected));
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": found ", found, ", expected ", expected));
 }
 
 // Fields from 20 on, and the names that the server makes.
@@ -60,8 +61,8 @@ absl::Status CheckLabels(const v1::Job& job) {
       return Wrong("job.labels", absl::StrCat("'", absl::Utf8SafeCEscape(key.substr(0, 80)), "'"),
                    "keys of the form [a-z][a-z0-9-_./]{0,62}");
     }
-    const bool printable = std::none_of(value.begin(), value.end(),
-                                        [](char c) { return absl::ascii_iscntrl(c); });
+    const bool printable =
+        std::none_of(value.begin(), value.end(), [](char c) { return absl::ascii_iscntrl(c); });
     if (value.size() > 128 || !printable) {
       return Wrong(absl::StrCat("job.labels.", key), absl::StrCat(value.size(), " bytes"),
                    "at most 128 bytes without control characters");
@@ -71,7 +72,8 @@ absl::Status CheckLabels(const v1::Job& job) {
 }
 
 std::string FamilyOf(const v1::JobSpec& spec) {
-  const google::protobuf::OneofDescriptor* family = v1::Model::descriptor()->FindOneofByName("family");
+  const google::protobuf::OneofDescriptor* family =
+      v1::Model::descriptor()->FindOneofByName("family");
   const google::protobuf::FieldDescriptor* field =
       spec.model().GetReflection()->GetOneofFieldDescriptor(spec.model(), family);
   return field == nullptr ? "job" : field->name();
@@ -115,9 +117,8 @@ absl::Status NameDataField(const v1::JobSpec& spec, const absl::Status& status,
   const bool named = absl::StrContains(status.message(), "spec.data");
   const std::string text =
       absl::StrCat(named ? "" : field, named ? "" : ": ", status.message(), advice);
-  return absl::Status(absl::IsUnimplemented(status) ? status.code()
-                                                    : absl::StatusCode::kInvalidArgument,
-                      text);
+  return absl::Status(
+      absl::IsUnimplemented(status) ? status.code() : absl::StatusCode::kInvalidArgument, text);
 }
 
 absl::StatusOr<plan::DataFacts> FindFacts(const v1::JobSpec& spec) {

@@ -18,15 +18,16 @@ namespace trainyard {
 absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
                                           const std::string& creator);
 
-// Sizes the job: reads the facts of its data (or takes what the spec declares), plans a step, fills in
-// `plan_summary`, `bytes_per_slot` and `total_steps`.
-//   kInvalidArgument  a file that cannot be read and whose facts are not declared, a model that does not fit
+// Sizes the job: reads the facts of its data (or takes what the spec declares), plans a step, fills
+// in `plan_summary`, `bytes_per_slot` and `total_steps`.
+//   kInvalidArgument  a file that cannot be read and whose facts are not declared, a model that
+//   does not fit
 //                     its data: names the field
 absl::Status PlanSubmission(JobRecord& job);
 
-// kFailedPrecondition: no slot of any node that ever registered is of the right kind and large enough; says
-// what would fit. Without any node the job is let in and waits. A gang larger than what is there waits too:
-// nodes come and go.
+// kFailedPrecondition: no slot of any node that ever registered is of the right kind and large
+// enough; says what would fit. Without any node the job is let in and waits. A gang larger than
+// what is there waits too: nodes come and go.
 absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& nodes);
 
 }  // namespace trainyard

@@ -29,8 +29,7 @@ absl::StatusOr<Principal> Authenticator::Authenticate(absl::string_view authoriz
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) {
     return absl::UnauthenticatedError("authorization: expected 'Bearer TOKEN'");
   }
-  const absl::string_view token =
-      absl::StripAsciiWhitespace(authorization.substr(kScheme.size()));
+  const absl::string_view token = absl::StripAsciiWhitespace(authorization.substr(kScheme.size()));
   if (token.empty() || token.size() > kLongestToken) {
     return absl::UnauthenticatedError(
         absl::StrCat("authorization: a token of ", token.size(), " bytes"));
@@ -44,7 +43,8 @@ absl::StatusOr<Principal> Authenticator::Authenticate(absl::string_view authoriz
   }
   absl::StatusOr<Principal> principal = tokens_.FindToken(digest);
   if (absl::IsNotFound(principal.status())) {
-    return absl::UnauthenticatedError("the token is not known here (revoked, or of another server)");
+    return absl::UnauthenticatedError(
+        "the token is not known here (revoked, or of another server)");
   }
   TY_RETURN_IF_ERROR(principal.status());
   absl::MutexLock lock(&mu_);

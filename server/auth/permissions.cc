@@ -22,12 +22,18 @@ constexpr Grant kGrants[] = {
 
 absl::string_view PermissionName(Permission permission) {
   switch (permission) {
-    case Permission::kReadServer: return "read server information";
-    case Permission::kReadJobs: return "read jobs";
-    case Permission::kWriteJobs: return "write jobs";
-    case Permission::kReadNodes: return "read nodes";
-    case Permission::kWriteNodes: return "drain nodes";
-    case Permission::kRunJobs: return "connect as an agent";
+    case Permission::kReadServer:
+      return "read server information";
+    case Permission::kReadJobs:
+      return "read jobs";
+    case Permission::kWriteJobs:
+      return "write jobs";
+    case Permission::kReadNodes:
+      return "read nodes";
+    case Permission::kWriteNodes:
+      return "drain nodes";
+    case Permission::kRunJobs:
+      return "connect as an agent";
   }
   return "unknown";
 }

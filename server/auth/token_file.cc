@@ -23,13 +23,11 @@ absl::StatusOr<TokenFile> ParseTokenFlag(absl::string_view flag) {
   TokenFile file;
   file.principal.role = std::string(flag.substr(0, first));
   const absl::string_view name = flag.substr(first + 1, second - first - 1);
-  file.principal.name =
-      absl::StrCat(file.principal.role == kRoleAgent ? "agent:" : "user:", name);
+  file.principal.name = absl::StrCat(file.principal.role == kRoleAgent ? "agent:" : "user:", name);
   file.path = std::string(flag.substr(second + 1));
   if (!IsRole(file.principal.role)) {
-    return absl::InvalidArgumentError(absl::StrCat("--token-file '", flag, "': role '",
-                                                   file.principal.role,
-                                                   "': expected admin or agent"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--token-file '", flag, "': role '", file.principal.role, "': expected admin or agent"));
   }
   if (name.empty() || file.path.empty()) {
     return absl::InvalidArgumentError(

@@ -18,8 +18,8 @@ struct TokenFile {
 // kInvalidArgument says which part of `flag` is wrong.
 absl::StatusOr<TokenFile> ParseTokenFlag(absl::string_view flag);
 
-// Reads the token and adds its hash to the store. The file must be readable by its owner alone and hold
-// at least 32 printable characters on one line.
+// Reads the token and adds its hash to the store. The file must be readable by its owner alone and
+// hold at least 32 printable characters on one line.
 absl::Status AddTokenFile(const TokenFile& file, TokenStore& tokens);
 
 }  // namespace trainyard

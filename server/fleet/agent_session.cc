@@ -144,10 +144,15 @@ absl::Status AgentSession::Handle(const v1::AgentMessage& message) {
   if (message.what_case() == v1::AgentMessage::kRegister) return Register(message.register_());
   if (!registered()) return absl::InvalidArgumentError("the first message must be register");
   switch (message.what_case()) {
-    case v1::AgentMessage::kHeartbeat: return Renew(message.heartbeat());
-    case v1::AgentMessage::kEvents: return Append(message.events());
-    case v1::AgentMessage::kLog: DeliverLog(message.log()); return absl::OkStatus();
-    default: return absl::OkStatus();  // of a newer agent: it must do without
+    case v1::AgentMessage::kHeartbeat:
+      return Renew(message.heartbeat());
+    case v1::AgentMessage::kEvents:
+      return Append(message.events());
+    case v1::AgentMessage::kLog:
+      DeliverLog(message.log());
+      return absl::OkStatus();
+    default:
+      return absl::OkStatus();  // of a newer agent: it must do without
   }
 }
 
@@ -160,7 +165,8 @@ absl::Status AgentSession::Register(const v1::Register& message) {
   node_ = node.name;
   incarnation_ = node.incarnation;
   fleet_.TakeOver(node_, std::static_pointer_cast<AgentSession>(shared_from_this()));
-  spdlog::info("nodes/{}: registered with {} slots from {}", node_, node.slots.size(), node.address);
+  spdlog::info("nodes/{}: registered with {} slots from {}", node_, node.slots.size(),
+               node.address);
 
   v1::ServerMessage welcome;
   welcome.mutable_welcome()->set_heartbeat_ms(absl::ToInt64Milliseconds(fleet_.options_.heartbeat));
@@ -207,8 +213,9 @@ absl::Status AgentSession::Renew(const v1::Heartbeat& heartbeat) {
   // The list before the set: a rank that is placed in between is in the set only.
   TY_ASSIGN_OR_RETURN(const std::vector<RankId> ranks, fleet_.store_.ListRanks(node_));
   TY_RETURN_IF_ERROR(SendDesired());
-  // Only what the agent says about the newest set counts: under an older one it may yet start what the
-  // newest one names. SendDesired may just have sent a newer one; then the next heartbeat tells.
+  // Only what the agent says about the newest set counts: under an older one it may yet start what
+  // the newest one names. SendDesired may just have sent a newer one; then the next heartbeat
+  // tells.
   if (heartbeat.desired_version() != desired_version_) return absl::OkStatus();
   std::vector<RankId> absent;
   for (const RankId& id : ranks) {
@@ -286,9 +293,8 @@ void AgentSession::DeliverLog(const v1::LogChunk& chunk) {
   if (!chunk.error().empty()) {
     return done(absl::NotFoundError(absl::StrCat("nodes/", node_, ": ", chunk.error())));
   }
-  done(LogPiece{.data = chunk.data(),
-                .offset = std::max<int64_t>(chunk.offset(), 0),
-                .end = chunk.end()});
+  done(LogPiece{
+      .data = chunk.data(), .offset = std::max<int64_t>(chunk.offset(), 0), .end = chunk.end()});
 }
 
 void AgentSession::Finish(const absl::Status& status) {

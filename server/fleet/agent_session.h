@@ -17,11 +17,11 @@
 
 namespace trainyard {
 
-// One stream of one agent, from Register to its end. Messages are handled in order, one at a time, on the
-// fleet's pool.
+// One stream of one agent, from Register to its end. Messages are handled in order, one at a time,
+// on the fleet's pool.
 //
-// While the store is away nothing is acknowledged and nothing is lost: the message at hand is tried again,
-// those behind it wait in the agent.
+// While the store is away nothing is acknowledged and nothing is lost: the message at hand is tried
+// again, those behind it wait in the agent.
 class AgentSession : public Actor {
  public:
   AgentSession(Fleet& fleet, Fleet::Admit admit, AgentLink& link);
@@ -68,7 +68,8 @@ class AgentSession : public Actor {
   absl::Duration retry_after_;
 
   absl::Mutex mu_;
-  std::optional<v1::AgentMessage> message_ ABSL_GUARDED_BY(mu_);  // the next one is asked for after it
+  std::optional<v1::AgentMessage> message_
+      ABSL_GUARDED_BY(mu_);                    // the next one is asked for after it
   bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // for the store to come back
   bool look_again_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);

@@ -50,8 +50,8 @@ absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const 
   }
   assignment.set_wish(desired.suspend ? v1::Assignment::SUSPEND : v1::Assignment::RUN);
   if (desired.suspend) {
-    const absl::Duration left = std::clamp(desired.suspend_deadline - now, absl::ZeroDuration(),
-                                           absl::Hours(24));
+    const absl::Duration left =
+        std::clamp(desired.suspend_deadline - now, absl::ZeroDuration(), absl::Hours(24));
     assignment.set_grace_ms(absl::ToInt64Milliseconds(left));
   }
   return assignment;

@@ -14,13 +14,13 @@ namespace trainyard {
 // Where checkpoints of a job go: {root}/{project}/{job_id}-{first 8 of uid}.
 std::string CheckpointRootOf(const JobRecord& job, const std::string& root);
 
-// `now` on the store's clock, for what is left of a suspension's grace. kInternal: the stored spec cannot be
-// read.
+// `now` on the store's clock, for what is left of a suspension's grace. kInternal: the stored spec
+// cannot be read.
 absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const std::string& root,
                                               absl::Time now);
 
-// Equal for two desired sets exactly when an agent need not be told again. (Time that passes changes
-// grace_ms but not this.)
+// Equal for two desired sets exactly when an agent need not be told again. (Time that passes
+// changes grace_ms but not this.)
 std::string DesiredFingerprint(const std::vector<DesiredRank>& desired);
 
 }  // namespace trainyard

@@ -60,7 +60,8 @@ std::string Readable(absl::string_view text) {
 }
 
 absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view expected) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": found ", found, ", expected ", expected));
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": found ", found, ", expected ", expected));
 }
 
 absl::Status CheckStep(absl::string_view field, int64_t step, int64_t least) {
@@ -93,9 +94,14 @@ absl::StatusOr<MetricRecord> DecodeMetrics(const v1::MetricPoint& point) {
   TY_RETURN_IF_ERROR(CheckStep("metrics.step", point.step(), 1));
   MetricRecord record{.step = point.step()};
   switch (point.split()) {
-    case v1::MetricPoint::TRAIN: record.split = MetricSplit::kTrain; break;
-    case v1::MetricPoint::VALIDATION: record.split = MetricSplit::kValidation; break;
-    default: return Wrong("metrics.split", absl::StrCat(point.split()), "TRAIN or VALIDATION");
+    case v1::MetricPoint::TRAIN:
+      record.split = MetricSplit::kTrain;
+      break;
+    case v1::MetricPoint::VALIDATION:
+      record.split = MetricSplit::kValidation;
+      break;
+    default:
+      return Wrong("metrics.split", absl::StrCat(point.split()), "TRAIN or VALIDATION");
   }
   if (point.values().empty() || point.values_size() > kMostValues) {
     return Wrong("metrics.values", absl::StrCat(point.values_size(), " values"), "1 to 64");
@@ -110,7 +116,8 @@ absl::StatusOr<MetricRecord> DecodeMetrics(const v1::MetricPoint& point) {
   return record;
 }
 
-absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::CheckpointWritten& written) {
+absl::StatusOr<CheckpointWritten> DecodeCheckpoint(
+    const v1::RankEvent::CheckpointWritten& written) {
   TY_RETURN_IF_ERROR(CheckStep("checkpoint.step", written.step(), 0));
   if (!IsPrintable(written.uri(), kLongestText)) {
     return Wrong("checkpoint.uri", absl::StrCat(written.uri().size(), " bytes"),
@@ -120,12 +127,12 @@ absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::Checkpoi
     return Wrong("checkpoint.bytes", absl::StrCat(written.bytes()), "a size");
   }
   if (!IsHexDigest(written.manifest_sha256())) {
-    return Wrong("checkpoint.manifest_sha256", absl::StrCat(written.manifest_sha256().size(), " bytes"),
-                 "64 hex digits");
+    return Wrong("checkpoint.manifest_sha256",
+                 absl::StrCat(written.manifest_sha256().size(), " bytes"), "64 hex digits");
   }
   if (!IsHexDigest(written.weights_sha256())) {
-    return Wrong("checkpoint.weights_sha256", absl::StrCat(written.weights_sha256().size(), " bytes"),
-                 "64 hex digits");
+    return Wrong("checkpoint.weights_sha256",
+                 absl::StrCat(written.weights_sha256().size(), " bytes"), "64 hex digits");
   }
   CheckpointWritten record;
   record.checkpoint = {.step = written.step(),
@@ -135,7 +142,8 @@ absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::Checkpoi
                        .weights_sha256 = written.weights_sha256(),
                        .final = written.final()};
   if (written.removed_uris_size() > 1024) {
-    return Wrong("checkpoint.removed_uris", absl::StrCat(written.removed_uris_size()), "at most 1024");
+    return Wrong("checkpoint.removed_uris", absl::StrCat(written.removed_uris_size()),
+                 "at most 1024");
   }
   for (const std::string& uri : written.removed_uris()) {
     if (!IsPrintable(uri, kLongestText)) {
@@ -161,8 +169,8 @@ absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event) {
   RankEventRecord record;
   switch (event.what_case()) {
     case v1::RankEvent::kStarted:
-      record.what = RankStarted{.pid = event.started().pid(),
-                                .device = Readable(event.started().device())};
+      record.what =
+          RankStarted{.pid = event.started().pid(), .device = Readable(event.started().device())};
       break;
     case v1::RankEvent::kRestored:
       TY_RETURN_IF_ERROR(CheckStep("restored.step", event.restored().step(), 0));
@@ -191,9 +199,9 @@ absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event) {
         return Wrong("finished.outcome", absl::StrCat(event.finished().outcome()),
                      "SUCCEEDED or SUSPENDED");
       }
-      record.what =
-          RankFinished{.suspended = event.finished().outcome() == v1::RankEvent::Finished::SUSPENDED,
-                       .step = event.finished().step()};
+      record.what = RankFinished{
+          .suspended = event.finished().outcome() == v1::RankEvent::Finished::SUSPENDED,
+          .step = event.finished().step()};
       break;
     case v1::RankEvent::kExited:
       record.what = RankExited{.exit_code = event.exited().exit_code(),
@@ -219,9 +227,9 @@ absl::Time DecodeTime(int64_t micros) {
 
 absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
   if (message.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("register.protocol_version: found ", message.protocol_version(),
-                     ", this server speaks ", kProtocolVersion));
+    return absl::FailedPreconditionError(absl::StrCat("register.protocol_version: found ",
+                                                      message.protocol_version(),
+                                                      ", this server speaks ", kProtocolVersion));
   }
   if (!IsNodeName(message.node())) {
     return Wrong("register.node", absl::StrCat("'", Readable(message.node()), "'"),
@@ -247,7 +255,8 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
                   .agent_version = Readable(message.agent_version())};
   for (const auto& [key, value] : message.labels()) {
     if (!IsPrintable(key, 128) || (!value.empty() && !IsPrintable(value, 128))) {
-      return Wrong("register.labels", absl::StrCat("a label of ", key.size() + value.size(), " bytes"),
+      return Wrong("register.labels",
+                   absl::StrCat("a label of ", key.size() + value.size(), " bytes"),
                    "printable keys and values of at most 128 bytes");
     }
     node.labels[key] = value;
@@ -289,11 +298,11 @@ absl::StatusOr<std::vector<RankEventRecord>> DecodeEvents(const v1::EventBatch& 
     const bool wrong = !record.ok();
     if (wrong) {
       record = RankEventRecord{
-          .what = FailureRecord{.category = "INTERNAL",
-                                .message = absl::StrCat("the worker reported nonsense in event ",
-                                                        event.sequence(), ": ",
-                                                        record.status().message()),
-                                .retryable = false}};
+          .what = FailureRecord{
+              .category = "INTERNAL",
+              .message = absl::StrCat("the worker reported nonsense in event ", event.sequence(),
+                                      ": ", record.status().message()),
+              .retryable = false}};
     }
     record->sequence = event.sequence();
     record->time = DecodeTime(event.time_us());

@@ -1,7 +1,7 @@
 #pragma once
 
-// What agents send, checked field by field: an agent, and the worker behind it, may be broken or hostile.
-// Pure.
+// What agents send, checked field by field: an agent, and the worker behind it, may be broken or
+// hostile. Pure.
 
 #include <vector>
 
@@ -19,9 +19,9 @@ absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key);
 
 // Consecutive events of one rank. kInvalidArgument: the agent broke the protocol (sequences).
 //
-// An event whose content is wrong is the worker's doing: it becomes a Failure (INTERNAL, not retryable) that
-// names the field, in the place of the event, and what follows it in the batch is left out. The job then
-// ends with that message instead of an agent that can never deliver.
+// An event whose content is wrong is the worker's doing: it becomes a Failure (INTERNAL, not
+// retryable) that names the field, in the place of the event, and what follows it in the batch is
+// left out. The job then ends with that message instead of an agent that can never deliver.
 absl::StatusOr<std::vector<RankEventRecord>> DecodeEvents(const v1::EventBatch& batch);
 
 }  // namespace trainyard

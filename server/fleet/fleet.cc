@@ -8,7 +8,8 @@
 
 namespace trainyard {
 
-Fleet::Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock, FleetOptions options)
+Fleet::Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock,
+             FleetOptions options)
     : store_(store), wakeups_(wakeups), pool_(pool), clock_(clock), options_(std::move(options)) {
   subscription_ = wakeups_.Subscribe([this](const std::string& topic) {
     if (topic != "fleet") return;
@@ -75,9 +76,10 @@ void Fleet::ReadLog(const std::string& node, const RankId& rank, int64_t offset,
     if (found != by_node_.end()) session = found->second;
   }
   if (session == nullptr) {
-    return done(absl::UnavailableError(absl::StrCat(
-        "nodes/", node, ", which holds the log, is not connected to this server; it may be away, or ",
-        "connected to another replica")));
+    return done(absl::UnavailableError(
+        absl::StrCat("nodes/", node,
+                     ", which holds the log, is not connected to this server; it may be away, or ",
+                     "connected to another replica")));
   }
   session->ReadLog(rank, offset, max_bytes, std::move(done));
 }

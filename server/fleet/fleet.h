@@ -13,8 +13,8 @@
 #include "server/work/task_pool.h"
 #include "storage/base/clock.h"
 #include "storage/fleet_store.h"
-#include "storage/wakeups.h"
 #include "storage/token_store.h"
+#include "storage/wakeups.h"
 
 namespace trainyard {
 

@@ -14,8 +14,8 @@ class ServerContextBase;
 
 namespace trainyard {
 
-// The codes are the same numbers; the message says field, found and expected. Long messages are cut: trailers
-// beyond 8 KiB are refused by peers.
+// The codes are the same numbers; the message says field, found and expected. Long messages are
+// cut: trailers beyond 8 KiB are refused by peers.
 grpc::Status ToGrpc(const absl::Status& status);
 
 // The value of the metadata key `authorization`, or "".

@@ -14,9 +14,9 @@
 
 namespace trainyard {
 
-// Writes what it is given in order. Lives until OnDone, which gRPC calls once the stream was finished and
-// all else is over; then it deletes itself. The subclass hears of three things, on gRPC's threads, and must
-// not block there.
+// Writes what it is given in order. Lives until OnDone, which gRPC calls once the stream was
+// finished and all else is over; then it deletes itself. The subclass hears of three things, on
+// gRPC's threads, and must not block there.
 template <typename Response>
 class WriteStream : public grpc::ServerWriteReactor<Response> {
  public:
@@ -50,8 +50,9 @@ class WriteStream : public grpc::ServerWriteReactor<Response> {
  private:
   void StartNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     writing_ = true;
-    // No buffer hint, though more follows: with it the first message of a stream, and its completion, wait in
-    // gRPC 1.51 until something else writes on the connection (seen: until the keepalive ping, 20 s).
+    // No buffer hint, though more follows: with it the first message of a stream, and its
+    // completion, wait in gRPC 1.51 until something else writes on the connection (seen: until the
+    // keepalive ping, 20 s).
     this->StartWrite(&batch_.front());
   }
 

@@ -43,17 +43,17 @@ std::string DescribeNode(const NodeRecord& node, const SlotDemand& demand,
 std::string DescribeAttempt(const AttemptRecord& attempt) {
   std::set<std::string> nodes;
   for (const RankRecord& rank : attempt.ranks) nodes.insert(rank.node);
-  std::string text = absl::StrCat("attempt ", attempt.attempt, ": placed at ",
-                                  Time(attempt.create_time), " on ", absl::StrJoin(nodes, ", "),
-                                  " from step ", attempt.restore_step);
+  std::string text =
+      absl::StrCat("attempt ", attempt.attempt, ": placed at ", Time(attempt.create_time), " on ",
+                   absl::StrJoin(nodes, ", "), " from step ", attempt.restore_step);
   const RankRecord* first = nullptr;
   for (const RankRecord& rank : attempt.ranks) {
     if (!rank.failure.has_value()) continue;
     if (first == nullptr || rank.gone_time < first->gone_time) first = &rank;
   }
   if (first != nullptr) {
-    absl::StrAppend(&text, "; rank ", first->id.rank, " on ", first->node, " failed: ",
-                    first->failure->message);
+    absl::StrAppend(&text, "; rank ", first->id.rank, " on ", first->node,
+                    " failed: ", first->failure->message);
   } else if (attempt.end_time != absl::InfinitePast()) {
     const bool lost = std::any_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& rank) {
       return rank.outcome == RankOutcome::kLost;
@@ -98,12 +98,15 @@ void SuggestForWaiting(const Explanation& explanation, const SlotDemand& demand,
 
 void SuggestForFailure(const FailureRecord& failure, std::vector<std::string>& out) {
   const std::string& category = failure.category;
-  if (category == "OUT_OF_MEMORY") out.push_back("a smaller training.micro_batch_size needs less memory");
+  if (category == "OUT_OF_MEMORY")
+    out.push_back("a smaller training.micro_batch_size needs less memory");
   if (category == "NUMERIC") {
-    out.push_back("a lower schedule.learning_rate, more schedule.warmup_steps or optimizer.clip_norm "
-                  "may keep the loss finite");
+    out.push_back(
+        "a lower schedule.learning_rate, more schedule.warmup_steps or optimizer.clip_norm "
+        "may keep the loss finite");
   }
-  if (category == "STORAGE") out.push_back("free space where the checkpoints go, then submit again");
+  if (category == "STORAGE")
+    out.push_back("free space where the checkpoints go, then submit again");
   if (category == "USER") out.push_back("mend the job file as the message says, then submit again");
 }
 

@@ -12,8 +12,8 @@ namespace trainyard {
 
 struct Explanation {
   Reason reason;
-  int queue_position = 0;          // from 1; 0 when not queued
-  std::vector<std::string> ahead;  // at most 10
+  int queue_position = 0;                              // from 1; 0 when not queued
+  std::vector<std::string> ahead;                      // at most 10
   absl::Time earliest_start = absl::InfiniteFuture();  // infinite: not known
   std::vector<std::string> details;
   std::vector<std::string> suggestions;

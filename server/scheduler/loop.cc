@@ -11,8 +11,9 @@
 namespace trainyard {
 namespace {
 
-// Passes in one turn: each applies what the last one made possible (a lost node's jobs are queued, then
-// placed elsewhere). More means that something else changes all the time; the next turn goes on.
+// Passes in one turn: each applies what the last one made possible (a lost node's jobs are queued,
+// then placed elsewhere). More means that something else changes all the time; the next turn goes
+// on.
 constexpr int kMostPasses = 4;
 
 bool Empty(const Decisions& decisions) {

@@ -21,21 +21,23 @@ struct LoopOptions {
   absl::Duration retry = absl::Milliseconds(200);  // while the store is away
 };
 
-// Reads a snapshot, asks the planner, writes its decisions: as leader only. One thread. The stores and
-// the clock must outlive it.
+// Reads a snapshot, asks the planner, writes its decisions: as leader only. One thread. The stores
+// and the clock must outlive it.
 class SchedulerLoop {
  public:
   SchedulerLoop(SchedulerStore& store, Wakeups& wakeups, Clock& clock, LoopOptions options);
   ~SchedulerLoop() { Stop(); }
 
   void Start();
-  // Ends the pass that runs, and gives leadership up so that another replica need not wait. Idempotent.
+  // Ends the pass that runs, and gives leadership up so that another replica need not wait.
+  // Idempotent.
   void Stop();
 
   bool leader() const { return leader_; }
 
-  // One turn on the caller's thread (instead of Start): leads, plans until nothing changes, and returns
-  // when to look again, on the store's clock relative to its now. For the loop and for simulations.
+  // One turn on the caller's thread (instead of Start): leads, plans until nothing changes, and
+  // returns when to look again, on the store's clock relative to its now. For the loop and for
+  // simulations.
   absl::StatusOr<absl::Duration> Turn();
 
  private:

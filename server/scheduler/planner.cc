@@ -45,10 +45,10 @@ Reason ReasonForNoFit(const SlotTable& slots, const SlotDemand& demand,
   if (slots.draining() > 0) absl::StrAppend(&aside, "; ", slots.draining(), " draining");
   if (slots.away() > 0) absl::StrAppend(&aside, "; ", slots.away(), " away");
   if (slots.nodes() == 0) {
-    return {reason::kNoNodes,
-            absl::StrCat("needs ", DescribeDemand(demand), "; of ", snapshot.nodes.size(),
-                         snapshot.nodes.size() == 1 ? " node" : " nodes",
-                         " none takes work", aside)};
+    return {
+        reason::kNoNodes,
+        absl::StrCat("needs ", DescribeDemand(demand), "; of ", snapshot.nodes.size(),
+                     snapshot.nodes.size() == 1 ? " node" : " nodes", " none takes work", aside)};
   }
   return {reason::kFitsNoNode,
           absl::StrCat("needs ", DescribeDemand(demand), "; present are ", slots.DescribePresent(),

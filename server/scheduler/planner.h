@@ -2,10 +2,10 @@
 
 // Who runs next: a pure function over an immutable snapshot. No clock, no store, no state.
 //
-// Order: priority, highest first, then age. In this order each job gets its slots or waits. A job that
-// waits keeps every free slot that it could use, so nothing behind it can delay it; what it could not
-// use (another device, too little memory) is open to those behind. A job in backoff, or one that no set
-// of present nodes could hold, keeps nothing.
+// Order: priority, highest first, then age. In this order each job gets its slots or waits. A job
+// that waits keeps every free slot that it could use, so nothing behind it can delay it; what it
+// could not use (another device, too little memory) is open to those behind. A job in backoff, or
+// one that no set of present nodes could hold, keeps nothing.
 
 #include <string>
 #include <vector>
@@ -15,17 +15,17 @@
 namespace trainyard {
 
 struct PlannerOptions {
-  absl::Duration lease_margin = absl::Seconds(2);   // a node is lost this long after its lease
-  absl::Duration drain_grace = absl::Minutes(5);    // to write a checkpoint on a draining node
+  absl::Duration lease_margin = absl::Seconds(2);  // a node is lost this long after its lease
+  absl::Duration drain_grace = absl::Minutes(5);   // to write a checkpoint on a draining node
 };
 
 // One job that waits, in queue order.
 struct QueuedJob {
   std::string uid;
-  std::string name;                 // projects/{project}/jobs/{job}
-  bool placed = false;              // this pass gives it slots
+  std::string name;     // projects/{project}/jobs/{job}
+  bool placed = false;  // this pass gives it slots
   Reason reason;
-  std::vector<std::string> ahead;   // jobs that keep slots from it, by queue order
+  std::vector<std::string> ahead;  // jobs that keep slots from it, by queue order
   absl::Time earliest_start = absl::InfiniteFuture();  // infinite: not known
 };
 

@@ -137,9 +137,8 @@ std::optional<std::vector<Placement::Rank>> SlotTable::FindOn(const SlotDemand& 
   }
   if (free < demand.count) return std::nullopt;
   // The largest nodes first make the fewest nodes; the last part goes where it leaves least over.
-  std::stable_sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
-    return a.slots.size() > b.slots.size();
-  });
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const auto& a, const auto& b) { return a.slots.size() > b.slots.size(); });
   std::vector<Placement::Rank> ranks;
   size_t next = 0;
   while (static_cast<int>(ranks.size()) < demand.count) {
@@ -169,7 +168,8 @@ void SlotTable::Take(const std::vector<Placement::Rank>& ranks) {
     for (Node& node : nodes_) {
       if (node.name != rank.node) continue;
       for (Slot& slot : node.slots) {
-        if (std::count(rank.slots.begin(), rank.slots.end(), slot.index) > 0) slot.use = Use::kTaken;
+        if (std::count(rank.slots.begin(), rank.slots.end(), slot.index) > 0)
+          slot.use = Use::kTaken;
       }
     }
   }

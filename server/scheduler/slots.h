@@ -51,9 +51,9 @@ class SlotTable {
 
   void Take(const std::vector<Placement::Rank>& ranks);
 
-  // Keeps every free slot that `demand` could use. A job that does not start now starts once enough of
-  // the slots that it can use are free, and which will be freed first is not known: giving any of them
-  // to a job behind could delay it.
+  // Keeps every free slot that `demand` could use. A job that does not start now starts once enough
+  // of the slots that it can use are free, and which will be freed first is not known: giving any
+  // of them to a job behind could delay it.
   void Keep(const SlotDemand& demand);
 
   // Nodes that take work now: reachable, within their lease, not draining.

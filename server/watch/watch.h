@@ -24,7 +24,8 @@ struct WatchBatch {
   std::optional<JobRecord> ended;  // the last batch: the job ended and everything was sent
 };
 
-// The client's end of a watch. Called one call at a time, from pool threads, and never after Finish.
+// The client's end of a watch. Called one call at a time, from pool threads, and never after
+// Finish.
 class WatchSink {
  public:
   virtual ~WatchSink() = default;
@@ -42,13 +43,15 @@ class WatchSink {
 
 struct WatchOptions {
   absl::Duration heartbeat = absl::Seconds(5);
-  absl::Duration longest_write = absl::Seconds(30);  // a client that takes nothing for so long is dropped
-  absl::Duration retry = absl::Milliseconds(500);    // while the store is away
+  absl::Duration longest_write =
+      absl::Seconds(30);  // a client that takes nothing for so long is dropped
+  absl::Duration retry = absl::Milliseconds(500);  // while the store is away
   int batch = 256;
 };
 
-// One watcher of one job: pulls what lies past its cursor, one batch at a time, and pulls the next only
-// when the client took the last. Holds no queue, so a slow client costs one batch and delays nobody.
+// One watcher of one job: pulls what lies past its cursor, one batch at a time, and pulls the next
+// only when the client took the last. Holds no queue, so a slow client costs one batch and delays
+// nobody.
 class Watch : public Actor {
  public:
   // Checks the caller's credentials and finds the job; may block.
@@ -60,11 +63,11 @@ class Watch : public Actor {
         std::function<void(Watch&)> finished);
 
   // Thread-safe, never block.
-  void Wake();                                // the job changed, perhaps
-  void Sent();                                // the client took the batch
-  void Cancel();                              // the client is gone
-  void EndWith(const absl::Status& status);   // the server drains
-  void LookAtClock(absl::Time now);           // heartbeats and time limits
+  void Wake();                               // the job changed, perhaps
+  void Sent();                               // the client took the batch
+  void Cancel();                             // the client is gone
+  void EndWith(const absl::Status& status);  // the server drains
+  void LookAtClock(absl::Time now);          // heartbeats and time limits
 
  private:
   void Work() override;

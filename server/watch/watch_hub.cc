@@ -27,8 +27,7 @@ WatchHub::WatchHub(JobStore& jobs, Wakeups& wakeups, TaskPool& pool, const Watch
     }
     for (const auto& watch : woken) watch->Wake();
   });
-  const absl::Duration period =
-      std::min(options_.heartbeat / 20, absl::Milliseconds(250));
+  const absl::Duration period = std::min(options_.heartbeat / 20, absl::Milliseconds(250));
   pool_.PostAfter(period, [state = state_, &pool, period] { Sweep(state, pool, period); });
 }
 

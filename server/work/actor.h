@@ -9,8 +9,8 @@
 namespace trainyard {
 
 // Something with one line of work and no thread of its own: Work runs on a pool, never twice at
-// once, and once more after every Poke that came while it ran. Lives in a shared_ptr, because tasks in
-// the pool hold it; `pool` must outlive it.
+// once, and once more after every Poke that came while it ran. Lives in a shared_ptr, because tasks
+// in the pool hold it; `pool` must outlive it.
 class Actor : public std::enable_shared_from_this<Actor> {
  public:
   virtual ~Actor() = default;

@@ -67,8 +67,8 @@ void TaskPool::Run() {
   while (!stopping_) {
     TakeDue();
     if (ready_.empty()) {
-      changed_.WaitWithDeadline(
-          &mu_, later_.empty() ? absl::InfiniteFuture() : later_.begin()->first);
+      changed_.WaitWithDeadline(&mu_,
+                                later_.empty() ? absl::InfiniteFuture() : later_.begin()->first);
       continue;
     }
     std::function<void()> task = std::move(ready_.front());

@@ -19,8 +19,8 @@ namespace trainyard {
 // needs must live until Stop() returned, or be held by the task.
 class TaskPool {
  public:
-  // With 0 threads tasks run in RunOne only. `clock` tells when a later task is due; threads wait on the
-  // machine's clock.
+  // With 0 threads tasks run in RunOne only. `clock` tells when a later task is due; threads wait
+  // on the machine's clock.
   explicit TaskPool(int threads, Clock& clock = SystemClock());
   ~TaskPool() { Stop(); }
   TaskPool(const TaskPool&) = delete;
@@ -29,8 +29,8 @@ class TaskPool {
   void Post(std::function<void()> task);
   void PostAfter(absl::Duration delay, std::function<void()> task);
 
-  // Runs one task that is due on the caller's thread, and returns whether there was one: simulations move
-  // on by this alone.
+  // Runs one task that is due on the caller's thread, and returns whether there was one:
+  // simulations move on by this alone.
   bool RunOne();
 
   // Waits for running tasks and drops the rest. Idempotent. Not from a task.

@@ -105,8 +105,9 @@ class EventTaker {
 
   absl::Status Apply(const RankRestored& restored) {
     if (over()) return absl::OkStatus();
-    if (restored.step != result_.attempt.restore_step) {
-      // Its metrics would leave a gap or come twice.
+    // From an older checkpoint, when the newest was damaged, is fine: the steps that are done again are in
+    // the series already and are taken once. From a later one its metrics would leave a gap.
+    if (restored.step > result_.attempt.restore_step) {
       return Fail({.category = "INTERNAL",
                    .message = absl::StrCat("restored step ", restored.step, " instead of ",
                                            result_.attempt.restore_step),

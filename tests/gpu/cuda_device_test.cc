@@ -49,8 +49,7 @@ TEST_P(CudaDeviceTest, NamesAMissingOperand) {
 }
 
 TEST_P(CudaDeviceTest, RefusesATypeThatIsNotBuilt) {
-  const absl::Status status =
-      device().Prepare(Add{{x_.data, DType::kBF16}, x_, x_, 4}).status();
+  const absl::Status status = device().Prepare(Add{{x_.data, DType::kBF16}, x_, x_, 4}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(status.message()), HasSubstr("operand a is bf16"));
 }
@@ -60,14 +59,14 @@ TEST_P(CudaDeviceTest, RefusesEmptyShapes) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(device().Prepare(ConvolutionForward{.x = x_, .w = x_, .y = x_}).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(device().Prepare(Dropout{.x = x_, .y = x_, .samples = 1, .per_sample = 1})
-                .status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      device().Prepare(Dropout{.x = x_, .y = x_, .samples = 1, .per_sample = 1}).status().code(),
+      absl::StatusCode::kInvalidArgument);
 }
 
 TEST_P(CudaDeviceTest, RefusesHeadsThatAreTooWide) {
-  const AttentionForward op{.qkv = x_, .y = x_, .lse = x_, .batch = 1, .time = 1, .heads = 1,
-                            .head_dim = 257};
+  const AttentionForward op{
+      .qkv = x_, .y = x_, .lse = x_, .batch = 1, .time = 1, .heads = 1, .head_dim = 257};
   EXPECT_EQ(device().Prepare(op).status().code(), absl::StatusCode::kUnimplemented);
 }
 

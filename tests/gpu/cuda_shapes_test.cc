@@ -16,8 +16,7 @@ class CudaShapesTest : public CudaTest {
     const Buffer y = bench_.Floats(s.y_size()), lse = bench_.Floats(s.lse_size()),
                  dqkv = bench_.Floats(s.qkv_size()), in = bench_.Floats(qkv);
     const float scale = static_cast<float>(s.scale);
-    bench_.Run(
-        AttentionForward{in, y, lse, s.batch, s.time, s.heads, s.head_dim, scale, s.causal});
+    bench_.Run(AttentionForward{in, y, lse, s.batch, s.time, s.heads, s.head_dim, scale, s.causal});
     bench_.Run(AttentionBackward{bench_.Floats(dy), in, y, lse, dqkv, s.batch, s.time, s.heads,
                                  s.head_dim, scale, s.causal});
     const auto expected = reference::Attention(qkv, s);
@@ -32,13 +31,17 @@ class CudaShapesTest : public CudaTest {
 TEST_P(CudaShapesTest, AttentionOfEveryTileAgreesWithReference) {
   for (const bool causal : {true, false}) {
     for (const int64_t head_dim : {31, 64, 100, 128, 200, 256}) {
-      CheckAttention({.batch = 2, .time = 70, .heads = 2, .head_dim = head_dim, .scale = 0.1,
+      CheckAttention({.batch = 2,
+                      .time = 70,
+                      .heads = 2,
+                      .head_dim = head_dim,
+                      .scale = 0.1,
                       .causal = causal});
     }
-    CheckAttention({.batch = 1, .time = 197, .heads = 1, .head_dim = 64, .scale = 0.125,
-                    .causal = causal});
-    CheckAttention({.batch = 1, .time = 97, .heads = 1, .head_dim = 129, .scale = 0.1,
-                    .causal = causal});
+    CheckAttention(
+        {.batch = 1, .time = 197, .heads = 1, .head_dim = 64, .scale = 0.125, .causal = causal});
+    CheckAttention(
+        {.batch = 1, .time = 97, .heads = 1, .head_dim = 129, .scale = 0.1, .causal = causal});
   }
 }
 
@@ -51,8 +54,8 @@ TEST_P(CudaShapesTest, CrossEntropyOfALargeVocabularyAgreesWithReference) {
     targets[3] = static_cast<int32_t>(classes - 1);
     const Buffer both = bench_.Floats(logits), losses = bench_.Floats(kRows),
                  correct = bench_.Floats(kRows);
-    bench_.Run(CrossEntropy{both, bench_.Ints(targets), losses, correct, both, kRows, classes,
-                            0.5f});
+    bench_.Run(
+        CrossEntropy{both, bench_.Ints(targets), losses, correct, both, kRows, classes, 0.5f});
     const auto expected = reference::CrossEntropy(logits, targets, classes, 0.5);
     ExpectClose(losses, expected.losses, 2e-6, "losses");
     ExpectClose(correct, expected.correct, 0, "correct");
@@ -65,8 +68,11 @@ TEST_P(CudaShapesTest, TheFirstOfEqualLogitsWinsAcrossTheBlock) {
   Vec logits(2 * kClasses, 1.0);
   for (const int64_t at : {700, 701, 2900}) logits[at] = logits[kClasses + at] = 9;
   const Buffer correct = bench_.Floats(2);
-  bench_.Run(CrossEntropy{.logits = bench_.Floats(logits), .targets = bench_.Ints({700, 2900}),
-                          .losses = bench_.Floats(2), .correct = correct, .rows = 2,
+  bench_.Run(CrossEntropy{.logits = bench_.Floats(logits),
+                          .targets = bench_.Ints({700, 2900}),
+                          .losses = bench_.Floats(2),
+                          .correct = correct,
+                          .rows = 2,
                           .classes = kClasses});
   EXPECT_EQ(OpBench::Read(correct, 2), (Vec{1, 0}));
 }
@@ -91,8 +97,12 @@ TEST_P(CudaShapesTest, EmbeddingGradientAddsInOrder) {
   std::vector<int32_t> ids = RandomIds(kPlaces, kVocab, 1);
   const Vec dy = RandomVec(kPlaces, 2);
   const Buffer dtokens = bench_.Floats(Vec(kVocab, 0.0));
-  bench_.Run(EmbeddingBackward{.dy = bench_.Floats(dy), .ids = bench_.Ints(ids),
-                               .dtokens = dtokens, .batch = 1, .time = kPlaces, .width = 1,
+  bench_.Run(EmbeddingBackward{.dy = bench_.Floats(dy),
+                               .ids = bench_.Ints(ids),
+                               .dtokens = dtokens,
+                               .batch = 1,
+                               .time = kPlaces,
+                               .width = 1,
                                .vocab = kVocab});
   std::vector<float> sums(kVocab, 0.0f);
   for (int64_t i = 0; i < kPlaces; ++i) sums[ids[i]] += static_cast<float>(dy[i]);
@@ -111,10 +121,16 @@ TEST_P(CudaShapesTest, SumsOverManyRowsAgreeWithReference) {
   const auto g = reference::LayerNormBackward(dy, x, gamma, kRows, kCols, 1e-5);
   const Buffer dx = bench_.Floats(kRows * kCols), dgamma = bench_.Floats(kCols),
                dbeta = bench_.Floats(kCols);
-  bench_.Run(LayerNormBackward{.dy = bench_.Floats(dy), .x = bench_.Floats(x),
-                               .gamma = bench_.Floats(gamma), .mean = bench_.Floats(forward.mean),
-                               .rstd = bench_.Floats(forward.rstd), .dx = dx, .dgamma = dgamma,
-                               .dbeta = dbeta, .rows = kRows, .cols = kCols});
+  bench_.Run(LayerNormBackward{.dy = bench_.Floats(dy),
+                               .x = bench_.Floats(x),
+                               .gamma = bench_.Floats(gamma),
+                               .mean = bench_.Floats(forward.mean),
+                               .rstd = bench_.Floats(forward.rstd),
+                               .dx = dx,
+                               .dgamma = dgamma,
+                               .dbeta = dbeta,
+                               .rows = kRows,
+                               .cols = kCols});
   ExpectClose(dx, g.dx, 2e-5, "dx");
   ExpectClose(dgamma, g.dgamma, 1e-5, "dgamma");
   ExpectClose(dbeta, g.dbeta, 1e-5, "dbeta");

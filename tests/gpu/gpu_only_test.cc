@@ -23,8 +23,8 @@ TEST_P(GpuOnlyTest, AProductPastTheLimitOfCublasIsDoneInPieces) {
   void* db = *device.Allocate(b.size() * sizeof(float));
   device.CopyIn(*stream, da, a.data(), a.size() * sizeof(float));
   device.CopyIn(*stream, db, b.data(), b.size() * sizeof(float));
-  absl::StatusOr<Kernel> kernel = device.Prepare(Matmul{.a = {da}, .b = {db}, .c = {*c}, .m = kM,
-                                                        .n = kN, .k = kK, .transpose_b = true});
+  absl::StatusOr<Kernel> kernel = device.Prepare(
+      Matmul{.a = {da}, .b = {db}, .c = {*c}, .m = kM, .n = kN, .k = kK, .transpose_b = true});
   ASSERT_TRUE(kernel.ok()) << kernel.status();
   stream->scratch = *device.Allocate(kernel->scratch_bytes);
   kernel->launch(*stream);
@@ -41,8 +41,8 @@ TEST_P(GpuOnlyTest, AProductPastTheLimitOfCublasIsDoneInPieces) {
   for (void* data : {*c, da, db, stream->scratch}) device.Free(data);
 }
 
-// An id that the loader should have refused stops the kernel; the device reports it from then on. In a
-// process of its own: the context is lost.
+// An id that the loader should have refused stops the kernel; the device reports it from then on.
+// In a process of its own: the context is lost.
 TEST_P(GpuOnlyTest, AFaultIsInternalThenAndAfterwards) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto fault = [] {
@@ -52,12 +52,16 @@ TEST_P(GpuOnlyTest, AFaultIsInternalThenAndAfterwards) {
     const Buffer ids = place(DType::kI32);
     const int32_t outside = 11;
     device->CopyIn(*stream, ids.data, &outside, sizeof(outside));
-    const absl::StatusOr<Kernel> kernel = device->Prepare(
-        EmbeddingForward{.ids = ids, .tokens = place(DType::kF32), .y = place(DType::kF32),
-                         .batch = 1, .time = 1, .width = 1, .vocab = 11});
+    const absl::StatusOr<Kernel> kernel =
+        device->Prepare(EmbeddingForward{.ids = ids,
+                                         .tokens = place(DType::kF32),
+                                         .y = place(DType::kF32),
+                                         .batch = 1,
+                                         .time = 1,
+                                         .width = 1,
+                                         .vocab = 11});
     kernel->launch(*stream);
-    const bool at_once =
-        device->Synchronize(*stream).code() == absl::StatusCode::kInternal;
+    const bool at_once = device->Synchronize(*stream).code() == absl::StatusCode::kInternal;
     const bool later = device->Synchronize(*stream).code() == absl::StatusCode::kInternal;
     std::_Exit(at_once && later ? 0 : 1);
   };

@@ -29,8 +29,7 @@ TEST(MatmulPieces, CoverTheProductOnceWithinTheLimit) {
     for (const int64_t n : {1, 5, 40}) {
       for (const int64_t k : {1, 9, 31}) {
         for (const bool ta : {false, true}) {
-          const auto pieces =
-              CutMatmul({.m = m, .n = n, .k = k, .transpose_a = ta}, kLimit);
+          const auto pieces = CutMatmul({.m = m, .n = n, .k = k, .transpose_a = ta}, kLimit);
           ASSERT_TRUE(pieces.ok()) << pieces.status();
           std::vector<int> covered(m * k, 0);
           for (const MatmulPiece& p : *pieces) {

@@ -13,10 +13,9 @@ TEST(OpenCuda, IsUnavailableWithAReasonWhereThereIsNoGpu) {
   if (device.ok()) GTEST_SKIP() << "there is one: " << (*device)->Description();
   EXPECT_EQ(device.status().code(), absl::StatusCode::kUnavailable) << device.status();
   EXPECT_THAT(std::string(device.status().message()),
-              testing::AnyOf(testing::HasSubstr("no usable GPU driver"),
-                             testing::HasSubstr("no such GPU"),
-                             testing::HasSubstr("built without CUDA"),
-                             testing::HasSubstr("cannot be used")));
+              testing::AnyOf(
+                  testing::HasSubstr("no usable GPU driver"), testing::HasSubstr("no such GPU"),
+                  testing::HasSubstr("built without CUDA"), testing::HasSubstr("cannot be used")));
 }
 
 TEST(OpenCuda, RefusesAnIndexThatDoesNotExist) {

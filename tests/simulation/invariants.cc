@@ -13,7 +13,8 @@
 namespace trainyard {
 
 bool SlotServes(const SlotRecord& slot, const JobRecord& job) {
-  return (job.device.empty() || job.device == slot.device) && slot.memory_bytes >= job.bytes_per_slot;
+  return (job.device.empty() || job.device == slot.device) &&
+         slot.memory_bytes >= job.bytes_per_slot;
 }
 
 bool IsAhead(const JobRecord& a, const JobRecord& b) {
@@ -124,7 +125,8 @@ void Yard::CheckRecords() {
         for (const SlotRecord& slot : nodes.at(rank.node)->slots) {
           if (slot.index != index) continue;
           devices.insert(slot.device);
-          if (!SlotServes(slot, job)) Breach(absl::StrCat(job.uid, " sits on a slot that does not serve it"));
+          if (!SlotServes(slot, job))
+            Breach(absl::StrCat(job.uid, " sits on a slot that does not serve it"));
         }
         if (rank.state != RankState::kGone && !held.emplace(rank.node, index).second) {
           Breach(absl::StrCat("slot ", index, " of ", rank.node, " was given out twice"));
@@ -183,7 +185,8 @@ void Yard::CheckTurn(const SchedulerSnapshot& before) {
             const bool could = kind != room.present.end() && kind->second >= waits.min_slots;
             if (node.name == rank.node && slot.index == rank.slots.front() && could &&
                 SlotServes(slot, waits)) {
-              Breach(absl::StrCat(placed.uid, " overtook ", waits.uid, " on a slot that it could use"));
+              Breach(absl::StrCat(placed.uid, " overtook ", waits.uid,
+                                  " on a slot that it could use"));
             }
           }
         }
@@ -200,7 +203,8 @@ void Yard::CheckEnd() {
     if (!job.ok()) return Breach(job.status().ToString());
     if (!IsTerminal(job->state)) {
       if (RoomFor(*job, *snapshot).CouldHold(*job)) {
-        Breach(absl::StrCat(job->uid, " starved: ", JobStateName(job->state), ", ", job->reason.message));
+        Breach(absl::StrCat(job->uid, " starved: ", JobStateName(job->state), ", ",
+                            job->reason.message));
       }
       continue;
     }
@@ -215,7 +219,8 @@ void Yard::CheckEnd() {
       Breach(absl::StrCat(job->uid, " has ", rows->size(), " points of ", job->total_steps));
     }
     for (size_t i = 0; i < rows->size(); ++i) {
-      if (rows->at(i).point.step != static_cast<int64_t>(i) + 1) Breach("a gap or duplicate in metrics");
+      if (rows->at(i).point.step != static_cast<int64_t>(i) + 1)
+        Breach("a gap or duplicate in metrics");
     }
   }
   for (const auto& agent : agents_) {
@@ -226,11 +231,12 @@ void Yard::CheckEnd() {
     }
   }
   for (const auto& watcher : watchers_) {
-    const absl::StatusOr<JobRecord> job = stores_.jobs().Get(names_[std::stoi(watcher->uid.substr(3))]);
+    const absl::StatusOr<JobRecord> job =
+        stores_.jobs().Get(names_[std::stoi(watcher->uid.substr(3))]);
     const auto feed = stores_.jobs().ReadFeed(job->uid, 0, 1000000);
     if (watcher->ended && watcher->cursor != static_cast<int64_t>(feed->size())) {
-      Breach(absl::StrCat("the watcher of ", job->uid, " was told the end at ", watcher->cursor, " of ",
-                          feed->size()));
+      Breach(absl::StrCat("the watcher of ", job->uid, " was told the end at ", watcher->cursor,
+                          " of ", feed->size()));
     }
     if (IsTerminal(job->state) && !watcher->ended) {
       Breach(absl::StrCat("the watcher of ", job->uid, " saw no end at ", watcher->cursor));

@@ -21,9 +21,9 @@ v1::RankKey KeyOf(const RankId& id) {
 }  // namespace
 
 void SimAgent::Connect() {
-  links_.erase(std::remove_if(links_.begin(), links_.end(),
-                              [](const auto& link) { return link->finished; }),
-               links_.end());
+  links_.erase(
+      std::remove_if(links_.begin(), links_.end(), [](const auto& link) { return link->finished; }),
+      links_.end());
   links_.push_back(std::make_unique<SimLink>());
   link_ = links_.back().get();
   link_->session = fleet_.Make(
@@ -89,7 +89,8 @@ void SimAgent::Obey() {
     const auto known = processes_.find(id);
     if (known != processes_.end()) {
       known->second.suspend = assignment.wish() == v1::Assignment::SUSPEND;
-    } else if (done_.count(id) == 0 && MayRun()) {  // a set that lay about may be older than the lease
+    } else if (done_.count(id) == 0 &&
+               MayRun()) {  // a set that lay about may be older than the lease
       SimProcess process{.assignment = assignment};
       process.suspend = assignment.wish() == v1::Assignment::SUSPEND;
       processes_.emplace(id, std::move(process));
@@ -184,7 +185,8 @@ void SimAgent::Step(const RankId& rank) {
   } else if (process.phase == 1) {
     const v1::RestorePoint& restore = process.assignment.restore();
     if (!restore.uri().empty() && disk_.checkpoints.count(restore.uri()) == 0) {
-      disk_.complaints.push_back(absl::StrCat("restores from ", restore.uri(), ", which is not there"));
+      disk_.complaints.push_back(
+          absl::StrCat("restores from ", restore.uri(), ", which is not there"));
     }
     process.step = restore.step();
     process.checkpoint_step = restore.uri().empty() ? -1 : restore.step();

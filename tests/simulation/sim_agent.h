@@ -1,7 +1,7 @@
 #pragma once
 
-// An agent, its workers and its disk, without threads or time of their own: they do something when told. The
-// session on the server's side is the real one.
+// An agent, its workers and its disk, without threads or time of their own: they do something when
+// told. The session on the server's side is the real one.
 
 #include <deque>
 #include <functional>
@@ -21,9 +21,9 @@ namespace trainyard {
 
 // What outlives workers and is seen by all of them: files of checkpoints, and how long each job is.
 struct SimDisk {
-  std::set<std::string> checkpoints;  // URIs
+  std::set<std::string> checkpoints;           // URIs
   std::map<std::string, int64_t> total_steps;  // by job uid
-  std::vector<std::string> complaints;  // what a worker found wrong
+  std::vector<std::string> complaints;         // what a worker found wrong
 };
 
 // One end of a stream. Lives until the session called Finish.
@@ -45,7 +45,7 @@ struct SimProcess {
   bool alive = true;
   bool suspend = false;
   bool dying = false;  // told to be killed; that takes a while
-  int phase = 0;  // 0 before Started, 1 before Restored, 2 steps
+  int phase = 0;       // 0 before Started, 1 before Restored, 2 steps
   int64_t step = 0;
   int64_t checkpoint_step = -1;
   int64_t next_sequence = 1;
@@ -71,15 +71,15 @@ class SimAgent {
 
   void Connect();
   void Disconnect();
-  void Deliver();         // one message to the server, when it wants one
+  void Deliver();             // one message to the server, when it wants one
   void Act(int most = 1000);  // obeys the next messages of the server
   void SendHeartbeat();
   void SendEvents(int most);
-  void Step(const RankId& rank);   // one process does one thing
+  void Step(const RankId& rank);  // one process does one thing
   void Crash(const RankId& rank, bool with_failure, bool retryable);
-  void RestartAgent();    // kill -9 of the agent: workers live on
-  void LosePower();       // all processes vanish; the disk stays
-  void FenceIfDue();      // the watchdogs of agent and workers
+  void RestartAgent();  // kill -9 of the agent: workers live on
+  void LosePower();     // all processes vanish; the disk stays
+  void FenceIfDue();    // the watchdogs of agent and workers
 
  private:
   bool MayRun() const { return clock_.Now() - acked_at_ < self_fence_; }

@@ -139,12 +139,22 @@ void Yard::AgentEvent() {
     case 0:
       if (!agent.connected()) agent.Connect();
       break;
-    case 1: agent.Act(1 + Draw(3)); break;
-    case 2: agent.SendHeartbeat(); break;
-    case 3: agent.SendEvents(1 + Draw(4)); break;
+    case 1:
+      agent.Act(1 + Draw(3));
+      break;
+    case 2:
+      agent.SendHeartbeat();
+      break;
+    case 3:
+      agent.SendEvents(1 + Draw(4));
+      break;
     case 4:
-    case 5: StepSome(agent); break;
-    default: agent.Deliver(); break;
+    case 5:
+      StepSome(agent);
+      break;
+    default:
+      agent.Deliver();
+      break;
   }
 }
 
@@ -159,22 +169,34 @@ void Yard::StepSome(SimAgent& agent) {
 void Yard::FaultEvent() {
   SimAgent& agent = AnyAgent();
   switch (Draw(9)) {
-    case 0: agent.Disconnect(); break;
-    case 1: agent.RestartAgent(); break;
-    case 2: agent.LosePower(); break;
+    case 0:
+      agent.Disconnect();
+      break;
+    case 1:
+      agent.RestartAgent();
+      break;
+    case 2:
+      agent.LosePower();
+      break;
     case 3:
       if (!agent.processes().empty()) {
         agent.Crash(agent.processes().begin()->first, Chance(50), true);
       }
       break;
-    case 4: (void)stores_.fleet().SetDraining(agent.name(), true); break;
+    case 4:
+      (void)stores_.fleet().SetDraining(agent.name(), true);
+      break;
     case 5:
-    case 6: (void)stores_.fleet().SetDraining(agent.name(), false); break;
+    case 6:
+      (void)stores_.fleet().SetDraining(agent.name(), false);
+      break;
     case 7:
       away_ = !away_;
       stores_.SetAway(away_);
       break;
-    case 8: Advance(absl::Seconds(5 + Draw(15))); break;
+    case 8:
+      Advance(absl::Seconds(5 + Draw(15)));
+      break;
   }
   if (away_ && Chance(70)) {
     away_ = false;
@@ -190,7 +212,8 @@ void Yard::WatchEvent() {
     watcher.finished = false;
     watcher.owes_sent = false;
     const JobName name = names_[std::stoi(watcher.uid.substr(3))];
-    watcher.watch = hub_.Make([this, name] { return stores_.jobs().Get(name); }, watcher.cursor, watcher);
+    watcher.watch =
+        hub_.Make([this, name] { return stores_.jobs().Get(name); }, watcher.cursor, watcher);
     hub_.Begin(watcher.watch);
   } else if (watcher.owes_sent) {
     watcher.owes_sent = false;
@@ -214,7 +237,8 @@ void Yard::Turn() {
   const absl::StatusOr<SchedulerSnapshot> before = stores_.scheduler().ReadSnapshot();
   SchedulerLoop& loop = *loops_[Chance(95) ? 0 : 1];
   const absl::StatusOr<absl::Duration> wait = loop.Turn();
-  if (before.ok() && wait.ok() && loop.leader() && *wait != absl::ZeroDuration()) CheckTurn(*before);
+  if (before.ok() && wait.ok() && loop.leader() && *wait != absl::ZeroDuration())
+    CheckTurn(*before);
 }
 
 // No more faults and no more users: whatever can end must end.
@@ -223,7 +247,8 @@ void Yard::Heal() {
   away_ = false;
   stores_.SetAway(false);
   for (auto& agent : agents_) (void)stores_.fleet().SetDraining(agent->name(), false);
-  for (const JobName& name : names_) (void)stores_.jobs().Resume(name, 0, {"RESUMED_BY_USER", "sim"});
+  for (const JobName& name : names_)
+    (void)stores_.jobs().Resume(name, 0, {"RESUMED_BY_USER", "sim"});
   for (int round = 0; round < 300 && breach_.empty(); ++round) {
     HealedRound();
     CheckAlways();

@@ -31,8 +31,8 @@ struct SimWatcher : WatchSink {
   std::string wrong;
 };
 
-// A whole yard in one thread: real scheduler loops (two replicas), sessions and watches over the fake store;
-// simulated agents, users and faults. Everything that happens is drawn from one seed.
+// A whole yard in one thread: real scheduler loops (two replicas), sessions and watches over the
+// fake store; simulated agents, users and faults. Everything that happens is drawn from one seed.
 class Yard {
  public:
   explicit Yard(uint64_t seed);

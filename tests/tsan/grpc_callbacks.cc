@@ -1,11 +1,12 @@
-// gRPC hands an operation from the thread that starts it to the thread that runs its callback through queues of
-// its own, which the packaged library hides from ThreadSanitizer. It would then report every member of an
-// operation, most of which live in gRPC's headers and are compiled, instrumented, into our programs.
+// gRPC hands an operation from the thread that starts it to the thread that runs its callback
+// through queues of its own, which the packaged library hides from ThreadSanitizer. It would then
+// report every member of an operation, most of which live in gRPC's headers and are compiled,
+// instrumented, into our programs.
 //
-// This names the two edges that are missing: what was done before grpc_call_start_batch(tag) is seen by the
-// callback of that tag; and what all callbacks of a call did, OnCancel too, is seen by its OnDone. Nothing is
-// suppressed, and nothing else is ordered: what our own threads share besides must be locked by ourselves. For
-// programs that serve with gRPC's callbacks.
+// This names the two edges that are missing: what was done before grpc_call_start_batch(tag) is
+// seen by the callback of that tag; and what all callbacks of a call did, OnCancel too, is seen by
+// its OnDone. Nothing is suppressed, and nothing else is ordered: what our own threads share
+// besides must be locked by ourselves. For programs that serve with gRPC's callbacks.
 
 #include <dlfcn.h>
 #include <grpc/grpc.h>
@@ -49,8 +50,8 @@ int SegmentHolds(dl_phdr_info* info, size_t, void* data) {
   return 0;
 }
 
-// A tag of a callback queue begins with a pointer to code, one of another queue with a pointer to a table of
-// virtual functions, which is data.
+// A tag of a callback queue begins with a pointer to code, one of another queue with a pointer to a
+// table of virtual functions, which is data.
 bool IsFunctor(void* tag) {
   if (tag == nullptr) return false;
   auto first = reinterpret_cast<uintptr_t>(*static_cast<void**>(tag));
@@ -132,20 +133,22 @@ struct OpenCall : ServerCallbackCall {
 }  // namespace
 
 #define SCHEDULE_ON_DONE "_ZN4grpc8internal18ServerCallbackCall14ScheduleOnDoneEb"
-extern "C++" void ScheduleOnDone(ServerCallbackCall* call, bool inline_ondone) asm(SCHEDULE_ON_DONE);
+extern "C++" void ScheduleOnDone(ServerCallbackCall* call,
+                                 bool inline_ondone) asm(SCHEDULE_ON_DONE);
 void ScheduleOnDone(ServerCallbackCall* call, bool inline_ondone) {
   using Fn = void(ServerCallbackCall*, bool);
   static Fn* const next = reinterpret_cast<Fn*>(dlsym(RTLD_NEXT, SCHEDULE_ON_DONE));
-  // callbacks_outstanding_, the second of the two atomic ints of ServerCallbackCall: the callbacks that ended
-  // before counted it down, in our code visibly; the last one may have done so inside the library.
+  // callbacks_outstanding_, the second of the two atomic ints of ServerCallbackCall: the callbacks
+  // that ended before counted it down, in our code visibly; the last one may have done so inside
+  // the library.
   __tsan_acquire(reinterpret_cast<char*>(call) + sizeof(void*) + sizeof(int));
   if (inline_ondone) return next(call, true);
   TheHandover().Push([call] { next(call, true); });
 }
 
-#define CALL_ON_CANCEL \
-  "_ZN4grpc8internal18ServerCallbackCall12CallOnCancelEPNS0_13ServerReactorE"
-extern "C++" void CallOnCancel(ServerCallbackCall* call, ServerReactor* reactor) asm(CALL_ON_CANCEL);
+#define CALL_ON_CANCEL "_ZN4grpc8internal18ServerCallbackCall12CallOnCancelEPNS0_13ServerReactorE"
+extern "C++" void CallOnCancel(ServerCallbackCall* call,
+                               ServerReactor* reactor) asm(CALL_ON_CANCEL);
 void CallOnCancel(ServerCallbackCall* call, ServerReactor* reactor) {
   static_cast<OpenCall*>(call)->Ref();
   TheHandover().Push([call, reactor] {

@@ -248,8 +248,9 @@ absl::StatusOr<YardConfig> BringUp(const Yard& yard, const StartOptions& options
     if (yard.Exists()) SweepYard(yard, StopSignalsOnly());
     TY_ASSIGN_OR_RETURN(config.port, ChoosePort(options, before));
   }
+  TY_RETURN_IF_ERROR(
+      PartsOf(yard, config).status());  // says which program is missing, and writes nothing
   TY_RETURN_IF_ERROR(PrepareFiles(yard, config));
-  TY_RETURN_IF_ERROR(PartsOf(yard, config).status());  // says now which program is missing
   TY_RETURN_IF_ERROR(StartSupervisor(yard, lock).status());
   return config;
 }

@@ -1,5 +1,5 @@
-// The functions of cuBLASLt that kernels/cuda calls, in plain loops: column-major fp32 products with an
-// optional bias per row. What the caller leaves out or contradicts is refused.
+// The functions of cuBLASLt that kernels/cuda calls, in plain loops: column-major fp32 products
+// with an optional bias per row. What the caller leaves out or contradicts is refused.
 
 #include <cublasLt.h>
 
@@ -122,10 +122,12 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   }
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
-    cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-    cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference,
-    int wanted, cublasLtMatmulHeuristicResult_t results[], int* found) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t results[],
+                                              int* found) {
   uint64_t k = 0;
   const Preference& p = *As<Preference>(preference);
   if (c != d || !Agree(*As<Descriptor>(desc), *As<Layout>(a), *As<Layout>(b), *As<Layout>(c), k)) {

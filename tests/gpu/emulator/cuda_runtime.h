@@ -1,8 +1,8 @@
 #pragma once
 
-// Takes the place of the toolkit's cuda_runtime.h when our device code is compiled by the host compiler
-// (tests/gpu/emulator/README.md). The types and host functions are the toolkit's own; the words of the
-// device language get a meaning on one CPU core.
+// Takes the place of the toolkit's cuda_runtime.h when our device code is compiled by the host
+// compiler (tests/gpu/emulator/README.md). The types and host functions are the toolkit's own; the
+// words of the device language get a meaning on one CPU core.
 
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -34,8 +34,8 @@ struct Coordinate {
   operator unsigned() const;
 };
 
-// Runs `thread` once for every thread of every block. `limit` is what the kernel may take of dynamic
-// shared memory.
+// Runs `thread` once for every thread of every block. `limit` is what the kernel may take of
+// dynamic shared memory.
 cudaError_t RunGrid(const cudaLaunchConfig_t& config, size_t limit,
                     const std::function<void()>& thread);
 
@@ -82,15 +82,18 @@ T __shfl_xor_sync(unsigned /*mask*/, T value, int offset) {
 }
 
 template <typename T>
-T min(T a, T b) { return b < a ? b : a; }
+T min(T a, T b) {
+  return b < a ? b : a;
+}
 template <typename T>
-T max(T a, T b) { return a < b ? b : a; }
+T max(T a, T b) {
+  return a < b ? b : a;
+}
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
-  const size_t limit =
-      trainyard::emulator::SharedLimit(reinterpret_cast<const void*>(kernel));
+  const size_t limit = trainyard::emulator::SharedLimit(reinterpret_cast<const void*>(kernel));
   return trainyard::emulator::RunGrid(*config, limit, [&] { kernel(arguments...); });
 }
 

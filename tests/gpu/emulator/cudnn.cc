@@ -1,6 +1,7 @@
-// The functions of cuDNN that kernels/cuda calls, in plain loops: fp32 convolutions of NHWC activations
-// with weights in [out, height, width, in]. The ranking of algorithms starts with one that is not
-// deterministic and one that wants too much workspace: a caller that takes either is refused.
+// The functions of cuDNN that kernels/cuda calls, in plain loops: fp32 convolutions of NHWC
+// activations with weights in [out, height, width, in]. The ranking of algorithms starts with one
+// that is not deterministic and one that wants too much workspace: a caller that takes either is
+// refused.
 
 #include <cudnn.h>
 
@@ -63,7 +64,8 @@ void EachProduct(const cudnnTensorStruct& x, const cudnnFilterStruct& w,
             const int ih = oh * s.stride - s.pad + r, iw = ow * s.stride - s.pad + q;
             if (ih < 0 || ih >= x.h || iw < 0 || iw >= x.w) continue;
             for (int k = 0; k < w.k; ++k) {
-              for (int c = 0; c < w.c; ++c) f(x.At(n, ih, iw, c), w.At(k, r, q, c), y.At(n, oh, ow, k));
+              for (int c = 0; c < w.c; ++c)
+                f(x.At(n, ih, iw, c), w.At(k, r, q, c), y.At(n, oh, ow, k));
             }
           }
         }
@@ -89,7 +91,8 @@ cudnnStatus_t WorkspaceOf(bool fits, Algo algo, Algo large, size_t* bytes) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-bool Runs(bool fits, bool good, void* workspace, size_t bytes, const void* alpha, const void* beta) {
+bool Runs(bool fits, bool good, void* workspace, size_t bytes, const void* alpha,
+          const void* beta) {
   if (!fits || !good || bytes < kWorkspace) return false;
   std::memset(workspace, 0xff, kWorkspace);
   return *static_cast<const float*>(alpha) == 1 && *static_cast<const float*>(beta) == 0;
@@ -117,7 +120,9 @@ cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t d) { return D
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* d) { return New(d); }
 cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t d) { return Delete(d); }
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* d) { return New(d); }
-cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t d) { return Delete(d); }
+cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t d) {
+  return Delete(d);
+}
 
 cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t d, cudnnTensorFormat_t format,
                                          cudnnDataType_t type, int n, int c, int h, int w) {
@@ -154,18 +159,19 @@ cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
   return Rank(wanted, count, ranked, CUDNN_CONVOLUTION_FWD_ALGO_GEMM,
               CUDNN_CONVOLUTION_FWD_ALGO_FFT, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM);
 }
-cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(
-    cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
-    cudnnConvolutionDescriptor_t s, cudnnTensorDescriptor_t y, cudnnConvolutionFwdAlgo_t algo,
-    size_t* bytes) {
+cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t, cudnnTensorDescriptor_t x,
+                                                      cudnnFilterDescriptor_t w,
+                                                      cudnnConvolutionDescriptor_t s,
+                                                      cudnnTensorDescriptor_t y,
+                                                      cudnnConvolutionFwdAlgo_t algo,
+                                                      size_t* bytes) {
   return WorkspaceOf(Fits(*x, *w, *s, *y), algo, CUDNN_CONVOLUTION_FWD_ALGO_FFT, bytes);
 }
 cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t, const void* alpha, cudnnTensorDescriptor_t x,
                                       const void* x_data, cudnnFilterDescriptor_t w,
                                       const void* w_data, cudnnConvolutionDescriptor_t s,
-                                      cudnnConvolutionFwdAlgo_t algo, void* workspace,
-                                      size_t bytes, const void* beta, cudnnTensorDescriptor_t y,
-                                      void* y_data) {
+                                      cudnnConvolutionFwdAlgo_t algo, void* workspace, size_t bytes,
+                                      const void* beta, cudnnTensorDescriptor_t y, void* y_data) {
   if (!Runs(Fits(*x, *w, *s, *y), algo == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, workspace,
             bytes, alpha, beta)) {
     return CUDNN_STATUS_BAD_PARAM;
@@ -184,10 +190,12 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(
   return Rank(wanted, count, ranked, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0,
               CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, CUDNN_CONVOLUTION_BWD_DATA_ALGO_1);
 }
-cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(
-    cudnnHandle_t, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t y,
-    cudnnConvolutionDescriptor_t s, cudnnTensorDescriptor_t x, cudnnConvolutionBwdDataAlgo_t algo,
-    size_t* bytes) {
+cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t, cudnnFilterDescriptor_t w,
+                                                           cudnnTensorDescriptor_t y,
+                                                           cudnnConvolutionDescriptor_t s,
+                                                           cudnnTensorDescriptor_t x,
+                                                           cudnnConvolutionBwdDataAlgo_t algo,
+                                                           size_t* bytes) {
   return WorkspaceOf(Fits(*x, *w, *s, *y), algo, CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, bytes);
 }
 cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t, const void* alpha,

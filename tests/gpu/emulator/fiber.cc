@@ -18,15 +18,14 @@ constexpr size_t kStackBytes = 128 << 10;
 
 }  // namespace
 
-Fiber::Fiber(std::function<void()> body)
-    : body_(std::move(body)), stack_(new char[kStackBytes]) {
+Fiber::Fiber(std::function<void()> body) : body_(std::move(body)), stack_(new char[kStackBytes]) {
   if (getcontext(&here_) != 0) std::abort();
   here_.uc_stack.ss_sp = stack_.get();
   here_.uc_stack.ss_size = kStackBytes;
   here_.uc_link = nullptr;
   const auto self = reinterpret_cast<uintptr_t>(this);
-  makecontext(&here_, reinterpret_cast<void (*)()>(&Fiber::Start), 2,
-              static_cast<unsigned>(self), static_cast<unsigned>(self >> 32));
+  makecontext(&here_, reinterpret_cast<void (*)()>(&Fiber::Start), 2, static_cast<unsigned>(self),
+              static_cast<unsigned>(self >> 32));
 #if defined(__SANITIZE_THREAD__)
   tsan_here_ = __tsan_create_fiber(0);
 #endif
@@ -38,7 +37,7 @@ Fiber::~Fiber() {
 #endif
 }
 
-void Fiber::Start(unsigned low, unsigned high) {
+NOT_WATCHED void Fiber::Start(unsigned low, unsigned high) {
   Fiber* self = reinterpret_cast<Fiber*>(uintptr_t{low} | uintptr_t{high} << 32);
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(self->asan_here_, &self->caller_stack_,
@@ -47,7 +46,7 @@ void Fiber::Start(unsigned low, unsigned high) {
   for (;;) self->body_();
 }
 
-void Fiber::Enter() {
+NOT_WATCHED void Fiber::Enter() {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&asan_caller_, stack_.get(), kStackBytes);
 #endif
@@ -61,7 +60,7 @@ void Fiber::Enter() {
 #endif
 }
 
-void Fiber::Leave() {
+NOT_WATCHED void Fiber::Leave() {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&asan_here_, caller_stack_, caller_stack_size_);
 #endif

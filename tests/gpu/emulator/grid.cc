@@ -11,14 +11,10 @@
 #include "cuda_runtime.h"
 #include "tests/gpu/emulator/fiber.h"
 
-// The emulator's own bookkeeping is touched from every fiber, one at a time: not what a race detector
-// should look at.
-#define NOT_WATCHED __attribute__((no_sanitize("thread"), noinline))
-
 namespace trainyard::emulator {
 namespace {
 
-constexpr unsigned kWarp = 32;
+constexpr unsigned kWarp = 32, kMostThreads = 1024;
 constexpr size_t kFreeShared = 48 << 10;   // without cudaFuncSetAttribute
 constexpr size_t kMostShared = 163 << 10;  // compute capability 8.0; 9.0 has 227 KiB
 
@@ -28,9 +24,11 @@ struct DeviceThread {
   std::unique_ptr<Fiber> fiber;
   State state = State::kDone;
   int predicate = 0;
-  unsigned exchanges = 0;
-  // Two, in turn: a lane that runs ahead must not overwrite what a slower one has yet to read.
+  unsigned barriers = 0, warp_barriers = 0, exchanges = 0;  // so far in this block
+  // Two, in turn: a lane that runs ahead must not overwrite what a slower one has yet to read, nor
+  // publish at the next barrier to those who are still leaving this one.
   uint64_t given[2] = {0, 0};
+  char warp_key[2];  // the first lane's serve its warp
 };
 
 struct Machine {
@@ -39,13 +37,14 @@ struct Machine {
   const std::function<void()>* program = nullptr;
   unsigned char* shared = nullptr;
   int predicates = 0;
+  char block_key[2];
   std::vector<unsigned> order;
   std::mt19937 random{1};
   std::map<const void*, size_t> shared_limits;
 };
 
 NOT_WATCHED Machine& M() {
-  static Machine machine;
+  static Machine& machine = *new Machine;  // fibers never end
   return machine;
 }
 
@@ -109,6 +108,7 @@ NOT_WATCHED bool Resolve() {
 NOT_WATCHED void RunBlock(unsigned block) {
   Machine& m = M();
   m.block = block;
+  m.threads.reserve(kMostThreads);  // fibers hold on to their places
   while (m.threads.size() < m.block_threads) {
     m.threads.emplace_back().fiber = std::make_unique<Fiber>(ThreadBody);
   }
@@ -116,7 +116,11 @@ NOT_WATCHED void RunBlock(unsigned block) {
   m.order.resize(m.block_threads);
   for (unsigned i = 0; i < m.block_threads; ++i) m.order[i] = i;
   std::shuffle(m.order.begin(), m.order.end(), m.random);
-  for (unsigned i = 0; i < m.block_threads; ++i) m.threads[i].state = State::kReady;
+  for (unsigned i = 0; i < m.block_threads; ++i) {
+    DeviceThread& thread = m.threads[i];
+    thread.state = State::kReady;
+    thread.barriers = thread.warp_barriers = thread.exchanges = 0;
+  }
   Publish(&m.program);
   for (;;) {
     RunReady();
@@ -129,11 +133,17 @@ NOT_WATCHED void RunBlock(unsigned block) {
 }  // namespace
 
 template <>
-NOT_WATCHED Coordinate<Axis::kThread>::operator unsigned() const { return M().thread; }
+NOT_WATCHED Coordinate<Axis::kThread>::operator unsigned() const {
+  return M().thread;
+}
 template <>
-NOT_WATCHED Coordinate<Axis::kBlock>::operator unsigned() const { return M().block; }
+NOT_WATCHED Coordinate<Axis::kBlock>::operator unsigned() const {
+  return M().block;
+}
 template <>
-NOT_WATCHED Coordinate<Axis::kBlocks>::operator unsigned() const { return M().blocks; }
+NOT_WATCHED Coordinate<Axis::kBlocks>::operator unsigned() const {
+  return M().blocks;
+}
 
 cudaError_t RunGrid(const cudaLaunchConfig_t& config, size_t limit,
                     const std::function<void()>& thread) {
@@ -141,9 +151,9 @@ cudaError_t RunGrid(const cudaLaunchConfig_t& config, size_t limit,
   m.block_threads = config.blockDim.x;
   m.blocks = config.gridDim.x;
   m.program = &thread;
-  const bool one_axis = config.blockDim.y * config.blockDim.z * config.gridDim.y *
-                            config.gridDim.z == 1;
-  if (!one_axis || m.block_threads == 0 || m.block_threads > 1024 || m.blocks == 0 ||
+  const bool one_axis =
+      config.blockDim.y * config.blockDim.z * config.gridDim.y * config.gridDim.z == 1;
+  if (!one_axis || m.block_threads == 0 || m.block_threads > kMostThreads || m.blocks == 0 ||
       m.blocks > 0x7fffffffu || config.dynamicSmemBytes > limit) {
     return cudaErrorInvalidConfiguration;
   }
@@ -167,15 +177,19 @@ void SetSharedLimit(const void* kernel, size_t bytes) { M().shared_limits[kernel
 NOT_WATCHED unsigned char* BlockShared() { return M().shared; }
 
 NOT_WATCHED int BlockBarrier(int predicate) {
-  M().threads[M().thread].predicate = predicate;
-  Publish(&M().shared);
+  DeviceThread& me = M().threads[M().thread];
+  me.predicate = predicate;
+  char* key = &M().block_key[me.barriers++ % 2];
+  Publish(key);
   Wait(State::kAtBlockBarrier);
-  Observe(&M().shared);
+  Observe(key);
   return M().predicates;
 }
 
 NOT_WATCHED void WarpBarrier() {
-  void* key = &M().threads[M().thread / kWarp * kWarp];
+  const unsigned thread = M().thread;
+  char* key =
+      &M().threads[thread / kWarp * kWarp].warp_key[M().threads[thread].warp_barriers++ % 2];
   Publish(key);
   Wait(State::kAtWarp);
   Observe(key);

@@ -359,6 +359,23 @@ TEST_F(AgentTest, ServerThatRestartsGetsEveryEventOnce) {
   EXPECT_FALSE(events->back().exited().lost());
 }
 
+TEST_F(AgentTest, NewSessionReportsNoSetOfTheOldOne) {
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  WaitForSteps("a.1.0");
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({"a.1.0"}); }));
+  server_.Stop();
+  server_.SendSets(false);
+  server_.Start();
+  // The new server counts its sets from 1 again: what is absent under an old one proves nothing.
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.last_heartbeat().has_value(); }));
+  EXPECT_TRUE(server_.WaitFor([&] {
+    EXPECT_EQ(server_.last_heartbeat()->desired_version(), 0);
+    EXPECT_EQ(server_.last_heartbeat()->present_size(), 1);
+    return true;
+  }));
+}
+
 TEST_F(AgentTest, BacklogOfManyEventsIsDeliveredInOrder) {
   StartAgent();
   server_.Want({Assigned("a", "many")});

@@ -56,9 +56,11 @@ class FakeServer::Service : public v1::ExecutorService::Service {
         owner_.last_token_ = std::string(token->second.data(), token->second.size());
       }
       *answers[0].mutable_welcome() = owner_.terms_;
+      owner_.last_heartbeat_.reset();
       answers[1].mutable_desired()->set_version(owner_.version_);
       answers[1].mutable_desired()->mutable_assignments()->Add(owner_.wanted_.begin(),
                                                                owner_.wanted_.end());
+      if (!owner_.send_sets_) answers.pop_back();
     }
     {
       absl::MutexLock lock(&streams_mu_);
@@ -126,6 +128,11 @@ void FakeServer::AckEvents(bool on) {
 void FakeServer::FenceEvents(bool on) {
   absl::MutexLock lock(&mu_);
   fence_events_ = on;
+}
+
+void FakeServer::SendSets(bool on) {
+  absl::MutexLock lock(&mu_);
+  send_sets_ = on;
 }
 
 void FakeServer::Want(const std::vector<v1::Assignment>& assignments) {

@@ -36,6 +36,7 @@ class FakeServer {
   void AckHeartbeats(bool on);
   void AckEvents(bool on);
   void FenceEvents(bool on);
+  void SendSets(bool on);  // off: a new session learns nothing of what is wanted
 
   // The set becomes the next version of the desired one, and is sent now and in later sessions.
   void Want(const std::vector<v1::Assignment>& assignments);
@@ -73,6 +74,7 @@ class FakeServer {
   bool ack_heartbeats_ = true;
   bool ack_events_ = true;
   bool fence_events_ = false;
+  bool send_sets_ = true;
   int64_t version_ = 0;
   std::vector<v1::Assignment> wanted_;
   std::vector<v1::Register> sessions_;

@@ -41,9 +41,9 @@ TEST_F(AuthTest, KnownTokenGivesItsPrincipal) {
 
 TEST_F(AuthTest, WithoutOrWithWrongCredentialsIsUnauthenticated) {
   const std::string long_token(5000, 'a');
-  for (const std::string& bad : {std::string(), std::string("Bearer"), std::string("Bearer "),
-                                 std::string("Basic abc"), std::string(kToken),
-                                 std::string("Bearer x"), "Bearer " + long_token}) {
+  for (const std::string& bad :
+       {std::string(), std::string("Bearer"), std::string("Bearer "), std::string("Basic abc"),
+        std::string(kToken), std::string("Bearer x"), "Bearer " + long_token}) {
     EXPECT_EQ(Code(bad, Permission::kReadJobs), absl::StatusCode::kUnauthenticated) << bad;
   }
   EXPECT_THAT(authenticator_.Admit("Bearer nope", Permission::kReadJobs).status().message(),

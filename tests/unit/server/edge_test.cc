@@ -33,9 +33,9 @@ TEST(Names, JobNamesAreParsedAndPrinted) {
 }
 
 TEST(Names, WrongNamesSayWhatWasFoundAndExpected) {
-  for (const char* bad : {"", "jobs/a", "projects//jobs/a", "projects/P/jobs/a", "projects/p/jobs/",
-                          "projects/p/jobs/a/b", "projects/p/jobs/a-", "projects/-/jobs/a",
-                          "projects/p/jobs/a\n"}) {
+  for (const char* bad :
+       {"", "jobs/a", "projects//jobs/a", "projects/P/jobs/a", "projects/p/jobs/",
+        "projects/p/jobs/a/b", "projects/p/jobs/a-", "projects/-/jobs/a", "projects/p/jobs/a\n"}) {
     EXPECT_THAT(Error(ParseJobName("name", bad)),
                 HasSubstr("expected projects/{project}/jobs/{job}"))
         << bad;
@@ -46,7 +46,8 @@ TEST(Names, WrongNamesSayWhatWasFoundAndExpected) {
   EXPECT_TRUE(ParseNodeName("name", "nodes/host-1.example").ok());
   EXPECT_FALSE(ParseCheckpointName("name", "projects/p/jobs/j/checkpoints/-1").ok());
   EXPECT_EQ(ParseCheckpointName("name", "projects/p/jobs/j/checkpoints/12")->step, 12);
-  EXPECT_FALSE(ParseCheckpointName("name", "projects/p/jobs/j/checkpoints/latest")->step.has_value());
+  EXPECT_FALSE(
+      ParseCheckpointName("name", "projects/p/jobs/j/checkpoints/latest")->step.has_value());
 }
 
 TEST(Names, LongGarbageIsCutInMessages) {
@@ -97,9 +98,11 @@ TEST(Filter, TermsAreParsed) {
 
 TEST(Filter, ErrorsSayColumnFoundAndExpected) {
   const std::pair<const char*, const char*> kCases[] = {
-      {"stat = RUNNING", "column 1: found 'stat', expected state, priority, job_id or labels.KEY "
-                         "(did you mean 'state'?)"},
-      {"state = runing", "column 9: found 'runing', expected a job state (did you mean 'RUNNING'?)"},
+      {"stat = RUNNING",
+       "column 1: found 'stat', expected state, priority, job_id or labels.KEY "
+       "(did you mean 'state'?)"},
+      {"state = runing",
+       "column 9: found 'runing', expected a job state (did you mean 'RUNNING'?)"},
       {"state ~ RUNNING", "column 7: found '~'"},
       {"state < RUNNING", "column 7: found '<', expected = or != after state"},
       {"state =", "column 8: found the end, expected a value"},
@@ -193,19 +196,20 @@ v1::EventBatch Batch(const std::function<void(v1::RankEvent&)>& fill, int64_t se
 
 TEST(Decode, NonsenseOfAWorkerBecomesItsFailureInTheSamePlace) {
   const std::pair<const char*, std::function<void(v1::RankEvent&)>> kCases[] = {
-      {"metrics.step: found -4", [](auto& e) {
-         e.mutable_metrics()->set_step(-4);
-       }},
+      {"metrics.step: found -4", [](auto& e) { e.mutable_metrics()->set_step(-4); }},
       {"metrics.step", [](auto& e) { e.mutable_metrics()->set_step(INT64_MAX); }},
       {"metrics.split", [](auto& e) { e.mutable_metrics()->set_step(1); }},
-      {"metrics.values", [](auto& e) {
+      {"metrics.values",
+       [](auto& e) {
          e.mutable_metrics()->set_step(1);
          e.mutable_metrics()->set_split(v1::MetricPoint::TRAIN);
-         for (int i = 0; i < 100; ++i) (*e.mutable_metrics()->mutable_values())[std::to_string(i)] = 1;
+         for (int i = 0; i < 100; ++i)
+           (*e.mutable_metrics()->mutable_values())[std::to_string(i)] = 1;
        }},
       {"restored.step", [](auto& e) { e.mutable_restored()->set_step(-1); }},
       {"checkpoint.uri", [](auto& e) { e.mutable_checkpoint()->set_step(5); }},
-      {"checkpoint.manifest_sha256", [](auto& e) {
+      {"checkpoint.manifest_sha256",
+       [](auto& e) {
          e.mutable_checkpoint()->set_step(5);
          e.mutable_checkpoint()->set_uri("file:///a");
          e.mutable_checkpoint()->set_manifest_sha256("XYZ");

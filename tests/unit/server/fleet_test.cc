@@ -105,9 +105,8 @@ TEST_F(FleetTest, DesiredSetIsSentOnlyWhenItDiffers) {
     ASSERT_TRUE(Acked(i));
   }
   const v1::Job second = rig_.Submit(SmallJob("b"));  // waits: no slot, no change for the node
-  rig_.WaitFor(second.name(), [](const v1::Job& job) {
-    return job.reason().code() == reason::kWaitingForSlots;
-  });
+  rig_.WaitFor(second.name(),
+               [](const v1::Job& job) { return job.reason().code() == reason::kWaitingForSlots; });
   Cancel();
   EXPECT_EQ(agent_->NextDesired(0).version(), desired_.version() + 1);
 }
@@ -267,16 +266,18 @@ TEST_F(FleetTest, GangIsPlacedOnTwoAgentsAllOrNone) {
   other.Register("n2", 1);
   other.Welcomed();
   const v1::Job waiting = rig_.Submit(gang);
-  rig_.WaitFor(waiting.name(), [](const v1::Job& job) {
-    return job.reason().code() == reason::kWaitingForSlots;
-  });
+  rig_.WaitFor(waiting.name(),
+               [](const v1::Job& job) { return job.reason().code() == reason::kWaitingForSlots; });
   EventScript script;
   agent_->SendEvents(key_, {script.Started(), script.Restored(0), script.Metrics(3, 1.0),
                             script.Finished(3), script.Exited(0)});
-  const v1::Assignment one = agent_->Next([](const v1::ServerMessage& m) {
-    return m.has_desired() && m.desired().assignments_size() == 1 &&
-           m.desired().assignments(0).world_size() == 2;
-  }).desired().assignments(0);
+  const v1::Assignment one = agent_
+                                 ->Next([](const v1::ServerMessage& m) {
+                                   return m.has_desired() && m.desired().assignments_size() == 1 &&
+                                          m.desired().assignments(0).world_size() == 2;
+                                 })
+                                 .desired()
+                                 .assignments(0);
   const v1::Assignment two = other.NextDesired(1).assignments(0);
   EXPECT_NE(one.key().rank(), two.key().rank());
   EXPECT_EQ(one.rank_addresses_size(), 2);
@@ -289,8 +290,8 @@ TEST_F(FleetTest, GangIsPlacedOnTwoAgentsAllOrNone) {
   other.NextDesired(0);
   EventScript killed;
   other.SendEvents(two.key(), {killed.Exited(0, 9)});
-  const v1::Job failed = rig_.WaitFor(
-      waiting.name(), [](const v1::Job& job) { return job.state() == v1::FAILED; });
+  const v1::Job failed =
+      rig_.WaitFor(waiting.name(), [](const v1::Job& job) { return job.state() == v1::FAILED; });
   EXPECT_EQ(failed.failure().category(), v1::Failure::UNIMPLEMENTED);
 }
 

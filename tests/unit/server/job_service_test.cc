@@ -1,4 +1,5 @@
 #include <gmock/gmock.h>
+#include <grpcpp/impl/client_unary_call.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -155,7 +156,8 @@ TEST_F(JobServiceTest, ValidateOnlyPlansAndWritesNothing) {
   EXPECT_TRUE(response_.uid().empty());
   v1::GetJobRequest get;
   get.set_name(response_.name());
-  EXPECT_EQ(rig_.jobs().GetJob(Rig::Context().get(), get, &response_).error_code(), grpc::NOT_FOUND);
+  EXPECT_EQ(rig_.jobs().GetJob(Rig::Context().get(), get, &response_).error_code(),
+            grpc::NOT_FOUND);
 }
 
 TEST_F(JobServiceTest, ModelTooLargeForEveryNodeIsRefusedWithWhatWouldFit) {
@@ -184,7 +186,8 @@ TEST_F(JobServiceTest, CallsWithoutRightsAreRefused) {
 }
 
 TEST_F(JobServiceTest, ListPagesThroughAllJobsNewestFirst) {
-  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Submit(Request(SmallJob("job-" + std::to_string(i)))).ok());
+  for (int i = 0; i < 5; ++i)
+    ASSERT_TRUE(Submit(Request(SmallJob("job-" + std::to_string(i)))).ok());
   v1::ListJobsRequest request;
   request.set_parent("projects/-");
   request.set_page_size(2);
@@ -286,7 +289,32 @@ TEST_F(JobServiceTest, OversizedMessageIsRefused) {
   ExpectRefused(grpc::INVALID_ARGUMENT, "job.spec: found", [&] { return Submit(request); });
 }
 
-TEST_F(JobServiceTest, InfoAndHealthAnswer) {
+TEST_F(JobServiceTest, HealthAndReflectionAnswerWithoutCredentials) {
+  const auto ask = [&](const char* method, const std::string& request) {
+    const grpc::Slice slice(request);
+    const grpc::ByteBuffer bytes(&slice, 1);
+    grpc::ByteBuffer answer;
+    const grpc::internal::RpcMethod rpc(method, grpc::internal::RpcMethod::NORMAL_RPC);
+    const grpc::Status status =
+        grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer, grpc::ByteBuffer,
+                                          grpc::ByteBuffer>(rig_.channel().get(), rpc,
+                                                            Rig::Context("").get(), bytes, &answer);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    grpc::Slice flat;
+    EXPECT_TRUE(answer.DumpToSingleSlice(&flat).ok());
+    return std::string(flat.begin(), flat.end());
+  };
+  EXPECT_EQ(ask("/grpc.health.v1.Health/Check", ""), "\x08\x01") << "SERVING";
+  // list_services = "": field 7 of ServerReflectionRequest.
+  const std::string services = ask("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                                   std::string("\x3a\0", 2));
+  for (const char* name : {"JobService", "MetricService", "LogService", "CheckpointService",
+                           "NodeService", "InfoService", "ExecutorService"}) {
+    EXPECT_THAT(services, HasSubstr(std::string("trainyard.v1.") + name));
+  }
+}
+
+TEST_F(JobServiceTest, InfoAnswersAgentsToo) {
   v1::ServerInfo info;
   ASSERT_TRUE(rig_.info().GetServerInfo(Rig::Context(kAgentToken).get(), {}, &info).ok());
   EXPECT_EQ(info.replica(), "test");

@@ -134,8 +134,8 @@ TEST(Planner, WithoutNodesJobsWaitForOne) {
 }
 
 TEST(Planner, GangNeverMixesDevices) {
-  const Pass pass = Plan(
-      Snapshots().Node({.name = "n", .cpu = 1, .cuda = 1}).Queued({.id = "g", .slots = 2}));
+  const Pass pass =
+      Plan(Snapshots().Node({.name = "n", .cpu = 1, .cuda = 1}).Queued({.id = "g", .slots = 2}));
   EXPECT_TRUE(pass.decisions.placements.empty());
   EXPECT_EQ(pass.queue[0].reason.code, reason::kFitsNoNode);
 }
@@ -224,7 +224,9 @@ TEST(Planner, UnchangedReasonIsNotWrittenAgain) {
 
 TEST(Planner, AnyDevicePrefersCudaAndTakesCpuWhenThatIsFree) {
   Snapshots s;
-  s.Node({.name = "n", .cpu = 1, .cuda = 1}).Queued({.id = "a", .age_seconds = 9}).Queued({.id = "b"});
+  s.Node({.name = "n", .cpu = 1, .cuda = 1})
+      .Queued({.id = "a", .age_seconds = 9})
+      .Queued({.id = "b"});
   const Pass pass = Plan(s);
   ASSERT_EQ(pass.decisions.placements.size(), 2u);
   EXPECT_THAT(pass.decisions.placements[0].ranks[0].slots, ElementsAre(1));
@@ -253,7 +255,8 @@ TEST(Explain, FailedJobTellsEveryAttemptAndWhatToTry) {
   Snapshots s;
   JobRecord job = MakeJob({.id = "a"});
   job.state = JobState::kFailed;
-  job.failure = FailureRecord{.category = "NUMERIC", .message = "loss is NaN at step 7", .node = "n"};
+  job.failure =
+      FailureRecord{.category = "NUMERIC", .message = "loss is NaN at step 7", .node = "n"};
   AttemptRecord attempt{.job_uid = job.uid, .attempt = 1, .create_time = TestNow()};
   attempt.ranks.push_back({.id = {job.uid, 1, 0}, .node = "n", .slots = {0}});
   attempt.ranks[0].failure = job.failure;

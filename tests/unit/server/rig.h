@@ -91,8 +91,8 @@ class ScriptedAgent {
   void Heartbeat(int64_t id, int64_t desired_version, const std::vector<v1::RankKey>& present = {});
   void SendEvents(const v1::RankKey& key, const std::vector<v1::RankEvent>& events);
 
-  // The next message that `wanted` accepts; those before it are dropped. A test failure, and an empty
-  // message, when none comes or the stream ends.
+  // The next message that `wanted` accepts; those before it are dropped. A test failure, and an
+  // empty message, when none comes or the stream ends.
   v1::ServerMessage Next(const std::function<bool(const v1::ServerMessage&)>& wanted);
   v1::DesiredSet NextDesired(int assignments);
   v1::EventAck NextAck();

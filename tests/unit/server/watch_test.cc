@@ -159,7 +159,8 @@ TEST_F(WatchTest, WatchOfADeletedJobEnds) {
   while (doomed.reader->Read(&response)) ended = ended || response.has_end();
   // Either it saw the end before the deletion, or it is told.
   const grpc::Status status = doomed.reader->Finish();
-  EXPECT_TRUE(ended ? status.ok() : status.error_code() == grpc::NOT_FOUND) << status.error_message();
+  EXPECT_TRUE(ended ? status.ok() : status.error_code() == grpc::NOT_FOUND)
+      << status.error_message();
   stream.context->TryCancel();
 }
 
@@ -186,8 +187,8 @@ TEST_F(WatchTest, MetricsStreamAndEndWithTheJob) {
   const auto context = Rig::Context();
   const auto stream = rig_.metrics().StreamMetrics(context.get(), request);
   EventScript script;
-  agent_->SendEvents(key_, {script.Started(), script.Restored(0), script.Metrics(1, 3.5),
-                            script.Metrics(2, 2.5)});
+  agent_->SendEvents(
+      key_, {script.Started(), script.Restored(0), script.Metrics(1, 3.5), script.Metrics(2, 2.5)});
   Finish(script, 2);
   v1::StreamMetricsResponse response;
   ASSERT_TRUE(stream->Read(&response));

@@ -1,0 +1,64 @@
+// The server over a real database: how long the way to the agent takes, and what a crash of
+// PostgreSQL does.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "storage/postgres/postgres.h"
+#include "tests/conformance/postgres_fixture.h"
+#include "tests/unit/server/rig.h"
+
+namespace trainyard {
+namespace {
+
+TEST(OnPostgres, SubmitReachesTheAgentInMillisecondsAndACrashLosesNothing) {
+  auto postgres = testing::PostgresFixture::Start({.fsync = true});
+  ASSERT_TRUE(postgres.ok()) << postgres.status();
+  const std::string conninfo = (*postgres)->Conninfo();
+  ASSERT_TRUE(postgres::Migrate(conninfo).ok());
+  auto stores = postgres::Open(conninfo);
+  ASSERT_TRUE(stores.ok()) << stores.status();
+  Rig rig(*std::move(stores), Rig::FastOptions());
+  ScriptedAgent agent(rig);
+  agent.Register("n1", 64);
+  agent.Welcomed();
+  agent.NextDesired(0);
+
+  std::vector<double> ms;
+  v1::DesiredSet desired;
+  std::string name;
+  for (int i = 0; i < 20; ++i) {
+    const absl::Time begin = absl::Now();
+    name = rig.Submit(SmallJob("job-" + std::to_string(i))).name();
+    desired = agent.NextDesired(i + 1);
+    ms.push_back(absl::ToDoubleMilliseconds(absl::Now() - begin));
+  }
+  std::sort(ms.begin(), ms.end());
+  std::printf("submit to desired set on PostgreSQL: median %.1f ms, best %.1f ms, worst %.1f ms\n",
+              ms[ms.size() / 2], ms.front(), ms.back());
+  EXPECT_LT(ms.front(), 500) << "somebody polls";
+
+  // The newest job reports while the database is dead: nothing is acknowledged before it is stored.
+  const v1::Assignment* newest = nullptr;
+  for (const v1::Assignment& assignment : desired.assignments()) {
+    if (assignment.job_name() == name) newest = &assignment;
+  }
+  ASSERT_NE(newest, nullptr);
+  ASSERT_TRUE((*postgres)->StopImmediately().ok());
+  EventScript script;
+  agent.SendEvents(newest->key(), {script.Started(), script.Restored(0), script.Metrics(1, 2.0)});
+  ASSERT_TRUE((*postgres)->StartAgain().ok());
+  EXPECT_EQ(agent.NextAck().sequence(), 3);
+  agent.SendEvents(newest->key(), {script.Metrics(2, 1.5), script.Metrics(3, 1.0),
+                                   script.Checkpoint(3, "file:///c/step-00000003"),
+                                   script.Finished(3), script.Exited(0)});
+  EXPECT_EQ(agent.NextAck().sequence(), 8);
+  const v1::Job done =
+      rig.WaitFor(name, [](const v1::Job& job) { return job.state() == v1::SUCCEEDED; });
+  EXPECT_EQ(done.step(), 3);
+}
+
+}  // namespace
+}  // namespace trainyard
