@@ -103,6 +103,8 @@ std::string FakeServer::address() const { return absl::StrCat("127.0.0.1:", port
 void FakeServer::Stop() {
   if (service_ != nullptr) service_->Stop();
   service_.reset();
+  absl::MutexLock lock(&mu_);
+  last_heartbeat_.reset();  // of a session that is over
 }
 
 void FakeServer::Start() {
