@@ -11,7 +11,7 @@ struct Grant {
 };
 
 // An admin may not pose as an agent: whoever steals a user's token still takes over no node.
-constexpr Grant kGrants[] = {
+const Grant kGrants[] = {
     {kRoleAdmin, Permission::kReadServer}, {kRoleAdmin, Permission::kReadJobs},
     {kRoleAdmin, Permission::kWriteJobs},  {kRoleAdmin, Permission::kReadNodes},
     {kRoleAdmin, Permission::kWriteNodes}, {kRoleAgent, Permission::kReadServer},
