@@ -27,13 +27,21 @@ inline size_t SizeOf(DType t) {
 template <typename T>
 struct DTypeOf;
 template <>
-struct DTypeOf<float> { static constexpr DType value = DType::kF32; };
+struct DTypeOf<float> {
+  static constexpr DType value = DType::kF32;
+};
 template <>
-struct DTypeOf<double> { static constexpr DType value = DType::kF64; };
+struct DTypeOf<double> {
+  static constexpr DType value = DType::kF64;
+};
 template <>
-struct DTypeOf<int32_t> { static constexpr DType value = DType::kI32; };
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::kI32;
+};
 template <>
-struct DTypeOf<uint8_t> { static constexpr DType value = DType::kU8; };
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::kU8;
+};
 
 // A typed place in device memory, borrowed from the arena. Null means that an optional operand is
 // absent. The op that takes it declares its shape; dense, row-major, 64-byte aligned.

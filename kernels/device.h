@@ -1,7 +1,8 @@
 #pragma once
 
 // The one contract that every back end fulfils. An op is declared in kernels/ops/, listed here, and
-// implemented under the same file name in cpu/ and cuda/: a back end that lacks one does not compile.
+// implemented under the same file name in cpu/ and cuda/: a back end that lacks one does not
+// compile.
 
 #include <cstddef>
 #include <functional>
@@ -31,13 +32,14 @@ namespace trainyard::kernels {
 class Stream {
  public:
   virtual ~Stream() = default;
-  // Scratch that the running kernel may use; at least as much as any kernel launched here asked for.
+  // Scratch that the running kernel may use; at least as much as any kernel launched here asked
+  // for.
   void* scratch = nullptr;
   size_t scratch_bytes = 0;
 };
 
-// An op bound to its memory: everything that can be decided or built was, so that a launch allocates
-// nothing. The buffers must outlive it.
+// An op bound to its memory: everything that can be decided or built was, so that a launch
+// allocates nothing. The buffers must outlive it.
 struct Kernel {
   std::function<void(Stream&)> launch;
   size_t scratch_bytes = 0;
@@ -62,8 +64,8 @@ class Device {
   virtual void CopyIn(Stream& stream, void* device_to, const void* host_from, size_t bytes) = 0;
   virtual void CopyOut(Stream& stream, void* host_to, const void* device_from, size_t bytes) = 0;
 
-  // Waits for the stream. A fault of the device is kInternal here, and everywhere after: the process
-  // should end.
+  // Waits for the stream. A fault of the device is kInternal here, and everywhere after: the
+  // process should end.
   virtual absl::Status Synchronize(Stream& stream) = 0;
 
   // kUnimplemented: the back end has no kernel for these types or shapes.

@@ -36,10 +36,11 @@ TY_HOST_DEVICE inline Random4 Philox4x32(uint64_t key, uint32_t c0, uint32_t c1,
   return {{c0, c1, c2, c3}};
 }
 
-// Counter layout for draws inside a step: element block (4 elements), sample within the global batch,
-// step, stream. Steps and samples past 2^32 wrap; streams are small integers given by the plan.
-TY_HOST_DEVICE inline Random4 StepRandom(uint64_t seed, uint32_t stream, int64_t step, int64_t sample,
-                                         int64_t block) {
+// Counter layout for draws inside a step: element block (4 elements), sample within the global
+// batch, step, stream. Steps and samples past 2^32 wrap; streams are small integers given by the
+// plan.
+TY_HOST_DEVICE inline Random4 StepRandom(uint64_t seed, uint32_t stream, int64_t step,
+                                         int64_t sample, int64_t block) {
   return Philox4x32(seed, static_cast<uint32_t>(block), static_cast<uint32_t>(sample),
                     static_cast<uint32_t>(step), stream);
 }

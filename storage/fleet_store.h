@@ -18,9 +18,9 @@ struct DesiredRank {
   RankRecord rank;
   JobRecord job;
   AttemptRecord attempt;
-  bool suspend = false;                    // wish: checkpoint and exit
+  bool suspend = false;  // wish: checkpoint and exit
   absl::Time suspend_deadline = absl::InfiniteFuture();
-  std::vector<std::string> addresses;      // of the nodes, by rank
+  std::vector<std::string> addresses;  // of the nodes, by rank
 };
 
 struct AppendResult {
@@ -47,22 +47,23 @@ class FleetStore {
   virtual absl::Status RenewLease(const std::string& node, const std::string& incarnation,
                                   absl::Duration lease) = 0;
 
-  // All ranks of this node that are not gone and should be alive (WishFor in records/attempt.h): job
-  // STARTING, RUNNING or SUSPENDING within its deadline, and no rank of the attempt failed.
+  // All ranks of this node that are not gone and should be alive (WishFor in records/attempt.h):
+  // job STARTING, RUNNING or SUSPENDING within its deadline, and no rank of the attempt failed.
   virtual absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string& node) = 0;
 
-  // Stores events of one rank. Takes those with sequence = acked + 1, acked + 2, …; earlier ones are
-  // skipped, a gap is kInvalidArgument. Appends feed items, records checkpoints, moves the rank, and
-  // moves the job by Judge(): all in one transaction, fenced by the attempt. Only rank 0 reports
-  // metrics and checkpoints of the job; those of other ranks are kInvalidArgument. A metric that the
-  // current series already has (same step and split) is dropped.
+  // Stores events of one rank. Takes those with sequence = acked + 1, acked + 2, …; earlier ones
+  // are skipped, a gap is kInvalidArgument. Appends feed items, records checkpoints, moves the
+  // rank, and moves the job by Judge(): all in one transaction, fenced by the attempt. Only rank 0
+  // reports metrics and checkpoints of the job; those of other ranks are kInvalidArgument. A metric
+  // that the current series already has (same step and split) is dropped.
   virtual absl::StatusOr<AppendResult> AppendEvents(const std::string& node, const RankId& rank,
                                                     const std::vector<RankEventRecord>& events) = 0;
 
   // The node reconciled a desired set without these ranks and has no such process: each that is not
   // gone yet becomes gone (killed). Judge() applies. A rank that should be alive now is left alone:
   // it was placed after that set was read. Returns whether any job changed.
-  virtual absl::StatusOr<bool> ReportAbsent(const std::string& node, const std::vector<RankId>& ranks) = 0;
+  virtual absl::StatusOr<bool> ReportAbsent(const std::string& node,
+                                            const std::vector<RankId>& ranks) = 0;
 
   // Ranks of the node that are not gone (to compare with what the agent has).
   virtual absl::StatusOr<std::vector<RankId>> ListRanks(const std::string& node) = 0;
@@ -70,8 +71,10 @@ class FleetStore {
   virtual absl::StatusOr<std::vector<NodeRecord>> ListNodes() = 0;
   virtual absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) = 0;
 
-  // Node and slots of an attempt's rank; attempt 0 means the newest. kNotFound says what is missing.
-  virtual absl::StatusOr<RankRecord> FindRank(const std::string& job_uid, int64_t attempt, int rank) = 0;
+  // Node and slots of an attempt's rank; attempt 0 means the newest. kNotFound says what is
+  // missing.
+  virtual absl::StatusOr<RankRecord> FindRank(const std::string& job_uid, int64_t attempt,
+                                              int rank) = 0;
   virtual absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string& job_uid) = 0;
 };
 

@@ -24,8 +24,8 @@ struct JobPage {
   std::string next_cursor;      // empty on the last page; opaque
 };
 
-// Thread-safe. Every method is one transaction. kUnavailable: the database is away, or the answer to
-// a commit was lost; calling again is safe for every method here.
+// Thread-safe. Every method is one transaction. kUnavailable: the database is away, or the answer
+// to a commit was lost; calling again is safe for every method here.
 class JobStore {
  public:
   virtual ~JobStore() = default;
@@ -41,24 +41,28 @@ class JobStore {
   virtual absl::StatusOr<JobRecord> Get(const JobName& name) = 0;
 
   // `project` "-" means all. `cursor` from an earlier page or empty.
-  virtual absl::StatusOr<JobPage> List(const std::string& project, const std::vector<JobFilter>& filter,
-                                       int page_size, const std::string& cursor) = 0;
+  virtual absl::StatusOr<JobPage> List(const std::string& project,
+                                       const std::vector<JobFilter>& filter, int page_size,
+                                       const std::string& cursor) = 0;
 
   // The user's arrows. `version` 0 means any; another than the current one is kAborted.
-  // Idempotent: where the job already is, or already goes, there (cancelled, suspended, queued), the
-  // record is returned unchanged, whatever the version. kFailedPrecondition names the state that forbids it.
-  virtual absl::StatusOr<JobRecord> Cancel(const JobName& name, int64_t version, const Reason& reason) = 0;
-  virtual absl::StatusOr<JobRecord> Pause(const JobName& name, int64_t version, const Reason& reason,
-                                          absl::Duration grace) = 0;
-  virtual absl::StatusOr<JobRecord> Resume(const JobName& name, int64_t version, const Reason& reason) = 0;
+  // Idempotent: where the job already is, or already goes, there (cancelled, suspended, queued),
+  // the record is returned unchanged, whatever the version. kFailedPrecondition names the state
+  // that forbids it.
+  virtual absl::StatusOr<JobRecord> Cancel(const JobName& name, int64_t version,
+                                           const Reason& reason) = 0;
+  virtual absl::StatusOr<JobRecord> Pause(const JobName& name, int64_t version,
+                                          const Reason& reason, absl::Duration grace) = 0;
+  virtual absl::StatusOr<JobRecord> Resume(const JobName& name, int64_t version,
+                                           const Reason& reason) = 0;
 
   // Only ended jobs (else kFailedPrecondition). Feed, metrics and checkpoint records go too.
   virtual absl::Status Delete(const JobName& name, int64_t version) = 0;
 
   // Feed items with sequence > `after`, in order, at most `limit`. Reads by uid are kNotFound once
   // the job was deleted.
-  virtual absl::StatusOr<std::vector<FeedRecord>> ReadFeed(const std::string& job_uid, int64_t after,
-                                                           int limit) = 0;
+  virtual absl::StatusOr<std::vector<FeedRecord>> ReadFeed(const std::string& job_uid,
+                                                           int64_t after, int limit) = 0;
 
   struct MetricQuery {
     bool train = true;
@@ -78,7 +82,8 @@ class JobStore {
                                                              const MetricQuery& query) = 0;
 
   // Newest first; only those that still exist.
-  virtual absl::StatusOr<std::vector<CheckpointRecord>> ListCheckpoints(const std::string& job_uid) = 0;
+  virtual absl::StatusOr<std::vector<CheckpointRecord>> ListCheckpoints(
+      const std::string& job_uid) = 0;
 };
 
 }  // namespace trainyard

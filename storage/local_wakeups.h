@@ -9,8 +9,9 @@
 
 namespace trainyard {
 
-// Wake-ups within one process: subscribers are called on the thread that wakes, before Wake returns.
-// All of it for the fake; the fast half for PostgreSQL's. A subscriber may wake others but itself.
+// Wake-ups within one process: subscribers are called on the thread that wakes, before Wake
+// returns. All of it for the fake; the fast half for PostgreSQL's. A subscriber may wake others but
+// itself.
 class LocalWakeups : public Wakeups {
  public:
   void Wake(const std::string& topic) override;

@@ -14,8 +14,8 @@
 namespace trainyard {
 
 struct SchedulerSnapshot {
-  absl::Time now;  // the store's clock
-  std::vector<JobRecord> jobs;        // every job that is QUEUED or holds slots; `spec` left empty
+  absl::Time now;               // the store's clock
+  std::vector<JobRecord> jobs;  // every job that is QUEUED or holds slots; `spec` left empty
   std::vector<AttemptRecord> attempts;  // newest attempt of each job that holds slots
   std::vector<NodeRecord> nodes;
 };
@@ -48,11 +48,12 @@ struct Suspension {
 struct Decisions {
   std::vector<Placement> placements;
   std::vector<Suspension> suspensions;
-  std::vector<ReasonUpdate> reasons;      // jobs that go on waiting; only where the reason changed
-  std::vector<std::string> lost_nodes;    // lease ended more than the margin ago: ranks become lost
+  std::vector<ReasonUpdate> reasons;    // jobs that go on waiting; only where the reason changed
+  std::vector<std::string> lost_nodes;  // lease ended more than the margin ago: ranks become lost
 };
 
-// kInvalidArgument: a placement without ranks or slots, a rank's slot twice, a text that is not UTF-8.
+// kInvalidArgument: a placement without ranks or slots, a rank's slot twice, a text that is not
+// UTF-8.
 absl::Status CheckDecisions(const Decisions& decisions);
 
 struct LeaderLease {
@@ -72,12 +73,12 @@ class SchedulerStore {
 
   virtual absl::StatusOr<SchedulerSnapshot> ReadSnapshot() = 0;
 
-  // Applies what still holds, in one transaction, and returns how many jobs changed state or lost ranks: a
-  // placement whose job version moved or whose slots are no longer free (or node draining or not
-  // reachable, or lease ended) is left out, as is a lost node whose lease was renewed; the next pass
-  // sees to it. A placement makes attempt + 1
-  // that restores from the newest checkpoint, with its ranks and feed items (state change and
-  // attempt started). A new reason does not change the version or the feed.
+  // Applies what still holds, in one transaction, and returns how many jobs changed state or lost
+  // ranks: a placement whose job version moved or whose slots are no longer free (or node draining
+  // or not reachable, or lease ended) is left out, as is a lost node whose lease was renewed; the
+  // next pass sees to it. A placement makes attempt + 1 that restores from the newest checkpoint,
+  // with its ranks and feed items (state change and attempt started). A new reason does not change
+  // the version or the feed.
   virtual absl::StatusOr<int> Apply(int64_t leader_epoch, const Decisions& decisions) = 0;
 };
 

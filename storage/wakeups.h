@@ -6,8 +6,8 @@
 
 namespace trainyard {
 
-// Hints that something changed; never carries what. A hint may be lost or come twice: every listener
-// also polls. Thread-safe. Sent outside the transactions that change (a NOTIFY inside one
+// Hints that something changed; never carries what. A hint may be lost or come twice: every
+// listener also polls. Thread-safe. Sent outside the transactions that change (a NOTIFY inside one
 // serializes commits), coalesced.
 class Wakeups {
  public:

@@ -46,8 +46,8 @@ void Split(int64_t n, int threads, const std::function<void(int64_t, int64_t)>& 
 
 void DrawNormal(uint64_t seed, const std::string& name, double init_std, int64_t first,
                 int64_t count, float* out) {
-  // The top bit of the last counter keeps these apart from the draws inside a step, whose streams are
-  // small (kernels/random.h).
+  // The top bit of the last counter keeps these apart from the draws inside a step, whose streams
+  // are small (kernels/random.h).
   const uint64_t hash = HashOf(name);
   const auto low = static_cast<uint32_t>(hash);
   const auto high = static_cast<uint32_t>(hash >> 32) | 0x80000000u;

@@ -1,8 +1,8 @@
 #pragma once
 
 // The vocabulary of a graph. Each op names its operands; their meaning and shapes are those of the
-// struct of the same name in kernels/ops/. Sizes follow from the tensors and are kept here so that a
-// plan is complete in itself. kNone marks an absent optional operand.
+// struct of the same name in kernels/ops/. Sizes follow from the tensors and are kept here so that
+// a plan is complete in itself. kNone marks an absent optional operand.
 
 #include <cstdint>
 #include <variant>
@@ -18,9 +18,11 @@ enum class Access { kRead, kWrite, kUpdate };  // kUpdate: reads and writes
 enum class ActivationKind { kRelu, kGelu, kGeluTanh };
 
 // Every op has Visit(f): calls f(TensorId&, Access) for each operand that is present.
-#define TY_OPERANDS(...)                         \
-  template <typename F>                          \
-  void Visit(F&& f) { VisitAll(f, __VA_ARGS__); }
+#define TY_OPERANDS(...)      \
+  template <typename F>       \
+  void Visit(F&& f) {         \
+    VisitAll(f, __VA_ARGS__); \
+  }
 
 template <typename F>
 void VisitAll(F&) {}
@@ -102,7 +104,8 @@ struct LayerNormBackward {
 struct EmbeddingForward {
   TensorId ids = kNone, tokens = kNone, positions = kNone, y = kNone;
   int64_t batch = 0, time = 0, width = 0, vocab = 0;
-  TY_OPERANDS(ids, Access::kRead, tokens, Access::kRead, positions, Access::kRead, y, Access::kWrite)
+  TY_OPERANDS(ids, Access::kRead, tokens, Access::kRead, positions, Access::kRead, y,
+              Access::kWrite)
 };
 
 struct EmbeddingBackward {
@@ -219,11 +222,11 @@ struct AdamWStep {
 
 #undef TY_OPERANDS
 
-using Op = std::variant<ActivationBackward, ActivationForward, AdamWStep, Add, AttentionBackward,
-                        AttentionForward, ClipScale, ColumnSum, ConvolutionBackwardData,
-                        ConvolutionBackwardWeights, ConvolutionForward, CrossEntropy, Dropout,
-                        EmbeddingBackward, EmbeddingForward, LayerNormBackward, LayerNormForward,
-                        Matmul, MaxPoolBackward, MaxPoolForward, SgdStep, SquaredNorm, Sum, Transpose,
-                        Zero>;
+using Op =
+    std::variant<ActivationBackward, ActivationForward, AdamWStep, Add, AttentionBackward,
+                 AttentionForward, ClipScale, ColumnSum, ConvolutionBackwardData,
+                 ConvolutionBackwardWeights, ConvolutionForward, CrossEntropy, Dropout,
+                 EmbeddingBackward, EmbeddingForward, LayerNormBackward, LayerNormForward, Matmul,
+                 MaxPoolBackward, MaxPoolForward, SgdStep, SquaredNorm, Sum, Transpose, Zero>;
 
 }  // namespace trainyard::plan

@@ -14,7 +14,7 @@ struct Dropout {
   const void* state = nullptr;  // StepState in device memory
   uint32_t stream = 0;          // distinct per dropout in the model
   int64_t samples = 0, per_sample = 0;
-  float p = 0;                  // in [0, 1)
+  float p = 0;  // in [0, 1)
 };
 
 }  // namespace trainyard::kernels

@@ -5,7 +5,8 @@
 namespace trainyard::kernels {
 
 // x, y: [rows, cols]; gamma, beta: [cols], beta optional; mean, rstd: [rows], kept for backward.
-//   y = (x - mean) * rstd * gamma + beta,  rstd = 1 / sqrt(var + epsilon), var biased (Ba et al. 2016)
+//   y = (x - mean) * rstd * gamma + beta,  rstd = 1 / sqrt(var + epsilon), var biased (Ba et al.
+//   2016)
 struct LayerNormForward {
   Buffer x, gamma, beta, y, mean, rstd;
   int64_t rows = 0, cols = 0;
@@ -18,7 +19,7 @@ struct LayerNormForward {
 struct LayerNormBackward {
   Buffer dy, x, gamma, mean, rstd, dx, dgamma, dbeta;
   int64_t rows = 0, cols = 0;
-  bool accumulate_dx = false;      // a residual branch already left its gradient in dx
+  bool accumulate_dx = false;  // a residual branch already left its gradient in dx
   bool accumulate_params = false;
 };
 

@@ -4,7 +4,8 @@
 
 namespace trainyard::kernels {
 
-// sum[0] (f64) = sum of squares of x (+ sum[0] when accumulate), in a fixed tree that depends on n only.
+// sum[0] (f64) = sum of squares of x (+ sum[0] when accumulate), in a fixed tree that depends on n
+// only.
 struct SquaredNorm {
   Buffer x, sum;
   int64_t n = 0;

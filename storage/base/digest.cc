@@ -25,8 +25,10 @@ void Sha256::Add(const void* data, size_t bytes) {
 std::string Sha256::Finish() {
   std::string raw(32, '\0');
   unsigned int size = 0;
-  TY_CHECK(EVP_DigestFinal_ex(context_->md, reinterpret_cast<unsigned char*>(raw.data()), &size) == 1 &&
-               size == 32, "EVP_DigestFinal_ex");
+  TY_CHECK(
+      EVP_DigestFinal_ex(context_->md, reinterpret_cast<unsigned char*>(raw.data()), &size) == 1 &&
+          size == 32,
+      "EVP_DigestFinal_ex");
   return absl::BytesToHexString(raw);
 }
 

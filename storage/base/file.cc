@@ -21,7 +21,8 @@ void FileDescriptor::Reset(int fd) {
 absl::Status ErrnoStatus(int error, absl::string_view what) {
   absl::StatusCode code = absl::StatusCode::kInternal;
   if (error == ENOENT || error == ENOTDIR) code = absl::StatusCode::kNotFound;
-  if (error == EACCES || error == EPERM || error == EROFS) code = absl::StatusCode::kPermissionDenied;
+  if (error == EACCES || error == EPERM || error == EROFS)
+    code = absl::StatusCode::kPermissionDenied;
   if (error == ENOSPC || error == EDQUOT) code = absl::StatusCode::kResourceExhausted;
   return absl::Status(code, absl::StrCat(what, ": ", strerror(error)));
 }
@@ -59,7 +60,8 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view data
   if (!fd.valid()) return ErrnoStatus(errno, path);
   absl::Status status = WriteAll(fd.get(), data, path);
   if (status.ok() && fsync(fd.get()) != 0) status = ErrnoStatus(errno, path);
-  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) status = ErrnoStatus(errno, path);
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0)
+    status = ErrnoStatus(errno, path);
   if (!status.ok()) {
     unlink(temporary.c_str());
     return status;

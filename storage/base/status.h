@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 
 // Returns the status of `expr` from the current function unless it is OK.
-#define TY_RETURN_IF_ERROR(expr)                     \
-  do {                                               \
-    absl::Status ty_status_ = (expr);                \
-    if (!ty_status_.ok()) return ty_status_;         \
+#define TY_RETURN_IF_ERROR(expr)             \
+  do {                                       \
+    absl::Status ty_status_ = (expr);        \
+    if (!ty_status_.ok()) return ty_status_; \
   } while (false)
 
 // TY_ASSIGN_OR_RETURN(auto x, F()); returns the status unless F() holds a value.
@@ -28,8 +28,8 @@
 
 // Aborts when a condition that only a defect of ours can break does not hold. The message is
 // anything that absl::StrCat takes: TY_CHECK(n > 0, "n = ", n).
-#define TY_CHECK(cond, ...)                                                                  \
-  do {                                                                                       \
+#define TY_CHECK(cond, ...)                                                                        \
+  do {                                                                                             \
     if (!(cond)) ::trainyard::CheckFailed(__FILE__, __LINE__, #cond, ::absl::StrCat(__VA_ARGS__)); \
   } while (false)
 

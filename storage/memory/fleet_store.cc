@@ -32,13 +32,14 @@ void MemoryStores::Write(JobEntry& entry, const AttemptChange& change) {
   for (const CheckpointWritten& written : change.checkpoints) {
     entry.checkpoints[written.checkpoint.step] = written.checkpoint;
     std::erase_if(entry.checkpoints, [&written](const auto& kept) {
-      return std::count(written.removed_uris.begin(), written.removed_uris.end(),
-                        kept.second.uri) > 0;
+      return std::count(written.removed_uris.begin(), written.removed_uris.end(), kept.second.uri) >
+             0;
     });
   }
 }
 
-absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node, absl::Duration lease) {
+absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
+                                                      absl::Duration lease) {
   TY_RETURN_IF_ERROR(Available());
   TY_RETURN_IF_ERROR(CheckNode(node));
   absl::MutexLock lock(&mu_);
@@ -62,7 +63,8 @@ absl::Status MemoryStores::RenewLease(const std::string& node, const std::string
   if (found == nodes_.end() || found->second.incarnation != incarnation ||
       !found->second.reachable) {
     return absl::AbortedError(absl::StrCat("the lease of ", node, " under incarnation ",
-                                           incarnation, " is over: stop all work and register again"));
+                                           incarnation,
+                                           " is over: stop all work and register again"));
   }
   found->second.lease_end = std::max(found->second.lease_end, ToMicroseconds(Now() + lease));
   return absl::OkStatus();
@@ -93,8 +95,8 @@ absl::StatusOr<std::vector<DesiredRank>> MemoryStores::ReadDesired(const std::st
   return desired;
 }
 
-absl::StatusOr<AppendResult> MemoryStores::AppendEvents(const std::string& node, const RankId& id,
-                                                        const std::vector<RankEventRecord>& events) {
+absl::StatusOr<AppendResult> MemoryStores::AppendEvents(
+    const std::string& node, const RankId& id, const std::vector<RankEventRecord>& events) {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
   AppendResult result;

@@ -16,8 +16,8 @@
 
 namespace trainyard {
 
-// The fake for tests of the server's rooms: everything in memory, one lock, time from `clock`. It passes
-// the conformance suite that PostgreSQL passes. Thread-safe.
+// The fake for tests of the server's rooms: everything in memory, one lock, time from `clock`. It
+// passes the conformance suite that PostgreSQL passes. Thread-safe.
 class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenStore {
  public:
   explicit MemoryStores(Clock& clock) : clock_(clock) {}
@@ -56,7 +56,8 @@ class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenS
                                                    int limit) override;
   absl::StatusOr<std::vector<MetricRow>> ReadMetrics(const std::string& job_uid,
                                                      const MetricQuery& query) override;
-  absl::StatusOr<std::vector<CheckpointRecord>> ListCheckpoints(const std::string& job_uid) override;
+  absl::StatusOr<std::vector<CheckpointRecord>> ListCheckpoints(
+      const std::string& job_uid) override;
 
   // FleetStore
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
@@ -94,8 +95,8 @@ class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenS
   void Write(JobEntry& entry, const JobChange& change);
   void Write(JobEntry& entry, const AttemptChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Superseded(const JobEntry& entry, int64_t attempt, int64_t step) const;
-  // Ranks of the node that are not gone (of these, when given, only those that should not run). Returns
-  // how many jobs were touched.
+  // Ranks of the node that are not gone (of these, when given, only those that should not run).
+  // Returns how many jobs were touched.
   int DropRanksOf(const std::string& node, const std::set<RankId>* only, RankOutcome outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int ApplyLosses(const std::vector<std::string>& nodes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

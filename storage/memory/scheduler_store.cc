@@ -105,8 +105,8 @@ absl::StatusOr<int> MemoryStores::Apply(int64_t leader_epoch, const Decisions& d
   TY_RETURN_IF_ERROR(CheckDecisions(decisions));
   absl::MutexLock lock(&mu_);
   if (leader_lease_.epoch != leader_epoch) {
-    return absl::AbortedError(absl::StrCat("leader epoch ", leader_epoch, " is over: the newest is ",
-                                           leader_lease_.epoch));
+    return absl::AbortedError(absl::StrCat("leader epoch ", leader_epoch,
+                                           " is over: the newest is ", leader_lease_.epoch));
   }
   int changed = ApplyLosses(decisions.lost_nodes);
   for (const Suspension& suspension : decisions.suspensions) changed += ApplySuspension(suspension);

@@ -7,8 +7,8 @@
 
 namespace trainyard::postgres {
 
-// A connection that stays broken once it broke: libpqxx 6 would reconnect by itself, in the middle of a
-// transaction, and lose what was subscribed. Throws what libpqxx throws.
+// A connection that stays broken once it broke: libpqxx 6 would reconnect by itself, in the middle
+// of a transaction, and lose what was subscribed. Throws what libpqxx throws.
 class Connection {
  public:
   explicit Connection(const std::string& conninfo);

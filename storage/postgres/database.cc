@@ -20,7 +20,8 @@ constexpr absl::Duration kPoolWait = absl::Seconds(10);
 template <typename Pq>
 class OpenTransaction : public Transaction {
  public:
-  explicit OpenTransaction(Connection& connection) : connection_(connection), pq_(connection.pq()) {}
+  explicit OpenTransaction(Connection& connection)
+      : connection_(connection), pq_(connection.pq()) {}
 
   pqxx::result Run(const Query& query, const Params& params) override {
     connection_.Prepare(query.name, query.text);
@@ -42,8 +43,7 @@ class OpenTransaction : public Transaction {
 };
 
 using Write = OpenTransaction<pqxx::transaction<pqxx::read_committed>>;
-using Snapshot =
-    OpenTransaction<pqxx::transaction<pqxx::repeatable_read, pqxx::read_only>>;
+using Snapshot = OpenTransaction<pqxx::transaction<pqxx::repeatable_read, pqxx::read_only>>;
 
 template <typename Open>
 absl::Status RunOnce(Connection& connection, bool in_doubt,
@@ -85,9 +85,9 @@ absl::StatusOr<std::string> CompleteConninfo(const std::string& conninfo, const 
   PQconninfoFree(parsed);
   const int64_t statement = absl::ToInt64Milliseconds(options.statement_timeout);
   const int64_t idle = absl::ToInt64Milliseconds(options.idle_in_transaction_timeout);
-  words["options"] = absl::StrCat(words["options"], " -c statement_timeout=", statement,
-                                  " -c idle_in_transaction_session_timeout=", idle,
-                                  " -c timezone=UTC");
+  words["options"] =
+      absl::StrCat(words["options"], " -c statement_timeout=", statement,
+                   " -c idle_in_transaction_session_timeout=", idle, " -c timezone=UTC");
   std::string complete;
   for (const auto& [word, value] : words) {
     absl::StrAppend(&complete, word, "=", QuoteConninfo(value), " ");
@@ -114,7 +114,9 @@ Database::~Database() = default;
 absl::StatusOr<std::unique_ptr<Connection>> Database::Borrow(const char* what) {
   {
     absl::MutexLock lock(&mu_);
-    const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return borrowed_ < max_connections_; };
+    const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return borrowed_ < max_connections_;
+    };
     if (!mu_.AwaitWithTimeout(absl::Condition(&free), kPoolWait)) {
       return absl::UnavailableError(
           absl::StrCat(what, ": all ", max_connections_, " database connections are busy"));

@@ -15,7 +15,8 @@ namespace {
 // SQLSTATEs (PostgreSQL, appendix A) that callers must tell apart.
 Fault FaultOfState(const std::string& state, const std::string& message) {
   const auto in_class = [&state](const char* prefix) { return absl::StartsWith(state, prefix); };
-  if (state == "40001" || state == "40P01" || state == "55P03") {  // serialization, deadlock, lock timeout
+  if (state == "40001" || state == "40P01" ||
+      state == "55P03") {  // serialization, deadlock, lock timeout
     return {.status = absl::UnavailableError(message), .again = true};
   }
   // Shut down, crashed, starting up, terminated for idling in a transaction; connection exceptions.
@@ -23,7 +24,8 @@ Fault FaultOfState(const std::string& state, const std::string& message) {
     return {.status = absl::UnavailableError(message), .connection_lost = true, .again = true};
   }
   if (in_class("53")) {  // disk full, out of memory, too many connections
-    return {.status = absl::UnavailableError(absl::StrCat("the database is out of resources: ", message)),
+    return {.status =
+                absl::UnavailableError(absl::StrCat("the database is out of resources: ", message)),
             .connection_lost = true};
   }
   if (state == "57014" || state == "25006") {  // statement timeout; read only: a standby

@@ -25,7 +25,8 @@ RankId RankIdOf(const pqxx::row& row) {
 }
 
 // Points of the current series within the steps that `events` report.
-std::set<std::pair<int64_t, MetricSplit>> ReadSeries(Transaction& transaction, const std::string& uid,
+std::set<std::pair<int64_t, MetricSplit>> ReadSeries(Transaction& transaction,
+                                                     const std::string& uid,
                                                      const std::vector<RankEventRecord>& events) {
   std::set<std::pair<int64_t, MetricSplit>> series;
   int64_t from = INT64_MAX;
@@ -73,11 +74,12 @@ absl::StatusOr<bool> DropAbsent(Transaction& transaction, const std::string& nod
 absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& node,
                                                             absl::Duration lease) {
   TY_RETURN_IF_ERROR(CheckNode(node));
-  return database_.Run("register node", [&](Transaction& transaction) -> absl::StatusOr<NodeRecord> {
-    return NodeOf(transaction.Run(
-        kRegisterNode, Params(node.name, node.incarnation, node.address, node.agent_version,
-                              MapJson(node.labels), SlotsJson(node.slots), lease))[0]);
-  });
+  return database_.Run(
+      "register node", [&](Transaction& transaction) -> absl::StatusOr<NodeRecord> {
+        return NodeOf(transaction.Run(
+            kRegisterNode, Params(node.name, node.incarnation, node.address, node.agent_version,
+                                  MapJson(node.labels), SlotsJson(node.slots), lease))[0]);
+      });
 }
 
 absl::Status PostgresFleetStore::RenewLease(const std::string& node, const std::string& incarnation,
@@ -85,7 +87,8 @@ absl::Status PostgresFleetStore::RenewLease(const std::string& node, const std::
   return database_.Run("renew lease", [&](Transaction& transaction) -> absl::Status {
     const pqxx::result renewed = transaction.Run(kRenewLease, Params(node, incarnation, lease));
     if (renewed.affected_rows() == 1) return absl::OkStatus();
-    return absl::AbortedError(absl::StrCat("the lease of ", node, " under incarnation ", incarnation,
+    return absl::AbortedError(absl::StrCat("the lease of ", node, " under incarnation ",
+                                           incarnation,
                                            " is over: stop all work and register again"));
   });
 }
@@ -107,7 +110,8 @@ absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(const s
       addresses[host.name] = host.address;
     }
     const absl::Time now = Now(transaction);
-    for (const AttemptRecord& attempt : AttemptsOf(transaction.Run(kDesiredAttempts, Params(uids)))) {
+    for (const AttemptRecord& attempt :
+         AttemptsOf(transaction.Run(kDesiredAttempts, Params(uids)))) {
       const JobRecord& job = jobs.at(attempt.job_uid);
       for (const RankRecord& rank : attempt.ranks) {
         if (rank.node != node) continue;
@@ -129,40 +133,43 @@ absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(const s
 
 absl::StatusOr<AppendResult> PostgresFleetStore::AppendEvents(
     const std::string& node, const RankId& id, const std::vector<RankEventRecord>& events) {
-  return database_.Run("append events", [&](Transaction& transaction) -> absl::StatusOr<AppendResult> {
-    AppendResult result;
-    result.fenced = true;
-    const std::optional<JobRecord> job = LockJob(transaction, id.job_uid);
-    if (!job.has_value() || job->attempt != id.attempt) return result;
-    const std::optional<AttemptRecord> attempt = ReadAttempt(transaction, id.job_uid, id.attempt);
-    if (!attempt.has_value() || id.rank < 0 ||
-        id.rank >= static_cast<int>(attempt->ranks.size())) {
-      return result;
-    }
-    const RankRecord& rank = attempt->ranks[id.rank];
-    result.acked_sequence = rank.acked_sequence;
-    if (rank.node != node) return result;
-    if (transaction.repeated_in_doubt && Stored(rank, events)) {  // by the try whose answer was lost
-      result.fenced = false;
-      result.job_changed = true;
-      return result;
-    }
-    if (rank.state == RankState::kGone) return result;
+  return database_.Run(
+      "append events", [&](Transaction& transaction) -> absl::StatusOr<AppendResult> {
+        AppendResult result;
+        result.fenced = true;
+        const std::optional<JobRecord> job = LockJob(transaction, id.job_uid);
+        if (!job.has_value() || job->attempt != id.attempt) return result;
+        const std::optional<AttemptRecord> attempt =
+            ReadAttempt(transaction, id.job_uid, id.attempt);
+        if (!attempt.has_value() || id.rank < 0 ||
+            id.rank >= static_cast<int>(attempt->ranks.size())) {
+          return result;
+        }
+        const RankRecord& rank = attempt->ranks[id.rank];
+        result.acked_sequence = rank.acked_sequence;
+        if (rank.node != node) return result;
+        if (transaction.repeated_in_doubt &&
+            Stored(rank, events)) {  // by the try whose answer was lost
+          result.fenced = false;
+          result.job_changed = true;
+          return result;
+        }
+        if (rank.state == RankState::kGone) return result;
 
-    const auto series = ReadSeries(transaction, id.job_uid, events);
-    const InSeries in_series = [&series](int64_t step, MetricSplit split) {
-      return series.count({step, split}) > 0;
-    };
-    TY_ASSIGN_OR_RETURN(const AttemptChange change, TakeEvents(*job, *attempt, id.rank, events,
-                                                               in_series, Now(transaction)));
-    result.fenced = false;
-    const int64_t acked = change.attempt.ranks[id.rank].acked_sequence;
-    if (acked == rank.acked_sequence) return result;
-    TY_RETURN_IF_ERROR(WriteAttempt(transaction, *job, *attempt, change));
-    result.acked_sequence = acked;
-    result.job_changed |= change.change.changed || change.wishes_changed;
-    return result;
-  });
+        const auto series = ReadSeries(transaction, id.job_uid, events);
+        const InSeries in_series = [&series](int64_t step, MetricSplit split) {
+          return series.count({step, split}) > 0;
+        };
+        TY_ASSIGN_OR_RETURN(const AttemptChange change, TakeEvents(*job, *attempt, id.rank, events,
+                                                                   in_series, Now(transaction)));
+        result.fenced = false;
+        const int64_t acked = change.attempt.ranks[id.rank].acked_sequence;
+        if (acked == rank.acked_sequence) return result;
+        TY_RETURN_IF_ERROR(WriteAttempt(transaction, *job, *attempt, change));
+        result.acked_sequence = acked;
+        result.job_changed |= change.change.changed || change.wishes_changed;
+        return result;
+      });
 }
 
 absl::StatusOr<bool> PostgresFleetStore::ReportAbsent(const std::string& node,

@@ -33,11 +33,11 @@ absl::Status RequireJob(Transaction& transaction, const std::string& uid) {
 bool InsertJob(Transaction& transaction, const JobChange& change) {
   const JobRecord& j = change.job;
   const pqxx::result inserted = transaction.Run(
-      kInsertJob, Params(j.uid, j.project, j.job_id, j.creator, j.request_id, MapJson(j.labels),
-                         j.priority, j.min_slots, j.max_slots, j.device, j.bytes_per_slot,
-                         j.total_steps, j.max_restarts, j.backoff, j.create_time, j.reason.code,
-                         j.reason.message, ByteaLiteral(j.spec), ByteaLiteral(j.plan_summary),
-                         FeedBodyOf(change.feed.front()).json));
+      kInsertJob,
+      Params(j.uid, j.project, j.job_id, j.creator, j.request_id, MapJson(j.labels), j.priority,
+             j.min_slots, j.max_slots, j.device, j.bytes_per_slot, j.total_steps, j.max_restarts,
+             j.backoff, j.create_time, j.reason.code, j.reason.message, ByteaLiteral(j.spec),
+             ByteaLiteral(j.plan_summary), FeedBodyOf(change.feed.front()).json));
   return inserted.affected_rows() == 1;
 }
 
@@ -45,8 +45,8 @@ bool InsertJob(Transaction& transaction, const JobChange& change) {
 absl::StatusOr<JobRecord> FindRival(Transaction& transaction, const JobRecord& submitted,
                                     const JobRecord& made) {
   std::vector<JobRecord> rivals;
-  for (const pqxx::row& row : transaction.Run(
-           kFindRivals, Params(made.uid, made.project, made.job_id, made.request_id))) {
+  for (const pqxx::row& row :
+       transaction.Run(kFindRivals, Params(made.uid, made.project, made.job_id, made.request_id))) {
     rivals.push_back(JobOf(row));
   }
   for (const JobRecord& rival : rivals) {
@@ -71,12 +71,18 @@ absl::StatusOr<JobRecord> FindRival(Transaction& transaction, const JobRecord& s
 
 const char* OpSql(JobFilter::Op op) {
   switch (op) {
-    case JobFilter::Op::kEq: return "=";
-    case JobFilter::Op::kNe: return "IS DISTINCT FROM";  // a label that is absent differs
-    case JobFilter::Op::kLt: return "<";
-    case JobFilter::Op::kLe: return "<=";
-    case JobFilter::Op::kGt: return ">";
-    case JobFilter::Op::kGe: return ">=";
+    case JobFilter::Op::kEq:
+      return "=";
+    case JobFilter::Op::kNe:
+      return "IS DISTINCT FROM";  // a label that is absent differs
+    case JobFilter::Op::kLt:
+      return "<";
+    case JobFilter::Op::kLe:
+      return "<=";
+    case JobFilter::Op::kGt:
+      return ">";
+    case JobFilter::Op::kGe:
+      return ">=";
   }
   return "=";
 }
@@ -85,9 +91,15 @@ const char* OpSql(JobFilter::Op op) {
 std::string TermSql(Transaction& transaction, const JobFilter& term) {
   std::string column;
   switch (term.field) {
-    case JobFilter::Field::kState: column = "j.state"; break;
-    case JobFilter::Field::kJobId: column = "j.job_id"; break;
-    case JobFilter::Field::kPriority: column = "j.priority"; break;
+    case JobFilter::Field::kState:
+      column = "j.state";
+      break;
+    case JobFilter::Field::kJobId:
+      column = "j.job_id";
+      break;
+    case JobFilter::Field::kPriority:
+      column = "j.priority";
+      break;
     case JobFilter::Field::kLabel:
       column = absl::StrCat("(j.labels ->> ", transaction.Quote(term.label), ")");
       break;
@@ -216,9 +228,9 @@ absl::StatusOr<std::vector<MetricRow>> PostgresJobStore::ReadMetrics(const std::
     Rows rows;
     const int after_split = query.after_split == MetricSplit::kTrain ? 0 : 1;
     for (const pqxx::row& row : transaction.Run(
-             kReadMetrics, Params(job_uid, query.from_step, query.to_step, splits, query.after_step,
-                                  after_split, query.after_attempt, query.include_superseded,
-                                  std::max(query.limit, 0)))) {
+             kReadMetrics,
+             Params(job_uid, query.from_step, query.to_step, splits, query.after_step, after_split,
+                    query.after_attempt, query.include_superseded, std::max(query.limit, 0)))) {
       rows.push_back(MetricRowOf(row));
     }
     if (rows.empty()) TY_RETURN_IF_ERROR(RequireJob(transaction, job_uid));
@@ -229,14 +241,16 @@ absl::StatusOr<std::vector<MetricRow>> PostgresJobStore::ReadMetrics(const std::
 absl::StatusOr<std::vector<CheckpointRecord>> PostgresJobStore::ListCheckpoints(
     const std::string& job_uid) {
   using Checkpoints = std::vector<CheckpointRecord>;
-  return database_.Run("list checkpoints", [&](Transaction& transaction) -> absl::StatusOr<Checkpoints> {
-    Checkpoints checkpoints;
-    for (const pqxx::row& row : transaction.Run(kListCheckpoints, Params(job_uid, int64_t{1} << 40))) {
-      checkpoints.push_back(CheckpointOf(row));
-    }
-    if (checkpoints.empty()) TY_RETURN_IF_ERROR(RequireJob(transaction, job_uid));
-    return checkpoints;
-  });
+  return database_.Run(
+      "list checkpoints", [&](Transaction& transaction) -> absl::StatusOr<Checkpoints> {
+        Checkpoints checkpoints;
+        for (const pqxx::row& row :
+             transaction.Run(kListCheckpoints, Params(job_uid, int64_t{1} << 40))) {
+          checkpoints.push_back(CheckpointOf(row));
+        }
+        if (checkpoints.empty()) TY_RETURN_IF_ERROR(RequireJob(transaction, job_uid));
+        return checkpoints;
+      });
 }
 
 }  // namespace trainyard::postgres

@@ -29,7 +29,8 @@ class PostgresJobStore : public JobStore {
                                                    int limit) override;
   absl::StatusOr<std::vector<MetricRow>> ReadMetrics(const std::string& job_uid,
                                                      const MetricQuery& query) override;
-  absl::StatusOr<std::vector<CheckpointRecord>> ListCheckpoints(const std::string& job_uid) override;
+  absl::StatusOr<std::vector<CheckpointRecord>> ListCheckpoints(
+      const std::string& job_uid) override;
 
  private:
   using Arrow = std::function<absl::StatusOr<JobChange>(const JobRecord& job, absl::Time now)>;

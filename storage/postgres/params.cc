@@ -61,7 +61,8 @@ Params::Value Params::Encode(absl::Time time) {
 std::vector<const char*> Params::Pointers() const {
   std::vector<const char*> pointers;
   pointers.reserve(values_.size());
-  for (const Value& value : values_) pointers.push_back(value.has_value() ? value->c_str() : nullptr);
+  for (const Value& value : values_)
+    pointers.push_back(value.has_value() ? value->c_str() : nullptr);
   return pointers;
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// Values on their way into a statement. All travel as text; NULL is a missing optional, or a time that is
-// infinite. A NUL in a text would cut it off on the wire: BadText is thrown instead (see fault.h).
+// Values on their way into a statement. All travel as text; NULL is a missing optional, or a time
+// that is infinite. A NUL in a text would cut it off on the wire: BadText is thrown instead (see
+// fault.h).
 
 #include <cstdint>
 #include <optional>
@@ -52,7 +53,9 @@ class Params {
   static Value Encode(int64_t number) { return absl::StrCat(number); }
   static Value Encode(bool value) { return value ? "t" : "f"; }
   static Value Encode(absl::Time time);  // microseconds since 1970, for from_micros
-  static Value Encode(absl::Duration duration) { return absl::StrCat(absl::ToInt64Microseconds(duration)); }
+  static Value Encode(absl::Duration duration) {
+    return absl::StrCat(absl::ToInt64Microseconds(duration));
+  }
   template <typename T>
   static Value Encode(const std::vector<T>& items) {
     return Encode(ArrayLiteral(items));

@@ -19,18 +19,19 @@ struct Options {
   absl::Duration idle_in_transaction_timeout = absl::Seconds(20);
 };
 
-// Brings the database's tables up to what this program knows: each migration in a transaction of its
-// own, under a lock, so that any number of programs may call it at once. kFailedPrecondition: the
-// database is newer than this program, or a migration was changed after it was applied. kUnavailable:
-// the database is away. Idempotent.
+// Brings the database's tables up to what this program knows: each migration in a transaction of
+// its own, under a lock, so that any number of programs may call it at once. kFailedPrecondition:
+// the database is newer than this program, or a migration was changed after it was applied.
+// kUnavailable: the database is away. Idempotent.
 absl::Status Migrate(const std::string& conninfo);
 
 // The newest migration that this program knows.
 int SchemaVersion();
 
-// `conninfo`: libpq's key=value words or URI. Opens no connection before it is needed: a database that
-// is away makes methods fail with kUnavailable until it is back, and nothing else. kInvalidArgument: a
-// conninfo that libpq cannot read.
-absl::StatusOr<std::unique_ptr<Stores>> Open(const std::string& conninfo, const Options& options = {});
+// `conninfo`: libpq's key=value words or URI. Opens no connection before it is needed: a database
+// that is away makes methods fail with kUnavailable until it is back, and nothing else.
+// kInvalidArgument: a conninfo that libpq cannot read.
+absl::StatusOr<std::unique_ptr<Stores>> Open(const std::string& conninfo,
+                                             const Options& options = {});
 
 }  // namespace trainyard::postgres

@@ -20,12 +20,15 @@ absl::Time TimeOf(const pqxx::row& row, const char* column) {
   return TimeOf(row, column, absl::InfinitePast());
 }
 
-std::string TextOf(const pqxx::row& row, const char* column) { return row[column].as<std::string>(); }
+std::string TextOf(const pqxx::row& row, const char* column) {
+  return row[column].as<std::string>();
+}
 
 std::vector<std::string> ArrayOf(const pqxx::row& row, const char* column) {
   std::vector<std::string> items;
   pqxx::array_parser parser = row[column].as_array();
-  for (auto next = parser.get_next(); next.first != pqxx::array_parser::done; next = parser.get_next()) {
+  for (auto next = parser.get_next(); next.first != pqxx::array_parser::done;
+       next = parser.get_next()) {
     if (next.first == pqxx::array_parser::string_value) items.push_back(next.second);
   }
   return items;
@@ -78,7 +81,8 @@ RankRecord RankOf(const pqxx::row& row) {
   RankRecord rank;
   rank.id = {TextOf(row, "job_uid"), row["attempt"].as<int64_t>(), row["rank"].as<int>()};
   rank.node = TextOf(row, "node");
-  for (const std::string& slot : ArrayOf(row, "slots")) rank.slots.push_back(std::atoi(slot.c_str()));
+  for (const std::string& slot : ArrayOf(row, "slots"))
+    rank.slots.push_back(std::atoi(slot.c_str()));
   const std::string state = TextOf(row, "state");
   rank.state = NameOf(ParseRankState(state), state);
   const std::string outcome = TextOf(row, "outcome");
@@ -137,7 +141,8 @@ std::vector<AttemptRecord> AttemptsOf(const pqxx::result& rows) {
   for (const pqxx::row& row : rows) {
     const std::string job_uid = TextOf(row, "job_uid");
     const int64_t number = row["attempt"].as<int64_t>();
-    if (attempts.empty() || attempts.back().job_uid != job_uid || attempts.back().attempt != number) {
+    if (attempts.empty() || attempts.back().job_uid != job_uid ||
+        attempts.back().attempt != number) {
       AttemptRecord& attempt = attempts.emplace_back();
       attempt.job_uid = job_uid;
       attempt.attempt = number;
@@ -199,7 +204,8 @@ FeedRecord FeedItemOf(const pqxx::row& row) {
                                  .final = body.at("final"),
                                  .create_time = item.time};
   } else if (kind == "ATTEMPT") {
-    item.what = AttemptStartedRecord{body.at("step"), body.at("nodes").get<std::vector<std::string>>()};
+    item.what =
+        AttemptStartedRecord{body.at("step"), body.at("nodes").get<std::vector<std::string>>()};
   } else {
     item.what = NoticeRecord{body.at("rank"), body.at("warning"), body.at("message")};
   }
@@ -272,8 +278,9 @@ FeedBody FeedBodyOf(const FeedRecord& item) {
     return {"ATTEMPT", Json{{"step", started->step}, {"nodes", started->nodes}}.dump()};
   }
   const auto& notice = std::get<NoticeRecord>(item.what);
-  return {"NOTICE", Json{{"rank", notice.rank}, {"warning", notice.warning}, {"message", notice.message}}
-                        .dump()};
+  return {
+      "NOTICE",
+      Json{{"rank", notice.rank}, {"warning", notice.warning}, {"message", notice.message}}.dump()};
 }
 
 }  // namespace trainyard::postgres

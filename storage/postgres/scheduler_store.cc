@@ -72,7 +72,8 @@ absl::Status Applier::LoseRanks(const std::string& uid, const std::vector<std::s
   if (!attempt.has_value()) return absl::OkStatus();
   std::vector<int> lost;
   for (const RankRecord& rank : attempt->ranks) {
-    if (std::find(nodes.begin(), nodes.end(), rank.node) != nodes.end()) lost.push_back(rank.id.rank);
+    if (std::find(nodes.begin(), nodes.end(), rank.node) != nodes.end())
+      lost.push_back(rank.id.rank);
   }
   const AttemptChange change = DropRanks(*job, *attempt, lost, RankOutcome::kLost, now_);
   if (!change.wishes_changed) return absl::OkStatus();
@@ -111,8 +112,9 @@ bool Applier::Fits(const Placement& placement) const {
   return std::all_of(placement.ranks.begin(), placement.ranks.end(), [this](const auto& rank) {
     const auto node = nodes_.find(rank.node);
     return node != nodes_.end() && TakesWork(node->second, rank.slots, now_) &&
-           std::none_of(rank.slots.begin(), rank.slots.end(),
-                        [&](int slot) { return held_.count({rank.node, slot}) > 0; });
+           std::none_of(rank.slots.begin(), rank.slots.end(), [&](int slot) {
+             return held_.count({rank.node, slot}) > 0;
+           });
   });
 }
 
@@ -135,16 +137,16 @@ absl::Status Applier::ApplyPlacement(const Placement& placement) {
     for (const int slot : rank.slots) held_.emplace(rank.node, slot);
   }
   ++changed_;
-  return WritePlaced(*job, PlaceJob(*job, ranks, newest.has_value() ? &*newest : nullptr,
-                                    placement.reason, now_));
+  return WritePlaced(
+      *job, PlaceJob(*job, ranks, newest.has_value() ? &*newest : nullptr, placement.reason, now_));
 }
 
 absl::Status Applier::WritePlaced(const JobRecord& before, const Placed& placed) {
   TY_RETURN_IF_ERROR(WriteJob(transaction_, before, placed.change));
   const AttemptRecord& attempt = placed.attempt;
-  transaction_.Run(kInsertAttempt,
-                   Params(attempt.job_uid, attempt.attempt, attempt.world_size, attempt.restore_step,
-                          attempt.restore_uri, attempt.restore_manifest_sha256, attempt.create_time));
+  transaction_.Run(kInsertAttempt, Params(attempt.job_uid, attempt.attempt, attempt.world_size,
+                                          attempt.restore_step, attempt.restore_uri,
+                                          attempt.restore_manifest_sha256, attempt.create_time));
   std::vector<int> numbers;
   std::vector<std::string> nodes;
   std::vector<std::string> slots;
@@ -209,7 +211,8 @@ absl::StatusOr<SchedulerSnapshot> PostgresSchedulerStore::ReadSnapshot() {
   return database_.Run("read snapshot", read, Access::kSnapshot);
 }
 
-absl::StatusOr<int> PostgresSchedulerStore::Apply(int64_t leader_epoch, const Decisions& decisions) {
+absl::StatusOr<int> PostgresSchedulerStore::Apply(int64_t leader_epoch,
+                                                  const Decisions& decisions) {
   TY_RETURN_IF_ERROR(CheckDecisions(decisions));
   return database_.Run("apply decisions", [&](Transaction& transaction) -> absl::StatusOr<int> {
     const int64_t epoch = transaction.Run(kLockLeader, Params())[0][0].as<int64_t>();

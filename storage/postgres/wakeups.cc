@@ -30,7 +30,8 @@ class Receiver : public pqxx::notification_receiver {
       : pqxx::notification_receiver(connection, kChannel), own_id_(own_id), local_(local) {}
 
   void operator()(const std::string& payload, int /*backend*/) override {
-    const std::pair<std::string, std::string> parts = absl::StrSplit(payload, absl::MaxSplits(' ', 1));
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(payload, absl::MaxSplits(' ', 1));
     if (parts.first != own_id_) local_.Wake(parts.second);
   }
 
@@ -39,7 +40,8 @@ class Receiver : public pqxx::notification_receiver {
   LocalWakeups& local_;
 };
 
-void Notify(Connection& connection, const std::string& own_id, const std::set<std::string>& topics) {
+void Notify(Connection& connection, const std::string& own_id,
+            const std::set<std::string>& topics) {
   connection.Prepare("Notify", "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload");
   std::vector<std::string> payloads;
   for (const std::string& topic : topics) payloads.push_back(own_id + " " + topic);
@@ -52,7 +54,9 @@ void Notify(Connection& connection, const std::string& own_id, const std::set<st
 }  // namespace
 
 PostgresWakeups::PostgresWakeups(std::string conninfo)
-    : conninfo_(std::move(conninfo)), own_id_(RandomHex(8)), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : conninfo_(std::move(conninfo)),
+      own_id_(RandomHex(8)),
+      wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   TY_CHECK(wake_fd_.valid(), "eventfd");
   thread_ = std::thread([this] { Loop(); });
 }
@@ -103,7 +107,7 @@ void PostgresWakeups::Loop() {
       told = true;
     }
     if (stopping()) return;
-    TakePending();  // hints may be lost; those of now would be old by then
+    TakePending();                       // hints may be lost; those of now would be old by then
     pollfd woken{wake_fd_.get(), 0, 0};  // only to sleep: a hint is no reason to hurry
     poll(&woken, 1, static_cast<int>(absl::ToInt64Milliseconds(kReconnect)));
   }
@@ -128,7 +132,8 @@ void PostgresWakeups::Serve() {
       pqxx::nontransaction(listening.pq()).exec("SELECT");
     }
     listening.pq().get_notifs();
-    if (!listening.pq().is_open()) throw pqxx::broken_connection("the listening connection is gone");
+    if (!listening.pq().is_open())
+      throw pqxx::broken_connection("the listening connection is gone");
   }
 }
 

@@ -11,9 +11,10 @@
 
 namespace trainyard::postgres {
 
-// Wake-ups between the programs of one database. Those of this process are woken at once, by Wake itself;
-// the others by LISTEN and NOTIFY over two connections of a thread of its own, which sends every topic
-// once however often it was woken meanwhile, and connects again by itself when the database was away.
+// Wake-ups between the programs of one database. Those of this process are woken at once, by Wake
+// itself; the others by LISTEN and NOTIFY over two connections of a thread of its own, which sends
+// every topic once however often it was woken meanwhile, and connects again by itself when the
+// database was away.
 class PostgresWakeups : public Wakeups {
  public:
   explicit PostgresWakeups(std::string conninfo);

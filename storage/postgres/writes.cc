@@ -38,8 +38,8 @@ void AddMetric(MetricColumns& columns, const FeedRecord& item, const MetricRecor
 }
 
 // `sequence`: of the first item.
-void WriteFeed(Transaction& transaction, const std::string& uid, const std::vector<FeedRecord>& feed,
-               int64_t sequence) {
+void WriteFeed(Transaction& transaction, const std::string& uid,
+               const std::vector<FeedRecord>& feed, int64_t sequence) {
   FeedColumns items;
   MetricColumns metrics;
   for (const FeedRecord& item : feed) {
@@ -55,8 +55,8 @@ void WriteFeed(Transaction& transaction, const std::string& uid, const std::vect
     items.bodies.push_back(body.json);
   }
   if (!items.sequences.empty()) {
-    transaction.Run(kInsertFeed, Params(uid, items.sequences, items.times, items.attempts, items.kinds,
-                                        items.bodies));
+    transaction.Run(kInsertFeed, Params(uid, items.sequences, items.times, items.attempts,
+                                        items.kinds, items.bodies));
   }
   if (!metrics.sequences.empty()) {
     transaction.Run(kInsertMetrics,
@@ -94,7 +94,8 @@ std::optional<JobRecord> LockJob(Transaction& transaction, const std::string& ui
 std::optional<AttemptRecord> ReadAttempt(Transaction& transaction, const std::string& uid,
                                          int64_t attempt) {
   if (attempt < 1) return std::nullopt;
-  std::vector<AttemptRecord> attempts = AttemptsOf(transaction.Run(kReadAttempts, Params(uid, attempt)));
+  std::vector<AttemptRecord> attempts =
+      AttemptsOf(transaction.Run(kReadAttempts, Params(uid, attempt)));
   if (attempts.empty()) return std::nullopt;
   return std::move(attempts[0]);
 }
@@ -125,9 +126,9 @@ absl::Status WriteAttempt(Transaction& transaction, const JobRecord& job_before,
   }
   for (const CheckpointWritten& written : change.checkpoints) {
     const CheckpointRecord& c = written.checkpoint;
-    transaction.Run(kUpsertCheckpoint, Params(c.job_uid, c.step, c.attempt, c.uri, c.bytes,
-                                              c.manifest_sha256, c.weights_sha256, c.final,
-                                              c.create_time));
+    transaction.Run(kUpsertCheckpoint,
+                    Params(c.job_uid, c.step, c.attempt, c.uri, c.bytes, c.manifest_sha256,
+                           c.weights_sha256, c.final, c.create_time));
     if (!written.removed_uris.empty()) {
       transaction.Run(kRemoveCheckpoints, Params(c.job_uid, written.removed_uris));
     }

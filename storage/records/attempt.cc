@@ -17,17 +17,17 @@ constexpr std::pair<RankState, const char*> kRankStates[] = {
 };
 
 constexpr std::pair<RankOutcome, const char*> kRankOutcomes[] = {
-    {RankOutcome::kNone, "NONE"},     {RankOutcome::kSucceeded, "SUCCEEDED"},
+    {RankOutcome::kNone, "NONE"},           {RankOutcome::kSucceeded, "SUCCEEDED"},
     {RankOutcome::kSuspended, "SUSPENDED"}, {RankOutcome::kFailed, "FAILED"},
-    {RankOutcome::kKilled, "KILLED"}, {RankOutcome::kLost, "LOST"},
+    {RankOutcome::kKilled, "KILLED"},       {RankOutcome::kLost, "LOST"},
 };
 
 constexpr absl::Duration kLongestBackoff = absl::Minutes(5);
 
 int CountOutcome(const AttemptRecord& attempt, RankOutcome outcome) {
-  return static_cast<int>(std::count_if(
-      attempt.ranks.begin(), attempt.ranks.end(),
-      [outcome](const RankRecord& rank) { return rank.outcome == outcome; }));
+  return static_cast<int>(
+      std::count_if(attempt.ranks.begin(), attempt.ranks.end(),
+                    [outcome](const RankRecord& rank) { return rank.outcome == outcome; }));
 }
 
 bool AllGone(const AttemptRecord& attempt) {
@@ -37,15 +37,14 @@ bool AllGone(const AttemptRecord& attempt) {
 
 // Whether every rank has restored, be it gone since.
 bool AllMet(const AttemptRecord& attempt) {
-  return std::none_of(attempt.ranks.begin(), attempt.ranks.end(), [](const RankRecord& rank) {
-    return rank.state == RankState::kAssigned;
-  });
+  return std::none_of(attempt.ranks.begin(), attempt.ranks.end(),
+                      [](const RankRecord& rank) { return rank.state == RankState::kAssigned; });
 }
 
 // Whether the gang cannot go on: a rank left, or will leave, without having finished.
 bool GangBroken(const JobRecord& job, const AttemptRecord& attempt) {
-  const bool suspended_unasked = job.state != JobState::kSuspending &&
-                                 CountOutcome(attempt, RankOutcome::kSuspended) > 0;
+  const bool suspended_unasked =
+      job.state != JobState::kSuspending && CountOutcome(attempt, RankOutcome::kSuspended) > 0;
   return suspended_unasked || CountOutcome(attempt, RankOutcome::kFailed) > 0 ||
          CountOutcome(attempt, RankOutcome::kKilled) > 0 ||
          CountOutcome(attempt, RankOutcome::kLost) > 0;
@@ -94,16 +93,17 @@ AttemptVerdict JudgeFailure(const JobRecord& job, const FailureRecord& failure) 
     verdict.reason = {reason::kRankFailed, Describe(failure)};
   } else if (job.restarts >= job.max_restarts) {
     verdict.trigger = JobTrigger::kFail;
-    verdict.reason = {reason::kRestartsSpent,
-                      absl::StrCat(Describe(failure), "; all ", job.max_restarts,
-                                   " restarts are used up")};
+    verdict.reason = {
+        reason::kRestartsSpent,
+        absl::StrCat(Describe(failure), "; all ", job.max_restarts, " restarts are used up")};
   } else {
     verdict.trigger = JobTrigger::kRetry;
     verdict.spends_restart = true;
     verdict.backoff = RestartBackoff(job.backoff, job.restarts + 1);
-    verdict.reason = {reason::kBackoff,
-                      absl::StrCat(Describe(failure), "; restart ", job.restarts + 1, " of ",
-                                   job.max_restarts, " in ", absl::FormatDuration(verdict.backoff))};
+    verdict.reason = {
+        reason::kBackoff,
+        absl::StrCat(Describe(failure), "; restart ", job.restarts + 1, " of ", job.max_restarts,
+                     " in ", absl::FormatDuration(verdict.backoff))};
   }
   return verdict;
 }
@@ -113,8 +113,9 @@ AttemptVerdict JudgeGone(const JobRecord& job, const AttemptRecord& attempt) {
   const int ranks = static_cast<int>(attempt.ranks.size());
   if (CountOutcome(attempt, RankOutcome::kSucceeded) == ranks) {
     verdict.trigger = JobTrigger::kSucceed;
-    verdict.reason = {reason::kFinished,
-                      ranks == 1 ? "the rank finished" : absl::StrCat("all ", ranks, " ranks finished")};
+    verdict.reason = {reason::kFinished, ranks == 1
+                                             ? "the rank finished"
+                                             : absl::StrCat("all ", ranks, " ranks finished")};
     return verdict;
   }
   if (job.state == JobState::kCancelling) {
@@ -138,8 +139,9 @@ AttemptVerdict JudgeGone(const JobRecord& job, const AttemptRecord& attempt) {
   if (failure != nullptr) return JudgeFailure(job, *failure);
   verdict.trigger = JobTrigger::kRetry;
   verdict.backoff = RestartBackoff(job.backoff, 1);
-  verdict.reason = {reason::kInterrupted,
-                    "its processes were told to leave by somebody else; it goes on from its checkpoint"};
+  verdict.reason = {
+      reason::kInterrupted,
+      "its processes were told to leave by somebody else; it goes on from its checkpoint"};
   return verdict;
 }
 
@@ -174,7 +176,8 @@ std::optional<RankOutcome> ParseRankOutcome(absl::string_view name) {
 }
 
 AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt) {
-  TY_CHECK(!attempt.ranks.empty(), "attempt ", attempt.attempt, " of job ", job.uid, " has no rank");
+  TY_CHECK(!attempt.ranks.empty(), "attempt ", attempt.attempt, " of job ", job.uid,
+           " has no rank");
   if (AllGone(attempt)) return JudgeGone(job, attempt);
   AttemptVerdict verdict;
   verdict.stop_the_rest = GangBroken(job, attempt);
@@ -194,7 +197,8 @@ RankWish WishFor(const JobRecord& job, const AttemptRecord& attempt, const RankR
     case JobState::kRunning:
       return RankWish::kRun;
     case JobState::kSuspending:
-      // A gang that never met has nothing to save, and its checkpoint would wait for the missing rank.
+      // A gang that never met has nothing to save, and its checkpoint would wait for the missing
+      // rank.
       return AllMet(attempt) && now < job.suspend_deadline ? RankWish::kSuspend : RankWish::kStop;
     default:
       return RankWish::kStop;
@@ -203,14 +207,16 @@ RankWish WishFor(const JobRecord& job, const AttemptRecord& attempt, const RankR
 
 absl::StatusOr<RankRecord> PickRank(const JobRecord& job, int64_t number,
                                     const AttemptRecord* attempt, int rank) {
-  if (number == 0) return absl::NotFoundError(absl::StrCat("job ", job.job_id, " was never placed"));
+  if (number == 0)
+    return absl::NotFoundError(absl::StrCat("job ", job.job_id, " was never placed"));
   if (attempt == nullptr) {
     return absl::NotFoundError(absl::StrCat("job ", job.job_id, " has no attempt ", number,
                                             "; its newest is ", job.attempt));
   }
   if (rank < 0 || rank >= static_cast<int>(attempt->ranks.size())) {
-    return absl::NotFoundError(absl::StrCat("attempt ", number, " of job ", job.job_id, " has no rank ",
-                                            rank, "; it has ", attempt->ranks.size()));
+    return absl::NotFoundError(absl::StrCat("attempt ", number, " of job ", job.job_id,
+                                            " has no rank ", rank, "; it has ",
+                                            attempt->ranks.size()));
   }
   return attempt->ranks[rank];
 }

@@ -65,7 +65,8 @@ struct AttemptVerdict {
   Reason reason;
   std::optional<FailureRecord> failure;  // the first failing rank's
   bool spends_restart = false;           // with kRetry: counts against max_restarts
-  absl::Duration backoff = absl::ZeroDuration();  // with kRetry: how long the job waits in the queue
+  absl::Duration backoff =
+      absl::ZeroDuration();  // with kRetry: how long the job waits in the queue
 };
 AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt);
 

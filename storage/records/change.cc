@@ -43,9 +43,8 @@ absl::Status CheckSubmission(const JobRecord& job) {
   }
   if (job.project.empty()) return absl::InvalidArgumentError("project: empty");
   if (job.min_slots < 1 || job.max_slots < job.min_slots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("slots: found min ", job.min_slots, " and max ", job.max_slots,
-                     ", expected 1 <= min <= max"));
+    return absl::InvalidArgumentError(absl::StrCat("slots: found min ", job.min_slots, " and max ",
+                                                   job.max_slots, ", expected 1 <= min <= max"));
   }
   if (job.max_restarts < 0 || job.backoff < absl::ZeroDuration() || job.total_steps < 0 ||
       job.bytes_per_slot < 0) {
@@ -66,7 +65,8 @@ void MoveJob(JobChange& change, JobTrigger trigger, const Reason& reason, absl::
   JobRecord& job = change.job;
   const JobState from = job.state;
   const std::optional<JobState> to = NextJobState(from, trigger);
-  TY_CHECK(to.has_value(), JobTriggerName(trigger), " from ", JobStateName(from), " of job ", job.uid);
+  TY_CHECK(to.has_value(), JobTriggerName(trigger), " from ", JobStateName(from), " of job ",
+           job.uid);
   job.state = *to;
   job.reason = reason;
   job.version += 1;
@@ -79,8 +79,8 @@ void MoveJob(JobChange& change, JobTrigger trigger, const Reason& reason, absl::
   if (*to != JobState::kSuspending) job.suspend_deadline = absl::InfiniteFuture();
   job.not_before = absl::InfinitePast();
   change.changed = true;
-  change.feed.push_back({.time = now, .attempt = job.attempt,
-                         .what = StateChangeRecord{from, *to, reason}});
+  change.feed.push_back(
+      {.time = now, .attempt = job.attempt, .what = StateChangeRecord{from, *to, reason}});
 }
 
 absl::StatusOr<JobChange> NewJob(const JobRecord& submitted, absl::Time now) {
@@ -105,8 +105,8 @@ absl::StatusOr<JobChange> NewJob(const JobRecord& submitted, absl::Time now) {
   job.failure.reset();
   job.newest_checkpoint_uri.clear();
   change.changed = true;
-  change.feed.push_back({.time = now, .what = StateChangeRecord{JobState::kQueued, JobState::kQueued,
-                                                                job.reason}});
+  change.feed.push_back(
+      {.time = now, .what = StateChangeRecord{JobState::kQueued, JobState::kQueued, job.reason}});
   return change;
 }
 
@@ -193,7 +193,8 @@ Placed PlaceJob(const JobRecord& job, const std::vector<RankRecord>& ranks,
   placed.change.job.attempt = attempt.attempt;
   placed.change.job.step = attempt.restore_step;
   MoveJob(placed.change, JobTrigger::kPlace, reason, now);
-  placed.change.feed.push_back({.time = now, .attempt = attempt.attempt, .what = std::move(started)});
+  placed.change.feed.push_back(
+      {.time = now, .attempt = attempt.attempt, .what = std::move(started)});
   return placed;
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// The arrows of a job's way as pure functions: a store locks a job, reads it, asks here what becomes
-// of it, and writes that. The database and the fake thereby cannot differ in what they decide.
+// The arrows of a job's way as pure functions: a store locks a job, reads it, asks here what
+// becomes of it, and writes that. The database and the fake thereby cannot differ in what they
+// decide.
 
 #include <functional>
 #include <string>
@@ -53,8 +54,8 @@ JobChange SuspendJob(const JobRecord& job, SuspendCause cause, const Reason& rea
 // What events or losses make of a job and its newest attempt.
 struct AttemptChange {
   JobChange change;
-  AttemptRecord attempt;                     // with its ranks
-  bool wishes_changed = false;               // a rank left or failed: slots or desired sets differ
+  AttemptRecord attempt;        // with its ranks
+  bool wishes_changed = false;  // a rank left or failed: slots or desired sets differ
   std::vector<CheckpointWritten> checkpoints;  // to upsert by step, then to remove, in this order
 };
 
@@ -62,8 +63,8 @@ struct AttemptChange {
 // for which `in_series(step, split)` holds, or which came before in `events`, is dropped: the
 // current series has one point per step and split. The rank is not gone.
 using InSeries = std::function<bool(int64_t step, MetricSplit split)>;
-absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptRecord& attempt, int rank,
-                                         const std::vector<RankEventRecord>& events,
+absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptRecord& attempt,
+                                         int rank, const std::vector<RankEventRecord>& events,
                                          const InSeries& in_series, absl::Time now);
 
 // Those of `ranks` that are not gone yet become gone: killed (absent) or lost.

@@ -61,7 +61,8 @@ FailureRecord FailureOfExit(const RankRecord& rank, const RankExited& exited) {
       if (meaning.code != exited.exit_code) continue;
       failure.category = meaning.category;
       failure.retryable = meaning.retryable;
-      message = absl::StrCat("the process left with exit code ", exited.exit_code, ": ", meaning.words);
+      message =
+          absl::StrCat("the process left with exit code ", exited.exit_code, ": ", meaning.words);
     }
   }
   failure.message = WithEvidence(std::move(message), exited);
@@ -105,8 +106,8 @@ class EventTaker {
 
   absl::Status Apply(const RankRestored& restored) {
     if (over()) return absl::OkStatus();
-    // From an older checkpoint, when the newest was damaged, is fine: the steps that are done again are in
-    // the series already and are taken once. From a later one its metrics would leave a gap.
+    // From an older checkpoint, when the newest was damaged, is fine: the steps that are done again
+    // are in the series already and are taken once. From a later one its metrics would leave a gap.
     if (restored.step > result_.attempt.restore_step) {
       return Fail({.category = "INTERNAL",
                    .message = absl::StrCat("restored step ", restored.step, " instead of ",
@@ -226,7 +227,8 @@ void SettleAttempt(AttemptChange& result, absl::Time now) {
   MoveJob(result.change, *verdict.trigger, verdict.reason, now);
   if (*verdict.trigger == JobTrigger::kFirstStep) return;
   result.attempt.end_time = now;
-  if (verdict.backoff > absl::ZeroDuration()) job.not_before = ToMicroseconds(now + verdict.backoff);
+  if (verdict.backoff > absl::ZeroDuration())
+    job.not_before = ToMicroseconds(now + verdict.backoff);
 }
 
 void EventTaker::Settle() {
@@ -236,8 +238,8 @@ void EventTaker::Settle() {
 
 }  // namespace
 
-absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptRecord& attempt, int rank,
-                                         const std::vector<RankEventRecord>& events,
+absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptRecord& attempt,
+                                         int rank, const std::vector<RankEventRecord>& events,
                                          const InSeries& in_series, absl::Time now) {
   AttemptChange result{.change = {.job = job}, .attempt = attempt};
   EventTaker taker(result, rank, in_series, now);

@@ -40,7 +40,7 @@ struct StateChangeRecord {
 };
 
 struct AttemptStartedRecord {
-  int64_t step = 0;  // metrics of earlier attempts past this step are superseded
+  int64_t step = 0;                // metrics of earlier attempts past this step are superseded
   std::vector<std::string> nodes;  // by rank
 };
 
@@ -54,7 +54,8 @@ struct FeedRecord {
   int64_t sequence = 0;  // from 1, without gaps within a job
   absl::Time time;
   int64_t attempt = 0;
-  std::variant<StateChangeRecord, MetricRecord, CheckpointRecord, AttemptStartedRecord, NoticeRecord>
+  std::variant<StateChangeRecord, MetricRecord, CheckpointRecord, AttemptStartedRecord,
+               NoticeRecord>
       what;
 };
 

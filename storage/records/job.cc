@@ -6,10 +6,10 @@ namespace trainyard {
 namespace {
 
 constexpr std::pair<JobState, const char*> kStateNames[] = {
-    {JobState::kQueued, "QUEUED"},         {JobState::kStarting, "STARTING"},
-    {JobState::kRunning, "RUNNING"},       {JobState::kSuspending, "SUSPENDING"},
-    {JobState::kSuspended, "SUSPENDED"},   {JobState::kCancelling, "CANCELLING"},
-    {JobState::kCancelled, "CANCELLED"},   {JobState::kSucceeded, "SUCCEEDED"},
+    {JobState::kQueued, "QUEUED"},       {JobState::kStarting, "STARTING"},
+    {JobState::kRunning, "RUNNING"},     {JobState::kSuspending, "SUSPENDING"},
+    {JobState::kSuspended, "SUSPENDED"}, {JobState::kCancelling, "CANCELLING"},
+    {JobState::kCancelled, "CANCELLED"}, {JobState::kSucceeded, "SUCCEEDED"},
     {JobState::kFailed, "FAILED"},
 };
 
@@ -52,17 +52,28 @@ std::optional<SuspendCause> ParseSuspendCause(absl::string_view name) {
 
 absl::string_view JobTriggerName(JobTrigger trigger) {
   switch (trigger) {
-    case JobTrigger::kPlace: return "PLACE";
-    case JobTrigger::kFirstStep: return "FIRST_STEP";
-    case JobTrigger::kPause: return "PAUSE";
-    case JobTrigger::kPreempt: return "PREEMPT";
-    case JobTrigger::kResume: return "RESUME";
-    case JobTrigger::kCancel: return "CANCEL";
-    case JobTrigger::kRanksGone: return "RANKS_GONE";
-    case JobTrigger::kSuspendedOk: return "SUSPENDED_OK";
-    case JobTrigger::kSucceed: return "SUCCEED";
-    case JobTrigger::kRetry: return "RETRY";
-    case JobTrigger::kFail: return "FAIL";
+    case JobTrigger::kPlace:
+      return "PLACE";
+    case JobTrigger::kFirstStep:
+      return "FIRST_STEP";
+    case JobTrigger::kPause:
+      return "PAUSE";
+    case JobTrigger::kPreempt:
+      return "PREEMPT";
+    case JobTrigger::kResume:
+      return "RESUME";
+    case JobTrigger::kCancel:
+      return "CANCEL";
+    case JobTrigger::kRanksGone:
+      return "RANKS_GONE";
+    case JobTrigger::kSuspendedOk:
+      return "SUSPENDED_OK";
+    case JobTrigger::kSucceed:
+      return "SUCCEED";
+    case JobTrigger::kRetry:
+      return "RETRY";
+    case JobTrigger::kFail:
+      return "FAIL";
   }
   return "UNKNOWN";
 }

@@ -27,12 +27,12 @@ enum class JobState {
 };
 
 inline constexpr JobState kAllJobStates[] = {
-    JobState::kQueued,    JobState::kStarting,   JobState::kRunning,
+    JobState::kQueued,     JobState::kStarting,  JobState::kRunning,
     JobState::kSuspending, JobState::kSuspended, JobState::kCancelling,
-    JobState::kCancelled, JobState::kSucceeded,  JobState::kFailed,
+    JobState::kCancelled,  JobState::kSucceeded, JobState::kFailed,
 };
 
-absl::string_view JobStateName(JobState state);                       // "QUEUED"
+absl::string_view JobStateName(JobState state);  // "QUEUED"
 std::optional<JobState> ParseJobState(absl::string_view name);
 
 inline bool IsTerminal(JobState s) {
@@ -46,17 +46,17 @@ inline bool HoldsSlots(JobState s) {
 
 // What drives a transition.
 enum class JobTrigger {
-  kPlace,         // the scheduler gave it slots
-  kFirstStep,     // all ranks are up: restored and stepping
-  kPause,         // the user asked
-  kPreempt,       // the scheduler, a drain or a rescale asked
-  kResume,        // the user asked
-  kCancel,        // the user asked
-  kRanksGone,     // the last process of the attempt is proven gone after cancel
-  kSuspendedOk,   // all ranks wrote their checkpoint and left
-  kSucceed,       // all ranks finished
-  kRetry,         // a retryable failure within the budget, or the node was lost
-  kFail,          // a failure for good
+  kPlace,        // the scheduler gave it slots
+  kFirstStep,    // all ranks are up: restored and stepping
+  kPause,        // the user asked
+  kPreempt,      // the scheduler, a drain or a rescale asked
+  kResume,       // the user asked
+  kCancel,       // the user asked
+  kRanksGone,    // the last process of the attempt is proven gone after cancel
+  kSuspendedOk,  // all ranks wrote their checkpoint and left
+  kSucceed,      // all ranks finished
+  kRetry,        // a retryable failure within the budget, or the node was lost
+  kFail,         // a failure for good
 };
 absl::string_view JobTriggerName(JobTrigger trigger);
 
@@ -67,8 +67,8 @@ struct JobTransition {
 };
 
 // All legal transitions; no other change of state is possible. Drives the code, the SQL constraint
-// (migrations insert exactly these pairs; a test compares), the table in storage/README.md and tests.
-// A success that commits before a cancel wins; so does one that arrives while suspending.
+// (migrations insert exactly these pairs; a test compares), the table in storage/README.md and
+// tests. A success that commits before a cancel wins; so does one that arrives while suspending.
 inline constexpr JobTransition kJobTransitions[] = {
     {JobState::kQueued, JobTrigger::kPlace, JobState::kStarting},
     {JobState::kQueued, JobTrigger::kPause, JobState::kSuspended},
@@ -87,10 +87,12 @@ inline constexpr JobTransition kJobTransitions[] = {
     {JobState::kRunning, JobTrigger::kSucceed, JobState::kSucceeded},
     {JobState::kRunning, JobTrigger::kRetry, JobState::kQueued},
     {JobState::kRunning, JobTrigger::kFail, JobState::kFailed},
-    {JobState::kSuspending, JobTrigger::kSuspendedOk, JobState::kSuspended},  // cause: the user's pause
-    {JobState::kSuspending, JobTrigger::kPreempt, JobState::kQueued},         // all left; any other cause
-    {JobState::kSuspending, JobTrigger::kResume, JobState::kSuspending},      // cause becomes none: to the queue
-    {JobState::kSuspending, JobTrigger::kPause, JobState::kSuspending},       // cause becomes the user's
+    {JobState::kSuspending, JobTrigger::kSuspendedOk,
+     JobState::kSuspended},                                            // cause: the user's pause
+    {JobState::kSuspending, JobTrigger::kPreempt, JobState::kQueued},  // all left; any other cause
+    {JobState::kSuspending, JobTrigger::kResume,
+     JobState::kSuspending},  // cause becomes none: to the queue
+    {JobState::kSuspending, JobTrigger::kPause, JobState::kSuspending},  // cause becomes the user's
     {JobState::kSuspending, JobTrigger::kCancel, JobState::kCancelling},
     {JobState::kSuspending, JobTrigger::kSucceed, JobState::kSucceeded},
     {JobState::kSuspending, JobTrigger::kRetry, JobState::kQueued},
@@ -104,8 +106,8 @@ inline constexpr JobTransition kJobTransitions[] = {
 // Where `trigger` leads from `from`, or nothing when that is not legal.
 std::optional<JobState> NextJobState(JobState from, JobTrigger trigger);
 
-// Why a suspension was asked for; decides where SUSPENDING ends: SUSPENDED when the user asked, QUEUED
-// otherwise (kNone while SUSPENDING: the user paused and then resumed).
+// Why a suspension was asked for; decides where SUSPENDING ends: SUSPENDED when the user asked,
+// QUEUED otherwise (kNone while SUSPENDING: the user paused and then resumed).
 enum class SuspendCause { kNone, kUser, kPreempted, kDrained };
 absl::string_view SuspendCauseName(SuspendCause cause);  // "PREEMPTED"
 std::optional<SuspendCause> ParseSuspendCause(absl::string_view name);
@@ -132,14 +134,14 @@ struct JobRecord {
   std::string project;
   std::string job_id;
   std::string creator;
-  std::string request_id;     // may be empty
-  std::string spec;           // serialized trainyard.v1.JobSpec, defaults resolved
-  std::string plan_summary;   // serialized trainyard.v1.PlanSummary
+  std::string request_id;    // may be empty
+  std::string spec;          // serialized trainyard.v1.JobSpec, defaults resolved
+  std::string plan_summary;  // serialized trainyard.v1.PlanSummary
   std::map<std::string, std::string> labels;
   int priority = 0;
   int min_slots = 1;
   int max_slots = 1;
-  std::string device;         // "", "CPU" or "CUDA"
+  std::string device;  // "", "CPU" or "CUDA"
   int64_t bytes_per_slot = 0;
   int64_t total_steps = 0;
   int max_restarts = 5;
@@ -150,10 +152,11 @@ struct JobRecord {
   JobState state = JobState::kQueued;
   Reason reason;
   SuspendCause suspend_cause = SuspendCause::kNone;
-  int64_t version = 1;        // the etag: grows with state and suspend cause, not with step or checkpoints
+  int64_t version =
+      1;  // the etag: grows with state and suspend cause, not with step or checkpoints
   int64_t attempt = 0;
   int restarts = 0;
-  int64_t step = 0;           // newest reported by the newest attempt
+  int64_t step = 0;  // newest reported by the newest attempt
   absl::Time update_time;
   absl::Time not_before = absl::InfinitePast();  // backoff
   absl::Time start_time = absl::InfinitePast();

@@ -15,12 +15,18 @@ namespace {
 template <typename T>
 bool Compare(JobFilter::Op op, const T& left, const T& right) {
   switch (op) {
-    case JobFilter::Op::kEq: return left == right;
-    case JobFilter::Op::kNe: return left != right;
-    case JobFilter::Op::kLt: return left < right;
-    case JobFilter::Op::kLe: return left <= right;
-    case JobFilter::Op::kGt: return left > right;
-    case JobFilter::Op::kGe: return left >= right;
+    case JobFilter::Op::kEq:
+      return left == right;
+    case JobFilter::Op::kNe:
+      return left != right;
+    case JobFilter::Op::kLt:
+      return left < right;
+    case JobFilter::Op::kLe:
+      return left <= right;
+    case JobFilter::Op::kGt:
+      return left > right;
+    case JobFilter::Op::kGe:
+      return left >= right;
   }
   return false;
 }
@@ -52,8 +58,8 @@ absl::Status CheckFilter(const std::vector<JobFilter>& filter) {
     TY_RETURN_IF_ERROR(CheckText("filter: value", term.value));
     int number = 0;
     if (term.field == JobFilter::Field::kState && !ParseJobState(term.value)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("filter: state: found '", term.value, "', expected a state such as RUNNING"));
+      return absl::InvalidArgumentError(absl::StrCat("filter: state: found '", term.value,
+                                                     "', expected a state such as RUNNING"));
     }
     if (term.field == JobFilter::Field::kPriority && !absl::SimpleAtoi(term.value, &number)) {
       return absl::InvalidArgumentError(

@@ -22,11 +22,12 @@ struct JobFilter {
 // kInvalidArgument: an unknown state, a priority that is no number, an order on something else.
 absl::Status CheckFilter(const std::vector<JobFilter>& filter);
 
-// Whether `job` satisfies all terms of a filter that passed CheckFilter. A label that a job does not
-// have differs from every value.
+// Whether `job` satisfies all terms of a filter that passed CheckFilter. A label that a job does
+// not have differs from every value.
 bool Matches(const JobRecord& job, const std::vector<JobFilter>& filter);
 
-// Where a page of jobs ended; opaque to callers. Pages are ordered newest first by (create_time, uid).
+// Where a page of jobs ended; opaque to callers. Pages are ordered newest first by (create_time,
+// uid).
 struct JobCursor {
   absl::Time create_time = absl::InfiniteFuture();
   std::string uid;

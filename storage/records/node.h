@@ -26,8 +26,8 @@ struct NodeRecord {
   std::map<std::string, std::string> labels;
   std::vector<SlotRecord> slots;
   bool draining = false;
-  bool reachable = true;    // false once its lease ended and its ranks were declared lost
-  absl::Time lease_end;     // on the store's clock; renewed by heartbeats
+  bool reachable = true;  // false once its lease ended and its ranks were declared lost
+  absl::Time lease_end;   // on the store's clock; renewed by heartbeats
   absl::Time create_time;
 };
 

@@ -4,13 +4,13 @@
 
 namespace trainyard::reason {
 
-inline constexpr char kSubmitted[] = "SUBMITTED";                  // not looked at by the scheduler yet
-inline constexpr char kWaitingForSlots[] = "WAITING_FOR_SLOTS";    // fits, but slots are taken
-inline constexpr char kBehindOthers[] = "BEHIND_OTHERS";           // slots are kept for a job ahead
-inline constexpr char kFitsNoNode[] = "FITS_NO_NODE";              // no set of present nodes could ever hold it
-inline constexpr char kNoNodes[] = "NO_NODES";                     // no executor is connected
-inline constexpr char kBackoff[] = "BACKOFF";                      // waits before a restart
-inline constexpr char kPlaced[] = "PLACED";                        // slots are given, processes start
+inline constexpr char kSubmitted[] = "SUBMITTED";  // not looked at by the scheduler yet
+inline constexpr char kWaitingForSlots[] = "WAITING_FOR_SLOTS";  // fits, but slots are taken
+inline constexpr char kBehindOthers[] = "BEHIND_OTHERS";         // slots are kept for a job ahead
+inline constexpr char kFitsNoNode[] = "FITS_NO_NODE";  // no set of present nodes could ever hold it
+inline constexpr char kNoNodes[] = "NO_NODES";         // no executor is connected
+inline constexpr char kBackoff[] = "BACKOFF";          // waits before a restart
+inline constexpr char kPlaced[] = "PLACED";            // slots are given, processes start
 inline constexpr char kRunning[] = "RUNNING";
 inline constexpr char kPausedByUser[] = "PAUSED_BY_USER";
 inline constexpr char kResumedByUser[] = "RESUMED_BY_USER";
@@ -18,9 +18,10 @@ inline constexpr char kPreempted[] = "PREEMPTED";
 inline constexpr char kNodeDrained[] = "NODE_DRAINED";
 inline constexpr char kCancelledByUser[] = "CANCELLED_BY_USER";
 inline constexpr char kFinished[] = "FINISHED";
-inline constexpr char kRankFailed[] = "RANK_FAILED";               // a rank failed; see failure
-inline constexpr char kNodeLost[] = "NODE_LOST";                   // a node's lease ended
-inline constexpr char kInterrupted[] = "INTERRUPTED";              // a worker was told to leave by somebody else
-inline constexpr char kRestartsSpent[] = "RESTARTS_SPENT";         // retryable, but the budget is used up
+inline constexpr char kRankFailed[] = "RANK_FAILED";  // a rank failed; see failure
+inline constexpr char kNodeLost[] = "NODE_LOST";      // a node's lease ended
+inline constexpr char kInterrupted[] =
+    "INTERRUPTED";  // a worker was told to leave by somebody else
+inline constexpr char kRestartsSpent[] = "RESTARTS_SPENT";  // retryable, but the budget is used up
 
 }  // namespace trainyard::reason

@@ -8,7 +8,8 @@
 namespace trainyard {
 namespace {
 
-// Bytes of the character that begins `text`, or 0 when there is none (RFC 3629; NUL counts as none).
+// Bytes of the character that begins `text`, or 0 when there is none (RFC 3629; NUL counts as
+// none).
 size_t CharacterBytes(absl::string_view text) {
   const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = at(0);
@@ -31,9 +32,9 @@ absl::Status CheckText(absl::string_view field, absl::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const size_t bytes = CharacterBytes(text.substr(at));
     if (bytes == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field, ": byte ", at, " is ", text[at] == 0 ? "NUL" : "not UTF-8",
-                       "; expected UTF-8 text without NUL"));
+      return absl::InvalidArgumentError(absl::StrCat(field, ": byte ", at, " is ",
+                                                     text[at] == 0 ? "NUL" : "not UTF-8",
+                                                     "; expected UTF-8 text without NUL"));
     }
     at += bytes;
   }

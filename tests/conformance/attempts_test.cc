@@ -57,9 +57,14 @@ TEST_P(StoreSuite, EveryKindOfFeedItemReadsBackAsItWas) {
   const JobRecord job = Run("a", {"n1"});
   EventWriter& writer = Writer(job);
   const double inf = std::numeric_limits<double>::infinity();
-  writer.Add(MetricRecord{1, MetricSplit::kValidation,
-                          {{"loss", std::nan("")}, {"accuracy", 0.1}, {"a", inf}, {"b", -inf},
-                           {"tiny", 5e-324}, {"na\"me,{}", 1.0 / 3}}});
+  writer.Add(MetricRecord{1,
+                          MetricSplit::kValidation,
+                          {{"loss", std::nan("")},
+                           {"accuracy", 0.1},
+                           {"a", inf},
+                           {"b", -inf},
+                           {"tiny", 5e-324},
+                           {"na\"me,{}", 1.0 / 3}}});
   writer.Add(NoticeRecord{0, true, "two\nlines \"quoted\""}).Checkpoint(1);
   writer.Add(NoticeRecord{0, false, std::string("bad \xff byte \0 end", 16)});
   Append(job, 0, "n1", writer);
@@ -147,7 +152,8 @@ TEST_P(StoreSuite, RestartGoesOnFromTheCheckpointAndSupersedesWhatCameAfter) {
   Register("n1");
   Submit("a");
   const JobRecord first = Run("a", {"n1"});
-  Append(first, 0, "n1", Writer(first).Train(1).Train(2).Checkpoint(2).Train(3).Train(4).Exited(0, 9));
+  Append(first, 0, "n1",
+         Writer(first).Train(1).Train(2).Checkpoint(2).Train(3).Train(4).Exited(0, 9));
   JobRecord queued = Get("a");
   EXPECT_EQ(queued.state, JobState::kQueued);
   EXPECT_EQ(queued.reason.code, reason::kBackoff);

@@ -142,7 +142,8 @@ TEST_P(StoreSuite, PagesHoldEveryJobOnceNewestFirst) {
   } while (!cursor.empty());
   EXPECT_EQ(std::set<std::string>(seen.begin(), seen.end()).size(), 7u);
   EXPECT_EQ(seen.size(), 7u);
-  EXPECT_EQ(jobs().List("-", {}, 3, "nonsense").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(jobs().List("-", {}, 3, "nonsense").status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(jobs().List("-", {}, 0, "").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -174,15 +175,17 @@ TEST_P(StoreSuite, FiltersAreJoinedByAnd) {
   EXPECT_EQ(list("-", {{F::Field::kState, F::Op::kNe, "", "QUEUED"}}), (Ids{"plain"}));
   EXPECT_EQ(list("-", {{F::Field::kPriority, F::Op::kGe, "", "10"}}), (Ids{"high"}));
   EXPECT_EQ(list("-", {{F::Field::kPriority, F::Op::kLt, "", "10"}}), (Ids{"elsewhere", "plain"}));
-  EXPECT_EQ(list("-", {{F::Field::kLabel, F::Op::kEq, "team", "vision"}}), (Ids{"elsewhere", "high"}));
+  EXPECT_EQ(list("-", {{F::Field::kLabel, F::Op::kEq, "team", "vision"}}),
+            (Ids{"elsewhere", "high"}));
   EXPECT_EQ(list("-", {{F::Field::kLabel, F::Op::kEq, "quote", "a\"b\\c'd"}}),
             (Ids{"elsewhere", "high"}));
   EXPECT_EQ(list("-", {{F::Field::kLabel, F::Op::kNe, "team", "vision"}}), (Ids{"plain"}));
   EXPECT_EQ(list("default", {{F::Field::kJobId, F::Op::kEq, "", "high"},
                              {F::Field::kState, F::Op::kEq, "", "QUEUED"}}),
             (Ids{"high"}));
-  EXPECT_EQ(jobs().List("-", {{F::Field::kState, F::Op::kEq, "", "SLEEPING"}}, 1, "").status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      jobs().List("-", {{F::Field::kState, F::Op::kEq, "", "SLEEPING"}}, 1, "").status().code(),
+      absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(jobs().List("-", {{F::Field::kJobId, F::Op::kLt, "", "a"}}, 1, "").status().code(),
             absl::StatusCode::kInvalidArgument);
 }

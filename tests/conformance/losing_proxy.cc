@@ -44,9 +44,10 @@ LosingProxy::LosingProxy(const std::string& folder, const std::string& server_fo
       server_path_(server_folder + kSocket),
       listener_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   const sockaddr_un address = AddressOf(path_);
-  TY_CHECK(bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
-               listen(listener_.get(), 16) == 0,
-           path_, ": ", std::strerror(errno));
+  TY_CHECK(
+      bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+          listen(listener_.get(), 16) == 0,
+      path_, ": ", std::strerror(errno));
   acceptor_ = std::thread([this] { Accept(); });
 }
 
@@ -72,7 +73,8 @@ void LosingProxy::Accept() {
 void LosingProxy::Serve(FileDescriptor client) {
   const FileDescriptor server(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_un address = AddressOf(server_path_);
-  if (connect(server.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return;
+  if (connect(server.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return;
   pollfd ends[] = {{client.get(), POLLIN, 0}, {server.get(), POLLIN, 0}};
   while (!stopping_) {
     if (poll(ends, 2, kPollMs) <= 0) continue;

@@ -11,8 +11,8 @@
 
 namespace trainyard::testing {
 
-// Between libpq and a PostgreSQL socket. Loses the answer to a COMMIT when told to: the server commits, the
-// client sees its connection break.
+// Between libpq and a PostgreSQL socket. Loses the answer to a COMMIT when told to: the server
+// commits, the client sees its connection break.
 class LosingProxy {
  public:
   // Listens in `folder`, forwards to the socket of the server in `server_folder`.

@@ -32,16 +32,18 @@ absl::StatusOr<std::string> FindBinaries() {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator("/usr/lib/postgresql", error)) {
     const std::string bin = entry.path() / "bin";
-    if (fs::exists(bin + "/initdb")) found.emplace_back(std::atoi(entry.path().filename().c_str()), bin);
+    if (fs::exists(bin + "/initdb"))
+      found.emplace_back(std::atoi(entry.path().filename().c_str()), bin);
   }
   if (found.empty()) {
-    return absl::NotFoundError("no initdb below /usr/lib/postgresql: install the package postgresql");
+    return absl::NotFoundError(
+        "no initdb below /usr/lib/postgresql: install the package postgresql");
   }
   return std::max_element(found.begin(), found.end())->second;
 }
 
-// Forks; the child runs `argv` with stdout and stderr into `output` and, if asked for, as user postgres
-// (when we are root) and not longer than we do.
+// Forks; the child runs `argv` with stdout and stderr into `output` and, if asked for, as user
+// postgres (when we are root) and not longer than we do.
 pid_t Spawn(const std::vector<std::string>& argv, int output, bool as_postgres) {
   std::vector<char*> args;
   for (const std::string& arg : argv) args.push_back(const_cast<char*>(arg.c_str()));
@@ -95,19 +97,22 @@ absl::StatusOr<std::unique_ptr<PostgresFixture>> PostgresFixture::Start(const Op
   fixture->options_ = options;
   TY_ASSIGN_OR_RETURN(fixture->binaries_, FindBinaries());
   std::string folder = (fs::temp_directory_path() / "trainyard-pg-XXXXXX").string();
-  if (folder.size() > 80) folder = "/tmp/trainyard-pg-XXXXXX";  // a socket's path has at most 107 bytes
+  if (folder.size() > 80)
+    folder = "/tmp/trainyard-pg-XXXXXX";  // a socket's path has at most 107 bytes
   if (mkdtemp(folder.data()) == nullptr) return ErrnoStatus(errno, folder);
   fixture->folder_ = folder;
   if (geteuid() == 0) {
     const passwd* user = getpwnam("postgres");
-    if (user == nullptr) return absl::NotFoundError("no user postgres: install the package postgresql");
+    if (user == nullptr)
+      return absl::NotFoundError("no user postgres: install the package postgresql");
     if (chown(folder.c_str(), user->pw_uid, user->pw_gid) != 0) return ErrnoStatus(errno, folder);
     chmod(folder.c_str(), 0711);
   }
-  TY_RETURN_IF_ERROR(RunToEnd({fixture->binaries_ + "/initdb", "-D", folder + "/data", "-U", "trainyard",
-                               "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"},
-                              true)
-                         .status());
+  TY_RETURN_IF_ERROR(
+      RunToEnd({fixture->binaries_ + "/initdb", "-D", folder + "/data", "-U", "trainyard", "-A",
+                "trust", "-E", "UTF8", "--no-locale", "--no-sync"},
+               true)
+          .status());
   TY_RETURN_IF_ERROR(fixture->StartAgain());
   return fixture;
 }
@@ -123,7 +128,8 @@ std::string PostgresFixture::Conninfo(const std::string& database) const {
 }
 
 absl::Status PostgresFixture::CreateDatabase(const std::string& name, const std::string& from) {
-  return Query("postgres", absl::StrCat("CREATE DATABASE \"", name, "\" TEMPLATE \"", from, "\"")).status();
+  return Query("postgres", absl::StrCat("CREATE DATABASE \"", name, "\" TEMPLATE \"", from, "\""))
+      .status();
 }
 
 absl::Status PostgresFixture::DropDatabase(const std::string& name) {
@@ -133,8 +139,8 @@ absl::Status PostgresFixture::DropDatabase(const std::string& name) {
 absl::StatusOr<std::string> PostgresFixture::Query(const std::string& database,
                                                    const std::string& sql) const {
   TY_ASSIGN_OR_RETURN(const std::string output,
-                      RunToEnd({binaries_ + "/psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1",
-                                "-d", Conninfo(database), "-c", sql},
+                      RunToEnd({binaries_ + "/psql", "-X", "-q", "-A", "-t", "-v",
+                                "ON_ERROR_STOP=1", "-d", Conninfo(database), "-c", sql},
                                false));
   return std::string(absl::StripTrailingAsciiWhitespace(output));
 }
@@ -151,10 +157,15 @@ absl::Status PostgresFixture::StartAgain() {
   const std::string log = folder_ + "/log";
   const FileDescriptor output(open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!output.valid()) return ErrnoStatus(errno, log);
-  std::vector<std::string> argv = {binaries_ + "/postgres", "-D", folder_ + "/data",
-                                   "-c", "listen_addresses=",
-                                   "-c", "unix_socket_directories=" + folder_,
-                                   "-c", options_.fsync ? "fsync=on" : "fsync=off"};
+  std::vector<std::string> argv = {binaries_ + "/postgres",
+                                   "-D",
+                                   folder_ + "/data",
+                                   "-c",
+                                   "listen_addresses=",
+                                   "-c",
+                                   "unix_socket_directories=" + folder_,
+                                   "-c",
+                                   options_.fsync ? "fsync=on" : "fsync=off"};
   for (const std::string& setting : options_.settings) {
     argv.push_back("-c");
     argv.push_back(setting);
@@ -162,7 +173,8 @@ absl::Status PostgresFixture::StartAgain() {
   server_ = Spawn(argv, output.get(), true);
   const absl::Time bound = absl::Now() + kStartBound;
   while (absl::Now() < bound) {
-    if (RunToEnd({binaries_ + "/pg_isready", "-q", "-h", folder_}, false).ok()) return absl::OkStatus();
+    if (RunToEnd({binaries_ + "/pg_isready", "-q", "-h", folder_}, false).ok())
+      return absl::OkStatus();
     if (waitpid(server_, nullptr, WNOHANG) == server_) break;
     absl::SleepFor(absl::Milliseconds(10));
   }

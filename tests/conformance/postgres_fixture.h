@@ -1,8 +1,8 @@
 #pragma once
 
-// A PostgreSQL of one's own for tests: in a temporary folder, reached over a Unix socket only, without
-// fsync unless asked for, gone with the test's process however that ends. Works as root (the server runs
-// as user postgres) and as an ordinary user.
+// A PostgreSQL of one's own for tests: in a temporary folder, reached over a Unix socket only,
+// without fsync unless asked for, gone with the test's process however that ends. Works as root
+// (the server runs as user postgres) and as an ordinary user.
 
 #include <sys/types.h>
 

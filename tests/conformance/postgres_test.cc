@@ -142,11 +142,13 @@ TEST(Constraints, AttemptGrowsByOneWithAPlacementOnly) {
   auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
   ASSERT_OK(stores->jobs().Submit(Named("a")).status());
   EXPECT_FALSE(SharedPostgres().Query(database, "UPDATE jobs SET attempt = 1").ok());
-  EXPECT_FALSE(SharedPostgres().Query(database, "UPDATE jobs SET attempt = 2, state = 'STARTING'").ok());
+  EXPECT_FALSE(
+      SharedPostgres().Query(database, "UPDATE jobs SET attempt = 2, state = 'STARTING'").ok());
 }
 
 TEST(Connections, DatabaseThatIsAwayIsUnavailableAndTheRestIsFine) {
-  EXPECT_EQ(postgres::Open("no conninfo at all").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(postgres::Open("no conninfo at all").status().code(),
+            absl::StatusCode::kInvalidArgument);
   auto stores = OpenOrDie("host=/nowhere user=trainyard dbname=none");
   EXPECT_EQ(stores->Probe().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(stores->jobs().Submit(Named("a")).status().code(), absl::StatusCode::kUnavailable);
@@ -160,12 +162,14 @@ TEST(Connections, UriAndWordsAreBothUnderstood) {
   const std::string database = NewDatabase();
   const std::string words = SharedPostgres().Conninfo(database);
   const std::string host = words.substr(5, words.find(' ') - 5);
-  EXPECT_OK(OpenOrDie(absl::StrCat("postgresql:///", database, "?user=trainyard&host=", host))->Probe());
+  EXPECT_OK(
+      OpenOrDie(absl::StrCat("postgresql:///", database, "?user=trainyard&host=", host))->Probe());
   EXPECT_OK(OpenOrDie(words)->Probe());
   EXPECT_OK(SharedPostgres().DropDatabase(database));
 }
 
-// Submits jobs from several threads, each until it is acknowledged, while `disturb` runs on this one.
+// Submits jobs from several threads, each until it is acknowledged, while `disturb` runs on this
+// one.
 template <typename Disturb>
 void SubmitWhile(Stores& stores, int jobs_per_thread, const Disturb& disturb) {
   std::atomic<int> running = 3;
@@ -199,8 +203,9 @@ TEST(Connections, TerminatedBackendsLoseAndDoubleNothing) {
   auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
   int kills = 0;
   SubmitWhile(*stores, 60, [&] {
-    QueryOrDie(database, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-                         "WHERE application_name = 'trainyard'");
+    QueryOrDie(database,
+               "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+               "WHERE application_name = 'trainyard'");
     ++kills;
   });
   EXPECT_GT(kills, 0);
@@ -249,8 +254,9 @@ TEST(Connections, ConstantTerminationsNeitherLoseNorDoubleEvents) {
     done = true;
   });
   while (!done) {
-    QueryOrDie(database, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-                         "WHERE application_name = 'trainyard'");
+    QueryOrDie(database,
+               "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+               "WHERE application_name = 'trainyard'");
   }
   sender.join();
   const auto rows = Insist([&] { return stores->jobs().ReadMetrics(job->uid, {}); });
@@ -290,8 +296,8 @@ TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
   ASSERT_OK(lease.status());
   EXPECT_EQ(lease->epoch, 1);
   const Placement placement{.job_uid = job->uid, .job_version = 1, .ranks = {{"n1", {0}}}};
-  const auto placed = losing(
-      [&] { return stores->scheduler().Apply(lease->epoch, {.placements = {placement}}); });
+  const auto placed =
+      losing([&] { return stores->scheduler().Apply(lease->epoch, {.placements = {placement}}); });
   ASSERT_OK(placed.status());
   EXPECT_EQ(*placed, 1);  // somebody must be woken
 
@@ -300,8 +306,9 @@ TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
     writer.Restored(0).Train(last ? 2 : 1);
     if (last) writer.Finished(2).Exited();
     const std::vector<RankEventRecord> events = writer.Take();
-    const auto appended = losing(
-        [&] { return stores->fleet().AppendEvents("n1", {job->uid, 1, 0}, events); });
+    const auto appended = losing([&] {
+      return stores->fleet().AppendEvents("n1", {job->uid, 1, 0}, events);
+    });
     ASSERT_OK(appended.status());
     EXPECT_FALSE(appended->fenced);
     EXPECT_TRUE(appended->job_changed);
@@ -312,8 +319,9 @@ TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
   EXPECT_OK(losing([&] { return stores->jobs().Delete({"default", "a"}, 0); }));
 
   ASSERT_OK(stores->jobs().Submit(Named("b")).status());
-  const auto cancelled =
-      losing([&] { return stores->jobs().Cancel({"default", "b"}, 1, {"TEST", "a test"}); });
+  const auto cancelled = losing([&] {
+    return stores->jobs().Cancel({"default", "b"}, 1, {"TEST", "a test"});
+  });
   ASSERT_OK(cancelled.status());
   EXPECT_EQ(cancelled->version, 2);
   stores.reset();
@@ -341,8 +349,9 @@ TEST(WakeupsOverPostgres, ReachOtherProgramsAlsoAfterALostConnection) {
   };
   const int sent = wait_for_more(0);
   EXPECT_EQ(echoes, sent);  // each once: our own do not come back
-  QueryOrDie(database, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-                       "WHERE application_name = 'trainyard'");
+  QueryOrDie(database,
+             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+             "WHERE application_name = 'trainyard'");
   wait_for_more(heard);
 }
 

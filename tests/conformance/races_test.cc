@@ -1,4 +1,5 @@
-// Threads that do at once what users, scheduler and agents do; and two stores that are told the same.
+// Threads that do at once what users, scheduler and agents do; and two stores that are told the
+// same.
 
 #include <random>
 #include <set>
@@ -52,8 +53,8 @@ TEST_P(StoreSuite, EventsSentByManyThreadsAreStoredOnce) {
   InParallel(4, [&](int i) {
     for (size_t sent = 0; sent < events.size();) {
       const size_t size = std::min(events.size(), sent + 3 + i);
-      const auto result = fleet().AppendEvents(
-          "n1", {job.uid, 1, 0}, {events.begin() + sent, events.begin() + size});
+      const auto result = fleet().AppendEvents("n1", {job.uid, 1, 0},
+                                               {events.begin() + sent, events.begin() + size});
       ASSERT_OK(result.status());
       sent = result->acked_sequence - 2;  // Started and Restored came before
     }
@@ -150,17 +151,28 @@ class RandomWalk {
                  Backend& backend) {
     const JobName name{"default", id};
     switch (what) {
-      case 0: return Submit(id);
-      case 1: return kind < 3 ? Code(stores_->jobs().Cancel(name, 0, kUser).status()) : "";
+      case 0:
+        return Submit(id);
+      case 1:
+        return kind < 3 ? Code(stores_->jobs().Cancel(name, 0, kUser).status()) : "";
       case 2:
-        return kind < 4 ? Code(stores_->jobs().Pause(name, 0, kUser, absl::Seconds(5)).status()) : "";
-      case 3: return Code(stores_->jobs().Resume(name, 0, kUser).status());
-      case 4: return kind < 4 ? Code(stores_->jobs().Delete(name, 0)) : "";
-      case 5: return Register(node);
-      case 6: return kind < 2 ? Lose(node, backend) : "";
-      case 7: return Absent(id, node);
-      case 8: case 9: return Place(id, node, slot, kind);
-      default: return Report(id, kind);
+        return kind < 4 ? Code(stores_->jobs().Pause(name, 0, kUser, absl::Seconds(5)).status())
+                        : "";
+      case 3:
+        return Code(stores_->jobs().Resume(name, 0, kUser).status());
+      case 4:
+        return kind < 4 ? Code(stores_->jobs().Delete(name, 0)) : "";
+      case 5:
+        return Register(node);
+      case 6:
+        return kind < 2 ? Lose(node, backend) : "";
+      case 7:
+        return Absent(id, node);
+      case 8:
+      case 9:
+        return Place(id, node, slot, kind);
+      default:
+        return Report(id, kind);
     }
   }
 
@@ -188,7 +200,8 @@ class RandomWalk {
   std::string Lose(const std::string& node, Backend& backend) {
     backend.Pass(absl::Seconds(1001));
     const auto lease = stores_->scheduler().Lead("leader", absl::Seconds(10));
-    return absl::StrCat(stores_->scheduler().Apply(lease->epoch, {.lost_nodes = {node}}).value_or(-1));
+    return absl::StrCat(
+        stores_->scheduler().Apply(lease->epoch, {.lost_nodes = {node}}).value_or(-1));
   }
 
   std::string Absent(const std::string& id, const std::string& node) {
@@ -201,7 +214,8 @@ class RandomWalk {
   std::string Place(const std::string& id, const std::string& node, int slot, int kind) {
     const auto job = stores_->jobs().Get({"default", id});
     if (!job.ok()) return "";
-    Placement placement{.job_uid = job->uid, .job_version = job->version, .ranks = {{node, {slot}}}};
+    Placement placement{
+        .job_uid = job->uid, .job_version = job->version, .ranks = {{node, {slot}}}};
     if (kind == 0) placement.ranks.push_back({node, {1 - slot}});
     Decisions decisions{.placements = {placement}};
     if (kind == 1) {
@@ -244,11 +258,11 @@ class RandomWalk {
     const auto job = stores_->jobs().Get({"default", id});
     if (!job.ok()) return Code(job.status());
     seen_.insert(job->state);
-    std::string text = absl::StrCat(JobStateName(job->state), " ", job->reason.code, " ",
-                                    job->reason.message, " ", SuspendCauseName(job->suspend_cause),
-                                    " v", job->version, " a", job->attempt, " r", job->restarts,
-                                    " s", job->step, " ", job->newest_checkpoint_uri, " ",
-                                    job->failure.has_value() ? job->failure->message : "", "\n");
+    std::string text =
+        absl::StrCat(JobStateName(job->state), " ", job->reason.code, " ", job->reason.message, " ",
+                     SuspendCauseName(job->suspend_cause), " v", job->version, " a", job->attempt,
+                     " r", job->restarts, " s", job->step, " ", job->newest_checkpoint_uri, " ",
+                     job->failure.has_value() ? job->failure->message : "", "\n");
     for (const AttemptRecord& attempt : Must(stores_->fleet().ListAttempts(job->uid))) {
       absl::StrAppend(&text, attempt.attempt, " from ", attempt.restore_step, ":");
       for (const RankRecord& rank : attempt.ranks) {
@@ -259,7 +273,8 @@ class RandomWalk {
     for (const FeedRecord& item : Must(stores_->jobs().ReadFeed(job->uid, 0, 10000))) {
       absl::StrAppend(&text, "\n", item.sequence, " ", item.attempt, " ", item.what.index());
     }
-    for (const MetricRow& row : Must(stores_->jobs().ReadMetrics(job->uid, {.include_superseded = true}))) {
+    for (const MetricRow& row :
+         Must(stores_->jobs().ReadMetrics(job->uid, {.include_superseded = true}))) {
       absl::StrAppend(&text, "\n", row.sequence, " ", row.point.step, " ", row.superseded);
     }
     for (const CheckpointRecord& one : Must(stores_->jobs().ListCheckpoints(job->uid))) {
@@ -270,7 +285,8 @@ class RandomWalk {
         absl::StrAppend(&text, "\n", node, " ", rank.job_uid, " ", rank.attempt, " ", rank.rank);
       }
       for (const DesiredRank& rank : Must(stores_->fleet().ReadDesired(node))) {
-        absl::StrAppend(&text, "\n", node, " desires ", rank.job.job_id, rank.suspend ? " not" : "");
+        absl::StrAppend(&text, "\n", node, " desires ", rank.job.job_id,
+                        rank.suspend ? " not" : "");
       }
     }
     return text;

@@ -179,7 +179,8 @@ TEST_P(StoreSuite, PreemptedJobGoesBackToTheQueueForFree) {
   Submit("a");
   const JobRecord job = Run("a", {"n1"});
   Decisions decisions;
-  decisions.suspensions = {{job.uid, job.version + 1, SuspendCause::kPreempted, kPreempt, absl::Seconds(9)}};
+  decisions.suspensions = {
+      {job.uid, job.version + 1, SuspendCause::kPreempted, kPreempt, absl::Seconds(9)}};
   EXPECT_EQ(*scheduler().Apply(Lead(), decisions), 0);
   decisions.suspensions[0].job_version = job.version;
   EXPECT_EQ(*scheduler().Apply(Lead(), decisions), 1);
@@ -198,7 +199,8 @@ TEST_P(StoreSuite, FailureWhileBeingPreemptedCounts) {
   Submit("a");
   const JobRecord job = Run("a", {"n1"});
   Decisions decisions;
-  decisions.suspensions = {{job.uid, job.version, SuspendCause::kDrained, kPreempt, absl::Seconds(9)}};
+  decisions.suspensions = {
+      {job.uid, job.version, SuspendCause::kDrained, kPreempt, absl::Seconds(9)}};
   ASSERT_EQ(*scheduler().Apply(Lead(), decisions), 1);
   Append(job, 0, "n1", Writer(job).Fails(true, "STORAGE").Exited(74));
   EXPECT_EQ(Get("a").state, JobState::kQueued);

@@ -1,4 +1,5 @@
-// How fast the store on PostgreSQL is with fsync on, in a cluster of its own. Prints a table and, last, JSON.
+// How fast the store on PostgreSQL is with fsync on, in a cluster of its own. Prints a table and,
+// last, JSON.
 
 #include <atomic>
 #include <cstdio>
@@ -69,9 +70,12 @@ double Points(Stores& stores, int threads, int batch) {
            std::vector<RankEventRecord> events;
            for (int64_t step = int64_t{i} * batch + 1; step <= int64_t{i + 1} * batch; ++step) {
              events.push_back({step, absl::Now(),
-                               MetricRecord{step, MetricSplit::kTrain,
-                                            {{"grad_norm", 0.7}, {"learning_rate", 1e-3},
-                                             {"loss", 1.25}, {"samples_per_second", 1e3},
+                               MetricRecord{step,
+                                            MetricSplit::kTrain,
+                                            {{"grad_norm", 0.7},
+                                             {"learning_rate", 1e-3},
+                                             {"loss", 1.25},
+                                             {"samples_per_second", 1e3},
                                              {"step_ms", 20.5}}}});
            }
            const auto result =
@@ -95,8 +99,8 @@ int Main() {
   for (const auto& [threads, batch] : {std::pair{1, 1}, {1, 100}, {8, 1}, {8, 100}}) {
     const double rate = Points(**stores, threads, batch);
     std::printf("%2d jobs, %3d points a batch: %8.0f metric points/s\n", threads, batch, rate);
-    absl::StrAppend(&json, "\"points_per_s_", threads, "x", batch, "\": ", static_cast<int64_t>(rate),
-                    threads == 8 && batch == 100 ? "}" : ", ");
+    absl::StrAppend(&json, "\"points_per_s_", threads, "x", batch,
+                    "\": ", static_cast<int64_t>(rate), threads == 8 && batch == 100 ? "}" : ", ");
   }
   std::printf("%s\n", json.c_str());
   return 0;

@@ -36,7 +36,8 @@ class PostgresBackend : public Backend {
 
   // The database's clock cannot be moved: what is compared with it is.
   void Pass(absl::Duration duration) override {
-    const std::string by = absl::StrCat(" - interval '", absl::ToInt64Microseconds(duration), " microseconds'");
+    const std::string by =
+        absl::StrCat(" - interval '", absl::ToInt64Microseconds(duration), " microseconds'");
     const auto passed = SharedPostgres().Query(
         database_, absl::StrCat("UPDATE nodes SET lease_end = lease_end", by,
                                 "; UPDATE leader SET lease_end = lease_end", by,

@@ -1,6 +1,7 @@
 #pragma once
 
-// One suite for every implementation of the stores: TEST_P(StoreSuite, …) runs over memory and PostgreSQL.
+// One suite for every implementation of the stores: TEST_P(StoreSuite, …) runs over memory and
+// PostgreSQL.
 
 #include <gtest/gtest.h>
 
@@ -40,7 +41,8 @@ class EventWriter {
  public:
   std::vector<RankEventRecord> Take() { return std::exchange(events_, {}); }
   EventWriter& Add(decltype(RankEventRecord::what) what) {
-    events_.push_back({.sequence = ++sequence_, .time = absl::UnixEpoch(), .what = std::move(what)});
+    events_.push_back(
+        {.sequence = ++sequence_, .time = absl::UnixEpoch(), .what = std::move(what)});
     return *this;
   }
   EventWriter& Restored(int64_t step) { return Add(RankRestored{step}); }
@@ -53,7 +55,9 @@ class EventWriter {
   EventWriter& Fails(bool retryable, const std::string& category = "NUMERIC") {
     return Add(FailureRecord{category, "loss is NaN", retryable});
   }
-  EventWriter& Exited(int code = 0, int signal = 0) { return Add(RankExited{code, signal, false, ""}); }
+  EventWriter& Exited(int code = 0, int signal = 0) {
+    return Add(RankExited{code, signal, false, ""});
+  }
   EventWriter& Vanished() { return Add(RankExited{0, 0, true, ""}); }
 
  private:

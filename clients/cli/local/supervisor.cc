@@ -205,10 +205,16 @@ int SweepYard(const Yard& yard, const std::vector<Part>& parts) {
     }
     unlink(yard.pid_path(part->name).c_str());
   }
-  for (const ProcessId& process : FindByEnvironment(kYardVariable, yard.dir())) {
-    if (process.pid == getpid()) continue;
-    StopProcess(process, {{SIGTERM, absl::Milliseconds(300)}});
-    ++ended;
+  // Until a look finds none: what is being stopped may have started another meanwhile.
+  bool found = true;
+  while (found) {
+    found = false;
+    for (const ProcessId& process : FindByEnvironment(kYardVariable, yard.dir())) {
+      if (process.pid == getpid()) continue;
+      StopProcess(process, {{SIGTERM, absl::Milliseconds(300)}});
+      found = found || !IsAlive(process);
+      ++ended;
+    }
   }
   return ended;
 }

@@ -16,8 +16,9 @@ RankRecord RankAfter(const RankExited& exited, JobState state = JobState::kRunni
   AttemptRecord attempt;
   attempt.attempt = 1;
   attempt.ranks.push_back({.id = {"u", 1, 0}, .node = "n", .state = RankState::kRunning});
-  const auto change = TakeEvents(job, attempt, 0, {{1, absl::UnixEpoch(), exited}},
-                                 [](int64_t, MetricSplit) { return false; }, absl::UnixEpoch());
+  const auto change = TakeEvents(
+      job, attempt, 0, {{1, absl::UnixEpoch(), exited}}, [](int64_t, MetricSplit) { return false; },
+      absl::UnixEpoch());
   EXPECT_TRUE(change.ok()) << change.status();
   return change->attempt.ranks[0];
 }

@@ -72,14 +72,17 @@ TEST(Texts, AreUtf8WithoutNul) {
     EXPECT_TRUE(CheckText("field", good).ok()) << good;
     EXPECT_EQ(CleanText(good), good);
   }
-  for (const char* bad : {"\x80", "\xC0\xAF", "\xC3", "\xE2\x82", "\xED\xA0\x80", "\xF4\x90\x80\x80",
-                          "\xF8\x88\x80\x80\x80", "\xE0\x80\x80", "\xF0\x80\x80\x80"}) {
+  for (const char* bad :
+       {"\x80", "\xC0\xAF", "\xC3", "\xE2\x82", "\xED\xA0\x80", "\xF4\x90\x80\x80",
+        "\xF8\x88\x80\x80\x80", "\xE0\x80\x80", "\xF0\x80\x80\x80"}) {
     EXPECT_EQ(CheckText("field", bad).code(), absl::StatusCode::kInvalidArgument);
     EXPECT_TRUE(CheckText("field", CleanText(bad)).ok());
   }
   EXPECT_EQ(CheckText("labels.a", absl::string_view("x\0", 2)).message(),
             "labels.a: byte 1 is NUL; expected UTF-8 text without NUL");
-  EXPECT_EQ(CleanText("a\xff" "b"), "a\uFFFDb");
+  EXPECT_EQ(CleanText("a\xff"
+                      "b"),
+            "a\uFFFDb");
   EXPECT_EQ(CleanText("\u20ac\u20ac", 5), "\u20ac");
 }
 
