@@ -74,7 +74,8 @@ def main():
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1},
-                                   {"params": vectors, "weight_decay": 0.0}], lr=1e-3, betas=(0.9, 0.99))
+                                   {"params": vectors, "weight_decay": 0.0}], lr=1e-3, betas=(0.9, 0.99),
+                                  foreach=True)
     rng = np.random.default_rng(1337)
     times = []
     for _ in range(options.steps):
