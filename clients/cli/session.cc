@@ -5,6 +5,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "clients/cli/option_checks.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 
@@ -70,7 +71,7 @@ void Session::AddFlags(CLI::App& root) {
   root.add_option("-o,--output", format_, "table, wide, json, yaml or name")->group(group);
   root.add_option("--patience", patience_seconds_,
                   "Seconds to wait for a server that is away (default 3)")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(Seconds())
       ->group(group);
   root.add_flag("--no-color", no_color_, "No colours (as NO_COLOR)")->group(group);
 }

@@ -10,6 +10,7 @@
 #include "clients/cli/local/status.h"
 #include "clients/cli/local/stop.h"
 #include "clients/cli/local/supervisor.h"
+#include "clients/cli/option_checks.h"
 #include "clients/cli/table.h"
 #include "storage/base/log.h"
 #include "storage/base/status.h"
@@ -140,7 +141,7 @@ void AddStart(CLI::App& parent, Session& session) {
       ->check(CLI::Range(0, 4096));
   command->add_option("--save-as", options.context, "Name of the context (default: local)");
   command->add_option("--timeout", flags->timeout_seconds, "Seconds until it must be ready")
-      ->check(CLI::PositiveNumber);
+      ->check(Seconds());
   session.SetBody(command, [&session, flags] {
     flags->options.timeout = absl::Seconds(flags->timeout_seconds);
     return Start(session, flags->options);
@@ -168,8 +169,7 @@ void AddLocal(CLI::App& root, Session& session) {
   AddDirectory(logs, log->dir);
   logs->add_option("PART", log->part, "supervisor, postgres, server or agent (default: all)")
       ->check(CLI::IsMember({"supervisor", "postgres", "server", "agent"}));
-  logs->add_option("-n,--lines", log->lines, "So many lines (default 20)")
-      ->check(CLI::NonNegativeNumber);
+  logs->add_option("-n,--lines", log->lines, "So many lines (default 20)")->check(AtLeast(0));
   logs->add_flag("-f,--follow", log->follow, "Go on until Ctrl-C");
   session.SetBody(logs, [log] { return Logs(*log); });
   auto lock_fd = std::make_shared<int>(-1);

@@ -1,6 +1,7 @@
 #include "absl/strings/str_cat.h"
 #include "clients/cli/commands.h"
 #include "clients/cli/format.h"
+#include "clients/cli/option_checks.h"
 #include "clients/cpp/job_watcher.h"
 #include "clients/cpp/log_follower.h"
 #include "storage/base/status.h"
@@ -85,9 +86,9 @@ void AddLogs(CLI::App& root, Session& session) {
   auto options = std::make_shared<Options>();  // lives as long as the command's body
   command->add_option("JOB", options->job, "Id or full name of the job")->required();
   command->add_flag("-f,--follow", options->follow, "Go on until the job ends");
-  command->add_option("--rank", options->rank, "Rank (default 0)")->check(CLI::NonNegativeNumber);
+  command->add_option("--rank", options->rank, "Rank (default 0)")->check(AtLeast(0));
   command->add_option("--attempt", options->attempt, "Attempt (default: the newest)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(AtLeast(0));
   command->add_option("--tail", options->tail_kib, "Start so many KiB from the end (default 64)")
       ->check(CLI::Range(1, 16384));
   session.SetBody(command, [&session, options] { return Logs(session, *options); });

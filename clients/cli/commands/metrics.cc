@@ -5,6 +5,7 @@
 #include "clients/cli/commands.h"
 #include "clients/cli/format.h"
 #include "clients/cli/metric_series.h"
+#include "clients/cli/option_checks.h"
 #include "clients/cli/table.h"
 #include "clients/cpp/job_watcher.h"
 #include "storage/base/status.h"
@@ -199,10 +200,10 @@ void AddMetrics(CLI::App& root, Session& session) {
   command->add_flag("-f,--follow", options->follow, "Go on until the job ends");
   command->add_option("--metric", options->metric, "What --plot draws (default loss)");
   command->add_option("--split", options->split, "train or validation (default both)");
-  command->add_option("--from", options->from, "First step")->check(CLI::NonNegativeNumber);
-  command->add_option("--to", options->to, "Last step")->check(CLI::NonNegativeNumber);
+  command->add_option("--from", options->from, "First step")->check(AtLeast(0));
+  command->add_option("--to", options->to, "Last step")->check(AtLeast(0));
   command->add_option("--last", options->last, "So many points in the table (default 20)")
-      ->check(CLI::PositiveNumber);
+      ->check(AtLeast(1));
   command->add_flag("--all", options->all, "All points in the table");
   command->add_flag("--superseded", options->superseded,
                     "Also what earlier attempts reported and a later one computed again");

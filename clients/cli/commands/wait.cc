@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "clients/cli/commands.h"
 #include "clients/cli/format.h"
+#include "clients/cli/option_checks.h"
 #include "clients/cli/stop_timer.h"
 #include "clients/cpp/job_watcher.h"
 #include "storage/base/status.h"
@@ -87,8 +88,10 @@ void AddWait(CLI::App& root, Session& session) {
   auto options = std::make_shared<Options>();  // lives as long as the command's body
   command->add_option("JOB", options->job, "Id or full name of the job")->required();
   command->add_option("--for", options->state, "State to wait for (default: ended)");
-  command->add_option("--timeout", options->timeout_seconds, "Seconds; then exit code 7")
-      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--timeout", options->timeout_seconds,
+                   "Seconds, or 20m and the like; then exit code 7")
+      ->check(Seconds());
   session.SetBody(command, [&session, options] { return Wait(session, *options); });
 }
 

@@ -1,5 +1,6 @@
 #include "clients/cli/commands.h"
 #include "clients/cli/follow.h"
+#include "clients/cli/option_checks.h"
 #include "storage/base/status.h"
 
 namespace trainyard::cli {
@@ -23,7 +24,7 @@ void AddWatch(CLI::App& root, Session& session) {
   auto options = std::make_shared<Options>();  // lives as long as the command's body
   command->add_option("JOB", options->job, "Id or full name of the job")->required();
   command->add_option("--after", options->after, "Only items after this sequence")
-      ->check(CLI::NonNegativeNumber);
+      ->check(AtLeast(0));
   session.SetBody(command, [&session, options] { return Watch(session, *options); });
 }
 

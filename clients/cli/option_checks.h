@@ -1,0 +1,17 @@
+#pragma once
+
+// Checks of option values, whose messages say what was found and what was expected.
+
+#include <cstdint>
+
+#include "CLI/CLI.hpp"
+
+namespace trainyard::cli {
+
+// A whole number of at least `least`.
+CLI::Validator AtLeast(int64_t least);
+
+// A span of time, or none: plain seconds or units as in 90s, 20m, 1h30m. Leaves seconds.
+CLI::Validator Seconds();
+
+}  // namespace trainyard::cli
