@@ -270,8 +270,7 @@ void Agent::HandleAck(const v1::EventAck& ack) {
   rank.spool().Acknowledge(ack.sequence(), ack.fenced());
   last_progress_ = clock_.SinceBoot();
   if (ack.fenced() && rank.HasProcess()) {
-    spdlog::info("{}: killed, since the server knows a newer attempt or has ended this one",
-                 rank.name());
+    spdlog::info("{}: killed, since the server takes no more of its events", rank.name());
     rank.Kill();
   }
   reconcile_due_ = reconcile_due_ || rank.spool().done();
