@@ -229,6 +229,9 @@ absl::Status AgentSession::Renew(const v1::Heartbeat& heartbeat) {
     if (present.count(id) == 0 && desired_ranks_.count(id) == 0) absent.push_back(id);
   }
   if (absent.empty()) return absl::OkStatus();
+  // Once more, now that the set was read: until here no other session began that may have started
+  // one of them, and one that begins later never has them in its set, for they are over.
+  TY_RETURN_IF_ERROR(fleet_.store_.RenewLease(node_, incarnation_, fleet_.options_.lease));
   TY_RETURN_IF_ERROR(fleet_.store_.ReportAbsent(node_, absent).status());
   std::set<std::string> jobs;
   for (const RankId& id : absent) jobs.insert(id.job_uid);
@@ -257,9 +260,6 @@ absl::Status AgentSession::Append(const v1::EventBatch& batch) {
   return absl::OkStatus();
 }
 
-void AgentSession::WakeAfterChange(const std::set<std::string>& jobs, bool job_changed) {
-  for (const std::string& uid : jobs) fleet_.wakeups_.Wake("job:" + uid);
-  if (!job_changed) return;
 absl::StatusOr<AppendResult> AgentSession::EndRank(const RankId& id,
                                                    const std::vector<RankEventRecord>& events,
                                                    const absl::Status& why) {
@@ -293,6 +293,9 @@ absl::StatusOr<AppendResult> AgentSession::EndRank(const RankId& id,
   return absl::UnavailableError("another session stored events of the rank meanwhile");
 }
 
+void AgentSession::WakeAfterChange(const std::set<std::string>& jobs, bool job_changed) {
+  for (const std::string& uid : jobs) fleet_.wakeups_.Wake("job:" + uid);
+  if (!job_changed) return;
   fleet_.wakeups_.Wake("queue");
   fleet_.wakeups_.Wake("fleet");
 }
