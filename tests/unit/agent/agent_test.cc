@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -114,8 +115,12 @@ class AgentTest : public run::Scratch {
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
     const std::string log = folder_ + "/agent.log";
+    const pid_t parent = getpid();
     agent_ = fork();
     if (agent_ != 0) return;
+    // A test that is killed takes its agent along; workers leave with their leases.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(127);
     const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     dup2(fd, STDOUT_FILENO);
     dup2(fd, STDERR_FILENO);
@@ -172,6 +177,25 @@ class AgentTest : public run::Scratch {
   FakeServer server_;
   pid_t agent_ = 0;
 };
+
+TEST_F(AgentTest, AgentOfAKilledTestGoesWithIt) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const FileDescriptor read_end(ends[0]);
+  const FileDescriptor write_end(ends[1]);
+  const pid_t test = fork();
+  if (test == 0) {
+    StartAgent();
+    if (write(write_end.get(), &agent_, sizeof(agent_)) != sizeof(agent_)) _exit(1);
+    for (;;) pause();
+  }
+  pid_t agent = 0;
+  ASSERT_EQ(read(read_end.get(), &agent, sizeof(agent)), static_cast<ssize_t>(sizeof(agent)));
+  EXPECT_TRUE(server_.WaitFor([&] { return server_.Runs({}); }));
+  kill(test, SIGKILL);
+  ASSERT_EQ(waitpid(test, nullptr, 0), test);
+  EXPECT_TRUE(Eventually([&] { return !Lives(agent); }));
+}
 
 TEST_F(AgentTest, RegistersWithSlotsLabelsAndToken) {
   StartAgent();
