@@ -185,7 +185,7 @@ void Agent::ReadSignal(int signal_fd) {
 
 void Agent::KillEverything() {
   warm_->KillAll();
-  for (auto& [name, rank] : ranks_) rank->Kill();
+  for (auto& [name, rank] : ranks_) rank->Fence();
   leave_deadline_ = clock_.SinceBoot() + kLastWords;
 }
 
@@ -211,6 +211,9 @@ void Agent::HandleInbox() {
         RenewLeases();
         for (auto& [name, rank] : ranks_) rank->spool().Rewind();
         next_heartbeat_ = clock_.SinceBoot() + lease_.heartbeat_interval();
+        // A new lease does not go on from one that ran out, however late the loop notices: what ran
+        // on the old one may have been placed elsewhere meanwhile.
+        FenceIfLate(clock_.SinceBoot());
         break;
       case LinkEvent::kMessage:
         HandleMessage(event.message);
@@ -259,7 +262,7 @@ void Agent::FenceIfLate(absl::Duration now) {
   for (auto& [name, rank] : ranks_) {
     if (!rank->HasProcess()) continue;
     spdlog::error("{}: killed, since the server has not renewed the lease", name);
-    rank->Kill();
+    rank->Fence();
   }
 }
 

@@ -150,6 +150,21 @@ void LocalRank::Suspend(absl::Duration now, absl::Duration grace) {
   if (grace > absl::ZeroDuration()) suspend_deadline_ = now + grace;
 }
 
+void LocalRank::Fence() {
+  fenced_ = process_ && !stopping_;
+  Kill();
+}
+
+void LocalRank::Fail(v1::Failure::Category category, const std::string& why) {
+  if (last_words_.empty()) {
+    v1::Failure& failure = *last_words_.emplace_back().mutable_failure();
+    failure.set_category(category);
+    failure.set_message(why);
+    failure.set_retryable(true);
+  }
+  Kill();
+}
+
 void LocalRank::Kill() {
   if (!process_) return;
   process_->KillGroup();
@@ -157,6 +172,11 @@ void LocalRank::Kill() {
 }
 
 bool LocalRank::TryFinish() {
+    // As if the worker's own watchdog had been faster: nobody's fault, and no signal of unknown
+    // origin.
+    if (fenced_ && (status_->unknown || status_->signal == SIGKILL)) {
+      status_ = ExitStatus{.code = run::kExitFenced};
+    }
   if (recorded_) return false;
   if (process_) {
     status_ = process_->TryReap();

@@ -61,6 +61,11 @@ class LocalRank {
   // SIGTERM: checkpoint and leave, within `grace` (zero: without a limit of ours).
   void Suspend(absl::Duration now, absl::Duration grace);
   void Kill();
+  // Kills it because the agent has no right, or no wish, to run anything: nobody's fault, and told
+  // as such.
+  void Fence();
+  // Kills it and tells why.
+  void Fail(v1::Failure::Category category, const std::string& why);
   void Retire() { retired_ = true; }
 
   // Once the process and all that it started are gone and its last event is written. True when that
@@ -90,6 +95,7 @@ class LocalRank {
   std::optional<ExitStatus> status_;       // proven gone; Exited may still have to be written
   std::vector<v1::RankEvent> last_words_;  // of the agent, before Exited
   bool stopping_ = false;
+  bool fenced_ = false;
   bool suspend_sent_ = false;
   bool recorded_ = false;
   bool retired_ = false;

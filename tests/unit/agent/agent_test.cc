@@ -431,7 +431,8 @@ TEST_F(AgentTest, AgentKillsItsWorkersWhenHeartbeatsAreNotAnswered) {
   const absl::Time silent = absl::Now();
   const auto events = server_.WaitForEnd("a.1.0");
   ASSERT_TRUE(events) << "events are delivered though the lease is lost";
-  EXPECT_EQ(events->back().exited().signal(), SIGKILL);
+  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced);
+  EXPECT_EQ(events->back().exited().signal(), 0) << "the loss of a lease is nobody's fault";
   EXPECT_FALSE(Lives(pid));
   EXPECT_GT(absl::Now() - silent, absl::Milliseconds(1000));
   EXPECT_LT(absl::Now() - silent, absl::Seconds(9)) << "before the lease ends";
@@ -500,10 +501,32 @@ TEST_F(AgentTest, WaitingWorkerGoesWithTheAgentAndARunningOneStays) {
   EXPECT_TRUE(Eventually([&] { return !Lives(waiting); }));
   EXPECT_TRUE(Lives(running));
 }
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({}); })) << "the set is reconciled";
+  EXPECT_FALSE(std::filesystem::exists(RankFolder("b.1.0")));
 
 TEST_F(AgentTest, TerminatedAgentLeavesItsWorkersRunning) {
   StartAgent();
   server_.Want({Assigned("a", "run")});
+TEST_F(AgentTest, AdoptedWorkerThatIsKilledForTheLeaseSaysSoToo) {
+  v1::Welcome terms;
+  terms.set_heartbeat_ms(50);
+  terms.set_lease_ms(10'000);
+  terms.set_self_fence_ms(1500);
+  server_.SetTerms(terms);
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  WaitForSteps("a.1.0");
+  StopAgent(SIGKILL);
+  StartAgent();
+  ASSERT_TRUE(
+      server_.WaitFor([&] { return server_.sessions().size() == 2 && server_.Runs({"a.1.0"}); }));
+  server_.AckHeartbeats(false);
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced);
+  EXPECT_FALSE(events->back().exited().lost());
+}
+
   const pid_t pid = WaitForSteps("a.1.0");
   EXPECT_EQ(StopAgent(SIGTERM), 0);
   EXPECT_TRUE(Lives(pid));
@@ -515,7 +538,9 @@ TEST_F(AgentTest, InterruptedAgentKillsEverythingAndSaysSo) {
   WaitForSteps("a.1.0");
   EXPECT_EQ(StopAgent(SIGINT), 0);
   EXPECT_TRUE(Eventually([&] { return ProcessesIn(state_).empty(); }));
-  EXPECT_TRUE(server_.WaitForEnd("a.1.0"));
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced) << "no failure of the job";
 }
 
 TEST_F(AgentTest, FlagMakesTerminationKillTheWorkersToo) {
