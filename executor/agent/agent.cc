@@ -312,11 +312,12 @@ void Agent::SendEvents(absl::Duration now) {
     for (;;) {
       absl::StatusOr<std::optional<v1::EventBatch>> batch = rank->spool().NextBatch();
       if (!batch.ok()) {
-        if (damaged_.insert(name).second) {
-          spdlog::error("{}: killed, since its events cannot be read: {}", name,
-                        batch.status().ToString());
+        const bool damaged = absl::IsDataLoss(batch.status());  // else the next tick tries again
+        if (troubled_.insert(name).second) {
+          spdlog::error("{}: {}its events cannot be read: {}", name,
+                        damaged ? "killed, since " : "", batch.status().ToString());
         }
-        rank->Kill();
+        if (damaged) rank->Fail(v1::Failure::STORAGE, std::string(batch.status().message()));
         break;
       }
       if (!*batch) break;

@@ -174,7 +174,7 @@ void Agent::ForgetOldRanks() {
     std::error_code error;
     std::filesystem::remove_all(ranks_.at(name)->path(), error);
     if (error) spdlog::warn("{}: {}", name, error.message());
-    damaged_.erase(name);
+    troubled_.erase(name);
     ranks_.erase(name);
   }
 }

@@ -70,13 +70,7 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Start(
   // SIGPIPE is ignored in the agent: a worker that died meanwhile shows as EPIPE, and then by its
   // end.
   const absl::Status told = WriteAll(worker.pipe.get(), line, "cannot hand the rank to a worker");
-  if (!told.ok()) {
-    v1::Failure& failure = *rank->last_words_.emplace_back().mutable_failure();
-    failure.set_category(v1::Failure::LOST);
-    failure.set_message(std::string(told.message()));
-    failure.set_retryable(true);
-    rank->Kill();
-  }
+  if (!told.ok()) rank->Fail(v1::Failure::LOST, std::string(told.message()));
   return rank;
 }
 
@@ -134,7 +128,7 @@ PresentRank LocalRank::Describe(absl::Duration now) const {
   present.listens = spool_.has_begun();
   present.suspend_sent = suspend_sent_;
   present.grace_over = suspend_sent_ && now >= suspend_deadline_;
-  present.delivered = recorded_ && spool_.done();
+  present.delivered = recorded() && spool_.done();
   present.retired = retired_;
   return present;
 }
@@ -148,6 +142,12 @@ void LocalRank::Suspend(absl::Duration now, absl::Duration grace) {
   process_->Signal(SIGTERM);
   suspend_sent_ = true;
   if (grace > absl::ZeroDuration()) suspend_deadline_ = now + grace;
+}
+
+void LocalRank::Kill() {
+  if (!process_) return;
+  process_->KillGroup();
+  stopping_ = true;
 }
 
 void LocalRank::Fence() {
@@ -165,24 +165,18 @@ void LocalRank::Fail(v1::Failure::Category category, const std::string& why) {
   Kill();
 }
 
-void LocalRank::Kill() {
-  if (!process_) return;
-  process_->KillGroup();
-  stopping_ = true;
-}
-
 bool LocalRank::TryFinish() {
-    // As if the worker's own watchdog had been faster: nobody's fault, and no signal of unknown
-    // origin.
-    if (fenced_ && (status_->unknown || status_->signal == SIGKILL)) {
-      status_ = ExitStatus{.code = run::kExitFenced};
-    }
-  if (recorded_) return false;
+  if (recorded()) return false;
   if (process_) {
     status_ = process_->TryReap();
     if (!status_) return false;
     process_.reset();
     lease_.reset();
+    // As if the worker's own watchdog had been faster: nobody's fault, and no signal of unknown
+    // origin.
+    if (fenced_ && (status_->unknown || status_->signal == SIGKILL)) {
+      status_ = ExitStatus{.code = run::kExitFenced};
+    }
   }
   v1::RankEvent::Exited exited;
   exited.set_exit_code(status_->code);
@@ -194,7 +188,6 @@ bool LocalRank::TryFinish() {
     spdlog::error("{}: cannot record its end, will try again: {}", name_, appended.ToString());
     return false;
   }
-  recorded_ = true;
   return true;
 }
 

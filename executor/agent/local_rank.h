@@ -72,7 +72,7 @@ class LocalRank {
   // has just happened; call again soon while it returns false after the process ended or was
   // killed.
   bool TryFinish();
-  bool recorded() const { return recorded_; }  // its last event is written
+  bool recorded() const { return spool_.ended(); }  // its last event is written
   bool retired() const { return retired_; }
 
   void RotateLog(int64_t limit);
@@ -97,7 +97,6 @@ class LocalRank {
   bool stopping_ = false;
   bool fenced_ = false;
   bool suspend_sent_ = false;
-  bool recorded_ = false;
   bool retired_ = false;
   absl::Duration started_ = absl::ZeroDuration();
   absl::Duration suspend_deadline_ = absl::InfiniteDuration();

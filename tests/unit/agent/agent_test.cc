@@ -619,3 +619,8 @@ TEST_F(AgentTest, DamagedEventLogEndsTheRank) {
 
 }  // namespace
 }  // namespace trainyard
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  const v1::Failure& failure = (*events)[events->size() - 2].failure();
+  EXPECT_EQ(failure.category(), v1::Failure::STORAGE);
+  EXPECT_THAT(failure.message(), HasSubstr("is damaged"));
