@@ -359,8 +359,10 @@ void Agent::Tick(absl::Duration now) {
     for (auto& [name, rank] : ranks_) rank->spool().Rewind();
     last_progress_ = now;
   }
-  link_->ResetIfSilentFor(kSilence);
-  if (now >= next_cleaning_) {
+  link_->ResetIfSilentFor(std::max(kSilence, 3 * lease_.heartbeat_interval()));
+  // Its directory is what keeps a rank from being started twice: it goes only when the server is
+  // known to ask for the rank no more.
+  if (now >= next_cleaning_ && desired_is_fresh_) {
     next_cleaning_ = now + kCleaning;
     ForgetOldRanks();
   }

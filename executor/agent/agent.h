@@ -109,6 +109,7 @@ class Agent {
   absl::Duration next_heartbeat_ = absl::ZeroDuration();
   absl::Duration next_tick_ = absl::ZeroDuration();
   absl::Duration next_record_ = absl::ZeroDuration();
+  absl::Duration next_start_ = absl::ZeroDuration();
   absl::Duration next_cleaning_ = absl::ZeroDuration();
   absl::Duration last_progress_ = absl::ZeroDuration();  // events were sent or acknowledged
   enum class Leaving { kNo, kLeaveWorkers, kKillWorkers } leaving_ = Leaving::kNo;

@@ -365,6 +365,69 @@ TEST_F(AgentTest, RankThatEndedWithoutAnAgentIsNotStartedAgain) {
   EXPECT_EQ(starts, 1);
 }
 
+TEST_F(AgentTest, FinishedRankIsNotForgottenBeforeTheSetIsKnown) {
+  StartAgent();
+  server_.Want({Assigned("a", "finish")});
+  ASSERT_TRUE(server_.WaitForEnd("a.1.0"));
+  const std::string mark = RankFolder("a.1.0") + "/acked";
+  ASSERT_TRUE(
+      Eventually([&] { return ReadFile(mark).value_or("").find("done") != std::string::npos; }));
+  StopAgent(SIGTERM);
+  const timespec long_ago[2] = {{.tv_sec = 1, .tv_nsec = 0}, {.tv_sec = 1, .tv_nsec = 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, mark.c_str(), long_ago, 0), 0);
+  // The next agent cleans up when it starts, and learns only later what is wanted still.
+  StartAgent();
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.sessions().size() == 2 && server_.Runs({}); }));
+  EXPECT_TRUE(std::filesystem::exists(RankFolder("a.1.0")));
+  EXPECT_EQ(server_.WaitForEnd("a.1.0")->size(), 7u) << "it ran once";
+  StopAgent(SIGTERM);
+  server_.Want({});
+  StartAgent();
+  EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(RankFolder("a.1.0")); }))
+      << "nobody asks for it any more";
+}
+
+TEST_F(AgentTest, RankWhoseFolderIsRemovedStillTellsItsEnd) {
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  const pid_t pid = WaitForSteps("a.1.0");
+  std::filesystem::remove_all(RankFolder("a.1.0"));
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_FALSE(Lives(pid));
+  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced);
+  ExpectConsecutive(*events);
+}
+
+TEST_F(AgentTest, RankThatCannotEvenBeRefusedIsTriedAgainAtAPace) {
+  StartAgent({"--standby", "0"});
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({}); }));
+  std::ofstream(RankFolder("a.1.0")) << "in the way";
+  server_.Want({Assigned("a", "run")});
+  const auto refusals = [&] {
+    const std::string log = ReadFile(folder_ + "/agent.log").value_or("");
+    int count = 0;
+    for (size_t at = 0; (at = log.find("cannot be refused", at)) != std::string::npos; ++at) {
+      ++count;
+    }
+    return count;
+  };
+  ASSERT_TRUE(Eventually([&] { return refusals() > 0; }));
+  const absl::Time first = absl::Now();
+  ASSERT_TRUE(Eventually([&] { return refusals() > 2; }));
+  EXPECT_GT(absl::Now() - first, absl::Seconds(1.5)) << "each try costs a worker";
+  std::filesystem::remove(RankFolder("a.1.0"));
+  WaitForSteps("a.1.0");
+}
+
+TEST_F(AgentTest, EndIsToldByTheAgentAloneAndOnlyOnceNothingRuns) {
+  StartAgent();
+  server_.Want({Assigned("a", "forge")});
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_FALSE(Lives(static_cast<pid_t>((*events)[0].started().pid())));
+}
+
 TEST_F(AgentTest, ServerThatRestartsGetsEveryEventOnce) {
   StartAgent();
   server_.AckEvents(false);
@@ -438,8 +501,30 @@ TEST_F(AgentTest, AgentKillsItsWorkersWhenHeartbeatsAreNotAnswered) {
   EXPECT_LT(absl::Now() - silent, absl::Seconds(9)) << "before the lease ends";
   // Nothing starts without a lease; once the server answers again, it does.
   server_.Want({Assigned("b", "run")});
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({}); })) << "the set is reconciled";
+  EXPECT_FALSE(std::filesystem::exists(RankFolder("b.1.0")));
   server_.AckHeartbeats(true);
   WaitForSteps("b.1.0");
+}
+
+TEST_F(AgentTest, AdoptedWorkerThatIsKilledForTheLeaseSaysSoToo) {
+  v1::Welcome terms;
+  terms.set_heartbeat_ms(50);
+  terms.set_lease_ms(10'000);
+  terms.set_self_fence_ms(1500);
+  server_.SetTerms(terms);
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  WaitForSteps("a.1.0");
+  StopAgent(SIGKILL);
+  StartAgent();
+  ASSERT_TRUE(
+      server_.WaitFor([&] { return server_.sessions().size() == 2 && server_.Runs({"a.1.0"}); }));
+  server_.AckHeartbeats(false);
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced);
+  EXPECT_FALSE(events->back().exited().lost());
 }
 
 TEST_F(AgentTest, WorkerOutlivesNeitherItsLeaseNorAStoppedAgent) {
@@ -501,32 +586,10 @@ TEST_F(AgentTest, WaitingWorkerGoesWithTheAgentAndARunningOneStays) {
   EXPECT_TRUE(Eventually([&] { return !Lives(waiting); }));
   EXPECT_TRUE(Lives(running));
 }
-  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({}); })) << "the set is reconciled";
-  EXPECT_FALSE(std::filesystem::exists(RankFolder("b.1.0")));
 
 TEST_F(AgentTest, TerminatedAgentLeavesItsWorkersRunning) {
   StartAgent();
   server_.Want({Assigned("a", "run")});
-TEST_F(AgentTest, AdoptedWorkerThatIsKilledForTheLeaseSaysSoToo) {
-  v1::Welcome terms;
-  terms.set_heartbeat_ms(50);
-  terms.set_lease_ms(10'000);
-  terms.set_self_fence_ms(1500);
-  server_.SetTerms(terms);
-  StartAgent();
-  server_.Want({Assigned("a", "run")});
-  WaitForSteps("a.1.0");
-  StopAgent(SIGKILL);
-  StartAgent();
-  ASSERT_TRUE(
-      server_.WaitFor([&] { return server_.sessions().size() == 2 && server_.Runs({"a.1.0"}); }));
-  server_.AckHeartbeats(false);
-  const auto events = server_.WaitForEnd("a.1.0");
-  ASSERT_TRUE(events);
-  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced);
-  EXPECT_FALSE(events->back().exited().lost());
-}
-
   const pid_t pid = WaitForSteps("a.1.0");
   EXPECT_EQ(StopAgent(SIGTERM), 0);
   EXPECT_TRUE(Lives(pid));
@@ -615,12 +678,12 @@ TEST_F(AgentTest, DamagedEventLogEndsTheRank) {
   StartAgent();
   EXPECT_TRUE(Eventually([&] { return !Lives(pid); }));
   ASSERT_TRUE(server_.WaitFor([&] { return server_.sessions().size() == 2 && server_.Runs({}); }));
-}
-
-}  // namespace
-}  // namespace trainyard
   const auto events = server_.WaitForEnd("a.1.0");
   ASSERT_TRUE(events);
   const v1::Failure& failure = (*events)[events->size() - 2].failure();
   EXPECT_EQ(failure.category(), v1::Failure::STORAGE);
   EXPECT_THAT(failure.message(), HasSubstr("is damaged"));
+}
+
+}  // namespace
+}  // namespace trainyard
