@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
-#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -79,7 +78,12 @@ absl::Status Agent::SetUp() {
   const std::string lock_path = options_.state_dir + "/lock";
   lock_.Reset(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock_.valid()) return ErrnoStatus(errno, lock_path);
-  if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+  // Of the process, not of the descriptor: a worker that a killed agent was just starting holds the
+  // descriptor until its exec.
+  struct flock whole {
+    .l_type = F_WRLCK, .l_whence = SEEK_SET
+  };
+  if (fcntl(lock_.get(), F_SETLK, &whole) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("another agent uses the state directory ", options_.state_dir));
   }
@@ -207,13 +211,13 @@ void Agent::HandleInbox() {
         up_ = true;
         desired_is_fresh_ = false;
         reconciled_version_ = 0;
+        // A new lease does not go on from one that ran out, however late the loop notices: what ran
+        // on the old one may have been placed elsewhere meanwhile.
+        FenceIfLate(clock_.SinceBoot());
         lease_.Begin(event.message.welcome(), event.register_sent);
         RenewLeases();
         for (auto& [name, rank] : ranks_) rank->spool().Rewind();
         next_heartbeat_ = clock_.SinceBoot() + lease_.heartbeat_interval();
-        // A new lease does not go on from one that ran out, however late the loop notices: what ran
-        // on the old one may have been placed elsewhere meanwhile.
-        FenceIfLate(clock_.SinceBoot());
         break;
       case LinkEvent::kMessage:
         HandleMessage(event.message);
