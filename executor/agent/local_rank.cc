@@ -115,6 +115,10 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Adopt(const std::string& p
     while (KillOrphansOf(id->pid, path)) absl::SleepFor(absl::Milliseconds(2));
   }
   rank->status_ = ExitStatus{.unknown = true};
+  // Whatever it did, its lease would not have let it live until now.
+  if (rank->lease_until() > absl::ZeroDuration() && rank->lease_until() < clock.SinceBoot()) {
+    rank->status_ = ExitStatus{.code = run::kExitFenced};
+  }
   rank->TryFinish();
   if (rank->spool_.done()) rank->retired_ = true;
   return rank;

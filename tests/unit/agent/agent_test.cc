@@ -527,6 +527,24 @@ TEST_F(AgentTest, AdoptedWorkerThatIsKilledForTheLeaseSaysSoToo) {
   EXPECT_FALSE(events->back().exited().lost());
 }
 
+TEST_F(AgentTest, WorkerWhoseLeaseEndedWithoutAnAgentIsNobodysFault) {
+  v1::Welcome terms;
+  terms.set_heartbeat_ms(50);
+  terms.set_lease_ms(1000);
+  terms.set_self_fence_ms(800);
+  server_.SetTerms(terms);
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  const pid_t pid = WaitForSteps("a.1.0");
+  StopAgent(SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return !Lives(pid); })) << "it ends itself";
+  StartAgent();
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced);
+  EXPECT_FALSE(events->back().exited().lost());
+}
+
 TEST_F(AgentTest, WorkerOutlivesNeitherItsLeaseNorAStoppedAgent) {
   v1::Welcome terms;
   terms.set_heartbeat_ms(50);
