@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
-#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -79,7 +78,12 @@ absl::Status Agent::SetUp() {
   const std::string lock_path = options_.state_dir + "/lock";
   lock_.Reset(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock_.valid()) return ErrnoStatus(errno, lock_path);
-  if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+  // Of the process, not of the descriptor: a worker that a killed agent was just starting holds the
+  // descriptor until its exec.
+  struct flock whole {
+    .l_type = F_WRLCK, .l_whence = SEEK_SET
+  };
+  if (fcntl(lock_.get(), F_SETLK, &whole) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("another agent uses the state directory ", options_.state_dir));
   }
@@ -185,7 +189,7 @@ void Agent::ReadSignal(int signal_fd) {
 
 void Agent::KillEverything() {
   warm_->KillAll();
-  for (auto& [name, rank] : ranks_) rank->Kill();
+  for (auto& [name, rank] : ranks_) rank->Fence();
   leave_deadline_ = clock_.SinceBoot() + kLastWords;
 }
 
@@ -207,6 +211,9 @@ void Agent::HandleInbox() {
         up_ = true;
         desired_is_fresh_ = false;
         reconciled_version_ = 0;
+        // A new lease does not go on from one that ran out, however late the loop notices: what ran
+        // on the old one may have been placed elsewhere meanwhile.
+        FenceIfLate(clock_.SinceBoot());
         lease_.Begin(event.message.welcome(), event.register_sent);
         RenewLeases();
         for (auto& [name, rank] : ranks_) rank->spool().Rewind();
@@ -259,7 +266,7 @@ void Agent::FenceIfLate(absl::Duration now) {
   for (auto& [name, rank] : ranks_) {
     if (!rank->HasProcess()) continue;
     spdlog::error("{}: killed, since the server has not renewed the lease", name);
-    rank->Kill();
+    rank->Fence();
   }
 }
 
@@ -270,8 +277,7 @@ void Agent::HandleAck(const v1::EventAck& ack) {
   rank.spool().Acknowledge(ack.sequence(), ack.fenced());
   last_progress_ = clock_.SinceBoot();
   if (ack.fenced() && rank.HasProcess()) {
-    spdlog::info("{}: killed, since the server knows a newer attempt or has ended this one",
-                 rank.name());
+    spdlog::info("{}: killed, since the server takes no more of its events", rank.name());
     rank.Kill();
   }
   reconcile_due_ = reconcile_due_ || rank.spool().done();
@@ -310,11 +316,12 @@ void Agent::SendEvents(absl::Duration now) {
     for (;;) {
       absl::StatusOr<std::optional<v1::EventBatch>> batch = rank->spool().NextBatch();
       if (!batch.ok()) {
-        if (damaged_.insert(name).second) {
-          spdlog::error("{}: killed, since its events cannot be read: {}", name,
-                        batch.status().ToString());
+        const bool damaged = absl::IsDataLoss(batch.status());  // else the next tick tries again
+        if (troubled_.insert(name).second) {
+          spdlog::error("{}: {}its events cannot be read: {}", name,
+                        damaged ? "killed, since " : "", batch.status().ToString());
         }
-        rank->Kill();
+        if (damaged) rank->Fail(v1::Failure::STORAGE, std::string(batch.status().message()));
         break;
       }
       if (!*batch) break;
@@ -356,8 +363,10 @@ void Agent::Tick(absl::Duration now) {
     for (auto& [name, rank] : ranks_) rank->spool().Rewind();
     last_progress_ = now;
   }
-  link_->ResetIfSilentFor(kSilence);
-  if (now >= next_cleaning_) {
+  link_->ResetIfSilentFor(std::max(kSilence, 3 * lease_.heartbeat_interval()));
+  // Its directory is what keeps a rank from being started twice: it goes only when the server is
+  // known to ask for the rank no more.
+  if (now >= next_cleaning_ && desired_is_fresh_) {
     next_cleaning_ = now + kCleaning;
     ForgetOldRanks();
   }

@@ -96,7 +96,7 @@ class Agent {
   Inbox inbox_;
   std::unique_ptr<WarmWorkers> warm_;
   std::map<std::string, std::unique_ptr<LocalRank>> ranks_;  // by name, retired ones too
-  std::set<std::string> damaged_;                            // ranks whose log could not be read
+  std::set<std::string> troubled_;                           // ranks whose log could not be read
   Lease lease_;
   v1::DesiredSet desired_;
   bool has_desired_ = false;       // since the start of this agent
@@ -109,6 +109,7 @@ class Agent {
   absl::Duration next_heartbeat_ = absl::ZeroDuration();
   absl::Duration next_tick_ = absl::ZeroDuration();
   absl::Duration next_record_ = absl::ZeroDuration();
+  absl::Duration next_start_ = absl::ZeroDuration();
   absl::Duration next_cleaning_ = absl::ZeroDuration();
   absl::Duration last_progress_ = absl::ZeroDuration();  // events were sent or acknowledged
   enum class Leaving { kNo, kLeaveWorkers, kKillWorkers } leaving_ = Leaving::kNo;

@@ -17,7 +17,7 @@ namespace trainyard {
 namespace {
 
 constexpr absl::Duration kFirstStepPatience = absl::Seconds(10);
-// Between attempts to record an end, while the disk is full.
+// Between attempts to start a rank or to record its end, while the disk is full.
 constexpr absl::Duration kRecordPause = absl::Seconds(1);
 
 int64_t BytesIn(const std::string& folder) {
@@ -62,7 +62,7 @@ void Agent::ReconcileRanks(absl::Duration now) {
   if (!has_desired_ || leaving_ != Leaving::kNo) return;
   std::vector<PresentRank> present;
   for (const auto& [name, rank] : ranks_) present.push_back(rank->Describe(now));
-  const bool may_start = up_ && desired_is_fresh_ && lease_.HoldsAt(now);
+  const bool may_start = up_ && desired_is_fresh_ && lease_.HoldsAt(now) && now >= next_start_;
   for (const Action& action : Reconcile(desired_, present, may_start)) Perform(action, now);
   if (desired_is_fresh_ && reconciled_version_ != desired_.version()) {
     reconciled_version_ = desired_.version();
@@ -144,6 +144,7 @@ void Agent::Refuse(const v1::Assignment& assignment, v1::RankEvent event) {
   auto rank = LocalRank::MakeGone(PathOf(assignment), assignment, {std::move(event)}, clock_);
   if (!rank.ok()) {
     spdlog::error("{}: cannot be refused, will try again: {}", name, rank.status().ToString());
+    next_start_ = clock_.SinceBoot() + kRecordPause;
     return;
   }
   spdlog::warn("{}: not started", name);
@@ -174,7 +175,7 @@ void Agent::ForgetOldRanks() {
     std::error_code error;
     std::filesystem::remove_all(ranks_.at(name)->path(), error);
     if (error) spdlog::warn("{}: {}", name, error.message());
-    damaged_.erase(name);
+    troubled_.erase(name);
     ranks_.erase(name);
   }
 }

@@ -20,7 +20,9 @@ void Lease::Begin(const v1::Welcome& terms, absl::Duration register_sent) {
   if (terms.self_fence_ms() > 0) self_fence_ = absl::Milliseconds(terms.self_fence_ms());
   self_fence_ = std::min(self_fence_, lease_);
   sent_.clear();
-  RenewFrom(register_sent);
+  // Nothing that was given before ends later, unless somebody wrote nonsense into a lease file.
+  until_ = register_sent + lease_;
+  fence_at_ = register_sent + self_fence_;
 }
 
 int64_t Lease::Beat(absl::Duration now) {

@@ -70,13 +70,7 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Start(
   // SIGPIPE is ignored in the agent: a worker that died meanwhile shows as EPIPE, and then by its
   // end.
   const absl::Status told = WriteAll(worker.pipe.get(), line, "cannot hand the rank to a worker");
-  if (!told.ok()) {
-    v1::Failure& failure = *rank->last_words_.emplace_back().mutable_failure();
-    failure.set_category(v1::Failure::LOST);
-    failure.set_message(std::string(told.message()));
-    failure.set_retryable(true);
-    rank->Kill();
-  }
+  if (!told.ok()) rank->Fail(v1::Failure::LOST, std::string(told.message()));
   return rank;
 }
 
@@ -121,6 +115,10 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Adopt(const std::string& p
     while (KillOrphansOf(id->pid, path)) absl::SleepFor(absl::Milliseconds(2));
   }
   rank->status_ = ExitStatus{.unknown = true};
+  // Whatever it did, its lease would not have let it live until now.
+  if (rank->lease_until() > absl::ZeroDuration() && rank->lease_until() < clock.SinceBoot()) {
+    rank->status_ = ExitStatus{.code = run::kExitFenced};
+  }
   rank->TryFinish();
   if (rank->spool_.done()) rank->retired_ = true;
   return rank;
@@ -134,7 +132,7 @@ PresentRank LocalRank::Describe(absl::Duration now) const {
   present.listens = spool_.has_begun();
   present.suspend_sent = suspend_sent_;
   present.grace_over = suspend_sent_ && now >= suspend_deadline_;
-  present.delivered = recorded_ && spool_.done();
+  present.delivered = recorded() && spool_.done();
   present.retired = retired_;
   return present;
 }
@@ -156,13 +154,33 @@ void LocalRank::Kill() {
   stopping_ = true;
 }
 
+void LocalRank::Fence() {
+  fenced_ = process_ && !stopping_;
+  Kill();
+}
+
+void LocalRank::Fail(v1::Failure::Category category, const std::string& why) {
+  if (last_words_.empty()) {
+    v1::Failure& failure = *last_words_.emplace_back().mutable_failure();
+    failure.set_category(category);
+    failure.set_message(why);
+    failure.set_retryable(true);
+  }
+  Kill();
+}
+
 bool LocalRank::TryFinish() {
-  if (recorded_) return false;
+  if (recorded()) return false;
   if (process_) {
     status_ = process_->TryReap();
     if (!status_) return false;
     process_.reset();
     lease_.reset();
+    // As if the worker's own watchdog had been faster: nobody's fault, and no signal of unknown
+    // origin.
+    if (fenced_ && (status_->unknown || status_->signal == SIGKILL)) {
+      status_ = ExitStatus{.code = run::kExitFenced};
+    }
   }
   v1::RankEvent::Exited exited;
   exited.set_exit_code(status_->code);
@@ -174,7 +192,6 @@ bool LocalRank::TryFinish() {
     spdlog::error("{}: cannot record its end, will try again: {}", name_, appended.ToString());
     return false;
   }
-  recorded_ = true;
   return true;
 }
 

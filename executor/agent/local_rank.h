@@ -61,13 +61,18 @@ class LocalRank {
   // SIGTERM: checkpoint and leave, within `grace` (zero: without a limit of ours).
   void Suspend(absl::Duration now, absl::Duration grace);
   void Kill();
+  // Kills it because the agent has no right, or no wish, to run anything: nobody's fault, and told
+  // as such.
+  void Fence();
+  // Kills it and tells why.
+  void Fail(v1::Failure::Category category, const std::string& why);
   void Retire() { retired_ = true; }
 
   // Once the process and all that it started are gone and its last event is written. True when that
   // has just happened; call again soon while it returns false after the process ended or was
   // killed.
   bool TryFinish();
-  bool recorded() const { return recorded_; }  // its last event is written
+  bool recorded() const { return spool_.ended(); }  // its last event is written
   bool retired() const { return retired_; }
 
   void RotateLog(int64_t limit);
@@ -90,8 +95,8 @@ class LocalRank {
   std::optional<ExitStatus> status_;       // proven gone; Exited may still have to be written
   std::vector<v1::RankEvent> last_words_;  // of the agent, before Exited
   bool stopping_ = false;
+  bool fenced_ = false;
   bool suspend_sent_ = false;
-  bool recorded_ = false;
   bool retired_ = false;
   absl::Duration started_ = absl::ZeroDuration();
   absl::Duration suspend_deadline_ = absl::InfiniteDuration();

@@ -40,12 +40,16 @@ absl::StatusOr<std::string> ReadRange(const std::string& path, int64_t from, int
   return bytes;
 }
 
-absl::StatusOr<int64_t> CopyFile(const std::string& from, const std::string& to) {
+// The bytes of `from` from `offset` on, but no more than `limit`: one that grows as fast as it is
+// copied would keep us for ever. Returns how many there were.
+absl::StatusOr<int64_t> CopyFile(const std::string& from, int64_t offset, int64_t limit,
+                                 const std::string& to) {
   constexpr int64_t kChunk = int64_t{1} << 20;
   const FileDescriptor out(open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!out.valid()) return ErrnoStatus(errno, to);
   for (int64_t copied = 0;;) {
-    TY_ASSIGN_OR_RETURN(const std::string bytes, ReadRange(from, copied, kChunk));
+    TY_ASSIGN_OR_RETURN(const std::string bytes,
+                        ReadRange(from, offset + copied, std::min(kChunk, limit - copied)));
     if (bytes.empty()) return copied;
     TY_RETURN_IF_ERROR(WriteAll(out.get(), bytes, to));
     copied += bytes.size();
@@ -101,14 +105,18 @@ LogFile::Starts LogFile::ReadStarts() const {
 }
 
 absl::Status LogFile::RotateIfLarger(int64_t limit) {
-  if (SizeOf(path_) <= limit) return absl::OkStatus();
+  const int64_t size = SizeOf(path_);
+  if (size <= limit) return absl::OkStatus();
+  // A few bytes too many is the common case, and loses nothing.
+  const int64_t skipped = std::max<int64_t>(0, size - 2 * limit);
   const Starts before = ReadStarts();
   const std::string copy = path_ + ".1.tmp";
-  const absl::StatusOr<int64_t> copied = CopyFile(path_, copy);
+  const absl::StatusOr<int64_t> copied = CopyFile(path_, skipped, 3 * limit, copy);
   // A full disk: better no old lines than no room for events.
   if (!copied.ok()) unlink(copy.c_str());
   if (truncate(path_.c_str(), 0) != 0) return ErrnoStatus(errno, path_);
-  Starts now{.old = before.current, .current = before.current + copied.value_or(limit)};
+  Starts now{.old = before.current + skipped,
+             .current = before.current + skipped + copied.value_or(size - skipped)};
   if (copied.ok() && rename(copy.c_str(), (path_ + ".1").c_str()) != 0) {
     return ErrnoStatus(errno, path_);
   }

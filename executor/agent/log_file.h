@@ -18,7 +18,8 @@ class LogFile {
 
   // Once `path` holds more than `limit` bytes they move to `path`.1, whose old content goes. By
   // copying and truncating, since the worker keeps its descriptor; what it writes in between is
-  // copied too, but for the last microseconds.
+  // copied too, but for the last microseconds. Of a flood only the end is kept: the last two to
+  // three times `limit`.
   absl::Status RotateIfLarger(int64_t limit);
 
   struct Chunk {

@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "storage/base/status.h"
 
 #ifndef P_PIDFD
@@ -26,6 +27,9 @@
 
 namespace trainyard {
 namespace {
+
+// One that hangs in a driver does not die; the agent must go on renewing its lease.
+constexpr absl::Duration kStrayPatience = absl::Seconds(1);
 
 // Of /proc/{pid}/stat (proc(5)).
 struct Stat {
@@ -243,9 +247,12 @@ void KillStrayChildren(const std::vector<pid_t>& known) {
       strays.push_back(pid);
     }
   });
+  for (const pid_t pid : strays) kill(pid, SIGKILL);
+  const absl::Time deadline = absl::Now() + kStrayPatience;
   for (const pid_t pid : strays) {
-    kill(pid, SIGKILL);
-    waitpid(pid, nullptr, 0);
+    while (waitpid(pid, nullptr, WNOHANG) == 0 && absl::Now() < deadline) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
   }
 }
 

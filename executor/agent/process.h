@@ -80,7 +80,8 @@ class Process {
 bool KillOrphansOf(pid_t pgid, const std::string& folder);
 
 // Descendants of workers that left their group and were handed to us (we are their subreaper):
-// kills and reaps every child but those in `known`.
+// kills and reaps every child but those in `known`. What does not die within a second is left to
+// the next call.
 void KillStrayChildren(const std::vector<pid_t>& known);
 
 }  // namespace trainyard

@@ -20,6 +20,7 @@ namespace {
 constexpr int kEventsPerBatch = 256;
 constexpr int64_t kBytesPerBatch = int64_t{1} << 20;  // gRPC takes 4 MiB in one message
 constexpr size_t kBatchesInFlight = 8;
+constexpr int64_t kFreeBytes = int64_t{8} << 20;  // acknowledged ones, at once
 
 }  // namespace
 
@@ -29,7 +30,8 @@ Spool::Spool(const run::RunDirectory& directory, v1::RankKey key)
   const std::vector<std::string> parts = absl::StrSplit(text.ok() ? *text : "", ' ');
   run::EventPosition position;
   if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &position.sequence) ||
-      !absl::SimpleAtoi(parts[1], &position.offset)) {
+      !absl::SimpleAtoi(parts[1], &position.offset) || position.sequence < 0 ||
+      position.offset < 0) {
     return;  // from the beginning: the server skips what it has
   }
   acked_ = position.sequence;
@@ -52,10 +54,18 @@ absl::StatusOr<std::optional<v1::EventBatch>> Spool::NextBatch() {
     v1::EventBatch batch;
     Sent sent{.end = reader_.position()};
     for (v1::RankEvent& event : events) {
+      if (event.has_exited() && !ended_) {
+        // The server would give the slot away while the process runs.
+        Rewind();
+        return absl::DataLossError(absl::StrCat(directory_.events_path(), ": event ",
+                                                event.sequence(),
+                                                " is an end that no agent wrote"));
+      }
       has_metrics_ = has_metrics_ || event.has_metrics();
       sent.last = sent.last || event.has_exited();
       if (event.sequence() > acked_) *batch.add_events() = std::move(event);
     }
+    sent_ = std::max(sent_, sent.end.sequence);
     in_flight_.push_back(sent);
     if (batch.events().empty()) {  // the server has all of it
       Acknowledge(acked_, false);
@@ -72,7 +82,10 @@ void Spool::Acknowledge(int64_t sequence, bool fenced) {
   if (fenced && !done_) done_ = unsaved_ = true;
   while (!in_flight_.empty() && in_flight_.front().end.sequence <= acked_) {
     acked_position_ = in_flight_.front().end;
-    done_ = done_ || in_flight_.front().last;
+    if (in_flight_.front().last) {
+      ended_ = acked_position_.sequence == acked_;
+      done_ = done_ || ended_;
+    }
     unsaved_ = true;
     in_flight_.pop_front();
   }
@@ -85,6 +98,14 @@ void Spool::Rewind() {
 
 absl::Status Spool::AppendLast(const std::vector<v1::RankEvent>& extra,
                                const v1::RankEvent::Exited& exited, Clock& clock) {
+  TY_RETURN_IF_ERROR(MakeDirectories(directory_.path(), 0700));
+  std::error_code error;
+  const auto size = std::filesystem::file_size(directory_.events_path(), error);
+  const int64_t bytes = error ? 0 : static_cast<int64_t>(size);
+  if (error || bytes < acked_position_.offset) {
+    acked_position_ = {.offset = std::min(bytes, acked_position_.offset), .sequence = acked_};
+    Rewind();
+  }
   run::EventReader reader(directory_.events_path(), acked_position_);
   bool has_exited = false;
   for (;;) {
@@ -93,15 +114,21 @@ absl::Status Spool::AppendLast(const std::vector<v1::RankEvent>& extra,
     if (!events.ok() || events->empty()) break;
     for (const v1::RankEvent& event : *events) has_exited = has_exited || event.has_exited();
   }
-  if (has_exited || done_) return absl::OkStatus();
+  if (has_exited || done_) {
+    ended_ = true;
+    return absl::OkStatus();
+  }
   run::EventPosition end = reader.position();
-  end.sequence = std::max(end.sequence, acked_);
+  // A number that stood for another event would be taken for that one.
+  end.sequence = std::max({end.sequence, acked_, sent_});
   TY_ASSIGN_OR_RETURN(const auto writer,
                       run::EventWriter::OpenAt(directory_.events_path(), clock, end));
   for (const v1::RankEvent& event : extra) TY_RETURN_IF_ERROR(writer->Append(event));
   v1::RankEvent last;
   *last.mutable_exited() = exited;
-  return writer->Append(std::move(last));
+  TY_RETURN_IF_ERROR(writer->Append(std::move(last)));
+  ended_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status Spool::Save() {
@@ -116,7 +143,17 @@ absl::Status Spool::Save() {
   TY_RETURN_IF_ERROR(WriteAll(fd.get(), text, temporary));
   if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, path);
   unsaved_ = false;
+  if (acked_position_.offset - freeable_ >= kFreeBytes) FreeAcknowledged();
   return absl::OkStatus();
+}
+
+void Spool::FreeAcknowledged() {
+  const FileDescriptor fd(open(directory_.events_path().c_str(), O_WRONLY | O_CLOEXEC));
+  // Offsets stay as they are. A file system that cannot do it keeps all of the log.
+  if (fd.valid() && freeable_ > 0) {
+    fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, freeable_);
+  }
+  freeable_ = acked_position_.offset;
 }
 
 }  // namespace trainyard

@@ -1,7 +1,8 @@
 #pragma once
 
 // Events of one rank on their way to the server. The spool is the rank's own events.log: nothing is
-// copied, and what is not acknowledged is read and sent again.
+// copied, what is not acknowledged is read and sent again, and the blocks of what is acknowledged
+// are given back to the disk.
 
 #include <cstdint>
 #include <deque>
@@ -24,7 +25,8 @@ class Spool {
   Spool(const run::RunDirectory& directory, v1::RankKey key);
 
   // The next batch to send: consecutive events, or nothing when all was sent or enough is on its
-  // way. kDataLoss: the log is damaged there; only AppendLast helps.
+  // way. kDataLoss: the log is damaged there, or the worker wrote an end itself; only AppendLast
+  // helps. Other errors may pass.
   absl::StatusOr<std::optional<v1::EventBatch>> NextBatch();
 
   // The server stored everything up to `sequence`. `fenced`: it wants no more.
@@ -34,7 +36,7 @@ class Spool {
   void Rewind();
 
   // Ends the log, once no worker can write any more: appends `extra` and then Exited after the last
-  // whole record, unless the log has its Exited already.
+  // whole record, unless the log has its Exited already. A log that was removed is begun anew.
   absl::Status AppendLast(const std::vector<v1::RankEvent>& extra,
                           const v1::RankEvent::Exited& exited, Clock& clock);
 
@@ -43,10 +45,15 @@ class Spool {
 
   bool has_begun() const { return has_begun_; }      // the worker wrote its first event
   bool has_metrics() const { return has_metrics_; }  // it stepped
+  // The log has its end. No more so when the server turns out to have stored events past it, which
+  // a crash of the machine took from the log: then AppendLast is due again.
+  bool ended() const { return ended_; }
   bool done() const { return done_; }  // Exited was stored, or the server wants no more
   bool idle() const { return in_flight_.empty(); }
 
  private:
+  void FreeAcknowledged();
+
   struct Sent {
     run::EventPosition end;
     bool last = false;  // holds Exited
@@ -57,11 +64,16 @@ class Spool {
   run::EventReader reader_;
   run::EventPosition acked_position_;  // end of a batch: may lag behind acked_
   int64_t acked_ = 0;
+  int64_t sent_ = 0;  // in all sessions
   std::deque<Sent> in_flight_;
   bool has_begun_ = false;
   bool has_metrics_ = false;
+  bool ended_ = false;
   bool done_ = false;
   bool unsaved_ = false;
+  // Bytes at the beginning of the log that nobody needs: acknowledged so long ago that the mark is
+  // on the disk by now, without an fsync that could hold up a heartbeat.
+  int64_t freeable_ = 0;
 };
 
 }  // namespace trainyard

@@ -4,7 +4,8 @@
 // what the other did while it was away. Layout of {state}/ranks/{job_uid}.{attempt}.{rank}/:
 //
 //   assignment.json  the Assignment, protobuf JSON; written once by the agent before the start
-//   events.log       RankEvents by the worker, the last one (Exited) by the agent; event_log.h
+//   events.log       RankEvents by the worker, the last one (Exited) by the agent; event_log.h.
+//                    A long run's beginning, acknowledged long ago, may be a hole
 //   lease            8 bytes, native: CLOCK_BOOTTIME nanoseconds until which the worker may run
 //   pid              "pid starttime" of the worker as in /proc/{pid}/stat: survives reuse of pids
 //   acked            "sequence offset state": up to where in events.log the server stored the

@@ -188,8 +188,14 @@ absl::Status AgentSession::SendDesired() {
   v1::DesiredSet* set = message.mutable_desired();
   std::set<RankId> ranks;
   for (const DesiredRank& rank : desired) {
-    TY_ASSIGN_OR_RETURN(*set->add_assignments(),
-                        MakeAssignment(rank, fleet_.options_.checkpoint_root, fleet_.clock_.Now()));
+    absl::StatusOr<v1::Assignment> assignment =
+        MakeAssignment(rank, fleet_.options_.checkpoint_root, fleet_.clock_.Now());
+    if (!assignment.ok()) {
+      TY_RETURN_IF_ERROR(EndRank(rank.rank.id, {}, assignment.status()).status());
+      WakeAfterChange({rank.rank.id.job_uid}, true);
+      continue;
+    }
+    *set->add_assignments() = *std::move(assignment);
     ranks.insert(rank.rank.id);
   }
   set->set_version(++desired_version_);
@@ -223,6 +229,9 @@ absl::Status AgentSession::Renew(const v1::Heartbeat& heartbeat) {
     if (present.count(id) == 0 && desired_ranks_.count(id) == 0) absent.push_back(id);
   }
   if (absent.empty()) return absl::OkStatus();
+  // Once more, now that the set was read: until here no other session began that may have started
+  // one of them, and one that begins later never has them in its set, for they are over.
+  TY_RETURN_IF_ERROR(fleet_.store_.RenewLease(node_, incarnation_, fleet_.options_.lease));
   TY_RETURN_IF_ERROR(fleet_.store_.ReportAbsent(node_, absent).status());
   std::set<std::string> jobs;
   for (const RankId& id : absent) jobs.insert(id.job_uid);
@@ -232,20 +241,56 @@ absl::Status AgentSession::Renew(const v1::Heartbeat& heartbeat) {
 
 absl::Status AgentSession::Append(const v1::EventBatch& batch) {
   TY_ASSIGN_OR_RETURN(const RankId id, DecodeRankKey(batch.key()));
-  TY_ASSIGN_OR_RETURN(std::vector<RankEventRecord> events, DecodeEvents(batch));
+  std::vector<RankEventRecord> events = DecodeEvents(batch);
   for (RankEventRecord& event : events) Complete(id, node_, event);
-  TY_ASSIGN_OR_RETURN(const AppendResult result, fleet_.store_.AppendEvents(node_, id, events));
+  absl::StatusOr<AppendResult> result = fleet_.store_.AppendEvents(node_, id, events);
+  const bool refused = !result.ok() && !absl::IsUnavailable(result.status());
+  if (refused) result = EndRank(id, events, result.status());
+  if (!result.ok()) return result.status();
   v1::ServerMessage message;
   v1::EventAck* ack = message.mutable_ack();
   *ack->mutable_key() = EncodeRankKey(id);
-  ack->set_sequence(result.acked_sequence);
-  ack->set_fenced(result.fenced);
+  ack->set_sequence(result->acked_sequence);
+  ack->set_fenced(result->fenced);
   link_.Send(message);
-  if (result.fenced) return absl::OkStatus();
+  if (result->fenced && !refused) return absl::OkStatus();
   // A rank that left frees its slot and may end its gang before the job's own state changes.
   const bool left = std::any_of(events.begin(), events.end(), EndsRank);
-  WakeAfterChange({id.job_uid}, result.job_changed || left);
+  WakeAfterChange({id.job_uid}, result->job_changed || left);
   return absl::OkStatus();
+}
+
+absl::StatusOr<AppendResult> AgentSession::EndRank(const RankId& id,
+                                                   const std::vector<RankEventRecord>& events,
+                                                   const absl::Status& why) {
+  spdlog::error("nodes/{}: rank {} of attempt {} of job {} is ended: {}", node_, id.rank,
+                id.attempt, id.job_uid, why.ToString());
+  TY_ASSIGN_OR_RETURN(const RankRecord rank,
+                      fleet_.store_.FindRank(id.job_uid, id.attempt, id.rank));
+  RankEventRecord last{.sequence = rank.acked_sequence + 1, .time = fleet_.clock_.Now()};
+  AppendResult result{.acked_sequence = rank.acked_sequence, .fenced = true, .job_changed = true};
+  if (rank.outcome == RankOutcome::kSucceeded || rank.outcome == RankOutcome::kSuspended) {
+    // It stays wanted until its end is stored, so the agent must go on to that: the rest goes by.
+    const auto exited = std::find_if(events.begin(), events.end(), [](const auto& event) {
+      return std::holds_alternative<RankExited>(event.what);
+    });
+    result.fenced = false;
+    if (!events.empty()) result.acked_sequence = events.back().sequence;
+    if (exited == events.end()) return result;
+    last.what = exited->what;
+  } else if (rank.outcome == RankOutcome::kNone) {
+    last.what = FailureRecord{
+        .category = "INTERNAL",
+        .message = absl::StrCat("the server cannot go on with this rank: ", why.message()),
+        .retryable = true,
+        .rank = id.rank,
+        .node = node_};
+  } else {
+    return result;
+  }
+  TY_ASSIGN_OR_RETURN(const AppendResult stored, fleet_.store_.AppendEvents(node_, id, {last}));
+  if (stored.fenced || stored.acked_sequence == last.sequence) return result;
+  return absl::UnavailableError("another session stored events of the rank meanwhile");
 }
 
 void AgentSession::WakeAfterChange(const std::set<std::string>& jobs, bool job_changed) {

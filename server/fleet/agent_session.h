@@ -45,6 +45,10 @@ class AgentSession : public Actor {
   absl::Status Register(const v1::Register& message);
   absl::Status Renew(const v1::Heartbeat& heartbeat);
   absl::Status Append(const v1::EventBatch& batch);
+  // Events that the store will never take, or an assignment that cannot be made, end their rank and
+  // nothing else: it fails, and `fenced` tells the agent to kill it and to forget the rest.
+  absl::StatusOr<AppendResult> EndRank(const RankId& id, const std::vector<RankEventRecord>& events,
+                                       const absl::Status& why);
   void DeliverLog(const v1::LogChunk& chunk);
   absl::Status SendDesired();
   void WakeAfterChange(const std::set<std::string>& jobs, bool job_changed);

@@ -283,17 +283,10 @@ absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key) {
   return RankId{.job_uid = key.job_uid(), .attempt = key.attempt(), .rank = key.rank()};
 }
 
-absl::StatusOr<std::vector<RankEventRecord>> DecodeEvents(const v1::EventBatch& batch) {
+std::vector<RankEventRecord> DecodeEvents(const v1::EventBatch& batch) {
   std::vector<RankEventRecord> records;
   records.reserve(batch.events_size());
-  for (int i = 0; i < batch.events_size(); ++i) {
-    const v1::RankEvent& event = batch.events(i);
-    const int64_t expected = i == 0 ? std::clamp<int64_t>(event.sequence(), 1, kMostSteps)
-                                    : batch.events(i - 1).sequence() + 1;
-    if (event.sequence() != expected) {
-      return Wrong(absl::StrCat("events[", i, "].sequence"), absl::StrCat(event.sequence()),
-                   absl::StrCat(expected));
-    }
+  for (const v1::RankEvent& event : batch.events()) {
     absl::StatusOr<RankEventRecord> record = DecodeEvent(event);
     const bool wrong = !record.ok();
     if (wrong) {

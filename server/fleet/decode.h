@@ -17,11 +17,11 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message);
 // kInvalidArgument when the key cannot name a rank.
 absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key);
 
-// Consecutive events of one rank. kInvalidArgument: the agent broke the protocol (sequences).
+// Events of one rank. Whether their sequences follow what is stored, the store checks.
 //
 // An event whose content is wrong is the worker's doing: it becomes a Failure (INTERNAL, not
 // retryable) that names the field, in the place of the event, and what follows it in the batch is
 // left out. The job then ends with that message instead of an agent that can never deliver.
-absl::StatusOr<std::vector<RankEventRecord>> DecodeEvents(const v1::EventBatch& batch);
+std::vector<RankEventRecord> DecodeEvents(const v1::EventBatch& batch);
 
 }  // namespace trainyard

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -114,8 +115,12 @@ class AgentTest : public run::Scratch {
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
     const std::string log = folder_ + "/agent.log";
+    const pid_t parent = getpid();
     agent_ = fork();
     if (agent_ != 0) return;
+    // A test that is killed takes its agent along; workers leave with their leases.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(127);
     const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     dup2(fd, STDOUT_FILENO);
     dup2(fd, STDERR_FILENO);
@@ -172,6 +177,25 @@ class AgentTest : public run::Scratch {
   FakeServer server_;
   pid_t agent_ = 0;
 };
+
+TEST_F(AgentTest, AgentOfAKilledTestGoesWithIt) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const FileDescriptor read_end(ends[0]);
+  const FileDescriptor write_end(ends[1]);
+  const pid_t test = fork();
+  if (test == 0) {
+    StartAgent();
+    if (write(write_end.get(), &agent_, sizeof(agent_)) != sizeof(agent_)) _exit(1);
+    for (;;) pause();
+  }
+  pid_t agent = 0;
+  ASSERT_EQ(read(read_end.get(), &agent, sizeof(agent)), static_cast<ssize_t>(sizeof(agent)));
+  EXPECT_TRUE(server_.WaitFor([&] { return server_.Runs({}); }));
+  kill(test, SIGKILL);
+  ASSERT_EQ(waitpid(test, nullptr, 0), test);
+  EXPECT_TRUE(Eventually([&] { return !Lives(agent); }));
+}
 
 TEST_F(AgentTest, RegistersWithSlotsLabelsAndToken) {
   StartAgent();
@@ -341,6 +365,69 @@ TEST_F(AgentTest, RankThatEndedWithoutAnAgentIsNotStartedAgain) {
   EXPECT_EQ(starts, 1);
 }
 
+TEST_F(AgentTest, FinishedRankIsNotForgottenBeforeTheSetIsKnown) {
+  StartAgent();
+  server_.Want({Assigned("a", "finish")});
+  ASSERT_TRUE(server_.WaitForEnd("a.1.0"));
+  const std::string mark = RankFolder("a.1.0") + "/acked";
+  ASSERT_TRUE(
+      Eventually([&] { return ReadFile(mark).value_or("").find("done") != std::string::npos; }));
+  StopAgent(SIGTERM);
+  const timespec long_ago[2] = {{.tv_sec = 1, .tv_nsec = 0}, {.tv_sec = 1, .tv_nsec = 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, mark.c_str(), long_ago, 0), 0);
+  // The next agent cleans up when it starts, and learns only later what is wanted still.
+  StartAgent();
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.sessions().size() == 2 && server_.Runs({}); }));
+  EXPECT_TRUE(std::filesystem::exists(RankFolder("a.1.0")));
+  EXPECT_EQ(server_.WaitForEnd("a.1.0")->size(), 7u) << "it ran once";
+  StopAgent(SIGTERM);
+  server_.Want({});
+  StartAgent();
+  EXPECT_TRUE(Eventually([&] { return !std::filesystem::exists(RankFolder("a.1.0")); }))
+      << "nobody asks for it any more";
+}
+
+TEST_F(AgentTest, RankWhoseFolderIsRemovedStillTellsItsEnd) {
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  const pid_t pid = WaitForSteps("a.1.0");
+  std::filesystem::remove_all(RankFolder("a.1.0"));
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_FALSE(Lives(pid));
+  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced);
+  ExpectConsecutive(*events);
+}
+
+TEST_F(AgentTest, RankThatCannotEvenBeRefusedIsTriedAgainAtAPace) {
+  StartAgent({"--standby", "0"});
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({}); }));
+  std::ofstream(RankFolder("a.1.0")) << "in the way";
+  server_.Want({Assigned("a", "run")});
+  const auto refusals = [&] {
+    const std::string log = ReadFile(folder_ + "/agent.log").value_or("");
+    int count = 0;
+    for (size_t at = 0; (at = log.find("cannot be refused", at)) != std::string::npos; ++at) {
+      ++count;
+    }
+    return count;
+  };
+  ASSERT_TRUE(Eventually([&] { return refusals() > 0; }));
+  const absl::Time first = absl::Now();
+  ASSERT_TRUE(Eventually([&] { return refusals() > 2; }));
+  EXPECT_GT(absl::Now() - first, absl::Seconds(1.5)) << "each try costs a worker";
+  std::filesystem::remove(RankFolder("a.1.0"));
+  WaitForSteps("a.1.0");
+}
+
+TEST_F(AgentTest, EndIsToldByTheAgentAloneAndOnlyOnceNothingRuns) {
+  StartAgent();
+  server_.Want({Assigned("a", "forge")});
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_FALSE(Lives(static_cast<pid_t>((*events)[0].started().pid())));
+}
+
 TEST_F(AgentTest, ServerThatRestartsGetsEveryEventOnce) {
   StartAgent();
   server_.AckEvents(false);
@@ -407,14 +494,55 @@ TEST_F(AgentTest, AgentKillsItsWorkersWhenHeartbeatsAreNotAnswered) {
   const absl::Time silent = absl::Now();
   const auto events = server_.WaitForEnd("a.1.0");
   ASSERT_TRUE(events) << "events are delivered though the lease is lost";
-  EXPECT_EQ(events->back().exited().signal(), SIGKILL);
+  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced);
+  EXPECT_EQ(events->back().exited().signal(), 0) << "the loss of a lease is nobody's fault";
   EXPECT_FALSE(Lives(pid));
   EXPECT_GT(absl::Now() - silent, absl::Milliseconds(1000));
   EXPECT_LT(absl::Now() - silent, absl::Seconds(9)) << "before the lease ends";
   // Nothing starts without a lease; once the server answers again, it does.
   server_.Want({Assigned("b", "run")});
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.Runs({}); })) << "the set is reconciled";
+  EXPECT_FALSE(std::filesystem::exists(RankFolder("b.1.0")));
   server_.AckHeartbeats(true);
   WaitForSteps("b.1.0");
+}
+
+TEST_F(AgentTest, AdoptedWorkerThatIsKilledForTheLeaseSaysSoToo) {
+  v1::Welcome terms;
+  terms.set_heartbeat_ms(50);
+  terms.set_lease_ms(10'000);
+  terms.set_self_fence_ms(1500);
+  server_.SetTerms(terms);
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  WaitForSteps("a.1.0");
+  StopAgent(SIGKILL);
+  StartAgent();
+  ASSERT_TRUE(
+      server_.WaitFor([&] { return server_.sessions().size() == 2 && server_.Runs({"a.1.0"}); }));
+  server_.AckHeartbeats(false);
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced);
+  EXPECT_FALSE(events->back().exited().lost());
+}
+
+TEST_F(AgentTest, WorkerWhoseLeaseEndedWithoutAnAgentIsNobodysFault) {
+  v1::Welcome terms;
+  terms.set_heartbeat_ms(50);
+  terms.set_lease_ms(1000);
+  terms.set_self_fence_ms(800);
+  server_.SetTerms(terms);
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  const pid_t pid = WaitForSteps("a.1.0");
+  StopAgent(SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return !Lives(pid); })) << "it ends itself";
+  StartAgent();
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced);
+  EXPECT_FALSE(events->back().exited().lost());
 }
 
 TEST_F(AgentTest, WorkerOutlivesNeitherItsLeaseNorAStoppedAgent) {
@@ -491,7 +619,9 @@ TEST_F(AgentTest, InterruptedAgentKillsEverythingAndSaysSo) {
   WaitForSteps("a.1.0");
   EXPECT_EQ(StopAgent(SIGINT), 0);
   EXPECT_TRUE(Eventually([&] { return ProcessesIn(state_).empty(); }));
-  EXPECT_TRUE(server_.WaitForEnd("a.1.0"));
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced) << "no failure of the job";
 }
 
 TEST_F(AgentTest, FlagMakesTerminationKillTheWorkersToo) {
@@ -566,6 +696,11 @@ TEST_F(AgentTest, DamagedEventLogEndsTheRank) {
   StartAgent();
   EXPECT_TRUE(Eventually([&] { return !Lives(pid); }));
   ASSERT_TRUE(server_.WaitFor([&] { return server_.sessions().size() == 2 && server_.Runs({}); }));
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  const v1::Failure& failure = (*events)[events->size() - 2].failure();
+  EXPECT_EQ(failure.category(), v1::Failure::STORAGE);
+  EXPECT_THAT(failure.message(), HasSubstr("is damaged"));
 }
 
 }  // namespace

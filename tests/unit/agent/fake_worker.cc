@@ -49,6 +49,12 @@ class FakeWorker {
     if (script == "crash") return Crash();
     if (script == "children") return LeaveChildren();
     if (script == "print") return Print();
+    if (script == "forge") {
+      v1::RankEvent forged;
+      forged.mutable_exited();
+      Write(forged);
+      for (;;) Pause();
+    }
     deaf = script == "deaf";
     return StepUntilToldOtherwise();
   }
@@ -115,7 +121,10 @@ class FakeWorker {
   }
 
   void WatchLease() {
-    while (SystemClock().SinceBoot() < lease_.Until()) Pause();
+    while (SystemClock().SinceBoot() < lease_.Until() &&
+           access(directory_.assignment_path().c_str(), F_OK) == 0) {
+      Pause();
+    }
     _exit(kExitFenced);
   }
 

@@ -68,6 +68,14 @@ TEST(LeaseTest, AdoptedWorkersKeepTheLeaseThatTheyHave) {
   EXPECT_TRUE(lease.HoldsAt(absl::Seconds(49)));
 }
 
+TEST(LeaseTest, NonsenseInALeaseFileEndsWithTheFirstSession) {
+  Lease lease;
+  lease.Inherit(absl::Hours(1000));
+  lease.Begin(Terms(), absl::Seconds(100));
+  EXPECT_EQ(lease.until(), absl::Seconds(110));
+  EXPECT_EQ(lease.fence_at(), absl::Seconds(108));
+}
+
 TEST(LeaseTest, FenceNeverLiesPastTheLease) {
   v1::Welcome odd = Terms();
   odd.set_self_fence_ms(60'000);

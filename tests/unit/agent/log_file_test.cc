@@ -45,6 +45,19 @@ TEST_F(LogFileTest, OffsetsGoOnOverRotation) {
   EXPECT_EQ(oldest->end, 17);
 }
 
+TEST_F(LogFileTest, OfAFloodOnlyTheEndIsKept) {
+  std::string flood;
+  while (flood.size() < 100'000) flood += std::to_string(flood.size()) + "\n";
+  Print(flood);
+  ASSERT_TRUE(log_.RotateIfLarger(1000).ok());
+  Print("after\n");
+  EXPECT_LE(ReadFile(path_ + ".1")->size(), 3000u);
+  const auto all = log_.Read(0, 1 << 20);
+  EXPECT_EQ(all->end, static_cast<int64_t>(flood.size()) + 6);
+  EXPECT_EQ(all->data, (flood + "after\n").substr(all->offset));
+  EXPECT_GT(all->data.size(), 2000u);
+}
+
 TEST_F(LogFileTest, SmallLogIsNotRotated) {
   Print("12345");
   ASSERT_TRUE(log_.RotateIfLarger(5).ok());
@@ -59,7 +72,7 @@ TEST_F(LogFileTest, LastLinesAreWhole) {
 
 TEST_F(LogFileTest, LastLinesReachBackOverARotation) {
   Print("first\nsecond\n");
-  ASSERT_TRUE(log_.RotateIfLarger(1).ok());
+  ASSERT_TRUE(log_.RotateIfLarger(12).ok());
   Print("third\n");
   EXPECT_EQ(log_.LastLines(15), "second\nthird\n");
 }

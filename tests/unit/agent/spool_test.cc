@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -106,7 +108,7 @@ TEST_F(SpoolTest, RestartedAgentGoesOnWhereItWas) {
 
 TEST_F(SpoolTest, MarkThatIsBrokenMeansFromTheBeginning) {
   Write(2);
-  for (const char* mark : {"", "7", "1 99999 open", "x y z"}) {
+  for (const char* mark : {"", "7", "1 99999 open", "x y z", "1 -9 open"}) {
     ASSERT_TRUE(WriteFileAtomically(directory_.acked_path(), mark).ok());
     Spool spool(directory_, key_);
     const std::vector<int64_t> next = Next(spool);
@@ -193,6 +195,72 @@ TEST_F(SpoolTest, EndIsNumberedAfterWhatTheServerHas) {
   spool.Acknowledge(9, false);  // the machine crashed and lost the end of the log
   ASSERT_TRUE(spool.AppendLast({}, {}, clock_).ok());
   EXPECT_THAT(All(spool), ElementsAre(10));
+}
+
+TEST_F(SpoolTest, ServerThatTookTheEndForAnEarlierEventIsToldTheEndAgain) {
+  Write(2);
+  Spool spool(directory_, key_);
+  ASSERT_TRUE(spool.AppendLast({}, {}, clock_).ok());
+  ASSERT_THAT(Next(spool), ElementsAre(1, 2, 3));
+  EXPECT_TRUE(spool.ended());
+  spool.Acknowledge(9, false);  // stored before the machine crashed and lost the end of the log
+  EXPECT_FALSE(spool.done());
+  EXPECT_FALSE(spool.ended());
+  ASSERT_TRUE(spool.AppendLast({}, {}, clock_).ok());
+  EXPECT_THAT(Next(spool), ElementsAre(10));
+  spool.Acknowledge(10, false);
+  EXPECT_TRUE(spool.done());
+}
+
+TEST_F(SpoolTest, EndThatTheWorkerWroteIsNotSentWhileItRuns) {
+  Write(1);
+  auto writer = run::EventWriter::Open(directory_.events_path(), clock_);
+  v1::RankEvent forged;
+  forged.mutable_exited()->set_exit_code(0);
+  ASSERT_TRUE((*writer)->Append(forged).ok());
+  Spool spool(directory_, key_);
+  EXPECT_TRUE(absl::IsDataLoss(spool.NextBatch().status()));
+  EXPECT_TRUE(absl::IsDataLoss(spool.NextBatch().status())) << "it does not go by";
+  ASSERT_TRUE(spool.AppendLast({}, {}, clock_).ok());
+  EXPECT_THAT(All(spool), ElementsAre(1, 2));
+}
+
+TEST_F(SpoolTest, LogThatWasRemovedGetsItsEndNevertheless) {
+  Write(5);
+  Spool spool(directory_, key_);
+  ASSERT_THAT(Next(spool), ElementsAre(1, 2, 3, 4, 5));
+  spool.Acknowledge(3, false);
+  std::filesystem::remove_all(folder_);
+  ASSERT_TRUE(spool.AppendLast({}, {}, clock_).ok());
+  EXPECT_THAT(All(spool), ElementsAre(6));
+  spool.Acknowledge(5, false);  // of what was on its way
+  EXPECT_FALSE(spool.done());
+  spool.Acknowledge(6, false);
+  EXPECT_TRUE(spool.done());
+}
+
+TEST_F(SpoolTest, AcknowledgedEventsTakeNoRoomOnTheDisk) {
+  const auto room = [&] {
+    struct stat info {};
+    EXPECT_EQ(stat(directory_.events_path().c_str(), &info), 0);
+    return static_cast<int64_t>(info.st_blocks) * 512;
+  };
+  auto writer = run::EventWriter::Open(directory_.events_path(), clock_);
+  v1::RankEvent event;
+  event.mutable_notice()->set_message(std::string(900'000, 'x'));
+  Spool spool(directory_, key_);
+  int64_t most = 0;
+  for (int i = 0; i < 64; ++i) {
+    ASSERT_TRUE((*writer)->Append(event).ok());
+    ASSERT_THAT(Next(spool), ElementsAre(i + 1));
+    spool.Acknowledge(i + 1, false);
+    ASSERT_TRUE(spool.Save().ok());
+    most = std::max(most, room());
+  }
+  EXPECT_LT(most, 20 << 20) << "of 57 MB";
+  ASSERT_TRUE((*writer)->Append(event).ok());
+  Spool next(directory_, key_);
+  EXPECT_THAT(Next(next), ElementsAre(65)) << "and the next agent goes on";
 }
 
 }  // namespace

@@ -222,49 +222,37 @@ TEST(Decode, NonsenseOfAWorkerBecomesItsFailureInTheSamePlace) {
     v1::RankEvent& next = *batch.add_events();
     next.set_sequence(8);
     next.mutable_notice()->set_message("late");
-    const auto events = DecodeEvents(batch);
-    ASSERT_TRUE(events.ok()) << events.status();
-    ASSERT_EQ(events->size(), 1u) << "what follows is left out";
-    EXPECT_EQ(events->at(0).sequence, 7);
-    const auto* failure = std::get_if<FailureRecord>(&events->at(0).what);
+    const std::vector<RankEventRecord> events = DecodeEvents(batch);
+    ASSERT_EQ(events.size(), 1u) << "what follows is left out";
+    EXPECT_EQ(events[0].sequence, 7);
+    const auto* failure = std::get_if<FailureRecord>(&events[0].what);
     ASSERT_NE(failure, nullptr) << message;
     EXPECT_THAT(failure->message, HasSubstr(message));
     EXPECT_FALSE(failure->retryable);
   }
 }
 
-TEST(Decode, SequencesMustBeConsecutive) {
-  v1::EventBatch batch = Batch([](auto& e) { e.mutable_started(); }, 3);
-  *batch.add_events() = batch.events(0);
-  EXPECT_THAT(Error(DecodeEvents(batch)), HasSubstr("events[1].sequence: found 3, expected 4"));
-  EXPECT_FALSE(DecodeEvents(Batch([](auto& e) { e.mutable_started(); }, 0)).ok());
-  EXPECT_FALSE(DecodeEvents(Batch([](auto& e) { e.mutable_started(); }, -1)).ok());
-  EXPECT_FALSE(DecodeEvents(Batch([](auto& e) { e.mutable_started(); }, INT64_MAX)).ok());
-}
-
 TEST(Decode, NanIsAValueAndLongTextIsCutAtACharacter) {
-  auto metrics = DecodeEvents(Batch([](auto& e) {
+  const auto metrics = DecodeEvents(Batch([](auto& e) {
     e.mutable_metrics()->set_step(1);
     e.mutable_metrics()->set_split(v1::MetricPoint::TRAIN);
     (*e.mutable_metrics()->mutable_values())["loss"] = std::nan("");
     e.set_time_us(INT64_MAX);
   }));
-  ASSERT_TRUE(metrics.ok());
-  EXPECT_TRUE(std::isnan(std::get<MetricRecord>(metrics->at(0).what).values.at("loss")));
-  EXPECT_LT(metrics->at(0).time, absl::FromUnixSeconds(300000000000));
+  EXPECT_TRUE(std::isnan(std::get<MetricRecord>(metrics.at(0).what).values.at("loss")));
+  EXPECT_LT(metrics.at(0).time, absl::FromUnixSeconds(300000000000));
 
   std::string text(4095, 'a');
   text += "é";  // would be cut in the middle
   text += std::string(1, '\0') + "tail";
   const auto notice = DecodeEvents(Batch([&](auto& e) { e.mutable_notice()->set_message(text); }));
-  EXPECT_EQ(std::get<NoticeRecord>(notice->at(0).what).message, std::string(4095, 'a'));
+  EXPECT_EQ(std::get<NoticeRecord>(notice.at(0).what).message, std::string(4095, 'a'));
 }
 
 TEST(Decode, EventOfANewerWorkerKeepsItsNumber) {
   const auto events = DecodeEvents(Batch([](auto&) {}, 4));
-  ASSERT_TRUE(events.ok());
-  EXPECT_EQ(events->at(0).sequence, 4);
-  EXPECT_TRUE(std::holds_alternative<NoticeRecord>(events->at(0).what));
+  EXPECT_EQ(events.at(0).sequence, 4);
+  EXPECT_TRUE(std::holds_alternative<NoticeRecord>(events.at(0).what));
 }
 
 TEST(Assignment, TimeThatPassesIsNoChangeOfTheDesiredSet) {

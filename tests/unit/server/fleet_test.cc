@@ -203,10 +203,52 @@ TEST_F(FleetTest, AgentThatBreaksTheProtocolIsTold) {
   ScriptedAgent user(rig_, kAdminToken);
   user.Register("n9", 1);
   EXPECT_EQ(user.Finish().error_code(), grpc::PERMISSION_DENIED);
-  Place();
+}
+
+TEST_F(FleetTest, RefusedEventsEndTheirRankAndNobodyElse) {
+  Place("a", 2);
+  const v1::Job other = rig_.Submit(SmallJob("b"));
+  const v1::DesiredSet both = agent_->NextDesired(2);
+  const bool first = both.assignments(0).job_name() == other.name();
+  const v1::RankKey other_key = both.assignments(first ? 0 : 1).key();
+
+  EventScript good;
   EventScript gap(5);
+  agent_->SendEvents(other_key, {good.Started(), good.Restored(0)});
+  EXPECT_EQ(agent_->NextAck().sequence(), 2);
   agent_->SendEvents(key_, {gap.Metrics(1, 1.0)});
-  EXPECT_EQ(agent_->Finish().error_code(), grpc::INVALID_ARGUMENT);
+  const v1::EventAck refused = agent_->NextAck();
+  EXPECT_EQ(refused.key().job_uid(), key_.job_uid());
+  EXPECT_EQ(refused.sequence(), 0) << "nothing of it is stored";
+  EXPECT_TRUE(refused.fenced()) << "the agent must kill the rank and forget the rest";
+  const v1::DesiredSet without = agent_->NextDesired(1);
+  EXPECT_EQ(without.assignments(0).key().job_uid(), other_key.job_uid());
+  agent_->SendEvents(key_, {gap.Metrics(2, 1.0)});
+  EXPECT_TRUE(agent_->NextAck().fenced()) << "however often it comes";
+  agent_->SendEvents(other_key, {good.Metrics(1, 1.0)});
+  EXPECT_EQ(agent_->NextAck().sequence(), 3) << "in the same session";
+
+  agent_->Heartbeat(1, without.version(), {other_key});
+  ASSERT_TRUE(Acked(1));
+  const v1::Job again = rig_.WaitFor(name_, [](const v1::Job& job) { return job.attempt() == 2; });
+  EXPECT_EQ(again.failure().category(), v1::Failure::INTERNAL);
+  EXPECT_THAT(again.failure().message(), HasSubstr("found sequence 5, expected 1"));
+  EXPECT_EQ(rig_.Get(other.name()).attempt(), 1);
+}
+
+TEST_F(FleetTest, RefusedEventsAfterTheLastStepDoNotHoldTheEndBack) {
+  Place();
+  EventScript script;
+  agent_->SendEvents(key_, {script.Started(), script.Restored(0), script.Finished(3)});
+  EXPECT_EQ(agent_->NextAck().sequence(), 3);
+  EventScript gap(9);
+  agent_->SendEvents(key_, {gap.Started()});
+  const v1::EventAck skipped = agent_->NextAck();
+  EXPECT_EQ(skipped.sequence(), 9);
+  EXPECT_FALSE(skipped.fenced()) << "it must still tell of its end";
+  agent_->SendEvents(key_, {gap.Exited(0)});
+  EXPECT_EQ(agent_->NextAck().sequence(), 10);
+  EXPECT_EQ(rig_.Get(name_).state(), v1::SUCCEEDED);
 }
 
 TEST_F(FleetTest, NewerSessionOfANodeEndsTheOlderOne) {

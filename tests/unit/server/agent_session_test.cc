@@ -1,0 +1,154 @@
+// One session step by step, over a store that says what the test wants.
+
+#include "server/fleet/agent_session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "storage/local_wakeups.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A node with sessions, ranks that are over (listed as not gone, in no desired set), and what is
+// wanted there.
+class NodeStore : public FleetStore {
+ public:
+  absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration) override {
+    newest_ = node.incarnation;
+    return node;
+  }
+  absl::Status RenewLease(const std::string&, const std::string& incarnation,
+                          absl::Duration) override {
+    return incarnation == newest_ ? absl::OkStatus() : absl::AbortedError("a newer session began");
+  }
+  absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string&) override {
+    return desired;
+  }
+  absl::StatusOr<std::vector<RankId>> ListRanks(const std::string&) override {
+    if (on_list) on_list();
+    return over;
+  }
+  absl::StatusOr<bool> ReportAbsent(const std::string&, const std::vector<RankId>& ranks) override {
+    absent.insert(absent.end(), ranks.begin(), ranks.end());
+    return true;
+  }
+  absl::StatusOr<AppendResult> AppendEvents(const std::string&, const RankId&,
+                                            const std::vector<RankEventRecord>& more) override {
+    events.insert(events.end(), more.begin(), more.end());
+    return AppendResult{.acked_sequence = more.back().sequence};
+  }
+  absl::StatusOr<std::vector<NodeRecord>> ListNodes() override {
+    return absl::UnimplementedError("");
+  }
+  absl::StatusOr<NodeRecord> SetDraining(const std::string&, bool) override {
+    return absl::UnimplementedError("");
+  }
+  absl::StatusOr<RankRecord> FindRank(const std::string&, int64_t, int) override {
+    return RankRecord();
+  }
+  absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string&) override {
+    return absl::UnimplementedError("");
+  }
+
+  std::vector<DesiredRank> desired;
+  std::vector<RankEventRecord> events;  // stored
+  std::vector<RankId> over;
+  std::vector<RankId> absent;  // reported
+  std::function<void()> on_list;
+
+ private:
+  std::string newest_;
+};
+
+class Recorder : public AgentLink {
+ public:
+  void Send(const v1::ServerMessage& message) override {
+    if (message.has_desired()) desired = message.desired();
+  }
+  void ReadNext() override {}
+  void Finish(const absl::Status& status) override { end = status; }
+
+  std::optional<absl::Status> end;
+  v1::DesiredSet desired;  // the newest
+};
+
+class AgentSessionTest : public ::testing::Test {
+ protected:
+  AgentSessionTest() {
+    fleet_.Begin(session_);
+    v1::AgentMessage hello;
+    hello.mutable_register_()->set_node("n1");
+    hello.mutable_register_()->set_incarnation("i1");
+    hello.mutable_register_()->set_address("here");
+    hello.mutable_register_()->set_protocol_version(1);
+    Hear(hello);
+    store_.over = {{"job", 1, 0}};
+  }
+
+  void Hear(const v1::AgentMessage& message) {
+    while (pool_.RunOne()) {
+    }
+    session_->Receive(message);
+    while (pool_.RunOne()) {
+    }
+  }
+
+  // Under the first, empty set; nothing runs.
+  void HearHeartbeat() {
+    v1::AgentMessage message;
+    message.mutable_heartbeat()->set_id(1);
+    message.mutable_heartbeat()->set_desired_version(1);
+    Hear(message);
+  }
+
+  NodeStore store_;
+  LocalWakeups wakeups_;
+  TaskPool pool_{0};
+  Fleet fleet_{store_, wakeups_, pool_, SystemClock(), {}};
+  Recorder link_;
+  std::shared_ptr<AgentSession> session_ =
+      fleet_.Make([] { return absl::StatusOr<Principal>(Principal()); }, link_);
+};
+
+TEST_F(AgentSessionTest, RankThatIsOverAndDoesNotRunIsReportedAbsent) {
+  HearHeartbeat();
+  EXPECT_FALSE(link_.end) << *link_.end;
+  EXPECT_THAT(store_.absent, ElementsAre(RankId{"job", 1, 0}));
+}
+
+TEST_F(AgentSessionTest, SpecThatCannotBeReadEndsItsRankAndNobodyElse) {
+  DesiredRank good{.rank = {.id = {"good", 1, 0}}, .job = {.uid = "good"}};
+  DesiredRank bad{.rank = {.id = {"bad", 1, 0}}, .job = {.uid = "bad", .spec = "\xFF"}};
+  store_.desired = {bad, good};
+  HearHeartbeat();
+  EXPECT_FALSE(link_.end) << *link_.end;
+  ASSERT_EQ(link_.desired.assignments_size(), 1);
+  EXPECT_EQ(link_.desired.assignments(0).key().job_uid(), "good");
+  ASSERT_EQ(store_.events.size(), 1u);
+  const auto* failure = std::get_if<FailureRecord>(&store_.events[0].what);
+  ASSERT_NE(failure, nullptr);
+  EXPECT_THAT(failure->message, HasSubstr("the stored spec cannot be read"));
+}
+
+TEST_F(AgentSessionTest, NothingIsAbsentByTheWordOfAnAgentWhoseSuccessorMayRunIt) {
+  // In the middle of the heartbeat a newer agent registers, is told to start the rank, and does;
+  // then the job is cancelled.
+  store_.on_list = [this] {
+    NodeRecord newer{.name = "n1", .incarnation = "i2"};
+    EXPECT_TRUE(store_.RegisterNode(newer, absl::Seconds(10)).ok());
+  };
+  HearHeartbeat();
+  EXPECT_THAT(store_.absent, IsEmpty());
+  ASSERT_TRUE(link_.end);
+  EXPECT_TRUE(absl::IsAborted(*link_.end)) << *link_.end;
+}
+
+}  // namespace
+}  // namespace trainyard
