@@ -39,7 +39,9 @@ TEST_P(StoreSuite, SubmittedJobReadsBackAsItWas) {
   const auto feed = jobs().ReadFeed(read.uid, 0, 10);
   ASSERT_OK(feed.status());
   ASSERT_EQ(feed->size(), 1u);
-  EXPECT_EQ(std::get<StateChangeRecord>(feed->front().what).to, JobState::kQueued);
+  const auto& submitted = std::get<StateChangeRecord>(feed->front().what);
+  EXPECT_EQ(submitted.from, std::nullopt);  // it came from nowhere
+  EXPECT_EQ(submitted.to, JobState::kQueued);
 }
 
 TEST_P(StoreSuite, ReplayedSubmissionReturnsTheFirstAnswer) {
