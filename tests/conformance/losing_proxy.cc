@@ -70,6 +70,23 @@ void LosingProxy::Accept() {
   }
 }
 
+void LosingProxy::LoseAnswerTo(const std::string& word) {
+  absl::MutexLock lock(&mu_);
+  lose_ = word;
+}
+
+bool LosingProxy::lost() {
+  absl::MutexLock lock(&mu_);
+  return lose_.empty();
+}
+
+bool LosingProxy::TakeLoss(const std::string& words) {
+  absl::MutexLock lock(&mu_);
+  if (lose_.empty() || !absl::StrContains(words, lose_)) return false;
+  lose_.clear();
+  return true;
+}
+
 void LosingProxy::Serve(FileDescriptor client) {
   const FileDescriptor server(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_un address = AddressOf(server_path_);
@@ -81,9 +98,8 @@ void LosingProxy::Serve(FileDescriptor client) {
     if (ends[0].revents != 0) {
       const std::string words = ReadSome(client.get());
       if (words.empty() || !WriteAll(server.get(), words, "server").ok()) return;
-      bool lose = true;
-      if (absl::StrContains(words, "COMMIT") && lose_.compare_exchange_strong(lose, false)) {
-        ReadSome(server.get());  // committed
+      if (TakeLoss(words)) {
+        ReadSome(server.get());  // done
         return;
       }
     }

@@ -267,6 +267,29 @@ TEST(Connections, ConstantTerminationsNeitherLoseNorDoubleEvents) {
   for (size_t i = 0; i < feed->size(); ++i) EXPECT_EQ((*feed)[i].sequence, int64_t(i) + 1);
 }
 
+// The server dies with a statement under way: libpq says so without a SQLSTATE.
+TEST(Connections, StatementWhoseAnswerIsLostIsRunAgain) {
+  const std::string database = NewDatabase();
+  const std::string words = SharedPostgres().Conninfo(database);
+  const std::string proxy_folder = MakeTemporaryFolder();
+  LosingProxy proxy(proxy_folder, words.substr(5, words.find(' ') - 5));
+  auto stores = OpenOrDie(absl::StrCat("host=", proxy_folder, " user=trainyard dbname=", database));
+  ASSERT_OK(stores->jobs().Submit(Named("a")).status());
+  for (const bool prepared : {false, true}) {
+    proxy.LoseAnswerTo("GetJob");
+    EXPECT_OK(stores->jobs().Get({"default", "a"}).status()) << "prepared: " << prepared;
+    EXPECT_TRUE(proxy.lost());
+  }
+  proxy.LoseAnswerTo("UpdateJob");
+  const auto cancelled = stores->jobs().Cancel({"default", "a"}, 1, {"TEST", "a test"});
+  ASSERT_OK(cancelled.status());
+  EXPECT_EQ(cancelled->version, 2);
+  EXPECT_TRUE(proxy.lost());
+  EXPECT_EQ(stores->jobs().ReadFeed(cancelled->uid, 0, 10)->size(), 2u);
+  stores.reset();
+  std::filesystem::remove_all(proxy_folder);
+}
+
 // Every write, with its COMMIT answered by a broken connection.
 TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
   const std::string database = NewDatabase();
@@ -276,7 +299,7 @@ TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
   LosingProxy proxy(proxy_folder, folder);
   auto stores = OpenOrDie(absl::StrCat("host=", proxy_folder, " user=trainyard dbname=", database));
   const auto losing = [&](const auto& call) {
-    proxy.LoseNextCommit();
+    proxy.LoseAnswerTo("COMMIT");
     auto result = call();
     EXPECT_TRUE(proxy.lost());
     return result;
