@@ -1,11 +1,12 @@
 -- What the leader reads and writes.
 
 -- name: Lead
--- A holder keeps its epoch; another gets the next one, once the lease of the old one ended.
+-- A holder keeps its epoch; another gets the next one, once the lease of the old one ended, or at once
+-- after another process of its own replica.
 UPDATE leader SET
   epoch = epoch + (holder <> $1)::integer, holder = $1,
   lease_end = clock_timestamp() + $2::bigint * interval '1 microsecond'
-WHERE holder = $1 OR lease_end <= clock_timestamp()
+WHERE split_part(holder, '/', 1) = split_part($1, '/', 1) OR lease_end <= clock_timestamp()
 RETURNING epoch, micros(lease_end) AS lease_end
 
 -- name: WhoLeads
