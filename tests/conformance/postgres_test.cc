@@ -267,6 +267,34 @@ TEST(Connections, ConstantTerminationsNeitherLoseNorDoubleEvents) {
   for (size_t i = 0; i < feed->size(); ++i) EXPECT_EQ((*feed)[i].sequence, int64_t(i) + 1);
 }
 
+TEST(Connections, LeaderAndAgentsLockJobsInOneOrder) {
+  const std::string database = NewDatabase();
+  auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
+  std::vector<RankId> ranks;
+  Decisions backwards;
+  for (const char* uid : {"1", "2", "3"}) {
+    JobRecord job = Named(absl::StrCat("job-", uid));
+    job.uid = uid;
+    ASSERT_OK(stores->jobs().Submit(job).status());
+    ranks.push_back({uid, 1, 0});
+    backwards.suspensions.insert(backwards.suspensions.begin(), {.job_uid = uid});
+  }
+  const auto lease = stores->scheduler().Lead("me", absl::Hours(1));
+  ASSERT_OK(lease.status());
+  // Neither changes anything, both lock all three.
+  std::thread agent([&] {
+    for (int i = 0; i < 300; ++i) EXPECT_OK(stores->fleet().ReportAbsent("n1", ranks).status());
+  });
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_OK(stores->scheduler().Apply(lease->epoch, backwards).status());
+  }
+  agent.join();
+  stores.reset();  // closed connections have told their figures
+  EXPECT_EQ(QueryOrDie(database,
+                       "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"),
+            "0");
+}
+
 // The server dies with a statement under way: libpq says so without a SQLSTATE.
 TEST(Connections, StatementWhoseAnswerIsLostIsRunAgain) {
   const std::string database = NewDatabase();
