@@ -267,6 +267,44 @@ TEST(Connections, ConstantTerminationsNeitherLoseNorDoubleEvents) {
   for (size_t i = 0; i < feed->size(); ++i) EXPECT_EQ((*feed)[i].sequence, int64_t(i) + 1);
 }
 
+TEST(Connections, LeasesDoNotWaitBehindWhatUsersAsk) {
+  const std::string database = NewDatabase();
+  auto stores = postgres::Open(SharedPostgres().Conninfo(database), {.max_connections = 1});
+  ASSERT_OK(stores.status());
+  NodeRecord node;
+  node.name = "n1";
+  node.incarnation = "i1";
+  ASSERT_OK((*stores)->fleet().RegisterNode(node, absl::Hours(1)).status());
+  ASSERT_OK((*stores)->jobs().Submit(Named("a")).status());
+  const auto eventually = [&](const std::string& sql) {
+    const absl::Time bound = absl::Now() + kBound;
+    while (QueryOrDie(database, sql) != "1" && absl::Now() < bound) {
+    }
+    return QueryOrDie(database, sql) == "1";
+  };
+  // Somebody holds the job; a user's call waits for it on the one connection.
+  std::thread holder([&] {
+    SharedPostgres()
+        .Query(database, "BEGIN; SELECT FROM jobs FOR UPDATE; SELECT pg_sleep(60)")
+        .IgnoreError();
+  });
+  EXPECT_TRUE(
+      eventually("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                 "AND query LIKE '%pg_sleep(60)' AND wait_event = 'PgSleep'"));
+  std::thread user([&] {
+    EXPECT_OK((*stores)->jobs().Cancel({"default", "a"}, 0, {"TEST", "a test"}).status());
+  });
+  EXPECT_TRUE(
+      eventually("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                 "AND application_name = 'trainyard' AND wait_event_type = 'Lock'"));
+  EXPECT_OK((*stores)->fleet().RenewLease("n1", "i1", absl::Hours(1)));
+  QueryOrDie(database,
+             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+             "WHERE wait_event = 'PgSleep'");
+  holder.join();
+  user.join();
+}
+
 TEST(Connections, LeaderAndAgentsLockJobsInOneOrder) {
   const std::string database = NewDatabase();
   auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
