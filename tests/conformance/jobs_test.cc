@@ -142,6 +142,10 @@ TEST_P(StoreSuite, PagesHoldEveryJobOnceNewestFirst) {
     for (const JobRecord& job : page->jobs) seen.push_back(job.job_id);
     cursor = page->next_cursor;
   } while (!cursor.empty());
+  for (const char* wrong : {"1", ".x", "x.y", "-1.x", "9223372036854775807.x"}) {
+    EXPECT_EQ(jobs().List("-", {}, 3, wrong).status().code(), absl::StatusCode::kInvalidArgument)
+        << wrong;
+  }
   EXPECT_EQ(std::set<std::string>(seen.begin(), seen.end()).size(), 7u);
   EXPECT_EQ(seen.size(), 7u);
   EXPECT_EQ(jobs().List("-", {}, 3, "nonsense").status().code(),

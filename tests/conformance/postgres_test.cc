@@ -333,6 +333,20 @@ TEST(Connections, LeaderAndAgentsLockJobsInOneOrder) {
             "0");
 }
 
+TEST(Connections, LongSeriesIsDeletedInPieces) {
+  const std::string database = NewDatabase();
+  auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
+  const auto job = stores->jobs().Submit(Named("a"));
+  ASSERT_OK(job.status());
+  ASSERT_OK(stores->jobs().Cancel({"default", "a"}, 0, {"TEST", "a test"}).status());
+  QueryOrDie(database, absl::StrCat("INSERT INTO metrics SELECT '", job->uid,
+                                    "', 10 + i, now(), 1, i, 0, '{}', '{}' "
+                                    "FROM generate_series(1, 150000) AS i"));
+  EXPECT_OK(stores->jobs().Delete({"default", "a"}, 0));
+  EXPECT_EQ(QueryOrDie(database, "SELECT count(*) FROM metrics"), "0");
+  EXPECT_EQ(stores->jobs().Get({"default", "a"}).status().code(), absl::StatusCode::kNotFound);
+}
+
 // The server dies with a statement under way: libpq says so without a SQLSTATE.
 TEST(Connections, StatementWhoseAnswerIsLostIsRunAgain) {
   const std::string database = NewDatabase();
