@@ -1,5 +1,7 @@
 #include "server/api/submission.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/message.h>
 
 #include <algorithm>
@@ -69,6 +71,17 @@ absl::Status CheckLabels(const v1::Job& job) {
     }
   }
   return absl::OkStatus();
+}
+
+// Equal specs give equal bytes, maps included: a replay is known by them.
+std::string Serialize(const v1::JobSpec& spec) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  spec.SerializeToCodedStream(&coded);
+  coded.Trim();
+  return bytes;
 }
 
 std::string FamilyOf(const v1::JobSpec& spec) {
@@ -170,7 +183,7 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
   }
   record.creator = creator;
   record.request_id = request.request_id();
-  record.spec = spec.SerializeAsString();
+  record.spec = Serialize(spec);
   record.labels = {job.labels().begin(), job.labels().end()};
   record.priority = job.priority();
   record.min_slots = std::max(1, spec.resources().min_slots());
