@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -212,12 +213,14 @@ absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& node
   int64_t largest = 0;  // of the right kind
   int matching = 0;
   int all = 0;
+  std::map<std::string, int> gang_slots;  // large enough, by kind: a gang is of one kind
   for (const NodeRecord& node : nodes) {
     for (const SlotRecord& slot : node.slots) {
       ++all;
       if (!job.device.empty() && slot.device != job.device) continue;
       ++matching;
       largest = std::max(largest, slot.memory_bytes);
+      if (slot.memory_bytes >= job.bytes_per_slot) ++gang_slots[slot.device];
     }
   }
   if (all == 0) return absl::OkStatus();
@@ -231,6 +234,15 @@ absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& node
         "spec.model: needs ", DescribeBytes(job.bytes_per_slot), " per slot, but the largest ",
         job.device, job.device.empty() ? "" : " ", "slot has ", DescribeBytes(largest),
         "; a smaller training.micro_batch_size or a smaller model would fit"));
+  }
+  int widest = 0;
+  for (const auto& [device, count] : gang_slots) widest = std::max(widest, count);
+  if (widest < job.min_slots) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("spec.resources.min_slots: needs ", DescribeDemand(DemandOf(job)),
+                     ", but all nodes that ever registered have ", widest,
+                     " such together; min_slots of at most ", widest,
+                     " would fit, or connect more nodes first"));
   }
   return absl::OkStatus();
 }
