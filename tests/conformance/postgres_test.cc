@@ -347,19 +347,23 @@ TEST(Connections, LongSeriesIsDeletedInPieces) {
   EXPECT_EQ(stores->jobs().Get({"default", "a"}).status().code(), absl::StatusCode::kNotFound);
 }
 
-// The server dies with a statement under way: libpq says so without a SQLSTATE.
-TEST(Connections, StatementWhoseAnswerIsLostIsRunAgain) {
+// The server dies with a statement under way, or before the next one can be written while its last
+// words are still to be read: of that, libpq says what it says without a SQLSTATE.
+TEST(Connections, StatementThatTheServerDidNotAnswerIsRunAgain) {
   const std::string database = NewDatabase();
   const std::string words = SharedPostgres().Conninfo(database);
   const std::string proxy_folder = MakeTemporaryFolder();
   LosingProxy proxy(proxy_folder, words.substr(5, words.find(' ') - 5));
   auto stores = OpenOrDie(absl::StrCat("host=", proxy_folder, " user=trainyard dbname=", database));
   ASSERT_OK(stores->jobs().Submit(Named("a")).status());
-  for (const bool prepared : {false, true}) {
+  for (const char* prepared : {"not yet", "before"}) {
     proxy.LoseAnswerTo("GetJob");
     EXPECT_OK(stores->jobs().Get({"default", "a"}).status()) << "prepared: " << prepared;
     EXPECT_TRUE(proxy.lost());
   }
+  proxy.HangUpAfter("BEGIN");
+  EXPECT_OK(stores->jobs().Get({"default", "a"}).status());
+  EXPECT_TRUE(proxy.lost());
   proxy.LoseAnswerTo("UpdateJob");
   const auto cancelled = stores->jobs().Cancel({"default", "a"}, 1, {"TEST", "a test"});
   ASSERT_OK(cancelled.status());

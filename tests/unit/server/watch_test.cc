@@ -269,6 +269,7 @@ class HintedWatchTest : public WatchTest {
   static ServerOptions Options() {
     ServerOptions options = Rig::FastOptions();
     options.watch.heartbeat = absl::Hours(1);
+    options.fleet.lease = absl::Hours(1);
     return options;
   }
   HintedWatchTest() : WatchTest(Options()) {}
