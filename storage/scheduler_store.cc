@@ -35,6 +35,8 @@ absl::Status CheckPlacement(const Placement& placement) {
 
 }  // namespace
 
+absl::string_view ReplicaOf(absl::string_view holder) { return holder.substr(0, holder.find('/')); }
+
 absl::Status CheckDecisions(const Decisions& decisions) {
   for (const Placement& placement : decisions.placements) {
     TY_RETURN_IF_ERROR(CheckPlacement(placement));

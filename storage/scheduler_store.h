@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "storage/records/attempt.h"
 #include "storage/records/node.h"
 
@@ -56,6 +57,9 @@ struct Decisions {
 // UTF-8.
 absl::Status CheckDecisions(const Decisions& decisions);
 
+// "a" of "a/b" and of "a".
+absl::string_view ReplicaOf(absl::string_view holder);
+
 struct LeaderLease {
   int64_t epoch = 0;
   absl::Time end;
@@ -68,6 +72,8 @@ class SchedulerStore {
 
   // Takes or renews leadership for `holder`; a new holder gets a larger epoch, only after the lease
   // of the old one ended. kFailedPrecondition: someone else leads, named in the message.
+  // "REPLICA/PROCESS" follows another process of the same replica at once: that one has ended, or
+  // finds out by the epoch at its next write.
   virtual absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease) = 0;
   virtual absl::Status StandDown(const std::string& holder) = 0;
 

@@ -13,7 +13,8 @@ class Wakeups {
  public:
   virtual ~Wakeups() = default;
 
-  // Topics: "queue" (scheduler), "fleet" (desired sets), "job:{uid}" (feed of a job).
+  // Topics: "queue" (scheduler), "fleet" (desired sets), "job:{uid}" (feed of a job), "job:" (feeds
+  // of all jobs: hints were lost).
   virtual void Wake(const std::string& topic) = 0;
 
   // `wake` is called on the source's own thread, must not block, and may be called for no reason.

@@ -65,11 +65,13 @@ std::string DescribeItem(const Terminal& terminal, const v1::FeedItem& item) {
     case v1::FeedItem::kState: {
       const auto& change = item.state();
       const std::string to = Paint(terminal, ColorOf(change.to()), StateName(change.to()));
-      const std::string from =
-          change.from() == v1::JOB_STATE_UNSPECIFIED || change.from() == change.to()
-              ? ""
-              : absl::StrCat(StateName(change.from()), Arrow(terminal));
       const std::string& why = change.reason().message();
+      if (change.from() == v1::JOB_STATE_UNSPECIFIED) {
+        return absl::StrCat("submitted", why.empty() ? "" : ": ", why);
+      }
+      const std::string from = change.from() == change.to()
+                                   ? ""
+                                   : absl::StrCat(StateName(change.from()), Arrow(terminal));
       return absl::StrCat(from, to, why.empty() ? "" : ": ", why);
     }
     case v1::FeedItem::kMetrics:

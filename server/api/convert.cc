@@ -27,7 +27,7 @@ struct FeedItemFiller {
   v1::FeedItem& item;
 
   void operator()(const StateChangeRecord& change) const {
-    item.mutable_state()->set_from(ToProto(change.from));
+    if (change.from.has_value()) item.mutable_state()->set_from(ToProto(*change.from));
     item.mutable_state()->set_to(ToProto(change.to));
     *item.mutable_state()->mutable_reason() = ToProto(change.reason);
   }

@@ -183,8 +183,7 @@ class JobService final : public JobServiceBase {
     int64_t version = 0;
     if (!request.etag().empty()) {
       TY_ASSIGN_OR_RETURN(const JobRecord current, jobs_.Get(name));
-      TY_RETURN_IF_ERROR(CheckEtag(request.etag(), current));
-      version = current.version;
+      TY_ASSIGN_OR_RETURN(version, VersionOfEtag(request.etag(), current));
     }
     const absl::StatusOr<JobRecord> job = arrow(name, version, by);
     TY_RETURN_IF_ERROR(job.status());

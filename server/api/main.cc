@@ -17,6 +17,7 @@
 #include "server/auth/token_file.h"
 #include "storage/base/file.h"
 #include "storage/base/log.h"
+#include "storage/base/retry_pause.h"
 #include "storage/base/status.h"
 #include "storage/postgres/postgres.h"
 
@@ -36,7 +37,8 @@ struct Flags {
 };
 
 constexpr absl::Duration kPatienceAtStart = absl::Seconds(60);
-constexpr absl::Duration kRetry = absl::Milliseconds(500);
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(10);
+constexpr absl::Duration kLongestRetry = absl::Milliseconds(500);
 constexpr absl::Duration kDrainLimit = absl::Seconds(5);
 
 // SIGTERM and SIGINT, taken by waiting: no handler, no race with threads.
@@ -71,13 +73,14 @@ class StopSignals {
 absl::Status Persist(StopSignals& signals, const std::string& what,
                      const std::function<absl::Status()>& step) {
   const absl::Time limit = absl::Now() + kPatienceAtStart;
+  RetryPause pause(kFirstRetry, kLongestRetry);
   bool told = false;
   while (true) {
     const absl::Status status = step();
     if (!absl::IsUnavailable(status) || absl::Now() > limit) return status;
     if (!told) spdlog::warn("{}: {}; tries again for a minute", what, status.ToString());
     told = true;
-    if (signals.WaitFor(kRetry)) return absl::CancelledError("stopped while starting");
+    if (signals.WaitFor(pause.Next())) return absl::CancelledError("stopped while starting");
   }
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "storage/base/digest.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
@@ -103,10 +104,16 @@ std::string EtagOf(const JobRecord& job) {
   return absl::StrCat(job.uid.substr(0, 8), "-", job.version);
 }
 
-absl::Status CheckEtag(absl::string_view etag, const JobRecord& job) {
-  if (etag.empty() || etag == EtagOf(job)) return absl::OkStatus();
+absl::StatusOr<int64_t> VersionOfEtag(absl::string_view etag, const JobRecord& job) {
+  if (etag.empty()) return 0;
+  absl::string_view text = etag;
+  int64_t version = 0;
+  if (absl::ConsumePrefix(&text, absl::StrCat(job.uid.substr(0, 8), "-")) &&
+      absl::SimpleAtoi(text, &version) && version >= 1) {
+    return version;
+  }
   return absl::AbortedError(absl::StrCat("etag: found ", Shown(etag), ", but the job is at '",
-                                         EtagOf(job), "': it changed; read it again"));
+                                         EtagOf(job), "': read it again"));
 }
 
 }  // namespace trainyard

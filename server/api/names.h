@@ -41,8 +41,10 @@ absl::Status CheckRequestId(absl::string_view request_id);
 std::string JobIdForRequest(absl::string_view hint, absl::string_view project,
                             absl::string_view request_id);
 
-// `etag` against the job that was just read: kAborted when it is another one's. Empty matches.
+// The version that `etag` names, for the store to compare: only there is it known whether a call is
+// a replay, which may name an older one. 0, any, when it is empty; kAborted when it is of another
+// job.
 std::string EtagOf(const JobRecord& job);
-absl::Status CheckEtag(absl::string_view etag, const JobRecord& job);
+absl::StatusOr<int64_t> VersionOfEtag(absl::string_view etag, const JobRecord& job);
 
 }  // namespace trainyard

@@ -3,18 +3,22 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "server/api/services.h"
 #include "server/auth/authenticator.h"
 #include "server/fleet/executor_service.h"
 #include "server/watch/watch_hub.h"
 #include "server/work/task_pool.h"
+#include "storage/base/file.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 
@@ -41,6 +45,20 @@ void Configure(grpc::ServerBuilder& builder) {
   grpc::ResourceQuota quota("calls");
   quota.SetMaxThreads(kMostCallThreads);
   builder.SetResourceQuota(quota);
+}
+
+// This server as a candidate for leadership. Only one process at a time can listen on an address of
+// a machine: whoever listens there after a crash need not wait for the lease of the one before it.
+std::string LeaderName(const ServerOptions& options) {
+  char host[256] = "";
+  const absl::StatusOr<std::string> boot = ReadFile("/proc/sys/kernel/random/boot_id", 256);
+  if (gethostname(host, sizeof(host) - 1) != 0 || !boot.ok() ||
+      absl::EndsWith(options.listen, ":0")) {
+    return options.replica;
+  }
+  const std::string where =
+      absl::StrCat(host, " ", absl::StripAsciiWhitespace(*boot), " ", options.listen);
+  return absl::StrCat(absl::StrReplaceAll(where, {{"/", "_"}}), "/", options.replica);
 }
 
 }  // namespace
@@ -91,7 +109,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
                                                       ServerOptions options) {
   TY_RETURN_IF_ERROR(CheckListenAddress(options.listen));
   if (options.replica.empty()) options.replica = absl::StrCat("server-", RandomHex(4));
-  options.scheduler.holder = options.replica;
+  options.scheduler.holder = LeaderName(options);
   options.scheduler.planner = options.planner;
   auto parts = std::make_unique<Parts>(stores, clock, options);
   parts->replica = options.replica;

@@ -15,7 +15,7 @@ namespace trainyard {
 
 struct ServerOptions {
   std::string listen = "127.0.0.1:7070";  // HOST:PORT; port 0: any free one
-  std::string replica;                    // unique; made up when empty
+  std::string replica;                    // unique to this process; made up when empty
   int schema_version = 0;
   FleetOptions fleet;
   PlannerOptions planner;

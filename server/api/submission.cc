@@ -1,9 +1,12 @@
 #include "server/api/submission.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/message.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -69,6 +72,17 @@ absl::Status CheckLabels(const v1::Job& job) {
     }
   }
   return absl::OkStatus();
+}
+
+// Equal specs give equal bytes, maps included: a replay is known by them.
+std::string Serialize(const v1::JobSpec& spec) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  spec.SerializeToCodedStream(&coded);
+  coded.Trim();
+  return bytes;
 }
 
 std::string FamilyOf(const v1::JobSpec& spec) {
@@ -170,7 +184,7 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
   }
   record.creator = creator;
   record.request_id = request.request_id();
-  record.spec = spec.SerializeAsString();
+  record.spec = Serialize(spec);
   record.labels = {job.labels().begin(), job.labels().end()};
   record.priority = job.priority();
   record.min_slots = std::max(1, spec.resources().min_slots());
@@ -199,12 +213,14 @@ absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& node
   int64_t largest = 0;  // of the right kind
   int matching = 0;
   int all = 0;
+  std::map<std::string, int> gang_slots;  // large enough, by kind: a gang is of one kind
   for (const NodeRecord& node : nodes) {
     for (const SlotRecord& slot : node.slots) {
       ++all;
       if (!job.device.empty() && slot.device != job.device) continue;
       ++matching;
       largest = std::max(largest, slot.memory_bytes);
+      if (slot.memory_bytes >= job.bytes_per_slot) ++gang_slots[slot.device];
     }
   }
   if (all == 0) return absl::OkStatus();
@@ -218,6 +234,15 @@ absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& node
         "spec.model: needs ", DescribeBytes(job.bytes_per_slot), " per slot, but the largest ",
         job.device, job.device.empty() ? "" : " ", "slot has ", DescribeBytes(largest),
         "; a smaller training.micro_batch_size or a smaller model would fit"));
+  }
+  int widest = 0;
+  for (const auto& [device, count] : gang_slots) widest = std::max(widest, count);
+  if (widest < job.min_slots) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("spec.resources.min_slots: needs ", DescribeDemand(DemandOf(job)),
+                     ", but all nodes that ever registered have ", widest,
+                     " such together; min_slots of at most ", widest,
+                     " would fit, or connect more nodes first"));
   }
   return absl::OkStatus();
 }

@@ -25,9 +25,10 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
 //                     its data: names the field
 absl::Status PlanSubmission(JobRecord& job);
 
-// kFailedPrecondition: no slot of any node that ever registered is of the right kind and large
-// enough; says what would fit. Without any node the job is let in and waits. A gang larger than
-// what is there waits too: nodes come and go.
+// kFailedPrecondition: the nodes that ever registered, were all of them there and idle, have too
+// few slots of one kind that are large enough for the job's smallest gang; says what would fit.
+// Without any node the job is let in and waits, as it does for nodes that are away, draining or
+// busy.
 absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& nodes);
 
 }  // namespace trainyard

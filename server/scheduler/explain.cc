@@ -12,7 +12,6 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kMostAhead = 10;
 constexpr size_t kMostAttempts = 20;
 
 std::string Time(absl::Time time) {
@@ -126,7 +125,6 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
       explanation.ahead = entry.ahead;
       explanation.earliest_start = entry.earliest_start;
     }
-    if (explanation.ahead.size() > kMostAhead) explanation.ahead.resize(kMostAhead);
     for (const NodeRecord& node : snapshot.nodes) {
       explanation.details.push_back(DescribeNode(node, demand, snapshot));
     }

@@ -13,7 +13,7 @@ namespace trainyard {
 struct Explanation {
   Reason reason;
   int queue_position = 0;                              // from 1; 0 when not queued
-  std::vector<std::string> ahead;                      // at most 10
+  std::vector<std::string> ahead;                      // at most kMostAhead
   absl::Time earliest_start = absl::InfiniteFuture();  // infinite: not known
   std::vector<std::string> details;
   std::vector<std::string> suggestions;

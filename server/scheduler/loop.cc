@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "storage/base/retry_pause.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -15,6 +16,7 @@ namespace {
 // then placed elsewhere). More means that something else changes all the time; the next turn goes
 // on.
 constexpr int kMostPasses = 4;
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(5);
 
 bool Empty(const Decisions& decisions) {
   return decisions.placements.empty() && decisions.suspensions.empty() &&
@@ -54,15 +56,17 @@ void SchedulerLoop::Stop() {
 
 void SchedulerLoop::Run() {
   std::string complaint;
+  RetryPause retry(kFirstRetry, options_.longest_retry);
   while (true) {
     absl::StatusOr<absl::Duration> wait = Turn();
     if (!wait.ok()) {
       const std::string text = wait.status().ToString();
       if (text != complaint) spdlog::warn("scheduler: {}", text);
       complaint = text;
-      wait = options_.retry;
+      wait = retry.Next();
     } else {
       complaint.clear();
+      retry.Reset();
     }
     absl::MutexLock lock(&mu_);
     const absl::Time deadline = absl::Now() + std::min(*wait, options_.poll);
@@ -102,7 +106,7 @@ absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
     const absl::StatusOr<int> applied = store_.Apply(epoch_, pass.decisions);
     if (absl::IsAborted(applied.status())) {
       leader_ = false;  // a newer leader exists, or it looks so: ask again
-      return options_.retry;
+      return options_.longest_retry;
     }
     if (!applied.ok()) {
       wakeups_.Wake("fleet");  // the commit may have gone through, only its answer was lost

@@ -14,11 +14,11 @@
 namespace trainyard {
 
 struct LoopOptions {
-  std::string holder;  // unique per replica
+  std::string holder;  // "REPLICA/PROCESS", or any name that nobody else has
   PlannerOptions planner;
   absl::Duration leader_lease = absl::Seconds(10);
-  absl::Duration poll = absl::Seconds(1);          // when nothing wakes it
-  absl::Duration retry = absl::Milliseconds(200);  // while the store is away
+  absl::Duration poll = absl::Seconds(1);                  // when nothing wakes it
+  absl::Duration longest_retry = absl::Milliseconds(200);  // while the store is away
 };
 
 // Reads a snapshot, asks the planner, writes its decisions: as leader only. One thread. The stores

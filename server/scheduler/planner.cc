@@ -55,16 +55,32 @@ Reason ReasonForNoFit(const SlotTable& slots, const SlotDemand& demand,
                        " on ", slots.nodes(), slots.nodes() == 1 ? " node" : " nodes", aside)};
 }
 
-Reason ReasonForWait(const SlotTable& slots, const SlotDemand& demand,
-                     const std::vector<const Blocker*>& ahead) {
+// The waiting jobs ahead of `demand` that could use what it could.
+struct Ahead {
+  const Blocker* first = nullptr;
+  size_t count = 0;
+  std::vector<std::string> names;  // at most kMostAhead
+};
+
+Ahead FindAhead(const std::vector<Blocker>& blockers, const SlotDemand& demand) {
+  Ahead ahead;
+  for (const Blocker& blocker : blockers) {
+    if (!Compete(blocker.demand, demand)) continue;
+    if (ahead.first == nullptr) ahead.first = &blocker;
+    if (ahead.count++ < kMostAhead) ahead.names.push_back(blocker.name);
+  }
+  return ahead;
+}
+
+Reason ReasonForWait(const SlotTable& slots, const SlotDemand& demand, const Ahead& ahead) {
   const SlotTable::Counts counts = slots.Count(demand);
   std::string message = absl::StrCat("needs ", DescribeDemand(demand), "; ", counts.free, " of ",
                                      counts.present, counts.free == 1 ? " is" : " are", " free");
   if (counts.kept > 0) absl::StrAppend(&message, ", ", counts.kept, " kept for jobs ahead");
-  if (!ahead.empty()) {
-    absl::StrAppend(&message, "; behind ", ahead.front()->name, " (priority ",
-                    ahead.front()->priority, ")");
-    if (ahead.size() > 1) absl::StrAppend(&message, " and ", ahead.size() - 1, " more");
+  if (ahead.first != nullptr) {
+    absl::StrAppend(&message, "; behind ", ahead.first->name, " (priority ", ahead.first->priority,
+                    ")");
+    if (ahead.count > 1) absl::StrAppend(&message, " and ", ahead.count - 1, " more");
   }
   const bool only_kept = counts.free >= demand.count;
   return {only_kept ? reason::kBehindOthers : reason::kWaitingForSlots, std::move(message)};
@@ -132,10 +148,6 @@ void Consider(const JobRecord& job, const SchedulerSnapshot& snapshot, SlotTable
               std::vector<Blocker>& blockers, Pass& pass) {
   QueuedJob entry{.uid = job.uid, .name = JobNameOf(job)};
   const SlotDemand demand = DemandOf(job);
-  std::vector<const Blocker*> ahead;
-  for (const Blocker& blocker : blockers) {
-    if (Compete(blocker.demand, demand)) ahead.push_back(&blocker);
-  }
   if (job.not_before > snapshot.now) {
     pass.next = std::min(pass.next, job.not_before);
     entry.reason = ReasonForBackoff(job);
@@ -152,8 +164,9 @@ void Consider(const JobRecord& job, const SchedulerSnapshot& snapshot, SlotTable
                                          .ranks = *std::move(ranks),
                                          .reason = entry.reason});
   } else {
+    Ahead ahead = FindAhead(blockers, demand);
     entry.reason = ReasonForWait(slots, demand, ahead);
-    for (const Blocker* blocker : ahead) entry.ahead.push_back(blocker->name);
+    entry.ahead = std::move(ahead.names);
     slots.Keep(demand);
     blockers.push_back({entry.name, job.priority, demand});
   }

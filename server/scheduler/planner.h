@@ -19,13 +19,17 @@ struct PlannerOptions {
   absl::Duration drain_grace = absl::Minutes(5);   // to write a checkpoint on a draining node
 };
 
+// More names would make a long queue cost its square.
+inline constexpr size_t kMostAhead = 10;
+
 // One job that waits, in queue order.
 struct QueuedJob {
   std::string uid;
   std::string name;     // projects/{project}/jobs/{job}
   bool placed = false;  // this pass gives it slots
   Reason reason;
-  std::vector<std::string> ahead;  // jobs that keep slots from it, by queue order
+  std::vector<std::string>
+      ahead;  // jobs that keep slots from it, by queue order; at most kMostAhead
   absl::Time earliest_start = absl::InfiniteFuture();  // infinite: not known
 };
 

@@ -10,6 +10,8 @@
 namespace trainyard {
 namespace {
 
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(20);
+
 bool EndsJob(const FeedRecord& item) {
   const auto* change = std::get_if<StateChangeRecord>(&item.what);
   return change != nullptr && IsTerminal(change->to);
@@ -28,6 +30,7 @@ Watch::Watch(TaskPool& pool, JobStore& jobs, const WatchOptions& options, Open o
       opened_(std::move(opened)),
       finished_(std::move(finished)),
       cursor_(after),
+      retry_(kFirstRetry, options.longest_retry),
       last_activity_(absl::Now()) {}
 
 void Watch::Wake() {
@@ -153,8 +156,9 @@ void Watch::Pull(bool heartbeat, bool check_end) {
       dirty_ = true;
       check_end_ = check_end_ || check_end;
     }
-    return PokeAfter(options_.retry);
+    return PokeAfter(retry_.Next());
   }
+  retry_.Reset();
   if (!items.ok()) return Finish(items.status());
 
   WatchBatch batch{.job_name = absl::StrCat("projects/", job_.project, "/jobs/", job_.job_id),

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "server/work/actor.h"
+#include "storage/base/retry_pause.h"
 #include "storage/job_store.h"
 
 namespace trainyard {
@@ -45,7 +46,7 @@ struct WatchOptions {
   absl::Duration heartbeat = absl::Seconds(5);
   absl::Duration longest_write =
       absl::Seconds(30);  // a client that takes nothing for so long is dropped
-  absl::Duration retry = absl::Milliseconds(500);  // while the store is away
+  absl::Duration longest_retry = absl::Milliseconds(500);  // while the store is away
   int batch = 256;
 };
 
@@ -90,6 +91,7 @@ class Watch : public Actor {
   JobRecord job_;
   int64_t cursor_;
   bool last_sent_ = false;  // the batch with the end is on its way
+  RetryPause retry_;
 
   absl::Mutex mu_;
   bool dirty_ ABSL_GUARDED_BY(mu_) = true;

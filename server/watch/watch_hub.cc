@@ -21,9 +21,13 @@ WatchHub::WatchHub(JobStore& jobs, Wakeups& wakeups, TaskPool& pool, const Watch
     std::vector<std::shared_ptr<Watch>> woken;
     {
       absl::MutexLock lock(&state->mu);
+      if (topic.size() == kPrefix.size()) {
+        for (const auto& [pointer, entry] : state->all) woken.push_back(entry.first);
+      }
       const auto found = state->by_job.find(topic.substr(kPrefix.size()));
-      if (found == state->by_job.end()) return;
-      for (Watch* watch : found->second) woken.push_back(state->all.at(watch).first);
+      if (found != state->by_job.end()) {
+        for (Watch* watch : found->second) woken.push_back(state->all.at(watch).first);
+      }
     }
     for (const auto& watch : woken) watch->Wake();
   });

@@ -10,7 +10,7 @@ absl::StatusOr<LeaderLease> MemoryStores::Lead(const std::string& holder, absl::
   absl::MutexLock lock(&mu_);
   const absl::Time now = Now();
   if (leader_ != holder) {
-    if (!leader_.empty() && now < leader_lease_.end) {
+    if (!leader_.empty() && ReplicaOf(leader_) != ReplicaOf(holder) && now < leader_lease_.end) {
       return absl::FailedPreconditionError(absl::StrCat(leader_, " leads"));
     }
     leader_ = holder;

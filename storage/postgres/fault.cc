@@ -19,6 +19,14 @@ Fault FaultOfState(const std::string& state, const std::string& message) {
       state == "55P03") {  // serialization, deadlock, lock timeout
     return {.status = absl::UnavailableError(message), .again = true};
   }
+  // The server vanished in the middle of the statement: libpq itself, not PostgreSQL, says so. For
+  // a COMMIT, nobody knows whether it happened.
+  if (state.empty()) {
+    return {.status = absl::UnavailableError(message),
+            .connection_lost = true,
+            .in_doubt = true,
+            .again = true};
+  }
   // Shut down, crashed, starting up, terminated for idling in a transaction; connection exceptions.
   if (in_class("57P") || in_class("08") || state == "25P03") {
     return {.status = absl::UnavailableError(message), .connection_lost = true, .again = true};

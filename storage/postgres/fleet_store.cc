@@ -74,17 +74,16 @@ absl::StatusOr<bool> DropAbsent(Transaction& transaction, const std::string& nod
 absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& node,
                                                             absl::Duration lease) {
   TY_RETURN_IF_ERROR(CheckNode(node));
-  return database_.Run(
-      "register node", [&](Transaction& transaction) -> absl::StatusOr<NodeRecord> {
-        return NodeOf(transaction.Run(
-            kRegisterNode, Params(node.name, node.incarnation, node.address, node.agent_version,
-                                  MapJson(node.labels), SlotsJson(node.slots), lease))[0]);
-      });
+  return agents_.Run("register node", [&](Transaction& transaction) -> absl::StatusOr<NodeRecord> {
+    return NodeOf(transaction.Run(
+        kRegisterNode, Params(node.name, node.incarnation, node.address, node.agent_version,
+                              MapJson(node.labels), SlotsJson(node.slots), lease))[0]);
+  });
 }
 
 absl::Status PostgresFleetStore::RenewLease(const std::string& node, const std::string& incarnation,
                                             absl::Duration lease) {
-  return database_.Run("renew lease", [&](Transaction& transaction) -> absl::Status {
+  return agents_.Run("renew lease", [&](Transaction& transaction) -> absl::Status {
     const pqxx::result renewed = transaction.Run(kRenewLease, Params(node, incarnation, lease));
     if (renewed.affected_rows() == 1) return absl::OkStatus();
     return absl::AbortedError(absl::StrCat("the lease of ", node, " under incarnation ",
@@ -128,12 +127,12 @@ absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(const s
     }
     return desired;
   };
-  return database_.Run("read desired set", read, Access::kSnapshot);
+  return agents_.Run("read desired set", read, Access::kSnapshot);
 }
 
 absl::StatusOr<AppendResult> PostgresFleetStore::AppendEvents(
     const std::string& node, const RankId& id, const std::vector<RankEventRecord>& events) {
-  return database_.Run(
+  return agents_.Run(
       "append events", [&](Transaction& transaction) -> absl::StatusOr<AppendResult> {
         AppendResult result;
         result.fenced = true;
@@ -177,7 +176,7 @@ absl::StatusOr<bool> PostgresFleetStore::ReportAbsent(const std::string& node,
   std::map<std::string, std::vector<RankId>> by_job;  // in the order in which all lock jobs
   for (const RankId& rank : ranks) by_job[rank.job_uid].push_back(rank);
   if (by_job.empty()) return false;
-  return database_.Run("report absent", [&](Transaction& transaction) -> absl::StatusOr<bool> {
+  return agents_.Run("report absent", [&](Transaction& transaction) -> absl::StatusOr<bool> {
     bool any = transaction.repeated_in_doubt;
     for (const auto& [uid, of_job] : by_job) {
       TY_ASSIGN_OR_RETURN(const bool dropped, DropAbsent(transaction, node, of_job));
@@ -189,7 +188,7 @@ absl::StatusOr<bool> PostgresFleetStore::ReportAbsent(const std::string& node,
 
 absl::StatusOr<std::vector<RankId>> PostgresFleetStore::ListRanks(const std::string& node) {
   using Ranks = std::vector<RankId>;
-  return database_.Run("list ranks", [&](Transaction& transaction) -> absl::StatusOr<Ranks> {
+  return agents_.Run("list ranks", [&](Transaction& transaction) -> absl::StatusOr<Ranks> {
     Ranks ranks;
     for (const pqxx::row& row :
          transaction.Run(kAliveRanks, Params(std::vector<std::string>{node}))) {

@@ -10,7 +10,9 @@ namespace trainyard::postgres {
 
 class PostgresFleetStore : public FleetStore {
  public:
-  explicit PostgresFleetStore(Database& database) : database_(database) {}
+  // What agents call goes over `agents`: however many questions users ask, no lease waits behind
+  // them.
+  PostgresFleetStore(Database& agents, Database& database) : agents_(agents), database_(database) {}
 
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
   absl::Status RenewLease(const std::string& node, const std::string& incarnation,
@@ -28,6 +30,7 @@ class PostgresFleetStore : public FleetStore {
   absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string& job_uid) override;
 
  private:
+  Database& agents_;
   Database& database_;
 };
 

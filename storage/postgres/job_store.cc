@@ -11,6 +11,8 @@
 namespace trainyard::postgres {
 namespace {
 
+constexpr int kDeletePiece = 100000;
+
 absl::Status NoSuchJob(const JobName& name) {
   return absl::NotFoundError(
       absl::StrCat("projects/", name.project, "/jobs/", name.job_id, " does not exist"));
@@ -191,17 +193,26 @@ absl::StatusOr<JobRecord> PostgresJobStore::Resume(const JobName& name, int64_t 
 
 absl::Status PostgresJobStore::Delete(const JobName& name, int64_t version) {
   TY_RETURN_IF_ERROR(CheckName(name));
-  return database_.Run("delete job", [&](Transaction& transaction) -> absl::Status {
+  // The metrics of a long job in pieces, the job with the last: a statement that took longer than
+  // its time limit would take as long the next time. An ended job gets no new ones.
+  const auto delete_piece = [&](Transaction& transaction) -> absl::StatusOr<bool> {
     const pqxx::result rows = transaction.Run(kLockJob, Params(name.project, name.job_id));
     if (rows.empty()) {
-      return transaction.repeated_in_doubt ? absl::OkStatus() : NoSuchJob(name);
+      if (transaction.repeated_in_doubt) return true;
+      return NoSuchJob(name);
     }
     const JobRecord job = JobOf(rows[0]);
     TY_RETURN_IF_ERROR(CheckDeletable(job, version));
-    transaction.Run(kDeleteMetrics, Params(job.uid));
+    const pqxx::result deleted = transaction.Run(kDeleteMetrics, Params(job.uid, kDeletePiece));
+    if (deleted.affected_rows() == kDeletePiece) return false;
     transaction.Run(kDeleteJob, Params(job.uid, job.version));
-    return absl::OkStatus();
-  });
+    return true;
+  };
+  bool done = false;
+  while (!done) {
+    TY_ASSIGN_OR_RETURN(done, database_.Run("delete job", delete_piece));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<FeedRecord>> PostgresJobStore::ReadFeed(const std::string& job_uid,

@@ -16,8 +16,10 @@ namespace {
 
 class PostgresStores : public Stores {
  public:
-  PostgresStores(const std::string& conninfo, int max_connections)
-      : database_(conninfo, max_connections), wakeups_(conninfo) {}
+  PostgresStores(const std::string& conninfo, const Options& options)
+      : database_(conninfo, options.max_connections),
+        agents_(conninfo, options.max_agent_connections),
+        wakeups_(conninfo) {}
 
   JobStore& jobs() override { return jobs_; }
   FleetStore& fleet() override { return fleet_; }
@@ -34,8 +36,9 @@ class PostgresStores : public Stores {
 
  private:
   Database database_;
+  Database agents_;
   PostgresJobStore jobs_{database_};
-  PostgresFleetStore fleet_{database_};
+  PostgresFleetStore fleet_{agents_, database_};
   PostgresSchedulerStore scheduler_{database_};
   PostgresTokenStore tokens_{database_};
   PostgresWakeups wakeups_;
@@ -45,7 +48,7 @@ class PostgresStores : public Stores {
 
 absl::StatusOr<std::unique_ptr<Stores>> Open(const std::string& conninfo, const Options& options) {
   TY_ASSIGN_OR_RETURN(const std::string complete, CompleteConninfo(conninfo, options));
-  return std::make_unique<PostgresStores>(complete, options.max_connections);
+  return std::make_unique<PostgresStores>(complete, options);
 }
 
 }  // namespace trainyard::postgres

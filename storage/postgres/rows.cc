@@ -191,8 +191,10 @@ FeedRecord FeedItemOf(const pqxx::row& row) {
   }
   const Json body = Json::parse(row["body"].c_str());
   if (kind == "STATE") {
-    item.what = StateChangeRecord{StateOf(body.at("from")), StateOf(body.at("to")),
-                                  Reason{body.at("code"), body.at("message")}};
+    StateChangeRecord change{.to = StateOf(body.at("to")),
+                             .reason = {body.at("code"), body.at("message")}};
+    if (body.contains("from")) change.from = StateOf(body.at("from"));
+    item.what = std::move(change);
   } else if (kind == "CHECKPOINT") {
     item.what = CheckpointRecord{.job_uid = body.at("job_uid"),
                                  .step = body.at("step"),
@@ -258,11 +260,11 @@ std::string SlotsJson(const std::vector<SlotRecord>& slots) {
 
 FeedBody FeedBodyOf(const FeedRecord& item) {
   if (const auto* change = std::get_if<StateChangeRecord>(&item.what)) {
-    return {"STATE", Json{{"from", std::string(JobStateName(change->from))},
-                          {"to", std::string(JobStateName(change->to))},
-                          {"code", change->reason.code},
-                          {"message", change->reason.message}}
-                         .dump()};
+    Json body{{"to", std::string(JobStateName(change->to))},
+              {"code", change->reason.code},
+              {"message", change->reason.message}};
+    if (change->from.has_value()) body["from"] = std::string(JobStateName(*change->from));
+    return {"STATE", body.dump()};
   }
   if (const auto* checkpoint = std::get_if<CheckpointRecord>(&item.what)) {
     return {"CHECKPOINT", Json{{"job_uid", checkpoint->job_uid},

@@ -14,14 +14,18 @@
 namespace trainyard::postgres {
 namespace {
 
-// Applies one set of decisions within one transaction. Locks: leader, then jobs by uid, then nodes.
+// Applies one set of decisions within one transaction. Locks: leader, then the nodes that are lost,
+// then all jobs by uid (as all do who lock several: no deadlock), then the nodes that are placed
+// on.
 class Applier {
  public:
   Applier(Transaction& transaction, const Decisions& decisions)
       : transaction_(transaction), decisions_(decisions), now_(Now(transaction)) {}
 
   absl::StatusOr<int> Apply() {
-    TY_RETURN_IF_ERROR(ApplyLosses());
+    LoseNodes();
+    LockJobs();
+    for (const std::string& uid : losing_) TY_RETURN_IF_ERROR(LoseRanks(uid));
     for (const Suspension& suspension : decisions_.suspensions) {
       TY_RETURN_IF_ERROR(ApplySuspension(suspension));
     }
@@ -34,8 +38,9 @@ class Applier {
   }
 
  private:
-  absl::Status ApplyLosses();
-  absl::Status LoseRanks(const std::string& uid, const std::vector<std::string>& nodes);
+  void LoseNodes();
+  void LockJobs();
+  absl::Status LoseRanks(const std::string& uid);
   absl::Status ApplySuspension(const Suspension& suspension);
   void ReadNodes();
   bool Fits(const Placement& placement) const;
@@ -46,33 +51,38 @@ class Applier {
   Transaction& transaction_;
   const Decisions& decisions_;
   const absl::Time now_;
+  std::vector<std::string> lost_;  // nodes
+  std::set<std::string> losing_;   // jobs with ranks there
   std::map<std::string, NodeRecord> nodes_;
   std::set<std::pair<std::string, int>> held_;
   int changed_ = 0;
 };
 
-absl::Status Applier::ApplyLosses() {
-  if (decisions_.lost_nodes.empty()) return absl::OkStatus();
-  std::vector<std::string> nodes;
+void Applier::LoseNodes() {
+  if (decisions_.lost_nodes.empty()) return;
   for (const pqxx::row& row : transaction_.Run(kLoseNodes, Params(decisions_.lost_nodes))) {
-    nodes.push_back(row[0].as<std::string>());
+    lost_.push_back(row[0].as<std::string>());
   }
-  std::set<std::string> uids;
-  for (const pqxx::row& row : transaction_.Run(kAliveRanks, Params(nodes))) {
-    uids.insert(row[0].as<std::string>());
+  for (const pqxx::row& row : transaction_.Run(kAliveRanks, Params(lost_))) {
+    losing_.insert(row[0].as<std::string>());
   }
-  for (const std::string& uid : uids) TY_RETURN_IF_ERROR(LoseRanks(uid, nodes));
-  return absl::OkStatus();
 }
 
-absl::Status Applier::LoseRanks(const std::string& uid, const std::vector<std::string>& nodes) {
+void Applier::LockJobs() {
+  std::vector<std::string> uids(losing_.begin(), losing_.end());
+  for (const Suspension& suspension : decisions_.suspensions) uids.push_back(suspension.job_uid);
+  for (const Placement& placement : decisions_.placements) uids.push_back(placement.job_uid);
+  if (!uids.empty()) transaction_.Run(kLockJobs, Params(uids));
+}
+
+absl::Status Applier::LoseRanks(const std::string& uid) {
   const std::optional<JobRecord> job = LockJob(transaction_, uid);
   if (!job.has_value()) return absl::OkStatus();
   const std::optional<AttemptRecord> attempt = ReadAttempt(transaction_, uid, job->attempt);
   if (!attempt.has_value()) return absl::OkStatus();
   std::vector<int> lost;
   for (const RankRecord& rank : attempt->ranks) {
-    if (std::find(nodes.begin(), nodes.end(), rank.node) != nodes.end())
+    if (std::find(lost_.begin(), lost_.end(), rank.node) != lost_.end())
       lost.push_back(rank.id.rank);
   }
   const AttemptChange change = DropRanks(*job, *attempt, lost, RankOutcome::kLost, now_);

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "storage/base/ids.h"
+#include "storage/base/retry_pause.h"
 #include "storage/base/status.h"
 #include "storage/postgres/connection.h"
 #include "storage/postgres/fault.h"
@@ -20,7 +22,9 @@ namespace trainyard::postgres {
 namespace {
 
 constexpr char kChannel[] = "trainyard";
-constexpr absl::Duration kReconnect = absl::Milliseconds(500);
+constexpr absl::Duration kFirstReconnect = absl::Milliseconds(10);
+constexpr absl::Duration kLongestReconnect = absl::Milliseconds(500);
+constexpr absl::Duration kSettled = absl::Seconds(1);  // connections that last so long are no loop
 constexpr int kIdleCheckMs = 5000;
 
 // Payloads are "{id of the sending process} {topic}".
@@ -97,11 +101,16 @@ std::set<std::string> PostgresWakeups::TakePending() {
 
 void PostgresWakeups::Loop() {
   bool told = false;
+  RetryPause pause(kFirstReconnect, kLongestReconnect);
   while (!stopping()) {
+    const absl::Time begin = absl::Now();
     try {
       Serve();
-      told = false;
     } catch (...) {
+      if (absl::Now() - begin > kSettled) {
+        told = false;
+        pause.Reset();
+      }
       const absl::Status status = FaultOfCurrentException("wake-ups").status;
       if (!told) spdlog::warn("{}; trying again", std::string(status.message()));
       told = true;
@@ -109,7 +118,7 @@ void PostgresWakeups::Loop() {
     if (stopping()) return;
     TakePending();                       // hints may be lost; those of now would be old by then
     pollfd woken{wake_fd_.get(), 0, 0};  // only to sleep: a hint is no reason to hurry
-    poll(&woken, 1, static_cast<int>(absl::ToInt64Milliseconds(kReconnect)));
+    poll(&woken, 1, static_cast<int>(absl::ToInt64Milliseconds(pause.Next())));
   }
 }
 
@@ -121,6 +130,7 @@ void PostgresWakeups::Serve() {
   // What others sent while nobody listened is lost: every listener looks once.
   local_.Wake("queue");
   local_.Wake("fleet");
+  local_.Wake("job:");
   while (!stopping()) {
     pollfd fds[] = {{wake_fd_.get(), POLLIN, 0}, {listening.pq().sock(), POLLIN, 0}};
     const int ready = poll(fds, 2, kIdleCheckMs);

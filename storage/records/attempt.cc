@@ -175,6 +175,11 @@ std::optional<RankOutcome> ParseRankOutcome(absl::string_view name) {
   return std::nullopt;
 }
 
+Reason RunningFrom(int64_t step) {
+  return {reason::kRunning,
+          step == 0 ? "training begins" : absl::StrCat("goes on from step ", step)};
+}
+
 AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt) {
   TY_CHECK(!attempt.ranks.empty(), "attempt ", attempt.attempt, " of job ", job.uid,
            " has no rank");
@@ -183,7 +188,7 @@ AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt) {
   verdict.stop_the_rest = GangBroken(job, attempt);
   if (!verdict.stop_the_rest && job.state == JobState::kStarting && AllMet(attempt)) {
     verdict.trigger = JobTrigger::kFirstStep;
-    verdict.reason = {reason::kRunning, absl::StrCat("goes on from step ", attempt.restore_step)};
+    verdict.reason = RunningFrom(attempt.restore_step);
   }
   return verdict;
 }

@@ -70,6 +70,9 @@ struct AttemptVerdict {
 };
 AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt);
 
+// Why a job runs: it begins (step 0), or goes on from the checkpoint of `step`.
+Reason RunningFrom(int64_t step);
+
 // What the node of a rank should do with it now. Once kStop, for ever kStop. Pure.
 enum class RankWish { kRun, kSuspend, kStop };
 RankWish WishFor(const JobRecord& job, const AttemptRecord& attempt, const RankRecord& rank,

@@ -106,7 +106,7 @@ absl::StatusOr<JobChange> NewJob(const JobRecord& submitted, absl::Time now) {
   job.newest_checkpoint_uri.clear();
   change.changed = true;
   change.feed.push_back(
-      {.time = now, .what = StateChangeRecord{JobState::kQueued, JobState::kQueued, job.reason}});
+      {.time = now, .what = StateChangeRecord{std::nullopt, JobState::kQueued, job.reason}});
   return change;
 }
 

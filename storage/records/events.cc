@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -106,8 +107,9 @@ class EventTaker {
 
   absl::Status Apply(const RankRestored& restored) {
     if (over()) return absl::OkStatus();
-    // From an older checkpoint, when the newest was damaged, is fine: the steps that are done again
-    // are in the series already and are taken once. From a later one its metrics would leave a gap.
+    // From an older checkpoint, when the newest was damaged, is fine: the steps up to restore_step
+    // that are done again are in the series already, and that is not superseded, so they are taken
+    // once. From a later one its metrics would leave a gap.
     if (restored.step > result_.attempt.restore_step) {
       return Fail({.category = "INTERNAL",
                    .message = absl::StrCat("restored step ", restored.step, " instead of ",
@@ -116,6 +118,8 @@ class EventTaker {
     }
     // A suspension under way fixed who takes part (WishFor): a late comer is stopped.
     if (job().state != JobState::kSuspending) rank_.state = RankState::kRunning;
+    if (rank_.id.rank == 0) job().step = std::min(job().step, restored.step);
+    restored_step_ = restored.step;  // of every rank: a gang restores one checkpoint
     Settle();
     return absl::OkStatus();
   }
@@ -214,14 +218,18 @@ class EventTaker {
   const InSeries& in_series_;
   const absl::Time now_;
   absl::Time time_;
+  std::optional<int64_t> restored_step_;
   std::set<std::pair<int64_t, MetricSplit>> seen_;
 };
 
-// Moves the job as Judge says.
-void SettleAttempt(AttemptChange& result, absl::Time now) {
+// Moves the job as Judge says. `restored_step`: where the ranks go on from, if that was just said.
+void SettleAttempt(AttemptChange& result, std::optional<int64_t> restored_step, absl::Time now) {
   JobRecord& job = result.change.job;
-  const AttemptVerdict verdict = Judge(job, result.attempt);
+  AttemptVerdict verdict = Judge(job, result.attempt);
   if (!verdict.trigger.has_value()) return;
+  if (*verdict.trigger == JobTrigger::kFirstStep && restored_step.has_value()) {
+    verdict.reason = RunningFrom(*restored_step);
+  }
   if (verdict.failure.has_value()) job.failure = verdict.failure;
   if (verdict.spends_restart) job.restarts += 1;
   MoveJob(result.change, *verdict.trigger, verdict.reason, now);
@@ -232,7 +240,7 @@ void SettleAttempt(AttemptChange& result, absl::Time now) {
 }
 
 void EventTaker::Settle() {
-  SettleAttempt(result_, now_);
+  SettleAttempt(result_, restored_step_, now_);
   if (rank_.state == RankState::kGone || over()) result_.wishes_changed = true;
 }
 
@@ -267,7 +275,7 @@ AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
     rank.gone_time = now;
     result.wishes_changed = true;
   }
-  if (result.wishes_changed) SettleAttempt(result, now);
+  if (result.wishes_changed) SettleAttempt(result, std::nullopt, now);
   return result;
 }
 

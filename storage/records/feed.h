@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -34,8 +35,8 @@ struct CheckpointRecord {
 };
 
 struct StateChangeRecord {
-  JobState from;
-  JobState to;
+  std::optional<JobState> from;  // none: the job was submitted
+  JobState to = JobState::kQueued;
   Reason reason;
 };
 

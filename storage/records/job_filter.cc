@@ -87,7 +87,9 @@ absl::StatusOr<JobCursor> ParseCursor(const std::string& cursor) {
   TY_RETURN_IF_ERROR(CheckText("cursor", cursor));
   const std::pair<std::string, std::string> parts = absl::StrSplit(cursor, absl::MaxSplits('.', 1));
   int64_t micros = 0;
-  if (parts.second.empty() || !absl::SimpleAtoi(parts.first, &micros)) {
+  constexpr int64_t kYear9999 = int64_t{253402300799} * 1000000;  // PostgreSQL takes little more
+  if (parts.second.empty() || !absl::SimpleAtoi(parts.first, &micros) || micros < 0 ||
+      micros > kYear9999) {
     return absl::InvalidArgumentError(
         absl::StrCat("page token: found '", cursor, "', expected one from an earlier page"));
   }

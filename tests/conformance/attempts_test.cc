@@ -42,6 +42,10 @@ TEST_P(StoreSuite, JobGoesTheWholeWay) {
   for (const FeedRecord& item : *feed) kinds += "SMCAN"[item.what.index()];
   EXPECT_EQ(kinds, "SSASMMCMCS");  // queued, starting, attempt, running, …, succeeded
   ExpectGaplessFeed(job.uid);
+  const auto changes = StateChanges(job.uid);
+  EXPECT_EQ(changes.at(0).from, std::nullopt);
+  EXPECT_EQ(changes.at(1).from, JobState::kQueued);
+  EXPECT_EQ(changes.at(2).reason.message, "training begins");  // not: goes on from step 0
   EXPECT_EQ(jobs().ReadFeed(job.uid, 4, 2)->at(0).sequence, 5);
   EXPECT_EQ(jobs().ReadFeed(job.uid, 4, 2)->size(), 2u);
   EXPECT_TRUE(jobs().ReadFeed(job.uid, 10, 100)->empty());
@@ -183,6 +187,73 @@ TEST_P(StoreSuite, RestartGoesOnFromTheCheckpointAndSupersedesWhatCameAfter) {
   EXPECT_FALSE(all->at(3).superseded);
   EXPECT_TRUE(all->at(4).superseded);
   ExpectGaplessFeed(second.uid);
+}
+
+// The newest checkpoint was damaged: the worker goes on from one before it.
+TEST_P(StoreSuite, RestartFromAnOlderCheckpointThanAssignedLeavesNoGapAndDoublesNothing) {
+  Register("n1");
+  Submit("a");
+  const JobRecord first = Run("a", {"n1"});
+  Append(
+      first, 0, "n1",
+      Writer(first).Train(1).Checkpoint(1).Train(2).Train(3).Checkpoint(3).Train(4).Exited(0, 9));
+  const auto fall_back = [&](int64_t to) {
+    EXPECT_EQ(Place(Get("a"), {"n1"}), 1);
+    const JobRecord job = Get("a");
+    EXPECT_EQ(fleet().ListAttempts(job.uid)->back().restore_step, 3);
+    Append(job, 0, "n1", Writer(job).Restored(to));
+    return Get("a");
+  };
+  const JobRecord second = fall_back(1);
+  EXPECT_EQ(second.state, JobState::kRunning);
+  EXPECT_EQ(second.reason.message, "goes on from step 1");
+  EXPECT_EQ(second.step, 1);
+  // It dies among the steps that are done again; the third gets past them, and dies.
+  Append(second, 0, "n1", Writer(second).Train(2, 9.0).Exited(0, 9));
+  const JobRecord third = fall_back(1);
+  Append(third, 0, "n1",
+         Writer(third).Train(2, 9.0).Train(3, 9.0).Train(4, 7.0).Train(5, 7.0).Exited(0, 9));
+
+  const auto expect_series = [&](const std::vector<std::pair<int64_t, double>>& expected) {
+    std::vector<std::pair<int64_t, double>> series;  // attempt and loss by step
+    const auto rows = jobs().ReadMetrics(first.uid, {});
+    ASSERT_OK(rows.status());
+    for (const MetricRow& row : *rows) {
+      EXPECT_EQ(row.point.step, static_cast<int64_t>(series.size()) + 1);
+      series.emplace_back(row.attempt, row.point.values.at("loss"));
+    }
+    EXPECT_EQ(series, expected);
+  };
+  expect_series({{1, 1.0}, {1, 1.0}, {1, 1.0}, {3, 7.0}, {3, 7.0}});
+  EXPECT_EQ(jobs().ReadMetrics(first.uid, kAll)->size(), 6u);  // and step 4 of the first, apart
+  ExpectGaplessFeed(first.uid);
+}
+
+TEST_P(StoreSuite, CheckpointThatReplacesADamagedOneSupersedesNothing) {
+  Register("n1");
+  Submit("a");
+  const JobRecord first = Run("a", {"n1"});
+  Append(first, 0, "n1", Writer(first).Train(1).Checkpoint(1).Train(2).Checkpoint(2).Exited(0, 9));
+  ASSERT_EQ(Place(Get("a"), {"n1"}), 1);
+  const JobRecord second = Get("a");
+  // Step 2 is written anew; the checkpoint before it is removed as usual.
+  Append(second, 0, "n1",
+         Writer(second)
+             .Restored(1)
+             .Train(2, 9.0)
+             .Checkpoint(2, {"file:///checkpoints/step-1"})
+             .Train(3)
+             .Exited(0, 9));
+  const JobRecord third = Run("a", {"n1"});
+  EXPECT_EQ(fleet().ListAttempts(third.uid)->back().restore_step, 2);
+  Append(third, 0, "n1", Writer(third).Train(3).Train(4).Finished(4).Exited());
+  EXPECT_EQ(Get("a").state, JobState::kSucceeded);
+  const auto rows = jobs().ReadMetrics(third.uid, {});
+  ASSERT_OK(rows.status());
+  std::vector<std::pair<int64_t, int64_t>> series;  // step and attempt
+  for (const MetricRow& row : *rows) series.emplace_back(row.point.step, row.attempt);
+  EXPECT_EQ(series, (std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {2, 1}, {3, 3}, {4, 3}}));
+  ExpectGaplessFeed(third.uid);
 }
 
 TEST_P(StoreSuite, PointThatTheSeriesHasIsNotTakenAgain) {

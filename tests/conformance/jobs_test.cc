@@ -39,7 +39,9 @@ TEST_P(StoreSuite, SubmittedJobReadsBackAsItWas) {
   const auto feed = jobs().ReadFeed(read.uid, 0, 10);
   ASSERT_OK(feed.status());
   ASSERT_EQ(feed->size(), 1u);
-  EXPECT_EQ(std::get<StateChangeRecord>(feed->front().what).to, JobState::kQueued);
+  const auto& submitted = std::get<StateChangeRecord>(feed->front().what);
+  EXPECT_EQ(submitted.from, std::nullopt);  // it came from nowhere
+  EXPECT_EQ(submitted.to, JobState::kQueued);
 }
 
 TEST_P(StoreSuite, ReplayedSubmissionReturnsTheFirstAnswer) {
@@ -140,6 +142,10 @@ TEST_P(StoreSuite, PagesHoldEveryJobOnceNewestFirst) {
     for (const JobRecord& job : page->jobs) seen.push_back(job.job_id);
     cursor = page->next_cursor;
   } while (!cursor.empty());
+  for (const char* wrong : {"1", ".x", "x.y", "-1.x", "9223372036854775807.x"}) {
+    EXPECT_EQ(jobs().List("-", {}, 3, wrong).status().code(), absl::StatusCode::kInvalidArgument)
+        << wrong;
+  }
   EXPECT_EQ(std::set<std::string>(seen.begin(), seen.end()).size(), 7u);
   EXPECT_EQ(seen.size(), 7u);
   EXPECT_EQ(jobs().List("-", {}, 3, "nonsense").status().code(),

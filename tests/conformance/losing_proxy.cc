@@ -1,5 +1,6 @@
 #include "tests/conformance/losing_proxy.h"
 
+#include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -37,6 +38,20 @@ std::string ReadSome(int fd) {
   return n > 0 ? std::string(buffer, n) : "";
 }
 
+// Notices of the protocol: type, length, fields, each with a NUL at its end. More than libpq reads
+// at once: it is still reading when it tells of the write that failed, and has not seen the end of
+// the stream.
+std::string LastWords() {
+  const std::string fields("SWARNING\0C57P02\0Mthe server crashes", 35);
+  const std::string body = absl::StrCat(fields, std::string(20000, '.'), std::string(2, '\0'));
+  const uint32_t length = htonl(static_cast<uint32_t>(body.size()) + 4);
+  std::string notices;
+  for (int i = 0; i < 8; ++i) {
+    absl::StrAppend(&notices, "N", std::string(reinterpret_cast<const char*>(&length), 4), body);
+  }
+  return notices;
+}
+
 }  // namespace
 
 LosingProxy::LosingProxy(const std::string& folder, const std::string& server_folder)
@@ -70,6 +85,25 @@ void LosingProxy::Accept() {
   }
 }
 
+void LosingProxy::Lose(const std::string& word, bool hang_up) {
+  absl::MutexLock lock(&mu_);
+  word_ = word;
+  hang_up_ = hang_up;
+}
+
+bool LosingProxy::lost() {
+  absl::MutexLock lock(&mu_);
+  return word_.empty();
+}
+
+bool LosingProxy::TakeLoss(const std::string& words, bool& hang_up) {
+  absl::MutexLock lock(&mu_);
+  if (word_.empty() || !absl::StrContains(words, word_)) return false;
+  word_.clear();
+  hang_up = hang_up_;
+  return true;
+}
+
 void LosingProxy::Serve(FileDescriptor client) {
   const FileDescriptor server(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_un address = AddressOf(server_path_);
@@ -81,9 +115,12 @@ void LosingProxy::Serve(FileDescriptor client) {
     if (ends[0].revents != 0) {
       const std::string words = ReadSome(client.get());
       if (words.empty() || !WriteAll(server.get(), words, "server").ok()) return;
-      bool lose = true;
-      if (absl::StrContains(words, "COMMIT") && lose_.compare_exchange_strong(lose, false)) {
-        ReadSome(server.get());  // committed
+      bool hang_up = false;
+      if (TakeLoss(words, hang_up)) {
+        const std::string answer = ReadSome(server.get());  // done
+        if (!hang_up) return;
+        shutdown(client.get(), SHUT_RD);
+        WriteAll(client.get(), answer + LastWords(), "client").IgnoreError();
         return;
       }
     }

@@ -24,6 +24,19 @@ TEST_P(StoreSuite, LeadershipChangesOnlyAfterTheLeaseEnded) {
   EXPECT_OK(scheduler().Apply(second->epoch, {}).status());
 }
 
+TEST_P(StoreSuite, ReplicaThatStartedAgainFollowsItselfAtOnceWithALargerEpoch) {
+  const int64_t before = Lead("host:7070/first");
+  EXPECT_EQ(Lead("host:7070/first"), before);
+  const int64_t after = Lead("host:7070/second");
+  EXPECT_GT(after, before);
+  EXPECT_EQ(scheduler().Apply(before, {}).status().code(), absl::StatusCode::kAborted);
+  EXPECT_OK(scheduler().Apply(after, {}).status());
+  EXPECT_EQ(scheduler().Lead("host:70/x", absl::Seconds(10)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_OK(scheduler().StandDown("host:7070/first"));  // late: it leads no more
+  EXPECT_OK(scheduler().Apply(after, {}).status());
+}
+
 TEST_P(StoreSuite, LeaderThatStandsDownIsFollowedAtOnce) {
   const int64_t epoch = Lead("a");
   EXPECT_OK(scheduler().StandDown("b"));  // not the leader: nothing happens

@@ -8,7 +8,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from yard import (BIN, Watcher, Yard, eventually, gpt, jobs_pb, kill, resources_pb,  # noqa: E402
+from yard import (BIN, Watcher, Yard, eventually, gpt, grpc, jobs_pb, kill, resources_pb,  # noqa: E402
                   run_pb, run_services_pb, text_file, values_of, without_timings)
 
 
@@ -130,13 +130,9 @@ class YardTest(unittest.TestCase):
     def test_gang_is_placed_on_two_agents_all_or_none(self):
         spec = gpt(self.text, 40)
         spec["resources"] = {"min_slots": 2}
-        name = self.yard.submit(spec).name
-        explained = eventually(
-            lambda: (lambda e: e if e.reason.code else None)(
-                self.yard.api.job.ExplainJob(jobs_pb.ExplainJobRequest(name=name))), 10)
-        self.assertEqual(explained.job.state, resources_pb.QUEUED, explained)
-        self.assertEqual(self.yard.training_pids(), [], "no part of a gang starts alone")
-        watcher = Watcher(self.yard, name)
+        with self.assertRaises(grpc.RpcError) as refused:
+            self.yard.submit(spec)
+        self.assertIn("min_slots of at most 1 would fit", refused.exception.details())
         state = self.yard.dir + "/agent2"
         second = subprocess.Popen(
             [str(BIN / "trainyard-agent"), "--server", self.yard.address, "--node", "second",
@@ -145,14 +141,24 @@ class YardTest(unittest.TestCase):
             env=dict(os.environ, TRAINYARD_YARD=self.yard.dir),
             stderr=subprocess.DEVNULL)
         try:
+            nodes = self.yard.api.node
+            eventually(lambda: len(nodes.ListNodes(run_services_pb.ListNodesRequest()).nodes) == 2)
+            nodes.DrainNode(run_services_pb.DrainNodeRequest(name="nodes/second"))
+            name = self.yard.submit(spec).name
+            explained = self.yard.api.job.ExplainJob(jobs_pb.ExplainJobRequest(name=name))
+            self.assertEqual(explained.job.state, resources_pb.QUEUED, explained)
+            self.assertIn("1 draining", explained.reason.message)
+            self.assertEqual(self.yard.training_pids(), [], "no part of a gang starts alone")
+            watcher = Watcher(self.yard, name)
+            nodes.UndrainNode(run_services_pb.UndrainNodeRequest(name="nodes/second"))
             job = self.yard.wait_for(name, resources_pb.FAILED)
             self.assertEqual(job.failure.category, run_pb.Failure.UNIMPLEMENTED)
             self.assertIn("across ranks is not built yet", job.failure.message)
             self.assertEqual(job.restarts, 0, "a retry would not help")
             self.assertTrue(watcher.join(20))
-            nodes = [sorted(item.attempt_started.nodes) for item in watcher.items
-                     if item.HasField("attempt_started")]
-            self.assertTrue(all(len(n) == 2 and "second" in str(n) for n in nodes), nodes)
+            placed = [sorted(item.attempt_started.nodes) for item in watcher.items
+                      if item.HasField("attempt_started")]
+            self.assertTrue(all(len(n) == 2 and "second" in str(n) for n in placed), placed)
         finally:
             second.send_signal(signal.SIGINT)
             self.assertEqual(second.wait(20), 0)

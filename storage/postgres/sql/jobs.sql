@@ -53,7 +53,9 @@ WHERE uid = $1 AND version = $2 AND attempt = $3
 RETURNING feed_sequence
 
 -- name: DeleteMetrics
-DELETE FROM metrics WHERE job_uid = $1
+-- The newest, as many as one transaction should remove.
+DELETE FROM metrics WHERE job_uid = $1 AND sequence IN (
+  SELECT sequence FROM metrics WHERE job_uid = $1 ORDER BY sequence DESC LIMIT $2)
 
 -- name: DeleteJob
 DELETE FROM jobs WHERE uid = $1 AND version = $2

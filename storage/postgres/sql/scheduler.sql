@@ -1,11 +1,12 @@
 -- What the leader reads and writes.
 
 -- name: Lead
--- A holder keeps its epoch; another gets the next one, once the lease of the old one ended.
+-- A holder keeps its epoch; another gets the next one, once the lease of the old one ended, or at once
+-- after another process of its own replica.
 UPDATE leader SET
   epoch = epoch + (holder <> $1)::integer, holder = $1,
   lease_end = clock_timestamp() + $2::bigint * interval '1 microsecond'
-WHERE holder = $1 OR lease_end <= clock_timestamp()
+WHERE split_part(holder, '/', 1) = split_part($1, '/', 1) OR lease_end <= clock_timestamp()
 RETURNING epoch, micros(lease_end) AS lease_end
 
 -- name: WhoLeads
@@ -36,7 +37,15 @@ UPDATE nodes SET reachable = false
 WHERE name = ANY ($1::text[]) AND reachable AND lease_end <= clock_timestamp()
 RETURNING name
 
+-- name: LockJobs
+SELECT uid FROM jobs WHERE uid = ANY ($1::text[]) ORDER BY uid FOR UPDATE
+
 -- name: UpdateReasons
+-- A job that somebody has locked is about to change: it is left to the next pass, and nobody is waited for.
+WITH free AS (
+  SELECT uid FROM jobs WHERE uid = ANY ($1::text[]) AND state = 'QUEUED'
+  FOR NO KEY UPDATE SKIP LOCKED
+)
 UPDATE jobs j SET reason_code = u.code, reason_message = u.message
-FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[]) AS u (uid, version, code, message)
-WHERE j.uid = u.uid AND j.version = u.version AND j.state = 'QUEUED'
+FROM free, unnest($1::text[], $2::bigint[], $3::text[], $4::text[]) AS u (uid, version, code, message)
+WHERE j.uid = free.uid AND j.uid = u.uid AND j.version = u.version AND j.state = 'QUEUED'

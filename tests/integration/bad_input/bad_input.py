@@ -11,10 +11,12 @@ still train a job: bad input loses nothing.
 import gzip
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 BIN = os.path.abspath(os.environ.get("TRAINYARD_BIN", "build/bin"))
 
@@ -99,6 +101,8 @@ CHANGES = [
     ("layer without width", ["model.mlp.hidden=[0]"], "spec.model.mlp.hidden", USAGE),
     ("zero slots", ["resources.min_slots=0"], "spec.resources.min_slots", USAGE),
     ("GPU where there is none", ["resources.device=CUDA"], "slot", PRECONDITION),
+    ("gang larger than all nodes together", ["resources.min_slots=96", "training.batch_size=96"],
+     "min_slots of at most", PRECONDITION),
     ("model too large for every node", ["model.mlp.hidden=[65536, 65536, 65536]"], "slot", PRECONDITION),
     ("priority out of range", ["priority=5000"], "priority", USAGE),
     ("keeping too few checkpoints", ["checkpoint.keep=1"], "spec.checkpoint.keep", USAGE),
@@ -316,8 +320,24 @@ class Bench:
         show = self.good("context", "show")
         self.names["port"] = show.split("127.0.0.1:")[1].split()[0]
         self.good("submit", self.names["job"], "--name", "good", "--request-id", "once", "--follow")
+        self.register_wide_node()
         self.good("submit", self.names["job"], "--name", "wide", "--set", "resources.min_slots=64", "--set",
                   "training.batch_size=64")
+
+    def register_wide_node(self):
+        """A node of 64 slots that is drained and away again: a job that needs it may wait for it."""
+        agent = subprocess.Popen(
+            [f"{BIN}/trainyard-agent", "--server", f"127.0.0.1:{self.names['port']}", "--node", "wide",
+             "--token-file", f"{self.scratch}/yard/tokens/agent", "--state-dir", f"{self.scratch}/wide-agent",
+             "--cpu-slots", "64", "--threads-per-slot", "1", "--standby", "0"], stderr=subprocess.DEVNULL)
+        try:
+            bound = time.monotonic() + 30
+            while self.run("trainyard", ["node", "drain", "wide"]).returncode != 0:
+                if time.monotonic() > bound:
+                    raise SystemExit("the node of 64 slots did not register")
+        finally:
+            agent.send_signal(signal.SIGINT)
+            agent.wait(20)
 
     def tables(self):
         for name, text, fragment, code in FILES:

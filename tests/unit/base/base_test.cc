@@ -12,6 +12,7 @@
 #include "storage/base/digest.h"
 #include "storage/base/file.h"
 #include "storage/base/ids.h"
+#include "storage/base/retry_pause.h"
 #include "storage/base/status.h"
 #include "storage/base/suggest.h"
 
@@ -126,6 +127,14 @@ TEST(SuggestTest, CountsInsertionsDeletionsReplacementsAndSwaps) {
   EXPECT_EQ(EditDistance("abc", ""), 3);
   EXPECT_EQ(EditDistance("abc", "acb"), 1);
   EXPECT_EQ(EditDistance("kitten", "sitting"), 3);
+}
+
+TEST(RetryPauseTest, DoublesUpToTheLongestAndBeginsAgainAfterASuccess) {
+  RetryPause pause(absl::Milliseconds(10), absl::Milliseconds(35));
+  for (const int ms : {10, 20, 35, 35}) EXPECT_EQ(pause.Next(), absl::Milliseconds(ms));
+  pause.Reset();
+  EXPECT_EQ(pause.Next(), absl::Milliseconds(10));
+  EXPECT_EQ(RetryPause(absl::Seconds(2), absl::Seconds(1)).Next(), absl::Seconds(1));
 }
 
 TEST(ClockTest, AFakeClockMovesOnlyWhenTold) {

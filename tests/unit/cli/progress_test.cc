@@ -12,6 +12,7 @@ namespace trainyard::cli {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -115,6 +116,12 @@ TEST_F(ProgressTest, RedrawsTenTimesASecondHoweverFastStepsCome) {
   ProgressView view(kTerminal, screen_, clock_, MakeJob());
   Run(view, 1000, 500);  // two seconds
   EXPECT_LE(screen_.writes(), 21);
+}
+
+TEST_F(ProgressTest, SubmissionIsAnItemOfItsOwn) {
+  ProgressView view(kPlain, screen_, clock_, MakeJob());
+  view.OnItem(State(start_, v1::JOB_STATE_UNSPECIFIED, v1::QUEUED, "waits for the scheduler"));
+  EXPECT_THAT(screen_.lines()[0], EndsWith("  submitted: waits for the scheduler"));
 }
 
 TEST_F(ProgressTest, ScrollsOtherItemsByAboveTheLine) {

@@ -172,6 +172,32 @@ TEST_F(JobServiceTest, ModelTooLargeForEveryNodeIsRefusedWithWhatWouldFit) {
                 [&] { return Submit(cuda); });
 }
 
+TEST_F(JobServiceTest, GangLargerThanAllNodesTogetherIsRefusedWithWhatWouldFit) {
+  v1::SubmitJobRequest gang = Request(SmallJob("before"));
+  gang.mutable_job()->mutable_spec()->mutable_resources()->set_min_slots(4);
+  EXPECT_TRUE(Submit(gang).ok()) << "no node registered yet: nothing is known";
+  {
+    ScriptedAgent small(rig_);
+    small.Register("small", 8, "i1", 1 << 20);
+    small.Welcomed();
+    ScriptedAgent one(rig_);
+    one.Register("one", 1);
+    one.Welcomed();
+    ScriptedAgent two(rig_);
+    two.Register("two", 1);
+    two.Welcomed();
+  }
+  gang.mutable_job()->set_job_id("wide");
+  ExpectRefused(grpc::FAILED_PRECONDITION, "min_slots of at most 2 would fit",
+                [&] { return Submit(gang); });
+  gang.set_validate_only(true);
+  ExpectRefused(grpc::FAILED_PRECONDITION, "spec.resources.min_slots: needs 4 slots of",
+                [&] { return Submit(gang); });
+  gang.set_validate_only(false);
+  gang.mutable_job()->mutable_spec()->mutable_resources()->set_min_slots(2);
+  EXPECT_TRUE(Submit(gang).ok()) << "the nodes are away, and may come back";
+}
+
 TEST_F(JobServiceTest, CallsWithoutRightsAreRefused) {
   EXPECT_EQ(Submit(Request(), "").error_code(), grpc::UNAUTHENTICATED);
   EXPECT_EQ(Submit(Request(), "wrong").error_code(), grpc::UNAUTHENTICATED);
@@ -243,9 +269,15 @@ TEST_F(JobServiceTest, PauseResumeCancelDeleteFollowTheTable) {
   cancel.set_etag("12345678-1");
   EXPECT_EQ(rig_.jobs().CancelJob(Rig::Context().get(), cancel, &response_).error_code(),
             grpc::ABORTED);
-  cancel.set_etag(rig_.Get(name).etag());
-  ASSERT_TRUE(rig_.jobs().CancelJob(Rig::Context().get(), cancel, &response_).ok());
-  EXPECT_EQ(response_.state(), v1::CANCELLED);
+  const std::string etag = rig_.Get(name).etag();
+  cancel.set_etag(etag.substr(0, etag.find('-')) + "-1");
+  EXPECT_EQ(rig_.jobs().CancelJob(Rig::Context().get(), cancel, &response_).error_code(),
+            grpc::ABORTED);
+  cancel.set_etag(etag);
+  for (const char* why : {"", "its answer may have been lost: the etag is older only for that"}) {
+    ASSERT_TRUE(rig_.jobs().CancelJob(Rig::Context().get(), cancel, &response_).ok()) << why;
+    EXPECT_EQ(response_.state(), v1::CANCELLED);
+  }
   EXPECT_EQ(rig_.jobs().PauseJob(Rig::Context().get(), pause, &response_).error_code(),
             grpc::FAILED_PRECONDITION);
   ASSERT_TRUE(rig_.jobs().DeleteJob(Rig::Context().get(), remove, &empty).ok());

@@ -47,6 +47,19 @@ TEST(Planner, HigherPriorityGoesFirstThenAge) {
   EXPECT_EQ(pass.queue[2].reason.code, reason::kWaitingForSlots);
 }
 
+TEST(Planner, LongQueueNamesTheFirstAheadAndCountsTheRest) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 1}).Running({.id = "r"}, "n", {0});
+  for (int i = 0; i < 30; ++i) s.Queued({.id = "job" + std::to_string(i), .age_seconds = 30 - i});
+  const Pass pass = Plan(s);
+  const QueuedJob& last = pass.queue.back();
+  EXPECT_EQ(last.uid, "uid-job29");
+  EXPECT_EQ(last.ahead.size(), kMostAhead);
+  EXPECT_EQ(last.ahead.front(), "projects/default/jobs/job0");
+  EXPECT_THAT(last.reason.message, HasSubstr("behind projects/default/jobs/job0"));
+  EXPECT_THAT(last.reason.message, HasSubstr("and 28 more"));
+}
+
 TEST(Planner, WaitingSaysWhatIsNeededAndWhoIsAhead) {
   const Pass pass = Plan(Snapshots()
                              .Node({.name = "n", .cpu = 4})

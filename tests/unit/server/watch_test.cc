@@ -263,6 +263,32 @@ TEST_F(WatchTest, ThousandWatchersCostNoThreads) {
   }
 }
 
+// Nothing but hints wakes these watchers.
+class HintedWatchTest : public WatchTest {
+ protected:
+  static ServerOptions Options() {
+    ServerOptions options = Rig::FastOptions();
+    options.watch.heartbeat = absl::Hours(1);
+    options.fleet.lease = absl::Hours(1);
+    return options;
+  }
+  HintedWatchTest() : WatchTest(Options()) {}
+};
+
+TEST_F(HintedWatchTest, LostHintsAreMadeUpForByOneForAllJobs) {
+  Stream stream = Watch(0);
+  v1::WatchJobResponse response;
+  while (stream.reader->Read(&response) && !response.item().has_attempt_started()) {
+  }
+  // As another replica does it whose hint is lost.
+  const std::string id = name_.substr(name_.rfind('/') + 1);
+  ASSERT_TRUE(rig_.stores().jobs().Cancel({"default", id}, 0, {"TEST", "a test"}).ok());
+  rig_.stores().wakeups().Wake("job:");
+  ASSERT_TRUE(stream.reader->Read(&response));
+  EXPECT_EQ(response.item().state().to(), v1::CANCELLING);
+  stream.context->TryCancel();
+}
+
 class SlowClientTest : public WatchTest {
  protected:
   static ServerOptions Options() {
