@@ -42,7 +42,7 @@ function(trainyard_test name)
     add_dependencies(thread_tests ${name})
     string(APPEND ARG_LABEL "_threads")
   endif()
-  gtest_discover_tests(${name} TEST_PREFIX "${name}." PROPERTIES LABELS ${ARG_LABEL}
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." NO_PRETTY_VALUES PROPERTIES LABELS ${ARG_LABEL}
                        TIMEOUT ${ARG_TIMEOUT} DISCOVERY_TIMEOUT 60)
 endfunction()
 
