@@ -144,19 +144,18 @@ void ProgressView::OnTrainMetrics(const v1::FeedItem& item) {
   }
 }
 
-// Time per step over windows of a second, so that bursts of delivered items do not look like speed.
+// Time per step since the attempt's first, evaluations and checkpoints included: they will come
+// again. Of steps that were reported at one time only the first tells it.
 void ProgressView::UpdateRate(absl::Time time, int64_t step) {
-  if (rate_time_ == absl::InfinitePast() || step < rate_step_) {
-    rate_time_ = time;
+  if (rate_time_ == absl::InfinitePast() || step <= rate_step_) {
+    rate_time_ = paced_time_ = time;
     rate_step_ = step;
     return;
   }
-  const absl::Duration window = time - rate_time_;
-  if (step == rate_step_ || window < absl::Seconds(1)) return;
-  const double now = absl::ToDoubleSeconds(window) / static_cast<double>(step - rate_step_);
-  seconds_per_step_ = seconds_per_step_ == 0 ? now : seconds_per_step_ * 0.7 + now * 0.3;
-  rate_time_ = time;
-  rate_step_ = step;
+  if (time - paced_time_ < absl::Seconds(1)) return;
+  paced_time_ = time;
+  seconds_per_step_ =
+      absl::ToDoubleSeconds(time - rate_time_) / static_cast<double>(step - rate_step_);
 }
 
 void ProgressView::FlushPlain() {

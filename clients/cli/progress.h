@@ -50,9 +50,10 @@ class ProgressView {
   std::string values_;                        // "loss 0.41  lr 1e-3"
   std::string evaluation_;                    // "val loss 0.39  accuracy 91.20%"
   double samples_per_second_ = 0;
-  double seconds_per_step_ = 0;  // smoothed, from the times of items
-  absl::Time rate_time_ = absl::InfinitePast();
+  double seconds_per_step_ = 0;                  // since then, from the times of items
+  absl::Time rate_time_ = absl::InfinitePast();  // of the first step seen of this attempt
   int64_t rate_step_ = 0;
+  absl::Time paced_time_;  // when the pace was last told
 };
 
 // One line for an item of a feed, or "" for train metrics: "RUNNING → SUCCEEDED: all steps done".

@@ -71,7 +71,7 @@ void Session::AddFlags(CLI::App& root) {
   root.add_option("-o,--output", format_, "table, wide, json, yaml or name")->group(group);
   root.add_option("--patience", patience_seconds_,
                   "Seconds to wait for a server that is away (default 3)")
-      ->check(Seconds())
+      ->transform(Seconds())
       ->group(group);
   root.add_flag("--no-color", no_color_, "No colours (as NO_COLOR)")->group(group);
 }

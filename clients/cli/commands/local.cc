@@ -24,8 +24,11 @@ absl::StatusOr<std::string> Directory(const std::string& given) {
   return CanonicalPath(usual);
 }
 
-absl::StatusOr<Yard> ExistingYard(const std::string& dir) {
-  TY_ASSIGN_OR_RETURN(const std::string path, Directory(dir));
+// Without --dir the yard of the context in use, if it has one.
+absl::StatusOr<Yard> ExistingYard(const Session& session, const std::string& dir) {
+  const absl::StatusOr<ResolvedContext> in_use = session.Resolve();
+  const bool named = !dir.empty() || !in_use.ok();
+  TY_ASSIGN_OR_RETURN(const std::string path, Directory(named ? dir : in_use->context.directory));
   const Yard yard(path);
   if (yard.Exists()) return yard;
   return absl::NotFoundError(absl::StrCat("no yard in ", path,
@@ -43,7 +46,7 @@ absl::StatusOr<int> Start(Session& session, StartOptions options) {
 }
 
 absl::StatusOr<int> Stop(Session& session, const std::string& dir, bool purge) {
-  TY_ASSIGN_OR_RETURN(const Yard yard, ExistingYard(dir));
+  TY_ASSIGN_OR_RETURN(const Yard yard, ExistingYard(session, dir));
   TY_ASSIGN_OR_RETURN(const bool ran, StopYard(yard, purge));
   session.out().Write(absl::StrCat(ran ? "stopped " : "nothing ran in ", yard.dir(),
                                    purge ? " and removed its files" : "", "\n"));
@@ -65,7 +68,7 @@ std::string StatusAsJson(const std::vector<PartStatus>& parts) {
 
 absl::StatusOr<int> Status(Session& session, const std::string& dir) {
   TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
-  TY_ASSIGN_OR_RETURN(const Yard yard, ExistingYard(dir));
+  TY_ASSIGN_OR_RETURN(const Yard yard, ExistingYard(session, dir));
   TY_ASSIGN_OR_RETURN(const YardConfig config, yard.ReadConfig());
   const std::vector<PartStatus> parts = StatusOfYard(yard, config);
   bool all_well = true;
@@ -92,8 +95,8 @@ struct LogOptions {
 };
 
 // Turns this process into tail(1).
-absl::StatusOr<int> Logs(const LogOptions& options) {
-  TY_ASSIGN_OR_RETURN(const Yard yard, ExistingYard(options.dir));
+absl::StatusOr<int> Logs(const Session& session, const LogOptions& options) {
+  TY_ASSIGN_OR_RETURN(const Yard yard, ExistingYard(session, options.dir));
   std::vector<std::string> words = {"tail", "-n", absl::StrCat(options.lines)};
   if (options.follow) words.push_back("-F");
   for (const char* part : {"supervisor", "postgres", "server", "agent"}) {
@@ -116,8 +119,8 @@ absl::StatusOr<int> Supervise(const std::string& dir, int lock_fd) {
 
 void AddDirectory(CLI::App* command, std::string& dir) {
   command->add_option("--dir", dir,
-                      "Folder of the yard (default ~/.local/share/trainyard; root: "
-                      "/var/lib/trainyard)");
+                      "Folder of the yard (default: that of the context, then "
+                      "~/.local/share/trainyard; root: /var/lib/trainyard)");
 }
 
 void AddStart(CLI::App& parent, Session& session) {
@@ -141,7 +144,7 @@ void AddStart(CLI::App& parent, Session& session) {
       ->check(CLI::Range(0, 4096));
   command->add_option("--save-as", options.context, "Name of the context (default: local)");
   command->add_option("--timeout", flags->timeout_seconds, "Seconds until it must be ready")
-      ->check(Seconds());
+      ->transform(Seconds());
   session.SetBody(command, [&session, flags] {
     flags->options.timeout = absl::Seconds(flags->timeout_seconds);
     return Start(session, flags->options);
@@ -171,7 +174,7 @@ void AddLocal(CLI::App& root, Session& session) {
       ->check(CLI::IsMember({"supervisor", "postgres", "server", "agent"}));
   logs->add_option("-n,--lines", log->lines, "So many lines (default 20)")->check(AtLeast(0));
   logs->add_flag("-f,--follow", log->follow, "Go on until Ctrl-C");
-  session.SetBody(logs, [log] { return Logs(*log); });
+  session.SetBody(logs, [&session, log] { return Logs(session, *log); });
   auto lock_fd = std::make_shared<int>(-1);
   CLI::App* supervise = command->add_subcommand("supervise", "Keeps a yard running")->group("");
   supervise->add_option("--dir", *dir)->required();

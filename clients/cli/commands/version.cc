@@ -24,6 +24,7 @@ absl::StatusOr<int> Version(Session& session, bool client_only) {
 }  // namespace
 
 void AddVersion(CLI::App& root, Session& session) {
+  root.set_version_flag("--version", "trainyard " TRAINYARD_VERSION, "Version of this program");
   CLI::App* command = root.add_subcommand("version", "Versions of this program and of the server");
   auto client_only = std::make_shared<bool>(false);  // lives as long as the command's body
   command->add_flag("--client", *client_only, "Do not ask the server");

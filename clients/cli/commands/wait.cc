@@ -91,7 +91,7 @@ void AddWait(CLI::App& root, Session& session) {
   command
       ->add_option("--timeout", options->timeout_seconds,
                    "Seconds, or 20m and the like; then exit code 7")
-      ->check(Seconds());
+      ->transform(Seconds());
   session.SetBody(command, [&session, options] { return Wait(session, *options); });
 }
 

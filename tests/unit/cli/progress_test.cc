@@ -201,7 +201,7 @@ TEST_F(ProgressTest, AnAttemptThatGoesOnDoesNotCountOldTimeAsSlowness) {
   clock_.Advance(absl::Seconds(1));
   view.OnItem(Train(start_ + absl::Hours(5) + absl::Seconds(1), 71, 0.5));
   EXPECT_THAT(screen_.lines()[0], HasSubstr("attempt 2 goes on from step 50 on n1"));
-  EXPECT_THAT(screen_.lines().back(), HasSubstr("0:47 left"));
+  EXPECT_THAT(screen_.lines().back(), HasSubstr("0:46 left"));
 }
 
 }  // namespace
