@@ -23,6 +23,8 @@
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/ops/pool.h"
+#include "kernels/ops/rotary.h"
+#include "kernels/ops/swiglu.h"
 #include "kernels/ops/transpose.h"
 #include "kernels/ops/zero.h"
 
@@ -89,9 +91,12 @@ class Device {
   virtual absl::StatusOr<Kernel> Prepare(const Matmul& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const MaxPoolForward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const MaxPoolBackward& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const Rotary& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const SgdStep& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const SquaredNorm& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const Sum& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const SwiGluForward& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const SwiGluBackward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const Transpose& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const Zero& op) = 0;
 };

@@ -89,6 +89,7 @@ struct Binder {
             .batch = o.batch,
             .time = o.time,
             .heads = o.heads,
+            .kv_heads = o.kv_heads,
             .head_dim = o.head_dim,
             .scale = o.scale,
             .causal = o.causal};
@@ -102,6 +103,7 @@ struct Binder {
             .batch = o.batch,
             .time = o.time,
             .heads = o.heads,
+            .kv_heads = o.kv_heads,
             .head_dim = o.head_dim,
             .scale = o.scale,
             .causal = o.causal};
@@ -223,6 +225,17 @@ struct Binder {
             .channels = o.channels,
             .window = o.window};
   }
+  k::Rotary Bind(const p::Rotary& o) const {
+    return {.x = At(o.x),
+            .y = At(o.y),
+            .batch = o.batch,
+            .time = o.time,
+            .heads = o.heads,
+            .rotated = o.rotated,
+            .head_dim = o.head_dim,
+            .theta = o.theta,
+            .inverse = o.inverse};
+  }
   k::SgdStep Bind(const p::SgdStep& o) const {
     return {.w = At(o.w),
             .grad = At(o.grad),
@@ -238,6 +251,12 @@ struct Binder {
   }
   k::Sum Bind(const p::Sum& o) const {
     return {.x = At(o.x), .sum = At(o.sum), .n = o.n, .accumulate = o.accumulate};
+  }
+  k::SwiGluForward Bind(const p::SwiGluForward& o) const {
+    return {.x = At(o.x), .y = At(o.y), .rows = o.rows, .cols = o.cols};
+  }
+  k::SwiGluBackward Bind(const p::SwiGluBackward& o) const {
+    return {.x = At(o.x), .dy = At(o.dy), .dx = At(o.dx), .rows = o.rows, .cols = o.cols};
   }
   k::Transpose Bind(const p::Transpose& o) const {
     return {.x = At(o.x), .y = At(o.y), .batch = o.batch, .rows = o.rows, .cols = o.cols};

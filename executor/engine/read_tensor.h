@@ -8,9 +8,10 @@
 
 namespace trainyard::engine {
 
-// Copies tensor `name` of `file` into the session's tensor `id`, piece by piece: no second copy of
-// the weights is ever held. kDataLoss when its type or shape differs from the plan's.
-absl::Status ReadTensor(const SafetensorsFile& file, const std::string& name, Session& session,
-                        plan::TensorId id);
+// Copies what `file` stores of `parameter`, each name after `prefix`, into the session's tensor
+// `id` of the same shape, piece by piece: no second copy of the weights is ever held. kDataLoss
+// when a type or shape differs from the plan's.
+absl::Status ReadTensor(const SafetensorsFile& file, const std::string& prefix,
+                        const plan::Tensor& parameter, Session& session, plan::TensorId id);
 
 }  // namespace trainyard::engine

@@ -6,6 +6,7 @@
 
 #include "executor/engine/blame.h"
 #include "executor/engine/read_tensor.h"
+#include "executor/plan/spec.h"
 #include "kernels/random.h"
 #include "storage/base/status.h"
 
@@ -45,9 +46,9 @@ int32_t PickToken(const std::vector<float>& logits, const SampleOptions& options
 
 absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Load(kernels::Device& device,
                                                        const Checkpoint& checkpoint) {
-  if (!checkpoint.config.spec.model().has_gpt()) {
+  if (plan::ContextOf(checkpoint.config.spec.model()) == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(checkpoint.uri, ": only a language model (gpt) can be sampled"));
+        absl::StrCat(checkpoint.uri, ": only a language model (gpt, llama) can be sampled"));
   }
   TY_ASSIGN_OR_RETURN(plan::Plan plan,
                       plan::BuildInferencePlan(checkpoint.config.spec, checkpoint.config.facts, 1));
@@ -55,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Load(kernels::Device& device,
   TY_ASSIGN_OR_RETURN(sampler->session_, Session::Open(device, sampler->plan_));
   for (const plan::TensorId id : sampler->plan_.parameters) {
     TY_RETURN_IF_ERROR(
-        ReadTensor(checkpoint.model, sampler->plan_.tensors[id].name, *sampler->session_, id));
+        ReadTensor(checkpoint.model, "", sampler->plan_.tensors[id], *sampler->session_, id));
   }
   TY_ASSIGN_OR_RETURN(sampler->program_, sampler->session_->Prepare(sampler->plan_.evaluate));
   return sampler;

@@ -42,12 +42,13 @@ absl::Status Trainer::Initialize(int threads) {
 absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
   const plan::Plan& plan = session_.plan();
   for (plan::TensorId id : plan.parameters) {
-    TY_RETURN_IF_ERROR(ReadTensor(checkpoint.model, plan.tensors[id].name, session_, id));
+    TY_RETURN_IF_ERROR(ReadTensor(checkpoint.model, "", plan.tensors[id], session_, id));
   }
   for (size_t kind = 0; kind < plan.optimizer_state.size(); ++kind) {
     for (size_t i = 0; i < plan.parameters.size(); ++i) {
-      TY_RETURN_IF_ERROR(ReadTensor(checkpoint.optimizer, OptimizerTensorName(plan, kind, i),
-                                    session_, plan.optimizer_state[kind][i]));
+      TY_RETURN_IF_ERROR(ReadTensor(checkpoint.optimizer, OptimizerPrefix(plan, kind),
+                                    plan.tensors[plan.parameters[i]], session_,
+                                    plan.optimizer_state[kind][i]));
     }
   }
   steps_done_ = checkpoint.step;

@@ -65,9 +65,12 @@ struct FlopsOf {
   double operator()(const LayerNormForward&) const { return 0; }
   double operator()(const MaxPoolBackward&) const { return 0; }
   double operator()(const MaxPoolForward&) const { return 0; }
+  double operator()(const Rotary&) const { return 0; }
   double operator()(const SgdStep&) const { return 0; }
   double operator()(const SquaredNorm&) const { return 0; }
   double operator()(const Sum&) const { return 0; }
+  double operator()(const SwiGluBackward&) const { return 0; }
+  double operator()(const SwiGluForward&) const { return 0; }
   double operator()(const Transpose&) const { return 0; }
   double operator()(const Zero&) const { return 0; }
 };
@@ -126,7 +129,10 @@ struct WorkspaceOf {
   int64_t operator()(const LayerNormForward&) const { return 0; }
   int64_t operator()(const MaxPoolBackward&) const { return 0; }
   int64_t operator()(const MaxPoolForward&) const { return 0; }
+  int64_t operator()(const Rotary&) const { return 0; }
   int64_t operator()(const SgdStep&) const { return 0; }
+  int64_t operator()(const SwiGluBackward&) const { return 0; }
+  int64_t operator()(const SwiGluForward&) const { return 0; }
   int64_t operator()(const Transpose&) const { return 0; }
   int64_t operator()(const Zero&) const { return 0; }
 };

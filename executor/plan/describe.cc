@@ -27,14 +27,21 @@ struct NameOf {
   const char* operator()(const Dropout&) const { return "dropout"; }
   const char* operator()(const EmbeddingBackward&) const { return "embedding_backward"; }
   const char* operator()(const EmbeddingForward&) const { return "embedding"; }
-  const char* operator()(const LayerNormBackward&) const { return "layer_norm_backward"; }
-  const char* operator()(const LayerNormForward&) const { return "layer_norm"; }
+  const char* operator()(const LayerNormBackward& o) const {
+    return o.mean == kNone ? "rms_norm_backward" : "layer_norm_backward";
+  }
+  const char* operator()(const LayerNormForward& o) const {
+    return o.mean == kNone ? "rms_norm" : "layer_norm";
+  }
   const char* operator()(const Matmul&) const { return "matmul"; }
   const char* operator()(const MaxPoolBackward&) const { return "max_pool_backward"; }
   const char* operator()(const MaxPoolForward&) const { return "max_pool"; }
+  const char* operator()(const Rotary&) const { return "rotary"; }
   const char* operator()(const SgdStep&) const { return "sgd"; }
   const char* operator()(const SquaredNorm&) const { return "squared_norm"; }
   const char* operator()(const Sum&) const { return "sum"; }
+  const char* operator()(const SwiGluBackward&) const { return "swiglu_backward"; }
+  const char* operator()(const SwiGluForward&) const { return "swiglu"; }
   const char* operator()(const Transpose&) const { return "transpose"; }
   const char* operator()(const Zero&) const { return "zero"; }
 };

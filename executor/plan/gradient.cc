@@ -197,6 +197,26 @@ class Backward {
     });
   }
 
+  void Differentiate(const Rotary& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    Overwrite(f.x, [&](TensorId dx) {
+      Rotary backward = f;
+      backward.x = dy;
+      backward.y = dx;
+      backward.inverse = !f.inverse;
+      Emit(backward);
+    });
+  }
+
+  void Differentiate(const SwiGluForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    Overwrite(f.x, [&](TensorId dx) {
+      Emit(SwiGluBackward{.x = f.x, .dy = dy, .dx = dx, .rows = f.rows, .cols = f.cols});
+    });
+  }
+
   void Differentiate(const LayerNormForward& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
@@ -249,6 +269,7 @@ class Backward {
                              .batch = f.batch,
                              .time = f.time,
                              .heads = f.heads,
+                             .kv_heads = f.kv_heads,
                              .head_dim = f.head_dim,
                              .scale = f.scale,
                              .causal = f.causal});
@@ -313,6 +334,7 @@ class Backward {
   void Differentiate(const SgdStep&) { NotForward("sgd"); }
   void Differentiate(const SquaredNorm&) { NotForward("squared norm"); }
   void Differentiate(const Sum&) { NotForward("sum"); }
+  void Differentiate(const SwiGluBackward&) { NotForward("swiglu backward"); }
   void Differentiate(const Zero&) { NotForward("zero"); }
   static void NotForward(const char* op) { TY_CHECK(false, op, " is no op of a forward graph"); }
 

@@ -25,6 +25,21 @@ int64_t Tensor::elements() const {
   return n;
 }
 
+std::vector<StoredTensor> Stored(const Tensor& parameter) {
+  if (parameter.parts.empty()) return {{parameter.name, parameter.dims}};
+  const int64_t row_bytes = parameter.bytes() / parameter.dims[0];
+  std::vector<StoredTensor> stored;
+  int64_t offset = 0;
+  for (const Part& part : parameter.parts) {
+    std::vector<int64_t> dims = parameter.dims;
+    dims[0] = part.rows;
+    stored.push_back({part.name, std::move(dims), offset});
+    offset += part.rows * row_bytes;
+  }
+  TY_CHECK(offset == parameter.bytes(), parameter.name, ": its parts are not the whole");
+  return stored;
+}
+
 TensorId Graph::Add(Tensor tensor) {
   tensors.push_back(std::move(tensor));
   return static_cast<TensorId>(tensors.size() - 1);

@@ -23,6 +23,12 @@ enum class TensorKind {
   kScalar,      // loss sums, norms, step state: lives for the whole run
 };
 
+// A run of rows of a parameter that a checkpoint holds under a name of its own.
+struct Part {
+  std::string name;
+  int64_t rows = 0;
+};
+
 struct Tensor {
   std::string name;  // parameters: the name in a checkpoint
   ElementType type = ElementType::kF32;
@@ -33,9 +39,21 @@ struct Tensor {
   double init_std = 0;
   double init_value = 0;
 
+  // Parameters only: what a checkpoint holds in place of the whole, in order; rows add up to
+  // dims[0].
+  std::vector<Part> parts = {};
+
   int64_t elements() const;
   int64_t bytes() const { return elements() * SizeOf(type); }
 };
+
+// What a checkpoint holds of a parameter: its parts, or the parameter as its only one.
+struct StoredTensor {
+  std::string name;
+  std::vector<int64_t> dims;
+  int64_t offset = 0;  // bytes from the start of the parameter
+};
+std::vector<StoredTensor> Stored(const Tensor& parameter);
 
 struct Graph {
   std::vector<Tensor> tensors;  // a TensorId is an index here

@@ -78,6 +78,20 @@ TensorId GraphBuilder::Linear(const std::string& name, TensorId x, int64_t rows,
   return y;
 }
 
+TensorId GraphBuilder::LinearSideBySide(const std::string& name, TensorId x, int64_t rows,
+                                        int64_t in, const std::vector<LinearPart>& parts,
+                                        double std) {
+  std::vector<Part> stored;
+  int64_t out = 0;
+  for (const LinearPart& part : parts) {
+    stored.push_back({absl::StrCat(part.name, ".weight"), part.out});
+    out += part.out;
+  }
+  const TensorId w = Parameter(absl::StrCat(name, ".weight"), {out, in}, std);
+  graph_.tensors[w].parts = std::move(stored);
+  return Project(name, x, w, rows, in, out);
+}
+
 TensorId GraphBuilder::Project(const std::string& name, TensorId x, TensorId w, int64_t rows,
                                int64_t in, int64_t out) {
   const TensorId y = Activation(name, {rows, out});
@@ -129,6 +143,41 @@ TensorId GraphBuilder::LayerNorm(const std::string& name, TensorId x, int64_t ro
   return y;
 }
 
+TensorId GraphBuilder::RmsNorm(const std::string& name, TensorId x, int64_t rows, int64_t cols,
+                               double epsilon) {
+  const TensorId gamma = Parameter(absl::StrCat(name, ".weight"), {cols}, 0, 1);
+  const TensorId y = Activation(name, {rows, cols});
+  const TensorId rstd = Activation(absl::StrCat(name, ".rstd"), {rows});
+  graph_.ops.push_back(LayerNormForward{.x = x,
+                                        .gamma = gamma,
+                                        .y = y,
+                                        .rstd = rstd,
+                                        .rows = rows,
+                                        .cols = cols,
+                                        .epsilon = static_cast<float>(epsilon)});
+  return y;
+}
+
+TensorId GraphBuilder::SwiGlu(const std::string& name, TensorId x, int64_t rows, int64_t cols) {
+  const TensorId y = Activation(name, {rows, cols});
+  graph_.ops.push_back(SwiGluForward{.x = x, .y = y, .rows = rows, .cols = cols});
+  return y;
+}
+
+TensorId GraphBuilder::Rotate(const std::string& name, TensorId x, int64_t time, int64_t heads,
+                              int64_t rotated, int64_t head_dim, double theta) {
+  const TensorId y = Activation(name, graph_[x].dims);
+  graph_.ops.push_back(Rotary{.x = x,
+                              .y = y,
+                              .batch = batch_,
+                              .time = time,
+                              .heads = heads,
+                              .rotated = rotated,
+                              .head_dim = head_dim,
+                              .theta = static_cast<float>(theta)});
+  return y;
+}
+
 TensorId GraphBuilder::Embedding(const std::string& name, TensorId ids, TensorId tokens,
                                  TensorId positions, int64_t time) {
   const int64_t vocab = graph_[tokens].dims[0];
@@ -146,7 +195,7 @@ TensorId GraphBuilder::Embedding(const std::string& name, TensorId ids, TensorId
 }
 
 TensorId GraphBuilder::Attention(const std::string& name, TensorId qkv, int64_t time, int64_t heads,
-                                 int64_t head_dim) {
+                                 int64_t kv_heads, int64_t head_dim) {
   const TensorId y = Activation(name, {batch_ * time, heads * head_dim});
   const TensorId lse = Activation(absl::StrCat(name, ".lse"), {batch_, heads, time});
   graph_.ops.push_back(AttentionForward{.qkv = qkv,
@@ -155,6 +204,7 @@ TensorId GraphBuilder::Attention(const std::string& name, TensorId qkv, int64_t 
                                         .batch = batch_,
                                         .time = time,
                                         .heads = heads,
+                                        .kv_heads = kv_heads,
                                         .head_dim = head_dim,
                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
                                         .causal = true});

@@ -42,6 +42,14 @@ class GraphBuilder {
   // y[rows, out] = x[rows, in] W + b; parameters `name`.weight and `name`.bias.
   TensorId Linear(const std::string& name, TensorId x, int64_t rows, int64_t in, int64_t out,
                   const LinearOptions& options);
+  // Several linear layers without bias on one input as one: y[rows, sum of out]. The weight is one
+  // parameter, stored as `part.name`.weight [out, in] for each.
+  struct LinearPart {
+    std::string name;
+    int64_t out = 0;
+  };
+  TensorId LinearSideBySide(const std::string& name, TensorId x, int64_t rows, int64_t in,
+                            const std::vector<LinearPart>& parts, double std);
   // y[rows, out] = x[rows, in] w^T with a weight [out, in] that exists already.
   TensorId Project(const std::string& name, TensorId x, TensorId w, int64_t rows, int64_t in,
                    int64_t out);
@@ -51,11 +59,18 @@ class GraphBuilder {
   // x itself when p is 0 or this graph is not for training.
   TensorId Drop(const std::string& name, TensorId x, double p);
   TensorId LayerNorm(const std::string& name, TensorId x, int64_t rows, int64_t cols, bool bias);
+  TensorId RmsNorm(const std::string& name, TensorId x, int64_t rows, int64_t cols, double epsilon);
+  // x [rows, 2 * cols], each row gate and up; y [rows, cols].
+  TensorId SwiGlu(const std::string& name, TensorId x, int64_t rows, int64_t cols);
+  // Rotary positions on the first `rotated` of the heads.
+  TensorId Rotate(const std::string& name, TensorId x, int64_t time, int64_t heads, int64_t rotated,
+                  int64_t head_dim, double theta);
   TensorId Embedding(const std::string& name, TensorId ids, TensorId tokens, TensorId positions,
                      int64_t time);
-  // Causal attention over qkv [batch, time, 3, heads, head_dim], scaled by 1 / sqrt(head_dim).
+  // Causal attention over qkv [batch, time, heads + 2 * kv_heads, head_dim], scaled by 1 /
+  // sqrt(head_dim).
   TensorId Attention(const std::string& name, TensorId qkv, int64_t time, int64_t heads,
-                     int64_t head_dim);
+                     int64_t kv_heads, int64_t head_dim);
   // x [batch, height, width, in], stride 1, padded to keep height and width (odd kernels).
   TensorId Convolution(const std::string& name, TensorId x, int64_t out, int64_t kernel,
                        double std);

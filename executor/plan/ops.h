@@ -74,6 +74,27 @@ struct Zero {
   TY_OPERANDS(x, Access::kWrite)
 };
 
+// The backward pass is the same op on the gradient, the other way round.
+struct Rotary {
+  TensorId x = kNone, y = kNone;
+  int64_t batch = 0, time = 0, heads = 0, rotated = 0, head_dim = 0;
+  float theta = 10000;
+  bool inverse = false;
+  TY_OPERANDS(x, Access::kRead, y, Access::kWrite)
+};
+
+struct SwiGluForward {
+  TensorId x = kNone, y = kNone;
+  int64_t rows = 0, cols = 0;
+  TY_OPERANDS(x, Access::kRead, y, Access::kWrite)
+};
+
+struct SwiGluBackward {
+  TensorId x = kNone, dy = kNone, dx = kNone;
+  int64_t rows = 0, cols = 0;
+  TY_OPERANDS(x, Access::kRead, dy, Access::kRead, dx, Access::kWrite)
+};
+
 // The backward pass is the same op on the gradient.
 struct Dropout {
   TensorId x = kNone, y = kNone, state = kNone;
@@ -83,6 +104,7 @@ struct Dropout {
   TY_OPERANDS(x, Access::kRead, y, Access::kWrite, state, Access::kRead)
 };
 
+// Without mean it is RMSNorm.
 struct LayerNormForward {
   TensorId x = kNone, gamma = kNone, beta = kNone, y = kNone, mean = kNone, rstd = kNone;
   int64_t rows = 0, cols = 0;
@@ -117,7 +139,7 @@ struct EmbeddingBackward {
 
 struct AttentionForward {
   TensorId qkv = kNone, y = kNone, lse = kNone;
-  int64_t batch = 0, time = 0, heads = 0, head_dim = 0;
+  int64_t batch = 0, time = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   bool causal = true;
   TY_OPERANDS(qkv, Access::kRead, y, Access::kWrite, lse, Access::kWrite)
@@ -125,7 +147,7 @@ struct AttentionForward {
 
 struct AttentionBackward {
   TensorId dy = kNone, qkv = kNone, y = kNone, lse = kNone, dqkv = kNone;
-  int64_t batch = 0, time = 0, heads = 0, head_dim = 0;
+  int64_t batch = 0, time = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   bool causal = true;
   TY_OPERANDS(dy, Access::kRead, qkv, Access::kRead, y, Access::kRead, lse, Access::kRead, dqkv,
@@ -222,11 +244,11 @@ struct AdamWStep {
 
 #undef TY_OPERANDS
 
-using Op =
-    std::variant<ActivationBackward, ActivationForward, AdamWStep, Add, AttentionBackward,
-                 AttentionForward, ClipScale, ColumnSum, ConvolutionBackwardData,
-                 ConvolutionBackwardWeights, ConvolutionForward, CrossEntropy, Dropout,
-                 EmbeddingBackward, EmbeddingForward, LayerNormBackward, LayerNormForward, Matmul,
-                 MaxPoolBackward, MaxPoolForward, SgdStep, SquaredNorm, Sum, Transpose, Zero>;
+using Op = std::variant<ActivationBackward, ActivationForward, AdamWStep, Add, AttentionBackward,
+                        AttentionForward, ClipScale, ColumnSum, ConvolutionBackwardData,
+                        ConvolutionBackwardWeights, ConvolutionForward, CrossEntropy, Dropout,
+                        EmbeddingBackward, EmbeddingForward, LayerNormBackward, LayerNormForward,
+                        Matmul, MaxPoolBackward, MaxPoolForward, Rotary, SgdStep, SquaredNorm, Sum,
+                        SwiGluBackward, SwiGluForward, Transpose, Zero>;
 
 }  // namespace trainyard::plan

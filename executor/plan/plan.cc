@@ -11,6 +11,7 @@
 #include "executor/plan/gradient.h"
 #include "executor/plan/graph_builder.h"
 #include "executor/plan/memory.h"
+#include "executor/plan/spec.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -42,7 +43,7 @@ absl::StatusOr<int64_t> TotalSteps(const v1::JobSpec& spec, const DataFacts& fac
         "spec.training.epochs: the size of the data is unknown here; set spec.training.steps");
   }
   double samples = static_cast<double>(facts.train_size);
-  if (spec.model().has_gpt()) samples /= spec.model().gpt().context();
+  if (const int64_t context = ContextOf(spec.model()); context > 0) samples /= context;
   const double steps =
       std::max(1.0, std::ceil(spec.training().epochs() * samples / spec.training().batch_size()));
   if (steps > kLargestSteps) {

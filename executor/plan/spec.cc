@@ -10,20 +10,25 @@ namespace {
 // Families learn from one kind of data each.
 absl::Status CheckModelFitsData(const v1::Model& model, const v1::Data& data) {
   const bool tokens = data.has_text() || data.has_tokens();
-  if (model.has_gpt() && !tokens) {
-    return Invalid("spec.data",
-                   "gpt trains on text or tokens; set spec.data.text or spec.data.tokens");
+  const bool language = ContextOf(model) > 0;
+  const char* const family = model.has_llama() ? "llama" : "gpt";
+  if (language && !tokens) {
+    return Invalid("spec.data", family,
+                   " trains on text or tokens; set spec.data.text or spec.data.tokens");
   }
-  if (!model.has_gpt() && tokens) {
+  if (!language && tokens) {
     return Invalid("spec.data", model.has_mlp() ? "mlp" : "convnet",
                    " trains on images; set spec.data.idx");
   }
   const bool declared = data.has_text() ? data.text().has_vocab_size() : data.has_tokens();
-  if (model.has_gpt() && model.gpt().has_vocab_size() && declared) {
-    const int64_t vocab = data.has_text() ? data.text().vocab_size() : data.tokens().vocab_size();
-    if (model.gpt().vocab_size() < vocab) {
-      return Invalid("spec.model.gpt.vocab_size", model.gpt().vocab_size(), " is less than the ",
-                     vocab, " tokens of the data");
+  const bool chosen =
+      model.has_llama() ? model.llama().has_vocab_size() : model.gpt().has_vocab_size();
+  if (language && chosen && declared) {
+    const int64_t has = model.has_llama() ? model.llama().vocab_size() : model.gpt().vocab_size();
+    const int64_t needs = data.has_text() ? data.text().vocab_size() : data.tokens().vocab_size();
+    if (has < needs) {
+      return Invalid(absl::StrCat("spec.model.", family, ".vocab_size"), has, " is less than the ",
+                     needs, " tokens of the data");
     }
   }
   return absl::OkStatus();

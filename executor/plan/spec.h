@@ -2,6 +2,8 @@
 
 // Checks a spec and fills its defaults. Pure.
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trainyard/v1/spec.pb.h"
@@ -13,5 +15,8 @@ namespace trainyard::plan {
 //   96 or 128" kUnimplemented    "spec.precision.compute: BF16 is not built yet; use FP32"
 // Needs no data: what depends on it is checked by BuildPlan. Idempotent.
 absl::StatusOr<v1::JobSpec> ResolveSpec(const v1::JobSpec& spec);
+
+// Tokens in one sample of a language model; 0 for the other families.
+int64_t ContextOf(const v1::Model& model);
 
 }  // namespace trainyard::plan

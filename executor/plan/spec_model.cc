@@ -1,3 +1,4 @@
+#include "executor/plan/spec.h"
 #include "executor/plan/spec_checks.h"
 #include "storage/base/status.h"
 
@@ -74,19 +75,24 @@ absl::Status ResolveConvnet(v1::Convnet& convnet) {
   return CheckFraction(at + "dropout", convnet.dropout());
 }
 
+// What every transformer has.
+template <typename Family>
+absl::Status CheckTransformer(const std::string& at, const Family& family) {
+  TY_RETURN_IF_ERROR(CheckRange(at + "layers", family.layers(), 1, kMostLayers));
+  TY_RETURN_IF_ERROR(CheckRange(at + "width", family.width(), 1, kWidest));
+  TY_RETURN_IF_ERROR(CheckRange(at + "heads", family.heads(), 1, kWidest));
+  if (family.width() % family.heads() != 0) {
+    return Invalid(at + "width", family.width(), " is not a multiple of heads ", family.heads(),
+                   "; ", TryMultiples(family.width(), family.heads()));
+  }
+  TY_RETURN_IF_ERROR(CheckRange(at + "context", family.context(), 1, kLongestContext));
+  if (!family.has_vocab_size()) return absl::OkStatus();
+  return CheckRange(at + "vocab_size", family.vocab_size(), 1, kLargestVocab);
+}
+
 absl::Status ResolveGpt(v1::Gpt& gpt) {
   const std::string at = "spec.model.gpt.";
-  TY_RETURN_IF_ERROR(CheckRange(at + "layers", gpt.layers(), 1, kMostLayers));
-  TY_RETURN_IF_ERROR(CheckRange(at + "width", gpt.width(), 1, kWidest));
-  TY_RETURN_IF_ERROR(CheckRange(at + "heads", gpt.heads(), 1, kWidest));
-  if (gpt.width() % gpt.heads() != 0) {
-    return Invalid(at + "width", gpt.width(), " is not a multiple of heads ", gpt.heads(), "; ",
-                   TryMultiples(gpt.width(), gpt.heads()));
-  }
-  TY_RETURN_IF_ERROR(CheckRange(at + "context", gpt.context(), 1, kLongestContext));
-  if (gpt.has_vocab_size()) {
-    TY_RETURN_IF_ERROR(CheckRange(at + "vocab_size", gpt.vocab_size(), 1, kLargestVocab));
-  }
+  TY_RETURN_IF_ERROR(CheckTransformer(at, gpt));
   if (!gpt.has_mlp_width()) gpt.set_mlp_width(4 * gpt.width());
   TY_RETURN_IF_ERROR(CheckRange(at + "mlp_width", gpt.mlp_width(), 1, 4 * kWidest));
   TY_RETURN_IF_ERROR(CheckFraction(at + "dropout", gpt.dropout()));
@@ -99,7 +105,36 @@ absl::Status ResolveGpt(v1::Gpt& gpt) {
   return absl::OkStatus();
 }
 
+absl::Status ResolveLlama(v1::Llama& llama) {
+  const std::string at = "spec.model.llama.";
+  TY_RETURN_IF_ERROR(CheckTransformer(at, llama));
+  if (llama.width() / llama.heads() % 2 != 0) {
+    return Invalid(at + "width", llama.width(), " makes heads of ", llama.width() / llama.heads(),
+                   ", which rotary positions cannot pair; ",
+                   TryMultiples(llama.width(), 2 * llama.heads()));
+  }
+  if (!llama.has_kv_heads()) llama.set_kv_heads(llama.heads());
+  TY_RETURN_IF_ERROR(CheckRange(at + "kv_heads", llama.kv_heads(), 1, llama.heads()));
+  if (llama.heads() % llama.kv_heads() != 0) {
+    return Invalid(at + "heads", llama.heads(), " is not a multiple of kv_heads ", llama.kv_heads(),
+                   "; ", TryMultiples(llama.heads(), llama.kv_heads()));
+  }
+  if (!llama.has_mlp_width()) llama.set_mlp_width((llama.width() * 8 / 3 + 63) / 64 * 64);
+  TY_RETURN_IF_ERROR(CheckRange(at + "mlp_width", llama.mlp_width(), 1, 4 * kWidest));
+  if (!llama.has_rope_theta()) llama.set_rope_theta(10000);
+  TY_RETURN_IF_ERROR(CheckFinite(at + "rope_theta", llama.rope_theta()));
+  if (llama.rope_theta() < 1)
+    return Invalid(at + "rope_theta", llama.rope_theta(), " is less than 1");
+  if (!llama.has_tie_embeddings()) llama.set_tie_embeddings(false);
+  if (!llama.has_epsilon()) llama.set_epsilon(1e-5);
+  return CheckPositive(at + "epsilon", llama.epsilon());
+}
+
 }  // namespace
+
+int64_t ContextOf(const v1::Model& model) {
+  return model.has_gpt() ? model.gpt().context() : model.has_llama() ? model.llama().context() : 0;
+}
 
 absl::Status ResolveModel(v1::Model& model) {
   switch (model.family_case()) {
@@ -112,17 +147,17 @@ absl::Status ResolveModel(v1::Model& model) {
     case v1::Model::kResnet:
       return NotBuilt("spec.model.resnet", "it", "use convnet");
     case v1::Model::kLlama:
-      return NotBuilt("spec.model.llama", "it", "use gpt");
+      return ResolveLlama(*model.mutable_llama());
     case v1::Model::kBert:
       return NotBuilt("spec.model.bert", "it", "use gpt");
     case v1::Model::kDlrm:
       return NotBuilt("spec.model.dlrm", "it", "use mlp");
     case v1::Model::kLayers:
-      return NotBuilt("spec.model.layers", "a list of layers", "use mlp, convnet or gpt");
+      return NotBuilt("spec.model.layers", "a list of layers", "use mlp, convnet, gpt or llama");
     case v1::Model::FAMILY_NOT_SET:
       break;
   }
-  return Invalid("spec.model", "there is none; set mlp, convnet or gpt");
+  return Invalid("spec.model", "there is none; set mlp, convnet, gpt or llama");
 }
 
 }  // namespace trainyard::plan

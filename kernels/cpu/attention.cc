@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
@@ -9,23 +10,37 @@ namespace {
 
 template <typename Op>
 absl::Status CheckShape(const char* name, const Op& op) {
-  return CheckSizes(
-      name,
-      {{"batch", op.batch}, {"time", op.time}, {"heads", op.heads}, {"head_dim", op.head_dim}});
+  absl::Status ok = CheckSizes(name, {{"batch", op.batch},
+                                      {"time", op.time},
+                                      {"heads", op.heads},
+                                      {"kv_heads", op.kv_heads},
+                                      {"head_dim", op.head_dim}});
+  if (ok.ok() && op.heads % op.kv_heads != 0) {
+    ok = absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", op.heads, " heads cannot share ", op.kv_heads, " keys"));
+  }
+  return ok;
 }
 
-// Where head `i` of batch * heads begins: in qkv and its gradient, in y, in lse.
-struct HeadPlace {
-  int64_t qkv, y, lse;
+// Where the heads that share key `i` of batch * kv_heads begin, in floats.
+struct GroupPlace {
+  int64_t q, k, v, y, lse;
+  int64_t row, y_row, group;
 };
 
 template <typename Op>
-HeadPlace PlaceOf(const Op& op, int64_t i) {
-  const int64_t b = i / op.heads, h = i % op.heads;
-  const int64_t width = op.heads * op.head_dim;
-  return {.qkv = b * op.time * 3 * width + h * op.head_dim,
-          .y = b * op.time * width + h * op.head_dim,
-          .lse = i * op.time};
+GroupPlace PlaceOf(const Op& op, int64_t i) {
+  const int64_t b = i / op.kv_heads, kv = i % op.kv_heads, group = op.heads / op.kv_heads;
+  const int64_t D = op.head_dim, y_row = op.heads * D, row = y_row + 2 * op.kv_heads * D;
+  const int64_t sequence = b * op.time * row;
+  return {.q = sequence + kv * group * D,
+          .k = sequence + (op.heads + kv) * D,
+          .v = sequence + (op.heads + op.kv_heads + kv) * D,
+          .y = b * op.time * y_row + kv * group * D,
+          .lse = (b * op.heads + kv * group) * op.time,
+          .row = row,
+          .y_row = y_row,
+          .group = group};
 }
 
 }  // namespace
@@ -45,18 +60,18 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionForward& op) {
   Kernel kernel;
   kernel.scratch_bytes = threads_ * scratch * sizeof(float);
   kernel.launch = [run = vectors_.attention, threads = threads_, op, scratch](Stream& stream) {
-    const int64_t width = op.heads * op.head_dim;
-    ParallelRuns(threads, op.batch * op.heads, 1, [&](int64_t begin, int64_t end) {
+    const float* qkv = op.qkv.As<float>();
+    ParallelRuns(threads, op.batch * op.kv_heads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const HeadPlace at = PlaceOf(op, i);
-        const float* q = op.qkv.As<float>() + at.qkv;
-        run({.q = q,
-             .k = q + width,
-             .v = q + 2 * width,
+        const GroupPlace at = PlaceOf(op, i);
+        run({.q = qkv + at.q,
+             .k = qkv + at.k,
+             .v = qkv + at.v,
              .y = op.y.As<float>() + at.y,
              .lse = op.lse.As<float>() + at.lse,
-             .row = 3 * width,
-             .y_row = width,
+             .row = at.row,
+             .y_row = at.y_row,
+             .group = at.group,
              .time = op.time,
              .head_dim = op.head_dim,
              .scale = op.scale,
@@ -79,23 +94,23 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionBackward& op) {
   kernel.scratch_bytes = threads_ * scratch * sizeof(float);
   kernel.launch = [run = vectors_.attention_backward, threads = threads_, op,
                    scratch](Stream& stream) {
-    const int64_t width = op.heads * op.head_dim;
-    ParallelRuns(threads, op.batch * op.heads, 1, [&](int64_t begin, int64_t end) {
+    const float* qkv = op.qkv.As<float>();
+    float* dqkv = op.dqkv.As<float>();
+    ParallelRuns(threads, op.batch * op.kv_heads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const HeadPlace at = PlaceOf(op, i);
-        const float* q = op.qkv.As<float>() + at.qkv;
-        float* dq = op.dqkv.As<float>() + at.qkv;
-        run({.q = q,
-             .k = q + width,
-             .v = q + 2 * width,
+        const GroupPlace at = PlaceOf(op, i);
+        run({.q = qkv + at.q,
+             .k = qkv + at.k,
+             .v = qkv + at.v,
              .dy = op.dy.As<float>() + at.y,
              .y = op.y.As<float>() + at.y,
              .lse = op.lse.As<float>() + at.lse,
-             .dq = dq,
-             .dk = dq + width,
-             .dv = dq + 2 * width,
-             .row = 3 * width,
-             .y_row = width,
+             .dq = dqkv + at.q,
+             .dk = dqkv + at.k,
+             .dv = dqkv + at.v,
+             .row = at.row,
+             .y_row = at.y_row,
+             .group = at.group,
              .time = op.time,
              .head_dim = op.head_dim,
              .scale = op.scale,

@@ -51,9 +51,12 @@ class CpuDevice : public Device {
   absl::StatusOr<Kernel> Prepare(const Matmul& op) override;
   absl::StatusOr<Kernel> Prepare(const MaxPoolForward& op) override;
   absl::StatusOr<Kernel> Prepare(const MaxPoolBackward& op) override;
+  absl::StatusOr<Kernel> Prepare(const Rotary& op) override;
   absl::StatusOr<Kernel> Prepare(const SgdStep& op) override;
   absl::StatusOr<Kernel> Prepare(const SquaredNorm& op) override;
   absl::StatusOr<Kernel> Prepare(const Sum& op) override;
+  absl::StatusOr<Kernel> Prepare(const SwiGluForward& op) override;
+  absl::StatusOr<Kernel> Prepare(const SwiGluBackward& op) override;
   absl::StatusOr<Kernel> Prepare(const Transpose& op) override;
   absl::StatusOr<Kernel> Prepare(const Zero& op) override;
 

@@ -11,7 +11,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormForward& op) {
                                                  {"gamma", op.gamma},
                                                  {"beta", op.beta, DType::kF32, true},
                                                  {"y", op.y},
-                                                 {"mean", op.mean},
+                                                 {"mean", op.mean, DType::kF32, true},
                                                  {"rstd", op.rstd}});
   if (ok.ok()) ok = CheckSizes("layer_norm", {{"rows", op.rows}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
@@ -30,7 +30,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormForward& op) {
       LayerNormRows rows = all;
       rows.x += begin * all.cols;
       rows.y += begin * all.cols;
-      rows.mean += begin;
+      if (rows.mean != nullptr) rows.mean += begin;
       rows.rstd += begin;
       rows.rows = end - begin;
       run(rows);
@@ -44,7 +44,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
   absl::Status ok = CheckOperands("layer_norm backward", {{"dy", op.dy},
                                                           {"x", op.x},
                                                           {"gamma", op.gamma},
-                                                          {"mean", op.mean},
+                                                          {"mean", op.mean, DType::kF32, true},
                                                           {"rstd", op.rstd},
                                                           {"dx", op.dx},
                                                           {"dgamma", op.dgamma},
@@ -79,7 +79,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
         rows.dy += first * all.cols;
         rows.x += first * all.cols;
         rows.dx += first * all.cols;
-        rows.mean += first;
+        if (rows.mean != nullptr) rows.mean += first;
         rows.rstd += first;
         rows.dgamma = dgammas + p * all.cols;
         rows.dbeta = all.dbeta == nullptr ? nullptr : dbetas + p * all.cols;

@@ -1,6 +1,5 @@
 #include "kernels/ops/attention.h"
 
-#include <climits>
 #include <cmath>
 
 #include "kernels/cuda/attention_tile.cuh"
@@ -26,11 +25,10 @@ __global__ void __launch_bounds__(kThreads)
   // The last tiles see the most keys: they start first.
   const int first_query = (tiles - 1 - static_cast<int>(blockIdx.x % tiles)) * kRows;
   const int tx = threadIdx.x % kSide, ty = threadIdx.x / kSide;
-  const float* k_rows = qkv + shape.QkvStart(batch, head, 1);
-  const float* v_rows = qkv + shape.QkvStart(batch, head, 2);
+  const float* k_rows = qkv + shape.KStart(batch, head / shape.group());
+  const float* v_rows = qkv + shape.VStart(batch, head / shape.group());
 
-  LoadTile<kRows, kDim>(q, qkv + shape.QkvStart(batch, head, 0), shape.qkv_stride(), first_query,
-                        shape);
+  LoadTile<kRows, kDim>(q, qkv + shape.QStart(batch, head), shape.qkv_stride(), first_query, shape);
   float out[kEach][kCols] = {};
   float largest[kEach], total[kEach];
 #pragma unroll
@@ -99,11 +97,7 @@ absl::StatusOr<Kernel> Prepared(const AttentionForward& op) {
   const auto kernel = AttentionKernel<kRows, kDim>;
   const absl::Status allowed = AllowShared(kernel, kShared);
   if (!allowed.ok()) return allowed;
-  const AttentionShape shape = {.time = static_cast<int>(op.time),
-                                .heads = static_cast<int>(op.heads),
-                                .head_dim = static_cast<int>(op.head_dim),
-                                .scale = op.scale,
-                                .causal = op.causal};
+  const AttentionShape shape = ShapeOf(op);
   const int tiles = static_cast<int>(CeilDiv(op.time, kRows));
   return Kernel{.launch = [op, kernel, shape, tiles](Stream& stream) {
     Launch(stream, {.grid = Blocks(op.batch * op.heads * tiles), .shared_bytes = kShared}, kernel,
@@ -115,11 +109,8 @@ absl::StatusOr<Kernel> Prepared(const AttentionForward& op) {
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionForward& op) {
   absl::Status status = RequireTypes("attention", {{"qkv", op.qkv}, {"y", op.y}, {"lse", op.lse}});
-  status.Update(RequirePositive(
-      "attention",
-      {{"batch", op.batch}, {"time", op.time}, {"heads", op.heads}, {"head_dim", op.head_dim}}));
+  status.Update(CheckShape("attention", op));
   if (!status.ok()) return status;
-  if (op.time > INT_MAX / 2) return absl::UnimplementedError("cuda attention: time is over 2^30");
   cudaSetDevice(index_);
   // Shared memory: 35, 51, 83 and 70 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
   if (op.head_dim <= 32) return Prepared<64, 32>(op);

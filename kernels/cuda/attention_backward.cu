@@ -3,8 +3,6 @@
 // dk and dv come from blocks that own keys, dq from blocks that own queries: each score is computed
 // twice, and nothing is added by two blocks, so that no atomics are needed and the order is fixed.
 
-#include <climits>
-
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/require.h"
@@ -16,7 +14,7 @@ namespace {
 struct BackwardArguments {
   const float* dy;  // [batch, time, heads, head_dim], and so is y
   const float* y;
-  const float* qkv;  // [batch, time, 3, heads, head_dim], and so is dqkv
+  const float* qkv;  // [batch, time, heads + 2 * kv_heads, head_dim], and so is dqkv
   const float* lse;  // [batch, heads, time], and so is delta
   float* delta;
   float* dqkv;
@@ -41,7 +39,8 @@ __global__ void __launch_bounds__(kThreads) DeltaKernel(BackwardArguments a, int
   }
 }
 
-// A block per tile of kRows keys of one (batch, head). Rows of products are keys, columns queries.
+// A block per tile of kRows keys of one (batch, kv_head), summing over the heads that share them.
+// Rows of products are keys, columns queries.
 // Its shared memory lets one or two blocks onto a multiprocessor: registers may go past 128.
 template <int kRows, int kDim>
 __global__ void __launch_bounds__(kThreads, 1) KeysAndValuesKernel(BackwardArguments a) {
@@ -54,19 +53,22 @@ __global__ void __launch_bounds__(kThreads, 1) KeysAndValuesKernel(BackwardArgum
   float* p = dy + TileFloats(kRows, kDim);  // [kRows, kRows], and so is ds
   float* ds = p + TileFloats(kRows, kRows);
   const int64_t pair = blockIdx.x / a.tiles;
-  const int64_t batch = pair / shape.heads;
-  const int head = static_cast<int>(pair % shape.heads);
+  const int64_t batch = pair / shape.kv_heads;
+  const int kv = static_cast<int>(pair % shape.kv_heads);
   const int first_key = static_cast<int>(blockIdx.x % a.tiles) * kRows;
   const int tx = threadIdx.x % kSide, ty = threadIdx.x / kSide;
   const int64_t stride = shape.qkv_stride();
-  LoadTile<kRows, kDim>(k, a.qkv + shape.QkvStart(batch, head, 1), stride, first_key, shape);
-  LoadTile<kRows, kDim>(v, a.qkv + shape.QkvStart(batch, head, 2), stride, first_key, shape);
+  LoadTile<kRows, kDim>(k, a.qkv + shape.KStart(batch, kv), stride, first_key, shape);
+  LoadTile<kRows, kDim>(v, a.qkv + shape.VStart(batch, kv), stride, first_key, shape);
 
   float dk[kEach][kCols] = {}, dv[kEach][kCols] = {};
-  for (int first_query = shape.causal ? first_key : 0; first_query < shape.time;
-       first_query += kRows) {
+  const int from = shape.causal ? first_key : 0;
+  const int tiles = (shape.time - from + kRows - 1) / kRows;  // of queries, of one head
+  for (int round = 0; round < shape.group() * tiles; ++round) {
+    const int head = kv * shape.group() + round / tiles;
+    const int first_query = from + round % tiles * kRows;
     __syncthreads();  // the last round may still be reading
-    LoadTile<kRows, kDim>(q, a.qkv + shape.QkvStart(batch, head, 0), stride, first_query, shape);
+    LoadTile<kRows, kDim>(q, a.qkv + shape.QStart(batch, head), stride, first_query, shape);
     LoadTile<kRows, kDim>(dy, a.dy + shape.YStart(batch, head), shape.y_stride(), first_query,
                           shape);
     __syncthreads();
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(kThreads, 1) KeysAndValuesKernel(BackwardArgum
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const int query = first_query + tx + kSide * j;
-      const int64_t at = pair * shape.time + query;
+      const int64_t at = (batch * shape.heads + head) * shape.time + query;
       const float lse = query < shape.time ? a.lse[at] : 0.0f;
       const float delta = query < shape.time ? a.delta[at] : 0.0f;
 #pragma unroll
@@ -92,10 +94,9 @@ __global__ void __launch_bounds__(kThreads, 1) KeysAndValuesKernel(BackwardArgum
     RowsTimesTile<kRows, kDim>(p, dy, dv);
     RowsTimesTile<kRows, kDim>(ds, q, dk);
   }
-  StoreRows<kRows, kDim>(a.dqkv + shape.QkvStart(batch, head, 1), stride, first_key, shape, dk,
+  StoreRows<kRows, kDim>(a.dqkv + shape.KStart(batch, kv), stride, first_key, shape, dk,
                          shape.scale);
-  StoreRows<kRows, kDim>(a.dqkv + shape.QkvStart(batch, head, 2), stride, first_key, shape, dv,
-                         1.0f);
+  StoreRows<kRows, kDim>(a.dqkv + shape.VStart(batch, kv), stride, first_key, shape, dv, 1.0f);
 }
 
 // A block per tile of kRows queries of one (batch, head). Rows of products are queries, columns
@@ -112,11 +113,12 @@ __global__ void __launch_bounds__(kThreads, 1) QueriesKernel(BackwardArguments a
   const int64_t pair = blockIdx.x / a.tiles;
   const int64_t batch = pair / shape.heads;
   const int head = static_cast<int>(pair % shape.heads);
+  const int kv = head / shape.group();
   // The last tiles see the most keys: they start first.
   const int first_query = (a.tiles - 1 - static_cast<int>(blockIdx.x % a.tiles)) * kRows;
   const int tx = threadIdx.x % kSide, ty = threadIdx.x / kSide;
   const int64_t stride = shape.qkv_stride();
-  LoadTile<kRows, kDim>(q, a.qkv + shape.QkvStart(batch, head, 0), stride, first_query, shape);
+  LoadTile<kRows, kDim>(q, a.qkv + shape.QStart(batch, head), stride, first_query, shape);
   LoadTile<kRows, kDim>(dy, a.dy + shape.YStart(batch, head), shape.y_stride(), first_query, shape);
   float lse[kEach], delta[kEach];
 #pragma unroll
@@ -130,8 +132,8 @@ __global__ void __launch_bounds__(kThreads, 1) QueriesKernel(BackwardArguments a
   const int end = shape.causal ? min(shape.time, first_query + kRows) : shape.time;
   for (int first_key = 0; first_key < end; first_key += kRows) {
     __syncthreads();  // the last round may still be reading
-    LoadTile<kRows, kDim>(k, a.qkv + shape.QkvStart(batch, head, 1), stride, first_key, shape);
-    LoadTile<kRows, kDim>(v, a.qkv + shape.QkvStart(batch, head, 2), stride, first_key, shape);
+    LoadTile<kRows, kDim>(k, a.qkv + shape.KStart(batch, kv), stride, first_key, shape);
+    LoadTile<kRows, kDim>(v, a.qkv + shape.VStart(batch, kv), stride, first_key, shape);
     __syncthreads();
     float s[kEach][kEach], dp[kEach][kEach];
     RowsDotRows<kRows, kDim>(q, k, s);
@@ -150,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, 1) QueriesKernel(BackwardArguments a
     __syncthreads();
     RowsTimesTile<kRows, kDim>(ds, k, dq);
   }
-  StoreRows<kRows, kDim>(a.dqkv + shape.QkvStart(batch, head, 0), stride, first_query, shape, dq,
+  StoreRows<kRows, kDim>(a.dqkv + shape.QStart(batch, head), stride, first_query, shape, dq,
                          shape.scale);
 }
 
@@ -169,20 +171,17 @@ absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
                                  .lse = op.lse.As<float>(),
                                  .delta = nullptr,
                                  .dqkv = op.dqkv.As<float>(),
-                                 .shape = {.time = static_cast<int>(op.time),
-                                           .heads = static_cast<int>(op.heads),
-                                           .head_dim = static_cast<int>(op.head_dim),
-                                           .scale = op.scale,
-                                           .causal = op.causal},
+                                 .shape = ShapeOf(op),
                                  .tiles = static_cast<int>(CeilDiv(op.time, kRows))};
   const int64_t rows = op.batch * op.time * op.heads;
-  const dim3 grid = Blocks(op.batch * op.heads * arguments.tiles);
+  const dim3 of_keys = Blocks(op.batch * op.kv_heads * arguments.tiles);
+  const dim3 of_queries = Blocks(op.batch * op.heads * arguments.tiles);
   const auto launch = [=](Stream& stream) {
     BackwardArguments a = arguments;
     a.delta = static_cast<float*>(stream.scratch);
     Launch(stream, {.grid = Blocks(CeilDiv(rows, kThreads / kWarp))}, DeltaKernel, a, rows);
-    Launch(stream, {.grid = grid, .shared_bytes = kTiles + 2 * kScores}, keys_and_values, a);
-    Launch(stream, {.grid = grid, .shared_bytes = kTiles + kScores}, queries, a);
+    Launch(stream, {.grid = of_keys, .shared_bytes = kTiles + 2 * kScores}, keys_and_values, a);
+    Launch(stream, {.grid = of_queries, .shared_bytes = kTiles + kScores}, queries, a);
   };
   return Kernel{.launch = launch, .scratch_bytes = static_cast<size_t>(rows) * sizeof(float)};
 }
@@ -193,11 +192,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionBackward& op) {
   absl::Status status = RequireTypes(
       "attention backward",
       {{"dy", op.dy}, {"qkv", op.qkv}, {"y", op.y}, {"lse", op.lse}, {"dqkv", op.dqkv}});
-  status.Update(RequirePositive(
-      "attention backward",
-      {{"batch", op.batch}, {"time", op.time}, {"heads", op.heads}, {"head_dim", op.head_dim}}));
+  status.Update(CheckShape("attention backward", op));
   if (!status.ok()) return status;
-  if (op.time > INT_MAX / 2) return absl::UnimplementedError("cuda attention: time is over 2^30");
   cudaSetDevice(index_);
   // Shared memory: 70, 102, 75 and 139 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
   if (op.head_dim <= 32) return Prepared<64, 32>(op);

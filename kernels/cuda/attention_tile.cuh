@@ -9,7 +9,12 @@
 // last row. A row of a tile is 4 floats longer than its content: rows stay 16-byte aligned, and the
 // float4 reads of 8 lanes down a column fall into different banks.
 
+#include <climits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 
@@ -21,18 +26,24 @@ __host__ __device__ constexpr int TileFloats(int rows, int content) {
   return rows * TileStride(content);
 }
 
-// Where one (batch, head) lies; qkv: [batch, time, 3, heads, head_dim], y: [batch, time, heads,
-// head_dim].
+// Where one (batch, head) lies; qkv: [batch, time, heads + 2 * kv_heads, head_dim], y: [batch,
+// time, heads, head_dim].
 struct AttentionShape {
-  int time, heads, head_dim;
+  int time, heads, kv_heads, head_dim;
   float scale;
   bool causal;
 
   __host__ __device__ int64_t y_stride() const { return int64_t{heads} * head_dim; }
-  __host__ __device__ int64_t qkv_stride() const { return 3 * y_stride(); }
-  // Offset of the first row of part 0 (q), 1 (k) or 2 (v).
-  __device__ int64_t QkvStart(int64_t batch, int head, int part) const {
-    return batch * time * qkv_stride() + part * y_stride() + int64_t{head} * head_dim;
+  __host__ __device__ int64_t qkv_stride() const {
+    return (int64_t{heads} + 2 * kv_heads) * head_dim;
+  }
+  // How many neighbouring heads share a key and a value.
+  __device__ int group() const { return heads / kv_heads; }
+  // Offsets of the first rows of a query head, and of a key and a value.
+  __device__ int64_t QStart(int64_t batch, int head) const { return Start(batch, head); }
+  __device__ int64_t KStart(int64_t batch, int kv) const { return Start(batch, heads + kv); }
+  __device__ int64_t VStart(int64_t batch, int kv) const {
+    return Start(batch, heads + kv_heads + kv);
   }
   __device__ int64_t YStart(int64_t batch, int head) const {
     return batch * time * y_stride() + int64_t{head} * head_dim;
@@ -40,7 +51,40 @@ struct AttentionShape {
   __device__ bool Visible(int query, int key) const {
     return query < time && key < time && (!causal || key <= query);
   }
+
+ private:
+  __device__ int64_t Start(int64_t batch, int place) const {
+    return batch * time * qkv_stride() + int64_t{place} * head_dim;
+  }
 };
+
+template <typename Op>
+AttentionShape ShapeOf(const Op& op) {
+  return {.time = static_cast<int>(op.time),
+          .heads = static_cast<int>(op.heads),
+          .kv_heads = static_cast<int>(op.kv_heads),
+          .head_dim = static_cast<int>(op.head_dim),
+          .scale = op.scale,
+          .causal = op.causal};
+}
+
+template <typename Op>
+absl::Status CheckShape(const char* name, const Op& op) {
+  absl::Status status = RequirePositive(name, {{"batch", op.batch},
+                                               {"time", op.time},
+                                               {"heads", op.heads},
+                                               {"kv_heads", op.kv_heads},
+                                               {"head_dim", op.head_dim}});
+  if (!status.ok()) return status;
+  if (op.heads % op.kv_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", op.heads, " heads cannot share ", op.kv_heads, " keys"));
+  }
+  if (op.time > INT_MAX / 2) {
+    return absl::UnimplementedError(absl::StrCat("cuda ", name, ": time is over 2^30"));
+  }
+  return absl::OkStatus();
+}
 
 // tile[r][d] = from[(first + r) * stride + d]. The caller synchronises.
 template <int kRows, int kDim>

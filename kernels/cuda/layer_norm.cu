@@ -22,8 +22,9 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % kWarp;
   x += row * cols;
   y += row * cols;
+  const bool centred = mean != nullptr;
   float sum = 0;
-  for (int64_t c = lane; c < cols; c += kWarp) sum += x[c];
+  for (int64_t c = lane; centred && c < cols; c += kWarp) sum += x[c];
   const float m = WarpSum(sum) / static_cast<float>(cols);
   float rest = 0, squares = 0;
   for (int64_t c = lane; c < cols; c += kWarp) {
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
     rest += d;
     squares += d * d;
   }
-  rest = WarpSum(rest) / static_cast<float>(cols);
+  rest = centred ? WarpSum(rest) / static_cast<float>(cols) : 0.0f;
   const float variance = WarpSum(squares) / static_cast<float>(cols) - rest * rest;
   const float r = 1.0f / sqrtf(variance + epsilon);
   for (int64_t c = lane; c < cols; c += kWarp) {
@@ -39,13 +40,14 @@ __global__ void __launch_bounds__(kThreads)
     y[c] = beta != nullptr ? scaled + beta[c] : scaled;
   }
   if (lane == 0) {
-    mean[row] = m + rest;
+    if (centred) mean[row] = m + rest;
     rstd[row] = r;
   }
 }
 
 // With g = dy * gamma and xhat = (x - mean) * rstd:
 //   dx (+)= rstd * (g - mean of g - xhat * mean of g * xhat), the means over the row
+// and less mean of g when there is no mean.
 // A lane writes dx[c] after it alone read dy[c]: dx may be dy.
 __global__ void __launch_bounds__(kThreads)
     LayerNormBackwardKernel(const float* dy, const float* x, const float* gamma, const float* mean,
@@ -57,14 +59,14 @@ __global__ void __launch_bounds__(kThreads)
   dy += row * cols;
   x += row * cols;
   dx += row * cols;
-  const float m = mean[row], r = rstd[row];
+  const float m = mean != nullptr ? mean[row] : 0.0f, r = rstd[row];
   float sum_g = 0, sum_gx = 0;
   for (int64_t c = lane; c < cols; c += kWarp) {
     const float g = dy[c] * gamma[c];
     sum_g += g;
     sum_gx += g * ((x[c] - m) * r);
   }
-  const float mean_g = WarpSum(sum_g) / static_cast<float>(cols);
+  const float mean_g = mean != nullptr ? WarpSum(sum_g) / static_cast<float>(cols) : 0.0f;
   const float mean_gx = WarpSum(sum_gx) / static_cast<float>(cols);
   for (int64_t c = lane; c < cols; c += kWarp) {
     const float gradient = r * (dy[c] * gamma[c] - mean_g - (x[c] - m) * r * mean_gx);
@@ -87,7 +89,8 @@ __global__ void __launch_bounds__(kThreads)
   if (col < cols) {
     for (int64_t r = chunk * rows_each + lane; r < end; r += kChunkLanes) {
       const float g = dy[r * cols + col];
-      sum_gamma += g * ((x[r * cols + col] - mean[r]) * rstd[r]);
+      const float m = mean != nullptr ? mean[r] : 0.0f;
+      sum_gamma += g * ((x[r * cols + col] - m) * rstd[r]);
       sum_beta += g;
     }
   }
@@ -104,7 +107,7 @@ void LaunchBackward(Stream& stream, const LayerNormBackward& op) {
   const int64_t col_tiles = CeilDiv(op.cols, kChunkCols);
   const float* dy = op.dy.As<float>();
   const float* x = op.x.As<float>();
-  const float* mean = op.mean.As<float>();
+  const float* mean = op.mean ? op.mean.As<float>() : nullptr;
   const float* rstd = op.rstd.As<float>();
   float* dgamma = static_cast<float*>(stream.scratch);
   float* dbeta = op.dbeta ? dgamma + chunks.count * op.cols : nullptr;
@@ -129,14 +132,15 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormForward& op) {
                                   {"gamma", op.gamma},
                                   {.name = "beta", .buffer = op.beta, .optional = true},
                                   {"y", op.y},
-                                  {"mean", op.mean},
+                                  {.name = "mean", .buffer = op.mean, .optional = true},
                                   {"rstd", op.rstd}});
   status.Update(RequirePositive("layer norm", {{"rows", op.rows}, {"cols", op.cols}}));
   if (!status.ok()) return status;
   return Kernel{.launch = [op](Stream& stream) {
     const float* beta = op.beta ? op.beta.As<float>() : nullptr;
+    float* mean = op.mean ? op.mean.As<float>() : nullptr;
     Launch(stream, {.grid = Blocks(CeilDiv(op.rows, kRowsPerBlock))}, LayerNormKernel,
-           op.x.As<float>(), op.gamma.As<float>(), beta, op.y.As<float>(), op.mean.As<float>(),
+           op.x.As<float>(), op.gamma.As<float>(), beta, op.y.As<float>(), mean,
            op.rstd.As<float>(), op.rows, op.cols, op.epsilon);
   }};
 }
@@ -146,7 +150,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormBackward& op) {
                                      {{"dy", op.dy},
                                       {"x", op.x},
                                       {"gamma", op.gamma},
-                                      {"mean", op.mean},
+                                      {.name = "mean", .buffer = op.mean, .optional = true},
                                       {"rstd", op.rstd},
                                       {"dx", op.dx},
                                       {"dgamma", op.dgamma},

@@ -5,13 +5,15 @@
 namespace trainyard::kernels {
 
 // Softmax attention over packed projections.
-//   qkv: [batch, time, 3, heads, head_dim]; y: [batch, time, heads, head_dim]
+//   qkv: [batch, time, heads + 2 * kv_heads, head_dim]: queries, keys, values
+//   y: [batch, time, heads, head_dim]
 //   lse: [batch, heads, time], log-sum-exp of the scaled scores, kept for backward
 //   y = softmax(scale * q k^T) v; with causal, position t sees positions <= t
+// Each heads / kv_heads neighbouring queries share a key and a value (Ainslie et al. 2023).
 // Never stores time x time for the whole batch (Dao et al. 2022).
 struct AttentionForward {
   Buffer qkv, y, lse;
-  int64_t batch = 0, time = 0, heads = 0, head_dim = 0;
+  int64_t batch = 0, time = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   bool causal = true;
 };
@@ -19,7 +21,7 @@ struct AttentionForward {
 // dqkv: as qkv, overwritten.
 struct AttentionBackward {
   Buffer dy, qkv, y, lse, dqkv;
-  int64_t batch = 0, time = 0, heads = 0, head_dim = 0;
+  int64_t batch = 0, time = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   bool causal = true;
 };

@@ -7,6 +7,7 @@ namespace trainyard::kernels {
 // x, y: [rows, cols]; gamma, beta: [cols], beta optional; mean, rstd: [rows], kept for backward.
 //   y = (x - mean) * rstd * gamma + beta,  rstd = 1 / sqrt(var + epsilon), var biased (Ba et al.
 //   2016)
+// Without mean it is RMSNorm (Zhang & Sennrich 2019), in both directions: mean counts as 0.
 struct LayerNormForward {
   Buffer x, gamma, beta, y, mean, rstd;
   int64_t rows = 0, cols = 0;

@@ -65,8 +65,14 @@ TEST_P(CudaDeviceTest, RefusesEmptyShapes) {
 }
 
 TEST_P(CudaDeviceTest, RefusesHeadsThatAreTooWide) {
-  const AttentionForward op{
-      .qkv = x_, .y = x_, .lse = x_, .batch = 1, .time = 1, .heads = 1, .head_dim = 257};
+  const AttentionForward op{.qkv = x_,
+                            .y = x_,
+                            .lse = x_,
+                            .batch = 1,
+                            .time = 1,
+                            .heads = 1,
+                            .kv_heads = 1,
+                            .head_dim = 257};
   EXPECT_EQ(device().Prepare(op).status().code(), absl::StatusCode::kUnimplemented);
 }
 

@@ -16,9 +16,10 @@ class CudaShapesTest : public CudaTest {
     const Buffer y = bench_.Floats(s.y_size()), lse = bench_.Floats(s.lse_size()),
                  dqkv = bench_.Floats(s.qkv_size()), in = bench_.Floats(qkv);
     const float scale = static_cast<float>(s.scale);
-    bench_.Run(AttentionForward{in, y, lse, s.batch, s.time, s.heads, s.head_dim, scale, s.causal});
+    bench_.Run(AttentionForward{in, y, lse, s.batch, s.time, s.heads, s.kv_heads(), s.head_dim,
+                                scale, s.causal});
     bench_.Run(AttentionBackward{bench_.Floats(dy), in, y, lse, dqkv, s.batch, s.time, s.heads,
-                                 s.head_dim, scale, s.causal});
+                                 s.kv_heads(), s.head_dim, scale, s.causal});
     const auto expected = reference::Attention(qkv, s);
     const std::string what = " with head_dim " + std::to_string(s.head_dim) + ", time " +
                              std::to_string(s.time) + (s.causal ? ", causal" : "");
@@ -40,6 +41,13 @@ TEST_P(CudaShapesTest, AttentionOfEveryTileAgreesWithReference) {
     }
     CheckAttention(
         {.batch = 1, .time = 197, .heads = 1, .head_dim = 64, .scale = 0.125, .causal = causal});
+    CheckAttention({.batch = 2,
+                    .time = 150,
+                    .heads = 6,
+                    .head_dim = 64,
+                    .scale = 0.125,
+                    .causal = causal,
+                    .group = 3});
     CheckAttention(
         {.batch = 1, .time = 97, .heads = 1, .head_dim = 129, .scale = 0.1, .causal = causal});
   }

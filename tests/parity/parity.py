@@ -1,6 +1,6 @@
 """Holds the engine against PyTorch: same weights, same batches, same optimizer.
 
-    parity.py --tool PARITY_DUMP --case mlp|convnet|gpt|gpt_untied|curve
+    parity.py --tool PARITY_DUMP --case mlp|convnet|gpt|gpt_untied|llama|llama_curve|curve
 
 Loss of the first step within 1e-5 relative, every gradient within 1e-4 (norm of the difference by norm of
 the gradient), losses and weights after 20 steps within 1e-3. The case `curve` compares 200 losses of a
@@ -117,6 +117,43 @@ def gpt(params, ids, case):
     return (x @ head.T).flatten(0, 1)
 
 
+def llama(params, ids, case):
+    ids = ids.long()
+    time, heads, kv_heads = ids.shape[1], case["heads"], case["kv_heads"]
+
+    def norm(name, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * params[name + ".weight"]
+
+    def linear(name, x):
+        return x @ params[name + ".weight"].T
+
+    x = params["model.embed_tokens.weight"][ids]
+    half = x.shape[-1] // heads // 2
+    angles = torch.arange(time)[:, None] * 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    cos, sin = angles.cos().float(), angles.sin().float()
+
+    def rotate(t):
+        low, high = t[..., :half], t[..., half:]
+        return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
+
+    mask = torch.full((time, time), float("-inf")).triu(1)
+    for i in range(case["layers"]):
+        block = f"model.layers.{i}"
+        y = norm(block + ".input_layernorm", x)
+        q = linear(block + ".self_attn.q_proj", y).unflatten(-1, (heads, -1)).transpose(1, 2)
+        k, v = (linear(block + f".self_attn.{n}_proj", y).unflatten(-1, (kv_heads, -1)).transpose(1, 2)
+                .repeat_interleave(heads // kv_heads, 1) for n in "kv")
+        q, k = rotate(q), rotate(k)
+        scores = q @ k.transpose(-1, -2) / (q.shape[-1] ** 0.5) + mask
+        x = x + linear(block + ".self_attn.o_proj", (scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        y = norm(block + ".post_attention_layernorm", x)
+        gated = F.silu(linear(block + ".mlp.gate_proj", y)) * linear(block + ".mlp.up_proj", y)
+        x = x + linear(block + ".mlp.down_proj", gated)
+    x = norm("model.norm", x)
+    head = params.get("lm_head.weight", params["model.embed_tokens.weight"])
+    return (x @ head.T).flatten(0, 1)
+
+
 IDX = "data: {{idx: {{train_images: {d}/images, train_labels: {d}/labels, mean: 0.3, std: 0.4}}}}"
 TEXT = "data: {{text: {{path: {d}/text}}}}"
 ADAMW = "optimizer: {{adamw: {{beta2: 0.99, weight_decay: 0.1}}, clip_norm: {clip}}}"
@@ -135,6 +172,12 @@ CASES = {
     "gpt_untied": dict(
         model="model: {{gpt: {{layers: 2, heads: 2, width: 32, context: 16, bias: false, tie_embeddings: false, vocab_size: 48}}}}",
         data=TEXT, forward=gpt, layers=2, heads=2, steps=20, batch=8, micro=8, clip=1.0, scale=6),
+    "llama": dict(
+        model="model: {{llama: {{layers: 3, heads: 4, kv_heads: 2, width: 64, context: 32}}}}", data=TEXT,
+        forward=llama, layers=3, heads=4, kv_heads=2, steps=20, batch=8, micro=4, clip=1.0, scale=6),
+    "llama_curve": dict(
+        model="model: {{llama: {{layers: 4, heads: 4, width: 128, context: 64, tie_embeddings: true}}}}",
+        data=TEXT, forward=llama, layers=4, heads=4, kv_heads=4, steps=200, batch=12, micro=12, clip=1.0),
     "curve": dict(
         model="model: {{gpt: {{layers: 4, heads: 4, width: 128, context: 64, bias: false}}}}", data=TEXT,
         forward=gpt, layers=4, heads=4, steps=200, batch=12, micro=12, clip=1.0),
@@ -226,7 +269,7 @@ def main():
     theirs = torch.tensor(losses, dtype=torch.float64)
     relative = (ours["loss"] - theirs).abs() / theirs
     checks.within("loss of the first step", relative[0].item(), 1e-5)
-    if args.case == "curve":
+    if args.case.endswith("curve"):
         last = slice(-20, None)
         gap = abs(ours["loss"][last].mean() - theirs[last].mean()) / theirs[last].mean()
         print(f"loss of the last 20 steps: {ours['loss'][last].mean():.4f}, PyTorch {theirs[last].mean():.4f}")

@@ -49,12 +49,14 @@ class Dump {
                           Session& session) {
     const plan::Plan& plan = session.plan();
     for (size_t i = 0; i < ids.size(); ++i) {
-      const plan::Tensor& tensor = plan.tensors[ids[i]];
-      std::string bytes(tensor.bytes(), '\0');
+      std::string bytes(plan.tensors[ids[i]].bytes(), '\0');
       session.Read(ids[i], bytes.data(), bytes.size());
       TY_RETURN_IF_ERROR(session.Synchronize());
-      Add(prefix + plan.tensors[plan.parameters[i]].name, "F32", tensor.dims, bytes.data(),
-          bytes.size());
+      for (const plan::StoredTensor& stored : plan::Stored(plan.tensors[plan.parameters[i]])) {
+        size_t size = sizeof(float);
+        for (const int64_t dim : stored.dims) size *= dim;
+        Add(prefix + stored.name, "F32", stored.dims, bytes.data() + stored.offset, size);
+      }
     }
     return absl::OkStatus();
   }
@@ -99,7 +101,7 @@ absl::Status ScaleMatrices(Session& session, float scale) {
 absl::Status Run(const std::string& job, const std::string& out, float scale) {
   TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadSpec(job));
   TY_ASSIGN_OR_RETURN(const auto dataset,
-                      data::OpenDataset(spec.data(), spec.model().gpt().context()));
+                      data::OpenDataset(spec.data(), plan::ContextOf(spec.model())));
   TY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::BuildPlan(spec, dataset->facts()));
   TY_ASSIGN_OR_RETURN(const auto device, kernels::OpenCpu(2));
   TY_ASSIGN_OR_RETURN(const auto session, Session::Open(*device, plan));

@@ -12,7 +12,9 @@ struct Head {
 
   // part: 0 query, 1 key, 2 value
   int64_t In(int64_t t, int part, int64_t d) const {
-    return (((b * s.time + t) * 3 + part) * s.heads + h) * s.head_dim + d;
+    const int64_t kv = h / s.group;
+    const int64_t place = part == 0 ? h : s.heads + (part - 1) * s.kv_heads() + kv;
+    return (b * s.time + t) * s.qkv_row() + place * s.head_dim + d;
   }
   int64_t Out(int64_t t, int64_t d) const {
     return ((b * s.time + t) * s.heads + h) * s.head_dim + d;

@@ -12,6 +12,7 @@
 #include "tests/reference/image.h"
 #include "tests/reference/layer_norm.h"
 #include "tests/reference/linear.h"
+#include "tests/reference/llama.h"
 
 namespace trainyard::reference {
 namespace {
@@ -72,12 +73,44 @@ TEST(ReferenceGradient, OfLayerNormAgreesWithDifferences) {
 
 TEST(ReferenceGradient, OfAttentionAgreesWithDifferences) {
   for (const bool causal : {true, false}) {
-    const AttentionShape shape{
-        .batch = 2, .time = 4, .heads = 2, .head_dim = 3, .scale = 0.6, .causal = causal};
-    const Vec qkv = Random(shape.qkv_size(), 1), dy = Random(shape.y_size(), 2);
-    ExpectGradient(qkv, AttentionBackward(dy, qkv, shape),
-                   [&](const Vec& v) { return Dot(dy, Attention(v, shape).y); });
+    for (const int64_t group : {1, 2}) {
+      const AttentionShape shape{.batch = 2,
+                                 .time = 4,
+                                 .heads = 2,
+                                 .head_dim = 3,
+                                 .scale = 0.6,
+                                 .causal = causal,
+                                 .group = group};
+      const Vec qkv = Random(shape.qkv_size(), 1), dy = Random(shape.y_size(), 2);
+      ExpectGradient(qkv, AttentionBackward(dy, qkv, shape),
+                     [&](const Vec& v) { return Dot(dy, Attention(v, shape).y); });
+    }
   }
+}
+
+TEST(ReferenceGradient, OfRmsNormAgreesWithDifferences) {
+  constexpr int64_t kRows = 3, kCols = 5;
+  const Vec x = Random(kRows * kCols, 1), gamma = Random(kCols, 2), dy = Random(kRows * kCols, 3);
+  const LayerNormGradient g = LayerNormBackward(dy, x, gamma, kRows, kCols, 1e-3, false);
+  const auto loss = [&](const Vec& x, const Vec& gamma) {
+    return Dot(dy, LayerNorm(x, gamma, {}, kRows, kCols, 1e-3, false).y);
+  };
+  ExpectGradient(x, g.dx, [&](const Vec& v) { return loss(v, gamma); });
+  ExpectGradient(gamma, g.dgamma, [&](const Vec& v) { return loss(x, v); });
+}
+
+TEST(ReferenceGradient, OfRotaryIsTheTurnBack) {
+  const RotaryShape shape{
+      .batch = 2, .time = 3, .heads = 3, .rotated = 2, .head_dim = 4, .theta = 50};
+  const Vec x = Random(72, 1), dy = Random(72, 2);
+  ExpectGradient(x, Rotary(dy, shape, true),
+                 [&](const Vec& v) { return Dot(dy, Rotary(v, shape, false)); });
+}
+
+TEST(ReferenceGradient, OfSwiGluAgreesWithDifferences) {
+  const Vec x = Random(3 * 2 * 5, 1), dy = Random(3 * 5, 2);
+  ExpectGradient(x, SwiGluBackward(x, dy, 3, 5),
+                 [&](const Vec& v) { return Dot(dy, SwiGlu(v, 3, 5)); });
 }
 
 TEST(ReferenceGradient, OfCrossEntropyAgreesWithDifferences) {

@@ -70,6 +70,30 @@ void AddGpt2Keys(const v1::Gpt& gpt, int64_t vocab, Json& json) {
   json["torch_dtype"] = "float32";
 }
 
+// The keys of LlamaConfig.
+void AddLlamaKeys(const v1::Llama& llama, int64_t vocab, Json& json) {
+  json["architectures"] = {"LlamaForCausalLM"};
+  json["model_type"] = "llama";
+  json["vocab_size"] = vocab;
+  json["hidden_size"] = llama.width();
+  json["intermediate_size"] = llama.mlp_width();
+  json["num_hidden_layers"] = llama.layers();
+  json["num_attention_heads"] = llama.heads();
+  json["num_key_value_heads"] = llama.kv_heads();
+  json["max_position_embeddings"] = llama.context();
+  json["hidden_act"] = "silu";
+  json["rms_norm_eps"] = llama.epsilon();
+  json["rope_theta"] = llama.rope_theta();
+  json["attention_bias"] = false;
+  json["mlp_bias"] = false;
+  json["attention_dropout"] = 0.0;
+  json["initializer_range"] = 0.02;
+  json["tie_word_embeddings"] = llama.tie_embeddings();
+  json["bos_token_id"] = nullptr;
+  json["eos_token_id"] = nullptr;
+  json["torch_dtype"] = "float32";
+}
+
 Json FactsToJson(const plan::DataFacts& f) {
   return {{"kind", f.kind == plan::DataFacts::Kind::kTokens ? "tokens" : "images"},
           {"height", f.height},
@@ -98,7 +122,10 @@ plan::DataFacts FactsFromJson(const Json& json) {
 // The rows of the token embedding: the data's vocabulary, or what the spec padded it to.
 int64_t VocabularyRows(const plan::Plan& plan) {
   for (plan::TensorId id : plan.parameters) {
-    if (plan.tensors[id].name == "transformer.wte.weight") return plan.tensors[id].dims[0];
+    const std::string& name = plan.tensors[id].name;
+    if (name == "transformer.wte.weight" || name == "model.embed_tokens.weight") {
+      return plan.tensors[id].dims[0];
+    }
   }
   return 0;
 }
@@ -109,6 +136,8 @@ std::string ConfigToJson(const ModelConfig& config, const plan::Plan& plan) {
   Json json = Json::object();
   if (config.spec.model().has_gpt()) {
     AddGpt2Keys(config.spec.model().gpt(), VocabularyRows(plan), json);
+  } else if (config.spec.model().has_llama()) {
+    AddLlamaKeys(config.spec.model().llama(), VocabularyRows(plan), json);
   } else {
     json["model_type"] = std::string("trainyard-") + FamilyName(config.spec.model());
   }

@@ -17,8 +17,8 @@ struct ModelConfig {
   plan::DataFacts facts;
 };
 
-// For gpt the keys of transformers' GPT2Config, so that GPT2LMHeadModel.from_pretrained loads the
-// folder.
+// For gpt and llama the keys of transformers' GPT2Config and LlamaConfig, so that from_pretrained
+// loads the folder.
 std::string ConfigToJson(const ModelConfig& config, const plan::Plan& plan);
 
 // kDataLoss: not one that ConfigToJson wrote.

@@ -20,8 +20,8 @@ struct TensorView {
   int64_t elements = 0;
 };
 
-// "exp_avg.{parameter}": the name of a parameter's optimizer state in a checkpoint.
-std::string OptimizerTensorName(const plan::Plan& plan, size_t kind, size_t position);
+// "exp_avg.": before the name of a parameter, that of its optimizer state in a checkpoint.
+std::string OptimizerPrefix(const plan::Plan& plan, size_t kind);
 
 // Owns one buffer of the plan's parameter and optimizer bytes, allocated once; the kernel hands out
 // its pages with the first copy.
@@ -37,9 +37,6 @@ class Snapshot {
   const std::map<std::string, TensorView>& optimizer_state() const { return optimizer_state_; }
 
  private:
-  TensorView View(const plan::Plan& plan, plan::TensorId id, const char* region_at,
-                  int64_t region_offset) const;
-
   int64_t parameter_bytes_ = 0;
   std::unique_ptr<char[]> memory_;
   std::map<std::string, TensorView> model_, optimizer_state_;

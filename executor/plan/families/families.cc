@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "executor/plan/spec.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -20,9 +21,24 @@ ActivationKind KindOf(v1::Activation activation) {
   }
 }
 
+absl::StatusOr<int64_t> VocabularyFor(const char* family, int64_t context, int64_t vocab,
+                                      const DataFacts& facts) {
+  if (vocab < facts.vocab) {
+    return absl::InvalidArgumentError(absl::StrCat("spec.model.", family, ".vocab_size: ", vocab,
+                                                   " is less than the ", facts.vocab,
+                                                   " tokens of the data"));
+  }
+  if (facts.train_size > 0 && facts.train_size <= context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.model.", family, ".context: ", context, " needs at least ", context + 1,
+                     " training tokens; the data has ", facts.train_size));
+  }
+  return vocab;
+}
+
 absl::StatusOr<Forward> BuildForward(const v1::Model& model, const DataFacts& facts,
                                      GraphBuilder& builder) {
-  const bool needs_tokens = model.has_gpt();
+  const bool needs_tokens = ContextOf(model) > 0;
   const bool has_tokens = facts.kind == DataFacts::Kind::kTokens;
   if (needs_tokens != has_tokens) {
     return absl::InvalidArgumentError(
@@ -36,9 +52,11 @@ absl::StatusOr<Forward> BuildForward(const v1::Model& model, const DataFacts& fa
       return BuildConvnet(model.convnet(), facts, builder);
     case v1::Model::kGpt:
       return BuildGpt(model.gpt(), facts, builder);
+    case v1::Model::kLlama:
+      return BuildLlama(model.llama(), facts, builder);
     default:
       return absl::UnimplementedError(
-          "spec.model: this family is not built yet; use mlp, convnet or gpt");
+          "spec.model: this family is not built yet; use mlp, convnet, gpt or llama");
   }
 }
 

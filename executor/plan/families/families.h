@@ -35,6 +35,18 @@ absl::StatusOr<Forward> BuildConvnet(const v1::Convnet& convnet, const DataFacts
 // [vocab, width] only when it is not tied to wte.
 absl::StatusOr<Forward> BuildGpt(const v1::Gpt& gpt, const DataFacts& facts, GraphBuilder& builder);
 
+// Parameters as transformers' LlamaForCausalLM: model.embed_tokens.weight [vocab, width],
+// model.layers.{i}.{input_layernorm, self_attn.{q,k,v,o}_proj, post_attention_layernorm,
+// mlp.{gate,up,down}_proj}, model.norm; linear weights [out, in]; lm_head.weight only when it is
+// not tied.
+absl::StatusOr<Forward> BuildLlama(const v1::Llama& llama, const DataFacts& facts,
+                                   GraphBuilder& builder);
+
+// `vocab`, after a look at the data: kInvalidArgument when it has more tokens, or fewer than one
+// sample takes.
+absl::StatusOr<int64_t> VocabularyFor(const char* family, int64_t context, int64_t vocab,
+                                      const DataFacts& facts);
+
 // From a normal of deviation sqrt(2 / fan_in): keeps the variance through relu (He et al. 2015).
 double KaimingStd(int64_t fan_in);
 // sqrt(1 / fan_in), for a layer that no activation follows.

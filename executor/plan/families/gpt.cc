@@ -7,7 +7,6 @@
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
-
 namespace {
 
 using Layout = GraphBuilder::WeightLayout;
@@ -30,7 +29,7 @@ TensorId AddBlock(const v1::Gpt& gpt, const std::string& name, TensorId x, Graph
   const std::string attn = absl::StrCat(name, ".attn");
   TensorId y = builder.LayerNorm(absl::StrCat(name, ".ln_1"), x, rows, width, bias);
   y = builder.Linear(absl::StrCat(attn, ".c_attn"), y, rows, width, 3 * width, inner);
-  y = builder.Attention(attn, y, time, gpt.heads(), width / gpt.heads());
+  y = builder.Attention(attn, y, time, gpt.heads(), gpt.heads(), width / gpt.heads());
   y = builder.Drop(absl::StrCat(attn, ".attn_dropout"), y, dropout);
   y = builder.Linear(absl::StrCat(attn, ".c_proj"), y, rows, width, width, last);
   y = builder.Drop(absl::StrCat(attn, ".resid_dropout"), y, dropout);
@@ -49,18 +48,10 @@ TensorId AddBlock(const v1::Gpt& gpt, const std::string& name, TensorId x, Graph
 
 absl::StatusOr<Forward> BuildGpt(const v1::Gpt& gpt, const DataFacts& facts,
                                  GraphBuilder& builder) {
-  const int64_t vocab = gpt.has_vocab_size() ? gpt.vocab_size() : facts.vocab;
-  if (vocab < facts.vocab) {
-    return absl::InvalidArgumentError(absl::StrCat("spec.model.gpt.vocab_size: ", vocab,
-                                                   " is less than the ", facts.vocab,
-                                                   " tokens of the data"));
-  }
   const int64_t time = gpt.context();
-  if (facts.train_size > 0 && facts.train_size <= time) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("spec.model.gpt.context: ", time, " needs at least ", time + 1,
-                     " training tokens; the data has ", facts.train_size));
-  }
+  TY_ASSIGN_OR_RETURN(
+      const int64_t vocab,
+      VocabularyFor("gpt", time, gpt.has_vocab_size() ? gpt.vocab_size() : facts.vocab, facts));
   const int64_t rows = builder.batch() * time;
   Forward forward;
   forward.rows_per_sample = time;

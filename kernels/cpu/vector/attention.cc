@@ -164,7 +164,7 @@ struct Pieces {
 
 }  // namespace
 
-void AttentionOfHead(const AttentionHead& h) {
+void AttentionOfHeads(const AttentionHeads& h) {
   const int64_t T = h.time, D = h.head_dim, Dp = RoundUp16(D);
   Pieces pieces{h.scratch};
   float* keys = pieces.Take(T * Dp);
@@ -174,27 +174,33 @@ void AttentionOfHead(const AttentionHead& h) {
   float* out = pieces.Take(kBlock * Dp);
   Pack(h.k, h.row, T, D, keys);
   Pack(h.v, h.row, T, D, values);
-  for (int64_t first = 0; first < T; first += kBlock) {
-    const Block b = BlockAt(first, T, h.causal);
-    PackQueries(h.q + first * h.row, h.row, b.rows, D, queries_t);
-    Scores(keys, queries_t, b.keys, D, scores);
-    VecF largest[kParts], sum[kParts];
-    Softmax(b, h.causal, h.scale, scores, largest, sum);
-    WeightedSum(b, scores, values, Dp, out);
-    float lse[kBlock], inverse[kBlock];
-    for (int part = 0; part < kParts; ++part) {
-      Store(lse + part * kLanes, largest[part] + LogOfPositive(sum[part]));
-      Store(inverse + part * kLanes, 1.0f / sum[part]);
-    }
-    for (int64_t i = 0; i < b.rows; ++i) {
-      h.lse[first + i] = lse[i];
-      Map(D, out + i * Dp, h.y + (first + i) * h.y_row, [&](VecF v) { return v * inverse[i]; });
+  for (int64_t head = 0; head < h.group; ++head) {
+    const float* q = h.q + head * D;
+    float* y = h.y + head * D;
+    float* lse = h.lse + head * T;
+    for (int64_t first = 0; first < T; first += kBlock) {
+      const Block b = BlockAt(first, T, h.causal);
+      PackQueries(q + first * h.row, h.row, b.rows, D, queries_t);
+      Scores(keys, queries_t, b.keys, D, scores);
+      VecF largest[kParts], sum[kParts];
+      Softmax(b, h.causal, h.scale, scores, largest, sum);
+      WeightedSum(b, scores, values, Dp, out);
+      float block_lse[kBlock], inverse[kBlock];
+      for (int part = 0; part < kParts; ++part) {
+        Store(block_lse + part * kLanes, largest[part] + LogOfPositive(sum[part]));
+        Store(inverse + part * kLanes, 1.0f / sum[part]);
+      }
+      for (int64_t i = 0; i < b.rows; ++i) {
+        lse[first + i] = block_lse[i];
+        Map(D, out + i * Dp, y + (first + i) * h.y_row, [&](VecF v) { return v * inverse[i]; });
+      }
     }
   }
 }
 
 //   dv = p^T dy    dp = dy v^T    ds = p (dp - d) scale    dq = ds k    dk = ds^T q
-void AttentionBackwardOfHead(const AttentionHeadBackward& h) {
+// with dk and dv summed over the heads of the group.
+void AttentionBackwardOfHeads(const AttentionHeadsBackward& h) {
   const int64_t T = h.time, D = h.head_dim, Dp = RoundUp16(D);
   Pieces pieces{h.scratch};
   float* keys = pieces.Take(T * Dp);
@@ -212,21 +218,23 @@ void AttentionBackwardOfHead(const AttentionHeadBackward& h) {
   Pack(h.v, h.row, T, D, values);
   __builtin_memset(dkeys, 0, sizeof(float) * T * Dp);
   __builtin_memset(dvalues, 0, sizeof(float) * T * Dp);
-  for (int64_t first = 0; first < T; first += kBlock) {
-    const Block b = BlockAt(first, T, h.causal);
-    Pack(h.q + first * h.row, h.row, b.rows, D, queries);
-    Pack(h.dy + first * h.y_row, h.y_row, b.rows, D, dys);
-    PackQueries(queries, Dp, b.rows, D, queries_t);
-    PackQueries(dys, Dp, b.rows, D, dys_t);
-    float lse[kBlock] = {};
-    for (int64_t i = 0; i < b.rows; ++i) lse[i] = h.lse[first + i];
-    Scores(keys, queries_t, b.keys, D, scores);
-    Scores(values, dys_t, b.keys, D, dscores);
-    SoftmaxGradient(b, h.causal, h.scale, lse, scores, dscores);
-    AddOuter(b, scores, dys, Dp, dvalues);
-    AddOuter(b, dscores, queries, Dp, dkeys);
-    WeightedSum(b, dscores, keys, Dp, dqueries);
-    Unpack(dqueries, b.rows, D, h.dq + first * h.row, h.row);
+  for (int64_t head = 0; head < h.group; ++head) {
+    for (int64_t first = 0; first < T; first += kBlock) {
+      const Block b = BlockAt(first, T, h.causal);
+      Pack(h.q + head * D + first * h.row, h.row, b.rows, D, queries);
+      Pack(h.dy + head * D + first * h.y_row, h.y_row, b.rows, D, dys);
+      PackQueries(queries, Dp, b.rows, D, queries_t);
+      PackQueries(dys, Dp, b.rows, D, dys_t);
+      float lse[kBlock] = {};
+      for (int64_t i = 0; i < b.rows; ++i) lse[i] = h.lse[head * T + first + i];
+      Scores(keys, queries_t, b.keys, D, scores);
+      Scores(values, dys_t, b.keys, D, dscores);
+      SoftmaxGradient(b, h.causal, h.scale, lse, scores, dscores);
+      AddOuter(b, scores, dys, Dp, dvalues);
+      AddOuter(b, dscores, queries, Dp, dkeys);
+      WeightedSum(b, dscores, keys, Dp, dqueries);
+      Unpack(dqueries, b.rows, D, h.dq + head * D + first * h.row, h.row);
+    }
   }
   Unpack(dkeys, T, D, h.dk, h.row);
   Unpack(dvalues, T, D, h.dv, h.row);

@@ -16,16 +16,20 @@ TRAINYARD_INLINE VecF LaneMask(int64_t n) {
   return mask;
 }
 
+TRAINYARD_INLINE float Sum(const float* x, int64_t cols) {
+  VecF sum{};
+  EachVector(
+      cols, [&](int64_t i) { sum += Load(x + i); },
+      [&](int64_t i, int64_t n) { sum += LoadPart(x + i, n); });
+  return ReduceAdd(sum);
+}
+
 void LayerNorm(const LayerNormRows& r) {
   const float inverse = 1.0f / static_cast<float>(r.cols);
   for (int64_t row = 0; row < r.rows; ++row) {
     const float* x = r.x + row * r.cols;
     float* y = r.y + row * r.cols;
-    VecF sum{};
-    EachVector(
-        r.cols, [&](int64_t i) { sum += Load(x + i); },
-        [&](int64_t i, int64_t n) { sum += LoadPart(x + i, n); });
-    const float mean = ReduceAdd(sum) * inverse;
+    const float mean = r.mean == nullptr ? 0.0f : Sum(x, r.cols) * inverse;
     VecF squares{};
     EachVector(
         r.cols,
@@ -38,7 +42,7 @@ void LayerNorm(const LayerNormRows& r) {
           squares += d * d;
         });
     const float rstd = 1.0f / __builtin_sqrtf(ReduceAdd(squares) * inverse + r.epsilon);
-    r.mean[row] = mean;
+    if (r.mean != nullptr) r.mean[row] = mean;
     r.rstd[row] = rstd;
     EachVector(
         r.cols,
@@ -56,7 +60,7 @@ void LayerNorm(const LayerNormRows& r) {
 }
 
 // With g = dy * gamma and xhat = (x - mean) * rstd:
-//   dx = rstd * (g - mean(g) - xhat * mean(g * xhat))
+//   dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), without a mean the same less mean(g)
 void LayerNormBackwardRun(const LayerNormBackwardRows& r) {
   const float inverse = 1.0f / static_cast<float>(r.cols);
   for (int64_t i = 0; i < r.cols; ++i) r.dgamma[i] = 0;
@@ -68,7 +72,7 @@ void LayerNormBackwardRun(const LayerNormBackwardRows& r) {
     const float* dy = r.dy + row * r.cols;
     float* dx = r.dx + row * r.cols;
     const float rstd = r.rstd[row];
-    const float shift = -r.mean[row] * rstd;
+    const float shift = r.mean == nullptr ? 0.0f : -r.mean[row] * rstd;
     VecF sum{}, dot{};
     const auto add = [&](VecF v, VecF gradient, VecF gamma) __attribute__((always_inline)) {
       const VecF g = gradient * gamma;
@@ -80,7 +84,7 @@ void LayerNormBackwardRun(const LayerNormBackwardRows& r) {
         [&](int64_t i, int64_t n) {
           add(LoadPart(x + i, n), LoadPart(dy + i, n), LoadPart(r.gamma + i, n));
         });
-    const float mean_g = ReduceAdd(sum) * inverse;
+    const float mean_g = r.mean == nullptr ? 0.0f : ReduceAdd(sum) * inverse;
     const float mean_dot = ReduceAdd(dot) * inverse;
     const auto gradient = [&](VecF xhat, VecF dyv, VecF gamma) __attribute__((always_inline)) {
       return (dyv * gamma - mean_g - xhat * mean_dot) * rstd;

@@ -14,10 +14,14 @@ void Gelu(const float* x, float* y, int64_t n);
 void GeluBackward(const float* x, const float* dy, float* dx, int64_t n);
 void GeluTanh(const float* x, float* y, int64_t n);
 void GeluTanhBackward(const float* x, const float* dy, float* dx, int64_t n);
+void RotateHead(const float* x, const float* cos, const float* sin, float* y, int64_t half);
+void SwiGlu(const float* gate, const float* up, float* y, int64_t n);
+void SwiGluBackwardRow(const float* gate, const float* up, const float* dy, float* dgate,
+                       float* dup, int64_t n);
 void LayerNorm(const LayerNormRows& r);
 void LayerNormBackwardRun(const LayerNormBackwardRows& r);
-void AttentionOfHead(const AttentionHead& h);
-void AttentionBackwardOfHead(const AttentionHeadBackward& h);
+void AttentionOfHeads(const AttentionHeads& h);
+void AttentionBackwardOfHeads(const AttentionHeadsBackward& h);
 void CrossEntropyOfRows(const CrossEntropyRows& r);
 void AdamW(const AdamWRange& r);
 void Sgd(const SgdRange& r);

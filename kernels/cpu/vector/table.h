@@ -17,7 +17,7 @@ struct LayerNormRows {
   const float* gamma;
   const float* beta;  // may be null
   float* y;
-  float* mean;
+  float* mean;  // may be null: RMSNorm
   float* rstd;
   int64_t rows, cols;
   float epsilon;
@@ -28,7 +28,7 @@ struct LayerNormBackwardRows {
   const float* dy;
   const float* x;
   const float* gamma;
-  const float* mean;
+  const float* mean;  // may be null: RMSNorm
   const float* rstd;
   float* dx;
   float* dgamma;
@@ -37,22 +37,23 @@ struct LayerNormBackwardRows {
   bool accumulate_dx;
 };
 
-// One head of one sequence. Rows of q, k, v (and their gradients) lie `row` floats apart, those of
-// y and dy `y_row`. scratch: AttentionScratchFloats.
-struct AttentionHead {
+// `group` heads of one sequence that share k and v. Rows of q, k, v (and their gradients) lie `row`
+// floats apart, those of y and dy `y_row`; the next head's q, y and gradients of them lie head_dim
+// further, its lse lies time further. scratch: AttentionScratchFloats.
+struct AttentionHeads {
   const float *q, *k, *v;
   float* y;
   float* lse;
-  int64_t row, y_row, time, head_dim;
+  int64_t row, y_row, group, time, head_dim;
   float scale;
   bool causal;
   float* scratch;
 };
 
-struct AttentionHeadBackward {
+struct AttentionHeadsBackward {
   const float *q, *k, *v, *dy, *y, *lse;
   float *dq, *dk, *dv;
-  int64_t row, y_row, time, head_dim;
+  int64_t row, y_row, group, time, head_dim;
   float scale;
   bool causal;
   float* scratch;
@@ -124,10 +125,16 @@ struct VectorTable {
   void (*gelu_backward)(const float* x, const float* dy, float* dx, int64_t n);
   void (*gelu_tanh)(const float* x, float* y, int64_t n);
   void (*gelu_tanh_backward)(const float* x, const float* dy, float* dx, int64_t n);
+  // cos, sin: [half], of one position; x, y: one head, y may be x.
+  void (*rotate)(const float* x, const float* cos, const float* sin, float* y, int64_t half);
+  void (*swiglu)(const float* gate, const float* up, float* y, int64_t n);
+  // dgate may be gate and dup may be up.
+  void (*swiglu_backward)(const float* gate, const float* up, const float* dy, float* dgate,
+                          float* dup, int64_t n);
   void (*layer_norm)(const LayerNormRows& rows);
   void (*layer_norm_backward)(const LayerNormBackwardRows& rows);
-  void (*attention)(const AttentionHead& head);
-  void (*attention_backward)(const AttentionHeadBackward& head);
+  void (*attention)(const AttentionHeads& heads);
+  void (*attention_backward)(const AttentionHeadsBackward& heads);
   void (*cross_entropy)(const CrossEntropyRows& rows);
   void (*adamw)(const AdamWRange& range);
   void (*sgd)(const SgdRange& range);

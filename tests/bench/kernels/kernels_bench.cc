@@ -262,8 +262,8 @@ class Gpt {
   void ForwardOf(const Layer& l, Buffer x) {
     Normalize(x, l.ln1);
     p_.Multiply("matmul", l.ln1.y, l.qkv_w.w, l.qkv, rows_, 3 * c_, c_);
-    p_.Add("attention",
-           AttentionForward{l.qkv, l.y, l.lse, g_.batch, g_.time, g_.heads, Dim(), Scale(), true});
+    p_.Add("attention", AttentionForward{l.qkv, l.y, l.lse, g_.batch, g_.time, g_.heads, g_.heads,
+                                         Dim(), Scale(), true});
     p_.Multiply("matmul", l.y, l.proj_w.w, l.a, rows_, c_, c_);
     p_.Add("add", Add{x, l.a, l.x1, rows_ * c_});
     Normalize(l.x1, l.ln2);
@@ -284,7 +284,7 @@ class Gpt {
     p_.Multiply("matmul dW", l.y, dx_, l.proj_w.g, c_, c_, rows_, true, false);
     p_.Multiply("matmul dx", dx_, l.proj_w.w, dy_, rows_, c_, c_, false, true);
     p_.Add("attention backward", AttentionBackward{dy_, l.qkv, l.y, l.lse, dqkv_, g_.batch, g_.time,
-                                                   g_.heads, Dim(), Scale(), true});
+                                                   g_.heads, g_.heads, Dim(), Scale(), true});
     p_.Multiply("matmul dW", l.ln1.y, dqkv_, l.qkv_w.g, c_, 3 * c_, rows_, true, false);
     p_.Multiply("matmul dx", dqkv_, l.qkv_w.w, dn_, rows_, c_, 3 * c_, false, true);
     NormalizeBackward(x, l.ln1, true);

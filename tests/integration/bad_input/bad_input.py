@@ -113,7 +113,7 @@ CHANGES = [
     ("text for a picture model", ["data={text: {path: /etc/hostname}}"], "spec.", USAGE),
     # Understood, not built yet: the field is named.
     ("bf16", ["precision.compute=BF16"], "spec.precision.compute", UNIMPLEMENTED),
-    ("llama", ["model={llama: {layers: 2}}"], "spec.model.llama", UNIMPLEMENTED),
+    ("bert", ["model={bert: {layers: 2}}"], "spec.model.bert", UNIMPLEMENTED),
     ("lamb", ["optimizer={lamb: {}}"], "spec.optimizer.lamb", UNIMPLEMENTED),
     ("nesterov", ["optimizer.sgd.nesterov=true"], "spec.optimizer.sgd.nesterov", UNIMPLEMENTED),
     ("step schedule", ["schedule.shape=STEP"], "spec.schedule.shape", UNIMPLEMENTED),

@@ -70,9 +70,12 @@ class CanaryDevice : public kernels::Device {
   FORWARD(Matmul)
   FORWARD(MaxPoolForward)
   FORWARD(MaxPoolBackward)
+  FORWARD(Rotary)
   FORWARD(SgdStep)
   FORWARD(SquaredNorm)
   FORWARD(Sum)
+  FORWARD(SwiGluForward)
+  FORWARD(SwiGluBackward)
   FORWARD(Transpose)
   FORWARD(Zero)
 #undef FORWARD
@@ -118,7 +121,7 @@ TEST_P(Canary, ARunTouchesThePlannedArenaAndNothingElse) {
   v1::JobSpec given = SmallGpt(WriteText(folder_.path()), 3);
   given.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
   const v1::JobSpec spec = plan::ResolveSpec(given).value();
-  const auto dataset = data::OpenDataset(spec.data(), spec.model().gpt().context()).value();
+  const auto dataset = data::OpenDataset(spec.data(), plan::ContextOf(spec.model())).value();
   const plan::Plan plan = plan::BuildPlan(spec, dataset->facts()).value();
   CanaryDevice device;
   {

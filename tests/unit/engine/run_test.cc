@@ -7,6 +7,8 @@
 #include <fstream>
 
 #include "executor/engine/blame.h"
+#include "executor/engine/checkpoint/read_checkpoint.h"
+#include "storage/objects/file_store.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace trainyard::engine {
@@ -78,6 +80,44 @@ TEST_F(RunTest, ResumesWithTheSameBitsFromAnyCheckpoint) {
     std::vector<double> losses = first.TrainLosses();
     for (double loss : second.TrainLosses()) losses.push_back(loss);
     EXPECT_EQ(losses, straight.TrainLosses());
+  }
+}
+
+// Its queries, keys and values are one tensor here and three in a checkpoint.
+TEST_F(RunTest, ALlamaResumesWithTheSameBitsFromTensorsOfTransformers) {
+  v1::JobSpec spec = SmallGpt(text_, 6);
+  v1::Llama& llama = *spec.mutable_model()->mutable_llama();
+  llama.set_layers(1);
+  llama.set_heads(4);
+  llama.set_kv_heads(2);
+  llama.set_width(16);
+  llama.set_context(8);
+  RecordingObserver straight, first, second;
+  ASSERT_TRUE(RunOnCpu(spec, Root("straight"), straight).ok());
+  first.stop_at = 3;
+  ASSERT_TRUE(RunOnCpu(spec, Root("cut"), first).ok());
+  ASSERT_THAT(first.checkpoints, SizeIs(1));
+  ASSERT_TRUE(RunOnCpu(spec, Root("cut"), second,
+                       RestorePoint{first.checkpoints[0].uri, first.checkpoints[0].manifest_sha256})
+                  .ok());
+  EXPECT_EQ(second.checkpoints.back().weights_sha256, straight.checkpoints.back().weights_sha256);
+
+  const std::unique_ptr<ObjectStore> store = MakeFileStore();
+  const auto checkpoint = Checkpoint::Open(*store, first.checkpoints[0].uri, "");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const std::string layer = "model.layers.0.";
+  for (const auto& [name, dims] :
+       std::map<std::string, std::vector<int64_t>>{{"self_attn.q_proj.weight", {16, 16}},
+                                                   {"self_attn.k_proj.weight", {8, 16}},
+                                                   {"self_attn.v_proj.weight", {8, 16}},
+                                                   {"self_attn.o_proj.weight", {16, 16}},
+                                                   {"mlp.gate_proj.weight", {64, 16}},
+                                                   {"mlp.up_proj.weight", {64, 16}},
+                                                   {"mlp.down_proj.weight", {16, 64}},
+                                                   {"input_layernorm.weight", {16}},
+                                                   {"post_attention_layernorm.weight", {16}}}) {
+    EXPECT_TRUE(checkpoint->model.Find(layer + name, dims).ok()) << name;
+    EXPECT_TRUE(checkpoint->optimizer.Find("exp_avg." + layer + name, dims).ok()) << name;
   }
 }
 

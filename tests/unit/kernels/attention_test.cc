@@ -16,6 +16,7 @@ class AttentionTest : public CpuTest {
             .batch = s.batch,
             .time = s.time,
             .heads = s.heads,
+            .kv_heads = s.kv_heads(),
             .head_dim = s.head_dim,
             .scale = static_cast<float>(s.scale),
             .causal = s.causal};
@@ -34,6 +35,10 @@ std::vector<AttentionShape> Shapes() {
                         .scale = 0.25,
                         .causal = causal});
     }
+  }
+  for (const int64_t group : {2, 4}) {
+    shapes.push_back(
+        {.batch = 2, .time = 35, .heads = 4, .head_dim = 20, .scale = 0.25, .group = group});
   }
   return shapes;
 }
@@ -62,6 +67,7 @@ TEST_P(AttentionTest, GradientAgreesWithReference) {
                                  .batch = s.batch,
                                  .time = s.time,
                                  .heads = s.heads,
+                                 .kv_heads = s.kv_heads(),
                                  .head_dim = s.head_dim,
                                  .scale = static_cast<float>(s.scale),
                                  .causal = s.causal});

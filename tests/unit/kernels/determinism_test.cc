@@ -54,9 +54,9 @@ Bytes AttentionBytes(Bench& bench) {
   constexpr int64_t kY = kBatch * kTime * kHeads * kDim;
   const Buffer qkv = bench.Floats(RandomVec(3 * kY, 1)), y = bench.Floats(kY),
                lse = bench.Floats(kBatch * kHeads * kTime), dqkv = bench.Floats(3 * kY);
-  bench.Run(AttentionForward{qkv, y, lse, kBatch, kTime, kHeads, kDim, 0.2f, true});
+  bench.Run(AttentionForward{qkv, y, lse, kBatch, kTime, kHeads, kHeads, kDim, 0.2f, true});
   bench.Run(AttentionBackward{bench.Floats(RandomVec(kY, 2)), qkv, y, lse, dqkv, kBatch, kTime,
-                              kHeads, kDim, 0.2f, true});
+                              kHeads, kHeads, kDim, 0.2f, true});
   return BytesOf(dqkv, 3 * kY);
 }
 

@@ -81,6 +81,38 @@ TEST_P(LayerNormTest, GradientAgreesWithReference) {
   }
 }
 
+TEST_P(LayerNormTest, WithoutAMeanItIsRmsNorm) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 3}, {65, 17}, {700, 128}}) {
+    const int64_t n = rows * cols;
+    Vec x = RandomVec(n, 1);
+    for (double& v : x) v = static_cast<float>(v + 0.5);  // a mean that must not be taken out
+    const Vec dy = RandomVec(n, 2), gamma = RandomVec(cols, 3);
+    const Buffer y = bench_.Floats(n), rstd = bench_.Floats(rows), dx = bench_.Floats(n),
+                 dgamma = bench_.Floats(cols), in = bench_.Floats(x), scale = bench_.Floats(gamma);
+    bench_.Run(LayerNormForward{.x = in,
+                                .gamma = scale,
+                                .y = y,
+                                .rstd = rstd,
+                                .rows = rows,
+                                .cols = cols,
+                                .epsilon = kEpsilon});
+    bench_.Run(LayerNormBackward{.dy = bench_.Floats(dy),
+                                 .x = in,
+                                 .gamma = scale,
+                                 .rstd = rstd,
+                                 .dx = dx,
+                                 .dgamma = dgamma,
+                                 .rows = rows,
+                                 .cols = cols});
+    const auto forward = reference::LayerNorm(x, gamma, {}, rows, cols, kEpsilon, false);
+    const auto g = reference::LayerNormBackward(dy, x, gamma, rows, cols, kEpsilon, false);
+    ExpectClose(y, forward.y, 2e-6, "y");
+    ExpectClose(rstd, forward.rstd, 2e-6, "rstd");
+    ExpectClose(dx, g.dx, 1e-5, "dx");
+    ExpectClose(dgamma, g.dgamma, 1e-5, "dgamma");
+  }
+}
+
 TEST_P(LayerNormTest, GradientMayOverwriteItsInput) {
   constexpr int64_t kRows = 65, kCols = 33;
   const Vec x = RandomVec(kRows * kCols, 1), dy = RandomVec(kRows * kCols, 2),

@@ -165,6 +165,16 @@ INSTANTIATE_TEST_SUITE_P(Gradient, GptGradient,
                                          GptCase{true, true, 1, 0.2},
                                          GptCase{false, true, 3, 0.2}));
 
+TEST(Gradient, OfLlamaMatchesDifferences) {
+  for (const bool tied : {false, true}) {
+    v1::JobSpec spec = LlamaSpec();
+    spec.mutable_model()->mutable_llama()->set_tie_embeddings(tied);
+    spec.mutable_training()->set_batch_size(2);
+    spec.mutable_training()->set_micro_batch_size(tied ? 1 : 2);
+    ExpectGradientsMatchDifferences(spec, TokenFacts(5));
+  }
+}
+
 TEST(Gradient, IsTheSameForAnyCutIntoMicroBatches) {
   v1::JobSpec spec = GptSpec();
   spec.mutable_model()->mutable_gpt()->set_dropout(0.2);

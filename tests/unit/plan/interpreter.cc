@@ -11,6 +11,7 @@
 #include "tests/reference/image.h"
 #include "tests/reference/layer_norm.h"
 #include "tests/reference/linear.h"
+#include "tests/reference/llama.h"
 #include "tests/reference/optimizer.h"
 
 namespace trainyard::plan {
@@ -31,6 +32,17 @@ kernels::ActivationKind KindOf(ActivationKind kind) {
       return kernels::ActivationKind::kGeluTanh;
   }
   std::abort();
+}
+
+template <typename Attention>
+reference::AttentionShape ShapeOf(const Attention& o) {
+  return {.batch = o.batch,
+          .time = o.time,
+          .heads = o.heads,
+          .head_dim = o.head_dim,
+          .scale = o.scale,
+          .causal = o.causal,
+          .group = o.heads / o.kv_heads};
 }
 
 kernels::ConvolutionShape ShapeOf(const ConvolutionShape& s) {
@@ -128,14 +140,26 @@ struct Interpreter::Executor {
     for (size_t i = 0; i < y.size(); ++i) y[i] *= keep[i] / (1.0 - o.p);
     Put(o.y, y);
   }
+  void operator()(const Rotary& o) const {
+    Put(o.y, reference::Rotary(R(o.x), {o.batch, o.time, o.heads, o.rotated, o.head_dim, o.theta},
+                               o.inverse));
+  }
+  void operator()(const SwiGluForward& o) const {
+    Put(o.y, reference::SwiGlu(R(o.x), o.rows, o.cols));
+  }
+  void operator()(const SwiGluBackward& o) const {
+    Put(o.dx, reference::SwiGluBackward(R(o.x), R(o.dy), o.rows, o.cols));
+  }
   void operator()(const LayerNormForward& o) const {
-    const auto r = reference::LayerNorm(R(o.x), R(o.gamma), R(o.beta), o.rows, o.cols, o.epsilon);
+    const auto r = reference::LayerNorm(R(o.x), R(o.gamma), R(o.beta), o.rows, o.cols, o.epsilon,
+                                        o.mean != kNone);
     Put(o.y, r.y);
     Put(o.mean, r.mean);
     Put(o.rstd, r.rstd);
   }
   void operator()(const LayerNormBackward& o) const {
-    const auto r = reference::LayerNormBackward(R(o.dy), R(o.x), R(o.gamma), o.rows, o.cols, 1e-5f);
+    const auto r = reference::LayerNormBackward(R(o.dy), R(o.x), R(o.gamma), o.rows, o.cols, 1e-5f,
+                                                o.mean != kNone);
     Put(o.dx, r.dx, o.accumulate_dx);
     Put(o.dgamma, r.dgamma, o.accumulate_params);
     Put(o.dbeta, r.dbeta, o.accumulate_params);
@@ -151,14 +175,12 @@ struct Interpreter::Executor {
     Put(o.dpositions, r.dpositions, true);
   }
   void operator()(const AttentionForward& o) const {
-    const auto r =
-        reference::Attention(R(o.qkv), {o.batch, o.time, o.heads, o.head_dim, o.scale, o.causal});
+    const auto r = reference::Attention(R(o.qkv), ShapeOf(o));
     Put(o.y, r.y);
     Put(o.lse, r.lse);
   }
   void operator()(const AttentionBackward& o) const {
-    Put(o.dqkv, reference::AttentionBackward(
-                    R(o.dy), R(o.qkv), {o.batch, o.time, o.heads, o.head_dim, o.scale, o.causal}));
+    Put(o.dqkv, reference::AttentionBackward(R(o.dy), R(o.qkv), ShapeOf(o)));
   }
   void operator()(const CrossEntropy& o) const {
     const auto r = reference::CrossEntropy(R(o.logits), m.ReadIds(o.targets), o.classes, o.scale);

@@ -35,6 +35,16 @@ struct SizeChecker {
     Holds(o.x, o.samples * o.per_sample), Holds(o.y, o.samples * o.per_sample);
     EXPECT_EQ(o.samples, plan.micro_batch);
   }
+  void operator()(const Rotary& o) const {
+    const int64_t n = o.batch * o.time * o.heads * o.head_dim;
+    Holds(o.x, n), Holds(o.y, n);
+  }
+  void operator()(const SwiGluForward& o) const {
+    Holds(o.x, 2 * o.rows * o.cols), Holds(o.y, o.rows * o.cols);
+  }
+  void operator()(const SwiGluBackward& o) const {
+    Holds(o.x, 2 * o.rows * o.cols), Holds(o.dx, 2 * o.rows * o.cols), Holds(o.dy, o.rows * o.cols);
+  }
   void operator()(const LayerNormForward& o) const {
     Holds(o.x, o.rows * o.cols), Holds(o.y, o.rows * o.cols), Holds(o.gamma, o.cols);
     Holds(o.beta, o.cols), Holds(o.mean, o.rows), Holds(o.rstd, o.rows);
@@ -54,11 +64,13 @@ struct SizeChecker {
   }
   void operator()(const AttentionForward& o) const {
     const int64_t n = o.batch * o.time * o.heads * o.head_dim;
-    Holds(o.qkv, 3 * n), Holds(o.y, n), Holds(o.lse, o.batch * o.heads * o.time);
+    const int64_t packed = o.batch * o.time * (o.heads + 2 * o.kv_heads) * o.head_dim;
+    Holds(o.qkv, packed), Holds(o.y, n), Holds(o.lse, o.batch * o.heads * o.time);
   }
   void operator()(const AttentionBackward& o) const {
     const int64_t n = o.batch * o.time * o.heads * o.head_dim;
-    Holds(o.qkv, 3 * n), Holds(o.dqkv, 3 * n), Holds(o.y, n), Holds(o.dy, n);
+    const int64_t packed = o.batch * o.time * (o.heads + 2 * o.kv_heads) * o.head_dim;
+    Holds(o.qkv, packed), Holds(o.dqkv, packed), Holds(o.y, n), Holds(o.dy, n);
     Holds(o.lse, o.batch * o.heads * o.time);
   }
   void operator()(const CrossEntropy& o) const {

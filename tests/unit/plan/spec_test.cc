@@ -27,6 +27,7 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kUnbuilt = absl::StatusCode::kUnimplemented;
 
 v1::Gpt& GptOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_gpt(); }
+v1::Llama& LlamaOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_llama(); }
 v1::Mlp& MlpOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_mlp(); }
 v1::Convnet& ConvnetOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_convnet(); }
 v1::IdxData& IdxOf(v1::JobSpec& s) { return *s.mutable_data()->mutable_idx(); }
@@ -43,17 +44,38 @@ v1::JobSpec TokenSpec() {
 const std::vector<BadSpec>& ModelTable() {
   static const auto& table = *new std::vector<BadSpec>{
       {"no model", MlpSpec, [](auto& s) { s.clear_model(); }, kInvalid,
-       "spec.model: there is none; set mlp, convnet or gpt"},
+       "spec.model: there is none; set mlp, convnet, gpt or llama"},
       {"resnet", MlpSpec, [](auto& s) { s.mutable_model()->mutable_resnet(); }, kUnbuilt,
        "spec.model.resnet: it is not built yet; use convnet"},
-      {"llama", GptSpec, [](auto& s) { s.mutable_model()->mutable_llama(); }, kUnbuilt,
-       "spec.model.llama: it is not built yet; use gpt"},
+      {"llama without layers", LlamaSpec, [](auto& s) { LlamaOf(s).set_layers(0); }, kInvalid,
+       "spec.model.llama.layers: 0 is not in [1, 512]"},
+      {"llama heads", LlamaSpec, [](auto& s) { LlamaOf(s).set_heads(3); }, kInvalid,
+       "spec.model.llama.width: 8 is not a multiple of heads 3; try 6 or 9"},
+      {"llama odd heads", LlamaSpec, [](auto& s) { LlamaOf(s).set_heads(8); }, kInvalid,
+       "spec.model.llama.width: 8 makes heads of 1, which rotary positions cannot pair; try 16"},
+      {"llama kv_heads", LlamaSpec, [](auto& s) { LlamaOf(s).set_kv_heads(3); }, kInvalid,
+       "spec.model.llama.heads: 4 is not a multiple of kv_heads 3; try 3 or 6"},
+      {"llama many kv_heads", LlamaSpec, [](auto& s) { LlamaOf(s).set_kv_heads(5); }, kInvalid,
+       "spec.model.llama.kv_heads: 5 is not in [1, 4]"},
+      {"llama theta", LlamaSpec, [](auto& s) { LlamaOf(s).set_rope_theta(0.5); }, kInvalid,
+       "spec.model.llama.rope_theta: 0.5 is less than 1"},
+      {"llama epsilon", LlamaSpec, [](auto& s) { LlamaOf(s).set_epsilon(0); }, kInvalid,
+       "spec.model.llama.epsilon: 0 is not a finite number above 0"},
+      {"llama on pictures", MlpSpec, [](auto& s) { *s.mutable_model() = LlamaSpec().model(); },
+       kInvalid,
+       "spec.data: llama trains on text or tokens; set spec.data.text or spec.data.tokens"},
+      {"llama vocabulary", TokenSpec,
+       [](auto& s) {
+         *s.mutable_model() = LlamaSpec().model();
+         LlamaOf(s).set_vocab_size(99);
+       },
+       kInvalid, "spec.model.llama.vocab_size: 99 is less than the 100 tokens of the data"},
       {"bert", GptSpec, [](auto& s) { s.mutable_model()->mutable_bert(); }, kUnbuilt,
        "spec.model.bert: it is not built yet; use gpt"},
       {"dlrm", MlpSpec, [](auto& s) { s.mutable_model()->mutable_dlrm(); }, kUnbuilt,
        "spec.model.dlrm: it is not built yet; use mlp"},
       {"layers", MlpSpec, [](auto& s) { s.mutable_model()->mutable_layers(); }, kUnbuilt,
-       "spec.model.layers: a list of layers is not built yet; use mlp, convnet or gpt"},
+       "spec.model.layers: a list of layers is not built yet; use mlp, convnet, gpt or llama"},
       {"zero width", MlpSpec, [](auto& s) { MlpOf(s).add_hidden(0); }, kInvalid,
        "spec.model.mlp.hidden[1]: 0 is not in [1, 65536]"},
       {"wide", MlpSpec, [](auto& s) { MlpOf(s).set_hidden(0, 65537); }, kInvalid,
@@ -401,6 +423,16 @@ TEST(ResolveSpec, FillsTheDefaultsOfTheProto) {
   EXPECT_TRUE(gpt.model().gpt().bias());
   EXPECT_TRUE(gpt.model().gpt().tie_embeddings());
   EXPECT_EQ(gpt.data().text().tokenizer(), v1::TextData::CHARACTERS);
+
+  v1::JobSpec llama = LlamaSpec();
+  LlamaOf(llama).clear_kv_heads();
+  LlamaOf(llama).clear_mlp_width();
+  LlamaOf(llama).clear_rope_theta();
+  llama = *ResolveSpec(llama);
+  EXPECT_EQ(llama.model().llama().kv_heads(), 4);
+  EXPECT_EQ(llama.model().llama().mlp_width(), 64);
+  EXPECT_EQ(llama.model().llama().rope_theta(), 10000);
+  EXPECT_FALSE(llama.model().llama().tie_embeddings());
 
   const v1::JobSpec convnet = *ResolveSpec(ConvnetSpec());
   EXPECT_EQ(convnet.model().convnet().stages(0).kernel(), 3);

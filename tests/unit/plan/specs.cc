@@ -44,6 +44,19 @@ v1::JobSpec GptSpec() {
   return spec;
 }
 
+v1::JobSpec LlamaSpec() {
+  v1::JobSpec spec = GptSpec();
+  v1::Llama& llama = *spec.mutable_model()->mutable_llama();
+  llama.set_layers(2);
+  llama.set_heads(4);
+  llama.set_kv_heads(2);
+  llama.set_width(8);
+  llama.set_mlp_width(6);
+  llama.set_context(3);
+  llama.set_rope_theta(10);
+  return spec;
+}
+
 v1::JobSpec CharGptSpec() {
   v1::JobSpec spec = GptSpec();
   v1::Gpt& gpt = *spec.mutable_model()->mutable_gpt();

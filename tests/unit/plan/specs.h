@@ -13,6 +13,7 @@ v1::JobSpec ConvnetSpec();
 v1::JobSpec GptSpec();
 
 // nanoGPT's character configuration: 4 layers, 4 heads, width 128, context 64, batch 12, no biases.
+v1::JobSpec LlamaSpec();
 v1::JobSpec CharGptSpec();
 // GPT-2 small: 124,439,808 parameters.
 v1::JobSpec Gpt2Spec();

@@ -1,0 +1,32 @@
+#include "kernels/cpu/vector/loops.h"
+#include "kernels/cpu/vector/math.h"
+
+namespace trainyard::kernels::TRAINYARD_ISA {
+
+void SwiGlu(const float* gate, const float* up, float* y, int64_t n) {
+  Map(n, gate, up, y, [](VecF g, VecF u) { return g * Sigmoid(g) * u; });
+}
+
+// With s = Sigmoid(g): dup = dy g s,  dgate = dy u (s + g s (1 - s))
+TRAINYARD_INLINE void Gradient(VecF g, VecF u, VecF dy, VecF& dg, VecF& du) {
+  const VecF s = Sigmoid(g);
+  du = dy * g * s;
+  dg = dy * u * s * (1.0f + g * (1.0f - s));
+}
+
+void SwiGluBackwardRow(const float* gate, const float* up, const float* dy, float* dgate,
+                       float* dup, int64_t n) {
+  VecF dg, du;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    Gradient(Load(gate + i), Load(up + i), Load(dy + i), dg, du);
+    Store(dgate + i, dg);
+    Store(dup + i, du);
+  }
+  if (i == n) return;
+  Gradient(LoadPart(gate + i, n - i), LoadPart(up + i, n - i), LoadPart(dy + i, n - i), dg, du);
+  StorePart(dgate + i, dg, n - i);
+  StorePart(dup + i, du, n - i);
+}
+
+}  // namespace trainyard::kernels::TRAINYARD_ISA

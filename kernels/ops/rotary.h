@@ -1,0 +1,21 @@
+#pragma once
+
+#include "kernels/buffer.h"
+
+namespace trainyard::kernels {
+
+// Rotary positions (Su et al. 2021), pairs as in transformers' llama: of each half one.
+//   x, y: [batch, time, heads, head_dim], head_dim even; y may be x
+//   for i < head_dim / 2, at position t, with a = t * theta^(-2 i / head_dim):
+//     y[i] = x[i] cos a - x[i + head_dim / 2] sin a
+//     y[i + head_dim / 2] = x[i + head_dim / 2] cos a + x[i] sin a
+// The first `rotated` heads turn (queries and keys), the others are copied (values). `inverse`
+// turns back, which is also the gradient.
+struct Rotary {
+  Buffer x, y;
+  int64_t batch = 0, time = 0, heads = 0, rotated = 0, head_dim = 0;
+  float theta = 10000;
+  bool inverse = false;
+};
+
+}  // namespace trainyard::kernels
