@@ -71,7 +71,7 @@ std::string Line(const Plan& plan, Op op) {
         });
       },
       op);
-  return absl::StrFormat("  %-20s %s -> %s\n", std::visit(NameOf{}, op), absl::StrJoin(in, " "),
+  return absl::StrFormat("  %-20s %s -> %s\n", OpName(op), absl::StrJoin(in, " "),
                          absl::StrJoin(out, " "));
 }
 
@@ -83,6 +83,8 @@ std::string Kernels(const Plan& plan, const char* title, const std::vector<Op>& 
 }
 
 }  // namespace
+
+const char* OpName(const Op& op) { return std::visit(NameOf{}, op); }
 
 std::string Describe(const Plan& plan) {
   const v1::PlanSummary& s = plan.summary;

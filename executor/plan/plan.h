@@ -80,6 +80,9 @@ absl::StatusOr<Plan> BuildInferencePlan(const v1::JobSpec& spec, const DataFacts
 // The learning rate of the step that follows `steps_done` steps.
 double LearningRate(const v1::Schedule& schedule, int64_t steps_done, int64_t total_steps);
 
+// What an op is called in tables: "matmul", "attention_backward".
+const char* OpName(const Op& op);
+
 // Bytes of `plan` as a table for people, and the kernels in order: what `trainyard plan` prints.
 std::string Describe(const Plan& plan);
 

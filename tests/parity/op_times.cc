@@ -19,40 +19,9 @@
 namespace trainyard::engine {
 namespace {
 
-// By place in plan::Op.
-const char* NameOf(const plan::Op& op) {
-  static const char* const kNames[] = {"activation_backward",
-                                       "activation",
-                                       "adamw",
-                                       "add",
-                                       "attention_backward",
-                                       "attention",
-                                       "clip_scale",
-                                       "column_sum",
-                                       "convolution_dx",
-                                       "convolution_dw",
-                                       "convolution",
-                                       "cross_entropy",
-                                       "dropout",
-                                       "embedding_backward",
-                                       "embedding",
-                                       "layer_norm_backward",
-                                       "layer_norm",
-                                       "matmul",
-                                       "max_pool_backward",
-                                       "max_pool",
-                                       "sgd",
-                                       "squared_norm",
-                                       "sum",
-                                       "transpose",
-                                       "zero"};
-  static_assert(std::variant_size_v<plan::Op> == std::size(kNames));
-  return kNames[op.index()];
-}
-
 std::string KeyOf(const plan::Op& op) {
   const auto* matmul = std::get_if<plan::Matmul>(&op);
-  if (matmul == nullptr) return NameOf(op);
+  if (matmul == nullptr) return plan::OpName(op);
   return absl::StrFormat("matmul %dx%dx%d%s%s%s", matmul->m, matmul->n, matmul->k,
                          matmul->transpose_a ? " ta" : "", matmul->transpose_b ? " tb" : "",
                          matmul->accumulate ? " +=" : "");
