@@ -154,7 +154,7 @@ void ExpectTheArenaAndNothingElseTouched(const v1::JobSpec& given) {
     EXPECT_GT(TouchedEnd(arena, plan.activation_region), plan.activation_region.bytes - 64);
     EXPECT_GT(TouchedEnd(arena, plan.scalar_region), plan.scalar_region.bytes - 64);
     EXPECT_EQ(plan.activation_region.end(), plan.arena_bytes);
-    for (const plan::TensorId id : plan.gradients) {
+    for (const plan::TensorId id : gradients) {
       const char* at = arena + plan.offsets[id];
       EXPECT_EQ(std::count(at, at + plan.tensors[id].bytes(), kPattern) < plan.tensors[id].bytes(),
                 true)
@@ -162,6 +162,35 @@ void ExpectTheArenaAndNothingElseTouched(const v1::JobSpec& given) {
     }
   }
   EXPECT_EQ(device.TouchedMargins(), 0);
+}
+
+// Whether training or evaluation needs more.
+class Canary : public ::testing::TestWithParam<bool> {};
+
+TEST_P(Canary, AGptTouchesItsPlannedArenaAndNothingElse) {
+  const TempFolder folder;
+  v1::JobSpec spec = SmallGpt(WriteText(folder.path()), 3);
+  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  ExpectTheArenaAndNothingElseTouched(spec);
+}
+
+TEST_P(Canary, ADlrmTouchesItsPlannedArenaAndNothingElse) {
+  v1::JobSpec spec;
+  spec.mutable_model()->mutable_dlrm()->set_embedding_width(3);
+  v1::ClicksData& clicks = *spec.mutable_data()->mutable_clicks();
+  clicks.set_train_samples(1000);
+  clicks.set_validation_samples(70);
+  clicks.set_categorical(5);
+  clicks.set_categories(7);
+  spec.mutable_training()->set_steps(3);
+  spec.mutable_training()->set_batch_size(12);
+  spec.mutable_training()->set_micro_batch_size(4);
+  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  for (int kind = 0; kind < 3; ++kind) {
+    if (kind < 2) spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(kind == 1);
+    if (kind == 2) spec.mutable_optimizer()->mutable_sgd();
+    ExpectTheArenaAndNothingElseTouched(spec);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(TrainingOrEvaluationNeedsMore, Canary, ::testing::Bool());
