@@ -69,7 +69,7 @@ absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
              .first_sample = batch.first_sample,
              .learning_rate = static_cast<float>(result.learning_rate)};
     session_.Write(plan.state, &state, sizeof(state));
-    session_.Write(plan.input, batch.inputs, plan.tensors[plan.input].bytes());
+    session_.WriteInputs(plan.input, plan.ids, batch.inputs);
     session_.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());
     session_.Launch(micro_);
   }

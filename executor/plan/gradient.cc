@@ -15,8 +15,9 @@ namespace {
 // far by the ops after the present one; it is complete when the op that made t is reached.
 class Backward {
  public:
-  Backward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate)
-      : graph_(graph), gradients_(gradients), accumulate_(accumulate) {}
+  Backward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate,
+           const absl::flat_hash_map<TensorId, RowGradient>& rows)
+      : graph_(graph), gradients_(gradients), rows_(rows), accumulate_(accumulate) {}
 
   void Run(const absl::flat_hash_map<TensorId, TensorId>& loss_gradient) {
     std::vector<Op> forward = graph_.ops;
@@ -37,7 +38,7 @@ class Backward {
           [&](auto& o) {
             o.Visit([&](TensorId id, Access access) {
               if (access == Access::kRead)
-                depends |= gradients_.contains(id) || dependent_.contains(id);
+                depends |= gradients_.contains(id) || rows_.contains(id) || dependent_.contains(id);
             });
             if (!depends) return;
             o.Visit([&](TensorId id, Access access) {
@@ -257,6 +258,48 @@ class Backward {
                            .vocab = f.vocab});
   }
 
+  void Differentiate(const EmbeddingTablesForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    if (const auto kept = rows_.find(f.tables.front()); kept != rows_.end()) {
+      Emit(KeepRows{.dy = dy,
+                    .ids = f.ids,
+                    .kept_dy = kept->second.grad,
+                    .kept_ids = kept->second.ids,
+                    .state = kept->second.state,
+                    .samples = graph_[kept->second.ids].dims[0],
+                    .batch = f.batch,
+                    .count = static_cast<int64_t>(f.tables.size()),
+                    .width = f.width});
+      return;
+    }
+    EmbeddingTablesBackward backward{.dy = dy, .ids = f.ids, .batch = f.batch, .width = f.width};
+    for (const TensorId table : f.tables) {
+      ParameterAccumulates(table);
+      backward.gradients.push_back(GradientOf(table));
+    }
+    Emit(std::move(backward));
+  }
+
+  void Differentiate(const InteractionForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    TY_CHECK(dependent_.contains(f.x) && dependent_.contains(f.e),
+             "both sides of an interaction depend on parameters");
+    Overwrite(f.x, [&](TensorId dx) {
+      Overwrite(f.e, [&](TensorId de) {
+        Emit(InteractionBackward{.dy = dy,
+                                 .x = f.x,
+                                 .e = f.e,
+                                 .dx = dx,
+                                 .de = de,
+                                 .batch = f.batch,
+                                 .count = f.count,
+                                 .width = f.width});
+      });
+    });
+  }
+
   void Differentiate(const AttentionForward& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
@@ -319,8 +362,12 @@ class Backward {
 
   // What no forward graph holds. Listed one by one, so that a new op must be decided upon.
   void Differentiate(const ActivationBackward&) { NotForward("activation backward"); }
+  void Differentiate(const AdamWRows&) { NotForward("adamw rows"); }
   void Differentiate(const AdamWStep&) { NotForward("adamw"); }
   void Differentiate(const AttentionBackward&) { NotForward("attention backward"); }
+  void Differentiate(const BinaryCrossEntropy&) {
+    NotForward("binary cross-entropy: makes its gradient itself");
+  }
   void Differentiate(const ClipScale&) { NotForward("clip scale"); }
   void Differentiate(const ColumnSum&) { NotForward("column sum"); }
   void Differentiate(const ConvolutionBackwardData&) { NotForward("convolution backward"); }
@@ -329,8 +376,13 @@ class Backward {
     NotForward("cross-entropy: makes its gradient itself");
   }
   void Differentiate(const EmbeddingBackward&) { NotForward("embedding backward"); }
+  void Differentiate(const EmbeddingTablesBackward&) { NotForward("embedding tables backward"); }
+  void Differentiate(const InteractionBackward&) { NotForward("interaction backward"); }
+  void Differentiate(const KeepRows&) { NotForward("keep rows"); }
   void Differentiate(const LayerNormBackward&) { NotForward("layer norm backward"); }
   void Differentiate(const MaxPoolBackward&) { NotForward("max pool backward"); }
+  void Differentiate(const MergeRows&) { NotForward("merge rows"); }
+  void Differentiate(const SgdRows&) { NotForward("sgd rows"); }
   void Differentiate(const SgdStep&) { NotForward("sgd"); }
   void Differentiate(const SquaredNorm&) { NotForward("squared norm"); }
   void Differentiate(const Sum&) { NotForward("sum"); }
@@ -340,6 +392,7 @@ class Backward {
 
   Graph& graph_;
   const absl::flat_hash_map<TensorId, TensorId>& gradients_;  // parameter -> gradient
+  const absl::flat_hash_map<TensorId, RowGradient>& rows_;    // by the first table
   const bool accumulate_;
   absl::flat_hash_set<TensorId> dependent_;
   absl::flat_hash_set<TensorId> written_;            // parameters whose gradient has a writer
@@ -350,8 +403,9 @@ class Backward {
 }  // namespace
 
 void AppendBackward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& loss_gradient,
-                    const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate) {
-  Backward(graph, gradients, accumulate).Run(loss_gradient);
+                    const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate,
+                    const absl::flat_hash_map<TensorId, RowGradient>& rows) {
+  Backward(graph, gradients, accumulate, rows).Run(loss_gradient);
 }
 
 }  // namespace trainyard::plan

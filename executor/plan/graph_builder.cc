@@ -234,6 +234,28 @@ TensorId GraphBuilder::Convolution(const std::string& name, TensorId x, int64_t 
   return y;
 }
 
+TensorId GraphBuilder::EmbeddingTables(const std::string& name, TensorId ids,
+                                       const std::vector<int64_t>& rows, int64_t width,
+                                       std::vector<TensorId>& made) {
+  for (size_t t = 0; t < rows.size(); ++t) {
+    // The deviation of the reference's uniform in +-sqrt(1 / rows).
+    made.push_back(Parameter(absl::StrCat(name, ".", t, ".weight"), {rows[t], width},
+                             std::sqrt(1.0 / (3.0 * static_cast<double>(rows[t])))));
+  }
+  const TensorId y = Activation(name, {batch_, static_cast<int64_t>(rows.size()), width});
+  graph_.ops.push_back(
+      EmbeddingTablesForward{.ids = ids, .y = y, .tables = made, .batch = batch_, .width = width});
+  return y;
+}
+
+TensorId GraphBuilder::Interaction(const std::string& name, TensorId x, TensorId e) {
+  const int64_t count = graph_[e].dims[1], width = graph_[e].dims[2];
+  const TensorId y = Activation(name, {batch_, width + count * (count + 1) / 2});
+  graph_.ops.push_back(
+      InteractionForward{.x = x, .e = e, .y = y, .batch = batch_, .count = count, .width = width});
+  return y;
+}
+
 TensorId GraphBuilder::MaxPool(const std::string& name, TensorId x, int64_t window) {
   const std::vector<int64_t> in = graph_[x].dims;
   const std::vector<int64_t> out = {batch_, in[1] / window, in[2] / window, in[3]};

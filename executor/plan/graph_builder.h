@@ -67,6 +67,12 @@ class GraphBuilder {
                   int64_t head_dim, double theta);
   TensorId Embedding(const std::string& name, TensorId ids, TensorId tokens, TensorId positions,
                      int64_t time);
+  // One row of each of `rows.size()` tables of `width`, named `name`.{t}.weight, per sample of ids
+  // [batch, tables]: [batch, tables, width]. `made`: the tables.
+  TensorId EmbeddingTables(const std::string& name, TensorId ids, const std::vector<int64_t>& rows,
+                           int64_t width, std::vector<TensorId>& made);
+  // x [batch, width] and the products of all pairs of x and the rows of e [batch, count, width].
+  TensorId Interaction(const std::string& name, TensorId x, TensorId e);
   // Causal attention over qkv [batch, time, heads + 2 * kv_heads, head_dim], scaled by 1 /
   // sqrt(head_dim).
   TensorId Attention(const std::string& name, TensorId qkv, int64_t time, int64_t heads,

@@ -116,6 +116,9 @@ std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op) {
   if (const auto* o = std::get_if<LayerNormBackward>(&op)) {
     return o->accumulate_dx ? Pairs{} : Pairs{{o->dy, o->dx}};
   }
+  if (const auto* o = std::get_if<BinaryCrossEntropy>(&op)) {
+    return o->dlogits != kNone ? Pairs{{o->logits, o->dlogits}} : Pairs{};
+  }
   if (const auto* o = std::get_if<CrossEntropy>(&op)) {
     return o->dlogits != kNone ? Pairs{{o->logits, o->dlogits}} : Pairs{};
   }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <variant>
+#include <vector>
 
 namespace trainyard::plan {
 
@@ -137,6 +138,57 @@ struct EmbeddingBackward {
               Access::kUpdate)
 };
 
+// Ops on a list of tables of one width name each of them; they lie one after the other.
+struct EmbeddingTablesForward {
+  TensorId ids = kNone, y = kNone;
+  std::vector<TensorId> tables;
+  int64_t batch = 0, width = 0;
+  template <typename F>
+  void Visit(F&& f) {
+    f(ids, Access::kRead);
+    for (TensorId& table : tables) f(table, Access::kRead);
+    f(y, Access::kWrite);
+  }
+};
+
+struct EmbeddingTablesBackward {
+  TensorId dy = kNone, ids = kNone;
+  std::vector<TensorId> gradients;
+  int64_t batch = 0, width = 0;
+  template <typename F>
+  void Visit(F&& f) {
+    f(dy, Access::kRead);
+    f(ids, Access::kRead);
+    for (TensorId& gradient : gradients) f(gradient, Access::kUpdate);
+  }
+};
+
+struct KeepRows {
+  TensorId dy = kNone, ids = kNone, kept_dy = kNone, kept_ids = kNone, state = kNone;
+  int64_t samples = 0, batch = 0, count = 0, width = 0;
+  TY_OPERANDS(dy, Access::kRead, ids, Access::kRead, kept_dy, Access::kUpdate, kept_ids,
+              Access::kUpdate, state, Access::kRead)
+};
+
+struct MergeRows {
+  TensorId grad = kNone, ids = kNone;
+  int64_t samples = 0, count = 0, width = 0;
+  TY_OPERANDS(grad, Access::kUpdate, ids, Access::kUpdate)
+};
+
+struct InteractionForward {
+  TensorId x = kNone, e = kNone, y = kNone;
+  int64_t batch = 0, count = 0, width = 0;
+  TY_OPERANDS(x, Access::kRead, e, Access::kRead, y, Access::kWrite)
+};
+
+struct InteractionBackward {
+  TensorId dy = kNone, x = kNone, e = kNone, dx = kNone, de = kNone;
+  int64_t batch = 0, count = 0, width = 0;
+  TY_OPERANDS(dy, Access::kRead, x, Access::kRead, e, Access::kRead, dx, Access::kWrite, de,
+              Access::kWrite)
+};
+
 struct AttentionForward {
   TensorId qkv = kNone, y = kNone, lse = kNone;
   int64_t batch = 0, time = 0, heads = 0, kv_heads = 0, head_dim = 0;
@@ -157,6 +209,14 @@ struct AttentionBackward {
 struct CrossEntropy {
   TensorId logits = kNone, targets = kNone, losses = kNone, correct = kNone, dlogits = kNone;
   int64_t rows = 0, classes = 0;
+  float scale = 1;
+  TY_OPERANDS(logits, Access::kRead, targets, Access::kRead, losses, Access::kWrite, correct,
+              Access::kWrite, dlogits, Access::kWrite)
+};
+
+struct BinaryCrossEntropy {
+  TensorId logits = kNone, targets = kNone, losses = kNone, correct = kNone, dlogits = kNone;
+  int64_t rows = 0;
   float scale = 1;
   TY_OPERANDS(logits, Access::kRead, targets, Access::kRead, losses, Access::kWrite, correct,
               Access::kWrite, dlogits, Access::kWrite)
@@ -242,13 +302,44 @@ struct AdamWStep {
               grad_scale, Access::kRead, state, Access::kRead)
 };
 
+// The steps on rows of tables; m and v go with the tables.
+struct SgdRows {
+  TensorId grad = kNone, ids = kNone, grad_scale = kNone, state = kNone;
+  std::vector<TensorId> tables;
+  int64_t samples = 0, width = 0;
+  template <typename F>
+  void Visit(F&& f) {
+    VisitAll(f, grad, Access::kRead, ids, Access::kRead, grad_scale, Access::kRead, state,
+             Access::kRead);
+    for (TensorId& table : tables) f(table, Access::kUpdate);
+  }
+};
+
+struct AdamWRows {
+  TensorId grad = kNone, ids = kNone, grad_scale = kNone, state = kNone;
+  std::vector<TensorId> tables, m, v;
+  int64_t samples = 0, width = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0;
+  template <typename F>
+  void Visit(F&& f) {
+    VisitAll(f, grad, Access::kRead, ids, Access::kRead, grad_scale, Access::kRead, state,
+             Access::kRead);
+    for (auto* ids_of : {&tables, &m, &v}) {
+      for (TensorId& id : *ids_of) f(id, Access::kUpdate);
+    }
+  }
+};
+
 #undef TY_OPERANDS
 
-using Op = std::variant<ActivationBackward, ActivationForward, AdamWStep, Add, AttentionBackward,
-                        AttentionForward, ClipScale, ColumnSum, ConvolutionBackwardData,
-                        ConvolutionBackwardWeights, ConvolutionForward, CrossEntropy, Dropout,
-                        EmbeddingBackward, EmbeddingForward, LayerNormBackward, LayerNormForward,
-                        Matmul, MaxPoolBackward, MaxPoolForward, Rotary, SgdStep, SquaredNorm, Sum,
-                        SwiGluBackward, SwiGluForward, Transpose, Zero>;
+using Op =
+    std::variant<ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add,
+                 AttentionBackward, AttentionForward, BinaryCrossEntropy, ClipScale, ColumnSum,
+                 ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward,
+                 CrossEntropy, Dropout, EmbeddingBackward, EmbeddingForward,
+                 EmbeddingTablesBackward, EmbeddingTablesForward, InteractionBackward,
+                 InteractionForward, KeepRows, LayerNormBackward, LayerNormForward, Matmul,
+                 MaxPoolBackward, MaxPoolForward, MergeRows, Rotary, SgdRows, SgdStep, SquaredNorm,
+                 Sum, SwiGluBackward, SwiGluForward, Transpose, Zero>;
 
 }  // namespace trainyard::plan

@@ -130,6 +130,21 @@ absl::Status ResolveLlama(v1::Llama& llama) {
   return CheckPositive(at + "epsilon", llama.epsilon());
 }
 
+absl::Status ResolveDlrm(v1::Dlrm& dlrm) {
+  const std::string at = "spec.model.dlrm.";
+  if (dlrm.table_rows_size() > kMostTables) {
+    return Invalid(at + "table_rows", dlrm.table_rows_size(), " tables are more than ",
+                   kMostTables);
+  }
+  for (int t = 0; t < dlrm.table_rows_size(); ++t) {
+    TY_RETURN_IF_ERROR(
+        CheckRange(absl::StrCat(at, "table_rows[", t, "]"), dlrm.table_rows(t), 1, kMostIds));
+  }
+  TY_RETURN_IF_ERROR(CheckRange(at + "embedding_width", dlrm.embedding_width(), 1, 4096));
+  TY_RETURN_IF_ERROR(CheckWidths(at + "bottom", dlrm.bottom()));
+  return CheckWidths(at + "top", dlrm.top());
+}
+
 }  // namespace
 
 int64_t ContextOf(const v1::Model& model) {
@@ -151,13 +166,14 @@ absl::Status ResolveModel(v1::Model& model) {
     case v1::Model::kBert:
       return NotBuilt("spec.model.bert", "it", "use gpt");
     case v1::Model::kDlrm:
-      return NotBuilt("spec.model.dlrm", "it", "use mlp");
+      return ResolveDlrm(*model.mutable_dlrm());
     case v1::Model::kLayers:
-      return NotBuilt("spec.model.layers", "a list of layers", "use mlp, convnet, gpt or llama");
+      return NotBuilt("spec.model.layers", "a list of layers",
+                      "use mlp, convnet, gpt, llama or dlrm");
     case v1::Model::FAMILY_NOT_SET:
       break;
   }
-  return Invalid("spec.model", "there is none; set mlp, convnet, gpt or llama");
+  return Invalid("spec.model", "there is none; set mlp, convnet, gpt, llama or dlrm");
 }
 
 }  // namespace trainyard::plan

@@ -33,11 +33,16 @@ struct Cost {
 };
 
 // Runs each op many times over; the best time of each is what it costs on a quiet machine.
-absl::Status TimeOps(Session& session, const std::vector<plan::Op>& ops, int rounds,
+// `batch` is written anew before each round: later ops use its memory.
+absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
+                     const std::vector<plan::Op>& ops, int rounds,
                      std::map<std::string, Cost>& costs) {
+  const plan::Plan& plan = session.plan();
   TY_ASSIGN_OR_RETURN(const std::vector<kernels::Kernel> program, session.Prepare(ops));
   std::vector<double> best(ops.size(), 1e30);
   for (int round = 0; round < rounds; ++round) {
+    session.WriteInputs(plan.input, plan.ids, batch.inputs);
+    session.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());
     for (size_t i = 0; i < ops.size(); ++i) {
       const absl::Time start = absl::Now();
       session.Launch({program[i]});
@@ -77,9 +82,10 @@ absl::Status Run(const std::string& job, int threads, int rounds) {
   std::sort(steps_ms.begin(), steps_ms.end());
 
   std::map<std::string, Cost> costs;
-  TY_RETURN_IF_ERROR(TimeOps(*session, plan.begin, rounds, costs));
-  TY_RETURN_IF_ERROR(TimeOps(*session, plan.micro, rounds, costs));
-  TY_RETURN_IF_ERROR(TimeOps(*session, plan.end, rounds, costs));
+  TY_ASSIGN_OR_RETURN(const data::Loader::Batch batch, loader.Next());
+  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.begin, rounds, costs));
+  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.micro, rounds, costs));
+  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.end, rounds, costs));
   std::vector<std::pair<std::string, Cost>> sorted(costs.begin(), costs.end());
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.second.best_us > b.second.best_us; });

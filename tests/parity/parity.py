@@ -1,6 +1,6 @@
 """Holds the engine against PyTorch: same weights, same batches, same optimizer.
 
-    parity.py --tool PARITY_DUMP --case mlp|convnet|gpt|gpt_untied|llama|llama_curve|curve
+    parity.py --tool PARITY_DUMP --case mlp|convnet|gpt|dlrm|dlrm_adamw|dlrm_lazy|gpt|gpt_untied|llama|llama_curve|curve
 
 Loss of the first step within 1e-5 relative, every gradient within 1e-4 (norm of the difference by norm of
 the gradient), losses and weights after 20 steps within 1e-3. The case `curve` compares 200 losses of a
@@ -154,10 +154,36 @@ def llama(params, ids, case):
     return (x @ head.T).flatten(0, 1)
 
 
+def dlrm(params, inputs, case):
+    """facebookresearch/dlrm: DLRM_Net.sequential_forward, but for the last sigmoid."""
+    dense, ids = inputs
+
+    def mlp(name, x, last):
+        layers = sorted(int(key.split(".")[1]) for key in params if key.startswith(name) and key.endswith("weight"))
+        for i in layers:
+            x = F.linear(x, params[f"{name}.{i}.weight"], params[f"{name}.{i}.bias"])
+            if last or i != layers[-1]:
+                x = F.relu(x)
+        return x
+
+    x = mlp("bot_l", dense, True)
+    rows = [F.embedding_bag(ids[:, t:t + 1].long(), params[f"emb_l.{t}.weight"], mode="sum", sparse=case["lazy"])
+            for t in range(ids.shape[1])]
+    features = torch.stack([x] + rows, 1)
+    products = torch.bmm(features, features.transpose(1, 2))
+    i, j = torch.tril_indices(features.shape[1], features.shape[1], -1)
+    return mlp("top_l", torch.cat([x, products[:, i, j]], 1), False)
+
+
 IDX = "data: {{idx: {{train_images: {d}/images, train_labels: {d}/labels, mean: 0.3, std: 0.4}}}}"
 TEXT = "data: {{text: {{path: {d}/text}}}}"
 ADAMW = "optimizer: {{adamw: {{beta2: 0.99, weight_decay: 0.1}}, clip_norm: {clip}}}"
-COSINE = "schedule: {{learning_rate: 1.0e-3, min_learning_rate: 1.0e-4, warmup_steps: 5, shape: COSINE}}"
+SGD = "optimizer: {{sgd: {{}}, clip_norm: {clip}}}"
+LAZY = "optimizer: {{adamw: {{beta2: 0.99, weight_decay: 0, lazy_tables: true}}}}"
+CLICKS = "data: {{clicks: {{train_samples: 5000, validation_samples: 10, dense: 5, categorical: 4, categories: 50}}}}"
+DLRM = dict(model="model: {{dlrm: {{embedding_width: 8, bottom: [24], top: [32, 16]}}}}", data=CLICKS, forward=dlrm,
+            steps=50, batch=64, micro=32, scale=3, binary=True, lazy=False)
+COSINE = "schedule: {{learning_rate: {rate}, min_learning_rate: 1.0e-4, warmup_steps: 5, shape: COSINE}}"
 
 CASES = {
     "mlp": dict(
@@ -166,6 +192,9 @@ CASES = {
     "convnet": dict(
         model="model: {{convnet: {{stages: [{{channels: 8, convolutions: 2}}, {{channels: 12, kernel: 5}}], hidden: [32]}}}}",
         data=IDX, forward=convnet, convolutions=[2, 1], steps=20, batch=16, micro=16, clip=0.5),
+    "dlrm": dict(DLRM, optimizer=SGD, clip=0.5, rate=0.5),
+    "dlrm_adamw": dict(DLRM, clip=0.5),
+    "dlrm_lazy": dict(DLRM, optimizer=LAZY, lazy=True, clip=None),
     "gpt": dict(
         model="model: {{gpt: {{layers: 3, heads: 4, width: 64, context: 32}}}}", data=TEXT, forward=gpt,
         layers=3, heads=4, steps=20, batch=8, micro=4, clip=1.0, scale=6),
@@ -187,12 +216,12 @@ CASES = {
 def dump(tool, case, folder):
     write_idx(folder, 400, 12, 5)
     write_text(folder)
-    lines = [case["model"], case["data"], ADAMW, COSINE,
+    lines = [case["model"], case["data"], case.get("optimizer", ADAMW), COSINE,
              "training: {{steps: {steps}, batch_size: {batch}, micro_batch_size: {micro}}}"]
     with open(f"{folder}/job.yaml", "w") as f:
         f.write("spec:\n")
         for line in lines:
-            f.write("  " + line.format(d=folder, **{k: v for k, v in case.items() if k != "d"}) + "\n")
+            f.write("  " + line.format(d=folder, **{"rate": 1e-3, **case}) + "\n")
     scale = str(case.get("scale", 1))
     subprocess.run([tool, f"{folder}/job.yaml", f"{folder}/dump", scale], check=True)
     return load(f"{folder}/dump")
@@ -222,37 +251,60 @@ def without_key_bias(name, tensor):
     return torch.cat([query, value])
 
 
+def optimizers_of(case, params):
+    if case.get("optimizer") == SGD:
+        return [torch.optim.SGD(params.values(), lr=1e-3)]
+    betas = (0.9, 0.99)
+    if case.get("optimizer") == LAZY:
+        tables = [p for name, p in params.items() if name.startswith("emb_l")]
+        rest = [p for name, p in params.items() if not name.startswith("emb_l")]
+        return [torch.optim.SparseAdam(tables, lr=1e-3, betas=betas, eps=1e-8),
+                torch.optim.AdamW(rest, lr=1e-3, betas=betas, eps=1e-8, weight_decay=0)]
+    groups = [{"params": [p for p in params.values() if p.dim() >= 2], "weight_decay": 0.1},
+              {"params": [p for p in params.values() if p.dim() < 2], "weight_decay": 0.0}]
+    return [torch.optim.AdamW(groups, lr=1e-3, betas=betas, eps=1e-8)]
+
+
 def train(case, ours, checks):
     """Makes the same steps with torch; returns its losses and final weights."""
     names = [name[7:] for name in ours if name.startswith("before/")]
     params = {name: ours["before/" + name].clone().requires_grad_() for name in names}
-    groups = [{"params": [p for p in params.values() if p.dim() >= 2], "weight_decay": 0.1},
-              {"params": [p for p in params.values() if p.dim() < 2], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), eps=1e-8)
+    optimizers = optimizers_of(case, params)
     micro_batches = case["batch"] // case["micro"]
     losses, worst = [], 0.0
     for step in range(case["steps"]):
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
         total = 0.0
         for m in range(micro_batches):
             i = step * micro_batches + m
-            logits = case["forward"](params, ours[f"input/{i}"], case)
-            loss = F.cross_entropy(logits, ours[f"target/{i}"].long().flatten()) / micro_batches
+            inputs, target = ours[f"input/{i}"], ours[f"target/{i}"].flatten()
+            if f"ids/{i}" in ours:
+                inputs = inputs, ours[f"ids/{i}"]
+            logits = case["forward"](params, inputs, case)
+            if case.get("binary"):
+                loss = F.binary_cross_entropy_with_logits(logits.flatten(), target.float()) / micro_batches
+            else:
+                loss = F.cross_entropy(logits, target.long()) / micro_batches
             loss.backward()
             total += loss.item()
         losses.append(total)
         if step == 0:
             for name, p in params.items():
-                found = distance(ours["gradient/" + name], p.grad)
+                found = distance(ours["gradient/" + name], p.grad.to_dense() if p.grad.is_sparse else p.grad)
                 worst = max(worst, found)
                 checks.within(f"gradient of {name}", found, 1e-4)
             checks.within("worst gradient", worst, 1e-4)
-        norm = torch.nn.utils.clip_grad_norm_(params.values(), case["clip"]).item()
+        if case["clip"] is None:
+            norm = sum((p.grad.to_dense() if p.grad.is_sparse else p.grad).norm() ** 2 for p in params.values()).sqrt().item()
+        else:
+            norm = torch.nn.utils.clip_grad_norm_(params.values(), case["clip"]).item()
         if step == 0:
             checks.within("gradient norm", abs(ours["grad_norm"][0].item() - norm) / norm, 1e-4)
-        for group in optimizer.param_groups:
-            group["lr"] = ours["learning_rate"][step].item()
-        optimizer.step()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = ours["learning_rate"][step].item()
+            optimizer.step()
     return losses, params
 
 

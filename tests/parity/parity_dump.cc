@@ -6,9 +6,10 @@
 //
 //   before/{parameter}, after/{parameter}   weights before the first and after the last step
 //   gradient/{parameter}                    gradient of the first step, over the whole batch
-//   input/{i}, target/{i}                   micro-batches in order
+//   input/{i}, ids/{i}, target/{i}          micro-batches in order; ids for clicks only
 //   loss, learning_rate, grad_norm          f64, per step
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -57,6 +58,29 @@ class Dump {
         for (const int64_t dim : stored.dims) size *= dim;
         Add(prefix + stored.name, "F32", stored.dims, bytes.data() + stored.offset, size);
       }
+    }
+    return absl::OkStatus();
+  }
+
+  // The gradients of tables that are kept by row, spread over whole tables.
+  absl::Status AddRowGradients(Session& session) {
+    const plan::Plan& plan = session.plan();
+    if (plan.row_gradient == plan::kNone) return absl::OkStatus();
+    const std::vector<int64_t>& dims = plan.tensors[plan.row_gradient].dims;
+    const int64_t count = dims[1], width = dims[2];
+    std::vector<float> rows(plan.tensors[plan.row_gradient].elements());
+    std::vector<int32_t> ids(plan.tensors[plan.row_ids].elements());
+    session.Read(plan.row_gradient, rows.data(), rows.size() * sizeof(float));
+    session.Read(plan.row_ids, ids.data(), ids.size() * sizeof(int32_t));
+    TY_RETURN_IF_ERROR(session.Synchronize());
+    for (int64_t t = 0; t < count; ++t) {
+      const plan::Tensor& table = plan.tensors[plan.parameters[plan.gradients.size() + t]];
+      std::vector<float> gradient(table.elements());
+      for (size_t place = t; place < ids.size(); place += count) {
+        if (ids[place] < 0) continue;
+        std::copy_n(rows.begin() + place * width, width, gradient.begin() + ids[place] * width);
+      }
+      Add("gradient/" + table.name, "F32", table.dims, gradient.data(), table.bytes());
     }
     return absl::OkStatus();
   }
@@ -121,6 +145,11 @@ absl::Status Run(const std::string& job, const std::string& out, float scale) {
     const plan::Tensor& target = plan.tensors[plan.target];
     dump.Add(absl::StrCat("input/", delivered), plan.tokens ? "I32" : "F32", input.dims,
              batch.inputs, input.bytes());
+    if (plan.ids != plan::kNone) {
+      const plan::Tensor& ids = plan.tensors[plan.ids];
+      dump.Add(absl::StrCat("ids/", delivered), "I32", ids.dims,
+               static_cast<const char*>(batch.inputs) + input.bytes(), ids.bytes());
+    }
     dump.Add(absl::StrCat("target/", delivered++), "I32", target.dims, batch.targets,
              target.bytes());
     return batch;
@@ -131,7 +160,10 @@ absl::Status Run(const std::string& job, const std::string& out, float scale) {
     losses.push_back(result.loss);
     rates.push_back(result.learning_rate);
     norms.push_back(result.grad_norm);
-    if (step == 0) TY_RETURN_IF_ERROR(dump.AddTensors("gradient/", plan.gradients, *session));
+    if (step == 0) {
+      TY_RETURN_IF_ERROR(dump.AddTensors("gradient/", plan.gradients, *session));
+      TY_RETURN_IF_ERROR(dump.AddRowGradients(*session));
+    }
   }
   TY_RETURN_IF_ERROR(dump.AddTensors("after/", plan.parameters, *session));
   dump.Add("loss", losses);

@@ -13,6 +13,7 @@
 #include "tests/reference/layer_norm.h"
 #include "tests/reference/linear.h"
 #include "tests/reference/llama.h"
+#include "tests/reference/recommender.h"
 
 namespace trainyard::reference {
 namespace {
@@ -144,6 +145,40 @@ TEST(ReferenceGradient, OfEmbeddingAgreesWithDifferences) {
   });
   ExpectGradient(positions, g.dpositions, [&](const Vec& v) {
     return Dot(dy, Embedding(ids, tokens, v, kBatch, kTime, kWidth));
+  });
+}
+
+TEST(ReferenceGradient, OfEmbeddingTablesAgreesWithDifferences) {
+  constexpr int64_t kBatch = 3, kWidth = 4;
+  const std::vector<int32_t> ids = {4, 1, 4, 0, 1, 1};
+  std::vector<Vec> tables = {Random(5 * kWidth, 1), Random(2 * kWidth, 2)};
+  const Vec dy = Random(kBatch * 2 * kWidth, 3);
+  const std::vector<Vec> g = EmbeddingTablesBackward(ids, dy, {5, 2}, kBatch, kWidth);
+  for (size_t t = 0; t < tables.size(); ++t) {
+    ExpectGradient(tables[t], g[t], [&](const Vec& v) {
+      std::vector<Vec> moved = tables;
+      moved[t] = v;
+      return Dot(dy, EmbeddingTables(ids, moved, kBatch, kWidth));
+    });
+  }
+}
+
+TEST(ReferenceGradient, OfInteractionAgreesWithDifferences) {
+  const InteractionShape s{.batch = 2, .count = 3, .width = 4};
+  const Vec x = Random(s.batch * s.width, 1), e = Random(s.batch * s.count * s.width, 2);
+  const Vec dy = Random(s.batch * s.out(), 3);
+  const InteractionGradient g = InteractionBackward(dy, x, e, s);
+  ExpectGradient(x, g.dx, [&](const Vec& v) { return Dot(dy, Interaction(v, e, s)); });
+  ExpectGradient(e, g.de, [&](const Vec& v) { return Dot(dy, Interaction(x, v, s)); });
+}
+
+TEST(ReferenceGradient, OfBinaryCrossEntropyAgreesWithDifferences) {
+  const std::vector<int32_t> targets = {1, 0, -1, 1, 0};
+  const Vec logits = Random(5, 1);
+  ExpectGradient(logits, BinaryCrossEntropy(logits, targets, 0.25).dlogits, [&](const Vec& v) {
+    double sum = 0;
+    for (const double loss : BinaryCrossEntropy(v, targets, 1).losses) sum += 0.25 * loss;
+    return sum;
   });
 }
 

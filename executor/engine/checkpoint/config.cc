@@ -95,25 +95,32 @@ void AddLlamaKeys(const v1::Llama& llama, int64_t vocab, Json& json) {
 }
 
 Json FactsToJson(const plan::DataFacts& f) {
-  return {{"kind", f.kind == plan::DataFacts::Kind::kTokens ? "tokens" : "images"},
+  return {{"kind", plan::NameOf(f.kind)},
           {"height", f.height},
           {"width", f.width},
           {"channels", f.channels},
           {"classes", f.classes},
           {"vocab", f.vocab},
+          {"dense", f.dense},
+          {"categorical", f.categorical},
+          {"buckets", f.buckets},
           {"train_size", f.train_size},
           {"validation_size", f.validation_size}};
 }
 
 plan::DataFacts FactsFromJson(const Json& json) {
   plan::DataFacts f;
-  f.kind =
-      json.at("kind") == "tokens" ? plan::DataFacts::Kind::kTokens : plan::DataFacts::Kind::kImages;
+  for (const auto kind : {plan::DataFacts::Kind::kTokens, plan::DataFacts::Kind::kClicks}) {
+    if (json.at("kind") == plan::NameOf(kind)) f.kind = kind;
+  }
   f.height = json.at("height").get<int64_t>();
   f.width = json.at("width").get<int64_t>();
   f.channels = json.at("channels").get<int64_t>();
   f.classes = json.at("classes").get<int64_t>();
   f.vocab = json.at("vocab").get<int64_t>();
+  f.dense = json.value("dense", int64_t{0});  // absent in checkpoints from before dlrm
+  f.categorical = json.value("categorical", int64_t{0});
+  f.buckets = json.value("buckets", int64_t{0});
   f.train_size = json.at("train_size").get<int64_t>();
   f.validation_size = json.at("validation_size").get<int64_t>();
   return f;

@@ -3,6 +3,7 @@
 // The model families: each writes its forward graph, and nothing else.
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "executor/plan/facts.h"
@@ -17,6 +18,11 @@ struct Forward {
   TensorId logits = kNone;      // [rows, classes]
   int64_t rows_per_sample = 1;  // rows = batch * rows_per_sample
   int64_t classes = 0;
+
+  // Clicks: a second input of ids, the tables that they choose rows of, and one logit per row.
+  TensorId ids = kNone;
+  std::vector<TensorId> tables;
+  bool binary = false;
 };
 
 // Parameters layers.{i}.weight [out, in] and layers.{i}.bias [out], as torch.nn.Linear. The input
@@ -28,6 +34,10 @@ absl::StatusOr<Forward> BuildMlp(const v1::Mlp& mlp, const DataFacts& facts, Gra
 // (channels, height, width).
 absl::StatusOr<Forward> BuildConvnet(const v1::Convnet& convnet, const DataFacts& facts,
                                      GraphBuilder& builder);
+
+// Parameters as facebookresearch/dlrm: bot_l.{2i}, emb_l.{t}, top_l.{2i} (activations count too).
+absl::StatusOr<Forward> BuildDlrm(const v1::Dlrm& dlrm, const DataFacts& facts,
+                                  GraphBuilder& builder);
 
 // Parameters as transformers' GPT2LMHeadModel: transformer.wte.weight [vocab, width],
 // transformer.wpe.weight [context, width], transformer.h.{i}.{ln_1, attn.c_attn, attn.c_proj, ln_2,

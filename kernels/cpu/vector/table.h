@@ -72,6 +72,34 @@ struct CrossEntropyRows {
   float scale;
 };
 
+struct BinaryCrossEntropyRows {
+  const float* logits;
+  const int32_t* targets;
+  float* losses;
+  float* correct;  // may be null
+  float* dlogits;  // may be null, may be logits
+  int64_t rows;
+  float scale;
+};
+
+// Samples [0, samples). scratch: InteractionScratchFloats.
+struct InteractionSamples {
+  const float *x, *e;
+  float* y;
+  int64_t samples, count, width;
+  float* scratch;
+};
+
+struct InteractionBackwardSamples {
+  const float *dy, *x, *e;
+  float *dx, *de;
+  int64_t samples, count, width;
+  float* scratch;
+};
+
+// Enough for either direction, on every instruction set.
+int64_t InteractionScratchFloats(int64_t count, int64_t width);
+
 struct AdamWRange {
   float *w, *m, *v;
   const float* grad;
@@ -136,6 +164,9 @@ struct VectorTable {
   void (*attention)(const AttentionHeads& heads);
   void (*attention_backward)(const AttentionHeadsBackward& heads);
   void (*cross_entropy)(const CrossEntropyRows& rows);
+  void (*binary_cross_entropy)(const BinaryCrossEntropyRows& rows);
+  void (*interaction)(const InteractionSamples& samples);
+  void (*interaction_backward)(const InteractionBackwardSamples& samples);
   void (*adamw)(const AdamWRange& range);
   void (*sgd)(const SgdRange& range);
   void (*dropout)(const DropoutRange& range);

@@ -73,6 +73,22 @@ Bytes EmbeddingBytes(Bench& bench) {
   return BytesOf(dtokens, kVocab * kWidth);
 }
 
+Bytes RecommenderBytes(Bench& bench) {
+  constexpr int64_t kBatch = 700, kCount = 5, kWidth = 16;
+  const Buffer x = bench.Floats(RandomVec(kBatch * kWidth, 1));
+  const Buffer e = bench.Floats(RandomVec(kBatch * kCount * kWidth, 2));
+  const int64_t out = kWidth + kCount * (kCount + 1) / 2;
+  const Buffer y = bench.Floats(kBatch * out), dx = bench.Floats(kBatch * kWidth),
+               de = bench.Floats(kBatch * kCount * kWidth);
+  bench.Run(InteractionForward{x, e, y, kBatch, kCount, kWidth});
+  bench.Run(InteractionBackward{y, x, e, dx, de, kBatch, kCount, kWidth});
+  bench.Run(MergeRows{de, bench.Ints(RandomIds(kBatch * kCount, 9, 3)), kBatch, kCount, kWidth});
+  Bytes bytes = BytesOf(de, kBatch * kCount * kWidth);
+  const Bytes more = BytesOf(dx, kBatch * kWidth);
+  bytes.insert(bytes.end(), more.begin(), more.end());
+  return bytes;
+}
+
 Bytes ElementwiseBytes(Bench& bench) {
   constexpr int64_t kN = 50'003;
   const StepState state{.seed = 3, .step = 4, .learning_rate = 0.01f};
@@ -147,6 +163,7 @@ const Subject kSubjects[] = {
     {"sum and norm", NormBytes, true, true},
     {"attention", AttentionBytes, true, false},
     {"embedding", EmbeddingBytes, true, true},
+    {"recommender", RecommenderBytes, true, false},
     {"elementwise", ElementwiseBytes, true, false},
     {"matmul of a character GPT", MatmulBytes, false, false},
     {"matmul of a long sum", LongMatmulBytes, false, false},

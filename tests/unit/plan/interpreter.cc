@@ -13,6 +13,7 @@
 #include "tests/reference/linear.h"
 #include "tests/reference/llama.h"
 #include "tests/reference/optimizer.h"
+#include "tests/reference/recommender.h"
 
 namespace trainyard::plan {
 
@@ -173,6 +174,94 @@ struct Interpreter::Executor {
         reference::EmbeddingBackward(m.ReadIds(o.ids), R(o.dy), o.batch, o.time, o.width, o.vocab);
     Put(o.dtokens, r.dtokens, true);
     Put(o.dpositions, r.dpositions, true);
+  }
+  void operator()(const EmbeddingTablesForward& o) const {
+    std::vector<Vec> tables;
+    for (const TensorId id : o.tables) tables.push_back(R(id));
+    Put(o.y, reference::EmbeddingTables(m.ReadIds(o.ids), tables, o.batch, o.width));
+  }
+  void operator()(const EmbeddingTablesBackward& o) const {
+    std::vector<int64_t> rows;
+    for (const TensorId id : o.gradients) rows.push_back(m.plan_.tensors[id].dims[0]);
+    const auto g =
+        reference::EmbeddingTablesBackward(m.ReadIds(o.ids), R(o.dy), rows, o.batch, o.width);
+    for (size_t t = 0; t < g.size(); ++t) Put(o.gradients[t], g[t], true);
+  }
+  void operator()(const KeepRows& o) const {
+    const int64_t at = m.state.first_sample % o.samples * o.count;
+    const auto put = [&](TensorId to, const Vec& part, int64_t first) {
+      Vec all = R(to);
+      std::copy(part.begin(), part.end(), all.begin() + first);
+      Put(to, all);
+    };
+    put(o.kept_ids, R(o.ids), at);
+    put(o.kept_dy, R(o.dy), at * o.width);
+  }
+  void operator()(const MergeRows& o) const {
+    std::vector<int32_t> ids = m.ReadIds(o.ids);
+    Vec grad = R(o.grad);
+    reference::MergeRows(ids, grad, o.samples, o.count, o.width);
+    Put(o.ids, Vec(ids.begin(), ids.end()));
+    Put(o.grad, grad);
+  }
+  // Calls step(grad, i) for each row of each table with its place: elements i to i + width.
+  template <typename O, typename F>
+  void ForEachRow(const O& o, F step) const {
+    const std::vector<int32_t> ids = m.ReadIds(o.ids);
+    const Vec grad = R(o.grad);
+    for (size_t p = 0; p < ids.size(); ++p) {
+      if (ids[p] < 0) continue;
+      const auto at = grad.begin() + static_cast<int64_t>(p) * o.width;
+      step(Vec(at, at + o.width), p % o.tables.size(), ids[p] * o.width);
+    }
+  }
+  Vec Row(TensorId id, int64_t at, int64_t width) const {
+    const Vec all = R(id);
+    return Vec(all.begin() + at, all.begin() + at + width);
+  }
+  void PutRow(TensorId id, int64_t at, const Vec& row) const {
+    Vec all = R(id);
+    std::copy(row.begin(), row.end(), all.begin() + at);
+    Put(id, all);
+  }
+  void operator()(const SgdRows& o) const {
+    ForEachRow(o, [&](const Vec& grad, size_t t, int64_t at) {
+      reference::SgdState s{.w = Row(o.tables[t], at, o.width), .velocity = Vec(o.width, 0)};
+      reference::SgdStep(grad, ScaleOf(o.grad_scale), m.state.learning_rate, 0, 0, m.state.step, s);
+      PutRow(o.tables[t], at, s.w);
+    });
+  }
+  void operator()(const AdamWRows& o) const {
+    ForEachRow(o, [&](const Vec& grad, size_t t, int64_t at) {
+      reference::AdamWState s{.w = Row(o.tables[t], at, o.width),
+                              .m = Row(o.m[t], at, o.width),
+                              .v = Row(o.v[t], at, o.width)};
+      reference::AdamWStep(grad, ScaleOf(o.grad_scale),
+                           {.lr = m.state.learning_rate,
+                            .beta1 = o.beta1,
+                            .beta2 = o.beta2,
+                            .epsilon = o.epsilon,
+                            .weight_decay = o.weight_decay},
+                           m.state.step, s);
+      PutRow(o.tables[t], at, s.w);
+      PutRow(o.m[t], at, s.m);
+      PutRow(o.v[t], at, s.v);
+    });
+  }
+  void operator()(const InteractionForward& o) const {
+    Put(o.y, reference::Interaction(R(o.x), R(o.e), {o.batch, o.count, o.width}));
+  }
+  void operator()(const InteractionBackward& o) const {
+    const auto g =
+        reference::InteractionBackward(R(o.dy), R(o.x), R(o.e), {o.batch, o.count, o.width});
+    Put(o.dx, g.dx);
+    Put(o.de, g.de);
+  }
+  void operator()(const BinaryCrossEntropy& o) const {
+    const auto r = reference::BinaryCrossEntropy(R(o.logits), m.ReadIds(o.targets), o.scale);
+    Put(o.losses, r.losses);
+    Put(o.correct, r.correct);
+    Put(o.dlogits, r.dlogits);
   }
   void operator()(const AttentionForward& o) const {
     const auto r = reference::Attention(R(o.qkv), ShapeOf(o));

@@ -62,6 +62,65 @@ struct SizeChecker {
     Holds(o.ids, o.batch * o.time, ElementType::kI32), Holds(o.dtokens, o.vocab * o.width);
     Holds(o.dpositions, o.time * o.width), Holds(o.dy, o.batch * o.time * o.width);
   }
+  void Tables(const std::vector<TensorId>& tables, int64_t count, int64_t width) const {
+    EXPECT_EQ(static_cast<int64_t>(tables.size()), count);
+    for (const TensorId id : tables) EXPECT_EQ(plan.tensors[id].dims[1], width);
+  }
+  void operator()(const EmbeddingTablesForward& o) const {
+    const int64_t count = plan.tensors[o.ids].dims[1];
+    Tables(o.tables, count, o.width), Holds(o.ids, o.batch * count, ElementType::kI32);
+    Holds(o.y, o.batch * count * o.width);
+  }
+  void operator()(const EmbeddingTablesBackward& o) const {
+    const int64_t count = plan.tensors[o.ids].dims[1];
+    Tables(o.gradients, count, o.width), Holds(o.ids, o.batch * count, ElementType::kI32);
+    Holds(o.dy, o.batch * count * o.width);
+  }
+  void operator()(const KeepRows& o) const {
+    Holds(o.ids, o.batch * o.count, ElementType::kI32), Holds(o.dy, o.batch * o.count * o.width);
+    Holds(o.kept_ids, o.samples * o.count, ElementType::kI32);
+    Holds(o.kept_dy, o.samples * o.count * o.width);
+    EXPECT_EQ(o.samples, plan.micro_batch * plan.micro_batches);
+  }
+  void operator()(const MergeRows& o) const {
+    Holds(o.ids, o.samples * o.count, ElementType::kI32);
+    Holds(o.grad, o.samples * o.count * o.width);
+  }
+  void operator()(const SgdRows& o) const {
+    const int64_t count = plan.tensors[o.ids].dims[1];
+    Tables(o.tables, count, o.width), Holds(o.ids, o.samples * count, ElementType::kI32);
+    Holds(o.grad, o.samples * count * o.width), Holds(o.grad_scale, 1);
+  }
+  void operator()(const AdamWRows& o) const {
+    (*this)(SgdRows{.grad = o.grad,
+                    .ids = o.ids,
+                    .grad_scale = o.grad_scale,
+                    .tables = o.tables,
+                    .samples = o.samples,
+                    .width = o.width});
+    for (size_t t = 0; t < o.tables.size(); ++t) {
+      const int64_t elements = plan.tensors[o.tables[t]].elements();
+      Holds(o.m[t], elements), Holds(o.v[t], elements);
+      // One list of places serves all three.
+      const auto place = [&](const std::vector<TensorId>& ids) {
+        return plan.offsets[ids[t]] - plan.offsets[ids[0]];
+      };
+      EXPECT_EQ(place(o.m), place(o.tables));
+      EXPECT_EQ(place(o.v), place(o.tables));
+    }
+  }
+  void operator()(const InteractionForward& o) const {
+    Holds(o.x, o.batch * o.width), Holds(o.e, o.batch * o.count * o.width);
+    Holds(o.y, o.batch * (o.width + o.count * (o.count + 1) / 2));
+  }
+  void operator()(const InteractionBackward& o) const {
+    (*this)(InteractionForward{o.x, o.e, o.dy, o.batch, o.count, o.width});
+    (*this)(InteractionForward{o.dx, o.de, o.dy, o.batch, o.count, o.width});
+  }
+  void operator()(const BinaryCrossEntropy& o) const {
+    Holds(o.logits, o.rows), Holds(o.dlogits, o.rows), Holds(o.losses, o.rows);
+    Holds(o.targets, o.rows, ElementType::kI32), Holds(o.correct, o.rows);
+  }
   void operator()(const AttentionForward& o) const {
     const int64_t n = o.batch * o.time * o.heads * o.head_dim;
     const int64_t packed = o.batch * o.time * (o.heads + 2 * o.kv_heads) * o.head_dim;
@@ -157,6 +216,18 @@ TEST(Shapes, OfGptAgree) {
   spec.mutable_training()->set_micro_batch_size(2);
   ExpectSizesHold(PlanOf(spec, TokenFacts(13)));
   ExpectSizesHold(PlanOf(Gpt2Spec(), TokenFacts(50257)));
+}
+
+TEST(Shapes, OfDlrmAgree) {
+  v1::JobSpec spec = DlrmSpec();
+  ExpectSizesHold(PlanOf(spec, ClickFacts(5, 3, 7)));
+  spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(true);
+  spec.mutable_training()->set_micro_batch_size(2);
+  spec.mutable_evaluation()->set_batch_size(11);
+  ExpectSizesHold(PlanOf(spec, ClickFacts(5, 3, 7)));
+  spec.mutable_optimizer()->mutable_sgd();
+  spec.mutable_optimizer()->set_clip_norm(1);
+  ExpectSizesHold(PlanOf(spec, ClickFacts(5, 3, 7)));
 }
 
 TEST(Shapes, OfEvaluationFollowItsOwnBatch) {
