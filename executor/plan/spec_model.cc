@@ -1,3 +1,4 @@
+#include "executor/plan/families/families.h"
 #include "executor/plan/spec_checks.h"
 #include "storage/base/status.h"
 
@@ -99,6 +100,20 @@ absl::Status ResolveGpt(v1::Gpt& gpt) {
   return absl::OkStatus();
 }
 
+absl::Status ResolveResnet(v1::Resnet& resnet) {
+  const std::string at = "spec.model.resnet.";
+  if (!LayoutOfResnet(resnet.depth())) {
+    return Invalid(at + "depth", resnet.depth(),
+                   " is no depth of a resnet; use 18, 34, 50, 101 or 152");
+  }
+  if (resnet.stem() != v1::Resnet::CIFAR && resnet.stem() != v1::Resnet::IMAGENET) {
+    return Invalid(at + "stem", static_cast<int>(resnet.stem()),
+                   " is no stem; use CIFAR for images up to about 64x64, else IMAGENET");
+  }
+  if (!resnet.has_width()) resnet.set_width(64);
+  return CheckRange(at + "width", resnet.width(), 1, 4096);
+}
+
 }  // namespace
 
 absl::Status ResolveModel(v1::Model& model) {
@@ -110,7 +125,7 @@ absl::Status ResolveModel(v1::Model& model) {
     case v1::Model::kGpt:
       return ResolveGpt(*model.mutable_gpt());
     case v1::Model::kResnet:
-      return NotBuilt("spec.model.resnet", "it", "use convnet");
+      return ResolveResnet(*model.mutable_resnet());
     case v1::Model::kLlama:
       return NotBuilt("spec.model.llama", "it", "use gpt");
     case v1::Model::kBert:
@@ -122,7 +137,7 @@ absl::Status ResolveModel(v1::Model& model) {
     case v1::Model::FAMILY_NOT_SET:
       break;
   }
-  return Invalid("spec.model", "there is none; set mlp, convnet or gpt");
+  return Invalid("spec.model", "there is none; set mlp, convnet, gpt or resnet");
 }
 
 }  // namespace trainyard::plan

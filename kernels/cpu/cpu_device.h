@@ -37,6 +37,9 @@ class CpuDevice : public Device {
   absl::StatusOr<Kernel> Prepare(const AdamWStep& op) override;
   absl::StatusOr<Kernel> Prepare(const AttentionForward& op) override;
   absl::StatusOr<Kernel> Prepare(const AttentionBackward& op) override;
+  absl::StatusOr<Kernel> Prepare(const BatchNormForward& op) override;
+  absl::StatusOr<Kernel> Prepare(const BatchNormInference& op) override;
+  absl::StatusOr<Kernel> Prepare(const BatchNormBackward& op) override;
   absl::StatusOr<Kernel> Prepare(const ClipScale& op) override;
   absl::StatusOr<Kernel> Prepare(const ColumnSum& op) override;
   absl::StatusOr<Kernel> Prepare(const ConvolutionForward& op) override;
@@ -51,6 +54,8 @@ class CpuDevice : public Device {
   absl::StatusOr<Kernel> Prepare(const Matmul& op) override;
   absl::StatusOr<Kernel> Prepare(const MaxPoolForward& op) override;
   absl::StatusOr<Kernel> Prepare(const MaxPoolBackward& op) override;
+  absl::StatusOr<Kernel> Prepare(const MeanPoolForward& op) override;
+  absl::StatusOr<Kernel> Prepare(const MeanPoolBackward& op) override;
   absl::StatusOr<Kernel> Prepare(const SgdStep& op) override;
   absl::StatusOr<Kernel> Prepare(const SquaredNorm& op) override;
   absl::StatusOr<Kernel> Prepare(const Sum& op) override;

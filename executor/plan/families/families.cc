@@ -36,9 +36,11 @@ absl::StatusOr<Forward> BuildForward(const v1::Model& model, const DataFacts& fa
       return BuildConvnet(model.convnet(), facts, builder);
     case v1::Model::kGpt:
       return BuildGpt(model.gpt(), facts, builder);
+    case v1::Model::kResnet:
+      return BuildResnet(model.resnet(), facts, builder);
     default:
       return absl::UnimplementedError(
-          "spec.model: this family is not built yet; use mlp, convnet or gpt");
+          "spec.model: this family is not built yet; use mlp, convnet, gpt or resnet");
   }
 }
 

@@ -2,7 +2,9 @@
 
 // The model families: each writes its forward graph, and nothing else.
 
+#include <array>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "executor/plan/facts.h"
@@ -34,6 +36,21 @@ absl::StatusOr<Forward> BuildConvnet(const v1::Convnet& convnet, const DataFacts
 // mlp.c_fc, mlp.c_proj}, transformer.ln_f; linear weights [in, out] (Conv1D); lm_head.weight
 // [vocab, width] only when it is not tied to wte.
 absl::StatusOr<Forward> BuildGpt(const v1::Gpt& gpt, const DataFacts& facts, GraphBuilder& builder);
+
+// Parameters and buffers as transformers' ResNetForImageClassification: resnet.embedder.embedder
+// and resnet.encoder.stages.{s}.layers.{i}.{layer.{k}, shortcut}, each with convolution.weight
+// [out, in, kernel, kernel] and normalization.{weight, bias, running_mean, running_var};
+// classifier.1.
+absl::StatusOr<Forward> BuildResnet(const v1::Resnet& resnet, const DataFacts& facts,
+                                    GraphBuilder& builder);
+
+// The blocks of the four stages of a resnet of this depth, and whether they are bottlenecks (three
+// convolutions, the last to four times the channels). Nullopt: there is no such resnet.
+struct ResnetLayout {
+  std::array<int, 4> blocks;
+  bool bottleneck = false;
+};
+std::optional<ResnetLayout> LayoutOfResnet(int depth);
 
 // From a normal of deviation sqrt(2 / fan_in): keeps the variance through relu (He et al. 2015).
 double KaimingStd(int64_t fan_in);

@@ -29,6 +29,7 @@ constexpr auto kUnbuilt = absl::StatusCode::kUnimplemented;
 v1::Gpt& GptOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_gpt(); }
 v1::Mlp& MlpOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_mlp(); }
 v1::Convnet& ConvnetOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_convnet(); }
+v1::Resnet& ResnetOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_resnet(); }
 v1::IdxData& IdxOf(v1::JobSpec& s) { return *s.mutable_data()->mutable_idx(); }
 v1::TextData& TextOf(v1::JobSpec& s) { return *s.mutable_data()->mutable_text(); }
 
@@ -43,9 +44,20 @@ v1::JobSpec TokenSpec() {
 const std::vector<BadSpec>& ModelTable() {
   static const auto& table = *new std::vector<BadSpec>{
       {"no model", MlpSpec, [](auto& s) { s.clear_model(); }, kInvalid,
-       "spec.model: there is none; set mlp, convnet or gpt"},
-      {"resnet", MlpSpec, [](auto& s) { s.mutable_model()->mutable_resnet(); }, kUnbuilt,
-       "spec.model.resnet: it is not built yet; use convnet"},
+       "spec.model: there is none; set mlp, convnet, gpt or resnet"},
+      {"resnet without a depth", MlpSpec, [](auto& s) { s.mutable_model()->mutable_resnet(); },
+       kInvalid, "spec.model.resnet.depth: 0 is no depth of a resnet; use 18, 34, 50, 101 or 152"},
+      {"resnet without a stem", ResnetSpec, [](auto& s) { ResnetOf(s).clear_stem(); }, kInvalid,
+       "spec.model.resnet.stem: 0 is no stem; use CIFAR for images up to about 64x64, else "
+       "IMAGENET"},
+      {"unknown stem", ResnetSpec,
+       [](auto& s) { ResnetOf(s).set_stem(static_cast<v1::Resnet::Stem>(7)); }, kInvalid,
+       "spec.model.resnet.stem: 7 is no stem; use CIFAR for images up to about 64x64, else "
+       "IMAGENET"},
+      {"narrow resnet", ResnetSpec, [](auto& s) { ResnetOf(s).set_width(0); }, kInvalid,
+       "spec.model.resnet.width: 0 is not in [1, 4096]"},
+      {"resnet on text", ResnetSpec, [](auto& s) { *s.mutable_data() = GptSpec().data(); },
+       kInvalid, "spec.data: resnet trains on images; set spec.data.idx"},
       {"llama", GptSpec, [](auto& s) { s.mutable_model()->mutable_llama(); }, kUnbuilt,
        "spec.model.llama: it is not built yet; use gpt"},
       {"bert", GptSpec, [](auto& s) { s.mutable_model()->mutable_bert(); }, kUnbuilt,
@@ -358,14 +370,14 @@ TEST(ResolveSpec, RefusesBadTraining) { ExpectRefused(TrainingTable()); }
 TEST(ResolveSpec, RefusesBadRunning) { ExpectRefused(RunningTable()); }
 
 TEST(ResolveSpec, AcceptsWhatTheTestsStartFrom) {
-  for (const v1::JobSpec& spec :
-       {MlpSpec(), ConvnetSpec(), GptSpec(), CharGptSpec(), Gpt2Spec(), TokenSpec()}) {
+  for (const v1::JobSpec& spec : {MlpSpec(), ConvnetSpec(), GptSpec(), CharGptSpec(), Gpt2Spec(),
+                                  ResnetSpec(), TokenSpec()}) {
     EXPECT_TRUE(ResolveSpec(spec).ok()) << ResolveSpec(spec).status();
   }
 }
 
 TEST(ResolveSpec, IsIdempotent) {
-  for (const v1::JobSpec& spec : {MlpSpec(), ConvnetSpec(), GptSpec(), TokenSpec()}) {
+  for (const v1::JobSpec& spec : {MlpSpec(), ConvnetSpec(), GptSpec(), ResnetSpec(), TokenSpec()}) {
     const v1::JobSpec once = *ResolveSpec(spec);
     const absl::StatusOr<v1::JobSpec> twice = ResolveSpec(once);
     ASSERT_TRUE(twice.ok()) << twice.status();
@@ -406,6 +418,10 @@ TEST(ResolveSpec, FillsTheDefaultsOfTheProto) {
   EXPECT_EQ(convnet.model().convnet().stages(0).kernel(), 3);
   EXPECT_EQ(convnet.model().convnet().stages(0).pool(), 2);
   EXPECT_EQ(convnet.model().convnet().stages(0).convolutions(), 1);
+
+  v1::JobSpec resnet = ResnetSpec();
+  resnet.mutable_model()->mutable_resnet()->clear_width();
+  EXPECT_EQ(ResolveSpec(resnet)->model().resnet().width(), 64);
 
   EXPECT_FALSE(ResolveSpec(TokenSpec())->evaluation().at_end());  // nothing is held out
 }

@@ -11,6 +11,7 @@ namespace trainyard::plan {
 v1::JobSpec MlpSpec();
 v1::JobSpec ConvnetSpec();
 v1::JobSpec GptSpec();
+v1::JobSpec ResnetSpec();  // depth 18, CIFAR stem, width 4
 
 // nanoGPT's character configuration: 4 layers, 4 heads, width 128, context 64, batch 12, no biases.
 v1::JobSpec CharGptSpec();
