@@ -17,8 +17,9 @@ struct ModelConfig {
   plan::DataFacts facts;
 };
 
-// For gpt the keys of transformers' GPT2Config, so that GPT2LMHeadModel.from_pretrained loads the
-// folder.
+// For gpt the keys of transformers' GPT2Config and for resnet with an ImageNet stem those of its
+// ResNetConfig, so that from_pretrained of GPT2LMHeadModel or ResNetForImageClassification loads
+// the folder.
 std::string ConfigToJson(const ModelConfig& config, const plan::Plan& plan);
 
 // kDataLoss: not one that ConfigToJson wrote.

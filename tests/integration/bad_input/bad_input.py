@@ -110,6 +110,8 @@ CHANGES = [
     ("even kernel", ["model={convnet: {stages: [{channels: 4, kernel: 2}]}}"], "kernel", USAGE),
     ("pooled to nothing", ["model={convnet: {stages: [{channels: 4, pool: 4}, {channels: 4, pool: 4}]}}"],
      "pool", USAGE),
+    ("resnet of no known depth", ["model={resnet: {depth: 20, stem: CIFAR}}"], "spec.model.resnet.depth", USAGE),
+    ("resnet without a stem", ["model={resnet: {depth: 18}}"], "spec.model.resnet.stem", USAGE),
     ("text for a picture model", ["data={text: {path: /etc/hostname}}"], "spec.", USAGE),
     # Understood, not built yet: the field is named.
     ("bf16", ["precision.compute=BF16"], "spec.precision.compute", UNIMPLEMENTED),
