@@ -14,6 +14,7 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/add.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/batch_norm.h"
 #include "kernels/ops/binary_cross_entropy.h"
 #include "kernels/ops/column_sum.h"
 #include "kernels/ops/convolution.h"
@@ -24,6 +25,7 @@
 #include "kernels/ops/interaction.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/mean_pool.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/ops/pool.h"
 #include "kernels/ops/rotary.h"
@@ -82,6 +84,9 @@ class Device {
   virtual absl::StatusOr<Kernel> Prepare(const AdamWStep& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const AttentionForward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const AttentionBackward& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const BatchNormForward& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const BatchNormInference& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const BatchNormBackward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const BinaryCrossEntropy& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const ClipScale& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const ColumnSum& op) = 0;
@@ -102,6 +107,8 @@ class Device {
   virtual absl::StatusOr<Kernel> Prepare(const Matmul& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const MaxPoolForward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const MaxPoolBackward& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const MeanPoolForward& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const MeanPoolBackward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const Rotary& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const MergeRows& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const SgdRows& op) = 0;

@@ -50,6 +50,16 @@ k::ConvolutionShape ShapeOf(const p::ConvolutionShape& s) {
           .pad = s.pad};
 }
 
+k::PoolShape ShapeOf(const p::PoolShape& s) {
+  return {.batch = s.batch,
+          .height = s.height,
+          .width = s.width,
+          .channels = s.channels,
+          .window = s.window,
+          .stride = s.stride,
+          .pad = s.pad};
+}
+
 // One overload per op, each filling the kernel's struct of the same name.
 struct Binder {
   const p::Plan& plan;
@@ -143,6 +153,50 @@ struct Binder {
             .dlogits = At(o.dlogits),
             .rows = o.rows,
             .scale = o.scale};
+  }
+  k::BatchNormForward Bind(const p::BatchNormForward& o) const {
+    return {.x = At(o.x),
+            .gamma = At(o.gamma),
+            .beta = At(o.beta),
+            .residual = At(o.residual),
+            .y = At(o.y),
+            .mean = At(o.mean),
+            .rstd = At(o.rstd),
+            .running_mean = At(o.running_mean),
+            .running_var = At(o.running_var),
+            .rows = o.rows,
+            .cols = o.cols,
+            .epsilon = o.epsilon,
+            .momentum = o.momentum,
+            .relu = o.relu};
+  }
+  k::BatchNormInference Bind(const p::BatchNormInference& o) const {
+    return {.x = At(o.x),
+            .gamma = At(o.gamma),
+            .beta = At(o.beta),
+            .residual = At(o.residual),
+            .running_mean = At(o.running_mean),
+            .running_var = At(o.running_var),
+            .y = At(o.y),
+            .rows = o.rows,
+            .cols = o.cols,
+            .epsilon = o.epsilon,
+            .relu = o.relu};
+  }
+  k::BatchNormBackward Bind(const p::BatchNormBackward& o) const {
+    return {.dy = At(o.dy),
+            .x = At(o.x),
+            .y = At(o.y),
+            .gamma = At(o.gamma),
+            .mean = At(o.mean),
+            .rstd = At(o.rstd),
+            .dx = At(o.dx),
+            .dresidual = At(o.dresidual),
+            .dgamma = At(o.dgamma),
+            .dbeta = At(o.dbeta),
+            .rows = o.rows,
+            .cols = o.cols,
+            .accumulate_params = o.accumulate_params};
   }
   k::ClipScale Bind(const p::ClipScale& o) const {
     return {.sum = At(o.sum), .norm = At(o.norm), .scale = At(o.scale), .max_norm = o.max_norm};
@@ -287,24 +341,21 @@ struct Binder {
             .accumulate = o.accumulate};
   }
   k::MaxPoolForward Bind(const p::MaxPoolForward& o) const {
-    return {.x = At(o.x),
-            .y = At(o.y),
-            .index = At(o.index),
-            .batch = o.batch,
-            .height = o.height,
-            .width = o.width,
-            .channels = o.channels,
-            .window = o.window};
+    return {.x = At(o.x), .y = At(o.y), .index = At(o.index), .shape = ShapeOf(o.shape)};
   }
   k::MaxPoolBackward Bind(const p::MaxPoolBackward& o) const {
+    return {.dy = At(o.dy), .index = At(o.index), .dx = At(o.dx), .shape = ShapeOf(o.shape)};
+  }
+  k::MeanPoolForward Bind(const p::MeanPoolForward& o) const {
+    return {
+        .x = At(o.x), .y = At(o.y), .batch = o.batch, .pixels = o.pixels, .channels = o.channels};
+  }
+  k::MeanPoolBackward Bind(const p::MeanPoolBackward& o) const {
     return {.dy = At(o.dy),
-            .index = At(o.index),
             .dx = At(o.dx),
             .batch = o.batch,
-            .height = o.height,
-            .width = o.width,
-            .channels = o.channels,
-            .window = o.window};
+            .pixels = o.pixels,
+            .channels = o.channels};
   }
   k::Rotary Bind(const p::Rotary& o) const {
     return {.x = At(o.x),

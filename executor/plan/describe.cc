@@ -19,6 +19,9 @@ struct OpNameOf {
   const char* operator()(const Add&) const { return "add"; }
   const char* operator()(const AttentionBackward&) const { return "attention_backward"; }
   const char* operator()(const AttentionForward&) const { return "attention"; }
+  const char* operator()(const BatchNormBackward&) const { return "batch_norm_backward"; }
+  const char* operator()(const BatchNormForward&) const { return "batch_norm"; }
+  const char* operator()(const BatchNormInference&) const { return "batch_norm_inference"; }
   const char* operator()(const BinaryCrossEntropy&) const { return "binary_cross_entropy"; }
   const char* operator()(const ClipScale&) const { return "clip_scale"; }
   const char* operator()(const ColumnSum&) const { return "column_sum"; }
@@ -45,6 +48,8 @@ struct OpNameOf {
   const char* operator()(const Matmul&) const { return "matmul"; }
   const char* operator()(const MaxPoolBackward&) const { return "max_pool_backward"; }
   const char* operator()(const MaxPoolForward&) const { return "max_pool"; }
+  const char* operator()(const MeanPoolBackward&) const { return "mean_pool_backward"; }
+  const char* operator()(const MeanPoolForward&) const { return "mean_pool"; }
   const char* operator()(const MergeRows&) const { return "merge_rows"; }
   const char* operator()(const Rotary&) const { return "rotary"; }
   const char* operator()(const SgdRows&) const { return "sgd_rows"; }
@@ -106,10 +111,10 @@ std::string Describe(const Plan& plan) {
   absl::StrAppendFormat(&text, "steps           %d\n", s.total_steps());
   absl::StrAppendFormat(&text, "bytes per slot  %s\n", Bytes(s.bytes_per_slot()));
   const std::pair<const char*, int64_t> parts[] = {
-      {"parameters", s.parameter_bytes()}, {"gradients", s.gradient_bytes()},
-      {"optimizer", s.optimizer_bytes()},  {"activations", s.activation_bytes()},
-      {"workspace", s.workspace_bytes()},  {"staging", s.staging_bytes()},
-      {"process", s.process_bytes()},
+      {"parameters", s.parameter_bytes()},   {"gradients", s.gradient_bytes()},
+      {"optimizer", s.optimizer_bytes()},    {"buffers", s.buffer_bytes()},
+      {"activations", s.activation_bytes()}, {"workspace", s.workspace_bytes()},
+      {"staging", s.staging_bytes()},        {"process", s.process_bytes()},
   };
   for (const auto& [name, bytes] : parts) {
     absl::StrAppendFormat(&text, "  %-13s %s\n", name, Bytes(bytes));

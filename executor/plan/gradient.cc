@@ -243,6 +243,33 @@ class Backward {
     });
   }
 
+  void Differentiate(const BatchNormForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    const bool accumulate = ParameterAccumulates(f.gamma);
+    TY_CHECK(ParameterAccumulates(f.beta) == accumulate, "gamma and beta go together");
+    TY_CHECK(dependent_.contains(f.x), "a batch norm on the input itself has no gradient here");
+    const bool branches = f.residual != kNone && dependent_.contains(f.residual);
+    const TensorId dx = NewLike(f.x);
+    // Without relu the gradient reaches the other branch as it is.
+    const TensorId dresidual = branches && f.relu ? NewLike(f.residual) : kNone;
+    Emit(BatchNormBackward{.dy = dy,
+                           .x = f.x,
+                           .y = f.relu ? f.y : kNone,
+                           .gamma = f.gamma,
+                           .mean = f.mean,
+                           .rstd = f.rstd,
+                           .dx = dx,
+                           .dresidual = dresidual,
+                           .dgamma = GradientOf(f.gamma),
+                           .dbeta = GradientOf(f.beta),
+                           .rows = f.rows,
+                           .cols = f.cols,
+                           .accumulate_params = accumulate});
+    Give(f.x, dx);
+    if (branches) Give(f.residual, f.relu ? dresidual : dy);
+  }
+
   void Differentiate(const EmbeddingForward& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
@@ -341,14 +368,16 @@ class Backward {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
     Overwrite(f.x, [&](TensorId dx) {
-      Emit(MaxPoolBackward{.dy = dy,
-                           .index = f.index,
-                           .dx = dx,
-                           .batch = f.batch,
-                           .height = f.height,
-                           .width = f.width,
-                           .channels = f.channels,
-                           .window = f.window});
+      Emit(MaxPoolBackward{.dy = dy, .index = f.index, .dx = dx, .shape = f.shape});
+    });
+  }
+
+  void Differentiate(const MeanPoolForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    Overwrite(f.x, [&](TensorId dx) {
+      Emit(MeanPoolBackward{
+          .dy = dy, .dx = dx, .batch = f.batch, .pixels = f.pixels, .channels = f.channels});
     });
   }
 
@@ -365,6 +394,8 @@ class Backward {
   void Differentiate(const AdamWRows&) { NotForward("adamw rows"); }
   void Differentiate(const AdamWStep&) { NotForward("adamw"); }
   void Differentiate(const AttentionBackward&) { NotForward("attention backward"); }
+  void Differentiate(const BatchNormBackward&) { NotForward("batch norm backward"); }
+  void Differentiate(const BatchNormInference&) { NotForward("batch norm of running statistics"); }
   void Differentiate(const BinaryCrossEntropy&) {
     NotForward("binary cross-entropy: makes its gradient itself");
   }
@@ -381,6 +412,7 @@ class Backward {
   void Differentiate(const KeepRows&) { NotForward("keep rows"); }
   void Differentiate(const LayerNormBackward&) { NotForward("layer norm backward"); }
   void Differentiate(const MaxPoolBackward&) { NotForward("max pool backward"); }
+  void Differentiate(const MeanPoolBackward&) { NotForward("mean pool backward"); }
   void Differentiate(const MergeRows&) { NotForward("merge rows"); }
   void Differentiate(const SgdRows&) { NotForward("sgd rows"); }
   void Differentiate(const SgdStep&) { NotForward("sgd"); }

@@ -124,6 +124,37 @@ struct LayerNormBackward {
               WriteOr(accumulate_params))
 };
 
+struct BatchNormForward {
+  TensorId x = kNone, gamma = kNone, beta = kNone, residual = kNone, y = kNone;
+  TensorId mean = kNone, rstd = kNone, running_mean = kNone, running_var = kNone;
+  int64_t rows = 0, cols = 0;
+  float epsilon = 1e-5f, momentum = 0.1f;
+  bool relu = false;
+  TY_OPERANDS(x, Access::kRead, gamma, Access::kRead, beta, Access::kRead, residual, Access::kRead,
+              y, Access::kWrite, mean, Access::kWrite, rstd, Access::kWrite, running_mean,
+              Access::kUpdate, running_var, Access::kUpdate)
+};
+
+struct BatchNormInference {
+  TensorId x = kNone, gamma = kNone, beta = kNone, residual = kNone;
+  TensorId running_mean = kNone, running_var = kNone, y = kNone;
+  int64_t rows = 0, cols = 0;
+  float epsilon = 1e-5f;
+  bool relu = false;
+  TY_OPERANDS(x, Access::kRead, gamma, Access::kRead, beta, Access::kRead, residual, Access::kRead,
+              running_mean, Access::kRead, running_var, Access::kRead, y, Access::kWrite)
+};
+
+struct BatchNormBackward {
+  TensorId dy = kNone, x = kNone, y = kNone, gamma = kNone, mean = kNone, rstd = kNone;
+  TensorId dx = kNone, dresidual = kNone, dgamma = kNone, dbeta = kNone;
+  int64_t rows = 0, cols = 0;
+  bool accumulate_params = false;
+  TY_OPERANDS(dy, Access::kRead, x, Access::kRead, y, Access::kRead, gamma, Access::kRead, mean,
+              Access::kRead, rstd, Access::kRead, dx, Access::kWrite, dresidual, Access::kWrite,
+              dgamma, WriteOr(accumulate_params), dbeta, WriteOr(accumulate_params))
+};
+
 struct EmbeddingForward {
   TensorId ids = kNone, tokens = kNone, positions = kNone, y = kNone;
   int64_t batch = 0, time = 0, width = 0, vocab = 0;
@@ -254,16 +285,33 @@ struct ConvolutionBackwardWeights {
               WriteOr(accumulate))
 };
 
+struct PoolShape {
+  int64_t batch = 0, height = 0, width = 0, channels = 0;
+  int64_t window = 2, stride = 2, pad = 0;
+};
+
 struct MaxPoolForward {
   TensorId x = kNone, y = kNone, index = kNone;
-  int64_t batch = 0, height = 0, width = 0, channels = 0, window = 2;
+  PoolShape shape;
   TY_OPERANDS(x, Access::kRead, y, Access::kWrite, index, Access::kWrite)
 };
 
 struct MaxPoolBackward {
   TensorId dy = kNone, index = kNone, dx = kNone;
-  int64_t batch = 0, height = 0, width = 0, channels = 0, window = 2;
+  PoolShape shape;
   TY_OPERANDS(dy, Access::kRead, index, Access::kRead, dx, Access::kWrite)
+};
+
+struct MeanPoolForward {
+  TensorId x = kNone, y = kNone;
+  int64_t batch = 0, pixels = 0, channels = 0;
+  TY_OPERANDS(x, Access::kRead, y, Access::kWrite)
+};
+
+struct MeanPoolBackward {
+  TensorId dy = kNone, dx = kNone;
+  int64_t batch = 0, pixels = 0, channels = 0;
+  TY_OPERANDS(dy, Access::kRead, dx, Access::kWrite)
 };
 
 struct Transpose {
@@ -332,14 +380,14 @@ struct AdamWRows {
 
 #undef TY_OPERANDS
 
-using Op =
-    std::variant<ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add,
-                 AttentionBackward, AttentionForward, BinaryCrossEntropy, ClipScale, ColumnSum,
-                 ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward,
-                 CrossEntropy, Dropout, EmbeddingBackward, EmbeddingForward,
-                 EmbeddingTablesBackward, EmbeddingTablesForward, InteractionBackward,
-                 InteractionForward, KeepRows, LayerNormBackward, LayerNormForward, Matmul,
-                 MaxPoolBackward, MaxPoolForward, MergeRows, Rotary, SgdRows, SgdStep, SquaredNorm,
-                 Sum, SwiGluBackward, SwiGluForward, Transpose, Zero>;
+using Op = std::variant<
+    ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add, AttentionBackward,
+    AttentionForward, BatchNormBackward, BatchNormForward, BatchNormInference, BinaryCrossEntropy,
+    ClipScale, ColumnSum, ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward,
+    CrossEntropy, Dropout, EmbeddingBackward, EmbeddingForward, EmbeddingTablesBackward,
+    EmbeddingTablesForward, InteractionBackward, InteractionForward, KeepRows, LayerNormBackward,
+    LayerNormForward, Matmul, MaxPoolBackward, MaxPoolForward, MeanPoolBackward, MeanPoolForward,
+    MergeRows, Rotary, SgdRows, SgdStep, SquaredNorm, Sum, SwiGluBackward, SwiGluForward, Transpose,
+    Zero>;
 
 }  // namespace trainyard::plan

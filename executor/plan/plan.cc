@@ -141,6 +141,11 @@ class Assembly {
   Plan Finish(int64_t total_steps, bool training) {
     plan_.total_steps = total_steps;
     OrderParameters();
+    for (size_t i = 0; i < graph_.tensors.size(); ++i) {
+      if (graph_.tensors[i].kind == TensorKind::kBuffer) {
+        plan_.buffers.push_back(static_cast<TensorId>(i));
+      }
+    }
     plan_.tensors = std::move(graph_.tensors);
     LayOut();
     if (training) {
@@ -269,6 +274,7 @@ class Assembly {
     plan_.optimizer_region = region([&] {
       for (const std::vector<TensorId>& kind : plan_.optimizer_state) place(kind);
     });
+    plan_.buffer_region = region([&] { place(plan_.buffers); });
     plan_.scalar_region = region([&] { place(scalars_); });
     plan_.activation_region = region([&] {
       const int64_t begin = end;

@@ -33,7 +33,9 @@ struct Plan {
   std::vector<std::string> optimizer_state_names;      // "exp_avg", "exp_avg_sq"; "momentum_buffer"
   TensorId row_gradient = kNone;  // of tables kept by row: f32 [samples, tables, width]
   TensorId row_ids = kNone;       // their rows: i32 [samples, tables]; after a step distinct or -1
-  Region parameter_region, gradient_region, optimizer_region, scalar_region, activation_region;
+  std::vector<TensorId> buffers;  // in order of the forward pass
+  Region parameter_region, gradient_region, optimizer_region, buffer_region, scalar_region,
+      activation_region;
   int64_t arena_bytes =
       0;  // the end of the last region; every byte below is used by some tensor or its padding
 
@@ -77,8 +79,8 @@ struct Plan {
 // zeros are zeros.
 absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts);
 
-// Only what evaluates `batch` samples: parameters, activations and `evaluate`. No gradients, no
-// optimizer; begin, micro and end are empty. For sampling from a checkpoint.
+// Only what evaluates `batch` samples: parameters, buffers, activations and `evaluate`. No
+// gradients, no optimizer; begin, micro and end are empty. For sampling from a checkpoint.
 absl::StatusOr<Plan> BuildInferencePlan(const v1::JobSpec& spec, const DataFacts& facts,
                                         int64_t batch);
 

@@ -24,8 +24,8 @@ absl::Status CheckModelFitsData(const v1::Model& model, const v1::Data& data) {
                    " trains on text or tokens; set spec.data.text or spec.data.tokens");
   }
   if (!language && tokens) {
-    return Invalid("spec.data", model.has_mlp() ? "mlp" : "convnet",
-                   " trains on images; set spec.data.idx");
+    const auto& family = *v1::Model::descriptor()->FindFieldByNumber(model.family_case());
+    return Invalid("spec.data", family.name(), " trains on images; set spec.data.idx");
   }
   const bool declared = data.has_text() ? data.text().has_vocab_size() : data.has_tokens();
   const bool chosen =

@@ -1,3 +1,4 @@
+#include "executor/plan/families/families.h"
 #include "executor/plan/spec.h"
 #include "executor/plan/spec_checks.h"
 #include "storage/base/status.h"
@@ -145,6 +146,20 @@ absl::Status ResolveDlrm(v1::Dlrm& dlrm) {
   return CheckWidths(at + "top", dlrm.top());
 }
 
+absl::Status ResolveResnet(v1::Resnet& resnet) {
+  const std::string at = "spec.model.resnet.";
+  if (!LayoutOfResnet(resnet.depth())) {
+    return Invalid(at + "depth", resnet.depth(),
+                   " is no depth of a resnet; use 18, 34, 50, 101 or 152");
+  }
+  if (resnet.stem() != v1::Resnet::CIFAR && resnet.stem() != v1::Resnet::IMAGENET) {
+    return Invalid(at + "stem", static_cast<int>(resnet.stem()),
+                   " is no stem; use CIFAR for images up to about 64x64, else IMAGENET");
+  }
+  if (!resnet.has_width()) resnet.set_width(64);
+  return CheckRange(at + "width", resnet.width(), 1, 4096);
+}
+
 }  // namespace
 
 int64_t ContextOf(const v1::Model& model) {
@@ -160,7 +175,7 @@ absl::Status ResolveModel(v1::Model& model) {
     case v1::Model::kGpt:
       return ResolveGpt(*model.mutable_gpt());
     case v1::Model::kResnet:
-      return NotBuilt("spec.model.resnet", "it", "use convnet");
+      return ResolveResnet(*model.mutable_resnet());
     case v1::Model::kLlama:
       return ResolveLlama(*model.mutable_llama());
     case v1::Model::kBert:
@@ -169,11 +184,11 @@ absl::Status ResolveModel(v1::Model& model) {
       return ResolveDlrm(*model.mutable_dlrm());
     case v1::Model::kLayers:
       return NotBuilt("spec.model.layers", "a list of layers",
-                      "use mlp, convnet, gpt, llama or dlrm");
+                      "use mlp, convnet, resnet, gpt, llama or dlrm");
     case v1::Model::FAMILY_NOT_SET:
       break;
   }
-  return Invalid("spec.model", "there is none; set mlp, convnet, gpt, llama or dlrm");
+  return Invalid("spec.model", "there is none; set mlp, convnet, resnet, gpt, llama or dlrm");
 }
 
 }  // namespace trainyard::plan

@@ -40,6 +40,9 @@ class CudaDevice final : public Device {
   absl::StatusOr<Kernel> Prepare(const AdamWStep& op) override;
   absl::StatusOr<Kernel> Prepare(const AttentionForward& op) override;
   absl::StatusOr<Kernel> Prepare(const AttentionBackward& op) override;
+  absl::StatusOr<Kernel> Prepare(const BatchNormForward& op) override;
+  absl::StatusOr<Kernel> Prepare(const BatchNormInference& op) override;
+  absl::StatusOr<Kernel> Prepare(const BatchNormBackward& op) override;
   absl::StatusOr<Kernel> Prepare(const BinaryCrossEntropy& op) override;
   absl::StatusOr<Kernel> Prepare(const ClipScale& op) override;
   absl::StatusOr<Kernel> Prepare(const ColumnSum& op) override;
@@ -60,6 +63,8 @@ class CudaDevice final : public Device {
   absl::StatusOr<Kernel> Prepare(const Matmul& op) override;
   absl::StatusOr<Kernel> Prepare(const MaxPoolForward& op) override;
   absl::StatusOr<Kernel> Prepare(const MaxPoolBackward& op) override;
+  absl::StatusOr<Kernel> Prepare(const MeanPoolForward& op) override;
+  absl::StatusOr<Kernel> Prepare(const MeanPoolBackward& op) override;
   absl::StatusOr<Kernel> Prepare(const Rotary& op) override;
   absl::StatusOr<Kernel> Prepare(const MergeRows& op) override;
   absl::StatusOr<Kernel> Prepare(const SgdRows& op) override;

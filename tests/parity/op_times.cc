@@ -11,6 +11,7 @@
 #include "executor/data/loader.h"
 #include "executor/engine/session.h"
 #include "executor/engine/trainer.h"
+#include "executor/plan/cost.h"
 #include "executor/plan/spec.h"
 #include "proto/text/job_file.h"
 #include "storage/base/file.h"
@@ -20,6 +21,16 @@ namespace trainyard::engine {
 namespace {
 
 std::string KeyOf(const plan::Op& op) {
+  const auto convolution = [&](const plan::ConvolutionShape& s) {
+    return absl::StrFormat("%s %dx%d %d->%d on %dx%dx%d%s", plan::OpName(op), s.kernel_height,
+                           s.kernel_width, s.in, s.out, s.batch, s.height, s.width,
+                           s.stride > 1 ? absl::StrFormat(" by %d", s.stride) : "");
+  };
+  if (const auto* o = std::get_if<plan::ConvolutionForward>(&op)) return convolution(o->shape);
+  if (const auto* o = std::get_if<plan::ConvolutionBackwardData>(&op)) return convolution(o->shape);
+  if (const auto* o = std::get_if<plan::ConvolutionBackwardWeights>(&op)) {
+    return convolution(o->shape);
+  }
   const auto* matmul = std::get_if<plan::Matmul>(&op);
   if (matmul == nullptr) return plan::OpName(op);
   return absl::StrFormat("matmul %dx%dx%d%s%s%s", matmul->m, matmul->n, matmul->k,
@@ -28,7 +39,7 @@ std::string KeyOf(const plan::Op& op) {
 }
 
 struct Cost {
-  double best_us = 0;
+  double best_us = 0, flops = 0;
   int count = 0;
 };
 
@@ -53,6 +64,7 @@ absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
   for (size_t i = 0; i < ops.size(); ++i) {
     Cost& cost = costs[KeyOf(ops[i])];
     cost.best_us += best[i];
+    cost.flops += plan::Flops(ops[i]);
     ++cost.count;
   }
   return absl::OkStatus();
@@ -95,8 +107,9 @@ absl::Status Run(const std::string& job, int threads, int rounds) {
       "step: best %.2f ms, median %.2f ms; ops' best times sum to %.2f ms\n", steps_ms.front(),
       steps_ms[steps_ms.size() / 2], sum / 1e3);
   for (const auto& [name, cost] : sorted) {
-    std::cout << absl::StrFormat("%8.3f ms %5.1f %% %4d x  %s\n", cost.best_us / 1e3,
-                                 100 * cost.best_us / sum, cost.count, name);
+    std::cout << absl::StrFormat("%8.3f ms %5.1f %% %6.0f GFLOP/s %4d x  %s\n", cost.best_us / 1e3,
+                                 100 * cost.best_us / sum, cost.flops / cost.best_us / 1e3,
+                                 cost.count, name);
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/reference/attention.h"
+#include "tests/reference/batch_norm.h"
 #include "tests/reference/cross_entropy.h"
 #include "tests/reference/elementwise.h"
 #include "tests/reference/image.h"
@@ -202,10 +203,46 @@ TEST(ReferenceGradient, OfConvolutionAgreesWithDifferences) {
 }
 
 TEST(ReferenceGradient, OfMaxPoolAgreesWithDifferences) {
-  const PoolShape s{.batch = 2, .height = 5, .width = 4, .channels = 3, .window = 2};
-  const Vec x = Random(2 * 5 * 4 * 3, 1), dy = Random(2 * 2 * 2 * 3, 2);
-  ExpectGradient(x, MaxPoolBackward(dy, MaxPool(x, s).index, s),
-                 [&](const Vec& v) { return Dot(dy, MaxPool(v, s).y); });
+  using kernels::PoolShape;
+  for (const PoolShape& s :
+       {PoolShape{.batch = 2, .height = 5, .width = 4, .channels = 3}, PoolShape{.batch = 2,
+                                                                       .height = 6,
+                                                                       .width = 5,
+                                                                       .channels = 3,
+                                                                       .window = 3,
+                                                                       .stride = 2,
+                                                                       .pad = 1}}) {
+    const Vec x = Random(s.batch * s.height * s.width * s.channels, 1);
+    const MaxPoolResult forward = MaxPool(x, s);
+    const Vec dy = Random(static_cast<int64_t>(forward.y.size()), 2);
+    ExpectGradient(x, MaxPoolBackward(dy, forward.index, s),
+                   [&](const Vec& v) { return Dot(dy, MaxPool(v, s).y); });
+  }
+}
+
+TEST(ReferenceGradient, OfMeanPoolAgreesWithDifferences) {
+  constexpr int64_t kBatch = 2, kPixels = 5, kChannels = 3;
+  const Vec x = Random(kBatch * kPixels * kChannels, 1), dy = Random(kBatch * kChannels, 2);
+  ExpectGradient(x, MeanPoolBackward(dy, kBatch, kPixels, kChannels),
+                 [&](const Vec& v) { return Dot(dy, MeanPool(v, kBatch, kPixels, kChannels)); });
+}
+
+TEST(ReferenceGradient, OfBatchNormAgreesWithDifferences) {
+  for (const bool relu : {false, true}) {
+    const BatchNormShape s{.rows = 7, .cols = 3, .relu = relu};
+    const Vec x = Random(21, 1), gamma = Random(3, 2), beta = Random(3, 3),
+              residual = Random(21, 4);
+    const Vec dy = Random(21, 5);
+    const Vec y = BatchNorm(x, gamma, beta, residual, s).y;
+    const BatchNormGradient g = BatchNormBackward(dy, x, y, gamma, s);
+    const auto loss = [&](const Vec& x, const Vec& gamma, const Vec& beta, const Vec& residual) {
+      return Dot(dy, BatchNorm(x, gamma, beta, residual, s).y);
+    };
+    ExpectGradient(x, g.dx, [&](const Vec& v) { return loss(v, gamma, beta, residual); });
+    ExpectGradient(gamma, g.dgamma, [&](const Vec& v) { return loss(x, v, beta, residual); });
+    ExpectGradient(beta, g.dbeta, [&](const Vec& v) { return loss(x, gamma, v, residual); });
+    ExpectGradient(residual, g.dresidual, [&](const Vec& v) { return loss(x, gamma, beta, v); });
+  }
 }
 
 }  // namespace

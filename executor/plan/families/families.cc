@@ -69,9 +69,11 @@ absl::StatusOr<Forward> BuildForward(const v1::Model& model, const DataFacts& fa
       return BuildGpt(model.gpt(), facts, builder);
     case v1::Model::kLlama:
       return BuildLlama(model.llama(), facts, builder);
+    case v1::Model::kResnet:
+      return BuildResnet(model.resnet(), facts, builder);
     default:
       return absl::UnimplementedError(
-          "spec.model: this family is not built yet; use mlp, convnet, gpt, llama or dlrm");
+          "spec.model: this family is not built yet; use mlp, convnet, resnet, gpt, llama or dlrm");
   }
 }
 

@@ -2,7 +2,9 @@
 
 // The model families: each writes its forward graph, and nothing else.
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -56,6 +58,20 @@ absl::StatusOr<Forward> BuildLlama(const v1::Llama& llama, const DataFacts& fact
 // sample takes.
 absl::StatusOr<int64_t> VocabularyFor(const char* family, int64_t context, int64_t vocab,
                                       const DataFacts& facts);
+// Parameters and buffers as transformers' ResNetForImageClassification: resnet.embedder.embedder
+// and resnet.encoder.stages.{s}.layers.{i}.{layer.{k}, shortcut}, each with convolution.weight
+// [out, in, kernel, kernel] and normalization.{weight, bias, running_mean, running_var};
+// classifier.1.
+absl::StatusOr<Forward> BuildResnet(const v1::Resnet& resnet, const DataFacts& facts,
+                                    GraphBuilder& builder);
+
+// The blocks of the four stages of a resnet of this depth, and whether they are bottlenecks (three
+// convolutions, the last to four times the channels). Nullopt: there is no such resnet.
+struct ResnetLayout {
+  std::array<int, 4> blocks;
+  bool bottleneck = false;
+};
+std::optional<ResnetLayout> LayoutOfResnet(int depth);
 
 // From a normal of deviation sqrt(2 / fan_in): keeps the variance through relu (He et al. 2015).
 double KaimingStd(int64_t fan_in);

@@ -111,6 +111,8 @@ CHANGES = [
     ("pooled to nothing", ["model={convnet: {stages: [{channels: 4, pool: 4}, {channels: 4, pool: 4}]}}"],
      "pool", USAGE),
     ("clicks for a picture model", ["data={clicks: {train_samples: 9, validation_samples: 9}}"], "spec.data", USAGE),
+    ("resnet of no known depth", ["model={resnet: {depth: 20, stem: CIFAR}}"], "spec.model.resnet.depth", USAGE),
+    ("resnet without a stem", ["model={resnet: {depth: 18}}"], "spec.model.resnet.stem", USAGE),
     ("text for a picture model", ["data={text: {path: /etc/hostname}}"], "spec.", USAGE),
     # Understood, not built yet: the field is named.
     ("bf16", ["precision.compute=BF16"], "spec.precision.compute", UNIMPLEMENTED),

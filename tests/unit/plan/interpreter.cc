@@ -6,6 +6,7 @@
 
 #include "storage/base/status.h"
 #include "tests/reference/attention.h"
+#include "tests/reference/batch_norm.h"
 #include "tests/reference/cross_entropy.h"
 #include "tests/reference/elementwise.h"
 #include "tests/reference/image.h"
@@ -54,6 +55,16 @@ kernels::ConvolutionShape ShapeOf(const ConvolutionShape& s) {
           .out = s.out,
           .kernel_height = s.kernel_height,
           .kernel_width = s.kernel_width,
+          .stride = s.stride,
+          .pad = s.pad};
+}
+
+kernels::PoolShape ShapeOf(const PoolShape& s) {
+  return {.batch = s.batch,
+          .height = s.height,
+          .width = s.width,
+          .channels = s.channels,
+          .window = s.window,
           .stride = s.stride,
           .pad = s.pad};
 }
@@ -162,6 +173,29 @@ struct Interpreter::Executor {
     const auto r = reference::LayerNormBackward(R(o.dy), R(o.x), R(o.gamma), o.rows, o.cols, 1e-5f,
                                                 o.mean != kNone);
     Put(o.dx, r.dx, o.accumulate_dx);
+    Put(o.dgamma, r.dgamma, o.accumulate_params);
+    Put(o.dbeta, r.dbeta, o.accumulate_params);
+  }
+  void operator()(const BatchNormForward& o) const {
+    const auto r = reference::BatchNorm(R(o.x), R(o.gamma), R(o.beta), R(o.residual),
+                                        {o.rows, o.cols, o.epsilon, o.relu});
+    Put(o.y, r.y);
+    Put(o.mean, r.mean);
+    Put(o.rstd, r.rstd);
+    Put(o.running_mean, reference::Moved(R(o.running_mean), r.mean, o.momentum));
+    Put(o.running_var,
+        reference::Moved(R(o.running_var), reference::Unbiased(r.variance, o.rows), o.momentum));
+  }
+  void operator()(const BatchNormInference& o) const {
+    Put(o.y, reference::BatchNormInference(R(o.x), R(o.gamma), R(o.beta), R(o.residual),
+                                           R(o.running_mean), R(o.running_var),
+                                           {o.rows, o.cols, o.epsilon, o.relu}));
+  }
+  void operator()(const BatchNormBackward& o) const {
+    const auto r = reference::BatchNormBackward(R(o.dy), R(o.x), R(o.y), R(o.gamma),
+                                                {o.rows, o.cols, 1e-5f, o.y != kNone});
+    Put(o.dx, r.dx);
+    Put(o.dresidual, r.dresidual);
     Put(o.dgamma, r.dgamma, o.accumulate_params);
     Put(o.dbeta, r.dbeta, o.accumulate_params);
   }
@@ -294,13 +328,18 @@ struct Interpreter::Executor {
     Put(o.dbias, r.dbias, o.accumulate);
   }
   void operator()(const MaxPoolForward& o) const {
-    const auto r = reference::MaxPool(R(o.x), {o.batch, o.height, o.width, o.channels, o.window});
+    const auto r = reference::MaxPool(R(o.x), ShapeOf(o.shape));
     Put(o.y, r.y);
     Put(o.index, ToVec(r.index));
   }
   void operator()(const MaxPoolBackward& o) const {
-    Put(o.dx, reference::MaxPoolBackward(R(o.dy), ToBytes(R(o.index)),
-                                         {o.batch, o.height, o.width, o.channels, o.window}));
+    Put(o.dx, reference::MaxPoolBackward(R(o.dy), ToBytes(R(o.index)), ShapeOf(o.shape)));
+  }
+  void operator()(const MeanPoolForward& o) const {
+    Put(o.y, reference::MeanPool(R(o.x), o.batch, o.pixels, o.channels));
+  }
+  void operator()(const MeanPoolBackward& o) const {
+    Put(o.dx, reference::MeanPoolBackward(R(o.dy), o.batch, o.pixels, o.channels));
   }
   void operator()(const Transpose& o) const {
     const Vec x = R(o.x);

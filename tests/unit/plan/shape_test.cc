@@ -54,6 +54,20 @@ struct SizeChecker {
     Holds(o.gamma, o.cols), Holds(o.dgamma, o.cols), Holds(o.dbeta, o.cols);
     Holds(o.mean, o.rows), Holds(o.rstd, o.rows);
   }
+  void operator()(const BatchNormForward& o) const {
+    for (const TensorId id : {o.x, o.residual, o.y}) Holds(id, o.rows * o.cols);
+    for (const TensorId id : {o.gamma, o.beta, o.mean, o.rstd, o.running_mean, o.running_var}) {
+      Holds(id, o.cols);
+    }
+  }
+  void operator()(const BatchNormInference& o) const {
+    for (const TensorId id : {o.x, o.residual, o.y}) Holds(id, o.rows * o.cols);
+    for (const TensorId id : {o.gamma, o.beta, o.running_mean, o.running_var}) Holds(id, o.cols);
+  }
+  void operator()(const BatchNormBackward& o) const {
+    for (const TensorId id : {o.dy, o.x, o.y, o.dx, o.dresidual}) Holds(id, o.rows * o.cols);
+    for (const TensorId id : {o.gamma, o.mean, o.rstd, o.dgamma, o.dbeta}) Holds(id, o.cols);
+  }
   void operator()(const EmbeddingForward& o) const {
     Holds(o.ids, o.batch * o.time, ElementType::kI32), Holds(o.tokens, o.vocab * o.width);
     Holds(o.positions, o.time * o.width), Holds(o.y, o.batch * o.time * o.width);
@@ -154,16 +168,20 @@ struct SizeChecker {
   void operator()(const ConvolutionBackwardWeights& o) const {
     Convolution(o.shape, o.x, o.dw, o.dbias, o.dy);
   }
-  void Pool(int64_t batch, int64_t h, int64_t w, int64_t c, int64_t window, TensorId x, TensorId y,
-            TensorId index) const {
-    const int64_t out = batch * (h / window) * (w / window) * c;
-    Holds(x, batch * h * w * c), Holds(y, out), Holds(index, out, ElementType::kU8);
+  void Pool(const PoolShape& s, TensorId x, TensorId y, TensorId index) const {
+    const int64_t height = (s.height + 2 * s.pad - s.window) / s.stride + 1;
+    const int64_t width = (s.width + 2 * s.pad - s.window) / s.stride + 1;
+    Holds(x, s.batch * s.height * s.width * s.channels);
+    Holds(y, s.batch * height * width * s.channels);
+    Holds(index, s.batch * height * width * s.channels, ElementType::kU8);
   }
-  void operator()(const MaxPoolForward& o) const {
-    Pool(o.batch, o.height, o.width, o.channels, o.window, o.x, o.y, o.index);
+  void operator()(const MaxPoolForward& o) const { Pool(o.shape, o.x, o.y, o.index); }
+  void operator()(const MaxPoolBackward& o) const { Pool(o.shape, o.dx, o.dy, o.index); }
+  void operator()(const MeanPoolForward& o) const {
+    Holds(o.x, o.batch * o.pixels * o.channels), Holds(o.y, o.batch * o.channels);
   }
-  void operator()(const MaxPoolBackward& o) const {
-    Pool(o.batch, o.height, o.width, o.channels, o.window, o.dx, o.dy, o.index);
+  void operator()(const MeanPoolBackward& o) const {
+    Holds(o.dx, o.batch * o.pixels * o.channels), Holds(o.dy, o.batch * o.channels);
   }
   void operator()(const Transpose& o) const {
     Holds(o.x, o.batch * o.rows * o.cols), Holds(o.y, o.batch * o.rows * o.cols);
@@ -206,6 +224,18 @@ TEST(Shapes, OfConvnetAgree) {
   spec.mutable_optimizer()->mutable_sgd()->set_momentum(0.5);
   spec.mutable_optimizer()->set_clip_norm(1);
   ExpectSizesHold(PlanOf(spec, ImageFacts(17, 15, 3, 7)));
+}
+
+TEST(Shapes, OfResnetAgree) {
+  for (const v1::Resnet::Stem stem : {v1::Resnet::CIFAR, v1::Resnet::IMAGENET}) {
+    for (const int depth : {18, 50}) {
+      v1::JobSpec spec = ResnetSpec();
+      spec.mutable_model()->mutable_resnet()->set_depth(depth);
+      spec.mutable_model()->mutable_resnet()->set_stem(stem);
+      spec.mutable_evaluation()->set_batch_size(11);
+      ExpectSizesHold(PlanOf(spec, ImageFacts(35, 29, 3, 7)));
+    }
+  }
 }
 
 TEST(Shapes, OfGptAgree) {

@@ -30,6 +30,7 @@ v1::Gpt& GptOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_gpt(); }
 v1::Llama& LlamaOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_llama(); }
 v1::Mlp& MlpOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_mlp(); }
 v1::Convnet& ConvnetOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_convnet(); }
+v1::Resnet& ResnetOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_resnet(); }
 v1::IdxData& IdxOf(v1::JobSpec& s) { return *s.mutable_data()->mutable_idx(); }
 v1::TextData& TextOf(v1::JobSpec& s) { return *s.mutable_data()->mutable_text(); }
 
@@ -59,9 +60,7 @@ v1::JobSpec TokenSpec() {
 const std::vector<BadSpec>& ModelTable() {
   static const auto& table = *new std::vector<BadSpec>{
       {"no model", MlpSpec, [](auto& s) { s.clear_model(); }, kInvalid,
-       "spec.model: there is none; set mlp, convnet, gpt, llama or dlrm"},
-      {"resnet", MlpSpec, [](auto& s) { s.mutable_model()->mutable_resnet(); }, kUnbuilt,
-       "spec.model.resnet: it is not built yet; use convnet"},
+       "spec.model: there is none; set mlp, convnet, resnet, gpt, llama or dlrm"},
       {"llama without layers", LlamaSpec, [](auto& s) { LlamaOf(s).set_layers(0); }, kInvalid,
        "spec.model.llama.layers: 0 is not in [1, 512]"},
       {"llama heads", LlamaSpec, [](auto& s) { LlamaOf(s).set_heads(3); }, kInvalid,
@@ -85,6 +84,19 @@ const std::vector<BadSpec>& ModelTable() {
          LlamaOf(s).set_vocab_size(99);
        },
        kInvalid, "spec.model.llama.vocab_size: 99 is less than the 100 tokens of the data"},
+      {"resnet without a depth", MlpSpec, [](auto& s) { s.mutable_model()->mutable_resnet(); },
+       kInvalid, "spec.model.resnet.depth: 0 is no depth of a resnet; use 18, 34, 50, 101 or 152"},
+      {"resnet without a stem", ResnetSpec, [](auto& s) { ResnetOf(s).clear_stem(); }, kInvalid,
+       "spec.model.resnet.stem: 0 is no stem; use CIFAR for images up to about 64x64, else "
+       "IMAGENET"},
+      {"unknown stem", ResnetSpec,
+       [](auto& s) { ResnetOf(s).set_stem(static_cast<v1::Resnet::Stem>(7)); }, kInvalid,
+       "spec.model.resnet.stem: 7 is no stem; use CIFAR for images up to about 64x64, else "
+       "IMAGENET"},
+      {"narrow resnet", ResnetSpec, [](auto& s) { ResnetOf(s).set_width(0); }, kInvalid,
+       "spec.model.resnet.width: 0 is not in [1, 4096]"},
+      {"resnet on text", ResnetSpec, [](auto& s) { *s.mutable_data() = GptSpec().data(); },
+       kInvalid, "spec.data: resnet trains on images; set spec.data.idx"},
       {"bert", GptSpec, [](auto& s) { s.mutable_model()->mutable_bert(); }, kUnbuilt,
        "spec.model.bert: it is not built yet; use gpt"},
       {"no table", DlrmSpec, [](auto& s) { DlrmOf(s).add_table_rows(0); }, kInvalid,
@@ -98,8 +110,8 @@ const std::vector<BadSpec>& ModelTable() {
       {"top", DlrmSpec, [](auto& s) { DlrmOf(s).set_top(0, 65537); }, kInvalid,
        "spec.model.dlrm.top[0]: 65537 is not in [1, 65536]"},
       {"layers", MlpSpec, [](auto& s) { s.mutable_model()->mutable_layers(); }, kUnbuilt,
-       "spec.model.layers: a list of layers is not built yet; use mlp, convnet, gpt, llama or "
-       "dlrm"},
+       "spec.model.layers: a list of layers is not built yet; use mlp, convnet, resnet, gpt, llama "
+       "or dlrm"},
       {"zero width", MlpSpec, [](auto& s) { MlpOf(s).add_hidden(0); }, kInvalid,
        "spec.model.mlp.hidden[1]: 0 is not in [1, 65536]"},
       {"wide", MlpSpec, [](auto& s) { MlpOf(s).set_hidden(0, 65537); }, kInvalid,
@@ -439,14 +451,14 @@ TEST(ResolveSpec, RefusesBadRunning) { ExpectRefused(RunningTable()); }
 
 TEST(ResolveSpec, AcceptsWhatTheTestsStartFrom) {
   for (const v1::JobSpec& spec : {MlpSpec(), ConvnetSpec(), GptSpec(), CharGptSpec(), Gpt2Spec(),
-                                  TokenSpec(), DlrmSpec(), CsvSpec()}) {
+                                  ResnetSpec(), LlamaSpec(), TokenSpec(), DlrmSpec(), CsvSpec()}) {
     EXPECT_TRUE(ResolveSpec(spec).ok()) << ResolveSpec(spec).status();
   }
 }
 
 TEST(ResolveSpec, IsIdempotent) {
-  for (const v1::JobSpec& spec :
-       {MlpSpec(), ConvnetSpec(), GptSpec(), TokenSpec(), DlrmSpec(), CsvSpec()}) {
+  for (const v1::JobSpec& spec : {MlpSpec(), ConvnetSpec(), GptSpec(), LlamaSpec(), ResnetSpec(),
+                                  TokenSpec(), DlrmSpec(), CsvSpec()}) {
     const v1::JobSpec once = *ResolveSpec(spec);
     const absl::StatusOr<v1::JobSpec> twice = ResolveSpec(once);
     ASSERT_TRUE(twice.ok()) << twice.status();
@@ -506,6 +518,9 @@ TEST(ResolveSpec, FillsTheDefaultsOfTheProto) {
   const v1::JobSpec csv = *ResolveSpec(CsvSpec());
   EXPECT_DOUBLE_EQ(csv.data().csv().validation_fraction(), 0.1);
   EXPECT_EQ(csv.data().csv().bad_rows(), v1::REFUSE_BAD_ROWS);
+  v1::JobSpec resnet = ResnetSpec();
+  resnet.mutable_model()->mutable_resnet()->clear_width();
+  EXPECT_EQ(ResolveSpec(resnet)->model().resnet().width(), 64);
 
   EXPECT_FALSE(ResolveSpec(TokenSpec())->evaluation().at_end());  // nothing is held out
 }

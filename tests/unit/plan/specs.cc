@@ -69,6 +69,15 @@ v1::JobSpec DlrmSpec() {
   return spec;
 }
 
+v1::JobSpec ResnetSpec() {
+  v1::JobSpec spec = MlpSpec();
+  v1::Resnet& resnet = *spec.mutable_model()->mutable_resnet();
+  resnet.set_depth(18);
+  resnet.set_stem(v1::Resnet::CIFAR);
+  resnet.set_width(4);
+  return spec;
+}
+
 v1::JobSpec CharGptSpec() {
   v1::JobSpec spec = GptSpec();
   v1::Gpt& gpt = *spec.mutable_model()->mutable_gpt();

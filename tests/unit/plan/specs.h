@@ -11,6 +11,7 @@ namespace trainyard::plan {
 v1::JobSpec MlpSpec();
 v1::JobSpec ConvnetSpec();
 v1::JobSpec GptSpec();
+v1::JobSpec ResnetSpec();  // depth 18, CIFAR stem, width 4
 
 // Tables of width 4 under dense AdamW.
 v1::JobSpec DlrmSpec();
