@@ -52,6 +52,17 @@ int64_t WeightBytes(const ConvolutionShape& s) {
 constexpr int64_t kThreads = 8;
 constexpr int64_t kPanelBytes = int64_t{544} << 10;  // oneDNN's copy of a block of one operand
 
+// Both images and `copies` of the weights as Winograd's F(4x4, 3x3) takes them, and a block of
+// tiles per thread; 0 where the back end sums directly.
+int64_t WinogradBytes(const ConvolutionShape& s, int64_t copies) {
+  const int64_t tiles = s.batch * ((s.height + 3) / 4) * ((s.width + 3) / 4);
+  const bool suits = s.kernel_height == 3 && s.kernel_width == 3 && s.stride == 1 && s.pad == 1 &&
+                     s.in % 16 == 0 && s.out % 16 == 0 && tiles >= 64;
+  if (!suits) return 0;
+  const int64_t images = kFloat * s.batch * s.height * s.width * (s.in + s.out);
+  return images + 2 * WeightBytes(s) + copies * 36 * kFloat * s.in * s.out + (int64_t{18} << 20);
+}
+
 // Sums over rows go by at most 64 runs of at least 32 rows.
 int64_t PartialSums(int64_t rows) { return std::min<int64_t>(64, (rows + 31) / 32); }
 
@@ -90,15 +101,18 @@ struct CostOf {
   // Weights reordered into the blocked layout that the kernel wants; for the gradient by weights a
   // partial sum per thread as well.
   Cost operator()(const ConvolutionForward& o) const {
-    return {.flops = ConvolutionFlops(o.shape), .workspace = 2 * WeightBytes(o.shape)};
+    return {.flops = ConvolutionFlops(o.shape),
+            .workspace = 2 * WeightBytes(o.shape) + WinogradBytes(o.shape, 1)};
   }
   Cost operator()(const ConvolutionBackwardData& o) const {
-    return {.flops = ConvolutionFlops(o.shape), .workspace = 2 * WeightBytes(o.shape)};
+    return {.flops = ConvolutionFlops(o.shape),
+            .workspace = 2 * WeightBytes(o.shape) + WinogradBytes(o.shape, 1)};
   }
   Cost operator()(const ConvolutionBackwardWeights& o) const {
-    return {
-        .flops = ConvolutionFlops(o.shape),
-        .workspace = InputBytes(o.shape) / o.shape.batch + (kThreads + 2) * WeightBytes(o.shape)};
+    const int64_t winograd = WinogradBytes(o.shape, kThreads + 2);
+    const int64_t direct =
+        InputBytes(o.shape) / o.shape.batch + (kThreads + 2) * WeightBytes(o.shape);
+    return {.flops = ConvolutionFlops(o.shape), .workspace = winograd > 0 ? winograd : direct};
   }
   // q k^T and p v.
   Cost operator()(const AttentionForward& o) const {
