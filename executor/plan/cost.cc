@@ -63,6 +63,11 @@ int64_t WinogradBytes(const ConvolutionShape& s, int64_t copies) {
   return images + 2 * WeightBytes(s) + copies * 36 * kFloat * s.in * s.out + (int64_t{18} << 20);
 }
 
+// b, packed first where its rows lie a multiple of 4 KiB apart.
+int64_t PackedBytes(const Matmul& o) {
+  return !o.transpose_b && o.n % 1024 == 0 && o.m >= 64 ? kFloat * o.k * o.n : 0;
+}
+
 // Sums over rows go by at most 64 runs of at least 32 rows.
 int64_t PartialSums(int64_t rows) { return std::min<int64_t>(64, (rows + 31) / 32); }
 
@@ -94,9 +99,10 @@ struct Cost {
 
 struct CostOf {
   Cost operator()(const Matmul& o) const {
-    return {.flops = 2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) *
-                     static_cast<double>(o.k),
-            .workspace = kThreads * std::min(kPanelBytes, kFloat * (o.m + o.n) * o.k)};
+    return {
+        .flops =
+            2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) * static_cast<double>(o.k),
+        .workspace = kThreads * std::min(kPanelBytes, kFloat * (o.m + o.n) * o.k) + PackedBytes(o)};
   }
   // Weights reordered into the blocked layout that the kernel wants; for the gradient by weights a
   // partial sum per thread as well.

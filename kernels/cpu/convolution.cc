@@ -31,12 +31,6 @@ bool SuitsWinograd(const ConvolutionShape& s) {
          s.in % 16 == 0 && s.out % 16 == 0 && tiles >= 64;
 }
 
-dnnl::primitive_attr UserScratch() {
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return attributes;
-}
-
 dnnl::convolution_forward::primitive_desc ForwardOf(const Dnnl& dnnl, const Descs& d, bool bias,
                                                     bool may_be_empty = false) {
   constexpr auto kKind = dnnl::prop_kind::forward_training;
@@ -85,51 +79,6 @@ absl::Status CheckShape(const ConvolutionShape& s) {
       "convolution",
       {{"height + 2 pad - kernel_height + 1", s.height + 2 * s.pad - s.kernel_height + 1},
        {"width + 2 pad - kernel_width + 1", s.width + 2 * s.pad - s.kernel_width + 1}});
-}
-
-// Copies between two layouts of the same tensor; adds to what is there when asked.
-DnnlCall Reorder(const Dnnl& dnnl, const DnnlOperand& from, const DnnlOperand& to, bool add,
-                 ScratchLayout& layout) {
-  dnnl::primitive_attr attributes = UserScratch();
-  if (add) {
-    dnnl::post_ops sum;
-    sum.append_sum(1.0f);
-    attributes.set_post_ops(sum);
-  }
-  const dnnl::reorder::primitive_desc pd(dnnl.engine(), from.shape, dnnl.engine(), to.shape,
-                                         attributes);
-  const Desc scratch = pd.scratchpad_desc();
-  return DnnlCall(dnnl::reorder(pd), dnnl.stream(),
-                  {{DNNL_ARG_FROM, from.shape, from.data, from.scratch_offset},
-                   {DNNL_ARG_TO, to.shape, to.data, to.scratch_offset},
-                   {DNNL_ARG_SCRATCHPAD, scratch, nullptr, layout.Take(scratch.get_size())}});
-}
-
-Kernel InSequence(const Dnnl& dnnl, std::vector<DnnlCall> calls, const ScratchLayout& layout) {
-  // Shared only because a std::function must be copyable.
-  auto shared = std::make_shared<const std::vector<DnnlCall>>(std::move(calls));
-  return Kernel{[&dnnl, shared](Stream& stream) {
-                  dnnl.UseThreads();
-                  for (const DnnlCall& call : *shared) call.Run(stream.scratch);
-                },
-                layout.size()};
-}
-
-// An operand where the primitive wants it: in place, or in scratch.
-DnnlOperand PlaceFor(int argument, const Desc& wanted, const Desc& plain, void* data,
-                     ScratchLayout& layout) {
-  if (wanted == plain) return {argument, plain, data};
-  return {argument, wanted, nullptr, layout.Take(wanted.get_size())};
-}
-
-// One that the primitive reads: a call that brings it there is appended to `calls`.
-DnnlOperand InputFor(const Dnnl& dnnl, int argument, const Desc& wanted, const Desc& plain,
-                     void* data, ScratchLayout& layout, std::vector<DnnlCall>& calls) {
-  const DnnlOperand place = PlaceFor(argument, wanted, plain, data, layout);
-  if (place.data == nullptr) {
-    calls.push_back(Reorder(dnnl, {argument, plain, data}, place, false, layout));
-  }
-  return place;
 }
 
 }  // namespace
