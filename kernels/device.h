@@ -23,9 +23,11 @@
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/embedding_tables.h"
 #include "kernels/ops/interaction.h"
+#include "kernels/ops/lamb.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/mean_pool.h"
+#include "kernels/ops/muon.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/ops/pool.h"
 #include "kernels/ops/rotary.h"
@@ -94,7 +96,9 @@ class Device {
   virtual absl::StatusOr<Kernel> Prepare(const ConvolutionBackwardData& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const ConvolutionBackwardWeights& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const CrossEntropy& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const DivideByNorm& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const Dropout& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const EmaStep& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const EmbeddingForward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const EmbeddingBackward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const EmbeddingTablesForward& op) = 0;
@@ -102,6 +106,7 @@ class Device {
   virtual absl::StatusOr<Kernel> Prepare(const InteractionForward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const InteractionBackward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const KeepRows& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const LambStep& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const LayerNormForward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const LayerNormBackward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const Matmul& op) = 0;
@@ -109,6 +114,9 @@ class Device {
   virtual absl::StatusOr<Kernel> Prepare(const MaxPoolBackward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const MeanPoolForward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const MeanPoolBackward& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const MuonMomentum& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const MuonStep& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const NewtonSchulz& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const Rotary& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const MergeRows& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const SgdRows& op) = 0;

@@ -48,7 +48,9 @@ class CpuDevice : public Device {
   absl::StatusOr<Kernel> Prepare(const ConvolutionBackwardData& op) override;
   absl::StatusOr<Kernel> Prepare(const ConvolutionBackwardWeights& op) override;
   absl::StatusOr<Kernel> Prepare(const CrossEntropy& op) override;
+  absl::StatusOr<Kernel> Prepare(const DivideByNorm& op) override;
   absl::StatusOr<Kernel> Prepare(const Dropout& op) override;
+  absl::StatusOr<Kernel> Prepare(const EmaStep& op) override;
   absl::StatusOr<Kernel> Prepare(const EmbeddingForward& op) override;
   absl::StatusOr<Kernel> Prepare(const EmbeddingBackward& op) override;
   absl::StatusOr<Kernel> Prepare(const EmbeddingTablesForward& op) override;
@@ -56,6 +58,7 @@ class CpuDevice : public Device {
   absl::StatusOr<Kernel> Prepare(const InteractionForward& op) override;
   absl::StatusOr<Kernel> Prepare(const InteractionBackward& op) override;
   absl::StatusOr<Kernel> Prepare(const KeepRows& op) override;
+  absl::StatusOr<Kernel> Prepare(const LambStep& op) override;
   absl::StatusOr<Kernel> Prepare(const LayerNormForward& op) override;
   absl::StatusOr<Kernel> Prepare(const LayerNormBackward& op) override;
   absl::StatusOr<Kernel> Prepare(const Matmul& op) override;
@@ -63,6 +66,9 @@ class CpuDevice : public Device {
   absl::StatusOr<Kernel> Prepare(const MaxPoolBackward& op) override;
   absl::StatusOr<Kernel> Prepare(const MeanPoolForward& op) override;
   absl::StatusOr<Kernel> Prepare(const MeanPoolBackward& op) override;
+  absl::StatusOr<Kernel> Prepare(const MuonMomentum& op) override;
+  absl::StatusOr<Kernel> Prepare(const MuonStep& op) override;
+  absl::StatusOr<Kernel> Prepare(const NewtonSchulz& op) override;
   absl::StatusOr<Kernel> Prepare(const Rotary& op) override;
   absl::StatusOr<Kernel> Prepare(const MergeRows& op) override;
   absl::StatusOr<Kernel> Prepare(const SgdRows& op) override;

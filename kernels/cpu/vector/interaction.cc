@@ -85,10 +85,10 @@ void InteractionBackwardOfSamples(const InteractionBackwardSamples& r) {
                      .rows = s.features,
                      .cols = s.padded_width,
                      .depth = s.features});
-    AddRange(df, dy, r.dx + b * r.width, r.width);
-    float* de = r.de + b * r.count * r.width;
-    for (int64_t t = 0; t < r.count; ++t) {
-      __builtin_memcpy(de + t * r.width, df + (t + 1) * s.padded_width, sizeof(float) * r.width);
+    if (r.dx != nullptr) AddRange(df, dy, r.dx + b * r.width, r.width);
+    for (int64_t t = 0; r.de != nullptr && t < r.count; ++t) {
+      __builtin_memcpy(r.de + (b * r.count + t) * r.width, df + (t + 1) * s.padded_width,
+                       sizeof(float) * r.width);
     }
     dy = g;
   }

@@ -261,7 +261,8 @@ struct Interpreter::Executor {
   void operator()(const SgdRows& o) const {
     ForEachRow(o, [&](const Vec& grad, size_t t, int64_t at) {
       reference::SgdState s{.w = Row(o.tables[t], at, o.width), .velocity = Vec(o.width, 0)};
-      reference::SgdStep(grad, ScaleOf(o.grad_scale), m.state.learning_rate, 0, 0, m.state.step, s);
+      reference::SgdStep(grad, ScaleOf(o.grad_scale), {.lr = m.state.learning_rate}, m.state.step,
+                         s);
       PutRow(o.tables[t], at, s.w);
     });
   }
@@ -367,8 +368,10 @@ struct Interpreter::Executor {
   void operator()(const SgdStep& o) const {
     reference::SgdState s{.w = R(o.w, o.n),
                           .velocity = o.velocity == kNone ? Vec(o.n, 0) : R(o.velocity, o.n)};
-    reference::SgdStep(R(o.grad, o.n), ScaleOf(o.grad_scale), m.state.learning_rate, o.momentum,
-                       o.weight_decay, m.state.step, s);
+    reference::SgdStep(
+        R(o.grad, o.n), ScaleOf(o.grad_scale),
+        {.lr = m.state.learning_rate, .momentum = o.momentum, .weight_decay = o.weight_decay},
+        m.state.step, s);
     Put(o.w, s.w);
     Put(o.velocity, s.velocity);
   }
