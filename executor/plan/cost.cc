@@ -71,18 +71,24 @@ struct FlopsOf {
   double operator()(const ClipScale&) const { return 0; }
   double operator()(const ColumnSum&) const { return 0; }
   double operator()(const CrossEntropy&) const { return 0; }
+  double operator()(const DivideByNorm&) const { return 0; }
   double operator()(const Dropout&) const { return 0; }
+  double operator()(const EmaStep&) const { return 0; }
   double operator()(const EmbeddingBackward&) const { return 0; }
   double operator()(const EmbeddingForward&) const { return 0; }
   double operator()(const EmbeddingTablesBackward&) const { return 0; }
   double operator()(const EmbeddingTablesForward&) const { return 0; }
   double operator()(const KeepRows&) const { return 0; }
+  double operator()(const LambStep&) const { return 0; }
   double operator()(const LayerNormBackward&) const { return 0; }
   double operator()(const LayerNormForward&) const { return 0; }
   double operator()(const MaxPoolBackward&) const { return 0; }
   double operator()(const MaxPoolForward&) const { return 0; }
   double operator()(const MeanPoolBackward&) const { return 0; }
   double operator()(const MeanPoolForward&) const { return 0; }
+  double operator()(const MuonMomentum&) const { return 0; }
+  double operator()(const MuonStep&) const { return 0; }
+  double operator()(const NewtonSchulz&) const { return 0; }
   double operator()(const Rotary&) const { return 0; }
   double operator()(const MergeRows&) const { return 0; }
   double operator()(const SgdRows&) const { return 0; }
@@ -160,6 +166,7 @@ struct WorkspaceOf {
   // A double per block of 8192 elements.
   int64_t operator()(const SquaredNorm& o) const { return 8 * (o.n / 8192 + 1); }
   int64_t operator()(const Sum& o) const { return 8 * (o.n / 8192 + 1); }
+  int64_t operator()(const LambStep& o) const { return o.adapt ? 16 * (o.n / 8192 + 1) : 0; }
   int64_t operator()(const ActivationBackward&) const { return 0; }
   int64_t operator()(const ActivationForward&) const { return 0; }
   int64_t operator()(const AdamWRows&) const { return 0; }
@@ -168,7 +175,9 @@ struct WorkspaceOf {
   int64_t operator()(const BinaryCrossEntropy&) const { return 0; }
   int64_t operator()(const ClipScale&) const { return 0; }
   int64_t operator()(const CrossEntropy&) const { return 0; }
+  int64_t operator()(const DivideByNorm&) const { return 0; }
   int64_t operator()(const Dropout&) const { return 0; }
+  int64_t operator()(const EmaStep&) const { return 0; }
   int64_t operator()(const EmbeddingBackward&) const { return 0; }
   int64_t operator()(const EmbeddingForward&) const { return 0; }
   int64_t operator()(const EmbeddingTablesBackward&) const { return 0; }
@@ -179,6 +188,9 @@ struct WorkspaceOf {
   int64_t operator()(const MaxPoolForward&) const { return 0; }
   int64_t operator()(const MeanPoolBackward&) const { return 0; }
   int64_t operator()(const MeanPoolForward&) const { return 0; }
+  int64_t operator()(const MuonMomentum&) const { return 0; }
+  int64_t operator()(const MuonStep&) const { return 0; }
+  int64_t operator()(const NewtonSchulz&) const { return 0; }
   int64_t operator()(const Rotary&) const { return 0; }
   int64_t operator()(const SgdRows&) const { return 0; }
   int64_t operator()(const SgdStep&) const { return 0; }
@@ -187,6 +199,12 @@ struct WorkspaceOf {
   int64_t operator()(const Transpose&) const { return 0; }
   int64_t operator()(const Zero&) const { return 0; }
 };
+
+double FlopsOfAll(const std::vector<Op>& ops) {
+  double flops = 0;
+  for (const Op& op : ops) flops += Flops(op);
+  return flops;
+}
 
 int64_t LargestWorkspace(const std::vector<Op>& ops) {
   int64_t largest = 0;  // the stream's scratch is shared by all ops
@@ -207,8 +225,8 @@ int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts) {
 }
 
 int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan& plan) {
-  const int64_t checkpoint =
-      plan.parameter_region.bytes + plan.optimizer_region.bytes + plan.buffer_region.bytes;
+  const int64_t checkpoint = plan.parameter_region.bytes + plan.optimizer_region.bytes +
+                             plan.ema_region.bytes + plan.buffer_region.bytes;
   const int64_t batch = plan.input == kNone
                             ? 0
                             : plan.tensors[plan.input].bytes() + plan.tensors[plan.target].bytes() +
@@ -224,24 +242,28 @@ int64_t WorkspaceBytes(const Op& op) { return std::visit(WorkspaceOf{}, op); }
 
 void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, Plan& plan) {
   v1::PlanSummary& s = plan.summary;
-  for (const TensorId id : plan.parameters)
-    s.set_parameters(s.parameters() + plan.tensors[id].elements());
-  double flops = 0;
-  for (const Op& op : plan.micro) flops += Flops(op);
-  s.set_flops_per_step(flops * static_cast<double>(plan.micro_batches * ranks));
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const int64_t elements = plan.tensors[plan.parameters[i]].elements();
+    s.set_parameters(s.parameters() + elements);
+    if (i >= plan.trained) s.set_frozen_parameters(s.frozen_parameters() + elements);
+  }
+  // However many ranks there are, together they make the optimizer's step once.
+  s.set_flops_per_step(FlopsOfAll(plan.micro) * static_cast<double>(plan.micro_batches * ranks) +
+                       FlopsOfAll(plan.end));
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes);
   s.set_gradient_bytes(plan.gradient_region.bytes);
   s.set_optimizer_bytes(plan.optimizer_region.bytes);
   s.set_buffer_bytes(plan.buffer_region.bytes);
+  s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_region.bytes + plan.scalar_region.bytes);
   s.set_workspace_bytes(std::max(
       {LargestWorkspace(plan.micro), LargestWorkspace(plan.end), LargestWorkspace(plan.evaluate)}));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);
   s.set_bytes_per_slot(s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                       s.buffer_bytes() + s.activation_bytes() + s.workspace_bytes() +
-                       s.staging_bytes() + s.process_bytes());
+                       s.ema_bytes() + s.buffer_bytes() + s.activation_bytes() +
+                       s.workspace_bytes() + s.staging_bytes() + s.process_bytes());
 }
 
 }  // namespace trainyard::plan

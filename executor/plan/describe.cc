@@ -29,7 +29,9 @@ struct OpNameOf {
   const char* operator()(const ConvolutionBackwardWeights&) const { return "convolution_dw"; }
   const char* operator()(const ConvolutionForward&) const { return "convolution"; }
   const char* operator()(const CrossEntropy&) const { return "cross_entropy"; }
+  const char* operator()(const DivideByNorm&) const { return "divide_by_norm"; }
   const char* operator()(const Dropout&) const { return "dropout"; }
+  const char* operator()(const EmaStep&) const { return "ema"; }
   const char* operator()(const EmbeddingBackward&) const { return "embedding_backward"; }
   const char* operator()(const EmbeddingForward&) const { return "embedding"; }
   const char* operator()(const EmbeddingTablesBackward&) const {
@@ -39,6 +41,7 @@ struct OpNameOf {
   const char* operator()(const InteractionBackward&) const { return "interaction_backward"; }
   const char* operator()(const InteractionForward&) const { return "interaction"; }
   const char* operator()(const KeepRows&) const { return "keep_rows"; }
+  const char* operator()(const LambStep&) const { return "lamb"; }
   const char* operator()(const LayerNormBackward& o) const {
     return o.mean == kNone ? "rms_norm_backward" : "layer_norm_backward";
   }
@@ -51,6 +54,9 @@ struct OpNameOf {
   const char* operator()(const MeanPoolBackward&) const { return "mean_pool_backward"; }
   const char* operator()(const MeanPoolForward&) const { return "mean_pool"; }
   const char* operator()(const MergeRows&) const { return "merge_rows"; }
+  const char* operator()(const MuonMomentum&) const { return "muon_momentum"; }
+  const char* operator()(const MuonStep&) const { return "muon"; }
+  const char* operator()(const NewtonSchulz&) const { return "newton_schulz"; }
   const char* operator()(const Rotary&) const { return "rotary"; }
   const char* operator()(const SgdRows&) const { return "sgd_rows"; }
   const char* operator()(const SgdStep&) const { return "sgd"; }
@@ -106,15 +112,19 @@ std::string Describe(const Plan& plan) {
   const v1::PlanSummary& s = plan.summary;
   std::string text;
   absl::StrAppendFormat(&text, "parameters      %d\n", s.parameters());
+  if (s.frozen_parameters() > 0) {
+    absl::StrAppendFormat(&text, "  frozen        %d\n", s.frozen_parameters());
+  }
   absl::StrAppendFormat(&text, "step            %.4g GFLOP, %d x %d samples per slot\n",
                         s.flops_per_step() / 1e9, plan.micro_batches, plan.micro_batch);
   absl::StrAppendFormat(&text, "steps           %d\n", s.total_steps());
   absl::StrAppendFormat(&text, "bytes per slot  %s\n", Bytes(s.bytes_per_slot()));
   const std::pair<const char*, int64_t> parts[] = {
-      {"parameters", s.parameter_bytes()},   {"gradients", s.gradient_bytes()},
-      {"optimizer", s.optimizer_bytes()},    {"buffers", s.buffer_bytes()},
-      {"activations", s.activation_bytes()}, {"workspace", s.workspace_bytes()},
-      {"staging", s.staging_bytes()},        {"process", s.process_bytes()},
+      {"parameters", s.parameter_bytes()}, {"gradients", s.gradient_bytes()},
+      {"optimizer", s.optimizer_bytes()},  {"ema", s.ema_bytes()},
+      {"buffers", s.buffer_bytes()},       {"activations", s.activation_bytes()},
+      {"workspace", s.workspace_bytes()},  {"staging", s.staging_bytes()},
+      {"process", s.process_bytes()},
   };
   for (const auto& [name, bytes] : parts) {
     absl::StrAppendFormat(&text, "  %-13s %s\n", name, Bytes(bytes));
