@@ -12,60 +12,16 @@ namespace trainyard::plan {
 namespace {
 
 struct OpNameOf {
-  const char* operator()(const ActivationBackward&) const { return "activation_backward"; }
-  const char* operator()(const ActivationForward&) const { return "activation"; }
-  const char* operator()(const AdamWRows&) const { return "adamw_rows"; }
-  const char* operator()(const AdamWStep&) const { return "adamw"; }
-  const char* operator()(const Add&) const { return "add"; }
-  const char* operator()(const AttentionBackward&) const { return "attention_backward"; }
-  const char* operator()(const AttentionForward&) const { return "attention"; }
-  const char* operator()(const BatchNormBackward&) const { return "batch_norm_backward"; }
-  const char* operator()(const BatchNormForward&) const { return "batch_norm"; }
-  const char* operator()(const BatchNormInference&) const { return "batch_norm_inference"; }
-  const char* operator()(const BinaryCrossEntropy&) const { return "binary_cross_entropy"; }
-  const char* operator()(const ClipScale&) const { return "clip_scale"; }
-  const char* operator()(const ColumnSum&) const { return "column_sum"; }
-  const char* operator()(const ConvolutionBackwardData&) const { return "convolution_dx"; }
-  const char* operator()(const ConvolutionBackwardWeights&) const { return "convolution_dw"; }
-  const char* operator()(const ConvolutionForward&) const { return "convolution"; }
-  const char* operator()(const CrossEntropy&) const { return "cross_entropy"; }
-  const char* operator()(const DivideByNorm&) const { return "divide_by_norm"; }
-  const char* operator()(const Dropout&) const { return "dropout"; }
-  const char* operator()(const EmaStep&) const { return "ema"; }
-  const char* operator()(const EmbeddingBackward&) const { return "embedding_backward"; }
-  const char* operator()(const EmbeddingForward&) const { return "embedding"; }
-  const char* operator()(const EmbeddingTablesBackward&) const {
-    return "embedding_tables_backward";
-  }
-  const char* operator()(const EmbeddingTablesForward&) const { return "embedding_tables"; }
-  const char* operator()(const InteractionBackward&) const { return "interaction_backward"; }
-  const char* operator()(const InteractionForward&) const { return "interaction"; }
-  const char* operator()(const KeepRows&) const { return "keep_rows"; }
-  const char* operator()(const LambStep&) const { return "lamb"; }
   const char* operator()(const LayerNormBackward& o) const {
-    return o.mean == kNone ? "rms_norm_backward" : "layer_norm_backward";
+    return o.mean == kNone ? "rms_norm_backward" : o.kName;
   }
   const char* operator()(const LayerNormForward& o) const {
-    return o.mean == kNone ? "rms_norm" : "layer_norm";
+    return o.mean == kNone ? "rms_norm" : o.kName;
   }
-  const char* operator()(const Matmul&) const { return "matmul"; }
-  const char* operator()(const MaxPoolBackward&) const { return "max_pool_backward"; }
-  const char* operator()(const MaxPoolForward&) const { return "max_pool"; }
-  const char* operator()(const MeanPoolBackward&) const { return "mean_pool_backward"; }
-  const char* operator()(const MeanPoolForward&) const { return "mean_pool"; }
-  const char* operator()(const MergeRows&) const { return "merge_rows"; }
-  const char* operator()(const MuonMomentum&) const { return "muon_momentum"; }
-  const char* operator()(const MuonStep&) const { return "muon"; }
-  const char* operator()(const NewtonSchulz&) const { return "newton_schulz"; }
-  const char* operator()(const Rotary&) const { return "rotary"; }
-  const char* operator()(const SgdRows&) const { return "sgd_rows"; }
-  const char* operator()(const SgdStep&) const { return "sgd"; }
-  const char* operator()(const SquaredNorm&) const { return "squared_norm"; }
-  const char* operator()(const Sum&) const { return "sum"; }
-  const char* operator()(const SwiGluBackward&) const { return "swiglu_backward"; }
-  const char* operator()(const SwiGluForward&) const { return "swiglu"; }
-  const char* operator()(const Transpose&) const { return "transpose"; }
-  const char* operator()(const Zero&) const { return "zero"; }
+  template <typename T>
+  const char* operator()(const T&) const {
+    return T::kName;
+  }
 };
 
 std::string Bytes(int64_t bytes) {

@@ -122,25 +122,25 @@ void RunForward(const VectorTable& vectors, int threads, const BatchNormForward&
   const float* const x = op.x.As<float>();
   ParallelRuns(threads, chunks.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      vectors.batch_norm_moments({.x = x + chunks.begin(i),
-                                  .mean = means + i * chunks.cols,
-                                  .squares = squares + i * chunks.cols,
-                                  .rows = chunks.size(i),
-                                  .cols = chunks.cols});
+      vectors.f32.batch_norm_moments({.x = x + chunks.begin(i),
+                                      .mean = means + i * chunks.cols,
+                                      .squares = squares + i * chunks.cols,
+                                      .rows = chunks.size(i),
+                                      .cols = chunks.cols});
     }
   });
   EachTile(threads, chunks,
            [&](int64_t c, int64_t n) { FinishMoments(op, chunks, means, squares, scale, c, n); });
   EachChunkBackwards(threads, chunks, [&](int64_t i) {
-    vectors.batch_norm({.x = x + chunks.begin(i),
-                        .mean = op.mean.As<float>(),
-                        .scale = scale,
-                        .beta = op.beta.As<float>(),
-                        .residual = From(At(op.residual), chunks.begin(i)),
-                        .y = op.y.As<float>() + chunks.begin(i),
-                        .rows = chunks.size(i),
-                        .cols = chunks.cols,
-                        .relu = op.relu});
+    vectors.f32.batch_norm({.x = x + chunks.begin(i),
+                            .mean = op.mean.As<float>(),
+                            .scale = scale,
+                            .beta = op.beta.As<float>(),
+                            .residual = From(At(op.residual), chunks.begin(i)),
+                            .y = op.y.As<float>() + chunks.begin(i),
+                            .rows = chunks.size(i),
+                            .cols = chunks.cols,
+                            .relu = op.relu});
   });
 }
 
@@ -153,15 +153,15 @@ void RunBackward(const VectorTable& vectors, int threads, const BatchNormBackwar
   const float* const mean = op.mean.As<float>();
   ParallelRuns(threads, chunks.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      vectors.batch_norm_sums({.dy = op.dy.As<float>() + chunks.begin(i),
-                               .x = x + chunks.begin(i),
-                               .y = From(At(op.y), chunks.begin(i)),
-                               .mean = mean,
-                               .dresidual = From(At(op.dresidual), chunks.begin(i)),
-                               .sum = sums + i * chunks.cols,
-                               .dot = dots + i * chunks.cols,
-                               .rows = chunks.size(i),
-                               .cols = chunks.cols});
+      vectors.f32.batch_norm_sums({.dy = op.dy.As<float>() + chunks.begin(i),
+                                   .x = x + chunks.begin(i),
+                                   .y = From(At(op.y), chunks.begin(i)),
+                                   .mean = mean,
+                                   .dresidual = From(At(op.dresidual), chunks.begin(i)),
+                                   .sum = sums + i * chunks.cols,
+                                   .dot = dots + i * chunks.cols,
+                                   .rows = chunks.size(i),
+                                   .cols = chunks.cols});
     }
   });
   EachTile(threads, chunks,
@@ -171,16 +171,16 @@ void RunBackward(const VectorTable& vectors, int threads, const BatchNormBackwar
   const float* const g = op.dresidual ? At(op.dresidual) : At(op.dy);
   const float* const y = op.dresidual ? nullptr : At(op.y);
   EachChunkBackwards(threads, chunks, [&](int64_t i) {
-    vectors.batch_norm_gradient({.dy = g + chunks.begin(i),
-                                 .x = x + chunks.begin(i),
-                                 .y = From(y, chunks.begin(i)),
-                                 .mean = mean,
-                                 .of_g = factors,
-                                 .of_d = factors + chunks.cols,
-                                 .plus = factors + 2 * chunks.cols,
-                                 .dx = op.dx.As<float>() + chunks.begin(i),
-                                 .rows = chunks.size(i),
-                                 .cols = chunks.cols});
+    vectors.f32.batch_norm_gradient({.dy = g + chunks.begin(i),
+                                     .x = x + chunks.begin(i),
+                                     .y = From(y, chunks.begin(i)),
+                                     .mean = mean,
+                                     .of_g = factors,
+                                     .of_d = factors + chunks.cols,
+                                     .plus = factors + 2 * chunks.cols,
+                                     .dx = op.dx.As<float>() + chunks.begin(i),
+                                     .rows = chunks.size(i),
+                                     .cols = chunks.cols});
   });
 }
 
@@ -226,15 +226,15 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormInference& op) {
     }
     const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
     ParallelRuns(threads_, op.rows, grain, [&](int64_t begin, int64_t end) {
-      vectors_.batch_norm({.x = op.x.As<float>() + begin * op.cols,
-                           .mean = op.running_mean.As<float>(),
-                           .scale = scale,
-                           .beta = op.beta.As<float>(),
-                           .residual = From(At(op.residual), begin * op.cols),
-                           .y = op.y.As<float>() + begin * op.cols,
-                           .rows = end - begin,
-                           .cols = op.cols,
-                           .relu = op.relu});
+      vectors_.f32.batch_norm({.x = op.x.As<float>() + begin * op.cols,
+                               .mean = op.running_mean.As<float>(),
+                               .scale = scale,
+                               .beta = op.beta.As<float>(),
+                               .residual = From(At(op.residual), begin * op.cols),
+                               .y = op.y.As<float>() + begin * op.cols,
+                               .rows = end - begin,
+                               .cols = op.cols,
+                               .relu = op.relu});
     });
   };
   return Kernel{.launch = launch, .scratch_bytes = op.cols * sizeof(float)};

@@ -36,7 +36,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionForward& op) {
   const int64_t scratch = InteractionScratchFloats(op.count, op.width);
   Kernel kernel;
   kernel.scratch_bytes = threads_ * scratch * sizeof(float);
-  kernel.launch = [run = vectors_.interaction, threads = threads_, op, scratch](Stream& stream) {
+  kernel.launch = [run = vectors_.f32.interaction, threads = threads_, op,
+                   scratch](Stream& stream) {
     ParallelRuns(threads, op.batch, Grain(op.count, op.width), [&](int64_t begin, int64_t end) {
       run({.x = op.x.As<float>() + begin * op.width,
            .e = op.e.As<float>() + begin * op.count * op.width,
@@ -61,7 +62,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionBackward& op) {
   const int64_t scratch = InteractionScratchFloats(op.count, op.width);
   Kernel kernel;
   kernel.scratch_bytes = threads_ * scratch * sizeof(float);
-  kernel.launch = [run = vectors_.interaction_backward, threads = threads_, op,
+  kernel.launch = [run = vectors_.f32.interaction_backward, threads = threads_, op,
                    scratch](Stream& stream) {
     ParallelRuns(threads, op.batch, Grain(op.count, op.width), [&](int64_t begin, int64_t end) {
       run({.dy = op.dy.As<float>() + begin * ProductWidth(op.count, op.width),

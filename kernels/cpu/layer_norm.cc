@@ -25,7 +25,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormForward& op) {
                           .cols = op.cols,
                           .epsilon = op.epsilon};
   const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
-  return Kernel{[run = vectors_.layer_norm, threads = threads_, all, grain](Stream&) {
+  return Kernel{[run = vectors_.f32.layer_norm, threads = threads_, all, grain](Stream&) {
     ParallelRuns(threads, all.rows, grain, [&](int64_t begin, int64_t end) {
       LayerNormRows rows = all;
       rows.x += begin * all.cols;
@@ -65,8 +65,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
   const int64_t partials = Partials(op.rows);
   Kernel kernel;
   kernel.scratch_bytes = 2 * partials * op.cols * sizeof(float);
-  kernel.launch = [run = vectors_.layer_norm_backward, column_sum = vectors_.column_sum,
-                   add = vectors_.add, threads = threads_, all, partials,
+  kernel.launch = [run = vectors_.f32.layer_norm_backward, column_sum = vectors_.f32.column_sum,
+                   add = vectors_.f32.add, threads = threads_, all, partials,
                    accumulate = op.accumulate_params](Stream& stream) {
     float* const dgammas = static_cast<float*>(stream.scratch);
     float* const dbetas = dgammas + partials * all.cols;

@@ -11,9 +11,7 @@ TRAINYARD_INLINE void EachVector(int64_t cols, Whole whole, Part part) {
 }
 
 TRAINYARD_INLINE VecF LaneMask(int64_t n) {
-  VecF mask{};
-  for (int i = 0; i < kLanes; ++i) mask[i] = i < n ? 1.0f : 0.0f;
-  return mask;
+  return LaneNumbers() < static_cast<int32_t>(n) ? Splat(1.0f) : VecF{};
 }
 
 TRAINYARD_INLINE float Sum(const float* x, int64_t cols) {
@@ -24,11 +22,12 @@ TRAINYARD_INLINE float Sum(const float* x, int64_t cols) {
   return ReduceAdd(sum);
 }
 
-void LayerNorm(const LayerNormRows& r) {
+template <typename T>
+void LayerNorm(const LayerNormRows<T>& r) {
   const float inverse = 1.0f / static_cast<float>(r.cols);
   for (int64_t row = 0; row < r.rows; ++row) {
     const float* x = r.x + row * r.cols;
-    float* y = r.y + row * r.cols;
+    T* y = r.y + row * r.cols;
     const float mean = r.mean == nullptr ? 0.0f : Sum(x, r.cols) * inverse;
     VecF squares{};
     EachVector(
@@ -61,7 +60,8 @@ void LayerNorm(const LayerNormRows& r) {
 
 // With g = dy * gamma and xhat = (x - mean) * rstd:
 //   dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), without a mean the same less mean(g)
-void LayerNormBackwardRun(const LayerNormBackwardRows& r) {
+template <typename T>
+void LayerNormBackwardRun(const LayerNormBackwardRows<T>& r) {
   const float inverse = 1.0f / static_cast<float>(r.cols);
   float* const sums[] = {r.dgamma, r.dbeta};
   for (float* to : sums) {
@@ -69,7 +69,7 @@ void LayerNormBackwardRun(const LayerNormBackwardRows& r) {
   }
   for (int64_t row = 0; row < r.rows; ++row) {
     const float* x = r.x + row * r.cols;
-    const float* dy = r.dy + row * r.cols;
+    const T* dy = r.dy + row * r.cols;
     float* dx = r.dx == nullptr ? nullptr : r.dx + row * r.cols;
     const float rstd = r.rstd[row];
     const float shift = r.mean == nullptr ? 0.0f : -r.mean[row] * rstd;
@@ -117,5 +117,12 @@ void LayerNormBackwardRun(const LayerNormBackwardRows& r) {
         });
   }
 }
+
+template <typename T>
+void OfferLayerNorm(ElementLoops<T>& loops) {
+  loops.layer_norm = LayerNorm<T>;
+  loops.layer_norm_backward = LayerNormBackwardRun<T>;
+}
+TRAINYARD_FOR_EACH_ELEMENT(OfferLayerNorm)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA
