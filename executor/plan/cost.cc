@@ -154,6 +154,9 @@ struct CostOf {
     return Scratch(kFloat * 2 * PartialSums(o.rows) * o.cols);
   }
   // A hash table of up to four times the samples per thread.
+  Cost operator()(const LambStep& o) const {
+    return Scratch(o.adapt ? 2 * ReductionBytes(o.n) : 0);
+  }
   Cost operator()(const MergeRows& o) const { return Scratch(kThreads * 4 * o.samples * 4); }
   Cost operator()(const SquaredNorm& o) const { return Scratch(ReductionBytes(o.n)); }
   Cost operator()(const Sum& o) const { return Scratch(ReductionBytes(o.n)); }
@@ -167,7 +170,9 @@ struct CostOf {
   Cost operator()(const BinaryCrossEntropy&) const { return {}; }
   Cost operator()(const ClipScale&) const { return {}; }
   Cost operator()(const CrossEntropy&) const { return {}; }
+  Cost operator()(const DivideByNorm&) const { return {}; }
   Cost operator()(const Dropout&) const { return {}; }
+  Cost operator()(const EmaStep&) const { return {}; }
   Cost operator()(const EmbeddingBackward&) const { return {}; }
   Cost operator()(const EmbeddingForward&) const { return {}; }
   Cost operator()(const EmbeddingTablesBackward&) const { return {}; }
@@ -178,6 +183,9 @@ struct CostOf {
   Cost operator()(const MaxPoolForward&) const { return {}; }
   Cost operator()(const MeanPoolBackward&) const { return {}; }
   Cost operator()(const MeanPoolForward&) const { return {}; }
+  Cost operator()(const MuonMomentum&) const { return {}; }
+  Cost operator()(const MuonStep&) const { return {}; }
+  Cost operator()(const NewtonSchulz&) const { return {}; }
   Cost operator()(const Rotary&) const { return {}; }
   Cost operator()(const SgdRows&) const { return {}; }
   Cost operator()(const SgdStep&) const { return {}; }
@@ -189,6 +197,12 @@ struct CostOf {
  private:
   static Cost Scratch(int64_t bytes) { return {.workspace = bytes}; }
 };
+
+double FlopsOfAll(const std::vector<Op>& ops) {
+  double flops = 0;
+  for (const Op& op : ops) flops += Flops(op);
+  return flops;
+}
 
 int64_t LargestWorkspace(const std::vector<Op>& ops) {
   int64_t largest = 0;  // the stream's scratch is shared by all ops
@@ -209,8 +223,8 @@ int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts) {
 }
 
 int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan& plan) {
-  const int64_t checkpoint =
-      plan.parameter_region.bytes + plan.optimizer_region.bytes + plan.buffer_region.bytes;
+  const int64_t checkpoint = plan.parameter_region.bytes + plan.optimizer_region.bytes +
+                             plan.ema_region.bytes + plan.buffer_region.bytes;
   const int64_t batch = plan.input == kNone
                             ? 0
                             : plan.tensors[plan.input].bytes() + plan.tensors[plan.target].bytes() +
@@ -226,24 +240,28 @@ int64_t WorkspaceBytes(const Op& op) { return std::visit(CostOf{}, op).workspace
 
 void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, Plan& plan) {
   v1::PlanSummary& s = plan.summary;
-  for (const TensorId id : plan.parameters)
-    s.set_parameters(s.parameters() + plan.tensors[id].elements());
-  double flops = 0;
-  for (const Op& op : plan.micro) flops += Flops(op);
-  s.set_flops_per_step(flops * static_cast<double>(plan.micro_batches * ranks));
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const int64_t elements = plan.tensors[plan.parameters[i]].elements();
+    s.set_parameters(s.parameters() + elements);
+    if (i >= plan.trained) s.set_frozen_parameters(s.frozen_parameters() + elements);
+  }
+  // However many ranks there are, together they make the optimizer's step once.
+  s.set_flops_per_step(FlopsOfAll(plan.micro) * static_cast<double>(plan.micro_batches * ranks) +
+                       FlopsOfAll(plan.end));
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes);
   s.set_gradient_bytes(plan.gradient_region.bytes);
   s.set_optimizer_bytes(plan.optimizer_region.bytes);
   s.set_buffer_bytes(plan.buffer_region.bytes);
+  s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_region.bytes + plan.scalar_region.bytes);
   s.set_workspace_bytes(std::max(
       {LargestWorkspace(plan.micro), LargestWorkspace(plan.end), LargestWorkspace(plan.evaluate)}));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);
   s.set_bytes_per_slot(s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                       s.buffer_bytes() + s.activation_bytes() + s.workspace_bytes() +
-                       s.staging_bytes() + s.process_bytes());
+                       s.ema_bytes() + s.buffer_bytes() + s.activation_bytes() +
+                       s.workspace_bytes() + s.staging_bytes() + s.process_bytes());
 }
 
 }  // namespace trainyard::plan

@@ -16,7 +16,7 @@ constexpr char kFormat[] = "trainyard-checkpoint-1";
 constexpr int64_t kChunk = int64_t{1} << 20;
 
 bool IsCheckpointFile(const std::string& name) {
-  return name == kConfigFile || name == kModelFile || name == kVocabularyFile ||
+  return name == kConfigFile || name == kModelFile || name == kEmaFile || name == kVocabularyFile ||
          name == kOptimizerFile || name == kStateFile;
 }
 

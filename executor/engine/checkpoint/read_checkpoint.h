@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct Checkpoint {
   std::string vocabulary;  // vocabulary.json, or ""
   SafetensorsFile model;
   SafetensorsFile optimizer;
+  std::optional<SafetensorsFile> ema;  // moving averages of the parameters, if there are some
 
   static absl::StatusOr<Checkpoint> Open(ObjectStore& store, const std::string& uri,
                                          const std::string& manifest_sha256);
