@@ -112,10 +112,10 @@ std::string RenderPlan(const Terminal& terminal, const v1::PlanSummary& plan) {
                    {"work in all", FormatScaled(total) + "FLOP"},
                    {"memory per slot", FormatBytes(plan.bytes_per_slot())}};
   const std::pair<const char*, int64_t> kinds[] = {
-      {"  parameters", plan.parameter_bytes()}, {"  gradients", plan.gradient_bytes()},
-      {"  optimizer", plan.optimizer_bytes()},  {"  activations", plan.activation_bytes()},
-      {"  workspace", plan.workspace_bytes()},  {"  staging", plan.staging_bytes()},
-      {"  process", plan.process_bytes()}};
+      {"  parameters", plan.parameter_bytes()},   {"  gradients", plan.gradient_bytes()},
+      {"  optimizer", plan.optimizer_bytes()},    {"  buffers", plan.buffer_bytes()},
+      {"  activations", plan.activation_bytes()}, {"  workspace", plan.workspace_bytes()},
+      {"  staging", plan.staging_bytes()},        {"  process", plan.process_bytes()}};
   for (const auto& [name, bytes] : kinds) fields.emplace_back(name, FormatBytes(bytes));
   return RenderFields(terminal, fields);
 }

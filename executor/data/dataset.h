@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,26 +27,36 @@ class Dataset {
   const plan::DataFacts& facts() const { return facts_; }
 
   // Samples are numbered [0, size(split)).
-  //   Images: train and validation images in the order of the files.
+  //   Images, clicks: train and validation samples in the order of the files.
   //   Tokens, training: windows of `context` that start at any token (nanoGPT's); they overlap.
   //   Tokens, validation: windows side by side that cover the whole split.
   // No window crosses from one file into the next, nor from one split into the other.
   virtual int64_t size(Split split) const = 0;
 
   // Bytes of one sample. Images: f32 [height, width, channels] and one i32 label. Tokens: i32
-  // [context] ids and i32 [context] next ids.
+  // [context] ids and i32 [context] next ids. Clicks: f32 [dense], i32 [categorical] and one i32
+  // label.
   int64_t input_bytes() const { return input_bytes_; }
   int64_t target_bytes() const { return target_bytes_; }
 
-  // Writes samples[i] to the i-th place of `inputs` and `targets`. A negative number is padding, as
-  // is what a last validation window lacks: inputs 0, targets -1 (rows that do not count).
-  // Allocates nothing. Fails only when a token file does: kInvalidArgument for an id that is out of
-  // range (named with file and position), kDataLoss for a file that shrank.
+  // Writes samples[i] to the i-th place of `inputs` and `targets`; clicks fill `inputs` with all
+  // dense features [n, dense], then all ids [n, categorical]. A negative number is padding, as is
+  // what a last validation window lacks: inputs 0, targets -1 (rows that do not count). Allocates
+  // nothing. Fails only when a token file does: kInvalidArgument for an id that is out of range
+  // (named with file and position), kDataLoss for a file that shrank.
   virtual absl::Status Fill(Split split, absl::Span<const int64_t> samples, void* inputs,
                             void* targets) const = 0;
 
-  // Whether training draws windows with replacement (tokens) or permutes each epoch (images).
+  // Whether training draws windows with replacement (tokens) or permutes each epoch (images,
+  // clicks).
   virtual bool sampled_with_replacement() const = 0;
+
+  // The AUC of the true probabilities over the first `samples` of the held-out split, where they
+  // are known: no model can be expected to do better.
+  virtual std::optional<double> BestAuc(int64_t /*samples*/) const { return std::nullopt; }
+
+  // What the user should know of the files although they can be trained on; mostly "".
+  virtual std::string warning() const { return ""; }
 
   // How ids map to text, or null (images, token files).
   virtual const Vocabulary* vocabulary() const { return nullptr; }
@@ -59,7 +71,8 @@ class Dataset {
 };
 
 // Opens the files of `data` (from ResolveSpec). `context` is the window of text and tokens; unused
-// for images. Images and text are read whole; token files are read at Fill. Fails as ReadFacts
+// for images. Images, text and
+// tables of clicks are read whole; token files are read at Fill. Fails as ReadFacts
 // does, and for what only a whole reading shows: truncated gzip, counts that differ, labels out of
 // range.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data, int64_t context);

@@ -27,13 +27,15 @@ class InflatingReader {
   // Reads exactly `bytes`; kInvalidArgument "FILE: ends after …" or what is wrong with the gzip.
   absl::Status Read(void* to, int64_t bytes);
 
+  // Reads at most `bytes` and at least one; 0 at the end.
+  absl::StatusOr<int64_t> ReadSome(char* to, int64_t bytes);
+
   // OK when everything was read and, for gzip, its checksum held.
   absl::Status ExpectEnd();
 
  private:
   struct State;
   explicit InflatingReader(std::unique_ptr<State> state);
-  absl::StatusOr<int64_t> ReadSome(char* to, int64_t bytes);
   absl::StatusOr<int64_t> InflateSome(char* to, int64_t bytes);
   absl::Status Refill();
 

@@ -12,9 +12,15 @@ absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data) {
       return TextFacts(data.text());
     case v1::Data::kTokens:
       return TokenFacts(data.tokens());
+    case v1::Data::kCsv:
+      return CsvFacts(data.csv());
+    case v1::Data::kCriteo:
+      return CriteoFacts(data.criteo());
+    case v1::Data::kClicks:
+      return ClicksFacts(data.clicks());
     default:
       return absl::UnimplementedError(
-          "spec.data: this source is not built yet; use idx, text or tokens");
+          "spec.data: this source is not built yet; use idx, text, tokens, csv, criteo or clicks");
   }
 }
 
@@ -29,6 +35,9 @@ std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data) {
     facts.classes = idx.classes();
     return facts;
   }
+  if (data.has_csv()) return CsvShape(data.csv());
+  if (data.has_criteo()) return CriteoShape(data.criteo());
+  if (data.has_clicks()) return ClicksFacts(data.clicks());
   facts.kind = plan::DataFacts::Kind::kTokens;
   if (data.has_text()) {
     if (data.text().tokenizer() == v1::TextData::BYTES) {

@@ -18,7 +18,7 @@ namespace trainyard::data {
 absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data);
 
 // The same from what the spec declares alone, for a machine that does not see the files; nullopt
-// when it does not declare enough. The sizes are 0 (unknown).
+// when it does not declare enough. The sizes are 0 (unknown) but for generated data.
 std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data);
 
 }  // namespace trainyard::data

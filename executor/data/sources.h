@@ -20,4 +20,16 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& text, int6
 absl::StatusOr<plan::DataFacts> TokenFacts(const v1::TokenData& tokens);
 absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const v1::TokenData& tokens, int64_t context);
 
+// ...Shape: facts without sizes, known from the spec alone.
+plan::DataFacts CsvShape(const v1::CsvData& csv);
+absl::StatusOr<plan::DataFacts> CsvFacts(const v1::CsvData& csv);
+absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const v1::CsvData& csv);
+
+plan::DataFacts CriteoShape(const v1::CriteoData& criteo);
+absl::StatusOr<plan::DataFacts> CriteoFacts(const v1::CriteoData& criteo);
+absl::StatusOr<std::unique_ptr<Dataset>> OpenCriteo(const v1::CriteoData& criteo);
+
+plan::DataFacts ClicksFacts(const v1::ClicksData& clicks);
+std::unique_ptr<Dataset> OpenClicks(const v1::ClicksData& clicks);
+
 }  // namespace trainyard::data

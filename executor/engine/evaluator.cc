@@ -18,6 +18,7 @@ absl::Status Evaluator::PrepareOnce() {
   targets_.resize(batch * dataset_.target_bytes() / sizeof(int32_t));
   losses_.resize(batch * plan.rows_per_sample);
   correct_.resize(batch * plan.rows_per_sample);
+  if (plan.binary) logits_.resize(batch);
   return absl::OkStatus();
 }
 
@@ -29,6 +30,7 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
   const plan::Plan& plan = session_.plan();
 
   double loss = 0, correct = 0;
+  scored_.clear();
   int64_t rows = 0;
   for (int64_t first = 0; first < samples; first += plan.evaluation_batch) {
     for (int64_t i = 0; i < plan.evaluation_batch; ++i) {
@@ -37,16 +39,19 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
     const absl::Status filled =
         dataset_.Fill(data::Split::kValidation, samples_, inputs_.data(), targets_.data());
     if (!filled.ok()) return Blame(Fault::kData, filled);
-    session_.Write(plan.eval_input, inputs_.data(), inputs_.size());
+    session_.WriteInputs(plan.eval_input, plan.eval_ids, inputs_.data());
     session_.Write(plan.eval_target, targets_.data(), targets_.size() * sizeof(int32_t));
     session_.Launch(program_);
     session_.Read(plan.eval_losses, losses_.data(), losses_.size() * sizeof(float));
     session_.Read(plan.eval_correct, correct_.data(), correct_.size() * sizeof(float));
+    if (plan.binary)
+      session_.Read(plan.eval_logits, logits_.data(), logits_.size() * sizeof(float));
     TY_RETURN_IF_ERROR(session_.Synchronize());
     for (size_t row = 0; row < targets_.size(); ++row) {
       if (targets_[row] < 0) continue;
       loss += losses_[row];
       correct += correct_[row];
+      if (plan.binary) scored_.push_back({.score = logits_[row], .click = targets_[row] == 1});
       ++rows;
     }
   }
@@ -55,6 +60,10 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
   std::map<std::string, double> values = {{"loss", mean},
                                           {"accuracy", correct / static_cast<double>(rows)}};
   if (plan.tokens) values["perplexity"] = std::exp(mean);
+  if (plan.binary) {
+    if (const auto auc = data::Auc(scored_)) values["auc"] = *auc;
+    if (const auto best = dataset_.BestAuc(samples)) values["best_auc"] = *best;
+  }
   return values;
 }
 

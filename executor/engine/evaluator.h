@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "executor/data/auc.h"
 #include "executor/data/dataset.h"
 #include "executor/engine/session.h"
 
@@ -23,7 +24,8 @@ class Evaluator {
       : session_(session), dataset_(dataset) {}
 
   // "loss" and "accuracy" over the first `max_samples` validation samples (0: all), and
-  // "perplexity" for language models. Sums are doubles in order of the samples, so that the batch
+  // "perplexity" for language models; for clicks "auc" and, where it is known, "best_auc" (auc.h).
+  // Sums are doubles in order of the samples, so that the batch
   // size does not change them. kFailedPrecondition: there is no held-out split.
   absl::StatusOr<std::map<std::string, double>> Run(int64_t max_samples);
 
@@ -37,6 +39,8 @@ class Evaluator {
   std::vector<char> inputs_;
   std::vector<int32_t> targets_;
   std::vector<float> losses_, correct_;
+  std::vector<float> logits_;         // of one batch; clicks only, as is
+  std::vector<data::Scored> scored_;  // the whole split
 };
 
 }  // namespace trainyard::engine

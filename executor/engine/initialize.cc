@@ -64,9 +64,11 @@ void DrawNormal(uint64_t seed, const std::string& name, double init_std, int64_t
   }
 }
 
-absl::Status InitializeParameters(Session& session, uint64_t seed, int threads) {
+absl::Status InitializeModel(Session& session, uint64_t seed, int threads) {
   std::vector<float> chunk;
-  for (const plan::TensorId id : session.plan().parameters) {
+  std::vector<plan::TensorId> model = session.plan().parameters;
+  model.insert(model.end(), session.plan().buffers.begin(), session.plan().buffers.end());
+  for (const plan::TensorId id : model) {
     const plan::Tensor& tensor = session.plan().tensors[id];
     for (int64_t first = 0; first < tensor.elements(); first += kChunk) {
       const int64_t count = std::min(kChunk, tensor.elements() - first);

@@ -16,7 +16,8 @@ namespace trainyard::engine {
 void DrawNormal(uint64_t seed, const std::string& name, double init_std, int64_t first,
                 int64_t count, float* out);
 
-// Fills every parameter of the plan, on `threads` threads. The rest of the arena is left alone.
-absl::Status InitializeParameters(Session& session, uint64_t seed, int threads);
+// Fills every parameter and buffer of the plan, on `threads` threads. The rest of the arena is left
+// alone.
+absl::Status InitializeModel(Session& session, uint64_t seed, int threads);
 
 }  // namespace trainyard::engine

@@ -50,6 +50,16 @@ k::ConvolutionShape ShapeOf(const p::ConvolutionShape& s) {
           .pad = s.pad};
 }
 
+k::PoolShape ShapeOf(const p::PoolShape& s) {
+  return {.batch = s.batch,
+          .height = s.height,
+          .width = s.width,
+          .channels = s.channels,
+          .window = s.window,
+          .stride = s.stride,
+          .pad = s.pad};
+}
+
 // One overload per op, each filling the kernel's struct of the same name.
 struct Binder {
   const p::Plan& plan;
@@ -60,6 +70,17 @@ struct Binder {
     return {arena + plan.offsets[id], DTypeOf(plan.tensors[id].type)};
   }
 
+  // Tables or what goes with them, by their places relative to the first.
+  k::TableList ListOf(const std::vector<p::TensorId>& tables) const {
+    k::TableList list{.count = static_cast<int64_t>(tables.size())};
+    TY_CHECK(list.count <= k::TableList::kMost, list.count, " tables");
+    for (size_t t = 0; t < tables.size(); ++t) {
+      list.start[t] = (plan.offsets[tables[t]] - plan.offsets[tables[0]]) / 4;
+      list.rows[t] = plan.tensors[tables[t]].dims[0];
+    }
+    return list;
+  }
+
   k::ActivationForward Bind(const p::ActivationForward& o) const {
     return {.kind = KindOf(o.kind), .x = At(o.x), .y = At(o.y), .n = o.n};
   }
@@ -68,6 +89,22 @@ struct Binder {
   }
   k::Add Bind(const p::Add& o) const {
     return {.a = At(o.a), .b = At(o.b), .y = At(o.y), .n = o.n};
+  }
+  k::AdamWRows Bind(const p::AdamWRows& o) const {
+    return {.w = At(o.tables[0]),
+            .grad = At(o.grad),
+            .ids = At(o.ids),
+            .m = At(o.m[0]),
+            .v = At(o.v[0]),
+            .grad_scale = At(o.grad_scale),
+            .state = At(o.state).data,
+            .tables = ListOf(o.tables),
+            .samples = o.samples,
+            .width = o.width,
+            .beta1 = o.beta1,
+            .beta2 = o.beta2,
+            .epsilon = o.epsilon,
+            .weight_decay = o.weight_decay};
   }
   k::AdamWStep Bind(const p::AdamWStep& o) const {
     return {.w = At(o.w),
@@ -107,6 +144,59 @@ struct Binder {
             .head_dim = o.head_dim,
             .scale = o.scale,
             .causal = o.causal};
+  }
+  k::BinaryCrossEntropy Bind(const p::BinaryCrossEntropy& o) const {
+    return {.logits = At(o.logits),
+            .targets = At(o.targets),
+            .losses = At(o.losses),
+            .correct = At(o.correct),
+            .dlogits = At(o.dlogits),
+            .rows = o.rows,
+            .scale = o.scale};
+  }
+  k::BatchNormForward Bind(const p::BatchNormForward& o) const {
+    return {.x = At(o.x),
+            .gamma = At(o.gamma),
+            .beta = At(o.beta),
+            .residual = At(o.residual),
+            .y = At(o.y),
+            .mean = At(o.mean),
+            .rstd = At(o.rstd),
+            .running_mean = At(o.running_mean),
+            .running_var = At(o.running_var),
+            .rows = o.rows,
+            .cols = o.cols,
+            .epsilon = o.epsilon,
+            .momentum = o.momentum,
+            .relu = o.relu};
+  }
+  k::BatchNormInference Bind(const p::BatchNormInference& o) const {
+    return {.x = At(o.x),
+            .gamma = At(o.gamma),
+            .beta = At(o.beta),
+            .residual = At(o.residual),
+            .running_mean = At(o.running_mean),
+            .running_var = At(o.running_var),
+            .y = At(o.y),
+            .rows = o.rows,
+            .cols = o.cols,
+            .epsilon = o.epsilon,
+            .relu = o.relu};
+  }
+  k::BatchNormBackward Bind(const p::BatchNormBackward& o) const {
+    return {.dy = At(o.dy),
+            .x = At(o.x),
+            .y = At(o.y),
+            .gamma = At(o.gamma),
+            .mean = At(o.mean),
+            .rstd = At(o.rstd),
+            .dx = At(o.dx),
+            .dresidual = At(o.dresidual),
+            .dgamma = At(o.dgamma),
+            .dbeta = At(o.dbeta),
+            .rows = o.rows,
+            .cols = o.cols,
+            .accumulate_params = o.accumulate_params};
   }
   k::ClipScale Bind(const p::ClipScale& o) const {
     return {.sum = At(o.sum), .norm = At(o.norm), .scale = At(o.scale), .max_norm = o.max_norm};
@@ -168,6 +258,51 @@ struct Binder {
             .width = o.width,
             .vocab = o.vocab};
   }
+  k::EmbeddingTablesForward Bind(const p::EmbeddingTablesForward& o) const {
+    return {.ids = At(o.ids),
+            .weights = At(o.tables[0]),
+            .y = At(o.y),
+            .tables = ListOf(o.tables),
+            .batch = o.batch,
+            .width = o.width};
+  }
+  k::EmbeddingTablesBackward Bind(const p::EmbeddingTablesBackward& o) const {
+    return {.dy = At(o.dy),
+            .ids = At(o.ids),
+            .gradients = At(o.gradients[0]),
+            .tables = ListOf(o.gradients),
+            .batch = o.batch,
+            .width = o.width};
+  }
+  k::InteractionForward Bind(const p::InteractionForward& o) const {
+    return {.x = At(o.x),
+            .e = At(o.e),
+            .y = At(o.y),
+            .batch = o.batch,
+            .count = o.count,
+            .width = o.width};
+  }
+  k::InteractionBackward Bind(const p::InteractionBackward& o) const {
+    return {.dy = At(o.dy),
+            .x = At(o.x),
+            .e = At(o.e),
+            .dx = At(o.dx),
+            .de = At(o.de),
+            .batch = o.batch,
+            .count = o.count,
+            .width = o.width};
+  }
+  k::KeepRows Bind(const p::KeepRows& o) const {
+    return {.dy = At(o.dy),
+            .ids = At(o.ids),
+            .kept_dy = At(o.kept_dy),
+            .kept_ids = At(o.kept_ids),
+            .state = At(o.state).data,
+            .samples = o.samples,
+            .batch = o.batch,
+            .count = o.count,
+            .width = o.width};
+  }
   k::LayerNormForward Bind(const p::LayerNormForward& o) const {
     return {.x = At(o.x),
             .gamma = At(o.gamma),
@@ -206,24 +341,21 @@ struct Binder {
             .accumulate = o.accumulate};
   }
   k::MaxPoolForward Bind(const p::MaxPoolForward& o) const {
-    return {.x = At(o.x),
-            .y = At(o.y),
-            .index = At(o.index),
-            .batch = o.batch,
-            .height = o.height,
-            .width = o.width,
-            .channels = o.channels,
-            .window = o.window};
+    return {.x = At(o.x), .y = At(o.y), .index = At(o.index), .shape = ShapeOf(o.shape)};
   }
   k::MaxPoolBackward Bind(const p::MaxPoolBackward& o) const {
+    return {.dy = At(o.dy), .index = At(o.index), .dx = At(o.dx), .shape = ShapeOf(o.shape)};
+  }
+  k::MeanPoolForward Bind(const p::MeanPoolForward& o) const {
+    return {
+        .x = At(o.x), .y = At(o.y), .batch = o.batch, .pixels = o.pixels, .channels = o.channels};
+  }
+  k::MeanPoolBackward Bind(const p::MeanPoolBackward& o) const {
     return {.dy = At(o.dy),
-            .index = At(o.index),
             .dx = At(o.dx),
             .batch = o.batch,
-            .height = o.height,
-            .width = o.width,
-            .channels = o.channels,
-            .window = o.window};
+            .pixels = o.pixels,
+            .channels = o.channels};
   }
   k::Rotary Bind(const p::Rotary& o) const {
     return {.x = At(o.x),
@@ -235,6 +367,23 @@ struct Binder {
             .head_dim = o.head_dim,
             .theta = o.theta,
             .inverse = o.inverse};
+  }
+  k::MergeRows Bind(const p::MergeRows& o) const {
+    return {.grad = At(o.grad),
+            .ids = At(o.ids),
+            .samples = o.samples,
+            .count = o.count,
+            .width = o.width};
+  }
+  k::SgdRows Bind(const p::SgdRows& o) const {
+    return {.w = At(o.tables[0]),
+            .grad = At(o.grad),
+            .ids = At(o.ids),
+            .grad_scale = At(o.grad_scale),
+            .state = At(o.state).data,
+            .tables = ListOf(o.tables),
+            .samples = o.samples,
+            .width = o.width};
   }
   k::SgdStep Bind(const p::SgdStep& o) const {
     return {.w = At(o.w),

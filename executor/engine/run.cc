@@ -189,6 +189,9 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
     }
     chosen.reset();
   }
+  if (const std::string warning = dataset.warning(); !warning.empty()) {
+    TY_RETURN_IF_ERROR(BlameStorage(observer.OnWarning(warning)));
+  }
   Evaluator evaluator(*session, dataset);
   Steps steps(spec, plan, *trainer, evaluator, loader, checkpoints, observer);
   TY_ASSIGN_OR_RETURN(const RunResult result, steps.Run(evaluation, stop));

@@ -69,6 +69,13 @@ void Session::Write(plan::TensorId id, const void* from, size_t bytes, size_t of
   device_.CopyIn(*stream_, At(id, offset, bytes), from, bytes);
 }
 
+void Session::WriteInputs(plan::TensorId input, plan::TensorId ids, const void* from) {
+  const int64_t bytes = plan_.tensors[input].bytes();
+  Write(input, from, bytes);
+  if (ids == plan::kNone) return;
+  Write(ids, static_cast<const char*>(from) + bytes, plan_.tensors[ids].bytes());
+}
+
 void Session::Read(plan::TensorId id, void* to, size_t bytes, size_t offset) {
   device_.CopyOut(*stream_, to, At(id, offset, bytes), bytes);
 }

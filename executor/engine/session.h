@@ -42,6 +42,8 @@ class Session {
   // Read fetched is valid after Synchronize; what Write was given may be reused at once if it is
   // ordinary (pageable) memory.
   void Write(plan::TensorId id, const void* from, size_t bytes, size_t offset = 0);
+  // What Dataset::Fill wrote: `input`, then `ids` unless it is kNone.
+  void WriteInputs(plan::TensorId input, plan::TensorId ids, const void* from);
   void Read(plan::TensorId id, void* to, size_t bytes, size_t offset = 0);
   void ReadRegion(const plan::Region& region, void* to);
 

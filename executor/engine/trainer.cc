@@ -36,12 +36,15 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session,
 
 absl::Status Trainer::Initialize(int threads) {
   steps_done_ = 0;
-  return InitializeParameters(session_, spec_.training().seed(), threads);
+  return InitializeModel(session_, spec_.training().seed(), threads);
 }
 
 absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
   const plan::Plan& plan = session_.plan();
   for (plan::TensorId id : plan.parameters) {
+    TY_RETURN_IF_ERROR(ReadTensor(checkpoint.model, "", plan.tensors[id], session_, id));
+  }
+  for (plan::TensorId id : plan.buffers) {
     TY_RETURN_IF_ERROR(ReadTensor(checkpoint.model, "", plan.tensors[id], session_, id));
   }
   for (size_t kind = 0; kind < plan.optimizer_state.size(); ++kind) {
@@ -69,7 +72,7 @@ absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
              .first_sample = batch.first_sample,
              .learning_rate = static_cast<float>(result.learning_rate)};
     session_.Write(plan.state, &state, sizeof(state));
-    session_.Write(plan.input, batch.inputs, plan.tensors[plan.input].bytes());
+    session_.WriteInputs(plan.input, plan.ids, batch.inputs);
     session_.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());
     session_.Launch(micro_);
   }
@@ -89,8 +92,11 @@ absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
 }
 
 absl::Status Trainer::CopyTo(Snapshot& snapshot) {
-  session_.ReadRegion(session_.plan().parameter_region, snapshot.parameters());
-  session_.ReadRegion(session_.plan().optimizer_region, snapshot.optimizer());
+  const plan::Plan& plan = session_.plan();
+  session_.ReadRegion(plan.parameter_region, snapshot.parameters());
+  session_.ReadRegion(plan.optimizer_region, snapshot.optimizer());
+  session_.ReadRegion(plan.buffer_region, snapshot.buffers());
+  snapshot.SetBatches(steps_done_ * plan.micro_batches);
   return session_.Synchronize();
 }
 

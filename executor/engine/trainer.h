@@ -48,7 +48,7 @@ class Trainer {
   // the state is then worthless.
   absl::StatusOr<StepResult> Step(const BatchSource& next);
 
-  // Copies parameters and optimizer state to the host.
+  // Copies parameters, buffers and optimizer state to the host.
   absl::Status CopyTo(Snapshot& snapshot);
 
  private:

@@ -51,21 +51,41 @@ struct FlopsOf {
   double operator()(const AttentionBackward& o) const {
     return AttentionFlops(5, o.batch, o.time, o.heads, o.head_dim, o.causal);
   }
+  // The products above the diagonal; their gradient takes two.
+  double operator()(const InteractionForward& o) const {
+    return static_cast<double>(o.batch * o.width) * static_cast<double>(o.count * (o.count + 1));
+  }
+  double operator()(const InteractionBackward& o) const {
+    return 2.0 * static_cast<double>(o.batch * o.width) *
+           static_cast<double>(o.count * (o.count + 1));
+  }
   double operator()(const ActivationBackward&) const { return 0; }
   double operator()(const ActivationForward&) const { return 0; }
+  double operator()(const AdamWRows&) const { return 0; }
   double operator()(const AdamWStep&) const { return 0; }
   double operator()(const Add&) const { return 0; }
+  double operator()(const BatchNormBackward&) const { return 0; }
+  double operator()(const BatchNormForward&) const { return 0; }
+  double operator()(const BatchNormInference&) const { return 0; }
+  double operator()(const BinaryCrossEntropy&) const { return 0; }
   double operator()(const ClipScale&) const { return 0; }
   double operator()(const ColumnSum&) const { return 0; }
   double operator()(const CrossEntropy&) const { return 0; }
   double operator()(const Dropout&) const { return 0; }
   double operator()(const EmbeddingBackward&) const { return 0; }
   double operator()(const EmbeddingForward&) const { return 0; }
+  double operator()(const EmbeddingTablesBackward&) const { return 0; }
+  double operator()(const EmbeddingTablesForward&) const { return 0; }
+  double operator()(const KeepRows&) const { return 0; }
   double operator()(const LayerNormBackward&) const { return 0; }
   double operator()(const LayerNormForward&) const { return 0; }
   double operator()(const MaxPoolBackward&) const { return 0; }
   double operator()(const MaxPoolForward&) const { return 0; }
+  double operator()(const MeanPoolBackward&) const { return 0; }
+  double operator()(const MeanPoolForward&) const { return 0; }
   double operator()(const Rotary&) const { return 0; }
+  double operator()(const MergeRows&) const { return 0; }
+  double operator()(const SgdRows&) const { return 0; }
   double operator()(const SgdStep&) const { return 0; }
   double operator()(const SquaredNorm&) const { return 0; }
   double operator()(const Sum&) const { return 0; }
@@ -90,9 +110,21 @@ constexpr int64_t kPanelBytes = int64_t{544} << 10;  // oneDNN's copy of a block
 // Sums over rows go by at most 64 runs of at least 32 rows.
 int64_t PartialSums(int64_t rows) { return std::min<int64_t>(64, (rows + 31) / 32); }
 
+// The moments of chunks of about 16,384 elements, and factors per column.
+int64_t BatchNormBytes(int64_t rows, int64_t cols) {
+  const int64_t each = std::clamp<int64_t>(16384 / cols, 32, 1024);
+  return kFloat * (2 * ((rows + each - 1) / each) + 3) * cols;
+}
+
 // Keys, values and a tile of scores, laid out for the vector units, per thread.
 int64_t AttentionBytes(int64_t time, int64_t head_dim) {
   return kFloat * kThreads * (time * (4 * head_dim + 32) + 80 * head_dim);
+}
+
+// Features, their transpose and their products of one sample, padded, per thread.
+int64_t InteractionBytes(int64_t count, int64_t width) {
+  const int64_t features = count + 16, padded = width + 15;
+  return kFloat * kThreads * features * (2 * padded + features);
 }
 
 struct WorkspaceOf {
@@ -110,26 +142,45 @@ struct WorkspaceOf {
   int64_t operator()(const AttentionBackward& o) const {
     return AttentionBytes(o.time, o.head_dim);
   }
+  int64_t operator()(const BatchNormBackward& o) const { return BatchNormBytes(o.rows, o.cols); }
+  int64_t operator()(const BatchNormForward& o) const { return BatchNormBytes(o.rows, o.cols); }
+  int64_t operator()(const BatchNormInference& o) const { return kFloat * o.cols; }
   int64_t operator()(const ColumnSum& o) const { return kFloat * PartialSums(o.rows) * o.cols; }
   int64_t operator()(const LayerNormBackward& o) const {
     return kFloat * 2 * PartialSums(o.rows) * o.cols;
   }
+  int64_t operator()(const InteractionForward& o) const {
+    return InteractionBytes(o.count, o.width);
+  }
+  int64_t operator()(const InteractionBackward& o) const {
+    return InteractionBytes(o.count, o.width);
+  }
+  // A hash table of up to four times the samples per thread.
+  int64_t operator()(const MergeRows& o) const { return kThreads * 4 * o.samples * 4; }
   // A double per block of 8192 elements.
   int64_t operator()(const SquaredNorm& o) const { return 8 * (o.n / 8192 + 1); }
   int64_t operator()(const Sum& o) const { return 8 * (o.n / 8192 + 1); }
   int64_t operator()(const ActivationBackward&) const { return 0; }
   int64_t operator()(const ActivationForward&) const { return 0; }
+  int64_t operator()(const AdamWRows&) const { return 0; }
   int64_t operator()(const AdamWStep&) const { return 0; }
   int64_t operator()(const Add&) const { return 0; }
+  int64_t operator()(const BinaryCrossEntropy&) const { return 0; }
   int64_t operator()(const ClipScale&) const { return 0; }
   int64_t operator()(const CrossEntropy&) const { return 0; }
   int64_t operator()(const Dropout&) const { return 0; }
   int64_t operator()(const EmbeddingBackward&) const { return 0; }
   int64_t operator()(const EmbeddingForward&) const { return 0; }
+  int64_t operator()(const EmbeddingTablesBackward&) const { return 0; }
+  int64_t operator()(const EmbeddingTablesForward&) const { return 0; }
+  int64_t operator()(const KeepRows&) const { return 0; }
   int64_t operator()(const LayerNormForward&) const { return 0; }
   int64_t operator()(const MaxPoolBackward&) const { return 0; }
   int64_t operator()(const MaxPoolForward&) const { return 0; }
+  int64_t operator()(const MeanPoolBackward&) const { return 0; }
+  int64_t operator()(const MeanPoolForward&) const { return 0; }
   int64_t operator()(const Rotary&) const { return 0; }
+  int64_t operator()(const SgdRows&) const { return 0; }
   int64_t operator()(const SgdStep&) const { return 0; }
   int64_t operator()(const SwiGluBackward&) const { return 0; }
   int64_t operator()(const SwiGluForward&) const { return 0; }
@@ -144,19 +195,24 @@ int64_t LargestWorkspace(const std::vector<Op>& ops) {
 }
 
 // What the data room holds in memory: images as bytes with i32 labels, text as 16-bit ids, token
-// files nothing.
+// files and generated clicks nothing, tables of clicks 4 bytes per value.
 int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts) {
   const int64_t samples = facts.train_size + facts.validation_size;
   if (data.has_idx()) return samples * (facts.height * facts.width * facts.channels + 4);
   if (data.has_text()) return samples * 2;
+  if (data.has_csv() || data.has_criteo()) {
+    return samples * (4 * (facts.dense + facts.categorical) + 1);
+  }
   return 0;
 }
 
 int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan& plan) {
-  const int64_t checkpoint = plan.parameter_region.bytes + plan.optimizer_region.bytes;
+  const int64_t checkpoint =
+      plan.parameter_region.bytes + plan.optimizer_region.bytes + plan.buffer_region.bytes;
   const int64_t batch = plan.input == kNone
                             ? 0
-                            : plan.tensors[plan.input].bytes() + plan.tensors[plan.target].bytes();
+                            : plan.tensors[plan.input].bytes() + plan.tensors[plan.target].bytes() +
+                                  (plan.ids == kNone ? 0 : plan.tensors[plan.ids].bytes());
   return checkpoint + (spec.data().prefetch() + 1) * batch + DatasetBytes(spec.data(), facts);
 }
 
@@ -177,14 +233,15 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, P
   s.set_parameter_bytes(plan.parameter_region.bytes);
   s.set_gradient_bytes(plan.gradient_region.bytes);
   s.set_optimizer_bytes(plan.optimizer_region.bytes);
+  s.set_buffer_bytes(plan.buffer_region.bytes);
   s.set_activation_bytes(plan.activation_region.bytes + plan.scalar_region.bytes);
   s.set_workspace_bytes(std::max(
       {LargestWorkspace(plan.micro), LargestWorkspace(plan.end), LargestWorkspace(plan.evaluate)}));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);
   s.set_bytes_per_slot(s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                       s.activation_bytes() + s.workspace_bytes() + s.staging_bytes() +
-                       s.process_bytes());
+                       s.buffer_bytes() + s.activation_bytes() + s.workspace_bytes() +
+                       s.staging_bytes() + s.process_bytes());
 }
 
 }  // namespace trainyard::plan

@@ -15,8 +15,9 @@ namespace {
 // far by the ops after the present one; it is complete when the op that made t is reached.
 class Backward {
  public:
-  Backward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate)
-      : graph_(graph), gradients_(gradients), accumulate_(accumulate) {}
+  Backward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate,
+           const absl::flat_hash_map<TensorId, RowGradient>& rows)
+      : graph_(graph), gradients_(gradients), rows_(rows), accumulate_(accumulate) {}
 
   void Run(const absl::flat_hash_map<TensorId, TensorId>& loss_gradient) {
     std::vector<Op> forward = graph_.ops;
@@ -37,7 +38,7 @@ class Backward {
           [&](auto& o) {
             o.Visit([&](TensorId id, Access access) {
               if (access == Access::kRead)
-                depends |= gradients_.contains(id) || dependent_.contains(id);
+                depends |= gradients_.contains(id) || rows_.contains(id) || dependent_.contains(id);
             });
             if (!depends) return;
             o.Visit([&](TensorId id, Access access) {
@@ -242,6 +243,33 @@ class Backward {
     });
   }
 
+  void Differentiate(const BatchNormForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    const bool accumulate = ParameterAccumulates(f.gamma);
+    TY_CHECK(ParameterAccumulates(f.beta) == accumulate, "gamma and beta go together");
+    TY_CHECK(dependent_.contains(f.x), "a batch norm on the input itself has no gradient here");
+    const bool branches = f.residual != kNone && dependent_.contains(f.residual);
+    const TensorId dx = NewLike(f.x);
+    // Without relu the gradient reaches the other branch as it is.
+    const TensorId dresidual = branches && f.relu ? NewLike(f.residual) : kNone;
+    Emit(BatchNormBackward{.dy = dy,
+                           .x = f.x,
+                           .y = f.relu ? f.y : kNone,
+                           .gamma = f.gamma,
+                           .mean = f.mean,
+                           .rstd = f.rstd,
+                           .dx = dx,
+                           .dresidual = dresidual,
+                           .dgamma = GradientOf(f.gamma),
+                           .dbeta = GradientOf(f.beta),
+                           .rows = f.rows,
+                           .cols = f.cols,
+                           .accumulate_params = accumulate});
+    Give(f.x, dx);
+    if (branches) Give(f.residual, f.relu ? dresidual : dy);
+  }
+
   void Differentiate(const EmbeddingForward& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
@@ -255,6 +283,48 @@ class Backward {
                            .time = f.time,
                            .width = f.width,
                            .vocab = f.vocab});
+  }
+
+  void Differentiate(const EmbeddingTablesForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    if (const auto kept = rows_.find(f.tables.front()); kept != rows_.end()) {
+      Emit(KeepRows{.dy = dy,
+                    .ids = f.ids,
+                    .kept_dy = kept->second.grad,
+                    .kept_ids = kept->second.ids,
+                    .state = kept->second.state,
+                    .samples = graph_[kept->second.ids].dims[0],
+                    .batch = f.batch,
+                    .count = static_cast<int64_t>(f.tables.size()),
+                    .width = f.width});
+      return;
+    }
+    EmbeddingTablesBackward backward{.dy = dy, .ids = f.ids, .batch = f.batch, .width = f.width};
+    for (const TensorId table : f.tables) {
+      ParameterAccumulates(table);
+      backward.gradients.push_back(GradientOf(table));
+    }
+    Emit(std::move(backward));
+  }
+
+  void Differentiate(const InteractionForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    TY_CHECK(dependent_.contains(f.x) && dependent_.contains(f.e),
+             "both sides of an interaction depend on parameters");
+    Overwrite(f.x, [&](TensorId dx) {
+      Overwrite(f.e, [&](TensorId de) {
+        Emit(InteractionBackward{.dy = dy,
+                                 .x = f.x,
+                                 .e = f.e,
+                                 .dx = dx,
+                                 .de = de,
+                                 .batch = f.batch,
+                                 .count = f.count,
+                                 .width = f.width});
+      });
+    });
   }
 
   void Differentiate(const AttentionForward& f) {
@@ -298,14 +368,16 @@ class Backward {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
     Overwrite(f.x, [&](TensorId dx) {
-      Emit(MaxPoolBackward{.dy = dy,
-                           .index = f.index,
-                           .dx = dx,
-                           .batch = f.batch,
-                           .height = f.height,
-                           .width = f.width,
-                           .channels = f.channels,
-                           .window = f.window});
+      Emit(MaxPoolBackward{.dy = dy, .index = f.index, .dx = dx, .shape = f.shape});
+    });
+  }
+
+  void Differentiate(const MeanPoolForward& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    Overwrite(f.x, [&](TensorId dx) {
+      Emit(MeanPoolBackward{
+          .dy = dy, .dx = dx, .batch = f.batch, .pixels = f.pixels, .channels = f.channels});
     });
   }
 
@@ -319,8 +391,14 @@ class Backward {
 
   // What no forward graph holds. Listed one by one, so that a new op must be decided upon.
   void Differentiate(const ActivationBackward&) { NotForward("activation backward"); }
+  void Differentiate(const AdamWRows&) { NotForward("adamw rows"); }
   void Differentiate(const AdamWStep&) { NotForward("adamw"); }
   void Differentiate(const AttentionBackward&) { NotForward("attention backward"); }
+  void Differentiate(const BatchNormBackward&) { NotForward("batch norm backward"); }
+  void Differentiate(const BatchNormInference&) { NotForward("batch norm of running statistics"); }
+  void Differentiate(const BinaryCrossEntropy&) {
+    NotForward("binary cross-entropy: makes its gradient itself");
+  }
   void Differentiate(const ClipScale&) { NotForward("clip scale"); }
   void Differentiate(const ColumnSum&) { NotForward("column sum"); }
   void Differentiate(const ConvolutionBackwardData&) { NotForward("convolution backward"); }
@@ -329,8 +407,14 @@ class Backward {
     NotForward("cross-entropy: makes its gradient itself");
   }
   void Differentiate(const EmbeddingBackward&) { NotForward("embedding backward"); }
+  void Differentiate(const EmbeddingTablesBackward&) { NotForward("embedding tables backward"); }
+  void Differentiate(const InteractionBackward&) { NotForward("interaction backward"); }
+  void Differentiate(const KeepRows&) { NotForward("keep rows"); }
   void Differentiate(const LayerNormBackward&) { NotForward("layer norm backward"); }
   void Differentiate(const MaxPoolBackward&) { NotForward("max pool backward"); }
+  void Differentiate(const MeanPoolBackward&) { NotForward("mean pool backward"); }
+  void Differentiate(const MergeRows&) { NotForward("merge rows"); }
+  void Differentiate(const SgdRows&) { NotForward("sgd rows"); }
   void Differentiate(const SgdStep&) { NotForward("sgd"); }
   void Differentiate(const SquaredNorm&) { NotForward("squared norm"); }
   void Differentiate(const Sum&) { NotForward("sum"); }
@@ -340,6 +424,7 @@ class Backward {
 
   Graph& graph_;
   const absl::flat_hash_map<TensorId, TensorId>& gradients_;  // parameter -> gradient
+  const absl::flat_hash_map<TensorId, RowGradient>& rows_;    // by the first table
   const bool accumulate_;
   absl::flat_hash_set<TensorId> dependent_;
   absl::flat_hash_set<TensorId> written_;            // parameters whose gradient has a writer
@@ -350,8 +435,9 @@ class Backward {
 }  // namespace
 
 void AppendBackward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& loss_gradient,
-                    const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate) {
-  Backward(graph, gradients, accumulate).Run(loss_gradient);
+                    const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate,
+                    const absl::flat_hash_map<TensorId, RowGradient>& rows) {
+  Backward(graph, gradients, accumulate, rows).Run(loss_gradient);
 }
 
 }  // namespace trainyard::plan

@@ -18,7 +18,8 @@ enum class TensorKind {
   kParameter,
   kGradient,  // of a parameter
   kOptimizerState,
-  kInput,       // written by the loader each micro-batch
+  kBuffer,  // of a model, but no gradient trains it: running statistics; saved with the parameters
+  kInput,   // written by the loader each micro-batch
   kActivation,  // lives within one micro-batch
   kScalar,      // loss sums, norms, step state: lives for the whole run
 };
@@ -30,12 +31,12 @@ struct Part {
 };
 
 struct Tensor {
-  std::string name;  // parameters: the name in a checkpoint
+  std::string name;  // parameters and buffers: the name in a checkpoint
   ElementType type = ElementType::kF32;
   std::vector<int64_t> dims;
   TensorKind kind = TensorKind::kActivation;
-  // Parameters only: standard deviation of the normal they start from; 0: they start at
-  // `init_value`.
+  // Parameters: standard deviation of the normal they start from; 0: they start at `init_value`, as
+  // buffers do.
   double init_std = 0;
   double init_value = 0;
 

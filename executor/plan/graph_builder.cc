@@ -26,7 +26,9 @@ GraphBuilder::GraphBuilder(Graph& graph, int64_t batch, bool training, TensorId 
     : graph_(graph), batch_(batch), training_(training), state_(state) {
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     const Tensor& tensor = graph.tensors[i];
-    if (tensor.kind == TensorKind::kParameter) parameters_[tensor.name] = static_cast<TensorId>(i);
+    if (tensor.kind == TensorKind::kParameter || tensor.kind == TensorKind::kBuffer) {
+      by_name_[tensor.name] = static_cast<TensorId>(i);
+    }
   }
 }
 
@@ -52,17 +54,25 @@ TensorId GraphBuilder::Activation(const std::string& name, std::vector<int64_t> 
       {.name = name, .type = type, .dims = std::move(dims), .kind = TensorKind::kActivation});
 }
 
+TensorId GraphBuilder::Find(Tensor tensor) {
+  const auto found = by_name_.find(tensor.name);
+  if (found != by_name_.end()) return found->second;
+  const std::string name = tensor.name;
+  return by_name_[name] = New(std::move(tensor));
+}
+
 TensorId GraphBuilder::Parameter(const std::string& name, std::vector<int64_t> dims, double std,
                                  double value) {
-  const auto found = parameters_.find(name);
-  if (found != parameters_.end()) return found->second;
-  const TensorId id = New({.name = name,
-                           .dims = std::move(dims),
-                           .kind = TensorKind::kParameter,
-                           .init_std = std,
-                           .init_value = value});
-  parameters_[name] = id;
-  return id;
+  return Find({.name = name,
+               .dims = std::move(dims),
+               .kind = TensorKind::kParameter,
+               .init_std = std,
+               .init_value = value});
+}
+
+TensorId GraphBuilder::Buffer(const std::string& name, std::vector<int64_t> dims, double value) {
+  return Find(
+      {.name = name, .dims = std::move(dims), .kind = TensorKind::kBuffer, .init_value = value});
 }
 
 TensorId GraphBuilder::Linear(const std::string& name, TensorId x, int64_t rows, int64_t in,
@@ -211,13 +221,16 @@ TensorId GraphBuilder::Attention(const std::string& name, TensorId qkv, int64_t 
   return y;
 }
 
-TensorId GraphBuilder::Convolution(const std::string& name, TensorId x, int64_t out, int64_t kernel,
-                                   double std) {
+TensorId GraphBuilder::Convolution(const std::string& name, TensorId x, int64_t out,
+                                   const ConvolutionOptions& options) {
   const std::vector<int64_t> dims = graph_[x].dims;  // a copy: adding tensors moves them
+  const int64_t kernel = options.kernel, stride = options.stride, pad = kernel / 2;
   TY_CHECK(dims.size() == 4 && kernel % 2 == 1, name);
-  const TensorId w = Parameter(absl::StrCat(name, ".weight"), {out, dims[3], kernel, kernel}, std);
-  const TensorId bias = Parameter(absl::StrCat(name, ".bias"), {out}, 0);
-  const TensorId y = Activation(name, {batch_, dims[1], dims[2], out});
+  const TensorId w =
+      Parameter(absl::StrCat(name, ".weight"), {out, dims[3], kernel, kernel}, options.std);
+  const TensorId bias = options.bias ? Parameter(absl::StrCat(name, ".bias"), {out}, 0) : kNone;
+  const auto size = [&](int64_t in) { return (in + 2 * pad - kernel) / stride + 1; };
+  const TensorId y = Activation(name, {batch_, size(dims[1]), size(dims[2]), out});
   graph_.ops.push_back(ConvolutionForward{.x = x,
                                           .w = w,
                                           .bias = bias,
@@ -229,24 +242,97 @@ TensorId GraphBuilder::Convolution(const std::string& name, TensorId x, int64_t 
                                                     .out = out,
                                                     .kernel_height = kernel,
                                                     .kernel_width = kernel,
-                                                    .stride = 1,
-                                                    .pad = kernel / 2}});
+                                                    .stride = stride,
+                                                    .pad = pad}});
   return y;
 }
 
-TensorId GraphBuilder::MaxPool(const std::string& name, TensorId x, int64_t window) {
+TensorId GraphBuilder::EmbeddingTables(const std::string& name, TensorId ids,
+                                       const std::vector<int64_t>& rows, int64_t width,
+                                       std::vector<TensorId>& made) {
+  for (size_t t = 0; t < rows.size(); ++t) {
+    // The deviation of the reference's uniform in +-sqrt(1 / rows).
+    made.push_back(Parameter(absl::StrCat(name, ".", t, ".weight"), {rows[t], width},
+                             std::sqrt(1.0 / (3.0 * static_cast<double>(rows[t])))));
+  }
+  const TensorId y = Activation(name, {batch_, static_cast<int64_t>(rows.size()), width});
+  graph_.ops.push_back(
+      EmbeddingTablesForward{.ids = ids, .y = y, .tables = made, .batch = batch_, .width = width});
+  return y;
+}
+
+TensorId GraphBuilder::Interaction(const std::string& name, TensorId x, TensorId e) {
+  const int64_t count = graph_[e].dims[1], width = graph_[e].dims[2];
+  const TensorId y = Activation(name, {batch_, width + count * (count + 1) / 2});
+  graph_.ops.push_back(
+      InteractionForward{.x = x, .e = e, .y = y, .batch = batch_, .count = count, .width = width});
+  return y;
+}
+
+TensorId GraphBuilder::BatchNorm(const std::string& name, TensorId x,
+                                 const BatchNormOptions& options) {
+  const std::vector<int64_t> dims = graph_[x].dims;
+  const int64_t cols = dims.back(), rows = graph_[x].elements() / cols;
+  BatchNormInference op{.x = x,
+                        .gamma = Parameter(absl::StrCat(name, ".weight"), {cols}, 0, 1),
+                        .beta = Parameter(absl::StrCat(name, ".bias"), {cols}, 0),
+                        .residual = options.residual,
+                        .running_mean = Buffer(absl::StrCat(name, ".running_mean"), {cols}, 0),
+                        .running_var = Buffer(absl::StrCat(name, ".running_var"), {cols}, 1),
+                        .y = Activation(name, dims),
+                        .rows = rows,
+                        .cols = cols,
+                        .relu = options.relu};
+  if (!training_) {
+    graph_.ops.push_back(op);
+    return op.y;
+  }
+  if (rows < 2 && status_.ok()) {
+    status_ = absl::InvalidArgumentError(
+        absl::StrCat("spec.training.micro_batch_size: 1 leaves ", name,
+                     " a single value per channel, which has no variance; use at least 2"));
+  }
+  graph_.ops.push_back(BatchNormForward{.x = x,
+                                        .gamma = op.gamma,
+                                        .beta = op.beta,
+                                        .residual = op.residual,
+                                        .y = op.y,
+                                        .mean = Activation(absl::StrCat(name, ".mean"), {cols}),
+                                        .rstd = Activation(absl::StrCat(name, ".rstd"), {cols}),
+                                        .running_mean = op.running_mean,
+                                        .running_var = op.running_var,
+                                        .rows = rows,
+                                        .cols = cols,
+                                        .relu = op.relu});
+  return op.y;
+}
+
+TensorId GraphBuilder::MaxPool(const std::string& name, TensorId x, int64_t window, int64_t stride,
+                               int64_t pad) {
   const std::vector<int64_t> in = graph_[x].dims;
-  const std::vector<int64_t> out = {batch_, in[1] / window, in[2] / window, in[3]};
+  if (stride == 0) stride = window;
+  const auto size = [&](int64_t n) { return (n + 2 * pad - window) / stride + 1; };
+  const std::vector<int64_t> out = {batch_, size(in[1]), size(in[2]), in[3]};
   const TensorId y = Activation(name, out);
   const TensorId index = Activation(absl::StrCat(name, ".index"), out, ElementType::kU8);
   graph_.ops.push_back(MaxPoolForward{.x = x,
                                       .y = y,
                                       .index = index,
-                                      .batch = batch_,
-                                      .height = in[1],
-                                      .width = in[2],
-                                      .channels = in[3],
-                                      .window = window});
+                                      .shape = {.batch = batch_,
+                                                .height = in[1],
+                                                .width = in[2],
+                                                .channels = in[3],
+                                                .window = window,
+                                                .stride = stride,
+                                                .pad = pad}});
+  return y;
+}
+
+TensorId GraphBuilder::MeanPool(const std::string& name, TensorId x) {
+  const std::vector<int64_t> in = graph_[x].dims;
+  const TensorId y = Activation(name, {batch_, in[3]});
+  graph_.ops.push_back(
+      MeanPoolForward{.x = x, .y = y, .batch = batch_, .pixels = in[1] * in[2], .channels = in[3]});
   return y;
 }
 

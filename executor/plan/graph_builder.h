@@ -15,13 +15,14 @@ namespace trainyard::plan {
 
 class GraphBuilder {
  public:
-  // Appends to graph.ops. Parameters that `graph` has already are found again by name.
+  // Appends to graph.ops. Parameters and buffers that `graph` has already are found again by name.
   GraphBuilder(Graph& graph, int64_t batch, bool training, TensorId state);
 
   int64_t batch() const { return batch_; }
   const Tensor& tensor(TensorId id) const { return graph_[id]; }
 
-  // The first tensor that is too large to be true (2^46 bytes), as kInvalidArgument.
+  // The first thing that cannot be, as kInvalidArgument: a tensor of more than 2^46 bytes, a batch
+  // norm of a single row in training.
   const absl::Status& status() const { return status_; }
 
   TensorId Input(const std::string& name, ElementType type, std::vector<int64_t> dims);
@@ -31,6 +32,9 @@ class GraphBuilder {
   // Starts from a normal of deviation `std`, or at `value` when std is 0.
   TensorId Parameter(const std::string& name, std::vector<int64_t> dims, double std,
                      double value = 0);
+
+  // State that no gradient trains; starts at `value`.
+  TensorId Buffer(const std::string& name, std::vector<int64_t> dims, double value);
 
   // How a weight matrix is stored: PyTorch's Linear [out, in], or GPT-2's Conv1D [in, out].
   enum class WeightLayout { kOutIn, kInOut };
@@ -67,26 +71,51 @@ class GraphBuilder {
                   int64_t head_dim, double theta);
   TensorId Embedding(const std::string& name, TensorId ids, TensorId tokens, TensorId positions,
                      int64_t time);
+  // One row of each of `rows.size()` tables of `width`, named `name`.{t}.weight, per sample of ids
+  // [batch, tables]: [batch, tables, width]. `made`: the tables.
+  TensorId EmbeddingTables(const std::string& name, TensorId ids, const std::vector<int64_t>& rows,
+                           int64_t width, std::vector<TensorId>& made);
+  // x [batch, width] and the products of all pairs of x and the rows of e [batch, count, width].
+  TensorId Interaction(const std::string& name, TensorId x, TensorId e);
   // Causal attention over qkv [batch, time, heads + 2 * kv_heads, head_dim], scaled by 1 /
   // sqrt(head_dim).
   TensorId Attention(const std::string& name, TensorId qkv, int64_t time, int64_t heads,
                      int64_t kv_heads, int64_t head_dim);
-  // x [batch, height, width, in], stride 1, padded to keep height and width (odd kernels).
-  TensorId Convolution(const std::string& name, TensorId x, int64_t out, int64_t kernel,
-                       double std);
-  TensorId MaxPool(const std::string& name, TensorId x, int64_t window);
+  // x [batch, height, width, in], padded by half a kernel (odd kernels): stride 1 keeps height and
+  // width.
+  struct ConvolutionOptions {
+    int64_t kernel = 1, stride = 1;
+    bool bias = true;
+    double std = 0.02;
+  };
+  TensorId Convolution(const std::string& name, TensorId x, int64_t out,
+                       const ConvolutionOptions& options);
+  // relu?(batch norm of x + residual?) over all but the last dimension; parameters `name`.weight
+  // and .bias, buffers `name`.running_mean and .running_var. Training takes the statistics of the
+  // batch, evaluation the running ones.
+  struct BatchNormOptions {
+    TensorId residual = kNone;
+    bool relu = false;
+  };
+  TensorId BatchNorm(const std::string& name, TensorId x, const BatchNormOptions& options);
+  // Windows `stride` apart (0: window), over an image padded by `pad`.
+  TensorId MaxPool(const std::string& name, TensorId x, int64_t window, int64_t stride = 0,
+                   int64_t pad = 0);
+  // [batch, height, width, channels] to [batch, channels].
+  TensorId MeanPool(const std::string& name, TensorId x);
   // [batch, rows, cols] to [batch, cols, rows].
   TensorId Transposed(const std::string& name, TensorId x, int64_t rows, int64_t cols);
 
  private:
   TensorId New(Tensor tensor);
+  TensorId Find(Tensor tensor);  // a parameter or buffer that the graph may have already
 
   Graph& graph_;
   const int64_t batch_;
   const bool training_;
   const TensorId state_;
   uint32_t dropouts_ = 0;
-  absl::flat_hash_map<std::string, TensorId> parameters_;
+  absl::flat_hash_map<std::string, TensorId> by_name_;  // parameters and buffers
   absl::Status status_;
 };
 

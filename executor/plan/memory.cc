@@ -110,11 +110,20 @@ std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op) {
   }
   if (const auto* o = std::get_if<ActivationBackward>(&op)) return {{o->dy, o->dx}};
   if (const auto* o = std::get_if<Add>(&op)) return {{o->a, o->y}, {o->b, o->y}};
+  if (const auto* o = std::get_if<BatchNormBackward>(&op)) {
+    return {{o->x, o->dx}, {o->dy, o->dresidual}};
+  }
+  if (const auto* o = std::get_if<BatchNormForward>(&op)) return {{o->residual, o->y}};
+  if (const auto* o = std::get_if<BatchNormInference>(&op))
+    return {{o->x, o->y}, {o->residual, o->y}};
   if (const auto* o = std::get_if<Dropout>(&op)) return {{o->x, o->y}};
   if (const auto* o = std::get_if<Rotary>(&op)) return {{o->x, o->y}};
   if (const auto* o = std::get_if<SwiGluBackward>(&op)) return {{o->x, o->dx}};
   if (const auto* o = std::get_if<LayerNormBackward>(&op)) {
     return o->accumulate_dx ? Pairs{} : Pairs{{o->dy, o->dx}};
+  }
+  if (const auto* o = std::get_if<BinaryCrossEntropy>(&op)) {
+    return o->dlogits != kNone ? Pairs{{o->logits, o->dlogits}} : Pairs{};
   }
   if (const auto* o = std::get_if<CrossEntropy>(&op)) {
     return o->dlogits != kNone ? Pairs{{o->logits, o->dlogits}} : Pairs{};

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <variant>
+#include <vector>
 
 namespace trainyard::plan {
 
@@ -123,6 +124,37 @@ struct LayerNormBackward {
               WriteOr(accumulate_params))
 };
 
+struct BatchNormForward {
+  TensorId x = kNone, gamma = kNone, beta = kNone, residual = kNone, y = kNone;
+  TensorId mean = kNone, rstd = kNone, running_mean = kNone, running_var = kNone;
+  int64_t rows = 0, cols = 0;
+  float epsilon = 1e-5f, momentum = 0.1f;
+  bool relu = false;
+  TY_OPERANDS(x, Access::kRead, gamma, Access::kRead, beta, Access::kRead, residual, Access::kRead,
+              y, Access::kWrite, mean, Access::kWrite, rstd, Access::kWrite, running_mean,
+              Access::kUpdate, running_var, Access::kUpdate)
+};
+
+struct BatchNormInference {
+  TensorId x = kNone, gamma = kNone, beta = kNone, residual = kNone;
+  TensorId running_mean = kNone, running_var = kNone, y = kNone;
+  int64_t rows = 0, cols = 0;
+  float epsilon = 1e-5f;
+  bool relu = false;
+  TY_OPERANDS(x, Access::kRead, gamma, Access::kRead, beta, Access::kRead, residual, Access::kRead,
+              running_mean, Access::kRead, running_var, Access::kRead, y, Access::kWrite)
+};
+
+struct BatchNormBackward {
+  TensorId dy = kNone, x = kNone, y = kNone, gamma = kNone, mean = kNone, rstd = kNone;
+  TensorId dx = kNone, dresidual = kNone, dgamma = kNone, dbeta = kNone;
+  int64_t rows = 0, cols = 0;
+  bool accumulate_params = false;
+  TY_OPERANDS(dy, Access::kRead, x, Access::kRead, y, Access::kRead, gamma, Access::kRead, mean,
+              Access::kRead, rstd, Access::kRead, dx, Access::kWrite, dresidual, Access::kWrite,
+              dgamma, WriteOr(accumulate_params), dbeta, WriteOr(accumulate_params))
+};
+
 struct EmbeddingForward {
   TensorId ids = kNone, tokens = kNone, positions = kNone, y = kNone;
   int64_t batch = 0, time = 0, width = 0, vocab = 0;
@@ -135,6 +167,57 @@ struct EmbeddingBackward {
   int64_t batch = 0, time = 0, width = 0, vocab = 0;
   TY_OPERANDS(dy, Access::kRead, ids, Access::kRead, dtokens, Access::kUpdate, dpositions,
               Access::kUpdate)
+};
+
+// Ops on a list of tables of one width name each of them; they lie one after the other.
+struct EmbeddingTablesForward {
+  TensorId ids = kNone, y = kNone;
+  std::vector<TensorId> tables;
+  int64_t batch = 0, width = 0;
+  template <typename F>
+  void Visit(F&& f) {
+    f(ids, Access::kRead);
+    for (TensorId& table : tables) f(table, Access::kRead);
+    f(y, Access::kWrite);
+  }
+};
+
+struct EmbeddingTablesBackward {
+  TensorId dy = kNone, ids = kNone;
+  std::vector<TensorId> gradients;
+  int64_t batch = 0, width = 0;
+  template <typename F>
+  void Visit(F&& f) {
+    f(dy, Access::kRead);
+    f(ids, Access::kRead);
+    for (TensorId& gradient : gradients) f(gradient, Access::kUpdate);
+  }
+};
+
+struct KeepRows {
+  TensorId dy = kNone, ids = kNone, kept_dy = kNone, kept_ids = kNone, state = kNone;
+  int64_t samples = 0, batch = 0, count = 0, width = 0;
+  TY_OPERANDS(dy, Access::kRead, ids, Access::kRead, kept_dy, Access::kUpdate, kept_ids,
+              Access::kUpdate, state, Access::kRead)
+};
+
+struct MergeRows {
+  TensorId grad = kNone, ids = kNone;
+  int64_t samples = 0, count = 0, width = 0;
+  TY_OPERANDS(grad, Access::kUpdate, ids, Access::kUpdate)
+};
+
+struct InteractionForward {
+  TensorId x = kNone, e = kNone, y = kNone;
+  int64_t batch = 0, count = 0, width = 0;
+  TY_OPERANDS(x, Access::kRead, e, Access::kRead, y, Access::kWrite)
+};
+
+struct InteractionBackward {
+  TensorId dy = kNone, x = kNone, e = kNone, dx = kNone, de = kNone;
+  int64_t batch = 0, count = 0, width = 0;
+  TY_OPERANDS(dy, Access::kRead, x, Access::kRead, e, Access::kRead, dx, Access::kWrite, de,
+              Access::kWrite)
 };
 
 struct AttentionForward {
@@ -157,6 +240,14 @@ struct AttentionBackward {
 struct CrossEntropy {
   TensorId logits = kNone, targets = kNone, losses = kNone, correct = kNone, dlogits = kNone;
   int64_t rows = 0, classes = 0;
+  float scale = 1;
+  TY_OPERANDS(logits, Access::kRead, targets, Access::kRead, losses, Access::kWrite, correct,
+              Access::kWrite, dlogits, Access::kWrite)
+};
+
+struct BinaryCrossEntropy {
+  TensorId logits = kNone, targets = kNone, losses = kNone, correct = kNone, dlogits = kNone;
+  int64_t rows = 0;
   float scale = 1;
   TY_OPERANDS(logits, Access::kRead, targets, Access::kRead, losses, Access::kWrite, correct,
               Access::kWrite, dlogits, Access::kWrite)
@@ -194,16 +285,33 @@ struct ConvolutionBackwardWeights {
               WriteOr(accumulate))
 };
 
+struct PoolShape {
+  int64_t batch = 0, height = 0, width = 0, channels = 0;
+  int64_t window = 2, stride = 2, pad = 0;
+};
+
 struct MaxPoolForward {
   TensorId x = kNone, y = kNone, index = kNone;
-  int64_t batch = 0, height = 0, width = 0, channels = 0, window = 2;
+  PoolShape shape;
   TY_OPERANDS(x, Access::kRead, y, Access::kWrite, index, Access::kWrite)
 };
 
 struct MaxPoolBackward {
   TensorId dy = kNone, index = kNone, dx = kNone;
-  int64_t batch = 0, height = 0, width = 0, channels = 0, window = 2;
+  PoolShape shape;
   TY_OPERANDS(dy, Access::kRead, index, Access::kRead, dx, Access::kWrite)
+};
+
+struct MeanPoolForward {
+  TensorId x = kNone, y = kNone;
+  int64_t batch = 0, pixels = 0, channels = 0;
+  TY_OPERANDS(x, Access::kRead, y, Access::kWrite)
+};
+
+struct MeanPoolBackward {
+  TensorId dy = kNone, dx = kNone;
+  int64_t batch = 0, pixels = 0, channels = 0;
+  TY_OPERANDS(dy, Access::kRead, dx, Access::kWrite)
 };
 
 struct Transpose {
@@ -242,13 +350,44 @@ struct AdamWStep {
               grad_scale, Access::kRead, state, Access::kRead)
 };
 
+// The steps on rows of tables; m and v go with the tables.
+struct SgdRows {
+  TensorId grad = kNone, ids = kNone, grad_scale = kNone, state = kNone;
+  std::vector<TensorId> tables;
+  int64_t samples = 0, width = 0;
+  template <typename F>
+  void Visit(F&& f) {
+    VisitAll(f, grad, Access::kRead, ids, Access::kRead, grad_scale, Access::kRead, state,
+             Access::kRead);
+    for (TensorId& table : tables) f(table, Access::kUpdate);
+  }
+};
+
+struct AdamWRows {
+  TensorId grad = kNone, ids = kNone, grad_scale = kNone, state = kNone;
+  std::vector<TensorId> tables, m, v;
+  int64_t samples = 0, width = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0;
+  template <typename F>
+  void Visit(F&& f) {
+    VisitAll(f, grad, Access::kRead, ids, Access::kRead, grad_scale, Access::kRead, state,
+             Access::kRead);
+    for (auto* ids_of : {&tables, &m, &v}) {
+      for (TensorId& id : *ids_of) f(id, Access::kUpdate);
+    }
+  }
+};
+
 #undef TY_OPERANDS
 
-using Op = std::variant<ActivationBackward, ActivationForward, AdamWStep, Add, AttentionBackward,
-                        AttentionForward, ClipScale, ColumnSum, ConvolutionBackwardData,
-                        ConvolutionBackwardWeights, ConvolutionForward, CrossEntropy, Dropout,
-                        EmbeddingBackward, EmbeddingForward, LayerNormBackward, LayerNormForward,
-                        Matmul, MaxPoolBackward, MaxPoolForward, Rotary, SgdStep, SquaredNorm, Sum,
-                        SwiGluBackward, SwiGluForward, Transpose, Zero>;
+using Op = std::variant<
+    ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add, AttentionBackward,
+    AttentionForward, BatchNormBackward, BatchNormForward, BatchNormInference, BinaryCrossEntropy,
+    ClipScale, ColumnSum, ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward,
+    CrossEntropy, Dropout, EmbeddingBackward, EmbeddingForward, EmbeddingTablesBackward,
+    EmbeddingTablesForward, InteractionBackward, InteractionForward, KeepRows, LayerNormBackward,
+    LayerNormForward, Matmul, MaxPoolBackward, MaxPoolForward, MeanPoolBackward, MeanPoolForward,
+    MergeRows, Rotary, SgdRows, SgdStep, SquaredNorm, Sum, SwiGluBackward, SwiGluForward, Transpose,
+    Zero>;
 
 }  // namespace trainyard::plan

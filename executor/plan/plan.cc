@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "executor/plan/cost.h"
 #include "executor/plan/families/families.h"
@@ -26,6 +27,12 @@ absl::Status CheckFacts(const DataFacts& facts) {
     if (facts.vocab > 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
         "spec.data: the number of tokens in the vocabulary is unknown");
+  }
+  if (facts.kind == DataFacts::Kind::kClicks) {
+    if (facts.dense > 0 && facts.categorical > 0 && facts.buckets > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.data: clicks with ", facts.dense, " dense and ", facts.categorical,
+                     " categorical features of ", facts.buckets, " values cannot be trained on"));
   }
   if (facts.height > 0 && facts.width > 0 && facts.channels > 0 && facts.classes > 0) {
     return absl::OkStatus();
@@ -63,6 +70,13 @@ absl::Status CheckSchedule(const v1::Schedule& schedule, int64_t total_steps) {
                    " leaves nothing of the ", decay, " steps to decay over; make it smaller"));
 }
 
+// Whether rows of a table that have no gradient stay as they are: only the others need be touched.
+bool TouchesRowsOnly(const v1::Optimizer& optimizer) {
+  if (optimizer.has_adamw()) return optimizer.adamw().lazy_tables();
+  return optimizer.has_sgd() && optimizer.sgd().momentum() == 0 &&
+         optimizer.sgd().weight_decay() == 0;
+}
+
 // Puts a plan together part by part; Finish hands it out.
 class Assembly {
  public:
@@ -83,20 +97,17 @@ class Assembly {
     TY_ASSIGN_OR_RETURN(const Forward forward, BuildForward(spec_.model(), facts_, builder));
     const int64_t rows = plan_.micro_batch * forward.rows_per_sample;
     plan_.input = forward.input;
+    plan_.ids = forward.ids;
     plan_.target = builder.Input("target", ElementType::kI32, {rows});
     const TensorId losses = builder.Activation("losses", {rows});
     const TensorId dlogits = builder.Activation("d(logits)", {rows, forward.classes});
     TY_RETURN_IF_ERROR(builder.status());
 
+    if (TouchesRowsOnly(spec_.optimizer())) by_row_ = forward.tables;
     AddGradientTensors();
     const int64_t global_rows = training.batch_size() * forward.rows_per_sample;
-    std::vector<Op> loss = {CrossEntropy{.logits = forward.logits,
-                                         .targets = plan_.target,
-                                         .losses = losses,
-                                         .dlogits = dlogits,
-                                         .rows = rows,
-                                         .classes = forward.classes,
-                                         .scale = 1.0f / static_cast<float>(global_rows)},
+    std::vector<Op> loss = {LossOp(forward, rows, plan_.target, losses, /*correct=*/kNone, dlogits,
+                                   1.0f / static_cast<float>(global_rows)),
                             Sum{.x = losses, .sum = plan_.loss_sum, .n = rows, .accumulate = true}};
     AddLossAndBackward(forward.logits, dlogits, std::move(loss));
     plan_.micro = std::move(graph_.ops);
@@ -111,18 +122,16 @@ class Assembly {
     const int64_t rows = batch * forward.rows_per_sample;
     plan_.rows_per_sample = forward.rows_per_sample;
     plan_.tokens = facts_.kind == DataFacts::Kind::kTokens;
+    plan_.binary = forward.binary;
     plan_.eval_input = forward.input;
+    plan_.eval_ids = forward.ids;
     plan_.eval_target = builder.Input("eval_target", ElementType::kI32, {rows});
     plan_.eval_losses = builder.Activation("eval_losses", {rows});
     plan_.eval_correct = builder.Activation("eval_correct", {rows});
     plan_.eval_logits = forward.logits;
     TY_RETURN_IF_ERROR(builder.status());
-    graph_.ops.push_back(CrossEntropy{.logits = forward.logits,
-                                      .targets = plan_.eval_target,
-                                      .losses = plan_.eval_losses,
-                                      .correct = plan_.eval_correct,
-                                      .rows = rows,
-                                      .classes = forward.classes});
+    graph_.ops.push_back(LossOp(forward, rows, plan_.eval_target, plan_.eval_losses,
+                                plan_.eval_correct, /*dlogits=*/kNone, 1));
     plan_.evaluate = std::move(graph_.ops);
     graph_.ops.clear();
     return absl::OkStatus();
@@ -132,6 +141,11 @@ class Assembly {
   Plan Finish(int64_t total_steps, bool training) {
     plan_.total_steps = total_steps;
     OrderParameters();
+    for (size_t i = 0; i < graph_.tensors.size(); ++i) {
+      if (graph_.tensors[i].kind == TensorKind::kBuffer) {
+        plan_.buffers.push_back(static_cast<TensorId>(i));
+      }
+    }
     plan_.tensors = std::move(graph_.tensors);
     LayOut();
     if (training) {
@@ -143,6 +157,27 @@ class Assembly {
   }
 
  private:
+  static Op LossOp(const Forward& forward, int64_t rows, TensorId targets, TensorId losses,
+                   TensorId correct, TensorId dlogits, float scale) {
+    if (forward.binary) {
+      return BinaryCrossEntropy{.logits = forward.logits,
+                                .targets = targets,
+                                .losses = losses,
+                                .correct = correct,
+                                .dlogits = dlogits,
+                                .rows = rows,
+                                .scale = scale};
+    }
+    return CrossEntropy{.logits = forward.logits,
+                        .targets = targets,
+                        .losses = losses,
+                        .correct = correct,
+                        .dlogits = dlogits,
+                        .rows = rows,
+                        .classes = forward.classes,
+                        .scale = scale};
+  }
+
   int64_t ranks() const { return spec_.parallel().logical_ranks(); }
 
   TensorId Scalar(const std::string& name, ElementType type, int64_t n) {
@@ -158,7 +193,8 @@ class Assembly {
                        .kind = kind});
   }
 
-  // Decayed parameters (two or more dimensions) first, otherwise in the order of the forward pass.
+  // Decayed parameters (two or more dimensions) first, tables kept by row last, otherwise in the
+  // order of the forward pass.
   void OrderParameters() {
     if (!plan_.parameters.empty()) return;
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
@@ -166,18 +202,24 @@ class Assembly {
         plan_.parameters.push_back(static_cast<TensorId>(i));
       }
     }
-    const auto first_plain =
+    const auto first_by_row =
         std::stable_partition(plan_.parameters.begin(), plan_.parameters.end(),
+                              [&](TensorId id) { return !absl::c_linear_search(by_row_, id); });
+    const auto first_plain =
+        std::stable_partition(plan_.parameters.begin(), first_by_row,
                               [&](TensorId id) { return graph_[id].dims.size() >= 2; });
     decayed_ = first_plain - plan_.parameters.begin();
+    swept_ = first_by_row - plan_.parameters.begin();
   }
 
   void AddGradientTensors() {
     OrderParameters();
-    for (const TensorId id : plan_.parameters) {
+    for (size_t i = 0; i < swept_; ++i) {
+      const TensorId id = plan_.parameters[i];
       plan_.gradients.push_back(AddCompanion(id, TensorKind::kGradient, ".grad"));
       gradient_of_[id] = plan_.gradients.back();
     }
+    if (!by_row_.empty()) AddRowGradient();
     if (spec_.optimizer().has_adamw()) {
       plan_.optimizer_state_names = {"exp_avg", "exp_avg_sq"};
     } else if (spec_.optimizer().sgd().momentum() > 0) {
@@ -192,10 +234,23 @@ class Assembly {
     }
   }
 
+  void AddRowGradient() {
+    const int64_t samples = plan_.micro_batch * plan_.micro_batches;
+    const auto tables = static_cast<int64_t>(by_row_.size());
+    plan_.row_gradient = graph_.Add({.name = "rows.grad",
+                                     .dims = {samples, tables, graph_[by_row_[0]].dims[1]},
+                                     .kind = TensorKind::kGradient});
+    plan_.row_ids = graph_.Add({.name = "rows.ids",
+                                .type = ElementType::kI32,
+                                .dims = {samples, tables},
+                                .kind = TensorKind::kGradient});
+    rows_[by_row_[0]] = {.grad = plan_.row_gradient, .ids = plan_.row_ids, .state = plan_.state};
+  }
+
   // The loss goes between the passes; the backward pass is derived from the forward ops alone.
   void AddLossAndBackward(TensorId logits, TensorId dlogits, std::vector<Op> loss) {
     const size_t forward_ops = graph_.ops.size();
-    AppendBackward(graph_, {{logits, dlogits}}, gradient_of_, plan_.micro_batches > 1);
+    AppendBackward(graph_, {{logits, dlogits}}, gradient_of_, plan_.micro_batches > 1, rows_);
     graph_.ops.insert(graph_.ops.begin() + forward_ops, loss.begin(), loss.end());
   }
 
@@ -212,10 +267,14 @@ class Assembly {
       return Region{.offset = begin, .bytes = end - begin};
     };
     plan_.parameter_region = region([&] { place(plan_.parameters); });
-    plan_.gradient_region = region([&] { place(plan_.gradients); });
+    plan_.gradient_region = region([&] {
+      place(plan_.gradients);
+      if (!by_row_.empty()) place({plan_.row_gradient, plan_.row_ids});
+    });
     plan_.optimizer_region = region([&] {
       for (const std::vector<TensorId>& kind : plan_.optimizer_state) place(kind);
     });
+    plan_.buffer_region = region([&] { place(plan_.buffers); });
     plan_.scalar_region = region([&] { place(scalars_); });
     plan_.activation_region = region([&] {
       const int64_t begin = end;
@@ -265,8 +324,9 @@ class Assembly {
 
   void AddEnd() {
     const bool clips = spec_.optimizer().has_clip_norm();
-    plan_.end.push_back(SquaredNorm{
-        .x = plan_.gradients[0], .sum = norm_sum_, .n = RunLength(0, plan_.parameters.size())});
+    plan_.end.push_back(
+        SquaredNorm{.x = plan_.gradients[0], .sum = norm_sum_, .n = RunLength(0, swept_)});
+    if (!by_row_.empty()) AddRowNorm();
     plan_.end.push_back(
         ClipScale{.sum = norm_sum_,
                   .norm = plan_.grad_norm,
@@ -274,13 +334,58 @@ class Assembly {
                   .max_norm = clips ? static_cast<float>(spec_.optimizer().clip_norm())
                                     : std::numeric_limits<float>::infinity()});
     const TensorId scale = clips ? clip_scale_ : kNone;
-    const size_t all = plan_.parameters.size();
     if (spec_.optimizer().has_sgd()) {
       AddSgd(scale);
+    } else {
+      AddAdamW(0, decayed_, spec_.optimizer().adamw().weight_decay(), scale);
+      AddAdamW(decayed_, swept_, 0, scale);
+    }
+    if (!by_row_.empty()) AddRowStep(scale);
+  }
+
+  // Distinct rows, so that the norm is that of the whole gradient.
+  void AddRowNorm() {
+    const std::vector<int64_t>& dims = plan_.tensors[plan_.row_gradient].dims;
+    plan_.end.push_back(MergeRows{.grad = plan_.row_gradient,
+                                  .ids = plan_.row_ids,
+                                  .samples = dims[0],
+                                  .count = dims[1],
+                                  .width = dims[2]});
+    plan_.end.push_back(SquaredNorm{.x = plan_.row_gradient,
+                                    .sum = norm_sum_,
+                                    .n = plan_.tensors[plan_.row_gradient].elements(),
+                                    .accumulate = true});
+  }
+
+  void AddRowStep(TensorId scale) {
+    const std::vector<int64_t>& dims = plan_.tensors[plan_.row_gradient].dims;
+    if (spec_.optimizer().has_sgd()) {
+      plan_.end.push_back(SgdRows{.grad = plan_.row_gradient,
+                                  .ids = plan_.row_ids,
+                                  .grad_scale = scale,
+                                  .state = plan_.state,
+                                  .tables = by_row_,
+                                  .samples = dims[0],
+                                  .width = dims[2]});
       return;
     }
-    AddAdamW(0, decayed_, spec_.optimizer().adamw().weight_decay(), scale);
-    AddAdamW(decayed_, all, 0, scale);
+    const v1::AdamW& adamw = spec_.optimizer().adamw();
+    const auto of_tables = [&](const std::vector<TensorId>& state) {
+      return std::vector<TensorId>(state.begin() + swept_, state.end());
+    };
+    plan_.end.push_back(AdamWRows{.grad = plan_.row_gradient,
+                                  .ids = plan_.row_ids,
+                                  .grad_scale = scale,
+                                  .state = plan_.state,
+                                  .tables = by_row_,
+                                  .m = of_tables(plan_.optimizer_state[0]),
+                                  .v = of_tables(plan_.optimizer_state[1]),
+                                  .samples = dims[0],
+                                  .width = dims[2],
+                                  .beta1 = static_cast<float>(adamw.beta1()),
+                                  .beta2 = static_cast<float>(adamw.beta2()),
+                                  .epsilon = static_cast<float>(adamw.epsilon()),
+                                  .weight_decay = static_cast<float>(adamw.weight_decay())});
   }
 
   void AddSgd(TensorId scale) {
@@ -291,7 +396,7 @@ class Assembly {
                 .velocity = sgd.momentum() > 0 ? plan_.optimizer_state[0][0] : kNone,
                 .grad_scale = scale,
                 .state = plan_.state,
-                .n = RunLength(0, plan_.parameters.size()),
+                .n = RunLength(0, swept_),
                 .momentum = static_cast<float>(sgd.momentum()),
                 .weight_decay = static_cast<float>(sgd.weight_decay())});
   }
@@ -319,6 +424,9 @@ class Assembly {
   std::vector<TensorId> scalars_;
   TensorId norm_sum_ = kNone, clip_scale_ = kNone;
   size_t decayed_ = 0;  // parameters before this one are decayed
+  size_t swept_ = 0;    // parameters from this one on are tables kept by row
+  std::vector<TensorId> by_row_;
+  absl::flat_hash_map<TensorId, RowGradient> rows_;
   absl::flat_hash_map<TensorId, TensorId> gradient_of_;
 };
 

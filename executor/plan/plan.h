@@ -24,13 +24,18 @@ struct Plan {
   std::vector<Tensor> tensors;
   std::vector<int64_t> offsets;  // by TensorId, 64-byte aligned, into one arena
 
-  // Parameters are contiguous in one order (decayed ones first); gradients and optimizer state
-  // follow the same order, so that optimizer ops run over whole regions.
+  // Parameters are contiguous in one order (decayed ones first, tables whose gradient is kept by
+  // row last); gradients and optimizer state follow the same order, so that optimizer ops run over
+  // whole regions.
   std::vector<TensorId> parameters;                    // in arena order
-  std::vector<TensorId> gradients;                     // by position in `parameters`
+  std::vector<TensorId> gradients;                     // by position; tables kept by row have none
   std::vector<std::vector<TensorId>> optimizer_state;  // per kind ("exp_avg", …), by position
   std::vector<std::string> optimizer_state_names;      // "exp_avg", "exp_avg_sq"; "momentum_buffer"
-  Region parameter_region, gradient_region, optimizer_region, scalar_region, activation_region;
+  TensorId row_gradient = kNone;  // of tables kept by row: f32 [samples, tables, width]
+  TensorId row_ids = kNone;       // their rows: i32 [samples, tables]; after a step distinct or -1
+  std::vector<TensorId> buffers;  // in order of the forward pass
+  Region parameter_region, gradient_region, optimizer_region, buffer_region, scalar_region,
+      activation_region;
   int64_t arena_bytes =
       0;  // the end of the last region; every byte below is used by some tensor or its padding
 
@@ -47,10 +52,12 @@ struct Plan {
   int64_t rows_per_sample = 1;   // loss rows: `context` for language models, else 1
   int64_t total_steps = 0;
   bool tokens = false;  // inputs are ids [batch, context] with targets [batch, context]
+  bool binary = false;  // one logit per row, targets 0 and 1
 
   // Where the loader writes. Images: f32 [batch, height, width, channels], labels i32 [batch].
-  TensorId input = kNone, target = kNone;
-  TensorId eval_input = kNone, eval_target = kNone;
+  // Clicks: f32 [batch, dense] and i32 [batch, categorical], labels i32 [batch].
+  TensorId input = kNone, ids = kNone, target = kNone;
+  TensorId eval_input = kNone, eval_ids = kNone, eval_target = kNone;
 
   // kScalar tensors.
   TensorId state = kNone;      // kernels::StepState, 32 bytes
@@ -72,8 +79,8 @@ struct Plan {
 // zeros are zeros.
 absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts);
 
-// Only what evaluates `batch` samples: parameters, activations and `evaluate`. No gradients, no
-// optimizer; begin, micro and end are empty. For sampling from a checkpoint.
+// Only what evaluates `batch` samples: parameters, buffers, activations and `evaluate`. No
+// gradients, no optimizer; begin, micro and end are empty. For sampling from a checkpoint.
 absl::StatusOr<Plan> BuildInferencePlan(const v1::JobSpec& spec, const DataFacts& facts,
                                         int64_t batch);
 

@@ -10,6 +10,13 @@ namespace {
 // Families learn from one kind of data each.
 absl::Status CheckModelFitsData(const v1::Model& model, const v1::Data& data) {
   const bool tokens = data.has_text() || data.has_tokens();
+  const bool clicks = data.has_csv() || data.has_criteo() || data.has_clicks();
+  if (model.has_dlrm() != clicks) {
+    return Invalid("spec.data", clicks ? "csv, criteo and clicks are for dlrm; set spec.model.dlrm"
+                                       : "dlrm trains on clicks; set spec.data.csv, "
+                                         "spec.data.criteo or spec.data.clicks");
+  }
+  if (clicks) return absl::OkStatus();
   const bool language = ContextOf(model) > 0;
   const char* const family = model.has_llama() ? "llama" : "gpt";
   if (language && !tokens) {
@@ -17,8 +24,8 @@ absl::Status CheckModelFitsData(const v1::Model& model, const v1::Data& data) {
                    " trains on text or tokens; set spec.data.text or spec.data.tokens");
   }
   if (!language && tokens) {
-    return Invalid("spec.data", model.has_mlp() ? "mlp" : "convnet",
-                   " trains on images; set spec.data.idx");
+    const auto& family = *v1::Model::descriptor()->FindFieldByNumber(model.family_case());
+    return Invalid("spec.data", family.name(), " trains on images; set spec.data.idx");
   }
   const bool declared = data.has_text() ? data.text().has_vocab_size() : data.has_tokens();
   const bool chosen =

@@ -28,6 +28,9 @@ absl::Status ResolveRetry(v1::RetryPolicy& retry);
 // Whether resolved data has a held-out split.
 bool HasHeldOutSplit(const v1::Data& data);
 
+inline constexpr int64_t kMostTables = 128;                  // kernels::TableList
+inline constexpr int64_t kMostIds = (int64_t{1} << 31) - 1;  // rows of a table
+
 template <typename... Parts>
 absl::Status Invalid(const std::string& field, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", parts...));

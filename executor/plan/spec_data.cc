@@ -1,3 +1,4 @@
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "executor/plan/spec_checks.h"
@@ -100,6 +101,68 @@ absl::Status ResolveTokens(v1::TokenData& tokens) {
   return CheckRange(at + "vocab_size", tokens.vocab_size(), 1, wide ? int64_t{1} << 24 : 65536);
 }
 
+// What CSV and Criteo data have in common.
+template <typename Source>
+absl::Status ResolveClickFiles(const std::string& at, Source& source) {
+  TY_RETURN_IF_ERROR(CheckUri(at + "train", source.train()));
+  if (!source.validation().empty()) {
+    TY_RETURN_IF_ERROR(CheckUri(at + "validation", source.validation()));
+    if (source.has_validation_fraction()) {
+      return Invalid(at + "validation_fraction",
+                     "validation is the held-out split already; give one of the two");
+    }
+  } else {
+    if (!source.has_validation_fraction()) source.set_validation_fraction(0.1);
+    if (!(source.validation_fraction() > 0 && source.validation_fraction() <= 0.5)) {
+      return Invalid(at + "validation_fraction", source.validation_fraction(),
+                     " is not in (0, 0.5]");
+    }
+  }
+  if (source.bad_rows() == v1::BAD_ROWS_UNSPECIFIED) source.set_bad_rows(v1::REFUSE_BAD_ROWS);
+  if (!v1::BadRows_IsValid(source.bad_rows())) {
+    return Invalid(at + "bad_rows", static_cast<int>(source.bad_rows()),
+                   " is no choice; use REFUSE_BAD_ROWS or SKIP_BAD_ROWS");
+  }
+  return CheckRange(at + "hash_buckets", source.hash_buckets(), 1, kMostIds);
+}
+
+absl::Status ResolveCsv(v1::CsvData& csv) {
+  const std::string at = "spec.data.csv.";
+  TY_RETURN_IF_ERROR(ResolveClickFiles(at, csv));
+  TY_RETURN_IF_ERROR(CheckRange(at + "dense: the number of columns", csv.dense_size(), 1, 4096));
+  TY_RETURN_IF_ERROR(CheckRange(at + "categorical: the number of columns", csv.categorical_size(),
+                                1, kMostTables));
+  absl::flat_hash_set<std::string> seen;
+  const auto check = [&](const std::string& field, const std::string& column) {
+    if (column.empty()) return Invalid(field, "is missing; name a column of the file");
+    if (!seen.insert(column).second) return Invalid(field, "'", column, "' is named twice");
+    return absl::OkStatus();
+  };
+  TY_RETURN_IF_ERROR(check(at + "label", csv.label()));
+  for (int i = 0; i < csv.dense_size(); ++i) {
+    TY_RETURN_IF_ERROR(check(absl::StrCat(at, "dense[", i, "]"), csv.dense(i)));
+  }
+  for (int i = 0; i < csv.categorical_size(); ++i) {
+    TY_RETURN_IF_ERROR(check(absl::StrCat(at, "categorical[", i, "]"), csv.categorical(i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ResolveClicks(v1::ClicksData& clicks) {
+  const std::string at = "spec.data.clicks.";
+  constexpr int64_t kMostSamples = int64_t{1} << 40;
+  if (!clicks.has_dense()) clicks.set_dense(13);
+  if (!clicks.has_categorical()) clicks.set_categorical(26);
+  if (!clicks.has_categories()) clicks.set_categories(1000);
+  if (!clicks.has_seed()) clicks.set_seed(1);
+  TY_RETURN_IF_ERROR(CheckRange(at + "train_samples", clicks.train_samples(), 1, kMostSamples));
+  TY_RETURN_IF_ERROR(
+      CheckRange(at + "validation_samples", clicks.validation_samples(), 1, kMostSamples));
+  TY_RETURN_IF_ERROR(CheckRange(at + "dense", clicks.dense(), 1, 4096));
+  TY_RETURN_IF_ERROR(CheckRange(at + "categorical", clicks.categorical(), 1, kMostTables));
+  return CheckRange(at + "categories", clicks.categories(), 1, kMostIds);
+}
+
 }  // namespace
 
 bool HasHeldOutSplit(const v1::Data& data) {
@@ -123,13 +186,15 @@ absl::Status ResolveData(v1::Data& data) {
     case v1::Data::kWebdataset:
       return NotBuilt("spec.data.webdataset", "it", "use idx");
     case v1::Data::kCsv:
-      return NotBuilt("spec.data.csv", "it", "use idx");
+      return ResolveCsv(*data.mutable_csv());
     case v1::Data::kCriteo:
-      return NotBuilt("spec.data.criteo", "it", "use idx");
+      return ResolveClickFiles("spec.data.criteo.", *data.mutable_criteo());
+    case v1::Data::kClicks:
+      return ResolveClicks(*data.mutable_clicks());
     case v1::Data::SOURCE_NOT_SET:
       break;
   }
-  return Invalid("spec.data", "there is none; set idx, text or tokens");
+  return Invalid("spec.data", "there is none; set idx, text, tokens, csv, criteo or clicks");
 }
 
 }  // namespace trainyard::plan

@@ -1,3 +1,4 @@
+#include "executor/plan/families/families.h"
 #include "executor/plan/spec.h"
 #include "executor/plan/spec_checks.h"
 #include "storage/base/status.h"
@@ -130,6 +131,35 @@ absl::Status ResolveLlama(v1::Llama& llama) {
   return CheckPositive(at + "epsilon", llama.epsilon());
 }
 
+absl::Status ResolveDlrm(v1::Dlrm& dlrm) {
+  const std::string at = "spec.model.dlrm.";
+  if (dlrm.table_rows_size() > kMostTables) {
+    return Invalid(at + "table_rows", dlrm.table_rows_size(), " tables are more than ",
+                   kMostTables);
+  }
+  for (int t = 0; t < dlrm.table_rows_size(); ++t) {
+    TY_RETURN_IF_ERROR(
+        CheckRange(absl::StrCat(at, "table_rows[", t, "]"), dlrm.table_rows(t), 1, kMostIds));
+  }
+  TY_RETURN_IF_ERROR(CheckRange(at + "embedding_width", dlrm.embedding_width(), 1, 4096));
+  TY_RETURN_IF_ERROR(CheckWidths(at + "bottom", dlrm.bottom()));
+  return CheckWidths(at + "top", dlrm.top());
+}
+
+absl::Status ResolveResnet(v1::Resnet& resnet) {
+  const std::string at = "spec.model.resnet.";
+  if (!LayoutOfResnet(resnet.depth())) {
+    return Invalid(at + "depth", resnet.depth(),
+                   " is no depth of a resnet; use 18, 34, 50, 101 or 152");
+  }
+  if (resnet.stem() != v1::Resnet::CIFAR && resnet.stem() != v1::Resnet::IMAGENET) {
+    return Invalid(at + "stem", static_cast<int>(resnet.stem()),
+                   " is no stem; use CIFAR for images up to about 64x64, else IMAGENET");
+  }
+  if (!resnet.has_width()) resnet.set_width(64);
+  return CheckRange(at + "width", resnet.width(), 1, 4096);
+}
+
 }  // namespace
 
 int64_t ContextOf(const v1::Model& model) {
@@ -145,19 +175,20 @@ absl::Status ResolveModel(v1::Model& model) {
     case v1::Model::kGpt:
       return ResolveGpt(*model.mutable_gpt());
     case v1::Model::kResnet:
-      return NotBuilt("spec.model.resnet", "it", "use convnet");
+      return ResolveResnet(*model.mutable_resnet());
     case v1::Model::kLlama:
       return ResolveLlama(*model.mutable_llama());
     case v1::Model::kBert:
       return NotBuilt("spec.model.bert", "it", "use gpt");
     case v1::Model::kDlrm:
-      return NotBuilt("spec.model.dlrm", "it", "use mlp");
+      return ResolveDlrm(*model.mutable_dlrm());
     case v1::Model::kLayers:
-      return NotBuilt("spec.model.layers", "a list of layers", "use mlp, convnet, gpt or llama");
+      return NotBuilt("spec.model.layers", "a list of layers",
+                      "use mlp, convnet, resnet, gpt, llama or dlrm");
     case v1::Model::FAMILY_NOT_SET:
       break;
   }
-  return Invalid("spec.model", "there is none; set mlp, convnet, gpt or llama");
+  return Invalid("spec.model", "there is none; set mlp, convnet, resnet, gpt, llama or dlrm");
 }
 
 }  // namespace trainyard::plan

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
@@ -9,21 +8,30 @@
 namespace trainyard::kernels {
 namespace {
 
-template <typename Op>
-absl::Status CheckShape(const char* name, const Op& op) {
-  absl::Status ok = CheckSizes(name, {{"batch", op.batch},
-                                      {"height", op.height},
-                                      {"width", op.width},
-                                      {"channels", op.channels},
-                                      {"window", op.window}});
+absl::Status CheckShape(const char* name, const PoolShape& s) {
+  absl::Status ok = CheckSizes(name, {{"batch", s.batch},
+                                      {"height", s.height},
+                                      {"width", s.width},
+                                      {"channels", s.channels},
+                                      {"window", s.window},
+                                      {"stride", s.stride},
+                                      {"pad + 1", s.pad + 1}});
   if (!ok.ok()) return ok;
   // The place within a window is a byte.
-  if (op.window > 15) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": window is ", op.window, "; at most 15"));
+  if (s.window > 15) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": window is ", s.window, "; at most 15"));
   }
-  return CheckSizes(
-      name, {{"height / window", op.height / op.window}, {"width / window", op.width / op.window}});
+  if (2 * s.pad > s.window) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": pad is ", s.pad, "; at most half of the window ", s.window));
+  }
+  return CheckSizes(name, {{"height + 2 pad - window + 1", s.height + 2 * s.pad - s.window + 1},
+                           {"width + 2 pad - window + 1", s.width + 2 * s.pad - s.window + 1}});
+}
+
+// Rows of `n` floats, `work` of them read for each, that are worth a thread.
+int64_t GrainOf(int64_t n, int64_t work) {
+  return std::max<int64_t>(1, kSerialElements / (n * work));
 }
 
 }  // namespace
@@ -31,53 +39,58 @@ absl::Status CheckShape(const char* name, const Op& op) {
 absl::StatusOr<Kernel> CpuDevice::Prepare(const MaxPoolForward& op) {
   absl::Status ok =
       CheckOperands("max_pool", {{"x", op.x}, {"y", op.y}, {"index", op.index, DType::kU8}});
-  if (ok.ok()) ok = CheckShape("max_pool", op);
+  if (ok.ok()) ok = CheckShape("max_pool", op.shape);
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.max_pool, threads = threads_, op](Stream&) {
-    const int64_t rows = op.height / op.window;
-    const int64_t in_row = op.width * op.channels;
-    const int64_t out_row = op.width / op.window * op.channels;
-    const int64_t grain = std::max<int64_t>(1, kSerialElements / (in_row * op.window));
-    ParallelRuns(threads, op.batch * rows, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t from = i / rows * op.height + i % rows * op.window;
-        run({.x = op.x.As<float>() + from * in_row,
-             .y = op.y.As<float>() + i * out_row,
-             .index = op.index.As<uint8_t>() + i * out_row,
-             .rows = 1,
-             .width = op.width,
-             .channels = op.channels,
-             .window = op.window});
-      }
-    });
+    const PoolShape& s = op.shape;
+    const int64_t rows = s.out_height();
+    const int64_t image_in = s.height * s.width * s.channels;
+    const int64_t image_out = rows * s.out_width() * s.channels;
+    ParallelRuns(threads, s.batch * rows, GrainOf(s.width * s.channels, s.window),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t i = begin; i < end; ++i) {
+                     run({.x = op.x.As<float>() + i / rows * image_in,
+                          .y = op.y.As<float>() + i / rows * image_out,
+                          .index = op.index.As<uint8_t>() + i / rows * image_out,
+                          .row = i % rows,
+                          .height = s.height,
+                          .width = s.width,
+                          .channels = s.channels,
+                          .window = s.window,
+                          .stride = s.stride,
+                          .pad = s.pad,
+                          .out_width = s.out_width()});
+                   }
+                 });
   }};
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const MaxPoolBackward& op) {
   absl::Status ok = CheckOperands("max_pool backward",
                                   {{"dy", op.dy}, {"index", op.index, DType::kU8}, {"dx", op.dx}});
-  if (ok.ok()) ok = CheckShape("max_pool backward", op);
+  if (ok.ok()) ok = CheckShape("max_pool backward", op.shape);
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.max_pool_backward, threads = threads_, op](Stream&) {
-    const int64_t rows = op.height / op.window;
-    const int64_t in_row = op.width * op.channels;
-    const int64_t out_row = op.width / op.window * op.channels;
-    const bool uncovered = op.width % op.window != 0;
-    ParallelRuns(threads, op.batch, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t image = begin; image < end; ++image) {
-        float* dx = op.dx.As<float>() + image * op.height * in_row;
-        const int64_t covered_rows = uncovered ? 0 : rows * op.window;
-        std::memset(dx + covered_rows * in_row, 0,
-                    sizeof(float) * (op.height - covered_rows) * in_row);
-        run({.dy = op.dy.As<float>() + image * rows * out_row,
-             .index = op.index.As<uint8_t>() + image * rows * out_row,
-             .dx = dx,
-             .rows = rows,
-             .width = op.width,
-             .channels = op.channels,
-             .window = op.window});
-      }
-    });
+    const PoolShape& s = op.shape;
+    const int64_t image_in = s.height * s.width * s.channels;
+    const int64_t image_out = s.out_height() * s.out_width() * s.channels;
+    ParallelRuns(threads, s.batch * s.height, GrainOf(s.width * s.channels, 1),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t i = begin; i < end; ++i) {
+                     const int64_t image = i / s.height;
+                     run({.dy = op.dy.As<float>() + image * image_out,
+                          .index = op.index.As<uint8_t>() + image * image_out,
+                          .dx = op.dx.As<float>() + image * image_in,
+                          .row = i % s.height,
+                          .out_height = s.out_height(),
+                          .width = s.width,
+                          .channels = s.channels,
+                          .window = s.window,
+                          .stride = s.stride,
+                          .pad = s.pad,
+                          .out_width = s.out_width()});
+                   }
+                 });
   }};
 }
 

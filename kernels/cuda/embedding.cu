@@ -3,6 +3,7 @@
 #include <climits>
 
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/id_chunks.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/require.h"
 
@@ -26,58 +27,18 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// The gradient of a table row is the sum of dy over the places of its id, in order. To find them
-// without a scan per row and without atomics: places are cut into chunks of 1024, each chunk is
-// sorted by (id, place) on its own, and then a block per table row searches every chunk for its id.
-// Chunks in order, places in order within a chunk: the same order and the same bits as a loop on
-// one core.
-constexpr int kChunkPlaces = 1024;
-constexpr uint64_t kNoPlace = ~uint64_t{0};  // sorts last
-
-// sorted: [chunks, kChunkPlaces], id << 32 | place within the chunk. A block of kChunkPlaces
-// threads sorts a chunk: a bitonic network (Batcher 1968) in shared memory; keys are distinct.
+// The gradient of a table row is the sum of dy over the places of its id, in order (id_chunks.cuh).
+// sorted: [chunks, kChunkPlaces], id << 32 | place within the chunk.
 __global__ void __launch_bounds__(kChunkPlaces)
     SortChunksKernel(const int32_t* ids, uint64_t* sorted, int64_t places, int64_t vocab) {
-  __shared__ uint64_t keys[kChunkPlaces];
-  const unsigned mine = threadIdx.x;
-  const int64_t place = int64_t{blockIdx.x} * kChunkPlaces + mine;
+  const int64_t place = int64_t{blockIdx.x} * kChunkPlaces + threadIdx.x;
   uint64_t key = kNoPlace;
   if (place < places) {
     const int32_t id = ids[place];
     if (id < 0 || id >= vocab) __trap();
-    key = static_cast<uint64_t>(id) << 32 | mine;
+    key = static_cast<uint64_t>(id) << 32 | threadIdx.x;
   }
-  keys[mine] = key;
-  for (unsigned run = 2; run <= kChunkPlaces; run *= 2) {
-    for (unsigned step = run / 2; step > 0; step /= 2) {
-      __syncthreads();
-      const unsigned other = mine ^ step;
-      if (other > mine) {
-        const bool ascending = (mine & run) == 0;
-        const uint64_t a = keys[mine], b = keys[other];
-        if ((a > b) == ascending) {
-          keys[mine] = b;
-          keys[other] = a;
-        }
-      }
-    }
-  }
-  __syncthreads();
-  sorted[int64_t{blockIdx.x} * kChunkPlaces + mine] = keys[mine];
-}
-
-// First position in a sorted chunk whose key is not below `key`.
-__device__ int LowerBound(const uint64_t* chunk, uint64_t key) {
-  int low = 0, high = kChunkPlaces;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (chunk[middle] < key) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+  SortChunk(key, sorted + int64_t{blockIdx.x} * kChunkPlaces);
 }
 
 // Columns that a thread sums at once, in registers.

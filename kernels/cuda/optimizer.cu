@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/adamw.cuh"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/fixed_sum.cuh"
 #include "kernels/cuda/require.h"
@@ -45,29 +46,18 @@ struct AdamWArguments {
   const float* grad_scale;  // [1] or null
   const StepState* state;
   int64_t n;
-  float beta1, beta2, epsilon, weight_decay;
+  AdamWHyper hyper;
 };
 
 __global__ void __launch_bounds__(kThreads) AdamWKernel(AdamWArguments a) {
-  // The bias corrections, once per block: b^t loses its digits in fp32 for large t.
   __shared__ float step_size, inverse_root2;
-  if (threadIdx.x == 0) {
-    const double t = static_cast<double>(a.state->step + 1);
-    const double correction1 = 1.0 - pow(static_cast<double>(a.beta1), t);
-    const double correction2 = 1.0 - pow(static_cast<double>(a.beta2), t);
-    step_size = static_cast<float>(a.state->learning_rate / correction1);
-    inverse_root2 = static_cast<float>(1.0 / sqrt(correction2));
-  }
+  if (threadIdx.x == 0) BiasCorrections(a.hyper, *a.state, step_size, inverse_root2);
   __syncthreads();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= a.n) return;
   const float g = a.grad_scale != nullptr ? a.grad[i] * a.grad_scale[0] : a.grad[i];
-  const float w = a.w[i] - a.state->learning_rate * a.weight_decay * a.w[i];
-  const float m = a.beta1 * a.m[i] + (1.0f - a.beta1) * g;
-  const float v = a.beta2 * a.v[i] + (1.0f - a.beta2) * g * g;
-  a.m[i] = m;
-  a.v[i] = v;
-  a.w[i] = w - step_size * m / (sqrtf(v) * inverse_root2 + a.epsilon);
+  AdamWElement(g, a.hyper, a.state->learning_rate, step_size, inverse_root2, a.w[i], a.m[i],
+               a.v[i]);
 }
 
 const float* OptionalF32(const Buffer& buffer) { return buffer ? buffer.As<float>() : nullptr; }
@@ -132,10 +122,10 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWStep& op) {
                                     .grad_scale = OptionalF32(op.grad_scale),
                                     .state = static_cast<const StepState*>(op.state),
                                     .n = op.n,
-                                    .beta1 = op.beta1,
-                                    .beta2 = op.beta2,
-                                    .epsilon = op.epsilon,
-                                    .weight_decay = op.weight_decay};
+                                    .hyper = {.beta1 = op.beta1,
+                                              .beta2 = op.beta2,
+                                              .epsilon = op.epsilon,
+                                              .weight_decay = op.weight_decay}};
   return Kernel{.launch = [arguments](Stream& stream) {
     if (arguments.n <= 0) return;
     Launch(stream, {.grid = Blocks(CeilDiv(arguments.n, kThreads))}, AdamWKernel, arguments);

@@ -9,27 +9,30 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-struct PoolShape {
-  int64_t height, width, out_height, out_width, channels, window;
+// PoolShape with what follows from it.
+struct Pooling {
+  int64_t height, width, out_height, out_width, channels, window, stride, pad;
 };
 
 // A thread per element of y, channels fastest.
 __global__ void __launch_bounds__(kThreads)
-    MaxPoolKernel(const float* x, float* y, uint8_t* index, PoolShape s, int64_t n) {
+    MaxPoolKernel(const float* x, float* y, uint8_t* index, Pooling s, int64_t n) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= n) return;
   const int64_t c = at % s.channels;
-  const int64_t ow = at / s.channels % s.out_width;
-  const int64_t oh = at / s.channels / s.out_width % s.out_height;
-  const int64_t b = at / s.channels / s.out_width / s.out_height;
-  const float* corner =
-      x + ((b * s.height + oh * s.window) * s.width + ow * s.window) * s.channels + c;
-  float best = corner[0];
-  int place = 0;
+  const int64_t first_w = at / s.channels % s.out_width * s.stride - s.pad;
+  const int64_t first_h = at / s.channels / s.out_width % s.out_height * s.stride - s.pad;
+  const float* image =
+      x + at / s.channels / s.out_width / s.out_height * s.height * s.width * s.channels;
+  float best = -INFINITY;
+  int place = -1;
   for (int i = 0; i < s.window; ++i) {
     for (int j = 0; j < s.window; ++j) {
-      const float value = corner[(i * s.width + j) * s.channels];
-      if (value > best || isnan(value)) {  // NaN is taken and stays, as in PyTorch
+      const int64_t h = first_h + i, w = first_w + j;
+      if (h < 0 || h >= s.height || w < 0 || w >= s.width) continue;
+      const float value = image[(h * s.width + w) * s.channels + c];
+      // NaN is taken and stays, as in PyTorch.
+      if (place < 0 || value > best || isnan(value)) {
         best = value;
         place = static_cast<int>(i * s.window + j);
       }
@@ -39,50 +42,57 @@ __global__ void __launch_bounds__(kThreads)
   index[at] = static_cast<uint8_t>(place);
 }
 
-// A thread per element of dx: windows do not overlap, so each gathers from one place at most.
+// A thread per element of dx gathers from the windows that cover it, in order.
 __global__ void __launch_bounds__(kThreads)
-    MaxPoolBackwardKernel(const float* dy, const uint8_t* index, float* dx, PoolShape s,
-                          int64_t n) {
+    MaxPoolBackwardKernel(const float* dy, const uint8_t* index, float* dx, Pooling s, int64_t n) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= n) return;
   const int64_t c = at % s.channels;
-  const int64_t w = at / s.channels % s.width;
-  const int64_t h = at / s.channels / s.width % s.height;
+  const int64_t w = at / s.channels % s.width + s.pad;
+  const int64_t h = at / s.channels / s.width % s.height + s.pad;
   const int64_t b = at / s.channels / s.width / s.height;
-  const int64_t oh = h / s.window, ow = w / s.window;
+  const int64_t first_oh = h < s.window ? 0 : (h - s.window) / s.stride + 1;
+  const int64_t first_ow = w < s.window ? 0 : (w - s.window) / s.stride + 1;
   float gradient = 0;
-  if (oh < s.out_height && ow < s.out_width) {
-    const int64_t from = ((b * s.out_height + oh) * s.out_width + ow) * s.channels + c;
-    const int64_t place = (h % s.window) * s.window + w % s.window;
-    if (index[from] == place) gradient = dy[from];
+  for (int64_t oh = first_oh; oh <= h / s.stride && oh < s.out_height; ++oh) {
+    for (int64_t ow = first_ow; ow <= w / s.stride && ow < s.out_width; ++ow) {
+      const int64_t from = ((b * s.out_height + oh) * s.out_width + ow) * s.channels + c;
+      const int64_t place = (h - oh * s.stride) * s.window + w - ow * s.stride;
+      if (index[from] == place) gradient += dy[from];
+    }
   }
   dx[at] = gradient;
 }
 
-template <typename Op>
-absl::Status CheckPool(const Op& op) {
-  absl::Status status = RequirePositive("max pool", {{"batch", op.batch},
-                                                     {"height", op.height},
-                                                     {"width", op.width},
-                                                     {"channels", op.channels},
-                                                     {"window", op.window}});
-  if (status.ok() && op.window > 15) {
+absl::Status CheckPool(const PoolShape& s) {
+  absl::Status status = RequirePositive("max pool", {{"batch", s.batch},
+                                                     {"height", s.height},
+                                                     {"width", s.width},
+                                                     {"channels", s.channels},
+                                                     {"window", s.window},
+                                                     {"stride", s.stride},
+                                                     {"pad + 1", s.pad + 1}});
+  if (status.ok() && s.window > 15) {
     status = absl::InvalidArgumentError("max pool: window is larger than 15");
   }
-  if (status.ok() && (op.window > op.height || op.window > op.width)) {
+  if (status.ok() && 2 * s.pad > s.window) {
+    status = absl::InvalidArgumentError("max pool: pad is more than half of the window");
+  }
+  if (status.ok() && (s.window > s.height + 2 * s.pad || s.window > s.width + 2 * s.pad)) {
     status = absl::InvalidArgumentError("max pool: window is larger than the image");
   }
   return status;
 }
 
-template <typename Op>
-PoolShape ShapeOf(const Op& op) {
-  return {.height = op.height,
-          .width = op.width,
-          .out_height = op.height / op.window,
-          .out_width = op.width / op.window,
-          .channels = op.channels,
-          .window = op.window};
+Pooling PoolingOf(const PoolShape& s) {
+  return {.height = s.height,
+          .width = s.width,
+          .out_height = s.out_height(),
+          .out_width = s.out_width(),
+          .channels = s.channels,
+          .window = s.window,
+          .stride = s.stride,
+          .pad = s.pad};
 }
 
 }  // namespace
@@ -91,12 +101,12 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const MaxPoolForward& op) {
   absl::Status status = RequireTypes(
       "max pool",
       {{"x", op.x}, {"y", op.y}, {.name = "index", .buffer = op.index, .dtype = DType::kU8}});
-  status.Update(CheckPool(op));
+  status.Update(CheckPool(op.shape));
   if (!status.ok()) return status;
-  return Kernel{.launch = [op, shape = ShapeOf(op)](Stream& stream) {
-    const int64_t n = op.batch * shape.out_height * shape.out_width * op.channels;
+  return Kernel{.launch = [op, s = PoolingOf(op.shape)](Stream& stream) {
+    const int64_t n = op.shape.batch * s.out_height * s.out_width * s.channels;
     Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MaxPoolKernel, op.x.As<float>(),
-           op.y.As<float>(), op.index.As<uint8_t>(), shape, n);
+           op.y.As<float>(), op.index.As<uint8_t>(), s, n);
   }};
 }
 
@@ -104,12 +114,12 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const MaxPoolBackward& op) {
   absl::Status status = RequireTypes(
       "max pool backward",
       {{"dy", op.dy}, {"dx", op.dx}, {.name = "index", .buffer = op.index, .dtype = DType::kU8}});
-  status.Update(CheckPool(op));
+  status.Update(CheckPool(op.shape));
   if (!status.ok()) return status;
-  return Kernel{.launch = [op, shape = ShapeOf(op)](Stream& stream) {
-    const int64_t n = op.batch * op.height * op.width * op.channels;
+  return Kernel{.launch = [op, s = PoolingOf(op.shape)](Stream& stream) {
+    const int64_t n = op.shape.batch * s.height * s.width * s.channels;
     Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MaxPoolBackwardKernel, op.dy.As<float>(),
-           op.index.As<uint8_t>(), op.dx.As<float>(), shape, n);
+           op.index.As<uint8_t>(), op.dx.As<float>(), s, n);
   }};
 }
 

@@ -4,18 +4,28 @@
 
 namespace trainyard::kernels {
 
-// Largest of each window x window square, stride = window, incomplete windows at the edges dropped.
-//   x: [batch, height, width, channels]; y: [batch, height / window, width / window, channels]
-//   index: u8, as y: place of the first maximum within its window, row by row; window <= 15
-struct MaxPoolForward {
-  Buffer x, y, index;
-  int64_t batch = 0, height = 0, width = 0, channels = 0, window = 2;
+// Windows of window x window pixels, `stride` apart, over an image with `pad` pixels on every side
+// that no maximum is taken from; what is left over at the far edges is dropped, as in PyTorch.
+struct PoolShape {
+  int64_t batch = 0, height = 0, width = 0, channels = 0;
+  int64_t window = 2, stride = 2, pad = 0;  // window <= 15, pad <= window / 2
+
+  int64_t out_height() const { return (height + 2 * pad - window) / stride + 1; }
+  int64_t out_width() const { return (width + 2 * pad - window) / stride + 1; }
 };
 
-// dx: as x, overwritten: dy at the maxima, 0 elsewhere. height and width are those of x.
+// Largest of each window.
+//   x: [batch, height, width, channels]; y: [batch, out_height, out_width, channels]
+//   index: u8, as y: place of the first maximum within its window, row by row
+struct MaxPoolForward {
+  Buffer x, y, index;
+  PoolShape shape;
+};
+
+// dx: as x, overwritten: the sum of dy over the windows whose maximum it was, row by row.
 struct MaxPoolBackward {
   Buffer dy, index, dx;
-  int64_t batch = 0, height = 0, width = 0, channels = 0, window = 2;
+  PoolShape shape;
 };
 
 }  // namespace trainyard::kernels

@@ -11,6 +11,7 @@
 #include "executor/data/loader.h"
 #include "executor/engine/session.h"
 #include "executor/engine/trainer.h"
+#include "executor/plan/cost.h"
 #include "executor/plan/spec.h"
 #include "proto/text/job_file.h"
 #include "storage/base/file.h"
@@ -20,6 +21,16 @@ namespace trainyard::engine {
 namespace {
 
 std::string KeyOf(const plan::Op& op) {
+  const auto convolution = [&](const plan::ConvolutionShape& s) {
+    return absl::StrFormat("%s %dx%d %d->%d on %dx%dx%d%s", plan::OpName(op), s.kernel_height,
+                           s.kernel_width, s.in, s.out, s.batch, s.height, s.width,
+                           s.stride > 1 ? absl::StrFormat(" by %d", s.stride) : "");
+  };
+  if (const auto* o = std::get_if<plan::ConvolutionForward>(&op)) return convolution(o->shape);
+  if (const auto* o = std::get_if<plan::ConvolutionBackwardData>(&op)) return convolution(o->shape);
+  if (const auto* o = std::get_if<plan::ConvolutionBackwardWeights>(&op)) {
+    return convolution(o->shape);
+  }
   const auto* matmul = std::get_if<plan::Matmul>(&op);
   if (matmul == nullptr) return plan::OpName(op);
   return absl::StrFormat("matmul %dx%dx%d%s%s%s", matmul->m, matmul->n, matmul->k,
@@ -28,16 +39,21 @@ std::string KeyOf(const plan::Op& op) {
 }
 
 struct Cost {
-  double best_us = 0;
+  double best_us = 0, flops = 0;
   int count = 0;
 };
 
 // Runs each op many times over; the best time of each is what it costs on a quiet machine.
-absl::Status TimeOps(Session& session, const std::vector<plan::Op>& ops, int rounds,
+// `batch` is written anew before each round: later ops use its memory.
+absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
+                     const std::vector<plan::Op>& ops, int rounds,
                      std::map<std::string, Cost>& costs) {
+  const plan::Plan& plan = session.plan();
   TY_ASSIGN_OR_RETURN(const std::vector<kernels::Kernel> program, session.Prepare(ops));
   std::vector<double> best(ops.size(), 1e30);
   for (int round = 0; round < rounds; ++round) {
+    session.WriteInputs(plan.input, plan.ids, batch.inputs);
+    session.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());
     for (size_t i = 0; i < ops.size(); ++i) {
       const absl::Time start = absl::Now();
       session.Launch({program[i]});
@@ -48,6 +64,7 @@ absl::Status TimeOps(Session& session, const std::vector<plan::Op>& ops, int rou
   for (size_t i = 0; i < ops.size(); ++i) {
     Cost& cost = costs[KeyOf(ops[i])];
     cost.best_us += best[i];
+    cost.flops += plan::Flops(ops[i]);
     ++cost.count;
   }
   return absl::OkStatus();
@@ -77,9 +94,10 @@ absl::Status Run(const std::string& job, int threads, int rounds) {
   std::sort(steps_ms.begin(), steps_ms.end());
 
   std::map<std::string, Cost> costs;
-  TY_RETURN_IF_ERROR(TimeOps(*session, plan.begin, rounds, costs));
-  TY_RETURN_IF_ERROR(TimeOps(*session, plan.micro, rounds, costs));
-  TY_RETURN_IF_ERROR(TimeOps(*session, plan.end, rounds, costs));
+  TY_ASSIGN_OR_RETURN(const data::Loader::Batch batch, loader.Next());
+  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.begin, rounds, costs));
+  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.micro, rounds, costs));
+  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.end, rounds, costs));
   std::vector<std::pair<std::string, Cost>> sorted(costs.begin(), costs.end());
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.second.best_us > b.second.best_us; });
@@ -89,8 +107,9 @@ absl::Status Run(const std::string& job, int threads, int rounds) {
       "step: best %.2f ms, median %.2f ms; ops' best times sum to %.2f ms\n", steps_ms.front(),
       steps_ms[steps_ms.size() / 2], sum / 1e3);
   for (const auto& [name, cost] : sorted) {
-    std::cout << absl::StrFormat("%8.3f ms %5.1f %% %4d x  %s\n", cost.best_us / 1e3,
-                                 100 * cost.best_us / sum, cost.count, name);
+    std::cout << absl::StrFormat("%8.3f ms %5.1f %% %6.0f GFLOP/s %4d x  %s\n", cost.best_us / 1e3,
+                                 100 * cost.best_us / sum, cost.flops / cost.best_us / 1e3,
+                                 cost.count, name);
   }
   return absl::OkStatus();
 }

@@ -1,20 +1,26 @@
 // Trains a few steps and writes all that another framework needs to make the same steps, and what
-// came out: parity_dump JOB.yaml OUT.safetensors [SCALE]
+// came out: parity_dump JOB.yaml OUT.safetensors [SCALE [SHIFT]]
 //
 // With SCALE the matrices begin that many times larger: what GPT-2 starts from is so small that
-// most of its nonlinearities are lines.
+// most of its nonlinearities are lines. Biases of batch norms begin at SHIFT: with relus that are
+// mostly on, a value that rounding pushes across zero, and with it a gradient by a thousandth, is
+// rare.
 //
 //   before/{parameter}, after/{parameter}   weights before the first and after the last step
 //   gradient/{parameter}                    gradient of the first step, over the whole batch
-//   input/{i}, target/{i}                   micro-batches in order
+//   input/{i}, ids/{i}, target/{i}          micro-batches in order; ids for clicks only
+//   buffer/{name}                           running statistics after the last step
+//   logits                                  evaluation of the last micro-batch after it
 //   loss, learning_rate, grad_norm          f64, per step
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iostream>
 #include <map>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "executor/data/dataset.h"
 #include "executor/data/loader.h"
 #include "executor/engine/checkpoint/safetensors.h"
@@ -45,18 +51,42 @@ class Dump {
     Add(name, "F64", {static_cast<int64_t>(values.size())}, values.data(), values.size() * 8);
   }
 
+  // Each under the name of the tensor at its place in `names`.
   absl::Status AddTensors(const std::string& prefix, const std::vector<plan::TensorId>& ids,
-                          Session& session) {
+                          const std::vector<plan::TensorId>& names, Session& session) {
     const plan::Plan& plan = session.plan();
     for (size_t i = 0; i < ids.size(); ++i) {
       std::string bytes(plan.tensors[ids[i]].bytes(), '\0');
       session.Read(ids[i], bytes.data(), bytes.size());
       TY_RETURN_IF_ERROR(session.Synchronize());
-      for (const plan::StoredTensor& stored : plan::Stored(plan.tensors[plan.parameters[i]])) {
+      for (const plan::StoredTensor& stored : plan::Stored(plan.tensors[names[i]])) {
         size_t size = sizeof(float);
         for (const int64_t dim : stored.dims) size *= dim;
         Add(prefix + stored.name, "F32", stored.dims, bytes.data() + stored.offset, size);
       }
+    }
+    return absl::OkStatus();
+  }
+
+  // The gradients of tables that are kept by row, spread over whole tables.
+  absl::Status AddRowGradients(Session& session) {
+    const plan::Plan& plan = session.plan();
+    if (plan.row_gradient == plan::kNone) return absl::OkStatus();
+    const std::vector<int64_t>& dims = plan.tensors[plan.row_gradient].dims;
+    const int64_t count = dims[1], width = dims[2];
+    std::vector<float> rows(plan.tensors[plan.row_gradient].elements());
+    std::vector<int32_t> ids(plan.tensors[plan.row_ids].elements());
+    session.Read(plan.row_gradient, rows.data(), rows.size() * sizeof(float));
+    session.Read(plan.row_ids, ids.data(), ids.size() * sizeof(int32_t));
+    TY_RETURN_IF_ERROR(session.Synchronize());
+    for (int64_t t = 0; t < count; ++t) {
+      const plan::Tensor& table = plan.tensors[plan.parameters[plan.gradients.size() + t]];
+      std::vector<float> gradient(table.elements());
+      for (size_t place = t; place < ids.size(); place += count) {
+        if (ids[place] < 0) continue;
+        std::copy_n(rows.begin() + place * width, width, gradient.begin() + ids[place] * width);
+      }
+      Add("gradient/" + table.name, "F32", table.dims, gradient.data(), table.bytes());
     }
     return absl::OkStatus();
   }
@@ -84,21 +114,38 @@ absl::StatusOr<v1::JobSpec> ReadSpec(const std::string& path) {
   return plan::ResolveSpec(job.spec());
 }
 
-absl::Status ScaleMatrices(Session& session, float scale) {
+absl::Status MoveStart(Session& session, float scale, float shift) {
   const plan::Plan& plan = session.plan();
   for (const plan::TensorId id : plan.parameters) {
-    if (plan.tensors[id].dims.size() < 2) continue;
+    const bool matrix = plan.tensors[id].dims.size() >= 2;
+    if (!matrix && !absl::EndsWith(plan.tensors[id].name, "normalization.bias")) continue;
     std::vector<float> values(plan.tensors[id].elements());
     session.Read(id, values.data(), values.size() * sizeof(float));
     TY_RETURN_IF_ERROR(session.Synchronize());
-    for (float& value : values) value *= scale;
+    for (float& value : values) value = matrix ? value * scale : value + shift;
     session.Write(id, values.data(), values.size() * sizeof(float));
     TY_RETURN_IF_ERROR(session.Synchronize());
   }
   return absl::OkStatus();
 }
 
-absl::Status Run(const std::string& job, const std::string& out, float scale) {
+// What the evaluation of the last micro-batch gives.
+absl::Status Evaluate(Session& session, const std::string& inputs, Dump& dump) {
+  const plan::Plan& plan = session.plan();
+  TY_ASSIGN_OR_RETURN(const auto program, session.Prepare(plan.evaluate));
+  const std::vector<int32_t> targets(plan.tensors[plan.eval_target].elements(), 0);
+  session.WriteInputs(plan.eval_input, plan.eval_ids, inputs.data());
+  session.Write(plan.eval_target, targets.data(), targets.size() * sizeof(int32_t));
+  session.Launch(program);
+  const plan::Tensor& logits = plan.tensors[plan.eval_logits];
+  std::vector<float> values(logits.elements());
+  session.Read(plan.eval_logits, values.data(), logits.bytes());
+  TY_RETURN_IF_ERROR(session.Synchronize());
+  dump.Add("logits", "F32", logits.dims, values.data(), logits.bytes());
+  return absl::OkStatus();
+}
+
+absl::Status Run(const std::string& job, const std::string& out, float scale, float shift) {
   TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadSpec(job));
   TY_ASSIGN_OR_RETURN(const auto dataset,
                       data::OpenDataset(spec.data(), plan::ContextOf(spec.model())));
@@ -107,20 +154,28 @@ absl::Status Run(const std::string& job, const std::string& out, float scale) {
   TY_ASSIGN_OR_RETURN(const auto session, Session::Open(*device, plan));
   TY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(*session, spec));
   TY_RETURN_IF_ERROR(trainer->Initialize(2));
-  TY_RETURN_IF_ERROR(ScaleMatrices(*session, scale));
+  TY_RETURN_IF_ERROR(MoveStart(*session, scale, shift));
   data::Loader loader(*dataset, {.seed = spec.training().seed(),
                                  .batch_size = spec.training().batch_size(),
                                  .samples = spec.training().batch_size(),
                                  .micro_batch = plan.micro_batch});
   Dump dump;
-  TY_RETURN_IF_ERROR(dump.AddTensors("before/", plan.parameters, *session));
+  TY_RETURN_IF_ERROR(dump.AddTensors("before/", plan.parameters, plan.parameters, *session));
   int64_t delivered = 0;
+  std::string last;
   const BatchSource next = [&]() -> absl::StatusOr<data::Loader::Batch> {
     TY_ASSIGN_OR_RETURN(const data::Loader::Batch batch, loader.Next());
     const plan::Tensor& input = plan.tensors[plan.input];
     const plan::Tensor& target = plan.tensors[plan.target];
     dump.Add(absl::StrCat("input/", delivered), plan.tokens ? "I32" : "F32", input.dims,
              batch.inputs, input.bytes());
+    if (plan.ids != plan::kNone) {
+      const plan::Tensor& ids = plan.tensors[plan.ids];
+      dump.Add(absl::StrCat("ids/", delivered), "I32", ids.dims,
+               static_cast<const char*>(batch.inputs) + input.bytes(), ids.bytes());
+    }
+    last.assign(static_cast<const char*>(batch.inputs),
+                input.bytes() + (plan.ids == plan::kNone ? 0 : plan.tensors[plan.ids].bytes()));
     dump.Add(absl::StrCat("target/", delivered++), "I32", target.dims, batch.targets,
              target.bytes());
     return batch;
@@ -131,9 +186,14 @@ absl::Status Run(const std::string& job, const std::string& out, float scale) {
     losses.push_back(result.loss);
     rates.push_back(result.learning_rate);
     norms.push_back(result.grad_norm);
-    if (step == 0) TY_RETURN_IF_ERROR(dump.AddTensors("gradient/", plan.gradients, *session));
+    if (step == 0) {
+      TY_RETURN_IF_ERROR(dump.AddTensors("gradient/", plan.gradients, plan.parameters, *session));
+      TY_RETURN_IF_ERROR(dump.AddRowGradients(*session));
+    }
   }
-  TY_RETURN_IF_ERROR(dump.AddTensors("after/", plan.parameters, *session));
+  TY_RETURN_IF_ERROR(dump.AddTensors("after/", plan.parameters, plan.parameters, *session));
+  TY_RETURN_IF_ERROR(dump.AddTensors("buffer/", plan.buffers, plan.buffers, *session));
+  TY_RETURN_IF_ERROR(Evaluate(*session, last, dump));
   dump.Add("loss", losses);
   dump.Add("learning_rate", rates);
   dump.Add("grad_norm", norms);
@@ -145,12 +205,12 @@ absl::Status Run(const std::string& job, const std::string& out, float scale) {
 }  // namespace trainyard::engine
 
 int main(int argc, char** argv) {
-  if (argc != 3 && argc != 4) {
-    std::cerr << "usage: parity_dump JOB.yaml OUT.safetensors [SCALE]\n";
+  if (argc < 3 || argc > 5) {
+    std::cerr << "usage: parity_dump JOB.yaml OUT.safetensors [SCALE [SHIFT]]\n";
     return 64;
   }
-  const absl::Status status =
-      trainyard::engine::Run(argv[1], argv[2], argc == 4 ? std::stof(argv[3]) : 1.0f);
+  const absl::Status status = trainyard::engine::Run(
+      argv[1], argv[2], argc > 3 ? std::stof(argv[3]) : 1.0f, argc > 4 ? std::stof(argv[4]) : 0.0f);
   if (!status.ok()) std::cerr << status << "\n";
   return status.ok() ? 0 : 1;
 }

@@ -7,12 +7,14 @@
 
 #include "gtest/gtest.h"
 #include "tests/reference/attention.h"
+#include "tests/reference/batch_norm.h"
 #include "tests/reference/cross_entropy.h"
 #include "tests/reference/elementwise.h"
 #include "tests/reference/image.h"
 #include "tests/reference/layer_norm.h"
 #include "tests/reference/linear.h"
 #include "tests/reference/llama.h"
+#include "tests/reference/recommender.h"
 
 namespace trainyard::reference {
 namespace {
@@ -147,6 +149,40 @@ TEST(ReferenceGradient, OfEmbeddingAgreesWithDifferences) {
   });
 }
 
+TEST(ReferenceGradient, OfEmbeddingTablesAgreesWithDifferences) {
+  constexpr int64_t kBatch = 3, kWidth = 4;
+  const std::vector<int32_t> ids = {4, 1, 4, 0, 1, 1};
+  std::vector<Vec> tables = {Random(5 * kWidth, 1), Random(2 * kWidth, 2)};
+  const Vec dy = Random(kBatch * 2 * kWidth, 3);
+  const std::vector<Vec> g = EmbeddingTablesBackward(ids, dy, {5, 2}, kBatch, kWidth);
+  for (size_t t = 0; t < tables.size(); ++t) {
+    ExpectGradient(tables[t], g[t], [&](const Vec& v) {
+      std::vector<Vec> moved = tables;
+      moved[t] = v;
+      return Dot(dy, EmbeddingTables(ids, moved, kBatch, kWidth));
+    });
+  }
+}
+
+TEST(ReferenceGradient, OfInteractionAgreesWithDifferences) {
+  const InteractionShape s{.batch = 2, .count = 3, .width = 4};
+  const Vec x = Random(s.batch * s.width, 1), e = Random(s.batch * s.count * s.width, 2);
+  const Vec dy = Random(s.batch * s.out(), 3);
+  const InteractionGradient g = InteractionBackward(dy, x, e, s);
+  ExpectGradient(x, g.dx, [&](const Vec& v) { return Dot(dy, Interaction(v, e, s)); });
+  ExpectGradient(e, g.de, [&](const Vec& v) { return Dot(dy, Interaction(x, v, s)); });
+}
+
+TEST(ReferenceGradient, OfBinaryCrossEntropyAgreesWithDifferences) {
+  const std::vector<int32_t> targets = {1, 0, -1, 1, 0};
+  const Vec logits = Random(5, 1);
+  ExpectGradient(logits, BinaryCrossEntropy(logits, targets, 0.25).dlogits, [&](const Vec& v) {
+    double sum = 0;
+    for (const double loss : BinaryCrossEntropy(v, targets, 1).losses) sum += 0.25 * loss;
+    return sum;
+  });
+}
+
 TEST(ReferenceGradient, OfConvolutionAgreesWithDifferences) {
   const kernels::ConvolutionShape s{.batch = 2,
                                     .height = 5,
@@ -167,10 +203,46 @@ TEST(ReferenceGradient, OfConvolutionAgreesWithDifferences) {
 }
 
 TEST(ReferenceGradient, OfMaxPoolAgreesWithDifferences) {
-  const PoolShape s{.batch = 2, .height = 5, .width = 4, .channels = 3, .window = 2};
-  const Vec x = Random(2 * 5 * 4 * 3, 1), dy = Random(2 * 2 * 2 * 3, 2);
-  ExpectGradient(x, MaxPoolBackward(dy, MaxPool(x, s).index, s),
-                 [&](const Vec& v) { return Dot(dy, MaxPool(v, s).y); });
+  using kernels::PoolShape;
+  for (const PoolShape& s :
+       {PoolShape{.batch = 2, .height = 5, .width = 4, .channels = 3}, PoolShape{.batch = 2,
+                                                                       .height = 6,
+                                                                       .width = 5,
+                                                                       .channels = 3,
+                                                                       .window = 3,
+                                                                       .stride = 2,
+                                                                       .pad = 1}}) {
+    const Vec x = Random(s.batch * s.height * s.width * s.channels, 1);
+    const MaxPoolResult forward = MaxPool(x, s);
+    const Vec dy = Random(static_cast<int64_t>(forward.y.size()), 2);
+    ExpectGradient(x, MaxPoolBackward(dy, forward.index, s),
+                   [&](const Vec& v) { return Dot(dy, MaxPool(v, s).y); });
+  }
+}
+
+TEST(ReferenceGradient, OfMeanPoolAgreesWithDifferences) {
+  constexpr int64_t kBatch = 2, kPixels = 5, kChannels = 3;
+  const Vec x = Random(kBatch * kPixels * kChannels, 1), dy = Random(kBatch * kChannels, 2);
+  ExpectGradient(x, MeanPoolBackward(dy, kBatch, kPixels, kChannels),
+                 [&](const Vec& v) { return Dot(dy, MeanPool(v, kBatch, kPixels, kChannels)); });
+}
+
+TEST(ReferenceGradient, OfBatchNormAgreesWithDifferences) {
+  for (const bool relu : {false, true}) {
+    const BatchNormShape s{.rows = 7, .cols = 3, .relu = relu};
+    const Vec x = Random(21, 1), gamma = Random(3, 2), beta = Random(3, 3),
+              residual = Random(21, 4);
+    const Vec dy = Random(21, 5);
+    const Vec y = BatchNorm(x, gamma, beta, residual, s).y;
+    const BatchNormGradient g = BatchNormBackward(dy, x, y, gamma, s);
+    const auto loss = [&](const Vec& x, const Vec& gamma, const Vec& beta, const Vec& residual) {
+      return Dot(dy, BatchNorm(x, gamma, beta, residual, s).y);
+    };
+    ExpectGradient(x, g.dx, [&](const Vec& v) { return loss(v, gamma, beta, residual); });
+    ExpectGradient(gamma, g.dgamma, [&](const Vec& v) { return loss(x, v, beta, residual); });
+    ExpectGradient(beta, g.dbeta, [&](const Vec& v) { return loss(x, gamma, v, residual); });
+    ExpectGradient(residual, g.dresidual, [&](const Vec& v) { return loss(x, gamma, beta, v); });
+  }
 }
 
 }  // namespace

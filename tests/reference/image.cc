@@ -1,8 +1,11 @@
 #include "tests/reference/image.h"
 
+#include <limits>
+
 namespace trainyard::reference {
 
 using kernels::ConvolutionShape;
+using kernels::PoolShape;
 
 namespace {
 
@@ -30,17 +33,22 @@ void EachProduct(const ConvolutionShape& s, const F& f) {
   }
 }
 
-// Calls f(x, y, place) with every pixel that a window covers.
+// Calls f(x, y, place) with every pixel that a window covers, window by window.
 template <typename F>
 void EachCovered(const PoolShape& s, const F& f) {
-  const int64_t oh = s.height / s.window, ow = s.width / s.window;
   for (int64_t b = 0; b < s.batch; ++b) {
-    for (int64_t i = 0; i < oh * s.window; ++i) {
-      for (int64_t j = 0; j < ow * s.window; ++j) {
-        for (int64_t c = 0; c < s.channels; ++c) {
-          f(((b * s.height + i) * s.width + j) * s.channels + c,
-            ((b * oh + i / s.window) * ow + j / s.window) * s.channels + c,
-            static_cast<uint8_t>(i % s.window * s.window + j % s.window));
+    for (int64_t oh = 0; oh < s.out_height(); ++oh) {
+      for (int64_t ow = 0; ow < s.out_width(); ++ow) {
+        for (int64_t i = 0; i < s.window; ++i) {
+          for (int64_t j = 0; j < s.window; ++j) {
+            const int64_t h = oh * s.stride + i - s.pad, w = ow * s.stride + j - s.pad;
+            if (h < 0 || h >= s.height || w < 0 || w >= s.width) continue;
+            for (int64_t c = 0; c < s.channels; ++c) {
+              f(((b * s.height + h) * s.width + w) * s.channels + c,
+                ((b * s.out_height() + oh) * s.out_width() + ow) * s.channels + c,
+                static_cast<uint8_t>(i * s.window + j));
+            }
+          }
         }
       }
     }
@@ -75,10 +83,11 @@ ConvolutionWeightGradient ConvolutionBackwardWeights(const Vec& x, const Vec& dy
 }
 
 MaxPoolResult MaxPool(const Vec& x, const PoolShape& s) {
-  const int64_t size = s.batch * (s.height / s.window) * (s.width / s.window) * s.channels;
-  MaxPoolResult out{Vec(size), std::vector<uint8_t>(size)};
+  const int64_t size = s.batch * s.out_height() * s.out_width() * s.channels;
+  MaxPoolResult out{Vec(size, -std::numeric_limits<double>::infinity()),
+                    std::vector<uint8_t>(size)};
   EachCovered(s, [&](int64_t xi, int64_t yi, uint8_t place) {
-    if (place != 0 && !(x[xi] > out.y[yi])) return;
+    if (!(x[xi] > out.y[yi])) return;
     out.y[yi] = x[xi];
     out.index[yi] = place;
   });
@@ -88,8 +97,24 @@ MaxPoolResult MaxPool(const Vec& x, const PoolShape& s) {
 Vec MaxPoolBackward(const Vec& dy, const std::vector<uint8_t>& index, const PoolShape& s) {
   Vec dx(s.batch * s.height * s.width * s.channels, 0.0);
   EachCovered(s, [&](int64_t xi, int64_t yi, uint8_t place) {
-    if (index[yi] == place) dx[xi] = dy[yi];
+    if (index[yi] == place) dx[xi] += dy[yi];
   });
+  return dx;
+}
+
+Vec MeanPool(const Vec& x, int64_t batch, int64_t pixels, int64_t channels) {
+  Vec y(batch * channels, 0.0);
+  for (size_t i = 0; i < x.size(); ++i) {
+    y[i / channels / pixels * channels + i % channels] += x[i] / pixels;
+  }
+  return y;
+}
+
+Vec MeanPoolBackward(const Vec& dy, int64_t batch, int64_t pixels, int64_t channels) {
+  Vec dx(batch * pixels * channels);
+  for (size_t i = 0; i < dx.size(); ++i) {
+    dx[i] = dy[i / channels / pixels * channels + i % channels] / pixels;
+  }
   return dx;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/ops/convolution.h"
+#include "kernels/ops/pool.h"
 #include "tests/reference/vec.h"
 
 namespace trainyard::reference {
@@ -15,14 +16,14 @@ struct ConvolutionWeightGradient {
 ConvolutionWeightGradient ConvolutionBackwardWeights(const Vec& x, const Vec& dy,
                                                      const kernels::ConvolutionShape& s);
 
-struct PoolShape {
-  int64_t batch = 1, height = 1, width = 1, channels = 1, window = 2;
-};
 struct MaxPoolResult {
   Vec y;
   std::vector<uint8_t> index;
 };
-MaxPoolResult MaxPool(const Vec& x, const PoolShape& s);
-Vec MaxPoolBackward(const Vec& dy, const std::vector<uint8_t>& index, const PoolShape& s);
+MaxPoolResult MaxPool(const Vec& x, const kernels::PoolShape& s);
+Vec MaxPoolBackward(const Vec& dy, const std::vector<uint8_t>& index, const kernels::PoolShape& s);
+
+Vec MeanPool(const Vec& x, int64_t batch, int64_t pixels, int64_t channels);
+Vec MeanPoolBackward(const Vec& dy, int64_t batch, int64_t pixels, int64_t channels);
 
 }  // namespace trainyard::reference

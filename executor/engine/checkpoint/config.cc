@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "executor/plan/families/families.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -91,29 +92,56 @@ void AddLlamaKeys(const v1::Llama& llama, int64_t vocab, Json& json) {
   json["tie_word_embeddings"] = llama.tie_embeddings();
   json["bos_token_id"] = nullptr;
   json["eos_token_id"] = nullptr;
+}
+
+// The keys of ResNetConfig. A CIFAR stem has none: transformers knows the other one only.
+void AddResnetKeys(const v1::Resnet& resnet, const plan::DataFacts& facts, Json& json) {
+  const plan::ResnetLayout layout = *plan::LayoutOfResnet(resnet.depth());
+  Json widths = Json::array();
+  for (int stage = 0; stage < 4; ++stage) {
+    widths.push_back((resnet.width() * (layout.bottleneck ? 4 : 1)) << stage);
+  }
+  json["architectures"] = {"ResNetForImageClassification"};
+  json["model_type"] = "resnet";
+  json["num_channels"] = facts.channels;
+  json["embedding_size"] = resnet.width();
+  json["hidden_sizes"] = widths;
+  json["depths"] = layout.blocks;
+  json["layer_type"] = layout.bottleneck ? "bottleneck" : "basic";
+  json["hidden_act"] = "relu";
+  json["downsample_in_first_stage"] = false;
+  json["downsample_in_bottleneck"] = false;
+  json["num_labels"] = facts.classes;
   json["torch_dtype"] = "float32";
 }
 
 Json FactsToJson(const plan::DataFacts& f) {
-  return {{"kind", f.kind == plan::DataFacts::Kind::kTokens ? "tokens" : "images"},
+  return {{"kind", plan::NameOf(f.kind)},
           {"height", f.height},
           {"width", f.width},
           {"channels", f.channels},
           {"classes", f.classes},
           {"vocab", f.vocab},
+          {"dense", f.dense},
+          {"categorical", f.categorical},
+          {"buckets", f.buckets},
           {"train_size", f.train_size},
           {"validation_size", f.validation_size}};
 }
 
 plan::DataFacts FactsFromJson(const Json& json) {
   plan::DataFacts f;
-  f.kind =
-      json.at("kind") == "tokens" ? plan::DataFacts::Kind::kTokens : plan::DataFacts::Kind::kImages;
+  for (const auto kind : {plan::DataFacts::Kind::kTokens, plan::DataFacts::Kind::kClicks}) {
+    if (json.at("kind") == plan::NameOf(kind)) f.kind = kind;
+  }
   f.height = json.at("height").get<int64_t>();
   f.width = json.at("width").get<int64_t>();
   f.channels = json.at("channels").get<int64_t>();
   f.classes = json.at("classes").get<int64_t>();
   f.vocab = json.at("vocab").get<int64_t>();
+  f.dense = json.value("dense", int64_t{0});  // absent in checkpoints from before dlrm
+  f.categorical = json.value("categorical", int64_t{0});
+  f.buckets = json.value("buckets", int64_t{0});
   f.train_size = json.at("train_size").get<int64_t>();
   f.validation_size = json.at("validation_size").get<int64_t>();
   return f;
@@ -138,6 +166,8 @@ std::string ConfigToJson(const ModelConfig& config, const plan::Plan& plan) {
     AddGpt2Keys(config.spec.model().gpt(), VocabularyRows(plan), json);
   } else if (config.spec.model().has_llama()) {
     AddLlamaKeys(config.spec.model().llama(), VocabularyRows(plan), json);
+  } else if (config.spec.model().resnet().stem() == v1::Resnet::IMAGENET) {
+    AddResnetKeys(config.spec.model().resnet(), config.facts, json);
   } else {
     json["model_type"] = std::string("trainyard-") + FamilyName(config.spec.model());
   }

@@ -17,8 +17,9 @@ struct ModelConfig {
   plan::DataFacts facts;
 };
 
-// For gpt and llama the keys of transformers' GPT2Config and LlamaConfig, so that from_pretrained
-// loads the folder.
+// The keys of transformers' configurations (GPT2Config, LlamaConfig; ResNetConfig for resnet with
+// an ImageNet stem), so that from_pretrained of the classes that `architectures` names loads the
+// folder.
 std::string ConfigToJson(const ModelConfig& config, const plan::Plan& plan);
 
 // kDataLoss: not one that ConfigToJson wrote.

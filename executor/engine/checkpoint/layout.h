@@ -1,9 +1,10 @@
 #pragma once
 
 // A checkpoint is a folder {root}/step-00001000:
-//   config.json                        what the model is: transformers' keys for gpt, and a section
-//                                      `trainyard` with the spec and the facts of the data
-//   model.safetensors                  parameters, under transformers' names
+//   config.json                        what the model is: transformers' keys for gpt and resnet,
+//   and a
+//                                      section `trainyard` with the spec and the facts of the data
+//   model.safetensors                  parameters and buffers, under transformers' names
 //   vocabulary.json                    how ids map to text, when the data is text
 //   trainer_state/optimizer.safetensors  "exp_avg.{parameter}", …
 //   trainer_state/state.json           steps done, seed, digest of the spec, position in the data

@@ -41,8 +41,12 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
 // `begin`.
 std::string SafetensorsPrefix(const SafetensorsHeader& header);
 
-// An F32 header over tensors that follow each other in order of their names.
-SafetensorsHeader FloatHeader(const std::map<std::string, std::vector<int64_t>>& shapes);
+// A header over tensors whose dtype and shape are set: gives each its place, wider elements first
+// and then by name, as the format's reference does, so that each is aligned.
+SafetensorsHeader PackedHeader(std::map<std::string, TensorEntry> tensors);
+
+// The names in order of their places.
+std::vector<std::string> NamesByPlace(const SafetensorsHeader& header);
 
 // Every file is treated as hostile. Thread-safe once open.
 class SafetensorsFile {

@@ -254,17 +254,30 @@ std::string SafetensorsPrefix(const SafetensorsHeader& header) {
   return prefix + text;
 }
 
-SafetensorsHeader FloatHeader(const std::map<std::string, std::vector<int64_t>>& shapes) {
+SafetensorsHeader PackedHeader(std::map<std::string, TensorEntry> tensors) {
   SafetensorsHeader header;
   header.metadata["format"] = "pt";
+  header.tensors = std::move(tensors);
   int64_t at = 0;
-  for (const auto& [name, shape] : shapes) {
-    int64_t bytes = sizeof(float);
-    for (int64_t dim : shape) bytes *= dim;
-    header.tensors[name] = {.dtype = "F32", .shape = shape, .begin = at, .end = at + bytes};
-    at += bytes;
+  for (const int64_t width : {8, 4, 2, 1}) {
+    for (auto& [name, entry] : header.tensors) {
+      if (DtypeBytes(entry.dtype) != width) continue;
+      int64_t bytes = width;
+      for (const int64_t dim : entry.shape) bytes *= dim;
+      entry.begin = at;
+      entry.end = at += bytes;
+    }
   }
   return header;
+}
+
+std::vector<std::string> NamesByPlace(const SafetensorsHeader& header) {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : header.tensors) names.push_back(name);
+  std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+    return header.tensors.at(a).begin < header.tensors.at(b).begin;
+  });
+  return names;
 }
 
 }  // namespace trainyard::engine

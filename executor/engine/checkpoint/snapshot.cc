@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "storage/base/digest.h"
 
 namespace trainyard::engine {
@@ -12,10 +13,9 @@ namespace {
 void AddViews(const std::string& prefix, const plan::Tensor& parameter, const char* data,
               std::map<std::string, TensorView>& views) {
   for (const plan::StoredTensor& stored : plan::Stored(parameter)) {
-    int64_t elements = 1;
-    for (const int64_t dim : stored.dims) elements *= dim;
-    views[prefix + stored.name] = {stored.dims,
-                                   reinterpret_cast<const float*>(data + stored.offset), elements};
+    size_t bytes = sizeof(float);
+    for (const int64_t dim : stored.dims) bytes *= dim;
+    views[prefix + stored.name] = {.dims = stored.dims, .bytes = {data + stored.offset, bytes}};
   }
 }
 
@@ -27,7 +27,8 @@ std::string OptimizerPrefix(const plan::Plan& plan, size_t kind) {
 
 Snapshot::Snapshot(const plan::Plan& plan)
     : parameter_bytes_(plan.parameter_region.bytes),
-      memory_(new char[plan.parameter_region.bytes + plan.optimizer_region.bytes]) {
+      optimizer_bytes_(plan.optimizer_region.bytes),
+      memory_(new char[parameter_bytes_ + optimizer_bytes_ + plan.buffer_region.bytes]) {
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
     const plan::Tensor& parameter = plan.tensors[plan.parameters[i]];
     const int64_t at = plan.offsets[plan.parameters[i]] - plan.parameter_region.offset;
@@ -38,13 +39,21 @@ Snapshot::Snapshot(const plan::Plan& plan)
       AddViews(OptimizerPrefix(plan, kind), parameter, optimizer() + state_at, optimizer_state_);
     }
   }
+  for (plan::TensorId id : plan.buffers) {
+    const plan::Tensor& buffer = plan.tensors[id];
+    AddViews("", buffer, buffers() + plan.offsets[id] - plan.buffer_region.offset, model_);
+    if (absl::string_view norm = buffer.name; absl::ConsumeSuffix(&norm, ".running_mean")) {
+      model_[absl::StrCat(norm, ".num_batches_tracked")] = {
+          .dtype = "I64", .bytes = {reinterpret_cast<const char*>(&batches_), sizeof(batches_)}};
+    }
+  }
 }
 
 std::string WeightsDigest(const std::map<std::string, TensorView>& model) {
   Sha256 sha;
   for (const auto& [name, tensor] : model) {
     sha.Add(absl::StrCat(name, " [", absl::StrJoin(tensor.dims, ","), "]\n"));
-    sha.Add(tensor.data, tensor.elements * sizeof(float));
+    sha.Add(tensor.bytes);
   }
   return sha.Finish();
 }

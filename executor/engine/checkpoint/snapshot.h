@@ -9,36 +9,45 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "executor/plan/plan.h"
 
 namespace trainyard::engine {
 
 // Where a tensor lies in memory that someone else owns.
 struct TensorView {
+  const char* dtype = "F32";  // as safetensors names it
   std::vector<int64_t> dims;
-  const float* data = nullptr;
-  int64_t elements = 0;
+  absl::string_view bytes;
 };
 
 // "exp_avg.": before the name of a parameter, that of its optimizer state in a checkpoint.
 std::string OptimizerPrefix(const plan::Plan& plan, size_t kind);
 
-// Owns one buffer of the plan's parameter and optimizer bytes, allocated once; the kernel hands out
-// its pages with the first copy.
+// Owns one buffer of the plan's parameter, optimizer and buffer bytes, allocated once; the kernel
+// hands out its pages with the first copy. Not to be moved: the views point into it.
 class Snapshot {
  public:
   explicit Snapshot(const plan::Plan& plan);
+  Snapshot(const Snapshot&) = delete;
+  Snapshot& operator=(const Snapshot&) = delete;
 
-  // The host places that the two regions of the arena are copied to.
+  // The host places that the regions of the arena are copied to.
   char* parameters() { return memory_.get(); }
-  char* optimizer() { return memory_.get() + parameter_bytes_; }
+  char* optimizer() { return parameters() + parameter_bytes_; }
+  char* buffers() { return optimizer() + optimizer_bytes_; }
 
+  // Micro-batches trained on so far: what torch keeps beside each running mean.
+  void SetBatches(int64_t batches) { batches_ = batches; }
+
+  // Parameters, buffers and, for each `X.running_mean`, `X.num_batches_tracked`.
   const std::map<std::string, TensorView>& model() const { return model_; }
   const std::map<std::string, TensorView>& optimizer_state() const { return optimizer_state_; }
 
  private:
-  int64_t parameter_bytes_ = 0;
+  int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0;
   std::unique_ptr<char[]> memory_;
+  int64_t batches_ = 0;
   std::map<std::string, TensorView> model_, optimizer_state_;
 };
 

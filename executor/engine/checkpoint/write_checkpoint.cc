@@ -56,13 +56,15 @@ absl::StatusOr<ManifestFile> WriteText(StagedFolder& folder, const std::string& 
 
 absl::StatusOr<ManifestFile> WriteTensors(StagedFolder& folder, const std::string& name,
                                           const std::map<std::string, TensorView>& tensors) {
-  std::map<std::string, std::vector<int64_t>> shapes;
-  for (const auto& [tensor, view] : tensors) shapes[tensor] = view.dims;
-  TY_ASSIGN_OR_RETURN(DigestingWriter writer, DigestingWriter::Create(folder, name));
-  TY_RETURN_IF_ERROR(writer.Append(SafetensorsPrefix(FloatHeader(shapes))));
+  std::map<std::string, TensorEntry> entries;
   for (const auto& [tensor, view] : tensors) {
-    TY_RETURN_IF_ERROR(writer.Append(absl::string_view(reinterpret_cast<const char*>(view.data),
-                                                       view.elements * sizeof(float))));
+    entries[tensor] = {.dtype = view.dtype, .shape = view.dims};
+  }
+  const SafetensorsHeader header = PackedHeader(std::move(entries));
+  TY_ASSIGN_OR_RETURN(DigestingWriter writer, DigestingWriter::Create(folder, name));
+  TY_RETURN_IF_ERROR(writer.Append(SafetensorsPrefix(header)));
+  for (const std::string& tensor : NamesByPlace(header)) {
+    TY_RETURN_IF_ERROR(writer.Append(tensors.at(tensor).bytes));
   }
   return writer.Finish();
 }

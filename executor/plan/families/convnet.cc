@@ -14,7 +14,8 @@ absl::Status AddStages(const v1::Convnet& convnet, TensorId& x, GraphBuilder& bu
     for (int i = 0; i < stage.convolutions(); ++i) {
       const std::string name = absl::StrCat(prefix, ".", i);
       const int64_t fan_in = builder.tensor(x).dims[3] * stage.kernel() * stage.kernel();
-      x = builder.Convolution(name, x, stage.channels(), stage.kernel(), KaimingStd(fan_in));
+      x = builder.Convolution(name, x, stage.channels(),
+                              {.kernel = stage.kernel(), .std = KaimingStd(fan_in)});
       x = builder.Activate(absl::StrCat(name, ".activation"), x, KindOf(convnet.activation()));
     }
     if (stage.pool() == 1) continue;

@@ -36,27 +36,44 @@ absl::StatusOr<int64_t> VocabularyFor(const char* family, int64_t context, int64
   return vocab;
 }
 
+const char* NameOf(DataFacts::Kind kind) {
+  switch (kind) {
+    case DataFacts::Kind::kImages:
+      return "images";
+    case DataFacts::Kind::kTokens:
+      return "tokens";
+    case DataFacts::Kind::kClicks:
+      return "clicks";
+  }
+  return "";
+}
+
 absl::StatusOr<Forward> BuildForward(const v1::Model& model, const DataFacts& facts,
                                      GraphBuilder& builder) {
-  const bool needs_tokens = ContextOf(model) > 0;
-  const bool has_tokens = facts.kind == DataFacts::Kind::kTokens;
-  if (needs_tokens != has_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("spec.model: this family trains on ", needs_tokens ? "tokens" : "images",
-                     ", but spec.data holds ", has_tokens ? "tokens" : "images"));
+  const DataFacts::Kind needed = ContextOf(model) > 0 ? DataFacts::Kind::kTokens
+                                 : model.has_dlrm()   ? DataFacts::Kind::kClicks
+                                                      : DataFacts::Kind::kImages;
+  if (needed != facts.kind) {
+    return absl::InvalidArgumentError(absl::StrCat("spec.model: this family trains on ",
+                                                   NameOf(needed), ", but spec.data holds ",
+                                                   NameOf(facts.kind)));
   }
   switch (model.family_case()) {
     case v1::Model::kMlp:
       return BuildMlp(model.mlp(), facts, builder);
     case v1::Model::kConvnet:
       return BuildConvnet(model.convnet(), facts, builder);
+    case v1::Model::kDlrm:
+      return BuildDlrm(model.dlrm(), facts, builder);
     case v1::Model::kGpt:
       return BuildGpt(model.gpt(), facts, builder);
     case v1::Model::kLlama:
       return BuildLlama(model.llama(), facts, builder);
+    case v1::Model::kResnet:
+      return BuildResnet(model.resnet(), facts, builder);
     default:
       return absl::UnimplementedError(
-          "spec.model: this family is not built yet; use mlp, convnet, gpt or llama");
+          "spec.model: this family is not built yet; use mlp, convnet, resnet, gpt, llama or dlrm");
   }
 }
 

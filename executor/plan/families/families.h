@@ -2,7 +2,10 @@
 
 // The model families: each writes its forward graph, and nothing else.
 
+#include <array>
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "executor/plan/facts.h"
@@ -17,6 +20,11 @@ struct Forward {
   TensorId logits = kNone;      // [rows, classes]
   int64_t rows_per_sample = 1;  // rows = batch * rows_per_sample
   int64_t classes = 0;
+
+  // Clicks: a second input of ids, the tables that they choose rows of, and one logit per row.
+  TensorId ids = kNone;
+  std::vector<TensorId> tables;
+  bool binary = false;
 };
 
 // Parameters layers.{i}.weight [out, in] and layers.{i}.bias [out], as torch.nn.Linear. The input
@@ -28,6 +36,10 @@ absl::StatusOr<Forward> BuildMlp(const v1::Mlp& mlp, const DataFacts& facts, Gra
 // (channels, height, width).
 absl::StatusOr<Forward> BuildConvnet(const v1::Convnet& convnet, const DataFacts& facts,
                                      GraphBuilder& builder);
+
+// Parameters as facebookresearch/dlrm: bot_l.{2i}, emb_l.{t}, top_l.{2i} (activations count too).
+absl::StatusOr<Forward> BuildDlrm(const v1::Dlrm& dlrm, const DataFacts& facts,
+                                  GraphBuilder& builder);
 
 // Parameters as transformers' GPT2LMHeadModel: transformer.wte.weight [vocab, width],
 // transformer.wpe.weight [context, width], transformer.h.{i}.{ln_1, attn.c_attn, attn.c_proj, ln_2,
@@ -46,6 +58,20 @@ absl::StatusOr<Forward> BuildLlama(const v1::Llama& llama, const DataFacts& fact
 // sample takes.
 absl::StatusOr<int64_t> VocabularyFor(const char* family, int64_t context, int64_t vocab,
                                       const DataFacts& facts);
+// Parameters and buffers as transformers' ResNetForImageClassification: resnet.embedder.embedder
+// and resnet.encoder.stages.{s}.layers.{i}.{layer.{k}, shortcut}, each with convolution.weight
+// [out, in, kernel, kernel] and normalization.{weight, bias, running_mean, running_var};
+// classifier.1.
+absl::StatusOr<Forward> BuildResnet(const v1::Resnet& resnet, const DataFacts& facts,
+                                    GraphBuilder& builder);
+
+// The blocks of the four stages of a resnet of this depth, and whether they are bottlenecks (three
+// convolutions, the last to four times the channels). Nullopt: there is no such resnet.
+struct ResnetLayout {
+  std::array<int, 4> blocks;
+  bool bottleneck = false;
+};
+std::optional<ResnetLayout> LayoutOfResnet(int depth);
 
 // From a normal of deviation sqrt(2 / fan_in): keeps the variance through relu (He et al. 2015).
 double KaimingStd(int64_t fan_in);

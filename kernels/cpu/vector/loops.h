@@ -18,16 +18,23 @@ void RotateHead(const float* x, const float* cos, const float* sin, float* y, in
 void SwiGlu(const float* gate, const float* up, float* y, int64_t n);
 void SwiGluBackwardRow(const float* gate, const float* up, const float* dy, float* dgate,
                        float* dup, int64_t n);
+void BatchNormMomentsOfRows(const BatchNormMoments& r);
+void BatchNormOfRows(const BatchNormRows& r);
+void BatchNormSumsOfRows(const BatchNormSums& r);
+void BatchNormGradientOfRows(const BatchNormGradient& r);
 void LayerNorm(const LayerNormRows& r);
 void LayerNormBackwardRun(const LayerNormBackwardRows& r);
 void AttentionOfHeads(const AttentionHeads& h);
 void AttentionBackwardOfHeads(const AttentionHeadsBackward& h);
 void CrossEntropyOfRows(const CrossEntropyRows& r);
+void BinaryCrossEntropyOfRows(const BinaryCrossEntropyRows& r);
+void Interaction(const InteractionSamples& s);
+void InteractionBackwardOfSamples(const InteractionBackwardSamples& s);
 void AdamW(const AdamWRange& r);
 void Sgd(const SgdRange& r);
 void DropoutOfRange(const DropoutRange& r);
-void MaxPool(const MaxPoolRows& r);
-void MaxPoolBackwardRun(const MaxPoolBackwardRows& r);
+void MaxPoolOfRow(const MaxPoolRow& r);
+void MaxPoolBackwardOfRow(const MaxPoolBackwardRow& r);
 double SumOfRange(const float* x, int64_t n);
 double SquaredNormOfRange(const float* x, int64_t n);
 void ColumnSumOfRows(const float* x, int64_t rows, int64_t cols, int64_t stride, float* y);

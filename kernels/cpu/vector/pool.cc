@@ -4,20 +4,28 @@ namespace trainyard::kernels::TRAINYARD_ISA {
 
 typedef uint8_t VecU8 __attribute__((vector_size(kLanes)));
 
-// The channels [0, n) of one window; x is its first pixel, rows of the image `row` floats apart.
-TRAINYARD_INLINE void PoolWindow(const float* x, int64_t row, int64_t channels, int64_t window,
+// The part [begin, end) of a window that lies within the image.
+struct Span {
+  int64_t begin, end;
+};
+
+TRAINYARD_INLINE Span Within(int64_t first, int64_t window, int64_t size) {
+  return {first < 0 ? -first : 0, first + window > size ? size - first : window};
+}
+
+// The channels [0, n) of one window; x is the pixel at its corner, which may lie outside the image.
+TRAINYARD_INLINE void PoolWindow(const MaxPoolRow& r, const float* x, Span rows, Span cols,
                                  int64_t n, float* y, uint8_t* index) {
   VecF best = Splat(-__builtin_inff());
-  VecI place{};
-  int32_t k = 0;
-  for (int64_t i = 0; i < window; ++i) {
-    for (int64_t j = 0; j < window; ++j, ++k) {
-      const float* from = x + i * row + j * channels;
+  VecI place = VecI{} + static_cast<int32_t>(rows.begin * r.window + cols.begin);
+  for (int64_t i = rows.begin; i < rows.end; ++i) {
+    for (int64_t j = cols.begin; j < cols.end; ++j) {
+      const float* from = x + (i * r.width + j) * r.channels;
       const VecF v = n == kLanes ? Load(from) : LoadPart(from, n);
       // NaN is taken and stays, as in PyTorch.
       const VecI larger = (v > best) | (v != v);
       best = larger ? v : best;
-      place = larger ? VecI{} + k : place;
+      place = larger ? VecI{} + static_cast<int32_t>(i * r.window + j) : place;
     }
   }
   uint8_t places[kLanes];
@@ -32,44 +40,56 @@ TRAINYARD_INLINE void PoolWindow(const float* x, int64_t row, int64_t channels, 
   for (int64_t c = 0; c < n; ++c) index[c] = places[c];
 }
 
-void MaxPool(const MaxPoolRows& r) {
-  const int64_t row = r.width * r.channels;
-  const int64_t out_width = r.width / r.window;
-  for (int64_t i = 0; i < r.rows; ++i) {
-    for (int64_t j = 0; j < out_width; ++j) {
-      const float* x = r.x + i * r.window * row + j * r.window * r.channels;
-      const int64_t at = (i * out_width + j) * r.channels;
-      int64_t c = 0;
-      for (; c + kLanes <= r.channels; c += kLanes) {
-        PoolWindow(x + c, row, r.channels, r.window, kLanes, r.y + at + c, r.index + at + c);
-      }
-      if (c < r.channels) {
-        PoolWindow(x + c, row, r.channels, r.window, r.channels - c, r.y + at + c,
-                   r.index + at + c);
-      }
+void MaxPoolOfRow(const MaxPoolRow& r) {
+  const int64_t first_row = r.row * r.stride - r.pad;
+  const Span rows = Within(first_row, r.window, r.height);
+  for (int64_t j = 0; j < r.out_width; ++j) {
+    const int64_t first_col = j * r.stride - r.pad;
+    const Span cols = Within(first_col, r.window, r.width);
+    const float* x = r.x + (first_row * r.width + first_col) * r.channels;
+    float* y = r.y + (r.row * r.out_width + j) * r.channels;
+    uint8_t* index = r.index + (r.row * r.out_width + j) * r.channels;
+    int64_t c = 0;
+    for (; c + kLanes <= r.channels; c += kLanes) {
+      PoolWindow(r, x + c, rows, cols, kLanes, y + c, index + c);
     }
+    if (c < r.channels) PoolWindow(r, x + c, rows, cols, r.channels - c, y + c, index + c);
   }
 }
 
-// Pixels of dx are written window by window; those that no window covers are set to 0 by the
-// caller.
-void MaxPoolBackwardRun(const MaxPoolBackwardRows& r) {
-  const int64_t row = r.width * r.channels;
-  const int64_t out_width = r.width / r.window;
-  for (int64_t i = 0; i < r.rows; ++i) {
-    for (int64_t j = 0; j < out_width; ++j) {
-      float* dx = r.dx + i * r.window * row + j * r.window * r.channels;
-      const int64_t at = (i * out_width + j) * r.channels;
-      const float* __restrict dy = r.dy + at;
-      const uint8_t* __restrict index = r.index + at;
-      int32_t k = 0;
-      for (int64_t wi = 0; wi < r.window; ++wi) {
-        for (int64_t wj = 0; wj < r.window; ++wj, ++k) {
-          float* __restrict to = dx + wi * row + wj * r.channels;
-          for (int64_t c = 0; c < r.channels; ++c) to[c] = index[c] == k ? dy[c] : 0.0f;
+// The windows [begin, end) that cover the place `at` of a padded row.
+TRAINYARD_INLINE Span Covering(int64_t at, int64_t window, int64_t stride, int64_t count) {
+  const int64_t begin = at < window ? 0 : (at - window) / stride + 1;
+  const int64_t end = at / stride + 1;
+  return {begin, end < count ? end : count};
+}
+
+// Each pixel gathers from the windows that cover it, in order.
+void MaxPoolBackwardOfRow(const MaxPoolBackwardRow& r) {
+  const int64_t h = r.row + r.pad;
+  const Span rows = Covering(h, r.window, r.stride, r.out_height);
+  for (int64_t j = 0; j < r.width; ++j) {
+    const int64_t w = j + r.pad;
+    const Span cols = Covering(w, r.window, r.stride, r.out_width);
+    float* __restrict dx = r.dx + (r.row * r.width + j) * r.channels;
+    bool first = true;
+    for (int64_t oh = rows.begin; oh < rows.end; ++oh) {
+      for (int64_t ow = cols.begin; ow < cols.end; ++ow) {
+        const auto place =
+            static_cast<int32_t>((h - oh * r.stride) * r.window + (w - ow * r.stride));
+        const int64_t from = (oh * r.out_width + ow) * r.channels;
+        const float* __restrict dy = r.dy + from;
+        const uint8_t* __restrict index = r.index + from;
+        if (first) {
+          for (int64_t c = 0; c < r.channels; ++c) dx[c] = index[c] == place ? dy[c] : 0.0f;
+        } else {
+          for (int64_t c = 0; c < r.channels; ++c) dx[c] += index[c] == place ? dy[c] : 0.0f;
         }
+        first = false;
       }
     }
+    if (!first) continue;
+    for (int64_t c = 0; c < r.channels; ++c) dx[c] = 0;  // no window covers it
   }
 }
 

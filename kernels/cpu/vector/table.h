@@ -11,6 +11,41 @@ namespace trainyard::kernels {
 
 struct StepState;
 
+// Of rows [0, rows), at least one: the mean of each column and the sum of squares around it.
+struct BatchNormMoments {
+  const float* x;
+  float *mean, *squares;
+  int64_t rows, cols;
+};
+
+// Rows [0, rows): y = relu?((x - mean) * scale + beta + residual?)
+struct BatchNormRows {
+  const float *x, *mean, *scale, *beta;
+  const float* residual;  // may be null, may be y
+  float* y;               // may be x
+  int64_t rows, cols;
+  bool relu;
+};
+
+// Rows [0, rows), g = dy where y > 0: sum of g, dot = sum of g * (x - mean), dresidual = g.
+struct BatchNormSums {
+  const float *dy, *x;
+  const float* y;  // null: g = dy
+  const float* mean;
+  float* dresidual;  // may be null, may be dy
+  float *sum, *dot;
+  int64_t rows, cols;
+};
+
+// Rows [0, rows): dx = g * of_g + (x - mean) * of_d + plus; dx may be x.
+struct BatchNormGradient {
+  const float *dy, *x;
+  const float* y;  // null: g = dy
+  const float *mean, *of_g, *of_d, *plus;
+  float* dx;
+  int64_t rows, cols;
+};
+
 // Rows [0, rows) of a layer norm.
 struct LayerNormRows {
   const float* x;
@@ -72,6 +107,34 @@ struct CrossEntropyRows {
   float scale;
 };
 
+struct BinaryCrossEntropyRows {
+  const float* logits;
+  const int32_t* targets;
+  float* losses;
+  float* correct;  // may be null
+  float* dlogits;  // may be null, may be logits
+  int64_t rows;
+  float scale;
+};
+
+// Samples [0, samples). scratch: InteractionScratchFloats.
+struct InteractionSamples {
+  const float *x, *e;
+  float* y;
+  int64_t samples, count, width;
+  float* scratch;
+};
+
+struct InteractionBackwardSamples {
+  const float *dy, *x, *e;
+  float *dx, *de;
+  int64_t samples, count, width;
+  float* scratch;
+};
+
+// Enough for either direction, on every instruction set.
+int64_t InteractionScratchFloats(int64_t count, int64_t width);
+
 struct AdamWRange {
   float *w, *m, *v;
   const float* grad;
@@ -101,19 +164,22 @@ struct DropoutRange {
   float p;
 };
 
-// Output rows [0, rows) of one image; x starts at the first window row.
-struct MaxPoolRows {
+// One row of y; x, y and index begin at the image.
+struct MaxPoolRow {
   const float* x;
   float* y;
   uint8_t* index;
-  int64_t rows, width, channels, window;
+  int64_t row;
+  int64_t height, width, channels, window, stride, pad, out_width;
 };
 
-struct MaxPoolBackwardRows {
+// One row of dx; all begin at the image.
+struct MaxPoolBackwardRow {
   const float* dy;
   const uint8_t* index;
   float* dx;
-  int64_t rows, width, channels, window;
+  int64_t row;
+  int64_t out_height, width, channels, window, stride, pad, out_width;
 };
 
 struct VectorTable {
@@ -131,16 +197,23 @@ struct VectorTable {
   // dgate may be gate and dup may be up.
   void (*swiglu_backward)(const float* gate, const float* up, const float* dy, float* dgate,
                           float* dup, int64_t n);
+  void (*batch_norm_moments)(const BatchNormMoments& rows);
+  void (*batch_norm)(const BatchNormRows& rows);
+  void (*batch_norm_sums)(const BatchNormSums& rows);
+  void (*batch_norm_gradient)(const BatchNormGradient& rows);
   void (*layer_norm)(const LayerNormRows& rows);
   void (*layer_norm_backward)(const LayerNormBackwardRows& rows);
   void (*attention)(const AttentionHeads& heads);
   void (*attention_backward)(const AttentionHeadsBackward& heads);
   void (*cross_entropy)(const CrossEntropyRows& rows);
+  void (*binary_cross_entropy)(const BinaryCrossEntropyRows& rows);
+  void (*interaction)(const InteractionSamples& samples);
+  void (*interaction_backward)(const InteractionBackwardSamples& samples);
   void (*adamw)(const AdamWRange& range);
   void (*sgd)(const SgdRange& range);
   void (*dropout)(const DropoutRange& range);
-  void (*max_pool)(const MaxPoolRows& rows);
-  void (*max_pool_backward)(const MaxPoolBackwardRows& rows);
+  void (*max_pool)(const MaxPoolRow& row);
+  void (*max_pool_backward)(const MaxPoolBackwardRow& row);
   // Sixteen running sums whatever the instruction set: the same bits everywhere.
   double (*sum)(const float* x, int64_t n);
   double (*squared_norm)(const float* x, int64_t n);

@@ -335,8 +335,8 @@ void Convolutions(Program& p, int64_t batch, int64_t size, int64_t in, int64_t o
   p.Add("convolution dW" + shape, ConvolutionBackwardWeights{x, y, w, bias, s, false}, flops);
   const int64_t half = batch * size * size * out / 4;
   const Buffer pooled = p.Floats(half), index = p.Bytes(half);
-  p.Add("max_pool" + shape, MaxPoolForward{y, pooled, index, batch, size, size, out, 2});
-  p.Add("max_pool backward" + shape, MaxPoolBackward{pooled, index, y, batch, size, size, out, 2});
+  p.Add("max_pool" + shape, MaxPoolForward{y, pooled, index, {batch, size, size, out}});
+  p.Add("max_pool backward" + shape, MaxPoolBackward{pooled, index, y, {batch, size, size, out}});
   const int64_t n = batch * size * size * out;
   p.Add("relu" + shape, ActivationForward{ActivationKind::kRelu, y, y, n});
   p.Add("relu backward" + shape, ActivationBackward{ActivationKind::kRelu, y, y, y, n});

@@ -110,6 +110,9 @@ CHANGES = [
     ("even kernel", ["model={convnet: {stages: [{channels: 4, kernel: 2}]}}"], "kernel", USAGE),
     ("pooled to nothing", ["model={convnet: {stages: [{channels: 4, pool: 4}, {channels: 4, pool: 4}]}}"],
      "pool", USAGE),
+    ("clicks for a picture model", ["data={clicks: {train_samples: 9, validation_samples: 9}}"], "spec.data", USAGE),
+    ("resnet of no known depth", ["model={resnet: {depth: 20, stem: CIFAR}}"], "spec.model.resnet.depth", USAGE),
+    ("resnet without a stem", ["model={resnet: {depth: 18}}"], "spec.model.resnet.stem", USAGE),
     ("text for a picture model", ["data={text: {path: /etc/hostname}}"], "spec.", USAGE),
     # Understood, not built yet: the field is named.
     ("bf16", ["precision.compute=BF16"], "spec.precision.compute", UNIMPLEMENTED),
@@ -122,7 +125,7 @@ CHANGES = [
      UNIMPLEMENTED),
     ("start from a checkpoint", ["checkpoint.resume_from=file:///x"], "spec.checkpoint.resume_from",
      UNIMPLEMENTED),
-    ("CSV", ["data={csv: {train: /x}}"], "spec.data.csv", UNIMPLEMENTED),
+    ("image folder", ["data={image_folder: {train: /x}}"], "spec.data.image_folder", UNIMPLEMENTED),
     # Data that the server can see.
     ("missing images", ["data.idx.train_images=/nowhere/images"], "/nowhere/images", USAGE),
     ("relative path", ["data.idx.train_images=images"], "images", USAGE),

@@ -53,9 +53,14 @@ class CanaryDevice : public kernels::Device {
   FORWARD(ActivationForward)
   FORWARD(ActivationBackward)
   FORWARD(Add)
+  FORWARD(AdamWRows)
   FORWARD(AdamWStep)
   FORWARD(AttentionForward)
   FORWARD(AttentionBackward)
+  FORWARD(BatchNormForward)
+  FORWARD(BatchNormInference)
+  FORWARD(BatchNormBackward)
+  FORWARD(BinaryCrossEntropy)
   FORWARD(ClipScale)
   FORWARD(ColumnSum)
   FORWARD(ConvolutionForward)
@@ -65,12 +70,21 @@ class CanaryDevice : public kernels::Device {
   FORWARD(Dropout)
   FORWARD(EmbeddingForward)
   FORWARD(EmbeddingBackward)
+  FORWARD(EmbeddingTablesForward)
+  FORWARD(EmbeddingTablesBackward)
+  FORWARD(InteractionForward)
+  FORWARD(InteractionBackward)
+  FORWARD(KeepRows)
   FORWARD(LayerNormForward)
   FORWARD(LayerNormBackward)
   FORWARD(Matmul)
   FORWARD(MaxPoolForward)
   FORWARD(MaxPoolBackward)
+  FORWARD(MeanPoolForward)
+  FORWARD(MeanPoolBackward)
   FORWARD(Rotary)
+  FORWARD(MergeRows)
+  FORWARD(SgdRows)
   FORWARD(SgdStep)
   FORWARD(SquaredNorm)
   FORWARD(Sum)
@@ -110,16 +124,9 @@ int64_t TouchedEnd(const char* arena, const plan::Region& region) {
   return end;
 }
 
-class Canary : public ::testing::TestWithParam<bool> {
- protected:
-  TempFolder folder_;
-};
-
 // One whole optimizer step and one evaluation over an arena whose gradients, scalars and
 // activations hold the pattern. The parameters and the optimizer's state hold what they must.
-TEST_P(Canary, ARunTouchesThePlannedArenaAndNothingElse) {
-  v1::JobSpec given = SmallGpt(WriteText(folder_.path()), 3);
-  given.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+void ExpectTheArenaAndNothingElseTouched(const v1::JobSpec& given) {
   const v1::JobSpec spec = plan::ResolveSpec(given).value();
   const auto dataset = data::OpenDataset(spec.data(), plan::ContextOf(spec.model())).value();
   const plan::Plan plan = plan::BuildPlan(spec, dataset->facts()).value();
@@ -132,7 +139,11 @@ TEST_P(Canary, ARunTouchesThePlannedArenaAndNothingElse) {
     for (const plan::Region& region : {plan.scalar_region, plan.activation_region}) {
       memset(arena + region.offset, kPattern, region.bytes);
     }
-    for (const plan::TensorId id : plan.gradients) {  // their padding stays zero
+    std::vector<plan::TensorId> gradients = plan.gradients;
+    if (plan.row_gradient != plan::kNone) {
+      gradients.insert(gradients.end(), {plan.row_gradient, plan.row_ids});
+    }
+    for (const plan::TensorId id : gradients) {  // their padding stays zero
       memset(arena + plan.offsets[id], kPattern, plan.tensors[id].bytes());
     }
     data::Loader loader(*dataset, {.seed = 1,
@@ -151,7 +162,7 @@ TEST_P(Canary, ARunTouchesThePlannedArenaAndNothingElse) {
     EXPECT_GT(TouchedEnd(arena, plan.activation_region), plan.activation_region.bytes - 64);
     EXPECT_GT(TouchedEnd(arena, plan.scalar_region), plan.scalar_region.bytes - 64);
     EXPECT_EQ(plan.activation_region.end(), plan.arena_bytes);
-    for (const plan::TensorId id : plan.gradients) {
+    for (const plan::TensorId id : gradients) {
       const char* at = arena + plan.offsets[id];
       EXPECT_EQ(std::count(at, at + plan.tensors[id].bytes(), kPattern) < plan.tensors[id].bytes(),
                 true)
@@ -159,6 +170,35 @@ TEST_P(Canary, ARunTouchesThePlannedArenaAndNothingElse) {
     }
   }
   EXPECT_EQ(device.TouchedMargins(), 0);
+}
+
+// Whether training or evaluation needs more.
+class Canary : public ::testing::TestWithParam<bool> {};
+
+TEST_P(Canary, AGptTouchesItsPlannedArenaAndNothingElse) {
+  const TempFolder folder;
+  v1::JobSpec spec = SmallGpt(WriteText(folder.path()), 3);
+  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  ExpectTheArenaAndNothingElseTouched(spec);
+}
+
+TEST_P(Canary, ADlrmTouchesItsPlannedArenaAndNothingElse) {
+  v1::JobSpec spec;
+  spec.mutable_model()->mutable_dlrm()->set_embedding_width(3);
+  v1::ClicksData& clicks = *spec.mutable_data()->mutable_clicks();
+  clicks.set_train_samples(1000);
+  clicks.set_validation_samples(70);
+  clicks.set_categorical(5);
+  clicks.set_categories(7);
+  spec.mutable_training()->set_steps(3);
+  spec.mutable_training()->set_batch_size(12);
+  spec.mutable_training()->set_micro_batch_size(4);
+  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  for (int kind = 0; kind < 3; ++kind) {
+    if (kind < 2) spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(kind == 1);
+    if (kind == 2) spec.mutable_optimizer()->mutable_sgd();
+    ExpectTheArenaAndNothingElseTouched(spec);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(TrainingOrEvaluationNeedsMore, Canary, ::testing::Bool());

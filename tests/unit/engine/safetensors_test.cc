@@ -35,7 +35,8 @@ std::string WithLength(uint64_t length, const std::string& rest) {
 }
 
 TEST(Safetensors, WhatIsWrittenIsReadBack) {
-  const SafetensorsHeader header = FloatHeader({{"b", {2, 1}}, {"a", {3}}, {"empty", {0, 4}}});
+  const SafetensorsHeader header =
+      PackedHeader({{"b", {"F32", {2, 1}}}, {"a", {"F32", {3}}}, {"empty", {"F32", {0, 4}}}});
   const float data[] = {1, 2, 3, 4, 5};
   std::string bytes = SafetensorsPrefix(header);
   EXPECT_EQ(bytes.size() % 8, 0u);
@@ -50,8 +51,18 @@ TEST(Safetensors, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(second, 5);
 }
 
+TEST(Safetensors, WiderElementsComeFirstSoThatEachIsAligned) {
+  const SafetensorsHeader header =
+      PackedHeader({{"a", {"F32", {3}}}, {"b", {"I64", {}}}, {"c", {"F32", {1}}}});
+  EXPECT_THAT(NamesByPlace(header), ::testing::ElementsAre("b", "a", "c"));
+  EXPECT_EQ(header.tensors.at("b").end, 8);
+  EXPECT_EQ(header.tensors.at("a").begin, 8);
+  EXPECT_EQ(header.tensors.at("c").end, 24);
+}
+
 TEST(Safetensors, AnotherShapeOrAMissingNameIsNamed) {
-  const auto file = OpenBytes(SafetensorsPrefix(FloatHeader({{"a", {3}}})) + std::string(12, '\0'));
+  const auto file =
+      OpenBytes(SafetensorsPrefix(PackedHeader({{"a", {"F32", {3}}}})) + std::string(12, '\0'));
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_THAT(std::string(file->Find("a", {4}).status().message()),
               HasSubstr("tensor 'a' is F32 [3]; expected F32 [4]"));

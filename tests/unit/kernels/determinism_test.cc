@@ -35,6 +35,41 @@ Bytes LayerNormBytes(Bench& bench) {
   return bytes;
 }
 
+Bytes BatchNormBytes(Bench& bench) {
+  constexpr int64_t kRows = 7777, kCols = 70, kN = kRows * kCols;
+  const Buffer x = bench.Floats(RandomVec(kN, 1)), gamma = bench.Floats(RandomVec(kCols, 2)),
+               beta = bench.Floats(RandomVec(kCols, 3)), y = bench.Floats(RandomVec(kN, 4));
+  const Buffer mean = bench.Floats(kCols), rstd = bench.Floats(kCols),
+               running = bench.Floats(Vec(kCols, 0.0)), both = bench.Floats(2 * kCols);
+  bench.Run(BatchNormForward{.x = x,
+                             .gamma = gamma,
+                             .beta = beta,
+                             .residual = y,
+                             .y = y,
+                             .mean = mean,
+                             .rstd = rstd,
+                             .running_mean = running,
+                             .running_var = running,
+                             .rows = kRows,
+                             .cols = kCols,
+                             .relu = true});
+  bench.Run(BatchNormBackward{.dy = bench.Floats(RandomVec(kN, 5)),
+                              .x = x,
+                              .y = y,
+                              .gamma = gamma,
+                              .mean = mean,
+                              .rstd = rstd,
+                              .dx = x,
+                              .dgamma = both,
+                              .dbeta = {both.As<float>() + kCols},
+                              .rows = kRows,
+                              .cols = kCols});
+  Bytes bytes = BytesOf(x, kN);
+  const Bytes params = BytesOf(both, 2 * kCols);
+  bytes.insert(bytes.end(), params.begin(), params.end());
+  return bytes;
+}
+
 Bytes ColumnSumBytes(Bench& bench) {
   const Buffer y = bench.Floats(65);
   bench.Run(ColumnSum{bench.Floats(RandomVec(5000 * 65, 1)), y, 5000, 65, false});
@@ -71,6 +106,22 @@ Bytes EmbeddingBytes(Bench& bench) {
                               .width = kWidth,
                               .vocab = kVocab});
   return BytesOf(dtokens, kVocab * kWidth);
+}
+
+Bytes RecommenderBytes(Bench& bench) {
+  constexpr int64_t kBatch = 700, kCount = 5, kWidth = 16;
+  const Buffer x = bench.Floats(RandomVec(kBatch * kWidth, 1));
+  const Buffer e = bench.Floats(RandomVec(kBatch * kCount * kWidth, 2));
+  const int64_t out = kWidth + kCount * (kCount + 1) / 2;
+  const Buffer y = bench.Floats(kBatch * out), dx = bench.Floats(kBatch * kWidth),
+               de = bench.Floats(kBatch * kCount * kWidth);
+  bench.Run(InteractionForward{x, e, y, kBatch, kCount, kWidth});
+  bench.Run(InteractionBackward{y, x, e, dx, de, kBatch, kCount, kWidth});
+  bench.Run(MergeRows{de, bench.Ints(RandomIds(kBatch * kCount, 9, 3)), kBatch, kCount, kWidth});
+  Bytes bytes = BytesOf(de, kBatch * kCount * kWidth);
+  const Bytes more = BytesOf(dx, kBatch * kWidth);
+  bytes.insert(bytes.end(), more.begin(), more.end());
+  return bytes;
 }
 
 Bytes ElementwiseBytes(Bench& bench) {
@@ -143,10 +194,12 @@ struct Subject {
 
 const Subject kSubjects[] = {
     {"layer norm", LayerNormBytes, true, false},
+    {"batch norm", BatchNormBytes, true, false},
     {"column sum", ColumnSumBytes, true, false},
     {"sum and norm", NormBytes, true, true},
     {"attention", AttentionBytes, true, false},
     {"embedding", EmbeddingBytes, true, true},
+    {"recommender", RecommenderBytes, true, false},
     {"elementwise", ElementwiseBytes, true, false},
     {"matmul of a character GPT", MatmulBytes, false, false},
     {"matmul of a long sum", LongMatmulBytes, false, false},

@@ -84,7 +84,7 @@ TEST(CpuDevice, RefusesEmptyShapes) {
                 .status()
                 .code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(device.Prepare(MaxPoolForward{x, x, u8, 1, 32, 32, 1, 16}).status().code(),
+  EXPECT_EQ(device.Prepare(MaxPoolForward{x, x, u8, {1, 32, 32, 1, 16, 16}}).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(device.Prepare(Dropout{.x = x, .y = x, .samples = 1, .per_sample = 4}).status().code(),
             absl::StatusCode::kInvalidArgument);

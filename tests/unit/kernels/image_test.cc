@@ -1,5 +1,7 @@
 #include "tests/reference/image.h"
 
+#include <array>
+
 #include "tests/unit/kernels/cpu_fixture.h"
 
 namespace trainyard::kernels {
@@ -104,18 +106,17 @@ TEST_P(ImageTest, ConvolutionGradientByWeightsAgreesWithReference) {
   }
 }
 
-std::vector<reference::PoolShape> Pools() {
+std::vector<PoolShape> Pools() {
   return {
-      {.batch = 1, .height = 1, .width = 1, .channels = 1, .window = 1},
-      {.batch = 2, .height = 28, .width = 28, .channels = 32, .window = 2},
-      {.batch = 3, .height = 7, .width = 9, .channels = 17, .window = 2},
-      {.batch = 2, .height = 8, .width = 11, .channels = 3, .window = 3},
-      {.batch = 1, .height = 31, .width = 17, .channels = 5, .window = 15},
+      {1, 1, 1, 1, 1, 1},    {2, 28, 28, 32, 2, 2},   {3, 7, 9, 17, 2, 2},
+      {2, 8, 11, 3, 3, 3},   {1, 31, 17, 5, 15, 15},  {2, 28, 28, 64, 3, 2, 1},
+      {1, 1, 1, 3, 3, 2, 1}, {3, 11, 6, 17, 3, 2, 1}, {2, 9, 10, 5, 4, 1, 2},
+      {1, 7, 8, 33, 2, 3},
   };
 }
 
 TEST_P(ImageTest, MaxPoolAgreesWithReferenceBothWays) {
-  for (const reference::PoolShape& s : Pools()) {
+  for (const PoolShape& s : Pools()) {
     Vec x = RandomVec(s.batch * s.height * s.width * s.channels, 1);
     // Ties: the first of equals is taken.
     for (double& v : x) v = std::round(v * 2);
@@ -123,14 +124,24 @@ TEST_P(ImageTest, MaxPoolAgreesWithReferenceBothWays) {
     const int64_t n = static_cast<int64_t>(forward.y.size());
     const Buffer y = bench_.Floats(n), index = bench_.Raw(DType::kU8, n),
                  dx = bench_.Floats(static_cast<int64_t>(x.size()));
-    bench_.Run(MaxPoolForward{bench_.Floats(x), y, index, s.batch, s.height, s.width, s.channels,
-                              s.window});
+    bench_.Run(MaxPoolForward{bench_.Floats(x), y, index, s});
     ExpectClose(y, forward.y, 0, "y");
     EXPECT_EQ(std::vector<uint8_t>(index.As<uint8_t>(), index.As<uint8_t>() + n), forward.index);
     const Vec dy = RandomVec(n, 2);
-    bench_.Run(MaxPoolBackward{bench_.Floats(dy), index, dx, s.batch, s.height, s.width, s.channels,
-                               s.window});
-    ExpectClose(dx, reference::MaxPoolBackward(dy, forward.index, s), 0, "dx");
+    bench_.Run(MaxPoolBackward{bench_.Floats(dy), index, dx, s});
+    ExpectClose(dx, reference::MaxPoolBackward(dy, forward.index, s), 1e-6, "dx");
+  }
+}
+
+TEST_P(ImageTest, MeanPoolAgreesWithReferenceBothWays) {
+  for (const auto& [batch, pixels, channels] :
+       std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {3, 49, 17}, {5, 16, 512}, {2, 784, 65}}) {
+    const Vec x = RandomVec(batch * pixels * channels, 1), dy = RandomVec(batch * channels, 2);
+    const Buffer y = bench_.Floats(batch * channels), dx = bench_.Floats(batch * pixels * channels);
+    bench_.Run(MeanPoolForward{bench_.Floats(x), y, batch, pixels, channels});
+    ExpectClose(y, reference::MeanPool(x, batch, pixels, channels), 2e-6, "y");
+    bench_.Run(MeanPoolBackward{bench_.Floats(dy), dx, batch, pixels, channels});
+    ExpectClose(dx, reference::MeanPoolBackward(dy, batch, pixels, channels), 1e-6, "dx");
   }
 }
 

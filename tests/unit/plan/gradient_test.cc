@@ -10,6 +10,7 @@
 #include <functional>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "tests/unit/plan/interpreter.h"
 #include "tests/unit/plan/specs.h"
 
@@ -27,7 +28,10 @@ class Model {
     std::normal_distribution<double> normal(0, 0.5);
     for (const TensorId id : plan.parameters) {
       Vec w(plan.tensors[id].elements());
-      for (double& v : w) v = normal(random) + plan.tensors[id].init_value;
+      const Tensor& tensor = plan.tensors[id];
+      // Most relus after a batch norm are on, so that none of a deep model's channels is dead.
+      const double mean = tensor.init_value + absl::EndsWith(tensor.name, "normalization.bias");
+      for (double& v : w) v = mean + normal(random);
       machine.Write(id, w);
     }
     const int64_t rows = plan.micro_batches * plan.micro_batch * plan.rows_per_sample;
@@ -62,26 +66,31 @@ class Model {
   Vec inputs, targets;
 };
 
-void ExpectGradientsMatchDifferences(const v1::JobSpec& spec, const DataFacts& facts) {
+struct Differences {
+  size_t elements = 1 << 30;  // of each parameter that are looked at
+  double step = 1e-5;         // of one: small enough that a deep model's relus stay on their side
+};
+
+void ExpectGradientsMatchDifferences(const v1::JobSpec& spec, const DataFacts& facts,
+                                     const Differences& how = {}) {
   Model model(spec, facts);
   model.Step();
   std::vector<Vec> gradients;
   for (const TensorId id : model.plan.gradients) gradients.push_back(model.machine.Read(id));
 
-  constexpr double kStep = 1e-5;
   for (size_t p = 0; p < model.plan.parameters.size(); ++p) {
     const TensorId id = model.plan.parameters[p];
     const Vec w = model.machine.Read(id);
     double norm = 0;
-    for (size_t i = 0; i < w.size(); ++i) {
+    for (size_t i = 0; i < w.size(); i += std::max<size_t>(1, w.size() / how.elements)) {
       Vec moved = w;
-      moved[i] = w[i] + kStep;
+      moved[i] = w[i] + how.step;
       model.machine.Write(id, moved);
       const double above = model.Step();
-      moved[i] = w[i] - kStep;
+      moved[i] = w[i] - how.step;
       model.machine.Write(id, moved);
       const double below = model.Step();
-      const double expected = (above - below) / (2 * kStep);
+      const double expected = (above - below) / (2 * how.step);
       ASSERT_NEAR(gradients[p][i], expected, 1e-8 + 1e-5 * std::abs(expected))
           << model.plan.tensors[id].name << "[" << i << "]";
       norm += std::abs(expected);
@@ -134,6 +143,22 @@ TEST(Gradient, OfDeepConvnetWithDropoutAndMicroBatchesMatchesDifferences) {
   convnet.set_activation(v1::GELU_TANH);
   spec.mutable_training()->set_micro_batch_size(2);
   ExpectGradientsMatchDifferences(spec, ImageFacts(6, 5, 1, 3));
+}
+
+TEST(Gradient, OfResnetWithMicroBatchesMatchesDifferences) {
+  v1::JobSpec spec = ResnetSpec();
+  spec.mutable_model()->mutable_resnet()->set_width(3);
+  spec.mutable_training()->set_micro_batch_size(3);
+  ExpectGradientsMatchDifferences(spec, ImageFacts(17, 15, 2, 3), {.elements = 4, .step = 1e-6});
+}
+
+TEST(Gradient, OfResnetOfBottlenecksMatchesDifferences) {
+  v1::JobSpec spec = ResnetSpec();
+  spec.mutable_model()->mutable_resnet()->set_depth(50);
+  spec.mutable_model()->mutable_resnet()->set_stem(v1::Resnet::IMAGENET);
+  spec.mutable_model()->mutable_resnet()->set_width(2);
+  spec.mutable_training()->set_batch_size(4);
+  ExpectGradientsMatchDifferences(spec, ImageFacts(33, 33, 1, 3), {.elements = 2, .step = 1e-6});
 }
 
 // Tied or not, with or without biases, 1 and 3 micro-batches, with dropout.
@@ -237,6 +262,52 @@ TEST(Gradient, OfInputsIsNeverComputed) {
   const Plan plan = PlanOf(ConvnetSpec(), ImageFacts(6, 6, 1, 3));
   EXPECT_EQ(OpsOf<ConvolutionBackwardWeights>(plan.micro).size(), 1u);
   EXPECT_TRUE(OpsOf<ConvolutionBackwardData>(plan.micro).empty());
+}
+
+TEST(Gradient, OfBatchNormKeepsAnOutputOnlyForReluAndBranchesOnlyThen) {
+  const Plan plan = PlanOf(ResnetSpec(), ImageFacts(28, 28, 1, 10));
+  int shortcuts = 0, branches = 0;
+  for (const BatchNormBackward& o : OpsOf<BatchNormBackward>(plan.micro)) {
+    shortcuts += o.y == kNone;
+    branches += o.dresidual != kNone;
+  }
+  EXPECT_EQ(shortcuts, 3);  // no relu after them
+  EXPECT_EQ(branches, 8);   // one per block
+  // Where a block's input is read twice the two gradients are added, and nothing else is.
+  EXPECT_EQ(OpsOf<Add>(plan.micro).size(), 8u);
+}
+
+TEST(Gradient, EvaluationTakesTheRunningStatistics) {
+  Model model(ResnetSpec(), ImageFacts(6, 5, 1, 3));
+  const auto evaluate = [&] {
+    model.machine.Write(model.plan.eval_input, model.inputs);
+    model.machine.Write(model.plan.eval_target, model.targets);
+    model.machine.Run(model.plan.evaluate);
+    return model.machine.Read(model.plan.eval_losses);
+  };
+  const auto statistics = [&] {
+    std::vector<Vec> all;
+    for (const TensorId id : model.plan.buffers) all.push_back(model.machine.Read(id));
+    return all;
+  };
+  for (const TensorId id : model.plan.buffers) {
+    const Tensor& t = model.plan.tensors[id];
+    model.machine.Write(id, Vec(t.elements(), t.init_value));
+  }
+  const Vec first = evaluate();
+  const std::vector<Vec> untouched = statistics();
+  model.Step();
+  EXPECT_NE(statistics(), untouched);
+  EXPECT_NE(evaluate(), first);
+  // Steps on one batch without learning: the running statistics become those of the batch. The
+  // variance is the unbiased one, so that a little remains.
+  double trained = 0;
+  for (int i = 0; i < 200; ++i) trained = model.Step();
+  const std::vector<Vec> moved = statistics();
+  double evaluated = 0;
+  for (const double loss : evaluate()) evaluated += loss / static_cast<double>(first.size());
+  EXPECT_EQ(statistics(), moved);
+  EXPECT_NEAR(evaluated, trained, 0.2 * trained);
 }
 
 TEST(Gradient, OfTiedEmbeddingsIsWrittenByTheHeadAndAddedToByTheEmbedding) {

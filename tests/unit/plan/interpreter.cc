@@ -6,6 +6,7 @@
 
 #include "storage/base/status.h"
 #include "tests/reference/attention.h"
+#include "tests/reference/batch_norm.h"
 #include "tests/reference/cross_entropy.h"
 #include "tests/reference/elementwise.h"
 #include "tests/reference/image.h"
@@ -13,6 +14,7 @@
 #include "tests/reference/linear.h"
 #include "tests/reference/llama.h"
 #include "tests/reference/optimizer.h"
+#include "tests/reference/recommender.h"
 
 namespace trainyard::plan {
 
@@ -53,6 +55,16 @@ kernels::ConvolutionShape ShapeOf(const ConvolutionShape& s) {
           .out = s.out,
           .kernel_height = s.kernel_height,
           .kernel_width = s.kernel_width,
+          .stride = s.stride,
+          .pad = s.pad};
+}
+
+kernels::PoolShape ShapeOf(const PoolShape& s) {
+  return {.batch = s.batch,
+          .height = s.height,
+          .width = s.width,
+          .channels = s.channels,
+          .window = s.window,
           .stride = s.stride,
           .pad = s.pad};
 }
@@ -164,6 +176,29 @@ struct Interpreter::Executor {
     Put(o.dgamma, r.dgamma, o.accumulate_params);
     Put(o.dbeta, r.dbeta, o.accumulate_params);
   }
+  void operator()(const BatchNormForward& o) const {
+    const auto r = reference::BatchNorm(R(o.x), R(o.gamma), R(o.beta), R(o.residual),
+                                        {o.rows, o.cols, o.epsilon, o.relu});
+    Put(o.y, r.y);
+    Put(o.mean, r.mean);
+    Put(o.rstd, r.rstd);
+    Put(o.running_mean, reference::Moved(R(o.running_mean), r.mean, o.momentum));
+    Put(o.running_var,
+        reference::Moved(R(o.running_var), reference::Unbiased(r.variance, o.rows), o.momentum));
+  }
+  void operator()(const BatchNormInference& o) const {
+    Put(o.y, reference::BatchNormInference(R(o.x), R(o.gamma), R(o.beta), R(o.residual),
+                                           R(o.running_mean), R(o.running_var),
+                                           {o.rows, o.cols, o.epsilon, o.relu}));
+  }
+  void operator()(const BatchNormBackward& o) const {
+    const auto r = reference::BatchNormBackward(R(o.dy), R(o.x), R(o.y), R(o.gamma),
+                                                {o.rows, o.cols, 1e-5f, o.y != kNone});
+    Put(o.dx, r.dx);
+    Put(o.dresidual, r.dresidual);
+    Put(o.dgamma, r.dgamma, o.accumulate_params);
+    Put(o.dbeta, r.dbeta, o.accumulate_params);
+  }
   void operator()(const EmbeddingForward& o) const {
     Put(o.y, reference::Embedding(m.ReadIds(o.ids), R(o.tokens), R(o.positions), o.batch, o.time,
                                   o.width));
@@ -173,6 +208,94 @@ struct Interpreter::Executor {
         reference::EmbeddingBackward(m.ReadIds(o.ids), R(o.dy), o.batch, o.time, o.width, o.vocab);
     Put(o.dtokens, r.dtokens, true);
     Put(o.dpositions, r.dpositions, true);
+  }
+  void operator()(const EmbeddingTablesForward& o) const {
+    std::vector<Vec> tables;
+    for (const TensorId id : o.tables) tables.push_back(R(id));
+    Put(o.y, reference::EmbeddingTables(m.ReadIds(o.ids), tables, o.batch, o.width));
+  }
+  void operator()(const EmbeddingTablesBackward& o) const {
+    std::vector<int64_t> rows;
+    for (const TensorId id : o.gradients) rows.push_back(m.plan_.tensors[id].dims[0]);
+    const auto g =
+        reference::EmbeddingTablesBackward(m.ReadIds(o.ids), R(o.dy), rows, o.batch, o.width);
+    for (size_t t = 0; t < g.size(); ++t) Put(o.gradients[t], g[t], true);
+  }
+  void operator()(const KeepRows& o) const {
+    const int64_t at = m.state.first_sample % o.samples * o.count;
+    const auto put = [&](TensorId to, const Vec& part, int64_t first) {
+      Vec all = R(to);
+      std::copy(part.begin(), part.end(), all.begin() + first);
+      Put(to, all);
+    };
+    put(o.kept_ids, R(o.ids), at);
+    put(o.kept_dy, R(o.dy), at * o.width);
+  }
+  void operator()(const MergeRows& o) const {
+    std::vector<int32_t> ids = m.ReadIds(o.ids);
+    Vec grad = R(o.grad);
+    reference::MergeRows(ids, grad, o.samples, o.count, o.width);
+    Put(o.ids, Vec(ids.begin(), ids.end()));
+    Put(o.grad, grad);
+  }
+  // Calls step(grad, i) for each row of each table with its place: elements i to i + width.
+  template <typename O, typename F>
+  void ForEachRow(const O& o, F step) const {
+    const std::vector<int32_t> ids = m.ReadIds(o.ids);
+    const Vec grad = R(o.grad);
+    for (size_t p = 0; p < ids.size(); ++p) {
+      if (ids[p] < 0) continue;
+      const auto at = grad.begin() + static_cast<int64_t>(p) * o.width;
+      step(Vec(at, at + o.width), p % o.tables.size(), ids[p] * o.width);
+    }
+  }
+  Vec Row(TensorId id, int64_t at, int64_t width) const {
+    const Vec all = R(id);
+    return Vec(all.begin() + at, all.begin() + at + width);
+  }
+  void PutRow(TensorId id, int64_t at, const Vec& row) const {
+    Vec all = R(id);
+    std::copy(row.begin(), row.end(), all.begin() + at);
+    Put(id, all);
+  }
+  void operator()(const SgdRows& o) const {
+    ForEachRow(o, [&](const Vec& grad, size_t t, int64_t at) {
+      reference::SgdState s{.w = Row(o.tables[t], at, o.width), .velocity = Vec(o.width, 0)};
+      reference::SgdStep(grad, ScaleOf(o.grad_scale), m.state.learning_rate, 0, 0, m.state.step, s);
+      PutRow(o.tables[t], at, s.w);
+    });
+  }
+  void operator()(const AdamWRows& o) const {
+    ForEachRow(o, [&](const Vec& grad, size_t t, int64_t at) {
+      reference::AdamWState s{.w = Row(o.tables[t], at, o.width),
+                              .m = Row(o.m[t], at, o.width),
+                              .v = Row(o.v[t], at, o.width)};
+      reference::AdamWStep(grad, ScaleOf(o.grad_scale),
+                           {.lr = m.state.learning_rate,
+                            .beta1 = o.beta1,
+                            .beta2 = o.beta2,
+                            .epsilon = o.epsilon,
+                            .weight_decay = o.weight_decay},
+                           m.state.step, s);
+      PutRow(o.tables[t], at, s.w);
+      PutRow(o.m[t], at, s.m);
+      PutRow(o.v[t], at, s.v);
+    });
+  }
+  void operator()(const InteractionForward& o) const {
+    Put(o.y, reference::Interaction(R(o.x), R(o.e), {o.batch, o.count, o.width}));
+  }
+  void operator()(const InteractionBackward& o) const {
+    const auto g =
+        reference::InteractionBackward(R(o.dy), R(o.x), R(o.e), {o.batch, o.count, o.width});
+    Put(o.dx, g.dx);
+    Put(o.de, g.de);
+  }
+  void operator()(const BinaryCrossEntropy& o) const {
+    const auto r = reference::BinaryCrossEntropy(R(o.logits), m.ReadIds(o.targets), o.scale);
+    Put(o.losses, r.losses);
+    Put(o.correct, r.correct);
+    Put(o.dlogits, r.dlogits);
   }
   void operator()(const AttentionForward& o) const {
     const auto r = reference::Attention(R(o.qkv), ShapeOf(o));
@@ -205,13 +328,18 @@ struct Interpreter::Executor {
     Put(o.dbias, r.dbias, o.accumulate);
   }
   void operator()(const MaxPoolForward& o) const {
-    const auto r = reference::MaxPool(R(o.x), {o.batch, o.height, o.width, o.channels, o.window});
+    const auto r = reference::MaxPool(R(o.x), ShapeOf(o.shape));
     Put(o.y, r.y);
     Put(o.index, ToVec(r.index));
   }
   void operator()(const MaxPoolBackward& o) const {
-    Put(o.dx, reference::MaxPoolBackward(R(o.dy), ToBytes(R(o.index)),
-                                         {o.batch, o.height, o.width, o.channels, o.window}));
+    Put(o.dx, reference::MaxPoolBackward(R(o.dy), ToBytes(R(o.index)), ShapeOf(o.shape)));
+  }
+  void operator()(const MeanPoolForward& o) const {
+    Put(o.y, reference::MeanPool(R(o.x), o.batch, o.pixels, o.channels));
+  }
+  void operator()(const MeanPoolBackward& o) const {
+    Put(o.dx, reference::MeanPoolBackward(R(o.dy), o.batch, o.pixels, o.channels));
   }
   void operator()(const Transpose& o) const {
     const Vec x = R(o.x);

@@ -105,6 +105,13 @@ bool MayShare(const Op& op, TensorId read, TensorId written) {
   }
   if (const auto* o = std::get_if<ActivationBackward>(&op)) return is(o->dy, o->dx);
   if (const auto* o = std::get_if<Add>(&op)) return is(o->a, o->y) || is(o->b, o->y);
+  if (const auto* o = std::get_if<BatchNormBackward>(&op)) {
+    return is(o->x, o->dx) || is(o->dy, o->dresidual);
+  }
+  if (const auto* o = std::get_if<BatchNormForward>(&op)) return is(o->residual, o->y);
+  if (const auto* o = std::get_if<BatchNormInference>(&op)) {
+    return is(o->x, o->y) || is(o->residual, o->y);
+  }
   if (const auto* o = std::get_if<Dropout>(&op)) return is(o->x, o->y);
   if (const auto* o = std::get_if<LayerNormBackward>(&op))
     return !o->accumulate_dx && is(o->dy, o->dx);
@@ -190,6 +197,13 @@ std::vector<Case> Cases() {
   deep.spec.mutable_model()->mutable_convnet()->set_dropout(0.5);
   deep.spec.mutable_evaluation()->set_batch_size(64);
   cases.push_back(deep);
+  Case resnet = {"resnet", ResnetSpec(), ImageFacts(32, 32, 3, 10)};
+  resnet.spec.mutable_training()->set_micro_batch_size(3);
+  cases.push_back(resnet);
+  Case bottlenecks = {"resnet of bottlenecks", ResnetSpec(), ImageFacts(64, 64, 3, 10)};
+  bottlenecks.spec.mutable_model()->mutable_resnet()->set_depth(50);
+  bottlenecks.spec.mutable_model()->mutable_resnet()->set_stem(v1::Resnet::IMAGENET);
+  cases.push_back(bottlenecks);
   return cases;
 }
 
@@ -248,6 +262,9 @@ TEST(Memory, OpsStayWithinTheirRegions) {
             case TensorKind::kOptimizerState:
               ok = within(t.id, bytes, plan.optimizer_region);
               break;
+            case TensorKind::kBuffer:
+              ok = within(t.id, bytes, plan.buffer_region);
+              break;
             case TensorKind::kScalar:
               ok = within(t.id, bytes, plan.scalar_region);
               break;
@@ -269,7 +286,7 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     const Plan plan = PlanOf(c.spec, c.facts);
     int64_t end = 0;
     for (const Region& region : {plan.parameter_region, plan.gradient_region, plan.optimizer_region,
-                                 plan.scalar_region, plan.activation_region}) {
+                                 plan.buffer_region, plan.scalar_region, plan.activation_region}) {
       EXPECT_EQ(region.offset, end);
       end = region.end();
     }

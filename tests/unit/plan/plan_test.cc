@@ -99,6 +99,89 @@ TEST(Plan, GptStartsAsNanoGptDoes) {
   EXPECT_EQ(ParameterOf(plan, "transformer.h.0.mlp.c_fc.bias").init_std, 0);
 }
 
+int64_t ResnetParameters(int depth, v1::Resnet::Stem stem, const DataFacts& facts) {
+  v1::JobSpec spec = ResnetSpec();
+  spec.mutable_model()->mutable_resnet()->set_depth(depth);
+  spec.mutable_model()->mutable_resnet()->set_stem(stem);
+  spec.mutable_model()->mutable_resnet()->clear_width();
+  return PlanOf(spec, facts).summary.parameters();
+}
+
+TEST(Plan, ResnetsHaveTheParametersOfTorchvision) {
+  const DataFacts photos = ImageFacts(224, 224, 3, 1000);
+  EXPECT_EQ(ResnetParameters(18, v1::Resnet::IMAGENET, photos), 11689512);
+  EXPECT_EQ(ResnetParameters(34, v1::Resnet::IMAGENET, photos), 21797672);
+  EXPECT_EQ(ResnetParameters(50, v1::Resnet::IMAGENET, photos), 25557032);
+  EXPECT_EQ(ResnetParameters(101, v1::Resnet::IMAGENET, photos), 44549160);
+  EXPECT_EQ(ResnetParameters(152, v1::Resnet::IMAGENET, photos), 60192808);
+  // One channel and a 3x3 stem in place of three and 7x7; ten classes.
+  EXPECT_EQ(ResnetParameters(18, v1::Resnet::CIFAR, ImageFacts(28, 28, 1, 10)),
+            11689512 - 64 * (3 * 49 - 9) - 990 * 513);
+}
+
+TEST(Plan, ResnetNamesAndLayoutsAreThoseOfTransformers) {
+  v1::JobSpec spec = ResnetSpec();
+  const Plan basic = PlanOf(spec, ImageFacts(28, 28, 1, 10));
+  const auto expect = [](const Plan& plan, const std::string& name, std::vector<int64_t> dims) {
+    EXPECT_EQ(DimsOf(plan, name), dims) << name;
+  };
+  expect(basic, "resnet.embedder.embedder.convolution.weight", {4, 1, 3, 3});
+  expect(basic, "resnet.embedder.embedder.normalization.weight", {4});
+  const std::string stage = "resnet.encoder.stages.1.layers.0.";
+  expect(basic, stage + "shortcut.convolution.weight", {8, 4, 1, 1});
+  expect(basic, stage + "shortcut.normalization.bias", {8});
+  expect(basic, stage + "layer.0.convolution.weight", {8, 4, 3, 3});
+  expect(basic, stage + "layer.1.convolution.weight", {8, 8, 3, 3});
+  expect(basic, stage + "layer.2.convolution.weight", {});
+  expect(basic, "resnet.encoder.stages.0.layers.0.shortcut.convolution.weight", {});
+  expect(basic, "classifier.1.weight", {10, 32});
+  expect(basic, "classifier.1.bias", {10});
+  EXPECT_EQ(basic.parameters.size(), 62u);  // as torchvision's resnet18
+  EXPECT_EQ(basic.buffers.size(), 2u * 20);
+
+  spec.mutable_model()->mutable_resnet()->set_depth(50);
+  const Plan deep = PlanOf(spec, ImageFacts(28, 28, 1, 10));
+  expect(deep, stage + "layer.0.convolution.weight", {8, 16, 1, 1});
+  expect(deep, stage + "layer.1.convolution.weight", {8, 8, 3, 3});
+  expect(deep, stage + "layer.2.convolution.weight", {32, 8, 1, 1});
+  expect(deep, "resnet.encoder.stages.0.layers.0.shortcut.convolution.weight", {16, 4, 1, 1});
+  EXPECT_EQ(deep.parameters.size(), 161u);  // as torchvision's resnet50
+}
+
+TEST(Plan, ResnetStridesInTheThreeByThreeConvolutionAndStartsByFanOut) {
+  v1::JobSpec spec = ResnetSpec();
+  spec.mutable_model()->mutable_resnet()->set_depth(50);
+  const Plan plan = PlanOf(spec, ImageFacts(32, 32, 3, 10));
+  int strided = 0;
+  for (const Op& op : plan.micro) {
+    const auto* o = std::get_if<ConvolutionForward>(&op);
+    if (o == nullptr || o->shape.stride == 1) continue;
+    const bool shortcut = plan.tensors[o->w].name.find("shortcut") != std::string::npos;
+    EXPECT_EQ(o->shape.kernel_height, shortcut ? 1 : 3) << plan.tensors[o->w].name;
+    ++strided;
+  }
+  EXPECT_EQ(strided, 6);
+  const std::string block = "resnet.encoder.stages.0.layers.1.layer.2.";
+  EXPECT_DOUBLE_EQ(ParameterOf(plan, block + "convolution.weight").init_std, std::sqrt(2.0 / 16));
+  EXPECT_EQ(ParameterOf(plan, block + "normalization.weight").init_value, 1);
+  for (const TensorId id : plan.buffers) {
+    const bool variance = plan.tensors[id].name.find("running_var") != std::string::npos;
+    EXPECT_EQ(plan.tensors[id].init_value, variance ? 1 : 0);
+  }
+}
+
+TEST(Plan, ResnetRefusesBatchesWithoutVariance) {
+  v1::JobSpec spec = ResnetSpec();
+  spec.mutable_training()->set_micro_batch_size(1);
+  EXPECT_EQ(ErrorOf(spec, ImageFacts(8, 8, 1, 10)).message(),
+            "spec.training.micro_batch_size: 1 leaves "
+            "resnet.encoder.stages.3.layers.0.shortcut.normalization a single value per channel, "
+            "which has no variance; use at least 2");
+  EXPECT_TRUE(ErrorOf(spec, ImageFacts(9, 8, 1, 10)).ok());
+  spec.mutable_training()->set_micro_batch_size(2);
+  EXPECT_TRUE(ErrorOf(spec, ImageFacts(1, 1, 1, 10)).ok());
+}
+
 TEST(Plan, MlpNamesAndLayoutsAreThoseOfTorchLinear) {
   const Plan plan = PlanOf(MlpSpec(), ImageFacts(4, 3, 2, 7));
   EXPECT_THAT(NamesOf(plan),
@@ -233,10 +316,10 @@ TEST(Cost, BytesPerSlotAreTheSumOfTheirParts) {
         PlanOf(CharGptSpec(), TokenFacts(65))}) {
     const v1::PlanSummary& s = plan.summary;
     EXPECT_EQ(s.bytes_per_slot(), s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                                      s.activation_bytes() + s.workspace_bytes() +
-                                      s.staging_bytes() + s.process_bytes());
+                                      s.buffer_bytes() + s.activation_bytes() +
+                                      s.workspace_bytes() + s.staging_bytes() + s.process_bytes());
     EXPECT_EQ(plan.arena_bytes, s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                                    s.activation_bytes());
+                                    s.buffer_bytes() + s.activation_bytes());
     EXPECT_GT(s.staging_bytes(), s.parameter_bytes() + s.optimizer_bytes());
     EXPECT_EQ(s.total_steps(), plan.total_steps);
   }
@@ -249,7 +332,7 @@ TEST(Describe, NamesTheFiguresAndEveryKernel) {
   EXPECT_THAT(text, HasSubstr("each micro-batch: 61 kernels"));
   EXPECT_THAT(text, HasSubstr("+transformer.wte.weight.grad[11, 8]"));
   const auto lines = std::count(text.begin(), text.end(), '\n');
-  EXPECT_EQ(lines, 11 + 2 * 4 +
+  EXPECT_EQ(lines, 12 + 2 * 4 +
                        static_cast<int64_t>(plan.begin.size() + plan.micro.size() +
                                             plan.end.size() + plan.evaluate.size()));
 }

@@ -54,6 +54,20 @@ struct SizeChecker {
     Holds(o.gamma, o.cols), Holds(o.dgamma, o.cols), Holds(o.dbeta, o.cols);
     Holds(o.mean, o.rows), Holds(o.rstd, o.rows);
   }
+  void operator()(const BatchNormForward& o) const {
+    for (const TensorId id : {o.x, o.residual, o.y}) Holds(id, o.rows * o.cols);
+    for (const TensorId id : {o.gamma, o.beta, o.mean, o.rstd, o.running_mean, o.running_var}) {
+      Holds(id, o.cols);
+    }
+  }
+  void operator()(const BatchNormInference& o) const {
+    for (const TensorId id : {o.x, o.residual, o.y}) Holds(id, o.rows * o.cols);
+    for (const TensorId id : {o.gamma, o.beta, o.running_mean, o.running_var}) Holds(id, o.cols);
+  }
+  void operator()(const BatchNormBackward& o) const {
+    for (const TensorId id : {o.dy, o.x, o.y, o.dx, o.dresidual}) Holds(id, o.rows * o.cols);
+    for (const TensorId id : {o.gamma, o.mean, o.rstd, o.dgamma, o.dbeta}) Holds(id, o.cols);
+  }
   void operator()(const EmbeddingForward& o) const {
     Holds(o.ids, o.batch * o.time, ElementType::kI32), Holds(o.tokens, o.vocab * o.width);
     Holds(o.positions, o.time * o.width), Holds(o.y, o.batch * o.time * o.width);
@@ -61,6 +75,65 @@ struct SizeChecker {
   void operator()(const EmbeddingBackward& o) const {
     Holds(o.ids, o.batch * o.time, ElementType::kI32), Holds(o.dtokens, o.vocab * o.width);
     Holds(o.dpositions, o.time * o.width), Holds(o.dy, o.batch * o.time * o.width);
+  }
+  void Tables(const std::vector<TensorId>& tables, int64_t count, int64_t width) const {
+    EXPECT_EQ(static_cast<int64_t>(tables.size()), count);
+    for (const TensorId id : tables) EXPECT_EQ(plan.tensors[id].dims[1], width);
+  }
+  void operator()(const EmbeddingTablesForward& o) const {
+    const int64_t count = plan.tensors[o.ids].dims[1];
+    Tables(o.tables, count, o.width), Holds(o.ids, o.batch * count, ElementType::kI32);
+    Holds(o.y, o.batch * count * o.width);
+  }
+  void operator()(const EmbeddingTablesBackward& o) const {
+    const int64_t count = plan.tensors[o.ids].dims[1];
+    Tables(o.gradients, count, o.width), Holds(o.ids, o.batch * count, ElementType::kI32);
+    Holds(o.dy, o.batch * count * o.width);
+  }
+  void operator()(const KeepRows& o) const {
+    Holds(o.ids, o.batch * o.count, ElementType::kI32), Holds(o.dy, o.batch * o.count * o.width);
+    Holds(o.kept_ids, o.samples * o.count, ElementType::kI32);
+    Holds(o.kept_dy, o.samples * o.count * o.width);
+    EXPECT_EQ(o.samples, plan.micro_batch * plan.micro_batches);
+  }
+  void operator()(const MergeRows& o) const {
+    Holds(o.ids, o.samples * o.count, ElementType::kI32);
+    Holds(o.grad, o.samples * o.count * o.width);
+  }
+  void operator()(const SgdRows& o) const {
+    const int64_t count = plan.tensors[o.ids].dims[1];
+    Tables(o.tables, count, o.width), Holds(o.ids, o.samples * count, ElementType::kI32);
+    Holds(o.grad, o.samples * count * o.width), Holds(o.grad_scale, 1);
+  }
+  void operator()(const AdamWRows& o) const {
+    (*this)(SgdRows{.grad = o.grad,
+                    .ids = o.ids,
+                    .grad_scale = o.grad_scale,
+                    .tables = o.tables,
+                    .samples = o.samples,
+                    .width = o.width});
+    for (size_t t = 0; t < o.tables.size(); ++t) {
+      const int64_t elements = plan.tensors[o.tables[t]].elements();
+      Holds(o.m[t], elements), Holds(o.v[t], elements);
+      // One list of places serves all three.
+      const auto place = [&](const std::vector<TensorId>& ids) {
+        return plan.offsets[ids[t]] - plan.offsets[ids[0]];
+      };
+      EXPECT_EQ(place(o.m), place(o.tables));
+      EXPECT_EQ(place(o.v), place(o.tables));
+    }
+  }
+  void operator()(const InteractionForward& o) const {
+    Holds(o.x, o.batch * o.width), Holds(o.e, o.batch * o.count * o.width);
+    Holds(o.y, o.batch * (o.width + o.count * (o.count + 1) / 2));
+  }
+  void operator()(const InteractionBackward& o) const {
+    (*this)(InteractionForward{o.x, o.e, o.dy, o.batch, o.count, o.width});
+    (*this)(InteractionForward{o.dx, o.de, o.dy, o.batch, o.count, o.width});
+  }
+  void operator()(const BinaryCrossEntropy& o) const {
+    Holds(o.logits, o.rows), Holds(o.dlogits, o.rows), Holds(o.losses, o.rows);
+    Holds(o.targets, o.rows, ElementType::kI32), Holds(o.correct, o.rows);
   }
   void operator()(const AttentionForward& o) const {
     const int64_t n = o.batch * o.time * o.heads * o.head_dim;
@@ -95,16 +168,20 @@ struct SizeChecker {
   void operator()(const ConvolutionBackwardWeights& o) const {
     Convolution(o.shape, o.x, o.dw, o.dbias, o.dy);
   }
-  void Pool(int64_t batch, int64_t h, int64_t w, int64_t c, int64_t window, TensorId x, TensorId y,
-            TensorId index) const {
-    const int64_t out = batch * (h / window) * (w / window) * c;
-    Holds(x, batch * h * w * c), Holds(y, out), Holds(index, out, ElementType::kU8);
+  void Pool(const PoolShape& s, TensorId x, TensorId y, TensorId index) const {
+    const int64_t height = (s.height + 2 * s.pad - s.window) / s.stride + 1;
+    const int64_t width = (s.width + 2 * s.pad - s.window) / s.stride + 1;
+    Holds(x, s.batch * s.height * s.width * s.channels);
+    Holds(y, s.batch * height * width * s.channels);
+    Holds(index, s.batch * height * width * s.channels, ElementType::kU8);
   }
-  void operator()(const MaxPoolForward& o) const {
-    Pool(o.batch, o.height, o.width, o.channels, o.window, o.x, o.y, o.index);
+  void operator()(const MaxPoolForward& o) const { Pool(o.shape, o.x, o.y, o.index); }
+  void operator()(const MaxPoolBackward& o) const { Pool(o.shape, o.dx, o.dy, o.index); }
+  void operator()(const MeanPoolForward& o) const {
+    Holds(o.x, o.batch * o.pixels * o.channels), Holds(o.y, o.batch * o.channels);
   }
-  void operator()(const MaxPoolBackward& o) const {
-    Pool(o.batch, o.height, o.width, o.channels, o.window, o.dx, o.dy, o.index);
+  void operator()(const MeanPoolBackward& o) const {
+    Holds(o.dx, o.batch * o.pixels * o.channels), Holds(o.dy, o.batch * o.channels);
   }
   void operator()(const Transpose& o) const {
     Holds(o.x, o.batch * o.rows * o.cols), Holds(o.y, o.batch * o.rows * o.cols);
@@ -149,6 +226,18 @@ TEST(Shapes, OfConvnetAgree) {
   ExpectSizesHold(PlanOf(spec, ImageFacts(17, 15, 3, 7)));
 }
 
+TEST(Shapes, OfResnetAgree) {
+  for (const v1::Resnet::Stem stem : {v1::Resnet::CIFAR, v1::Resnet::IMAGENET}) {
+    for (const int depth : {18, 50}) {
+      v1::JobSpec spec = ResnetSpec();
+      spec.mutable_model()->mutable_resnet()->set_depth(depth);
+      spec.mutable_model()->mutable_resnet()->set_stem(stem);
+      spec.mutable_evaluation()->set_batch_size(11);
+      ExpectSizesHold(PlanOf(spec, ImageFacts(35, 29, 3, 7)));
+    }
+  }
+}
+
 TEST(Shapes, OfGptAgree) {
   v1::JobSpec spec = GptSpec();
   spec.mutable_model()->mutable_gpt()->set_dropout(0.1);
@@ -157,6 +246,18 @@ TEST(Shapes, OfGptAgree) {
   spec.mutable_training()->set_micro_batch_size(2);
   ExpectSizesHold(PlanOf(spec, TokenFacts(13)));
   ExpectSizesHold(PlanOf(Gpt2Spec(), TokenFacts(50257)));
+}
+
+TEST(Shapes, OfDlrmAgree) {
+  v1::JobSpec spec = DlrmSpec();
+  ExpectSizesHold(PlanOf(spec, ClickFacts(5, 3, 7)));
+  spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(true);
+  spec.mutable_training()->set_micro_batch_size(2);
+  spec.mutable_evaluation()->set_batch_size(11);
+  ExpectSizesHold(PlanOf(spec, ClickFacts(5, 3, 7)));
+  spec.mutable_optimizer()->mutable_sgd();
+  spec.mutable_optimizer()->set_clip_norm(1);
+  ExpectSizesHold(PlanOf(spec, ClickFacts(5, 3, 7)));
 }
 
 TEST(Shapes, OfEvaluationFollowItsOwnBatch) {

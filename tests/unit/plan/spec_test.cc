@@ -30,8 +30,24 @@ v1::Gpt& GptOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_gpt(); }
 v1::Llama& LlamaOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_llama(); }
 v1::Mlp& MlpOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_mlp(); }
 v1::Convnet& ConvnetOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_convnet(); }
+v1::Resnet& ResnetOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_resnet(); }
 v1::IdxData& IdxOf(v1::JobSpec& s) { return *s.mutable_data()->mutable_idx(); }
 v1::TextData& TextOf(v1::JobSpec& s) { return *s.mutable_data()->mutable_text(); }
+
+v1::Dlrm& DlrmOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_dlrm(); }
+v1::CsvData& CsvOf(v1::JobSpec& s) { return *s.mutable_data()->mutable_csv(); }
+v1::ClicksData& ClicksOf(v1::JobSpec& s) { return *s.mutable_data()->mutable_clicks(); }
+
+v1::JobSpec CsvSpec() {
+  v1::JobSpec spec = DlrmSpec();
+  v1::CsvData& csv = CsvOf(spec);
+  csv.set_train("/data/clicks.csv");
+  csv.set_label("click");
+  csv.add_dense("price");
+  csv.add_categorical("city");
+  csv.set_hash_buckets(100);
+  return spec;
+}
 
 v1::JobSpec TokenSpec() {
   v1::JobSpec spec = GptSpec();
@@ -44,9 +60,7 @@ v1::JobSpec TokenSpec() {
 const std::vector<BadSpec>& ModelTable() {
   static const auto& table = *new std::vector<BadSpec>{
       {"no model", MlpSpec, [](auto& s) { s.clear_model(); }, kInvalid,
-       "spec.model: there is none; set mlp, convnet, gpt or llama"},
-      {"resnet", MlpSpec, [](auto& s) { s.mutable_model()->mutable_resnet(); }, kUnbuilt,
-       "spec.model.resnet: it is not built yet; use convnet"},
+       "spec.model: there is none; set mlp, convnet, resnet, gpt, llama or dlrm"},
       {"llama without layers", LlamaSpec, [](auto& s) { LlamaOf(s).set_layers(0); }, kInvalid,
        "spec.model.llama.layers: 0 is not in [1, 512]"},
       {"llama heads", LlamaSpec, [](auto& s) { LlamaOf(s).set_heads(3); }, kInvalid,
@@ -70,12 +84,34 @@ const std::vector<BadSpec>& ModelTable() {
          LlamaOf(s).set_vocab_size(99);
        },
        kInvalid, "spec.model.llama.vocab_size: 99 is less than the 100 tokens of the data"},
+      {"resnet without a depth", MlpSpec, [](auto& s) { s.mutable_model()->mutable_resnet(); },
+       kInvalid, "spec.model.resnet.depth: 0 is no depth of a resnet; use 18, 34, 50, 101 or 152"},
+      {"resnet without a stem", ResnetSpec, [](auto& s) { ResnetOf(s).clear_stem(); }, kInvalid,
+       "spec.model.resnet.stem: 0 is no stem; use CIFAR for images up to about 64x64, else "
+       "IMAGENET"},
+      {"unknown stem", ResnetSpec,
+       [](auto& s) { ResnetOf(s).set_stem(static_cast<v1::Resnet::Stem>(7)); }, kInvalid,
+       "spec.model.resnet.stem: 7 is no stem; use CIFAR for images up to about 64x64, else "
+       "IMAGENET"},
+      {"narrow resnet", ResnetSpec, [](auto& s) { ResnetOf(s).set_width(0); }, kInvalid,
+       "spec.model.resnet.width: 0 is not in [1, 4096]"},
+      {"resnet on text", ResnetSpec, [](auto& s) { *s.mutable_data() = GptSpec().data(); },
+       kInvalid, "spec.data: resnet trains on images; set spec.data.idx"},
       {"bert", GptSpec, [](auto& s) { s.mutable_model()->mutable_bert(); }, kUnbuilt,
        "spec.model.bert: it is not built yet; use gpt"},
-      {"dlrm", MlpSpec, [](auto& s) { s.mutable_model()->mutable_dlrm(); }, kUnbuilt,
-       "spec.model.dlrm: it is not built yet; use mlp"},
+      {"no table", DlrmSpec, [](auto& s) { DlrmOf(s).add_table_rows(0); }, kInvalid,
+       "spec.model.dlrm.table_rows[0]: 0 is not in [1, 2147483647]"},
+      {"many tables", DlrmSpec, [](auto& s) { DlrmOf(s).mutable_table_rows()->Resize(129, 5); },
+       kInvalid, "spec.model.dlrm.table_rows: 129 tables are more than 128"},
+      {"no embedding", DlrmSpec, [](auto& s) { DlrmOf(s).clear_embedding_width(); }, kInvalid,
+       "spec.model.dlrm.embedding_width: 0 is not in [1, 4096]"},
+      {"bottom", DlrmSpec, [](auto& s) { DlrmOf(s).add_bottom(-1); }, kInvalid,
+       "spec.model.dlrm.bottom[1]: -1 is not in [1, 65536]"},
+      {"top", DlrmSpec, [](auto& s) { DlrmOf(s).set_top(0, 65537); }, kInvalid,
+       "spec.model.dlrm.top[0]: 65537 is not in [1, 65536]"},
       {"layers", MlpSpec, [](auto& s) { s.mutable_model()->mutable_layers(); }, kUnbuilt,
-       "spec.model.layers: a list of layers is not built yet; use mlp, convnet, gpt or llama"},
+       "spec.model.layers: a list of layers is not built yet; use mlp, convnet, resnet, gpt, llama "
+       "or dlrm"},
       {"zero width", MlpSpec, [](auto& s) { MlpOf(s).add_hidden(0); }, kInvalid,
        "spec.model.mlp.hidden[1]: 0 is not in [1, 65536]"},
       {"wide", MlpSpec, [](auto& s) { MlpOf(s).set_hidden(0, 65537); }, kInvalid,
@@ -123,7 +159,7 @@ const std::vector<BadSpec>& ModelTable() {
 const std::vector<BadSpec>& DataTable() {
   static const auto& table = *new std::vector<BadSpec>{
       {"no data", MlpSpec, [](auto& s) { s.clear_data(); }, kInvalid,
-       "spec.data: there is none; set idx, text or tokens"},
+       "spec.data: there is none; set idx, text, tokens, csv, criteo or clicks"},
       {"gpt on images", MlpSpec, [](auto& s) { *s.mutable_model() = GptSpec().model(); }, kInvalid,
        "spec.data: gpt trains on text or tokens; set spec.data.text or spec.data.tokens"},
       {"mlp on text", GptSpec, [](auto& s) { s.mutable_model()->mutable_mlp(); }, kInvalid,
@@ -132,10 +168,44 @@ const std::vector<BadSpec>& DataTable() {
        "spec.data.image_folder: it is not built yet; use idx"},
       {"webdataset", MlpSpec, [](auto& s) { s.mutable_data()->mutable_webdataset(); }, kUnbuilt,
        "spec.data.webdataset: it is not built yet; use idx"},
-      {"csv", MlpSpec, [](auto& s) { s.mutable_data()->mutable_csv(); }, kUnbuilt,
-       "spec.data.csv: it is not built yet; use idx"},
-      {"criteo", MlpSpec, [](auto& s) { s.mutable_data()->mutable_criteo(); }, kUnbuilt,
-       "spec.data.criteo: it is not built yet; use idx"},
+      {"mlp on clicks", DlrmSpec, [](auto& s) { s.mutable_model()->mutable_mlp(); }, kInvalid,
+       "spec.data: csv, criteo and clicks are for dlrm; set spec.model.dlrm"},
+      {"dlrm on images", MlpSpec, [](auto& s) { *s.mutable_model() = DlrmSpec().model(); },
+       kInvalid,
+       "spec.data: dlrm trains on clicks; set spec.data.csv, spec.data.criteo or "
+       "spec.data.clicks"},
+      {"no csv", CsvSpec, [](auto& s) { CsvOf(s).clear_train(); }, kInvalid,
+       "spec.data.csv.train: is missing; give an absolute path or file:// URI"},
+      {"two splits", CsvSpec,
+       [](auto& s) {
+         CsvOf(s).set_validation("/v");
+         CsvOf(s).set_validation_fraction(0.2);
+       },
+       kInvalid,
+       "spec.data.csv.validation_fraction: validation is the held-out split already; give one of "
+       "the two"},
+      {"nothing validates", CsvSpec, [](auto& s) { CsvOf(s).set_validation_fraction(0); }, kInvalid,
+       "spec.data.csv.validation_fraction: 0 is not in (0, 0.5]"},
+      {"no label", CsvSpec, [](auto& s) { CsvOf(s).clear_label(); }, kInvalid,
+       "spec.data.csv.label: is missing; name a column of the file"},
+      {"no dense", CsvSpec, [](auto& s) { CsvOf(s).clear_dense(); }, kInvalid,
+       "spec.data.csv.dense: the number of columns: 0 is not in [1, 4096]"},
+      {"no categorical", CsvSpec, [](auto& s) { CsvOf(s).clear_categorical(); }, kInvalid,
+       "spec.data.csv.categorical: the number of columns: 0 is not in [1, 128]"},
+      {"column twice", CsvSpec, [](auto& s) { CsvOf(s).add_categorical("price"); }, kInvalid,
+       "spec.data.csv.categorical[1]: 'price' is named twice"},
+      {"bad rows", CsvSpec, [](auto& s) { CsvOf(s).set_bad_rows(static_cast<v1::BadRows>(9)); },
+       kInvalid, "spec.data.csv.bad_rows: 9 is no choice; use REFUSE_BAD_ROWS or SKIP_BAD_ROWS"},
+      {"no buckets", CsvSpec, [](auto& s) { CsvOf(s).clear_hash_buckets(); }, kInvalid,
+       "spec.data.csv.hash_buckets: 0 is not in [1, 2147483647]"},
+      {"no criteo", DlrmSpec, [](auto& s) { s.mutable_data()->mutable_criteo(); }, kInvalid,
+       "spec.data.criteo.train: is missing; give an absolute path or file:// URI"},
+      {"no clicks", DlrmSpec, [](auto& s) { ClicksOf(s).clear_train_samples(); }, kInvalid,
+       "spec.data.clicks.train_samples: 0 is not in [1, 1099511627776]"},
+      {"no held-out clicks", DlrmSpec, [](auto& s) { ClicksOf(s).clear_validation_samples(); },
+       kInvalid, "spec.data.clicks.validation_samples: 0 is not in [1, 1099511627776]"},
+      {"many categorical", DlrmSpec, [](auto& s) { ClicksOf(s).set_categorical(129); }, kInvalid,
+       "spec.data.clicks.categorical: 129 is not in [1, 128]"},
       {"prefetch 0", MlpSpec, [](auto& s) { s.mutable_data()->set_prefetch(0); }, kInvalid,
        "spec.data.prefetch: 0 is not in [1, 64]"},
       {"no images", MlpSpec, [](auto& s) { IdxOf(s).clear_train_images(); }, kInvalid,
@@ -380,14 +450,15 @@ TEST(ResolveSpec, RefusesBadTraining) { ExpectRefused(TrainingTable()); }
 TEST(ResolveSpec, RefusesBadRunning) { ExpectRefused(RunningTable()); }
 
 TEST(ResolveSpec, AcceptsWhatTheTestsStartFrom) {
-  for (const v1::JobSpec& spec :
-       {MlpSpec(), ConvnetSpec(), GptSpec(), CharGptSpec(), Gpt2Spec(), TokenSpec()}) {
+  for (const v1::JobSpec& spec : {MlpSpec(), ConvnetSpec(), GptSpec(), CharGptSpec(), Gpt2Spec(),
+                                  ResnetSpec(), LlamaSpec(), TokenSpec(), DlrmSpec(), CsvSpec()}) {
     EXPECT_TRUE(ResolveSpec(spec).ok()) << ResolveSpec(spec).status();
   }
 }
 
 TEST(ResolveSpec, IsIdempotent) {
-  for (const v1::JobSpec& spec : {MlpSpec(), ConvnetSpec(), GptSpec(), TokenSpec()}) {
+  for (const v1::JobSpec& spec : {MlpSpec(), ConvnetSpec(), GptSpec(), LlamaSpec(), ResnetSpec(),
+                                  TokenSpec(), DlrmSpec(), CsvSpec()}) {
     const v1::JobSpec once = *ResolveSpec(spec);
     const absl::StatusOr<v1::JobSpec> twice = ResolveSpec(once);
     ASSERT_TRUE(twice.ok()) << twice.status();
@@ -438,6 +509,18 @@ TEST(ResolveSpec, FillsTheDefaultsOfTheProto) {
   EXPECT_EQ(convnet.model().convnet().stages(0).kernel(), 3);
   EXPECT_EQ(convnet.model().convnet().stages(0).pool(), 2);
   EXPECT_EQ(convnet.model().convnet().stages(0).convolutions(), 1);
+
+  const v1::JobSpec dlrm = *ResolveSpec(DlrmSpec());
+  EXPECT_EQ(dlrm.data().clicks().dense(), 13);
+  EXPECT_EQ(dlrm.data().clicks().categorical(), 26);
+  EXPECT_EQ(dlrm.data().clicks().categories(), 1000);
+  EXPECT_EQ(dlrm.data().clicks().seed(), 1u);
+  const v1::JobSpec csv = *ResolveSpec(CsvSpec());
+  EXPECT_DOUBLE_EQ(csv.data().csv().validation_fraction(), 0.1);
+  EXPECT_EQ(csv.data().csv().bad_rows(), v1::REFUSE_BAD_ROWS);
+  v1::JobSpec resnet = ResnetSpec();
+  resnet.mutable_model()->mutable_resnet()->clear_width();
+  EXPECT_EQ(ResolveSpec(resnet)->model().resnet().width(), 64);
 
   EXPECT_FALSE(ResolveSpec(TokenSpec())->evaluation().at_end());  // nothing is held out
 }

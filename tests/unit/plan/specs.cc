@@ -57,6 +57,27 @@ v1::JobSpec LlamaSpec() {
   return spec;
 }
 
+v1::JobSpec DlrmSpec() {
+  v1::JobSpec spec;
+  v1::Dlrm& dlrm = *spec.mutable_model()->mutable_dlrm();
+  dlrm.set_embedding_width(4);
+  dlrm.add_bottom(6);
+  dlrm.add_top(5);
+  spec.mutable_data()->mutable_clicks()->set_train_samples(1000);
+  spec.mutable_data()->mutable_clicks()->set_validation_samples(100);
+  SetRest(spec);
+  return spec;
+}
+
+v1::JobSpec ResnetSpec() {
+  v1::JobSpec spec = MlpSpec();
+  v1::Resnet& resnet = *spec.mutable_model()->mutable_resnet();
+  resnet.set_depth(18);
+  resnet.set_stem(v1::Resnet::CIFAR);
+  resnet.set_width(4);
+  return spec;
+}
+
 v1::JobSpec CharGptSpec() {
   v1::JobSpec spec = GptSpec();
   v1::Gpt& gpt = *spec.mutable_model()->mutable_gpt();
@@ -97,6 +118,15 @@ DataFacts TokenFacts(int64_t vocab) {
           .vocab = vocab,
           .train_size = 1000000,
           .validation_size = 1000};
+}
+
+DataFacts ClickFacts(int64_t dense, int64_t categorical, int64_t buckets) {
+  return {.kind = DataFacts::Kind::kClicks,
+          .dense = dense,
+          .categorical = categorical,
+          .buckets = buckets,
+          .train_size = 1000,
+          .validation_size = 100};
 }
 
 Plan PlanOf(const v1::JobSpec& spec, const DataFacts& facts) {

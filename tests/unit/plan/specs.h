@@ -11,6 +11,10 @@ namespace trainyard::plan {
 v1::JobSpec MlpSpec();
 v1::JobSpec ConvnetSpec();
 v1::JobSpec GptSpec();
+v1::JobSpec ResnetSpec();  // depth 18, CIFAR stem, width 4
+
+// Tables of width 4 under dense AdamW.
+v1::JobSpec DlrmSpec();
 
 // nanoGPT's character configuration: 4 layers, 4 heads, width 128, context 64, batch 12, no biases.
 v1::JobSpec LlamaSpec();
@@ -20,6 +24,7 @@ v1::JobSpec Gpt2Spec();
 
 DataFacts ImageFacts(int64_t height, int64_t width, int64_t channels, int64_t classes);
 DataFacts TokenFacts(int64_t vocab);
+DataFacts ClickFacts(int64_t dense, int64_t categorical, int64_t buckets);
 
 // ResolveSpec and BuildPlan, which must succeed.
 Plan PlanOf(const v1::JobSpec& spec, const DataFacts& facts);

@@ -1,0 +1,263 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/operands.h"
+#include "kernels/cpu/parallel.h"
+
+// Both directions pass over the rows twice: once for sums, once for the result. The rows go by in
+// chunks of a size that a core's cache holds, which depends on the shape only; the chunks' sums are
+// added in double from the first to the last. The second pass takes the chunks from the last to the
+// first: the last of them are still in the cache.
+
+namespace trainyard::kernels {
+namespace {
+
+constexpr int64_t kChunkElements = 16384;
+constexpr int64_t kTile = 32;  // columns whose totals are made together
+
+struct Chunks {
+  Chunks(int64_t rows, int64_t cols)
+      : rows(rows),
+        cols(cols),
+        each(std::clamp<int64_t>(kChunkElements / cols, 32, 1024)),
+        count((rows + each - 1) / each) {}
+
+  int64_t size(int64_t chunk) const { return std::min(each, rows - chunk * each); }
+  int64_t begin(int64_t chunk) const { return chunk * each * cols; }  // its first element
+
+  int64_t rows, cols, each, count;
+};
+
+// Calls f(chunk) for all, in descending order within a thread.
+template <typename F>
+void EachChunkBackwards(int threads, const Chunks& chunks, const F& f) {
+  ParallelRuns(threads, chunks.count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = end - 1; i >= begin; --i) f(i);
+  });
+}
+
+// Calls f(first column, columns) for tiles of the columns.
+template <typename F>
+void EachTile(int threads, const Chunks& chunks, const F& f) {
+  const int64_t grain = std::max(kTile, kSerialElements / chunks.count / kTile * kTile);
+  ParallelRuns(threads, chunks.cols, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; c += kTile) f(c, std::min(kTile, end - c));
+  });
+}
+
+float* At(const Buffer& buffer) { return buffer ? buffer.As<float>() : nullptr; }
+
+// x + rows [0, …) of a matrix that may be absent.
+template <typename T>
+T* From(T* x, int64_t offset) {
+  return x == nullptr ? nullptr : x + offset;
+}
+
+// mean, rstd, the running statistics and scale = gamma * rstd of columns [c, c + n), from the
+// moments of the chunks (Chan, Golub & LeVeque 1979). means, squares: [chunks, cols]
+void FinishMoments(const BatchNormForward& op, const Chunks& chunks, const float* means,
+                   const float* squares, float* scale, int64_t c, int64_t n) {
+  const auto rows = static_cast<double>(chunks.rows);
+  double mean[kTile] = {}, variance[kTile] = {};
+  for (int64_t i = 0; i < chunks.count; ++i) {
+    const auto size = static_cast<double>(chunks.size(i));
+    for (int64_t j = 0; j < n; ++j) mean[j] += size * means[i * chunks.cols + c + j];
+  }
+  for (int64_t j = 0; j < n; ++j) mean[j] /= rows;
+  for (int64_t i = 0; i < chunks.count; ++i) {
+    const auto size = static_cast<double>(chunks.size(i));
+    for (int64_t j = 0; j < n; ++j) {
+      const double d = means[i * chunks.cols + c + j] - mean[j];
+      variance[j] += squares[i * chunks.cols + c + j] + size * d * d;
+    }
+  }
+  const double momentum = op.momentum;
+  const auto move = [momentum](float& running, double to) {
+    running = static_cast<float>(running + momentum * (to - running));
+  };
+  for (int64_t j = 0; j < n; ++j) {
+    const double rstd = 1 / std::sqrt(variance[j] / rows + op.epsilon);
+    op.mean.As<float>()[c + j] = static_cast<float>(mean[j]);
+    op.rstd.As<float>()[c + j] = static_cast<float>(rstd);
+    scale[c + j] = static_cast<float>(op.gamma.As<float>()[c + j] * rstd);
+    move(op.running_mean.As<float>()[c + j], mean[j]);
+    move(op.running_var.As<float>()[c + j], variance[j] / (rows - 1));
+  }
+}
+
+// dgamma, dbeta and, per column, the factors of dx = g * of_g + (x - mean) * of_d + plus, from the
+// sums of the chunks. sums, dots: [chunks, cols]; factors: [3, cols]
+void FinishSums(const BatchNormBackward& op, const Chunks& chunks, const float* sums,
+                const float* dots, float* factors, int64_t c, int64_t n) {
+  const auto rows = static_cast<double>(chunks.rows);
+  double sum[kTile] = {}, dot[kTile] = {};
+  for (int64_t i = 0; i < chunks.count; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      sum[j] += sums[i * chunks.cols + c + j];
+      dot[j] += dots[i * chunks.cols + c + j];
+    }
+  }
+  const auto put = [&op](float& to, double value) {
+    to = static_cast<float>(op.accumulate_params ? to + value : value);
+  };
+  for (int64_t j = 0; j < n; ++j) {
+    const double rstd = op.rstd.As<float>()[c + j];
+    const double of_g = op.gamma.As<float>()[c + j] * rstd;
+    put(op.dgamma.As<float>()[c + j], dot[j] * rstd);
+    put(op.dbeta.As<float>()[c + j], sum[j]);
+    factors[c + j] = static_cast<float>(of_g);
+    factors[chunks.cols + c + j] = static_cast<float>(-of_g * rstd * rstd * dot[j] / rows);
+    factors[2 * chunks.cols + c + j] = static_cast<float>(-of_g * sum[j] / rows);
+  }
+}
+
+void RunForward(const VectorTable& vectors, int threads, const BatchNormForward& op,
+                const Chunks& chunks, float* scratch) {
+  float* const means = scratch;
+  float* const squares = means + chunks.count * chunks.cols;
+  float* const scale = squares + chunks.count * chunks.cols;
+  const float* const x = op.x.As<float>();
+  ParallelRuns(threads, chunks.count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      vectors.batch_norm_moments({.x = x + chunks.begin(i),
+                                  .mean = means + i * chunks.cols,
+                                  .squares = squares + i * chunks.cols,
+                                  .rows = chunks.size(i),
+                                  .cols = chunks.cols});
+    }
+  });
+  EachTile(threads, chunks,
+           [&](int64_t c, int64_t n) { FinishMoments(op, chunks, means, squares, scale, c, n); });
+  EachChunkBackwards(threads, chunks, [&](int64_t i) {
+    vectors.batch_norm({.x = x + chunks.begin(i),
+                        .mean = op.mean.As<float>(),
+                        .scale = scale,
+                        .beta = op.beta.As<float>(),
+                        .residual = From(At(op.residual), chunks.begin(i)),
+                        .y = op.y.As<float>() + chunks.begin(i),
+                        .rows = chunks.size(i),
+                        .cols = chunks.cols,
+                        .relu = op.relu});
+  });
+}
+
+void RunBackward(const VectorTable& vectors, int threads, const BatchNormBackward& op,
+                 const Chunks& chunks, float* scratch) {
+  float* const sums = scratch;
+  float* const dots = sums + chunks.count * chunks.cols;
+  float* const factors = dots + chunks.count * chunks.cols;
+  const float* const x = op.x.As<float>();
+  const float* const mean = op.mean.As<float>();
+  ParallelRuns(threads, chunks.count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      vectors.batch_norm_sums({.dy = op.dy.As<float>() + chunks.begin(i),
+                               .x = x + chunks.begin(i),
+                               .y = From(At(op.y), chunks.begin(i)),
+                               .mean = mean,
+                               .dresidual = From(At(op.dresidual), chunks.begin(i)),
+                               .sum = sums + i * chunks.cols,
+                               .dot = dots + i * chunks.cols,
+                               .rows = chunks.size(i),
+                               .cols = chunks.cols});
+    }
+  });
+  EachTile(threads, chunks,
+           [&](int64_t c, int64_t n) { FinishSums(op, chunks, sums, dots, factors, c, n); });
+  // dresidual holds g already, and dy may be gone.
+  const float* const g = op.dresidual ? At(op.dresidual) : At(op.dy);
+  const float* const y = op.dresidual ? nullptr : At(op.y);
+  EachChunkBackwards(threads, chunks, [&](int64_t i) {
+    vectors.batch_norm_gradient({.dy = g + chunks.begin(i),
+                                 .x = x + chunks.begin(i),
+                                 .y = From(y, chunks.begin(i)),
+                                 .mean = mean,
+                                 .of_g = factors,
+                                 .of_d = factors + chunks.cols,
+                                 .plus = factors + 2 * chunks.cols,
+                                 .dx = op.dx.As<float>() + chunks.begin(i),
+                                 .rows = chunks.size(i),
+                                 .cols = chunks.cols});
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormForward& op) {
+  absl::Status ok = CheckOperands("batch_norm", {{"x", op.x},
+                                                 {"gamma", op.gamma},
+                                                 {"beta", op.beta},
+                                                 {"residual", op.residual, DType::kF32, true},
+                                                 {"y", op.y},
+                                                 {"mean", op.mean},
+                                                 {"rstd", op.rstd},
+                                                 {"running_mean", op.running_mean},
+                                                 {"running_var", op.running_var}});
+  if (ok.ok()) ok = CheckSizes("batch_norm", {{"rows - 1", op.rows - 1}, {"cols", op.cols}});
+  if (!ok.ok()) return ok;
+  const Chunks chunks(op.rows, op.cols);
+  return Kernel{.launch =
+                    [this, op, chunks](Stream& stream) {
+                      RunForward(vectors_, threads_, op, chunks,
+                                 static_cast<float*>(stream.scratch));
+                    },
+                .scratch_bytes = (2 * chunks.count + 1) * op.cols * sizeof(float)};
+}
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormInference& op) {
+  absl::Status ok =
+      CheckOperands("batch_norm inference", {{"x", op.x},
+                                             {"gamma", op.gamma},
+                                             {"beta", op.beta},
+                                             {"residual", op.residual, DType::kF32, true},
+                                             {"running_mean", op.running_mean},
+                                             {"running_var", op.running_var},
+                                             {"y", op.y}});
+  if (ok.ok()) ok = CheckSizes("batch_norm inference", {{"rows", op.rows}, {"cols", op.cols}});
+  if (!ok.ok()) return ok;
+  const auto launch = [this, op](Stream& stream) {
+    float* const scale = static_cast<float*>(stream.scratch);
+    for (int64_t c = 0; c < op.cols; ++c) {
+      const double variance = op.running_var.As<float>()[c];
+      scale[c] = static_cast<float>(op.gamma.As<float>()[c] / std::sqrt(variance + op.epsilon));
+    }
+    const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
+    ParallelRuns(threads_, op.rows, grain, [&](int64_t begin, int64_t end) {
+      vectors_.batch_norm({.x = op.x.As<float>() + begin * op.cols,
+                           .mean = op.running_mean.As<float>(),
+                           .scale = scale,
+                           .beta = op.beta.As<float>(),
+                           .residual = From(At(op.residual), begin * op.cols),
+                           .y = op.y.As<float>() + begin * op.cols,
+                           .rows = end - begin,
+                           .cols = op.cols,
+                           .relu = op.relu});
+    });
+  };
+  return Kernel{.launch = launch, .scratch_bytes = op.cols * sizeof(float)};
+}
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormBackward& op) {
+  absl::Status ok =
+      CheckOperands("batch_norm backward", {{"dy", op.dy},
+                                            {"x", op.x},
+                                            {"y", op.y, DType::kF32, true},
+                                            {"gamma", op.gamma},
+                                            {"mean", op.mean},
+                                            {"rstd", op.rstd},
+                                            {"dx", op.dx},
+                                            {"dresidual", op.dresidual, DType::kF32, true},
+                                            {"dgamma", op.dgamma},
+                                            {"dbeta", op.dbeta}});
+  if (ok.ok()) ok = CheckSizes("batch_norm backward", {{"rows", op.rows}, {"cols", op.cols}});
+  if (!ok.ok()) return ok;
+  const Chunks chunks(op.rows, op.cols);
+  return Kernel{.launch =
+                    [this, op, chunks](Stream& stream) {
+                      RunBackward(vectors_, threads_, op, chunks,
+                                  static_cast<float*>(stream.scratch));
+                    },
+                .scratch_bytes = (2 * chunks.count + 3) * op.cols * sizeof(float)};
+}
+
+}  // namespace trainyard::kernels

@@ -1,0 +1,46 @@
+#include <cstdio>
+#include <cstdlib>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/operands.h"
+#include "kernels/cpu/parallel.h"
+
+namespace trainyard::kernels {
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const BinaryCrossEntropy& op) {
+  absl::Status ok =
+      CheckOperands("binary_cross_entropy", {{"logits", op.logits},
+                                             {"targets", op.targets, DType::kI32},
+                                             {"losses", op.losses},
+                                             {"correct", op.correct, DType::kF32, true},
+                                             {"dlogits", op.dlogits, DType::kF32, true}});
+  if (ok.ok()) ok = CheckSizes("binary_cross_entropy", {{"rows", op.rows}});
+  if (!ok.ok()) return ok;
+  const BinaryCrossEntropyRows all{.logits = op.logits.As<float>(),
+                                   .targets = op.targets.As<int32_t>(),
+                                   .losses = op.losses.As<float>(),
+                                   .correct = op.correct.As<float>(),
+                                   .dlogits = op.dlogits.As<float>(),
+                                   .rows = op.rows,
+                                   .scale = op.scale};
+  return Kernel{[run = vectors_.binary_cross_entropy, threads = threads_, all](Stream&) {
+    for (int64_t row = 0; row < all.rows; ++row) {
+      if (all.targets[row] <= 1) continue;
+      std::fprintf(stderr, "binary_cross_entropy: target %d in row %lld is neither 0 nor 1\n",
+                   all.targets[row], static_cast<long long>(row));
+      std::abort();
+    }
+    ParallelRuns(threads, all.rows, kSerialElements, [&](int64_t begin, int64_t end) {
+      BinaryCrossEntropyRows rows = all;
+      rows.logits += begin;
+      rows.targets += begin;
+      rows.losses += begin;
+      if (rows.correct != nullptr) rows.correct += begin;
+      if (rows.dlogits != nullptr) rows.dlogits += begin;
+      rows.rows = end - begin;
+      run(rows);
+    });
+  }};
+}
+
+}  // namespace trainyard::kernels

@@ -1,0 +1,161 @@
+#include "kernels/ops/embedding_tables.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/operands.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/step_state.h"
+
+namespace trainyard::kernels {
+namespace {
+
+// The loader checked the ids: one out of range is a bug, and reading past the table would hide it.
+void RequireInTables(const int32_t* ids, int64_t batch, const TableList& tables) {
+  for (int64_t b = 0; b < batch; ++b, ids += tables.count) {
+    for (int64_t t = 0; t < tables.count; ++t) {
+      if (ids[t] >= 0 && ids[t] < tables.rows[t]) continue;
+      std::fprintf(stderr, "embedding_tables: id %d of table %lld in sample %lld; it has %lld\n",
+                   ids[t], static_cast<long long>(t), static_cast<long long>(b),
+                   static_cast<long long>(tables.rows[t]));
+      std::abort();
+    }
+  }
+}
+
+template <typename Op>
+absl::Status CheckTables(const char* name, const Op& op) {
+  const absl::Status sizes =
+      CheckSizes(name, {{"batch", op.batch}, {"width", op.width}, {"tables", op.tables.count}});
+  if (!sizes.ok() || op.tables.count <= TableList::kMost) return sizes;
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": ", op.tables.count, " tables; at most ", TableList::kMost));
+}
+
+}  // namespace
+
+// Rows lie anywhere in memory: those of the sample after the next are asked for ahead of time.
+absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingTablesForward& op) {
+  absl::Status ok = CheckOperands(
+      "embedding_tables", {{"ids", op.ids, DType::kI32}, {"weights", op.weights}, {"y", op.y}});
+  if (ok.ok()) ok = CheckTables("embedding_tables", op);
+  if (!ok.ok()) return ok;
+  return Kernel{[threads = threads_, op](Stream&) {
+    constexpr int64_t kAhead = 2;
+    const TableList& tables = op.tables;
+    const int32_t* ids = op.ids.As<int32_t>();
+    const float* weights = op.weights.As<float>();
+    float* y = op.y.As<float>();
+    RequireInTables(ids, op.batch, tables);
+    const auto row = [&](int64_t b, int64_t t) {
+      return weights + tables.start[t] + ids[b * tables.count + t] * op.width;
+    };
+    const int64_t grain = std::max<int64_t>(1, kSerialElements / (op.width * tables.count));
+    ParallelRuns(threads, op.batch, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        for (int64_t t = 0; t < tables.count; ++t) {
+          if (b + kAhead < end) __builtin_prefetch(row(b + kAhead, t));
+          std::memcpy(y + (b * tables.count + t) * op.width, row(b, t), sizeof(float) * op.width);
+        }
+      }
+    });
+  }};
+}
+
+// Each thread owns some tables and walks the samples in order.
+absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingTablesBackward& op) {
+  absl::Status ok =
+      CheckOperands("embedding_tables backward",
+                    {{"dy", op.dy}, {"ids", op.ids, DType::kI32}, {"gradients", op.gradients}});
+  if (ok.ok()) ok = CheckTables("embedding_tables backward", op);
+  if (!ok.ok()) return ok;
+  return Kernel{[add = vectors_.add, threads = threads_, op](Stream&) {
+    const int64_t count = op.tables.count;
+    const int32_t* ids = op.ids.As<int32_t>();
+    RequireInTables(ids, op.batch, op.tables);
+    ParallelRuns(threads, count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        float* gradients = op.gradients.As<float>() + op.tables.start[t];
+        for (int64_t b = 0; b < op.batch; ++b) {
+          float* to = gradients + ids[b * count + t] * op.width;
+          add(to, op.dy.As<float>() + (b * count + t) * op.width, to, op.width);
+        }
+      }
+    });
+  }};
+}
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const KeepRows& op) {
+  absl::Status ok = CheckOperands("keep_rows", {{"dy", op.dy},
+                                                {"ids", op.ids, DType::kI32},
+                                                {"kept_dy", op.kept_dy},
+                                                {"kept_ids", op.kept_ids, DType::kI32}});
+  if (ok.ok()) {
+    ok = CheckSizes(
+        "keep_rows",
+        {{"samples", op.samples}, {"batch", op.batch}, {"count", op.count}, {"width", op.width}});
+  }
+  if (ok.ok() && (op.state == nullptr || op.samples % op.batch != 0)) {
+    ok = absl::InvalidArgumentError("keep_rows: no state, or samples is no multiple of batch");
+  }
+  if (!ok.ok()) return ok;
+  return Kernel{[threads = threads_, op](Stream&) {
+    const int64_t at =
+        static_cast<const StepState*>(op.state)->first_sample % op.samples * op.count;
+    const int64_t places = op.batch * op.count;
+    std::memcpy(op.kept_ids.As<int32_t>() + at, op.ids.As<int32_t>(), sizeof(int32_t) * places);
+    float* to = op.kept_dy.As<float>() + at * op.width;
+    ParallelRuns(threads, places * op.width, 16 * kSerialElements, [&](int64_t begin, int64_t end) {
+      std::memcpy(to + begin, op.dy.As<float>() + begin, sizeof(float) * (end - begin));
+    });
+  }};
+}
+
+// Per table a hash table of the first sample of each row, twice as large as the samples at least.
+absl::StatusOr<Kernel> CpuDevice::Prepare(const MergeRows& op) {
+  absl::Status ok = CheckOperands("merge_rows", {{"grad", op.grad}, {"ids", op.ids, DType::kI32}});
+  if (ok.ok()) {
+    ok = CheckSizes("merge_rows",
+                    {{"samples", op.samples}, {"count", op.count}, {"width", op.width}});
+  }
+  if (!ok.ok()) return ok;
+  const auto slots = static_cast<int64_t>(std::bit_ceil(2 * static_cast<uint64_t>(op.samples)));
+  Kernel kernel;
+  kernel.scratch_bytes = threads_ * slots * sizeof(int32_t);
+  kernel.launch = [add = vectors_.add, threads = threads_, op, slots](Stream& stream) {
+    constexpr int32_t kEmpty = -1;
+    int32_t* ids = op.ids.As<int32_t>();
+    float* grad = op.grad.As<float>();
+    ParallelRuns(threads, op.count, 1, [&](int64_t begin, int64_t end) {
+      int32_t* first = static_cast<int32_t*>(stream.scratch) + omp_get_thread_num() * slots;
+      for (int64_t t = begin; t < end; ++t) {
+        std::fill(first, first + slots, kEmpty);
+        for (int64_t s = 0; s < op.samples; ++s) {
+          int32_t& id = ids[s * op.count + t];
+          // Fibonacci hashing, then the next free slot.
+          uint64_t slot = (static_cast<uint32_t>(id) * 0x9E3779B97F4A7C15u >> 32) & (slots - 1);
+          while (first[slot] != kEmpty && ids[first[slot] * op.count + t] != id) {
+            slot = (slot + 1) & (slots - 1);
+          }
+          if (first[slot] == kEmpty) {
+            first[slot] = static_cast<int32_t>(s);
+            continue;
+          }
+          float* sum = grad + (first[slot] * op.count + t) * op.width;
+          float* from = grad + (s * op.count + t) * op.width;
+          add(sum, from, sum, op.width);
+          std::fill(from, from + op.width, 0.0f);
+          id = -1;
+        }
+      }
+    });
+  };
+  return kernel;
+}
+
+}  // namespace trainyard::kernels

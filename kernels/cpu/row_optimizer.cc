@@ -1,0 +1,110 @@
+#include "kernels/ops/row_optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/operands.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/step_state.h"
+
+namespace trainyard::kernels {
+namespace {
+
+template <typename Op>
+absl::Status CheckRows(const char* name, const Op& op) {
+  const absl::Status ok = CheckOperands(name, {{"w", op.w},
+                                               {"grad", op.grad},
+                                               {"ids", op.ids, DType::kI32},
+                                               {"grad_scale", op.grad_scale, DType::kF32, true}});
+  if (!ok.ok()) return ok;
+  if (op.state == nullptr || op.tables.count > TableList::kMost) {
+    return absl::InvalidArgumentError("rows of tables: no state, or too many tables");
+  }
+  return CheckSizes(name,
+                    {{"samples", op.samples}, {"width", op.width}, {"tables", op.tables.count}});
+}
+
+// Calls f(place in grad, place in the tables) for each row that has a gradient. Rows are distinct,
+// so that threads never meet; those of a sample further on are asked for ahead of time.
+template <typename Op, typename F>
+void ForEachRow(int threads, const Op& op, const F& f) {
+  constexpr int64_t kAhead = 2;
+  const TableList& tables = op.tables;
+  const int32_t* ids = op.ids.template As<int32_t>();
+  const float* w = op.w.template As<float>();
+  const int64_t grain = std::max<int64_t>(1, kSerialElements / (op.width * tables.count));
+  ParallelRuns(threads, op.samples, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin * tables.count; i < end * tables.count; i += tables.count) {
+      const int32_t* ahead = i + kAhead * tables.count < end * tables.count
+                                 ? ids + i + kAhead * tables.count
+                                 : nullptr;
+      for (int64_t t = 0; t < tables.count; ++t) {
+        if (ahead != nullptr && ahead[t] >= 0) {
+          __builtin_prefetch(w + tables.start[t] + ahead[t] * op.width, 1);
+        }
+        if (ids[i + t] < 0) continue;
+        f((i + t) * op.width, tables.start[t] + ids[i + t] * op.width);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdRows& op) {
+  const absl::Status ok = CheckRows("sgd_rows", op);
+  if (!ok.ok()) return ok;
+  return Kernel{[run = vectors_.sgd, threads = threads_, op](Stream&) {
+    const SgdRange any{.w = nullptr,
+                       .velocity = nullptr,
+                       .grad = nullptr,
+                       .n = op.width,
+                       .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,
+                       .lr = static_cast<const StepState*>(op.state)->learning_rate,
+                       .momentum = 0,
+                       .weight_decay = 0,
+                       .first = false};
+    ForEachRow(threads, op, [&](int64_t at, int64_t row) {
+      SgdRange range = any;
+      range.w = op.w.As<float>() + row;
+      range.grad = op.grad.As<float>() + at;
+      run(range);
+    });
+  }};
+}
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWRows& op) {
+  absl::Status ok = CheckRows("adamw_rows", op);
+  if (ok.ok()) ok = CheckOperands("adamw_rows", {{"m", op.m}, {"v", op.v}});
+  if (!ok.ok()) return ok;
+  return Kernel{[run = vectors_.adamw, threads = threads_, op](Stream&) {
+    const StepState& state = *static_cast<const StepState*>(op.state);
+    const double t = static_cast<double>(state.step + 1);
+    const float lr = state.learning_rate;
+    const AdamWRange any{
+        .w = nullptr,
+        .m = nullptr,
+        .v = nullptr,
+        .grad = nullptr,
+        .n = op.width,
+        .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,
+        .beta1 = op.beta1,
+        .beta2 = op.beta2,
+        .epsilon = op.epsilon,
+        .decay = lr * op.weight_decay,
+        .step_size = static_cast<float>(lr / (1.0 - std::pow(static_cast<double>(op.beta1), t))),
+        .inverse_sqrt_c2 =
+            static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(static_cast<double>(op.beta2), t)))};
+    ForEachRow(threads, op, [&](int64_t at, int64_t row) {
+      AdamWRange range = any;
+      range.w = op.w.As<float>() + row;
+      range.m = op.m.As<float>() + row;
+      range.v = op.v.As<float>() + row;
+      range.grad = op.grad.As<float>() + at;
+      run(range);
+    });
+  }};
+}
+
+}  // namespace trainyard::kernels

@@ -1,0 +1,97 @@
+// F features (x and the rows of e), W width; both padded to whole vectors in scratch.
+
+#include "kernels/cpu/vector/loops.h"
+#include "kernels/cpu/vector/tile.h"
+
+namespace trainyard::kernels::TRAINYARD_ISA {
+
+// The pieces of the scratch, as InteractionScratchFloats counts them (../interaction.cc).
+struct InteractionScratch {
+  int64_t features, padded_features, padded_width;
+  float *f, *transposed, *products;  // [F, Wp], [W, Fp], [F, Fp]
+};
+
+// Everything is 0 at first, and so the padding stays.
+TRAINYARD_INLINE InteractionScratch LayOut(int64_t count, int64_t width, float* scratch) {
+  const int64_t features = count + 1;
+  InteractionScratch s = {.features = features,
+                          .padded_features = (features + 15) / 16 * 16,
+                          .padded_width = (width + 15) / 16 * 16,
+                          .f = scratch,
+                          .transposed = nullptr,
+                          .products = nullptr};
+  s.transposed = s.f + features * s.padded_width;
+  s.products = s.transposed + s.padded_width * s.padded_features;
+  const int64_t all = s.products + features * s.padded_features - scratch;
+  __builtin_memset(scratch, 0, sizeof(float) * all);
+  return s;
+}
+
+TRAINYARD_INLINE void Gather(const float* x, const float* e, int64_t count, int64_t width,
+                             const InteractionScratch& s) {
+  __builtin_memcpy(s.f, x, sizeof(float) * width);
+  for (int64_t t = 0; t < count; ++t) {
+    __builtin_memcpy(s.f + (t + 1) * s.padded_width, e + t * width, sizeof(float) * width);
+  }
+}
+
+void Interaction(const InteractionSamples& r) {
+  const InteractionScratch s = LayOut(r.count, r.width, r.scratch);
+  float* y = r.y;
+  for (int64_t b = 0; b < r.samples; ++b) {
+    const float* x = r.x + b * r.width;
+    Gather(x, r.e + b * r.count * r.width, r.count, r.width, s);
+    TransposeBlock(s.f, s.features, r.width, s.padded_width, s.transposed, s.padded_features);
+    Multiply<false>({.a = s.f,
+                     .a_row = s.padded_width,
+                     .a_step = 1,
+                     .b = s.transposed,
+                     .b_row = s.padded_features,
+                     .c = s.products,
+                     .c_row = s.padded_features,
+                     .rows = s.features,
+                     .cols = s.padded_features,
+                     .depth = r.width});
+    __builtin_memcpy(y, x, sizeof(float) * r.width);
+    y += r.width;
+    for (int64_t i = 1; i < s.features; ++i) {
+      __builtin_memcpy(y, s.products + i * s.padded_features, sizeof(float) * i);
+      y += i;
+    }
+  }
+}
+
+// With g the gradients of the products as a symmetric matrix of zero diagonal: df = g f.
+void InteractionBackwardOfSamples(const InteractionBackwardSamples& r) {
+  const InteractionScratch s = LayOut(r.count, r.width, r.scratch);
+  float* const df = s.transposed;  // [F, Wp] fits: F <= Fp
+  const float* dy = r.dy;
+  for (int64_t b = 0; b < r.samples; ++b) {
+    Gather(r.x + b * r.width, r.e + b * r.count * r.width, r.count, r.width, s);
+    const float* g = dy + r.width;
+    for (int64_t i = 1; i < s.features; ++i) {
+      for (int64_t j = 0; j < i; ++j) {
+        s.products[i * s.padded_features + j] = *g;
+        s.products[j * s.padded_features + i] = *g++;
+      }
+    }
+    Multiply<false>({.a = s.products,
+                     .a_row = s.padded_features,
+                     .a_step = 1,
+                     .b = s.f,
+                     .b_row = s.padded_width,
+                     .c = df,
+                     .c_row = s.padded_width,
+                     .rows = s.features,
+                     .cols = s.padded_width,
+                     .depth = s.features});
+    AddRange(df, dy, r.dx + b * r.width, r.width);
+    float* de = r.de + b * r.count * r.width;
+    for (int64_t t = 0; t < r.count; ++t) {
+      __builtin_memcpy(de + t * r.width, df + (t + 1) * s.padded_width, sizeof(float) * r.width);
+    }
+    dy = g;
+  }
+}
+
+}  // namespace trainyard::kernels::TRAINYARD_ISA

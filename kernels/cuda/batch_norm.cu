@@ -1,0 +1,252 @@
+#include "kernels/ops/batch_norm.h"
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/require.h"
+#include "kernels/cuda/row_chunks.cuh"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+// The rows and the column that a thread of a (chunk, 32 columns) block reads.
+struct ChunkPlace {
+  __device__ ChunkPlace(int64_t rows, int64_t rows_each, int64_t col_tiles)
+      : chunk(blockIdx.x / col_tiles),
+        col(blockIdx.x % col_tiles * kChunkCols + threadIdx.x % kChunkCols),
+        lane(threadIdx.x / kChunkCols),
+        begin(chunk * rows_each),
+        end(min(rows, begin + rows_each)) {}
+
+  int64_t chunk, col;
+  int lane;
+  int64_t begin, end;
+};
+
+// means, squares: [chunks, cols], of a chunk of rows the mean and the sum of squares around it.
+// Sums are taken of the distance to the first row, so that a mean far from zero costs no digits.
+__global__ void __launch_bounds__(kThreads)
+    BatchNormMomentsKernel(const float* x, float* means, float* squares, int64_t rows, int64_t cols,
+                           int64_t rows_each, int64_t col_tiles) {
+  __shared__ float tile[kChunkLanes * kChunkCols];
+  __shared__ float mean_of[kChunkCols];
+  const ChunkPlace at(rows, rows_each, col_tiles);
+  const bool mine = at.col < cols;
+  const float first = mine ? x[at.begin * cols + at.col] : 0;
+  float sum = 0;
+  for (int64_t r = at.begin + at.lane; mine && r < at.end; r += kChunkLanes) {
+    sum += x[r * cols + at.col] - first;
+  }
+  sum = SumOverLanes(sum, tile);
+  if (at.lane == 0) {
+    mean_of[threadIdx.x] = first + sum / static_cast<float>(at.end - at.begin);
+  }
+  __syncthreads();
+  const float mean = mean_of[threadIdx.x % kChunkCols];
+  float square = 0;
+  for (int64_t r = at.begin + at.lane; mine && r < at.end; r += kChunkLanes) {
+    const float d = x[r * cols + at.col] - mean;
+    square += d * d;
+  }
+  square = SumOverLanes(square, tile);
+  if (at.lane == 0 && mine) {
+    means[at.chunk * cols + at.col] = mean;
+    squares[at.chunk * cols + at.col] = square;
+  }
+}
+
+__device__ float Moved(float running, double to, float momentum) {
+  return static_cast<float>(running + static_cast<double>(momentum) * (to - running));
+}
+
+// A thread per column adds up the chunks (Chan, Golub & LeVeque 1979).
+__global__ void __launch_bounds__(kThreads)
+    FinishMomentsKernel(const float* means, const float* squares, float* mean, float* rstd,
+                        float* running_mean, float* running_var, int64_t rows, int64_t cols,
+                        int64_t rows_each, int64_t chunks, float epsilon, float momentum) {
+  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (c >= cols) return;
+  const auto size = [&](int64_t k) {
+    return static_cast<double>(min(rows_each, rows - k * rows_each));
+  };
+  double m = 0, variance = 0;
+  for (int64_t k = 0; k < chunks; ++k) m += size(k) * means[k * cols + c];
+  m /= static_cast<double>(rows);
+  for (int64_t k = 0; k < chunks; ++k) {
+    const double d = means[k * cols + c] - m;
+    variance += squares[k * cols + c] + size(k) * d * d;
+  }
+  mean[c] = static_cast<float>(m);
+  rstd[c] = static_cast<float>(1 / sqrt(variance / static_cast<double>(rows) + epsilon));
+  running_mean[c] = Moved(running_mean[c], m, momentum);
+  running_var[c] = Moved(running_var[c], variance / static_cast<double>(rows - 1), momentum);
+}
+
+// y = relu?((x - mean) * rstd * gamma + beta + residual?). With `variance` in place of rstd: rstd =
+// 1 / sqrt(variance + epsilon). A thread writes only what it alone read before.
+__global__ void __launch_bounds__(kThreads)
+    BatchNormKernel(const float* x, const float* gamma, const float* beta, const float* residual,
+                    const float* mean, const float* rstd, const float* variance, float* y,
+                    int64_t n, int64_t cols, float epsilon, bool relu) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const int64_t c = i % cols;
+  const float r = variance == nullptr ? rstd[c] : 1.0f / sqrtf(variance[c] + epsilon);
+  float v = (x[i] - mean[c]) * (gamma[c] * r) + beta[c];
+  if (residual != nullptr) v += residual[i];
+  y[i] = relu && v < 0 ? 0.0f : v;  // NaN passes through, as in PyTorch
+}
+
+// sums, dots: [chunks, cols], of g and of g * (x - mean) over a chunk of rows; dresidual = g.
+__global__ void __launch_bounds__(kThreads)
+    BatchNormSumsKernel(const float* dy, const float* x, const float* y, const float* mean,
+                        float* dresidual, float* sums, float* dots, int64_t rows, int64_t cols,
+                        int64_t rows_each, int64_t col_tiles) {
+  __shared__ float tile[kChunkLanes * kChunkCols];
+  const ChunkPlace at(rows, rows_each, col_tiles);
+  float sum = 0, dot = 0;
+  if (at.col < cols) {
+    const float m = mean[at.col];
+    for (int64_t r = at.begin + at.lane; r < at.end; r += kChunkLanes) {
+      const int64_t i = r * cols + at.col;
+      const float g = y == nullptr || y[i] > 0 ? dy[i] : 0.0f;
+      if (dresidual != nullptr) dresidual[i] = g;
+      sum += g;
+      dot += g * (x[i] - m);
+    }
+  }
+  sum = SumOverLanes(sum, tile);
+  dot = SumOverLanes(dot, tile);
+  if (at.lane == 0 && at.col < cols) {
+    sums[at.chunk * cols + at.col] = sum;
+    dots[at.chunk * cols + at.col] = dot;
+  }
+}
+
+// dgamma, dbeta and, per column, the factors of dx = g * of_g + (x - mean) * of_d + plus.
+// factors: [3, cols]
+__global__ void __launch_bounds__(kThreads)
+    FinishSumsKernel(const float* sums, const float* dots, const float* gamma, const float* rstd,
+                     float* dgamma, float* dbeta, float* factors, int64_t rows, int64_t cols,
+                     int64_t chunks, bool accumulate) {
+  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (c >= cols) return;
+  double sum = 0, dot = 0;
+  for (int64_t k = 0; k < chunks; ++k) {
+    sum += sums[k * cols + c];
+    dot += dots[k * cols + c];
+  }
+  const double r = rstd[c], of_g = gamma[c] * r;
+  dgamma[c] = static_cast<float>(accumulate ? dgamma[c] + dot * r : dot * r);
+  dbeta[c] = static_cast<float>(accumulate ? dbeta[c] + sum : sum);
+  factors[c] = static_cast<float>(of_g);
+  factors[cols + c] = static_cast<float>(-of_g * r * r * dot / static_cast<double>(rows));
+  factors[2 * cols + c] = static_cast<float>(-of_g * sum / static_cast<double>(rows));
+}
+
+// A thread writes dx[i] after it alone read x[i].
+__global__ void __launch_bounds__(kThreads)
+    BatchNormGradientKernel(const float* dy, const float* x, const float* y, const float* mean,
+                            const float* factors, float* dx, int64_t n, int64_t cols) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const int64_t c = i % cols;
+  const float g = y == nullptr || y[i] > 0 ? dy[i] : 0.0f;
+  dx[i] = g * factors[c] + ((x[i] - mean[c]) * factors[cols + c] + factors[2 * cols + c]);
+}
+
+float* At(const Buffer& buffer) { return buffer ? buffer.As<float>() : nullptr; }
+
+void LaunchForward(Stream& stream, const BatchNormForward& op) {
+  const RowChunks chunks = ChunkRows(op.rows);
+  const int64_t col_tiles = CeilDiv(op.cols, kChunkCols), n = op.rows * op.cols;
+  float* means = static_cast<float*>(stream.scratch);
+  float* squares = means + chunks.count * op.cols;
+  float* mean = At(op.mean);
+  float* rstd = At(op.rstd);
+  Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, BatchNormMomentsKernel, At(op.x),
+         means, squares, op.rows, op.cols, chunks.rows_each, col_tiles);
+  Launch(stream, {.grid = Blocks(CeilDiv(op.cols, kThreads))}, FinishMomentsKernel, means, squares,
+         mean, rstd, At(op.running_mean), At(op.running_var), op.rows, op.cols, chunks.rows_each,
+         chunks.count, op.epsilon, op.momentum);
+  Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, BatchNormKernel, At(op.x), At(op.gamma),
+         At(op.beta), At(op.residual), mean, rstd, nullptr, At(op.y), n, op.cols, op.epsilon,
+         op.relu);
+}
+
+void LaunchBackward(Stream& stream, const BatchNormBackward& op) {
+  const RowChunks chunks = ChunkRows(op.rows);
+  const int64_t col_tiles = CeilDiv(op.cols, kChunkCols), n = op.rows * op.cols;
+  float* sums = static_cast<float*>(stream.scratch);
+  float* dots = sums + chunks.count * op.cols;
+  float* factors = dots + chunks.count * op.cols;
+  Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, BatchNormSumsKernel, At(op.dy),
+         At(op.x), At(op.y), At(op.mean), At(op.dresidual), sums, dots, op.rows, op.cols,
+         chunks.rows_each, col_tiles);
+  Launch(stream, {.grid = Blocks(CeilDiv(op.cols, kThreads))}, FinishSumsKernel, sums, dots,
+         At(op.gamma), At(op.rstd), At(op.dgamma), At(op.dbeta), factors, op.rows, op.cols,
+         chunks.count, op.accumulate_params);
+  // dresidual holds g already, and dy may be gone.
+  const float* g = op.dresidual ? At(op.dresidual) : At(op.dy);
+  const float* y = op.dresidual ? nullptr : At(op.y);
+  Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, BatchNormGradientKernel, g, At(op.x), y,
+         At(op.mean), factors, At(op.dx), n, op.cols);
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const BatchNormForward& op) {
+  absl::Status status =
+      RequireTypes("batch norm", {{"x", op.x},
+                                  {"gamma", op.gamma},
+                                  {"beta", op.beta},
+                                  {.name = "residual", .buffer = op.residual, .optional = true},
+                                  {"y", op.y},
+                                  {"mean", op.mean},
+                                  {"rstd", op.rstd},
+                                  {"running_mean", op.running_mean},
+                                  {"running_var", op.running_var}});
+  status.Update(RequirePositive("batch norm", {{"rows - 1", op.rows - 1}, {"cols", op.cols}}));
+  if (!status.ok()) return status;
+  return Kernel{
+      .launch = [op](Stream& stream) { LaunchForward(stream, op); },
+      .scratch_bytes = static_cast<size_t>(2 * ChunkRows(op.rows).count * op.cols) * sizeof(float)};
+}
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const BatchNormInference& op) {
+  absl::Status status = RequireTypes("batch norm inference",
+                                     {{"x", op.x},
+                                      {"gamma", op.gamma},
+                                      {"beta", op.beta},
+                                      {.name = "residual", .buffer = op.residual, .optional = true},
+                                      {"running_mean", op.running_mean},
+                                      {"running_var", op.running_var},
+                                      {"y", op.y}});
+  status.Update(RequirePositive("batch norm inference", {{"rows", op.rows}, {"cols", op.cols}}));
+  if (!status.ok()) return status;
+  return Kernel{.launch = [op](Stream& stream) {
+    const int64_t n = op.rows * op.cols;
+    Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, BatchNormKernel, At(op.x), At(op.gamma),
+           At(op.beta), At(op.residual), At(op.running_mean), nullptr, At(op.running_var), At(op.y),
+           n, op.cols, op.epsilon, op.relu);
+  }};
+}
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const BatchNormBackward& op) {
+  absl::Status status = RequireTypes(
+      "batch norm backward", {{"dy", op.dy},
+                              {"x", op.x},
+                              {.name = "y", .buffer = op.y, .optional = true},
+                              {"gamma", op.gamma},
+                              {"mean", op.mean},
+                              {"rstd", op.rstd},
+                              {"dx", op.dx},
+                              {.name = "dresidual", .buffer = op.dresidual, .optional = true},
+                              {"dgamma", op.dgamma},
+                              {"dbeta", op.dbeta}});
+  status.Update(RequirePositive("batch norm backward", {{"rows", op.rows}, {"cols", op.cols}}));
+  if (!status.ok()) return status;
+  const int64_t floats = (2 * ChunkRows(op.rows).count + 3) * op.cols;
+  return Kernel{.launch = [op](Stream& stream) { LaunchBackward(stream, op); },
+                .scratch_bytes = static_cast<size_t>(floats) * sizeof(float)};
+}
+
+}  // namespace trainyard::kernels::cuda

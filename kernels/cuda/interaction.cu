@@ -1,0 +1,91 @@
+#include "kernels/ops/interaction.h"
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/require.h"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+// The features of one sample: x [width] and e [count, width].
+struct Features {
+  const float* x;
+  const float* e;
+  int64_t width;
+
+  __device__ float At(int64_t i, int64_t c) const { return i == 0 ? x[c] : e[(i - 1) * width + c]; }
+};
+
+__host__ __device__ inline int64_t ProductWidth(int64_t count, int64_t width) {
+  return width + count * (count + 1) / 2;
+}
+
+// A block per sample, a thread per product; a sample's features stay in the first cache.
+__global__ void __launch_bounds__(kThreads)
+    InteractionKernel(const float* x, const float* e, float* y, int64_t count, int64_t width) {
+  const int64_t b = blockIdx.x;
+  const Features f = {x + b * width, e + b * count * width, width};
+  y += b * ProductWidth(count, width);
+  for (int64_t c = threadIdx.x; c < width; c += kThreads) y[c] = f.x[c];
+  for (int64_t p = threadIdx.x; p < count * (count + 1) / 2; p += kThreads) {
+    // p = i (i - 1) / 2 + j; the root may be one off.
+    int64_t i = static_cast<int64_t>((1.0f + sqrtf(1.0f + 8.0f * static_cast<float>(p))) / 2.0f);
+    while (i * (i - 1) / 2 > p) --i;
+    while (i * (i + 1) / 2 <= p) ++i;
+    const int64_t j = p - i * (i - 1) / 2;
+    float sum = 0;
+    for (int64_t c = 0; c < width; ++c) sum += f.At(i, c) * f.At(j, c);
+    y[width + p] = sum;
+  }
+}
+
+// A block per sample, a thread per element of the gradient: df[i, c] = sum over j of g(i, j) f[j,
+// c].
+__global__ void __launch_bounds__(kThreads)
+    InteractionBackwardKernel(const float* dy, const float* x, const float* e, float* dx, float* de,
+                              int64_t count, int64_t width) {
+  const int64_t b = blockIdx.x;
+  const Features f = {x + b * width, e + b * count * width, width};
+  dy += b * ProductWidth(count, width);
+  const float* g = dy + width;
+  for (int64_t at = threadIdx.x; at < (count + 1) * width; at += kThreads) {
+    const int64_t i = at / width, c = at % width;
+    float sum = 0;
+    for (int64_t j = 0; j < i; ++j) sum += g[i * (i - 1) / 2 + j] * f.At(j, c);
+    for (int64_t j = i + 1; j <= count; ++j) sum += g[j * (j - 1) / 2 + i] * f.At(j, c);
+    if (i == 0) {
+      dx[b * width + c] = sum + dy[c];
+    } else {
+      de[(b * count + i - 1) * width + c] = sum;
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const InteractionForward& op) {
+  absl::Status status = RequireTypes("interaction", {{"x", op.x}, {"e", op.e}, {"y", op.y}});
+  status.Update(RequirePositive("interaction",
+                                {{"batch", op.batch}, {"count", op.count}, {"width", op.width}}));
+  if (!status.ok()) return status;
+  return Kernel{.launch = [op](Stream& stream) {
+    Launch(stream, {.grid = Blocks(op.batch)}, InteractionKernel, op.x.As<float>(),
+           op.e.As<float>(), op.y.As<float>(), op.count, op.width);
+  }};
+}
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const InteractionBackward& op) {
+  absl::Status status =
+      RequireTypes("interaction backward",
+                   {{"dy", op.dy}, {"x", op.x}, {"e", op.e}, {"dx", op.dx}, {"de", op.de}});
+  status.Update(RequirePositive("interaction backward",
+                                {{"batch", op.batch}, {"count", op.count}, {"width", op.width}}));
+  if (!status.ok()) return status;
+  return Kernel{.launch = [op](Stream& stream) {
+    Launch(stream, {.grid = Blocks(op.batch)}, InteractionBackwardKernel, op.dy.As<float>(),
+           op.x.As<float>(), op.e.As<float>(), op.dx.As<float>(), op.de.As<float>(), op.count,
+           op.width);
+  }};
+}
+
+}  // namespace trainyard::kernels::cuda

@@ -1,0 +1,101 @@
+#include "kernels/ops/row_optimizer.h"
+
+#include "kernels/cuda/adamw.cuh"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/require.h"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+// What both optimizers read. A thread per element of grad; rows are distinct.
+struct Rows {
+  float* w;
+  const float* grad;  // [places, width]
+  const int32_t* ids;
+  const float* grad_scale;  // [1] or null
+  const StepState* state;
+  int64_t places, width;
+};
+
+// Where element i of grad belongs in the tables; -1: nowhere.
+__device__ inline int64_t PlaceInTables(const Rows& r, const TableList& tables, int64_t i) {
+  if (i >= r.places * r.width) return -1;
+  const int64_t place = i / r.width;
+  const int32_t id = r.ids[place];
+  return id < 0 ? -1 : tables.start[place % tables.count] + id * r.width + i % r.width;
+}
+
+__global__ void __launch_bounds__(kThreads) SgdRowsKernel(Rows r, TableList tables) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t at = PlaceInTables(r, tables, i);
+  if (at < 0) return;
+  const float scale = r.grad_scale != nullptr ? r.grad_scale[0] : 1.0f;
+  const float g = r.grad[i] * scale;
+  r.w[at] -= r.state->learning_rate * g;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    AdamWRowsKernel(Rows r, float* m, float* v, TableList tables, AdamWHyper hyper) {
+  __shared__ float step_size, inverse_root2;
+  if (threadIdx.x == 0) BiasCorrections(hyper, *r.state, step_size, inverse_root2);
+  __syncthreads();
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t at = PlaceInTables(r, tables, i);
+  if (at < 0) return;
+  const float g = r.grad_scale != nullptr ? r.grad[i] * r.grad_scale[0] : r.grad[i];
+  AdamWElement(g, hyper, r.state->learning_rate, step_size, inverse_root2, r.w[at], m[at], v[at]);
+}
+
+template <typename Op>
+absl::Status CheckRows(const char* name, const Op& op) {
+  absl::Status status =
+      RequireTypes(name, {{"w", op.w},
+                          {"grad", op.grad},
+                          {.name = "ids", .buffer = op.ids, .dtype = DType::kI32},
+                          {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
+  status.Update(RequirePositive(
+      name, {{"samples", op.samples}, {"tables", op.tables.count}, {"width", op.width}}));
+  if (!status.ok()) return status;
+  if (op.state != nullptr && op.tables.count <= TableList::kMost) return absl::OkStatus();
+  return absl::InvalidArgumentError("rows of tables: no state, or too many tables");
+}
+
+template <typename Op>
+Rows RowsOf(const Op& op) {
+  return {.w = op.w.template As<float>(),
+          .grad = op.grad.template As<float>(),
+          .ids = op.ids.template As<int32_t>(),
+          .grad_scale = op.grad_scale ? op.grad_scale.template As<float>() : nullptr,
+          .state = static_cast<const StepState*>(op.state),
+          .places = op.samples * op.tables.count,
+          .width = op.width};
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdRows& op) {
+  const absl::Status status = CheckRows("sgd rows", op);
+  if (!status.ok()) return status;
+  return Kernel{.launch = [op](Stream& stream) {
+    const Rows rows = RowsOf(op);
+    Launch(stream, {.grid = Blocks(CeilDiv(rows.places * rows.width, kThreads))}, SgdRowsKernel,
+           rows, op.tables);
+  }};
+}
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWRows& op) {
+  absl::Status status = CheckRows("adamw rows", op);
+  status.Update(RequireTypes("adamw rows", {{"m", op.m}, {"v", op.v}}));
+  if (!status.ok()) return status;
+  return Kernel{.launch = [op](Stream& stream) {
+    const Rows rows = RowsOf(op);
+    const AdamWHyper hyper = {.beta1 = op.beta1,
+                              .beta2 = op.beta2,
+                              .epsilon = op.epsilon,
+                              .weight_decay = op.weight_decay};
+    Launch(stream, {.grid = Blocks(CeilDiv(rows.places * rows.width, kThreads))}, AdamWRowsKernel,
+           rows, op.m.As<float>(), op.v.As<float>(), op.tables, hyper);
+  }};
+}
+
+}  // namespace trainyard::kernels::cuda

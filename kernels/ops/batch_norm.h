@@ -1,0 +1,43 @@
+#pragma once
+
+#include "kernels/buffer.h"
+
+namespace trainyard::kernels {
+
+// Batch norm (Ioffe & Szegedy 2015) of [rows, cols], one row per sample and pixel, one column per
+// channel, with what follows it in a residual network: another branch added, then relu.
+//   y = relu?((x - mean) * rstd * gamma + beta + residual?),  rstd = 1 / sqrt(var + epsilon)
+// x, residual, y: [rows, cols], residual optional; gamma, beta, mean, rstd, running_mean,
+// running_var: [cols]. y may be residual.
+
+// With the mean and the biased variance of these rows, at least 2; mean and rstd are kept for
+// backward.
+//   running_mean += momentum * (mean - running_mean)
+//   running_var  += momentum * (var * rows / (rows - 1) - running_var)   (unbiased, as PyTorch)
+// The order of the sums over rows is a function of rows and cols only.
+struct BatchNormForward {
+  Buffer x, gamma, beta, residual, y, mean, rstd, running_mean, running_var;
+  int64_t rows = 0, cols = 0;
+  float epsilon = 1e-5f, momentum = 0.1f;
+  bool relu = false;
+};
+
+// With running_mean and running_var in place of mean and var; y may be x, too.
+struct BatchNormInference {
+  Buffer x, gamma, beta, residual, running_mean, running_var, y;
+  int64_t rows = 0, cols = 0;
+  float epsilon = 1e-5f;
+  bool relu = false;
+};
+
+// g = dy where y > 0, else 0; without `y` (there was no relu) g = dy. xhat = (x - mean) * rstd.
+//   dresidual = g, optional; dgamma (+)= sum of g * xhat; dbeta (+)= sum of g
+//   dx = gamma * rstd * (g - mean of g - xhat * mean of g * xhat), the means over the rows
+// dx may be x, dresidual may be dy. The order of the sums is a function of rows and cols only.
+struct BatchNormBackward {
+  Buffer dy, x, y, gamma, mean, rstd, dx, dresidual, dgamma, dbeta;
+  int64_t rows = 0, cols = 0;
+  bool accumulate_params = false;
+};
+
+}  // namespace trainyard::kernels
