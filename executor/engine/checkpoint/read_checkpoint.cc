@@ -62,10 +62,12 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::strin
   absl::StatusOr<ModelConfig> config = ConfigFromJson(text);
   if (!config.ok()) return Annotate(config.status(), absl::StrCat(uri, "/", kConfigFile));
 
-  std::string vocabulary;
+  data::NamedText tokenizer;
   for (const ManifestFile& file : manifest.files) {
-    if (file.name != kVocabularyFile) continue;
-    TY_ASSIGN_OR_RETURN(vocabulary, store.Get(absl::StrCat(uri, "/", kVocabularyFile), kSmallFile));
+    if (file.name != data::kVocabularyFile && file.name != data::kTokenizerFile) continue;
+    tokenizer.name = file.name;
+    TY_ASSIGN_OR_RETURN(tokenizer.text,
+                        store.Get(absl::StrCat(uri, "/", file.name), data::kLargestTokenizerFile));
   }
   TY_ASSIGN_OR_RETURN(SafetensorsFile model, OpenTensors(store, uri, kModelFile));
   TY_ASSIGN_OR_RETURN(SafetensorsFile optimizer, OpenTensors(store, uri, kOptimizerFile));
@@ -74,7 +76,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::strin
                     .weights_sha256 = manifest.weights_sha256,
                     .manifest_sha256 = manifest.sha256,
                     .config = *std::move(config),
-                    .vocabulary = std::move(vocabulary),
+                    .tokenizer = std::move(tokenizer),
                     .model = std::move(model),
                     .optimizer = std::move(optimizer)};
 }
