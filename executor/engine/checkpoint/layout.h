@@ -8,6 +8,7 @@
 //   ema.safetensors                    with training.ema_decay: the same with moving averages in
 //                                      place of the trained parameters
 //   vocabulary.json                    how ids map to text, when the data is text
+//   tokenizer.json, tokenizer_config.json  the same for BPE, as transformers reads it
 //   trainer_state/optimizer.safetensors  "exp_avg.{parameter}", …
 //   trainer_state/state.json           steps done, seed, digest of the spec, position in the data
 //   manifest.json                      bytes and SHA-256 of all of these, written last
@@ -28,7 +29,6 @@ namespace trainyard::engine {
 inline constexpr char kConfigFile[] = "config.json";
 inline constexpr char kModelFile[] = "model.safetensors";
 inline constexpr char kEmaFile[] = "ema.safetensors";
-inline constexpr char kVocabularyFile[] = "vocabulary.json";
 inline constexpr char kOptimizerFile[] = "trainer_state/optimizer.safetensors";
 inline constexpr char kStateFile[] = "trainer_state/state.json";
 inline constexpr char kManifestFile[] = "manifest.json";

@@ -63,28 +63,32 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::strin
   absl::StatusOr<ModelConfig> config = ConfigFromJson(text);
   if (!config.ok()) return Annotate(config.status(), absl::StrCat(uri, "/", kConfigFile));
 
+  data::NamedText tokenizer;
+  for (const ManifestFile& file : manifest.files) {
+    if (file.name != data::kVocabularyFile && file.name != data::kTokenizerFile) continue;
+    tokenizer.name = file.name;
+    TY_ASSIGN_OR_RETURN(tokenizer.text,
+                        store.Get(absl::StrCat(uri, "/", file.name), data::kLargestTokenizerFile));
+  }
   const auto has = [&](const char* name) {
     return absl::c_any_of(manifest.files, [&](const ManifestFile& f) { return f.name == name; });
   };
-  std::string vocabulary;
-  if (has(kVocabularyFile)) {
-    TY_ASSIGN_OR_RETURN(vocabulary, store.Get(absl::StrCat(uri, "/", kVocabularyFile), kSmallFile));
-  }
-  std::optional<SafetensorsFile> ema;
-  if (has(kEmaFile)) {
-    TY_ASSIGN_OR_RETURN(ema, OpenTensors(store, uri, kEmaFile));
-  }
-  TY_ASSIGN_OR_RETURN(SafetensorsFile model, OpenTensors(store, uri, kModelFile));
-  TY_ASSIGN_OR_RETURN(SafetensorsFile optimizer, OpenTensors(store, uri, kOptimizerFile));
-  return Checkpoint{.uri = uri,
-                    .step = manifest.step,
-                    .weights_sha256 = manifest.weights_sha256,
-                    .manifest_sha256 = manifest.sha256,
-                    .config = *std::move(config),
-                    .vocabulary = std::move(vocabulary),
-                    .model = std::move(model),
-                    .optimizer = std::move(optimizer),
-                    .ema = std::move(ema)};
+}
+std::optional<SafetensorsFile> ema;
+if (has(kEmaFile)) {
+  TY_ASSIGN_OR_RETURN(ema, OpenTensors(store, uri, kEmaFile));
+}
+TY_ASSIGN_OR_RETURN(SafetensorsFile model, OpenTensors(store, uri, kModelFile));
+TY_ASSIGN_OR_RETURN(SafetensorsFile optimizer, OpenTensors(store, uri, kOptimizerFile));
+return Checkpoint{.uri = uri,
+                  .step = manifest.step,
+                  .weights_sha256 = manifest.weights_sha256,
+                  .manifest_sha256 = manifest.sha256,
+                  .config = *std::move(config),
+                  .tokenizer = std::move(tokenizer),
+                  .model = std::move(model),
+                  .optimizer = std::move(optimizer),
+                  .ema = std::move(ema)};
 }
 
 absl::StatusOr<std::vector<int64_t>> ListSteps(ObjectStore& store, const std::string& root) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "executor/data/tokenizer.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/manifest.h"
 #include "executor/engine/checkpoint/safetensors.h"
@@ -27,7 +28,7 @@ struct Checkpoint {
   std::string weights_sha256;
   std::string manifest_sha256;
   ModelConfig config;
-  std::string vocabulary;  // vocabulary.json, or ""
+  data::NamedText tokenizer;  // for data::ReadTokenizer; without a name when there is none
   SafetensorsFile model;
   SafetensorsFile optimizer;
   std::optional<SafetensorsFile> ema;  // moving averages of the parameters, if there are some

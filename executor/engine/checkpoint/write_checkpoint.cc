@@ -91,8 +91,8 @@ absl::StatusOr<Manifest> WriteFiles(StagedFolder& folder, const CheckpointIdenti
   if (!snapshot.ema().empty()) {
     TY_RETURN_IF_ERROR(add(WriteTensors(folder, kEmaFile, snapshot.ema())));
   }
-  if (!identity.vocabulary.empty()) {
-    TY_RETURN_IF_ERROR(add(WriteText(folder, kVocabularyFile, identity.vocabulary)));
+  for (const data::NamedText& file : identity.tokenizer) {
+    TY_RETURN_IF_ERROR(add(WriteText(folder, file.name, file.text)));
   }
   TY_RETURN_IF_ERROR(add(WriteTensors(folder, kOptimizerFile, snapshot.optimizer_state())));
   TY_RETURN_IF_ERROR(add(WriteText(folder, kStateFile, StateJson(identity, step))));

@@ -240,9 +240,30 @@ const std::vector<BadSpec>& DataTable() {
        "spec.data.idx.classes: 0 is not in [1, 256]"},
       {"no text", GptSpec, [](auto& s) { TextOf(s).clear_path(); }, kInvalid,
        "spec.data.text.path: is missing; give an absolute path or file:// URI"},
-      {"bpe", GptSpec, [](auto& s) { TextOf(s).set_tokenizer(v1::TextData::BPE); }, kUnbuilt,
-       "spec.data.text.tokenizer: BPE is not built yet; use CHARACTERS or BYTES, or "
-       "spec.data.tokens"},
+      {"bpe of no size", GptSpec, [](auto& s) { TextOf(s).set_tokenizer(v1::TextData::BPE); },
+       kInvalid,
+       "spec.data.text.vocab_size: is missing; BPE needs it to train a tokenizer, or "
+       "tokenizer_file "
+       "to read one"},
+      {"bpe of fewer tokens than bytes", GptSpec,
+       [](auto& s) {
+         TextOf(s).set_tokenizer(v1::TextData::BPE);
+         TextOf(s).set_vocab_size(255);
+       },
+       kInvalid, "spec.data.text.vocab_size: 255 is not in [256, 1048576]"},
+      {"bpe of a relative file", GptSpec,
+       [](auto& s) {
+         TextOf(s).set_tokenizer(v1::TextData::BPE);
+         TextOf(s).set_tokenizer_file("tokenizer.json");
+       },
+       kInvalid,
+       "spec.data.text.tokenizer_file: 'tokenizer.json' is not an absolute path nor a file:// URI"},
+      {"tokenizer file of characters", GptSpec,
+       [](auto& s) { TextOf(s).set_tokenizer_file("/t.json"); }, kInvalid,
+       "spec.data.text.tokenizer_file: only BPE reads one; set tokenizer: BPE, or leave it out"},
+      {"unknown tokenizer", GptSpec,
+       [](auto& s) { TextOf(s).set_tokenizer(static_cast<v1::TextData::Tokenizer>(9)); }, kInvalid,
+       "spec.data.text.tokenizer: 9 is no tokenizer; use CHARACTERS, BYTES or BPE"},
       {"text fraction", GptSpec, [](auto& s) { TextOf(s).set_validation_fraction(kNan); }, kInvalid,
        "spec.data.text.validation_fraction: nan is not in [0, 0.5]"},
       {"byte vocab", GptSpec,
