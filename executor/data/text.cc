@@ -159,15 +159,14 @@ absl::StatusOr<EncodedText> EncodeText(const v1::TextData& spec) {
 
 class TextDataset : public Windows {
  public:
-  TextDataset(int64_t context, EncodedText text, std::string warning)
-      : Windows(context, {text.train}, Rest(text), text.vocab),
-        text_(std::move(text)),
-        warning_(std::move(warning)) {}
+  TextDataset(int64_t context, EncodedText text, const std::string& warning)
+      : Windows(context, {text.train}, Rest(text), text.vocab), text_(std::move(text)) {
+    if (!warning.empty()) warnings_.Add(warning);
+  }
 
   using Windows::Check;
 
   const Tokenizer* tokenizer() const override { return text_.tokenizer.get(); }
-  std::string warning() const override { return warning_; }
   int64_t bytes() const override { return text_.ids.bytes(); }
 
  protected:
@@ -188,7 +187,6 @@ class TextDataset : public Windows {
   }
 
   const EncodedText text_;
-  const std::string warning_;
 };
 
 // The facts of BPE data. Tokens are counted only where that takes seconds; of a larger text the
@@ -234,7 +232,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& spec, int6
     warning = absl::StrCat("spec.data.text.vocab_size: ", text.vocab - found, " of ", text.vocab,
                            " tokens stay unused, since ", spec.path(), " gave ", found);
   }
-  auto dataset = std::make_unique<TextDataset>(context, std::move(text), std::move(warning));
+  auto dataset = std::make_unique<TextDataset>(context, std::move(text), warning);
   TY_RETURN_IF_ERROR(dataset->Check(spec.path()));
   return dataset;
 }
