@@ -129,7 +129,10 @@ class Steps {
   }
 
   absl::Status Evaluate(int64_t step) {
-    TY_ASSIGN_OR_RETURN(const auto values, evaluator_.Run(spec_.evaluation().max_samples()));
+    TY_ASSIGN_OR_RETURN(auto values, evaluator_.Run(spec_.evaluation().max_samples()));
+    if (spec_.training().has_ema_decay()) {
+      values["ema_decay"] = plan::EmaDecay(spec_.training(), step - 1);
+    }
     return BlameStorage(observer_.OnMetrics(step, RunObserver::Split::kValidation, values));
   }
 

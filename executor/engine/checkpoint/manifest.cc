@@ -17,9 +17,9 @@ constexpr char kFormat[] = "trainyard-checkpoint-1";
 constexpr int64_t kChunk = int64_t{1} << 20;
 
 bool IsCheckpointFile(const std::string& name) {
-  return name == kConfigFile || name == kModelFile || name == data::kVocabularyFile ||
-         name == data::kTokenizerFile || name == data::kTokenizerConfigFile ||
-         name == kOptimizerFile || name == kStateFile;
+  return name == kConfigFile || name == kModelFile || name == kEmaFile ||
+         name == data::kVocabularyFile || name == data::kTokenizerFile ||
+         name == data::kTokenizerConfigFile || name == kOptimizerFile || name == kStateFile;
 }
 
 absl::StatusOr<std::string> DigestOf(ObjectReader& reader) {

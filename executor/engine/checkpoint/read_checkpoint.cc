@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "absl/algorithm/container.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "storage/base/status.h"
 
@@ -69,16 +70,25 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::strin
     TY_ASSIGN_OR_RETURN(tokenizer.text,
                         store.Get(absl::StrCat(uri, "/", file.name), data::kLargestTokenizerFile));
   }
-  TY_ASSIGN_OR_RETURN(SafetensorsFile model, OpenTensors(store, uri, kModelFile));
-  TY_ASSIGN_OR_RETURN(SafetensorsFile optimizer, OpenTensors(store, uri, kOptimizerFile));
-  return Checkpoint{.uri = uri,
-                    .step = manifest.step,
-                    .weights_sha256 = manifest.weights_sha256,
-                    .manifest_sha256 = manifest.sha256,
-                    .config = *std::move(config),
-                    .tokenizer = std::move(tokenizer),
-                    .model = std::move(model),
-                    .optimizer = std::move(optimizer)};
+  const auto has = [&](const char* name) {
+    return absl::c_any_of(manifest.files, [&](const ManifestFile& f) { return f.name == name; });
+  };
+}
+std::optional<SafetensorsFile> ema;
+if (has(kEmaFile)) {
+  TY_ASSIGN_OR_RETURN(ema, OpenTensors(store, uri, kEmaFile));
+}
+TY_ASSIGN_OR_RETURN(SafetensorsFile model, OpenTensors(store, uri, kModelFile));
+TY_ASSIGN_OR_RETURN(SafetensorsFile optimizer, OpenTensors(store, uri, kOptimizerFile));
+return Checkpoint{.uri = uri,
+                  .step = manifest.step,
+                  .weights_sha256 = manifest.weights_sha256,
+                  .manifest_sha256 = manifest.sha256,
+                  .config = *std::move(config),
+                  .tokenizer = std::move(tokenizer),
+                  .model = std::move(model),
+                  .optimizer = std::move(optimizer),
+                  .ema = std::move(ema)};
 }
 
 absl::StatusOr<std::vector<int64_t>> ListSteps(ObjectStore& store, const std::string& root) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct Checkpoint {
   data::NamedText tokenizer;  // for data::ReadTokenizer; without a name when there is none
   SafetensorsFile model;
   SafetensorsFile optimizer;
+  std::optional<SafetensorsFile> ema;  // moving averages of the parameters, if there are some
 
   static absl::StatusOr<Checkpoint> Open(ObjectStore& store, const std::string& uri,
                                          const std::string& manifest_sha256);
