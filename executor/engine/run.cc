@@ -156,9 +156,10 @@ class Steps {
   }
 
   absl::Status CountSkipped() {
-    if (dataset_.skipped() == 0) return absl::OkStatus();
+    const int64_t n = dataset_.skipped();
+    if (n == 0) return absl::OkStatus();
     return BlameStorage(observer_.OnWarning(
-        absl::StrCat("this attempt skipped ", dataset_.skipped(), " different images")));
+        absl::StrCat("this attempt skipped ", n, n == 1 ? " image" : " different images")));
   }
 
   absl::Status Evaluate(int64_t step) {

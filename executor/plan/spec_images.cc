@@ -40,7 +40,10 @@ absl::Status ResolveRange(const std::string& field, double low, double high, dou
 }
 
 absl::Status ResolvePerChannel(const std::string& field, int channels, Numbers& numbers) {
-  if (numbers.size() == 1 && channels > 1) numbers.Resize(channels, numbers[0]);
+  if (numbers.size() == 1) {
+    const double all = numbers[0];  // not a reference into what is about to grow
+    numbers.Resize(channels, all);
+  }
   if (numbers.size() != channels) {
     return Invalid(field, numbers.size(), " numbers for ", channels, " channels; give one or ",
                    channels);
