@@ -59,7 +59,7 @@ TEST(ImageSpec, TakesOneMeanForAllChannels) {
   EXPECT_THAT(ResolveSpec(spec)->data().image_folder().transform().std(), ElementsAre(0.226));
   TransformOf(spec).set_channels(3);
   TransformOf(spec).add_std(2);
-  const v1::ImageTransform& t = ResolveSpec(spec)->data().image_folder().transform();
+  const v1::ImageTransform t = ResolveSpec(spec)->data().image_folder().transform();
   EXPECT_THAT(t.mean(), ElementsAre(0.5, 0.5, 0.5));
   EXPECT_THAT(t.std(), ElementsAre(2, 2, 2));
 }
