@@ -50,6 +50,7 @@ class OpBench {
       std::memcpy(state.data, op.state, sizeof(StepState));
       op.state = state.data;
     }
+    __builtin_clear_padding(&op);  // what the stack left there may look like an address
     const std::vector<Twin*> used = PointAtTwins(&op, sizeof(op));
     absl::StatusOr<Kernel> kernel = device().Prepare(op);
     ASSERT_TRUE(kernel.ok()) << kernel.status();
