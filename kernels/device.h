@@ -93,6 +93,7 @@ class Device {
   virtual absl::StatusOr<Kernel> Prepare(const ConvolutionForward& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const ConvolutionBackwardData& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const ConvolutionBackwardWeights& op) = 0;
+  virtual absl::StatusOr<Kernel> Prepare(const CountTargets& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const CrossEntropy& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const Dropout& op) = 0;
   virtual absl::StatusOr<Kernel> Prepare(const EmbeddingForward& op) = 0;

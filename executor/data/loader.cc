@@ -54,7 +54,8 @@ absl::Status Loader::FillSlot(int64_t number, Slot& slot) {
   slot.batch.first_sample = options_.first_sample + number % per_step * options_.micro_batch;
   slot.batch.inputs = slot.inputs.get();
   slot.batch.targets = slot.targets.get();
-  const int64_t index = slot.batch.step * options_.batch_size + slot.batch.first_sample;
+  const int64_t index =
+      BatchOfStep(slot.batch.step, options_.skips) * options_.batch_size + slot.batch.first_sample;
   for (int64_t i = 0; i < options_.micro_batch; ++i) samples_[i] = order_.Sample(index + i);
   return dataset_.Fill(Split::kTrain, samples_, slot.inputs.get(), slot.targets.get());
 }

@@ -26,8 +26,9 @@ class Loader {
     int64_t first_sample = 0;  // of this rank's share within the global batch
     int64_t samples = 0;       // of this rank's share; a multiple of micro_batch
     int64_t micro_batch = 0;
-    int64_t first_step = 0;  // steps done before: the only position that a checkpoint keeps
+    int64_t first_step = 0;  // steps done before: with `skips` the whole position
     int64_t prefetch = 4;    // micro-batches ready ahead
+    std::vector<Skip> skips = {};
   };
 
   struct Batch {

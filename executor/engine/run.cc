@@ -3,7 +3,6 @@
 #include <memory>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "executor/data/dataset.h"
 #include "executor/data/loader.h"
@@ -14,6 +13,7 @@
 #include "executor/engine/evaluator.h"
 #include "executor/engine/restore.h"
 #include "executor/engine/session.h"
+#include "executor/engine/steps.h"
 #include "executor/engine/trainer.h"
 #include "executor/plan/spec.h"
 #include "storage/base/status.h"
@@ -39,19 +39,8 @@ CheckpointIdentity MakeIdentity(const RunRequest& request, const v1::JobSpec& sp
           .config = ConfigToJson({.spec = spec, .facts = dataset.facts()}, plan),
           .vocabulary = dataset.vocabulary() == nullptr ? "" : dataset.vocabulary()->ToJson(),
           .spec_digest = SpecDigest(spec),
-          .seed = spec.training().seed(),
-          .batch_size = spec.training().batch_size()};
+          .spec = spec};
 }
-
-// Whether and when to evaluate.
-struct EvaluationTimes {
-  int64_t every = 0;
-  bool at_end = false;
-
-  bool Due(int64_t step, int64_t total) const {
-    return (every > 0 && step % every == 0) || (at_end && step == total);
-  }
-};
 
 absl::StatusOr<EvaluationTimes> WhenToEvaluate(const v1::Evaluation& spec,
                                                const data::Dataset& dataset) {
@@ -65,94 +54,6 @@ absl::StatusOr<EvaluationTimes> WhenToEvaluate(const v1::Evaluation& spec,
   }
   return times;
 }
-
-data::Loader::Options LoaderOptions(const v1::JobSpec& spec, const plan::Plan& plan,
-                                    int64_t first_step) {
-  return {.seed = spec.training().seed(),
-          .batch_size = spec.training().batch_size(),
-          .first_sample = 0,
-          .samples = spec.training().batch_size(),
-          .micro_batch = plan.micro_batch,
-          .first_step = first_step,
-          .prefetch = spec.data().prefetch()};
-}
-
-// The steps of a run whose parts are all in place.
-class Steps {
- public:
-  Steps(const v1::JobSpec& spec, const plan::Plan& plan, Trainer& trainer, Evaluator& evaluator,
-        data::Loader& loader, CheckpointWriter& checkpoints, RunObserver& observer)
-      : spec_(spec),
-        plan_(plan),
-        trainer_(trainer),
-        evaluator_(evaluator),
-        loader_(loader),
-        checkpoints_(checkpoints),
-        observer_(observer) {}
-
-  absl::StatusOr<RunResult> Run(const EvaluationTimes& evaluation, const std::atomic<bool>& stop) {
-    const int64_t restored = trainer_.steps_done();
-    while (trainer_.steps_done() < plan_.total_steps) {
-      if (stop) return Suspend(trainer_.steps_done() == restored);
-      TY_RETURN_IF_ERROR(TrainOnce());
-      const int64_t step = trainer_.steps_done();
-      if (evaluation.Due(step, plan_.total_steps)) TY_RETURN_IF_ERROR(Evaluate(step));
-      // After the metrics of its step: whoever restores from it has them already.
-      const int64_t every = spec_.checkpoint().every_steps();
-      const bool last = step == plan_.total_steps;
-      if (last || (every > 0 && step % every == 0)) TY_RETURN_IF_ERROR(Save(last, last));
-    }
-    TY_RETURN_IF_ERROR(BlameStorage(checkpoints_.Wait()));
-    return RunResult{.suspended = false, .step = trainer_.steps_done()};
-  }
-
- private:
-  absl::Status TrainOnce() {
-    const absl::Time start = absl::Now();
-    TY_ASSIGN_OR_RETURN(const StepResult result, trainer_.Step([&] { return loader_.Next(); }));
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-    const int64_t step = trainer_.steps_done();
-    const int64_t every = spec_.training().log_every();
-    if (step != 1 && step != plan_.total_steps && step % every != 0) return absl::OkStatus();
-
-    const double samples = static_cast<double>(spec_.training().batch_size());
-    std::map<std::string, double> values = {{"loss", result.loss},
-                                            {"learning_rate", result.learning_rate},
-                                            {"grad_norm", result.grad_norm},
-                                            {"step_ms", seconds * 1e3},
-                                            {"samples_per_second", samples / seconds}};
-    if (plan_.tokens) {
-      values["tokens_per_second"] = samples * static_cast<double>(plan_.rows_per_sample) / seconds;
-    }
-    return BlameStorage(observer_.OnMetrics(step, RunObserver::Split::kTrain, values));
-  }
-
-  absl::Status Evaluate(int64_t step) {
-    TY_ASSIGN_OR_RETURN(const auto values, evaluator_.Run(spec_.evaluation().max_samples()));
-    return BlameStorage(observer_.OnMetrics(step, RunObserver::Split::kValidation, values));
-  }
-
-  absl::Status Save(bool needed, bool final) {
-    return BlameStorage(
-        checkpoints_.Save(trainer_.steps_done(), needed, final,
-                          [&](Snapshot& snapshot) { return trainer_.CopyTo(snapshot); }));
-  }
-
-  // What was just restored, and the state before the first step, need no checkpoint of their own.
-  absl::StatusOr<RunResult> Suspend(bool nothing_new) {
-    if (!nothing_new) TY_RETURN_IF_ERROR(Save(/*needed=*/true, /*final=*/false));
-    TY_RETURN_IF_ERROR(BlameStorage(checkpoints_.Wait()));
-    return RunResult{.suspended = true, .step = trainer_.steps_done()};
-  }
-
-  const v1::JobSpec& spec_;
-  const plan::Plan& plan_;
-  Trainer& trainer_;
-  Evaluator& evaluator_;
-  data::Loader& loader_;
-  CheckpointWriter& checkpoints_;
-  RunObserver& observer_;
-};
 
 // Puts the parts in place and runs. Reading data begins before the kernels are prepared.
 absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& request,
@@ -168,7 +69,9 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
     TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore));
     TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset.facts()));
   }
-  data::Loader loader(dataset, LoaderOptions(spec, plan, chosen ? chosen->checkpoint.step : 0));
+  const RunState state = chosen ? chosen->checkpoint.run : RunState();
+  data::Loader loader(dataset,
+                      LoaderOptions(spec, plan, chosen ? chosen->checkpoint.step : 0, state.skips));
 
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(device, plan));
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(*session, spec));
@@ -180,8 +83,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
   TY_RETURN_IF_ERROR(BlameStorage(
       observer.OnRestored(trainer->steps_done(), chosen ? chosen->checkpoint.uri : std::string())));
 
-  CheckpointWriter checkpoints(*store, MakeIdentity(request, spec, dataset, plan),
-                               spec.checkpoint().keep(), plan, observer);
+  CheckpointWriter checkpoints(*store, MakeIdentity(request, spec, dataset, plan), plan, observer);
   if (chosen) {
     checkpoints.SetDamaged(chosen->damaged);
     for (const std::string& warning : chosen->warnings) {
@@ -193,7 +95,18 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
     TY_RETURN_IF_ERROR(BlameStorage(observer.OnWarning(warning)));
   }
   Evaluator evaluator(*session, dataset);
-  Steps steps(spec, plan, *trainer, evaluator, loader, checkpoints, observer);
+  Steps steps({.spec = spec,
+               .dataset = dataset,
+               .plan = plan,
+               .trainer = *trainer,
+               .evaluator = evaluator,
+               .loader = loader,
+               .store = *store,
+               .checkpoints = checkpoints,
+               .observer = observer,
+               .checkpoint_root = request.checkpoint_root,
+               .threads = request.threads},
+              state);
   TY_ASSIGN_OR_RETURN(const RunResult result, steps.Run(evaluation, stop));
   TY_RETURN_IF_ERROR(BlameStorage(observer.OnFinished(result)));
   checkpoints.RemoveSettled(kLastRemoval);

@@ -70,6 +70,7 @@ struct FlopsOf {
   double operator()(const BinaryCrossEntropy&) const { return 0; }
   double operator()(const ClipScale&) const { return 0; }
   double operator()(const ColumnSum&) const { return 0; }
+  double operator()(const CountTargets&) const { return 0; }
   double operator()(const CrossEntropy&) const { return 0; }
   double operator()(const Dropout&) const { return 0; }
   double operator()(const EmbeddingBackward&) const { return 0; }
@@ -167,6 +168,7 @@ struct WorkspaceOf {
   int64_t operator()(const Add&) const { return 0; }
   int64_t operator()(const BinaryCrossEntropy&) const { return 0; }
   int64_t operator()(const ClipScale&) const { return 0; }
+  int64_t operator()(const CountTargets&) const { return 0; }
   int64_t operator()(const CrossEntropy&) const { return 0; }
   int64_t operator()(const Dropout&) const { return 0; }
   int64_t operator()(const EmbeddingBackward&) const { return 0; }
@@ -235,8 +237,8 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, P
   s.set_optimizer_bytes(plan.optimizer_region.bytes);
   s.set_buffer_bytes(plan.buffer_region.bytes);
   s.set_activation_bytes(plan.activation_region.bytes + plan.scalar_region.bytes);
-  s.set_workspace_bytes(std::max(
-      {LargestWorkspace(plan.micro), LargestWorkspace(plan.end), LargestWorkspace(plan.evaluate)}));
+  s.set_workspace_bytes(std::max({LargestWorkspace(plan.micro), LargestWorkspace(plan.norm),
+                                  LargestWorkspace(plan.end), LargestWorkspace(plan.evaluate)}));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);
   s.set_bytes_per_slot(s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +

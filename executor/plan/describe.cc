@@ -28,6 +28,7 @@ struct OpNameOf {
   const char* operator()(const ConvolutionBackwardData&) const { return "convolution_dx"; }
   const char* operator()(const ConvolutionBackwardWeights&) const { return "convolution_dw"; }
   const char* operator()(const ConvolutionForward&) const { return "convolution"; }
+  const char* operator()(const CountTargets&) const { return "count_targets"; }
   const char* operator()(const CrossEntropy&) const { return "cross_entropy"; }
   const char* operator()(const Dropout&) const { return "dropout"; }
   const char* operator()(const EmbeddingBackward&) const { return "embedding_backward"; }
@@ -121,6 +122,7 @@ std::string Describe(const Plan& plan) {
   }
   absl::StrAppend(&text, Kernels(plan, "begin of a step", plan.begin),
                   Kernels(plan, "each micro-batch", plan.micro),
+                  Kernels(plan, "norm of the gradient", plan.norm),
                   Kernels(plan, "end of a step", plan.end),
                   Kernels(plan, "evaluation batch", plan.evaluate));
   return text;

@@ -49,6 +49,7 @@ class CudaDevice final : public Device {
   absl::StatusOr<Kernel> Prepare(const ConvolutionForward& op) override;
   absl::StatusOr<Kernel> Prepare(const ConvolutionBackwardData& op) override;
   absl::StatusOr<Kernel> Prepare(const ConvolutionBackwardWeights& op) override;
+  absl::StatusOr<Kernel> Prepare(const CountTargets& op) override;
   absl::StatusOr<Kernel> Prepare(const CrossEntropy& op) override;
   absl::StatusOr<Kernel> Prepare(const Dropout& op) override;
   absl::StatusOr<Kernel> Prepare(const EmbeddingForward& op) override;

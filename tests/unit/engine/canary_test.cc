@@ -66,6 +66,7 @@ class CanaryDevice : public kernels::Device {
   FORWARD(ConvolutionForward)
   FORWARD(ConvolutionBackwardData)
   FORWARD(ConvolutionBackwardWeights)
+  FORWARD(CountTargets)
   FORWARD(CrossEntropy)
   FORWARD(Dropout)
   FORWARD(EmbeddingForward)
