@@ -1,8 +1,7 @@
 #pragma once
 
-// The one contract that every back end fulfils. An op is declared in kernels/ops/, listed here, and
-// implemented under the same file name in cpu/ and cuda/: a back end that lacks one does not
-// compile.
+// The one contract that every back end fulfils. An op is declared in kernels/ops/, listed in
+// kernels/ops/list.h, and implemented under the same file name in cpu/ and cuda/.
 
 #include <cstddef>
 #include <functional>
@@ -11,28 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/ops/activation.h"
-#include "kernels/ops/add.h"
-#include "kernels/ops/attention.h"
-#include "kernels/ops/batch_norm.h"
-#include "kernels/ops/binary_cross_entropy.h"
-#include "kernels/ops/column_sum.h"
-#include "kernels/ops/convolution.h"
-#include "kernels/ops/cross_entropy.h"
-#include "kernels/ops/dropout.h"
-#include "kernels/ops/embedding.h"
-#include "kernels/ops/embedding_tables.h"
-#include "kernels/ops/interaction.h"
-#include "kernels/ops/layer_norm.h"
-#include "kernels/ops/matmul.h"
-#include "kernels/ops/mean_pool.h"
-#include "kernels/ops/optimizer.h"
-#include "kernels/ops/pool.h"
-#include "kernels/ops/rotary.h"
-#include "kernels/ops/row_optimizer.h"
-#include "kernels/ops/swiglu.h"
-#include "kernels/ops/transpose.h"
-#include "kernels/ops/zero.h"
+#include "kernels/ops/list.h"
 
 namespace trainyard::kernels {
 
@@ -77,49 +55,9 @@ class Device {
   virtual absl::Status Synchronize(Stream& stream) = 0;
 
   // kUnimplemented: the back end has no kernel for these types or shapes.
-  virtual absl::StatusOr<Kernel> Prepare(const ActivationForward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const ActivationBackward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const Add& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const AdamWRows& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const AdamWStep& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const AttentionForward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const AttentionBackward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const BatchNormForward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const BatchNormInference& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const BatchNormBackward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const BinaryCrossEntropy& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const ClipScale& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const ColumnSum& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const ConvolutionForward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const ConvolutionBackwardData& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const ConvolutionBackwardWeights& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const CountTargets& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const CrossEntropy& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const Dropout& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const EmbeddingForward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const EmbeddingBackward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const EmbeddingTablesForward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const EmbeddingTablesBackward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const InteractionForward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const InteractionBackward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const KeepRows& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const LayerNormForward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const LayerNormBackward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const Matmul& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const MaxPoolForward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const MaxPoolBackward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const MeanPoolForward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const MeanPoolBackward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const Rotary& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const MergeRows& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const SgdRows& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const SgdStep& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const SquaredNorm& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const Sum& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const SwiGluForward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const SwiGluBackward& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const Transpose& op) = 0;
-  virtual absl::StatusOr<Kernel> Prepare(const Zero& op) = 0;
+#define TY_PREPARE(Op) virtual absl::StatusOr<Kernel> Prepare(const Op& op) = 0;
+  TY_FOR_EACH_OP(TY_PREPARE)
+#undef TY_PREPARE
 };
 
 // The CPU back end on `threads` threads (1 to the machine's).

@@ -15,7 +15,7 @@
 
 namespace trainyard::data {
 
-class Vocabulary;
+class Tokenizer;
 
 enum class Split { kTrain, kValidation };
 
@@ -58,8 +58,8 @@ class Dataset {
   // What the user should know of the files although they can be trained on; mostly "".
   virtual std::string warning() const { return ""; }
 
-  // How ids map to text, or null (images, token files).
-  virtual const Vocabulary* vocabulary() const { return nullptr; }
+  // How ids map to text, or null (no text, token files).
+  virtual const Tokenizer* tokenizer() const { return nullptr; }
 
   // Host memory held.
   virtual int64_t bytes() const = 0;
@@ -71,10 +71,9 @@ class Dataset {
 };
 
 // Opens the files of `data` (from ResolveSpec). `context` is the window of text and tokens; unused
-// for images. Images, text and
-// tables of clicks are read whole; token files are read at Fill. Fails as ReadFacts
-// does, and for what only a whole reading shows: truncated gzip, counts that differ, labels out of
-// range.
+// for images. Images, text and tables of clicks are read whole, and text is encoded; token files
+// are read at Fill. Fails as ReadFacts does, and for what only a whole reading shows: truncated
+// gzip, counts that differ, labels out of range.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data, int64_t context);
 
 }  // namespace trainyard::data

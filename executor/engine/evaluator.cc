@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "executor/data/tokenizer.h"
 #include "executor/engine/blame.h"
 #include "storage/base/status.h"
 
@@ -29,7 +30,9 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
   TY_RETURN_IF_ERROR(PrepareOnce());
   const plan::Plan& plan = session_.plan();
 
+  const data::Tokenizer* const tokenizer = dataset_.tokenizer();
   double loss = 0, correct = 0;
+  size_t text_bytes = 0;
   scored_.clear();
   int64_t rows = 0;
   for (int64_t first = 0; first < samples; first += plan.evaluation_batch) {
@@ -51,6 +54,7 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
       if (targets_[row] < 0) continue;
       loss += losses_[row];
       correct += correct_[row];
+      if (tokenizer != nullptr) text_bytes += tokenizer->BytesOf(targets_[row]).size();
       if (plan.binary) scored_.push_back({.score = logits_[row], .click = targets_[row] == 1});
       ++rows;
     }
@@ -60,6 +64,8 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
   std::map<std::string, double> values = {{"loss", mean},
                                           {"accuracy", correct / static_cast<double>(rows)}};
   if (plan.tokens) values["perplexity"] = std::exp(mean);
+  if (text_bytes > 0)
+    values["bits_per_byte"] = loss / std::log(2.0) / static_cast<double>(text_bytes);
   if (plan.binary) {
     if (const auto auc = data::Auc(scored_)) values["auc"] = *auc;
     if (const auto best = dataset_.BestAuc(samples)) values["best_auc"] = *best;

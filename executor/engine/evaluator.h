@@ -24,9 +24,9 @@ class Evaluator {
       : session_(session), dataset_(dataset) {}
 
   // "loss" and "accuracy" over the first `max_samples` validation samples (0: all), and
-  // "perplexity" for language models; for clicks "auc" and, where it is known, "best_auc" (auc.h).
-  // Sums are doubles in order of the samples, so that the batch
-  // size does not change them. kFailedPrecondition: there is no held-out split.
+  // "perplexity" for language models, "bits_per_byte" for those of text; for clicks "auc" and,
+  // where it is known, "best_auc" (auc.h). Sums are doubles in order of the samples, so that the
+  // batch size does not change them. kFailedPrecondition: there is no held-out split.
   absl::StatusOr<std::map<std::string, double>> Run(int64_t max_samples);
 
  private:

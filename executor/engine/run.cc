@@ -6,7 +6,7 @@
 #include "absl/time/time.h"
 #include "executor/data/dataset.h"
 #include "executor/data/loader.h"
-#include "executor/data/vocabulary.h"
+#include "executor/data/tokenizer.h"
 #include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/layout.h"
@@ -37,7 +37,8 @@ CheckpointIdentity MakeIdentity(const RunRequest& request, const v1::JobSpec& sp
   return {.root = request.checkpoint_root,
           .tag = absl::StrCat("a", request.attempt),
           .config = ConfigToJson({.spec = spec, .facts = dataset.facts()}, plan),
-          .vocabulary = dataset.vocabulary() == nullptr ? "" : dataset.vocabulary()->ToJson(),
+          .tokenizer = dataset.tokenizer() == nullptr ? std::vector<data::NamedText>{}
+                                                      : dataset.tokenizer()->Files(),
           .spec_digest = SpecDigest(spec),
           .spec = spec};
 }
@@ -67,7 +68,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
   std::optional<ChosenCheckpoint> chosen;
   if (request.restore) {
     TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore));
-    TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset.facts()));
+    TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset));
   }
   const RunState state = chosen ? chosen->checkpoint.run : RunState();
   data::Loader loader(dataset,

@@ -83,7 +83,10 @@ absl::Status Steps::Report(const StepResult& result, double seconds) {
 }
 
 absl::StatusOr<bool> Steps::Evaluate() {
-  TY_ASSIGN_OR_RETURN(const auto values, p_.evaluator.Run(p_.spec.evaluation().max_samples()));
+  TY_ASSIGN_OR_RETURN(auto values, p_.evaluator.Run(p_.spec.evaluation().max_samples()));
+  if (p_.spec.training().has_ema_decay()) {
+    values["ema_decay"] = plan::EmaDecay(p_.spec.training(), done() - 1);
+  }
   metrics_.clear();
   for (const auto& [name, value] : values) {
     if (std::isfinite(value)) metrics_[name] = value;

@@ -42,6 +42,10 @@ class Trainer {
   // Step 0: draws the parameters from the seed.
   absl::Status Initialize(int threads);
 
+  // The moving averages, if there are some, become the parameters as they are. Part of Initialize;
+  // for whoever writes other parameters into the session after it.
+  absl::Status BeginAverages();
+
   // The state of `checkpoint`, read straight into the arena; kDataLoss when a tensor does not fit.
   absl::Status Restore(const Checkpoint& checkpoint);
 
@@ -56,7 +60,7 @@ class Trainer {
   // of a step are always the same, so the machine is at fault.
   absl::StatusOr<std::string> FindNonFinite(const BatchSource& next);
 
-  // Copies parameters, buffers and optimizer state to the host.
+  // Copies parameters, optimizer state, averages and buffers to the host.
   absl::Status CopyTo(Snapshot& snapshot);
 
  private:

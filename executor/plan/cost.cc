@@ -36,65 +36,9 @@ double AttentionFlops(double products, int64_t batch, int64_t time, int64_t head
          static_cast<double>(time) * static_cast<double>(time) * (causal ? 0.5 : 1.0);
 }
 
-struct FlopsOf {
-  double operator()(const Matmul& o) const {
-    return 2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) * static_cast<double>(o.k);
-  }
-  double operator()(const ConvolutionForward& o) const { return ConvolutionFlops(o.shape); }
-  double operator()(const ConvolutionBackwardData& o) const { return ConvolutionFlops(o.shape); }
-  double operator()(const ConvolutionBackwardWeights& o) const { return ConvolutionFlops(o.shape); }
-  // q k^T and p v.
-  double operator()(const AttentionForward& o) const {
-    return AttentionFlops(2, o.batch, o.time, o.heads, o.head_dim, o.causal);
-  }
-  // q k^T again, dy v^T, dq, dk and dv.
-  double operator()(const AttentionBackward& o) const {
-    return AttentionFlops(5, o.batch, o.time, o.heads, o.head_dim, o.causal);
-  }
-  // The products above the diagonal; their gradient takes two.
-  double operator()(const InteractionForward& o) const {
-    return static_cast<double>(o.batch * o.width) * static_cast<double>(o.count * (o.count + 1));
-  }
-  double operator()(const InteractionBackward& o) const {
-    return 2.0 * static_cast<double>(o.batch * o.width) *
-           static_cast<double>(o.count * (o.count + 1));
-  }
-  double operator()(const ActivationBackward&) const { return 0; }
-  double operator()(const ActivationForward&) const { return 0; }
-  double operator()(const AdamWRows&) const { return 0; }
-  double operator()(const AdamWStep&) const { return 0; }
-  double operator()(const Add&) const { return 0; }
-  double operator()(const BatchNormBackward&) const { return 0; }
-  double operator()(const BatchNormForward&) const { return 0; }
-  double operator()(const BatchNormInference&) const { return 0; }
-  double operator()(const BinaryCrossEntropy&) const { return 0; }
-  double operator()(const ClipScale&) const { return 0; }
-  double operator()(const ColumnSum&) const { return 0; }
-  double operator()(const CountTargets&) const { return 0; }
-  double operator()(const CrossEntropy&) const { return 0; }
-  double operator()(const Dropout&) const { return 0; }
-  double operator()(const EmbeddingBackward&) const { return 0; }
-  double operator()(const EmbeddingForward&) const { return 0; }
-  double operator()(const EmbeddingTablesBackward&) const { return 0; }
-  double operator()(const EmbeddingTablesForward&) const { return 0; }
-  double operator()(const KeepRows&) const { return 0; }
-  double operator()(const LayerNormBackward&) const { return 0; }
-  double operator()(const LayerNormForward&) const { return 0; }
-  double operator()(const MaxPoolBackward&) const { return 0; }
-  double operator()(const MaxPoolForward&) const { return 0; }
-  double operator()(const MeanPoolBackward&) const { return 0; }
-  double operator()(const MeanPoolForward&) const { return 0; }
-  double operator()(const Rotary&) const { return 0; }
-  double operator()(const MergeRows&) const { return 0; }
-  double operator()(const SgdRows&) const { return 0; }
-  double operator()(const SgdStep&) const { return 0; }
-  double operator()(const SquaredNorm&) const { return 0; }
-  double operator()(const Sum&) const { return 0; }
-  double operator()(const SwiGluBackward&) const { return 0; }
-  double operator()(const SwiGluForward&) const { return 0; }
-  double operator()(const Transpose&) const { return 0; }
-  double operator()(const Zero&) const { return 0; }
-};
+double InteractionFlops(int64_t batch, int64_t count, int64_t width) {
+  return static_cast<double>(batch * width) * static_cast<double>(count * (count + 1));
+}
 
 int64_t InputBytes(const ConvolutionShape& s) {
   return kFloat * s.batch * s.height * s.width * s.in;
@@ -108,8 +52,27 @@ int64_t WeightBytes(const ConvolutionShape& s) {
 constexpr int64_t kThreads = 8;
 constexpr int64_t kPanelBytes = int64_t{544} << 10;  // oneDNN's copy of a block of one operand
 
+// Both images and `copies` of the weights as Winograd's F(4x4, 3x3) takes them, and a block of
+// tiles per thread; 0 where the back end sums directly.
+int64_t WinogradBytes(const ConvolutionShape& s, int64_t copies) {
+  const int64_t tiles = s.batch * ((s.height + 3) / 4) * ((s.width + 3) / 4);
+  const bool suits = s.kernel_height == 3 && s.kernel_width == 3 && s.stride == 1 && s.pad == 1 &&
+                     s.in % 16 == 0 && s.out % 16 == 0 && tiles >= 64;
+  if (!suits) return 0;
+  const int64_t images = kFloat * s.batch * s.height * s.width * (s.in + s.out);
+  return images + 2 * WeightBytes(s) + copies * 36 * kFloat * s.in * s.out + (int64_t{18} << 20);
+}
+
+// b, packed first where its rows lie a multiple of 4 KiB apart.
+int64_t PackedBytes(const Matmul& o) {
+  return !o.transpose_b && o.n % 1024 == 0 && o.m >= 64 ? kFloat * o.k * o.n : 0;
+}
+
 // Sums over rows go by at most 64 runs of at least 32 rows.
 int64_t PartialSums(int64_t rows) { return std::min<int64_t>(64, (rows + 31) / 32); }
+
+// A double per block of 8192 elements.
+int64_t ReductionBytes(int64_t n) { return 8 * (n / 8192 + 1); }
 
 // The moments of chunks of about 16,384 elements, and factors per column.
 int64_t BatchNormBytes(int64_t rows, int64_t cols) {
@@ -128,67 +91,119 @@ int64_t InteractionBytes(int64_t count, int64_t width) {
   return kFloat * kThreads * features * (2 * padded + features);
 }
 
-struct WorkspaceOf {
-  int64_t operator()(const Matmul& o) const {
-    return kThreads * std::min(kPanelBytes, kFloat * (o.m + o.n) * o.k);
+// Floating-point operations of matrix products, and bytes of scratch.
+struct Cost {
+  double flops = 0;
+  int64_t workspace = 0;
+};
+
+struct CostOf {
+  Cost operator()(const Matmul& o) const {
+    return {
+        .flops =
+            2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) * static_cast<double>(o.k),
+        .workspace = kThreads * std::min(kPanelBytes, kFloat * (o.m + o.n) * o.k) + PackedBytes(o)};
   }
   // Weights reordered into the blocked layout that the kernel wants; for the gradient by weights a
   // partial sum per thread as well.
-  int64_t operator()(const ConvolutionForward& o) const { return 2 * WeightBytes(o.shape); }
-  int64_t operator()(const ConvolutionBackwardData& o) const { return 2 * WeightBytes(o.shape); }
-  int64_t operator()(const ConvolutionBackwardWeights& o) const {
-    return InputBytes(o.shape) / o.shape.batch + (kThreads + 2) * WeightBytes(o.shape);
+  Cost operator()(const ConvolutionForward& o) const {
+    return {.flops = ConvolutionFlops(o.shape),
+            .workspace = 2 * WeightBytes(o.shape) + WinogradBytes(o.shape, 1)};
   }
-  int64_t operator()(const AttentionForward& o) const { return AttentionBytes(o.time, o.head_dim); }
-  int64_t operator()(const AttentionBackward& o) const {
-    return AttentionBytes(o.time, o.head_dim);
+  Cost operator()(const ConvolutionBackwardData& o) const {
+    return {.flops = ConvolutionFlops(o.shape),
+            .workspace = 2 * WeightBytes(o.shape) + WinogradBytes(o.shape, 1)};
   }
-  int64_t operator()(const BatchNormBackward& o) const { return BatchNormBytes(o.rows, o.cols); }
-  int64_t operator()(const BatchNormForward& o) const { return BatchNormBytes(o.rows, o.cols); }
-  int64_t operator()(const BatchNormInference& o) const { return kFloat * o.cols; }
-  int64_t operator()(const ColumnSum& o) const { return kFloat * PartialSums(o.rows) * o.cols; }
-  int64_t operator()(const LayerNormBackward& o) const {
-    return kFloat * 2 * PartialSums(o.rows) * o.cols;
+  Cost operator()(const ConvolutionBackwardWeights& o) const {
+    const int64_t winograd = WinogradBytes(o.shape, kThreads + 2);
+    const int64_t direct =
+        InputBytes(o.shape) / o.shape.batch + (kThreads + 2) * WeightBytes(o.shape);
+    return {.flops = ConvolutionFlops(o.shape), .workspace = winograd > 0 ? winograd : direct};
   }
-  int64_t operator()(const InteractionForward& o) const {
-    return InteractionBytes(o.count, o.width);
+  // q k^T and p v.
+  Cost operator()(const AttentionForward& o) const {
+    return {.flops = AttentionFlops(2, o.batch, o.time, o.heads, o.head_dim, o.causal),
+            .workspace = AttentionBytes(o.time, o.head_dim)};
   }
-  int64_t operator()(const InteractionBackward& o) const {
-    return InteractionBytes(o.count, o.width);
+  // q k^T again, dy v^T, dq, dk and dv.
+  Cost operator()(const AttentionBackward& o) const {
+    return {.flops = AttentionFlops(5, o.batch, o.time, o.heads, o.head_dim, o.causal),
+            .workspace = AttentionBytes(o.time, o.head_dim)};
+  }
+  // The products above the diagonal; their gradient takes two.
+  Cost operator()(const InteractionForward& o) const {
+    return {.flops = InteractionFlops(o.batch, o.count, o.width),
+            .workspace = InteractionBytes(o.count, o.width)};
+  }
+  Cost operator()(const InteractionBackward& o) const {
+    return {.flops = 2 * InteractionFlops(o.batch, o.count, o.width),
+            .workspace = InteractionBytes(o.count, o.width)};
+  }
+
+  Cost operator()(const BatchNormBackward& o) const {
+    return Scratch(BatchNormBytes(o.rows, o.cols));
+  }
+  Cost operator()(const BatchNormForward& o) const {
+    return Scratch(BatchNormBytes(o.rows, o.cols));
+  }
+  Cost operator()(const BatchNormInference& o) const { return Scratch(kFloat * o.cols); }
+  Cost operator()(const ColumnSum& o) const {
+    return Scratch(kFloat * PartialSums(o.rows) * o.cols);
+  }
+  Cost operator()(const LayerNormBackward& o) const {
+    return Scratch(kFloat * 2 * PartialSums(o.rows) * o.cols);
   }
   // A hash table of up to four times the samples per thread.
-  int64_t operator()(const MergeRows& o) const { return kThreads * 4 * o.samples * 4; }
-  // A double per block of 8192 elements.
-  int64_t operator()(const SquaredNorm& o) const { return 8 * (o.n / 8192 + 1); }
-  int64_t operator()(const Sum& o) const { return 8 * (o.n / 8192 + 1); }
-  int64_t operator()(const ActivationBackward&) const { return 0; }
-  int64_t operator()(const ActivationForward&) const { return 0; }
-  int64_t operator()(const AdamWRows&) const { return 0; }
-  int64_t operator()(const AdamWStep&) const { return 0; }
-  int64_t operator()(const Add&) const { return 0; }
-  int64_t operator()(const BinaryCrossEntropy&) const { return 0; }
-  int64_t operator()(const ClipScale&) const { return 0; }
-  int64_t operator()(const CountTargets&) const { return 0; }
-  int64_t operator()(const CrossEntropy&) const { return 0; }
-  int64_t operator()(const Dropout&) const { return 0; }
-  int64_t operator()(const EmbeddingBackward&) const { return 0; }
-  int64_t operator()(const EmbeddingForward&) const { return 0; }
-  int64_t operator()(const EmbeddingTablesBackward&) const { return 0; }
-  int64_t operator()(const EmbeddingTablesForward&) const { return 0; }
-  int64_t operator()(const KeepRows&) const { return 0; }
-  int64_t operator()(const LayerNormForward&) const { return 0; }
-  int64_t operator()(const MaxPoolBackward&) const { return 0; }
-  int64_t operator()(const MaxPoolForward&) const { return 0; }
-  int64_t operator()(const MeanPoolBackward&) const { return 0; }
-  int64_t operator()(const MeanPoolForward&) const { return 0; }
-  int64_t operator()(const Rotary&) const { return 0; }
-  int64_t operator()(const SgdRows&) const { return 0; }
-  int64_t operator()(const SgdStep&) const { return 0; }
-  int64_t operator()(const SwiGluBackward&) const { return 0; }
-  int64_t operator()(const SwiGluForward&) const { return 0; }
-  int64_t operator()(const Transpose&) const { return 0; }
-  int64_t operator()(const Zero&) const { return 0; }
+  Cost operator()(const LambStep& o) const {
+    return Scratch(o.adapt ? 2 * ReductionBytes(o.n) : 0);
+  }
+  Cost operator()(const MergeRows& o) const { return Scratch(kThreads * 4 * o.samples * 4); }
+  Cost operator()(const SquaredNorm& o) const { return Scratch(ReductionBytes(o.n)); }
+  Cost operator()(const Sum& o) const { return Scratch(ReductionBytes(o.n)); }
+
+  // Neither products nor scratch; listed, so that a new op must be decided upon.
+  Cost operator()(const ActivationBackward&) const { return {}; }
+  Cost operator()(const ActivationForward&) const { return {}; }
+  Cost operator()(const AdamWRows&) const { return {}; }
+  Cost operator()(const AdamWStep&) const { return {}; }
+  Cost operator()(const Add&) const { return {}; }
+  Cost operator()(const BinaryCrossEntropy&) const { return {}; }
+  Cost operator()(const ClipScale&) const { return {}; }
+  Cost operator()(const CountTargets&) const { return {}; }
+  Cost operator()(const CrossEntropy&) const { return {}; }
+  Cost operator()(const DivideByNorm&) const { return {}; }
+  Cost operator()(const Dropout&) const { return {}; }
+  Cost operator()(const EmaStep&) const { return {}; }
+  Cost operator()(const EmbeddingBackward&) const { return {}; }
+  Cost operator()(const EmbeddingForward&) const { return {}; }
+  Cost operator()(const EmbeddingTablesBackward&) const { return {}; }
+  Cost operator()(const EmbeddingTablesForward&) const { return {}; }
+  Cost operator()(const KeepRows&) const { return {}; }
+  Cost operator()(const LayerNormForward&) const { return {}; }
+  Cost operator()(const MaxPoolBackward&) const { return {}; }
+  Cost operator()(const MaxPoolForward&) const { return {}; }
+  Cost operator()(const MeanPoolBackward&) const { return {}; }
+  Cost operator()(const MeanPoolForward&) const { return {}; }
+  Cost operator()(const MuonMomentum&) const { return {}; }
+  Cost operator()(const MuonStep&) const { return {}; }
+  Cost operator()(const NewtonSchulz&) const { return {}; }
+  Cost operator()(const Rotary&) const { return {}; }
+  Cost operator()(const SgdRows&) const { return {}; }
+  Cost operator()(const SgdStep&) const { return {}; }
+  Cost operator()(const SwiGluBackward&) const { return {}; }
+  Cost operator()(const SwiGluForward&) const { return {}; }
+  Cost operator()(const Transpose&) const { return {}; }
+  Cost operator()(const Zero&) const { return {}; }
+
+ private:
+  static Cost Scratch(int64_t bytes) { return {.workspace = bytes}; }
 };
+
+double FlopsOfAll(const std::vector<Op>& ops) {
+  double flops = 0;
+  for (const Op& op : ops) flops += Flops(op);
+  return flops;
+}
 
 int64_t LargestWorkspace(const std::vector<Op>& ops) {
   int64_t largest = 0;  // the stream's scratch is shared by all ops
@@ -209,8 +224,8 @@ int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts) {
 }
 
 int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan& plan) {
-  const int64_t checkpoint =
-      plan.parameter_region.bytes + plan.optimizer_region.bytes + plan.buffer_region.bytes;
+  const int64_t checkpoint = plan.parameter_region.bytes + plan.optimizer_region.bytes +
+                             plan.ema_region.bytes + plan.buffer_region.bytes;
   const int64_t batch = plan.input == kNone
                             ? 0
                             : plan.tensors[plan.input].bytes() + plan.tensors[plan.target].bytes() +
@@ -220,30 +235,34 @@ int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan
 
 }  // namespace
 
-double Flops(const Op& op) { return std::visit(FlopsOf{}, op); }
+double Flops(const Op& op) { return std::visit(CostOf{}, op).flops; }
 
-int64_t WorkspaceBytes(const Op& op) { return std::visit(WorkspaceOf{}, op); }
+int64_t WorkspaceBytes(const Op& op) { return std::visit(CostOf{}, op).workspace; }
 
 void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, Plan& plan) {
   v1::PlanSummary& s = plan.summary;
-  for (const TensorId id : plan.parameters)
-    s.set_parameters(s.parameters() + plan.tensors[id].elements());
-  double flops = 0;
-  for (const Op& op : plan.micro) flops += Flops(op);
-  s.set_flops_per_step(flops * static_cast<double>(plan.micro_batches * ranks));
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const int64_t elements = plan.tensors[plan.parameters[i]].elements();
+    s.set_parameters(s.parameters() + elements);
+    if (i >= plan.trained) s.set_frozen_parameters(s.frozen_parameters() + elements);
+  }
+  // However many ranks there are, together they make the optimizer's step once.
+  s.set_flops_per_step(FlopsOfAll(plan.micro) * static_cast<double>(plan.micro_batches * ranks) +
+                       FlopsOfAll(plan.end));
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes);
   s.set_gradient_bytes(plan.gradient_region.bytes);
   s.set_optimizer_bytes(plan.optimizer_region.bytes);
   s.set_buffer_bytes(plan.buffer_region.bytes);
+  s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_region.bytes + plan.scalar_region.bytes);
   s.set_workspace_bytes(std::max({LargestWorkspace(plan.micro), LargestWorkspace(plan.norm),
                                   LargestWorkspace(plan.end), LargestWorkspace(plan.evaluate)}));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);
   s.set_bytes_per_slot(s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                       s.buffer_bytes() + s.activation_bytes() + s.workspace_bytes() +
-                       s.staging_bytes() + s.process_bytes());
+                       s.ema_bytes() + s.buffer_bytes() + s.activation_bytes() +
+                       s.workspace_bytes() + s.staging_bytes() + s.process_bytes());
 }
 
 }  // namespace trainyard::plan

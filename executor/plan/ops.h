@@ -1,8 +1,9 @@
 #pragma once
 
 // The vocabulary of a graph. Each op names its operands; their meaning and shapes are those of the
-// struct of the same name in kernels/ops/. Sizes follow from the tensors and are kept here so that
-// a plan is complete in itself. kNone marks an absent optional operand.
+// struct of the same name in kernels/ops/. kName is what an op is called in tables. Sizes follow
+// from the tensors and are kept here so that a plan is complete in itself. kNone marks an absent
+// optional operand.
 
 #include <cstdint>
 #include <variant>
@@ -36,6 +37,7 @@ void VisitAll(F& f, TensorId& id, Access access, Rest&&... rest) {
 inline Access WriteOr(bool accumulate) { return accumulate ? Access::kUpdate : Access::kWrite; }
 
 struct Matmul {
+  static constexpr const char* kName = "matmul";
   TensorId a = kNone, b = kNone, bias = kNone, c = kNone;
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
@@ -43,6 +45,7 @@ struct Matmul {
 };
 
 struct ColumnSum {
+  static constexpr const char* kName = "column_sum";
   TensorId x = kNone, y = kNone;
   int64_t rows = 0, cols = 0;
   bool accumulate = false;
@@ -50,6 +53,7 @@ struct ColumnSum {
 };
 
 struct ActivationForward {
+  static constexpr const char* kName = "activation";
   ActivationKind kind = ActivationKind::kRelu;
   TensorId x = kNone, y = kNone;
   int64_t n = 0;
@@ -57,6 +61,7 @@ struct ActivationForward {
 };
 
 struct ActivationBackward {
+  static constexpr const char* kName = "activation_backward";
   ActivationKind kind = ActivationKind::kRelu;
   TensorId x = kNone, dy = kNone, dx = kNone;
   int64_t n = 0;
@@ -64,12 +69,14 @@ struct ActivationBackward {
 };
 
 struct Add {
+  static constexpr const char* kName = "add";
   TensorId a = kNone, b = kNone, y = kNone;
   int64_t n = 0;
   TY_OPERANDS(a, Access::kRead, b, Access::kRead, y, Access::kWrite)
 };
 
 struct Zero {
+  static constexpr const char* kName = "zero";
   TensorId x = kNone;
   int64_t n = 0;
   TY_OPERANDS(x, Access::kWrite)
@@ -77,6 +84,7 @@ struct Zero {
 
 // The backward pass is the same op on the gradient, the other way round.
 struct Rotary {
+  static constexpr const char* kName = "rotary";
   TensorId x = kNone, y = kNone;
   int64_t batch = 0, time = 0, heads = 0, rotated = 0, head_dim = 0;
   float theta = 10000;
@@ -85,12 +93,14 @@ struct Rotary {
 };
 
 struct SwiGluForward {
+  static constexpr const char* kName = "swiglu";
   TensorId x = kNone, y = kNone;
   int64_t rows = 0, cols = 0;
   TY_OPERANDS(x, Access::kRead, y, Access::kWrite)
 };
 
 struct SwiGluBackward {
+  static constexpr const char* kName = "swiglu_backward";
   TensorId x = kNone, dy = kNone, dx = kNone;
   int64_t rows = 0, cols = 0;
   TY_OPERANDS(x, Access::kRead, dy, Access::kRead, dx, Access::kWrite)
@@ -98,6 +108,7 @@ struct SwiGluBackward {
 
 // The backward pass is the same op on the gradient.
 struct Dropout {
+  static constexpr const char* kName = "dropout";
   TensorId x = kNone, y = kNone, state = kNone;
   uint32_t stream = 0;
   int64_t samples = 0, per_sample = 0;
@@ -107,6 +118,7 @@ struct Dropout {
 
 // Without mean it is RMSNorm.
 struct LayerNormForward {
+  static constexpr const char* kName = "layer_norm";
   TensorId x = kNone, gamma = kNone, beta = kNone, y = kNone, mean = kNone, rstd = kNone;
   int64_t rows = 0, cols = 0;
   float epsilon = 1e-5f;
@@ -115,6 +127,7 @@ struct LayerNormForward {
 };
 
 struct LayerNormBackward {
+  static constexpr const char* kName = "layer_norm_backward";
   TensorId dy = kNone, x = kNone, gamma = kNone, mean = kNone, rstd = kNone;
   TensorId dx = kNone, dgamma = kNone, dbeta = kNone;
   int64_t rows = 0, cols = 0;
@@ -125,6 +138,7 @@ struct LayerNormBackward {
 };
 
 struct BatchNormForward {
+  static constexpr const char* kName = "batch_norm";
   TensorId x = kNone, gamma = kNone, beta = kNone, residual = kNone, y = kNone;
   TensorId mean = kNone, rstd = kNone, running_mean = kNone, running_var = kNone;
   int64_t rows = 0, cols = 0;
@@ -136,6 +150,7 @@ struct BatchNormForward {
 };
 
 struct BatchNormInference {
+  static constexpr const char* kName = "batch_norm_inference";
   TensorId x = kNone, gamma = kNone, beta = kNone, residual = kNone;
   TensorId running_mean = kNone, running_var = kNone, y = kNone;
   int64_t rows = 0, cols = 0;
@@ -146,6 +161,7 @@ struct BatchNormInference {
 };
 
 struct BatchNormBackward {
+  static constexpr const char* kName = "batch_norm_backward";
   TensorId dy = kNone, x = kNone, y = kNone, gamma = kNone, mean = kNone, rstd = kNone;
   TensorId dx = kNone, dresidual = kNone, dgamma = kNone, dbeta = kNone;
   int64_t rows = 0, cols = 0;
@@ -156,6 +172,7 @@ struct BatchNormBackward {
 };
 
 struct EmbeddingForward {
+  static constexpr const char* kName = "embedding";
   TensorId ids = kNone, tokens = kNone, positions = kNone, y = kNone;
   int64_t batch = 0, time = 0, width = 0, vocab = 0;
   TY_OPERANDS(ids, Access::kRead, tokens, Access::kRead, positions, Access::kRead, y,
@@ -163,6 +180,7 @@ struct EmbeddingForward {
 };
 
 struct EmbeddingBackward {
+  static constexpr const char* kName = "embedding_backward";
   TensorId dy = kNone, ids = kNone, dtokens = kNone, dpositions = kNone;
   int64_t batch = 0, time = 0, width = 0, vocab = 0;
   TY_OPERANDS(dy, Access::kRead, ids, Access::kRead, dtokens, Access::kUpdate, dpositions,
@@ -171,6 +189,7 @@ struct EmbeddingBackward {
 
 // Ops on a list of tables of one width name each of them; they lie one after the other.
 struct EmbeddingTablesForward {
+  static constexpr const char* kName = "embedding_tables";
   TensorId ids = kNone, y = kNone;
   std::vector<TensorId> tables;
   int64_t batch = 0, width = 0;
@@ -183,6 +202,7 @@ struct EmbeddingTablesForward {
 };
 
 struct EmbeddingTablesBackward {
+  static constexpr const char* kName = "embedding_tables_backward";
   TensorId dy = kNone, ids = kNone;
   std::vector<TensorId> gradients;
   int64_t batch = 0, width = 0;
@@ -195,6 +215,7 @@ struct EmbeddingTablesBackward {
 };
 
 struct KeepRows {
+  static constexpr const char* kName = "keep_rows";
   TensorId dy = kNone, ids = kNone, kept_dy = kNone, kept_ids = kNone, state = kNone;
   int64_t samples = 0, batch = 0, count = 0, width = 0;
   TY_OPERANDS(dy, Access::kRead, ids, Access::kRead, kept_dy, Access::kUpdate, kept_ids,
@@ -202,18 +223,21 @@ struct KeepRows {
 };
 
 struct MergeRows {
+  static constexpr const char* kName = "merge_rows";
   TensorId grad = kNone, ids = kNone;
   int64_t samples = 0, count = 0, width = 0;
   TY_OPERANDS(grad, Access::kUpdate, ids, Access::kUpdate)
 };
 
 struct InteractionForward {
+  static constexpr const char* kName = "interaction";
   TensorId x = kNone, e = kNone, y = kNone;
   int64_t batch = 0, count = 0, width = 0;
   TY_OPERANDS(x, Access::kRead, e, Access::kRead, y, Access::kWrite)
 };
 
 struct InteractionBackward {
+  static constexpr const char* kName = "interaction_backward";
   TensorId dy = kNone, x = kNone, e = kNone, dx = kNone, de = kNone;
   int64_t batch = 0, count = 0, width = 0;
   TY_OPERANDS(dy, Access::kRead, x, Access::kRead, e, Access::kRead, dx, Access::kWrite, de,
@@ -221,6 +245,7 @@ struct InteractionBackward {
 };
 
 struct AttentionForward {
+  static constexpr const char* kName = "attention";
   TensorId qkv = kNone, y = kNone, lse = kNone;
   int64_t batch = 0, time = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
@@ -229,6 +254,7 @@ struct AttentionForward {
 };
 
 struct AttentionBackward {
+  static constexpr const char* kName = "attention_backward";
   TensorId dy = kNone, qkv = kNone, y = kNone, lse = kNone, dqkv = kNone;
   int64_t batch = 0, time = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
@@ -238,6 +264,7 @@ struct AttentionBackward {
 };
 
 struct CrossEntropy {
+  static constexpr const char* kName = "cross_entropy";
   TensorId logits = kNone, targets = kNone;
   TensorId losses = kNone, z_losses = kNone, correct = kNone, dlogits = kNone;
   int64_t rows = 0, classes = 0;
@@ -247,6 +274,7 @@ struct CrossEntropy {
 };
 
 struct CountTargets {
+  static constexpr const char* kName = "count_targets";
   TensorId targets = kNone, count = kNone;
   int64_t n = 0;
   bool accumulate = false;
@@ -254,6 +282,7 @@ struct CountTargets {
 };
 
 struct BinaryCrossEntropy {
+  static constexpr const char* kName = "binary_cross_entropy";
   TensorId logits = kNone, targets = kNone, losses = kNone, correct = kNone, dlogits = kNone;
   int64_t rows = 0;
   float scale = 1;
@@ -262,6 +291,7 @@ struct BinaryCrossEntropy {
 };
 
 struct Sum {
+  static constexpr const char* kName = "sum";
   TensorId x = kNone, sum = kNone;
   int64_t n = 0;
   bool accumulate = false;
@@ -274,18 +304,21 @@ struct ConvolutionShape {
 };
 
 struct ConvolutionForward {
+  static constexpr const char* kName = "convolution";
   TensorId x = kNone, w = kNone, bias = kNone, y = kNone;
   ConvolutionShape shape;
   TY_OPERANDS(x, Access::kRead, w, Access::kRead, bias, Access::kRead, y, Access::kWrite)
 };
 
 struct ConvolutionBackwardData {
+  static constexpr const char* kName = "convolution_dx";
   TensorId dy = kNone, w = kNone, dx = kNone;
   ConvolutionShape shape;
   TY_OPERANDS(dy, Access::kRead, w, Access::kRead, dx, Access::kWrite)
 };
 
 struct ConvolutionBackwardWeights {
+  static constexpr const char* kName = "convolution_dw";
   TensorId x = kNone, dy = kNone, dw = kNone, dbias = kNone;
   ConvolutionShape shape;
   bool accumulate = false;
@@ -299,36 +332,42 @@ struct PoolShape {
 };
 
 struct MaxPoolForward {
+  static constexpr const char* kName = "max_pool";
   TensorId x = kNone, y = kNone, index = kNone;
   PoolShape shape;
   TY_OPERANDS(x, Access::kRead, y, Access::kWrite, index, Access::kWrite)
 };
 
 struct MaxPoolBackward {
+  static constexpr const char* kName = "max_pool_backward";
   TensorId dy = kNone, index = kNone, dx = kNone;
   PoolShape shape;
   TY_OPERANDS(dy, Access::kRead, index, Access::kRead, dx, Access::kWrite)
 };
 
 struct MeanPoolForward {
+  static constexpr const char* kName = "mean_pool";
   TensorId x = kNone, y = kNone;
   int64_t batch = 0, pixels = 0, channels = 0;
   TY_OPERANDS(x, Access::kRead, y, Access::kWrite)
 };
 
 struct MeanPoolBackward {
+  static constexpr const char* kName = "mean_pool_backward";
   TensorId dy = kNone, dx = kNone;
   int64_t batch = 0, pixels = 0, channels = 0;
   TY_OPERANDS(dy, Access::kRead, dx, Access::kWrite)
 };
 
 struct Transpose {
+  static constexpr const char* kName = "transpose";
   TensorId x = kNone, y = kNone;
   int64_t batch = 1, rows = 0, cols = 0;
   TY_OPERANDS(x, Access::kRead, y, Access::kWrite)
 };
 
 struct SquaredNorm {
+  static constexpr const char* kName = "squared_norm";
   TensorId x = kNone, sum = kNone;  // x: the first of a contiguous run of n elements
   int64_t n = 0;
   bool accumulate = false;
@@ -336,6 +375,7 @@ struct SquaredNorm {
 };
 
 struct ClipScale {
+  static constexpr const char* kName = "clip_scale";
   TensorId sum = kNone, count = kNone, norm = kNone, scale = kNone;
   int64_t rows = 0;
   float max_norm = 0;
@@ -344,26 +384,85 @@ struct ClipScale {
 
 // Optimizer ops name the first tensor of a contiguous run of n elements in each of their operands.
 struct SgdStep {
+  static constexpr const char* kName = "sgd";
   TensorId w = kNone, grad = kNone, velocity = kNone, grad_scale = kNone, state = kNone;
   int64_t n = 0;
-  float momentum = 0, weight_decay = 0;
+  float momentum = 0, weight_decay = 0, learning_rate_scale = 1;
+  bool nesterov = false;
   TY_OPERANDS(w, Access::kUpdate, grad, Access::kRead, velocity, Access::kUpdate, grad_scale,
               Access::kRead, state, Access::kRead)
 };
 
 struct AdamWStep {
+  static constexpr const char* kName = "adamw";
   TensorId w = kNone, grad = kNone, m = kNone, v = kNone, grad_scale = kNone, state = kNone;
   int64_t n = 0;
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, learning_rate_scale = 1;
   TY_OPERANDS(w, Access::kUpdate, grad, Access::kRead, m, Access::kUpdate, v, Access::kUpdate,
               grad_scale, Access::kRead, state, Access::kRead)
 };
 
+struct EmaStep {
+  static constexpr const char* kName = "ema";
+  TensorId average = kNone, w = kNone, state = kNone;
+  int64_t n = 0;
+  double decay = 0;
+  bool warmup = false;
+  TY_OPERANDS(average, Access::kUpdate, w, Access::kRead, state, Access::kRead)
+};
+
+// From here on `offset` says where in the operands a stored part of the parameter begins.
+struct LambStep {
+  static constexpr const char* kName = "lamb";
+  TensorId w = kNone, grad = kNone, m = kNone, v = kNone, grad_scale = kNone, state = kNone;
+  int64_t offset = 0, n = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-6f, weight_decay = 0, learning_rate_scale = 1;
+  bool adapt = true;
+  TY_OPERANDS(w, Access::kUpdate, grad, Access::kRead, m, Access::kUpdate, v, Access::kUpdate,
+              grad_scale, Access::kRead, state, Access::kRead)
+};
+
+struct MuonMomentum {
+  static constexpr const char* kName = "muon_momentum";
+  TensorId grad = kNone, velocity = kNone, y = kNone, grad_scale = kNone;
+  int64_t offset = 0, n = 0;
+  float momentum = 0.95f;
+  bool nesterov = true;
+  TY_OPERANDS(grad, Access::kRead, velocity, Access::kUpdate, y, Access::kWrite, grad_scale,
+              Access::kRead)
+};
+
+struct DivideByNorm {
+  static constexpr const char* kName = "divide_by_norm";
+  TensorId x = kNone, sum = kNone;
+  int64_t n = 0;
+  float epsilon = 1e-7f;
+  TY_OPERANDS(x, Access::kUpdate, sum, Access::kRead)
+};
+
+struct NewtonSchulz {
+  static constexpr const char* kName = "newton_schulz";
+  TensorId x = kNone, y = kNone;
+  int64_t n = 0;
+  float a = 0, b = 0, c = 0;
+  TY_OPERANDS(x, Access::kRead, y, Access::kUpdate)
+};
+
+struct MuonStep {
+  static constexpr const char* kName = "muon";
+  TensorId w = kNone, x = kNone, state = kNone;
+  int64_t offset = 0, n = 0;
+  float scale = 1, weight_decay = 0, learning_rate_scale = 1;
+  TY_OPERANDS(w, Access::kUpdate, x, Access::kRead, state, Access::kRead)
+};
+
 // The steps on rows of tables; m and v go with the tables.
 struct SgdRows {
+  static constexpr const char* kName = "sgd_rows";
   TensorId grad = kNone, ids = kNone, grad_scale = kNone, state = kNone;
   std::vector<TensorId> tables;
   int64_t samples = 0, width = 0;
+  float learning_rate_scale = 1;
   template <typename F>
   void Visit(F&& f) {
     VisitAll(f, grad, Access::kRead, ids, Access::kRead, grad_scale, Access::kRead, state,
@@ -373,10 +472,11 @@ struct SgdRows {
 };
 
 struct AdamWRows {
+  static constexpr const char* kName = "adamw_rows";
   TensorId grad = kNone, ids = kNone, grad_scale = kNone, state = kNone;
   std::vector<TensorId> tables, m, v;
   int64_t samples = 0, width = 0;
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, learning_rate_scale = 1;
   template <typename F>
   void Visit(F&& f) {
     VisitAll(f, grad, Access::kRead, ids, Access::kRead, grad_scale, Access::kRead, state,
@@ -389,14 +489,16 @@ struct AdamWRows {
 
 #undef TY_OPERANDS
 
-using Op = std::variant<
-    ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add, AttentionBackward,
-    AttentionForward, BatchNormBackward, BatchNormForward, BatchNormInference, BinaryCrossEntropy,
-    ClipScale, ColumnSum, ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward,
-    CountTargets, CrossEntropy, Dropout, EmbeddingBackward, EmbeddingForward,
-    EmbeddingTablesBackward, EmbeddingTablesForward, InteractionBackward, InteractionForward,
-    KeepRows, LayerNormBackward, LayerNormForward, Matmul, MaxPoolBackward, MaxPoolForward,
-    MeanPoolBackward, MeanPoolForward, MergeRows, Rotary, SgdRows, SgdStep, SquaredNorm, Sum,
-    SwiGluBackward, SwiGluForward, Transpose, Zero>;
+using Op =
+    std::variant<ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add,
+                 AttentionBackward, AttentionForward, BatchNormBackward, BatchNormForward,
+                 BatchNormInference, BinaryCrossEntropy, ClipScale, ColumnSum,
+                 ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward,
+                 CountTargets, CrossEntropy, DivideByNorm, Dropout, EmaStep, EmbeddingBackward,
+                 EmbeddingForward, EmbeddingTablesBackward, EmbeddingTablesForward,
+                 InteractionBackward, InteractionForward, KeepRows, LambStep, LayerNormBackward,
+                 LayerNormForward, Matmul, MaxPoolBackward, MaxPoolForward, MeanPoolBackward,
+                 MeanPoolForward, MergeRows, MuonMomentum, MuonStep, NewtonSchulz, Rotary, SgdRows,
+                 SgdStep, SquaredNorm, Sum, SwiGluBackward, SwiGluForward, Transpose, Zero>;
 
 }  // namespace trainyard::plan

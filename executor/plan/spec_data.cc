@@ -56,22 +56,35 @@ absl::Status ResolveIdx(v1::IdxData& idx) {
   return absl::OkStatus();
 }
 
+absl::Status CheckBpe(const std::string& at, const v1::TextData& text) {
+  if (!text.tokenizer_file().empty()) {
+    TY_RETURN_IF_ERROR(CheckUri(at + "tokenizer_file", text.tokenizer_file()));
+    if (!text.has_vocab_size()) return absl::OkStatus();
+  } else if (!text.has_vocab_size()) {
+    return Invalid(at + "vocab_size",
+                   "is missing; BPE needs it to train a tokenizer, or tokenizer_file to read one");
+  }
+  return CheckRange(at + "vocab_size", text.vocab_size(), 256, 1 << 20);
+}
+
 absl::Status ResolveText(v1::TextData& text) {
   const std::string at = "spec.data.text.";
   TY_RETURN_IF_ERROR(CheckUri(at + "path", text.path()));
   if (text.tokenizer() == v1::TextData::TOKENIZER_UNSPECIFIED) {
     text.set_tokenizer(v1::TextData::CHARACTERS);
   }
-  if (text.tokenizer() == v1::TextData::BPE) {
-    return NotBuilt(at + "tokenizer", "BPE", "use CHARACTERS or BYTES, or spec.data.tokens");
-  }
   if (!v1::TextData::Tokenizer_IsValid(text.tokenizer())) {
     return Invalid(at + "tokenizer", static_cast<int>(text.tokenizer()),
-                   " is no tokenizer; use CHARACTERS or BYTES");
+                   " is no tokenizer; use CHARACTERS, BYTES or BPE");
   }
   if (!text.has_validation_fraction()) text.set_validation_fraction(0.1);
   if (!(text.validation_fraction() >= 0 && text.validation_fraction() <= 0.5)) {
     return Invalid(at + "validation_fraction", text.validation_fraction(), " is not in [0, 0.5]");
+  }
+  if (text.tokenizer() == v1::TextData::BPE) return CheckBpe(at, text);
+  if (!text.tokenizer_file().empty()) {
+    return Invalid(at + "tokenizer_file",
+                   "only BPE reads one; set tokenizer: BPE, or leave it out");
   }
   if (!text.has_vocab_size()) return absl::OkStatus();
   if (text.tokenizer() == v1::TextData::BYTES && text.vocab_size() != 256) {

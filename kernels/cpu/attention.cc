@@ -59,7 +59,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionForward& op) {
   const int64_t scratch = AttentionScratchFloats(op.time, op.head_dim);
   Kernel kernel;
   kernel.scratch_bytes = threads_ * scratch * sizeof(float);
-  kernel.launch = [run = vectors_.attention, threads = threads_, op, scratch](Stream& stream) {
+  kernel.launch = [run = vectors_.f32.attention, threads = threads_, op, scratch](Stream& stream) {
     const float* qkv = op.qkv.As<float>();
     ParallelRuns(threads, op.batch * op.kv_heads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -92,7 +92,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionBackward& op) {
   const int64_t scratch = AttentionScratchFloats(op.time, op.head_dim);
   Kernel kernel;
   kernel.scratch_bytes = threads_ * scratch * sizeof(float);
-  kernel.launch = [run = vectors_.attention_backward, threads = threads_, op,
+  kernel.launch = [run = vectors_.f32.attention_backward, threads = threads_, op,
                    scratch](Stream& stream) {
     const float* qkv = op.qkv.As<float>();
     float* dqkv = op.dqkv.As<float>();

@@ -98,14 +98,16 @@ void FinishSums(const BatchNormBackward& op, const Chunks& chunks, const float* 
       dot[j] += dots[i * chunks.cols + c + j];
     }
   }
-  const auto put = [&op](float& to, double value) {
+  const auto put = [&op](const Buffer& buffer, int64_t column, double value) {
+    if (!buffer) return;
+    float& to = buffer.As<float>()[column];
     to = static_cast<float>(op.accumulate_params ? to + value : value);
   };
   for (int64_t j = 0; j < n; ++j) {
     const double rstd = op.rstd.As<float>()[c + j];
     const double of_g = op.gamma.As<float>()[c + j] * rstd;
-    put(op.dgamma.As<float>()[c + j], dot[j] * rstd);
-    put(op.dbeta.As<float>()[c + j], sum[j]);
+    put(op.dgamma, c + j, dot[j] * rstd);
+    put(op.dbeta, c + j, sum[j]);
     factors[c + j] = static_cast<float>(of_g);
     factors[chunks.cols + c + j] = static_cast<float>(-of_g * rstd * rstd * dot[j] / rows);
     factors[2 * chunks.cols + c + j] = static_cast<float>(-of_g * sum[j] / rows);
@@ -120,25 +122,25 @@ void RunForward(const VectorTable& vectors, int threads, const BatchNormForward&
   const float* const x = op.x.As<float>();
   ParallelRuns(threads, chunks.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      vectors.batch_norm_moments({.x = x + chunks.begin(i),
-                                  .mean = means + i * chunks.cols,
-                                  .squares = squares + i * chunks.cols,
-                                  .rows = chunks.size(i),
-                                  .cols = chunks.cols});
+      vectors.f32.batch_norm_moments({.x = x + chunks.begin(i),
+                                      .mean = means + i * chunks.cols,
+                                      .squares = squares + i * chunks.cols,
+                                      .rows = chunks.size(i),
+                                      .cols = chunks.cols});
     }
   });
   EachTile(threads, chunks,
            [&](int64_t c, int64_t n) { FinishMoments(op, chunks, means, squares, scale, c, n); });
   EachChunkBackwards(threads, chunks, [&](int64_t i) {
-    vectors.batch_norm({.x = x + chunks.begin(i),
-                        .mean = op.mean.As<float>(),
-                        .scale = scale,
-                        .beta = op.beta.As<float>(),
-                        .residual = From(At(op.residual), chunks.begin(i)),
-                        .y = op.y.As<float>() + chunks.begin(i),
-                        .rows = chunks.size(i),
-                        .cols = chunks.cols,
-                        .relu = op.relu});
+    vectors.f32.batch_norm({.x = x + chunks.begin(i),
+                            .mean = op.mean.As<float>(),
+                            .scale = scale,
+                            .beta = op.beta.As<float>(),
+                            .residual = From(At(op.residual), chunks.begin(i)),
+                            .y = op.y.As<float>() + chunks.begin(i),
+                            .rows = chunks.size(i),
+                            .cols = chunks.cols,
+                            .relu = op.relu});
   });
 }
 
@@ -151,33 +153,34 @@ void RunBackward(const VectorTable& vectors, int threads, const BatchNormBackwar
   const float* const mean = op.mean.As<float>();
   ParallelRuns(threads, chunks.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      vectors.batch_norm_sums({.dy = op.dy.As<float>() + chunks.begin(i),
-                               .x = x + chunks.begin(i),
-                               .y = From(At(op.y), chunks.begin(i)),
-                               .mean = mean,
-                               .dresidual = From(At(op.dresidual), chunks.begin(i)),
-                               .sum = sums + i * chunks.cols,
-                               .dot = dots + i * chunks.cols,
-                               .rows = chunks.size(i),
-                               .cols = chunks.cols});
+      vectors.f32.batch_norm_sums({.dy = op.dy.As<float>() + chunks.begin(i),
+                                   .x = x + chunks.begin(i),
+                                   .y = From(At(op.y), chunks.begin(i)),
+                                   .mean = mean,
+                                   .dresidual = From(At(op.dresidual), chunks.begin(i)),
+                                   .sum = sums + i * chunks.cols,
+                                   .dot = dots + i * chunks.cols,
+                                   .rows = chunks.size(i),
+                                   .cols = chunks.cols});
     }
   });
   EachTile(threads, chunks,
            [&](int64_t c, int64_t n) { FinishSums(op, chunks, sums, dots, factors, c, n); });
+  if (!op.dx) return;
   // dresidual holds g already, and dy may be gone.
   const float* const g = op.dresidual ? At(op.dresidual) : At(op.dy);
   const float* const y = op.dresidual ? nullptr : At(op.y);
   EachChunkBackwards(threads, chunks, [&](int64_t i) {
-    vectors.batch_norm_gradient({.dy = g + chunks.begin(i),
-                                 .x = x + chunks.begin(i),
-                                 .y = From(y, chunks.begin(i)),
-                                 .mean = mean,
-                                 .of_g = factors,
-                                 .of_d = factors + chunks.cols,
-                                 .plus = factors + 2 * chunks.cols,
-                                 .dx = op.dx.As<float>() + chunks.begin(i),
-                                 .rows = chunks.size(i),
-                                 .cols = chunks.cols});
+    vectors.f32.batch_norm_gradient({.dy = g + chunks.begin(i),
+                                     .x = x + chunks.begin(i),
+                                     .y = From(y, chunks.begin(i)),
+                                     .mean = mean,
+                                     .of_g = factors,
+                                     .of_d = factors + chunks.cols,
+                                     .plus = factors + 2 * chunks.cols,
+                                     .dx = op.dx.As<float>() + chunks.begin(i),
+                                     .rows = chunks.size(i),
+                                     .cols = chunks.cols});
   });
 }
 
@@ -223,15 +226,15 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormInference& op) {
     }
     const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
     ParallelRuns(threads_, op.rows, grain, [&](int64_t begin, int64_t end) {
-      vectors_.batch_norm({.x = op.x.As<float>() + begin * op.cols,
-                           .mean = op.running_mean.As<float>(),
-                           .scale = scale,
-                           .beta = op.beta.As<float>(),
-                           .residual = From(At(op.residual), begin * op.cols),
-                           .y = op.y.As<float>() + begin * op.cols,
-                           .rows = end - begin,
-                           .cols = op.cols,
-                           .relu = op.relu});
+      vectors_.f32.batch_norm({.x = op.x.As<float>() + begin * op.cols,
+                               .mean = op.running_mean.As<float>(),
+                               .scale = scale,
+                               .beta = op.beta.As<float>(),
+                               .residual = From(At(op.residual), begin * op.cols),
+                               .y = op.y.As<float>() + begin * op.cols,
+                               .rows = end - begin,
+                               .cols = op.cols,
+                               .relu = op.relu});
     });
   };
   return Kernel{.launch = launch, .scratch_bytes = op.cols * sizeof(float)};
@@ -245,10 +248,10 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormBackward& op) {
                                             {"gamma", op.gamma},
                                             {"mean", op.mean},
                                             {"rstd", op.rstd},
-                                            {"dx", op.dx},
+                                            {"dx", op.dx, DType::kF32, true},
                                             {"dresidual", op.dresidual, DType::kF32, true},
-                                            {"dgamma", op.dgamma},
-                                            {"dbeta", op.dbeta}});
+                                            {"dgamma", op.dgamma, DType::kF32, true},
+                                            {"dbeta", op.dbeta, DType::kF32, true}});
   if (ok.ok()) ok = CheckSizes("batch_norm backward", {{"rows", op.rows}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
   const Chunks chunks(op.rows, op.cols);

@@ -15,7 +15,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ColumnSum& op) {
   const int64_t partials = Partials(op.rows);
   Kernel kernel;
   kernel.scratch_bytes = partials * op.cols * sizeof(float);
-  kernel.launch = [column_sum = vectors_.column_sum, add = vectors_.add, threads = threads_,
+  kernel.launch = [column_sum = vectors_.f32.column_sum, add = vectors_.f32.add, threads = threads_,
                    x = op.x.As<float>(), y = op.y.As<float>(), rows = op.rows, cols = op.cols,
                    accumulate = op.accumulate, partials](Stream& stream) {
     float* const sums = static_cast<float*>(stream.scratch);

@@ -30,7 +30,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
                              .smoothing = op.smoothing,
                              .z_loss = op.z_loss};
   const int64_t grain = std::max<int64_t>(1, kSerialElements / op.classes);
-  return Kernel{[run = vectors_.cross_entropy, threads = threads_, all, grain](Stream&) {
+  return Kernel{[run = vectors_.f32.cross_entropy, threads = threads_, all, grain](Stream&) {
     for (int64_t row = 0; row < all.rows; ++row) {
       if (all.targets[row] >= all.classes) {
         std::fprintf(stderr, "cross_entropy: target %d in row %lld; there are %lld classes\n",

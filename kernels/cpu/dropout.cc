@@ -21,7 +21,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Dropout& op) {
     return absl::InvalidArgumentError(
         absl::StrCat("dropout: p is ", op.p, "; it must be in [0, 1)"));
   }
-  return Kernel{[run = vectors_.dropout, threads = threads_, op](Stream&) {
+  return Kernel{[run = vectors_.f32.dropout, threads = threads_, op](Stream&) {
     constexpr int64_t kPiece = 4096;
     const StepState& state = *static_cast<const StepState*>(op.state);
     const int64_t pieces = (op.per_sample + kPiece - 1) / kPiece;

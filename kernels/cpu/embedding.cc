@@ -35,7 +35,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingForward& op) {
                                                 {"y", op.y}});
   if (ok.ok()) ok = CheckShape("embedding", op);
   if (!ok.ok()) return ok;
-  return Kernel{[add = vectors_.add, threads = threads_, op](Stream&) {
+  return Kernel{[add = vectors_.f32.add, threads = threads_, op](Stream&) {
     const int32_t* ids = op.ids.As<int32_t>();
     const float* tokens = op.tokens.As<float>();
     const float* positions = op.positions.As<float>();
@@ -65,7 +65,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingBackward& op) {
                                            {"dpositions", op.dpositions, DType::kF32, true}});
   if (ok.ok()) ok = CheckShape("embedding backward", op);
   if (!ok.ok()) return ok;
-  return Kernel{[add = vectors_.add, threads = threads_, op](Stream&) {
+  return Kernel{[add = vectors_.f32.add, threads = threads_, op](Stream&) {
     constexpr int64_t kLine = 16;  // floats; no line of memory has two writers
     const int32_t* ids = op.ids.As<int32_t>();
     const float* dy = op.dy.As<float>();

@@ -74,7 +74,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingTablesBackward& op) {
                     {{"dy", op.dy}, {"ids", op.ids, DType::kI32}, {"gradients", op.gradients}});
   if (ok.ok()) ok = CheckTables("embedding_tables backward", op);
   if (!ok.ok()) return ok;
-  return Kernel{[add = vectors_.add, threads = threads_, op](Stream&) {
+  return Kernel{[add = vectors_.f32.add, threads = threads_, op](Stream&) {
     const int64_t count = op.tables.count;
     const int32_t* ids = op.ids.As<int32_t>();
     RequireInTables(ids, op.batch, op.tables);
@@ -127,7 +127,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const MergeRows& op) {
   const auto slots = static_cast<int64_t>(std::bit_ceil(2 * static_cast<uint64_t>(op.samples)));
   Kernel kernel;
   kernel.scratch_bytes = threads_ * slots * sizeof(int32_t);
-  kernel.launch = [add = vectors_.add, threads = threads_, op, slots](Stream& stream) {
+  kernel.launch = [add = vectors_.f32.add, threads = threads_, op, slots](Stream& stream) {
     constexpr int32_t kEmpty = -1;
     int32_t* ids = op.ids.As<int32_t>();
     float* grad = op.grad.As<float>();

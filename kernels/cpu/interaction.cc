@@ -36,7 +36,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionForward& op) {
   const int64_t scratch = InteractionScratchFloats(op.count, op.width);
   Kernel kernel;
   kernel.scratch_bytes = threads_ * scratch * sizeof(float);
-  kernel.launch = [run = vectors_.interaction, threads = threads_, op, scratch](Stream& stream) {
+  kernel.launch = [run = vectors_.f32.interaction, threads = threads_, op,
+                   scratch](Stream& stream) {
     ParallelRuns(threads, op.batch, Grain(op.count, op.width), [&](int64_t begin, int64_t end) {
       run({.x = op.x.As<float>() + begin * op.width,
            .e = op.e.As<float>() + begin * op.count * op.width,
@@ -51,22 +52,24 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionForward& op) {
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionBackward& op) {
-  absl::Status ok =
-      CheckOperands("interaction backward",
-                    {{"dy", op.dy}, {"x", op.x}, {"e", op.e}, {"dx", op.dx}, {"de", op.de}});
+  absl::Status ok = CheckOperands("interaction backward", {{"dy", op.dy},
+                                                           {"x", op.x},
+                                                           {"e", op.e},
+                                                           {"dx", op.dx, DType::kF32, true},
+                                                           {"de", op.de, DType::kF32, true}});
   if (ok.ok()) ok = CheckShape("interaction backward", op);
   if (!ok.ok()) return ok;
   const int64_t scratch = InteractionScratchFloats(op.count, op.width);
   Kernel kernel;
   kernel.scratch_bytes = threads_ * scratch * sizeof(float);
-  kernel.launch = [run = vectors_.interaction_backward, threads = threads_, op,
+  kernel.launch = [run = vectors_.f32.interaction_backward, threads = threads_, op,
                    scratch](Stream& stream) {
     ParallelRuns(threads, op.batch, Grain(op.count, op.width), [&](int64_t begin, int64_t end) {
       run({.dy = op.dy.As<float>() + begin * ProductWidth(op.count, op.width),
            .x = op.x.As<float>() + begin * op.width,
            .e = op.e.As<float>() + begin * op.count * op.width,
-           .dx = op.dx.As<float>() + begin * op.width,
-           .de = op.de.As<float>() + begin * op.count * op.width,
+           .dx = op.dx ? op.dx.As<float>() + begin * op.width : nullptr,
+           .de = op.de ? op.de.As<float>() + begin * op.count * op.width : nullptr,
            .samples = end - begin,
            .count = op.count,
            .width = op.width,

@@ -25,7 +25,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormForward& op) {
                           .cols = op.cols,
                           .epsilon = op.epsilon};
   const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
-  return Kernel{[run = vectors_.layer_norm, threads = threads_, all, grain](Stream&) {
+  return Kernel{[run = vectors_.f32.layer_norm, threads = threads_, all, grain](Stream&) {
     ParallelRuns(threads, all.rows, grain, [&](int64_t begin, int64_t end) {
       LayerNormRows rows = all;
       rows.x += begin * all.cols;
@@ -46,8 +46,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
                                                           {"gamma", op.gamma},
                                                           {"mean", op.mean, DType::kF32, true},
                                                           {"rstd", op.rstd},
-                                                          {"dx", op.dx},
-                                                          {"dgamma", op.dgamma},
+                                                          {"dx", op.dx, DType::kF32, true},
+                                                          {"dgamma", op.dgamma, DType::kF32, true},
                                                           {"dbeta", op.dbeta, DType::kF32, true}});
   if (ok.ok()) ok = CheckSizes("layer_norm backward", {{"rows", op.rows}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
@@ -65,8 +65,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
   const int64_t partials = Partials(op.rows);
   Kernel kernel;
   kernel.scratch_bytes = 2 * partials * op.cols * sizeof(float);
-  kernel.launch = [run = vectors_.layer_norm_backward, column_sum = vectors_.column_sum,
-                   add = vectors_.add, threads = threads_, all, partials,
+  kernel.launch = [run = vectors_.f32.layer_norm_backward, column_sum = vectors_.f32.column_sum,
+                   add = vectors_.f32.add, threads = threads_, all, partials,
                    accumulate = op.accumulate_params](Stream& stream) {
     float* const dgammas = static_cast<float*>(stream.scratch);
     float* const dbetas = dgammas + partials * all.cols;
@@ -78,16 +78,17 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
         const int64_t first = p * each;
         rows.dy += first * all.cols;
         rows.x += first * all.cols;
-        rows.dx += first * all.cols;
+        if (rows.dx != nullptr) rows.dx += first * all.cols;
         if (rows.mean != nullptr) rows.mean += first;
         rows.rstd += first;
-        rows.dgamma = dgammas + p * all.cols;
+        rows.dgamma = all.dgamma == nullptr ? nullptr : dgammas + p * all.cols;
         rows.dbeta = all.dbeta == nullptr ? nullptr : dbetas + p * all.cols;
         rows.rows = std::min(each, all.rows - first);
         run(rows);
       }
     });
     const auto finish = [&](float* sums, float* to) {
+      if (to == nullptr) return;
       column_sum(sums, partials, all.cols, all.cols, sums);
       if (accumulate) {
         add(to, sums, to, all.cols);
@@ -96,7 +97,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
       }
     };
     finish(dgammas, all.dgamma);
-    if (all.dbeta != nullptr) finish(dbetas, all.dbeta);
+    finish(dbetas, all.dbeta);
   };
   return kernel;
 }

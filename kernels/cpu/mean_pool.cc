@@ -24,7 +24,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const MeanPoolForward& op) {
   absl::Status ok = CheckOperands("mean_pool", {{"x", op.x}, {"y", op.y}});
   if (ok.ok()) ok = CheckShape(op);
   if (!ok.ok()) return ok;
-  return Kernel{[column_sum = vectors_.column_sum, threads = threads_, op](Stream&) {
+  return Kernel{[column_sum = vectors_.f32.column_sum, threads = threads_, op](Stream&) {
     const float scale = 1.0f / static_cast<float>(op.pixels);
     ParallelRuns(threads, op.batch, GrainOf(op), [&](int64_t begin, int64_t end) {
       for (int64_t image = begin; image < end; ++image) {

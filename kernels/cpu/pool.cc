@@ -41,7 +41,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const MaxPoolForward& op) {
       CheckOperands("max_pool", {{"x", op.x}, {"y", op.y}, {"index", op.index, DType::kU8}});
   if (ok.ok()) ok = CheckShape("max_pool", op.shape);
   if (!ok.ok()) return ok;
-  return Kernel{[run = vectors_.max_pool, threads = threads_, op](Stream&) {
+  return Kernel{[run = vectors_.f32.max_pool, threads = threads_, op](Stream&) {
     const PoolShape& s = op.shape;
     const int64_t rows = s.out_height();
     const int64_t image_in = s.height * s.width * s.channels;
@@ -70,7 +70,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const MaxPoolBackward& op) {
                                   {{"dy", op.dy}, {"index", op.index, DType::kU8}, {"dx", op.dx}});
   if (ok.ok()) ok = CheckShape("max_pool backward", op.shape);
   if (!ok.ok()) return ok;
-  return Kernel{[run = vectors_.max_pool_backward, threads = threads_, op](Stream&) {
+  return Kernel{[run = vectors_.f32.max_pool_backward, threads = threads_, op](Stream&) {
     const PoolShape& s = op.shape;
     const int64_t image_in = s.height * s.width * s.channels;
     const int64_t image_out = s.out_height() * s.out_width() * s.channels;

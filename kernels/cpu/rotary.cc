@@ -46,7 +46,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Rotary& op) {
   if (!ok.ok()) return ok;
   // Shared by the copies of the launch.
   const auto angles = std::make_shared<const Angles>(op);
-  return Kernel{[run = vectors_.rotate, threads = threads_, op, angles](Stream&) {
+  return Kernel{[run = vectors_.f32.rotate, threads = threads_, op, angles](Stream&) {
     const int64_t half = op.head_dim / 2, row = op.heads * op.head_dim;
     const int64_t grain = std::max<int64_t>(1, kSerialElements / row);
     ParallelRuns(threads, op.batch * op.time, grain, [&](int64_t begin, int64_t end) {

@@ -10,7 +10,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SwiGluForward& op) {
   absl::Status ok = CheckOperands("swiglu", {{"x", op.x}, {"y", op.y}});
   if (ok.ok()) ok = CheckSizes("swiglu", {{"rows", op.rows}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
-  return Kernel{[run = vectors_.swiglu, threads = threads_, op](Stream&) {
+  return Kernel{[run = vectors_.f32.swiglu, threads = threads_, op](Stream&) {
     const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
     ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
@@ -25,7 +25,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SwiGluBackward& op) {
   absl::Status ok = CheckOperands("swiglu backward", {{"x", op.x}, {"dy", op.dy}, {"dx", op.dx}});
   if (ok.ok()) ok = CheckSizes("swiglu backward", {{"rows", op.rows}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
-  return Kernel{[run = vectors_.swiglu_backward, threads = threads_, op](Stream&) {
+  return Kernel{[run = vectors_.f32.swiglu_backward, threads = threads_, op](Stream&) {
     const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
     ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {

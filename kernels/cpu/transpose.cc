@@ -13,7 +13,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Transpose& op) {
     ok = CheckSizes("transpose", {{"batch", op.batch}, {"rows", op.rows}, {"cols", op.cols}});
   }
   if (!ok.ok()) return ok;
-  return Kernel{[run = vectors_.transpose, threads = threads_, op](Stream&) {
+  return Kernel{[run = vectors_.f32.transpose, threads = threads_, op](Stream&) {
     constexpr int64_t kBlock = 64;
     const int64_t across = (op.cols + kBlock - 1) / kBlock;
     const int64_t blocks = (op.rows + kBlock - 1) / kBlock * across;

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "executor/data/tokenizer.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/manifest.h"
 #include "executor/engine/checkpoint/run_state.h"
@@ -30,9 +32,10 @@ struct Checkpoint {
   std::map<std::string, double> metrics;  // of the held-out split, if evaluated
   RunState run;
   ModelConfig config;
-  std::string vocabulary;  // vocabulary.json, or ""
+  data::NamedText tokenizer;  // for data::ReadTokenizer; without a name when there is none
   SafetensorsFile model;
   SafetensorsFile optimizer;
+  std::optional<SafetensorsFile> ema;  // moving averages of the parameters, if there are some
 
   static absl::StatusOr<Checkpoint> Open(ObjectStore& store, const std::string& uri,
                                          const std::string& manifest_sha256);

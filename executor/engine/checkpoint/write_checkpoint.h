@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "executor/engine/checkpoint/run_state.h"
+#include "executor/data/tokenizer.h"
 #include "executor/engine/checkpoint/snapshot.h"
 #include "storage/objects/object_store.h"
 #include "trainyard/v1/spec.pb.h"
@@ -14,10 +16,10 @@ namespace trainyard::engine {
 
 // What every checkpoint of a run shares.
 struct CheckpointIdentity {
-  std::string root;        // URI of the folder that holds the step folders
-  std::string tag;         // tells attempts apart while they write: "a3"
-  std::string config;      // config.json
-  std::string vocabulary;  // vocabulary.json, or "" for none
+  std::string root;                        // URI of the folder that holds the step folders
+  std::string tag;                         // tells attempts apart while they write: "a3"
+  std::string config;                      // config.json
+  std::vector<data::NamedText> tokenizer;  // its files; none when the data is no text
   std::string spec_digest;
   v1::JobSpec spec;  // resolved
 };

@@ -3,24 +3,29 @@
 
 namespace trainyard::kernels::TRAINYARD_ISA {
 
-void AddRange(const float* a, const float* b, float* y, int64_t n) {
+template <typename T>
+void AddRange(const T* a, const T* b, T* y, int64_t n) {
   Map(n, a, b, y, [](VecF u, VecF v) { return u + v; });
 }
 
 // NaN passes through, as in PyTorch.
-void Relu(const float* x, float* y, int64_t n) {
+template <typename T>
+void Relu(const T* x, T* y, int64_t n) {
   Map(n, x, y, [](VecF v) { return v < 0.0f ? VecF{} : v; });
 }
 
-void ReluBackward(const float* x, const float* dy, float* dx, int64_t n) {
+template <typename T>
+void ReluBackward(const T* x, const T* dy, T* dx, int64_t n) {
   Map(n, x, dy, dx, [](VecF v, VecF g) { return v > 0.0f ? g : VecF{}; });
 }
 
-void Gelu(const float* x, float* y, int64_t n) {
+template <typename T>
+void Gelu(const T* x, T* y, int64_t n) {
   Map(n, x, y, [](VecF v) { return v * NormalOf(v).phi; });
 }
 
-void GeluBackward(const float* x, const float* dy, float* dx, int64_t n) {
+template <typename T>
+void GeluBackward(const T* x, const T* dy, T* dx, int64_t n) {
   Map(n, x, dy, dx, [](VecF v, VecF g) {
     const Normal normal = NormalOf(v);
     return g * (normal.phi + v * normal.bell * 0.398942280401432678f);
@@ -33,11 +38,13 @@ TRAINYARD_INLINE VecF TwiceU(VecF x) {
   return x * kTwiceRoot * (x * x * 0.044715f + 1.0f);
 }
 
-void GeluTanh(const float* x, float* y, int64_t n) {
+template <typename T>
+void GeluTanh(const T* x, T* y, int64_t n) {
   Map(n, x, y, [](VecF v) { return v * Sigmoid(TwiceU(v)); });
 }
 
-void GeluTanhBackward(const float* x, const float* dy, float* dx, int64_t n) {
+template <typename T>
+void GeluTanhBackward(const T* x, const T* dy, T* dx, int64_t n) {
   Map(n, x, dy, dx, [](VecF v, VecF g) {
     constexpr float kTwiceRoot = 1.59576912160573071f;
     const VecF s = Sigmoid(TwiceU(v));
@@ -57,5 +64,17 @@ void LogRange(const float* x, float* y, int64_t n) {
 void PhiRange(const float* x, float* y, int64_t n) {
   Map(n, x, y, [](VecF v) { return NormalOf(v).phi; });
 }
+
+template <typename T>
+void OfferActivations(ElementLoops<T>& loops) {
+  loops.add = AddRange<T>;
+  loops.relu = Relu<T>;
+  loops.relu_backward = ReluBackward<T>;
+  loops.gelu = Gelu<T>;
+  loops.gelu_backward = GeluBackward<T>;
+  loops.gelu_tanh = GeluTanh<T>;
+  loops.gelu_tanh_backward = GeluTanhBackward<T>;
+}
+TRAINYARD_FOR_EACH_ELEMENT(OfferActivations)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -1,12 +1,13 @@
 #include "kernels/cpu/vector/loops.h"
 #include "kernels/cpu/vector/math.h"
 #include "kernels/cpu/vector/tile.h"
+#include "kernels/cpu/vector/transpose.h"
 
 // Queries are taken kBlock at a time against all keys that they see. Scores are kept transposed, a
 // row of kBlock for each key: a lane is a query, so that maxima and sums over keys need no
 // horizontal operation, and only the keys of the block itself need a mask. A head's operands are
 // packed densely first, widths rounded up to 16.
-//   T time, D head_dim, Dp rounded up
+//   T time, D head_dim, Dp rounded up; E the element type of the projections
 
 namespace trainyard::kernels::TRAINYARD_ISA {
 namespace {
@@ -17,29 +18,25 @@ constexpr int kParts = kBlock / kLanes;  // vectors in a block
 constexpr int64_t RoundUp16(int64_t n) { return (n + 15) / 16 * 16; }
 
 // to[i * Dp + j] = from[i * row + j], padded with zeros.
-void Pack(const float* from, int64_t row, int64_t rows, int64_t cols, float* to) {
+template <typename T>
+void Pack(const T* from, int64_t row, int64_t rows, int64_t cols, float* to) {
   const int64_t padded = RoundUp16(cols);
   for (int64_t i = 0; i < rows; ++i) {
-    int64_t j = 0;
-    for (; j + kLanes <= cols; j += kLanes) Store(to + i * padded + j, Load(from + i * row + j));
-    for (; j < cols; ++j) to[i * padded + j] = from[i * row + j];
-    for (; j < padded; ++j) to[i * padded + j] = 0;
+    Copy(cols, from + i * row, to + i * padded);
+    for (int64_t j = cols; j < padded; ++j) to[i * padded + j] = 0;
   }
 }
 
-void Unpack(const float* from, int64_t rows, int64_t cols, float* to, int64_t row) {
+template <typename T>
+void Unpack(const float* from, int64_t rows, int64_t cols, T* to, int64_t row) {
   const int64_t padded = RoundUp16(cols);
-  for (int64_t i = 0; i < rows; ++i) {
-    int64_t j = 0;
-    for (; j + kLanes <= cols; j += kLanes) Store(to + i * row + j, Load(from + i * padded + j));
-    for (; j < cols; ++j) to[i * row + j] = from[i * padded + j];
-  }
+  for (int64_t i = 0; i < rows; ++i) Copy(cols, from + i * padded, to + i * row);
 }
 
-// to[j * kBlock + i] = from[i * row + j]; columns of queries that do not exist are zero.
-void PackQueries(const float* from, int64_t row, int64_t rows, int64_t cols, float* to) {
+// to[j * kBlock + i] = packed[i * Dp + j]; columns of queries that do not exist are zero.
+void TransposePacked(const float* packed, int64_t rows, int64_t cols, float* to) {
   if (rows < kBlock) __builtin_memset(to, 0, sizeof(float) * cols * kBlock);
-  TransposeBlock(from, rows, cols, row, to, kBlock);
+  TransposeBlock(packed, rows, cols, RoundUp16(cols), to, kBlock);
 }
 
 // Queries first .. first + rows - 1, which see keys below `keys`.
@@ -54,9 +51,7 @@ Block BlockAt(int64_t first, int64_t time, bool causal) {
 
 // Among the block's own keys, the query in lane l does not see key first + k for k > l.
 TRAINYARD_INLINE VecI Hidden(int64_t key, int64_t first, int part) {
-  VecI query{};
-  for (int l = 0; l < kLanes; ++l) query[l] = l + part * kLanes;
-  return query < static_cast<int32_t>(key - first);
+  return LaneNumbers() + part * kLanes < static_cast<int32_t>(key - first);
 }
 
 // In place over the scores s[key][query]: e^(scale s - largest), 0 where hidden. Leaves the largest
@@ -164,23 +159,26 @@ struct Pieces {
 
 }  // namespace
 
-void AttentionOfHeads(const AttentionHeads& h) {
+template <typename E>
+void AttentionOfHeads(const AttentionHeads<E>& h) {
   const int64_t T = h.time, D = h.head_dim, Dp = RoundUp16(D);
   Pieces pieces{h.scratch};
   float* keys = pieces.Take(T * Dp);
   float* values = pieces.Take(T * Dp);
+  float* queries = pieces.Take(kBlock * Dp);
   float* queries_t = pieces.Take(kBlock * D);
   float* scores = pieces.Take(kBlock * T);
   float* out = pieces.Take(kBlock * Dp);
   Pack(h.k, h.row, T, D, keys);
   Pack(h.v, h.row, T, D, values);
   for (int64_t head = 0; head < h.group; ++head) {
-    const float* q = h.q + head * D;
-    float* y = h.y + head * D;
+    const E* q = h.q + head * D;
+    E* y = h.y + head * D;
     float* lse = h.lse + head * T;
     for (int64_t first = 0; first < T; first += kBlock) {
       const Block b = BlockAt(first, T, h.causal);
-      PackQueries(q + first * h.row, h.row, b.rows, D, queries_t);
+      Pack(q + first * h.row, h.row, b.rows, D, queries);
+      TransposePacked(queries, b.rows, D, queries_t);
       Scores(keys, queries_t, b.keys, D, scores);
       VecF largest[kParts], sum[kParts];
       Softmax(b, h.causal, h.scale, scores, largest, sum);
@@ -200,7 +198,8 @@ void AttentionOfHeads(const AttentionHeads& h) {
 
 //   dv = p^T dy    dp = dy v^T    ds = p (dp - d) scale    dq = ds k    dk = ds^T q
 // with dk and dv summed over the heads of the group.
-void AttentionBackwardOfHeads(const AttentionHeadsBackward& h) {
+template <typename E>
+void AttentionBackwardOfHeads(const AttentionHeadsBackward<E>& h) {
   const int64_t T = h.time, D = h.head_dim, Dp = RoundUp16(D);
   Pieces pieces{h.scratch};
   float* keys = pieces.Take(T * Dp);
@@ -223,8 +222,8 @@ void AttentionBackwardOfHeads(const AttentionHeadsBackward& h) {
       const Block b = BlockAt(first, T, h.causal);
       Pack(h.q + head * D + first * h.row, h.row, b.rows, D, queries);
       Pack(h.dy + head * D + first * h.y_row, h.y_row, b.rows, D, dys);
-      PackQueries(queries, Dp, b.rows, D, queries_t);
-      PackQueries(dys, Dp, b.rows, D, dys_t);
+      TransposePacked(queries, b.rows, D, queries_t);
+      TransposePacked(dys, b.rows, D, dys_t);
       float lse[kBlock] = {};
       for (int64_t i = 0; i < b.rows; ++i) lse[i] = h.lse[head * T + first + i];
       Scores(keys, queries_t, b.keys, D, scores);
@@ -239,5 +238,12 @@ void AttentionBackwardOfHeads(const AttentionHeadsBackward& h) {
   Unpack(dkeys, T, D, h.dk, h.row);
   Unpack(dvalues, T, D, h.dv, h.row);
 }
+
+template <typename E>
+void OfferAttention(ElementLoops<E>& loops) {
+  loops.attention = AttentionOfHeads<E>;
+  loops.attention_backward = AttentionBackwardOfHeads<E>;
+}
+TRAINYARD_FOR_EACH_ELEMENT(OfferAttention)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -16,20 +16,10 @@ TRAINYARD_INLINE void EachTile(int64_t cols, F f) {
   for (; c < cols; c += kLanes) f(Count<1>{}, c, cols - c < kLanes ? cols - c : int64_t{kLanes});
 }
 
-TRAINYARD_INLINE VecF LoadUpTo(const float* p, int64_t n) {
-  return n == kLanes ? Load(p) : LoadPart(p, n);
-}
-TRAINYARD_INLINE void StoreUpTo(float* p, VecF v, int64_t n) {
-  if (n == kLanes) {
-    Store(p, v);
-  } else {
-    StorePart(p, v, n);
-  }
-}
-
 // Sums are taken of the distance to the first row, so that a mean far from zero costs no digits;
 // the squares around the mean come from the cache.
-void BatchNormMomentsOfRows(const BatchNormMoments& r) {
+template <typename T>
+void BatchNormMomentsOfRows(const BatchNormMoments<T>& r) {
   const float inverse = 1.0f / static_cast<float>(r.rows);
   EachTile(
       r.cols, [&](auto count, int64_t c, int64_t n) __attribute__((always_inline)) {
@@ -37,12 +27,12 @@ void BatchNormMomentsOfRows(const BatchNormMoments& r) {
         VecF first[kVectors], sum[kVectors] = {}, squares[kVectors] = {};
         for (int j = 0; j < kVectors; ++j) first[j] = LoadUpTo(r.x + c + j * kLanes, n);
         for (int64_t row = 1; row < r.rows; ++row) {
-          const float* x = r.x + row * r.cols + c;
+          const T* x = r.x + row * r.cols + c;
           for (int j = 0; j < kVectors; ++j) sum[j] += LoadUpTo(x + j * kLanes, n) - first[j];
         }
         for (int j = 0; j < kVectors; ++j) sum[j] = first[j] + sum[j] * inverse;  // the mean
         for (int64_t row = 0; row < r.rows; ++row) {
-          const float* x = r.x + row * r.cols + c;
+          const T* x = r.x + row * r.cols + c;
           for (int j = 0; j < kVectors; ++j) {
             const VecF d = LoadUpTo(x + j * kLanes, n) - sum[j];
             squares[j] += d * d;
@@ -55,12 +45,12 @@ void BatchNormMomentsOfRows(const BatchNormMoments& r) {
       });
 }
 
-template <bool kResidual, bool kRelu>
-TRAINYARD_INLINE void Apply(const BatchNormRows& r) {
+template <bool kResidual, bool kRelu, typename T>
+TRAINYARD_INLINE void Apply(const BatchNormRows<T>& r) {
   for (int64_t row = 0; row < r.rows; ++row) {
-    const float* x = r.x + row * r.cols;
-    const float* residual = r.residual + (kResidual ? row * r.cols : 0);
-    float* y = r.y + row * r.cols;
+    const T* x = r.x + row * r.cols;
+    const T* residual = r.residual + (kResidual ? row * r.cols : 0);
+    T* y = r.y + row * r.cols;
     const auto at = [&](int64_t c, int64_t n) __attribute__((always_inline)) {
       VecF v = (LoadUpTo(x + c, n) - LoadUpTo(r.mean + c, n)) * LoadUpTo(r.scale + c, n) +
                LoadUpTo(r.beta + c, n);
@@ -74,7 +64,8 @@ TRAINYARD_INLINE void Apply(const BatchNormRows& r) {
   }
 }
 
-void BatchNormOfRows(const BatchNormRows& r) {
+template <typename T>
+void BatchNormOfRows(const BatchNormRows<T>& r) {
   if (r.residual == nullptr) {
     r.relu ? Apply<false, true>(r) : Apply<false, false>(r);
   } else {
@@ -82,8 +73,8 @@ void BatchNormOfRows(const BatchNormRows& r) {
   }
 }
 
-template <bool kRelu, bool kResidual>
-TRAINYARD_INLINE void Sums(const BatchNormSums& r) {
+template <bool kRelu, bool kResidual, typename T>
+TRAINYARD_INLINE void Sums(const BatchNormSums<T>& r) {
   EachTile(
       r.cols, [&](auto count, int64_t c, int64_t n) __attribute__((always_inline)) {
         constexpr int kVectors = decltype(count)::value;
@@ -106,7 +97,8 @@ TRAINYARD_INLINE void Sums(const BatchNormSums& r) {
       });
 }
 
-void BatchNormSumsOfRows(const BatchNormSums& r) {
+template <typename T>
+void BatchNormSumsOfRows(const BatchNormSums<T>& r) {
   if (r.y == nullptr) {
     r.dresidual == nullptr ? Sums<false, false>(r) : Sums<false, true>(r);
   } else {
@@ -114,8 +106,8 @@ void BatchNormSumsOfRows(const BatchNormSums& r) {
   }
 }
 
-template <bool kRelu>
-TRAINYARD_INLINE void Gradient(const BatchNormGradient& r) {
+template <bool kRelu, typename T>
+TRAINYARD_INLINE void Gradient(const BatchNormGradient<T>& r) {
   for (int64_t row = 0; row < r.rows; ++row) {
     const int64_t first = row * r.cols;
     const auto at = [&](int64_t c, int64_t n) __attribute__((always_inline)) {
@@ -132,8 +124,18 @@ TRAINYARD_INLINE void Gradient(const BatchNormGradient& r) {
   }
 }
 
-void BatchNormGradientOfRows(const BatchNormGradient& r) {
+template <typename T>
+void BatchNormGradientOfRows(const BatchNormGradient<T>& r) {
   r.y == nullptr ? Gradient<false>(r) : Gradient<true>(r);
 }
+
+template <typename T>
+void OfferBatchNorm(ElementLoops<T>& loops) {
+  loops.batch_norm_moments = BatchNormMomentsOfRows<T>;
+  loops.batch_norm = BatchNormOfRows<T>;
+  loops.batch_norm_sums = BatchNormSumsOfRows<T>;
+  loops.batch_norm_gradient = BatchNormGradientOfRows<T>;
+}
+TRAINYARD_FOR_EACH_ELEMENT(OfferBatchNorm)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -4,7 +4,8 @@
 namespace trainyard::kernels::TRAINYARD_ISA {
 
 // NaN does not win: it shows in the sum of exponentials.
-TRAINYARD_INLINE float LargestOf(const float* x, int64_t n) {
+template <typename T>
+TRAINYARD_INLINE float LargestOf(const T* x, int64_t n) {
   VecF best = Splat(-__builtin_inff());
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) best = Max(Load(x + i), best);
@@ -13,7 +14,8 @@ TRAINYARD_INLINE float LargestOf(const float* x, int64_t n) {
 }
 
 // Sum of exp(x - largest), each left in `out` unless it is null; out may be x.
-TRAINYARD_INLINE float SumOfExp(const float* x, int64_t n, float largest, float* out) {
+template <typename T>
+TRAINYARD_INLINE float SumOfExp(const T* x, int64_t n, float largest, T* out) {
   VecF sum{};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
@@ -30,7 +32,8 @@ TRAINYARD_INLINE float SumOfExp(const float* x, int64_t n, float largest, float*
 }
 
 // Mean of x - largest.
-TRAINYARD_INLINE float MeanBelow(const float* x, int64_t n, float largest) {
+template <typename T>
+TRAINYARD_INLINE float MeanBelow(const T* x, int64_t n, float largest) {
   VecF sum{};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) sum += Load(x + i) - largest;
@@ -38,7 +41,8 @@ TRAINYARD_INLINE float MeanBelow(const float* x, int64_t n, float largest) {
   return ReduceAdd(sum) / static_cast<float>(n);
 }
 
-TRAINYARD_INLINE bool IsFirstLargest(const float* x, int32_t target, float largest) {
+template <typename T>
+TRAINYARD_INLINE bool IsFirstLargest(const T* x, int32_t target, float largest) {
   if (!(x[target] == largest)) return false;
   for (int32_t i = 0; i < target; ++i) {
     if (x[i] == largest) return false;
@@ -46,16 +50,17 @@ TRAINYARD_INLINE bool IsFirstLargest(const float* x, int32_t target, float large
   return true;
 }
 
-void CrossEntropyOfRows(const CrossEntropyRows& r) {
+template <typename T>
+void CrossEntropyOfRows(const CrossEntropyRows<T>& r) {
   for (int64_t row = 0; row < r.rows; ++row) {
-    const float* x = r.logits + row * r.classes;
-    float* dx = r.dlogits == nullptr ? nullptr : r.dlogits + row * r.classes;
+    const T* x = r.logits + row * r.classes;
+    T* dx = r.dlogits == nullptr ? nullptr : r.dlogits + row * r.classes;
     const int32_t target = r.targets[row];
     if (target < 0) {
       r.losses[row] = 0;
       if (r.z_losses != nullptr) r.z_losses[row] = 0;
       if (r.correct != nullptr) r.correct[row] = 0;
-      if (dx != nullptr) __builtin_memset(dx, 0, sizeof(float) * r.classes);
+      if (dx != nullptr) __builtin_memset(dx, 0, sizeof(T) * r.classes);
       continue;
     }
     const float largest = LargestOf(x, r.classes);
@@ -75,5 +80,11 @@ void CrossEntropyOfRows(const CrossEntropyRows& r) {
     dx[target] -= r.scale * (1 - r.smoothing);
   }
 }
+
+template <typename T>
+void OfferCrossEntropy(ElementLoops<T>& loops) {
+  loops.cross_entropy = CrossEntropyOfRows<T>;
+}
+TRAINYARD_FOR_EACH_ELEMENT(OfferCrossEntropy)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -35,7 +35,8 @@ TRAINYARD_INLINE void PhiloxBlocks(uint64_t key, uint32_t first, uint32_t c1_in,
   }
 }
 
-void DropoutOfRange(const DropoutRange& r) {
+template <typename T>
+void DropoutOfRange(const DropoutRange<T>& r) {
   constexpr int kElements = 4 * kBlocks;
   const float keep_scale = 1.0f / (1.0f - r.p);
   uint32_t bits[kElements];
@@ -50,5 +51,11 @@ void DropoutOfRange(const DropoutRange& r) {
     }
   }
 }
+
+template <typename T>
+void OfferDropout(ElementLoops<T>& loops) {
+  loops.dropout = DropoutOfRange<T>;
+}
+TRAINYARD_FOR_EACH_ELEMENT(OfferDropout)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/vector/loops.h"
 #include "kernels/cpu/vector/tile.h"
+#include "kernels/cpu/vector/transpose.h"
 
 namespace trainyard::kernels::TRAINYARD_ISA {
 
@@ -27,19 +28,19 @@ TRAINYARD_INLINE InteractionScratch LayOut(int64_t count, int64_t width, float* 
   return s;
 }
 
-TRAINYARD_INLINE void Gather(const float* x, const float* e, int64_t count, int64_t width,
+template <typename T>
+TRAINYARD_INLINE void Gather(const T* x, const T* e, int64_t count, int64_t width,
                              const InteractionScratch& s) {
-  __builtin_memcpy(s.f, x, sizeof(float) * width);
-  for (int64_t t = 0; t < count; ++t) {
-    __builtin_memcpy(s.f + (t + 1) * s.padded_width, e + t * width, sizeof(float) * width);
-  }
+  Copy(width, x, s.f);
+  for (int64_t t = 0; t < count; ++t) Copy(width, e + t * width, s.f + (t + 1) * s.padded_width);
 }
 
-void Interaction(const InteractionSamples& r) {
+template <typename T>
+void Interaction(const InteractionSamples<T>& r) {
   const InteractionScratch s = LayOut(r.count, r.width, r.scratch);
-  float* y = r.y;
+  T* y = r.y;
   for (int64_t b = 0; b < r.samples; ++b) {
-    const float* x = r.x + b * r.width;
+    const T* x = r.x + b * r.width;
     Gather(x, r.e + b * r.count * r.width, r.count, r.width, s);
     TransposeBlock(s.f, s.features, r.width, s.padded_width, s.transposed, s.padded_features);
     Multiply<false>({.a = s.f,
@@ -52,23 +53,24 @@ void Interaction(const InteractionSamples& r) {
                      .rows = s.features,
                      .cols = s.padded_features,
                      .depth = r.width});
-    __builtin_memcpy(y, x, sizeof(float) * r.width);
+    Copy(r.width, x, y);
     y += r.width;
     for (int64_t i = 1; i < s.features; ++i) {
-      __builtin_memcpy(y, s.products + i * s.padded_features, sizeof(float) * i);
+      Copy(i, s.products + i * s.padded_features, y);
       y += i;
     }
   }
 }
 
 // With g the gradients of the products as a symmetric matrix of zero diagonal: df = g f.
-void InteractionBackwardOfSamples(const InteractionBackwardSamples& r) {
+template <typename T>
+void InteractionBackwardOfSamples(const InteractionBackwardSamples<T>& r) {
   const InteractionScratch s = LayOut(r.count, r.width, r.scratch);
   float* const df = s.transposed;  // [F, Wp] fits: F <= Fp
-  const float* dy = r.dy;
+  const T* dy = r.dy;
   for (int64_t b = 0; b < r.samples; ++b) {
     Gather(r.x + b * r.width, r.e + b * r.count * r.width, r.count, r.width, s);
-    const float* g = dy + r.width;
+    const T* g = dy + r.width;
     for (int64_t i = 1; i < s.features; ++i) {
       for (int64_t j = 0; j < i; ++j) {
         s.products[i * s.padded_features + j] = *g;
@@ -85,13 +87,21 @@ void InteractionBackwardOfSamples(const InteractionBackwardSamples& r) {
                      .rows = s.features,
                      .cols = s.padded_width,
                      .depth = s.features});
-    AddRange(df, dy, r.dx + b * r.width, r.width);
-    float* de = r.de + b * r.count * r.width;
-    for (int64_t t = 0; t < r.count; ++t) {
-      __builtin_memcpy(de + t * r.width, df + (t + 1) * s.padded_width, sizeof(float) * r.width);
+    if (r.dx != nullptr) {
+      Map(r.width, df, dy, r.dx + b * r.width, [](VecF u, VecF v) { return u + v; });
+    }
+    for (int64_t t = 0; r.de != nullptr && t < r.count; ++t) {
+      Copy(r.width, df + (t + 1) * s.padded_width, r.de + (b * r.count + t) * r.width);
     }
     dy = g;
   }
 }
+
+template <typename T>
+void OfferInteraction(ElementLoops<T>& loops) {
+  loops.interaction = Interaction<T>;
+  loops.interaction_backward = InteractionBackwardOfSamples<T>;
+}
+TRAINYARD_FOR_EACH_ELEMENT(OfferInteraction)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -27,7 +27,8 @@ double SquaredNormOfRange(const float* x, int64_t n) {
   return SixteenSums(x, n, [](double v) { return v * v; });
 }
 
-void ColumnSumOfRows(const float* x, int64_t rows, int64_t cols, int64_t stride, float* y) {
+template <typename T>
+void ColumnSumOfRows(const T* x, int64_t rows, int64_t cols, int64_t stride, float* y) {
   constexpr int kVectors = 4;
   int64_t c = 0;
   for (; c + kVectors * kLanes <= cols; c += kVectors * kLanes) {
@@ -46,5 +47,11 @@ void ColumnSumOfRows(const float* x, int64_t rows, int64_t cols, int64_t stride,
     StorePart(y + c, sum, n);
   }
 }
+
+template <typename T>
+void OfferColumnSum(ElementLoops<T>& loops) {
+  loops.column_sum = ColumnSumOfRows<T>;
+}
+TRAINYARD_FOR_EACH_ELEMENT(OfferColumnSum)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

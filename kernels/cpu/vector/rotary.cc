@@ -8,7 +8,8 @@ TRAINYARD_INLINE void RotatePairs(VecF low, VecF high, VecF cos, VecF sin, VecF&
   y_high = high * cos + low * sin;
 }
 
-void RotateHead(const float* x, const float* cos, const float* sin, float* y, int64_t half) {
+template <typename T>
+void RotateHead(const T* x, const float* cos, const float* sin, T* y, int64_t half) {
   VecF low, high;
   int64_t i = 0;
   for (; i + kLanes <= half; i += kLanes) {
@@ -23,5 +24,11 @@ void RotateHead(const float* x, const float* cos, const float* sin, float* y, in
   StorePart(y + i, low, n);
   StorePart(y + half + i, high, n);
 }
+
+template <typename T>
+void OfferRotary(ElementLoops<T>& loops) {
+  loops.rotate = RotateHead<T>;
+}
+TRAINYARD_FOR_EACH_ELEMENT(OfferRotary)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -25,18 +25,41 @@ TRAINYARD_INLINE void Store(float* p, VecF v) { *reinterpret_cast<VecFMemory*>(p
 // x - 0 is x for every x, also -0.
 TRAINYARD_INLINE VecF Splat(float x) { return x - VecF{}; }
 
-// The first n < kLanes elements; the rest is `fill`.
-TRAINYARD_INLINE VecF LoadPart(const float* p, int64_t n, float fill = 0) {
-  float part[kLanes];
-  for (int i = 0; i < kLanes; ++i) part[i] = fill;
-  for (int64_t i = 0; i < n; ++i) part[i] = p[i];
-  return Load(part);
+// 0, 1, 2, …
+TRAINYARD_INLINE VecI LaneNumbers() {
+  VecI lanes{};
+  for (int i = 0; i < kLanes; ++i) lanes[i] = i;
+  return lanes;
 }
 
-TRAINYARD_INLINE void StorePart(float* p, VecF v, int64_t n) {
-  float part[kLanes];
+// The first n < kLanes elements; the rest is `fill`.
+template <typename T>
+TRAINYARD_INLINE VecF LoadPart(const T* p, int64_t n, float fill = 0) {
+  T part[kLanes] = {};
+  for (int64_t i = 0; i < n; ++i) part[i] = p[i];
+  const VecF v = Load(part);
+  return fill == 0 ? v : (LaneNumbers() < static_cast<int32_t>(n) ? v : Splat(fill));
+}
+
+template <typename T>
+TRAINYARD_INLINE void StorePart(T* p, VecF v, int64_t n) {
+  T part[kLanes];
   Store(part, v);
   for (int64_t i = 0; i < n; ++i) p[i] = part[i];
+}
+
+// n elements, at most kLanes.
+template <typename T>
+TRAINYARD_INLINE VecF LoadUpTo(const T* p, int64_t n) {
+  return n == kLanes ? Load(p) : LoadPart(p, n);
+}
+template <typename T>
+TRAINYARD_INLINE void StoreUpTo(T* p, VecF v, int64_t n) {
+  if (n == kLanes) {
+    Store(p, v);
+  } else {
+    StorePart(p, v, n);
+  }
 }
 
 TRAINYARD_INLINE VecF Min(VecF a, VecF b) { return a < b ? a : b; }
@@ -65,18 +88,24 @@ TRAINYARD_INLINE float ReduceMax(VecF v) {
 }
 
 // y[i] = f(x[i]...) for n elements, the last few through a padded vector.
-template <typename F>
-TRAINYARD_INLINE void Map(int64_t n, const float* x, float* y, F f) {
+template <typename X, typename Y, typename F>
+TRAINYARD_INLINE void Map(int64_t n, const X* x, Y* y, F f) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) Store(y + i, f(Load(x + i)));
   if (i < n) StorePart(y + i, f(LoadPart(x + i, n - i)), n - i);
 }
 
-template <typename F>
-TRAINYARD_INLINE void Map(int64_t n, const float* a, const float* b, float* y, F f) {
+template <typename A, typename B, typename Y, typename F>
+TRAINYARD_INLINE void Map(int64_t n, const A* a, const B* b, Y* y, F f) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) Store(y + i, f(Load(a + i), Load(b + i)));
   if (i < n) StorePart(y + i, f(LoadPart(a + i, n - i), LoadPart(b + i, n - i)), n - i);
+}
+
+// From one element type to another.
+template <typename X, typename Y>
+TRAINYARD_INLINE void Copy(int64_t n, const X* x, Y* y) {
+  Map(n, x, y, [](VecF v) { return v; });
 }
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -3,7 +3,8 @@
 
 namespace trainyard::kernels::TRAINYARD_ISA {
 
-void SwiGlu(const float* gate, const float* up, float* y, int64_t n) {
+template <typename T>
+void SwiGlu(const T* gate, const T* up, T* y, int64_t n) {
   Map(n, gate, up, y, [](VecF g, VecF u) { return g * Sigmoid(g) * u; });
 }
 
@@ -14,8 +15,8 @@ TRAINYARD_INLINE void Gradient(VecF g, VecF u, VecF dy, VecF& dg, VecF& du) {
   dg = dy * u * s * (1.0f + g * (1.0f - s));
 }
 
-void SwiGluBackwardRow(const float* gate, const float* up, const float* dy, float* dgate,
-                       float* dup, int64_t n) {
+template <typename T>
+void SwiGluBackwardRow(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t n) {
   VecF dg, du;
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
@@ -28,5 +29,12 @@ void SwiGluBackwardRow(const float* gate, const float* up, const float* dy, floa
   StorePart(dgate + i, dg, n - i);
   StorePart(dup + i, du, n - i);
 }
+
+template <typename T>
+void OfferSwiGlu(ElementLoops<T>& loops) {
+  loops.swiglu = SwiGlu<T>;
+  loops.swiglu_backward = SwiGluBackwardRow<T>;
+}
+TRAINYARD_FOR_EACH_ELEMENT(OfferSwiGlu)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -12,55 +12,63 @@ namespace trainyard::kernels {
 struct StepState;
 
 // Of rows [0, rows), at least one: the mean of each column and the sum of squares around it.
+template <typename T>
 struct BatchNormMoments {
-  const float* x;
+  const T* x;
   float *mean, *squares;
   int64_t rows, cols;
 };
 
 // Rows [0, rows): y = relu?((x - mean) * scale + beta + residual?)
+template <typename T>
 struct BatchNormRows {
-  const float *x, *mean, *scale, *beta;
-  const float* residual;  // may be null, may be y
-  float* y;               // may be x
+  const T* x;
+  const float *mean, *scale, *beta;
+  const T* residual;  // may be null, may be y
+  T* y;               // may be x
   int64_t rows, cols;
   bool relu;
 };
 
 // Rows [0, rows), g = dy where y > 0: sum of g, dot = sum of g * (x - mean), dresidual = g.
+template <typename T>
 struct BatchNormSums {
-  const float *dy, *x;
-  const float* y;  // null: g = dy
+  const T *dy, *x;
+  const T* y;  // null: g = dy
   const float* mean;
-  float* dresidual;  // may be null, may be dy
+  T* dresidual;  // may be null, may be dy
   float *sum, *dot;
   int64_t rows, cols;
 };
 
 // Rows [0, rows): dx = g * of_g + (x - mean) * of_d + plus; dx may be x.
+template <typename T>
 struct BatchNormGradient {
-  const float *dy, *x;
-  const float* y;  // null: g = dy
+  const T *dy, *x;
+  const T* y;  // null: g = dy
   const float *mean, *of_g, *of_d, *plus;
-  float* dx;
+  T* dx;
   int64_t rows, cols;
 };
 
 // Rows [0, rows) of a layer norm.
+template <typename T>
 struct LayerNormRows {
   const float* x;
   const float* gamma;
   const float* beta;  // may be null
-  float* y;
+  T* y;
   float* mean;  // may be null: RMSNorm
   float* rstd;
   int64_t rows, cols;
   float epsilon;
 };
 
-// Rows [0, rows); dgamma and dbeta receive this run's sums (overwritten; dbeta may be null).
+// Rows [0, rows); dgamma and dbeta receive this run's sums (overwritten). dx, dgamma and dbeta may
+// be null.
+template <typename T>
 struct LayerNormBackwardRows {
-  const float* dy;
+  const T* dy;
   const float* x;
   const float* gamma;
   const float* mean;  // may be null: RMSNorm
@@ -75,9 +83,10 @@ struct LayerNormBackwardRows {
 // `group` heads of one sequence that share k and v. Rows of q, k, v (and their gradients) lie `row`
 // floats apart, those of y and dy `y_row`; the next head's q, y and gradients of them lie head_dim
 // further, its lse lies time further. scratch: AttentionScratchFloats.
+template <typename T>
 struct AttentionHeads {
-  const float *q, *k, *v;
-  float* y;
+  const T *q, *k, *v;
+  T* y;
   float* lse;
   int64_t row, y_row, group, time, head_dim;
   float scale;
@@ -85,9 +94,11 @@ struct AttentionHeads {
   float* scratch;
 };
 
+template <typename T>
 struct AttentionHeadsBackward {
-  const float *q, *k, *v, *dy, *y, *lse;
-  float *dq, *dk, *dv;
+  const T *q, *k, *v, *dy, *y;
+  const float* lse;
+  T *dq, *dk, *dv;
   int64_t row, y_row, group, time, head_dim;
   float scale;
   bool causal;
@@ -97,13 +108,14 @@ struct AttentionHeadsBackward {
 // Enough for either direction, on every instruction set.
 int64_t AttentionScratchFloats(int64_t time, int64_t head_dim);
 
+template <typename T>
 struct CrossEntropyRows {
-  const float* logits;
+  const T* logits;
   const int32_t* targets;
   float* losses;
   float* z_losses;  // may be null
   float* correct;   // may be null
-  float* dlogits;   // may be null, may be logits
+  T* dlogits;       // may be null, may be logits
   int64_t rows, classes;
   float scale, smoothing, z_loss;
 };
@@ -119,16 +131,18 @@ struct BinaryCrossEntropyRows {
 };
 
 // Samples [0, samples). scratch: InteractionScratchFloats.
+template <typename T>
 struct InteractionSamples {
-  const float *x, *e;
-  float* y;
+  const T *x, *e;
+  T* y;
   int64_t samples, count, width;
   float* scratch;
 };
 
+template <typename T>
 struct InteractionBackwardSamples {
-  const float *dy, *x, *e;
-  float *dx, *de;
+  const T *dy, *x, *e;
+  T *dx, *de;  // may be null
   int64_t samples, count, width;
   float* scratch;
 };
@@ -152,12 +166,36 @@ struct SgdRange {
   int64_t n;
   float grad_scale, lr, momentum, weight_decay;
   bool first;  // velocity holds nothing yet
+  bool nesterov;
+};
+
+struct LambRange {
+  float *w, *m, *v;
+  const float* grad;
+  int64_t n;
+  float grad_scale, beta1, beta2, epsilon, weight_decay;
+  float inverse_c1;       // 1 / (1 - beta1^t)
+  float inverse_sqrt_c2;  // 1 / sqrt(1 - beta2^t)
+};
+
+struct LambSquares {
+  double w, u;  // sums of squares
+};
+
+struct MuonRange {
+  float* velocity;
+  const float* grad;
+  float* y;
+  int64_t n;
+  float grad_scale, momentum;
+  bool nesterov;
 };
 
 // One sample of a dropout: elements [begin, begin + n) of it; begin is a multiple of 4.
+template <typename T>
 struct DropoutRange {
-  const float* x;
-  float* y;
+  const T* x;
+  T* y;
   int64_t begin, n;
   uint64_t seed;
   uint32_t stream;
@@ -166,63 +204,78 @@ struct DropoutRange {
 };
 
 // One row of y; x, y and index begin at the image.
+template <typename T>
 struct MaxPoolRow {
-  const float* x;
-  float* y;
+  const T* x;
+  T* y;
   uint8_t* index;
   int64_t row;
   int64_t height, width, channels, window, stride, pad, out_width;
 };
 
 // One row of dx; all begin at the image.
+template <typename T>
 struct MaxPoolBackwardRow {
-  const float* dy;
+  const T* dy;
   const uint8_t* index;
-  float* dx;
+  T* dx;
   int64_t row;
   int64_t out_height, width, channels, window, stride, pad, out_width;
 };
 
+// Loops on tensors of T; statistics, factors and sums are fp32, and so is all arithmetic.
+template <typename T>
+struct ElementLoops {
+  void (*add)(const T* a, const T* b, T* y, int64_t n);
+  void (*relu)(const T* x, T* y, int64_t n);
+  void (*relu_backward)(const T* x, const T* dy, T* dx, int64_t n);
+  void (*gelu)(const T* x, T* y, int64_t n);
+  void (*gelu_backward)(const T* x, const T* dy, T* dx, int64_t n);
+  void (*gelu_tanh)(const T* x, T* y, int64_t n);
+  void (*gelu_tanh_backward)(const T* x, const T* dy, T* dx, int64_t n);
+  // cos, sin: [half], of one position; x, y: one head, y may be x.
+  void (*rotate)(const T* x, const float* cos, const float* sin, T* y, int64_t half);
+  void (*swiglu)(const T* gate, const T* up, T* y, int64_t n);
+  // dgate may be gate and dup may be up.
+  void (*swiglu_backward)(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t n);
+  void (*batch_norm_moments)(const BatchNormMoments<T>& rows);
+  void (*batch_norm)(const BatchNormRows<T>& rows);
+  void (*batch_norm_sums)(const BatchNormSums<T>& rows);
+  void (*batch_norm_gradient)(const BatchNormGradient<T>& rows);
+  void (*layer_norm)(const LayerNormRows<T>& rows);
+  void (*layer_norm_backward)(const LayerNormBackwardRows<T>& rows);
+  void (*attention)(const AttentionHeads<T>& heads);
+  void (*attention_backward)(const AttentionHeadsBackward<T>& heads);
+  void (*cross_entropy)(const CrossEntropyRows<T>& rows);
+  void (*interaction)(const InteractionSamples<T>& samples);
+  void (*interaction_backward)(const InteractionBackwardSamples<T>& samples);
+  void (*dropout)(const DropoutRange<T>& range);
+  void (*max_pool)(const MaxPoolRow<T>& row);
+  void (*max_pool_backward)(const MaxPoolBackwardRow<T>& row);
+  // y[c] = sum over rows of x[r * stride + c], c < cols.
+  void (*column_sum)(const T* x, int64_t rows, int64_t cols, int64_t stride, float* y);
+  // y[j * y_stride + i] = x[i * x_stride + j]
+  void (*transpose)(const T* x, int64_t rows, int64_t cols, int64_t x_stride, T* y,
+                    int64_t y_stride);
+};
+
 struct VectorTable {
   const char* name;
-  void (*add)(const float* a, const float* b, float* y, int64_t n);
-  void (*relu)(const float* x, float* y, int64_t n);
-  void (*relu_backward)(const float* x, const float* dy, float* dx, int64_t n);
-  void (*gelu)(const float* x, float* y, int64_t n);
-  void (*gelu_backward)(const float* x, const float* dy, float* dx, int64_t n);
-  void (*gelu_tanh)(const float* x, float* y, int64_t n);
-  void (*gelu_tanh_backward)(const float* x, const float* dy, float* dx, int64_t n);
-  // cos, sin: [half], of one position; x, y: one head, y may be x.
-  void (*rotate)(const float* x, const float* cos, const float* sin, float* y, int64_t half);
-  void (*swiglu)(const float* gate, const float* up, float* y, int64_t n);
-  // dgate may be gate and dup may be up.
-  void (*swiglu_backward)(const float* gate, const float* up, const float* dy, float* dgate,
-                          float* dup, int64_t n);
-  void (*batch_norm_moments)(const BatchNormMoments& rows);
-  void (*batch_norm)(const BatchNormRows& rows);
-  void (*batch_norm_sums)(const BatchNormSums& rows);
-  void (*batch_norm_gradient)(const BatchNormGradient& rows);
-  void (*layer_norm)(const LayerNormRows& rows);
-  void (*layer_norm_backward)(const LayerNormBackwardRows& rows);
-  void (*attention)(const AttentionHeads& heads);
-  void (*attention_backward)(const AttentionHeadsBackward& heads);
-  void (*cross_entropy)(const CrossEntropyRows& rows);
+  ElementLoops<float> f32;
   void (*binary_cross_entropy)(const BinaryCrossEntropyRows& rows);
-  void (*interaction)(const InteractionSamples& samples);
-  void (*interaction_backward)(const InteractionBackwardSamples& samples);
   void (*adamw)(const AdamWRange& range);
   void (*sgd)(const SgdRange& range);
-  void (*dropout)(const DropoutRange& range);
-  void (*max_pool)(const MaxPoolRow& row);
-  void (*max_pool_backward)(const MaxPoolBackwardRow& row);
+  void (*ema)(const float* w, float rest, float* average, int64_t n);
+  // Updates m and v; the weights and the update u as they are then.
+  LambSquares (*lamb_moments)(const LambRange& range);
+  void (*lamb_step)(const LambRange& range, float rate);  // w -= rate * u
+  void (*muon_momentum)(const MuonRange& range);
+  void (*scale)(float a, float* x, int64_t n);
+  // y = b x + c y
+  void (*axpby)(float b, const float* x, float c, float* y, int64_t n);
   // Sixteen running sums whatever the instruction set: the same bits everywhere.
   double (*sum)(const float* x, int64_t n);
   double (*squared_norm)(const float* x, int64_t n);
-  // y[c] = sum over rows of x[r * stride + c], c < cols.
-  void (*column_sum)(const float* x, int64_t rows, int64_t cols, int64_t stride, float* y);
-  // y[j * y_stride + i] = x[i * x_stride + j]
-  void (*transpose)(const float* x, int64_t rows, int64_t cols, int64_t x_stride, float* y,
-                    int64_t y_stride);
   // For tests: e^x, log x, Phi(x).
   void (*exp)(const float* x, float* y, int64_t n);
   void (*log)(const float* x, float* y, int64_t n);

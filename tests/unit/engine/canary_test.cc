@@ -50,49 +50,7 @@ class CanaryDevice : public kernels::Device {
   absl::StatusOr<kernels::Kernel> Prepare(const kernels::Op& op) override { \
     return cpu_->Prepare(op);                                               \
   }
-  FORWARD(ActivationForward)
-  FORWARD(ActivationBackward)
-  FORWARD(Add)
-  FORWARD(AdamWRows)
-  FORWARD(AdamWStep)
-  FORWARD(AttentionForward)
-  FORWARD(AttentionBackward)
-  FORWARD(BatchNormForward)
-  FORWARD(BatchNormInference)
-  FORWARD(BatchNormBackward)
-  FORWARD(BinaryCrossEntropy)
-  FORWARD(ClipScale)
-  FORWARD(ColumnSum)
-  FORWARD(ConvolutionForward)
-  FORWARD(ConvolutionBackwardData)
-  FORWARD(ConvolutionBackwardWeights)
-  FORWARD(CountTargets)
-  FORWARD(CrossEntropy)
-  FORWARD(Dropout)
-  FORWARD(EmbeddingForward)
-  FORWARD(EmbeddingBackward)
-  FORWARD(EmbeddingTablesForward)
-  FORWARD(EmbeddingTablesBackward)
-  FORWARD(InteractionForward)
-  FORWARD(InteractionBackward)
-  FORWARD(KeepRows)
-  FORWARD(LayerNormForward)
-  FORWARD(LayerNormBackward)
-  FORWARD(Matmul)
-  FORWARD(MaxPoolForward)
-  FORWARD(MaxPoolBackward)
-  FORWARD(MeanPoolForward)
-  FORWARD(MeanPoolBackward)
-  FORWARD(Rotary)
-  FORWARD(MergeRows)
-  FORWARD(SgdRows)
-  FORWARD(SgdStep)
-  FORWARD(SquaredNorm)
-  FORWARD(Sum)
-  FORWARD(SwiGluForward)
-  FORWARD(SwiGluBackward)
-  FORWARD(Transpose)
-  FORWARD(Zero)
+  TY_FOR_EACH_OP(FORWARD)
 #undef FORWARD
 
   char* block(size_t i) const { return blocks_[i].begin + kMargin; }
@@ -180,6 +138,27 @@ TEST_P(Canary, AGptTouchesItsPlannedArenaAndNothingElse) {
   const TempFolder folder;
   v1::JobSpec spec = SmallGpt(WriteText(folder.path()), 3);
   spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  ExpectTheArenaAndNothingElseTouched(spec);
+}
+
+TEST_P(Canary, EveryOptimizerTouchesItsPlannedArenaAndNothingElse) {
+  const TempFolder folder;
+  v1::JobSpec spec = SmallGpt(WriteText(folder.path()), 3);
+  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  spec.mutable_training()->set_ema_decay(0.9);
+  spec.mutable_optimizer()->add_groups()->set_pattern("*.ln_?.*");
+  spec.mutable_optimizer()->mutable_groups(0)->set_frozen(true);
+  v1::Sgd nesterov;
+  nesterov.set_momentum(0.9);
+  nesterov.set_nesterov(true);
+  *spec.mutable_optimizer()->mutable_sgd() = nesterov;
+  ExpectTheArenaAndNothingElseTouched(spec);
+  spec.mutable_optimizer()->mutable_lamb();
+  ExpectTheArenaAndNothingElseTouched(spec);
+  // So small a batch that Muon's scratch is what needs most.
+  spec.mutable_optimizer()->mutable_muon();
+  spec.mutable_training()->set_batch_size(1);
+  spec.mutable_training()->clear_micro_batch_size();
   ExpectTheArenaAndNothingElseTouched(spec);
 }
 

@@ -240,9 +240,30 @@ const std::vector<BadSpec>& DataTable() {
        "spec.data.idx.classes: 0 is not in [1, 256]"},
       {"no text", GptSpec, [](auto& s) { TextOf(s).clear_path(); }, kInvalid,
        "spec.data.text.path: is missing; give an absolute path or file:// URI"},
-      {"bpe", GptSpec, [](auto& s) { TextOf(s).set_tokenizer(v1::TextData::BPE); }, kUnbuilt,
-       "spec.data.text.tokenizer: BPE is not built yet; use CHARACTERS or BYTES, or "
-       "spec.data.tokens"},
+      {"bpe of no size", GptSpec, [](auto& s) { TextOf(s).set_tokenizer(v1::TextData::BPE); },
+       kInvalid,
+       "spec.data.text.vocab_size: is missing; BPE needs it to train a tokenizer, or "
+       "tokenizer_file "
+       "to read one"},
+      {"bpe of fewer tokens than bytes", GptSpec,
+       [](auto& s) {
+         TextOf(s).set_tokenizer(v1::TextData::BPE);
+         TextOf(s).set_vocab_size(255);
+       },
+       kInvalid, "spec.data.text.vocab_size: 255 is not in [256, 1048576]"},
+      {"bpe of a relative file", GptSpec,
+       [](auto& s) {
+         TextOf(s).set_tokenizer(v1::TextData::BPE);
+         TextOf(s).set_tokenizer_file("tokenizer.json");
+       },
+       kInvalid,
+       "spec.data.text.tokenizer_file: 'tokenizer.json' is not an absolute path nor a file:// URI"},
+      {"tokenizer file of characters", GptSpec,
+       [](auto& s) { TextOf(s).set_tokenizer_file("/t.json"); }, kInvalid,
+       "spec.data.text.tokenizer_file: only BPE reads one; set tokenizer: BPE, or leave it out"},
+      {"unknown tokenizer", GptSpec,
+       [](auto& s) { TextOf(s).set_tokenizer(static_cast<v1::TextData::Tokenizer>(9)); }, kInvalid,
+       "spec.data.text.tokenizer: 9 is no tokenizer; use CHARACTERS, BYTES or BPE"},
       {"text fraction", GptSpec, [](auto& s) { TextOf(s).set_validation_fraction(kNan); }, kInvalid,
        "spec.data.text.validation_fraction: nan is not in [0, 0.5]"},
       {"byte vocab", GptSpec,
@@ -313,59 +334,6 @@ const std::vector<BadSpec>& TrainingTable() {
        "spec.training.micro_batch_size: 0 is not in [1, 16777216]"},
       {"log never", MlpSpec, [](auto& s) { s.mutable_training()->set_log_every(0); }, kInvalid,
        "spec.training.log_every: 0 is less than 1"},
-      {"no optimizer", MlpSpec, [](auto& s) { s.clear_optimizer(); }, kInvalid,
-       "spec.optimizer: there is none; set sgd or adamw"},
-      {"lamb", MlpSpec, [](auto& s) { s.mutable_optimizer()->mutable_lamb(); }, kUnbuilt,
-       "spec.optimizer.lamb: it is not built yet; use adamw"},
-      {"muon", MlpSpec, [](auto& s) { s.mutable_optimizer()->mutable_muon(); }, kUnbuilt,
-       "spec.optimizer.muon: it is not built yet; use adamw"},
-      {"nesterov", MlpSpec,
-       [](auto& s) { s.mutable_optimizer()->mutable_sgd()->set_nesterov(true); }, kUnbuilt,
-       "spec.optimizer.sgd.nesterov: it is not built yet; leave it out"},
-      {"momentum", MlpSpec, [](auto& s) { s.mutable_optimizer()->mutable_sgd()->set_momentum(1); },
-       kInvalid, "spec.optimizer.sgd.momentum: 1 is not in [0, 1)"},
-      {"sgd decay", MlpSpec,
-       [](auto& s) { s.mutable_optimizer()->mutable_sgd()->set_weight_decay(-1); }, kInvalid,
-       "spec.optimizer.sgd.weight_decay: -1 is not a finite number of at least 0"},
-      {"beta2", MlpSpec, [](auto& s) { s.mutable_optimizer()->mutable_adamw()->set_beta2(1); },
-       kInvalid, "spec.optimizer.adamw.beta2: 1 is not in [0, 1)"},
-      {"epsilon", MlpSpec, [](auto& s) { s.mutable_optimizer()->mutable_adamw()->set_epsilon(0); },
-       kInvalid, "spec.optimizer.adamw.epsilon: 0 is not a finite number above 0"},
-      {"tiny epsilon", MlpSpec,
-       [](auto& s) { s.mutable_optimizer()->mutable_adamw()->set_epsilon(1e-60); }, kInvalid,
-       "spec.optimizer.adamw.epsilon: 1e-60 is 0 in single precision; try 1e-8"},
-      {"clip 0", MlpSpec, [](auto& s) { s.mutable_optimizer()->set_clip_norm(0); }, kInvalid,
-       "spec.optimizer.clip_norm: 0 is not a finite number above 0"},
-      {"nan rate", MlpSpec, [](auto& s) { s.mutable_schedule()->set_learning_rate(kNan); },
-       kInvalid, "spec.schedule.learning_rate: nan is not a finite number of at least 0"},
-      {"infinite rate", MlpSpec, [](auto& s) { s.mutable_schedule()->set_learning_rate(kInf); },
-       kInvalid, "spec.schedule.learning_rate: inf is not a finite number of at least 0"},
-      {"negative rate", MlpSpec, [](auto& s) { s.mutable_schedule()->set_learning_rate(-1); },
-       kInvalid, "spec.schedule.learning_rate: -1 is not a finite number of at least 0"},
-      {"negative warm-up", MlpSpec, [](auto& s) { s.mutable_schedule()->set_warmup_steps(-1); },
-       kInvalid, "spec.schedule.warmup_steps: -1 is less than 0"},
-      {"polynomial", MlpSpec,
-       [](auto& s) { s.mutable_schedule()->set_shape(v1::Schedule::POLYNOMIAL); }, kUnbuilt,
-       "spec.schedule.shape: POLYNOMIAL is not built yet; use CONSTANT, LINEAR or COSINE"},
-      {"constant minimum", MlpSpec,
-       [](auto& s) { s.mutable_schedule()->set_min_learning_rate(1e-4); }, kInvalid,
-       "spec.schedule.min_learning_rate: has no use with the shape CONSTANT; use LINEAR or COSINE, "
-       "or "
-       "leave it out"},
-      {"minimum above", MlpSpec,
-       [](auto& s) {
-         s.mutable_schedule()->set_shape(v1::Schedule::COSINE);
-         s.mutable_schedule()->set_min_learning_rate(1);
-       },
-       kInvalid, "spec.schedule.min_learning_rate: 1 is above learning_rate 0.001"},
-      {"long warm-up", MlpSpec,
-       [](auto& s) {
-         s.mutable_schedule()->set_shape(v1::Schedule::LINEAR);
-         s.mutable_schedule()->set_warmup_steps(10);
-       },
-       kInvalid,
-       "spec.schedule.warmup_steps: 10 leaves nothing of the 10 steps to decay over; make it "
-       "smaller"},
   };
   return table;
 }
@@ -416,7 +384,7 @@ const std::vector<BadSpec>& PolicyTable() {
        "you mean 'accuracy'?); it reports loss, accuracy"},
       {"metric of other data", GptSpec, [](auto& s) { BestOf(s).set_metric("auc"); }, kInvalid,
        "spec.checkpoint.best.metric: evaluation of this job reports no 'auc'; it reports loss, "
-       "accuracy, perplexity"},
+       "accuracy, perplexity, bits_per_byte"},
       {"unknown mode", MlpSpec,
        [](auto& s) { StoppingOf(s).set_mode(static_cast<v1::Evaluation::Mode>(5)); }, kInvalid,
        "spec.evaluation.early_stopping.mode: 5 is no mode; use MIN or MAX"},

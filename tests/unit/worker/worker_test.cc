@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "executor/data/tokenizer.h"
 #include "executor/run/event_log.h"
 #include "executor/run/run_directory.h"
 #include "storage/base/clock.h"
@@ -267,6 +268,33 @@ TEST_F(AloneTest, TrainsAndSamples) {
   EXPECT_EQ(ReadOutput().size(), 4 + 20 + 1u);
   Child strange({"sample", "--checkpoint", out_, "--prompt", "%"}, Output());
   EXPECT_EQ(strange.Wait(), run::kExitUsage);
+}
+
+TEST_F(AloneTest, SamplesWholeCharactersFromAModelOfTokens) {
+  const std::string text = folder_.path() + "/text.txt";
+  {
+    std::ofstream out(text);
+    for (int i = 0; i < 300; ++i) out << "\xE4\xB8\xAD\xE6\x96\x87 caf\xC3\xA9 " << i << "\n";
+  }
+  ASSERT_EQ(Alone({"--out", out_, "--set", "data.text.tokenizer=BPE", "--set",
+                   "data.text.vocab_size=300"}),
+            run::kExitDone)
+      << ReadOutput();
+  EXPECT_THAT(ReadOutput(), HasSubstr("bits_per_byte "));
+  // Barely trained, and so without top-p it draws bytes that are no UTF-8.
+  for (const char* top_p : {"1", "0.5"}) {
+    Child sample({"sample", "--checkpoint", out_, "--prompt", "caf\xC3\xA9", "--tokens", "200",
+                  "--temperature", "2", "--top-p", top_p},
+                 Output());
+    ASSERT_EQ(sample.Wait(), run::kExitDone) << ReadOutput();
+    EXPECT_THAT(ReadOutput(), ::testing::StartsWith("caf\xC3\xA9"));
+    EXPECT_TRUE(data::CheckUtf8(ReadOutput()).ok()) << ReadOutput();
+  }
+  Child wrong({"sample", "--checkpoint", out_, "--top-p", "1.5"}, Output());
+  EXPECT_EQ(wrong.Wait(), run::kExitUsage);
+  Child broken({"sample", "--checkpoint", out_, "--prompt", "caf\xC3"}, Output());
+  EXPECT_EQ(broken.Wait(), run::kExitUsage);
+  EXPECT_THAT(ReadOutput(), HasSubstr("byte 0xc3 at offset 3 is not UTF-8"));
 }
 
 TEST_F(AloneTest, DoesNotOverwriteAndResumesWhenAsked) {

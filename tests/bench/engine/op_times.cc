@@ -1,10 +1,13 @@
 // Where a training step goes, op by op: op_times JOB.yaml [THREADS] [STEPS]
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <map>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "executor/data/dataset.h"
@@ -38,6 +41,13 @@ std::string KeyOf(const plan::Op& op) {
                          matmul->accumulate ? " +=" : "");
 }
 
+constexpr int kWarmUp = 3;  // steps that touch memory for the first time
+
+struct Report {
+  double best_ms = 0, median_ms = 0;
+  int64_t peak_bytes = 0, planned_bytes = 0;  // resident after the steps; what the plan says
+};
+
 struct Cost {
   double best_us = 0, flops = 0;
   int count = 0;
@@ -70,6 +80,31 @@ absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
   return absl::OkStatus();
 }
 
+// The table, then one JSON object on the last line.
+void Print(const Report& report, const std::vector<std::pair<std::string, Cost>>& costs) {
+  double sum = 0, products = 0, flops = 0;
+  for (const auto& [name, cost] : costs) {
+    sum += cost.best_us;
+    if (!absl::StartsWith(name, "matmul") && !absl::StartsWith(name, "convolution")) continue;
+    products += cost.best_us;
+    flops += cost.flops;
+  }
+  std::cout << absl::StrFormat(
+      "step: best %.2f ms, median %.2f ms; ops' best times sum to %.2f ms\n", report.best_ms,
+      report.median_ms, sum / 1e3);
+  for (const auto& [name, cost] : costs) {
+    std::cout << absl::StrFormat("%8.3f ms %5.1f %% %6.0f GFLOP/s %4d x  %s\n", cost.best_us / 1e3,
+                                 100 * cost.best_us / sum, cost.flops / cost.best_us / 1e3,
+                                 cost.count, name);
+  }
+  std::cout << absl::StrFormat(
+      R"({"step_ms": %.3f, "best_ms": %.3f, "ops_ms": %.3f, "product_ms": %.3f, )"
+      R"("product_gflops": %.1f, "peak_bytes": %d, "planned_bytes": %d})"
+      "\n",
+      report.median_ms, report.best_ms, sum / 1e3, products / 1e3, flops / products / 1e3,
+      report.peak_bytes, report.planned_bytes);
+}
+
 absl::Status Run(const std::string& job, int threads, int rounds) {
   TY_ASSIGN_OR_RETURN(const std::string yaml, ReadFile(job));
   TY_ASSIGN_OR_RETURN(const v1::Job parsed, ParseJobFile(yaml, job));
@@ -86,12 +121,17 @@ absl::Status Run(const std::string& job, int threads, int rounds) {
                                  .samples = spec.training().batch_size(),
                                  .micro_batch = plan.micro_batch});
   std::vector<double> steps_ms;
-  for (int i = 0; i < rounds; ++i) {
+  for (int i = 0; i < rounds + kWarmUp; ++i) {
     const absl::Time start = absl::Now();
     TY_RETURN_IF_ERROR(trainer->Step([&] { return loader.Next(); }).status());
-    steps_ms.push_back(absl::ToDoubleMilliseconds(absl::Now() - start));
+    if (i >= kWarmUp) steps_ms.push_back(absl::ToDoubleMilliseconds(absl::Now() - start));
   }
   std::sort(steps_ms.begin(), steps_ms.end());
+  Report report{.best_ms = steps_ms.front(), .median_ms = steps_ms[steps_ms.size() / 2]};
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  report.peak_bytes = usage.ru_maxrss * 1024;
+  report.planned_bytes = plan.summary.bytes_per_slot();
 
   std::map<std::string, Cost> costs;
   TY_ASSIGN_OR_RETURN(const data::Loader::Batch batch, loader.Next());
@@ -102,16 +142,7 @@ absl::Status Run(const std::string& job, int threads, int rounds) {
   std::vector<std::pair<std::string, Cost>> sorted(costs.begin(), costs.end());
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.second.best_us > b.second.best_us; });
-  double sum = 0;
-  for (const auto& [name, cost] : sorted) sum += cost.best_us;
-  std::cout << absl::StrFormat(
-      "step: best %.2f ms, median %.2f ms; ops' best times sum to %.2f ms\n", steps_ms.front(),
-      steps_ms[steps_ms.size() / 2], sum / 1e3);
-  for (const auto& [name, cost] : sorted) {
-    std::cout << absl::StrFormat("%8.3f ms %5.1f %% %6.0f GFLOP/s %4d x  %s\n", cost.best_us / 1e3,
-                                 100 * cost.best_us / sum, cost.flops / cost.best_us / 1e3,
-                                 cost.count, name);
-  }
+  Print(report, sorted);
   return absl::OkStatus();
 }
 

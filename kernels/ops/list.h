@@ -1,0 +1,81 @@
+#pragma once
+
+// Every op, once: what a device prepares is made from this list, so that a back end that lacks one
+// does not compile.
+
+#include "kernels/ops/activation.h"
+#include "kernels/ops/add.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/batch_norm.h"
+#include "kernels/ops/binary_cross_entropy.h"
+#include "kernels/ops/column_sum.h"
+#include "kernels/ops/convolution.h"
+#include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/dropout.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/embedding_tables.h"
+#include "kernels/ops/interaction.h"
+#include "kernels/ops/lamb.h"
+#include "kernels/ops/layer_norm.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/mean_pool.h"
+#include "kernels/ops/muon.h"
+#include "kernels/ops/optimizer.h"
+#include "kernels/ops/pool.h"
+#include "kernels/ops/rotary.h"
+#include "kernels/ops/row_optimizer.h"
+#include "kernels/ops/swiglu.h"
+#include "kernels/ops/transpose.h"
+#include "kernels/ops/zero.h"
+
+// X(Op) for each, by name.
+#define TY_FOR_EACH_OP(X)       \
+  X(ActivationBackward)         \
+  X(ActivationForward)          \
+  X(AdamWRows)                  \
+  X(AdamWStep)                  \
+  X(Add)                        \
+  X(AttentionBackward)          \
+  X(AttentionForward)           \
+  X(BatchNormBackward)          \
+  X(BatchNormForward)           \
+  X(BatchNormInference)         \
+  X(BinaryCrossEntropy)         \
+  X(ClipScale)                  \
+  X(ColumnSum)                  \
+  X(ConvolutionBackwardData)    \
+  X(ConvolutionBackwardWeights) \
+  X(ConvolutionForward)         \
+  X(CountTargets)               \
+  X(CrossEntropy)               \
+  X(DivideByNorm)               \
+  X(Dropout)                    \
+  X(EmaStep)                    \
+  X(EmbeddingBackward)          \
+  X(EmbeddingForward)           \
+  X(EmbeddingTablesBackward)    \
+  X(EmbeddingTablesForward)     \
+  X(InteractionBackward)        \
+  X(InteractionForward)         \
+  X(KeepRows)                   \
+  X(LambStep)                   \
+  X(LayerNormBackward)          \
+  X(LayerNormForward)           \
+  X(Matmul)                     \
+  X(MaxPoolBackward)            \
+  X(MaxPoolForward)             \
+  X(MeanPoolBackward)           \
+  X(MeanPoolForward)            \
+  X(MergeRows)                  \
+  X(MuonMomentum)               \
+  X(MuonStep)                   \
+  X(NewtonSchulz)               \
+  X(Rotary)                     \
+  X(SgdRows)                    \
+  X(SgdStep)                    \
+  X(SquaredNorm)                \
+  X(Sum)                        \
+  X(SwiGluBackward)             \
+  X(SwiGluForward)              \
+  X(Transpose)                  \
+  X(Zero)
