@@ -6,10 +6,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "executor/data/warnings.h"
 #include "executor/plan/facts.h"
 #include "trainyard/v1/spec.pb.h"
 
@@ -27,7 +29,7 @@ class Dataset {
   const plan::DataFacts& facts() const { return facts_; }
 
   // Samples are numbered [0, size(split)).
-  //   Images, clicks: train and validation samples in the order of the files.
+  //   Images, clicks: train and validation samples in the order of the files (of folders: by name).
   //   Tokens, training: windows of `context` that start at any token (nanoGPT's); they overlap.
   //   Tokens, validation: windows side by side that cover the whole split.
   // No window crosses from one file into the next, nor from one split into the other.
@@ -41,11 +43,25 @@ class Dataset {
 
   // Writes samples[i] to the i-th place of `inputs` and `targets`; clicks fill `inputs` with all
   // dense features [n, dense], then all ids [n, categorical]. A negative number is padding, as is
-  // what a last validation window lacks: inputs 0, targets -1 (rows that do not count). Allocates
-  // nothing. Fails only when a token file does: kInvalidArgument for an id that is out of range
-  // (named with file and position), kDataLoss for a file that shrank.
+  // what a last validation window lacks: inputs 0, targets -1 (rows that do not count). An image
+  // that cannot be read is skipped or refused (v1::BadRecords). Allocates nothing, but that the
+  // image libraries take and give back rows. Fails only when a token file or an image does:
+  // kInvalidArgument for an id that is out of range (named with file and position) or an image that
+  // is refused, kDataLoss for a file that shrank.
   virtual absl::Status Fill(Split split, absl::Span<const int64_t> samples, void* inputs,
                             void* targets) const = 0;
+
+  // Fill of the training split as training sees it: images are cropped and flipped by draws that
+  // are a function of (seed, epoch, sample), where epochs[i] says how often samples[i] came before.
+  virtual absl::Status FillForTraining(uint64_t /*seed*/, absl::Span<const int64_t> samples,
+                                       absl::Span<const int64_t> /*epochs*/, void* inputs,
+                                       void* targets) const {
+    return Fill(Split::kTrain, samples, inputs, targets);
+  }
+
+  // Samples that one thread should fill at a time, where the samples of a micro-batch lie one
+  // behind the other and cost time enough to share. 0: micro-batches are filled whole.
+  virtual int64_t grain() const { return 0; }
 
   // Whether training draws windows with replacement (tokens) or permutes each epoch (images,
   // clicks).
@@ -55,8 +71,11 @@ class Dataset {
   // are known: no model can be expected to do better.
   virtual std::optional<double> BestAuc(int64_t /*samples*/) const { return std::nullopt; }
 
-  // What the user should know of the files although they can be trained on; mostly "".
-  virtual std::string warning() const { return ""; }
+  // What the user should know of the files although they can be trained on, since the last call.
+  std::vector<std::string> TakeWarnings() const { return warnings_.Take(); }
+
+  // Different images that could not be used so far; those of tables are in a warning.
+  virtual int64_t skipped() const { return 0; }
 
   // How ids map to text, or null (no text, token files).
   virtual const Tokenizer* tokenizer() const { return nullptr; }
@@ -68,11 +87,13 @@ class Dataset {
   plan::DataFacts facts_;
   int64_t input_bytes_ = 0;
   int64_t target_bytes_ = 0;
+  mutable Warnings warnings_;
 };
 
 // Opens the files of `data` (from ResolveSpec). `context` is the window of text and tokens; unused
-// for images. Images, text and tables of clicks are read whole, and text is encoded; token files
-// are read at Fill. Fails as ReadFacts does, and for what only a whole reading shows: truncated
+// for images. IDX images, text and tables of clicks are read whole, and text is encoded; token
+// files, image folders and archives are read at Fill. Fails as ReadFacts does, and for what only a
+// whole reading shows: truncated
 // gzip, counts that differ, labels out of range.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data, int64_t context);
 

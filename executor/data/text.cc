@@ -1,5 +1,6 @@
 // One text file as token ids in memory, cut once into training and validation.
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -38,11 +39,6 @@ absl::StatusOr<std::string> ReadText(const v1::TextData& spec) {
   return ReadWhole(spec.path(), kLargestText, "; write token files for larger text");
 }
 
-// Whether `c` begins a character (or is one, to BYTES).
-bool Begins(const v1::TextData& spec, char c) {
-  return spec.tokenizer() == v1::TextData::BYTES || (c & 0xC0) != 0x80;
-}
-
 // A text and where it is cut, in characters (bytes, to BYTES) and in bytes.
 struct Cut {
   int64_t characters = 0;
@@ -51,13 +47,20 @@ struct Cut {
 };
 
 Cut CutOf(const v1::TextData& spec, absl::string_view text) {
+  const auto begins = [](char c) { return (c & 0xC0) != 0x80; };
+  const bool bytes = spec.tokenizer() == v1::TextData::BYTES;
   Cut cut;
-  for (const char c : text) cut.characters += Begins(spec, c);
+  cut.characters =
+      bytes ? static_cast<int64_t>(text.size()) : std::count_if(text.begin(), text.end(), begins);
   cut.train_characters = static_cast<int64_t>(
       std::floor(static_cast<double>(cut.characters) * (1.0 - spec.validation_fraction())));
+  if (cut.characters == static_cast<int64_t>(text.size())) {
+    cut.train_bytes = static_cast<size_t>(cut.train_characters);
+    return cut;
+  }
   int64_t before = 0;
   while (cut.train_bytes < text.size()) {
-    if (Begins(spec, text[cut.train_bytes]) && before++ == cut.train_characters) break;
+    if (begins(text[cut.train_bytes]) && before++ == cut.train_characters) break;
     ++cut.train_bytes;
   }
   return cut;
@@ -109,7 +112,11 @@ absl::StatusOr<int64_t> VocabFor(const v1::TextData& spec, const Tokenizer& toke
 // Token ids in two bytes each, or four where there may be more.
 class TokenIds {
  public:
-  explicit TokenIds(int64_t vocab) : wide_(vocab > 65536) {}
+  // Room for `expected` of them.
+  TokenIds(int64_t vocab, int64_t expected) : wide_(vocab > 65536) {
+    const auto n = static_cast<size_t>(expected);
+    wide_ ? four_.reserve(n) : two_.reserve(n);
+  }
 
   void Add(int32_t id) {
     if (wide_) {
@@ -142,11 +149,15 @@ absl::StatusOr<EncodedText> EncodeText(const v1::TextData& spec) {
     const absl::Status utf8 = CheckUtf8(text);
     if (!utf8.ok()) return Annotate(utf8, spec.path());
   }
-  const size_t train_bytes = CutOf(spec, text).train_bytes;
+  const Cut cut = CutOf(spec, text);
+  const size_t train_bytes = cut.train_bytes;
   TY_ASSIGN_OR_RETURN(std::unique_ptr<const Tokenizer> tokenizer,
                       MakeTokenizer(spec, text, text.substr(0, train_bytes)));
   TY_ASSIGN_OR_RETURN(const int64_t vocab, VocabFor(spec, *tokenizer));
-  EncodedText encoded{.tokenizer = std::move(tokenizer), .vocab = vocab, .ids = TokenIds(vocab)};
+  const bool bpe = spec.tokenizer() == v1::TextData::BPE;
+  EncodedText encoded{.tokenizer = std::move(tokenizer),
+                      .vocab = vocab,
+                      .ids = TokenIds(vocab, bpe ? cut.characters / 4 : cut.characters)};
   const auto encode = [&](absl::string_view part) {
     return encoded.tokenizer->ForEachId(part, [&](int32_t id) { encoded.ids.Add(id); });
   };
@@ -159,15 +170,14 @@ absl::StatusOr<EncodedText> EncodeText(const v1::TextData& spec) {
 
 class TextDataset : public Windows {
  public:
-  TextDataset(int64_t context, EncodedText text, std::string warning)
-      : Windows(context, {text.train}, Rest(text), text.vocab),
-        text_(std::move(text)),
-        warning_(std::move(warning)) {}
+  TextDataset(int64_t context, EncodedText text, const std::string& warning)
+      : Windows(context, {text.train}, Rest(text), text.vocab), text_(std::move(text)) {
+    if (!warning.empty()) warnings_.Add(warning);
+  }
 
   using Windows::Check;
 
   const Tokenizer* tokenizer() const override { return text_.tokenizer.get(); }
-  std::string warning() const override { return warning_; }
   int64_t bytes() const override { return text_.ids.bytes(); }
 
  protected:
@@ -188,7 +198,6 @@ class TextDataset : public Windows {
   }
 
   const EncodedText text_;
-  const std::string warning_;
 };
 
 // The facts of BPE data. Tokens are counted only where that takes seconds; of a larger text the
@@ -234,7 +243,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& spec, int6
     warning = absl::StrCat("spec.data.text.vocab_size: ", text.vocab - found, " of ", text.vocab,
                            " tokens stay unused, since ", spec.path(), " gave ", found);
   }
-  auto dataset = std::make_unique<TextDataset>(context, std::move(text), std::move(warning));
+  auto dataset = std::make_unique<TextDataset>(context, std::move(text), warning);
   TY_RETURN_IF_ERROR(dataset->Check(spec.path()));
   return dataset;
 }

@@ -1,5 +1,7 @@
 #include "executor/data/tokenizer.h"
 
+#include <cstring>
+
 #include "absl/strings/str_format.h"
 #include "executor/data/tokenizer_json.h"
 #include "executor/data/utf8.h"
@@ -34,9 +36,15 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ReadTokenizer(const NamedText& 
 absl::Status CheckUtf8(absl::string_view text) {
   for (size_t at = 0; at < text.size();) {
     char32_t c;
-    if (static_cast<unsigned char>(text[at]) < 0x80) {
-      ++at;
-    } else if (!TakeCodePoint(text, at, c)) {
+    uint64_t eight;
+    if (text.size() - at >= sizeof(eight)) {
+      memcpy(&eight, text.data() + at, sizeof(eight));
+      if ((eight & 0x8080808080808080) == 0) {
+        at += sizeof(eight);
+        continue;
+      }
+    }
+    if (!TakeCodePoint(text, at, c)) {
       return absl::InvalidArgumentError(
           absl::StrFormat("byte 0x%02x at offset %d is not UTF-8; use the tokenizer BYTES",
                           static_cast<unsigned char>(text[at]), at));

@@ -20,11 +20,10 @@ Vocabulary::Vocabulary(std::vector<char32_t> code_points) : code_points_(std::mo
 Vocabulary Vocabulary::Bytes() { return Vocabulary({}); }
 
 absl::StatusOr<Vocabulary> Vocabulary::Characters(absl::string_view text) {
-  TY_RETURN_IF_ERROR(CheckUtf8(text));
   std::vector<bool> seen(kLargestCodePoint + 1);
   for (size_t at = 0; at < text.size();) {
     char32_t code_point;
-    TakeCodePoint(text, at, code_point);
+    if (!TakeCodePoint(text, at, code_point)) return CheckUtf8(text);
     seen[code_point] = true;
   }
   std::vector<char32_t> code_points;
@@ -45,11 +44,10 @@ absl::Status Vocabulary::ForEachId(absl::string_view text,
     for (const char c : text) add(static_cast<unsigned char>(c));
     return absl::OkStatus();
   }
-  TY_RETURN_IF_ERROR(CheckUtf8(text));
   for (size_t at = 0; at < text.size();) {
     const size_t start = at;
     char32_t c;
-    TakeCodePoint(text, at, c);
+    if (!TakeCodePoint(text, at, c)) return CheckUtf8(text);
     const int32_t id = IdOf(c);
     if (id < 0) {
       return absl::InvalidArgumentError(absl::StrFormat(

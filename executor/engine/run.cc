@@ -56,6 +56,12 @@ absl::StatusOr<EvaluationTimes> WhenToEvaluate(const v1::Evaluation& spec,
   return times;
 }
 
+// Threads that prepare samples: all of the slot where that takes time.
+int64_t LoaderThreads(const v1::JobSpec& spec, const data::Dataset& dataset, int threads) {
+  if (spec.data().has_threads()) return spec.data().threads();
+  return dataset.grain() > 0 ? threads : 1;
+}
+
 // Puts the parts in place and runs. Reading data begins before the kernels are prepared.
 absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& request,
                                   const v1::JobSpec& spec, const data::Dataset& dataset,
@@ -70,9 +76,10 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
     TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore));
     TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset));
   }
+  const int64_t threads = LoaderThreads(spec, dataset, request.threads);
   const RunState state = chosen ? chosen->checkpoint.run : RunState();
-  data::Loader loader(dataset,
-                      LoaderOptions(spec, plan, chosen ? chosen->checkpoint.step : 0, state.skips));
+  data::Loader loader(dataset, LoaderOptions(spec, plan, threads,
+                                             chosen ? chosen->checkpoint.step : 0, state.skips));
 
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(device, plan));
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(*session, spec));
@@ -92,10 +99,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
     }
     chosen.reset();
   }
-  if (const std::string warning = dataset.warning(); !warning.empty()) {
-    TY_RETURN_IF_ERROR(BlameStorage(observer.OnWarning(warning)));
-  }
-  Evaluator evaluator(*session, dataset);
+  Evaluator evaluator(*session, dataset, threads);
   Steps steps({.spec = spec,
                .dataset = dataset,
                .plan = plan,
@@ -106,6 +110,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
                .checkpoints = checkpoints,
                .observer = observer,
                .checkpoint_root = request.checkpoint_root,
+               .loader_threads = threads,
                .threads = request.threads},
               state);
   TY_ASSIGN_OR_RETURN(const RunResult result, steps.Run(evaluation, stop));

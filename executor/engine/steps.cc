@@ -19,7 +19,8 @@ absl::Status BlameStorage(const absl::Status& status) { return Blame(Fault::kSto
 }  // namespace
 
 data::Loader::Options LoaderOptions(const v1::JobSpec& spec, const plan::Plan& plan,
-                                    int64_t steps_done, const std::vector<data::Skip>& skips) {
+                                    int64_t threads, int64_t steps_done,
+                                    const std::vector<data::Skip>& skips) {
   return {.seed = spec.training().seed(),
           .batch_size = spec.training().batch_size(),
           .first_sample = 0,
@@ -27,6 +28,7 @@ data::Loader::Options LoaderOptions(const v1::JobSpec& spec, const plan::Plan& p
           .micro_batch = plan.micro_batch,
           .first_step = steps_done,
           .prefetch = spec.data().prefetch(),
+          .threads = threads,
           .skips = skips};
 }
 
@@ -40,6 +42,7 @@ absl::StatusOr<RunResult> Steps::Run(const EvaluationTimes& evaluation,
                                      const std::atomic<bool>& stop) {
   const int64_t restored = done();
   const int64_t save_every = p_.spec.checkpoint().every_steps();
+  TY_RETURN_IF_ERROR(Warn());
   while (!Over()) {
     if (stop) return Suspend(done() == restored);
     TY_RETURN_IF_ERROR(TrainOnce());
@@ -48,12 +51,14 @@ absl::StatusOr<RunResult> Steps::Run(const EvaluationTimes& evaluation,
         (evaluation.at_end && done() == p_.plan.total_steps)) {
       TY_ASSIGN_OR_RETURN(best, Evaluate());
     }
+    TY_RETURN_IF_ERROR(Warn());
     // After the metrics of its step: whoever restores from it has them already.
     const bool last = Over();
     if (last || best || (save_every > 0 && done() % save_every == 0)) {
       TY_RETURN_IF_ERROR(Save({.needed = last, .final = last}));
     }
   }
+  TY_RETURN_IF_ERROR(CountSkipped());
   TY_RETURN_IF_ERROR(BlameStorage(p_.checkpoints.Wait()));
   return RunResult{.step = done(),
                    .reason = done() < p_.plan.total_steps ? StoppedEarly() : std::string()};
@@ -61,25 +66,42 @@ absl::StatusOr<RunResult> Steps::Run(const EvaluationTimes& evaluation,
 
 absl::Status Steps::TrainOnce() {
   const absl::Time start = absl::Now();
+  const absl::Duration waited = p_.loader.waited();
   TY_ASSIGN_OR_RETURN(const StepResult result, p_.trainer.Step([&] { return p_.loader.Next(); }));
   if (!result.finite) return NotFinite(result);
   const int64_t every = p_.spec.training().log_every();
   if (done() != 1 && done() != p_.plan.total_steps && done() % every != 0) return absl::OkStatus();
-  return Report(result, absl::ToDoubleSeconds(absl::Now() - start));
+  return Report(result, absl::Now() - start, p_.loader.waited() - waited);
 }
 
-absl::Status Steps::Report(const StepResult& result, double seconds) {
+absl::Status Steps::Report(const StepResult& result, absl::Duration took, absl::Duration waited) {
+  const double seconds = absl::ToDoubleSeconds(took);
   const double samples = static_cast<double>(p_.spec.training().batch_size());
   std::map<std::string, double> values = {{"loss", result.loss},
                                           {"learning_rate", result.learning_rate},
                                           {"grad_norm", result.grad_norm},
                                           {"step_ms", seconds * 1e3},
+                                          {"data_wait_ms", absl::ToDoubleMilliseconds(waited)},
                                           {"samples_per_second", samples / seconds}};
   if (p_.plan.z_loss_sum != plan::kNone) values["z_loss"] = result.z_loss;
   if (p_.plan.tokens) {
     values["tokens_per_second"] = samples * static_cast<double>(p_.plan.rows_per_sample) / seconds;
   }
   return BlameStorage(p_.observer.OnMetrics(done(), RunObserver::Split::kTrain, values));
+}
+
+absl::Status Steps::Warn() {
+  for (const std::string& warning : p_.dataset.TakeWarnings()) {
+    TY_RETURN_IF_ERROR(BlameStorage(p_.observer.OnWarning(warning)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Steps::CountSkipped() {
+  const int64_t n = p_.dataset.skipped();
+  if (n == 0) return absl::OkStatus();
+  return BlameStorage(p_.observer.OnWarning(
+      absl::StrCat("this attempt skipped ", n, n == 1 ? " image" : " different images")));
 }
 
 absl::StatusOr<bool> Steps::Evaluate() {
@@ -127,7 +149,8 @@ absl::StatusOr<RunResult> Steps::Suspend(bool nothing_new) {
 
 absl::Status Steps::NotFinite(const StepResult& result) {
   // The same micro-batches once more.
-  data::Loader again(p_.dataset, LoaderOptions(p_.spec, p_.plan, done(), run_.skips));
+  data::Loader again(p_.dataset,
+                     LoaderOptions(p_.spec, p_.plan, p_.loader_threads, done(), run_.skips));
   TY_ASSIGN_OR_RETURN(const std::string found,
                       p_.trainer.FindNonFinite([&] { return again.Next(); }));
   const std::string values =

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "executor/data/dataset.h"
 #include "executor/data/loader.h"
 #include "executor/engine/checkpoint/checkpoint_writer.h"
@@ -23,7 +24,8 @@ namespace trainyard::engine {
 
 // Micro-batches of `spec` from the step after `steps_done` on.
 data::Loader::Options LoaderOptions(const v1::JobSpec& spec, const plan::Plan& plan,
-                                    int64_t steps_done, const std::vector<data::Skip>& skips);
+                                    int64_t threads, int64_t steps_done,
+                                    const std::vector<data::Skip>& skips);
 
 // Whether and when to evaluate.
 struct EvaluationTimes {
@@ -45,6 +47,7 @@ class Steps {
     CheckpointWriter& checkpoints;
     RunObserver& observer;
     std::string checkpoint_root;
+    int64_t loader_threads = 1;
     int threads = 1;
   };
   Steps(const Parts& parts, RunState run) : p_(parts), run_(std::move(run)) {}
@@ -59,7 +62,10 @@ class Steps {
   bool Over() const { return done() >= p_.plan.total_steps || !StoppedEarly().empty(); }
 
   absl::Status TrainOnce();
-  absl::Status Report(const StepResult& result, double seconds);
+  absl::Status Report(const StepResult& result, absl::Duration took, absl::Duration waited);
+  // Passes on what was found in the data since the last call.
+  absl::Status Warn();
+  absl::Status CountSkipped();
   // Evaluates, and takes what policies go by; whether the step is among the best.
   absl::StatusOr<bool> Evaluate();
   absl::Status Save(const CheckpointWriter::Purpose& purpose);

@@ -211,26 +211,37 @@ int64_t LargestWorkspace(const std::vector<Op>& ops) {
   return largest;
 }
 
-// What the data room holds in memory: images as bytes with i32 labels, text as 16-bit ids, token
-// files and generated clicks nothing, tables of clicks 4 bytes per value.
+constexpr int64_t kIndexBytes = 64;                      // per image: its name and place
+constexpr int64_t kPhotographBytes = int64_t{12} << 20;  // 4 million pixels
+
+// What the data room holds in memory: IDX images as bytes with i32 labels, text as 16-bit ids,
+// token files and generated clicks nothing, tables of clicks 4 bytes per value; of image files an
+// index and, per thread, a photograph while it is decoded.
 int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts) {
   const int64_t samples = facts.train_size + facts.validation_size;
   if (data.has_idx()) return samples * (facts.height * facts.width * facts.channels + 4);
   if (data.has_text()) return samples * 2;
+  if (data.has_image_folder() || data.has_webdataset()) {
+    const int64_t threads = data.has_threads() ? data.threads() : kThreads;
+    return samples * kIndexBytes + threads * kPhotographBytes;
+  }
   if (data.has_csv() || data.has_criteo()) {
     return samples * (4 * (facts.dense + facts.categorical) + 1);
   }
   return 0;
 }
 
+// Batches of the held-out split that are ready or in use while it is evaluated.
+constexpr int64_t kHeldOutBatches = 3;
+
 int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan& plan) {
   const int64_t checkpoint = plan.parameter_region.bytes + plan.optimizer_region.bytes +
                              plan.ema_region.bytes + plan.buffer_region.bytes;
-  const int64_t batch = plan.input == kNone
-                            ? 0
-                            : plan.tensors[plan.input].bytes() + plan.tensors[plan.target].bytes() +
-                                  (plan.ids == kNone ? 0 : plan.tensors[plan.ids].bytes());
-  return checkpoint + (spec.data().prefetch() + 1) * batch + DatasetBytes(spec.data(), facts);
+  const auto bytes = [&](TensorId id) { return id == kNone ? 0 : plan.tensors[id].bytes(); };
+  const int64_t batch = bytes(plan.input) + bytes(plan.ids) + bytes(plan.target);
+  const int64_t held_out = bytes(plan.eval_input) + bytes(plan.eval_ids) + bytes(plan.eval_target);
+  return checkpoint + (spec.data().prefetch() + 1) * batch + kHeldOutBatches * held_out +
+         DatasetBytes(spec.data(), facts);
 }
 
 }  // namespace

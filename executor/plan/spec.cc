@@ -25,7 +25,8 @@ absl::Status CheckModelFitsData(const v1::Model& model, const v1::Data& data) {
   }
   if (!language && tokens) {
     const auto& family = *v1::Model::descriptor()->FindFieldByNumber(model.family_case());
-    return Invalid("spec.data", family.name(), " trains on images; set spec.data.idx");
+    return Invalid("spec.data", family.name(),
+                   " trains on images; set spec.data.idx, image_folder or webdataset");
   }
   const bool declared = data.has_text() ? data.text().has_vocab_size() : data.has_tokens();
   const bool chosen =

@@ -128,7 +128,9 @@ CHANGES = [
      UNIMPLEMENTED),
     ("start from a checkpoint", ["checkpoint.resume_from=file:///x"], "spec.checkpoint.resume_from",
      UNIMPLEMENTED),
-    ("image folder", ["data={image_folder: {train: /x}}"], "spec.data.image_folder", UNIMPLEMENTED),
+    ("images without a size", ["data={image_folder: {train: /x}}"],
+     "spec.data.image_folder.transform.size", USAGE),
+    ("no folder of images", ["data={image_folder: {train: /nowhere, transform: {size: 8}}}"], "/nowhere", USAGE),
     # Data that the server can see.
     ("missing images", ["data.idx.train_images=/nowhere/images"], "/nowhere/images", USAGE),
     ("relative path", ["data.idx.train_images=images"], "images", USAGE),

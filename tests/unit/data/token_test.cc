@@ -200,8 +200,9 @@ TEST(BpeText, IsTokenizedByWhatTheTrainingPartTeaches) {
   EXPECT_EQ((*dataset)->facts().train_size, 7);
   EXPECT_EQ((*dataset)->facts().validation_size, 10);
   EXPECT_THAT(IdsOf(**dataset, Split::kTrain), ElementsAre(256, 257, 257, 257, 257, 257));
-  EXPECT_THAT((*dataset)->warning(),
-              HasSubstr("vocab_size: 42 of 300 tokens stay unused, since " + folder.path("t")));
+  EXPECT_THAT((*dataset)->TakeWarnings(),
+              ElementsAre(HasSubstr("vocab_size: 42 of 300 tokens stay unused, since " +
+                                    folder.path("t"))));
   const auto facts = ReadFacts(BpeAt(folder.path("t"), 1.0 / 3, 300));
   ASSERT_TRUE(facts.ok()) << facts.status();
   EXPECT_EQ(facts->train_size, 7);
@@ -239,7 +240,7 @@ TEST(BpeText, IsReadWithATokenizerThatOthersMade) {
   EXPECT_EQ((*dataset)->facts().vocab, (*trained)->tokenizer()->size());
   EXPECT_EQ((*dataset)->tokenizer()->Files()[0].text, file.text);
   EXPECT_EQ(IdsOf(**dataset, Split::kTrain), IdsOf(**trained, Split::kTrain));
-  EXPECT_EQ((*dataset)->warning(), "");
+  EXPECT_THAT((*dataset)->TakeWarnings(), ElementsAre());
   EXPECT_EQ(ReadFacts(data)->vocab, (*dataset)->facts().vocab);
   EXPECT_EQ(DeclaredFacts(data), std::nullopt);
 

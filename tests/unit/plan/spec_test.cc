@@ -96,7 +96,8 @@ const std::vector<BadSpec>& ModelTable() {
       {"narrow resnet", ResnetSpec, [](auto& s) { ResnetOf(s).set_width(0); }, kInvalid,
        "spec.model.resnet.width: 0 is not in [1, 4096]"},
       {"resnet on text", ResnetSpec, [](auto& s) { *s.mutable_data() = GptSpec().data(); },
-       kInvalid, "spec.data: resnet trains on images; set spec.data.idx"},
+       kInvalid,
+       "spec.data: resnet trains on images; set spec.data.idx, image_folder or webdataset"},
       {"bert", GptSpec, [](auto& s) { s.mutable_model()->mutable_bert(); }, kUnbuilt,
        "spec.model.bert: it is not built yet; use gpt"},
       {"no table", DlrmSpec, [](auto& s) { DlrmOf(s).add_table_rows(0); }, kInvalid,
@@ -159,15 +160,12 @@ const std::vector<BadSpec>& ModelTable() {
 const std::vector<BadSpec>& DataTable() {
   static const auto& table = *new std::vector<BadSpec>{
       {"no data", MlpSpec, [](auto& s) { s.clear_data(); }, kInvalid,
-       "spec.data: there is none; set idx, text, tokens, csv, criteo or clicks"},
+       "spec.data: there is none; set idx, image_folder, webdataset, text, tokens, csv, criteo or "
+       "clicks"},
       {"gpt on images", MlpSpec, [](auto& s) { *s.mutable_model() = GptSpec().model(); }, kInvalid,
        "spec.data: gpt trains on text or tokens; set spec.data.text or spec.data.tokens"},
       {"mlp on text", GptSpec, [](auto& s) { s.mutable_model()->mutable_mlp(); }, kInvalid,
-       "spec.data: mlp trains on images; set spec.data.idx"},
-      {"folder", MlpSpec, [](auto& s) { s.mutable_data()->mutable_image_folder(); }, kUnbuilt,
-       "spec.data.image_folder: it is not built yet; use idx"},
-      {"webdataset", MlpSpec, [](auto& s) { s.mutable_data()->mutable_webdataset(); }, kUnbuilt,
-       "spec.data.webdataset: it is not built yet; use idx"},
+       "spec.data: mlp trains on images; set spec.data.idx, image_folder or webdataset"},
       {"mlp on clicks", DlrmSpec, [](auto& s) { s.mutable_model()->mutable_mlp(); }, kInvalid,
        "spec.data: csv, criteo and clicks are for dlrm; set spec.model.dlrm"},
       {"dlrm on images", MlpSpec, [](auto& s) { *s.mutable_model() = DlrmSpec().model(); },
@@ -194,8 +192,9 @@ const std::vector<BadSpec>& DataTable() {
        "spec.data.csv.categorical: the number of columns: 0 is not in [1, 128]"},
       {"column twice", CsvSpec, [](auto& s) { CsvOf(s).add_categorical("price"); }, kInvalid,
        "spec.data.csv.categorical[1]: 'price' is named twice"},
-      {"bad rows", CsvSpec, [](auto& s) { CsvOf(s).set_bad_rows(static_cast<v1::BadRows>(9)); },
-       kInvalid, "spec.data.csv.bad_rows: 9 is no choice; use REFUSE_BAD_ROWS or SKIP_BAD_ROWS"},
+      {"bad rows", CsvSpec,
+       [](auto& s) { CsvOf(s).set_bad_records(static_cast<v1::BadRecords>(9)); }, kInvalid,
+       "spec.data.csv.bad_records: 9 is no choice; use REFUSE_BAD_RECORDS or SKIP_BAD_RECORDS"},
       {"no buckets", CsvSpec, [](auto& s) { CsvOf(s).clear_hash_buckets(); }, kInvalid,
        "spec.data.csv.hash_buckets: 0 is not in [1, 2147483647]"},
       {"no criteo", DlrmSpec, [](auto& s) { s.mutable_data()->mutable_criteo(); }, kInvalid,
@@ -577,7 +576,7 @@ TEST(ResolveSpec, FillsTheDefaultsOfTheProto) {
   EXPECT_EQ(dlrm.data().clicks().seed(), 1u);
   const v1::JobSpec csv = *ResolveSpec(CsvSpec());
   EXPECT_DOUBLE_EQ(csv.data().csv().validation_fraction(), 0.1);
-  EXPECT_EQ(csv.data().csv().bad_rows(), v1::REFUSE_BAD_ROWS);
+  EXPECT_EQ(csv.data().csv().bad_records(), v1::REFUSE_BAD_RECORDS);
   v1::JobSpec resnet = ResnetSpec();
   resnet.mutable_model()->mutable_resnet()->clear_width();
   EXPECT_EQ(ResolveSpec(resnet)->model().resnet().width(), 64);

@@ -196,7 +196,8 @@ const BadFile kBadFiles[] = {
     {"spec: {schedule: {shape: cosin}}\n",
      "job.yaml:1:26: spec.schedule.shape: unknown value 'cosin' (did you mean 'COSINE'?); expected "
      "one "
-     "of CONSTANT, LINEAR, COSINE, STEP, POLYNOMIAL, WARMUP_STABLE_DECAY"},
+     "of CONSTANT, LINEAR, COSINE, STEP, POLYNOMIAL, WARMUP_STABLE_DECAY, "
+     "ONE_MINUS_SQRT"},
     {"spec: {precision: {compute: 2}}\n",
      "job.yaml:1:29: spec.precision.compute: unknown value '2'; expected one of FP32, BF16, FP16"},
     {"spec: {precision: {compute: COMPUTE_UNSPECIFIED}}\n",

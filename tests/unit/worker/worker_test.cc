@@ -13,6 +13,8 @@
 #include <functional>
 #include <sstream>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "executor/data/tokenizer.h"
@@ -20,6 +22,7 @@
 #include "executor/run/run_directory.h"
 #include "storage/base/clock.h"
 #include "storage/base/file.h"
+#include "tests/unit/data/images/encoders.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 extern char** environ;
@@ -141,6 +144,33 @@ TEST_F(WorkerTest, ARankTellsItsWholeStoryInOrder) {
   EXPECT_THAT(events[13].checkpoint().uri(), HasSubstr("/ckpt/step-00000010"));
   EXPECT_EQ(events[14].finished().outcome(), v1::RankEvent::Finished::SUCCEEDED);
   for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].sequence(), int64_t(i) + 1);
+}
+
+TEST_F(WorkerTest, NamesOfFilesInAnyBytesReachTheEvents) {
+  const std::string images = folder_.path() + "/images/a";
+  std::filesystem::create_directories(images);
+  const data::ImageSize size = {.height = 8, .width = 8};
+  const data::Bytes good = data::PngFile(size, data::Picture(size, 3));
+  for (const char* name : {"0.png", "1.png", "2.png"}) {
+    std::ofstream(absl::StrCat(images, "/", name)) << data::AsString(good);
+  }
+  std::ofstream(images + "/1\xff\x1b.png") << "no image";
+  v1::JobSpec& spec = *assignment_.mutable_spec();
+  spec.mutable_model()->mutable_mlp();
+  v1::ImageFolderData& data = *spec.mutable_data()->mutable_image_folder();
+  data.set_train(folder_.path() + "/images");
+  data.set_validation_fraction(0.25);
+  data.mutable_transform()->set_size(4);
+
+  const run::RunDirectory skipping = Prepare("skipping", kPatience);
+  EXPECT_EQ(Start(skipping).Wait(), run::kExitDone) << ReadOutput();
+  EXPECT_TRUE(Await(skipping, [](const v1::RankEvent& event) {
+    return absl::StrContains(event.notice().message(), "/a/1??.png: begins with 'no image'");
+  }));
+  data.set_bad_records(v1::REFUSE_BAD_RECORDS);
+  const run::RunDirectory refusing = Prepare("refusing", kPatience);
+  EXPECT_EQ(Start(refusing).Wait(), run::kExitData) << ReadOutput();
+  EXPECT_THAT(Events(refusing).back().failure().message(), HasSubstr("/a/1??.png: begins with"));
 }
 
 TEST_F(WorkerTest, SigtermEndsWithACheckpointThatTheNextAttemptGoesOnFrom) {
