@@ -8,6 +8,7 @@
 #include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
+#include "executor/plan/metrics.h"
 #include "storage/objects/file_store.h"
 #include "tests/unit/engine/engine_fixture.h"
 
@@ -246,6 +247,21 @@ TEST_F(PolicyRunTest, TheBestCheckpointsOutliveTheNewest) {
   for (const int64_t step : {scores[0].second, scores[1].second, int64_t{60}}) {
     EXPECT_EQ(Open(Root("cut"), step).manifest_sha256, Open(Root("straight"), step).manifest_sha256)
         << step;
+  }
+}
+
+// Names that a spec is checked against, and what is reported in the end.
+TEST_F(PolicyRunTest, EvaluationReportsWhatPoliciesMayGoBy) {
+  v1::JobSpec clicks = Poisoned();
+  clicks.mutable_training()->set_steps(2);
+  for (const v1::JobSpec& spec : {SmallGpt(WriteText(folder_.path()), 4), clicks}) {
+    RecordingObserver seen;
+    ASSERT_EQ(RunToEnd(spec, Root(spec.model().has_gpt() ? "gpt" : "dlrm"), seen),
+              absl::OkStatus());
+    std::vector<std::string> reported, known;
+    for (const auto& [name, value] : seen.metrics.back().values) reported.push_back(name);
+    for (const plan::Metric& metric : plan::EvaluationMetrics(spec)) known.push_back(metric.name);
+    EXPECT_THAT(reported, ::testing::UnorderedElementsAreArray(known));
   }
 }
 
