@@ -104,7 +104,8 @@ Loader::Part Loader::TakePart() {
 absl::Status Loader::Fill(const Part& part, Slot& slot) const {
   const int64_t begin = part.number * grain_;
   const int64_t n = std::min(begin + grain_, options_.micro_batch) - begin;
-  const int64_t index = slot.batch.step * options_.batch_size + slot.batch.first_sample;
+  const int64_t index =
+      BatchOfStep(slot.batch.step, options_.skips) * options_.batch_size + slot.batch.first_sample;
   for (int64_t i = begin; i < begin + n; ++i) {
     if (options_.held_out > 0) {
       slot.samples[i] = index + i < options_.held_out ? index + i : -1;

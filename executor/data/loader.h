@@ -28,12 +28,13 @@ class Loader {
     int64_t first_sample = 0;  // of this rank's share within the global batch
     int64_t samples = 0;       // of this rank's share; a multiple of micro_batch
     int64_t micro_batch = 0;
-    int64_t first_step = 0;  // steps done before: the only position that a checkpoint keeps
+    int64_t first_step = 0;  // steps done before: with `skips` the whole position
     int64_t prefetch = 4;    // micro-batches ready ahead
     int64_t threads = 1;
     // Above 0: instead of training without end the first so many samples of the held-out split, in
     // order, once; the last micro-batch is padded.
     int64_t held_out = 0;
+    std::vector<Skip> skips = {};
   };
 
   struct Batch {

@@ -31,6 +31,14 @@ uint64_t Feistel(uint64_t seed, uint64_t epoch, int half_bits, uint64_t value) {
 
 }  // namespace
 
+int64_t BatchOfStep(int64_t step, const std::vector<Skip>& skips) {
+  int64_t batch = step;
+  for (const Skip& skip : skips) {
+    if (skip.step <= step) batch += skip.batches;
+  }
+  return batch;
+}
+
 int64_t Order::Sample(int64_t index) const {
   const auto size = static_cast<uint64_t>(size_);
   const auto i = static_cast<uint64_t>(index);

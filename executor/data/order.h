@@ -4,10 +4,22 @@
 // any rank can be asked for any share.
 
 #include <cstdint>
+#include <vector>
 
 namespace trainyard::data {
 
-// `index` counts the samples of the whole run: step * batch_size + place in the global batch.
+// From step `step` (steps done before) on, the data is `batches` further than it would be: global
+// batches that are left out.
+struct Skip {
+  int64_t step = 0;
+  int64_t batches = 0;
+  friend bool operator==(const Skip&, const Skip&) = default;
+};
+
+// The number of the global batch that step `step` takes.
+int64_t BatchOfStep(int64_t step, const std::vector<Skip>& skips);
+
+// `index` counts the samples of the whole run: number of the batch * batch_size + place in it.
 class Order {
  public:
   // `size`: samples of the training split. With replacement: sample `index` is uniform over the

@@ -10,6 +10,7 @@ namespace trainyard::engine {
 namespace {
 
 constexpr char kPayload[] = "trainyard/fault";
+constexpr char kRolledBack[] = "trainyard/rolled_back";
 
 }  // namespace
 
@@ -36,9 +37,19 @@ bool Retryable(const absl::Status& status) {
     case Fault::kStorage:
       // What is damaged, or belongs to another spec, stays so.
       return !absl::IsDataLoss(status) && !absl::IsFailedPrecondition(status);
+    case Fault::kNumeric:
+      return RolledBack(status);
     default:
       return false;
   }
 }
+
+absl::Status MarkRolledBack(const absl::Status& status) {
+  absl::Status marked = status;
+  marked.SetPayload(kRolledBack, absl::Cord());
+  return marked;
+}
+
+bool RolledBack(const absl::Status& status) { return status.GetPayload(kRolledBack).has_value(); }
 
 }  // namespace trainyard::engine

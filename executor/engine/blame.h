@@ -27,6 +27,10 @@ Fault FaultOf(const absl::Status& status);
 // Whether the same attempt may succeed when it is made again.
 bool Retryable(const absl::Status& status);
 
+// A failure after which the run went back to a checkpoint: whoever runs it goes on from the newest.
+absl::Status MarkRolledBack(const absl::Status& status);
+bool RolledBack(const absl::Status& status);
+
 }  // namespace trainyard::engine
 
 // TY_ASSIGN_OR_RETURN and TY_RETURN_IF_ERROR that blame.

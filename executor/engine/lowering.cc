@@ -201,7 +201,12 @@ struct Binder {
             .accumulate_params = o.accumulate_params};
   }
   k::ClipScale Bind(const p::ClipScale& o) const {
-    return {.sum = At(o.sum), .norm = At(o.norm), .scale = At(o.scale), .max_norm = o.max_norm};
+    return {.sum = At(o.sum),
+            .count = At(o.count),
+            .norm = At(o.norm),
+            .scale = At(o.scale),
+            .rows = o.rows,
+            .max_norm = o.max_norm};
   }
   k::ColumnSum Bind(const p::ColumnSum& o) const {
     return {.x = At(o.x), .y = At(o.y), .rows = o.rows, .cols = o.cols, .accumulate = o.accumulate};
@@ -221,15 +226,21 @@ struct Binder {
             .shape = ShapeOf(o.shape),
             .accumulate = o.accumulate};
   }
+  k::CountTargets Bind(const p::CountTargets& o) const {
+    return {.targets = At(o.targets), .count = At(o.count), .n = o.n, .accumulate = o.accumulate};
+  }
   k::CrossEntropy Bind(const p::CrossEntropy& o) const {
     return {.logits = At(o.logits),
             .targets = At(o.targets),
             .losses = At(o.losses),
+            .z_losses = At(o.z_losses),
             .correct = At(o.correct),
             .dlogits = At(o.dlogits),
             .rows = o.rows,
             .classes = o.classes,
-            .scale = o.scale};
+            .scale = o.scale,
+            .smoothing = o.smoothing,
+            .z_loss = o.z_loss};
   }
   k::DivideByNorm Bind(const p::DivideByNorm& o) const {
     return {.x = At(o.x), .sum = At(o.sum), .n = o.n, .epsilon = o.epsilon};

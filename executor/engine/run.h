@@ -19,6 +19,7 @@ namespace trainyard::engine {
 struct RunResult {
   bool suspended = false;  // asked to stop before the last step, with a checkpoint (but at step 0)
   int64_t step = 0;
+  std::string reason;  // why it ended before the last step without having been asked
 };
 
 // Who hears of a run. An error ends the run. Called on the run's thread, but for
@@ -53,8 +54,10 @@ struct RunRequest {
 };
 
 // Trains to the end, or until `stop` is set: then the current step is finished and a checkpoint
-// written. Failures are blamed (blame.h). When the restore point is damaged, the newest older
-// checkpoint that is whole serves instead, with a warning; the same steps give the same bits again.
+// written. Failures are blamed (blame.h). After one that is RolledBack the run goes on from the
+// newest checkpoint: make it again with that restore point. When the restore point is damaged, the
+// newest older checkpoint that is whole serves instead, with a warning; the same steps give the
+// same bits again.
 absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request,
                               RunObserver& observer, const std::atomic<bool>& stop);
 

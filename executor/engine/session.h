@@ -34,8 +34,9 @@ class Session {
   // Prepares `ops` and makes sure that there is scratch enough for them. Waits for the stream.
   absl::StatusOr<std::vector<kernels::Kernel>> Prepare(const std::vector<plan::Op>& ops);
 
+  void Launch(const kernels::Kernel& kernel) { kernel.launch(*stream_); }
   void Launch(const std::vector<kernels::Kernel>& program) {
-    for (const kernels::Kernel& kernel : program) kernel.launch(*stream_);
+    for (const kernels::Kernel& kernel : program) Launch(kernel);
   }
 
   // Copies into and out of a tensor, `offset` bytes from its start; ordered with launches. What

@@ -1,27 +1,19 @@
 #include "executor/engine/trainer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/initialize.h"
+#include "executor/engine/non_finite.h"
 #include "executor/engine/read_tensor.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
-namespace {
-
-absl::Status CheckFinite(const StepResult& result, int64_t step) {
-  if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return absl::OkStatus();
-  return Blame(Fault::kNumeric,
-               absl::OutOfRangeError(absl::StrCat(
-                   "step ", step, ": loss is ", result.loss, " and the gradient's norm ",
-                   result.grad_norm, " at learning rate ", result.learning_rate,
-                   "; a smaller learning rate, a longer warm-up or optimizer.clip_norm may help")));
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session,
                                                          const v1::JobSpec& spec) {
@@ -31,12 +23,14 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session,
   TY_RETURN_IF_ERROR(session.Zero({.offset = 0, .bytes = plan.arena_bytes}));
   TY_ASSIGN_OR_RETURN(trainer->begin_, session.Prepare(plan.begin));
   TY_ASSIGN_OR_RETURN(trainer->micro_, session.Prepare(plan.micro));
+  TY_ASSIGN_OR_RETURN(trainer->norm_, session.Prepare(plan.norm));
   TY_ASSIGN_OR_RETURN(trainer->end_, session.Prepare(plan.end));
   return trainer;
 }
 
 absl::Status Trainer::Initialize(int threads) {
   steps_done_ = 0;
+  TY_RETURN_IF_ERROR(session_.Zero(session_.plan().optimizer_region));
   TY_RETURN_IF_ERROR(InitializeModel(session_, spec_.training().seed(), threads));
   return BeginAverages();
 }
@@ -75,37 +69,72 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
+absl::Status Trainer::Load(const BatchSource& next, kernels::StepState& state) {
   const plan::Plan& plan = session_.plan();
+  TY_ASSIGN_OR_BLAME(Fault::kData, const data::Loader::Batch batch, next());
+  TY_CHECK(batch.step == steps_done_, "micro-batch of step ", batch.step, " in step ", steps_done_);
+  const double rate = plan::LearningRate(spec_.schedule(), steps_done_, plan.total_steps);
+  state = {.seed = spec_.training().seed(),
+           .step = steps_done_,
+           .first_sample = batch.first_sample,
+           .learning_rate = static_cast<float>(rate)};
+  session_.Write(plan.state, &state, sizeof(state));
+  session_.WriteInputs(plan.input, plan.ids, batch.inputs);
+  session_.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());
+  return absl::OkStatus();
+}
+
+StepResult Trainer::ReadResult() const {
+  const plan::Plan& plan = session_.plan();
+  const auto scalar = [&](plan::TensorId id, auto value) {
+    const int64_t at = plan.offsets[id] - plan.scalar_region.offset;
+    memcpy(&value, scalars_.data() + at, sizeof(value));
+    return static_cast<double>(value);
+  };
+  const double targets = std::max(1.0, scalar(plan.target_count, double{}));
   StepResult result;
+  result.loss = scalar(plan.loss_sum, double{}) / targets;
+  if (plan.z_loss_sum != plan::kNone) {
+    result.z_loss = scalar(plan.z_loss_sum, double{}) / targets;
+  }
+  result.grad_norm = scalar(plan.grad_norm, float{});
   result.learning_rate = plan::LearningRate(spec_.schedule(), steps_done_, plan.total_steps);
+  result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  return result;
+}
+
+absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
   session_.Launch(begin_);
   for (kernels::StepState& state : states_) {
-    TY_ASSIGN_OR_BLAME(Fault::kData, const data::Loader::Batch batch, next());
-    TY_CHECK(batch.step == steps_done_, "micro-batch of step ", batch.step, " in step ",
-             steps_done_);
-    state = {.seed = spec_.training().seed(),
-             .step = steps_done_,
-             .first_sample = batch.first_sample,
-             .learning_rate = static_cast<float>(result.learning_rate)};
-    session_.Write(plan.state, &state, sizeof(state));
-    session_.WriteInputs(plan.input, plan.ids, batch.inputs);
-    session_.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());
+    TY_RETURN_IF_ERROR(Load(next, state));
     session_.Launch(micro_);
   }
-  session_.Launch(end_);
-
-  double loss_sum = 0;
-  float grad_norm = 0;
-  session_.Read(plan.loss_sum, &loss_sum, sizeof(loss_sum));
-  session_.Read(plan.grad_norm, &grad_norm, sizeof(grad_norm));
+  session_.Launch(norm_);
+  session_.ReadRegion(session_.plan().scalar_region, scalars_.data());
   TY_RETURN_IF_ERROR(session_.Synchronize());
-  result.loss =
-      loss_sum / static_cast<double>(plan.micro_batches * plan.micro_batch * plan.rows_per_sample);
-  result.grad_norm = grad_norm;
+  const StepResult result = ReadResult();
+  if (!result.finite) return result;
+  // While the device updates, the host goes on to the next step.
+  session_.Launch(end_);
   ++steps_done_;
-  TY_RETURN_IF_ERROR(CheckFinite(result, steps_done_));
   return result;
+}
+
+absl::StatusOr<std::string> Trainer::FindNonFinite(const BatchSource& next) {
+  const plan::Plan& plan = session_.plan();
+  NonFiniteSearch search(session_);
+  const std::string before =
+      absl::StrCat("as the update of step ", steps_done_, " left it, parameter");
+  for (const plan::TensorId id : plan.parameters) TY_RETURN_IF_ERROR(search.Look(id, before));
+  TY_RETURN_IF_ERROR(search.Run(plan.begin, begin_, "begin of the step"));
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const std::string where = absl::StrCat("micro-batch ", i + 1, " of ", states_.size());
+    TY_RETURN_IF_ERROR(Load(next, states_[i]));
+    TY_RETURN_IF_ERROR(search.Look(plan.input, absl::StrCat("the data of ", where, ":")));
+    TY_RETURN_IF_ERROR(search.Run(plan.micro, micro_, where));
+  }
+  TY_RETURN_IF_ERROR(search.Run(plan.norm, norm_, "norm of the gradient"));
+  return search.found();
 }
 
 absl::Status Trainer::CopyTo(Snapshot& snapshot) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,9 +21,11 @@ namespace trainyard::engine {
 
 // What a step did.
 struct StepResult {
-  double loss = 0;  // mean over the rows of the global batch
+  double loss = 0;    // mean over the targets of the global batch that count; 0 when none does
+  double z_loss = 0;  // its part of training.z_loss
   double learning_rate = 0;
   double grad_norm = 0;  // before clipping
+  bool finite = true;    // loss and norm; if not, the step was not taken
 };
 
 // Delivers micro-batches in order (data::Loader::Next).
@@ -48,21 +51,34 @@ class Trainer {
 
   int64_t steps_done() const { return steps_done_; }
 
-  // One step. A loss or gradient norm that is not finite is blamed on kNumeric and names the step;
-  // the state is then worthless.
+  // One step. When loss or gradient norm are not finite it is not taken: steps done, parameters and
+  // optimizer state are as before (running statistics are not).
   absl::StatusOr<StepResult> Step(const BatchSource& next);
+
+  // Makes that step again, up to the update, from the same micro-batches (`next` delivers them
+  // anew), and names the first value that is not finite; "" when there is none this time: the bits
+  // of a step are always the same, so the machine is at fault.
+  absl::StatusOr<std::string> FindNonFinite(const BatchSource& next);
 
   // Copies parameters, optimizer state, averages and buffers to the host.
   absl::Status CopyTo(Snapshot& snapshot);
 
  private:
   Trainer(Session& session, const v1::JobSpec& spec)
-      : session_(session), spec_(spec), states_(session.plan().micro_batches) {}
+      : session_(session),
+        spec_(spec),
+        states_(session.plan().micro_batches),
+        scalars_(session.plan().scalar_region.bytes) {}
+
+  // Puts the next micro-batch of the step in place.
+  absl::Status Load(const BatchSource& next, kernels::StepState& state);
+  StepResult ReadResult() const;
 
   Session& session_;
   const v1::JobSpec spec_;
-  std::vector<kernels::Kernel> begin_, micro_, end_;
+  std::vector<kernels::Kernel> begin_, micro_, norm_, end_;
   std::vector<kernels::StepState> states_;  // per micro-batch, kept until the step is over
+  std::vector<char> scalars_;               // the plan's scalar region after a step
   int64_t steps_done_ = 0;
 };
 

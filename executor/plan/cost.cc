@@ -169,6 +169,7 @@ struct CostOf {
   Cost operator()(const Add&) const { return {}; }
   Cost operator()(const BinaryCrossEntropy&) const { return {}; }
   Cost operator()(const ClipScale&) const { return {}; }
+  Cost operator()(const CountTargets&) const { return {}; }
   Cost operator()(const CrossEntropy&) const { return {}; }
   Cost operator()(const DivideByNorm&) const { return {}; }
   Cost operator()(const Dropout&) const { return {}; }
@@ -266,8 +267,8 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, P
   s.set_buffer_bytes(plan.buffer_region.bytes);
   s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_region.bytes + plan.scalar_region.bytes);
-  s.set_workspace_bytes(std::max(
-      {LargestWorkspace(plan.micro), LargestWorkspace(plan.end), LargestWorkspace(plan.evaluate)}));
+  s.set_workspace_bytes(std::max({LargestWorkspace(plan.micro), LargestWorkspace(plan.norm),
+                                  LargestWorkspace(plan.end), LargestWorkspace(plan.evaluate)}));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);
   s.set_bytes_per_slot(s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +

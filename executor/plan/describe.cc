@@ -87,6 +87,7 @@ std::string Describe(const Plan& plan) {
   }
   absl::StrAppend(&text, Kernels(plan, "begin of a step", plan.begin),
                   Kernels(plan, "each micro-batch", plan.micro),
+                  Kernels(plan, "norm of the gradient", plan.norm),
                   Kernels(plan, "end of a step", plan.end),
                   Kernels(plan, "evaluation batch", plan.evaluate));
   return text;

@@ -265,11 +265,20 @@ struct AttentionBackward {
 
 struct CrossEntropy {
   static constexpr const char* kName = "cross_entropy";
-  TensorId logits = kNone, targets = kNone, losses = kNone, correct = kNone, dlogits = kNone;
+  TensorId logits = kNone, targets = kNone;
+  TensorId losses = kNone, z_losses = kNone, correct = kNone, dlogits = kNone;
   int64_t rows = 0, classes = 0;
-  float scale = 1;
-  TY_OPERANDS(logits, Access::kRead, targets, Access::kRead, losses, Access::kWrite, correct,
-              Access::kWrite, dlogits, Access::kWrite)
+  float scale = 1, smoothing = 0, z_loss = 0;
+  TY_OPERANDS(logits, Access::kRead, targets, Access::kRead, losses, Access::kWrite, z_losses,
+              Access::kWrite, correct, Access::kWrite, dlogits, Access::kWrite)
+};
+
+struct CountTargets {
+  static constexpr const char* kName = "count_targets";
+  TensorId targets = kNone, count = kNone;
+  int64_t n = 0;
+  bool accumulate = false;
+  TY_OPERANDS(targets, Access::kRead, count, WriteOr(accumulate))
 };
 
 struct BinaryCrossEntropy {
@@ -367,9 +376,10 @@ struct SquaredNorm {
 
 struct ClipScale {
   static constexpr const char* kName = "clip_scale";
-  TensorId sum = kNone, norm = kNone, scale = kNone;
+  TensorId sum = kNone, count = kNone, norm = kNone, scale = kNone;
+  int64_t rows = 0;
   float max_norm = 0;
-  TY_OPERANDS(sum, Access::kRead, norm, Access::kWrite, scale, Access::kWrite)
+  TY_OPERANDS(sum, Access::kRead, count, Access::kRead, norm, Access::kWrite, scale, Access::kWrite)
 };
 
 // Optimizer ops name the first tensor of a contiguous run of n elements in each of their operands.
@@ -484,11 +494,11 @@ using Op =
                  AttentionBackward, AttentionForward, BatchNormBackward, BatchNormForward,
                  BatchNormInference, BinaryCrossEntropy, ClipScale, ColumnSum,
                  ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward,
-                 CrossEntropy, DivideByNorm, Dropout, EmaStep, EmbeddingBackward, EmbeddingForward,
-                 EmbeddingTablesBackward, EmbeddingTablesForward, InteractionBackward,
-                 InteractionForward, KeepRows, LambStep, LayerNormBackward, LayerNormForward,
-                 Matmul, MaxPoolBackward, MaxPoolForward, MeanPoolBackward, MeanPoolForward,
-                 MergeRows, MuonMomentum, MuonStep, NewtonSchulz, Rotary, SgdRows, SgdStep,
-                 SquaredNorm, Sum, SwiGluBackward, SwiGluForward, Transpose, Zero>;
+                 CountTargets, CrossEntropy, DivideByNorm, Dropout, EmaStep, EmbeddingBackward,
+                 EmbeddingForward, EmbeddingTablesBackward, EmbeddingTablesForward,
+                 InteractionBackward, InteractionForward, KeepRows, LambStep, LayerNormBackward,
+                 LayerNormForward, Matmul, MaxPoolBackward, MaxPoolForward, MeanPoolBackward,
+                 MeanPoolForward, MergeRows, MuonMomentum, MuonStep, NewtonSchulz, Rotary, SgdRows,
+                 SgdStep, SquaredNorm, Sum, SwiGluBackward, SwiGluForward, Transpose, Zero>;
 
 }  // namespace trainyard::plan

@@ -22,8 +22,7 @@ class OptimizerStep {
         optimizer_(spec.optimizer()),
         parameters_(parameters),
         sum_(sum),
-        clip_scale_(clip_scale),
-        scale_(optimizer_.has_clip_norm() ? clip_scale : kNone),
+        scale_(clip_scale),
         plan_(plan) {}
 
   void Append() {
@@ -56,30 +55,32 @@ class OptimizerStep {
 
   void AddNorm() {
     if (parameters_.swept > 0) {
-      Emit(SquaredNorm{
+      plan_.norm.push_back(SquaredNorm{
           .x = plan_.gradients[0], .sum = sum_, .n = RunLength(plan_, 0, parameters_.swept)});
     }
     if (plan_.row_gradient != kNone) AddRowNorm();
-    Emit(ClipScale{.sum = sum_,
-                   .norm = plan_.grad_norm,
-                   .scale = clip_scale_,
-                   .max_norm = optimizer_.has_clip_norm()
-                                   ? static_cast<float>(optimizer_.clip_norm())
-                                   : std::numeric_limits<float>::infinity()});
+    plan_.norm.push_back(ClipScale{.sum = sum_,
+                                   .count = plan_.target_count,
+                                   .norm = plan_.grad_norm,
+                                   .scale = scale_,
+                                   .rows = spec_.training().batch_size() * plan_.rows_per_sample,
+                                   .max_norm = optimizer_.has_clip_norm()
+                                                   ? static_cast<float>(optimizer_.clip_norm())
+                                                   : std::numeric_limits<float>::infinity()});
   }
 
   // Distinct rows, so that the norm is that of the whole gradient.
   void AddRowNorm() {
     const Tensor& gradient = plan_.tensors[plan_.row_gradient];
-    Emit(MergeRows{.grad = plan_.row_gradient,
-                   .ids = plan_.row_ids,
-                   .samples = gradient.dims[0],
-                   .count = gradient.dims[1],
-                   .width = gradient.dims[2]});
-    Emit(SquaredNorm{.x = plan_.row_gradient,
-                     .sum = sum_,
-                     .n = gradient.elements(),
-                     .accumulate = parameters_.swept > 0});
+    plan_.norm.push_back(MergeRows{.grad = plan_.row_gradient,
+                                   .ids = plan_.row_ids,
+                                   .samples = gradient.dims[0],
+                                   .count = gradient.dims[1],
+                                   .width = gradient.dims[2]});
+    plan_.norm.push_back(SquaredNorm{.x = plan_.row_gradient,
+                                     .sum = sum_,
+                                     .n = gradient.elements(),
+                                     .accumulate = parameters_.swept > 0});
   }
 
   void AddRun(size_t first, size_t end) {
@@ -288,8 +289,8 @@ class OptimizerStep {
   const v1::JobSpec& spec_;
   const v1::Optimizer& optimizer_;
   const TrainedParameters& parameters_;
-  const TensorId sum_, clip_scale_;
-  const TensorId scale_;  // of gradients; kNone: they are not clipped
+  const TensorId sum_;
+  const TensorId scale_;  // of gradients
   Plan& plan_;
 };
 

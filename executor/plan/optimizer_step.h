@@ -22,8 +22,8 @@ struct TrainedParameters {
 // The same for gradients, optimizer state and averages.
 int64_t RunLength(const Plan& plan, size_t first, size_t end);
 
-// Appends to plan.end, and to plan.start what begins the averages. Takes gradients, state and
-// averages as they are in `plan`; adds the scratch of Muon's matrices to plan.tensors as
+// Appends to plan.norm and plan.end, and to plan.start what begins the averages. Takes gradients,
+// state and averages as they are in `plan`; adds the scratch of Muon's matrices to plan.tensors as
 // activations. `sum` (f64) and `clip_scale` (f32) are scalars.
 void AppendOptimizer(const v1::JobSpec& spec, const TrainedParameters& parameters, TensorId sum,
                      TensorId clip_scale, Plan& plan);

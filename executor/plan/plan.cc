@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
+#include <variant>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -75,6 +76,8 @@ class Assembly {
     plan_.micro_batch = training.micro_batch_size();
     plan_.micro_batches = training.batch_size() / ranks() / training.micro_batch_size();
     plan_.loss_sum = Scalar("loss_sum", ElementType::kF64, 1);
+    if (training.z_loss() > 0) plan_.z_loss_sum = Scalar("z_loss_sum", ElementType::kF64, 1);
+    plan_.target_count = Scalar("target_count", ElementType::kF64, 1);
     plan_.grad_norm = Scalar("grad_norm", ElementType::kF32, 1);
     norm_sum_ = Scalar("norm_sum", ElementType::kF64, 1);
     clip_scale_ = Scalar("clip_scale", ElementType::kF32, 1);
@@ -92,11 +95,8 @@ class Assembly {
     TY_RETURN_IF_ERROR(OrderTrained(forward));
     AddGradientTensors();
     AddOptimizerState();
-    const int64_t global_rows = training.batch_size() * forward.rows_per_sample;
-    std::vector<Op> loss = {LossOp(forward, rows, plan_.target, losses, /*correct=*/kNone, dlogits,
-                                   1.0f / static_cast<float>(global_rows)),
-                            Sum{.x = losses, .sum = plan_.loss_sum, .n = rows, .accumulate = true}};
-    AddLossAndBackward(forward.logits, dlogits, std::move(loss));
+    AddLossAndBackward(forward.logits, dlogits,
+                       TrainingLoss(forward, rows, builder, losses, dlogits));
     plan_.micro = std::move(graph_.ops);
     graph_.ops.clear();
     return absl::OkStatus();
@@ -162,6 +162,30 @@ class Assembly {
                         .rows = rows,
                         .classes = forward.classes,
                         .scale = scale};
+  }
+
+  // The loss of a micro-batch, and its sums over the step. Each target weighs as if all of the
+  // global batch counted; ClipScale makes up for those that do not.
+  std::vector<Op> TrainingLoss(const Forward& forward, int64_t rows, GraphBuilder& builder,
+                               TensorId losses, TensorId dlogits) {
+    const int64_t global_rows = spec_.training().batch_size() * forward.rows_per_sample;
+    std::vector<Op> ops = {LossOp(forward, rows, plan_.target, losses, /*correct=*/kNone, dlogits,
+                                  1.0f / static_cast<float>(global_rows))};
+    const auto sum = [&](TensorId x, TensorId into) {
+      ops.push_back(Sum{.x = x, .sum = into, .n = rows, .accumulate = true});
+    };
+    sum(losses, plan_.loss_sum);
+    if (auto* const loss = std::get_if<CrossEntropy>(&ops[0])) {
+      loss->smoothing = static_cast<float>(spec_.training().label_smoothing());
+      loss->z_loss = static_cast<float>(spec_.training().z_loss());
+      if (plan_.z_loss_sum != kNone) {
+        const TensorId z_losses = loss->z_losses = builder.Activation("z_losses", {rows});
+        sum(z_losses, plan_.z_loss_sum);
+      }
+    }
+    ops.push_back(CountTargets{
+        .targets = plan_.target, .count = plan_.target_count, .n = rows, .accumulate = true});
+    return ops;
   }
 
   int64_t ranks() const { return spec_.parallel().logical_ranks(); }
@@ -333,10 +357,12 @@ class Assembly {
     plan_.arena_bytes = end;
   }
 
-  // Zeroes the loss and the gradients whose first touch in `micro` adds to them; neighbours in one
-  // go.
+  // Zeroes the sums of the loss and the gradients whose first touch in `micro` adds to them;
+  // neighbours in one go.
   void AddBegin() {
-    plan_.begin.push_back(Zero{.x = plan_.loss_sum, .n = 1});
+    for (const TensorId sum : {plan_.loss_sum, plan_.z_loss_sum, plan_.target_count}) {
+      if (sum != kNone) plan_.begin.push_back(Zero{.x = sum, .n = 1});
+    }
     std::vector<bool> seen(plan_.tensors.size()), added_first(plan_.tensors.size());
     for (Op& op : plan_.micro) {
       std::visit(

@@ -45,10 +45,13 @@ struct Plan {
   // Once, when the parameters are what training starts from: the averages become them.
   std::vector<Op> start;
 
-  // One optimizer step: begin, then `micro_batches` times micro, then end.
+  // One optimizer step: begin, then `micro_batches` times micro, then norm, then end, unless the
+  // loss or the norm is not finite: what is in `end` alone changes parameters, optimizer state and
+  // averages.
   std::vector<Op> begin;  // zeroes what is accumulated into
   std::vector<Op> micro;  // forward and backward of one micro-batch
-  std::vector<Op> end;    // norm, clip, optimizer, averages
+  std::vector<Op> norm;   // of the whole gradient, and what the update scales it by
+  std::vector<Op> end;    // optimizer, averages
   // Forward of one evaluation batch, no dropout, on the averages where there are some; activations
   // share the region.
   std::vector<Op> evaluate;
@@ -66,10 +69,12 @@ struct Plan {
   TensorId input = kNone, ids = kNone, target = kNone;
   TensorId eval_input = kNone, eval_ids = kNone, eval_target = kNone;
 
-  // kScalar tensors.
-  TensorId state = kNone;      // kernels::StepState, 32 bytes
-  TensorId loss_sum = kNone;   // f64 [1], over the rows of the step; zeroed by `begin`
-  TensorId grad_norm = kNone;  // f32 [1], before clipping
+  // kScalar tensors. Ranks add up the sums of a step as they do gradients.
+  TensorId state = kNone;         // kernels::StepState, 32 bytes
+  TensorId loss_sum = kNone;      // f64 [1], over the rows of the step; zeroed by `begin`
+  TensorId z_loss_sum = kNone;    // alike: the part of training.z_loss; kNone without it
+  TensorId target_count = kNone;  // f64 [1]: how many rows of the step count; zeroed by `begin`
+  TensorId grad_norm = kNone;     // f32 [1], of the mean gradient over those; before clipping
 
   // Evaluation results of one batch; rows whose target is -1 do not count.
   TensorId eval_losses = kNone;   // f32 [evaluation_batch * rows_per_sample]

@@ -42,6 +42,15 @@ absl::Status CheckModelFitsData(const v1::Model& model, const v1::Data& data) {
   return absl::OkStatus();
 }
 
+// Clicks have two classes and one logit: what spreads over classes has no meaning there.
+absl::Status CheckLoss(const v1::Model& model, const v1::Training& training) {
+  if (!model.has_dlrm()) return absl::OkStatus();
+  const char* const why = "has no meaning for dlrm, whose loss is binary; leave it out";
+  if (training.label_smoothing() != 0) return Invalid("spec.training.label_smoothing", why);
+  if (training.z_loss() != 0) return Invalid("spec.training.z_loss", why);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<v1::JobSpec> ResolveSpec(const v1::JobSpec& spec) {
@@ -60,6 +69,8 @@ absl::StatusOr<v1::JobSpec> ResolveSpec(const v1::JobSpec& spec) {
                                        s.training().micro_batch_size()));
   TY_RETURN_IF_ERROR(ResolveCheckpoint(*s.mutable_checkpoint()));
   TY_RETURN_IF_ERROR(ResolveRetry(*s.mutable_retry()));
+  TY_RETURN_IF_ERROR(CheckLoss(s.model(), s.training()));
+  TY_RETURN_IF_ERROR(ResolveMetrics(s));
   return s;
 }
 

@@ -18,6 +18,21 @@ absl::Status CheckLength(const v1::Training& training) {
   return CheckRange(at + "steps", training.steps(), 1, kMostSteps);
 }
 
+absl::Status ResolveOnNonFinite(v1::Training& training) {
+  const std::string at = "spec.training.";
+  if (!v1::Training::OnNonFinite_IsValid(training.on_non_finite())) {
+    return Invalid(at + "on_non_finite", static_cast<int>(training.on_non_finite()),
+                   " is no policy; use HALT or ROLL_BACK");
+  }
+  if (training.on_non_finite() != v1::Training::ROLL_BACK) {
+    training.set_on_non_finite(v1::Training::HALT);
+    if (!training.has_max_rollbacks()) return absl::OkStatus();
+    return Invalid(at + "max_rollbacks", "has no use with on_non_finite HALT; use ROLL_BACK");
+  }
+  if (!training.has_max_rollbacks()) training.set_max_rollbacks(5);
+  return CheckRange(at + "max_rollbacks", training.max_rollbacks(), 1, 1000);
+}
+
 }  // namespace
 
 absl::Status ResolveTraining(v1::Training& training, int64_t logical_ranks) {
@@ -49,7 +64,12 @@ absl::Status ResolveTraining(v1::Training& training, int64_t logical_ranks) {
     return Invalid(at + "ema_warmup", "has no use without ema_decay");
   }
   if (!training.has_log_every()) training.set_log_every(1);
-  return CheckAtLeast(at + "log_every", training.log_every(), 1);
+  TY_RETURN_IF_ERROR(CheckAtLeast(at + "log_every", training.log_every(), 1));
+  TY_RETURN_IF_ERROR(CheckFraction(at + "label_smoothing", training.label_smoothing()));
+  if (!(training.z_loss() >= 0 && training.z_loss() <= 1)) {
+    return Invalid(at + "z_loss", training.z_loss(), " is not in [0, 1]; PaLM took 1e-4");
+  }
+  return ResolveOnNonFinite(training);
 }
 
 }  // namespace trainyard::plan

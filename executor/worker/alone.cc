@@ -67,7 +67,13 @@ absl::Status Train(const AloneOptions& options) {
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device,
                       OpenDevice(name, options.threads));
   Progress progress(std::cout, isatty(STDOUT_FILENO) != 0, SystemClock(), device->Description());
-  return engine::Run(*device, request, progress, StopWish()).status();
+  for (;;) {
+    const absl::Status status = engine::Run(*device, request, progress, StopWish()).status();
+    if (!engine::RolledBack(status)) return status;
+    TY_RETURN_IF_ERROR(progress.OnWarning(std::string(status.message())));
+    TY_ASSIGN_OR_BLAME(engine::Fault::kStorage, request.restore,
+                       FindRestorePoint(request.checkpoint_root, /*resume=*/true));
+  }
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ absl::Status EventObserver::OnFinished(const engine::RunResult& result) {
   event.mutable_finished()->set_outcome(result.suspended ? v1::RankEvent::Finished::SUSPENDED
                                                          : v1::RankEvent::Finished::SUCCEEDED);
   event.mutable_finished()->set_step(result.step);
+  event.mutable_finished()->set_reason(result.reason);
   return events_.Append(std::move(event));
 }
 
@@ -68,6 +69,9 @@ absl::StatusOr<int64_t> EventObserver::OnCheckpoint(const engine::WrittenCheckpo
   checkpoint.set_manifest_sha256(written.manifest_sha256);
   checkpoint.set_weights_sha256(written.weights_sha256);
   checkpoint.set_final(final);
+  for (const auto& [name, value] : written.metrics) {
+    (*checkpoint.mutable_metrics())[name] = value;
+  }
   for (const std::string& uri : removed) checkpoint.add_removed_uris(uri);
   TY_RETURN_IF_ERROR(events_.Append(std::move(event)));
   // Others may have appended since: a later number only delays the removal.

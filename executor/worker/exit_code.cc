@@ -45,6 +45,7 @@ v1::Failure FailureOf(const absl::Status& status) {
   failure.set_category(MeaningOf(engine::FaultOf(status)).category);
   failure.set_message(Printable(status.message()));
   failure.set_retryable(engine::Retryable(status));
+  failure.set_rolled_back(engine::RolledBack(status));
   return failure;
 }
 

@@ -44,7 +44,9 @@ void Declare(CLI::App& app, Flags& flags) {
   standby->excludes(spec);
 
   CLI::App* sample = app.add_subcommand("sample", "print text that a trained language model makes");
-  sample->add_option("--checkpoint", flags.sample.checkpoint, "a checkpoint, or a folder of them")
+  sample
+      ->add_option("--checkpoint", flags.sample.checkpoint,
+                   "a checkpoint, a folder of them (the newest), or FOLDER/best")
       ->required();
   sample->add_option("--prompt", flags.sample.prompt, "text to go on from");
   sample->add_option("--tokens", flags.sample.options.tokens, "how many to draw")

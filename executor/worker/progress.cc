@@ -106,6 +106,7 @@ absl::Status Progress::OnFinished(const engine::RunResult& result) {
   Line(result.suspended ? absl::StrFormat("stopped after step %d of %d; --resume goes on",
                                           result.step, total_steps_)
                         : absl::StrFormat("finished %d steps in %s", result.step, time));
+  if (!result.reason.empty()) Line(result.reason);
   return absl::OkStatus();
 }
 

@@ -21,8 +21,27 @@ namespace {
 using engine::Blame;
 using engine::Fault;
 
-// The checkpoint that `given` names: itself, or the newest in it or in its folder `checkpoints`.
+constexpr absl::string_view kBest = "/best";
+
+// The best checkpoint in `folder` or in its folder `checkpoints`.
+absl::StatusOr<std::string> FindBest(ObjectStore& store, const std::string& folder) {
+  for (const std::string& root : {folder, folder + "/checkpoints"}) {
+    TY_ASSIGN_OR_BLAME(Fault::kStorage, const std::vector<int64_t> steps,
+                       engine::ListSteps(store, root));
+    if (steps.empty()) continue;
+    const absl::StatusOr<int64_t> best = engine::BestStep(store, root);
+    if (best.ok()) return absl::StrCat(root, "/", engine::StepFolder(*best));
+    return Blame(absl::IsNotFound(best.status()) ? Fault::kSpec : Fault::kStorage, best.status());
+  }
+  return Blame(Fault::kSpec, absl::NotFoundError(absl::StrCat(folder, ": there is no checkpoint")));
+}
+
+// The checkpoint that `given` names: itself, or the newest in it or in its folder `checkpoints`;
+// with "/best" at its end, the best one there.
 absl::StatusOr<std::string> FindCheckpoint(ObjectStore& store, const std::string& given) {
+  if (absl::EndsWith(given, kBest)) {
+    return FindBest(store, given.substr(0, given.size() - kBest.size()));
+  }
   for (const std::string& root : {given, given + "/checkpoints"}) {
     TY_ASSIGN_OR_BLAME(Fault::kStorage, const std::vector<std::string> names, store.List(root));
     for (const std::string& name : names) {

@@ -13,6 +13,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
   absl::Status ok = CheckOperands("cross_entropy", {{"logits", op.logits},
                                                     {"targets", op.targets, DType::kI32},
                                                     {"losses", op.losses},
+                                                    {"z_losses", op.z_losses, DType::kF32, true},
                                                     {"correct", op.correct, DType::kF32, true},
                                                     {"dlogits", op.dlogits, DType::kF32, true}});
   if (ok.ok()) ok = CheckSizes("cross_entropy", {{"rows", op.rows}, {"classes", op.classes}});
@@ -20,11 +21,14 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
   const CrossEntropyRows all{.logits = op.logits.As<float>(),
                              .targets = op.targets.As<int32_t>(),
                              .losses = op.losses.As<float>(),
+                             .z_losses = op.z_losses.As<float>(),
                              .correct = op.correct.As<float>(),
                              .dlogits = op.dlogits.As<float>(),
                              .rows = op.rows,
                              .classes = op.classes,
-                             .scale = op.scale};
+                             .scale = op.scale,
+                             .smoothing = op.smoothing,
+                             .z_loss = op.z_loss};
   const int64_t grain = std::max<int64_t>(1, kSerialElements / op.classes);
   return Kernel{[run = vectors_.f32.cross_entropy, threads = threads_, all, grain](Stream&) {
     for (int64_t row = 0; row < all.rows; ++row) {
@@ -40,11 +44,23 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
       rows.logits += begin * all.classes;
       rows.targets += begin;
       rows.losses += begin;
+      if (rows.z_losses != nullptr) rows.z_losses += begin;
       if (rows.correct != nullptr) rows.correct += begin;
       if (rows.dlogits != nullptr) rows.dlogits += begin * all.classes;
       rows.rows = end - begin;
       run(rows);
     });
+  }};
+}
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const CountTargets& op) {
+  const absl::Status ok = CheckOperands(
+      "count_targets", {{"targets", op.targets, DType::kI32}, {"count", op.count, DType::kF64}});
+  if (!ok.ok()) return ok;
+  return Kernel{[targets = op.targets.As<int32_t>(), count = op.count.As<double>(), n = op.n,
+                 accumulate = op.accumulate](Stream&) {
+    const auto here = std::count_if(targets, targets + n, [](int32_t t) { return t >= 0; });
+    *count = (accumulate ? *count : 0.0) + static_cast<double>(here);
   }};
 }
 

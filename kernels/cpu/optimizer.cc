@@ -26,16 +26,19 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SquaredNorm& op) {
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ClipScale& op) {
-  absl::Status ok = CheckOperands(
-      "clip_scale", {{"sum", op.sum, DType::kF64}, {"norm", op.norm}, {"scale", op.scale}});
+  absl::Status ok = CheckOperands("clip_scale", {{"sum", op.sum, DType::kF64},
+                                                 {"count", op.count, DType::kF64, true},
+                                                 {"norm", op.norm},
+                                                 {"scale", op.scale}});
   if (!ok.ok()) return ok;
-  return Kernel{[sum = op.sum.As<double>(), norm = op.norm.As<float>(),
-                 scale = op.scale.As<float>(), max_norm = op.max_norm](Stream&) {
-    const float root = static_cast<float>(std::sqrt(*sum));
-    *norm = root;
-    const float factor = max_norm / (root + 1e-6f);
-    // Not min(): a norm that is not a number must show in the weights, not vanish.
-    *scale = std::isinf(max_norm) || factor > 1.0f ? 1.0f : factor;
+  return Kernel{[sum = op.sum.As<double>(), count = op.count ? op.count.As<double>() : nullptr,
+                 norm = op.norm.As<float>(), scale = op.scale.As<float>(),
+                 rows = static_cast<double>(op.rows), max_norm = op.max_norm](Stream&) {
+    const double factor = count != nullptr && *count > 0 ? rows / *count : 1.0;
+    *norm = static_cast<float>(std::sqrt(*sum) * factor);
+    const float clip = max_norm / (*norm + 1e-6f);
+    // Not min(): a norm that is not a number must show in the scale, not vanish.
+    *scale = static_cast<float>(factor) * (std::isinf(max_norm) || clip > 1.0f ? 1.0f : clip);
   }};
 }
 

@@ -71,10 +71,11 @@ struct CrossEntropyArguments {
   const float* logits;     // [rows, classes]
   const int32_t* targets;  // [rows]
   float* losses;           // [rows]
+  float* z_losses;         // [rows] or null
   float* correct;          // [rows] or null
   float* dlogits;          // [rows, classes], may be logits, or null
   int64_t rows, classes;
-  float scale;
+  float scale, smoothing, z_loss;
 };
 
 // Three passes over the row: largest, sum of exponentials, gradient. The second and third mostly
@@ -98,24 +99,42 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(CrossEntropyArgum
   float partial = 0;
   for (int c = lane; c < classes; c += kLanes) partial += expf(logits[c] - largest.value);
   const float sum = RowSum<kLanes>(partial);
+  float mean = 0;  // of logits - largest
+  if (a.smoothing > 0) {
+    float below = 0;
+    for (int c = lane; c < classes; c += kLanes) below += logits[c] - largest.value;
+    mean = RowSum<kLanes>(below) / a.classes;
+  }
+  const float lse = logf(sum) + largest.value;
+  const float z = a.z_loss > 0 ? a.z_loss * lse * lse : 0.0f;
 
   if (lane == 0) {
-    a.losses[row] = target >= 0 ? logf(sum) + (largest.value - of_target) : 0.0f;
+    const float of_targets =
+        (1.0f - a.smoothing) * (of_target - largest.value) + a.smoothing * mean;
+    a.losses[row] = target >= 0 ? logf(sum) - of_targets + z : 0.0f;
+    if (a.z_losses != nullptr) a.z_losses[row] = target >= 0 ? z : 0.0f;
     if (a.correct != nullptr) a.correct[row] = largest.at == target ? 1.0f : 0.0f;
   }
   if (a.dlogits == nullptr) return;
   RowSync<kLanes>();  // every lane has read logits[target]; from here on it may be overwritten
   float* dlogits = a.dlogits + row * a.classes;
+  const float of_z = a.z_loss > 0 ? 1.0f + 2.0f * a.z_loss * lse : 1.0f;
+  const float everywhere = a.smoothing / a.classes;
   for (int c = lane; c < classes; c += kLanes) {
     const float softmax = expf(logits[c] - largest.value) / sum;
-    const float gradient = (c == target ? softmax - 1.0f : softmax) * a.scale;
-    dlogits[c] = target >= 0 ? gradient : 0.0f;
+    const float t = c == target ? 1.0f - a.smoothing + everywhere : everywhere;
+    dlogits[c] = target >= 0 ? (softmax * of_z - t) * a.scale : 0.0f;
   }
 }
 
 struct Identity {
   __device__ double operator()(float x) const { return x; }
 };
+struct IsTarget {
+  __device__ double operator()(int32_t target) const { return target >= 0 ? 1 : 0; }
+};
+
+float* OptionalF32(const Buffer& buffer) { return buffer ? buffer.As<float>() : nullptr; }
 
 }  // namespace
 
@@ -124,6 +143,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
       "cross entropy", {{"logits", op.logits},
                         {.name = "targets", .buffer = op.targets, .dtype = DType::kI32},
                         {"losses", op.losses},
+                        {.name = "z_losses", .buffer = op.z_losses, .optional = true},
                         {.name = "correct", .buffer = op.correct, .optional = true},
                         {.name = "dlogits", .buffer = op.dlogits, .optional = true}});
   status.Update(RequirePositive("cross entropy", {{"rows", op.rows}, {"classes", op.classes}}));
@@ -133,11 +153,14 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
   const CrossEntropyArguments arguments = {.logits = op.logits.As<float>(),
                                            .targets = op.targets.As<int32_t>(),
                                            .losses = op.losses.As<float>(),
-                                           .correct = op.correct ? op.correct.As<float>() : nullptr,
-                                           .dlogits = op.dlogits ? op.dlogits.As<float>() : nullptr,
+                                           .z_losses = OptionalF32(op.z_losses),
+                                           .correct = OptionalF32(op.correct),
+                                           .dlogits = OptionalF32(op.dlogits),
                                            .rows = op.rows,
                                            .classes = op.classes,
-                                           .scale = op.scale};
+                                           .scale = op.scale,
+                                           .smoothing = op.smoothing,
+                                           .z_loss = op.z_loss};
   if (op.classes <= kMaxWarpClasses) {
     return Kernel{.launch = [arguments](Stream& stream) {
       Launch(stream, {.grid = Blocks(CeilDiv(arguments.rows, kThreads / kWarp))},
@@ -147,6 +170,19 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
   return Kernel{.launch = [arguments](Stream& stream) {
     Launch(stream, {.grid = Blocks(arguments.rows)}, CrossEntropyKernel<kThreads>, arguments);
   }};
+}
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const CountTargets& op) {
+  const absl::Status types = RequireTypes(
+      "count targets", {{.name = "targets", .buffer = op.targets, .dtype = DType::kI32},
+                        {.name = "count", .buffer = op.count, .dtype = DType::kF64}});
+  if (!types.ok()) return types;
+  return Kernel{.launch =
+                    [op](Stream& stream) {
+                      LaunchFixedSum(stream, IsTarget{}, op.targets.As<int32_t>(),
+                                     op.count.As<double>(), op.n, op.accumulate, stream.scratch);
+                    },
+                .scratch_bytes = FixedSumScratch(op.n)};
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const Sum& op) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Sums of n floats in double precision, in a tree that depends on n only: each block adds up its
+// Sums of n elements in double precision, in a tree that depends on n only: each block adds up its
 // share of the elements, then one block adds up the blocks.
 
 #include <algorithm>
@@ -19,9 +19,9 @@ inline int64_t SumBlocks(int64_t n) {
 inline size_t FixedSumScratch(int64_t n) { return SumBlocks(n) * sizeof(double); }
 
 // partial: [blocks]. f turns an element into what is added.
-template <typename F>
+template <typename F, typename T>
 __global__ void __launch_bounds__(kThreads)
-    PartialSumKernel(F f, const float* x, double* partial, int64_t n) {
+    PartialSumKernel(F f, const T* x, double* partial, int64_t n) {
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   double sum = 0;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += stride) sum += f(x[i]);
@@ -39,12 +39,12 @@ __global__ static void __launch_bounds__(kThreads)
 
 // total[0] = sum of f(x[i]) (+ total[0] when accumulate). Takes FixedSumScratch(n) bytes of
 // `scratch`.
-template <typename F>
-void LaunchFixedSum(Stream& stream, F f, const float* x, double* total, int64_t n, bool accumulate,
+template <typename F, typename T>
+void LaunchFixedSum(Stream& stream, F f, const T* x, double* total, int64_t n, bool accumulate,
                     void* scratch) {
   double* partial = static_cast<double*>(scratch);
   const int64_t blocks = SumBlocks(n);
-  Launch(stream, {.grid = Blocks(blocks)}, PartialSumKernel<F>, f, x, partial, n);
+  Launch(stream, {.grid = Blocks(blocks)}, PartialSumKernel<F, T>, f, x, partial, n);
   Launch(stream, {.grid = Blocks(1)}, TotalSumKernel, partial, total, blocks, accumulate);
 }
 

@@ -15,12 +15,14 @@ struct Square {
   __device__ double operator()(float x) const { return static_cast<double>(x) * x; }
 };
 
-// A NaN norm gives a NaN scale, as in PyTorch: a broken gradient is not hidden.
-__global__ void ClipScaleKernel(const double* sum, float* norm, float* scale, float max_norm) {
-  const float total = static_cast<float>(sqrt(sum[0]));
+// A NaN norm gives a NaN scale, as in PyTorch: a broken gradient is not hidden. count may be null.
+__global__ void ClipScaleKernel(const double* sum, const double* count, float* norm, float* scale,
+                                double rows, float max_norm) {
+  const double factor = count != nullptr && count[0] > 0 ? rows / count[0] : 1.0;
+  const float total = static_cast<float>(sqrt(sum[0]) * factor);
   const float ratio = max_norm / (total + 1e-6f);
   norm[0] = total;
-  scale[0] = isinf(max_norm) || ratio > 1.0f ? 1.0f : ratio;
+  scale[0] = static_cast<float>(factor) * (isinf(max_norm) || ratio > 1.0f ? 1.0f : ratio);
 }
 
 struct SgdArguments {
@@ -99,12 +101,14 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SquaredNorm& op) {
 absl::StatusOr<Kernel> CudaDevice::Prepare(const ClipScale& op) {
   const absl::Status types =
       RequireTypes("clip scale", {{.name = "sum", .buffer = op.sum, .dtype = DType::kF64},
+                                  {"count", op.count, DType::kF64, true},
                                   {"norm", op.norm},
                                   {"scale", op.scale}});
   if (!types.ok()) return types;
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, {.grid = Blocks(1), .block = dim3(1)}, ClipScaleKernel, op.sum.As<double>(),
-           op.norm.As<float>(), op.scale.As<float>(), op.max_norm);
+           op.count ? op.count.As<double>() : nullptr, op.norm.As<float>(), op.scale.As<float>(),
+           static_cast<double>(op.rows), op.max_norm);
   }};
 }
 

@@ -46,6 +46,7 @@
   X(ConvolutionBackwardData)    \
   X(ConvolutionBackwardWeights) \
   X(ConvolutionForward)         \
+  X(CountTargets)               \
   X(CrossEntropy)               \
   X(DivideByNorm)               \
   X(Dropout)                    \

@@ -12,10 +12,15 @@ struct SquaredNorm {
   bool accumulate = false;
 };
 
-// norm[0] (f32) = sqrt(sum[0]); scale[0] (f32) = min(1, max_norm / (norm + 1e-6)) as PyTorch's
-// clip_grad_norm_; 1 when max_norm is infinite.
+// What the summed gradient is multiplied by in the update. The gradient is a sum over `rows`
+// targets, each times 1 / rows, of which count[0] (f64) counted: times factor = rows / count it is
+// their mean; 1 when count is absent or 0.
+//   norm[0] (f32) = sqrt(sum[0]) * factor
+//   scale[0] (f32) = factor * min(1, max_norm / (norm + 1e-6)) as PyTorch's clip_grad_norm_; factor
+//     when max_norm is infinite
 struct ClipScale {
-  Buffer sum, norm, scale;
+  Buffer sum, count, norm, scale;
+  int64_t rows = 0;
   float max_norm = 0;
 };
 

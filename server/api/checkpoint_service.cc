@@ -1,9 +1,11 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/api/best_checkpoints.h"
 #include "server/api/convert.h"
 #include "server/api/names.h"
 #include "server/api/page_token.h"
@@ -44,6 +46,7 @@ class CheckpointService final : public v1::CheckpointService::Service {
     }
     TY_ASSIGN_OR_RETURN(const JobRecord job, b_.stores.jobs().Get(name));
     TY_ASSIGN_OR_RETURN(const auto all, b_.stores.jobs().ListCheckpoints(job.uid));
+    TY_ASSIGN_OR_RETURN(const auto ranks, BestRanks(job, all));
     for (const CheckpointRecord& checkpoint : all) {
       if (checkpoint.step >= below) continue;
       if (response->checkpoints_size() == page_size) {
@@ -51,7 +54,7 @@ class CheckpointService final : public v1::CheckpointService::Service {
         response->set_next_page_token(MakePageToken(question, absl::StrCat(last)));
         break;
       }
-      *response->add_checkpoints() = ToProto(checkpoint, FormatJobName(name));
+      *response->add_checkpoints() = Show(checkpoint, name, ranks);
     }
     return absl::OkStatus();
   }
@@ -63,17 +66,34 @@ class CheckpointService final : public v1::CheckpointService::Service {
     TY_ASSIGN_OR_RETURN(const CheckpointName name, ParseCheckpointName("name", request.name()));
     TY_ASSIGN_OR_RETURN(const JobRecord job, b_.stores.jobs().Get(name.job));
     TY_ASSIGN_OR_RETURN(const auto all, b_.stores.jobs().ListCheckpoints(job.uid));
+    TY_ASSIGN_OR_RETURN(const auto ranks, BestRanks(job, all));
     const auto found =
         std::find_if(all.begin(), all.end(), [&](const CheckpointRecord& checkpoint) {
+          if (name.best) return RankOf(checkpoint, ranks) == 1;
           return !name.step.has_value() || checkpoint.step == *name.step;
         });
     if (found == all.end()) {
-      return absl::NotFoundError(absl::StrCat(
-          request.name(), ": ",
-          all.empty() ? "the job has no checkpoint yet" : "no such checkpoint, or deleted since"));
+      const char* const why = all.empty() ? "the job has no checkpoint yet"
+                              : name.best ? "none was evaluated for spec.checkpoint.best"
+                                          : "no such checkpoint, or deleted since";
+      return absl::NotFoundError(absl::StrCat(request.name(), ": ", why));
     }
-    *response = ToProto(*found, FormatJobName(name.job));
+    *response = Show(*found, name.job, ranks);
     return absl::OkStatus();
+  }
+
+  using Ranks = std::map<int64_t, int>;
+
+  static int RankOf(const CheckpointRecord& checkpoint, const Ranks& ranks) {
+    const auto found = ranks.find(checkpoint.step);
+    return found == ranks.end() ? 0 : found->second;
+  }
+
+  static v1::Checkpoint Show(const CheckpointRecord& checkpoint, const JobName& job,
+                             const Ranks& ranks) {
+    v1::Checkpoint shown = ToProto(checkpoint, FormatJobName(job));
+    shown.set_best_rank(RankOf(checkpoint, ranks));
+    return shown;
   }
 
   const Backstage b_;

@@ -103,6 +103,7 @@ absl::StatusOr<v1::Job> ToProto(const JobRecord& job) {
     proto.mutable_failure()->set_category(category);
     proto.mutable_failure()->set_message(job.failure->message);
     proto.mutable_failure()->set_retryable(job.failure->retryable);
+    proto.mutable_failure()->set_rolled_back(job.failure->rolled_back);
     proto.set_failed_rank(job.failure->rank);
     proto.set_failed_node(job.failure->node);
   }
@@ -122,6 +123,7 @@ v1::Checkpoint ToProto(const CheckpointRecord& checkpoint, const std::string& jo
   if (IsSet(checkpoint.create_time)) {
     SetTimestamp(checkpoint.create_time, *proto.mutable_create_time());
   }
+  for (const auto& [name, value] : checkpoint.metrics) (*proto.mutable_metrics())[name] = value;
   return proto;
 }
 

@@ -54,12 +54,14 @@ std::string FormatJobName(const JobName& name) {
 absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view field,
                                                    absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
-  constexpr absl::string_view kForm = "projects/{project}/jobs/{job}/checkpoints/{step or latest}";
+  constexpr absl::string_view kForm =
+      "projects/{project}/jobs/{job}/checkpoints/{step, latest or best}";
   const bool good = parts.size() == 6 && parts[0] == "projects" && parts[2] == "jobs" &&
                     parts[4] == "checkpoints" && IsResourceId(parts[1]) && IsResourceId(parts[3]);
   if (!good) return Wrong(field, name, kForm);
   CheckpointName checkpoint{.job = {std::string(parts[1]), std::string(parts[3])}};
-  if (parts[5] == "latest") return checkpoint;
+  checkpoint.best = parts[5] == "best";
+  if (checkpoint.best || parts[5] == "latest") return checkpoint;
   int64_t step = 0;
   if (!absl::SimpleAtoi(parts[5], &step) || step < 0) return Wrong(field, name, kForm);
   checkpoint.step = step;

@@ -21,10 +21,11 @@ absl::StatusOr<std::string> ParseProjectName(absl::string_view field, absl::stri
 absl::StatusOr<JobName> ParseJobName(absl::string_view field, absl::string_view name);
 std::string FormatJobName(const JobName& name);
 
-// "projects/{project}/jobs/{job}/checkpoints/{step | latest}"; no step means latest.
+// "projects/{project}/jobs/{job}/checkpoints/{step | latest | best}"; no step means latest or best.
 struct CheckpointName {
   JobName job;
   std::optional<int64_t> step;
+  bool best = false;
 };
 absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view field, absl::string_view name);
 

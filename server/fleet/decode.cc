@@ -1,6 +1,8 @@
 #include "server/fleet/decode.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -90,6 +92,22 @@ absl::StatusOr<SlotRecord> DecodeSlot(const v1::Slot& slot, int position) {
                     .cpu_threads = slot.cpu_threads()};
 }
 
+absl::StatusOr<std::map<std::string, double>> DecodeValues(
+    const std::string& field, const google::protobuf::Map<std::string, double>& values) {
+  if (values.size() > kMostValues) {
+    return Wrong(field, absl::StrCat(values.size(), " values"), "at most 64");
+  }
+  std::map<std::string, double> decoded;
+  for (const auto& [name, value] : values) {
+    if (!IsPrintable(name, 64)) {
+      return Wrong(field, absl::StrCat("a name of ", name.size(), " bytes"),
+                   "1 to 64 printable characters");
+    }
+    decoded[name] = value;
+  }
+  return decoded;
+}
+
 absl::StatusOr<MetricRecord> DecodeMetrics(const v1::MetricPoint& point) {
   TY_RETURN_IF_ERROR(CheckStep("metrics.step", point.step(), 1));
   MetricRecord record{.step = point.step()};
@@ -103,16 +121,8 @@ absl::StatusOr<MetricRecord> DecodeMetrics(const v1::MetricPoint& point) {
     default:
       return Wrong("metrics.split", absl::StrCat(point.split()), "TRAIN or VALIDATION");
   }
-  if (point.values().empty() || point.values_size() > kMostValues) {
-    return Wrong("metrics.values", absl::StrCat(point.values_size(), " values"), "1 to 64");
-  }
-  for (const auto& [name, value] : point.values()) {
-    if (!IsPrintable(name, 64)) {
-      return Wrong("metrics.values", absl::StrCat("a name of ", name.size(), " bytes"),
-                   "1 to 64 printable characters");
-    }
-    record.values[name] = value;
-  }
+  if (point.values().empty()) return Wrong("metrics.values", "0 values", "1 to 64");
+  TY_ASSIGN_OR_RETURN(record.values, DecodeValues("metrics.values", point.values()));
   return record;
 }
 
@@ -141,6 +151,14 @@ absl::StatusOr<CheckpointWritten> DecodeCheckpoint(
                        .manifest_sha256 = written.manifest_sha256(),
                        .weights_sha256 = written.weights_sha256(),
                        .final = written.final()};
+  TY_ASSIGN_OR_RETURN(record.checkpoint.metrics,
+                      DecodeValues("checkpoint.metrics", written.metrics()));
+  for (const auto& [name, value] : record.checkpoint.metrics) {
+    if (!std::isfinite(value)) {
+      return Wrong(absl::StrCat("checkpoint.metrics.", name), absl::StrCat(value),
+                   "a finite number");
+    }
+  }
   if (written.removed_uris_size() > 1024) {
     return Wrong("checkpoint.removed_uris", absl::StrCat(written.removed_uris_size()),
                  "at most 1024");
@@ -162,7 +180,8 @@ absl::StatusOr<FailureRecord> DecodeFailure(const v1::Failure& failure) {
   }
   return FailureRecord{.category = v1::Failure::Category_Name(failure.category()),
                        .message = Readable(failure.message()),
-                       .retryable = failure.retryable()};
+                       .retryable = failure.retryable(),
+                       .rolled_back = failure.rolled_back()};
 }
 
 absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event) {
@@ -201,7 +220,8 @@ absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event) {
       }
       record.what = RankFinished{
           .suspended = event.finished().outcome() == v1::RankEvent::Finished::SUSPENDED,
-          .step = event.finished().step()};
+          .step = event.finished().step(),
+          .reason = Readable(event.finished().reason())};
       break;
     case v1::RankEvent::kExited:
       record.what = RankExited{.exit_code = event.exited().exit_code(),

@@ -102,7 +102,8 @@ void SuggestForFailure(const FailureRecord& failure, std::vector<std::string>& o
   if (category == "NUMERIC") {
     out.push_back(
         "a lower schedule.learning_rate, more schedule.warmup_steps or optimizer.clip_norm "
-        "may keep the loss finite");
+        "may keep the loss finite; training.on_non_finite=ROLL_BACK leaves out the data that broke "
+        "it");
   }
   if (category == "STORAGE")
     out.push_back("free space where the checkpoints go, then submit again");

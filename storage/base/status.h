@@ -42,9 +42,13 @@ namespace trainyard {
   std::abort();
 }
 
-// `status` with "`context`: " before its message.
+// `status` with "`context`: " before its message; what it carries besides stays.
 inline absl::Status Annotate(const absl::Status& status, const std::string& context) {
-  return absl::Status(status.code(), absl::StrCat(context, ": ", status.message()));
+  absl::Status annotated(status.code(), absl::StrCat(context, ": ", status.message()));
+  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
+    annotated.SetPayload(type, payload);
+  });
+  return annotated;
 }
 
 }  // namespace trainyard

@@ -45,6 +45,10 @@ std::map<std::string, std::string> MapOf(const std::string& json) {
   return Json::parse(json).get<std::map<std::string, std::string>>();
 }
 
+std::map<std::string, double> ValuesOf(const Json& json) {
+  return json.get<std::map<std::string, double>>();
+}
+
 std::optional<FailureRecord> FailureOf(const pqxx::row& row) {
   if (row["failure"].is_null()) return std::nullopt;
   const Json json = Json::parse(row["failure"].c_str());
@@ -52,7 +56,8 @@ std::optional<FailureRecord> FailureOf(const pqxx::row& row) {
                        .message = json.at("message"),
                        .retryable = json.at("retryable"),
                        .rank = json.at("rank"),
-                       .node = json.at("node")};
+                       .node = json.at("node"),
+                       .rolled_back = json.value("rolled_back", false)};  // absent in older rows
 }
 
 std::string BytesOf(const pqxx::row& row, const char* column) {
@@ -204,7 +209,8 @@ FeedRecord FeedItemOf(const pqxx::row& row) {
                                  .manifest_sha256 = body.at("manifest_sha256"),
                                  .weights_sha256 = body.at("weights_sha256"),
                                  .final = body.at("final"),
-                                 .create_time = item.time};
+                                 .create_time = item.time,
+                                 .metrics = ValuesOf(body.value("metrics", Json::object()))};
   } else if (kind == "ATTEMPT") {
     item.what =
         AttemptStartedRecord{body.at("step"), body.at("nodes").get<std::vector<std::string>>()};
@@ -231,20 +237,20 @@ CheckpointRecord CheckpointOf(const pqxx::row& row) {
           .manifest_sha256 = TextOf(row, "manifest_sha256"),
           .weights_sha256 = TextOf(row, "weights_sha256"),
           .final = row["final"].as<bool>(),
-          .create_time = TimeOf(row, "create_time")};
+          .create_time = TimeOf(row, "create_time"),
+          .metrics = ValuesOf(Json::parse(row["metrics"].c_str()))};
 }
 
 std::optional<std::string> FailureJson(const std::optional<FailureRecord>& failure) {
   if (!failure.has_value()) return std::nullopt;
-  return Json{{"category", failure->category},
-              {"message", failure->message},
-              {"retryable", failure->retryable},
-              {"rank", failure->rank},
-              {"node", failure->node}}
+  return Json{{"category", failure->category},   {"message", failure->message},
+              {"retryable", failure->retryable}, {"rolled_back", failure->rolled_back},
+              {"rank", failure->rank},           {"node", failure->node}}
       .dump();
 }
 
 std::string MapJson(const std::map<std::string, std::string>& map) { return Json(map).dump(); }
+std::string MapJson(const std::map<std::string, double>& map) { return Json(map).dump(); }
 
 std::string SlotsJson(const std::vector<SlotRecord>& slots) {
   Json array = Json::array();
@@ -273,7 +279,8 @@ FeedBody FeedBodyOf(const FeedRecord& item) {
                                {"bytes", checkpoint->bytes},
                                {"manifest_sha256", checkpoint->manifest_sha256},
                                {"weights_sha256", checkpoint->weights_sha256},
-                               {"final", checkpoint->final}}
+                               {"final", checkpoint->final},
+                               {"metrics", checkpoint->metrics}}
                               .dump()};
   }
   if (const auto* started = std::get_if<AttemptStartedRecord>(&item.what)) {

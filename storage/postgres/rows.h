@@ -25,6 +25,7 @@ CheckpointRecord CheckpointOf(const pqxx::row& row);
 
 std::optional<std::string> FailureJson(const std::optional<FailureRecord>& failure);
 std::string MapJson(const std::map<std::string, std::string>& map);
+std::string MapJson(const std::map<std::string, double>& map);  // of finite values
 std::string SlotsJson(const std::vector<SlotRecord>& slots);
 
 // Kind and body of a feed item that is not a metric.

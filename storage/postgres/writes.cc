@@ -128,7 +128,7 @@ absl::Status WriteAttempt(Transaction& transaction, const JobRecord& job_before,
     const CheckpointRecord& c = written.checkpoint;
     transaction.Run(kUpsertCheckpoint,
                     Params(c.job_uid, c.step, c.attempt, c.uri, c.bytes, c.manifest_sha256,
-                           c.weights_sha256, c.final, c.create_time));
+                           c.weights_sha256, c.final, c.create_time, MapJson(c.metrics)));
     if (!written.removed_uris.empty()) {
       transaction.Run(kRemoveCheckpoints, Params(c.job_uid, written.removed_uris));
     }

@@ -90,7 +90,11 @@ AttemptVerdict JudgeFailure(const JobRecord& job, const FailureRecord& failure) 
   verdict.failure = failure;
   if (!failure.retryable) {
     verdict.trigger = JobTrigger::kFail;
-    verdict.reason = {reason::kRankFailed, Describe(failure)};
+    verdict.reason = {failure.category == "NUMERIC" ? reason::kNonFinite : reason::kRankFailed,
+                      Describe(failure)};
+  } else if (failure.rolled_back) {
+    verdict.trigger = JobTrigger::kRetry;
+    verdict.reason = {reason::kRolledBack, failure.message};
   } else if (job.restarts >= job.max_restarts) {
     verdict.trigger = JobTrigger::kFail;
     verdict.reason = {
@@ -113,6 +117,8 @@ AttemptVerdict JudgeGone(const JobRecord& job, const AttemptRecord& attempt) {
   const int ranks = static_cast<int>(attempt.ranks.size());
   if (CountOutcome(attempt, RankOutcome::kSucceeded) == ranks) {
     verdict.trigger = JobTrigger::kSucceed;
+    verdict.reason = job.reason;  // STOPPED_EARLY, noted when the rank said so
+    if (job.reason.code == reason::kStoppedEarly) return verdict;
     verdict.reason = {reason::kFinished, ranks == 1
                                              ? "the rank finished"
                                              : absl::StrCat("all ", ranks, " ranks finished")};

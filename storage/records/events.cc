@@ -32,6 +32,7 @@ constexpr ExitMeaning kExitMeanings[] = {
     {70, "INTERNAL", true, "a defect"},
     {71, "DEVICE", true, "a device fault, or device memory used up"},
     {74, "STORAGE", true, "a checkpoint that could not be written or read"},
+    {76, "NUMERIC", false, "a loss or gradient that is NaN or infinite"},
 };
 
 std::string WithEvidence(std::string message, const RankExited& exited) {
@@ -151,6 +152,10 @@ class EventTaker {
     checkpoint.uri = CleanText(checkpoint.uri);
     checkpoint.manifest_sha256 = CleanText(checkpoint.manifest_sha256, 64);
     checkpoint.weights_sha256 = CleanText(checkpoint.weights_sha256, 64);
+    checkpoint.metrics.clear();
+    for (const auto& [name, value] : written.checkpoint.metrics) {
+      checkpoint.metrics[CleanText(name, 256)] = value;
+    }
     std::erase(clean.removed_uris, checkpoint.uri);
     for (std::string& uri : clean.removed_uris) uri = CleanText(uri);
     job().step = std::max(job().step, checkpoint.step);
@@ -173,6 +178,9 @@ class EventTaker {
     if (over()) return absl::OkStatus();
     rank_.outcome = finished.suspended ? RankOutcome::kSuspended : RankOutcome::kSucceeded;
     if (rank_.id.rank == 0) job().step = std::max(job().step, finished.step);
+    if (rank_.id.rank == 0 && !finished.suspended && !finished.reason.empty()) {
+      job().reason = {reason::kStoppedEarly, CleanText(finished.reason)};
+    }
     Settle();
     return absl::OkStatus();
   }

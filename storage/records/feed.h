@@ -32,6 +32,7 @@ struct CheckpointRecord {
   std::string weights_sha256;
   bool final = false;
   absl::Time create_time;
+  std::map<std::string, double> metrics;  // of the held-out split, if evaluated; finite
 };
 
 struct StateChangeRecord {
@@ -80,6 +81,7 @@ struct RankRestored {
 struct RankFinished {
   bool suspended = false;  // else succeeded
   int64_t step = 0;
+  std::string reason;  // why it succeeded before the last step
 };
 struct RankExited {
   int exit_code = 0;

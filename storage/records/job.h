@@ -126,6 +126,7 @@ struct FailureRecord {
   bool retryable = false;
   int rank = 0;
   std::string node;
+  bool rolled_back = false;  // retryable at once, and no restart is spent
 };
 
 struct JobRecord {

@@ -18,8 +18,12 @@ inline constexpr char kPreempted[] = "PREEMPTED";
 inline constexpr char kNodeDrained[] = "NODE_DRAINED";
 inline constexpr char kCancelledByUser[] = "CANCELLED_BY_USER";
 inline constexpr char kFinished[] = "FINISHED";
-inline constexpr char kRankFailed[] = "RANK_FAILED";  // a rank failed; see failure
-inline constexpr char kNodeLost[] = "NODE_LOST";      // a node's lease ended
+inline constexpr char kStoppedEarly[] = "STOPPED_EARLY";  // finished by evaluation.early_stopping
+inline constexpr char kRankFailed[] = "RANK_FAILED";      // a rank failed; see failure
+inline constexpr char kNonFinite[] = "NON_FINITE";        // loss or gradient became NaN or infinite
+inline constexpr char kRolledBack[] =
+    "ROLLED_BACK";                                // the same, and training.on_non_finite goes on
+inline constexpr char kNodeLost[] = "NODE_LOST";  // a node's lease ended
 inline constexpr char kInterrupted[] =
     "INTERRUPTED";  // a worker was told to leave by somebody else
 inline constexpr char kRestartsSpent[] = "RESTARTS_SPENT";  // retryable, but the budget is used up

@@ -69,7 +69,12 @@ TEST_P(StoreSuite, EveryKindOfFeedItemReadsBackAsItWas) {
                            {"b", -inf},
                            {"tiny", 5e-324},
                            {"na\"me,{}", 1.0 / 3}}});
-  writer.Add(NoticeRecord{0, true, "two\nlines \"quoted\""}).Checkpoint(1);
+  writer.Add(NoticeRecord{0, true, "two\nlines \"quoted\""});
+  CheckpointWritten written{.checkpoint = {.step = 1, .uri = "file:///checkpoints/step-1"}};
+  written.checkpoint.bytes = 1000;
+  written.checkpoint.weights_sha256 = "weights1";
+  written.checkpoint.metrics = {{"loss", 1.0 / 3}, {"bad \xff", -5e-324}};
+  writer.Add(written);
   writer.Add(NoticeRecord{0, false, std::string("bad \xff byte \0 end", 16)});
   Append(job, 0, "n1", writer);
   const auto feed = jobs().ReadFeed(job.uid, 4, 100);
@@ -92,6 +97,9 @@ TEST_P(StoreSuite, EveryKindOfFeedItemReadsBackAsItWas) {
   EXPECT_EQ(checkpoint.uri, "file:///checkpoints/step-1");
   EXPECT_EQ(checkpoint.weights_sha256, "weights1");
   EXPECT_EQ(checkpoint.bytes, 1000);
+  const std::map<std::string, double> metrics = {{"loss", 1.0 / 3}, {"bad \uFFFD", -5e-324}};
+  EXPECT_EQ(checkpoint.metrics, metrics);
+  EXPECT_EQ(jobs().ListCheckpoints(job.uid)->at(0).metrics, metrics);
   EXPECT_EQ(std::get<NoticeRecord>(feed->at(3).what).message, "bad \uFFFD byte \uFFFD end");
   const auto started = jobs().ReadFeed(job.uid, 2, 1);
   EXPECT_EQ(std::get<AttemptStartedRecord>(started->at(0).what).nodes,
@@ -330,6 +338,43 @@ TEST_P(StoreSuite, BudgetOfRestartsIsSpentThenTheJobFails) {
   EXPECT_EQ(job.reason.code, reason::kRestartsSpent);
   EXPECT_EQ(job.restarts, 2);
   EXPECT_EQ(job.failure->category, "STORAGE");
+}
+
+// Its checkpoint is written anew, and what came after it is forgotten.
+TEST_P(StoreSuite, RollbackGoesOnAtOnceFromItsCheckpointAndSpendsNoRestart) {
+  Register("n1");
+  Submit("a");
+  JobRecord job = Run("a", {"n1"});
+  EventWriter& writer = Writer(job);
+  writer.Train(1).Train(2).Checkpoint(2).Train(3).Checkpoint(3);
+  FailureRecord failure{"NUMERIC", "loss is NaN", /*retryable=*/true};
+  failure.rolled_back = true;
+  writer.Checkpoint(2, {"file:///checkpoints/step-3"}).Add(failure).Exited(76);
+  Append(job, 0, "n1", writer);
+  job = Get("a");
+  EXPECT_EQ(job.state, JobState::kQueued);
+  EXPECT_EQ(job.reason.code, reason::kRolledBack);
+  EXPECT_EQ(job.restarts, 0);
+  EXPECT_EQ(job.not_before, absl::InfinitePast());
+  EXPECT_TRUE(job.failure->rolled_back);
+
+  job = Run("a", {"n1"});
+  EXPECT_EQ(fleet().ListAttempts(job.uid)->back().restore_step, 2);
+  Append(job, 0, "n1", Writer(job).Train(3, 9.0));
+  const auto points = jobs().ReadMetrics(job.uid, kAll);
+  ASSERT_OK(points.status());
+  ASSERT_EQ(points->size(), 3u);
+  EXPECT_EQ(points->at(2).point.values.at("loss"), 9.0);
+}
+
+TEST_P(StoreSuite, AnEarlySuccessKeepsItsReasonUntilItsProcessIsGone) {
+  Register("n1");
+  Submit("a");
+  const JobRecord job = Run("a", {"n1"});
+  Append(job, 0, "n1", Writer(job).Train(5).Add(RankFinished{false, 5, "early stopping: loss"}));
+  Append(job, 0, "n1", Writer(job).Exited());
+  EXPECT_EQ(Get("a").state, JobState::kSucceeded);
+  EXPECT_EQ(Get("a").reason, (Reason{reason::kStoppedEarly, "early stopping: loss"}));
 }
 
 TEST_P(StoreSuite, FailureThatNoRestartMendsFailsTheJobAtOnce) {

@@ -52,8 +52,8 @@ class EventWriter {
   EventWriter& Checkpoint(int64_t step, std::vector<std::string> removed = {});
   EventWriter& Finished(int64_t step) { return Add(RankFinished{false, step}); }
   EventWriter& Suspended(int64_t step) { return Add(RankFinished{true, step}); }
-  EventWriter& Fails(bool retryable, const std::string& category = "NUMERIC") {
-    return Add(FailureRecord{category, "loss is NaN", retryable});
+  EventWriter& Fails(bool retryable, const std::string& category = "DEVICE") {
+    return Add(FailureRecord{category, "it broke", retryable});
   }
   EventWriter& Exited(int code = 0, int signal = 0) {
     return Add(RankExited{code, signal, false, ""});

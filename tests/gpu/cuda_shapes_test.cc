@@ -62,9 +62,17 @@ TEST_P(CudaShapesTest, CrossEntropyOfALargeVocabularyAgreesWithReference) {
     targets[3] = static_cast<int32_t>(classes - 1);
     const Buffer both = bench_.Floats(logits), losses = bench_.Floats(kRows),
                  correct = bench_.Floats(kRows);
-    bench_.Run(
-        CrossEntropy{both, bench_.Ints(targets), losses, correct, both, kRows, classes, 0.5f});
-    const auto expected = reference::CrossEntropy(logits, targets, classes, 0.5);
+    bench_.Run(CrossEntropy{.logits = both,
+                            .targets = bench_.Ints(targets),
+                            .losses = losses,
+                            .correct = correct,
+                            .dlogits = both,
+                            .rows = kRows,
+                            .classes = classes,
+                            .scale = 0.5f,
+                            .smoothing = 0.1f,
+                            .z_loss = 1e-3f});
+    const auto expected = reference::CrossEntropy(logits, targets, classes, 0.5, 0.1, 1e-3);
     ExpectClose(losses, expected.losses, 2e-6, "losses");
     ExpectClose(correct, expected.correct, 0, "correct");
     ExpectClose(both, expected.dlogits, 1e-5, "dlogits");

@@ -305,6 +305,30 @@ def text_file(folder):
     return str(path)
 
 
+def poisoned_clicks(folder):
+    """480 clicks; those of row 200 are the largest numbers there are, and overflow in the first product."""
+    path = pathlib.Path(folder, "poisoned.csv")
+    lines = ["click,city," + ",".join(f"n{j}" for j in range(24))]
+    for i in range(480):
+        numbers = ["3e38" if i == 200 else str((i * 37 + j) % 11 * 0.1) for j in range(24)]
+        lines.append(f"{i % 3 % 2},c{i % 7}," + ",".join(numbers))
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def recommender(clicks, steps, policy, **checkpoint):
+    """A small recommender on poisoned_clicks; the steps of an epoch are 54."""
+    return {
+        "model": {"dlrm": {"embedding_width": 4, "bottom": [64], "top": [6]}},
+        "data": {"csv": {"train": clicks, "label": "click", "dense": [f"n{j}" for j in range(24)],
+                         "categorical": ["city"], "hash_buckets": 16}},
+        "training": {"steps": steps, "batch_size": 8, "seed": 7, "on_non_finite": policy},
+        "optimizer": {"adamw": {}},
+        "checkpoint": checkpoint,
+        "retry": {"max_restarts": 20, "backoff_seconds": 0.05},
+    }
+
+
 def gpt(text, steps, **checkpoint):
     """A small character GPT."""
     return {

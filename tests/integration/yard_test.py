@@ -8,8 +8,8 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from yard import (BIN, Watcher, Yard, eventually, gpt, grpc, jobs_pb, kill, resources_pb,  # noqa: E402
-                  run_pb, run_services_pb, text_file, values_of, without_timings)
+from yard import (BIN, Watcher, Yard, eventually, gpt, grpc, jobs_pb, kill, poisoned_clicks,  # noqa: E402
+                  recommender, resources_pb, run_pb, run_services_pb, text_file, values_of, without_timings)
 
 
 class YardTest(unittest.TestCase):
@@ -116,6 +116,82 @@ class YardTest(unittest.TestCase):
         self.assertEqual({s: without_timings(v) for s, v in watcher.series().items()}, values)
         superseded = [p for p in self.yard.metrics(name, superseded=True) if p.superseded]
         self.assertTrue(all(p.attempt == 1 for p in superseded))
+
+    def kill_worker_after(self, name, step):
+        """kill -9 of what trains, once the store knows of `step`."""
+        self.yard.wait_for_step(name, step)
+        for pid in self.yard.training_pids():
+            kill(pid)
+
+    def test_non_finite_step_halts_the_job_and_is_named(self):
+        spec = recommender(poisoned_clicks(self.yard.dir), 54, "HALT", every_steps=5)
+        name = self.yard.submit(spec).name
+        job = self.yard.wait_for(name, resources_pb.FAILED)
+        self.assertEqual(job.reason.code, "NON_FINITE")
+        self.assertEqual(job.failure.category, run_pb.Failure.NUMERIC)
+        self.assertFalse(job.failure.retryable)
+        self.assertEqual(job.restarts, 0)
+        self.assertIn('first non-finite value: op 0 matmul "bot_l.0" forward', job.failure.message)
+        failed = int(job.failure.message.split("step ")[1].split(":")[0])
+        self.assertEqual(max(values_of(self.yard.metrics(name))), failed - 1)
+        explained = self.yard.run("explain", name)
+        self.assertIn("ROLL_BACK", explained.stdout)
+
+    def test_rollback_goes_on_at_once_and_gives_the_same_bits(self):
+        clicks, runs = poisoned_clicks(self.yard.dir), []
+        for disturbed in (False, True):
+            # Some 40 epochs: the poison is met again and again.
+            spec = recommender(clicks, 2000, "ROLL_BACK", every_steps=10)
+            spec["training"]["max_rollbacks"] = 100
+            name = self.yard.submit(spec).name
+            watcher = Watcher(self.yard, name)
+            if disturbed:
+                for step in (300, 900, 1500):
+                    self.kill_worker_after(name, step)
+            job = self.succeed(name)
+            self.assertGreater(job.attempt, 30)
+            self.assertEqual(job.failure.category, run_pb.Failure.NUMERIC)
+            self.assertTrue(job.failure.rolled_back)
+            self.assertIn("leaving out the data of", job.failure.message)
+            if not disturbed:
+                self.assertEqual(job.restarts, 0, "a rollback spends no restart")
+            self.assertTrue(watcher.join(20))
+            self.assertEqual(watcher.missed(), 0)
+            values = values_of(self.yard.metrics(name))
+            self.assertEqual(sorted(values), list(range(1, 2001)))
+            self.assertEqual({s: without_timings(v) for s, v in watcher.series().items()}, values)
+            superseded = [p for p in self.yard.metrics(name, superseded=True) if p.superseded]
+            self.assertTrue(superseded, "steps that were gone back from are kept apart")
+            runs.append((self.yard.final_digest(name), values))
+        self.assertEqual(runs[0], runs[1])
+
+    def test_early_stop_and_best_checkpoint_outlive_a_killed_worker(self):
+        runs = []
+        for disturbed in (False, True):
+            spec = gpt(self.text, 2000, every_steps=50, best={"metric": "accuracy"})
+            spec["training"]["batch_size"] = 4
+            spec["schedule"] = {"learning_rate": 0.5, "warmup_steps": 1000}  # learns, then falls apart
+            spec["evaluation"] = {"every_steps": 20, "max_samples": 64,
+                                  "early_stopping": {"metric": "loss", "patience": 4}}
+            name = self.yard.submit(spec).name
+            if disturbed:
+                self.kill_worker_after(name, 70)
+            job = self.succeed(name)
+            self.assertEqual(job.reason.code, "STOPPED_EARLY")
+            self.assertIn("early stopping: loss of the held-out split was not better", job.reason.message)
+            self.assertLess(job.step, 2000)
+            self.assertEqual(job.restarts, 1 if disturbed else 0)
+            best = self.yard.api.checkpoint.GetCheckpoint(
+                run_services_pb.GetCheckpointRequest(name=name + "/checkpoints/best"))
+            self.assertEqual(best.best_rank, 1)
+            self.assertTrue(os.path.exists(best.uri.removeprefix("file://") + "/manifest.json"))
+            held_out = values_of(self.yard.metrics(name, run_pb.MetricPoint.VALIDATION))
+            self.assertEqual(best.metrics["accuracy"], max(v["accuracy"] for v in held_out.values()))
+            newest = [c.step for c in self.yard.checkpoints(name)[:2]]
+            self.assertNotIn(best.step, newest, "it would be kept for its age")
+            self.assertIn("BEST", self.yard.call("checkpoints", name))
+            runs.append((job.step, self.yard.final_digest(name), best.step, best.weights_sha256, held_out))
+        self.assertEqual(runs[0], runs[1])
 
     def test_log_of_a_rank_can_be_read_while_it_runs_and_after(self):
         name = self.submit(100000)

@@ -221,6 +221,8 @@ DLRM = dict(model="model: {{dlrm: {{embedding_width: 8, bottom: [24], top: [32, 
 MOMENTUM = "optimizer: {{sgd: {{momentum: 0.9, weight_decay: 5.0e-4}}, clip_norm: {clip}}}"
 COSINE = "schedule: {{learning_rate: {rate}, min_learning_rate: 1.0e-4, warmup_steps: 5, shape: COSINE}}"
 
+DEFAULTS = {"rate": 1e-3, "label_smoothing": 0.0, "z_loss": 0.0}
+
 CASES = {
     "mlp": dict(
         model="model: {{mlp: {{hidden: [48, 32], activation: GELU}}}}", data=IDX, forward=mlp,
@@ -243,6 +245,9 @@ CASES = {
     "gpt_untied": dict(
         model="model: {{gpt: {{layers: 2, heads: 2, width: 32, context: 16, bias: false, tie_embeddings: false, vocab_size: 48}}}}",
         data=TEXT, forward=gpt, layers=2, heads=2, steps=20, batch=8, micro=8, clip=1.0, scale=6),
+    "gpt_loss": dict(
+        model="model: {{gpt: {{layers: 2, heads: 2, width: 32, context: 16}}}}", data=TEXT, forward=gpt, layers=2,
+        heads=2, steps=20, batch=8, micro=2, clip=1.0, scale=6, ignore=1, label_smoothing=0.1, z_loss=1e-2),
     "llama": dict(
         model="model: {{llama: {{layers: 3, heads: 4, kv_heads: 2, width: 64, context: 32}}}}", data=TEXT,
         forward=llama, layers=3, heads=4, kv_heads=2, steps=20, batch=8, micro=4, clip=1.0, scale=6),
@@ -261,12 +266,13 @@ def dump(tool, case, folder):
     write_text(folder)
     ema = ", ema_decay: {ema}, ema_warmup: true" if "ema" in case else ""
     lines = [case["model"], case["data"], case.get("optimizer", ADAMW), case.get("schedule", COSINE),
-             "training: {{steps: {steps}, batch_size: {batch}, micro_batch_size: {micro}" + ema + "}}"]
+             "training: {{steps: {steps}, batch_size: {batch}, micro_batch_size: {micro}, "
+             "label_smoothing: {label_smoothing}, z_loss: {z_loss}" + ema + "}}"]
     with open(f"{folder}/job.yaml", "w") as f:
         f.write("spec:\n")
         for line in lines:
-            f.write("  " + line.format(**{"rate": 1e-3, **case, "d": folder}) + "\n")
-    start = [str(case.get("scale", 1)), str(case.get("shift", 0))]
+            f.write("  " + line.format(**{**DEFAULTS, **case, "d": folder}) + "\n")
+    start = [str(case.get(key, default)) for key, default in (("scale", 1), ("shift", 0), ("ignore", 0))]
     subprocess.run([tool, f"{folder}/job.yaml", f"{folder}/dump", *start], check=True)
     return load(f"{folder}/dump")
 
@@ -328,6 +334,15 @@ def optimizers_of(case, params):
     return [torch.optim.AdamW(groups, lr=1e-3, betas=betas, eps=1e-8)]
 
 
+def token_loss(case, logits, target, counting):
+    """Of one micro-batch, whose targets are some of the `counting` ones of the step."""
+    terms = F.cross_entropy(logits, target.long(), ignore_index=-1, reduction="sum",
+                            label_smoothing=case.get("label_smoothing", 0.0))
+    if "z_loss" in case:
+        terms = terms + case["z_loss"] * logits[target >= 0].logsumexp(-1).pow(2).sum()
+    return terms / counting
+
+
 def train(case, ours, checks):
     """Makes the same steps with torch; returns its losses and final weights."""
     names = [name[7:] for name in ours if name.startswith("before/")]
@@ -345,6 +360,8 @@ def train(case, ours, checks):
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
         total = 0.0
+        all_targets = torch.cat([ours[f"target/{step * micro_batches + m}"].flatten() for m in range(micro_batches)])
+        counting = (all_targets >= 0).sum().item()
         for m in range(micro_batches):
             i = step * micro_batches + m
             target = ours[f"target/{i}"].flatten()
@@ -352,12 +369,13 @@ def train(case, ours, checks):
             if case.get("binary"):
                 loss = F.binary_cross_entropy_with_logits(logits.flatten(), target.float()) / micro_batches
             else:
-                loss = F.cross_entropy(logits, target.long()) / micro_batches
+                loss = token_loss(case, logits, target, counting)
             loss.backward()
             total += loss.item()
         losses.append(total)
-        if step == 0:
-            checks.worst_within("gradient of", {name: distance(ours["gradient/" + name], dense(p.grad))
+        if step == 0:  # ours is a sum over all targets; the update scales it by those that count
+            made_up = len(all_targets) / counting
+            checks.worst_within("gradient of", {name: distance(ours["gradient/" + name] * made_up, dense(p.grad))
                                                 for name, p in trained.items()}, 1e-4)
             checks.within("gradients of frozen parameters", sum("gradient/" + name in ours for name in frozen), 0)
         if case["clip"] is None:

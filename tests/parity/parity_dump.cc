@@ -1,10 +1,11 @@
 // Trains a few steps and writes all that another framework needs to make the same steps, and what
-// came out: parity_dump JOB.yaml OUT.safetensors [SCALE [SHIFT]]
+// came out: parity_dump JOB.yaml OUT.safetensors [SCALE [SHIFT [IGNORE]]]
 //
 // With SCALE the matrices begin that many times larger: what GPT-2 starts from is so small that
 // most of its nonlinearities are lines. Biases of batch norms begin at SHIFT: with relus that are
 // mostly on, a value that rounding pushes across zero, and with it a gradient by a thousandth, is
-// rare.
+// rare. With IGNORE 1 half of the targets of every other micro-batch count, and a fifth of the
+// others.
 //
 //   before/{parameter}, after/{parameter}   weights before the first and after the last step
 //   gradient/{parameter}                    gradient of the first step, over the whole batch
@@ -146,7 +147,8 @@ absl::Status Evaluate(Session& session, const std::string& inputs, Dump& dump) {
   return absl::OkStatus();
 }
 
-absl::Status Run(const std::string& job, const std::string& out, float scale, float shift) {
+absl::Status Run(const std::string& job, const std::string& out, float scale, float shift,
+                 bool ignore) {
   TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadSpec(job));
   TY_ASSIGN_OR_RETURN(const auto dataset,
                       data::OpenDataset(spec.data(), plan::ContextOf(spec.model())));
@@ -165,10 +167,16 @@ absl::Status Run(const std::string& job, const std::string& out, float scale, fl
   TY_RETURN_IF_ERROR(dump.AddTensors("before/", plan.parameters, plan.parameters, *session));
   int64_t delivered = 0;
   std::string last;
+  std::vector<int32_t> targets(plan.tensors[plan.target].elements());
   const BatchSource next = [&]() -> absl::StatusOr<data::Loader::Batch> {
-    TY_ASSIGN_OR_RETURN(const data::Loader::Batch batch, loader.Next());
+    TY_ASSIGN_OR_RETURN(data::Loader::Batch batch, loader.Next());
     const plan::Tensor& input = plan.tensors[plan.input];
     const plan::Tensor& target = plan.tensors[plan.target];
+    memcpy(targets.data(), batch.targets, target.bytes());
+    for (size_t i = 0; ignore && i < targets.size(); ++i) {
+      if (i % (delivered % 2 == 0 ? 2 : 5) != 0) targets[i] = -1;
+    }
+    batch.targets = targets.data();
     dump.Add(absl::StrCat("input/", delivered), plan.tokens ? "I32" : "F32", input.dims,
              batch.inputs, input.bytes());
     if (plan.ids != plan::kNone) {
@@ -208,12 +216,13 @@ absl::Status Run(const std::string& job, const std::string& out, float scale, fl
 }  // namespace trainyard::engine
 
 int main(int argc, char** argv) {
-  if (argc < 3 || argc > 5) {
-    std::cerr << "usage: parity_dump JOB.yaml OUT.safetensors [SCALE [SHIFT]]\n";
+  if (argc < 3 || argc > 6) {
+    std::cerr << "usage: parity_dump JOB.yaml OUT.safetensors [SCALE [SHIFT [IGNORE]]]\n";
     return 64;
   }
   const absl::Status status = trainyard::engine::Run(
-      argv[1], argv[2], argc > 3 ? std::stof(argv[3]) : 1.0f, argc > 4 ? std::stof(argv[4]) : 0.0f);
+      argv[1], argv[2], argc > 3 ? std::stof(argv[3]) : 1.0f, argc > 4 ? std::stof(argv[4]) : 0.0f,
+      argc > 5 && std::stoi(argv[5]) != 0);
   if (!status.ok()) std::cerr << status << "\n";
   return status.ok() ? 0 : 1;
 }

@@ -6,20 +6,24 @@
 namespace trainyard::reference {
 
 CrossEntropyResult CrossEntropy(const Vec& logits, const std::vector<int32_t>& targets,
-                                int64_t classes, double scale) {
+                                int64_t classes, double scale, double smoothing, double z_loss) {
   const int64_t rows = static_cast<int64_t>(targets.size());
-  CrossEntropyResult out{Vec(rows, 0.0), Vec(rows, 0.0), Vec(rows * classes, 0.0)};
+  CrossEntropyResult out{Vec(rows, 0.0), Vec(rows, 0.0), Vec(rows * classes, 0.0), Vec(rows, 0.0)};
   for (int64_t r = 0; r < rows; ++r) {
     if (targets[r] < 0) continue;
     const auto first = logits.begin() + r * classes, last = first + classes;
     const auto largest = std::max_element(first, last);
     double sum = 0;
     for (auto x = first; x != last; ++x) sum += std::exp(*x - *largest);
-    out.losses[r] = *largest + std::log(sum) - first[targets[r]];
+    const double lse = *largest + std::log(sum);
+    out.z_losses[r] = z_loss * lse * lse;
+    out.losses[r] = out.z_losses[r];
     out.correct[r] = largest - first == targets[r] ? 1 : 0;
     for (int64_t c = 0; c < classes; ++c) {
-      out.dlogits[r * classes + c] =
-          scale * (std::exp(first[c] - *largest) / sum - (c == targets[r] ? 1 : 0));
+      const double t = (c == targets[r] ? 1 - smoothing : 0) + smoothing / classes;
+      const double softmax = std::exp(first[c] - lse);
+      out.losses[r] += t * (lse - first[c]);
+      out.dlogits[r * classes + c] = scale * (softmax * (1 + 2 * z_loss * lse) - t);
     }
   }
   return out;

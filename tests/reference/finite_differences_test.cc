@@ -118,11 +118,14 @@ TEST(ReferenceGradient, OfSwiGluAgreesWithDifferences) {
 TEST(ReferenceGradient, OfCrossEntropyAgreesWithDifferences) {
   const std::vector<int32_t> targets = {2, -1, 0};
   const Vec logits = Random(3 * 5, 1);
-  ExpectGradient(logits, CrossEntropy(logits, targets, 5, 0.25).dlogits, [&](const Vec& v) {
-    double sum = 0;
-    for (const double loss : CrossEntropy(v, targets, 5, 1).losses) sum += 0.25 * loss;
-    return sum;
-  });
+  for (const double extra : {0.0, 0.2}) {  // smoothing and z-loss
+    const Vec gradient = CrossEntropy(logits, targets, 5, 0.25, extra, extra).dlogits;
+    ExpectGradient(logits, gradient, [&](const Vec& v) {
+      double sum = 0;
+      for (const double loss : CrossEntropy(v, targets, 5, 1, extra, extra).losses) sum += loss;
+      return 0.25 * sum;
+    });
+  }
 }
 
 TEST(ReferenceGradient, OfMatmulIsMatmulOfTransposes) {

@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "clients/cli/commands.h"
 #include "clients/cli/format.h"
@@ -8,12 +9,24 @@
 namespace trainyard::cli {
 namespace {
 
+// "loss 1.2345 accuracy 0.9"
+std::string Metrics(const v1::Checkpoint& checkpoint) {
+  const std::map<std::string, double> sorted(checkpoint.metrics().begin(),
+                                             checkpoint.metrics().end());
+  std::vector<std::string> parts;
+  for (const auto& [name, value] : sorted) {
+    parts.push_back(absl::StrCat(name, " ", value));
+  }
+  return absl::StrJoin(parts, " ");
+}
+
 std::string Render(const Terminal& terminal, const std::vector<v1::Checkpoint>& checkpoints) {
-  Table table({"STEP", "ATTEMPT", "SIZE", "AGE", "FINAL", "WEIGHTS", "URI"});
+  Table table({"STEP", "ATTEMPT", "SIZE", "AGE", "FINAL", "BEST", "METRICS", "WEIGHTS", "URI"});
   for (const int column : {0, 1, 2, 3}) table.AlignRight(column);
   for (const v1::Checkpoint& c : checkpoints) {
     table.Add({FormatCount(c.step()), absl::StrCat(c.attempt()), FormatBytes(c.bytes()),
                FormatAge(absl::Now() - TimeOf(c.create_time())), c.final() ? "yes" : "",
+               c.best_rank() > 0 ? absl::StrCat(c.best_rank()) : "", Metrics(c),
                c.weights_sha256().substr(0, 12), c.uri()});
   }
   return table.Render(terminal);

@@ -55,7 +55,8 @@ void AddSample(CLI::App& root, Session& session) {
   auto options = std::make_shared<Options>();  // lives as long as the command's body
   command->add_option("JOB", options->job, "Id or full name of the job, or a checkpoint's folder")
       ->required();
-  command->add_option("--checkpoint", options->checkpoint, "Step, or latest (the default)");
+  command->add_option("--checkpoint", options->checkpoint,
+                      "Step, latest (the default) or best (of checkpoint.best)");
   const std::pair<const char*, const char*> passed[] = {
       {"--prompt", "Text to go on from"},
       {"--tokens", "How many tokens to generate"},

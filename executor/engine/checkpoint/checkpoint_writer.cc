@@ -1,20 +1,21 @@
 #include "executor/engine/checkpoint/checkpoint_writer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
+#include "executor/engine/checkpoint/retention.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
 
-CheckpointWriter::CheckpointWriter(ObjectStore& store, CheckpointIdentity identity, int64_t keep,
+CheckpointWriter::CheckpointWriter(ObjectStore& store, CheckpointIdentity identity,
                                    const plan::Plan& plan, CheckpointListener& listener)
     : store_(store),
       identity_(std::move(identity)),
-      keep_(std::max<int64_t>(keep, 2)),
       listener_(listener),
       snapshot_(plan),
       thread_([this] { Run(); }) {}
@@ -32,18 +33,20 @@ void CheckpointWriter::SetDamaged(std::vector<int64_t> steps) {
   damaged_ = std::move(steps);
 }
 
-absl::Status CheckpointWriter::Save(int64_t step, bool needed, bool final,
+absl::Status CheckpointWriter::Save(CheckpointContent content, const Purpose& purpose,
                                     const std::function<absl::Status(Snapshot&)>& copy) {
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !busy_; };
   {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(&idle));
     if (!failure_.ok()) return failure_;
-    if (saved_step_ == step) return absl::OkStatus();
+    if (saved_ && saved_->step == content.step && saved_->run == content.run) {
+      return absl::OkStatus();
+    }
   }
   TY_RETURN_IF_ERROR(copy(snapshot_));
   absl::MutexLock lock(&mu_);
-  request_ = {step, needed, final};
+  request_ = {std::move(content), purpose};
   busy_ = true;
   return absl::OkStatus();
 }
@@ -75,30 +78,39 @@ void CheckpointWriter::Run() {
 
 absl::Status CheckpointWriter::Write(const Request& request) {
   const absl::StatusOr<WrittenCheckpoint> written =
-      WriteCheckpoint(store_, identity_, snapshot_, request.step);
+      WriteCheckpoint(store_, identity_, request.content, snapshot_);
   if (!written.ok()) {
     const absl::Status status =
-        Annotate(written.status(), absl::StrCat("checkpoint of step ", request.step));
-    if (request.needed) return status;
-    listener_.OnCheckpointFailed(request.step, status);
+        Annotate(written.status(), absl::StrCat("checkpoint of step ", request.content.step));
+    if (request.purpose.needed) return status;
+    listener_.OnCheckpointFailed(request.content.step, status);
     return absl::OkStatus();
   }
-  absl::StatusOr<std::vector<std::string>> removed = ChooseRemovals(request.step);
+  absl::StatusOr<std::vector<std::string>> removed = ChooseRemovals(request);
   if (!removed.ok()) removed = std::vector<std::string>();  // they are found again next time
   TY_ASSIGN_OR_RETURN(const int64_t report,
-                      listener_.OnCheckpoint(*written, request.final, *removed));
+                      listener_.OnCheckpoint(*written, request.purpose.final, *removed));
   absl::MutexLock lock(&mu_);
-  saved_step_ = request.step;
+  saved_ = request.content;
   for (const std::string& uri : *removed) removals_.push_back({uri, report});
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> CheckpointWriter::ChooseRemovals(int64_t newest) {
-  TY_ASSIGN_OR_RETURN(std::vector<int64_t> present, ListSteps(store_, identity_.root));
+absl::StatusOr<std::vector<std::string>> CheckpointWriter::ChooseRemovals(const Request& request) {
+  const int64_t newest = request.content.step;
+  TY_ASSIGN_OR_RETURN(const std::vector<int64_t> present, ListSteps(store_, identity_.root));
+  const std::vector<int64_t> apart =
+      KeptApart(present, newest, identity_.spec, request.content.run);
+  const int64_t keep = std::max<int64_t>(identity_.spec.checkpoint().keep(), 2);
   absl::MutexLock lock(&mu_);
   damaged_.erase(std::remove(damaged_.begin(), damaged_.end(), newest), damaged_.end());
+  std::vector<int64_t> steps = StepsToRemove(present, newest, keep, apart, damaged_);
+  if (request.purpose.went_back) {
+    std::copy_if(present.begin(), present.end(), std::back_inserter(steps),
+                 [&](int64_t step) { return step > newest; });
+  }
   std::vector<std::string> uris;
-  for (int64_t step : StepsToRemove(std::move(present), newest, keep_, damaged_)) {
+  for (const int64_t step : steps) {
     const std::string uri = absl::StrCat(identity_.root, "/", StepFolder(step));
     const auto same = [&](const Removal& removal) { return removal.uri == uri; };
     if (std::none_of(removals_.begin(), removals_.end(), same)) uris.push_back(uri);

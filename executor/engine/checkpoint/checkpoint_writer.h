@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,8 +45,8 @@ class CheckpointListener {
 class CheckpointWriter {
  public:
   // `store` and `listener` must outlive the writer.
-  CheckpointWriter(ObjectStore& store, CheckpointIdentity identity, int64_t keep,
-                   const plan::Plan& plan, CheckpointListener& listener);
+  CheckpointWriter(ObjectStore& store, CheckpointIdentity identity, const plan::Plan& plan,
+                   CheckpointListener& listener);
   ~CheckpointWriter();  // finishes what is being written
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -53,9 +54,13 @@ class CheckpointWriter {
   // Checkpoints that were found broken: they do not count as kept.
   void SetDamaged(std::vector<int64_t> steps);
 
-  // `copy` fills the snapshot. A `needed` checkpoint's failure is returned by Wait, another's goes
-  // to the listener. A step that was saved already is not written again.
-  absl::Status Save(int64_t step, bool needed, bool final,
+  struct Purpose {
+    bool needed = false;     // a failure is returned by Wait; another's goes to the listener
+    bool final = false;      // holds the finished model
+    bool went_back = false;  // the run took another way from here: later ones are removed
+  };
+  // `copy` fills the snapshot. A step that was saved already, as it is, is not written again.
+  absl::Status Save(CheckpointContent content, const Purpose& purpose,
                     const std::function<absl::Status(Snapshot&)>& copy);
 
   // Until nothing is being written; the failure of the last needed checkpoint, or of a report.
@@ -66,8 +71,8 @@ class CheckpointWriter {
 
  private:
   struct Request {
-    int64_t step = 0;
-    bool needed = false, final = false;
+    CheckpointContent content;
+    Purpose purpose;
   };
   struct Removal {
     std::string uri;
@@ -76,11 +81,10 @@ class CheckpointWriter {
 
   void Run();
   absl::Status Write(const Request& request);
-  absl::StatusOr<std::vector<std::string>> ChooseRemovals(int64_t newest);
+  absl::StatusOr<std::vector<std::string>> ChooseRemovals(const Request& request);
 
   ObjectStore& store_;
   const CheckpointIdentity identity_;
-  const int64_t keep_;
   CheckpointListener& listener_;
   Snapshot snapshot_;  // the trainer's while idle, the writer's while busy
 
@@ -88,7 +92,7 @@ class CheckpointWriter {
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   Request request_ ABSL_GUARDED_BY(mu_);
-  int64_t saved_step_ ABSL_GUARDED_BY(mu_) = -1;
+  std::optional<CheckpointContent> saved_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   std::vector<int64_t> damaged_ ABSL_GUARDED_BY(mu_);
   std::vector<Removal> removals_ ABSL_GUARDED_BY(mu_);

@@ -4,8 +4,6 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/util/message_differencer.h>
 
-#include <algorithm>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -21,12 +19,10 @@ v1::JobSpec WhatDecidesWeights(v1::JobSpec spec) {
   spec.clear_checkpoint();
   spec.clear_retry();
   spec.mutable_training()->clear_log_every();
+  spec.mutable_training()->clear_on_non_finite();
+  spec.mutable_training()->clear_max_rollbacks();
   spec.mutable_data()->clear_prefetch();
   return spec;
-}
-
-bool Holds(const std::vector<int64_t>& steps, int64_t step) {
-  return std::find(steps.begin(), steps.end(), step) != steps.end();
 }
 
 }  // namespace
@@ -59,22 +55,6 @@ std::string SpecDifference(const v1::JobSpec& before, const v1::JobSpec& after) 
   if (differencer.Compare(WhatDecidesWeights(before), WhatDecidesWeights(after))) return "";
   while (!report.empty() && report.back() == '\n') report.pop_back();
   return absl::StrReplaceAll(report, {{"\n", "; "}});
-}
-
-std::vector<int64_t> StepsToRemove(std::vector<int64_t> present, int64_t newest, int64_t keep,
-                                   const std::vector<int64_t>& damaged) {
-  std::sort(present.rbegin(), present.rend());
-  std::vector<int64_t> remove;
-  int64_t kept = 0;
-  for (int64_t step : present) {
-    if (step > newest) continue;
-    if (step != newest && (Holds(damaged, step) || kept >= keep)) {
-      remove.push_back(step);
-    } else {
-      ++kept;
-    }
-  }
-  return remove;
 }
 
 }  // namespace trainyard::engine

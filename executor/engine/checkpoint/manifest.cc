@@ -63,8 +63,9 @@ std::string ManifestToJson(const Manifest& manifest) {
   Json json = {{"format", kFormat},
                {"step", manifest.step},
                {"spec_digest", manifest.spec_digest},
-               {"weights_sha256", manifest.weights_sha256},
-               {"files", Json::array()}};
+               {"weights_sha256", manifest.weights_sha256}};
+  if (!manifest.metrics.empty()) json["metrics"] = manifest.metrics;
+  json["files"] = Json::array();
   for (const ManifestFile& file : manifest.files) {
     json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
   }
@@ -81,6 +82,7 @@ absl::StatusOr<Manifest> ManifestFromJson(absl::string_view text) {
     Manifest manifest{.step = json.at("step").get<int64_t>(),
                       .spec_digest = json.at("spec_digest").get<std::string>(),
                       .weights_sha256 = json.at("weights_sha256").get<std::string>(),
+                      .metrics = json.value("metrics", std::map<std::string, double>()),
                       .sha256 = Sha256Hex(text)};
     for (const Json& file : json.at("files")) {
       manifest.files.push_back({.name = file.at("name").get<std::string>(),

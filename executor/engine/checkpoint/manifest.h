@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,8 +26,9 @@ struct Manifest {
   int64_t step = 0;
   std::string spec_digest;
   std::string weights_sha256;
-  std::vector<ManifestFile> files;  // all but the manifest itself
-  std::string sha256;               // of the JSON that it was read from; not in it
+  std::map<std::string, double> metrics;  // of the held-out split, if evaluated; finite
+  std::vector<ManifestFile> files;        // all but the manifest itself
+  std::string sha256;                     // of the JSON that it was read from; not in it
 
   int64_t bytes() const;  // of `files`
 };

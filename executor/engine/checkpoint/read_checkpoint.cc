@@ -1,8 +1,8 @@
 #include "executor/engine/checkpoint/read_checkpoint.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "executor/engine/checkpoint/layout.h"
@@ -20,17 +20,12 @@ absl::StatusOr<SafetensorsFile> OpenTensors(ObjectStore& store, const std::strin
   return SafetensorsFile::Open(std::move(reader), place);
 }
 
-// What state.json says must be what the manifest says.
-absl::Status CheckState(const std::string& text, const Manifest& manifest) {
-  try {
-    const nlohmann::json json = nlohmann::json::parse(text);
-    if (json.at("step") == manifest.step && json.at("spec_digest") == manifest.spec_digest) {
-      return absl::OkStatus();
-    }
-    return absl::DataLossError(absl::StrCat("does not belong to step ", manifest.step));
-  } catch (const nlohmann::json::exception& e) {
-    return absl::DataLossError(e.what());
-  }
+absl::StatusOr<StateFile> ReadState(ObjectStore& store, const std::string& uri) {
+  const std::string place = absl::StrCat(uri, "/", kStateFile);
+  TY_ASSIGN_OR_RETURN(const std::string text, store.Get(place, kSmallFile));
+  absl::StatusOr<StateFile> state = StateFromJson(text);
+  if (!state.ok()) return Annotate(state.status(), place);
+  return state;
 }
 
 }  // namespace
@@ -54,10 +49,11 @@ absl::StatusOr<Manifest> ReadVerifiedManifest(ObjectStore& store, const std::str
 absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::string& uri,
                                             const std::string& manifest_sha256) {
   TY_ASSIGN_OR_RETURN(const Manifest manifest, ReadVerifiedManifest(store, uri, manifest_sha256));
-  TY_ASSIGN_OR_RETURN(const std::string state,
-                      store.Get(absl::StrCat(uri, "/", kStateFile), kSmallFile));
-  const absl::Status belongs = CheckState(state, manifest);
-  if (!belongs.ok()) return Annotate(belongs, absl::StrCat(uri, "/", kStateFile));
+  TY_ASSIGN_OR_RETURN(StateFile state, ReadState(store, uri));
+  if (state.step != manifest.step || state.spec_digest != manifest.spec_digest) {
+    return absl::DataLossError(
+        absl::StrCat(uri, "/", kStateFile, ": does not belong to step ", manifest.step));
+  }
   TY_ASSIGN_OR_RETURN(const std::string text,
                       store.Get(absl::StrCat(uri, "/", kConfigFile), kSmallFile));
   absl::StatusOr<ModelConfig> config = ConfigFromJson(text);
@@ -83,6 +79,8 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::strin
                     .step = manifest.step,
                     .weights_sha256 = manifest.weights_sha256,
                     .manifest_sha256 = manifest.sha256,
+                    .metrics = manifest.metrics,
+                    .run = std::move(state.run),
                     .config = *std::move(config),
                     .tokenizer = std::move(tokenizer),
                     .model = std::move(model),
@@ -98,6 +96,16 @@ absl::StatusOr<std::vector<int64_t>> ListSteps(ObjectStore& store, const std::st
   }
   std::sort(steps.begin(), steps.end());
   return steps;
+}
+
+absl::StatusOr<int64_t> BestStep(ObjectStore& store, const std::string& root) {
+  TY_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(store, root));
+  if (steps.empty()) return absl::NotFoundError(absl::StrCat(root, ": there is no checkpoint"));
+  TY_ASSIGN_OR_RETURN(const StateFile newest,
+                      ReadState(store, absl::StrCat(root, "/", StepFolder(steps.back()))));
+  if (!newest.run.best.empty()) return newest.run.best[0].step;
+  return absl::NotFoundError(
+      absl::StrCat(root, ": no checkpoint is the best; that needs spec.checkpoint.best"));
 }
 
 }  // namespace trainyard::engine

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "executor/data/tokenizer.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/manifest.h"
+#include "executor/engine/checkpoint/run_state.h"
 #include "executor/engine/checkpoint/safetensors.h"
 #include "storage/objects/object_store.h"
 
@@ -27,6 +29,8 @@ struct Checkpoint {
   int64_t step = 0;
   std::string weights_sha256;
   std::string manifest_sha256;
+  std::map<std::string, double> metrics;  // of the held-out split, if evaluated
+  RunState run;
   ModelConfig config;
   data::NamedText tokenizer;  // for data::ReadTokenizer; without a name when there is none
   SafetensorsFile model;
@@ -39,5 +43,9 @@ struct Checkpoint {
 
 // Steps of the checkpoints in `root`, ascending; none when it does not exist.
 absl::StatusOr<std::vector<int64_t>> ListSteps(ObjectStore& store, const std::string& root);
+
+// The best checkpoint in `root` by checkpoint.best, as the newest one there says. kNotFound: the
+// run goes by no metric, or was not evaluated yet.
+absl::StatusOr<int64_t> BestStep(ObjectStore& store, const std::string& root);
 
 }  // namespace trainyard::engine

@@ -1,15 +1,17 @@
 #include "executor/engine/checkpoint/write_checkpoint.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
+#include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/manifest.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/checkpoint/safetensors.h"
+#include "executor/engine/finite.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"
 
@@ -69,19 +71,24 @@ absl::StatusOr<ManifestFile> WriteTensors(StagedFolder& folder, const std::strin
   return writer.Finish();
 }
 
-std::string StateJson(const CheckpointIdentity& identity, int64_t step) {
-  const nlohmann::ordered_json json = {{"step", step},
-                                       {"seed", identity.seed},
-                                       {"spec_digest", identity.spec_digest},
-                                       {"next_sample", step * identity.batch_size}};
-  return json.dump(2) + "\n";
+std::string StateText(const CheckpointIdentity& identity, const CheckpointContent& content) {
+  const v1::Training& training = identity.spec.training();
+  return StateToJson(
+      {.step = content.step,
+       .seed = training.seed(),
+       .spec_digest = identity.spec_digest,
+       .next_sample = data::BatchOfStep(content.step, content.run.skips) * training.batch_size(),
+       .run = content.run});
 }
 
 // Writes all files but the manifest and returns what it will say.
 absl::StatusOr<Manifest> WriteFiles(StagedFolder& folder, const CheckpointIdentity& identity,
-                                    const Snapshot& snapshot, int64_t step, std::string weights) {
-  Manifest manifest{
-      .step = step, .spec_digest = identity.spec_digest, .weights_sha256 = std::move(weights)};
+                                    const CheckpointContent& content, const Snapshot& snapshot,
+                                    std::string weights) {
+  Manifest manifest{.step = content.step,
+                    .spec_digest = identity.spec_digest,
+                    .weights_sha256 = std::move(weights),
+                    .metrics = content.metrics};
   const auto add = [&](absl::StatusOr<ManifestFile> file) -> absl::Status {
     if (file.ok()) manifest.files.push_back(*std::move(file));
     return file.status();
@@ -95,48 +102,73 @@ absl::StatusOr<Manifest> WriteFiles(StagedFolder& folder, const CheckpointIdenti
     TY_RETURN_IF_ERROR(add(WriteText(folder, file.name, file.text)));
   }
   TY_RETURN_IF_ERROR(add(WriteTensors(folder, kOptimizerFile, snapshot.optimizer_state())));
-  TY_RETURN_IF_ERROR(add(WriteText(folder, kStateFile, StateJson(identity, step))));
+  TY_RETURN_IF_ERROR(add(WriteText(folder, kStateFile, StateText(identity, content))));
   return manifest;
 }
 
-// The checkpoint that is there already, if it may stay; nullopt: there is none (any more).
-absl::StatusOr<std::optional<WrittenCheckpoint>> KeepExisting(ObjectStore& store,
-                                                              const CheckpointIdentity& identity,
-                                                              const std::string& uri,
-                                                              const std::string& weights) {
-  absl::StatusOr<Manifest> manifest = ReadVerifiedManifest(store, uri, "");
-  if (absl::IsNotFound(manifest.status())) return std::nullopt;
-  if (absl::IsDataLoss(manifest.status())) {
-    TY_RETURN_IF_ERROR(store.Delete(uri));
-    return std::nullopt;
+// A model that holds such a value is worth nothing, to those who use it and to a run that would go
+// back to it.
+absl::Status CheckFinite(const std::map<std::string, TensorView>& model) {
+  for (const auto& [name, tensor] : model) {
+    if (std::string(tensor.dtype) != "F32") continue;
+    const auto* const values = reinterpret_cast<const float*>(tensor.bytes.data());
+    const Extent extent =
+        ExtentOf(values, static_cast<int64_t>(tensor.bytes.size() / sizeof(float)));
+    if (extent.first_bad < 0) continue;
+    return Blame(Fault::kNumeric, absl::OutOfRangeError(absl::StrCat(
+                                      "not written: element ", extent.first_bad, " of \"", name,
+                                      "\" is ", values[extent.first_bad])));
   }
+  return absl::OkStatus();
+}
+
+// What is in the checkpoint's place.
+struct Present {
+  bool any = false;
+  std::optional<WrittenCheckpoint> kept;  // it may stay
+};
+
+absl::StatusOr<Present> LookAt(ObjectStore& store, const CheckpointIdentity& identity,
+                               const CheckpointContent& content, const std::string& uri,
+                               const std::string& weights) {
+  absl::StatusOr<Manifest> manifest = ReadVerifiedManifest(store, uri, "");
+  if (absl::IsNotFound(manifest.status())) return Present{};
+  if (absl::IsDataLoss(manifest.status())) return Present{.any = true};
   if (!manifest.ok()) return manifest.status();
   if (manifest->spec_digest != identity.spec_digest) {
     return absl::FailedPreconditionError(
         absl::StrCat(uri, ": a checkpoint of another spec is there; it was left as it is"));
   }
-  return WrittenCheckpoint{.step = manifest->step,
-                           .uri = uri,
-                           .bytes = manifest->bytes(),
-                           .manifest_sha256 = manifest->sha256,
-                           .weights_sha256 = manifest->weights_sha256,
-                           .other_weights = manifest->weights_sha256 != weights};
+  const std::string state = Sha256Hex(StateText(identity, content));
+  const bool same = std::any_of(
+      manifest->files.begin(), manifest->files.end(),
+      [&](const ManifestFile& file) { return file.name == kStateFile && file.sha256 == state; });
+  if (!same) return Present{.any = true};
+  return Present{.any = true,
+                 .kept = WrittenCheckpoint{.step = manifest->step,
+                                           .uri = uri,
+                                           .bytes = manifest->bytes(),
+                                           .manifest_sha256 = manifest->sha256,
+                                           .weights_sha256 = manifest->weights_sha256,
+                                           .metrics = manifest->metrics,
+                                           .other_weights = manifest->weights_sha256 != weights}};
 }
 
 }  // namespace
 
 absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
                                                   const CheckpointIdentity& identity,
-                                                  const Snapshot& snapshot, int64_t step) {
-  const std::string uri = absl::StrCat(identity.root, "/", StepFolder(step));
+                                                  const CheckpointContent& content,
+                                                  const Snapshot& snapshot) {
+  TY_RETURN_IF_ERROR(CheckFinite(snapshot.model()));
+  const std::string uri = absl::StrCat(identity.root, "/", StepFolder(content.step));
   const std::string weights = WeightsDigest(snapshot.model());
-  TY_ASSIGN_OR_RETURN(std::optional<WrittenCheckpoint> existing,
-                      KeepExisting(store, identity, uri, weights));
-  if (existing) return *existing;
+  TY_ASSIGN_OR_RETURN(const Present present, LookAt(store, identity, content, uri, weights));
+  if (present.kept) return *present.kept;
 
   TY_ASSIGN_OR_RETURN(std::unique_ptr<StagedFolder> folder, store.Stage(uri, identity.tag));
   TY_ASSIGN_OR_RETURN(const Manifest manifest,
-                      WriteFiles(*folder, identity, snapshot, step, weights));
+                      WriteFiles(*folder, identity, content, snapshot, weights));
   const absl::Status verified =
       VerifyFiles(manifest, [&](const std::string& name) { return folder->Open(name); });
   if (!verified.ok()) return Annotate(verified, absl::StrCat(uri, ": read back"));
@@ -145,12 +177,14 @@ absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
   TY_ASSIGN_OR_RETURN(std::unique_ptr<ObjectWriter> last, folder->Create(kManifestFile));
   TY_RETURN_IF_ERROR(last->Append(json));
   TY_RETURN_IF_ERROR(last->Finish());
+  if (present.any) TY_RETURN_IF_ERROR(store.Delete(uri));
   TY_RETURN_IF_ERROR(folder->Commit());
-  return WrittenCheckpoint{.step = step,
+  return WrittenCheckpoint{.step = content.step,
                            .uri = uri,
                            .bytes = manifest.bytes(),
                            .manifest_sha256 = Sha256Hex(json),
-                           .weights_sha256 = weights};
+                           .weights_sha256 = weights,
+                           .metrics = content.metrics};
 }
 
 }  // namespace trainyard::engine

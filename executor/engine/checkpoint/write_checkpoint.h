@@ -1,13 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "executor/engine/checkpoint/run_state.h"
 #include "executor/data/tokenizer.h"
 #include "executor/engine/checkpoint/snapshot.h"
 #include "storage/objects/object_store.h"
+#include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::engine {
 
@@ -18,8 +21,14 @@ struct CheckpointIdentity {
   std::string config;                      // config.json
   std::vector<data::NamedText> tokenizer;  // its files; none when the data is no text
   std::string spec_digest;
-  uint64_t seed = 0;
-  int64_t batch_size = 0;
+  v1::JobSpec spec;  // resolved
+};
+
+// What it holds besides its tensors.
+struct CheckpointContent {
+  int64_t step = 0;
+  RunState run;
+  std::map<std::string, double> metrics;  // of the held-out split, if evaluated; finite
 };
 
 struct WrittenCheckpoint {
@@ -28,16 +37,20 @@ struct WrittenCheckpoint {
   int64_t bytes = 0;  // of all files but the manifest
   std::string manifest_sha256;
   std::string weights_sha256;
+  std::map<std::string, double> metrics;
   bool other_weights = false;  // one was there already, and it differs from what was to be written
 };
 
-// Writes one checkpoint, reads it back, and makes it visible. One of the same spec that is there
-// already (an earlier attempt got that far) and verifies is kept instead: it may have been
-// reported. A damaged one is replaced. Nothing half-written stays behind.
+// Writes one checkpoint, reads it back, and makes it visible. One of the same spec and state that
+// is there already (an earlier attempt got that far) and verifies is kept instead: it may have been
+// reported. A damaged one is replaced, and one of another state: the run went back and took another
+// way. Nothing half-written stays behind.
 //   kFailedPrecondition  a checkpoint of another spec is in its place
+//   kOutOfRange  blamed on kNumeric: the model holds a value that is not finite
 //   kResourceExhausted, kPermissionDenied, …  what the store says
 absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
                                                   const CheckpointIdentity& identity,
-                                                  const Snapshot& snapshot, int64_t step);
+                                                  const CheckpointContent& content,
+                                                  const Snapshot& snapshot);
 
 }  // namespace trainyard::engine

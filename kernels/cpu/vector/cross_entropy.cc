@@ -31,6 +31,16 @@ TRAINYARD_INLINE float SumOfExp(const T* x, int64_t n, float largest, T* out) {
   return ReduceAdd(sum);
 }
 
+// Mean of x - largest.
+template <typename T>
+TRAINYARD_INLINE float MeanBelow(const T* x, int64_t n, float largest) {
+  VecF sum{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) sum += Load(x + i) - largest;
+  if (i < n) sum += LoadPart(x + i, n - i, largest) - largest;
+  return ReduceAdd(sum) / static_cast<float>(n);
+}
+
 template <typename T>
 TRAINYARD_INLINE bool IsFirstLargest(const T* x, int32_t target, float largest) {
   if (!(x[target] == largest)) return false;
@@ -48,6 +58,7 @@ void CrossEntropyOfRows(const CrossEntropyRows<T>& r) {
     const int32_t target = r.targets[row];
     if (target < 0) {
       r.losses[row] = 0;
+      if (r.z_losses != nullptr) r.z_losses[row] = 0;
       if (r.correct != nullptr) r.correct[row] = 0;
       if (dx != nullptr) __builtin_memset(dx, 0, sizeof(T) * r.classes);
       continue;
@@ -55,12 +66,18 @@ void CrossEntropyOfRows(const CrossEntropyRows<T>& r) {
     const float largest = LargestOf(x, r.classes);
     const float at_target = x[target];
     if (r.correct != nullptr) r.correct[row] = IsFirstLargest(x, target, largest) ? 1.0f : 0.0f;
+    const float mean = r.smoothing > 0 ? MeanBelow(x, r.classes, largest) : 0;
     const float sum = SumOfExp(x, r.classes, largest, dx);
-    r.losses[row] = LogOfPositive(Splat(sum))[0] - (at_target - largest);
+    const float log_sum = LogOfPositive(Splat(sum))[0];
+    const float lse = log_sum + largest;
+    const float z = r.z_loss > 0 ? r.z_loss * lse * lse : 0;
+    r.losses[row] = log_sum - ((1 - r.smoothing) * (at_target - largest) + r.smoothing * mean) + z;
+    if (r.z_losses != nullptr) r.z_losses[row] = z;
     if (dx == nullptr) continue;
-    const float factor = r.scale / sum;
-    Map(r.classes, dx, dx, [&](VecF e) { return e * factor; });
-    dx[target] -= r.scale;
+    const float factor = r.scale * (r.z_loss > 0 ? 1 + 2 * r.z_loss * lse : 1) / sum;
+    const float everywhere = r.scale * r.smoothing / static_cast<float>(r.classes);
+    Map(r.classes, dx, dx, [&](VecF e) { return e * factor - everywhere; });
+    dx[target] -= r.scale * (1 - r.smoothing);
   }
 }
 

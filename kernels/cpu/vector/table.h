@@ -113,10 +113,11 @@ struct CrossEntropyRows {
   const T* logits;
   const int32_t* targets;
   float* losses;
-  float* correct;  // may be null
-  T* dlogits;      // may be null, may be logits
+  float* z_losses;  // may be null
+  float* correct;   // may be null
+  T* dlogits;       // may be null, may be logits
   int64_t rows, classes;
-  float scale;
+  float scale, smoothing, z_loss;
 };
 
 struct BinaryCrossEntropyRows {

@@ -38,17 +38,17 @@ WHERE m.job_uid = $1 AND m.step BETWEEN $2 AND $3 AND NOT {superseded}
 
 -- name: UpsertCheckpoint
 INSERT INTO checkpoints (job_uid, step, attempt, uri, bytes, manifest_sha256, weights_sha256, final,
-                         create_time)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, from_micros($9))
+                         create_time, metrics)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, from_micros($9), $10::jsonb)
 ON CONFLICT (job_uid, step) DO UPDATE SET
   attempt = excluded.attempt, uri = excluded.uri, bytes = excluded.bytes,
   manifest_sha256 = excluded.manifest_sha256, weights_sha256 = excluded.weights_sha256,
-  final = excluded.final, create_time = excluded.create_time
+  final = excluded.final, create_time = excluded.create_time, metrics = excluded.metrics
 
 -- name: RemoveCheckpoints
 DELETE FROM checkpoints WHERE job_uid = $1 AND uri = ANY ($2::text[])
 
 -- name: ListCheckpoints
 SELECT job_uid, step, attempt, uri, bytes, manifest_sha256, weights_sha256, final,
-       micros(create_time) AS create_time
+       micros(create_time) AS create_time, metrics::text AS metrics
 FROM checkpoints WHERE job_uid = $1 ORDER BY step DESC LIMIT $2

@@ -137,6 +137,7 @@ absl::Status Run(const std::string& job, int threads, int rounds) {
   TY_ASSIGN_OR_RETURN(const data::Loader::Batch batch, loader.Next());
   TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.begin, rounds, costs));
   TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.micro, rounds, costs));
+  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.norm, rounds, costs));
   TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.end, rounds, costs));
   std::vector<std::pair<std::string, Cost>> sorted(costs.begin(), costs.end());
   std::sort(sorted.begin(), sorted.end(),

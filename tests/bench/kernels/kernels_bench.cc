@@ -173,14 +173,13 @@ class Gpt {
     Normalize(InputOf(g_.layers), last_);
     p_.Multiply("matmul tb", last_.y, wte_.w, logits_, rows_, g_.vocab, c_, false, true);
     const Buffer losses = p_.Floats(rows_);
-    p_.Add("cross_entropy", CrossEntropy{logits_,
-                                         p_.Ids(rows_, static_cast<int32_t>(g_.vocab)),
-                                         losses,
-                                         {},
-                                         logits_,
-                                         rows_,
-                                         g_.vocab,
-                                         1.0f / static_cast<float>(rows_)});
+    p_.Add("cross_entropy", CrossEntropy{.logits = logits_,
+                                         .targets = p_.Ids(rows_, static_cast<int32_t>(g_.vocab)),
+                                         .losses = losses,
+                                         .dlogits = logits_,
+                                         .rows = rows_,
+                                         .classes = g_.vocab,
+                                         .scale = 1.0f / static_cast<float>(rows_)});
     p_.Add("sum", Sum{losses, p_.Double(), rows_, false});
   }
 
@@ -197,7 +196,7 @@ class Gpt {
     static const StepState state{.learning_rate = 1e-6f};
     const Buffer squares = p_.Double(), norm = p_.Floats(1), clip = p_.Floats(1);
     p_.Add("squared_norm", SquaredNorm{g_all_, squares, params_, false});
-    p_.Add("clip_scale", ClipScale{squares, norm, clip, 1.0f});
+    p_.Add("clip_scale", ClipScale{.sum = squares, .norm = norm, .scale = clip, .max_norm = 1.0f});
     p_.Add("adamw", AdamWStep{.w = w_all_,
                               .grad = g_all_,
                               .m = p_.Zeros(params_),

@@ -10,6 +10,7 @@
 #include "executor/engine/checkpoint/checkpoint_writer.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
+#include "executor/engine/checkpoint/retention.h"
 #include "executor/plan/spec.h"
 #include "storage/base/status.h"
 #include "storage/objects/file_store.h"
@@ -105,8 +106,7 @@ class CheckpointTest : public ::testing::Test {
                  .config = ConfigToJson({spec, facts}, plan_),
                  .tokenizer = data::Vocabulary::Bytes().Files(),
                  .spec_digest = SpecDigest(spec),
-                 .seed = 1,
-                 .batch_size = 8};
+                 .spec = spec};
   }
 
   // Weights that differ from step to step.
@@ -120,7 +120,7 @@ class CheckpointTest : public ::testing::Test {
   }
 
   absl::Status Save(CheckpointWriter& writer, int64_t step, bool needed) {
-    return writer.Save(step, needed, false, [&](Snapshot& snapshot) {
+    return writer.Save({.step = step}, {.needed = needed}, [&](Snapshot& snapshot) {
       return FillWith(snapshot, plan_, static_cast<float>(step));
     });
   }
@@ -143,7 +143,7 @@ class CheckpointTest : public ::testing::Test {
 };
 
 TEST_F(CheckpointTest, WhatIsWrittenVerifiesAndReadsBack) {
-  CheckpointWriter writer(disk_, identity_, 2, plan_, seen_);
+  CheckpointWriter writer(disk_, identity_, plan_, seen_);
   ASSERT_TRUE(Save(writer, 3, true).ok());
   ASSERT_TRUE(writer.Wait().ok());
   ASSERT_THAT(seen_.checkpoints, SizeIs(1));
@@ -179,7 +179,7 @@ TEST_F(CheckpointTest, ConfigHasTheKeysOfTransformers) {
 }
 
 TEST_F(CheckpointTest, AFullDiskCostsOnlyThatCheckpoint) {
-  CheckpointWriter writer(disk_, identity_, 2, plan_, seen_);
+  CheckpointWriter writer(disk_, identity_, plan_, seen_);
   ASSERT_TRUE(Save(writer, 1, false).ok());
   ASSERT_TRUE(writer.Wait().ok());
   disk_.SetRoom(5000);
@@ -195,7 +195,7 @@ TEST_F(CheckpointTest, AFullDiskCostsOnlyThatCheckpoint) {
 }
 
 TEST_F(CheckpointTest, AFullDiskFailsACheckpointThatIsNeeded) {
-  CheckpointWriter writer(disk_, identity_, 2, plan_, seen_);
+  CheckpointWriter writer(disk_, identity_, plan_, seen_);
   disk_.SetRoom(5000);
   ASSERT_TRUE(Save(writer, 2, true).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(writer.Wait()));
@@ -205,27 +205,28 @@ TEST_F(CheckpointTest, AFullDiskFailsACheckpointThatIsNeeded) {
 TEST_F(CheckpointTest, AnExistingOneThatVerifiesIsKept) {
   std::string manifest;
   {
-    CheckpointWriter writer(disk_, identity_, 2, plan_, seen_);
+    CheckpointWriter writer(disk_, identity_, plan_, seen_);
     ASSERT_TRUE(Save(writer, 4, true).ok());
     ASSERT_TRUE(writer.Wait().ok());
     manifest = seen_.checkpoints[0].manifest_sha256;
   }
   identity_.tag = "a2";
-  CheckpointWriter again(disk_, identity_, 2, plan_, seen_);
-  ASSERT_TRUE(
-      again.Save(4, true, false, [&](Snapshot& snapshot) { return FillWith(snapshot, plan_, 99); })
-          .ok());
+  CheckpointWriter again(disk_, identity_, plan_, seen_);
+  ASSERT_TRUE(again
+                  .Save({.step = 4}, {.needed = true},
+                        [&](Snapshot& snapshot) { return FillWith(snapshot, plan_, 99); })
+                  .ok());
   ASSERT_TRUE(again.Wait().ok());
   EXPECT_EQ(seen_.checkpoints[1].manifest_sha256, manifest);
   EXPECT_TRUE(seen_.checkpoints[1].other_weights);
 }
 
 TEST_F(CheckpointTest, ADamagedOneIsReplaced) {
-  CheckpointWriter writer(disk_, identity_, 2, plan_, seen_);
+  CheckpointWriter writer(disk_, identity_, plan_, seen_);
   ASSERT_TRUE(Save(writer, 4, true).ok());
   ASSERT_TRUE(writer.Wait().ok());
   std::filesystem::resize_file(root_ + "/step-00000004/model.safetensors", 100);
-  CheckpointWriter again(disk_, identity_, 2, plan_, seen_);
+  CheckpointWriter again(disk_, identity_, plan_, seen_);
   ASSERT_TRUE(Save(again, 4, true).ok());
   ASSERT_TRUE(again.Wait().ok());
   EXPECT_TRUE(Checkpoint::Open(disk_, root_ + "/step-00000004", "").ok());
@@ -233,11 +234,11 @@ TEST_F(CheckpointTest, ADamagedOneIsReplaced) {
 }
 
 TEST_F(CheckpointTest, AnotherSpecsCheckpointIsNotTouched) {
-  CheckpointWriter writer(disk_, identity_, 2, plan_, seen_);
+  CheckpointWriter writer(disk_, identity_, plan_, seen_);
   ASSERT_TRUE(Save(writer, 4, true).ok());
   ASSERT_TRUE(writer.Wait().ok());
   identity_.spec_digest = std::string(64, '0');
-  CheckpointWriter other(disk_, identity_, 2, plan_, seen_);
+  CheckpointWriter other(disk_, identity_, plan_, seen_);
   ASSERT_TRUE(Save(other, 4, true).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(other.Wait()));
 }
@@ -259,7 +260,7 @@ void FlipLastByte(const std::string& path) {
 class DamagedCheckpoint : public CheckpointTest, public ::testing::WithParamInterface<Damage> {};
 
 TEST_P(DamagedCheckpoint, IsRefusedByName) {
-  CheckpointWriter writer(disk_, identity_, 2, plan_, seen_);
+  CheckpointWriter writer(disk_, identity_, plan_, seen_);
   ASSERT_TRUE(Save(writer, 4, true).ok());
   ASSERT_TRUE(writer.Wait().ok());
   const std::string folder = root_ + "/step-00000004";
@@ -313,10 +314,12 @@ TEST(CheckpointLayout, StepFoldersAreParsedStrictly) {
 }
 
 TEST(CheckpointLayout, RetentionKeepsTheNewestUpToTheCurrent) {
-  EXPECT_THAT(StepsToRemove({1, 2, 3, 4}, 4, 2, {}), ElementsAre(2, 1));
-  EXPECT_THAT(StepsToRemove({1, 2, 3, 9}, 3, 2, {}), ElementsAre(1));  // 9: an earlier attempt's
-  EXPECT_THAT(StepsToRemove({1, 2, 3}, 3, 2, {2}), ElementsAre(2));    // damaged: does not count
-  EXPECT_THAT(StepsToRemove({3}, 3, 2, {}), IsEmpty());
+  EXPECT_THAT(StepsToRemove({1, 2, 3, 4}, 4, 2, {}, {}), ElementsAre(2, 1));
+  EXPECT_THAT(StepsToRemove({1, 2, 3, 9}, 3, 2, {}, {}),
+              ElementsAre(1));                                           // 9: an earlier attempt's
+  EXPECT_THAT(StepsToRemove({1, 2, 3}, 3, 2, {}, {2}), ElementsAre(2));  // damaged: does not count
+  EXPECT_THAT(StepsToRemove({3}, 3, 2, {}, {}), IsEmpty());
+  EXPECT_THAT(StepsToRemove({1, 2, 3, 4, 5}, 5, 2, {2, 4}, {}), ElementsAre(3, 1));
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "executor/data/order.h"
 #include "executor/engine/run.h"
 #include "storage/base/ids.h"
 
@@ -49,6 +51,42 @@ inline v1::JobSpec SmallGpt(const std::string& text, int64_t steps) {
   spec.mutable_schedule()->set_learning_rate(1e-2);
   spec.mutable_schedule()->set_shape(v1::Schedule::COSINE);
   spec.mutable_schedule()->set_warmup_steps(2);
+  return spec;
+}
+
+// A small recommender on 432 clicks and 48 held out, in batches of 8. One click, met first in step
+// `step` (from 1), holds the largest numbers there are: they overflow in the first product.
+inline v1::JobSpec PoisonedClicks(const std::string& folder, int64_t step) {
+  constexpr int64_t kRows = 480, kColumns = 24, kBatch = 8;
+  constexpr uint64_t kSeed = 5;
+  const data::Order order(kSeed, kRows * 9 / 10, /*with_replacement=*/false);
+  const int64_t bad = order.Sample((step - 1) * kBatch + 3);
+  v1::JobSpec spec;
+  v1::CsvData& csv = *spec.mutable_data()->mutable_csv();
+  csv.set_train(folder + "/clicks.csv");
+  csv.set_label("click");
+  csv.add_categorical("city");
+  csv.set_hash_buckets(16);
+  std::ofstream out(csv.train());
+  out << "click,city";
+  for (int64_t j = 0; j < kColumns; ++j) {
+    csv.add_dense(absl::StrCat("n", j));
+    out << ",n" << j;
+  }
+  for (int64_t i = 0; i < kRows; ++i) {
+    out << "\n" << i % 3 % 2 << ",c" << i % 7;
+    for (int64_t j = 0; j < kColumns; ++j) {
+      out << "," << (i == bad ? "3e38" : std::to_string((i * 37 + j) % 11 * 0.1));
+    }
+  }
+  v1::Dlrm& dlrm = *spec.mutable_model()->mutable_dlrm();
+  dlrm.set_embedding_width(4);
+  dlrm.add_bottom(64);  // wide enough that some of its sums overflow
+  dlrm.add_top(6);
+  spec.mutable_training()->set_seed(kSeed);
+  spec.mutable_training()->set_steps(24);
+  spec.mutable_training()->set_batch_size(kBatch);
+  spec.mutable_optimizer()->mutable_adamw();
   return spec;
 }
 

@@ -36,6 +36,44 @@ TEST_P(CrossEntropyTest, AgreesWithReference) {
   }
 }
 
+TEST_P(CrossEntropyTest, SmoothedLabelsAndZLossAgreeWithReference) {
+  for (const auto& [smoothing, z_loss] : {std::pair{0.1, 0.0}, {0.0, 1e-2}, {0.3, 1e-3}}) {
+    for (const int64_t classes : {2, 3, 17, 1000}) {
+      const int64_t rows = 65;
+      const Vec logits = RandomVec(rows * classes, 1, 4);
+      std::vector<int32_t> targets = RandomIds(rows, static_cast<int32_t>(classes), 2);
+      targets[1] = -1;
+      targets[2] = -100;
+      const auto expected =
+          reference::CrossEntropy(logits, targets, classes, 0.125, smoothing, z_loss);
+      const Buffer losses = bench_.Floats(rows), z_losses = bench_.Floats(rows),
+                   both = bench_.Floats(logits);
+      bench_.Run(CrossEntropy{.logits = both,
+                              .targets = bench_.Ints(targets),
+                              .losses = losses,
+                              .z_losses = z_losses,
+                              .dlogits = both,
+                              .rows = rows,
+                              .classes = classes,
+                              .scale = 0.125f,
+                              .smoothing = static_cast<float>(smoothing),
+                              .z_loss = static_cast<float>(z_loss)});
+      ExpectClose(losses, expected.losses, 2e-6, "losses");
+      ExpectClose(z_losses, expected.z_losses, 2e-6, "z_losses");
+      ExpectClose(both, expected.dlogits, 3e-6, "dlogits");
+    }
+  }
+}
+
+TEST_P(CrossEntropyTest, TargetsThatCountAreCountedOverMicroBatches) {
+  const Buffer count = bench_.Raw(DType::kF64, 1);
+  const Buffer targets = bench_.Ints({3, -1, 0, -100, 7});
+  bench_.Run(CountTargets{targets, count, 5, false});
+  EXPECT_EQ(*count.As<double>(), 3);
+  bench_.Run(CountTargets{targets, count, 2, true});
+  EXPECT_EQ(*count.As<double>(), 4);
+}
+
 TEST_P(CrossEntropyTest, WorksWithoutGradientAndWithoutCounting) {
   const Vec logits = RandomVec(5 * 9, 1);
   const std::vector<int32_t> targets = {0, 8, 3, 3, 7};

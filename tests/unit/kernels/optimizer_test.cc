@@ -275,7 +275,7 @@ TEST_P(OptimizerTest, ClippingScalesOnlyWhatIsTooLong) {
   const Buffer sum = bench_.Raw(DType::kF64, 1), norm = bench_.Floats(1), scale = bench_.Floats(1);
   const auto clip = [&](double squares, float max_norm) {
     *sum.As<double>() = squares;
-    bench_.Run(ClipScale{sum, norm, scale, max_norm});
+    bench_.Run(ClipScale{.sum = sum, .norm = norm, .scale = scale, .max_norm = max_norm});
     return *scale.As<float>();
   };
   EXPECT_FLOAT_EQ(clip(16, 1), 1 / (4 + 1e-6f));
@@ -283,6 +283,24 @@ TEST_P(OptimizerTest, ClippingScalesOnlyWhatIsTooLong) {
   EXPECT_EQ(clip(0.25, 1), 1);
   EXPECT_EQ(clip(1e30, INFINITY), 1);
   EXPECT_TRUE(std::isnan(clip(NAN, 1)));
+}
+
+// 8 targets were planned for, 2 counted: the mean gradient is 4 times what was summed.
+TEST_P(OptimizerTest, TheGradientIsTheMeanOverTheTargetsThatCount) {
+  const Buffer sum = bench_.Raw(DType::kF64, 1), count = bench_.Raw(DType::kF64, 1),
+               norm = bench_.Floats(1), scale = bench_.Floats(1);
+  const auto clip = [&](double targets, float max_norm) {
+    *sum.As<double>() = 9;
+    *count.As<double>() = targets;
+    bench_.Run(ClipScale{
+        .sum = sum, .count = count, .norm = norm, .scale = scale, .rows = 8, .max_norm = max_norm});
+    return *scale.As<float>();
+  };
+  EXPECT_EQ(clip(2, INFINITY), 4);
+  EXPECT_EQ(*norm.As<float>(), 12);
+  EXPECT_FLOAT_EQ(clip(2, 6), 4 * 0.5f);
+  EXPECT_EQ(clip(8, INFINITY), 1);
+  EXPECT_EQ(clip(0, INFINITY), 1);
 }
 
 TRAINYARD_CPU_SUITE(OptimizerTest);

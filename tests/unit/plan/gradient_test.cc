@@ -131,6 +131,14 @@ TEST(Gradient, OfLinearModelMatchesDifferences) {
   ExpectGradientsMatchDifferences(spec, ImageFacts(3, 2, 1, 4));
 }
 
+TEST(Gradient, OfSmoothedLabelsAndZLossMatchesDifferences) {
+  v1::JobSpec spec = MlpSpec();
+  spec.mutable_training()->set_label_smoothing(0.2);
+  spec.mutable_training()->set_z_loss(0.1);
+  spec.mutable_training()->set_micro_batch_size(2);
+  ExpectGradientsMatchDifferences(spec, ImageFacts(3, 2, 1, 4));
+}
+
 TEST(Gradient, OfConvnetMatchesDifferences) {
   ExpectGradientsMatchDifferences(ConvnetSpec(), ImageFacts(5, 4, 2, 3));
 }
@@ -334,21 +342,22 @@ TEST(Gradient, OnlyWhatIsAddedToFirstIsZeroed) {
   v1::JobSpec spec = GptSpec();
   Plan plan = PlanOf(spec, TokenFacts(11));
   std::vector<Zero> zeroes = OpsOf<Zero>(plan.begin);
-  ASSERT_EQ(zeroes.size(), 2u);
+  ASSERT_EQ(zeroes.size(), 3u);
   EXPECT_EQ(zeroes[0].x, plan.loss_sum);
-  EXPECT_EQ(zeroes[1].x, GradientNamed(plan, "transformer.wpe.weight"));
-  EXPECT_EQ(zeroes[1].n, 48);  // 5 x 8 and the padding to 64 bytes
+  EXPECT_EQ(zeroes[1].x, plan.target_count);
+  EXPECT_EQ(zeroes[2].x, GradientNamed(plan, "transformer.wpe.weight"));
+  EXPECT_EQ(zeroes[2].n, 48);  // 5 x 8 and the padding to 64 bytes
 
   // Several micro-batches: everything is added to, and zeroed in one go.
   spec.mutable_training()->set_micro_batch_size(2);
   plan = PlanOf(spec, TokenFacts(11));
   zeroes = OpsOf<Zero>(plan.begin);
-  ASSERT_EQ(zeroes.size(), 2u);
-  EXPECT_EQ(zeroes[1].x, plan.gradients[0]);
-  EXPECT_EQ(zeroes[1].n * 4, plan.gradient_region.bytes);
+  ASSERT_EQ(zeroes.size(), 3u);
+  EXPECT_EQ(zeroes[2].x, plan.gradients[0]);
+  EXPECT_EQ(zeroes[2].n * 4, plan.gradient_region.bytes);
 
-  // A model without embeddings, in one go: nothing but the loss.
-  EXPECT_EQ(PlanOf(MlpSpec(), ImageFacts(4, 4, 1, 3)).begin.size(), 1u);
+  // A model without embeddings, in one go: nothing but the sums of the loss.
+  EXPECT_EQ(PlanOf(MlpSpec(), ImageFacts(4, 4, 1, 3)).begin.size(), 2u);
 }
 
 TEST(Gradient, ResidualBranchesAddIntoOneTensor) {
@@ -415,6 +424,29 @@ TEST(Gradient, LossIsScaledByTheRowsOfTheGlobalBatch) {
   EXPECT_EQ(OpsOf<CrossEntropy>(plan.evaluate)[0].dlogits, kNone);
 }
 
+// The divisor is the count over all micro-batches, whichever of them has the targets.
+TEST(Gradient, ScaledByTheCountIsThatOfTheTargetsThatCount) {
+  v1::JobSpec spec = MlpSpec();
+  spec.mutable_training()->set_micro_batch_size(2);
+  Model all(spec, ImageFacts(3, 2, 1, 4));
+  all.targets = {3, -1, -1, -1, 1, -100};
+  all.Step();
+  all.machine.Run(all.plan.norm);
+  EXPECT_EQ(all.machine.Read(all.plan.target_count)[0], 2);
+
+  spec.mutable_training()->set_batch_size(2);
+  Model few(spec, ImageFacts(3, 2, 1, 4));
+  for (const TensorId id : few.plan.parameters) few.machine.Write(id, all.machine.Read(id));
+  few.targets = {3, 1};
+  few.inputs = Vec(all.inputs.begin(), all.inputs.begin() + 6);
+  few.inputs.insert(few.inputs.end(), all.inputs.begin() + 4 * 6, all.inputs.begin() + 5 * 6);
+  few.Step();
+  few.machine.Run(few.plan.norm);
+  EXPECT_NEAR(all.machine.Read(all.plan.grad_norm)[0], few.machine.Read(few.plan.grad_norm)[0],
+              1e-7);
+  EXPECT_NEAR(all.machine.Read(all.plan.loss_sum)[0], few.machine.Read(few.plan.loss_sum)[0], 1e-7);
+}
+
 // --- the end of a step -------------------------------------------------------------------------
 
 TEST(OptimizerSweep, LeavesPaddingAtZeroAndMovesEveryParameter) {
@@ -428,6 +460,7 @@ TEST(OptimizerSweep, LeavesPaddingAtZeroAndMovesEveryParameter) {
     std::vector<Vec> before;
     for (const TensorId id : model.plan.parameters) before.push_back(model.machine.Read(id));
     model.Step();
+    model.machine.Run(model.plan.norm);
     model.machine.Run(model.plan.end);
     EXPECT_GT(model.machine.Read(model.plan.grad_norm)[0], 0);
     const auto padding_is_zero = [&](const std::vector<TensorId>& ids) {
@@ -459,7 +492,6 @@ TEST(OptimizerSweep, DecaysMatricesOnly) {
   EXPECT_EQ(steps[1].weight_decay, 0);
   EXPECT_EQ(steps[0].w, plan.parameters[0]);
   EXPECT_EQ((steps[0].n + steps[1].n) * 4, plan.parameter_region.bytes);
-  EXPECT_EQ(steps[0].grad_scale, kNone);
   for (const TensorId id : plan.parameters) {
     const bool decayed = plan.offsets[id] < plan.offsets[steps[1].w];
     EXPECT_EQ(decayed, plan.tensors[id].dims.size() >= 2) << plan.tensors[id].name;

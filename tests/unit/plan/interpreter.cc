@@ -306,10 +306,17 @@ struct Interpreter::Executor {
     Put(o.dqkv, reference::AttentionBackward(R(o.dy), R(o.qkv), ShapeOf(o)));
   }
   void operator()(const CrossEntropy& o) const {
-    const auto r = reference::CrossEntropy(R(o.logits), m.ReadIds(o.targets), o.classes, o.scale);
+    const auto r = reference::CrossEntropy(R(o.logits), m.ReadIds(o.targets), o.classes, o.scale,
+                                           o.smoothing, o.z_loss);
     Put(o.losses, r.losses);
+    Put(o.z_losses, r.z_losses);
     Put(o.correct, r.correct);
     Put(o.dlogits, r.dlogits);
+  }
+  void operator()(const CountTargets& o) const {
+    double count = 0;
+    for (const int32_t target : m.ReadIds(o.targets)) count += target >= 0;
+    Put(o.count, {count}, o.accumulate);
   }
   void operator()(const Sum& o) const {
     double sum = 0;
@@ -359,9 +366,11 @@ struct Interpreter::Executor {
     Put(o.sum, {sum}, o.accumulate);
   }
   void operator()(const ClipScale& o) const {
-    const double norm = std::sqrt(R(o.sum)[0]);
+    const double count = R(o.count)[0];
+    const double factor = count > 0 ? static_cast<double>(o.rows) / count : 1;
+    const double norm = std::sqrt(R(o.sum)[0]) * factor;
     Put(o.norm, {norm});
-    Put(o.scale, {std::min(1.0, static_cast<double>(o.max_norm) / (norm + 1e-6))});
+    Put(o.scale, {factor * std::min(1.0, static_cast<double>(o.max_norm) / (norm + 1e-6))});
   }
   template <typename O>
   double Rate(const O& o) const {

@@ -236,6 +236,7 @@ TEST(Memory, NothingIsOverwrittenBeforeItsLastReader) {
         ownership.Take(plan.target);
         ownership.Run(plan.micro, "micro");
       }
+      ownership.Run(plan.norm, "norm");
       ownership.Run(plan.end, "end");
       ownership.Take(plan.eval_input);
       ownership.Take(plan.eval_target);
@@ -251,7 +252,7 @@ TEST(Memory, OperandsShareOnlyWhatTheirOpAllows) {
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);
     const Plan plan = PlanOf(c.spec, c.facts);
-    for (const auto* ops : {&plan.begin, &plan.micro, &plan.end, &plan.evaluate}) {
+    for (const auto* ops : {&plan.begin, &plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
       ExpectOperandsShareOnlyWhatOpsAllow(plan, *ops);
     }
   }
@@ -264,7 +265,7 @@ TEST(Memory, OpsStayWithinTheirRegions) {
     const auto within = [&](TensorId id, int64_t bytes, const Region& region) {
       return plan.offsets[id] >= region.offset && plan.offsets[id] + bytes <= region.end();
     };
-    for (const auto* ops : {&plan.begin, &plan.micro, &plan.end, &plan.evaluate}) {
+    for (const auto* ops : {&plan.begin, &plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
       for (const Op& op : *ops) {
         for (const Touch& t : TouchesOf(op)) {
           const int64_t bytes = BytesTouched(plan, op, t.id);

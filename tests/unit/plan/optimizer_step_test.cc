@@ -44,6 +44,7 @@ class Steps {
     for (size_t i = 0; i < plan.gradients.size(); ++i) {
       machine.Write(plan.gradients[i], Gradient(i));
     }
+    machine.Run(plan.norm);
     machine.Run(plan.end);
     ++machine.state.step;
   }

@@ -273,7 +273,7 @@ TEST(InferencePlan, HoldsParametersAndOneForwardPassOnly) {
   const Plan trained = *BuildPlan(spec, TokenFacts(65));
   const Plan plan = *BuildInferencePlan(spec, TokenFacts(65), 1);
   EXPECT_THAT(NamesOf(plan), testing::UnorderedElementsAreArray(NamesOf(trained)));
-  EXPECT_TRUE(plan.begin.empty() && plan.micro.empty() && plan.end.empty());
+  EXPECT_TRUE(plan.begin.empty() && plan.micro.empty() && plan.norm.empty() && plan.end.empty());
   EXPECT_EQ(plan.evaluate.size(), trained.evaluate.size());
   EXPECT_EQ(plan.gradient_region.bytes + plan.optimizer_region.bytes, 0);
   EXPECT_EQ(plan.evaluation_batch, 1);
@@ -331,12 +331,13 @@ TEST(Describe, NamesTheFiguresAndEveryKernel) {
   const Plan plan = PlanOf(GptSpec(), TokenFacts(11));
   const std::string text = Describe(plan);
   EXPECT_THAT(text, HasSubstr("parameters      1888"));
-  EXPECT_THAT(text, HasSubstr("each micro-batch: 61 kernels"));
+  EXPECT_THAT(text, HasSubstr("each micro-batch: 62 kernels"));
   EXPECT_THAT(text, HasSubstr("+transformer.wte.weight.grad[11, 8]"));
   const auto lines = std::count(text.begin(), text.end(), '\n');
-  EXPECT_EQ(lines, 13 + 2 * 4 +
-                       static_cast<int64_t>(plan.begin.size() + plan.micro.size() +
-                                            plan.end.size() + plan.evaluate.size()));
+  EXPECT_EQ(lines,
+            13 + 2 * 5 +
+                static_cast<int64_t>(plan.begin.size() + plan.micro.size() + plan.norm.size() +
+                                     plan.end.size() + plan.evaluate.size()));
 }
 
 }  // namespace

@@ -150,6 +150,10 @@ struct SizeChecker {
   void operator()(const CrossEntropy& o) const {
     Holds(o.logits, o.rows * o.classes), Holds(o.dlogits, o.rows * o.classes);
     Holds(o.targets, o.rows, ElementType::kI32), Holds(o.losses, o.rows), Holds(o.correct, o.rows);
+    Holds(o.z_losses, o.rows);
+  }
+  void operator()(const CountTargets& o) const {
+    Holds(o.targets, o.n, ElementType::kI32), Holds(o.count, 1, ElementType::kF64);
   }
   void operator()(const Sum& o) const { Holds(o.x, o.n), Holds(o.sum, 1, ElementType::kF64); }
   void Convolution(const ConvolutionShape& s, TensorId x, TensorId w, TensorId bias,
@@ -191,7 +195,8 @@ struct SizeChecker {
     Begins(o.x, o.n), Holds(o.sum, 1, ElementType::kF64);
   }
   void operator()(const ClipScale& o) const {
-    Holds(o.sum, 1, ElementType::kF64), Holds(o.norm, 1), Holds(o.scale, 1);
+    Holds(o.sum, 1, ElementType::kF64), Holds(o.count, 1, ElementType::kF64), Holds(o.norm, 1);
+    Holds(o.scale, 1);
   }
   void operator()(const SgdStep& o) const {
     Begins(o.w, o.n), Begins(o.grad, o.n), Begins(o.velocity, o.n), Holds(o.grad_scale, 1);
@@ -230,7 +235,8 @@ struct SizeChecker {
 };
 
 void ExpectSizesHold(const Plan& plan) {
-  for (const auto* ops : {&plan.start, &plan.begin, &plan.micro, &plan.end, &plan.evaluate}) {
+  for (const auto* ops :
+       {&plan.start, &plan.begin, &plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
     for (const Op& op : *ops) std::visit(SizeChecker{plan}, op);
   }
 }

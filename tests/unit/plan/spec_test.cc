@@ -337,6 +337,70 @@ const std::vector<BadSpec>& TrainingTable() {
   return table;
 }
 
+v1::EarlyStopping& StoppingOf(v1::JobSpec& s) {
+  s.mutable_evaluation()->set_every_steps(2);
+  return *s.mutable_evaluation()->mutable_early_stopping();
+}
+v1::BestCheckpoints& BestOf(v1::JobSpec& s) {
+  s.mutable_evaluation()->set_every_steps(2);
+  return *s.mutable_checkpoint()->mutable_best();
+}
+
+const std::vector<BadSpec>& PolicyTable() {
+  static const auto& table = *new std::vector<BadSpec>{
+      {"smoothing", MlpSpec, [](auto& s) { s.mutable_training()->set_label_smoothing(1); },
+       kInvalid, "spec.training.label_smoothing: 1 is not in [0, 1)"},
+      {"nan smoothing", MlpSpec, [](auto& s) { s.mutable_training()->set_label_smoothing(kNan); },
+       kInvalid, "spec.training.label_smoothing: nan is not in [0, 1)"},
+      {"z-loss", MlpSpec, [](auto& s) { s.mutable_training()->set_z_loss(-1); }, kInvalid,
+       "spec.training.z_loss: -1 is not in [0, 1]; PaLM took 1e-4"},
+      {"smoothed clicks", DlrmSpec, [](auto& s) { s.mutable_training()->set_label_smoothing(0.1); },
+       kInvalid,
+       "spec.training.label_smoothing: has no meaning for dlrm, whose loss is binary; leave it "
+       "out"},
+      {"z-loss of clicks", DlrmSpec, [](auto& s) { s.mutable_training()->set_z_loss(1e-4); },
+       kInvalid,
+       "spec.training.z_loss: has no meaning for dlrm, whose loss is binary; leave it out"},
+      {"unknown policy", MlpSpec,
+       [](auto& s) {
+         s.mutable_training()->set_on_non_finite(static_cast<v1::Training::OnNonFinite>(7));
+       },
+       kInvalid, "spec.training.on_non_finite: 7 is no policy; use HALT or ROLL_BACK"},
+      {"rollbacks of none", MlpSpec, [](auto& s) { s.mutable_training()->set_max_rollbacks(3); },
+       kInvalid, "spec.training.max_rollbacks: has no use with on_non_finite HALT; use ROLL_BACK"},
+      {"no rollbacks", MlpSpec,
+       [](auto& s) {
+         s.mutable_training()->set_on_non_finite(v1::Training::ROLL_BACK);
+         s.mutable_training()->set_max_rollbacks(0);
+       },
+       kInvalid, "spec.training.max_rollbacks: 0 is not in [1, 1000]"},
+      {"stopping without evaluations", MlpSpec,
+       [](auto& s) { s.mutable_evaluation()->mutable_early_stopping(); }, kInvalid,
+       "spec.evaluation.early_stopping: goes by evaluations, of which there are none before the "
+       "end; set spec.evaluation.every_steps"},
+      {"unknown metric", MlpSpec, [](auto& s) { StoppingOf(s).set_metric("accuracies"); }, kInvalid,
+       "spec.evaluation.early_stopping.metric: evaluation of this job reports no 'accuracies' (did "
+       "you mean 'accuracy'?); it reports loss, accuracy"},
+      {"metric of other data", GptSpec, [](auto& s) { BestOf(s).set_metric("auc"); }, kInvalid,
+       "spec.checkpoint.best.metric: evaluation of this job reports no 'auc'; it reports loss, "
+       "accuracy, perplexity, bits_per_byte"},
+      {"unknown mode", MlpSpec,
+       [](auto& s) { StoppingOf(s).set_mode(static_cast<v1::Evaluation::Mode>(5)); }, kInvalid,
+       "spec.evaluation.early_stopping.mode: 5 is no mode; use MIN or MAX"},
+      {"impatient", MlpSpec, [](auto& s) { StoppingOf(s).set_patience(0); }, kInvalid,
+       "spec.evaluation.early_stopping.patience: 0 is less than 1"},
+      {"negative delta", MlpSpec, [](auto& s) { StoppingOf(s).set_min_delta(-1); }, kInvalid,
+       "spec.evaluation.early_stopping.min_delta: -1 is not a finite number of at least 0"},
+      {"best of nothing", MlpSpec, [](auto& s) { s.mutable_checkpoint()->mutable_best(); },
+       kInvalid,
+       "spec.checkpoint.best: goes by evaluations, of which there are none before the end; set "
+       "spec.evaluation.every_steps"},
+      {"best none", MlpSpec, [](auto& s) { BestOf(s).set_keep(0); }, kInvalid,
+       "spec.checkpoint.best.keep: 0 is not in [1, 100]"},
+  };
+  return table;
+}
+
 const std::vector<BadSpec>& RunningTable() {
   static const auto& table = *new std::vector<BadSpec>{
       {"bf16", MlpSpec, [](auto& s) { s.mutable_precision()->set_compute(v1::Precision::BF16); },
@@ -414,6 +478,7 @@ void ExpectRefused(const std::vector<BadSpec>& table) {
 TEST(ResolveSpec, RefusesBadModels) { ExpectRefused(ModelTable()); }
 TEST(ResolveSpec, RefusesBadData) { ExpectRefused(DataTable()); }
 TEST(ResolveSpec, RefusesBadTraining) { ExpectRefused(TrainingTable()); }
+TEST(ResolveSpec, RefusesBadPolicies) { ExpectRefused(PolicyTable()); }
 TEST(ResolveSpec, RefusesBadRunning) { ExpectRefused(RunningTable()); }
 
 TEST(ResolveSpec, AcceptsWhatTheTestsStartFrom) {
@@ -433,6 +498,20 @@ TEST(ResolveSpec, IsIdempotent) {
   }
 }
 
+TEST(ResolveSpec, AMetricSaysWhichOfItsValuesIsTheBetterOne) {
+  v1::JobSpec spec = DlrmSpec();
+  for (const auto& [metric, mode] :
+       {std::pair{"", v1::Evaluation::MIN}, {"auc", v1::Evaluation::MAX}}) {
+    StoppingOf(spec).set_metric(metric);
+    BestOf(spec).set_metric(metric);
+    const v1::JobSpec resolved = *ResolveSpec(spec);
+    EXPECT_EQ(resolved.evaluation().early_stopping().mode(), mode);
+    EXPECT_EQ(resolved.checkpoint().best().mode(), mode);
+  }
+  StoppingOf(spec).set_mode(v1::Evaluation::MIN);
+  EXPECT_EQ(ResolveSpec(spec)->evaluation().early_stopping().mode(), v1::Evaluation::MIN);
+}
+
 TEST(ResolveSpec, FillsTheDefaultsOfTheProto) {
   const v1::JobSpec mlp = *ResolveSpec(MlpSpec());
   EXPECT_EQ(mlp.model().mlp().activation(), v1::RELU);
@@ -442,6 +521,8 @@ TEST(ResolveSpec, FillsTheDefaultsOfTheProto) {
   EXPECT_EQ(mlp.training().micro_batch_size(), 6);
   EXPECT_EQ(mlp.training().seed(), 1337u);
   EXPECT_EQ(mlp.training().log_every(), 1);
+  EXPECT_EQ(mlp.training().on_non_finite(), v1::Training::HALT);
+  EXPECT_FALSE(mlp.training().has_max_rollbacks());
   EXPECT_DOUBLE_EQ(mlp.optimizer().adamw().beta2(), 0.999);
   EXPECT_DOUBLE_EQ(mlp.optimizer().adamw().weight_decay(), 0.01);
   EXPECT_DOUBLE_EQ(mlp.schedule().learning_rate(), 1e-3);
@@ -454,6 +535,17 @@ TEST(ResolveSpec, FillsTheDefaultsOfTheProto) {
   EXPECT_EQ(mlp.evaluation().batch_size(), 6);
   EXPECT_EQ(mlp.checkpoint().keep(), 2);
   EXPECT_EQ(mlp.retry().max_restarts(), 5);
+
+  v1::JobSpec policies = GptSpec();
+  policies.mutable_training()->set_on_non_finite(v1::Training::ROLL_BACK);
+  StoppingOf(policies);
+  BestOf(policies);
+  policies = *ResolveSpec(policies);
+  EXPECT_EQ(policies.training().max_rollbacks(), 5);
+  EXPECT_EQ(policies.evaluation().early_stopping().metric(), "loss");
+  EXPECT_EQ(policies.evaluation().early_stopping().patience(), 3);
+  EXPECT_EQ(policies.checkpoint().best().metric(), "loss");
+  EXPECT_EQ(policies.checkpoint().best().keep(), 1);
 
   const v1::JobSpec gpt = *ResolveSpec(GptSpec());
   EXPECT_EQ(gpt.model().gpt().activation(), v1::GELU_TANH);

@@ -27,7 +27,7 @@ RankRecord Rank(RankState state, RankOutcome outcome, bool retryable = true) {
   rank.outcome = outcome;
   rank.gone_time = absl::UnixEpoch();
   if (outcome == RankOutcome::kFailed) {
-    rank.failure = FailureRecord{"NUMERIC", "loss is NaN", retryable, 0, "n"};
+    rank.failure = FailureRecord{"DEVICE", "it broke", retryable, 0, "n"};
   }
   return rank;
 }
@@ -217,7 +217,7 @@ TEST(Judge, NamesTheFailureThatDecides) {
   attempt.ranks[0].gone_time += absl::Seconds(1);
   const AttemptVerdict verdict = Judge(Job(S::kRunning), attempt);
   EXPECT_EQ(verdict.failure->rank, 1);
-  EXPECT_NE(verdict.reason.message.find("rank 1 on n: NUMERIC: loss is NaN"), std::string::npos);
+  EXPECT_NE(verdict.reason.message.find("rank 1 on n: DEVICE: it broke"), std::string::npos);
 }
 
 TEST(Judge, FailsOnceTheBudgetIsSpent) {
@@ -230,6 +230,36 @@ TEST(Judge, FailsOnceTheBudgetIsSpent) {
   EXPECT_EQ(Judge(job, Attempt({Gone(O::kFailed)})).trigger, T::kFail);
   EXPECT_EQ(Judge(job, Attempt({Gone(O::kFailed)})).reason.code, reason::kRestartsSpent);
   EXPECT_EQ(Judge(job, Attempt({Gone(O::kLost)})).trigger, T::kRetry);  // losses are free
+}
+
+// Whoever is out of restarts may still go back to a checkpoint: the worker counts those.
+TEST(Judge, ARollbackGoesOnAtOnceAndSpendsNothing) {
+  JobRecord job = Job(S::kRunning);
+  job.restarts = job.max_restarts;
+  RankRecord rank = Gone(O::kFailed);
+  rank.failure->category = "NUMERIC";
+  rank.failure->rolled_back = true;
+  const AttemptVerdict verdict = Judge(job, Attempt({rank}));
+  EXPECT_EQ(verdict.trigger, T::kRetry);
+  EXPECT_EQ(verdict.reason.code, reason::kRolledBack);
+  EXPECT_EQ(verdict.backoff, absl::ZeroDuration());
+  EXPECT_FALSE(verdict.spends_restart);
+  job.state = S::kSuspending;
+  job.suspend_cause = C::kUser;
+  EXPECT_EQ(Judge(job, Attempt({rank})).trigger, T::kSuspendedOk);
+}
+
+TEST(Judge, NumbersThatAreNoneHaveAReasonOfTheirOwn) {
+  RankRecord rank = Gone(O::kFailed, false);
+  rank.failure->category = "NUMERIC";
+  EXPECT_EQ(Judge(Job(S::kRunning), Attempt({rank})).reason.code, reason::kNonFinite);
+}
+
+TEST(Judge, ASuccessKeepsTheReasonWhyItCameEarly) {
+  JobRecord job = Job(S::kRunning);
+  job.reason = {reason::kStoppedEarly, "early stopping: ..."};
+  EXPECT_EQ(Judge(job, Attempt({Gone(O::kSucceeded)})).reason, job.reason);
+  EXPECT_EQ(Judge(Job(S::kRunning), Attempt({Gone(O::kSucceeded)})).reason.code, reason::kFinished);
 }
 
 TEST(RestartBackoff, DoublesUpToFiveMinutes) {

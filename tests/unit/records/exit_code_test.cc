@@ -40,6 +40,7 @@ TEST(ExitCodes, AreTranslated) {
   ExpectFailure(run::kExitInternal, "INTERNAL", true);
   ExpectFailure(run::kExitDevice, "DEVICE", true);
   ExpectFailure(run::kExitStorage, "STORAGE", true);
+  ExpectFailure(run::kExitNumeric, "NUMERIC", false);
   ExpectFailure(1, "INTERNAL", true);
   EXPECT_EQ(RankAfter({.exit_code = run::kExitFenced}).outcome, RankOutcome::kLost);
 }

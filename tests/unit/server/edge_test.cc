@@ -48,6 +48,7 @@ TEST(Names, WrongNamesSayWhatWasFoundAndExpected) {
   EXPECT_EQ(ParseCheckpointName("name", "projects/p/jobs/j/checkpoints/12")->step, 12);
   EXPECT_FALSE(
       ParseCheckpointName("name", "projects/p/jobs/j/checkpoints/latest")->step.has_value());
+  EXPECT_TRUE(ParseCheckpointName("name", "projects/p/jobs/j/checkpoints/best")->best);
 }
 
 TEST(Names, LongGarbageIsCutInMessages) {

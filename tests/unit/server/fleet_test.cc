@@ -24,12 +24,13 @@ class FleetTest : public ::testing::Test {
   explicit FleetTest(const ServerOptions& options = Rig::FastOptions()) : rig_(options) {}
 
   // A registered agent, and one placed job on it.
-  void Place(const std::string& job_id = "a", int slots = 1) {
+  void Place(const std::string& job_id = "a", int slots = 1) { Place(SmallJob(job_id), slots); }
+  void Place(const v1::Job& job, int slots = 1) {
     agent_ = std::make_unique<ScriptedAgent>(rig_);
     agent_->Register("n1", slots);
     agent_->Welcomed();
     EXPECT_EQ(agent_->NextDesired(0).version(), 1);
-    name_ = rig_.Submit(SmallJob(job_id)).name();
+    name_ = rig_.Submit(job).name();
     desired_ = agent_->NextDesired(1);
     key_ = desired_.assignments(0).key();
   }
@@ -454,6 +455,53 @@ TEST_F(FleetTest, CheckpointsAndMetricsAreListedInPages) {
   query.set_to_step(2);
   EXPECT_EQ(rig_.metrics().QueryMetrics(Rig::Context().get(), query, &metrics).error_code(),
             grpc::INVALID_ARGUMENT);
+}
+
+TEST_F(FleetTest, TheBestCheckpointsAreMarkedAndTheBestHasAName) {
+  v1::Job job = SmallJob("a");
+  job.mutable_spec()->mutable_evaluation()->set_every_steps(1);
+  job.mutable_spec()->mutable_checkpoint()->mutable_best()->set_metric("accuracy");
+  job.mutable_spec()->mutable_checkpoint()->mutable_best()->set_keep(2);
+  Place(job);
+  EventScript script;
+  std::vector<v1::RankEvent> events = {script.Started(), script.Restored(0)};
+  for (const auto& [step, accuracy] :
+       {std::pair{1, 0.2}, {2, 0.7}, {3, 0.1}, {4, 0.7}, {5, -1.0}}) {
+    events.push_back(script.Checkpoint(step, "file:///c/step-" + std::to_string(step)));
+    auto& metrics = *events.back().mutable_checkpoint()->mutable_metrics();
+    if (accuracy >= 0) metrics["accuracy"] = accuracy;
+  }
+  agent_->SendEvents(key_, events);
+  agent_->NextAck();
+
+  v1::ListCheckpointsRequest list;
+  list.set_parent(name_);
+  v1::ListCheckpointsResponse page;
+  ASSERT_TRUE(rig_.checkpoints().ListCheckpoints(Rig::Context().get(), list, &page).ok());
+  std::vector<int> ranks;  // newest first
+  for (const v1::Checkpoint& c : page.checkpoints()) ranks.push_back(c.best_rank());
+  EXPECT_THAT(ranks, ElementsAre(0, 2, 0, 1, 0));
+  EXPECT_EQ(page.checkpoints(1).metrics().at("accuracy"), 0.7);
+  v1::GetCheckpointRequest get;
+  v1::Checkpoint checkpoint;
+  get.set_name(name_ + "/checkpoints/best");
+  ASSERT_TRUE(rig_.checkpoints().GetCheckpoint(Rig::Context().get(), get, &checkpoint).ok());
+  EXPECT_EQ(checkpoint.step(), 2);
+}
+
+TEST_F(FleetTest, ABestCheckpointOfAJobThatNamesNoMetricIsNotFound) {
+  Place();
+  EventScript script;
+  agent_->SendEvents(key_,
+                     {script.Started(), script.Restored(0), script.Checkpoint(1, "file:///c")});
+  agent_->NextAck();
+  v1::GetCheckpointRequest get;
+  get.set_name(name_ + "/checkpoints/best");
+  v1::Checkpoint checkpoint;
+  const grpc::Status status =
+      rig_.checkpoints().GetCheckpoint(Rig::Context().get(), get, &checkpoint);
+  EXPECT_EQ(status.error_code(), grpc::NOT_FOUND);
+  EXPECT_THAT(status.error_message(), HasSubstr("spec.checkpoint.best"));
 }
 
 TEST_F(FleetTest, NodesAreListedWithTheirSlots) {

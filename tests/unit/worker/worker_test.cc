@@ -15,10 +15,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "executor/data/tokenizer.h"
 #include "executor/run/event_log.h"
 #include "executor/run/run_directory.h"
 #include "storage/base/clock.h"
+#include "storage/base/file.h"
 #include "tests/unit/data/images/encoders.h"
 #include "tests/unit/engine/engine_fixture.h"
 
@@ -262,6 +265,20 @@ class AloneTest : public WorkerTest {
                         << "  training: {steps: 5, batch_size: 4}\n"
                         << "  optimizer: {adamw: {}}\n";
   }
+  // One click of an epoch, met in step 13, overflows.
+  void WritePoisonedJob(int64_t steps) {
+    const v1::JobSpec spec = engine::PoisonedClicks(folder_.path(), /*step=*/13);
+    const v1::CsvData& csv = spec.data().csv();
+    std::ofstream(job_) << "spec:\n"
+                        << "  model: {dlrm: {embedding_width: 4, bottom: [64], top: [6]}}\n"
+                        << "  data: {csv: {train: " << csv.train()
+                        << ", label: click, hash_buckets: 16, categorical: [city], dense: ["
+                        << absl::StrJoin(csv.dense(), ", ") << "]}}\n"
+                        << "  training: {batch_size: 8, seed: 5, log_every: 50, steps: " << steps
+                        << "}\n"
+                        << "  optimizer: {adamw: {}}\n"
+                        << "  checkpoint: {every_steps: 5}\n";
+  }
   int Alone(std::vector<std::string> more) {
     std::vector<std::string> arguments = {"--spec", job_, "--threads", "1"};
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -316,6 +333,54 @@ TEST_F(AloneTest, DoesNotOverwriteAndResumesWhenAsked) {
   EXPECT_THAT(ReadOutput(), HasSubstr("--resume"));
   EXPECT_EQ(Alone({"--out", out_, "--resume"}), run::kExitDone) << ReadOutput();
   EXPECT_THAT(ReadOutput(), HasSubstr("going on from step 5"));
+}
+
+TEST_F(AloneTest, AStepThatIsNotFiniteIsNamedAndEndsTheRun) {
+  WritePoisonedJob(24);
+  EXPECT_EQ(Alone({"--out", out_}), run::kExitNumeric);
+  EXPECT_THAT(ReadOutput(), HasSubstr("step 13: first non-finite value: op 0 matmul \"bot_l.0\" "
+                                      "forward, micro-batch 1 of 1, element "));
+  // The job goes on when it is told how.
+  EXPECT_EQ(Alone({"--out", out_, "--resume", "--set", "training.on_non_finite=ROLL_BACK"}),
+            run::kExitDone)
+      << ReadOutput();
+  EXPECT_THAT(ReadOutput(), HasSubstr("back to step 10, leaving out the data of 3 steps"));
+}
+
+// The poison is met in each of some 7 epochs; the process is killed whenever it likes.
+TEST_F(AloneTest, RollbacksGiveTheSameBitsWheneverTheProcessIsKilled) {
+  WritePoisonedJob(400);
+  const std::vector<std::string> how = {"--set", "training.on_non_finite=ROLL_BACK", "--set",
+                                        "training.max_rollbacks=100"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), how.begin(), how.end());
+    return more;
+  };
+  ASSERT_EQ(Alone(with({"--out", out_})), run::kExitDone) << ReadOutput();
+  const std::string other = folder_.path() + "/other";
+  for (const int step : {50, 150, 250}) {
+    Child child(with({"--spec", job_, "--threads", "1", "--out", other, "--resume"}), Output());
+    const std::string reached = absl::StrFormat("%s/checkpoints/step-%08d", other, step);
+    while (!std::filesystem::exists(reached)) absl::SleepFor(absl::Milliseconds(1));
+    child.Signal(SIGKILL);
+    child.Wait();
+  }
+  ASSERT_EQ(Alone(with({"--out", other, "--resume"})), run::kExitDone) << ReadOutput();
+  EXPECT_EQ(ReadFile(other + "/checkpoints/step-00000400/manifest.json").value(),
+            ReadFile(out_ + "/checkpoints/step-00000400/manifest.json").value());
+}
+
+TEST_F(AloneTest, TheBestCheckpointHasAName) {
+  ASSERT_EQ(Alone({"--out", out_, "--set", "training.steps=8", "--set", "evaluation.every_steps=2",
+                   "--set", "checkpoint.best.metric=perplexity"}),
+            run::kExitDone)
+      << ReadOutput();
+  Child best({"sample", "--checkpoint", out_ + "/best", "--tokens", "3"}, Output());
+  EXPECT_EQ(best.Wait(), run::kExitDone) << ReadOutput();
+  ASSERT_EQ(Alone({"--out", out_ + "2"}), run::kExitDone);
+  Child none({"sample", "--checkpoint", out_ + "2/best", "--tokens", "3"}, Output());
+  EXPECT_EQ(none.Wait(), run::kExitUsage);
+  EXPECT_THAT(ReadOutput(), HasSubstr("spec.checkpoint.best"));
 }
 
 TEST_F(AloneTest, MistakesOfThePersonAreNamed) {

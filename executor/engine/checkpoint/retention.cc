@@ -1,0 +1,62 @@
+#include "executor/engine/checkpoint/retention.h"
+
+#include <algorithm>
+
+namespace trainyard::engine {
+namespace {
+
+bool Holds(const std::vector<int64_t>& steps, int64_t step) {
+  return std::find(steps.begin(), steps.end(), step) != steps.end();
+}
+
+}  // namespace
+
+std::vector<int64_t> StepsToRemove(std::vector<int64_t> present, int64_t newest, int64_t keep,
+                                   const std::vector<int64_t>& kept_apart,
+                                   const std::vector<int64_t>& damaged) {
+  std::sort(present.rbegin(), present.rend());
+  std::vector<int64_t> remove;
+  int64_t kept = 0;
+  for (const int64_t step : present) {
+    if (step > newest) continue;
+    if (step != newest && Holds(damaged, step)) {
+      remove.push_back(step);
+    } else if (kept < keep) {
+      ++kept;
+    } else if (!Holds(kept_apart, step)) {
+      remove.push_back(step);
+    }
+  }
+  return remove;
+}
+
+std::vector<int64_t> RollbackTargets(const std::vector<int64_t>& present, int64_t steps_done,
+                                     const v1::JobSpec& spec, const RunState& state) {
+  const int64_t every = spec.checkpoint().every_steps();
+  std::vector<int64_t> targets;
+  for (const int64_t step : present) {
+    const bool best = std::any_of(state.best.begin(), state.best.end(),
+                                  [&](const Score& score) { return score.step == step; });
+    const bool planned = best || (every > 0 && step % every == 0);
+    if (planned && step <= steps_done) targets.push_back(step);
+  }
+  std::sort(targets.rbegin(), targets.rend());
+  const bool again =
+      !state.skips.empty() && targets.size() > 1 && targets.front() == state.skips.back().step;
+  if (again) targets.erase(targets.begin());
+  return targets;
+}
+
+std::vector<int64_t> KeptApart(const std::vector<int64_t>& present, int64_t newest,
+                               const v1::JobSpec& spec, const RunState& state) {
+  std::vector<int64_t> steps;
+  for (const Score& score : state.best) steps.push_back(score.step);
+  if (spec.training().on_non_finite() == v1::Training::ROLL_BACK) {
+    std::vector<int64_t> targets = RollbackTargets(present, newest, spec, state);
+    targets.resize(std::min<size_t>(targets.size(), 2));
+    steps.insert(steps.end(), targets.begin(), targets.end());
+  }
+  return steps;
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,43 @@
+#pragma once
+
+// Names the first value of a step that is NaN or infinite.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "executor/engine/session.h"
+
+namespace trainyard::engine {
+
+// Follows a step that is run again, op by op. Slow: it reads back all that is written.
+class NonFiniteSearch {
+ public:
+  explicit NonFiniteSearch(Session& session);
+
+  // What was found: place, element, value, and what the op read; "" as long as all is finite.
+  const std::string& found() const { return found_; }
+
+  // Looks at a tensor that no op of the step wrote; `what` says what it is: "parameter".
+  absl::Status Look(plan::TensorId id, const std::string& what);
+
+  // Runs `program`, the kernels of `ops`, one by one, until one of them writes what is not finite.
+  // `where` follows the op's name: "micro-batch 2 of 4".
+  absl::Status Run(const std::vector<plan::Op>& ops, const std::vector<kernels::Kernel>& program,
+                   const std::string& where);
+
+ private:
+  // "element 7 of [3, 4], value inf", or "" when all of the tensor is finite; notes its largest
+  // magnitude.
+  absl::StatusOr<std::string> Scan(plan::TensorId id);
+  std::string Inputs(plan::Op op) const;
+
+  Session& session_;
+  std::vector<char> chunk_;
+  std::map<plan::TensorId, double> largest_;  // of each tensor, when it was last looked at
+  std::string found_;
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,28 @@
+#pragma once
+
+// What a run decides from what it has seen. Pure; what must be remembered for it is in RunState.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "executor/engine/checkpoint/run_state.h"
+#include "trainyard/v1/spec.pb.h"
+
+namespace trainyard::engine {
+
+// Takes the value of an evaluation. One that is not finite is no improvement.
+void TakeValue(const v1::EarlyStopping& policy, const Score& score, EarlyStoppingState& state);
+
+// Why the run ends now although steps are left, or "": the policy has not waited long enough.
+std::string StopsEarly(const v1::EarlyStopping& policy, const EarlyStoppingState& state);
+
+// What a run remembers when it goes back from the step after `failed` steps, which is not finite,
+// to its state after `step` steps, which remembered `then`: the data goes on after the batch that
+// failed.
+RunState AfterRollback(const RunState& now, int64_t failed, RunState then, int64_t step);
+
+// Takes the value of an evaluation into `best` when it is among policy.keep() best; whether it is.
+bool EnterBest(const v1::BestCheckpoints& policy, const Score& score, std::vector<Score>& best);
+
+}  // namespace trainyard::engine

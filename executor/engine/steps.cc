@@ -1,0 +1,217 @@
+#include "executor/engine/steps.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "executor/engine/blame.h"
+#include "executor/engine/checkpoint/layout.h"
+#include "executor/engine/checkpoint/retention.h"
+#include "executor/engine/policies.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+namespace {
+
+absl::Status BlameStorage(const absl::Status& status) { return Blame(Fault::kStorage, status); }
+
+}  // namespace
+
+data::Loader::Options LoaderOptions(const v1::JobSpec& spec, const plan::Plan& plan,
+                                    int64_t threads, int64_t steps_done,
+                                    const std::vector<data::Skip>& skips) {
+  return {.seed = spec.training().seed(),
+          .batch_size = spec.training().batch_size(),
+          .first_sample = 0,
+          .samples = spec.training().batch_size(),
+          .micro_batch = plan.micro_batch,
+          .first_step = steps_done,
+          .prefetch = spec.data().prefetch(),
+          .threads = threads,
+          .skips = skips};
+}
+
+std::string Steps::StoppedEarly() const {
+  const v1::Evaluation& evaluation = p_.spec.evaluation();
+  if (!evaluation.has_early_stopping()) return "";
+  return StopsEarly(evaluation.early_stopping(), run_.early_stopping);
+}
+
+absl::StatusOr<RunResult> Steps::Run(const EvaluationTimes& evaluation,
+                                     const std::atomic<bool>& stop) {
+  const int64_t restored = done();
+  const int64_t save_every = p_.spec.checkpoint().every_steps();
+  TY_RETURN_IF_ERROR(Warn());
+  while (!Over()) {
+    if (stop) return Suspend(done() == restored);
+    TY_RETURN_IF_ERROR(TrainOnce());
+    bool best = false;
+    if ((evaluation.every > 0 && done() % evaluation.every == 0) ||
+        (evaluation.at_end && done() == p_.plan.total_steps)) {
+      TY_ASSIGN_OR_RETURN(best, Evaluate());
+    }
+    TY_RETURN_IF_ERROR(Warn());
+    // After the metrics of its step: whoever restores from it has them already.
+    const bool last = Over();
+    if (last || best || (save_every > 0 && done() % save_every == 0)) {
+      TY_RETURN_IF_ERROR(Save({.needed = last, .final = last}));
+    }
+  }
+  TY_RETURN_IF_ERROR(CountSkipped());
+  TY_RETURN_IF_ERROR(BlameStorage(p_.checkpoints.Wait()));
+  return RunResult{.step = done(),
+                   .reason = done() < p_.plan.total_steps ? StoppedEarly() : std::string()};
+}
+
+absl::Status Steps::TrainOnce() {
+  const absl::Time start = absl::Now();
+  const absl::Duration waited = p_.loader.waited();
+  TY_ASSIGN_OR_RETURN(const StepResult result, p_.trainer.Step([&] { return p_.loader.Next(); }));
+  if (!result.finite) return NotFinite(result);
+  const int64_t every = p_.spec.training().log_every();
+  if (done() != 1 && done() != p_.plan.total_steps && done() % every != 0) return absl::OkStatus();
+  return Report(result, absl::Now() - start, p_.loader.waited() - waited);
+}
+
+absl::Status Steps::Report(const StepResult& result, absl::Duration took, absl::Duration waited) {
+  const double seconds = absl::ToDoubleSeconds(took);
+  const double samples = static_cast<double>(p_.spec.training().batch_size());
+  std::map<std::string, double> values = {{"loss", result.loss},
+                                          {"learning_rate", result.learning_rate},
+                                          {"grad_norm", result.grad_norm},
+                                          {"step_ms", seconds * 1e3},
+                                          {"data_wait_ms", absl::ToDoubleMilliseconds(waited)},
+                                          {"samples_per_second", samples / seconds}};
+  if (p_.plan.z_loss_sum != plan::kNone) values["z_loss"] = result.z_loss;
+  if (p_.plan.tokens) {
+    values["tokens_per_second"] = samples * static_cast<double>(p_.plan.rows_per_sample) / seconds;
+  }
+  return BlameStorage(p_.observer.OnMetrics(done(), RunObserver::Split::kTrain, values));
+}
+
+absl::Status Steps::Warn() {
+  for (const std::string& warning : p_.dataset.TakeWarnings()) {
+    TY_RETURN_IF_ERROR(BlameStorage(p_.observer.OnWarning(warning)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Steps::CountSkipped() {
+  const int64_t n = p_.dataset.skipped();
+  if (n == 0) return absl::OkStatus();
+  return BlameStorage(p_.observer.OnWarning(
+      absl::StrCat("this attempt skipped ", n, n == 1 ? " image" : " different images")));
+}
+
+absl::StatusOr<bool> Steps::Evaluate() {
+  TY_ASSIGN_OR_RETURN(auto values, p_.evaluator.Run(p_.spec.evaluation().max_samples()));
+  if (p_.spec.training().has_ema_decay()) {
+    values["ema_decay"] = plan::EmaDecay(p_.spec.training(), done() - 1);
+  }
+  metrics_.clear();
+  for (const auto& [name, value] : values) {
+    if (std::isfinite(value)) metrics_[name] = value;
+  }
+  evaluated_step_ = done();
+  bool best = false;
+  const auto score = [&](const auto& policy) {
+    const auto value = values.find(policy.metric());
+    return Score{.step = done(), .value = value == values.end() ? NAN : value->second};
+  };
+  if (p_.spec.evaluation().has_early_stopping()) {
+    const v1::EarlyStopping& policy = p_.spec.evaluation().early_stopping();
+    TakeValue(policy, score(policy), run_.early_stopping);
+  }
+  if (p_.spec.checkpoint().has_best()) {
+    const v1::BestCheckpoints& policy = p_.spec.checkpoint().best();
+    best = EnterBest(policy, score(policy), run_.best);
+  }
+  TY_RETURN_IF_ERROR(
+      BlameStorage(p_.observer.OnMetrics(done(), RunObserver::Split::kValidation, values)));
+  return best;
+}
+
+absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
+  CheckpointContent content{.step = done(), .run = run_};
+  if (evaluated_step_ == done()) content.metrics = metrics_;
+  return BlameStorage(p_.checkpoints.Save(std::move(content), purpose, [&](Snapshot& snapshot) {
+    return p_.trainer.CopyTo(snapshot);
+  }));
+}
+
+// What was just restored, and the state before the first step, need no checkpoint of their own.
+absl::StatusOr<RunResult> Steps::Suspend(bool nothing_new) {
+  if (!nothing_new) TY_RETURN_IF_ERROR(Save({.needed = true}));
+  TY_RETURN_IF_ERROR(BlameStorage(p_.checkpoints.Wait()));
+  return RunResult{.suspended = true, .step = done()};
+}
+
+absl::Status Steps::NotFinite(const StepResult& result) {
+  // The same micro-batches once more.
+  data::Loader again(p_.dataset,
+                     LoaderOptions(p_.spec, p_.plan, p_.loader_threads, done(), run_.skips));
+  TY_ASSIGN_OR_RETURN(const std::string found,
+                      p_.trainer.FindNonFinite([&] { return again.Next(); }));
+  const std::string values =
+      absl::StrCat(" (loss is ", result.loss, ", norm of the gradient ", result.grad_norm,
+                   ", learning rate ", result.learning_rate, ")");
+  if (found.empty()) {
+    return Blame(Fault::kDevice,
+                 absl::InternalError(absl::StrCat(
+                     "step ", done() + 1, ": not finite", values,
+                     ", but the same step made again is: the device or its memory is at fault")));
+  }
+  const std::string what =
+      absl::StrCat("step ", done() + 1, ": first non-finite value: ", found, values);
+  if (p_.spec.training().on_non_finite() == v1::Training::ROLL_BACK) return RollBack(what);
+  return Blame(
+      Fault::kNumeric,
+      absl::OutOfRangeError(absl::StrCat(
+          what, "; a smaller learning rate, a longer warm-up or optimizer.clip_norm may help")));
+}
+
+absl::StatusOr<std::optional<Checkpoint>> Steps::RollbackTarget() {
+  TY_RETURN_IF_ERROR(p_.checkpoints.Wait());
+  TY_ASSIGN_OR_RETURN(const std::vector<int64_t> present, ListSteps(p_.store, p_.checkpoint_root));
+  for (const int64_t step : RollbackTargets(present, done(), p_.spec, run_)) {
+    absl::StatusOr<Checkpoint> found =
+        Checkpoint::Open(p_.store, absl::StrCat(p_.checkpoint_root, "/", StepFolder(step)), "");
+    if (found.ok()) return *std::move(found);
+    if (!absl::IsDataLoss(found.status()) && !absl::IsNotFound(found.status())) {
+      return found.status();
+    }
+  }
+  return std::nullopt;
+}
+
+// The checkpoint that the run goes back to is written anew, with the data to leave out: that is all
+// whoever goes on from it has to know, and going back twice gives the same.
+absl::Status Steps::RollBack(const std::string& what) {
+  const int64_t most = p_.spec.training().max_rollbacks();
+  if (run_.rollbacks >= most) {
+    return Blame(Fault::kNumeric, absl::OutOfRangeError(absl::StrCat(what, "; all ", most,
+                                                                     " rollbacks are used up")));
+  }
+  const int64_t failed = done();
+  TY_ASSIGN_OR_BLAME(Fault::kStorage, const std::optional<Checkpoint> target, RollbackTarget());
+  if (target) {
+    TY_RETURN_IF_ERROR(BlameStorage(p_.trainer.Restore(*target)));
+    metrics_ = target->metrics;
+    evaluated_step_ = done();
+  } else {
+    TY_RETURN_IF_ERROR(p_.trainer.Initialize(p_.threads));
+  }
+  const int64_t next = data::BatchOfStep(done(), run_.skips);
+  run_ = AfterRollback(run_, failed, target ? target->run : RunState{}, done());
+  TY_RETURN_IF_ERROR(Save({.needed = true, .went_back = true}));
+  TY_RETURN_IF_ERROR(BlameStorage(p_.checkpoints.Wait()));
+  const int64_t left_out = data::BatchOfStep(done(), run_.skips) - next;
+  return MarkRolledBack(Blame(
+      Fault::kNumeric,
+      absl::OutOfRangeError(absl::StrCat(
+          what, "; back to step ", done(), ", leaving out the data of ", left_out,
+          left_out == 1 ? " step" : " steps", " (rollback ", run_.rollbacks, " of ", most, ")"))));
+}
+
+}  // namespace trainyard::engine

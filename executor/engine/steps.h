@@ -1,0 +1,86 @@
+#pragma once
+
+// The steps of a run whose parts are all in place: trains, evaluates, saves, and decides when that
+// is enough and what becomes of a step that is not finite.
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "executor/data/dataset.h"
+#include "executor/data/loader.h"
+#include "executor/engine/checkpoint/checkpoint_writer.h"
+#include "executor/engine/evaluator.h"
+#include "executor/engine/run.h"
+#include "executor/engine/trainer.h"
+
+namespace trainyard::engine {
+
+// Micro-batches of `spec` from the step after `steps_done` on.
+data::Loader::Options LoaderOptions(const v1::JobSpec& spec, const plan::Plan& plan,
+                                    int64_t threads, int64_t steps_done,
+                                    const std::vector<data::Skip>& skips);
+
+// Whether and when to evaluate.
+struct EvaluationTimes {
+  int64_t every = 0;
+  bool at_end = false;
+};
+
+class Steps {
+ public:
+  // All must outlive it; `run` is what the trainer's state was saved with.
+  struct Parts {
+    const v1::JobSpec& spec;
+    const data::Dataset& dataset;
+    const plan::Plan& plan;
+    Trainer& trainer;
+    Evaluator& evaluator;
+    data::Loader& loader;
+    ObjectStore& store;
+    CheckpointWriter& checkpoints;
+    RunObserver& observer;
+    std::string checkpoint_root;
+    int64_t loader_threads = 1;
+    int threads = 1;
+  };
+  Steps(const Parts& parts, RunState run) : p_(parts), run_(std::move(run)) {}
+
+  // As engine::Run. RolledBack(status): the newest checkpoint is where the run is to go on.
+  absl::StatusOr<RunResult> Run(const EvaluationTimes& evaluation, const std::atomic<bool>& stop);
+
+ private:
+  int64_t done() const { return p_.trainer.steps_done(); }
+  // Why the run is over although steps are left, or "".
+  std::string StoppedEarly() const;
+  bool Over() const { return done() >= p_.plan.total_steps || !StoppedEarly().empty(); }
+
+  absl::Status TrainOnce();
+  absl::Status Report(const StepResult& result, absl::Duration took, absl::Duration waited);
+  // Passes on what was found in the data since the last call.
+  absl::Status Warn();
+  absl::Status CountSkipped();
+  // Evaluates, and takes what policies go by; whether the step is among the best.
+  absl::StatusOr<bool> Evaluate();
+  absl::Status Save(const CheckpointWriter::Purpose& purpose);
+  absl::StatusOr<RunResult> Suspend(bool nothing_new);
+
+  // The failure of the step after done(), and what training.on_non_finite makes of it.
+  absl::Status NotFinite(const StepResult& result);
+  absl::Status RollBack(const std::string& what);
+  // The newest whole checkpoint that a rollback may go back to, if any.
+  absl::StatusOr<std::optional<Checkpoint>> RollbackTarget();
+
+  const Parts p_;
+  RunState run_;
+  std::map<std::string, double> metrics_;  // finite ones of the last evaluation
+  int64_t evaluated_step_ = -1;
+};
+
+}  // namespace trainyard::engine

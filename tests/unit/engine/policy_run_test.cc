@@ -1,0 +1,278 @@
+// Whole runs that end early, keep their best, or meet a step that is not finite.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "executor/engine/blame.h"
+#include "executor/engine/checkpoint/layout.h"
+#include "executor/engine/checkpoint/read_checkpoint.h"
+#include "executor/plan/metrics.h"
+#include "storage/objects/file_store.h"
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace trainyard::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
+
+class PolicyRunTest : public ::testing::Test {
+ protected:
+  std::string Root(const std::string& name) { return folder_.path() + "/" + name; }
+
+  std::vector<std::string> Names(const std::string& name) {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(Root(name))) {
+      names.push_back(entry.path().filename());
+    }
+    return names;
+  }
+
+  Checkpoint Open(const std::string& root, int64_t step) {
+    const auto store = MakeFileStore();
+    return Checkpoint::Open(*store, absl::StrCat(root, "/", StepFolder(step)), "").value();
+  }
+
+  // As trainyard-worker runs a job alone: on from the newest checkpoint, also after a rollback, and
+  // stopped after each of `stops`. The last observer sees the end.
+  absl::Status RunToEnd(const v1::JobSpec& spec, const std::string& root, RecordingObserver& seen,
+                        std::vector<int64_t> stops = {}) {
+    const auto store = MakeFileStore();
+    for (;;) {
+      RecordingObserver one;
+      if (!stops.empty()) one.stop_at = stops.front();
+      std::optional<RestorePoint> restore;
+      const std::vector<int64_t> steps = ListSteps(*store, root).value();
+      if (!steps.empty()) {
+        restore = RestorePoint{absl::StrCat(root, "/", StepFolder(steps.back())), ""};
+      }
+      const auto result = RunOnCpu(spec, root, one, restore);
+      for (const auto& m : one.metrics) seen.metrics.push_back(m);
+      seen.checkpoints.insert(seen.checkpoints.end(), one.checkpoints.begin(),
+                              one.checkpoints.end());
+      if (!result.ok() && RolledBack(result.status())) {
+        rollbacks_.emplace_back(result.status().message());
+        EXPECT_EQ(FaultOf(result.status()), Fault::kNumeric);
+        EXPECT_TRUE(Retryable(result.status()));
+        continue;
+      }
+      if (!result.ok()) return result.status();
+      result_ = *result;
+      if (!result->suspended) return absl::OkStatus();
+      stops.erase(stops.begin());
+    }
+  }
+
+  v1::JobSpec Poisoned() {
+    v1::JobSpec spec = PoisonedClicks(folder_.path(), /*step=*/13);
+    spec.mutable_training()->set_on_non_finite(v1::Training::ROLL_BACK);
+    spec.mutable_checkpoint()->set_every_steps(5);
+    return spec;
+  }
+
+  TempFolder folder_;
+  std::vector<std::string> rollbacks_;
+  RunResult result_;
+};
+
+TEST_F(PolicyRunTest, HaltNamesTheFirstOpAndLeavesTheLastGoodCheckpoint) {
+  v1::JobSpec spec = Poisoned();
+  spec.mutable_training()->set_on_non_finite(v1::Training::HALT);
+  RecordingObserver seen;
+  const absl::Status status = RunToEnd(spec, Root("r"), seen);
+  EXPECT_EQ(FaultOf(status), Fault::kNumeric);
+  EXPECT_FALSE(Retryable(status));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("step 13: first non-finite value: op 0 matmul \"bot_l.0\" forward, "
+                        "micro-batch 1 of 1, element "));
+  EXPECT_THAT(seen.TrainLosses(), SizeIs(12));
+  EXPECT_THAT(Names("r"), UnorderedElementsAre("step-00000005", "step-00000010"));
+}
+
+TEST_F(PolicyRunTest, ARollbackGoesBackToACheckpointAndLeavesOutTheDataSince) {
+  const v1::JobSpec spec = Poisoned();
+  RecordingObserver seen;
+  ASSERT_EQ(RunToEnd(spec, Root("r"), seen), absl::OkStatus());
+  ASSERT_THAT(rollbacks_, SizeIs(1));
+  EXPECT_THAT(rollbacks_[0], HasSubstr("step 13: first non-finite value: op 0 matmul"));
+  EXPECT_THAT(rollbacks_[0],
+              HasSubstr("back to step 10, leaving out the data of 3 steps (rollback 1 of 5)"));
+  // Steps 11 and 12 were made twice, on other data.
+  ASSERT_THAT(seen.TrainLosses(), SizeIs(12 + 14));
+  EXPECT_NE(seen.TrainLosses()[10], seen.TrainLosses()[12]);
+  const Checkpoint end = Open(Root("r"), 24);
+  EXPECT_EQ(end.run.rollbacks, 1);
+  EXPECT_THAT(end.run.skips, ElementsAre(data::Skip{10, 3}));
+}
+
+// Wherever it is stopped: before the poison, between checkpoint and poison, and after the rollback.
+TEST_F(PolicyRunTest, ARollbackGivesTheSameBitsWhereverTheRunIsStopped) {
+  const v1::JobSpec spec = Poisoned();
+  RecordingObserver straight;
+  ASSERT_EQ(RunToEnd(spec, Root("straight"), straight), absl::OkStatus());
+  const std::string manifest = Open(Root("straight"), 24).manifest_sha256;
+  int number = 0;
+  for (const std::vector<int64_t>& stops :
+       std::vector<std::vector<int64_t>>{{3}, {11}, {12}, {11, 12}, {12, 11}, {12, 13, 17}}) {
+    const std::string root = Root(std::to_string(number++));
+    RecordingObserver seen;
+    ASSERT_EQ(RunToEnd(spec, root, seen, stops), absl::OkStatus());
+    EXPECT_EQ(Open(root, 24).manifest_sha256, manifest) << number;
+  }
+}
+
+// A crash right after the failed step: nothing of the rollback was written.
+TEST_F(PolicyRunTest, ARollbackThatIsLostIsMadeAgain) {
+  const v1::JobSpec spec = Poisoned();
+  RecordingObserver first;
+  ASSERT_FALSE(RunOnCpu(spec, Root("r"), first).ok());
+  EXPECT_THAT(first.removed, IsEmpty());
+  std::filesystem::remove_all(Root("r") + "/step-00000010");  // only the older one is left
+  RecordingObserver seen;
+  ASSERT_EQ(RunToEnd(spec, Root("r"), seen), absl::OkStatus());
+  RecordingObserver straight;
+  ASSERT_EQ(RunToEnd(spec, Root("straight"), straight), absl::OkStatus());
+  EXPECT_EQ(Open(Root("r"), 24).manifest_sha256, Open(Root("straight"), 24).manifest_sha256);
+}
+
+TEST_F(PolicyRunTest, WithoutCheckpointsARollbackGoesToTheStart) {
+  v1::JobSpec spec = Poisoned();
+  spec.mutable_checkpoint()->Clear();
+  RecordingObserver seen;
+  ASSERT_EQ(RunToEnd(spec, Root("r"), seen, {4}), absl::OkStatus());
+  EXPECT_THAT(rollbacks_,
+              ElementsAre(HasSubstr("back to step 0, leaving out the data of 13 steps")));
+  EXPECT_THAT(Open(Root("r"), 24).run.skips, ElementsAre(data::Skip{0, 13}));
+}
+
+TEST_F(PolicyRunTest, ARunThatDivergesFailsOnceItsRollbacksAreUsedUp) {
+  v1::JobSpec spec = SmallGpt(WriteText(folder_.path()), 50);
+  spec.mutable_optimizer()->Clear();
+  spec.mutable_optimizer()->mutable_sgd();
+  spec.mutable_schedule()->Clear();
+  spec.mutable_schedule()->set_learning_rate(1e30);
+  spec.mutable_training()->set_on_non_finite(v1::Training::ROLL_BACK);
+  spec.mutable_training()->set_max_rollbacks(3);
+  spec.mutable_checkpoint()->set_every_steps(1);
+  RecordingObserver seen;
+  const absl::Status status = RunToEnd(spec, Root("r"), seen);
+  EXPECT_EQ(FaultOf(status), Fault::kNumeric);
+  EXPECT_FALSE(Retryable(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("; all 3 rollbacks are used up"));
+  EXPECT_THAT(rollbacks_, SizeIs(3));
+}
+
+// The last step's update overflows, and no step follows that would notice.
+TEST_F(PolicyRunTest, AModelThatIsNotFiniteIsNeverWritten) {
+  v1::JobSpec spec = SmallGpt(WriteText(folder_.path()), 1);
+  spec.mutable_optimizer()->Clear();
+  spec.mutable_optimizer()->mutable_sgd();
+  spec.mutable_schedule()->Clear();
+  spec.mutable_schedule()->set_learning_rate(1e39);
+  RecordingObserver seen;
+  const absl::Status status = RunOnCpu(spec, Root("r"), seen).status();
+  EXPECT_EQ(FaultOf(status), Fault::kNumeric) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("checkpoint of step 1: not written: element"));
+  EXPECT_THAT(seen.checkpoints, IsEmpty());
+  EXPECT_FALSE(std::filesystem::exists(Root("r") + "/step-00000001"));
+}
+
+// Learns, then is driven apart by a learning rate that only grows.
+v1::JobSpec Overfitting(const std::string& text) {
+  v1::JobSpec spec = SmallGpt(text, 60);
+  spec.mutable_schedule()->Clear();
+  spec.mutable_schedule()->set_learning_rate(0.5);
+  spec.mutable_schedule()->set_warmup_steps(50);
+  spec.mutable_evaluation()->set_every_steps(4);
+  return spec;
+}
+
+TEST_F(PolicyRunTest, EarlyStoppingEndsWithSuccessAndSaysWhy) {
+  v1::JobSpec spec = Overfitting(WriteText(folder_.path()));
+  spec.mutable_evaluation()->mutable_early_stopping()->set_patience(2);
+  RecordingObserver straight;
+  ASSERT_EQ(RunToEnd(spec, Root("straight"), straight), absl::OkStatus());
+  const int64_t end = result_.step;
+  EXPECT_LT(end, 60);
+  EXPECT_EQ(end % 4, 0);
+  EXPECT_THAT(result_.reason,
+              HasSubstr("early stopping: loss of the held-out split was not better"));
+  EXPECT_EQ(straight.checkpoints.back().step, end);
+
+  // Stopped just before it would decide, and again when it has.
+  RecordingObserver cut;
+  ASSERT_EQ(RunToEnd(spec, Root("cut"), cut, {2, end - 1}), absl::OkStatus());
+  EXPECT_EQ(result_.step, end);
+  EXPECT_EQ(Open(Root("cut"), end).manifest_sha256, Open(Root("straight"), end).manifest_sha256);
+  RecordingObserver again;
+  ASSERT_EQ(RunToEnd(spec, Root("cut"), again), absl::OkStatus());
+  EXPECT_THAT(again.metrics, IsEmpty());
+  EXPECT_EQ(result_.step, end);
+  EXPECT_THAT(result_.reason, HasSubstr("early stopping"));
+}
+
+TEST_F(PolicyRunTest, TheBestCheckpointsOutliveTheNewest) {
+  v1::JobSpec spec = Overfitting(WriteText(folder_.path()));
+  spec.mutable_checkpoint()->set_every_steps(10);
+  v1::BestCheckpoints& best = *spec.mutable_checkpoint()->mutable_best();
+  best.set_metric("accuracy");
+  best.set_keep(2);
+  RecordingObserver seen;
+  ASSERT_EQ(RunToEnd(spec, Root("straight"), seen), absl::OkStatus());
+  std::vector<std::pair<double, int64_t>> scores;  // best first; of equals the earlier
+  for (const auto& m : seen.metrics) {
+    if (m.split == RunObserver::Split::kValidation) {
+      scores.emplace_back(-m.values.at("accuracy"), m.step);
+    }
+  }
+  std::sort(scores.begin(), scores.end());
+  ASSERT_LT(scores[0].second, 50);  // else it would be among the newest
+  ASSERT_LT(scores[1].second, 50);
+  EXPECT_THAT(Names("straight"),
+              UnorderedElementsAre("step-00000050", "step-00000060", StepFolder(scores[0].second),
+                                   StepFolder(scores[1].second)));
+  const auto store = MakeFileStore();
+  EXPECT_EQ(BestStep(*store, Root("straight")).value(), scores[0].second);
+  EXPECT_EQ(Open(Root("straight"), scores[0].second).metrics.at("accuracy"), -scores[0].first);
+
+  RecordingObserver cut;
+  ASSERT_EQ(RunToEnd(spec, Root("cut"), cut, {7, scores[0].second + 1, 41}), absl::OkStatus());
+  for (const int64_t step : {scores[0].second, scores[1].second, int64_t{60}}) {
+    EXPECT_EQ(Open(Root("cut"), step).manifest_sha256, Open(Root("straight"), step).manifest_sha256)
+        << step;
+  }
+}
+
+// Names that a spec is checked against, and what is reported in the end.
+TEST_F(PolicyRunTest, EvaluationReportsWhatPoliciesMayGoBy) {
+  v1::JobSpec clicks = Poisoned();
+  clicks.mutable_training()->set_steps(2);
+  for (const v1::JobSpec& spec : {SmallGpt(WriteText(folder_.path()), 4), clicks}) {
+    RecordingObserver seen;
+    ASSERT_EQ(RunToEnd(spec, Root(spec.model().has_gpt() ? "gpt" : "dlrm"), seen),
+              absl::OkStatus());
+    std::vector<std::string> reported, known;
+    for (const auto& [name, value] : seen.metrics.back().values) reported.push_back(name);
+    for (const plan::Metric& metric : plan::EvaluationMetrics(spec)) known.push_back(metric.name);
+    EXPECT_THAT(reported, ::testing::UnorderedElementsAreArray(known));
+  }
+}
+
+TEST_F(PolicyRunTest, ARunWithoutABestSaysSo) {
+  RecordingObserver seen;
+  ASSERT_EQ(RunToEnd(SmallGpt(WriteText(folder_.path()), 4), Root("r"), seen), absl::OkStatus());
+  const auto store = MakeFileStore();
+  EXPECT_THAT(std::string(BestStep(*store, Root("r")).status().message()),
+              HasSubstr("spec.checkpoint.best"));
+  EXPECT_TRUE(absl::IsNotFound(BestStep(*store, Root("none")).status()));
+}
+
+}  // namespace
+}  // namespace trainyard::engine
