@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/operands.h"
 
@@ -21,11 +22,14 @@ struct Descs {
 };
 
 Descs DescsOf(const ConvolutionShape& s) {
-  const Dims w = {s.out, s.in, s.kernel_height, s.kernel_width};
+  // Weights of groups lie as [out, in / groups, …] does.
+  const bool grouped = s.groups > 1;
+  Dims w = {s.out / s.groups, s.in / s.groups, s.kernel_height, s.kernel_width};
+  if (grouped) w.insert(w.begin(), s.groups);
   return {
       .x = Desc({s.batch, s.in, s.height, s.width}, kF32, Tag::nhwc),
       .y = Desc({s.batch, s.out, s.out_height(), s.out_width()}, kF32, Tag::nhwc),
-      .w = Desc(w, kF32, Tag::oihw),
+      .w = Desc(w, kF32, grouped ? Tag::goihw : Tag::oihw),
       .w_any = Desc(w, kF32, Tag::any),
       .bias = Desc({s.out}, kF32, Tag::x),
       .stride = {s.stride, s.stride},
@@ -42,8 +46,13 @@ absl::Status CheckShape(const ConvolutionShape& s) {
                                                {"kernel_height", s.kernel_height},
                                                {"kernel_width", s.kernel_width},
                                                {"stride", s.stride},
-                                               {"pad + 1", s.pad + 1}});
+                                               {"pad + 1", s.pad + 1},
+                                               {"groups", s.groups}});
   if (!ok.ok()) return ok;
+  if (s.in % s.groups != 0 || s.out % s.groups != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "convolution: ", s.groups, " groups divide not both ", s.in, " and ", s.out, " channels"));
+  }
   return CheckSizes(
       "convolution",
       {{"height + 2 pad - kernel_height + 1", s.height + 2 * s.pad - s.kernel_height + 1},
