@@ -5,7 +5,8 @@
 
 namespace trainyard::data {
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data, int64_t context) {
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data,
+                                                     const plan::Windowing& windowing) {
   if (data.has_idx()) return OpenImages(data.idx());
   if (data.has_csv()) return OpenCsv(data.csv());
   if (data.has_criteo()) return OpenCriteo(data.criteo());
@@ -14,10 +15,11 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data, int64
     return absl::UnimplementedError(
         "spec.data: this source is not built yet; use idx, text, tokens, csv, criteo or clicks");
   }
-  if (context < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("a context of ", context, " tokens holds none"));
+  if (windowing.context < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a context of ", windowing.context, " tokens holds none"));
   }
-  return data.has_text() ? OpenText(data.text(), context) : OpenTokens(data.tokens(), context);
+  return data.has_text() ? OpenText(data.text(), windowing) : OpenTokens(data.tokens(), windowing);
 }
 
 }  // namespace trainyard::data

@@ -19,6 +19,7 @@ Loader::Loader(const Dataset& dataset, const Options& options)
       options.batch_size);
   TY_CHECK(options.prefetch >= 1 && options.first_step >= 0, "prefetch ", options.prefetch);
   samples_.resize(static_cast<size_t>(options.micro_batch));
+  epochs_.resize(samples_.size());
   ring_.resize(static_cast<size_t>(options.prefetch) + 1);  // one more: the trainer holds it
   for (Slot& slot : ring_) {
     slot.inputs = std::make_unique<char[]>(options.micro_batch * dataset.input_bytes());
@@ -55,8 +56,12 @@ absl::Status Loader::FillSlot(int64_t number, Slot& slot) {
   slot.batch.inputs = slot.inputs.get();
   slot.batch.targets = slot.targets.get();
   const int64_t index = slot.batch.step * options_.batch_size + slot.batch.first_sample;
-  for (int64_t i = 0; i < options_.micro_batch; ++i) samples_[i] = order_.Sample(index + i);
-  return dataset_.Fill(Split::kTrain, samples_, slot.inputs.get(), slot.targets.get());
+  for (int64_t i = 0; i < options_.micro_batch; ++i) {
+    samples_[i] = order_.Sample(index + i);
+    epochs_[i] = order_.Epoch(index + i);
+  }
+  return dataset_.FillForTraining(options_.seed, samples_, epochs_, slot.inputs.get(),
+                                  slot.targets.get());
 }
 
 void Loader::Run() {

@@ -62,8 +62,8 @@ class Loader {
   const Dataset& dataset_;
   const Options options_;
   const Order order_;
-  std::vector<int64_t> samples_;  // of the filling thread
-  std::vector<Slot> ring_;        // micro-batch i goes to slot i % size
+  std::vector<int64_t> samples_, epochs_;  // of the filling thread
+  std::vector<Slot> ring_;                 // micro-batch i goes to slot i % size
 
   absl::Mutex mu_;
   int64_t filled_ ABSL_GUARDED_BY(mu_) = 0;  // micro-batches ready so far

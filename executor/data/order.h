@@ -16,6 +16,7 @@ class Order {
       : seed_(seed), size_(size), with_replacement_(with_replacement) {}
 
   int64_t Sample(int64_t index) const;
+  int64_t Epoch(int64_t index) const { return index / size_; }
 
  private:
   uint64_t seed_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "executor/data/documents.h"
 #include "executor/data/regular_file.h"
 #include "executor/data/sources.h"
 #include "executor/data/utf8.h"
@@ -25,6 +26,12 @@ struct Text {
   int64_t vocab = 0;  // declared, or what the file has
   int64_t tokens = 0;
   int64_t train = 0;  // the first tokens; the rest validates
+
+  // It is UTF-8: a code point per byte that continues no other.
+  bool Begins(char c) const { return vocabulary.bytes() || (c & 0xC0) != 0x80; }
+  int64_t TokensOf(absl::string_view part) const {
+    return std::count_if(part.begin(), part.end(), [this](char c) { return Begins(c); });
+  }
 };
 
 absl::StatusOr<std::string> ReadText(const std::string& uri) {
@@ -43,14 +50,10 @@ absl::StatusOr<std::string> ReadText(const std::string& uri) {
 absl::StatusOr<Text> Tokenize(const v1::TextData& spec) {
   Text text;
   TY_ASSIGN_OR_RETURN(text.content, ReadText(spec.path()));
-  text.tokens = static_cast<int64_t>(text.content.size());
   if (spec.tokenizer() != v1::TextData::BYTES) {
     absl::StatusOr<Vocabulary> characters = Vocabulary::Characters(text.content);
     if (!characters.ok()) return Annotate(characters.status(), spec.path());
     text.vocabulary = *std::move(characters);
-    // It is UTF-8: a code point per byte that continues no other.
-    text.tokens = std::count_if(text.content.begin(), text.content.end(),
-                                [](char c) { return (c & 0xC0) != 0x80; });
   }
   const int64_t found = text.vocabulary.size();
   text.vocab = spec.has_vocab_size() ? spec.vocab_size() : found;
@@ -63,34 +66,63 @@ absl::StatusOr<Text> Tokenize(const v1::TextData& spec) {
     return absl::InvalidArgumentError(absl::StrCat(spec.path(), ": found ", found,
                                                    " distinct characters, expected at most 65536"));
   }
+  text.tokens = text.TokensOf(text.content);
   // As nanoGPT cuts it: int(0.9 * n) tokens train.
   text.train = static_cast<int64_t>(
       std::floor(static_cast<double>(text.tokens) * (1.0 - spec.validation_fraction())));
   return text;
 }
 
-std::vector<uint16_t> IdsOf(const Text& text) {
-  std::vector<uint16_t> ids;
-  ids.reserve(static_cast<size_t>(text.tokens));
-  if (text.vocabulary.bytes()) {
-    for (const char c : text.content) ids.push_back(static_cast<unsigned char>(c));
-    return ids;
+// The parts of both splits that no window leaves: each split as a whole, or its documents.
+struct TextParts {
+  std::vector<absl::string_view> train, validation;
+};
+
+TextParts PartsOf(const Text& text, const plan::Windowing& windowing) {
+  size_t cut = 0;
+  for (int64_t before = 0; cut < text.content.size(); ++cut) {
+    if (text.Begins(text.content[cut]) && before++ == text.train) break;
   }
-  for (size_t at = 0; at < text.content.size();) {
+  const absl::string_view all = text.content;
+  const absl::string_view train = all.substr(0, cut), rest = all.substr(cut);
+  if (windowing.masked()) return {DocumentsOf(train), DocumentsOf(rest)};
+  TextParts parts{.train = {train}};
+  if (!rest.empty()) parts.validation = {rest};
+  return parts;
+}
+
+void AppendIds(const Vocabulary& vocabulary, absl::string_view part, std::vector<uint16_t>& ids) {
+  if (vocabulary.bytes()) {
+    for (const char c : part) ids.push_back(static_cast<unsigned char>(c));
+    return;
+  }
+  for (size_t at = 0; at < part.size();) {
     char32_t c;
-    TY_CHECK(TakeCodePoint(text.content, at, c), "the vocabulary was made from this text");
-    ids.push_back(static_cast<uint16_t>(text.vocabulary.IdOf(c)));
+    TY_CHECK(TakeCodePoint(part, at, c), "the vocabulary was made from this text");
+    ids.push_back(static_cast<uint16_t>(vocabulary.IdOf(c)));
   }
-  return ids;
+}
+
+std::vector<int64_t> CountsOf(const Text& text, const std::vector<absl::string_view>& parts) {
+  std::vector<int64_t> counts;
+  for (const absl::string_view part : parts) counts.push_back(text.TokensOf(part));
+  return counts;
 }
 
 class TextDataset : public Windows {
  public:
-  TextDataset(int64_t context, const Text& text)
-      : Windows(context, {text.train}, Rest(text), text.vocab),
-        vocabulary_(text.vocabulary),
-        ids_(IdsOf(text)),
-        train_(text.train) {}
+  TextDataset(const plan::Windowing& windowing, const Text& text, const TextParts& parts)
+      : Windows(windowing, CountsOf(text, parts.train), CountsOf(text, parts.validation),
+                text.vocab),
+        vocabulary_(text.vocabulary) {
+    ids_.reserve(static_cast<size_t>(text.tokens));
+    for (const bool train : {true, false}) {
+      for (const absl::string_view part : train ? parts.train : parts.validation) {
+        (train ? train_ : validation_).push_back(static_cast<int64_t>(ids_.size()));
+        AppendIds(vocabulary_, part, ids_);
+      }
+    }
+  }
 
   using Windows::Check;
 
@@ -99,40 +131,41 @@ class TextDataset : public Windows {
   int64_t bytes() const override { return static_cast<int64_t>(ids_.size() * sizeof(ids_[0])); }
 
  protected:
-  absl::Status ReadWindow(Split split, size_t, int64_t at, int64_t n, int32_t* inputs,
+  absl::Status ReadWindow(Split split, size_t part, int64_t at, int64_t n, int32_t* inputs,
                           int32_t* targets) const override {
-    const uint16_t* ids = ids_.data() + at + (split == Split::kTrain ? 0 : train_);
-    for (int64_t i = 0; i < n; ++i) {
-      inputs[i] = ids[i];
-      targets[i] = ids[i + 1];
-    }
+    const uint16_t* ids = ids_.data() + at + (split == Split::kTrain ? train_ : validation_)[part];
+    std::copy_n(ids, n, inputs);
+    if (targets != nullptr) std::copy_n(ids + 1, n, targets);
     return absl::OkStatus();
   }
 
  private:
-  static std::vector<int64_t> Rest(const Text& text) {
-    const int64_t rest = text.tokens - text.train;
-    return rest > 0 ? std::vector<int64_t>{rest} : std::vector<int64_t>{};
-  }
-
   const Vocabulary vocabulary_;
-  const std::vector<uint16_t> ids_;
-  const int64_t train_;
+  std::vector<uint16_t> ids_;
+  std::vector<int64_t> train_, validation_;  // where each part begins in ids_
 };
 
 }  // namespace
 
-absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& spec) {
+absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& spec,
+                                          const plan::Windowing& windowing) {
   TY_ASSIGN_OR_RETURN(const Text text, Tokenize(spec));
-  return plan::DataFacts{.kind = plan::DataFacts::Kind::kTokens,
-                         .vocab = text.vocab,
-                         .train_size = text.train,
-                         .validation_size = text.tokens - text.train};
+  plan::DataFacts facts{.kind = KindOf(windowing),
+                        .vocab = text.vocab,
+                        .train_size = text.train,
+                        .validation_size = text.tokens - text.train};
+  if (windowing.masked()) {
+    const TextParts parts = PartsOf(text, windowing);
+    facts.train_size = WindowsOf(CountsOf(text, parts.train), windowing.context);
+    facts.validation_size = WindowsOf(CountsOf(text, parts.validation), windowing.context);
+  }
+  return facts;
 }
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& spec, int64_t context) {
+absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& spec,
+                                                  const plan::Windowing& windowing) {
   TY_ASSIGN_OR_RETURN(const Text text, Tokenize(spec));
-  auto dataset = std::make_unique<TextDataset>(context, text);
+  auto dataset = std::make_unique<TextDataset>(windowing, text, PartsOf(text, windowing));
   TY_RETURN_IF_ERROR(dataset->Check(spec.path()));
   return dataset;
 }

@@ -173,8 +173,9 @@ class Backward {
   void Differentiate(const ActivationForward& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
-    // relu's sign can be read from its output, so that its input need not be kept.
-    const TensorId x = f.kind == ActivationKind::kRelu ? f.y : f.x;
+    // Where a relu slopes can be read from its output, so that its input need not be kept.
+    const bool relu = f.kind == ActivationKind::kRelu || f.kind == ActivationKind::kRelu6;
+    const TensorId x = relu ? f.y : f.x;
     Overwrite(f.x, [&](TensorId dx) {
       Emit(ActivationBackward{.kind = f.kind, .x = x, .dy = dy, .dx = dx, .n = f.n});
     });
@@ -185,6 +186,52 @@ class Backward {
     if (dy == kNone) return;
     Give(f.a, dy);
     Give(f.b, dy);
+  }
+
+  // A bias may be the first of several rows of a table: the others' gradient stays zero.
+  void Differentiate(const AddBias& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    Give(f.x, dy);
+    const bool accumulate = ParameterAccumulates(f.bias) || graph_[f.bias].elements() > f.cols;
+    Emit(ColumnSum{.x = dy,
+                   .y = GradientOf(f.bias),
+                   .rows = f.rows,
+                   .cols = f.cols,
+                   .accumulate = accumulate});
+  }
+
+  void Differentiate(const Concat& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    Split split{.x = dy, .rows = f.rows, .a_cols = f.a_cols, .b_cols = f.b_cols};
+    const auto part = [&](TensorId of, int64_t cols) {
+      return graph_.Add({.name = absl::StrCat("d(", graph_[of].name, ")"),
+                         .dims = {f.rows, cols},
+                         .kind = TensorKind::kActivation});
+    };
+    if (f.repeat_a || dependent_.contains(f.a)) split.a = part(f.a, f.a_cols);
+    if (dependent_.contains(f.b)) split.b = NewLike(f.b);
+    Emit(split);
+    if (f.repeat_a) {
+      Emit(ColumnSum{.x = split.a,
+                     .y = GradientOf(f.a),
+                     .rows = f.rows,
+                     .cols = f.a_cols,
+                     .accumulate = ParameterAccumulates(f.a)});
+    } else {
+      Give(f.a, split.a);
+    }
+    Give(f.b, split.b);
+  }
+
+  void Differentiate(const Split& f) {
+    TY_CHECK(f.b == kNone, "a forward split keeps its first part alone");
+    const TensorId da = Take(f.a);
+    if (da == kNone) return;
+    Overwrite(f.x, [&](TensorId dx) {
+      Emit(Concat{.a = da, .y = dx, .rows = f.rows, .a_cols = f.a_cols, .b_cols = f.b_cols});
+    });
   }
 
   void Differentiate(const Dropout& f) {
@@ -333,6 +380,7 @@ class Backward {
     Overwrite(f.qkv, [&](TensorId dqkv) {
       Emit(AttentionBackward{.dy = dy,
                              .qkv = f.qkv,
+                             .lengths = f.lengths,
                              .y = f.y,
                              .lse = f.lse,
                              .dqkv = dqkv,
