@@ -4,6 +4,8 @@ find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(JPEG REQUIRED)  # libjpeg-turbo, for its partial decoding
+find_package(PNG REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(absl CONFIG REQUIRED)
 find_package(spdlog CONFIG REQUIRED)

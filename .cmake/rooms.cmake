@@ -74,6 +74,8 @@ set(TRAINYARD_GUESTS
   "cudnn|kernels/cuda/"
   "nccl|executor/engine/parallel/"
   "gloo/|executor/engine/parallel/"
+  "jpeglib.h|executor/data/images/"
+  "png.h|executor/data/images/"
   "yaml-cpp/|proto/text/ clients/")
 
 # Sets `result` to ON when one of `prefixes` (separated by spaces) begins `path`.

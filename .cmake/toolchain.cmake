@@ -38,3 +38,12 @@ elseif(TRAINYARD_SANITIZE STREQUAL "thread")
 elseif(NOT TRAINYARD_SANITIZE STREQUAL "")
   message(FATAL_ERROR "TRAINYARD_SANITIZE is '${TRAINYARD_SANITIZE}': expected address or thread")
 endif()
+
+if(TRAINYARD_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "TRAINYARD_FUZZ needs clang: cmake --preset fuzz")
+  endif()
+  add_compile_options(-O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr
+                      -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+endif()

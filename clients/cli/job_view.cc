@@ -107,15 +107,17 @@ std::string RenderJob(const Terminal& terminal, const v1::Job& job, absl::Time n
 std::string RenderPlan(const Terminal& terminal, const v1::PlanSummary& plan) {
   const double total = plan.flops_per_step() * static_cast<double>(plan.total_steps());
   Fields fields = {{"parameters", FormatCount(plan.parameters())},
+                   {"  frozen", FormatCount(plan.frozen_parameters())},
                    {"steps", FormatCount(plan.total_steps())},
                    {"work per step", FormatScaled(plan.flops_per_step()) + "FLOP"},
                    {"work in all", FormatScaled(total) + "FLOP"},
                    {"memory per slot", FormatBytes(plan.bytes_per_slot())}};
   const std::pair<const char*, int64_t> kinds[] = {
-      {"  parameters", plan.parameter_bytes()},   {"  gradients", plan.gradient_bytes()},
-      {"  optimizer", plan.optimizer_bytes()},    {"  buffers", plan.buffer_bytes()},
-      {"  activations", plan.activation_bytes()}, {"  workspace", plan.workspace_bytes()},
-      {"  staging", plan.staging_bytes()},        {"  process", plan.process_bytes()}};
+      {"  parameters", plan.parameter_bytes()}, {"  gradients", plan.gradient_bytes()},
+      {"  optimizer", plan.optimizer_bytes()},  {"  ema", plan.ema_bytes()},
+      {"  buffers", plan.buffer_bytes()},       {"  activations", plan.activation_bytes()},
+      {"  workspace", plan.workspace_bytes()},  {"  staging", plan.staging_bytes()},
+      {"  process", plan.process_bytes()}};
   for (const auto& [name, bytes] : kinds) fields.emplace_back(name, FormatBytes(bytes));
   return RenderFields(terminal, fields);
 }

@@ -10,8 +10,8 @@ namespace {
 
 // The order in which people look at values; others follow by name.
 int Place(const std::string& name) {
-  const char* const kOrder[] = {"loss",       "accuracy",      "auc",      "best_auc",
-                                "perplexity", "learning_rate", "grad_norm"};
+  const char* const kOrder[] = {"loss",       "accuracy",      "auc",           "best_auc",
+                                "perplexity", "bits_per_byte", "learning_rate", "grad_norm"};
   const auto* const found = std::find(std::begin(kOrder), std::end(kOrder), name);
   return static_cast<int>(found - std::begin(kOrder));
 }

@@ -51,7 +51,8 @@ Color ColorOf(v1::JobState state) {
 
 std::string DescribeValues(const v1::MetricPoint& point) {
   std::vector<std::string> parts;
-  for (const char* name : {"loss", "accuracy", "auc", "best_auc", "perplexity"}) {
+  for (const char* name :
+       {"loss", "accuracy", "auc", "best_auc", "perplexity", "bits_per_byte", "ema_decay"}) {
     const auto found = point.values().find(name);
     if (found != point.values().end()) {
       parts.push_back(absl::StrCat(name, " ", FormatValue(name, found->second)));

@@ -80,7 +80,7 @@ absl::StatusOr<Count> ReadFile(const ClickFiles& files, const std::string& uri, 
       if (rows != nullptr) rows->Add(dense.data(), ids.data(), click);
       continue;
     }
-    if (!files.skip_bad_rows) {
+    if (!files.skip_bad_records) {
       return Annotate(status, absl::StrCat(lines.path(), ": line ", lines.number()));
     }
     if (count.skipped++ == 0) first = absl::StrCat("line ", lines.number(), ": ", status.message());
@@ -130,10 +130,11 @@ absl::StatusOr<Table> ReadTable(const ClickFiles& files, bool keep) {
 class ClickTable : public ClickSamples {
  public:
   ClickTable(Table table, bool own_validation)
-      : ClickSamples(table.facts), table_(std::move(table)), own_validation_(own_validation) {}
+      : ClickSamples(table.facts), table_(std::move(table)), own_validation_(own_validation) {
+    if (!table_.warning.empty()) warnings_.Add(table_.warning);
+  }
 
   int64_t bytes() const override { return table_.train.bytes() + table_.own_validation.bytes(); }
-  std::string warning() const override { return table_.warning; }
 
  protected:
   bool Read(Split split, int64_t sample, float* dense, int32_t* ids) const override {

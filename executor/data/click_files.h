@@ -22,7 +22,7 @@ struct ClickFiles {
   std::string train;
   std::string validation;  // "": validation_fraction is cut from the end of train
   double validation_fraction = 0;
-  bool skip_bad_rows = false;
+  bool skip_bad_records = false;
   plan::DataFacts shape;  // without sizes
   // Called once per file, before its first row: may take a header.
   std::function<absl::StatusOr<ParseRow>(LineReader& lines)> open;

@@ -72,7 +72,7 @@ ClickFiles FilesOf(const v1::CriteoData& criteo) {
   return {.train = criteo.train(),
           .validation = criteo.validation(),
           .validation_fraction = criteo.validation_fraction(),
-          .skip_bad_rows = criteo.bad_rows() == v1::SKIP_BAD_ROWS,
+          .skip_bad_records = criteo.bad_records() == v1::SKIP_BAD_RECORDS,
           .shape = CriteoShape(criteo),
           .open = [buckets = criteo.hash_buckets()](LineReader&) -> absl::StatusOr<ParseRow> {
             return ParseRow([buckets](std::string& line, float* dense, int32_t* ids, bool& click) {

@@ -141,7 +141,7 @@ ClickFiles FilesOf(const v1::CsvData& csv) {
   return {.train = csv.train(),
           .validation = csv.validation(),
           .validation_fraction = csv.validation_fraction(),
-          .skip_bad_rows = csv.bad_rows() == v1::SKIP_BAD_ROWS,
+          .skip_bad_records = csv.bad_records() == v1::SKIP_BAD_RECORDS,
           .shape = CsvShape(csv),
           .open = [csv](LineReader& lines) -> absl::StatusOr<ParseRow> {
             // Shared only because a std::function must be copyable.

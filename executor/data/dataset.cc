@@ -8,12 +8,13 @@ namespace trainyard::data {
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data,
                                                      const plan::Windowing& windowing) {
   if (data.has_idx()) return OpenImages(data.idx());
+  if (data.has_image_folder()) return OpenImageFolder(data.image_folder());
+  if (data.has_webdataset()) return OpenWebDataset(data.webdataset());
   if (data.has_csv()) return OpenCsv(data.csv());
   if (data.has_criteo()) return OpenCriteo(data.criteo());
   if (data.has_clicks()) return OpenClicks(data.clicks());
   if (!data.has_text() && !data.has_tokens()) {
-    return absl::UnimplementedError(
-        "spec.data: this source is not built yet; use idx, text, tokens, csv, criteo or clicks");
+    return absl::InvalidArgumentError("spec.data: there is none");
   }
   if (windowing.context < 1) {
     return absl::InvalidArgumentError(

@@ -6,16 +6,18 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "executor/data/warnings.h"
 #include "executor/plan/facts.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::data {
 
-class Vocabulary;
+class Tokenizer;
 
 enum class Split { kTrain, kValidation };
 
@@ -27,7 +29,7 @@ class Dataset {
   const plan::DataFacts& facts() const { return facts_; }
 
   // Samples are numbered [0, size(split)).
-  //   Images, clicks: train and validation samples in the order of the files.
+  //   Images, clicks: train and validation samples in the order of the files (of folders: by name).
   //   Tokens, training: windows of `context` that start at any token (nanoGPT's); they overlap.
   //   Tokens, validation: windows side by side that cover the whole split.
   //   Documents: windows side by side, of which the last of a document may be shorter.
@@ -44,19 +46,26 @@ class Dataset {
   // Writes samples[i] to the i-th place of `inputs` and `targets`; clicks fill `inputs` with all
   // dense features [n, dense], then all ids [n, categorical], documents all ids [n, context], then
   // all lengths [n]. A negative number is padding, as is what a last window lacks: inputs 0,
-  // lengths 1, targets -1 (rows that do not count). Documents are masked the same way each time.
-  // Allocates nothing. Fails only when a token file does: kInvalidArgument for an id that is out of
-  // range (named with file and position), kDataLoss for a file that shrank.
+  // lengths 1, targets -1 (rows that do not count). Documents are masked the same way each time. An
+  // image that cannot be read is skipped or refused (v1::BadRecords). Allocates nothing, but that
+  // the image libraries take and give back rows. Fails only when a token file or an image does:
+  // kInvalidArgument for an id that is out of range (named with file and position) or an image that
+  // is refused, kDataLoss for a file that shrank.
   virtual absl::Status Fill(Split split, absl::Span<const int64_t> samples, void* inputs,
                             void* targets) const = 0;
 
-  // Fill of the training split as training sees it: documents are masked by draws that are a
-  // function of (seed, epoch, sample), where epochs[i] says how often samples[i] came before.
+  // Fill of the training split as training sees it: images are cropped and flipped, documents
+  // masked by draws that are a function of (seed, epoch, sample), where epochs[i] says how often
+  // samples[i] came before.
   virtual absl::Status FillForTraining(uint64_t /*seed*/, absl::Span<const int64_t> samples,
                                        absl::Span<const int64_t> /*epochs*/, void* inputs,
                                        void* targets) const {
     return Fill(Split::kTrain, samples, inputs, targets);
   }
+
+  // Samples that one thread should fill at a time, where the samples of a micro-batch lie one
+  // behind the other and cost time enough to share. 0: micro-batches are filled whole.
+  virtual int64_t grain() const { return 0; }
 
   // Whether training draws windows with replacement (tokens) or permutes each epoch (images,
   // documents, clicks).
@@ -66,11 +75,14 @@ class Dataset {
   // are known: no model can be expected to do better.
   virtual std::optional<double> BestAuc(int64_t /*samples*/) const { return std::nullopt; }
 
-  // What the user should know of the files although they can be trained on; mostly "".
-  virtual std::string warning() const { return ""; }
+  // What the user should know of the files although they can be trained on, since the last call.
+  std::vector<std::string> TakeWarnings() const { return warnings_.Take(); }
 
-  // How ids map to text, or null (images, token files).
-  virtual const Vocabulary* vocabulary() const { return nullptr; }
+  // Different images that could not be used so far; those of tables are in a warning.
+  virtual int64_t skipped() const { return 0; }
+
+  // How ids map to text, or null (no text, token files).
+  virtual const Tokenizer* tokenizer() const { return nullptr; }
 
   // Host memory held.
   virtual int64_t bytes() const = 0;
@@ -79,11 +91,13 @@ class Dataset {
   plan::DataFacts facts_;
   int64_t input_bytes_ = 0;
   int64_t target_bytes_ = 0;
+  mutable Warnings warnings_;
 };
 
-// Opens the files of `data` (from ResolveSpec). `windowing` is for text and tokens. Images, text
-// and tables of clicks are read whole; token files are read at Fill. Fails as ReadFacts does, and
-// for what only a whole reading shows: truncated gzip, counts that differ, labels out of range.
+// Opens the files of `data` (from ResolveSpec). `windowing` is for text and tokens. IDX images,
+// text and tables of clicks are read whole, and text is encoded; token files, image folders and
+// archives are read at Fill. Fails as ReadFacts does, and for what only a whole reading shows:
+// truncated gzip, counts that differ, labels out of range.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data,
                                                      const plan::Windowing& windowing);
 inline absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data, int64_t context) {

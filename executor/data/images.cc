@@ -1,4 +1,5 @@
-// Images and labels from IDX files, kept as bytes and normalised as they are asked for.
+// Images and labels from IDX files, kept as bytes; cropped, flipped and normalised as they are
+// asked for.
 
 #include <algorithm>
 #include <array>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "executor/data/draws.h"
 #include "executor/data/idx.h"
 #include "executor/data/regular_file.h"
 #include "executor/data/sources.h"
@@ -108,7 +110,10 @@ absl::StatusOr<Parts> ReadParts(const v1::IdxData& idx, bool header_only) {
 class ImageDataset : public Dataset {
  public:
   ImageDataset(const v1::IdxData& idx, Parts parts)
-      : train_(std::move(parts.train)), test_(std::move(parts.test)) {
+      : train_(std::move(parts.train)),
+        test_(std::move(parts.test)),
+        padding_(idx.crop_padding()),
+        flip_(idx.flip()) {
     facts_ = parts.facts;
     pixels_ = facts_.height * facts_.width * facts_.channels;
     input_bytes_ = pixels_ * static_cast<int64_t>(sizeof(float));
@@ -129,6 +134,21 @@ class ImageDataset : public Dataset {
     for (const int64_t sample : samples) {
       FillOne(split, sample, input, target++);
       input += pixels_;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status FillForTraining(uint64_t seed, absl::Span<const int64_t> samples,
+                               absl::Span<const int64_t> epochs, void* inputs,
+                               void* targets) const override {
+    if (padding_ == 0 && !flip_) return Fill(Split::kTrain, samples, inputs, targets);
+    float* input = static_cast<float*>(inputs);
+    int32_t* target = static_cast<int32_t*>(targets);
+    for (size_t i = 0; i < samples.size(); ++i, input += pixels_) {
+      TY_CHECK(samples[i] >= 0 && samples[i] < facts_.train_size, "sample ", samples[i]);
+      Draws draws(seed, epochs[i], samples[i]);
+      CropAndFlip(train_.images.pixels.data() + samples[i] * pixels_, draws, input);
+      target[i] = train_.labels[static_cast<size_t>(samples[i])];
     }
     return absl::OkStatus();
   }
@@ -157,7 +177,25 @@ class ImageDataset : public Dataset {
     *target = part.labels[static_cast<size_t>(sample)];
   }
 
+  // A crop of the padded image, mirrored or not.
+  void CropAndFlip(const uint8_t* image, Draws& draws, float* input) const {
+    const bool mirrored = flip_ && draws.Coin();
+    const int64_t dy = draws.Below(2 * padding_ + 1) - padding_;
+    const int64_t dx = draws.Below(2 * padding_ + 1) - padding_;
+    const int64_t height = facts_.height, width = facts_.width;
+    for (int64_t y = 0; y < height; ++y) {
+      for (int64_t x = 0; x < width; ++x) {
+        const int64_t from_y = y + dy;
+        const int64_t from_x = (mirrored ? width - 1 - x : x) + dx;
+        const bool inside = from_y >= 0 && from_y < height && from_x >= 0 && from_x < width;
+        *input++ = normalised_[inside ? image[from_y * width + from_x] : 0];
+      }
+    }
+  }
+
   Part train_, test_;
+  const int64_t padding_;
+  const bool flip_;
   int64_t pixels_ = 0;
   std::array<float, 256> normalised_;
 };

@@ -1,15 +1,29 @@
 #include "executor/data/loader.h"
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
 
 #include "storage/base/status.h"
 
 namespace trainyard::data {
 
+namespace {
+
+int64_t BatchesOf(const Loader::Options& options) {
+  if (options.held_out == 0) return std::numeric_limits<int64_t>::max();
+  return (options.held_out + options.micro_batch - 1) / options.micro_batch;
+}
+
+}  // namespace
+
 Loader::Loader(const Dataset& dataset, const Options& options)
     : dataset_(dataset),
       options_(options),
-      order_(options.seed, dataset.size(Split::kTrain), dataset.sampled_with_replacement()) {
+      order_(options.seed, dataset.size(Split::kTrain), dataset.sampled_with_replacement()),
+      grain_(dataset.grain() > 0 ? dataset.grain() : options.micro_batch),
+      parts_((options.micro_batch + grain_ - 1) / grain_),
+      batches_(BatchesOf(options)) {
   TY_CHECK(
       options.micro_batch > 0 && options.samples > 0 && options.samples % options.micro_batch == 0,
       "a share of ", options.samples, " in micro-batches of ", options.micro_batch);
@@ -18,14 +32,17 @@ Loader::Loader(const Dataset& dataset, const Options& options)
       "a share of ", options.samples, " from ", options.first_sample, " in a batch of ",
       options.batch_size);
   TY_CHECK(options.prefetch >= 1 && options.first_step >= 0, "prefetch ", options.prefetch);
-  samples_.resize(static_cast<size_t>(options.micro_batch));
-  epochs_.resize(samples_.size());
+  TY_CHECK(options.threads >= 1, options.threads, " threads");
   ring_.resize(static_cast<size_t>(options.prefetch) + 1);  // one more: the trainer holds it
   for (Slot& slot : ring_) {
-    slot.inputs = std::make_unique<char[]>(options.micro_batch * dataset.input_bytes());
-    slot.targets = std::make_unique<char[]>(options.micro_batch * dataset.target_bytes());
+    slot.inputs =
+        std::make_unique_for_overwrite<char[]>(options.micro_batch * dataset.input_bytes());
+    slot.targets =
+        std::make_unique_for_overwrite<char[]>(options.micro_batch * dataset.target_bytes());
+    slot.samples.resize(options.micro_batch);
+    slot.epochs.resize(options.micro_batch);
   }
-  thread_ = std::thread([this] { Run(); });
+  for (int64_t i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 
 Loader::~Loader() {
@@ -33,7 +50,7 @@ Loader::~Loader() {
     absl::MutexLock lock(&mu_);
     stop_ = true;
   }
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 int64_t Loader::bytes() const {
@@ -43,44 +60,91 @@ int64_t Loader::bytes() const {
 
 absl::StatusOr<Loader::Batch> Loader::Next() {
   absl::MutexLock lock(&mu_);
-  const auto ready = [this] { return filled_ > taken_ || !error_.ok(); };
-  mu_.Await(absl::Condition(&ready));
-  if (filled_ == taken_) return error_;
-  return ring_[static_cast<size_t>(taken_++) % ring_.size()].batch;
+  if (taken_ == batches_) return absl::OutOfRangeError("the held-out samples are over");
+  const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return filled_ > taken_; };
+  if (!ready()) {
+    const auto start = std::chrono::steady_clock::now();
+    mu_.Await(absl::Condition(&ready));
+    waited_ += absl::FromChrono(std::chrono::steady_clock::now() - start);
+  }
+  const Slot& slot = SlotOf(taken_);
+  if (!slot.status.ok()) return slot.status;
+  ++taken_;
+  return slot.batch;
 }
 
-absl::Status Loader::FillSlot(int64_t number, Slot& slot) {
-  const int64_t per_step = options_.samples / options_.micro_batch;
-  slot.batch.step = options_.first_step + number / per_step;
-  slot.batch.first_sample = options_.first_sample + number % per_step * options_.micro_batch;
-  slot.batch.inputs = slot.inputs.get();
-  slot.batch.targets = slot.targets.get();
-  const int64_t index = slot.batch.step * options_.batch_size + slot.batch.first_sample;
-  for (int64_t i = 0; i < options_.micro_batch; ++i) {
-    samples_[i] = order_.Sample(index + i);
-    epochs_[i] = order_.Epoch(index + i);
+absl::Duration Loader::waited() const {
+  absl::MutexLock lock(&mu_);
+  return waited_;
+}
+
+// Whether there is a part to fill: the newest batch handed out stays untouched until the next is
+// asked for.
+bool Loader::Ahead() const {
+  const int64_t end = std::max<int64_t>(0, taken_ - 1) + static_cast<int64_t>(ring_.size());
+  return next_.batch < std::min(end, batches_);
+}
+
+Loader::Part Loader::TakePart() {
+  const Part part = next_;
+  Slot& slot = SlotOf(part.batch);
+  if (part.number == 0) {
+    const int64_t per_step = options_.samples / options_.micro_batch;
+    slot.batch.step = options_.first_step + part.batch / per_step;
+    slot.batch.first_sample = options_.first_sample + part.batch % per_step * options_.micro_batch;
+    slot.batch.inputs = slot.inputs.get();
+    slot.batch.targets = slot.targets.get();
+    slot.parts_left = parts_;
+    slot.status = absl::OkStatus();
   }
-  return dataset_.FillForTraining(options_.seed, samples_, epochs_, slot.inputs.get(),
-                                  slot.targets.get());
+  if (++next_.number == parts_) next_ = {.batch = part.batch + 1};
+  return part;
+}
+
+absl::Status Loader::Fill(const Part& part, Slot& slot) const {
+  const int64_t begin = part.number * grain_;
+  const int64_t n = std::min(begin + grain_, options_.micro_batch) - begin;
+  const int64_t index = slot.batch.step * options_.batch_size + slot.batch.first_sample;
+  for (int64_t i = begin; i < begin + n; ++i) {
+    if (options_.held_out > 0) {
+      slot.samples[i] = index + i < options_.held_out ? index + i : -1;
+    } else {
+      slot.samples[i] = order_.Sample(index + i);
+      slot.epochs[i] = order_.Epoch(index + i);
+    }
+  }
+  const auto samples = absl::MakeConstSpan(slot.samples).subspan(begin, n);
+  void* inputs = slot.inputs.get() + begin * dataset_.input_bytes();
+  void* targets = slot.targets.get() + begin * dataset_.target_bytes();
+  if (options_.held_out > 0) return dataset_.Fill(Split::kValidation, samples, inputs, targets);
+  return dataset_.FillForTraining(
+      options_.seed, samples, absl::MakeConstSpan(slot.epochs).subspan(begin, n), inputs, targets);
+}
+
+// Of several failures in a micro-batch the first one counts, whichever thread was faster.
+void Loader::PutBack(const Part& part, const absl::Status& status) {
+  Slot& slot = SlotOf(part.batch);
+  if (!status.ok() && (slot.status.ok() || part.number < slot.failed_part)) {
+    slot.status = status;
+    slot.failed_part = part.number;
+  }
+  --slot.parts_left;
+  while (filled_ < next_.batch && SlotOf(filled_).parts_left == 0) ++filled_;
 }
 
 void Loader::Run() {
-  const auto size = static_cast<int64_t>(ring_.size());
-  for (int64_t number = 0;; ++number) {
-    // The newest batch handed out stays untouched until the next is asked for.
-    const auto may_fill = [&] { return stop_ || number < std::max<int64_t>(0, taken_ - 1) + size; };
+  const auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || Ahead(); };
+  for (;;) {
+    Part part;
     {
       absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&may_fill));
+      mu_.Await(absl::Condition(&work));
       if (stop_) return;
+      part = TakePart();
     }
-    const absl::Status status = FillSlot(number, ring_[static_cast<size_t>(number % size)]);
+    const absl::Status status = Fill(part, SlotOf(part.batch));
     absl::MutexLock lock(&mu_);
-    if (!status.ok()) {
-      error_ = status;
-      return;
-    }
-    filled_ = number + 1;
+    PutBack(part, status);
   }
 }
 

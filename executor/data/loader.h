@@ -1,6 +1,6 @@
 #pragma once
 
-// Prepares training micro-batches ahead of the trainer.
+// Prepares micro-batches ahead of whoever trains or evaluates.
 
 #include <cstdint>
 #include <memory>
@@ -8,16 +8,18 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "executor/data/dataset.h"
 #include "executor/data/order.h"
 
 namespace trainyard::data {
 
-// Delivers the micro-batches of step `first_step`, then of the next, and so on without end. One
-// thread fills a ring of buffers that are allocated once; nothing is allocated after that. Next is
-// for one thread. The destructor stops the thread.
+// Delivers the micro-batches of step `first_step`, then of the next, and so on. Threads fill a ring
+// of buffers that are allocated once; nothing is allocated after that. How many threads there are
+// changes neither order nor bits. Next is for one thread. The destructor stops the threads.
 class Loader {
  public:
   struct Options {
@@ -28,6 +30,10 @@ class Loader {
     int64_t micro_batch = 0;
     int64_t first_step = 0;  // steps done before: the only position that a checkpoint keeps
     int64_t prefetch = 4;    // micro-batches ready ahead
+    int64_t threads = 1;
+    // Above 0: instead of training without end the first so many samples of the held-out split, in
+    // order, once; the last micro-batch is padded.
+    int64_t held_out = 0;
   };
 
   struct Batch {
@@ -44,8 +50,11 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   // Waits for the next micro-batch, which stays valid until the next call. An error of the data set
-  // comes in its place and stays.
+  // comes in its place and stays. kOutOfRange: the held-out samples are over.
   absl::StatusOr<Batch> Next();
+
+  // How long calls of Next found nothing ready, together.
+  absl::Duration waited() const;
 
   // Host memory of the ring.
   int64_t bytes() const;
@@ -54,23 +63,40 @@ class Loader {
   struct Slot {
     Batch batch;
     std::unique_ptr<char[]> inputs, targets;
+    std::vector<int64_t> samples, epochs;
+    int64_t parts_left = 0;  // parts_left, failed_part, status: guarded by mu_
+    int64_t failed_part = 0;
+    absl::Status status;
+  };
+
+  // A run of samples of a micro-batch: what one thread fills at a time.
+  struct Part {
+    int64_t batch = 0;   // micro-batches before it
+    int64_t number = 0;  // within the micro-batch
   };
 
   void Run();
-  absl::Status FillSlot(int64_t number, Slot& slot);
+  bool Ahead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Part TakePart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Fill(const Part& part, Slot& slot) const;
+  void PutBack(const Part& part, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Slot& SlotOf(int64_t batch) { return ring_[static_cast<size_t>(batch) % ring_.size()]; }
 
   const Dataset& dataset_;
   const Options options_;
   const Order order_;
-  std::vector<int64_t> samples_, epochs_;  // of the filling thread
-  std::vector<Slot> ring_;                 // micro-batch i goes to slot i % size
+  const int64_t grain_;     // samples of a part
+  const int64_t parts_;     // of a micro-batch
+  const int64_t batches_;   // micro-batches in all
+  std::vector<Slot> ring_;  // micro-batch i goes to slot i % size
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
+  Part next_ ABSL_GUARDED_BY(mu_);           // the next one to fill
   int64_t filled_ ABSL_GUARDED_BY(mu_) = 0;  // micro-batches ready so far
   int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;   // micro-batches handed out; the last is still in use
-  absl::Status error_ ABSL_GUARDED_BY(mu_);
+  absl::Duration waited_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace trainyard::data

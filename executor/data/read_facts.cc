@@ -9,6 +9,10 @@ absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data, const plan::Wind
   switch (data.source_case()) {
     case v1::Data::kIdx:
       return ImageFacts(data.idx());
+    case v1::Data::kImageFolder:
+      return ImageFolderFacts(data.image_folder());
+    case v1::Data::kWebdataset:
+      return WebDatasetFacts(data.webdataset());
     case v1::Data::kText:
       return TextFacts(data.text(), windowing);
     case v1::Data::kTokens:
@@ -19,11 +23,25 @@ absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data, const plan::Wind
       return CriteoFacts(data.criteo());
     case v1::Data::kClicks:
       return ClicksFacts(data.clicks());
-    default:
-      return absl::UnimplementedError(
-          "spec.data: this source is not built yet; use idx, text, tokens, csv, criteo or clicks");
+    case v1::Data::SOURCE_NOT_SET:
+      break;
   }
+  return absl::InvalidArgumentError("spec.data: there is none");
 }
+
+namespace {
+
+// `source` is of files of images.
+template <typename Source>
+std::optional<plan::DataFacts> ImageShape(const Source& source) {
+  if (!source.has_classes()) return std::nullopt;
+  return plan::DataFacts{.height = source.transform().size(),
+                         .width = source.transform().size(),
+                         .channels = source.transform().channels(),
+                         .classes = source.classes()};
+}
+
+}  // namespace
 
 std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data,
                                              const plan::Windowing& windowing) {
@@ -37,6 +55,8 @@ std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data,
     facts.classes = idx.classes();
     return facts;
   }
+  if (data.has_image_folder()) return ImageShape(data.image_folder());
+  if (data.has_webdataset()) return ImageShape(data.webdataset());
   if (data.has_csv()) return CsvShape(data.csv());
   if (data.has_criteo()) return CriteoShape(data.criteo());
   if (data.has_clicks()) return ClicksFacts(data.clicks());

@@ -11,10 +11,11 @@
 namespace trainyard::data {
 
 // Reads headers (IDX: also the labels, which are small; text: the whole file). `data` must come
-// from ResolveSpec; documents are cut by `windowing`. Sizes are always known afterwards.
+// from ResolveSpec; documents are cut by `windowing`. Sizes are known afterwards, but for BPE of
+// more than 16 MiB of text: to count its tokens would take the time of a training's start.
 //   kNotFound, kPermissionDenied  a file that cannot be opened, by name
-//   kInvalidArgument              a file that is not what the spec says: "FILE: found …, expected
-//   …" kUnimplemented                a URI scheme that is not built
+//   kInvalidArgument              not what the spec says: "FILE: found …, expected …"
+//   kUnimplemented                a URI scheme that is not built, a tokenizer of another kind
 absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data,
                                           const plan::Windowing& windowing = {});
 

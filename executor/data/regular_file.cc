@@ -24,9 +24,7 @@ absl::StatusOr<std::string> LocalPath(const std::string& uri) {
       absl::StrCat("'", uri, "': expected an absolute path or file:///path"));
 }
 
-absl::StatusOr<RegularFile> OpenRegularFile(const std::string& uri) {
-  RegularFile file;
-  TY_ASSIGN_OR_RETURN(file.path, LocalPath(uri));
+absl::Status OpenPath(RegularFile& file) {
   // O_NONBLOCK: opening a pipe without a writer returns at once, and fstat then refuses it.
   file.fd = FileDescriptor(open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!file.fd.valid()) return ErrnoStatus(errno, file.path);
@@ -38,6 +36,13 @@ absl::StatusOr<RegularFile> OpenRegularFile(const std::string& uri) {
                      ", expected a regular file"));
   }
   file.bytes = info.st_size;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RegularFile> OpenRegularFile(const std::string& uri) {
+  RegularFile file;
+  TY_ASSIGN_OR_RETURN(file.path, LocalPath(uri));
+  TY_RETURN_IF_ERROR(OpenPath(file));
   return file;
 }
 

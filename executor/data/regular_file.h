@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "storage/base/file.h"
 
@@ -22,6 +23,9 @@ struct RegularFile {
 // Opens what `uri` names for reading. Anything but a regular file (a folder, a pipe, a device) is
 // kInvalidArgument and is never waited for.
 absl::StatusOr<RegularFile> OpenRegularFile(const std::string& uri);
+
+// The same for file.path, which is no URI; what was open is closed. Allocates nothing.
+absl::Status OpenPath(RegularFile& file);
 
 // Reads exactly `bytes` at `offset`; kDataLoss when the file ends before.
 absl::Status ReadExactly(const RegularFile& file, int64_t offset, void* to, int64_t bytes);

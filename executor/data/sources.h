@@ -14,6 +14,12 @@ namespace trainyard::data {
 absl::StatusOr<plan::DataFacts> ImageFacts(const v1::IdxData& idx);
 absl::StatusOr<std::unique_ptr<Dataset>> OpenImages(const v1::IdxData& idx);
 
+absl::StatusOr<plan::DataFacts> ImageFolderFacts(const v1::ImageFolderData& folder);
+absl::StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const v1::ImageFolderData& folder);
+
+absl::StatusOr<plan::DataFacts> WebDatasetFacts(const v1::WebDatasetData& webdataset);
+absl::StatusOr<std::unique_ptr<Dataset>> OpenWebDataset(const v1::WebDatasetData& webdataset);
+
 absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& text,
                                           const plan::Windowing& windowing);
 absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& text,

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "executor/data/bpe_trainer.h"
 #include "executor/data/documents.h"
 #include "executor/data/regular_file.h"
 #include "executor/data/sources.h"
-#include "executor/data/utf8.h"
+#include "executor/data/tokenizer_json.h"
 #include "executor/data/vocabulary.h"
 #include "executor/data/windows.h"
 #include "storage/base/status.h"
@@ -19,153 +21,262 @@ namespace {
 
 constexpr int64_t kLargestText = int64_t{1} << 30;
 
-// A text and what its tokenizer makes of it.
-struct Text {
-  std::string content;
-  Vocabulary vocabulary = Vocabulary::Bytes();
-  int64_t vocab = 0;  // declared, or what the file has
-  int64_t tokens = 0;
-  int64_t train = 0;  // the first tokens; the rest validates
+// Up to here BPE trains and encodes within seconds: what somebody may wait for who submits a job.
+constexpr int64_t kLargestCountedText = int64_t{16} << 20;
 
-  // It is UTF-8: a code point per byte that continues no other.
-  bool Begins(char c) const { return vocabulary.bytes() || (c & 0xC0) != 0x80; }
-  int64_t TokensOf(absl::string_view part) const {
-    return std::count_if(part.begin(), part.end(), [this](char c) { return Begins(c); });
-  }
-};
-
-absl::StatusOr<std::string> ReadText(const std::string& uri) {
+absl::StatusOr<std::string> ReadWhole(const std::string& uri, int64_t largest,
+                                      absl::string_view advice) {
   TY_ASSIGN_OR_RETURN(const RegularFile file, OpenRegularFile(uri));
   if (file.bytes == 0) return absl::InvalidArgumentError(absl::StrCat(file.path, ": is empty"));
-  if (file.bytes > kLargestText) {
+  if (file.bytes > largest) {
     return absl::ResourceExhaustedError(absl::StrCat(file.path, ": found ", file.bytes,
-                                                     " bytes, expected at most ", kLargestText,
-                                                     "; write token files for larger text"));
+                                                     " bytes, expected at most ", largest, advice));
   }
   std::string content(static_cast<size_t>(file.bytes), '\0');
   TY_RETURN_IF_ERROR(ReadExactly(file, 0, content.data(), file.bytes));
   return content;
 }
 
-absl::StatusOr<Text> Tokenize(const v1::TextData& spec) {
-  Text text;
-  TY_ASSIGN_OR_RETURN(text.content, ReadText(spec.path()));
-  if (spec.tokenizer() != v1::TextData::BYTES) {
-    absl::StatusOr<Vocabulary> characters = Vocabulary::Characters(text.content);
-    if (!characters.ok()) return Annotate(characters.status(), spec.path());
-    text.vocabulary = *std::move(characters);
-  }
-  const int64_t found = text.vocabulary.size();
-  text.vocab = spec.has_vocab_size() ? spec.vocab_size() : found;
-  if (found > text.vocab) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(spec.path(), ": found ", found,
-                     " distinct characters, spec.data.text.vocab_size declares ", text.vocab));
-  }
-  if (found > 65536) {
-    return absl::InvalidArgumentError(absl::StrCat(spec.path(), ": found ", found,
-                                                   " distinct characters, expected at most 65536"));
-  }
-  text.tokens = text.TokensOf(text.content);
-  // As nanoGPT cuts it: int(0.9 * n) tokens train.
-  text.train = static_cast<int64_t>(
-      std::floor(static_cast<double>(text.tokens) * (1.0 - spec.validation_fraction())));
-  return text;
+absl::StatusOr<std::string> ReadText(const v1::TextData& spec) {
+  return ReadWhole(spec.path(), kLargestText, "; write token files for larger text");
 }
 
-// The parts of both splits that no window leaves: each split as a whole, or its documents.
-struct TextParts {
-  std::vector<absl::string_view> train, validation;
+// Characters, or bytes to BYTES.
+int64_t CharactersOf(const v1::TextData& spec, absl::string_view text) {
+  if (spec.tokenizer() == v1::TextData::BYTES) return static_cast<int64_t>(text.size());
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+// The parts of a split that no window leaves: its documents, or all of it.
+std::vector<absl::string_view> PartsOf(absl::string_view split, const plan::Windowing& windowing) {
+  return windowing.masked() ? DocumentsOf(split) : std::vector<absl::string_view>{split};
+}
+
+// A text and where it is cut, in characters (bytes, to BYTES) and in bytes.
+struct Cut {
+  int64_t characters = 0;
+  int64_t train_characters = 0;  // as nanoGPT cuts it: int(0.9 * n) train
+  size_t train_bytes = 0;
 };
 
-TextParts PartsOf(const Text& text, const plan::Windowing& windowing) {
-  size_t cut = 0;
-  for (int64_t before = 0; cut < text.content.size(); ++cut) {
-    if (text.Begins(text.content[cut]) && before++ == text.train) break;
+Cut CutOf(const v1::TextData& spec, absl::string_view text) {
+  const auto begins = [](char c) { return (c & 0xC0) != 0x80; };
+  Cut cut;
+  cut.characters = CharactersOf(spec, text);
+  cut.train_characters = static_cast<int64_t>(
+      std::floor(static_cast<double>(cut.characters) * (1.0 - spec.validation_fraction())));
+  if (cut.characters == static_cast<int64_t>(text.size())) {
+    cut.train_bytes = static_cast<size_t>(cut.train_characters);
+    return cut;
   }
-  const absl::string_view all = text.content;
-  const absl::string_view train = all.substr(0, cut), rest = all.substr(cut);
-  if (windowing.masked()) return {DocumentsOf(train), DocumentsOf(rest)};
-  TextParts parts{.train = {train}};
-  if (!rest.empty()) parts.validation = {rest};
-  return parts;
+  int64_t before = 0;
+  while (cut.train_bytes < text.size()) {
+    if (begins(text[cut.train_bytes]) && before++ == cut.train_characters) break;
+    ++cut.train_bytes;
+  }
+  return cut;
 }
 
-void AppendIds(const Vocabulary& vocabulary, absl::string_view part, std::vector<uint16_t>& ids) {
-  if (vocabulary.bytes()) {
-    for (const char c : part) ids.push_back(static_cast<unsigned char>(c));
-    return;
-  }
-  for (size_t at = 0; at < part.size();) {
-    char32_t c;
-    TY_CHECK(TakeCodePoint(part, at, c), "the vocabulary was made from this text");
-    ids.push_back(static_cast<uint16_t>(vocabulary.IdOf(c)));
-  }
+absl::StatusOr<std::unique_ptr<const Bpe>> ReadBpe(const std::string& uri) {
+  TY_ASSIGN_OR_RETURN(std::string json, ReadWhole(uri, kLargestTokenizerFile, ""));
+  absl::StatusOr<std::unique_ptr<const Bpe>> bpe = BpeFromJson(std::move(json));
+  if (!bpe.ok()) return Annotate(bpe.status(), uri);
+  return bpe;
 }
 
-std::vector<int64_t> CountsOf(const Text& text, const std::vector<absl::string_view>& parts) {
-  std::vector<int64_t> counts;
-  for (const absl::string_view part : parts) counts.push_back(text.TokensOf(part));
-  return counts;
+// `train` is all that a tokenizer may learn from; characters are those of the whole text.
+absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeTokenizer(const v1::TextData& spec,
+                                                               absl::string_view text,
+                                                               absl::string_view train) {
+  if (spec.tokenizer() == v1::TextData::BYTES) {
+    return std::make_unique<const Vocabulary>(Vocabulary::Bytes());
+  }
+  if (spec.tokenizer() == v1::TextData::BPE) {
+    if (!spec.tokenizer_file().empty()) return ReadBpe(spec.tokenizer_file());
+    absl::StatusOr<BpeModel> model = TrainBpe(train, spec.vocab_size());
+    if (!model.ok()) return Annotate(model.status(), spec.path());
+    std::string json = BpeToJson(*model);
+    return std::make_unique<const Bpe>(*std::move(model), std::move(json));
+  }
+  absl::StatusOr<Vocabulary> vocabulary = Vocabulary::Characters(text);
+  if (!vocabulary.ok()) return Annotate(vocabulary.status(), spec.path());
+  return std::make_unique<const Vocabulary>(*std::move(vocabulary));
+}
+
+// The number of tokens that the model is for: declared, or what the tokenizer has.
+absl::StatusOr<int64_t> VocabFor(const v1::TextData& spec, const Tokenizer& tokenizer) {
+  const int64_t found = tokenizer.size();
+  const bool bpe = spec.tokenizer() == v1::TextData::BPE;
+  const char* const what = bpe ? " tokens" : " distinct characters";
+  const std::string& file = bpe ? spec.tokenizer_file() : spec.path();
+  if (spec.has_vocab_size() && found > spec.vocab_size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file, ": found ", found, what, ", spec.data.text.vocab_size declares ", spec.vocab_size()));
+  }
+  if (!bpe && found > 65536) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": found ", found, what, ", expected at most 65536"));
+  }
+  return spec.has_vocab_size() ? spec.vocab_size() : found;
+}
+
+// Token ids in two bytes each, or four where there may be more.
+class TokenIds {
+ public:
+  // Room for `expected` of them.
+  TokenIds(int64_t vocab, int64_t expected) : wide_(vocab > 65536) {
+    const auto n = static_cast<size_t>(expected);
+    wide_ ? four_.reserve(n) : two_.reserve(n);
+  }
+
+  void Add(int32_t id) {
+    if (wide_) {
+      four_.push_back(id);
+    } else {
+      two_.push_back(static_cast<uint16_t>(id));
+    }
+  }
+  int32_t operator[](size_t i) const { return wide_ ? four_[i] : two_[i]; }
+  int64_t size() const { return static_cast<int64_t>(wide_ ? four_.size() : two_.size()); }
+  int64_t bytes() const { return size() * (wide_ ? 4 : 2); }
+
+ private:
+  bool wide_;
+  std::vector<uint16_t> two_;
+  std::vector<int32_t> four_;
+};
+
+struct EncodedText {
+  std::unique_ptr<const Tokenizer> tokenizer;
+  int64_t vocab = 0;
+  std::vector<int64_t> train, validation;  // ids of each part, one after the other
+  TokenIds ids;
+};
+
+absl::StatusOr<EncodedText> EncodeText(const v1::TextData& spec, const plan::Windowing& windowing) {
+  TY_ASSIGN_OR_RETURN(const std::string content, ReadText(spec));
+  const absl::string_view text = content;
+  if (spec.tokenizer() == v1::TextData::BPE) {
+    const absl::Status utf8 = CheckUtf8(text);
+    if (!utf8.ok()) return Annotate(utf8, spec.path());
+  }
+  const Cut cut = CutOf(spec, text);
+  const size_t train_bytes = cut.train_bytes;
+  TY_ASSIGN_OR_RETURN(std::unique_ptr<const Tokenizer> tokenizer,
+                      MakeTokenizer(spec, text, text.substr(0, train_bytes)));
+  TY_ASSIGN_OR_RETURN(const int64_t vocab, VocabFor(spec, *tokenizer));
+  const bool bpe = spec.tokenizer() == v1::TextData::BPE;
+  EncodedText encoded{.tokenizer = std::move(tokenizer),
+                      .vocab = vocab,
+                      .ids = TokenIds(vocab, bpe ? cut.characters / 4 : cut.characters)};
+  const auto encode = [&](absl::string_view split, std::vector<int64_t>& counts) {
+    absl::Status status;
+    for (const absl::string_view part : PartsOf(split, windowing)) {
+      const int64_t before = encoded.ids.size();
+      status.Update(encoded.tokenizer->ForEachId(part, [&](int32_t id) { encoded.ids.Add(id); }));
+      counts.push_back(encoded.ids.size() - before);
+    }
+    return status;
+  };
+  absl::Status status = encode(text.substr(0, train_bytes), encoded.train);
+  if (train_bytes < text.size()) {
+    status.Update(encode(text.substr(train_bytes), encoded.validation));
+  }
+  if (!status.ok()) return Annotate(status, spec.path());
+  return encoded;
 }
 
 class TextDataset : public Windows {
  public:
-  TextDataset(const plan::Windowing& windowing, const Text& text, const TextParts& parts)
-      : Windows(windowing, CountsOf(text, parts.train), CountsOf(text, parts.validation),
-                text.vocab),
-        vocabulary_(text.vocabulary) {
-    ids_.reserve(static_cast<size_t>(text.tokens));
-    for (const bool train : {true, false}) {
-      for (const absl::string_view part : train ? parts.train : parts.validation) {
-        (train ? train_ : validation_).push_back(static_cast<int64_t>(ids_.size()));
-        AppendIds(vocabulary_, part, ids_);
-      }
-    }
+  TextDataset(const plan::Windowing& windowing, EncodedText text, const std::string& warning)
+      : Windows(windowing, text.train, text.validation, text.vocab), text_(std::move(text)) {
+    if (!warning.empty()) warnings_.Add(warning);
+    int64_t at = 0;
+    for (const int64_t n : text_.train) train_.push_back(std::exchange(at, at + n));
+    for (const int64_t n : text_.validation) validation_.push_back(std::exchange(at, at + n));
   }
 
   using Windows::Check;
 
-  const Vocabulary* vocabulary() const override { return &vocabulary_; }
-
-  int64_t bytes() const override { return static_cast<int64_t>(ids_.size() * sizeof(ids_[0])); }
+  const Tokenizer* tokenizer() const override { return text_.tokenizer.get(); }
+  int64_t bytes() const override { return text_.ids.bytes(); }
 
  protected:
   absl::Status ReadWindow(Split split, size_t part, int64_t at, int64_t n, int32_t* inputs,
                           int32_t* targets) const override {
-    const uint16_t* ids = ids_.data() + at + (split == Split::kTrain ? train_ : validation_)[part];
-    std::copy_n(ids, n, inputs);
-    if (targets != nullptr) std::copy_n(ids + 1, n, targets);
+    const auto first =
+        static_cast<size_t>(at + (split == Split::kTrain ? train_ : validation_)[part]);
+    for (int64_t i = 0; i < n; ++i) inputs[i] = text_.ids[first + i];
+    if (targets == nullptr) return absl::OkStatus();
+    for (int64_t i = 0; i < n; ++i) targets[i] = text_.ids[first + i + 1];
     return absl::OkStatus();
   }
 
  private:
-  const Vocabulary vocabulary_;
-  std::vector<uint16_t> ids_;
-  std::vector<int64_t> train_, validation_;  // where each part begins in ids_
+  const EncodedText text_;
+  std::vector<int64_t> train_, validation_;  // where each part begins
 };
+
+// Windows of documents, or tokens in all.
+int64_t SizeOf(const std::vector<int64_t>& parts, const plan::Windowing& windowing) {
+  return windowing.masked() ? WindowsOf(parts, windowing.context)
+                            : std::accumulate(parts.begin(), parts.end(), int64_t{0});
+}
+
+// The facts of BPE data. Tokens are counted only where that takes seconds; of a larger text the
+// vocabulary alone is looked at.
+absl::StatusOr<plan::DataFacts> BpeFacts(const v1::TextData& spec,
+                                         const plan::Windowing& windowing) {
+  plan::DataFacts facts{.kind = KindOf(windowing)};
+  TY_ASSIGN_OR_RETURN(const RegularFile file, OpenRegularFile(spec.path()));
+  if (file.bytes <= kLargestCountedText) {
+    TY_ASSIGN_OR_RETURN(const EncodedText text, EncodeText(spec, windowing));
+    facts.vocab = text.vocab;
+    facts.train_size = SizeOf(text.train, windowing);
+    facts.validation_size = SizeOf(text.validation, windowing);
+    return facts;
+  }
+  facts.vocab = spec.vocab_size();
+  if (!spec.tokenizer_file().empty()) {
+    TY_ASSIGN_OR_RETURN(const std::unique_ptr<const Bpe> bpe, ReadBpe(spec.tokenizer_file()));
+    TY_ASSIGN_OR_RETURN(facts.vocab, VocabFor(spec, *bpe));
+  }
+  return facts;
+}
 
 }  // namespace
 
 absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& spec,
                                           const plan::Windowing& windowing) {
-  TY_ASSIGN_OR_RETURN(const Text text, Tokenize(spec));
-  plan::DataFacts facts{.kind = KindOf(windowing),
-                        .vocab = text.vocab,
-                        .train_size = text.train,
-                        .validation_size = text.tokens - text.train};
-  if (windowing.masked()) {
-    const TextParts parts = PartsOf(text, windowing);
-    facts.train_size = WindowsOf(CountsOf(text, parts.train), windowing.context);
-    facts.validation_size = WindowsOf(CountsOf(text, parts.validation), windowing.context);
-  }
-  return facts;
+  if (spec.tokenizer() == v1::TextData::BPE) return BpeFacts(spec, windowing);
+  TY_ASSIGN_OR_RETURN(const std::string text, ReadText(spec));
+  TY_ASSIGN_OR_RETURN(const std::unique_ptr<const Tokenizer> tokenizer,
+                      MakeTokenizer(spec, text, text));
+  TY_ASSIGN_OR_RETURN(const int64_t vocab, VocabFor(spec, *tokenizer));
+  const Cut cut = CutOf(spec, text);
+  const auto size = [&](absl::string_view split) {
+    std::vector<int64_t> counts;
+    for (const absl::string_view part : PartsOf(split, windowing)) {
+      counts.push_back(CharactersOf(spec, part));
+    }
+    return SizeOf(counts, windowing);
+  };
+  return plan::DataFacts{.kind = KindOf(windowing),
+                         .vocab = vocab,
+                         .train_size = size(absl::string_view(text).substr(0, cut.train_bytes)),
+                         .validation_size = size(absl::string_view(text).substr(cut.train_bytes))};
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& spec,
                                                   const plan::Windowing& windowing) {
-  TY_ASSIGN_OR_RETURN(const Text text, Tokenize(spec));
-  auto dataset = std::make_unique<TextDataset>(windowing, text, PartsOf(text, windowing));
+  TY_ASSIGN_OR_RETURN(EncodedText text, EncodeText(spec, windowing));
+  const int64_t found = text.tokenizer->size();
+  std::string warning;
+  if (spec.tokenizer() == v1::TextData::BPE && found < text.vocab) {
+    warning = absl::StrCat("spec.data.text.vocab_size: ", text.vocab - found, " of ", text.vocab,
+                           " tokens stay unused, since ", spec.path(), " gave ", found);
+  }
+  auto dataset = std::make_unique<TextDataset>(windowing, std::move(text), warning);
   TY_RETURN_IF_ERROR(dataset->Check(spec.path()));
   return dataset;
 }

@@ -2,6 +2,33 @@
 
 namespace trainyard::data {
 
+namespace {
+
+constexpr char kReplacement[] = "\xEF\xBF\xBD";  // U+FFFD
+
+enum class Part { kCharacter, kBeginning, kNone };
+
+// What `text` (not empty) begins with, in `bytes` bytes: a character, a beginning that the text's
+// end cuts off, or what belongs to no character (Unicode Standard, table 3-7).
+Part PartAt(absl::string_view text, size_t& bytes) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  bytes = 1;
+  if (lead < 0x80) return Part::kCharacter;
+  if (lead < 0xC2 || lead > 0xF4) return Part::kNone;
+  const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  for (; bytes < length; ++bytes) {
+    if (bytes == text.size()) return Part::kBeginning;
+    const auto next = static_cast<unsigned char>(text[bytes]);
+    if (next < low || next > high) return Part::kNone;
+    low = 0x80, high = 0xBF;
+  }
+  return Part::kCharacter;
+}
+
+}  // namespace
+
 bool TakeCodePoint(absl::string_view text, size_t& at, char32_t& code_point) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(at);
@@ -43,6 +70,27 @@ void AppendUtf8(char32_t c, std::string& text) {
     append(0x80 | (c >> 6 & 0x3F));
     append(0x80 | (c & 0x3F));
   }
+}
+
+std::string Utf8Stream::Add(absl::string_view bytes) {
+  held_.append(bytes.data(), bytes.size());
+  std::string whole;
+  absl::string_view rest = held_;
+  while (!rest.empty()) {
+    size_t n;
+    const Part part = PartAt(rest, n);
+    if (part == Part::kBeginning) break;
+    whole += part == Part::kCharacter ? std::string(rest.substr(0, n)) : kReplacement;
+    rest.remove_prefix(n);
+  }
+  held_ = std::string(rest);
+  return whole;
+}
+
+std::string Utf8Stream::Finish() {
+  const bool begun = !held_.empty();
+  held_.clear();
+  return begun ? kReplacement : "";
 }
 
 }  // namespace trainyard::data

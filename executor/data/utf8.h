@@ -16,4 +16,19 @@ bool TakeCodePoint(absl::string_view text, size_t& at, char32_t& code_point);
 
 void AppendUtf8(char32_t code_point, std::string& text);
 
+// Makes characters of bytes that come in pieces. What can be no UTF-8 becomes U+FFFD, one for each
+// maximal part of a character, as in the Unicode Standard, section 3.9, and as `tokenizers`
+// decodes.
+class Utf8Stream {
+ public:
+  // The characters that end with `bytes`; the beginning of another one is held back.
+  std::string Add(absl::string_view bytes);
+
+  // What the end makes of that beginning: U+FFFD, or "" when there is none.
+  std::string Finish();
+
+ private:
+  std::string held_;
+};
+
 }  // namespace trainyard::data

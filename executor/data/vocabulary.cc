@@ -10,16 +10,6 @@
 
 namespace trainyard::data {
 
-namespace {
-
-absl::Status NotUtf8(absl::string_view text, size_t at) {
-  return absl::InvalidArgumentError(
-      absl::StrFormat("byte 0x%02x at offset %d is not UTF-8; use the tokenizer BYTES",
-                      static_cast<unsigned char>(text[at]), at));
-}
-
-}  // namespace
-
 Vocabulary::Vocabulary(std::vector<char32_t> code_points) : code_points_(std::move(code_points)) {
   if (code_points_.empty()) return;
   id_of_.assign(code_points_.back() + 1, -1);
@@ -33,7 +23,7 @@ absl::StatusOr<Vocabulary> Vocabulary::Characters(absl::string_view text) {
   std::vector<bool> seen(kLargestCodePoint + 1);
   for (size_t at = 0; at < text.size();) {
     char32_t code_point;
-    if (!TakeCodePoint(text, at, code_point)) return NotUtf8(text, at);
+    if (!TakeCodePoint(text, at, code_point)) return CheckUtf8(text);
     seen[code_point] = true;
   }
   std::vector<char32_t> code_points;
@@ -48,43 +38,35 @@ int64_t Vocabulary::size() const {
   return bytes() ? 256 : static_cast<int64_t>(code_points_.size());
 }
 
-absl::StatusOr<std::vector<int32_t>> Vocabulary::Encode(absl::string_view text) const {
-  std::vector<int32_t> ids;
-  ids.reserve(text.size());
+absl::Status Vocabulary::ForEachId(absl::string_view text,
+                                   absl::FunctionRef<void(int32_t)> add) const {
   if (bytes()) {
-    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
-    return ids;
+    for (const char c : text) add(static_cast<unsigned char>(c));
+    return absl::OkStatus();
   }
   for (size_t at = 0; at < text.size();) {
     const size_t start = at;
     char32_t c;
-    if (!TakeCodePoint(text, at, c)) return NotUtf8(text, at);
+    if (!TakeCodePoint(text, at, c)) return CheckUtf8(text);
     const int32_t id = IdOf(c);
     if (id < 0) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "the character U+%04X at offset %d is not in the vocabulary of %d characters",
           static_cast<uint32_t>(c), start, size()));
     }
-    ids.push_back(id);
+    add(id);
   }
-  return ids;
+  return absl::OkStatus();
 }
 
-std::string Vocabulary::Decode(absl::Span<const int32_t> ids) const {
+std::string Vocabulary::BytesOf(int32_t id) const {
+  if (bytes() && id >= 0 && id < 256) return std::string(1, static_cast<char>(id));
   std::string text;
-  for (const int32_t id : ids) {
-    if (id < 0 || id >= size()) {
-      AppendUtf8(0xFFFD, text);
-    } else if (bytes()) {
-      text.push_back(static_cast<char>(id));
-    } else {
-      AppendUtf8(code_points_[static_cast<size_t>(id)], text);
-    }
-  }
+  AppendUtf8(id >= 0 && id < size() ? code_points_[static_cast<size_t>(id)] : 0xFFFD, text);
   return text;
 }
 
-std::string Vocabulary::ToJson() const {
+std::vector<NamedText> Vocabulary::Files() const {
   nlohmann::ordered_json json;
   json["type"] = bytes() ? "bytes" : "characters";
   if (!bytes()) {
@@ -92,30 +74,30 @@ std::string Vocabulary::ToJson() const {
     for (const char32_t c : code_points_) AppendUtf8(c, all);
     json["vocabulary"] = all;
   }
-  return json.dump(2) + "\n";
+  return {{.name = kVocabularyFile, .text = json.dump(2) + "\n"}};
 }
 
 absl::StatusOr<Vocabulary> Vocabulary::FromJson(absl::string_view json) {
   const nlohmann::json parsed =
       nlohmann::json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object() || !parsed.contains("type") || !parsed["type"].is_string()) {
-    return absl::InvalidArgumentError("the tokenizer file is no JSON object with a type");
+    return absl::InvalidArgumentError("found no JSON object with a type");
   }
   const std::string type = parsed["type"];
   if (type == "bytes") return Bytes();
   if (type != "characters") {
     return absl::UnimplementedError(
-        absl::StrCat("a tokenizer of type '", type, "' is not built yet"));
+        absl::StrCat("type: found '", type.substr(0, 60), "', expected characters or bytes"));
   }
   if (!parsed.contains("vocabulary") || !parsed["vocabulary"].is_string()) {
-    return absl::InvalidArgumentError("the tokenizer file has no vocabulary");
+    return absl::InvalidArgumentError("vocabulary: found none");
   }
   const std::string all = parsed["vocabulary"];
   TY_ASSIGN_OR_RETURN(Vocabulary vocabulary, Characters(all));
   std::string sorted;
   for (const char32_t c : vocabulary.code_points_) AppendUtf8(c, sorted);
   if (sorted != all) {
-    return absl::InvalidArgumentError("the tokenizer's vocabulary is not sorted or repeats itself");
+    return absl::InvalidArgumentError("vocabulary: expected characters in order, each once");
   }
   return vocabulary;
 }

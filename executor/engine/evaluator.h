@@ -19,14 +19,14 @@ namespace trainyard::engine {
 // run, so that they do not delay the first training step.
 class Evaluator {
  public:
-  // `session` and `dataset` must outlive it.
-  Evaluator(Session& session, const data::Dataset& dataset)
-      : session_(session), dataset_(dataset) {}
+  // `session` and `dataset` must outlive it. `threads` prepare samples while a batch is evaluated.
+  Evaluator(Session& session, const data::Dataset& dataset, int64_t threads = 1)
+      : session_(session), dataset_(dataset), threads_(threads) {}
 
   // "loss" and "accuracy" over the first `max_samples` validation samples (0: all), and
-  // "perplexity" for language models; for clicks "auc" and, where it is known, "best_auc" (auc.h).
-  // Sums are doubles in order of the samples, so that the batch
-  // size does not change them. kFailedPrecondition: there is no held-out split.
+  // "perplexity" for language models, "bits_per_byte" for those of text; for clicks "auc" and,
+  // where it is known, "best_auc" (auc.h). Sums are doubles in order of the samples, so that the
+  // batch size does not change them. kFailedPrecondition: there is no held-out split.
   absl::StatusOr<std::map<std::string, double>> Run(int64_t max_samples);
 
  private:
@@ -34,10 +34,8 @@ class Evaluator {
 
   Session& session_;
   const data::Dataset& dataset_;
+  const int64_t threads_;
   std::vector<kernels::Kernel> program_;
-  std::vector<int64_t> samples_;
-  std::vector<char> inputs_;
-  std::vector<int32_t> targets_;
   std::vector<float> losses_, correct_;
   std::vector<float> logits_;         // of one batch; clicks only, as is
   std::vector<data::Scored> scored_;  // the whole split

@@ -110,7 +110,8 @@ struct Binder {
             .beta1 = o.beta1,
             .beta2 = o.beta2,
             .epsilon = o.epsilon,
-            .weight_decay = o.weight_decay};
+            .weight_decay = o.weight_decay,
+            .learning_rate_scale = o.learning_rate_scale};
   }
   k::AdamWStep Bind(const p::AdamWStep& o) const {
     return {.w = At(o.w),
@@ -123,7 +124,8 @@ struct Binder {
             .beta1 = o.beta1,
             .beta2 = o.beta2,
             .epsilon = o.epsilon,
-            .weight_decay = o.weight_decay};
+            .weight_decay = o.weight_decay,
+            .learning_rate_scale = o.learning_rate_scale};
   }
   k::AttentionForward Bind(const p::AttentionForward& o) const {
     return {.qkv = At(o.qkv),
@@ -246,6 +248,9 @@ struct Binder {
             .classes = o.classes,
             .scale = o.scale};
   }
+  k::DivideByNorm Bind(const p::DivideByNorm& o) const {
+    return {.x = At(o.x), .sum = At(o.sum), .n = o.n, .epsilon = o.epsilon};
+  }
   k::Dropout Bind(const p::Dropout& o) const {
     return {.x = At(o.x),
             .y = At(o.y),
@@ -254,6 +259,14 @@ struct Binder {
             .samples = o.samples,
             .per_sample = o.per_sample,
             .p = o.p};
+  }
+  k::EmaStep Bind(const p::EmaStep& o) const {
+    return {.average = At(o.average),
+            .w = At(o.w),
+            .state = At(o.state).data,
+            .n = o.n,
+            .decay = o.decay,
+            .warmup = o.warmup};
   }
   k::EmbeddingForward Bind(const p::EmbeddingForward& o) const {
     return {.ids = At(o.ids),
@@ -320,6 +333,22 @@ struct Binder {
             .count = o.count,
             .width = o.width};
   }
+  k::LambStep Bind(const p::LambStep& o) const {
+    return {.w = At(o.w),
+            .grad = At(o.grad),
+            .m = At(o.m),
+            .v = At(o.v),
+            .grad_scale = At(o.grad_scale),
+            .state = At(o.state).data,
+            .offset = o.offset,
+            .n = o.n,
+            .beta1 = o.beta1,
+            .beta2 = o.beta2,
+            .epsilon = o.epsilon,
+            .weight_decay = o.weight_decay,
+            .learning_rate_scale = o.learning_rate_scale,
+            .adapt = o.adapt};
+  }
   k::LayerNormForward Bind(const p::LayerNormForward& o) const {
     return {.x = At(o.x),
             .gamma = At(o.gamma),
@@ -374,6 +403,29 @@ struct Binder {
             .pixels = o.pixels,
             .channels = o.channels};
   }
+  k::MuonMomentum Bind(const p::MuonMomentum& o) const {
+    return {.grad = At(o.grad),
+            .velocity = At(o.velocity),
+            .y = At(o.y),
+            .grad_scale = At(o.grad_scale),
+            .offset = o.offset,
+            .n = o.n,
+            .momentum = o.momentum,
+            .nesterov = o.nesterov};
+  }
+  k::MuonStep Bind(const p::MuonStep& o) const {
+    return {.w = At(o.w),
+            .x = At(o.x),
+            .state = At(o.state).data,
+            .offset = o.offset,
+            .n = o.n,
+            .scale = o.scale,
+            .weight_decay = o.weight_decay,
+            .learning_rate_scale = o.learning_rate_scale};
+  }
+  k::NewtonSchulz Bind(const p::NewtonSchulz& o) const {
+    return {.x = At(o.x), .y = At(o.y), .n = o.n, .a = o.a, .b = o.b, .c = o.c};
+  }
   k::Rotary Bind(const p::Rotary& o) const {
     return {.x = At(o.x),
             .y = At(o.y),
@@ -400,7 +452,8 @@ struct Binder {
             .state = At(o.state).data,
             .tables = ListOf(o.tables),
             .samples = o.samples,
-            .width = o.width};
+            .width = o.width,
+            .learning_rate_scale = o.learning_rate_scale};
   }
   k::SgdStep Bind(const p::SgdStep& o) const {
     return {.w = At(o.w),
@@ -410,7 +463,9 @@ struct Binder {
             .state = At(o.state).data,
             .n = o.n,
             .momentum = o.momentum,
-            .weight_decay = o.weight_decay};
+            .weight_decay = o.weight_decay,
+            .learning_rate_scale = o.learning_rate_scale,
+            .nesterov = o.nesterov};
   }
   k::Split Bind(const p::Split& o) const {
     return {.x = At(o.x),

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "executor/data/tokenizer.h"
 #include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/layout.h"
@@ -47,17 +48,24 @@ absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const Rest
 }
 
 absl::Status CheckFits(const Checkpoint& checkpoint, const v1::JobSpec& spec,
-                       const plan::DataFacts& facts) {
+                       const data::Dataset& dataset) {
   if (SpecDigest(checkpoint.config.spec) != SpecDigest(spec)) {
     return Blame(Fault::kSpec, absl::FailedPreconditionError(
                                    absl::StrCat(checkpoint.uri, " belongs to another spec: ",
                                                 SpecDifference(checkpoint.config.spec, spec))));
   }
-  if (!SameFacts(checkpoint.config.facts, facts)) {
-    return Blame(Fault::kData,
-                 absl::FailedPreconditionError(absl::StrCat(
-                     "the data is not what ", checkpoint.uri, " was trained on: it was ",
-                     FactsToText(checkpoint.config.facts), " and is ", FactsToText(facts))));
+  const auto other_data = [&](const std::string& before, const std::string& now) {
+    return Blame(Fault::kData, absl::FailedPreconditionError(absl::StrCat(
+                                   "the data is not what ", checkpoint.uri,
+                                   " was trained on: it was ", before, " and is ", now)));
+  };
+  if (!SameFacts(checkpoint.config.facts, dataset.facts())) {
+    return other_data(FactsToText(checkpoint.config.facts), FactsToText(dataset.facts()));
+  }
+  if (dataset.tokenizer() == nullptr) return absl::OkStatus();
+  const data::NamedText tokenizer = dataset.tokenizer()->Files()[0];
+  if (checkpoint.tokenizer.text != tokenizer.text) {
+    return other_data("in tokens of its " + checkpoint.tokenizer.name, "in those of another one");
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "executor/data/dataset.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/run.h"
 
@@ -22,9 +23,9 @@ struct ChosenCheckpoint {
 // whole. When none is, the failure of `wanted`.
 absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const RestorePoint& wanted);
 
-// That going on from `checkpoint` under `spec` and `facts` is what was begun: blamed on kSpec or
+// That going on from `checkpoint` under `spec` with `dataset` is what was begun: blamed on kSpec or
 // kData with what differs.
 absl::Status CheckFits(const Checkpoint& checkpoint, const v1::JobSpec& spec,
-                       const plan::DataFacts& facts);
+                       const data::Dataset& dataset);
 
 }  // namespace trainyard::engine

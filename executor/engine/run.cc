@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "executor/data/dataset.h"
 #include "executor/data/loader.h"
-#include "executor/data/vocabulary.h"
+#include "executor/data/tokenizer.h"
 #include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/layout.h"
@@ -37,7 +37,8 @@ CheckpointIdentity MakeIdentity(const RunRequest& request, const v1::JobSpec& sp
   return {.root = request.checkpoint_root,
           .tag = absl::StrCat("a", request.attempt),
           .config = ConfigToJson({.spec = spec, .facts = dataset.facts()}, plan),
-          .vocabulary = dataset.vocabulary() == nullptr ? "" : dataset.vocabulary()->ToJson(),
+          .tokenizer = dataset.tokenizer() == nullptr ? std::vector<data::NamedText>{}
+                                                      : dataset.tokenizer()->Files(),
           .spec_digest = SpecDigest(spec),
           .seed = spec.training().seed(),
           .batch_size = spec.training().batch_size()};
@@ -66,24 +67,33 @@ absl::StatusOr<EvaluationTimes> WhenToEvaluate(const v1::Evaluation& spec,
   return times;
 }
 
+// Threads that prepare samples: all of the slot where that takes time.
+int64_t LoaderThreads(const v1::JobSpec& spec, const data::Dataset& dataset, int threads) {
+  if (spec.data().has_threads()) return spec.data().threads();
+  return dataset.grain() > 0 ? threads : 1;
+}
+
 data::Loader::Options LoaderOptions(const v1::JobSpec& spec, const plan::Plan& plan,
-                                    int64_t first_step) {
+                                    int64_t threads, int64_t first_step) {
   return {.seed = spec.training().seed(),
           .batch_size = spec.training().batch_size(),
           .first_sample = 0,
           .samples = spec.training().batch_size(),
           .micro_batch = plan.micro_batch,
           .first_step = first_step,
-          .prefetch = spec.data().prefetch()};
+          .prefetch = spec.data().prefetch(),
+          .threads = threads};
 }
 
 // The steps of a run whose parts are all in place.
 class Steps {
  public:
-  Steps(const v1::JobSpec& spec, const plan::Plan& plan, Trainer& trainer, Evaluator& evaluator,
-        data::Loader& loader, CheckpointWriter& checkpoints, RunObserver& observer)
+  Steps(const v1::JobSpec& spec, const plan::Plan& plan, const data::Dataset& dataset,
+        Trainer& trainer, Evaluator& evaluator, data::Loader& loader, CheckpointWriter& checkpoints,
+        RunObserver& observer)
       : spec_(spec),
         plan_(plan),
+        dataset_(dataset),
         trainer_(trainer),
         evaluator_(evaluator),
         loader_(loader),
@@ -92,16 +102,19 @@ class Steps {
 
   absl::StatusOr<RunResult> Run(const EvaluationTimes& evaluation, const std::atomic<bool>& stop) {
     const int64_t restored = trainer_.steps_done();
+    TY_RETURN_IF_ERROR(Warn());
     while (trainer_.steps_done() < plan_.total_steps) {
       if (stop) return Suspend(trainer_.steps_done() == restored);
       TY_RETURN_IF_ERROR(TrainOnce());
       const int64_t step = trainer_.steps_done();
       if (evaluation.Due(step, plan_.total_steps)) TY_RETURN_IF_ERROR(Evaluate(step));
+      TY_RETURN_IF_ERROR(Warn());
       // After the metrics of its step: whoever restores from it has them already.
       const int64_t every = spec_.checkpoint().every_steps();
       const bool last = step == plan_.total_steps;
       if (last || (every > 0 && step % every == 0)) TY_RETURN_IF_ERROR(Save(last, last));
     }
+    TY_RETURN_IF_ERROR(CountSkipped());
     TY_RETURN_IF_ERROR(BlameStorage(checkpoints_.Wait()));
     return RunResult{.suspended = false, .step = trainer_.steps_done()};
   }
@@ -109,6 +122,7 @@ class Steps {
  private:
   absl::Status TrainOnce() {
     const absl::Time start = absl::Now();
+    const absl::Duration waited = loader_.waited();
     TY_ASSIGN_OR_RETURN(const StepResult result, trainer_.Step([&] { return loader_.Next(); }));
     const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
     const int64_t step = trainer_.steps_done();
@@ -120,6 +134,7 @@ class Steps {
                                             {"learning_rate", result.learning_rate},
                                             {"grad_norm", result.grad_norm},
                                             {"step_ms", seconds * 1e3},
+                                            {"data_wait_ms", WaitedSince(waited)},
                                             {"samples_per_second", samples / seconds}};
     if (plan_.tokens) {
       values["tokens_per_second"] = samples * static_cast<double>(plan_.rows_per_sample) / seconds;
@@ -127,8 +142,31 @@ class Steps {
     return BlameStorage(observer_.OnMetrics(step, RunObserver::Split::kTrain, values));
   }
 
+  // Milliseconds.
+  double WaitedSince(absl::Duration before) const {
+    return absl::ToDoubleMilliseconds(loader_.waited() - before);
+  }
+
+  // Passes on what was found in the data since the last call.
+  absl::Status Warn() {
+    for (const std::string& warning : dataset_.TakeWarnings()) {
+      TY_RETURN_IF_ERROR(BlameStorage(observer_.OnWarning(warning)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CountSkipped() {
+    const int64_t n = dataset_.skipped();
+    if (n == 0) return absl::OkStatus();
+    return BlameStorage(observer_.OnWarning(
+        absl::StrCat("this attempt skipped ", n, n == 1 ? " image" : " different images")));
+  }
+
   absl::Status Evaluate(int64_t step) {
-    TY_ASSIGN_OR_RETURN(const auto values, evaluator_.Run(spec_.evaluation().max_samples()));
+    TY_ASSIGN_OR_RETURN(auto values, evaluator_.Run(spec_.evaluation().max_samples()));
+    if (spec_.training().has_ema_decay()) {
+      values["ema_decay"] = plan::EmaDecay(spec_.training(), step - 1);
+    }
     return BlameStorage(observer_.OnMetrics(step, RunObserver::Split::kValidation, values));
   }
 
@@ -147,6 +185,7 @@ class Steps {
 
   const v1::JobSpec& spec_;
   const plan::Plan& plan_;
+  const data::Dataset& dataset_;
   Trainer& trainer_;
   Evaluator& evaluator_;
   data::Loader& loader_;
@@ -166,9 +205,11 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
   std::optional<ChosenCheckpoint> chosen;
   if (request.restore) {
     TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore));
-    TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset.facts()));
+    TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset));
   }
-  data::Loader loader(dataset, LoaderOptions(spec, plan, chosen ? chosen->checkpoint.step : 0));
+  const int64_t threads = LoaderThreads(spec, dataset, request.threads);
+  data::Loader loader(dataset,
+                      LoaderOptions(spec, plan, threads, chosen ? chosen->checkpoint.step : 0));
 
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(device, plan));
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(*session, spec));
@@ -189,11 +230,8 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
     }
     chosen.reset();
   }
-  if (const std::string warning = dataset.warning(); !warning.empty()) {
-    TY_RETURN_IF_ERROR(BlameStorage(observer.OnWarning(warning)));
-  }
-  Evaluator evaluator(*session, dataset);
-  Steps steps(spec, plan, *trainer, evaluator, loader, checkpoints, observer);
+  Evaluator evaluator(*session, dataset, threads);
+  Steps steps(spec, plan, dataset, *trainer, evaluator, loader, checkpoints, observer);
   TY_ASSIGN_OR_RETURN(const RunResult result, steps.Run(evaluation, stop));
   TY_RETURN_IF_ERROR(BlameStorage(observer.OnFinished(result)));
   checkpoints.RemoveSettled(kLastRemoval);

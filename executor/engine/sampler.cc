@@ -27,21 +27,27 @@ double Uniform(uint64_t seed, int64_t index) {
 int32_t PickToken(const std::vector<float>& logits, const SampleOptions& options, double uniform) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
-  if (options.temperature <= 0) return order[0];
-  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size())) {
-    order.resize(options.top_k);
-  }
-  std::vector<double> up_to(order.size());  // running sums of the weights
+  const auto likelier = [&](int32_t a, int32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  };
+  if (options.temperature <= 0) return *std::min_element(order.begin(), order.end(), likelier);
+  size_t n = order.size();
+  if (options.top_k > 0) n = std::min(n, static_cast<size_t>(options.top_k));
+  std::partial_sort(order.begin(), order.begin() + n, order.end(), likelier);
+  std::vector<double> up_to(n);  // running sums of the weights
   double sum = 0;
-  for (size_t i = 0; i < order.size(); ++i) {
+  for (size_t i = 0; i < n; ++i) {
     sum +=
         std::exp((static_cast<double>(logits[order[i]]) - logits[order[0]]) / options.temperature);
     up_to[i] = sum;
   }
+  if (options.top_p < 1) {
+    const auto last = std::lower_bound(up_to.begin(), up_to.end(), options.top_p * sum);
+    sum = *last;
+    up_to.resize(last - up_to.begin() + 1);
+  }
   const size_t i = std::upper_bound(up_to.begin(), up_to.end(), uniform * sum) - up_to.begin();
-  return order[std::min(i, order.size() - 1)];
+  return order[std::min(i, up_to.size() - 1)];
 }
 
 absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Load(kernels::Device& device,
@@ -91,6 +97,10 @@ absl::Status Sampler::Run(const std::vector<int32_t>& prompt, int64_t vocabulary
     TY_ASSIGN_OR_RETURN(std::vector<float> logits, NextLogits(ids));
     if (vocabulary > 0 && vocabulary < static_cast<int64_t>(logits.size())) {
       logits.resize(vocabulary);
+    }
+    if (std::any_of(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); })) {
+      return Blame(Fault::kNumeric,
+                   absl::FailedPreconditionError("the model's logits are not finite"));
     }
     ids.push_back(PickToken(logits, options, Uniform(options.seed, i)));
     token(ids.back());

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "executor/engine/blame.h"
+#include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/initialize.h"
 #include "executor/engine/read_tensor.h"
 #include "storage/base/status.h"
@@ -36,7 +37,15 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session,
 
 absl::Status Trainer::Initialize(int threads) {
   steps_done_ = 0;
-  return InitializeModel(session_, spec_.training().seed(), threads);
+  TY_RETURN_IF_ERROR(InitializeModel(session_, spec_.training().seed(), threads));
+  return BeginAverages();
+}
+
+absl::Status Trainer::BeginAverages() {
+  TY_ASSIGN_OR_RETURN(const std::vector<kernels::Kernel> start,
+                      session_.Prepare(session_.plan().start));
+  session_.Launch(start);
+  return session_.Synchronize();
 }
 
 absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
@@ -49,10 +58,18 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
   }
   for (size_t kind = 0; kind < plan.optimizer_state.size(); ++kind) {
     for (size_t i = 0; i < plan.parameters.size(); ++i) {
+      if (plan.optimizer_state[kind][i] == plan::kNone) continue;
       TY_RETURN_IF_ERROR(ReadTensor(checkpoint.optimizer, OptimizerPrefix(plan, kind),
                                     plan.tensors[plan.parameters[i]], session_,
                                     plan.optimizer_state[kind][i]));
     }
+  }
+  if (!plan.averages.empty() && !checkpoint.ema) {
+    return absl::DataLossError(absl::StrCat(checkpoint.uri, ": ", kEmaFile, " is missing"));
+  }
+  for (size_t i = 0; i < plan.averages.size(); ++i) {
+    TY_RETURN_IF_ERROR(ReadTensor(*checkpoint.ema, "", plan.tensors[plan.parameters[i]], session_,
+                                  plan.averages[i]));
   }
   steps_done_ = checkpoint.step;
   return absl::OkStatus();
@@ -95,6 +112,7 @@ absl::Status Trainer::CopyTo(Snapshot& snapshot) {
   const plan::Plan& plan = session_.plan();
   session_.ReadRegion(plan.parameter_region, snapshot.parameters());
   session_.ReadRegion(plan.optimizer_region, snapshot.optimizer());
+  session_.ReadRegion(plan.ema_region, snapshot.averages());
   session_.ReadRegion(plan.buffer_region, snapshot.buffers());
   snapshot.SetBatches(steps_done_ * plan.micro_batches);
   return session_.Synchronize();

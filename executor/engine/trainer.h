@@ -39,6 +39,10 @@ class Trainer {
   // Step 0: draws the parameters from the seed.
   absl::Status Initialize(int threads);
 
+  // The moving averages, if there are some, become the parameters as they are. Part of Initialize;
+  // for whoever writes other parameters into the session after it.
+  absl::Status BeginAverages();
+
   // The state of `checkpoint`, read straight into the arena; kDataLoss when a tensor does not fit.
   absl::Status Restore(const Checkpoint& checkpoint);
 
@@ -48,7 +52,7 @@ class Trainer {
   // the state is then worthless.
   absl::StatusOr<StepResult> Step(const BatchSource& next);
 
-  // Copies parameters, buffers and optimizer state to the host.
+  // Copies parameters, optimizer state, averages and buffers to the host.
   absl::Status CopyTo(Snapshot& snapshot);
 
  private:

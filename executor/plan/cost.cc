@@ -54,6 +54,22 @@ int64_t WeightBytes(const ConvolutionShape& s) {
 constexpr int64_t kThreads = 8;
 constexpr int64_t kPanelBytes = int64_t{544} << 10;  // oneDNN's copy of a block of one operand
 
+// Both images and `copies` of the weights as Winograd's F(4x4, 3x3) takes them, and a block of
+// tiles per thread; 0 where the back end sums directly.
+int64_t WinogradBytes(const ConvolutionShape& s, int64_t copies) {
+  const int64_t tiles = s.batch * ((s.height + 3) / 4) * ((s.width + 3) / 4);
+  const bool suits = s.kernel_height == 3 && s.kernel_width == 3 && s.stride == 1 && s.pad == 1 &&
+                     s.in % 16 == 0 && s.out % 16 == 0 && tiles >= 64;
+  if (!suits) return 0;
+  const int64_t images = kFloat * s.batch * s.height * s.width * (s.in + s.out);
+  return images + 2 * WeightBytes(s) + copies * 36 * kFloat * s.in * s.out + (int64_t{18} << 20);
+}
+
+// b, packed first where its rows lie a multiple of 4 KiB apart.
+int64_t PackedBytes(const Matmul& o) {
+  return !o.transpose_b && o.n % 1024 == 0 && o.m >= 64 ? kFloat * o.k * o.n : 0;
+}
+
 // Sums over rows go by at most 64 runs of at least 32 rows.
 int64_t PartialSums(int64_t rows) { return std::min<int64_t>(64, (rows + 31) / 32); }
 
@@ -85,22 +101,26 @@ struct Cost {
 
 struct CostOf {
   Cost operator()(const Matmul& o) const {
-    return {.flops = 2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) *
-                     static_cast<double>(o.k),
-            .workspace = kThreads * std::min(kPanelBytes, kFloat * (o.m + o.n) * o.k)};
+    return {
+        .flops =
+            2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) * static_cast<double>(o.k),
+        .workspace = kThreads * std::min(kPanelBytes, kFloat * (o.m + o.n) * o.k) + PackedBytes(o)};
   }
   // Weights reordered into the blocked layout that the kernel wants; for the gradient by weights a
   // partial sum per thread as well.
   Cost operator()(const ConvolutionForward& o) const {
-    return {.flops = ConvolutionFlops(o.shape), .workspace = 2 * WeightBytes(o.shape)};
+    return {.flops = ConvolutionFlops(o.shape),
+            .workspace = 2 * WeightBytes(o.shape) + WinogradBytes(o.shape, 1)};
   }
   Cost operator()(const ConvolutionBackwardData& o) const {
-    return {.flops = ConvolutionFlops(o.shape), .workspace = 2 * WeightBytes(o.shape)};
+    return {.flops = ConvolutionFlops(o.shape),
+            .workspace = 2 * WeightBytes(o.shape) + WinogradBytes(o.shape, 1)};
   }
   Cost operator()(const ConvolutionBackwardWeights& o) const {
-    return {
-        .flops = ConvolutionFlops(o.shape),
-        .workspace = InputBytes(o.shape) / o.shape.batch + (kThreads + 2) * WeightBytes(o.shape)};
+    const int64_t winograd = WinogradBytes(o.shape, kThreads + 2);
+    const int64_t direct =
+        InputBytes(o.shape) / o.shape.batch + (kThreads + 2) * WeightBytes(o.shape);
+    return {.flops = ConvolutionFlops(o.shape), .workspace = winograd > 0 ? winograd : direct};
   }
   // q k^T and p v.
   Cost operator()(const AttentionForward& o) const {
@@ -136,6 +156,9 @@ struct CostOf {
     return Scratch(kFloat * 2 * PartialSums(o.rows) * o.cols);
   }
   // A hash table of up to four times the samples per thread.
+  Cost operator()(const LambStep& o) const {
+    return Scratch(o.adapt ? 2 * ReductionBytes(o.n) : 0);
+  }
   Cost operator()(const MergeRows& o) const { return Scratch(kThreads * 4 * o.samples * 4); }
   Cost operator()(const SquaredNorm& o) const { return Scratch(ReductionBytes(o.n)); }
   Cost operator()(const Sum& o) const { return Scratch(ReductionBytes(o.n)); }
@@ -151,7 +174,9 @@ struct CostOf {
   Cost operator()(const ClipScale&) const { return {}; }
   Cost operator()(const Concat&) const { return {}; }
   Cost operator()(const CrossEntropy&) const { return {}; }
+  Cost operator()(const DivideByNorm&) const { return {}; }
   Cost operator()(const Dropout&) const { return {}; }
+  Cost operator()(const EmaStep&) const { return {}; }
   Cost operator()(const EmbeddingBackward&) const { return {}; }
   Cost operator()(const EmbeddingForward&) const { return {}; }
   Cost operator()(const EmbeddingTablesBackward&) const { return {}; }
@@ -162,6 +187,9 @@ struct CostOf {
   Cost operator()(const MaxPoolForward&) const { return {}; }
   Cost operator()(const MeanPoolBackward&) const { return {}; }
   Cost operator()(const MeanPoolForward&) const { return {}; }
+  Cost operator()(const MuonMomentum&) const { return {}; }
+  Cost operator()(const MuonStep&) const { return {}; }
+  Cost operator()(const NewtonSchulz&) const { return {}; }
   Cost operator()(const Rotary&) const { return {}; }
   Cost operator()(const SgdRows&) const { return {}; }
   Cost operator()(const SgdStep&) const { return {}; }
@@ -175,32 +203,48 @@ struct CostOf {
   static Cost Scratch(int64_t bytes) { return {.workspace = bytes}; }
 };
 
+double FlopsOfAll(const std::vector<Op>& ops) {
+  double flops = 0;
+  for (const Op& op : ops) flops += Flops(op);
+  return flops;
+}
+
 int64_t LargestWorkspace(const std::vector<Op>& ops) {
   int64_t largest = 0;  // the stream's scratch is shared by all ops
   for (const Op& op : ops) largest = std::max(largest, WorkspaceBytes(op));
   return largest;
 }
 
-// What the data room holds in memory: images as bytes with i32 labels, text as 16-bit ids, token
-// files and generated clicks nothing, tables of clicks 4 bytes per value.
+constexpr int64_t kIndexBytes = 64;                      // per image: its name and place
+constexpr int64_t kPhotographBytes = int64_t{12} << 20;  // 4 million pixels
+
+// What the data room holds in memory: IDX images as bytes with i32 labels, text as 16-bit ids,
+// token files and generated clicks nothing, tables of clicks 4 bytes per value; of image files an
+// index and, per thread, a photograph while it is decoded.
 int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts, int64_t context) {
   const int64_t samples = facts.train_size + facts.validation_size;
   if (data.has_idx()) return samples * (facts.height * facts.width * facts.channels + 4);
   if (data.has_text()) return samples * 2 * (facts.kind == DataFacts::Kind::kTokens ? 1 : context);
+  if (data.has_image_folder() || data.has_webdataset()) {
+    const int64_t threads = data.has_threads() ? data.threads() : kThreads;
+    return samples * kIndexBytes + threads * kPhotographBytes;
+  }
   if (data.has_csv() || data.has_criteo()) {
     return samples * (4 * (facts.dense + facts.categorical) + 1);
   }
   return 0;
 }
 
+// Batches of the held-out split that are ready or in use while it is evaluated.
+constexpr int64_t kHeldOutBatches = 3;
+
 int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan& plan) {
-  const int64_t checkpoint =
-      plan.parameter_region.bytes + plan.optimizer_region.bytes + plan.buffer_region.bytes;
-  const int64_t batch = plan.input == kNone
-                            ? 0
-                            : plan.tensors[plan.input].bytes() + plan.tensors[plan.target].bytes() +
-                                  (plan.ids == kNone ? 0 : plan.tensors[plan.ids].bytes());
-  return checkpoint + (spec.data().prefetch() + 1) * batch +
+  const int64_t checkpoint = plan.parameter_region.bytes + plan.optimizer_region.bytes +
+                             plan.ema_region.bytes + plan.buffer_region.bytes;
+  const auto bytes = [&](TensorId id) { return id == kNone ? 0 : plan.tensors[id].bytes(); };
+  const int64_t batch = bytes(plan.input) + bytes(plan.ids) + bytes(plan.target);
+  const int64_t held_out = bytes(plan.eval_input) + bytes(plan.eval_ids) + bytes(plan.eval_target);
+  return checkpoint + (spec.data().prefetch() + 1) * batch + kHeldOutBatches * held_out +
          DatasetBytes(spec.data(), facts, ContextOf(spec.model()));
 }
 
@@ -212,24 +256,28 @@ int64_t WorkspaceBytes(const Op& op) { return std::visit(CostOf{}, op).workspace
 
 void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, Plan& plan) {
   v1::PlanSummary& s = plan.summary;
-  for (const TensorId id : plan.parameters)
-    s.set_parameters(s.parameters() + plan.tensors[id].elements());
-  double flops = 0;
-  for (const Op& op : plan.micro) flops += Flops(op);
-  s.set_flops_per_step(flops * static_cast<double>(plan.micro_batches * ranks));
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const int64_t elements = plan.tensors[plan.parameters[i]].elements();
+    s.set_parameters(s.parameters() + elements);
+    if (i >= plan.trained) s.set_frozen_parameters(s.frozen_parameters() + elements);
+  }
+  // However many ranks there are, together they make the optimizer's step once.
+  s.set_flops_per_step(FlopsOfAll(plan.micro) * static_cast<double>(plan.micro_batches * ranks) +
+                       FlopsOfAll(plan.end));
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes);
   s.set_gradient_bytes(plan.gradient_region.bytes);
   s.set_optimizer_bytes(plan.optimizer_region.bytes);
   s.set_buffer_bytes(plan.buffer_region.bytes);
+  s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_region.bytes + plan.scalar_region.bytes);
   s.set_workspace_bytes(std::max(
       {LargestWorkspace(plan.micro), LargestWorkspace(plan.end), LargestWorkspace(plan.evaluate)}));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);
   s.set_bytes_per_slot(s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                       s.buffer_bytes() + s.activation_bytes() + s.workspace_bytes() +
-                       s.staging_bytes() + s.process_bytes());
+                       s.ema_bytes() + s.buffer_bytes() + s.activation_bytes() +
+                       s.workspace_bytes() + s.staging_bytes() + s.process_bytes());
 }
 
 }  // namespace trainyard::plan

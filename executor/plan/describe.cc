@@ -68,15 +68,19 @@ std::string Describe(const Plan& plan) {
   const v1::PlanSummary& s = plan.summary;
   std::string text;
   absl::StrAppendFormat(&text, "parameters      %d\n", s.parameters());
+  if (s.frozen_parameters() > 0) {
+    absl::StrAppendFormat(&text, "  frozen        %d\n", s.frozen_parameters());
+  }
   absl::StrAppendFormat(&text, "step            %.4g GFLOP, %d x %d samples per slot\n",
                         s.flops_per_step() / 1e9, plan.micro_batches, plan.micro_batch);
   absl::StrAppendFormat(&text, "steps           %d\n", s.total_steps());
   absl::StrAppendFormat(&text, "bytes per slot  %s\n", Bytes(s.bytes_per_slot()));
   const std::pair<const char*, int64_t> parts[] = {
-      {"parameters", s.parameter_bytes()},   {"gradients", s.gradient_bytes()},
-      {"optimizer", s.optimizer_bytes()},    {"buffers", s.buffer_bytes()},
-      {"activations", s.activation_bytes()}, {"workspace", s.workspace_bytes()},
-      {"staging", s.staging_bytes()},        {"process", s.process_bytes()},
+      {"parameters", s.parameter_bytes()}, {"gradients", s.gradient_bytes()},
+      {"optimizer", s.optimizer_bytes()},  {"ema", s.ema_bytes()},
+      {"buffers", s.buffer_bytes()},       {"activations", s.activation_bytes()},
+      {"workspace", s.workspace_bytes()},  {"staging", s.staging_bytes()},
+      {"process", s.process_bytes()},
   };
   for (const auto& [name, bytes] : parts) {
     absl::StrAppendFormat(&text, "  %-13s %s\n", name, Bytes(bytes));

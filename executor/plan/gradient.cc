@@ -76,11 +76,28 @@ class Backward {
     return accumulate_ || !first;
   }
 
-  TensorId GradientOf(TensorId parameter) {
-    if (parameter == kNone) return kNone;
+  // The same for two parameters of one op, each absent or frozen or not.
+  bool ParametersAccumulate(TensorId one, TensorId other) {
+    if (!gradients_.contains(one)) return ParameterAccumulates(other);
+    const bool accumulate = ParameterAccumulates(one);
+    TY_CHECK(!gradients_.contains(other) || ParameterAccumulates(other) == accumulate,
+             graph_[one].name, " goes with another parameter");
+    return accumulate;
+  }
+
+  // kNone: there is no such parameter, or it is frozen.
+  TensorId GradientOf(TensorId parameter) const {
     const auto found = gradients_.find(parameter);
-    TY_CHECK(found != gradients_.end(), graph_[parameter].name, " has no gradient");
-    return found->second;
+    return found == gradients_.end() ? kNone : found->second;
+  }
+
+  // gradient of `bias` (+)= sum of the rows of dy. It may be the first of several rows of a table,
+  // of which the others' gradient stays zero.
+  void SumRows(TensorId dy, TensorId bias, int64_t rows, int64_t cols) {
+    if (!gradients_.contains(bias)) return;
+    const bool accumulate = ParameterAccumulates(bias) || graph_[bias].elements() > cols;
+    Emit(ColumnSum{
+        .x = dy, .y = GradientOf(bias), .rows = rows, .cols = cols, .accumulate = accumulate});
   }
 
   // `gradient`, which exists already, is a term of x's gradient.
@@ -134,13 +151,7 @@ class Backward {
       AddInto(f.b,
               [&](TensorId db, bool accumulate) { EmitWeightGradient(f, dc, db, accumulate); });
     }
-    if (f.bias != kNone) {
-      Emit(ColumnSum{.x = dc,
-                     .y = GradientOf(f.bias),
-                     .rows = f.m,
-                     .cols = f.n,
-                     .accumulate = ParameterAccumulates(f.bias)});
-    }
+    SumRows(dc, f.bias, f.m, f.n);
     AddInto(f.a, [&](TensorId da, bool accumulate) {
       Emit(Matmul{.a = dc,
                   .b = f.b,
@@ -188,37 +199,26 @@ class Backward {
     Give(f.b, dy);
   }
 
-  // A bias may be the first of several rows of a table: the others' gradient stays zero.
   void Differentiate(const AddBias& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
     Give(f.x, dy);
-    const bool accumulate = ParameterAccumulates(f.bias) || graph_[f.bias].elements() > f.cols;
-    Emit(ColumnSum{.x = dy,
-                   .y = GradientOf(f.bias),
-                   .rows = f.rows,
-                   .cols = f.cols,
-                   .accumulate = accumulate});
+    SumRows(dy, f.bias, f.rows, f.cols);
   }
 
   void Differentiate(const Concat& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
     Split split{.x = dy, .rows = f.rows, .a_cols = f.a_cols, .b_cols = f.b_cols};
-    const auto part = [&](TensorId of, int64_t cols) {
-      return graph_.Add({.name = absl::StrCat("d(", graph_[of].name, ")"),
-                         .dims = {f.rows, cols},
-                         .kind = TensorKind::kActivation});
-    };
-    if (f.repeat_a || dependent_.contains(f.a)) split.a = part(f.a, f.a_cols);
+    if (f.repeat_a ? gradients_.contains(f.a) : dependent_.contains(f.a)) {
+      split.a = graph_.Add(
+          {.name = absl::StrCat("d(", graph_[f.a].name, ")"), .dims = {f.rows, f.a_cols}});
+    }
     if (dependent_.contains(f.b)) split.b = NewLike(f.b);
+    if (split.a == kNone && split.b == kNone) return;
     Emit(split);
     if (f.repeat_a) {
-      Emit(ColumnSum{.x = split.a,
-                     .y = GradientOf(f.a),
-                     .rows = f.rows,
-                     .cols = f.a_cols,
-                     .accumulate = ParameterAccumulates(f.a)});
+      SumRows(split.a, f.a, f.rows, f.a_cols);
     } else {
       Give(f.a, split.a);
     }
@@ -268,13 +268,8 @@ class Backward {
   void Differentiate(const LayerNormForward& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
-    const bool accumulate_params = ParameterAccumulates(f.gamma);
-    if (f.beta != kNone) {
-      TY_CHECK(ParameterAccumulates(f.beta) == accumulate_params, "gamma and beta go together");
-    }
-    TY_CHECK(dependent_.contains(f.x),
-             "a layer norm on the input itself is not differentiable here");
-    AddInto(f.x, [&](TensorId dx, bool accumulate_dx) {
+    const bool accumulate_params = ParametersAccumulate(f.gamma, f.beta);
+    const auto write = [&](TensorId dx, bool accumulate_dx) {
       Emit(LayerNormBackward{.dy = dy,
                              .x = f.x,
                              .gamma = f.gamma,
@@ -287,32 +282,38 @@ class Backward {
                              .cols = f.cols,
                              .accumulate_dx = accumulate_dx,
                              .accumulate_params = accumulate_params});
-    });
+    };
+    if (dependent_.contains(f.x)) {
+      AddInto(f.x, write);
+    } else {
+      write(kNone, false);
+    }
   }
 
   void Differentiate(const BatchNormForward& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
-    const bool accumulate = ParameterAccumulates(f.gamma);
-    TY_CHECK(ParameterAccumulates(f.beta) == accumulate, "gamma and beta go together");
-    TY_CHECK(dependent_.contains(f.x), "a batch norm on the input itself has no gradient here");
+    const bool accumulate = ParametersAccumulate(f.gamma, f.beta);
     const bool branches = f.residual != kNone && dependent_.contains(f.residual);
-    const TensorId dx = NewLike(f.x);
+    const TensorId dx = dependent_.contains(f.x) ? NewLike(f.x) : kNone;
     // Without relu the gradient reaches the other branch as it is.
     const TensorId dresidual = branches && f.relu ? NewLike(f.residual) : kNone;
-    Emit(BatchNormBackward{.dy = dy,
-                           .x = f.x,
-                           .y = f.relu ? f.y : kNone,
-                           .gamma = f.gamma,
-                           .mean = f.mean,
-                           .rstd = f.rstd,
-                           .dx = dx,
-                           .dresidual = dresidual,
-                           .dgamma = GradientOf(f.gamma),
-                           .dbeta = GradientOf(f.beta),
-                           .rows = f.rows,
-                           .cols = f.cols,
-                           .accumulate_params = accumulate});
+    const BatchNormBackward backward{.dy = dy,
+                                     .x = f.x,
+                                     .y = f.relu ? f.y : kNone,
+                                     .gamma = f.gamma,
+                                     .mean = f.mean,
+                                     .rstd = f.rstd,
+                                     .dx = dx,
+                                     .dresidual = dresidual,
+                                     .dgamma = GradientOf(f.gamma),
+                                     .dbeta = GradientOf(f.beta),
+                                     .rows = f.rows,
+                                     .cols = f.cols,
+                                     .accumulate_params = accumulate};
+    const bool only_passes_on =
+        dx == kNone && dresidual == kNone && backward.dgamma == kNone && backward.dbeta == kNone;
+    if (!only_passes_on) Emit(backward);
     Give(f.x, dx);
     if (branches) Give(f.residual, f.relu ? dresidual : dy);
   }
@@ -320,8 +321,11 @@ class Backward {
   void Differentiate(const EmbeddingForward& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
+    if (!gradients_.contains(f.tokens)) {
+      return SumRows(dy, f.positions, f.batch, f.time * f.width);
+    }
     ParameterAccumulates(f.tokens);
-    if (f.positions != kNone) ParameterAccumulates(f.positions);
+    if (gradients_.contains(f.positions)) ParameterAccumulates(f.positions);
     Emit(EmbeddingBackward{.dy = dy,
                            .ids = f.ids,
                            .dtokens = GradientOf(f.tokens),
@@ -358,20 +362,18 @@ class Backward {
   void Differentiate(const InteractionForward& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
-    TY_CHECK(dependent_.contains(f.x) && dependent_.contains(f.e),
-             "both sides of an interaction depend on parameters");
-    Overwrite(f.x, [&](TensorId dx) {
-      Overwrite(f.e, [&](TensorId de) {
-        Emit(InteractionBackward{.dy = dy,
-                                 .x = f.x,
-                                 .e = f.e,
-                                 .dx = dx,
-                                 .de = de,
-                                 .batch = f.batch,
-                                 .count = f.count,
-                                 .width = f.width});
-      });
-    });
+    const TensorId dx = dependent_.contains(f.x) ? NewLike(f.x) : kNone;
+    const TensorId de = dependent_.contains(f.e) ? NewLike(f.e) : kNone;
+    Emit(InteractionBackward{.dy = dy,
+                             .x = f.x,
+                             .e = f.e,
+                             .dx = dx,
+                             .de = de,
+                             .batch = f.batch,
+                             .count = f.count,
+                             .width = f.width});
+    Give(f.x, dx);
+    Give(f.e, de);
   }
 
   void Differentiate(const AttentionForward& f) {
@@ -397,16 +399,16 @@ class Backward {
   void Differentiate(const ConvolutionForward& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
-    const bool accumulate = ParameterAccumulates(f.w);
-    if (f.bias != kNone) {
-      TY_CHECK(ParameterAccumulates(f.bias) == accumulate, "weight and bias go together");
+    if (gradients_.contains(f.w)) {
+      Emit(ConvolutionBackwardWeights{.x = f.x,
+                                      .dy = dy,
+                                      .dw = GradientOf(f.w),
+                                      .dbias = GradientOf(f.bias),
+                                      .shape = f.shape,
+                                      .accumulate = ParametersAccumulate(f.w, f.bias)});
+    } else {
+      SumRows(dy, f.bias, graph_[dy].elements() / f.shape.out, f.shape.out);
     }
-    Emit(ConvolutionBackwardWeights{.x = f.x,
-                                    .dy = dy,
-                                    .dw = GradientOf(f.w),
-                                    .dbias = GradientOf(f.bias),
-                                    .shape = f.shape,
-                                    .accumulate = accumulate});
     Overwrite(f.x, [&](TensorId dx) {
       Emit(ConvolutionBackwardData{.dy = dy, .w = f.w, .dx = dx, .shape = f.shape});
     });
@@ -454,14 +456,20 @@ class Backward {
   void Differentiate(const CrossEntropy&) {
     NotForward("cross-entropy: makes its gradient itself");
   }
+  void Differentiate(const DivideByNorm&) { NotForward("divide by norm"); }
+  void Differentiate(const EmaStep&) { NotForward("ema"); }
   void Differentiate(const EmbeddingBackward&) { NotForward("embedding backward"); }
   void Differentiate(const EmbeddingTablesBackward&) { NotForward("embedding tables backward"); }
   void Differentiate(const InteractionBackward&) { NotForward("interaction backward"); }
   void Differentiate(const KeepRows&) { NotForward("keep rows"); }
+  void Differentiate(const LambStep&) { NotForward("lamb"); }
   void Differentiate(const LayerNormBackward&) { NotForward("layer norm backward"); }
   void Differentiate(const MaxPoolBackward&) { NotForward("max pool backward"); }
   void Differentiate(const MeanPoolBackward&) { NotForward("mean pool backward"); }
   void Differentiate(const MergeRows&) { NotForward("merge rows"); }
+  void Differentiate(const MuonMomentum&) { NotForward("muon"); }
+  void Differentiate(const MuonStep&) { NotForward("muon"); }
+  void Differentiate(const NewtonSchulz&) { NotForward("newton-schulz"); }
   void Differentiate(const SgdRows&) { NotForward("sgd rows"); }
   void Differentiate(const SgdStep&) { NotForward("sgd"); }
   void Differentiate(const SquaredNorm&) { NotForward("squared norm"); }

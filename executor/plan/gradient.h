@@ -17,7 +17,8 @@ struct RowGradient {
 
 // Appends to `graph.ops` the gradient of the forward ops there now.
 //   loss_gradient    maps what the ops after the forward pass left: tensor -> its gradient (logits)
-//   gradients        parameter -> the kGradient tensor that receives its gradient
+//   gradients        parameter -> the kGradient tensor that receives its gradient; those that are
+//                    in no map are frozen: nothing is computed that only they need
 //   accumulate       gradients of parameters are added to what is there, from the first writer on
 //                    (several micro-batches); otherwise the first writer overwrites where it can.
 //   rows             first of a list of tables -> where their gradient is kept; such tables are in

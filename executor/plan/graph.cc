@@ -19,11 +19,19 @@ int64_t SizeOf(ElementType type) {
   TY_CHECK(false, "element type ", static_cast<int>(type));
 }
 
-int64_t Tensor::elements() const {
+namespace {
+
+int64_t Product(const std::vector<int64_t>& dims) {
   int64_t n = 1;
   for (const int64_t dim : dims) n *= dim;
   return n;
 }
+
+}  // namespace
+
+int64_t Tensor::elements() const { return Product(dims); }
+
+int64_t StoredTensor::elements() const { return Product(dims); }
 
 std::vector<StoredTensor> Stored(const Tensor& parameter) {
   if (parameter.parts.empty()) return {{parameter.name, parameter.dims}};

@@ -18,8 +18,9 @@ enum class TensorKind {
   kParameter,
   kGradient,  // of a parameter
   kOptimizerState,
-  kBuffer,  // of a model, but no gradient trains it: running statistics; saved with the parameters
-  kInput,   // written by the loader each micro-batch
+  kAverage,  // moving average of a parameter
+  kBuffer,   // of a model, but no gradient trains it: running statistics; saved with the parameters
+  kInput,    // written by the loader each micro-batch
   kActivation,  // lives within one micro-batch
   kScalar,      // loss sums, norms, step state: lives for the whole run
 };
@@ -53,6 +54,8 @@ struct StoredTensor {
   std::string name;
   std::vector<int64_t> dims;
   int64_t offset = 0;  // bytes from the start of the parameter
+
+  int64_t elements() const;
 };
 std::vector<StoredTensor> Stored(const Tensor& parameter);
 

@@ -400,7 +400,8 @@ struct SgdStep {
   static constexpr const char* kName = "sgd";
   TensorId w = kNone, grad = kNone, velocity = kNone, grad_scale = kNone, state = kNone;
   int64_t n = 0;
-  float momentum = 0, weight_decay = 0;
+  float momentum = 0, weight_decay = 0, learning_rate_scale = 1;
+  bool nesterov = false;
   TY_OPERANDS(w, Access::kUpdate, grad, Access::kRead, velocity, Access::kUpdate, grad_scale,
               Access::kRead, state, Access::kRead)
 };
@@ -409,9 +410,63 @@ struct AdamWStep {
   static constexpr const char* kName = "adamw";
   TensorId w = kNone, grad = kNone, m = kNone, v = kNone, grad_scale = kNone, state = kNone;
   int64_t n = 0;
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, learning_rate_scale = 1;
   TY_OPERANDS(w, Access::kUpdate, grad, Access::kRead, m, Access::kUpdate, v, Access::kUpdate,
               grad_scale, Access::kRead, state, Access::kRead)
+};
+
+struct EmaStep {
+  static constexpr const char* kName = "ema";
+  TensorId average = kNone, w = kNone, state = kNone;
+  int64_t n = 0;
+  double decay = 0;
+  bool warmup = false;
+  TY_OPERANDS(average, Access::kUpdate, w, Access::kRead, state, Access::kRead)
+};
+
+// From here on `offset` says where in the operands a stored part of the parameter begins.
+struct LambStep {
+  static constexpr const char* kName = "lamb";
+  TensorId w = kNone, grad = kNone, m = kNone, v = kNone, grad_scale = kNone, state = kNone;
+  int64_t offset = 0, n = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-6f, weight_decay = 0, learning_rate_scale = 1;
+  bool adapt = true;
+  TY_OPERANDS(w, Access::kUpdate, grad, Access::kRead, m, Access::kUpdate, v, Access::kUpdate,
+              grad_scale, Access::kRead, state, Access::kRead)
+};
+
+struct MuonMomentum {
+  static constexpr const char* kName = "muon_momentum";
+  TensorId grad = kNone, velocity = kNone, y = kNone, grad_scale = kNone;
+  int64_t offset = 0, n = 0;
+  float momentum = 0.95f;
+  bool nesterov = true;
+  TY_OPERANDS(grad, Access::kRead, velocity, Access::kUpdate, y, Access::kWrite, grad_scale,
+              Access::kRead)
+};
+
+struct DivideByNorm {
+  static constexpr const char* kName = "divide_by_norm";
+  TensorId x = kNone, sum = kNone;
+  int64_t n = 0;
+  float epsilon = 1e-7f;
+  TY_OPERANDS(x, Access::kUpdate, sum, Access::kRead)
+};
+
+struct NewtonSchulz {
+  static constexpr const char* kName = "newton_schulz";
+  TensorId x = kNone, y = kNone;
+  int64_t n = 0;
+  float a = 0, b = 0, c = 0;
+  TY_OPERANDS(x, Access::kRead, y, Access::kUpdate)
+};
+
+struct MuonStep {
+  static constexpr const char* kName = "muon";
+  TensorId w = kNone, x = kNone, state = kNone;
+  int64_t offset = 0, n = 0;
+  float scale = 1, weight_decay = 0, learning_rate_scale = 1;
+  TY_OPERANDS(w, Access::kUpdate, x, Access::kRead, state, Access::kRead)
 };
 
 // The steps on rows of tables; m and v go with the tables.
@@ -420,6 +475,7 @@ struct SgdRows {
   TensorId grad = kNone, ids = kNone, grad_scale = kNone, state = kNone;
   std::vector<TensorId> tables;
   int64_t samples = 0, width = 0;
+  float learning_rate_scale = 1;
   template <typename F>
   void Visit(F&& f) {
     VisitAll(f, grad, Access::kRead, ids, Access::kRead, grad_scale, Access::kRead, state,
@@ -433,7 +489,7 @@ struct AdamWRows {
   TensorId grad = kNone, ids = kNone, grad_scale = kNone, state = kNone;
   std::vector<TensorId> tables, m, v;
   int64_t samples = 0, width = 0;
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, learning_rate_scale = 1;
   template <typename F>
   void Visit(F&& f) {
     VisitAll(f, grad, Access::kRead, ids, Access::kRead, grad_scale, Access::kRead, state,
@@ -446,14 +502,16 @@ struct AdamWRows {
 
 #undef TY_OPERANDS
 
-using Op = std::variant<
-    ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add, AddBias, AttentionBackward,
-    AttentionForward, BatchNormBackward, BatchNormForward, BatchNormInference, BinaryCrossEntropy,
-    ClipScale, ColumnSum, Concat, ConvolutionBackwardData, ConvolutionBackwardWeights,
-    ConvolutionForward, CrossEntropy, Dropout, EmbeddingBackward, EmbeddingForward,
-    EmbeddingTablesBackward, EmbeddingTablesForward, InteractionBackward, InteractionForward,
-    KeepRows, LayerNormBackward, LayerNormForward, Matmul, MaxPoolBackward, MaxPoolForward,
-    MeanPoolBackward, MeanPoolForward, MergeRows, Rotary, SgdRows, SgdStep, Split, SquaredNorm, Sum,
-    SwiGluBackward, SwiGluForward, Transpose, Zero>;
+using Op =
+    std::variant<ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add, AddBias,
+                 AttentionBackward, AttentionForward, BatchNormBackward, BatchNormForward,
+                 BatchNormInference, BinaryCrossEntropy, ClipScale, ColumnSum, Concat,
+                 ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward,
+                 CrossEntropy, DivideByNorm, Dropout, EmaStep, EmbeddingBackward, EmbeddingForward,
+                 EmbeddingTablesBackward, EmbeddingTablesForward, InteractionBackward,
+                 InteractionForward, KeepRows, LambStep, LayerNormBackward, LayerNormForward,
+                 Matmul, MaxPoolBackward, MaxPoolForward, MeanPoolBackward, MeanPoolForward,
+                 MergeRows, MuonMomentum, MuonStep, NewtonSchulz, Rotary, SgdRows, SgdStep, Split,
+                 SquaredNorm, Sum, SwiGluBackward, SwiGluForward, Transpose, Zero>;
 
 }  // namespace trainyard::plan

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -12,7 +11,10 @@
 #include "executor/plan/gradient.h"
 #include "executor/plan/graph_builder.h"
 #include "executor/plan/memory.h"
+#include "executor/plan/optimizer_step.h"
+#include "executor/plan/parameter_rules.h"
 #include "executor/plan/spec.h"
+#include "executor/plan/spec_checks.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -61,22 +63,6 @@ absl::StatusOr<int64_t> TotalSteps(const v1::JobSpec& spec, const DataFacts& fac
   return static_cast<int64_t>(steps);
 }
 
-absl::Status CheckSchedule(const v1::Schedule& schedule, int64_t total_steps) {
-  if (schedule.shape() == v1::Schedule::CONSTANT) return absl::OkStatus();
-  const int64_t decay = schedule.decay_steps() > 0 ? schedule.decay_steps() : total_steps;
-  if (schedule.warmup_steps() < decay) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("spec.schedule.warmup_steps: ", schedule.warmup_steps(),
-                   " leaves nothing of the ", decay, " steps to decay over; make it smaller"));
-}
-
-// Whether rows of a table that have no gradient stay as they are: only the others need be touched.
-bool TouchesRowsOnly(const v1::Optimizer& optimizer) {
-  if (optimizer.has_adamw()) return optimizer.adamw().lazy_tables();
-  return optimizer.has_sgd() && optimizer.sgd().momentum() == 0 &&
-         optimizer.sgd().weight_decay() == 0;
-}
-
 // Puts a plan together part by part; Finish hands it out.
 class Assembly {
  public:
@@ -103,8 +89,9 @@ class Assembly {
     const TensorId dlogits = builder.Activation("d(logits)", {rows, forward.classes});
     TY_RETURN_IF_ERROR(builder.status());
 
-    if (TouchesRowsOnly(spec_.optimizer())) by_row_ = forward.tables;
+    TY_RETURN_IF_ERROR(OrderTrained(forward));
     AddGradientTensors();
+    AddOptimizerState();
     const int64_t global_rows = training.batch_size() * forward.rows_per_sample;
     std::vector<Op> loss = {LossOp(forward, rows, plan_.target, losses, /*correct=*/kNone, dlogits,
                                    1.0f / static_cast<float>(global_rows)),
@@ -137,21 +124,20 @@ class Assembly {
     return absl::OkStatus();
   }
 
-  // Memory, then the ops that sweep whole regions of it, then the summary.
   Plan Finish(int64_t total_steps, bool training) {
     plan_.total_steps = total_steps;
-    OrderParameters();
-    for (size_t i = 0; i < graph_.tensors.size(); ++i) {
-      if (graph_.tensors[i].kind == TensorKind::kBuffer) {
-        plan_.buffers.push_back(static_cast<TensorId>(i));
-      }
+    plan_.buffers = AllOf(TensorKind::kBuffer);
+    if (!training) {
+      plan_.parameters = AllOf(TensorKind::kParameter);
+      plan_.trained = plan_.parameters.size();
     }
     plan_.tensors = std::move(graph_.tensors);
-    LayOut();
     if (training) {
       AddBegin();
-      AddEnd();
+      AppendOptimizer(spec_, trained_, norm_sum_, clip_scale_, plan_);
+      EvaluateAverages();
     }
+    LayOut();
     Summarize(spec_, facts_, ranks(), plan_);
     return std::move(plan_);
   }
@@ -193,58 +179,110 @@ class Assembly {
                        .kind = kind});
   }
 
-  // Decayed parameters (two or more dimensions) first, tables kept by row last, otherwise in the
-  // order of the forward pass.
-  void OrderParameters() {
-    if (!plan_.parameters.empty()) return;
+  std::vector<TensorId> AllOf(TensorKind kind) const {
+    std::vector<TensorId> ids;
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
-      if (graph_.tensors[i].kind == TensorKind::kParameter) {
-        plan_.parameters.push_back(static_cast<TensorId>(i));
-      }
+      if (graph_.tensors[i].kind == kind) ids.push_back(static_cast<TensorId>(i));
     }
-    const auto first_by_row =
-        std::stable_partition(plan_.parameters.begin(), plan_.parameters.end(),
-                              [&](TensorId id) { return !absl::c_linear_search(by_row_, id); });
-    const auto first_plain =
-        std::stable_partition(plan_.parameters.begin(), first_by_row,
-                              [&](TensorId id) { return graph_[id].dims.size() >= 2; });
-    decayed_ = first_plain - plan_.parameters.begin();
-    swept_ = first_by_row - plan_.parameters.begin();
+    return ids;
+  }
+
+  // Puts the parameters in the order that TrainedParameters describes: by their rules, those in
+  // order of their first appearance, otherwise in the order of the forward pass.
+  absl::Status OrderTrained(const Forward& forward) {
+    const std::vector<TensorId> all = AllOf(TensorKind::kParameter);
+    TY_ASSIGN_OR_RETURN(const std::vector<ParameterRule> rules,
+                        RulesOf(spec_, graph_, all, forward.logits));
+    absl::flat_hash_map<TensorId, ParameterRule> rule_of;
+    for (size_t i = 0; i < all.size(); ++i) rule_of[all[i]] = rules[i];
+    std::vector<ParameterRule> of_tables;
+    for (const TensorId table : forward.tables) of_tables.push_back(rule_of[table]);
+    TY_ASSIGN_OR_RETURN(const bool by_row,
+                        KeptByRow(spec_.optimizer(), graph_, forward.tables, of_tables));
+    const auto kept = [&](TensorId id) {
+      return by_row && absl::c_linear_search(forward.tables, id);
+    };
+
+    const auto take = [&](auto&& wanted) {
+      for (const TensorId id : all) {
+        if (!wanted(id)) continue;
+        plan_.parameters.push_back(id);
+        trained_.rules.push_back(rule_of[id]);
+      }
+    };
+    std::vector<ParameterRule> seen;
+    for (const ParameterRule& rule : rules) {
+      if (rule.frozen || absl::c_linear_search(seen, rule)) continue;
+      seen.push_back(rule);
+      take([&](TensorId id) { return rule_of[id] == rule && !kept(id); });
+    }
+    trained_.swept = plan_.parameters.size();
+    take(kept);
+    trained_.trained = plan_.trained = plan_.parameters.size();
+    take([&](TensorId id) { return rule_of[id].frozen; });
+    return absl::OkStatus();
   }
 
   void AddGradientTensors() {
-    OrderParameters();
-    for (size_t i = 0; i < swept_; ++i) {
+    for (size_t i = 0; i < trained_.swept; ++i) {
       const TensorId id = plan_.parameters[i];
       plan_.gradients.push_back(AddCompanion(id, TensorKind::kGradient, ".grad"));
       gradient_of_[id] = plan_.gradients.back();
     }
-    if (!by_row_.empty()) AddRowGradient();
-    if (spec_.optimizer().has_adamw()) {
-      plan_.optimizer_state_names = {"exp_avg", "exp_avg_sq"};
-    } else if (spec_.optimizer().sgd().momentum() > 0) {
-      plan_.optimizer_state_names = {"momentum_buffer"};
-    }
-    for (const std::string& name : plan_.optimizer_state_names) {
-      plan_.optimizer_state.emplace_back();
-      for (const TensorId id : plan_.parameters) {
-        plan_.optimizer_state.back().push_back(
-            AddCompanion(id, TensorKind::kOptimizerState, absl::StrCat(".", name)));
+    if (trained_.swept < trained_.trained) AddRowGradient();
+  }
+
+  void AddOptimizerState() {
+    for (const char* kind : {"momentum_buffer", "exp_avg", "exp_avg_sq"}) {
+      std::vector<TensorId> state;
+      for (size_t i = 0; i < plan_.parameters.size(); ++i) {
+        const bool has =
+            absl::c_linear_search(StateNames(spec_.optimizer(), trained_.rules[i]), kind);
+        state.push_back(has ? AddCompanion(plan_.parameters[i], TensorKind::kOptimizerState,
+                                           absl::StrCat(".", kind))
+                            : kNone);
       }
+      if (absl::c_all_of(state, [](TensorId id) { return id == kNone; })) continue;
+      plan_.optimizer_state_names.push_back(kind);
+      plan_.optimizer_state.push_back(std::move(state));
+    }
+    if (!spec_.training().has_ema_decay()) return;
+    for (size_t i = 0; i < plan_.trained; ++i) {
+      plan_.averages.push_back(AddCompanion(plan_.parameters[i], TensorKind::kAverage, ".ema"));
+    }
+  }
+
+  // The parameters' averages take their places in `evaluate`.
+  void EvaluateAverages() {
+    absl::flat_hash_map<TensorId, TensorId> average_of;
+    for (size_t i = 0; i < plan_.averages.size(); ++i) {
+      average_of[plan_.parameters[i]] = plan_.averages[i];
+    }
+    for (Op& op : plan_.evaluate) {
+      std::visit(
+          [&](auto& o) {
+            o.Visit([&](TensorId& id, Access) {
+              if (const auto found = average_of.find(id); found != average_of.end()) {
+                id = found->second;
+              }
+            });
+          },
+          op);
     }
   }
 
   void AddRowGradient() {
     const int64_t samples = plan_.micro_batch * plan_.micro_batches;
-    const auto tables = static_cast<int64_t>(by_row_.size());
+    const auto tables = static_cast<int64_t>(trained_.trained - trained_.swept);
+    const TensorId first = plan_.parameters[trained_.swept];
     plan_.row_gradient = graph_.Add({.name = "rows.grad",
-                                     .dims = {samples, tables, graph_[by_row_[0]].dims[1]},
+                                     .dims = {samples, tables, graph_[first].dims[1]},
                                      .kind = TensorKind::kGradient});
     plan_.row_ids = graph_.Add({.name = "rows.ids",
                                 .type = ElementType::kI32,
                                 .dims = {samples, tables},
                                 .kind = TensorKind::kGradient});
-    rows_[by_row_[0]] = {.grad = plan_.row_gradient, .ids = plan_.row_ids, .state = plan_.state};
+    rows_[first] = {.grad = plan_.row_gradient, .ids = plan_.row_ids, .state = plan_.state};
   }
 
   // The loss goes between the passes; the backward pass is derived from the forward ops alone.
@@ -254,11 +292,13 @@ class Assembly {
     graph_.ops.insert(graph_.ops.begin() + forward_ops, loss.begin(), loss.end());
   }
 
-  // Region after region. Activations of training and evaluation take turns in the last one.
+  // Region after region. Activations of training and evaluation and the scratch of the optimizer
+  // take turns in the last one.
   void LayOut() {
     plan_.offsets.assign(plan_.tensors.size(), 0);
     int64_t end = 0;
-    const auto place = [&](const std::vector<TensorId>& ids) {
+    const auto place = [&](std::vector<TensorId> ids) {
+      ids.erase(std::remove(ids.begin(), ids.end(), kNone), ids.end());
       end = PlaceInOrder(plan_.tensors, ids, end, plan_.offsets);
     };
     const auto region = [&](auto&& fill) {
@@ -269,11 +309,12 @@ class Assembly {
     plan_.parameter_region = region([&] { place(plan_.parameters); });
     plan_.gradient_region = region([&] {
       place(plan_.gradients);
-      if (!by_row_.empty()) place({plan_.row_gradient, plan_.row_ids});
+      if (plan_.row_gradient != kNone) place({plan_.row_gradient, plan_.row_ids});
     });
     plan_.optimizer_region = region([&] {
       for (const std::vector<TensorId>& kind : plan_.optimizer_state) place(kind);
     });
+    plan_.ema_region = region([&] { place(plan_.averages); });
     plan_.buffer_region = region([&] { place(plan_.buffers); });
     plan_.scalar_region = region([&] { place(scalars_); });
     plan_.activation_region = region([&] {
@@ -283,10 +324,11 @@ class Assembly {
       const int64_t evaluate =
           PackActivations(plan_.tensors, plan_.evaluate,
                           {plan_.eval_logits, plan_.eval_losses, plan_.eval_correct}, within);
+      const int64_t optimizer = PackActivations(plan_.tensors, plan_.end, {}, within);
       for (size_t i = 0; i < within.size(); ++i) {
         if (within[i] >= 0) plan_.offsets[i] = begin + within[i];
       }
-      end += std::max(micro, evaluate);
+      end += std::max({micro, evaluate, optimizer});
     });
     plan_.arena_bytes = end;
   }
@@ -309,112 +351,10 @@ class Assembly {
     for (size_t i = 0; i < plan_.gradients.size();) {
       size_t end = i;
       while (end < plan_.gradients.size() && added_first[plan_.gradients[end]]) ++end;
-      if (end > i) plan_.begin.push_back(Zero{.x = plan_.gradients[i], .n = RunLength(i, end)});
+      if (end > i)
+        plan_.begin.push_back(Zero{.x = plan_.gradients[i], .n = RunLength(plan_, i, end)});
       i = std::max(end, i + 1);
     }
-  }
-
-  // Elements from the start of parameter `first` to the start of parameter `end`, padding included.
-  // The same for gradients and optimizer state.
-  int64_t RunLength(size_t first, size_t end) const {
-    int64_t bytes = 0;
-    for (size_t i = first; i < end; ++i) bytes += Align(plan_.tensors[plan_.parameters[i]].bytes());
-    return bytes / SizeOf(ElementType::kF32);
-  }
-
-  void AddEnd() {
-    const bool clips = spec_.optimizer().has_clip_norm();
-    plan_.end.push_back(
-        SquaredNorm{.x = plan_.gradients[0], .sum = norm_sum_, .n = RunLength(0, swept_)});
-    if (!by_row_.empty()) AddRowNorm();
-    plan_.end.push_back(
-        ClipScale{.sum = norm_sum_,
-                  .norm = plan_.grad_norm,
-                  .scale = clip_scale_,
-                  .max_norm = clips ? static_cast<float>(spec_.optimizer().clip_norm())
-                                    : std::numeric_limits<float>::infinity()});
-    const TensorId scale = clips ? clip_scale_ : kNone;
-    if (spec_.optimizer().has_sgd()) {
-      AddSgd(scale);
-    } else {
-      AddAdamW(0, decayed_, spec_.optimizer().adamw().weight_decay(), scale);
-      AddAdamW(decayed_, swept_, 0, scale);
-    }
-    if (!by_row_.empty()) AddRowStep(scale);
-  }
-
-  // Distinct rows, so that the norm is that of the whole gradient.
-  void AddRowNorm() {
-    const std::vector<int64_t>& dims = plan_.tensors[plan_.row_gradient].dims;
-    plan_.end.push_back(MergeRows{.grad = plan_.row_gradient,
-                                  .ids = plan_.row_ids,
-                                  .samples = dims[0],
-                                  .count = dims[1],
-                                  .width = dims[2]});
-    plan_.end.push_back(SquaredNorm{.x = plan_.row_gradient,
-                                    .sum = norm_sum_,
-                                    .n = plan_.tensors[plan_.row_gradient].elements(),
-                                    .accumulate = true});
-  }
-
-  void AddRowStep(TensorId scale) {
-    const std::vector<int64_t>& dims = plan_.tensors[plan_.row_gradient].dims;
-    if (spec_.optimizer().has_sgd()) {
-      plan_.end.push_back(SgdRows{.grad = plan_.row_gradient,
-                                  .ids = plan_.row_ids,
-                                  .grad_scale = scale,
-                                  .state = plan_.state,
-                                  .tables = by_row_,
-                                  .samples = dims[0],
-                                  .width = dims[2]});
-      return;
-    }
-    const v1::AdamW& adamw = spec_.optimizer().adamw();
-    const auto of_tables = [&](const std::vector<TensorId>& state) {
-      return std::vector<TensorId>(state.begin() + swept_, state.end());
-    };
-    plan_.end.push_back(AdamWRows{.grad = plan_.row_gradient,
-                                  .ids = plan_.row_ids,
-                                  .grad_scale = scale,
-                                  .state = plan_.state,
-                                  .tables = by_row_,
-                                  .m = of_tables(plan_.optimizer_state[0]),
-                                  .v = of_tables(plan_.optimizer_state[1]),
-                                  .samples = dims[0],
-                                  .width = dims[2],
-                                  .beta1 = static_cast<float>(adamw.beta1()),
-                                  .beta2 = static_cast<float>(adamw.beta2()),
-                                  .epsilon = static_cast<float>(adamw.epsilon()),
-                                  .weight_decay = static_cast<float>(adamw.weight_decay())});
-  }
-
-  void AddSgd(TensorId scale) {
-    const v1::Sgd& sgd = spec_.optimizer().sgd();
-    plan_.end.push_back(
-        SgdStep{.w = plan_.parameters[0],
-                .grad = plan_.gradients[0],
-                .velocity = sgd.momentum() > 0 ? plan_.optimizer_state[0][0] : kNone,
-                .grad_scale = scale,
-                .state = plan_.state,
-                .n = RunLength(0, swept_),
-                .momentum = static_cast<float>(sgd.momentum()),
-                .weight_decay = static_cast<float>(sgd.weight_decay())});
-  }
-
-  void AddAdamW(size_t first, size_t end, double weight_decay, TensorId scale) {
-    if (first == end) return;
-    const v1::AdamW& adamw = spec_.optimizer().adamw();
-    plan_.end.push_back(AdamWStep{.w = plan_.parameters[first],
-                                  .grad = plan_.gradients[first],
-                                  .m = plan_.optimizer_state[0][first],
-                                  .v = plan_.optimizer_state[1][first],
-                                  .grad_scale = scale,
-                                  .state = plan_.state,
-                                  .n = RunLength(first, end),
-                                  .beta1 = static_cast<float>(adamw.beta1()),
-                                  .beta2 = static_cast<float>(adamw.beta2()),
-                                  .epsilon = static_cast<float>(adamw.epsilon()),
-                                  .weight_decay = static_cast<float>(weight_decay)});
   }
 
   const v1::JobSpec& spec_;
@@ -423,9 +363,7 @@ class Assembly {
   Plan plan_;
   std::vector<TensorId> scalars_;
   TensorId norm_sum_ = kNone, clip_scale_ = kNone;
-  size_t decayed_ = 0;  // parameters before this one are decayed
-  size_t swept_ = 0;    // parameters from this one on are tables kept by row
-  std::vector<TensorId> by_row_;
+  TrainedParameters trained_;
   absl::flat_hash_map<TensorId, RowGradient> rows_;
   absl::flat_hash_map<TensorId, TensorId> gradient_of_;
 };
@@ -435,7 +373,7 @@ class Assembly {
 absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts) {
   TY_RETURN_IF_ERROR(CheckFacts(facts));
   TY_ASSIGN_OR_RETURN(const int64_t total_steps, TotalSteps(spec, facts));
-  TY_RETURN_IF_ERROR(CheckSchedule(spec.schedule(), total_steps));
+  TY_RETURN_IF_ERROR(CheckScheduleFits(spec.schedule(), total_steps));
   Assembly assembly(spec, facts);
   TY_RETURN_IF_ERROR(assembly.AddTraining());
   TY_RETURN_IF_ERROR(assembly.AddEvaluation(spec.evaluation().batch_size()));

@@ -24,27 +24,34 @@ struct Plan {
   std::vector<Tensor> tensors;
   std::vector<int64_t> offsets;  // by TensorId, 64-byte aligned, into one arena
 
-  // Parameters are contiguous in one order (decayed ones first, tables whose gradient is kept by
-  // row last); gradients and optimizer state follow the same order, so that optimizer ops run over
-  // whole regions.
-  std::vector<TensorId> parameters;                    // in arena order
-  std::vector<TensorId> gradients;                     // by position; tables kept by row have none
-  std::vector<std::vector<TensorId>> optimizer_state;  // per kind ("exp_avg", …), by position
-  std::vector<std::string> optimizer_state_names;      // "exp_avg", "exp_avg_sq"; "momentum_buffer"
-  TensorId row_gradient = kNone;  // of tables kept by row: f32 [samples, tables, width]
-  TensorId row_ids = kNone;       // their rows: i32 [samples, tables]; after a step distinct or -1
-  std::vector<TensorId> buffers;  // in order of the forward pass
-  Region parameter_region, gradient_region, optimizer_region, buffer_region, scalar_region,
-      activation_region;
+  // Parameters are contiguous in one order (those that the optimizer treats alike side by side,
+  // then tables whose gradient is kept by row, then frozen ones); gradients, optimizer state and
+  // averages follow the same order, so that optimizer ops run over whole regions.
+  std::vector<TensorId> parameters;  // in arena order
+  size_t trained = 0;                // how many are not frozen
+  std::vector<TensorId> gradients;   // by position; tables kept by row and frozen ones have none
+  // Per kind, by position; kNone: the parameter has no state of this kind.
+  std::vector<std::vector<TensorId>> optimizer_state;
+  std::vector<std::string> optimizer_state_names;  // "momentum_buffer", "exp_avg", "exp_avg_sq"
+  std::vector<TensorId> averages;  // with training.ema_decay, by position; frozen ones have none
+  TensorId row_gradient = kNone;   // of tables kept by row: f32 [samples, tables, width]
+  TensorId row_ids = kNone;        // their rows: i32 [samples, tables]; after a step distinct or -1
+  std::vector<TensorId> buffers;   // in order of the forward pass
+  Region parameter_region, gradient_region, optimizer_region, ema_region, buffer_region,
+      scalar_region, activation_region;
   int64_t arena_bytes =
       0;  // the end of the last region; every byte below is used by some tensor or its padding
+
+  // Once, when the parameters are what training starts from: the averages become them.
+  std::vector<Op> start;
 
   // One optimizer step: begin, then `micro_batches` times micro, then end.
   std::vector<Op> begin;  // zeroes what is accumulated into
   std::vector<Op> micro;  // forward and backward of one micro-batch
-  std::vector<Op> end;    // norm, clip, optimizer
-  std::vector<Op>
-      evaluate;  // forward of one evaluation batch, no dropout; activations share the region
+  std::vector<Op> end;    // norm, clip, optimizer, averages
+  // Forward of one evaluation batch, no dropout, on the averages where there are some; activations
+  // share the region.
+  std::vector<Op> evaluate;
 
   int64_t micro_batch = 0;       // samples
   int64_t micro_batches = 0;     // per step
@@ -87,6 +94,9 @@ absl::StatusOr<Plan> BuildInferencePlan(const v1::JobSpec& spec, const DataFacts
 
 // The learning rate of the step that follows `steps_done` steps.
 double LearningRate(const v1::Schedule& schedule, int64_t steps_done, int64_t total_steps);
+
+// The decay of the moving average in that step.
+double EmaDecay(const v1::Training& training, int64_t steps_done);
 
 // What an op is called in tables: "matmul", "attention_backward".
 const char* OpName(const Op& op);

@@ -28,7 +28,8 @@ absl::Status CheckModelFitsData(const v1::Model& model, const v1::Data& data) {
                    " trains on text or tokens; set spec.data.text or spec.data.tokens");
   }
   if (!language && tokens) {
-    return Invalid("spec.data", family, " trains on images; set spec.data.idx");
+    return Invalid("spec.data", family,
+                   " trains on images; set spec.data.idx, image_folder or webdataset");
   }
   const bool declared = data.has_text() ? data.text().has_vocab_size() : data.has_tokens();
   const bool chosen =
@@ -56,6 +57,7 @@ absl::StatusOr<v1::JobSpec> ResolveSpec(const v1::JobSpec& spec) {
   TY_RETURN_IF_ERROR(ResolveTraining(*s.mutable_training(), s.parallel().logical_ranks()));
   TY_RETURN_IF_ERROR(ResolveOptimizer(*s.mutable_optimizer()));
   TY_RETURN_IF_ERROR(ResolveSchedule(*s.mutable_schedule(), s.training().steps()));
+  TY_RETURN_IF_ERROR(CheckOptimizerFitsSchedule(s.optimizer(), s.schedule()));
   TY_RETURN_IF_ERROR(ResolvePrecision(*s.mutable_precision()));
   TY_RETURN_IF_ERROR(ResolveEvaluation(*s.mutable_evaluation(), HasHeldOutSplit(s.data()),
                                        s.training().micro_batch_size()));

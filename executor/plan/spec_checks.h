@@ -18,7 +18,11 @@ absl::Status ResolveLayers(v1::LayerList& layers);
 absl::Status ResolveData(v1::Data& data);
 absl::Status ResolveTraining(v1::Training& training, int64_t logical_ranks);
 absl::Status ResolveOptimizer(v1::Optimizer& optimizer);
+// `steps`: of the run; 0: not known yet, then CheckScheduleFits follows.
 absl::Status ResolveSchedule(v1::Schedule& schedule, int64_t steps);
+absl::Status CheckScheduleFits(const v1::Schedule& schedule, int64_t steps);
+absl::Status CheckOptimizerFitsSchedule(const v1::Optimizer& optimizer,
+                                        const v1::Schedule& schedule);
 absl::Status ResolvePrecision(v1::Precision& precision);
 absl::Status ResolveResources(v1::Resources& resources);
 absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots);

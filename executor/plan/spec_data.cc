@@ -1,16 +1,11 @@
+#include "executor/plan/spec_data.h"
+
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
-#include "executor/plan/spec_checks.h"
-#include "storage/base/status.h"
 
 namespace trainyard::plan {
 
-namespace {
-
-constexpr int kMostShards = 100000;
-
-// An absolute path or file:///path. Other schemes are understood, but nothing reads them yet.
 absl::Status CheckUri(const std::string& field, const std::string& uri) {
   if (uri.empty()) return Invalid(field, "is missing; give an absolute path or file:// URI");
   if (uri.find('\0') != std::string::npos) return Invalid(field, "holds a zero byte");
@@ -27,6 +22,8 @@ absl::Status CheckUri(const std::string& field, const std::string& uri) {
                   "use an absolute path or file://");
 }
 
+namespace {
+
 absl::Status ResolveIdx(v1::IdxData& idx) {
   const std::string at = "spec.data.idx.";
   TY_RETURN_IF_ERROR(CheckUri(at + "train_images", idx.train_images()));
@@ -36,16 +33,7 @@ absl::Status ResolveIdx(v1::IdxData& idx) {
     TY_RETURN_IF_ERROR(CheckUri(at + "test_images", idx.test_images()));
     TY_RETURN_IF_ERROR(CheckUri(at + "test_labels", idx.test_labels()));
   }
-  if (has_test && idx.has_validation_fraction()) {
-    return Invalid(at + "validation_fraction",
-                   "test_images is the held-out split already; give one of the two");
-  }
-  if (!has_test) {
-    if (!idx.has_validation_fraction()) idx.set_validation_fraction(0.1);
-    if (!(idx.validation_fraction() > 0 && idx.validation_fraction() <= 0.5)) {
-      return Invalid(at + "validation_fraction", idx.validation_fraction(), " is not in (0, 0.5]");
-    }
-  }
+  TY_RETURN_IF_ERROR(ResolveValidationFraction(at, has_test ? "test_images" : "", idx));
   TY_RETURN_IF_ERROR(CheckFinite(at + "mean", idx.mean()));
   if (!idx.has_mean()) idx.set_mean(0);
   if (!idx.has_std()) idx.set_std(1);
@@ -53,7 +41,18 @@ absl::Status ResolveIdx(v1::IdxData& idx) {
   if (idx.has_classes()) TY_RETURN_IF_ERROR(CheckRange(at + "classes", idx.classes(), 1, 256));
   if (idx.has_height()) TY_RETURN_IF_ERROR(CheckRange(at + "height", idx.height(), 1, 65536));
   if (idx.has_width()) TY_RETURN_IF_ERROR(CheckRange(at + "width", idx.width(), 1, 65536));
-  return absl::OkStatus();
+  return CheckRange(at + "crop_padding", idx.crop_padding(), 0, 64);
+}
+
+absl::Status CheckBpe(const std::string& at, const v1::TextData& text) {
+  if (!text.tokenizer_file().empty()) {
+    TY_RETURN_IF_ERROR(CheckUri(at + "tokenizer_file", text.tokenizer_file()));
+    if (!text.has_vocab_size()) return absl::OkStatus();
+  } else if (!text.has_vocab_size()) {
+    return Invalid(at + "vocab_size",
+                   "is missing; BPE needs it to train a tokenizer, or tokenizer_file to read one");
+  }
+  return CheckRange(at + "vocab_size", text.vocab_size(), 256, 1 << 20);
 }
 
 absl::Status ResolveText(v1::TextData& text) {
@@ -62,16 +61,18 @@ absl::Status ResolveText(v1::TextData& text) {
   if (text.tokenizer() == v1::TextData::TOKENIZER_UNSPECIFIED) {
     text.set_tokenizer(v1::TextData::CHARACTERS);
   }
-  if (text.tokenizer() == v1::TextData::BPE) {
-    return NotBuilt(at + "tokenizer", "BPE", "use CHARACTERS or BYTES, or spec.data.tokens");
-  }
   if (!v1::TextData::Tokenizer_IsValid(text.tokenizer())) {
     return Invalid(at + "tokenizer", static_cast<int>(text.tokenizer()),
-                   " is no tokenizer; use CHARACTERS or BYTES");
+                   " is no tokenizer; use CHARACTERS, BYTES or BPE");
   }
   if (!text.has_validation_fraction()) text.set_validation_fraction(0.1);
   if (!(text.validation_fraction() >= 0 && text.validation_fraction() <= 0.5)) {
     return Invalid(at + "validation_fraction", text.validation_fraction(), " is not in [0, 0.5]");
+  }
+  if (text.tokenizer() == v1::TextData::BPE) return CheckBpe(at, text);
+  if (!text.tokenizer_file().empty()) {
+    return Invalid(at + "tokenizer_file",
+                   "only BPE reads one; set tokenizer: BPE, or leave it out");
   }
   if (!text.has_vocab_size()) return absl::OkStatus();
   if (text.tokenizer() == v1::TextData::BYTES && text.vocab_size() != 256) {
@@ -105,24 +106,10 @@ absl::Status ResolveTokens(v1::TokenData& tokens) {
 template <typename Source>
 absl::Status ResolveClickFiles(const std::string& at, Source& source) {
   TY_RETURN_IF_ERROR(CheckUri(at + "train", source.train()));
-  if (!source.validation().empty()) {
-    TY_RETURN_IF_ERROR(CheckUri(at + "validation", source.validation()));
-    if (source.has_validation_fraction()) {
-      return Invalid(at + "validation_fraction",
-                     "validation is the held-out split already; give one of the two");
-    }
-  } else {
-    if (!source.has_validation_fraction()) source.set_validation_fraction(0.1);
-    if (!(source.validation_fraction() > 0 && source.validation_fraction() <= 0.5)) {
-      return Invalid(at + "validation_fraction", source.validation_fraction(),
-                     " is not in (0, 0.5]");
-    }
-  }
-  if (source.bad_rows() == v1::BAD_ROWS_UNSPECIFIED) source.set_bad_rows(v1::REFUSE_BAD_ROWS);
-  if (!v1::BadRows_IsValid(source.bad_rows())) {
-    return Invalid(at + "bad_rows", static_cast<int>(source.bad_rows()),
-                   " is no choice; use REFUSE_BAD_ROWS or SKIP_BAD_ROWS");
-  }
+  const bool held_out = !source.validation().empty();
+  if (held_out) TY_RETURN_IF_ERROR(CheckUri(at + "validation", source.validation()));
+  TY_RETURN_IF_ERROR(ResolveValidationFraction(at, held_out ? "validation" : "", source));
+  TY_RETURN_IF_ERROR(ResolveBadRecords(at, v1::REFUSE_BAD_RECORDS, source));
   return CheckRange(at + "hash_buckets", source.hash_buckets(), 1, kMostIds);
 }
 
@@ -174,6 +161,9 @@ bool HasHeldOutSplit(const v1::Data& data) {
 absl::Status ResolveData(v1::Data& data) {
   if (!data.has_prefetch()) data.set_prefetch(4);
   TY_RETURN_IF_ERROR(CheckRange("spec.data.prefetch", data.prefetch(), 1, 64));
+  if (data.has_threads()) {
+    TY_RETURN_IF_ERROR(CheckRange("spec.data.threads", data.threads(), 1, 256));
+  }
   switch (data.source_case()) {
     case v1::Data::kIdx:
       return ResolveIdx(*data.mutable_idx());
@@ -182,9 +172,9 @@ absl::Status ResolveData(v1::Data& data) {
     case v1::Data::kTokens:
       return ResolveTokens(*data.mutable_tokens());
     case v1::Data::kImageFolder:
-      return NotBuilt("spec.data.image_folder", "it", "use idx");
+      return ResolveImageFolder(*data.mutable_image_folder());
     case v1::Data::kWebdataset:
-      return NotBuilt("spec.data.webdataset", "it", "use idx");
+      return ResolveWebDataset(*data.mutable_webdataset());
     case v1::Data::kCsv:
       return ResolveCsv(*data.mutable_csv());
     case v1::Data::kCriteo:
@@ -194,7 +184,9 @@ absl::Status ResolveData(v1::Data& data) {
     case v1::Data::SOURCE_NOT_SET:
       break;
   }
-  return Invalid("spec.data", "there is none; set idx, text, tokens, csv, criteo or clicks");
+  return Invalid(
+      "spec.data",
+      "there is none; set idx, image_folder, webdataset, text, tokens, csv, criteo or clicks");
 }
 
 }  // namespace trainyard::plan

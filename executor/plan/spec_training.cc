@@ -18,29 +18,6 @@ absl::Status CheckLength(const v1::Training& training) {
   return CheckRange(at + "steps", training.steps(), 1, kMostSteps);
 }
 
-absl::Status ResolveSgd(v1::Sgd& sgd) {
-  const std::string at = "spec.optimizer.sgd.";
-  TY_RETURN_IF_ERROR(CheckFraction(at + "momentum", sgd.momentum()));
-  TY_RETURN_IF_ERROR(CheckNotNegative(at + "weight_decay", sgd.weight_decay()));
-  if (sgd.nesterov()) return NotBuilt(at + "nesterov", "it", "leave it out");
-  return absl::OkStatus();
-}
-
-absl::Status ResolveAdamW(v1::AdamW& adamw) {
-  const std::string at = "spec.optimizer.adamw.";
-  if (!adamw.has_beta1()) adamw.set_beta1(0.9);
-  if (!adamw.has_beta2()) adamw.set_beta2(0.999);
-  if (!adamw.has_epsilon()) adamw.set_epsilon(1e-8);
-  if (!adamw.has_weight_decay()) adamw.set_weight_decay(0.01);
-  TY_RETURN_IF_ERROR(CheckFraction(at + "beta1", adamw.beta1()));
-  TY_RETURN_IF_ERROR(CheckFraction(at + "beta2", adamw.beta2()));
-  TY_RETURN_IF_ERROR(CheckPositive(at + "epsilon", adamw.epsilon()));
-  if (static_cast<float>(adamw.epsilon()) == 0) {
-    return Invalid(at + "epsilon", adamw.epsilon(), " is 0 in single precision; try 1e-8");
-  }
-  return CheckNotNegative(at + "weight_decay", adamw.weight_decay());
-}
-
 }  // namespace
 
 absl::Status ResolveTraining(v1::Training& training, int64_t logical_ranks) {
@@ -65,70 +42,14 @@ absl::Status ResolveTraining(v1::Training& training, int64_t logical_ranks) {
                    TryMultiples(batch, micro * logical_ranks));
   }
   if (!training.has_seed()) training.set_seed(1337);
+  if (training.has_ema_decay() && !(training.ema_decay() > 0 && training.ema_decay() < 1)) {
+    return Invalid(at + "ema_decay", training.ema_decay(), " is not in (0, 1)");
+  }
+  if (training.ema_warmup() && !training.has_ema_decay()) {
+    return Invalid(at + "ema_warmup", "has no use without ema_decay");
+  }
   if (!training.has_log_every()) training.set_log_every(1);
   return CheckAtLeast(at + "log_every", training.log_every(), 1);
-}
-
-absl::Status ResolveOptimizer(v1::Optimizer& optimizer) {
-  if (optimizer.has_clip_norm()) {
-    TY_RETURN_IF_ERROR(CheckPositive("spec.optimizer.clip_norm", optimizer.clip_norm()));
-  }
-  switch (optimizer.kind_case()) {
-    case v1::Optimizer::kSgd:
-      return ResolveSgd(*optimizer.mutable_sgd());
-    case v1::Optimizer::kAdamw:
-      return ResolveAdamW(*optimizer.mutable_adamw());
-    case v1::Optimizer::kLamb:
-      return NotBuilt("spec.optimizer.lamb", "it", "use adamw");
-    case v1::Optimizer::kMuon:
-      return NotBuilt("spec.optimizer.muon", "it", "use adamw");
-    case v1::Optimizer::KIND_NOT_SET:
-      break;
-  }
-  return Invalid("spec.optimizer", "there is none; set sgd or adamw");
-}
-
-absl::Status ResolveSchedule(v1::Schedule& schedule, int64_t steps) {
-  const std::string at = "spec.schedule.";
-  if (!schedule.has_learning_rate()) schedule.set_learning_rate(1e-3);
-  TY_RETURN_IF_ERROR(CheckNotNegative(at + "learning_rate", schedule.learning_rate()));
-  TY_RETURN_IF_ERROR(CheckAtLeast(at + "warmup_steps", schedule.warmup_steps(), 0));
-  TY_RETURN_IF_ERROR(CheckAtLeast(at + "decay_steps", schedule.decay_steps(), 0));
-  TY_RETURN_IF_ERROR(CheckNotNegative(at + "min_learning_rate", schedule.min_learning_rate()));
-  switch (schedule.shape()) {
-    case v1::Schedule::SHAPE_UNSPECIFIED:
-      schedule.set_shape(v1::Schedule::CONSTANT);
-      break;
-    case v1::Schedule::CONSTANT:
-    case v1::Schedule::LINEAR:
-    case v1::Schedule::COSINE:
-      break;
-    case v1::Schedule::STEP:
-    case v1::Schedule::POLYNOMIAL:
-    case v1::Schedule::WARMUP_STABLE_DECAY:
-      return NotBuilt(at + "shape", v1::Schedule::Shape_Name(schedule.shape()),
-                      "use CONSTANT, LINEAR or COSINE");
-    default:
-      return Invalid(at + "shape", static_cast<int>(schedule.shape()),
-                     " is no shape; use CONSTANT, LINEAR or COSINE");
-  }
-  if (schedule.shape() == v1::Schedule::CONSTANT) {
-    const std::string why =
-        "has no use with the shape CONSTANT; use LINEAR or COSINE, or leave it out";
-    if (schedule.min_learning_rate() != 0) return Invalid(at + "min_learning_rate", why);
-    if (schedule.decay_steps() != 0) return Invalid(at + "decay_steps", why);
-    return absl::OkStatus();
-  }
-  if (schedule.min_learning_rate() > schedule.learning_rate()) {
-    return Invalid(at + "min_learning_rate", schedule.min_learning_rate(),
-                   " is above learning_rate ", schedule.learning_rate());
-  }
-  const int64_t decay = schedule.decay_steps() > 0 ? schedule.decay_steps() : steps;
-  if (decay > 0 && schedule.warmup_steps() >= decay) {
-    return Invalid(at + "warmup_steps", schedule.warmup_steps(), " leaves nothing of the ", decay,
-                   " steps to decay over; make it smaller");
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace trainyard::plan

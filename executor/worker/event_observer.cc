@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "storage/base/file.h"
+#include "storage/base/printable.h"
 #include "storage/base/status.h"
 
 namespace trainyard::worker {
@@ -40,7 +41,7 @@ absl::Status EventObserver::OnWarning(const std::string& message) {
   spdlog::warn("{}", message);
   v1::RankEvent event;
   event.mutable_notice()->set_severity(v1::Notice::WARNING);
-  event.mutable_notice()->set_message(message);
+  event.mutable_notice()->set_message(Printable(message));
   return events_.Append(std::move(event));
 }
 

@@ -2,6 +2,7 @@
 
 #include "executor/engine/blame.h"
 #include "executor/run/run_directory.h"
+#include "storage/base/printable.h"
 
 namespace trainyard::worker {
 namespace {
@@ -42,7 +43,7 @@ int ExitCodeOf(const absl::Status& status) {
 v1::Failure FailureOf(const absl::Status& status) {
   v1::Failure failure;
   failure.set_category(MeaningOf(engine::FaultOf(status)).category);
-  failure.set_message(std::string(status.message()));
+  failure.set_message(Printable(status.message()));
   failure.set_retryable(engine::Retryable(status));
   return failure;
 }

@@ -43,7 +43,7 @@ void Declare(CLI::App& app, Flags& flags) {
   run_dir->excludes(standby)->excludes(spec);
   standby->excludes(spec);
 
-  CLI::App* sample = app.add_subcommand("sample", "print text that a trained gpt makes");
+  CLI::App* sample = app.add_subcommand("sample", "print text that a trained language model makes");
   sample->add_option("--checkpoint", flags.sample.checkpoint, "a checkpoint, or a folder of them")
       ->required();
   sample->add_option("--prompt", flags.sample.prompt, "text to go on from");
@@ -55,6 +55,10 @@ void Declare(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(0.0, 100.0));
   sample->add_option("--top-k", flags.sample.options.top_k, "draw among the k likeliest; 0: all")
       ->check(CLI::NonNegativeNumber);
+  sample
+      ->add_option("--top-p", flags.sample.options.top_p,
+                   "draw among the likeliest that together have this probability; default 1: all")
+      ->check(CLI::Range(0.0, 1.0));
   sample->add_option("--seed", flags.sample.options.seed, "same seed, same text");
   sample->add_option("--device", flags.sample.device, "cpu, or cuda:I");
   sample->add_option("--threads", flags.sample.threads, "threads of the CPU")

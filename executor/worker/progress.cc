@@ -69,7 +69,8 @@ absl::Status Progress::OnMetrics(int64_t step, Split split,
   absl::MutexLock lock(&mu_);
   if (split == Split::kValidation) {
     std::string line = absl::StrFormat("step %d/%d  validation", step, total_steps_);
-    for (const char* name : {"loss", "accuracy", "auc", "best_auc", "perplexity"}) {
+    for (const char* name :
+         {"loss", "accuracy", "auc", "best_auc", "perplexity", "bits_per_byte", "ema_decay"}) {
       const auto value = values.find(name);
       if (value != values.end()) absl::StrAppendFormat(&line, "  %s %.4f", name, value->second);
     }

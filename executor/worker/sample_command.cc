@@ -5,7 +5,8 @@
 #include <optional>
 
 #include "absl/strings/match.h"
-#include "executor/data/vocabulary.h"
+#include "executor/data/tokenizer.h"
+#include "executor/data/utf8.h"
 #include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
@@ -34,10 +35,10 @@ absl::StatusOr<std::string> FindCheckpoint(ObjectStore& store, const std::string
   return Blame(Fault::kSpec, absl::NotFoundError(absl::StrCat(given, ": there is no checkpoint")));
 }
 
-absl::StatusOr<std::vector<int32_t>> EncodePrompt(const data::Vocabulary& vocabulary,
+absl::StatusOr<std::vector<int32_t>> EncodePrompt(const data::Tokenizer& tokenizer,
                                                   const std::string& prompt) {
-  if (!prompt.empty()) return vocabulary.Encode(prompt);
-  absl::StatusOr<std::vector<int32_t>> line_break = vocabulary.Encode("\n");
+  if (!prompt.empty()) return tokenizer.Encode(prompt);
+  absl::StatusOr<std::vector<int32_t>> line_break = tokenizer.Encode("\n");
   return line_break.ok() ? *line_break : std::vector<int32_t>{0};
 }
 
@@ -57,24 +58,30 @@ absl::Status Sample(const SampleCommand& command) {
   TY_ASSIGN_OR_BLAME(Fault::kSpec, const std::unique_ptr<engine::Sampler> sampler,
                      engine::Sampler::Load(*device, checkpoint));
 
-  if (checkpoint.vocabulary.empty()) {
+  if (checkpoint.tokenizer.name.empty()) {
     if (!command.prompt.empty()) {
-      return Blame(Fault::kSpec,
-                   absl::InvalidArgumentError(
-                       "--prompt: this checkpoint has no vocabulary, only token ids"));
+      return Blame(Fault::kSpec, absl::InvalidArgumentError(
+                                     "--prompt: this checkpoint has no tokenizer, only token ids"));
     }
     return sampler->Run({0}, checkpoint.config.facts.vocab, command.options,
                         [](int32_t id) { std::cout << id << '\n'; });
   }
-  TY_ASSIGN_OR_BLAME(Fault::kStorage, const data::Vocabulary vocabulary,
-                     data::Vocabulary::FromJson(checkpoint.vocabulary));
+  TY_ASSIGN_OR_BLAME(Fault::kStorage, const std::unique_ptr<const data::Tokenizer> tokenizer,
+                     data::ReadTokenizer(checkpoint.tokenizer));
+  if (tokenizer->size() > checkpoint.config.facts.vocab) {
+    return Blame(Fault::kStorage,
+                 absl::DataLossError(absl::StrCat(uri, ": a tokenizer of ", tokenizer->size(),
+                                                  " for a model of ", checkpoint.config.facts.vocab,
+                                                  " tokens")));
+  }
   TY_ASSIGN_OR_BLAME(Fault::kSpec, const std::vector<int32_t> prompt,
-                     EncodePrompt(vocabulary, command.prompt));
-  std::cout << command.prompt;
-  TY_RETURN_IF_ERROR(sampler->Run(prompt, vocabulary.size(), command.options, [&](int32_t id) {
-    std::cout << vocabulary.Decode(absl::MakeConstSpan(&id, 1)) << std::flush;
+                     EncodePrompt(*tokenizer, command.prompt));
+  data::Utf8Stream characters;  // a token may end within one
+  std::cout << characters.Add(command.prompt);
+  TY_RETURN_IF_ERROR(sampler->Run(prompt, tokenizer->size(), command.options, [&](int32_t id) {
+    std::cout << characters.Add(tokenizer->BytesOf(id)) << std::flush;
   }));
-  std::cout << std::endl;
+  std::cout << characters.Finish() << std::endl;
   return absl::OkStatus();
 }
 

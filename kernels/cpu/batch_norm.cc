@@ -98,14 +98,16 @@ void FinishSums(const BatchNormBackward& op, const Chunks& chunks, const float* 
       dot[j] += dots[i * chunks.cols + c + j];
     }
   }
-  const auto put = [&op](float& to, double value) {
+  const auto put = [&op](const Buffer& buffer, int64_t column, double value) {
+    if (!buffer) return;
+    float& to = buffer.As<float>()[column];
     to = static_cast<float>(op.accumulate_params ? to + value : value);
   };
   for (int64_t j = 0; j < n; ++j) {
     const double rstd = op.rstd.As<float>()[c + j];
     const double of_g = op.gamma.As<float>()[c + j] * rstd;
-    put(op.dgamma.As<float>()[c + j], dot[j] * rstd);
-    put(op.dbeta.As<float>()[c + j], sum[j]);
+    put(op.dgamma, c + j, dot[j] * rstd);
+    put(op.dbeta, c + j, sum[j]);
     factors[c + j] = static_cast<float>(of_g);
     factors[chunks.cols + c + j] = static_cast<float>(-of_g * rstd * rstd * dot[j] / rows);
     factors[2 * chunks.cols + c + j] = static_cast<float>(-of_g * sum[j] / rows);
@@ -164,6 +166,7 @@ void RunBackward(const VectorTable& vectors, int threads, const BatchNormBackwar
   });
   EachTile(threads, chunks,
            [&](int64_t c, int64_t n) { FinishSums(op, chunks, sums, dots, factors, c, n); });
+  if (!op.dx) return;
   // dresidual holds g already, and dy may be gone.
   const float* const g = op.dresidual ? At(op.dresidual) : At(op.dy);
   const float* const y = op.dresidual ? nullptr : At(op.y);
@@ -245,10 +248,10 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormBackward& op) {
                                             {"gamma", op.gamma},
                                             {"mean", op.mean},
                                             {"rstd", op.rstd},
-                                            {"dx", op.dx},
+                                            {"dx", op.dx, DType::kF32, true},
                                             {"dresidual", op.dresidual, DType::kF32, true},
-                                            {"dgamma", op.dgamma},
-                                            {"dbeta", op.dbeta}});
+                                            {"dgamma", op.dgamma, DType::kF32, true},
+                                            {"dbeta", op.dbeta, DType::kF32, true}});
   if (ok.ok()) ok = CheckSizes("batch_norm backward", {{"rows", op.rows}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
   const Chunks chunks(op.rows, op.cols);

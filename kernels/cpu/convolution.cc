@@ -4,9 +4,9 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/operands.h"
 
-// Activations stay in nhwc. oneDNN chooses the layout of the weights; they are reordered into
-// scratch, or out of it, within the launch, because the optimizer owns them in the layout of the
-// contract.
+// Activations stay in nhwc and weights in the layout of the contract. What oneDNN wants elsewhere
+// is reordered into scratch, or out of it, within the launch: the weights always, the activations
+// for Winograd's algorithm, which takes a fraction of the multiplications (Lavin & Gray 2015).
 
 namespace trainyard::kernels {
 namespace {
@@ -16,25 +16,56 @@ using Desc = dnnl::memory::desc;
 using Tag = dnnl::memory::format_tag;
 constexpr auto kF32 = dnnl::memory::data_type::f32;
 
+// Shapes as they lie in the arena, and as oneDNN is asked for them.
 struct Descs {
-  Desc x, y, w, w_any, bias;
+  Desc x, y, w, bias;
+  Desc x_any, y_any, w_any;
   Dims stride, pad;
+  dnnl::algorithm algorithm;
 };
 
-Descs DescsOf(const ConvolutionShape& s) {
+// oneDNN has F(4x4, 3x3) for whole blocks of channels; it wins from about 64 tiles on. Its rounding
+// error is about ten times that of the direct sum, still some 1e-6 of the norm.
+bool SuitsWinograd(const ConvolutionShape& s) {
+  const int64_t tiles = s.batch * ((s.height + 3) / 4) * ((s.width + 3) / 4);
+  return s.kernel_height == 3 && s.kernel_width == 3 && s.stride == 1 && s.pad == 1 &&
+         s.groups == 1 && s.in % 16 == 0 && s.out % 16 == 0 && tiles >= 64;
+}
+
+dnnl::convolution_forward::primitive_desc ForwardOf(const Dnnl& dnnl, const Descs& d, bool bias,
+                                                    bool may_be_empty = false) {
+  constexpr auto kKind = dnnl::prop_kind::forward_training;
+  const auto desc = bias ? dnnl::convolution_forward::desc(kKind, d.algorithm, d.x_any, d.w_any,
+                                                           d.bias, d.y_any, d.stride, d.pad, d.pad)
+                         : dnnl::convolution_forward::desc(kKind, d.algorithm, d.x_any, d.w_any,
+                                                           d.y_any, d.stride, d.pad, d.pad);
+  return {desc, UserScratch(), dnnl.engine(), may_be_empty};
+}
+
+Descs DescsOf(const Dnnl& dnnl, const ConvolutionShape& s) {
   // Weights of groups lie as [out, in / groups, …] does.
   const bool grouped = s.groups > 1;
   Dims w = {s.out / s.groups, s.in / s.groups, s.kernel_height, s.kernel_width};
   if (grouped) w.insert(w.begin(), s.groups);
-  return {
-      .x = Desc({s.batch, s.in, s.height, s.width}, kF32, Tag::nhwc),
-      .y = Desc({s.batch, s.out, s.out_height(), s.out_width()}, kF32, Tag::nhwc),
+  const Dims x = {s.batch, s.in, s.height, s.width};
+  const Dims y = {s.batch, s.out, s.out_height(), s.out_width()};
+  Descs d = {
+      .x = Desc(x, kF32, Tag::nhwc),
+      .y = Desc(y, kF32, Tag::nhwc),
       .w = Desc(w, kF32, grouped ? Tag::goihw : Tag::oihw),
-      .w_any = Desc(w, kF32, Tag::any),
       .bias = Desc({s.out}, kF32, Tag::x),
+      .x_any = Desc(x, kF32, Tag::any),
+      .y_any = Desc(y, kF32, Tag::any),
+      .w_any = Desc(w, kF32, Tag::any),
       .stride = {s.stride, s.stride},
       .pad = {s.pad, s.pad},
+      .algorithm = dnnl::algorithm::convolution_winograd,
   };
+  if (SuitsWinograd(s) && ForwardOf(dnnl, d, false, /*may_be_empty=*/true)) return d;
+  d.x_any = d.x;
+  d.y_any = d.y;
+  d.algorithm = dnnl::algorithm::convolution_direct;
+  return d;
 }
 
 absl::Status CheckShape(const ConvolutionShape& s) {
@@ -59,60 +90,6 @@ absl::Status CheckShape(const ConvolutionShape& s) {
        {"width + 2 pad - kernel_width + 1", s.width + 2 * s.pad - s.kernel_width + 1}});
 }
 
-dnnl::primitive_attr UserScratch() {
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return attributes;
-}
-
-// Copies between two layouts of the same tensor; adds to what is there when asked.
-DnnlCall Reorder(const Dnnl& dnnl, const DnnlOperand& from, const DnnlOperand& to, bool add,
-                 ScratchLayout& layout) {
-  dnnl::primitive_attr attributes = UserScratch();
-  if (add) {
-    dnnl::post_ops sum;
-    sum.append_sum(1.0f);
-    attributes.set_post_ops(sum);
-  }
-  const dnnl::reorder::primitive_desc pd(dnnl.engine(), from.shape, dnnl.engine(), to.shape,
-                                         attributes);
-  const Desc scratch = pd.scratchpad_desc();
-  return DnnlCall(dnnl::reorder(pd), dnnl.stream(),
-                  {{DNNL_ARG_FROM, from.shape, from.data, from.scratch_offset},
-                   {DNNL_ARG_TO, to.shape, to.data, to.scratch_offset},
-                   {DNNL_ARG_SCRATCHPAD, scratch, nullptr, layout.Take(scratch.get_size())}});
-}
-
-Kernel InSequence(const Dnnl& dnnl, std::vector<DnnlCall> calls, const ScratchLayout& layout) {
-  // Shared only because a std::function must be copyable.
-  auto shared = std::make_shared<const std::vector<DnnlCall>>(std::move(calls));
-  return Kernel{[&dnnl, shared](Stream& stream) {
-                  dnnl.UseThreads();
-                  for (const DnnlCall& call : *shared) call.Run(stream.scratch);
-                },
-                layout.size()};
-}
-
-dnnl::convolution_forward::primitive_desc ForwardOf(const Dnnl& dnnl, const Descs& d, bool bias) {
-  constexpr auto kKind = dnnl::prop_kind::forward_training;
-  constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
-  const auto desc = bias ? dnnl::convolution_forward::desc(kKind, kAlgorithm, d.x, d.w_any, d.bias,
-                                                           d.y, d.stride, d.pad, d.pad)
-                         : dnnl::convolution_forward::desc(kKind, kAlgorithm, d.x, d.w_any, d.y,
-                                                           d.stride, d.pad, d.pad);
-  return {desc, UserScratch(), dnnl.engine()};
-}
-
-// The weights where the primitive wants them: in place, or reordered into scratch by a call
-// appended to `calls`.
-DnnlOperand WeightsFor(const Dnnl& dnnl, int argument, const Desc& wanted, const Desc& plain,
-                       void* w, ScratchLayout& layout, std::vector<DnnlCall>& calls) {
-  if (wanted == plain) return {argument, plain, w};
-  const DnnlOperand in_scratch{argument, wanted, nullptr, layout.Take(wanted.get_size())};
-  calls.push_back(Reorder(dnnl, {argument, plain, w}, in_scratch, false, layout));
-  return in_scratch;
-}
-
 }  // namespace
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionForward& op) {
@@ -121,21 +98,25 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionForward& op) {
   if (ok.ok()) ok = CheckShape(op.shape);
   if (!ok.ok()) return ok;
   return dnnl_.Guard<Kernel>("convolution", [&] {
-    const Descs d = DescsOf(op.shape);
+    const Descs d = DescsOf(dnnl_, op.shape);
     const auto pd = ForwardOf(dnnl_, d, static_cast<bool>(op.bias));
     ScratchLayout layout;
     std::vector<DnnlCall> calls;
+    const DnnlOperand x =
+        InputFor(dnnl_, DNNL_ARG_SRC, pd.src_desc(), d.x, op.x.data, layout, calls);
     const DnnlOperand w =
-        WeightsFor(dnnl_, DNNL_ARG_WEIGHTS, pd.weights_desc(), d.w, op.w.data, layout, calls);
-    std::vector<DnnlOperand> operands = {
-        {DNNL_ARG_SRC, d.x, op.x.data},
-        w,
-        {DNNL_ARG_DST, d.y, op.y.data},
-        {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
-         layout.Take(pd.scratchpad_desc().get_size())},
-    };
+        InputFor(dnnl_, DNNL_ARG_WEIGHTS, pd.weights_desc(), d.w, op.w.data, layout, calls);
+    const DnnlOperand y = PlaceFor(DNNL_ARG_DST, pd.dst_desc(), d.y, op.y.data, layout);
+    std::vector<DnnlOperand> operands = {x,
+                                         w,
+                                         y,
+                                         {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
+                                          layout.Take(pd.scratchpad_desc().get_size())}};
     if (op.bias) operands.push_back({DNNL_ARG_BIAS, d.bias, op.bias.data});
     calls.emplace_back(dnnl::convolution_forward(pd), dnnl_.stream(), operands);
+    if (y.data == nullptr) {
+      calls.push_back(Reorder(dnnl_, y, {DNNL_ARG_TO, d.y, op.y.data}, false, layout));
+    }
     return InSequence(dnnl_, std::move(calls), layout);
   });
 }
@@ -146,23 +127,25 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardData& op) {
   if (ok.ok()) ok = CheckShape(op.shape);
   if (!ok.ok()) return ok;
   return dnnl_.Guard<Kernel>("convolution backward data", [&] {
-    const Descs d = DescsOf(op.shape);
+    const Descs d = DescsOf(dnnl_, op.shape);
     const dnnl::convolution_backward_data::primitive_desc pd(
-        dnnl::convolution_backward_data::desc(dnnl::algorithm::convolution_direct, d.x, d.w_any,
-                                              d.y, d.stride, d.pad, d.pad),
+        dnnl::convolution_backward_data::desc(d.algorithm, d.x_any, d.w_any, d.y_any, d.stride,
+                                              d.pad, d.pad),
         UserScratch(), dnnl_.engine(), ForwardOf(dnnl_, d, false));
     ScratchLayout layout;
     std::vector<DnnlCall> calls;
+    const DnnlOperand dy =
+        InputFor(dnnl_, DNNL_ARG_DIFF_DST, pd.diff_dst_desc(), d.y, op.dy.data, layout, calls);
     const DnnlOperand w =
-        WeightsFor(dnnl_, DNNL_ARG_WEIGHTS, pd.weights_desc(), d.w, op.w.data, layout, calls);
+        InputFor(dnnl_, DNNL_ARG_WEIGHTS, pd.weights_desc(), d.w, op.w.data, layout, calls);
+    const DnnlOperand dx = PlaceFor(DNNL_ARG_DIFF_SRC, pd.diff_src_desc(), d.x, op.dx.data, layout);
+    const DnnlOperand scratch{DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
+                              layout.Take(pd.scratchpad_desc().get_size())};
     calls.emplace_back(dnnl::convolution_backward_data(pd), dnnl_.stream(),
-                       std::vector<DnnlOperand>{
-                           {DNNL_ARG_DIFF_DST, d.y, op.dy.data},
-                           w,
-                           {DNNL_ARG_DIFF_SRC, d.x, op.dx.data},
-                           {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
-                            layout.Take(pd.scratchpad_desc().get_size())},
-                       });
+                       std::vector<DnnlOperand>{dy, w, dx, scratch});
+    if (dx.data == nullptr) {
+      calls.push_back(Reorder(dnnl_, dx, {DNNL_ARG_TO, d.x, op.dx.data}, false, layout));
+    }
     return InSequence(dnnl_, std::move(calls), layout);
   });
 }
@@ -174,17 +157,22 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardWeights& op) 
   if (ok.ok()) ok = CheckShape(op.shape);
   if (!ok.ok()) return ok;
   return dnnl_.Guard<Kernel>("convolution backward weights", [&] {
-    const Descs d = DescsOf(op.shape);
+    const Descs d = DescsOf(dnnl_, op.shape);
     const bool bias = static_cast<bool>(op.dbias);
-    constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
-    const auto desc = bias ? dnnl::convolution_backward_weights::desc(
-                                 kAlgorithm, d.x, d.w_any, d.bias, d.y, d.stride, d.pad, d.pad)
-                           : dnnl::convolution_backward_weights::desc(kAlgorithm, d.x, d.w_any, d.y,
-                                                                      d.stride, d.pad, d.pad);
+    const auto desc =
+        bias ? dnnl::convolution_backward_weights::desc(d.algorithm, d.x_any, d.w_any, d.bias,
+                                                        d.y_any, d.stride, d.pad, d.pad)
+             : dnnl::convolution_backward_weights::desc(d.algorithm, d.x_any, d.w_any, d.y_any,
+                                                        d.stride, d.pad, d.pad);
     const dnnl::convolution_backward_weights::primitive_desc pd(desc, UserScratch(), dnnl_.engine(),
                                                                 ForwardOf(dnnl_, d, bias));
     // oneDNN overwrites: to accumulate, its result goes to scratch and is added from there.
     ScratchLayout layout;
+    std::vector<DnnlCall> calls;
+    const DnnlOperand x =
+        InputFor(dnnl_, DNNL_ARG_SRC, pd.src_desc(), d.x, op.x.data, layout, calls);
+    const DnnlOperand dy =
+        InputFor(dnnl_, DNNL_ARG_DIFF_DST, pd.diff_dst_desc(), d.y, op.dy.data, layout, calls);
     const Desc w = pd.diff_weights_desc();
     DnnlOperand dw{DNNL_ARG_DIFF_WEIGHTS, w, op.dw.data};
     const bool dw_direct = w == d.w && !op.accumulate;
@@ -193,15 +181,12 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardWeights& op) 
     if (bias && op.accumulate) {
       dbias = {DNNL_ARG_DIFF_BIAS, d.bias, nullptr, layout.Take(d.bias.get_size())};
     }
-    std::vector<DnnlOperand> operands = {
-        {DNNL_ARG_SRC, d.x, op.x.data},
-        {DNNL_ARG_DIFF_DST, d.y, op.dy.data},
-        dw,
-        {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
-         layout.Take(pd.scratchpad_desc().get_size())},
-    };
+    std::vector<DnnlOperand> operands = {x,
+                                         dy,
+                                         dw,
+                                         {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
+                                          layout.Take(pd.scratchpad_desc().get_size())}};
     if (bias) operands.push_back(dbias);
-    std::vector<DnnlCall> calls;
     calls.emplace_back(dnnl::convolution_backward_weights(pd), dnnl_.stream(), operands);
     if (!dw_direct) {
       calls.push_back(Reorder(dnnl_, dw, {DNNL_ARG_TO, d.w, op.dw.data}, op.accumulate, layout));

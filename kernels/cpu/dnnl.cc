@@ -57,4 +57,53 @@ absl::Status Dnnl::StatusOf(const char* op, const dnnl::error& e) {
   }
 }
 
+dnnl::primitive_attr UserScratch() {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attributes;
+}
+
+DnnlCall Reorder(const Dnnl& dnnl, const DnnlOperand& from, const DnnlOperand& to, bool add,
+                 ScratchLayout& layout) {
+  dnnl::primitive_attr attributes = UserScratch();
+  if (add) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0f);
+    attributes.set_post_ops(sum);
+  }
+  const dnnl::reorder::primitive_desc pd(dnnl.engine(), from.shape, dnnl.engine(), to.shape,
+                                         attributes);
+  const dnnl::memory::desc scratch = pd.scratchpad_desc();
+  return DnnlCall(dnnl::reorder(pd), dnnl.stream(),
+                  {{DNNL_ARG_FROM, from.shape, from.data, from.scratch_offset},
+                   {DNNL_ARG_TO, to.shape, to.data, to.scratch_offset},
+                   {DNNL_ARG_SCRATCHPAD, scratch, nullptr, layout.Take(scratch.get_size())}});
+}
+
+Kernel InSequence(const Dnnl& dnnl, std::vector<DnnlCall> calls, const ScratchLayout& layout) {
+  // Shared only because a std::function must be copyable.
+  auto shared = std::make_shared<const std::vector<DnnlCall>>(std::move(calls));
+  return Kernel{[&dnnl, shared](Stream& stream) {
+                  dnnl.UseThreads();
+                  for (const DnnlCall& call : *shared) call.Run(stream.scratch);
+                },
+                layout.size()};
+}
+
+DnnlOperand PlaceFor(int argument, const dnnl::memory::desc& wanted,
+                     const dnnl::memory::desc& plain, void* data, ScratchLayout& layout) {
+  if (wanted == plain) return {argument, plain, data};
+  return {argument, wanted, nullptr, layout.Take(wanted.get_size())};
+}
+
+DnnlOperand InputFor(const Dnnl& dnnl, int argument, const dnnl::memory::desc& wanted,
+                     const dnnl::memory::desc& plain, void* data, ScratchLayout& layout,
+                     std::vector<DnnlCall>& calls) {
+  const DnnlOperand place = PlaceFor(argument, wanted, plain, data, layout);
+  if (place.data == nullptr) {
+    calls.push_back(Reorder(dnnl, {argument, plain, data}, place, false, layout));
+  }
+  return place;
+}
+
 }  // namespace trainyard::kernels

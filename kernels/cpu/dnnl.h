@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/device.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
 namespace trainyard::kernels {
@@ -87,5 +88,24 @@ class ScratchLayout {
  private:
   size_t size_ = 0;
 };
+
+// Attributes of a primitive whose scratch the launch provides.
+dnnl::primitive_attr UserScratch();
+
+// Copies between two layouts of the same tensor; adds to what is there when asked.
+DnnlCall Reorder(const Dnnl& dnnl, const DnnlOperand& from, const DnnlOperand& to, bool add,
+                 ScratchLayout& layout);
+
+// An operand where the primitive wants it: in place, or in scratch.
+DnnlOperand PlaceFor(int argument, const dnnl::memory::desc& wanted,
+                     const dnnl::memory::desc& plain, void* data, ScratchLayout& layout);
+
+// One that the primitive reads: a call that brings it there is appended to `calls`.
+DnnlOperand InputFor(const Dnnl& dnnl, int argument, const dnnl::memory::desc& wanted,
+                     const dnnl::memory::desc& plain, void* data, ScratchLayout& layout,
+                     std::vector<DnnlCall>& calls);
+
+// Runs the calls one after the other.
+Kernel InSequence(const Dnnl& dnnl, std::vector<DnnlCall> calls, const ScratchLayout& layout);
 
 }  // namespace trainyard::kernels

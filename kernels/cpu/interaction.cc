@@ -52,9 +52,11 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionForward& op) {
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionBackward& op) {
-  absl::Status ok =
-      CheckOperands("interaction backward",
-                    {{"dy", op.dy}, {"x", op.x}, {"e", op.e}, {"dx", op.dx}, {"de", op.de}});
+  absl::Status ok = CheckOperands("interaction backward", {{"dy", op.dy},
+                                                           {"x", op.x},
+                                                           {"e", op.e},
+                                                           {"dx", op.dx, DType::kF32, true},
+                                                           {"de", op.de, DType::kF32, true}});
   if (ok.ok()) ok = CheckShape("interaction backward", op);
   if (!ok.ok()) return ok;
   const int64_t scratch = InteractionScratchFloats(op.count, op.width);
@@ -66,8 +68,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionBackward& op) {
       run({.dy = op.dy.As<float>() + begin * ProductWidth(op.count, op.width),
            .x = op.x.As<float>() + begin * op.width,
            .e = op.e.As<float>() + begin * op.count * op.width,
-           .dx = op.dx.As<float>() + begin * op.width,
-           .de = op.de.As<float>() + begin * op.count * op.width,
+           .dx = op.dx ? op.dx.As<float>() + begin * op.width : nullptr,
+           .de = op.de ? op.de.As<float>() + begin * op.count * op.width : nullptr,
            .samples = end - begin,
            .count = op.count,
            .width = op.width,

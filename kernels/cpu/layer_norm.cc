@@ -46,8 +46,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
                                                           {"gamma", op.gamma},
                                                           {"mean", op.mean, DType::kF32, true},
                                                           {"rstd", op.rstd},
-                                                          {"dx", op.dx},
-                                                          {"dgamma", op.dgamma},
+                                                          {"dx", op.dx, DType::kF32, true},
+                                                          {"dgamma", op.dgamma, DType::kF32, true},
                                                           {"dbeta", op.dbeta, DType::kF32, true}});
   if (ok.ok()) ok = CheckSizes("layer_norm backward", {{"rows", op.rows}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
@@ -78,16 +78,17 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
         const int64_t first = p * each;
         rows.dy += first * all.cols;
         rows.x += first * all.cols;
-        rows.dx += first * all.cols;
+        if (rows.dx != nullptr) rows.dx += first * all.cols;
         if (rows.mean != nullptr) rows.mean += first;
         rows.rstd += first;
-        rows.dgamma = dgammas + p * all.cols;
+        rows.dgamma = all.dgamma == nullptr ? nullptr : dgammas + p * all.cols;
         rows.dbeta = all.dbeta == nullptr ? nullptr : dbetas + p * all.cols;
         rows.rows = std::min(each, all.rows - first);
         run(rows);
       }
     });
     const auto finish = [&](float* sums, float* to) {
+      if (to == nullptr) return;
       column_sum(sums, partials, all.cols, all.cols, sums);
       if (accumulate) {
         add(to, sums, to, all.cols);
@@ -96,7 +97,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
       }
     };
     finish(dgammas, all.dgamma);
-    if (all.dbeta != nullptr) finish(dbetas, all.dbeta);
+    finish(dbetas, all.dbeta);
   };
   return kernel;
 }

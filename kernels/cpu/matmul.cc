@@ -1,5 +1,3 @@
-#include <memory>
-
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/operands.h"
 
@@ -14,6 +12,10 @@ Desc MatrixDesc(int64_t rows, int64_t cols, bool transposed) {
   const Dims strides = transposed ? Dims{1, rows} : Dims{cols, 1};
   return Desc({rows, cols}, dnnl::memory::data_type::f32, strides);
 }
+
+// Rows of b that lie a multiple of 4 KiB apart share their sets of the cache: oneDNN's copies of
+// them run at half speed. Such a matrix is packed first, row by row, into scratch.
+bool PacksB(const Matmul& op) { return !op.transpose_b && op.n % 1024 == 0 && op.m >= 64; }
 
 }  // namespace
 
@@ -34,23 +36,24 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Matmul& op) {
       sum.append_sum(1.0f);
       attributes.set_post_ops(sum);
     }
+    const Desc wanted =
+        PacksB(op) ? Desc({op.k, op.n}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::any)
+                   : b;
     const dnnl::matmul::primitive_desc pd(
-        op.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c), attributes,
-        dnnl_.engine());
-    std::vector<DnnlOperand> operands = {
-        {DNNL_ARG_SRC, a, op.a.data},
-        {DNNL_ARG_WEIGHTS, b, op.b.data},
-        {DNNL_ARG_DST, c, op.c.data},
-        {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()},
-    };
+        op.bias ? dnnl::matmul::desc(a, wanted, bias, c) : dnnl::matmul::desc(a, wanted, c),
+        attributes, dnnl_.engine());
+    ScratchLayout layout;
+    std::vector<DnnlCall> calls;
+    const DnnlOperand weights =
+        InputFor(dnnl_, DNNL_ARG_WEIGHTS, pd.weights_desc(), b, op.b.data, layout, calls);
+    std::vector<DnnlOperand> operands = {{DNNL_ARG_SRC, a, op.a.data},
+                                         weights,
+                                         {DNNL_ARG_DST, c, op.c.data},
+                                         {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
+                                          layout.Take(pd.scratchpad_desc().get_size())}};
     if (op.bias) operands.push_back({DNNL_ARG_BIAS, bias, op.bias.data});
-    // Shared only because a std::function must be copyable.
-    auto call = std::make_shared<DnnlCall>(dnnl::matmul(pd), dnnl_.stream(), operands);
-    return Kernel{[this, call](Stream& stream) {
-                    dnnl_.UseThreads();
-                    call->Run(stream.scratch);
-                  },
-                  pd.scratchpad_desc().get_size()};
+    calls.emplace_back(dnnl::matmul(pd), dnnl_.stream(), operands);
+    return InSequence(dnnl_, std::move(calls), layout);
   });
 }
 

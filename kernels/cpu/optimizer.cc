@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -49,7 +50,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWStep& op) {
   return Kernel{[run = vectors_.adamw, threads = threads_, op](Stream&) {
     const StepState& state = *static_cast<const StepState*>(op.state);
     const double t = static_cast<double>(state.step + 1);
-    const float lr = state.learning_rate;
+    const float lr = state.learning_rate * op.learning_rate_scale;
     AdamWRange all{.w = op.w.As<float>(),
                    .m = op.m.As<float>(),
                    .v = op.v.As<float>(),
@@ -89,10 +90,11 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdStep& op) {
                        .grad = op.grad.As<float>(),
                        .n = op.n,
                        .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,
-                       .lr = state.learning_rate,
+                       .lr = state.learning_rate * op.learning_rate_scale,
                        .momentum = op.momentum,
                        .weight_decay = op.weight_decay,
-                       .first = state.step == 0};
+                       .first = state.step == 0,
+                       .nesterov = op.nesterov};
     ParallelRuns(threads, all.n, kSerialElements, [&](int64_t begin, int64_t end) {
       SgdRange range = all;
       range.w += begin;
@@ -100,6 +102,20 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdStep& op) {
       range.grad += begin;
       range.n = end - begin;
       run(range);
+    });
+  }};
+}
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const EmaStep& op) {
+  absl::Status ok = CheckOperands("ema", {{"average", op.average}, {"w", op.w}});
+  if (ok.ok()) ok = CheckState("ema", op.state);
+  if (!ok.ok()) return ok;
+  return Kernel{[run = vectors_.ema, threads = threads_, op](Stream&) {
+    const auto step = static_cast<double>(static_cast<const StepState*>(op.state)->step);
+    const double decay = op.warmup ? std::min(op.decay, (1 + step) / (10 + step)) : op.decay;
+    const auto rest = static_cast<float>(1 - decay);
+    ParallelRuns(threads, op.n, kSerialElements, [&](int64_t begin, int64_t end) {
+      run(op.w.As<float>() + begin, rest, op.average.As<float>() + begin, end - begin);
     });
   }};
 }

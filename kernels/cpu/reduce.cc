@@ -6,6 +6,14 @@
 
 namespace trainyard::kernels {
 
+double SumPairwise(double* partials, int64_t count) {
+  for (int64_t left = count; left > 1; left = (left + 1) / 2) {
+    for (int64_t i = 0; i < left / 2; ++i) partials[i] = partials[2 * i] + partials[2 * i + 1];
+    if (left % 2 == 1) partials[left / 2] = partials[left - 1];
+  }
+  return count == 0 ? 0.0 : partials[0];
+}
+
 Kernel ReduceToDouble(int threads, double (*partial)(const float* x, int64_t n), const float* x,
                       int64_t n, double* sum, bool accumulate) {
   constexpr int64_t kEach = 8192;
@@ -19,11 +27,7 @@ Kernel ReduceToDouble(int threads, double (*partial)(const float* x, int64_t n),
         partials[i] = partial(x + i * kEach, std::min(kEach, n - i * kEach));
       }
     });
-    for (int64_t left = count; left > 1; left = (left + 1) / 2) {
-      for (int64_t i = 0; i < left / 2; ++i) partials[i] = partials[2 * i] + partials[2 * i + 1];
-      if (left % 2 == 1) partials[left / 2] = partials[left - 1];
-    }
-    const double total = count == 0 ? 0.0 : partials[0];
+    const double total = SumPairwise(partials, count);
     *sum = accumulate ? *sum + total : total;
   };
   return kernel;

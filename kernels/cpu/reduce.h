@@ -4,8 +4,11 @@
 
 namespace trainyard::kernels {
 
+// Neighbours are added pairwise until one is left, which is returned (0 when there is none).
+double SumPairwise(double* partials, int64_t count);
+
 // sum[0] = reduction of x (+ sum[0] when accumulate): one partial for each run of 8,192 elements,
-// then neighbours are added pairwise until one is left. The tree depends on n only.
+// then SumPairwise. The tree depends on n only.
 Kernel ReduceToDouble(int threads, double (*partial)(const float* x, int64_t n), const float* x,
                       int64_t n, double* sum, bool accumulate);
 

@@ -56,15 +56,17 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdRows& op) {
   const absl::Status ok = CheckRows("sgd_rows", op);
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.sgd, threads = threads_, op](Stream&) {
-    const SgdRange any{.w = nullptr,
-                       .velocity = nullptr,
-                       .grad = nullptr,
-                       .n = op.width,
-                       .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,
-                       .lr = static_cast<const StepState*>(op.state)->learning_rate,
-                       .momentum = 0,
-                       .weight_decay = 0,
-                       .first = false};
+    const SgdRange any{
+        .w = nullptr,
+        .velocity = nullptr,
+        .grad = nullptr,
+        .n = op.width,
+        .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,
+        .lr = static_cast<const StepState*>(op.state)->learning_rate * op.learning_rate_scale,
+        .momentum = 0,
+        .weight_decay = 0,
+        .first = false,
+        .nesterov = false};
     ForEachRow(threads, op, [&](int64_t at, int64_t row) {
       SgdRange range = any;
       range.w = op.w.As<float>() + row;
@@ -81,7 +83,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWRows& op) {
   return Kernel{[run = vectors_.adamw, threads = threads_, op](Stream&) {
     const StepState& state = *static_cast<const StepState*>(op.state);
     const double t = static_cast<double>(state.step + 1);
-    const float lr = state.learning_rate;
+    const float lr = state.learning_rate * op.learning_rate_scale;
     const AdamWRange any{
         .w = nullptr,
         .m = nullptr,

@@ -8,7 +8,7 @@
 namespace trainyard::kernels::cuda {
 
 struct AdamWHyper {
-  float beta1, beta2, epsilon, weight_decay;
+  float beta1, beta2, epsilon, weight_decay, learning_rate_scale;
 };
 
 // Once per block: b^t loses its digits in fp32 for large t.
@@ -17,7 +17,7 @@ __device__ inline void BiasCorrections(const AdamWHyper& h, const StepState& sta
   const double t = static_cast<double>(state.step + 1);
   const double correction1 = 1.0 - pow(static_cast<double>(h.beta1), t);
   const double correction2 = 1.0 - pow(static_cast<double>(h.beta2), t);
-  step_size = static_cast<float>(state.learning_rate / correction1);
+  step_size = static_cast<float>(state.learning_rate * h.learning_rate_scale / correction1);
   inverse_root2 = static_cast<float>(1.0 / sqrt(correction2));
 }
 

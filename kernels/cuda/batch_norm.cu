@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// dgamma, dbeta and, per column, the factors of dx = g * of_g + (x - mean) * of_d + plus.
-// factors: [3, cols]
+// dgamma, dbeta (either may be null) and, per column, the factors of dx = g * of_g + (x - mean) *
+// of_d + plus. factors: [3, cols]
 __global__ void __launch_bounds__(kThreads)
     FinishSumsKernel(const float* sums, const float* dots, const float* gamma, const float* rstd,
                      float* dgamma, float* dbeta, float* factors, int64_t rows, int64_t cols,
@@ -135,8 +135,10 @@ __global__ void __launch_bounds__(kThreads)
     dot += dots[k * cols + c];
   }
   const double r = rstd[c], of_g = gamma[c] * r;
-  dgamma[c] = static_cast<float>(accumulate ? dgamma[c] + dot * r : dot * r);
-  dbeta[c] = static_cast<float>(accumulate ? dbeta[c] + sum : sum);
+  if (dgamma != nullptr) {
+    dgamma[c] = static_cast<float>(accumulate ? dgamma[c] + dot * r : dot * r);
+  }
+  if (dbeta != nullptr) dbeta[c] = static_cast<float>(accumulate ? dbeta[c] + sum : sum);
   factors[c] = static_cast<float>(of_g);
   factors[cols + c] = static_cast<float>(-of_g * r * r * dot / static_cast<double>(rows));
   factors[2 * cols + c] = static_cast<float>(-of_g * sum / static_cast<double>(rows));
@@ -184,6 +186,7 @@ void LaunchBackward(Stream& stream, const BatchNormBackward& op) {
   Launch(stream, {.grid = Blocks(CeilDiv(op.cols, kThreads))}, FinishSumsKernel, sums, dots,
          At(op.gamma), At(op.rstd), At(op.dgamma), At(op.dbeta), factors, op.rows, op.cols,
          chunks.count, op.accumulate_params);
+  if (!op.dx) return;
   // dresidual holds g already, and dy may be gone.
   const float* g = op.dresidual ? At(op.dresidual) : At(op.dy);
   const float* y = op.dresidual ? nullptr : At(op.y);
@@ -238,10 +241,10 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const BatchNormBackward& op) {
                               {"gamma", op.gamma},
                               {"mean", op.mean},
                               {"rstd", op.rstd},
-                              {"dx", op.dx},
+                              {.name = "dx", .buffer = op.dx, .optional = true},
                               {.name = "dresidual", .buffer = op.dresidual, .optional = true},
-                              {"dgamma", op.dgamma},
-                              {"dbeta", op.dbeta}});
+                              {.name = "dgamma", .buffer = op.dgamma, .optional = true},
+                              {.name = "dbeta", .buffer = op.dbeta, .optional = true}});
   status.Update(RequirePositive("batch norm backward", {{"rows", op.rows}, {"cols", op.cols}}));
   if (!status.ok()) return status;
   const int64_t floats = (2 * ChunkRows(op.rows).count + 3) * op.cols;

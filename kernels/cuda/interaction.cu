@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // A block per sample, a thread per element of the gradient: df[i, c] = sum over j of g(i, j) f[j,
-// c].
+// c]. dx and de may be null.
 __global__ void __launch_bounds__(kThreads)
     InteractionBackwardKernel(const float* dy, const float* x, const float* e, float* dx, float* de,
                               int64_t count, int64_t width) {
@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(kThreads)
   const float* g = dy + width;
   for (int64_t at = threadIdx.x; at < (count + 1) * width; at += kThreads) {
     const int64_t i = at / width, c = at % width;
+    if ((i == 0 ? dx : de) == nullptr) continue;
     float sum = 0;
     for (int64_t j = 0; j < i; ++j) sum += g[i * (i - 1) / 2 + j] * f.At(j, c);
     for (int64_t j = i + 1; j <= count; ++j) sum += g[j * (j - 1) / 2 + i] * f.At(j, c);
@@ -76,8 +77,11 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const InteractionForward& op) {
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const InteractionBackward& op) {
   absl::Status status =
-      RequireTypes("interaction backward",
-                   {{"dy", op.dy}, {"x", op.x}, {"e", op.e}, {"dx", op.dx}, {"de", op.de}});
+      RequireTypes("interaction backward", {{"dy", op.dy},
+                                            {"x", op.x},
+                                            {"e", op.e},
+                                            {.name = "dx", .buffer = op.dx, .optional = true},
+                                            {.name = "de", .buffer = op.de, .optional = true}});
   status.Update(RequirePositive("interaction backward",
                                 {{"batch", op.batch}, {"count", op.count}, {"width", op.width}}));
   if (!status.ok()) return status;

@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// dgamma, dbeta: [chunks, cols], the sums of dy * xhat and of dy over a chunk of rows; dbeta may be
-// null. Block: chunk x 32 columns.
+// dgamma, dbeta: [chunks, cols], the sums of dy * xhat and of dy over a chunk of rows; either may
+// be null. Block: chunk x 32 columns.
 __global__ void __launch_bounds__(kThreads)
     LayerNormParamsKernel(const float* dy, const float* x, const float* mean, const float* rstd,
                           float* dgamma, float* dbeta, int64_t rows, int64_t cols,
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
   sum_gamma = SumOverLanes(sum_gamma, tile);
   sum_beta = SumOverLanes(sum_beta, tile);
   if (lane == 0 && col < cols) {
-    dgamma[chunk * cols + col] = sum_gamma;
+    if (dgamma != nullptr) dgamma[chunk * cols + col] = sum_gamma;
     if (dbeta != nullptr) dbeta[chunk * cols + col] = sum_beta;
   }
 }
@@ -109,17 +109,21 @@ void LaunchBackward(Stream& stream, const LayerNormBackward& op) {
   const float* x = op.x.As<float>();
   const float* mean = op.mean ? op.mean.As<float>() : nullptr;
   const float* rstd = op.rstd.As<float>();
-  float* dgamma = static_cast<float*>(stream.scratch);
-  float* dbeta = op.dbeta ? dgamma + chunks.count * op.cols : nullptr;
+  float* sums = static_cast<float*>(stream.scratch);
+  float* dgamma = op.dgamma ? sums : nullptr;
+  float* dbeta = op.dbeta ? sums + (op.dgamma ? chunks.count * op.cols : 0) : nullptr;
   // The parameters first: dx may overwrite dy.
-  Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, LayerNormParamsKernel, dy, x, mean,
-         rstd, dgamma, dbeta, op.rows, op.cols, chunks.rows_each, col_tiles);
-  LaunchAddChunks(stream, dgamma, op.dgamma.As<float>(), chunks.count, op.cols,
-                  op.accumulate_params);
-  if (op.dbeta) {
-    LaunchAddChunks(stream, dbeta, op.dbeta.As<float>(), chunks.count, op.cols,
-                    op.accumulate_params);
+  if (op.dgamma || op.dbeta) {
+    Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, LayerNormParamsKernel, dy, x, mean,
+           rstd, dgamma, dbeta, op.rows, op.cols, chunks.rows_each, col_tiles);
   }
+  const auto finish = [&](const float* partial, const Buffer& to) {
+    if (!to) return;
+    LaunchAddChunks(stream, partial, to.As<float>(), chunks.count, op.cols, op.accumulate_params);
+  };
+  finish(dgamma, op.dgamma);
+  finish(dbeta, op.dbeta);
+  if (!op.dx) return;
   Launch(stream, {.grid = Blocks(CeilDiv(op.rows, kRowsPerBlock))}, LayerNormBackwardKernel, dy, x,
          op.gamma.As<float>(), mean, rstd, op.dx.As<float>(), op.rows, op.cols, op.accumulate_dx);
 }
@@ -152,15 +156,15 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormBackward& op) {
                                       {"gamma", op.gamma},
                                       {.name = "mean", .buffer = op.mean, .optional = true},
                                       {"rstd", op.rstd},
-                                      {"dx", op.dx},
-                                      {"dgamma", op.dgamma},
+                                      {.name = "dx", .buffer = op.dx, .optional = true},
+                                      {.name = "dgamma", .buffer = op.dgamma, .optional = true},
                                       {.name = "dbeta", .buffer = op.dbeta, .optional = true}});
   status.Update(RequirePositive("layer norm backward", {{"rows", op.rows}, {"cols", op.cols}}));
   if (!status.ok()) return status;
   if (op.accumulate_dx && op.dx.data == op.dy.data) {
     return absl::InvalidArgumentError("layer norm backward: dx is dy and accumulated into");
   }
-  const int sums = op.dbeta ? 2 : 1;
+  const int sums = (op.dgamma ? 1 : 0) + (op.dbeta ? 1 : 0);
   return Kernel{.launch = [op](Stream& stream) { LaunchBackward(stream, op); },
                 .scratch_bytes =
                     static_cast<size_t>(ChunkRows(op.rows).count * op.cols * sums) * sizeof(float)};

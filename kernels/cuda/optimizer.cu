@@ -23,19 +23,29 @@ __global__ void ClipScaleKernel(const double* sum, float* norm, float* scale, fl
   scale[0] = isinf(max_norm) || ratio > 1.0f ? 1.0f : ratio;
 }
 
-// velocity and grad_scale may be null.
-__global__ void __launch_bounds__(kThreads)
-    SgdKernel(float* w, const float* grad, float* velocity, const float* grad_scale,
-              const StepState* state, int64_t n, float momentum, float weight_decay) {
+struct SgdArguments {
+  float* w;  // [n], and so are grad, velocity
+  const float* grad;
+  float* velocity;          // or null
+  const float* grad_scale;  // [1] or null
+  const StepState* state;
+  int64_t n;
+  float momentum, weight_decay, learning_rate_scale;
+  bool nesterov;
+};
+
+__global__ void __launch_bounds__(kThreads) SgdKernel(SgdArguments a) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= n) return;
-  const float scale = grad_scale != nullptr ? grad_scale[0] : 1.0f;
-  float g = grad[i] * scale + weight_decay * w[i];
-  if (velocity != nullptr) {
-    if (state->step > 0) g = momentum * velocity[i] + g;
-    velocity[i] = g;
+  if (i >= a.n) return;
+  const float scale = a.grad_scale != nullptr ? a.grad_scale[0] : 1.0f;
+  const float g = a.grad[i] * scale + a.weight_decay * a.w[i];
+  float step = g;
+  if (a.velocity != nullptr) {
+    const float v = a.state->step > 0 ? a.momentum * a.velocity[i] + g : g;
+    a.velocity[i] = v;
+    step = a.nesterov ? g + a.momentum * v : v;
   }
-  w[i] -= state->learning_rate * g;
+  a.w[i] -= a.state->learning_rate * a.learning_rate_scale * step;
 }
 
 struct AdamWArguments {
@@ -56,8 +66,18 @@ __global__ void __launch_bounds__(kThreads) AdamWKernel(AdamWArguments a) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= a.n) return;
   const float g = a.grad_scale != nullptr ? a.grad[i] * a.grad_scale[0] : a.grad[i];
-  AdamWElement(g, a.hyper, a.state->learning_rate, step_size, inverse_root2, a.w[i], a.m[i],
-               a.v[i]);
+  AdamWElement(g, a.hyper, a.state->learning_rate * a.hyper.learning_rate_scale, step_size,
+               inverse_root2, a.w[i], a.m[i], a.v[i]);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    EmaKernel(float* average, const float* w, const StepState* state, int64_t n, double decay,
+              bool warmup) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const auto step = static_cast<double>(state->step);
+  const double kept = warmup ? fmin(decay, (1 + step) / (10 + step)) : decay;
+  average[i] += static_cast<float>(1 - kept) * (w[i] - average[i]);
 }
 
 const float* OptionalF32(const Buffer& buffer) { return buffer ? buffer.As<float>() : nullptr; }
@@ -97,12 +117,19 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdStep& op) {
                            {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   if (!status.ok()) return status;
   if (op.state == nullptr) return absl::InvalidArgumentError("sgd: state is missing");
-  return Kernel{.launch = [op, with_velocity](Stream& stream) {
-    if (op.n <= 0) return;
-    Launch(stream, {.grid = Blocks(CeilDiv(op.n, kThreads))}, SgdKernel, op.w.As<float>(),
-           op.grad.As<float>(), with_velocity ? op.velocity.As<float>() : nullptr,
-           OptionalF32(op.grad_scale), static_cast<const StepState*>(op.state), op.n, op.momentum,
-           op.weight_decay);
+  const SgdArguments arguments = {.w = op.w.As<float>(),
+                                  .grad = op.grad.As<float>(),
+                                  .velocity = with_velocity ? op.velocity.As<float>() : nullptr,
+                                  .grad_scale = OptionalF32(op.grad_scale),
+                                  .state = static_cast<const StepState*>(op.state),
+                                  .n = op.n,
+                                  .momentum = op.momentum,
+                                  .weight_decay = op.weight_decay,
+                                  .learning_rate_scale = op.learning_rate_scale,
+                                  .nesterov = op.nesterov};
+  return Kernel{.launch = [arguments](Stream& stream) {
+    if (arguments.n <= 0) return;
+    Launch(stream, {.grid = Blocks(CeilDiv(arguments.n, kThreads))}, SgdKernel, arguments);
   }};
 }
 
@@ -125,10 +152,22 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWStep& op) {
                                     .hyper = {.beta1 = op.beta1,
                                               .beta2 = op.beta2,
                                               .epsilon = op.epsilon,
-                                              .weight_decay = op.weight_decay}};
+                                              .weight_decay = op.weight_decay,
+                                              .learning_rate_scale = op.learning_rate_scale}};
   return Kernel{.launch = [arguments](Stream& stream) {
     if (arguments.n <= 0) return;
     Launch(stream, {.grid = Blocks(CeilDiv(arguments.n, kThreads))}, AdamWKernel, arguments);
+  }};
+}
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const EmaStep& op) {
+  const absl::Status types = RequireTypes("ema", {{"average", op.average}, {"w", op.w}});
+  if (!types.ok()) return types;
+  if (op.state == nullptr) return absl::InvalidArgumentError("ema: state is missing");
+  return Kernel{.launch = [op](Stream& stream) {
+    if (op.n <= 0) return;
+    Launch(stream, {.grid = Blocks(CeilDiv(op.n, kThreads))}, EmaKernel, op.average.As<float>(),
+           op.w.As<float>(), static_cast<const StepState*>(op.state), op.n, op.decay, op.warmup);
   }};
 }
 

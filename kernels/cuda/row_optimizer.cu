@@ -15,6 +15,7 @@ struct Rows {
   const float* grad_scale;  // [1] or null
   const StepState* state;
   int64_t places, width;
+  float learning_rate_scale;
 };
 
 // Where element i of grad belongs in the tables; -1: nowhere.
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) SgdRowsKernel(Rows r, TableList tabl
   if (at < 0) return;
   const float scale = r.grad_scale != nullptr ? r.grad_scale[0] : 1.0f;
   const float g = r.grad[i] * scale;
-  r.w[at] -= r.state->learning_rate * g;
+  r.w[at] -= r.state->learning_rate * r.learning_rate_scale * g;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -43,7 +44,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t at = PlaceInTables(r, tables, i);
   if (at < 0) return;
   const float g = r.grad_scale != nullptr ? r.grad[i] * r.grad_scale[0] : r.grad[i];
-  AdamWElement(g, hyper, r.state->learning_rate, step_size, inverse_root2, r.w[at], m[at], v[at]);
+  AdamWElement(g, hyper, r.state->learning_rate * hyper.learning_rate_scale, step_size,
+               inverse_root2, r.w[at], m[at], v[at]);
 }
 
 template <typename Op>
@@ -68,7 +70,8 @@ Rows RowsOf(const Op& op) {
           .grad_scale = op.grad_scale ? op.grad_scale.template As<float>() : nullptr,
           .state = static_cast<const StepState*>(op.state),
           .places = op.samples * op.tables.count,
-          .width = op.width};
+          .width = op.width,
+          .learning_rate_scale = op.learning_rate_scale};
 }
 
 }  // namespace
@@ -92,7 +95,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWRows& op) {
     const AdamWHyper hyper = {.beta1 = op.beta1,
                               .beta2 = op.beta2,
                               .epsilon = op.epsilon,
-                              .weight_decay = op.weight_decay};
+                              .weight_decay = op.weight_decay,
+                              .learning_rate_scale = op.learning_rate_scale};
     Launch(stream, {.grid = Blocks(CeilDiv(rows.places * rows.width, kThreads))}, AdamWRowsKernel,
            rows, op.m.As<float>(), op.v.As<float>(), op.tables, hyper);
   }};

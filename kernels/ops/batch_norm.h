@@ -31,9 +31,10 @@ struct BatchNormInference {
 };
 
 // g = dy where y > 0, else 0; without `y` (there was no relu) g = dy. xhat = (x - mean) * rstd.
-//   dresidual = g, optional; dgamma (+)= sum of g * xhat; dbeta (+)= sum of g
+//   dresidual = g; dgamma (+)= sum of g * xhat; dbeta (+)= sum of g
 //   dx = gamma * rstd * (g - mean of g - xhat * mean of g * xhat), the means over the rows
-// dx may be x, dresidual may be dy. The order of the sums is a function of rows and cols only.
+// Each of these is optional. dx may be x, dresidual may be dy. The order of the sums is a function
+// of rows and cols only.
 struct BatchNormBackward {
   Buffer dy, x, y, gamma, mean, rstd, dx, dresidual, dgamma, dbeta;
   int64_t rows = 0, cols = 0;

@@ -13,7 +13,7 @@ struct InteractionForward {
   int64_t batch = 0, count = 0, width = 0;
 };
 
-// dx and de: overwritten.
+// dx and de: overwritten. Each is optional.
 struct InteractionBackward {
   Buffer dy, x, e, dx, de;
   int64_t batch = 0, count = 0, width = 0;

@@ -14,7 +14,7 @@ struct LayerNormForward {
   float epsilon = 1e-5f;
 };
 
-// dx (+)= gradient by x; dgamma (+)= sum of dy * xhat; dbeta (+)= sum of dy, absent with beta.
+// dx (+)= gradient by x; dgamma (+)= sum of dy * xhat; dbeta (+)= sum of dy. Each is optional.
 // The order of the sums over rows is a function of rows and cols only. dx may be dy when it is not
 // accumulated into.
 struct LayerNormBackward {

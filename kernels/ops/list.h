@@ -17,9 +17,11 @@
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/embedding_tables.h"
 #include "kernels/ops/interaction.h"
+#include "kernels/ops/lamb.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/mean_pool.h"
+#include "kernels/ops/muon.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/ops/pool.h"
 #include "kernels/ops/rotary.h"
@@ -49,7 +51,9 @@
   X(ConvolutionBackwardWeights) \
   X(ConvolutionForward)         \
   X(CrossEntropy)               \
+  X(DivideByNorm)               \
   X(Dropout)                    \
+  X(EmaStep)                    \
   X(EmbeddingBackward)          \
   X(EmbeddingForward)           \
   X(EmbeddingTablesBackward)    \
@@ -57,6 +61,7 @@
   X(InteractionBackward)        \
   X(InteractionForward)         \
   X(KeepRows)                   \
+  X(LambStep)                   \
   X(LayerNormBackward)          \
   X(LayerNormForward)           \
   X(Matmul)                     \
@@ -65,6 +70,9 @@
   X(MeanPoolBackward)           \
   X(MeanPoolForward)            \
   X(MergeRows)                  \
+  X(MuonMomentum)               \
+  X(MuonStep)                   \
+  X(NewtonSchulz)               \
   X(Rotary)                     \
   X(SgdRows)                    \
   X(SgdStep)                    \

@@ -19,14 +19,18 @@ struct ClipScale {
   float max_norm = 0;
 };
 
-// One step over a contiguous run of parameters. g = gradient * grad_scale[0] + weight_decay * w
-//   momentum > 0: v = momentum * v + g (v = g at step 0), w -= lr * v;  else w -= lr * g
+// Steps over a contiguous run of parameters. lr = state.learning_rate * learning_rate_scale
+
+// As PyTorch's SGD. g = gradient * grad_scale[0] + weight_decay * w
+//   momentum > 0: v = momentum * v + g (v = g at step 0), w -= lr * v, with nesterov
+//   w -= lr * (g + momentum * v);  else w -= lr * g
 struct SgdStep {
   Buffer w, grad, velocity;     // [n]; velocity optional when momentum is 0
   Buffer grad_scale;            // [1] f32, optional
   const void* state = nullptr;  // StepState: learning_rate, step
   int64_t n = 0;
-  float momentum = 0, weight_decay = 0;
+  float momentum = 0, weight_decay = 0, learning_rate_scale = 1;
+  bool nesterov = false;
 };
 
 // Loshchilov & Hutter 2019, as PyTorch's AdamW. t = step + 1, g = gradient * grad_scale[0]
@@ -37,7 +41,18 @@ struct AdamWStep {
   Buffer grad_scale;            // [1] f32, optional
   const void* state = nullptr;  // StepState: learning_rate, step
   int64_t n = 0;
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, learning_rate_scale = 1;
+};
+
+// Moving average of weights: average += r * (w - average),  r = 1 - decay
+// With warm-up the decay is min(decay, (1 + step) / (10 + step)), as TensorFlow's
+// ExponentialMovingAverage.
+struct EmaStep {
+  Buffer average, w;            // [n]
+  const void* state = nullptr;  // StepState: step
+  int64_t n = 0;
+  double decay = 0;  // in [0, 1); 1 - 0.9999 loses its digits in fp32
+  bool warmup = false;
 };
 
 }  // namespace trainyard::kernels

@@ -16,6 +16,7 @@ struct SgdRows {
   const void* state = nullptr;  // StepState: learning_rate
   TableList tables;
   int64_t samples = 0, width = 0;
+  float learning_rate_scale = 1;
 };
 
 // AdamWStep on the touched rows alone: moments and weights of others do not decay.
@@ -25,7 +26,7 @@ struct AdamWRows {
   const void* state = nullptr;  // StepState: learning_rate, step
   TableList tables;
   int64_t samples = 0, width = 0;
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, learning_rate_scale = 1;
 };
 
 }  // namespace trainyard::kernels

@@ -25,6 +25,9 @@ using google::protobuf::Reflection;
 // A list of aliases to lists of aliases unfolds exponentially; no honest job has this many values.
 constexpr int kMaxValues = 100000;
 
+// YAML ends a key at 1024 characters, and ToYaml writes up to four for a byte.
+constexpr size_t kMaxKeyBytes = 200;
+
 bool IsMessage(const FieldDescriptor& field) {
   return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
 }
@@ -221,6 +224,10 @@ absl::Status FieldReader::ReadMap(const YAML::Node& node, const std::string& pat
                    absl::StrCat(path, ": expected a key, found ", Found(entry.first)));
     }
     const std::string& key = entry.first.Scalar();
+    if (key.size() > kMaxKeyBytes) {
+      return Error(entry.first.Mark(), absl::StrCat(path, ": a key of ", key.size(),
+                                                    " bytes; expected at most ", kMaxKeyBytes));
+    }
     if (!seen.insert(key).second) {
       return Error(entry.first.Mark(), absl::StrCat(path, ": '", Short(key), "' is given twice"));
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <sstream>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -11,6 +12,7 @@
 #include "proto/text/field_reader.h"
 #include "proto/text/utf8.h"
 #include "storage/base/status.h"
+#include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/yaml.h"
 
 // yaml-cpp reports by exceptions; this is the file where they become Status.
@@ -24,6 +26,9 @@ using text::FieldReader;
 
 // A parsed tree takes several hundred bytes per value, so the text is bounded before it is parsed.
 constexpr size_t kMaxBytes = 256 << 10;
+
+// One is expected; empty ones beside it are let through.
+constexpr int kMaxDocuments = 1000;
 
 absl::Status CheckText(const std::string& yaml, const std::string& name) {
   if (yaml.size() > kMaxBytes) {
@@ -60,6 +65,40 @@ absl::Status FromException(const FieldReader& reader, const YAML::Exception& err
     }
   }
   return reader.Error(error.mark, absl::StrCat("not valid YAML: ", error.msg));
+}
+
+// Sees where documents begin, keeps nothing.
+class DocumentStarts : public YAML::EventHandler {
+ public:
+  const YAML::Mark& last() const { return last_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override { last_ = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  YAML::Mark last_;
+};
+
+// yaml-cpp 0.7 meets a stray flow indicator ("," at the start of a line) as one empty document
+// after the other, without end.
+absl::Status CheckThatDocumentsEnd(const FieldReader& reader, const std::string& yaml) {
+  std::istringstream in(yaml);
+  YAML::Parser parser(in);
+  DocumentStarts starts;
+  for (int document = 0; document < kMaxDocuments; ++document) {
+    if (!parser.HandleNextDocument(starts)) return absl::OkStatus();
+  }
+  return reader.Error(starts.last(), "not valid YAML: no value can begin here");
 }
 
 // The one document of a file.
@@ -168,6 +207,7 @@ absl::StatusOr<v1::Job> ParseJobFile(const std::string& yaml, const std::string&
   TY_RETURN_IF_ERROR(CheckText(yaml, file));
   FieldReader reader({file, true}, *v1::Job::descriptor());
   try {
+    TY_RETURN_IF_ERROR(CheckThatDocumentsEnd(reader, yaml));
     TY_ASSIGN_OR_RETURN(const YAML::Node root, TheDocument(reader, file, YAML::LoadAll(yaml)));
     v1::Job job;
     TY_RETURN_IF_ERROR(reader.ReadMessage(root, "", job));

@@ -3,15 +3,15 @@
     parity.py --tool PARITY_DUMP --case CASE (one of CASES below)
 
 Loss of the first step within 1e-5 relative, every gradient within 1e-4 (norm of the difference by norm of
-the gradient), losses, weights and running statistics after 20 steps within 1e-3, logits of an evaluation
-after them within 1e-4. The case `curve` compares 200 losses of a
-character GPT.
+the gradient), losses, weights, moving averages and running statistics after 20 or 50 steps within 1e-3,
+logits of an evaluation after them within 1e-4. The case `curve` compares 200 losses of a character GPT.
 
 A resnet has a relu for each of a million values: one that rounding pushes across zero moves the gradients
 before it by a thousandth, and more in an untrained net of 50 layers. Biases of norms begin at `shift`, where
 few values are near zero.
 """
 import argparse
+import fnmatch
 import json
 import os
 import struct
@@ -29,6 +29,8 @@ try:
     from models import bert, convnet, dlrm, gpt, llama, mlp, mobilenet, resnet, vit
 except ImportError as error:
     sys.exit(f"parity needs PyTorch for {sys.executable} ({error}); on Debian: apt-get install python3-torch")
+
+import optimizers as more_optimizers
 
 DTYPES = {"F32": np.float32, "F64": np.float64, "I32": np.int32}
 
@@ -125,13 +127,15 @@ CASES = {
         model="model: {{gpt: {{layers: 4, heads: 4, width: 128, context: 64, bias: false}}}}", data=TEXT,
         forward=gpt.forward, layers=4, heads=4, steps=200, batch=12, micro=12, clip=1.0),
 }
+CASES.update(more_optimizers.cases(CASES))
 
 
 def dump(tool, case, folder):
     write_idx(folder, 400, case.get("side", 12), 5)
     write_text(folder)
-    lines = [case["model"], case["data"], case.get("optimizer", ADAMW), COSINE,
-             "training: {{steps: {steps}, batch_size: {batch}, micro_batch_size: {micro}}}"]
+    ema = ", ema_decay: {ema}, ema_warmup: true" if "ema" in case else ""
+    lines = [case["model"], case["data"], case.get("optimizer", ADAMW), case.get("schedule", COSINE),
+             "training: {{steps: {steps}, batch_size: {batch}, micro_batch_size: {micro}" + ema + "}}"]
     with open(f"{folder}/job.yaml", "w") as f:
         f.write("spec:\n")
         for line in lines:
@@ -189,6 +193,8 @@ def inputs_of(ours, i):
 
 
 def optimizers_of(case, params):
+    if "make" in case:
+        return case["make"](params, case)
     if case.get("optimizer") == SGD:
         return [torch.optim.SGD(params.values(), lr=1e-3)]
     if case.get("optimizer") == MOMENTUM:
@@ -207,7 +213,10 @@ def optimizers_of(case, params):
 def train(case, ours, checks):
     """Makes the same steps with torch; returns its losses and final weights."""
     names = [name[7:] for name in ours if name.startswith("before/")]
-    params = {name: ours["before/" + name].clone().requires_grad_() for name in names}
+    frozen = {name for name in names for pattern in case.get("frozen", ()) if fnmatch.fnmatchcase(name, pattern)}
+    params = {name: ours["before/" + name].clone().requires_grad_(name not in frozen) for name in names}
+    trained = {name: p for name, p in params.items() if name not in frozen}
+    averages = {name: p.detach().clone() for name, p in trained.items()} if "ema" in case else {}
     case["buffers"] = {name[7:]: torch.full_like(ours[name], float(name.endswith("running_var")))
                        for name in ours if name.startswith("buffer/")}
     case["training"] = True
@@ -234,23 +243,28 @@ def train(case, ours, checks):
             share = counted / sum(len(target) for target in targets)
             checks.worst_within("gradient of", {
                 name: distance(ours["gradient/" + name], dense(p.grad) * share)
-                for name, p in params.items() if not has_no_gradient(name)}, 1e-4)
+                for name, p in trained.items() if not has_no_gradient(name)}, 1e-4)
+            checks.within("gradients of frozen parameters", sum("gradient/" + name in ours for name in frozen), 0)
         if case["clip"] is None:
-            norm = sum(dense(p.grad).norm() ** 2 for p in params.values()).sqrt().item()
+            norm = sum(dense(p.grad).norm() ** 2 for p in trained.values()).sqrt().item()
         else:
-            norm = torch.nn.utils.clip_grad_norm_(params.values(), case["clip"]).item()
+            norm = torch.nn.utils.clip_grad_norm_(trained.values(), case["clip"]).item()
         if step == 0:
             checks.within("gradient norm", abs(ours["grad_norm"][0].item() - norm) / norm, 1e-4)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = ours["learning_rate"][step].item()
+                group["lr"] = ours["learning_rate"][step].item() * group.get("scale", 1)
             optimizer.step()
-    return losses, params
+        for name, average in averages.items():
+            decay = min(case["ema"], (1 + step) / (10 + step))
+            average.lerp_(params[name].detach(), 1 - decay)
+    return losses, params, averages
 
 
 def evaluation_gap(case, ours):
     """Our evaluation of the last micro-batch against torch's, both with our weights and statistics."""
     params = {name[6:]: tensor for name, tensor in ours.items() if name.startswith("after/")}
+    params.update({name[4:]: tensor for name, tensor in ours.items() if name.startswith("ema/")})
     case["buffers"] = {name[7:]: tensor for name, tensor in ours.items() if name.startswith("buffer/")}
     case["training"] = False
     last = max(int(name[6:]) for name in ours if name.startswith("input/"))
@@ -268,7 +282,7 @@ def main():
     case, checks = CASES[args.case], Checks()
     with tempfile.TemporaryDirectory() as folder:
         ours = dump(os.path.abspath(args.tool), case, folder)
-    losses, params = train(case, ours, checks)
+    losses, params, averages = train(case, ours, checks)
     theirs = torch.tensor(losses, dtype=torch.float64)
     relative = (ours["loss"] - theirs).abs() / theirs
     checks.within("loss of the first step", relative[0].item(), 1e-5)
@@ -286,6 +300,12 @@ def main():
                 after = without_key_bias(name, ours["after/" + name])
                 weights[name] = distance(after, without_key_bias(name, p.detach()))
         checks.worst_within("weights of", weights, 1e-3)
+        checks.worst_within("average of", {name: distance(without_key_bias(name, ours["ema/" + name]),
+                                                          without_key_bias(name, average))
+                                           for name, average in averages.items()}, 1e-3)
+        checks.within("frozen parameters that moved", sum(
+            not torch.equal(ours["after/" + name], ours["before/" + name])
+            for name, p in params.items() if not p.requires_grad), 0)
         checks.worst_within("buffer", {name: distance(ours["buffer/" + name], b)
                                        for name, b in case["buffers"].items()}, 1e-3)
     checks.within("logits of an evaluation", evaluation_gap(case, ours), 1e-4)

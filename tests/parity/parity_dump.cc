@@ -9,6 +9,7 @@
 //   before/{parameter}, after/{parameter}   weights before the first and after the last step
 //   gradient/{parameter}                    gradient of the first step, over the whole batch
 //   input/{i}, ids/{i}, target/{i}          micro-batches in order; ids for clicks only
+//   ema/{parameter}                         moving averages after the last step
 //   buffer/{name}                           running statistics after the last step
 //   logits                                  evaluation of the last micro-batch after it
 //   loss, learning_rate, grad_norm          f64, per step
@@ -155,6 +156,7 @@ absl::Status Run(const std::string& job, const std::string& out, float scale, fl
   TY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(*session, spec));
   TY_RETURN_IF_ERROR(trainer->Initialize(2));
   TY_RETURN_IF_ERROR(MoveStart(*session, scale, shift));
+  TY_RETURN_IF_ERROR(trainer->BeginAverages());
   data::Loader loader(*dataset, {.seed = spec.training().seed(),
                                  .batch_size = spec.training().batch_size(),
                                  .samples = spec.training().batch_size(),
@@ -192,6 +194,7 @@ absl::Status Run(const std::string& job, const std::string& out, float scale, fl
     }
   }
   TY_RETURN_IF_ERROR(dump.AddTensors("after/", plan.parameters, plan.parameters, *session));
+  TY_RETURN_IF_ERROR(dump.AddTensors("ema/", plan.averages, plan.parameters, *session));
   TY_RETURN_IF_ERROR(dump.AddTensors("buffer/", plan.buffers, plan.buffers, *session));
   TY_RETURN_IF_ERROR(Evaluate(*session, last, dump));
   dump.Add("loss", losses);

@@ -50,7 +50,8 @@ absl::StatusOr<int> Sample(Session& session, const Options& options) {
 }  // namespace
 
 void AddSample(CLI::App& root, Session& session) {
-  CLI::App* command = root.add_subcommand("sample", "Generate text from a checkpoint of a gpt job");
+  CLI::App* command =
+      root.add_subcommand("sample", "Generate text from a checkpoint of a language model");
   auto options = std::make_shared<Options>();  // lives as long as the command's body
   command->add_option("JOB", options->job, "Id or full name of the job, or a checkpoint's folder")
       ->required();
@@ -60,6 +61,7 @@ void AddSample(CLI::App& root, Session& session) {
       {"--tokens", "How many tokens to generate"},
       {"--temperature", "0 takes the likeliest token"},
       {"--top-k", "Choose among so many"},
+      {"--top-p", "Choose among the likeliest that together have this probability"},
       {"--seed", "The same seed gives the same text"}};
   for (const auto& [flag, help] : passed) {
     command->add_option_function<std::string>(

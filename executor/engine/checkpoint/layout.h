@@ -1,11 +1,14 @@
 #pragma once
 
 // A checkpoint is a folder {root}/step-00001000:
-//   config.json                        what the model is: transformers' keys for gpt and resnet,
-//   and a
-//                                      section `trainyard` with the spec and the facts of the data
+//   config.json                        what the model is: transformers' keys for gpt, llama and
+//                                      resnet, and a section `trainyard` with the spec and the
+//                                      facts of the data
 //   model.safetensors                  parameters and buffers, under transformers' names
+//   ema.safetensors                    with training.ema_decay: the same with moving averages in
+//                                      place of the trained parameters
 //   vocabulary.json                    how ids map to text, when the data is text
+//   tokenizer.json, tokenizer_config.json  the same for BPE, as transformers reads it
 //   trainer_state/optimizer.safetensors  "exp_avg.{parameter}", …
 //   trainer_state/state.json           steps done, seed, digest of the spec, position in the data
 //   manifest.json                      bytes and SHA-256 of all of these, written last
@@ -25,7 +28,7 @@ namespace trainyard::engine {
 
 inline constexpr char kConfigFile[] = "config.json";
 inline constexpr char kModelFile[] = "model.safetensors";
-inline constexpr char kVocabularyFile[] = "vocabulary.json";
+inline constexpr char kEmaFile[] = "ema.safetensors";
 inline constexpr char kOptimizerFile[] = "trainer_state/optimizer.safetensors";
 inline constexpr char kStateFile[] = "trainer_state/state.json";
 inline constexpr char kManifestFile[] = "manifest.json";

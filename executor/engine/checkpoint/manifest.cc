@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "executor/data/tokenizer.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"
@@ -16,8 +17,9 @@ constexpr char kFormat[] = "trainyard-checkpoint-1";
 constexpr int64_t kChunk = int64_t{1} << 20;
 
 bool IsCheckpointFile(const std::string& name) {
-  return name == kConfigFile || name == kModelFile || name == kVocabularyFile ||
-         name == kOptimizerFile || name == kStateFile;
+  return name == kConfigFile || name == kModelFile || name == kEmaFile ||
+         name == data::kVocabularyFile || name == data::kTokenizerFile ||
+         name == data::kTokenizerConfigFile || name == kOptimizerFile || name == kStateFile;
 }
 
 absl::StatusOr<std::string> DigestOf(ObjectReader& reader) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "absl/algorithm/container.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "storage/base/status.h"
 
@@ -62,10 +63,19 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::strin
   absl::StatusOr<ModelConfig> config = ConfigFromJson(text);
   if (!config.ok()) return Annotate(config.status(), absl::StrCat(uri, "/", kConfigFile));
 
-  std::string vocabulary;
+  data::NamedText tokenizer;
   for (const ManifestFile& file : manifest.files) {
-    if (file.name != kVocabularyFile) continue;
-    TY_ASSIGN_OR_RETURN(vocabulary, store.Get(absl::StrCat(uri, "/", kVocabularyFile), kSmallFile));
+    if (file.name != data::kVocabularyFile && file.name != data::kTokenizerFile) continue;
+    tokenizer.name = file.name;
+    TY_ASSIGN_OR_RETURN(tokenizer.text,
+                        store.Get(absl::StrCat(uri, "/", file.name), data::kLargestTokenizerFile));
+  }
+  const auto has = [&](const char* name) {
+    return absl::c_any_of(manifest.files, [&](const ManifestFile& f) { return f.name == name; });
+  };
+  std::optional<SafetensorsFile> ema;
+  if (has(kEmaFile)) {
+    TY_ASSIGN_OR_RETURN(ema, OpenTensors(store, uri, kEmaFile));
   }
   TY_ASSIGN_OR_RETURN(SafetensorsFile model, OpenTensors(store, uri, kModelFile));
   TY_ASSIGN_OR_RETURN(SafetensorsFile optimizer, OpenTensors(store, uri, kOptimizerFile));
@@ -74,9 +84,10 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::strin
                     .weights_sha256 = manifest.weights_sha256,
                     .manifest_sha256 = manifest.sha256,
                     .config = *std::move(config),
-                    .vocabulary = std::move(vocabulary),
+                    .tokenizer = std::move(tokenizer),
                     .model = std::move(model),
-                    .optimizer = std::move(optimizer)};
+                    .optimizer = std::move(optimizer),
+                    .ema = std::move(ema)};
 }
 
 absl::StatusOr<std::vector<int64_t>> ListSteps(ObjectStore& store, const std::string& root) {

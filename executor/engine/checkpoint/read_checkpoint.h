@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "executor/data/tokenizer.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/manifest.h"
 #include "executor/engine/checkpoint/safetensors.h"
@@ -26,9 +28,10 @@ struct Checkpoint {
   std::string weights_sha256;
   std::string manifest_sha256;
   ModelConfig config;
-  std::string vocabulary;  // vocabulary.json, or ""
+  data::NamedText tokenizer;  // for data::ReadTokenizer; without a name when there is none
   SafetensorsFile model;
   SafetensorsFile optimizer;
+  std::optional<SafetensorsFile> ema;  // moving averages of the parameters, if there are some
 
   static absl::StatusOr<Checkpoint> Open(ObjectStore& store, const std::string& uri,
                                          const std::string& manifest_sha256);

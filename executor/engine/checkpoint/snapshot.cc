@@ -28,12 +28,15 @@ std::string OptimizerPrefix(const plan::Plan& plan, size_t kind) {
 Snapshot::Snapshot(const plan::Plan& plan)
     : parameter_bytes_(plan.parameter_region.bytes),
       optimizer_bytes_(plan.optimizer_region.bytes),
-      memory_(new char[parameter_bytes_ + optimizer_bytes_ + plan.buffer_region.bytes]) {
+      ema_bytes_(plan.ema_region.bytes),
+      memory_(
+          new char[parameter_bytes_ + optimizer_bytes_ + ema_bytes_ + plan.buffer_region.bytes]) {
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
     const plan::Tensor& parameter = plan.tensors[plan.parameters[i]];
     const int64_t at = plan.offsets[plan.parameters[i]] - plan.parameter_region.offset;
     AddViews("", parameter, parameters() + at, model_);
     for (size_t kind = 0; kind < plan.optimizer_state.size(); ++kind) {
+      if (plan.optimizer_state[kind][i] == plan::kNone) continue;
       const int64_t state_at =
           plan.offsets[plan.optimizer_state[kind][i]] - plan.optimizer_region.offset;
       AddViews(OptimizerPrefix(plan, kind), parameter, optimizer() + state_at, optimizer_state_);
@@ -46,6 +49,11 @@ Snapshot::Snapshot(const plan::Plan& plan)
       model_[absl::StrCat(norm, ".num_batches_tracked")] = {
           .dtype = "I64", .bytes = {reinterpret_cast<const char*>(&batches_), sizeof(batches_)}};
     }
+  }
+  if (!plan.averages.empty()) ema_ = model_;
+  for (size_t i = 0; i < plan.averages.size(); ++i) {
+    const int64_t at = plan.offsets[plan.averages[i]] - plan.ema_region.offset;
+    AddViews("", plan.tensors[plan.parameters[i]], averages() + at, ema_);
   }
 }
 

@@ -24,8 +24,8 @@ struct TensorView {
 // "exp_avg.": before the name of a parameter, that of its optimizer state in a checkpoint.
 std::string OptimizerPrefix(const plan::Plan& plan, size_t kind);
 
-// Owns one buffer of the plan's parameter, optimizer and buffer bytes, allocated once; the kernel
-// hands out its pages with the first copy. Not to be moved: the views point into it.
+// Owns one buffer of the plan's parameter, optimizer, average and buffer bytes, allocated once; the
+// kernel hands out its pages with the first copy. Not to be moved: the views point into it.
 class Snapshot {
  public:
   explicit Snapshot(const plan::Plan& plan);
@@ -35,20 +35,23 @@ class Snapshot {
   // The host places that the regions of the arena are copied to.
   char* parameters() { return memory_.get(); }
   char* optimizer() { return parameters() + parameter_bytes_; }
-  char* buffers() { return optimizer() + optimizer_bytes_; }
+  char* averages() { return optimizer() + optimizer_bytes_; }
+  char* buffers() { return averages() + ema_bytes_; }
 
   // Micro-batches trained on so far: what torch keeps beside each running mean.
   void SetBatches(int64_t batches) { batches_ = batches; }
 
   // Parameters, buffers and, for each `X.running_mean`, `X.num_batches_tracked`.
   const std::map<std::string, TensorView>& model() const { return model_; }
+  // The model with averages in place of the trained parameters; empty when there are none.
+  const std::map<std::string, TensorView>& ema() const { return ema_; }
   const std::map<std::string, TensorView>& optimizer_state() const { return optimizer_state_; }
 
  private:
-  int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0;
+  int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, ema_bytes_ = 0;
   std::unique_ptr<char[]> memory_;
   int64_t batches_ = 0;
-  std::map<std::string, TensorView> model_, optimizer_state_;
+  std::map<std::string, TensorView> model_, ema_, optimizer_state_;
 };
 
 // Digest over the model's tensors in order of their names: name, shape and bytes of each.

@@ -88,8 +88,11 @@ absl::StatusOr<Manifest> WriteFiles(StagedFolder& folder, const CheckpointIdenti
   };
   TY_RETURN_IF_ERROR(add(WriteText(folder, kConfigFile, identity.config)));
   TY_RETURN_IF_ERROR(add(WriteTensors(folder, kModelFile, snapshot.model())));
-  if (!identity.vocabulary.empty()) {
-    TY_RETURN_IF_ERROR(add(WriteText(folder, kVocabularyFile, identity.vocabulary)));
+  if (!snapshot.ema().empty()) {
+    TY_RETURN_IF_ERROR(add(WriteTensors(folder, kEmaFile, snapshot.ema())));
+  }
+  for (const data::NamedText& file : identity.tokenizer) {
+    TY_RETURN_IF_ERROR(add(WriteText(folder, file.name, file.text)));
   }
   TY_RETURN_IF_ERROR(add(WriteTensors(folder, kOptimizerFile, snapshot.optimizer_state())));
   TY_RETURN_IF_ERROR(add(WriteText(folder, kStateFile, StateJson(identity, step))));

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "executor/data/tokenizer.h"
 #include "executor/engine/checkpoint/snapshot.h"
 #include "storage/objects/object_store.h"
 
@@ -11,10 +13,10 @@ namespace trainyard::engine {
 
 // What every checkpoint of a run shares.
 struct CheckpointIdentity {
-  std::string root;        // URI of the folder that holds the step folders
-  std::string tag;         // tells attempts apart while they write: "a3"
-  std::string config;      // config.json
-  std::string vocabulary;  // vocabulary.json, or "" for none
+  std::string root;                        // URI of the folder that holds the step folders
+  std::string tag;                         // tells attempts apart while they write: "a3"
+  std::string config;                      // config.json
+  std::vector<data::NamedText> tokenizer;  // its files; none when the data is no text
   std::string spec_digest;
   uint64_t seed = 0;
   int64_t batch_size = 0;

@@ -281,9 +281,6 @@ class LayerBuilder {
   }
 
   absl::StatusOr<Value> Normalise(const Place& place, const Layer& layer, const Value& x) {
-    if (!x.trained) {
-      return Wrong(place, "would normalise the data itself; put a layer with parameters before it");
-    }
     const int64_t rows = RowsOf(x), cols = x.last();
     TensorId y = kNone;
     if (layer.has_batch_norm()) {
@@ -296,7 +293,7 @@ class LayerBuilder {
     } else {
       y = builder_.RmsNorm(place.name, x.id, rows, cols, layer.rms_norm().epsilon());
     }
-    return Like(x, y);
+    return Trained(Like(x, y));
   }
 
   absl::StatusOr<Value> MaxPool(const Place& place, const v1::LayerList::MaxPool& pool,

@@ -87,10 +87,11 @@ void InteractionBackwardOfSamples(const InteractionBackwardSamples<T>& r) {
                      .rows = s.features,
                      .cols = s.padded_width,
                      .depth = s.features});
-    Map(r.width, df, dy, r.dx + b * r.width, [](VecF u, VecF v) { return u + v; });
-    T* de = r.de + b * r.count * r.width;
-    for (int64_t t = 0; t < r.count; ++t) {
-      Copy(r.width, df + (t + 1) * s.padded_width, de + t * r.width);
+    if (r.dx != nullptr) {
+      Map(r.width, df, dy, r.dx + b * r.width, [](VecF u, VecF v) { return u + v; });
+    }
+    for (int64_t t = 0; r.de != nullptr && t < r.count; ++t) {
+      Copy(r.width, df + (t + 1) * s.padded_width, r.de + (b * r.count + t) * r.width);
     }
     dy = g;
   }

@@ -63,14 +63,14 @@ void LayerNorm(const LayerNormRows<T>& r) {
 template <typename T>
 void LayerNormBackwardRun(const LayerNormBackwardRows<T>& r) {
   const float inverse = 1.0f / static_cast<float>(r.cols);
-  for (int64_t i = 0; i < r.cols; ++i) r.dgamma[i] = 0;
-  if (r.dbeta != nullptr) {
-    for (int64_t i = 0; i < r.cols; ++i) r.dbeta[i] = 0;
+  float* const sums[] = {r.dgamma, r.dbeta};
+  for (float* to : sums) {
+    for (int64_t i = 0; to != nullptr && i < r.cols; ++i) to[i] = 0;
   }
   for (int64_t row = 0; row < r.rows; ++row) {
     const float* x = r.x + row * r.cols;
     const T* dy = r.dy + row * r.cols;
-    float* dx = r.dx + row * r.cols;
+    float* dx = r.dx == nullptr ? nullptr : r.dx + row * r.cols;
     const float rstd = r.rstd[row];
     const float shift = r.mean == nullptr ? 0.0f : -r.mean[row] * rstd;
     VecF sum{}, dot{};
@@ -94,19 +94,25 @@ void LayerNormBackwardRun(const LayerNormBackwardRows<T>& r) {
         [&](int64_t i) {
           const VecF xhat = Load(x + i) * rstd + shift;
           const VecF dyv = Load(dy + i);
-          VecF d = gradient(xhat, dyv, Load(r.gamma + i));
-          if (r.accumulate_dx) d += Load(dx + i);
-          Store(dx + i, d);
-          Store(r.dgamma + i, Load(r.dgamma + i) + dyv * xhat);
+          if (dx != nullptr) {
+            VecF d = gradient(xhat, dyv, Load(r.gamma + i));
+            if (r.accumulate_dx) d += Load(dx + i);
+            Store(dx + i, d);
+          }
+          if (r.dgamma != nullptr) Store(r.dgamma + i, Load(r.dgamma + i) + dyv * xhat);
           if (r.dbeta != nullptr) Store(r.dbeta + i, Load(r.dbeta + i) + dyv);
         },
         [&](int64_t i, int64_t n) {
           const VecF xhat = LoadPart(x + i, n) * rstd + shift;
           const VecF dyv = LoadPart(dy + i, n);
-          VecF d = gradient(xhat, dyv, LoadPart(r.gamma + i, n));
-          if (r.accumulate_dx) d += LoadPart(dx + i, n);
-          StorePart(dx + i, d, n);
-          StorePart(r.dgamma + i, LoadPart(r.dgamma + i, n) + dyv * xhat, n);
+          if (dx != nullptr) {
+            VecF d = gradient(xhat, dyv, LoadPart(r.gamma + i, n));
+            if (r.accumulate_dx) d += LoadPart(dx + i, n);
+            StorePart(dx + i, d, n);
+          }
+          if (r.dgamma != nullptr) {
+            StorePart(r.dgamma + i, LoadPart(r.dgamma + i, n) + dyv * xhat, n);
+          }
           if (r.dbeta != nullptr) StorePart(r.dbeta + i, LoadPart(r.dbeta + i, n) + dyv, n);
         });
   }

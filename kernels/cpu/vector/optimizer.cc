@@ -23,27 +23,45 @@ void AdamW(const AdamWRange& r) {
   }
 }
 
-void Sgd(const SgdRange& r) {
+template <bool kFirst, bool kNesterov>
+TRAINYARD_INLINE void SgdWithMomentum(const SgdRange& r) {
   float* __restrict w = r.w;
-  const float* __restrict grad = r.grad;
-  const float grad_scale = r.grad_scale, lr = r.lr, decay = r.weight_decay;
-  if (r.momentum == 0) {
-    for (int64_t i = 0; i < r.n; ++i) w[i] -= lr * (grad[i] * grad_scale + decay * w[i]);
-    return;
-  }
   float* __restrict velocity = r.velocity;
-  const float momentum = r.momentum;
-  if (r.first) {
-    for (int64_t i = 0; i < r.n; ++i) {
-      velocity[i] = grad[i] * grad_scale + decay * w[i];
-      w[i] -= lr * velocity[i];
-    }
-    return;
-  }
+  const float* __restrict grad = r.grad;
+  const float grad_scale = r.grad_scale, lr = r.lr, decay = r.weight_decay, momentum = r.momentum;
   for (int64_t i = 0; i < r.n; ++i) {
-    velocity[i] = momentum * velocity[i] + (grad[i] * grad_scale + decay * w[i]);
-    w[i] -= lr * velocity[i];
+    const float g = grad[i] * grad_scale + decay * w[i];
+    const float v = kFirst ? g : momentum * velocity[i] + g;
+    velocity[i] = v;
+    w[i] -= lr * (kNesterov ? g + momentum * v : v);
   }
+}
+
+void Sgd(const SgdRange& r) {
+  if (r.momentum == 0) {
+    float* __restrict w = r.w;
+    const float* __restrict grad = r.grad;
+    const float grad_scale = r.grad_scale, lr = r.lr, decay = r.weight_decay;
+    for (int64_t i = 0; i < r.n; ++i) w[i] -= lr * (grad[i] * grad_scale + decay * w[i]);
+  } else if (r.first) {
+    r.nesterov ? SgdWithMomentum<true, true>(r) : SgdWithMomentum<true, false>(r);
+  } else {
+    r.nesterov ? SgdWithMomentum<false, true>(r) : SgdWithMomentum<false, false>(r);
+  }
+}
+
+void Ema(const float* w, float rest, float* average, int64_t n) {
+  float* __restrict to = average;
+  for (int64_t i = 0; i < n; ++i) to[i] += rest * (w[i] - to[i]);
+}
+
+void Scale(float a, float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) x[i] *= a;
+}
+
+void Axpby(float b, const float* x, float c, float* y, int64_t n) {
+  float* __restrict to = y;
+  for (int64_t i = 0; i < n; ++i) to[i] = b * x[i] + c * to[i];
 }
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

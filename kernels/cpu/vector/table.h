@@ -64,7 +64,8 @@ struct LayerNormRows {
   float epsilon;
 };
 
-// Rows [0, rows); dgamma and dbeta receive this run's sums (overwritten; dbeta may be null).
+// Rows [0, rows); dgamma and dbeta receive this run's sums (overwritten). dx, dgamma and dbeta may
+// be null.
 template <typename T>
 struct LayerNormBackwardRows {
   const T* dy;
@@ -141,7 +142,7 @@ struct InteractionSamples {
 template <typename T>
 struct InteractionBackwardSamples {
   const T *dy, *x, *e;
-  T *dx, *de;
+  T *dx, *de;  // may be null
   int64_t samples, count, width;
   float* scratch;
 };
@@ -165,6 +166,29 @@ struct SgdRange {
   int64_t n;
   float grad_scale, lr, momentum, weight_decay;
   bool first;  // velocity holds nothing yet
+  bool nesterov;
+};
+
+struct LambRange {
+  float *w, *m, *v;
+  const float* grad;
+  int64_t n;
+  float grad_scale, beta1, beta2, epsilon, weight_decay;
+  float inverse_c1;       // 1 / (1 - beta1^t)
+  float inverse_sqrt_c2;  // 1 / sqrt(1 - beta2^t)
+};
+
+struct LambSquares {
+  double w, u;  // sums of squares
+};
+
+struct MuonRange {
+  float* velocity;
+  const float* grad;
+  float* y;
+  int64_t n;
+  float grad_scale, momentum;
+  bool nesterov;
 };
 
 // One sample of a dropout: elements [begin, begin + n) of it; begin is a multiple of 4.
@@ -243,6 +267,14 @@ struct VectorTable {
   void (*binary_cross_entropy)(const BinaryCrossEntropyRows& rows);
   void (*adamw)(const AdamWRange& range);
   void (*sgd)(const SgdRange& range);
+  void (*ema)(const float* w, float rest, float* average, int64_t n);
+  // Updates m and v; the weights and the update u as they are then.
+  LambSquares (*lamb_moments)(const LambRange& range);
+  void (*lamb_step)(const LambRange& range, float rate);  // w -= rate * u
+  void (*muon_momentum)(const MuonRange& range);
+  void (*scale)(float a, float* x, int64_t n);
+  // y = b x + c y
+  void (*axpby)(float b, const float* x, float c, float* y, int64_t n);
   // Sixteen running sums whatever the instruction set: the same bits everywhere.
   double (*sum)(const float* x, int64_t n);
   double (*squared_norm)(const float* x, int64_t n);

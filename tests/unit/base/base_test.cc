@@ -12,6 +12,7 @@
 #include "storage/base/digest.h"
 #include "storage/base/file.h"
 #include "storage/base/ids.h"
+#include "storage/base/printable.h"
 #include "storage/base/retry_pause.h"
 #include "storage/base/status.h"
 #include "storage/base/suggest.h"
@@ -169,6 +170,16 @@ TEST(StatusTest, AssignOrReturnHandsTheErrorOn) {
 TEST(StatusDeathTest, ABrokenCheckShowsItsValues) {
   const int n = 3;
   EXPECT_DEATH(TY_CHECK(n == 4, "n = ", n), "n == 4: n = 3");
+}
+
+TEST(Printable, KeepsUtf8AndReplacesEverythingElse) {
+  EXPECT_EQ(Printable("plain\n\tz\xc3\xbc \xe2\x82\xac \xf0\x9f\x98\x80"),
+            "plain\n\tz\xc3\xbc \xe2\x82\xac \xf0\x9f\x98\x80");
+  EXPECT_EQ(Printable("a\xff"
+                      "b\xc3"),
+            "a?b?");
+  EXPECT_EQ(Printable("\xc0\xaf \xed\xa0\x80 \xf4\x90\x80\x80"), "?? ??? ????");  // forbidden forms
+  EXPECT_EQ(Printable(absl::string_view("\x1b[31m\x7f\0x", 8)), "?[31m??x");
 }
 
 }  // namespace

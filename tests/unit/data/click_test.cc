@@ -18,6 +18,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 struct Samples {
   std::vector<float> dense;
@@ -56,7 +57,7 @@ class Clicks : public testing::Test {
     csv.add_categorical("city");
     csv.set_hash_buckets(1000);
     csv.set_validation_fraction(0.25);
-    csv.set_bad_rows(v1::REFUSE_BAD_ROWS);
+    csv.set_bad_records(v1::REFUSE_BAD_RECORDS);
     return data;
   }
 
@@ -66,7 +67,7 @@ class Clicks : public testing::Test {
     criteo.set_train(folder_.Write("train.tsv", content));
     criteo.set_hash_buckets(1000);
     criteo.set_validation_fraction(0.25);
-    criteo.set_bad_rows(v1::REFUSE_BAD_ROWS);
+    criteo.set_bad_records(v1::REFUSE_BAD_RECORDS);
     return data;
   }
 
@@ -146,19 +147,21 @@ TEST_F(Clicks, OfBadCsvAreRefusedWithFileAndLine) {
   ExpectRefused(Csv(zipped.substr(0, zipped.size() - 9)), "truncated gzip");
 }
 
-TEST_F(Clicks, OfBadRowsAreSkippedCountedAndNamedWhenAsked) {
+TEST_F(Clicks, OfBadRecordsAreSkippedCountedAndNamedWhenAsked) {
   v1::Data data = Csv("click,price,age,city\n1,2,3,x\n1,2\n0,5,6,y\n7,7,7,z\n1,8,9,x\n");
-  data.mutable_csv()->set_bad_rows(v1::SKIP_BAD_ROWS);
+  data.mutable_csv()->set_bad_records(v1::SKIP_BAD_RECORDS);
   const auto dataset = OpenDataset(data, 0);
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_EQ((*dataset)->size(Split::kTrain), 2);
   EXPECT_EQ(ReadFacts(data)->train_size, 2);
   EXPECT_THAT(Take(**dataset, Split::kTrain, {0, 1}).dense, ElementsAre(2, 3, 5, 6));
   EXPECT_THAT(Take(**dataset, Split::kValidation, {0}).dense, ElementsAre(8, 9));
-  EXPECT_THAT((*dataset)->warning(),
-              HasSubstr("train.csv: skipped 2 of 5 rows; the first is line 3: found 2 fields"));
+  EXPECT_THAT((*dataset)->TakeWarnings(),
+              ElementsAre(HasSubstr(
+                  "train.csv: skipped 2 of 5 rows; the first is line 3: found 2 fields")));
+  EXPECT_THAT((*dataset)->TakeWarnings(), IsEmpty());
   data = Csv("click,price,age,city\n1,2\n");
-  data.mutable_csv()->set_bad_rows(v1::SKIP_BAD_ROWS);
+  data.mutable_csv()->set_bad_records(v1::SKIP_BAD_RECORDS);
   ExpectRefused(data,
                 "skipped 1 of 1 rows; the first is line 2: found 2 fields, expected 4 as in "
                 "the header; none is left");

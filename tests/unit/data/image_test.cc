@@ -3,7 +3,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <functional>
+#include <map>
 #include <numeric>
 
 #include "executor/data/dataset.h"
@@ -105,6 +107,68 @@ TEST(Images, AreNormalisedAsDeclared) {
   const auto dataset = OpenDataset(data, 0);
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_FLOAT_EQ(FillFrom(**dataset, Split::kTrain, {1}).pixels[5], (11 / 255.0f - 0.25f) / 0.5f);
+}
+
+// Training samples `ids` in `epoch`.
+Samples TrainFrom(const Dataset& dataset, int64_t epoch, const std::vector<int64_t>& ids) {
+  Samples samples;
+  samples.pixels.resize(ids.size() * dataset.input_bytes() / sizeof(float), -7);
+  samples.labels.resize(ids.size(), -7);
+  const std::vector<int64_t> epochs(ids.size(), epoch);
+  EXPECT_TRUE(
+      dataset.FillForTraining(1, ids, epochs, samples.pixels.data(), samples.labels.data()).ok());
+  return samples;
+}
+
+TEST(Images, ArePaddedCroppedAndFlippedForTrainingOnly) {
+  // 1000 images of 2x3, all alike: 10 20 30 over 40 50 60, so that each crop tells where it is
+  // from.
+  const Folder folder;
+  std::string pixels;
+  for (int i = 0; i < 1000; ++i) pixels += "\x0a\x14\x1e\x28\x32\x3c";
+  v1::Data data;
+  v1::IdxData& idx = *data.mutable_idx();
+  idx.set_train_images(folder.Write("images", IdxImagesFile(1000, 2, 3, pixels)));
+  idx.set_train_labels(folder.Write("labels", IdxLabelsFile(Labels(1000))));
+  idx.set_validation_fraction(0.1);
+  idx.set_mean(0.5);
+  idx.set_std(1 / 255.0);
+  idx.set_crop_padding(1);
+  idx.set_flip(true);
+  const auto dataset = OpenDataset(data, 0);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  std::vector<int64_t> ids(900);
+  std::iota(ids.begin(), ids.end(), 0);
+  const Samples once = TrainFrom(**dataset, 0, ids);
+  EXPECT_EQ(once.labels, FillFrom(**dataset, Split::kTrain, ids).labels);
+  EXPECT_EQ(once.pixels, TrainFrom(**dataset, 0, ids).pixels);
+  EXPECT_NE(once.pixels, TrainFrom(**dataset, 1, ids).pixels);
+
+  // Every crop of the padded image, as it is and mirrored: 3 x 3 x 2 kinds, all as often.
+  const int padded[4][5] = {{0}, {0, 10, 20, 30, 0}, {0, 40, 50, 60, 0}, {0}};
+  std::map<std::vector<int>, int> kinds;
+  for (int y = 0; y < 3; ++y) {
+    for (int x = 0; x < 3; ++x) {
+      std::vector<int> plain, mirrored;
+      for (int i = 0; i < 6; ++i) {
+        plain.push_back(padded[y + i / 3][x + i % 3]);
+        mirrored.push_back(padded[y + i / 3][x + 2 - i % 3]);
+      }
+      kinds[plain] = 0;
+      kinds[mirrored] = 0;
+    }
+  }
+  ASSERT_EQ(kinds.size(), 18u);
+  for (int i = 0; i < 900; ++i) {
+    std::vector<int> sample;
+    for (int j = 0; j < 6; ++j) {
+      sample.push_back(static_cast<int>(std::lround(once.pixels[i * 6 + j] + 127.5f)));
+    }
+    ASSERT_TRUE(kinds.count(sample)) << i;
+    ++kinds[sample];
+  }
+  for (const auto& [kind, count] : kinds) EXPECT_NEAR(count, 50, 30);
+  EXPECT_FLOAT_EQ(FillFrom(**dataset, Split::kValidation, {3}).pixels[5], 60 - 127.5f);
 }
 
 TEST(Images, OfATestFileAreTheHeldOutSplit) {

@@ -7,6 +7,9 @@
 #include <atomic>
 #include <set>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
 namespace trainyard::data {
 namespace {
 
@@ -21,6 +24,7 @@ class Numbers : public Dataset {
   int64_t size(Split) const override { return size_; }
   bool sampled_with_replacement() const override { return with_replacement_; }
   int64_t bytes() const override { return 0; }
+  int64_t grain() const override { return grain_; }
 
   absl::Status Fill(Split, absl::Span<const int64_t> samples, void* inputs,
                     void* targets) const override {
@@ -32,12 +36,27 @@ class Numbers : public Dataset {
     return absl::OkStatus();
   }
 
+  absl::Status FillForTraining(uint64_t seed, absl::Span<const int64_t> samples,
+                               absl::Span<const int64_t> epochs, void* inputs,
+                               void* targets) const override {
+    EXPECT_EQ(seed, 1337u);
+    for (size_t i = 0; i < samples.size(); ++i) {
+      if (samples[i] == fail_on) {
+        return absl::DataLossError(absl::StrCat("sample ", fail_on, " in epoch ", epochs[i]));
+      }
+    }
+    return Fill(Split::kTrain, samples, inputs, targets);
+  }
+
   int64_t fills() const { return fills_; }
-  int64_t fail_at = -1;
+  int64_t fail_at = -1;  // which call fails
+  int64_t fail_on = -1;  // which sample fails
+  void set_grain(int64_t grain) { grain_ = grain; }
 
  private:
   const int64_t size_;
   const bool with_replacement_;
+  int64_t grain_ = 0;
   mutable std::atomic<int64_t> fills_ = 0;
 };
 
@@ -221,6 +240,78 @@ TEST(Loader, DeliversWhatCameBeforeAnErrorThenTheErrorForEver) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(loader.Next().status(), absl::DataLossError("FILE: ends at byte 7"));
   }
+}
+
+TEST(Loader, DeliversTheSameWithAnyNumberOfThreads) {
+  Numbers dataset(1000);
+  const std::vector<int32_t> one = Train(dataset, Options(12, 6), 40);
+  for (const int64_t grain : {0, 1, 4, 6, 9}) {
+    dataset.set_grain(grain);
+    for (const int64_t threads : {1, 2, 7}) {
+      Loader::Options options = Options(12, 6);
+      options.threads = threads;
+      EXPECT_EQ(Train(dataset, options, 40), one) << grain << " " << threads;
+    }
+  }
+}
+
+TEST(Loader, NamesTheFirstFailureOfAMicroBatchWhicheverThreadIsFaster) {
+  for (int i = 0; i < 20; ++i) {
+    Numbers dataset(16);
+    dataset.set_grain(1);
+    const Order order(1337, 16, false);
+    dataset.fail_on = order.Sample(16 + 5);  // also somewhere in each other epoch
+    Loader::Options options = Options(4, 4);
+    options.first_step = 4;
+    options.threads = 4;
+    Loader loader(dataset, options);
+    EXPECT_TRUE(loader.Next().ok());
+    for (int j = 0; j < 2; ++j) {
+      EXPECT_EQ(loader.Next().status(),
+                absl::DataLossError(absl::StrCat("sample ", dataset.fail_on, " in epoch 1")));
+    }
+  }
+}
+
+TEST(Loader, DeliversTheHeldOutSplitOnceInOrderAndPadsItsEnd) {
+  for (const int64_t threads : {1, 3}) {
+    Numbers dataset(10);
+    dataset.set_grain(threads == 1 ? 0 : 1);
+    Loader::Options options = Options(4, 4);
+    options.held_out = 10;
+    options.threads = threads;
+    Loader loader(dataset, options);
+    std::vector<int32_t> all;
+    for (int i = 0; i < 3; ++i) {
+      const auto batch = loader.Next();
+      ASSERT_TRUE(batch.ok());
+      for (const int32_t v : InputsOf(*batch, 4)) all.push_back(v);
+    }
+    EXPECT_THAT(all, testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, -1, -1));
+    EXPECT_EQ(loader.Next().status().code(), absl::StatusCode::kOutOfRange);
+  }
+}
+
+// Each micro-batch is a few milliseconds of work.
+class Slow : public Numbers {
+ public:
+  Slow() : Numbers(100) {}
+  absl::Status FillForTraining(uint64_t, absl::Span<const int64_t>, absl::Span<const int64_t>,
+                               void*, void*) const override {
+    const absl::Time end = absl::Now() + absl::Milliseconds(3);
+    while (absl::Now() < end) continue;
+    return absl::OkStatus();
+  }
+};
+
+TEST(Loader, CountsHowLongNothingWasReady) {
+  const Slow dataset;
+  const absl::Time start = absl::Now();
+  Loader loader(dataset, Options(4, 4));
+  EXPECT_EQ(loader.waited(), absl::ZeroDuration());
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(loader.Next().ok());
+  EXPECT_GT(loader.waited(), absl::Milliseconds(5));
+  EXPECT_LE(loader.waited(), absl::Now() - start);
 }
 
 TEST(Loader, StopsAtAnyMoment) {

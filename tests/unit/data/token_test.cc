@@ -74,7 +74,7 @@ TEST(Text, CharactersAreNumberedByCodePoint) {
   const Window window = WindowOf(**dataset, Split::kTrain, 0);
   EXPECT_THAT(window.inputs, ElementsAre(2, 3, 1, 0));
   EXPECT_THAT(window.targets, ElementsAre(3, 1, 0, 4));
-  EXPECT_EQ((*dataset)->vocabulary()->Decode({3, 4, 2}),
+  EXPECT_EQ((*dataset)->tokenizer()->Decode({3, 4, 2}),
             "\xC3\xA9\xF0\x9F\x98\x80"
             "b");
 }
@@ -171,6 +171,117 @@ TEST(Text, RefusesHostileFiles) {
                 absl::StatusCode::kResourceExhausted);
 }
 
+// Trained to `vocab` tokens.
+v1::Data BpeAt(const std::string& path, double validation_fraction, int32_t vocab) {
+  v1::Data data = TextAt(path, validation_fraction, v1::TextData::BPE);
+  data.mutable_text()->set_vocab_size(vocab);
+  return data;
+}
+
+// All ids of a split in order, the first window's first included.
+std::vector<int32_t> IdsOf(const Dataset& dataset, Split split) {
+  std::vector<int32_t> ids;
+  const int64_t context = dataset.input_bytes() / static_cast<int64_t>(sizeof(int32_t));
+  for (int64_t w = 0; w < dataset.size(split); w += split == Split::kTrain ? context : 1) {
+    for (const int32_t id : WindowOf(dataset, split, w).inputs) ids.push_back(id);
+  }
+  return ids;
+}
+
+TEST(BpeText, IsTokenizedByWhatTheTrainingPartTeaches) {
+  const Folder folder;
+  // 20 characters train, 10 validate; "zz" is frequent only in the part that validates.
+  const std::string text = "ab ab ab ab ab ab abzz zz zz z";
+  const auto dataset = OpenDataset(BpeAt(folder.Write("t", text), 1.0 / 3, 300), 2);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  const Tokenizer& tokenizer = *(*dataset)->tokenizer();
+  EXPECT_EQ(tokenizer.size(), 258);  // 256 bytes, "ab", " ab"
+  EXPECT_EQ((*dataset)->facts().vocab, 300);
+  EXPECT_EQ((*dataset)->facts().train_size, 7);
+  EXPECT_EQ((*dataset)->facts().validation_size, 10);
+  EXPECT_THAT(IdsOf(**dataset, Split::kTrain), ElementsAre(256, 257, 257, 257, 257, 257));
+  EXPECT_THAT((*dataset)->TakeWarnings(),
+              ElementsAre(HasSubstr("vocab_size: 42 of 300 tokens stay unused, since " +
+                                    folder.path("t"))));
+  const auto facts = ReadFacts(BpeAt(folder.path("t"), 1.0 / 3, 300));
+  ASSERT_TRUE(facts.ok()) << facts.status();
+  EXPECT_EQ(facts->train_size, 7);
+  EXPECT_EQ(facts->validation_size, 10);
+  EXPECT_EQ(facts->vocab, 300);
+}
+
+TEST(BpeText, NoTokenCrossesTheCut) {
+  const Folder folder;
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "abcdefgh";
+  for (const double fraction : {0.1, 0.25, 0.333, 0.5}) {
+    const auto dataset = OpenDataset(BpeAt(folder.Write("t", text), fraction, 300), 1);
+    ASSERT_TRUE(dataset.ok()) << dataset.status();
+    const auto train = static_cast<size_t>(static_cast<double>(text.size()) * (1 - fraction));
+    const auto ids = IdsOf(**dataset, Split::kTrain);
+    EXPECT_TRUE(text.substr(0, train).rfind((*dataset)->tokenizer()->Decode(ids), 0) == 0);
+    EXPECT_EQ(
+        (*dataset)->tokenizer()->Decode(IdsOf(**dataset, Split::kValidation)),
+        text.substr(train,
+                    (*dataset)->tokenizer()->Decode(IdsOf(**dataset, Split::kValidation)).size()));
+  }
+}
+
+TEST(BpeText, IsReadWithATokenizerThatOthersMade) {
+  const Folder folder;
+  const std::string text = "ab ab abc";
+  const auto trained = OpenDataset(BpeAt(folder.Write("t", text), 0, 300), 2);
+  ASSERT_TRUE(trained.ok()) << trained.status();
+  const NamedText file = (*trained)->tokenizer()->Files()[0];
+  v1::Data data = TextAt(folder.path("t"), 0, v1::TextData::BPE);
+  data.mutable_text()->set_tokenizer_file(folder.Write("tokenizer.json", file.text));
+  const auto dataset = OpenDataset(data, 2);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_EQ((*dataset)->facts().vocab, (*trained)->tokenizer()->size());
+  EXPECT_EQ((*dataset)->tokenizer()->Files()[0].text, file.text);
+  EXPECT_EQ(IdsOf(**dataset, Split::kTrain), IdsOf(**trained, Split::kTrain));
+  EXPECT_THAT((*dataset)->TakeWarnings(), ElementsAre());
+  EXPECT_EQ(ReadFacts(data)->vocab, (*dataset)->facts().vocab);
+  EXPECT_EQ(DeclaredFacts(data), std::nullopt);
+
+  data.mutable_text()->set_vocab_size(256);
+  ExpectRefused(ErrorOf(data), "/tokenizer.json: found 25");
+  ExpectRefused(ReadFacts(data).status(), "tokens, spec.data.text.vocab_size declares 256");
+  data.mutable_text()->set_vocab_size(50257);
+  EXPECT_EQ(DeclaredFacts(data)->vocab, 50257);
+  folder.Write("tokenizer.json", "{}");
+  ExpectRefused(ErrorOf(data), "/tokenizer.json: pre_tokenizer: found null, expected ByteLevel",
+                absl::StatusCode::kUnimplemented);
+  data.mutable_text()->set_tokenizer_file(folder.path("absent"));
+  ExpectRefused(ErrorOf(data), "/absent: No such file", absl::StatusCode::kNotFound);
+}
+
+TEST(BpeText, IsNotCountedWhereThatWouldTakeLong) {
+  const Folder folder;
+  std::string text;
+  while (text.size() <= size_t{16} << 20) text += "a line of text that is as good as any\n";
+  const auto facts = ReadFacts(BpeAt(folder.Write("t", text), 0.1, 1000));
+  ASSERT_TRUE(facts.ok()) << facts.status();
+  EXPECT_EQ(facts->vocab, 1000);
+  EXPECT_EQ(facts->train_size, 0);
+}
+
+TEST(BpeText, RefusesWhatIsNotUtf8ByItsPlaceInTheFile) {
+  const Folder folder;
+  ExpectRefused(ErrorOf(BpeAt(folder.Write("e", "abcdefgh\xff"), 0.5, 256)),
+                "/e: byte 0xff at offset 8 is not UTF-8; use the tokenizer BYTES");
+}
+
+TEST(BpeText, OfManyTokensKeepsIdsPastSixteenBits) {
+  const Folder folder;
+  v1::Data data = BpeAt(folder.Write("t", "ab ab ab"), 0, 100000);
+  const auto narrow = OpenDataset(BpeAt(folder.path("t"), 0, 300), 1);
+  const auto wide = OpenDataset(data, 1);
+  ASSERT_TRUE(wide.ok()) << wide.status();
+  EXPECT_EQ((*wide)->bytes(), 2 * (*narrow)->bytes());
+  EXPECT_EQ(IdsOf(**wide, Split::kTrain), IdsOf(**narrow, Split::kTrain));
+}
+
 // --- token files -------------------------------------------------------------------------------
 
 TEST(Tokens, OfEachFormatAreTheSame) {
@@ -186,7 +297,7 @@ TEST(Tokens, OfEachFormatAreTheSame) {
     EXPECT_EQ((*dataset)->facts().train_size, 6);
     EXPECT_EQ((*dataset)->size(Split::kTrain), 2);
     EXPECT_EQ((*dataset)->size(Split::kValidation), 2);
-    EXPECT_EQ((*dataset)->vocabulary(), nullptr);
+    EXPECT_EQ((*dataset)->tokenizer(), nullptr);
     EXPECT_THAT(WindowOf(**dataset, Split::kTrain, 1).inputs, ElementsAre(300, 0, 65535, 7));
     EXPECT_THAT(WindowOf(**dataset, Split::kTrain, 1).targets, ElementsAre(0, 65535, 7, 8));
     EXPECT_THAT(WindowOf(**dataset, Split::kValidation, 1).targets, ElementsAre(8, -1, -1, -1));
@@ -270,6 +381,25 @@ TEST(Tokens, OutOfRangeAreNamedWithFileAndPosition) {
   ExpectRefused(WindowOf(**all, Split::kTrain, 3).status, "/t: found id 4294967295 at token 5");
 }
 
+TEST(Tokens, OutOfRangeAreNamedInEveryFormatAndSplit) {
+  const Folder folder;
+  std::vector<uint32_t> ids(10000, 3);
+  ids[9000] = 50257;  // far enough to be in another read than the window's first id
+  const std::pair<v1::TokenData::Format, std::string> files[] = {
+      {v1::TokenData::UINT16, folder.Write("16", Ids16(ids))},
+      {v1::TokenData::UINT32, folder.Write("32", Ids32(ids))},
+      {v1::TokenData::LLMC, folder.Write("llmc", LlmcFile(ids))}};
+  for (const auto& [format, path] : files) {
+    const auto dataset = OpenDataset(TokensAt({path}, {path}, format, 50257), 8999);
+    ASSERT_TRUE(dataset.ok()) << dataset.status();
+    const std::string expected = path + ": found id 50257 at token 9000, expected [0, 50257)";
+    EXPECT_TRUE(WindowOf(**dataset, Split::kTrain, 0).status.ok());
+    ExpectRefused(WindowOf(**dataset, Split::kTrain, 1).status, expected.c_str());
+    EXPECT_TRUE(WindowOf(**dataset, Split::kValidation, 0).status.ok());
+    ExpectRefused(WindowOf(**dataset, Split::kValidation, 1).status, expected.c_str());
+  }
+}
+
 TEST(Tokens, OfAFileThatShrankAreDataLoss) {
   const Folder folder;
   const std::string path = folder.Write("t", Ids16({1, 2, 3, 4, 5, 6}));
@@ -300,12 +430,12 @@ TEST(Vocabulary, ComesBackFromItsFile) {
   const std::string zero("a\0\"\\\n\x7f", 6);
   const auto vocabulary = Vocabulary::Characters(zero + "\xF0\x9F\x98\x80\xC3\xA9");
   ASSERT_TRUE(vocabulary.ok());
-  const auto again = Vocabulary::FromJson(vocabulary->ToJson());
+  const auto again = Vocabulary::FromJson(vocabulary->Files()[0].text);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->size(), 8);
-  EXPECT_EQ(again->ToJson(), vocabulary->ToJson());
+  EXPECT_EQ(again->Files()[0].text, vocabulary->Files()[0].text);
   EXPECT_EQ(*again->Encode(zero), *vocabulary->Encode(zero));
-  EXPECT_TRUE(Vocabulary::FromJson(Vocabulary::Bytes().ToJson())->bytes());
+  EXPECT_TRUE(Vocabulary::FromJson(Vocabulary::Bytes().Files()[0].text)->bytes());
 }
 
 TEST(Vocabulary, RefusesHostileFiles) {
@@ -318,8 +448,8 @@ TEST(Vocabulary, RefusesHostileFiles) {
     EXPECT_EQ(Vocabulary::FromJson(json).status().code(), absl::StatusCode::kInvalidArgument)
         << json;
   }
-  EXPECT_EQ(Vocabulary::FromJson("{\"type\": \"bpe\"}").status().code(),
-            absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(Vocabulary::FromJson("{\"type\": \"bpe\"}").status().message(),
+            "type: found 'bpe', expected characters or bytes");
 }
 
 }  // namespace

@@ -142,6 +142,27 @@ TEST_P(Canary, AGptTouchesItsPlannedArenaAndNothingElse) {
   ExpectTheArenaAndNothingElseTouched(spec);
 }
 
+TEST_P(Canary, EveryOptimizerTouchesItsPlannedArenaAndNothingElse) {
+  const TempFolder folder;
+  v1::JobSpec spec = SmallGpt(WriteText(folder.path()), 3);
+  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  spec.mutable_training()->set_ema_decay(0.9);
+  spec.mutable_optimizer()->add_groups()->set_pattern("*.ln_?.*");
+  spec.mutable_optimizer()->mutable_groups(0)->set_frozen(true);
+  v1::Sgd nesterov;
+  nesterov.set_momentum(0.9);
+  nesterov.set_nesterov(true);
+  *spec.mutable_optimizer()->mutable_sgd() = nesterov;
+  ExpectTheArenaAndNothingElseTouched(spec);
+  spec.mutable_optimizer()->mutable_lamb();
+  ExpectTheArenaAndNothingElseTouched(spec);
+  // So small a batch that Muon's scratch is what needs most.
+  spec.mutable_optimizer()->mutable_muon();
+  spec.mutable_training()->set_batch_size(1);
+  spec.mutable_training()->clear_micro_batch_size();
+  ExpectTheArenaAndNothingElseTouched(spec);
+}
+
 TEST_P(Canary, ADlrmTouchesItsPlannedArenaAndNothingElse) {
   v1::JobSpec spec;
   spec.mutable_model()->mutable_dlrm()->set_embedding_width(3);

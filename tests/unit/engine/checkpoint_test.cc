@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "executor/data/vocabulary.h"
 #include "executor/engine/checkpoint/checkpoint_writer.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
@@ -102,7 +103,7 @@ class CheckpointTest : public ::testing::Test {
     identity_ = {.root = root_,
                  .tag = "a1",
                  .config = ConfigToJson({spec, facts}, plan_),
-                 .vocabulary = R"({"type": "bytes"})",
+                 .tokenizer = data::Vocabulary::Bytes().Files(),
                  .spec_digest = SpecDigest(spec),
                  .seed = 1,
                  .batch_size = 8};

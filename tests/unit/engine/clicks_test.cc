@@ -108,7 +108,7 @@ TEST_F(ClicksTest, SkippedRowsAreAWarningOfTheRun) {
   csv.add_dense("price");
   csv.add_categorical("city");
   csv.set_hash_buckets(10);
-  csv.set_bad_rows(v1::SKIP_BAD_ROWS);
+  csv.set_bad_records(v1::SKIP_BAD_RECORDS);
   RecordingObserver seen;
   const auto result = RunOnCpu(spec, Root("r"), seen);
   ASSERT_TRUE(result.ok()) << result.status();

@@ -61,5 +61,31 @@ TEST(PickToken, TopKCutsTheRest) {
   EXPECT_EQ(PickToken(logits, {.temperature = 1, .top_k = 2}, 0.999), 0);
 }
 
+TEST(PickToken, TopPKeepsTheFewestThatReachTheProbability) {
+  // 1/2, 1/4, 1/8, 1/8 in another order.
+  const std::vector<float> logits = {std::log(1.0f), std::log(4.0f), std::log(1.0f),
+                                     std::log(2.0f)};
+  const auto pick = [&](double top_p, double uniform) {
+    return PickToken(logits, {.temperature = 1, .top_p = top_p}, uniform);
+  };
+  for (const double uniform : {0.0, 0.5, 0.999}) EXPECT_EQ(pick(0.4, uniform), 1);
+  EXPECT_EQ(pick(0.6, 0.66), 1);  // 2/3 and 1/3 of what is left
+  EXPECT_EQ(pick(0.6, 0.67), 3);
+  EXPECT_EQ(pick(0.8, 0.999), 0);
+  EXPECT_EQ(pick(1, 0.999), 2);
+  EXPECT_EQ(pick(0, 0.999), 1);
+}
+
+TEST(PickToken, TopPCountsWhatTopKAndTheTemperatureLeave) {
+  const std::vector<float> logits = {std::log(4.0f), std::log(2.0f), std::log(1.0f),
+                                     std::log(1.0f)};
+  // Of the two likeliest the first has 2/3: enough for 0.6, not for 0.7.
+  EXPECT_EQ(PickToken(logits, {.temperature = 1, .top_k = 2, .top_p = 0.6}, 0.999), 0);
+  EXPECT_EQ(PickToken(logits, {.temperature = 1, .top_k = 2, .top_p = 0.7}, 0.999), 1);
+  // At temperature 1/2 the weights are 16, 4, 1, 1: the first has 0.73.
+  EXPECT_EQ(PickToken(logits, {.temperature = 0.5, .top_p = 0.7}, 0.999), 0);
+  EXPECT_EQ(PickToken(logits, {.temperature = 1, .top_p = 0.7}, 0.999), 1);
+}
+
 }  // namespace
 }  // namespace trainyard::engine

@@ -134,6 +134,36 @@ TEST_P(BatchNormTest, GradientAgreesWithReference) {
   }
 }
 
+// What is frozen, or lies before all that is trained, is not asked for.
+TEST_P(BatchNormTest, EachGradientMayBeLeftOut) {
+  constexpr int64_t kRows = 65, kCols = 33, kN = kRows * kCols;
+  const reference::BatchNormShape shape{
+      .rows = kRows, .cols = kCols, .epsilon = kEpsilon, .relu = true};
+  const Vec x = RandomVec(kN, 1), dy = RandomVec(kN, 2), gamma = RandomVec(kCols, 3),
+            y = RandomVec(kN, 4);
+  const auto forward = reference::BatchNorm(x, gamma, Vec(kCols, 0.0), {}, shape);
+  const auto g = reference::BatchNormBackward(dy, x, y, gamma, shape);
+  for (int wanted = 1; wanted < 16; ++wanted) {
+    BatchNormBackward op{.dy = bench_.Floats(dy),
+                         .x = bench_.Floats(x),
+                         .y = bench_.Floats(y),
+                         .gamma = bench_.Floats(gamma),
+                         .mean = bench_.Floats(forward.mean),
+                         .rstd = bench_.Floats(forward.rstd),
+                         .rows = kRows,
+                         .cols = kCols};
+    if (wanted & 1) op.dx = bench_.Floats(kN);
+    if (wanted & 2) op.dgamma = bench_.Floats(kCols);
+    if (wanted & 4) op.dbeta = bench_.Floats(kCols);
+    if (wanted & 8) op.dresidual = bench_.Floats(kN);
+    bench_.Run(op);
+    if (op.dx) ExpectClose(op.dx, g.dx, 2e-5, "dx");
+    if (op.dgamma) ExpectClose(op.dgamma, g.dgamma, 2e-5, "dgamma");
+    if (op.dbeta) ExpectClose(op.dbeta, g.dbeta, 1e-5, "dbeta");
+    if (op.dresidual) ExpectClose(op.dresidual, g.dresidual, 0, "dresidual");
+  }
+}
+
 TEST_P(BatchNormTest, BothDirectionsWorkInPlace) {
   constexpr int64_t kRows = 700, kCols = 65, kN = kRows * kCols;
   const reference::BatchNormShape shape{

@@ -135,6 +135,34 @@ Bytes ElementwiseBytes(Bench& bench) {
   return BytesOf(x, kN);
 }
 
+Bytes LambBytes(Bench& bench) {
+  constexpr int64_t kN = 50'003;
+  const StepState state{.step = 4, .learning_rate = 0.01f};
+  const Buffer w = bench.Floats(RandomVec(kN, 1));
+  bench.Run(LambStep{.w = w,
+                     .grad = bench.Floats(RandomVec(kN, 2)),
+                     .m = bench.Floats(Vec(kN, 0.0)),
+                     .v = bench.Floats(Vec(kN, 0.0)),
+                     .state = &state,
+                     .n = kN,
+                     .weight_decay = 0.1f});
+  return BytesOf(w, kN);
+}
+
+// The products of Muon's iterations on the matrices of a character GPT: their sums are oneDNN's.
+Bytes GramBytes(Bench& bench) {
+  Bytes all;
+  for (const auto& [small, large] :
+       {std::pair<int64_t, int64_t>{128, 384}, {128, 512}, {128, 128}}) {
+    const Buffer x = bench.Floats(RandomVec(small * large, 1)), gram = bench.Floats(small * small);
+    bench.Run(
+        Matmul{.a = x, .b = x, .c = gram, .m = small, .n = small, .k = large, .transpose_b = true});
+    const Bytes bytes = BytesOf(gram, small * small);
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  }
+  return all;
+}
+
 struct MatrixShape {
   int64_t m, n, k;
 };
@@ -201,7 +229,9 @@ const Subject kSubjects[] = {
     {"embedding", EmbeddingBytes, true, true},
     {"recommender", RecommenderBytes, true, false},
     {"elementwise", ElementwiseBytes, true, false},
+    {"lamb", LambBytes, true, false},
     {"matmul of a character GPT", MatmulBytes, false, false},
+    {"matmul of muon", GramBytes, false, false},
     {"matmul of a long sum", LongMatmulBytes, false, false},
     {"convolution", ConvolutionBytes, false, false},
 };

@@ -133,6 +133,31 @@ TEST_P(LayerNormTest, GradientMayOverwriteItsInput) {
   ExpectClose(dgamma, g.dgamma, 1e-5, "dgamma");
 }
 
+// What is frozen, or lies before all that is trained, is not asked for.
+TEST_P(LayerNormTest, EachGradientMayBeLeftOut) {
+  constexpr int64_t kRows = 65, kCols = 33;
+  const Vec x = RandomVec(kRows * kCols, 1), dy = RandomVec(kRows * kCols, 2),
+            gamma = RandomVec(kCols, 3);
+  const auto forward = reference::LayerNorm(x, gamma, {}, kRows, kCols, kEpsilon);
+  const auto g = reference::LayerNormBackward(dy, x, gamma, kRows, kCols, kEpsilon);
+  for (int wanted = 1; wanted < 8; ++wanted) {
+    LayerNormBackward op{.dy = bench_.Floats(dy),
+                         .x = bench_.Floats(x),
+                         .gamma = bench_.Floats(gamma),
+                         .mean = bench_.Floats(forward.mean),
+                         .rstd = bench_.Floats(forward.rstd),
+                         .rows = kRows,
+                         .cols = kCols};
+    if (wanted & 1) op.dx = bench_.Floats(kRows * kCols);
+    if (wanted & 2) op.dgamma = bench_.Floats(kCols);
+    if (wanted & 4) op.dbeta = bench_.Floats(kCols);
+    bench_.Run(op);
+    if (op.dx) ExpectClose(op.dx, g.dx, 2e-5, "dx");
+    if (op.dgamma) ExpectClose(op.dgamma, g.dgamma, 1e-5, "dgamma");
+    if (op.dbeta) ExpectClose(op.dbeta, g.dbeta, 1e-5, "dbeta");
+  }
+}
+
 TRAINYARD_CPU_SUITE(LayerNormTest);
 
 }  // namespace

@@ -14,7 +14,8 @@ struct MatrixShape {
 TEST_P(LinearTest, MatmulAgreesWithReferenceInEveryLayout) {
   for (const auto& [m, n, k] :
        {MatrixShape{1, 1, 1}, MatrixShape{3, 17, 65}, MatrixShape{65, 3, 17},
-        MatrixShape{17, 65, 3}, MatrixShape{96, 64, 128}, MatrixShape{130, 65, 33}}) {
+        MatrixShape{17, 65, 3}, MatrixShape{96, 64, 128}, MatrixShape{130, 65, 33},
+        MatrixShape{64, 1024, 9}}) {
     for (int layout = 0; layout < 16; ++layout) {
       const bool ta = layout & 1, tb = layout & 2, accumulate = layout & 4, bias = layout & 8;
       const Vec a = RandomVec(m * k, 1), b = RandomVec(k * n, 2), before = RandomVec(m * n, 3),

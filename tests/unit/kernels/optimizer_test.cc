@@ -6,7 +6,14 @@
 namespace trainyard::kernels {
 namespace {
 
-class OptimizerTest : public CpuTest {};
+class OptimizerTest : public CpuTest {
+ protected:
+  static void Fill(const Buffer& to, const Vec& values, int64_t offset = 0) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      to.As<float>()[offset + static_cast<int64_t>(i)] = static_cast<float>(values[i]);
+    }
+  }
+};
 
 constexpr int64_t kSizes[] = {1, 3, 17, 65, 20'001};
 
@@ -15,7 +22,7 @@ TEST_P(OptimizerTest, AdamWFollowsReferenceOverManySteps) {
     const reference::AdamWRates rates{.lr = 3e-3, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1};
     reference::AdamWState expected{RandomVec(n, 1), Vec(n, 0.0), Vec(n, 0.0)};
     const Buffer grad = bench_.Floats(n), scale = bench_.Floats(Vec{0.5});
-    StepState state{.learning_rate = 3e-3f};
+    StepState state{.learning_rate = 6e-3f};
     const AdamWStep op{.w = bench_.Floats(expected.w),
                        .grad = grad,
                        .m = bench_.Floats(expected.m),
@@ -26,10 +33,11 @@ TEST_P(OptimizerTest, AdamWFollowsReferenceOverManySteps) {
                        .beta1 = 0.9f,
                        .beta2 = 0.99f,
                        .epsilon = 1e-8f,
-                       .weight_decay = 0.1f};
+                       .weight_decay = 0.1f,
+                       .learning_rate_scale = 0.5f};
     for (state.step = 0; state.step < 20; ++state.step) {
       const Vec g = RandomVec(n, 100 + static_cast<int>(state.step));
-      for (int64_t i = 0; i < n; ++i) grad.As<float>()[i] = static_cast<float>(g[i]);
+      Fill(grad, g);
       bench_.Run(op);
       reference::AdamWStep(g, 0.5, rates, state.step, expected);
     }
@@ -41,10 +49,12 @@ TEST_P(OptimizerTest, AdamWFollowsReferenceOverManySteps) {
 
 TEST_P(OptimizerTest, SgdFollowsReferenceOverManySteps) {
   for (const int64_t n : kSizes) {
-    for (const double momentum : {0.0, 0.9}) {
+    for (const auto& [momentum, nesterov] : {std::pair(0.0, false), {0.9, false}, {0.9, true}}) {
       for (const bool scaled : {true, false}) {
+        const reference::SgdRates rates{
+            .lr = 0.05, .momentum = momentum, .weight_decay = 0.01, .nesterov = nesterov};
         reference::SgdState expected{RandomVec(n, 1), Vec(n, 0.0)};
-        StepState state{.learning_rate = 0.05f};
+        StepState state{.learning_rate = 0.1f};
         const Buffer grad = bench_.Floats(n);
         // The velocity begins as garbage: the first step may not read it.
         const SgdStep op{.w = bench_.Floats(expected.w),
@@ -54,17 +64,197 @@ TEST_P(OptimizerTest, SgdFollowsReferenceOverManySteps) {
                          .state = &state,
                          .n = n,
                          .momentum = static_cast<float>(momentum),
-                         .weight_decay = 0.01f};
+                         .weight_decay = 0.01f,
+                         .learning_rate_scale = 0.5f,
+                         .nesterov = nesterov};
         for (state.step = 0; state.step < 10; ++state.step) {
-          const Vec g = RandomVec(n, 100 + static_cast<int>(state.step));
-          for (int64_t i = 0; i < n; ++i) grad.As<float>()[i] = static_cast<float>(g[i]);
+          Fill(grad, RandomVec(n, 100 + static_cast<int>(state.step)));
           bench_.Run(op);
-          reference::SgdStep(g, scaled ? 0.25 : 1, 0.05, momentum, 0.01, state.step, expected);
+          reference::SgdStep(Bench::Read(grad, n), scaled ? 0.25 : 1, rates, state.step, expected);
         }
         ExpectClose(op.w, expected.w, 1e-5, "w");
         if (momentum != 0) ExpectClose(op.velocity, expected.velocity, 1e-5, "velocity");
       }
     }
+  }
+}
+
+// A tensor that begins `offset` elements into its buffers, of which the rest may not be touched.
+TEST_P(OptimizerTest, LambFollowsReferenceOverManySteps) {
+  constexpr int64_t kOffset = 5, kMargin = 3;
+  for (const int64_t n : kSizes) {
+    for (const bool adapt : {true, false}) {
+      const reference::AdamWRates rates{
+          .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6, .weight_decay = 0.1};
+      reference::AdamWState expected{RandomVec(n, 1), Vec(n, 0.0), Vec(n, 0.0)};
+      const int64_t all = kOffset + n + kMargin;
+      const Buffer grad = bench_.Floats(Vec(all, 7)), scale = bench_.Floats(Vec{0.5});
+      StepState state{.learning_rate = 6e-3f};
+      const LambStep op{.w = bench_.Floats(Vec(all, 7)),
+                        .grad = grad,
+                        .m = bench_.Floats(Vec(all, 7)),
+                        .v = bench_.Floats(Vec(all, 7)),
+                        .grad_scale = scale,
+                        .state = &state,
+                        .offset = kOffset,
+                        .n = n,
+                        .beta1 = 0.9f,
+                        .beta2 = 0.99f,
+                        .weight_decay = 0.1f,
+                        .learning_rate_scale = 0.5f,
+                        .adapt = adapt};
+      Fill(op.w, expected.w, kOffset), Fill(op.m, expected.m, kOffset);
+      Fill(op.v, expected.v, kOffset);
+      for (state.step = 0; state.step < 20; ++state.step) {
+        const Vec g = RandomVec(n, 100 + static_cast<int>(state.step));
+        Fill(grad, g, kOffset);
+        bench_.Run(op);
+        reference::LambStep(g, 0.5, rates, adapt, state.step, expected);
+      }
+      const auto framed = [&](const Vec& middle) {
+        Vec framed(all, 7);
+        std::copy(middle.begin(), middle.end(), framed.begin() + kOffset);
+        return framed;
+      };
+      ExpectClose(op.w, framed(expected.w), 2e-5, "w");
+      ExpectClose(op.m, framed(expected.m), 2e-5, "m");
+      ExpectClose(op.v, framed(expected.v), 2e-5, "v");
+    }
+  }
+}
+
+TEST_P(OptimizerTest, LambTakesNoTrustRatioOfNothing) {
+  StepState state{.learning_rate = 0.5f};
+  const auto step = [&](double w, double g) {
+    const LambStep op{.w = bench_.Floats(Vec(3, w)),
+                      .grad = bench_.Floats(Vec(3, g)),
+                      .m = bench_.Floats(Vec(3, 0)),
+                      .v = bench_.Floats(Vec(3, 0)),
+                      .state = &state,
+                      .n = 3};
+    bench_.Run(op);
+    return Bench::Read(op.w, 3)[0];
+  };
+  EXPECT_NEAR(step(0, 2), -0.5, 1e-6);  // weights of 0: the Adam step itself
+  EXPECT_EQ(step(3, 0), 3);             // an update of 0
+}
+
+TEST_P(OptimizerTest, AveragesFollowReferenceOverManySteps) {
+  for (const int64_t n : kSizes) {
+    for (const bool warmup : {false, true}) {
+      Vec expected = RandomVec(n, 1);
+      StepState state;
+      const EmaStep op{.average = bench_.Floats(expected),
+                       .w = bench_.Floats(n),
+                       .state = &state,
+                       .n = n,
+                       .decay = 0.9999,
+                       .warmup = warmup};
+      for (state.step = 0; state.step < 30; ++state.step) {
+        const Vec w = RandomVec(n, 100 + static_cast<int>(state.step));
+        Fill(op.w, w);
+        bench_.Run(op);
+        reference::EmaStep(w, op.decay, warmup, state.step, expected);
+      }
+      ExpectClose(op.average, expected, 1e-5, "average");
+    }
+  }
+}
+
+TEST_P(OptimizerTest, AnAverageOfWhatDoesNotMoveIsThatAndWithoutDecayTheWeights) {
+  StepState state;
+  const Vec w = RandomVec(100, 1);
+  EmaStep op{.average = bench_.Floats(w), .w = bench_.Floats(w), .state = &state, .n = 100};
+  op.decay = 0.9999;
+  for (int i = 0; i < 1000; ++i) bench_.Run(op);
+  EXPECT_EQ(Bench::Read(op.average, 100), w);
+  op.average = bench_.Floats(Vec(100, 0));
+  op.decay = 0;
+  bench_.Run(op);
+  EXPECT_EQ(Bench::Read(op.average, 100), w);
+}
+
+TEST_P(OptimizerTest, MuonMomentumFollowsReference) {
+  constexpr int64_t kOffset = 5;
+  for (const int64_t n : kSizes) {
+    for (const bool nesterov : {true, false}) {
+      Vec velocity = RandomVec(n, 1);
+      const MuonMomentum op{.grad = bench_.Floats(kOffset + n),
+                            .velocity = bench_.Floats(kOffset + n),
+                            .y = bench_.Floats(n),
+                            .grad_scale = bench_.Floats(Vec{0.5}),
+                            .offset = kOffset,
+                            .n = n,
+                            .nesterov = nesterov};
+      Fill(op.velocity, velocity, kOffset);
+      for (int step = 0; step < 5; ++step) {
+        const Vec g = RandomVec(n, 100 + step);
+        Fill(op.grad, g, kOffset);
+        bench_.Run(op);
+        const Vec y = reference::MuonMomentum(g, 0.5, 0.95, nesterov, velocity);
+        ExpectClose(op.y, y, 1e-5, "y");
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        EXPECT_NEAR(op.velocity.As<float>()[kOffset + i], velocity[i], 1e-5);
+      }
+    }
+  }
+}
+
+// The ops of a plan, one after the other: tall, wide and square.
+TEST_P(OptimizerTest, NewtonSchulzMakesMatricesOrthogonalAsTheReferenceDoes) {
+  for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 1}, {3, 7}, {7, 3}, {16, 16}, {65, 40}, {33, 130}}) {
+    const Vec before = RandomVec(rows * cols, 1, 1e-3);
+    const bool wide = rows <= cols;
+    const int64_t small = std::min(rows, cols), n = rows * cols;
+    Buffer x = bench_.Floats(before), next = bench_.Floats(n);
+    const Buffer gram = bench_.Floats(small * small), square = bench_.Floats(small * small);
+    const Buffer sum = bench_.Raw(DType::kF64, 1);
+    bench_.Run(SquaredNorm{x, sum, n, false});
+    bench_.Run(DivideByNorm{x, sum, n});
+    for (int i = 0; i < 5; ++i) {
+      bench_.Run(Matmul{.a = x,
+                        .b = x,
+                        .c = gram,
+                        .m = small,
+                        .n = small,
+                        .k = wide ? cols : rows,
+                        .transpose_a = !wide,
+                        .transpose_b = wide});
+      bench_.Run(Matmul{.a = gram, .b = gram, .c = square, .m = small, .n = small, .k = small});
+      bench_.Run(NewtonSchulz{gram, square, small, 3.4445f, -4.7750f, 2.0315f});
+      bench_.Run(Matmul{.a = wide ? square : x,
+                        .b = wide ? x : square,
+                        .c = next,
+                        .m = rows,
+                        .n = cols,
+                        .k = small});
+      std::swap(x, next);
+    }
+    ExpectClose(x, reference::Orthogonalized(before, rows, cols, 5), 1e-4, "x");
+  }
+}
+
+TEST_P(OptimizerTest, MuonStepDecaysAndSteps) {
+  constexpr int64_t kOffset = 5;
+  for (const int64_t n : kSizes) {
+    const Vec w = RandomVec(kOffset + n, 1), x = RandomVec(n, 2);
+    StepState state{.learning_rate = 0.25f};
+    const MuonStep op{.w = bench_.Floats(w),
+                      .x = bench_.Floats(x),
+                      .state = &state,
+                      .offset = kOffset,
+                      .n = n,
+                      .scale = 3,
+                      .weight_decay = 0.5f,
+                      .learning_rate_scale = 0.5f};
+    bench_.Run(op);
+    Vec expected = w;
+    for (int64_t i = 0; i < n; ++i) {
+      expected[kOffset + i] -= 0.125 * (0.5 * expected[kOffset + i] + 3 * x[i]);
+    }
+    ExpectClose(op.w, expected, 1e-6, "w");
   }
 }
 

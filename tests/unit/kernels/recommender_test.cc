@@ -233,6 +233,15 @@ TEST_P(RecommenderTest, InteractionAgreesWithReference) {
         const auto g = reference::InteractionBackward(dy, x, e, s);
         ExpectClose(dx, g.dx, 3e-6, "dx");
         ExpectClose(de, g.de, 3e-6, "de");
+        // Each alone.
+        const Buffer dx_alone = bench_.Floats(batch * width),
+                     de_alone = bench_.Floats(batch * count * width);
+        bench_.Run(
+            InteractionBackward{bench_.Floats(dy), xs, es, dx_alone, {}, batch, count, width});
+        bench_.Run(
+            InteractionBackward{bench_.Floats(dy), xs, es, {}, de_alone, batch, count, width});
+        ExpectClose(dx_alone, g.dx, 3e-6, "dx alone");
+        ExpectClose(de_alone, g.de, 3e-6, "de alone");
       }
     }
   }

@@ -57,7 +57,7 @@ TEST(Families, RefuseWhatMakesNoModel) {
       {VitSpec, [](auto& s) { VitOf(s).set_activation(static_cast<v1::Activation>(9)); },
        "spec.model.vit.activation: 9 is no activation; use RELU, GELU, GELU_TANH or RELU6"},
       {VitSpec, [](auto& s) { *s.mutable_data() = GptSpec().data(); },
-       "spec.data: vit trains on images; set spec.data.idx"},
+       "spec.data: vit trains on images; set spec.data.idx, image_folder or webdataset"},
       {MobilenetSpec, [](auto& s) { MobilenetOf(s).clear_stem(); },
        "spec.model.mobilenet.stem: 0 is no stem; use CIFAR for images up to about 64x64, else "
        "IMAGENET"},

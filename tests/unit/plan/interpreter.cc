@@ -291,7 +291,7 @@ struct Interpreter::Executor {
   void operator()(const SgdRows& o) const {
     ForEachRow(o, [&](const Vec& grad, size_t t, int64_t at) {
       reference::SgdState s{.w = Row(o.tables[t], at, o.width), .velocity = Vec(o.width, 0)};
-      reference::SgdStep(grad, ScaleOf(o.grad_scale), m.state.learning_rate, 0, 0, m.state.step, s);
+      reference::SgdStep(grad, ScaleOf(o.grad_scale), {.lr = Rate(o)}, m.state.step, s);
       PutRow(o.tables[t], at, s.w);
     });
   }
@@ -301,7 +301,7 @@ struct Interpreter::Executor {
                               .m = Row(o.m[t], at, o.width),
                               .v = Row(o.v[t], at, o.width)};
       reference::AdamWStep(grad, ScaleOf(o.grad_scale),
-                           {.lr = m.state.learning_rate,
+                           {.lr = Rate(o),
                             .beta1 = o.beta1,
                             .beta2 = o.beta2,
                             .epsilon = o.epsilon,
@@ -393,19 +393,27 @@ struct Interpreter::Executor {
     Put(o.norm, {norm});
     Put(o.scale, {std::min(1.0, static_cast<double>(o.max_norm) / (norm + 1e-6))});
   }
+  template <typename O>
+  double Rate(const O& o) const {
+    return static_cast<double>(m.state.learning_rate) * o.learning_rate_scale;
+  }
   double ScaleOf(TensorId grad_scale) const { return grad_scale == kNone ? 1 : R(grad_scale)[0]; }
   void operator()(const SgdStep& o) const {
     reference::SgdState s{.w = R(o.w, o.n),
                           .velocity = o.velocity == kNone ? Vec(o.n, 0) : R(o.velocity, o.n)};
-    reference::SgdStep(R(o.grad, o.n), ScaleOf(o.grad_scale), m.state.learning_rate, o.momentum,
-                       o.weight_decay, m.state.step, s);
+    reference::SgdStep(R(o.grad, o.n), ScaleOf(o.grad_scale),
+                       {.lr = Rate(o),
+                        .momentum = o.momentum,
+                        .weight_decay = o.weight_decay,
+                        .nesterov = o.nesterov},
+                       m.state.step, s);
     Put(o.w, s.w);
     Put(o.velocity, s.velocity);
   }
   void operator()(const AdamWStep& o) const {
     reference::AdamWState s{.w = R(o.w, o.n), .m = R(o.m, o.n), .v = R(o.v, o.n)};
     reference::AdamWStep(R(o.grad, o.n), ScaleOf(o.grad_scale),
-                         {.lr = m.state.learning_rate,
+                         {.lr = Rate(o),
                           .beta1 = o.beta1,
                           .beta2 = o.beta2,
                           .epsilon = o.epsilon,
@@ -414,6 +422,63 @@ struct Interpreter::Executor {
     Put(o.w, s.w);
     Put(o.m, s.m);
     Put(o.v, s.v);
+  }
+  // Elements [offset, offset + n), which may lie past the first tensor.
+  Vec Piece(TensorId id, int64_t offset, int64_t n) const {
+    const Vec all = R(id, offset + n);
+    return Vec(all.begin() + offset, all.end());
+  }
+  void PutPiece(TensorId id, int64_t offset, const Vec& piece) const {
+    Vec all = R(id, offset);
+    all.insert(all.end(), piece.begin(), piece.end());
+    Put(id, all);
+  }
+  void operator()(const LambStep& o) const {
+    reference::AdamWState s{.w = Piece(o.w, o.offset, o.n),
+                            .m = Piece(o.m, o.offset, o.n),
+                            .v = Piece(o.v, o.offset, o.n)};
+    reference::LambStep(Piece(o.grad, o.offset, o.n), ScaleOf(o.grad_scale),
+                        {.lr = Rate(o),
+                         .beta1 = o.beta1,
+                         .beta2 = o.beta2,
+                         .epsilon = o.epsilon,
+                         .weight_decay = o.weight_decay},
+                        o.adapt, m.state.step, s);
+    PutPiece(o.w, o.offset, s.w);
+    PutPiece(o.m, o.offset, s.m);
+    PutPiece(o.v, o.offset, s.v);
+  }
+  void operator()(const MuonMomentum& o) const {
+    Vec velocity = Piece(o.velocity, o.offset, o.n);
+    Put(o.y, reference::MuonMomentum(Piece(o.grad, o.offset, o.n), ScaleOf(o.grad_scale),
+                                     o.momentum, o.nesterov, velocity));
+    PutPiece(o.velocity, o.offset, velocity);
+  }
+  void operator()(const DivideByNorm& o) const {
+    Vec x = R(o.x, o.n);
+    for (double& v : x) v /= std::sqrt(R(o.sum)[0]) + o.epsilon;
+    Put(o.x, x);
+  }
+  void operator()(const NewtonSchulz& o) const {
+    const Vec x = R(o.x);
+    Vec y = R(o.y);
+    for (int64_t i = 0; i < o.n * o.n; ++i) {
+      y[i] = (i % (o.n + 1) == 0 ? o.a : 0) + o.b * x[i] + o.c * y[i];
+    }
+    Put(o.y, y);
+  }
+  void operator()(const MuonStep& o) const {
+    Vec w = Piece(o.w, o.offset, o.n);
+    const Vec x = R(o.x);
+    for (size_t i = 0; i < w.size(); ++i) {
+      w[i] -= Rate(o) * (o.weight_decay * w[i] + o.scale * x[i]);
+    }
+    PutPiece(o.w, o.offset, w);
+  }
+  void operator()(const EmaStep& o) const {
+    Vec average = R(o.average, o.n);
+    reference::EmaStep(R(o.w, o.n), o.decay, o.warmup, m.state.step, average);
+    Put(o.average, average);
   }
 };
 

@@ -124,9 +124,6 @@ TEST(Layers, SayWhichShapeDoesNotFitWhere) {
        "spec.model.layers.layers[0] (0): a kernel of 7 does not fit [8, 6, 3] padded by 0"},
       {Images("layers { max_pool { window: 7 } }"),
        "spec.model.layers.layers[0] (0): a window of 7 does not fit [8, 6, 3] padded by 0"},
-      {Images("layers { batch_norm {} }"),
-       "spec.model.layers.layers[0] (0): would normalise the data itself; put a layer with "
-       "parameters before it"},
       {Images("layers { name: 'a' convolution { out: 4 } } "
               "layers { name: 'b' inputs: 'a' inputs: 'input' add {} }"),
        "spec.model.layers.layers[1] (b): found [8, 6, 4] and [8, 6, 3], expected inputs of one "

@@ -60,5 +60,73 @@ TEST(LearningRate, LinearFallsEvenlyToItsMinimum) {
   }
 }
 
+// What torch 1.13 printed for MultiStepLR([3, 5, 6], gamma=0.1) from 0.5.
+TEST(LearningRate, StepIsTorchsMultiStepLR) {
+  v1::Schedule schedule = Schedule(v1::Schedule::STEP, 0.5, 0, 0);
+  for (const int64_t milestone : {3, 5, 6}) schedule.add_milestones(milestone);
+  schedule.set_gamma(0.1);
+  const double expected[] = {0.5, 0.5, 0.5, 0.05, 0.05, 0.005, 0.0005, 0.0005};
+  for (int64_t steps = 0; steps < 8; ++steps) {
+    EXPECT_NEAR(LearningRate(schedule, steps, 8), expected[steps], 1e-15) << steps;
+  }
+  // Milestones count from the start of the run, also behind a warm-up.
+  schedule.set_warmup_steps(4);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 3, 8), 0.4);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 4, 8), 0.05);
+}
+
+// What torch 1.13 printed for PolynomialLR(total_iters=5, power=2) from 0.5.
+TEST(LearningRate, PolynomialIsTorchs) {
+  v1::Schedule schedule = Schedule(v1::Schedule::POLYNOMIAL, 0.5, 0, 0);
+  schedule.set_power(2);
+  const double expected[] = {0.5, 0.32, 0.18, 0.08, 0.02, 0, 0};
+  for (int64_t steps = 0; steps < 7; ++steps) {
+    EXPECT_NEAR(LearningRate(schedule, steps, 5), expected[steps], 1e-15) << steps;
+  }
+}
+
+// transformers' get_polynomial_decay_schedule_with_warmup, past its warm-up.
+TEST(LearningRate, PolynomialEndsAtItsMinimumAsTransformersDoes) {
+  v1::Schedule schedule = Schedule(v1::Schedule::POLYNOMIAL, 1e-3, 10, 1e-4);
+  schedule.set_power(1.5);
+  for (int64_t step = 10; step < 130; step += 7) {
+    const double lr_range = 1e-3 - 1e-4, decay_steps = 100 - 10;
+    const double pct_remaining = 1 - static_cast<double>(step - 10) / decay_steps;
+    const double lr = step > 100 ? 1e-4 : lr_range * std::pow(pct_remaining, 1.5) + 1e-4;
+    EXPECT_NEAR(LearningRate(schedule, step, 100), lr, 1e-18) << step;
+  }
+}
+
+// transformers' get_wsd_schedule, past its warm-up: min_lr_ratio 0.1, decay_type as given.
+TEST(LearningRate, WarmupStableDecayIsTransformers) {
+  v1::Schedule schedule = Schedule(v1::Schedule::WARMUP_STABLE_DECAY, 1e-3, 10, 1e-4);
+  schedule.set_decay_start(60);
+  for (const auto shape :
+       {v1::Schedule::LINEAR, v1::Schedule::COSINE, v1::Schedule::ONE_MINUS_SQRT}) {
+    schedule.set_decay(shape);
+    for (int64_t step = 10; step < 120; ++step) {
+      double factor = 1;
+      if (step >= 60) {
+        const double progress = static_cast<double>(step - 60) / (100 - 60);
+        if (shape == v1::Schedule::LINEAR) factor = 1.0 - progress;
+        if (shape == v1::Schedule::COSINE)
+          factor = 0.5 * (1.0 + std::cos(M_PI * 0.5 * 2.0 * progress));
+        if (shape == v1::Schedule::ONE_MINUS_SQRT) factor = 1.0 - std::sqrt(progress);
+        factor = factor * (1.0 - 0.1) + 0.1;
+      }
+      if (step >= 100) factor = 0.1;
+      EXPECT_NEAR(LearningRate(schedule, step, 100), 1e-3 * factor, 1e-18) << step;
+    }
+  }
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 4, 100), 1e-3 * 5 / 11);  // warming up
+}
+
+TEST(LearningRate, OneMinusSqrtFallsFromTheEndOfTheWarmUp) {
+  const v1::Schedule schedule = Schedule(v1::Schedule::ONE_MINUS_SQRT, 1, 4, 0);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 4, 20), 1);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 8, 20), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRate(schedule, 20, 20), 0);
+}
+
 }  // namespace
 }  // namespace trainyard::plan

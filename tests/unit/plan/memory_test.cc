@@ -38,6 +38,12 @@ int64_t BytesTouched(const Plan& plan, const Op& op, TensorId id) {
   if (const auto* o = std::get_if<AdamWStep>(&op)) {
     for (const TensorId t : {o->w, o->grad, o->m, o->v}) run(t, o->n);
   }
+  if (const auto* o = std::get_if<LambStep>(&op)) {
+    for (const TensorId t : {o->w, o->grad, o->m, o->v}) run(t, o->offset + o->n);
+  }
+  if (const auto* o = std::get_if<EmaStep>(&op)) {
+    for (const TensorId t : {o->average, o->w}) run(t, o->n);
+  }
   return n * SizeOf(plan.tensors[id].type);
 }
 
@@ -113,6 +119,8 @@ bool MayShare(const Op& op, TensorId read, TensorId written) {
     return is(o->x, o->y) || is(o->residual, o->y);
   }
   if (const auto* o = std::get_if<Dropout>(&op)) return is(o->x, o->y);
+  if (const auto* o = std::get_if<Rotary>(&op)) return is(o->x, o->y);
+  if (const auto* o = std::get_if<SwiGluBackward>(&op)) return is(o->x, o->dx);
   if (const auto* o = std::get_if<LayerNormBackward>(&op))
     return !o->accumulate_dx && is(o->dy, o->dx);
   if (const auto* o = std::get_if<CrossEntropy>(&op)) return is(o->logits, o->dlogits);
@@ -204,6 +212,15 @@ std::vector<Case> Cases() {
   bottlenecks.spec.mutable_model()->mutable_resnet()->set_depth(50);
   bottlenecks.spec.mutable_model()->mutable_resnet()->set_stem(v1::Resnet::IMAGENET);
   cases.push_back(bottlenecks);
+  Case muon = {"llama with muon, frozen norms and averages", LlamaSpec(), TokenFacts(11)};
+  muon.spec.mutable_optimizer()->mutable_muon();
+  muon.spec.mutable_training()->set_ema_decay(0.99);
+  muon.spec.mutable_optimizer()->add_groups()->set_pattern("*norm.weight");
+  muon.spec.mutable_optimizer()->mutable_groups(0)->set_frozen(true);
+  cases.push_back(muon);
+  Case lamb = {"mlp with lamb", MlpSpec(), ImageFacts(28, 28, 1, 10)};
+  lamb.spec.mutable_optimizer()->mutable_lamb();
+  cases.push_back(lamb);
   return cases;
 }
 
@@ -262,6 +279,9 @@ TEST(Memory, OpsStayWithinTheirRegions) {
             case TensorKind::kOptimizerState:
               ok = within(t.id, bytes, plan.optimizer_region);
               break;
+            case TensorKind::kAverage:
+              ok = within(t.id, bytes, plan.ema_region);
+              break;
             case TensorKind::kBuffer:
               ok = within(t.id, bytes, plan.buffer_region);
               break;
@@ -285,8 +305,9 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     SCOPED_TRACE(c.name);
     const Plan plan = PlanOf(c.spec, c.facts);
     int64_t end = 0;
-    for (const Region& region : {plan.parameter_region, plan.gradient_region, plan.optimizer_region,
-                                 plan.buffer_region, plan.scalar_region, plan.activation_region}) {
+    for (const Region& region :
+         {plan.parameter_region, plan.gradient_region, plan.optimizer_region, plan.ema_region,
+          plan.buffer_region, plan.scalar_region, plan.activation_region}) {
       EXPECT_EQ(region.offset, end);
       end = region.end();
     }
@@ -307,7 +328,8 @@ TEST(Memory, ActivationsTakeLittleMoreThanTheyMust) {
     SCOPED_TRACE(c.name);
     c.spec.mutable_evaluation()->clear_batch_size();
     const Plan plan = PlanOf(c.spec, c.facts);
-    const int64_t least = std::max(LeastBytes(plan, plan.micro), LeastBytes(plan, plan.evaluate));
+    const int64_t least = std::max({LeastBytes(plan, plan.micro), LeastBytes(plan, plan.evaluate),
+                                    LeastBytes(plan, plan.end)});
     EXPECT_LE(static_cast<double>(plan.activation_region.bytes), 1.02 * static_cast<double>(least));
   }
   const Plan gpt2 = PlanOf(Gpt2Spec(), TokenFacts(50257));

@@ -141,7 +141,8 @@ struct SizeChecker {
   }
   void operator()(const InteractionBackward& o) const {
     (*this)(InteractionForward{o.x, o.e, o.dy, o.batch, o.count, o.width});
-    (*this)(InteractionForward{o.dx, o.de, o.dy, o.batch, o.count, o.width});
+    if (o.dx != kNone) Holds(o.dx, o.batch * o.width);
+    if (o.de != kNone) Holds(o.de, o.batch * o.count * o.width);
   }
   void operator()(const BinaryCrossEntropy& o) const {
     Holds(o.logits, o.rows), Holds(o.dlogits, o.rows), Holds(o.losses, o.rows);
@@ -214,12 +215,58 @@ struct SizeChecker {
         Holds(o.grad_scale, 1);
     Holds(o.state, 32, ElementType::kU8);
   }
+  // A stored part of a parameter, or all of it.
+  void HasPiece(TensorId id, int64_t offset, int64_t n) const {
+    EXPECT_LE(offset + n, plan.tensors[id].elements()) << plan.tensors[id].name;
+    EXPECT_TRUE(offset > 0 || n > 0) << plan.tensors[id].name;
+  }
+  void operator()(const LambStep& o) const {
+    for (const TensorId id : {o.w, o.grad, o.m, o.v}) {
+      o.adapt ? HasPiece(id, o.offset, o.n) : Begins(id, o.n);
+    }
+    Holds(o.grad_scale, 1), Holds(o.state, 32, ElementType::kU8);
+  }
+  void operator()(const MuonMomentum& o) const {
+    HasPiece(o.grad, o.offset, o.n), HasPiece(o.velocity, o.offset, o.n), Holds(o.y, o.n);
+    Holds(o.grad_scale, 1);
+  }
+  void operator()(const DivideByNorm& o) const {
+    Holds(o.x, o.n), Holds(o.sum, 1, ElementType::kF64);
+  }
+  void operator()(const NewtonSchulz& o) const { Holds(o.x, o.n * o.n), Holds(o.y, o.n * o.n); }
+  void operator()(const MuonStep& o) const {
+    HasPiece(o.w, o.offset, o.n), Holds(o.x, o.n), Holds(o.state, 32, ElementType::kU8);
+  }
+  void operator()(const EmaStep& o) const {
+    Begins(o.average, o.n), Begins(o.w, o.n), Holds(o.state, 32, ElementType::kU8);
+  }
 };
 
 void ExpectSizesHold(const Plan& plan) {
-  for (const auto* ops : {&plan.begin, &plan.micro, &plan.end, &plan.evaluate}) {
+  for (const auto* ops : {&plan.start, &plan.begin, &plan.micro, &plan.end, &plan.evaluate}) {
     for (const Op& op : *ops) std::visit(SizeChecker{plan}, op);
   }
+}
+
+// Optimizers with a state and a scratch of their own, groups and averages.
+TEST(Shapes, OfEveryOptimizerAgree) {
+  for (v1::JobSpec spec : {GptSpec(), LlamaSpec()}) {
+    spec.mutable_training()->set_ema_decay(0.9);
+    v1::ParameterGroup& frozen = *spec.mutable_optimizer()->add_groups();
+    frozen.set_pattern(spec.model().has_gpt() ? "*.h.0.ln_*" : "*.0.*norm*");
+    frozen.set_frozen(true);
+    spec.mutable_optimizer()->mutable_lamb();
+    ExpectSizesHold(PlanOf(spec, TokenFacts(11)));
+    spec.mutable_optimizer()->mutable_lamb()->set_always_adapt(true);
+    ExpectSizesHold(PlanOf(spec, TokenFacts(11)));
+    spec.mutable_optimizer()->mutable_muon();
+    ExpectSizesHold(PlanOf(spec, TokenFacts(11)));
+    spec.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
+    ExpectSizesHold(PlanOf(spec, TokenFacts(11)));
+  }
+  v1::JobSpec spec = ConvnetSpec();
+  spec.mutable_optimizer()->mutable_muon();
+  ExpectSizesHold(PlanOf(spec, ImageFacts(28, 28, 1, 10)));
 }
 
 TEST(Shapes, OfMlpAgree) { ExpectSizesHold(PlanOf(MlpSpec(), ImageFacts(5, 4, 3, 7))); }

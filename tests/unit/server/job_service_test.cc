@@ -6,6 +6,7 @@
 #include <functional>
 #include <tuple>
 
+#include "absl/strings/str_cat.h"
 #include "storage/base/file.h"
 #include "storage/memory/memory_stores.h"
 #include "storage/records/reason_codes.h"
@@ -107,6 +108,30 @@ TEST_F(JobServiceTest, FactsComeFromAFileThatTheServerReads) {
   job.mutable_spec()->mutable_data()->mutable_text()->set_path(path);
   job.mutable_spec()->mutable_data()->mutable_text()->set_tokenizer(v1::TextData::CHARACTERS);
   EXPECT_TRUE(Submit(Request(job)).ok());
+  unlink(path);
+}
+
+TEST_F(JobServiceTest, BpeIsPlannedForItsVocabularyAndCountedInTokens) {
+  char path[] = "/tmp/job_service_test_XXXXXX";
+  const int fd = mkstemp(path);
+  std::string content;
+  for (int i = 0; i < 500; ++i) absl::StrAppend(&content, "the line ", i, "\n");
+  ASSERT_TRUE(WriteAll(fd, content, path).ok());
+  close(fd);
+  v1::Job job = SmallJob();
+  v1::TextData& text = *job.mutable_spec()->mutable_data()->mutable_text();
+  text.set_path(path);
+  text.clear_vocab_size();
+  job.mutable_spec()->mutable_training()->clear_steps();
+  job.mutable_spec()->mutable_training()->set_epochs(4);
+  text.set_tokenizer(v1::TextData::BYTES);
+  ASSERT_TRUE(Submit(Request(job)).ok());
+  const v1::PlanSummary bytes = response_.plan();
+  text.set_tokenizer(v1::TextData::BPE);
+  text.set_vocab_size(300);
+  ASSERT_TRUE(Submit(Request(job)).ok());
+  EXPECT_GT(response_.plan().parameters(), bytes.parameters());
+  EXPECT_LT(response_.plan().total_steps(), bytes.total_steps() / 2);
   unlink(path);
 }
 

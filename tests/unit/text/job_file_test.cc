@@ -196,7 +196,8 @@ const BadFile kBadFiles[] = {
     {"spec: {schedule: {shape: cosin}}\n",
      "job.yaml:1:26: spec.schedule.shape: unknown value 'cosin' (did you mean 'COSINE'?); expected "
      "one "
-     "of CONSTANT, LINEAR, COSINE, STEP, POLYNOMIAL, WARMUP_STABLE_DECAY"},
+     "of CONSTANT, LINEAR, COSINE, STEP, POLYNOMIAL, WARMUP_STABLE_DECAY, "
+     "ONE_MINUS_SQRT"},
     {"spec: {precision: {compute: 2}}\n",
      "job.yaml:1:29: spec.precision.compute: unknown value '2'; expected one of FP32, BF16, FP16"},
     {"spec: {precision: {compute: COMPUTE_UNSPECIFIED}}\n",
@@ -261,6 +262,26 @@ TEST(JobFile, RefusesAliasesThatUnfoldToTooManyValues) {
 TEST(JobFile, RefusesATreeThatContainsItself) {
   EXPECT_EQ(ErrorOf("&a [*a]\n"), "job.yaml:1:1: expected fields, found a list");
   EXPECT_THAT(ErrorOf("spec: &a {model: *a}\n"), HasSubstr("unknown field 'model'"));
+}
+
+// Found by tests/fuzz: yaml-cpp makes empty documents of these without end.
+TEST(JobFile, RefusesStrayFlowIndicatorsInsteadOfReadingThemForever) {
+  EXPECT_EQ(ErrorOf(","), "job.yaml:1:1: not valid YAML: no value can begin here");
+  EXPECT_EQ(ErrorOf("# a job\n\n,labels:\n  a: b\n"),
+            "job.yaml:3:1: not valid YAML: no value can begin here");
+  for (const char* stray : {"]", "}", "a\n]", "? ,"}) {
+    EXPECT_NE(ErrorOf(stray), "accepted") << stray;
+  }
+}
+
+// YAML ends a key at 1024 characters: a longer one would be written, but not read back.
+TEST(JobFile, RefusesKeysThatCouldNotBeWrittenAgain) {
+  const std::string longest(200, '\x13');
+  const absl::StatusOr<v1::Job> job = ParseJobFile("labels: {\"" + longest + "\": a}", "job.yaml");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(ParseJobFile(ToYaml(*job), "again.yaml").ok());
+  EXPECT_EQ(ErrorOf("labels: {\"" + longest + "x\": a}"),
+            "job.yaml:1:10: labels: a key of 201 bytes; expected at most 200");
 }
 
 TEST(SetField, SetsFieldsByPath) {

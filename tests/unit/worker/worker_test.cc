@@ -13,9 +13,13 @@
 #include <functional>
 #include <sstream>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "executor/data/tokenizer.h"
 #include "executor/run/event_log.h"
 #include "executor/run/run_directory.h"
 #include "storage/base/clock.h"
+#include "tests/unit/data/images/encoders.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 extern char** environ;
@@ -139,6 +143,33 @@ TEST_F(WorkerTest, ARankTellsItsWholeStoryInOrder) {
   for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].sequence(), int64_t(i) + 1);
 }
 
+TEST_F(WorkerTest, NamesOfFilesInAnyBytesReachTheEvents) {
+  const std::string images = folder_.path() + "/images/a";
+  std::filesystem::create_directories(images);
+  const data::ImageSize size = {.height = 8, .width = 8};
+  const data::Bytes good = data::PngFile(size, data::Picture(size, 3));
+  for (const char* name : {"0.png", "1.png", "2.png"}) {
+    std::ofstream(absl::StrCat(images, "/", name)) << data::AsString(good);
+  }
+  std::ofstream(images + "/1\xff\x1b.png") << "no image";
+  v1::JobSpec& spec = *assignment_.mutable_spec();
+  spec.mutable_model()->mutable_mlp();
+  v1::ImageFolderData& data = *spec.mutable_data()->mutable_image_folder();
+  data.set_train(folder_.path() + "/images");
+  data.set_validation_fraction(0.25);
+  data.mutable_transform()->set_size(4);
+
+  const run::RunDirectory skipping = Prepare("skipping", kPatience);
+  EXPECT_EQ(Start(skipping).Wait(), run::kExitDone) << ReadOutput();
+  EXPECT_TRUE(Await(skipping, [](const v1::RankEvent& event) {
+    return absl::StrContains(event.notice().message(), "/a/1??.png: begins with 'no image'");
+  }));
+  data.set_bad_records(v1::REFUSE_BAD_RECORDS);
+  const run::RunDirectory refusing = Prepare("refusing", kPatience);
+  EXPECT_EQ(Start(refusing).Wait(), run::kExitData) << ReadOutput();
+  EXPECT_THAT(Events(refusing).back().failure().message(), HasSubstr("/a/1??.png: begins with"));
+}
+
 TEST_F(WorkerTest, SigtermEndsWithACheckpointThatTheNextAttemptGoesOnFrom) {
   assignment_.mutable_spec()->mutable_training()->set_steps(100000);
   const run::RunDirectory first = Prepare("first", kPatience);
@@ -250,6 +281,33 @@ TEST_F(AloneTest, TrainsAndSamples) {
   EXPECT_EQ(ReadOutput().size(), 4 + 20 + 1u);
   Child strange({"sample", "--checkpoint", out_, "--prompt", "%"}, Output());
   EXPECT_EQ(strange.Wait(), run::kExitUsage);
+}
+
+TEST_F(AloneTest, SamplesWholeCharactersFromAModelOfTokens) {
+  const std::string text = folder_.path() + "/text.txt";
+  {
+    std::ofstream out(text);
+    for (int i = 0; i < 300; ++i) out << "\xE4\xB8\xAD\xE6\x96\x87 caf\xC3\xA9 " << i << "\n";
+  }
+  ASSERT_EQ(Alone({"--out", out_, "--set", "data.text.tokenizer=BPE", "--set",
+                   "data.text.vocab_size=300"}),
+            run::kExitDone)
+      << ReadOutput();
+  EXPECT_THAT(ReadOutput(), HasSubstr("bits_per_byte "));
+  // Barely trained, and so without top-p it draws bytes that are no UTF-8.
+  for (const char* top_p : {"1", "0.5"}) {
+    Child sample({"sample", "--checkpoint", out_, "--prompt", "caf\xC3\xA9", "--tokens", "200",
+                  "--temperature", "2", "--top-p", top_p},
+                 Output());
+    ASSERT_EQ(sample.Wait(), run::kExitDone) << ReadOutput();
+    EXPECT_THAT(ReadOutput(), ::testing::StartsWith("caf\xC3\xA9"));
+    EXPECT_TRUE(data::CheckUtf8(ReadOutput()).ok()) << ReadOutput();
+  }
+  Child wrong({"sample", "--checkpoint", out_, "--top-p", "1.5"}, Output());
+  EXPECT_EQ(wrong.Wait(), run::kExitUsage);
+  Child broken({"sample", "--checkpoint", out_, "--prompt", "caf\xC3"}, Output());
+  EXPECT_EQ(broken.Wait(), run::kExitUsage);
+  EXPECT_THAT(ReadOutput(), HasSubstr("byte 0xc3 at offset 3 is not UTF-8"));
 }
 
 TEST_F(AloneTest, DoesNotOverwriteAndResumesWhenAsked) {

@@ -1,0 +1,188 @@
+// Folders and WebDataset archives of JPEG and PNG files as a data set: read, decoded, cropped and
+// normalised as they are asked for, by as many threads as ask.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "executor/data/images/image_records.h"
+#include "executor/data/images/sample_reader.h"
+#include "executor/data/sources.h"
+#include "storage/base/status.h"
+
+namespace trainyard::data {
+
+namespace {
+
+// So many training images in a row that cannot be read are more than bad luck.
+constexpr int64_t kMostTries = 100;
+
+plan::DataFacts FactsOf(const v1::ImageTransform& transform, const ImageSource& source) {
+  return {.kind = plan::DataFacts::Kind::kImages,
+          .height = transform.size(),
+          .width = transform.size(),
+          .channels = transform.channels(),
+          .classes = source.classes,
+          .train_size = source.train->size(),
+          .validation_size = source.validation->size()};
+}
+
+// Whether a failure is one image's and not the machine's.
+bool IsOfRecord(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
+         absl::IsPermissionDenied(status) || absl::IsDataLoss(status);
+}
+
+class ImageFiles : public Dataset {
+ public:
+  ImageFiles(const v1::ImageTransform& transform, bool refuse)
+      : transform_(transform), skipped_(refuse, warnings_) {}
+
+  // Call once, before anything else.
+  absl::Status Open(absl::StatusOr<ImageSource> source) {
+    TY_RETURN_IF_ERROR(source.status());
+    source_ = *std::move(source);
+    facts_ = FactsOf(transform_, source_);
+    input_bytes_ = facts_.height * facts_.width * facts_.channels * sizeof(float);
+    target_bytes_ = sizeof(int32_t);
+    return absl::OkStatus();
+  }
+
+  Warnings& warnings() { return warnings_; }
+  SkippedRecords& skipped_records() { return skipped_; }
+
+  int64_t size(Split split) const override { return records(split).size(); }
+  bool sampled_with_replacement() const override { return false; }
+  int64_t grain() const override { return 1; }
+  int64_t skipped() const override { return skipped_.count(); }
+  int64_t bytes() const override { return source_.train->bytes() + source_.validation->bytes(); }
+
+  absl::Status Fill(Split split, absl::Span<const int64_t> samples, void* inputs,
+                    void* targets) const override {
+    return FillAll(
+        split, samples, [](size_t) { return std::nullopt; }, inputs, targets);
+  }
+
+  absl::Status FillForTraining(uint64_t seed, absl::Span<const int64_t> samples,
+                               absl::Span<const int64_t> epochs, void* inputs,
+                               void* targets) const override {
+    const auto draws = [&](size_t i) { return Draws(seed, epochs[i], samples[i]); };
+    return FillAll(Split::kTrain, samples, draws, inputs, targets);
+  }
+
+ private:
+  // What one thread needs; kept from call to call.
+  struct Bench {
+    explicit Bench(const v1::ImageTransform& transform) : reader(transform) {}
+    SampleReader reader;
+    RegularFile file;
+    std::vector<uint8_t> content;
+  };
+
+  const ImageRecords& records(Split split) const {
+    return split == Split::kTrain ? *source_.train : *source_.validation;
+  }
+
+  template <typename DrawsOf>
+  absl::Status FillAll(Split split, absl::Span<const int64_t> samples, const DrawsOf& draws_of,
+                       void* inputs, void* targets) const {
+    std::unique_ptr<Bench> bench = Borrow();
+    absl::Status status;
+    for (size_t i = 0; i < samples.size() && status.ok(); ++i) {
+      float* input = static_cast<float*>(inputs) + i * (input_bytes_ / sizeof(float));
+      const std::optional<Draws> draws = draws_of(i);
+      status = FillOne(split, samples[i], draws, *bench, input, static_cast<int32_t*>(targets) + i);
+    }
+    GiveBack(std::move(bench));
+    return status;
+  }
+
+  // A training sample that cannot be read gives way to the next one that can, drawn for as itself;
+  // a sample of the held-out split becomes padding.
+  absl::Status FillOne(Split split, int64_t sample, const std::optional<Draws>& draws, Bench& bench,
+                       float* input, int32_t* target) const {
+    TY_CHECK(sample < size(split), "sample ", sample, " of ", size(split));
+    const int64_t tries = split == Split::kTrain ? std::min(kMostTries, size(split)) : 1;
+    absl::Status status;
+    for (int64_t i = 0; i < tries && sample >= 0; ++i) {
+      const int64_t record = (sample + i) % size(split);
+      std::optional<Draws> own = draws;
+      status = ReadOne(records(split), record, own ? &*own : nullptr, bench, input);
+      if (status.ok()) {
+        *target = records(split).label(record);
+        return absl::OkStatus();
+      }
+      if (!IsOfRecord(status)) return status;
+      TY_RETURN_IF_ERROR(skipped_.Add(records(split).Name(record), status));
+    }
+    if (sample >= 0 && split == Split::kTrain) {
+      return Annotate(status, absl::StrCat(tries, " images in a row cannot be read; the last is"));
+    }
+    std::fill_n(input, input_bytes_ / sizeof(float), 0.0f);
+    *target = -1;
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadOne(const ImageRecords& records, int64_t record, Draws* draws, Bench& bench,
+                       float* input) const {
+    TY_RETURN_IF_ERROR(records.Read(record, bench.file, bench.content));
+    const absl::Status status = bench.reader.Read(bench.content, draws, input);
+    return status.ok() ? status : Annotate(status, records.Name(record));
+  }
+
+  std::unique_ptr<Bench> Borrow() const {
+    absl::MutexLock lock(&mu_);
+    if (benches_.empty()) return std::make_unique<Bench>(transform_);
+    std::unique_ptr<Bench> bench = std::move(benches_.back());
+    benches_.pop_back();
+    return bench;
+  }
+
+  void GiveBack(std::unique_ptr<Bench> bench) const {
+    absl::MutexLock lock(&mu_);
+    benches_.push_back(std::move(bench));
+  }
+
+  const v1::ImageTransform transform_;
+  mutable SkippedRecords skipped_;
+  ImageSource source_;
+  mutable absl::Mutex mu_;
+  mutable std::vector<std::unique_ptr<Bench>> benches_ ABSL_GUARDED_BY(mu_);  // in nobody's hands
+};
+
+template <typename Data>
+std::unique_ptr<ImageFiles> MakeDataset(const Data& data) {
+  return std::make_unique<ImageFiles>(data.transform(),
+                                      data.bad_records() == v1::REFUSE_BAD_RECORDS);
+}
+
+}  // namespace
+
+absl::StatusOr<plan::DataFacts> ImageFolderFacts(const v1::ImageFolderData& folder) {
+  Warnings unheard;
+  TY_ASSIGN_OR_RETURN(const ImageSource source, ListImageFolder(folder, unheard));
+  return FactsOf(folder.transform(), source);
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const v1::ImageFolderData& folder) {
+  auto dataset = MakeDataset(folder);
+  TY_RETURN_IF_ERROR(dataset->Open(ListImageFolder(folder, dataset->warnings())));
+  return dataset;
+}
+
+absl::StatusOr<plan::DataFacts> WebDatasetFacts(const v1::WebDatasetData& webdataset) {
+  Warnings unheard;
+  SkippedRecords skipped(webdataset.bad_records() == v1::REFUSE_BAD_RECORDS, unheard);
+  TY_ASSIGN_OR_RETURN(const ImageSource source, IndexWebDataset(webdataset, skipped));
+  return FactsOf(webdataset.transform(), source);
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenWebDataset(const v1::WebDatasetData& webdataset) {
+  auto dataset = MakeDataset(webdataset);
+  TY_RETURN_IF_ERROR(dataset->Open(IndexWebDataset(webdataset, dataset->skipped_records())));
+  return dataset;
+}
+
+}  // namespace trainyard::data

@@ -1,0 +1,15 @@
+#pragma once
+
+// Patterns over names: * is any run of characters, ? is one, everything else is itself.
+
+#include "absl/strings/string_view.h"
+
+namespace trainyard::plan {
+
+// Whether `pattern` matches the whole of `name`.
+bool GlobMatches(absl::string_view pattern, absl::string_view name);
+
+// The fewest characters to insert, delete or replace in `name` before `pattern` matches it.
+int GlobDistance(absl::string_view pattern, absl::string_view name);
+
+}  // namespace trainyard::plan

@@ -1,0 +1,83 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/operands.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/reduce.h"
+#include "kernels/step_state.h"
+
+namespace trainyard::kernels {
+namespace {
+
+constexpr int64_t kEach = 8192;  // elements of a partial sum
+
+LambRange RangeOf(const LambStep& op) {
+  const double t = static_cast<double>(static_cast<const StepState*>(op.state)->step + 1);
+  return {.w = op.w.As<float>() + op.offset,
+          .m = op.m.As<float>() + op.offset,
+          .v = op.v.As<float>() + op.offset,
+          .grad = op.grad.As<float>() + op.offset,
+          .n = op.n,
+          .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,
+          .beta1 = op.beta1,
+          .beta2 = op.beta2,
+          .epsilon = op.epsilon,
+          .weight_decay = op.weight_decay,
+          .inverse_c1 = static_cast<float>(1 / (1 - std::pow(static_cast<double>(op.beta1), t))),
+          .inverse_sqrt_c2 =
+              static_cast<float>(1 / std::sqrt(1 - std::pow(static_cast<double>(op.beta2), t)))};
+}
+
+LambRange Part(LambRange range, int64_t begin, int64_t end) {
+  range.w += begin;
+  range.m += begin;
+  range.v += begin;
+  range.grad += begin;
+  range.n = end - begin;
+  return range;
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const LambStep& op) {
+  absl::Status ok = CheckOperands("lamb", {{"w", op.w},
+                                           {"grad", op.grad},
+                                           {"m", op.m},
+                                           {"v", op.v},
+                                           {"grad_scale", op.grad_scale, DType::kF32, true}});
+  if (ok.ok()) ok = CheckSizes("lamb", {{"n", op.n}});
+  if (!ok.ok()) return ok;
+  if (op.state == nullptr) return absl::InvalidArgumentError("lamb: operand state is missing");
+  const int64_t count = (op.n + kEach - 1) / kEach;
+  Kernel kernel;
+  kernel.scratch_bytes = op.adapt ? 2 * count * sizeof(double) : 0;
+  kernel.launch = [moments = vectors_.lamb_moments, step = vectors_.lamb_step, threads = threads_,
+                   op, count](Stream& stream) {
+    const LambRange all = RangeOf(op);
+    const float lr =
+        static_cast<const StepState*>(op.state)->learning_rate * op.learning_rate_scale;
+    double* const w = static_cast<double*>(stream.scratch);
+    double* const u = w + count;
+    ParallelRuns(threads, count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const LambRange range = Part(all, i * kEach, std::min(op.n, (i + 1) * kEach));
+        const LambSquares squares = moments(range);
+        if (op.adapt) {
+          w[i] = squares.w;
+          u[i] = squares.u;
+        } else {
+          step(range, lr);
+        }
+      }
+    });
+    if (!op.adapt) return;
+    const double of_w = SumPairwise(w, count), of_u = SumPairwise(u, count);
+    const float ratio = of_w > 0 && of_u > 0 ? static_cast<float>(std::sqrt(of_w / of_u)) : 1.0f;
+    ParallelRuns(threads, op.n, kEach,
+                 [&](int64_t begin, int64_t end) { step(Part(all, begin, end), lr * ratio); });
+  };
+  return kernel;
+}
+
+}  // namespace trainyard::kernels

@@ -1,0 +1,74 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/operands.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/step_state.h"
+
+namespace trainyard::kernels {
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const MuonMomentum& op) {
+  absl::Status ok =
+      CheckOperands("muon momentum", {{"grad", op.grad},
+                                      {"velocity", op.velocity},
+                                      {"y", op.y},
+                                      {"grad_scale", op.grad_scale, DType::kF32, true}});
+  if (ok.ok()) ok = CheckSizes("muon momentum", {{"n", op.n}});
+  if (!ok.ok()) return ok;
+  return Kernel{[run = vectors_.muon_momentum, threads = threads_, op](Stream&) {
+    const float grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f;
+    ParallelRuns(threads, op.n, kSerialElements, [&](int64_t begin, int64_t end) {
+      run({.velocity = op.velocity.As<float>() + op.offset + begin,
+           .grad = op.grad.As<float>() + op.offset + begin,
+           .y = op.y.As<float>() + begin,
+           .n = end - begin,
+           .grad_scale = grad_scale,
+           .momentum = op.momentum,
+           .nesterov = op.nesterov});
+    });
+  }};
+}
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const DivideByNorm& op) {
+  absl::Status ok = CheckOperands("divide by norm", {{"x", op.x}, {"sum", op.sum, DType::kF64}});
+  if (ok.ok()) ok = CheckSizes("divide by norm", {{"n", op.n}});
+  if (!ok.ok()) return ok;
+  return Kernel{[scale = vectors_.scale, threads = threads_, op](Stream&) {
+    const auto factor = static_cast<float>(1 / (std::sqrt(*op.sum.As<double>()) + op.epsilon));
+    ParallelRuns(threads, op.n, kSerialElements, [&](int64_t begin, int64_t end) {
+      scale(factor, op.x.As<float>() + begin, end - begin);
+    });
+  }};
+}
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const NewtonSchulz& op) {
+  absl::Status ok = CheckOperands("newton-schulz", {{"x", op.x}, {"y", op.y}});
+  if (ok.ok()) ok = CheckSizes("newton-schulz", {{"n", op.n}});
+  if (!ok.ok()) return ok;
+  const int64_t grain = std::max<int64_t>(1, kSerialElements / op.n);
+  return Kernel{[axpby = vectors_.axpby, threads = threads_, op, grain](Stream&) {
+    ParallelRuns(threads, op.n, grain, [&](int64_t begin, int64_t end) {
+      float* const y = op.y.As<float>();
+      axpby(op.b, op.x.As<float>() + begin * op.n, op.c, y + begin * op.n, (end - begin) * op.n);
+      for (int64_t i = begin; i < end; ++i) y[i * op.n + i] += op.a;
+    });
+  }};
+}
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const MuonStep& op) {
+  absl::Status ok = CheckOperands("muon step", {{"w", op.w}, {"x", op.x}});
+  if (ok.ok()) ok = CheckSizes("muon step", {{"n", op.n}});
+  if (!ok.ok()) return ok;
+  if (op.state == nullptr) return absl::InvalidArgumentError("muon step: operand state is missing");
+  return Kernel{[axpby = vectors_.axpby, threads = threads_, op](Stream&) {
+    const float lr =
+        static_cast<const StepState*>(op.state)->learning_rate * op.learning_rate_scale;
+    ParallelRuns(threads, op.n, kSerialElements, [&](int64_t begin, int64_t end) {
+      axpby(-lr * op.scale, op.x.As<float>() + begin, 1.0f - lr * op.weight_decay,
+            op.w.As<float>() + op.offset + begin, end - begin);
+    });
+  }};
+}
+
+}  // namespace trainyard::kernels

@@ -1,0 +1,100 @@
+#include "kernels/ops/muon.h"
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/require.h"
+#include "kernels/step_state.h"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+__device__ int64_t Element() { return int64_t{blockIdx.x} * kThreads + threadIdx.x; }
+
+// grad_scale may be null.
+__global__ void __launch_bounds__(kThreads)
+    MuonMomentumKernel(const float* grad, float* velocity, float* y, const float* grad_scale,
+                       int64_t n, float momentum, bool nesterov) {
+  const int64_t i = Element();
+  if (i >= n) return;
+  const float g = grad_scale != nullptr ? grad[i] * grad_scale[0] : grad[i];
+  const float v = velocity[i] + (1.0f - momentum) * (g - velocity[i]);
+  velocity[i] = v;
+  y[i] = nesterov ? g + momentum * (v - g) : v;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    DivideByNormKernel(float* x, const double* sum, int64_t n, float epsilon) {
+  const int64_t i = Element();
+  if (i < n) x[i] *= static_cast<float>(1 / (sqrt(sum[0]) + epsilon));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    NewtonSchulzKernel(const float* x, float* y, int64_t n, float a, float b, float c) {
+  const int64_t i = Element();
+  if (i >= n * n) return;
+  const float polynomial = b * x[i] + c * y[i];
+  y[i] = i % (n + 1) == 0 ? a + polynomial : polynomial;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    MuonStepKernel(float* w, const float* x, const StepState* state, int64_t n, float scale,
+                   float weight_decay, float learning_rate_scale) {
+  const int64_t i = Element();
+  if (i >= n) return;
+  const float lr = state->learning_rate * learning_rate_scale;
+  w[i] = (1.0f - lr * weight_decay) * w[i] - lr * scale * x[i];
+}
+
+Shape ThreadPerElement(int64_t n) { return {.grid = Blocks(CeilDiv(n, kThreads))}; }
+
+}  // namespace
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const MuonMomentum& op) {
+  absl::Status status = RequireTypes(
+      "muon momentum", {{"grad", op.grad},
+                        {"velocity", op.velocity},
+                        {"y", op.y},
+                        {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
+  status.Update(RequirePositive("muon momentum", {{"n", op.n}}));
+  if (!status.ok()) return status;
+  return Kernel{.launch = [op](Stream& stream) {
+    Launch(stream, ThreadPerElement(op.n), MuonMomentumKernel, op.grad.As<float>() + op.offset,
+           op.velocity.As<float>() + op.offset, op.y.As<float>(),
+           op.grad_scale ? op.grad_scale.As<float>() : nullptr, op.n, op.momentum, op.nesterov);
+  }};
+}
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const DivideByNorm& op) {
+  absl::Status status = RequireTypes(
+      "divide by norm", {{"x", op.x}, {.name = "sum", .buffer = op.sum, .dtype = DType::kF64}});
+  status.Update(RequirePositive("divide by norm", {{"n", op.n}}));
+  if (!status.ok()) return status;
+  return Kernel{.launch = [op](Stream& stream) {
+    Launch(stream, ThreadPerElement(op.n), DivideByNormKernel, op.x.As<float>(),
+           op.sum.As<double>(), op.n, op.epsilon);
+  }};
+}
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const NewtonSchulz& op) {
+  absl::Status status = RequireTypes("newton-schulz", {{"x", op.x}, {"y", op.y}});
+  status.Update(RequirePositive("newton-schulz", {{"n", op.n}}));
+  if (!status.ok()) return status;
+  return Kernel{.launch = [op](Stream& stream) {
+    Launch(stream, ThreadPerElement(op.n * op.n), NewtonSchulzKernel, op.x.As<float>(),
+           op.y.As<float>(), op.n, op.a, op.b, op.c);
+  }};
+}
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const MuonStep& op) {
+  absl::Status status = RequireTypes("muon step", {{"w", op.w}, {"x", op.x}});
+  status.Update(RequirePositive("muon step", {{"n", op.n}}));
+  if (!status.ok()) return status;
+  if (op.state == nullptr) return absl::InvalidArgumentError("muon step: state is missing");
+  return Kernel{.launch = [op](Stream& stream) {
+    Launch(stream, ThreadPerElement(op.n), MuonStepKernel, op.w.As<float>() + op.offset,
+           op.x.As<float>(), static_cast<const StepState*>(op.state), op.n, op.scale,
+           op.weight_decay, op.learning_rate_scale);
+  }};
+}
+
+}  // namespace trainyard::kernels::cuda

@@ -1,0 +1,108 @@
+// Runs on archives of JPEG files: the position is exact, the number of threads does not matter, and
+// what cannot be read is counted and named.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+#include "executor/engine/blame.h"
+#include "tests/unit/data/images/encoders.h"
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace trainyard::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class ImageRunTest : public ::testing::Test {
+ protected:
+  // 30 samples, the last six held out; every record of `damaged` is no JPEG any more.
+  std::string Archive(int damaged) const {
+    std::string archive = data::SampleArchive(30);
+    for (size_t at = 0; damaged > 0; --damaged, ++at) {
+      at = archive.find("\xff\xd8\xff", at);
+      archive.replace(at, 3, "bad");
+    }
+    const std::string path = folder_.path() + "/images.tar";
+    std::ofstream(path, std::ios::binary) << archive;
+    return path;
+  }
+
+  v1::JobSpec Spec(const std::string& archive) const {
+    v1::JobSpec spec;
+    spec.mutable_model()->mutable_convnet()->add_stages()->set_channels(4);
+    v1::WebDatasetData& data = *spec.mutable_data()->mutable_webdataset();
+    data.add_train(archive);
+    data.set_validation_fraction(0.2);
+    data.mutable_transform()->set_size(16);
+    spec.mutable_training()->set_steps(9);  // three epochs
+    spec.mutable_training()->set_batch_size(8);
+    spec.mutable_training()->set_micro_batch_size(4);
+    spec.mutable_optimizer()->mutable_adamw();
+    return spec;
+  }
+
+  std::string Root(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  TempFolder folder_;
+};
+
+TEST_F(ImageRunTest, ResumesAtTheExactSample) {
+  const v1::JobSpec spec = Spec(Archive(0));
+  RecordingObserver straight;
+  const auto whole = RunOnCpu(spec, Root("straight"), straight);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_THAT(straight.warnings, IsEmpty());
+  RecordingObserver first, second;
+  first.stop_at = 4;
+  ASSERT_TRUE(RunOnCpu(spec, Root("cut"), first).ok());
+  ASSERT_TRUE(
+      RunOnCpu(spec, Root("cut"), second, RestorePoint{.uri = Root("cut/step-00000004")}).ok());
+  std::vector<double> losses = first.TrainLosses();
+  for (const double loss : second.TrainLosses()) losses.push_back(loss);
+  EXPECT_EQ(losses, straight.TrainLosses());
+  EXPECT_EQ(second.checkpoints.back().weights_sha256, straight.checkpoints.back().weights_sha256);
+  EXPECT_EQ(second.metrics.back().values, straight.metrics.back().values);  // held out
+}
+
+TEST_F(ImageRunTest, HasTheSameBitsWithAnyNumberOfThreads) {
+  v1::JobSpec spec = Spec(Archive(1));
+  RecordingObserver one, many;
+  spec.mutable_data()->set_threads(1);
+  ASSERT_TRUE(RunOnCpu(spec, Root("one"), one).ok());
+  spec.mutable_data()->set_threads(5);
+  ASSERT_TRUE(RunOnCpu(spec, Root("many"), many).ok());
+  EXPECT_EQ(one.TrainLosses(), many.TrainLosses());
+  EXPECT_EQ(one.metrics.back().values, many.metrics.back().values);
+}
+
+TEST_F(ImageRunTest, CountsAndNamesWhatItCannotRead) {
+  RecordingObserver observer;
+  ASSERT_TRUE(RunOnCpu(Spec(Archive(2)), Root("run"), observer).ok());
+  EXPECT_THAT(observer.warnings,
+              testing::UnorderedElementsAre(HasSubstr("images.tar: 0000.jpg: begins with 'bad"),
+                                            HasSubstr("images.tar: 0001.jpg: begins with 'bad"),
+                                            "this attempt skipped 2 different images"));
+  for (const auto& m : observer.metrics) {
+    if (m.split == RunObserver::Split::kTrain) {
+      EXPECT_GE(m.values.at("data_wait_ms"), 0);
+      EXPECT_LE(m.values.at("data_wait_ms"), m.values.at("step_ms"));
+    }
+  }
+}
+
+TEST_F(ImageRunTest, RefusesWhatItCannotReadWhenAsked) {
+  v1::JobSpec spec = Spec(Archive(1));
+  spec.mutable_data()->mutable_webdataset()->set_bad_records(v1::REFUSE_BAD_RECORDS);
+  RecordingObserver observer;
+  const absl::Status status = RunOnCpu(spec, Root("run"), observer).status();
+  EXPECT_EQ(FaultOf(status), Fault::kData);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("images.tar: 0000.jpg: begins with 'bad"));
+}
+
+}  // namespace
+}  // namespace trainyard::engine

@@ -1,0 +1,264 @@
+// The end of a step as a whole, in double precision, against each optimizer written down plainly.
+
+#include "executor/plan/optimizer_step.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "tests/reference/optimizer.h"
+#include "tests/unit/plan/interpreter.h"
+#include "tests/unit/plan/specs.h"
+
+namespace trainyard::plan {
+namespace {
+
+using reference::Vec;
+
+Vec Random(int64_t n, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  Vec v(n);
+  for (double& x : v) x = normal(random);
+  return v;
+}
+
+// A plan whose weights and gradients are random; the backward pass is left out.
+class Steps {
+ public:
+  Steps(const v1::JobSpec& spec, const DataFacts& facts)
+      : plan(PlanOf(spec, facts)), machine(plan) {
+    for (const TensorId id : plan.parameters) {
+      machine.Write(id, Random(plan.tensors[id].elements(), std::hash<std::string>()(Name(id))));
+    }
+    machine.state.learning_rate = 0.125f;
+    machine.Run(plan.start);
+  }
+
+  const std::string& Name(TensorId id) const { return plan.tensors[id].name; }
+
+  void Step() {
+    for (size_t i = 0; i < plan.gradients.size(); ++i) {
+      machine.Write(plan.gradients[i], Gradient(i));
+    }
+    machine.Run(plan.end);
+    ++machine.state.step;
+  }
+
+  // Of the step that comes, of the parameter at `position`.
+  Vec Gradient(size_t position) const {
+    return Random(plan.tensors[plan.parameters[position]].elements(),
+                  1000 * machine.state.step + position);
+  }
+
+  size_t Position(const std::string& name) const {
+    for (size_t i = 0; i < plan.parameters.size(); ++i) {
+      if (Name(plan.parameters[i]) == name) return i;
+    }
+    ADD_FAILURE() << name;
+    return 0;
+  }
+
+  Vec Weights(const std::string& name) const {
+    return machine.Read(plan.parameters[Position(name)]);
+  }
+
+  const Plan plan;
+  Interpreter machine;
+};
+
+void ExpectNear(const Vec& found, const Vec& expected, const std::string& what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  for (size_t i = 0; i < found.size(); ++i) {
+    // Constants of an op are single precision.
+    ASSERT_NEAR(found[i], expected[i], 2e-6 * (1 + std::abs(expected[i])))
+        << what << "[" << i << "]";
+  }
+}
+
+// rows [from, from + count) of a matrix of `cols` columns
+Vec Rows(const Vec& matrix, int64_t from, int64_t count, int64_t cols) {
+  return Vec(matrix.begin() + from * cols, matrix.begin() + (from + count) * cols);
+}
+
+// Muon's step on one matrix.
+void MuonStep(const Vec& grad, int64_t rows, int64_t cols, double lr, double scale, Vec& w,
+              Vec& velocity) {
+  const Vec y = reference::MuonMomentum(grad, 1, 0.95, true, velocity);
+  const Vec x = reference::Orthogonalized(y, rows, cols, 5);
+  for (size_t i = 0; i < w.size(); ++i) w[i] -= lr * (0.25 * w[i] + scale * x[i]);
+}
+
+TEST(MuonSteps, AreTheReferencesOnEachStoredMatrix) {
+  for (const bool match_rms : {false, true}) {
+    v1::JobSpec spec = LlamaSpec();
+    v1::Muon& muon = *spec.mutable_optimizer()->mutable_muon();
+    muon.set_weight_decay(0.25);
+    if (match_rms) muon.set_scale(v1::Muon::MATCH_RMS_ADAMW);
+    Steps steps(spec, TokenFacts(11));
+    const auto scale = [&](int64_t rows, int64_t cols) {
+      return match_rms ? 0.2 * std::sqrt(std::max(rows, cols))
+                       : std::sqrt(std::max(1.0, static_cast<double>(rows) / cols));
+    };
+    // Packed: q [8, 8], k [4, 8], v [4, 8]; gate and up, [6, 8] each. Alone and wide: down [8, 6].
+    const struct {
+      const char* name;
+      std::vector<int64_t> rows;
+      int64_t cols;
+    } matrices[] = {{"model.layers.0.self_attn.qkv_proj.weight", {8, 4, 4}, 8},
+                    {"model.layers.1.mlp.gate_up_proj.weight", {6, 6}, 8},
+                    {"model.layers.1.mlp.down_proj.weight", {8}, 6}};
+    std::map<std::string, Vec> w, velocity;
+    for (const auto& m : matrices) {
+      w[m.name] = steps.Weights(m.name);
+      velocity[m.name] = Vec(w[m.name].size(), 0);
+    }
+    for (int i = 0; i < 3; ++i) {
+      for (const auto& m : matrices) {
+        const Vec grad = steps.Gradient(steps.Position(m.name));
+        Vec all_w, all_v;
+        int64_t from = 0;
+        for (const int64_t rows : m.rows) {
+          Vec part = Rows(w[m.name], from, rows, m.cols);
+          Vec v = Rows(velocity[m.name], from, rows, m.cols);
+          MuonStep(Rows(grad, from, rows, m.cols), rows, m.cols, 0.125, scale(rows, m.cols), part,
+                   v);
+          all_w.insert(all_w.end(), part.begin(), part.end());
+          all_v.insert(all_v.end(), v.begin(), v.end());
+          from += rows;
+        }
+        w[m.name] = all_w;
+        velocity[m.name] = all_v;
+      }
+      steps.Step();
+      for (const auto& m : matrices) ExpectNear(steps.Weights(m.name), w[m.name], m.name);
+    }
+  }
+}
+
+TEST(MuonSteps, TakeAConvolutionAsAMatrixOfItsFilters) {
+  v1::JobSpec spec = ConvnetSpec();
+  spec.mutable_optimizer()->mutable_muon()->set_weight_decay(0.25);
+  Steps steps(spec, ImageFacts(8, 8, 2, 3));
+  const std::string name = "stages.0.0.weight";  // [3, 2, 3, 3]
+  Vec w = steps.Weights(name), velocity(w.size(), 0);
+  MuonStep(steps.Gradient(steps.Position(name)), 3, 18, 0.125, 1, w, velocity);
+  steps.Step();
+  ExpectNear(steps.Weights(name), w, name);
+}
+
+TEST(LambSteps, TakeTheTrustRatioOfEachStoredTensorThatDecays) {
+  for (const bool always : {false, true}) {
+    v1::JobSpec spec = LlamaSpec();
+    spec.mutable_optimizer()->mutable_lamb()->set_weight_decay(0.25);
+    spec.mutable_optimizer()->mutable_lamb()->set_always_adapt(always);
+    Steps steps(spec, TokenFacts(11));
+    const reference::AdamWRates rates{.lr = 0.125, .epsilon = 1e-6, .weight_decay = 0.25};
+    const std::string packed = "model.layers.0.self_attn.qkv_proj.weight",
+                      norm = "model.norm.weight";
+    const Vec w = steps.Weights(packed), grad = steps.Gradient(steps.Position(packed));
+    Vec expected;
+    for (const auto& [from, rows] : {std::pair(0, 8), std::pair(8, 4), std::pair(12, 4)}) {
+      reference::AdamWState part{Rows(w, from, rows, 8), Vec(rows * 8, 0), Vec(rows * 8, 0)};
+      reference::LambStep(Rows(grad, from, rows, 8), 1, rates, true, 0, part);
+      expected.insert(expected.end(), part.w.begin(), part.w.end());
+    }
+    reference::AdamWState of_norm{steps.Weights(norm), Vec(8, 0), Vec(8, 0)};
+    reference::LambStep(steps.Gradient(steps.Position(norm)), 1, {.lr = 0.125, .epsilon = 1e-6},
+                        always, 0, of_norm);
+    steps.Step();
+    ExpectNear(steps.Weights(packed), expected, packed);
+    ExpectNear(steps.Weights(norm), of_norm.w, norm);
+  }
+}
+
+TEST(SgdSteps, AreNesterovsWhenAskedFor) {
+  v1::JobSpec spec = MlpSpec();
+  v1::Sgd& sgd = *spec.mutable_optimizer()->mutable_sgd();
+  sgd.set_momentum(0.75);
+  sgd.set_nesterov(true);
+  Steps steps(spec, ImageFacts(4, 4, 1, 3));
+  const std::string name = "layers.0.weight";
+  reference::SgdState expected{steps.Weights(name), {}};
+  expected.velocity = Vec(expected.w.size(), 0);
+  for (int i = 0; i < 3; ++i) {
+    reference::SgdStep(steps.Gradient(steps.Position(name)), 1,
+                       {.lr = 0.125, .momentum = 0.75, .nesterov = true}, i, expected);
+    steps.Step();
+    ExpectNear(steps.Weights(name), expected.w, name);
+  }
+}
+
+TEST(Averages, BeginAtTheFirstWeightsAndFollowThem) {
+  for (const bool warmup : {false, true}) {
+    v1::JobSpec spec = MlpSpec();
+    spec.mutable_training()->set_ema_decay(0.75);
+    spec.mutable_training()->set_ema_warmup(warmup);
+    v1::ParameterGroup& group = *spec.mutable_optimizer()->add_groups();
+    group.set_pattern("layers.1.bias");
+    group.set_frozen(true);
+    Steps steps(spec, ImageFacts(4, 4, 1, 3));
+    EXPECT_EQ(steps.plan.averages.size(), steps.plan.parameters.size() - 1);
+    std::vector<Vec> expected;
+    for (size_t i = 0; i < steps.plan.averages.size(); ++i) {
+      expected.push_back(steps.machine.Read(steps.plan.parameters[i]));
+    }
+    for (int step = 0; step < 4; ++step) {
+      steps.Step();
+      const double decay = warmup ? std::min(0.75, (1.0 + step) / (10.0 + step)) : 0.75;
+      EXPECT_DOUBLE_EQ(EmaDecay(spec.training(), step), decay);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        const Vec w = steps.machine.Read(steps.plan.parameters[i]);
+        for (size_t j = 0; j < w.size(); ++j) {
+          expected[i][j] = decay * expected[i][j] + (1 - decay) * w[j];
+        }
+        ExpectNear(steps.machine.Read(steps.plan.averages[i]), expected[i], "average");
+      }
+    }
+  }
+}
+
+TEST(Averages, AreWhatIsEvaluatedAndCostTheirBytes) {
+  v1::JobSpec spec = GptSpec();
+  const Plan plain = PlanOf(spec, TokenFacts(11));
+  spec.mutable_training()->set_ema_decay(0.75);
+  Plan plan = PlanOf(spec, TokenFacts(11));
+  for (Op& op : plan.evaluate) {
+    std::visit(
+        [&](auto& o) {
+          o.Visit([&](TensorId id, Access) {
+            EXPECT_NE(plan.tensors[id].kind, TensorKind::kParameter) << plan.tensors[id].name;
+          });
+        },
+        op);
+  }
+  EXPECT_EQ(plain.summary.ema_bytes(), 0);
+  EXPECT_EQ(plan.summary.ema_bytes(), plan.summary.parameter_bytes());
+  EXPECT_EQ(plan.arena_bytes, plain.arena_bytes + plan.summary.ema_bytes());
+  // Once in the arena, once in the copy that a checkpoint is written from.
+  EXPECT_EQ(plan.summary.bytes_per_slot(),
+            plain.summary.bytes_per_slot() + 2 * plan.summary.ema_bytes());
+}
+
+TEST(MuonSteps, CountTheirProductsAndShareTheActivationsMemory) {
+  v1::JobSpec spec = CharGptSpec();
+  const Plan adamw = PlanOf(spec, TokenFacts(65));
+  spec.mutable_optimizer()->mutable_muon();
+  const Plan plan = PlanOf(spec, TokenFacts(65));
+  // Per iteration, of a matrix whose smaller side is s and larger l: s s l, s s s and s s l
+  // multiplications and additions. Four layers of 128 x 384, 128 x 128 and two of 128 x 512.
+  double products = 0;
+  for (const double l : {384.0, 128.0, 512.0, 512.0}) {
+    products += 4 * 5 * 2 * 128 * 128 * (2 * l + 128);
+  }
+  EXPECT_DOUBLE_EQ(plan.summary.flops_per_step() - adamw.summary.flops_per_step(), products);
+  EXPECT_EQ(plan.activation_region.bytes, adamw.activation_region.bytes);
+  // One moment for the matrices, two for the rest.
+  EXPECT_LT(plan.summary.optimizer_bytes(), adamw.summary.optimizer_bytes() * 2 / 3);
+}
+
+}  // namespace
+}  // namespace trainyard::plan
