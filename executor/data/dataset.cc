@@ -5,7 +5,8 @@
 
 namespace trainyard::data {
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data, int64_t context) {
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data,
+                                                     const plan::Windowing& windowing) {
   if (data.has_idx()) return OpenImages(data.idx());
   if (data.has_image_folder()) return OpenImageFolder(data.image_folder());
   if (data.has_webdataset()) return OpenWebDataset(data.webdataset());
@@ -15,10 +16,11 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data, int64
   if (!data.has_text() && !data.has_tokens()) {
     return absl::InvalidArgumentError("spec.data: there is none");
   }
-  if (context < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("a context of ", context, " tokens holds none"));
+  if (windowing.context < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a context of ", windowing.context, " tokens holds none"));
   }
-  return data.has_text() ? OpenText(data.text(), context) : OpenTokens(data.tokens(), context);
+  return data.has_text() ? OpenText(data.text(), windowing) : OpenTokens(data.tokens(), windowing);
 }
 
 }  // namespace trainyard::data

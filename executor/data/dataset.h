@@ -32,27 +32,31 @@ class Dataset {
   //   Images, clicks: train and validation samples in the order of the files (of folders: by name).
   //   Tokens, training: windows of `context` that start at any token (nanoGPT's); they overlap.
   //   Tokens, validation: windows side by side that cover the whole split.
+  //   Documents: windows side by side, of which the last of a document may be shorter.
   // No window crosses from one file into the next, nor from one split into the other.
   virtual int64_t size(Split split) const = 0;
 
   // Bytes of one sample. Images: f32 [height, width, channels] and one i32 label. Tokens: i32
-  // [context] ids and i32 [context] next ids. Clicks: f32 [dense], i32 [categorical] and one i32
+  // [context] ids and i32 [context] next ids. Documents: i32 [context] masked ids, i32 length and
+  // i32 [context] hidden ids (-1: not hidden). Clicks: f32 [dense], i32 [categorical] and one i32
   // label.
   int64_t input_bytes() const { return input_bytes_; }
   int64_t target_bytes() const { return target_bytes_; }
 
   // Writes samples[i] to the i-th place of `inputs` and `targets`; clicks fill `inputs` with all
-  // dense features [n, dense], then all ids [n, categorical]. A negative number is padding, as is
-  // what a last validation window lacks: inputs 0, targets -1 (rows that do not count). An image
-  // that cannot be read is skipped or refused (v1::BadRecords). Allocates nothing, but that the
-  // image libraries take and give back rows. Fails only when a token file or an image does:
+  // dense features [n, dense], then all ids [n, categorical], documents all ids [n, context], then
+  // all lengths [n]. A negative number is padding, as is what a last window lacks: inputs 0,
+  // lengths 1, targets -1 (rows that do not count). Documents are masked the same way each time. An
+  // image that cannot be read is skipped or refused (v1::BadRecords). Allocates nothing, but that
+  // the image libraries take and give back rows. Fails only when a token file or an image does:
   // kInvalidArgument for an id that is out of range (named with file and position) or an image that
   // is refused, kDataLoss for a file that shrank.
   virtual absl::Status Fill(Split split, absl::Span<const int64_t> samples, void* inputs,
                             void* targets) const = 0;
 
-  // Fill of the training split as training sees it: images are cropped and flipped by draws that
-  // are a function of (seed, epoch, sample), where epochs[i] says how often samples[i] came before.
+  // Fill of the training split as training sees it: images are cropped and flipped, documents
+  // masked by draws that are a function of (seed, epoch, sample), where epochs[i] says how often
+  // samples[i] came before.
   virtual absl::Status FillForTraining(uint64_t /*seed*/, absl::Span<const int64_t> samples,
                                        absl::Span<const int64_t> /*epochs*/, void* inputs,
                                        void* targets) const {
@@ -64,7 +68,7 @@ class Dataset {
   virtual int64_t grain() const { return 0; }
 
   // Whether training draws windows with replacement (tokens) or permutes each epoch (images,
-  // clicks).
+  // documents, clicks).
   virtual bool sampled_with_replacement() const = 0;
 
   // The AUC of the true probabilities over the first `samples` of the held-out split, where they
@@ -90,11 +94,14 @@ class Dataset {
   mutable Warnings warnings_;
 };
 
-// Opens the files of `data` (from ResolveSpec). `context` is the window of text and tokens; unused
-// for images. IDX images, text and tables of clicks are read whole, and text is encoded; token
-// files, image folders and archives are read at Fill. Fails as ReadFacts does, and for what only a
-// whole reading shows: truncated
-// gzip, counts that differ, labels out of range.
-absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data, int64_t context);
+// Opens the files of `data` (from ResolveSpec). `windowing` is for text and tokens. IDX images,
+// text and tables of clicks are read whole, and text is encoded; token files, image folders and
+// archives are read at Fill. Fails as ReadFacts does, and for what only a whole reading shows:
+// truncated gzip, counts that differ, labels out of range.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data,
+                                                     const plan::Windowing& windowing);
+inline absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const v1::Data& data, int64_t context) {
+  return OpenDataset(data, plan::Windowing{.context = context});
+}
 
 }  // namespace trainyard::data

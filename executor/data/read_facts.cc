@@ -1,10 +1,11 @@
 #include "executor/data/read_facts.h"
 
 #include "executor/data/sources.h"
+#include "executor/data/windows.h"
 
 namespace trainyard::data {
 
-absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data) {
+absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data, const plan::Windowing& windowing) {
   switch (data.source_case()) {
     case v1::Data::kIdx:
       return ImageFacts(data.idx());
@@ -13,9 +14,9 @@ absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data) {
     case v1::Data::kWebdataset:
       return WebDatasetFacts(data.webdataset());
     case v1::Data::kText:
-      return TextFacts(data.text());
+      return TextFacts(data.text(), windowing);
     case v1::Data::kTokens:
-      return TokenFacts(data.tokens());
+      return TokenFacts(data.tokens(), windowing);
     case v1::Data::kCsv:
       return CsvFacts(data.csv());
     case v1::Data::kCriteo:
@@ -42,7 +43,8 @@ std::optional<plan::DataFacts> ImageShape(const Source& source) {
 
 }  // namespace
 
-std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data) {
+std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data,
+                                             const plan::Windowing& windowing) {
   plan::DataFacts facts;
   if (data.has_idx()) {
     const v1::IdxData& idx = data.idx();
@@ -58,7 +60,7 @@ std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data) {
   if (data.has_csv()) return CsvShape(data.csv());
   if (data.has_criteo()) return CriteoShape(data.criteo());
   if (data.has_clicks()) return ClicksFacts(data.clicks());
-  facts.kind = plan::DataFacts::Kind::kTokens;
+  facts.kind = KindOf(windowing);
   if (data.has_text()) {
     if (data.text().tokenizer() == v1::TextData::BYTES) {
       facts.vocab = 256;

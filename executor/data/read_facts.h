@@ -11,15 +11,17 @@
 namespace trainyard::data {
 
 // Reads headers (IDX: also the labels, which are small; text: the whole file). `data` must come
-// from ResolveSpec. Sizes are known afterwards, but for BPE of more than 16 MiB of text: to count
-// its tokens would take the time of a training's start.
+// from ResolveSpec; documents are cut by `windowing`. Sizes are known afterwards, but for BPE of
+// more than 16 MiB of text: to count its tokens would take the time of a training's start.
 //   kNotFound, kPermissionDenied  a file that cannot be opened, by name
 //   kInvalidArgument              not what the spec says: "FILE: found …, expected …"
 //   kUnimplemented                a URI scheme that is not built, a tokenizer of another kind
-absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data);
+absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data,
+                                          const plan::Windowing& windowing = {});
 
 // The same from what the spec declares alone, for a machine that does not see the files; nullopt
 // when it does not declare enough. The sizes are 0 (unknown) but for generated data.
-std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data);
+std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data,
+                                             const plan::Windowing& windowing = {});
 
 }  // namespace trainyard::data

@@ -20,11 +20,15 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const v1::ImageFolderDa
 absl::StatusOr<plan::DataFacts> WebDatasetFacts(const v1::WebDatasetData& webdataset);
 absl::StatusOr<std::unique_ptr<Dataset>> OpenWebDataset(const v1::WebDatasetData& webdataset);
 
-absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& text);
-absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& text, int64_t context);
+absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& text,
+                                          const plan::Windowing& windowing);
+absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& text,
+                                                  const plan::Windowing& windowing);
 
-absl::StatusOr<plan::DataFacts> TokenFacts(const v1::TokenData& tokens);
-absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const v1::TokenData& tokens, int64_t context);
+absl::StatusOr<plan::DataFacts> TokenFacts(const v1::TokenData& tokens,
+                                           const plan::Windowing& windowing);
+absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const v1::TokenData& tokens,
+                                                    const plan::Windowing& windowing);
 
 // ...Shape: facts without sizes, known from the spec alone.
 plan::DataFacts CsvShape(const v1::CsvData& csv);

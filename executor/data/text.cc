@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "executor/data/bpe_trainer.h"
+#include "executor/data/documents.h"
 #include "executor/data/regular_file.h"
 #include "executor/data/sources.h"
 #include "executor/data/tokenizer_json.h"
@@ -39,6 +41,17 @@ absl::StatusOr<std::string> ReadText(const v1::TextData& spec) {
   return ReadWhole(spec.path(), kLargestText, "; write token files for larger text");
 }
 
+// Characters, or bytes to BYTES.
+int64_t CharactersOf(const v1::TextData& spec, absl::string_view text) {
+  if (spec.tokenizer() == v1::TextData::BYTES) return static_cast<int64_t>(text.size());
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+// The parts of a split that no window leaves: its documents, or all of it.
+std::vector<absl::string_view> PartsOf(absl::string_view split, const plan::Windowing& windowing) {
+  return windowing.masked() ? DocumentsOf(split) : std::vector<absl::string_view>{split};
+}
+
 // A text and where it is cut, in characters (bytes, to BYTES) and in bytes.
 struct Cut {
   int64_t characters = 0;
@@ -48,10 +61,8 @@ struct Cut {
 
 Cut CutOf(const v1::TextData& spec, absl::string_view text) {
   const auto begins = [](char c) { return (c & 0xC0) != 0x80; };
-  const bool bytes = spec.tokenizer() == v1::TextData::BYTES;
   Cut cut;
-  cut.characters =
-      bytes ? static_cast<int64_t>(text.size()) : std::count_if(text.begin(), text.end(), begins);
+  cut.characters = CharactersOf(spec, text);
   cut.train_characters = static_cast<int64_t>(
       std::floor(static_cast<double>(cut.characters) * (1.0 - spec.validation_fraction())));
   if (cut.characters == static_cast<int64_t>(text.size())) {
@@ -138,11 +149,11 @@ class TokenIds {
 struct EncodedText {
   std::unique_ptr<const Tokenizer> tokenizer;
   int64_t vocab = 0;
-  int64_t train = 0;  // the first ids; the rest validates
+  std::vector<int64_t> train, validation;  // ids of each part, one after the other
   TokenIds ids;
 };
 
-absl::StatusOr<EncodedText> EncodeText(const v1::TextData& spec) {
+absl::StatusOr<EncodedText> EncodeText(const v1::TextData& spec, const plan::Windowing& windowing) {
   TY_ASSIGN_OR_RETURN(const std::string content, ReadText(spec));
   const absl::string_view text = content;
   if (spec.tokenizer() == v1::TextData::BPE) {
@@ -158,21 +169,31 @@ absl::StatusOr<EncodedText> EncodeText(const v1::TextData& spec) {
   EncodedText encoded{.tokenizer = std::move(tokenizer),
                       .vocab = vocab,
                       .ids = TokenIds(vocab, bpe ? cut.characters / 4 : cut.characters)};
-  const auto encode = [&](absl::string_view part) {
-    return encoded.tokenizer->ForEachId(part, [&](int32_t id) { encoded.ids.Add(id); });
+  const auto encode = [&](absl::string_view split, std::vector<int64_t>& counts) {
+    absl::Status status;
+    for (const absl::string_view part : PartsOf(split, windowing)) {
+      const int64_t before = encoded.ids.size();
+      status.Update(encoded.tokenizer->ForEachId(part, [&](int32_t id) { encoded.ids.Add(id); }));
+      counts.push_back(encoded.ids.size() - before);
+    }
+    return status;
   };
-  absl::Status status = encode(text.substr(0, train_bytes));
-  encoded.train = encoded.ids.size();
-  if (status.ok()) status = encode(text.substr(train_bytes));
+  absl::Status status = encode(text.substr(0, train_bytes), encoded.train);
+  if (train_bytes < text.size()) {
+    status.Update(encode(text.substr(train_bytes), encoded.validation));
+  }
   if (!status.ok()) return Annotate(status, spec.path());
   return encoded;
 }
 
 class TextDataset : public Windows {
  public:
-  TextDataset(int64_t context, EncodedText text, const std::string& warning)
-      : Windows(context, {text.train}, Rest(text), text.vocab), text_(std::move(text)) {
+  TextDataset(const plan::Windowing& windowing, EncodedText text, const std::string& warning)
+      : Windows(windowing, text.train, text.validation, text.vocab), text_(std::move(text)) {
     if (!warning.empty()) warnings_.Add(warning);
+    int64_t at = 0;
+    for (const int64_t n : text_.train) train_.push_back(std::exchange(at, at + n));
+    for (const int64_t n : text_.validation) validation_.push_back(std::exchange(at, at + n));
   }
 
   using Windows::Check;
@@ -181,35 +202,38 @@ class TextDataset : public Windows {
   int64_t bytes() const override { return text_.ids.bytes(); }
 
  protected:
-  absl::Status ReadWindow(Split split, size_t, int64_t at, int64_t n, int32_t* inputs,
+  absl::Status ReadWindow(Split split, size_t part, int64_t at, int64_t n, int32_t* inputs,
                           int32_t* targets) const override {
-    const int64_t first = at + (split == Split::kTrain ? 0 : text_.train);
-    for (int64_t i = 0; i < n; ++i) {
-      inputs[i] = text_.ids[static_cast<size_t>(first + i)];
-      targets[i] = text_.ids[static_cast<size_t>(first + i + 1)];
-    }
+    const auto first =
+        static_cast<size_t>(at + (split == Split::kTrain ? train_ : validation_)[part]);
+    for (int64_t i = 0; i < n; ++i) inputs[i] = text_.ids[first + i];
+    if (targets == nullptr) return absl::OkStatus();
+    for (int64_t i = 0; i < n; ++i) targets[i] = text_.ids[first + i + 1];
     return absl::OkStatus();
   }
 
  private:
-  static std::vector<int64_t> Rest(const EncodedText& text) {
-    const int64_t rest = text.ids.size() - text.train;
-    return rest > 0 ? std::vector<int64_t>{rest} : std::vector<int64_t>{};
-  }
-
   const EncodedText text_;
+  std::vector<int64_t> train_, validation_;  // where each part begins
 };
+
+// Windows of documents, or tokens in all.
+int64_t SizeOf(const std::vector<int64_t>& parts, const plan::Windowing& windowing) {
+  return windowing.masked() ? WindowsOf(parts, windowing.context)
+                            : std::accumulate(parts.begin(), parts.end(), int64_t{0});
+}
 
 // The facts of BPE data. Tokens are counted only where that takes seconds; of a larger text the
 // vocabulary alone is looked at.
-absl::StatusOr<plan::DataFacts> BpeFacts(const v1::TextData& spec) {
-  plan::DataFacts facts{.kind = plan::DataFacts::Kind::kTokens};
+absl::StatusOr<plan::DataFacts> BpeFacts(const v1::TextData& spec,
+                                         const plan::Windowing& windowing) {
+  plan::DataFacts facts{.kind = KindOf(windowing)};
   TY_ASSIGN_OR_RETURN(const RegularFile file, OpenRegularFile(spec.path()));
   if (file.bytes <= kLargestCountedText) {
-    TY_ASSIGN_OR_RETURN(const EncodedText text, EncodeText(spec));
+    TY_ASSIGN_OR_RETURN(const EncodedText text, EncodeText(spec, windowing));
     facts.vocab = text.vocab;
-    facts.train_size = text.train;
-    facts.validation_size = text.ids.size() - text.train;
+    facts.train_size = SizeOf(text.train, windowing);
+    facts.validation_size = SizeOf(text.validation, windowing);
     return facts;
   }
   facts.vocab = spec.vocab_size();
@@ -222,28 +246,37 @@ absl::StatusOr<plan::DataFacts> BpeFacts(const v1::TextData& spec) {
 
 }  // namespace
 
-absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& spec) {
-  if (spec.tokenizer() == v1::TextData::BPE) return BpeFacts(spec);
+absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& spec,
+                                          const plan::Windowing& windowing) {
+  if (spec.tokenizer() == v1::TextData::BPE) return BpeFacts(spec, windowing);
   TY_ASSIGN_OR_RETURN(const std::string text, ReadText(spec));
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<const Tokenizer> tokenizer,
                       MakeTokenizer(spec, text, text));
   TY_ASSIGN_OR_RETURN(const int64_t vocab, VocabFor(spec, *tokenizer));
   const Cut cut = CutOf(spec, text);
-  return plan::DataFacts{.kind = plan::DataFacts::Kind::kTokens,
+  const auto size = [&](absl::string_view split) {
+    std::vector<int64_t> counts;
+    for (const absl::string_view part : PartsOf(split, windowing)) {
+      counts.push_back(CharactersOf(spec, part));
+    }
+    return SizeOf(counts, windowing);
+  };
+  return plan::DataFacts{.kind = KindOf(windowing),
                          .vocab = vocab,
-                         .train_size = cut.train_characters,
-                         .validation_size = cut.characters - cut.train_characters};
+                         .train_size = size(absl::string_view(text).substr(0, cut.train_bytes)),
+                         .validation_size = size(absl::string_view(text).substr(cut.train_bytes))};
 }
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& spec, int64_t context) {
-  TY_ASSIGN_OR_RETURN(EncodedText text, EncodeText(spec));
+absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& spec,
+                                                  const plan::Windowing& windowing) {
+  TY_ASSIGN_OR_RETURN(EncodedText text, EncodeText(spec, windowing));
   const int64_t found = text.tokenizer->size();
   std::string warning;
   if (spec.tokenizer() == v1::TextData::BPE && found < text.vocab) {
     warning = absl::StrCat("spec.data.text.vocab_size: ", text.vocab - found, " of ", text.vocab,
                            " tokens stay unused, since ", spec.path(), " gave ", found);
   }
-  auto dataset = std::make_unique<TextDataset>(context, std::move(text), warning);
+  auto dataset = std::make_unique<TextDataset>(windowing, std::move(text), warning);
   TY_RETURN_IF_ERROR(dataset->Check(spec.path()));
   return dataset;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -86,9 +87,9 @@ std::vector<int64_t> Counts(const std::vector<Shard>& shards) {
 
 class TokenDataset : public Windows {
  public:
-  TokenDataset(int64_t context, const v1::TokenData& tokens, std::vector<Shard> train,
-               std::vector<Shard> validation)
-      : Windows(context, Counts(train), Counts(validation), tokens.vocab_size()),
+  TokenDataset(const plan::Windowing& windowing, const v1::TokenData& tokens,
+               std::vector<Shard> train, std::vector<Shard> validation)
+      : Windows(windowing, Counts(train), Counts(validation), tokens.vocab_size()),
         format_(tokens.format()),
         vocab_(static_cast<uint32_t>(tokens.vocab_size())),
         train_(std::move(train)),
@@ -106,15 +107,16 @@ class TokenDataset : public Windows {
     const int64_t width = IdBytes(format_);
     unsigned char chunk[8192];
     const int64_t per_chunk = static_cast<int64_t>(sizeof(chunk)) / width;
-    for (int64_t done = 0; done <= n; done += per_chunk) {  // n + 1 ids: the last is a target only
-      const int64_t count = std::min(per_chunk, n + 1 - done);
+    const int64_t all = targets == nullptr ? n : n + 1;  // the last one is a target only
+    for (int64_t done = 0; done < all; done += per_chunk) {
+      const int64_t count = std::min(per_chunk, all - done);
       TY_RETURN_IF_ERROR(
           ReadExactly(file, shard.header_bytes + (at + done) * width, chunk, count * width));
       for (int64_t i = 0; i < count; ++i) {
         const uint32_t id = IdAt(chunk, i);
         if (id >= vocab_) return OutOfRange(file.path, id, at + done + i);
         if (done + i < n) inputs[done + i] = static_cast<int32_t>(id);
-        if (done + i > 0) targets[done + i - 1] = static_cast<int32_t>(id);
+        if (done + i > 0 && targets != nullptr) targets[done + i - 1] = static_cast<int32_t>(id);
       }
     }
     return absl::OkStatus();
@@ -140,22 +142,29 @@ class TokenDataset : public Windows {
 
 }  // namespace
 
-absl::StatusOr<plan::DataFacts> TokenFacts(const v1::TokenData& tokens) {
-  plan::DataFacts facts{.kind = plan::DataFacts::Kind::kTokens, .vocab = tokens.vocab_size()};
+absl::StatusOr<plan::DataFacts> TokenFacts(const v1::TokenData& tokens,
+                                           const plan::Windowing& windowing) {
+  plan::DataFacts facts{.kind = KindOf(windowing), .vocab = tokens.vocab_size()};
   TY_ASSIGN_OR_RETURN(const std::vector<Shard> train, ReadShards(tokens.train(), tokens.format()));
   TY_ASSIGN_OR_RETURN(const std::vector<Shard> validation,
                       ReadShards(tokens.validation(), tokens.format()));
-  for (const Shard& shard : train) facts.train_size += shard.tokens;
-  for (const Shard& shard : validation) facts.validation_size += shard.tokens;
+  const auto size = [&](const std::vector<Shard>& shards) {
+    const std::vector<int64_t> counts = Counts(shards);
+    return windowing.masked() ? WindowsOf(counts, windowing.context)
+                              : std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  };
+  facts.train_size = size(train);
+  facts.validation_size = size(validation);
   return facts;
 }
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const v1::TokenData& tokens, int64_t context) {
+absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const v1::TokenData& tokens,
+                                                    const plan::Windowing& windowing) {
   TY_ASSIGN_OR_RETURN(std::vector<Shard> train, ReadShards(tokens.train(), tokens.format()));
   TY_ASSIGN_OR_RETURN(std::vector<Shard> validation,
                       ReadShards(tokens.validation(), tokens.format()));
   auto dataset =
-      std::make_unique<TokenDataset>(context, tokens, std::move(train), std::move(validation));
+      std::make_unique<TokenDataset>(windowing, tokens, std::move(train), std::move(validation));
   TY_RETURN_IF_ERROR(dataset->Check(tokens.train(0)));
   return dataset;
 }

@@ -33,7 +33,9 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
   TY_RETURN_IF_ERROR(PrepareOnce());
   const plan::Plan& plan = session_.plan();
 
-  const data::Tokenizer* const tokenizer = dataset_.tokenizer();
+  // A masked model is asked for some tokens alone: their bytes are no text.
+  const bool text = dataset_.facts().kind == plan::DataFacts::Kind::kTokens;
+  const data::Tokenizer* const tokenizer = text ? dataset_.tokenizer() : nullptr;
   double loss = 0, correct = 0;
   size_t text_bytes = 0;
   scored_.clear();

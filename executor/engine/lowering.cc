@@ -34,6 +34,8 @@ k::ActivationKind KindOf(p::ActivationKind kind) {
       return k::ActivationKind::kGelu;
     case p::ActivationKind::kGeluTanh:
       return k::ActivationKind::kGeluTanh;
+    case p::ActivationKind::kRelu6:
+      return k::ActivationKind::kRelu6;
   }
   std::abort();
 }
@@ -47,7 +49,8 @@ k::ConvolutionShape ShapeOf(const p::ConvolutionShape& s) {
           .kernel_height = s.kernel_height,
           .kernel_width = s.kernel_width,
           .stride = s.stride,
-          .pad = s.pad};
+          .pad = s.pad,
+          .groups = s.groups};
 }
 
 k::PoolShape ShapeOf(const p::PoolShape& s) {
@@ -90,6 +93,9 @@ struct Binder {
   k::Add Bind(const p::Add& o) const {
     return {.a = At(o.a), .b = At(o.b), .y = At(o.y), .n = o.n};
   }
+  k::AddBias Bind(const p::AddBias& o) const {
+    return {.x = At(o.x), .bias = At(o.bias), .y = At(o.y), .rows = o.rows, .cols = o.cols};
+  }
   k::AdamWRows Bind(const p::AdamWRows& o) const {
     return {.w = At(o.tables[0]),
             .grad = At(o.grad),
@@ -131,7 +137,8 @@ struct Binder {
             .kv_heads = o.kv_heads,
             .head_dim = o.head_dim,
             .scale = o.scale,
-            .causal = o.causal};
+            .causal = o.causal,
+            .lengths = At(o.lengths)};
   }
   k::AttentionBackward Bind(const p::AttentionBackward& o) const {
     return {.dy = At(o.dy),
@@ -145,7 +152,8 @@ struct Binder {
             .kv_heads = o.kv_heads,
             .head_dim = o.head_dim,
             .scale = o.scale,
-            .causal = o.causal};
+            .causal = o.causal,
+            .lengths = At(o.lengths)};
   }
   k::BinaryCrossEntropy Bind(const p::BinaryCrossEntropy& o) const {
     return {.logits = At(o.logits),
@@ -210,6 +218,15 @@ struct Binder {
   }
   k::ColumnSum Bind(const p::ColumnSum& o) const {
     return {.x = At(o.x), .y = At(o.y), .rows = o.rows, .cols = o.cols, .accumulate = o.accumulate};
+  }
+  k::Concat Bind(const p::Concat& o) const {
+    return {.a = At(o.a),
+            .b = At(o.b),
+            .y = At(o.y),
+            .rows = o.rows,
+            .a_cols = o.a_cols,
+            .b_cols = o.b_cols,
+            .repeat_a = o.repeat_a};
   }
   k::ConvolutionForward Bind(const p::ConvolutionForward& o) const {
     return {
@@ -460,6 +477,14 @@ struct Binder {
             .weight_decay = o.weight_decay,
             .learning_rate_scale = o.learning_rate_scale,
             .nesterov = o.nesterov};
+  }
+  k::Split Bind(const p::Split& o) const {
+    return {.x = At(o.x),
+            .a = At(o.a),
+            .b = At(o.b),
+            .rows = o.rows,
+            .a_cols = o.a_cols,
+            .b_cols = o.b_cols};
   }
   k::SquaredNorm Bind(const p::SquaredNorm& o) const {
     return {.x = At(o.x), .sum = At(o.sum), .n = o.n, .accumulate = o.accumulate};

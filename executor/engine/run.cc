@@ -132,7 +132,7 @@ absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request
                                   ": training across ranks is not built yet; use 1")));
   }
   TY_ASSIGN_OR_BLAME(Fault::kData, const std::unique_ptr<data::Dataset> dataset,
-                     data::OpenDataset(spec->data(), plan::ContextOf(spec->model())));
+                     data::OpenDataset(spec->data(), plan::WindowingOf(spec->model())));
   const absl::StatusOr<plan::Plan> plan = plan::BuildPlan(*spec, dataset->facts());
   if (!plan.ok()) return BlameSpec(plan.status());
   TY_RETURN_IF_ERROR(BlameStorage(observer.OnStarted(*spec, *plan)));

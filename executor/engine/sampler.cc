@@ -52,9 +52,11 @@ int32_t PickToken(const std::vector<float>& logits, const SampleOptions& options
 
 absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Load(kernels::Device& device,
                                                        const Checkpoint& checkpoint) {
-  if (plan::ContextOf(checkpoint.config.spec.model()) == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(checkpoint.uri, ": only a language model (gpt, llama) can be sampled"));
+  const plan::Windowing windowing = plan::WindowingOf(checkpoint.config.spec.model());
+  if (windowing.context == 0 || windowing.masked()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        checkpoint.uri,
+        ": only a model that predicts next tokens (gpt, llama, layers of tokens) can be sampled"));
   }
   TY_ASSIGN_OR_RETURN(plan::Plan plan,
                       plan::BuildInferencePlan(checkpoint.config.spec, checkpoint.config.facts, 1));
@@ -71,7 +73,8 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Load(kernels::Device& device,
 absl::StatusOr<std::vector<float>> Sampler::NextLogits(const std::vector<int32_t>& ids) {
   const int64_t context = plan_.rows_per_sample;
   const int64_t used = std::min<int64_t>(context, static_cast<int64_t>(ids.size()));
-  // Attention is causal: what follows the last known token does not reach it.
+  // Attention is causal: what follows the last known token does not reach it. (In a list of layers
+  // the user may have said otherwise; zeros are then what it sees there.)
   std::vector<int32_t> window(context, 0);
   std::copy(ids.end() - used, ids.end(), window.begin());
   const std::vector<int32_t> targets(context, -1);

@@ -36,8 +36,9 @@ absl::Status Trainer::Initialize(int threads) {
 }
 
 absl::Status Trainer::BeginAverages() {
-  TY_ASSIGN_OR_RETURN(const std::vector<kernels::Kernel> start,
-                      session_.Prepare(session_.plan().start));
+  const plan::Plan& plan = session_.plan();
+  TY_RETURN_IF_ERROR(session_.Zero(plan.ema_region));  // from 0 they become the weights to the bit
+  TY_ASSIGN_OR_RETURN(const std::vector<kernels::Kernel> start, session_.Prepare(plan.start));
   session_.Launch(start);
   return session_.Synchronize();
 }

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "executor/plan/memory.h"
+#include "executor/plan/spec.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -26,7 +27,8 @@ int64_t OutWidth(const ConvolutionShape& s) {
 
 double ConvolutionFlops(const ConvolutionShape& s) {
   return 2.0 * static_cast<double>(s.batch * OutHeight(s) * OutWidth(s)) *
-         static_cast<double>(s.out * s.in) * static_cast<double>(s.kernel_height * s.kernel_width);
+         static_cast<double>(s.out * (s.in / s.groups)) *
+         static_cast<double>(s.kernel_height * s.kernel_width);
 }
 
 // `products`: how many [time, time, head_dim] products an attention makes per head.
@@ -44,7 +46,7 @@ int64_t InputBytes(const ConvolutionShape& s) {
   return kFloat * s.batch * s.height * s.width * s.in;
 }
 int64_t WeightBytes(const ConvolutionShape& s) {
-  return kFloat * s.out * s.in * s.kernel_height * s.kernel_width;
+  return kFloat * s.out * (s.in / s.groups) * s.kernel_height * s.kernel_width;
 }
 
 // What the CPU back end asks for, read off its kernels with 2 threads; scratch that grows with the
@@ -167,8 +169,10 @@ struct CostOf {
   Cost operator()(const AdamWRows&) const { return {}; }
   Cost operator()(const AdamWStep&) const { return {}; }
   Cost operator()(const Add&) const { return {}; }
+  Cost operator()(const AddBias&) const { return {}; }
   Cost operator()(const BinaryCrossEntropy&) const { return {}; }
   Cost operator()(const ClipScale&) const { return {}; }
+  Cost operator()(const Concat&) const { return {}; }
   Cost operator()(const CountTargets&) const { return {}; }
   Cost operator()(const CrossEntropy&) const { return {}; }
   Cost operator()(const DivideByNorm&) const { return {}; }
@@ -190,6 +194,7 @@ struct CostOf {
   Cost operator()(const Rotary&) const { return {}; }
   Cost operator()(const SgdRows&) const { return {}; }
   Cost operator()(const SgdStep&) const { return {}; }
+  Cost operator()(const Split&) const { return {}; }
   Cost operator()(const SwiGluBackward&) const { return {}; }
   Cost operator()(const SwiGluForward&) const { return {}; }
   Cost operator()(const Transpose&) const { return {}; }
@@ -217,10 +222,10 @@ constexpr int64_t kPhotographBytes = int64_t{12} << 20;  // 4 million pixels
 // What the data room holds in memory: IDX images as bytes with i32 labels, text as 16-bit ids,
 // token files and generated clicks nothing, tables of clicks 4 bytes per value; of image files an
 // index and, per thread, a photograph while it is decoded.
-int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts) {
+int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts, int64_t context) {
   const int64_t samples = facts.train_size + facts.validation_size;
   if (data.has_idx()) return samples * (facts.height * facts.width * facts.channels + 4);
-  if (data.has_text()) return samples * 2;
+  if (data.has_text()) return samples * 2 * (facts.kind == DataFacts::Kind::kTokens ? 1 : context);
   if (data.has_image_folder() || data.has_webdataset()) {
     const int64_t threads = data.has_threads() ? data.threads() : kThreads;
     return samples * kIndexBytes + threads * kPhotographBytes;
@@ -241,7 +246,7 @@ int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan
   const int64_t batch = bytes(plan.input) + bytes(plan.ids) + bytes(plan.target);
   const int64_t held_out = bytes(plan.eval_input) + bytes(plan.eval_ids) + bytes(plan.eval_target);
   return checkpoint + (spec.data().prefetch() + 1) * batch + kHeldOutBatches * held_out +
-         DatasetBytes(spec.data(), facts);
+         DatasetBytes(spec.data(), facts, ContextOf(spec.model()));
 }
 
 }  // namespace

@@ -7,25 +7,34 @@ namespace trainyard::plan {
 // What the model must know of its data. executor/data reads them from the files; a spec that
 // declares them all needs no file to be planned.
 struct DataFacts {
-  enum class Kind { kImages, kTokens, kClicks };
+  enum class Kind { kImages, kTokens, kDocuments, kClicks };
   Kind kind = Kind::kImages;
 
   // Images: [height, width, channels] floats and a label in [0, classes).
   int64_t height = 0, width = 0, channels = 0, classes = 0;
 
-  // Tokens: ids in [0, vocab).
+  // Tokens, documents: ids in [0, vocab).
   int64_t vocab = 0;
 
   // Clicks: `dense` floats and `categorical` ids in [0, buckets), and a label of 0 or 1.
   int64_t dense = 0, categorical = 0, buckets = 0;
 
-  // Samples of one epoch (images, clicks), or tokens of the training part. 0: unknown (steps are
-  // given).
+  // Samples of one epoch (images, clicks, windows of documents), or tokens of the training part. 0:
+  // unknown (steps are given).
   int64_t train_size = 0;
   int64_t validation_size = 0;  // 0: there is no held-out split
 };
 
-// "images", "tokens", "clicks".
+// "images", "tokens", "documents", "clicks".
 const char* NameOf(DataFacts::Kind kind);
+
+// How a model wants text and tokens cut.
+struct Windowing {
+  int64_t context = 0;      // tokens of a window; 0: the model takes no tokens
+  double mask_rate = 0;     // above 0: windows of documents, masked
+  int64_t mask_token = -1;  // its id; -1: the first one beyond the data's
+
+  bool masked() const { return mask_rate > 0; }
+};
 
 }  // namespace trainyard::plan

@@ -91,14 +91,13 @@ class Backward {
     return found == gradients_.end() ? kNone : found->second;
   }
 
-  // gradient of `bias` (+)= sum of the rows of dy.
+  // gradient of `bias` (+)= sum of the rows of dy. It may be the first of several rows of a table,
+  // of which the others' gradient stays zero.
   void SumRows(TensorId dy, TensorId bias, int64_t rows, int64_t cols) {
     if (!gradients_.contains(bias)) return;
-    Emit(ColumnSum{.x = dy,
-                   .y = GradientOf(bias),
-                   .rows = rows,
-                   .cols = cols,
-                   .accumulate = ParameterAccumulates(bias)});
+    const bool accumulate = ParameterAccumulates(bias) || graph_[bias].elements() > cols;
+    Emit(ColumnSum{
+        .x = dy, .y = GradientOf(bias), .rows = rows, .cols = cols, .accumulate = accumulate});
   }
 
   // `gradient`, which exists already, is a term of x's gradient.
@@ -185,8 +184,9 @@ class Backward {
   void Differentiate(const ActivationForward& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
-    // relu's sign can be read from its output, so that its input need not be kept.
-    const TensorId x = f.kind == ActivationKind::kRelu ? f.y : f.x;
+    // Where a relu slopes can be read from its output, so that its input need not be kept.
+    const bool relu = f.kind == ActivationKind::kRelu || f.kind == ActivationKind::kRelu6;
+    const TensorId x = relu ? f.y : f.x;
     Overwrite(f.x, [&](TensorId dx) {
       Emit(ActivationBackward{.kind = f.kind, .x = x, .dy = dy, .dx = dx, .n = f.n});
     });
@@ -197,6 +197,41 @@ class Backward {
     if (dy == kNone) return;
     Give(f.a, dy);
     Give(f.b, dy);
+  }
+
+  void Differentiate(const AddBias& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    Give(f.x, dy);
+    SumRows(dy, f.bias, f.rows, f.cols);
+  }
+
+  void Differentiate(const Concat& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    Split split{.x = dy, .rows = f.rows, .a_cols = f.a_cols, .b_cols = f.b_cols};
+    if (f.repeat_a ? gradients_.contains(f.a) : dependent_.contains(f.a)) {
+      split.a = graph_.Add(
+          {.name = absl::StrCat("d(", graph_[f.a].name, ")"), .dims = {f.rows, f.a_cols}});
+    }
+    if (dependent_.contains(f.b)) split.b = NewLike(f.b);
+    if (split.a == kNone && split.b == kNone) return;
+    Emit(split);
+    if (f.repeat_a) {
+      SumRows(split.a, f.a, f.rows, f.a_cols);
+    } else {
+      Give(f.a, split.a);
+    }
+    Give(f.b, split.b);
+  }
+
+  void Differentiate(const Split& f) {
+    TY_CHECK(f.b == kNone, "a forward split keeps its first part alone");
+    const TensorId da = Take(f.a);
+    if (da == kNone) return;
+    Overwrite(f.x, [&](TensorId dx) {
+      Emit(Concat{.a = da, .y = dx, .rows = f.rows, .a_cols = f.a_cols, .b_cols = f.b_cols});
+    });
   }
 
   void Differentiate(const Dropout& f) {
@@ -347,6 +382,7 @@ class Backward {
     Overwrite(f.qkv, [&](TensorId dqkv) {
       Emit(AttentionBackward{.dy = dy,
                              .qkv = f.qkv,
+                             .lengths = f.lengths,
                              .y = f.y,
                              .lse = f.lse,
                              .dqkv = dqkv,

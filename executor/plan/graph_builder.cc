@@ -90,24 +90,33 @@ TensorId GraphBuilder::Linear(const std::string& name, TensorId x, int64_t rows,
 
 TensorId GraphBuilder::LinearSideBySide(const std::string& name, TensorId x, int64_t rows,
                                         int64_t in, const std::vector<LinearPart>& parts,
-                                        double std) {
-  std::vector<Part> stored;
+                                        double std, bool biased) {
+  std::vector<Part> weights, biases;
   int64_t out = 0;
   for (const LinearPart& part : parts) {
-    stored.push_back({absl::StrCat(part.name, ".weight"), part.out});
+    weights.push_back({absl::StrCat(part.name, ".weight"), part.out});
+    biases.push_back({absl::StrCat(part.name, ".bias"), part.out});
     out += part.out;
   }
   const TensorId w = Parameter(absl::StrCat(name, ".weight"), {out, in}, std);
-  graph_.tensors[w].parts = std::move(stored);
-  return Project(name, x, w, rows, in, out);
+  graph_.tensors[w].parts = std::move(weights);
+  const TensorId bias = biased ? Parameter(absl::StrCat(name, ".bias"), {out}, 0) : kNone;
+  if (biased) graph_.tensors[bias].parts = std::move(biases);
+  return Project(name, x, w, rows, in, out, bias);
 }
 
 TensorId GraphBuilder::Project(const std::string& name, TensorId x, TensorId w, int64_t rows,
-                               int64_t in, int64_t out) {
+                               int64_t in, int64_t out, TensorId bias) {
   const TensorId y = Activation(name, {rows, out});
-  graph_.ops.push_back(
-      Matmul{.a = x, .b = w, .c = y, .m = rows, .n = out, .k = in, .transpose_b = true});
+  graph_.ops.push_back(Matmul{
+      .a = x, .b = w, .bias = bias, .c = y, .m = rows, .n = out, .k = in, .transpose_b = true});
   return y;
+}
+
+void GraphBuilder::View(TensorId id, std::vector<int64_t> dims) {
+  const int64_t elements = graph_[id].elements();
+  graph_.tensors[id].dims = std::move(dims);
+  TY_CHECK(graph_[id].elements() == elements, graph_[id].name, " has ", elements, " elements");
 }
 
 TensorId GraphBuilder::Activate(const std::string& name, TensorId x, ActivationKind kind) {
@@ -119,6 +128,37 @@ TensorId GraphBuilder::Activate(const std::string& name, TensorId x, ActivationK
 TensorId GraphBuilder::Sum(const std::string& name, TensorId a, TensorId b) {
   const TensorId y = Activation(name, graph_[a].dims);
   graph_.ops.push_back(Add{.a = a, .b = b, .y = y, .n = graph_[a].elements()});
+  return y;
+}
+
+TensorId GraphBuilder::AddBias(const std::string& name, TensorId x, TensorId bias, int64_t cols) {
+  const TensorId y = Activation(name, graph_[x].dims);
+  const int64_t rows = graph_[x].elements() / cols;
+  graph_.ops.push_back(
+      trainyard::plan::AddBias{.x = x, .bias = bias, .y = y, .rows = rows, .cols = cols});
+  return y;
+}
+
+TensorId GraphBuilder::Concat(const std::string& name, TensorId a, int64_t a_cols, TensorId b,
+                              int64_t b_cols) {
+  const int64_t rows = graph_[b].elements() / b_cols;
+  const TensorId y = Activation(name, {rows, a_cols + b_cols});
+  graph_.ops.push_back(
+      trainyard::plan::Concat{.a = a,
+                              .b = b,
+                              .y = y,
+                              .rows = rows,
+                              .a_cols = a_cols,
+                              .b_cols = b_cols,
+                              .repeat_a = graph_[a].kind == TensorKind::kParameter});
+  return y;
+}
+
+TensorId GraphBuilder::First(const std::string& name, TensorId x, int64_t width) {
+  const int64_t rest = graph_[x].elements() / batch_ - width;
+  if (rest == 0) return x;
+  const TensorId y = Activation(name, {batch_, width});
+  graph_.ops.push_back(Split{.x = x, .a = y, .rows = batch_, .a_cols = width, .b_cols = rest});
   return y;
 }
 
@@ -136,7 +176,7 @@ TensorId GraphBuilder::Drop(const std::string& name, TensorId x, double p) {
 }
 
 TensorId GraphBuilder::LayerNorm(const std::string& name, TensorId x, int64_t rows, int64_t cols,
-                                 bool bias) {
+                                 bool bias, double epsilon) {
   const TensorId gamma = Parameter(absl::StrCat(name, ".weight"), {cols}, 0, 1);
   const TensorId beta = bias ? Parameter(absl::StrCat(name, ".bias"), {cols}, 0) : kNone;
   const TensorId y = Activation(name, {rows, cols});
@@ -149,7 +189,8 @@ TensorId GraphBuilder::LayerNorm(const std::string& name, TensorId x, int64_t ro
                                         .mean = mean,
                                         .rstd = rstd,
                                         .rows = rows,
-                                        .cols = cols});
+                                        .cols = cols,
+                                        .epsilon = static_cast<float>(epsilon)});
   return y;
 }
 
@@ -204,11 +245,24 @@ TensorId GraphBuilder::Embedding(const std::string& name, TensorId ids, TensorId
   return y;
 }
 
+void GraphBuilder::AddPositions(TensorId embedded, TensorId positions) {
+  for (Op& op : graph_.ops) {
+    auto* embedding = std::get_if<EmbeddingForward>(&op);
+    if (embedding == nullptr || embedding->y != embedded) continue;
+    TY_CHECK(embedding->positions == kNone, graph_[embedded].name, " has positions");
+    embedding->positions = positions;
+    return;
+  }
+  TY_CHECK(false, graph_[embedded].name, " is no embedding");
+}
+
 TensorId GraphBuilder::Attention(const std::string& name, TensorId qkv, int64_t time, int64_t heads,
-                                 int64_t kv_heads, int64_t head_dim) {
+                                 int64_t kv_heads, int64_t head_dim,
+                                 const AttentionOptions& options) {
   const TensorId y = Activation(name, {batch_ * time, heads * head_dim});
   const TensorId lse = Activation(absl::StrCat(name, ".lse"), {batch_, heads, time});
   graph_.ops.push_back(AttentionForward{.qkv = qkv,
+                                        .lengths = options.lengths,
                                         .y = y,
                                         .lse = lse,
                                         .batch = batch_,
@@ -217,17 +271,18 @@ TensorId GraphBuilder::Attention(const std::string& name, TensorId qkv, int64_t 
                                         .kv_heads = kv_heads,
                                         .head_dim = head_dim,
                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
-                                        .causal = true});
+                                        .causal = options.causal});
   return y;
 }
 
 TensorId GraphBuilder::Convolution(const std::string& name, TensorId x, int64_t out,
                                    const ConvolutionOptions& options) {
   const std::vector<int64_t> dims = graph_[x].dims;  // a copy: adding tensors moves them
-  const int64_t kernel = options.kernel, stride = options.stride, pad = kernel / 2;
-  TY_CHECK(dims.size() == 4 && kernel % 2 == 1, name);
-  const TensorId w =
-      Parameter(absl::StrCat(name, ".weight"), {out, dims[3], kernel, kernel}, options.std);
+  const int64_t kernel = options.kernel, stride = options.stride;
+  const int64_t pad = options.pad.value_or(kernel / 2);
+  TY_CHECK(dims.size() == 4 && (options.pad || kernel % 2 == 1), name);
+  const TensorId w = Parameter(absl::StrCat(name, ".weight"),
+                               {out, dims[3] / options.groups, kernel, kernel}, options.std);
   const TensorId bias = options.bias ? Parameter(absl::StrCat(name, ".bias"), {out}, 0) : kNone;
   const auto size = [&](int64_t in) { return (in + 2 * pad - kernel) / stride + 1; };
   const TensorId y = Activation(name, {batch_, size(dims[1]), size(dims[2]), out});
@@ -243,7 +298,8 @@ TensorId GraphBuilder::Convolution(const std::string& name, TensorId x, int64_t 
                                                     .kernel_height = kernel,
                                                     .kernel_width = kernel,
                                                     .stride = stride,
-                                                    .pad = pad}});
+                                                    .pad = pad,
+                                                    .groups = options.groups}});
   return y;
 }
 
@@ -282,6 +338,7 @@ TensorId GraphBuilder::BatchNorm(const std::string& name, TensorId x,
                         .y = Activation(name, dims),
                         .rows = rows,
                         .cols = cols,
+                        .epsilon = static_cast<float>(options.epsilon),
                         .relu = options.relu};
   if (!training_) {
     graph_.ops.push_back(op);
@@ -303,6 +360,8 @@ TensorId GraphBuilder::BatchNorm(const std::string& name, TensorId x,
                                         .running_var = op.running_var,
                                         .rows = rows,
                                         .cols = cols,
+                                        .epsilon = op.epsilon,
+                                        .momentum = static_cast<float>(options.momentum),
                                         .relu = op.relu});
   return op.y;
 }
@@ -329,10 +388,11 @@ TensorId GraphBuilder::MaxPool(const std::string& name, TensorId x, int64_t wind
 }
 
 TensorId GraphBuilder::MeanPool(const std::string& name, TensorId x) {
-  const std::vector<int64_t> in = graph_[x].dims;
-  const TensorId y = Activation(name, {batch_, in[3]});
+  const int64_t channels = graph_[x].dims.back();
+  const int64_t pixels = graph_[x].elements() / (batch_ * channels);
+  const TensorId y = Activation(name, {batch_, channels});
   graph_.ops.push_back(
-      MeanPoolForward{.x = x, .y = y, .batch = batch_, .pixels = in[1] * in[2], .channels = in[3]});
+      MeanPoolForward{.x = x, .y = y, .batch = batch_, .pixels = pixels, .channels = channels});
   return y;
 }
 

@@ -4,6 +4,7 @@
 // for evaluation (its own batch, no dropout); both share the parameters.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,23 +47,34 @@ class GraphBuilder {
   // y[rows, out] = x[rows, in] W + b; parameters `name`.weight and `name`.bias.
   TensorId Linear(const std::string& name, TensorId x, int64_t rows, int64_t in, int64_t out,
                   const LinearOptions& options);
-  // Several linear layers without bias on one input as one: y[rows, sum of out]. The weight is one
-  // parameter, stored as `part.name`.weight [out, in] for each.
+  // Several linear layers on one input as one: y[rows, sum of out]. Weight and bias are one
+  // parameter each, stored as `part.name`.weight [out, in] and `part.name`.bias [out].
   struct LinearPart {
     std::string name;
     int64_t out = 0;
   };
   TensorId LinearSideBySide(const std::string& name, TensorId x, int64_t rows, int64_t in,
-                            const std::vector<LinearPart>& parts, double std);
-  // y[rows, out] = x[rows, in] w^T with a weight [out, in] that exists already.
+                            const std::vector<LinearPart>& parts, double std, bool bias = false);
+  // y[rows, out] = x[rows, in] w^T + bias with a weight [out, in] and, if any, a bias that exist
+  // already.
   TensorId Project(const std::string& name, TensorId x, TensorId w, int64_t rows, int64_t in,
-                   int64_t out);
+                   int64_t out, TensorId bias = kNone);
+
+  // The tensor's elements under other dims, for what is built next.
+  void View(TensorId id, std::vector<int64_t> dims);
 
   TensorId Activate(const std::string& name, TensorId x, ActivationKind kind);
   TensorId Sum(const std::string& name, TensorId a, TensorId b);
+  // x as [rows, cols], the first `cols` elements of `bias` added to each row.
+  TensorId AddBias(const std::string& name, TensorId x, TensorId bias, int64_t cols);
+  // [rows, a_cols] and [rows, b_cols] side by side; a may be a parameter [a_cols] for every row.
+  TensorId Concat(const std::string& name, TensorId a, int64_t a_cols, TensorId b, int64_t b_cols);
+  // [batch, time, width] to [batch, width]: the first of each sequence.
+  TensorId First(const std::string& name, TensorId x, int64_t width);
   // x itself when p is 0 or this graph is not for training.
   TensorId Drop(const std::string& name, TensorId x, double p);
-  TensorId LayerNorm(const std::string& name, TensorId x, int64_t rows, int64_t cols, bool bias);
+  TensorId LayerNorm(const std::string& name, TensorId x, int64_t rows, int64_t cols, bool bias,
+                     double epsilon = 1e-5);
   TensorId RmsNorm(const std::string& name, TensorId x, int64_t rows, int64_t cols, double epsilon);
   // x [rows, 2 * cols], each row gate and up; y [rows, cols].
   TensorId SwiGlu(const std::string& name, TensorId x, int64_t rows, int64_t cols);
@@ -71,20 +83,28 @@ class GraphBuilder {
                   int64_t head_dim, double theta);
   TensorId Embedding(const std::string& name, TensorId ids, TensorId tokens, TensorId positions,
                      int64_t time);
+  // Adds `positions` [time, width] in the op that made `embedded`: an Embedding without positions.
+  void AddPositions(TensorId embedded, TensorId positions);
   // One row of each of `rows.size()` tables of `width`, named `name`.{t}.weight, per sample of ids
   // [batch, tables]: [batch, tables, width]. `made`: the tables.
   TensorId EmbeddingTables(const std::string& name, TensorId ids, const std::vector<int64_t>& rows,
                            int64_t width, std::vector<TensorId>& made);
   // x [batch, width] and the products of all pairs of x and the rows of e [batch, count, width].
   TensorId Interaction(const std::string& name, TensorId x, TensorId e);
-  // Causal attention over qkv [batch, time, heads + 2 * kv_heads, head_dim], scaled by 1 /
-  // sqrt(head_dim).
+  // Attention over qkv [batch, time, heads + 2 * kv_heads, head_dim], scaled by 1 /
+  // sqrt(head_dim). lengths: i32 [batch], positions from there on are padding.
+  struct AttentionOptions {
+    bool causal = true;
+    TensorId lengths = kNone;
+  };
   TensorId Attention(const std::string& name, TensorId qkv, int64_t time, int64_t heads,
-                     int64_t kv_heads, int64_t head_dim);
-  // x [batch, height, width, in], padded by half a kernel (odd kernels): stride 1 keeps height and
-  // width.
+                     int64_t kv_heads, int64_t head_dim, const AttentionOptions& options);
+  // x [batch, height, width, in]; the weight is [out, in / groups, kernel, kernel]. Without `pad`
+  // the kernel is odd and pad half of it, so that stride 1 keeps height and width.
   struct ConvolutionOptions {
     int64_t kernel = 1, stride = 1;
+    std::optional<int64_t> pad = std::nullopt;
+    int64_t groups = 1;
     bool bias = true;
     double std = 0.02;
   };
@@ -96,12 +116,13 @@ class GraphBuilder {
   struct BatchNormOptions {
     TensorId residual = kNone;
     bool relu = false;
+    double epsilon = 1e-5, momentum = 0.1;
   };
   TensorId BatchNorm(const std::string& name, TensorId x, const BatchNormOptions& options);
   // Windows `stride` apart (0: window), over an image padded by `pad`.
   TensorId MaxPool(const std::string& name, TensorId x, int64_t window, int64_t stride = 0,
                    int64_t pad = 0);
-  // [batch, height, width, channels] to [batch, channels].
+  // [batch, .., channels] to [batch, channels].
   TensorId MeanPool(const std::string& name, TensorId x);
   // [batch, rows, cols] to [batch, cols, rows].
   TensorId Transposed(const std::string& name, TensorId x, int64_t rows, int64_t cols);

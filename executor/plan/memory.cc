@@ -106,10 +106,12 @@ std::vector<Life> Lives(const std::vector<Tensor>& tensors, const std::vector<Op
 std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op) {
   using Pairs = std::vector<std::pair<TensorId, TensorId>>;
   if (const auto* o = std::get_if<ActivationForward>(&op)) {
-    return o->kind == ActivationKind::kRelu ? Pairs{{o->x, o->y}} : Pairs{};
+    const bool in_place = o->kind == ActivationKind::kRelu || o->kind == ActivationKind::kRelu6;
+    return in_place ? Pairs{{o->x, o->y}} : Pairs{};
   }
   if (const auto* o = std::get_if<ActivationBackward>(&op)) return {{o->dy, o->dx}};
   if (const auto* o = std::get_if<Add>(&op)) return {{o->a, o->y}, {o->b, o->y}};
+  if (const auto* o = std::get_if<AddBias>(&op)) return {{o->x, o->y}};
   if (const auto* o = std::get_if<BatchNormBackward>(&op)) {
     return {{o->x, o->dx}, {o->dy, o->dresidual}};
   }

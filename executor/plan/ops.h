@@ -17,7 +17,7 @@ inline constexpr TensorId kNone = -1;
 // How an op touches an operand.
 enum class Access { kRead, kWrite, kUpdate };  // kUpdate: reads and writes
 
-enum class ActivationKind { kRelu, kGelu, kGeluTanh };
+enum class ActivationKind { kRelu, kGelu, kGeluTanh, kRelu6 };
 
 // Every op has Visit(f): calls f(TensorId&, Access) for each operand that is present.
 #define TY_OPERANDS(...)      \
@@ -73,6 +73,29 @@ struct Add {
   TensorId a = kNone, b = kNone, y = kNone;
   int64_t n = 0;
   TY_OPERANDS(a, Access::kRead, b, Access::kRead, y, Access::kWrite)
+};
+
+struct AddBias {
+  static constexpr const char* kName = "add_bias";
+  TensorId x = kNone, bias = kNone, y = kNone;
+  int64_t rows = 0, cols = 0;
+  TY_OPERANDS(x, Access::kRead, bias, Access::kRead, y, Access::kWrite)
+};
+
+// The backward pass of each of the two is the other.
+struct Concat {
+  static constexpr const char* kName = "concat";
+  TensorId a = kNone, b = kNone, y = kNone;
+  int64_t rows = 0, a_cols = 0, b_cols = 0;
+  bool repeat_a = false;
+  TY_OPERANDS(a, Access::kRead, b, Access::kRead, y, Access::kWrite)
+};
+
+struct Split {
+  static constexpr const char* kName = "split";
+  TensorId x = kNone, a = kNone, b = kNone;
+  int64_t rows = 0, a_cols = 0, b_cols = 0;
+  TY_OPERANDS(x, Access::kRead, a, Access::kWrite, b, Access::kWrite)
 };
 
 struct Zero {
@@ -246,21 +269,21 @@ struct InteractionBackward {
 
 struct AttentionForward {
   static constexpr const char* kName = "attention";
-  TensorId qkv = kNone, y = kNone, lse = kNone;
+  TensorId qkv = kNone, lengths = kNone, y = kNone, lse = kNone;
   int64_t batch = 0, time = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   bool causal = true;
-  TY_OPERANDS(qkv, Access::kRead, y, Access::kWrite, lse, Access::kWrite)
+  TY_OPERANDS(qkv, Access::kRead, lengths, Access::kRead, y, Access::kWrite, lse, Access::kWrite)
 };
 
 struct AttentionBackward {
   static constexpr const char* kName = "attention_backward";
-  TensorId dy = kNone, qkv = kNone, y = kNone, lse = kNone, dqkv = kNone;
+  TensorId dy = kNone, qkv = kNone, lengths = kNone, y = kNone, lse = kNone, dqkv = kNone;
   int64_t batch = 0, time = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   bool causal = true;
-  TY_OPERANDS(dy, Access::kRead, qkv, Access::kRead, y, Access::kRead, lse, Access::kRead, dqkv,
-              Access::kWrite)
+  TY_OPERANDS(dy, Access::kRead, qkv, Access::kRead, lengths, Access::kRead, y, Access::kRead, lse,
+              Access::kRead, dqkv, Access::kWrite)
 };
 
 struct CrossEntropy {
@@ -300,7 +323,7 @@ struct Sum {
 
 struct ConvolutionShape {
   int64_t batch = 0, height = 0, width = 0, in = 0, out = 0;
-  int64_t kernel_height = 1, kernel_width = 1, stride = 1, pad = 0;
+  int64_t kernel_height = 1, kernel_width = 1, stride = 1, pad = 0, groups = 1;
 };
 
 struct ConvolutionForward {
@@ -490,15 +513,15 @@ struct AdamWRows {
 #undef TY_OPERANDS
 
 using Op =
-    std::variant<ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add,
+    std::variant<ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add, AddBias,
                  AttentionBackward, AttentionForward, BatchNormBackward, BatchNormForward,
-                 BatchNormInference, BinaryCrossEntropy, ClipScale, ColumnSum,
+                 BatchNormInference, BinaryCrossEntropy, ClipScale, ColumnSum, Concat,
                  ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward,
                  CountTargets, CrossEntropy, DivideByNorm, Dropout, EmaStep, EmbeddingBackward,
                  EmbeddingForward, EmbeddingTablesBackward, EmbeddingTablesForward,
                  InteractionBackward, InteractionForward, KeepRows, LambStep, LayerNormBackward,
                  LayerNormForward, Matmul, MaxPoolBackward, MaxPoolForward, MeanPoolBackward,
                  MeanPoolForward, MergeRows, MuonMomentum, MuonStep, NewtonSchulz, Rotary, SgdRows,
-                 SgdStep, SquaredNorm, Sum, SwiGluBackward, SwiGluForward, Transpose, Zero>;
+                 SgdStep, Split, SquaredNorm, Sum, SwiGluBackward, SwiGluForward, Transpose, Zero>;
 
 }  // namespace trainyard::plan

@@ -26,7 +26,7 @@ constexpr int64_t kStepStateBytes = 32;         // kernels::StepState
 constexpr double kLargestSteps = 4294967295.0;  // counters of random draws wrap past it
 
 absl::Status CheckFacts(const DataFacts& facts) {
-  if (facts.kind == DataFacts::Kind::kTokens) {
+  if (facts.kind == DataFacts::Kind::kTokens || facts.kind == DataFacts::Kind::kDocuments) {
     if (facts.vocab > 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
         "spec.data: the number of tokens in the vocabulary is unknown");
@@ -53,7 +53,7 @@ absl::StatusOr<int64_t> TotalSteps(const v1::JobSpec& spec, const DataFacts& fac
         "spec.training.epochs: the size of the data is unknown here; set spec.training.steps");
   }
   double samples = static_cast<double>(facts.train_size);
-  if (const int64_t context = ContextOf(spec.model()); context > 0) samples /= context;
+  if (facts.kind == DataFacts::Kind::kTokens) samples /= ContextOf(spec.model());
   const double steps =
       std::max(1.0, std::ceil(spec.training().epochs() * samples / spec.training().batch_size()));
   if (steps > kLargestSteps) {
@@ -108,7 +108,7 @@ class Assembly {
     TY_ASSIGN_OR_RETURN(const Forward forward, BuildForward(spec_.model(), facts_, builder));
     const int64_t rows = batch * forward.rows_per_sample;
     plan_.rows_per_sample = forward.rows_per_sample;
-    plan_.tokens = facts_.kind == DataFacts::Kind::kTokens;
+    plan_.tokens = ContextOf(spec_.model()) > 0;
     plan_.binary = forward.binary;
     plan_.eval_input = forward.input;
     plan_.eval_ids = forward.ids;
@@ -124,6 +124,7 @@ class Assembly {
     return absl::OkStatus();
   }
 
+  // The ops around the micro-batches, then the memory of all, then the summary.
   Plan Finish(int64_t total_steps, bool training) {
     plan_.total_steps = total_steps;
     plan_.buffers = AllOf(TensorKind::kBuffer);

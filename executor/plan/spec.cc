@@ -18,14 +18,17 @@ absl::Status CheckModelFitsData(const v1::Model& model, const v1::Data& data) {
   }
   if (clicks) return absl::OkStatus();
   const bool language = ContextOf(model) > 0;
-  const char* const family = model.has_llama() ? "llama" : "gpt";
+  const std::string family = FamilyOf(model);
+  if (model.has_layers() && language != tokens) {
+    return Invalid("spec.model.layers.context", model.layers().context(),
+                   tokens ? "; set it to the tokens of a sample" : "; leave it out for images");
+  }
   if (language && !tokens) {
     return Invalid("spec.data", family,
                    " trains on text or tokens; set spec.data.text or spec.data.tokens");
   }
   if (!language && tokens) {
-    const auto& family = *v1::Model::descriptor()->FindFieldByNumber(model.family_case());
-    return Invalid("spec.data", family.name(),
+    return Invalid("spec.data", family,
                    " trains on images; set spec.data.idx, image_folder or webdataset");
   }
   const bool declared = data.has_text() ? data.text().has_vocab_size() : data.has_tokens();

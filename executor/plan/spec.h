@@ -3,9 +3,11 @@
 // Checks a spec and fills its defaults. Pure.
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "executor/plan/facts.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::plan {
@@ -16,7 +18,13 @@ namespace trainyard::plan {
 // Needs no data: what depends on it is checked by BuildPlan. Idempotent.
 absl::StatusOr<v1::JobSpec> ResolveSpec(const v1::JobSpec& spec);
 
+// How the model of a resolved spec wants text and tokens cut.
+Windowing WindowingOf(const v1::Model& model);
+
 // Tokens in one sample of a language model; 0 for the other families.
 int64_t ContextOf(const v1::Model& model);
+
+// "resnet"; "" when there is none.
+std::string FamilyOf(const v1::Model& model);
 
 }  // namespace trainyard::plan

@@ -14,6 +14,7 @@ namespace trainyard::plan {
 
 // Each checks its part and fills its defaults; `field` is where the part lives ("spec.model").
 absl::Status ResolveModel(v1::Model& model);
+absl::Status ResolveLayers(v1::LayerList& layers);
 absl::Status ResolveData(v1::Data& data);
 absl::Status ResolveTraining(v1::Training& training, int64_t logical_ranks);
 absl::Status ResolveOptimizer(v1::Optimizer& optimizer);

@@ -16,7 +16,7 @@ absl::Status ResolveActivation(const std::string& field, v1::Activation fallback
                                v1::Activation found, v1::Activation& resolved) {
   if (!v1::Activation_IsValid(found)) {
     return Invalid(field, static_cast<int>(found),
-                   " is no activation; use RELU, GELU or GELU_TANH");
+                   " is no activation; use RELU, GELU, GELU_TANH or RELU6");
   }
   resolved = found == v1::ACTIVATION_UNSPECIFIED ? fallback : found;
   return absl::OkStatus();
@@ -78,7 +78,7 @@ absl::Status ResolveConvnet(v1::Convnet& convnet) {
 
 // What every transformer has.
 template <typename Family>
-absl::Status CheckTransformer(const std::string& at, const Family& family) {
+absl::Status CheckBlocks(const std::string& at, const Family& family) {
   TY_RETURN_IF_ERROR(CheckRange(at + "layers", family.layers(), 1, kMostLayers));
   TY_RETURN_IF_ERROR(CheckRange(at + "width", family.width(), 1, kWidest));
   TY_RETURN_IF_ERROR(CheckRange(at + "heads", family.heads(), 1, kWidest));
@@ -86,6 +86,13 @@ absl::Status CheckTransformer(const std::string& at, const Family& family) {
     return Invalid(at + "width", family.width(), " is not a multiple of heads ", family.heads(),
                    "; ", TryMultiples(family.width(), family.heads()));
   }
+  return absl::OkStatus();
+}
+
+// And every one over tokens.
+template <typename Family>
+absl::Status CheckTransformer(const std::string& at, const Family& family) {
+  TY_RETURN_IF_ERROR(CheckBlocks(at, family));
   TY_RETURN_IF_ERROR(CheckRange(at + "context", family.context(), 1, kLongestContext));
   if (!family.has_vocab_size()) return absl::OkStatus();
   return CheckRange(at + "vocab_size", family.vocab_size(), 1, kLargestVocab);
@@ -131,6 +138,59 @@ absl::Status ResolveLlama(v1::Llama& llama) {
   return CheckPositive(at + "epsilon", llama.epsilon());
 }
 
+// What the encoders have in common.
+template <typename Family>
+absl::Status ResolveEncoder(const std::string& at, Family& family) {
+  if (!family.has_mlp_width()) family.set_mlp_width(4 * family.width());
+  TY_RETURN_IF_ERROR(CheckRange(at + "mlp_width", family.mlp_width(), 1, 4 * kWidest));
+  TY_RETURN_IF_ERROR(CheckFraction(at + "dropout", family.dropout()));
+  v1::Activation activation;
+  TY_RETURN_IF_ERROR(
+      ResolveActivation(at + "activation", v1::GELU, family.activation(), activation));
+  family.set_activation(activation);
+  if (!family.has_epsilon()) family.set_epsilon(1e-12);
+  return CheckPositive(at + "epsilon", family.epsilon());
+}
+
+absl::Status ResolveBert(v1::Bert& bert) {
+  const std::string at = "spec.model.bert.";
+  TY_RETURN_IF_ERROR(CheckTransformer(at, bert));
+  TY_RETURN_IF_ERROR(ResolveEncoder(at, bert));
+  if (!bert.has_mask_rate()) bert.set_mask_rate(0.15);
+  if (!(bert.mask_rate() > 0 && bert.mask_rate() < 1)) {
+    return Invalid(at + "mask_rate", bert.mask_rate(), " is not in (0, 1)");
+  }
+  if (bert.has_mask_token()) {
+    TY_RETURN_IF_ERROR(CheckRange(at + "mask_token", bert.mask_token(), 0, kLargestVocab - 1));
+  }
+  if (!bert.has_token_types()) bert.set_token_types(2);
+  return CheckRange(at + "token_types", bert.token_types(), 1, 256);
+}
+
+absl::Status ResolveVit(v1::Vit& vit) {
+  const std::string at = "spec.model.vit.";
+  TY_RETURN_IF_ERROR(CheckBlocks(at, vit));
+  TY_RETURN_IF_ERROR(CheckRange(at + "patch", vit.patch(), 1, 1024));
+  return ResolveEncoder(at, vit);
+}
+
+absl::Status ResolveStem(const std::string& field, v1::Resnet::Stem stem) {
+  if (stem == v1::Resnet::CIFAR || stem == v1::Resnet::IMAGENET) return absl::OkStatus();
+  return Invalid(field, static_cast<int>(stem),
+                 " is no stem; use CIFAR for images up to about 64x64, else IMAGENET");
+}
+
+absl::Status ResolveMobilenet(v1::Mobilenet& mobilenet) {
+  const std::string at = "spec.model.mobilenet.";
+  TY_RETURN_IF_ERROR(ResolveStem(at + "stem", mobilenet.stem()));
+  if (!mobilenet.has_width()) mobilenet.set_width(1);
+  if (!(mobilenet.width() >= 0.05 && mobilenet.width() <= 4)) {
+    return Invalid(at + "width", mobilenet.width(), " is not in [0.05, 4]");
+  }
+  if (!mobilenet.has_dropout()) mobilenet.set_dropout(0.2);
+  return CheckFraction(at + "dropout", mobilenet.dropout());
+}
+
 absl::Status ResolveDlrm(v1::Dlrm& dlrm) {
   const std::string at = "spec.model.dlrm.";
   if (dlrm.table_rows_size() > kMostTables) {
@@ -152,18 +212,35 @@ absl::Status ResolveResnet(v1::Resnet& resnet) {
     return Invalid(at + "depth", resnet.depth(),
                    " is no depth of a resnet; use 18, 34, 50, 101 or 152");
   }
-  if (resnet.stem() != v1::Resnet::CIFAR && resnet.stem() != v1::Resnet::IMAGENET) {
-    return Invalid(at + "stem", static_cast<int>(resnet.stem()),
-                   " is no stem; use CIFAR for images up to about 64x64, else IMAGENET");
-  }
+  TY_RETURN_IF_ERROR(ResolveStem(at + "stem", resnet.stem()));
   if (!resnet.has_width()) resnet.set_width(64);
   return CheckRange(at + "width", resnet.width(), 1, 4096);
 }
 
 }  // namespace
 
-int64_t ContextOf(const v1::Model& model) {
-  return model.has_gpt() ? model.gpt().context() : model.has_llama() ? model.llama().context() : 0;
+Windowing WindowingOf(const v1::Model& model) {
+  switch (model.family_case()) {
+    case v1::Model::kBert:
+      return {.context = model.bert().context(),
+              .mask_rate = model.bert().mask_rate(),
+              .mask_token = model.bert().has_mask_token() ? model.bert().mask_token() : -1};
+    case v1::Model::kGpt:
+      return {.context = model.gpt().context()};
+    case v1::Model::kLayers:
+      return {.context = model.layers().context()};
+    case v1::Model::kLlama:
+      return {.context = model.llama().context()};
+    default:
+      return {};
+  }
+}
+
+int64_t ContextOf(const v1::Model& model) { return WindowingOf(model).context; }
+
+std::string FamilyOf(const v1::Model& model) {
+  const auto* family = v1::Model::descriptor()->FindFieldByNumber(model.family_case());
+  return family == nullptr ? "" : family->name();
 }
 
 absl::Status ResolveModel(v1::Model& model) {
@@ -179,16 +256,19 @@ absl::Status ResolveModel(v1::Model& model) {
     case v1::Model::kLlama:
       return ResolveLlama(*model.mutable_llama());
     case v1::Model::kBert:
-      return NotBuilt("spec.model.bert", "it", "use gpt");
+      return ResolveBert(*model.mutable_bert());
     case v1::Model::kDlrm:
       return ResolveDlrm(*model.mutable_dlrm());
     case v1::Model::kLayers:
-      return NotBuilt("spec.model.layers", "a list of layers",
-                      "use mlp, convnet, resnet, gpt, llama or dlrm");
+      return ResolveLayers(*model.mutable_layers());
+    case v1::Model::kMobilenet:
+      return ResolveMobilenet(*model.mutable_mobilenet());
+    case v1::Model::kVit:
+      return ResolveVit(*model.mutable_vit());
     case v1::Model::FAMILY_NOT_SET:
       break;
   }
-  return Invalid("spec.model", "there is none; set mlp, convnet, resnet, gpt, llama or dlrm");
+  return Invalid("spec.model", "there is none; set mlp, gpt, resnet or another family, or layers");
 }
 
 }  // namespace trainyard::plan

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
@@ -43,6 +45,16 @@ GroupPlace PlaceOf(const Op& op, int64_t i) {
           .group = group};
 }
 
+// The loader checked the lengths: one out of range is a bug.
+int64_t KeysOf(const Buffer& lengths, int64_t b, int64_t time) {
+  if (!lengths) return time;
+  const int32_t length = lengths.As<int32_t>()[b];
+  if (length >= 1 && length <= time) return length;
+  std::fprintf(stderr, "attention: length %d of sequence %lld; the context is %lld\n", length,
+               static_cast<long long>(b), static_cast<long long>(time));
+  std::abort();
+}
+
 }  // namespace
 
 // The pieces of the backward pass, each rounded up to 16 floats (vector/attention.cc).
@@ -53,7 +65,9 @@ int64_t AttentionScratchFloats(int64_t time, int64_t head_dim) {
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionForward& op) {
-  absl::Status ok = CheckOperands("attention", {{"qkv", op.qkv}, {"y", op.y}, {"lse", op.lse}});
+  absl::Status ok = CheckOperands(
+      "attention",
+      {{"qkv", op.qkv}, {"y", op.y}, {"lse", op.lse}, {"lengths", op.lengths, DType::kI32, true}});
   if (ok.ok()) ok = CheckShape("attention", op);
   if (!ok.ok()) return ok;
   const int64_t scratch = AttentionScratchFloats(op.time, op.head_dim);
@@ -73,6 +87,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionForward& op) {
              .y_row = at.y_row,
              .group = at.group,
              .time = op.time,
+             .keys = KeysOf(op.lengths, i / op.kv_heads, op.time),
              .head_dim = op.head_dim,
              .scale = op.scale,
              .causal = op.causal,
@@ -84,9 +99,13 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionForward& op) {
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionBackward& op) {
-  absl::Status ok = CheckOperands(
-      "attention backward",
-      {{"dy", op.dy}, {"qkv", op.qkv}, {"y", op.y}, {"lse", op.lse}, {"dqkv", op.dqkv}});
+  absl::Status ok =
+      CheckOperands("attention backward", {{"dy", op.dy},
+                                           {"qkv", op.qkv},
+                                           {"y", op.y},
+                                           {"lse", op.lse},
+                                           {"dqkv", op.dqkv},
+                                           {"lengths", op.lengths, DType::kI32, true}});
   if (ok.ok()) ok = CheckShape("attention backward", op);
   if (!ok.ok()) return ok;
   const int64_t scratch = AttentionScratchFloats(op.time, op.head_dim);
@@ -112,6 +131,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionBackward& op) {
              .y_row = at.y_row,
              .group = at.group,
              .time = op.time,
+             .keys = KeysOf(op.lengths, i / op.kv_heads, op.time),
              .head_dim = op.head_dim,
              .scale = op.scale,
              .causal = op.causal,

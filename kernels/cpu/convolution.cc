@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/operands.h"
 
@@ -28,7 +29,7 @@ struct Descs {
 bool SuitsWinograd(const ConvolutionShape& s) {
   const int64_t tiles = s.batch * ((s.height + 3) / 4) * ((s.width + 3) / 4);
   return s.kernel_height == 3 && s.kernel_width == 3 && s.stride == 1 && s.pad == 1 &&
-         s.in % 16 == 0 && s.out % 16 == 0 && tiles >= 64;
+         s.groups == 1 && s.in % 16 == 0 && s.out % 16 == 0 && tiles >= 64;
 }
 
 dnnl::convolution_forward::primitive_desc ForwardOf(const Dnnl& dnnl, const Descs& d, bool bias,
@@ -42,13 +43,16 @@ dnnl::convolution_forward::primitive_desc ForwardOf(const Dnnl& dnnl, const Desc
 }
 
 Descs DescsOf(const Dnnl& dnnl, const ConvolutionShape& s) {
-  const Dims w = {s.out, s.in, s.kernel_height, s.kernel_width};
+  // Weights of groups lie as [out, in / groups, …] does.
+  const bool grouped = s.groups > 1;
+  Dims w = {s.out / s.groups, s.in / s.groups, s.kernel_height, s.kernel_width};
+  if (grouped) w.insert(w.begin(), s.groups);
   const Dims x = {s.batch, s.in, s.height, s.width};
   const Dims y = {s.batch, s.out, s.out_height(), s.out_width()};
   Descs d = {
       .x = Desc(x, kF32, Tag::nhwc),
       .y = Desc(y, kF32, Tag::nhwc),
-      .w = Desc(w, kF32, Tag::oihw),
+      .w = Desc(w, kF32, grouped ? Tag::goihw : Tag::oihw),
       .bias = Desc({s.out}, kF32, Tag::x),
       .x_any = Desc(x, kF32, Tag::any),
       .y_any = Desc(y, kF32, Tag::any),
@@ -73,8 +77,13 @@ absl::Status CheckShape(const ConvolutionShape& s) {
                                                {"kernel_height", s.kernel_height},
                                                {"kernel_width", s.kernel_width},
                                                {"stride", s.stride},
-                                               {"pad + 1", s.pad + 1}});
+                                               {"pad + 1", s.pad + 1},
+                                               {"groups", s.groups}});
   if (!ok.ok()) return ok;
+  if (s.in % s.groups != 0 || s.out % s.groups != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "convolution: ", s.groups, " groups divide not both ", s.in, " and ", s.out, " channels"));
+  }
   return CheckSizes(
       "convolution",
       {{"height + 2 pad - kernel_height + 1", s.height + 2 * s.pad - s.kernel_height + 1},

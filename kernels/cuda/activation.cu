@@ -24,6 +24,9 @@ __device__ float TanhGate(float x) {
 struct Relu {
   __device__ float operator()(float x) const { return x < 0.0f ? 0.0f : x; }
 };
+struct Relu6 {
+  __device__ float operator()(float x) const { return x < 0.0f ? 0.0f : x > 6.0f ? 6.0f : x; }
+};
 struct Gelu {
   __device__ float operator()(float x) const { return x * NormalCdf(x); }
 };
@@ -33,6 +36,9 @@ struct GeluTanh {
 
 struct ReluGradient {
   __device__ float operator()(float x, float dy) const { return x > 0.0f ? dy : 0.0f; }
+};
+struct Relu6Gradient {
+  __device__ float operator()(float x, float dy) const { return x > 0.0f && x < 6.0f ? dy : 0.0f; }
 };
 // (x Phi(x))' = Phi(x) + x phi(x)
 struct GeluGradient {
@@ -78,6 +84,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ActivationForward& op) {
       return Forward<Gelu>(op);
     case ActivationKind::kGeluTanh:
       return Forward<GeluTanh>(op);
+    case ActivationKind::kRelu6:
+      return Forward<Relu6>(op);
   }
   return absl::UnimplementedError("cuda activation: unknown kind");
 }
@@ -93,6 +101,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ActivationBackward& op) {
       return Backward<GeluGradient>(op);
     case ActivationKind::kGeluTanh:
       return Backward<GeluTanhGradient>(op);
+    case ActivationKind::kRelu6:
+      return Backward<Relu6Gradient>(op);
   }
   return absl::UnimplementedError("cuda activation backward: unknown kind");
 }

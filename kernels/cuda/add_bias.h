@@ -6,7 +6,8 @@
 
 namespace trainyard::kernels::cuda {
 
-// y[r, c] += bias[c]; y: [rows, cols], bias: [cols].
-void LaunchAddBias(Stream& stream, const float* bias, float* y, int64_t rows, int64_t cols);
+// AddBias, for other ops.
+void LaunchAddBias(Stream& stream, const float* x, const float* bias, float* y, int64_t rows,
+                   int64_t cols);
 
 }  // namespace trainyard::kernels::cuda

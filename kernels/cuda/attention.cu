@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(kThreads)
     largest[i] = -INFINITY;
     total[i] = 0;
   }
-  const int end = shape.causal ? min(shape.time, first_query + kRows) : shape.time;
+  const int keys = shape.Keys(batch);
+  const int end = shape.causal ? min(keys, first_query + kRows) : keys;
   for (int first_key = 0; first_key < end; first_key += kRows) {
     __syncthreads();  // the last round may still be reading v and p
     LoadTile<kRows, kDim>(kv, k_rows, shape.qkv_stride(), first_key, shape);
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
       float row_largest = largest[i];
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
-        const bool visible = shape.Visible(query, first_key + tx + kSide * j);
+        const bool visible = shape.Visible(query, first_key + tx + kSide * j, keys);
         s[i][j] = visible ? s[i][j] * shape.scale : -INFINITY;
         row_largest = fmaxf(row_largest, s[i][j]);
       }
@@ -72,7 +73,8 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();  // everyone is done with k
     LoadTile<kRows, kDim>(kv, v_rows, shape.qkv_stride(), first_key, shape);
     __syncthreads();
-    if (shape.causal && first_key + kRows > first_query) {
+    const bool diagonal = shape.causal && first_key + kRows > first_query;
+    if (diagonal || (keys < shape.time && first_key + kRows > keys)) {
       RowsTimesTile<kRows, kDim, true>(p, kv, out);
     } else {
       RowsTimesTile<kRows, kDim>(p, kv, out);
@@ -108,7 +110,9 @@ absl::StatusOr<Kernel> Prepared(const AttentionForward& op) {
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionForward& op) {
-  absl::Status status = RequireTypes("attention", {{"qkv", op.qkv}, {"y", op.y}, {"lse", op.lse}});
+  absl::Status status = RequireTypes(
+      "attention",
+      {{"qkv", op.qkv}, {"y", op.y}, {"lse", op.lse}, {"lengths", op.lengths, DType::kI32, true}});
   status.Update(CheckShape("attention", op));
   if (!status.ok()) return status;
   cudaSetDevice(index_);

@@ -63,7 +63,9 @@ __global__ void __launch_bounds__(kThreads, 1) KeysAndValuesKernel(BackwardArgum
 
   float dk[kEach][kCols] = {}, dv[kEach][kCols] = {};
   const int from = shape.causal ? first_key : 0;
-  const int tiles = (shape.time - from + kRows - 1) / kRows;  // of queries, of one head
+  const int keys = shape.Keys(batch);
+  const int tiles =  // of queries, of one head; padding has no gradient
+      first_key < keys ? (shape.time - from + kRows - 1) / kRows : 0;
   for (int round = 0; round < shape.group() * tiles; ++round) {
     const int head = kv * shape.group() + round / tiles;
     const int first_query = from + round % tiles * kRows;
@@ -83,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, 1) KeysAndValuesKernel(BackwardArgum
       const float delta = query < shape.time ? a.delta[at] : 0.0f;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
-        const bool visible = shape.Visible(query, first_key + ty + kSide * i);
+        const bool visible = shape.Visible(query, first_key + ty + kSide * i, keys);
         s[i][j] = visible ? expf(s[i][j] * shape.scale - lse) : 0.0f;
         dp[i][j] = s[i][j] * (dp[i][j] - delta);
       }
@@ -129,7 +131,8 @@ __global__ void __launch_bounds__(kThreads, 1) QueriesKernel(BackwardArguments a
   }
 
   float dq[kEach][kCols] = {};
-  const int end = shape.causal ? min(shape.time, first_query + kRows) : shape.time;
+  const int keys = shape.Keys(batch);
+  const int end = shape.causal ? min(keys, first_query + kRows) : keys;
   for (int first_key = 0; first_key < end; first_key += kRows) {
     __syncthreads();  // the last round may still be reading
     LoadTile<kRows, kDim>(k, a.qkv + shape.KStart(batch, kv), stride, first_key, shape);
@@ -143,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, 1) QueriesKernel(BackwardArguments a
       const int query = first_query + ty + kSide * i;
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
-        const bool visible = shape.Visible(query, first_key + tx + kSide * j);
+        const bool visible = shape.Visible(query, first_key + tx + kSide * j, keys);
         const float p = visible ? expf(s[i][j] * shape.scale - lse[i]) : 0.0f;
         dp[i][j] = p * (dp[i][j] - delta[i]);
       }
@@ -189,9 +192,13 @@ absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionBackward& op) {
-  absl::Status status = RequireTypes(
-      "attention backward",
-      {{"dy", op.dy}, {"qkv", op.qkv}, {"y", op.y}, {"lse", op.lse}, {"dqkv", op.dqkv}});
+  absl::Status status =
+      RequireTypes("attention backward", {{"dy", op.dy},
+                                          {"qkv", op.qkv},
+                                          {"y", op.y},
+                                          {"lse", op.lse},
+                                          {"dqkv", op.dqkv},
+                                          {"lengths", op.lengths, DType::kI32, true}});
   status.Update(CheckShape("attention backward", op));
   if (!status.ok()) return status;
   cudaSetDevice(index_);

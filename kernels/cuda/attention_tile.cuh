@@ -32,6 +32,7 @@ struct AttentionShape {
   int time, heads, kv_heads, head_dim;
   float scale;
   bool causal;
+  const int32_t* lengths;  // [batch], or null
 
   __host__ __device__ int64_t y_stride() const { return int64_t{heads} * head_dim; }
   __host__ __device__ int64_t qkv_stride() const {
@@ -48,8 +49,10 @@ struct AttentionShape {
   __device__ int64_t YStart(int64_t batch, int head) const {
     return batch * time * y_stride() + int64_t{head} * head_dim;
   }
-  __device__ bool Visible(int query, int key) const {
-    return query < time && key < time && (!causal || key <= query);
+  // Keys that are no padding.
+  __device__ int Keys(int64_t batch) const { return lengths == nullptr ? time : lengths[batch]; }
+  __device__ bool Visible(int query, int key, int keys) const {
+    return query < time && key < keys && (!causal || key <= query);
   }
 
  private:
@@ -65,7 +68,8 @@ AttentionShape ShapeOf(const Op& op) {
           .kv_heads = static_cast<int>(op.kv_heads),
           .head_dim = static_cast<int>(op.head_dim),
           .scale = op.scale,
-          .causal = op.causal};
+          .causal = op.causal,
+          .lengths = op.lengths ? op.lengths.template As<int32_t>() : nullptr};
 }
 
 template <typename Op>

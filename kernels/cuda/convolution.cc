@@ -34,9 +34,10 @@ struct Problem {
   int64_t taps() const { return shape.kernel_height * shape.kernel_width; }
   int64_t out_rows() const { return shape.batch * shape.out_height() * shape.out_width(); }
   // The two orders of the weights are the same bytes.
-  bool same_order() const { return taps() == 1 || shape.in == 1; }
+  bool same_order() const { return taps() == 1 || group_in() == 1; }
+  int64_t group_in() const { return shape.in / shape.groups; }
   size_t weight_bytes() const {
-    const size_t bytes = static_cast<size_t>(shape.out * shape.in * taps()) * sizeof(float);
+    const size_t bytes = static_cast<size_t>(shape.out * group_in() * taps()) * sizeof(float);
     return (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
   }
   // Scratch: the weights in cuDNN's order, then its workspace, then `more`.
@@ -68,8 +69,13 @@ absl::Status CheckShape(const ConvolutionShape& s) {
                                                         {"out", s.out},
                                                         {"kernel_height", s.kernel_height},
                                                         {"kernel_width", s.kernel_width},
-                                                        {"stride", s.stride}});
+                                                        {"stride", s.stride},
+                                                        {"groups", s.groups}});
   if (!status.ok()) return status;
+  if (s.in % s.groups != 0 || s.out % s.groups != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "convolution: ", s.groups, " groups divide not both ", s.in, " and ", s.out, " channels"));
+  }
   if (s.pad < 0 || s.out_height() <= 0 || s.out_width() <= 0 ||
       s.height + 2 * s.pad < s.kernel_height || s.width + 2 * s.pad < s.kernel_width) {
     return absl::InvalidArgumentError("convolution: the kernel does not fit into the padded image");
@@ -99,7 +105,8 @@ absl::Status Describe(Cudnn* dnn, const ConvolutionShape& s, Problem& p) {
   status.Update(Make(cudnnCreateConvolutionDescriptor, p.convolution));
   if (!status.ok()) return status;
   const auto narrow = [](int64_t extent) { return static_cast<int>(extent); };
-  const int batch = narrow(s.batch), in = narrow(s.in), out = narrow(s.out);
+  const int batch = narrow(s.batch), in = narrow(s.in), out = narrow(s.out),
+            group_in = narrow(p.group_in());
   status.Update(ToStatus(cudnnSetTensor4dDescriptor(p.x.get(), CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT,
                                                     batch, in, narrow(s.height), narrow(s.width)),
                          "convolution x"));
@@ -107,15 +114,17 @@ absl::Status Describe(Cudnn* dnn, const ConvolutionShape& s, Problem& p) {
       ToStatus(cudnnSetTensor4dDescriptor(p.y.get(), CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, batch,
                                           out, narrow(s.out_height()), narrow(s.out_width())),
                "convolution y"));
-  status.Update(
-      ToStatus(cudnnSetFilter4dDescriptor(p.w.get(), CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, out, in,
-                                          narrow(s.kernel_height), narrow(s.kernel_width)),
-               "convolution w"));
+  status.Update(ToStatus(
+      cudnnSetFilter4dDescriptor(p.w.get(), CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, out, group_in,
+                                 narrow(s.kernel_height), narrow(s.kernel_width)),
+      "convolution w"));
   const int pad = narrow(s.pad), stride = narrow(s.stride);
   status.Update(
       ToStatus(cudnnSetConvolution2dDescriptor(p.convolution.get(), pad, pad, stride, stride, 1, 1,
                                                CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
                "convolution"));
+  status.Update(
+      ToStatus(cudnnSetConvolutionGroupCount(p.convolution.get(), narrow(s.groups)), "groups"));
   // fp32 throughout: the default would allow TF32.
   status.Update(ToStatus(cudnnSetConvolutionMathType(p.convolution.get(), CUDNN_FMA_MATH),
                          "convolution arithmetic"));
@@ -143,7 +152,7 @@ absl::StatusOr<decltype(Ranked::algo)> FirstFit(const Ranked* ranked, int count,
   return absl::UnimplementedError(absl::StrCat(
       "cuda convolution: cuDNN offers no deterministic fp32 algorithm for batch ", s.batch, ", ",
       s.height, "x", s.width, "x", s.in, " to ", s.out, " channels, kernel ", s.kernel_height, "x",
-      s.kernel_width, ", stride ", s.stride, ", pad ", s.pad));
+      s.kernel_width, ", stride ", s.stride, ", pad ", s.pad, ", groups ", s.groups));
 }
 
 absl::StatusOr<cudnnConvolutionFwdAlgo_t> ChooseForward(Problem& p) {
@@ -195,7 +204,7 @@ absl::StatusOr<cudnnConvolutionBwdFilterAlgo_t> ChooseBackwardWeights(Problem& p
 // The weights in cuDNN's order, in scratch where that differs from ours.
 const float* ReorderWeights(Stream& stream, const Problem& p, const float* w, float* to) {
   if (p.same_order()) return w;
-  LaunchTranspose(stream, w, to, p.shape.out, p.shape.in, p.taps(), false);
+  LaunchTranspose(stream, w, to, p.shape.out, p.group_in(), p.taps(), false);
   return to;
 }
 
@@ -218,7 +227,8 @@ void RunForward(Stream& stream, const Problem& p, cudnnConvolutionFwdAlgo_t algo
                                &kZero, p.y.get(), op.y.As<float>()),
        "convolution");
   if (op.bias) {
-    LaunchAddBias(stream, op.bias.As<float>(), op.y.As<float>(), p.out_rows(), p.shape.out);
+    float* const y = op.y.As<float>();
+    LaunchAddBias(stream, y, op.bias.As<float>(), y, p.out_rows(), p.shape.out);
   }
 }
 
@@ -244,7 +254,7 @@ void RunBackwardWeights(Stream& stream, const Problem& p, cudnnConvolutionBwdFil
                                       scratch.workspace, p.workspace_bytes, &kZero, p.w.get(),
                                       scratch.weights),
        "convolution weight gradient");
-  LaunchTranspose(stream, scratch.weights, op.dw.As<float>(), p.shape.out, p.taps(), p.shape.in,
+  LaunchTranspose(stream, scratch.weights, op.dw.As<float>(), p.shape.out, p.taps(), p.group_in(),
                   op.accumulate);
   if (op.dbias) {
     LaunchColumnSum(stream, op.dy.As<float>(), op.dbias.As<float>(), p.out_rows(), p.shape.out,

@@ -5,10 +5,12 @@
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/add.h"
+#include "kernels/ops/add_bias.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/batch_norm.h"
 #include "kernels/ops/binary_cross_entropy.h"
 #include "kernels/ops/column_sum.h"
+#include "kernels/ops/concat.h"
 #include "kernels/ops/convolution.h"
 #include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/dropout.h"
@@ -35,6 +37,7 @@
   X(AdamWRows)                  \
   X(AdamWStep)                  \
   X(Add)                        \
+  X(AddBias)                    \
   X(AttentionBackward)          \
   X(AttentionForward)           \
   X(BatchNormBackward)          \
@@ -43,6 +46,7 @@
   X(BinaryCrossEntropy)         \
   X(ClipScale)                  \
   X(ColumnSum)                  \
+  X(Concat)                     \
   X(ConvolutionBackwardData)    \
   X(ConvolutionBackwardWeights) \
   X(ConvolutionForward)         \
@@ -73,6 +77,7 @@
   X(Rotary)                     \
   X(SgdRows)                    \
   X(SgdStep)                    \
+  X(Split)                      \
   X(SquaredNorm)                \
   X(Sum)                        \
   X(SwiGluBackward)             \

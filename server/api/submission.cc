@@ -136,12 +136,13 @@ absl::Status NameDataField(const v1::JobSpec& spec, const absl::Status& status,
 }
 
 absl::StatusOr<plan::DataFacts> FindFacts(const v1::JobSpec& spec) {
-  absl::StatusOr<plan::DataFacts> facts = data::ReadFacts(spec.data());
+  const plan::Windowing windowing = plan::WindowingOf(spec.model());
+  absl::StatusOr<plan::DataFacts> facts = data::ReadFacts(spec.data(), windowing);
   if (facts.ok()) return facts;
   // What the files say counts; what the spec declares serves where the server cannot look.
   const bool away = absl::IsNotFound(facts.status()) || absl::IsPermissionDenied(facts.status());
   if (!away) return NameDataField(spec, facts.status(), "");
-  const std::optional<plan::DataFacts> declared = data::DeclaredFacts(spec.data());
+  const std::optional<plan::DataFacts> declared = data::DeclaredFacts(spec.data(), windowing);
   if (declared.has_value()) return *declared;
   return NameDataField(spec, facts.status(),
                        " (the server must be able to read the data, or the spec must declare its "

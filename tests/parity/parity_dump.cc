@@ -151,7 +151,7 @@ absl::Status Run(const std::string& job, const std::string& out, float scale, fl
                  bool ignore) {
   TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadSpec(job));
   TY_ASSIGN_OR_RETURN(const auto dataset,
-                      data::OpenDataset(spec.data(), plan::ContextOf(spec.model())));
+                      data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())));
   TY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::BuildPlan(spec, dataset->facts()));
   TY_ASSIGN_OR_RETURN(const auto device, kernels::OpenCpu(2));
   TY_ASSIGN_OR_RETURN(const auto session, Session::Open(*device, plan));

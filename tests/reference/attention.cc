@@ -1,5 +1,6 @@
 #include "tests/reference/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace trainyard::reference {
@@ -20,7 +21,10 @@ struct Head {
     return ((b * s.time + t) * s.heads + h) * s.head_dim + d;
   }
   int64_t Lse(int64_t t) const { return (b * s.heads + h) * s.time + t; }
-  int64_t Seen(int64_t t) const { return s.causal ? t + 1 : s.time; }
+  int64_t Seen(int64_t t) const {
+    const int64_t keys = s.lengths.empty() ? s.time : s.lengths[b];
+    return s.causal ? std::min(t + 1, keys) : keys;
+  }
 
   double Score(const Vec& qkv, int64_t t, int64_t key) const {
     double score = 0;

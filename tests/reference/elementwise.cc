@@ -12,6 +12,8 @@ double Activation(ActivationKind kind, double x) {
   switch (kind) {
     case ActivationKind::kRelu:
       return x > 0 ? x : 0;
+    case ActivationKind::kRelu6:
+      return x > 6 ? 6 : x > 0 ? x : 0;
     case ActivationKind::kGelu:
       return x * 0.5 * std::erfc(-x * M_SQRT1_2);
     case ActivationKind::kGeluTanh:
@@ -24,6 +26,8 @@ double ActivationSlope(ActivationKind kind, double x) {
   switch (kind) {
     case ActivationKind::kRelu:
       return x > 0 ? 1 : 0;
+    case ActivationKind::kRelu6:
+      return x > 0 && x < 6 ? 1 : 0;
     case ActivationKind::kGelu:
       return 0.5 * std::erfc(-x * M_SQRT1_2) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
     case ActivationKind::kGeluTanh: {

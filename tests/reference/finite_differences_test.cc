@@ -51,9 +51,9 @@ void ExpectGradient(Vec x, const Vec& gradient, const std::function<double(const
 
 TEST(ReferenceGradient, OfActivationsAgreesWithDifferences) {
   using kernels::ActivationKind;
-  for (const auto kind :
-       {ActivationKind::kRelu, ActivationKind::kGelu, ActivationKind::kGeluTanh}) {
-    for (const double x : {-6.0, -2.5, -0.7, -0.01, 0.02, 0.9, 1.3, 4.0}) {
+  for (const auto kind : {ActivationKind::kRelu, ActivationKind::kGelu, ActivationKind::kGeluTanh,
+                          ActivationKind::kRelu6}) {
+    for (const double x : {-6.5, -2.5, -0.7, -0.01, 0.02, 0.9, 1.3, 4.0, 6.1}) {
       ExpectGradient({x}, {ActivationSlope(kind, x)},
                      [&](const Vec& v) { return Activation(kind, v[0]); });
     }
@@ -82,7 +82,8 @@ TEST(ReferenceGradient, OfAttentionAgreesWithDifferences) {
                                  .head_dim = 3,
                                  .scale = 0.6,
                                  .causal = causal,
-                                 .group = group};
+                                 .group = group,
+                                 .lengths = {4, 2}};
       const Vec qkv = Random(shape.qkv_size(), 1), dy = Random(shape.y_size(), 2);
       ExpectGradient(qkv, AttentionBackward(dy, qkv, shape),
                      [&](const Vec& v) { return Dot(dy, Attention(v, shape).y); });
@@ -203,6 +204,23 @@ TEST(ReferenceGradient, OfConvolutionAgreesWithDifferences) {
                  [&](const Vec& v) { return Dot(dy, Convolution(v, w, bias, s)); });
   ExpectGradient(w, g.dw, [&](const Vec& v) { return Dot(dy, Convolution(x, v, bias, s)); });
   ExpectGradient(bias, g.dbias, [&](const Vec& v) { return Dot(dy, Convolution(x, w, v, s)); });
+}
+
+TEST(ReferenceGradient, OfGroupedConvolutionAgreesWithDifferences) {
+  const kernels::ConvolutionShape s{.batch = 2,
+                                    .height = 4,
+                                    .width = 3,
+                                    .in = 4,
+                                    .out = 6,
+                                    .kernel_height = 3,
+                                    .kernel_width = 3,
+                                    .pad = 1,
+                                    .groups = 2};
+  const Vec x = Random(2 * 4 * 3 * 4, 1), w = Random(6 * 2 * 9, 2), dy = Random(2 * 4 * 3 * 6, 3);
+  ExpectGradient(x, ConvolutionBackwardData(dy, w, s),
+                 [&](const Vec& v) { return Dot(dy, Convolution(v, w, {}, s)); });
+  ExpectGradient(w, ConvolutionBackwardWeights(x, dy, s).dw,
+                 [&](const Vec& v) { return Dot(dy, Convolution(x, v, {}, s)); });
 }
 
 TEST(ReferenceGradient, OfMaxPoolAgreesWithDifferences) {

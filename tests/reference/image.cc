@@ -20,9 +20,10 @@ void EachProduct(const ConvolutionShape& s, const F& f) {
             const int64_t h = oh * s.stride + kh - s.pad, w = ow * s.stride + kw - s.pad;
             if (h < 0 || h >= s.height || w < 0 || w >= s.width) continue;
             for (int64_t o = 0; o < s.out; ++o) {
-              for (int64_t i = 0; i < s.in; ++i) {
-                f(((b * s.height + h) * s.width + w) * s.in + i,
-                  ((o * s.in + i) * s.kernel_height + kh) * s.kernel_width + kw,
+              const int64_t group_in = s.in / s.groups, first = o / (s.out / s.groups) * group_in;
+              for (int64_t i = 0; i < group_in; ++i) {
+                f(((b * s.height + h) * s.width + w) * s.in + first + i,
+                  ((o * group_in + i) * s.kernel_height + kh) * s.kernel_width + kw,
                   ((b * s.out_height() + oh) * s.out_width() + ow) * s.out + o);
               }
             }
@@ -56,7 +57,9 @@ void EachCovered(const PoolShape& s, const F& f) {
 }
 
 int64_t XSize(const ConvolutionShape& s) { return s.batch * s.height * s.width * s.in; }
-int64_t WSize(const ConvolutionShape& s) { return s.out * s.in * s.kernel_height * s.kernel_width; }
+int64_t WSize(const ConvolutionShape& s) {
+  return s.out * s.in / s.groups * s.kernel_height * s.kernel_width;
+}
 int64_t YPixels(const ConvolutionShape& s) { return s.batch * s.out_height() * s.out_width(); }
 
 }  // namespace

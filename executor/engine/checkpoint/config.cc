@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "executor/plan/families/families.h"
+#include "executor/plan/spec.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -14,36 +15,14 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
 
-const char* FamilyName(const v1::Model& model) {
-  switch (model.family_case()) {
-    case v1::Model::kMlp:
-      return "mlp";
-    case v1::Model::kConvnet:
-      return "convnet";
-    case v1::Model::kGpt:
-      return "gpt";
-    case v1::Model::kResnet:
-      return "resnet";
-    case v1::Model::kLlama:
-      return "llama";
-    case v1::Model::kBert:
-      return "bert";
-    case v1::Model::kDlrm:
-      return "dlrm";
-    case v1::Model::kLayers:
-      return "layers";
-    case v1::Model::FAMILY_NOT_SET:
-      return "";
-  }
-  return "";
-}
-
 const char* ActivationName(v1::Activation activation) {
   switch (activation) {
     case v1::GELU:
       return "gelu";
     case v1::RELU:
       return "relu";
+    case v1::RELU6:
+      return "relu6";
     default:
       return "gelu_new";  // transformers' name of the tanh approximation
   }
@@ -115,6 +94,71 @@ void AddResnetKeys(const v1::Resnet& resnet, const plan::DataFacts& facts, Json&
   json["torch_dtype"] = "float32";
 }
 
+// What the configurations of the encoders have in common.
+template <typename Family>
+void AddEncoderKeys(const Family& family, Json& json) {
+  json["hidden_size"] = family.width();
+  json["intermediate_size"] = family.mlp_width();
+  json["num_hidden_layers"] = family.layers();
+  json["num_attention_heads"] = family.heads();
+  json["hidden_act"] = ActivationName(family.activation());
+  json["hidden_dropout_prob"] = family.dropout();
+  json["attention_probs_dropout_prob"] = 0.0;  // attention weights are never dropped here
+  json["layer_norm_eps"] = family.epsilon();
+  json["initializer_range"] = 0.02;
+  json["torch_dtype"] = "float32";
+}
+
+// The keys of BertConfig. No row of the token embedding is for padding alone.
+void AddBertKeys(const v1::Bert& bert, int64_t vocab, const plan::DataFacts& facts, Json& json) {
+  json["architectures"] = {"BertForMaskedLM"};
+  json["model_type"] = "bert";
+  json["vocab_size"] = vocab;
+  json["max_position_embeddings"] = bert.context();
+  json["type_vocab_size"] = bert.token_types();
+  json["tie_word_embeddings"] = true;
+  json["pad_token_id"] = nullptr;
+  json["mask_token_id"] = bert.has_mask_token() ? bert.mask_token() : facts.vocab;
+  AddEncoderKeys(bert, json);
+}
+
+// The keys of ViTConfig.
+void AddVitKeys(const v1::Vit& vit, const plan::DataFacts& facts, Json& json) {
+  json["architectures"] = {"ViTForImageClassification"};
+  json["model_type"] = "vit";
+  if (facts.height == facts.width) {
+    json["image_size"] = facts.height;
+  } else {
+    json["image_size"] = {facts.height, facts.width};
+  }
+  json["patch_size"] = vit.patch();
+  json["num_channels"] = facts.channels;
+  json["num_labels"] = facts.classes;
+  json["qkv_bias"] = true;
+  AddEncoderKeys(vit, json);
+}
+
+// The keys of MobileNetV2Config. A CIFAR stem has none.
+void AddMobilenetKeys(const v1::Mobilenet& mobilenet, const plan::DataFacts& facts, Json& json) {
+  json["architectures"] = {"MobileNetV2ForImageClassification"};
+  json["model_type"] = "mobilenet_v2";
+  json["num_channels"] = facts.channels;
+  json["image_size"] = facts.height;
+  json["depth_multiplier"] = mobilenet.width();
+  json["depth_divisible_by"] = 8;
+  json["min_depth"] = 8;
+  json["expand_ratio"] = 6.0;
+  json["output_stride"] = 32;
+  json["first_layer_is_expansion"] = true;
+  json["finegrained_output"] = true;
+  json["hidden_act"] = "relu6";
+  json["tf_padding"] = false;
+  json["classifier_dropout_prob"] = mobilenet.dropout();
+  json["layer_norm_eps"] = 1e-5;  // of its batch norms
+  json["num_labels"] = facts.classes;
+  json["torch_dtype"] = "float32";
+}
+
 Json FactsToJson(const plan::DataFacts& f) {
   return {{"kind", plan::NameOf(f.kind)},
           {"height", f.height},
@@ -131,7 +175,8 @@ Json FactsToJson(const plan::DataFacts& f) {
 
 plan::DataFacts FactsFromJson(const Json& json) {
   plan::DataFacts f;
-  for (const auto kind : {plan::DataFacts::Kind::kTokens, plan::DataFacts::Kind::kClicks}) {
+  for (const auto kind : {plan::DataFacts::Kind::kTokens, plan::DataFacts::Kind::kDocuments,
+                          plan::DataFacts::Kind::kClicks}) {
     if (json.at("kind") == plan::NameOf(kind)) f.kind = kind;
   }
   f.height = json.at("height").get<int64_t>();
@@ -151,7 +196,8 @@ plan::DataFacts FactsFromJson(const Json& json) {
 int64_t VocabularyRows(const plan::Plan& plan) {
   for (plan::TensorId id : plan.parameters) {
     const std::string& name = plan.tensors[id].name;
-    if (name == "transformer.wte.weight" || name == "model.embed_tokens.weight") {
+    if (name == "transformer.wte.weight" || name == "model.embed_tokens.weight" ||
+        name == "bert.embeddings.word_embeddings.weight") {
       return plan.tensors[id].dims[0];
     }
   }
@@ -161,22 +207,29 @@ int64_t VocabularyRows(const plan::Plan& plan) {
 }  // namespace
 
 std::string ConfigToJson(const ModelConfig& config, const plan::Plan& plan) {
+  const v1::Model& model = config.spec.model();
   Json json = Json::object();
-  if (config.spec.model().has_gpt()) {
-    AddGpt2Keys(config.spec.model().gpt(), VocabularyRows(plan), json);
-  } else if (config.spec.model().has_llama()) {
-    AddLlamaKeys(config.spec.model().llama(), VocabularyRows(plan), json);
-  } else if (config.spec.model().resnet().stem() == v1::Resnet::IMAGENET) {
-    AddResnetKeys(config.spec.model().resnet(), config.facts, json);
+  if (model.has_gpt()) {
+    AddGpt2Keys(model.gpt(), VocabularyRows(plan), json);
+  } else if (model.has_llama()) {
+    AddLlamaKeys(model.llama(), VocabularyRows(plan), json);
+  } else if (model.has_bert()) {
+    AddBertKeys(model.bert(), VocabularyRows(plan), config.facts, json);
+  } else if (model.has_vit()) {
+    AddVitKeys(model.vit(), config.facts, json);
+  } else if (model.resnet().stem() == v1::Resnet::IMAGENET) {
+    AddResnetKeys(model.resnet(), config.facts, json);
+  } else if (model.mobilenet().stem() == v1::Resnet::IMAGENET) {
+    AddMobilenetKeys(model.mobilenet(), config.facts, json);
   } else {
-    json["model_type"] = std::string("trainyard-") + FamilyName(config.spec.model());
+    json["model_type"] = "trainyard-" + plan::FamilyOf(model);
   }
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
   std::string spec;
   TY_CHECK(google::protobuf::util::MessageToJsonString(config.spec, &spec, options).ok(), "spec");
   json["trainyard"] = {{"format", kFormat},
-                       {"family", FamilyName(config.spec.model())},
+                       {"family", plan::FamilyOf(model)},
                        {"spec", Json::parse(spec)},
                        {"data", FactsToJson(config.facts)}};
   return json.dump(2) + "\n";

@@ -16,6 +16,8 @@ ActivationKind KindOf(v1::Activation activation) {
       return ActivationKind::kGelu;
     case v1::GELU_TANH:
       return ActivationKind::kGeluTanh;
+    case v1::RELU6:
+      return ActivationKind::kRelu6;
     default:
       return ActivationKind::kRelu;
   }
@@ -42,6 +44,8 @@ const char* NameOf(DataFacts::Kind kind) {
       return "images";
     case DataFacts::Kind::kTokens:
       return "tokens";
+    case DataFacts::Kind::kDocuments:
+      return "documents";
     case DataFacts::Kind::kClicks:
       return "clicks";
   }
@@ -50,15 +54,18 @@ const char* NameOf(DataFacts::Kind kind) {
 
 absl::StatusOr<Forward> BuildForward(const v1::Model& model, const DataFacts& facts,
                                      GraphBuilder& builder) {
-  const DataFacts::Kind needed = ContextOf(model) > 0 ? DataFacts::Kind::kTokens
-                                 : model.has_dlrm()   ? DataFacts::Kind::kClicks
-                                                      : DataFacts::Kind::kImages;
+  const DataFacts::Kind needed = model.has_bert()       ? DataFacts::Kind::kDocuments
+                                 : ContextOf(model) > 0 ? DataFacts::Kind::kTokens
+                                 : model.has_dlrm()     ? DataFacts::Kind::kClicks
+                                                        : DataFacts::Kind::kImages;
   if (needed != facts.kind) {
     return absl::InvalidArgumentError(absl::StrCat("spec.model: this family trains on ",
                                                    NameOf(needed), ", but spec.data holds ",
                                                    NameOf(facts.kind)));
   }
   switch (model.family_case()) {
+    case v1::Model::kBert:
+      return BuildBert(model.bert(), facts, builder);
     case v1::Model::kMlp:
       return BuildMlp(model.mlp(), facts, builder);
     case v1::Model::kConvnet:
@@ -67,14 +74,20 @@ absl::StatusOr<Forward> BuildForward(const v1::Model& model, const DataFacts& fa
       return BuildDlrm(model.dlrm(), facts, builder);
     case v1::Model::kGpt:
       return BuildGpt(model.gpt(), facts, builder);
+    case v1::Model::kLayers:
+      return BuildLayers(model.layers(), facts, builder);
     case v1::Model::kLlama:
       return BuildLlama(model.llama(), facts, builder);
     case v1::Model::kResnet:
       return BuildResnet(model.resnet(), facts, builder);
-    default:
-      return absl::UnimplementedError(
-          "spec.model: this family is not built yet; use mlp, convnet, resnet, gpt, llama or dlrm");
+    case v1::Model::kMobilenet:
+      return BuildMobilenet(model.mobilenet(), facts, builder);
+    case v1::Model::kVit:
+      return BuildVit(model.vit(), facts, builder);
+    case v1::Model::FAMILY_NOT_SET:
+      break;
   }
+  return absl::InvalidArgumentError("spec.model: there is none");
 }
 
 }  // namespace trainyard::plan

@@ -21,8 +21,9 @@ struct Forward {
   int64_t rows_per_sample = 1;  // rows = batch * rows_per_sample
   int64_t classes = 0;
 
-  // Clicks: a second input of ids, the tables that they choose rows of, and one logit per row.
+  // A second input: of clicks the ids, of documents the lengths.
   TensorId ids = kNone;
+  // Clicks: the tables that the ids choose rows of, and one logit per row.
   std::vector<TensorId> tables;
   bool binary = false;
 };
@@ -54,6 +55,21 @@ absl::StatusOr<Forward> BuildGpt(const v1::Gpt& gpt, const DataFacts& facts, Gra
 absl::StatusOr<Forward> BuildLlama(const v1::Llama& llama, const DataFacts& facts,
                                    GraphBuilder& builder);
 
+// Parameters as transformers' BertForMaskedLM:
+// bert.embeddings.{word,position,token_type}_embeddings, bert.embeddings.LayerNorm,
+// bert.encoder.layer.{i}.{attention.self.{query,key,value}, attention.output.{dense,LayerNorm},
+// intermediate.dense, output.{dense,LayerNorm}}, cls.predictions.transform.{dense,LayerNorm},
+// cls.predictions.bias; linear weights [out, in].
+absl::StatusOr<Forward> BuildBert(const v1::Bert& bert, const DataFacts& facts,
+                                  GraphBuilder& builder);
+
+// Parameters as transformers' ViTForImageClassification: vit.embeddings.{cls_token [1, 1, width],
+// position_embeddings [1, patches + 1, width], patch_embeddings.projection},
+// vit.encoder.layer.{i}.{layernorm_before, attention.attention.{query,key,value},
+// attention.output.dense, layernorm_after, intermediate.dense, output.dense}, vit.layernorm,
+// classifier; linear weights [out, in].
+absl::StatusOr<Forward> BuildVit(const v1::Vit& vit, const DataFacts& facts, GraphBuilder& builder);
+
 // `vocab`, after a look at the data: kInvalidArgument when it has more tokens, or fewer than one
 // sample takes.
 absl::StatusOr<int64_t> VocabularyFor(const char* family, int64_t context, int64_t vocab,
@@ -63,6 +79,17 @@ absl::StatusOr<int64_t> VocabularyFor(const char* family, int64_t context, int64
 // [out, in, kernel, kernel] and normalization.{weight, bias, running_mean, running_var};
 // classifier.1.
 absl::StatusOr<Forward> BuildResnet(const v1::Resnet& resnet, const DataFacts& facts,
+                                    GraphBuilder& builder);
+
+// Parameters and buffers as transformers' MobileNetV2ForImageClassification:
+// mobilenet_v2.{conv_stem.{first_conv, conv_3x3, reduce_1x1}, layer.{i}.{expand_1x1, conv_3x3,
+// reduce_1x1}, conv_1x1}, each with convolution.weight [out, in / groups, kernel, kernel] and
+// normalization.{weight, bias, running_mean, running_var}; classifier.
+absl::StatusOr<Forward> BuildMobilenet(const v1::Mobilenet& mobilenet, const DataFacts& facts,
+                                       GraphBuilder& builder);
+
+// The layers that a spec names, under their own names (layers.cc).
+absl::StatusOr<Forward> BuildLayers(const v1::LayerList& layers, const DataFacts& facts,
                                     GraphBuilder& builder);
 
 // The blocks of the four stages of a resnet of this depth, and whether they are bottlenecks (three

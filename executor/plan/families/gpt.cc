@@ -29,7 +29,7 @@ TensorId AddBlock(const v1::Gpt& gpt, const std::string& name, TensorId x, Graph
   const std::string attn = absl::StrCat(name, ".attn");
   TensorId y = builder.LayerNorm(absl::StrCat(name, ".ln_1"), x, rows, width, bias);
   y = builder.Linear(absl::StrCat(attn, ".c_attn"), y, rows, width, 3 * width, inner);
-  y = builder.Attention(attn, y, time, gpt.heads(), gpt.heads(), width / gpt.heads());
+  y = builder.Attention(attn, y, time, gpt.heads(), gpt.heads(), width / gpt.heads(), {});
   y = builder.Drop(absl::StrCat(attn, ".attn_dropout"), y, dropout);
   y = builder.Linear(absl::StrCat(attn, ".c_proj"), y, rows, width, width, last);
   y = builder.Drop(absl::StrCat(attn, ".resid_dropout"), y, dropout);

@@ -29,7 +29,7 @@ TensorId AddBlock(const v1::Llama& llama, const std::string& name, TensorId x,
                                 {absl::StrCat(attn, ".v_proj"), K * D}},
                                kStd);
   y = builder.Rotate(absl::StrCat(attn, ".rotary"), y, T, H + 2 * K, H + K, D, llama.rope_theta());
-  y = builder.Attention(attn, y, T, H, K, D);
+  y = builder.Attention(attn, y, T, H, K, D, {});
   y = builder.Linear(absl::StrCat(attn, ".o_proj"), y, rows, C, C, last);
   x = builder.Sum(absl::StrCat(name, ".after_attn"), x, y);
 

@@ -20,6 +20,22 @@ void ReluBackward(const T* x, const T* dy, T* dx, int64_t n) {
 }
 
 template <typename T>
+void Relu6(const T* x, T* y, int64_t n) {
+  Map(n, x, y, [](VecF v) {
+    const VecF low = v < 0.0f ? VecF{} : v;
+    return low > 6.0f ? Splat(6.0f) : low;
+  });
+}
+
+template <typename T>
+void Relu6Backward(const T* x, const T* dy, T* dx, int64_t n) {
+  Map(n, x, dy, dx, [](VecF v, VecF g) {
+    const VecF above = v > 0.0f ? g : VecF{};
+    return v < 6.0f ? above : VecF{};
+  });
+}
+
+template <typename T>
 void Gelu(const T* x, T* y, int64_t n) {
   Map(n, x, y, [](VecF v) { return v * NormalOf(v).phi; });
 }
@@ -70,6 +86,8 @@ void OfferActivations(ElementLoops<T>& loops) {
   loops.add = AddRange<T>;
   loops.relu = Relu<T>;
   loops.relu_backward = ReluBackward<T>;
+  loops.relu6 = Relu6<T>;
+  loops.relu6_backward = Relu6Backward<T>;
   loops.gelu = Gelu<T>;
   loops.gelu_backward = GeluBackward<T>;
   loops.gelu_tanh = GeluTanh<T>;

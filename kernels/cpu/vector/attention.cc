@@ -44,9 +44,10 @@ struct Block {
   int64_t first, rows, keys;
 };
 
-Block BlockAt(int64_t first, int64_t time, bool causal) {
+Block BlockAt(int64_t first, int64_t time, int64_t keys, bool causal) {
   const int64_t rows = time - first < kBlock ? time - first : kBlock;
-  return {.first = first, .rows = rows, .keys = causal ? first + rows : time};
+  const int64_t seen = causal && first + rows < keys ? first + rows : keys;
+  return {.first = first, .rows = rows, .keys = seen};
 }
 
 // Among the block's own keys, the query in lane l does not see key first + k for k > l.
@@ -169,14 +170,14 @@ void AttentionOfHeads(const AttentionHeads<E>& h) {
   float* queries_t = pieces.Take(kBlock * D);
   float* scores = pieces.Take(kBlock * T);
   float* out = pieces.Take(kBlock * Dp);
-  Pack(h.k, h.row, T, D, keys);
-  Pack(h.v, h.row, T, D, values);
+  Pack(h.k, h.row, h.keys, D, keys);
+  Pack(h.v, h.row, h.keys, D, values);
   for (int64_t head = 0; head < h.group; ++head) {
     const E* q = h.q + head * D;
     E* y = h.y + head * D;
     float* lse = h.lse + head * T;
     for (int64_t first = 0; first < T; first += kBlock) {
-      const Block b = BlockAt(first, T, h.causal);
+      const Block b = BlockAt(first, T, h.keys, h.causal);
       Pack(q + first * h.row, h.row, b.rows, D, queries);
       TransposePacked(queries, b.rows, D, queries_t);
       Scores(keys, queries_t, b.keys, D, scores);
@@ -213,13 +214,13 @@ void AttentionBackwardOfHeads(const AttentionHeadsBackward<E>& h) {
   float* dqueries = pieces.Take(kBlock * Dp);
   float* scores = pieces.Take(kBlock * T);
   float* dscores = pieces.Take(kBlock * T);
-  Pack(h.k, h.row, T, D, keys);
-  Pack(h.v, h.row, T, D, values);
+  Pack(h.k, h.row, h.keys, D, keys);
+  Pack(h.v, h.row, h.keys, D, values);
   __builtin_memset(dkeys, 0, sizeof(float) * T * Dp);
   __builtin_memset(dvalues, 0, sizeof(float) * T * Dp);
   for (int64_t head = 0; head < h.group; ++head) {
     for (int64_t first = 0; first < T; first += kBlock) {
-      const Block b = BlockAt(first, T, h.causal);
+      const Block b = BlockAt(first, T, h.keys, h.causal);
       Pack(h.q + head * D + first * h.row, h.row, b.rows, D, queries);
       Pack(h.dy + head * D + first * h.y_row, h.y_row, b.rows, D, dys);
       TransposePacked(queries, b.rows, D, queries_t);

@@ -82,13 +82,14 @@ struct LayerNormBackwardRows {
 
 // `group` heads of one sequence that share k and v. Rows of q, k, v (and their gradients) lie `row`
 // floats apart, those of y and dy `y_row`; the next head's q, y and gradients of them lie head_dim
-// further, its lse lies time further. scratch: AttentionScratchFloats.
+// further, its lse lies time further. The first `keys` keys are seen. scratch:
+// AttentionScratchFloats.
 template <typename T>
 struct AttentionHeads {
   const T *q, *k, *v;
   T* y;
   float* lse;
-  int64_t row, y_row, group, time, head_dim;
+  int64_t row, y_row, group, time, keys, head_dim;
   float scale;
   bool causal;
   float* scratch;
@@ -99,7 +100,7 @@ struct AttentionHeadsBackward {
   const T *q, *k, *v, *dy, *y;
   const float* lse;
   T *dq, *dk, *dv;
-  int64_t row, y_row, group, time, head_dim;
+  int64_t row, y_row, group, time, keys, head_dim;
   float scale;
   bool causal;
   float* scratch;
@@ -229,6 +230,8 @@ struct ElementLoops {
   void (*add)(const T* a, const T* b, T* y, int64_t n);
   void (*relu)(const T* x, T* y, int64_t n);
   void (*relu_backward)(const T* x, const T* dy, T* dx, int64_t n);
+  void (*relu6)(const T* x, T* y, int64_t n);
+  void (*relu6_backward)(const T* x, const T* dy, T* dx, int64_t n);
   void (*gelu)(const T* x, T* y, int64_t n);
   void (*gelu_backward)(const T* x, const T* dy, T* dx, int64_t n);
   void (*gelu_tanh)(const T* x, T* y, int64_t n);

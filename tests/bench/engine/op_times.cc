@@ -110,7 +110,7 @@ absl::Status Run(const std::string& job, int threads, int rounds) {
   TY_ASSIGN_OR_RETURN(const v1::Job parsed, ParseJobFile(yaml, job));
   TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, plan::ResolveSpec(parsed.spec()));
   TY_ASSIGN_OR_RETURN(const auto dataset,
-                      data::OpenDataset(spec.data(), plan::ContextOf(spec.model())));
+                      data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())));
   TY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::BuildPlan(spec, dataset->facts()));
   TY_ASSIGN_OR_RETURN(const auto device, kernels::OpenCpu(threads));
   TY_ASSIGN_OR_RETURN(const auto session, Session::Open(*device, plan));

@@ -25,7 +25,7 @@ struct cudnnFilterStruct {
   int64_t size() const { return int64_t{k} * c * h * w; }
 };
 struct cudnnConvolutionStruct {
-  int pad = 0, stride = 1;
+  int pad = 0, stride = 1, groups = 1;
   cudnnMathType_t math = CUDNN_DEFAULT_MATH;
 };
 
@@ -47,8 +47,8 @@ cudnnStatus_t Delete(Made* made) {
 
 bool Fits(const cudnnTensorStruct& x, const cudnnFilterStruct& w, const cudnnConvolutionStruct& s,
           const cudnnTensorStruct& y) {
-  return s.math == CUDNN_FMA_MATH && x.n == y.n && x.c == w.c && y.c == w.k &&
-         y.h == (x.h + 2 * s.pad - w.h) / s.stride + 1 &&
+  return s.math == CUDNN_FMA_MATH && x.n == y.n && x.c == w.c * s.groups && y.c == w.k &&
+         w.k % s.groups == 0 && y.h == (x.h + 2 * s.pad - w.h) / s.stride + 1 &&
          y.w == (x.w + 2 * s.pad - w.w) / s.stride + 1;
 }
 
@@ -64,8 +64,9 @@ void EachProduct(const cudnnTensorStruct& x, const cudnnFilterStruct& w,
             const int ih = oh * s.stride - s.pad + r, iw = ow * s.stride - s.pad + q;
             if (ih < 0 || ih >= x.h || iw < 0 || iw >= x.w) continue;
             for (int k = 0; k < w.k; ++k) {
+              const int first = k / (w.k / s.groups) * w.c;  // of the group's inputs
               for (int c = 0; c < w.c; ++c)
-                f(x.At(n, ih, iw, c), w.At(k, r, q, c), y.At(n, oh, ow, k));
+                f(x.At(n, ih, iw, first + c), w.At(k, r, q, c), y.At(n, oh, ow, k));
             }
           }
         }
@@ -146,6 +147,10 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t d, in
   }
   d->pad = pad_h;
   d->stride = stride_h;
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t d, int groups) {
+  d->groups = groups;
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t d, cudnnMathType_t math) {

@@ -12,6 +12,7 @@
 #include "executor/engine/session.h"
 #include "executor/engine/trainer.h"
 #include "executor/plan/spec.h"
+#include "google/protobuf/text_format.h"
 #include "storage/base/status.h"
 #include "tests/unit/engine/engine_fixture.h"
 
@@ -87,7 +88,7 @@ int64_t TouchedEnd(const char* arena, const plan::Region& region) {
 // activations hold the pattern. The parameters and the optimizer's state hold what they must.
 void ExpectTheArenaAndNothingElseTouched(const v1::JobSpec& given) {
   const v1::JobSpec spec = plan::ResolveSpec(given).value();
-  const auto dataset = data::OpenDataset(spec.data(), plan::ContextOf(spec.model())).value();
+  const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();
   const plan::Plan plan = plan::BuildPlan(spec, dataset->facts()).value();
   CanaryDevice device;
   {
@@ -179,6 +180,51 @@ TEST_P(Canary, ADlrmTouchesItsPlannedArenaAndNothingElse) {
     if (kind == 2) spec.mutable_optimizer()->mutable_sgd();
     ExpectTheArenaAndNothingElseTouched(spec);
   }
+}
+
+TEST_P(Canary, ABertTouchesItsPlannedArenaAndNothingElse) {
+  const TempFolder folder;
+  v1::JobSpec spec = SmallGpt(WriteDocuments(folder.path()), 3);
+  v1::Bert& bert = *spec.mutable_model()->mutable_bert();
+  bert.set_layers(2);
+  bert.set_heads(2);
+  bert.set_width(10);
+  bert.set_context(9);
+  bert.set_dropout(0.1);
+  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  ExpectTheArenaAndNothingElseTouched(spec);
+}
+
+TEST_P(Canary, ModelsOfImagesTouchTheirPlannedArenaAndNothingElse) {
+  const TempFolder folder;
+  v1::JobSpec spec = SmallGpt("", 3);
+  *spec.mutable_data() = SmallImages(folder.path());
+  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+
+  v1::Vit& vit = *spec.mutable_model()->mutable_vit();
+  vit.set_layers(2);
+  vit.set_heads(2);
+  vit.set_width(10);
+  vit.set_patch(4);
+  vit.set_dropout(0.1);
+  ExpectTheArenaAndNothingElseTouched(spec);
+
+  spec.mutable_model()->mutable_mobilenet()->set_stem(v1::Resnet::CIFAR);
+  spec.mutable_model()->mutable_mobilenet()->set_width(0.05);
+  ExpectTheArenaAndNothingElseTouched(spec);
+
+  ASSERT_TRUE(
+      google::protobuf::TextFormat::ParseFromString(R"(
+      layers { name: "a" convolution { out: 5 } }
+      layers { name: "b" inputs: "a" inputs: "input" concat {} }
+      layers { activation: RELU6 }
+      layers { sequence {} }
+      layers { positions {} }
+      layers { attention { heads: 2 kv_heads: 2 } }
+      layers { mean_pool {} }
+      layers { linear {} })",
+                                                    spec.mutable_model()->mutable_layers()));
+  ExpectTheArenaAndNothingElseTouched(spec);
 }
 
 INSTANTIATE_TEST_SUITE_P(TrainingOrEvaluationNeedsMore, Canary, ::testing::Bool());

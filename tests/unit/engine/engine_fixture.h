@@ -34,6 +34,38 @@ inline std::string WriteText(const std::string& folder) {
   return path;
 }
 
+// The same in documents of 3 to 30 characters, empty lines between them.
+inline std::string WriteDocuments(const std::string& folder) {
+  const std::string path = folder + "/documents.txt";
+  std::ofstream out(path);
+  for (int i = 0; i < 200; ++i) {
+    out << std::string("a document of some characters").substr(0, 3 + i * 7919 % 27) << "\n\n";
+  }
+  return path;
+}
+
+// Bytes below `limit`.
+inline void WriteIdx(const std::string& path, const std::vector<uint32_t>& dims, uint8_t limit) {
+  std::ofstream out(path, std::ios::binary);
+  uint32_t n = 1;
+  const auto put = [&](uint32_t v) {
+    for (int shift = 24; shift >= 0; shift -= 8) out.put(static_cast<char>(v >> shift));
+  };
+  put(0x800 + static_cast<uint32_t>(dims.size()));
+  for (const uint32_t dim : dims) put(dim), n *= dim;
+  for (uint32_t i = 0; i < n; ++i) out.put(static_cast<char>(i * 2654435761u >> 24) % limit);
+}
+
+// 60 images of 12x8 in 3 classes.
+inline v1::Data SmallImages(const std::string& folder) {
+  WriteIdx(folder + "/images", {60, 12, 8}, 127);
+  WriteIdx(folder + "/labels", {60}, 3);
+  v1::Data data;
+  data.mutable_idx()->set_train_images(folder + "/images");
+  data.mutable_idx()->set_train_labels(folder + "/labels");
+  return data;
+}
+
 inline v1::JobSpec SmallGpt(const std::string& text, int64_t steps) {
   v1::JobSpec spec;
   v1::Gpt& gpt = *spec.mutable_model()->mutable_gpt();

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,17 +19,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
-
-void WriteIdx(const std::string& path, const std::vector<uint32_t>& dims, uint8_t classes) {
-  std::ofstream out(path, std::ios::binary);
-  uint32_t n = 1;
-  const auto put = [&](uint32_t v) {
-    for (int shift = 24; shift >= 0; shift -= 8) out.put(static_cast<char>(v >> shift));
-  };
-  put(0x800 + static_cast<uint32_t>(dims.size()));
-  for (const uint32_t dim : dims) put(dim), n *= dim;
-  for (uint32_t i = 0; i < n; ++i) out.put(static_cast<char>(i * 2654435761u >> 24) % classes);
-}
 
 class ResnetRunTest : public ::testing::Test {
  protected:

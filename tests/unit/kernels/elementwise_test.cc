@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kSizes[] = {1, 3, 17, 65, 20'001};
 constexpr ActivationKind kKinds[] = {ActivationKind::kRelu, ActivationKind::kGelu,
-                                     ActivationKind::kGeluTanh};
+                                     ActivationKind::kGeluTanh, ActivationKind::kRelu6};
 
 class ElementwiseTest : public CpuTest {};
 
@@ -52,17 +52,19 @@ TEST_P(ElementwiseTest, GeluKeepsItsTails) {
 }
 
 TEST_P(ElementwiseTest, ReluWorksInPlaceAndFromItsOutput) {
-  const Vec x = RandomVec(65, 1), dy = RandomVec(65, 2);
-  Vec y(65), dx(65);
-  for (int i = 0; i < 65; ++i) {
-    y[i] = std::fmax(x[i], 0);
-    dx[i] = x[i] > 0 ? dy[i] : 0;
+  for (const ActivationKind kind : {ActivationKind::kRelu, ActivationKind::kRelu6}) {
+    const Vec x = RandomVec(65, 1, 5), dy = RandomVec(65, 2);
+    Vec y(65), dx(65);
+    for (int i = 0; i < 65; ++i) {
+      y[i] = reference::Activation(kind, x[i]);
+      dx[i] = dy[i] * reference::ActivationSlope(kind, x[i]);
+    }
+    const Buffer both = bench_.Floats(x), gradient = bench_.Floats(65);
+    bench_.Run(ActivationForward{kind, both, both, 65});
+    bench_.Run(ActivationBackward{kind, both, bench_.Floats(dy), gradient, 65});
+    ExpectClose(both, y, 0, "y");
+    ExpectClose(gradient, dx, 0, "dx");
   }
-  const Buffer both = bench_.Floats(x), gradient = bench_.Floats(65);
-  bench_.Run(ActivationForward{ActivationKind::kRelu, both, both, 65});
-  bench_.Run(ActivationBackward{ActivationKind::kRelu, both, bench_.Floats(dy), gradient, 65});
-  ExpectClose(both, y, 0, "y");
-  ExpectClose(gradient, dx, 0, "dx");
 }
 
 TEST_P(ElementwiseTest, NotANumberPassesThrough) {
@@ -82,6 +84,58 @@ TEST_P(ElementwiseTest, AddMayOverwriteEitherOperand) {
     bench_.Run(Add{over_a, bench_.Floats(b), over_a, n});
     bench_.Run(Add{bench_.Floats(a), over_b, over_b, n});
     for (const Buffer& sum : {y, over_a, over_b}) ExpectClose(sum, Plus(a, b), 1e-7, "sum");
+  }
+}
+
+TEST_P(ElementwiseTest, AddBiasGoesToEveryRowAlsoInPlace) {
+  for (const auto& [rows, cols] :
+       {std::pair<int64_t, int64_t>{1, 1}, {3, 17}, {900, 13}, {2, 30'001}}) {
+    const Vec x = RandomVec(rows * cols, 1), bias = RandomVec(cols, 2);
+    Vec expected = x;
+    for (int64_t i = 0; i < rows * cols; ++i) expected[i] += bias[i % cols];
+    const Buffer y = bench_.Floats(rows * cols), in_place = bench_.Floats(x);
+    bench_.Run(AddBias{bench_.Floats(x), bench_.Floats(bias), y, rows, cols});
+    bench_.Run(AddBias{in_place, bench_.Floats(bias), in_place, rows, cols});
+    for (const Buffer& sum : {y, in_place}) ExpectClose(sum, expected, 1e-7, "y");
+  }
+}
+
+TEST_P(ElementwiseTest, ConcatPutsRowsSideBySideAndSplitTakesThemApart) {
+  struct Shape {
+    int64_t rows, a_cols, b_cols;
+  };
+  for (const auto& [rows, a_cols, b_cols] :
+       {Shape{1, 1, 1}, Shape{3, 17, 4}, Shape{700, 3, 40}, Shape{2, 9000, 300}}) {
+    const int64_t cols = a_cols + b_cols;
+    const Vec both = RandomVec(rows * cols, 1);
+    Vec a, b, repeated, without_a, without_b;
+    for (int64_t i = 0; i < rows * cols; ++i) {
+      const bool left = i % cols < a_cols;
+      (left ? a : b).push_back(both[i]);
+      repeated.push_back(left ? both[i % cols] : both[i]);
+      without_a.push_back(left ? 0 : both[i]);
+      without_b.push_back(left ? both[i] : 0);
+    }
+    const Vec first(both.begin(), both.begin() + a_cols);
+    const auto concat = [&](const Vec& a, const Vec& b, bool repeat_a) {
+      const Buffer y = bench_.Floats(rows * cols);
+      bench_.Run(Concat{a.empty() ? Buffer() : bench_.Floats(a),
+                        b.empty() ? Buffer() : bench_.Floats(b), y, rows, a_cols, b_cols,
+                        repeat_a});
+      return y;
+    };
+    ExpectClose(concat(a, b, false), both, 0, "y");
+    ExpectClose(concat(first, b, true), repeated, 0, "y of a repeated row");
+    ExpectClose(concat({}, b, false), without_a, 0, "y without a");
+    ExpectClose(concat(a, {}, false), without_b, 0, "y without b");
+
+    const Buffer x = bench_.Floats(both), to_a = bench_.Floats(rows * a_cols),
+                 to_b = bench_.Floats(rows * b_cols), alone = bench_.Floats(rows * b_cols);
+    bench_.Run(Split{x, to_a, to_b, rows, a_cols, b_cols});
+    bench_.Run(Split{x, Buffer(), alone, rows, a_cols, b_cols});
+    ExpectClose(to_a, a, 0, "a");
+    ExpectClose(to_b, b, 0, "b");
+    ExpectClose(alone, b, 0, "b alone");
   }
 }
 

@@ -9,6 +9,20 @@ namespace {
 
 class ImageTest : public CpuTest {};
 
+ConvolutionShape Depthwise(int64_t batch, int64_t height, int64_t width, int64_t channels,
+                           int64_t kernel, int64_t stride, int64_t pad) {
+  return {.batch = batch,
+          .height = height,
+          .width = width,
+          .in = channels,
+          .out = channels,
+          .kernel_height = kernel,
+          .kernel_width = kernel,
+          .stride = stride,
+          .pad = pad,
+          .groups = channels};
+}
+
 std::vector<ConvolutionShape> Shapes() {
   return {
       {.batch = 1, .height = 1, .width = 1, .in = 1, .out = 1},
@@ -70,6 +84,19 @@ std::vector<ConvolutionShape> Shapes() {
        .kernel_height = 5,
        .kernel_width = 5,
        .pad = 2},
+      {.batch = 2,
+       .height = 6,
+       .width = 5,
+       .in = 12,
+       .out = 8,
+       .kernel_height = 3,
+       .kernel_width = 3,
+       .pad = 1,
+       .groups = 4},
+      Depthwise(2, 9, 7, 17, 3, 1, 1),
+      Depthwise(2, 14, 14, 96, 3, 2, 1),
+      Depthwise(1, 6, 8, 5, 5, 1, 2),
+      Depthwise(2, 5, 4, 33, 2, 2, 0),
   };
 }
 
@@ -77,7 +104,9 @@ int64_t XSize(const ConvolutionShape& s) { return s.batch * s.height * s.width *
 int64_t YSize(const ConvolutionShape& s) {
   return s.batch * s.out_height() * s.out_width() * s.out;
 }
-int64_t WSize(const ConvolutionShape& s) { return s.out * s.in * s.kernel_height * s.kernel_width; }
+int64_t WSize(const ConvolutionShape& s) {
+  return s.out * s.in / s.groups * s.kernel_height * s.kernel_width;
+}
 
 TEST_P(ImageTest, ConvolutionAgreesWithReference) {
   for (const ConvolutionShape& s : Shapes()) {
@@ -90,6 +119,16 @@ TEST_P(ImageTest, ConvolutionAgreesWithReference) {
       ExpectClose(y, reference::Convolution(x, w, bias, s), 5e-6, "y");
     }
   }
+}
+
+TEST_P(ImageTest, GroupsThatDoNotDivideTheChannelsAreRefused) {
+  const Buffer x = bench_.Floats(36), w = bench_.Floats(36), y = bench_.Floats(36);
+  const ConvolutionShape s{.batch = 1, .height = 1, .width = 1, .in = 6, .out = 6, .groups = 4};
+  EXPECT_EQ(bench_.device()
+                .Prepare(ConvolutionForward{.x = x, .w = w, .y = y, .shape = s})
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_P(ImageTest, ConvolutionGradientByDataAgreesWithReference) {

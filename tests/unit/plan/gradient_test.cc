@@ -24,6 +24,7 @@ class Model {
  public:
   Model(const v1::JobSpec& spec, const DataFacts& facts)
       : plan(PlanOf(spec, facts)), machine(plan) {
+    machine.state = {.seed = 5, .step = 3};
     std::mt19937_64 random(7);
     std::normal_distribution<double> normal(0, 0.5);
     for (const TensorId id : plan.parameters) {
@@ -41,7 +42,12 @@ class Model {
     for (double& v : inputs)
       v = plan.tokens ? static_cast<double>(random() % classes) : normal(random);
     for (double& v : targets) v = static_cast<double>(random() % classes);
-    machine.state = {.seed = 5, .step = 3};
+    if (facts.kind != DataFacts::Kind::kDocuments) return;
+    // Some rows do not count, and some places are padding.
+    for (double& v : targets) v = random() % 3 == 0 ? -1 : v;
+    lengths.resize(plan.micro_batches * plan.micro_batch);
+    const int64_t context = plan.rows_per_sample;
+    for (double& v : lengths) v = 1.0 + static_cast<double>(random() % context);
   }
 
   // The mean loss of the step; gradients are left in the arena.
@@ -50,6 +56,7 @@ class Model {
     for (int64_t i = 0; i < plan.micro_batches; ++i) {
       machine.state.first_sample = i * plan.micro_batch;
       machine.Write(plan.input, Part(inputs, i));
+      if (!lengths.empty()) machine.Write(plan.ids, Part(lengths, i));
       machine.Write(plan.target, Part(targets, i));
       machine.Run(plan.micro);
     }
@@ -62,12 +69,13 @@ class Model {
   }
 
   const Plan plan;
-  Interpreter machine;
-  Vec inputs, targets;
+  Interpreter machine;  // its state: seed 5, step 3
+  Vec inputs, targets, lengths;
 };
 
 struct Differences {
   size_t elements = 1 << 30;  // of each parameter, the one of the largest gradient among them
+  size_t every = 1;           // of so many parameters one is looked at
   double step = 1e-5;         // of one: small enough that a deep model's relus stay on their side
 };
 
@@ -78,7 +86,7 @@ void ExpectGradientsMatchDifferences(const v1::JobSpec& spec, const DataFacts& f
   std::vector<Vec> gradients;
   for (const TensorId id : model.plan.gradients) gradients.push_back(model.machine.Read(id));
 
-  for (size_t p = 0; p < model.plan.parameters.size(); ++p) {
+  for (size_t p = 0; p < model.plan.parameters.size(); p += how.every) {
     const TensorId id = model.plan.parameters[p];
     const Vec w = model.machine.Read(id);
     const size_t stride = std::max<size_t>(1, w.size() / how.elements);
@@ -209,6 +217,63 @@ TEST(Gradient, OfLlamaMatchesDifferences) {
     spec.mutable_training()->set_batch_size(2);
     spec.mutable_training()->set_micro_batch_size(tied ? 1 : 2);
     ExpectGradientsMatchDifferences(spec, TokenFacts(5));
+  }
+}
+
+TEST(Gradient, OfVitWithDropoutAndMicroBatchesMatchesDifferences) {
+  v1::JobSpec spec = VitSpec();
+  spec.mutable_model()->mutable_vit()->set_dropout(0.2);
+  spec.mutable_training()->set_micro_batch_size(2);
+  ExpectGradientsMatchDifferences(spec, ImageFacts(4, 6, 2, 3), {.elements = 12});
+}
+
+TEST(Gradient, OfBertWithPaddingMatchesDifferences) {
+  for (const int micro : {6, 2}) {
+    v1::JobSpec spec = BertSpec();
+    spec.mutable_model()->mutable_bert()->set_dropout(micro == 2 ? 0.2 : 0);
+    spec.mutable_model()->mutable_bert()->set_token_types(1);
+    spec.mutable_training()->set_micro_batch_size(micro);
+    ExpectGradientsMatchDifferences(spec, DocumentFacts(5), {.elements = 12});
+  }
+}
+
+// Every token is of type 0: the rows of other types have no gradient.
+TEST(Gradient, OfTokenTypesIsThatOfTheFirst) {
+  for (const int micro : {6, 2}) {
+    v1::JobSpec spec = BertSpec();
+    spec.mutable_training()->set_micro_batch_size(micro);
+    Model model(spec, DocumentFacts(5));
+    model.Step();
+    model.Step();
+    for (size_t p = 0; p < model.plan.parameters.size(); ++p) {
+      const Tensor& tensor = model.plan.tensors[model.plan.parameters[p]];
+      if (tensor.name != "bert.embeddings.token_type_embeddings.weight") continue;
+      const Vec g = model.machine.Read(model.plan.gradients[p]);
+      ASSERT_EQ(g.size(), 16u);
+      for (int i = 0; i < 8; ++i) {
+        EXPECT_NE(g[i], 0);
+        EXPECT_EQ(g[8 + i], 0);
+      }
+    }
+  }
+}
+
+TEST(Gradient, OfMobilenetMatchesDifferences) {
+  v1::JobSpec spec = MobilenetSpec();
+  spec.mutable_model()->mutable_mobilenet()->set_width(0.05);
+  spec.mutable_training()->set_batch_size(4);
+  spec.mutable_training()->set_micro_batch_size(2);
+  ExpectGradientsMatchDifferences(spec, ImageFacts(9, 10, 1, 3),
+                                  {.elements = 1, .every = 7, .step = 1e-6});
+}
+
+TEST(Gradient, OfListsOfLayersMatchesDifferences) {
+  for (const int micro : {6, 3}) {
+    v1::JobSpec images = ImageLayersSpec(), tokens = TokenLayersSpec();
+    images.mutable_training()->set_micro_batch_size(micro);
+    tokens.mutable_training()->set_micro_batch_size(micro);
+    ExpectGradientsMatchDifferences(images, ImageFacts(5, 4, 2, 3), {.elements = 40});
+    ExpectGradientsMatchDifferences(tokens, TokenFacts(5), {.elements = 40});
   }
 }
 

@@ -32,19 +32,22 @@ kernels::ActivationKind KindOf(ActivationKind kind) {
       return kernels::ActivationKind::kGelu;
     case ActivationKind::kGeluTanh:
       return kernels::ActivationKind::kGeluTanh;
+    case ActivationKind::kRelu6:
+      return kernels::ActivationKind::kRelu6;
   }
   std::abort();
 }
 
 template <typename Attention>
-reference::AttentionShape ShapeOf(const Attention& o) {
+reference::AttentionShape ShapeOf(const Attention& o, std::vector<int32_t> lengths) {
   return {.batch = o.batch,
           .time = o.time,
           .heads = o.heads,
           .head_dim = o.head_dim,
           .scale = o.scale,
           .causal = o.causal,
-          .group = o.heads / o.kv_heads};
+          .group = o.heads / o.kv_heads,
+          .lengths = std::move(lengths)};
 }
 
 kernels::ConvolutionShape ShapeOf(const ConvolutionShape& s) {
@@ -56,7 +59,8 @@ kernels::ConvolutionShape ShapeOf(const ConvolutionShape& s) {
           .kernel_height = s.kernel_height,
           .kernel_width = s.kernel_width,
           .stride = s.stride,
-          .pad = s.pad};
+          .pad = s.pad,
+          .groups = s.groups};
 }
 
 kernels::PoolShape ShapeOf(const PoolShape& s) {
@@ -143,6 +147,32 @@ struct Interpreter::Executor {
     Vec y = R(o.b);
     for (size_t i = 0; i < y.size(); ++i) y[i] += a[i];
     Put(o.y, y);
+  }
+  void operator()(const AddBias& o) const {
+    const Vec bias = R(o.bias, o.cols);
+    Vec y = R(o.x);
+    for (size_t i = 0; i < y.size(); ++i) y[i] += bias[i % o.cols];
+    Put(o.y, y);
+  }
+  void operator()(const Concat& o) const {
+    const Vec a = R(o.a), b = R(o.b);
+    Vec y;
+    for (int64_t r = 0; r < o.rows; ++r) {
+      const int64_t of_a = o.repeat_a ? 0 : r;
+      for (int64_t c = 0; c < o.a_cols; ++c) y.push_back(a.empty() ? 0 : a[of_a * o.a_cols + c]);
+      for (int64_t c = 0; c < o.b_cols; ++c) y.push_back(b.empty() ? 0 : b[r * o.b_cols + c]);
+    }
+    Put(o.y, y);
+  }
+  void operator()(const Split& o) const {
+    const Vec x = R(o.x);
+    Vec a, b;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const bool left = static_cast<int64_t>(i) % (o.a_cols + o.b_cols) < o.a_cols;
+      (left ? a : b).push_back(x[i]);
+    }
+    Put(o.a, a);
+    Put(o.b, b);
   }
   void operator()(const Zero& o) const { Put(o.x, Vec(o.n, 0)); }
   void operator()(const Dropout& o) const {
@@ -298,12 +328,12 @@ struct Interpreter::Executor {
     Put(o.dlogits, r.dlogits);
   }
   void operator()(const AttentionForward& o) const {
-    const auto r = reference::Attention(R(o.qkv), ShapeOf(o));
+    const auto r = reference::Attention(R(o.qkv), ShapeOf(o, m.ReadIds(o.lengths)));
     Put(o.y, r.y);
     Put(o.lse, r.lse);
   }
   void operator()(const AttentionBackward& o) const {
-    Put(o.dqkv, reference::AttentionBackward(R(o.dy), R(o.qkv), ShapeOf(o)));
+    Put(o.dqkv, reference::AttentionBackward(R(o.dy), R(o.qkv), ShapeOf(o, m.ReadIds(o.lengths))));
   }
   void operator()(const CrossEntropy& o) const {
     const auto r = reference::CrossEntropy(R(o.logits), m.ReadIds(o.targets), o.classes, o.scale,

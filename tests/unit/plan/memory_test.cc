@@ -218,6 +218,12 @@ std::vector<Case> Cases() {
   muon.spec.mutable_optimizer()->add_groups()->set_pattern("*norm.weight");
   muon.spec.mutable_optimizer()->mutable_groups(0)->set_frozen(true);
   cases.push_back(muon);
+  Case scratch = {"mlp whose optimizer needs most", MlpSpec(), ImageFacts(2, 2, 1, 10)};
+  scratch.spec.mutable_model()->mutable_mlp()->add_hidden(64);
+  scratch.spec.mutable_model()->mutable_mlp()->add_hidden(64);
+  scratch.spec.mutable_training()->set_batch_size(1);
+  scratch.spec.mutable_optimizer()->mutable_muon();
+  cases.push_back(scratch);
   Case lamb = {"mlp with lamb", MlpSpec(), ImageFacts(28, 28, 1, 10)};
   lamb.spec.mutable_optimizer()->mutable_lamb();
   cases.push_back(lamb);

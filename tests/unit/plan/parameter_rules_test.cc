@@ -174,6 +174,30 @@ TEST(Muon, TakesHiddenMatricesAndNothingElse) {
               UnorderedElementsAre("bot_l.0.weight", "bot_l.2.weight", "top_l.0.weight"));
 }
 
+// A head whose product is not the last op is not known as one, but what is looked up in is.
+TEST(Muon, TakesNoEmbeddingWhateverElseItIsUsedFor) {
+  Graph graph;
+  const TensorId ids = graph.Add({.name = "ids", .type = ElementType::kI32, .dims = {2, 3}});
+  const TensorId table =
+      graph.Add({.name = "table", .dims = {11, 4}, .kind = TensorKind::kParameter});
+  const TensorId inner =
+      graph.Add({.name = "inner", .dims = {4, 4}, .kind = TensorKind::kParameter});
+  const TensorId x = graph.Add({.name = "x", .dims = {6, 4}});
+  const TensorId y = graph.Add({.name = "y", .dims = {6, 4}});
+  const TensorId scores = graph.Add({.name = "scores", .dims = {6, 11}});
+  const TensorId logits = graph.Add({.name = "logits", .dims = {6, 11}});
+  graph.ops = {EmbeddingForward{.ids = ids, .tokens = table, .y = x},
+               Matmul{.a = x, .b = inner, .c = y, .transpose_b = true},
+               Matmul{.a = y, .b = table, .c = scores, .transpose_b = true},
+               ActivationForward{.x = scores, .y = logits}};
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_optimizer()->mutable_muon();
+  const auto rules = RulesOf(*ResolveSpec(spec), graph, {table, inner}, logits);
+  ASSERT_TRUE(rules.ok()) << rules.status();
+  EXPECT_EQ((*rules)[0].method, Method::kAdamW);
+  EXPECT_EQ((*rules)[1].method, Method::kMuon);
+}
+
 TEST(Muon, LeavesTheRestToAdamWAtItsOwnLearningRate) {
   v1::JobSpec spec = GptSpec();
   v1::Muon& muon = *spec.mutable_optimizer()->mutable_muon();

@@ -30,6 +30,18 @@ struct SizeChecker {
     Holds(o.x, o.n), Holds(o.dy, o.n), Holds(o.dx, o.n);
   }
   void operator()(const Add& o) const { Holds(o.a, o.n), Holds(o.b, o.n), Holds(o.y, o.n); }
+  void operator()(const AddBias& o) const {
+    Holds(o.x, o.rows * o.cols), Holds(o.y, o.rows * o.cols);
+    EXPECT_GE(plan.tensors[o.bias].elements(), o.cols) << plan.tensors[o.bias].name;
+  }
+  void operator()(const Concat& o) const {
+    Holds(o.a, o.repeat_a ? o.a_cols : o.rows * o.a_cols), Holds(o.b, o.rows * o.b_cols);
+    Holds(o.y, o.rows * (o.a_cols + o.b_cols));
+  }
+  void operator()(const Split& o) const {
+    Holds(o.x, o.rows * (o.a_cols + o.b_cols));
+    Holds(o.a, o.rows * o.a_cols), Holds(o.b, o.rows * o.b_cols);
+  }
   void operator()(const Zero& o) const { Begins(o.x, o.n); }
   void operator()(const Dropout& o) const {
     Holds(o.x, o.samples * o.per_sample), Holds(o.y, o.samples * o.per_sample);
@@ -140,12 +152,13 @@ struct SizeChecker {
     const int64_t n = o.batch * o.time * o.heads * o.head_dim;
     const int64_t packed = o.batch * o.time * (o.heads + 2 * o.kv_heads) * o.head_dim;
     Holds(o.qkv, packed), Holds(o.y, n), Holds(o.lse, o.batch * o.heads * o.time);
+    Holds(o.lengths, o.batch, ElementType::kI32);
   }
   void operator()(const AttentionBackward& o) const {
     const int64_t n = o.batch * o.time * o.heads * o.head_dim;
     const int64_t packed = o.batch * o.time * (o.heads + 2 * o.kv_heads) * o.head_dim;
     Holds(o.qkv, packed), Holds(o.dqkv, packed), Holds(o.y, n), Holds(o.dy, n);
-    Holds(o.lse, o.batch * o.heads * o.time);
+    Holds(o.lse, o.batch * o.heads * o.time), Holds(o.lengths, o.batch, ElementType::kI32);
   }
   void operator()(const CrossEntropy& o) const {
     Holds(o.logits, o.rows * o.classes), Holds(o.dlogits, o.rows * o.classes);
@@ -161,7 +174,7 @@ struct SizeChecker {
     const int64_t height = (s.height + 2 * s.pad - s.kernel_height) / s.stride + 1;
     const int64_t width = (s.width + 2 * s.pad - s.kernel_width) / s.stride + 1;
     Holds(x, s.batch * s.height * s.width * s.in), Holds(bias, s.out);
-    Holds(w, s.out * s.in * s.kernel_height * s.kernel_width);
+    Holds(w, s.out * (s.in / s.groups) * s.kernel_height * s.kernel_width);
     Holds(y, s.batch * height * width * s.out);
   }
   void operator()(const ConvolutionForward& o) const {
@@ -299,6 +312,42 @@ TEST(Shapes, OfGptAgree) {
   spec.mutable_training()->set_micro_batch_size(2);
   ExpectSizesHold(PlanOf(spec, TokenFacts(13)));
   ExpectSizesHold(PlanOf(Gpt2Spec(), TokenFacts(50257)));
+}
+
+TEST(Shapes, OfBertAgree) {
+  v1::JobSpec spec = BertSpec();
+  spec.mutable_model()->mutable_bert()->set_dropout(0.1);
+  spec.mutable_training()->set_micro_batch_size(2);
+  spec.mutable_evaluation()->set_batch_size(11);
+  ExpectSizesHold(PlanOf(spec, DocumentFacts(13)));
+}
+
+TEST(Shapes, OfVitAgree) {
+  v1::JobSpec spec = VitSpec();
+  spec.mutable_model()->mutable_vit()->set_dropout(0.1);
+  spec.mutable_training()->set_micro_batch_size(2);
+  spec.mutable_evaluation()->set_batch_size(11);
+  ExpectSizesHold(PlanOf(spec, ImageFacts(6, 4, 3, 7)));
+}
+
+TEST(Shapes, OfMobilenetAgree) {
+  for (const v1::Resnet::Stem stem : {v1::Resnet::CIFAR, v1::Resnet::IMAGENET}) {
+    v1::JobSpec spec = MobilenetSpec();
+    spec.mutable_model()->mutable_mobilenet()->set_stem(stem);
+    spec.mutable_model()->mutable_mobilenet()->set_dropout(0.1);
+    spec.mutable_evaluation()->set_batch_size(11);
+    ExpectSizesHold(PlanOf(spec, ImageFacts(35, 29, 3, 7)));
+  }
+}
+
+TEST(Shapes, OfListsOfLayersAgree) {
+  v1::JobSpec images = ImageLayersSpec(), tokens = TokenLayersSpec();
+  for (v1::JobSpec* spec : {&images, &tokens}) {
+    spec->mutable_training()->set_micro_batch_size(2);
+    spec->mutable_evaluation()->set_batch_size(11);
+  }
+  ExpectSizesHold(PlanOf(images, ImageFacts(17, 15, 3, 7)));
+  ExpectSizesHold(PlanOf(tokens, TokenFacts(13)));
 }
 
 TEST(Shapes, OfDlrmAgree) {

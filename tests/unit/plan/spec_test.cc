@@ -60,7 +60,7 @@ v1::JobSpec TokenSpec() {
 const std::vector<BadSpec>& ModelTable() {
   static const auto& table = *new std::vector<BadSpec>{
       {"no model", MlpSpec, [](auto& s) { s.clear_model(); }, kInvalid,
-       "spec.model: there is none; set mlp, convnet, resnet, gpt, llama or dlrm"},
+       "spec.model: there is none; set mlp, gpt, resnet or another family, or layers"},
       {"llama without layers", LlamaSpec, [](auto& s) { LlamaOf(s).set_layers(0); }, kInvalid,
        "spec.model.llama.layers: 0 is not in [1, 512]"},
       {"llama heads", LlamaSpec, [](auto& s) { LlamaOf(s).set_heads(3); }, kInvalid,
@@ -98,8 +98,6 @@ const std::vector<BadSpec>& ModelTable() {
       {"resnet on text", ResnetSpec, [](auto& s) { *s.mutable_data() = GptSpec().data(); },
        kInvalid,
        "spec.data: resnet trains on images; set spec.data.idx, image_folder or webdataset"},
-      {"bert", GptSpec, [](auto& s) { s.mutable_model()->mutable_bert(); }, kUnbuilt,
-       "spec.model.bert: it is not built yet; use gpt"},
       {"no table", DlrmSpec, [](auto& s) { DlrmOf(s).add_table_rows(0); }, kInvalid,
        "spec.model.dlrm.table_rows[0]: 0 is not in [1, 2147483647]"},
       {"many tables", DlrmSpec, [](auto& s) { DlrmOf(s).mutable_table_rows()->Resize(129, 5); },
@@ -110,9 +108,6 @@ const std::vector<BadSpec>& ModelTable() {
        "spec.model.dlrm.bottom[1]: -1 is not in [1, 65536]"},
       {"top", DlrmSpec, [](auto& s) { DlrmOf(s).set_top(0, 65537); }, kInvalid,
        "spec.model.dlrm.top[0]: 65537 is not in [1, 65536]"},
-      {"layers", MlpSpec, [](auto& s) { s.mutable_model()->mutable_layers(); }, kUnbuilt,
-       "spec.model.layers: a list of layers is not built yet; use mlp, convnet, resnet, gpt, llama "
-       "or dlrm"},
       {"zero width", MlpSpec, [](auto& s) { MlpOf(s).add_hidden(0); }, kInvalid,
        "spec.model.mlp.hidden[1]: 0 is not in [1, 65536]"},
       {"wide", MlpSpec, [](auto& s) { MlpOf(s).set_hidden(0, 65537); }, kInvalid,
@@ -123,7 +118,7 @@ const std::vector<BadSpec>& ModelTable() {
        "spec.model.gpt.dropout: nan is not in [0, 1)"},
       {"unknown activation", MlpSpec,
        [](auto& s) { MlpOf(s).set_activation(static_cast<v1::Activation>(9)); }, kInvalid,
-       "spec.model.mlp.activation: 9 is no activation; use RELU, GELU or GELU_TANH"},
+       "spec.model.mlp.activation: 9 is no activation; use RELU, GELU, GELU_TANH or RELU6"},
       {"no stages", ConvnetSpec, [](auto& s) { ConvnetOf(s).clear_stages(); }, kInvalid,
        "spec.model.convnet.stages: there is none; add one, or use spec.model.mlp"},
       {"no channels", ConvnetSpec, [](auto& s) { ConvnetOf(s).mutable_stages(0)->set_channels(0); },
@@ -482,15 +477,18 @@ TEST(ResolveSpec, RefusesBadPolicies) { ExpectRefused(PolicyTable()); }
 TEST(ResolveSpec, RefusesBadRunning) { ExpectRefused(RunningTable()); }
 
 TEST(ResolveSpec, AcceptsWhatTheTestsStartFrom) {
-  for (const v1::JobSpec& spec : {MlpSpec(), ConvnetSpec(), GptSpec(), CharGptSpec(), Gpt2Spec(),
-                                  ResnetSpec(), LlamaSpec(), TokenSpec(), DlrmSpec(), CsvSpec()}) {
+  for (const v1::JobSpec& spec :
+       {MlpSpec(), ConvnetSpec(), GptSpec(), CharGptSpec(), Gpt2Spec(), ResnetSpec(), LlamaSpec(),
+        TokenSpec(), DlrmSpec(), CsvSpec(), BertSpec(), VitSpec(), MobilenetSpec(),
+        ImageLayersSpec(), TokenLayersSpec()}) {
     EXPECT_TRUE(ResolveSpec(spec).ok()) << ResolveSpec(spec).status();
   }
 }
 
 TEST(ResolveSpec, IsIdempotent) {
-  for (const v1::JobSpec& spec : {MlpSpec(), ConvnetSpec(), GptSpec(), LlamaSpec(), ResnetSpec(),
-                                  TokenSpec(), DlrmSpec(), CsvSpec()}) {
+  for (const v1::JobSpec& spec :
+       {MlpSpec(), ConvnetSpec(), GptSpec(), LlamaSpec(), ResnetSpec(), TokenSpec(), DlrmSpec(),
+        CsvSpec(), BertSpec(), VitSpec(), MobilenetSpec(), ImageLayersSpec(), TokenLayersSpec()}) {
     const v1::JobSpec once = *ResolveSpec(spec);
     const absl::StatusOr<v1::JobSpec> twice = ResolveSpec(once);
     ASSERT_TRUE(twice.ok()) << twice.status();

@@ -1,6 +1,7 @@
 #include "tests/unit/plan/specs.h"
 
 #include "executor/plan/spec.h"
+#include "google/protobuf/text_format.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -78,6 +79,93 @@ v1::JobSpec ResnetSpec() {
   return spec;
 }
 
+v1::JobSpec BertSpec() {
+  v1::JobSpec spec = GptSpec();
+  v1::Bert& bert = *spec.mutable_model()->mutable_bert();
+  bert.set_layers(2);
+  bert.set_heads(2);
+  bert.set_width(8);
+  bert.set_mlp_width(6);
+  bert.set_context(4);
+  bert.set_epsilon(1e-5);
+  return spec;
+}
+
+v1::JobSpec VitSpec() {
+  v1::JobSpec spec = MlpSpec();
+  v1::Vit& vit = *spec.mutable_model()->mutable_vit();
+  vit.set_layers(2);
+  vit.set_heads(2);
+  vit.set_width(8);
+  vit.set_mlp_width(6);
+  vit.set_patch(2);
+  vit.set_epsilon(1e-5);
+  return spec;
+}
+
+v1::JobSpec MobilenetSpec() {
+  v1::JobSpec spec = MlpSpec();
+  v1::Mobilenet& mobilenet = *spec.mutable_model()->mutable_mobilenet();
+  mobilenet.set_stem(v1::Resnet::CIFAR);
+  mobilenet.set_width(0.25);
+  mobilenet.set_dropout(0);
+  return spec;
+}
+
+v1::LayerList LayersOf(const std::string& text) {
+  v1::LayerList layers;
+  TY_CHECK(google::protobuf::TextFormat::ParseFromString(text, &layers), text);
+  return layers;
+}
+
+v1::JobSpec ImageLayersSpec() {
+  v1::JobSpec spec = MlpSpec();
+  *spec.mutable_model()->mutable_layers() = LayersOf(R"(
+    layers { name: "stem" convolution { out: 4 } }
+    layers { activation: RELU }
+    layers {
+      name: "branch"
+      block {
+        repeat: 2
+        layers { name: "conv" convolution { out: 4 groups: 2 bias: false } }
+        layers { name: "norm" batch_norm {} }
+        layers { name: "sum" inputs: "norm" inputs: "input" add {} }
+        layers { activation: GELU }
+      }
+    }
+    layers { max_pool {} }
+    layers { flatten {} }
+    layers { name: "head" linear {} }
+  )");
+  return spec;
+}
+
+v1::JobSpec TokenLayersSpec() {
+  v1::JobSpec spec = GptSpec();
+  *spec.mutable_model()->mutable_layers() = LayersOf(R"(
+    context: 4
+    layers { name: "wte" embedding { width: 8 } }
+    layers { name: "wpe" positions {} }
+    layers { name: "drop" dropout: 0.1 }
+    layers {
+      name: "h"
+      block {
+        layers { name: "norm" rms_norm {} }
+        layers { name: "qkv" linear { out: 16 bias: false } }
+        layers { name: "attn" attention { heads: 2 kv_heads: 1 rope_theta: 100 } }
+        layers { name: "sum" inputs: "attn" inputs: "input" add {} }
+        layers { name: "up" linear { out: 6 } }
+        layers { name: "act" swiglu {} }
+        layers { name: "both" inputs: "act" inputs: "sum" concat {} }
+        layers { name: "down" linear { out: 8 } }
+      }
+    }
+    layers { name: "ln" layer_norm {} }
+    layers { name: "head" linear { tied: "wte" } }
+  )");
+  return spec;
+}
+
 v1::JobSpec CharGptSpec() {
   v1::JobSpec spec = GptSpec();
   v1::Gpt& gpt = *spec.mutable_model()->mutable_gpt();
@@ -118,6 +206,12 @@ DataFacts TokenFacts(int64_t vocab) {
           .vocab = vocab,
           .train_size = 1000000,
           .validation_size = 1000};
+}
+
+DataFacts DocumentFacts(int64_t vocab) {
+  DataFacts facts = TokenFacts(vocab);
+  facts.kind = DataFacts::Kind::kDocuments;
+  return facts;
 }
 
 DataFacts ClickFacts(int64_t dense, int64_t categorical, int64_t buckets) {

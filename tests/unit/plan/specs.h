@@ -2,6 +2,8 @@
 
 // Small specs that the tests of this room start from. Each is valid as it is.
 
+#include <string>
+
 #include "executor/plan/facts.h"
 #include "executor/plan/plan.h"
 #include "trainyard/v1/spec.pb.h"
@@ -12,6 +14,18 @@ v1::JobSpec MlpSpec();
 v1::JobSpec ConvnetSpec();
 v1::JobSpec GptSpec();
 v1::JobSpec ResnetSpec();  // depth 18, CIFAR stem, width 4
+
+v1::JobSpec BertSpec();
+v1::JobSpec MobilenetSpec();  // width 0.25, CIFAR stem, no dropout
+v1::JobSpec VitSpec();        // patches of 2
+
+// A list of layers: a convolution, a block with a branch twice, a linear layer; or on tokens an
+// embedding with positions and a block of attention.
+v1::JobSpec ImageLayersSpec();
+v1::JobSpec TokenLayersSpec();
+
+// A list in the text format of protobuf.
+v1::LayerList LayersOf(const std::string& text);
 
 // Tables of width 4 under dense AdamW.
 v1::JobSpec DlrmSpec();
@@ -24,6 +38,7 @@ v1::JobSpec Gpt2Spec();
 
 DataFacts ImageFacts(int64_t height, int64_t width, int64_t channels, int64_t classes);
 DataFacts TokenFacts(int64_t vocab);
+DataFacts DocumentFacts(int64_t vocab);
 DataFacts ClickFacts(int64_t dense, int64_t categorical, int64_t buckets);
 
 // ResolveSpec and BuildPlan, which must succeed.

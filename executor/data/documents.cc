@@ -1,0 +1,28 @@
+#include "executor/data/documents.h"
+
+namespace trainyard::data {
+
+std::vector<absl::string_view> DocumentsOf(absl::string_view text) {
+  std::vector<absl::string_view> documents;
+  size_t begin = 0, end = 0;  // of the document at hand, the end of its last line left out
+  const auto finish = [&] {
+    if (end > begin) documents.push_back(text.substr(begin, end - begin));
+  };
+  for (size_t line = 0; line < text.size();) {
+    const size_t newline = text.find('\n', line);
+    const size_t next = newline == absl::string_view::npos ? text.size() : newline + 1;
+    size_t content = newline == absl::string_view::npos ? text.size() : newline;
+    if (content > line && text[content - 1] == '\r') --content;
+    if (content == line) {
+      finish();
+      begin = end = next;
+    } else {
+      end = content;
+    }
+    line = next;
+  }
+  finish();
+  return documents;
+}
+
+}  // namespace trainyard::data

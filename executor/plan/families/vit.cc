@@ -1,0 +1,74 @@
+// P patches, T = P + 1 places, C width, H heads.
+
+#include "absl/strings/str_cat.h"
+#include "executor/plan/families/families.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+namespace {
+
+constexpr double kStd = 0.02;  // transformers' initializer_range
+
+// x + attention(norm(x)), then x + mlp(norm(x)).
+TensorId AddBlock(const v1::Vit& vit, const std::string& name, TensorId x, int64_t T,
+                  GraphBuilder& builder) {
+  const int64_t rows = builder.batch() * T, C = vit.width(), H = vit.heads();
+  const GraphBuilder::LinearOptions linear = {.std = kStd};
+
+  const std::string attn = absl::StrCat(name, ".attention");
+  TensorId y =
+      builder.LayerNorm(absl::StrCat(name, ".layernorm_before"), x, rows, C, true, vit.epsilon());
+  y = builder.LinearSideBySide(absl::StrCat(attn, ".attention.qkv"), y, rows, C,
+                               {{absl::StrCat(attn, ".attention.query"), C},
+                                {absl::StrCat(attn, ".attention.key"), C},
+                                {absl::StrCat(attn, ".attention.value"), C}},
+                               kStd, /*bias=*/true);
+  y = builder.Attention(attn, y, T, H, H, C / H, {.causal = false});
+  y = builder.Linear(absl::StrCat(attn, ".output.dense"), y, rows, C, C, linear);
+  y = builder.Drop(absl::StrCat(attn, ".output.dropout"), y, vit.dropout());
+  x = builder.Sum(absl::StrCat(name, ".after_attention"), x, y);
+
+  y = builder.LayerNorm(absl::StrCat(name, ".layernorm_after"), x, rows, C, true, vit.epsilon());
+  y = builder.Linear(absl::StrCat(name, ".intermediate.dense"), y, rows, C, vit.mlp_width(),
+                     linear);
+  y = builder.Activate(absl::StrCat(name, ".intermediate.act"), y, KindOf(vit.activation()));
+  y = builder.Linear(absl::StrCat(name, ".output.dense"), y, rows, vit.mlp_width(), C, linear);
+  y = builder.Drop(absl::StrCat(name, ".output.dropout"), y, vit.dropout());
+  return builder.Sum(absl::StrCat(name, ".after_mlp"), x, y);
+}
+
+}  // namespace
+
+absl::StatusOr<Forward> BuildVit(const v1::Vit& vit, const DataFacts& facts,
+                                 GraphBuilder& builder) {
+  const int64_t patch = vit.patch(), C = vit.width();
+  if (facts.height % patch != 0 || facts.width % patch != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("spec.model.vit.patch: ", patch,
+                                                   " does not divide the ", facts.height, "x",
+                                                   facts.width, " images of the data"));
+  }
+  const int64_t P = (facts.height / patch) * (facts.width / patch), T = P + 1;
+  const std::string at = "vit.embeddings";
+  Forward forward;
+  forward.classes = facts.classes;
+  forward.input = builder.Input("input", ElementType::kF32,
+                                {builder.batch(), facts.height, facts.width, facts.channels});
+  TensorId x = builder.Convolution(at + ".patch_embeddings.projection", forward.input, C,
+                                   {.kernel = patch, .stride = patch, .pad = 0, .std = kStd});
+  x = builder.Concat(at + ".with_class", builder.Parameter(at + ".cls_token", {1, 1, C}, kStd), C,
+                     x, P * C);
+  x = builder.AddBias(at + ".with_positions", x,
+                      builder.Parameter(at + ".position_embeddings", {1, T, C}, kStd), T * C);
+  x = builder.Drop(at + ".dropout", x, vit.dropout());
+  for (int i = 0; i < vit.layers(); ++i) {
+    x = AddBlock(vit, absl::StrCat("vit.encoder.layer.", i), x, T, builder);
+  }
+  // The last norm goes row by row: only the class token's is needed.
+  x = builder.First("vit.class", x, C);
+  x = builder.LayerNorm("vit.layernorm", x, builder.batch(), C, true, vit.epsilon());
+  forward.logits =
+      builder.Linear("classifier", x, builder.batch(), C, forward.classes, {.std = kStd});
+  return forward;
+}
+
+}  // namespace trainyard::plan

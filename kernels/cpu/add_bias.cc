@@ -1,0 +1,28 @@
+#include <algorithm>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/operands.h"
+#include "kernels/cpu/parallel.h"
+
+namespace trainyard::kernels {
+
+// Few long rows or many short ones: the elements are cut, not the rows.
+absl::StatusOr<Kernel> CpuDevice::Prepare(const AddBias& op) {
+  absl::Status ok = CheckOperands("add_bias", {{"x", op.x}, {"bias", op.bias}, {"y", op.y}});
+  if (ok.ok()) ok = CheckSizes("add_bias", {{"rows", op.rows}, {"cols", op.cols}});
+  if (!ok.ok()) return ok;
+  return Kernel{[add = vectors_.f32.add, threads = threads_, x = op.x.As<float>(),
+                 bias = op.bias.As<float>(), y = op.y.As<float>(), n = op.rows * op.cols,
+                 cols = op.cols](Stream&) {
+    ParallelRuns(threads, n, kSerialElements, [&](int64_t begin, int64_t end) {
+      while (begin < end) {
+        const int64_t column = begin % cols;
+        const int64_t count = std::min(cols - column, end - begin);
+        add(x + begin, bias + column, y + begin, count);
+        begin += count;
+      }
+    });
+  }};
+}
+
+}  // namespace trainyard::kernels

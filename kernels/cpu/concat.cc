@@ -1,0 +1,65 @@
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/operands.h"
+#include "kernels/cpu/parallel.h"
+
+namespace trainyard::kernels {
+namespace {
+
+void CopyOrZero(const float* from, float* to, int64_t n) {
+  if (from == nullptr) {
+    std::memset(to, 0, sizeof(float) * n);
+  } else {
+    std::memcpy(to, from, sizeof(float) * n);
+  }
+}
+
+template <typename Op>
+absl::Status CheckShape(const char* name, const Op& op) {
+  return CheckSizes(name, {{"rows", op.rows}, {"a_cols", op.a_cols}, {"b_cols", op.b_cols}});
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const Concat& op) {
+  absl::Status ok = CheckOperands(
+      "concat",
+      {{"a", op.a, DType::kF32, true}, {"b", op.b, DType::kF32, true}, {"y", op.y, DType::kF32}});
+  if (ok.ok()) ok = CheckShape("concat", op);
+  if (!ok.ok()) return ok;
+  return Kernel{[threads = threads_, op](Stream&) {
+    const float *a = op.a.As<float>(), *b = op.b.As<float>();
+    const int64_t cols = op.a_cols + op.b_cols;
+    const int64_t grain = std::max<int64_t>(1, kSerialElements / cols);
+    ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        float* y = op.y.As<float>() + r * cols;
+        CopyOrZero(a == nullptr || op.repeat_a ? a : a + r * op.a_cols, y, op.a_cols);
+        CopyOrZero(b == nullptr ? b : b + r * op.b_cols, y + op.a_cols, op.b_cols);
+      }
+    });
+  }};
+}
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const Split& op) {
+  absl::Status ok = CheckOperands(
+      "split", {{"x", op.x}, {"a", op.a, DType::kF32, true}, {"b", op.b, DType::kF32, true}});
+  if (ok.ok()) ok = CheckShape("split", op);
+  if (!ok.ok()) return ok;
+  return Kernel{[threads = threads_, op](Stream&) {
+    const int64_t cols = op.a_cols + op.b_cols;
+    const int64_t grain = std::max<int64_t>(1, kSerialElements / cols);
+    ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const float* x = op.x.As<float>() + r * cols;
+        if (op.a) std::memcpy(op.a.As<float>() + r * op.a_cols, x, sizeof(float) * op.a_cols);
+        if (!op.b) continue;
+        std::memcpy(op.b.As<float>() + r * op.b_cols, x + op.a_cols, sizeof(float) * op.b_cols);
+      }
+    });
+  }};
+}
+
+}  // namespace trainyard::kernels
