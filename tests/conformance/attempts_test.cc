@@ -361,7 +361,7 @@ TEST_P(StoreSuite, RollbackGoesOnAtOnceFromItsCheckpointAndSpendsNoRestart) {
   job = Run("a", {"n1"});
   EXPECT_EQ(fleet().ListAttempts(job.uid)->back().restore_step, 2);
   Append(job, 0, "n1", Writer(job).Train(3, 9.0));
-  const auto points = jobs().ReadMetrics(job.uid, kAll);
+  const auto points = jobs().ReadMetrics(job.uid, {});
   ASSERT_OK(points.status());
   ASSERT_EQ(points->size(), 3u);
   EXPECT_EQ(points->at(2).point.values.at("loss"), 9.0);

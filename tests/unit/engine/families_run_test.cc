@@ -42,7 +42,7 @@ class FamiliesRunTest : public ::testing::Test {
 
   void ExpectTheSameBitsWhereverItStops(const v1::JobSpec& spec) {
     RecordingObserver straight;
-    const auto whole = RunOnCpu(spec, Root(), straight);
+    const auto whole = RunOnCpu(spec, Root(), straight, std::nullopt, 2);
     ASSERT_TRUE(whole.ok()) << whole.status();
     for (const int64_t cut : {1, 4}) {
       const std::string root = Root();

@@ -77,6 +77,7 @@ struct Differences {
   size_t elements = 1 << 30;  // of each parameter, the one of the largest gradient among them
   size_t every = 1;           // of so many parameters one is looked at
   double step = 1e-5;         // of one: small enough that a deep model's relus stay on their side
+  std::string without = " ";  // parameters so called cannot matter: a norm takes every shift away
 };
 
 void ExpectGradientsMatchDifferences(const v1::JobSpec& spec, const DataFacts& facts,
@@ -108,6 +109,7 @@ void ExpectGradientsMatchDifferences(const v1::JobSpec& spec, const DataFacts& f
       norm += std::abs(expected);
     }
     model.machine.Write(id, w);
+    if (absl::EndsWith(model.plan.tensors[id].name, how.without)) continue;
     EXPECT_GT(norm, 0) << model.plan.tensors[id].name
                        << " does not matter: the check shows nothing";
   }
@@ -263,8 +265,9 @@ TEST(Gradient, OfMobilenetMatchesDifferences) {
   spec.mutable_model()->mutable_mobilenet()->set_width(0.05);
   spec.mutable_training()->set_batch_size(4);
   spec.mutable_training()->set_micro_batch_size(2);
-  ExpectGradientsMatchDifferences(spec, ImageFacts(9, 10, 1, 3),
-                                  {.elements = 1, .every = 7, .step = 1e-6});
+  ExpectGradientsMatchDifferences(
+      spec, ImageFacts(9, 10, 1, 3),
+      {.elements = 1, .every = 7, .step = 1e-6, .without = ".reduce_1x1.normalization.bias"});
 }
 
 TEST(Gradient, OfListsOfLayersMatchesDifferences) {

@@ -24,7 +24,12 @@ struct SizeChecker {
   void operator()(const Matmul& o) const {
     Holds(o.a, o.m * o.k), Holds(o.b, o.k * o.n), Holds(o.bias, o.n), Holds(o.c, o.m * o.n);
   }
-  void operator()(const ColumnSum& o) const { Holds(o.x, o.rows * o.cols), Holds(o.y, o.cols); }
+  void operator()(const ColumnSum& o) const {
+    Holds(o.x, o.rows * o.cols);
+    // What belongs to the first row alone of a table is added to zeros.
+    if (!o.accumulate) return Holds(o.y, o.cols);
+    EXPECT_GE(plan.tensors[o.y].elements(), o.cols) << plan.tensors[o.y].name;
+  }
   void operator()(const ActivationForward& o) const { Holds(o.x, o.n), Holds(o.y, o.n); }
   void operator()(const ActivationBackward& o) const {
     Holds(o.x, o.n), Holds(o.dy, o.n), Holds(o.dx, o.n);
