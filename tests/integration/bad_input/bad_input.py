@@ -128,7 +128,6 @@ CHANGES = [
     ("text for a picture model", ["data={text: {path: /etc/hostname}}"], "spec.", USAGE),
     # Understood, not built yet: the field is named.
     ("bf16", ["precision.compute=BF16"], "spec.precision.compute", UNIMPLEMENTED),
-    ("bert", ["model={bert: {layers: 2}}"], "spec.model.bert", UNIMPLEMENTED),
     ("tensor parallelism", ["parallel.tensor=2"], "spec.parallel.tensor", UNIMPLEMENTED),
     ("elastic job", ["resources.min_slots=1", "resources.max_slots=2"], "spec.resources.max_slots",
      UNIMPLEMENTED),
