@@ -14,6 +14,7 @@ import argparse
 import fnmatch
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -26,7 +27,7 @@ try:
     import numpy as np
     import torch
     import torch.nn.functional as F
-    from models import bert, convnet, dlrm, gpt, llama, mlp, mobilenet, resnet, vit
+    from models import bert, convnet, dlrm, gpt, layers, llama, mlp, mobilenet, resnet, vit
 except ImportError as error:
     sys.exit(f"parity needs PyTorch for {sys.executable} ({error}); on Debian: apt-get install python3-torch")
 
@@ -94,10 +95,10 @@ CASES = {
         forward=bert.forward, layers=2, heads=4, steps=50, batch=16, micro=8, clip=1.0, scale=3),
     "mlp": dict(
         model="model: {{mlp: {{hidden: [48, 32], activation: GELU}}}}", data=IDX, forward=mlp.forward,
-        steps=20, batch=32, micro=16, clip=0.5),
+        steps=50, batch=32, micro=16, clip=0.5),
     "convnet": dict(
         model="model: {{convnet: {{stages: [{{channels: 8, convolutions: 2}}, {{channels: 12, kernel: 5}}], hidden: [32]}}}}",
-        data=IDX, forward=convnet.forward, convolutions=[2, 1], steps=20, batch=16, micro=16, clip=0.5),
+        data=IDX, forward=convnet.forward, convolutions=[2, 1], steps=50, batch=16, micro=16, clip=0.5),
     "dlrm": dict(DLRM, optimizer=SGD, clip=0.5, rate=0.5),
     "dlrm_adamw": dict(DLRM, clip=0.5),
     "dlrm_lazy": dict(DLRM, optimizer=LAZY, lazy=True, clip=None),
@@ -106,16 +107,21 @@ CASES = {
         blocks=[2, 2, 2, 2], steps=50, batch=32, micro=16, clip=1.0, optimizer=MOMENTUM, shift=2),
     "resnet_bottleneck": dict(
         model="model: {{resnet: {{depth: 50, stem: IMAGENET, width: 8}}}}", data=IDX, forward=resnet.forward, depth=50,
-        blocks=[3, 4, 6, 3], steps=20, batch=16, micro=16, clip=1.0, side=33, shift=1),
+        blocks=[3, 4, 6, 3], steps=50, batch=16, micro=16, clip=1.0, side=33, optimizer=MOMENTUM, shift=1),
     "mobilenet": dict(
         model="model: {{mobilenet: {{stem: CIFAR, width: 0.25, dropout: 0}}}}", data=IDX,
         forward=mobilenet.forward, steps=50, batch=32, micro=16, clip=1.0, side=16, optimizer=MOMENTUM, shift=2),
+    "layers_images": dict(
+        model=layers.IMAGES, data=IDX, forward=layers.images, steps=50, batch=32, micro=16, clip=1.0, optimizer=MOMENTUM,
+        shift=1),
+    "layers_tokens": dict(
+        model=layers.TOKENS, data=TEXT, forward=layers.tokens, steps=50, batch=8, micro=4, clip=1.0, scale=3),
     "vit": dict(
         model="model: {{vit: {{layers: 3, heads: 4, width: 64, patch: 4}}}}", data=IDX, forward=vit.forward,
         layers=3, heads=4, steps=50, batch=32, micro=16, clip=1.0, scale=4),
     "gpt": dict(
         model="model: {{gpt: {{layers: 3, heads: 4, width: 64, context: 32}}}}", data=TEXT, forward=gpt.forward,
-        layers=3, heads=4, steps=20, batch=8, micro=4, clip=1.0, scale=6),
+        layers=3, heads=4, steps=50, batch=8, micro=4, clip=1.0, scale=6),
     "gpt_untied": dict(
         model="model: {{gpt: {{layers: 2, heads: 2, width: 32, context: 16, bias: false, tie_embeddings: false, vocab_size: 48}}}}",
         data=TEXT, forward=gpt.forward, layers=2, heads=2, steps=20, batch=8, micro=8, clip=1.0, scale=6),
@@ -124,7 +130,7 @@ CASES = {
         heads=2, steps=20, batch=8, micro=2, clip=1.0, scale=6, ignore=1, label_smoothing=0.1, z_loss=1e-2),
     "llama": dict(
         model="model: {{llama: {{layers: 3, heads: 4, kv_heads: 2, width: 64, context: 32}}}}", data=TEXT,
-        forward=llama.forward, layers=3, heads=4, kv_heads=2, steps=20, batch=8, micro=4, clip=1.0, scale=6),
+        forward=llama.forward, layers=3, heads=4, kv_heads=2, steps=50, batch=8, micro=4, clip=1.0, scale=6),
     "llama_curve": dict(
         model="model: {{llama: {{layers: 4, heads: 4, width: 128, context: 64, tie_embeddings: true}}}}",
         data=TEXT, forward=llama.forward, layers=4, heads=4, kv_heads=4, steps=200, batch=12, micro=12, clip=1.0),
@@ -135,9 +141,11 @@ CASES = {
 CASES.update(more_optimizers.cases(CASES))
 
 
-def dump(tool, case, folder):
+def dump(tool, case, folder, text):
     write_idx(folder, 400, case.get("side", 12), 5)
     write_text(folder)
+    if text is not None:
+        shutil.copy(text, f"{folder}/text")
     ema = ", ema_decay: {ema}, ema_warmup: true" if "ema" in case else ""
     lines = [case["model"], case["data"], case.get("optimizer", ADAMW), case.get("schedule", COSINE),
              "training: {{steps: {steps}, batch_size: {batch}, micro_batch_size: {micro}, "
@@ -292,11 +300,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tool", required=True)
     parser.add_argument("--case", required=True, choices=CASES)
+    parser.add_argument("--text", help="trains on this file in place of made-up words")
     args = parser.parse_args()
     torch.set_num_threads(2)
     case, checks = CASES[args.case], Checks()
     with tempfile.TemporaryDirectory() as folder:
-        ours = dump(os.path.abspath(args.tool), case, folder)
+        ours = dump(os.path.abspath(args.tool), case, folder, args.text)
     losses, params, averages = train(case, ours, checks)
     theirs = torch.tensor(losses, dtype=torch.float64)
     relative = (ours["loss"] - theirs).abs() / theirs

@@ -2,6 +2,15 @@ import torch
 import torch.nn.functional as F
 
 
+def rotate(t, theta=10000.0):
+    """Rotary positions (Su et al. 2021) of [..., time, features], halves paired as in transformers."""
+    half = t.shape[-1] // 2
+    angles = torch.arange(t.shape[-2])[:, None] * theta ** (-torch.arange(half, dtype=torch.float64) / half)
+    cos, sin = angles.cos().float(), angles.sin().float()
+    low, high = t[..., :half], t[..., half:]
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
+
+
 def forward(params, ids, case):
     ids = ids.long()
     time, heads, kv_heads = ids.shape[1], case["heads"], case["kv_heads"]
@@ -13,14 +22,6 @@ def forward(params, ids, case):
         return x @ params[name + ".weight"].T
 
     x = params["model.embed_tokens.weight"][ids]
-    half = x.shape[-1] // heads // 2
-    angles = torch.arange(time)[:, None] * 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
-    cos, sin = angles.cos().float(), angles.sin().float()
-
-    def rotate(t):
-        low, high = t[..., :half], t[..., half:]
-        return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
-
     mask = torch.full((time, time), float("-inf")).triu(1)
     for i in range(case["layers"]):
         block = f"model.layers.{i}"
