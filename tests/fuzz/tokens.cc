@@ -1,20 +1,14 @@
 // Token files of each format: what is accepted gives windows of ids within the vocabulary, or the
 // place of the first that is not.
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "executor/data/dataset.h"
-#include "storage/base/status.h"
+#include "tests/fuzz/memory_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trainyard;
   if (size < 4) return 0;
-  static const int kFile = memfd_create("tokens", MFD_CLOEXEC);
-  TY_CHECK(ftruncate(kFile, 0) == 0, errno);
-  TY_CHECK(pwrite(kFile, data + 4, size - 4, 0) == static_cast<ssize_t>(size - 4), errno);
-
-  const std::string path = absl::StrCat("/proc/self/fd/", kFile);
+  static MemoryFile file;
+  const std::string path = file.Hold(data + 4, size - 4);
   v1::Data spec;
   spec.mutable_tokens()->add_train(path);
   spec.mutable_tokens()->add_validation(path);
