@@ -178,7 +178,8 @@ struct Binder {
             .cols = o.cols,
             .epsilon = o.epsilon,
             .momentum = o.momentum,
-            .relu = o.relu};
+            .relu = o.relu,
+            .again = o.again};
   }
   k::BatchNormInference Bind(const p::BatchNormInference& o) const {
     return {.x = At(o.x),

@@ -166,10 +166,11 @@ struct BatchNormForward {
   TensorId mean = kNone, rstd = kNone, running_mean = kNone, running_var = kNone;
   int64_t rows = 0, cols = 0;
   float epsilon = 1e-5f, momentum = 0.1f;
-  bool relu = false;
+  bool relu = false, again = false;
+  Access moments() const { return again ? Access::kRead : Access::kWrite; }
   TY_OPERANDS(x, Access::kRead, gamma, Access::kRead, beta, Access::kRead, residual, Access::kRead,
-              y, Access::kWrite, mean, Access::kWrite, rstd, Access::kWrite, running_mean,
-              Access::kUpdate, running_var, Access::kUpdate)
+              y, Access::kWrite, mean, moments(), rstd, moments(), running_mean, Access::kUpdate,
+              running_var, Access::kUpdate)
 };
 
 struct BatchNormInference {

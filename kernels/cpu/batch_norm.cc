@@ -77,10 +77,10 @@ void FinishMoments(const BatchNormForward& op, const Chunks& chunks, const float
     running = static_cast<float>(running + momentum * (to - running));
   };
   for (int64_t j = 0; j < n; ++j) {
-    const double rstd = 1 / std::sqrt(variance[j] / rows + op.epsilon);
+    const auto rstd = static_cast<float>(1 / std::sqrt(variance[j] / rows + op.epsilon));
     op.mean.As<float>()[c + j] = static_cast<float>(mean[j]);
-    op.rstd.As<float>()[c + j] = static_cast<float>(rstd);
-    scale[c + j] = static_cast<float>(op.gamma.As<float>()[c + j] * rstd);
+    op.rstd.As<float>()[c + j] = rstd;
+    scale[c + j] = op.gamma.As<float>()[c + j] * rstd;
     move(op.running_mean.As<float>()[c + j], mean[j]);
     move(op.running_var.As<float>()[c + j], variance[j] / (rows - 1));
   }
@@ -114,11 +114,11 @@ void FinishSums(const BatchNormBackward& op, const Chunks& chunks, const float* 
   }
 }
 
-void RunForward(const VectorTable& vectors, int threads, const BatchNormForward& op,
-                const Chunks& chunks, float* scratch) {
+// mean, rstd, the running statistics and scale: [cols].
+void RunMoments(const VectorTable& vectors, int threads, const BatchNormForward& op,
+                const Chunks& chunks, float* scale, float* scratch) {
   float* const means = scratch;
   float* const squares = means + chunks.count * chunks.cols;
-  float* const scale = squares + chunks.count * chunks.cols;
   const float* const x = op.x.As<float>();
   ParallelRuns(threads, chunks.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -131,6 +131,19 @@ void RunForward(const VectorTable& vectors, int threads, const BatchNormForward&
   });
   EachTile(threads, chunks,
            [&](int64_t c, int64_t n) { FinishMoments(op, chunks, means, squares, scale, c, n); });
+}
+
+void RunForward(const VectorTable& vectors, int threads, const BatchNormForward& op,
+                const Chunks& chunks, float* scratch) {
+  float* const scale = scratch;
+  if (op.again) {
+    for (int64_t c = 0; c < op.cols; ++c) {
+      scale[c] = op.gamma.As<float>()[c] * op.rstd.As<float>()[c];
+    }
+  } else {
+    RunMoments(vectors, threads, op, chunks, scale, scratch + chunks.cols);
+  }
+  const float* const x = op.x.As<float>();
   EachChunkBackwards(threads, chunks, [&](int64_t i) {
     vectors.f32.batch_norm({.x = x + chunks.begin(i),
                             .mean = op.mean.As<float>(),
@@ -187,15 +200,16 @@ void RunBackward(const VectorTable& vectors, int threads, const BatchNormBackwar
 }  // namespace
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormForward& op) {
-  absl::Status ok = CheckOperands("batch_norm", {{"x", op.x},
-                                                 {"gamma", op.gamma},
-                                                 {"beta", op.beta},
-                                                 {"residual", op.residual, DType::kF32, true},
-                                                 {"y", op.y},
-                                                 {"mean", op.mean},
-                                                 {"rstd", op.rstd},
-                                                 {"running_mean", op.running_mean},
-                                                 {"running_var", op.running_var}});
+  absl::Status ok =
+      CheckOperands("batch_norm", {{"x", op.x},
+                                   {"gamma", op.gamma},
+                                   {"beta", op.beta},
+                                   {"residual", op.residual, DType::kF32, true},
+                                   {"y", op.y},
+                                   {"mean", op.mean},
+                                   {"rstd", op.rstd},
+                                   {"running_mean", op.running_mean, DType::kF32, op.again},
+                                   {"running_var", op.running_var, DType::kF32, op.again}});
   if (ok.ok()) ok = CheckSizes("batch_norm", {{"rows - 1", op.rows - 1}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
   const Chunks chunks(op.rows, op.cols);

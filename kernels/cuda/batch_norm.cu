@@ -164,11 +164,13 @@ void LaunchForward(Stream& stream, const BatchNormForward& op) {
   float* squares = means + chunks.count * op.cols;
   float* mean = At(op.mean);
   float* rstd = At(op.rstd);
-  Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, BatchNormMomentsKernel, At(op.x),
-         means, squares, op.rows, op.cols, chunks.rows_each, col_tiles);
-  Launch(stream, {.grid = Blocks(CeilDiv(op.cols, kThreads))}, FinishMomentsKernel, means, squares,
-         mean, rstd, At(op.running_mean), At(op.running_var), op.rows, op.cols, chunks.rows_each,
-         chunks.count, op.epsilon, op.momentum);
+  if (!op.again) {
+    Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, BatchNormMomentsKernel, At(op.x),
+           means, squares, op.rows, op.cols, chunks.rows_each, col_tiles);
+    Launch(stream, {.grid = Blocks(CeilDiv(op.cols, kThreads))}, FinishMomentsKernel, means,
+           squares, mean, rstd, At(op.running_mean), At(op.running_var), op.rows, op.cols,
+           chunks.rows_each, chunks.count, op.epsilon, op.momentum);
+  }
   Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, BatchNormKernel, At(op.x), At(op.gamma),
          At(op.beta), At(op.residual), mean, rstd, nullptr, At(op.y), n, op.cols, op.epsilon,
          op.relu);
@@ -197,16 +199,16 @@ void LaunchBackward(Stream& stream, const BatchNormBackward& op) {
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const BatchNormForward& op) {
-  absl::Status status =
-      RequireTypes("batch norm", {{"x", op.x},
-                                  {"gamma", op.gamma},
-                                  {"beta", op.beta},
-                                  {.name = "residual", .buffer = op.residual, .optional = true},
-                                  {"y", op.y},
-                                  {"mean", op.mean},
-                                  {"rstd", op.rstd},
-                                  {"running_mean", op.running_mean},
-                                  {"running_var", op.running_var}});
+  absl::Status status = RequireTypes(
+      "batch norm", {{"x", op.x},
+                     {"gamma", op.gamma},
+                     {"beta", op.beta},
+                     {.name = "residual", .buffer = op.residual, .optional = true},
+                     {"y", op.y},
+                     {"mean", op.mean},
+                     {"rstd", op.rstd},
+                     {.name = "running_mean", .buffer = op.running_mean, .optional = op.again},
+                     {.name = "running_var", .buffer = op.running_var, .optional = op.again}});
   status.Update(RequirePositive("batch norm", {{"rows - 1", op.rows - 1}, {"cols", op.cols}}));
   if (!status.ok()) return status;
   return Kernel{

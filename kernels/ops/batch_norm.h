@@ -15,11 +15,14 @@ namespace trainyard::kernels {
 //   running_mean += momentum * (mean - running_mean)
 //   running_var  += momentum * (var * rows / (rows - 1) - running_var)   (unbiased, as PyTorch)
 // The order of the sums over rows is a function of rows and cols only.
+//
+// A second time, `again`: mean and rstd are read as the first time left them, y comes out with the
+// same bits, and the running statistics are absent.
 struct BatchNormForward {
   Buffer x, gamma, beta, residual, y, mean, rstd, running_mean, running_var;
   int64_t rows = 0, cols = 0;
   float epsilon = 1e-5f, momentum = 0.1f;
-  bool relu = false;
+  bool relu = false, again = false;
 };
 
 // With running_mean and running_var in place of mean and var; y may be x, too.

@@ -1,5 +1,6 @@
 #include "tests/unit/plan/interpreter.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <variant>
@@ -79,8 +80,11 @@ Vec ToVec(const std::vector<uint8_t>& v) { return Vec(v.begin(), v.end()); }
 }  // namespace
 
 Interpreter::Interpreter(const Plan& plan) : plan_(plan), cells_(plan.arena_bytes, 0) {
-  for (int64_t i = plan.activation_region.offset; i < plan.activation_region.end(); ++i) {
-    cells_[i] = kNothing;
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const TensorKind kind = plan.tensors[i].kind;
+    if (kind != TensorKind::kActivation && kind != TensorKind::kInput) continue;
+    const auto at = cells_.begin() + plan.offsets[i];
+    std::fill(at, at + plan.tensors[i].bytes(), kNothing);
   }
 }
 
@@ -207,6 +211,13 @@ struct Interpreter::Executor {
     Put(o.dbeta, r.dbeta, o.accumulate_params);
   }
   void operator()(const BatchNormForward& o) const {
+    if (o.again) {
+      Vec variance = R(o.rstd);
+      for (double& v : variance) v = 1 / (v * v) - o.epsilon;
+      return Put(o.y, reference::BatchNormInference(R(o.x), R(o.gamma), R(o.beta), R(o.residual),
+                                                    R(o.mean), variance,
+                                                    {o.rows, o.cols, o.epsilon, o.relu}));
+    }
     const auto r = reference::BatchNorm(R(o.x), R(o.gamma), R(o.beta), R(o.residual),
                                         {o.rows, o.cols, o.epsilon, o.relu});
     Put(o.y, r.y);
