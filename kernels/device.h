@@ -50,6 +50,10 @@ class Device {
   virtual void CopyIn(Stream& stream, void* device_to, const void* host_from, size_t bytes) = 0;
   virtual void CopyOut(Stream& stream, void* host_to, const void* device_from, size_t bytes) = 0;
 
+  // Memory of the device for the host to read in place, as it is after Synchronize; nullptr where
+  // only CopyOut reads it.
+  virtual const void* HostView(const void* /*device_data*/) const { return nullptr; }
+
   // Waits for the stream. A fault of the device is kInternal here, and everywhere after: the
   // process should end.
   virtual absl::Status Synchronize(Stream& stream) = 0;

@@ -84,6 +84,10 @@ void Session::ReadRegion(const plan::Region& region, void* to) {
   device_.CopyOut(*stream_, to, arena_ + region.offset, region.bytes);
 }
 
+const char* Session::HostView(const plan::Region& region) const {
+  return static_cast<const char*>(device_.HostView(arena_ + region.offset));
+}
+
 absl::Status Session::Synchronize() { return Blame(Fault::kDevice, device_.Synchronize(*stream_)); }
 
 }  // namespace trainyard::engine

@@ -47,6 +47,9 @@ class Session {
   void WriteInputs(plan::TensorId input, plan::TensorId ids, const void* from);
   void Read(plan::TensorId id, void* to, size_t bytes, size_t offset = 0);
   void ReadRegion(const plan::Region& region, void* to);
+  // The region in place, where the host can read it: valid after Synchronize, until the next
+  // launch. nullptr: it must be read out.
+  const char* HostView(const plan::Region& region) const;
 
   absl::Status Synchronize();
 

@@ -55,7 +55,7 @@ absl::StatusOr<RunResult> Steps::Run(const EvaluationTimes& evaluation,
     // After the metrics of its step: whoever restores from it has them already.
     const bool last = Over();
     if (last || best || (save_every > 0 && done() % save_every == 0)) {
-      TY_RETURN_IF_ERROR(Save({.needed = last, .final = last}));
+      TY_RETURN_IF_ERROR(Save({.needed = last, .final = last, .last = last}));
     }
   }
   TY_RETURN_IF_ERROR(CountSkipped());
@@ -136,13 +136,13 @@ absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
   CheckpointContent content{.step = done(), .run = run_};
   if (evaluated_step_ == done()) content.metrics = metrics_;
   return BlameStorage(p_.checkpoints.Save(std::move(content), purpose, [&](Snapshot& snapshot) {
-    return p_.trainer.CopyTo(snapshot);
+    return purpose.last ? p_.trainer.LendTo(snapshot) : p_.trainer.CopyTo(snapshot);
   }));
 }
 
 // What was just restored, and the state before the first step, need no checkpoint of their own.
 absl::StatusOr<RunResult> Steps::Suspend(bool nothing_new) {
-  if (!nothing_new) TY_RETURN_IF_ERROR(Save({.needed = true}));
+  if (!nothing_new) TY_RETURN_IF_ERROR(Save({.needed = true, .last = true}));
   TY_RETURN_IF_ERROR(BlameStorage(p_.checkpoints.Wait()));
   return RunResult{.suspended = true, .step = done()};
 }
@@ -204,7 +204,7 @@ absl::Status Steps::RollBack(const std::string& what) {
   }
   const int64_t next = data::BatchOfStep(done(), run_.skips);
   run_ = AfterRollback(run_, failed, target ? target->run : RunState{}, done());
-  TY_RETURN_IF_ERROR(Save({.needed = true, .went_back = true}));
+  TY_RETURN_IF_ERROR(Save({.needed = true, .last = true, .went_back = true}));
   TY_RETURN_IF_ERROR(BlameStorage(p_.checkpoints.Wait()));
   const int64_t left_out = data::BatchOfStep(done(), run_.skips) - next;
   return MarkRolledBack(Blame(

@@ -148,4 +148,16 @@ absl::Status Trainer::CopyTo(Snapshot& snapshot) {
   return session_.Synchronize();
 }
 
+absl::Status Trainer::LendTo(Snapshot& snapshot) {
+  const plan::Plan& plan = session_.plan();
+  const Snapshot::Places places = {.parameters = session_.HostView(plan.parameter_region),
+                                   .optimizer = session_.HostView(plan.optimizer_region),
+                                   .averages = session_.HostView(plan.ema_region),
+                                   .buffers = session_.HostView(plan.buffer_region)};
+  if (places.parameters == nullptr) return CopyTo(snapshot);
+  snapshot.Borrow(places);
+  snapshot.SetBatches(steps_done_ * plan.micro_batches);
+  return session_.Synchronize();
+}
+
 }  // namespace trainyard::engine

@@ -63,6 +63,10 @@ class Trainer {
   // Copies parameters, optimizer state, averages and buffers to the host.
   absl::Status CopyTo(Snapshot& snapshot);
 
+  // The same without a copy, where the host can read the device's memory: for whoever makes no
+  // other step while `snapshot` is read.
+  absl::Status LendTo(Snapshot& snapshot);
+
  private:
   Trainer(Session& session, const v1::JobSpec& spec)
       : session_(session),

@@ -57,6 +57,7 @@ class CheckpointWriter {
   struct Purpose {
     bool needed = false;     // a failure is returned by Wait; another's goes to the listener
     bool final = false;      // holds the finished model
+    bool last = false;       // of this attempt: whoever saves it waits, and trains no more
     bool went_back = false;  // the run took another way from here: later ones are removed
   };
   // `copy` fills the snapshot. A step that was saved already, as it is, is not written again.

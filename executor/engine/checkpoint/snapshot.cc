@@ -26,34 +26,45 @@ std::string OptimizerPrefix(const plan::Plan& plan, size_t kind) {
 }
 
 Snapshot::Snapshot(const plan::Plan& plan)
-    : parameter_bytes_(plan.parameter_region.bytes),
+    : plan_(plan),
+      parameter_bytes_(plan.parameter_region.bytes),
       optimizer_bytes_(plan.optimizer_region.bytes),
       ema_bytes_(plan.ema_region.bytes),
       memory_(
           new char[parameter_bytes_ + optimizer_bytes_ + ema_bytes_ + plan.buffer_region.bytes]) {
-  for (size_t i = 0; i < plan.parameters.size(); ++i) {
-    const plan::Tensor& parameter = plan.tensors[plan.parameters[i]];
-    const int64_t at = plan.offsets[plan.parameters[i]] - plan.parameter_region.offset;
-    AddViews("", parameter, parameters() + at, model_);
-    for (size_t kind = 0; kind < plan.optimizer_state.size(); ++kind) {
-      if (plan.optimizer_state[kind][i] == plan::kNone) continue;
-      const int64_t state_at =
-          plan.offsets[plan.optimizer_state[kind][i]] - plan.optimizer_region.offset;
-      AddViews(OptimizerPrefix(plan, kind), parameter, optimizer() + state_at, optimizer_state_);
+  Borrow({.parameters = parameters(),
+          .optimizer = optimizer(),
+          .averages = averages(),
+          .buffers = buffers()});
+}
+
+void Snapshot::Borrow(const Places& places) {
+  const auto at = [this](const char* begin, const plan::Region& region, plan::TensorId id) {
+    return begin + (plan_.offsets[id] - region.offset);
+  };
+  for (size_t i = 0; i < plan_.parameters.size(); ++i) {
+    const plan::TensorId id = plan_.parameters[i];
+    const plan::Tensor& parameter = plan_.tensors[id];
+    AddViews("", parameter, at(places.parameters, plan_.parameter_region, id), model_);
+    for (size_t kind = 0; kind < plan_.optimizer_state.size(); ++kind) {
+      const plan::TensorId state = plan_.optimizer_state[kind][i];
+      if (state == plan::kNone) continue;
+      AddViews(OptimizerPrefix(plan_, kind), parameter,
+               at(places.optimizer, plan_.optimizer_region, state), optimizer_state_);
     }
   }
-  for (plan::TensorId id : plan.buffers) {
-    const plan::Tensor& buffer = plan.tensors[id];
-    AddViews("", buffer, buffers() + plan.offsets[id] - plan.buffer_region.offset, model_);
+  for (const plan::TensorId id : plan_.buffers) {
+    const plan::Tensor& buffer = plan_.tensors[id];
+    AddViews("", buffer, at(places.buffers, plan_.buffer_region, id), model_);
     if (absl::string_view norm = buffer.name; absl::ConsumeSuffix(&norm, ".running_mean")) {
       model_[absl::StrCat(norm, ".num_batches_tracked")] = {
           .dtype = "I64", .bytes = {reinterpret_cast<const char*>(&batches_), sizeof(batches_)}};
     }
   }
-  if (!plan.averages.empty()) ema_ = model_;
-  for (size_t i = 0; i < plan.averages.size(); ++i) {
-    const int64_t at = plan.offsets[plan.averages[i]] - plan.ema_region.offset;
-    AddViews("", plan.tensors[plan.parameters[i]], averages() + at, ema_);
+  if (!plan_.averages.empty()) ema_ = model_;
+  for (size_t i = 0; i < plan_.averages.size(); ++i) {
+    AddViews("", plan_.tensors[plan_.parameters[i]],
+             at(places.averages, plan_.ema_region, plan_.averages[i]), ema_);
   }
 }
 

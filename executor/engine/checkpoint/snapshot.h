@@ -1,6 +1,7 @@
 #pragma once
 
-// A host copy of the training state: what a checkpoint is written from while training goes on.
+// The training state in host memory: a copy that a checkpoint is written from while training goes
+// on, or, when it does not, the state itself.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,9 +26,15 @@ struct TensorView {
 std::string OptimizerPrefix(const plan::Plan& plan, size_t kind);
 
 // Owns one buffer of the plan's parameter, optimizer, average and buffer bytes, allocated once; the
-// kernel hands out its pages with the first copy. Not to be moved: the views point into it.
+// kernel hands out its pages with the first copy. Not to be moved: the views point into it. The
+// plan must outlive it.
 class Snapshot {
  public:
+  // Where the regions of a plan begin.
+  struct Places {
+    const char *parameters, *optimizer, *averages, *buffers;
+  };
+
   explicit Snapshot(const plan::Plan& plan);
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
@@ -37,6 +44,9 @@ class Snapshot {
   char* optimizer() { return parameters() + parameter_bytes_; }
   char* averages() { return optimizer() + optimizer_bytes_; }
   char* buffers() { return averages() + ema_bytes_; }
+
+  // From now on views show the regions at `places`, which are someone else's.
+  void Borrow(const Places& places);
 
   // Micro-batches trained on so far: what torch keeps beside each running mean.
   void SetBatches(int64_t batches) { batches_ = batches; }
@@ -48,6 +58,7 @@ class Snapshot {
   const std::map<std::string, TensorView>& optimizer_state() const { return optimizer_state_; }
 
  private:
+  const plan::Plan& plan_;
   int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, ema_bytes_ = 0;
   std::unique_ptr<char[]> memory_;
   int64_t batches_ = 0;

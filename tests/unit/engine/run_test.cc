@@ -52,6 +52,23 @@ TEST_F(RunTest, TellsInOrderAndLearns) {
   EXPECT_TRUE(seen.last_is_final);
 }
 
+// One that training goes on behind is written from a copy, the last one from the state itself.
+TEST_F(RunTest, ACheckpointHoldsTheSameBitsWhetherTrainingGoesOnOrEnds) {
+  v1::JobSpec spec = SmallGpt(text_, 6);
+  spec.mutable_training()->set_ema_decay(0.9);
+  spec.mutable_checkpoint()->set_every_steps(3);
+  spec.mutable_checkpoint()->set_keep(5);
+  RecordingObserver whole, cut;
+  ASSERT_TRUE(RunOnCpu(spec, Root("whole"), whole).ok());
+  spec.clear_checkpoint();
+  cut.stop_at = 3;
+  ASSERT_TRUE(RunOnCpu(spec, Root("cut"), cut).ok());
+  ASSERT_THAT(whole.checkpoints, SizeIs(2));
+  ASSERT_THAT(cut.checkpoints, SizeIs(1));
+  EXPECT_EQ(whole.checkpoints[0].weights_sha256, cut.checkpoints[0].weights_sha256);
+  EXPECT_NE(whole.checkpoints[0].weights_sha256, whole.checkpoints[1].weights_sha256);
+}
+
 TEST_F(RunTest, ResumesWithTheSameBitsFromAnyCheckpoint) {
   v1::JobSpec spec = SmallGpt(text_, 20);
   RecordingObserver straight;
