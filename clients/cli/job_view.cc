@@ -104,6 +104,21 @@ std::string RenderJob(const Terminal& terminal, const v1::Job& job, absl::Time n
   return RenderFields(terminal, fields);
 }
 
+namespace {
+
+// "412.0 MiB less, 1.2 TFLOP more per step in 60 more kernels per micro-batch"
+std::string WhatItSaved(const v1::PassSummary& pass) {
+  std::string text = absl::StrCat(FormatBytes(pass.bytes_before() - pass.bytes_after()), " less");
+  const int more = pass.ops_after() - pass.ops_before();
+  if (more != 0) {
+    absl::StrAppend(&text, ", ", FormatScaled(pass.added_flops()), "FLOP more per step in ", more,
+                    " more kernels per micro-batch");
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string RenderPlan(const Terminal& terminal, const v1::PlanSummary& plan) {
   const double total = plan.flops_per_step() * static_cast<double>(plan.total_steps());
   Fields fields = {{"parameters", FormatCount(plan.parameters())},
@@ -119,6 +134,10 @@ std::string RenderPlan(const Terminal& terminal, const v1::PlanSummary& plan) {
       {"  workspace", plan.workspace_bytes()},  {"  staging", plan.staging_bytes()},
       {"  process", plan.process_bytes()}};
   for (const auto& [name, bytes] : kinds) fields.emplace_back(name, FormatBytes(bytes));
+  fields.emplace_back("  shared", absl::StrCat("-", FormatBytes(plan.shared_bytes())));
+  for (const v1::PassSummary& pass : plan.passes()) {
+    fields.emplace_back(absl::StrCat("pass ", pass.name()), WhatItSaved(pass));
+  }
   return RenderFields(terminal, fields);
 }
 

@@ -249,9 +249,32 @@ int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan
          DatasetBytes(spec.data(), facts, ContextOf(spec.model()));
 }
 
+// Passes over one micro-batch know activations only, and the sharing of memory is what laid it out.
+void SummarizePasses(Plan& plan) {
+  const int64_t gradients = plan.gradient_region.bytes;
+  v1::PlanSummary& s = plan.summary;
+  for (v1::PassSummary& pass : *s.mutable_passes()) {
+    pass.set_bytes_before(pass.bytes_before() + gradients);
+    pass.set_bytes_after(pass.bytes_after() + gradients);
+  }
+  if (gradients == 0) return;
+  const auto ops = static_cast<int32_t>(plan.micro.size());
+  v1::PassSummary& share = *s.add_passes();
+  share.set_name("share_gradients");
+  share.set_bytes_before(gradients + plan.activation_bytes);
+  share.set_bytes_after(gradients + plan.activation_region.bytes);
+  share.set_ops_before(ops);
+  share.set_ops_after(ops);
+}
+
 }  // namespace
 
 double Flops(const Op& op) { return std::visit(CostOf{}, op).flops; }
+
+double FlopsPerStep(const Plan& plan, int64_t ranks) {
+  return FlopsOfAll(plan.micro) * static_cast<double>(plan.micro_batches * ranks) +
+         FlopsOfAll(plan.end);
+}
 
 int64_t WorkspaceBytes(const Op& op) { return std::visit(CostOf{}, op).workspace; }
 
@@ -262,23 +285,24 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, P
     s.set_parameters(s.parameters() + elements);
     if (i >= plan.trained) s.set_frozen_parameters(s.frozen_parameters() + elements);
   }
-  // However many ranks there are, together they make the optimizer's step once.
-  s.set_flops_per_step(FlopsOfAll(plan.micro) * static_cast<double>(plan.micro_batches * ranks) +
-                       FlopsOfAll(plan.end));
+  s.set_flops_per_step(FlopsPerStep(plan, ranks));
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes);
   s.set_gradient_bytes(plan.gradient_region.bytes);
   s.set_optimizer_bytes(plan.optimizer_region.bytes);
   s.set_buffer_bytes(plan.buffer_region.bytes);
   s.set_ema_bytes(plan.ema_region.bytes);
-  s.set_activation_bytes(plan.activation_region.bytes + plan.scalar_region.bytes);
+  s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes);
+  s.set_shared_bytes(plan.activation_bytes - plan.activation_region.bytes);
   s.set_workspace_bytes(std::max({LargestWorkspace(plan.micro), LargestWorkspace(plan.norm),
                                   LargestWorkspace(plan.end), LargestWorkspace(plan.evaluate)}));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);
   s.set_bytes_per_slot(s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
                        s.ema_bytes() + s.buffer_bytes() + s.activation_bytes() +
-                       s.workspace_bytes() + s.staging_bytes() + s.process_bytes());
+                       s.workspace_bytes() + s.staging_bytes() + s.process_bytes() -
+                       s.shared_bytes());
+  SummarizePasses(plan);
 }
 
 }  // namespace trainyard::plan

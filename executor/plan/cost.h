@@ -14,6 +14,10 @@ namespace trainyard::plan {
 // the custom when utilisation is quoted.
 double Flops(const Op& op);
 
+// Of all micro-batches of a step on all `ranks`, and of the optimizer's step, which they make once
+// together.
+double FlopsPerStep(const Plan& plan, int64_t ranks);
+
 // Scratch that the CPU back end may ask for to run one op; see cost.cc for the formulas.
 int64_t WorkspaceBytes(const Op& op);
 

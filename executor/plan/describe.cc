@@ -53,6 +53,17 @@ std::string Line(const Plan& plan, Op op) {
                          absl::StrJoin(out, " "));
 }
 
+// What a pass saved, and for how much more work.
+std::string Line(const v1::PassSummary& pass) {
+  std::string line = absl::StrFormat("pass %s: %s -> %s of gradients and activations", pass.name(),
+                                     Bytes(pass.bytes_before()), Bytes(pass.bytes_after()));
+  if (pass.ops_after() != pass.ops_before()) {
+    absl::StrAppendFormat(&line, ", %.4g GFLOP more, kernels of a micro-batch %d -> %d",
+                          pass.added_flops() / 1e9, pass.ops_before(), pass.ops_after());
+  }
+  return line + "\n";
+}
+
 std::string Kernels(const Plan& plan, const char* title, const std::vector<Op>& ops) {
   if (ops.empty()) return "";
   std::string text = absl::StrFormat("\n%s: %d kernels\n", title, ops.size());
@@ -85,6 +96,9 @@ std::string Describe(const Plan& plan) {
   for (const auto& [name, bytes] : parts) {
     absl::StrAppendFormat(&text, "  %-13s %s\n", name, Bytes(bytes));
   }
+  absl::StrAppendFormat(&text, "  %-13s -%s, of activations where gradients are to be\n", "shared",
+                        Bytes(s.shared_bytes()));
+  for (const v1::PassSummary& pass : s.passes()) absl::StrAppend(&text, Line(pass));
   absl::StrAppend(&text, Kernels(plan, "begin of a step", plan.begin),
                   Kernels(plan, "each micro-batch", plan.micro),
                   Kernels(plan, "norm of the gradient", plan.norm),

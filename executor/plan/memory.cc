@@ -1,7 +1,6 @@
 #include "executor/plan/memory.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -62,6 +61,15 @@ std::vector<Group> GroupInPlace(const std::vector<Tensor>& tensors, const std::v
   return groups;
 }
 
+std::vector<Group> GroupsOf(const std::vector<Resident>& residents) {
+  std::vector<Group> groups;
+  groups.reserve(residents.size());
+  for (const Resident& r : residents) {
+    groups.push_back({.bytes = r.bytes, .first = r.first, .last = r.last, .offset = r.offset});
+  }
+  return groups;
+}
+
 // The lowest offset where `group` meets none of `placed` (ordered by offset) that lives at the same
 // time.
 int64_t LowestGap(const Group& group, const std::vector<const Group*>& placed) {
@@ -72,6 +80,22 @@ int64_t LowestGap(const Group& group, const std::vector<const Group*>& placed) {
     offset = std::max(offset, other->offset + other->bytes);
   }
   return offset;
+}
+
+// Places `groups` one after the other; returns the end of the last.
+int64_t Pack(const std::vector<Resident>& residents, std::vector<Group>& groups) {
+  const auto lower = [](const Group* a, const Group* b) { return a->offset < b->offset; };
+  const std::vector<Group> fixed = GroupsOf(residents);
+  std::vector<const Group*> placed;  // by offset
+  for (const Group& group : fixed) placed.push_back(&group);
+  std::stable_sort(placed.begin(), placed.end(), lower);
+  int64_t end = 0;
+  for (Group& group : groups) {
+    group.offset = LowestGap(group, placed);
+    end = std::max(end, group.offset + group.bytes);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), &group, lower), &group);
+  }
+  return end;
 }
 
 }  // namespace
@@ -134,23 +158,21 @@ std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op) {
 }
 
 int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
-                        const std::vector<TensorId>& results, std::vector<int64_t>& offsets) {
+                        const std::vector<TensorId>& results, std::vector<int64_t>& offsets,
+                        const std::vector<Resident>& residents) {
   std::vector<Group> groups = GroupInPlace(tensors, ops, Lives(tensors, ops, results));
-  std::vector<size_t> order(groups.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return groups[a].bytes > groups[b].bytes; });
+  const auto larger = [](const Group& a, const Group& b) { return a.bytes > b.bytes; };
+  std::stable_sort(groups.begin(), groups.end(), larger);
+  int64_t end = Pack(residents, groups);
 
-  std::vector<const Group*> placed;  // by offset
-  int64_t end = 0;
-  for (const size_t g : order) {
-    Group& group = groups[g];
-    group.offset = LowestGap(group, placed);
-    end = std::max(end, group.offset + group.bytes);
-    placed.insert(
-        std::upper_bound(placed.begin(), placed.end(), &group,
-                         [](const Group* a, const Group* b) { return a->offset < b->offset; }),
-        &group);
+  std::vector<Group> others = groups;
+  std::stable_sort(others.begin(), others.end(),
+                   [](const Group& a, const Group& b) { return a.last > b.last; });
+  if (const int64_t other = Pack(residents, others); other < end) {
+    end = other;
+    groups = std::move(others);
+  }
+  for (const Group& group : groups) {
     for (const TensorId id : group.members) offsets[id] = group.offset;
   }
   return end;

@@ -29,12 +29,22 @@ std::vector<Life> Lives(const std::vector<Tensor>& tensors, const std::vector<Op
 // Pairs (operand read, operand written) of an op that may share their memory: kernels/ops/ says so.
 std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op);
 
-// Gives the activations of `ops` places in [0, result), writing `offsets`. Tensors whose lives
-// overlap do not share a byte, but for an in-place pair at the op where the life of one ends and
-// that of the other begins. Greedy by size (Pisarchyk & Lee 2020, "Efficient memory management for
-// deep neural net inference"): the largest first, each at the lowest gap.
+// Bytes at a fixed place that are someone else's from op `first` to op `last`, both included.
+struct Resident {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
+// Gives the activations of `ops` places in [0, result), writing `offsets`; where a resident is,
+// only those whose lives it does not meet. Tensors whose lives overlap do not share a byte, but for
+// an in-place pair at the op where the life of one ends and that of the other begins. Greedy
+// (Pisarchyk & Lee 2020, "Efficient memory management for deep neural net inference"), each at the
+// lowest gap: the largest first or, where that needs less, those that live longest first.
 int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
-                        const std::vector<TensorId>& results, std::vector<int64_t>& offsets);
+                        const std::vector<TensorId>& results, std::vector<int64_t>& offsets,
+                        const std::vector<Resident>& residents = {});
 
 // Puts `ids` one after the other from `offset` on, each aligned; returns the end.
 int64_t PlaceInOrder(const std::vector<Tensor>& tensors, const std::vector<TensorId>& ids,

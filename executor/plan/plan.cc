@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <variant>
 
@@ -9,11 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "executor/plan/cost.h"
 #include "executor/plan/families/families.h"
+#include "executor/plan/fit.h"
 #include "executor/plan/gradient.h"
 #include "executor/plan/graph_builder.h"
 #include "executor/plan/memory.h"
 #include "executor/plan/optimizer_step.h"
 #include "executor/plan/parameter_rules.h"
+#include "executor/plan/passes/recompute.h"
+#include "executor/plan/passes/share_gradients.h"
 #include "executor/plan/spec.h"
 #include "executor/plan/spec_checks.h"
 #include "storage/base/status.h"
@@ -22,7 +26,8 @@ namespace trainyard::plan {
 
 namespace {
 
-constexpr int64_t kStepStateBytes = 32;         // kernels::StepState
+constexpr int64_t kStepStateBytes = 32;  // kernels::StepState
+constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
 constexpr double kLargestSteps = 4294967295.0;  // counters of random draws wrap past it
 
 absl::Status CheckFacts(const DataFacts& facts) {
@@ -124,8 +129,9 @@ class Assembly {
     return absl::OkStatus();
   }
 
-  // The ops around the micro-batches, then the memory of all, then the summary.
-  Plan Finish(int64_t total_steps, bool training) {
+  // The ops around the micro-batches, then the memory of all, then the summary. Activations take at
+  // most `activation_bytes` if that can be reached.
+  Plan Finish(int64_t total_steps, bool training, int64_t activation_bytes = kUnbounded) {
     plan_.total_steps = total_steps;
     plan_.buffers = AllOf(TensorKind::kBuffer);
     if (!training) {
@@ -134,9 +140,10 @@ class Assembly {
     }
     plan_.tensors = std::move(graph_.tensors);
     if (training) {
-      AddBegin();
       AppendOptimizer(spec_, trained_, norm_sum_, clip_scale_, plan_);
       EvaluateAverages();
+      if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
+      AddBegin();
     }
     LayOut();
     Summarize(spec_, facts_, ranks(), plan_);
@@ -312,13 +319,41 @@ class Assembly {
 
   // The loss goes between the passes; the backward pass is derived from the forward ops alone.
   void AddLossAndBackward(TensorId logits, TensorId dlogits, std::vector<Op> loss) {
-    const size_t forward_ops = graph_.ops.size();
+    forward_ops_ = graph_.ops.size();
     AppendBackward(graph_, {{logits, dlogits}}, gradient_of_, plan_.micro_batches > 1, rows_);
-    graph_.ops.insert(graph_.ops.begin() + forward_ops, loss.begin(), loss.end());
+    graph_.ops.insert(graph_.ops.begin() + forward_ops_, loss.begin(), loss.end());
   }
 
-  // Region after region. Activations of training and evaluation and the scratch of the optimizer
-  // take turns in the last one.
+  int64_t Packed(const std::vector<Op>& ops, const std::vector<TensorId>& results) const {
+    std::vector<int64_t> offsets(plan_.tensors.size());
+    return PackActivations(plan_.tensors, ops, results, offsets);
+  }
+
+  void RecomputeWithin(int64_t activation_bytes) {
+    int64_t fixed = 0;  // scalars count as activations
+    for (const TensorId id : scalars_) fixed += Align(plan_.tensors[id].bytes());
+    const int64_t others =
+        std::max(Packed(plan_.evaluate, EvaluationResults()), Packed(plan_.end, {}));
+    v1::PassSummary& pass = *plan_.summary.add_passes();
+    pass.set_name("recompute");
+    pass.set_ops_before(static_cast<int32_t>(plan_.micro.size()));
+    pass.set_bytes_before(std::max(others, Packed(plan_.micro, {})));
+    pass.set_added_flops(-FlopsPerStep(plan_, ranks()));
+
+    Graph graph{.tensors = std::move(plan_.tensors), .ops = std::move(plan_.micro)};
+    const int64_t micro = Recompute(forward_ops_, activation_bytes - fixed, graph);
+    plan_.tensors = std::move(graph.tensors);
+    plan_.micro = std::move(graph.ops);
+    pass.set_ops_after(static_cast<int32_t>(plan_.micro.size()));
+    pass.set_bytes_after(std::max(others, micro));
+    pass.set_added_flops(pass.added_flops() + FlopsPerStep(plan_, ranks()));
+  }
+
+  std::vector<TensorId> EvaluationResults() const {
+    return {plan_.eval_logits, plan_.eval_losses, plan_.eval_correct};
+  }
+
+  // Region after region; activations last.
   void LayOut() {
     plan_.offsets.assign(plan_.tensors.size(), 0);
     int64_t end = 0;
@@ -332,56 +367,54 @@ class Assembly {
       return Region{.offset = begin, .bytes = end - begin};
     };
     plan_.parameter_region = region([&] { place(plan_.parameters); });
-    plan_.gradient_region = region([&] {
-      place(plan_.gradients);
-      if (plan_.row_gradient != kNone) place({plan_.row_gradient, plan_.row_ids});
-    });
     plan_.optimizer_region = region([&] {
       for (const std::vector<TensorId>& kind : plan_.optimizer_state) place(kind);
     });
     plan_.ema_region = region([&] { place(plan_.averages); });
     plan_.buffer_region = region([&] { place(plan_.buffers); });
     plan_.scalar_region = region([&] { place(scalars_); });
-    plan_.activation_region = region([&] {
-      const int64_t begin = end;
-      std::vector<int64_t> within(plan_.tensors.size(), -1);
-      const int64_t micro = PackActivations(plan_.tensors, plan_.micro, {}, within);
-      const int64_t evaluate =
-          PackActivations(plan_.tensors, plan_.evaluate,
-                          {plan_.eval_logits, plan_.eval_losses, plan_.eval_correct}, within);
-      const int64_t optimizer = PackActivations(plan_.tensors, plan_.end, {}, within);
-      for (size_t i = 0; i < within.size(); ++i) {
-        if (within[i] >= 0) plan_.offsets[i] = begin + within[i];
-      }
-      end += std::max({micro, evaluate, optimizer});
+    plan_.gradient_region = region([&] {
+      place(plan_.gradients);
+      if (plan_.row_gradient != kNone) place({plan_.row_gradient, plan_.row_ids});
     });
+    plan_.activation_region = region([&] { end += PlaceActivations(); });
     plan_.arena_bytes = end;
   }
 
-  // Zeroes the sums of the loss and the gradients whose first touch in `micro` adds to them;
-  // neighbours in one go.
+  // Activations of training and evaluation and the scratch of the optimizer take turns, in the
+  // memory of gradients as far as these do not need it. Returns the bytes beyond that.
+  int64_t PlaceActivations() {
+    const int64_t gradients = plan_.gradient_region.bytes;
+    std::vector<int64_t> within(plan_.tensors.size(), -1);
+    const auto pack = [&](const std::vector<Op>& ops, const std::vector<TensorId>& results,
+                          const std::vector<Resident>& residents) {
+      const int64_t alone = PackActivations(plan_.tensors, ops, results, within);
+      plan_.activation_bytes = std::max(plan_.activation_bytes, alone);
+      const int64_t end = PackActivations(plan_.tensors, ops, results, within, residents);
+      if (end - gradients <= alone) return end - gradients;
+      const auto last = static_cast<int64_t>(ops.size());
+      return PackActivations(plan_.tensors, ops, results, within,
+                             {{.bytes = gradients, .first = -1, .last = last}}) -
+             gradients;
+    };
+    const int64_t micro = pack(plan_.micro, {}, GradientsInMicro(plan_));
+    const int64_t evaluate =
+        pack(plan_.evaluate, EvaluationResults(), GradientsInEvaluation(plan_));
+    const int64_t optimizer =
+        pack(plan_.end, {},
+             {{.bytes = gradients, .first = -1, .last = static_cast<int64_t>(plan_.end.size())}});
+    for (size_t i = 0; i < within.size(); ++i) {
+      if (within[i] >= 0) plan_.offsets[i] = plan_.gradient_region.offset + within[i];
+    }
+    return std::max({int64_t{0}, micro, evaluate, optimizer});
+  }
+
+  // Zeroes what a step adds to.
   void AddBegin() {
     for (const TensorId sum : {plan_.loss_sum, plan_.z_loss_sum, plan_.target_count}) {
       if (sum != kNone) plan_.begin.push_back(Zero{.x = sum, .n = 1});
     }
-    std::vector<bool> seen(plan_.tensors.size()), added_first(plan_.tensors.size());
-    for (Op& op : plan_.micro) {
-      std::visit(
-          [&](auto& o) {
-            o.Visit([&](TensorId id, Access access) {
-              if (!seen[id]) added_first[id] = access != Access::kWrite;
-              seen[id] = true;
-            });
-          },
-          op);
-    }
-    for (size_t i = 0; i < plan_.gradients.size();) {
-      size_t end = i;
-      while (end < plan_.gradients.size() && added_first[plan_.gradients[end]]) ++end;
-      if (end > i)
-        plan_.begin.push_back(Zero{.x = plan_.gradients[i], .n = RunLength(plan_, i, end)});
-      i = std::max(end, i + 1);
-    }
+    ZeroGradients(plan_);
   }
 
   const v1::JobSpec& spec_;
@@ -389,6 +422,7 @@ class Assembly {
   Graph graph_;
   Plan plan_;
   std::vector<TensorId> scalars_;
+  size_t forward_ops_ = 0;  // of plan_.micro
   TensorId norm_sum_ = kNone, clip_scale_ = kNone;
   TrainedParameters trained_;
   absl::flat_hash_map<TensorId, RowGradient> rows_;
@@ -398,13 +432,19 @@ class Assembly {
 }  // namespace
 
 absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts) {
+  if (spec.training().has_recompute()) return BuildRecomputingPlan(spec, facts);
+  return BuildPlanWithin(spec, facts, kUnbounded);
+}
+
+absl::StatusOr<Plan> BuildPlanWithin(const v1::JobSpec& spec, const DataFacts& facts,
+                                     int64_t activation_bytes) {
   TY_RETURN_IF_ERROR(CheckFacts(facts));
   TY_ASSIGN_OR_RETURN(const int64_t total_steps, TotalSteps(spec, facts));
   TY_RETURN_IF_ERROR(CheckScheduleFits(spec.schedule(), total_steps));
   Assembly assembly(spec, facts);
   TY_RETURN_IF_ERROR(assembly.AddTraining());
   TY_RETURN_IF_ERROR(assembly.AddEvaluation(spec.evaluation().batch_size()));
-  return assembly.Finish(total_steps, /*training=*/true);
+  return assembly.Finish(total_steps, /*training=*/true, activation_bytes);
 }
 
 absl::StatusOr<Plan> BuildInferencePlan(const v1::JobSpec& spec, const DataFacts& facts,

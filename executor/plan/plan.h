@@ -37,8 +37,11 @@ struct Plan {
   TensorId row_gradient = kNone;   // of tables kept by row: f32 [samples, tables, width]
   TensorId row_ids = kNone;        // their rows: i32 [samples, tables]; after a step distinct or -1
   std::vector<TensorId> buffers;   // in order of the forward pass
-  Region parameter_region, gradient_region, optimizer_region, ema_region, buffer_region,
-      scalar_region, activation_region;
+  Region parameter_region, optimizer_region, ema_region, buffer_region, scalar_region,
+      gradient_region;
+  // What activations need beyond the gradients, in whose memory they lie where they can.
+  Region activation_region;
+  int64_t activation_bytes = 0;  // what they would need apart from gradients
   int64_t arena_bytes =
       0;  // the end of the last region; every byte below is used by some tensor or its padding
 
@@ -91,6 +94,11 @@ struct Plan {
 // optimizer state is never written but is swept by the optimizer and the norm, whose results on
 // zeros are zeros.
 absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts);
+
+// The same, whatever spec.training.recompute says: activations, by the summary's activation_bytes,
+// take at most `activation_bytes` if that can be reached, else the least that was.
+absl::StatusOr<Plan> BuildPlanWithin(const v1::JobSpec& spec, const DataFacts& facts,
+                                     int64_t activation_bytes);
 
 // Only what evaluates `batch` samples: parameters, buffers, activations and `evaluate`. No
 // gradients, no optimizer; begin, micro and end are empty. For sampling from a checkpoint.

@@ -33,6 +33,25 @@ absl::Status ResolveOnNonFinite(v1::Training& training) {
   return CheckRange(at + "max_rollbacks", training.max_rollbacks(), 1, 1000);
 }
 
+absl::Status CheckRecompute(const v1::Recompute& recompute) {
+  const std::string field = "spec.training.recompute", at = field + ".";
+  const int given = recompute.has_activation_bytes() + recompute.has_activation_share() +
+                    recompute.has_slot_bytes();
+  if (given != 1) {
+    return Invalid(field, given == 0 ? "says no budget; " : "says more than one budget; ",
+                   "give one of activation_bytes, activation_share and slot_bytes");
+  }
+  const double share = recompute.activation_share();
+  if (recompute.has_activation_share() && !(share > 0 && share < 1)) {
+    return Invalid(at + "activation_share", share, " is not in (0, 1); 0.5 halves activations");
+  }
+  if (recompute.has_activation_bytes()) {
+    return CheckAtLeast(at + "activation_bytes", recompute.activation_bytes(), 1);
+  }
+  return recompute.has_slot_bytes() ? CheckAtLeast(at + "slot_bytes", recompute.slot_bytes(), 1)
+                                    : absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ResolveTraining(v1::Training& training, int64_t logical_ranks) {
@@ -69,6 +88,7 @@ absl::Status ResolveTraining(v1::Training& training, int64_t logical_ranks) {
   if (!(training.z_loss() >= 0 && training.z_loss() <= 1)) {
     return Invalid(at + "z_loss", training.z_loss(), " is not in [0, 1]; PaLM took 1e-4");
   }
+  if (training.has_recompute()) TY_RETURN_IF_ERROR(CheckRecompute(training.recompute()));
   return ResolveOnNonFinite(training);
 }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "executor/data/read_facts.h"
+#include "executor/plan/fit.h"
 #include "executor/plan/plan.h"
 #include "executor/plan/spec.h"
 #include "server/api/names.h"
@@ -210,6 +211,20 @@ absl::Status PlanSubmission(JobRecord& job) {
   return absl::OkStatus();
 }
 
+namespace {
+
+// Found by planning it, for a job that was planned before.
+std::string WhatFitsInto(int64_t slot_bytes, const JobRecord& job) {
+  v1::JobSpec spec;
+  if (spec.ParseFromString(job.spec)) {
+    const absl::StatusOr<plan::DataFacts> facts = FindFacts(spec);
+    if (facts.ok()) return plan::WhatFits(spec, *facts, slot_bytes);
+  }
+  return "a smaller training.micro_batch_size or a smaller model would fit";
+}
+
+}  // namespace
+
 absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& nodes) {
   int64_t largest = 0;  // of the right kind
   int matching = 0;
@@ -231,10 +246,10 @@ absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& node
         " of another kind); leave device out, or connect such a node first"));
   }
   if (largest < job.bytes_per_slot) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "spec.model: needs ", DescribeBytes(job.bytes_per_slot), " per slot, but the largest ",
-        job.device, job.device.empty() ? "" : " ", "slot has ", DescribeBytes(largest),
-        "; a smaller training.micro_batch_size or a smaller model would fit"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("spec.model: needs ", DescribeBytes(job.bytes_per_slot),
+                     " per slot, but the largest ", job.device, job.device.empty() ? "" : " ",
+                     "slot has ", DescribeBytes(largest), "; ", WhatFitsInto(largest, job)));
   }
   int widest = 0;
   for (const auto& [device, count] : gang_slots) widest = std::max(widest, count);

@@ -88,8 +88,9 @@ void SuggestForWaiting(const Explanation& explanation, const SlotDemand& demand,
     out.push_back(absl::StrCat("no node has a ", demand.device,
                                " slot: leave resources.device out, or add such a node"));
   } else if (largest < demand.bytes) {
-    out.push_back(absl::StrCat("the largest slot has ", DescribeBytes(largest),
-                               ": a smaller training.micro_batch_size needs less"));
+    out.push_back(
+        absl::StrCat("the largest slot has ", DescribeBytes(largest),
+                     ": a smaller training.micro_batch_size or training.recompute needs less"));
   } else {
     out.push_back("ask for fewer slots (resources.min_slots), undrain a node, or add one");
   }
@@ -98,7 +99,7 @@ void SuggestForWaiting(const Explanation& explanation, const SlotDemand& demand,
 void SuggestForFailure(const FailureRecord& failure, std::vector<std::string>& out) {
   const std::string& category = failure.category;
   if (category == "OUT_OF_MEMORY")
-    out.push_back("a smaller training.micro_batch_size needs less memory");
+    out.push_back("a smaller training.micro_batch_size or training.recompute needs less memory");
   if (category == "NUMERIC") {
     out.push_back(
         "a lower schedule.learning_rate, more schedule.warmup_steps or optimizer.clip_norm "

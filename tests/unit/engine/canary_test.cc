@@ -163,6 +163,20 @@ TEST_P(Canary, EveryOptimizerTouchesItsPlannedArenaAndNothingElse) {
   ExpectTheArenaAndNothingElseTouched(spec);
 }
 
+// One micro-batch: activations lie in the memory of gradients; some are computed twice.
+TEST_P(Canary, AGptThatRecomputesTouchesItsPlannedArenaAndNothingElse) {
+  const TempFolder folder;
+  v1::JobSpec spec = SmallGpt(WriteText(folder.path()), 3);
+  spec.mutable_training()->set_micro_batch_size(8);
+  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  ExpectTheArenaAndNothingElseTouched(spec);
+  spec.mutable_evaluation()->set_batch_size(1);
+  for (const double share : {0.8, 0.6}) {
+    spec.mutable_training()->mutable_recompute()->set_activation_share(share);
+    ExpectTheArenaAndNothingElseTouched(spec);
+  }
+}
+
 TEST_P(Canary, ADlrmTouchesItsPlannedArenaAndNothingElse) {
   v1::JobSpec spec;
   spec.mutable_model()->mutable_dlrm()->set_embedding_width(3);

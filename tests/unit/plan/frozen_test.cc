@@ -195,7 +195,7 @@ TEST(Frozen, TrainingAHeadCostsAForwardPassAndTheHead) {
   const double head = 2.0 * 4 * 1024 * 768 * 50257;
   EXPECT_NEAR(plan.summary.flops_per_step() / (all.summary.flops_per_step() / 3 + head), 1, 0.02);
   EXPECT_EQ(plan.summary.frozen_parameters(), 124439808);
-  EXPECT_LT(plan.activation_region.bytes, all.activation_region.bytes * 2 / 3);
+  EXPECT_LT(plan.activation_bytes, all.activation_bytes * 2 / 3);
 }
 
 }  // namespace

@@ -319,9 +319,11 @@ TEST(Cost, BytesPerSlotAreTheSumOfTheirParts) {
     const v1::PlanSummary& s = plan.summary;
     EXPECT_EQ(s.bytes_per_slot(), s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
                                       s.ema_bytes() + s.buffer_bytes() + s.activation_bytes() +
-                                      s.workspace_bytes() + s.staging_bytes() + s.process_bytes());
+                                      s.workspace_bytes() + s.staging_bytes() + s.process_bytes() -
+                                      s.shared_bytes());
     EXPECT_EQ(plan.arena_bytes, s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                                    s.ema_bytes() + s.buffer_bytes() + s.activation_bytes());
+                                    s.ema_bytes() + s.buffer_bytes() + s.activation_bytes() -
+                                    s.shared_bytes());
     EXPECT_GT(s.staging_bytes(), s.parameter_bytes() + s.optimizer_bytes() + s.ema_bytes());
     EXPECT_EQ(s.total_steps(), plan.total_steps);
   }
@@ -331,11 +333,12 @@ TEST(Describe, NamesTheFiguresAndEveryKernel) {
   const Plan plan = PlanOf(GptSpec(), TokenFacts(11));
   const std::string text = Describe(plan);
   EXPECT_THAT(text, HasSubstr("parameters      1888"));
-  EXPECT_THAT(text, HasSubstr("each micro-batch: 62 kernels"));
+  EXPECT_THAT(text, HasSubstr("each micro-batch: 63 kernels"));
+  EXPECT_THAT(text, HasSubstr("\npass share_gradients: "));
   EXPECT_THAT(text, HasSubstr("+transformer.wte.weight.grad[11, 8]"));
   const auto lines = std::count(text.begin(), text.end(), '\n');
   EXPECT_EQ(lines,
-            13 + 2 * 5 +
+            15 + 2 * 5 +
                 static_cast<int64_t>(plan.begin.size() + plan.micro.size() + plan.norm.size() +
                                      plan.end.size() + plan.evaluate.size()));
 }

@@ -223,6 +223,14 @@ DataFacts ClickFacts(int64_t dense, int64_t categorical, int64_t buckets) {
           .validation_size = 100};
 }
 
+int64_t Recomputing(const DataFacts& facts, v1::JobSpec& spec) {
+  const auto least = BuildPlanWithin(ResolveSpec(spec).value(), facts, 1);
+  TY_CHECK(least.ok(), least.status().ToString());
+  const int64_t bytes = least->summary.activation_bytes();
+  spec.mutable_training()->mutable_recompute()->set_activation_bytes(bytes);
+  return bytes;
+}
+
 Plan PlanOf(const v1::JobSpec& spec, const DataFacts& facts) {
   absl::StatusOr<v1::JobSpec> resolved = ResolveSpec(spec);
   TY_CHECK(resolved.ok(), resolved.status().ToString());

@@ -41,6 +41,10 @@ DataFacts TokenFacts(int64_t vocab);
 DataFacts DocumentFacts(int64_t vocab);
 DataFacts ClickFacts(int64_t dense, int64_t categorical, int64_t buckets);
 
+// Makes `spec` recompute until activations take the least bytes that can be reached, which it
+// returns.
+int64_t Recomputing(const DataFacts& facts, v1::JobSpec& spec);
+
 // ResolveSpec and BuildPlan, which must succeed.
 Plan PlanOf(const v1::JobSpec& spec, const DataFacts& facts);
 

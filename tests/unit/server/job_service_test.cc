@@ -197,6 +197,23 @@ TEST_F(JobServiceTest, ModelTooLargeForEveryNodeIsRefusedWithWhatWouldFit) {
                 [&] { return Submit(cuda); });
 }
 
+TEST_F(JobServiceTest, AJobThatNearlyFitsIsToldWhatWould) {
+  v1::SubmitJobRequest request = Request();
+  request.set_validate_only(true);
+  ASSERT_TRUE(Submit(request).ok());
+  const int64_t slot = response_.plan().bytes_per_slot() - 1;
+  ScriptedAgent agent(rig_);
+  agent.Register("nearly", 1, "i1", slot);
+  agent.Welcomed();
+  ExpectRefused(grpc::FAILED_PRECONDITION,
+                absl::StrCat("; set training.recompute.slot_bytes to ", slot),
+                [&] { return Submit(request); });
+  request.mutable_job()->mutable_spec()->mutable_training()->mutable_recompute()->set_slot_bytes(
+      slot);
+  ASSERT_TRUE(Submit(request).ok());
+  EXPECT_LE(response_.plan().bytes_per_slot(), slot);
+}
+
 TEST_F(JobServiceTest, GangLargerThanAllNodesTogetherIsRefusedWithWhatWouldFit) {
   v1::SubmitJobRequest gang = Request(SmallJob("before"));
   gang.mutable_job()->mutable_spec()->mutable_resources()->set_min_slots(4);

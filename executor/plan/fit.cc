@@ -1,0 +1,140 @@
+#include "executor/plan/fit.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "executor/plan/spec_checks.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+const char* const kField = "spec.training.recompute.";
+constexpr int64_t kLeast = 1;  // a budget of activations that nothing can hold
+
+v1::JobSpec Keeping(v1::JobSpec spec) {
+  spec.mutable_training()->clear_recompute();
+  return spec;
+}
+
+// Why activations take more than they may, though as much as possible is recomputed.
+absl::Status CannotHold(const std::string& budget, const v1::JobSpec& spec, const Plan& least) {
+  const int64_t evaluation = spec.evaluation().batch_size();
+  return absl::InvalidArgumentError(absl::StrCat(
+      kField, budget, " cannot be held: activations take at least ",
+      least.summary.activation_bytes(), " bytes with a micro_batch_size of ",
+      spec.training().micro_batch_size(), " and an evaluation.batch_size of ", evaluation));
+}
+
+absl::StatusOr<Plan> WithinActivationBytes(const v1::JobSpec& spec, const DataFacts& facts,
+                                           int64_t bytes, const std::string& budget) {
+  TY_ASSIGN_OR_RETURN(Plan plan, BuildPlanWithin(spec, facts, bytes));
+  if (plan.summary.activation_bytes() > bytes) return CannotHold(budget, spec, plan);
+  return plan;
+}
+
+bool Fits(const absl::StatusOr<Plan>& plan, int64_t slot_bytes) {
+  return plan.ok() && plan->summary.bytes_per_slot() <= slot_bytes;
+}
+
+// Recomputes as little as will do, to about a hundredth of the activations.
+absl::StatusOr<Plan> WithinSlotBytes(const v1::JobSpec& spec, const DataFacts& facts,
+                                     int64_t slot_bytes) {
+  TY_ASSIGN_OR_RETURN(Plan all_kept, BuildPlan(Keeping(spec), facts));
+  if (Fits(all_kept, slot_bytes)) return all_kept;
+  TY_ASSIGN_OR_RETURN(Plan found, BuildPlanWithin(spec, facts, kLeast));
+  if (!Fits(found, slot_bytes)) {
+    return Invalid(absl::StrCat(kField, "slot_bytes"), slot_bytes, " cannot be held: a slot needs ",
+                   all_kept.summary.bytes_per_slot(), " bytes, and ",
+                   found.summary.bytes_per_slot(), " when activations are recomputed; ",
+                   WhatFits(spec, facts, slot_bytes));
+  }
+  int64_t low = found.summary.activation_bytes(), high = all_kept.summary.activation_bytes();
+  const int64_t precision = high / 128;
+  while (high - low > precision) {
+    const int64_t middle = low + (high - low) / 2;
+    TY_ASSIGN_OR_RETURN(Plan plan, BuildPlanWithin(spec, facts, middle));
+    if (Fits(plan, slot_bytes)) {
+      low = middle, found = std::move(plan);
+    } else {
+      high = middle;
+    }
+  }
+  return found;
+}
+
+// The sizes of micro-batch below the one that is set, the largest first.
+std::vector<int64_t> SmallerMicroBatches(const v1::JobSpec& spec) {
+  const int64_t share = spec.training().batch_size() / spec.parallel().logical_ranks();
+  std::vector<int64_t> sizes;
+  for (int64_t size = spec.training().micro_batch_size() - 1; size > 0; --size) {
+    if (share % size == 0) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+v1::JobSpec WithMicroBatch(v1::JobSpec spec, int64_t size) {
+  v1::Training& training = *spec.mutable_training();
+  // Evaluation in batches of the same size is the default.
+  if (spec.evaluation().batch_size() == training.micro_batch_size()) {
+    spec.mutable_evaluation()->set_batch_size(static_cast<int32_t>(size));
+  }
+  training.set_micro_batch_size(static_cast<int32_t>(size));
+  return spec;
+}
+
+// The first of `sizes`, which fall, that fits; 0: none does. `build` makes the plan of a spec.
+template <typename F>
+int64_t LargestThatFits(const v1::JobSpec& spec, const std::vector<int64_t>& sizes,
+                        int64_t slot_bytes, const F& build) {
+  const auto fits = [&](int64_t size) {
+    return Fits(build(WithMicroBatch(spec, size)), slot_bytes);
+  };
+  const auto found =
+      std::partition_point(sizes.begin(), sizes.end(), [&](int64_t size) { return !fits(size); });
+  return found == sizes.end() ? 0 : *found;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> BuildRecomputingPlan(const v1::JobSpec& spec, const DataFacts& facts) {
+  const v1::Recompute& recompute = spec.training().recompute();
+  if (recompute.has_slot_bytes()) return WithinSlotBytes(spec, facts, recompute.slot_bytes());
+  if (recompute.has_activation_bytes()) {
+    const int64_t bytes = recompute.activation_bytes();
+    return WithinActivationBytes(spec, facts, bytes, absl::StrCat("activation_bytes: ", bytes));
+  }
+  TY_ASSIGN_OR_RETURN(const Plan all_kept, BuildPlan(Keeping(spec), facts));
+  const int64_t all = all_kept.summary.activation_bytes();
+  const double share = recompute.activation_share();
+  return WithinActivationBytes(spec, facts, static_cast<int64_t>(share * static_cast<double>(all)),
+                               absl::StrCat("activation_share: ", share, " of ", all, " bytes"));
+}
+
+std::string WhatFits(const v1::JobSpec& spec, const DataFacts& facts, int64_t slot_bytes) {
+  const v1::JobSpec kept = Keeping(spec);
+  const auto keep = [&](const v1::JobSpec& s) { return BuildPlan(s, facts); };
+  const auto recompute = [&](const v1::JobSpec& s) { return BuildPlanWithin(s, facts, kLeast); };
+  const std::string ask = absl::StrCat("training.recompute.slot_bytes to ", slot_bytes);
+  const std::vector<int64_t> sizes = SmallerMicroBatches(spec);
+  const int64_t smaller = LargestThatFits(kept, sizes, slot_bytes, keep);
+  if (Fits(recompute(kept), slot_bytes)) {
+    return absl::StrCat(
+        "set ", ask,
+        smaller == 0 ? "" : absl::StrCat(", or training.micro_batch_size to ", smaller));
+  }
+  const int64_t both = LargestThatFits(kept, sizes, slot_bytes, recompute);
+  if (both == 0) {
+    return absl::StrCat(
+        "no size of micro-batch would fit, even if activations are recomputed; a smaller "
+        "model may");
+  }
+  const std::string recomputing = absl::StrCat("training.micro_batch_size to ", both, " and ", ask);
+  if (smaller == 0) return absl::StrCat("set ", recomputing);
+  if (smaller == both) return absl::StrCat("set training.micro_batch_size to ", smaller);
+  return absl::StrCat("set training.micro_batch_size to ", smaller, ", or ", recomputing);
+}
+
+}  // namespace trainyard::plan

@@ -1,0 +1,22 @@
+#pragma once
+
+// Plans that need no more memory than there is.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "executor/plan/facts.h"
+#include "executor/plan/plan.h"
+
+namespace trainyard::plan {
+
+// The plan that spec.training.recompute asks for; kInvalidArgument when its budget cannot be held,
+// with the least that can.
+absl::StatusOr<Plan> BuildRecomputingPlan(const v1::JobSpec& spec, const DataFacts& facts);
+
+// For a job that needs more than `slot_bytes` per slot: what would fit, found by planning it. "set
+// training.recompute.slot_bytes to 1000000, or training.micro_batch_size to 8".
+std::string WhatFits(const v1::JobSpec& spec, const DataFacts& facts, int64_t slot_bytes);
+
+}  // namespace trainyard::plan

@@ -1,0 +1,108 @@
+#include "executor/plan/passes/share_gradients.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "executor/plan/optimizer_step.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+// The first op of `ops` that touches a tensor; op -1: none does.
+struct FirstTouch {
+  int64_t op = -1;
+  Access access = Access::kRead;
+};
+
+std::vector<FirstTouch> FirstTouches(const Plan& plan, std::vector<Op> ops) {
+  std::vector<FirstTouch> touches(plan.tensors.size());
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const auto touch = [&](TensorId id, Access access) {
+      if (touches[id].op < 0) touches[id] = {static_cast<int64_t>(i), access};
+    };
+    std::visit([&](auto& o) { o.Visit(touch); }, ops[i]);
+  }
+  return touches;
+}
+
+// Before each op the gradients that it is the first to touch, and adds to.
+void ZeroInMicro(Plan& plan, const std::vector<bool>& zeroed,
+                 const std::vector<FirstTouch>& touches) {
+  std::vector<std::vector<TensorId>> before(plan.micro.size());
+  for (size_t i = 0; i < zeroed.size(); ++i) {
+    if (zeroed[i]) before[touches[plan.gradients[i]].op].push_back(plan.gradients[i]);
+  }
+  std::vector<Op> ops;
+  for (size_t i = 0; i < before.size(); ++i) {
+    for (const TensorId id : before[i])
+      ops.push_back(Zero{.x = id, .n = plan.tensors[id].elements()});
+    ops.push_back(std::move(plan.micro[i]));
+  }
+  plan.micro = std::move(ops);
+}
+
+void ZeroInBegin(Plan& plan, const std::vector<bool>& zeroed) {
+  for (size_t i = 0; i < zeroed.size();) {
+    size_t end = i;
+    while (end < zeroed.size() && zeroed[end]) ++end;
+    if (end > i) plan.begin.push_back(Zero{.x = plan.gradients[i], .n = RunLength(plan, i, end)});
+    i = std::max(end, i + 1);
+  }
+}
+
+// The last line of a gradient that ends within it, and gradients by row, which later ops read
+// whole.
+std::vector<Resident> Always(const Plan& plan, int64_t end) {
+  std::vector<Resident> residents;
+  const auto stay = [&](int64_t offset, int64_t bytes) {
+    residents.push_back(
+        {.offset = offset - plan.gradient_region.offset, .bytes = bytes, .first = -1, .last = end});
+  };
+  for (const TensorId id : plan.gradients) {
+    const int64_t bytes = plan.tensors[id].bytes();
+    if (bytes % kAlignment != 0) stay(plan.offsets[id] + Align(bytes) - kAlignment, kAlignment);
+  }
+  for (const TensorId id : {plan.row_gradient, plan.row_ids}) {
+    if (id != kNone) stay(plan.offsets[id], Align(plan.tensors[id].bytes()));
+  }
+  return residents;
+}
+
+}  // namespace
+
+void ZeroGradients(Plan& plan) {
+  const std::vector<FirstTouch> touches = FirstTouches(plan, plan.micro);
+  std::vector<bool> zeroed;
+  for (const TensorId id : plan.gradients) {
+    zeroed.push_back(touches[id].op >= 0 && touches[id].access != Access::kWrite);
+  }
+  if (plan.micro_batches == 1) {
+    ZeroInMicro(plan, zeroed, touches);
+  } else {
+    ZeroInBegin(plan, zeroed);
+  }
+}
+
+std::vector<Resident> GradientsInMicro(const Plan& plan) {
+  const auto end = static_cast<int64_t>(plan.micro.size());
+  if (plan.micro_batches != 1) {
+    return {{.offset = 0, .bytes = plan.gradient_region.bytes, .first = -1, .last = end}};
+  }
+  std::vector<Resident> residents = Always(plan, end);
+  const std::vector<FirstTouch> touches = FirstTouches(plan, plan.micro);
+  for (const TensorId id : plan.gradients) {
+    residents.push_back({.offset = plan.offsets[id] - plan.gradient_region.offset,
+                         .bytes = Align(plan.tensors[id].bytes()),
+                         .first = touches[id].op,
+                         .last = end});
+  }
+  return residents;
+}
+
+std::vector<Resident> GradientsInEvaluation(const Plan& plan) {
+  return Always(plan, static_cast<int64_t>(plan.evaluate.size()));
+}
+
+}  // namespace trainyard::plan

@@ -1,0 +1,256 @@
+#include "executor/plan/passes/recompute.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "absl/strings/strip.h"
+#include "executor/plan/fit.h"
+#include "executor/plan/spec.h"
+#include "tests/unit/plan/specs.h"
+
+namespace trainyard::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Case {
+  const char* name;
+  v1::JobSpec spec;
+  DataFacts facts;
+};
+
+void Add(const char* name, v1::JobSpec spec, const DataFacts& facts, std::vector<Case>& cases) {
+  spec.mutable_training()->set_batch_size(8);
+  cases.push_back({name, std::move(spec), facts});
+}
+
+// Models of the sizes that people train, of every family with more than a few layers.
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  Add("gpt", Gpt2Spec(), TokenFacts(50257), cases);
+  v1::JobSpec spec = CharGptSpec();
+  spec.mutable_model()->mutable_gpt()->set_dropout(0.1);
+  Add("char gpt with dropout", spec, TokenFacts(65), cases);
+  v1::Llama& llama = *spec.mutable_model()->mutable_llama();
+  llama.set_layers(8);
+  llama.set_heads(8);
+  llama.set_kv_heads(2);
+  llama.set_width(256);
+  llama.set_context(128);
+  Add("llama", spec, TokenFacts(1000), cases);
+  spec = BertSpec();
+  spec.mutable_model()->mutable_bert()->set_layers(6);
+  spec.mutable_model()->mutable_bert()->set_heads(4);
+  spec.mutable_model()->mutable_bert()->set_width(128);
+  spec.mutable_model()->mutable_bert()->set_mlp_width(512);
+  spec.mutable_model()->mutable_bert()->set_context(64);
+  spec.mutable_model()->mutable_bert()->set_dropout(0.1);
+  Add("bert", spec, DocumentFacts(500), cases);
+  spec = VitSpec();
+  spec.mutable_model()->mutable_vit()->set_layers(6);
+  spec.mutable_model()->mutable_vit()->set_width(64);
+  spec.mutable_model()->mutable_vit()->set_mlp_width(256);
+  Add("vit", spec, ImageFacts(16, 16, 3, 10), cases);
+  spec = ResnetSpec();
+  spec.mutable_model()->mutable_resnet()->set_width(64);
+  Add("resnet 18", spec, ImageFacts(32, 32, 3, 10), cases);
+  spec.mutable_model()->mutable_resnet()->set_depth(50);
+  spec.mutable_model()->mutable_resnet()->set_stem(v1::Resnet::IMAGENET);
+  Add("resnet 50", spec, ImageFacts(224, 224, 3, 10), cases);
+  spec = MobilenetSpec();
+  spec.mutable_model()->mutable_mobilenet()->set_dropout(0.2);
+  Add("mobilenet", spec, ImageFacts(96, 96, 3, 10), cases);
+  return cases;
+}
+
+// The same with few layers, where not much can be left out.
+std::vector<Case> AllCases() {
+  std::vector<Case> cases = Cases();
+  Add("mlp", MlpSpec(), ImageFacts(28, 28, 1, 10), cases);
+  Add("convnet", ConvnetSpec(), ImageFacts(28, 28, 1, 10), cases);
+  Add("layers of images", ImageLayersSpec(), ImageFacts(12, 12, 3, 10), cases);
+  Add("layers of tokens", TokenLayersSpec(), TokenFacts(40), cases);
+  Add("dlrm", DlrmSpec(), ClickFacts(5, 4, 30), cases);
+  return cases;
+}
+
+Plan WithShare(v1::JobSpec spec, const DataFacts& facts, double share) {
+  spec.mutable_training()->mutable_recompute()->set_activation_share(share);
+  return PlanOf(spec, facts);
+}
+
+// Half the activations for at most a third of the work more: what the acceptance of "1.35 times the
+// time" rests on.
+TEST(Recompute, HalvesActivationsForLittleMoreWork) {
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    const Plan all = PlanOf(c.spec, c.facts);
+    const Plan half = WithShare(c.spec, c.facts, 0.5);
+    EXPECT_LE(2 * half.summary.activation_bytes(), all.summary.activation_bytes());
+    EXPECT_LE(half.summary.bytes_per_slot(), all.summary.bytes_per_slot());
+    const double more = half.summary.flops_per_step() / all.summary.flops_per_step();
+    EXPECT_LE(more, 1.3);
+    ASSERT_EQ(half.summary.passes(0).name(), "recompute");
+    EXPECT_DOUBLE_EQ(half.summary.passes(0).added_flops(),
+                     half.summary.flops_per_step() - all.summary.flops_per_step());
+    std::printf("%-24s %.3f of the bytes, %.3f of the FLOP, %+d kernels\n", c.name,
+                static_cast<double>(half.summary.activation_bytes()) /
+                    static_cast<double>(all.summary.activation_bytes()),
+                more, static_cast<int>(half.micro.size()) - static_cast<int>(all.micro.size()));
+  }
+}
+
+TEST(Recompute, HoldsEveryBudgetDownToTheLeastAndRefusesLess) {
+  for (Case& c : AllCases()) {
+    SCOPED_TRACE(c.name);
+    const int64_t all = PlanOf(c.spec, c.facts).summary.activation_bytes();
+    const int64_t least = Recomputing(c.facts, c.spec);
+    EXPECT_LE(least, all);
+    v1::Recompute& recompute = *c.spec.mutable_training()->mutable_recompute();
+    for (int i = 0; i <= 6; ++i) {
+      const int64_t budget = least + (all - least) * i / 6;
+      recompute.set_activation_bytes(budget);
+      EXPECT_LE(PlanOf(c.spec, c.facts).summary.activation_bytes(), budget);
+    }
+    recompute.set_activation_bytes(least / 2);
+    const absl::Status refused = BuildPlan(ResolveSpec(c.spec).value(), c.facts).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr(absl::StrCat("spec.training.recompute.activation_bytes: ", least / 2,
+                                       " cannot be held: activations take at least ")));
+  }
+}
+
+// An op by what it does: its name and the tensors that it touches, those computed again under their
+// first name.
+std::string NameOf(const Plan& plan, Op op) {
+  std::string name = OpName(op);
+  if (auto* const norm = std::get_if<BatchNormForward>(&op))
+    norm->running_mean = norm->running_var = kNone;
+  std::visit(
+      [&](auto& o) {
+        o.Visit([&](TensorId id, Access) {
+          absl::string_view tensor = plan.tensors[id].name;
+          absl::ConsumeSuffix(&tensor, " again");
+          absl::StrAppend(&name, " ", tensor);
+        });
+      },
+      op);
+  return name;
+}
+
+TEST(Recompute, RepeatsOpsOfTheForwardPassAtMostOnceAndKeepsTheOrderOfAllOthers) {
+  for (Case& c : AllCases()) {
+    SCOPED_TRACE(c.name);
+    const Plan all = PlanOf(c.spec, c.facts);
+    Recomputing(c.facts, c.spec);
+    const Plan plan = PlanOf(c.spec, c.facts);
+    std::map<std::string, int> times;
+    std::vector<std::string> first, expected;
+    for (const Op& op : all.micro) expected.push_back(NameOf(all, op));
+    for (const Op& op : plan.micro) {
+      const std::string name = NameOf(plan, op);
+      // Names of ops that only accumulate may be the same twice, as in the plan that keeps all.
+      if (++times[name] <= std::count(expected.begin(), expected.end(), name))
+        first.push_back(name);
+    }
+    EXPECT_EQ(first, expected);
+    for (const auto& [name, n] : times) {
+      EXPECT_LE(n, 2 * std::count(expected.begin(), expected.end(), name)) << name;
+    }
+  }
+}
+
+TEST(Recompute, MovesRunningStatisticsOnce) {
+  v1::JobSpec spec = ResnetSpec();
+  const DataFacts facts = ImageFacts(32, 32, 3, 10);
+  Recomputing(facts, spec);
+  const Plan plan = PlanOf(spec, facts);
+  std::map<TensorId, int> moves;
+  int again = 0;
+  for (Op op : plan.micro) {
+    if (const auto* norm = std::get_if<BatchNormForward>(&op)) again += norm->again;
+    std::visit(
+        [&](auto& o) {
+          o.Visit([&](TensorId id, Access access) {
+            const bool buffer = plan.tensors[id].kind == TensorKind::kBuffer;
+            if (buffer && access != Access::kRead) ++moves[id];
+          });
+        },
+        op);
+  }
+  EXPECT_GT(again, 5);
+  EXPECT_EQ(moves.size(), plan.buffers.size());
+  for (const auto& [id, n] : moves) EXPECT_EQ(n, 1) << plan.tensors[id].name;
+}
+
+TEST(Recompute, OfASlotsBytesGoesAsFarAsItMustAndNoFurther) {
+  v1::JobSpec spec = CharGptSpec();
+  const DataFacts facts = TokenFacts(65);
+  const Plan all = PlanOf(spec, facts);
+  v1::Recompute& recompute = *spec.mutable_training()->mutable_recompute();
+  recompute.set_slot_bytes(all.summary.bytes_per_slot());
+  EXPECT_EQ(PlanOf(spec, facts).micro.size(), all.micro.size());
+  const int64_t slot = all.summary.bytes_per_slot() - all.summary.activation_bytes() / 3;
+  recompute.set_slot_bytes(slot);
+  const Plan plan = PlanOf(spec, facts);
+  EXPECT_LE(plan.summary.bytes_per_slot(), slot);
+  EXPECT_GT(plan.summary.bytes_per_slot(), slot - all.summary.activation_bytes() / 10);
+}
+
+// Every piece of advice is true.
+TEST(Fit, ToldSizesFit) {
+  v1::JobSpec spec = CharGptSpec();
+  spec.mutable_training()->set_batch_size(32);
+  const DataFacts facts = TokenFacts(65);
+  const v1::JobSpec resolved = ResolveSpec(spec).value();
+  const v1::PlanSummary s = PlanOf(spec, facts).summary;
+  const int64_t all = s.bytes_per_slot(), activations = s.activation_bytes();
+
+  const int64_t slot = all - activations / 3;
+  EXPECT_THAT(WhatFits(resolved, facts, slot),
+              HasSubstr(absl::StrCat("set training.recompute.slot_bytes to ", slot,
+                                     ", or training.micro_batch_size to 16")));
+  spec.mutable_training()->mutable_recompute()->set_slot_bytes(slot);
+  EXPECT_LE(PlanOf(spec, facts).summary.bytes_per_slot(), slot);
+  spec.mutable_training()->clear_recompute();
+  spec.mutable_training()->set_micro_batch_size(16);
+  EXPECT_LE(PlanOf(spec, facts).summary.bytes_per_slot(), slot);
+
+  const int64_t tight = all - activations * 15 / 16;
+  const std::string advice = WhatFits(resolved, facts, tight);
+  EXPECT_THAT(advice, HasSubstr("set training.micro_batch_size to "));
+  EXPECT_EQ(
+      WhatFits(resolved, facts, all / 100),
+      "no size of micro-batch would fit, even if activations are recomputed; a smaller model may");
+
+  spec = CharGptSpec();
+  spec.mutable_training()->mutable_recompute()->set_slot_bytes(all / 100);
+  const absl::Status refused = BuildPlan(ResolveSpec(spec).value(), facts).status();
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("spec.training.recompute.slot_bytes: "));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("; no size of micro-batch would fit"));
+}
+
+TEST(Recompute, TakesOneBudgetWithinItsRange) {
+  const auto refused = [](auto&& set) {
+    v1::JobSpec spec = CharGptSpec();
+    set(*spec.mutable_training()->mutable_recompute());
+    return std::string(ResolveSpec(spec).status().message());
+  };
+  EXPECT_THAT(refused([](auto&) {}), HasSubstr("spec.training.recompute: says no budget"));
+  EXPECT_THAT(refused([](auto& r) { r.set_slot_bytes(1), r.set_activation_bytes(1); }),
+              HasSubstr("spec.training.recompute: says more than one budget"));
+  for (const double share : {0.0, 1.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_THAT(refused([&](auto& r) { r.set_activation_share(share); }),
+                HasSubstr("spec.training.recompute.activation_share: "));
+  }
+  EXPECT_THAT(refused([](auto& r) { r.set_activation_bytes(0); }),
+              HasSubstr("spec.training.recompute.activation_bytes: 0"));
+  EXPECT_THAT(refused([](auto& r) { r.set_slot_bytes(-5); }),
+              HasSubstr("spec.training.recompute.slot_bytes: -5"));
+}
+
+}  // namespace
+}  // namespace trainyard::plan
