@@ -78,7 +78,8 @@ absl::Status Trainer::Load(const BatchSource& next, kernels::StepState& state) {
   state = {.seed = spec_.training().seed(),
            .step = steps_done_,
            .first_sample = batch.first_sample,
-           .learning_rate = static_cast<float>(rate)};
+           .learning_rate = static_cast<float>(rate),
+           .updates = steps_done_};
   session_.Write(plan.state, &state, sizeof(state));
   session_.WriteInputs(plan.input, plan.ids, batch.inputs);
   session_.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());

@@ -22,7 +22,7 @@ namespace trainyard::plan {
 
 namespace {
 
-constexpr int64_t kStepStateBytes = 32;         // kernels::StepState
+constexpr int64_t kStepStateBytes = 40;         // kernels::StepState
 constexpr double kLargestSteps = 4294967295.0;  // counters of random draws wrap past it
 
 absl::Status CheckFacts(const DataFacts& facts) {

@@ -71,7 +71,7 @@ struct Plan {
   TensorId eval_input = kNone, eval_ids = kNone, eval_target = kNone;
 
   // kScalar tensors. Ranks add up the sums of a step as they do gradients.
-  TensorId state = kNone;         // kernels::StepState, 32 bytes
+  TensorId state = kNone;         // kernels::StepState, 40 bytes
   TensorId loss_sum = kNone;      // f64 [1], over the rows of the step; zeroed by `begin`
   TensorId z_loss_sum = kNone;    // alike: the part of training.z_loss; kNone without it
   TensorId target_count = kNone;  // f64 [1]: how many rows of the step count; zeroed by `begin`

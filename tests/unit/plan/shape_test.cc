@@ -218,12 +218,12 @@ struct SizeChecker {
   }
   void operator()(const SgdStep& o) const {
     Begins(o.w, o.n), Begins(o.grad, o.n), Begins(o.velocity, o.n), Holds(o.grad_scale, 1);
-    Holds(o.state, 32, ElementType::kU8);
+    Holds(o.state, 40, ElementType::kU8);
   }
   void operator()(const AdamWStep& o) const {
     Begins(o.w, o.n), Begins(o.grad, o.n), Begins(o.m, o.n), Begins(o.v, o.n),
         Holds(o.grad_scale, 1);
-    Holds(o.state, 32, ElementType::kU8);
+    Holds(o.state, 40, ElementType::kU8);
   }
   // A stored part of a parameter, or all of it.
   void HasPiece(TensorId id, int64_t offset, int64_t n) const {
@@ -234,7 +234,7 @@ struct SizeChecker {
     for (const TensorId id : {o.w, o.grad, o.m, o.v}) {
       o.adapt ? HasPiece(id, o.offset, o.n) : Begins(id, o.n);
     }
-    Holds(o.grad_scale, 1), Holds(o.state, 32, ElementType::kU8);
+    Holds(o.grad_scale, 1), Holds(o.state, 40, ElementType::kU8);
   }
   void operator()(const MuonMomentum& o) const {
     HasPiece(o.grad, o.offset, o.n), HasPiece(o.velocity, o.offset, o.n), Holds(o.y, o.n);
@@ -245,10 +245,10 @@ struct SizeChecker {
   }
   void operator()(const NewtonSchulz& o) const { Holds(o.x, o.n * o.n), Holds(o.y, o.n * o.n); }
   void operator()(const MuonStep& o) const {
-    HasPiece(o.w, o.offset, o.n), Holds(o.x, o.n), Holds(o.state, 32, ElementType::kU8);
+    HasPiece(o.w, o.offset, o.n), Holds(o.x, o.n), Holds(o.state, 40, ElementType::kU8);
   }
   void operator()(const EmaStep& o) const {
-    Begins(o.average, o.n), Begins(o.w, o.n), Holds(o.state, 32, ElementType::kU8);
+    Begins(o.average, o.n), Begins(o.w, o.n), Holds(o.state, 40, ElementType::kU8);
   }
 };
 
