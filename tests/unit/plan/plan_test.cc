@@ -313,15 +313,20 @@ TEST(Cost, OfGpt2IsSixFlopsAParameterAndTokenAndTheAttention) {
 TEST(Cost, BytesPerSlotAreTheSumOfTheirParts) {
   v1::JobSpec averaged = CharGptSpec();
   averaged.mutable_training()->set_ema_decay(0.999);
+  v1::JobSpec narrow = CharGptSpec();
+  narrow.mutable_precision()->set_compute(v1::Precision::BF16);
   for (const Plan& plan :
        {PlanOf(MlpSpec(), ImageFacts(4, 4, 1, 3)), PlanOf(ConvnetSpec(), ImageFacts(28, 28, 1, 10)),
-        PlanOf(CharGptSpec(), TokenFacts(65)), PlanOf(averaged, TokenFacts(65))}) {
+        PlanOf(CharGptSpec(), TokenFacts(65)), PlanOf(averaged, TokenFacts(65)),
+        PlanOf(narrow, TokenFacts(65))}) {
     const v1::PlanSummary& s = plan.summary;
-    EXPECT_EQ(s.bytes_per_slot(), s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                                      s.ema_bytes() + s.buffer_bytes() + s.activation_bytes() +
-                                      s.workspace_bytes() + s.staging_bytes() + s.process_bytes());
-    EXPECT_EQ(plan.arena_bytes, s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                                    s.ema_bytes() + s.buffer_bytes() + s.activation_bytes());
+    EXPECT_EQ(s.bytes_per_slot(), s.parameter_bytes() + s.weight_copy_bytes() + s.gradient_bytes() +
+                                      s.optimizer_bytes() + s.ema_bytes() + s.buffer_bytes() +
+                                      s.activation_bytes() + s.workspace_bytes() +
+                                      s.staging_bytes() + s.process_bytes());
+    EXPECT_EQ(plan.arena_bytes, s.parameter_bytes() + s.weight_copy_bytes() + s.gradient_bytes() +
+                                    s.optimizer_bytes() + s.ema_bytes() + s.buffer_bytes() +
+                                    s.activation_bytes());
     EXPECT_GT(s.staging_bytes(), s.parameter_bytes() + s.optimizer_bytes() + s.ema_bytes());
     EXPECT_EQ(s.total_steps(), plan.total_steps);
   }
@@ -335,7 +340,7 @@ TEST(Describe, NamesTheFiguresAndEveryKernel) {
   EXPECT_THAT(text, HasSubstr("+transformer.wte.weight.grad[11, 8]"));
   const auto lines = std::count(text.begin(), text.end(), '\n');
   EXPECT_EQ(lines,
-            13 + 2 * 5 +
+            14 + 2 * 5 +
                 static_cast<int64_t>(plan.begin.size() + plan.micro.size() + plan.norm.size() +
                                      plan.end.size() + plan.evaluate.size()));
 }
