@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "kernels/element.h"
+
 namespace trainyard::kernels {
 
 enum class DType : uint8_t { kF32, kF64, kI32, kU8, kBF16, kF16 };
@@ -31,6 +33,14 @@ struct DTypeOf<float> {
   static constexpr DType value = DType::kF32;
 };
 template <>
+struct DTypeOf<BFloat16> {
+  static constexpr DType value = DType::kBF16;
+};
+template <>
+struct DTypeOf<Float16> {
+  static constexpr DType value = DType::kF16;
+};
+template <>
 struct DTypeOf<double> {
   static constexpr DType value = DType::kF64;
 };
@@ -42,6 +52,10 @@ template <>
 struct DTypeOf<uint8_t> {
   static constexpr DType value = DType::kU8;
 };
+
+// Where an op's header names E, its operands are f32, bf16 or f16, one type for all of them; where
+// it names no type, f32. Arithmetic is fp32 in any case; what is stored as E is rounded to nearest,
+// ties to even.
 
 // A typed place in device memory, borrowed from the arena. Null means that an optional operand is
 // absent. The op that takes it declares its shape; dense, row-major, 64-byte aligned.

@@ -11,7 +11,8 @@ struct StepState {
   int64_t step = 0;          // optimizer steps done before this one, from 0
   int64_t first_sample = 0;  // of the micro-batch, counted within the global batch
   float learning_rate = 0;
-  float reserved = 0;
+  float loss_scale = 1;  // gradients are those of the loss times this
+  int64_t updates = 0;  // steps before this one that changed the weights: `step` less those skipped
 };
 
 }  // namespace trainyard::kernels

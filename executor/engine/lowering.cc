@@ -22,6 +22,10 @@ k::DType DTypeOf(p::ElementType type) {
       return k::DType::kI32;
     case p::ElementType::kU8:
       return k::DType::kU8;
+    case p::ElementType::kBF16:
+      return k::DType::kBF16;
+    case p::ElementType::kF16:
+      return k::DType::kF16;
   }
   std::abort();
 }
@@ -120,6 +124,7 @@ struct Binder {
             .v = At(o.v),
             .grad_scale = At(o.grad_scale),
             .state = At(o.state).data,
+            .copy = At(o.copy),
             .n = o.n,
             .beta1 = o.beta1,
             .beta2 = o.beta2,
@@ -161,6 +166,7 @@ struct Binder {
             .losses = At(o.losses),
             .correct = At(o.correct),
             .dlogits = At(o.dlogits),
+            .state = At(o.state).data,
             .rows = o.rows,
             .scale = o.scale};
   }
@@ -209,11 +215,13 @@ struct Binder {
             .cols = o.cols,
             .accumulate_params = o.accumulate_params};
   }
+  k::Cast Bind(const p::Cast& o) const { return {.x = At(o.x), .y = At(o.y), .n = o.n}; }
   k::ClipScale Bind(const p::ClipScale& o) const {
     return {.sum = At(o.sum),
             .count = At(o.count),
             .norm = At(o.norm),
             .scale = At(o.scale),
+            .state = At(o.state).data,
             .rows = o.rows,
             .max_norm = o.max_norm};
   }
@@ -254,6 +262,7 @@ struct Binder {
             .z_losses = At(o.z_losses),
             .correct = At(o.correct),
             .dlogits = At(o.dlogits),
+            .state = At(o.state).data,
             .rows = o.rows,
             .classes = o.classes,
             .scale = o.scale,
@@ -473,6 +482,7 @@ struct Binder {
             .velocity = At(o.velocity),
             .grad_scale = At(o.grad_scale),
             .state = At(o.state).data,
+            .copy = At(o.copy),
             .n = o.n,
             .momentum = o.momentum,
             .weight_decay = o.weight_decay,

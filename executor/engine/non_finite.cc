@@ -15,16 +15,34 @@ namespace {
 
 constexpr int64_t kChunk = int64_t{4} << 20;  // bytes read back at once
 
-bool IsFloat(plan::ElementType type) {
+// What `bytes` of elements are, and the first one that is not finite.
+struct Found {
+  Extent extent;
+  double value = 0;
+};
+
+template <typename T>
+Found FindIn(const std::vector<char>& chunk, int64_t bytes) {
+  const auto* const x = reinterpret_cast<const T*>(chunk.data());
+  const Extent extent = ExtentOf(x, bytes / static_cast<int64_t>(sizeof(T)));
+  return {extent, extent.first_bad < 0 ? 0 : ValueOf(x[extent.first_bad])};
+}
+
+Found FindIn(plan::ElementType type, const std::vector<char>& chunk, int64_t bytes) {
   switch (type) {
     case plan::ElementType::kF32:
+      return FindIn<float>(chunk, bytes);
     case plan::ElementType::kF64:
-      return true;
+      return FindIn<double>(chunk, bytes);
+    case plan::ElementType::kBF16:
+      return FindIn<kernels::BFloat16>(chunk, bytes);
+    case plan::ElementType::kF16:
+      return FindIn<kernels::Float16>(chunk, bytes);
     case plan::ElementType::kI32:
     case plan::ElementType::kU8:
-      return false;
+      break;
   }
-  return false;
+  return {};
 }
 
 bool IsLoss(const plan::Op& op) {
@@ -50,24 +68,21 @@ NonFiniteSearch::NonFiniteSearch(Session& session) : session_(session), chunk_(k
 
 absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id) {
   const plan::Tensor& tensor = session_.plan().tensors[id];
+  if (tensor.type == plan::ElementType::kI32 || tensor.type == plan::ElementType::kU8) return "";
   // Running statistics are still those of the first time.
-  if (!IsFloat(tensor.type) || tensor.kind == plan::TensorKind::kBuffer) return "";
-  const bool wide = tensor.type == plan::ElementType::kF64;
+  if (tensor.kind == plan::TensorKind::kBuffer) return "";
   const int64_t width = plan::SizeOf(tensor.type);
   double largest = 0;
   for (int64_t at = 0; at < tensor.bytes(); at += kChunk) {
     const int64_t bytes = std::min(kChunk, tensor.bytes() - at);
     session_.Read(id, chunk_.data(), bytes, at);
     TY_RETURN_IF_ERROR(session_.Synchronize());
-    const auto* const floats = reinterpret_cast<const float*>(chunk_.data());
-    const auto* const doubles = reinterpret_cast<const double*>(chunk_.data());
-    const Extent extent = wide ? ExtentOf(doubles, bytes / width) : ExtentOf(floats, bytes / width);
-    if (extent.first_bad >= 0) {
-      const double value = wide ? doubles[extent.first_bad] : floats[extent.first_bad];
-      return absl::StrCat("element ", at / width + extent.first_bad, " of [",
-                          absl::StrJoin(tensor.dims, ", "), "], value ", value);
+    const Found found = FindIn(tensor.type, chunk_, bytes);
+    if (found.extent.first_bad >= 0) {
+      return absl::StrCat("element ", at / width + found.extent.first_bad, " of [",
+                          absl::StrJoin(tensor.dims, ", "), "], value ", found.value);
     }
-    largest = std::max(largest, extent.largest);
+    largest = std::max(largest, found.extent.largest);
   }
   largest_[id] = largest;
   return "";

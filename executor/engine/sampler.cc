@@ -66,6 +66,8 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Load(kernels::Device& device,
     TY_RETURN_IF_ERROR(
         ReadTensor(checkpoint.model, "", sampler->plan_.tensors[id], *sampler->session_, id));
   }
+  TY_ASSIGN_OR_RETURN(const auto copy, sampler->session_->Prepare(sampler->plan_.copy));
+  sampler->session_->Launch(copy);
   TY_ASSIGN_OR_RETURN(sampler->program_, sampler->session_->Prepare(sampler->plan_.evaluate));
   return sampler;
 }

@@ -68,7 +68,7 @@ absl::Status Steps::TrainOnce() {
   const absl::Time start = absl::Now();
   const absl::Duration waited = p_.loader.waited();
   TY_ASSIGN_OR_RETURN(const StepResult result, p_.trainer.Step([&] { return p_.loader.Next(); }));
-  if (!result.finite) return NotFinite(result);
+  if (!result.finite && !result.skipped) return NotFinite(result);
   const int64_t every = p_.spec.training().log_every();
   if (done() != 1 && done() != p_.plan.total_steps && done() % every != 0) return absl::OkStatus();
   return Report(result, absl::Now() - start, p_.loader.waited() - waited);
@@ -84,6 +84,10 @@ absl::Status Steps::Report(const StepResult& result, absl::Duration took, absl::
                                           {"data_wait_ms", absl::ToDoubleMilliseconds(waited)},
                                           {"samples_per_second", samples / seconds}};
   if (p_.plan.z_loss_sum != plan::kNone) values["z_loss"] = result.z_loss;
+  if (const std::optional<LossScale>& scale = p_.trainer.loss_scale()) {
+    values["loss_scale"] = scale->scale;
+    values["skipped_steps"] = static_cast<double>(scale->skipped);
+  }
   if (p_.plan.tokens) {
     values["tokens_per_second"] = samples * static_cast<double>(p_.plan.rows_per_sample) / seconds;
   }
@@ -134,6 +138,7 @@ absl::StatusOr<bool> Steps::Evaluate() {
 
 absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
   CheckpointContent content{.step = done(), .run = run_};
+  content.run.loss_scale = p_.trainer.loss_scale();
   if (evaluated_step_ == done()) content.metrics = metrics_;
   return BlameStorage(p_.checkpoints.Save(std::move(content), purpose, [&](Snapshot& snapshot) {
     return purpose.last ? p_.trainer.LendTo(snapshot) : p_.trainer.CopyTo(snapshot);
@@ -168,7 +173,8 @@ absl::Status Steps::NotFinite(const StepResult& result) {
   return Blame(
       Fault::kNumeric,
       absl::OutOfRangeError(absl::StrCat(
-          what, "; a smaller learning rate, a longer warm-up or optimizer.clip_norm may help")));
+          what, "; a smaller learning rate, a longer warm-up or optimizer.clip_norm may help",
+          p_.trainer.loss_scale() ? "; so may precision.compute BF16" : "")));
 }
 
 absl::StatusOr<std::optional<Checkpoint>> Steps::RollbackTarget() {

@@ -14,6 +14,12 @@
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
+namespace {
+
+// A loss that overflows fp16 in the forward pass does so whatever it is scaled by.
+constexpr float kLowestLossScale = 0x1p-24f;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session,
                                                          const v1::JobSpec& spec) {
@@ -21,6 +27,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session,
   const plan::Plan& plan = session.plan();
   // Optimizer state starts at zero, and kernels that sweep a region read its padding.
   TY_RETURN_IF_ERROR(session.Zero({.offset = 0, .bytes = plan.arena_bytes}));
+  TY_ASSIGN_OR_RETURN(trainer->copy_, session.Prepare(plan.copy));
   TY_ASSIGN_OR_RETURN(trainer->begin_, session.Prepare(plan.begin));
   TY_ASSIGN_OR_RETURN(trainer->micro_, session.Prepare(plan.micro));
   TY_ASSIGN_OR_RETURN(trainer->norm_, session.Prepare(plan.norm));
@@ -30,15 +37,20 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session,
 
 absl::Status Trainer::Initialize(int threads) {
   steps_done_ = 0;
+  loss_scale_.reset();
+  if (session_.plan().loss_scaling) {
+    loss_scale_ = {.scale = static_cast<float>(spec_.precision().loss_scale().initial())};
+  }
   TY_RETURN_IF_ERROR(session_.Zero(session_.plan().optimizer_region));
   TY_RETURN_IF_ERROR(InitializeModel(session_, spec_.training().seed(), threads));
-  return BeginAverages();
+  return TakeParameters();
 }
 
-absl::Status Trainer::BeginAverages() {
+absl::Status Trainer::TakeParameters() {
   const plan::Plan& plan = session_.plan();
   TY_RETURN_IF_ERROR(session_.Zero(plan.ema_region));  // from 0 they become the weights to the bit
   TY_ASSIGN_OR_RETURN(const std::vector<kernels::Kernel> start, session_.Prepare(plan.start));
+  session_.Launch(copy_);
   session_.Launch(start);
   return session_.Synchronize();
 }
@@ -66,7 +78,12 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
     TY_RETURN_IF_ERROR(ReadTensor(*checkpoint.ema, "", plan.tensors[plan.parameters[i]], session_,
                                   plan.averages[i]));
   }
+  if (plan.loss_scaling && !checkpoint.run.loss_scale) {
+    return absl::DataLossError(absl::StrCat(checkpoint.uri, "/", kStateFile, ": no loss_scale"));
+  }
   steps_done_ = checkpoint.step;
+  loss_scale_ = checkpoint.run.loss_scale;
+  session_.Launch(copy_);
   return absl::OkStatus();
 }
 
@@ -78,7 +95,9 @@ absl::Status Trainer::Load(const BatchSource& next, kernels::StepState& state) {
   state = {.seed = spec_.training().seed(),
            .step = steps_done_,
            .first_sample = batch.first_sample,
-           .learning_rate = static_cast<float>(rate)};
+           .learning_rate = static_cast<float>(rate),
+           .loss_scale = loss_scale_ ? loss_scale_->scale : 1,
+           .updates = steps_done_ - (loss_scale_ ? loss_scale_->skipped : 0)};
   session_.Write(plan.state, &state, sizeof(state));
   session_.WriteInputs(plan.input, plan.ids, batch.inputs);
   session_.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());
@@ -113,10 +132,16 @@ absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
   session_.Launch(norm_);
   session_.ReadRegion(session_.plan().scalar_region, scalars_.data());
   TY_RETURN_IF_ERROR(session_.Synchronize());
-  const StepResult result = ReadResult();
-  if (!result.finite) return result;
+  StepResult result = ReadResult();
+  if (loss_scale_) {
+    const LossScale after =
+        AfterStep(*loss_scale_, result.finite, spec_.precision().loss_scale().growth_interval());
+    result.skipped = !result.finite && after.scale >= kLowestLossScale;
+    if (result.finite || result.skipped) loss_scale_ = after;
+  }
+  if (!result.finite && !result.skipped) return result;
   // While the device updates, the host goes on to the next step.
-  session_.Launch(end_);
+  if (!result.skipped) session_.Launch(end_);
   ++steps_done_;
   return result;
 }

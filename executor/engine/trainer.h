@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "executor/data/loader.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/checkpoint/snapshot.h"
+#include "executor/engine/loss_scale.h"
 #include "executor/engine/session.h"
 #include "kernels/step_state.h"
 #include "trainyard/v1/spec.pb.h"
@@ -24,8 +26,11 @@ struct StepResult {
   double loss = 0;    // mean over the targets of the global batch that count; 0 when none does
   double z_loss = 0;  // its part of training.z_loss
   double learning_rate = 0;
-  double grad_norm = 0;  // before clipping
+  double grad_norm = 0;  // before clipping, of the loss without its scale
   bool finite = true;    // loss and norm; if not, the step was not taken
+  // With fp16: they are not, which the scale of the loss may have done. The step counts as done,
+  // has changed neither parameters nor optimizer state, and the loss is scaled less from then on.
+  bool skipped = false;
 };
 
 // Delivers micro-batches in order (data::Loader::Next).
@@ -42,17 +47,21 @@ class Trainer {
   // Step 0: draws the parameters from the seed.
   absl::Status Initialize(int threads);
 
-  // The moving averages, if there are some, become the parameters as they are. Part of Initialize;
-  // for whoever writes other parameters into the session after it.
-  absl::Status BeginAverages();
+  // Brings what is made from the parameters up to them: their copies in 16 bits, and the averages,
+  // which become the parameters as they are. Part of Initialize; for whoever writes other
+  // parameters into the session after it.
+  absl::Status TakeParameters();
 
   // The state of `checkpoint`, read straight into the arena; kDataLoss when a tensor does not fit.
   absl::Status Restore(const Checkpoint& checkpoint);
 
   int64_t steps_done() const { return steps_done_; }
+  // After the last step; with fp16.
+  const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
 
   // One step. When loss or gradient norm are not finite it is not taken: steps done, parameters and
-  // optimizer state are as before (running statistics are not).
+  // optimizer state are as before (running statistics are not). With fp16 it is skipped instead
+  // (see StepResult), until the scale is so low that it cannot be what makes them overflow.
   absl::StatusOr<StepResult> Step(const BatchSource& next);
 
   // Makes that step again, up to the update, from the same micro-batches (`next` delivers them
@@ -80,10 +89,11 @@ class Trainer {
 
   Session& session_;
   const v1::JobSpec spec_;
-  std::vector<kernels::Kernel> begin_, micro_, norm_, end_;
+  std::vector<kernels::Kernel> copy_, begin_, micro_, norm_, end_;
   std::vector<kernels::StepState> states_;  // per micro-batch, kept until the step is over
   std::vector<char> scalars_;               // the plan's scalar region after a step
   int64_t steps_done_ = 0;
+  std::optional<LossScale> loss_scale_;  // with fp16
 };
 
 }  // namespace trainyard::engine

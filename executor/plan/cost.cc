@@ -53,9 +53,11 @@ int64_t WeightBytes(const ConvolutionShape& s) {
 // threads is counted for kThreads.
 constexpr int64_t kThreads = 8;
 constexpr int64_t kPanelBytes = int64_t{544} << 10;  // oneDNN's copy of a block of one operand
+constexpr int64_t kNarrowPanelBytes = int64_t{1}
+                                      << 20;  // of bf16: with tiles, and fp32 sums beside
 
 // Both images and `copies` of the weights as Winograd's F(4x4, 3x3) takes them, and a block of
-// tiles per thread; 0 where the back end sums directly.
+// tiles per thread; 0 where the back end sums directly, as it does in bf16.
 int64_t WinogradBytes(const ConvolutionShape& s, int64_t copies) {
   const int64_t tiles = s.batch * ((s.height + 3) / 4) * ((s.width + 3) / 4);
   const bool suits = s.kernel_height == 3 && s.kernel_width == 3 && s.stride == 1 && s.pad == 1 &&
@@ -100,27 +102,43 @@ struct Cost {
 };
 
 struct CostOf {
+  const std::vector<Tensor>& tensors;
+
+  // Of fp16 operands products are made of fp32 twins, which lie in the workspace.
+  bool Narrow(TensorId id) const { return tensors[id].type == ElementType::kBF16; }
+  int64_t Twins(std::initializer_list<TensorId> ids) const {
+    int64_t bytes = 0;
+    for (const TensorId id : ids) {
+      if (tensors[id].type == ElementType::kF16) bytes += kFloat * tensors[id].elements();
+    }
+    return bytes;
+  }
+
   Cost operator()(const Matmul& o) const {
-    return {
-        .flops =
-            2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) * static_cast<double>(o.k),
-        .workspace = kThreads * std::min(kPanelBytes, kFloat * (o.m + o.n) * o.k) + PackedBytes(o)};
+    const int64_t panel = Narrow(o.a) ? kNarrowPanelBytes : kPanelBytes;
+    return {.flops = 2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) *
+                     static_cast<double>(o.k),
+            .workspace = Twins({o.a, o.b, o.c}) + (Narrow(o.a) ? 0 : PackedBytes(o)) +
+                         kThreads * std::min(panel, kFloat * (o.m + o.n) * o.k)};
   }
   // Weights reordered into the blocked layout that the kernel wants; for the gradient by weights a
   // partial sum per thread as well.
   Cost operator()(const ConvolutionForward& o) const {
     return {.flops = ConvolutionFlops(o.shape),
-            .workspace = 2 * WeightBytes(o.shape) + WinogradBytes(o.shape, 1)};
+            .workspace = Twins({o.x, o.w, o.y}) + 2 * WeightBytes(o.shape) +
+                         (Narrow(o.w) ? 0 : WinogradBytes(o.shape, 1))};
   }
   Cost operator()(const ConvolutionBackwardData& o) const {
     return {.flops = ConvolutionFlops(o.shape),
-            .workspace = 2 * WeightBytes(o.shape) + WinogradBytes(o.shape, 1)};
+            .workspace = Twins({o.dy, o.w, o.dx}) + 2 * WeightBytes(o.shape) +
+                         (Narrow(o.w) ? 0 : WinogradBytes(o.shape, 1))};
   }
   Cost operator()(const ConvolutionBackwardWeights& o) const {
-    const int64_t winograd = WinogradBytes(o.shape, kThreads + 2);
+    const int64_t winograd = Narrow(o.x) ? 0 : WinogradBytes(o.shape, kThreads + 2);
     const int64_t direct =
         InputBytes(o.shape) / o.shape.batch + (kThreads + 2) * WeightBytes(o.shape);
-    return {.flops = ConvolutionFlops(o.shape), .workspace = winograd > 0 ? winograd : direct};
+    return {.flops = ConvolutionFlops(o.shape),
+            .workspace = Twins({o.x, o.dy}) + (winograd > 0 ? winograd : direct)};
   }
   // q k^T and p v.
   Cost operator()(const AttentionForward& o) const {
@@ -171,6 +189,7 @@ struct CostOf {
   Cost operator()(const Add&) const { return {}; }
   Cost operator()(const AddBias&) const { return {}; }
   Cost operator()(const BinaryCrossEntropy&) const { return {}; }
+  Cost operator()(const Cast&) const { return {}; }
   Cost operator()(const ClipScale&) const { return {}; }
   Cost operator()(const Concat&) const { return {}; }
   Cost operator()(const CountTargets&) const { return {}; }
@@ -204,15 +223,17 @@ struct CostOf {
   static Cost Scratch(int64_t bytes) { return {.workspace = bytes}; }
 };
 
-double FlopsOfAll(const std::vector<Op>& ops) {
+double FlopsOfAll(const Plan& plan, const std::vector<Op>& ops) {
   double flops = 0;
-  for (const Op& op : ops) flops += Flops(op);
+  for (const Op& op : ops) flops += Flops(plan.tensors, op);
   return flops;
 }
 
-int64_t LargestWorkspace(const std::vector<Op>& ops) {
+int64_t LargestWorkspace(const Plan& plan) {
   int64_t largest = 0;  // the stream's scratch is shared by all ops
-  for (const Op& op : ops) largest = std::max(largest, WorkspaceBytes(op));
+  for (const auto* ops : {&plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
+    for (const Op& op : *ops) largest = std::max(largest, WorkspaceBytes(plan.tensors, op));
+  }
   return largest;
 }
 
@@ -269,14 +290,18 @@ void SummarizePasses(Plan& plan) {
 
 }  // namespace
 
-double Flops(const Op& op) { return std::visit(CostOf{}, op).flops; }
-
-double FlopsPerStep(const Plan& plan, int64_t ranks) {
-  return FlopsOfAll(plan.micro) * static_cast<double>(plan.micro_batches * ranks) +
-         FlopsOfAll(plan.end);
+double Flops(const std::vector<Tensor>& tensors, const Op& op) {
+  return std::visit(CostOf{tensors}, op).flops;
 }
 
-int64_t WorkspaceBytes(const Op& op) { return std::visit(CostOf{}, op).workspace; }
+double FlopsPerStep(const Plan& plan, int64_t ranks) {
+  return FlopsOfAll(plan, plan.micro) * static_cast<double>(plan.micro_batches * ranks) +
+         FlopsOfAll(plan, plan.end);
+}
+
+int64_t WorkspaceBytes(const std::vector<Tensor>& tensors, const Op& op) {
+  return std::visit(CostOf{tensors}, op).workspace;
+}
 
 void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, Plan& plan) {
   v1::PlanSummary& s = plan.summary;
@@ -285,23 +310,24 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, P
     s.set_parameters(s.parameters() + elements);
     if (i >= plan.trained) s.set_frozen_parameters(s.frozen_parameters() + elements);
   }
+  // However many ranks there are, together they make the optimizer's step once.
   s.set_flops_per_step(FlopsPerStep(plan, ranks));
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes);
+  s.set_weight_copy_bytes(plan.copy_region.bytes);
   s.set_gradient_bytes(plan.gradient_region.bytes);
   s.set_optimizer_bytes(plan.optimizer_region.bytes);
   s.set_buffer_bytes(plan.buffer_region.bytes);
   s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes);
   s.set_shared_bytes(plan.activation_bytes - plan.activation_region.bytes);
-  s.set_workspace_bytes(std::max({LargestWorkspace(plan.micro), LargestWorkspace(plan.norm),
-                                  LargestWorkspace(plan.end), LargestWorkspace(plan.evaluate)}));
+  s.set_workspace_bytes(LargestWorkspace(plan));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);
-  s.set_bytes_per_slot(s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                       s.ema_bytes() + s.buffer_bytes() + s.activation_bytes() +
-                       s.workspace_bytes() + s.staging_bytes() + s.process_bytes() -
-                       s.shared_bytes());
+  s.set_bytes_per_slot(s.parameter_bytes() + s.weight_copy_bytes() + s.gradient_bytes() +
+                       s.optimizer_bytes() + s.ema_bytes() + s.buffer_bytes() +
+                       s.activation_bytes() + s.workspace_bytes() + s.staging_bytes() +
+                       s.process_bytes() - s.shared_bytes());
   SummarizePasses(plan);
 }
 

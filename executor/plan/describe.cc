@@ -33,12 +33,17 @@ std::string Bytes(int64_t bytes) {
   return absl::StrFormat("%.1f %s", value, units[unit]);
 }
 
+const char* TypeName(ElementType type) {
+  return type == ElementType::kBF16 ? ":bf16" : type == ElementType::kF16 ? ":f16" : "";
+}
+
 // "  matmul               a[12, 128] -> b[128, 384]": what is read, then what is written.
 std::string Line(const Plan& plan, Op op) {
   std::vector<std::string> in, out;
   const auto name = [&](TensorId id) {
     const Tensor& tensor = plan.tensors[id];
-    return absl::StrCat(tensor.name, "[", absl::StrJoin(tensor.dims, ", "), "]");
+    return absl::StrCat(tensor.name, "[", absl::StrJoin(tensor.dims, ", "), "]",
+                        TypeName(tensor.type));
   };
   std::visit(
       [&](auto& o) {
@@ -87,10 +92,15 @@ std::string Describe(const Plan& plan) {
   absl::StrAppendFormat(&text, "steps           %d\n", s.total_steps());
   absl::StrAppendFormat(&text, "bytes per slot  %s\n", Bytes(s.bytes_per_slot()));
   const std::pair<const char*, int64_t> parts[] = {
-      {"parameters", s.parameter_bytes()}, {"gradients", s.gradient_bytes()},
-      {"optimizer", s.optimizer_bytes()},  {"ema", s.ema_bytes()},
-      {"buffers", s.buffer_bytes()},       {"activations", s.activation_bytes()},
-      {"workspace", s.workspace_bytes()},  {"staging", s.staging_bytes()},
+      {"parameters", s.parameter_bytes()},
+      {"weight copies", s.weight_copy_bytes()},
+      {"gradients", s.gradient_bytes()},
+      {"optimizer", s.optimizer_bytes()},
+      {"ema", s.ema_bytes()},
+      {"buffers", s.buffer_bytes()},
+      {"activations", s.activation_bytes()},
+      {"workspace", s.workspace_bytes()},
+      {"staging", s.staging_bytes()},
       {"process", s.process_bytes()},
   };
   for (const auto& [name, bytes] : parts) {

@@ -70,10 +70,21 @@ class Backward {
     graph_.ops.push_back(std::move(op));
   }
 
-  // Whether a parameter's gradient is added to what is there; notes that it is written now.
+  // Whether a parameter's gradient is added to what is there; notes that it is written now. A
+  // parameter and its copy have the same gradient.
   bool ParameterAccumulates(TensorId parameter) {
-    const bool first = written_.insert(parameter).second;
+    const bool first = written_.insert(GradientOf(parameter)).second;
     return accumulate_ || !first;
+  }
+
+  // `gradient` in the type of x.
+  TensorId InTypeOf(TensorId x, TensorId gradient) {
+    if (graph_[x].type == graph_[gradient].type) return gradient;
+    Tensor tensor = graph_[gradient];
+    tensor.type = graph_[x].type;
+    const TensorId y = graph_.Add(std::move(tensor));
+    Emit(Cast{.x = gradient, .y = y, .n = graph_[y].elements()});
+    return y;
   }
 
   // The same for two parameters of one op, each absent or frozen or not.
@@ -143,15 +154,16 @@ class Backward {
   // c = op(a) op(b): da = dc op(b)^T (or its transpose), db alike.
   void Differentiate(const Matmul& f) {
     TY_CHECK(!f.accumulate && !f.transpose_a, "forward matmuls neither accumulate nor transpose a");
-    const TensorId dc = Take(f.c);
+    TensorId dc = Take(f.c);
     if (dc == kNone) return;
+    const TensorId before = std::exchange(dc, InTypeOf(f.a, dc));
     if (gradients_.contains(f.b)) {
       WeightGradient(f, dc);
     } else {
       AddInto(f.b,
               [&](TensorId db, bool accumulate) { EmitWeightGradient(f, dc, db, accumulate); });
     }
-    SumRows(dc, f.bias, f.m, f.n);
+    SumRows(before, f.bias, f.m, f.n);
     AddInto(f.a, [&](TensorId da, bool accumulate) {
       Emit(Matmul{.a = dc,
                   .b = f.b,
@@ -195,8 +207,14 @@ class Backward {
   void Differentiate(const Add& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
-    Give(f.a, dy);
-    Give(f.b, dy);
+    for (const TensorId x : {f.a, f.b}) {
+      if (dependent_.contains(x)) Give(x, InTypeOf(x, dy));
+    }
+  }
+
+  void Differentiate(const Cast& f) {
+    const TensorId dy = Take(f.y);
+    if (dy != kNone && dependent_.contains(f.x)) Give(f.x, InTypeOf(f.x, dy));
   }
 
   void Differentiate(const AddBias& f) {
@@ -484,7 +502,7 @@ class Backward {
   const absl::flat_hash_map<TensorId, RowGradient>& rows_;    // by the first table
   const bool accumulate_;
   absl::flat_hash_set<TensorId> dependent_;
-  absl::flat_hash_set<TensorId> written_;            // parameters whose gradient has a writer
+  absl::flat_hash_set<TensorId> written_;            // gradients of parameters that have a writer
   absl::flat_hash_map<TensorId, TensorId> pending_;  // activation -> gradient so far
   TensorId taken_ = kNone;                           // what the op at hand reads
 };

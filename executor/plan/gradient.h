@@ -17,15 +17,17 @@ struct RowGradient {
 
 // Appends to `graph.ops` the gradient of the forward ops there now.
 //   loss_gradient    maps what the ops after the forward pass left: tensor -> its gradient (logits)
-//   gradients        parameter -> the kGradient tensor that receives its gradient; those that are
-//                    in no map are frozen: nothing is computed that only they need
+//   gradients        parameter, or its copy in 16 bits -> the kGradient tensor that receives its
+//                    gradient; those that are in no map are frozen: nothing is computed that only
+//                    they need
 //   accumulate       gradients of parameters are added to what is there, from the first writer on
 //                    (several micro-batches); otherwise the first writer overwrites where it can.
 //   rows             first of a list of tables -> where their gradient is kept; such tables are in
 //                    no other map
 //
 // Each tensor is written once but for two cases: gradients of parameters, and gradients of
-// activations that a later op adds into because it can (layer norm, matmul). An op's gradient reads
+// activations that a later op adds into because it can (layer norm, matmul). The gradient of an
+// activation has its type, that of a parameter is fp32. An op's gradient reads
 // only tensors that no op before it in the backward pass has overwritten. Inputs get no gradient.
 void AppendBackward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& loss_gradient,
                     const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate,

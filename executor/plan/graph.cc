@@ -15,6 +15,9 @@ int64_t SizeOf(ElementType type) {
       return 8;
     case ElementType::kU8:
       return 1;
+    case ElementType::kBF16:
+    case ElementType::kF16:
+      return 2;
   }
   TY_CHECK(false, "element type ", static_cast<int>(type));
 }

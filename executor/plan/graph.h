@@ -11,12 +11,13 @@
 
 namespace trainyard::plan {
 
-enum class ElementType : uint8_t { kF32, kF64, kI32, kU8 };
+enum class ElementType : uint8_t { kF32, kF64, kI32, kU8, kBF16, kF16 };
 int64_t SizeOf(ElementType type);  // bytes
 
 enum class TensorKind {
   kParameter,
-  kGradient,  // of a parameter
+  kWeightCopy,  // of a parameter, in 16 bits
+  kGradient,    // of a parameter
   kOptimizerState,
   kAverage,  // moving average of a parameter
   kBuffer,   // of a model, but no gradient trains it: running statistics; saved with the parameters

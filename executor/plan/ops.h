@@ -98,6 +98,13 @@ struct Split {
   TY_OPERANDS(x, Access::kRead, a, Access::kWrite, b, Access::kWrite)
 };
 
+struct Cast {
+  static constexpr const char* kName = "cast";
+  TensorId x = kNone, y = kNone;  // or the first of contiguous runs of n elements
+  int64_t n = 0;
+  TY_OPERANDS(x, Access::kRead, y, Access::kWrite)
+};
+
 struct Zero {
   static constexpr const char* kName = "zero";
   TensorId x = kNone;
@@ -290,11 +297,12 @@ struct AttentionBackward {
 struct CrossEntropy {
   static constexpr const char* kName = "cross_entropy";
   TensorId logits = kNone, targets = kNone;
-  TensorId losses = kNone, z_losses = kNone, correct = kNone, dlogits = kNone;
+  TensorId losses = kNone, z_losses = kNone, correct = kNone, dlogits = kNone, state = kNone;
   int64_t rows = 0, classes = 0;
   float scale = 1, smoothing = 0, z_loss = 0;
   TY_OPERANDS(logits, Access::kRead, targets, Access::kRead, losses, Access::kWrite, z_losses,
-              Access::kWrite, correct, Access::kWrite, dlogits, Access::kWrite)
+              Access::kWrite, correct, Access::kWrite, dlogits, Access::kWrite, state,
+              Access::kRead)
 };
 
 struct CountTargets {
@@ -308,10 +316,11 @@ struct CountTargets {
 struct BinaryCrossEntropy {
   static constexpr const char* kName = "binary_cross_entropy";
   TensorId logits = kNone, targets = kNone, losses = kNone, correct = kNone, dlogits = kNone;
+  TensorId state = kNone;
   int64_t rows = 0;
   float scale = 1;
   TY_OPERANDS(logits, Access::kRead, targets, Access::kRead, losses, Access::kWrite, correct,
-              Access::kWrite, dlogits, Access::kWrite)
+              Access::kWrite, dlogits, Access::kWrite, state, Access::kRead)
 };
 
 struct Sum {
@@ -400,30 +409,33 @@ struct SquaredNorm {
 
 struct ClipScale {
   static constexpr const char* kName = "clip_scale";
-  TensorId sum = kNone, count = kNone, norm = kNone, scale = kNone;
+  TensorId sum = kNone, count = kNone, norm = kNone, scale = kNone, state = kNone;
   int64_t rows = 0;
   float max_norm = 0;
-  TY_OPERANDS(sum, Access::kRead, count, Access::kRead, norm, Access::kWrite, scale, Access::kWrite)
+  TY_OPERANDS(sum, Access::kRead, count, Access::kRead, norm, Access::kWrite, scale, Access::kWrite,
+              state, Access::kRead)
 };
 
 // Optimizer ops name the first tensor of a contiguous run of n elements in each of their operands.
 struct SgdStep {
   static constexpr const char* kName = "sgd";
   TensorId w = kNone, grad = kNone, velocity = kNone, grad_scale = kNone, state = kNone;
+  TensorId copy = kNone;
   int64_t n = 0;
   float momentum = 0, weight_decay = 0, learning_rate_scale = 1;
   bool nesterov = false;
   TY_OPERANDS(w, Access::kUpdate, grad, Access::kRead, velocity, Access::kUpdate, grad_scale,
-              Access::kRead, state, Access::kRead)
+              Access::kRead, state, Access::kRead, copy, Access::kWrite)
 };
 
 struct AdamWStep {
   static constexpr const char* kName = "adamw";
   TensorId w = kNone, grad = kNone, m = kNone, v = kNone, grad_scale = kNone, state = kNone;
+  TensorId copy = kNone;
   int64_t n = 0;
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, learning_rate_scale = 1;
   TY_OPERANDS(w, Access::kUpdate, grad, Access::kRead, m, Access::kUpdate, v, Access::kUpdate,
-              grad_scale, Access::kRead, state, Access::kRead)
+              grad_scale, Access::kRead, state, Access::kRead, copy, Access::kWrite)
 };
 
 struct EmaStep {
@@ -516,7 +528,7 @@ struct AdamWRows {
 using Op =
     std::variant<ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add, AddBias,
                  AttentionBackward, AttentionForward, BatchNormBackward, BatchNormForward,
-                 BatchNormInference, BinaryCrossEntropy, ClipScale, ColumnSum, Concat,
+                 BatchNormInference, BinaryCrossEntropy, Cast, ClipScale, ColumnSum, Concat,
                  ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward,
                  CountTargets, CrossEntropy, DivideByNorm, Dropout, EmaStep, EmbeddingBackward,
                  EmbeddingForward, EmbeddingTablesBackward, EmbeddingTablesForward,

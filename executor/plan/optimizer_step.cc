@@ -29,7 +29,9 @@ class OptimizerStep {
     AddNorm();
     for (size_t first = 0; first < parameters_.swept;) {
       size_t end = first + 1;
-      while (end < parameters_.swept && rule(end) == rule(first)) ++end;
+      while (end < parameters_.swept && rule(end) == rule(first) && copied(end) == copied(first)) {
+        ++end;
+      }
       AddRun(first, end);
       first = end;
     }
@@ -39,6 +41,8 @@ class OptimizerStep {
 
  private:
   const ParameterRule& rule(size_t position) const { return parameters_.rules[position]; }
+
+  bool copied(size_t position) const { return plan_.copies[position] != kNone; }
 
   template <typename T>
   void Emit(T op) {
@@ -63,6 +67,7 @@ class OptimizerStep {
                                    .count = plan_.target_count,
                                    .norm = plan_.grad_norm,
                                    .scale = scale_,
+                                   .state = plan_.loss_scaling ? plan_.state : kNone,
                                    .rows = spec_.training().batch_size() * plan_.rows_per_sample,
                                    .max_norm = optimizer_.has_clip_norm()
                                                    ? static_cast<float>(optimizer_.clip_norm())
@@ -90,10 +95,14 @@ class OptimizerStep {
       case Method::kAdamW:
         return AddAdamW(first, end);
       case Method::kLamb:
-        return AddLamb(first, end);
+        AddLamb(first, end);
+        break;
       case Method::kMuon:
-        return AddMuon(first, end);
+        AddMuon(first, end);
+        break;
     }
+    // The others write copies as they go.
+    AppendCopies(first, end, plan_, plan_.end);
   }
 
   void AddSgd(size_t first, size_t end) {
@@ -103,6 +112,7 @@ class OptimizerStep {
                  .velocity = sgd.momentum() > 0 ? State("momentum_buffer", first) : kNone,
                  .grad_scale = scale_,
                  .state = plan_.state,
+                 .copy = plan_.copies[first],
                  .n = RunLength(plan_, first, end),
                  .momentum = static_cast<float>(sgd.momentum()),
                  .weight_decay = static_cast<float>(rule(first).weight_decay),
@@ -122,6 +132,7 @@ class OptimizerStep {
                    .v = State("exp_avg_sq", first),
                    .grad_scale = scale_,
                    .state = plan_.state,
+                   .copy = plan_.copies[first],
                    .n = RunLength(plan_, first, end),
                    .beta1 = static_cast<float>(adamw().beta1()),
                    .beta2 = static_cast<float>(adamw().beta2()),
@@ -300,6 +311,18 @@ int64_t RunLength(const Plan& plan, size_t first, size_t end) {
   int64_t bytes = 0;
   for (size_t i = first; i < end; ++i) bytes += Align(plan.tensors[plan.parameters[i]].bytes());
   return bytes / SizeOf(ElementType::kF32);
+}
+
+void AppendCopies(size_t first, size_t end, const Plan& plan, std::vector<Op>& ops) {
+  for (size_t i = first; i < end;) {
+    size_t next = i + 1;
+    while (next < end && plan.copies[next] != kNone) ++next;
+    if (plan.copies[i] != kNone) {
+      ops.push_back(
+          Cast{.x = plan.parameters[i], .y = plan.copies[i], .n = RunLength(plan, i, next)});
+    }
+    i = plan.copies[i] != kNone ? next : i + 1;
+  }
 }
 
 void AppendOptimizer(const v1::JobSpec& spec, const TrainedParameters& parameters, TensorId sum,

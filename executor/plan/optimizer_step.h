@@ -11,7 +11,8 @@
 namespace trainyard::plan {
 
 // How the parameters lie in the arena: those with a gradient of their own first, equal rules side
-// by side; then tables whose gradient is kept by row; then frozen ones.
+// by side and of these those with a copy first; then tables whose gradient is kept by row; then
+// frozen ones.
 struct TrainedParameters {
   std::vector<ParameterRule> rules;  // by position in Plan::parameters
   size_t swept = 0;                  // [0, swept) have a gradient of their own
@@ -22,9 +23,12 @@ struct TrainedParameters {
 // The same for gradients, optimizer state and averages.
 int64_t RunLength(const Plan& plan, size_t first, size_t end);
 
-// Appends to plan.norm and plan.end, and to plan.start what begins the averages. Takes gradients,
-// state and averages as they are in `plan`; adds the scratch of Muon's matrices to plan.tensors as
-// activations. `sum` (f64) and `clip_scale` (f32) are scalars.
+// Appends what makes the copies of parameters [first, end) up to date.
+void AppendCopies(size_t first, size_t end, const Plan& plan, std::vector<Op>& ops);
+
+// Appends to plan.norm and plan.end, and to plan.start what begins the averages. Takes copies,
+// gradients, state and averages as they are in `plan`; adds the scratch of Muon's matrices to
+// plan.tensors as activations. `sum` (f64) and `clip_scale` (f32) are scalars.
 void AppendOptimizer(const v1::JobSpec& spec, const TrainedParameters& parameters, TensorId sum,
                      TensorId clip_scale, Plan& plan);
 

@@ -16,6 +16,7 @@
 #include "executor/plan/memory.h"
 #include "executor/plan/optimizer_step.h"
 #include "executor/plan/parameter_rules.h"
+#include "executor/plan/passes/precision.h"
 #include "executor/plan/passes/recompute.h"
 #include "executor/plan/passes/share_gradients.h"
 #include "executor/plan/spec.h"
@@ -26,7 +27,7 @@ namespace trainyard::plan {
 
 namespace {
 
-constexpr int64_t kStepStateBytes = 32;  // kernels::StepState
+constexpr int64_t kStepStateBytes = 40;  // kernels::StepState
 constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
 constexpr double kLargestSteps = 4294967295.0;  // counters of random draws wrap past it
 
@@ -69,10 +70,22 @@ absl::StatusOr<int64_t> TotalSteps(const v1::JobSpec& spec, const DataFacts& fac
   return static_cast<int64_t>(steps);
 }
 
+ElementType TypeOf(v1::Precision::Compute compute) {
+  switch (compute) {
+    case v1::Precision::BF16:
+      return ElementType::kBF16;
+    case v1::Precision::FP16:
+      return ElementType::kF16;
+    default:
+      return ElementType::kF32;
+  }
+}
+
 // Puts a plan together part by part; Finish hands it out.
 class Assembly {
  public:
-  Assembly(const v1::JobSpec& spec, const DataFacts& facts) : spec_(spec), facts_(facts) {
+  Assembly(const v1::JobSpec& spec, const DataFacts& facts)
+      : spec_(spec), facts_(facts), type_(TypeOf(spec.precision().compute())) {
     plan_.state = Scalar("step_state", ElementType::kU8, kStepStateBytes);
   }
 
@@ -80,6 +93,7 @@ class Assembly {
     const v1::Training& training = spec_.training();
     plan_.micro_batch = training.micro_batch_size();
     plan_.micro_batches = training.batch_size() / ranks() / training.micro_batch_size();
+    plan_.loss_scaling = type_ == ElementType::kF16;
     plan_.loss_sum = Scalar("loss_sum", ElementType::kF64, 1);
     if (training.z_loss() > 0) plan_.z_loss_sum = Scalar("z_loss_sum", ElementType::kF64, 1);
     plan_.target_count = Scalar("target_count", ElementType::kF64, 1);
@@ -88,16 +102,22 @@ class Assembly {
     clip_scale_ = Scalar("clip_scale", ElementType::kF32, 1);
 
     GraphBuilder builder(graph_, plan_.micro_batch, /*training=*/true, plan_.state);
-    TY_ASSIGN_OR_RETURN(const Forward forward, BuildForward(spec_.model(), facts_, builder));
+    TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_.model(), facts_, builder));
+    // Rules look at how weights are used, not their copies.
+    TY_ASSIGN_OR_RETURN(const std::vector<ParameterRule> rules,
+                        RulesOf(spec_, graph_, AllOf(TensorKind::kParameter), forward.logits));
+    // One logit is no burden, and its bits decide about ties.
+    SetPrecision(forward.binary ? ElementType::kF32 : type_, forward);
     const int64_t rows = plan_.micro_batch * forward.rows_per_sample;
     plan_.input = forward.input;
     plan_.ids = forward.ids;
     plan_.target = builder.Input("target", ElementType::kI32, {rows});
     const TensorId losses = builder.Activation("losses", {rows});
-    const TensorId dlogits = builder.Activation("d(logits)", {rows, forward.classes});
+    const TensorId dlogits =
+        builder.Activation("d(logits)", {rows, forward.classes}, graph_[forward.logits].type);
     TY_RETURN_IF_ERROR(builder.status());
 
-    TY_RETURN_IF_ERROR(OrderTrained(forward));
+    TY_RETURN_IF_ERROR(OrderTrained(forward, rules));
     AddGradientTensors();
     AddOptimizerState();
     AddLossAndBackward(forward.logits, dlogits,
@@ -110,7 +130,8 @@ class Assembly {
   absl::Status AddEvaluation(int64_t batch) {
     plan_.evaluation_batch = batch;
     GraphBuilder builder(graph_, batch, /*training=*/false, plan_.state);
-    TY_ASSIGN_OR_RETURN(const Forward forward, BuildForward(spec_.model(), facts_, builder));
+    TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_.model(), facts_, builder));
+    SetPrecision(ElementType::kF32, forward);
     const int64_t rows = batch * forward.rows_per_sample;
     plan_.rows_per_sample = forward.rows_per_sample;
     plan_.tokens = ContextOf(spec_.model()) > 0;
@@ -123,7 +144,7 @@ class Assembly {
     plan_.eval_logits = forward.logits;
     TY_RETURN_IF_ERROR(builder.status());
     graph_.ops.push_back(LossOp(forward, rows, plan_.eval_target, plan_.eval_losses,
-                                plan_.eval_correct, /*dlogits=*/kNone, 1));
+                                plan_.eval_correct, /*dlogits=*/kNone, 1, /*state=*/kNone));
     plan_.evaluate = std::move(graph_.ops);
     graph_.ops.clear();
     return absl::OkStatus();
@@ -136,9 +157,13 @@ class Assembly {
     plan_.buffers = AllOf(TensorKind::kBuffer);
     if (!training) {
       plan_.parameters = AllOf(TensorKind::kParameter);
+      std::stable_partition(plan_.parameters.begin(), plan_.parameters.end(),
+                            [&](TensorId id) { return copies_.contains(id); });
+      FindCopies();
       plan_.trained = plan_.parameters.size();
     }
     plan_.tensors = std::move(graph_.tensors);
+    AppendCopies(0, plan_.parameters.size(), plan_, plan_.copy);
     if (training) {
       AppendOptimizer(spec_, trained_, norm_sum_, clip_scale_, plan_);
       EvaluateAverages();
@@ -151,14 +176,21 @@ class Assembly {
   }
 
  private:
+  void SetPrecision(ElementType of_logits, Forward& forward) {
+    if (type_ == ElementType::kF32) return;
+    forward.logits = ApplyPrecision(
+        {.type = type_, .logits = forward.logits, .of_logits = of_logits}, graph_, copies_);
+  }
+
   static Op LossOp(const Forward& forward, int64_t rows, TensorId targets, TensorId losses,
-                   TensorId correct, TensorId dlogits, float scale) {
+                   TensorId correct, TensorId dlogits, float scale, TensorId state) {
     if (forward.binary) {
       return BinaryCrossEntropy{.logits = forward.logits,
                                 .targets = targets,
                                 .losses = losses,
                                 .correct = correct,
                                 .dlogits = dlogits,
+                                .state = state,
                                 .rows = rows,
                                 .scale = scale};
     }
@@ -167,6 +199,7 @@ class Assembly {
                         .losses = losses,
                         .correct = correct,
                         .dlogits = dlogits,
+                        .state = state,
                         .rows = rows,
                         .classes = forward.classes,
                         .scale = scale};
@@ -178,7 +211,8 @@ class Assembly {
                                TensorId losses, TensorId dlogits) {
     const int64_t global_rows = spec_.training().batch_size() * forward.rows_per_sample;
     std::vector<Op> ops = {LossOp(forward, rows, plan_.target, losses, /*correct=*/kNone, dlogits,
-                                  1.0f / static_cast<float>(global_rows))};
+                                  1.0f / static_cast<float>(global_rows),
+                                  plan_.loss_scaling ? plan_.state : kNone)};
     const auto sum = [&](TensorId x, TensorId into) {
       ops.push_back(Sum{.x = x, .sum = into, .n = rows, .accumulate = true});
     };
@@ -220,11 +254,10 @@ class Assembly {
   }
 
   // Puts the parameters in the order that TrainedParameters describes: by their rules, those in
-  // order of their first appearance, otherwise in the order of the forward pass.
-  absl::Status OrderTrained(const Forward& forward) {
+  // order of their first appearance, of each those with a copy first, otherwise in the order of the
+  // forward pass.
+  absl::Status OrderTrained(const Forward& forward, const std::vector<ParameterRule>& rules) {
     const std::vector<TensorId> all = AllOf(TensorKind::kParameter);
-    TY_ASSIGN_OR_RETURN(const std::vector<ParameterRule> rules,
-                        RulesOf(spec_, graph_, all, forward.logits));
     absl::flat_hash_map<TensorId, ParameterRule> rule_of;
     for (size_t i = 0; i < all.size(); ++i) rule_of[all[i]] = rules[i];
     std::vector<ParameterRule> of_tables;
@@ -236,10 +269,12 @@ class Assembly {
     };
 
     const auto take = [&](auto&& wanted) {
-      for (const TensorId id : all) {
-        if (!wanted(id)) continue;
-        plan_.parameters.push_back(id);
-        trained_.rules.push_back(rule_of[id]);
+      for (const bool copied : {true, false}) {
+        for (const TensorId id : all) {
+          if (copies_.contains(id) != copied || !wanted(id)) continue;
+          plan_.parameters.push_back(id);
+          trained_.rules.push_back(rule_of[id]);
+        }
       }
     };
     std::vector<ParameterRule> seen;
@@ -252,7 +287,15 @@ class Assembly {
     take(kept);
     trained_.trained = plan_.trained = plan_.parameters.size();
     take([&](TensorId id) { return rule_of[id].frozen; });
+    FindCopies();
     return absl::OkStatus();
+  }
+
+  void FindCopies() {
+    for (const TensorId id : plan_.parameters) {
+      const auto found = copies_.find(id);
+      plan_.copies.push_back(found == copies_.end() ? kNone : found->second);
+    }
   }
 
   void AddGradientTensors() {
@@ -260,6 +303,7 @@ class Assembly {
       const TensorId id = plan_.parameters[i];
       plan_.gradients.push_back(AddCompanion(id, TensorKind::kGradient, ".grad"));
       gradient_of_[id] = plan_.gradients.back();
+      if (plan_.copies[i] != kNone) gradient_of_[plan_.copies[i]] = plan_.gradients.back();
     }
     if (trained_.swept < trained_.trained) AddRowGradient();
   }
@@ -284,11 +328,22 @@ class Assembly {
     }
   }
 
-  // The parameters' averages take their places in `evaluate`.
+  // The parameters' averages take their places in `evaluate`, and their copies those of the
+  // parameters'.
   void EvaluateAverages() {
     absl::flat_hash_map<TensorId, TensorId> average_of;
+    std::vector<Op> casts;
     for (size_t i = 0; i < plan_.averages.size(); ++i) {
       average_of[plan_.parameters[i]] = plan_.averages[i];
+      if (plan_.copies[i] == kNone) continue;
+      Tensor copy = plan_.tensors[plan_.copies[i]];
+      copy.name = absl::StrCat(plan_.tensors[plan_.averages[i]].name, "'");
+      copy.kind = TensorKind::kActivation;
+      const int64_t n = copy.elements();
+      plan_.tensors.push_back(std::move(copy));
+      const auto id = static_cast<TensorId>(plan_.tensors.size()) - 1;
+      average_of[plan_.copies[i]] = id;
+      casts.push_back(Cast{.x = plan_.averages[i], .y = id, .n = n});
     }
     for (Op& op : plan_.evaluate) {
       std::visit(
@@ -301,6 +356,7 @@ class Assembly {
           },
           op);
     }
+    plan_.evaluate.insert(plan_.evaluate.begin(), casts.begin(), casts.end());
   }
 
   void AddRowGradient() {
@@ -367,6 +423,7 @@ class Assembly {
       return Region{.offset = begin, .bytes = end - begin};
     };
     plan_.parameter_region = region([&] { place(plan_.parameters); });
+    plan_.copy_region = region([&] { PlaceCopies(end); });
     plan_.optimizer_region = region([&] {
       for (const std::vector<TensorId>& kind : plan_.optimizer_state) place(kind);
     });
@@ -409,6 +466,15 @@ class Assembly {
     return std::max({int64_t{0}, micro, evaluate, optimizer});
   }
 
+  // The copies lie as the parameters do, at half the distances.
+  void PlaceCopies(int64_t& end) {
+    for (size_t i = 0; i < plan_.copies.size(); ++i) {
+      if (plan_.copies[i] == kNone) continue;
+      plan_.offsets[plan_.copies[i]] = end;
+      end += Align(plan_.tensors[plan_.parameters[i]].bytes()) / 2;
+    }
+  }
+
   // Zeroes what a step adds to.
   void AddBegin() {
     for (const TensorId sum : {plan_.loss_sum, plan_.z_loss_sum, plan_.target_count}) {
@@ -419,11 +485,13 @@ class Assembly {
 
   const v1::JobSpec& spec_;
   const DataFacts& facts_;
+  const ElementType type_;  // of what is computed
   Graph graph_;
   Plan plan_;
   std::vector<TensorId> scalars_;
   size_t forward_ops_ = 0;  // of plan_.micro
   TensorId norm_sum_ = kNone, clip_scale_ = kNone;
+  absl::flat_hash_map<TensorId, TensorId> copies_;  // parameter -> its copy in `type_`
   TrainedParameters trained_;
   absl::flat_hash_map<TensorId, RowGradient> rows_;
   absl::flat_hash_map<TensorId, TensorId> gradient_of_;

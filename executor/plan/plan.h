@@ -24,11 +24,13 @@ struct Plan {
   std::vector<Tensor> tensors;
   std::vector<int64_t> offsets;  // by TensorId, 64-byte aligned, into one arena
 
-  // Parameters are contiguous in one order (those that the optimizer treats alike side by side,
-  // then tables whose gradient is kept by row, then frozen ones); gradients, optimizer state and
-  // averages follow the same order, so that optimizer ops run over whole regions.
+  // Parameters are contiguous in one order (those that the optimizer treats alike side by side, of
+  // these those with a copy in 16 bits first, then tables whose gradient is kept by row, then
+  // frozen ones); copies, gradients, optimizer state and averages follow the same order, so that
+  // optimizer ops run over whole regions.
   std::vector<TensorId> parameters;  // in arena order
   size_t trained = 0;                // how many are not frozen
+  std::vector<TensorId> copies;      // in 16 bits, by position; kNone: the parameter has none
   std::vector<TensorId> gradients;   // by position; tables kept by row and frozen ones have none
   // Per kind, by position; kNone: the parameter has no state of this kind.
   std::vector<std::vector<TensorId>> optimizer_state;
@@ -37,7 +39,7 @@ struct Plan {
   TensorId row_gradient = kNone;   // of tables kept by row: f32 [samples, tables, width]
   TensorId row_ids = kNone;        // their rows: i32 [samples, tables]; after a step distinct or -1
   std::vector<TensorId> buffers;   // in order of the forward pass
-  Region parameter_region, optimizer_region, ema_region, buffer_region, scalar_region,
+  Region parameter_region, copy_region, optimizer_region, ema_region, buffer_region, scalar_region,
       gradient_region;
   // What activations need beyond the gradients, in whose memory they lie where they can.
   Region activation_region;
@@ -45,12 +47,14 @@ struct Plan {
   int64_t arena_bytes =
       0;  // the end of the last region; every byte below is used by some tensor or its padding
 
+  // Writes the copies: after parameters were set other than by `end`.
+  std::vector<Op> copy;
   // Once, when the parameters are what training starts from: the averages become them.
   std::vector<Op> start;
 
   // One optimizer step: begin, then `micro_batches` times micro, then norm, then end, unless the
-  // loss or the norm is not finite: what is in `end` alone changes parameters, optimizer state and
-  // averages.
+  // loss or the norm is not finite: what is in `end` alone changes parameters, their copies,
+  // optimizer state and averages.
   std::vector<Op> begin;  // zeroes what is accumulated into
   std::vector<Op> micro;  // forward and backward of one micro-batch
   std::vector<Op> norm;   // of the whole gradient, and what the update scales it by
@@ -64,8 +68,9 @@ struct Plan {
   int64_t evaluation_batch = 0;  // samples
   int64_t rows_per_sample = 1;   // loss rows: `context` for language models, else 1
   int64_t total_steps = 0;
-  bool tokens = false;  // inputs are ids [batch, context] with targets [batch, context]
-  bool binary = false;  // one logit per row, targets 0 and 1
+  bool loss_scaling = false;  // by StepState.loss_scale
+  bool tokens = false;        // inputs are ids [batch, context] with targets [batch, context]
+  bool binary = false;        // one logit per row, targets 0 and 1
 
   // Where the loader writes. Images: f32 [batch, height, width, channels], labels i32 [batch].
   // Clicks: f32 [batch, dense] and i32 [batch, categorical], labels i32 [batch]. Documents: i32
@@ -74,11 +79,12 @@ struct Plan {
   TensorId eval_input = kNone, eval_ids = kNone, eval_target = kNone;
 
   // kScalar tensors. Ranks add up the sums of a step as they do gradients.
-  TensorId state = kNone;         // kernels::StepState, 32 bytes
+  TensorId state = kNone;         // kernels::StepState, 40 bytes
   TensorId loss_sum = kNone;      // f64 [1], over the rows of the step; zeroed by `begin`
   TensorId z_loss_sum = kNone;    // alike: the part of training.z_loss; kNone without it
   TensorId target_count = kNone;  // f64 [1]: how many rows of the step count; zeroed by `begin`
-  TensorId grad_norm = kNone;     // f32 [1], of the mean gradient over those; before clipping
+  TensorId grad_norm = kNone;  // f32 [1], of the mean gradient over those, of the loss without its
+                               // scale; before clipping
 
   // Evaluation results of one batch; rows whose target is -1 do not count.
   TensorId eval_losses = kNone;   // f32 [evaluation_batch * rows_per_sample]

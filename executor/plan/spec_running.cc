@@ -5,20 +5,34 @@
 
 namespace trainyard::plan {
 
-absl::Status ResolvePrecision(v1::Precision& precision) {
-  const std::string field = "spec.precision.compute";
-  switch (precision.compute()) {
-    case v1::Precision::COMPUTE_UNSPECIFIED:
-      precision.set_compute(v1::Precision::FP32);
-      return absl::OkStatus();
-    case v1::Precision::FP32:
-      return absl::OkStatus();
-    case v1::Precision::BF16:
-    case v1::Precision::FP16:
-      return NotBuilt(field, v1::Precision::Compute_Name(precision.compute()), "use FP32");
-    default:
-      return Invalid(field, static_cast<int>(precision.compute()), " is no precision; use FP32");
+namespace {
+
+absl::Status ResolveLossScale(v1::LossScale& loss_scale) {
+  const std::string at = "spec.precision.loss_scale.";
+  if (!loss_scale.has_initial()) loss_scale.set_initial(65536);
+  if (!loss_scale.has_growth_interval()) loss_scale.set_growth_interval(2000);
+  if (!(loss_scale.initial() >= 0x1p-16 && loss_scale.initial() <= 0x1p64)) {
+    return Invalid(at + "initial", loss_scale.initial(), " is not in [2^-16, 2^64]; try 65536");
   }
+  return CheckAtLeast(at + "growth_interval", loss_scale.growth_interval(), 1);
+}
+
+}  // namespace
+
+absl::Status ResolvePrecision(v1::Precision& precision) {
+  if (precision.compute() == v1::Precision::COMPUTE_UNSPECIFIED) {
+    precision.set_compute(v1::Precision::FP32);
+  }
+  if (!v1::Precision::Compute_IsValid(precision.compute())) {
+    return Invalid("spec.precision.compute", static_cast<int>(precision.compute()),
+                   " is no precision; use FP32, BF16 or FP16");
+  }
+  if (precision.compute() == v1::Precision::FP16) {
+    return ResolveLossScale(*precision.mutable_loss_scale());
+  }
+  if (!precision.has_loss_scale()) return absl::OkStatus();
+  return Invalid("spec.precision.loss_scale", "has no use with ",
+                 v1::Precision::Compute_Name(precision.compute()), "; use FP16 or leave it out");
 }
 
 absl::Status ResolveResources(v1::Resources& resources) {

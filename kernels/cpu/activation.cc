@@ -1,7 +1,7 @@
 #include <cstdlib>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
@@ -14,7 +14,7 @@ struct Loops {
 };
 
 template <typename T>
-Loops<T> LoopsOf(ActivationKind kind, const ElementLoops<T>& vectors) {
+Loops<T> LoopsOfKind(ActivationKind kind, const ElementLoops<T>& vectors) {
   switch (kind) {
     case ActivationKind::kRelu:
       return {vectors.relu, vectors.relu_backward};
@@ -31,27 +31,32 @@ Loops<T> LoopsOf(ActivationKind kind, const ElementLoops<T>& vectors) {
 }  // namespace
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ActivationForward& op) {
-  absl::Status ok = CheckOperands("activation", {{"x", op.x}, {"y", op.y}});
+  const DType type = op.x.dtype;
+  const absl::Status ok = CheckOperands("activation", {{"x", op.x, type}, {"y", op.y, type}});
   if (!ok.ok()) return ok;
-  auto* const run = LoopsOf(op.kind, vectors_.f32).forward;
-  return Kernel{
-      [=, threads = threads_, x = op.x.As<float>(), y = op.y.As<float>(), n = op.n](Stream&) {
-        ParallelRuns(threads, n, kSerialElements,
-                     [&](int64_t begin, int64_t end) { run(x + begin, y + begin, end - begin); });
-      }};
+  return ForElement("activation", type, [&]<typename T>() {
+    auto* const run = LoopsOfKind(op.kind, LoopsOf<T>(vectors_)).forward;
+    return Kernel{[=, threads = threads_, x = op.x.As<T>(), y = op.y.As<T>(), n = op.n](Stream&) {
+      ParallelRuns(threads, n, kSerialElements,
+                   [&](int64_t begin, int64_t end) { run(x + begin, y + begin, end - begin); });
+    }};
+  });
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ActivationBackward& op) {
-  absl::Status ok =
-      CheckOperands("activation backward", {{"x", op.x}, {"dy", op.dy}, {"dx", op.dx}});
+  const DType type = op.x.dtype;
+  const absl::Status ok = CheckOperands(
+      "activation backward", {{"x", op.x, type}, {"dy", op.dy, type}, {"dx", op.dx, type}});
   if (!ok.ok()) return ok;
-  auto* const run = LoopsOf(op.kind, vectors_.f32).backward;
-  return Kernel{[=, threads = threads_, x = op.x.As<float>(), dy = op.dy.As<float>(),
-                 dx = op.dx.As<float>(), n = op.n](Stream&) {
-    ParallelRuns(threads, n, kSerialElements, [&](int64_t begin, int64_t end) {
-      run(x + begin, dy + begin, dx + begin, end - begin);
-    });
-  }};
+  return ForElement("activation backward", type, [&]<typename T>() {
+    auto* const run = LoopsOfKind(op.kind, LoopsOf<T>(vectors_)).backward;
+    return Kernel{[=, threads = threads_, x = op.x.As<T>(), dy = op.dy.As<T>(), dx = op.dx.As<T>(),
+                   n = op.n](Stream&) {
+      ParallelRuns(threads, n, kSerialElements, [&](int64_t begin, int64_t end) {
+        run(x + begin, dy + begin, dx + begin, end - begin);
+      });
+    }};
+  });
 }
 
 }  // namespace trainyard::kernels

@@ -1,18 +1,35 @@
+#include "kernels/ops/add.h"
+
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
+namespace {
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const Add& op) {
-  absl::Status ok = CheckOperands("add", {{"a", op.a}, {"b", op.b}, {"y", op.y}});
-  if (!ok.ok()) return ok;
-  return Kernel{[add = vectors_.f32.add, threads = threads_, a = op.a.As<float>(),
-                 b = op.b.As<float>(), y = op.y.As<float>(), n = op.n](Stream&) {
+// A and Y are both T, or both fp32.
+template <typename T, typename A>
+Kernel AddWith(void (*add)(const A* a, const T* b, A* y, int64_t n), int threads, const Add& op) {
+  return Kernel{[=, a = op.a.As<A>(), b = op.b.As<T>(), y = op.y.As<A>(), n = op.n](Stream&) {
     ParallelRuns(threads, n, kSerialElements, [&](int64_t begin, int64_t end) {
       add(a + begin, b + begin, y + begin, end - begin);
     });
   }};
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CpuDevice::Prepare(const Add& op) {
+  const DType type = op.b.dtype;
+  const bool mixed = op.a.dtype != type;
+  const DType of_sum = mixed ? DType::kF32 : type;
+  const absl::Status ok =
+      CheckOperands("add", {{"a", op.a, of_sum}, {"b", op.b, type}, {"y", op.y, of_sum}});
+  if (!ok.ok()) return ok;
+  return ForElement("add", type, [&]<typename T>() {
+    return mixed ? AddWith(LoopsOf<T>(vectors_).add_to_f32, threads_, op)
+                 : AddWith(LoopsOf<T>(vectors_).add, threads_, op);
+  });
 }
 
 }  // namespace trainyard::kernels

@@ -1,10 +1,12 @@
+#include "kernels/ops/attention.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
@@ -65,81 +67,89 @@ int64_t AttentionScratchFloats(int64_t time, int64_t head_dim) {
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionForward& op) {
-  absl::Status ok = CheckOperands(
-      "attention",
-      {{"qkv", op.qkv}, {"y", op.y}, {"lse", op.lse}, {"lengths", op.lengths, DType::kI32, true}});
+  const DType type = op.qkv.dtype;
+  absl::Status ok = CheckOperands("attention", {{"qkv", op.qkv, type},
+                                                {"y", op.y, type},
+                                                {"lse", op.lse},
+                                                {"lengths", op.lengths, DType::kI32, true}});
   if (ok.ok()) ok = CheckShape("attention", op);
   if (!ok.ok()) return ok;
   const int64_t scratch = AttentionScratchFloats(op.time, op.head_dim);
-  Kernel kernel;
-  kernel.scratch_bytes = threads_ * scratch * sizeof(float);
-  kernel.launch = [run = vectors_.f32.attention, threads = threads_, op, scratch](Stream& stream) {
-    const float* qkv = op.qkv.As<float>();
-    ParallelRuns(threads, op.batch * op.kv_heads, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const GroupPlace at = PlaceOf(op, i);
-        run({.q = qkv + at.q,
-             .k = qkv + at.k,
-             .v = qkv + at.v,
-             .y = op.y.As<float>() + at.y,
-             .lse = op.lse.As<float>() + at.lse,
-             .row = at.row,
-             .y_row = at.y_row,
-             .group = at.group,
-             .time = op.time,
-             .keys = KeysOf(op.lengths, i / op.kv_heads, op.time),
-             .head_dim = op.head_dim,
-             .scale = op.scale,
-             .causal = op.causal,
-             .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * scratch});
-      }
-    });
-  };
-  return kernel;
+  return ForElement("attention", type, [&]<typename T>() {
+    Kernel kernel;
+    kernel.scratch_bytes = threads_ * scratch * sizeof(float);
+    kernel.launch = [run = LoopsOf<T>(vectors_).attention, threads = threads_, op,
+                     scratch](Stream& stream) {
+      const T* qkv = op.qkv.As<T>();
+      ParallelRuns(threads, op.batch * op.kv_heads, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const GroupPlace at = PlaceOf(op, i);
+          run({.q = qkv + at.q,
+               .k = qkv + at.k,
+               .v = qkv + at.v,
+               .y = op.y.As<T>() + at.y,
+               .lse = op.lse.As<float>() + at.lse,
+               .row = at.row,
+               .y_row = at.y_row,
+               .group = at.group,
+               .time = op.time,
+               .keys = KeysOf(op.lengths, i / op.kv_heads, op.time),
+               .head_dim = op.head_dim,
+               .scale = op.scale,
+               .causal = op.causal,
+               .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * scratch});
+        }
+      });
+    };
+    return kernel;
+  });
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionBackward& op) {
+  const DType type = op.qkv.dtype;
   absl::Status ok =
-      CheckOperands("attention backward", {{"dy", op.dy},
-                                           {"qkv", op.qkv},
-                                           {"y", op.y},
+      CheckOperands("attention backward", {{"dy", op.dy, type},
+                                           {"qkv", op.qkv, type},
+                                           {"y", op.y, type},
                                            {"lse", op.lse},
-                                           {"dqkv", op.dqkv},
+                                           {"dqkv", op.dqkv, type},
                                            {"lengths", op.lengths, DType::kI32, true}});
   if (ok.ok()) ok = CheckShape("attention backward", op);
   if (!ok.ok()) return ok;
   const int64_t scratch = AttentionScratchFloats(op.time, op.head_dim);
-  Kernel kernel;
-  kernel.scratch_bytes = threads_ * scratch * sizeof(float);
-  kernel.launch = [run = vectors_.f32.attention_backward, threads = threads_, op,
-                   scratch](Stream& stream) {
-    const float* qkv = op.qkv.As<float>();
-    float* dqkv = op.dqkv.As<float>();
-    ParallelRuns(threads, op.batch * op.kv_heads, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const GroupPlace at = PlaceOf(op, i);
-        run({.q = qkv + at.q,
-             .k = qkv + at.k,
-             .v = qkv + at.v,
-             .dy = op.dy.As<float>() + at.y,
-             .y = op.y.As<float>() + at.y,
-             .lse = op.lse.As<float>() + at.lse,
-             .dq = dqkv + at.q,
-             .dk = dqkv + at.k,
-             .dv = dqkv + at.v,
-             .row = at.row,
-             .y_row = at.y_row,
-             .group = at.group,
-             .time = op.time,
-             .keys = KeysOf(op.lengths, i / op.kv_heads, op.time),
-             .head_dim = op.head_dim,
-             .scale = op.scale,
-             .causal = op.causal,
-             .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * scratch});
-      }
-    });
-  };
-  return kernel;
+  return ForElement("attention backward", type, [&]<typename T>() {
+    Kernel kernel;
+    kernel.scratch_bytes = threads_ * scratch * sizeof(float);
+    kernel.launch = [run = LoopsOf<T>(vectors_).attention_backward, threads = threads_, op,
+                     scratch](Stream& stream) {
+      const T* qkv = op.qkv.As<T>();
+      T* dqkv = op.dqkv.As<T>();
+      ParallelRuns(threads, op.batch * op.kv_heads, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const GroupPlace at = PlaceOf(op, i);
+          run({.q = qkv + at.q,
+               .k = qkv + at.k,
+               .v = qkv + at.v,
+               .dy = op.dy.As<T>() + at.y,
+               .y = op.y.As<T>() + at.y,
+               .lse = op.lse.As<float>() + at.lse,
+               .dq = dqkv + at.q,
+               .dk = dqkv + at.k,
+               .dv = dqkv + at.v,
+               .row = at.row,
+               .y_row = at.y_row,
+               .group = at.group,
+               .time = op.time,
+               .keys = KeysOf(op.lengths, i / op.kv_heads, op.time),
+               .head_dim = op.head_dim,
+               .scale = op.scale,
+               .causal = op.causal,
+               .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * scratch});
+        }
+      });
+    };
+    return kernel;
+  });
 }
 
 }  // namespace trainyard::kernels

@@ -1,8 +1,10 @@
+#include "kernels/ops/batch_norm.h"
+
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 
 // Both directions pass over the rows twice: once for sums, once for the result. The rows go by in
@@ -45,8 +47,6 @@ void EachTile(int threads, const Chunks& chunks, const F& f) {
     for (int64_t c = begin; c < end; c += kTile) f(c, std::min(kTile, end - c));
   });
 }
-
-float* At(const Buffer& buffer) { return buffer ? buffer.As<float>() : nullptr; }
 
 // x + rows [0, …) of a matrix that may be absent.
 template <typename T>
@@ -115,25 +115,27 @@ void FinishSums(const BatchNormBackward& op, const Chunks& chunks, const float* 
 }
 
 // mean, rstd, the running statistics and scale: [cols].
-void RunMoments(const VectorTable& vectors, int threads, const BatchNormForward& op,
+template <typename T>
+void RunMoments(const ElementLoops<T>& loops, int threads, const BatchNormForward& op,
                 const Chunks& chunks, float* scale, float* scratch) {
   float* const means = scratch;
   float* const squares = means + chunks.count * chunks.cols;
-  const float* const x = op.x.As<float>();
+  const T* const x = op.x.As<T>();
   ParallelRuns(threads, chunks.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      vectors.f32.batch_norm_moments({.x = x + chunks.begin(i),
-                                      .mean = means + i * chunks.cols,
-                                      .squares = squares + i * chunks.cols,
-                                      .rows = chunks.size(i),
-                                      .cols = chunks.cols});
+      loops.batch_norm_moments({.x = x + chunks.begin(i),
+                                .mean = means + i * chunks.cols,
+                                .squares = squares + i * chunks.cols,
+                                .rows = chunks.size(i),
+                                .cols = chunks.cols});
     }
   });
   EachTile(threads, chunks,
            [&](int64_t c, int64_t n) { FinishMoments(op, chunks, means, squares, scale, c, n); });
 }
 
-void RunForward(const VectorTable& vectors, int threads, const BatchNormForward& op,
+template <typename T>
+void RunForward(const ElementLoops<T>& loops, int threads, const BatchNormForward& op,
                 const Chunks& chunks, float* scratch) {
   float* const scale = scratch;
   if (op.again) {
@@ -141,140 +143,148 @@ void RunForward(const VectorTable& vectors, int threads, const BatchNormForward&
       scale[c] = op.gamma.As<float>()[c] * op.rstd.As<float>()[c];
     }
   } else {
-    RunMoments(vectors, threads, op, chunks, scale, scratch + chunks.cols);
+    RunMoments(loops, threads, op, chunks, scale, scratch + chunks.cols);
   }
-  const float* const x = op.x.As<float>();
+  const T* const x = op.x.As<T>();
   EachChunkBackwards(threads, chunks, [&](int64_t i) {
-    vectors.f32.batch_norm({.x = x + chunks.begin(i),
-                            .mean = op.mean.As<float>(),
-                            .scale = scale,
-                            .beta = op.beta.As<float>(),
-                            .residual = From(At(op.residual), chunks.begin(i)),
-                            .y = op.y.As<float>() + chunks.begin(i),
-                            .rows = chunks.size(i),
-                            .cols = chunks.cols,
-                            .relu = op.relu});
+    loops.batch_norm({.x = x + chunks.begin(i),
+                      .mean = op.mean.As<float>(),
+                      .scale = scale,
+                      .beta = op.beta.As<float>(),
+                      .residual = From(OptionalAs<T>(op.residual), chunks.begin(i)),
+                      .y = op.y.As<T>() + chunks.begin(i),
+                      .rows = chunks.size(i),
+                      .cols = chunks.cols,
+                      .relu = op.relu});
   });
 }
 
-void RunBackward(const VectorTable& vectors, int threads, const BatchNormBackward& op,
+template <typename T>
+void RunBackward(const ElementLoops<T>& loops, int threads, const BatchNormBackward& op,
                  const Chunks& chunks, float* scratch) {
   float* const sums = scratch;
   float* const dots = sums + chunks.count * chunks.cols;
   float* const factors = dots + chunks.count * chunks.cols;
-  const float* const x = op.x.As<float>();
+  const T* const x = op.x.As<T>();
   const float* const mean = op.mean.As<float>();
   ParallelRuns(threads, chunks.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      vectors.f32.batch_norm_sums({.dy = op.dy.As<float>() + chunks.begin(i),
-                                   .x = x + chunks.begin(i),
-                                   .y = From(At(op.y), chunks.begin(i)),
-                                   .mean = mean,
-                                   .dresidual = From(At(op.dresidual), chunks.begin(i)),
-                                   .sum = sums + i * chunks.cols,
-                                   .dot = dots + i * chunks.cols,
-                                   .rows = chunks.size(i),
-                                   .cols = chunks.cols});
+      loops.batch_norm_sums({.dy = op.dy.As<T>() + chunks.begin(i),
+                             .x = x + chunks.begin(i),
+                             .y = From(OptionalAs<T>(op.y), chunks.begin(i)),
+                             .mean = mean,
+                             .dresidual = From(OptionalAs<T>(op.dresidual), chunks.begin(i)),
+                             .sum = sums + i * chunks.cols,
+                             .dot = dots + i * chunks.cols,
+                             .rows = chunks.size(i),
+                             .cols = chunks.cols});
     }
   });
   EachTile(threads, chunks,
            [&](int64_t c, int64_t n) { FinishSums(op, chunks, sums, dots, factors, c, n); });
   if (!op.dx) return;
   // dresidual holds g already, and dy may be gone.
-  const float* const g = op.dresidual ? At(op.dresidual) : At(op.dy);
-  const float* const y = op.dresidual ? nullptr : At(op.y);
+  const T* const g = op.dresidual ? OptionalAs<T>(op.dresidual) : op.dy.As<T>();
+  const T* const y = op.dresidual ? nullptr : OptionalAs<T>(op.y);
   EachChunkBackwards(threads, chunks, [&](int64_t i) {
-    vectors.f32.batch_norm_gradient({.dy = g + chunks.begin(i),
-                                     .x = x + chunks.begin(i),
-                                     .y = From(y, chunks.begin(i)),
-                                     .mean = mean,
-                                     .of_g = factors,
-                                     .of_d = factors + chunks.cols,
-                                     .plus = factors + 2 * chunks.cols,
-                                     .dx = op.dx.As<float>() + chunks.begin(i),
-                                     .rows = chunks.size(i),
-                                     .cols = chunks.cols});
+    loops.batch_norm_gradient({.dy = g + chunks.begin(i),
+                               .x = x + chunks.begin(i),
+                               .y = From(y, chunks.begin(i)),
+                               .mean = mean,
+                               .of_g = factors,
+                               .of_d = factors + chunks.cols,
+                               .plus = factors + 2 * chunks.cols,
+                               .dx = op.dx.As<T>() + chunks.begin(i),
+                               .rows = chunks.size(i),
+                               .cols = chunks.cols});
   });
 }
 
 }  // namespace
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormForward& op) {
-  absl::Status ok =
-      CheckOperands("batch_norm", {{"x", op.x},
-                                   {"gamma", op.gamma},
-                                   {"beta", op.beta},
-                                   {"residual", op.residual, DType::kF32, true},
-                                   {"y", op.y},
-                                   {"mean", op.mean},
-                                   {"rstd", op.rstd},
-                                   {"running_mean", op.running_mean, DType::kF32, op.again},
-                                   {"running_var", op.running_var, DType::kF32, op.again}});
+  const DType type = op.x.dtype;
+  absl::Status ok = CheckOperands("batch_norm", {{"x", op.x, type},
+                                                 {"gamma", op.gamma},
+                                                 {"beta", op.beta},
+                                                 {"residual", op.residual, type, true},
+                                                 {"y", op.y, type},
+                                                 {"mean", op.mean},
+                                                 {"rstd", op.rstd},
+                                                 {"running_mean", op.running_mean, DType::kF32, op.again},
+                                                 {"running_var", op.running_var, DType::kF32, op.again}});
   if (ok.ok()) ok = CheckSizes("batch_norm", {{"rows - 1", op.rows - 1}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
   const Chunks chunks(op.rows, op.cols);
-  return Kernel{.launch =
-                    [this, op, chunks](Stream& stream) {
-                      RunForward(vectors_, threads_, op, chunks,
-                                 static_cast<float*>(stream.scratch));
-                    },
-                .scratch_bytes = (2 * chunks.count + 1) * op.cols * sizeof(float)};
+  return ForElement("batch_norm", type, [&]<typename T>() {
+    return Kernel{.launch =
+                      [this, op, chunks](Stream& stream) {
+                        RunForward(LoopsOf<T>(vectors_), threads_, op, chunks,
+                                   static_cast<float*>(stream.scratch));
+                      },
+                  .scratch_bytes = (2 * chunks.count + 1) * op.cols * sizeof(float)};
+  });
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormInference& op) {
-  absl::Status ok =
-      CheckOperands("batch_norm inference", {{"x", op.x},
-                                             {"gamma", op.gamma},
-                                             {"beta", op.beta},
-                                             {"residual", op.residual, DType::kF32, true},
-                                             {"running_mean", op.running_mean},
-                                             {"running_var", op.running_var},
-                                             {"y", op.y}});
+  const DType type = op.x.dtype;
+  absl::Status ok = CheckOperands("batch_norm inference", {{"x", op.x, type},
+                                                           {"gamma", op.gamma},
+                                                           {"beta", op.beta},
+                                                           {"residual", op.residual, type, true},
+                                                           {"running_mean", op.running_mean},
+                                                           {"running_var", op.running_var},
+                                                           {"y", op.y, type}});
   if (ok.ok()) ok = CheckSizes("batch_norm inference", {{"rows", op.rows}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
-  const auto launch = [this, op](Stream& stream) {
-    float* const scale = static_cast<float*>(stream.scratch);
-    for (int64_t c = 0; c < op.cols; ++c) {
-      const double variance = op.running_var.As<float>()[c];
-      scale[c] = static_cast<float>(op.gamma.As<float>()[c] / std::sqrt(variance + op.epsilon));
-    }
-    const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
-    ParallelRuns(threads_, op.rows, grain, [&](int64_t begin, int64_t end) {
-      vectors_.f32.batch_norm({.x = op.x.As<float>() + begin * op.cols,
-                               .mean = op.running_mean.As<float>(),
-                               .scale = scale,
-                               .beta = op.beta.As<float>(),
-                               .residual = From(At(op.residual), begin * op.cols),
-                               .y = op.y.As<float>() + begin * op.cols,
-                               .rows = end - begin,
-                               .cols = op.cols,
-                               .relu = op.relu});
-    });
-  };
-  return Kernel{.launch = launch, .scratch_bytes = op.cols * sizeof(float)};
+  return ForElement("batch_norm inference", type, [&]<typename T>() {
+    const auto launch = [run = LoopsOf<T>(vectors_).batch_norm, threads = threads_,
+                         op](Stream& stream) {
+      float* const scale = static_cast<float*>(stream.scratch);
+      for (int64_t c = 0; c < op.cols; ++c) {
+        const double variance = op.running_var.As<float>()[c];
+        scale[c] = static_cast<float>(op.gamma.As<float>()[c] / std::sqrt(variance + op.epsilon));
+      }
+      const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
+      ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {
+        run({.x = op.x.As<T>() + begin * op.cols,
+             .mean = op.running_mean.As<float>(),
+             .scale = scale,
+             .beta = op.beta.As<float>(),
+             .residual = From(OptionalAs<T>(op.residual), begin * op.cols),
+             .y = op.y.As<T>() + begin * op.cols,
+             .rows = end - begin,
+             .cols = op.cols,
+             .relu = op.relu});
+      });
+    };
+    return Kernel{.launch = launch, .scratch_bytes = op.cols * sizeof(float)};
+  });
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormBackward& op) {
-  absl::Status ok =
-      CheckOperands("batch_norm backward", {{"dy", op.dy},
-                                            {"x", op.x},
-                                            {"y", op.y, DType::kF32, true},
-                                            {"gamma", op.gamma},
-                                            {"mean", op.mean},
-                                            {"rstd", op.rstd},
-                                            {"dx", op.dx, DType::kF32, true},
-                                            {"dresidual", op.dresidual, DType::kF32, true},
-                                            {"dgamma", op.dgamma, DType::kF32, true},
-                                            {"dbeta", op.dbeta, DType::kF32, true}});
+  const DType type = op.dy.dtype;
+  absl::Status ok = CheckOperands("batch_norm backward", {{"dy", op.dy, type},
+                                                          {"x", op.x, type},
+                                                          {"y", op.y, type, true},
+                                                          {"gamma", op.gamma},
+                                                          {"mean", op.mean},
+                                                          {"rstd", op.rstd},
+                                                          {"dx", op.dx, type, true},
+                                                          {"dresidual", op.dresidual, type, true},
+                                                          {"dgamma", op.dgamma, DType::kF32, true},
+                                                          {"dbeta", op.dbeta, DType::kF32, true}});
   if (ok.ok()) ok = CheckSizes("batch_norm backward", {{"rows", op.rows}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
   const Chunks chunks(op.rows, op.cols);
-  return Kernel{.launch =
-                    [this, op, chunks](Stream& stream) {
-                      RunBackward(vectors_, threads_, op, chunks,
-                                  static_cast<float*>(stream.scratch));
-                    },
-                .scratch_bytes = (2 * chunks.count + 3) * op.cols * sizeof(float)};
+  return ForElement("batch_norm backward", type, [&]<typename T>() {
+    return Kernel{.launch =
+                      [this, op, chunks](Stream& stream) {
+                        RunBackward(LoopsOf<T>(vectors_), threads_, op, chunks,
+                                    static_cast<float*>(stream.scratch));
+                      },
+                  .scratch_bytes = (2 * chunks.count + 3) * op.cols * sizeof(float)};
+  });
 }
 
 }  // namespace trainyard::kernels

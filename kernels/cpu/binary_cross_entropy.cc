@@ -1,9 +1,12 @@
+#include "kernels/ops/binary_cross_entropy.h"
+
 #include <cstdio>
 #include <cstdlib>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/step_state.h"
 
 namespace trainyard::kernels {
 
@@ -19,11 +22,12 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const BinaryCrossEntropy& op) {
   const BinaryCrossEntropyRows all{.logits = op.logits.As<float>(),
                                    .targets = op.targets.As<int32_t>(),
                                    .losses = op.losses.As<float>(),
-                                   .correct = op.correct.As<float>(),
-                                   .dlogits = op.dlogits.As<float>(),
+                                   .correct = op.correct ? op.correct.As<float>() : nullptr,
+                                   .dlogits = op.dlogits ? op.dlogits.As<float>() : nullptr,
                                    .rows = op.rows,
                                    .scale = op.scale};
-  return Kernel{[run = vectors_.binary_cross_entropy, threads = threads_, all](Stream&) {
+  return Kernel{[run = vectors_.binary_cross_entropy, threads = threads_, all,
+                 state = static_cast<const StepState*>(op.state)](Stream&) {
     for (int64_t row = 0; row < all.rows; ++row) {
       if (all.targets[row] <= 1) continue;
       std::fprintf(stderr, "binary_cross_entropy: target %d in row %lld is neither 0 nor 1\n",
@@ -38,6 +42,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const BinaryCrossEntropy& op) {
       if (rows.correct != nullptr) rows.correct += begin;
       if (rows.dlogits != nullptr) rows.dlogits += begin;
       rows.rows = end - begin;
+      if (state != nullptr) rows.scale *= state->loss_scale;
       run(rows);
     });
   }};

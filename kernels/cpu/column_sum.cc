@@ -1,7 +1,9 @@
+#include "kernels/ops/column_sum.h"
+
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
@@ -9,36 +11,40 @@ namespace trainyard::kernels {
 // Partial sums over fixed runs of rows, in parallel; then the partial sums, from the first to the
 // last.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ColumnSum& op) {
-  absl::Status ok = CheckOperands("column_sum", {{"x", op.x}, {"y", op.y}});
+  const DType type = op.x.dtype;
+  absl::Status ok = CheckOperands("column_sum", {{"x", op.x, type}, {"y", op.y}});
   if (ok.ok()) ok = CheckSizes("column_sum", {{"rows", op.rows}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
   const int64_t partials = Partials(op.rows);
-  Kernel kernel;
-  kernel.scratch_bytes = partials * op.cols * sizeof(float);
-  kernel.launch = [column_sum = vectors_.f32.column_sum, add = vectors_.f32.add, threads = threads_,
-                   x = op.x.As<float>(), y = op.y.As<float>(), rows = op.rows, cols = op.cols,
-                   accumulate = op.accumulate, partials](Stream& stream) {
-    float* const sums = static_cast<float*>(stream.scratch);
-    const int64_t each = RowsPerPartial(rows);
-    const int64_t grain = std::max<int64_t>(1, kSerialElements / (each * cols));
-    ParallelRuns(threads, partials, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) {
-        column_sum(x + p * each * cols, std::min(each, rows - p * each), cols, cols,
-                   sums + p * cols);
-      }
-    });
-    const int64_t cols_each = std::max<int64_t>(16, kSerialElements / partials / 16 * 16);
-    ParallelRuns(threads, cols, cols_each, [&](int64_t begin, int64_t end) {
-      // The first partial row takes the total.
-      column_sum(sums + begin, partials, end - begin, cols, sums + begin);
-      if (accumulate) {
-        add(y + begin, sums + begin, y + begin, end - begin);
-      } else {
-        std::copy(sums + begin, sums + end, y + begin);
-      }
-    });
-  };
-  return kernel;
+  return ForElement("column_sum", type, [&]<typename T>() {
+    Kernel kernel;
+    kernel.scratch_bytes = partials * op.cols * sizeof(float);
+    kernel.launch = [first_sum = LoopsOf<T>(vectors_).column_sum,
+                     column_sum = vectors_.f32.column_sum, add = vectors_.f32.add,
+                     threads = threads_, x = op.x.As<T>(), y = op.y.As<float>(), rows = op.rows,
+                     cols = op.cols, accumulate = op.accumulate, partials](Stream& stream) {
+      float* const sums = static_cast<float*>(stream.scratch);
+      const int64_t each = RowsPerPartial(rows);
+      const int64_t grain = std::max<int64_t>(1, kSerialElements / (each * cols));
+      ParallelRuns(threads, partials, grain, [&](int64_t begin, int64_t end) {
+        for (int64_t p = begin; p < end; ++p) {
+          first_sum(x + p * each * cols, std::min(each, rows - p * each), cols, cols,
+                    sums + p * cols);
+        }
+      });
+      const int64_t cols_each = std::max<int64_t>(16, kSerialElements / partials / 16 * 16);
+      ParallelRuns(threads, cols, cols_each, [&](int64_t begin, int64_t end) {
+        // The first partial row takes the total.
+        column_sum(sums + begin, partials, end - begin, cols, sums + begin);
+        if (accumulate) {
+          add(y + begin, sums + begin, y + begin, end - begin);
+        } else {
+          std::copy(sums + begin, sums + end, y + begin);
+        }
+      });
+    };
+    return kernel;
+  });
 }
 
 }  // namespace trainyard::kernels

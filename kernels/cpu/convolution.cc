@@ -1,7 +1,6 @@
-#include <memory>
-
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/f32_twins.h"
 #include "kernels/cpu/operands.h"
 
 // Activations stay in nhwc and weights in the layout of the contract. What oneDNN wants elsewhere
@@ -14,7 +13,7 @@ namespace {
 using Dims = dnnl::memory::dims;
 using Desc = dnnl::memory::desc;
 using Tag = dnnl::memory::format_tag;
-constexpr auto kF32 = dnnl::memory::data_type::f32;
+using Type = dnnl::memory::data_type;
 
 // Shapes as they lie in the arena, and as oneDNN is asked for them.
 struct Descs {
@@ -42,7 +41,8 @@ dnnl::convolution_forward::primitive_desc ForwardOf(const Dnnl& dnnl, const Desc
   return {desc, UserScratch(), dnnl.engine(), may_be_empty};
 }
 
-Descs DescsOf(const Dnnl& dnnl, const ConvolutionShape& s) {
+// `type` of x and y, `of_w` of the weights or their gradient; biases are fp32.
+Descs DescsOf(const Dnnl& dnnl, const ConvolutionShape& s, Type type, Type of_w) {
   // Weights of groups lie as [out, in / groups, …] does.
   const bool grouped = s.groups > 1;
   Dims w = {s.out / s.groups, s.in / s.groups, s.kernel_height, s.kernel_width};
@@ -50,18 +50,19 @@ Descs DescsOf(const Dnnl& dnnl, const ConvolutionShape& s) {
   const Dims x = {s.batch, s.in, s.height, s.width};
   const Dims y = {s.batch, s.out, s.out_height(), s.out_width()};
   Descs d = {
-      .x = Desc(x, kF32, Tag::nhwc),
-      .y = Desc(y, kF32, Tag::nhwc),
-      .w = Desc(w, kF32, grouped ? Tag::goihw : Tag::oihw),
-      .bias = Desc({s.out}, kF32, Tag::x),
-      .x_any = Desc(x, kF32, Tag::any),
-      .y_any = Desc(y, kF32, Tag::any),
-      .w_any = Desc(w, kF32, Tag::any),
+      .x = Desc(x, type, Tag::nhwc),
+      .y = Desc(y, type, Tag::nhwc),
+      .w = Desc(w, of_w, grouped ? Tag::goihw : Tag::oihw),
+      .bias = Desc({s.out}, Type::f32, Tag::x),
+      .x_any = Desc(x, type, Tag::any),
+      .y_any = Desc(y, type, Tag::any),
+      .w_any = Desc(w, of_w, Tag::any),
       .stride = {s.stride, s.stride},
       .pad = {s.pad, s.pad},
       .algorithm = dnnl::algorithm::convolution_winograd,
   };
-  if (SuitsWinograd(s) && ForwardOf(dnnl, d, false, /*may_be_empty=*/true)) return d;
+  if (type == Type::f32 && SuitsWinograd(s) && ForwardOf(dnnl, d, false, /*may_be_empty=*/true))
+    return d;
   d.x_any = d.x;
   d.y_any = d.y;
   d.algorithm = dnnl::algorithm::convolution_direct;
@@ -93,71 +94,81 @@ absl::Status CheckShape(const ConvolutionShape& s) {
 }  // namespace
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionForward& op) {
-  absl::Status ok = CheckOperands(
-      "convolution", {{"x", op.x}, {"w", op.w}, {"bias", op.bias, DType::kF32, true}, {"y", op.y}});
+  const DType type = op.x.dtype;
+  absl::Status ok = CheckOperands("convolution", {{"x", op.x, type},
+                                                  {"w", op.w, type},
+                                                  {"bias", op.bias, DType::kF32, true},
+                                                  {"y", op.y, type}});
+  if (ok.ok()) ok = CheckElement("convolution", type);
   if (ok.ok()) ok = CheckShape(op.shape);
   if (!ok.ok()) return ok;
   return dnnl_.Guard<Kernel>("convolution", [&] {
-    const Descs d = DescsOf(dnnl_, op.shape);
-    const auto pd = ForwardOf(dnnl_, d, static_cast<bool>(op.bias));
     ScratchLayout layout;
+    F32Twins twins(dnnl_, vectors_, threads_, type, layout);
+    const Descs d = DescsOf(dnnl_, op.shape, twins.TypeOf(op.x), twins.TypeOf(op.w));
+    const auto pd = ForwardOf(dnnl_, d, static_cast<bool>(op.bias));
     std::vector<DnnlCall> calls;
-    const DnnlOperand x =
-        InputFor(dnnl_, DNNL_ARG_SRC, pd.src_desc(), d.x, op.x.data, layout, calls);
-    const DnnlOperand w =
-        InputFor(dnnl_, DNNL_ARG_WEIGHTS, pd.weights_desc(), d.w, op.w.data, layout, calls);
-    const DnnlOperand y = PlaceFor(DNNL_ARG_DST, pd.dst_desc(), d.y, op.y.data, layout);
-    std::vector<DnnlOperand> operands = {x,
-                                         w,
-                                         y,
-                                         {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
-                                          layout.Take(pd.scratchpad_desc().get_size())}};
+    const DnnlOperand plain_y = twins.Write(DNNL_ARG_DST, d.y, op.y);
+    const DnnlOperand y = PlaceFor(pd.dst_desc(), plain_y, layout);
+    std::vector<DnnlOperand> operands = {
+        InputFor(dnnl_, pd.src_desc(), twins.Read(DNNL_ARG_SRC, d.x, op.x), layout, calls),
+        InputFor(dnnl_, pd.weights_desc(), twins.Read(DNNL_ARG_WEIGHTS, d.w, op.w), layout, calls),
+        y,
+        {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
+         layout.Take(pd.scratchpad_desc().get_size())}};
     if (op.bias) operands.push_back({DNNL_ARG_BIAS, d.bias, op.bias.data});
     calls.emplace_back(dnnl::convolution_forward(pd), dnnl_.stream(), operands);
-    if (y.data == nullptr) {
-      calls.push_back(Reorder(dnnl_, y, {DNNL_ARG_TO, d.y, op.y.data}, false, layout));
-    }
-    return InSequence(dnnl_, std::move(calls), layout);
+    OutputFrom(dnnl_, y, plain_y, layout, calls);
+    return InSequence(dnnl_, std::move(twins), std::move(calls), layout);
   });
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardData& op) {
-  absl::Status ok =
-      CheckOperands("convolution backward data", {{"dy", op.dy}, {"w", op.w}, {"dx", op.dx}});
+  const DType type = op.dy.dtype;
+  absl::Status ok = CheckOperands("convolution backward data",
+                                  {{"dy", op.dy, type}, {"w", op.w, type}, {"dx", op.dx, type}});
+  if (ok.ok()) ok = CheckElement("convolution backward data", type);
   if (ok.ok()) ok = CheckShape(op.shape);
   if (!ok.ok()) return ok;
   return dnnl_.Guard<Kernel>("convolution backward data", [&] {
-    const Descs d = DescsOf(dnnl_, op.shape);
+    ScratchLayout layout;
+    F32Twins twins(dnnl_, vectors_, threads_, type, layout);
+    const Descs d = DescsOf(dnnl_, op.shape, twins.TypeOf(op.dx), twins.TypeOf(op.w));
     const dnnl::convolution_backward_data::primitive_desc pd(
         dnnl::convolution_backward_data::desc(d.algorithm, d.x_any, d.w_any, d.y_any, d.stride,
                                               d.pad, d.pad),
         UserScratch(), dnnl_.engine(), ForwardOf(dnnl_, d, false));
-    ScratchLayout layout;
     std::vector<DnnlCall> calls;
-    const DnnlOperand dy =
-        InputFor(dnnl_, DNNL_ARG_DIFF_DST, pd.diff_dst_desc(), d.y, op.dy.data, layout, calls);
+    const DnnlOperand dy = InputFor(dnnl_, pd.diff_dst_desc(),
+                                    twins.Read(DNNL_ARG_DIFF_DST, d.y, op.dy), layout, calls);
     const DnnlOperand w =
-        InputFor(dnnl_, DNNL_ARG_WEIGHTS, pd.weights_desc(), d.w, op.w.data, layout, calls);
-    const DnnlOperand dx = PlaceFor(DNNL_ARG_DIFF_SRC, pd.diff_src_desc(), d.x, op.dx.data, layout);
+        InputFor(dnnl_, pd.weights_desc(), twins.Read(DNNL_ARG_WEIGHTS, d.w, op.w), layout, calls);
+    const DnnlOperand plain_dx = twins.Write(DNNL_ARG_DIFF_SRC, d.x, op.dx);
+    const DnnlOperand dx = PlaceFor(pd.diff_src_desc(), plain_dx, layout);
     const DnnlOperand scratch{DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
                               layout.Take(pd.scratchpad_desc().get_size())};
     calls.emplace_back(dnnl::convolution_backward_data(pd), dnnl_.stream(),
                        std::vector<DnnlOperand>{dy, w, dx, scratch});
-    if (dx.data == nullptr) {
-      calls.push_back(Reorder(dnnl_, dx, {DNNL_ARG_TO, d.x, op.dx.data}, false, layout));
-    }
-    return InSequence(dnnl_, std::move(calls), layout);
+    OutputFrom(dnnl_, dx, plain_dx, layout, calls);
+    return InSequence(dnnl_, std::move(twins), std::move(calls), layout);
   });
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardWeights& op) {
-  absl::Status ok = CheckOperands(
-      "convolution backward weights",
-      {{"x", op.x}, {"dy", op.dy}, {"dw", op.dw}, {"dbias", op.dbias, DType::kF32, true}});
+  const DType type = op.x.dtype;
+  absl::Status ok =
+      CheckOperands("convolution backward weights", {{"x", op.x, type},
+                                                     {"dy", op.dy, type},
+                                                     {"dw", op.dw},
+                                                     {"dbias", op.dbias, DType::kF32, true}});
+  if (ok.ok()) ok = CheckElement("convolution backward weights", type);
   if (ok.ok()) ok = CheckShape(op.shape);
   if (!ok.ok()) return ok;
   return dnnl_.Guard<Kernel>("convolution backward weights", [&] {
-    const Descs d = DescsOf(dnnl_, op.shape);
+    ScratchLayout layout;
+    F32Twins twins(dnnl_, vectors_, threads_, type, layout);
+    const Descs d = DescsOf(dnnl_, op.shape, twins.TypeOf(op.x), Type::f32);
+    const Descs forward = DescsOf(dnnl_, op.shape, twins.TypeOf(op.x), twins.TypeOf(op.x));
     const bool bias = static_cast<bool>(op.dbias);
     const auto desc =
         bias ? dnnl::convolution_backward_weights::desc(d.algorithm, d.x_any, d.w_any, d.bias,
@@ -165,14 +176,13 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardWeights& op) 
              : dnnl::convolution_backward_weights::desc(d.algorithm, d.x_any, d.w_any, d.y_any,
                                                         d.stride, d.pad, d.pad);
     const dnnl::convolution_backward_weights::primitive_desc pd(desc, UserScratch(), dnnl_.engine(),
-                                                                ForwardOf(dnnl_, d, bias));
+                                                                ForwardOf(dnnl_, forward, bias));
     // oneDNN overwrites: to accumulate, its result goes to scratch and is added from there.
-    ScratchLayout layout;
     std::vector<DnnlCall> calls;
     const DnnlOperand x =
-        InputFor(dnnl_, DNNL_ARG_SRC, pd.src_desc(), d.x, op.x.data, layout, calls);
-    const DnnlOperand dy =
-        InputFor(dnnl_, DNNL_ARG_DIFF_DST, pd.diff_dst_desc(), d.y, op.dy.data, layout, calls);
+        InputFor(dnnl_, pd.src_desc(), twins.Read(DNNL_ARG_SRC, d.x, op.x), layout, calls);
+    const DnnlOperand dy = InputFor(dnnl_, pd.diff_dst_desc(),
+                                    twins.Read(DNNL_ARG_DIFF_DST, d.y, op.dy), layout, calls);
     const Desc w = pd.diff_weights_desc();
     DnnlOperand dw{DNNL_ARG_DIFF_WEIGHTS, w, op.dw.data};
     const bool dw_direct = w == d.w && !op.accumulate;
@@ -194,7 +204,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardWeights& op) 
     if (bias && op.accumulate) {
       calls.push_back(Reorder(dnnl_, dbias, {DNNL_ARG_TO, d.bias, op.dbias.data}, true, layout));
     }
-    return InSequence(dnnl_, std::move(calls), layout);
+    return InSequence(dnnl_, std::move(twins), std::move(calls), layout);
   });
 }
 

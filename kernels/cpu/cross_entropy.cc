@@ -3,54 +3,60 @@
 #include <cstdlib>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduce.h"
+#include "kernels/step_state.h"
 
 namespace trainyard::kernels {
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
-  absl::Status ok = CheckOperands("cross_entropy", {{"logits", op.logits},
+  const DType type = op.logits.dtype;
+  absl::Status ok = CheckOperands("cross_entropy", {{"logits", op.logits, type},
                                                     {"targets", op.targets, DType::kI32},
                                                     {"losses", op.losses},
                                                     {"z_losses", op.z_losses, DType::kF32, true},
                                                     {"correct", op.correct, DType::kF32, true},
-                                                    {"dlogits", op.dlogits, DType::kF32, true}});
+                                                    {"dlogits", op.dlogits, type, true}});
   if (ok.ok()) ok = CheckSizes("cross_entropy", {{"rows", op.rows}, {"classes", op.classes}});
   if (!ok.ok()) return ok;
-  const CrossEntropyRows all{.logits = op.logits.As<float>(),
-                             .targets = op.targets.As<int32_t>(),
-                             .losses = op.losses.As<float>(),
-                             .z_losses = op.z_losses.As<float>(),
-                             .correct = op.correct.As<float>(),
-                             .dlogits = op.dlogits.As<float>(),
-                             .rows = op.rows,
-                             .classes = op.classes,
-                             .scale = op.scale,
-                             .smoothing = op.smoothing,
-                             .z_loss = op.z_loss};
   const int64_t grain = std::max<int64_t>(1, kSerialElements / op.classes);
-  return Kernel{[run = vectors_.f32.cross_entropy, threads = threads_, all, grain](Stream&) {
-    for (int64_t row = 0; row < all.rows; ++row) {
-      if (all.targets[row] >= all.classes) {
-        std::fprintf(stderr, "cross_entropy: target %d in row %lld; there are %lld classes\n",
-                     all.targets[row], static_cast<long long>(row),
-                     static_cast<long long>(all.classes));
-        std::abort();
+  return ForElement("cross_entropy", type, [&]<typename T>() {
+    const CrossEntropyRows<T> all{.logits = op.logits.As<T>(),
+                                  .targets = op.targets.As<int32_t>(),
+                                  .losses = op.losses.As<float>(),
+                                  .z_losses = OptionalAs<float>(op.z_losses),
+                                  .correct = OptionalAs<float>(op.correct),
+                                  .dlogits = OptionalAs<T>(op.dlogits),
+                                  .rows = op.rows,
+                                  .classes = op.classes,
+                                  .scale = op.scale,
+                                  .smoothing = op.smoothing,
+                                  .z_loss = op.z_loss};
+    return Kernel{[run = LoopsOf<T>(vectors_).cross_entropy, threads = threads_, all, grain,
+                   state = static_cast<const StepState*>(op.state)](Stream&) {
+      for (int64_t row = 0; row < all.rows; ++row) {
+        if (all.targets[row] >= all.classes) {
+          std::fprintf(stderr, "cross_entropy: target %d in row %lld; there are %lld classes\n",
+                       all.targets[row], static_cast<long long>(row),
+                       static_cast<long long>(all.classes));
+          std::abort();
+        }
       }
-    }
-    ParallelRuns(threads, all.rows, grain, [&](int64_t begin, int64_t end) {
-      CrossEntropyRows rows = all;
-      rows.logits += begin * all.classes;
-      rows.targets += begin;
-      rows.losses += begin;
-      if (rows.z_losses != nullptr) rows.z_losses += begin;
-      if (rows.correct != nullptr) rows.correct += begin;
-      if (rows.dlogits != nullptr) rows.dlogits += begin * all.classes;
-      rows.rows = end - begin;
-      run(rows);
-    });
-  }};
+      ParallelRuns(threads, all.rows, grain, [&](int64_t begin, int64_t end) {
+        CrossEntropyRows<T> rows = all;
+        rows.logits += begin * all.classes;
+        rows.targets += begin;
+        rows.losses += begin;
+        if (rows.z_losses != nullptr) rows.z_losses += begin;
+        if (rows.correct != nullptr) rows.correct += begin;
+        if (rows.dlogits != nullptr) rows.dlogits += begin * all.classes;
+        rows.rows = end - begin;
+        if (state != nullptr) rows.scale *= state->loss_scale;
+        run(rows);
+      });
+    }};
+  });
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const CountTargets& op) {

@@ -43,6 +43,14 @@ void Dnnl::UseThreads() const {
   if (omp_get_max_threads() != threads_) omp_set_num_threads(threads_);
 }
 
+bool Dnnl::Computes(DType type) const {
+  if (type != DType::kBF16) return type == DType::kF32;
+  // An instruction set's bits contain those of what it extends.
+  const auto has = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto bf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (has & bf16) == bf16;
+}
+
 absl::Status Dnnl::StatusOf(const char* op, const dnnl::error& e) {
   const std::string message = absl::StrCat(op, ": oneDNN: ", e.message);
   switch (e.status) {
@@ -80,30 +88,25 @@ DnnlCall Reorder(const Dnnl& dnnl, const DnnlOperand& from, const DnnlOperand& t
                    {DNNL_ARG_SCRATCHPAD, scratch, nullptr, layout.Take(scratch.get_size())}});
 }
 
-Kernel InSequence(const Dnnl& dnnl, std::vector<DnnlCall> calls, const ScratchLayout& layout) {
-  // Shared only because a std::function must be copyable.
-  auto shared = std::make_shared<const std::vector<DnnlCall>>(std::move(calls));
-  return Kernel{[&dnnl, shared](Stream& stream) {
-                  dnnl.UseThreads();
-                  for (const DnnlCall& call : *shared) call.Run(stream.scratch);
-                },
-                layout.size()};
+DnnlOperand PlaceFor(const dnnl::memory::desc& wanted, const DnnlOperand& plain,
+                     ScratchLayout& layout) {
+  if (wanted == plain.shape) return plain;
+  return {plain.argument, wanted, nullptr, layout.Take(wanted.get_size())};
 }
 
-DnnlOperand PlaceFor(int argument, const dnnl::memory::desc& wanted,
-                     const dnnl::memory::desc& plain, void* data, ScratchLayout& layout) {
-  if (wanted == plain) return {argument, plain, data};
-  return {argument, wanted, nullptr, layout.Take(wanted.get_size())};
-}
-
-DnnlOperand InputFor(const Dnnl& dnnl, int argument, const dnnl::memory::desc& wanted,
-                     const dnnl::memory::desc& plain, void* data, ScratchLayout& layout,
-                     std::vector<DnnlCall>& calls) {
-  const DnnlOperand place = PlaceFor(argument, wanted, plain, data, layout);
-  if (place.data == nullptr) {
-    calls.push_back(Reorder(dnnl, {argument, plain, data}, place, false, layout));
+DnnlOperand InputFor(const Dnnl& dnnl, const dnnl::memory::desc& wanted, const DnnlOperand& plain,
+                     ScratchLayout& layout, std::vector<DnnlCall>& calls) {
+  const DnnlOperand place = PlaceFor(wanted, plain, layout);
+  if (place.shape != plain.shape) {
+    calls.push_back(Reorder(dnnl, plain, place, false, layout));
   }
   return place;
+}
+
+void OutputFrom(const Dnnl& dnnl, const DnnlOperand& placed, const DnnlOperand& plain,
+                ScratchLayout& layout, std::vector<DnnlCall>& calls) {
+  if (placed.shape == plain.shape) return;
+  calls.push_back(Reorder(dnnl, placed, plain, false, layout));
 }
 
 }  // namespace trainyard::kernels

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/buffer.h"
 #include "kernels/device.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
@@ -51,6 +52,11 @@ class Dnnl {
 
   const dnnl::engine& engine() const { return engine_; }
   const dnnl::stream& stream() const { return stream_; }
+
+  // Whether this machine has instructions for products of `type`: fp32 always, bf16 where AVX-512
+  // has it (elsewhere oneDNN does, ten times slower than fp32), fp16 never (oneDNN 2.6 has it for
+  // GPUs only).
+  bool Computes(DType type) const;
 
   // Runs `make` with the device's thread count in force; a dnnl::error becomes kUnimplemented
   // ("no kernel for these shapes") or kInternal, prefixed with `op`.
@@ -97,15 +103,16 @@ DnnlCall Reorder(const Dnnl& dnnl, const DnnlOperand& from, const DnnlOperand& t
                  ScratchLayout& layout);
 
 // An operand where the primitive wants it: in place, or in scratch.
-DnnlOperand PlaceFor(int argument, const dnnl::memory::desc& wanted,
-                     const dnnl::memory::desc& plain, void* data, ScratchLayout& layout);
+DnnlOperand PlaceFor(const dnnl::memory::desc& wanted, const DnnlOperand& plain,
+                     ScratchLayout& layout);
 
 // One that the primitive reads: a call that brings it there is appended to `calls`.
-DnnlOperand InputFor(const Dnnl& dnnl, int argument, const dnnl::memory::desc& wanted,
-                     const dnnl::memory::desc& plain, void* data, ScratchLayout& layout,
-                     std::vector<DnnlCall>& calls);
+DnnlOperand InputFor(const Dnnl& dnnl, const dnnl::memory::desc& wanted, const DnnlOperand& plain,
+                     ScratchLayout& layout, std::vector<DnnlCall>& calls);
 
-// Runs the calls one after the other.
-Kernel InSequence(const Dnnl& dnnl, std::vector<DnnlCall> calls, const ScratchLayout& layout);
+// A result that the primitive left at `placed`: a call that brings it back is appended to `calls`,
+// if it must be brought.
+void OutputFrom(const Dnnl& dnnl, const DnnlOperand& placed, const DnnlOperand& plain,
+                ScratchLayout& layout, std::vector<DnnlCall>& calls);
 
 }  // namespace trainyard::kernels

@@ -1,8 +1,10 @@
+#include "kernels/ops/dropout.h"
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/step_state.h"
 
@@ -11,7 +13,8 @@ namespace trainyard::kernels {
 // Samples are cut into pieces of a fixed length, because a batch of one may be as large as a whole
 // one.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const Dropout& op) {
-  absl::Status ok = CheckOperands("dropout", {{"x", op.x}, {"y", op.y}});
+  const DType type = op.x.dtype;
+  absl::Status ok = CheckOperands("dropout", {{"x", op.x, type}, {"y", op.y, type}});
   if (ok.ok()) {
     ok = CheckSizes("dropout", {{"samples", op.samples}, {"per_sample", op.per_sample}});
   }
@@ -21,27 +24,29 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Dropout& op) {
     return absl::InvalidArgumentError(
         absl::StrCat("dropout: p is ", op.p, "; it must be in [0, 1)"));
   }
-  return Kernel{[run = vectors_.f32.dropout, threads = threads_, op](Stream&) {
-    constexpr int64_t kPiece = 4096;
-    const StepState& state = *static_cast<const StepState*>(op.state);
-    const int64_t pieces = (op.per_sample + kPiece - 1) / kPiece;
-    const int64_t grain = std::max<int64_t>(1, kPiece / op.per_sample);
-    ParallelRuns(threads, op.samples * pieces, grain, [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i) {
-        const int64_t sample = i / pieces, begin = i % pieces * kPiece;
-        const int64_t at = sample * op.per_sample + begin;
-        run({.x = op.x.As<float>() + at,
-             .y = op.y.As<float>() + at,
-             .begin = begin,
-             .n = std::min(kPiece, op.per_sample - begin),
-             .seed = state.seed,
-             .stream = op.stream,
-             .step = state.step,
-             .sample = state.first_sample + sample,
-             .p = op.p});
-      }
-    });
-  }};
+  return ForElement("dropout", type, [&]<typename T>() {
+    return Kernel{[run = LoopsOf<T>(vectors_).dropout, threads = threads_, op](Stream&) {
+      constexpr int64_t kPiece = 4096;
+      const StepState& state = *static_cast<const StepState*>(op.state);
+      const int64_t pieces = (op.per_sample + kPiece - 1) / kPiece;
+      const int64_t grain = std::max<int64_t>(1, kPiece / op.per_sample);
+      ParallelRuns(threads, op.samples * pieces, grain, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+          const int64_t sample = i / pieces, begin = i % pieces * kPiece;
+          const int64_t at = sample * op.per_sample + begin;
+          run({.x = op.x.As<T>() + at,
+               .y = op.y.As<T>() + at,
+               .begin = begin,
+               .n = std::min(kPiece, op.per_sample - begin),
+               .seed = state.seed,
+               .stream = op.stream,
+               .step = state.step,
+               .sample = state.first_sample + sample,
+               .p = op.p});
+        }
+      });
+    }};
+  });
 }
 
 }  // namespace trainyard::kernels

@@ -1,7 +1,9 @@
+#include "kernels/ops/interaction.h"
+
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
@@ -30,53 +32,60 @@ int64_t InteractionScratchFloats(int64_t count, int64_t width) {
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionForward& op) {
-  absl::Status ok = CheckOperands("interaction", {{"x", op.x}, {"e", op.e}, {"y", op.y}});
+  const DType type = op.x.dtype;
+  absl::Status ok =
+      CheckOperands("interaction", {{"x", op.x, type}, {"e", op.e, type}, {"y", op.y, type}});
   if (ok.ok()) ok = CheckShape("interaction", op);
   if (!ok.ok()) return ok;
   const int64_t scratch = InteractionScratchFloats(op.count, op.width);
-  Kernel kernel;
-  kernel.scratch_bytes = threads_ * scratch * sizeof(float);
-  kernel.launch = [run = vectors_.f32.interaction, threads = threads_, op,
-                   scratch](Stream& stream) {
-    ParallelRuns(threads, op.batch, Grain(op.count, op.width), [&](int64_t begin, int64_t end) {
-      run({.x = op.x.As<float>() + begin * op.width,
-           .e = op.e.As<float>() + begin * op.count * op.width,
-           .y = op.y.As<float>() + begin * ProductWidth(op.count, op.width),
-           .samples = end - begin,
-           .count = op.count,
-           .width = op.width,
-           .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * scratch});
-    });
-  };
-  return kernel;
+  return ForElement("interaction", type, [&]<typename T>() {
+    Kernel kernel;
+    kernel.scratch_bytes = threads_ * scratch * sizeof(float);
+    kernel.launch = [run = LoopsOf<T>(vectors_).interaction, threads = threads_, op,
+                     scratch](Stream& stream) {
+      ParallelRuns(threads, op.batch, Grain(op.count, op.width), [&](int64_t begin, int64_t end) {
+        run({.x = op.x.As<T>() + begin * op.width,
+             .e = op.e.As<T>() + begin * op.count * op.width,
+             .y = op.y.As<T>() + begin * ProductWidth(op.count, op.width),
+             .samples = end - begin,
+             .count = op.count,
+             .width = op.width,
+             .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * scratch});
+      });
+    };
+    return kernel;
+  });
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionBackward& op) {
-  absl::Status ok = CheckOperands("interaction backward", {{"dy", op.dy},
-                                                           {"x", op.x},
-                                                           {"e", op.e},
-                                                           {"dx", op.dx, DType::kF32, true},
-                                                           {"de", op.de, DType::kF32, true}});
+  const DType type = op.x.dtype;
+  absl::Status ok = CheckOperands("interaction backward", {{"dy", op.dy, type},
+                                                           {"x", op.x, type},
+                                                           {"e", op.e, type},
+                                                           {"dx", op.dx, type, true},
+                                                           {"de", op.de, type, true}});
   if (ok.ok()) ok = CheckShape("interaction backward", op);
   if (!ok.ok()) return ok;
   const int64_t scratch = InteractionScratchFloats(op.count, op.width);
-  Kernel kernel;
-  kernel.scratch_bytes = threads_ * scratch * sizeof(float);
-  kernel.launch = [run = vectors_.f32.interaction_backward, threads = threads_, op,
-                   scratch](Stream& stream) {
-    ParallelRuns(threads, op.batch, Grain(op.count, op.width), [&](int64_t begin, int64_t end) {
-      run({.dy = op.dy.As<float>() + begin * ProductWidth(op.count, op.width),
-           .x = op.x.As<float>() + begin * op.width,
-           .e = op.e.As<float>() + begin * op.count * op.width,
-           .dx = op.dx ? op.dx.As<float>() + begin * op.width : nullptr,
-           .de = op.de ? op.de.As<float>() + begin * op.count * op.width : nullptr,
-           .samples = end - begin,
-           .count = op.count,
-           .width = op.width,
-           .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * scratch});
-    });
-  };
-  return kernel;
+  return ForElement("interaction backward", type, [&]<typename T>() {
+    Kernel kernel;
+    kernel.scratch_bytes = threads_ * scratch * sizeof(float);
+    kernel.launch = [run = LoopsOf<T>(vectors_).interaction_backward, threads = threads_, op,
+                     scratch](Stream& stream) {
+      ParallelRuns(threads, op.batch, Grain(op.count, op.width), [&](int64_t begin, int64_t end) {
+        run({.dy = op.dy.As<T>() + begin * ProductWidth(op.count, op.width),
+             .x = op.x.As<T>() + begin * op.width,
+             .e = op.e.As<T>() + begin * op.count * op.width,
+             .dx = op.dx ? op.dx.As<T>() + begin * op.width : nullptr,
+             .de = op.de ? op.de.As<T>() + begin * op.count * op.width : nullptr,
+             .samples = end - begin,
+             .count = op.count,
+             .width = op.width,
+             .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * scratch});
+      });
+    };
+    return kernel;
+  });
 }
 
 }  // namespace trainyard::kernels

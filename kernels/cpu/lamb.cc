@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kEach = 8192;  // elements of a partial sum
 
 LambRange RangeOf(const LambStep& op) {
-  const double t = static_cast<double>(static_cast<const StepState*>(op.state)->step + 1);
+  const double t = static_cast<double>(static_cast<const StepState*>(op.state)->updates + 1);
   return {.w = op.w.As<float>() + op.offset,
           .m = op.m.As<float>() + op.offset,
           .v = op.v.As<float>() + op.offset,

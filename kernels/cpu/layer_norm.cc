@@ -1,47 +1,53 @@
+#include "kernels/ops/layer_norm.h"
+
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormForward& op) {
+  const DType type = op.y.dtype;
   absl::Status ok = CheckOperands("layer_norm", {{"x", op.x},
                                                  {"gamma", op.gamma},
                                                  {"beta", op.beta, DType::kF32, true},
-                                                 {"y", op.y},
+                                                 {"y", op.y, type},
                                                  {"mean", op.mean, DType::kF32, true},
                                                  {"rstd", op.rstd}});
   if (ok.ok()) ok = CheckSizes("layer_norm", {{"rows", op.rows}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
-  const LayerNormRows all{.x = op.x.As<float>(),
-                          .gamma = op.gamma.As<float>(),
-                          .beta = op.beta.As<float>(),
-                          .y = op.y.As<float>(),
-                          .mean = op.mean.As<float>(),
-                          .rstd = op.rstd.As<float>(),
-                          .rows = op.rows,
-                          .cols = op.cols,
-                          .epsilon = op.epsilon};
   const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
-  return Kernel{[run = vectors_.f32.layer_norm, threads = threads_, all, grain](Stream&) {
-    ParallelRuns(threads, all.rows, grain, [&](int64_t begin, int64_t end) {
-      LayerNormRows rows = all;
-      rows.x += begin * all.cols;
-      rows.y += begin * all.cols;
-      if (rows.mean != nullptr) rows.mean += begin;
-      rows.rstd += begin;
-      rows.rows = end - begin;
-      run(rows);
-    });
-  }};
+  return ForElement("layer_norm", type, [&]<typename T>() {
+    const LayerNormRows<T> all{.x = op.x.As<float>(),
+                               .gamma = op.gamma.As<float>(),
+                               .beta = OptionalAs<float>(op.beta),
+                               .y = op.y.As<T>(),
+                               .mean = OptionalAs<float>(op.mean),
+                               .rstd = op.rstd.As<float>(),
+                               .rows = op.rows,
+                               .cols = op.cols,
+                               .epsilon = op.epsilon};
+    return Kernel{[run = LoopsOf<T>(vectors_).layer_norm, threads = threads_, all, grain](Stream&) {
+      ParallelRuns(threads, all.rows, grain, [&](int64_t begin, int64_t end) {
+        LayerNormRows<T> rows = all;
+        rows.x += begin * all.cols;
+        rows.y += begin * all.cols;
+        if (rows.mean != nullptr) rows.mean += begin;
+        rows.rstd += begin;
+        rows.rows = end - begin;
+        run(rows);
+      });
+    }};
+  });
 }
 
 // dgamma and dbeta: partial sums over fixed runs of rows, made beside dx in the same pass; then the
 // partial sums from the first to the last.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
-  absl::Status ok = CheckOperands("layer_norm backward", {{"dy", op.dy},
+  const DType type = op.dy.dtype;
+  absl::Status ok = CheckOperands("layer_norm backward", {{"dy", op.dy, type},
                                                           {"x", op.x},
                                                           {"gamma", op.gamma},
                                                           {"mean", op.mean, DType::kF32, true},
@@ -51,55 +57,58 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
                                                           {"dbeta", op.dbeta, DType::kF32, true}});
   if (ok.ok()) ok = CheckSizes("layer_norm backward", {{"rows", op.rows}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
-  const LayerNormBackwardRows all{.dy = op.dy.As<float>(),
-                                  .x = op.x.As<float>(),
-                                  .gamma = op.gamma.As<float>(),
-                                  .mean = op.mean.As<float>(),
-                                  .rstd = op.rstd.As<float>(),
-                                  .dx = op.dx.As<float>(),
-                                  .dgamma = op.dgamma.As<float>(),
-                                  .dbeta = op.dbeta.As<float>(),
-                                  .rows = op.rows,
-                                  .cols = op.cols,
-                                  .accumulate_dx = op.accumulate_dx};
   const int64_t partials = Partials(op.rows);
-  Kernel kernel;
-  kernel.scratch_bytes = 2 * partials * op.cols * sizeof(float);
-  kernel.launch = [run = vectors_.f32.layer_norm_backward, column_sum = vectors_.f32.column_sum,
-                   add = vectors_.f32.add, threads = threads_, all, partials,
-                   accumulate = op.accumulate_params](Stream& stream) {
-    float* const dgammas = static_cast<float*>(stream.scratch);
-    float* const dbetas = dgammas + partials * all.cols;
-    const int64_t each = RowsPerPartial(all.rows);
-    const int64_t grain = std::max<int64_t>(1, kSerialElements / (each * all.cols));
-    ParallelRuns(threads, partials, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) {
-        LayerNormBackwardRows rows = all;
-        const int64_t first = p * each;
-        rows.dy += first * all.cols;
-        rows.x += first * all.cols;
-        if (rows.dx != nullptr) rows.dx += first * all.cols;
-        if (rows.mean != nullptr) rows.mean += first;
-        rows.rstd += first;
-        rows.dgamma = all.dgamma == nullptr ? nullptr : dgammas + p * all.cols;
-        rows.dbeta = all.dbeta == nullptr ? nullptr : dbetas + p * all.cols;
-        rows.rows = std::min(each, all.rows - first);
-        run(rows);
-      }
-    });
-    const auto finish = [&](float* sums, float* to) {
-      if (to == nullptr) return;
-      column_sum(sums, partials, all.cols, all.cols, sums);
-      if (accumulate) {
-        add(to, sums, to, all.cols);
-      } else {
-        std::copy(sums, sums + all.cols, to);
-      }
+  return ForElement("layer_norm backward", type, [&]<typename T>() {
+    const LayerNormBackwardRows<T> all{.dy = op.dy.As<T>(),
+                                       .x = op.x.As<float>(),
+                                       .gamma = op.gamma.As<float>(),
+                                       .mean = OptionalAs<float>(op.mean),
+                                       .rstd = op.rstd.As<float>(),
+                                       .dx = OptionalAs<float>(op.dx),
+                                       .dgamma = OptionalAs<float>(op.dgamma),
+                                       .dbeta = OptionalAs<float>(op.dbeta),
+                                       .rows = op.rows,
+                                       .cols = op.cols,
+                                       .accumulate_dx = op.accumulate_dx};
+    Kernel kernel;
+    kernel.scratch_bytes = 2 * partials * op.cols * sizeof(float);
+    kernel.launch = [run = LoopsOf<T>(vectors_).layer_norm_backward,
+                     column_sum = vectors_.f32.column_sum, add = vectors_.f32.add,
+                     threads = threads_, all, partials,
+                     accumulate = op.accumulate_params](Stream& stream) {
+      float* const dgammas = static_cast<float*>(stream.scratch);
+      float* const dbetas = dgammas + partials * all.cols;
+      const int64_t each = RowsPerPartial(all.rows);
+      const int64_t grain = std::max<int64_t>(1, kSerialElements / (each * all.cols));
+      ParallelRuns(threads, partials, grain, [&](int64_t begin, int64_t end) {
+        for (int64_t p = begin; p < end; ++p) {
+          LayerNormBackwardRows<T> rows = all;
+          const int64_t first = p * each;
+          rows.dy += first * all.cols;
+          rows.x += first * all.cols;
+          if (rows.dx != nullptr) rows.dx += first * all.cols;
+          if (rows.mean != nullptr) rows.mean += first;
+          rows.rstd += first;
+          rows.dgamma = all.dgamma == nullptr ? nullptr : dgammas + p * all.cols;
+          rows.dbeta = all.dbeta == nullptr ? nullptr : dbetas + p * all.cols;
+          rows.rows = std::min(each, all.rows - first);
+          run(rows);
+        }
+      });
+      const auto finish = [&](float* sums, float* to) {
+        if (to == nullptr) return;
+        column_sum(sums, partials, all.cols, all.cols, sums);
+        if (accumulate) {
+          add(to, sums, to, all.cols);
+        } else {
+          std::copy(sums, sums + all.cols, to);
+        }
+      };
+      finish(dgammas, all.dgamma);
+      finish(dbetas, all.dbeta);
     };
-    finish(dgammas, all.dgamma);
-    finish(dbetas, all.dbeta);
-  };
-  return kernel;
+    return kernel;
+  });
 }
 
 }  // namespace trainyard::kernels

@@ -3,10 +3,8 @@
 #include "absl/strings/str_cat.h"
 
 namespace trainyard::kernels {
-namespace {
-
-const char* NameOf(DType t) {
-  switch (t) {
+const char* NameOf(DType type) {
+  switch (type) {
     case DType::kF32:
       return "f32";
     case DType::kF64:
@@ -23,8 +21,6 @@ const char* NameOf(DType t) {
   return "unknown";
 }
 
-}  // namespace
-
 absl::Status CheckOperands(const char* op, std::initializer_list<Operand> operands) {
   for (const Operand& o : operands) {
     if (!o.buffer) {
@@ -38,6 +34,12 @@ absl::Status CheckOperands(const char* op, std::initializer_list<Operand> operan
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckElement(const char* op, DType type) {
+  if (type == DType::kF32 || type == DType::kBF16 || type == DType::kF16) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat(op, ": no CPU kernel for elements of ", NameOf(type)));
 }
 
 absl::Status CheckSizes(const char* op,

@@ -17,8 +17,14 @@ struct Operand {
   bool optional = false;
 };
 
+// "bf16"
+const char* NameOf(DType type);
+
 // kInvalidArgument: a required operand is missing. kUnimplemented: its type is not the one named.
 absl::Status CheckOperands(const char* op, std::initializer_list<Operand> operands);
+
+// kUnimplemented unless `type` is one of elements: f32, bf16, f16.
+absl::Status CheckElement(const char* op, DType type);
 
 // kInvalidArgument unless each is at least 1.
 absl::Status CheckSizes(const char* op,

@@ -16,6 +16,32 @@ absl::Status CheckState(const char* op, const void* state) {
   return absl::InvalidArgumentError(absl::StrCat(op, ": operand state is missing"));
 }
 
+absl::Status CheckCopy(const char* op, const Buffer& copy) {
+  if (!copy || copy.dtype == DType::kBF16 || copy.dtype == DType::kF16) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat(op, ": operand copy is ", NameOf(copy.dtype), "; it may be bf16 or f16"));
+}
+
+// Calls step(begin, end) over [0, n) and rounds what each leaves in w to `copy`, while it is in the
+// cache.
+template <typename F>
+void UpdateRuns(const VectorTable& vectors, int threads, const float* w, const Buffer& copy,
+                int64_t n, const F& step) {
+  ParallelRuns(threads, n, kSerialElements, [&](int64_t begin, int64_t end) {
+    if (!copy) return step(begin, end);
+    constexpr int64_t kBlock = 2048;
+    for (int64_t i = begin; i < end; i += kBlock) {
+      const int64_t size = std::min(kBlock, end - i);
+      step(i, i + size);
+      if (copy.dtype == DType::kBF16) {
+        vectors.bf16.from_f32(w + i, copy.As<BFloat16>() + i, size);
+      } else {
+        vectors.f16.from_f32(w + i, copy.As<Float16>() + i, size);
+      }
+    }
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const SquaredNorm& op) {
@@ -33,8 +59,10 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ClipScale& op) {
   if (!ok.ok()) return ok;
   return Kernel{[sum = op.sum.As<double>(), count = op.count ? op.count.As<double>() : nullptr,
                  norm = op.norm.As<float>(), scale = op.scale.As<float>(),
+                 state = static_cast<const StepState*>(op.state),
                  rows = static_cast<double>(op.rows), max_norm = op.max_norm](Stream&) {
-    const double factor = count != nullptr && *count > 0 ? rows / *count : 1.0;
+    const double factor = (count != nullptr && *count > 0 ? rows / *count : 1.0) /
+                          (state == nullptr ? 1.0f : state->loss_scale);
     *norm = static_cast<float>(std::sqrt(*sum) * factor);
     const float clip = max_norm / (*norm + 1e-6f);
     // Not min(): a norm that is not a number must show in the scale, not vanish.
@@ -49,10 +77,11 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWStep& op) {
                                             {"v", op.v},
                                             {"grad_scale", op.grad_scale, DType::kF32, true}});
   if (ok.ok()) ok = CheckState("adamw", op.state);
+  if (ok.ok()) ok = CheckCopy("adamw", op.copy);
   if (!ok.ok()) return ok;
-  return Kernel{[run = vectors_.adamw, threads = threads_, op](Stream&) {
+  return Kernel{[run = vectors_.adamw, &vectors = vectors_, threads = threads_, op](Stream&) {
     const StepState& state = *static_cast<const StepState*>(op.state);
-    const double t = static_cast<double>(state.step + 1);
+    const double t = static_cast<double>(state.updates + 1);
     const float lr = state.learning_rate * op.learning_rate_scale;
     AdamWRange all{.w = op.w.As<float>(),
                    .m = op.m.As<float>(),
@@ -67,7 +96,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWStep& op) {
     all.step_size = static_cast<float>(lr / (1.0 - std::pow(static_cast<double>(op.beta1), t)));
     all.inverse_sqrt_c2 =
         static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(static_cast<double>(op.beta2), t)));
-    ParallelRuns(threads, all.n, kSerialElements, [&](int64_t begin, int64_t end) {
+    UpdateRuns(vectors, threads, all.w, op.copy, all.n, [&](int64_t begin, int64_t end) {
       AdamWRange range = all;
       range.w += begin;
       range.m += begin;
@@ -85,20 +114,21 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdStep& op) {
                                           {"velocity", op.velocity, DType::kF32, op.momentum == 0},
                                           {"grad_scale", op.grad_scale, DType::kF32, true}});
   if (ok.ok()) ok = CheckState("sgd", op.state);
+  if (ok.ok()) ok = CheckCopy("sgd", op.copy);
   if (!ok.ok()) return ok;
-  return Kernel{[run = vectors_.sgd, threads = threads_, op](Stream&) {
+  return Kernel{[run = vectors_.sgd, &vectors = vectors_, threads = threads_, op](Stream&) {
     const StepState& state = *static_cast<const StepState*>(op.state);
     const SgdRange all{.w = op.w.As<float>(),
-                       .velocity = op.velocity.As<float>(),
+                       .velocity = op.velocity ? op.velocity.As<float>() : nullptr,
                        .grad = op.grad.As<float>(),
                        .n = op.n,
                        .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,
                        .lr = state.learning_rate * op.learning_rate_scale,
                        .momentum = op.momentum,
                        .weight_decay = op.weight_decay,
-                       .first = state.step == 0,
+                       .first = state.updates == 0,
                        .nesterov = op.nesterov};
-    ParallelRuns(threads, all.n, kSerialElements, [&](int64_t begin, int64_t end) {
+    UpdateRuns(vectors, threads, all.w, op.copy, all.n, [&](int64_t begin, int64_t end) {
       SgdRange range = all;
       range.w += begin;
       if (range.velocity != nullptr) range.velocity += begin;

@@ -1,8 +1,10 @@
+#include "kernels/ops/pool.h"
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
@@ -37,61 +39,68 @@ int64_t GrainOf(int64_t n, int64_t work) {
 }  // namespace
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const MaxPoolForward& op) {
-  absl::Status ok =
-      CheckOperands("max_pool", {{"x", op.x}, {"y", op.y}, {"index", op.index, DType::kU8}});
+  const DType type = op.x.dtype;
+  absl::Status ok = CheckOperands(
+      "max_pool", {{"x", op.x, type}, {"y", op.y, type}, {"index", op.index, DType::kU8}});
   if (ok.ok()) ok = CheckShape("max_pool", op.shape);
   if (!ok.ok()) return ok;
-  return Kernel{[run = vectors_.f32.max_pool, threads = threads_, op](Stream&) {
-    const PoolShape& s = op.shape;
-    const int64_t rows = s.out_height();
-    const int64_t image_in = s.height * s.width * s.channels;
-    const int64_t image_out = rows * s.out_width() * s.channels;
-    ParallelRuns(threads, s.batch * rows, GrainOf(s.width * s.channels, s.window),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t i = begin; i < end; ++i) {
-                     run({.x = op.x.As<float>() + i / rows * image_in,
-                          .y = op.y.As<float>() + i / rows * image_out,
-                          .index = op.index.As<uint8_t>() + i / rows * image_out,
-                          .row = i % rows,
-                          .height = s.height,
-                          .width = s.width,
-                          .channels = s.channels,
-                          .window = s.window,
-                          .stride = s.stride,
-                          .pad = s.pad,
-                          .out_width = s.out_width()});
-                   }
-                 });
-  }};
+  return ForElement("max_pool", type, [&]<typename T>() {
+    return Kernel{[run = LoopsOf<T>(vectors_).max_pool, threads = threads_, op](Stream&) {
+      const PoolShape& s = op.shape;
+      const int64_t rows = s.out_height();
+      const int64_t image_in = s.height * s.width * s.channels;
+      const int64_t image_out = rows * s.out_width() * s.channels;
+      ParallelRuns(threads, s.batch * rows, GrainOf(s.width * s.channels, s.window),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i) {
+                       run({.x = op.x.As<T>() + i / rows * image_in,
+                            .y = op.y.As<T>() + i / rows * image_out,
+                            .index = op.index.As<uint8_t>() + i / rows * image_out,
+                            .row = i % rows,
+                            .height = s.height,
+                            .width = s.width,
+                            .channels = s.channels,
+                            .window = s.window,
+                            .stride = s.stride,
+                            .pad = s.pad,
+                            .out_width = s.out_width()});
+                     }
+                   });
+    }};
+  });
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const MaxPoolBackward& op) {
-  absl::Status ok = CheckOperands("max_pool backward",
-                                  {{"dy", op.dy}, {"index", op.index, DType::kU8}, {"dx", op.dx}});
+  const DType type = op.dy.dtype;
+  absl::Status ok =
+      CheckOperands("max_pool backward",
+                    {{"dy", op.dy, type}, {"index", op.index, DType::kU8}, {"dx", op.dx, type}});
   if (ok.ok()) ok = CheckShape("max_pool backward", op.shape);
   if (!ok.ok()) return ok;
-  return Kernel{[run = vectors_.f32.max_pool_backward, threads = threads_, op](Stream&) {
-    const PoolShape& s = op.shape;
-    const int64_t image_in = s.height * s.width * s.channels;
-    const int64_t image_out = s.out_height() * s.out_width() * s.channels;
-    ParallelRuns(threads, s.batch * s.height, GrainOf(s.width * s.channels, 1),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t i = begin; i < end; ++i) {
-                     const int64_t image = i / s.height;
-                     run({.dy = op.dy.As<float>() + image * image_out,
-                          .index = op.index.As<uint8_t>() + image * image_out,
-                          .dx = op.dx.As<float>() + image * image_in,
-                          .row = i % s.height,
-                          .out_height = s.out_height(),
-                          .width = s.width,
-                          .channels = s.channels,
-                          .window = s.window,
-                          .stride = s.stride,
-                          .pad = s.pad,
-                          .out_width = s.out_width()});
-                   }
-                 });
-  }};
+  return ForElement("max_pool backward", type, [&]<typename T>() {
+    return Kernel{[run = LoopsOf<T>(vectors_).max_pool_backward, threads = threads_, op](Stream&) {
+      const PoolShape& s = op.shape;
+      const int64_t image_in = s.height * s.width * s.channels;
+      const int64_t image_out = s.out_height() * s.out_width() * s.channels;
+      ParallelRuns(threads, s.batch * s.height, GrainOf(s.width * s.channels, 1),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i) {
+                       const int64_t image = i / s.height;
+                       run({.dy = op.dy.As<T>() + image * image_out,
+                            .index = op.index.As<uint8_t>() + image * image_out,
+                            .dx = op.dx.As<T>() + image * image_in,
+                            .row = i % s.height,
+                            .out_height = s.out_height(),
+                            .width = s.width,
+                            .channels = s.channels,
+                            .window = s.window,
+                            .stride = s.stride,
+                            .pad = s.pad,
+                            .out_width = s.out_width()});
+                     }
+                   });
+    }};
+  });
 }
 
 }  // namespace trainyard::kernels

@@ -1,10 +1,12 @@
+#include "kernels/ops/rotary.h"
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
@@ -31,7 +33,8 @@ struct Angles {
 }  // namespace
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const Rotary& op) {
-  absl::Status ok = CheckOperands("rotary", {{"x", op.x}, {"y", op.y}});
+  const DType type = op.x.dtype;
+  absl::Status ok = CheckOperands("rotary", {{"x", op.x, type}, {"y", op.y, type}});
   if (ok.ok()) {
     ok = CheckSizes("rotary", {{"batch", op.batch},
                                {"time", op.time},
@@ -46,22 +49,25 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Rotary& op) {
   if (!ok.ok()) return ok;
   // Shared by the copies of the launch.
   const auto angles = std::make_shared<const Angles>(op);
-  return Kernel{[run = vectors_.f32.rotate, threads = threads_, op, angles](Stream&) {
-    const int64_t half = op.head_dim / 2, row = op.heads * op.head_dim;
-    const int64_t grain = std::max<int64_t>(1, kSerialElements / row);
-    ParallelRuns(threads, op.batch * op.time, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const float* x = op.x.As<float>() + r * row;
-        float* y = op.y.As<float>() + r * row;
-        const int64_t at = r % op.time * half;
-        for (int64_t h = 0; h < op.rotated; ++h) {
-          run(x + h * op.head_dim, angles->cos.data() + at, angles->sin.data() + at,
-              y + h * op.head_dim, half);
+  return ForElement("rotary", type, [&]<typename T>() {
+    return Kernel{[run = LoopsOf<T>(vectors_).rotate, threads = threads_, op, angles](Stream&) {
+      const int64_t half = op.head_dim / 2, row = op.heads * op.head_dim;
+      const int64_t grain = std::max<int64_t>(1, kSerialElements / row);
+      ParallelRuns(threads, op.batch * op.time, grain, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          const T* x = op.x.As<T>() + r * row;
+          T* y = op.y.As<T>() + r * row;
+          const int64_t at = r % op.time * half;
+          for (int64_t h = 0; h < op.rotated; ++h) {
+            run(x + h * op.head_dim, angles->cos.data() + at, angles->sin.data() + at,
+                y + h * op.head_dim, half);
+          }
+          if (x != y)
+            std::copy(x + op.rotated * op.head_dim, x + row, y + op.rotated * op.head_dim);
         }
-        if (x != y) std::copy(x + op.rotated * op.head_dim, x + row, y + op.rotated * op.head_dim);
-      }
-    });
-  }};
+      });
+    }};
+  });
 }
 
 }  // namespace trainyard::kernels

@@ -82,7 +82,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWRows& op) {
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.adamw, threads = threads_, op](Stream&) {
     const StepState& state = *static_cast<const StepState*>(op.state);
-    const double t = static_cast<double>(state.step + 1);
+    const double t = static_cast<double>(state.updates + 1);
     const float lr = state.learning_rate * op.learning_rate_scale;
     const AdamWRange any{
         .w = nullptr,

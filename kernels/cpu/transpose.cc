@@ -1,33 +1,38 @@
+#include "kernels/ops/transpose.h"
+
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
 
 // In blocks that fit the first cache on both sides.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const Transpose& op) {
-  absl::Status ok = CheckOperands("transpose", {{"x", op.x}, {"y", op.y}});
+  const DType type = op.x.dtype;
+  absl::Status ok = CheckOperands("transpose", {{"x", op.x, type}, {"y", op.y, type}});
   if (ok.ok()) {
     ok = CheckSizes("transpose", {{"batch", op.batch}, {"rows", op.rows}, {"cols", op.cols}});
   }
   if (!ok.ok()) return ok;
-  return Kernel{[run = vectors_.f32.transpose, threads = threads_, op](Stream&) {
-    constexpr int64_t kBlock = 64;
-    const int64_t across = (op.cols + kBlock - 1) / kBlock;
-    const int64_t blocks = (op.rows + kBlock - 1) / kBlock * across;
-    const int64_t grain = std::max<int64_t>(1, kSerialElements * blocks / (op.rows * op.cols));
-    ParallelRuns(threads, op.batch * blocks, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        const int64_t image = b / blocks * op.rows * op.cols;
-        const int64_t i = b % blocks / across * kBlock, j = b % blocks % across * kBlock;
-        run(op.x.As<float>() + image + i * op.cols + j, std::min(kBlock, op.rows - i),
-            std::min(kBlock, op.cols - j), op.cols, op.y.As<float>() + image + j * op.rows + i,
-            op.rows);
-      }
-    });
-  }};
+  return ForElement("transpose", type, [&]<typename T>() {
+    return Kernel{[run = LoopsOf<T>(vectors_).transpose, threads = threads_, op](Stream&) {
+      constexpr int64_t kBlock = 64;
+      const int64_t across = (op.cols + kBlock - 1) / kBlock;
+      const int64_t blocks = (op.rows + kBlock - 1) / kBlock * across;
+      const int64_t grain = std::max<int64_t>(1, kSerialElements * blocks / (op.rows * op.cols));
+      ParallelRuns(threads, op.batch * blocks, grain, [&](int64_t begin, int64_t end) {
+        for (int64_t b = begin; b < end; ++b) {
+          const int64_t image = b / blocks * op.rows * op.cols;
+          const int64_t i = b % blocks / across * kBlock, j = b % blocks % across * kBlock;
+          run(op.x.As<T>() + image + i * op.cols + j, std::min(kBlock, op.rows - i),
+              std::min(kBlock, op.cols - j), op.cols, op.y.As<T>() + image + j * op.rows + i,
+              op.rows);
+        }
+      });
+    }};
+  });
 }
 
 }  // namespace trainyard::kernels

@@ -1,6 +1,7 @@
 #include "kernels/ops/activation.h"
 
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/require.h"
 
@@ -56,26 +57,31 @@ struct GeluTanhGradient {
 };
 
 template <typename F>
-Kernel Forward(const ActivationForward& op) {
-  const float* x = op.x.As<float>();
-  return {.launch = [x, y = op.y.As<float>(), n = op.n](Stream& stream) {
-    LaunchMap(stream, F{}, n, y, x);
-  }};
+absl::StatusOr<Kernel> Forward(const ActivationForward& op) {
+  return ForElement("activation", op.x.dtype, [&]<typename T>() {
+    const T* x = op.x.As<T>();
+    return Kernel{.launch = [x, y = op.y.As<T>(), n = op.n](Stream& stream) {
+      LaunchMap(stream, F{}, n, y, x);
+    }};
+  });
 }
 
 template <typename F>
-Kernel Backward(const ActivationBackward& op) {
-  const float* x = op.x.As<float>();
-  const float* dy = op.dy.As<float>();
-  return {.launch = [x, dy, dx = op.dx.As<float>(), n = op.n](Stream& stream) {
-    LaunchMap(stream, F{}, n, dx, x, dy);
-  }};
+absl::StatusOr<Kernel> Backward(const ActivationBackward& op) {
+  return ForElement("activation backward", op.x.dtype, [&]<typename T>() {
+    const T* x = op.x.As<T>();
+    const T* dy = op.dy.As<T>();
+    return Kernel{.launch = [x, dy, dx = op.dx.As<T>(), n = op.n](Stream& stream) {
+      LaunchMap(stream, F{}, n, dx, x, dy);
+    }};
+  });
 }
 
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const ActivationForward& op) {
-  const absl::Status types = RequireTypes("activation", {{"x", op.x}, {"y", op.y}});
+  const DType type = op.x.dtype;
+  const absl::Status types = RequireTypes("activation", {{"x", op.x, type}, {"y", op.y, type}});
   if (!types.ok()) return types;
   switch (op.kind) {
     case ActivationKind::kRelu:
@@ -91,8 +97,9 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ActivationForward& op) {
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const ActivationBackward& op) {
-  const absl::Status types =
-      RequireTypes("activation backward", {{"x", op.x}, {"dy", op.dy}, {"dx", op.dx}});
+  const DType type = op.x.dtype;
+  const absl::Status types = RequireTypes(
+      "activation backward", {{"x", op.x, type}, {"dy", op.dy, type}, {"dx", op.dx, type}});
   if (!types.ok()) return types;
   switch (op.kind) {
     case ActivationKind::kRelu:

@@ -14,7 +14,7 @@ struct AdamWHyper {
 // Once per block: b^t loses its digits in fp32 for large t.
 __device__ inline void BiasCorrections(const AdamWHyper& h, const StepState& state,
                                        float& step_size, float& inverse_root2) {
-  const double t = static_cast<double>(state.step + 1);
+  const double t = static_cast<double>(state.updates + 1);
   const double correction1 = 1.0 - pow(static_cast<double>(h.beta1), t);
   const double correction2 = 1.0 - pow(static_cast<double>(h.beta2), t);
   step_size = static_cast<float>(state.learning_rate * h.learning_rate_scale / correction1);

@@ -1,6 +1,7 @@
 #include "kernels/ops/add.h"
 
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/require.h"
 
@@ -11,16 +12,27 @@ struct Plus {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
 
+// A and Y are both T, or both fp32.
+template <typename T, typename A>
+Kernel AddWith(const Add& op) {
+  const A* a = op.a.As<A>();
+  const T* b = op.b.As<T>();
+  return Kernel{.launch = [a, b, y = op.y.As<A>(), n = op.n](Stream& stream) {
+    LaunchMap(stream, Plus{}, n, y, a, b);
+  }};
+}
+
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const Add& op) {
-  const absl::Status types = RequireTypes("add", {{"a", op.a}, {"b", op.b}, {"y", op.y}});
+  const DType type = op.b.dtype;
+  const bool mixed = op.a.dtype != type;
+  const DType of_sum = mixed ? DType::kF32 : type;
+  const absl::Status types =
+      RequireTypes("add", {{"a", op.a, of_sum}, {"b", op.b, type}, {"y", op.y, of_sum}});
   if (!types.ok()) return types;
-  const float* a = op.a.As<float>();
-  const float* b = op.b.As<float>();
-  return Kernel{.launch = [a, b, y = op.y.As<float>(), n = op.n](Stream& stream) {
-    LaunchMap(stream, Plus{}, n, y, a, b);
-  }};
+  return ForElement(
+      "add", type, [&]<typename T>() { return mixed ? AddWith<T, float>(op) : AddWith<T, T>(op); });
 }
 
 }  // namespace trainyard::kernels::cuda

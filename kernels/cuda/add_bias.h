@@ -6,8 +6,8 @@
 
 namespace trainyard::kernels::cuda {
 
-// AddBias, for other ops.
-void LaunchAddBias(Stream& stream, const float* x, const float* bias, float* y, int64_t rows,
-                   int64_t cols);
+// AddBias, for other ops; x and y of elements.
+void LaunchAddBias(Stream& stream, const Buffer& x, const float* bias, const Buffer& y,
+                   int64_t rows, int64_t cols);
 
 }  // namespace trainyard::kernels::cuda

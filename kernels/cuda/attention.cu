@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
@@ -12,9 +13,9 @@ namespace {
 // A block per tile of kRows queries of one (batch, head). Shared: q, then k and later v in one
 // place, and the probabilities. The output stays in registers, rescaled whenever a row's maximum
 // grows (Milakov & Gimelshein 2018; Dao et al. 2022).
-template <int kRows, int kDim>
+template <int kRows, int kDim, typename T>
 __global__ void __launch_bounds__(kThreads)
-    AttentionKernel(const float* qkv, float* y, float* lse, AttentionShape shape, int tiles) {
+    AttentionKernel(const T* qkv, T* y, float* lse, AttentionShape shape, int tiles) {
   constexpr int kEach = kRows / kSide, kCols = kDim / kSide;
   float* q = DynamicShared<float>();        // [kRows, kDim]
   float* kv = q + TileFloats(kRows, kDim);  // [kRows, kDim]
@@ -25,8 +26,8 @@ __global__ void __launch_bounds__(kThreads)
   // The last tiles see the most keys: they start first.
   const int first_query = (tiles - 1 - static_cast<int>(blockIdx.x % tiles)) * kRows;
   const int tx = threadIdx.x % kSide, ty = threadIdx.x / kSide;
-  const float* k_rows = qkv + shape.KStart(batch, head / shape.group());
-  const float* v_rows = qkv + shape.VStart(batch, head / shape.group());
+  const T* k_rows = qkv + shape.KStart(batch, head / shape.group());
+  const T* v_rows = qkv + shape.VStart(batch, head / shape.group());
 
   LoadTile<kRows, kDim>(q, qkv + shape.QStart(batch, head), shape.qkv_stride(), first_query, shape);
   float out[kEach][kCols] = {};
@@ -92,36 +93,40 @@ __global__ void __launch_bounds__(kThreads)
                          1.0f);
 }
 
-template <int kRows, int kDim>
+template <int kRows, int kDim, typename T>
 absl::StatusOr<Kernel> Prepared(const AttentionForward& op) {
   constexpr size_t kShared =
       (2 * TileFloats(kRows, kDim) + TileFloats(kRows, kRows)) * sizeof(float);
-  const auto kernel = AttentionKernel<kRows, kDim>;
+  const auto kernel = AttentionKernel<kRows, kDim, T>;
   const absl::Status allowed = AllowShared(kernel, kShared);
   if (!allowed.ok()) return allowed;
   const AttentionShape shape = ShapeOf(op);
   const int tiles = static_cast<int>(CeilDiv(op.time, kRows));
   return Kernel{.launch = [op, kernel, shape, tiles](Stream& stream) {
     Launch(stream, {.grid = Blocks(op.batch * op.heads * tiles), .shared_bytes = kShared}, kernel,
-           op.qkv.As<float>(), op.y.As<float>(), op.lse.As<float>(), shape, tiles);
+           op.qkv.As<T>(), op.y.As<T>(), op.lse.As<float>(), shape, tiles);
   }};
 }
 
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionForward& op) {
-  absl::Status status = RequireTypes(
-      "attention",
-      {{"qkv", op.qkv}, {"y", op.y}, {"lse", op.lse}, {"lengths", op.lengths, DType::kI32, true}});
+  const DType type = op.qkv.dtype;
+  absl::Status status = RequireTypes("attention", {{"qkv", op.qkv, type},
+                                                   {"y", op.y, type},
+                                                   {"lse", op.lse},
+                                                   {"lengths", op.lengths, DType::kI32, true}});
   status.Update(CheckShape("attention", op));
   if (!status.ok()) return status;
   cudaSetDevice(index_);
   // Shared memory: 35, 51, 83 and 70 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
-  if (op.head_dim <= 32) return Prepared<64, 32>(op);
-  if (op.head_dim <= 64) return Prepared<64, 64>(op);
-  if (op.head_dim <= 128) return Prepared<64, 128>(op);
-  if (op.head_dim <= 256) return Prepared<32, 256>(op);
-  return absl::UnimplementedError("cuda attention: head_dim is over 256");
+  return ForElement("attention", type, [&]<typename T>() -> absl::StatusOr<Kernel> {
+    if (op.head_dim <= 32) return Prepared<64, 32, T>(op);
+    if (op.head_dim <= 64) return Prepared<64, 64, T>(op);
+    if (op.head_dim <= 128) return Prepared<64, 128, T>(op);
+    if (op.head_dim <= 256) return Prepared<32, 256, T>(op);
+    return absl::UnimplementedError("cuda attention: head_dim is over 256");
+  });
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -5,25 +5,28 @@
 
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/require.h"
 #include "kernels/ops/attention.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
 
+template <typename T>
 struct BackwardArguments {
-  const float* dy;  // [batch, time, heads, head_dim], and so is y
-  const float* y;
-  const float* qkv;  // [batch, time, heads + 2 * kv_heads, head_dim], and so is dqkv
+  const T* dy;  // [batch, time, heads, head_dim], and so is y
+  const T* y;
+  const T* qkv;      // [batch, time, heads + 2 * kv_heads, head_dim], and so is dqkv
   const float* lse;  // [batch, heads, time], and so is delta
   float* delta;
-  float* dqkv;
+  T* dqkv;
   AttentionShape shape;
   int tiles;  // of kRows rows, over time
 };
 
 // A warp per row of y.
-__global__ void __launch_bounds__(kThreads) DeltaKernel(BackwardArguments a, int64_t rows) {
+template <typename T>
+__global__ void __launch_bounds__(kThreads) DeltaKernel(BackwardArguments<T> a, int64_t rows) {
   const int64_t row = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (row >= rows) return;  // the whole warp; row = (batch * time + t) * heads + head
   const int64_t head = row % a.shape.heads, place = row / a.shape.heads;
@@ -31,7 +34,7 @@ __global__ void __launch_bounds__(kThreads) DeltaKernel(BackwardArguments a, int
   const int dim = a.shape.head_dim;
   float sum = 0;
   for (int d = threadIdx.x % kWarp; d < dim; d += kWarp) {
-    sum += a.dy[row * dim + d] * a.y[row * dim + d];
+    sum += ToFloat(a.dy[row * dim + d]) * ToFloat(a.y[row * dim + d]);
   }
   sum = WarpSum(sum);
   if (threadIdx.x % kWarp == 0) {
@@ -42,8 +45,8 @@ __global__ void __launch_bounds__(kThreads) DeltaKernel(BackwardArguments a, int
 // A block per tile of kRows keys of one (batch, kv_head), summing over the heads that share them.
 // Rows of products are keys, columns queries.
 // Its shared memory lets one or two blocks onto a multiprocessor: registers may go past 128.
-template <int kRows, int kDim>
-__global__ void __launch_bounds__(kThreads, 1) KeysAndValuesKernel(BackwardArguments a) {
+template <int kRows, int kDim, typename T>
+__global__ void __launch_bounds__(kThreads, 1) KeysAndValuesKernel(BackwardArguments<T> a) {
   constexpr int kEach = kRows / kSide, kCols = kDim / kSide;
   const AttentionShape& shape = a.shape;
   float* k = DynamicShared<float>();  // [kRows, kDim], and so are v, q, dy
@@ -103,8 +106,8 @@ __global__ void __launch_bounds__(kThreads, 1) KeysAndValuesKernel(BackwardArgum
 
 // A block per tile of kRows queries of one (batch, head). Rows of products are queries, columns
 // keys.
-template <int kRows, int kDim>
-__global__ void __launch_bounds__(kThreads, 1) QueriesKernel(BackwardArguments a) {
+template <int kRows, int kDim, typename T>
+__global__ void __launch_bounds__(kThreads, 1) QueriesKernel(BackwardArguments<T> a) {
   constexpr int kEach = kRows / kSide, kCols = kDim / kSide;
   const AttentionShape& shape = a.shape;
   float* q = DynamicShared<float>();  // [kRows, kDim], and so are dy, k, v
@@ -159,30 +162,30 @@ __global__ void __launch_bounds__(kThreads, 1) QueriesKernel(BackwardArguments a
                          shape.scale);
 }
 
-template <int kRows, int kDim>
+template <int kRows, int kDim, typename T>
 absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
   constexpr size_t kTiles = 4 * TileFloats(kRows, kDim) * sizeof(float);
   constexpr size_t kScores = TileFloats(kRows, kRows) * sizeof(float);
-  const auto keys_and_values = KeysAndValuesKernel<kRows, kDim>;
-  const auto queries = QueriesKernel<kRows, kDim>;
+  const auto keys_and_values = KeysAndValuesKernel<kRows, kDim, T>;
+  const auto queries = QueriesKernel<kRows, kDim, T>;
   absl::Status allowed = AllowShared(keys_and_values, kTiles + 2 * kScores);
   allowed.Update(AllowShared(queries, kTiles + kScores));
   if (!allowed.ok()) return allowed;
-  BackwardArguments arguments = {.dy = op.dy.As<float>(),
-                                 .y = op.y.As<float>(),
-                                 .qkv = op.qkv.As<float>(),
-                                 .lse = op.lse.As<float>(),
-                                 .delta = nullptr,
-                                 .dqkv = op.dqkv.As<float>(),
-                                 .shape = ShapeOf(op),
-                                 .tiles = static_cast<int>(CeilDiv(op.time, kRows))};
+  BackwardArguments<T> arguments = {.dy = op.dy.As<T>(),
+                                    .y = op.y.As<T>(),
+                                    .qkv = op.qkv.As<T>(),
+                                    .lse = op.lse.As<float>(),
+                                    .delta = nullptr,
+                                    .dqkv = op.dqkv.As<T>(),
+                                    .shape = ShapeOf(op),
+                                    .tiles = static_cast<int>(CeilDiv(op.time, kRows))};
   const int64_t rows = op.batch * op.time * op.heads;
   const dim3 of_keys = Blocks(op.batch * op.kv_heads * arguments.tiles);
   const dim3 of_queries = Blocks(op.batch * op.heads * arguments.tiles);
   const auto launch = [=](Stream& stream) {
-    BackwardArguments a = arguments;
+    BackwardArguments<T> a = arguments;
     a.delta = static_cast<float*>(stream.scratch);
-    Launch(stream, {.grid = Blocks(CeilDiv(rows, kThreads / kWarp))}, DeltaKernel, a, rows);
+    Launch(stream, {.grid = Blocks(CeilDiv(rows, kThreads / kWarp))}, DeltaKernel<T>, a, rows);
     Launch(stream, {.grid = of_keys, .shared_bytes = kTiles + 2 * kScores}, keys_and_values, a);
     Launch(stream, {.grid = of_queries, .shared_bytes = kTiles + kScores}, queries, a);
   };
@@ -192,22 +195,25 @@ absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionBackward& op) {
+  const DType type = op.qkv.dtype;
   absl::Status status =
-      RequireTypes("attention backward", {{"dy", op.dy},
-                                          {"qkv", op.qkv},
-                                          {"y", op.y},
+      RequireTypes("attention backward", {{"dy", op.dy, type},
+                                          {"qkv", op.qkv, type},
+                                          {"y", op.y, type},
                                           {"lse", op.lse},
-                                          {"dqkv", op.dqkv},
+                                          {"dqkv", op.dqkv, type},
                                           {"lengths", op.lengths, DType::kI32, true}});
   status.Update(CheckShape("attention backward", op));
   if (!status.ok()) return status;
   cudaSetDevice(index_);
   // Shared memory: 70, 102, 75 and 139 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
-  if (op.head_dim <= 32) return Prepared<64, 32>(op);
-  if (op.head_dim <= 64) return Prepared<64, 64>(op);
-  if (op.head_dim <= 128) return Prepared<32, 128>(op);
-  if (op.head_dim <= 256) return Prepared<32, 256>(op);
-  return absl::UnimplementedError("cuda attention: head_dim is over 256");
+  return ForElement("attention backward", type, [&]<typename T>() -> absl::StatusOr<Kernel> {
+    if (op.head_dim <= 32) return Prepared<64, 32, T>(op);
+    if (op.head_dim <= 64) return Prepared<64, 64, T>(op);
+    if (op.head_dim <= 128) return Prepared<32, 128, T>(op);
+    if (op.head_dim <= 256) return Prepared<32, 256, T>(op);
+    return absl::UnimplementedError("cuda attention backward: head_dim is over 256");
+  });
 }
 
 }  // namespace trainyard::kernels::cuda

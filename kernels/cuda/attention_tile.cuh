@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
@@ -91,13 +91,13 @@ absl::Status CheckShape(const char* name, const Op& op) {
 }
 
 // tile[r][d] = from[(first + r) * stride + d]. The caller synchronises.
-template <int kRows, int kDim>
-__device__ void LoadTile(float* tile, const float* from, int64_t stride, int first,
+template <int kRows, int kDim, typename T>
+__device__ void LoadTile(float* tile, const T* from, int64_t stride, int first,
                          const AttentionShape& shape) {
   for (int i = threadIdx.x; i < kRows * kDim; i += kThreads) {
     const int r = i / kDim, d = i % kDim;
     const bool inside = first + r < shape.time && d < shape.head_dim;
-    tile[r * TileStride(kDim) + d] = inside ? from[(first + r) * stride + d] : 0.0f;
+    tile[r * TileStride(kDim) + d] = inside ? ToFloat(from[(first + r) * stride + d]) : 0.0f;
   }
 }
 
@@ -180,8 +180,8 @@ __device__ void StoreScores(float* tile, const float (&values)[kRows / kSide][kR
 }
 
 // to[(first + row) * stride + d] = values[i][j] * factor, within time and head_dim.
-template <int kRows, int kDim>
-__device__ void StoreRows(float* to, int64_t stride, int first, const AttentionShape& shape,
+template <int kRows, int kDim, typename T>
+__device__ void StoreRows(T* to, int64_t stride, int first, const AttentionShape& shape,
                           const float (&values)[kRows / kSide][kDim / kSide], float factor) {
   const int tx = threadIdx.x % kSide, ty = threadIdx.x / kSide;
 #pragma unroll
@@ -191,7 +191,7 @@ __device__ void StoreRows(float* to, int64_t stride, int first, const AttentionS
 #pragma unroll
     for (int j = 0; j < kDim / kSide; ++j) {
       const int d = tx + kSide * j;
-      if (d < shape.head_dim) to[row * stride + d] = values[i][j] * factor;
+      if (d < shape.head_dim) to[row * stride + d] = FromFloat<T>(values[i][j] * factor);
     }
   }
 }

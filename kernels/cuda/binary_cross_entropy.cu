@@ -3,6 +3,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/require.h"
+#include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -11,8 +12,9 @@ struct Arguments {
   const float* logits;  // [rows], and so are all
   const int32_t* targets;
   float* losses;
-  float* correct;  // or null
-  float* dlogits;  // may be logits, or null
+  float* correct;          // or null
+  float* dlogits;          // may be logits, or null
+  const StepState* state;  // or null
   int64_t rows;
   float scale;
 };
@@ -28,7 +30,8 @@ __global__ void __launch_bounds__(kThreads) BinaryCrossEntropyKernel(Arguments a
   a.losses[row] = counts ? loss : 0.0f;
   if (a.correct != nullptr) a.correct[row] = counts && (x > 0) == (target > 0) ? 1.0f : 0.0f;
   if (a.dlogits != nullptr) {
-    a.dlogits[row] = counts ? (1.0f / (1.0f + expf(-x)) - click) * a.scale : 0.0f;
+    const float scale = a.state == nullptr ? a.scale : a.scale * a.state->loss_scale;
+    a.dlogits[row] = counts ? (1.0f / (1.0f + expf(-x)) - click) * scale : 0.0f;
   }
 }
 
@@ -48,6 +51,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const BinaryCrossEntropy& op) {
                                .losses = op.losses.As<float>(),
                                .correct = op.correct ? op.correct.As<float>() : nullptr,
                                .dlogits = op.dlogits ? op.dlogits.As<float>() : nullptr,
+                               .state = static_cast<const StepState*>(op.state),
                                .rows = op.rows,
                                .scale = op.scale};
   return Kernel{.launch = [arguments](Stream& stream) {

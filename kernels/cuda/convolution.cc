@@ -25,6 +25,7 @@ constexpr size_t kMaxWorkspace = size_t{256} << 20;
 // transposition of [in, taps] to [taps, in], where taps = kernel_height * kernel_width.
 struct Problem {
   ConvolutionShape shape;
+  DType type = DType::kF32;  // of x, y and the weights; cuDNN's gradient by weights has it, too
   TensorDescriptor x, y;
   FilterDescriptor w;
   ConvolutionDescriptor convolution;
@@ -37,7 +38,7 @@ struct Problem {
   bool same_order() const { return taps() == 1 || group_in() == 1; }
   int64_t group_in() const { return shape.in / shape.groups; }
   size_t weight_bytes() const {
-    const size_t bytes = static_cast<size_t>(shape.out * group_in() * taps()) * sizeof(float);
+    const size_t bytes = static_cast<size_t>(shape.out * group_in() * taps()) * SizeOf(type);
     return (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
   }
   // Scratch: the weights in cuDNN's order, then its workspace, then `more`.
@@ -52,11 +53,11 @@ struct Problem {
 // Where the parts of the scratch lie.
 struct Scratch {
   Scratch(const Problem& problem, Stream& stream)
-      : weights(static_cast<float*>(AlignWorkspace(stream.scratch))),
-        workspace(reinterpret_cast<char*>(weights) + problem.weight_bytes()),
+      : weights{AlignWorkspace(stream.scratch), problem.type},
+        workspace(static_cast<char*>(weights.data) + problem.weight_bytes()),
         more(static_cast<char*>(workspace) + problem.RoundedWorkspace()) {}
 
-  float* weights;
+  Buffer weights;
   void* workspace;
   void* more;
 };
@@ -96,9 +97,17 @@ absl::Status Make(cudnnStatus_t (*create)(Handle*), Owned& to) {
   return status;
 }
 
-absl::Status Describe(Cudnn* dnn, const ConvolutionShape& s, Problem& p) {
+cudnnDataType_t TypeOf(DType type) {
+  return type == DType::kBF16  ? CUDNN_DATA_BFLOAT16
+         : type == DType::kF16 ? CUDNN_DATA_HALF
+                               : CUDNN_DATA_FLOAT;
+}
+
+absl::Status Describe(Cudnn* dnn, const ConvolutionShape& s, DType of, Problem& p) {
   p.shape = s;
+  p.type = of;
   p.dnn = dnn;
+  const cudnnDataType_t type = TypeOf(of);
   absl::Status status = Make(cudnnCreateTensorDescriptor, p.x);
   status.Update(Make(cudnnCreateTensorDescriptor, p.y));
   status.Update(Make(cudnnCreateFilterDescriptor, p.w));
@@ -107,17 +116,16 @@ absl::Status Describe(Cudnn* dnn, const ConvolutionShape& s, Problem& p) {
   const auto narrow = [](int64_t extent) { return static_cast<int>(extent); };
   const int batch = narrow(s.batch), in = narrow(s.in), out = narrow(s.out),
             group_in = narrow(p.group_in());
-  status.Update(ToStatus(cudnnSetTensor4dDescriptor(p.x.get(), CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT,
-                                                    batch, in, narrow(s.height), narrow(s.width)),
+  status.Update(ToStatus(cudnnSetTensor4dDescriptor(p.x.get(), CUDNN_TENSOR_NHWC, type, batch, in,
+                                                    narrow(s.height), narrow(s.width)),
                          "convolution x"));
+  status.Update(ToStatus(cudnnSetTensor4dDescriptor(p.y.get(), CUDNN_TENSOR_NHWC, type, batch, out,
+                                                    narrow(s.out_height()), narrow(s.out_width())),
+                         "convolution y"));
   status.Update(
-      ToStatus(cudnnSetTensor4dDescriptor(p.y.get(), CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, batch,
-                                          out, narrow(s.out_height()), narrow(s.out_width())),
-               "convolution y"));
-  status.Update(ToStatus(
-      cudnnSetFilter4dDescriptor(p.w.get(), CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, out, group_in,
-                                 narrow(s.kernel_height), narrow(s.kernel_width)),
-      "convolution w"));
+      ToStatus(cudnnSetFilter4dDescriptor(p.w.get(), type, CUDNN_TENSOR_NHWC, out, group_in,
+                                          narrow(s.kernel_height), narrow(s.kernel_width)),
+               "convolution w"));
   const int pad = narrow(s.pad), stride = narrow(s.stride);
   status.Update(
       ToStatus(cudnnSetConvolution2dDescriptor(p.convolution.get(), pad, pad, stride, stride, 1, 1,
@@ -125,9 +133,11 @@ absl::Status Describe(Cudnn* dnn, const ConvolutionShape& s, Problem& p) {
                "convolution"));
   status.Update(
       ToStatus(cudnnSetConvolutionGroupCount(p.convolution.get(), narrow(s.groups)), "groups"));
-  // fp32 throughout: the default would allow TF32.
-  status.Update(ToStatus(cudnnSetConvolutionMathType(p.convolution.get(), CUDNN_FMA_MATH),
-                         "convolution arithmetic"));
+  // fp32 throughout: the default would allow TF32. Of 16-bit elements the products are exact and
+  // the sums fp32 on tensor cores, too.
+  const cudnnMathType_t math = of == DType::kF32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH;
+  status.Update(
+      ToStatus(cudnnSetConvolutionMathType(p.convolution.get(), math), "convolution arithmetic"));
   return status;
 }
 
@@ -150,7 +160,7 @@ absl::StatusOr<decltype(Ranked::algo)> FirstFit(const Ranked* ranked, int count,
   }
   const ConvolutionShape& s = p.shape;
   return absl::UnimplementedError(absl::StrCat(
-      "cuda convolution: cuDNN offers no deterministic fp32 algorithm for batch ", s.batch, ", ",
+      "cuda convolution: cuDNN offers no deterministic algorithm for batch ", s.batch, ", ",
       s.height, "x", s.width, "x", s.in, " to ", s.out, " channels, kernel ", s.kernel_height, "x",
       s.kernel_width, ", stride ", s.stride, ", pad ", s.pad, ", groups ", s.groups));
 }
@@ -202,10 +212,10 @@ absl::StatusOr<cudnnConvolutionBwdFilterAlgo_t> ChooseBackwardWeights(Problem& p
 }
 
 // The weights in cuDNN's order, in scratch where that differs from ours.
-const float* ReorderWeights(Stream& stream, const Problem& p, const float* w, float* to) {
-  if (p.same_order()) return w;
+const void* ReorderWeights(Stream& stream, const Problem& p, const Buffer& w, const Buffer& to) {
+  if (p.same_order()) return w.data;
   LaunchTranspose(stream, w, to, p.shape.out, p.group_in(), p.taps(), false);
-  return to;
+  return to.data;
 }
 
 void Note(Stream& stream, cudnnStatus_t error, absl::string_view doing) {
@@ -219,28 +229,27 @@ constexpr float kOne = 1.0f, kZero = 0.0f;
 void RunForward(Stream& stream, const Problem& p, cudnnConvolutionFwdAlgo_t algo,
                 const ConvolutionForward& op) {
   const Scratch scratch(p, stream);
-  const float* w = ReorderWeights(stream, p, op.w.As<float>(), scratch.weights);
+  const void* w = ReorderWeights(stream, p, op.w, scratch.weights);
   Note(stream, p.dnn->Use(CudaStream::From(stream).handle()), "cudnnSetStream");
   Note(stream,
-       cudnnConvolutionForward(p.dnn->handle(), &kOne, p.x.get(), op.x.As<float>(), p.w.get(), w,
+       cudnnConvolutionForward(p.dnn->handle(), &kOne, p.x.get(), op.x.data, p.w.get(), w,
                                p.convolution.get(), algo, scratch.workspace, p.workspace_bytes,
-                               &kZero, p.y.get(), op.y.As<float>()),
+                               &kZero, p.y.get(), op.y.data),
        "convolution");
   if (op.bias) {
-    float* const y = op.y.As<float>();
-    LaunchAddBias(stream, y, op.bias.As<float>(), y, p.out_rows(), p.shape.out);
+    LaunchAddBias(stream, op.y, op.bias.As<float>(), op.y, p.out_rows(), p.shape.out);
   }
 }
 
 void RunBackwardData(Stream& stream, const Problem& p, cudnnConvolutionBwdDataAlgo_t algo,
                      const ConvolutionBackwardData& op) {
   const Scratch scratch(p, stream);
-  const float* w = ReorderWeights(stream, p, op.w.As<float>(), scratch.weights);
+  const void* w = ReorderWeights(stream, p, op.w, scratch.weights);
   Note(stream, p.dnn->Use(CudaStream::From(stream).handle()), "cudnnSetStream");
   Note(stream,
-       cudnnConvolutionBackwardData(p.dnn->handle(), &kOne, p.w.get(), w, p.y.get(),
-                                    op.dy.As<float>(), p.convolution.get(), algo, scratch.workspace,
-                                    p.workspace_bytes, &kZero, p.x.get(), op.dx.As<float>()),
+       cudnnConvolutionBackwardData(p.dnn->handle(), &kOne, p.w.get(), w, p.y.get(), op.dy.data,
+                                    p.convolution.get(), algo, scratch.workspace, p.workspace_bytes,
+                                    &kZero, p.x.get(), op.dx.data),
        "convolution data gradient");
 }
 
@@ -249,28 +258,27 @@ void RunBackwardWeights(Stream& stream, const Problem& p, cudnnConvolutionBwdFil
   const Scratch scratch(p, stream);
   Note(stream, p.dnn->Use(CudaStream::From(stream).handle()), "cudnnSetStream");
   Note(stream,
-       cudnnConvolutionBackwardFilter(p.dnn->handle(), &kOne, p.x.get(), op.x.As<float>(),
-                                      p.y.get(), op.dy.As<float>(), p.convolution.get(), algo,
-                                      scratch.workspace, p.workspace_bytes, &kZero, p.w.get(),
-                                      scratch.weights),
+       cudnnConvolutionBackwardFilter(p.dnn->handle(), &kOne, p.x.get(), op.x.data, p.y.get(),
+                                      op.dy.data, p.convolution.get(), algo, scratch.workspace,
+                                      p.workspace_bytes, &kZero, p.w.get(), scratch.weights.data),
        "convolution weight gradient");
-  LaunchTranspose(stream, scratch.weights, op.dw.As<float>(), p.shape.out, p.taps(), p.group_in(),
+  LaunchTranspose(stream, scratch.weights, op.dw, p.shape.out, p.taps(), p.group_in(),
                   op.accumulate);
   if (op.dbias) {
-    LaunchColumnSum(stream, op.dy.As<float>(), op.dbias.As<float>(), p.out_rows(), p.shape.out,
-                    op.accumulate, scratch.more);
+    LaunchColumnSum(stream, op.dy, op.dbias.As<float>(), p.out_rows(), p.shape.out, op.accumulate,
+                    scratch.more);
   }
 }
 
 // Choices common to the three: descriptors, then `choose`, then a kernel that calls `run`. The
 // problem is shared because a std::function must be copyable.
 template <typename Op, typename Algo>
-absl::StatusOr<Kernel> Prepared(absl::StatusOr<Cudnn*> dnn, const Op& op, size_t more,
+absl::StatusOr<Kernel> Prepared(absl::StatusOr<Cudnn*> dnn, const Op& op, DType type, size_t more,
                                 absl::StatusOr<Algo> (*choose)(Problem&),
                                 void (*run)(Stream&, const Problem&, Algo, const Op&)) {
   if (!dnn.ok()) return dnn.status();
   const auto problem = std::make_shared<Problem>();
-  const absl::Status described = Describe(*dnn, op.shape, *problem);
+  const absl::Status described = Describe(*dnn, op.shape, type, *problem);
   if (!described.ok()) return described;
   const absl::StatusOr<Algo> algo = choose(*problem);
   if (!algo.ok()) return algo.status();
@@ -282,35 +290,41 @@ absl::StatusOr<Kernel> Prepared(absl::StatusOr<Cudnn*> dnn, const Op& op, size_t
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionForward& op) {
+  const DType type = op.x.dtype;
   absl::Status status =
-      RequireTypes("convolution", {{"x", op.x},
-                                   {"w", op.w},
+      RequireTypes("convolution", {{"x", op.x, type},
+                                   {"w", op.w, type},
                                    {.name = "bias", .buffer = op.bias, .optional = true},
-                                   {"y", op.y}});
+                                   {"y", op.y, type}});
+  status.Update(RequireElement("convolution", type));
   status.Update(CheckShape(op.shape));
   if (!status.ok()) return status;
-  return Prepared(OpenCudnn(), op, 0, ChooseForward, RunForward);
+  return Prepared(OpenCudnn(), op, type, 0, ChooseForward, RunForward);
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardData& op) {
-  absl::Status status =
-      RequireTypes("convolution data gradient", {{"dy", op.dy}, {"w", op.w}, {"dx", op.dx}});
+  const DType type = op.dy.dtype;
+  absl::Status status = RequireTypes("convolution data gradient",
+                                     {{"dy", op.dy, type}, {"w", op.w, type}, {"dx", op.dx, type}});
+  status.Update(RequireElement("convolution data gradient", type));
   status.Update(CheckShape(op.shape));
   if (!status.ok()) return status;
-  return Prepared(OpenCudnn(), op, 0, ChooseBackwardData, RunBackwardData);
+  return Prepared(OpenCudnn(), op, type, 0, ChooseBackwardData, RunBackwardData);
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardWeights& op) {
+  const DType type = op.x.dtype;
   absl::Status status = RequireTypes("convolution weight gradient",
-                                     {{"x", op.x},
-                                      {"dy", op.dy},
+                                     {{"x", op.x, type},
+                                      {"dy", op.dy, type},
                                       {"dw", op.dw},
                                       {.name = "dbias", .buffer = op.dbias, .optional = true}});
+  status.Update(RequireElement("convolution weight gradient", type));
   status.Update(CheckShape(op.shape));
   if (!status.ok()) return status;
   const int64_t out_rows = op.shape.batch * op.shape.out_height() * op.shape.out_width();
   const size_t more = op.dbias ? ColumnSumScratch(out_rows, op.shape.out) : 0;
-  return Prepared(OpenCudnn(), op, more, ChooseBackwardWeights, RunBackwardWeights);
+  return Prepared(OpenCudnn(), op, type, more, ChooseBackwardWeights, RunBackwardWeights);
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -4,8 +4,11 @@
 #include <cmath>
 
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/fixed_sum.cuh"
 #include "kernels/cuda/require.h"
+#include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -67,42 +70,46 @@ __device__ void RowSync() {
   }
 }
 
+template <typename T>
 struct CrossEntropyArguments {
-  const float* logits;     // [rows, classes]
+  const T* logits;         // [rows, classes]
   const int32_t* targets;  // [rows]
   float* losses;           // [rows]
   float* z_losses;         // [rows] or null
   float* correct;          // [rows] or null
-  float* dlogits;          // [rows, classes], may be logits, or null
+  T* dlogits;              // [rows, classes], may be logits, or null
+  const StepState* state;  // or null
   int64_t rows, classes;
   float scale, smoothing, z_loss;
 };
 
 // Three passes over the row: largest, sum of exponentials, gradient. The second and third mostly
 // hit the caches.
-template <int kLanes>
-__global__ void __launch_bounds__(kThreads) CrossEntropyKernel(CrossEntropyArguments a) {
+template <int kLanes, typename T>
+__global__ void __launch_bounds__(kThreads) CrossEntropyKernel(CrossEntropyArguments<T> a) {
   constexpr int kRowsPerBlock = kThreads / kLanes;
   const int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kLanes;
   if (row >= a.rows) return;  // a whole warp; never part of a block that serves one row
   const int lane = threadIdx.x % kLanes;
   const int classes = static_cast<int>(a.classes);
-  const float* logits = a.logits + row * a.classes;
+  const T* logits = a.logits + row * a.classes;
   const int target = a.targets[row];
   if (target >= classes)
     __trap();  // the loader checked: an error of ours, and a fault of the device
-  const float of_target = target >= 0 ? logits[target] : 0.0f;
+  const float of_target = target >= 0 ? ToFloat(logits[target]) : 0.0f;
 
   Largest mine;
-  for (int c = lane; c < classes; c += kLanes) mine.Take(logits[c], c);
+  for (int c = lane; c < classes; c += kLanes) mine.Take(ToFloat(logits[c]), c);
   const Largest largest = RowLargest<kLanes>(mine);
   float partial = 0;
-  for (int c = lane; c < classes; c += kLanes) partial += expf(logits[c] - largest.value);
+  for (int c = lane; c < classes; c += kLanes) {
+    partial += expf(ToFloat(logits[c]) - largest.value);
+  }
   const float sum = RowSum<kLanes>(partial);
   float mean = 0;  // of logits - largest
   if (a.smoothing > 0) {
     float below = 0;
-    for (int c = lane; c < classes; c += kLanes) below += logits[c] - largest.value;
+    for (int c = lane; c < classes; c += kLanes) below += ToFloat(logits[c]) - largest.value;
     mean = RowSum<kLanes>(below) / a.classes;
   }
   const float lse = logf(sum) + largest.value;
@@ -117,13 +124,14 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(CrossEntropyArgum
   }
   if (a.dlogits == nullptr) return;
   RowSync<kLanes>();  // every lane has read logits[target]; from here on it may be overwritten
-  float* dlogits = a.dlogits + row * a.classes;
+  const float scale = a.state == nullptr ? a.scale : a.scale * a.state->loss_scale;
+  T* dlogits = a.dlogits + row * a.classes;
   const float of_z = a.z_loss > 0 ? 1.0f + 2.0f * a.z_loss * lse : 1.0f;
   const float everywhere = a.smoothing / a.classes;
   for (int c = lane; c < classes; c += kLanes) {
-    const float softmax = expf(logits[c] - largest.value) / sum;
+    const float softmax = expf(ToFloat(logits[c]) - largest.value) / sum;
     const float t = c == target ? 1.0f - a.smoothing + everywhere : everywhere;
-    dlogits[c] = target >= 0 ? (softmax * of_z - t) * a.scale : 0.0f;
+    dlogits[c] = FromFloat<T>(target >= 0 ? (softmax * of_z - t) * scale : 0.0f);
   }
 }
 
@@ -134,42 +142,44 @@ struct IsTarget {
   __device__ double operator()(int32_t target) const { return target >= 0 ? 1 : 0; }
 };
 
-float* OptionalF32(const Buffer& buffer) { return buffer ? buffer.As<float>() : nullptr; }
-
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
+  const DType type = op.logits.dtype;
   absl::Status status = RequireTypes(
-      "cross entropy", {{"logits", op.logits},
+      "cross entropy", {{"logits", op.logits, type},
                         {.name = "targets", .buffer = op.targets, .dtype = DType::kI32},
                         {"losses", op.losses},
                         {.name = "z_losses", .buffer = op.z_losses, .optional = true},
                         {.name = "correct", .buffer = op.correct, .optional = true},
-                        {.name = "dlogits", .buffer = op.dlogits, .optional = true}});
+                        {"dlogits", op.dlogits, type, true}});
   status.Update(RequirePositive("cross entropy", {{"rows", op.rows}, {"classes", op.classes}}));
   if (!status.ok()) return status;
   if (op.classes > INT_MAX / 2)
     return absl::UnimplementedError("cuda cross entropy: too many classes");
-  const CrossEntropyArguments arguments = {.logits = op.logits.As<float>(),
-                                           .targets = op.targets.As<int32_t>(),
-                                           .losses = op.losses.As<float>(),
-                                           .z_losses = OptionalF32(op.z_losses),
-                                           .correct = OptionalF32(op.correct),
-                                           .dlogits = OptionalF32(op.dlogits),
-                                           .rows = op.rows,
-                                           .classes = op.classes,
-                                           .scale = op.scale,
-                                           .smoothing = op.smoothing,
-                                           .z_loss = op.z_loss};
-  if (op.classes <= kMaxWarpClasses) {
+  return ForElement("cross entropy", type, [&]<typename T>() {
+    const CrossEntropyArguments<T> arguments = {.logits = op.logits.As<T>(),
+                                                .targets = op.targets.As<int32_t>(),
+                                                .losses = op.losses.As<float>(),
+                                                .z_losses = OptionalAs<float>(op.z_losses),
+                                                .correct = OptionalAs<float>(op.correct),
+                                                .dlogits = OptionalAs<T>(op.dlogits),
+                                                .state = static_cast<const StepState*>(op.state),
+                                                .rows = op.rows,
+                                                .classes = op.classes,
+                                                .scale = op.scale,
+                                                .smoothing = op.smoothing,
+                                                .z_loss = op.z_loss};
+    if (op.classes <= kMaxWarpClasses) {
+      return Kernel{.launch = [arguments](Stream& stream) {
+        Launch(stream, {.grid = Blocks(CeilDiv(arguments.rows, kThreads / kWarp))},
+               CrossEntropyKernel<kWarp, T>, arguments);
+      }};
+    }
     return Kernel{.launch = [arguments](Stream& stream) {
-      Launch(stream, {.grid = Blocks(CeilDiv(arguments.rows, kThreads / kWarp))},
-             CrossEntropyKernel<kWarp>, arguments);
+      Launch(stream, {.grid = Blocks(arguments.rows)}, CrossEntropyKernel<kThreads, T>, arguments);
     }};
-  }
-  return Kernel{.launch = [arguments](Stream& stream) {
-    Launch(stream, {.grid = Blocks(arguments.rows)}, CrossEntropyKernel<kThreads>, arguments);
-  }};
+  });
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const CountTargets& op) {

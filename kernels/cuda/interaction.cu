@@ -1,19 +1,23 @@
 #include "kernels/ops/interaction.h"
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
 
 // The features of one sample: x [width] and e [count, width].
+template <typename T>
 struct Features {
-  const float* x;
-  const float* e;
+  const T* x;
+  const T* e;
   int64_t width;
 
-  __device__ float At(int64_t i, int64_t c) const { return i == 0 ? x[c] : e[(i - 1) * width + c]; }
+  __device__ float At(int64_t i, int64_t c) const {
+    return ToFloat(i == 0 ? x[c] : e[(i - 1) * width + c]);
+  }
 };
 
 __host__ __device__ inline int64_t ProductWidth(int64_t count, int64_t width) {
@@ -21,10 +25,11 @@ __host__ __device__ inline int64_t ProductWidth(int64_t count, int64_t width) {
 }
 
 // A block per sample, a thread per product; a sample's features stay in the first cache.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    InteractionKernel(const float* x, const float* e, float* y, int64_t count, int64_t width) {
+    InteractionKernel(const T* x, const T* e, T* y, int64_t count, int64_t width) {
   const int64_t b = blockIdx.x;
-  const Features f = {x + b * width, e + b * count * width, width};
+  const Features<T> f = {x + b * width, e + b * count * width, width};
   y += b * ProductWidth(count, width);
   for (int64_t c = threadIdx.x; c < width; c += kThreads) y[c] = f.x[c];
   for (int64_t p = threadIdx.x; p < count * (count + 1) / 2; p += kThreads) {
@@ -35,29 +40,30 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t j = p - i * (i - 1) / 2;
     float sum = 0;
     for (int64_t c = 0; c < width; ++c) sum += f.At(i, c) * f.At(j, c);
-    y[width + p] = sum;
+    y[width + p] = FromFloat<T>(sum);
   }
 }
 
 // A block per sample, a thread per element of the gradient: df[i, c] = sum over j of g(i, j) f[j,
 // c]. dx and de may be null.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    InteractionBackwardKernel(const float* dy, const float* x, const float* e, float* dx, float* de,
-                              int64_t count, int64_t width) {
+    InteractionBackwardKernel(const T* dy, const T* x, const T* e, T* dx, T* de, int64_t count,
+                              int64_t width) {
   const int64_t b = blockIdx.x;
-  const Features f = {x + b * width, e + b * count * width, width};
+  const Features<T> f = {x + b * width, e + b * count * width, width};
   dy += b * ProductWidth(count, width);
-  const float* g = dy + width;
+  const T* g = dy + width;
   for (int64_t at = threadIdx.x; at < (count + 1) * width; at += kThreads) {
     const int64_t i = at / width, c = at % width;
     if ((i == 0 ? dx : de) == nullptr) continue;
     float sum = 0;
-    for (int64_t j = 0; j < i; ++j) sum += g[i * (i - 1) / 2 + j] * f.At(j, c);
-    for (int64_t j = i + 1; j <= count; ++j) sum += g[j * (j - 1) / 2 + i] * f.At(j, c);
+    for (int64_t j = 0; j < i; ++j) sum += ToFloat(g[i * (i - 1) / 2 + j]) * f.At(j, c);
+    for (int64_t j = i + 1; j <= count; ++j) sum += ToFloat(g[j * (j - 1) / 2 + i]) * f.At(j, c);
     if (i == 0) {
-      dx[b * width + c] = sum + dy[c];
+      dx[b * width + c] = FromFloat<T>(sum + ToFloat(dy[c]));
     } else {
-      de[(b * count + i - 1) * width + c] = sum;
+      de[(b * count + i - 1) * width + c] = FromFloat<T>(sum);
     }
   }
 }
@@ -65,31 +71,36 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const InteractionForward& op) {
-  absl::Status status = RequireTypes("interaction", {{"x", op.x}, {"e", op.e}, {"y", op.y}});
+  const DType type = op.x.dtype;
+  absl::Status status =
+      RequireTypes("interaction", {{"x", op.x, type}, {"e", op.e, type}, {"y", op.y, type}});
   status.Update(RequirePositive("interaction",
                                 {{"batch", op.batch}, {"count", op.count}, {"width", op.width}}));
   if (!status.ok()) return status;
-  return Kernel{.launch = [op](Stream& stream) {
-    Launch(stream, {.grid = Blocks(op.batch)}, InteractionKernel, op.x.As<float>(),
-           op.e.As<float>(), op.y.As<float>(), op.count, op.width);
-  }};
+  return ForElement("interaction", type, [&]<typename T>() {
+    return Kernel{.launch = [op](Stream& stream) {
+      Launch(stream, {.grid = Blocks(op.batch)}, InteractionKernel<T>, op.x.As<T>(), op.e.As<T>(),
+             op.y.As<T>(), op.count, op.width);
+    }};
+  });
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const InteractionBackward& op) {
-  absl::Status status =
-      RequireTypes("interaction backward", {{"dy", op.dy},
-                                            {"x", op.x},
-                                            {"e", op.e},
-                                            {.name = "dx", .buffer = op.dx, .optional = true},
-                                            {.name = "de", .buffer = op.de, .optional = true}});
+  const DType type = op.x.dtype;
+  absl::Status status = RequireTypes("interaction backward", {{"dy", op.dy, type},
+                                                              {"x", op.x, type},
+                                                              {"e", op.e, type},
+                                                              {"dx", op.dx, type, true},
+                                                              {"de", op.de, type, true}});
   status.Update(RequirePositive("interaction backward",
                                 {{"batch", op.batch}, {"count", op.count}, {"width", op.width}}));
   if (!status.ok()) return status;
-  return Kernel{.launch = [op](Stream& stream) {
-    Launch(stream, {.grid = Blocks(op.batch)}, InteractionBackwardKernel, op.dy.As<float>(),
-           op.x.As<float>(), op.e.As<float>(), op.dx.As<float>(), op.de.As<float>(), op.count,
-           op.width);
-  }};
+  return ForElement("interaction backward", type, [&]<typename T>() {
+    return Kernel{.launch = [op](Stream& stream) {
+      Launch(stream, {.grid = Blocks(op.batch)}, InteractionBackwardKernel<T>, op.dy.As<T>(),
+             op.x.As<T>(), op.e.As<T>(), op.dx.As<T>(), op.de.As<T>(), op.count, op.width);
+    }};
+  });
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -27,7 +27,7 @@ struct Corrections {
 __device__ Corrections CorrectionsOf(const LambArguments& a) {
   __shared__ Corrections of_block;
   if (threadIdx.x == 0) {
-    const double t = static_cast<double>(a.state->step + 1);
+    const double t = static_cast<double>(a.state->updates + 1);
     of_block.inverse_c1 = static_cast<float>(1 / (1 - pow(static_cast<double>(a.beta1), t)));
     of_block.inverse_root2 = static_cast<float>(1 / sqrt(1 - pow(static_cast<double>(a.beta2), t)));
   }

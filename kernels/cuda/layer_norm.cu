@@ -1,6 +1,8 @@
 #include "kernels/ops/layer_norm.h"
 
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/require.h"
 #include "kernels/cuda/row_chunks.cuh"
 
@@ -14,8 +16,9 @@ __device__ int64_t WarpRow() { return int64_t{blockIdx.x} * kRowsPerBlock + thre
 // x, y: [rows, cols]; gamma, beta: [cols]; mean, rstd: [rows]. The row comes from memory once and
 // from the caches twice. Mean first, then the squares around it; what the rounded mean left over is
 // taken into account, so that a large mean costs no digits.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    LayerNormKernel(const float* x, const float* gamma, const float* beta, float* y, float* mean,
+    LayerNormKernel(const float* x, const float* gamma, const float* beta, T* y, float* mean,
                     float* rstd, int64_t rows, int64_t cols, float epsilon) {
   const int64_t row = WarpRow();
   if (row >= rows) return;  // the whole warp
@@ -37,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
   const float r = 1.0f / sqrtf(variance + epsilon);
   for (int64_t c = lane; c < cols; c += kWarp) {
     const float scaled = (x[c] - m - rest) * r * gamma[c];
-    y[c] = beta != nullptr ? scaled + beta[c] : scaled;
+    y[c] = FromFloat<T>(beta != nullptr ? scaled + beta[c] : scaled);
   }
   if (lane == 0) {
     if (centred) mean[row] = m + rest;
@@ -49,8 +52,9 @@ __global__ void __launch_bounds__(kThreads)
 //   dx (+)= rstd * (g - mean of g - xhat * mean of g * xhat), the means over the row
 // and less mean of g when there is no mean.
 // A lane writes dx[c] after it alone read dy[c]: dx may be dy.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    LayerNormBackwardKernel(const float* dy, const float* x, const float* gamma, const float* mean,
+    LayerNormBackwardKernel(const T* dy, const float* x, const float* gamma, const float* mean,
                             const float* rstd, float* dx, int64_t rows, int64_t cols,
                             bool accumulate) {
   const int64_t row = WarpRow();
@@ -62,22 +66,23 @@ __global__ void __launch_bounds__(kThreads)
   const float m = mean != nullptr ? mean[row] : 0.0f, r = rstd[row];
   float sum_g = 0, sum_gx = 0;
   for (int64_t c = lane; c < cols; c += kWarp) {
-    const float g = dy[c] * gamma[c];
+    const float g = ToFloat(dy[c]) * gamma[c];
     sum_g += g;
     sum_gx += g * ((x[c] - m) * r);
   }
   const float mean_g = mean != nullptr ? WarpSum(sum_g) / static_cast<float>(cols) : 0.0f;
   const float mean_gx = WarpSum(sum_gx) / static_cast<float>(cols);
   for (int64_t c = lane; c < cols; c += kWarp) {
-    const float gradient = r * (dy[c] * gamma[c] - mean_g - (x[c] - m) * r * mean_gx);
+    const float gradient = r * (ToFloat(dy[c]) * gamma[c] - mean_g - (x[c] - m) * r * mean_gx);
     dx[c] = accumulate ? dx[c] + gradient : gradient;
   }
 }
 
 // dgamma, dbeta: [chunks, cols], the sums of dy * xhat and of dy over a chunk of rows; either may
 // be null. Block: chunk x 32 columns.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    LayerNormParamsKernel(const float* dy, const float* x, const float* mean, const float* rstd,
+    LayerNormParamsKernel(const T* dy, const float* x, const float* mean, const float* rstd,
                           float* dgamma, float* dbeta, int64_t rows, int64_t cols,
                           int64_t rows_each, int64_t col_tiles) {
   __shared__ float tile[kChunkLanes * kChunkCols];
@@ -88,7 +93,7 @@ __global__ void __launch_bounds__(kThreads)
   float sum_gamma = 0, sum_beta = 0;
   if (col < cols) {
     for (int64_t r = chunk * rows_each + lane; r < end; r += kChunkLanes) {
-      const float g = dy[r * cols + col];
+      const float g = ToFloat(dy[r * cols + col]);
       const float m = mean != nullptr ? mean[r] : 0.0f;
       sum_gamma += g * ((x[r * cols + col] - m) * rstd[r]);
       sum_beta += g;
@@ -102,10 +107,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <typename T>
 void LaunchBackward(Stream& stream, const LayerNormBackward& op) {
   const RowChunks chunks = ChunkRows(op.rows);
   const int64_t col_tiles = CeilDiv(op.cols, kChunkCols);
-  const float* dy = op.dy.As<float>();
+  const T* dy = op.dy.As<T>();
   const float* x = op.x.As<float>();
   const float* mean = op.mean ? op.mean.As<float>() : nullptr;
   const float* rstd = op.rstd.As<float>();
@@ -114,8 +120,8 @@ void LaunchBackward(Stream& stream, const LayerNormBackward& op) {
   float* dbeta = op.dbeta ? sums + (op.dgamma ? chunks.count * op.cols : 0) : nullptr;
   // The parameters first: dx may overwrite dy.
   if (op.dgamma || op.dbeta) {
-    Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, LayerNormParamsKernel, dy, x, mean,
-           rstd, dgamma, dbeta, op.rows, op.cols, chunks.rows_each, col_tiles);
+    Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, LayerNormParamsKernel<T>, dy, x,
+           mean, rstd, dgamma, dbeta, op.rows, op.cols, chunks.rows_each, col_tiles);
   }
   const auto finish = [&](const float* partial, const Buffer& to) {
     if (!to) return;
@@ -124,8 +130,9 @@ void LaunchBackward(Stream& stream, const LayerNormBackward& op) {
   finish(dgamma, op.dgamma);
   finish(dbeta, op.dbeta);
   if (!op.dx) return;
-  Launch(stream, {.grid = Blocks(CeilDiv(op.rows, kRowsPerBlock))}, LayerNormBackwardKernel, dy, x,
-         op.gamma.As<float>(), mean, rstd, op.dx.As<float>(), op.rows, op.cols, op.accumulate_dx);
+  Launch(stream, {.grid = Blocks(CeilDiv(op.rows, kRowsPerBlock))}, LayerNormBackwardKernel<T>, dy,
+         x, op.gamma.As<float>(), mean, rstd, op.dx.As<float>(), op.rows, op.cols,
+         op.accumulate_dx);
 }
 
 }  // namespace
@@ -135,23 +142,23 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormForward& op) {
       RequireTypes("layer norm", {{"x", op.x},
                                   {"gamma", op.gamma},
                                   {.name = "beta", .buffer = op.beta, .optional = true},
-                                  {"y", op.y},
+                                  {"y", op.y, op.y.dtype},
                                   {.name = "mean", .buffer = op.mean, .optional = true},
                                   {"rstd", op.rstd}});
   status.Update(RequirePositive("layer norm", {{"rows", op.rows}, {"cols", op.cols}}));
   if (!status.ok()) return status;
-  return Kernel{.launch = [op](Stream& stream) {
-    const float* beta = op.beta ? op.beta.As<float>() : nullptr;
-    float* mean = op.mean ? op.mean.As<float>() : nullptr;
-    Launch(stream, {.grid = Blocks(CeilDiv(op.rows, kRowsPerBlock))}, LayerNormKernel,
-           op.x.As<float>(), op.gamma.As<float>(), beta, op.y.As<float>(), mean,
-           op.rstd.As<float>(), op.rows, op.cols, op.epsilon);
-  }};
+  return ForElement("layer norm", op.y.dtype, [&]<typename T>() {
+    return Kernel{.launch = [op](Stream& stream) {
+      Launch(stream, {.grid = Blocks(CeilDiv(op.rows, kRowsPerBlock))}, LayerNormKernel<T>,
+             op.x.As<float>(), op.gamma.As<float>(), OptionalAs<float>(op.beta), op.y.As<T>(),
+             OptionalAs<float>(op.mean), op.rstd.As<float>(), op.rows, op.cols, op.epsilon);
+    }};
+  });
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormBackward& op) {
   absl::Status status = RequireTypes("layer norm backward",
-                                     {{"dy", op.dy},
+                                     {{"dy", op.dy, op.dy.dtype},
                                       {"x", op.x},
                                       {"gamma", op.gamma},
                                       {.name = "mean", .buffer = op.mean, .optional = true},
@@ -165,9 +172,11 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormBackward& op) {
     return absl::InvalidArgumentError("layer norm backward: dx is dy and accumulated into");
   }
   const int sums = (op.dgamma ? 1 : 0) + (op.dbeta ? 1 : 0);
-  return Kernel{.launch = [op](Stream& stream) { LaunchBackward(stream, op); },
-                .scratch_bytes =
-                    static_cast<size_t>(ChunkRows(op.rows).count * op.cols * sums) * sizeof(float)};
+  const int64_t floats = ChunkRows(op.rows).count * op.cols * sums;
+  return ForElement("layer norm backward", op.dy.dtype, [&]<typename T>() {
+    return Kernel{.launch = [op](Stream& stream) { LaunchBackward<T>(stream, op); },
+                  .scratch_bytes = static_cast<size_t>(floats) * sizeof(float)};
+  });
 }
 
 }  // namespace trainyard::kernels::cuda

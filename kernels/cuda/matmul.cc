@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/cast.h"
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/matmul_pieces.h"
@@ -20,12 +21,24 @@ namespace {
 struct Product {
   MatmulDescriptor descriptor;
   MatrixLayout a, b, c;  // as the library names them
-  const float* a_data = nullptr;
-  const float* b_data = nullptr;
-  float* c_data = nullptr;
+  const void* a_data = nullptr;
+  const void* b_data = nullptr;
+  void* c_data = nullptr;
+  const void* bias = nullptr;  // set when the product runs: it may lie in scratch
   float beta = 0;
   cublasLtMatmulAlgo_t algorithm = {};
 };
+
+cudaDataType TypeOf(const Buffer& buffer) {
+  return buffer.dtype == DType::kBF16  ? CUDA_R_16BF
+         : buffer.dtype == DType::kF16 ? CUDA_R_16F
+                                       : CUDA_R_32F;
+}
+
+// Element `i` of a buffer.
+void* At(const Buffer& buffer, int64_t i) {
+  return static_cast<char*>(buffer.data) + i * static_cast<int64_t>(SizeOf(buffer.dtype));
+}
 
 uint32_t AlignmentOf(const void* data) {
   const auto at = reinterpret_cast<uintptr_t>(data);
@@ -46,10 +59,11 @@ absl::Status SetAttribute(const MatmulPreference& p, cublasLtMatmulPreferenceAtt
 }
 
 // `rows` run along memory; `stride` elements lie between the starts of two columns.
-absl::StatusOr<MatrixLayout> MakeLayout(int64_t rows, int64_t cols, int64_t stride) {
+absl::StatusOr<MatrixLayout> MakeLayout(cudaDataType type, int64_t rows, int64_t cols,
+                                        int64_t stride) {
   cublasLtMatrixLayout_t layout = nullptr;
   const absl::Status made =
-      ToStatus(cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, static_cast<uint64_t>(rows),
+      ToStatus(cublasLtMatrixLayoutCreate(&layout, type, static_cast<uint64_t>(rows),
                                           static_cast<uint64_t>(cols), stride),
                "matrix layout");
   if (!made.ok()) return made;
@@ -57,20 +71,20 @@ absl::StatusOr<MatrixLayout> MakeLayout(int64_t rows, int64_t cols, int64_t stri
 }
 
 absl::Status MakeLayouts(const Matmul& op, const MatmulPiece& piece, Product& product) {
-  const auto make = [](int64_t rows, int64_t cols, MatrixLayout& to) {
+  const auto make = [](const Buffer& of, int64_t rows, int64_t cols, MatrixLayout& to) {
     return [&, rows, cols](int64_t stride) -> absl::Status {
-      absl::StatusOr<MatrixLayout> made = MakeLayout(rows, cols, stride);
+      absl::StatusOr<MatrixLayout> made = MakeLayout(TypeOf(of), rows, cols, stride);
       if (!made.ok()) return made.status();
       to = *std::move(made);
       return absl::OkStatus();
     };
   };
   // b stored [k, n] is n x k for the library, stored [n, k] it is k x n; likewise a.
-  absl::Status status =
-      op.transpose_b ? make(piece.k, op.n, product.a)(op.k) : make(op.n, piece.k, product.a)(op.n);
-  status.Update(op.transpose_a ? make(piece.m, piece.k, product.b)(op.m)
-                               : make(piece.k, piece.m, product.b)(op.k));
-  status.Update(make(op.n, piece.m, product.c)(op.n));
+  absl::Status status = op.transpose_b ? make(op.b, piece.k, op.n, product.a)(op.k)
+                                       : make(op.b, op.n, piece.k, product.a)(op.n);
+  status.Update(op.transpose_a ? make(op.a, piece.m, piece.k, product.b)(op.m)
+                               : make(op.a, piece.k, piece.m, product.b)(op.k));
+  status.Update(make(op.c, op.n, piece.m, product.c)(op.n));
   return status;
 }
 
@@ -86,10 +100,14 @@ absl::Status MakeDescriptor(const Matmul& op, bool with_bias, Product& product) 
   status.Update(SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_TRANSA, first));
   status.Update(SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_TRANSB, second));
   if (with_bias) {
-    const void* bias = op.bias.As<float>();
     status.Update(
         SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
-    status.Update(SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
+    // The library takes a bias of c's type. The pointer decides about no algorithm.
+    status.Update(
+        SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(op.c)));
+    product.bias = op.bias.data;
+    status.Update(
+        SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias));
   }
   return status;
 }
@@ -128,11 +146,10 @@ absl::Status Choose(cublasLtHandle_t handle, Product& product) {
 absl::StatusOr<Product> MakeProduct(cublasLtHandle_t handle, const Matmul& op,
                                     const MatmulPiece& piece) {
   Product product;
-  const float* a = op.a.As<float>();
-  const float* b = op.b.As<float>();
-  product.b_data = op.transpose_a ? a + piece.k0 * op.m + piece.m0 : a + piece.m0 * op.k + piece.k0;
-  product.a_data = op.transpose_b ? b + piece.k0 : b + piece.k0 * op.n;
-  product.c_data = op.c.As<float>() + piece.m0 * op.n;
+  product.b_data =
+      At(op.a, op.transpose_a ? piece.k0 * op.m + piece.m0 : piece.m0 * op.k + piece.k0);
+  product.a_data = At(op.b, op.transpose_b ? piece.k0 : piece.k0 * op.n);
+  product.c_data = At(op.c, piece.m0 * op.n);
   product.beta = op.accumulate || piece.k0 > 0 ? 1.0f : 0.0f;
   absl::Status status = MakeDescriptor(op, op.bias && piece.k0 == 0, product);
   status.Update(MakeLayouts(op, piece, product));
@@ -152,14 +169,34 @@ void Run(Stream& stream, cublasLtHandle_t handle, const Product& product) {
   if (error != CUBLAS_STATUS_SUCCESS) on.fault().Note(ToStatus(error, "matmul"));
 }
 
+// Where the bias in c's type lies: after the workspace.
+void* NarrowBias(Stream& stream) {
+  return static_cast<char*>(AlignWorkspace(stream.scratch)) + kCublasWorkspace;
+}
+
+// Rounds the bias to c's type and points the products at it.
+void RoundBias(Stream& stream, const Matmul& op, const std::vector<Product>& products) {
+  void* const bias = NarrowBias(stream);
+  LaunchCast(stream, op.bias, {bias, op.c.dtype}, op.n);
+  for (const Product& product : products) {
+    if (product.bias == nullptr) continue;
+    const absl::Status set =
+        SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    if (!set.ok()) CudaStream::From(stream).fault().Note(set);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const Matmul& op) {
+  const DType type = op.a.dtype;
+  const DType of_c = op.c.dtype == type ? type : DType::kF32;
   absl::Status status =
-      RequireTypes("matmul", {{"a", op.a},
-                              {"b", op.b},
+      RequireTypes("matmul", {{"a", op.a, type},
+                              {"b", op.b, type},
                               {.name = "bias", .buffer = op.bias, .optional = true},
-                              {"c", op.c}});
+                              {"c", op.c, of_c}});
+  status.Update(RequireElement("matmul", type));
   status.Update(RequirePositive("matmul", {{"m", op.m}, {"n", op.n}, {"k", op.k}}));
   if (!status.ok()) return status;
   const absl::StatusOr<std::vector<MatmulPiece>> pieces = CutMatmul(op, kMaxMatmulElements);
@@ -176,11 +213,14 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Matmul& op) {
     }
     products->push_back(*std::move(product));
   }
+  const bool narrow_bias = op.bias && of_c != DType::kF32;
   return Kernel{.launch =
-                    [products, handle = blas_->handle()](Stream& stream) {
+                    [products, op, narrow_bias, handle = blas_->handle()](Stream& stream) {
+                      if (narrow_bias) RoundBias(stream, op, *products);
                       for (const Product& product : *products) Run(stream, handle, product);
                     },
-                .scratch_bytes = kCublasWorkspace + kWorkspaceAlign};
+                .scratch_bytes = kCublasWorkspace + kWorkspaceAlign +
+                                 (narrow_bias ? static_cast<size_t>(op.n) * SizeOf(of_c) : 0)};
 }
 
 }  // namespace trainyard::kernels::cuda

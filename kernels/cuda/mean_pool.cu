@@ -1,31 +1,33 @@
 #include "kernels/ops/mean_pool.h"
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
 
 // A thread per element of y, channels fastest.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    MeanPoolKernel(const float* x, float* y, int64_t pixels, int64_t channels, int64_t n) {
+    MeanPoolKernel(const T* x, T* y, int64_t pixels, int64_t channels, int64_t n) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= n) return;
   x += at / channels * pixels * channels + at % channels;
   float sum = 0;
-  for (int64_t p = 0; p < pixels; ++p) sum += x[p * channels];
-  y[at] = sum / static_cast<float>(pixels);
+  for (int64_t p = 0; p < pixels; ++p) sum += ToFloat(x[p * channels]);
+  y[at] = FromFloat<T>(sum / static_cast<float>(pixels));
 }
 
 // A thread per element of dx.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    MeanPoolBackwardKernel(const float* dy, float* dx, int64_t pixels, int64_t channels,
-                           int64_t n) {
+    MeanPoolBackwardKernel(const T* dy, T* dx, int64_t pixels, int64_t channels, int64_t n) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= n) return;
   const int64_t image = at / channels / pixels;
-  dx[at] = dy[image * channels + at % channels] / static_cast<float>(pixels);
+  dx[at] = FromFloat<T>(ToFloat(dy[image * channels + at % channels]) / static_cast<float>(pixels));
 }
 
 template <typename Op>
@@ -37,25 +39,32 @@ absl::Status CheckShape(const Op& op) {
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const MeanPoolForward& op) {
-  absl::Status status = RequireTypes("mean pool", {{"x", op.x}, {"y", op.y}});
+  const DType type = op.x.dtype;
+  absl::Status status = RequireTypes("mean pool", {{"x", op.x, type}, {"y", op.y, type}});
   status.Update(CheckShape(op));
   if (!status.ok()) return status;
-  return Kernel{.launch = [op](Stream& stream) {
-    const int64_t n = op.batch * op.channels;
-    Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MeanPoolKernel, op.x.As<float>(),
-           op.y.As<float>(), op.pixels, op.channels, n);
-  }};
+  return ForElement("mean pool", type, [&]<typename T>() {
+    return Kernel{.launch = [op](Stream& stream) {
+      const int64_t n = op.batch * op.channels;
+      Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MeanPoolKernel<T>, op.x.As<T>(),
+             op.y.As<T>(), op.pixels, op.channels, n);
+    }};
+  });
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const MeanPoolBackward& op) {
-  absl::Status status = RequireTypes("mean pool backward", {{"dy", op.dy}, {"dx", op.dx}});
+  const DType type = op.dy.dtype;
+  absl::Status status =
+      RequireTypes("mean pool backward", {{"dy", op.dy, type}, {"dx", op.dx, type}});
   status.Update(CheckShape(op));
   if (!status.ok()) return status;
-  return Kernel{.launch = [op](Stream& stream) {
-    const int64_t n = op.batch * op.pixels * op.channels;
-    Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MeanPoolBackwardKernel,
-           op.dy.As<float>(), op.dx.As<float>(), op.pixels, op.channels, n);
-  }};
+  return ForElement("mean pool backward", type, [&]<typename T>() {
+    return Kernel{.launch = [op](Stream& stream) {
+      const int64_t n = op.batch * op.pixels * op.channels;
+      Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MeanPoolBackwardKernel<T>,
+             op.dy.As<T>(), op.dx.As<T>(), op.pixels, op.channels, n);
+    }};
+  });
 }
 
 }  // namespace trainyard::kernels::cuda

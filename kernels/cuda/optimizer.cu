@@ -2,8 +2,11 @@
 
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cuda/adamw.cuh"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/fixed_sum.cuh"
 #include "kernels/cuda/require.h"
 #include "kernels/step_state.h"
@@ -15,41 +18,48 @@ struct Square {
   __device__ double operator()(float x) const { return static_cast<double>(x) * x; }
 };
 
-// A NaN norm gives a NaN scale, as in PyTorch: a broken gradient is not hidden. count may be null.
+// A NaN norm gives a NaN scale, as in PyTorch: a broken gradient is not hidden. count and state may
+// be null.
 __global__ void ClipScaleKernel(const double* sum, const double* count, float* norm, float* scale,
-                                double rows, float max_norm) {
-  const double factor = count != nullptr && count[0] > 0 ? rows / count[0] : 1.0;
+                                const StepState* state, double rows, float max_norm) {
+  const double factor = (count != nullptr && count[0] > 0 ? rows / count[0] : 1.0) /
+                        (state == nullptr ? 1.0f : state->loss_scale);
   const float total = static_cast<float>(sqrt(sum[0]) * factor);
   const float ratio = max_norm / (total + 1e-6f);
   norm[0] = total;
   scale[0] = static_cast<float>(factor) * (isinf(max_norm) || ratio > 1.0f ? 1.0f : ratio);
 }
 
+template <typename T>
 struct SgdArguments {
-  float* w;  // [n], and so are grad, velocity
+  float* w;  // [n], and so are grad, velocity, copy
   const float* grad;
   float* velocity;          // or null
   const float* grad_scale;  // [1] or null
   const StepState* state;
+  T* copy;  // or null
   int64_t n;
   float momentum, weight_decay, learning_rate_scale;
   bool nesterov;
 };
 
-__global__ void __launch_bounds__(kThreads) SgdKernel(SgdArguments a) {
+template <typename T>
+__global__ void __launch_bounds__(kThreads) SgdKernel(SgdArguments<T> a) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= a.n) return;
   const float scale = a.grad_scale != nullptr ? a.grad_scale[0] : 1.0f;
   const float g = a.grad[i] * scale + a.weight_decay * a.w[i];
   float step = g;
   if (a.velocity != nullptr) {
-    const float v = a.state->step > 0 ? a.momentum * a.velocity[i] + g : g;
+    const float v = a.state->updates > 0 ? a.momentum * a.velocity[i] + g : g;
     a.velocity[i] = v;
     step = a.nesterov ? g + a.momentum * v : v;
   }
   a.w[i] -= a.state->learning_rate * a.learning_rate_scale * step;
+  if (a.copy != nullptr) a.copy[i] = FromFloat<T>(a.w[i]);
 }
 
+template <typename T>
 struct AdamWArguments {
   float* w;  // [n], and so are grad, m, v
   const float* grad;
@@ -57,11 +67,13 @@ struct AdamWArguments {
   float* v;
   const float* grad_scale;  // [1] or null
   const StepState* state;
+  T* copy;  // [n] or null
   int64_t n;
   AdamWHyper hyper;
 };
 
-__global__ void __launch_bounds__(kThreads) AdamWKernel(AdamWArguments a) {
+template <typename T>
+__global__ void __launch_bounds__(kThreads) AdamWKernel(AdamWArguments<T> a) {
   __shared__ float step_size, inverse_root2;
   if (threadIdx.x == 0) BiasCorrections(a.hyper, *a.state, step_size, inverse_root2);
   __syncthreads();
@@ -70,6 +82,7 @@ __global__ void __launch_bounds__(kThreads) AdamWKernel(AdamWArguments a) {
   const float g = a.grad_scale != nullptr ? a.grad[i] * a.grad_scale[0] : a.grad[i];
   AdamWElement(g, a.hyper, a.state->learning_rate * a.hyper.learning_rate_scale, step_size,
                inverse_root2, a.w[i], a.m[i], a.v[i]);
+  if (a.copy != nullptr) a.copy[i] = FromFloat<T>(a.w[i]);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -82,7 +95,10 @@ __global__ void __launch_bounds__(kThreads)
   average[i] += static_cast<float>(1 - kept) * (w[i] - average[i]);
 }
 
-const float* OptionalF32(const Buffer& buffer) { return buffer ? buffer.As<float>() : nullptr; }
+absl::Status RequireCopy(const char* op, const Buffer& copy) {
+  if (!copy || copy.dtype == DType::kBF16 || copy.dtype == DType::kF16) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("cuda ", op, ": copy is neither bf16 nor f16"));
+}
 
 }  // namespace
 
@@ -107,8 +123,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ClipScale& op) {
   if (!types.ok()) return types;
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, {.grid = Blocks(1), .block = dim3(1)}, ClipScaleKernel, op.sum.As<double>(),
-           op.count ? op.count.As<double>() : nullptr, op.norm.As<float>(), op.scale.As<float>(),
-           static_cast<double>(op.rows), op.max_norm);
+           OptionalAs<double>(op.count), op.norm.As<float>(), op.scale.As<float>(),
+           static_cast<const StepState*>(op.state), static_cast<double>(op.rows), op.max_norm);
   }};
 }
 
@@ -119,22 +135,27 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdStep& op) {
                            {"grad", op.grad},
                            {.name = "velocity", .buffer = op.velocity, .optional = !with_velocity},
                            {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
+  status.Update(RequireCopy("sgd", op.copy));
   if (!status.ok()) return status;
   if (op.state == nullptr) return absl::InvalidArgumentError("sgd: state is missing");
-  const SgdArguments arguments = {.w = op.w.As<float>(),
-                                  .grad = op.grad.As<float>(),
-                                  .velocity = with_velocity ? op.velocity.As<float>() : nullptr,
-                                  .grad_scale = OptionalF32(op.grad_scale),
-                                  .state = static_cast<const StepState*>(op.state),
-                                  .n = op.n,
-                                  .momentum = op.momentum,
-                                  .weight_decay = op.weight_decay,
-                                  .learning_rate_scale = op.learning_rate_scale,
-                                  .nesterov = op.nesterov};
-  return Kernel{.launch = [arguments](Stream& stream) {
-    if (arguments.n <= 0) return;
-    Launch(stream, {.grid = Blocks(CeilDiv(arguments.n, kThreads))}, SgdKernel, arguments);
-  }};
+  return ForElement("sgd", op.copy.dtype, [&]<typename T>() {
+    const SgdArguments<T> arguments = {
+        .w = op.w.As<float>(),
+        .grad = op.grad.As<float>(),
+        .velocity = with_velocity ? op.velocity.As<float>() : nullptr,
+        .grad_scale = OptionalAs<float>(op.grad_scale),
+        .state = static_cast<const StepState*>(op.state),
+        .copy = OptionalAs<T>(op.copy),
+        .n = op.n,
+        .momentum = op.momentum,
+        .weight_decay = op.weight_decay,
+        .learning_rate_scale = op.learning_rate_scale,
+        .nesterov = op.nesterov};
+    return Kernel{.launch = [arguments](Stream& stream) {
+      if (arguments.n <= 0) return;
+      Launch(stream, {.grid = Blocks(CeilDiv(arguments.n, kThreads))}, SgdKernel<T>, arguments);
+    }};
+  });
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWStep& op) {
@@ -144,24 +165,28 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWStep& op) {
                              {"m", op.m},
                              {"v", op.v},
                              {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
+  status.Update(RequireCopy("adamw", op.copy));
   if (!status.ok()) return status;
   if (op.state == nullptr) return absl::InvalidArgumentError("adamw: state is missing");
-  const AdamWArguments arguments = {.w = op.w.As<float>(),
-                                    .grad = op.grad.As<float>(),
-                                    .m = op.m.As<float>(),
-                                    .v = op.v.As<float>(),
-                                    .grad_scale = OptionalF32(op.grad_scale),
-                                    .state = static_cast<const StepState*>(op.state),
-                                    .n = op.n,
-                                    .hyper = {.beta1 = op.beta1,
-                                              .beta2 = op.beta2,
-                                              .epsilon = op.epsilon,
-                                              .weight_decay = op.weight_decay,
-                                              .learning_rate_scale = op.learning_rate_scale}};
-  return Kernel{.launch = [arguments](Stream& stream) {
-    if (arguments.n <= 0) return;
-    Launch(stream, {.grid = Blocks(CeilDiv(arguments.n, kThreads))}, AdamWKernel, arguments);
-  }};
+  return ForElement("adamw", op.copy.dtype, [&]<typename T>() {
+    const AdamWArguments<T> arguments = {.w = op.w.As<float>(),
+                                         .grad = op.grad.As<float>(),
+                                         .m = op.m.As<float>(),
+                                         .v = op.v.As<float>(),
+                                         .grad_scale = OptionalAs<float>(op.grad_scale),
+                                         .state = static_cast<const StepState*>(op.state),
+                                         .copy = OptionalAs<T>(op.copy),
+                                         .n = op.n,
+                                         .hyper = {.beta1 = op.beta1,
+                                                   .beta2 = op.beta2,
+                                                   .epsilon = op.epsilon,
+                                                   .weight_decay = op.weight_decay,
+                                                   .learning_rate_scale = op.learning_rate_scale}};
+    return Kernel{.launch = [arguments](Stream& stream) {
+      if (arguments.n <= 0) return;
+      Launch(stream, {.grid = Blocks(CeilDiv(arguments.n, kThreads))}, AdamWKernel<T>, arguments);
+    }};
+  });
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const EmaStep& op) {

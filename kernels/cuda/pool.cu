@@ -3,7 +3,8 @@
 #include <cmath>
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
@@ -15,14 +16,15 @@ struct Pooling {
 };
 
 // A thread per element of y, channels fastest.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    MaxPoolKernel(const float* x, float* y, uint8_t* index, Pooling s, int64_t n) {
+    MaxPoolKernel(const T* x, T* y, uint8_t* index, Pooling s, int64_t n) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= n) return;
   const int64_t c = at % s.channels;
   const int64_t first_w = at / s.channels % s.out_width * s.stride - s.pad;
   const int64_t first_h = at / s.channels / s.out_width % s.out_height * s.stride - s.pad;
-  const float* image =
+  const T* image =
       x + at / s.channels / s.out_width / s.out_height * s.height * s.width * s.channels;
   float best = -INFINITY;
   int place = -1;
@@ -30,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < s.window; ++j) {
       const int64_t h = first_h + i, w = first_w + j;
       if (h < 0 || h >= s.height || w < 0 || w >= s.width) continue;
-      const float value = image[(h * s.width + w) * s.channels + c];
+      const float value = ToFloat(image[(h * s.width + w) * s.channels + c]);
       // NaN is taken and stays, as in PyTorch.
       if (place < 0 || value > best || isnan(value)) {
         best = value;
@@ -38,13 +40,14 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
   }
-  y[at] = best;
+  y[at] = FromFloat<T>(best);
   index[at] = static_cast<uint8_t>(place);
 }
 
 // A thread per element of dx gathers from the windows that cover it, in order.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    MaxPoolBackwardKernel(const float* dy, const uint8_t* index, float* dx, Pooling s, int64_t n) {
+    MaxPoolBackwardKernel(const T* dy, const uint8_t* index, T* dx, Pooling s, int64_t n) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= n) return;
   const int64_t c = at % s.channels;
@@ -58,10 +61,10 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t ow = first_ow; ow <= w / s.stride && ow < s.out_width; ++ow) {
       const int64_t from = ((b * s.out_height + oh) * s.out_width + ow) * s.channels + c;
       const int64_t place = (h - oh * s.stride) * s.window + w - ow * s.stride;
-      if (index[from] == place) gradient += dy[from];
+      if (index[from] == place) gradient += ToFloat(dy[from]);
     }
   }
-  dx[at] = gradient;
+  dx[at] = FromFloat<T>(gradient);
 }
 
 absl::Status CheckPool(const PoolShape& s) {
@@ -98,29 +101,34 @@ Pooling PoolingOf(const PoolShape& s) {
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const MaxPoolForward& op) {
+  const DType type = op.x.dtype;
   absl::Status status = RequireTypes(
-      "max pool",
-      {{"x", op.x}, {"y", op.y}, {.name = "index", .buffer = op.index, .dtype = DType::kU8}});
+      "max pool", {{"x", op.x, type}, {"y", op.y, type}, {"index", op.index, DType::kU8}});
   status.Update(CheckPool(op.shape));
   if (!status.ok()) return status;
-  return Kernel{.launch = [op, s = PoolingOf(op.shape)](Stream& stream) {
-    const int64_t n = op.shape.batch * s.out_height * s.out_width * s.channels;
-    Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MaxPoolKernel, op.x.As<float>(),
-           op.y.As<float>(), op.index.As<uint8_t>(), s, n);
-  }};
+  return ForElement("max pool", type, [&]<typename T>() {
+    return Kernel{.launch = [op, s = PoolingOf(op.shape)](Stream& stream) {
+      const int64_t n = op.shape.batch * s.out_height * s.out_width * s.channels;
+      Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MaxPoolKernel<T>, op.x.As<T>(),
+             op.y.As<T>(), op.index.As<uint8_t>(), s, n);
+    }};
+  });
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const MaxPoolBackward& op) {
-  absl::Status status = RequireTypes(
-      "max pool backward",
-      {{"dy", op.dy}, {"dx", op.dx}, {.name = "index", .buffer = op.index, .dtype = DType::kU8}});
+  const DType type = op.dy.dtype;
+  absl::Status status =
+      RequireTypes("max pool backward",
+                   {{"dy", op.dy, type}, {"dx", op.dx, type}, {"index", op.index, DType::kU8}});
   status.Update(CheckPool(op.shape));
   if (!status.ok()) return status;
-  return Kernel{.launch = [op, s = PoolingOf(op.shape)](Stream& stream) {
-    const int64_t n = op.shape.batch * s.height * s.width * s.channels;
-    Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MaxPoolBackwardKernel, op.dy.As<float>(),
-           op.index.As<uint8_t>(), op.dx.As<float>(), s, n);
-  }};
+  return ForElement("max pool backward", type, [&]<typename T>() {
+    return Kernel{.launch = [op, s = PoolingOf(op.shape)](Stream& stream) {
+      const int64_t n = op.shape.batch * s.height * s.width * s.channels;
+      Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MaxPoolBackwardKernel<T>,
+             op.dy.As<T>(), op.index.As<uint8_t>(), op.dx.As<T>(), s, n);
+    }};
+  });
 }
 
 }  // namespace trainyard::kernels::cuda

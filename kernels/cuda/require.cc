@@ -40,6 +40,12 @@ absl::Status RequireTypes(const char* op, std::initializer_list<Operand> operand
   return absl::OkStatus();
 }
 
+absl::Status RequireElement(const char* op, DType type) {
+  if (type == DType::kF32 || type == DType::kBF16 || type == DType::kF16) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("cuda ", op, ": no kernel for elements of ", Name(type)));
+}
+
 absl::Status RequirePositive(const char* op, std::initializer_list<Extent> extents) {
   for (const Extent& e : extents) {
     if (e.value <= 0) {

@@ -26,6 +26,9 @@ struct Extent {
 // which there is no kernel.
 absl::Status RequireTypes(const char* op, std::initializer_list<Operand> operands);
 
+// kUnimplemented unless `type` is one of elements: f32, bf16, f16.
+absl::Status RequireElement(const char* op, DType type);
+
 // kInvalidArgument when an extent is not positive.
 absl::Status RequirePositive(const char* op, std::initializer_list<Extent> extents);
 

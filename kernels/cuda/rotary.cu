@@ -2,7 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
@@ -10,9 +11,10 @@ namespace {
 
 // A thread per pair of one position, for every sequence and head: the angle, in double precision
 // because positions reach millions of turns, is worth computing once.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    RotaryKernel(const float* x, float* y, int64_t batch, int64_t time, int64_t heads,
-                 int64_t rotated, int64_t head_dim, double theta, double sign) {
+    RotaryKernel(const T* x, T* y, int64_t batch, int64_t time, int64_t heads, int64_t rotated,
+                 int64_t head_dim, double theta, double sign) {
   const int64_t half = head_dim / 2;
   const int64_t pair = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (pair >= time * half) return;
@@ -24,9 +26,9 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t at = ((b * time + t) * heads + h) * head_dim + i;
-      const float low = x[at], high = x[at + half];
-      y[at] = h < rotated ? low * c - high * s : low;
-      y[at + half] = h < rotated ? high * c + low * s : high;
+      const float low = ToFloat(x[at]), high = ToFloat(x[at + half]);
+      y[at] = FromFloat<T>(h < rotated ? low * c - high * s : low);
+      y[at + half] = FromFloat<T>(h < rotated ? high * c + low * s : high);
     }
   }
 }
@@ -34,7 +36,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const Rotary& op) {
-  absl::Status status = RequireTypes("rotary", {{"x", op.x}, {"y", op.y}});
+  const DType type = op.x.dtype;
+  absl::Status status = RequireTypes("rotary", {{"x", op.x, type}, {"y", op.y, type}});
   status.Update(RequirePositive("rotary", {{"batch", op.batch},
                                            {"time", op.time},
                                            {"heads", op.heads},
@@ -45,11 +48,13 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Rotary& op) {
     return absl::InvalidArgumentError(absl::StrCat("rotary: head_dim ", op.head_dim, ", ",
                                                    op.rotated, " of ", op.heads, " heads"));
   }
-  return Kernel{.launch = [op](Stream& stream) {
-    Launch(stream, {.grid = Blocks(CeilDiv(op.time * op.head_dim / 2, kThreads))}, RotaryKernel,
-           op.x.As<float>(), op.y.As<float>(), op.batch, op.time, op.heads, op.rotated, op.head_dim,
-           static_cast<double>(op.theta), op.inverse ? -1.0 : 1.0);
-  }};
+  return ForElement("rotary", type, [&]<typename T>() {
+    return Kernel{.launch = [op](Stream& stream) {
+      Launch(stream, {.grid = Blocks(CeilDiv(op.time * op.head_dim / 2, kThreads))},
+             RotaryKernel<T>, op.x.As<T>(), op.y.As<T>(), op.batch, op.time, op.heads, op.rotated,
+             op.head_dim, static_cast<double>(op.theta), op.inverse ? -1.0 : 1.0);
+    }};
+  });
 }
 
 }  // namespace trainyard::kernels::cuda

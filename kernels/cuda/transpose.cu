@@ -1,7 +1,8 @@
 #include "kernels/cuda/transpose.h"
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
@@ -12,8 +13,9 @@ constexpr int kTileRows = kThreads / kTile;  // rows of a tile that a block touc
 
 // A block moves one 32 x 32 tile through shared memory, so that reads and writes both run along the
 // fast dimension. The odd row length keeps a column's elements in different banks.
+template <typename X, typename Y>
 __global__ void __launch_bounds__(kThreads)
-    TransposeKernel(const float* x, float* y, int64_t rows, int64_t cols, int64_t row_tiles,
+    TransposeKernel(const X* x, Y* y, int64_t rows, int64_t cols, int64_t row_tiles,
                     int64_t col_tiles, bool accumulate) {
   __shared__ float tile[kTile][kTile + 1];
   const int64_t batch = blockIdx.x / (row_tiles * col_tiles);
@@ -25,33 +27,41 @@ __global__ void __launch_bounds__(kThreads)
   y += batch * rows * cols;
   for (int r = ty; r < kTile; r += kTileRows) {
     const int64_t row = first_row + r, col = first_col + tx;
-    if (row < rows && col < cols) tile[r][tx] = x[row * cols + col];
+    if (row < rows && col < cols) tile[r][tx] = ToFloat(x[row * cols + col]);
   }
   __syncthreads();
   for (int c = ty; c < kTile; c += kTileRows) {
     const int64_t row = first_row + tx, col = first_col + c;
     if (row >= rows || col >= cols) continue;
-    float* at = y + col * rows + row;
-    *at = accumulate ? *at + tile[tx][c] : tile[tx][c];
+    Y* at = y + col * rows + row;
+    *at = FromFloat<Y>(accumulate ? ToFloat(*at) + tile[tx][c] : tile[tx][c]);
   }
 }
 
 }  // namespace
 
-void LaunchTranspose(Stream& stream, const float* x, float* y, int64_t batch, int64_t rows,
+void LaunchTranspose(Stream& stream, const Buffer& x, const Buffer& y, int64_t batch, int64_t rows,
                      int64_t cols, bool accumulate) {
   const int64_t row_tiles = CeilDiv(rows, kTile), col_tiles = CeilDiv(cols, kTile);
-  Launch(stream, {.grid = Blocks(batch * row_tiles * col_tiles)}, TransposeKernel, x, y, rows, cols,
-         row_tiles, col_tiles, accumulate);
+  const auto launch = [&]<typename X, typename Y>() {
+    Launch(stream, {.grid = Blocks(batch * row_tiles * col_tiles)}, TransposeKernel<X, Y>,
+           x.As<X>(), y.As<Y>(), rows, cols, row_tiles, col_tiles, accumulate);
+  };
+  WithElement(x.dtype, [&]<typename T>() {
+    x.dtype == y.dtype ? launch.template operator()<T, T>()
+                       : launch.template operator()<T, float>();
+  });
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const Transpose& op) {
-  absl::Status status = RequireTypes("transpose", {{"x", op.x}, {"y", op.y}});
+  const DType type = op.x.dtype;
+  absl::Status status = RequireTypes("transpose", {{"x", op.x, type}, {"y", op.y, type}});
+  status.Update(RequireElement("transpose", type));
   status.Update(
       RequirePositive("transpose", {{"batch", op.batch}, {"rows", op.rows}, {"cols", op.cols}}));
   if (!status.ok()) return status;
   return Kernel{.launch = [op](Stream& stream) {
-    LaunchTranspose(stream, op.x.As<float>(), op.y.As<float>(), op.batch, op.rows, op.cols, false);
+    LaunchTranspose(stream, op.x, op.y, op.batch, op.rows, op.cols, false);
   }};
 }
 

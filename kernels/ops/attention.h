@@ -5,8 +5,8 @@
 namespace trainyard::kernels {
 
 // Softmax attention over packed projections.
-//   qkv: [batch, time, heads + 2 * kv_heads, head_dim]: queries, keys, values
-//   y: [batch, time, heads, head_dim]
+//   qkv: [batch, time, heads + 2 * kv_heads, head_dim] E: queries, keys, values
+//   y: [batch, time, heads, head_dim] E
 //   lse: [batch, heads, time], log-sum-exp of the scaled scores, kept for backward
 //   lengths: i32 [batch] in [1, time], optional: positions from lengths[b] on are padding
 //   y = softmax(scale * q k^T) v over all positions but padding; with causal, position t sees
@@ -21,7 +21,7 @@ struct AttentionForward {
   Buffer lengths;
 };
 
-// dqkv: as qkv, overwritten.
+// dy: as y; dqkv: as qkv, overwritten.
 struct AttentionBackward {
   Buffer dy, qkv, y, lse, dqkv;
   int64_t batch = 0, time = 0, heads = 0, kv_heads = 0, head_dim = 0;

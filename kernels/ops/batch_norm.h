@@ -7,7 +7,7 @@ namespace trainyard::kernels {
 // Batch norm (Ioffe & Szegedy 2015) of [rows, cols], one row per sample and pixel, one column per
 // channel, with what follows it in a residual network: another branch added, then relu.
 //   y = relu?((x - mean) * rstd * gamma + beta + residual?),  rstd = 1 / sqrt(var + epsilon)
-// x, residual, y: [rows, cols], residual optional; gamma, beta, mean, rstd, running_mean,
+// x, residual, y: [rows, cols] E, residual optional; gamma, beta, mean, rstd, running_mean,
 // running_var: [cols]. y may be residual.
 
 // With the mean and the biased variance of these rows, at least 2; mean and rstd are kept for
@@ -36,8 +36,8 @@ struct BatchNormInference {
 // g = dy where y > 0, else 0; without `y` (there was no relu) g = dy. xhat = (x - mean) * rstd.
 //   dresidual = g; dgamma (+)= sum of g * xhat; dbeta (+)= sum of g
 //   dx = gamma * rstd * (g - mean of g - xhat * mean of g * xhat), the means over the rows
-// Each of these is optional. dx may be x, dresidual may be dy. The order of the sums is a function
-// of rows and cols only.
+// dy, x, y, dx, dresidual: E. Each result is optional. dx may be x, dresidual may be dy. The order
+// of the sums is a function of rows and cols only.
 struct BatchNormBackward {
   Buffer dy, x, y, gamma, mean, rstd, dx, dresidual, dgamma, dbeta;
   int64_t rows = 0, cols = 0;

@@ -4,7 +4,7 @@
 
 namespace trainyard::kernels {
 
-// y[c] = sum over r of x[r, c] (+ y[c] when accumulate); x: [rows, cols], y: [cols].
+// y[c] = sum over r of x[r, c] (+ y[c] when accumulate); x: [rows, cols] E, y: [cols].
 // The order of addition is a function of rows and cols only.
 struct ColumnSum {
   Buffer x, y;

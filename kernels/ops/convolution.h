@@ -5,8 +5,8 @@
 namespace trainyard::kernels {
 
 // Cross-correlation as PyTorch's conv2d.
-//   x: [batch, height, width, in]; y: [batch, out_height, out_width, out]
-//   w: [out, in / groups, kernel_height, kernel_width]; bias: [out], optional
+//   x: [batch, height, width, in] E; y: [batch, out_height, out_width, out] E
+//   w: [out, in / groups, kernel_height, kernel_width] E; bias: [out], optional
 //   groups divides in and out: the g-th share of the outputs sees the g-th share of the inputs
 //   out_height = (height + 2 * pad - kernel_height) / stride + 1, alike for width
 struct ConvolutionShape {
@@ -18,18 +18,20 @@ struct ConvolutionShape {
   int64_t out_width() const { return (width + 2 * pad - kernel_width) / stride + 1; }
 };
 
+// y may be rounded to E before the bias is added, too.
 struct ConvolutionForward {
   Buffer x, w, bias, y;
   ConvolutionShape shape;
 };
 
-// dx: as x, overwritten.
+// dy: as y; dx: as x, overwritten.
 struct ConvolutionBackwardData {
   Buffer dy, w, dx;
   ConvolutionShape shape;
 };
 
-// dw (+)= gradient by w; dbias (+)= gradient by bias, optional.
+// dw (+)= gradient by w; dbias (+)= gradient by bias, optional; both f32. The gradient by w may be
+// rounded to E before it is added.
 struct ConvolutionBackwardWeights {
   Buffer x, dy, dw, dbias;
   ConvolutionShape shape;

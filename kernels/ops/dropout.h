@@ -5,7 +5,7 @@
 namespace trainyard::kernels {
 
 // y = x * keep / (1 - p); y may be x. The backward pass is the same op on dy.
-//   x, y: [samples, per_sample]
+//   x, y: [samples, per_sample] E
 //   keep(s, i) = uniform(seed, stream, step, first_sample + s, i) >= p
 // with seed, step and first_sample from `state` (a StepState) and the uniform of kernels/random.h:
 // the same element is dropped whatever the rank, the micro-batch or the device.

@@ -5,8 +5,8 @@
 namespace trainyard::kernels {
 
 // You et al. 2019 (LAMB), algorithm 2 with bias correction and phi(z) = z, on one tensor, as
-// NVIDIA's FusedLAMB. t = step + 1, g = gradient * grad_scale[0], lr = state.learning_rate *
-// learning_rate_scale
+// NVIDIA's FusedLAMB. t = state.updates + 1, g = gradient * grad_scale[0], lr = state.learning_rate
+// * learning_rate_scale
 //   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   u = m / (1 - b1^t) / (sqrt(v) / sqrt(1 - b2^t) + epsilon) + weight_decay * w
 //   w -= lr * ratio * u;  ratio = |w| / |u|, but 1 when either is 0 and without adapt
@@ -15,7 +15,7 @@ namespace trainyard::kernels {
 struct LambStep {
   Buffer w, grad, m, v;         // [>= offset + n]
   Buffer grad_scale;            // [1] f32, optional
-  const void* state = nullptr;  // StepState: learning_rate, step
+  const void* state = nullptr;  // StepState: learning_rate, updates
   int64_t offset = 0, n = 0;
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-6f, weight_decay = 0, learning_rate_scale = 1;
   bool adapt = true;

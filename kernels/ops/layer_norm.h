@@ -4,7 +4,8 @@
 
 namespace trainyard::kernels {
 
-// x, y: [rows, cols]; gamma, beta: [cols], beta optional; mean, rstd: [rows], kept for backward.
+// x, y: [rows, cols], y of E; gamma, beta: [cols], beta optional; mean, rstd: [rows], kept for
+// backward.
 //   y = (x - mean) * rstd * gamma + beta,  rstd = 1 / sqrt(var + epsilon), var biased (Ba et al.
 //   2016)
 // Without mean it is RMSNorm (Zhang & Sennrich 2019), in both directions: mean counts as 0.
@@ -15,8 +16,8 @@ struct LayerNormForward {
 };
 
 // dx (+)= gradient by x; dgamma (+)= sum of dy * xhat; dbeta (+)= sum of dy. Each is optional.
-// The order of the sums over rows is a function of rows and cols only. dx may be dy when it is not
-// accumulated into.
+// The order of the sums over rows is a function of rows and cols only. dy is of E; dx may be dy
+// when both are f32 and it is not accumulated into.
 struct LayerNormBackward {
   Buffer dy, x, gamma, mean, rstd, dx, dgamma, dbeta;
   int64_t rows = 0, cols = 0;

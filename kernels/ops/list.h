@@ -9,6 +9,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/batch_norm.h"
 #include "kernels/ops/binary_cross_entropy.h"
+#include "kernels/ops/cast.h"
 #include "kernels/ops/column_sum.h"
 #include "kernels/ops/concat.h"
 #include "kernels/ops/convolution.h"
@@ -44,6 +45,7 @@
   X(BatchNormForward)           \
   X(BatchNormInference)         \
   X(BinaryCrossEntropy)         \
+  X(Cast)                       \
   X(ClipScale)                  \
   X(ColumnSum)                  \
   X(Concat)                     \

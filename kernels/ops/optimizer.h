@@ -13,38 +13,43 @@ struct SquaredNorm {
 };
 
 // What the summed gradient is multiplied by in the update. The gradient is a sum over `rows`
-// targets, each times 1 / rows, of which count[0] (f64) counted: times factor = rows / count it is
-// their mean; 1 when count is absent or 0.
+// targets, each times 1 / rows, of which count[0] (f64) counted, and times state.loss_scale where
+// state (a StepState) is given: times factor = rows / count / loss_scale it is their mean; rows /
+// count is 1 when count is absent or 0.
 //   norm[0] (f32) = sqrt(sum[0]) * factor
 //   scale[0] (f32) = factor * min(1, max_norm / (norm + 1e-6)) as PyTorch's clip_grad_norm_; factor
 //     when max_norm is infinite
 struct ClipScale {
   Buffer sum, count, norm, scale;
+  const void* state = nullptr;
   int64_t rows = 0;
   float max_norm = 0;
 };
 
-// Steps over a contiguous run of parameters. lr = state.learning_rate * learning_rate_scale
+// Steps over a contiguous run of parameters. Where `copy` [n] of bf16 or f16 is given, it becomes
+// w, rounded. lr = state.learning_rate * learning_rate_scale
 
 // As PyTorch's SGD. g = gradient * grad_scale[0] + weight_decay * w
-//   momentum > 0: v = momentum * v + g (v = g at step 0), w -= lr * v, with nesterov
+//   momentum > 0: v = momentum * v + g (v = g at the first update), w -= lr * v, with nesterov
 //   w -= lr * (g + momentum * v);  else w -= lr * g
 struct SgdStep {
   Buffer w, grad, velocity;     // [n]; velocity optional when momentum is 0
   Buffer grad_scale;            // [1] f32, optional
-  const void* state = nullptr;  // StepState: learning_rate, step
+  const void* state = nullptr;  // learning_rate, updates
+  Buffer copy;
   int64_t n = 0;
   float momentum = 0, weight_decay = 0, learning_rate_scale = 1;
   bool nesterov = false;
 };
 
-// Loshchilov & Hutter 2019, as PyTorch's AdamW. t = step + 1, g = gradient * grad_scale[0]
+// Loshchilov & Hutter 2019, as PyTorch's AdamW. t = state.updates + 1, g = gradient * grad_scale[0]
 //   w -= lr * weight_decay * w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + epsilon)
 struct AdamWStep {
   Buffer w, grad, m, v;         // [n]
   Buffer grad_scale;            // [1] f32, optional
-  const void* state = nullptr;  // StepState: learning_rate, step
+  const void* state = nullptr;  // learning_rate, updates
+  Buffer copy;
   int64_t n = 0;
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, learning_rate_scale = 1;
 };

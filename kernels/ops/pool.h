@@ -15,14 +15,14 @@ struct PoolShape {
 };
 
 // Largest of each window.
-//   x: [batch, height, width, channels]; y: [batch, out_height, out_width, channels]
+//   x: [batch, height, width, channels] E; y: [batch, out_height, out_width, channels] E
 //   index: u8, as y: place of the first maximum within its window, row by row
 struct MaxPoolForward {
   Buffer x, y, index;
   PoolShape shape;
 };
 
-// dx: as x, overwritten: the sum of dy over the windows whose maximum it was, row by row.
+// dy: as y; dx: as x, overwritten: the sum of dy over the windows whose maximum it was, row by row.
 struct MaxPoolBackward {
   Buffer dy, index, dx;
   PoolShape shape;

@@ -5,7 +5,7 @@
 namespace trainyard::kernels {
 
 // Rotary positions (Su et al. 2021), pairs as in transformers' llama: of each half one.
-//   x, y: [batch, time, heads, head_dim], head_dim even; y may be x
+//   x, y: [batch, time, heads, head_dim] E, head_dim even; y may be x
 //   for i < head_dim / 2, at position t, with a = t * theta^(-2 i / head_dim):
 //     y[i] = x[i] cos a - x[i + head_dim / 2] sin a
 //     y[i + head_dim / 2] = x[i + head_dim / 2] cos a + x[i] sin a

@@ -23,7 +23,7 @@ struct SgdRows {
 struct AdamWRows {
   Buffer w, grad, ids, m, v;
   Buffer grad_scale;            // [1] f32, optional
-  const void* state = nullptr;  // StepState: learning_rate, step
+  const void* state = nullptr;  // StepState: learning_rate, updates
   TableList tables;
   int64_t samples = 0, width = 0;
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, learning_rate_scale = 1;

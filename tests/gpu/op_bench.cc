@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tests/gpu/relaunch.h"
+#include "tests/reference/element.h"
 
 namespace trainyard::kernels {
 
@@ -38,6 +39,24 @@ Buffer OpBench::Floats(const Vec& x) {
   const Buffer b = Floats(static_cast<int64_t>(x.size()));
   for (size_t i = 0; i < x.size(); ++i) b.As<float>()[i] = static_cast<float>(x[i]);
   return b;
+}
+
+Buffer OpBench::Elements(DType type, const Vec& x) {
+  if (type == DType::kF32) return Floats(x);
+  const Buffer b = Raw(type, static_cast<int64_t>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) {
+    static_cast<uint16_t*>(b.data)[i] = reference::ToBits(type, x[i]);
+  }
+  return b;
+}
+
+Vec OpBench::Read(const Buffer& b, int64_t n) {
+  if (b.dtype == DType::kF32) return Vec(b.As<float>(), b.As<float>() + n);
+  Vec x;
+  for (int64_t i = 0; i < n; ++i) {
+    x.push_back(reference::ToDouble(b.dtype, static_cast<const uint16_t*>(b.data)[i]));
+  }
+  return x;
 }
 
 Buffer OpBench::Ints(const std::vector<int32_t>& x) {
@@ -120,15 +139,20 @@ std::vector<int32_t> RandomIds(int64_t n, int32_t below, int seed) {
 
 void ExpectClose(const Buffer& actual, const Vec& expected, double tolerance,
                  const std::string& what) {
+  const Vec found = OpBench::Read(actual, static_cast<int64_t>(expected.size()));
+  const bool narrow = actual.dtype != DType::kF32;
+  const double roundoff = narrow ? reference::UnitRoundoff(actual.dtype) : 0;
+  const double smallest = actual.dtype == DType::kF16 ? 0x1p-25 : 0;  // half a step near zero
   double squares = 0;
   for (const double v : expected) squares += v * v;
   const double size = expected.empty() ? 0 : std::sqrt(squares / expected.size());
   int reported = 0;
   for (size_t i = 0; i < expected.size() && reported < 5; ++i) {
-    const double bound = tolerance * (std::fabs(expected[i]) + size);
-    if (std::fabs(actual.As<float>()[i] - expected[i]) <= bound) continue;
-    ADD_FAILURE() << what << ": element " << i << " is " << actual.As<float>()[i] << ", expected "
-                  << expected[i] << " within " << bound;
+    const double bound = tolerance * (std::fabs(expected[i]) + size) +
+                         roundoff * (1 + tolerance) * std::fabs(expected[i]) + smallest;
+    if (std::fabs(found[i] - expected[i]) <= bound) continue;
+    ADD_FAILURE() << what << ": element " << i << " is " << found[i] << ", expected " << expected[i]
+                  << " within " << bound;
     ++reported;
   }
 }

@@ -27,6 +27,10 @@ struct CudaCase {
   int threads = 2;  // what the CPU's cases hold; nothing here depends on it
 };
 
+// How often a convolution or its gradient by weights is rounded to 16-bit elements before the last
+// time, or to fp32: cuDNN's result is, and then a bias or an older gradient is added.
+inline constexpr double kExtraRoundings = 1;
+
 // The device that all tests share, or why there is none.
 const absl::StatusOr<Device*>& TestedDevice();
 
@@ -41,14 +45,18 @@ class OpBench {
   Buffer Raw(DType dtype, int64_t n);
   Buffer Floats(int64_t n) { return Raw(DType::kF32, n); }
   Buffer Floats(const Vec& x);
+  // Rounded to `type`: f32, bf16 or f16.
+  Buffer Elements(DType type, const Vec& x);
   Buffer Ints(const std::vector<int32_t>& x);
 
   template <typename Op>
   void Run(Op op) {
     if constexpr (requires { op.state; }) {
       const Buffer state = Raw(DType::kU8, sizeof(StepState));
-      std::memcpy(state.data, op.state, sizeof(StepState));
-      op.state = state.data;
+      if (op.state != nullptr) {
+        std::memcpy(state.data, op.state, sizeof(StepState));
+        op.state = state.data;
+      }
     }
     __builtin_clear_padding(&op);  // what the stack left there may look like an address
     const std::vector<Twin*> used = PointAtTwins(&op, sizeof(op));
@@ -57,7 +65,7 @@ class OpBench {
     RunTwice(*kernel, used);
   }
 
-  static Vec Read(const Buffer& b, int64_t n) { return Vec(b.As<float>(), b.As<float>() + n); }
+  static Vec Read(const Buffer& b, int64_t n);
 
  private:
   struct Twin {
@@ -93,7 +101,8 @@ inline std::string NameOfCase(const testing::TestParamInfo<CudaCase>&) { return 
 Vec RandomVec(int64_t n, int seed, double scale = 1);
 std::vector<int32_t> RandomIds(int64_t n, int32_t below, int seed);
 
-// Each element within tolerance * (|expected| + the root mean square of what is expected).
+// Each element within tolerance * (|expected| + the root mean square of what is expected), and what
+// rounding to the type of `actual` may move it.
 void ExpectClose(const Buffer& actual, const Vec& expected, double tolerance,
                  const std::string& what);
 

@@ -14,6 +14,7 @@
 //   buffer/{name}                           running statistics after the last step
 //   logits                                  evaluation of the last micro-batch after it
 //   loss, learning_rate, grad_norm          f64, per step
+//   loss_scale                              f64, per step: what gradients are multiplied by
 
 #include <algorithm>
 #include <cstring>
@@ -158,7 +159,7 @@ absl::Status Run(const std::string& job, const std::string& out, float scale, fl
   TY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(*session, spec));
   TY_RETURN_IF_ERROR(trainer->Initialize(2));
   TY_RETURN_IF_ERROR(MoveStart(*session, scale, shift));
-  TY_RETURN_IF_ERROR(trainer->BeginAverages());
+  TY_RETURN_IF_ERROR(trainer->TakeParameters());
   data::Loader loader(*dataset, {.seed = spec.training().seed(),
                                  .batch_size = spec.training().batch_size(),
                                  .samples = spec.training().batch_size(),
@@ -190,12 +191,13 @@ absl::Status Run(const std::string& job, const std::string& out, float scale, fl
              target.bytes());
     return batch;
   };
-  std::vector<double> losses, rates, norms;
+  std::vector<double> losses, rates, norms, scales;
   for (int64_t step = 0; step < plan.total_steps; ++step) {
     TY_ASSIGN_OR_RETURN(const StepResult result, trainer->Step(next));
     losses.push_back(result.loss);
     rates.push_back(result.learning_rate);
     norms.push_back(result.grad_norm);
+    scales.push_back(trainer->loss_scale() ? trainer->loss_scale()->scale : 1);
     if (step == 0) {
       TY_RETURN_IF_ERROR(dump.AddTensors("gradient/", plan.gradients, plan.parameters, *session));
       TY_RETURN_IF_ERROR(dump.AddRowGradients(*session));
@@ -208,6 +210,7 @@ absl::Status Run(const std::string& job, const std::string& out, float scale, fl
   dump.Add("loss", losses);
   dump.Add("learning_rate", rates);
   dump.Add("grad_norm", norms);
+  dump.Add("loss_scale", scales);
   dump.Write(out);
   return absl::OkStatus();
 }

@@ -11,7 +11,8 @@
 //   tokenizer.json, tokenizer_config.json  the same for BPE, as transformers reads it
 //   trainer_state/optimizer.safetensors  "exp_avg.{parameter}", …
 //   trainer_state/state.json           steps done, seed, digest of the spec, position in the data,
-//                                      what early stopping and best checkpoints have seen
+//                                      what early stopping and best checkpoints have seen, the
+//                                      scale of the loss with fp16
 //   manifest.json                      bytes and SHA-256 of all of these, written last
 // The folder is staged and renamed: who sees it sees all of it. Two runs of the same spec write the
 // same bytes, manifest included.

@@ -1,5 +1,6 @@
 #include "executor/engine/checkpoint/run_state.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -41,7 +42,21 @@ const Json& ListAt(const Json& json, const char* key) {
   return list;
 }
 
-RunState RunStateFrom(const Json& json) {
+LossScale LossScaleFrom(const Json& json, int64_t step) {
+  const LossScale scale{.scale = json.at("scale").get<float>(),
+                        .good_steps = CountAt(json, "good_steps", 0),
+                        .skipped = CountAt(json, "skipped_steps", 0)};
+  if (!(std::isfinite(scale.scale) && scale.scale > 0)) {
+    Refuse(absl::StrCat("loss_scale.scale is ", scale.scale));
+  }
+  if (scale.good_steps + scale.skipped > step) {
+    Refuse(absl::StrCat("loss_scale counts ", scale.good_steps, " good and ", scale.skipped,
+                        " skipped of ", step, " steps"));
+  }
+  return scale;
+}
+
+RunState RunStateFrom(const Json& json, int64_t step) {
   RunState run;
   if (json.contains("rollbacks")) run.rollbacks = CountAt(json, "rollbacks", 0);
   for (const Json& skip : ListAt(json, "skips")) {
@@ -54,6 +69,7 @@ RunState RunStateFrom(const Json& json) {
     run.early_stopping.waited = CountAt(stopping, "waited", 0);
     if (stopping.contains("best")) run.early_stopping.best = ScoreFrom(stopping.at("best"));
   }
+  if (json.contains("loss_scale")) run.loss_scale = LossScaleFrom(json.at("loss_scale"), step);
   return run;
 }
 
@@ -75,17 +91,23 @@ std::string StateToJson(const StateFile& state) {
     if (stopping.best) json["early_stopping"]["best"] = ToJson(*stopping.best);
   }
   for (const Score& score : state.run.best) json["best"].push_back(ToJson(score));
+  if (const std::optional<LossScale>& scale = state.run.loss_scale) {
+    json["loss_scale"] = {{"scale", scale->scale},
+                          {"good_steps", scale->good_steps},
+                          {"skipped_steps", scale->skipped}};
+  }
   return json.dump(2) + "\n";
 }
 
 absl::StatusOr<StateFile> StateFromJson(absl::string_view text) {
   try {
     const Json json = Json::parse(text.begin(), text.end());
-    return StateFile{.step = CountAt(json, "step", 0),
+    const int64_t step = CountAt(json, "step", 0);
+    return StateFile{.step = step,
                      .seed = json.at("seed").get<uint64_t>(),
                      .spec_digest = json.at("spec_digest").get<std::string>(),
                      .next_sample = CountAt(json, "next_sample", 0),
-                     .run = RunStateFrom(json)};
+                     .run = RunStateFrom(json, step)};
   } catch (const std::exception& e) {  // of Json, or of Refuse
     return absl::DataLossError(e.what());
   }

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "executor/data/order.h"
+#include "executor/engine/loss_scale.h"
 
 namespace trainyard::engine {
 
@@ -31,7 +32,8 @@ struct RunState {
   int64_t rollbacks = 0;
   std::vector<data::Skip> skips;  // what they left out, ascending by step, the last one last
   EarlyStoppingState early_stopping;
-  std::vector<Score> best;  // of checkpoint.best, the best first
+  std::vector<Score> best;              // of checkpoint.best, the best first
+  std::optional<LossScale> loss_scale;  // of a run that scales its loss
   friend bool operator==(const RunState&, const RunState&) = default;
 };
 

@@ -30,7 +30,7 @@ struct OpView {
 };
 
 OpView ViewOf(const Graph& graph, Op op) {
-  OpView view{.in_place = InPlacePairs(op), .cost = Flops(op) / kFlopsPerByte};
+  OpView view{.in_place = InPlacePairs(op), .cost = Flops(graph.tensors, op) / kFlopsPerByte};
   std::visit(
       [&](auto& o) {
         o.Visit([&](TensorId id, Access access) {

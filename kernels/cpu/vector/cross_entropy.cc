@@ -13,20 +13,29 @@ TRAINYARD_INLINE float LargestOf(const T* x, int64_t n) {
   return ReduceMax(best);
 }
 
-// Sum of exp(x - largest), each left in `out` unless it is null; out may be x.
+// Sum of exp(x - largest).
 template <typename T>
-TRAINYARD_INLINE float SumOfExp(const T* x, int64_t n, float largest, T* out) {
+TRAINYARD_INLINE float SumOfExp(const T* x, int64_t n, float largest) {
+  VecF sum{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) sum += ExpOfNegative(Load(x + i) - largest);
+  if (i < n) sum += ExpOfNegative(LoadPart(x + i, n - i, -__builtin_inff()) - largest);
+  return ReduceAdd(sum);
+}
+
+// The same, each left in `out`, which may be x.
+TRAINYARD_INLINE float KeepExp(const float* x, int64_t n, float largest, float* out) {
   VecF sum{};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     const VecF e = ExpOfNegative(Load(x + i) - largest);
     sum += e;
-    if (out != nullptr) Store(out + i, e);
+    Store(out + i, e);
   }
   if (i < n) {
     const VecF e = ExpOfNegative(LoadPart(x + i, n - i, -__builtin_inff()) - largest);
     sum += e;
-    if (out != nullptr) StorePart(out + i, e, n - i);
+    StorePart(out + i, e, n - i);
   }
   return ReduceAdd(sum);
 }
@@ -43,11 +52,34 @@ TRAINYARD_INLINE float MeanBelow(const T* x, int64_t n, float largest) {
 
 template <typename T>
 TRAINYARD_INLINE bool IsFirstLargest(const T* x, int32_t target, float largest) {
-  if (!(x[target] == largest)) return false;
-  for (int32_t i = 0; i < target; ++i) {
-    if (x[i] == largest) return false;
+  if (!(ToFloat(x[target]) == largest)) return false;
+  VecI found{};
+  int64_t i = 0;
+  for (; i + kLanes <= target; i += kLanes) found |= Load(x + i) == largest;
+  if (i < target) found |= LoadPart(x + i, target - i, __builtin_nanf("")) == largest;
+  for (int l = 0; l < kLanes; ++l) {
+    if (found[l] != 0) return false;
   }
   return true;
+}
+
+// dx = exp(x - largest) * factor - minus; dx may be x. Of 16-bit elements, which cannot hold a kept
+// exponential to the last digits, it is computed again.
+template <typename T>
+TRAINYARD_INLINE void Softmax(const T* x, int64_t n, float largest, float factor, float minus,
+                              T* dx) {
+  Map(n, x, dx, [&](VecF v) { return ExpOfNegative(v - largest) * factor - minus; });
+}
+TRAINYARD_INLINE void Softmax(const float*, int64_t n, float, float factor, float minus,
+                              float* dx) {
+  Map(n, dx, dx, [&](VecF e) { return e * factor - minus; });
+}
+template <typename T>
+TRAINYARD_INLINE float SumFor(const T* x, int64_t n, float largest, T*) {
+  return SumOfExp(x, n, largest);
+}
+TRAINYARD_INLINE float SumFor(const float* x, int64_t n, float largest, float* dx) {
+  return dx == nullptr ? SumOfExp(x, n, largest) : KeepExp(x, n, largest, dx);
 }
 
 template <typename T>
@@ -64,20 +96,21 @@ void CrossEntropyOfRows(const CrossEntropyRows<T>& r) {
       continue;
     }
     const float largest = LargestOf(x, r.classes);
-    const float at_target = x[target];
+    const float at_target = ToFloat(x[target]) - largest;
     if (r.correct != nullptr) r.correct[row] = IsFirstLargest(x, target, largest) ? 1.0f : 0.0f;
     const float mean = r.smoothing > 0 ? MeanBelow(x, r.classes, largest) : 0;
-    const float sum = SumOfExp(x, r.classes, largest, dx);
+    const float sum = SumFor(x, r.classes, largest, dx);
     const float log_sum = LogOfPositive(Splat(sum))[0];
     const float lse = log_sum + largest;
     const float z = r.z_loss > 0 ? r.z_loss * lse * lse : 0;
-    r.losses[row] = log_sum - ((1 - r.smoothing) * (at_target - largest) + r.smoothing * mean) + z;
+    r.losses[row] = log_sum - ((1 - r.smoothing) * at_target + r.smoothing * mean) + z;
     if (r.z_losses != nullptr) r.z_losses[row] = z;
     if (dx == nullptr) continue;
     const float factor = r.scale * (r.z_loss > 0 ? 1 + 2 * r.z_loss * lse : 1) / sum;
     const float everywhere = r.scale * r.smoothing / static_cast<float>(r.classes);
-    Map(r.classes, dx, dx, [&](VecF e) { return e * factor - everywhere; });
-    dx[target] -= r.scale * (1 - r.smoothing);
+    Softmax(x, r.classes, largest, factor, everywhere, dx);
+    const VecF at = ExpOfNegative(Splat(at_target)) * factor - everywhere;
+    StorePart(dx + target, at - r.scale * (1 - r.smoothing), 1);
   }
 }
 

@@ -43,11 +43,16 @@ void DropoutOfRange(const DropoutRange<T>& r) {
   for (int64_t i = 0; i < r.n; i += kElements) {
     PhiloxBlocks(r.seed, static_cast<uint32_t>((r.begin + i) / 4), static_cast<uint32_t>(r.sample),
                  static_cast<uint32_t>(r.step), r.stream, bits);
-    const int64_t n = r.n - i < kElements ? r.n - i : kElements;
-    for (int64_t j = 0; j < n; ++j) {
-      const float uniform =
-          static_cast<float>(static_cast<int32_t>(bits[j] >> 8)) * (1.0f / 16777216.0f);
-      r.y[i + j] = uniform >= r.p ? r.x[i + j] * keep_scale : 0.0f;
+    const int64_t end = r.n - i < kElements ? r.n - i : kElements;
+    for (int64_t j = 0; j < end; j += kLanes) {
+      VecI draws;
+      __builtin_memcpy(&draws, bits + j, sizeof(draws));
+      const VecU top = reinterpret_cast<VecU>(draws) >> 8;
+      const VecF uniform =
+          __builtin_convertvector(reinterpret_cast<VecI>(top), VecF) * (1.0f / 16777216.0f);
+      const int64_t n = end - j < kLanes ? end - j : kLanes;
+      const VecF kept = LoadUpTo(r.x + i + j, n) * keep_scale;
+      StoreUpTo(r.y + i + j, uniform >= r.p ? kept : VecF{}, n);
     }
   }
 }

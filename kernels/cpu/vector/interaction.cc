@@ -72,10 +72,10 @@ void InteractionBackwardOfSamples(const InteractionBackwardSamples<T>& r) {
     Gather(r.x + b * r.width, r.e + b * r.count * r.width, r.count, r.width, s);
     const T* g = dy + r.width;
     for (int64_t i = 1; i < s.features; ++i) {
-      for (int64_t j = 0; j < i; ++j) {
-        s.products[i * s.padded_features + j] = *g;
-        s.products[j * s.padded_features + i] = *g++;
-      }
+      float* const row = s.products + i * s.padded_features;
+      Copy(i, g, row);
+      for (int64_t j = 0; j < i; ++j) s.products[j * s.padded_features + i] = row[j];
+      g += i;
     }
     Multiply<false>({.a = s.products,
                      .a_row = s.padded_features,

@@ -8,7 +8,10 @@
 #include "kernels/cpu/vector/table.h"
 
 // Instantiates an Offer… for every element type.
-#define TRAINYARD_FOR_EACH_ELEMENT(offer) template void offer(ElementLoops<float>& loops);
+#define TRAINYARD_FOR_EACH_ELEMENT(offer)             \
+  template void offer(ElementLoops<float>& loops);    \
+  template void offer(ElementLoops<BFloat16>& loops); \
+  template void offer(ElementLoops<Float16>& loops);
 
 namespace trainyard::kernels::TRAINYARD_ISA {
 
@@ -18,6 +21,8 @@ template <typename T>
 void OfferAttention(ElementLoops<T>& loops);
 template <typename T>
 void OfferBatchNorm(ElementLoops<T>& loops);
+template <typename T>
+void OfferCasts(ElementLoops<T>& loops);
 template <typename T>
 void OfferColumnSum(ElementLoops<T>& loops);
 template <typename T>
@@ -30,6 +35,8 @@ template <typename T>
 void OfferLayerNorm(ElementLoops<T>& loops);
 template <typename T>
 void OfferMaxPool(ElementLoops<T>& loops);
+template <typename T>
+void OfferMeanPool(ElementLoops<T>& loops);
 template <typename T>
 void OfferRotary(ElementLoops<T>& loops);
 template <typename T>

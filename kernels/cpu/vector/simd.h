@@ -8,19 +8,62 @@
 
 #include <cstdint>
 
+#include "kernels/element.h"
+
 namespace trainyard::kernels::TRAINYARD_ISA {
 
 inline constexpr int kLanes = TRAINYARD_VECTOR_BYTES / 4;
 
 typedef float VecF __attribute__((vector_size(TRAINYARD_VECTOR_BYTES)));
 typedef int32_t VecI __attribute__((vector_size(TRAINYARD_VECTOR_BYTES)));
+typedef uint32_t VecU __attribute__((vector_size(TRAINYARD_VECTOR_BYTES)));
+typedef uint16_t VecH __attribute__((vector_size(TRAINYARD_VECTOR_BYTES / 2)));
 typedef float VecFMemory
     __attribute__((vector_size(TRAINYARD_VECTOR_BYTES), aligned(4), may_alias));
+typedef uint16_t VecHMemory
+    __attribute__((vector_size(TRAINYARD_VECTOR_BYTES / 2), aligned(2), may_alias));
 
 #define TRAINYARD_INLINE static inline __attribute__((always_inline))
 
 TRAINYARD_INLINE VecF Load(const float* p) { return *reinterpret_cast<const VecFMemory*>(p); }
 TRAINYARD_INLINE void Store(float* p, VecF v) { *reinterpret_cast<VecFMemory*>(p) = v; }
+
+TRAINYARD_INLINE VecU LoadBits(const void* p) {
+  const VecH bits = *static_cast<const VecHMemory*>(p);
+  return __builtin_convertvector(bits, VecU);
+}
+TRAINYARD_INLINE void StoreBits(void* p, VecU bits) {
+  *static_cast<VecHMemory*>(p) = __builtin_convertvector(bits, VecH);
+}
+
+// What is stored is rounded to nearest, ties to even; NaN stays NaN.
+TRAINYARD_INLINE VecF Load(const BFloat16* p) { return reinterpret_cast<VecF>(LoadBits(p) << 16); }
+TRAINYARD_INLINE void Store(BFloat16* p, VecF v) {
+  const VecU u = reinterpret_cast<VecU>(v);
+  StoreBits(p, v == v ? (u + 0x7fff + ((u >> 16) & 1)) >> 16 : u >> 16 | 0x40);
+}
+
+// The exponent's bias moves from 15 to 127 by a product, which also makes denormals normal.
+TRAINYARD_INLINE VecF Load(const Float16* p) {
+  const VecU bits = LoadBits(p);
+  const VecU magnitude = (bits & 0x7fff) << 13;
+  const VecU finite = reinterpret_cast<VecU>(reinterpret_cast<VecF>(magnitude) * 0x1p112f);
+  const VecU unsigned_bits = magnitude >= 0x7c00u << 13 ? magnitude | 0x7f800000 : finite;
+  return reinterpret_cast<VecF>(unsigned_bits | (bits & 0x8000) << 16);
+}
+// Below the smallest normal number, adding 1/2 leaves the rounded bits at the low end; above, the
+// bias moves back and what is cut off carries into the exponent, also of infinity.
+TRAINYARD_INLINE void Store(Float16* p, VecF v) {
+  const VecU u = reinterpret_cast<VecU>(v);
+  const VecU magnitude = u & 0x7fffffff;
+  const VecU denormal =
+      reinterpret_cast<VecU>(reinterpret_cast<VecF>(magnitude) + 0.5f) - 0x3f000000;
+  const VecU normal = (magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+  VecU bits = magnitude < 113u << 23 ? denormal : normal;
+  bits = magnitude >= 143u << 23 ? VecU{} + 0x7c00 : bits;
+  bits = v == v ? bits : VecU{} + 0x7e00;
+  StoreBits(p, bits | (u >> 16 & 0x8000));
+}
 
 // x - 0 is x for every x, also -0.
 TRAINYARD_INLINE VecF Splat(float x) { return x - VecF{}; }
@@ -39,6 +82,11 @@ TRAINYARD_INLINE VecF LoadPart(const T* p, int64_t n, float fill = 0) {
   for (int64_t i = 0; i < n; ++i) part[i] = p[i];
   const VecF v = Load(part);
   return fill == 0 ? v : (LaneNumbers() < static_cast<int32_t>(n) ? v : Splat(fill));
+}
+
+template <typename T>
+TRAINYARD_INLINE float ToFloat(T x) {
+  return LoadPart(&x, 1)[0];
 }
 
 template <typename T>

@@ -10,12 +10,14 @@ static ElementLoops<T> LoopsOf() {
   OfferActivations(loops);
   OfferAttention(loops);
   OfferBatchNorm(loops);
+  OfferCasts(loops);
   OfferColumnSum(loops);
   OfferCrossEntropy(loops);
   OfferDropout(loops);
   OfferInteraction(loops);
   OfferLayerNorm(loops);
   OfferMaxPool(loops);
+  OfferMeanPool(loops);
   OfferRotary(loops);
   OfferSwiGlu(loops);
   OfferTranspose(loops);
@@ -29,6 +31,8 @@ const VectorTable& Table() {
   static const VectorTable kTable = {
       .name = TRAINYARD_TEXT(TRAINYARD_ISA),
       .f32 = LoopsOf<float>(),
+      .bf16 = LoopsOf<BFloat16>(),
+      .f16 = LoopsOf<Float16>(),
       .binary_cross_entropy = BinaryCrossEntropyOfRows,
       .adamw = AdamW,
       .sgd = Sgd,

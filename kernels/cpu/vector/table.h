@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/element.h"
+
 namespace trainyard::kernels {
 
 struct StepState;
@@ -228,6 +230,9 @@ struct MaxPoolBackwardRow {
 template <typename T>
 struct ElementLoops {
   void (*add)(const T* a, const T* b, T* y, int64_t n);
+  void (*add_to_f32)(const float* a, const T* b, float* y, int64_t n);
+  void (*to_f32)(const T* x, float* y, int64_t n);
+  void (*from_f32)(const float* x, T* y, int64_t n);
   void (*relu)(const T* x, T* y, int64_t n);
   void (*relu_backward)(const T* x, const T* dy, T* dx, int64_t n);
   void (*relu6)(const T* x, T* y, int64_t n);
@@ -255,6 +260,9 @@ struct ElementLoops {
   void (*dropout)(const DropoutRange<T>& range);
   void (*max_pool)(const MaxPoolRow<T>& row);
   void (*max_pool_backward)(const MaxPoolBackwardRow<T>& row);
+  // One image.
+  void (*mean_pool)(const T* x, int64_t pixels, int64_t channels, T* y);
+  void (*mean_pool_backward)(const T* dy, int64_t pixels, int64_t channels, T* dx);
   // y[c] = sum over rows of x[r * stride + c], c < cols.
   void (*column_sum)(const T* x, int64_t rows, int64_t cols, int64_t stride, float* y);
   // y[j * y_stride + i] = x[i * x_stride + j]
@@ -265,6 +273,8 @@ struct ElementLoops {
 struct VectorTable {
   const char* name;
   ElementLoops<float> f32;
+  ElementLoops<BFloat16> bf16;
+  ElementLoops<Float16> f16;
   void (*binary_cross_entropy)(const BinaryCrossEntropyRows& rows);
   void (*adamw)(const AdamWRange& range);
   void (*sgd)(const SgdRange& range);

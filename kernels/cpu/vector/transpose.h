@@ -45,4 +45,12 @@ TRAINYARD_INLINE void TransposeBlock(const float* x, int64_t rows, int64_t cols,
   }
 }
 
+template <typename T>
+TRAINYARD_INLINE void TransposeBlock(const T* x, int64_t rows, int64_t cols, int64_t x_stride, T* y,
+                                     int64_t y_stride) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < cols; ++j) y[j * y_stride + i] = x[i * x_stride + j];
+  }
+}
+
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -74,7 +74,7 @@ absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
   for (size_t i = 0; i < ops.size(); ++i) {
     Cost& cost = costs[KeyOf(ops[i])];
     cost.best_us += best[i];
-    cost.flops += plan::Flops(ops[i]);
+    cost.flops += plan::Flops(plan.tensors, ops[i]);
     ++cost.count;
   }
   return absl::OkStatus();

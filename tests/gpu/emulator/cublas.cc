@@ -1,19 +1,33 @@
-// The functions of cuBLASLt that kernels/cuda calls, in plain loops: column-major fp32 products
-// with an optional bias per row. What the caller leaves out or contradicts is refused.
+// The functions of cuBLASLt that kernels/cuda calls, in plain loops: column-major products of fp32,
+// bf16 or fp16 with an optional bias per row, which must be of the result's type. What the caller
+// leaves out or contradicts is refused.
 
 #include <cublasLt.h>
 
 #include <cstdint>
 #include <cstring>
 
+#include "element.h"
+
 namespace {
+
+using trainyard::emulator::Element;
+using trainyard::emulator::Get;
+using trainyard::emulator::Put;
+
+bool ElementOf(cudaDataType type, Element& to) {
+  to = type == CUDA_R_16BF ? Element::kBF16 : type == CUDA_R_16F ? Element::kF16 : Element::kF32;
+  return type == CUDA_R_16BF || type == CUDA_R_16F || type == CUDA_R_32F;
+}
 
 struct Descriptor {
   cublasOperation_t op_a = CUBLAS_OP_N, op_b = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const float* bias = nullptr;
+  const void* bias = nullptr;
+  cudaDataType bias_type = CUDA_R_32F;
 };
 struct Layout {
+  Element type;
   uint64_t rows, cols;
   int64_t stride;
   bool Covers(uint64_t want_rows, uint64_t want_cols) const {
@@ -42,6 +56,10 @@ cublasStatus_t Take(T& to, const void* from, size_t bytes) {
 // m x n = op(a) op(b) over k.
 bool Agree(const Descriptor& d, const Layout& a, const Layout& b, const Layout& c, uint64_t& k) {
   k = d.op_a == CUBLAS_OP_N ? a.cols : a.rows;
+  Element of_bias;
+  const bool biased = d.epilogue == CUBLASLT_EPILOGUE_BIAS;
+  if (a.type != b.type || (c.type != a.type && c.type != Element::kF32)) return false;
+  if (biased && !(ElementOf(d.bias_type, of_bias) && of_bias == c.type)) return false;
   return (d.op_a == CUBLAS_OP_N ? a.Covers(c.rows, k) : a.Covers(k, c.rows)) &&
          (d.op_b == CUBLAS_OP_N ? b.Covers(k, c.cols) : b.Covers(c.cols, k)) &&
          c.Covers(c.rows, c.cols);
@@ -81,6 +99,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       return Take(d.op_b, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE:
       return Take(d.epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      return Take(d.bias_type, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return Take(d.bias, value, bytes);
     default:
@@ -90,8 +110,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType type,
                                           uint64_t rows, uint64_t cols, int64_t stride) {
-  if (type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-  *made = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{rows, cols, stride});
+  Element element;
+  if (!ElementOf(type, element)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *made = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{element, rows, cols, stride});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
@@ -160,21 +181,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   }
   std::memset(workspace, 0xff, kWorkspace);
   const float one = *static_cast<const float*>(alpha), old = *static_cast<const float*>(beta);
-  const auto* x = static_cast<const float*>(a);
-  const auto* y = static_cast<const float*>(b);
-  const auto* before = static_cast<const float*>(c);
   for (uint64_t j = 0; j < lc.cols; ++j) {
     for (uint64_t i = 0; i < lc.rows; ++i) {
       double sum = 0;
       for (uint64_t k = 0; k < terms; ++k) {
-        const float left = how.op_a == CUBLAS_OP_N ? x[i + k * la.stride] : x[k + i * la.stride];
-        const float right = how.op_b == CUBLAS_OP_N ? y[k + j * lb.stride] : y[j + k * lb.stride];
+        const float left =
+            Get(la.type, a, how.op_a == CUBLAS_OP_N ? i + k * la.stride : k + i * la.stride);
+        const float right =
+            Get(lb.type, b, how.op_b == CUBLAS_OP_N ? k + j * lb.stride : j + k * lb.stride);
         sum += double{left} * right;
       }
       sum *= one;
-      if (old != 0) sum += double{old} * before[i + j * lc.stride];
-      if (how.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += how.bias[i];
-      static_cast<float*>(d)[i + j * lc.stride] = static_cast<float>(sum);
+      if (old != 0) sum += double{old} * Get(lc.type, c, i + j * lc.stride);
+      if (how.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += Get(lc.type, how.bias, i);
+      Put(lc.type, d, i + j * lc.stride, static_cast<float>(sum));
     }
   }
   return CUBLAS_STATUS_SUCCESS;

@@ -1,23 +1,30 @@
-// The functions of cuDNN that kernels/cuda calls, in plain loops: fp32 convolutions of NHWC
-// activations with weights in [out, height, width, in]. The ranking of algorithms starts with one
-// that is not deterministic and one that wants too much workspace: a caller that takes either is
-// refused.
+// The functions of cuDNN that kernels/cuda calls, in plain loops: convolutions of NHWC activations
+// with weights in [out, height, width, in], all of one type, fp32, bf16 or fp16. The ranking of
+// algorithms starts with one that is not deterministic and one that wants too much workspace: a
+// caller that takes either is refused.
 
 #include <cudnn.h>
 
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <vector>
 
-#include "cuda_runtime.h"
+#include "element.h"
+
+using trainyard::emulator::Element;
+using trainyard::emulator::Get;
+using trainyard::emulator::Put;
 
 struct cudnnTensorStruct {
+  Element type;
   int n, c, h, w;
   int64_t At(int in, int ih, int iw, int ic) const {
     return ((int64_t{in} * h + ih) * w + iw) * c + ic;
   }
 };
 struct cudnnFilterStruct {
+  Element type;
   int k, c, h, w;
   int64_t At(int ik, int ih, int iw, int ic) const {
     return ((int64_t{ik} * h + ih) * w + iw) * c + ic;
@@ -47,8 +54,11 @@ cudnnStatus_t Delete(Made* made) {
 
 bool Fits(const cudnnTensorStruct& x, const cudnnFilterStruct& w, const cudnnConvolutionStruct& s,
           const cudnnTensorStruct& y) {
-  return s.math == CUDNN_FMA_MATH && x.n == y.n && x.c == w.c * s.groups && y.c == w.k &&
-         w.k % s.groups == 0 && y.h == (x.h + 2 * s.pad - w.h) / s.stride + 1 &&
+  const bool narrow = x.type != Element::kF32;
+  return x.type == w.type && x.type == y.type &&
+         s.math == (narrow ? CUDNN_TENSOR_OP_MATH : CUDNN_FMA_MATH) && x.n == y.n &&
+         x.c == w.c * s.groups && y.c == w.k && w.k % s.groups == 0 &&
+         y.h == (x.h + 2 * s.pad - w.h) / s.stride + 1 &&
          y.w == (x.w + 2 * s.pad - w.w) / s.stride + 1;
 }
 
@@ -99,9 +109,17 @@ bool Runs(bool fits, bool good, void* workspace, size_t bytes, const void* alpha
   return *static_cast<const float*>(alpha) == 1 && *static_cast<const float*>(beta) == 0;
 }
 
-void Clear(void* to, int64_t n) { std::memset(to, 0, n * sizeof(float)); }
+// Sums in fp32, rounded to the type of the result at the end.
+void Store(Element type, const std::vector<float>& sums, void* to) {
+  for (size_t i = 0; i < sums.size(); ++i) Put(type, to, static_cast<int64_t>(i), sums[i]);
+}
 
-const float* In(const void* data) { return static_cast<const float*>(data); }
+bool ElementOf(cudnnDataType_t type, Element& to) {
+  to = type == CUDNN_DATA_BFLOAT16 ? Element::kBF16
+       : type == CUDNN_DATA_HALF   ? Element::kF16
+                                   : Element::kF32;
+  return type == CUDNN_DATA_BFLOAT16 || type == CUDNN_DATA_HALF || type == CUDNN_DATA_FLOAT;
+}
 
 }  // namespace
 
@@ -127,14 +145,16 @@ cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t d) 
 
 cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t d, cudnnTensorFormat_t format,
                                          cudnnDataType_t type, int n, int c, int h, int w) {
-  if (format != CUDNN_TENSOR_NHWC || type != CUDNN_DATA_FLOAT) return CUDNN_STATUS_NOT_SUPPORTED;
-  *d = {n, c, h, w};
+  Element element;
+  if (format != CUDNN_TENSOR_NHWC || !ElementOf(type, element)) return CUDNN_STATUS_NOT_SUPPORTED;
+  *d = {element, n, c, h, w};
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t d, cudnnDataType_t type,
                                          cudnnTensorFormat_t format, int k, int c, int h, int w) {
-  if (format != CUDNN_TENSOR_NHWC || type != CUDNN_DATA_FLOAT) return CUDNN_STATUS_NOT_SUPPORTED;
-  *d = {k, c, h, w};
+  Element element;
+  if (format != CUDNN_TENSOR_NHWC || !ElementOf(type, element)) return CUDNN_STATUS_NOT_SUPPORTED;
+  *d = {element, k, c, h, w};
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t d, int pad_h, int pad_w,
@@ -181,11 +201,11 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t, const void* alpha, cudnnTen
             bytes, alpha, beta)) {
     return CUDNN_STATUS_BAD_PARAM;
   }
-  Clear(y_data, int64_t{y->n} * y->c * y->h * y->w);
-  auto* out = static_cast<float*>(y_data);
+  std::vector<float> sums(int64_t{y->n} * y->c * y->h * y->w);
   EachProduct(*x, *w, *s, *y, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
-    out[at_y] += In(x_data)[at_x] * In(w_data)[at_w];
+    sums[at_y] += Get(x->type, x_data, at_x) * Get(w->type, w_data, at_w);
   });
+  Store(y->type, sums, y_data);
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -214,11 +234,11 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t, const void* alpha,
             alpha, beta)) {
     return CUDNN_STATUS_BAD_PARAM;
   }
-  Clear(dx_data, int64_t{x->n} * x->c * x->h * x->w);
-  auto* out = static_cast<float*>(dx_data);
+  std::vector<float> sums(int64_t{x->n} * x->c * x->h * x->w);
   EachProduct(*x, *w, *s, *y, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
-    out[at_x] += In(dy_data)[at_y] * In(w_data)[at_w];
+    sums[at_x] += Get(y->type, dy_data, at_y) * Get(w->type, w_data, at_w);
   });
+  Store(x->type, sums, dx_data);
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -245,10 +265,10 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t, const void* alpha,
             alpha, beta)) {
     return CUDNN_STATUS_BAD_PARAM;
   }
-  Clear(dw_data, w->size());
-  auto* out = static_cast<float*>(dw_data);
+  std::vector<float> sums(w->size());
   EachProduct(*x, *w, *s, *y, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
-    out[at_w] += In(x_data)[at_x] * In(dy_data)[at_y];
+    sums[at_w] += Get(x->type, x_data, at_x) * Get(y->type, dy_data, at_y);
   });
+  Store(w->type, sums, dw_data);
   return CUDNN_STATUS_SUCCESS;
 }

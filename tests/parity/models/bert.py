@@ -10,7 +10,8 @@ def forward(params, inputs, case):
 
     def norm(name, x):
         w = params[name + ".weight"]
-        return F.layer_norm(x, w.shape, w, params[name + ".bias"], 1e-12)
+        return F.layer_norm(x.float(), w.shape,  # fp32 under torch.autocast, too
+                            w, params[name + ".bias"], 1e-12)
 
     def linear(name, x):
         return F.linear(x, params[name + ".weight"], params[name + ".bias"])

@@ -10,7 +10,8 @@ def forward(params, x, case):
         x = F.conv2d(x, w, stride=stride, padding=w.shape[-1] // 2, groups=x.shape[1] // w.shape[1])
         x = F.batch_norm(x, buffers[norm + "running_mean"], buffers[norm + "running_var"],
                          params[norm + "weight"], params[norm + "bias"], case["training"], 0.1, 1e-5)
-        return F.relu6(x) if activate else x
+        # torch.autocast has no gradient of a relu6 in bf16; in fp32 it is the same.
+        return F.relu6(x.float()).to(x.dtype) if activate else x
 
     def separable(name, x, stride):
         return layer(name + ".reduce_1x1", layer(name + ".conv_3x3", x, stride), activate=False)

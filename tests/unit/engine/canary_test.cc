@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "executor/data/dataset.h"
 #include "executor/data/loader.h"
 #include "executor/engine/evaluator.h"
 #include "executor/engine/session.h"
 #include "executor/engine/trainer.h"
+#include "executor/plan/memory.h"
 #include "executor/plan/spec.h"
 #include "google/protobuf/text_format.h"
 #include "storage/base/status.h"
@@ -84,6 +86,22 @@ int64_t TouchedEnd(const char* arena, const plan::Region& region) {
   return end;
 }
 
+// After a step, bit by bit; of bf16, which is the upper half of an fp32 but for its rounding.
+void ExpectCopiesHoldTheirWeights(const plan::Plan& plan, const char* arena) {
+  for (size_t p = 0; p < plan.copies.size(); ++p) {
+    if (plan.copies[p] == plan::kNone) continue;
+    const plan::Tensor& copy = plan.tensors[plan.copies[p]];
+    if (copy.type != plan::ElementType::kBF16) continue;
+    for (int64_t i = 0; i < copy.elements(); ++i) {
+      uint32_t w = 0;
+      uint16_t narrow = 0;
+      memcpy(&w, arena + plan.offsets[plan.parameters[p]] + 4 * i, sizeof(w));
+      memcpy(&narrow, arena + plan.offsets[plan.copies[p]] + 2 * i, sizeof(narrow));
+      ASSERT_EQ(narrow, (w + 0x7fff + (w >> 16 & 1)) >> 16) << copy.name << "[" << i << "]";
+    }
+  }
+}
+
 // One whole optimizer step and one evaluation over an arena whose gradients, scalars and
 // activations hold the pattern. The parameters and the optimizer's state hold what they must.
 void ExpectTheArenaAndNothingElseTouched(const v1::JobSpec& given) {
@@ -118,9 +136,11 @@ void ExpectTheArenaAndNothingElseTouched(const v1::JobSpec& given) {
     ASSERT_TRUE(evaluated.ok()) << evaluated.status();
     EXPECT_LT(evaluated->at("loss"), 10);
 
-    // To the last tensor of each region; what follows it is padding to 64 bytes.
-    EXPECT_GT(TouchedEnd(arena, plan.activation_region), plan.activation_region.bytes - 64);
-    EXPECT_GT(TouchedEnd(arena, plan.scalar_region), plan.scalar_region.bytes - 64);
+    // To the last tensor of each region; what follows it is padding.
+    ExpectCopiesHoldTheirWeights(plan, arena);
+    EXPECT_GT(TouchedEnd(arena, plan.activation_region),
+              plan.activation_region.bytes - plan::kAlignment);
+    EXPECT_GT(TouchedEnd(arena, plan.scalar_region), plan.scalar_region.bytes - plan::kAlignment);
     EXPECT_EQ(plan.activation_region.end(), plan.arena_bytes);
     for (const plan::TensorId id : gradients) {
       const char* at = arena + plan.offsets[id];
@@ -132,20 +152,26 @@ void ExpectTheArenaAndNothingElseTouched(const v1::JobSpec& given) {
   EXPECT_EQ(device.TouchedMargins(), 0);
 }
 
-// Whether training or evaluation needs more.
-class Canary : public ::testing::TestWithParam<bool> {};
+// What is computed in, and whether training or evaluation needs more.
+class Canary : public ::testing::TestWithParam<std::tuple<v1::Precision::Compute, bool>> {
+ protected:
+  void Set(v1::JobSpec& spec) const {
+    spec.mutable_precision()->set_compute(std::get<0>(GetParam()));
+    spec.mutable_evaluation()->set_batch_size(std::get<1>(GetParam()) ? 64 : 1);
+  }
+};
 
 TEST_P(Canary, AGptTouchesItsPlannedArenaAndNothingElse) {
   const TempFolder folder;
   v1::JobSpec spec = SmallGpt(WriteText(folder.path()), 3);
-  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  Set(spec);
   ExpectTheArenaAndNothingElseTouched(spec);
 }
 
 TEST_P(Canary, EveryOptimizerTouchesItsPlannedArenaAndNothingElse) {
   const TempFolder folder;
   v1::JobSpec spec = SmallGpt(WriteText(folder.path()), 3);
-  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  Set(spec);
   spec.mutable_training()->set_ema_decay(0.9);
   spec.mutable_optimizer()->add_groups()->set_pattern("*.ln_?.*");
   spec.mutable_optimizer()->mutable_groups(0)->set_frozen(true);
@@ -188,7 +214,7 @@ TEST_P(Canary, ADlrmTouchesItsPlannedArenaAndNothingElse) {
   spec.mutable_training()->set_steps(3);
   spec.mutable_training()->set_batch_size(12);
   spec.mutable_training()->set_micro_batch_size(4);
-  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  Set(spec);
   for (int kind = 0; kind < 3; ++kind) {
     if (kind < 2) spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(kind == 1);
     if (kind == 2) spec.mutable_optimizer()->mutable_sgd();
@@ -205,7 +231,7 @@ TEST_P(Canary, ABertTouchesItsPlannedArenaAndNothingElse) {
   bert.set_width(10);
   bert.set_context(9);
   bert.set_dropout(0.1);
-  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  Set(spec);
   ExpectTheArenaAndNothingElseTouched(spec);
 }
 
@@ -213,7 +239,7 @@ TEST_P(Canary, ModelsOfImagesTouchTheirPlannedArenaAndNothingElse) {
   const TempFolder folder;
   v1::JobSpec spec = SmallGpt("", 3);
   *spec.mutable_data() = SmallImages(folder.path());
-  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  Set(spec);
 
   v1::Vit& vit = *spec.mutable_model()->mutable_vit();
   vit.set_layers(2);
@@ -241,7 +267,11 @@ TEST_P(Canary, ModelsOfImagesTouchTheirPlannedArenaAndNothingElse) {
   ExpectTheArenaAndNothingElseTouched(spec);
 }
 
-INSTANTIATE_TEST_SUITE_P(TrainingOrEvaluationNeedsMore, Canary, ::testing::Bool());
+INSTANTIATE_TEST_SUITE_P(PrecisionAndWhetherEvaluationNeedsMore, Canary,
+                         ::testing::Combine(::testing::Values(v1::Precision::FP32,
+                                                              v1::Precision::BF16,
+                                                              v1::Precision::FP16),
+                                            ::testing::Bool()));
 
 }  // namespace
 }  // namespace trainyard::engine

@@ -269,7 +269,7 @@ TEST_F(RunTest, AWrongSpecIsTheUsers) {
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(FaultOf(result.status()), Fault::kSpec);
   spec = SmallGpt(text_, 5);
-  spec.mutable_precision()->set_compute(v1::Precision::BF16);
+  spec.mutable_parallel()->set_tensor(2);
   const auto later = RunOnCpu(spec, Root("r"), seen);
   EXPECT_EQ(FaultOf(later.status()), Fault::kUnimplemented);
 }

@@ -14,6 +14,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
+#include "tests/reference/element.h"
 #include "tests/reference/vec.h"
 
 namespace trainyard::kernels {
@@ -36,6 +37,10 @@ inline std::vector<CpuCase> AllCpuCases() {
 inline std::string NameOfCase(const testing::TestParamInfo<CpuCase>& info) {
   return std::string(info.param.table->name) + "_x" + std::to_string(info.param.threads);
 }
+
+// How often a convolution or its gradient by weights is rounded to 16-bit elements before the last
+// time, or to fp32: never here.
+inline constexpr double kExtraRoundings = 0;
 
 // Values that fp32 holds exactly, so that both sides start from the same numbers.
 inline Vec RandomVec(int64_t n, int seed, double scale = 1) {
@@ -74,6 +79,15 @@ class Bench {
     for (size_t i = 0; i < x.size(); ++i) b.As<float>()[i] = static_cast<float>(x[i]);
     return b;
   }
+  // Rounded to `type`: f32, bf16 or f16.
+  Buffer Elements(DType type, const Vec& x) {
+    if (type == DType::kF32) return Floats(x);
+    Buffer b = Raw(type, static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      static_cast<uint16_t*>(b.data)[i] = reference::ToBits(type, x[i]);
+    }
+    return b;
+  }
   Buffer Ints(const std::vector<int32_t>& x) {
     Buffer b = Raw(DType::kI32, static_cast<int64_t>(x.size()));
     std::memcpy(b.data, x.data(), x.size() * sizeof(int32_t));
@@ -93,7 +107,14 @@ class Bench {
     device_->Free(*scratch);
   }
 
-  static Vec Read(const Buffer& b, int64_t n) { return Vec(b.As<float>(), b.As<float>() + n); }
+  static Vec Read(const Buffer& b, int64_t n) {
+    if (b.dtype == DType::kF32) return Vec(b.As<float>(), b.As<float>() + n);
+    Vec x;
+    for (int64_t i = 0; i < n; ++i) {
+      x.push_back(reference::ToDouble(b.dtype, static_cast<const uint16_t*>(b.data)[i]));
+    }
+    return x;
+  }
 
  private:
   std::unique_ptr<CpuDevice> device_;
@@ -109,18 +130,24 @@ class CpuTest : public testing::TestWithParam<CpuCase> {
 #define TRAINYARD_CPU_SUITE(name) \
   INSTANTIATE_TEST_SUITE_P(Cpu, name, testing::ValuesIn(AllCpuCases()), NameOfCase)
 
-// Each element within tolerance * (|expected| + the root mean square of what is expected).
+// Each element within tolerance * (|expected| + the root mean square of what is expected), and what
+// rounding to the type of `actual` may move it.
 inline void ExpectClose(const Buffer& actual, const Vec& expected, double tolerance,
                         const std::string& what) {
+  const Vec found = Bench::Read(actual, static_cast<int64_t>(expected.size()));
+  const bool narrow = actual.dtype != DType::kF32;
+  const double roundoff = narrow ? reference::UnitRoundoff(actual.dtype) : 0;
+  const double smallest = actual.dtype == DType::kF16 ? 0x1p-25 : 0;  // half a step near zero
   double squares = 0;
   for (const double v : expected) squares += v * v;
   const double size = expected.empty() ? 0 : std::sqrt(squares / expected.size());
   int reported = 0;
   for (size_t i = 0; i < expected.size() && reported < 5; ++i) {
-    const double bound = tolerance * (std::fabs(expected[i]) + size);
-    if (std::fabs(actual.As<float>()[i] - expected[i]) <= bound) continue;
-    ADD_FAILURE() << what << ": element " << i << " is " << actual.As<float>()[i] << ", expected "
-                  << expected[i] << " within " << bound;
+    const double bound = tolerance * (std::fabs(expected[i]) + size) +
+                         roundoff * (1 + tolerance) * std::fabs(expected[i]) + smallest;
+    if (std::fabs(found[i] - expected[i]) <= bound) continue;
+    ADD_FAILURE() << what << ": element " << i << " is " << found[i] << ", expected " << expected[i]
+                  << " within " << bound;
     ++reported;
   }
 }

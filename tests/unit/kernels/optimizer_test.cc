@@ -35,11 +35,11 @@ TEST_P(OptimizerTest, AdamWFollowsReferenceOverManySteps) {
                        .epsilon = 1e-8f,
                        .weight_decay = 0.1f,
                        .learning_rate_scale = 0.5f};
-    for (state.step = 0; state.step < 20; ++state.step) {
-      const Vec g = RandomVec(n, 100 + static_cast<int>(state.step));
+    for (state.updates = 0; state.updates < 20; ++state.updates) {
+      const Vec g = RandomVec(n, 100 + static_cast<int>(state.updates));
       Fill(grad, g);
       bench_.Run(op);
-      reference::AdamWStep(g, 0.5, rates, state.step, expected);
+      reference::AdamWStep(g, 0.5, rates, state.updates, expected);
     }
     ExpectClose(op.w, expected.w, 1e-5, "w");
     ExpectClose(op.m, expected.m, 1e-5, "m");
@@ -67,10 +67,11 @@ TEST_P(OptimizerTest, SgdFollowsReferenceOverManySteps) {
                          .weight_decay = 0.01f,
                          .learning_rate_scale = 0.5f,
                          .nesterov = nesterov};
-        for (state.step = 0; state.step < 10; ++state.step) {
-          Fill(grad, RandomVec(n, 100 + static_cast<int>(state.step)));
+        for (state.updates = 0; state.updates < 10; ++state.updates) {
+          Fill(grad, RandomVec(n, 100 + static_cast<int>(state.updates)));
           bench_.Run(op);
-          reference::SgdStep(Bench::Read(grad, n), scaled ? 0.25 : 1, rates, state.step, expected);
+          reference::SgdStep(Bench::Read(grad, n), scaled ? 0.25 : 1, rates, state.updates,
+                             expected);
         }
         ExpectClose(op.w, expected.w, 1e-5, "w");
         if (momentum != 0) ExpectClose(op.velocity, expected.velocity, 1e-5, "velocity");
@@ -105,11 +106,11 @@ TEST_P(OptimizerTest, LambFollowsReferenceOverManySteps) {
                         .adapt = adapt};
       Fill(op.w, expected.w, kOffset), Fill(op.m, expected.m, kOffset);
       Fill(op.v, expected.v, kOffset);
-      for (state.step = 0; state.step < 20; ++state.step) {
-        const Vec g = RandomVec(n, 100 + static_cast<int>(state.step));
+      for (state.updates = 0; state.updates < 20; ++state.updates) {
+        const Vec g = RandomVec(n, 100 + static_cast<int>(state.updates));
         Fill(grad, g, kOffset);
         bench_.Run(op);
-        reference::LambStep(g, 0.5, rates, adapt, state.step, expected);
+        reference::LambStep(g, 0.5, rates, adapt, state.updates, expected);
       }
       const auto framed = [&](const Vec& middle) {
         Vec framed(all, 7);

@@ -195,8 +195,8 @@ TEST_P(RecommenderTest, AdamWOnRowsFollowsReferenceAndLeavesOthersAlone) {
                      .beta2 = 0.99f,
                      .epsilon = 1e-8f,
                      .weight_decay = 0.1f};
-  for (state.step = 0; state.step < 10; ++state.step) {
-    const Vec g = RandomVec(kSamples * kWidth, 100 + static_cast<int>(state.step));
+  for (state.updates = 0; state.updates < 10; ++state.updates) {
+    const Vec g = RandomVec(kSamples * kWidth, 100 + static_cast<int>(state.updates));
     for (size_t i = 0; i < g.size(); ++i) grad.As<float>()[i] = static_cast<float>(g[i]);
     bench_.Run(op);
     for (int64_t s = 0; s < kSamples; ++s) {
@@ -206,7 +206,7 @@ TEST_P(RecommenderTest, AdamWOnRowsFollowsReferenceAndLeavesOthersAlone) {
       reference::AdamWState at{Vec(row(w), row(w) + kWidth), Vec(row(m), row(m) + kWidth),
                                Vec(row(v), row(v) + kWidth)};
       reference::AdamWStep(Vec(g.begin() + s * kWidth, g.begin() + (s + 1) * kWidth), 0.5, rates,
-                           state.step, at);
+                           state.updates, at);
       std::copy(at.w.begin(), at.w.end(), row(w));
       std::copy(at.m.begin(), at.m.end(), row(m));
       std::copy(at.v.begin(), at.v.end(), row(v));

@@ -45,6 +45,7 @@ class Model {
   }
 
   double Step() {
+    machine.Run(plan.copy);
     machine.Run(plan.begin);
     for (int64_t i = 0; i < plan.micro_batches; ++i) {
       machine.state.first_sample = i * plan.micro_batch;

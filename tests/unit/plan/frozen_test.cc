@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "executor/plan/memory.h"
 #include "tests/unit/plan/interpreter.h"
 #include "tests/unit/plan/specs.h"
 
@@ -174,7 +175,7 @@ TEST(Frozen, TakeNoMemoryBesideTheirWeightsAndCostNoWork) {
     const Plan plan = PlanOf(c.spec, c.facts);
     int64_t trained = 0;
     for (size_t i = 0; i < plan.trained; ++i) {
-      trained += (plan.tensors[plan.parameters[i]].bytes() + 63) / 64 * 64;
+      trained += Align(plan.tensors[plan.parameters[i]].bytes());
     }
     EXPECT_EQ(plan.summary.gradient_bytes(), trained);
     EXPECT_EQ(plan.summary.optimizer_bytes(), 2 * trained);

@@ -152,6 +152,7 @@ struct Interpreter::Executor {
     for (size_t i = 0; i < y.size(); ++i) y[i] += a[i];
     Put(o.y, y);
   }
+  void operator()(const Cast& o) const { Put(o.y, R(o.x, o.n)); }
   void operator()(const AddBias& o) const {
     const Vec bias = R(o.bias, o.cols);
     Vec y = R(o.x);
@@ -302,7 +303,7 @@ struct Interpreter::Executor {
   void operator()(const SgdRows& o) const {
     ForEachRow(o, [&](const Vec& grad, size_t t, int64_t at) {
       reference::SgdState s{.w = Row(o.tables[t], at, o.width), .velocity = Vec(o.width, 0)};
-      reference::SgdStep(grad, ScaleOf(o.grad_scale), {.lr = Rate(o)}, m.state.step, s);
+      reference::SgdStep(grad, ScaleOf(o.grad_scale), {.lr = Rate(o)}, m.state.updates, s);
       PutRow(o.tables[t], at, s.w);
     });
   }
@@ -317,7 +318,7 @@ struct Interpreter::Executor {
                             .beta2 = o.beta2,
                             .epsilon = o.epsilon,
                             .weight_decay = o.weight_decay},
-                           m.state.step, s);
+                           m.state.updates, s);
       PutRow(o.tables[t], at, s.w);
       PutRow(o.m[t], at, s.m);
       PutRow(o.v[t], at, s.v);
@@ -333,7 +334,8 @@ struct Interpreter::Executor {
     Put(o.de, g.de);
   }
   void operator()(const BinaryCrossEntropy& o) const {
-    const auto r = reference::BinaryCrossEntropy(R(o.logits), m.ReadIds(o.targets), o.scale);
+    const auto r = reference::BinaryCrossEntropy(R(o.logits), m.ReadIds(o.targets),
+                                                 o.scale * LossScaleOf(o.state));
     Put(o.losses, r.losses);
     Put(o.correct, r.correct);
     Put(o.dlogits, r.dlogits);
@@ -347,8 +349,8 @@ struct Interpreter::Executor {
     Put(o.dqkv, reference::AttentionBackward(R(o.dy), R(o.qkv), ShapeOf(o, m.ReadIds(o.lengths))));
   }
   void operator()(const CrossEntropy& o) const {
-    const auto r = reference::CrossEntropy(R(o.logits), m.ReadIds(o.targets), o.classes, o.scale,
-                                           o.smoothing, o.z_loss);
+    const auto r = reference::CrossEntropy(R(o.logits), m.ReadIds(o.targets), o.classes,
+                                           o.scale * LossScaleOf(o.state), o.smoothing, o.z_loss);
     Put(o.losses, r.losses);
     Put(o.z_losses, r.z_losses);
     Put(o.correct, r.correct);
@@ -408,7 +410,8 @@ struct Interpreter::Executor {
   }
   void operator()(const ClipScale& o) const {
     const double count = R(o.count)[0];
-    const double factor = count > 0 ? static_cast<double>(o.rows) / count : 1;
+    const double factor =
+        (count > 0 ? static_cast<double>(o.rows) / count : 1) / LossScaleOf(o.state);
     const double norm = std::sqrt(R(o.sum)[0]) * factor;
     Put(o.norm, {norm});
     Put(o.scale, {factor * std::min(1.0, static_cast<double>(o.max_norm) / (norm + 1e-6))});
@@ -417,6 +420,7 @@ struct Interpreter::Executor {
   double Rate(const O& o) const {
     return static_cast<double>(m.state.learning_rate) * o.learning_rate_scale;
   }
+  double LossScaleOf(TensorId state) const { return state == kNone ? 1 : m.state.loss_scale; }
   double ScaleOf(TensorId grad_scale) const { return grad_scale == kNone ? 1 : R(grad_scale)[0]; }
   void operator()(const SgdStep& o) const {
     reference::SgdState s{.w = R(o.w, o.n),
@@ -426,8 +430,9 @@ struct Interpreter::Executor {
                         .momentum = o.momentum,
                         .weight_decay = o.weight_decay,
                         .nesterov = o.nesterov},
-                       m.state.step, s);
+                       m.state.updates, s);
     Put(o.w, s.w);
+    Put(o.copy, s.w);
     Put(o.velocity, s.velocity);
   }
   void operator()(const AdamWStep& o) const {
@@ -438,8 +443,9 @@ struct Interpreter::Executor {
                           .beta2 = o.beta2,
                           .epsilon = o.epsilon,
                           .weight_decay = o.weight_decay},
-                         m.state.step, s);
+                         m.state.updates, s);
     Put(o.w, s.w);
+    Put(o.copy, s.w);
     Put(o.m, s.m);
     Put(o.v, s.v);
   }
@@ -463,7 +469,7 @@ struct Interpreter::Executor {
                          .beta2 = o.beta2,
                          .epsilon = o.epsilon,
                          .weight_decay = o.weight_decay},
-                        o.adapt, m.state.step, s);
+                        o.adapt, m.state.updates, s);
     PutPiece(o.w, o.offset, s.w);
     PutPiece(o.m, o.offset, s.m);
     PutPiece(o.v, o.offset, s.v);

@@ -10,6 +10,8 @@
 namespace trainyard::plan {
 namespace {
 
+constexpr int64_t kLine = 64;  // every tensor begins with one
+
 struct Touch {
   TensorId id;
   Access access;
@@ -33,10 +35,11 @@ int64_t BytesTouched(const Plan& plan, const Op& op, TensorId id) {
   if (const auto* o = std::get_if<Zero>(&op)) run(o->x, o->n);
   if (const auto* o = std::get_if<SquaredNorm>(&op)) run(o->x, o->n);
   if (const auto* o = std::get_if<SgdStep>(&op)) {
-    for (const TensorId t : {o->w, o->grad, o->velocity}) run(t, o->n);
+    for (const TensorId t : {o->w, o->grad, o->velocity, o->copy}) run(t, o->n);
   }
+  if (const auto* o = std::get_if<Cast>(&op)) run(o->x, o->n), run(o->y, o->n);
   if (const auto* o = std::get_if<AdamWStep>(&op)) {
-    for (const TensorId t : {o->w, o->grad, o->m, o->v}) run(t, o->n);
+    for (const TensorId t : {o->w, o->grad, o->m, o->v, o->copy}) run(t, o->n);
   }
   if (const auto* o = std::get_if<LambStep>(&op)) {
     for (const TensorId t : {o->w, o->grad, o->m, o->v}) run(t, o->offset + o->n);
@@ -50,7 +53,7 @@ int64_t BytesTouched(const Plan& plan, const Op& op, TensorId id) {
 // Follows who wrote each line of the arena last: knows nothing of lives or of packing.
 class Ownership {
  public:
-  explicit Ownership(const Plan& plan) : plan_(plan), owner_(plan.arena_bytes / kAlignment, kNone) {
+  explicit Ownership(const Plan& plan) : plan_(plan), owner_(plan.arena_bytes / kLine, kNone) {
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
       const TensorKind kind = plan.tensors[i].kind;
       if (kind != TensorKind::kActivation && kind != TensorKind::kInput)
@@ -97,8 +100,7 @@ class Ownership {
     std::vector<int64_t> lines;
     const int64_t end = plan_.offsets[id] + plan_.tensors[id].bytes();
     EXPECT_LE(end, plan_.arena_bytes) << plan_.tensors[id].name;
-    for (int64_t at = plan_.offsets[id]; at < end; at += kAlignment)
-      lines.push_back(at / kAlignment);
+    for (int64_t at = plan_.offsets[id]; at < end; at += kLine) lines.push_back(at / kLine);
     return lines;
   }
 
@@ -132,6 +134,7 @@ bool MayShare(const Op& op, TensorId read, TensorId written) {
   if (const auto* o = std::get_if<LayerNormBackward>(&op))
     return !o->accumulate_dx && is(o->dy, o->dx);
   if (const auto* o = std::get_if<CrossEntropy>(&op)) return is(o->logits, o->dlogits);
+  if (const auto* o = std::get_if<BinaryCrossEntropy>(&op)) return is(o->logits, o->dlogits);
   return false;
 }
 
@@ -235,23 +238,31 @@ std::vector<Case> Cases() {
   Case lamb = {"mlp with lamb", MlpSpec(), ImageFacts(28, 28, 1, 10)};
   lamb.spec.mutable_optimizer()->mutable_lamb();
   cases.push_back(lamb);
+  cases.push_back({"dlrm", DlrmSpec(), ClickFacts(5, 3, 7)});
   for (const size_t i : {3, 4, 6, 8}) {  // char to llama: as little memory as can be
     Case recomputed = cases[i];
     Recomputing(recomputed.facts, recomputed.spec);
     cases.push_back(recomputed);
+  }
+  for (size_t i = 0, n = cases.size(); i < n; ++i) {
+    cases.push_back(cases[i]);
+    cases.back().spec.mutable_precision()->set_compute(i % 2 == 0 ? v1::Precision::BF16
+                                                                  : v1::Precision::FP16);
   }
   return cases;
 }
 
 TEST(Memory, NothingIsOverwrittenBeforeItsLastReader) {
   for (const Case& c : Cases()) {
-    SCOPED_TRACE(c.name);
+    SCOPED_TRACE(absl::StrCat(c.name, " ", c.spec.precision().ShortDebugString()));
     const Plan plan = PlanOf(c.spec, c.facts);
     Ownership ownership(plan);
     for (int step = 0; step < 2; ++step) {
+      ownership.Run(plan.copy, "copy");
       ownership.Run(plan.begin, "begin");
       for (int i = 0; i < plan.micro_batches; ++i) {
         ownership.Take(plan.input);
+        if (plan.ids != kNone) ownership.Take(plan.ids);
         ownership.Take(plan.target);
         ownership.Run(plan.micro, "micro");
       }
@@ -259,6 +270,7 @@ TEST(Memory, NothingIsOverwrittenBeforeItsLastReader) {
       ownership.Run(plan.norm, "norm");
       ownership.Run(plan.end, "end");
       ownership.Take(plan.eval_input);
+      if (plan.ids != kNone) ownership.Take(plan.eval_ids);
       ownership.Take(plan.eval_target);
       ownership.Run(plan.evaluate, "evaluate");
       for (const TensorId id : {plan.eval_losses, plan.eval_correct, plan.eval_logits}) {
@@ -270,9 +282,10 @@ TEST(Memory, NothingIsOverwrittenBeforeItsLastReader) {
 
 TEST(Memory, OperandsShareOnlyWhatTheirOpAllows) {
   for (const Case& c : Cases()) {
-    SCOPED_TRACE(c.name);
+    SCOPED_TRACE(absl::StrCat(c.name, " ", c.spec.precision().ShortDebugString()));
     const Plan plan = PlanOf(c.spec, c.facts);
-    for (const auto* ops : {&plan.begin, &plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
+    for (const auto* ops :
+         {&plan.copy, &plan.begin, &plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
       ExpectOperandsShareOnlyWhatOpsAllow(plan, *ops);
     }
   }
@@ -280,12 +293,13 @@ TEST(Memory, OperandsShareOnlyWhatTheirOpAllows) {
 
 TEST(Memory, OpsStayWithinTheirRegions) {
   for (const Case& c : Cases()) {
-    SCOPED_TRACE(c.name);
+    SCOPED_TRACE(absl::StrCat(c.name, " ", c.spec.precision().ShortDebugString()));
     const Plan plan = PlanOf(c.spec, c.facts);
     const auto within = [&](TensorId id, int64_t bytes, const Region& region) {
       return plan.offsets[id] >= region.offset && plan.offsets[id] + bytes <= region.end();
     };
-    for (const auto* ops : {&plan.begin, &plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
+    for (const auto* ops :
+         {&plan.copy, &plan.begin, &plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
       for (const Op& op : *ops) {
         for (const Touch& t : TouchesOf(op)) {
           const int64_t bytes = BytesTouched(plan, op, t.id);
@@ -293,6 +307,9 @@ TEST(Memory, OpsStayWithinTheirRegions) {
           switch (plan.tensors[t.id].kind) {
             case TensorKind::kParameter:
               ok = within(t.id, bytes, plan.parameter_region);
+              break;
+            case TensorKind::kWeightCopy:
+              ok = within(t.id, bytes, plan.copy_region);
               break;
             case TensorKind::kGradient:
               ok = within(t.id, bytes, plan.gradient_region);
@@ -325,22 +342,23 @@ TEST(Memory, OpsStayWithinTheirRegions) {
 
 TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
   for (const Case& c : Cases()) {
-    SCOPED_TRACE(c.name);
+    SCOPED_TRACE(absl::StrCat(c.name, " ", c.spec.precision().ShortDebugString()));
     const Plan plan = PlanOf(c.spec, c.facts);
     int64_t end = 0;
     for (const Region& region :
-         {plan.parameter_region, plan.optimizer_region, plan.ema_region, plan.buffer_region,
-          plan.scalar_region, plan.gradient_region, plan.activation_region}) {
+         {plan.parameter_region, plan.copy_region, plan.optimizer_region, plan.ema_region,
+          plan.buffer_region, plan.scalar_region, plan.gradient_region, plan.activation_region}) {
       EXPECT_EQ(region.offset, end);
       end = region.end();
     }
     EXPECT_EQ(plan.arena_bytes, end);
-    std::vector<bool> covered(plan.arena_bytes / kAlignment);
+    EXPECT_EQ(plan.arena_bytes % kLine, 0);
+    std::vector<bool> covered(plan.arena_bytes / kLine + 1);
+    covered.back() = true;
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
-      EXPECT_EQ(plan.offsets[i] % kAlignment, 0) << plan.tensors[i].name;
+      EXPECT_EQ(plan.offsets[i] % kLine, 0) << plan.tensors[i].name;
       const int64_t last = plan.offsets[i] + Align(plan.tensors[i].bytes());
-      for (int64_t at = plan.offsets[i]; at < last; at += kAlignment)
-        covered[at / kAlignment] = true;
+      for (int64_t at = plan.offsets[i]; at < last; at += kLine) covered[at / kLine] = true;
     }
     EXPECT_EQ(std::count(covered.begin(), covered.end(), false), 0);
   }
@@ -348,13 +366,14 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
 
 TEST(Memory, ActivationsTakeLittleMoreThanTheyMust) {
   for (Case& c : Cases()) {
-    SCOPED_TRACE(c.name);
+    SCOPED_TRACE(absl::StrCat(c.name, " ", c.spec.precision().ShortDebugString()));
     c.spec.mutable_evaluation()->clear_batch_size();
     const Plan plan = PlanOf(c.spec, c.facts);
     const int64_t least = std::max({LeastBytes(plan, plan.micro), LeastBytes(plan, plan.evaluate),
                                     LeastBytes(plan, plan.end)});
     const double slack = c.spec.training().has_recompute() ? 1.08 : 1.02;
-    EXPECT_LE(static_cast<double>(plan.activation_bytes), slack * static_cast<double>(least));
+    EXPECT_LE(static_cast<double>(plan.activation_bytes - kAlignment),
+              slack * static_cast<double>(least));
     EXPECT_LE(plan.activation_region.bytes, plan.activation_bytes);
   }
   const Plan gpt2 = PlanOf(Gpt2Spec(), TokenFacts(50257));
@@ -407,6 +426,26 @@ TEST(Memory, GradientsAndOptimizerStateLieAsTheParametersDo) {
   expect_alike(plan.gradients, plan.gradient_region.offset);
   expect_alike(plan.optimizer_state[0], plan.optimizer_region.offset);
   expect_alike(plan.optimizer_state[1], plan.optimizer_region.offset + plan.parameter_region.bytes);
+}
+
+TEST(Memory, CopiesLieAsTheirParametersDoAtHalfTheDistances) {
+  v1::JobSpec spec = CharGptSpec();
+  spec.mutable_precision()->set_compute(v1::Precision::BF16);
+  const Plan plan = PlanOf(spec, TokenFacts(65));
+  // The head, which is the embedding, and four a layer.
+  EXPECT_EQ(
+      std::count_if(plan.copies.begin(), plan.copies.end(), [](TensorId id) { return id >= 0; }),
+      1 + 4 * 4);
+  for (size_t i = 0; i < plan.copies.size(); ++i) {
+    if (plan.copies[i] == kNone) continue;
+    const Tensor& copy = plan.tensors[plan.copies[i]];
+    EXPECT_EQ(copy.type, ElementType::kBF16);
+    EXPECT_EQ(copy.dims, plan.tensors[plan.parameters[i]].dims);
+    EXPECT_EQ(2 * (plan.offsets[plan.copies[i]] - plan.copy_region.offset),
+              plan.offsets[plan.parameters[i]] - plan.parameter_region.offset);
+  }
+  EXPECT_EQ(plan.summary.weight_copy_bytes(), plan.copy_region.bytes);
+  EXPECT_EQ(PlanOf(CharGptSpec(), TokenFacts(65)).copy_region.bytes, 0);
 }
 
 TEST(Memory, DropsTheInputsOfInPlaceOps) {

@@ -47,6 +47,7 @@ class Steps {
     machine.Run(plan.norm);
     machine.Run(plan.end);
     ++machine.state.step;
+    ++machine.state.updates;
   }
 
   // Of the step that comes, of the parameter at `position`.

@@ -313,17 +313,20 @@ TEST(Cost, OfGpt2IsSixFlopsAParameterAndTokenAndTheAttention) {
 TEST(Cost, BytesPerSlotAreTheSumOfTheirParts) {
   v1::JobSpec averaged = CharGptSpec();
   averaged.mutable_training()->set_ema_decay(0.999);
+  v1::JobSpec narrow = CharGptSpec();
+  narrow.mutable_precision()->set_compute(v1::Precision::BF16);
   for (const Plan& plan :
        {PlanOf(MlpSpec(), ImageFacts(4, 4, 1, 3)), PlanOf(ConvnetSpec(), ImageFacts(28, 28, 1, 10)),
-        PlanOf(CharGptSpec(), TokenFacts(65)), PlanOf(averaged, TokenFacts(65))}) {
+        PlanOf(CharGptSpec(), TokenFacts(65)), PlanOf(averaged, TokenFacts(65)),
+        PlanOf(narrow, TokenFacts(65))}) {
     const v1::PlanSummary& s = plan.summary;
-    EXPECT_EQ(s.bytes_per_slot(), s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                                      s.ema_bytes() + s.buffer_bytes() + s.activation_bytes() +
-                                      s.workspace_bytes() + s.staging_bytes() + s.process_bytes() -
-                                      s.shared_bytes());
-    EXPECT_EQ(plan.arena_bytes, s.parameter_bytes() + s.gradient_bytes() + s.optimizer_bytes() +
-                                    s.ema_bytes() + s.buffer_bytes() + s.activation_bytes() -
-                                    s.shared_bytes());
+    EXPECT_EQ(s.bytes_per_slot(), s.parameter_bytes() + s.weight_copy_bytes() + s.gradient_bytes() +
+                                      s.optimizer_bytes() + s.ema_bytes() + s.buffer_bytes() +
+                                      s.activation_bytes() + s.workspace_bytes() +
+                                      s.staging_bytes() + s.process_bytes() - s.shared_bytes());
+    EXPECT_EQ(plan.arena_bytes, s.parameter_bytes() + s.weight_copy_bytes() + s.gradient_bytes() +
+                                    s.optimizer_bytes() + s.ema_bytes() + s.buffer_bytes() +
+                                    s.activation_bytes() - s.shared_bytes());
     EXPECT_GT(s.staging_bytes(), s.parameter_bytes() + s.optimizer_bytes() + s.ema_bytes());
     EXPECT_EQ(s.total_steps(), plan.total_steps);
   }

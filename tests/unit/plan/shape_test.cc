@@ -9,11 +9,23 @@ namespace {
 
 struct SizeChecker {
   const Plan& plan;
+  ElementType computed = ElementType::kF32;
 
   void Holds(TensorId id, int64_t elements, ElementType type = ElementType::kF32) const {
     if (id == kNone) return;
     EXPECT_EQ(plan.tensors[id].elements(), elements) << plan.tensors[id].name;
     EXPECT_EQ(plan.tensors[id].type, type) << plan.tensors[id].name;
+  }
+  // Operands that kernels/ops calls E: of the plan's type, or fp32, all of an op alike.
+  struct Operand {
+    TensorId id;
+    int64_t elements;
+  };
+  ElementType Elements(std::initializer_list<Operand> operands) const {
+    const ElementType type = plan.tensors[operands.begin()->id].type;
+    EXPECT_TRUE(type == ElementType::kF32 || type == computed) << static_cast<int>(type);
+    for (const Operand& o : operands) Holds(o.id, o.elements, type);
+    return type;
   }
   // A run may go on over neighbours and padding.
   void Begins(TensorId id, int64_t elements) const {
@@ -22,19 +34,34 @@ struct SizeChecker {
   }
 
   void operator()(const Matmul& o) const {
-    Holds(o.a, o.m * o.k), Holds(o.b, o.k * o.n), Holds(o.bias, o.n), Holds(o.c, o.m * o.n);
+    Elements({{o.a, o.m * o.k}, {o.b, o.k * o.n}});
+    EXPECT_EQ(plan.tensors[o.a].type, computed) << "products are what the job asked for";
+    Holds(o.bias, o.n), Elements({{o.c, o.m * o.n}});
+    const TensorKind kind = plan.tensors[o.c].kind;
+    if (kind == TensorKind::kGradient) Holds(o.c, o.m * o.n);
   }
   void operator()(const ColumnSum& o) const {
-    Holds(o.x, o.rows * o.cols);
+    Elements({{o.x, o.rows * o.cols}});
     // What belongs to the first row alone of a table is added to zeros.
     if (!o.accumulate) return Holds(o.y, o.cols);
     EXPECT_GE(plan.tensors[o.y].elements(), o.cols) << plan.tensors[o.y].name;
   }
-  void operator()(const ActivationForward& o) const { Holds(o.x, o.n), Holds(o.y, o.n); }
+  void operator()(const ActivationForward& o) const { Elements({{o.x, o.n}, {o.y, o.n}}); }
   void operator()(const ActivationBackward& o) const {
-    Holds(o.x, o.n), Holds(o.dy, o.n), Holds(o.dx, o.n);
+    Elements({{o.x, o.n}, {o.dy, o.n}, {o.dx, o.n}});
   }
-  void operator()(const Add& o) const { Holds(o.a, o.n), Holds(o.b, o.n), Holds(o.y, o.n); }
+  void operator()(const Add& o) const {
+    const ElementType sum = Elements({{o.a, o.n}, {o.y, o.n}});
+    if (sum != ElementType::kF32) Holds(o.b, o.n, sum);
+    Elements({{o.b, o.n}});
+  }
+  void operator()(const Cast& o) const {
+    EXPECT_NE(plan.tensors[o.x].type, plan.tensors[o.y].type) << plan.tensors[o.x].name;
+    if (plan.tensors[o.y].kind == TensorKind::kWeightCopy) {
+      return Begins(o.x, o.n), Begins(o.y, o.n);
+    }
+    Elements({{o.x, o.n}}), Elements({{o.y, o.n}});
+  }
   void operator()(const AddBias& o) const {
     Holds(o.x, o.rows * o.cols), Holds(o.y, o.rows * o.cols);
     EXPECT_GE(plan.tensors[o.bias].elements(), o.cols) << plan.tensors[o.bias].name;
@@ -49,40 +76,45 @@ struct SizeChecker {
   }
   void operator()(const Zero& o) const { Begins(o.x, o.n); }
   void operator()(const Dropout& o) const {
-    Holds(o.x, o.samples * o.per_sample), Holds(o.y, o.samples * o.per_sample);
+    Elements({{o.x, o.samples * o.per_sample}, {o.y, o.samples * o.per_sample}});
     EXPECT_EQ(o.samples, plan.micro_batch);
   }
   void operator()(const Rotary& o) const {
     const int64_t n = o.batch * o.time * o.heads * o.head_dim;
-    Holds(o.x, n), Holds(o.y, n);
+    Elements({{o.x, n}, {o.y, n}});
   }
   void operator()(const SwiGluForward& o) const {
-    Holds(o.x, 2 * o.rows * o.cols), Holds(o.y, o.rows * o.cols);
+    Elements({{o.x, 2 * o.rows * o.cols}, {o.y, o.rows * o.cols}});
   }
   void operator()(const SwiGluBackward& o) const {
-    Holds(o.x, 2 * o.rows * o.cols), Holds(o.dx, 2 * o.rows * o.cols), Holds(o.dy, o.rows * o.cols);
+    const int64_t n = o.rows * o.cols;
+    Elements({{o.x, 2 * n}, {o.dx, 2 * n}, {o.dy, n}});
   }
   void operator()(const LayerNormForward& o) const {
-    Holds(o.x, o.rows * o.cols), Holds(o.y, o.rows * o.cols), Holds(o.gamma, o.cols);
+    Holds(o.x, o.rows * o.cols), Elements({{o.y, o.rows * o.cols}}), Holds(o.gamma, o.cols);
     Holds(o.beta, o.cols), Holds(o.mean, o.rows), Holds(o.rstd, o.rows);
   }
   void operator()(const LayerNormBackward& o) const {
-    Holds(o.x, o.rows * o.cols), Holds(o.dy, o.rows * o.cols), Holds(o.dx, o.rows * o.cols);
+    Holds(o.x, o.rows * o.cols), Elements({{o.dy, o.rows * o.cols}});
+    Holds(o.dx, o.rows * o.cols);
     Holds(o.gamma, o.cols), Holds(o.dgamma, o.cols), Holds(o.dbeta, o.cols);
     Holds(o.mean, o.rows), Holds(o.rstd, o.rows);
   }
   void operator()(const BatchNormForward& o) const {
-    for (const TensorId id : {o.x, o.residual, o.y}) Holds(id, o.rows * o.cols);
+    const int64_t n = o.rows * o.cols;
+    Elements({{o.x, n}, {o.residual, n}, {o.y, n}});
     for (const TensorId id : {o.gamma, o.beta, o.mean, o.rstd, o.running_mean, o.running_var}) {
       Holds(id, o.cols);
     }
   }
   void operator()(const BatchNormInference& o) const {
-    for (const TensorId id : {o.x, o.residual, o.y}) Holds(id, o.rows * o.cols);
+    const int64_t n = o.rows * o.cols;
+    Elements({{o.x, n}, {o.residual, n}, {o.y, n}});
     for (const TensorId id : {o.gamma, o.beta, o.running_mean, o.running_var}) Holds(id, o.cols);
   }
   void operator()(const BatchNormBackward& o) const {
-    for (const TensorId id : {o.dy, o.x, o.y, o.dx, o.dresidual}) Holds(id, o.rows * o.cols);
+    const int64_t n = o.rows * o.cols;
+    Elements({{o.dy, n}, {o.x, n}, {o.y, n}, {o.dx, n}, {o.dresidual, n}});
     for (const TensorId id : {o.gamma, o.mean, o.rstd, o.dgamma, o.dbeta}) Holds(id, o.cols);
   }
   void operator()(const EmbeddingForward& o) const {
@@ -141,13 +173,14 @@ struct SizeChecker {
     }
   }
   void operator()(const InteractionForward& o) const {
-    Holds(o.x, o.batch * o.width), Holds(o.e, o.batch * o.count * o.width);
-    Holds(o.y, o.batch * (o.width + o.count * (o.count + 1) / 2));
+    Elements({{o.x, o.batch * o.width},
+              {o.e, o.batch * o.count * o.width},
+              {o.y, o.batch * (o.width + o.count * (o.count + 1) / 2)}});
   }
   void operator()(const InteractionBackward& o) const {
     (*this)(InteractionForward{o.x, o.e, o.dy, o.batch, o.count, o.width});
-    if (o.dx != kNone) Holds(o.dx, o.batch * o.width);
-    if (o.de != kNone) Holds(o.de, o.batch * o.count * o.width);
+    const ElementType type = plan.tensors[o.x].type;
+    Holds(o.dx, o.batch * o.width, type), Holds(o.de, o.batch * o.count * o.width, type);
   }
   void operator()(const BinaryCrossEntropy& o) const {
     Holds(o.logits, o.rows), Holds(o.dlogits, o.rows), Holds(o.losses, o.rows);
@@ -156,17 +189,17 @@ struct SizeChecker {
   void operator()(const AttentionForward& o) const {
     const int64_t n = o.batch * o.time * o.heads * o.head_dim;
     const int64_t packed = o.batch * o.time * (o.heads + 2 * o.kv_heads) * o.head_dim;
-    Holds(o.qkv, packed), Holds(o.y, n), Holds(o.lse, o.batch * o.heads * o.time);
+    Elements({{o.qkv, packed}, {o.y, n}}), Holds(o.lse, o.batch * o.heads * o.time);
     Holds(o.lengths, o.batch, ElementType::kI32);
   }
   void operator()(const AttentionBackward& o) const {
     const int64_t n = o.batch * o.time * o.heads * o.head_dim;
     const int64_t packed = o.batch * o.time * (o.heads + 2 * o.kv_heads) * o.head_dim;
-    Holds(o.qkv, packed), Holds(o.dqkv, packed), Holds(o.y, n), Holds(o.dy, n);
+    Elements({{o.qkv, packed}, {o.dqkv, packed}, {o.y, n}, {o.dy, n}});
     Holds(o.lse, o.batch * o.heads * o.time), Holds(o.lengths, o.batch, ElementType::kI32);
   }
   void operator()(const CrossEntropy& o) const {
-    Holds(o.logits, o.rows * o.classes), Holds(o.dlogits, o.rows * o.classes);
+    Elements({{o.logits, o.rows * o.classes}, {o.dlogits, o.rows * o.classes}});
     Holds(o.targets, o.rows, ElementType::kI32), Holds(o.losses, o.rows), Holds(o.correct, o.rows);
     Holds(o.z_losses, o.rows);
   }
@@ -178,9 +211,13 @@ struct SizeChecker {
                    TensorId y) const {
     const int64_t height = (s.height + 2 * s.pad - s.kernel_height) / s.stride + 1;
     const int64_t width = (s.width + 2 * s.pad - s.kernel_width) / s.stride + 1;
-    Holds(x, s.batch * s.height * s.width * s.in), Holds(bias, s.out);
-    Holds(w, s.out * (s.in / s.groups) * s.kernel_height * s.kernel_width);
-    Holds(y, s.batch * height * width * s.out);
+    const ElementType type =
+        Elements({{x, s.batch * s.height * s.width * s.in}, {y, s.batch * height * width * s.out}});
+    EXPECT_EQ(type, computed);
+    const bool gradient = plan.tensors[w].kind == TensorKind::kGradient;
+    Holds(w, s.out * (s.in / s.groups) * s.kernel_height * s.kernel_width,
+          gradient ? ElementType::kF32 : type);
+    Holds(bias, s.out);
   }
   void operator()(const ConvolutionForward& o) const {
     Convolution(o.shape, o.x, o.w, o.bias, o.y);
@@ -194,20 +231,20 @@ struct SizeChecker {
   void Pool(const PoolShape& s, TensorId x, TensorId y, TensorId index) const {
     const int64_t height = (s.height + 2 * s.pad - s.window) / s.stride + 1;
     const int64_t width = (s.width + 2 * s.pad - s.window) / s.stride + 1;
-    Holds(x, s.batch * s.height * s.width * s.channels);
-    Holds(y, s.batch * height * width * s.channels);
+    Elements({{x, s.batch * s.height * s.width * s.channels},
+              {y, s.batch * height * width * s.channels}});
     Holds(index, s.batch * height * width * s.channels, ElementType::kU8);
   }
   void operator()(const MaxPoolForward& o) const { Pool(o.shape, o.x, o.y, o.index); }
   void operator()(const MaxPoolBackward& o) const { Pool(o.shape, o.dx, o.dy, o.index); }
   void operator()(const MeanPoolForward& o) const {
-    Holds(o.x, o.batch * o.pixels * o.channels), Holds(o.y, o.batch * o.channels);
+    Elements({{o.x, o.batch * o.pixels * o.channels}, {o.y, o.batch * o.channels}});
   }
   void operator()(const MeanPoolBackward& o) const {
-    Holds(o.dx, o.batch * o.pixels * o.channels), Holds(o.dy, o.batch * o.channels);
+    Elements({{o.dx, o.batch * o.pixels * o.channels}, {o.dy, o.batch * o.channels}});
   }
   void operator()(const Transpose& o) const {
-    Holds(o.x, o.batch * o.rows * o.cols), Holds(o.y, o.batch * o.rows * o.cols);
+    Elements({{o.x, o.batch * o.rows * o.cols}, {o.y, o.batch * o.rows * o.cols}});
   }
   void operator()(const SquaredNorm& o) const {
     Begins(o.x, o.n), Holds(o.sum, 1, ElementType::kF64);
@@ -218,12 +255,12 @@ struct SizeChecker {
   }
   void operator()(const SgdStep& o) const {
     Begins(o.w, o.n), Begins(o.grad, o.n), Begins(o.velocity, o.n), Holds(o.grad_scale, 1);
-    Holds(o.state, 32, ElementType::kU8);
+    Holds(o.state, 40, ElementType::kU8), Begins(o.copy, o.n);
   }
   void operator()(const AdamWStep& o) const {
     Begins(o.w, o.n), Begins(o.grad, o.n), Begins(o.m, o.n), Begins(o.v, o.n),
         Holds(o.grad_scale, 1);
-    Holds(o.state, 32, ElementType::kU8);
+    Holds(o.state, 40, ElementType::kU8), Begins(o.copy, o.n);
   }
   // A stored part of a parameter, or all of it.
   void HasPiece(TensorId id, int64_t offset, int64_t n) const {
@@ -234,7 +271,7 @@ struct SizeChecker {
     for (const TensorId id : {o.w, o.grad, o.m, o.v}) {
       o.adapt ? HasPiece(id, o.offset, o.n) : Begins(id, o.n);
     }
-    Holds(o.grad_scale, 1), Holds(o.state, 32, ElementType::kU8);
+    Holds(o.grad_scale, 1), Holds(o.state, 40, ElementType::kU8);
   }
   void operator()(const MuonMomentum& o) const {
     HasPiece(o.grad, o.offset, o.n), HasPiece(o.velocity, o.offset, o.n), Holds(o.y, o.n);
@@ -245,18 +282,30 @@ struct SizeChecker {
   }
   void operator()(const NewtonSchulz& o) const { Holds(o.x, o.n * o.n), Holds(o.y, o.n * o.n); }
   void operator()(const MuonStep& o) const {
-    HasPiece(o.w, o.offset, o.n), Holds(o.x, o.n), Holds(o.state, 32, ElementType::kU8);
+    HasPiece(o.w, o.offset, o.n), Holds(o.x, o.n), Holds(o.state, 40, ElementType::kU8);
   }
   void operator()(const EmaStep& o) const {
-    Begins(o.average, o.n), Begins(o.w, o.n), Holds(o.state, 32, ElementType::kU8);
+    Begins(o.average, o.n), Begins(o.w, o.n), Holds(o.state, 40, ElementType::kU8);
   }
 };
 
-void ExpectSizesHold(const Plan& plan) {
+void ExpectSizesHold(const Plan& plan, ElementType computed = ElementType::kF32) {
   for (const auto* ops :
-       {&plan.start, &plan.begin, &plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
-    for (const Op& op : *ops) std::visit(SizeChecker{plan}, op);
+       {&plan.copy, &plan.start, &plan.begin, &plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
+    for (const Op& op : *ops) {
+      const bool of_muon = ops == &plan.end && std::holds_alternative<Matmul>(op);
+      std::visit(SizeChecker{plan, of_muon ? ElementType::kF32 : computed}, op);
+    }
   }
+}
+
+// In every precision.
+void ExpectSizesHold(v1::JobSpec spec, const DataFacts& facts) {
+  ExpectSizesHold(PlanOf(spec, facts));
+  spec.mutable_precision()->set_compute(v1::Precision::BF16);
+  ExpectSizesHold(PlanOf(spec, facts), ElementType::kBF16);
+  spec.mutable_precision()->set_compute(v1::Precision::FP16);
+  ExpectSizesHold(PlanOf(spec, facts), ElementType::kF16);
 }
 
 // Optimizers with a state and a scratch of their own, groups and averages.
@@ -267,20 +316,20 @@ TEST(Shapes, OfEveryOptimizerAgree) {
     frozen.set_pattern(spec.model().has_gpt() ? "*.h.0.ln_*" : "*.0.*norm*");
     frozen.set_frozen(true);
     spec.mutable_optimizer()->mutable_lamb();
-    ExpectSizesHold(PlanOf(spec, TokenFacts(11)));
+    ExpectSizesHold(spec, TokenFacts(11));
     spec.mutable_optimizer()->mutable_lamb()->set_always_adapt(true);
-    ExpectSizesHold(PlanOf(spec, TokenFacts(11)));
+    ExpectSizesHold(spec, TokenFacts(11));
     spec.mutable_optimizer()->mutable_muon();
-    ExpectSizesHold(PlanOf(spec, TokenFacts(11)));
+    ExpectSizesHold(spec, TokenFacts(11));
     spec.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
-    ExpectSizesHold(PlanOf(spec, TokenFacts(11)));
+    ExpectSizesHold(spec, TokenFacts(11));
   }
   v1::JobSpec spec = ConvnetSpec();
   spec.mutable_optimizer()->mutable_muon();
-  ExpectSizesHold(PlanOf(spec, ImageFacts(28, 28, 1, 10)));
+  ExpectSizesHold(spec, ImageFacts(28, 28, 1, 10));
 }
 
-TEST(Shapes, OfMlpAgree) { ExpectSizesHold(PlanOf(MlpSpec(), ImageFacts(5, 4, 3, 7))); }
+TEST(Shapes, OfMlpAgree) { ExpectSizesHold(MlpSpec(), ImageFacts(5, 4, 3, 7)); }
 
 TEST(Shapes, OfConvnetAgree) {
   v1::JobSpec spec = ConvnetSpec();
@@ -294,7 +343,7 @@ TEST(Shapes, OfConvnetAgree) {
   spec.mutable_evaluation()->set_batch_size(11);
   spec.mutable_optimizer()->mutable_sgd()->set_momentum(0.5);
   spec.mutable_optimizer()->set_clip_norm(1);
-  ExpectSizesHold(PlanOf(spec, ImageFacts(17, 15, 3, 7)));
+  ExpectSizesHold(spec, ImageFacts(17, 15, 3, 7));
 }
 
 TEST(Shapes, OfResnetAgree) {
@@ -304,7 +353,7 @@ TEST(Shapes, OfResnetAgree) {
       spec.mutable_model()->mutable_resnet()->set_depth(depth);
       spec.mutable_model()->mutable_resnet()->set_stem(stem);
       spec.mutable_evaluation()->set_batch_size(11);
-      ExpectSizesHold(PlanOf(spec, ImageFacts(35, 29, 3, 7)));
+      ExpectSizesHold(spec, ImageFacts(35, 29, 3, 7));
     }
   }
 }
@@ -315,16 +364,18 @@ TEST(Shapes, OfGptAgree) {
   spec.mutable_model()->mutable_gpt()->set_mlp_width(12);
   spec.mutable_evaluation()->set_batch_size(11);
   spec.mutable_training()->set_micro_batch_size(2);
-  ExpectSizesHold(PlanOf(spec, TokenFacts(13)));
-  ExpectSizesHold(PlanOf(Gpt2Spec(), TokenFacts(50257)));
+  ExpectSizesHold(spec, TokenFacts(13));
+  ExpectSizesHold(Gpt2Spec(), TokenFacts(50257));
 }
+
+TEST(Shapes, OfLlamaAgree) { ExpectSizesHold(LlamaSpec(), TokenFacts(13)); }
 
 TEST(Shapes, OfBertAgree) {
   v1::JobSpec spec = BertSpec();
   spec.mutable_model()->mutable_bert()->set_dropout(0.1);
   spec.mutable_training()->set_micro_batch_size(2);
   spec.mutable_evaluation()->set_batch_size(11);
-  ExpectSizesHold(PlanOf(spec, DocumentFacts(13)));
+  ExpectSizesHold(spec, DocumentFacts(13));
 }
 
 TEST(Shapes, OfVitAgree) {
@@ -332,7 +383,7 @@ TEST(Shapes, OfVitAgree) {
   spec.mutable_model()->mutable_vit()->set_dropout(0.1);
   spec.mutable_training()->set_micro_batch_size(2);
   spec.mutable_evaluation()->set_batch_size(11);
-  ExpectSizesHold(PlanOf(spec, ImageFacts(6, 4, 3, 7)));
+  ExpectSizesHold(spec, ImageFacts(6, 4, 3, 7));
 }
 
 TEST(Shapes, OfMobilenetAgree) {
@@ -341,7 +392,7 @@ TEST(Shapes, OfMobilenetAgree) {
     spec.mutable_model()->mutable_mobilenet()->set_stem(stem);
     spec.mutable_model()->mutable_mobilenet()->set_dropout(0.1);
     spec.mutable_evaluation()->set_batch_size(11);
-    ExpectSizesHold(PlanOf(spec, ImageFacts(35, 29, 3, 7)));
+    ExpectSizesHold(spec, ImageFacts(35, 29, 3, 7));
   }
 }
 
@@ -351,20 +402,20 @@ TEST(Shapes, OfListsOfLayersAgree) {
     spec->mutable_training()->set_micro_batch_size(2);
     spec->mutable_evaluation()->set_batch_size(11);
   }
-  ExpectSizesHold(PlanOf(images, ImageFacts(17, 15, 3, 7)));
-  ExpectSizesHold(PlanOf(tokens, TokenFacts(13)));
+  ExpectSizesHold(images, ImageFacts(17, 15, 3, 7));
+  ExpectSizesHold(tokens, TokenFacts(13));
 }
 
 TEST(Shapes, OfDlrmAgree) {
   v1::JobSpec spec = DlrmSpec();
-  ExpectSizesHold(PlanOf(spec, ClickFacts(5, 3, 7)));
+  ExpectSizesHold(spec, ClickFacts(5, 3, 7));
   spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(true);
   spec.mutable_training()->set_micro_batch_size(2);
   spec.mutable_evaluation()->set_batch_size(11);
-  ExpectSizesHold(PlanOf(spec, ClickFacts(5, 3, 7)));
+  ExpectSizesHold(spec, ClickFacts(5, 3, 7));
   spec.mutable_optimizer()->mutable_sgd();
   spec.mutable_optimizer()->set_clip_norm(1);
-  ExpectSizesHold(PlanOf(spec, ClickFacts(5, 3, 7)));
+  ExpectSizesHold(spec, ClickFacts(5, 3, 7));
 }
 
 TEST(Shapes, OfEvaluationFollowItsOwnBatch) {

@@ -398,10 +398,6 @@ const std::vector<BadSpec>& PolicyTable() {
 
 const std::vector<BadSpec>& RunningTable() {
   static const auto& table = *new std::vector<BadSpec>{
-      {"bf16", MlpSpec, [](auto& s) { s.mutable_precision()->set_compute(v1::Precision::BF16); },
-       kUnbuilt, "spec.precision.compute: BF16 is not built yet; use FP32"},
-      {"fp16", MlpSpec, [](auto& s) { s.mutable_precision()->set_compute(v1::Precision::FP16); },
-       kUnbuilt, "spec.precision.compute: FP16 is not built yet; use FP32"},
       {"zero slots", MlpSpec, [](auto& s) { s.mutable_resources()->set_min_slots(0); }, kInvalid,
        "spec.resources.min_slots: 0 is not in [1, 65536]"},
       {"max below min", MlpSpec,
@@ -412,6 +408,33 @@ const std::vector<BadSpec>& RunningTable() {
        kInvalid, "spec.resources.max_slots: 1 is less than min_slots 2"},
       {"elastic", MlpSpec, [](auto& s) { s.mutable_resources()->set_max_slots(2); }, kUnbuilt,
        "spec.resources.max_slots: growing beyond min_slots is not built yet; set both to 1"},
+      {"unknown precision", MlpSpec,
+       [](auto& s) { s.mutable_precision()->set_compute(static_cast<v1::Precision::Compute>(9)); },
+       kInvalid, "spec.precision.compute: 9 is no precision; use FP32, BF16 or FP16"},
+      {"scale of a bf16 loss", MlpSpec,
+       [](auto& s) {
+         s.mutable_precision()->set_compute(v1::Precision::BF16);
+         s.mutable_precision()->mutable_loss_scale()->set_initial(2);
+       },
+       kInvalid, "spec.precision.loss_scale: has no use with BF16; use FP16 or leave it out"},
+      {"scale of nothing", MlpSpec,
+       [](auto& s) {
+         s.mutable_precision()->set_compute(v1::Precision::FP16);
+         s.mutable_precision()->mutable_loss_scale()->set_initial(0);
+       },
+       kInvalid, "spec.precision.loss_scale.initial: 0 is not in [2^-16, 2^64]; try 65536"},
+      {"scale that is no number", MlpSpec,
+       [](auto& s) {
+         s.mutable_precision()->set_compute(v1::Precision::FP16);
+         s.mutable_precision()->mutable_loss_scale()->set_initial(std::nan(""));
+       },
+       kInvalid, "spec.precision.loss_scale.initial: nan is not in [2^-16, 2^64]; try 65536"},
+      {"scale that grows at once", MlpSpec,
+       [](auto& s) {
+         s.mutable_precision()->set_compute(v1::Precision::FP16);
+         s.mutable_precision()->mutable_loss_scale()->set_growth_interval(0);
+       },
+       kInvalid, "spec.precision.loss_scale.growth_interval: 0 is less than 1"},
       {"unknown device", MlpSpec,
        [](auto& s) { s.mutable_resources()->set_device(static_cast<v1::Resources::Device>(7)); },
        kInvalid, "spec.resources.device: 7 is no device; use CPU or CUDA, or leave it out"},
@@ -526,6 +549,7 @@ TEST(ResolveSpec, FillsTheDefaultsOfTheProto) {
   EXPECT_DOUBLE_EQ(mlp.schedule().learning_rate(), 1e-3);
   EXPECT_EQ(mlp.schedule().shape(), v1::Schedule::CONSTANT);
   EXPECT_EQ(mlp.precision().compute(), v1::Precision::FP32);
+  EXPECT_FALSE(mlp.precision().has_loss_scale());
   EXPECT_EQ(mlp.resources().min_slots(), 1);
   EXPECT_EQ(mlp.resources().max_slots(), 1);
   EXPECT_EQ(mlp.parallel().logical_ranks(), 1);

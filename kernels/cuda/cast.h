@@ -1,0 +1,10 @@
+#pragma once
+
+#include "kernels/device.h"
+
+namespace trainyard::kernels::cuda {
+
+// y = x, n elements, one of the two f32.
+void LaunchCast(Stream& stream, const Buffer& x, const Buffer& y, int64_t n);
+
+}  // namespace trainyard::kernels::cuda
