@@ -194,7 +194,7 @@ TEST_P(Canary, AGptThatRecomputesTouchesItsPlannedArenaAndNothingElse) {
   const TempFolder folder;
   v1::JobSpec spec = SmallGpt(WriteText(folder.path()), 3);
   spec.mutable_training()->set_micro_batch_size(8);
-  spec.mutable_evaluation()->set_batch_size(GetParam() ? 64 : 1);
+  Set(spec);
   ExpectTheArenaAndNothingElseTouched(spec);
   spec.mutable_evaluation()->set_batch_size(1);
   for (const double share : {0.8, 0.6}) {

@@ -148,7 +148,8 @@ const BadFile kBadFiles[] = {
     {"spec: {priority: 3}\n",
      "job.yaml:1:8: unknown field 'priority' in spec; 'priority' belongs to the top level"},
     {"spec: {precision: {wobble: 1}}\n",
-     "job.yaml:1:20: unknown field 'wobble' in spec.precision; expected one of compute"},
+     "job.yaml:1:20: unknown field 'wobble' in spec.precision; expected one of compute, "
+     "loss_scale"},
     {"wobble: 1\n",
      "job.yaml:1:1: unknown field 'wobble'; expected one of job_id, labels, priority, spec"},
     {"spec:\n  model:\n    gpt: {layers: 1}\n    mlp: {}\n",
