@@ -204,15 +204,16 @@ void RunBackward(const ElementLoops<T>& loops, int threads, const BatchNormBackw
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormForward& op) {
   const DType type = op.x.dtype;
-  absl::Status ok = CheckOperands("batch_norm", {{"x", op.x, type},
-                                                 {"gamma", op.gamma},
-                                                 {"beta", op.beta},
-                                                 {"residual", op.residual, type, true},
-                                                 {"y", op.y, type},
-                                                 {"mean", op.mean},
-                                                 {"rstd", op.rstd},
-                                                 {"running_mean", op.running_mean, DType::kF32, op.again},
-                                                 {"running_var", op.running_var, DType::kF32, op.again}});
+  absl::Status ok =
+      CheckOperands("batch_norm", {{"x", op.x, type},
+                                   {"gamma", op.gamma},
+                                   {"beta", op.beta},
+                                   {"residual", op.residual, type, true},
+                                   {"y", op.y, type},
+                                   {"mean", op.mean},
+                                   {"rstd", op.rstd},
+                                   {"running_mean", op.running_mean, DType::kF32, op.again},
+                                   {"running_var", op.running_var, DType::kF32, op.again}});
   if (ok.ok()) ok = CheckSizes("batch_norm", {{"rows - 1", op.rows - 1}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
   const Chunks chunks(op.rows, op.cols);

@@ -218,15 +218,16 @@ void LaunchBackward(Stream& stream, const BatchNormBackward& op) {
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const BatchNormForward& op) {
   const DType type = op.x.dtype;
-  absl::Status status = RequireTypes("batch norm", {{"x", op.x, type},
-                                                    {"gamma", op.gamma},
-                                                    {"beta", op.beta},
-                                                    {"residual", op.residual, type, true},
-                                                    {"y", op.y, type},
-                                                    {"mean", op.mean},
-                                                    {"rstd", op.rstd},
-                                                    {.name = "running_mean", .buffer = op.running_mean, .optional = op.again},
-                                                    {.name = "running_var", .buffer = op.running_var, .optional = op.again}});
+  absl::Status status = RequireTypes(
+      "batch norm", {{"x", op.x, type},
+                     {"gamma", op.gamma},
+                     {"beta", op.beta},
+                     {"residual", op.residual, type, true},
+                     {"y", op.y, type},
+                     {"mean", op.mean},
+                     {"rstd", op.rstd},
+                     {.name = "running_mean", .buffer = op.running_mean, .optional = op.again},
+                     {.name = "running_var", .buffer = op.running_var, .optional = op.again}});
   status.Update(RequirePositive("batch norm", {{"rows - 1", op.rows - 1}, {"cols", op.cols}}));
   if (!status.ok()) return status;
   const int64_t floats = 2 * ChunkRows(op.rows).count * op.cols;

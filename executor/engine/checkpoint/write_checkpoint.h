@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "executor/engine/checkpoint/run_state.h"
 #include "executor/data/tokenizer.h"
+#include "executor/engine/checkpoint/run_state.h"
 #include "executor/engine/checkpoint/snapshot.h"
 #include "storage/objects/object_store.h"
 #include "trainyard/v1/spec.pb.h"

@@ -275,7 +275,9 @@ TEST(Layers, AttentionLooksAheadForImagesOnly) {
                             "layers { linear {} }"),
                      ImageFacts(8, 6, 3, 5));
     for (const Op& op : plan.evaluate) {
-      if (const auto* o = std::get_if<AttentionForward>(&op)) EXPECT_EQ(o->causal, tokens);
+      if (const auto* o = std::get_if<AttentionForward>(&op)) {
+        EXPECT_EQ(o->causal, tokens);
+      }
     }
     EXPECT_EQ(CountOf(plan.evaluate, "attention"), 1);
   }
