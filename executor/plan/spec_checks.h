@@ -29,6 +29,7 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots);
 absl::Status ResolveEvaluation(v1::Evaluation& evaluation, bool held_out, int64_t micro_batch);
 absl::Status ResolveCheckpoint(v1::CheckpointPolicy& checkpoint);
 absl::Status ResolveRetry(v1::RetryPolicy& retry);
+absl::Status ResolveFineTune(v1::FineTune& fine_tune);
 absl::Status ResolveMetrics(v1::JobSpec& spec);  // after data and evaluation
 
 // Whether resolved data has a held-out split.

@@ -98,9 +98,6 @@ absl::Status ResolveCheckpoint(v1::CheckpointPolicy& checkpoint) {
   TY_RETURN_IF_ERROR(CheckAtLeast(at + "every_steps", checkpoint.every_steps(), 0));
   if (!checkpoint.has_keep()) checkpoint.set_keep(2);
   TY_RETURN_IF_ERROR(CheckRange(at + "keep", checkpoint.keep(), 2, 1000000));
-  if (!checkpoint.resume_from().empty()) {
-    return NotBuilt(at + "resume_from", "starting from another job's checkpoint", "leave it out");
-  }
   return absl::OkStatus();
 }
 

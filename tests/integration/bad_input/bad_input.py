@@ -133,7 +133,7 @@ CHANGES = [
     ("tensor parallelism", ["parallel.tensor=2"], "spec.parallel.tensor", UNIMPLEMENTED),
     ("elastic job", ["resources.min_slots=1", "resources.max_slots=2"], "spec.resources.max_slots",
      UNIMPLEMENTED),
-    ("start from a checkpoint", ["checkpoint.resume_from=file:///x"], "spec.checkpoint.resume_from",
+    ("start from a checkpoint", ["fine_tune.from=file:///x"], "spec.fine_tune.from",
      UNIMPLEMENTED),
     ("images without a size", ["data={image_folder: {train: /x}}"],
      "spec.data.image_folder.transform.size", USAGE),

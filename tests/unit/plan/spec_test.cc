@@ -468,10 +468,9 @@ const std::vector<BadSpec>& RunningTable() {
        "spec.checkpoint.keep: 1 is not in [2, 1000000]"},
       {"checkpoint", MlpSpec, [](auto& s) { s.mutable_checkpoint()->set_every_steps(-1); },
        kInvalid, "spec.checkpoint.every_steps: -1 is less than 0"},
-      {"resume", MlpSpec, [](auto& s) { s.mutable_checkpoint()->set_resume_from("file:///c"); },
-       kUnbuilt,
-       "spec.checkpoint.resume_from: starting from another job's checkpoint is not built yet; "
-       "leave it "
+      {"from", MlpSpec, [](auto& s) { s.mutable_fine_tune()->set_from("file:///c"); }, kUnbuilt,
+       "spec.fine_tune.from: beginning with the weights of another model is not built yet; leave "
+       "it "
        "out"},
       {"restarts", MlpSpec, [](auto& s) { s.mutable_retry()->set_max_restarts(1001); }, kInvalid,
        "spec.retry.max_restarts: 1001 is not in [0, 1000]"},
