@@ -242,7 +242,7 @@ TEST_F(FineTuneRunTest, ARunThatBeginsAgainBeginsWithTheSameWeightsOrNotAtAll) {
     request.spec = tuned;
     request.checkpoint_root = root;
     request.attempt = number;
-    return Run(*device, request, seen, seen.stop).status();
+    return engine::Run(*device, request, seen, seen.stop).status();
   };
   v1::JobSpec tuned = From(spec, folder);
   EXPECT_TRUE(attempt(1, tuned).ok());
