@@ -121,6 +121,13 @@ struct CostOf {
             .workspace = Twins({o.a, o.b, o.c}) + (Narrow(o.a) ? 0 : PackedBytes(o)) +
                          kThreads * std::min(panel, kFloat * (o.m + o.n) * o.k)};
   }
+  Cost operator()(const AddProduct& o) const {
+    return {.flops = 2.0 * static_cast<double>(o.rows) * static_cast<double>(o.n) *
+                     static_cast<double>(o.k),
+            .workspace = Twins({o.a, o.b, o.y}) +
+                         kThreads * std::min(Narrow(o.a) ? kNarrowPanelBytes : kPanelBytes,
+                                             kFloat * (o.rows + o.n) * o.k)};
+  }
   // Weights reordered into the blocked layout that the kernel wants; for the gradient by weights a
   // partial sum per thread as well.
   Cost operator()(const ConvolutionForward& o) const {

@@ -193,6 +193,38 @@ class Backward {
                 .accumulate = accumulate});
   }
 
+  // y = base + s a b^T in some columns: da = s dy b and db = s dy^T a, of those columns of dy.
+  void Differentiate(const AddProduct& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    if (gradients_.contains(f.b)) {
+      Emit(Matmul{.a = dy,
+                  .b = f.a,
+                  .c = GradientOf(f.b),
+                  .m = f.n,
+                  .n = f.k,
+                  .k = f.rows,
+                  .transpose_a = true,
+                  .accumulate = ParameterAccumulates(f.b),
+                  .scale = f.scale,
+                  .a_cols = f.cols,
+                  .a_first = f.first});
+    }
+    AddInto(f.a, [&](TensorId da, bool accumulate) {
+      Emit(Matmul{.a = dy,
+                  .b = f.b,
+                  .c = da,
+                  .m = f.rows,
+                  .n = f.k,
+                  .k = f.n,
+                  .accumulate = accumulate,
+                  .scale = f.scale,
+                  .a_cols = f.cols,
+                  .a_first = f.first});
+    });
+    Give(f.base, dy);
+  }
+
   void Differentiate(const ActivationForward& f) {
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;

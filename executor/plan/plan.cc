@@ -16,6 +16,7 @@
 #include "executor/plan/memory.h"
 #include "executor/plan/optimizer_step.h"
 #include "executor/plan/parameter_rules.h"
+#include "executor/plan/passes/lora.h"
 #include "executor/plan/passes/precision.h"
 #include "executor/plan/passes/recompute.h"
 #include "executor/plan/passes/share_gradients.h"
@@ -103,9 +104,16 @@ class Assembly {
 
     GraphBuilder builder(graph_, plan_.micro_batch, /*training=*/true, plan_.state);
     TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_.model(), facts_, builder));
+    Adaptation adaptation;
+    if (spec_.fine_tune().has_lora()) {
+      TY_ASSIGN_OR_RETURN(adaptation, ChooseAdapters(spec_, forward.logits, graph_, builder));
+      plan_.adapters = adaptation.adapters;
+      ApplyAdapters(plan_.adapters, spec_.fine_tune().lora().dropout(), builder, graph_);
+    }
     // Rules look at how weights are used, not their copies.
-    TY_ASSIGN_OR_RETURN(const std::vector<ParameterRule> rules,
-                        RulesOf(spec_, graph_, AllOf(TensorKind::kParameter), forward.logits));
+    TY_ASSIGN_OR_RETURN(
+        const std::vector<ParameterRule> rules,
+        RulesOf(spec_, graph_, AllOf(TensorKind::kParameter), forward.logits, adaptation.frozen));
     // One logit is no burden, and its bits decide about ties.
     SetPrecision(forward.binary ? ElementType::kF32 : type_, forward);
     const int64_t rows = plan_.micro_batch * forward.rows_per_sample;
@@ -131,6 +139,7 @@ class Assembly {
     plan_.evaluation_batch = batch;
     GraphBuilder builder(graph_, batch, /*training=*/false, plan_.state);
     TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_.model(), facts_, builder));
+    ApplyAdapters(plan_.adapters, /*dropout=*/0, builder, graph_);
     SetPrecision(ElementType::kF32, forward);
     const int64_t rows = batch * forward.rows_per_sample;
     plan_.rows_per_sample = forward.rows_per_sample;

@@ -36,6 +36,7 @@ struct Plan {
   std::vector<std::vector<TensorId>> optimizer_state;
   std::vector<std::string> optimizer_state_names;  // "momentum_buffer", "exp_avg", "exp_avg_sq"
   std::vector<TensorId> averages;  // with training.ema_decay, by position; frozen ones have none
+  std::vector<Adapter> adapters;   // of low-rank adaptation; `evaluate` takes them too
   TensorId row_gradient = kNone;   // of tables kept by row: f32 [samples, tables, width]
   TensorId row_ids = kNone;        // their rows: i32 [samples, tables]; after a step distinct or -1
   std::vector<TensorId> buffers;   // in order of the forward pass
@@ -107,7 +108,8 @@ absl::StatusOr<Plan> BuildPlanWithin(const v1::JobSpec& spec, const DataFacts& f
                                      int64_t activation_bytes);
 
 // Only what evaluates `batch` samples: parameters, buffers, activations and `evaluate`. No
-// gradients, no optimizer; begin, micro and end are empty. For sampling from a checkpoint.
+// gradients, no optimizer; begin, micro and end are empty. For sampling from a checkpoint, whose
+// weights are merged: no adapters, whatever spec.fine_tune says.
 absl::StatusOr<Plan> BuildInferencePlan(const v1::JobSpec& spec, const DataFacts& facts,
                                         int64_t batch);
 

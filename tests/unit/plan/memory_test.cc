@@ -121,6 +121,7 @@ bool MayShare(const Op& op, TensorId read, TensorId written) {
   }
   if (const auto* o = std::get_if<ActivationBackward>(&op)) return is(o->dy, o->dx);
   if (const auto* o = std::get_if<Add>(&op)) return is(o->a, o->y) || is(o->b, o->y);
+  if (const auto* o = std::get_if<AddProduct>(&op)) return is(o->base, o->y);
   if (const auto* o = std::get_if<BatchNormBackward>(&op)) {
     return is(o->x, o->dx) || is(o->dy, o->dresidual);
   }
@@ -238,8 +239,13 @@ std::vector<Case> Cases() {
   Case lamb = {"mlp with lamb", MlpSpec(), ImageFacts(28, 28, 1, 10)};
   lamb.spec.mutable_optimizer()->mutable_lamb();
   cases.push_back(lamb);
+  Case adapted = {"llama with adapters", LlamaSpec(), TokenFacts(11)};
+  adapted.spec.mutable_fine_tune()->mutable_lora()->set_rank(2);
+  adapted.spec.mutable_fine_tune()->mutable_lora()->set_dropout(0.1);
+  adapted.spec.mutable_training()->set_micro_batch_size(2);
+  cases.push_back(adapted);
   cases.push_back({"dlrm", DlrmSpec(), ClickFacts(5, 3, 7)});
-  for (const size_t i : {3, 4, 6, 8}) {  // char to llama: as little memory as can be
+  for (const size_t i : {3, 4, 6, 8, 11}) {  // char to llama: as little memory as can be
     Case recomputed = cases[i];
     Recomputing(recomputed.facts, recomputed.spec);
     cases.push_back(recomputed);
