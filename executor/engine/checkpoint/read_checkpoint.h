@@ -36,6 +36,8 @@ struct Checkpoint {
   SafetensorsFile model;
   SafetensorsFile optimizer;
   std::optional<SafetensorsFile> ema;  // moving averages of the parameters, if there are some
+  // Of low-rank adaptation: the adapters, and what they adapt before they were merged into it.
+  std::optional<SafetensorsFile> adapter, base;
 
   static absl::StatusOr<Checkpoint> Open(ObjectStore& store, const std::string& uri,
                                          const std::string& manifest_sha256);
