@@ -129,6 +129,13 @@ CHANGES = [
     ("loss scale of bf16", ["precision={compute: BF16, loss_scale: {initial: 2}}"], "spec.precision.loss_scale", USAGE),
     ("loss scale of nothing", ["precision={compute: FP16, loss_scale: {initial: 0}}"],
      "spec.precision.loss_scale.initial", USAGE),
+    ("adapters of no rank", ["fine_tune={lora: {}}"], "spec.fine_tune.lora.rank", USAGE),
+    ("adapters of more rank than a matrix has", ["fine_tune={lora: {rank: 900}}"],
+     "spec.fine_tune.lora.rank: 900 is more than the smaller side of layers.0.weight", USAGE),
+    ("adapters of nothing there is", ["fine_tune={lora: {rank: 2, targets: [nothing]}}"],
+     "spec.fine_tune.lora.targets[0]", USAGE),
+    ("adapter of the head", ["fine_tune={lora: {rank: 2, targets: [layers.1.weight]}}"], "makes the logits", USAGE),
+    ("fine-tuning that says nothing", ["fine_tune={}"], "spec.fine_tune", USAGE),
     # Understood, not built yet: the field is named.
     ("tensor parallelism", ["parallel.tensor=2"], "spec.parallel.tensor", UNIMPLEMENTED),
     ("elastic job", ["resources.min_slots=1", "resources.max_slots=2"], "spec.resources.max_slots",
