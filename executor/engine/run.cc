@@ -12,6 +12,7 @@
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/evaluator.h"
+#include "executor/engine/load_weights.h"
 #include "executor/engine/restore.h"
 #include "executor/engine/session.h"
 #include "executor/engine/steps.h"
@@ -79,7 +80,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
     TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset));
   }
   const int64_t threads = LoaderThreads(spec, dataset, request.threads);
-  const RunState state = chosen ? chosen->checkpoint.run : RunState();
+  RunState state = chosen ? chosen->checkpoint.run : RunState();
   data::Loader loader(dataset, LoaderOptions(spec, plan, threads,
                                              chosen ? chosen->checkpoint.step : 0, state.skips));
 
@@ -94,6 +95,12 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
       observer.OnRestored(trainer->steps_done(), chosen ? chosen->checkpoint.uri : std::string())));
 
   CheckpointWriter checkpoints(*store, MakeIdentity(request, spec, dataset, plan), plan, observer);
+  if (trainer->loaded()) {
+    state.start_sha256 = trainer->loaded()->sha256;
+    TY_RETURN_IF_ERROR(KeepStart(*store, request.checkpoint_root, request.attempt, SpecDigest(spec),
+                                 *trainer->loaded()));
+    TY_RETURN_IF_ERROR(BlameStorage(observer.OnNotice(trainer->loaded()->summary)));
+  }
   if (chosen) {
     checkpoints.SetDamaged(chosen->damaged);
     for (const std::string& warning : chosen->warnings) {
@@ -137,6 +144,9 @@ absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request
                      data::OpenDataset(spec->data(), plan::WindowingOf(spec->model())));
   const absl::StatusOr<plan::Plan> plan = plan::BuildPlan(*spec, dataset->facts());
   if (!plan.ok()) return BlameSpec(plan.status());
+  if (!request.restore && !spec->fine_tune().from().empty()) {
+    TY_RETURN_IF_ERROR(CheckStart(*spec, *plan, *dataset));
+  }
   TY_RETURN_IF_ERROR(BlameStorage(observer.OnStarted(*spec, *plan)));
   return RunPlan(device, request, *spec, *dataset, *plan, observer, stop);
 }

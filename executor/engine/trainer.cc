@@ -9,6 +9,7 @@
 #include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/initialize.h"
+#include "executor/engine/load_weights.h"
 #include "executor/engine/non_finite.h"
 #include "executor/engine/restore_tensors.h"
 #include "storage/base/status.h"
@@ -42,7 +43,11 @@ absl::Status Trainer::Initialize(int threads) {
     loss_scale_ = {.scale = static_cast<float>(spec_.precision().loss_scale().initial())};
   }
   TY_RETURN_IF_ERROR(session_.Zero(session_.plan().optimizer_region));
-  TY_RETURN_IF_ERROR(InitializeModel(session_, spec_.training().seed(), threads));
+  if (spec_.fine_tune().from().empty()) {
+    TY_RETURN_IF_ERROR(InitializeModel(session_, spec_.training().seed(), threads));
+  } else {
+    TY_ASSIGN_OR_RETURN(loaded_, LoadWeights(session_, spec_, threads));
+  }
   return TakeParameters();
 }
 

@@ -27,11 +27,11 @@
 #include "absl/strings/match.h"
 #include "executor/data/dataset.h"
 #include "executor/data/loader.h"
-#include "executor/engine/checkpoint/safetensors.h"
 #include "executor/engine/initialize.h"
 #include "executor/engine/session.h"
 #include "executor/engine/trainer.h"
 #include "executor/plan/spec.h"
+#include "executor/weights/safetensors.h"
 #include "proto/text/job_file.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
@@ -99,7 +99,7 @@ class Dump {
   }
 
   void Write(const std::string& path) const {
-    SafetensorsHeader header;
+    weights::SafetensorsHeader header;
     int64_t at = 0;
     for (const auto& [name, blob] : blobs_) {
       const auto bytes = static_cast<int64_t>(blob.bytes.size());
@@ -107,7 +107,7 @@ class Dump {
       at += bytes;
     }
     std::ofstream out(path, std::ios::binary);
-    out << SafetensorsPrefix(header);
+    out << weights::SafetensorsPrefix(header);
     for (const auto& [name, blob] : blobs_) out << blob.bytes;
   }
 

@@ -20,7 +20,8 @@
 //                                      merged into it, and "ema.{adapter's matrix}"
 //   trainer_state/state.json           steps done, seed, digest of the spec, position in the data,
 //                                      what early stopping and best checkpoints have seen, the
-//                                      scale of the loss with fp16
+//                                      scale of the loss with fp16, the digest of the weights that
+//                                      a run with fine_tune.from began with
 //   manifest.json                      bytes and SHA-256 of all of these, written last
 // The folder is staged and renamed: who sees it sees all of it. Two runs of the same spec write the
 // same bytes, manifest included.
