@@ -140,7 +140,6 @@ CHANGES = [
     ("tensor parallelism", ["parallel.tensor=2"], "spec.parallel.tensor", UNIMPLEMENTED),
     ("elastic job", ["resources.min_slots=1", "resources.max_slots=2"], "spec.resources.max_slots",
      UNIMPLEMENTED),
-    ("low-rank adaptation", ["fine_tune.lora={rank: 4}"], "spec.fine_tune.lora", UNIMPLEMENTED),
     ("weights from a relative path", ["fine_tune.from=models/gpt2"], "spec.fine_tune.from", USAGE),
     ("weights from a bucket", ["fine_tune.from=s3://b/m"], "spec.fine_tune.from", UNIMPLEMENTED),
     ("weights from a folder that is no model", ["fine_tune.from={data}"], "{data}: has no config.json", USAGE),
