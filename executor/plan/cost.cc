@@ -282,7 +282,7 @@ void SummarizePasses(Plan& plan) {
   const auto ops = static_cast<int32_t>(plan.micro.size());
   v1::PassSummary& share = *s.add_passes();
   share.set_name("share_gradients");
-  share.set_bytes_before(gradients + plan.activation_bytes);
+  share.set_bytes_before(gradients + plan.activation_bytes + plan.step_copy_bytes);
   share.set_bytes_after(gradients + plan.activation_region.bytes);
   share.set_ops_before(ops);
   share.set_ops_after(ops);
@@ -314,13 +314,13 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, P
   s.set_flops_per_step(FlopsPerStep(plan, ranks));
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes);
-  s.set_weight_copy_bytes(plan.copy_region.bytes);
+  s.set_weight_copy_bytes(plan.copy_region.bytes + plan.step_copy_bytes);
   s.set_gradient_bytes(plan.gradient_region.bytes);
   s.set_optimizer_bytes(plan.optimizer_region.bytes);
   s.set_buffer_bytes(plan.buffer_region.bytes);
   s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes);
-  s.set_shared_bytes(plan.activation_bytes - plan.activation_region.bytes);
+  s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes - plan.activation_region.bytes);
   s.set_workspace_bytes(LargestWorkspace(plan));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);

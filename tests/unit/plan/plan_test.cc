@@ -340,10 +340,10 @@ TEST(Describe, NamesTheFiguresAndEveryKernel) {
   EXPECT_THAT(text, HasSubstr("\npass share_gradients: "));
   EXPECT_THAT(text, HasSubstr("+transformer.wte.weight.grad[11, 8]"));
   const auto lines = std::count(text.begin(), text.end(), '\n');
-  EXPECT_EQ(lines,
-            16 + 2 * 5 +
-                static_cast<int64_t>(plan.begin.size() + plan.micro.size() + plan.norm.size() +
-                                     plan.end.size() + plan.evaluate.size()));
+  EXPECT_EQ(lines, 16 + 2 * 5 +
+                       static_cast<int64_t>(plan.begin.size() + plan.micro.size() +
+                                            plan.norm.size() + plan.end.size() +
+                                            plan.evaluate_begin.size() + plan.evaluate.size()));
 }
 
 }  // namespace
