@@ -260,14 +260,20 @@ int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts, int64_t conte
 // Batches of the held-out split that are ready or in use while it is evaluated.
 constexpr int64_t kHeldOutBatches = 3;
 
+// What a checkpoint is written from while training goes on. The last of an attempt is written from
+// the state itself, or from a copy on the host of a GPU, whose memory is not the slot's.
+int64_t SnapshotBytes(const v1::CheckpointPolicy& policy, const Plan& plan) {
+  if (policy.every_steps() == 0 && !policy.has_best()) return 0;
+  return plan.parameter_region.bytes + plan.optimizer_region.bytes + plan.ema_region.bytes +
+         plan.buffer_region.bytes;
+}
+
 int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan& plan) {
-  const int64_t checkpoint = plan.parameter_region.bytes + plan.optimizer_region.bytes +
-                             plan.ema_region.bytes + plan.buffer_region.bytes;
   const auto bytes = [&](TensorId id) { return id == kNone ? 0 : plan.tensors[id].bytes(); };
   const int64_t batch = bytes(plan.input) + bytes(plan.ids) + bytes(plan.target);
   const int64_t held_out = bytes(plan.eval_input) + bytes(plan.eval_ids) + bytes(plan.eval_target);
-  return checkpoint + (spec.data().prefetch() + 1) * batch + kHeldOutBatches * held_out +
-         DatasetBytes(spec.data(), facts, ContextOf(spec.model()));
+  return SnapshotBytes(spec.checkpoint(), plan) + (spec.data().prefetch() + 1) * batch +
+         kHeldOutBatches * held_out + DatasetBytes(spec.data(), facts, ContextOf(spec.model()));
 }
 
 // Passes over one micro-batch know activations only, and the sharing of memory is what laid it out.
