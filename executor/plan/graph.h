@@ -16,7 +16,7 @@ int64_t SizeOf(ElementType type);  // bytes
 
 enum class TensorKind {
   kParameter,
-  kWeightCopy,  // of a parameter, in 16 bits
+  kWeightCopy,  // of a parameter, in 16 bits; outlives a step
   kGradient,    // of a parameter
   kOptimizerState,
   kAverage,  // moving average of a parameter

@@ -143,10 +143,12 @@ absl::Status MoveStart(Session& session, float scale, float shift) {
 // What the evaluation of the last micro-batch gives.
 absl::Status Evaluate(Session& session, const std::string& inputs, Dump& dump) {
   const plan::Plan& plan = session.plan();
+  TY_ASSIGN_OR_RETURN(const auto begin, session.Prepare(plan.evaluate_begin));
   TY_ASSIGN_OR_RETURN(const auto program, session.Prepare(plan.evaluate));
   const std::vector<int32_t> targets(plan.tensors[plan.eval_target].elements(), 0);
   session.WriteInputs(plan.eval_input, plan.eval_ids, inputs.data());
   session.Write(plan.eval_target, targets.data(), targets.size() * sizeof(int32_t));
+  session.Launch(begin);
   session.Launch(program);
   const plan::Tensor& logits = plan.tensors[plan.eval_logits];
   std::vector<float> values(logits.elements());

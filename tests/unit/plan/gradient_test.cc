@@ -362,6 +362,7 @@ TEST(Gradient, EvaluationSeesTheLossOfTrainingWithoutItsDropout) {
   const double trained = model.Step();
   model.machine.Write(model.plan.eval_input, model.inputs);
   model.machine.Write(model.plan.eval_target, model.targets);
+  model.machine.Run(model.plan.evaluate_begin);
   model.machine.Run(model.plan.evaluate);
   double sum = 0;
   for (const double loss : model.machine.Read(model.plan.eval_losses)) sum += loss;
@@ -412,6 +413,7 @@ TEST(Gradient, EvaluationTakesTheRunningStatistics) {
   const auto evaluate = [&] {
     model.machine.Write(model.plan.eval_input, model.inputs);
     model.machine.Write(model.plan.eval_target, model.targets);
+    model.machine.Run(model.plan.evaluate_begin);
     model.machine.Run(model.plan.evaluate);
     return model.machine.Read(model.plan.eval_losses);
   };

@@ -298,8 +298,8 @@ struct SizeChecker {
 };
 
 void ExpectSizesHold(const Plan& plan, ElementType computed = ElementType::kF32) {
-  for (const auto* ops :
-       {&plan.copy, &plan.start, &plan.begin, &plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
+  for (const auto* ops : {&plan.copy, &plan.start, &plan.begin, &plan.micro, &plan.norm, &plan.end,
+                          &plan.evaluate_begin, &plan.evaluate}) {
     for (const Op& op : *ops) {
       const bool of_muon = ops == &plan.end && std::holds_alternative<Matmul>(op);
       std::visit(SizeChecker{plan, of_muon ? ElementType::kF32 : computed}, op);
