@@ -14,4 +14,8 @@ namespace trainyard::engine {
 absl::Status ReadTensor(const weights::SafetensorsFile& file, const std::string& prefix,
                         const plan::Tensor& parameter, Session& session, plan::TensorId id);
 
+// The same of one stored tensor, which `file` calls `name`.
+absl::Status ReadStored(const weights::SafetensorsFile& file, const std::string& name,
+                        const plan::StoredTensor& stored, Session& session, plan::TensorId id);
+
 }  // namespace trainyard::engine

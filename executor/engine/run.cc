@@ -8,6 +8,7 @@
 #include "executor/data/loader.h"
 #include "executor/data/tokenizer.h"
 #include "executor/engine/blame.h"
+#include "executor/engine/checkpoint/adapter.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/evaluator.h"
@@ -38,6 +39,7 @@ CheckpointIdentity MakeIdentity(const RunRequest& request, const v1::JobSpec& sp
   return {.root = request.checkpoint_root,
           .tag = absl::StrCat("a", request.attempt),
           .config = ConfigToJson({.spec = spec, .facts = dataset.facts()}, plan),
+          .adapter_config = plan.adapters.empty() ? "" : AdapterConfigToJson(spec, plan),
           .tokenizer = dataset.tokenizer() == nullptr ? std::vector<data::NamedText>{}
                                                       : dataset.tokenizer()->Files(),
           .spec_digest = SpecDigest(spec),

@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kMostPatterns = 100;
 constexpr size_t kLongestPattern = 256;
+constexpr int64_t kMostRank = 1024;
 
 template <typename Patterns>
 absl::Status CheckPatterns(const std::string& field, const Patterns& patterns) {
@@ -25,11 +26,21 @@ absl::Status CheckPatterns(const std::string& field, const Patterns& patterns) {
   return absl::OkStatus();
 }
 
+absl::Status ResolveLora(v1::Lora& lora) {
+  const std::string at = "spec.fine_tune.lora.";
+  TY_RETURN_IF_ERROR(CheckRange(at + "rank", lora.rank(), 1, kMostRank));
+  if (!lora.has_alpha()) lora.set_alpha(lora.rank());
+  TY_RETURN_IF_ERROR(CheckPositive(at + "alpha", lora.alpha()));
+  TY_RETURN_IF_ERROR(CheckPatterns(at + "targets", lora.targets()));
+  TY_RETURN_IF_ERROR(CheckPatterns(at + "also_train", lora.also_train()));
+  return CheckFraction(at + "dropout", lora.dropout());
+}
+
 }  // namespace
 
 absl::Status ResolveFineTune(v1::FineTune& fine_tune) {
   const std::string at = "spec.fine_tune.";
-  if (fine_tune.has_lora()) return NotBuilt(at + "lora", "low-rank adaptation", "leave it out");
+  if (fine_tune.has_lora()) TY_RETURN_IF_ERROR(ResolveLora(*fine_tune.mutable_lora()));
   if (!fine_tune.from().empty()) {
     TY_RETURN_IF_ERROR(CheckUri(at + "from", fine_tune.from()));
     TY_RETURN_IF_ERROR(CheckPatterns(at + "reinitialize", fine_tune.reinitialize()));
@@ -41,6 +52,7 @@ absl::Status ResolveFineTune(v1::FineTune& fine_tune) {
   if (fine_tune.ignore_size() > 0) {
     return Invalid(at + "ignore", "there is nothing to ignore without from; leave it out");
   }
+  if (fine_tune.has_lora()) return absl::OkStatus();
   return Invalid("spec.fine_tune", "says nothing; set from or lora, or leave it out");
 }
 

@@ -55,10 +55,19 @@ struct Expected {
   plan::StoredTensor stored;
 };
 
+// The matrices of low-rank adaptation: no folder has them among its weights.
+absl::flat_hash_set<plan::TensorId> MatricesOf(const plan::Plan& plan) {
+  absl::flat_hash_set<plan::TensorId> matrices;
+  for (const plan::Adapter& adapter : plan.adapters) matrices.insert({adapter.a, adapter.b});
+  return matrices;
+}
+
 std::vector<Expected> ExpectedOf(const plan::Plan& plan) {
+  const absl::flat_hash_set<plan::TensorId> matrices = MatricesOf(plan);
   std::vector<Expected> expected;
   for (const auto* ids : {&plan.parameters, &plan.buffers}) {
     for (const plan::TensorId id : *ids) {
+      if (matrices.contains(id)) continue;
       for (plan::StoredTensor& stored : plan::Stored(plan.tensors[id])) {
         expected.push_back({id, std::move(stored)});
       }
@@ -82,6 +91,9 @@ class Matching {
            const Tensors& tensors)
       : fine_tune_(fine_tune), names_(names), tensors_(tensors), expected_(ExpectedOf(plan)) {
     for (const Expected& e : expected_) expected_names_.insert(e.stored.name);
+    for (const plan::Adapter& adapter : plan.adapters) {
+      result_.drawn_whose.insert(result_.drawn_whose.end(), {adapter.a, adapter.b});
+    }
   }
 
   absl::StatusOr<Assignment> Run() {

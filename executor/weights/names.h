@@ -30,7 +30,8 @@ struct Tie {
 struct Assignment {
   std::vector<ReadPart> read;      // in the order of the plan, parts of one tensor together
   std::vector<std::string> drawn;  // stored names of what is drawn anew
-  std::vector<plan::TensorId> drawn_whose;  // the tensors that they are parts of, each once
+  // The tensors that they are parts of, each once; also the matrices of low-rank adaptation.
+  std::vector<plan::TensorId> drawn_whose;
   std::vector<Tie> ties;
 };
 

@@ -18,6 +18,7 @@ constexpr int64_t kChunk = int64_t{1} << 20;
 
 bool IsCheckpointFile(const std::string& name) {
   return name == kConfigFile || name == kModelFile || name == kEmaFile ||
+         name == kAdapterConfigFile || name == kAdapterFile || name == kBaseFile ||
          name == data::kVocabularyFile || name == data::kTokenizerFile ||
          name == data::kTokenizerConfigFile || name == kOptimizerFile || name == kStateFile;
 }

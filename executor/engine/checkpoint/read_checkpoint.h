@@ -35,8 +35,10 @@ struct Checkpoint {
   data::NamedText tokenizer;  // for data::ReadTokenizer; without a name when there is none
   weights::SafetensorsFile model;
   weights::SafetensorsFile optimizer;
-  std::optional<weights::SafetensorsFile>
-      ema;  // moving averages of the parameters, if there are some
+  // Moving averages of the parameters, if there are some.
+  std::optional<weights::SafetensorsFile> ema;
+  // Of low-rank adaptation: the adapters, and what they adapt before they were merged into it.
+  std::optional<weights::SafetensorsFile> adapter, base;
 
   static absl::StatusOr<Checkpoint> Open(ObjectStore& store, const std::string& uri,
                                          const std::string& manifest_sha256);

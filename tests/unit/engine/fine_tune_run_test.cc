@@ -139,6 +139,30 @@ TEST_F(FineTuneRunTest, BeginsWithTheCheckpointOfEachFamilyToTheBit) {
   }
 }
 
+TEST_F(FineTuneRunTest, AdaptersAreDrawnBesideTheWeightsOfTheFolder) {
+  v1::Data text;
+  text.mutable_text()->set_path(text_);
+  const v1::JobSpec spec = With("llama { layers: 1 heads: 2 width: 16 context: 8 }", text, 3);
+  const std::string folder = Trained(spec);
+  v1::JobSpec drawn = spec;
+  drawn.mutable_fine_tune()->mutable_lora()->set_rank(2);
+  v1::JobSpec adapted = From(spec, folder);
+  adapted.mutable_fine_tune()->mutable_lora()->set_rank(2);
+  const auto start = Start(adapted), alone = Start(drawn);
+  int matrices = 0;
+  for (const auto& [name, bytes] : start) {
+    const bool matrix = absl::StrContains(name, ".lora_");
+    matrices += matrix ? 1 : 0;
+    EXPECT_EQ(bytes, matrix ? alone.at(name) : BytesIn(folder, name)) << name;
+  }
+  EXPECT_EQ(matrices, 14);
+  // What it trains is a model to begin with again, by its merged weights.
+  const std::string merged = Trained(adapted);
+  for (const auto& [name, bytes] : Start(From(spec, merged))) {
+    EXPECT_EQ(bytes, BytesIn(merged, name)) << name;
+  }
+}
+
 TEST_F(FineTuneRunTest, WhatIsReinitializedIsDrawnAsWithoutFrom) {
   v1::Data text;
   text.mutable_text()->set_path(text_);
