@@ -167,6 +167,7 @@ class Assembly {
     if (training) {
       AppendOptimizer(spec_, trained_, norm_sum_, clip_scale_, plan_);
       EvaluateAverages();
+      MovePending();
       if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
       AddBegin();
     }
@@ -328,6 +329,18 @@ class Assembly {
     }
   }
 
+  static void Replace(const absl::flat_hash_map<TensorId, TensorId>& by, std::vector<Op>& ops) {
+    for (Op& op : ops) {
+      std::visit(
+          [&](auto& o) {
+            o.Visit([&](TensorId& id, Access) {
+              if (const auto found = by.find(id); found != by.end()) id = found->second;
+            });
+          },
+          op);
+    }
+  }
+
   // The parameters' averages take their places in `evaluate`, and their copies those of the
   // parameters'.
   void EvaluateAverages() {
@@ -345,18 +358,28 @@ class Assembly {
       average_of[plan_.copies[i]] = id;
       casts.push_back(Cast{.x = plan_.averages[i], .y = id, .n = n});
     }
-    for (Op& op : plan_.evaluate) {
-      std::visit(
-          [&](auto& o) {
-            o.Visit([&](TensorId& id, Access) {
-              if (const auto found = average_of.find(id); found != average_of.end()) {
-                id = found->second;
-              }
-            });
-          },
-          op);
-    }
+    Replace(average_of, plan_.evaluate);
     plan_.evaluate.insert(plan_.evaluate.begin(), casts.begin(), casts.end());
+  }
+
+  // The micro-batches of a step move copies of the buffers, in order; they become the buffers when
+  // the step is taken.
+  void MovePending() {
+    if (plan_.buffers.empty()) return;
+    absl::flat_hash_map<TensorId, TensorId> pending_of;
+    int64_t n = 0;
+    for (const TensorId id : plan_.buffers) {
+      Tensor pending = plan_.tensors[id];
+      pending.name.append("'");
+      pending.kind = TensorKind::kPendingBuffer;
+      n += Align(pending.bytes()) / SizeOf(pending.type);
+      plan_.tensors.push_back(std::move(pending));
+      plan_.pending.push_back(static_cast<TensorId>(plan_.tensors.size()) - 1);
+      pending_of[id] = plan_.pending.back();
+    }
+    Replace(pending_of, plan_.micro);
+    plan_.begin.push_back(Cast{.x = plan_.buffers[0], .y = plan_.pending[0], .n = n});
+    plan_.end.push_back(Cast{.x = plan_.pending[0], .y = plan_.buffers[0], .n = n});
   }
 
   void AddRowGradient() {
@@ -429,6 +452,7 @@ class Assembly {
     });
     plan_.ema_region = region([&] { place(plan_.averages); });
     plan_.buffer_region = region([&] { place(plan_.buffers); });
+    plan_.pending_region = region([&] { place(plan_.pending); });
     plan_.scalar_region = region([&] { place(scalars_); });
     plan_.gradient_region = region([&] {
       place(plan_.gradients);
