@@ -2,9 +2,11 @@
 
 // What a plan must know of the data, found with as little reading as possible. Pure but for files.
 
+#include <memory>
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "executor/data/tokenizer.h"
 #include "executor/plan/facts.h"
 #include "trainyard/v1/spec.pb.h"
 
@@ -25,5 +27,9 @@ absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data,
 // when it does not declare enough. The sizes are 0 (unknown) but for generated data.
 std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data,
                                              const plan::Windowing& windowing = {});
+
+// The tokenizer of text; null of other data, and where finding it would mean to train BPE on more
+// than 16 MiB. Fails as ReadFacts.
+absl::StatusOr<std::unique_ptr<const Tokenizer>> TokenizerOf(const v1::Data& data);
 
 }  // namespace trainyard::data

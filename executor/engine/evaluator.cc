@@ -19,6 +19,7 @@ absl::Status Evaluator::PrepareOnce() {
   if (!program_.empty()) return absl::OkStatus();
   const plan::Plan& plan = session_.plan();
   const int64_t batch = plan.evaluation_batch;
+  TY_ASSIGN_OR_RETURN(begin_, session_.Prepare(plan.evaluate_begin));
   TY_ASSIGN_OR_RETURN(program_, session_.Prepare(plan.evaluate));
   losses_.resize(batch * plan.rows_per_sample);
   correct_.resize(batch * plan.rows_per_sample);
@@ -46,6 +47,7 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
                                  .prefetch = kPrefetch,
                                  .threads = threads_,
                                  .held_out = samples});
+  session_.Launch(begin_);
   for (int64_t first = 0; first < samples; first += plan.evaluation_batch) {
     const absl::StatusOr<data::Loader::Batch> batch = loader.Next();
     if (!batch.ok()) return BlameData(batch.status());

@@ -36,7 +36,7 @@ class Evaluator {
   Session& session_;
   const data::Dataset& dataset_;
   const int64_t threads_;
-  std::vector<kernels::Kernel> program_;
+  std::vector<kernels::Kernel> begin_, program_;
   std::vector<float> losses_, correct_;
   std::vector<float> logits_;         // of one batch; clicks only, as is
   std::vector<data::Scored> scored_;  // the whole split

@@ -8,9 +8,11 @@
 #include "executor/data/loader.h"
 #include "executor/data/tokenizer.h"
 #include "executor/engine/blame.h"
+#include "executor/engine/checkpoint/adapter.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/evaluator.h"
+#include "executor/engine/load_weights.h"
 #include "executor/engine/restore.h"
 #include "executor/engine/session.h"
 #include "executor/engine/steps.h"
@@ -37,6 +39,7 @@ CheckpointIdentity MakeIdentity(const RunRequest& request, const v1::JobSpec& sp
   return {.root = request.checkpoint_root,
           .tag = absl::StrCat("a", request.attempt),
           .config = ConfigToJson({.spec = spec, .facts = dataset.facts()}, plan),
+          .adapter_config = plan.adapters.empty() ? "" : AdapterConfigToJson(spec, plan),
           .tokenizer = dataset.tokenizer() == nullptr ? std::vector<data::NamedText>{}
                                                       : dataset.tokenizer()->Files(),
           .spec_digest = SpecDigest(spec),
@@ -77,7 +80,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
     TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset));
   }
   const int64_t threads = LoaderThreads(spec, dataset, request.threads);
-  const RunState state = chosen ? chosen->checkpoint.run : RunState();
+  RunState state = chosen ? chosen->checkpoint.run : RunState();
   data::Loader loader(dataset, LoaderOptions(spec, plan, threads,
                                              chosen ? chosen->checkpoint.step : 0, state.skips));
 
@@ -92,6 +95,12 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
       observer.OnRestored(trainer->steps_done(), chosen ? chosen->checkpoint.uri : std::string())));
 
   CheckpointWriter checkpoints(*store, MakeIdentity(request, spec, dataset, plan), plan, observer);
+  if (trainer->loaded()) {
+    state.start_sha256 = trainer->loaded()->sha256;
+    TY_RETURN_IF_ERROR(KeepStart(*store, request.checkpoint_root, request.attempt, SpecDigest(spec),
+                                 *trainer->loaded()));
+    TY_RETURN_IF_ERROR(BlameStorage(observer.OnNotice(trainer->loaded()->summary)));
+  }
   if (chosen) {
     TY_RETURN_IF_ERROR(BlameStorage(DeleteAbandoned(*store, chosen->checkpoint)));
     checkpoints.SetDamaged(chosen->damaged);
@@ -141,6 +150,9 @@ absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request
   if (!dataset.ok()) return BlameData(dataset.status());
   const absl::StatusOr<plan::Plan> plan = plan::BuildPlan(*spec, (*dataset)->facts());
   if (!plan.ok()) return BlameSpec(plan.status());
+  if (!request.restore && !spec->fine_tune().from().empty()) {
+    TY_RETURN_IF_ERROR(CheckStart(*spec, *plan, **dataset));
+  }
   TY_RETURN_IF_ERROR(BlameStorage(observer.OnStarted(*spec, *plan)));
   return RunPlan(device, request, *spec, **dataset, *plan, observer, stop);
 }

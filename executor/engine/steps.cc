@@ -8,6 +8,7 @@
 #include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/retention.h"
+#include "executor/engine/load_weights.h"
 #include "executor/engine/policies.h"
 #include "storage/base/status.h"
 
@@ -239,9 +240,13 @@ absl::Status Steps::RollBack(const std::string& what) {
     evaluated_step_ = done();
   } else {
     TY_RETURN_IF_ERROR(p_.trainer.Initialize(p_.threads));
+    if (p_.trainer.loaded()) {
+      TY_RETURN_IF_ERROR(CheckSameStart(run_.start_sha256, *p_.trainer.loaded()));
+    }
   }
   const int64_t next = data::BatchOfStep(done(), run_.skips);
-  run_ = AfterRollback(run_, failed, target ? target->run : RunState{}, done());
+  run_ = AfterRollback(run_, failed,
+                       target ? target->run : RunState{.start_sha256 = run_.start_sha256}, done());
   entered_.reset();
   TY_RETURN_IF_ERROR(Save({.needed = true, .last = true, .went_back = true}));
   TY_RETURN_IF_ERROR(BlameStorage(p_.checkpoints.Wait()));

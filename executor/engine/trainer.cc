@@ -9,8 +9,9 @@
 #include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/initialize.h"
+#include "executor/engine/load_weights.h"
 #include "executor/engine/non_finite.h"
-#include "executor/engine/read_tensor.h"
+#include "executor/engine/restore_tensors.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -42,7 +43,11 @@ absl::Status Trainer::Initialize(int threads) {
     loss_scale_ = {.scale = static_cast<float>(spec_.precision().loss_scale().initial())};
   }
   TY_RETURN_IF_ERROR(session_.Zero(session_.plan().optimizer_region));
-  TY_RETURN_IF_ERROR(InitializeModel(session_, spec_.training().seed(), threads));
+  if (spec_.fine_tune().from().empty()) {
+    TY_RETURN_IF_ERROR(InitializeModel(session_, spec_.training().seed(), threads));
+  } else {
+    TY_ASSIGN_OR_RETURN(loaded_, LoadWeights(session_, spec_, threads));
+  }
   return TakeParameters();
 }
 
@@ -56,29 +61,8 @@ absl::Status Trainer::TakeParameters() {
 }
 
 absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
-  const plan::Plan& plan = session_.plan();
-  for (plan::TensorId id : plan.parameters) {
-    TY_RETURN_IF_ERROR(ReadTensor(checkpoint.model, "", plan.tensors[id], session_, id));
-  }
-  for (plan::TensorId id : plan.buffers) {
-    TY_RETURN_IF_ERROR(ReadTensor(checkpoint.model, "", plan.tensors[id], session_, id));
-  }
-  for (size_t kind = 0; kind < plan.optimizer_state.size(); ++kind) {
-    for (size_t i = 0; i < plan.parameters.size(); ++i) {
-      if (plan.optimizer_state[kind][i] == plan::kNone) continue;
-      TY_RETURN_IF_ERROR(ReadTensor(checkpoint.optimizer, OptimizerPrefix(plan, kind),
-                                    plan.tensors[plan.parameters[i]], session_,
-                                    plan.optimizer_state[kind][i]));
-    }
-  }
-  if (!plan.averages.empty() && !checkpoint.ema) {
-    return absl::DataLossError(absl::StrCat(checkpoint.uri, ": ", kEmaFile, " is missing"));
-  }
-  for (size_t i = 0; i < plan.averages.size(); ++i) {
-    TY_RETURN_IF_ERROR(ReadTensor(*checkpoint.ema, "", plan.tensors[plan.parameters[i]], session_,
-                                  plan.averages[i]));
-  }
-  if (plan.loss_scaling && !checkpoint.run.loss_scale) {
+  TY_RETURN_IF_ERROR(RestoreTensors(checkpoint, session_));
+  if (session_.plan().loss_scaling && !checkpoint.run.loss_scale) {
     return absl::DataLossError(absl::StrCat(checkpoint.uri, "/", kStateFile, ": no loss_scale"));
   }
   steps_done_ = checkpoint.step;

@@ -14,6 +14,7 @@
 #include "executor/data/loader.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/checkpoint/snapshot.h"
+#include "executor/engine/load_weights.h"
 #include "executor/engine/loss_scale.h"
 #include "executor/engine/session.h"
 #include "kernels/step_state.h"
@@ -44,8 +45,11 @@ class Trainer {
   // Zeroes the arena and prepares the step. `spec` must come from ResolveSpec.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Session& session, const v1::JobSpec& spec);
 
-  // Step 0: draws the parameters from the seed.
+  // Step 0: draws the parameters from the seed, or reads them from fine_tune.from.
   absl::Status Initialize(int threads);
+
+  // What Initialize read, if anything.
+  const std::optional<LoadedWeights>& loaded() const { return loaded_; }
 
   // Brings what is made from the parameters up to them: their copies in 16 bits, and the averages,
   // which become the parameters as they are. Part of Initialize; for whoever writes other
@@ -96,6 +100,7 @@ class Trainer {
   std::vector<char> scalars_;               // the plan's scalar region after a step
   int64_t steps_done_ = 0;
   std::optional<LossScale> loss_scale_;  // with fp16
+  std::optional<LoadedWeights> loaded_;  // with fine_tune.from
 };
 
 }  // namespace trainyard::engine

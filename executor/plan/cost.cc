@@ -121,6 +121,13 @@ struct CostOf {
             .workspace = Twins({o.a, o.b, o.c}) + (Narrow(o.a) ? 0 : PackedBytes(o)) +
                          kThreads * std::min(panel, kFloat * (o.m + o.n) * o.k)};
   }
+  Cost operator()(const AddProduct& o) const {
+    return {.flops = 2.0 * static_cast<double>(o.rows) * static_cast<double>(o.n) *
+                     static_cast<double>(o.k),
+            .workspace = Twins({o.a, o.b, o.y}) +
+                         kThreads * std::min(Narrow(o.a) ? kNarrowPanelBytes : kPanelBytes,
+                                             kFloat * (o.rows + o.n) * o.k)};
+  }
   // Weights reordered into the blocked layout that the kernel wants; for the gradient by weights a
   // partial sum per thread as well.
   Cost operator()(const ConvolutionForward& o) const {
@@ -273,15 +280,21 @@ int64_t ScoreBytes(const v1::JobSpec& spec, const DataFacts& facts) {
 // Batches of the held-out split that are ready or in use while it is evaluated.
 constexpr int64_t kHeldOutBatches = 3;
 
+// What a checkpoint is written from while training goes on. The last of an attempt is written from
+// the state itself, or from a copy on the host of a GPU, whose memory is not the slot's.
+int64_t SnapshotBytes(const v1::CheckpointPolicy& policy, const Plan& plan) {
+  if (policy.every_steps() == 0 && !policy.has_best()) return 0;
+  return plan.parameter_region.bytes + plan.optimizer_region.bytes + plan.ema_region.bytes +
+         plan.buffer_region.bytes;
+}
+
 int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan& plan) {
-  const int64_t checkpoint = plan.parameter_region.bytes + plan.optimizer_region.bytes +
-                             plan.ema_region.bytes + plan.buffer_region.bytes;
   const auto bytes = [&](TensorId id) { return id == kNone ? 0 : plan.tensors[id].bytes(); };
   const int64_t batch = bytes(plan.input) + bytes(plan.ids) + bytes(plan.target);
   const int64_t held_out = bytes(plan.eval_input) + bytes(plan.eval_ids) + bytes(plan.eval_target);
-  return checkpoint + (spec.data().prefetch() + 1) * batch + kHeldOutBatches * held_out +
-         DatasetBytes(spec.data(), facts, ContextOf(spec.model())) + facts.unsized_bytes +
-         ScoreBytes(spec, facts);
+  return SnapshotBytes(spec.checkpoint(), plan) + (spec.data().prefetch() + 1) * batch +
+         kHeldOutBatches * held_out + DatasetBytes(spec.data(), facts, ContextOf(spec.model())) +
+         facts.unsized_bytes + ScoreBytes(spec, facts);
 }
 
 // Passes over one micro-batch know activations only, and the sharing of memory is what laid it out.
@@ -296,7 +309,7 @@ void SummarizePasses(Plan& plan) {
   const auto ops = static_cast<int32_t>(plan.micro.size());
   v1::PassSummary& share = *s.add_passes();
   share.set_name("share_gradients");
-  share.set_bytes_before(gradients + plan.activation_bytes);
+  share.set_bytes_before(gradients + plan.activation_bytes + plan.step_copy_bytes);
   share.set_bytes_after(gradients + plan.activation_region.bytes);
   share.set_ops_before(ops);
   share.set_ops_after(ops);
@@ -328,13 +341,13 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, P
   s.set_flops_per_step(FlopsPerStep(plan, ranks));
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes);
-  s.set_weight_copy_bytes(plan.copy_region.bytes);
+  s.set_weight_copy_bytes(plan.copy_region.bytes + plan.step_copy_bytes);
   s.set_gradient_bytes(plan.gradient_region.bytes);
   s.set_optimizer_bytes(plan.optimizer_region.bytes);
   s.set_buffer_bytes(plan.buffer_region.bytes + plan.pending_region.bytes);
   s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes);
-  s.set_shared_bytes(plan.activation_bytes - plan.activation_region.bytes);
+  s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes - plan.activation_region.bytes);
   s.set_workspace_bytes(LargestWorkspace(plan));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);

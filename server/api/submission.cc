@@ -17,6 +17,7 @@
 #include "executor/plan/fit.h"
 #include "executor/plan/plan.h"
 #include "executor/plan/spec.h"
+#include "executor/weights/start_weights.h"
 #include "server/api/names.h"
 #include "server/scheduler/slots.h"
 #include "storage/base/ids.h"
@@ -139,18 +140,32 @@ absl::Status NameDataField(const v1::JobSpec& spec, const absl::Status& status,
       absl::IsUnimplemented(status) ? status.code() : absl::StatusCode::kInvalidArgument, text);
 }
 
+bool Unseen(const absl::Status& status) {
+  return absl::IsNotFound(status) || absl::IsPermissionDenied(status);
+}
+
 absl::StatusOr<plan::DataFacts> FindFacts(const v1::JobSpec& spec) {
   const plan::Windowing windowing = plan::WindowingOf(spec.model());
   absl::StatusOr<plan::DataFacts> facts = data::ReadFacts(spec.data(), windowing);
   if (facts.ok()) return facts;
   // What the files say counts; what the spec declares serves where the server cannot look.
-  const bool away = absl::IsNotFound(facts.status()) || absl::IsPermissionDenied(facts.status());
-  if (!away) return NameDataField(spec, facts.status(), "");
+  if (!Unseen(facts.status())) return NameDataField(spec, facts.status(), "");
   const std::optional<plan::DataFacts> declared = data::DeclaredFacts(spec.data(), windowing);
   if (declared.has_value()) return *declared;
   return NameDataField(spec, facts.status(),
                        " (the server must be able to read the data, or the spec must declare its "
                        "sizes and classes or vocabulary)");
+}
+
+// The weights that the job begins with, where the server sees them; the worker looks again.
+absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan) {
+  if (spec.fine_tune().from().empty()) return absl::OkStatus();
+  const absl::StatusOr<weights::StartWeights> weights = weights::OpenStartWeights(spec, plan);
+  if (Unseen(weights.status())) return absl::OkStatus();
+  TY_RETURN_IF_ERROR(weights.status());
+  const auto tokenizer = data::TokenizerOf(spec.data());
+  if (!tokenizer.ok()) return Unseen(tokenizer.status()) ? absl::OkStatus() : tokenizer.status();
+  return weights::CheckTokenizer(*weights, spec, plan, tokenizer->get());
 }
 
 }  // namespace
@@ -213,6 +228,7 @@ absl::StatusOr<plan::DataFacts> PlanSubmission(JobRecord& job) {
   if (!spec.ParseFromString(job.spec)) return absl::InternalError("the spec cannot be read again");
   TY_ASSIGN_OR_RETURN(const plan::DataFacts facts, FindFacts(spec));
   TY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::BuildPlan(spec, facts));
+  TY_RETURN_IF_ERROR(CheckStart(spec, plan));
   job.plan_summary = plan.summary.SerializeAsString();
   job.bytes_per_slot = plan.summary.bytes_per_slot();
   job.total_steps = plan.summary.total_steps();

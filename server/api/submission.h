@@ -22,8 +22,9 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
 // Sizes the job: reads the facts of its data (or takes what the spec declares), plans a step, fills
 // in `plan_summary`, `bytes_per_slot` and `total_steps`; returns the facts.
 //   kInvalidArgument  a file that cannot be read and whose facts are not declared, a model that
-//   does not fit
-//                     its data: names the field
+//                     does not fit its data, weights to begin with that do not fit the model: names
+//                     the field. A folder of weights that the server does not see is left to the
+//                     worker.
 absl::StatusOr<plan::DataFacts> PlanSubmission(JobRecord& job);
 
 // kFailedPrecondition: the nodes that ever registered, were all of them there and idle, have too

@@ -23,7 +23,7 @@ CheckpointWriter::CheckpointWriter(ObjectStore& store, CheckpointIdentity identi
     : store_(store),
       identity_(std::move(identity)),
       listener_(listener),
-      snapshot_(plan),
+      snapshot_(plan, identity_.spec.model()),
       thread_([this] { Run(); }) {}
 
 CheckpointWriter::~CheckpointWriter() {

@@ -48,7 +48,7 @@ class ResnetRunTest : public ::testing::Test {
   std::string Root(const std::string& name) const { return folder_.path() + "/" + name; }
 
   static std::vector<char> TensorOf(const Checkpoint& checkpoint, const std::string& name) {
-    const TensorEntry& entry = checkpoint.model.header().tensors.at(name);
+    const weights::TensorEntry& entry = checkpoint.model.header().tensors.at(name);
     std::vector<char> bytes(entry.bytes());
     EXPECT_TRUE(checkpoint.model.Read(entry, 0, bytes.size(), bytes.data()).ok());
     return bytes;

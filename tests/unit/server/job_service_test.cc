@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <thread>
 #include <tuple>
@@ -108,6 +109,38 @@ TEST_F(JobServiceTest, FactsComeFromAFileThatTheServerReads) {
   job.mutable_spec()->mutable_data()->mutable_text()->set_tokenizer(v1::TextData::CHARACTERS);
   EXPECT_TRUE(Submit(Request(job)).ok());
   unlink(path);
+}
+
+// A checkpoint of the small job's model, as its configuration alone describes it.
+TEST_F(JobServiceTest, StartWeightsMustFitWhereTheServerSeesThem) {
+  char path[] = "/tmp/job_service_test_XXXXXX";
+  ASSERT_NE(mkdtemp(path), nullptr);
+  const std::string folder = path;
+  v1::Job job = SmallJob("tuned");
+  job.mutable_spec()->mutable_fine_tune()->set_from(folder + "/absent");
+  EXPECT_TRUE(Submit(Request(job)).ok()) << "the worker may see it";
+  job.set_job_id("other");
+  job.mutable_spec()->mutable_fine_tune()->set_from(folder);
+  ExpectRefused(grpc::INVALID_ARGUMENT, "spec.fine_tune.from: " + folder + ": has no config.json",
+                [&] { return Submit(Request(job)); });
+  ASSERT_TRUE(WriteFileAtomically(folder + "/config.json", "{\"model_type\": \"bert\"}").ok());
+  const std::string empty("\x08\0\0\0\0\0\0\0{}      ", 16);
+  ASSERT_TRUE(WriteFileAtomically(folder + "/model.safetensors", empty).ok());
+  ExpectRefused(grpc::INVALID_ARGUMENT, "set spec.model.bert, or name another folder",
+                [&] { return Submit(Request(job)); });
+  const v1::Gpt& gpt = job.spec().model().gpt();
+  ASSERT_TRUE(WriteFileAtomically(
+                  folder + "/config.json",
+                  absl::StrCat("{\"model_type\": \"gpt2\", \"n_layer\": ", gpt.layers(),
+                               ", \"n_head\": ", gpt.heads(), ", \"n_embd\": ", gpt.width(),
+                               ", \"n_positions\": ", gpt.context(), ", \"vocab_size\": 256}"))
+                  .ok());
+  v1::SubmitJobRequest request = Request(job);
+  request.set_validate_only(true);  // as `trainyard plan` asks
+  ExpectRefused(grpc::INVALID_ARGUMENT, "it lacks", [&] { return Submit(request); });
+  job.mutable_spec()->mutable_fine_tune()->add_reinitialize("*");
+  EXPECT_TRUE(Submit(Request(job)).ok()) << response_.DebugString();
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(JobServiceTest, BpeIsPlannedForItsVocabularyAndCountedInTokens) {
