@@ -9,6 +9,7 @@
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/plan/metrics.h"
+#include "executor/plan/spec.h"
 #include "storage/objects/file_store.h"
 #include "tests/unit/engine/engine_fixture.h"
 
@@ -394,9 +395,11 @@ TEST_F(PolicyRunTest, EvaluationReportsWhatPoliciesMayGoBy) {
   for (const v1::JobSpec& spec : {SmallGpt(WriteText(folder_.path()), 4), clicks, bert}) {
     RecordingObserver seen;
     ASSERT_EQ(RunToEnd(spec, Root(std::to_string(number++)), seen), absl::OkStatus());
+    const v1::JobSpec resolved = plan::ResolveSpec(spec).value();
     std::vector<std::string> reported, known;
     for (const auto& [name, value] : seen.metrics.back().values) reported.push_back(name);
-    for (const plan::Metric& metric : plan::EvaluationMetrics(spec)) known.push_back(metric.name);
+    for (const plan::Metric& metric : plan::EvaluationMetrics(resolved))
+      known.push_back(metric.name);
     EXPECT_THAT(reported, ::testing::UnorderedElementsAreArray(known));
   }
 }

@@ -277,6 +277,7 @@ TEST_F(JobServiceTest, ASpecThatUnfoldsToMoreThanAMessageHoldsIsRefused) {
   v1::Job job = SmallJob("wide");
   v1::JobSpec& spec = *job.mutable_spec();
   spec.mutable_model()->mutable_resnet()->set_depth(18);
+  spec.mutable_model()->mutable_resnet()->set_stem(v1::Resnet::CIFAR);
   spec.mutable_data()->mutable_webdataset()->add_train("/data/{00000..99999}.tar");
   ExpectRefused(grpc::INVALID_ARGUMENT,
                 " bytes with every archive of spec.data named, expected at most 1048576; use fewer",
