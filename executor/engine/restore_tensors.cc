@@ -39,7 +39,8 @@ class Source {
     if (matrices_.contains(stored.name)) {
       return ReadStored(*from_.adapter, kPeftPrefix + stored.name, stored, session, id);
     }
-    const SafetensorsFile& file = adapted_.contains(stored.name) ? *from_.base : from_.model;
+    const weights::SafetensorsFile& file =
+        adapted_.contains(stored.name) ? *from_.base : from_.model;
     return ReadStored(file, stored.name, stored, session, id);
   }
 

@@ -157,6 +157,22 @@ class Backward {
     TensorId dc = Take(f.c);
     if (dc == kNone) return;
     const TensorId before = std::exchange(dc, InTypeOf(f.a, dc));
+    const auto input = [&] {
+      AddInto(f.a, [&](TensorId da, bool accumulate) {
+        Emit(Matmul{.a = dc,
+                    .b = f.b,
+                    .c = da,
+                    .m = f.m,
+                    .n = f.k,
+                    .k = f.n,
+                    .transpose_b = !f.transpose_b,
+                    .accumulate = accumulate});
+      });
+    };
+    // A copy that only this step needs may be gone before its weight's gradient, twice its size,
+    // comes.
+    const bool input_first = graph_[f.b].kind == TensorKind::kWeightCopy && !accumulate_;
+    if (input_first) input();
     if (gradients_.contains(f.b)) {
       WeightGradient(f, dc);
     } else {
@@ -164,16 +180,7 @@ class Backward {
               [&](TensorId db, bool accumulate) { EmitWeightGradient(f, dc, db, accumulate); });
     }
     SumRows(before, f.bias, f.m, f.n);
-    AddInto(f.a, [&](TensorId da, bool accumulate) {
-      Emit(Matmul{.a = dc,
-                  .b = f.b,
-                  .c = da,
-                  .m = f.m,
-                  .n = f.k,
-                  .k = f.n,
-                  .transpose_b = !f.transpose_b,
-                  .accumulate = accumulate});
-    });
+    if (!input_first) input();
   }
 
   void WeightGradient(const Matmul& f, TensorId dc) {

@@ -27,11 +27,11 @@
 #include "absl/strings/match.h"
 #include "executor/data/dataset.h"
 #include "executor/data/loader.h"
-#include "executor/engine/checkpoint/safetensors.h"
 #include "executor/engine/initialize.h"
 #include "executor/engine/session.h"
 #include "executor/engine/trainer.h"
 #include "executor/plan/spec.h"
+#include "executor/weights/safetensors.h"
 #include "proto/text/job_file.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
@@ -99,7 +99,7 @@ class Dump {
   }
 
   void Write(const std::string& path) const {
-    SafetensorsHeader header;
+    weights::SafetensorsHeader header;
     int64_t at = 0;
     for (const auto& [name, blob] : blobs_) {
       const auto bytes = static_cast<int64_t>(blob.bytes.size());
@@ -107,7 +107,7 @@ class Dump {
       at += bytes;
     }
     std::ofstream out(path, std::ios::binary);
-    out << SafetensorsPrefix(header);
+    out << weights::SafetensorsPrefix(header);
     for (const auto& [name, blob] : blobs_) out << blob.bytes;
   }
 
@@ -143,10 +143,12 @@ absl::Status MoveStart(Session& session, float scale, float shift) {
 // What the evaluation of the last micro-batch gives.
 absl::Status Evaluate(Session& session, const std::string& inputs, Dump& dump) {
   const plan::Plan& plan = session.plan();
+  TY_ASSIGN_OR_RETURN(const auto begin, session.Prepare(plan.evaluate_begin));
   TY_ASSIGN_OR_RETURN(const auto program, session.Prepare(plan.evaluate));
   const std::vector<int32_t> targets(plan.tensors[plan.eval_target].elements(), 0);
   session.WriteInputs(plan.eval_input, plan.eval_ids, inputs.data());
   session.Write(plan.eval_target, targets.data(), targets.size() * sizeof(int32_t));
+  session.Launch(begin);
   session.Launch(program);
   const plan::Tensor& logits = plan.tensors[plan.eval_logits];
   std::vector<float> values(logits.elements());

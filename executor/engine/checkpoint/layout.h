@@ -20,7 +20,8 @@
 //                                      merged into it, and "ema.{adapter's matrix}"
 //   trainer_state/state.json           steps done, seed, digest of the spec, position in the data,
 //                                      what early stopping and best checkpoints have seen, the
-//                                      scale of the loss with fp16
+//                                      scale of the loss with fp16, the digest of the weights that
+//                                      a run with fine_tune.from began with
 //   manifest.json                      bytes and SHA-256 of all of these, written last
 // The folder is staged and renamed: who sees it sees all of it. Two runs of the same spec write the
 // same bytes, manifest included.
@@ -49,8 +50,8 @@ std::string StepFolder(int64_t step);                            // "step-000010
 std::optional<int64_t> ParseStepFolder(absl::string_view name);  // nullopt: some other name
 
 // Digest of all that decides the weights after a step. Left out is what may differ between two
-// attempts: resources, evaluation, checkpoints, retries, logging, prefetching, and what becomes of
-// a run whose loss is not finite.
+// attempts: resources, evaluation, checkpoints, retries, logging, how the data is prefetched, what
+// is recomputed, and what becomes of a run whose loss is not finite.
 std::string SpecDigest(const v1::JobSpec& spec);
 
 // What differs between two specs, field by field, of what SpecDigest covers; "" when nothing does.

@@ -13,12 +13,14 @@ namespace {
 
 constexpr int64_t kSmallFile = int64_t{16} << 20;  // bytes that a JSON file may have at most
 
-absl::StatusOr<SafetensorsFile> OpenTensors(ObjectStore& store, const std::string& uri,
-                                            const char* name) {
+absl::StatusOr<weights::SafetensorsFile> OpenTensors(ObjectStore& store, const std::string& uri,
+                                                     const char* name) {
   const std::string place = absl::StrCat(uri, "/", name);
   TY_ASSIGN_OR_RETURN(std::unique_ptr<ObjectReader> reader, store.Open(place));
-  return SafetensorsFile::Open(std::move(reader), place);
+  return weights::SafetensorsFile::Open(std::move(reader), place);
 }
+
+}  // namespace
 
 absl::StatusOr<StateFile> ReadState(ObjectStore& store, const std::string& uri) {
   const std::string place = absl::StrCat(uri, "/", kStateFile);
@@ -27,8 +29,6 @@ absl::StatusOr<StateFile> ReadState(ObjectStore& store, const std::string& uri) 
   if (!state.ok()) return Annotate(state.status(), place);
   return state;
 }
-
-}  // namespace
 
 absl::StatusOr<Manifest> ReadVerifiedManifest(ObjectStore& store, const std::string& uri,
                                               const std::string& manifest_sha256) {
@@ -70,16 +70,16 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::strin
     return absl::c_any_of(manifest.files, [&](const ManifestFile& f) { return f.name == name; });
   };
   const auto open_if_there =
-      [&](const char* name) -> absl::StatusOr<std::optional<SafetensorsFile>> {
+      [&](const char* name) -> absl::StatusOr<std::optional<weights::SafetensorsFile>> {
     if (!has(name)) return std::nullopt;
-    TY_ASSIGN_OR_RETURN(SafetensorsFile file, OpenTensors(store, uri, name));
-    return std::optional<SafetensorsFile>(std::move(file));
+    TY_ASSIGN_OR_RETURN(weights::SafetensorsFile file, OpenTensors(store, uri, name));
+    return std::optional<weights::SafetensorsFile>(std::move(file));
   };
-  TY_ASSIGN_OR_RETURN(std::optional<SafetensorsFile> ema, open_if_there(kEmaFile));
-  TY_ASSIGN_OR_RETURN(std::optional<SafetensorsFile> adapter, open_if_there(kAdapterFile));
-  TY_ASSIGN_OR_RETURN(std::optional<SafetensorsFile> base, open_if_there(kBaseFile));
-  TY_ASSIGN_OR_RETURN(SafetensorsFile model, OpenTensors(store, uri, kModelFile));
-  TY_ASSIGN_OR_RETURN(SafetensorsFile optimizer, OpenTensors(store, uri, kOptimizerFile));
+  TY_ASSIGN_OR_RETURN(std::optional<weights::SafetensorsFile> ema, open_if_there(kEmaFile));
+  TY_ASSIGN_OR_RETURN(std::optional<weights::SafetensorsFile> adapter, open_if_there(kAdapterFile));
+  TY_ASSIGN_OR_RETURN(std::optional<weights::SafetensorsFile> base, open_if_there(kBaseFile));
+  TY_ASSIGN_OR_RETURN(weights::SafetensorsFile model, OpenTensors(store, uri, kModelFile));
+  TY_ASSIGN_OR_RETURN(weights::SafetensorsFile optimizer, OpenTensors(store, uri, kOptimizerFile));
   return Checkpoint{.uri = uri,
                     .step = manifest.step,
                     .weights_sha256 = manifest.weights_sha256,

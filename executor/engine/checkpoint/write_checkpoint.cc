@@ -10,8 +10,8 @@
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/manifest.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
-#include "executor/engine/checkpoint/safetensors.h"
 #include "executor/engine/finite.h"
+#include "executor/weights/safetensors.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"
 
@@ -58,14 +58,14 @@ absl::StatusOr<ManifestFile> WriteText(StagedFolder& folder, const std::string& 
 
 absl::StatusOr<ManifestFile> WriteTensors(StagedFolder& folder, const std::string& name,
                                           const std::map<std::string, TensorView>& tensors) {
-  std::map<std::string, TensorEntry> entries;
+  std::map<std::string, weights::TensorEntry> entries;
   for (const auto& [tensor, view] : tensors) {
     entries[tensor] = {.dtype = view.dtype, .shape = view.dims};
   }
-  const SafetensorsHeader header = PackedHeader(std::move(entries));
+  const weights::SafetensorsHeader header = weights::PackedHeader(std::move(entries));
   TY_ASSIGN_OR_RETURN(DigestingWriter writer, DigestingWriter::Create(folder, name));
-  TY_RETURN_IF_ERROR(writer.Append(SafetensorsPrefix(header)));
-  for (const std::string& tensor : NamesByPlace(header)) {
+  TY_RETURN_IF_ERROR(writer.Append(weights::SafetensorsPrefix(header)));
+  for (const std::string& tensor : weights::NamesByPlace(header)) {
     TY_RETURN_IF_ERROR(ForEachPiece(tensors.at(tensor),
                                     [&](absl::string_view bytes) { return writer.Append(bytes); }));
   }
@@ -187,8 +187,7 @@ absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
   TY_ASSIGN_OR_RETURN(std::unique_ptr<ObjectWriter> last, folder->Create(kManifestFile));
   TY_RETURN_IF_ERROR(last->Append(json));
   TY_RETURN_IF_ERROR(last->Finish());
-  if (present.any) TY_RETURN_IF_ERROR(store.Delete(uri));
-  TY_RETURN_IF_ERROR(folder->Commit());
+  TY_RETURN_IF_ERROR(present.any ? folder->Replace() : folder->Commit());
   return WrittenCheckpoint{.step = content.step,
                            .uri = uri,
                            .bytes = manifest.bytes(),

@@ -140,8 +140,14 @@ CHANGES = [
     ("tensor parallelism", ["parallel.tensor=2"], "spec.parallel.tensor", UNIMPLEMENTED),
     ("elastic job", ["resources.min_slots=1", "resources.max_slots=2"], "spec.resources.max_slots",
      UNIMPLEMENTED),
-    ("start from a checkpoint", ["fine_tune.from=file:///x"], "spec.fine_tune.from",
-     UNIMPLEMENTED),
+    ("weights from a relative path", ["fine_tune.from=models/gpt2"], "spec.fine_tune.from", USAGE),
+    ("weights from a bucket", ["fine_tune.from=s3://b/m"], "spec.fine_tune.from", UNIMPLEMENTED),
+    ("weights from a folder that is no model", ["fine_tune.from={data}"], "{data}: has no config.json", USAGE),
+    ("weights from a file", ["fine_tune.from={data}/images"], "expected the folder of a model", USAGE),
+    ("weights of another family", ["fine_tune.from={data}/bert"], "set spec.model.bert", USAGE),
+    ("index that leaves the folder", ["fine_tune.from={data}/leaves"], "in the same folder", USAGE),
+    ("reinitialized without weights", ["fine_tune.reinitialize=['*']"], "spec.fine_tune.reinitialize", USAGE),
+    ("nothing to fine-tune", ["fine_tune={}"], "spec.fine_tune: says nothing", USAGE),
     ("images without a size", ["data={image_folder: {train: /x}}"],
      "spec.data.image_folder.transform.size", USAGE),
     ("no folder of images", ["data={image_folder: {train: /nowhere, transform: {size: 8}}}"], "/nowhere", USAGE),
@@ -246,6 +252,15 @@ WORKER = [
      ["--spec", "{job}", "--set", "data.idx.train_labels={data}/wild", "--out", "{scratch}/w"], "label", W_DATA),
     ("worker: text with a context longer than itself",
      ["--spec", "{gpt}", "--set", "data.text.path={data}/short", "--out", "{scratch}/w"], "short", W_DATA),
+    ("worker: weights that are nowhere",
+     ["--spec", "{gpt}", "--set", "fine_tune.from=/nowhere/model", "--out", "{scratch}/w"],
+     "spec.fine_tune.from: /nowhere/model: No such file", W_DATA),
+    ("worker: weights of another family",
+     ["--spec", "{gpt}", "--set", "fine_tune.from={data}/bert", "--out", "{scratch}/w"],
+     "set spec.model.bert", W_USAGE),
+    ("worker: weights whose header lies",
+     ["--spec", "{gpt}", "--set", "fine_tune.from={data}/lies", "--out", "{scratch}/w"],
+     "a header of 18446744073709551615 bytes", W_USAGE),
     ("worker: loss becomes NaN",
      ["--spec", "{job}", "--set", "schedule.learning_rate=1e30", "--set", "training.steps=200", "--out",
       "{scratch}/w"], "loss is nan", W_NUMERIC),
@@ -261,6 +276,13 @@ ROOT_WORKER = [
 def idx(path, magic, dimensions, payload):
     with open(path, "wb") as file:
         file.write(struct.pack(">I", magic) + b"".join(struct.pack(">I", d) for d in dimensions) + payload)
+
+
+def model(folder, config, **files):
+    os.makedirs(folder)
+    for name, content in {"config.json": config.encode(), **files}.items():
+        with open(f"{folder}/{name}", "wb") as file:
+            file.write(content)
 
 
 def make_data(folder):
@@ -280,6 +302,10 @@ def make_data(folder):
         file.write("abc")
     with open(f"{folder}/token", "w") as file:
         file.write("0" * 64 + "\n")
+    model(f"{folder}/bert", '{"model_type": "bert"}', **{"model.safetensors": b"\x02" + b"\0" * 7 + b"{}"})
+    model(f"{folder}/leaves", '{"model_type": "gpt2"}',
+          **{"model.safetensors.index.json": b'{"weight_map": {"w": "../w.safetensors"}}'})
+    model(f"{folder}/lies", '{"model_type": "gpt2"}', **{"model.safetensors": b"\xff" * 8 + b"{}"})
 
 
 class Bench:

@@ -64,9 +64,9 @@ TEST(Lora, RefusesWhatCannotBe) {
       {GptSpec(), tokens, [](auto& s) { LoraOf(s).set_dropout(1); },
        "spec.fine_tune.lora.dropout: 1 is not in [0, 1)"},
       {GptSpec(), tokens, [](auto& s) { LoraOf(s).add_targets(""); },
-       "spec.fine_tune.lora.targets[0]: is empty"},
+       "spec.fine_tune.lora.targets[0]: is empty; name tensors, or leave it out"},
       {GptSpec(), tokens, [](auto& s) { LoraOf(s).add_also_train(""); },
-       "spec.fine_tune.lora.also_train[0]: is empty"},
+       "spec.fine_tune.lora.also_train[0]: is empty; name tensors, or leave it out"},
       {GptSpec(), tokens, [](auto& s) { LoraOf(s).set_rank(9); },
        "spec.fine_tune.lora.rank: 9 is more than the smaller side of "
        "transformer.h.0.attn.c_attn.weight [8, 24]"},
