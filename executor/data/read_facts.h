@@ -12,9 +12,11 @@
 
 namespace trainyard::data {
 
-// Reads headers (IDX: also the labels, which are small; text: the whole file). `data` must come
-// from ResolveSpec; documents are cut by `windowing`. Sizes are known afterwards, but for BPE of
-// more than 16 MiB of text: to count its tokens would take the time of a training's start.
+// Reads headers (IDX: also the labels, which are small; text and tables: the whole file). `data`
+// must come from ResolveSpec; documents are cut by `windowing`. Sizes are known afterwards, but for
+// BPE of more than 16 MiB of text, tables of more than 64 MiB, and archives of more than 200,000
+// files, which must declare their classes: to count them would take the time of a training's
+// start.
 //   kNotFound, kPermissionDenied  a file that cannot be opened, by name
 //   kInvalidArgument              not what the spec says: "FILE: found …, expected …"
 //   kUnimplemented                a URI scheme that is not built, a tokenizer of another kind

@@ -246,11 +246,19 @@ absl::StatusOr<plan::DataFacts> BpeFacts(const v1::TextData& spec,
     facts.validation_size = SizeOf(text.validation, windowing);
     return facts;
   }
+  // The text is in memory while a tokenizer is trained on it (some 32 bytes per byte of distinct
+  // words, which are less than a sixteenth of so much natural text), then while it is encoded, to
+  // an id for two bytes at most, growing by doubling.
+  int64_t beside = 0;
   facts.vocab = spec.vocab_size();
   if (!spec.tokenizer_file().empty()) {
     TY_ASSIGN_OR_RETURN(const std::unique_ptr<const Bpe> bpe, ReadBpe(spec.tokenizer_file()));
     TY_ASSIGN_OR_RETURN(facts.vocab, VocabFor(spec, *bpe));
+  } else {
+    beside = 2 * file.bytes;
   }
+  const int64_t id_bytes = facts.vocab > 65536 ? 4 : 2;
+  facts.unsized_bytes = file.bytes + std::max(beside, file.bytes / 2 * id_bytes);
   return facts;
 }
 

@@ -24,7 +24,7 @@ constexpr int64_t kSmallFile = 4096;
 
 absl::Status BlameFolder(const absl::Status& status) {
   if (absl::IsUnimplemented(status)) return Blame(Fault::kUnimplemented, status);
-  return Blame(absl::IsInvalidArgument(status) ? Fault::kSpec : Fault::kData, status);
+  return absl::IsInvalidArgument(status) ? Blame(Fault::kSpec, status) : BlameData(status);
 }
 
 absl::StatusOr<weights::StartWeights> Open(const v1::JobSpec& spec, const plan::Plan& plan) {
@@ -102,15 +102,15 @@ absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan,
 
 absl::StatusOr<LoadedWeights> LoadWeights(Session& session, const v1::JobSpec& spec, int threads) {
   TY_ASSIGN_OR_RETURN(const weights::StartWeights weights, Open(spec, session.plan()));
-  TY_RETURN_IF_ERROR(Blame(Fault::kData, VerifyOurs(weights.folder)));
-  TY_RETURN_IF_ERROR(Blame(Fault::kData, weights::CheckTies(weights, INT64_MAX)));
+  TY_RETURN_IF_ERROR(BlameData(VerifyOurs(weights.folder)));
+  TY_RETURN_IF_ERROR(BlameData(weights::CheckTies(weights, INT64_MAX)));
   // What is read goes over what is drawn: a tensor may be both, part by part.
   for (const plan::TensorId id : weights.assignment.drawn_whose) {
     TY_RETURN_IF_ERROR(InitializeTensor(session, id, spec.training().seed(), threads));
   }
   Sha256 sha;
   for (const weights::ReadPart& part : weights.assignment.read) {
-    TY_RETURN_IF_ERROR(Blame(Fault::kData, ReadInto(session, weights, part, sha)));
+    TY_RETURN_IF_ERROR(BlameData(ReadInto(session, weights, part, sha)));
   }
   return LoadedWeights{.sha256 = sha.Finish(), .summary = SummaryOf(weights)};
 }

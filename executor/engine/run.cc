@@ -76,7 +76,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
   TY_RETURN_IF_ERROR(BlameStorage(store->DeleteStaged(request.checkpoint_root)));
   std::optional<ChosenCheckpoint> chosen;
   if (request.restore) {
-    TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore));
+    TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore, spec));
     TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset));
   }
   const int64_t threads = LoaderThreads(spec, dataset, request.threads);
@@ -102,6 +102,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
     TY_RETURN_IF_ERROR(BlameStorage(observer.OnNotice(trainer->loaded()->summary)));
   }
   if (chosen) {
+    TY_RETURN_IF_ERROR(BlameStorage(DeleteAbandoned(*store, chosen->checkpoint)));
     checkpoints.SetDamaged(chosen->damaged);
     for (const std::string& warning : chosen->warnings) {
       TY_RETURN_IF_ERROR(BlameStorage(observer.OnWarning(warning)));
@@ -122,8 +123,12 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
                .loader_threads = threads,
                .threads = request.threads},
               state);
-  TY_ASSIGN_OR_RETURN(const RunResult result, steps.Run(evaluation, stop));
-  TY_RETURN_IF_ERROR(BlameStorage(observer.OnFinished(result)));
+  const absl::StatusOr<RunResult> result = steps.Run(evaluation, stop);
+  if (result.ok()) {
+    TY_RETURN_IF_ERROR(BlameStorage(observer.OnFinished(*result)));
+  } else if (!RolledBack(result.status())) {
+    return result;
+  }
   checkpoints.RemoveSettled(kLastRemoval);
   return result;
 }
@@ -140,15 +145,16 @@ absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request
                      absl::StrCat("spec.parallel.logical_ranks: ", spec->parallel().logical_ranks(),
                                   ": training across ranks is not built yet; use 1")));
   }
-  TY_ASSIGN_OR_BLAME(Fault::kData, const std::unique_ptr<data::Dataset> dataset,
-                     data::OpenDataset(spec->data(), plan::WindowingOf(spec->model())));
-  const absl::StatusOr<plan::Plan> plan = plan::BuildPlan(*spec, dataset->facts());
+  const absl::StatusOr<std::unique_ptr<data::Dataset>> dataset =
+      data::OpenDataset(spec->data(), plan::WindowingOf(spec->model()));
+  if (!dataset.ok()) return BlameData(dataset.status());
+  const absl::StatusOr<plan::Plan> plan = plan::BuildPlan(*spec, (*dataset)->facts());
   if (!plan.ok()) return BlameSpec(plan.status());
   if (!request.restore && !spec->fine_tune().from().empty()) {
-    TY_RETURN_IF_ERROR(CheckStart(*spec, *plan, *dataset));
+    TY_RETURN_IF_ERROR(CheckStart(*spec, *plan, **dataset));
   }
   TY_RETURN_IF_ERROR(BlameStorage(observer.OnStarted(*spec, *plan)));
-  return RunPlan(device, request, *spec, *dataset, *plan, observer, stop);
+  return RunPlan(device, request, *spec, **dataset, *plan, observer, stop);
 }
 
 }  // namespace trainyard::engine

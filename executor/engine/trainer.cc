@@ -73,7 +73,9 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
 
 absl::Status Trainer::Load(const BatchSource& next, kernels::StepState& state) {
   const plan::Plan& plan = session_.plan();
-  TY_ASSIGN_OR_BLAME(Fault::kData, const data::Loader::Batch batch, next());
+  const absl::StatusOr<data::Loader::Batch> loaded = next();
+  if (!loaded.ok()) return BlameData(loaded.status());
+  const data::Loader::Batch& batch = *loaded;
   TY_CHECK(batch.step == steps_done_, "micro-batch of step ", batch.step, " in step ", steps_done_);
   const double rate = plan::LearningRate(spec_.schedule(), steps_done_, plan.total_steps);
   state = {.seed = spec_.training().seed(),
@@ -81,7 +83,7 @@ absl::Status Trainer::Load(const BatchSource& next, kernels::StepState& state) {
            .first_sample = batch.first_sample,
            .learning_rate = static_cast<float>(rate),
            .loss_scale = loss_scale_ ? loss_scale_->scale : 1,
-           .updates = steps_done_ - (loss_scale_ ? loss_scale_->skipped : 0)};
+           .updates = updates()};
   session_.Write(plan.state, &state, sizeof(state));
   session_.WriteInputs(plan.input, plan.ids, batch.inputs);
   session_.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());
@@ -153,7 +155,7 @@ absl::Status Trainer::CopyTo(Snapshot& snapshot) {
   session_.ReadRegion(plan.optimizer_region, snapshot.optimizer());
   session_.ReadRegion(plan.ema_region, snapshot.averages());
   session_.ReadRegion(plan.buffer_region, snapshot.buffers());
-  snapshot.SetBatches(steps_done_ * plan.micro_batches);
+  snapshot.SetBatches(updates() * plan.micro_batches);
   return session_.Synchronize();
 }
 
@@ -165,7 +167,7 @@ absl::Status Trainer::LendTo(Snapshot& snapshot) {
                                    .buffers = session_.HostView(plan.buffer_region)};
   if (places.parameters == nullptr) return CopyTo(snapshot);
   snapshot.Borrow(places);
-  snapshot.SetBatches(steps_done_ * plan.micro_batches);
+  snapshot.SetBatches(updates() * plan.micro_batches);
   return session_.Synchronize();
 }
 

@@ -30,7 +30,7 @@ struct StepResult {
   double grad_norm = 0;  // before clipping, of the loss without its scale
   bool finite = true;    // loss and norm; if not, the step was not taken
   // With fp16: they are not, which the scale of the loss may have done. The step counts as done,
-  // has changed neither parameters nor optimizer state, and the loss is scaled less from then on.
+  // has changed no parameter, optimizer state or buffer, and the loss is scaled less from then on.
   bool skipped = false;
 };
 
@@ -63,9 +63,9 @@ class Trainer {
   // After the last step; with fp16.
   const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
 
-  // One step. When loss or gradient norm are not finite it is not taken: steps done, parameters and
-  // optimizer state are as before (running statistics are not). With fp16 it is skipped instead
-  // (see StepResult), until the scale is so low that it cannot be what makes them overflow.
+  // One step. When loss or gradient norm are not finite it is not taken: steps done, parameters,
+  // optimizer state and buffers are as before. With fp16 it is skipped instead (see StepResult),
+  // until the scale is so low that it cannot be what makes them overflow.
   absl::StatusOr<StepResult> Step(const BatchSource& next);
 
   // Makes that step again, up to the update, from the same micro-batches (`next` delivers them
@@ -90,6 +90,8 @@ class Trainer {
   // Puts the next micro-batch of the step in place.
   absl::Status Load(const BatchSource& next, kernels::StepState& state);
   StepResult ReadResult() const;
+  // Steps that changed the weights.
+  int64_t updates() const { return steps_done_ - (loss_scale_ ? loss_scale_->skipped : 0); }
 
   Session& session_;
   const v1::JobSpec spec_;

@@ -21,9 +21,10 @@ enum class TensorKind {
   kOptimizerState,
   kAverage,  // moving average of a parameter
   kBuffer,   // of a model, but no gradient trains it: running statistics; saved with the parameters
-  kInput,    // written by the loader each micro-batch
-  kActivation,  // lives within one micro-batch
-  kScalar,      // loss sums, norms, step state: lives for the whole run
+  kPendingBuffer,  // what a buffer becomes if the step is taken
+  kInput,          // written by the loader each micro-batch
+  kActivation,     // lives within one micro-batch
+  kScalar,         // loss sums, norms, step state: lives for the whole run
 };
 
 // A run of rows of a parameter that a checkpoint holds under a name of its own.

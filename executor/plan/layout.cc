@@ -90,6 +90,7 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
   });
   plan.ema_region = region([&] { place(plan.averages); });
   plan.buffer_region = region([&] { place(plan.buffers); });
+  plan.pending_region = region([&] { place(plan.pending); });
   plan.scalar_region = region([&] { place(scalars); });
   plan.gradient_region = region([&] {
     place(plan.gradients);

@@ -178,6 +178,7 @@ class Assembly {
     if (training) {
       AppendOptimizer(spec_, trained_, norm_sum_, clip_scale_, plan_);
       ReadInEvaluation();
+      MovePending();
       if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
       AddBegin();
     }
@@ -351,6 +352,18 @@ class Assembly {
     }
   }
 
+  static void Replace(const absl::flat_hash_map<TensorId, TensorId>& by, std::vector<Op>& ops) {
+    for (Op& op : ops) {
+      std::visit(
+          [&](auto& o) {
+            o.Visit([&](TensorId& id, Access) {
+              if (const auto found = by.find(id); found != by.end()) id = found->second;
+            });
+          },
+          op);
+    }
+  }
+
   // In `evaluate` the averages take the places of their parameters; copies of what has none that
   // outlive a step are cast when an evaluation begins.
   void ReadInEvaluation() {
@@ -368,15 +381,27 @@ class Assembly {
       instead[copy] = static_cast<TensorId>(plan_.tensors.size()) - 1;
       plan_.evaluate_begin.push_back(Cast{.x = weight, .y = instead[copy], .n = n});
     }
-    for (Op& op : plan_.evaluate) {
-      std::visit(
-          [&](auto& o) {
-            o.Visit([&](TensorId& id, Access) {
-              if (const auto found = instead.find(id); found != instead.end()) id = found->second;
-            });
-          },
-          op);
+    Replace(instead, plan_.evaluate);
+  }
+
+  // The micro-batches of a step move copies of the buffers, in order; they become the buffers when
+  // the step is taken.
+  void MovePending() {
+    if (plan_.buffers.empty()) return;
+    absl::flat_hash_map<TensorId, TensorId> pending_of;
+    int64_t n = 0;
+    for (const TensorId id : plan_.buffers) {
+      Tensor pending = plan_.tensors[id];
+      pending.name.append("'");
+      pending.kind = TensorKind::kPendingBuffer;
+      n += Align(pending.bytes()) / SizeOf(pending.type);
+      plan_.tensors.push_back(std::move(pending));
+      plan_.pending.push_back(static_cast<TensorId>(plan_.tensors.size()) - 1);
+      pending_of[id] = plan_.pending.back();
     }
+    Replace(pending_of, plan_.micro);
+    plan_.begin.push_back(Cast{.x = plan_.buffers[0], .y = plan_.pending[0], .n = n});
+    plan_.end.push_back(Cast{.x = plan_.pending[0], .y = plan_.buffers[0], .n = n});
   }
 
   void AddRowGradient() {

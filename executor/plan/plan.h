@@ -41,8 +41,9 @@ struct Plan {
   TensorId row_gradient = kNone;   // of tables kept by row: f32 [samples, tables, width]
   TensorId row_ids = kNone;        // their rows: i32 [samples, tables]; after a step distinct or -1
   std::vector<TensorId> buffers;   // in order of the forward pass
-  Region parameter_region, copy_region, optimizer_region, ema_region, buffer_region, scalar_region,
-      gradient_region;
+  std::vector<TensorId> pending;   // by position: what a step makes of them before it is taken
+  Region parameter_region, copy_region, optimizer_region, ema_region, buffer_region, pending_region,
+      scalar_region, gradient_region;
   // What activations and copies of weights that do not outlive a step need beyond the gradients, in
   // whose memory they lie where they can.
   Region activation_region;
@@ -58,11 +59,11 @@ struct Plan {
 
   // One optimizer step: begin, then `micro_batches` times micro, then norm, then end, unless the
   // loss or the norm is not finite: what is in `end` alone changes parameters, their copies,
-  // optimizer state and averages.
-  std::vector<Op> begin;  // zeroes what is accumulated into
+  // optimizer state, averages and buffers.
+  std::vector<Op> begin;  // zeroes what is accumulated into, and takes buffers to be moved
   std::vector<Op> micro;  // forward and backward of one micro-batch
   std::vector<Op> norm;   // of the whole gradient, and what the update scales it by
-  std::vector<Op> end;    // optimizer, averages
+  std::vector<Op> end;    // optimizer, averages, moved buffers
   // Before the first batch of an evaluation: the copies of weights that it reads.
   std::vector<Op> evaluate_begin;
   // Forward of one evaluation batch, no dropout, on the averages where there are some; activations

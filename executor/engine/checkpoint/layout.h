@@ -50,8 +50,8 @@ std::string StepFolder(int64_t step);                            // "step-000010
 std::optional<int64_t> ParseStepFolder(absl::string_view name);  // nullopt: some other name
 
 // Digest of all that decides the weights after a step. Left out is what may differ between two
-// attempts: resources, evaluation, checkpoints, retries, logging, prefetching, and what becomes of
-// a run whose loss is not finite.
+// attempts: resources, evaluation, checkpoints, retries, logging, how the data is prefetched, what
+// is recomputed, and what becomes of a run whose loss is not finite.
 std::string SpecDigest(const v1::JobSpec& spec);
 
 // What differs between two specs, field by field, of what SpecDigest covers; "" when nothing does.

@@ -20,6 +20,8 @@ absl::StatusOr<weights::SafetensorsFile> OpenTensors(ObjectStore& store, const s
   return weights::SafetensorsFile::Open(std::move(reader), place);
 }
 
+}  // namespace
+
 absl::StatusOr<StateFile> ReadState(ObjectStore& store, const std::string& uri) {
   const std::string place = absl::StrCat(uri, "/", kStateFile);
   TY_ASSIGN_OR_RETURN(const std::string text, store.Get(place, kSmallFile));
@@ -27,8 +29,6 @@ absl::StatusOr<StateFile> ReadState(ObjectStore& store, const std::string& uri) 
   if (!state.ok()) return Annotate(state.status(), place);
   return state;
 }
-
-}  // namespace
 
 absl::StatusOr<Manifest> ReadVerifiedManifest(ObjectStore& store, const std::string& uri,
                                               const std::string& manifest_sha256) {

@@ -23,6 +23,11 @@ namespace trainyard::engine {
 absl::StatusOr<Manifest> ReadVerifiedManifest(ObjectStore& store, const std::string& uri,
                                               const std::string& manifest_sha256);
 
+// state.json of the checkpoint `uri`, by itself.
+//   kNotFound  it is not there
+//   kDataLoss  it is malformed
+absl::StatusOr<StateFile> ReadState(ObjectStore& store, const std::string& uri);
+
 // A checkpoint that was verified, open for reading.
 struct Checkpoint {
   std::string uri;

@@ -46,7 +46,7 @@ class Snapshot {
   // From now on views show the regions at `places`, which are someone else's.
   void Borrow(const Places& places);
 
-  // Micro-batches trained on so far: what torch keeps beside each running mean.
+  // Micro-batches of the steps taken so far: what torch keeps beside each running mean.
   void SetBatches(int64_t batches) { batches_ = batches; }
 
   // Parameters, adapters merged into what they adapt, buffers and, for each `X.running_mean`,

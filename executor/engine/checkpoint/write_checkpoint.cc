@@ -187,8 +187,7 @@ absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
   TY_ASSIGN_OR_RETURN(std::unique_ptr<ObjectWriter> last, folder->Create(kManifestFile));
   TY_RETURN_IF_ERROR(last->Append(json));
   TY_RETURN_IF_ERROR(last->Finish());
-  if (present.any) TY_RETURN_IF_ERROR(store.Delete(uri));
-  TY_RETURN_IF_ERROR(folder->Commit());
+  TY_RETURN_IF_ERROR(present.any ? folder->Replace() : folder->Commit());
   return WrittenCheckpoint{.step = content.step,
                            .uri = uri,
                            .bytes = manifest.bytes(),

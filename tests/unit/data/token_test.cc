@@ -292,6 +292,8 @@ TEST(BpeText, IsNotCountedWhereThatWouldTakeLong) {
   ASSERT_TRUE(facts.ok()) << facts.status();
   EXPECT_EQ(facts->vocab, 1000);
   EXPECT_EQ(facts->train_size, 0);
+  // The text, and beside it what is learnt from it.
+  EXPECT_EQ(facts->unsized_bytes, static_cast<int64_t>(3 * text.size()));
 }
 
 TEST(BpeText, RefusesWhatIsNotUtf8ByItsPlaceInTheFile) {

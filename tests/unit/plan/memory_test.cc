@@ -332,6 +332,9 @@ TEST(Memory, OpsStayWithinTheirRegions) {
             case TensorKind::kBuffer:
               ok = within(t.id, bytes, plan.buffer_region);
               break;
+            case TensorKind::kPendingBuffer:
+              ok = within(t.id, bytes, plan.pending_region);
+              break;
             case TensorKind::kScalar:
               ok = within(t.id, bytes, plan.scalar_region);
               break;
@@ -356,7 +359,8 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     int64_t end = 0;
     for (const Region& region :
          {plan.parameter_region, plan.copy_region, plan.optimizer_region, plan.ema_region,
-          plan.buffer_region, plan.scalar_region, plan.gradient_region, plan.activation_region}) {
+          plan.buffer_region, plan.pending_region, plan.scalar_region, plan.gradient_region,
+          plan.activation_region}) {
       EXPECT_EQ(region.offset, end);
       end = region.end();
     }

@@ -331,6 +331,37 @@ TEST(Cost, BytesPerSlotAreTheSumOfTheirParts) {
   }
 }
 
+TEST(Plan, CountsWhatTheDataTakesInHostMemory) {
+  const auto staging = [](const v1::JobSpec& spec, const DataFacts& facts) {
+    return PlanOf(spec, facts).summary.staging_bytes();
+  };
+  DataFacts text = TokenFacts(65);
+  const int64_t none = staging(CharGptSpec(), text);
+  text.unsized_bytes = 1'000'000'007;
+  EXPECT_EQ(staging(CharGptSpec(), text), none + text.unsized_bytes);
+
+  // Ids past 16 bits take 32.
+  const auto ids = [&](int64_t vocab) {
+    DataFacts facts = TokenFacts(vocab);
+    const int64_t before = staging(CharGptSpec(), facts);
+    facts.train_size += 1'000'000;
+    return staging(CharGptSpec(), facts) - before;
+  };
+  EXPECT_EQ(ids(65536), 2'000'000);
+  EXPECT_EQ(ids(65537), 4'000'000);
+
+  // A score and a class of each click that is evaluated, twice where the best are drawn.
+  v1::JobSpec clicks = DlrmSpec();
+  DataFacts facts = ClickFacts(3, 2, 5);
+  facts.train_size = 1000;
+  facts.validation_size = 1;
+  const int64_t one = staging(clicks, facts);
+  facts.validation_size = 1'000'001;
+  EXPECT_EQ(staging(clicks, facts), one + 16'000'000);
+  clicks.mutable_evaluation()->set_max_samples(501);
+  EXPECT_EQ(staging(clicks, facts), one + 500 * 16);
+}
+
 // The last checkpoint needs no copy: training waits for it.
 TEST(Cost, OnlyCheckpointsThatTrainingGoesOnBesideAreCopied) {
   v1::JobSpec spec = CharGptSpec();

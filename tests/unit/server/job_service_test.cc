@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <thread>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -269,6 +270,76 @@ TEST_F(JobServiceTest, GangLargerThanAllNodesTogetherIsRefusedWithWhatWouldFit) 
   gang.set_validate_only(false);
   gang.mutable_job()->mutable_spec()->mutable_resources()->set_min_slots(2);
   EXPECT_TRUE(Submit(gang).ok()) << "the nodes are away, and may come back";
+}
+
+// Braces are a few bytes that stand for many.
+TEST_F(JobServiceTest, ASpecThatUnfoldsToMoreThanAMessageHoldsIsRefused) {
+  v1::Job job = SmallJob("wide");
+  v1::JobSpec& spec = *job.mutable_spec();
+  spec.mutable_model()->mutable_resnet()->set_depth(18);
+  spec.mutable_model()->mutable_resnet()->set_stem(v1::Resnet::CIFAR);
+  spec.mutable_data()->mutable_webdataset()->add_train("/data/{00000..99999}.tar");
+  ExpectRefused(grpc::INVALID_ARGUMENT,
+                " bytes with every archive of spec.data named, expected at most 1048576; use fewer",
+                [&] { return Submit(Request(job)); });
+}
+
+// Its nodes are asked for by a submission whose caller hangs up meanwhile.
+class SlowStores : public MemoryStores {
+ public:
+  using MemoryStores::MemoryStores;
+  trainyard::FleetStore& fleet() override {
+    absl::MutexLock lock(&mu_);
+    asked_ = true;
+    mu_.Await(absl::Condition(&open_));
+    return MemoryStores::fleet();
+  }
+  void Close() {
+    absl::MutexLock lock(&mu_);
+    asked_ = open_ = false;
+  }
+  void Open() {
+    absl::MutexLock lock(&mu_);
+    open_ = true;
+  }
+  bool WaitUntilAsked() {
+    absl::MutexLock lock(&mu_);
+    return mu_.AwaitWithTimeout(absl::Condition(&asked_), kPatience);
+  }
+
+ private:
+  absl::Mutex mu_;
+  bool asked_ ABSL_GUARDED_BY(mu_) = false;
+  bool open_ ABSL_GUARDED_BY(mu_) = true;
+};
+
+TEST(Submission, OfACallerThatHasGoneWritesNothing) {
+  auto owned = std::make_unique<SlowStores>(SystemClock());
+  SlowStores& stores = *owned;
+  Rig rig(std::move(owned), Rig::FastOptions());
+  v1::SubmitJobRequest request;
+  request.set_parent("projects/default");
+  *request.mutable_job() = SmallJob("gone");
+  const auto context = Rig::Context();
+  stores.Close();
+  grpc::Status status;
+  std::thread caller([&] {
+    v1::Job response;
+    status = rig.jobs().SubmitJob(context.get(), request, &response);
+  });
+  EXPECT_TRUE(stores.WaitUntilAsked());
+  context->TryCancel();
+  caller.join();
+  EXPECT_EQ(status.error_code(), grpc::CANCELLED);
+  // A later call of the same connection is answered only once the server knows.
+  v1::GetJobRequest get;
+  get.set_name("projects/default/jobs/gone");
+  v1::Job job;
+  EXPECT_EQ(rig.jobs().GetJob(Rig::Context().get(), get, &job).error_code(), grpc::NOT_FOUND);
+  stores.Open();
+  rig.Restart();  // what was asked before is over then
+  EXPECT_EQ(rig.jobs().GetJob(Rig::Context().get(), get, &job).error_code(), grpc::NOT_FOUND);
+  rig.Submit(SmallJob("gone"));
 }
 
 TEST_F(JobServiceTest, CallsWithoutRightsAreRefused) {
