@@ -322,6 +322,9 @@ class Lines : public google::protobuf::util::MessageDifferencer::Reporter {
     lines_.push_back(absl::StrCat(Name(path), ": none, but ", Value(theirs, path, true)));
   }
   void ReportModified(const Message& theirs, const Message& ours, const Path& path) override {
+    using google::protobuf::FieldDescriptor;
+    const FieldDescriptor* field = path.back().field;
+    if (field == nullptr || field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) return;
     lines_.push_back(absl::StrCat(Name(path), ": ", Value(ours, path, false), ", but ",
                                   Value(theirs, path, true)));
   }

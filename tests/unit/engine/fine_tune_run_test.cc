@@ -179,8 +179,8 @@ TEST_F(FineTuneRunTest, WhatIsReinitializedIsDrawnAsWithoutFrom) {
   RecordingObserver seen;
   ASSERT_TRUE(RunOnCpu(tuned, Root(), seen).ok());
   EXPECT_THAT(seen.notices, ElementsAre("began with the weights of " + folder +
-                                        ": 19 tensors, 2 drawn anew: lm_head.weight, "
-                                        "model.layers.1.self_attn.k_proj.weight"));
+                                        ": 19 tensors, 2 drawn anew: "
+                                        "model.layers.1.self_attn.k_proj.weight, lm_head.weight"));
 }
 
 TEST_F(FineTuneRunTest, AveragesBeginAtTheWeights) {
@@ -266,7 +266,7 @@ TEST_F(FineTuneRunTest, ARunThatBeginsAgainBeginsWithTheSameWeightsOrNotAtAll) {
     request.spec = tuned;
     request.checkpoint_root = root;
     request.attempt = number;
-    return Run(*device, request, seen, seen.stop).status();
+    return engine::Run(*device, request, seen, seen.stop).status();
   };
   v1::JobSpec tuned = From(spec, folder);
   EXPECT_TRUE(attempt(1, tuned).ok());
