@@ -28,8 +28,8 @@ absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data,
 std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data,
                                              const plan::Windowing& windowing = {});
 
-// The tokenizer of text; null of other data, and where finding it would mean to train BPE on more
-// than 16 MiB. Fails as ReadFacts.
+// The tokenizer of text; null of other data, and where finding it would mean to read more than 16
+// MiB of text. Fails as ReadFacts.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> TokenizerOf(const v1::Data& data);
 
 }  // namespace trainyard::data

@@ -296,7 +296,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> TextTokenizer(const v1::TextDat
     return MakeTokenizer(spec, "", "");
   }
   TY_ASSIGN_OR_RETURN(const RegularFile file, OpenRegularFile(spec.path()));
-  if (spec.tokenizer() == v1::TextData::BPE && file.bytes > kLargestCountedText) return nullptr;
+  if (file.bytes > kLargestCountedText) return nullptr;
   TY_ASSIGN_OR_RETURN(const std::string content, ReadText(spec));
   const absl::string_view text = content;
   return MakeTokenizer(spec, text, text.substr(0, CutOf(spec, text).train_bytes));

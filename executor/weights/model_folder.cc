@@ -109,8 +109,8 @@ absl::Status AddFile(const std::string& name, const std::map<std::string, std::s
     folder.tensors.emplace(tensor, FolderTensor{.file = folder.files.size(), .entry = entry});
   }
   if (folder.tensors.size() > kMostTensors) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        place, ": with it the folder holds more than ", kMostTensors, " tensors"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(place, ": with it the folder holds more than ", kMostTensors, " tensors"));
   }
   folder.names.push_back(name);
   folder.files.push_back(std::move(file));

@@ -72,17 +72,20 @@ absl::StatusOr<StartWeights> OpenStartWeights(const v1::JobSpec& spec, const pla
   return weights;
 }
 
+bool KeepsTokens(const StartWeights& weights, const v1::JobSpec& spec, const plan::Plan& plan) {
+  const std::string embedding = TokenEmbeddingOf(plan);
+  return spec.data().has_text() && IsOurs(weights.folder.configuration) &&
+         (embedding.empty() || !IsReinitialized(spec.fine_tune(), embedding));
+}
+
 absl::Status CheckTokenizer(const StartWeights& weights, const v1::JobSpec& spec,
                             const plan::Plan& plan, const data::Tokenizer* tokenizer) {
-  const std::string embedding = TokenEmbeddingOf(plan);
-  if (tokenizer == nullptr || !IsOurs(weights.folder.configuration) ||
-      (!embedding.empty() && IsReinitialized(spec.fine_tune(), embedding))) {
-    return absl::OkStatus();
-  }
+  if (tokenizer == nullptr || !KeepsTokens(weights, spec, plan)) return absl::OkStatus();
   const absl::StatusOr<data::NamedText> theirs = data::FindTokenizerFile(weights.folder.path);
   if (absl::IsNotFound(theirs.status())) return absl::OkStatus();
   if (!theirs.ok()) return absl::InvalidArgumentError(theirs.status().message());
   if (tokenizer->Files()[0].text == theirs->text) return absl::OkStatus();
+  const std::string embedding = TokenEmbeddingOf(plan);
   const std::string advice =
       embedding.empty() ? "" : absl::StrCat(", or reinitialize: ['", embedding, "']");
   return absl::InvalidArgumentError(absl::StrCat(

@@ -31,8 +31,12 @@ struct StartWeights {
 //   kInvalidArgument              it does not fit
 absl::StatusOr<StartWeights> OpenStartWeights(const v1::JobSpec& spec, const plan::Plan& plan);
 
-// That the data's tokens are those that a checkpoint of ours was trained on, where both are known
-// (`tokenizer` may be null) and the token embedding is not drawn anew. kInvalidArgument.
+// Whether the data's tokens must be those of the folder: a checkpoint of ours that was trained on
+// text, and whose token embedding is not drawn anew.
+bool KeepsTokens(const StartWeights& weights, const v1::JobSpec& spec, const plan::Plan& plan);
+
+// That they are, where KeepsTokens says so and `tokenizer`, which may be null, is known.
+// kInvalidArgument.
 absl::Status CheckTokenizer(const StartWeights& weights, const v1::JobSpec& spec,
                             const plan::Plan& plan, const data::Tokenizer* tokenizer);
 

@@ -163,6 +163,7 @@ absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan) {
   const absl::StatusOr<weights::StartWeights> weights = weights::OpenStartWeights(spec, plan);
   if (Unseen(weights.status())) return absl::OkStatus();
   TY_RETURN_IF_ERROR(weights.status());
+  if (!weights::KeepsTokens(*weights, spec, plan)) return absl::OkStatus();
   const auto tokenizer = data::TokenizerOf(spec.data());
   if (!tokenizer.ok()) return Unseen(tokenizer.status()) ? absl::OkStatus() : tokenizer.status();
   return weights::CheckTokenizer(*weights, spec, plan, tokenizer->get());

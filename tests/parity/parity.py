@@ -137,10 +137,11 @@ CASES = {
     "llama": dict(
         model="model: {{llama: {{layers: 3, heads: 4, kv_heads: 2, width: 64, context: 32}}}}", data=TEXT,
         forward=llama.forward, layers=3, heads=4, kv_heads=2, steps=50, batch=8, micro=4, clip=1.0, scale=6),
-    # Adapters of all linear layers of the blocks; of parts of a product, with norms trained as they are.
+    # Adapters of all linear layers of the blocks; of parts of a product, with norms trained as they are. Where all
+    # are adapted a start of `scale` 6 is so steep that bf16's error is by chance half of torch's or twice that.
     "lora_gpt": dict(
         model="model: {{gpt: {{layers: 3, heads: 4, width: 64, context: 32}}}}", data=TEXT, forward=gpt.forward,
-        layers=3, heads=4, steps=50, batch=8, micro=4, clip=1.0, scale=6, rate=1e-2,
+        layers=3, heads=4, steps=50, batch=8, micro=4, clip=1.0, scale=3, rate=1e-2,
         fine_tune="fine_tune: {{lora: {{rank: 4, alpha: 8}}}}", lora=2.0, frozen=("*[!AB].weight", "*.bias"), ema=0.95),
     "lora_llama": dict(
         model="model: {{llama: {{layers: 3, heads: 4, kv_heads: 2, width: 64, context: 32}}}}", data=TEXT,

@@ -78,6 +78,7 @@ class ArchiveRecords : public ImageRecords {
   // Its share of the index.
   int64_t bytes() const override {
     const auto records = static_cast<int64_t>(index_->records.size());
+    if (records == 0) return 0;
     return size() * static_cast<int64_t>(sizeof(Record)) + index_->names.bytes() * size() / records;
   }
 

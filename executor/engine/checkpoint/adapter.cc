@@ -38,18 +38,21 @@ std::set<std::string> TrainedModules(const plan::Plan& plan) {
   return modules;
 }
 
-std::string TiedHead(const v1::Model& model, absl::string_view embedding) {
-  if (model.has_gpt() && model.gpt().tie_embeddings() && embedding == "transformer.wte.weight") {
-    return "lm_head";
+std::optional<TiedHead> TiedHeadOf(const v1::Model& model) {
+  if (model.has_gpt() && model.gpt().tie_embeddings()) {
+    const char* const wte = "transformer.wte.weight";
+    return TiedHead{wte, "lm_head", {{"weight", wte}}};
   }
-  if (model.has_llama() && model.llama().tie_embeddings() &&
-      embedding == "model.embed_tokens.weight") {
-    return "lm_head";
+  if (model.has_llama() && model.llama().tie_embeddings()) {
+    const char* const tokens = "model.embed_tokens.weight";
+    return TiedHead{tokens, "lm_head", {{"weight", tokens}}};
   }
-  if (model.has_bert() && embedding == "bert.embeddings.word_embeddings.weight") {
-    return "cls.predictions.decoder";
+  if (model.has_bert()) {
+    const char* const tokens = "bert.embeddings.word_embeddings.weight";
+    return TiedHead{
+        tokens, "cls.predictions.decoder", {{"weight", tokens}, {"bias", "cls.predictions.bias"}}};
   }
-  return "";
+  return std::nullopt;
 }
 
 std::string AdapterConfigToJson(const v1::JobSpec& spec, const plan::Plan& plan) {
@@ -62,10 +65,8 @@ std::string AdapterConfigToJson(const v1::JobSpec& spec, const plan::Plan& plan)
     in_out |= adapter.in_out;
   }
   std::set<std::string> modules = TrainedModules(plan);
-  for (size_t i = 0; i < plan.trained; ++i) {
-    const std::string head = TiedHead(spec.model(), plan.tensors[plan.parameters[i]].name);
-    if (!head.empty()) modules.insert(head);
-  }
+  const std::optional<TiedHead> head = TiedHeadOf(spec.model());
+  if (head && modules.contains(ModuleOf(head->embedding))) modules.insert(head->module);
   const std::string& from = spec.fine_tune().from();
   const Json json = {{"peft_type", "LORA"},
                      {"task_type", causal ? Json("CAUSAL_LM") : Json(nullptr)},

@@ -3,6 +3,8 @@
 // The adapter of a model as the package peft reads it:
 // https://huggingface.co/docs/peft/developer_guides/checkpoint
 
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -22,9 +24,15 @@ std::string ModuleOf(absl::string_view name);
 // no .weight or .bias of a module (a class token, say) are left out, as peft cannot hold them.
 std::set<std::string> TrainedModules(const plan::Plan& plan);
 
-// A head that shares its weight with an embedding, which peft would not train with it: the module
-// of the head for the name of the embedding; "": this one has none, or the model does not share it.
-std::string TiedHead(const v1::Model& model, absl::string_view embedding);
+// A head of transformers' that shares its weight with an embedding: peft would not train it with
+// that.
+struct TiedHead {
+  std::string embedding;                       // the weight, as checkpoints call it
+  std::string module;                          // the head
+  std::map<std::string, std::string> tensors;  // "weight": what checkpoints have it as
+};
+// Nullopt: the model has none.
+std::optional<TiedHead> TiedHeadOf(const v1::Model& model);
 
 // adapter_config.json. `plan` has adapters.
 std::string AdapterConfigToJson(const v1::JobSpec& spec, const plan::Plan& plan);

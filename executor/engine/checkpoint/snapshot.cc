@@ -105,10 +105,12 @@ void Snapshot::SetAdaptersApart() {
   }
   const std::set<std::string> modules = TrainedModules(plan_);
   for (const auto& [name, view] : model_) {
-    if (!modules.contains(ModuleOf(name))) continue;
-    adapter_[kPeftPrefix + name] = view;
-    const std::string head = TiedHead(model_spec_, name);
-    if (!head.empty()) adapter_[absl::StrCat(kPeftPrefix, head, ".weight")] = view;
+    if (modules.contains(ModuleOf(name))) adapter_[kPeftPrefix + name] = view;
+  }
+  const std::optional<TiedHead> head = TiedHeadOf(model_spec_);
+  if (!head || !modules.contains(ModuleOf(head->embedding))) return;
+  for (const auto& [name, shared] : head->tensors) {
+    adapter_[absl::StrCat(kPeftPrefix, head->module, ".", name)] = model_.at(shared);
   }
 }
 

@@ -147,7 +147,6 @@ CHANGES = [
     ("weights of another family", ["fine_tune.from={data}/bert"], "set spec.model.bert", USAGE),
     ("index that leaves the folder", ["fine_tune.from={data}/leaves"], "in the same folder", USAGE),
     ("reinitialized without weights", ["fine_tune.reinitialize=['*']"], "spec.fine_tune.reinitialize", USAGE),
-    ("nothing to fine-tune", ["fine_tune={}"], "spec.fine_tune: says nothing", USAGE),
     ("images without a size", ["data={image_folder: {train: /x}}"],
      "spec.data.image_folder.transform.size", USAGE),
     ("no folder of images", ["data={image_folder: {train: /nowhere, transform: {size: 8}}}"], "/nowhere", USAGE),

@@ -179,8 +179,8 @@ TEST_F(FineTuneRunTest, WhatIsReinitializedIsDrawnAsWithoutFrom) {
   RecordingObserver seen;
   ASSERT_TRUE(RunOnCpu(tuned, Root(), seen).ok());
   EXPECT_THAT(seen.notices, ElementsAre("began with the weights of " + folder +
-                                        ": 19 tensors, 2 drawn anew: lm_head.weight, "
-                                        "model.layers.1.self_attn.k_proj.weight"));
+                                        ": 19 tensors, 2 drawn anew: "
+                                        "model.layers.1.self_attn.k_proj.weight, lm_head.weight"));
 }
 
 TEST_F(FineTuneRunTest, AveragesBeginAtTheWeights) {

@@ -109,7 +109,7 @@ class LoraRunTest : public ::testing::Test {
     return Checkpoint::Open(*store_, written.uri, written.manifest_sha256);
   }
 
-  static Floats ValuesOf(const SafetensorsFile& file, const std::string& name) {
+  static Floats ValuesOf(const weights::SafetensorsFile& file, const std::string& name) {
     const auto found = file.header().tensors.find(name);
     if (found == file.header().tensors.end()) {
       ADD_FAILURE() << name << " is missing";
@@ -120,7 +120,7 @@ class LoraRunTest : public ::testing::Test {
     return values;
   }
 
-  static std::vector<std::string> NamesOf(const SafetensorsFile& file) {
+  static std::vector<std::string> NamesOf(const weights::SafetensorsFile& file) {
     std::vector<std::string> names;
     for (const auto& [name, entry] : file.header().tensors) names.push_back(name);
     return names;
@@ -128,7 +128,7 @@ class LoraRunTest : public ::testing::Test {
 
   // W + scale B A of the weight `name` by hand; `a` and `b` are read from `file` after `prefix`.
   static Floats Merged(const Checkpoint& checkpoint, const std::string& name, bool in_out,
-                       const SafetensorsFile& file, const std::string& prefix) {
+                       const weights::SafetensorsFile& file, const std::string& prefix) {
     const v1::Lora& lora = checkpoint.config.spec.fine_tune().lora();
     const std::string module = prefix + ModuleOf(name);
     Floats w = ValuesOf(*checkpoint.base, name);

@@ -279,6 +279,7 @@ TEST_F(JobServiceTest, ASpecThatUnfoldsToMoreThanAMessageHoldsIsRefused) {
   spec.mutable_model()->mutable_resnet()->set_depth(18);
   spec.mutable_model()->mutable_resnet()->set_stem(v1::Resnet::CIFAR);
   spec.mutable_data()->mutable_webdataset()->add_train("/data/{00000..99999}.tar");
+  spec.mutable_data()->mutable_webdataset()->mutable_transform()->set_size(32);
   ExpectRefused(grpc::INVALID_ARGUMENT,
                 " bytes with every archive of spec.data named, expected at most 1048576; use fewer",
                 [&] { return Submit(Request(job)); });
