@@ -462,6 +462,16 @@ TEST(Memory, CopiesForSeveralMicroBatchesLieAsTheirParametersDoAtHalfTheDistance
   EXPECT_EQ(PlanOf(CharGptSpec(), TokenFacts(65)).copy_region.bytes, 0);
 }
 
+// How often a micro-batch casts each weight.
+std::map<TensorId, int> CastsOfWeights(const Plan& plan) {
+  std::map<TensorId, int> casts;
+  for (const Op& op : plan.micro) {
+    const auto* cast = std::get_if<Cast>(&op);
+    if (cast != nullptr && plan.tensors[cast->x].kind == TensorKind::kParameter) ++casts[cast->x];
+  }
+  return casts;
+}
+
 // They wait for the backward pass where its gradients are to be, and are gone when these come.
 TEST(Memory, CopiesThatAStepCastsLieInTheMemoryOfGradients) {
   v1::JobSpec spec = Gpt2Spec();
@@ -471,6 +481,9 @@ TEST(Memory, CopiesThatAStepCastsLieInTheMemoryOfGradients) {
   const Plan narrow = PlanOf(spec, TokenFacts(50257));
   EXPECT_EQ(narrow.copy_region.bytes, 0);
   EXPECT_GT(narrow.summary.weight_copy_bytes(), wide.parameter_region.bytes * 49 / 100);
+  for (const auto& [id, count] : CastsOfWeights(narrow)) {
+    EXPECT_EQ(count, 1) << narrow.tensors[id].name;
+  }
   EXPECT_LT(narrow.arena_bytes, wide.arena_bytes + wide.gradient_region.bytes / 100);
 }
 
@@ -479,11 +492,7 @@ TEST(Memory, CopiesAreCastTwiceWhereThatNeedsLess) {
   v1::JobSpec spec = Gpt2Spec();
   spec.mutable_precision()->set_compute(v1::Precision::BF16);
   const Plan plan = PlanOf(spec, TokenFacts(50257));
-  std::map<TensorId, int> casts;
-  for (const Op& op : plan.micro) {
-    const auto* cast = std::get_if<Cast>(&op);
-    if (cast != nullptr && plan.tensors[cast->x].kind == TensorKind::kParameter) ++casts[cast->x];
-  }
+  const std::map<TensorId, int> casts = CastsOfWeights(plan);
   EXPECT_EQ(casts.size(), 1u + 4 * 12);
   for (const auto& [id, count] : casts) EXPECT_EQ(count, 2) << plan.tensors[id].name;
   EXPECT_LT(plan.activation_region.bytes, plan.activation_bytes - plan.gradient_region.bytes / 2);
