@@ -172,10 +172,10 @@ class YardTest(unittest.TestCase):
             spec["training"]["batch_size"] = 4
             spec["schedule"] = {"learning_rate": 0.5, "warmup_steps": 1000}  # learns, then falls apart
             spec["evaluation"] = {"every_steps": 20, "max_samples": 64,
-                                  "early_stopping": {"metric": "loss", "patience": 4}}
+                                  "early_stopping": {"metric": "loss", "patience": 12}}
             name = self.yard.submit(spec).name
             if disturbed:
-                self.kill_worker_after(name, 70)
+                self.kill_worker_after(name, 50)
             job = self.succeed(name)
             self.assertEqual(job.reason.code, "STOPPED_EARLY")
             self.assertIn("early stopping: loss of the held-out split was not better", job.reason.message)
