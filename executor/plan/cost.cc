@@ -1,6 +1,8 @@
 #include "executor/plan/cost.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 #include <variant>
 
 #include "executor/plan/memory.h"
@@ -237,6 +239,20 @@ int64_t LargestWorkspace(const Plan& plan) {
   return largest;
 }
 
+// The CPU's cos and sin of rotary positions: one table for all ops of the same angles.
+int64_t RotaryTableBytes(const Plan& plan) {
+  std::set<std::tuple<float, int64_t, int64_t>> angles;  // theta, time, head_dim
+  for (const auto* ops : {&plan.micro, &plan.evaluate}) {
+    for (const Op& op : *ops) {
+      const auto* const o = std::get_if<Rotary>(&op);
+      if (o != nullptr) angles.insert({o->theta, o->time, o->head_dim});
+    }
+  }
+  int64_t bytes = 0;
+  for (const auto& [theta, time, head_dim] : angles) bytes += kFloat * time * head_dim;
+  return bytes;
+}
+
 constexpr int64_t kIndexBytes = 64;                      // per image: its name and place
 constexpr int64_t kPhotographBytes = int64_t{12} << 20;  // 4 million pixels
 
@@ -321,7 +337,7 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, P
   s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes);
   s.set_shared_bytes(plan.activation_bytes - plan.activation_region.bytes);
-  s.set_workspace_bytes(LargestWorkspace(plan));
+  s.set_workspace_bytes(LargestWorkspace(plan) + RotaryTableBytes(plan));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);
   s.set_bytes_per_slot(s.parameter_bytes() + s.weight_copy_bytes() + s.gradient_bytes() +
