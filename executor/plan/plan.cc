@@ -473,6 +473,7 @@ class Assembly {
       plan_.offsets[plan_.copies[i]] = end;
       end += Align(plan_.tensors[plan_.parameters[i]].bytes()) / 2;
     }
+    end = Align(end);
   }
 
   // Zeroes what a step adds to.
