@@ -200,6 +200,28 @@ TEST(Recompute, OfASlotsBytesGoesAsFarAsItMustAndNoFurther) {
   EXPECT_GT(plan.summary.bytes_per_slot(), slot - all.summary.activation_bytes() / 10);
 }
 
+// Workspace and process of a plan are a CPU's.
+TEST(Recompute, ByASlotsBytesIsRefusedForCudaAndNotAdvised) {
+  v1::JobSpec spec = CharGptSpec();
+  const DataFacts facts = TokenFacts(65);
+  const v1::PlanSummary all = PlanOf(spec, facts).summary;
+  const int64_t slot = all.bytes_per_slot() - all.activation_bytes() / 3;
+  spec.mutable_resources()->set_device(v1::Resources::CUDA);
+  const std::string advice = WhatFits(ResolveSpec(spec).value(), facts, slot);
+  v1::Recompute& recompute = *spec.mutable_training()->mutable_recompute();
+  recompute.set_slot_bytes(slot);
+  const absl::Status refused = BuildPlan(ResolveSpec(spec).value(), facts).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr(absl::StrCat("spec.training.recompute.slot_bytes: ", slot,
+                                     " cannot be planned for with resources.device CUDA")));
+  spec.mutable_training()->clear_recompute();
+  const int64_t least = Recomputing(facts, spec);
+  EXPECT_THAT(advice,
+              HasSubstr(absl::StrCat("set training.recompute.activation_bytes to ", least)));
+  EXPECT_LE(PlanOf(spec, facts).summary.bytes_per_slot(), slot);
+}
+
 // Every piece of advice is true.
 TEST(Fit, ToldSizesFit) {
   v1::JobSpec spec = CharGptSpec();
