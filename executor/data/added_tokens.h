@@ -7,9 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 
 namespace trainyard::data {
+
+// So long a token can be at most, and so many can there be: text is searched in time that grows
+// with the one, in memory that grows with both.
+inline constexpr size_t kLongestAddedToken = 128;
+inline constexpr size_t kMostAddedTokens = size_t{1} << 16;
 
 struct AddedToken {
   std::string content;  // not empty
@@ -33,11 +39,22 @@ class AddedTokens {
   std::vector<TextPiece> Split(absl::string_view text) const;
 
  private:
-  void SplitPiece(absl::string_view text, bool normalized, std::vector<TextPiece>& pieces) const;
-  const AddedToken* Match(absl::string_view text, bool normalized) const;
+  // The tokens of one kind by their bytes; node 0 is where each begins.
+  struct Trie {
+    Trie() { first.fill(-1); }
+    void Add(absl::string_view content, int32_t place);
+    int32_t Next(int32_t node, unsigned char byte) const;  // -1: there is none
 
-  std::vector<AddedToken> tokens_;                       // longest first
-  std::array<std::vector<int32_t>, 256> by_first_byte_;  // places in tokens_
+    std::array<int32_t, 256> first;                // nodes after the first byte
+    absl::flat_hash_map<int64_t, int32_t> others;  // 256 * node + byte -> node
+    std::vector<int32_t> places = {-1};  // in tokens_, of what ends at a node; -1: nothing
+  };
+
+  void SplitPiece(absl::string_view text, bool normalized, std::vector<TextPiece>& pieces) const;
+  const AddedToken* Match(absl::string_view text, const Trie& trie) const;
+
+  std::vector<AddedToken> tokens_;
+  std::array<Trie, 2> tries_;  // by `normalized`
 };
 
 }  // namespace trainyard::data

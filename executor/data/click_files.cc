@@ -55,14 +55,18 @@ class Rows {
   std::vector<Block> blocks_;
 };
 
+// So much text is read to know the size of a table: half a second's worth.
+constexpr int64_t kMostCounted = int64_t{64} << 20;
+
 // What reading a file found.
 struct Count {
   int64_t rows = 0;
+  bool whole = true;  // else `rows` is an estimate for all of the file
   int64_t skipped = 0;
   std::string warning;
 };
 
-// `rows` may be null: the file is only checked and counted.
+// `rows` may be null: the file is only checked and counted, its first kMostCounted bytes at least.
 absl::StatusOr<Count> ReadFile(const ClickFiles& files, const std::string& uri, Rows* rows) {
   TY_ASSIGN_OR_RETURN(LineReader lines, LineReader::Open(uri));
   TY_ASSIGN_OR_RETURN(const ParseRow parse, files.open(lines));
@@ -73,6 +77,11 @@ absl::StatusOr<Count> ReadFile(const ClickFiles& files, const std::string& uri, 
   for (;;) {
     TY_ASSIGN_OR_RETURN(const bool more, lines.Next(line));
     if (!more) break;
+    if (rows == nullptr && lines.bytes() > kMostCounted && lines.progress() < 1) {
+      count.whole = false;
+      count.rows = static_cast<int64_t>(static_cast<double>(count.rows) / lines.progress());
+      break;
+    }
     bool click = false;
     const absl::Status status = parse(line, dense.data(), ids.data(), click);
     if (status.ok()) {
@@ -107,16 +116,23 @@ absl::StatusOr<Table> ReadTable(const ClickFiles& files, bool keep) {
   Table table{files.shape, Rows(files.shape), Rows(files.shape), ""};
   TY_ASSIGN_OR_RETURN(const Count train,
                       ReadFile(files, files.train, keep ? &table.train : nullptr));
-  table.facts.train_size = train.rows;
+  const auto size = [&](const Count& count) {
+    if (count.whole) return count.rows;
+    const int64_t row_bytes = 4 * (files.shape.dense + files.shape.categorical) + 1;
+    table.facts.unsized_bytes += count.rows * row_bytes;
+    return int64_t{0};
+  };
+  table.facts.train_size = size(train);
   table.warning = train.warning;
   if (!files.validation.empty()) {
     TY_ASSIGN_OR_RETURN(const Count validation,
                         ReadFile(files, files.validation, keep ? &table.own_validation : nullptr));
-    table.facts.validation_size = validation.rows;
+    table.facts.validation_size = size(validation);
     const bool both = !table.warning.empty() && !validation.warning.empty();
     absl::StrAppend(&table.warning, both ? "; " : "", validation.warning);
     return table;
   }
+  if (!train.whole) return table;
   table.facts.validation_size = std::max<int64_t>(
       1, std::llround(static_cast<double>(train.rows) * files.validation_fraction));
   table.facts.train_size -= table.facts.validation_size;

@@ -8,9 +8,12 @@
 #include <cmath>
 #include <memory>
 #include <numbers>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "executor/data/auc.h"
 #include "executor/data/click_samples.h"
 #include "executor/data/sources.h"
@@ -66,6 +69,19 @@ class GeneratedClicks : public ClickSamples {
   int64_t bytes() const override { return static_cast<int64_t>(weights_.size() * sizeof(double)); }
 
   std::optional<double> BestAuc(int64_t samples) const override {
+    absl::MutexLock lock(&mu_);
+    if (best_of_ != samples) best_ = DrawBestAuc(samples);
+    best_of_ = samples;
+    return best_;
+  }
+
+ protected:
+  bool Read(Split split, int64_t sample, float* dense, int32_t* ids) const override {
+    return Draw(split, sample, dense, ids).second;
+  }
+
+ private:
+  std::optional<double> DrawBestAuc(int64_t samples) const {
     std::vector<float> dense(facts_.dense);
     std::vector<int32_t> ids(facts_.categorical);
     std::vector<Scored> scored;
@@ -77,12 +93,6 @@ class GeneratedClicks : public ClickSamples {
     return Auc(scored);
   }
 
- protected:
-  bool Read(Split split, int64_t sample, float* dense, int32_t* ids) const override {
-    return Draw(split, sample, dense, ids).second;
-  }
-
- private:
   // The true logit and what came of it.
   std::pair<double, bool> Draw(Split split, int64_t sample, float* dense, int32_t* ids) const {
     Draws draws(seed_, split == Split::kTrain ? kTrainStream : kValidationStream, sample);
@@ -113,6 +123,9 @@ class GeneratedClicks : public ClickSamples {
 
   const uint64_t seed_;
   std::vector<double> weights_;
+  mutable absl::Mutex mu_;
+  mutable int64_t best_of_ ABSL_GUARDED_BY(mu_) = 0;  // held-out samples; drawn for once
+  mutable std::optional<double> best_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace

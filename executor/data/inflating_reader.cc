@@ -67,6 +67,11 @@ int64_t InflatingReader::most_bytes() const {
   return state_->file.bytes * kLargestRatio;
 }
 
+double InflatingReader::progress() const {
+  const int64_t done = state_->file_offset - state_->zlib.avail_in;
+  return static_cast<double>(done) / static_cast<double>(state_->file.bytes);
+}
+
 absl::Status InflatingReader::Refill() {
   State& s = *state_;
   const int64_t n = std::min(kChunk, s.file.bytes - s.file_offset);

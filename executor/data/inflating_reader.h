@@ -24,6 +24,9 @@ class InflatingReader {
   // is refused before memory is asked for.
   int64_t most_bytes() const;
 
+  // The share of the file that was delivered, in [0, 1].
+  double progress() const;
+
   // Reads exactly `bytes`; kInvalidArgument "FILE: ends after …" or what is wrong with the gzip.
   absl::Status Read(void* to, int64_t bytes);
 

@@ -28,6 +28,7 @@ absl::StatusOr<bool> LineReader::Next(std::string& line) {
     if (at_ == end_) {
       TY_ASSIGN_OR_RETURN(end_, reader_.ReadSome(chunk_.get(), kChunk));
       at_ = 0;
+      bytes_ += end_;
       if (end_ == 0) break;
     }
     if (!begun) ++number_;

@@ -22,13 +22,18 @@ class LineReader {
   int64_t number() const { return number_; }
   const std::string& path() const { return reader_.path(); }
 
+  // Bytes of text that were fetched, of which lines were made or will be, and their share of the
+  // file.
+  int64_t bytes() const { return bytes_; }
+  double progress() const { return reader_.progress(); }
+
  private:
   explicit LineReader(InflatingReader reader);
 
   InflatingReader reader_;
   std::unique_ptr<char[]> chunk_;
   int64_t at_ = 0, end_ = 0;  // of what is left in chunk_
-  int64_t number_ = 0;
+  int64_t number_ = 0, bytes_ = 0;
 };
 
 }  // namespace trainyard::data

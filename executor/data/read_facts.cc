@@ -74,4 +74,9 @@ std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data,
   return facts;
 }
 
+absl::StatusOr<std::unique_ptr<const Tokenizer>> TokenizerOf(const v1::Data& data) {
+  if (!data.has_text()) return nullptr;
+  return TextTokenizer(data.text());
+}
+
 }  // namespace trainyard::data

@@ -2,17 +2,21 @@
 
 // What a plan must know of the data, found with as little reading as possible. Pure but for files.
 
+#include <memory>
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "executor/data/tokenizer.h"
 #include "executor/plan/facts.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::data {
 
-// Reads headers (IDX: also the labels, which are small; text: the whole file). `data` must come
-// from ResolveSpec; documents are cut by `windowing`. Sizes are known afterwards, but for BPE of
-// more than 16 MiB of text: to count its tokens would take the time of a training's start.
+// Reads headers (IDX: also the labels, which are small; text and tables: the whole file). `data`
+// must come from ResolveSpec; documents are cut by `windowing`. Sizes are known afterwards, but for
+// BPE of more than 16 MiB of text, tables of more than 64 MiB, and archives of more than 200,000
+// files, which must declare their classes: to count them would take the time of a training's
+// start.
 //   kNotFound, kPermissionDenied  a file that cannot be opened, by name
 //   kInvalidArgument              not what the spec says: "FILE: found …, expected …"
 //   kUnimplemented                a URI scheme that is not built, a tokenizer of another kind
@@ -23,5 +27,9 @@ absl::StatusOr<plan::DataFacts> ReadFacts(const v1::Data& data,
 // when it does not declare enough. The sizes are 0 (unknown) but for generated data.
 std::optional<plan::DataFacts> DeclaredFacts(const v1::Data& data,
                                              const plan::Windowing& windowing = {});
+
+// The tokenizer of text; null of other data, and where finding it would mean to train BPE on more
+// than 16 MiB. Fails as ReadFacts.
+absl::StatusOr<std::unique_ptr<const Tokenizer>> TokenizerOf(const v1::Data& data);
 
 }  // namespace trainyard::data

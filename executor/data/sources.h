@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "executor/data/dataset.h"
+#include "executor/data/tokenizer.h"
 #include "executor/plan/facts.h"
 #include "trainyard/v1/spec.pb.h"
 
@@ -24,6 +25,9 @@ absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& text,
                                           const plan::Windowing& windowing);
 absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& text,
                                                   const plan::Windowing& windowing);
+
+// As TokenizerOf.
+absl::StatusOr<std::unique_ptr<const Tokenizer>> TextTokenizer(const v1::TextData& text);
 
 absl::StatusOr<plan::DataFacts> TokenFacts(const v1::TokenData& tokens,
                                            const plan::Windowing& windowing);

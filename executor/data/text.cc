@@ -10,6 +10,7 @@
 #include "executor/data/documents.h"
 #include "executor/data/regular_file.h"
 #include "executor/data/sources.h"
+#include "executor/data/tokenizer_files.h"
 #include "executor/data/tokenizer_json.h"
 #include "executor/data/vocabulary.h"
 #include "executor/data/windows.h"
@@ -84,7 +85,15 @@ absl::StatusOr<std::unique_ptr<const Bpe>> ReadBpe(const std::string& uri) {
   return bpe;
 }
 
-// `train` is all that a tokenizer may learn from; characters are those of the whole text.
+absl::StatusOr<std::unique_ptr<const Tokenizer>> ReadVocabulary(const std::string& uri) {
+  TY_ASSIGN_OR_RETURN(const std::string json, ReadWhole(uri, kLargestTokenizerFile, ""));
+  absl::StatusOr<Vocabulary> vocabulary = Vocabulary::FromJson(json);
+  if (!vocabulary.ok()) return Annotate(vocabulary.status(), uri);
+  return std::make_unique<const Vocabulary>(*std::move(vocabulary));
+}
+
+// `train` is all that a tokenizer may learn from; characters are those of the whole text, or those
+// of a file that FROM_CHECKPOINT found.
 absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeTokenizer(const v1::TextData& spec,
                                                                absl::string_view text,
                                                                absl::string_view train) {
@@ -98,6 +107,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeTokenizer(const v1::TextDat
     std::string json = BpeToJson(*model);
     return std::make_unique<const Bpe>(*std::move(model), std::move(json));
   }
+  if (!spec.tokenizer_file().empty()) return ReadVocabulary(spec.tokenizer_file());
   absl::StatusOr<Vocabulary> vocabulary = Vocabulary::Characters(text);
   if (!vocabulary.ok()) return Annotate(vocabulary.status(), spec.path());
   return std::make_unique<const Vocabulary>(*std::move(vocabulary));
@@ -108,7 +118,7 @@ absl::StatusOr<int64_t> VocabFor(const v1::TextData& spec, const Tokenizer& toke
   const int64_t found = tokenizer.size();
   const bool bpe = spec.tokenizer() == v1::TextData::BPE;
   const char* const what = bpe ? " tokens" : " distinct characters";
-  const std::string& file = bpe ? spec.tokenizer_file() : spec.path();
+  const std::string& file = spec.tokenizer_file().empty() ? spec.path() : spec.tokenizer_file();
   if (spec.has_vocab_size() && found > spec.vocab_size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         file, ": found ", found, what, ", spec.data.text.vocab_size declares ", spec.vocab_size()));
@@ -236,22 +246,35 @@ absl::StatusOr<plan::DataFacts> BpeFacts(const v1::TextData& spec,
     facts.validation_size = SizeOf(text.validation, windowing);
     return facts;
   }
+  // The text is in memory while a tokenizer is trained on it (some 32 bytes per byte of distinct
+  // words, which are less than a sixteenth of so much natural text), then while it is encoded, to
+  // an id for two bytes at most, growing by doubling.
+  int64_t beside = 0;
   facts.vocab = spec.vocab_size();
   if (!spec.tokenizer_file().empty()) {
     TY_ASSIGN_OR_RETURN(const std::unique_ptr<const Bpe> bpe, ReadBpe(spec.tokenizer_file()));
     TY_ASSIGN_OR_RETURN(facts.vocab, VocabFor(spec, *bpe));
+  } else {
+    beside = 2 * file.bytes;
   }
+  const int64_t id_bytes = facts.vocab > 65536 ? 4 : 2;
+  facts.unsized_bytes = file.bytes + std::max(beside, file.bytes / 2 * id_bytes);
   return facts;
 }
 
 }  // namespace
 
-absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& spec,
+absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& given,
                                           const plan::Windowing& windowing) {
+  TY_ASSIGN_OR_RETURN(const v1::TextData spec, WithFoundTokenizer(given));
   if (spec.tokenizer() == v1::TextData::BPE) return BpeFacts(spec, windowing);
   TY_ASSIGN_OR_RETURN(const std::string text, ReadText(spec));
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<const Tokenizer> tokenizer,
                       MakeTokenizer(spec, text, text));
+  if (!spec.tokenizer_file().empty()) {  // which may lack some of the text's characters
+    const absl::Status known = tokenizer->ForEachId(text, [](int32_t) {});
+    if (!known.ok()) return Annotate(known, spec.path());
+  }
   TY_ASSIGN_OR_RETURN(const int64_t vocab, VocabFor(spec, *tokenizer));
   const Cut cut = CutOf(spec, text);
   const auto size = [&](absl::string_view split) {
@@ -267,8 +290,21 @@ absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& spec,
                          .validation_size = size(absl::string_view(text).substr(cut.train_bytes))};
 }
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& spec,
+absl::StatusOr<std::unique_ptr<const Tokenizer>> TextTokenizer(const v1::TextData& given) {
+  TY_ASSIGN_OR_RETURN(const v1::TextData spec, WithFoundTokenizer(given));
+  if (spec.tokenizer() == v1::TextData::BYTES || !spec.tokenizer_file().empty()) {
+    return MakeTokenizer(spec, "", "");
+  }
+  TY_ASSIGN_OR_RETURN(const RegularFile file, OpenRegularFile(spec.path()));
+  if (spec.tokenizer() == v1::TextData::BPE && file.bytes > kLargestCountedText) return nullptr;
+  TY_ASSIGN_OR_RETURN(const std::string content, ReadText(spec));
+  const absl::string_view text = content;
+  return MakeTokenizer(spec, text, text.substr(0, CutOf(spec, text).train_bytes));
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& given,
                                                   const plan::Windowing& windowing) {
+  TY_ASSIGN_OR_RETURN(const v1::TextData spec, WithFoundTokenizer(given));
   TY_ASSIGN_OR_RETURN(EncodedText text, EncodeText(spec, windowing));
   const int64_t found = text.tokenizer->size();
   std::string warning;

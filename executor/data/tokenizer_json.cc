@@ -190,6 +190,10 @@ class Reader {
   absl::Status ReadAdded(const Json& added) {
     if (added.is_null()) return absl::OkStatus();
     if (!added.is_array()) return Wrong("added_tokens", Shown(added), "an array");
+    if (added.size() > kMostAddedTokens) {
+      return Wrong("added_tokens", absl::StrCat(added.size(), " tokens"),
+                   absl::StrCat("at most ", kMostAddedTokens));
+    }
     absl::flat_hash_set<std::string> seen;
     for (size_t i = 0; i < added.size(); ++i) {
       const std::string at = absl::StrCat("added_tokens[", i, "]");
@@ -202,6 +206,10 @@ class Reader {
         if (flag) return NotSupported(absl::StrCat(at, ".", name), "true", "false");
       }
       AddedToken token{.content = content.get<std::string>()};
+      if (token.content.size() > kLongestAddedToken) {
+        return Wrong(at + ".content", absl::StrCat("a text of ", token.content.size(), " bytes"),
+                     absl::StrCat("at most ", kLongestAddedToken));
+      }
       TY_ASSIGN_OR_RETURN(token.normalized, Flag(added[i], "normalized", at + ".", true));
       if (!seen.insert(token.content).second) {
         return Wrong(at + ".content", Shown(content) + " again", "each token once");

@@ -21,6 +21,11 @@ absl::Status Blame(Fault fault, const absl::Status& status) {
   return blamed;
 }
 
+absl::Status BlameData(const absl::Status& status) {
+  const bool machine = absl::IsInternal(status) || absl::IsUnavailable(status);
+  return Blame(machine ? Fault::kStorage : Fault::kData, status);
+}
+
 Fault FaultOf(const absl::Status& status) {
   int fault = 0;
   const auto payload = status.GetPayload(kPayload);

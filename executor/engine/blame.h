@@ -9,17 +9,22 @@ namespace trainyard::engine {
 
 enum class Fault {
   kSpec,  // the user's: a field of the spec
-  kData,  // the user's: files that are missing or malformed
+  kData,  // the user's: files that are missing, malformed or other than they were
   kUnimplemented,
   kOutOfMemory,
   kDevice,
-  kStorage,   // a checkpoint or an event could not be written or read
+  kStorage,   // a checkpoint or an event could not be written or read, or a disk failed
   kNumeric,   // NaN or infinity
   kInternal,  // a defect of Trainyard
 };
 
 // OK stays OK; a fault that was named before stays.
 absl::Status Blame(Fault fault, const absl::Status& status);
+
+// A failure of the data room: kData, or kStorage where the machine failed (kInternal, as
+// ErrnoStatus says it of EIO, ESTALE or EMFILE, and kUnavailable), which another attempt may not
+// meet.
+absl::Status BlameData(const absl::Status& status);
 
 // What Blame said; else by the code: kUnimplemented, or kInternal.
 Fault FaultOf(const absl::Status& status);

@@ -19,6 +19,7 @@ absl::Status Evaluator::PrepareOnce() {
   if (!program_.empty()) return absl::OkStatus();
   const plan::Plan& plan = session_.plan();
   const int64_t batch = plan.evaluation_batch;
+  TY_ASSIGN_OR_RETURN(begin_, session_.Prepare(plan.evaluate_begin));
   TY_ASSIGN_OR_RETURN(program_, session_.Prepare(plan.evaluate));
   losses_.resize(batch * plan.rows_per_sample);
   correct_.resize(batch * plan.rows_per_sample);
@@ -46,10 +47,12 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
                                  .prefetch = kPrefetch,
                                  .threads = threads_,
                                  .held_out = samples});
+  session_.Launch(begin_);
   for (int64_t first = 0; first < samples; first += plan.evaluation_batch) {
-    TY_ASSIGN_OR_BLAME(Fault::kData, const data::Loader::Batch batch, loader.Next());
-    const auto* targets = static_cast<const int32_t*>(batch.targets);
-    session_.WriteInputs(plan.eval_input, plan.eval_ids, batch.inputs);
+    const absl::StatusOr<data::Loader::Batch> batch = loader.Next();
+    if (!batch.ok()) return BlameData(batch.status());
+    const auto* targets = static_cast<const int32_t*>(batch->targets);
+    session_.WriteInputs(plan.eval_input, plan.eval_ids, batch->inputs);
     session_.Write(plan.eval_target, targets, plan.tensors[plan.eval_target].bytes());
     session_.Launch(program_);
     session_.Read(plan.eval_losses, losses_.data(), losses_.size() * sizeof(float));
@@ -66,7 +69,14 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
       ++rows;
     }
   }
-  if (rows == 0) return absl::FailedPreconditionError("the held-out split has no row that counts");
+  if (rows == 0) {
+    return Blame(Fault::kData,
+                 absl::FailedPreconditionError(absl::StrCat(
+                     "spec.evaluation.max_samples: found no row that counts in the ", samples,
+                     " held-out samples that it leaves, of ",
+                     dataset_.size(data::Split::kValidation), ": they are too short to be masked, ",
+                     "or none of their images can be read; use more, or other held-out data")));
+  }
   const double mean = loss / static_cast<double>(rows);
   std::map<std::string, double> values = {{"loss", mean},
                                           {"accuracy", correct / static_cast<double>(rows)}};

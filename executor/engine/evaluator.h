@@ -26,7 +26,8 @@ class Evaluator {
   // "loss" and "accuracy" over the first `max_samples` validation samples (0: all), and
   // "perplexity" for language models, "bits_per_byte" for those of text; for clicks "auc" and,
   // where it is known, "best_auc" (auc.h). Sums are doubles in order of the samples, so that the
-  // batch size does not change them. kFailedPrecondition: there is no held-out split.
+  // batch size does not change them. kFailedPrecondition: there is no held-out split, or
+  // (blamed on kData) none of its samples counts.
   absl::StatusOr<std::map<std::string, double>> Run(int64_t max_samples);
 
  private:
@@ -35,7 +36,7 @@ class Evaluator {
   Session& session_;
   const data::Dataset& dataset_;
   const int64_t threads_;
-  std::vector<kernels::Kernel> program_;
+  std::vector<kernels::Kernel> begin_, program_;
   std::vector<float> losses_, correct_;
   std::vector<float> logits_;         // of one batch; clicks only, as is
   std::vector<data::Scored> scored_;  // the whole split

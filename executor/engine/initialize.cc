@@ -64,22 +64,27 @@ void DrawNormal(uint64_t seed, const std::string& name, double init_std, int64_t
   }
 }
 
-absl::Status InitializeModel(Session& session, uint64_t seed, int threads) {
+absl::Status InitializeTensor(Session& session, plan::TensorId id, uint64_t seed, int threads) {
   std::vector<float> chunk;
-  std::vector<plan::TensorId> model = session.plan().parameters;
-  model.insert(model.end(), session.plan().buffers.begin(), session.plan().buffers.end());
-  for (const plan::TensorId id : model) {
-    const plan::Tensor& tensor = session.plan().tensors[id];
-    for (int64_t first = 0; first < tensor.elements(); first += kChunk) {
-      const int64_t count = std::min(kChunk, tensor.elements() - first);
-      chunk.assign(count, static_cast<float>(tensor.init_value));
-      if (tensor.init_std > 0) {
-        Split(count, threads, [&](int64_t at, int64_t n) {
-          DrawNormal(seed, tensor.name, tensor.init_std, first + at, n, chunk.data() + at);
-        });
-      }
-      session.Write(id, chunk.data(), count * sizeof(float), first * sizeof(float));
-      TY_RETURN_IF_ERROR(session.Synchronize());
+  const plan::Tensor& tensor = session.plan().tensors[id];
+  for (int64_t first = 0; first < tensor.elements(); first += kChunk) {
+    const int64_t count = std::min(kChunk, tensor.elements() - first);
+    chunk.assign(count, static_cast<float>(tensor.init_value));
+    if (tensor.init_std > 0) {
+      Split(count, threads, [&](int64_t at, int64_t n) {
+        DrawNormal(seed, tensor.name, tensor.init_std, first + at, n, chunk.data() + at);
+      });
+    }
+    session.Write(id, chunk.data(), count * sizeof(float), first * sizeof(float));
+    TY_RETURN_IF_ERROR(session.Synchronize());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InitializeModel(Session& session, uint64_t seed, int threads) {
+  for (const auto* ids : {&session.plan().parameters, &session.plan().buffers}) {
+    for (const plan::TensorId id : *ids) {
+      TY_RETURN_IF_ERROR(InitializeTensor(session, id, seed, threads));
     }
   }
   return absl::OkStatus();

@@ -16,8 +16,10 @@ namespace trainyard::engine {
 void DrawNormal(uint64_t seed, const std::string& name, double init_std, int64_t first,
                 int64_t count, float* out);
 
-// Fills every parameter and buffer of the plan, on `threads` threads. The rest of the arena is left
-// alone.
+// Fills parameter or buffer `id` of the plan, on `threads` threads.
+absl::Status InitializeTensor(Session& session, plan::TensorId id, uint64_t seed, int threads);
+
+// Fills all of them. The rest of the arena is left alone.
 absl::Status InitializeModel(Session& session, uint64_t seed, int threads);
 
 }  // namespace trainyard::engine

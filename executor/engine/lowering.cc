@@ -72,9 +72,11 @@ struct Binder {
   const p::Plan& plan;
   char* arena;
 
-  k::Buffer At(p::TensorId id) const {
+  // The tensor from one of its elements on.
+  k::Buffer At(p::TensorId id, int64_t element = 0) const {
     if (id == p::kNone) return {};
-    return {arena + plan.offsets[id], DTypeOf(plan.tensors[id].type)};
+    const p::ElementType type = plan.tensors[id].type;
+    return {arena + plan.offsets[id] + element * p::SizeOf(type), DTypeOf(type)};
   }
 
   // Tables or what goes with them, by their places relative to the first.
@@ -99,6 +101,18 @@ struct Binder {
   }
   k::AddBias Bind(const p::AddBias& o) const {
     return {.x = At(o.x), .bias = At(o.bias), .y = At(o.y), .rows = o.rows, .cols = o.cols};
+  }
+  k::AddProduct Bind(const p::AddProduct& o) const {
+    return {.base = At(o.base),
+            .a = At(o.a),
+            .b = At(o.b),
+            .y = At(o.y),
+            .rows = o.rows,
+            .cols = o.cols,
+            .first = o.first,
+            .n = o.n,
+            .k = o.k,
+            .scale = o.scale};
   }
   k::AdamWRows Bind(const p::AdamWRows& o) const {
     return {.w = At(o.tables[0]),
@@ -396,7 +410,7 @@ struct Binder {
             .accumulate_params = o.accumulate_params};
   }
   k::Matmul Bind(const p::Matmul& o) const {
-    return {.a = At(o.a),
+    return {.a = At(o.a, o.a_first),
             .b = At(o.b),
             .bias = At(o.bias),
             .c = At(o.c),
@@ -405,7 +419,9 @@ struct Binder {
             .k = o.k,
             .transpose_a = o.transpose_a,
             .transpose_b = o.transpose_b,
-            .accumulate = o.accumulate};
+            .accumulate = o.accumulate,
+            .scale = o.scale,
+            .a_stride = o.a_cols};
   }
   k::MaxPoolForward Bind(const p::MaxPoolForward& o) const {
     return {.x = At(o.x), .y = At(o.y), .index = At(o.index), .shape = ShapeOf(o.shape)};

@@ -69,8 +69,8 @@ NonFiniteSearch::NonFiniteSearch(Session& session) : session_(session), chunk_(k
 absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id) {
   const plan::Tensor& tensor = session_.plan().tensors[id];
   if (tensor.type == plan::ElementType::kI32 || tensor.type == plan::ElementType::kU8) return "";
-  // Running statistics are still those of the first time.
-  if (tensor.kind == plan::TensorKind::kBuffer) return "";
+  // Running statistics are an end in themselves: no loss depends on them.
+  if (tensor.kind == plan::TensorKind::kPendingBuffer) return "";
   const int64_t width = plan::SizeOf(tensor.type);
   double largest = 0;
   for (int64_t at = 0; at < tensor.bytes(); at += kChunk) {

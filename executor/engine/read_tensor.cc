@@ -12,17 +12,23 @@ constexpr int64_t kChunk = int64_t{4} << 20;  // bytes
 
 }  // namespace
 
-absl::Status ReadTensor(const SafetensorsFile& file, const std::string& prefix,
+absl::Status ReadTensor(const weights::SafetensorsFile& file, const std::string& prefix,
                         const plan::Tensor& parameter, Session& session, plan::TensorId id) {
   for (const plan::StoredTensor& stored : plan::Stored(parameter)) {
-    TY_ASSIGN_OR_RETURN(const TensorEntry entry, file.Find(prefix + stored.name, stored.dims));
-    std::vector<char> chunk(std::min(kChunk, entry.bytes()));
-    for (int64_t at = 0; at < entry.bytes(); at += kChunk) {
-      const int64_t bytes = std::min(kChunk, entry.bytes() - at);
-      TY_RETURN_IF_ERROR(file.Read(entry, at, bytes, chunk.data()));
-      session.Write(id, chunk.data(), bytes, stored.offset + at);
-      TY_RETURN_IF_ERROR(session.Synchronize());
-    }
+    TY_RETURN_IF_ERROR(ReadStored(file, prefix + stored.name, stored, session, id));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadStored(const weights::SafetensorsFile& file, const std::string& name,
+                        const plan::StoredTensor& stored, Session& session, plan::TensorId id) {
+  TY_ASSIGN_OR_RETURN(const weights::TensorEntry entry, file.Find(name, stored.dims));
+  std::vector<char> chunk(std::min(kChunk, entry.bytes()));
+  for (int64_t at = 0; at < entry.bytes(); at += kChunk) {
+    const int64_t bytes = std::min(kChunk, entry.bytes() - at);
+    TY_RETURN_IF_ERROR(file.Read(entry, at, bytes, chunk.data()));
+    session.Write(id, chunk.data(), bytes, stored.offset + at);
+    TY_RETURN_IF_ERROR(session.Synchronize());
   }
   return absl::OkStatus();
 }

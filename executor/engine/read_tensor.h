@@ -3,15 +3,19 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "executor/engine/checkpoint/safetensors.h"
 #include "executor/engine/session.h"
+#include "executor/weights/safetensors.h"
 
 namespace trainyard::engine {
 
 // Copies what `file` stores of `parameter`, each name after `prefix`, into the session's tensor
 // `id` of the same shape, piece by piece: no second copy of the weights is ever held. kDataLoss
 // when a type or shape differs from the plan's.
-absl::Status ReadTensor(const SafetensorsFile& file, const std::string& prefix,
+absl::Status ReadTensor(const weights::SafetensorsFile& file, const std::string& prefix,
                         const plan::Tensor& parameter, Session& session, plan::TensorId id);
+
+// The same of one stored tensor, which `file` calls `name`.
+absl::Status ReadStored(const weights::SafetensorsFile& file, const std::string& name,
+                        const plan::StoredTensor& stored, Session& session, plan::TensorId id);
 
 }  // namespace trainyard::engine

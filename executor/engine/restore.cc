@@ -18,10 +18,19 @@ bool Broken(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const RestorePoint& wanted) {
+absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const RestorePoint& wanted,
+                                                  const v1::JobSpec& spec) {
   absl::StatusOr<Checkpoint> first = Checkpoint::Open(store, wanted.uri, wanted.manifest_sha256);
   if (first.ok()) return ChosenCheckpoint{.checkpoint = *std::move(first)};
   if (!Broken(first.status())) return Blame(Fault::kStorage, first.status());
+
+  absl::StatusOr<Checkpoint> anew = Checkpoint::Open(store, wanted.uri, "");
+  if (anew.ok() && SpecDigest(anew->config.spec) == SpecDigest(spec)) {
+    return ChosenCheckpoint{
+        *std::move(anew),
+        {},
+        {absl::StrCat(first.status().message(), "; it is whole and of this job, and is used")}};
+  }
 
   const size_t slash = wanted.uri.rfind('/');
   const std::optional<int64_t> wanted_step = ParseStepFolder(wanted.uri.substr(slash + 1));
@@ -45,6 +54,20 @@ absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const Rest
   }
   return Blame(Fault::kStorage,
                Annotate(first.status(), "the checkpoint is damaged, and no older one is whole"));
+}
+
+absl::Status DeleteAbandoned(ObjectStore& store, const Checkpoint& restored) {
+  const std::string root = restored.uri.substr(0, restored.uri.rfind('/'));
+  TY_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(store, root));
+  for (const int64_t step : steps) {
+    if (step <= restored.step) continue;
+    const std::string uri = absl::StrCat(root, "/", StepFolder(step));
+    const absl::StatusOr<StateFile> state = ReadState(store, uri);
+    if (!state.ok() && !Broken(state.status())) return state.status();
+    if (!state.ok() || state->run.skips == restored.run.skips) continue;
+    TY_RETURN_IF_ERROR(store.Delete(uri));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckFits(const Checkpoint& checkpoint, const v1::JobSpec& spec,

@@ -20,8 +20,15 @@ struct ChosenCheckpoint {
 };
 
 // The checkpoint `wanted`, or when it is missing or damaged the newest older one beside it that is
-// whole. When none is, the failure of `wanted`.
-absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const RestorePoint& wanted);
+// whole. When none is, the failure of `wanted`. One that is whole and of `spec`, but not the one
+// that was reported, is taken with a warning: a rollback wrote it anew and was killed before it
+// could say so, and what it says is all that there is to know.
+absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const RestorePoint& wanted,
+                                                  const v1::JobSpec& spec);
+
+// Removes the checkpoints past `restored` that a run which goes on from it does not meet again:
+// they were written before a rollback, and what was to remove them was cut short.
+absl::Status DeleteAbandoned(ObjectStore& store, const Checkpoint& restored);
 
 // That going on from `checkpoint` under `spec` with `dataset` is what was begun: blamed on kSpec or
 // kData with what differs.

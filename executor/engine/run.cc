@@ -8,9 +8,11 @@
 #include "executor/data/loader.h"
 #include "executor/data/tokenizer.h"
 #include "executor/engine/blame.h"
+#include "executor/engine/checkpoint/adapter.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/evaluator.h"
+#include "executor/engine/load_weights.h"
 #include "executor/engine/restore.h"
 #include "executor/engine/session.h"
 #include "executor/engine/steps.h"
@@ -37,6 +39,7 @@ CheckpointIdentity MakeIdentity(const RunRequest& request, const v1::JobSpec& sp
   return {.root = request.checkpoint_root,
           .tag = absl::StrCat("a", request.attempt),
           .config = ConfigToJson({.spec = spec, .facts = dataset.facts()}, plan),
+          .adapter_config = plan.adapters.empty() ? "" : AdapterConfigToJson(spec, plan),
           .tokenizer = dataset.tokenizer() == nullptr ? std::vector<data::NamedText>{}
                                                       : dataset.tokenizer()->Files(),
           .spec_digest = SpecDigest(spec),
@@ -73,11 +76,11 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
   TY_RETURN_IF_ERROR(BlameStorage(store->DeleteStaged(request.checkpoint_root)));
   std::optional<ChosenCheckpoint> chosen;
   if (request.restore) {
-    TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore));
+    TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore, spec));
     TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset));
   }
   const int64_t threads = LoaderThreads(spec, dataset, request.threads);
-  const RunState state = chosen ? chosen->checkpoint.run : RunState();
+  RunState state = chosen ? chosen->checkpoint.run : RunState();
   data::Loader loader(dataset, LoaderOptions(spec, plan, threads,
                                              chosen ? chosen->checkpoint.step : 0, state.skips));
 
@@ -92,7 +95,14 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
       observer.OnRestored(trainer->steps_done(), chosen ? chosen->checkpoint.uri : std::string())));
 
   CheckpointWriter checkpoints(*store, MakeIdentity(request, spec, dataset, plan), plan, observer);
+  if (trainer->loaded()) {
+    state.start_sha256 = trainer->loaded()->sha256;
+    TY_RETURN_IF_ERROR(KeepStart(*store, request.checkpoint_root, request.attempt, SpecDigest(spec),
+                                 *trainer->loaded()));
+    TY_RETURN_IF_ERROR(BlameStorage(observer.OnNotice(trainer->loaded()->summary)));
+  }
   if (chosen) {
+    TY_RETURN_IF_ERROR(BlameStorage(DeleteAbandoned(*store, chosen->checkpoint)));
     checkpoints.SetDamaged(chosen->damaged);
     for (const std::string& warning : chosen->warnings) {
       TY_RETURN_IF_ERROR(BlameStorage(observer.OnWarning(warning)));
@@ -113,8 +123,12 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
                .loader_threads = threads,
                .threads = request.threads},
               state);
-  TY_ASSIGN_OR_RETURN(const RunResult result, steps.Run(evaluation, stop));
-  TY_RETURN_IF_ERROR(BlameStorage(observer.OnFinished(result)));
+  const absl::StatusOr<RunResult> result = steps.Run(evaluation, stop);
+  if (result.ok()) {
+    TY_RETURN_IF_ERROR(BlameStorage(observer.OnFinished(*result)));
+  } else if (!RolledBack(result.status())) {
+    return result;
+  }
   checkpoints.RemoveSettled(kLastRemoval);
   return result;
 }
@@ -131,12 +145,16 @@ absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request
                      absl::StrCat("spec.parallel.logical_ranks: ", spec->parallel().logical_ranks(),
                                   ": training across ranks is not built yet; use 1")));
   }
-  TY_ASSIGN_OR_BLAME(Fault::kData, const std::unique_ptr<data::Dataset> dataset,
-                     data::OpenDataset(spec->data(), plan::WindowingOf(spec->model())));
-  const absl::StatusOr<plan::Plan> plan = plan::BuildPlan(*spec, dataset->facts());
+  const absl::StatusOr<std::unique_ptr<data::Dataset>> dataset =
+      data::OpenDataset(spec->data(), plan::WindowingOf(spec->model()));
+  if (!dataset.ok()) return BlameData(dataset.status());
+  const absl::StatusOr<plan::Plan> plan = plan::BuildPlan(*spec, (*dataset)->facts());
   if (!plan.ok()) return BlameSpec(plan.status());
+  if (!request.restore && !spec->fine_tune().from().empty()) {
+    TY_RETURN_IF_ERROR(CheckStart(*spec, *plan, **dataset));
+  }
   TY_RETURN_IF_ERROR(BlameStorage(observer.OnStarted(*spec, *plan)));
-  return RunPlan(device, request, *spec, *dataset, *plan, observer, stop);
+  return RunPlan(device, request, *spec, **dataset, *plan, observer, stop);
 }
 
 }  // namespace trainyard::engine

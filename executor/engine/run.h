@@ -35,6 +35,7 @@ class RunObserver : public CheckpointListener {
   virtual absl::Status OnMetrics(int64_t step, Split split,
                                  const std::map<std::string, double>& values) = 0;
 
+  virtual absl::Status OnNotice(const std::string& message) = 0;
   virtual absl::Status OnWarning(const std::string& message) = 0;
 
   virtual absl::Status OnFinished(const RunResult& result) = 0;

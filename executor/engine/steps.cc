@@ -8,6 +8,7 @@
 #include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/retention.h"
+#include "executor/engine/load_weights.h"
 #include "executor/engine/policies.h"
 #include "storage/base/status.h"
 
@@ -44,7 +45,12 @@ absl::StatusOr<RunResult> Steps::Run(const EvaluationTimes& evaluation,
   const int64_t save_every = p_.spec.checkpoint().every_steps();
   TY_RETURN_IF_ERROR(Warn());
   while (!Over()) {
-    if (stop) return Suspend(done() == restored);
+    if (stop) {
+      const absl::StatusOr<RunResult> suspended = Suspend(done() == restored);
+      // What cannot be left because it is not finite goes on as if nobody had asked: the next steps
+      // are not finite either, and what becomes of that does not depend on where a run is stopped.
+      if (suspended.ok() || FaultOf(suspended.status()) != Fault::kNumeric) return suspended;
+    }
     TY_RETURN_IF_ERROR(TrainOnce());
     bool best = false;
     if ((evaluation.every > 0 && done() % evaluation.every == 0) ||
@@ -59,7 +65,11 @@ absl::StatusOr<RunResult> Steps::Run(const EvaluationTimes& evaluation,
     }
   }
   TY_RETURN_IF_ERROR(CountSkipped());
-  TY_RETURN_IF_ERROR(BlameStorage(p_.checkpoints.Wait()));
+  const absl::Status saved = BlameStorage(p_.checkpoints.Wait());
+  if (FaultOf(saved) == Fault::kNumeric && RollsBack()) {
+    return RollBack(std::string(saved.message()));
+  }
+  TY_RETURN_IF_ERROR(saved);
   return RunResult{.step = done(),
                    .reason = done() < p_.plan.total_steps ? StoppedEarly() : std::string()};
 }
@@ -108,6 +118,20 @@ absl::Status Steps::CountSkipped() {
       absl::StrCat("this attempt skipped ", n, n == 1 ? " image" : " different images")));
 }
 
+template <typename Policy>
+absl::StatusOr<Score> Steps::ScoreOf(const Policy& policy, const std::string& field,
+                                     const std::map<std::string, double>& values) const {
+  const auto value = values.find(policy.metric());
+  if (value != values.end()) return Score{.step = done(), .value = value->second};
+  // With scores that are no numbers there is none either, and that is no improvement.
+  if (!std::isfinite(values.at("loss"))) return Score{.step = done(), .value = NAN};
+  return Blame(Fault::kData,
+               absl::FailedPreconditionError(absl::StrCat(
+                   field, ".metric: ", policy.metric(), " is not defined on the held-out samples ",
+                   "that are evaluated", policy.metric() == "auc" ? ": all are of one class" : "",
+                   "; raise spec.evaluation.max_samples, or go by another metric")));
+}
+
 absl::StatusOr<bool> Steps::Evaluate() {
   TY_ASSIGN_OR_RETURN(auto values, p_.evaluator.Run(p_.spec.evaluation().max_samples()));
   if (p_.spec.training().has_ema_decay()) {
@@ -119,24 +143,33 @@ absl::StatusOr<bool> Steps::Evaluate() {
   }
   evaluated_step_ = done();
   bool best = false;
-  const auto score = [&](const auto& policy) {
-    const auto value = values.find(policy.metric());
-    return Score{.step = done(), .value = value == values.end() ? NAN : value->second};
-  };
   if (p_.spec.evaluation().has_early_stopping()) {
     const v1::EarlyStopping& policy = p_.spec.evaluation().early_stopping();
-    TakeValue(policy, score(policy), run_.early_stopping);
+    TY_ASSIGN_OR_RETURN(const Score score,
+                        ScoreOf(policy, "spec.evaluation.early_stopping", values));
+    TakeValue(policy, score, run_.early_stopping);
   }
   if (p_.spec.checkpoint().has_best()) {
     const v1::BestCheckpoints& policy = p_.spec.checkpoint().best();
-    best = EnterBest(policy, score(policy), run_.best);
+    TY_ASSIGN_OR_RETURN(const Score score, ScoreOf(policy, "spec.checkpoint.best", values));
+    TakeOutUnwritten();
+    std::vector<Score> before = run_.best;
+    best = EnterBest(policy, score, run_.best);
+    if (best) entered_ = {.step = done(), .before = std::move(before)};
   }
   TY_RETURN_IF_ERROR(
       BlameStorage(p_.observer.OnMetrics(done(), RunObserver::Split::kValidation, values)));
   return best;
 }
 
+void Steps::TakeOutUnwritten() {
+  if (!entered_ || entered_->step == done()) return;  // of this step it is yet to be written
+  if (p_.checkpoints.Failed(entered_->step)) run_.best = std::move(entered_->before);
+  entered_.reset();
+}
+
 absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
+  TakeOutUnwritten();
   CheckpointContent content{.step = done(), .run = run_};
   content.run.loss_scale = p_.trainer.loss_scale();
   if (evaluated_step_ == done()) content.metrics = metrics_;
@@ -169,7 +202,7 @@ absl::Status Steps::NotFinite(const StepResult& result) {
   }
   const std::string what =
       absl::StrCat("step ", done() + 1, ": first non-finite value: ", found, values);
-  if (p_.spec.training().on_non_finite() == v1::Training::ROLL_BACK) return RollBack(what);
+  if (RollsBack()) return RollBack(what);
   return Blame(
       Fault::kNumeric,
       absl::OutOfRangeError(absl::StrCat(
@@ -207,9 +240,14 @@ absl::Status Steps::RollBack(const std::string& what) {
     evaluated_step_ = done();
   } else {
     TY_RETURN_IF_ERROR(p_.trainer.Initialize(p_.threads));
+    if (p_.trainer.loaded()) {
+      TY_RETURN_IF_ERROR(CheckSameStart(run_.start_sha256, *p_.trainer.loaded()));
+    }
   }
   const int64_t next = data::BatchOfStep(done(), run_.skips);
-  run_ = AfterRollback(run_, failed, target ? target->run : RunState{}, done());
+  run_ = AfterRollback(run_, failed,
+                       target ? target->run : RunState{.start_sha256 = run_.start_sha256}, done());
+  entered_.reset();
   TY_RETURN_IF_ERROR(Save({.needed = true, .last = true, .went_back = true}));
   TY_RETURN_IF_ERROR(BlameStorage(p_.checkpoints.Wait()));
   const int64_t left_out = data::BatchOfStep(done(), run_.skips) - next;

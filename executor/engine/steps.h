@@ -61,6 +61,8 @@ class Steps {
   std::string StoppedEarly() const;
   bool Over() const { return done() >= p_.plan.total_steps || !StoppedEarly().empty(); }
 
+  bool RollsBack() const { return p_.spec.training().on_non_finite() == v1::Training::ROLL_BACK; }
+
   absl::Status TrainOnce();
   absl::Status Report(const StepResult& result, absl::Duration took, absl::Duration waited);
   // Passes on what was found in the data since the last call.
@@ -68,6 +70,13 @@ class Steps {
   absl::Status CountSkipped();
   // Evaluates, and takes what policies go by; whether the step is among the best.
   absl::StatusOr<bool> Evaluate();
+  // What is best is what there is: the last one that entered goes, and who left for it comes back,
+  // when its checkpoint could not be written.
+  void TakeOutUnwritten();
+  // The value that `policy`, of `field`, goes by; blamed on kData when the held-out split has none.
+  template <typename Policy>
+  absl::StatusOr<Score> ScoreOf(const Policy& policy, const std::string& field,
+                                const std::map<std::string, double>& values) const;
   absl::Status Save(const CheckpointWriter::Purpose& purpose);
   absl::StatusOr<RunResult> Suspend(bool nothing_new);
 
@@ -81,6 +90,11 @@ class Steps {
   RunState run_;
   std::map<std::string, double> metrics_;  // finite ones of the last evaluation
   int64_t evaluated_step_ = -1;
+  struct Entered {
+    int64_t step = 0;
+    std::vector<Score> before;  // run_.best without it
+  };
+  std::optional<Entered> entered_;  // into run_.best, and not yet known to be written
 };
 
 }  // namespace trainyard::engine

@@ -9,8 +9,9 @@
 #include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/initialize.h"
+#include "executor/engine/load_weights.h"
 #include "executor/engine/non_finite.h"
-#include "executor/engine/read_tensor.h"
+#include "executor/engine/restore_tensors.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -42,7 +43,11 @@ absl::Status Trainer::Initialize(int threads) {
     loss_scale_ = {.scale = static_cast<float>(spec_.precision().loss_scale().initial())};
   }
   TY_RETURN_IF_ERROR(session_.Zero(session_.plan().optimizer_region));
-  TY_RETURN_IF_ERROR(InitializeModel(session_, spec_.training().seed(), threads));
+  if (spec_.fine_tune().from().empty()) {
+    TY_RETURN_IF_ERROR(InitializeModel(session_, spec_.training().seed(), threads));
+  } else {
+    TY_ASSIGN_OR_RETURN(loaded_, LoadWeights(session_, spec_, threads));
+  }
   return TakeParameters();
 }
 
@@ -56,29 +61,8 @@ absl::Status Trainer::TakeParameters() {
 }
 
 absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
-  const plan::Plan& plan = session_.plan();
-  for (plan::TensorId id : plan.parameters) {
-    TY_RETURN_IF_ERROR(ReadTensor(checkpoint.model, "", plan.tensors[id], session_, id));
-  }
-  for (plan::TensorId id : plan.buffers) {
-    TY_RETURN_IF_ERROR(ReadTensor(checkpoint.model, "", plan.tensors[id], session_, id));
-  }
-  for (size_t kind = 0; kind < plan.optimizer_state.size(); ++kind) {
-    for (size_t i = 0; i < plan.parameters.size(); ++i) {
-      if (plan.optimizer_state[kind][i] == plan::kNone) continue;
-      TY_RETURN_IF_ERROR(ReadTensor(checkpoint.optimizer, OptimizerPrefix(plan, kind),
-                                    plan.tensors[plan.parameters[i]], session_,
-                                    plan.optimizer_state[kind][i]));
-    }
-  }
-  if (!plan.averages.empty() && !checkpoint.ema) {
-    return absl::DataLossError(absl::StrCat(checkpoint.uri, ": ", kEmaFile, " is missing"));
-  }
-  for (size_t i = 0; i < plan.averages.size(); ++i) {
-    TY_RETURN_IF_ERROR(ReadTensor(*checkpoint.ema, "", plan.tensors[plan.parameters[i]], session_,
-                                  plan.averages[i]));
-  }
-  if (plan.loss_scaling && !checkpoint.run.loss_scale) {
+  TY_RETURN_IF_ERROR(RestoreTensors(checkpoint, session_));
+  if (session_.plan().loss_scaling && !checkpoint.run.loss_scale) {
     return absl::DataLossError(absl::StrCat(checkpoint.uri, "/", kStateFile, ": no loss_scale"));
   }
   steps_done_ = checkpoint.step;
@@ -89,7 +73,9 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
 
 absl::Status Trainer::Load(const BatchSource& next, kernels::StepState& state) {
   const plan::Plan& plan = session_.plan();
-  TY_ASSIGN_OR_BLAME(Fault::kData, const data::Loader::Batch batch, next());
+  const absl::StatusOr<data::Loader::Batch> loaded = next();
+  if (!loaded.ok()) return BlameData(loaded.status());
+  const data::Loader::Batch& batch = *loaded;
   TY_CHECK(batch.step == steps_done_, "micro-batch of step ", batch.step, " in step ", steps_done_);
   const double rate = plan::LearningRate(spec_.schedule(), steps_done_, plan.total_steps);
   state = {.seed = spec_.training().seed(),
@@ -97,7 +83,7 @@ absl::Status Trainer::Load(const BatchSource& next, kernels::StepState& state) {
            .first_sample = batch.first_sample,
            .learning_rate = static_cast<float>(rate),
            .loss_scale = loss_scale_ ? loss_scale_->scale : 1,
-           .updates = steps_done_ - (loss_scale_ ? loss_scale_->skipped : 0)};
+           .updates = updates()};
   session_.Write(plan.state, &state, sizeof(state));
   session_.WriteInputs(plan.input, plan.ids, batch.inputs);
   session_.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());
@@ -174,7 +160,7 @@ absl::Status Trainer::CopyTo(Snapshot& snapshot) {
   session_.ReadRegion(plan.optimizer_region, snapshot.optimizer());
   session_.ReadRegion(plan.ema_region, snapshot.averages());
   session_.ReadRegion(plan.buffer_region, snapshot.buffers());
-  snapshot.SetBatches(steps_done_ * plan.micro_batches);
+  snapshot.SetBatches(updates() * plan.micro_batches);
   return session_.Synchronize();
 }
 
@@ -186,7 +172,7 @@ absl::Status Trainer::LendTo(Snapshot& snapshot) {
                                    .buffers = session_.HostView(plan.buffer_region)};
   if (places.parameters == nullptr) return CopyTo(snapshot);
   snapshot.Borrow(places);
-  snapshot.SetBatches(steps_done_ * plan.micro_batches);
+  snapshot.SetBatches(updates() * plan.micro_batches);
   return session_.Synchronize();
 }
 

@@ -14,6 +14,7 @@
 #include "executor/data/loader.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/checkpoint/snapshot.h"
+#include "executor/engine/load_weights.h"
 #include "executor/engine/loss_scale.h"
 #include "executor/engine/session.h"
 #include "kernels/step_state.h"
@@ -29,7 +30,7 @@ struct StepResult {
   double grad_norm = 0;  // before clipping, of the loss without its scale
   bool finite = true;    // loss and norm; if not, the step was not taken
   // With fp16: they are not, which the scale of the loss may have done. The step counts as done,
-  // has changed neither parameters nor optimizer state, and the loss is scaled less from then on.
+  // has changed no parameter, optimizer state or buffer, and the loss is scaled less from then on.
   bool skipped = false;
 };
 
@@ -44,8 +45,11 @@ class Trainer {
   // Zeroes the arena and prepares the step. `spec` must come from ResolveSpec.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Session& session, const v1::JobSpec& spec);
 
-  // Step 0: draws the parameters from the seed.
+  // Step 0: draws the parameters from the seed, or reads them from fine_tune.from.
   absl::Status Initialize(int threads);
+
+  // What Initialize read, if anything.
+  const std::optional<LoadedWeights>& loaded() const { return loaded_; }
 
   // Brings what is made from the parameters up to them: their copies in 16 bits, and the averages,
   // which become the parameters as they are. Part of Initialize; for whoever writes other
@@ -59,9 +63,9 @@ class Trainer {
   // After the last step; with fp16.
   const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
 
-  // One step. When loss or gradient norm are not finite it is not taken: steps done, parameters and
-  // optimizer state are as before (running statistics are not). With fp16 it is skipped instead
-  // (see StepResult), until the scale is so low that it cannot be what makes them overflow.
+  // One step. When loss or gradient norm are not finite it is not taken: steps done, parameters,
+  // optimizer state and buffers are as before. With fp16 it is skipped instead (see StepResult),
+  // until the scale is so low that it cannot be what makes them overflow.
   absl::StatusOr<StepResult> Step(const BatchSource& next);
 
   // Makes that step again, up to the update, from the same micro-batches (`next` delivers them
@@ -86,6 +90,8 @@ class Trainer {
   // Puts the next micro-batch of the step in place.
   absl::Status Load(const BatchSource& next, kernels::StepState& state);
   StepResult ReadResult() const;
+  // Steps that changed the weights.
+  int64_t updates() const { return steps_done_ - (loss_scale_ ? loss_scale_->skipped : 0); }
 
   Session& session_;
   const v1::JobSpec spec_;
@@ -94,6 +100,7 @@ class Trainer {
   std::vector<char> scalars_;               // the plan's scalar region after a step
   int64_t steps_done_ = 0;
   std::optional<LossScale> loss_scale_;  // with fp16
+  std::optional<LoadedWeights> loaded_;  // with fine_tune.from
 };
 
 }  // namespace trainyard::engine

@@ -169,6 +169,13 @@ struct CostOf {
             .workspace =
                 Products({o.a, o.b, o.c}, PackedBytes(o) + PanelBytes(o, 0), PanelBytes(o, kMiB))};
   }
+  Cost operator()(const AddProduct& o) const {
+    const Matmul product = {.m = o.rows, .n = o.n, .k = o.k, .transpose_b = true};
+    return {
+        .flops =
+            2.0 * static_cast<double>(o.rows) * static_cast<double>(o.n) * static_cast<double>(o.k),
+        .workspace = Products({o.a, o.b, o.y}, PanelBytes(product, 0), PanelBytes(product, kMiB))};
+  }
   Cost operator()(const ConvolutionForward& o) const {
     const int64_t direct = DirectBytes(o.shape), winograd = WinogradBytes(o.shape, 1);
     return {.flops = ConvolutionFlops(o.shape),
@@ -305,13 +312,16 @@ int64_t RotaryTableBytes(const Plan& plan) {
 constexpr int64_t kIndexBytes = 64;                      // per image: its name and place
 constexpr int64_t kPhotographBytes = int64_t{12} << 20;  // 4 million pixels
 
-// What the data room holds in memory: IDX images as bytes with i32 labels, text as 16-bit ids,
-// token files and generated clicks nothing, tables of clicks 4 bytes per value; of image files an
-// index and, per thread, a photograph while it is decoded.
+// What the data room holds in memory: IDX images as bytes with i32 labels, text as ids of 16 bits
+// (32 where the vocabulary is larger), token files and generated clicks nothing, tables of clicks 4
+// bytes per value; of image files an index and, per thread, a photograph while it is decoded.
 int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts, int64_t context) {
   const int64_t samples = facts.train_size + facts.validation_size;
   if (data.has_idx()) return samples * (facts.height * facts.width * facts.channels + 4);
-  if (data.has_text()) return samples * 2 * (facts.kind == DataFacts::Kind::kTokens ? 1 : context);
+  if (data.has_text()) {
+    const int64_t id_bytes = facts.vocab > 65536 ? 4 : 2;
+    return samples * id_bytes * (facts.kind == DataFacts::Kind::kTokens ? 1 : context);
+  }
   if (data.has_image_folder() || data.has_webdataset()) {
     const int64_t threads = data.has_threads() ? data.threads() : kThreads;
     return samples * kIndexBytes + threads * kPhotographBytes;
@@ -322,17 +332,34 @@ int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts, int64_t conte
   return 0;
 }
 
+// A score and a class of each held-out click, kept until all are ranked; generated ones are drawn
+// once more, for the best scores that there can be.
+int64_t ScoreBytes(const v1::JobSpec& spec, const DataFacts& facts) {
+  constexpr int64_t kScoredBytes = 8;
+  if (facts.kind != DataFacts::Kind::kClicks) return 0;
+  const int64_t most = spec.evaluation().max_samples();
+  const int64_t samples = most > 0 ? std::min(most, facts.validation_size) : facts.validation_size;
+  return samples * kScoredBytes * (spec.data().has_clicks() ? 2 : 1);
+}
+
 // Batches of the held-out split that are ready or in use while it is evaluated.
 constexpr int64_t kHeldOutBatches = 3;
 
+// What a checkpoint is written from while training goes on. The last of an attempt is written from
+// the state itself, or from a copy on the host of a GPU, whose memory is not the slot's.
+int64_t SnapshotBytes(const v1::CheckpointPolicy& policy, const Plan& plan) {
+  if (policy.every_steps() == 0 && !policy.has_best()) return 0;
+  return plan.parameter_region.bytes + plan.optimizer_region.bytes + plan.ema_region.bytes +
+         plan.buffer_region.bytes;
+}
+
 int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan& plan) {
-  const int64_t checkpoint = plan.parameter_region.bytes + plan.optimizer_region.bytes +
-                             plan.ema_region.bytes + plan.buffer_region.bytes;
   const auto bytes = [&](TensorId id) { return id == kNone ? 0 : plan.tensors[id].bytes(); };
   const int64_t batch = bytes(plan.input) + bytes(plan.ids) + bytes(plan.target);
   const int64_t held_out = bytes(plan.eval_input) + bytes(plan.eval_ids) + bytes(plan.eval_target);
-  return checkpoint + (spec.data().prefetch() + 1) * batch + kHeldOutBatches * held_out +
-         DatasetBytes(spec.data(), facts, ContextOf(spec.model()));
+  return SnapshotBytes(spec.checkpoint(), plan) + (spec.data().prefetch() + 1) * batch +
+         kHeldOutBatches * held_out + DatasetBytes(spec.data(), facts, ContextOf(spec.model())) +
+         facts.unsized_bytes + ScoreBytes(spec, facts);
 }
 
 // Passes over one micro-batch know activations only, and the sharing of memory is what laid it out.
@@ -347,7 +374,7 @@ void SummarizePasses(Plan& plan) {
   const auto ops = static_cast<int32_t>(plan.micro.size());
   v1::PassSummary& share = *s.add_passes();
   share.set_name("share_gradients");
-  share.set_bytes_before(gradients + plan.activation_bytes);
+  share.set_bytes_before(gradients + plan.activation_bytes + plan.step_copy_bytes);
   share.set_bytes_after(gradients + plan.activation_region.bytes);
   share.set_ops_before(ops);
   share.set_ops_after(ops);
@@ -379,13 +406,13 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, P
   s.set_flops_per_step(FlopsPerStep(plan, ranks));
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes);
-  s.set_weight_copy_bytes(plan.copy_region.bytes);
+  s.set_weight_copy_bytes(plan.copy_region.bytes + plan.step_copy_bytes);
   s.set_gradient_bytes(plan.gradient_region.bytes);
   s.set_optimizer_bytes(plan.optimizer_region.bytes);
-  s.set_buffer_bytes(plan.buffer_region.bytes);
+  s.set_buffer_bytes(plan.buffer_region.bytes + plan.pending_region.bytes);
   s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes);
-  s.set_shared_bytes(plan.activation_bytes - plan.activation_region.bytes);
+  s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes - plan.activation_region.bytes);
   s.set_workspace_bytes(LargestWorkspace(plan) + RotaryTableBytes(plan));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);

@@ -106,13 +106,14 @@ std::string Describe(const Plan& plan) {
   for (const auto& [name, bytes] : parts) {
     absl::StrAppendFormat(&text, "  %-13s %s\n", name, Bytes(bytes));
   }
-  absl::StrAppendFormat(&text, "  %-13s -%s, of activations where gradients are to be\n", "shared",
-                        Bytes(s.shared_bytes()));
+  absl::StrAppendFormat(&text, "  %-13s -%s, of activations and copies where gradients are to be\n",
+                        "shared", Bytes(s.shared_bytes()));
   for (const v1::PassSummary& pass : s.passes()) absl::StrAppend(&text, Line(pass));
   absl::StrAppend(&text, Kernels(plan, "begin of a step", plan.begin),
                   Kernels(plan, "each micro-batch", plan.micro),
                   Kernels(plan, "norm of the gradient", plan.norm),
                   Kernels(plan, "end of a step", plan.end),
+                  Kernels(plan, "begin of an evaluation", plan.evaluate_begin),
                   Kernels(plan, "evaluation batch", plan.evaluate));
   return text;
 }

@@ -23,6 +23,10 @@ struct DataFacts {
   // unknown (steps are given).
   int64_t train_size = 0;
   int64_t validation_size = 0;  // 0: there is no held-out split
+
+  // What the data set will take in host memory besides what the sizes tell: of data whose sizes are
+  // unknown because it was not read to its end. Estimated.
+  int64_t unsized_bytes = 0;
 };
 
 // "images", "tokens", "documents", "clicks".

@@ -1,7 +1,10 @@
 #include "executor/plan/glob.h"
 
 #include <algorithm>
-#include <vector>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace trainyard::plan {
 
@@ -43,6 +46,19 @@ int GlobDistance(absl::string_view pattern, absl::string_view name) {
     std::swap(above, row);
   }
   return above[name.size()];
+}
+
+std::string NearestNames(absl::string_view pattern, const std::vector<std::string>& names) {
+  constexpr size_t kMost = 3;
+  std::vector<std::pair<int, std::string>> near;
+  near.reserve(names.size());
+  for (const std::string& name : names) {
+    near.emplace_back(GlobDistance(pattern, name), absl::StrCat("'", name, "'"));
+  }
+  std::stable_sort(near.begin(), near.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  near.resize(std::min(near.size(), kMost));
+  return absl::StrJoin(near, ", ", [](std::string* out, const auto& n) { out->append(n.second); });
 }
 
 }  // namespace trainyard::plan

@@ -157,6 +157,22 @@ class Backward {
     TensorId dc = Take(f.c);
     if (dc == kNone) return;
     const TensorId before = std::exchange(dc, InTypeOf(f.a, dc));
+    const auto input = [&] {
+      AddInto(f.a, [&](TensorId da, bool accumulate) {
+        Emit(Matmul{.a = dc,
+                    .b = f.b,
+                    .c = da,
+                    .m = f.m,
+                    .n = f.k,
+                    .k = f.n,
+                    .transpose_b = !f.transpose_b,
+                    .accumulate = accumulate});
+      });
+    };
+    // A copy that only this step needs may be gone before its weight's gradient, twice its size,
+    // comes.
+    const bool input_first = graph_[f.b].kind == TensorKind::kWeightCopy && !accumulate_;
+    if (input_first) input();
     if (gradients_.contains(f.b)) {
       WeightGradient(f, dc);
     } else {
@@ -164,16 +180,7 @@ class Backward {
               [&](TensorId db, bool accumulate) { EmitWeightGradient(f, dc, db, accumulate); });
     }
     SumRows(before, f.bias, f.m, f.n);
-    AddInto(f.a, [&](TensorId da, bool accumulate) {
-      Emit(Matmul{.a = dc,
-                  .b = f.b,
-                  .c = da,
-                  .m = f.m,
-                  .n = f.k,
-                  .k = f.n,
-                  .transpose_b = !f.transpose_b,
-                  .accumulate = accumulate});
-    });
+    if (!input_first) input();
   }
 
   void WeightGradient(const Matmul& f, TensorId dc) {
@@ -191,6 +198,38 @@ class Backward {
                 .k = f.m,
                 .transpose_a = true,
                 .accumulate = accumulate});
+  }
+
+  // y = base + s a b^T in some columns: da = s dy b and db = s dy^T a, of those columns of dy.
+  void Differentiate(const AddProduct& f) {
+    const TensorId dy = Take(f.y);
+    if (dy == kNone) return;
+    if (gradients_.contains(f.b)) {
+      Emit(Matmul{.a = dy,
+                  .b = f.a,
+                  .c = GradientOf(f.b),
+                  .m = f.n,
+                  .n = f.k,
+                  .k = f.rows,
+                  .transpose_a = true,
+                  .accumulate = ParameterAccumulates(f.b),
+                  .scale = f.scale,
+                  .a_cols = f.cols,
+                  .a_first = f.first});
+    }
+    AddInto(f.a, [&](TensorId da, bool accumulate) {
+      Emit(Matmul{.a = dy,
+                  .b = f.b,
+                  .c = da,
+                  .m = f.rows,
+                  .n = f.k,
+                  .k = f.n,
+                  .accumulate = accumulate,
+                  .scale = f.scale,
+                  .a_cols = f.cols,
+                  .a_first = f.first});
+    });
+    Give(f.base, dy);
   }
 
   void Differentiate(const ActivationForward& f) {

@@ -51,6 +51,10 @@ std::vector<StoredTensor> Stored(const Tensor& parameter) {
   return stored;
 }
 
+int64_t Adapter::first_row(const Tensor& parameter) const {
+  return stored.offset / (parameter.bytes() / parameter.dims[0]);
+}
+
 TensorId Graph::Add(Tensor tensor) {
   tensors.push_back(std::move(tensor));
   return static_cast<TensorId>(tensors.size() - 1);

@@ -16,14 +16,15 @@ int64_t SizeOf(ElementType type);  // bytes
 
 enum class TensorKind {
   kParameter,
-  kWeightCopy,  // of a parameter, in 16 bits
+  kWeightCopy,  // of a parameter, in 16 bits; outlives a step
   kGradient,    // of a parameter
   kOptimizerState,
   kAverage,  // moving average of a parameter
   kBuffer,   // of a model, but no gradient trains it: running statistics; saved with the parameters
-  kInput,    // written by the loader each micro-batch
-  kActivation,  // lives within one micro-batch
-  kScalar,      // loss sums, norms, step state: lives for the whole run
+  kPendingBuffer,  // what a buffer becomes if the step is taken
+  kInput,          // written by the loader each micro-batch
+  kActivation,     // lives within one micro-batch
+  kScalar,         // loss sums, norms, step state: lives for the whole run
 };
 
 // A run of rows of a parameter that a checkpoint holds under a name of its own.
@@ -59,6 +60,19 @@ struct StoredTensor {
   int64_t elements() const;
 };
 std::vector<StoredTensor> Stored(const Tensor& parameter);
+
+// Two trained matrices, A [rank, in] and B [out, rank], whose product is added to a frozen weight:
+// a low-rank adaptation (v1::Lora).
+struct Adapter {
+  TensorId weight = kNone;  // the parameter
+  StoredTensor stored;      // what is adapted of it, as a checkpoint holds it
+  bool in_out = false;      // it is [in, out], else [out, in]
+  TensorId a = kNone, b = kNone;
+  double scale = 1;  // of B A: alpha / rank
+
+  // Where the rows of `stored` begin in the parameter; 0 for one that is [in, out].
+  int64_t first_row(const Tensor& parameter) const;
+};
 
 struct Graph {
   std::vector<Tensor> tensors;  // a TensorId is an index here

@@ -136,6 +136,7 @@ std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op) {
   if (const auto* o = std::get_if<ActivationBackward>(&op)) return {{o->dy, o->dx}};
   if (const auto* o = std::get_if<Add>(&op)) return {{o->a, o->y}, {o->b, o->y}};
   if (const auto* o = std::get_if<AddBias>(&op)) return {{o->x, o->y}};
+  if (const auto* o = std::get_if<AddProduct>(&op)) return {{o->base, o->y}};
   if (const auto* o = std::get_if<BatchNormBackward>(&op)) {
     return {{o->x, o->dx}, {o->dy, o->dresidual}};
   }

@@ -41,7 +41,19 @@ struct Matmul {
   TensorId a = kNone, b = kNone, bias = kNone, c = kNone;
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
+  float scale = 1;
+  // a, as stored, is the columns of tensor `a` from `a_first` on, which has `a_cols`; 0: all.
+  int64_t a_cols = 0, a_first = 0;
   TY_OPERANDS(a, Access::kRead, b, Access::kRead, bias, Access::kRead, c, WriteOr(accumulate))
+};
+
+// y = base + scale a b^T in the columns [first, first + n).
+struct AddProduct {
+  static constexpr const char* kName = "add_product";
+  TensorId base = kNone, a = kNone, b = kNone, y = kNone;
+  int64_t rows = 0, cols = 0, first = 0, n = 0, k = 0;
+  float scale = 1;
+  TY_OPERANDS(base, Access::kRead, a, Access::kRead, b, Access::kRead, y, Access::kWrite)
 };
 
 struct ColumnSum {
@@ -525,16 +537,15 @@ struct AdamWRows {
 
 #undef TY_OPERANDS
 
-using Op =
-    std::variant<ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add, AddBias,
-                 AttentionBackward, AttentionForward, BatchNormBackward, BatchNormForward,
-                 BatchNormInference, BinaryCrossEntropy, Cast, ClipScale, ColumnSum, Concat,
-                 ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward,
-                 CountTargets, CrossEntropy, DivideByNorm, Dropout, EmaStep, EmbeddingBackward,
-                 EmbeddingForward, EmbeddingTablesBackward, EmbeddingTablesForward,
-                 InteractionBackward, InteractionForward, KeepRows, LambStep, LayerNormBackward,
-                 LayerNormForward, Matmul, MaxPoolBackward, MaxPoolForward, MeanPoolBackward,
-                 MeanPoolForward, MergeRows, MuonMomentum, MuonStep, NewtonSchulz, Rotary, SgdRows,
-                 SgdStep, Split, SquaredNorm, Sum, SwiGluBackward, SwiGluForward, Transpose, Zero>;
+using Op = std::variant<
+    ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add, AddBias, AddProduct,
+    AttentionBackward, AttentionForward, BatchNormBackward, BatchNormForward, BatchNormInference,
+    BinaryCrossEntropy, Cast, ClipScale, ColumnSum, Concat, ConvolutionBackwardData,
+    ConvolutionBackwardWeights, ConvolutionForward, CountTargets, CrossEntropy, DivideByNorm,
+    Dropout, EmaStep, EmbeddingBackward, EmbeddingForward, EmbeddingTablesBackward,
+    EmbeddingTablesForward, InteractionBackward, InteractionForward, KeepRows, LambStep,
+    LayerNormBackward, LayerNormForward, Matmul, MaxPoolBackward, MaxPoolForward, MeanPoolBackward,
+    MeanPoolForward, MergeRows, MuonMomentum, MuonStep, NewtonSchulz, Rotary, SgdRows, SgdStep,
+    Split, SquaredNorm, Sum, SwiGluBackward, SwiGluForward, Transpose, Zero>;
 
 }  // namespace trainyard::plan

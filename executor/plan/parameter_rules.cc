@@ -33,11 +33,16 @@ absl::Status PartedTensor(const v1::Optimizer& optimizer, int group, const std::
                    " but not ", out, ", which is one matrix product with it; take both"));
 }
 
-// The group of each parameter: the same for all of its parts.
+// The group of each parameter: the same for all of its parts. `fixed` ones are in none.
 absl::StatusOr<std::vector<int>> GroupsOf(const v1::Optimizer& optimizer, const Graph& graph,
-                                          const std::vector<TensorId>& parameters) {
+                                          const std::vector<TensorId>& parameters,
+                                          const absl::flat_hash_set<TensorId>& fixed) {
   std::vector<int> groups;
   for (const TensorId id : parameters) {
+    if (fixed.contains(id)) {
+      groups.push_back(kUngrouped);
+      continue;
+    }
     const std::vector<StoredTensor> stored = Stored(graph[id]);
     groups.push_back(GroupOf(optimizer, stored[0].name));
     for (const StoredTensor& part : stored) {
@@ -51,39 +56,42 @@ absl::StatusOr<std::vector<int>> GroupsOf(const v1::Optimizer& optimizer, const 
   return groups;
 }
 
-// "'a', 'b' or 'c'": the names that are nearest to what `pattern` asks for.
-std::string NearestNames(const std::string& pattern, const Graph& graph,
-                         const std::vector<TensorId>& parameters) {
-  constexpr size_t kMost = 3;
-  std::vector<std::pair<int, std::string>> near;
+std::vector<std::string> StoredNames(const Graph& graph, const std::vector<TensorId>& parameters) {
+  std::vector<std::string> names;
   for (const TensorId id : parameters) {
-    for (const StoredTensor& part : Stored(graph[id])) {
-      near.emplace_back(GlobDistance(pattern, part.name), absl::StrCat("'", part.name, "'"));
-    }
+    for (const StoredTensor& part : Stored(graph[id])) names.push_back(part.name);
   }
-  std::stable_sort(near.begin(), near.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  near.resize(std::min(near.size(), kMost));
-  return absl::StrJoin(near, ", ", [](std::string* out, const auto& n) { out->append(n.second); });
+  return names;
 }
 
 // Each group acts on something.
 absl::Status CheckAllUsed(const v1::Optimizer& optimizer, const Graph& graph,
-                          const std::vector<TensorId>& parameters, const std::vector<int>& groups) {
+                          const std::vector<TensorId>& parameters,
+                          const absl::flat_hash_set<TensorId>& fixed,
+                          const std::vector<int>& groups) {
   for (int g = 0; g < optimizer.groups_size(); ++g) {
     if (std::find(groups.begin(), groups.end(), g) != groups.end()) continue;
     const std::string& pattern = optimizer.groups(g).pattern();
-    const bool matches = std::any_of(parameters.begin(), parameters.end(), [&](TensorId id) {
-      return GlobMatches(pattern, Stored(graph[id])[0].name);
-    });
+    bool matches = false, matches_fixed = false;
+    for (const TensorId id : parameters) {
+      for (const StoredTensor& part : Stored(graph[id])) {
+        (fixed.contains(id) ? matches_fixed : matches) |= GlobMatches(pattern, part.name);
+      }
+    }
+    if (matches_fixed && !matches) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          FieldOf(g), ".pattern: '", pattern,
+          "' matches only parameters that fine_tune.lora freezes; leave the group out, "
+          "or name them in fine_tune.lora.also_train"));
+    }
     if (matches) {
       return absl::InvalidArgumentError(
           absl::StrCat(FieldOf(g), ".pattern: '", pattern,
                        "' matches only parameters that groups before it take; put it before them"));
     }
-    return absl::InvalidArgumentError(absl::StrCat(FieldOf(g), ".pattern: '", pattern,
-                                                   "' matches no parameter; the nearest are ",
-                                                   NearestNames(pattern, graph, parameters)));
+    return absl::InvalidArgumentError(
+        absl::StrCat(FieldOf(g), ".pattern: '", pattern, "' matches no parameter; the nearest are ",
+                     NearestNames(pattern, StoredNames(graph, parameters))));
   }
   return absl::OkStatus();
 }
@@ -99,6 +107,7 @@ absl::flat_hash_map<TensorId, bool> HiddenMatrices(const std::vector<Op>& forwar
       hidden[o->b] = !o->transpose_b;
       if (o->c == logits) apart.insert(o->b);
     }
+    if (const auto* o = std::get_if<AddProduct>(&op)) hidden[o->b] = false;
     if (const auto* o = std::get_if<ConvolutionForward>(&op)) hidden[o->w] = false;
     if (const auto* o = std::get_if<EmbeddingForward>(&op)) apart.insert({o->tokens, o->positions});
   }
@@ -151,10 +160,12 @@ void Apply(const v1::ParameterGroup& group, ParameterRule& rule) {
 
 absl::StatusOr<std::vector<ParameterRule>> RulesOf(const v1::JobSpec& spec, const Graph& forward,
                                                    const std::vector<TensorId>& parameters,
-                                                   TensorId logits) {
+                                                   TensorId logits,
+                                                   const absl::flat_hash_set<TensorId>& fixed) {
   const v1::Optimizer& optimizer = spec.optimizer();
-  TY_ASSIGN_OR_RETURN(const std::vector<int> groups, GroupsOf(optimizer, forward, parameters));
-  TY_RETURN_IF_ERROR(CheckAllUsed(optimizer, forward, parameters, groups));
+  TY_ASSIGN_OR_RETURN(const std::vector<int> groups,
+                      GroupsOf(optimizer, forward, parameters, fixed));
+  TY_RETURN_IF_ERROR(CheckAllUsed(optimizer, forward, parameters, fixed, groups));
   const absl::flat_hash_map<TensorId, bool> hidden = HiddenMatrices(forward.ops, logits);
   std::vector<ParameterRule> rules;
   bool trained = false;
@@ -163,6 +174,7 @@ absl::StatusOr<std::vector<ParameterRule>> RulesOf(const v1::JobSpec& spec, cons
     rules.push_back(
         DefaultRule(spec, forward[parameters[i]],
                     found == hidden.end() ? std::nullopt : std::optional(found->second)));
+    if (fixed.contains(parameters[i])) rules.back() = {.frozen = true};
     if (groups[i] != kUngrouped) Apply(optimizer.groups(groups[i]), rules.back());
     trained |= !rules.back().frozen;
   }

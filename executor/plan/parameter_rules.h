@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "executor/plan/graph.h"
 #include "trainyard/v1/spec.pb.h"
@@ -25,12 +26,13 @@ struct ParameterRule {
 };
 
 // A rule for each of `parameters`, by the names that checkpoints have for them. `forward` holds the
-// forward ops that end in `logits`: their use says which matrices are Muon's. kInvalidArgument
-// names the group that matches nothing, with names that are near; that parts what is one tensor
-// here; or that all is frozen.
+// forward ops that end in `logits`: their use says which matrices are Muon's. `fixed` are frozen,
+// whatever groups say. kInvalidArgument names the group that matches nothing, with names that are
+// near; that parts what is one tensor here; or that all is frozen.
 absl::StatusOr<std::vector<ParameterRule>> RulesOf(const v1::JobSpec& spec, const Graph& forward,
                                                    const std::vector<TensorId>& parameters,
-                                                   TensorId logits);
+                                                   TensorId logits,
+                                                   const absl::flat_hash_set<TensorId>& fixed = {});
 
 // Whether rows of `tables` that a step does not touch stay as they are, so that their gradient may
 // be kept by row. kInvalidArgument: some are frozen and some are not, or tables that are kept by

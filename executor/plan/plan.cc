@@ -13,9 +13,12 @@
 #include "executor/plan/fit.h"
 #include "executor/plan/gradient.h"
 #include "executor/plan/graph_builder.h"
+#include "executor/plan/layout.h"
 #include "executor/plan/memory.h"
 #include "executor/plan/optimizer_step.h"
 #include "executor/plan/parameter_rules.h"
+#include "executor/plan/passes/cast_in_step.h"
+#include "executor/plan/passes/lora.h"
 #include "executor/plan/passes/precision.h"
 #include "executor/plan/passes/recompute.h"
 #include "executor/plan/passes/share_gradients.h"
@@ -103,9 +106,16 @@ class Assembly {
 
     GraphBuilder builder(graph_, plan_.micro_batch, /*training=*/true, plan_.state);
     TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_.model(), facts_, builder));
+    Adaptation adaptation;
+    if (spec_.fine_tune().has_lora()) {
+      TY_ASSIGN_OR_RETURN(adaptation, ChooseAdapters(spec_, forward.logits, graph_, builder));
+      plan_.adapters = adaptation.adapters;
+      ApplyAdapters(plan_.adapters, spec_.fine_tune().lora().dropout(), builder, graph_);
+    }
     // Rules look at how weights are used, not their copies.
-    TY_ASSIGN_OR_RETURN(const std::vector<ParameterRule> rules,
-                        RulesOf(spec_, graph_, AllOf(TensorKind::kParameter), forward.logits));
+    TY_ASSIGN_OR_RETURN(
+        const std::vector<ParameterRule> rules,
+        RulesOf(spec_, graph_, AllOf(TensorKind::kParameter), forward.logits, adaptation.frozen));
     // One logit is no burden, and its bits decide about ties.
     SetPrecision(forward.binary ? ElementType::kF32 : type_, forward);
     const int64_t rows = plan_.micro_batch * forward.rows_per_sample;
@@ -131,6 +141,7 @@ class Assembly {
     plan_.evaluation_batch = batch;
     GraphBuilder builder(graph_, batch, /*training=*/false, plan_.state);
     TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_.model(), facts_, builder));
+    ApplyAdapters(plan_.adapters, /*dropout=*/0, builder, graph_);
     SetPrecision(ElementType::kF32, forward);
     const int64_t rows = batch * forward.rows_per_sample;
     plan_.rows_per_sample = forward.rows_per_sample;
@@ -166,11 +177,15 @@ class Assembly {
     AppendCopies(0, plan_.parameters.size(), plan_, plan_.copy);
     if (training) {
       AppendOptimizer(spec_, trained_, norm_sum_, clip_scale_, plan_);
-      EvaluateAverages();
+      ReadInEvaluation();
+      MovePending();
       if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
       AddBegin();
     }
-    LayOut();
+    plan_.activation_bytes =
+        std::max({Packed(plan_.micro, {}), Packed(plan_.evaluate, EvaluationResults(plan_)),
+                  Packed(plan_.end, {})});
+    LayOutWithCopies();
     Summarize(spec_, facts_, ranks(), plan_);
     return std::move(plan_);
   }
@@ -291,10 +306,19 @@ class Assembly {
     return absl::OkStatus();
   }
 
+  TensorId CopyOf(TensorId parameter) const {
+    const auto found = copies_.find(parameter);
+    return found == copies_.end() ? kNone : found->second;
+  }
+
+  // Those that a step casts for itself are of weights that change with every step, where there is
+  // but one micro-batch to read them.
   void FindCopies() {
-    for (const TensorId id : plan_.parameters) {
-      const auto found = copies_.find(id);
-      plan_.copies.push_back(found == copies_.end() ? kNone : found->second);
+    for (size_t i = 0; i < plan_.parameters.size(); ++i) {
+      const TensorId weight = plan_.parameters[i], copy = CopyOf(weight);
+      const bool in_step = copy != kNone && plan_.micro_batches == 1 && i < trained_.swept;
+      plan_.copies.push_back(in_step ? kNone : copy);
+      if (in_step) step_copies_.push_back({.weight = weight, .copy = copy});
     }
   }
 
@@ -303,7 +327,7 @@ class Assembly {
       const TensorId id = plan_.parameters[i];
       plan_.gradients.push_back(AddCompanion(id, TensorKind::kGradient, ".grad"));
       gradient_of_[id] = plan_.gradients.back();
-      if (plan_.copies[i] != kNone) gradient_of_[plan_.copies[i]] = plan_.gradients.back();
+      if (CopyOf(id) != kNone) gradient_of_[CopyOf(id)] = plan_.gradients.back();
     }
     if (trained_.swept < trained_.trained) AddRowGradient();
   }
@@ -328,35 +352,56 @@ class Assembly {
     }
   }
 
-  // The parameters' averages take their places in `evaluate`, and their copies those of the
-  // parameters'.
-  void EvaluateAverages() {
-    absl::flat_hash_map<TensorId, TensorId> average_of;
-    std::vector<Op> casts;
-    for (size_t i = 0; i < plan_.averages.size(); ++i) {
-      average_of[plan_.parameters[i]] = plan_.averages[i];
-      if (plan_.copies[i] == kNone) continue;
-      Tensor copy = plan_.tensors[plan_.copies[i]];
-      copy.name = absl::StrCat(plan_.tensors[plan_.averages[i]].name, "'");
-      copy.kind = TensorKind::kActivation;
-      const int64_t n = copy.elements();
-      plan_.tensors.push_back(std::move(copy));
-      const auto id = static_cast<TensorId>(plan_.tensors.size()) - 1;
-      average_of[plan_.copies[i]] = id;
-      casts.push_back(Cast{.x = plan_.averages[i], .y = id, .n = n});
-    }
-    for (Op& op : plan_.evaluate) {
+  static void Replace(const absl::flat_hash_map<TensorId, TensorId>& by, std::vector<Op>& ops) {
+    for (Op& op : ops) {
       std::visit(
           [&](auto& o) {
             o.Visit([&](TensorId& id, Access) {
-              if (const auto found = average_of.find(id); found != average_of.end()) {
-                id = found->second;
-              }
+              if (const auto found = by.find(id); found != by.end()) id = found->second;
             });
           },
           op);
     }
-    plan_.evaluate.insert(plan_.evaluate.begin(), casts.begin(), casts.end());
+  }
+
+  // In `evaluate` the averages take the places of their parameters; copies of what has none that
+  // outlive a step are cast when an evaluation begins.
+  void ReadInEvaluation() {
+    absl::flat_hash_map<TensorId, TensorId> instead;
+    for (size_t i = 0; i < plan_.parameters.size(); ++i) {
+      const TensorId parameter = plan_.parameters[i], copy = CopyOf(parameter);
+      const bool averaged = i < plan_.averages.size();
+      const TensorId weight = averaged ? plan_.averages[i] : parameter;
+      if (averaged) instead[parameter] = weight;
+      if (copy == kNone || (!averaged && plan_.copies[i] != kNone)) continue;
+      Tensor cast = plan_.tensors[copy];
+      cast.name = absl::StrCat(plan_.tensors[weight].name, " to evaluate");
+      const int64_t n = cast.elements();
+      plan_.tensors.push_back(std::move(cast));
+      instead[copy] = static_cast<TensorId>(plan_.tensors.size()) - 1;
+      plan_.evaluate_begin.push_back(Cast{.x = weight, .y = instead[copy], .n = n});
+    }
+    Replace(instead, plan_.evaluate);
+  }
+
+  // The micro-batches of a step move copies of the buffers, in order; they become the buffers when
+  // the step is taken.
+  void MovePending() {
+    if (plan_.buffers.empty()) return;
+    absl::flat_hash_map<TensorId, TensorId> pending_of;
+    int64_t n = 0;
+    for (const TensorId id : plan_.buffers) {
+      Tensor pending = plan_.tensors[id];
+      pending.name.append("'");
+      pending.kind = TensorKind::kPendingBuffer;
+      n += Align(pending.bytes()) / SizeOf(pending.type);
+      plan_.tensors.push_back(std::move(pending));
+      plan_.pending.push_back(static_cast<TensorId>(plan_.tensors.size()) - 1);
+      pending_of[id] = plan_.pending.back();
+    }
+    Replace(pending_of, plan_.micro);
+    plan_.begin.push_back(Cast{.x = plan_.buffers[0], .y = plan_.pending[0], .n = n});
+    plan_.end.push_back(Cast{.x = plan_.pending[0], .y = plan_.buffers[0], .n = n});
   }
 
   void AddRowGradient() {
@@ -389,7 +434,7 @@ class Assembly {
     int64_t fixed = 0;  // scalars count as activations
     for (const TensorId id : scalars_) fixed += Align(plan_.tensors[id].bytes());
     const int64_t others =
-        std::max(Packed(plan_.evaluate, EvaluationResults()), Packed(plan_.end, {}));
+        std::max(Packed(plan_.evaluate, EvaluationResults(plan_)), Packed(plan_.end, {}));
     v1::PassSummary& pass = *plan_.summary.add_passes();
     pass.set_name("recompute");
     pass.set_ops_before(static_cast<int32_t>(plan_.micro.size()));
@@ -405,75 +450,17 @@ class Assembly {
     pass.set_added_flops(pass.added_flops() + FlopsPerStep(plan_, ranks()));
   }
 
-  std::vector<TensorId> EvaluationResults() const {
-    return {plan_.eval_logits, plan_.eval_losses, plan_.eval_correct};
-  }
-
-  // Region after region; activations last.
-  void LayOut() {
-    plan_.offsets.assign(plan_.tensors.size(), 0);
-    int64_t end = 0;
-    const auto place = [&](std::vector<TensorId> ids) {
-      ids.erase(std::remove(ids.begin(), ids.end(), kNone), ids.end());
-      end = PlaceInOrder(plan_.tensors, ids, end, plan_.offsets);
-    };
-    const auto region = [&](auto&& fill) {
-      const int64_t begin = end;
-      fill();
-      return Region{.offset = begin, .bytes = end - begin};
-    };
-    plan_.parameter_region = region([&] { place(plan_.parameters); });
-    plan_.copy_region = region([&] { PlaceCopies(end); });
-    plan_.optimizer_region = region([&] {
-      for (const std::vector<TensorId>& kind : plan_.optimizer_state) place(kind);
-    });
-    plan_.ema_region = region([&] { place(plan_.averages); });
-    plan_.buffer_region = region([&] { place(plan_.buffers); });
-    plan_.scalar_region = region([&] { place(scalars_); });
-    plan_.gradient_region = region([&] {
-      place(plan_.gradients);
-      if (plan_.row_gradient != kNone) place({plan_.row_gradient, plan_.row_ids});
-    });
-    plan_.activation_region = region([&] { end += PlaceActivations(); });
-    plan_.arena_bytes = end;
-  }
-
-  // Activations of training and evaluation and the scratch of the optimizer take turns, in the
-  // memory of gradients as far as these do not need it. Returns the bytes beyond that.
-  int64_t PlaceActivations() {
-    const int64_t gradients = plan_.gradient_region.bytes;
-    std::vector<int64_t> within(plan_.tensors.size(), -1);
-    const auto pack = [&](const std::vector<Op>& ops, const std::vector<TensorId>& results,
-                          const std::vector<Resident>& residents) {
-      const int64_t alone = PackActivations(plan_.tensors, ops, results, within);
-      plan_.activation_bytes = std::max(plan_.activation_bytes, alone);
-      const int64_t end = PackActivations(plan_.tensors, ops, results, within, residents);
-      if (end - gradients <= alone) return end - gradients;
-      const auto last = static_cast<int64_t>(ops.size());
-      return PackActivations(plan_.tensors, ops, results, within,
-                             {{.bytes = gradients, .first = -1, .last = last}}) -
-             gradients;
-    };
-    const int64_t micro = pack(plan_.micro, {}, GradientsInMicro(plan_));
-    const int64_t evaluate =
-        pack(plan_.evaluate, EvaluationResults(), GradientsInEvaluation(plan_));
-    const int64_t optimizer =
-        pack(plan_.end, {},
-             {{.bytes = gradients, .first = -1, .last = static_cast<int64_t>(plan_.end.size())}});
-    for (size_t i = 0; i < within.size(); ++i) {
-      if (within[i] >= 0) plan_.offsets[i] = plan_.gradient_region.offset + within[i];
-    }
-    return std::max({int64_t{0}, micro, evaluate, optimizer});
-  }
-
-  // The copies lie as the parameters do, at half the distances.
-  void PlaceCopies(int64_t& end) {
-    for (size_t i = 0; i < plan_.copies.size(); ++i) {
-      if (plan_.copies[i] == kNone) continue;
-      plan_.offsets[plan_.copies[i]] = end;
-      end += Align(plan_.tensors[plan_.parameters[i]].bytes()) / 2;
-    }
-    end = Align(end);
+  // Copies that a step casts last from pass to pass, unless that takes more than gradients leave
+  // them, and to cast them twice takes less.
+  void LayOutWithCopies() {
+    Plan before = plan_;
+    CastInStep(step_copies_, forward_ops_, /*again=*/false, plan_);
+    LayOut(scalars_, plan_);
+    if (step_copies_.empty() || plan_.activation_region.bytes == 0) return;
+    Plan once = std::exchange(plan_, std::move(before));
+    CastInStep(step_copies_, forward_ops_, /*again=*/true, plan_);
+    LayOut(scalars_, plan_);
+    if (plan_.arena_bytes >= once.arena_bytes) plan_ = std::move(once);
   }
 
   // Zeroes what a step adds to.
@@ -493,6 +480,7 @@ class Assembly {
   size_t forward_ops_ = 0;  // of plan_.micro
   TensorId norm_sum_ = kNone, clip_scale_ = kNone;
   absl::flat_hash_map<TensorId, TensorId> copies_;  // parameter -> its copy in `type_`
+  std::vector<StepCopy> step_copies_;               // of those, what a step casts for itself
   TrainedParameters trained_;
   absl::flat_hash_map<TensorId, RowGradient> rows_;
   absl::flat_hash_map<TensorId, TensorId> gradient_of_;

@@ -30,20 +30,25 @@ struct Plan {
   // optimizer ops run over whole regions.
   std::vector<TensorId> parameters;  // in arena order
   size_t trained = 0;                // how many are not frozen
-  std::vector<TensorId> copies;      // in 16 bits, by position; kNone: the parameter has none
-  std::vector<TensorId> gradients;   // by position; tables kept by row and frozen ones have none
+  // In 16 bits, by position; kNone: the parameter has none, or one that a step casts for itself.
+  std::vector<TensorId> copies;
+  std::vector<TensorId> gradients;  // by position; tables kept by row and frozen ones have none
   // Per kind, by position; kNone: the parameter has no state of this kind.
   std::vector<std::vector<TensorId>> optimizer_state;
   std::vector<std::string> optimizer_state_names;  // "momentum_buffer", "exp_avg", "exp_avg_sq"
   std::vector<TensorId> averages;  // with training.ema_decay, by position; frozen ones have none
+  std::vector<Adapter> adapters;   // of low-rank adaptation; `evaluate` takes them too
   TensorId row_gradient = kNone;   // of tables kept by row: f32 [samples, tables, width]
   TensorId row_ids = kNone;        // their rows: i32 [samples, tables]; after a step distinct or -1
   std::vector<TensorId> buffers;   // in order of the forward pass
-  Region parameter_region, copy_region, optimizer_region, ema_region, buffer_region, scalar_region,
-      gradient_region;
-  // What activations need beyond the gradients, in whose memory they lie where they can.
+  std::vector<TensorId> pending;   // by position: what a step makes of them before it is taken
+  Region parameter_region, copy_region, optimizer_region, ema_region, buffer_region, pending_region,
+      scalar_region, gradient_region;
+  // What activations and copies of weights that do not outlive a step need beyond the gradients, in
+  // whose memory they lie where they can.
   Region activation_region;
-  int64_t activation_bytes = 0;  // what they would need apart from gradients
+  int64_t activation_bytes = 0;  // what activations would need apart from gradients
+  int64_t step_copy_bytes = 0;   // of those copies
   int64_t arena_bytes =
       0;  // the end of the last region; every byte below is used by some tensor or its padding
 
@@ -54,11 +59,13 @@ struct Plan {
 
   // One optimizer step: begin, then `micro_batches` times micro, then norm, then end, unless the
   // loss or the norm is not finite: what is in `end` alone changes parameters, their copies,
-  // optimizer state and averages.
-  std::vector<Op> begin;  // zeroes what is accumulated into
+  // optimizer state, averages and buffers.
+  std::vector<Op> begin;  // zeroes what is accumulated into, and takes buffers to be moved
   std::vector<Op> micro;  // forward and backward of one micro-batch
   std::vector<Op> norm;   // of the whole gradient, and what the update scales it by
-  std::vector<Op> end;    // optimizer, averages
+  std::vector<Op> end;    // optimizer, averages, moved buffers
+  // Before the first batch of an evaluation: the copies of weights that it reads.
+  std::vector<Op> evaluate_begin;
   // Forward of one evaluation batch, no dropout, on the averages where there are some; activations
   // share the region.
   std::vector<Op> evaluate;
@@ -107,7 +114,8 @@ absl::StatusOr<Plan> BuildPlanWithin(const v1::JobSpec& spec, const DataFacts& f
                                      int64_t activation_bytes);
 
 // Only what evaluates `batch` samples: parameters, buffers, activations and `evaluate`. No
-// gradients, no optimizer; begin, micro and end are empty. For sampling from a checkpoint.
+// gradients, no optimizer; begin, micro and end are empty. For sampling from a checkpoint, whose
+// weights are merged: no adapters, whatever spec.fine_tune says.
 absl::StatusOr<Plan> BuildInferencePlan(const v1::JobSpec& spec, const DataFacts& facts,
                                         int64_t batch);
 

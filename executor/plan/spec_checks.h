@@ -30,6 +30,8 @@ absl::Status ResolveEvaluation(v1::Evaluation& evaluation, bool held_out, int64_
 absl::Status ResolveCheckpoint(v1::CheckpointPolicy& checkpoint);
 absl::Status ResolveRetry(v1::RetryPolicy& retry);
 absl::Status ResolveFineTune(v1::FineTune& fine_tune);
+// The tokenizer FROM_CHECKPOINT is that of `fine_tune.from`.
+absl::Status ResolveStartTokenizer(const v1::FineTune& fine_tune, v1::Data& data);
 absl::Status ResolveMetrics(v1::JobSpec& spec);  // after data and evaluation
 
 // Whether resolved data has a held-out split.

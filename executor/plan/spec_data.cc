@@ -63,13 +63,17 @@ absl::Status ResolveText(v1::TextData& text) {
   }
   if (!v1::TextData::Tokenizer_IsValid(text.tokenizer())) {
     return Invalid(at + "tokenizer", static_cast<int>(text.tokenizer()),
-                   " is no tokenizer; use CHARACTERS, BYTES or BPE");
+                   " is no tokenizer; use CHARACTERS, BYTES, BPE or FROM_CHECKPOINT");
   }
   if (!text.has_validation_fraction()) text.set_validation_fraction(0.1);
   if (!(text.validation_fraction() >= 0 && text.validation_fraction() <= 0.5)) {
     return Invalid(at + "validation_fraction", text.validation_fraction(), " is not in [0, 0.5]");
   }
   if (text.tokenizer() == v1::TextData::BPE) return CheckBpe(at, text);
+  if (text.tokenizer() == v1::TextData::FROM_CHECKPOINT) {  // CheckStartTokenizer does the rest
+    if (!text.has_vocab_size()) return absl::OkStatus();
+    return CheckRange(at + "vocab_size", text.vocab_size(), 1, 1 << 20);
+  }
   if (!text.tokenizer_file().empty()) {
     return Invalid(at + "tokenizer_file",
                    "only BPE reads one; set tokenizer: BPE, or leave it out");

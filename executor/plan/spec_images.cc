@@ -119,9 +119,10 @@ std::optional<std::vector<std::string>> ChoicesOf(absl::string_view text) {
   return choices;
 }
 
-// Replaces `uri` in `uris` by what its braces stand for, the leftmost varying slowest.
+// Adds to `uris`, whose names take `bytes`, what `uri` stands for with its braces, the leftmost
+// varying slowest.
 absl::Status ExpandBraces(const std::string& field, const std::string& uri,
-                          google::protobuf::RepeatedPtrField<std::string>& uris) {
+                          google::protobuf::RepeatedPtrField<std::string>& uris, size_t& bytes) {
   std::vector<std::pair<std::string, std::string>> open = {{"", uri}};  // done, to do
   while (!open.empty()) {
     const auto [done, rest] = std::move(open.back());
@@ -129,6 +130,7 @@ absl::Status ExpandBraces(const std::string& field, const std::string& uri,
     const size_t begin = rest.find('{'), end = rest.find('}');
     if (begin == std::string::npos && end == std::string::npos) {
       uris.Add(done + rest);
+      bytes += done.size() + rest.size();
       continue;
     }
     const bool pair = begin != std::string::npos && end != std::string::npos && begin < end;
@@ -137,8 +139,8 @@ absl::Status ExpandBraces(const std::string& field, const std::string& uri,
     if (!choices) {
       return Invalid(field, "'", uri, "' has braces that are neither {000..146} nor {a,b}");
     }
-    const size_t archives = uris.size() + open.size() + choices->size();
-    if (archives > kMostShards || archives * uri.size() > kMostNameBytes) {
+    const size_t to_come = open.size() + choices->size();  // none is longer than `uri`
+    if (uris.size() + to_come > kMostShards || bytes + to_come * uri.size() > kMostNameBytes) {
       return Invalid(field, "'", uri, "' makes more than ", kMostShards, " archives, or names of ",
                      "more than ", kMostNameBytes, " bytes");
     }
@@ -152,10 +154,11 @@ absl::Status ExpandBraces(const std::string& field, const std::string& uri,
 absl::Status ResolveArchives(const std::string& field,
                              google::protobuf::RepeatedPtrField<std::string>& uris) {
   google::protobuf::RepeatedPtrField<std::string> expanded;
+  size_t bytes = 0;
   for (int i = 0; i < uris.size(); ++i) {
     const std::string element = absl::StrCat(field, "[", i, "]");
     TY_RETURN_IF_ERROR(CheckUri(element, uris[i]));
-    TY_RETURN_IF_ERROR(ExpandBraces(element, uris[i], expanded));
+    TY_RETURN_IF_ERROR(ExpandBraces(element, uris[i], expanded, bytes));
   }
   if (expanded.size() > kMostShards) {
     return Invalid(field, expanded.size(), " archives are more than ", kMostShards);

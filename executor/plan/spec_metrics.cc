@@ -67,7 +67,10 @@ bool Metric::Better(double a, double b) const {
 std::vector<Metric> EvaluationMetrics(const v1::JobSpec& spec) {
   std::vector<Metric> metrics = {{"loss", false}, {"accuracy", true}};
   if (ContextOf(spec.model()) > 0) metrics.push_back({"perplexity", false});
-  if (spec.data().has_text()) metrics.push_back({"bits_per_byte", false});
+  // A masked model is asked for some tokens alone: their bytes are no text.
+  if (spec.data().has_text() && !WindowingOf(spec.model()).masked()) {
+    metrics.push_back({"bits_per_byte", false});
+  }
   if (spec.model().has_dlrm()) metrics.push_back({"auc", true});
   return metrics;
 }

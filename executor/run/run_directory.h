@@ -73,7 +73,7 @@ inline constexpr int kExitUsage = 64;     // wrong command line, spec or unimple
 inline constexpr int kExitData = 65;      // data missing or malformed
 inline constexpr int kExitInternal = 70;  // a defect
 inline constexpr int kExitDevice = 71;    // device fault or out of memory
-inline constexpr int kExitStorage = 74;   // checkpoint could not be written or read
+inline constexpr int kExitStorage = 74;   // checkpoint not written or read, or a disk failed
 inline constexpr int kExitFenced = 75;    // the lease ended
 inline constexpr int kExitNumeric = 76;   // loss or gradient became NaN or infinite
 

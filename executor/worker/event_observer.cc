@@ -37,12 +37,21 @@ absl::Status EventObserver::OnMetrics(int64_t step, Split split,
   return events_.Append(std::move(event));
 }
 
-absl::Status EventObserver::OnWarning(const std::string& message) {
-  spdlog::warn("{}", message);
+absl::Status EventObserver::Tell(v1::Notice::Severity severity, const std::string& message) {
   v1::RankEvent event;
-  event.mutable_notice()->set_severity(v1::Notice::WARNING);
+  event.mutable_notice()->set_severity(severity);
   event.mutable_notice()->set_message(Printable(message));
   return events_.Append(std::move(event));
+}
+
+absl::Status EventObserver::OnNotice(const std::string& message) {
+  spdlog::info("{}", message);
+  return Tell(v1::Notice::INFO, message);
+}
+
+absl::Status EventObserver::OnWarning(const std::string& message) {
+  spdlog::warn("{}", message);
+  return Tell(v1::Notice::WARNING, message);
 }
 
 absl::Status EventObserver::OnFinished(const engine::RunResult& result) {

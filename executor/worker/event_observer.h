@@ -21,6 +21,7 @@ class EventObserver : public engine::RunObserver {
   absl::Status OnRestored(int64_t step, const std::string& uri) override;
   absl::Status OnMetrics(int64_t step, Split split,
                          const std::map<std::string, double>& values) override;
+  absl::Status OnNotice(const std::string& message) override;
   absl::Status OnWarning(const std::string& message) override;
   absl::Status OnFinished(const engine::RunResult& result) override;
 
@@ -31,6 +32,8 @@ class EventObserver : public engine::RunObserver {
   void OnCheckpointFailed(int64_t step, const absl::Status& status) override;
 
  private:
+  absl::Status Tell(v1::Notice::Severity severity, const std::string& message);
+
   run::EventWriter& events_;
   const run::RunDirectory& directory_;
   const std::string device_;

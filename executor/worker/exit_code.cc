@@ -56,7 +56,7 @@ std::string ExitCodesText() {
          "  65  data missing or malformed\n"
          "  70  a defect of Trainyard\n"
          "  71  device fault, or not enough memory\n"
-         "  74  a checkpoint could not be written or read\n"
+         "  74  a checkpoint could not be written or read, or a disk failed\n"
          "  75  the lease ended\n"
          "  76  loss or gradient became NaN or infinite\n";
 }

@@ -94,6 +94,12 @@ absl::Status Progress::OnMetrics(int64_t step, Split split,
   return absl::OkStatus();
 }
 
+absl::Status Progress::OnNotice(const std::string& message) {
+  absl::MutexLock lock(&mu_);
+  Line(message);
+  return absl::OkStatus();
+}
+
 absl::Status Progress::OnWarning(const std::string& message) {
   absl::MutexLock lock(&mu_);
   Line(absl::StrCat("warning: ", message));

@@ -27,6 +27,7 @@ class Progress : public engine::RunObserver {
   absl::Status OnRestored(int64_t step, const std::string& uri) override;
   absl::Status OnMetrics(int64_t step, Split split,
                          const std::map<std::string, double>& values) override;
+  absl::Status OnNotice(const std::string& message) override;
   absl::Status OnWarning(const std::string& message) override;
   absl::Status OnFinished(const engine::RunResult& result) override;
   absl::StatusOr<int64_t> OnCheckpoint(const engine::WrittenCheckpoint& written, bool final,

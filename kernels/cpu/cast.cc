@@ -23,7 +23,6 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Cast& op) {
                                   : CheckOperands("cast", {{"x", op.x, op.x.dtype}, {"y", op.y}});
   if (!ok.ok()) return ok;
   const DType type = narrows ? op.y.dtype : op.x.dtype;
-  if (type == DType::kF32) return absl::UnimplementedError("cast: both operands are f32");
   return ForElement("cast", type, [&]<typename T>() {
     return narrows ? CastWith(LoopsOf<T>(vectors_).from_f32, threads_, op)
                    : CastWith(LoopsOf<T>(vectors_).to_f32, threads_, op);

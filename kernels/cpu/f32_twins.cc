@@ -14,22 +14,24 @@ dnnl::memory::data_type F32Twins::TypeOf(const Buffer& buffer) const {
 }
 
 DnnlOperand F32Twins::Place(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
-                            std::initializer_list<std::vector<Twin>*> lists) {
+                            int64_t span, std::initializer_list<std::vector<Twin>*> lists) {
   if (!needed_ || buffer.dtype == DType::kF32) return {argument, shape, buffer.data};
-  const auto n = static_cast<int64_t>(shape.get_size() / sizeof(float));
+  const int64_t n = span > 0 ? span : static_cast<int64_t>(shape.get_size() / sizeof(float));
   const Twin twin{buffer, n, layout_.Take(shape.get_size())};
   for (std::vector<Twin>* list : lists) list->push_back(twin);
   return {argument, shape, nullptr, twin.scratch_offset};
 }
 
-DnnlOperand F32Twins::Read(int argument, const dnnl::memory::desc& shape, const Buffer& buffer) {
-  return Place(argument, shape, buffer, {&read_});
+DnnlOperand F32Twins::Read(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
+                           int64_t span) {
+  return Place(argument, shape, buffer, span, {&read_});
 }
 DnnlOperand F32Twins::Write(int argument, const dnnl::memory::desc& shape, const Buffer& buffer) {
-  return Place(argument, shape, buffer, {&written_});
+  return Place(argument, shape, buffer, 0, {&written_});
 }
-DnnlOperand F32Twins::Update(int argument, const dnnl::memory::desc& shape, const Buffer& buffer) {
-  return Place(argument, shape, buffer, {&read_, &written_});
+DnnlOperand F32Twins::Update(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
+                             int64_t span) {
+  return Place(argument, shape, buffer, span, {&read_, &written_});
 }
 
 void F32Twins::Fill(void* scratch) const {

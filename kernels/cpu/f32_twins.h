@@ -22,10 +22,13 @@ class F32Twins {
   // What oneDNN sees `buffer` as.
   dnnl::memory::data_type TypeOf(const Buffer& buffer) const;
 
-  // An operand of `shape`, whose elements lie densely, which the primitives read, write or add to.
-  DnnlOperand Read(int argument, const dnnl::memory::desc& shape, const Buffer& buffer);
+  // An operand of `shape` which the primitives read, write or add to. `span`: elements from its
+  // first to its last, and of what lies between them; 0: they lie densely.
+  DnnlOperand Read(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
+                   int64_t span = 0);
   DnnlOperand Write(int argument, const dnnl::memory::desc& shape, const Buffer& buffer);
-  DnnlOperand Update(int argument, const dnnl::memory::desc& shape, const Buffer& buffer);
+  DnnlOperand Update(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
+                     int64_t span = 0);
 
   // Around the run of the primitives.
   void Fill(void* scratch) const;
@@ -39,7 +42,7 @@ class F32Twins {
   };
   // The twin of `buffer` goes to each of the lists.
   DnnlOperand Place(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
-                    std::initializer_list<std::vector<Twin>*> lists);
+                    int64_t span, std::initializer_list<std::vector<Twin>*> lists);
 
   bool needed_;
   const VectorTable& vectors_;

@@ -33,7 +33,6 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Cast& op) {
   const DType type = narrows ? op.y.dtype : op.x.dtype;
   status.Update(RequireElement("cast", type));
   if (!status.ok()) return status;
-  if (type == DType::kF32) return absl::UnimplementedError("cuda cast: both operands are f32");
   return Kernel{.launch = [op](Stream& stream) { LaunchCast(stream, op.x, op.y, op.n); }};
 }
 

@@ -25,7 +25,7 @@ struct Product {
   const void* b_data = nullptr;
   void* c_data = nullptr;
   const void* bias = nullptr;  // set when the product runs: it may lie in scratch
-  float beta = 0;
+  float alpha = 1, beta = 0;
   cublasLtMatmulAlgo_t algorithm = {};
 };
 
@@ -82,9 +82,9 @@ absl::Status MakeLayouts(const Matmul& op, const MatmulPiece& piece, Product& pr
   // b stored [k, n] is n x k for the library, stored [n, k] it is k x n; likewise a.
   absl::Status status = op.transpose_b ? make(op.b, piece.k, op.n, product.a)(op.k)
                                        : make(op.b, op.n, piece.k, product.a)(op.n);
-  status.Update(op.transpose_a ? make(op.a, piece.m, piece.k, product.b)(op.m)
-                               : make(op.a, piece.k, piece.m, product.b)(op.k));
-  status.Update(make(op.c, op.n, piece.m, product.c)(op.n));
+  status.Update(op.transpose_a ? make(op.a, piece.m, piece.k, product.b)(op.step_of_a())
+                               : make(op.a, piece.k, piece.m, product.b)(op.step_of_a()));
+  status.Update(make(op.c, op.n, piece.m, product.c)(op.step_of_c()));
   return status;
 }
 
@@ -146,10 +146,11 @@ absl::Status Choose(cublasLtHandle_t handle, Product& product) {
 absl::StatusOr<Product> MakeProduct(cublasLtHandle_t handle, const Matmul& op,
                                     const MatmulPiece& piece) {
   Product product;
-  product.b_data =
-      At(op.a, op.transpose_a ? piece.k0 * op.m + piece.m0 : piece.m0 * op.k + piece.k0);
+  product.b_data = At(op.a, op.transpose_a ? piece.k0 * op.step_of_a() + piece.m0
+                                           : piece.m0 * op.step_of_a() + piece.k0);
   product.a_data = At(op.b, op.transpose_b ? piece.k0 : piece.k0 * op.n);
-  product.c_data = At(op.c, piece.m0 * op.n);
+  product.c_data = At(op.c, piece.m0 * op.step_of_c());
+  product.alpha = op.scale;
   product.beta = op.accumulate || piece.k0 > 0 ? 1.0f : 0.0f;
   absl::Status status = MakeDescriptor(op, op.bias && piece.k0 == 0, product);
   status.Update(MakeLayouts(op, piece, product));
@@ -160,12 +161,11 @@ absl::StatusOr<Product> MakeProduct(cublasLtHandle_t handle, const Matmul& op,
 
 void Run(Stream& stream, cublasLtHandle_t handle, const Product& product) {
   const CudaStream& on = CudaStream::From(stream);
-  const float one = 1.0f;
-  const cublasStatus_t error =
-      cublasLtMatmul(handle, product.descriptor.get(), &one, product.a_data, product.a.get(),
-                     product.b_data, product.b.get(), &product.beta, product.c_data,
-                     product.c.get(), product.c_data, product.c.get(), &product.algorithm,
-                     AlignWorkspace(stream.scratch), kCublasWorkspace, on.handle());
+  const cublasStatus_t error = cublasLtMatmul(
+      handle, product.descriptor.get(), &product.alpha, product.a_data, product.a.get(),
+      product.b_data, product.b.get(), &product.beta, product.c_data, product.c.get(),
+      product.c_data, product.c.get(), &product.algorithm, AlignWorkspace(stream.scratch),
+      kCublasWorkspace, on.handle());
   if (error != CUBLAS_STATUS_SUCCESS) on.fault().Note(ToStatus(error, "matmul"));
 }
 
@@ -198,6 +198,9 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Matmul& op) {
                               {"c", op.c, of_c}});
   status.Update(RequireElement("matmul", type));
   status.Update(RequirePositive("matmul", {{"m", op.m}, {"n", op.n}, {"k", op.k}}));
+  if (status.ok() && !op.valid()) {
+    status = absl::InvalidArgumentError("cuda matmul: scale or strides");
+  }
   if (!status.ok()) return status;
   const absl::StatusOr<std::vector<MatmulPiece>> pieces = CutMatmul(op, kMaxMatmulElements);
   if (!pieces.ok()) return pieces.status();

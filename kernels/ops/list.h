@@ -6,6 +6,7 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/add.h"
 #include "kernels/ops/add_bias.h"
+#include "kernels/ops/add_product.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/batch_norm.h"
 #include "kernels/ops/binary_cross_entropy.h"
@@ -39,6 +40,7 @@
   X(AdamWStep)                  \
   X(Add)                        \
   X(AddBias)                    \
+  X(AddProduct)                 \
   X(AttentionBackward)          \
   X(AttentionForward)           \
   X(BatchNormBackward)          \

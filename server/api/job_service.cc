@@ -122,9 +122,9 @@ class JobService final : public JobServiceBase {
         return Fill(jobs_.Submit(job), response);
       }
     }
-    TY_RETURN_IF_ERROR(PlanSubmission(job));
+    TY_ASSIGN_OR_RETURN(const plan::DataFacts facts, PlanSubmission(job));
     TY_ASSIGN_OR_RETURN(const std::vector<NodeRecord> nodes, b_.stores.fleet().ListNodes());
-    TY_RETURN_IF_ERROR(CheckFits(job, nodes));
+    TY_RETURN_IF_ERROR(CheckFits(job, facts, nodes));
     if (request.validate_only()) {
       job.uid.clear();
       TY_RETURN_IF_ERROR(Fill(job, response));
@@ -133,6 +133,8 @@ class JobService final : public JobServiceBase {
       response->clear_reason();
       return absl::OkStatus();
     }
+    // Who has hung up, or given up at the deadline, may ask again: nothing is written behind them.
+    if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
     const absl::StatusOr<JobRecord> submitted = jobs_.Submit(job);
     TY_RETURN_IF_ERROR(submitted.status());
     b_.stores.wakeups().Wake("queue");

@@ -17,6 +17,7 @@
 #include "executor/plan/fit.h"
 #include "executor/plan/plan.h"
 #include "executor/plan/spec.h"
+#include "executor/weights/start_weights.h"
 #include "server/api/names.h"
 #include "server/scheduler/slots.h"
 #include "storage/base/ids.h"
@@ -28,6 +29,9 @@ namespace {
 
 constexpr int kMostLabels = 64;
 constexpr size_t kLargestSpec = 256 * 1024;
+// With its defaults, and braces expanded: an agent is told of all ranks of its node in one message
+// of at most 16 MiB.
+constexpr size_t kLargestResolvedSpec = 1024 * 1024;
 
 absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view expected) {
   return absl::InvalidArgumentError(
@@ -136,18 +140,32 @@ absl::Status NameDataField(const v1::JobSpec& spec, const absl::Status& status,
       absl::IsUnimplemented(status) ? status.code() : absl::StatusCode::kInvalidArgument, text);
 }
 
+bool Unseen(const absl::Status& status) {
+  return absl::IsNotFound(status) || absl::IsPermissionDenied(status);
+}
+
 absl::StatusOr<plan::DataFacts> FindFacts(const v1::JobSpec& spec) {
   const plan::Windowing windowing = plan::WindowingOf(spec.model());
   absl::StatusOr<plan::DataFacts> facts = data::ReadFacts(spec.data(), windowing);
   if (facts.ok()) return facts;
   // What the files say counts; what the spec declares serves where the server cannot look.
-  const bool away = absl::IsNotFound(facts.status()) || absl::IsPermissionDenied(facts.status());
-  if (!away) return NameDataField(spec, facts.status(), "");
+  if (!Unseen(facts.status())) return NameDataField(spec, facts.status(), "");
   const std::optional<plan::DataFacts> declared = data::DeclaredFacts(spec.data(), windowing);
   if (declared.has_value()) return *declared;
   return NameDataField(spec, facts.status(),
                        " (the server must be able to read the data, or the spec must declare its "
                        "sizes and classes or vocabulary)");
+}
+
+// The weights that the job begins with, where the server sees them; the worker looks again.
+absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan) {
+  if (spec.fine_tune().from().empty()) return absl::OkStatus();
+  const absl::StatusOr<weights::StartWeights> weights = weights::OpenStartWeights(spec, plan);
+  if (Unseen(weights.status())) return absl::OkStatus();
+  TY_RETURN_IF_ERROR(weights.status());
+  const auto tokenizer = data::TokenizerOf(spec.data());
+  if (!tokenizer.ok()) return Unseen(tokenizer.status()) ? absl::OkStatus() : tokenizer.status();
+  return weights::CheckTokenizer(*weights, spec, plan, tokenizer->get());
 }
 
 }  // namespace
@@ -175,6 +193,11 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
                  absl::StrCat("at most ", kLargestSpec));
   }
   TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, plan::ResolveSpec(job.spec()));
+  if (spec.ByteSizeLong() > kLargestResolvedSpec) {
+    return Wrong("job.spec",
+                 absl::StrCat(spec.ByteSizeLong(), " bytes with every archive of spec.data named"),
+                 absl::StrCat("at most ", kLargestResolvedSpec, "; use fewer archives"));
+  }
 
   record.uid = RandomHex(16);
   record.job_id = job.job_id();
@@ -200,32 +223,31 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
   return record;
 }
 
-absl::Status PlanSubmission(JobRecord& job) {
+absl::StatusOr<plan::DataFacts> PlanSubmission(JobRecord& job) {
   v1::JobSpec spec;
   if (!spec.ParseFromString(job.spec)) return absl::InternalError("the spec cannot be read again");
   TY_ASSIGN_OR_RETURN(const plan::DataFacts facts, FindFacts(spec));
   TY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::BuildPlan(spec, facts));
+  TY_RETURN_IF_ERROR(CheckStart(spec, plan));
   job.plan_summary = plan.summary.SerializeAsString();
   job.bytes_per_slot = plan.summary.bytes_per_slot();
   job.total_steps = plan.summary.total_steps();
-  return absl::OkStatus();
+  return facts;
 }
 
 namespace {
 
 // Found by planning it, for a job that was planned before.
-std::string WhatFitsInto(int64_t slot_bytes, const JobRecord& job) {
+std::string WhatFitsInto(int64_t slot_bytes, const JobRecord& job, const plan::DataFacts& facts) {
   v1::JobSpec spec;
-  if (spec.ParseFromString(job.spec)) {
-    const absl::StatusOr<plan::DataFacts> facts = FindFacts(spec);
-    if (facts.ok()) return plan::WhatFits(spec, *facts, slot_bytes);
-  }
+  if (spec.ParseFromString(job.spec)) return plan::WhatFits(spec, facts, slot_bytes);
   return "a smaller training.micro_batch_size or a smaller model would fit";
 }
 
 }  // namespace
 
-absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& nodes) {
+absl::Status CheckFits(const JobRecord& job, const plan::DataFacts& facts,
+                       const std::vector<NodeRecord>& nodes) {
   int64_t largest = 0;  // of the right kind
   int matching = 0;
   int all = 0;
@@ -249,7 +271,7 @@ absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& node
     return absl::FailedPreconditionError(
         absl::StrCat("spec.model: needs ", DescribeBytes(job.bytes_per_slot),
                      " per slot, but the largest ", job.device, job.device.empty() ? "" : " ",
-                     "slot has ", DescribeBytes(largest), "; ", WhatFitsInto(largest, job)));
+                     "slot has ", DescribeBytes(largest), "; ", WhatFitsInto(largest, job, facts)));
   }
   int widest = 0;
   for (const auto& [device, count] : gang_slots) widest = std::max(widest, count);

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "executor/plan/facts.h"
 #include "storage/records/job.h"
 #include "storage/records/node.h"
 #include "trainyard/v1/job_service.pb.h"
@@ -19,16 +20,19 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
                                           const std::string& creator);
 
 // Sizes the job: reads the facts of its data (or takes what the spec declares), plans a step, fills
-// in `plan_summary`, `bytes_per_slot` and `total_steps`.
+// in `plan_summary`, `bytes_per_slot` and `total_steps`; returns the facts.
 //   kInvalidArgument  a file that cannot be read and whose facts are not declared, a model that
-//   does not fit
-//                     its data: names the field
-absl::Status PlanSubmission(JobRecord& job);
+//                     does not fit its data, weights to begin with that do not fit the model: names
+//                     the field. A folder of weights that the server does not see is left to the
+//                     worker.
+absl::StatusOr<plan::DataFacts> PlanSubmission(JobRecord& job);
 
 // kFailedPrecondition: the nodes that ever registered, were all of them there and idle, have too
-// few slots of one kind that are large enough for the job's smallest gang; says what would fit.
+// few slots of one kind that are large enough for the job's smallest gang; says what would fit, by
+// planning it with `facts`.
 // Without any node the job is let in and waits, as it does for nodes that are away, draining or
 // busy.
-absl::Status CheckFits(const JobRecord& job, const std::vector<NodeRecord>& nodes);
+absl::Status CheckFits(const JobRecord& job, const plan::DataFacts& facts,
+                       const std::vector<NodeRecord>& nodes);
 
 }  // namespace trainyard

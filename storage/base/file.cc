@@ -24,6 +24,8 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
   if (error == EACCES || error == EPERM || error == EROFS)
     code = absl::StatusCode::kPermissionDenied;
   if (error == ENOSPC || error == EDQUOT) code = absl::StatusCode::kResourceExhausted;
+  if (error == EISDIR || error == ELOOP || error == ENAMETOOLONG)
+    code = absl::StatusCode::kInvalidArgument;
   return absl::Status(code, absl::StrCat(what, ": ", strerror(error)));
 }
 

@@ -35,7 +35,9 @@ class FileDescriptor {
 };
 
 // errno as a Status: ENOENT is kNotFound, EACCES kPermissionDenied, ENOSPC and EDQUOT
-// kResourceExhausted, else kInternal. "`what`: No space left on device".
+// kResourceExhausted, a path that can name no file (EISDIR, ELOOP, ENAMETOOLONG) kInvalidArgument,
+// else kInternal: the machine's (EIO, ESTALE, EMFILE), and it may pass. "`what`: No space left on
+// device".
 absl::Status ErrnoStatus(int error, absl::string_view what);
 
 // At most `limit` bytes are read; a larger file is kResourceExhausted.

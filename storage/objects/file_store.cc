@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/strip.h"
 #include "storage/base/file.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
@@ -23,6 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kStagedPrefix[] = ".tmp-";
+constexpr char kReplacedPrefix[] = ".old-";
 
 absl::Status FromErrorCode(const std::error_code& error, const std::string& what) {
   return error ? ErrnoStatus(error.value(), what) : absl::OkStatus();
@@ -35,6 +37,17 @@ absl::StatusOr<std::string> FolderPath(const std::string& uri) {
 }
 
 std::string ParentOf(const std::string& path) { return fs::path(path).parent_path().string(); }
+
+// Where the folder at `path` is kept while it has no place of its own.
+std::string BesideOf(const std::string& path, const char* prefix) {
+  return absl::StrCat(ParentOf(path), "/", prefix, fs::path(path).filename().string());
+}
+
+absl::Status RemoveAll(const std::string& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  return FromErrorCode(error, path);
+}
 
 class FileReader : public ObjectReader {
  public:
@@ -111,6 +124,21 @@ absl::Status RenameNew(const std::string& from, const std::string& to) {
   return ErrnoStatus(errno, to);
 }
 
+// Gives the folder `from` the place `to`, where another folder is. What was there is at `from` or
+// gone when this returns OK.
+absl::Status RenameOver(const std::string& from, const std::string& to) {
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+    return absl::OkStatus();
+  }
+  if (errno == ENOENT) return RenameNew(from, to);
+  if (errno != EINVAL && errno != ENOSYS) return ErrnoStatus(errno, to);
+  const std::string old = BesideOf(to, kReplacedPrefix);
+  TY_RETURN_IF_ERROR(RemoveAll(old));
+  if (rename(to.c_str(), old.c_str()) != 0) return ErrnoStatus(errno, to);
+  TY_RETURN_IF_ERROR(RenameNew(from, to));
+  return RemoveAll(old);
+}
+
 class FileStagedFolder : public StagedFolder {
  public:
   FileStagedFolder(std::string temporary, std::string path)
@@ -137,13 +165,26 @@ class FileStagedFolder : public StagedFolder {
   }
 
   absl::Status Commit() override {
-    for (const std::string& folder : folders_) TY_RETURN_IF_ERROR(FsyncDirectory(folder));
+    TY_RETURN_IF_ERROR(FsyncFolders());
     TY_RETURN_IF_ERROR(RenameNew(temporary_, path_));
     committed_ = true;
     return FsyncDirectory(ParentOf(path_));
   }
 
+  absl::Status Replace() override {
+    TY_RETURN_IF_ERROR(FsyncFolders());
+    TY_RETURN_IF_ERROR(RenameOver(temporary_, path_));
+    committed_ = true;
+    TY_RETURN_IF_ERROR(FsyncDirectory(ParentOf(path_)));
+    return RemoveAll(temporary_);  // now the old one, if it is still there
+  }
+
  private:
+  absl::Status FsyncFolders() {
+    for (const std::string& folder : folders_) TY_RETURN_IF_ERROR(FsyncDirectory(folder));
+    return absl::OkStatus();
+  }
+
   const std::string temporary_, path_;
   std::set<std::string> folders_;  // made here, to be fsynced
   bool committed_ = false;
@@ -170,10 +211,9 @@ class FileStore : public ObjectStore {
   absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
     TY_ASSIGN_OR_RETURN(const std::string path, FolderPath(folder));
     TY_ASSIGN_OR_RETURN(std::vector<std::string> names, Children(path));
-    names.erase(std::remove_if(
-                    names.begin(), names.end(),
-                    [](const std::string& name) { return absl::StartsWith(name, kStagedPrefix); }),
-                names.end());
+    std::erase_if(names, [](const std::string& name) {
+      return absl::StartsWith(name, kStagedPrefix) || absl::StartsWith(name, kReplacedPrefix);
+    });
     return names;
   }
 
@@ -186,9 +226,7 @@ class FileStore : public ObjectStore {
     if (rename(path.c_str(), hidden.c_str()) != 0) {
       return errno == ENOENT ? absl::OkStatus() : ErrnoStatus(errno, path);
     }
-    std::error_code error;
-    fs::remove_all(hidden, error);
-    return FromErrorCode(error, path);
+    return RemoveAll(hidden);
   }
 
   absl::StatusOr<std::unique_ptr<StagedFolder>> Stage(const std::string& folder,
@@ -198,9 +236,7 @@ class FileStore : public ObjectStore {
     TY_RETURN_IF_ERROR(MakeDirectories(parent));
     const std::string temporary =
         absl::StrCat(parent, "/", kStagedPrefix, fs::path(path).filename().string(), "-", tag);
-    std::error_code error;
-    fs::remove_all(temporary, error);  // left by a killed writer under the same tag
-    TY_RETURN_IF_ERROR(FromErrorCode(error, temporary));
+    TY_RETURN_IF_ERROR(RemoveAll(temporary));  // left by a killed writer under the same tag
     if (mkdir(temporary.c_str(), 0755) != 0) return ErrnoStatus(errno, temporary);
     return std::make_unique<FileStagedFolder>(temporary, path);
   }
@@ -209,15 +245,25 @@ class FileStore : public ObjectStore {
     TY_ASSIGN_OR_RETURN(const std::string path, FolderPath(parent));
     TY_ASSIGN_OR_RETURN(const std::vector<std::string> names, Children(path));
     for (const std::string& name : names) {
-      if (!absl::StartsWith(name, kStagedPrefix)) continue;
-      std::error_code error;
-      fs::remove_all(absl::StrCat(path, "/", name), error);
-      TY_RETURN_IF_ERROR(FromErrorCode(error, absl::StrCat(path, "/", name)));
+      const std::string hidden = absl::StrCat(path, "/", name);
+      absl::string_view replaced = name;
+      if (absl::ConsumePrefix(&replaced, kReplacedPrefix)) {
+        TY_RETURN_IF_ERROR(BringBack(hidden, absl::StrCat(path, "/", replaced)));
+      } else if (absl::StartsWith(name, kStagedPrefix)) {
+        TY_RETURN_IF_ERROR(RemoveAll(hidden));
+      }
     }
     return absl::OkStatus();
   }
 
  private:
+  // A folder that was about to be replaced; it goes if its place is taken.
+  static absl::Status BringBack(const std::string& hidden, const std::string& path) {
+    const absl::Status back = RenameNew(hidden, path);
+    if (absl::IsAlreadyExists(back)) return RemoveAll(hidden);
+    return back.ok() ? FsyncDirectory(ParentOf(path)) : back;
+  }
+
   // Every name under `path`, sorted; none when it does not exist.
   static absl::StatusOr<std::vector<std::string>> Children(const std::string& path) {
     std::vector<std::string> names;

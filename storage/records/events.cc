@@ -31,7 +31,7 @@ constexpr ExitMeaning kExitMeanings[] = {
     {65, "USER", false, "data that is missing or malformed"},
     {70, "INTERNAL", true, "a defect"},
     {71, "DEVICE", true, "a device fault, or device memory used up"},
-    {74, "STORAGE", true, "a checkpoint that could not be written or read"},
+    {74, "STORAGE", true, "a checkpoint that could not be written or read, or a disk that failed"},
     {76, "NUMERIC", false, "a loss or gradient that is NaN or infinite"},
 };
 

@@ -1,13 +1,13 @@
 // Safetensors files: what is accepted names tensors that lie within the file, side by side, and can
 // be read.
 
-#include "executor/engine/checkpoint/safetensors.h"
+#include "executor/weights/safetensors.h"
 
 #include <cstring>
 
 #include "storage/base/status.h"
 
-namespace trainyard::engine {
+namespace trainyard::weights {
 namespace {
 
 class MemoryReader : public ObjectReader {
@@ -27,10 +27,10 @@ class MemoryReader : public ObjectReader {
 };
 
 }  // namespace
-}  // namespace trainyard::engine
+}  // namespace trainyard::weights
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace trainyard::engine;
+  using namespace trainyard::weights;
   const auto file = SafetensorsFile::Open(std::make_unique<MemoryReader>(data, size), "f");
   if (!file.ok()) return 0;
   int64_t bytes = 0;

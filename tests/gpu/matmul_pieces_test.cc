@@ -47,6 +47,14 @@ TEST(MatmulPieces, CoverTheProductOnceWithinTheLimit) {
   }
 }
 
+TEST(MatmulPieces, ColumnsOfAWiderMatrixSpanItsRows) {
+  EXPECT_EQ(CutMatmul({.m = 10, .n = 5, .k = 5, .a_stride = 20}, 100)->size(), 2u);
+  EXPECT_EQ(CutMatmul({.m = 5, .n = 5, .k = 10, .transpose_a = true, .a_stride = 20}, 100)->size(),
+            2u);
+  EXPECT_EQ(CutMatmul({.m = 10, .n = 5, .k = 5, .accumulate = true, .c_stride = 20}, 100)->size(),
+            2u);
+}
+
 TEST(MatmulPieces, RefusesWhatCannotBeCut) {
   EXPECT_EQ(CutMatmul({.m = 1, .n = 11, .k = 10, .transpose_b = true}, 100).status().code(),
             absl::StatusCode::kUnimplemented);

@@ -2,10 +2,11 @@
 // came out: parity_dump JOB.yaml OUT.safetensors [SCALE [SHIFT [IGNORE]]]
 //
 // With SCALE the matrices begin that many times larger: what GPT-2 starts from is so small that
-// most of its nonlinearities are lines. Biases of batch norms begin at SHIFT: with relus that are
-// mostly on, a value that rounding pushes across zero, and with it a gradient by a thousandth, is
-// rare. With IGNORE 1 half of the targets of every other micro-batch count, and a fifth of the
-// others.
+// most of its nonlinearities are lines. Those that begin at zero (the second of an adapter, without
+// which the first has no gradient) then begin like the others. Biases of batch norms begin at
+// SHIFT: with relus that are mostly on, a value that rounding pushes across zero, and with it a
+// gradient by a thousandth, is rare. With IGNORE 1 half of the targets of every other micro-batch
+// count, and a fifth of the others.
 //
 //   before/{parameter}, after/{parameter}   weights before the first and after the last step
 //   gradient/{parameter}                    gradient of the first step, over the whole batch
@@ -26,16 +27,19 @@
 #include "absl/strings/match.h"
 #include "executor/data/dataset.h"
 #include "executor/data/loader.h"
-#include "executor/engine/checkpoint/safetensors.h"
+#include "executor/engine/initialize.h"
 #include "executor/engine/session.h"
 #include "executor/engine/trainer.h"
 #include "executor/plan/spec.h"
+#include "executor/weights/safetensors.h"
 #include "proto/text/job_file.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
 namespace {
+
+constexpr double kStdOfZeros = 0.02;
 
 struct Blob {
   std::string dtype;
@@ -95,7 +99,7 @@ class Dump {
   }
 
   void Write(const std::string& path) const {
-    SafetensorsHeader header;
+    weights::SafetensorsHeader header;
     int64_t at = 0;
     for (const auto& [name, blob] : blobs_) {
       const auto bytes = static_cast<int64_t>(blob.bytes.size());
@@ -103,7 +107,7 @@ class Dump {
       at += bytes;
     }
     std::ofstream out(path, std::ios::binary);
-    out << SafetensorsPrefix(header);
+    out << weights::SafetensorsPrefix(header);
     for (const auto& [name, blob] : blobs_) out << blob.bytes;
   }
 
@@ -125,6 +129,10 @@ absl::Status MoveStart(Session& session, float scale, float shift) {
     std::vector<float> values(plan.tensors[id].elements());
     session.Read(id, values.data(), values.size() * sizeof(float));
     TY_RETURN_IF_ERROR(session.Synchronize());
+    const plan::Tensor& tensor = plan.tensors[id];
+    if (matrix && scale != 1 && tensor.init_std == 0 && tensor.init_value == 0) {
+      DrawNormal(/*seed=*/1, tensor.name, kStdOfZeros, 0, tensor.elements(), values.data());
+    }
     for (float& value : values) value = matrix ? value * scale : value + shift;
     session.Write(id, values.data(), values.size() * sizeof(float));
     TY_RETURN_IF_ERROR(session.Synchronize());
@@ -135,10 +143,12 @@ absl::Status MoveStart(Session& session, float scale, float shift) {
 // What the evaluation of the last micro-batch gives.
 absl::Status Evaluate(Session& session, const std::string& inputs, Dump& dump) {
   const plan::Plan& plan = session.plan();
+  TY_ASSIGN_OR_RETURN(const auto begin, session.Prepare(plan.evaluate_begin));
   TY_ASSIGN_OR_RETURN(const auto program, session.Prepare(plan.evaluate));
   const std::vector<int32_t> targets(plan.tensors[plan.eval_target].elements(), 0);
   session.WriteInputs(plan.eval_input, plan.eval_ids, inputs.data());
   session.Write(plan.eval_target, targets.data(), targets.size() * sizeof(int32_t));
+  session.Launch(begin);
   session.Launch(program);
   const plan::Tensor& logits = plan.tensors[plan.eval_logits];
   std::vector<float> values(logits.elements());

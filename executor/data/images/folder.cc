@@ -46,7 +46,7 @@ class FolderRecords : public ImageRecords {
   absl::Status Read(int64_t record, RegularFile& file,
                     std::vector<uint8_t>& content) const override {
     SetPath(record, file.path);
-    TY_RETURN_IF_ERROR(OpenPath(file));
+    TY_RETURN_IF_ERROR(Open(file));
     if (file.bytes > kMostImageBytes) {
       return absl::InvalidArgumentError(absl::StrCat(file.path, ": found ", file.bytes,
                                                      " bytes, expected at most ", kMostImageBytes));
@@ -60,6 +60,15 @@ class FolderRecords : public ImageRecords {
   }
 
  private:
+  // A file that was listed and is gone is no bad image: the disk is, for a while or for good.
+  static absl::Status Open(RegularFile& file) {
+    const absl::Status opened = OpenPath(file);
+    std::error_code none;
+    if (!absl::IsNotFound(opened) || fs::is_symlink(file.path, none)) return opened;
+    return absl::UnavailableError(
+        absl::StrCat(opened.message(), "; it was there when the run began"));
+  }
+
   void SetPath(int64_t record, std::string& path) const {
     const absl::string_view file = files_[record];
     path.assign(root_).append("/").append(folders_[labels_[record]]).append("/");

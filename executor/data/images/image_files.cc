@@ -19,6 +19,9 @@ namespace {
 // So many training images in a row that cannot be read are more than bad luck.
 constexpr int64_t kMostTries = 100;
 
+// So many members of archives are looked at to know the size of the data: some 100,000 samples.
+constexpr int64_t kMostCounted = 200'000;
+
 plan::DataFacts FactsOf(const v1::ImageTransform& transform, const ImageSource& source) {
   return {.kind = plan::DataFacts::Kind::kImages,
           .height = transform.size(),
@@ -29,7 +32,8 @@ plan::DataFacts FactsOf(const v1::ImageTransform& transform, const ImageSource& 
           .validation_size = source.validation->size()};
 }
 
-// Whether a failure is one image's and not the machine's.
+// Whether a failure is one image's and not the machine's. A link that leads nowhere and a file that
+// may not be read are.
 bool IsOfRecord(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
          absl::IsPermissionDenied(status) || absl::IsDataLoss(status);
@@ -175,8 +179,19 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const v1::ImageFolderDa
 absl::StatusOr<plan::DataFacts> WebDatasetFacts(const v1::WebDatasetData& webdataset) {
   Warnings unheard;
   SkippedRecords skipped(webdataset.bad_records() == v1::REFUSE_BAD_RECORDS, unheard);
-  TY_ASSIGN_OR_RETURN(const ImageSource source, IndexWebDataset(webdataset, skipped));
-  return FactsOf(webdataset.transform(), source);
+  TY_ASSIGN_OR_RETURN(const ImageSource source, IndexWebDataset(webdataset, skipped, kMostCounted));
+  plan::DataFacts facts = FactsOf(webdataset.transform(), source);
+  if (source.share == 1) return facts;
+  if (!webdataset.has_classes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.data.webdataset.classes: is missing; archives of more than ",
+                     kMostCounted, " files are not looked through before the job runs"));
+  }
+  facts.unsized_bytes =
+      static_cast<int64_t>(static_cast<double>(source.train->bytes() + source.validation->bytes()) /
+                           std::max(source.share, 1e-6));
+  facts.train_size = facts.validation_size = 0;
+  return facts;
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenWebDataset(const v1::WebDatasetData& webdataset) {

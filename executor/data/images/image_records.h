@@ -3,6 +3,7 @@
 // Encoded images with their classes, wherever they are kept.
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,15 +45,18 @@ class ImageRecords {
 struct ImageSource {
   std::unique_ptr<ImageRecords> train, validation;
   int64_t classes = 0;
+  double share = 1;  // of the archives that was looked at; below 1 splits and classes are not known
 };
 
 // Lists the files, reads none. `folder` must come from ResolveSpec. kInvalidArgument: "FOLDER:
 // found …, expected …".
 absl::StatusOr<ImageSource> ListImageFolder(const v1::ImageFolderData& folder, Warnings& warnings);
 
-// Reads the headers of all members and the classes. `webdataset` must come from ResolveSpec.
+// Reads the headers of all members and the classes, or of the first `members`. `webdataset` must
+// come from ResolveSpec.
 // kInvalidArgument: an archive that is broken, truncated or holds no sample, or no such class.
 absl::StatusOr<ImageSource> IndexWebDataset(const v1::WebDatasetData& webdataset,
-                                            SkippedRecords& skipped);
+                                            SkippedRecords& skipped,
+                                            int64_t members = std::numeric_limits<int64_t>::max());
 
 }  // namespace trainyard::data

@@ -62,7 +62,10 @@ class ArchiveRecords : public ImageRecords {
     const Record& r = at(record);
     const Archives::Archive& archive = archives_->archives[r.archive];
     file.path = archive.path;
-    TY_RETURN_IF_ERROR(OpenPath(file));
+    if (const absl::Status opened = OpenPath(file); !opened.ok()) {
+      // It was opened when the run began: whatever this is, no image is at fault.
+      return absl::UnavailableError(opened.message());
+    }
     if (file.bytes != archive.bytes) {
       return absl::FailedPreconditionError(absl::StrCat(archive.path, ": found ", file.bytes,
                                                         " bytes, expected ", archive.bytes,
@@ -104,16 +107,20 @@ class Indexer {
   Indexer(uint32_t archive, int64_t most_classes, SkippedRecords& skipped, Index& index)
       : archive_(archive), most_classes_(most_classes), skipped_(skipped), index_(index) {}
 
-  absl::Status Run(TarReader& tar) {
+  // Until the end, or `members` have been looked at, which it counts down; the share of the archive
+  // that was.
+  absl::StatusOr<double> Run(TarReader& tar, int64_t& members) {
     const std::string& path = tar.file().path;
-    for (;;) {
+    for (int64_t at = 0;;) {
+      if (members-- == 0) return static_cast<double>(at) / static_cast<double>(tar.file().bytes);
       TY_ASSIGN_OR_RETURN(const std::optional<TarMember> member, tar.Next());
+      if (member) at = member->offset + member->bytes;
       const auto [key, kind] =
           member ? KeyAndKind(member->name) : std::pair(absl::string_view(), "");
       if (member && kind.empty() && member->fault.empty()) continue;
       if (!member || key != sample_.key) {
         TY_RETURN_IF_ERROR(Finish(path));
-        if (!member) return absl::OkStatus();
+        if (!member) return 1;
         sample_ = Sample{.key = std::string(key)};
         if (!keys_.insert(sample_.key).second) sample_.fault = "its key occurs twice";
       }
@@ -194,22 +201,30 @@ class Indexer {
 
 using Uris = google::protobuf::RepeatedPtrField<std::string>;
 
-absl::StatusOr<std::shared_ptr<const Index>> IndexAll(const Uris& uris, int64_t most_classes,
-                                                      SkippedRecords& skipped, Archives& archives) {
+struct Indexed {
+  std::shared_ptr<const Index> index;
+  double archives = 0;  // looked at
+};
+
+absl::StatusOr<Indexed> IndexAll(const Uris& uris, int64_t most_classes, SkippedRecords& skipped,
+                                 Archives& archives, int64_t& members) {
   auto index = std::make_shared<Index>();
+  double looked_at = 0;
   for (const std::string& uri : uris) {
+    if (members <= 0) break;
     TY_ASSIGN_OR_RETURN(TarReader tar, TarReader::Open(uri));
     archives.archives.push_back({.path = tar.file().path, .bytes = tar.file().bytes});
     const size_t before = index->records.size();
     Indexer indexer(static_cast<uint32_t>(archives.archives.size() - 1), most_classes, skipped,
                     *index);
-    TY_RETURN_IF_ERROR(indexer.Run(tar));
-    if (index->records.size() == before) {
+    TY_ASSIGN_OR_RETURN(const double share, indexer.Run(tar, members));
+    looked_at += share;
+    if (share == 1 && index->records.size() == before) {
       return absl::InvalidArgumentError(
           absl::StrCat(tar.file().path, ": found no sample of an image and a .cls"));
     }
   }
-  return index;
+  return Indexed{.index = std::move(index), .archives = looked_at};
 }
 
 int32_t LargestLabel(const Index& index) {
@@ -221,19 +236,22 @@ int32_t LargestLabel(const Index& index) {
 }  // namespace
 
 absl::StatusOr<ImageSource> IndexWebDataset(const v1::WebDatasetData& webdataset,
-                                            SkippedRecords& skipped) {
+                                            SkippedRecords& skipped, int64_t members) {
   const int64_t most_classes = webdataset.has_classes() ? webdataset.classes() : kMostClasses;
   auto archives = std::make_shared<Archives>();
-  TY_ASSIGN_OR_RETURN(const std::shared_ptr<const Index> train,
-                      IndexAll(webdataset.train(), most_classes, skipped, *archives));
-  TY_ASSIGN_OR_RETURN(const std::shared_ptr<const Index> own,
-                      IndexAll(webdataset.validation(), most_classes, skipped, *archives));
+  TY_ASSIGN_OR_RETURN(const Indexed all_train,
+                      IndexAll(webdataset.train(), most_classes, skipped, *archives, members));
+  TY_ASSIGN_OR_RETURN(const Indexed all_own,
+                      IndexAll(webdataset.validation(), most_classes, skipped, *archives, members));
+  const std::shared_ptr<const Index>&train = all_train.index, &own = all_own.index;
   ImageSource source;
+  source.share = (all_train.archives + all_own.archives) /
+                 (webdataset.train_size() + webdataset.validation_size());
   source.classes = webdataset.has_classes()
                        ? webdataset.classes()
                        : std::max(LargestLabel(*train), LargestLabel(*own)) + int64_t{1};
   const auto samples = static_cast<int64_t>(train->records.size());
-  if (!webdataset.validation().empty()) {
+  if (source.share < 1 || !webdataset.validation().empty()) {
     source.train = std::make_unique<ArchiveRecords>(archives, train, 0, samples);
     source.validation = std::make_unique<ArchiveRecords>(archives, own, 0,
                                                          static_cast<int64_t>(own->records.size()));

@@ -11,13 +11,19 @@
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
+namespace {
+
+// Of one report; the rest is found again after the next checkpoint. The server takes 1024.
+constexpr size_t kMostRemovals = 256;
+
+}  // namespace
 
 CheckpointWriter::CheckpointWriter(ObjectStore& store, CheckpointIdentity identity,
                                    const plan::Plan& plan, CheckpointListener& listener)
     : store_(store),
       identity_(std::move(identity)),
       listener_(listener),
-      snapshot_(plan),
+      snapshot_(plan, identity_.spec.model()),
       thread_([this] { Run(); }) {}
 
 CheckpointWriter::~CheckpointWriter() {
@@ -55,7 +61,14 @@ absl::Status CheckpointWriter::Wait() {
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !busy_; };
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(&idle));
-  return failure_;
+  return std::exchange(failure_, absl::OkStatus());
+}
+
+bool CheckpointWriter::Failed(int64_t step) {
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !busy_; };
+  absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(&idle));
+  return failed_step_ == step;
 }
 
 void CheckpointWriter::Run() {
@@ -83,6 +96,10 @@ absl::Status CheckpointWriter::Write(const Request& request) {
     const absl::Status status =
         Annotate(written.status(), absl::StrCat("checkpoint of step ", request.content.step));
     if (request.purpose.needed) return status;
+    {
+      absl::MutexLock lock(&mu_);
+      failed_step_ = request.content.step;
+    }
     listener_.OnCheckpointFailed(request.content.step, status);
     return absl::OkStatus();
   }
@@ -111,6 +128,7 @@ absl::StatusOr<std::vector<std::string>> CheckpointWriter::ChooseRemovals(const 
   }
   std::vector<std::string> uris;
   for (const int64_t step : steps) {
+    if (uris.size() == kMostRemovals) break;
     const std::string uri = absl::StrCat(identity_.root, "/", StepFolder(step));
     const auto same = [&](const Removal& removal) { return removal.uri == uri; };
     if (std::none_of(removals_.begin(), removals_.end(), same)) uris.push_back(uri);

@@ -64,8 +64,13 @@ class CheckpointWriter {
   absl::Status Save(CheckpointContent content, const Purpose& purpose,
                     const std::function<absl::Status(Snapshot&)>& copy);
 
-  // Until nothing is being written; the failure of the last needed checkpoint, or of a report.
+  // Until nothing is being written; the failure of the last needed checkpoint, or of a report,
+  // once.
   absl::Status Wait();
+
+  // Until nothing is being written; whether the last checkpoint that could not be is that of
+  // `step`.
+  bool Failed(int64_t step);
 
   // Removes what may be removed by now, waiting at most `patience` for reports to settle.
   void RemoveSettled(absl::Duration patience);
@@ -95,6 +100,7 @@ class CheckpointWriter {
   Request request_ ABSL_GUARDED_BY(mu_);
   std::optional<CheckpointContent> saved_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  int64_t failed_step_ ABSL_GUARDED_BY(mu_) = -1;
   std::vector<int64_t> damaged_ ABSL_GUARDED_BY(mu_);
   std::vector<Removal> removals_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;

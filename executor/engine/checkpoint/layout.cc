@@ -21,7 +21,9 @@ v1::JobSpec WhatDecidesWeights(v1::JobSpec spec) {
   spec.mutable_training()->clear_log_every();
   spec.mutable_training()->clear_on_non_finite();
   spec.mutable_training()->clear_max_rollbacks();
+  spec.mutable_training()->clear_recompute();
   spec.mutable_data()->clear_prefetch();
+  spec.mutable_data()->clear_threads();
   return spec;
 }
 

@@ -7,12 +7,21 @@
 //   model.safetensors                  parameters and buffers, under transformers' names
 //   ema.safetensors                    with training.ema_decay: the same with moving averages in
 //                                      place of the trained parameters
+//   adapter/adapter_config.json, adapter/adapter_model.safetensors  with fine_tune.lora: A and B,
+//   and
+//                                      modules trained as they are, as peft reads them. In a folder
+//                                      of their own: where they lie beside config.json,
+//                                      from_pretrained takes the model to be an adapter of another.
+//                                      model.safetensors and ema.safetensors have them merged in.
 //   vocabulary.json                    how ids map to text, when the data is text
 //   tokenizer.json, tokenizer_config.json  the same for BPE, as transformers reads it
 //   trainer_state/optimizer.safetensors  "exp_avg.{parameter}", …
+//   trainer_state/base.safetensors     with fine_tune.lora: what was adapted, before anything was
+//                                      merged into it, and "ema.{adapter's matrix}"
 //   trainer_state/state.json           steps done, seed, digest of the spec, position in the data,
 //                                      what early stopping and best checkpoints have seen, the
-//                                      scale of the loss with fp16
+//                                      scale of the loss with fp16, the digest of the weights that
+//                                      a run with fine_tune.from began with
 //   manifest.json                      bytes and SHA-256 of all of these, written last
 // The folder is staged and renamed: who sees it sees all of it. Two runs of the same spec write the
 // same bytes, manifest included.
@@ -30,6 +39,9 @@ namespace trainyard::engine {
 inline constexpr char kConfigFile[] = "config.json";
 inline constexpr char kModelFile[] = "model.safetensors";
 inline constexpr char kEmaFile[] = "ema.safetensors";
+inline constexpr char kAdapterConfigFile[] = "adapter/adapter_config.json";
+inline constexpr char kAdapterFile[] = "adapter/adapter_model.safetensors";
+inline constexpr char kBaseFile[] = "trainer_state/base.safetensors";
 inline constexpr char kOptimizerFile[] = "trainer_state/optimizer.safetensors";
 inline constexpr char kStateFile[] = "trainer_state/state.json";
 inline constexpr char kManifestFile[] = "manifest.json";
@@ -38,8 +50,8 @@ std::string StepFolder(int64_t step);                            // "step-000010
 std::optional<int64_t> ParseStepFolder(absl::string_view name);  // nullopt: some other name
 
 // Digest of all that decides the weights after a step. Left out is what may differ between two
-// attempts: resources, evaluation, checkpoints, retries, logging, prefetching, and what becomes of
-// a run whose loss is not finite.
+// attempts: resources, evaluation, checkpoints, retries, logging, how the data is prefetched, what
+// is recomputed, and what becomes of a run whose loss is not finite.
 std::string SpecDigest(const v1::JobSpec& spec);
 
 // What differs between two specs, field by field, of what SpecDigest covers; "" when nothing does.

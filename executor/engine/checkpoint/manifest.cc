@@ -18,6 +18,7 @@ constexpr int64_t kChunk = int64_t{1} << 20;
 
 bool IsCheckpointFile(const std::string& name) {
   return name == kConfigFile || name == kModelFile || name == kEmaFile ||
+         name == kAdapterConfigFile || name == kAdapterFile || name == kBaseFile ||
          name == data::kVocabularyFile || name == data::kTokenizerFile ||
          name == data::kTokenizerConfigFile || name == kOptimizerFile || name == kStateFile;
 }
@@ -31,24 +32,6 @@ absl::StatusOr<std::string> DigestOf(ObjectReader& reader) {
     sha.Add(chunk.data(), bytes);
   }
   return sha.Finish();
-}
-
-absl::Status VerifyFile(const ManifestFile& file, const OpenFile& open) {
-  absl::StatusOr<std::unique_ptr<ObjectReader>> reader = open(file.name);
-  if (!reader.ok()) {
-    if (!absl::IsNotFound(reader.status())) return reader.status();
-    return absl::DataLossError(absl::StrCat(file.name, " is missing"));
-  }
-  if ((*reader)->size() != file.bytes) {
-    return absl::DataLossError(absl::StrCat(file.name, " has ", (*reader)->size(),
-                                            " bytes; the manifest says ", file.bytes));
-  }
-  TY_ASSIGN_OR_RETURN(const std::string digest, DigestOf(**reader));
-  if (digest != file.sha256) {
-    return absl::DataLossError(
-        absl::StrCat(file.name, " has SHA-256 ", digest, "; the manifest says ", file.sha256));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -97,6 +80,24 @@ absl::StatusOr<Manifest> ManifestFromJson(absl::string_view text) {
   } catch (const nlohmann::json::exception& e) {
     return absl::DataLossError(e.what());
   }
+}
+
+absl::Status VerifyFile(const ManifestFile& file, const OpenFile& open) {
+  absl::StatusOr<std::unique_ptr<ObjectReader>> reader = open(file.name);
+  if (!reader.ok()) {
+    if (!absl::IsNotFound(reader.status())) return reader.status();
+    return absl::DataLossError(absl::StrCat(file.name, " is missing"));
+  }
+  if ((*reader)->size() != file.bytes) {
+    return absl::DataLossError(absl::StrCat(file.name, " has ", (*reader)->size(),
+                                            " bytes; the manifest says ", file.bytes));
+  }
+  TY_ASSIGN_OR_RETURN(const std::string digest, DigestOf(**reader));
+  if (digest != file.sha256) {
+    return absl::DataLossError(
+        absl::StrCat(file.name, " has SHA-256 ", digest, "; the manifest says ", file.sha256));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status VerifyFiles(const Manifest& manifest, const OpenFile& open) {

@@ -41,6 +41,7 @@ absl::StatusOr<Manifest> ManifestFromJson(absl::string_view json);
 // Reads every file back and compares size and digest; kDataLoss names the first that differs.
 using OpenFile =
     std::function<absl::StatusOr<std::unique_ptr<ObjectReader>>(const std::string& name)>;
+absl::Status VerifyFile(const ManifestFile& file, const OpenFile& open);  // one of them
 absl::Status VerifyFiles(const Manifest& manifest, const OpenFile& open);
 
 }  // namespace trainyard::engine

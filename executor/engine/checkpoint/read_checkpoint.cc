@@ -13,12 +13,14 @@ namespace {
 
 constexpr int64_t kSmallFile = int64_t{16} << 20;  // bytes that a JSON file may have at most
 
-absl::StatusOr<SafetensorsFile> OpenTensors(ObjectStore& store, const std::string& uri,
-                                            const char* name) {
+absl::StatusOr<weights::SafetensorsFile> OpenTensors(ObjectStore& store, const std::string& uri,
+                                                     const char* name) {
   const std::string place = absl::StrCat(uri, "/", name);
   TY_ASSIGN_OR_RETURN(std::unique_ptr<ObjectReader> reader, store.Open(place));
-  return SafetensorsFile::Open(std::move(reader), place);
+  return weights::SafetensorsFile::Open(std::move(reader), place);
 }
+
+}  // namespace
 
 absl::StatusOr<StateFile> ReadState(ObjectStore& store, const std::string& uri) {
   const std::string place = absl::StrCat(uri, "/", kStateFile);
@@ -27,8 +29,6 @@ absl::StatusOr<StateFile> ReadState(ObjectStore& store, const std::string& uri) 
   if (!state.ok()) return Annotate(state.status(), place);
   return state;
 }
-
-}  // namespace
 
 absl::StatusOr<Manifest> ReadVerifiedManifest(ObjectStore& store, const std::string& uri,
                                               const std::string& manifest_sha256) {
@@ -69,12 +69,17 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::strin
   const auto has = [&](const char* name) {
     return absl::c_any_of(manifest.files, [&](const ManifestFile& f) { return f.name == name; });
   };
-  std::optional<SafetensorsFile> ema;
-  if (has(kEmaFile)) {
-    TY_ASSIGN_OR_RETURN(ema, OpenTensors(store, uri, kEmaFile));
-  }
-  TY_ASSIGN_OR_RETURN(SafetensorsFile model, OpenTensors(store, uri, kModelFile));
-  TY_ASSIGN_OR_RETURN(SafetensorsFile optimizer, OpenTensors(store, uri, kOptimizerFile));
+  const auto open_if_there =
+      [&](const char* name) -> absl::StatusOr<std::optional<weights::SafetensorsFile>> {
+    if (!has(name)) return std::nullopt;
+    TY_ASSIGN_OR_RETURN(weights::SafetensorsFile file, OpenTensors(store, uri, name));
+    return std::optional<weights::SafetensorsFile>(std::move(file));
+  };
+  TY_ASSIGN_OR_RETURN(std::optional<weights::SafetensorsFile> ema, open_if_there(kEmaFile));
+  TY_ASSIGN_OR_RETURN(std::optional<weights::SafetensorsFile> adapter, open_if_there(kAdapterFile));
+  TY_ASSIGN_OR_RETURN(std::optional<weights::SafetensorsFile> base, open_if_there(kBaseFile));
+  TY_ASSIGN_OR_RETURN(weights::SafetensorsFile model, OpenTensors(store, uri, kModelFile));
+  TY_ASSIGN_OR_RETURN(weights::SafetensorsFile optimizer, OpenTensors(store, uri, kOptimizerFile));
   return Checkpoint{.uri = uri,
                     .step = manifest.step,
                     .weights_sha256 = manifest.weights_sha256,
@@ -85,7 +90,9 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(ObjectStore& store, const std::strin
                     .tokenizer = std::move(tokenizer),
                     .model = std::move(model),
                     .optimizer = std::move(optimizer),
-                    .ema = std::move(ema)};
+                    .ema = std::move(ema),
+                    .adapter = std::move(adapter),
+                    .base = std::move(base)};
 }
 
 absl::StatusOr<std::vector<int64_t>> ListSteps(ObjectStore& store, const std::string& root) {

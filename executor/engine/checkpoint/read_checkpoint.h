@@ -11,7 +11,7 @@
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/manifest.h"
 #include "executor/engine/checkpoint/run_state.h"
-#include "executor/engine/checkpoint/safetensors.h"
+#include "executor/weights/safetensors.h"
 #include "storage/objects/object_store.h"
 
 namespace trainyard::engine {
@@ -23,6 +23,11 @@ namespace trainyard::engine {
 absl::StatusOr<Manifest> ReadVerifiedManifest(ObjectStore& store, const std::string& uri,
                                               const std::string& manifest_sha256);
 
+// state.json of the checkpoint `uri`, by itself.
+//   kNotFound  it is not there
+//   kDataLoss  it is malformed
+absl::StatusOr<StateFile> ReadState(ObjectStore& store, const std::string& uri);
+
 // A checkpoint that was verified, open for reading.
 struct Checkpoint {
   std::string uri;
@@ -33,9 +38,12 @@ struct Checkpoint {
   RunState run;
   ModelConfig config;
   data::NamedText tokenizer;  // for data::ReadTokenizer; without a name when there is none
-  SafetensorsFile model;
-  SafetensorsFile optimizer;
-  std::optional<SafetensorsFile> ema;  // moving averages of the parameters, if there are some
+  weights::SafetensorsFile model;
+  weights::SafetensorsFile optimizer;
+  // Moving averages of the parameters, if there are some.
+  std::optional<weights::SafetensorsFile> ema;
+  // Of low-rank adaptation: the adapters, and what they adapt before they were merged into it.
+  std::optional<weights::SafetensorsFile> adapter, base;
 
   static absl::StatusOr<Checkpoint> Open(ObjectStore& store, const std::string& uri,
                                          const std::string& manifest_sha256);

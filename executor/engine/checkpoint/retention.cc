@@ -9,6 +9,21 @@ bool Holds(const std::vector<int64_t>& steps, int64_t step) {
   return std::find(steps.begin(), steps.end(), step) != steps.end();
 }
 
+// Newest first.
+std::vector<int64_t> Planned(const std::vector<int64_t>& present, int64_t steps_done,
+                             const v1::JobSpec& spec, const RunState& state) {
+  const int64_t every = spec.checkpoint().every_steps();
+  std::vector<int64_t> steps;
+  for (const int64_t step : present) {
+    const bool best = std::any_of(state.best.begin(), state.best.end(),
+                                  [&](const Score& score) { return score.step == step; });
+    const bool planned = best || (every > 0 && step % every == 0);
+    if (planned && step <= steps_done) steps.push_back(step);
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
 }  // namespace
 
 std::vector<int64_t> StepsToRemove(std::vector<int64_t> present, int64_t newest, int64_t keep,
@@ -32,15 +47,7 @@ std::vector<int64_t> StepsToRemove(std::vector<int64_t> present, int64_t newest,
 
 std::vector<int64_t> RollbackTargets(const std::vector<int64_t>& present, int64_t steps_done,
                                      const v1::JobSpec& spec, const RunState& state) {
-  const int64_t every = spec.checkpoint().every_steps();
-  std::vector<int64_t> targets;
-  for (const int64_t step : present) {
-    const bool best = std::any_of(state.best.begin(), state.best.end(),
-                                  [&](const Score& score) { return score.step == step; });
-    const bool planned = best || (every > 0 && step % every == 0);
-    if (planned && step <= steps_done) targets.push_back(step);
-  }
-  std::sort(targets.rbegin(), targets.rend());
+  std::vector<int64_t> targets = Planned(present, steps_done, spec, state);
   const bool again =
       !state.skips.empty() && targets.size() > 1 && targets.front() == state.skips.back().step;
   if (again) targets.erase(targets.begin());
@@ -52,9 +59,10 @@ std::vector<int64_t> KeptApart(const std::vector<int64_t>& present, int64_t newe
   std::vector<int64_t> steps;
   for (const Score& score : state.best) steps.push_back(score.step);
   if (spec.training().on_non_finite() == v1::Training::ROLL_BACK) {
-    std::vector<int64_t> targets = RollbackTargets(present, newest, spec, state);
-    targets.resize(std::min<size_t>(targets.size(), 2));
-    steps.insert(steps.end(), targets.begin(), targets.end());
+    // Also the one that the last rollback went back to: it counts again once there is a newer one.
+    const std::vector<int64_t> planned = Planned(present, newest, spec, state);
+    const size_t n = std::min<size_t>(planned.size(), 2);
+    steps.insert(steps.end(), planned.begin(), planned.begin() + n);
   }
   return steps;
 }

@@ -25,7 +25,8 @@ std::vector<int64_t> StepsToRemove(std::vector<int64_t> present, int64_t newest,
 std::vector<int64_t> RollbackTargets(const std::vector<int64_t>& present, int64_t steps_done,
                                      const v1::JobSpec& spec, const RunState& state);
 
-// What stays besides the newest ones: the best ones, and what a rollback would go back to.
+// What stays besides the newest ones: the best ones, and what a rollback from here or from past the
+// next checkpoint would go back to.
 std::vector<int64_t> KeptApart(const std::vector<int64_t>& present, int64_t newest,
                                const v1::JobSpec& spec, const RunState& state);
 

@@ -34,6 +34,7 @@ struct RunState {
   EarlyStoppingState early_stopping;
   std::vector<Score> best;              // of checkpoint.best, the best first
   std::optional<LossScale> loss_scale;  // of a run that scales its loss
+  std::string start_sha256;             // of the weights that a run with fine_tune.from began with
   friend bool operator==(const RunState&, const RunState&) = default;
 };
 

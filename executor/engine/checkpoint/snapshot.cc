@@ -1,8 +1,12 @@
 #include "executor/engine/checkpoint/snapshot.h"
 
+#include <set>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "executor/engine/checkpoint/adapter.h"
 #include "storage/base/digest.h"
 
 namespace trainyard::engine {
@@ -21,12 +25,15 @@ void AddViews(const std::string& prefix, const plan::Tensor& parameter, const ch
 
 }  // namespace
 
+std::string AveragePrefix() { return "ema."; }
+
 std::string OptimizerPrefix(const plan::Plan& plan, size_t kind) {
   return absl::StrCat(plan.optimizer_state_names[kind], ".");
 }
 
-Snapshot::Snapshot(const plan::Plan& plan)
+Snapshot::Snapshot(const plan::Plan& plan, v1::Model model)
     : plan_(plan),
+      model_spec_(std::move(model)),
       parameter_bytes_(plan.parameter_region.bytes),
       optimizer_bytes_(plan.optimizer_region.bytes),
       ema_bytes_(plan.ema_region.bytes),
@@ -66,13 +73,55 @@ void Snapshot::Borrow(const Places& places) {
     AddViews("", plan_.tensors[plan_.parameters[i]],
              at(places.averages, plan_.ema_region, plan_.averages[i]), ema_);
   }
+  if (!plan_.adapters.empty()) SetAdaptersApart();
+}
+
+// Takes the adapters out of the models, whose weights have them as terms from then on.
+void Snapshot::SetAdaptersApart() {
+  adapter_.clear();
+  base_.clear();
+  const auto merge = [&](const plan::Adapter& adapter, std::map<std::string, TensorView>& model) {
+    const auto matrix = [&](plan::TensorId id) {
+      return reinterpret_cast<const float*>(model.at(plan_.tensors[id].name).bytes.data());
+    };
+    model.at(adapter.stored.name).term = {.a = matrix(adapter.a),
+                                          .b = matrix(adapter.b),
+                                          .rank = plan_.tensors[adapter.a].dims[0],
+                                          .in_out = adapter.in_out,
+                                          .scale = adapter.scale};
+  };
+  for (const plan::Adapter& adapter : plan_.adapters) {
+    base_[adapter.stored.name] = model_.at(adapter.stored.name);
+    merge(adapter, model_);
+    if (!ema_.empty()) merge(adapter, ema_);
+    for (const plan::TensorId id : {adapter.a, adapter.b}) {
+      const std::string& name = plan_.tensors[id].name;
+      adapter_[kPeftPrefix + name] = model_.at(name);
+      model_.erase(name);
+      if (ema_.empty()) continue;
+      base_[AveragePrefix() + name] = ema_.at(name);
+      ema_.erase(name);
+    }
+  }
+  const std::set<std::string> modules = TrainedModules(plan_);
+  for (const auto& [name, view] : model_) {
+    if (modules.contains(ModuleOf(name))) adapter_[kPeftPrefix + name] = view;
+  }
+  const std::optional<TiedHead> head = TiedHeadOf(model_spec_);
+  if (!head || !modules.contains(ModuleOf(head->embedding))) return;
+  for (const auto& [name, shared] : head->tensors) {
+    adapter_[absl::StrCat(kPeftPrefix, head->module, ".", name)] = model_.at(shared);
+  }
 }
 
 std::string WeightsDigest(const std::map<std::string, TensorView>& model) {
   Sha256 sha;
   for (const auto& [name, tensor] : model) {
     sha.Add(absl::StrCat(name, " [", absl::StrJoin(tensor.dims, ","), "]\n"));
-    sha.Add(tensor.bytes);
+    ForEachPiece(tensor, [&](absl::string_view bytes) {
+      sha.Add(bytes);
+      return absl::OkStatus();
+    }).IgnoreError();  // there is none
   }
   return sha.Finish();
 }

@@ -10,20 +10,17 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
+#include "executor/engine/checkpoint/tensor_view.h"
 #include "executor/plan/plan.h"
+#include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::engine {
 
-// Where a tensor lies in memory that someone else owns.
-struct TensorView {
-  const char* dtype = "F32";  // as safetensors names it
-  std::vector<int64_t> dims;
-  absl::string_view bytes;
-};
-
 // "exp_avg.": before the name of a parameter, that of its optimizer state in a checkpoint.
 std::string OptimizerPrefix(const plan::Plan& plan, size_t kind);
+
+// "ema.": before the name of an adapter's matrix, that of its average in a checkpoint.
+std::string AveragePrefix();
 
 // Owns one buffer of the plan's parameter, optimizer, average and buffer bytes, allocated once; the
 // kernel hands out its pages with the first copy. Not to be moved: the views point into it. The
@@ -35,7 +32,8 @@ class Snapshot {
     const char *parameters, *optimizer, *averages, *buffers;
   };
 
-  explicit Snapshot(const plan::Plan& plan);
+  // `model`: that of the plan's spec.
+  Snapshot(const plan::Plan& plan, v1::Model model);
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
@@ -48,21 +46,29 @@ class Snapshot {
   // From now on views show the regions at `places`, which are someone else's.
   void Borrow(const Places& places);
 
-  // Micro-batches trained on so far: what torch keeps beside each running mean.
+  // Micro-batches of the steps taken so far: what torch keeps beside each running mean.
   void SetBatches(int64_t batches) { batches_ = batches; }
 
-  // Parameters, buffers and, for each `X.running_mean`, `X.num_batches_tracked`.
+  // Parameters, adapters merged into what they adapt, buffers and, for each `X.running_mean`,
+  // `X.num_batches_tracked`.
   const std::map<std::string, TensorView>& model() const { return model_; }
   // The model with averages in place of the trained parameters; empty when there are none.
   const std::map<std::string, TensorView>& ema() const { return ema_; }
   const std::map<std::string, TensorView>& optimizer_state() const { return optimizer_state_; }
+  // Of low-rank adaptation, else empty: the adapters and the modules that are trained as they are,
+  // under peft's names; and what was adapted as it was, with the averages "ema.X" of the adapters.
+  const std::map<std::string, TensorView>& adapter() const { return adapter_; }
+  const std::map<std::string, TensorView>& base() const { return base_; }
 
  private:
+  void SetAdaptersApart();
+
   const plan::Plan& plan_;
+  const v1::Model model_spec_;
   int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, ema_bytes_ = 0;
   std::unique_ptr<char[]> memory_;
   int64_t batches_ = 0;
-  std::map<std::string, TensorView> model_, ema_, optimizer_state_;
+  std::map<std::string, TensorView> model_, ema_, optimizer_state_, adapter_, base_;
 };
 
 // Digest over the model's tensors in order of their names: name, shape and bytes of each.

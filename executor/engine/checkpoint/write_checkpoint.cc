@@ -10,8 +10,8 @@
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/manifest.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
-#include "executor/engine/checkpoint/safetensors.h"
 #include "executor/engine/finite.h"
+#include "executor/weights/safetensors.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"
 
@@ -58,15 +58,16 @@ absl::StatusOr<ManifestFile> WriteText(StagedFolder& folder, const std::string& 
 
 absl::StatusOr<ManifestFile> WriteTensors(StagedFolder& folder, const std::string& name,
                                           const std::map<std::string, TensorView>& tensors) {
-  std::map<std::string, TensorEntry> entries;
+  std::map<std::string, weights::TensorEntry> entries;
   for (const auto& [tensor, view] : tensors) {
     entries[tensor] = {.dtype = view.dtype, .shape = view.dims};
   }
-  const SafetensorsHeader header = PackedHeader(std::move(entries));
+  const weights::SafetensorsHeader header = weights::PackedHeader(std::move(entries));
   TY_ASSIGN_OR_RETURN(DigestingWriter writer, DigestingWriter::Create(folder, name));
-  TY_RETURN_IF_ERROR(writer.Append(SafetensorsPrefix(header)));
-  for (const std::string& tensor : NamesByPlace(header)) {
-    TY_RETURN_IF_ERROR(writer.Append(tensors.at(tensor).bytes));
+  TY_RETURN_IF_ERROR(writer.Append(weights::SafetensorsPrefix(header)));
+  for (const std::string& tensor : weights::NamesByPlace(header)) {
+    TY_RETURN_IF_ERROR(ForEachPiece(tensors.at(tensor),
+                                    [&](absl::string_view bytes) { return writer.Append(bytes); }));
   }
   return writer.Finish();
 }
@@ -98,6 +99,11 @@ absl::StatusOr<Manifest> WriteFiles(StagedFolder& folder, const CheckpointIdenti
   if (!snapshot.ema().empty()) {
     TY_RETURN_IF_ERROR(add(WriteTensors(folder, kEmaFile, snapshot.ema())));
   }
+  if (!snapshot.adapter().empty()) {
+    TY_RETURN_IF_ERROR(add(WriteText(folder, kAdapterConfigFile, identity.adapter_config)));
+    TY_RETURN_IF_ERROR(add(WriteTensors(folder, kAdapterFile, snapshot.adapter())));
+    TY_RETURN_IF_ERROR(add(WriteTensors(folder, kBaseFile, snapshot.base())));
+  }
   for (const data::NamedText& file : identity.tokenizer) {
     TY_RETURN_IF_ERROR(add(WriteText(folder, file.name, file.text)));
   }
@@ -111,13 +117,17 @@ absl::StatusOr<Manifest> WriteFiles(StagedFolder& folder, const CheckpointIdenti
 absl::Status CheckFinite(const std::map<std::string, TensorView>& model) {
   for (const auto& [name, tensor] : model) {
     if (std::string(tensor.dtype) != "F32") continue;
-    const auto* const values = reinterpret_cast<const float*>(tensor.bytes.data());
-    const Extent extent =
-        ExtentOf(values, static_cast<int64_t>(tensor.bytes.size() / sizeof(float)));
-    if (extent.first_bad < 0) continue;
-    return Blame(Fault::kNumeric, absl::OutOfRangeError(absl::StrCat(
-                                      "not written: element ", extent.first_bad, " of \"", name,
-                                      "\" is ", values[extent.first_bad])));
+    int64_t before = 0;
+    TY_RETURN_IF_ERROR(ForEachPiece(tensor, [&](absl::string_view bytes) {
+      const auto* const values = reinterpret_cast<const float*>(bytes.data());
+      const auto n = static_cast<int64_t>(bytes.size() / sizeof(float));
+      const int64_t bad = ExtentOf(values, n).first_bad;
+      before += n;
+      if (bad < 0) return absl::OkStatus();
+      return Blame(Fault::kNumeric,
+                   absl::OutOfRangeError(absl::StrCat("not written: element ", before - n + bad,
+                                                      " of \"", name, "\" is ", values[bad])));
+    }));
   }
   return absl::OkStatus();
 }
@@ -177,8 +187,7 @@ absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
   TY_ASSIGN_OR_RETURN(std::unique_ptr<ObjectWriter> last, folder->Create(kManifestFile));
   TY_RETURN_IF_ERROR(last->Append(json));
   TY_RETURN_IF_ERROR(last->Finish());
-  if (present.any) TY_RETURN_IF_ERROR(store.Delete(uri));
-  TY_RETURN_IF_ERROR(folder->Commit());
+  TY_RETURN_IF_ERROR(present.any ? folder->Replace() : folder->Commit());
   return WrittenCheckpoint{.step = content.step,
                            .uri = uri,
                            .bytes = manifest.bytes(),

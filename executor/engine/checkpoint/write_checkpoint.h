@@ -19,6 +19,7 @@ struct CheckpointIdentity {
   std::string root;                        // URI of the folder that holds the step folders
   std::string tag;                         // tells attempts apart while they write: "a3"
   std::string config;                      // config.json
+  std::string adapter_config;              // adapter_config.json, of a run that adapts
   std::vector<data::NamedText> tokenizer;  // its files; none when the data is no text
   std::string spec_digest;
   v1::JobSpec spec;  // resolved

@@ -93,6 +93,12 @@ class Typing {
     ReadNarrow(o.b);
     Write(o.c, o.c == precision_.logits ? precision_.of_logits : precision_.type);
   }
+  void Retype(AddProduct& o) {
+    ReadNarrow(o.base);
+    ReadNarrow(o.a);
+    ReadNarrow(o.b);
+    WriteNarrow(o.y);
+  }
   void Retype(ConvolutionForward& o) {
     ReadNarrow(o.x);
     ReadNarrow(o.w);

@@ -7,7 +7,7 @@ namespace trainyard::plan {
 
 // Gives the forward ops of `graph`, all of fp32 so far, the types that they compute in, as
 // PyTorch's autocast does, with casts where types meet:
-//   matrix products, convolutions, attention   operands and results of `type`
+//   matrix products and sums with them, convolutions, attention   operands and results of `type`
 //   norms                    batch norm reads and leaves `type`; a layer norm reads fp32 and leaves
 //                            `type`, or fp32 when its result is part of a residual stream
 //   sums of two tensors      fp32 when one of them is: a residual stream stays fp32

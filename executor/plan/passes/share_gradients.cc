@@ -102,7 +102,7 @@ std::vector<Resident> GradientsInMicro(const Plan& plan) {
 }
 
 std::vector<Resident> GradientsInEvaluation(const Plan& plan) {
-  return Always(plan, static_cast<int64_t>(plan.evaluate.size()));
+  return Always(plan, static_cast<int64_t>(plan.evaluate_begin.size() + plan.evaluate.size()));
 }
 
 }  // namespace trainyard::plan

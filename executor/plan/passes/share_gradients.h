@@ -1,8 +1,8 @@
 #pragma once
 
-// Activations in the memory of gradients. Within a step of one micro-batch a gradient needs its
-// place from its first writer on: what the forward pass left there before may be gone by then.
-// Between steps no gradient is needed.
+// Activations, and copies of weights that do not outlive a step, in the memory of gradients. Within
+// a step of one micro-batch a gradient needs its place from its first writer on: what the forward
+// pass left there before may be gone by then. Between steps no gradient is needed.
 //
 // No bits change, and every gradient is there when the norm is taken: a step that is not finite can
 // be left out as before.
@@ -19,8 +19,8 @@ namespace trainyard::plan {
 void ZeroGradients(Plan& plan);
 
 // Where gradients lie, from the start of plan.gradient_region, while plan.micro runs, or
-// plan.evaluate. What pads a gradient to whole lines stays zero for ever: norm and optimizer sweep
-// it.
+// plan.evaluate_begin and then plan.evaluate. What pads a gradient to whole lines stays zero for
+// ever: norm and optimizer sweep it.
 std::vector<Resident> GradientsInMicro(const Plan& plan);
 std::vector<Resident> GradientsInEvaluation(const Plan& plan);
 

@@ -87,6 +87,7 @@ class Waits : public engine::RunObserver {
     wait_ms += values.at("data_wait_ms");
     return absl::OkStatus();
   }
+  absl::Status OnNotice(const std::string&) override { return absl::OkStatus(); }
   absl::Status OnWarning(const std::string& message) override {
     std::cerr << message << std::endl;
     return absl::OkStatus();

@@ -129,12 +129,24 @@ CHANGES = [
     ("loss scale of bf16", ["precision={compute: BF16, loss_scale: {initial: 2}}"], "spec.precision.loss_scale", USAGE),
     ("loss scale of nothing", ["precision={compute: FP16, loss_scale: {initial: 0}}"],
      "spec.precision.loss_scale.initial", USAGE),
+    ("adapters of no rank", ["fine_tune={lora: {}}"], "spec.fine_tune.lora.rank", USAGE),
+    ("adapters of more rank than a matrix has", ["fine_tune={lora: {rank: 900}}"],
+     "spec.fine_tune.lora.rank: 900 is more than the smaller side of layers.0.weight", USAGE),
+    ("adapters of nothing there is", ["fine_tune={lora: {rank: 2, targets: [nothing]}}"],
+     "spec.fine_tune.lora.targets[0]", USAGE),
+    ("adapter of the head", ["fine_tune={lora: {rank: 2, targets: [layers.1.weight]}}"], "makes the logits", USAGE),
+    ("fine-tuning that says nothing", ["fine_tune={}"], "spec.fine_tune", USAGE),
     # Understood, not built yet: the field is named.
     ("tensor parallelism", ["parallel.tensor=2"], "spec.parallel.tensor", UNIMPLEMENTED),
     ("elastic job", ["resources.min_slots=1", "resources.max_slots=2"], "spec.resources.max_slots",
      UNIMPLEMENTED),
-    ("start from a checkpoint", ["fine_tune.from=file:///x"], "spec.fine_tune.from",
-     UNIMPLEMENTED),
+    ("weights from a relative path", ["fine_tune.from=models/gpt2"], "spec.fine_tune.from", USAGE),
+    ("weights from a bucket", ["fine_tune.from=s3://b/m"], "spec.fine_tune.from", UNIMPLEMENTED),
+    ("weights from a folder that is no model", ["fine_tune.from={data}"], "{data}: has no config.json", USAGE),
+    ("weights from a file", ["fine_tune.from={data}/images"], "expected the folder of a model", USAGE),
+    ("weights of another family", ["fine_tune.from={data}/bert"], "set spec.model.bert", USAGE),
+    ("index that leaves the folder", ["fine_tune.from={data}/leaves"], "in the same folder", USAGE),
+    ("reinitialized without weights", ["fine_tune.reinitialize=['*']"], "spec.fine_tune.reinitialize", USAGE),
     ("images without a size", ["data={image_folder: {train: /x}}"],
      "spec.data.image_folder.transform.size", USAGE),
     ("no folder of images", ["data={image_folder: {train: /nowhere, transform: {size: 8}}}"], "/nowhere", USAGE),
@@ -239,6 +251,15 @@ WORKER = [
      ["--spec", "{job}", "--set", "data.idx.train_labels={data}/wild", "--out", "{scratch}/w"], "label", W_DATA),
     ("worker: text with a context longer than itself",
      ["--spec", "{gpt}", "--set", "data.text.path={data}/short", "--out", "{scratch}/w"], "short", W_DATA),
+    ("worker: weights that are nowhere",
+     ["--spec", "{gpt}", "--set", "fine_tune.from=/nowhere/model", "--out", "{scratch}/w"],
+     "spec.fine_tune.from: /nowhere/model: No such file", W_DATA),
+    ("worker: weights of another family",
+     ["--spec", "{gpt}", "--set", "fine_tune.from={data}/bert", "--out", "{scratch}/w"],
+     "set spec.model.bert", W_USAGE),
+    ("worker: weights whose header lies",
+     ["--spec", "{gpt}", "--set", "fine_tune.from={data}/lies", "--out", "{scratch}/w"],
+     "a header of 18446744073709551615 bytes", W_USAGE),
     ("worker: loss becomes NaN",
      ["--spec", "{job}", "--set", "schedule.learning_rate=1e30", "--set", "training.steps=200", "--out",
       "{scratch}/w"], "loss is nan", W_NUMERIC),
@@ -254,6 +275,13 @@ ROOT_WORKER = [
 def idx(path, magic, dimensions, payload):
     with open(path, "wb") as file:
         file.write(struct.pack(">I", magic) + b"".join(struct.pack(">I", d) for d in dimensions) + payload)
+
+
+def model(folder, config, **files):
+    os.makedirs(folder)
+    for name, content in {"config.json": config.encode(), **files}.items():
+        with open(f"{folder}/{name}", "wb") as file:
+            file.write(content)
 
 
 def make_data(folder):
@@ -273,6 +301,10 @@ def make_data(folder):
         file.write("abc")
     with open(f"{folder}/token", "w") as file:
         file.write("0" * 64 + "\n")
+    model(f"{folder}/bert", '{"model_type": "bert"}', **{"model.safetensors": b"\x02" + b"\0" * 7 + b"{}"})
+    model(f"{folder}/leaves", '{"model_type": "gpt2"}',
+          **{"model.safetensors.index.json": b'{"weight_map": {"w": "../w.safetensors"}}'})
+    model(f"{folder}/lies", '{"model_type": "gpt2"}', **{"model.safetensors": b"\xff" * 8 + b"{}"})
 
 
 class Bench:

@@ -1,6 +1,8 @@
 import torch
 import torch.nn.functional as F
 
+from . import lora
+
 
 def forward(params, ids, case):
     ids = ids.long()
@@ -11,7 +13,7 @@ def forward(params, ids, case):
         return F.layer_norm(x, w.shape, w, params.get(name + ".bias"), 1e-5)
 
     def linear(name, x):  # transformers' Conv1D: [in, out]
-        y = x @ params[name + ".weight"]
+        y = x @ params[name + ".weight"] + lora.added(params, name, x, case)
         return y + params[name + ".bias"] if name + ".bias" in params else y
 
     x = params["transformer.wte.weight"][ids] + params["transformer.wpe.weight"][:time]

@@ -1,6 +1,8 @@
 import torch
 import torch.nn.functional as F
 
+from . import lora
+
 
 def rotate(t, theta=10000.0):
     """Rotary positions (Su et al. 2021) of [..., time, features], halves paired as in transformers."""
@@ -19,7 +21,7 @@ def forward(params, ids, case):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * params[name + ".weight"]
 
     def linear(name, x):
-        return x @ params[name + ".weight"].T
+        return x @ params[name + ".weight"].T + lora.added(params, name, x, case)
 
     x = params["model.embed_tokens.weight"][ids]
     mask = torch.full((time, time), float("-inf")).triu(1)

@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,6 +45,20 @@ TEST_F(FileTest, AtomicWriteReplacesTheOldContentAndLeavesNoTemporary) {
   ASSERT_EQ(stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST(Errno, IsTheCallersOrTheMachines) {
+  const auto code = [](int error) { return ErrnoStatus(error, "f").code(); };
+  EXPECT_EQ(code(ENOENT), absl::StatusCode::kNotFound);
+  EXPECT_EQ(code(EACCES), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(code(EDQUOT), absl::StatusCode::kResourceExhausted);
+  for (const int error : {EISDIR, ELOOP, ENAMETOOLONG}) {
+    EXPECT_EQ(code(error), absl::StatusCode::kInvalidArgument) << error;
+  }
+  for (const int error : {EIO, ESTALE, EMFILE, ENFILE, ENOMEM}) {
+    EXPECT_EQ(code(error), absl::StatusCode::kInternal) << error;
+  }
+  EXPECT_EQ(ErrnoStatus(EIO, "f").message(), "f: Input/output error");
 }
 
 TEST_F(FileTest, AtomicWriteIntoAMissingFolderSaysWhich) {

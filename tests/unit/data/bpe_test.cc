@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "executor/data/added_tokens.h"
 #include "executor/data/bpe_trainer.h"
 #include "executor/data/byte_level.h"
 #include "executor/data/tokenizer_json.h"
@@ -246,6 +249,22 @@ TEST(Bpe, FindsTheLongestAddedTokenAndEncodesTheRest) {
   EXPECT_THAT(Tokens(bpe, "<|end|><|end|>"), ElementsAre("<|end|><", "|", "e", "n", "d", "|", ">"));
   EXPECT_THAT(*bpe.Encode("xx"), ElementsAre(258, 258));
   EXPECT_THAT(*bpe.Encode(""), IsEmpty());
+}
+
+// Many that begin alike, met at every place of a text, none of which is there.
+TEST(Bpe, SearchesForManyAddedTokensInTimeThatGrowsWithTheText) {
+  std::vector<AddedToken> tokens;
+  for (int32_t i = 0; i < 60'000; ++i) {
+    tokens.push_back({.content = absl::StrCat("<<<<", i, ">"), .id = 256 + i});
+  }
+  const AddedTokens added(std::move(tokens));
+  const std::string text = std::string(8 << 20, '<') + "59999>";
+  const absl::Time start = absl::Now();
+  const std::vector<TextPiece> pieces = added.Split(text);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));
+  ASSERT_EQ(pieces.size(), 2u);
+  EXPECT_EQ(pieces[1].text, "<<<<59999>");
+  EXPECT_EQ(pieces[1].id, 256 + 59999);
 }
 
 TEST(Bpe, PutsASpaceBeforeAPartOfTextWhereAsked) {

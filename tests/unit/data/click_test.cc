@@ -138,13 +138,47 @@ TEST_F(Clicks, OfBadCsvAreRefusedWithFileAndLine) {
   ExpectRefused(Csv(header + good), "1 rows are too few to cut a held-out split from");
   ExpectRefused(
       Csv("click,price,city\n"),
-      "train.csv: found column 'age' of spec.data.csv.dense[1] 0 times, expected it once; "
-      "the columns are click, price, city");
+      "train.csv: found column 'age' of spec.data.csv.dense[1] 0 times in 3 columns, expected it "
+      "once");
+  ExpectRefused(Csv("click,price,Age,city\n"), "expected it once (did you mean 'Age'?)");
   ExpectRefused(Csv("click,price,age,city,click\n"),
                 "found column 'click' of spec.data.csv.label 2");
   ExpectRefused(Csv(header + std::string(2'000'000, 'x')), "line 2: found more than 1048576 bytes");
   const std::string zipped = Gzip(header + good + good);
   ExpectRefused(Csv(zipped.substr(0, zipped.size() - 9)), "truncated gzip");
+}
+
+// The server reads what the user may not.
+TEST_F(Clicks, OfAMissingColumnNoOtherIsTold) {
+  const std::string secret = "root:x:0:0:secret,of,somebody,else\n";
+  const std::string message(ReadFacts(Csv(secret)).status().message());
+  for (const char* word : {"root", "secret", "somebody", "else"}) {
+    EXPECT_THAT(message, testing::Not(HasSubstr(word)));
+  }
+}
+
+// Its size is not known then, but what it will take is.
+TEST_F(Clicks, OfALargeTableAreReadOnlyAtTheBeginningToPlanIt) {
+  std::string text = "click,price,age,city\n";
+  const std::string row = absl::StrCat("1,2,3,", std::string(1000, 'x'), "\n");
+  constexpr int64_t kRows = 90'000;  // 90 MB
+  for (int64_t i = 0; i < kRows; ++i) text += row;
+  text += "a row that nobody sees\n";
+  for (const bool gzip : {false, true}) {
+    const auto facts = ReadFacts(Csv(gzip ? Gzip(text) : text));
+    ASSERT_TRUE(facts.ok()) << facts.status();
+    EXPECT_EQ(facts->dense, 2);
+    EXPECT_EQ(facts->train_size, 0);
+    EXPECT_EQ(facts->validation_size, 0);
+    EXPECT_NEAR(static_cast<double>(facts->unsized_bytes), kRows * 13, kRows);
+  }
+  v1::Data data = Csv("click,price,age,city\n1,2,3,x\n");
+  data.mutable_csv()->set_validation(folder_.Write("validation.csv", text));
+  const auto facts = ReadFacts(data);
+  ASSERT_TRUE(facts.ok()) << facts.status();
+  EXPECT_EQ(facts->train_size, 1);
+  EXPECT_EQ(facts->validation_size, 0);
+  EXPECT_NEAR(static_cast<double>(facts->unsized_bytes), kRows * 13, kRows);
 }
 
 TEST_F(Clicks, OfBadRecordsAreSkippedCountedAndNamedWhenAsked) {
@@ -276,6 +310,7 @@ TEST(GeneratedClicks, HaveTheMomentsOfTheirLaw) {
   EXPECT_GT(*dataset->BestAuc(kSamples), 0.75);
   EXPECT_LT(*dataset->BestAuc(kSamples), 0.95);
   EXPECT_NEAR(*dataset->BestAuc(kSamples), *dataset->BestAuc(kSamples / 2), 0.02);
+  EXPECT_EQ(*dataset->BestAuc(kSamples), *dataset->BestAuc(kSamples));
 }
 
 TEST(GeneratedClicks, NeedNoFileToBePlanned) {

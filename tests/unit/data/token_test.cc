@@ -210,6 +210,34 @@ TEST(BpeText, IsTokenizedByWhatTheTrainingPartTeaches) {
   EXPECT_EQ(facts->vocab, 300);
 }
 
+TEST(TextFromCheckpoint, TakesTheTokenizerThatTheFolderHolds) {
+  const Folder folder;
+  const std::string text = folder.Write("text", "abcabcaacc");
+  v1::Data data = TextAt(text, 0, v1::TextData::FROM_CHECKPOINT);
+  data.mutable_text()->set_tokenizer_file("file://" + folder.path("."));
+  EXPECT_EQ(ReadFacts(data, {.context = 2}).status().code(), absl::StatusCode::kNotFound)
+      << "the folder has none, or is not seen";
+  const Vocabulary wide = Vocabulary::Characters("abcdefg").value();
+  folder.Write("vocabulary.json", wide.Files()[0].text);
+  auto facts = ReadFacts(data, {.context = 2});
+  ASSERT_TRUE(facts.ok()) << facts.status();
+  EXPECT_EQ(facts->vocab, 7);
+  EXPECT_EQ((*TokenizerOf(data))->Files()[0].text, wide.Files()[0].text);
+  const auto dataset = OpenDataset(data, 2);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_THAT(WindowOf(**dataset, Split::kTrain, 1).inputs, ElementsAre(1, 2));
+  // The submission says so, not the run.
+  folder.Write("text", "abcabcaaQc");
+  EXPECT_THAT(std::string(ReadFacts(data, {.context = 2}).status().message()),
+              HasSubstr("the character U+0051 at offset 8 is not in the vocabulary"));
+  folder.Write("vocabulary.json", Vocabulary::Bytes().Files()[0].text);
+  EXPECT_EQ(ReadFacts(data, {.context = 2})->vocab, 256);
+  folder.Write("tokenizer.json", "{}");
+  EXPECT_THAT(std::string(ReadFacts(data, {.context = 2}).status().message()),
+              HasSubstr("tokenizer.json: "))
+      << "it comes first";
+}
+
 TEST(BpeText, NoTokenCrossesTheCut) {
   const Folder folder;
   std::string text;
@@ -264,6 +292,8 @@ TEST(BpeText, IsNotCountedWhereThatWouldTakeLong) {
   ASSERT_TRUE(facts.ok()) << facts.status();
   EXPECT_EQ(facts->vocab, 1000);
   EXPECT_EQ(facts->train_size, 0);
+  // The text, and beside it what is learnt from it.
+  EXPECT_EQ(facts->unsized_bytes, static_cast<int64_t>(3 * text.size()));
 }
 
 TEST(BpeText, RefusesWhatIsNotUtf8ByItsPlaceInTheFile) {

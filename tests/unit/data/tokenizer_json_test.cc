@@ -194,6 +194,12 @@ const Refusal kRefusals[] = {
      [](Json& j) {
        j["added_tokens"] = {{{"content", ""}, {"id", 258}}};
      }},
+    {"added_tokens[0].content: found a text of 129 bytes, expected at most 128",
+     [](Json& j) {
+       j["added_tokens"] = {{{"content", std::string(129, 'a')}, {"id", 258}}};
+     }},
+    {"added_tokens: found 65537 tokens, expected at most 65536",
+     [](Json& j) { j["added_tokens"] = std::vector<int>(65537); }},
     {"added_tokens[0].id: found null, expected an id",
      [](Json& j) {
        j["added_tokens"] = {{{"content", "<a>"}}};

@@ -24,11 +24,12 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// A disk with room for `room` bytes.
+// A disk with room for `room` bytes; once it is detached, no folder gets its place.
 class SmallDisk : public ObjectStore {
  public:
   explicit SmallDisk(int64_t room) : files_(MakeFileStore()), room_(room) {}
   void SetRoom(int64_t room) { room_ = room; }
+  void Detach() { detached_ = true; }
 
   absl::StatusOr<std::unique_ptr<ObjectReader>> Open(const std::string& uri) override {
     return files_->Open(uri);
@@ -49,7 +50,7 @@ class SmallDisk : public ObjectStore {
   absl::StatusOr<std::unique_ptr<StagedFolder>> Stage(const std::string& folder,
                                                       const std::string& tag) override {
     TY_ASSIGN_OR_RETURN(auto staged, files_->Stage(folder, tag));
-    return std::make_unique<Folder>(std::move(staged), room_);
+    return std::make_unique<Folder>(std::move(staged), room_, detached_);
   }
 
  private:
@@ -70,8 +71,9 @@ class SmallDisk : public ObjectStore {
   };
   class Folder : public StagedFolder {
    public:
-    Folder(std::unique_ptr<StagedFolder> folder, std::atomic<int64_t>& room)
-        : folder_(std::move(folder)), room_(room) {}
+    Folder(std::unique_ptr<StagedFolder> folder, std::atomic<int64_t>& room,
+           const std::atomic<bool>& detached)
+        : folder_(std::move(folder)), room_(room), detached_(detached) {}
     absl::StatusOr<std::unique_ptr<ObjectWriter>> Create(const std::string& name) override {
       TY_ASSIGN_OR_RETURN(auto file, folder_->Create(name));
       return std::make_unique<Writer>(std::move(file), room_);
@@ -79,15 +81,19 @@ class SmallDisk : public ObjectStore {
     absl::StatusOr<std::unique_ptr<ObjectReader>> Open(const std::string& name) override {
       return folder_->Open(name);
     }
-    absl::Status Commit() override { return folder_->Commit(); }
+    absl::Status Commit() override { return detached_ ? Gone() : folder_->Commit(); }
+    absl::Status Replace() override { return detached_ ? Gone() : folder_->Replace(); }
 
    private:
+    static absl::Status Gone() { return absl::UnavailableError("the disk is gone"); }
     std::unique_ptr<StagedFolder> folder_;
     std::atomic<int64_t>& room_;
+    const std::atomic<bool>& detached_;
   };
 
   std::unique_ptr<ObjectStore> files_;
   std::atomic<int64_t> room_;
+  std::atomic<bool> detached_ = false;
 };
 
 constexpr int64_t kPlenty = int64_t{1} << 40;
@@ -233,6 +239,33 @@ TEST_F(CheckpointTest, ADamagedOneIsReplaced) {
   EXPECT_EQ(seen_.checkpoints[0].manifest_sha256, seen_.checkpoints[1].manifest_sha256);
 }
 
+// As a rollback does; a writer that is killed before the last rename has lost nothing.
+TEST_F(CheckpointTest, OneOfAnotherStateIsThereUntilTheNewOneTakesItsPlace) {
+  const CheckpointContent went_back{.step = 4, .run = {.rollbacks = 1, .skips = {{4, 3}}}};
+  const auto fill = [&](Snapshot& snapshot) { return FillWith(snapshot, plan_, 4); };
+  {
+    CheckpointWriter writer(disk_, identity_, plan_, seen_);
+    ASSERT_TRUE(Save(writer, 4, true).ok());
+    ASSERT_TRUE(writer.Wait().ok());
+    disk_.Detach();
+    ASSERT_TRUE(writer.Save(went_back, {.needed = true}, fill).ok());
+    EXPECT_TRUE(absl::IsUnavailable(writer.Wait()));
+  }
+  EXPECT_THAT(Names(), ElementsAre("step-00000004"));
+  EXPECT_TRUE(
+      Checkpoint::Open(disk_, root_ + "/step-00000004", seen_.checkpoints[0].manifest_sha256).ok());
+
+  SmallDisk attached(kPlenty);
+  CheckpointWriter again(attached, identity_, plan_, seen_);
+  ASSERT_TRUE(again.Save(went_back, {.needed = true}, fill).ok());
+  ASSERT_TRUE(again.Wait().ok());
+  EXPECT_THAT(Names(), ElementsAre("step-00000004"));
+  const auto now =
+      Checkpoint::Open(disk_, root_ + "/step-00000004", seen_.checkpoints[1].manifest_sha256);
+  ASSERT_TRUE(now.ok()) << now.status();
+  EXPECT_EQ(now->run, went_back.run);
+}
+
 TEST_F(CheckpointTest, AnotherSpecsCheckpointIsNotTouched) {
   CheckpointWriter writer(disk_, identity_, plan_, seen_);
   ASSERT_TRUE(Save(writer, 4, true).ok());
@@ -241,6 +274,21 @@ TEST_F(CheckpointTest, AnotherSpecsCheckpointIsNotTouched) {
   CheckpointWriter other(disk_, identity_, plan_, seen_);
   ASSERT_TRUE(Save(other, 4, true).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(other.Wait()));
+}
+
+TEST_F(CheckpointTest, AReportNamesNoMoreRemovalsThanTheServerTakes) {
+  for (int64_t step = 1; step <= 300; ++step) {
+    std::filesystem::create_directories(absl::StrCat(root_, "/", StepFolder(step)));
+  }
+  CheckpointWriter writer(disk_, identity_, plan_, seen_);
+  ASSERT_TRUE(Save(writer, 1001, true).ok());
+  ASSERT_TRUE(writer.Wait().ok());
+  EXPECT_THAT(seen_.removed, SizeIs(256));
+  ASSERT_TRUE(Save(writer, 1002, true).ok());
+  ASSERT_TRUE(writer.Wait().ok());
+  EXPECT_THAT(seen_.removed, SizeIs(300));
+  writer.RemoveSettled(absl::ZeroDuration());
+  EXPECT_THAT(Names(), ElementsAre("step-00001001", "step-00001002"));
 }
 
 struct Damage {
@@ -313,6 +361,20 @@ TEST(CheckpointLayout, StepFoldersAreParsedStrictly) {
   EXPECT_EQ(ParseStepFolder(StepFolder(12345678901)), 12345678901);
 }
 
+TEST(CheckpointLayout, TheDigestOfASpecLeavesOutWhatChangesNoBit) {
+  const v1::JobSpec spec = SmallGpt("/absent", 10);
+  v1::JobSpec other = spec;
+  other.mutable_training()->mutable_recompute()->set_slot_bytes(1 << 30);
+  other.mutable_training()->set_log_every(7);
+  other.mutable_data()->set_threads(3);
+  other.mutable_data()->set_prefetch(9);
+  EXPECT_EQ(SpecDigest(other), SpecDigest(spec));
+  EXPECT_EQ(SpecDifference(spec, other), "");
+  other.mutable_training()->set_seed(2);
+  EXPECT_NE(SpecDigest(other), SpecDigest(spec));
+  EXPECT_THAT(SpecDifference(spec, other), HasSubstr("training.seed"));
+}
+
 TEST(CheckpointLayout, RetentionKeepsTheNewestUpToTheCurrent) {
   EXPECT_THAT(StepsToRemove({1, 2, 3, 4}, 4, 2, {}, {}), ElementsAre(2, 1));
   EXPECT_THAT(StepsToRemove({1, 2, 3, 9}, 3, 2, {}, {}),
@@ -320,6 +382,18 @@ TEST(CheckpointLayout, RetentionKeepsTheNewestUpToTheCurrent) {
   EXPECT_THAT(StepsToRemove({1, 2, 3}, 3, 2, {}, {2}), ElementsAre(2));  // damaged: does not count
   EXPECT_THAT(StepsToRemove({3}, 3, 2, {}, {}), IsEmpty());
   EXPECT_THAT(StepsToRemove({1, 2, 3, 4, 5}, 5, 2, {2, 4}, {}), ElementsAre(3, 1));
+}
+
+// A rollback went to 100; the run was suspended after 120 and 140. After 150 it may go there again.
+TEST(CheckpointLayout, WhatTheLastRollbackWentBackToIsKeptWhereverTheRunIsSuspended) {
+  v1::JobSpec spec;
+  spec.mutable_training()->set_on_non_finite(v1::Training::ROLL_BACK);
+  spec.mutable_checkpoint()->set_every_steps(50);
+  const RunState state{.rollbacks = 1, .skips = {{100, 11}}};
+  EXPECT_THAT(KeptApart({50, 100, 120, 140}, 140, spec, state), ElementsAre(100, 50));
+  EXPECT_THAT(StepsToRemove({50, 100, 120, 140}, 140, 2, {100, 50}, {}), IsEmpty());
+  EXPECT_THAT(RollbackTargets({50, 100, 140}, 140, spec, state), ElementsAre(50));
+  EXPECT_THAT(RollbackTargets({50, 100, 140, 150}, 155, spec, state), ElementsAre(150, 100, 50));
 }
 
 }  // namespace

@@ -150,6 +150,10 @@ class RecordingObserver : public RunObserver {
     if (step == stop_at) stop = true;
     return absl::OkStatus();
   }
+  absl::Status OnNotice(const std::string& message) override {
+    notices.push_back(message);
+    return absl::OkStatus();
+  }
   absl::Status OnWarning(const std::string& message) override {
     warnings.push_back(message);
     return absl::OkStatus();
@@ -183,7 +187,7 @@ class RecordingObserver : public RunObserver {
   int64_t total_steps = 0, restored_step = -1, stop_at = -1;
   std::string restored_uri;
   std::vector<Metrics> metrics;
-  std::vector<std::string> warnings, removed, failures;
+  std::vector<std::string> notices, warnings, removed, failures;
   std::vector<WrittenCheckpoint> checkpoints;
   std::vector<int64_t> failed_steps;
   bool last_is_final = false, settle = true;

@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -44,6 +46,19 @@ class ImageRunTest : public ::testing::Test {
     spec.mutable_training()->set_micro_batch_size(4);
     spec.mutable_optimizer()->mutable_adamw();
     return spec;
+  }
+
+  // 30 samples, of which the held-out ones are no JPEG.
+  std::string ArchiveWithoutHeldOut() const {
+    std::string archive = data::SampleArchive(30);
+    size_t at = 0;
+    for (int i = 0; i < 30; ++i, ++at) {
+      at = archive.find("\xff\xd8\xff", at);
+      if (i >= 24) archive.replace(at, 3, "bad");
+    }
+    const std::string path = folder_.path() + "/images.tar";
+    std::ofstream(path, std::ios::binary) << archive;
+    return path;
   }
 
   std::string Root(const std::string& name) const { return folder_.path() + "/" + name; }
@@ -102,6 +117,58 @@ TEST_F(ImageRunTest, RefusesWhatItCannotReadWhenAsked) {
   const absl::Status status = RunOnCpu(spec, Root("run"), observer).status();
   EXPECT_EQ(FaultOf(status), Fault::kData);
   EXPECT_THAT(std::string(status.message()), HasSubstr("images.tar: 0000.jpg: begins with 'bad"));
+}
+
+// Removes a file once a step was reported.
+class Removing : public RecordingObserver {
+ public:
+  Removing(std::string file, int64_t step) : file_(std::move(file)), step_(step) {}
+  absl::Status OnMetrics(int64_t step, Split split,
+                         const std::map<std::string, double>& values) override {
+    if (step == step_) std::filesystem::remove(file_);
+    return RecordingObserver::OnMetrics(step, split, values);
+  }
+
+ private:
+  const std::string file_;
+  const int64_t step_;
+};
+
+// After the last step only the held-out split is read.
+TEST_F(ImageRunTest, ADiskThatFailsIsNotTheUsersFaultAndAnotherAttemptIsMade) {
+  for (const int64_t step : {1, 9}) {
+    const std::string archive = Archive(0);
+    Removing observer(archive, step);
+    const absl::Status status =
+        RunOnCpu(Spec(archive), Root(std::to_string(step)), observer).status();
+    EXPECT_EQ(FaultOf(status), Fault::kStorage) << status;
+    EXPECT_TRUE(Retryable(status));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("images.tar: No such file"));
+  }
+}
+
+// No file can be opened at all, which has nothing to do with this one.
+TEST_F(ImageRunTest, ADatasetThatCannotBeOpenedForWantOfDescriptorsIsTriedAgain) {
+  const v1::JobSpec spec = Spec(Archive(0));
+  RecordingObserver observer;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status status = RunOnCpu(spec, Root("r"), observer).status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(FaultOf(status), Fault::kStorage) << status;
+  EXPECT_TRUE(Retryable(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Too many open files"));
+}
+
+TEST_F(ImageRunTest, AHeldOutSplitOfWhichNothingCanBeReadIsTheUsersFault) {
+  RecordingObserver observer;
+  const absl::Status status = RunOnCpu(Spec(ArchiveWithoutHeldOut()), Root("r"), observer).status();
+  EXPECT_EQ(FaultOf(status), Fault::kData) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("spec.evaluation.max_samples: found no row that counts in the 6 held-out "
+                        "samples that it leaves, of 6"));
 }
 
 }  // namespace

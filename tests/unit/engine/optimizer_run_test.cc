@@ -55,8 +55,8 @@ class OptimizerRunTest : public ::testing::Test {
     return Checkpoint::Open(*store_, seen.checkpoints.back().uri, "");
   }
 
-  static std::string BytesOf(const SafetensorsFile& file, const std::string& name) {
-    const TensorEntry& entry = file.header().tensors.at(name);
+  static std::string BytesOf(const weights::SafetensorsFile& file, const std::string& name) {
+    const weights::TensorEntry& entry = file.header().tensors.at(name);
     std::string bytes(entry.bytes(), '\0');
     EXPECT_TRUE(file.Read(entry, 0, bytes.size(), bytes.data()).ok());
     return bytes;

@@ -9,12 +9,14 @@
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/plan/metrics.h"
+#include "executor/plan/spec.h"
 #include "storage/objects/file_store.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace trainyard::engine {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -141,6 +143,79 @@ TEST_F(PolicyRunTest, ARollbackThatIsLostIsMadeAgain) {
   EXPECT_EQ(Open(Root("r"), 24).manifest_sha256, Open(Root("straight"), 24).manifest_sha256);
 }
 
+// Killed once the checkpoint was written anew and before that was reported: whoever restores knows
+// the old one, and there is no older one.
+TEST_F(PolicyRunTest, ARollbackThatWasNotReportedIsGoneOnFrom) {
+  v1::JobSpec spec = Poisoned();
+  spec.mutable_checkpoint()->set_every_steps(10);
+  RecordingObserver first;
+  ASSERT_TRUE(RolledBack(RunOnCpu(spec, Root("r"), first).status()));
+  ASSERT_THAT(first.checkpoints, SizeIs(2));
+  ASSERT_EQ(first.checkpoints[0].uri, first.checkpoints[1].uri);
+  const RestorePoint known{first.checkpoints[0].uri, first.checkpoints[0].manifest_sha256};
+  RecordingObserver second;
+  const auto result = RunOnCpu(spec, Root("r"), second, known);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(second.restored_step, 10);
+  EXPECT_THAT(second.warnings,
+              ElementsAre(HasSubstr("was reported when it was written; it is whole and of this")));
+  EXPECT_EQ(Open(Root("r"), 24).run.rollbacks, 1);
+  RecordingObserver straight;
+  ASSERT_EQ(RunToEnd(spec, Root("straight"), straight), absl::OkStatus());
+  EXPECT_EQ(Open(Root("r"), 24).manifest_sha256, Open(Root("straight"), 24).manifest_sha256);
+}
+
+// Suspended after step 12, gone back to 10 by a worker that was killed before it removed that one.
+TEST_F(PolicyRunTest, WhatARollbackAbandonedIsGoneOnceTheRunGoesOn) {
+  v1::JobSpec spec = Poisoned();
+  RecordingObserver first;
+  first.stop_at = 12;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), first).ok());
+  RecordingObserver second;
+  second.settle = false;  // nobody heard of the rollback in time
+  const RestorePoint newest{Root("r") + "/step-00000012", ""};
+  ASSERT_TRUE(RolledBack(RunOnCpu(spec, Root("r"), second, newest).status()));
+  EXPECT_THAT(second.removed, ElementsAre(newest.uri));
+  EXPECT_TRUE(std::filesystem::exists(newest.uri));
+
+  RecordingObserver third;
+  third.stop_at = 11;
+  const RestorePoint back{Root("r") + "/step-00000010", second.checkpoints[0].manifest_sha256};
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), third, back).ok());
+  EXPECT_THAT(Names("r"), UnorderedElementsAre("step-00000005", "step-00000010", "step-00000011"));
+}
+
+// What an earlier attempt wrote past the restore point on the same way is met again.
+TEST_F(PolicyRunTest, WhatAnEarlierAttemptWroteIsKept) {
+  const v1::JobSpec spec = Poisoned();
+  RecordingObserver first;
+  first.stop_at = 12;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), first).ok());
+  RecordingObserver second;
+  second.stop_at = 6;
+  ASSERT_TRUE(
+      RunOnCpu(spec, Root("r"), second, RestorePoint{Root("r") + "/step-00000005", ""}).ok());
+  EXPECT_THAT(Names("r"), UnorderedElementsAre("step-00000005", "step-00000006", "step-00000010",
+                                               "step-00000012"));
+}
+
+TEST_F(PolicyRunTest, TheLastReportOfARollbackIsWaitedFor) {
+  const v1::JobSpec spec = Poisoned();
+  RecordingObserver first;
+  first.stop_at = 12;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), first).ok());
+  class Slow : public RecordingObserver {
+   public:
+    int64_t SettledReport() override { return asked_++ < 3 ? 0 : 1000; }
+
+   private:
+    std::atomic<int> asked_ = 0;
+  } slow;
+  const RestorePoint newest{Root("r") + "/step-00000012", ""};
+  ASSERT_TRUE(RolledBack(RunOnCpu(spec, Root("r"), slow, newest).status()));
+  EXPECT_FALSE(std::filesystem::exists(newest.uri));
+}
+
 TEST_F(PolicyRunTest, WithoutCheckpointsARollbackGoesToTheStart) {
   v1::JobSpec spec = Poisoned();
   spec.mutable_checkpoint()->Clear();
@@ -168,13 +243,44 @@ TEST_F(PolicyRunTest, ARunThatDivergesFailsOnceItsRollbacksAreUsedUp) {
   EXPECT_THAT(rollbacks_, SizeIs(3));
 }
 
-// The last step's update overflows, and no step follows that would notice.
-TEST_F(PolicyRunTest, AModelThatIsNotFiniteIsNeverWritten) {
-  v1::JobSpec spec = SmallGpt(WriteText(folder_.path()), 1);
+// Step 1 overflows in its update.
+v1::JobSpec Exploding(const std::string& text, int64_t steps) {
+  v1::JobSpec spec = SmallGpt(text, steps);
   spec.mutable_optimizer()->Clear();
   spec.mutable_optimizer()->mutable_sgd();
   spec.mutable_schedule()->Clear();
   spec.mutable_schedule()->set_learning_rate(1e39);
+  spec.mutable_training()->set_on_non_finite(v1::Training::ROLL_BACK);
+  return spec;
+}
+
+TEST_F(PolicyRunTest, WeightsThatAreNotFiniteRollBackWhereverTheRunIsStopped) {
+  const v1::JobSpec spec = Exploding(WriteText(folder_.path()), 4);
+  for (const int64_t stop_at : {-1, 1}) {
+    RecordingObserver seen;
+    seen.stop_at = stop_at;
+    const absl::Status status = RunOnCpu(spec, Root(std::to_string(stop_at)), seen).status();
+    EXPECT_TRUE(RolledBack(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("step 2: first non-finite value: as the update of step 1 left it"));
+  }
+  EXPECT_EQ(Open(Root("1"), 0).manifest_sha256, Open(Root("-1"), 0).manifest_sha256);
+}
+
+TEST_F(PolicyRunTest, AFinalModelThatIsNotFiniteRollsBack) {
+  RecordingObserver seen;
+  const absl::Status status =
+      RunOnCpu(Exploding(WriteText(folder_.path()), 1), Root("r"), seen).status();
+  EXPECT_TRUE(RolledBack(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("checkpoint of step 1: not written: element"),
+                    HasSubstr("back to step 0, leaving out the data of 2 steps")));
+}
+
+// The last step's update overflows, and no step follows that would notice.
+TEST_F(PolicyRunTest, AModelThatIsNotFiniteIsNeverWritten) {
+  v1::JobSpec spec = Exploding(WriteText(folder_.path()), 1);
+  spec.mutable_training()->set_on_non_finite(v1::Training::HALT);
   RecordingObserver seen;
   const absl::Status status = RunOnCpu(spec, Root("r"), seen).status();
   EXPECT_EQ(FaultOf(status), Fault::kNumeric) << status;
@@ -250,18 +356,72 @@ TEST_F(PolicyRunTest, TheBestCheckpointsOutliveTheNewest) {
   }
 }
 
+// Something else is in the place of the best checkpoint, so that it cannot be written.
+TEST_F(PolicyRunTest, ABestCheckpointThatCannotBeWrittenDoesNotCostTheOneBefore) {
+  v1::JobSpec spec = Overfitting(WriteText(folder_.path()));
+  v1::BestCheckpoints& policy = *spec.mutable_checkpoint()->mutable_best();
+  policy.set_metric("accuracy");
+  policy.set_keep(1);
+  RecordingObserver seen;
+  ASSERT_EQ(RunToEnd(spec, Root("straight"), seen), absl::OkStatus());
+  const auto store = MakeFileStore();
+  const int64_t best = BestStep(*store, Root("straight")).value();
+  ASSERT_LT(best, 52);
+  std::pair<double, int64_t> second;  // of equals the earlier
+  for (const auto& m : seen.metrics) {
+    if (m.split != RunObserver::Split::kValidation || m.step == best) continue;
+    if (m.values.at("accuracy") > second.first) second = {m.values.at("accuracy"), m.step};
+  }
+
+  ASSERT_TRUE(store->Put(absl::StrCat(Root("r"), "/", StepFolder(best)), "in the way").ok());
+  RecordingObserver blocked;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), blocked).ok());
+  EXPECT_THAT(blocked.failed_steps, ElementsAre(best));
+  EXPECT_EQ(BestStep(*store, Root("r")).value(), second.second);
+  EXPECT_EQ(Open(Root("r"), second.second).metrics.at("accuracy"), second.first);
+}
+
 // Names that a spec is checked against, and what is reported in the end.
 TEST_F(PolicyRunTest, EvaluationReportsWhatPoliciesMayGoBy) {
   v1::JobSpec clicks = Poisoned();
   clicks.mutable_training()->set_steps(2);
-  for (const v1::JobSpec& spec : {SmallGpt(WriteText(folder_.path()), 4), clicks}) {
+  v1::JobSpec bert = SmallGpt(WriteDocuments(folder_.path()), 4);
+  v1::Bert& model = *bert.mutable_model()->mutable_bert();
+  model.set_layers(1);
+  model.set_heads(2);
+  model.set_width(8);
+  model.set_context(9);
+  int number = 0;
+  for (const v1::JobSpec& spec : {SmallGpt(WriteText(folder_.path()), 4), clicks, bert}) {
     RecordingObserver seen;
-    ASSERT_EQ(RunToEnd(spec, Root(spec.model().has_gpt() ? "gpt" : "dlrm"), seen),
-              absl::OkStatus());
+    ASSERT_EQ(RunToEnd(spec, Root(std::to_string(number++)), seen), absl::OkStatus());
+    const v1::JobSpec resolved = plan::ResolveSpec(spec).value();
     std::vector<std::string> reported, known;
     for (const auto& [name, value] : seen.metrics.back().values) reported.push_back(name);
-    for (const plan::Metric& metric : plan::EvaluationMetrics(spec)) known.push_back(metric.name);
+    for (const plan::Metric& metric : plan::EvaluationMetrics(resolved))
+      known.push_back(metric.name);
     EXPECT_THAT(reported, ::testing::UnorderedElementsAreArray(known));
+  }
+}
+
+// Of the first held-out sample alone there is no pair of a click and another.
+TEST_F(PolicyRunTest, APolicyWhoseMetricIsNotDefinedFailsAtOnce) {
+  v1::JobSpec spec = Poisoned();
+  spec.mutable_evaluation()->set_every_steps(1);
+  spec.mutable_evaluation()->set_max_samples(1);
+  v1::JobSpec best = spec;
+  best.mutable_checkpoint()->mutable_best()->set_metric("auc");
+  spec.mutable_evaluation()->mutable_early_stopping()->set_metric("auc");
+  int number = 0;
+  for (const v1::JobSpec& one : {spec, best}) {
+    RecordingObserver seen;
+    const absl::Status status = RunToEnd(one, Root(std::to_string(number++)), seen);
+    EXPECT_EQ(FaultOf(status), Fault::kData) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(number == 1 ? "spec.evaluation.early_stopping.metric: auc"
+                                            : "spec.checkpoint.best.metric: auc"),
+                      HasSubstr("all are of one class; raise spec.evaluation.max_samples")));
+    EXPECT_THAT(seen.TrainLosses(), SizeIs(1));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -17,6 +18,7 @@
 namespace trainyard::engine {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
@@ -46,7 +48,7 @@ class ResnetRunTest : public ::testing::Test {
   std::string Root(const std::string& name) const { return folder_.path() + "/" + name; }
 
   static std::vector<char> TensorOf(const Checkpoint& checkpoint, const std::string& name) {
-    const TensorEntry& entry = checkpoint.model.header().tensors.at(name);
+    const weights::TensorEntry& entry = checkpoint.model.header().tensors.at(name);
     std::vector<char> bytes(entry.bytes());
     EXPECT_TRUE(checkpoint.model.Read(entry, 0, bytes.size(), bytes.data()).ok());
     return bytes;
@@ -90,6 +92,30 @@ TEST_F(ResnetRunTest, ACheckpointHoldsRunningStatisticsAndCountsItsBatches) {
   EXPECT_THAT(tensors.at(norm + "num_batches_tracked").shape, SizeIs(0));
   EXPECT_THAT(TensorOf(*checkpoint, norm + "num_batches_tracked"),
               ElementsAre(12, 0, 0, 0, 0, 0, 0, 0));  // 6 steps of 2 micro-batches
+}
+
+// A step of fp16 that is skipped, because its gradient overflows, counts, and that is all.
+TEST_F(ResnetRunTest, ASkippedStepMovesNoRunningStatistics) {
+  v1::JobSpec spec = Spec(v1::Resnet::CIFAR);
+  spec.mutable_precision()->set_compute(v1::Precision::FP16);
+  spec.mutable_precision()->mutable_loss_scale()->set_initial(0x1p60);
+  spec.mutable_training()->set_steps(2);
+  RecordingObserver seen;
+  ASSERT_TRUE(RunOnCpu(spec, Root("r"), seen).ok());
+  const auto checkpoint = Checkpoint::Open(*store_, seen.checkpoints.back().uri, "");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  ASSERT_EQ(checkpoint->run.loss_scale->skipped, 2);
+  for (const auto& [name, entry] : checkpoint->model.header().tensors) {
+    const bool variance = name.ends_with(".running_var");
+    if (variance || name.ends_with(".running_mean")) {
+      const std::vector<char> bytes = TensorOf(*checkpoint, name);
+      std::vector<float> values(bytes.size() / sizeof(float));
+      std::memcpy(values.data(), bytes.data(), bytes.size());
+      EXPECT_THAT(values, Each(variance ? 1.0f : 0.0f)) << name;
+    } else if (name.ends_with(".num_batches_tracked")) {
+      EXPECT_THAT(TensorOf(*checkpoint, name), Each(0)) << name;
+    }
+  }
 }
 
 TEST_F(ResnetRunTest, ConfigSpeaksToTransformersWhereItKnowsTheStem) {

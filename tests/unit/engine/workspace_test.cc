@@ -52,7 +52,8 @@ std::vector<Case> SmallCases() {
   v1::JobSpec lamb = plan::MlpSpec(), muon = plan::GptSpec();
   lamb.mutable_optimizer()->mutable_lamb();
   muon.mutable_optimizer()->mutable_muon();
-  v1::JobSpec rows = plan::DlrmSpec();
+  v1::JobSpec rows = plan::DlrmSpec(), lora = plan::LlamaSpec();
+  lora.mutable_fine_tune()->mutable_lora()->set_rank(2);
   rows.mutable_optimizer()->mutable_sgd();
   return {{"mlp", plan::MlpSpec(), images},
           {"convnet", plan::ConvnetSpec(), images},
@@ -66,6 +67,7 @@ std::vector<Case> SmallCases() {
           {"token layers", plan::TokenLayersSpec(), tokens},
           {"dlrm", plan::DlrmSpec(), plan::ClickFacts(3, 2, 10)},
           {"rows of dlrm", rows, plan::ClickFacts(3, 2, 10)},
+          {"lora", lora, tokens},
           {"lamb", lamb, images},
           {"muon", muon, tokens}};
 }
@@ -112,7 +114,7 @@ std::vector<Case> WorkingCases() {
 }
 
 bool IsOfOneDnn(const plan::Op& op) {
-  return std::holds_alternative<plan::Matmul>(op) ||
+  return std::holds_alternative<plan::Matmul>(op) || std::holds_alternative<plan::AddProduct>(op) ||
          std::holds_alternative<plan::ConvolutionForward>(op) ||
          std::holds_alternative<plan::ConvolutionBackwardData>(op) ||
          std::holds_alternative<plan::ConvolutionBackwardWeights>(op);
@@ -131,8 +133,8 @@ void Compare(const Case& c, int threads) {
   kernels::CpuDevice device(threads, *kernels::CpuDevice::SupportedTables().front());
   int64_t most_asked = 0, most_planned = 0;
   std::vector<std::vector<kernels::Kernel>> programs;  // tables live as long as they do
-  for (const auto* ops :
-       {&plan.copy, &plan.start, &plan.begin, &plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
+  for (const auto* ops : {&plan.copy, &plan.start, &plan.begin, &plan.micro, &plan.norm, &plan.end,
+                          &plan.evaluate_begin, &plan.evaluate}) {
     auto kernels = Lower(device, plan, arena.data(), *ops);
     ASSERT_TRUE(kernels.ok()) << kernels.status();
     for (size_t i = 0; i < ops->size(); ++i) {

@@ -501,6 +501,18 @@ TEST_P(ElementTypesTest, InteractionAndItsGradient) {
   }
 }
 
+TEST_P(ElementTypesTest, ACastToTheSameTypeIsACopy) {
+  constexpr int64_t kN = 1003;
+  const Buffer x = bench_.Floats(kN), y = bench_.Floats(kN + 1);
+  const Vec values = RandomVec(kN, 7, 1e30);
+  for (int64_t i = 0; i < kN; ++i) x.As<float>()[i] = static_cast<float>(values[i]);
+  x.As<float>()[kN - 1] = -INFINITY;
+  y.As<float>()[kN] = 42;
+  bench_.Run(Cast{x, y, kN});
+  EXPECT_EQ(std::memcmp(x.data, y.data, kN * sizeof(float)), 0);
+  EXPECT_EQ(y.As<float>()[kN], 42);
+}
+
 TEST_P(ElementTypesTest, OperandsOfTwoTypesAreRefused) {
   const Buffer bf16 = bench_.Raw(DType::kBF16, 16), f16 = bench_.Raw(DType::kF16, 16),
                f32 = bench_.Floats(16), i32 = bench_.Raw(DType::kI32, 16);
@@ -511,7 +523,7 @@ TEST_P(ElementTypesTest, OperandsOfTwoTypesAreRefused) {
   refused(ActivationForward{ActivationKind::kGelu, i32, i32, 16});
   refused(Add{bf16, f16, bf16, 16});
   refused(Add{bf16, f32, f32, 16});
-  refused(Cast{f32, f32, 16});
+  refused(Cast{bf16, bf16, 16});
   refused(Cast{bf16, f16, 16});
   refused(Cast{f32, i32, 16});
   refused(Matmul{.a = bf16, .b = f16, .c = f32, .m = 4, .n = 4, .k = 4});

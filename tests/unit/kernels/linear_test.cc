@@ -57,6 +57,121 @@ TEST_P(LinearTest, MatmulAgreesWithReferenceForTheShapesOfACharacterGpt) {
   }
 }
 
+// Columns [first, first + width) of a matrix whose rows are `cols` wide.
+Vec Columns(const Vec& x, int64_t cols, int64_t first, int64_t width) {
+  Vec columns;
+  for (size_t row = 0; row < x.size() / cols; ++row) {
+    const auto begin = x.begin() + row * cols + first;
+    columns.insert(columns.end(), begin, begin + width);
+  }
+  return columns;
+}
+
+Buffer From(const Buffer& buffer, int64_t element) {
+  return {static_cast<char*>(buffer.data) + element * SizeOf(buffer.dtype), buffer.dtype};
+}
+
+// With buffers that end where the last column does.
+TEST_P(LinearTest, MatmulOfColumnsOfAWiderMatrixIsScaledAndTouchesNoOtherColumn) {
+  constexpr int64_t kFirst = 3, kMore = 5;  // columns before and after
+  constexpr float kScale = 0.375f;
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const auto& [m, n, k] :
+         {MatrixShape{1, 1, 1}, MatrixShape{17, 65, 4}, MatrixShape{66, 8, 33}}) {
+      for (const bool ta : {false, true}) {
+        const int64_t width = kFirst + (ta ? m : k), c_width = kFirst + n + kMore;
+        const Vec a = RandomVec((ta ? k : m) * width, 1), b = RandomVec(n * k, 2),
+                  before = RandomVec(m * c_width, 3);
+        const Buffer a_wide = bench_.Elements(type, a), b_all = bench_.Elements(type, b),
+                     c = bench_.Elements(type, before), dense = bench_.Floats(m * n);
+        const Vec product =
+            reference::Matmul(Columns(Bench::Read(a_wide, a.size()), width, kFirst, width - kFirst),
+                              Bench::Read(b_all, b.size()), m, n, k, ta, true);
+        Vec expected = Bench::Read(c, before.size()), scaled;
+        for (int64_t i = 0; i < m * n; ++i) {
+          scaled.push_back(kScale * product[i]);
+          expected[i / n * c_width + kFirst + i % n] += scaled.back();
+        }
+        const std::string what = "type " + std::to_string(static_cast<int>(type)) + ", m " +
+                                 std::to_string(m) + (ta ? ", transposed" : "");
+        Matmul op{.a = From(a_wide, kFirst),
+                  .b = b_all,
+                  .c = From(c, kFirst),
+                  .m = m,
+                  .n = n,
+                  .k = k,
+                  .transpose_a = ta,
+                  .transpose_b = true,
+                  .accumulate = true,
+                  .scale = kScale,
+                  .a_stride = width,
+                  .c_stride = c_width};
+        bench_.Run(op);
+        ExpectClose(c, expected, 5e-6, what);
+        op.c = dense;
+        op.c_stride = 0;
+        op.accumulate = false;
+        bench_.Run(op);
+        ExpectClose(dense, scaled, 5e-6, what + ", to floats");
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, MatmulRefusesStridesAndScalesThatAreNone) {
+  const Buffer x = bench_.Floats(64);
+  const auto refused = [&](Matmul op) {
+    op.a = op.b = op.c = x;
+    op.m = op.n = op.k = 4;
+    return !bench_.device().Prepare(op).ok();
+  };
+  EXPECT_FALSE(refused({}));
+  EXPECT_TRUE(refused({.a_stride = 3}));
+  EXPECT_TRUE(refused({.accumulate = true, .c_stride = 3}));
+  EXPECT_TRUE(refused({.c_stride = 5}));  // what lies between would be written
+  EXPECT_TRUE(refused({.bias = x, .scale = 2}));
+}
+
+TEST_P(LinearTest, AddProductAddsToSomeColumnsInPlaceAndElsewhere) {
+  constexpr int64_t kRows = 37, kCols = 70, kFirst = 20, kN = 33, kK = 4;
+  constexpr float kScale = 1.75f;
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const Buffer a = bench_.Elements(type, RandomVec(kRows * kK, 1)),
+                 b = bench_.Elements(type, RandomVec(kN * kK, 2)),
+                 base = bench_.Elements(type, RandomVec(kRows * kCols, 3)),
+                 y = bench_.Raw(type, kRows * kCols);
+    const Vec before = Bench::Read(base, kRows * kCols);
+    Vec expected = before;
+    const Vec product = reference::Matmul(Bench::Read(a, kRows * kK), Bench::Read(b, kN * kK),
+                                          kRows, kN, kK, false, true);
+    for (int64_t i = 0; i < kRows * kN; ++i) {
+      expected[i / kN * kCols + kFirst + i % kN] += kScale * product[i];
+    }
+    AddProduct op{.base = base,
+                  .a = a,
+                  .b = b,
+                  .y = y,
+                  .rows = kRows,
+                  .cols = kCols,
+                  .first = kFirst,
+                  .n = kN,
+                  .k = kK,
+                  .scale = kScale};
+    bench_.Run(op);
+    ExpectClose(y, expected, 5e-6, "y");
+    EXPECT_EQ(Bench::Read(base, kRows * kCols), before);
+    op.y = base;
+    bench_.Run(op);
+    EXPECT_EQ(Bench::Read(base, kRows * kCols), Bench::Read(y, kRows * kCols));
+  }
+  const Buffer x = bench_.Floats(16);
+  EXPECT_FALSE(
+      bench_.device()
+          .Prepare(AddProduct{
+              .base = x, .a = x, .b = x, .y = x, .rows = 2, .cols = 4, .first = 2, .n = 3, .k = 2})
+          .ok());
+}
+
 TEST_P(LinearTest, ColumnSumAgreesWithReference) {
   for (const int64_t rows : {1, 3, 17, 65, 768, 5000}) {
     for (const int64_t cols : {1, 3, 17, 65, 130}) {

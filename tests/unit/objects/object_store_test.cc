@@ -87,6 +87,35 @@ TEST_F(ObjectStoreTest, ACommitNeverReplacesAnotherFolder) {
   EXPECT_THAT(store_->List(root_).value(), ElementsAre("step"));
 }
 
+TEST_F(ObjectStoreTest, AFolderIsReplacedByAnother) {
+  for (const std::string data : {"first", "second"}) {  // the first replaces nothing
+    auto staged = store_->Stage(root_ + "/step", "a1").value();
+    auto writer = staged->Create(data).value();
+    ASSERT_TRUE(writer->Append(data).ok());
+    ASSERT_TRUE(writer->Finish().ok());
+    ASSERT_TRUE(staged->Replace().ok());
+    EXPECT_EQ(store_->Get(root_ + "/step/" + data, 10).value(), data);
+  }
+  EXPECT_TRUE(absl::IsNotFound(store_->Get(root_ + "/step/first", 10).status()));
+  const std::filesystem::directory_iterator left(root_);
+  EXPECT_EQ(std::distance(begin(left), end(left)), 1);
+}
+
+// As a writer leaves it that is killed where the file system cannot exchange names.
+TEST_F(ObjectStoreTest, WhatWasAboutToBeReplacedIsBroughtBack) {
+  std::filesystem::create_directories(root_ + "/.old-step-00000001");
+  std::ofstream(root_ + "/.old-step-00000001/file") << "old";
+  std::filesystem::create_directories(root_ + "/.tmp-step-00000001-a1");
+  std::filesystem::create_directories(root_ + "/.old-step-00000002");
+  StageOne(root_ + "/step-00000002", "file", "new", /*commit=*/true);
+  EXPECT_THAT(store_->List(root_).value(), ElementsAre("step-00000002"));
+  ASSERT_TRUE(store_->DeleteStaged(root_).ok());
+  EXPECT_EQ(store_->Get(root_ + "/step-00000001/file", 10).value(), "old");
+  EXPECT_EQ(store_->Get(root_ + "/step-00000002/file", 10).value(), "new");
+  const std::filesystem::directory_iterator left(root_);
+  EXPECT_EQ(std::distance(begin(left), end(left)), 2);
+}
+
 TEST_F(ObjectStoreTest, WhatAKilledWriterStagedCanBeRemoved) {
   std::filesystem::create_directories(root_ + "/.tmp-step-00000001-a1");
   StageOne(root_ + "/step-00000002", "file", "x", /*commit=*/true);

@@ -43,7 +43,12 @@ std::vector<Case> Cases() {
   untied.mutable_model()->mutable_gpt()->set_tie_embeddings(false);
   convnet.mutable_model()->mutable_convnet()->add_stages()->set_channels(2);
   mlp.mutable_model()->mutable_mlp()->add_hidden(4);
+  v1::JobSpec adapted = LlamaSpec();
+  adapted.mutable_fine_tune()->mutable_lora()->set_rank(2);
   return {
+      {"first matrices of adapters", adapted, tokens, {"*.lora_A.weight"}},
+      {"second matrices of adapters", adapted, tokens, {"*.lora_B.weight"}},
+      {"adapters of the first block", adapted, tokens, {"*.0.*.lora_?.weight"}},
       {"mlp but its head", mlp, images, {"layers.0.*", "layers.1.*"}},
       {"mlp but its biases", mlp, images, {"*.weight"}},
       {"biases of an mlp", mlp, images, {"*.bias"}},

@@ -106,7 +106,7 @@ void ExpectGradientsMatchDifferences(const v1::JobSpec& spec, const DataFacts& f
   for (const TensorId id : model.plan.gradients) gradients.push_back(model.machine.Read(id));
   ExpectTheSameGradientsRecomputed(spec, facts, gradients);
 
-  for (size_t p = 0; p < model.plan.parameters.size(); p += how.every) {
+  for (size_t p = 0; p < gradients.size(); p += how.every) {
     const TensorId id = model.plan.parameters[p];
     const Vec w = model.machine.Read(id);
     const size_t stride = std::max<size_t>(1, w.size() / how.elements);
@@ -299,6 +299,37 @@ TEST(Gradient, OfListsOfLayersMatchesDifferences) {
   }
 }
 
+// Adapters of everything that has them, of some parts of a product and with norms trained beside
+// them; with dropout, over one and several micro-batches.
+TEST(Gradient, OfAdaptersMatchesDifferences) {
+  const auto check = [](v1::JobSpec spec, const DataFacts& facts,
+                        const std::vector<std::string>& targets, const Differences& how = {}) {
+    v1::Lora& lora = *spec.mutable_fine_tune()->mutable_lora();
+    lora.set_rank(2);
+    lora.set_alpha(3);
+    for (const std::string& target : targets) lora.add_targets(target);
+    for (const int micro : {6, 2}) {
+      spec.mutable_training()->set_micro_batch_size(micro);
+      lora.set_dropout(micro == 2 ? 0.3 : 0);
+      ExpectGradientsMatchDifferences(spec, facts, how);
+    }
+    if (!spec.model().has_llama()) return;
+    lora.add_also_train("*layernorm.weight");
+    lora.add_also_train("model.embed_tokens.weight");
+    ExpectGradientsMatchDifferences(spec, facts, how);
+  };
+  v1::JobSpec gpt = GptSpec();
+  gpt.mutable_model()->mutable_gpt()->set_dropout(0.2);
+  check(gpt, TokenFacts(5), {}, {.elements = 12, .step = 1e-6});
+  check(LlamaSpec(), TokenFacts(5), {}, {.elements = 12});
+  check(LlamaSpec(), TokenFacts(5), {"*.q_proj.weight", "*.v_proj.weight", "*.up_proj.weight"});
+  check(BertSpec(), DocumentFacts(5), {"*.dense.weight", "*.query.weight"}, {.elements = 12});
+  check(VitSpec(), ImageFacts(4, 6, 2, 3), {}, {.elements = 12});
+  check(MlpSpec(), ImageFacts(3, 2, 1, 4), {});
+  check(ConvnetSpec(), ImageFacts(5, 4, 2, 3), {});
+  check(TokenLayersSpec(), TokenFacts(5), {}, {.elements = 12});
+}
+
 TEST(Gradient, IsTheSameForAnyCutIntoMicroBatches) {
   v1::JobSpec spec = GptSpec();
   spec.mutable_model()->mutable_gpt()->set_dropout(0.2);
@@ -331,6 +362,7 @@ TEST(Gradient, EvaluationSeesTheLossOfTrainingWithoutItsDropout) {
   const double trained = model.Step();
   model.machine.Write(model.plan.eval_input, model.inputs);
   model.machine.Write(model.plan.eval_target, model.targets);
+  model.machine.Run(model.plan.evaluate_begin);
   model.machine.Run(model.plan.evaluate);
   double sum = 0;
   for (const double loss : model.machine.Read(model.plan.eval_losses)) sum += loss;
@@ -381,6 +413,7 @@ TEST(Gradient, EvaluationTakesTheRunningStatistics) {
   const auto evaluate = [&] {
     model.machine.Write(model.plan.eval_input, model.inputs);
     model.machine.Write(model.plan.eval_target, model.targets);
+    model.machine.Run(model.plan.evaluate_begin);
     model.machine.Run(model.plan.evaluate);
     return model.machine.Read(model.plan.eval_losses);
   };
@@ -395,13 +428,27 @@ TEST(Gradient, EvaluationTakesTheRunningStatistics) {
   }
   const Vec first = evaluate();
   const std::vector<Vec> untouched = statistics();
+  const auto take = [&] {  // of the end of a step what moves buffers alone
+    const auto moves = [&](const Op& op) {
+      const auto* const cast = std::get_if<Cast>(&op);
+      return cast != nullptr && cast->x == model.plan.pending[0];
+    };
+    for (const Op& op : model.plan.end) {
+      if (moves(op)) model.machine.Run({op});
+    }
+  };
   model.Step();
+  EXPECT_EQ(statistics(), untouched) << "a step that is not taken moves nothing";
+  take();
   EXPECT_NE(statistics(), untouched);
   EXPECT_NE(evaluate(), first);
   // Steps on one batch without learning: the running statistics become those of the batch. The
   // variance is the unbiased one, so that a little remains.
   double trained = 0;
-  for (int i = 0; i < 200; ++i) trained = model.Step();
+  for (int i = 0; i < 200; ++i) {
+    trained = model.Step();
+    take();
+  }
   const std::vector<Vec> moved = statistics();
   double evaluated = 0;
   for (const double loss : evaluate()) evaluated += loss / static_cast<double>(first.size());

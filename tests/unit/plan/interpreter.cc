@@ -125,11 +125,32 @@ struct Interpreter::Executor {
     m.Write(id, values);
   }
 
+  // `width` columns of `x` from `first` on, whose rows have `cols`.
+  static Vec Columns(const Vec& x, int64_t cols, int64_t first, int64_t width) {
+    Vec columns;
+    for (auto row = x.begin(); row < x.end(); row += cols) {
+      columns.insert(columns.end(), row + first, row + first + width);
+    }
+    return columns;
+  }
+
   void operator()(const Matmul& o) const {
-    Vec c = reference::Matmul(R(o.a), R(o.b), o.m, o.n, o.k, o.transpose_a, o.transpose_b);
+    const int64_t width = o.transpose_a ? o.m : o.k;
+    const Vec a = o.a_cols > 0 ? Columns(R(o.a), o.a_cols, o.a_first, width) : R(o.a);
+    Vec c = reference::Matmul(a, R(o.b), o.m, o.n, o.k, o.transpose_a, o.transpose_b);
     const Vec bias = R(o.bias);
-    for (size_t i = 0; i < c.size() && !bias.empty(); ++i) c[i] += bias[i % o.n];
+    for (size_t i = 0; i < c.size(); ++i) {
+      c[i] = o.scale * c[i] + (bias.empty() ? 0 : bias[i % o.n]);
+    }
     Put(o.c, c, o.accumulate);
+  }
+  void operator()(const AddProduct& o) const {
+    const Vec product = reference::Matmul(R(o.a), R(o.b), o.rows, o.n, o.k, false, true);
+    Vec y = R(o.base);
+    for (int64_t i = 0; i < o.rows * o.n; ++i) {
+      y[i / o.n * o.cols + o.first + i % o.n] += o.scale * product[i];
+    }
+    Put(o.y, y);
   }
   void operator()(const ColumnSum& o) const {
     Put(o.y, reference::ColumnSum(R(o.x), o.rows, o.cols), o.accumulate);

@@ -248,6 +248,7 @@ TEST(Averages, BeginAtTheFirstWeightsAndFollowThem) {
 
 TEST(Averages, AreWhatIsEvaluatedAndCostTheirBytes) {
   v1::JobSpec spec = GptSpec();
+  spec.mutable_checkpoint()->set_every_steps(10);
   const Plan plain = PlanOf(spec, TokenFacts(11));
   spec.mutable_training()->set_ema_decay(0.75);
   Plan plan = PlanOf(spec, TokenFacts(11));

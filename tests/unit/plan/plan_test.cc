@@ -327,9 +327,54 @@ TEST(Cost, BytesPerSlotAreTheSumOfTheirParts) {
     EXPECT_EQ(plan.arena_bytes, s.parameter_bytes() + s.weight_copy_bytes() + s.gradient_bytes() +
                                     s.optimizer_bytes() + s.ema_bytes() + s.buffer_bytes() +
                                     s.activation_bytes() - s.shared_bytes());
-    EXPECT_GT(s.staging_bytes(), s.parameter_bytes() + s.optimizer_bytes() + s.ema_bytes());
     EXPECT_EQ(s.total_steps(), plan.total_steps);
   }
+}
+
+TEST(Plan, CountsWhatTheDataTakesInHostMemory) {
+  const auto staging = [](const v1::JobSpec& spec, const DataFacts& facts) {
+    return PlanOf(spec, facts).summary.staging_bytes();
+  };
+  DataFacts text = TokenFacts(65);
+  const int64_t none = staging(CharGptSpec(), text);
+  text.unsized_bytes = 1'000'000'007;
+  EXPECT_EQ(staging(CharGptSpec(), text), none + text.unsized_bytes);
+
+  // Ids past 16 bits take 32.
+  const auto ids = [&](int64_t vocab) {
+    DataFacts facts = TokenFacts(vocab);
+    const int64_t before = staging(CharGptSpec(), facts);
+    facts.train_size += 1'000'000;
+    return staging(CharGptSpec(), facts) - before;
+  };
+  EXPECT_EQ(ids(65536), 2'000'000);
+  EXPECT_EQ(ids(65537), 4'000'000);
+
+  // A score and a class of each click that is evaluated, twice where the best are drawn.
+  v1::JobSpec clicks = DlrmSpec();
+  DataFacts facts = ClickFacts(3, 2, 5);
+  facts.train_size = 1000;
+  facts.validation_size = 1;
+  const int64_t one = staging(clicks, facts);
+  facts.validation_size = 1'000'001;
+  EXPECT_EQ(staging(clicks, facts), one + 16'000'000);
+  clicks.mutable_evaluation()->set_max_samples(501);
+  EXPECT_EQ(staging(clicks, facts), one + 500 * 16);
+}
+
+// The last checkpoint needs no copy: training waits for it.
+TEST(Cost, OnlyCheckpointsThatTrainingGoesOnBesideAreCopied) {
+  v1::JobSpec spec = CharGptSpec();
+  spec.mutable_training()->set_ema_decay(0.999);
+  const v1::PlanSummary at_end = PlanOf(spec, TokenFacts(65)).summary;
+  const int64_t state = at_end.parameter_bytes() + at_end.optimizer_bytes() + at_end.ema_bytes();
+  EXPECT_LT(at_end.staging_bytes(), state / 4);
+  spec.mutable_checkpoint()->set_every_steps(10);
+  EXPECT_EQ(PlanOf(spec, TokenFacts(65)).summary.staging_bytes(), at_end.staging_bytes() + state);
+  spec.mutable_checkpoint()->set_every_steps(0);
+  spec.mutable_evaluation()->set_every_steps(10);
+  spec.mutable_checkpoint()->mutable_best();
+  EXPECT_EQ(PlanOf(spec, TokenFacts(65)).summary.staging_bytes(), at_end.staging_bytes() + state);
 }
 
 TEST(Describe, NamesTheFiguresAndEveryKernel) {
@@ -340,10 +385,10 @@ TEST(Describe, NamesTheFiguresAndEveryKernel) {
   EXPECT_THAT(text, HasSubstr("\npass share_gradients: "));
   EXPECT_THAT(text, HasSubstr("+transformer.wte.weight.grad[11, 8]"));
   const auto lines = std::count(text.begin(), text.end(), '\n');
-  EXPECT_EQ(lines,
-            16 + 2 * 5 +
-                static_cast<int64_t>(plan.begin.size() + plan.micro.size() + plan.norm.size() +
-                                     plan.end.size() + plan.evaluate.size()));
+  EXPECT_EQ(lines, 16 + 2 * 5 +
+                       static_cast<int64_t>(plan.begin.size() + plan.micro.size() +
+                                            plan.norm.size() + plan.end.size() +
+                                            plan.evaluate_begin.size() + plan.evaluate.size()));
 }
 
 }  // namespace

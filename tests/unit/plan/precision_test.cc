@@ -4,6 +4,7 @@
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -37,14 +38,28 @@ std::vector<O> OpsOf(const std::vector<Op>& ops) {
 
 ElementType TypeOf(const Plan& plan, TensorId id) { return plan.tensors[id].type; }
 
+// Of weights with a copy, for good or for a step, in the order of the parameters.
 std::vector<std::string> CopiedNames(const Plan& plan) {
-  std::vector<std::string> names;
+  std::map<TensorId, TensorId> copies;
   for (size_t i = 0; i < plan.copies.size(); ++i) {
-    if (plan.copies[i] == kNone) continue;
-    names.push_back(plan.tensors[plan.parameters[i]].name);
-    EXPECT_EQ(plan.tensors[plan.copies[i]].name, names.back() + ".bf16");
+    if (plan.copies[i] != kNone) copies[plan.parameters[i]] = plan.copies[i];
+  }
+  for (const Cast& o : OpsOf<Cast>(plan.micro)) {
+    if (plan.tensors[o.x].kind == TensorKind::kParameter) copies.try_emplace(o.x, o.y);
+  }
+  std::vector<std::string> names;
+  for (const TensorId id : plan.parameters) {
+    if (!copies.contains(id)) continue;
+    names.push_back(plan.tensors[id].name);
+    EXPECT_EQ(plan.tensors[copies[id]].name, names.back() + ".bf16");
   }
   return names;
+}
+
+// With two micro-batches to a step copies outlive it.
+v1::JobSpec InTwoMicroBatches(v1::JobSpec spec) {
+  spec.mutable_training()->set_micro_batch_size(spec.training().batch_size() / 2);
+  return spec;
 }
 
 TEST(Precision, OfATransformerLeavesItsStreamInFp32) {
@@ -119,7 +134,7 @@ TEST(Precision, OnlyWeightsOfProductsHaveCopies) {
 }
 
 TEST(Precision, TheStepThatChangesWeightsWritesTheirCopies) {
-  v1::JobSpec spec = GptSpec();
+  v1::JobSpec spec = InTwoMicroBatches(GptSpec());
   for (const bool adam : {true, false}) {
     if (!adam) spec.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
     const Plan plan = InBf16(spec, TokenFacts(11));
@@ -148,7 +163,7 @@ std::pair<int64_t, int64_t> RunOf(const Plan& plan, TensorId id, int64_t n) {
 TEST(Precision, EveryOptimizerWritesTheCopiesOfWhatItTrains) {
   for (const char* optimizer : {"adamw {}", "sgd { momentum: 0.9 }", "lamb {}", "muon {}"}) {
     SCOPED_TRACE(optimizer);
-    v1::JobSpec spec = GptSpec();
+    v1::JobSpec spec = InTwoMicroBatches(GptSpec());
     ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(optimizer, spec.mutable_optimizer()));
     v1::ParameterGroup& frozen = *spec.mutable_optimizer()->add_groups();
     frozen.set_pattern("*.h.1.*");
@@ -176,12 +191,43 @@ TEST(Precision, EveryOptimizerWritesTheCopiesOfWhatItTrains) {
   }
 }
 
+// A weight is read in the type of the products by what its own step cast, right before.
+TEST(Precision, AStepOfOneMicroBatchCastsTheWeightsItTrains) {
+  v1::JobSpec spec = GptSpec();
+  v1::ParameterGroup& frozen = *spec.mutable_optimizer()->add_groups();
+  frozen.set_pattern("*.h.1.*");
+  frozen.set_frozen(true);
+  const Plan plan = InBf16(spec, TokenFacts(11));
+  std::set<TensorId> cast, kept(plan.copies.begin(), plan.copies.end());
+  kept.erase(kNone);
+  EXPECT_EQ(kept.size(), 4u);  // of the frozen layer
+  std::set<TensorId> weights;
+  for (const Op& op : plan.micro) {
+    if (const auto* o = std::get_if<Cast>(&op); o != nullptr) {
+      if (plan.tensors[o->x].kind == TensorKind::kParameter) weights.insert(o->x);
+      cast.insert(o->y);
+    }
+    const auto* product = std::get_if<Matmul>(&op);
+    if (product == nullptr || product->transpose_a) continue;
+    EXPECT_TRUE(cast.contains(product->b) || kept.contains(product->b))
+        << plan.tensors[product->b].name;
+  }
+  EXPECT_EQ(weights.size(), 5u);
+  EXPECT_EQ(OpsOf<Cast>(plan.copy).size(), 1u);
+  for (const auto& o : OpsOf<AdamWStep>(plan.end)) EXPECT_EQ(o.copy, kNone);
+  // Evaluation casts them once, for all of its batches.
+  EXPECT_EQ(plan.evaluate_begin.size(), 5u);
+  for (const auto& o : OpsOf<Cast>(plan.evaluate)) {
+    EXPECT_NE(plan.tensors[o.x].kind, TensorKind::kParameter) << plan.tensors[o.x].name;
+  }
+}
+
 TEST(Precision, EvaluationReadsTheAveragesInSixteenBitsWhereThereAreSome) {
   v1::JobSpec spec = GptSpec();
   spec.mutable_training()->set_ema_decay(0.9);
   const Plan plan = InBf16(spec, TokenFacts(11));
   std::set<TensorId> averages(plan.averages.begin(), plan.averages.end());
-  for (const auto& o : OpsOf<Cast>(plan.evaluate)) averages.erase(o.x);
+  for (const auto& o : OpsOf<Cast>(plan.evaluate_begin)) averages.erase(o.x);
   for (const auto& o : OpsOf<Matmul>(plan.evaluate)) {
     EXPECT_EQ(std::count(plan.copies.begin(), plan.copies.end(), o.b), 0);
     EXPECT_EQ(TypeOf(plan, o.b), kBF16);
@@ -215,7 +261,7 @@ TEST(Precision, OfEveryFamilyHasAPlan) {
 }
 
 TEST(Precision, OfAResnetCastsNothingButItsImages) {
-  const Plan plan = InBf16(ResnetSpec(), ImageFacts(32, 32, 3, 10));
+  const Plan plan = InBf16(InTwoMicroBatches(ResnetSpec()), ImageFacts(32, 32, 3, 10));
   const std::vector<Cast> casts = OpsOf<Cast>(plan.micro);
   ASSERT_EQ(casts.size(), 1u);
   EXPECT_EQ(casts[0].x, plan.input);
@@ -244,7 +290,9 @@ TEST(Precision, NoTensorIsCastTwiceInTheForwardPass) {
        {InBf16(LlamaSpec(), TokenFacts(11)), InBf16(DlrmSpec(), ClickFacts(5, 3, 7)),
         InBf16(ConvnetSpec(), ImageFacts(28, 28, 1, 10))}) {
     std::set<TensorId> seen;
-    for (const Cast& o : OpsOf<Cast>(plan.evaluate)) EXPECT_TRUE(seen.insert(o.x).second);
+    for (const auto* ops : {&plan.evaluate_begin, &plan.evaluate}) {
+      for (const Cast& o : OpsOf<Cast>(*ops)) EXPECT_TRUE(seen.insert(o.x).second);
+    }
   }
 }
 

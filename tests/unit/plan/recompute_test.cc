@@ -177,8 +177,9 @@ TEST(Recompute, MovesRunningStatisticsOnce) {
     std::visit(
         [&](auto& o) {
           o.Visit([&](TensorId id, Access access) {
-            const bool buffer = plan.tensors[id].kind == TensorKind::kBuffer;
-            if (buffer && access != Access::kRead) ++moves[id];
+            EXPECT_NE(plan.tensors[id].kind, TensorKind::kBuffer);
+            const bool pending = plan.tensors[id].kind == TensorKind::kPendingBuffer;
+            if (pending && access != Access::kRead) ++moves[id];
           });
         },
         op);

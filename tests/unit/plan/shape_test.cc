@@ -34,11 +34,19 @@ struct SizeChecker {
   }
 
   void operator()(const Matmul& o) const {
-    Elements({{o.a, o.m * o.k}, {o.b, o.k * o.n}});
+    const int64_t stored_rows = o.transpose_a ? o.k : o.m, width = o.transpose_a ? o.m : o.k;
+    if (o.a_cols > 0) EXPECT_LE(o.a_first + width, o.a_cols) << plan.tensors[o.a].name;
+    Elements({{o.a, stored_rows * (o.a_cols > 0 ? o.a_cols : width)}, {o.b, o.k * o.n}});
     EXPECT_EQ(plan.tensors[o.a].type, computed) << "products are what the job asked for";
     Holds(o.bias, o.n), Elements({{o.c, o.m * o.n}});
     const TensorKind kind = plan.tensors[o.c].kind;
     if (kind == TensorKind::kGradient) Holds(o.c, o.m * o.n);
+  }
+  void operator()(const AddProduct& o) const {
+    Elements({{o.base, o.rows * o.cols}, {o.a, o.rows * o.k}, {o.b, o.n * o.k}});
+    Elements({{o.y, o.rows * o.cols}});
+    EXPECT_EQ(plan.tensors[o.y].type, computed) << "products are what the job asked for";
+    EXPECT_LE(o.first + o.n, o.cols) << plan.tensors[o.y].name;
   }
   void operator()(const ColumnSum& o) const {
     Elements({{o.x, o.rows * o.cols}});
@@ -56,6 +64,11 @@ struct SizeChecker {
     Elements({{o.b, o.n}});
   }
   void operator()(const Cast& o) const {
+    const TensorKind from = plan.tensors[o.x].kind;
+    if (from == TensorKind::kBuffer || from == TensorKind::kPendingBuffer) {
+      EXPECT_EQ(plan.tensors[o.x].type, plan.tensors[o.y].type);
+      return Begins(o.x, o.n), Begins(o.y, o.n);
+    }
     EXPECT_NE(plan.tensors[o.x].type, plan.tensors[o.y].type) << plan.tensors[o.x].name;
     if (plan.tensors[o.y].kind == TensorKind::kWeightCopy) {
       return Begins(o.x, o.n), Begins(o.y, o.n);
@@ -290,8 +303,8 @@ struct SizeChecker {
 };
 
 void ExpectSizesHold(const Plan& plan, ElementType computed = ElementType::kF32) {
-  for (const auto* ops :
-       {&plan.copy, &plan.start, &plan.begin, &plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
+  for (const auto* ops : {&plan.copy, &plan.start, &plan.begin, &plan.micro, &plan.norm, &plan.end,
+                          &plan.evaluate_begin, &plan.evaluate}) {
     for (const Op& op : *ops) {
       const bool of_muon = ops == &plan.end && std::holds_alternative<Matmul>(op);
       std::visit(SizeChecker{plan, of_muon ? ElementType::kF32 : computed}, op);
@@ -306,6 +319,25 @@ void ExpectSizesHold(v1::JobSpec spec, const DataFacts& facts) {
   ExpectSizesHold(PlanOf(spec, facts), ElementType::kBF16);
   spec.mutable_precision()->set_compute(v1::Precision::FP16);
   ExpectSizesHold(PlanOf(spec, facts), ElementType::kF16);
+}
+
+TEST(Shapes, OfAdaptersAgree) {
+  const auto check = [](v1::JobSpec spec, const DataFacts& facts) {
+    spec.mutable_fine_tune()->mutable_lora()->set_rank(2);
+    spec.mutable_fine_tune()->mutable_lora()->set_dropout(0.1);
+    spec.mutable_training()->set_micro_batch_size(2);
+    spec.mutable_training()->set_ema_decay(0.9);
+    ExpectSizesHold(spec, facts);
+    spec.mutable_optimizer()->mutable_muon();
+    ExpectSizesHold(spec, facts);
+  };
+  for (const v1::JobSpec& spec : {GptSpec(), LlamaSpec(), TokenLayersSpec()}) {
+    check(spec, TokenFacts(11));
+  }
+  check(BertSpec(), DocumentFacts(11));
+  check(VitSpec(), ImageFacts(4, 4, 1, 3));
+  check(MlpSpec(), ImageFacts(4, 4, 1, 3));
+  check(DlrmSpec(), ClickFacts(3, 2, 7));
 }
 
 // Optimizers with a state and a scratch of their own, groups and averages.

@@ -159,6 +159,12 @@ TEST(ImageSpec, OfArchivesIsRefusedWithTheElement) {
   }
   EXPECT_THAT(refused("/{000..999}{000..999}"), HasSubstr("makes more than 100000 archives"));
   EXPECT_THAT(refused("/{0..99999}" + std::string(100, 'x')), HasSubstr("or names of more than"));
+  // Names of 4 MB, then half as long ones: each element by itself is within bounds.
+  v1::JobSpec many = ArchiveSpec("/" + std::string(4000, 'x') + "{000..999}");
+  many.mutable_data()->mutable_webdataset()->add_train("/" + std::string(2000, 'x') + "{000..999}");
+  const std::string message(ResolveSpec(many).status().message());
+  EXPECT_THAT(message, HasSubstr("spec.data.webdataset.train[1]: "));
+  EXPECT_THAT(message, HasSubstr("or names of more than"));
   v1::JobSpec none = ArchiveSpec("/x");
   none.mutable_data()->mutable_webdataset()->clear_train();
   EXPECT_THAT(std::string(ResolveSpec(none).status().message()),

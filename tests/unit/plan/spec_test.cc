@@ -257,7 +257,8 @@ const std::vector<BadSpec>& DataTable() {
        "spec.data.text.tokenizer_file: only BPE reads one; set tokenizer: BPE, or leave it out"},
       {"unknown tokenizer", GptSpec,
        [](auto& s) { TextOf(s).set_tokenizer(static_cast<v1::TextData::Tokenizer>(9)); }, kInvalid,
-       "spec.data.text.tokenizer: 9 is no tokenizer; use CHARACTERS, BYTES or BPE"},
+       "spec.data.text.tokenizer: 9 is no tokenizer; use CHARACTERS, BYTES, BPE or "
+       "FROM_CHECKPOINT"},
       {"text fraction", GptSpec, [](auto& s) { TextOf(s).set_validation_fraction(kNan); }, kInvalid,
        "spec.data.text.validation_fraction: nan is not in [0, 0.5]"},
       {"byte vocab", GptSpec,
@@ -468,10 +469,47 @@ const std::vector<BadSpec>& RunningTable() {
        "spec.checkpoint.keep: 1 is not in [2, 1000000]"},
       {"checkpoint", MlpSpec, [](auto& s) { s.mutable_checkpoint()->set_every_steps(-1); },
        kInvalid, "spec.checkpoint.every_steps: -1 is less than 0"},
-      {"from", MlpSpec, [](auto& s) { s.mutable_fine_tune()->set_from("file:///c"); }, kUnbuilt,
-       "spec.fine_tune.from: beginning with the weights of another model is not built yet; leave "
-       "it "
-       "out"},
+      {"from", MlpSpec, [](auto& s) { s.mutable_fine_tune()->set_from("models/gpt2"); }, kInvalid,
+       "spec.fine_tune.from: 'models/gpt2' is not an absolute path nor a file:// URI"},
+      {"from a bucket", MlpSpec, [](auto& s) { s.mutable_fine_tune()->set_from("s3://b/m"); },
+       kUnbuilt,
+       "spec.fine_tune.from: the scheme s3:// is not built yet; use an absolute path or file://"},
+      {"fine_tune", MlpSpec, [](auto& s) { s.mutable_fine_tune(); }, kInvalid,
+       "spec.fine_tune: says nothing; set from or lora, or leave it out"},
+      {"reinitialize", MlpSpec, [](auto& s) { s.mutable_fine_tune()->add_reinitialize("*"); },
+       kInvalid, "spec.fine_tune.reinitialize: all weights are drawn without from; leave it out"},
+      {"ignore", MlpSpec, [](auto& s) { s.mutable_fine_tune()->add_ignore("*"); }, kInvalid,
+       "spec.fine_tune.ignore: there is nothing to ignore without from; leave it out"},
+      {"empty pattern", MlpSpec,
+       [](auto& s) {
+         s.mutable_fine_tune()->set_from("/m");
+         s.mutable_fine_tune()->add_ignore("");
+       },
+       kInvalid, "spec.fine_tune.ignore[0]: is empty; name tensors, or leave it out"},
+      {"long pattern", MlpSpec,
+       [](auto& s) {
+         s.mutable_fine_tune()->set_from("/m");
+         s.mutable_fine_tune()->add_reinitialize(std::string(257, '*'));
+       },
+       kInvalid, "spec.fine_tune.reinitialize[0]: 257 bytes are more than 256"},
+      {"tokenizer of nothing", GptSpec,
+       [](auto& s) {
+         s.mutable_data()->mutable_text()->set_path("/t");
+         s.mutable_data()->mutable_text()->set_tokenizer(v1::TextData::FROM_CHECKPOINT);
+       },
+       kInvalid,
+       "spec.data.text.tokenizer: FROM_CHECKPOINT takes that of spec.fine_tune.from, which is not "
+       "set"},
+      {"tokenizer of two", GptSpec,
+       [](auto& s) {
+         s.mutable_data()->mutable_text()->set_path("/t");
+         s.mutable_data()->mutable_text()->set_tokenizer(v1::TextData::FROM_CHECKPOINT);
+         s.mutable_data()->mutable_text()->set_tokenizer_file("/t.json");
+         s.mutable_fine_tune()->set_from("/m");
+       },
+       kInvalid,
+       "spec.data.text.tokenizer_file: FROM_CHECKPOINT reads that of spec.fine_tune.from; leave it "
+       "out, or set tokenizer: BPE"},
       {"restarts", MlpSpec, [](auto& s) { s.mutable_retry()->set_max_restarts(1001); }, kInvalid,
        "spec.retry.max_restarts: 1001 is not in [0, 1000]"},
       {"backoff", MlpSpec, [](auto& s) { s.mutable_retry()->set_backoff_seconds(kNan); }, kInvalid,
@@ -496,6 +534,16 @@ TEST(ResolveSpec, RefusesBadModels) { ExpectRefused(ModelTable()); }
 TEST(ResolveSpec, RefusesBadData) { ExpectRefused(DataTable()); }
 TEST(ResolveSpec, RefusesBadTraining) { ExpectRefused(TrainingTable()); }
 TEST(ResolveSpec, RefusesBadPolicies) { ExpectRefused(PolicyTable()); }
+TEST(ResolveSpec, TheTokenizerFromACheckpointIsThatOfItsFolder) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_data()->mutable_text()->set_path("/t");
+  spec.mutable_data()->mutable_text()->set_tokenizer(v1::TextData::FROM_CHECKPOINT);
+  spec.mutable_fine_tune()->set_from("/m");
+  const auto resolved = ResolveSpec(spec);
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->data().text().tokenizer_file(), "/m");
+  EXPECT_EQ(ResolveSpec(*resolved)->SerializeAsString(), resolved->SerializeAsString());
+}
 TEST(ResolveSpec, RefusesBadRunning) { ExpectRefused(RunningTable()); }
 
 TEST(ResolveSpec, AcceptsWhatTheTestsStartFrom) {

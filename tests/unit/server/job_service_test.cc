@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
+#include <thread>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -107,6 +109,38 @@ TEST_F(JobServiceTest, FactsComeFromAFileThatTheServerReads) {
   job.mutable_spec()->mutable_data()->mutable_text()->set_tokenizer(v1::TextData::CHARACTERS);
   EXPECT_TRUE(Submit(Request(job)).ok());
   unlink(path);
+}
+
+// A checkpoint of the small job's model, as its configuration alone describes it.
+TEST_F(JobServiceTest, StartWeightsMustFitWhereTheServerSeesThem) {
+  char path[] = "/tmp/job_service_test_XXXXXX";
+  ASSERT_NE(mkdtemp(path), nullptr);
+  const std::string folder = path;
+  v1::Job job = SmallJob("tuned");
+  job.mutable_spec()->mutable_fine_tune()->set_from(folder + "/absent");
+  EXPECT_TRUE(Submit(Request(job)).ok()) << "the worker may see it";
+  job.set_job_id("other");
+  job.mutable_spec()->mutable_fine_tune()->set_from(folder);
+  ExpectRefused(grpc::INVALID_ARGUMENT, "spec.fine_tune.from: " + folder + ": has no config.json",
+                [&] { return Submit(Request(job)); });
+  ASSERT_TRUE(WriteFileAtomically(folder + "/config.json", "{\"model_type\": \"bert\"}").ok());
+  const std::string empty("\x08\0\0\0\0\0\0\0{}      ", 16);
+  ASSERT_TRUE(WriteFileAtomically(folder + "/model.safetensors", empty).ok());
+  ExpectRefused(grpc::INVALID_ARGUMENT, "set spec.model.bert, or name another folder",
+                [&] { return Submit(Request(job)); });
+  const v1::Gpt& gpt = job.spec().model().gpt();
+  ASSERT_TRUE(WriteFileAtomically(
+                  folder + "/config.json",
+                  absl::StrCat("{\"model_type\": \"gpt2\", \"n_layer\": ", gpt.layers(),
+                               ", \"n_head\": ", gpt.heads(), ", \"n_embd\": ", gpt.width(),
+                               ", \"n_positions\": ", gpt.context(), ", \"vocab_size\": 256}"))
+                  .ok());
+  v1::SubmitJobRequest request = Request(job);
+  request.set_validate_only(true);  // as `trainyard plan` asks
+  ExpectRefused(grpc::INVALID_ARGUMENT, "it lacks", [&] { return Submit(request); });
+  job.mutable_spec()->mutable_fine_tune()->add_reinitialize("*");
+  EXPECT_TRUE(Submit(Request(job)).ok()) << response_.DebugString();
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(JobServiceTest, BpeIsPlannedForItsVocabularyAndCountedInTokens) {
@@ -236,6 +270,76 @@ TEST_F(JobServiceTest, GangLargerThanAllNodesTogetherIsRefusedWithWhatWouldFit) 
   gang.set_validate_only(false);
   gang.mutable_job()->mutable_spec()->mutable_resources()->set_min_slots(2);
   EXPECT_TRUE(Submit(gang).ok()) << "the nodes are away, and may come back";
+}
+
+// Braces are a few bytes that stand for many.
+TEST_F(JobServiceTest, ASpecThatUnfoldsToMoreThanAMessageHoldsIsRefused) {
+  v1::Job job = SmallJob("wide");
+  v1::JobSpec& spec = *job.mutable_spec();
+  spec.mutable_model()->mutable_resnet()->set_depth(18);
+  spec.mutable_model()->mutable_resnet()->set_stem(v1::Resnet::CIFAR);
+  spec.mutable_data()->mutable_webdataset()->add_train("/data/{00000..99999}.tar");
+  ExpectRefused(grpc::INVALID_ARGUMENT,
+                " bytes with every archive of spec.data named, expected at most 1048576; use fewer",
+                [&] { return Submit(Request(job)); });
+}
+
+// Its nodes are asked for by a submission whose caller hangs up meanwhile.
+class SlowStores : public MemoryStores {
+ public:
+  using MemoryStores::MemoryStores;
+  trainyard::FleetStore& fleet() override {
+    absl::MutexLock lock(&mu_);
+    asked_ = true;
+    mu_.Await(absl::Condition(&open_));
+    return MemoryStores::fleet();
+  }
+  void Close() {
+    absl::MutexLock lock(&mu_);
+    asked_ = open_ = false;
+  }
+  void Open() {
+    absl::MutexLock lock(&mu_);
+    open_ = true;
+  }
+  bool WaitUntilAsked() {
+    absl::MutexLock lock(&mu_);
+    return mu_.AwaitWithTimeout(absl::Condition(&asked_), kPatience);
+  }
+
+ private:
+  absl::Mutex mu_;
+  bool asked_ ABSL_GUARDED_BY(mu_) = false;
+  bool open_ ABSL_GUARDED_BY(mu_) = true;
+};
+
+TEST(Submission, OfACallerThatHasGoneWritesNothing) {
+  auto owned = std::make_unique<SlowStores>(SystemClock());
+  SlowStores& stores = *owned;
+  Rig rig(std::move(owned), Rig::FastOptions());
+  v1::SubmitJobRequest request;
+  request.set_parent("projects/default");
+  *request.mutable_job() = SmallJob("gone");
+  const auto context = Rig::Context();
+  stores.Close();
+  grpc::Status status;
+  std::thread caller([&] {
+    v1::Job response;
+    status = rig.jobs().SubmitJob(context.get(), request, &response);
+  });
+  EXPECT_TRUE(stores.WaitUntilAsked());
+  context->TryCancel();
+  caller.join();
+  EXPECT_EQ(status.error_code(), grpc::CANCELLED);
+  // A later call of the same connection is answered only once the server knows.
+  v1::GetJobRequest get;
+  get.set_name("projects/default/jobs/gone");
+  v1::Job job;
+  EXPECT_EQ(rig.jobs().GetJob(Rig::Context().get(), get, &job).error_code(), grpc::NOT_FOUND);
+  stores.Open();
+  rig.Restart();  // what was asked before is over then
+  EXPECT_EQ(rig.jobs().GetJob(Rig::Context().get(), get, &job).error_code(), grpc::NOT_FOUND);
+  rig.Submit(SmallJob("gone"));
 }
 
 TEST_F(JobServiceTest, CallsWithoutRightsAreRefused) {

@@ -208,6 +208,23 @@ TEST_F(ImageFolder, OfBadImagesTakesTheNextOneAndCounts) {
   EXPECT_THAT((*dataset)->TakeWarnings(), ElementsAre(HasSubstr("c/3.png: found a special file")));
 }
 
+// Gone since it was listed: the disk's fault, and for all that is known it comes back.
+TEST_F(ImageFolder, AFileThatGoesAwayIsNoBadImageButALinkToNowhereIs) {
+  WriteClasses();
+  std::filesystem::remove(folder_.path("train/a/1.png"));
+  std::filesystem::create_symlink("/absent", folder_.path("train/a/1.png"));
+  const auto dataset = OpenDataset(Data(), 0);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_THAT(Train(**dataset, 0, {1}).status, absl::OkStatus());
+  EXPECT_THAT((*dataset)->TakeWarnings(), ElementsAre(HasSubstr("a/1.png: No such file")));
+  std::filesystem::remove(folder_.path("train/a/0.png"));
+  const absl::Status gone = Train(**dataset, 0, {0}).status;
+  EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
+  EXPECT_THAT(std::string(gone.message()),
+              HasSubstr("a/0.png: No such file or directory; it was there when the run began"));
+  EXPECT_EQ((*dataset)->skipped(), 1);
+}
+
 TEST_F(ImageFolder, OfBadImagesIsRefusedWhenAskedOrWhenThereIsNothingElse) {
   WriteClasses();
   Write("train/a/1.png", "no image");
@@ -313,6 +330,36 @@ v1::Data Archives(const std::vector<std::string>& train) {
   archives.set_bad_records(v1::SKIP_BAD_RECORDS);
   SetTransform(*archives.mutable_transform());
   return data;
+}
+
+// To plan a job; the job itself reads it all.
+TEST(WebDataset, OfMoreFilesThanAreCountedHasNoSizeYet) {
+  const Folder folder;
+  const std::vector<TarEntry> others(200'000, TarEntry{.name = "a.txt"});
+  v1::Data data =
+      Archives({folder.Write("0.tar", SampleArchive(4)), folder.Write("1.tar", TarFile(others))});
+  const absl::Status status = ReadFacts(data).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("spec.data.webdataset.classes: is missing; archives of more than 200000"));
+  data.mutable_webdataset()->set_classes(5);
+  const auto facts = ReadFacts(data);
+  ASSERT_TRUE(facts.ok()) << facts.status();
+  EXPECT_EQ(facts->classes, 5);
+  EXPECT_EQ(facts->train_size, 0);
+  EXPECT_EQ(facts->validation_size, 0);
+  EXPECT_GT(facts->unsized_bytes, 0);
+  EXPECT_LT(facts->unsized_bytes, 10'000);
+}
+
+// Gone since it was indexed.
+TEST(WebDataset, OfAnArchiveThatGoesAwayBlamesNoImage) {
+  const Folder folder;
+  const auto dataset = OpenDataset(Archives({folder.Write("0.tar", SampleArchive(6))}), 0);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  std::filesystem::remove(folder.path("0.tar"));
+  EXPECT_TRUE(absl::IsUnavailable(Train(**dataset, 0, {0}).status));
+  EXPECT_EQ((*dataset)->skipped(), 0);
 }
 
 TEST(WebDataset, HasTheSamplesOfAllArchivesInOrder) {

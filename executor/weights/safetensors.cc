@@ -1,28 +1,24 @@
-#include "executor/engine/checkpoint/safetensors.h"
+#include "executor/weights/safetensors.h"
 
 #include <cstring>
 
 #include "absl/strings/str_join.h"
 #include "storage/base/status.h"
 
-namespace trainyard::engine {
-namespace {
-
-constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the reference's limit
-
-}  // namespace
+namespace trainyard::weights {
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(std::unique_ptr<ObjectReader> reader,
-                                                      const std::string& place) {
+                                                      const std::string& place,
+                                                      int64_t largest_header) {
   uint64_t header_bytes = 0;
   const int64_t size = reader->size();
   if (size < 8) {
     return absl::DataLossError(absl::StrCat(place, ": ", size, " bytes are no safetensors file"));
   }
   TY_RETURN_IF_ERROR(reader->Read(0, sizeof(header_bytes), &header_bytes));
-  if (header_bytes > kMaxHeaderBytes) {
+  if (header_bytes > static_cast<uint64_t>(largest_header)) {
     return absl::DataLossError(absl::StrCat(place, ": a header of ", header_bytes,
-                                            " bytes; at most 100000000 are allowed"));
+                                            " bytes; at most ", largest_header, " are allowed"));
   }
   const int64_t data_offset = 8 + static_cast<int64_t>(header_bytes);
   if (data_offset > size) {
@@ -58,4 +54,4 @@ absl::Status SafetensorsFile::Read(const TensorEntry& entry, int64_t offset, siz
   return reader_->Read(data_offset_ + entry.begin + offset, bytes, to);
 }
 
-}  // namespace trainyard::engine
+}  // namespace trainyard::weights

@@ -1,11 +1,11 @@
-#include "executor/engine/checkpoint/safetensors.h"
+#include "executor/weights/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-namespace trainyard::engine {
+namespace trainyard::weights {
 namespace {
 
 using ::testing::HasSubstr;
@@ -147,4 +147,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace trainyard::engine
+}  // namespace trainyard::weights

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "executor/engine/checkpoint/safetensors.h"
+#include "executor/weights/safetensors.h"
 #include "storage/base/status.h"
 
-namespace trainyard::engine {
+namespace trainyard::weights {
 namespace {
 
 constexpr size_t kMaxDims = 16;
@@ -280,4 +280,4 @@ std::vector<std::string> NamesByPlace(const SafetensorsHeader& header) {
   return names;
 }
 
-}  // namespace trainyard::engine
+}  // namespace trainyard::weights

@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "storage/objects/object_store.h"
 
-namespace trainyard::engine {
+namespace trainyard::weights {
 
 struct TensorEntry {
   std::string dtype;  // "F32", …
@@ -48,14 +48,19 @@ SafetensorsHeader PackedHeader(std::map<std::string, TensorEntry> tensors);
 // The names in order of their places.
 std::vector<std::string> NamesByPlace(const SafetensorsHeader& header);
 
+inline constexpr int64_t kLargestHeader = 100'000'000;  // bytes; the reference's limit
+
 // Every file is treated as hostile. Thread-safe once open.
 class SafetensorsFile {
  public:
-  // `place` names the file in messages.
+  // `place` names the file in messages. kDataLoss: a header that is longer than `largest_header`,
+  // or wrong.
   static absl::StatusOr<SafetensorsFile> Open(std::unique_ptr<ObjectReader> reader,
-                                              const std::string& place);
+                                              const std::string& place,
+                                              int64_t largest_header = kLargestHeader);
 
   const SafetensorsHeader& header() const { return header_; }
+  int64_t header_bytes() const { return data_offset_ - 8; }
 
   // The entry, which must be F32 of exactly `shape`; kDataLoss says what was found.
   absl::StatusOr<TensorEntry> Find(const std::string& name,
@@ -78,4 +83,4 @@ class SafetensorsFile {
   int64_t data_offset_ = 0;
 };
 
-}  // namespace trainyard::engine
+}  // namespace trainyard::weights

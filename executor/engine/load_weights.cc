@@ -1,0 +1,147 @@
+#include "executor/engine/load_weights.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "executor/engine/blame.h"
+#include "executor/engine/checkpoint/layout.h"
+#include "executor/engine/checkpoint/manifest.h"
+#include "executor/engine/finite.h"
+#include "executor/engine/initialize.h"
+#include "executor/weights/start_weights.h"
+#include "storage/base/digest.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+namespace {
+
+constexpr int64_t kChunk = int64_t{1} << 20;  // elements
+constexpr char kStartFile[] = "fine_tune_from.json";
+constexpr int64_t kSmallFile = 4096;
+
+absl::Status BlameFolder(const absl::Status& status) {
+  if (absl::IsUnimplemented(status)) return Blame(Fault::kUnimplemented, status);
+  return absl::IsInvalidArgument(status) ? Blame(Fault::kSpec, status) : BlameData(status);
+}
+
+absl::StatusOr<weights::StartWeights> Open(const v1::JobSpec& spec, const plan::Plan& plan) {
+  absl::StatusOr<weights::StartWeights> weights = weights::OpenStartWeights(spec, plan);
+  if (!weights.ok()) return BlameFolder(weights.status());
+  return weights;
+}
+
+// Of a checkpoint that has its manifest, that the weights are as they were written.
+absl::Status VerifyOurs(const weights::ModelFolder& folder) {
+  const auto json = weights::ReadSmallFile(folder.path, kManifestFile);
+  if (absl::IsNotFound(json.status())) return absl::OkStatus();
+  TY_RETURN_IF_ERROR(json.status());
+  const std::string place = absl::StrCat(folder.path, "/", kManifestFile);
+  const absl::StatusOr<Manifest> manifest = ManifestFromJson(*json);
+  if (!manifest.ok()) return Annotate(manifest.status(), place);
+  TY_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectStore> store, OpenObjectStore(folder.path));
+  for (const ManifestFile& file : manifest->files) {
+    if (file.name != kModelFile) continue;
+    const absl::Status verified = VerifyFile(file, [&](const std::string& name) {
+      return store->Open(absl::StrCat(folder.path, "/", name));
+    });
+    if (!verified.ok()) return Annotate(verified, folder.path);
+  }
+  return absl::OkStatus();
+}
+
+// Reads one tensor of the folder into its place.
+absl::Status ReadInto(Session& session, const weights::StartWeights& weights,
+                      const weights::ReadPart& part, Sha256& sha) {
+  std::vector<float> chunk;
+  const int64_t elements = part.stored.elements();
+  sha.Add(absl::StrCat(part.stored.name, " [", absl::StrJoin(part.stored.dims, ","), "]\n"));
+  for (int64_t first = 0; first < elements; first += kChunk) {
+    const int64_t count = std::min(kChunk, elements - first);
+    chunk.resize(static_cast<size_t>(count));
+    TY_RETURN_IF_ERROR(weights.Read(part.found, first, count, chunk.data()));
+    const Extent extent = ExtentOf(chunk.data(), count);
+    if (extent.first_bad >= 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "spec.fine_tune.from: ", weights.folder.path, ": element ", first + extent.first_bad,
+          " of '", part.found, "' is ", chunk[static_cast<size_t>(extent.first_bad)],
+          "; name a model that is whole, or reinitialize: ['", part.stored.name, "']"));
+    }
+    const size_t bytes = chunk.size() * sizeof(float);
+    sha.Add(chunk.data(), bytes);
+    session.Write(
+        part.id, chunk.data(), bytes,
+        static_cast<size_t>(part.stored.offset) + static_cast<size_t>(first) * sizeof(float));
+    TY_RETURN_IF_ERROR(session.Synchronize());
+  }
+  return absl::OkStatus();
+}
+
+std::string SummaryOf(const weights::StartWeights& weights) {
+  const std::vector<std::string>& drawn = weights.assignment.drawn;
+  constexpr size_t kShown = 8;
+  std::string summary = absl::StrCat("began with the weights of ", weights.folder.path, ": ",
+                                     weights.assignment.read.size(), " tensors");
+  if (drawn.empty()) return summary;
+  const size_t shown = std::min(drawn.size(), kShown);
+  absl::StrAppend(&summary, ", ", drawn.size(),
+                  " drawn anew: ", absl::StrJoin(drawn.begin(), drawn.begin() + shown, ", "),
+                  shown < drawn.size() ? ", ..." : "");
+  return summary;
+}
+
+}  // namespace
+
+absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan,
+                        const data::Dataset& dataset) {
+  TY_ASSIGN_OR_RETURN(const weights::StartWeights weights, Open(spec, plan));
+  return Blame(Fault::kSpec, weights::CheckTokenizer(weights, spec, plan, dataset.tokenizer()));
+}
+
+absl::StatusOr<LoadedWeights> LoadWeights(Session& session, const v1::JobSpec& spec, int threads) {
+  TY_ASSIGN_OR_RETURN(const weights::StartWeights weights, Open(spec, session.plan()));
+  TY_RETURN_IF_ERROR(BlameData(VerifyOurs(weights.folder)));
+  TY_RETURN_IF_ERROR(BlameData(weights::CheckTies(weights, INT64_MAX)));
+  // What is read goes over what is drawn: a tensor may be both, part by part.
+  for (const plan::TensorId id : weights.assignment.drawn_whose) {
+    TY_RETURN_IF_ERROR(InitializeTensor(session, id, spec.training().seed(), threads));
+  }
+  Sha256 sha;
+  for (const weights::ReadPart& part : weights.assignment.read) {
+    TY_RETURN_IF_ERROR(BlameData(ReadInto(session, weights, part, sha)));
+  }
+  return LoadedWeights{.sha256 = sha.Finish(), .summary = SummaryOf(weights)};
+}
+
+absl::Status CheckSameStart(const std::string& before, const LoadedWeights& loaded) {
+  if (before.empty() || before == loaded.sha256) return absl::OkStatus();
+  return Blame(
+      Fault::kData,
+      absl::FailedPreconditionError(absl::StrCat(
+          "spec.fine_tune.from: holds other weights than when this job began (SHA-256 ",
+          loaded.sha256, ", was ", before,
+          "), and there is no checkpoint to go on from; put them back, or submit a new job")));
+}
+
+absl::Status KeepStart(ObjectStore& store, const std::string& root, int64_t attempt,
+                       const std::string& spec_digest, const LoadedWeights& loaded) {
+  const std::string place = absl::StrCat(root, "/", kStartFile);
+  if (attempt > 1) {
+    const absl::StatusOr<std::string> text = store.Get(place, kSmallFile);
+    if (!text.ok() && !absl::IsNotFound(text.status()))
+      return Blame(Fault::kStorage, text.status());
+    const nlohmann::json before =
+        nlohmann::json::parse(text.value_or(""), nullptr, /*allow_exceptions=*/false);
+    if (before.is_object() && before.value("spec_digest", nlohmann::json()) == spec_digest) {
+      const nlohmann::json digest = before.value("weights_sha256", nlohmann::json());
+      return CheckSameStart(digest.is_string() ? digest.get<std::string>() : "", loaded);
+    }
+  }
+  const nlohmann::ordered_json now = {{"spec_digest", spec_digest},
+                                      {"weights_sha256", loaded.sha256}};
+  return Blame(Fault::kStorage, store.Put(place, now.dump(2) + "\n"));
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,90 @@
+#include "executor/engine/restore_tensors.h"
+
+#include <string>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "executor/engine/checkpoint/adapter.h"
+#include "executor/engine/checkpoint/layout.h"
+#include "executor/engine/checkpoint/snapshot.h"
+#include "executor/engine/read_tensor.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+namespace {
+
+absl::Status Missing(const Checkpoint& checkpoint, const char* file) {
+  return absl::DataLossError(absl::StrCat(checkpoint.uri, ": ", file, " is missing"));
+}
+
+// Where a checkpoint holds the tensors of a plan.
+class Source {
+ public:
+  Source(const Checkpoint& checkpoint, const plan::Plan& plan) : from_(checkpoint) {
+    for (const plan::Adapter& adapter : plan.adapters) {
+      adapted_.insert(adapter.stored.name);
+      matrices_.insert({plan.tensors[adapter.a].name, plan.tensors[adapter.b].name});
+    }
+  }
+
+  absl::Status CheckComplete(const plan::Plan& plan) const {
+    if (!plan.averages.empty() && !from_.ema) return Missing(from_, kEmaFile);
+    if (!plan.adapters.empty() && !from_.adapter) return Missing(from_, kAdapterFile);
+    if (!plan.adapters.empty() && !from_.base) return Missing(from_, kBaseFile);
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadParameter(const plan::StoredTensor& stored, Session& session,
+                             plan::TensorId id) const {
+    if (matrices_.contains(stored.name)) {
+      return ReadStored(*from_.adapter, kPeftPrefix + stored.name, stored, session, id);
+    }
+    const weights::SafetensorsFile& file =
+        adapted_.contains(stored.name) ? *from_.base : from_.model;
+    return ReadStored(file, stored.name, stored, session, id);
+  }
+
+  absl::Status ReadAverage(const plan::StoredTensor& stored, Session& session,
+                           plan::TensorId id) const {
+    if (matrices_.contains(stored.name)) {
+      return ReadStored(*from_.base, AveragePrefix() + stored.name, stored, session, id);
+    }
+    return ReadStored(*from_.ema, stored.name, stored, session, id);
+  }
+
+ private:
+  const Checkpoint& from_;
+  absl::flat_hash_set<std::string> adapted_, matrices_;
+};
+
+}  // namespace
+
+absl::Status RestoreTensors(const Checkpoint& checkpoint, Session& session) {
+  const plan::Plan& plan = session.plan();
+  const Source source(checkpoint, plan);
+  TY_RETURN_IF_ERROR(source.CheckComplete(plan));
+  for (const plan::TensorId id : plan.parameters) {
+    for (const plan::StoredTensor& stored : plan::Stored(plan.tensors[id])) {
+      TY_RETURN_IF_ERROR(source.ReadParameter(stored, session, id));
+    }
+  }
+  for (const plan::TensorId id : plan.buffers) {
+    TY_RETURN_IF_ERROR(ReadTensor(checkpoint.model, "", plan.tensors[id], session, id));
+  }
+  for (size_t kind = 0; kind < plan.optimizer_state.size(); ++kind) {
+    for (size_t i = 0; i < plan.parameters.size(); ++i) {
+      const plan::TensorId state = plan.optimizer_state[kind][i];
+      if (state == plan::kNone) continue;
+      TY_RETURN_IF_ERROR(ReadTensor(checkpoint.optimizer, OptimizerPrefix(plan, kind),
+                                    plan.tensors[plan.parameters[i]], session, state));
+    }
+  }
+  for (size_t i = 0; i < plan.averages.size(); ++i) {
+    for (const plan::StoredTensor& stored : plan::Stored(plan.tensors[plan.parameters[i]])) {
+      TY_RETURN_IF_ERROR(source.ReadAverage(stored, session, plan.averages[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard::engine

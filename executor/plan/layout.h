@@ -1,0 +1,20 @@
+#pragma once
+
+// The regions of a plan's arena, and every tensor's place in them. Pure functions.
+
+#include <vector>
+
+#include "executor/plan/plan.h"
+
+namespace trainyard::plan {
+
+// What an evaluation leaves for its reader.
+std::vector<TensorId> EvaluationResults(const Plan& plan);
+
+// Writes plan.offsets, the regions and arena_bytes, from tensors and ops as they are: parameters,
+// copies at half their distances, optimizer state, averages, buffers, `scalars`, gradients. Last
+// come activations: those of training and of evaluation and the scratch of the optimizer take
+// turns, in the memory of gradients as far as these do not need it (passes/share_gradients.h).
+void LayOut(const std::vector<TensorId>& scalars, Plan& plan);
+
+}  // namespace trainyard::plan
