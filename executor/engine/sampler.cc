@@ -62,9 +62,11 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Load(kernels::Device& device,
                       plan::BuildInferencePlan(checkpoint.config.spec, checkpoint.config.facts, 1));
   std::unique_ptr<Sampler> sampler(new Sampler(std::move(plan)));
   TY_ASSIGN_OR_RETURN(sampler->session_, Session::Open(device, sampler->plan_));
-  for (const plan::TensorId id : sampler->plan_.parameters) {
-    TY_RETURN_IF_ERROR(
-        ReadTensor(checkpoint.model, "", sampler->plan_.tensors[id], *sampler->session_, id));
+  for (const auto* ids : {&sampler->plan_.parameters, &sampler->plan_.buffers}) {
+    for (const plan::TensorId id : *ids) {
+      TY_RETURN_IF_ERROR(
+          ReadTensor(checkpoint.model, "", sampler->plan_.tensors[id], *sampler->session_, id));
+    }
   }
   TY_ASSIGN_OR_RETURN(const auto copy, sampler->session_->Prepare(sampler->plan_.copy));
   sampler->session_->Launch(copy);

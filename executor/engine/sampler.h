@@ -26,7 +26,7 @@ struct SampleOptions {
 // lower id. Pure.
 int32_t PickToken(const std::vector<float>& logits, const SampleOptions& options, double uniform);
 
-// Loads the parameters of a language model; kInvalidArgument for another family.
+// Loads the parameters and buffers of a language model; kInvalidArgument for another family.
 class Sampler {
  public:
   static absl::StatusOr<std::unique_ptr<Sampler>> Load(kernels::Device& device,

@@ -138,6 +138,11 @@ absl::StatusOr<std::string> Trainer::FindNonFinite(const BatchSource& next) {
   const std::string before =
       absl::StrCat("as the update of step ", steps_done_, " left it, parameter");
   for (const plan::TensorId id : plan.parameters) TY_RETURN_IF_ERROR(search.Look(id, before));
+  // Each micro-batch writes its own rows: those of the pass before may hold what it failed for.
+  if (plan.row_gradient != plan::kNone) {
+    TY_RETURN_IF_ERROR(session_.Zero({.offset = plan.offsets[plan.row_gradient],
+                                      .bytes = plan.tensors[plan.row_gradient].bytes()}));
+  }
   TY_RETURN_IF_ERROR(search.Run(plan.begin, begin_, "begin of the step"));
   for (size_t i = 0; i < states_.size(); ++i) {
     const std::string where = absl::StrCat("micro-batch ", i + 1, " of ", states_.size());

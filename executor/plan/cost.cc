@@ -1,6 +1,9 @@
 #include "executor/plan/cost.h"
 
 #include <algorithm>
+#include <bit>
+#include <set>
+#include <tuple>
 #include <variant>
 
 #include "executor/plan/memory.h"
@@ -45,26 +48,70 @@ double InteractionFlops(int64_t batch, int64_t count, int64_t width) {
 int64_t InputBytes(const ConvolutionShape& s) {
   return kFloat * s.batch * s.height * s.width * s.in;
 }
-int64_t WeightBytes(const ConvolutionShape& s) {
-  return kFloat * s.out * (s.in / s.groups) * s.kernel_height * s.kernel_width;
+
+// What the CPU back end asks for; scratch that grows with the threads is counted for kThreads. Of
+// our own kernels it is exact; what oneDNN 2.6 asks for was read off its primitives for AVX2 and
+// AVX-512, with and without bf16, with 1, 2 and 8 threads. How it cuts its work depends on caches
+// and threads: what counts is the most that any of its ways takes.
+constexpr int64_t kThreads = 8;
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+int64_t Ceil(int64_t n, int64_t each) { return (n + each - 1) / each; }
+int64_t RoundUp(int64_t n, int64_t each) { return Ceil(n, each) * each; }
+
+bool IsDepthwise(const ConvolutionShape& s) { return s.groups == s.in && s.groups == s.out; }
+
+int64_t WindowBytes(const ConvolutionShape& s) { return kFloat * s.kernel_height * s.kernel_width; }
+
+// Weights in blocks of 16 channels by 16, or by one.
+int64_t BlockedWeightBytes(const ConvolutionShape& s) {
+  if (IsDepthwise(s)) return WindowBytes(s) * RoundUp(s.groups, 16);
+  return WindowBytes(s) * s.groups * RoundUp(s.in / s.groups, 16) * RoundUp(s.out / s.groups, 16);
 }
 
-// What the CPU back end asks for, read off its kernels with 2 threads; scratch that grows with the
-// threads is counted for kThreads.
-constexpr int64_t kThreads = 8;
-constexpr int64_t kPanelBytes = int64_t{544} << 10;  // oneDNN's copy of a block of one operand
-constexpr int64_t kNarrowPanelBytes = int64_t{1}
-                                      << 20;  // of bf16: with tiles, and fp32 sums beside
+// What a window of one pixel reads in steps, put side by side, per thread.
+int64_t GatheredBytes(const ConvolutionShape& s) {
+  const bool gathers = s.kernel_height == 1 && s.kernel_width == 1 && s.stride > 1;
+  return gathers ? kThreads * kFloat * s.in * OutHeight(s) * OutWidth(s) : 0;
+}
 
-// Both images and `copies` of the weights as Winograd's F(4x4, 3x3) takes them, and a block of
-// tiles per thread; 0 where the back end sums directly, as it does in bf16.
+int64_t DirectBytes(const ConvolutionShape& s) {
+  constexpr int64_t kEdges = 8 << 10;  // what is padded to whole blocks, per thread
+  return 2 * BlockedWeightBytes(s) + kThreads * kEdges + GatheredBytes(s);
+}
+
+// For the gradient by weights: a partial sum of them per thread. Of the smallest images AVX2 takes
+// four, and depthwise convolutions go by blocks of 16 by 16, too.
+int64_t DirectSumBytes(const ConvolutionShape& s) {
+  constexpr int64_t kEdges = 40 << 10;
+  const bool small = s.height < 4 || s.width < 4;
+  const int64_t sums = small ? 4 * kThreads : kThreads + 2;
+  const int64_t whole = small && IsDepthwise(s) ? 2 * WindowBytes(s) * s.groups * 16 * 16 : 0;
+  return InputBytes(s) / s.batch + sums * BlockedWeightBytes(s) + whole + kThreads * kEdges +
+         GatheredBytes(s);
+}
+
+// Both images, as they are wanted and as Winograd's F(4x4, 3x3) takes them, the weights twice, and
+// `copies` of them transformed; 0 where the back end sums directly, as it does in bf16's own
+// instructions.
 int64_t WinogradBytes(const ConvolutionShape& s, int64_t copies) {
-  const int64_t tiles = s.batch * ((s.height + 3) / 4) * ((s.width + 3) / 4);
+  const int64_t tiles = s.batch * Ceil(s.height, 4) * Ceil(s.width, 4);
   const bool suits = s.kernel_height == 3 && s.kernel_width == 3 && s.stride == 1 && s.pad == 1 &&
-                     s.in % 16 == 0 && s.out % 16 == 0 && tiles >= 64;
+                     s.groups == 1 && s.in % 16 == 0 && s.out % 16 == 0 && tiles >= 64;
   if (!suits) return 0;
-  const int64_t images = kFloat * s.batch * s.height * s.width * (s.in + s.out);
-  return images + 2 * WeightBytes(s) + copies * 36 * kFloat * s.in * s.out + (int64_t{18} << 20);
+  const int64_t pixels = s.batch * s.height * s.width;
+  return kFloat * (pixels + 36 * tiles) * (s.in + s.out) + 2 * BlockedWeightBytes(s) +
+         copies * 36 * kFloat * s.in * s.out + kThreads * kMiB;
+}
+
+// Copies of blocks of the operands, per thread; `least` bytes of them in bf16, with tiles and fp32
+// sums beside. A sum that is long for a result with few columns is cut: a result per thread.
+int64_t PanelBytes(const Matmul& o, int64_t least) {
+  constexpr int64_t kEdges = 1 << 10;
+  const int64_t most = std::max<int64_t>(least, (o.transpose_a ? 1600 : 544) << 10);
+  const int64_t all = kFloat * (RoundUp(o.m, 16) + RoundUp(o.n, 64)) * RoundUp(o.k, 16);
+  const bool cut = o.transpose_a && o.k > 1024 && Ceil(o.n, 64) < kThreads;
+  return kThreads * (std::min(most, all + kEdges) + (cut ? kFloat * o.m * o.n : 0));
 }
 
 // b, packed first where its rows lie a multiple of 4 KiB apart.
@@ -73,26 +120,27 @@ int64_t PackedBytes(const Matmul& o) {
 }
 
 // Sums over rows go by at most 64 runs of at least 32 rows.
-int64_t PartialSums(int64_t rows) { return std::min<int64_t>(64, (rows + 31) / 32); }
+int64_t PartialSums(int64_t rows) { return Ceil(rows, std::max<int64_t>(32, Ceil(rows, 64))); }
 
 // A double per block of 8192 elements.
-int64_t ReductionBytes(int64_t n) { return 8 * (n / 8192 + 1); }
+int64_t ReductionBytes(int64_t n) { return 8 * Ceil(n, 8192); }
 
-// The moments of chunks of about 16,384 elements, and factors per column.
-int64_t BatchNormBytes(int64_t rows, int64_t cols) {
+// The moments of chunks of about 16,384 elements, and `factors` per column.
+int64_t BatchNormBytes(int64_t rows, int64_t cols, int64_t factors) {
   const int64_t each = std::clamp<int64_t>(16384 / cols, 32, 1024);
-  return kFloat * (2 * ((rows + each - 1) / each) + 3) * cols;
+  return kFloat * (2 * Ceil(rows, each) + factors) * cols;
 }
 
 // Keys, values and a tile of scores, laid out for the vector units, per thread.
 int64_t AttentionBytes(int64_t time, int64_t head_dim) {
-  return kFloat * kThreads * (time * (4 * head_dim + 32) + 80 * head_dim);
+  const int64_t padded = RoundUp(head_dim, 16);
+  return kFloat * kThreads * (time * (4 * padded + 32) + 80 * padded);
 }
 
 // Features, their transpose and their products of one sample, padded, per thread.
 int64_t InteractionBytes(int64_t count, int64_t width) {
-  const int64_t features = count + 16, padded = width + 15;
-  return kFloat * kThreads * features * (2 * padded + features);
+  const int64_t features = count + 1, padded = RoundUp(features, 16);
+  return kFloat * kThreads * (RoundUp(width, 16) * (features + padded) + features * padded);
 }
 
 // Floating-point operations of matrix products, and bytes of scratch.
@@ -104,48 +152,48 @@ struct Cost {
 struct CostOf {
   const std::vector<Tensor>& tensors;
 
-  // Of fp16 operands products are made of fp32 twins, which lie in the workspace.
-  bool Narrow(TensorId id) const { return tensors[id].type == ElementType::kBF16; }
-  int64_t Twins(std::initializer_list<TensorId> ids) const {
-    int64_t bytes = 0;
-    for (const TensorId id : ids) {
-      if (tensors[id].type == ElementType::kF16) bytes += kFloat * tensors[id].elements();
+  // Products of `operands`, the first of which says their type, that need `wide` bytes in fp32 and
+  // `narrow` in bf16. fp16 goes by fp32 twins of the operands, which lie in the workspace; so does
+  // bf16 where the CPU has no instructions for it. Nobody knows yet which machine it will be: it
+  // must hold either.
+  int64_t Products(std::initializer_list<TensorId> operands, int64_t wide, int64_t narrow) const {
+    for (const TensorId id : operands) {
+      if (tensors[id].type != ElementType::kF32) wide += kFloat * tensors[id].elements();
     }
-    return bytes;
+    return tensors[*operands.begin()].type == ElementType::kBF16 ? std::max(wide, narrow) : wide;
   }
 
   Cost operator()(const Matmul& o) const {
-    const int64_t panel = Narrow(o.a) ? kNarrowPanelBytes : kPanelBytes;
     return {.flops = 2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) *
                      static_cast<double>(o.k),
-            .workspace = Twins({o.a, o.b, o.c}) + (Narrow(o.a) ? 0 : PackedBytes(o)) +
-                         kThreads * std::min(panel, kFloat * (o.m + o.n) * o.k)};
+            .workspace =
+                Products({o.a, o.b, o.c}, PackedBytes(o) + PanelBytes(o, 0), PanelBytes(o, kMiB))};
   }
   Cost operator()(const AddProduct& o) const {
-    return {.flops = 2.0 * static_cast<double>(o.rows) * static_cast<double>(o.n) *
-                     static_cast<double>(o.k),
-            .workspace = Twins({o.a, o.b, o.y}) +
-                         kThreads * std::min(Narrow(o.a) ? kNarrowPanelBytes : kPanelBytes,
-                                             kFloat * (o.rows + o.n) * o.k)};
+    const Matmul product = {.m = o.rows, .n = o.n, .k = o.k, .transpose_b = true};
+    return {
+        .flops =
+            2.0 * static_cast<double>(o.rows) * static_cast<double>(o.n) * static_cast<double>(o.k),
+        .workspace = Products({o.a, o.b, o.y}, PanelBytes(product, 0), PanelBytes(product, kMiB))};
   }
-  // Weights reordered into the blocked layout that the kernel wants; for the gradient by weights a
-  // partial sum per thread as well.
   Cost operator()(const ConvolutionForward& o) const {
+    const int64_t direct = DirectBytes(o.shape), winograd = WinogradBytes(o.shape, 1);
     return {.flops = ConvolutionFlops(o.shape),
-            .workspace = Twins({o.x, o.w, o.y}) + 2 * WeightBytes(o.shape) +
-                         (Narrow(o.w) ? 0 : WinogradBytes(o.shape, 1))};
+            .workspace = Products({o.x, o.w, o.y}, std::max(direct, winograd), direct)};
   }
+  // In bf16 of a window of one pixel the sums of an image in fp32 beside, per thread.
   Cost operator()(const ConvolutionBackwardData& o) const {
+    const int64_t direct = DirectBytes(o.shape), winograd = WinogradBytes(o.shape, 1);
+    const bool sums = o.shape.kernel_height == 1 && o.shape.kernel_width == 1;
+    const int64_t narrow = direct + (sums ? kThreads * InputBytes(o.shape) / o.shape.batch : 0);
     return {.flops = ConvolutionFlops(o.shape),
-            .workspace = Twins({o.dy, o.w, o.dx}) + 2 * WeightBytes(o.shape) +
-                         (Narrow(o.w) ? 0 : WinogradBytes(o.shape, 1))};
+            .workspace = Products({o.dy, o.w, o.dx}, std::max(direct, winograd), narrow)};
   }
   Cost operator()(const ConvolutionBackwardWeights& o) const {
-    const int64_t winograd = Narrow(o.x) ? 0 : WinogradBytes(o.shape, kThreads + 2);
-    const int64_t direct =
-        InputBytes(o.shape) / o.shape.batch + (kThreads + 2) * WeightBytes(o.shape);
+    const int64_t direct = DirectSumBytes(o.shape);
+    const int64_t winograd = WinogradBytes(o.shape, kThreads + 1);
     return {.flops = ConvolutionFlops(o.shape),
-            .workspace = Twins({o.x, o.dy}) + (winograd > 0 ? winograd : direct)};
+            .workspace = Products({o.x, o.dy}, std::max(direct, winograd), direct)};
   }
   // q k^T and p v.
   Cost operator()(const AttentionForward& o) const {
@@ -168,10 +216,10 @@ struct CostOf {
   }
 
   Cost operator()(const BatchNormBackward& o) const {
-    return Scratch(BatchNormBytes(o.rows, o.cols));
+    return Scratch(BatchNormBytes(o.rows, o.cols, 3));
   }
   Cost operator()(const BatchNormForward& o) const {
-    return Scratch(BatchNormBytes(o.rows, o.cols));
+    return Scratch(BatchNormBytes(o.rows, o.cols, 1));
   }
   Cost operator()(const BatchNormInference& o) const { return Scratch(kFloat * o.cols); }
   Cost operator()(const ColumnSum& o) const {
@@ -180,11 +228,14 @@ struct CostOf {
   Cost operator()(const LayerNormBackward& o) const {
     return Scratch(kFloat * 2 * PartialSums(o.rows) * o.cols);
   }
-  // A hash table of up to four times the samples per thread.
   Cost operator()(const LambStep& o) const {
     return Scratch(o.adapt ? 2 * ReductionBytes(o.n) : 0);
   }
-  Cost operator()(const MergeRows& o) const { return Scratch(kThreads * 4 * o.samples * 4); }
+  // A hash table of two to four slots per sample and thread.
+  Cost operator()(const MergeRows& o) const {
+    const auto slots = std::bit_ceil(2 * static_cast<uint64_t>(o.samples));
+    return Scratch(kThreads * 4 * static_cast<int64_t>(slots));
+  }
   Cost operator()(const SquaredNorm& o) const { return Scratch(ReductionBytes(o.n)); }
   Cost operator()(const Sum& o) const { return Scratch(ReductionBytes(o.n)); }
 
@@ -242,6 +293,20 @@ int64_t LargestWorkspace(const Plan& plan) {
     for (const Op& op : *ops) largest = std::max(largest, WorkspaceBytes(plan.tensors, op));
   }
   return largest;
+}
+
+// The CPU's cos and sin of rotary positions: one table for all ops of the same angles.
+int64_t RotaryTableBytes(const Plan& plan) {
+  std::set<std::tuple<float, int64_t, int64_t>> angles;  // theta, time, head_dim
+  for (const auto* ops : {&plan.micro, &plan.evaluate}) {
+    for (const Op& op : *ops) {
+      const auto* const o = std::get_if<Rotary>(&op);
+      if (o != nullptr) angles.insert({o->theta, o->time, o->head_dim});
+    }
+  }
+  int64_t bytes = 0;
+  for (const auto& [theta, time, head_dim] : angles) bytes += kFloat * time * head_dim;
+  return bytes;
 }
 
 constexpr int64_t kIndexBytes = 64;                      // per image: its name and place
@@ -348,7 +413,7 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, P
   s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes);
   s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes - plan.activation_region.bytes);
-  s.set_workspace_bytes(LargestWorkspace(plan));
+  s.set_workspace_bytes(LargestWorkspace(plan) + RotaryTableBytes(plan));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   s.set_process_bytes(kProcessBytes);
   s.set_bytes_per_slot(s.parameter_bytes() + s.weight_copy_bytes() + s.gradient_bytes() +

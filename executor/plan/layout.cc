@@ -17,7 +17,7 @@ int64_t PlaceCopies(int64_t end, Plan& plan) {
     plan.offsets[plan.copies[i]] = end;
     end += Align(plan.tensors[plan.parameters[i]].bytes()) / 2;
   }
-  return end;
+  return Align(end);
 }
 
 // Packs the activations of lists of ops that take turns.

@@ -9,8 +9,8 @@
 
 namespace trainyard::plan {
 
-// Of every tensor: two cache lines, so that a copy in 16 bits at half the offset of its fp32 begins
-// with one, as the widest vectors like it.
+// Of every tensor but copies in 16 bits: two cache lines, so that a copy at half the distance of
+// its fp32 begins with one, as the widest vectors like it.
 inline constexpr int64_t kAlignment = 128;
 
 inline int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -43,7 +43,7 @@ struct Resident {
 // only those whose lives it does not meet. Tensors whose lives overlap do not share a byte, but for
 // an in-place pair at the op where the life of one ends and that of the other begins. Greedy
 // (Pisarchyk & Lee 2020, "Efficient memory management for deep neural net inference"), each at the
-// lowest gap: the largest first or, where that needs less, those that live longest first.
+// lowest gap: the largest first or, where that needs less, those whose lives end last first.
 int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
                         const std::vector<TensorId>& results, std::vector<int64_t>& offsets,
                         const std::vector<Resident>& residents = {});

@@ -194,9 +194,9 @@ class OptimizerStep {
                       .nesterov = muon.nesterov()});
     const TensorId orthogonal = AddNewtonSchulz(matrix.name, update, rows, cols);
     const auto longer = static_cast<double>(std::max(rows, cols));
-    const double scale = muon.scale() == v1::Muon::MATCH_RMS_ADAMW
-                             ? 0.2 * std::sqrt(longer)
-                             : std::sqrt(longer / static_cast<double>(cols));
+    const auto in = static_cast<double>(rule(position).input_first ? rows : cols);
+    const double scale = muon.scale() == v1::Muon::MATCH_RMS_ADAMW ? 0.2 * std::sqrt(longer)
+                                                                   : std::sqrt(longer / in);
     Emit(MuonStep{.w = plan_.parameters[position],
                   .x = orthogonal,
                   .state = plan_.state,

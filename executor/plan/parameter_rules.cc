@@ -1,8 +1,10 @@
 #include "executor/plan/parameter_rules.h"
 
 #include <algorithm>
+#include <optional>
 #include <variant>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -95,13 +97,18 @@ absl::Status CheckAllUsed(const v1::Optimizer& optimizer, const Graph& graph,
 }
 
 // Weights of products and convolutions, but for what is looked up in (embeddings, tied heads) and
-// for the head.
-absl::flat_hash_set<TensorId> HiddenMatrices(const std::vector<Op>& forward, TensorId logits) {
-  absl::flat_hash_set<TensorId> hidden, apart;
+// for the head; each with whether its input comes first.
+absl::flat_hash_map<TensorId, bool> HiddenMatrices(const std::vector<Op>& forward,
+                                                   TensorId logits) {
+  absl::flat_hash_map<TensorId, bool> hidden;
+  absl::flat_hash_set<TensorId> apart;
   for (const Op& op : forward) {
-    if (const auto* o = std::get_if<Matmul>(&op)) (o->c == logits ? apart : hidden).insert(o->b);
-    if (const auto* o = std::get_if<AddProduct>(&op)) hidden.insert(o->b);
-    if (const auto* o = std::get_if<ConvolutionForward>(&op)) hidden.insert(o->w);
+    if (const auto* o = std::get_if<Matmul>(&op)) {
+      hidden[o->b] = !o->transpose_b;
+      if (o->c == logits) apart.insert(o->b);
+    }
+    if (const auto* o = std::get_if<AddProduct>(&op)) hidden[o->b] = false;
+    if (const auto* o = std::get_if<ConvolutionForward>(&op)) hidden[o->w] = false;
     if (const auto* o = std::get_if<EmbeddingForward>(&op)) apart.insert({o->tokens, o->positions});
   }
   for (const TensorId id : apart) hidden.erase(id);
@@ -115,7 +122,9 @@ double AdamWScale(const v1::JobSpec& spec) {
   return muon.adamw_learning_rate() / spec.schedule().learning_rate();
 }
 
-ParameterRule DefaultRule(const v1::JobSpec& spec, const Tensor& parameter, bool hidden) {
+// `input_first`: none for what is no hidden matrix.
+ParameterRule DefaultRule(const v1::JobSpec& spec, const Tensor& parameter,
+                          std::optional<bool> input_first) {
   const v1::Optimizer& optimizer = spec.optimizer();
   const double matrices = parameter.dims.size() >= 2 ? 1 : 0;  // what decays unless told
   switch (optimizer.kind_case()) {
@@ -124,7 +133,11 @@ ParameterRule DefaultRule(const v1::JobSpec& spec, const Tensor& parameter, bool
     case v1::Optimizer::kLamb:
       return {.method = Method::kLamb, .weight_decay = matrices * optimizer.lamb().weight_decay()};
     case v1::Optimizer::kMuon:
-      if (hidden) return {.method = Method::kMuon, .weight_decay = optimizer.muon().weight_decay()};
+      if (input_first) {
+        return {.method = Method::kMuon,
+                .input_first = *input_first,
+                .weight_decay = optimizer.muon().weight_decay()};
+      }
       return {.method = Method::kAdamW,
               .weight_decay = matrices * optimizer.muon().adamw().weight_decay(),
               .learning_rate_scale = AdamWScale(spec)};
@@ -153,11 +166,14 @@ absl::StatusOr<std::vector<ParameterRule>> RulesOf(const v1::JobSpec& spec, cons
   TY_ASSIGN_OR_RETURN(const std::vector<int> groups,
                       GroupsOf(optimizer, forward, parameters, fixed));
   TY_RETURN_IF_ERROR(CheckAllUsed(optimizer, forward, parameters, fixed, groups));
-  const absl::flat_hash_set<TensorId> hidden = HiddenMatrices(forward.ops, logits);
+  const absl::flat_hash_map<TensorId, bool> hidden = HiddenMatrices(forward.ops, logits);
   std::vector<ParameterRule> rules;
   bool trained = false;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    rules.push_back(DefaultRule(spec, forward[parameters[i]], hidden.contains(parameters[i])));
+    const auto found = hidden.find(parameters[i]);
+    rules.push_back(
+        DefaultRule(spec, forward[parameters[i]],
+                    found == hidden.end() ? std::nullopt : std::optional(found->second)));
     if (fixed.contains(parameters[i])) rules.back() = {.frozen = true};
     if (groups[i] != kUngrouped) Apply(optimizer.groups(groups[i]), rules.back());
     trained |= !rules.back().frozen;

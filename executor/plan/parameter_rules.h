@@ -17,6 +17,8 @@ enum class Method { kSgd, kAdamW, kLamb, kMuon };
 struct ParameterRule {
   Method method = Method::kAdamW;
   bool frozen = false;  // then nothing else counts
+  // Of Muon's: whether it lies as [in, out], as GPT-2's do, or the output comes first.
+  bool input_first = false;
   double weight_decay = 0;
   double learning_rate_scale = 1;
 

@@ -22,7 +22,7 @@ struct Region {
 
 struct Plan {
   std::vector<Tensor> tensors;
-  std::vector<int64_t> offsets;  // by TensorId, 64-byte aligned, into one arena
+  std::vector<int64_t> offsets;  // by TensorId, into one arena; of kAlignment, of copies half of it
 
   // Parameters are contiguous in one order (those that the optimizer treats alike side by side, of
   // these those with a copy in 16 bits first, then tables whose gradient is kept by row, then

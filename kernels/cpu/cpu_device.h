@@ -1,7 +1,9 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <unordered_set>
 #include <vector>
 
@@ -11,6 +13,8 @@
 #include "kernels/device.h"
 
 namespace trainyard::kernels {
+
+struct RotaryTable;  // rotary.cc
 
 // Prepare of an op is defined in the file of its op. Launches use the OpenMP pool of the thread
 // that calls them, with this device's thread count.
@@ -36,11 +40,19 @@ class CpuDevice : public Device {
   TY_FOR_EACH_OP(TY_PREPARE)
 #undef TY_PREPARE
 
+  // Of the tables that prepared kernels read and share: beside their scratch, as long as the last
+  // of them lives.
+  int64_t table_bytes() const;
+
  private:
+  std::shared_ptr<const RotaryTable> RotaryTableOf(const Rotary& op);
+
   const int threads_;
   const VectorTable& vectors_;
   const Dnnl dnnl_;
   std::unordered_set<void*> allocations_;
+  // By theta, time and head_dim.
+  std::map<std::tuple<float, int64_t, int64_t>, std::weak_ptr<const RotaryTable>> rotary_tables_;
 };
 
 }  // namespace trainyard::kernels

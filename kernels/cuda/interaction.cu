@@ -98,7 +98,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const InteractionBackward& op) {
   return ForElement("interaction backward", type, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
       Launch(stream, {.grid = Blocks(op.batch)}, InteractionBackwardKernel<T>, op.dy.As<T>(),
-             op.x.As<T>(), op.e.As<T>(), op.dx.As<T>(), op.de.As<T>(), op.count, op.width);
+             op.x.As<T>(), op.e.As<T>(), OptionalAs<T>(op.dx), OptionalAs<T>(op.de), op.count,
+             op.width);
     }};
   });
 }

@@ -49,9 +49,11 @@ def zeropower_via_newtonschulz5(x, steps):
 
 
 class Muon(torch.optim.Optimizer):
-    def __init__(self, groups, lr, momentum=0.95, weight_decay=0.0, nesterov=True, steps=5, match_rms_adamw=False):
+    """`input_first`: its matrices are [in, out], as transformers' Conv1D has them; Jordan's are [out, in]."""
+    def __init__(self, groups, lr, momentum=0.95, weight_decay=0.0, nesterov=True, steps=5, match_rms_adamw=False,
+                 input_first=False):
         super().__init__(groups, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov,
-                                      steps=steps, match_rms_adamw=match_rms_adamw))
+                                      steps=steps, match_rms_adamw=match_rms_adamw, input_first=input_first))
 
     @torch.no_grad()
     def step(self):
@@ -60,14 +62,16 @@ class Muon(torch.optim.Optimizer):
                 buffer = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
                 buffer.lerp_(p.grad, 1 - group["momentum"])
                 update = p.grad.lerp(buffer, group["momentum"]) if group["nesterov"] else buffer
-                update = zeropower_via_newtonschulz5(update.reshape(len(update), -1), group["steps"])
+                update = update.mT if group["input_first"] else update.reshape(len(update), -1)
+                update = zeropower_via_newtonschulz5(update, group["steps"])
                 rows, cols = update.shape
                 if group["match_rms_adamw"]:
                     scale = 0.2 * math.sqrt(max(rows, cols))
                 else:
                     scale = max(1, rows / cols) ** 0.5
                 p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.sub_(update.reshape(p.shape), alpha=group["lr"] * scale)
+                update = update.mT if group["input_first"] else update.reshape(p.shape)
+                p.sub_(update, alpha=group["lr"] * scale)
 
 
 def matrices_and_rest(params):
@@ -90,7 +94,8 @@ def muon(params, case):
     rest = matrices_and_rest({name: p for name, p in params.items() if name not in hidden})
     for group in rest:
         group["scale"] = case["rest"]
-    return [Muon(hidden.values(), lr=1e-3, weight_decay=0.05, match_rms_adamw=case["rest"] == 1),
+    return [Muon(hidden.values(), lr=1e-3, weight_decay=0.05, match_rms_adamw=case["rest"] == 1,
+                 input_first=case.get("input_first", False)),
             torch.optim.AdamW(rest, lr=1e-3, betas=(0.9, 0.99), eps=1e-8)]
 
 
@@ -131,7 +136,7 @@ def cases(families):
                          optimizer="optimizer: {{sgd: {{momentum: 0.9, weight_decay: 5.0e-4, nesterov: true}}, clip_norm: {clip}}}"),
         "lamb": dict(llama, make=lamb, rate=5e-3,
                      optimizer="optimizer: {{lamb: {{beta2: 0.99, weight_decay: 0.1}}, clip_norm: {clip}}}"),
-        "muon": dict(untied, make=muon, rate=0.02, rest=0.05, hidden=in_blocks, schedule=STABLE,
+        "muon": dict(untied, make=muon, rate=0.02, rest=0.05, hidden=in_blocks, input_first=True, schedule=STABLE,
                      optimizer=MUON % "adamw_learning_rate: 1.0e-3"),
         "muon_llama": dict(llama, make=muon, rate=2e-3, rest=1, hidden=in_blocks,
                            optimizer=MUON % "scale: MATCH_RMS_ADAMW"),

@@ -1,110 +1,34 @@
 #include "executor/plan/passes/recompute.h"
 
 #include <algorithm>
-#include <optional>
+#include <numeric>
 #include <utility>
-#include <variant>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "executor/plan/cost.h"
 #include "executor/plan/memory.h"
+#include "executor/plan/passes/repetition.h"
 
 namespace trainyard::plan {
 
 namespace {
 
-// Time of an op, in bytes moved: what it touches, and its products at so many FLOP to the byte.
-// CPUs do about 12 per byte of memory bandwidth, GPUs 50 to 200 of narrow ones.
-constexpr double kFlopsPerByte = 16;
-
 // How finely the search proceeds, and how many ops it tries to keep again: what bounds its time.
 constexpr int64_t kStepsToTarget = 32;
 constexpr size_t kMostKept = 256;
 
-// An op as the search sees it.
-struct OpView {
-  std::vector<TensorId> reads, writes;
-  std::vector<std::pair<TensorId, TensorId>> in_place;
-  double cost = 0;
-};
-
-OpView ViewOf(const Graph& graph, Op op) {
-  OpView view{.in_place = InPlacePairs(op), .cost = Flops(graph.tensors, op) / kFlopsPerByte};
-  std::visit(
-      [&](auto& o) {
-        o.Visit([&](TensorId id, Access access) {
-          if (access != Access::kWrite) view.reads.push_back(id);
-          if (access != Access::kRead) view.writes.push_back(id);
-          view.cost += static_cast<double>(graph[id].bytes());
-        });
-      },
-      op);
-  return view;
-}
-
-// The op that computes the same a second time; none: it would change more than activations.
-std::optional<Op> Again(const Graph& graph, Op op) {
-  if (auto* const norm = std::get_if<BatchNormForward>(&op)) {
-    norm->again = true;
-    norm->running_mean = norm->running_var = kNone;
-  }
-  bool pure = true;
-  std::visit(
-      [&](auto& o) {
-        o.Visit([&](TensorId id, Access access) {
-          if (access == Access::kRead) return;
-          pure &= access == Access::kWrite && graph[id].kind == TensorKind::kActivation;
-        });
-      },
-      op);
-  if (!pure) return std::nullopt;
-  return op;
-}
-
-// What is repeated, by op of the forward pass.
-using Choice = std::vector<bool>;
-
-// An op in its turn, for the first or the second time.
-struct Turn {
-  size_t op = 0;
-  bool again = false;
-};
-
-// What a choice needs. A tensor t that is computed a second time has a second life: that of tensor
-// (number of tensors) + t.
-struct Usage {
-  static constexpr int64_t kNever = -2;
-  struct Span {
-    int64_t first = kNever, last = kNever;
-    int64_t last_forward = kNever;    // use in the forward pass
-    int64_t first_backward = kNever;  // use after it
-  };
-  std::vector<Span> lives;
-  int64_t peak = 0;
-  int64_t at = 0;  // the turn of the highest use
-};
-
 class Search {
  public:
-  Search(size_t forward, const Graph& graph)
-      : graph_(graph), forward_(forward), producer_(graph.tensors.size(), kNobody) {
-    for (size_t i = 0; i < graph.ops.size(); ++i) {
-      views_.push_back(ViewOf(graph, graph.ops[i]));
-      if (i >= forward) continue;
-      again_.push_back(Again(graph, graph.ops[i]));
-      again_views_.push_back(again_.back() ? ViewOf(graph, *again_.back()) : OpView());
-      for (const TensorId id : again_views_.back().writes) producer_[id] = static_cast<int>(i);
-    }
-  }
+  explicit Search(const Repetition& ops) : ops_(ops) {}
 
   // Repeats more and more until at most `target` bytes are in use at once; false: nothing is left
   // that would help, and `choice` is the best there was.
   bool Reduce(int64_t target, Choice& choice) const {
-    Choice at = choice, kept(forward_);
-    int64_t best = Measure(choice).peak;
+    Choice at = choice, kept(ops_.forward());
+    Usage usage;
+    ops_.Measure(choice, usage);
+    int64_t best = usage.peak;
     for (;;) {
-      const Usage usage = Measure(at);
+      ops_.Measure(at, usage);
       if (usage.peak < best) best = usage.peak, choice = at;
       if (usage.peak <= target) break;
       if (!RepeatMore(usage, target, kept, at) && !KeepAfterAll(usage, kept, at)) return false;
@@ -113,124 +37,7 @@ class Search {
     return true;
   }
 
-  Graph Rewrite(const Choice& choice) const {
-    Graph graph;
-    graph.tensors = graph_.tensors;
-    std::vector<TensorId> second(graph_.tensors.size(), kNone);
-    for (const Turn& turn : TurnsOf(choice)) {
-      Op op = turn.again ? *again_[turn.op] : graph_.ops[turn.op];
-      const auto redirect = [&](TensorId& id, Access access) {
-        if (turn.again && access == Access::kWrite) {
-          Tensor tensor = graph_[id];
-          tensor.name = absl::StrCat(tensor.name, " again");
-          second[id] = graph.Add(std::move(tensor));
-        }
-        if (second[id] != kNone) id = second[id];
-      };
-      std::visit([&](auto& o) { o.Visit(redirect); }, op);
-      graph.ops.push_back(std::move(op));
-    }
-    return graph;
-  }
-
  private:
-  static constexpr int kNobody = -1;  // produces it, or nobody could do so again
-
-  bool Repeated(const Choice& choice, TensorId id) const {
-    return producer_[id] != kNobody && choice[producer_[id]];
-  }
-
-  // The forward pass, then the backward pass with the repeated ops where they are needed first.
-  std::vector<Turn> TurnsOf(const Choice& choice) const {
-    std::vector<Turn> turns;
-    for (size_t i = 0; i < forward_; ++i) turns.push_back({.op = i});
-    std::vector<bool> done(forward_);
-    std::vector<size_t> open;  // ops to repeat, each after those above it
-    const auto demand = [&](const std::vector<TensorId>& reads) {
-      for (const TensorId id : reads) {
-        if (Repeated(choice, id) && !done[producer_[id]]) open.push_back(producer_[id]);
-      }
-    };
-    for (size_t i = forward_; i < views_.size(); ++i) {
-      demand(views_[i].reads);
-      while (!open.empty()) {
-        const size_t op = open.back(), before = open.size();
-        if (!done[op]) demand(again_views_[op].reads);
-        if (open.size() > before) continue;
-        open.pop_back();
-        if (!done[op]) turns.push_back({.op = op, .again = true});
-        done[op] = true;
-      }
-      turns.push_back({.op = i});
-    }
-    return turns;
-  }
-
-  Usage Measure(const Choice& choice) const {
-    const std::vector<Turn> turns = TurnsOf(choice);
-    const size_t n = graph_.tensors.size();
-    Usage usage{.lives = std::vector<Usage::Span>(2 * n)};
-    // Which of its lives a tensor is in.
-    const auto slot = [&](const Turn& turn, TensorId id, bool written) {
-      const bool backward = turn.again || turn.op >= forward_;
-      const bool second = turn.again && written ? true : backward && Repeated(choice, id);
-      return second ? n + id : static_cast<size_t>(id);
-    };
-    const auto touch = [&](const Turn& turn, int64_t at, TensorId id, bool written) {
-      const TensorKind kind = graph_[id].kind;
-      if (kind != TensorKind::kActivation && kind != TensorKind::kInput) return;
-      Usage::Span& life = usage.lives[slot(turn, id, written)];
-      if (life.first == Usage::kNever) life.first = kind == TensorKind::kInput ? -1 : at;
-      life.last = at;
-      if (!turn.again && turn.op < forward_) {
-        life.last_forward = at;
-      } else if (life.first_backward == Usage::kNever) {
-        life.first_backward = at;
-      }
-    };
-    for (size_t at = 0; at < turns.size(); ++at) {
-      const Turn& turn = turns[at];
-      const OpView& view = turn.again ? again_views_[turn.op] : views_[turn.op];
-      for (const TensorId id : view.reads) touch(turn, static_cast<int64_t>(at), id, false);
-      for (const TensorId id : view.writes) touch(turn, static_cast<int64_t>(at), id, true);
-    }
-    FindPeak(turns, slot, usage);
-    return usage;
-  }
-
-  template <typename Slot>
-  void FindPeak(const std::vector<Turn>& turns, const Slot& slot, Usage& usage) const {
-    const size_t n = graph_.tensors.size();
-    const auto bytes = [&](size_t s) { return Align(graph_.tensors[s % n].bytes()); };
-    std::vector<int64_t> change(turns.size() + 1), shared(turns.size());
-    for (size_t s = 0; s < 2 * n; ++s) {
-      const Usage::Span& life = usage.lives[s];
-      if (life.first == Usage::kNever) continue;
-      change[std::max<int64_t>(0, life.first)] += bytes(s);
-      change[life.last + 1] -= bytes(s);
-    }
-    for (size_t i = 0; i < turns.size(); ++i) {
-      const auto at = static_cast<int64_t>(i);
-      const OpView& view = turns[i].again ? again_views_[turns[i].op] : views_[turns[i].op];
-      for (const auto& [in, out] : view.in_place) {
-        if (in == kNone || out == kNone) continue;
-        const size_t from = slot(turns[i], in, false), to = slot(turns[i], out, true);
-        const bool joined = usage.lives[from].last == at && usage.lives[to].first == at &&
-                            graph_[in].kind == TensorKind::kActivation && bytes(from) == bytes(to);
-        if (!joined) continue;
-        shared[i] += bytes(to);
-        break;
-      }
-    }
-    int64_t live = 0;
-    for (size_t i = 0; i < turns.size(); ++i) {
-      live += change[i];
-      if (live - shared[i] <= usage.peak) continue;
-      usage.peak = live - shared[i];
-      usage.at = static_cast<int64_t>(i);
-    }
-  }
-
   // Whether `life` spans the highest use without touching anything there: not to keep the tensor
   // would lower it.
   static bool Waits(const Usage& usage, const Usage::Span& life) {
@@ -242,9 +49,9 @@ class Search {
   // much there; false: nothing frees any.
   bool RepeatMore(const Usage& usage, int64_t target, const Choice& kept, Choice& choice) const {
     std::vector<std::pair<double, int>> candidates;  // worth, op
-    for (size_t id = 0; id < graph_.tensors.size(); ++id) {
-      const int producer = producer_[id];
-      if (producer == kNobody || choice[producer] || kept[producer]) continue;
+    for (size_t id = 0; id < ops_.tensors().size(); ++id) {
+      const int producer = ops_.producer(id);
+      if (producer == Repetition::kNobody || choice[producer] || kept[producer]) continue;
       if (!Waits(usage, usage.lives[id])) continue;
       const Group group = GroupOf(usage, choice, producer);
       if (group.freed > 0) candidates.emplace_back(group.worth(), producer);
@@ -266,18 +73,164 @@ class Search {
   // The highest use is where much is repeated at once, each from the one before: keeps, for good,
   // the one of them that lowers it most; false: none does.
   bool KeepAfterAll(const Usage& usage, Choice& kept, Choice& choice) const {
-    int64_t best = usage.peak;
-    std::optional<size_t> op;
-    for (size_t id = 0; id < graph_.tensors.size(); ++id) {
-      const Usage::Span& again = usage.lives[graph_.tensors.size() + id];
+    const size_t n = ops_.tensors().size();
+    const std::vector<int64_t> least = LeastUseIfKept(usage, choice);
+    std::vector<Place> trials;
+    for (size_t id = 0; id < n; ++id) {
+      const Usage::Span& again = usage.lives[n + id];
       if (again.first == Usage::kNever || again.first > usage.at || again.last < usage.at) continue;
-      Choice trial = choice;
-      trial[producer_[id]] = false;
-      const int64_t peak = Measure(trial).peak;
-      if (peak < best) best = peak, op = producer_[id];
+      if (least[ops_.producer(id)] < usage.peak) trials.push_back(static_cast<Place>(id));
     }
-    if (op) choice[*op] = false, kept[*op] = true;
-    return op.has_value();
+    // The most promising first, so that most need no measure; of equals the first tensor's.
+    std::stable_sort(trials.begin(), trials.end(), [&](Place a, Place b) {
+      return least[ops_.producer(a)] < least[ops_.producer(b)];
+    });
+    int64_t best = usage.peak;
+    Place found = Repetition::kNobody;
+    Usage trial;
+    for (const Place id : trials) {
+      const size_t op = ops_.producer(id);
+      if (least[op] > best) break;
+      if (least[op] == best && found != Repetition::kNobody && id > found) continue;
+      choice[op] = false;
+      ops_.Measure(choice, trial);
+      choice[op] = true;
+      const bool first = trial.peak == best && found != Repetition::kNobody && id < found;
+      if (trial.peak < best || first) best = trial.peak, found = id;
+    }
+    if (found == Repetition::kNobody) return false;
+    choice[ops_.producer(found)] = false, kept[ops_.producer(found)] = true;
+    return true;
+  }
+
+  // By turn: bytes of the lives that `last` ends, less what the op of the turn may save.
+  std::vector<int64_t> BytesUntil(const Usage& usage, const std::vector<int64_t>& last) const {
+    const size_t n = ops_.tensors().size();
+    std::vector<int64_t> bytes(usage.turns.size() + 1);
+    for (size_t s = 0; s < 2 * n; ++s) {
+      const int64_t first = usage.lives[s].first;
+      if (first == Usage::kNever || last[s] < first) continue;
+      bytes[std::max<int64_t>(0, first)] += ops_.tensors()[s % n].bytes;
+      bytes[last[s] + 1] -= ops_.tensors()[s % n].bytes;
+    }
+    std::partial_sum(bytes.begin(), bytes.end(), bytes.begin());
+    for (size_t i = 0; i < usage.turns.size(); ++i) {
+      int64_t shared = 0;
+      for (const auto& [in, out] : ops_.ViewOf(usage.turns[i]).in_place) {
+        shared = std::max(shared, ops_.tensors()[out].bytes);
+      }
+      bytes[i] -= shared;
+    }
+    return bytes;
+  }
+
+  // By life: its last use by an op of the backward pass proper or by a repeated one that such an op
+  // reads from: these run whatever else is kept.
+  std::vector<int64_t> LastCertainUses(const Usage& usage, const Choice& choice) const {
+    const size_t n = ops_.tensors().size();
+    std::vector<int64_t> last(2 * n);
+    for (size_t s = 0; s < 2 * n; ++s) last[s] = usage.lives[s].last_derived;
+    for (size_t i = ops_.forward(); i < usage.turns.size(); ++i) {
+      if (!usage.turns[i].again || !IsRead(usage, usage.turns[i].op)) continue;
+      for (const Place id : ops_.ViewOf(usage.turns[i]).reads) {
+        int64_t& use = last[ops_.Repeated(choice, id) ? n + id : id];
+        use = std::max(use, static_cast<int64_t>(i));
+      }
+    }
+    return last;
+  }
+
+  bool IsRead(const Usage& usage, size_t op) const {
+    const std::vector<Place>& writes = ops_.again(op).writes;
+    return std::any_of(writes.begin(), writes.end(), [&](Place id) {
+      return usage.lives[ops_.tensors().size() + id].last_derived != Usage::kNever;
+    });
+  }
+
+  // By forward op: what is in use at once, at the least, when this op of `choice` is kept. Then all
+  // is repeated as before but for what it is made from, whose turn may come later. So there are
+  // still, in their turns,
+  //   up to the op that the kept one is repeated for: all that certainly runs later needs, but not
+  //   the operands of the kept one for its sake; and its result;
+  //   at the op for which the highest use is repeated: what is repeated after the kept one;
+  //   later: all but what is repeated up to there; and where an op of the backward pass proper
+  //   reads what was repeated before the kept one: all that this is made from, until its last use.
+  std::vector<int64_t> LeastUseIfKept(const Usage& usage, const Choice& choice) const {
+    const size_t n = ops_.tensors().size(), forward = ops_.forward();
+    std::vector<int64_t> least(forward);
+    size_t peak = usage.at;  // the turn of that op
+    while (usage.turns[peak].again) ++peak;
+    if (usage.turns[peak].op < forward) return least;
+    std::vector<int64_t> derived(2 * n, Usage::kNever), any(2 * n, Usage::kNever);
+    for (size_t s = 0; s < 2 * n; ++s) {
+      const Usage::Span& life = usage.lives[s];
+      if (s < n) derived[s] = life.last_derived;
+      if (s < n || life.first > static_cast<int64_t>(peak)) any[s] = life.last;
+    }
+    const std::vector<int64_t> kept = BytesUntil(usage, derived);
+    const std::vector<int64_t> later = BytesUntil(usage, any);
+    const std::vector<int64_t> certain = BytesUntil(usage, LastCertainUses(usage, choice));
+    // Bytes of what an op repeats that are there at turn `at`, and of what it may be the last to
+    // need.
+    const auto there = [&](size_t op, size_t at) {
+      int64_t bytes = 0;
+      for (const Place id : ops_.again(op).writes) {
+        const bool needed = usage.lives[n + id].last_derived >= static_cast<int64_t>(at);
+        if (needed) bytes += ops_.tensors()[id].bytes;
+      }
+      return bytes;
+    };
+    const auto operands = [&](size_t op, size_t at) {
+      int64_t bytes = 0;
+      for (const Place id : ops_.again(op).reads) {
+        const Usage::Span& life = usage.lives[ops_.Repeated(choice, id) ? n + id : id];
+        if (life.last_derived < static_cast<int64_t>(at)) bytes += ops_.tensors()[id].bytes;
+      }
+      return bytes;
+    };
+
+    std::vector<size_t> order;  // of the ops that are repeated up to the peak
+    int64_t before = 0, running = 0, last = 0;
+    for (size_t i = forward; i < peak; ++i) {
+      const auto [op, again] = usage.turns[i];
+      running = std::max(running, certain[i]);
+      if (!again) before = running;
+      if (again) least[op] = before + there(op, i) - operands(op, i), order.push_back(op);
+    }
+    int64_t after = kept[peak];
+    for (size_t i = order.size(); i-- > 0;) {
+      after += there(order[i], peak);
+      least[order[i]] = std::max(least[order[i]], after);
+    }
+
+    std::vector<int64_t> highest(order.size() + 1);  // by how many of `order` come before it
+    std::vector<size_t> position(forward, order.size()), mark(forward), made_from;
+    for (size_t i = 0; i < order.size(); ++i) position[order[i]] = i;
+    for (size_t at = peak + 1; at < usage.turns.size(); ++at) {
+      last = std::max(last, later[at]);
+      if (usage.turns[at].again) continue;
+      for (const Place id : ops_.ViewOf(usage.turns[at]).reads) {
+        if (!ops_.Repeated(choice, id) || position[ops_.producer(id)] == order.size()) continue;
+        made_from.assign(1, ops_.producer(id));
+        mark[ops_.producer(id)] = at;
+        int64_t bytes = kept[at];
+        for (size_t i = 0; i < made_from.size(); ++i) {
+          bytes += there(made_from[i], at);
+          for (const Place read : ops_.again(made_from[i]).reads) {
+            if (!ops_.Repeated(choice, read) || mark[ops_.producer(read)] == at) continue;
+            mark[ops_.producer(read)] = at;
+            made_from.push_back(ops_.producer(read));
+          }
+        }
+        int64_t& most = highest[position[ops_.producer(id)] + 1];
+        most = std::max(most, bytes);
+      }
+    }
+    for (size_t i = 0; i < order.size(); ++i) {
+      last = std::max(last, highest[i]);
+      least[order[i]] = std::max(least[order[i]], last);
+    }
+    return least;
   }
 
   // An op, repeated with those before it whose results are not kept.
@@ -291,16 +244,16 @@ class Search {
   Group GroupOf(const Usage& usage, const Choice& choice, int op) const {
     Group group{.ops = {op}};
     for (size_t i = 0; i < group.ops.size(); ++i) {
-      const OpView& view = again_views_[group.ops[i]];
+      const OpView& view = ops_.again(group.ops[i]);
       group.cost += view.cost;
-      for (const TensorId id : view.writes) {
-        if (Waits(usage, usage.lives[id])) group.freed += Align(graph_[id].bytes());
+      for (const Place id : view.writes) {
+        if (Waits(usage, usage.lives[id])) group.freed += ops_.tensors()[id].bytes;
       }
-      for (const TensorId id : view.reads) {
-        const int producer = producer_[id];
-        if (usage.lives[id].first_backward != Usage::kNever || Repeated(choice, id)) continue;
-        if (producer == kNobody) {  // to be kept for this alone
-          if (graph_[id].kind == TensorKind::kActivation) group.freed -= Align(graph_[id].bytes());
+      for (const Place id : view.reads) {
+        const int producer = ops_.producer(id);
+        if (usage.lives[id].first_backward != Usage::kNever || ops_.Repeated(choice, id)) continue;
+        if (producer == Repetition::kNobody) {  // to be kept for this alone
+          if (!ops_.tensors()[id].input) group.freed -= ops_.tensors()[id].bytes;
         } else if (std::find(group.ops.begin(), group.ops.end(), producer) == group.ops.end()) {
           group.ops.push_back(producer);
         }
@@ -312,25 +265,21 @@ class Search {
   // Keeps again, the most expensive first, what need not be repeated.
   void KeepWhatFits(int64_t target, Choice& choice) const {
     std::vector<size_t> ops;
-    for (size_t i = 0; i < forward_; ++i) {
+    for (size_t i = 0; i < ops_.forward(); ++i) {
       if (choice[i]) ops.push_back(i);
     }
-    std::stable_sort(ops.begin(), ops.end(), [&](size_t a, size_t b) {
-      return again_views_[a].cost > again_views_[b].cost;
-    });
+    std::stable_sort(ops.begin(), ops.end(),
+                     [&](size_t a, size_t b) { return ops_.again(a).cost > ops_.again(b).cost; });
     if (ops.size() > kMostKept) ops.resize(kMostKept);
+    Usage trial;
     for (const size_t op : ops) {
       choice[op] = false;
-      choice[op] = Measure(choice).peak > target;
+      ops_.Measure(choice, trial);
+      choice[op] = trial.peak > target;
     }
   }
 
-  const Graph& graph_;
-  const size_t forward_;
-  std::vector<OpView> views_;             // by op
-  std::vector<OpView> again_views_;       // by forward op: of the second time
-  std::vector<std::optional<Op>> again_;  // by forward op
-  std::vector<int> producer_;             // by tensor: the forward op that can compute it again
+  const Repetition& ops_;
 };
 
 int64_t BytesOf(const Graph& graph) {
@@ -343,13 +292,14 @@ int64_t BytesOf(const Graph& graph) {
 int64_t Recompute(size_t forward, int64_t budget, Graph& graph) {
   int64_t least = BytesOf(graph);
   if (least <= budget) return least;
-  const Search search(forward, graph);
+  const Repetition ops(forward, graph);
+  const Search search(ops);
   Graph best = graph;
   // Returns what a layout needs at most `target` bytes in use at once; 0: that cannot be reached.
   const auto attempt = [&](int64_t target) {
     Choice choice(forward);
     const bool reached = search.Reduce(target, choice);
-    Graph rewritten = search.Rewrite(choice);
+    Graph rewritten = ops.Rewrite(choice);
     const int64_t bytes = BytesOf(rewritten);
     if (bytes < least) least = bytes, best = std::move(rewritten);
     return reached ? bytes : 0;
@@ -357,12 +307,14 @@ int64_t Recompute(size_t forward, int64_t budget, Graph& graph) {
   // A layout may need a little more than is in use at once: then that much less must be.
   constexpr int kAttempts = 8;
   int64_t target = std::max<int64_t>(budget, 1);
+  bool least_tried = false;
   for (int i = 0; i < kAttempts && least > budget && target > 0; ++i) {
     const int64_t bytes = attempt(target);
+    least_tried |= target == 1;
     if (bytes == 0) break;
     target -= std::max(bytes - budget, budget / 64);
   }
-  if (least > budget) attempt(1);
+  if (least > budget && !least_tried) attempt(1);
   graph = std::move(best);
   return least;
 }

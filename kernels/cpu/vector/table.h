@@ -241,8 +241,8 @@ struct ElementLoops {
   void (*gelu_backward)(const T* x, const T* dy, T* dx, int64_t n);
   void (*gelu_tanh)(const T* x, T* y, int64_t n);
   void (*gelu_tanh_backward)(const T* x, const T* dy, T* dx, int64_t n);
-  // cos, sin: [half], of one position; x, y: one head, y may be x.
-  void (*rotate)(const T* x, const float* cos, const float* sin, T* y, int64_t half);
+  // cos, sin: [half], of one position; `turn`: 1, or -1 to turn back; x, y: one head, y may be x.
+  void (*rotate)(const T* x, const float* cos, const float* sin, float turn, T* y, int64_t half);
   void (*swiglu)(const T* gate, const T* up, T* y, int64_t n);
   // dgate may be gate and dup may be up.
   void (*swiglu_backward)(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t n);

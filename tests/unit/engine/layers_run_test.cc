@@ -5,10 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "executor/engine/sampler.h"
 #include "google/protobuf/text_format.h"
+#include "kernels/cpu/cpu_device.h"
+#include "storage/objects/file_store.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace trainyard::engine {
@@ -113,6 +117,46 @@ TEST_F(LayersRunTest, AGpt) {
                    "layers { inputs: 'middle' inputs: 'last' add {} } } }"
                    "layers { name: 'transformer.ln_f' layer_norm {} }"
                    "layers { name: 'lm_head' linear { tied: 'transformer.wte' } } }"));
+}
+
+// Whose memory holds NaN wherever nothing was written.
+class PoisonedCpu : public kernels::CpuDevice {
+ public:
+  PoisonedCpu() : CpuDevice(1, *SupportedTables().front()) {}
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    absl::StatusOr<void*> data = CpuDevice::Allocate(bytes);
+    if (data.ok()) std::memset(*data, 0xff, bytes);
+    return data;
+  }
+};
+
+TEST_F(LayersRunTest, SamplesByTheRunningStatisticsOfItsCheckpoint) {
+  const std::string text = folder_.path() + "/letters";
+  std::ofstream out(text);
+  for (int i = 0; i < 500; ++i) out << "abcdefgh";
+  out.close();
+  v1::JobSpec spec = SmallGpt(text, 100);
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(R"(
+    layers {
+      context: 8
+      layers { embedding { width: 16 } }
+      layers { batch_norm {} }
+      layers { linear {} }
+    })",
+                                                            spec.mutable_model()));
+  RecordingObserver seen;
+  ASSERT_TRUE(RunOnCpu(spec, folder_.path() + "/run", seen).ok());
+  const auto store = MakeFileStore();
+  const auto checkpoint = Checkpoint::Open(*store, seen.checkpoints.back().uri, "");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  PoisonedCpu device;
+  const auto sampler = Sampler::Load(device, *checkpoint);
+  ASSERT_TRUE(sampler.ok()) << sampler.status();
+  std::vector<int32_t> ids;
+  const absl::Status sampled = (*sampler)->Run({0, 1, 2}, 0, {.tokens = 7, .temperature = 0},
+                                               [&](int32_t id) { ids.push_back(id); });
+  ASSERT_TRUE(sampled.ok()) << sampled;
+  EXPECT_EQ(ids, (std::vector<int32_t>{3, 4, 5, 6, 7, 0, 1}));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 
 #include "executor/data/dataset.h"
@@ -234,6 +235,42 @@ TEST(NonFinite, ABackwardOpIsToldFromAForwardOne) {
   EXPECT_THAT(found,
               AllOf(HasSubstr(" matmul \"layers.0.weight.grad\" backward, micro-batch 1 of 2"),
                     HasSubstr("its inputs are finite: ")));
+}
+
+// Rows of tables keep what each micro-batch left there until the next step.
+TEST(NonFinite, RowsOfAFailedPassAreNotBlamedOnTheMicroBatchBefore) {
+  constexpr int64_t kDense = 3, kTables = 2, kBatch = 4;
+  v1::JobSpec spec = Images();
+  v1::Dlrm& dlrm = *spec.mutable_model()->mutable_dlrm();
+  dlrm.set_embedding_width(4);
+  dlrm.add_bottom(6);
+  dlrm.add_top(5);
+  spec.mutable_data()->mutable_clicks()->set_train_samples(100);
+  spec.mutable_data()->mutable_clicks()->set_validation_samples(10);
+  Bench bench(spec, {.kind = plan::DataFacts::Kind::kClicks,
+                     .dense = kDense,
+                     .categorical = kTables,
+                     .buckets = 10,
+                     .train_size = 100,
+                     .validation_size = 10});
+  ASSERT_NE(bench.plan().row_gradient, plan::kNone);
+  // Of each micro-batch of two samples the dense values, then the ids.
+  std::vector<int32_t> words;
+  for (int64_t micro = 0; micro < 2; ++micro) {
+    for (int64_t i = 0; i < kBatch / 2 * kDense; ++i) {
+      words.push_back(std::bit_cast<int32_t>(micro == 0 ? 0.5f : 3e38f));
+    }
+    // Rows of their own: those that are met twice are merged.
+    for (int32_t i = 0; i < kBatch / 2 * kTables; ++i) {
+      words.push_back(static_cast<int32_t>(micro) * kBatch + i);
+    }
+  }
+  bench.Write("bot_l.0.weight", std::vector<float>(6 * kDense, 4));
+  const std::vector<int32_t> clicks = {0, 1, 1, 0};
+  EXPECT_FALSE(bench.Step(words, clicks).finite);
+  for (int i = 0; i < 2; ++i) {  // and the search leaves no trace, either
+    EXPECT_THAT(bench.Find(words, clicks), HasSubstr(" forward, micro-batch 2 of 2, element "));
+  }
 }
 
 TEST(NonFinite, AStepThatIsFiniteThisTimeIsSaidToBe) {

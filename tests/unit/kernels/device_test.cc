@@ -45,6 +45,38 @@ TEST(CpuDevice, RefusesMoreMemoryThanAnAddressSpace) {
 #endif
 }
 
+TEST(CpuDevice, OpsThatTurnByTheSameAnglesShareOneTableAsLongAsTheyLive) {
+  Bench bench(AllCpuCases().front());
+  auto& device = static_cast<CpuDevice&>(bench.device());
+  const int64_t time = 6, head_dim = 8, one = 4 * time * head_dim;
+  const Buffer x = bench.Floats(2 * 2 * time * head_dim);
+  Rotary op{.x = x, .y = x, .batch = 1, .time = time, .heads = 1, .rotated = 1};
+  op.head_dim = head_dim;
+  std::vector<Kernel> kernels;
+  const auto prepare = [&] {
+    kernels.push_back(device.Prepare(op).value());
+    return device.table_bytes();
+  };
+  EXPECT_EQ(device.table_bytes(), 0);
+  EXPECT_EQ(prepare(), one);
+  op.inverse = true;
+  EXPECT_EQ(prepare(), one);
+  op.batch = 2, op.heads = 2;
+  EXPECT_EQ(prepare(), one);
+  kernels.resize(1);
+  EXPECT_EQ(device.table_bytes(), one);
+  op.theta = 500;
+  EXPECT_EQ(prepare(), 2 * one);
+  op.time = 3;
+  EXPECT_EQ(prepare(), 5 * one / 2);
+  op.head_dim = 4;
+  EXPECT_EQ(prepare(), 11 * one / 4);
+  kernels.resize(2);
+  EXPECT_EQ(device.table_bytes(), 2 * one);
+  kernels.clear();
+  EXPECT_EQ(device.table_bytes(), 0);
+}
+
 TEST(CpuDevice, NamesAMissingOperand) {
   Bench bench(AllCpuCases().front());
   const Buffer x = bench.Floats(4);

@@ -482,6 +482,22 @@ TEST_P(ElementTypesTest, InteractionAndItsGradient) {
     ExpectClose(y, reference::Interaction(x, e, s), 2e-6, "y");
     ExpectClose(dx, gradient.dx, 2e-6, "dx");
     ExpectClose(de, gradient.de, 2e-6, "de");
+    // Each alone, as where the other side is frozen.
+    const Buffer dx_alone = bench_.Raw(type, s.batch * s.width),
+                 de_alone = bench_.Raw(type, s.batch * s.count * s.width);
+    InteractionBackward op{bench_.Elements(type, dy),
+                           bench_.Elements(type, x),
+                           bench_.Elements(type, e),
+                           dx_alone,
+                           {},
+                           s.batch,
+                           s.count,
+                           s.width};
+    bench_.Run(op);
+    op.dx = {}, op.de = de_alone;
+    bench_.Run(op);
+    ExpectClose(dx_alone, gradient.dx, 2e-6, "dx alone");
+    ExpectClose(de_alone, gradient.de, 2e-6, "de alone");
   }
 }
 

@@ -141,6 +141,29 @@ TEST(MuonSteps, AreTheReferencesOnEachStoredMatrix) {
   }
 }
 
+// GPT-2's weights are [in, out]: one that widens takes the larger steps, one that narrows does not.
+TEST(MuonSteps, ScaleByOutputsOverInputsHoweverTheWeightLies) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_optimizer()->mutable_muon()->set_weight_decay(0.25);
+  Steps steps(spec, TokenFacts(11));
+  const struct {
+    const char* name;
+    int64_t in, out;
+    double scale;
+  } matrices[] = {{"transformer.h.0.mlp.c_fc.weight", 8, 32, 2},
+                  {"transformer.h.0.mlp.c_proj.weight", 32, 8, 1},
+                  {"transformer.h.1.attn.c_attn.weight", 8, 24, std::sqrt(3.0)}};
+  std::map<std::string, Vec> w;
+  for (const auto& m : matrices) {
+    w[m.name] = steps.Weights(m.name);
+    Vec velocity(w[m.name].size(), 0);
+    MuonStep(steps.Gradient(steps.Position(m.name)), m.in, m.out, 0.125, m.scale, w[m.name],
+             velocity);
+  }
+  steps.Step();
+  for (const auto& m : matrices) ExpectNear(steps.Weights(m.name), w[m.name], m.name);
+}
+
 TEST(MuonSteps, TakeAConvolutionAsAMatrixOfItsFilters) {
   v1::JobSpec spec = ConvnetSpec();
   spec.mutable_optimizer()->mutable_muon()->set_weight_decay(0.25);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "absl/strings/match.h"
+#include "executor/plan/memory.h"
 #include "tests/unit/plan/specs.h"
 
 namespace trainyard::plan {
@@ -149,7 +150,7 @@ TEST(Precision, TheStepThatChangesWeightsWritesTheirCopies) {
     ASSERT_EQ(casts.size(), 1u);
     EXPECT_EQ(casts[0].x, plan.parameters[0]);
     EXPECT_EQ(casts[0].y, plan.copies[0]);
-    EXPECT_EQ(casts[0].n * 2, plan.copy_region.bytes);
+    EXPECT_EQ(Align(casts[0].n * 2), plan.copy_region.bytes);
   }
 }
 

@@ -1,0 +1,191 @@
+#include "executor/plan/passes/repetition.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "executor/plan/cost.h"
+#include "executor/plan/memory.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+// Time of an op, in bytes moved: what it touches, and its products at so many FLOP to the byte.
+// CPUs do about 12 per byte of memory bandwidth, GPUs 50 to 200 of narrow ones.
+constexpr double kFlopsPerByte = 16;
+
+OpView View(const Graph& graph, const std::vector<Place>& places, Op op) {
+  OpView view{.cost = Flops(graph.tensors, op) / kFlopsPerByte};
+  for (const auto& [in, out] : InPlacePairs(op)) {
+    if (in == kNone || out == kNone || places[in] < 0 || places[out] < 0) continue;
+    if (graph[in].kind != TensorKind::kActivation) continue;
+    view.in_place.emplace_back(places[in], places[out]);
+  }
+  std::visit(
+      [&](auto& o) {
+        o.Visit([&](TensorId id, Access access) {
+          view.cost += static_cast<double>(graph[id].bytes());
+          if (places[id] < 0) return;
+          if (access != Access::kWrite) view.reads.push_back(places[id]);
+          if (access != Access::kRead) view.writes.push_back(places[id]);
+        });
+      },
+      op);
+  return view;
+}
+
+// The op that computes the same a second time; none: it would change more than activations.
+std::optional<Op> Again(const Graph& graph, Op op) {
+  if (auto* const norm = std::get_if<BatchNormForward>(&op)) {
+    norm->again = true;
+    norm->running_mean = norm->running_var = kNone;
+  }
+  bool pure = true;
+  std::visit(
+      [&](auto& o) {
+        o.Visit([&](TensorId id, Access access) {
+          if (access == Access::kRead) return;
+          pure &= access == Access::kWrite && graph[id].kind == TensorKind::kActivation;
+        });
+      },
+      op);
+  if (!pure) return std::nullopt;
+  return op;
+}
+
+}  // namespace
+
+Repetition::Repetition(size_t forward, const Graph& graph) : graph_(graph), forward_(forward) {
+  std::vector<Place> places;
+  for (const Tensor& tensor : graph.tensors) {
+    const bool input = tensor.kind == TensorKind::kInput;
+    const bool passes = input || tensor.kind == TensorKind::kActivation;
+    places.push_back(passes ? static_cast<Place>(tensors_.size()) : -1);
+    if (passes) tensors_.push_back({.bytes = Align(tensor.bytes()), .input = input});
+  }
+  producer_.assign(tensors_.size(), kNobody);
+  for (size_t i = 0; i < graph.ops.size(); ++i) {
+    views_.push_back(View(graph, places, graph.ops[i]));
+    if (i >= forward) continue;
+    again_.push_back(Again(graph, graph.ops[i]));
+    again_views_.push_back(again_.back() ? View(graph, places, *again_.back()) : OpView());
+    for (const Place id : again_views_.back().writes) producer_[id] = static_cast<int>(i);
+  }
+}
+
+void Repetition::Measure(const Choice& choice, Usage& usage) const {
+  TurnsOf(choice, usage.turns);
+  usage.lives.assign(2 * tensors_.size(), {});
+  usage.peak = usage.at = 0;
+  const auto touch = [&](const Turn& turn, int32_t at, Place id, bool written) {
+    Usage::Span& life = usage.lives[LifeOf(choice, turn, id, written)];
+    if (life.first == Usage::kNever) life.first = tensors_[id].input ? -1 : at;
+    life.last = at;
+    if (!turn.again && turn.op < forward_) {
+      life.last_forward = at;
+      return;
+    }
+    if (life.first_backward == Usage::kNever) life.first_backward = at;
+    if (!turn.again) life.last_derived = at;
+  };
+  for (size_t i = 0; i < usage.turns.size(); ++i) {
+    const Turn& turn = usage.turns[i];
+    const auto at = static_cast<int32_t>(i);
+    const OpView& view = ViewOf(turn);
+    for (const Place id : view.reads) touch(turn, at, id, false);
+    for (const Place id : view.writes) touch(turn, at, id, true);
+  }
+  FindPeak(choice, usage);
+}
+
+Graph Repetition::Rewrite(const Choice& choice) const {
+  Graph graph;
+  graph.tensors = graph_.tensors;
+  std::vector<TensorId> second(graph_.tensors.size(), kNone);
+  std::vector<Turn> turns;
+  TurnsOf(choice, turns);
+  for (const Turn& turn : turns) {
+    Op op = turn.again ? *again_[turn.op] : graph_.ops[turn.op];
+    const auto redirect = [&](TensorId& id, Access access) {
+      if (turn.again && access == Access::kWrite) {
+        Tensor tensor = graph_[id];
+        tensor.name = absl::StrCat(tensor.name, " again");
+        second[id] = graph.Add(std::move(tensor));
+      }
+      if (second[id] != kNone) id = second[id];
+    };
+    std::visit([&](auto& o) { o.Visit(redirect); }, op);
+    graph.ops.push_back(std::move(op));
+  }
+  return graph;
+}
+
+// The forward pass, then the backward pass with the repeated ops where they are needed first.
+void Repetition::TurnsOf(const Choice& choice, std::vector<Turn>& turns) const {
+  turns.clear();
+  for (size_t i = 0; i < forward_; ++i) turns.push_back({.op = i});
+  Choice done(forward_);
+  std::vector<size_t> open;  // ops to repeat, each after those above it
+  const auto demand = [&](const std::vector<Place>& reads) {
+    for (const Place id : reads) {
+      if (Repeated(choice, id) && !done[producer_[id]]) open.push_back(producer_[id]);
+    }
+  };
+  for (size_t i = forward_; i < views_.size(); ++i) {
+    demand(views_[i].reads);
+    while (!open.empty()) {
+      const size_t op = open.back(), before = open.size();
+      if (!done[op]) demand(again_views_[op].reads);
+      if (open.size() > before) continue;
+      open.pop_back();
+      if (!done[op]) turns.push_back({.op = op, .again = true});
+      done[op] = true;
+    }
+    turns.push_back({.op = i});
+  }
+}
+
+// Which of its lives a tensor is in.
+size_t Repetition::LifeOf(const Choice& choice, const Turn& turn, Place id, bool written) const {
+  const bool backward = turn.again || turn.op >= forward_;
+  const bool second = turn.again && written ? true : backward && Repeated(choice, id);
+  return second ? tensors_.size() + id : static_cast<size_t>(id);
+}
+
+void Repetition::FindPeak(const Choice& choice, Usage& usage) const {
+  const size_t n = tensors_.size();
+  usage.change.assign(usage.turns.size() + 1, 0);
+  for (size_t s = 0; s < 2 * n; ++s) {
+    const Usage::Span& life = usage.lives[s];
+    if (life.first == Usage::kNever) continue;
+    const int64_t bytes = tensors_[s < n ? s : s - n].bytes;
+    usage.change[std::max(0, life.first)] += bytes;
+    usage.change[life.last + 1] -= bytes;
+  }
+  int64_t live = 0;
+  for (size_t i = 0; i < usage.turns.size(); ++i) {
+    live += usage.change[i];
+    if (live <= usage.peak) continue;
+    const int64_t used = live - SharedAt(choice, usage, i);
+    if (used <= usage.peak) continue;
+    usage.peak = used;
+    usage.at = static_cast<int64_t>(i);
+  }
+}
+
+// What the op of a turn saves by writing over an operand that ends there.
+int64_t Repetition::SharedAt(const Choice& choice, const Usage& usage, size_t i) const {
+  const Turn& turn = usage.turns[i];
+  const auto at = static_cast<int32_t>(i);
+  for (const auto& [in, out] : ViewOf(turn).in_place) {
+    const Usage::Span& from = usage.lives[LifeOf(choice, turn, in, false)];
+    const Usage::Span& to = usage.lives[LifeOf(choice, turn, out, true)];
+    const bool joined =
+        from.last == at && to.first == at && tensors_[in].bytes == tensors_[out].bytes;
+    if (joined) return tensors_[out].bytes;
+  }
+  return 0;
+}
+
+}  // namespace trainyard::plan

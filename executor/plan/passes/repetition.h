@@ -1,0 +1,98 @@
+#pragma once
+
+// A graph some ops of whose forward pass run a second time: in which turn, how long tensors live
+// then, and how many bytes are in use at once. What recompute.cc measures its choices by.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "executor/plan/graph.h"
+
+namespace trainyard::plan {
+
+// Activations and inputs, numbered without the tensors that live for ever.
+using Place = int32_t;
+
+struct Passing {
+  int64_t bytes = 0;
+  bool input = false;
+};
+
+// An op as the search sees it.
+struct OpView {
+  std::vector<Place> reads, writes;
+  std::vector<std::pair<Place, Place>> in_place;
+  double cost = 0;
+};
+
+// What is repeated, by op of the forward pass.
+using Choice = std::vector<bool>;
+
+// An op in its turn, for the first or the second time.
+struct Turn {
+  size_t op = 0;
+  bool again = false;
+};
+
+// What a choice needs. A tensor t that is computed a second time has a second life: that of tensor
+// (number of tensors) + t.
+struct Usage {
+  static constexpr int32_t kNever = -2;
+  struct Span {
+    int32_t first = kNever, last = kNever;
+    int32_t last_forward = kNever;    // use in the forward pass
+    int32_t first_backward = kNever;  // use after it
+    int32_t last_derived = kNever;  // use by an op of the backward pass itself, repeated ones apart
+  };
+  std::vector<Turn> turns;
+  std::vector<Span> lives;
+  std::vector<int64_t> change;  // by turn: bytes that come to life, less those that are gone
+  int64_t peak = 0;
+  int64_t at = 0;  // the turn of the highest use
+};
+
+class Repetition {
+ public:
+  static constexpr int kNobody = -1;  // produces it, or nobody could do so again
+
+  // Of `graph`, which must outlive it, the first `forward` ops are the forward pass.
+  Repetition(size_t forward, const Graph& graph);
+
+  size_t forward() const { return forward_; }
+  const std::vector<Passing>& tensors() const { return tensors_; }  // by place
+  // The op of the forward pass that can compute a tensor again.
+  int producer(Place id) const { return producer_[id]; }
+  // An op of the forward pass, the second time.
+  const OpView& again(size_t op) const { return again_views_[op]; }
+  const OpView& ViewOf(const Turn& turn) const {
+    return turn.again ? again_views_[turn.op] : views_[turn.op];
+  }
+  bool Repeated(const Choice& choice, Place id) const {
+    return producer_[id] != kNobody && choice[producer_[id]];
+  }
+
+  // What is in use when and at most. `usage` is written whole; its memory serves the next measure.
+  void Measure(const Choice& choice, Usage& usage) const;
+
+  // The graph in which the ops of `choice` run a second time, right before what needs them.
+  Graph Rewrite(const Choice& choice) const;
+
+ private:
+  void TurnsOf(const Choice& choice, std::vector<Turn>& turns) const;
+  size_t LifeOf(const Choice& choice, const Turn& turn, Place id, bool written) const;
+  void FindPeak(const Choice& choice, Usage& usage) const;
+  int64_t SharedAt(const Choice& choice, const Usage& usage, size_t turn) const;
+
+  const Graph& graph_;
+  const size_t forward_;
+  std::vector<Passing> tensors_;
+  std::vector<OpView> views_;             // by op
+  std::vector<OpView> again_views_;       // by forward op
+  std::vector<std::optional<Op>> again_;  // by forward op
+  std::vector<int> producer_;
+};
+
+}  // namespace trainyard::plan
