@@ -68,9 +68,13 @@ LosingProxy::LosingProxy(const std::string& folder, const std::string& server_fo
 
 LosingProxy::~LosingProxy() {
   stopping_ = true;
-  acceptor_.join();
-  absl::MutexLock lock(&mu_);
-  for (std::thread& connection : connections_) connection.join();
+  acceptor_.join();  // connections_ is whole
+  std::vector<std::thread> connections;
+  {
+    absl::MutexLock lock(&mu_);  // not while joining: those that still serve take it, too
+    connections.swap(connections_);
+  }
+  for (std::thread& connection : connections) connection.join();
   unlink(path_.c_str());
 }
 
