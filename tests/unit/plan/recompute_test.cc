@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <ctime>
 #include <limits>
 #include <map>
 
@@ -258,30 +257,23 @@ TEST(Fit, ToldSizesFit) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("; no size of micro-batch would fit"));
 }
 
-// Of the many that could be kept after all few need a measure.
-TEST(Recompute, OfAThousandRepeatedLayersIsNoWaste) {
+TEST(Recompute, OfManyRepeatedLayersGoesAsFarAsOfAFew) {
   v1::JobSpec spec = MlpSpec();
   *spec.mutable_model()->mutable_layers() = LayersOf(R"(
     layers { flatten {} }
     layers { linear { out: 64 } }
-    layers { block { repeat: 510 layers { linear { out: 64 } } layers { activation: GELU } } }
-    layers { block { repeat: 510 layers { linear { out: 64 } } layers { activation: GELU } } }
+    layers { block { repeat: 60 layers { linear { out: 64 } } layers { activation: GELU } } }
     layers { linear {} }
   )");
   spec = ResolveSpec(spec).value();
   const DataFacts facts = ImageFacts(8, 8, 1, 10);
-  // Of processor time the least of three: the machine has other things to do.
-  const auto seconds = [&](int64_t bytes) {
-    double least = std::numeric_limits<double>::infinity();
-    for (int i = 0; i < 3; ++i) {
-      const std::clock_t begin = std::clock();
-      EXPECT_TRUE(BuildPlanWithin(spec, facts, bytes).ok());
-      least = std::min(least, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
-    }
-    return least;
+  const auto activations = [&](int64_t bytes) {
+    const auto plan = BuildPlanWithin(spec, facts, bytes);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan->summary.activation_bytes();
   };
-  const double kept = seconds(std::numeric_limits<int64_t>::max()), recomputed = seconds(1);
-  EXPECT_LE(recomputed, 150 * kept) << kept << " s";  // 350 when each trial was measured
+  // Of each layer one of its two values is needed at the least, and some are alive at once.
+  EXPECT_LE(activations(1), activations(std::numeric_limits<int64_t>::max()) * 2 / 3);
 }
 
 TEST(Recompute, TakesOneBudgetWithinItsRange) {
