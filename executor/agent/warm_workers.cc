@@ -9,9 +9,12 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "executor/agent/log_file.h"
+#include "executor/run/spin.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 
@@ -26,13 +29,19 @@ void RemoveFolder(const std::string& folder) {
   std::filesystem::remove_all(folder, error);
 }
 
+bool Names(const std::vector<std::string>& environment, absl::string_view variable) {
+  return absl::c_any_of(environment, [&](absl::string_view entry) {
+    return absl::ConsumePrefix(&entry, variable) && absl::StartsWith(entry, "=");
+  });
+}
+
 }  // namespace
 
 std::vector<std::string> WorkerEnvironment(const char* const* ours) {
   static constexpr absl::string_view kKept[] = {
-      "PATH=", "LANG=",   "LC_",   "TZ=",    "HOME=",        "TMPDIR=", "LD_LIBRARY_PATH=",
-      "CUDA_", "NVIDIA_", "NCCL_", "OMP_",   "DNNL_",        "ONEDNN_", "TRAINYARD_",
-      "AWS_",  "ASAN_",   "TSAN_", "UBSAN_", "LSAN_OPTIONS="};
+      "PATH=", "LANG=",   "LC_",   "TZ=",    "HOME=",         "TMPDIR=",   "LD_LIBRARY_PATH=",
+      "CUDA_", "NVIDIA_", "NCCL_", "OMP_",   "GOMP_",         "DNNL_",     "ONEDNN_",
+      "AWS_",  "ASAN_",   "TSAN_", "UBSAN_", "LSAN_OPTIONS=", "TRAINYARD_"};
   // CUDA counts devices as NVML does, so that a slot's index names the same GPU to both.
   std::vector<std::string> environment = {"CUDA_DEVICE_ORDER=PCI_BUS_ID"};
   for (const char* const* entry = ours; *entry != nullptr; ++entry) {
@@ -40,6 +49,9 @@ std::vector<std::string> WorkerEnvironment(const char* const* ours) {
     for (const absl::string_view kept : kKept) {
       if (absl::StartsWith(*entry, kept)) environment.emplace_back(*entry);
     }
+  }
+  if (!Names(environment, run::kSpinVariable) && !Names(environment, run::kWaitPolicyVariable)) {
+    environment.push_back(absl::StrCat(run::kSpinVariable, "=", run::kSpinRounds));
   }
   return environment;
 }

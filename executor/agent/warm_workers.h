@@ -61,7 +61,8 @@ class WarmWorkers {
   absl::Duration newest_start_ = absl::ZeroDuration();
 };
 
-// The environment of a worker: what it needs of ours, and nothing else.
+// The environment of a worker: what it needs of ours, how long its threads spin
+// (executor/run/spin.h) unless ours says so, and nothing else.
 std::vector<std::string> WorkerEnvironment(const char* const* ours);
 
 }  // namespace trainyard

@@ -103,8 +103,16 @@ TEST_F(SlotsTest, WorkersSeeOnlyWhatTheyNeedOfTheEnvironment) {
                               "CUDA_DEVICE_ORDER=FASTEST_FIRST",
                               nullptr};
   const std::vector<std::string> expected = {"CUDA_DEVICE_ORDER=PCI_BUS_ID", "PATH=/bin",
-                                             "OMP_NUM_THREADS=3"};
+                                             "OMP_NUM_THREADS=3", "GOMP_SPINCOUNT=1000"};
   EXPECT_EQ(WorkerEnvironment(ours), expected);
+}
+
+TEST_F(SlotsTest, HowWorkersWaitIsTheUsersToSay) {
+  for (const char* const own : {"GOMP_SPINCOUNT=7", "OMP_WAIT_POLICY=active"}) {
+    const char* const ours[] = {own, nullptr};
+    const std::vector<std::string> expected = {"CUDA_DEVICE_ORDER=PCI_BUS_ID", own};
+    EXPECT_EQ(WorkerEnvironment(ours), expected);
+  }
 }
 
 }  // namespace

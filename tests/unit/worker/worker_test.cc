@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "executor/data/tokenizer.h"
 #include "executor/run/event_log.h"
 #include "executor/run/run_directory.h"
@@ -32,6 +33,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pair;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
@@ -398,6 +400,28 @@ TEST_F(AloneTest, HelpDocumentsTheExitCodes) {
   EXPECT_THAT(ReadOutput(), HasSubstr("  74  a checkpoint could not be written or read"));
   EXPECT_EQ(Child({"--version"}, Output()).Wait(), 0);
   EXPECT_THAT(ReadOutput(), ::testing::StartsWith("trainyard-worker "));
+}
+
+// libgomp says at its start what it goes by.
+TEST_F(WorkerTest, ThreadsSpinBrieflyUnlessTheUserSaysHow) {
+  const auto started = [&] {
+    EXPECT_EQ(Child({"--version"}, Output()).Wait(), run::kExitDone);
+    const std::string output = ReadOutput();
+    const std::vector<std::string> starts =
+        absl::StrSplit(output, "OPENMP DISPLAY ENVIRONMENT BEGIN");
+    return std::pair(starts.size() - 1, output);
+  };
+  setenv("OMP_DISPLAY_ENV", "VERBOSE", 1);
+  unsetenv("GOMP_SPINCOUNT");
+  unsetenv("OMP_WAIT_POLICY");
+  EXPECT_THAT(started(), Pair(2, HasSubstr("GOMP_SPINCOUNT = '1000'")));
+  setenv("GOMP_SPINCOUNT", "7", 1);
+  EXPECT_THAT(started(), Pair(1, HasSubstr("GOMP_SPINCOUNT = '7'")));
+  unsetenv("GOMP_SPINCOUNT");
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+  EXPECT_THAT(started(), Pair(1, HasSubstr("GOMP_SPINCOUNT = '0'")));
+  unsetenv("OMP_WAIT_POLICY");
+  unsetenv("OMP_DISPLAY_ENV");
 }
 
 }  // namespace
