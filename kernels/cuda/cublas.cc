@@ -1,6 +1,7 @@
 #include "kernels/cuda/cublas.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/cublas_library.h"
 
 namespace trainyard::kernels::cuda {
 
@@ -14,6 +15,7 @@ absl::Status ToStatus(cublasStatus_t error, absl::string_view doing) {
 }
 
 absl::StatusOr<std::unique_ptr<CublasLt>> CublasLt::Make() {
+  if (absl::Status loaded = LoadCublasLt(); !loaded.ok()) return loaded;
   cublasLtHandle_t handle = nullptr;
   const absl::Status made = ToStatus(cublasLtCreate(&handle), "cublasLtCreate");
   if (!made.ok()) return made;

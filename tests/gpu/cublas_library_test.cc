@@ -1,0 +1,60 @@
+// cuBLASLt is loaded at run time, and what needs no GPU of it answers.
+
+#include "kernels/cuda/cublas_library.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "kernels/cuda/cublas.h"
+#include "kernels/device.h"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string MappedFiles() {
+  std::ostringstream text;
+  text << std::ifstream("/proc/self/maps").rdbuf();
+  return text.str();
+}
+
+TEST(CublasLibrary, IsNotLoadedUntilAGpuIsOpened) {
+  EXPECT_THAT(MappedFiles(), Not(HasSubstr("libcublasLt")));
+  if (!OpenCuda(0).ok()) EXPECT_THAT(MappedFiles(), Not(HasSubstr("libcublasLt")));
+  ASSERT_TRUE(LoadCublasLt().ok()) << LoadCublasLt();
+  EXPECT_THAT(MappedFiles(), HasSubstr("libcublasLt"));
+}
+
+TEST(CublasLibrary, CallsReachTheFunctionOfTheirName) {
+  ASSERT_TRUE(LoadCublasLt().ok()) << LoadCublasLt();
+  EXPECT_STREQ(cublasLtGetStatusName(CUBLAS_STATUS_NOT_SUPPORTED), "CUBLAS_STATUS_NOT_SUPPORTED");
+  EXPECT_THAT(cublasLtGetStatusString(CUBLAS_STATUS_NOT_SUPPORTED), HasSubstr("not supported"));
+
+  cublasLtMatmulDesc_t made = nullptr;
+  ASSERT_EQ(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
+  const MatmulDescriptor product(made);
+  const cublasOperation_t transposed = CUBLAS_OP_T;
+  EXPECT_EQ(cublasLtMatmulDescSetAttribute(made, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                           sizeof(transposed)),
+            CUBLAS_STATUS_SUCCESS);
+
+  cublasLtMatrixLayout_t of = nullptr;
+  ASSERT_EQ(cublasLtMatrixLayoutCreate(&of, CUDA_R_32F, 4, 8, 4), CUBLAS_STATUS_SUCCESS);
+  const MatrixLayout layout(of);
+
+  cublasLtMatmulPreference_t preferred = nullptr;
+  ASSERT_EQ(cublasLtMatmulPreferenceCreate(&preferred), CUBLAS_STATUS_SUCCESS);
+  const MatmulPreference preference(preferred);
+  EXPECT_EQ(
+      cublasLtMatmulPreferenceSetAttribute(preferred, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                           &kCublasWorkspace, sizeof(kCublasWorkspace)),
+      CUBLAS_STATUS_SUCCESS);
+}
+
+}  // namespace
+}  // namespace trainyard::kernels::cuda
