@@ -119,6 +119,30 @@ int64_t PackedBytes(const Matmul& o) {
   return !o.transpose_b && o.n % 1024 == 0 && o.m >= 64 ? kFloat * o.k * o.n : 0;
 }
 
+// fp32 twins of 16-bit operands: those of more than kTwinBytes are made by pieces of some rows or
+// columns of c, and that of the operand that all pieces read once (kernels/cpu/matmul.cc).
+constexpr int64_t kTwinBytes = 64 * kMiB;
+constexpr int64_t kPieceGrain = 64;
+
+// Twins of a, b and, if c is of 16 bits, of c, and what a product in fp32 takes.
+int64_t TwinProductBytes(const Matmul& o, bool narrow_c) {
+  const int64_t a = kFloat * o.m * o.k, b = kFloat * o.k * o.n;
+  const int64_t c = narrow_c ? kFloat * o.m * o.n : 0;
+  if (a + b + c <= kTwinBytes) return a + b + c + PackedBytes(o) + PanelBytes(o, 0);
+  const bool by_rows = b <= a;
+  const int64_t each = by_rows ? (a + c) / o.m : (b + c) / o.n, all = by_rows ? o.m : o.n;
+  const int64_t piece =
+      std::min(all, std::max(kPieceGrain, kTwinBytes / each / kPieceGrain * kPieceGrain));
+  int64_t most = 0;
+  for (const int64_t size : {piece, all % piece}) {
+    if (size == 0) continue;
+    Matmul p = o;
+    (by_rows ? p.m : p.n) = size;
+    most = std::max(most, each * size + PackedBytes(p) + PanelBytes(p, 0));
+  }
+  return (by_rows ? b : a) + most;
+}
+
 // Sums over rows go by at most 64 runs of at least 32 rows.
 int64_t PartialSums(int64_t rows) { return Ceil(rows, std::max<int64_t>(32, Ceil(rows, 64))); }
 
@@ -152,29 +176,38 @@ struct Cost {
 struct CostOf {
   const std::vector<Tensor>& tensors;
 
-  // Products of `operands`, the first of which says their type, that need `wide` bytes in fp32 and
-  // `narrow` in bf16. fp16 goes by fp32 twins of the operands, which lie in the workspace; so does
-  // bf16 where the CPU has no instructions for it. Nobody knows yet which machine it will be: it
-  // must hold either.
+  // Products of type `id` that need `twins` bytes by fp32 twins of their operands, as fp16 always
+  // does and bf16 where the CPU has no instructions for it, and `narrow` in bf16 where it has.
+  // Nobody knows yet which machine it will be: it must hold either.
+  int64_t OnAnyCpu(TensorId id, int64_t twins, int64_t narrow) const {
+    return tensors[id].type == ElementType::kBF16 ? std::max(twins, narrow) : twins;
+  }
+
+  // Convolutions of `operands`, the first of which says their type, that need `wide` bytes beside
+  // the twins.
   int64_t Products(std::initializer_list<TensorId> operands, int64_t wide, int64_t narrow) const {
     for (const TensorId id : operands) {
       if (tensors[id].type != ElementType::kF32) wide += kFloat * tensors[id].elements();
     }
-    return tensors[*operands.begin()].type == ElementType::kBF16 ? std::max(wide, narrow) : wide;
+    return OnAnyCpu(*operands.begin(), wide, narrow);
+  }
+
+  int64_t ProductBytes(const Matmul& o, TensorId a, TensorId c) const {
+    if (tensors[a].type == ElementType::kF32) return PackedBytes(o) + PanelBytes(o, 0);
+    const bool narrow_c = tensors[c].type != ElementType::kF32;
+    return OnAnyCpu(a, TwinProductBytes(o, narrow_c), PanelBytes(o, kMiB));
   }
 
   Cost operator()(const Matmul& o) const {
     return {.flops = 2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) *
                      static_cast<double>(o.k),
-            .workspace =
-                Products({o.a, o.b, o.c}, PackedBytes(o) + PanelBytes(o, 0), PanelBytes(o, kMiB))};
+            .workspace = ProductBytes(o, o.a, o.c)};
   }
   Cost operator()(const AddProduct& o) const {
     const Matmul product = {.m = o.rows, .n = o.n, .k = o.k, .transpose_b = true};
-    return {
-        .flops =
-            2.0 * static_cast<double>(o.rows) * static_cast<double>(o.n) * static_cast<double>(o.k),
-        .workspace = Products({o.a, o.b, o.y}, PanelBytes(product, 0), PanelBytes(product, kMiB))};
+    return {.flops = 2.0 * static_cast<double>(o.rows) * static_cast<double>(o.n) *
+                     static_cast<double>(o.k),
+            .workspace = ProductBytes(product, o.a, o.y)};
   }
   Cost operator()(const ConvolutionForward& o) const {
     const int64_t direct = DirectBytes(o.shape), winograd = WinogradBytes(o.shape, 1);

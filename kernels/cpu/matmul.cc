@@ -1,3 +1,9 @@
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/f32_twins.h"
 #include "kernels/cpu/operands.h"
@@ -8,23 +14,182 @@ namespace {
 using Dims = dnnl::memory::dims;
 using Desc = dnnl::memory::desc;
 
+// fp32 twins of more than this are not made at once: the product goes by pieces of c. The operand
+// that all pieces read has its twin beside. executor/plan/cost.cc counts the same.
+constexpr int64_t kTwinBytes = int64_t{64} << 20;
+constexpr int64_t kPieceGrain = 64;  // rows or columns
+
+// Rows and columns of c in one piece; one of the two is all of them.
+struct PieceSize {
+  int64_t rows = 0, cols = 0;
+};
+
+PieceSize PieceSizeOf(const Matmul& op, bool twins) {
+  const auto twin = [&](const Buffer& buffer, int64_t n) {
+    return twins && buffer.dtype != DType::kF32 ? n * static_cast<int64_t>(sizeof(float)) : 0;
+  };
+  const int64_t a = twin(op.a, op.m * op.k), b = twin(op.b, op.k * op.n);
+  if (a + b + twin(op.c, op.m * op.n) <= kTwinBytes) return {op.m, op.n};
+  const auto most = [](int64_t each) {
+    return std::max(kPieceGrain, kTwinBytes / each / kPieceGrain * kPieceGrain);
+  };
+  if (b <= a) return {std::min(op.m, most(twin(op.a, op.k) + twin(op.c, op.n))), op.n};
+  return {op.m, std::min(op.n, most(twin(op.b, op.k) + twin(op.c, op.m)))};
+}
+
+Buffer Moved(const Buffer& buffer, int64_t elements) {
+  if (!buffer) return buffer;
+  const int64_t bytes = elements * static_cast<int64_t>(SizeOf(buffer.dtype));
+  return {static_cast<char*>(buffer.data) + bytes, buffer.dtype};
+}
+
 // [rows, cols], read from memory that holds its transpose when asked; `step` elements lie between
-// the starts of two stored rows, 0: they are dense.
+// the starts of two stored rows.
 Desc MatrixDesc(int64_t rows, int64_t cols, dnnl::memory::data_type type, bool transposed,
-                int64_t step = 0) {
-  if (step == 0) step = transposed ? rows : cols;
+                int64_t step) {
   const Dims strides = transposed ? Dims{1, step} : Dims{step, 1};
   return Desc({rows, cols}, type, strides);
 }
-
-// Elements from the first to the last of a stored matrix.
-int64_t SpanOf(int64_t rows, int64_t cols, int64_t step) { return (rows - 1) * step + cols; }
 
 // Rows of b that lie a multiple of 4 KiB apart share their sets of the cache: oneDNN's copies of
 // them run at half speed. Such a matrix is packed first, row by row, into scratch.
 bool PacksB(const Matmul& op, dnnl::memory::data_type type) {
   return type == dnnl::memory::data_type::f32 && !op.transpose_b && op.n % 1024 == 0 && op.m >= 64;
 }
+
+// op(x), [rows, cols], stored with its transpose's rows when `transposed`.
+struct Matrix {
+  Matrix(const F32Twins& twins, const Buffer& buffer, int64_t rows, int64_t cols, bool transposed,
+         int64_t step)
+      : stored{transposed ? cols : rows, transposed ? rows : cols, step},
+        desc(MatrixDesc(rows, cols, twins.TypeOf(buffer), transposed,
+                        twins.Has(buffer) ? stored.cols : step)) {}
+
+  StoredRows stored;
+  Desc desc;
+};
+
+// A product, or a piece of one: `op` with its strides, and that of b, whose rows go on beyond n.
+struct Product {
+  Matmul op;
+  int64_t a_step, b_step, c_step;
+};
+
+// `size` of `whole` from row `row` and column `col` of c on.
+Product PieceOf(const Product& whole, int64_t row, int64_t col, const PieceSize& size) {
+  Product piece = whole;
+  Matmul& op = piece.op;
+  op.m = std::min(size.rows, op.m - row);
+  op.n = std::min(size.cols, op.n - col);
+  op.a = Moved(op.a, op.transpose_a ? row : row * piece.a_step);
+  op.b = Moved(op.b, op.transpose_b ? col * piece.b_step : col);
+  op.bias = Moved(op.bias, col);
+  op.c = Moved(op.c, row * piece.c_step + col);
+  return piece;
+}
+
+// A piece with its twins and its primitive.
+struct PreparedPiece {
+  F32Twins twins;
+  std::vector<DnnlCall> calls;
+};
+
+struct Program {
+  F32Twins shared;  // of what all pieces read
+  std::vector<PreparedPiece> pieces;
+};
+
+// Prepares the pieces of a product one after the other: they use the same scratch in turn, behind
+// the twin that they share.
+class Pieces {
+ public:
+  // `twins_in` makes the twins of one piece in a scratch.
+  Pieces(const Dnnl& dnnl, const Matmul& op, std::function<F32Twins(ScratchLayout&)> twins_in)
+      : dnnl_(dnnl),
+        twins_in_(std::move(twins_in)),
+        whole_{op, op.step_of_a(), op.transpose_b ? op.k : op.n, op.step_of_c()},
+        size_(PieceSizeOf(op, !dnnl.Computes(op.a.dtype))),
+        by_columns_(size_.cols < op.n),
+        attributes_(UserScratch()),
+        program_(std::make_shared<Program>(Program{twins_in_(shared_), {}})) {
+    common_ = by_columns_ ? ReadA(whole_, program_->shared) : ReadB(whole_, program_->shared);
+    if (op.scale != 1) attributes_.set_output_scales(0, {op.scale});
+    if (op.accumulate) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      attributes_.set_post_ops(sum);
+    }
+  }
+
+  Kernel Prepare() && {
+    for (int64_t row = 0; row < whole_.op.m; row += size_.rows) {
+      for (int64_t col = 0; col < whole_.op.n; col += size_.cols) {
+        Add(PieceOf(whole_, row, col, size_));
+      }
+    }
+    // Shared only because a std::function must be copyable.
+    return Kernel{[&dnnl = dnnl_, program = std::move(program_)](Stream& stream) {
+                    dnnl.UseThreads();
+                    program->shared.Fill(stream.scratch);
+                    for (const PreparedPiece& piece : program->pieces) {
+                      piece.twins.Fill(stream.scratch);
+                      for (const DnnlCall& call : piece.calls) call.Run(stream.scratch);
+                      piece.twins.RoundBack(stream.scratch);
+                    }
+                  },
+                  scratch_bytes_};
+  }
+
+ private:
+  static DnnlOperand ReadA(const Product& p, F32Twins& twins) {
+    const Matrix a(twins, p.op.a, p.op.m, p.op.k, p.op.transpose_a, p.a_step);
+    return twins.Read(DNNL_ARG_SRC, a.desc, p.op.a, a.stored);
+  }
+  static DnnlOperand ReadB(const Product& p, F32Twins& twins) {
+    const Matrix b(twins, p.op.b, p.op.k, p.op.n, p.op.transpose_b, p.b_step);
+    return twins.Read(DNNL_ARG_WEIGHTS, b.desc, p.op.b, b.stored);
+  }
+
+  void Add(const Product& p) {
+    const Matmul& op = p.op;
+    ScratchLayout layout = shared_;
+    F32Twins twins = twins_in_(layout);
+    const DnnlOperand a = by_columns_ ? common_ : ReadA(p, twins);
+    const DnnlOperand b = by_columns_ ? ReadB(p, twins) : common_;
+    const Matrix c(twins, op.c, op.m, op.n, false, p.c_step);
+    const Desc bias = op.bias ? MatrixDesc(1, op.n, twins.TypeOf(op.bias), false, op.n) : Desc();
+    const dnnl::memory::data_type of_b = b.shape.data_type();
+    const Desc wanted =
+        PacksB(op, of_b) ? Desc({op.k, op.n}, of_b, dnnl::memory::format_tag::any) : b.shape;
+    const dnnl::matmul::primitive_desc pd(op.bias
+                                              ? dnnl::matmul::desc(a.shape, wanted, bias, c.desc)
+                                              : dnnl::matmul::desc(a.shape, wanted, c.desc),
+                                          attributes_, dnnl_.engine());
+    std::vector<DnnlCall> calls;
+    std::vector<DnnlOperand> operands = {a,
+                                         InputFor(dnnl_, pd.weights_desc(), b, layout, calls),
+                                         op.accumulate
+                                             ? twins.Update(DNNL_ARG_DST, c.desc, op.c, c.stored)
+                                             : twins.Write(DNNL_ARG_DST, c.desc, op.c, c.stored),
+                                         {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
+                                          layout.Take(pd.scratchpad_desc().get_size())}};
+    if (op.bias) operands.push_back({DNNL_ARG_BIAS, bias, op.bias.data});
+    calls.emplace_back(dnnl::matmul(pd), dnnl_.stream(), operands);
+    scratch_bytes_ = std::max(scratch_bytes_, layout.size());
+    program_->pieces.push_back({std::move(twins), std::move(calls)});
+  }
+
+  const Dnnl& dnnl_;
+  const std::function<F32Twins(ScratchLayout&)> twins_in_;
+  const Product whole_;
+  const PieceSize size_;
+  const bool by_columns_;
+  ScratchLayout shared_;
+  dnnl::primitive_attr attributes_;
+  std::shared_ptr<Program> program_;
+  DnnlOperand common_;  // of a or b, as all pieces read it
+  size_t scratch_bytes_ = 0;
+};
 
 }  // namespace
 
@@ -40,38 +205,11 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Matmul& op) {
   if (ok.ok() && !op.valid()) ok = absl::InvalidArgumentError("matmul: scale or strides");
   if (!ok.ok()) return ok;
   return dnnl_.Guard<Kernel>("matmul", [&] {
-    ScratchLayout layout;
-    F32Twins twins(dnnl_, vectors_, threads_, type, layout);
-    const Desc a = MatrixDesc(op.m, op.k, twins.TypeOf(op.a), op.transpose_a, op.a_stride);
-    const Desc b = MatrixDesc(op.k, op.n, twins.TypeOf(op.b), op.transpose_b);
-    const Desc c = MatrixDesc(op.m, op.n, twins.TypeOf(op.c), false, op.c_stride);
-    const Desc bias = op.bias ? MatrixDesc(1, op.n, twins.TypeOf(op.bias), false) : Desc();
-    dnnl::primitive_attr attributes = UserScratch();
-    if (op.scale != 1) attributes.set_output_scales(0, {op.scale});
-    if (op.accumulate) {
-      dnnl::post_ops sum;
-      sum.append_sum(1.0f);
-      attributes.set_post_ops(sum);
-    }
-    const Desc wanted = PacksB(op, b.data_type())
-                            ? Desc({op.k, op.n}, b.data_type(), dnnl::memory::format_tag::any)
-                            : b;
-    const dnnl::matmul::primitive_desc pd(
-        op.bias ? dnnl::matmul::desc(a, wanted, bias, c) : dnnl::matmul::desc(a, wanted, c),
-        attributes, dnnl_.engine());
-    std::vector<DnnlCall> calls;
-    const int64_t a_span = SpanOf(op.transpose_a ? op.k : op.m, op.stored_a_cols(), op.step_of_a());
-    const int64_t c_span = SpanOf(op.m, op.n, op.step_of_c());
-    std::vector<DnnlOperand> operands = {
-        twins.Read(DNNL_ARG_SRC, a, op.a, a_span),
-        InputFor(dnnl_, pd.weights_desc(), twins.Read(DNNL_ARG_WEIGHTS, b, op.b), layout, calls),
-        op.accumulate ? twins.Update(DNNL_ARG_DST, c, op.c, c_span)
-                      : twins.Write(DNNL_ARG_DST, c, op.c),
-        {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
-         layout.Take(pd.scratchpad_desc().get_size())}};
-    if (op.bias) operands.push_back({DNNL_ARG_BIAS, bias, op.bias.data});
-    calls.emplace_back(dnnl::matmul(pd), dnnl_.stream(), operands);
-    return InSequence(dnnl_, std::move(twins), std::move(calls), layout);
+    return Pieces(dnnl_, op,
+                  [&](ScratchLayout& layout) {
+                    return F32Twins(dnnl_, vectors_, threads_, type, layout);
+                  })
+        .Prepare();
   });
 }
 

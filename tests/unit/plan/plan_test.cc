@@ -310,6 +310,18 @@ TEST(Cost, OfGpt2IsSixFlopsAParameterAndTokenAndTheAttention) {
   EXPECT_NEAR(plan.summary.flops_per_step() / (matmuls + attention), 1, 0.01);
 }
 
+// The twin of the logits alone would take 823 MB.
+TEST(Cost, TwinsOfLargeProductsAreCountedPieceByPiece) {
+  v1::JobSpec spec = Gpt2Spec();
+  for (const auto compute : {v1::Precision::BF16, v1::Precision::FP16}) {
+    spec.mutable_precision()->set_compute(compute);
+    const int64_t bytes = PlanOf(spec, TokenFacts(50257)).summary.workspace_bytes();
+    const int64_t embedding = int64_t{4} * 50257 * 768, piece = int64_t{64} << 20;
+    EXPECT_GT(bytes, embedding + piece / 2);
+    EXPECT_LT(bytes, embedding + piece + piece / 8);
+  }
+}
+
 TEST(Cost, BytesPerSlotAreTheSumOfTheirParts) {
   v1::JobSpec averaged = CharGptSpec();
   averaged.mutable_training()->set_ema_decay(0.999);
