@@ -27,8 +27,9 @@ struct RowGradient {
 //
 // Each tensor is written once but for two cases: gradients of parameters, and gradients of
 // activations that a later op adds into because it can (layer norm, matmul). The gradient of an
-// activation has its type, that of a parameter is fp32. An op's gradient reads
-// only tensors that no op before it in the backward pass has overwritten. Inputs get no gradient.
+// activation has its type, that of a parameter the type of the tensor that `gradients` maps to:
+// fp32, or what the one product that writes it computes in. An op's gradient reads only tensors
+// that no op before it in the backward pass has overwritten. Inputs get no gradient.
 void AppendBackward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& loss_gradient,
                     const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate,
                     const absl::flat_hash_map<TensorId, RowGradient>& rows = {});

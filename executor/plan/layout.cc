@@ -15,9 +15,22 @@ int64_t PlaceCopies(int64_t end, Plan& plan) {
   for (size_t i = 0; i < plan.copies.size(); ++i) {
     if (plan.copies[i] == kNone) continue;
     plan.offsets[plan.copies[i]] = end;
-    end += Align(plan.tensors[plan.parameters[i]].bytes()) / 2;
+    end += BytesInRun(plan.tensors[plan.copies[i]]);
   }
   return Align(end);
+}
+
+// Those of each type side by side, as the parameters do in numbers of elements. Returns the end.
+int64_t PlaceGradients(int64_t end, Plan& plan) {
+  for (const ElementType type : {ElementType::kBF16, ElementType::kF32}) {
+    for (const TensorId id : plan.gradients) {
+      if (plan.tensors[id].type != type) continue;
+      plan.offsets[id] = end;
+      end += BytesInRun(plan.tensors[id]);
+    }
+    end = Align(end);
+  }
+  return end;
 }
 
 // Packs the activations of lists of ops that take turns.
@@ -93,7 +106,7 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
   plan.pending_region = region([&] { place(plan.pending); });
   plan.scalar_region = region([&] { place(scalars); });
   plan.gradient_region = region([&] {
-    place(plan.gradients);
+    end = PlaceGradients(end, plan);
     if (plan.row_gradient != kNone) place({plan.row_gradient, plan.row_ids});
   });
   plan.activation_region = region([&] { end += Activations(plan).Place(); });

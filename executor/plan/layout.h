@@ -12,9 +12,10 @@ namespace trainyard::plan {
 std::vector<TensorId> EvaluationResults(const Plan& plan);
 
 // Writes plan.offsets, the regions and arena_bytes, from tensors and ops as they are: parameters,
-// copies at half their distances, optimizer state, averages, buffers, `scalars`, gradients. Last
-// come activations: those of training and of evaluation and the scratch of the optimizer take
-// turns, in the memory of gradients as far as these do not need it (passes/share_gradients.h).
+// copies at half their distances, optimizer state, averages, buffers, `scalars`, gradients, of
+// these those in 16 bits first, likewise at half the distances of their parameters. Last come
+// activations: those of training and of evaluation and the scratch of the optimizer take turns, in
+// the memory of gradients as far as these do not need it (passes/share_gradients.h).
 void LayOut(const std::vector<TensorId>& scalars, Plan& plan);
 
 }  // namespace trainyard::plan

@@ -65,7 +65,11 @@ std::vector<Group> GroupsOf(const std::vector<Resident>& residents) {
   std::vector<Group> groups;
   groups.reserve(residents.size());
   for (const Resident& r : residents) {
-    groups.push_back({.bytes = r.bytes, .first = r.first, .last = r.last, .offset = r.offset});
+    const int64_t offset = r.offset / kAlignment * kAlignment;
+    groups.push_back({.bytes = Align(r.offset + r.bytes) - offset,
+                      .first = r.first,
+                      .last = r.last,
+                      .offset = offset});
   }
   return groups;
 }
@@ -99,6 +103,11 @@ int64_t Pack(const std::vector<Resident>& residents, std::vector<Group>& groups)
 }
 
 }  // namespace
+
+int64_t BytesInRun(const Tensor& tensor) {
+  const int64_t wide = SizeOf(ElementType::kF32);
+  return Align(tensor.elements() * wide) / wide * SizeOf(tensor.type);
+}
 
 std::vector<Life> Lives(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
                         const std::vector<TensorId>& results) {

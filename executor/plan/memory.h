@@ -9,11 +9,15 @@
 
 namespace trainyard::plan {
 
-// Of every tensor but copies in 16 bits: two cache lines, so that a copy at half the distance of
-// its fp32 begins with one, as the widest vectors like it.
+// Of every tensor but copies and gradients in 16 bits: two cache lines, so that one of these at
+// half the distance of its parameter begins with one, as the widest vectors like it.
 inline constexpr int64_t kAlignment = 128;
 
 inline int64_t Align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// What a tensor that goes with a parameter takes in a run of such: as many elements of its type as
+// the parameter, of fp32, takes with what pads it to kAlignment.
+int64_t BytesInRun(const Tensor& tensor);
 
 // When a tensor holds something, in numbers of ops of one list, both ends included. Position -1 is
 // before the first op (inputs), ops.size() after the last (results).
@@ -31,7 +35,8 @@ std::vector<Life> Lives(const std::vector<Tensor>& tensors, const std::vector<Op
 // Pairs (operand read, operand written) of an op that may share their memory: kernels/ops/ says so.
 std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op);
 
-// Bytes at a fixed place that are someone else's from op `first` to op `last`, both included.
+// Bytes at a fixed place, with what completes them to kAlignment on both sides, that are someone
+// else's from op `first` to op `last`, both included.
 struct Resident {
   int64_t offset = 0;
   int64_t bytes = 0;

@@ -29,9 +29,7 @@ class OptimizerStep {
     AddNorm();
     for (size_t first = 0; first < parameters_.swept;) {
       size_t end = first + 1;
-      while (end < parameters_.swept && rule(end) == rule(first) && copied(end) == copied(first)) {
-        ++end;
-      }
+      while (end < parameters_.swept && Alike(first, end)) ++end;
       AddRun(first, end);
       first = end;
     }
@@ -43,6 +41,15 @@ class OptimizerStep {
   const ParameterRule& rule(size_t position) const { return parameters_.rules[position]; }
 
   bool copied(size_t position) const { return plan_.copies[position] != kNone; }
+
+  ElementType gradient_type(size_t position) const {
+    return plan_.tensors[plan_.gradients[position]].type;
+  }
+
+  // Whether one op may make the steps of both.
+  bool Alike(size_t a, size_t b) const {
+    return rule(a) == rule(b) && copied(a) == copied(b) && gradient_type(a) == gradient_type(b);
+  }
 
   template <typename T>
   void Emit(T op) {
@@ -58,10 +65,8 @@ class OptimizerStep {
   }
 
   void AddNorm() {
-    if (parameters_.swept > 0) {
-      plan_.norm.push_back(SquaredNorm{
-          .x = plan_.gradients[0], .sum = sum_, .n = RunLength(plan_, 0, parameters_.swept)});
-    }
+    AddNormOf(ElementType::kBF16);
+    AddNormOf(ElementType::kF32);
     if (plan_.row_gradient != kNone) AddRowNorm();
     plan_.norm.push_back(ClipScale{.sum = sum_,
                                    .count = plan_.target_count,
@@ -72,6 +77,17 @@ class OptimizerStep {
                                    .max_norm = optimizer_.has_clip_norm()
                                                    ? static_cast<float>(optimizer_.clip_norm())
                                                    : std::numeric_limits<float>::infinity()});
+  }
+
+  // Gradients of one type lie side by side.
+  void AddNormOf(ElementType type) {
+    SquaredNorm norm{.sum = sum_, .accumulate = !plan_.norm.empty()};
+    for (size_t i = 0; i < parameters_.swept; ++i) {
+      if (gradient_type(i) != type) continue;
+      if (norm.x == kNone) norm.x = plan_.gradients[i];
+      norm.n += RunLength(plan_, i, i + 1);
+    }
+    if (norm.x != kNone) plan_.norm.push_back(norm);
   }
 
   // Distinct rows, so that the norm is that of the whole gradient.

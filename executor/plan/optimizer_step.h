@@ -11,8 +11,8 @@
 namespace trainyard::plan {
 
 // How the parameters lie in the arena: those with a gradient of their own first, equal rules side
-// by side and of these those with a copy first; then tables whose gradient is kept by row; then
-// frozen ones.
+// by side and of these those whose gradient is of 16 bits first, then those with a copy; then
+// tables whose gradient is kept by row; then frozen ones.
 struct TrainedParameters {
   std::vector<ParameterRule> rules;  // by position in Plan::parameters
   size_t swept = 0;                  // [0, swept) have a gradient of their own

@@ -19,6 +19,7 @@
 #include "executor/plan/parameter_rules.h"
 #include "executor/plan/passes/cast_in_step.h"
 #include "executor/plan/passes/lora.h"
+#include "executor/plan/passes/narrow_gradients.h"
 #include "executor/plan/passes/precision.h"
 #include "executor/plan/passes/recompute.h"
 #include "executor/plan/passes/share_gradients.h"
@@ -269,8 +270,8 @@ class Assembly {
   }
 
   // Puts the parameters in the order that TrainedParameters describes: by their rules, those in
-  // order of their first appearance, of each those with a copy first, otherwise in the order of the
-  // forward pass.
+  // order of their first appearance, of each those with a narrow gradient first, then those with a
+  // copy, otherwise in the order of the forward pass.
   absl::Status OrderTrained(const Forward& forward, const std::vector<ParameterRule>& rules) {
     const std::vector<TensorId> all = AllOf(TensorKind::kParameter);
     absl::flat_hash_map<TensorId, ParameterRule> rule_of;
@@ -283,10 +284,12 @@ class Assembly {
       return by_row && absl::c_linear_search(forward.tables, id);
     };
 
+    ChooseNarrowGradients(rule_of);
     const auto take = [&](auto&& wanted) {
-      for (const bool copied : {true, false}) {
+      for (const int turn : {0, 1, 2}) {
         for (const TensorId id : all) {
-          if (copies_.contains(id) != copied || !wanted(id)) continue;
+          const int its = narrow_gradients_.contains(id) ? 0 : copies_.contains(id) ? 1 : 2;
+          if (its != turn || !wanted(id)) continue;
           plan_.parameters.push_back(id);
           trained_.rules.push_back(rule_of[id]);
         }
@@ -304,6 +307,17 @@ class Assembly {
     take([&](TensorId id) { return rule_of[id].frozen; });
     FindCopies();
     return absl::OkStatus();
+  }
+
+  // In bf16, which has the range of fp32, where nothing is summed over micro-batches or ranks, by
+  // optimizers that read it.
+  void ChooseNarrowGradients(const absl::flat_hash_map<TensorId, ParameterRule>& rule_of) {
+    if (type_ != ElementType::kBF16 || plan_.micro_batches * ranks() > 1) return;
+    for (const TensorId id : ReadByOneProduct(graph_, copies_)) {
+      const ParameterRule& rule = rule_of.at(id);
+      const bool read = rule.method == Method::kSgd || rule.method == Method::kAdamW;
+      if (read && !rule.frozen) narrow_gradients_.insert(id);
+    }
   }
 
   TensorId CopyOf(TensorId parameter) const {
@@ -326,6 +340,7 @@ class Assembly {
     for (size_t i = 0; i < trained_.swept; ++i) {
       const TensorId id = plan_.parameters[i];
       plan_.gradients.push_back(AddCompanion(id, TensorKind::kGradient, ".grad"));
+      if (narrow_gradients_.contains(id)) graph_.tensors[plan_.gradients.back()].type = type_;
       gradient_of_[id] = plan_.gradients.back();
       if (CopyOf(id) != kNone) gradient_of_[CopyOf(id)] = plan_.gradients.back();
     }
@@ -482,6 +497,7 @@ class Assembly {
   absl::flat_hash_map<TensorId, TensorId> copies_;  // parameter -> its copy in `type_`
   std::vector<StepCopy> step_copies_;               // of those, what a step casts for itself
   TrainedParameters trained_;
+  absl::flat_hash_set<TensorId> narrow_gradients_;  // parameters whose gradient is of `type_`
   absl::flat_hash_map<TensorId, RowGradient> rows_;
   absl::flat_hash_map<TensorId, TensorId> gradient_of_;
 };

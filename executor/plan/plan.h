@@ -22,17 +22,20 @@ struct Region {
 
 struct Plan {
   std::vector<Tensor> tensors;
-  std::vector<int64_t> offsets;  // by TensorId, into one arena; of kAlignment, of copies half of it
+  // By TensorId, into one arena; of kAlignment, of copies and gradients in 16 bits half of it.
+  std::vector<int64_t> offsets;
 
   // Parameters are contiguous in one order (those that the optimizer treats alike side by side, of
-  // these those with a copy in 16 bits first, then tables whose gradient is kept by row, then
-  // frozen ones); copies, gradients, optimizer state and averages follow the same order, so that
-  // optimizer ops run over whole regions.
+  // these those with a gradient in 16 bits first, then those with a copy; then tables whose
+  // gradient is kept by row, then frozen ones); copies, gradients of one type, optimizer state and
+  // averages follow the same order, so that optimizer ops run over whole regions.
   std::vector<TensorId> parameters;  // in arena order
   size_t trained = 0;                // how many are not frozen
   // In 16 bits, by position; kNone: the parameter has none, or one that a step casts for itself.
   std::vector<TensorId> copies;
-  std::vector<TensorId> gradients;  // by position; tables kept by row and frozen ones have none
+  // By position, fp32 or, of passes/narrow_gradients.h, bf16; tables kept by row and frozen ones
+  // have none.
+  std::vector<TensorId> gradients;
   // Per kind, by position; kNone: the parameter has no state of this kind.
   std::vector<std::vector<TensorId>> optimizer_state;
   std::vector<std::string> optimizer_state_names;  // "momentum_buffer", "exp_avg", "exp_avg_sq"

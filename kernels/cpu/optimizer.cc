@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduce.h"
@@ -22,17 +23,25 @@ absl::Status CheckCopy(const char* op, const Buffer& copy) {
       absl::StrCat(op, ": operand copy is ", NameOf(copy.dtype), "; it may be bf16 or f16"));
 }
 
-// Calls step(begin, end) over [0, n) and rounds what each leaves in w to `copy`, while it is in the
-// cache.
+// Calls step(begin, end, gradient from `begin` on) over [0, n), with the gradient in fp32, and
+// rounds what each leaves in w to `copy`, while it is in the cache.
 template <typename F>
-void UpdateRuns(const VectorTable& vectors, int threads, const float* w, const Buffer& copy,
-                int64_t n, const F& step) {
+void UpdateRuns(const VectorTable& vectors, int threads, const float* w, const Buffer& grad,
+                const Buffer& copy, int64_t n, const F& step) {
   ParallelRuns(threads, n, kSerialElements, [&](int64_t begin, int64_t end) {
-    if (!copy) return step(begin, end);
+    const bool wide = grad.dtype == DType::kF32;
+    if (wide && !copy) return step(begin, end, grad.As<float>() + begin);
     constexpr int64_t kBlock = 2048;
+    float widened[kBlock];
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t size = std::min(kBlock, end - i);
-      step(i, i + size);
+      if (grad.dtype == DType::kBF16) {
+        vectors.bf16.to_f32(grad.As<BFloat16>() + i, widened, size);
+      } else if (grad.dtype == DType::kF16) {
+        vectors.f16.to_f32(grad.As<Float16>() + i, widened, size);
+      }
+      step(i, i + size, wide ? grad.As<float>() + i : widened);
+      if (!copy) continue;
       if (copy.dtype == DType::kBF16) {
         vectors.bf16.from_f32(w + i, copy.As<BFloat16>() + i, size);
       } else {
@@ -45,10 +54,13 @@ void UpdateRuns(const VectorTable& vectors, int threads, const float* w, const B
 }  // namespace
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const SquaredNorm& op) {
-  absl::Status ok = CheckOperands("squared_norm", {{"x", op.x}, {"sum", op.sum, DType::kF64}});
+  absl::Status ok =
+      CheckOperands("squared_norm", {{"x", op.x, op.x.dtype}, {"sum", op.sum, DType::kF64}});
   if (!ok.ok()) return ok;
-  return ReduceToDouble(threads_, vectors_.squared_norm, op.x.As<float>(), op.n,
-                        op.sum.As<double>(), op.accumulate);
+  return ForElement("squared_norm", op.x.dtype, [&]<typename T>() {
+    return ReduceToDouble<T>(threads_, LoopsOf<T>(vectors_).squared_norm, op.x.As<T>(), op.n,
+                             op.sum.As<double>(), op.accumulate);
+  });
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ClipScale& op) {
@@ -72,10 +84,11 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ClipScale& op) {
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWStep& op) {
   absl::Status ok = CheckOperands("adamw", {{"w", op.w},
-                                            {"grad", op.grad},
+                                            {"grad", op.grad, op.grad.dtype},
                                             {"m", op.m},
                                             {"v", op.v},
                                             {"grad_scale", op.grad_scale, DType::kF32, true}});
+  if (ok.ok()) ok = CheckElement("adamw", op.grad.dtype);
   if (ok.ok()) ok = CheckState("adamw", op.state);
   if (ok.ok()) ok = CheckCopy("adamw", op.copy);
   if (!ok.ok()) return ok;
@@ -86,7 +99,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWStep& op) {
     AdamWRange all{.w = op.w.As<float>(),
                    .m = op.m.As<float>(),
                    .v = op.v.As<float>(),
-                   .grad = op.grad.As<float>(),
+                   .grad = nullptr,
                    .n = op.n,
                    .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,
                    .beta1 = op.beta1,
@@ -96,23 +109,25 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWStep& op) {
     all.step_size = static_cast<float>(lr / (1.0 - std::pow(static_cast<double>(op.beta1), t)));
     all.inverse_sqrt_c2 =
         static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(static_cast<double>(op.beta2), t)));
-    UpdateRuns(vectors, threads, all.w, op.copy, all.n, [&](int64_t begin, int64_t end) {
+    const auto step = [&](int64_t begin, int64_t end, const float* grad) {
       AdamWRange range = all;
       range.w += begin;
       range.m += begin;
       range.v += begin;
-      range.grad += begin;
+      range.grad = grad;
       range.n = end - begin;
       run(range);
-    });
+    };
+    UpdateRuns(vectors, threads, all.w, op.grad, op.copy, all.n, step);
   }};
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdStep& op) {
   absl::Status ok = CheckOperands("sgd", {{"w", op.w},
-                                          {"grad", op.grad},
+                                          {"grad", op.grad, op.grad.dtype},
                                           {"velocity", op.velocity, DType::kF32, op.momentum == 0},
                                           {"grad_scale", op.grad_scale, DType::kF32, true}});
+  if (ok.ok()) ok = CheckElement("sgd", op.grad.dtype);
   if (ok.ok()) ok = CheckState("sgd", op.state);
   if (ok.ok()) ok = CheckCopy("sgd", op.copy);
   if (!ok.ok()) return ok;
@@ -120,7 +135,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdStep& op) {
     const StepState& state = *static_cast<const StepState*>(op.state);
     const SgdRange all{.w = op.w.As<float>(),
                        .velocity = op.velocity ? op.velocity.As<float>() : nullptr,
-                       .grad = op.grad.As<float>(),
+                       .grad = nullptr,
                        .n = op.n,
                        .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,
                        .lr = state.learning_rate * op.learning_rate_scale,
@@ -128,14 +143,15 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdStep& op) {
                        .weight_decay = op.weight_decay,
                        .first = state.updates == 0,
                        .nesterov = op.nesterov};
-    UpdateRuns(vectors, threads, all.w, op.copy, all.n, [&](int64_t begin, int64_t end) {
+    const auto step = [&](int64_t begin, int64_t end, const float* grad) {
       SgdRange range = all;
       range.w += begin;
       if (range.velocity != nullptr) range.velocity += begin;
-      range.grad += begin;
+      range.grad = grad;
       range.n = end - begin;
       run(range);
-    });
+    };
+    UpdateRuns(vectors, threads, all.w, op.grad, op.copy, all.n, step);
   }};
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/element.h"
 
 namespace trainyard::kernels {
 
@@ -14,8 +15,9 @@ double SumPairwise(double* partials, int64_t count) {
   return count == 0 ? 0.0 : partials[0];
 }
 
-Kernel ReduceToDouble(int threads, double (*partial)(const float* x, int64_t n), const float* x,
-                      int64_t n, double* sum, bool accumulate) {
+template <typename T>
+Kernel ReduceToDouble(int threads, double (*partial)(const T* x, int64_t n), const T* x, int64_t n,
+                      double* sum, bool accumulate) {
   constexpr int64_t kEach = 8192;
   const int64_t count = (n + kEach - 1) / kEach;
   Kernel kernel;
@@ -32,5 +34,11 @@ Kernel ReduceToDouble(int threads, double (*partial)(const float* x, int64_t n),
   };
   return kernel;
 }
+template Kernel ReduceToDouble(int, double (*)(const float*, int64_t), const float*, int64_t,
+                               double*, bool);
+template Kernel ReduceToDouble(int, double (*)(const BFloat16*, int64_t), const BFloat16*, int64_t,
+                               double*, bool);
+template Kernel ReduceToDouble(int, double (*)(const Float16*, int64_t), const Float16*, int64_t,
+                               double*, bool);
 
 }  // namespace trainyard::kernels

@@ -15,7 +15,11 @@ namespace trainyard::kernels::cuda {
 namespace {
 
 struct Square {
-  __device__ double operator()(float x) const { return static_cast<double>(x) * x; }
+  template <typename E>
+  __device__ double operator()(E x) const {
+    const float wide = ToFloat(x);
+    return static_cast<double>(wide) * wide;
+  }
 };
 
 // A NaN norm gives a NaN scale, as in PyTorch: a broken gradient is not hidden. count and state may
@@ -30,10 +34,11 @@ __global__ void ClipScaleKernel(const double* sum, const double* count, float* n
   scale[0] = static_cast<float>(factor) * (isinf(max_norm) || ratio > 1.0f ? 1.0f : ratio);
 }
 
-template <typename T>
+// G: of the gradient, T: of the copy.
+template <typename G, typename T>
 struct SgdArguments {
   float* w;  // [n], and so are grad, velocity, copy
-  const float* grad;
+  const G* grad;
   float* velocity;          // or null
   const float* grad_scale;  // [1] or null
   const StepState* state;
@@ -43,12 +48,12 @@ struct SgdArguments {
   bool nesterov;
 };
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads) SgdKernel(SgdArguments<T> a) {
+template <typename G, typename T>
+__global__ void __launch_bounds__(kThreads) SgdKernel(SgdArguments<G, T> a) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= a.n) return;
   const float scale = a.grad_scale != nullptr ? a.grad_scale[0] : 1.0f;
-  const float g = a.grad[i] * scale + a.weight_decay * a.w[i];
+  const float g = ToFloat(a.grad[i]) * scale + a.weight_decay * a.w[i];
   float step = g;
   if (a.velocity != nullptr) {
     const float v = a.state->updates > 0 ? a.momentum * a.velocity[i] + g : g;
@@ -59,10 +64,10 @@ __global__ void __launch_bounds__(kThreads) SgdKernel(SgdArguments<T> a) {
   if (a.copy != nullptr) a.copy[i] = FromFloat<T>(a.w[i]);
 }
 
-template <typename T>
+template <typename G, typename T>
 struct AdamWArguments {
   float* w;  // [n], and so are grad, m, v
-  const float* grad;
+  const G* grad;
   float* m;
   float* v;
   const float* grad_scale;  // [1] or null
@@ -72,14 +77,15 @@ struct AdamWArguments {
   AdamWHyper hyper;
 };
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads) AdamWKernel(AdamWArguments<T> a) {
+template <typename G, typename T>
+__global__ void __launch_bounds__(kThreads) AdamWKernel(AdamWArguments<G, T> a) {
   __shared__ float step_size, inverse_root2;
   if (threadIdx.x == 0) BiasCorrections(a.hyper, *a.state, step_size, inverse_root2);
   __syncthreads();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= a.n) return;
-  const float g = a.grad_scale != nullptr ? a.grad[i] * a.grad_scale[0] : a.grad[i];
+  const float summed = ToFloat(a.grad[i]);
+  const float g = a.grad_scale != nullptr ? summed * a.grad_scale[0] : summed;
   AdamWElement(g, a.hyper, a.state->learning_rate * a.hyper.learning_rate_scale, step_size,
                inverse_root2, a.w[i], a.m[i], a.v[i]);
   if (a.copy != nullptr) a.copy[i] = FromFloat<T>(a.w[i]);
@@ -100,18 +106,31 @@ absl::Status RequireCopy(const char* op, const Buffer& copy) {
   return absl::UnimplementedError(absl::StrCat("cuda ", op, ": copy is neither bf16 nor f16"));
 }
 
+// prepare.operator()<G, T>() for the types of the gradient and of the copy; without one T is float.
+template <typename F>
+absl::StatusOr<Kernel> ForGradientAndCopy(const char* op, const Buffer& grad, const Buffer& copy,
+                                          const F& prepare) {
+  return ForElement(op, grad.dtype, [&]<typename G>() {
+    return WithElement(copy.dtype,
+                       [&]<typename T>() -> Kernel { return prepare.template operator()<G, T>(); });
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const SquaredNorm& op) {
-  const absl::Status types = RequireTypes(
-      "squared norm", {{"x", op.x}, {.name = "sum", .buffer = op.sum, .dtype = DType::kF64}});
+  const absl::Status types =
+      RequireTypes("squared norm", {{.name = "x", .buffer = op.x, .dtype = op.x.dtype},
+                                    {.name = "sum", .buffer = op.sum, .dtype = DType::kF64}});
   if (!types.ok()) return types;
-  return Kernel{.launch =
-                    [op](Stream& stream) {
-                      LaunchFixedSum(stream, Square{}, op.x.As<float>(), op.sum.As<double>(), op.n,
-                                     op.accumulate, stream.scratch);
-                    },
-                .scratch_bytes = FixedSumScratch(op.n)};
+  return ForElement("squared norm", op.x.dtype, [&]<typename E>() {
+    return Kernel{.launch =
+                      [op](Stream& stream) {
+                        LaunchFixedSum(stream, Square{}, op.x.As<E>(), op.sum.As<double>(), op.n,
+                                       op.accumulate, stream.scratch);
+                      },
+                  .scratch_bytes = FixedSumScratch(op.n)};
+  });
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const ClipScale& op) {
@@ -132,16 +151,16 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdStep& op) {
   const bool with_velocity = op.momentum > 0;
   absl::Status status =
       RequireTypes("sgd", {{"w", op.w},
-                           {"grad", op.grad},
+                           {.name = "grad", .buffer = op.grad, .dtype = op.grad.dtype},
                            {.name = "velocity", .buffer = op.velocity, .optional = !with_velocity},
                            {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   status.Update(RequireCopy("sgd", op.copy));
   if (!status.ok()) return status;
   if (op.state == nullptr) return absl::InvalidArgumentError("sgd: state is missing");
-  return ForElement("sgd", op.copy.dtype, [&]<typename T>() {
-    const SgdArguments<T> arguments = {
+  return ForGradientAndCopy("sgd", op.grad, op.copy, [&]<typename G, typename T>() {
+    const SgdArguments<G, T> arguments = {
         .w = op.w.As<float>(),
-        .grad = op.grad.As<float>(),
+        .grad = op.grad.As<G>(),
         .velocity = with_velocity ? op.velocity.As<float>() : nullptr,
         .grad_scale = OptionalAs<float>(op.grad_scale),
         .state = static_cast<const StepState*>(op.state),
@@ -153,7 +172,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdStep& op) {
         .nesterov = op.nesterov};
     return Kernel{.launch = [arguments](Stream& stream) {
       if (arguments.n <= 0) return;
-      Launch(stream, {.grid = Blocks(CeilDiv(arguments.n, kThreads))}, SgdKernel<T>, arguments);
+      Launch(stream, {.grid = Blocks(CeilDiv(arguments.n, kThreads))}, SgdKernel<G, T>, arguments);
     }};
   });
 }
@@ -161,30 +180,32 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdStep& op) {
 absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWStep& op) {
   absl::Status status =
       RequireTypes("adamw", {{"w", op.w},
-                             {"grad", op.grad},
+                             {.name = "grad", .buffer = op.grad, .dtype = op.grad.dtype},
                              {"m", op.m},
                              {"v", op.v},
                              {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   status.Update(RequireCopy("adamw", op.copy));
   if (!status.ok()) return status;
   if (op.state == nullptr) return absl::InvalidArgumentError("adamw: state is missing");
-  return ForElement("adamw", op.copy.dtype, [&]<typename T>() {
-    const AdamWArguments<T> arguments = {.w = op.w.As<float>(),
-                                         .grad = op.grad.As<float>(),
-                                         .m = op.m.As<float>(),
-                                         .v = op.v.As<float>(),
-                                         .grad_scale = OptionalAs<float>(op.grad_scale),
-                                         .state = static_cast<const StepState*>(op.state),
-                                         .copy = OptionalAs<T>(op.copy),
-                                         .n = op.n,
-                                         .hyper = {.beta1 = op.beta1,
-                                                   .beta2 = op.beta2,
-                                                   .epsilon = op.epsilon,
-                                                   .weight_decay = op.weight_decay,
-                                                   .learning_rate_scale = op.learning_rate_scale}};
+  return ForGradientAndCopy("adamw", op.grad, op.copy, [&]<typename G, typename T>() {
+    const AdamWArguments<G, T> arguments = {
+        .w = op.w.As<float>(),
+        .grad = op.grad.As<G>(),
+        .m = op.m.As<float>(),
+        .v = op.v.As<float>(),
+        .grad_scale = OptionalAs<float>(op.grad_scale),
+        .state = static_cast<const StepState*>(op.state),
+        .copy = OptionalAs<T>(op.copy),
+        .n = op.n,
+        .hyper = {.beta1 = op.beta1,
+                  .beta2 = op.beta2,
+                  .epsilon = op.epsilon,
+                  .weight_decay = op.weight_decay,
+                  .learning_rate_scale = op.learning_rate_scale}};
     return Kernel{.launch = [arguments](Stream& stream) {
       if (arguments.n <= 0) return;
-      Launch(stream, {.grid = Blocks(CeilDiv(arguments.n, kThreads))}, AdamWKernel<T>, arguments);
+      Launch(stream, {.grid = Blocks(CeilDiv(arguments.n, kThreads))}, AdamWKernel<G, T>,
+             arguments);
     }};
   });
 }

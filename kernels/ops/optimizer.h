@@ -4,8 +4,8 @@
 
 namespace trainyard::kernels {
 
-// sum[0] (f64) = sum of squares of x (+ sum[0] when accumulate), in a fixed tree that depends on n
-// only.
+// sum[0] (f64) = sum of squares of x, [n] E (+ sum[0] when accumulate), in a fixed tree that
+// depends on n only.
 struct SquaredNorm {
   Buffer x, sum;
   int64_t n = 0;
@@ -26,14 +26,14 @@ struct ClipScale {
   float max_norm = 0;
 };
 
-// Steps over a contiguous run of parameters. Where `copy` [n] of bf16 or f16 is given, it becomes
-// w, rounded. lr = state.learning_rate * learning_rate_scale
+// Steps over a contiguous run of parameters, by gradients of E. All else is fp32. Where `copy` [n]
+// of bf16 or f16 is given, it becomes w, rounded. lr = state.learning_rate * learning_rate_scale
 
 // As PyTorch's SGD. g = gradient * grad_scale[0] + weight_decay * w
 //   momentum > 0: v = momentum * v + g (v = g at the first update), w -= lr * v, with nesterov
 //   w -= lr * (g + momentum * v);  else w -= lr * g
 struct SgdStep {
-  Buffer w, grad, velocity;     // [n]; velocity optional when momentum is 0
+  Buffer w, grad, velocity;     // [n], grad E; velocity optional when momentum is 0
   Buffer grad_scale;            // [1] f32, optional
   const void* state = nullptr;  // learning_rate, updates
   Buffer copy;
@@ -46,7 +46,7 @@ struct SgdStep {
 //   w -= lr * weight_decay * w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + epsilon)
 struct AdamWStep {
-  Buffer w, grad, m, v;         // [n]
+  Buffer w, grad, m, v;         // [n], grad E
   Buffer grad_scale;            // [1] f32, optional
   const void* state = nullptr;  // learning_rate, updates
   Buffer copy;

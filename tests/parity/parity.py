@@ -157,6 +157,8 @@ CASES = {
         model="model: {{gpt: {{layers: 4, heads: 4, width: 128, context: 64, bias: false}}}}", data=TEXT,
         forward=gpt.forward, layers=4, heads=4, steps=200, batch=12, micro=12, clip=1.0),
 }
+# A step of one micro-batch, in which bf16's gradients of matrices are bf16, too.
+CASES.update({f"{name}_whole": dict(CASES[name], micro=CASES[name]["batch"]) for name in ("gpt", "llama", "lora_gpt")})
 CASES.update(more_optimizers.cases(CASES))
 
 

@@ -18,6 +18,7 @@
 //   loss_scale                              f64, per step: what gradients are multiplied by
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -63,16 +64,32 @@ class Dump {
                           const std::vector<plan::TensorId>& names, Session& session) {
     const plan::Plan& plan = session.plan();
     for (size_t i = 0; i < ids.size(); ++i) {
-      std::string bytes(plan.tensors[ids[i]].bytes(), '\0');
-      session.Read(ids[i], bytes.data(), bytes.size());
-      TY_RETURN_IF_ERROR(session.Synchronize());
+      TY_ASSIGN_OR_RETURN(const std::vector<float> values, ReadWide(ids[i], session));
       for (const plan::StoredTensor& stored : plan::Stored(plan.tensors[names[i]])) {
-        size_t size = sizeof(float);
-        for (const int64_t dim : stored.dims) size *= dim;
-        Add(prefix + stored.name, "F32", stored.dims, bytes.data() + stored.offset, size);
+        Add(prefix + stored.name, "F32", stored.dims, values.data() + stored.offset / sizeof(float),
+            stored.elements() * sizeof(float));
       }
     }
     return absl::OkStatus();
+  }
+
+  // A tensor of fp32 or bf16 as fp32.
+  static absl::StatusOr<std::vector<float>> ReadWide(plan::TensorId id, Session& session) {
+    const plan::Tensor& tensor = session.plan().tensors[id];
+    std::vector<float> values(tensor.elements());
+    if (tensor.type == plan::ElementType::kF32) {
+      session.Read(id, values.data(), tensor.bytes());
+      TY_RETURN_IF_ERROR(session.Synchronize());
+      return values;
+    }
+    TY_CHECK(tensor.type == plan::ElementType::kBF16, tensor.name, " is neither fp32 nor bf16");
+    std::vector<uint16_t> bits(values.size());
+    session.Read(id, bits.data(), tensor.bytes());
+    TY_RETURN_IF_ERROR(session.Synchronize());
+    for (size_t i = 0; i < bits.size(); ++i) {
+      values[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
+    }
+    return values;
   }
 
   // The gradients of tables that are kept by row, spread over whole tables.

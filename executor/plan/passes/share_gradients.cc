@@ -61,8 +61,9 @@ std::vector<Resident> Always(const Plan& plan, int64_t end) {
         {.offset = offset - plan.gradient_region.offset, .bytes = bytes, .first = -1, .last = end});
   };
   for (const TensorId id : plan.gradients) {
-    const int64_t bytes = plan.tensors[id].bytes();
-    if (bytes % kAlignment != 0) stay(plan.offsets[id] + Align(bytes) - kAlignment, kAlignment);
+    const Tensor& tensor = plan.tensors[id];
+    const int64_t line = kAlignment / SizeOf(ElementType::kF32) * SizeOf(tensor.type);
+    if (tensor.bytes() % line != 0) stay(plan.offsets[id] + BytesInRun(tensor) - line, line);
   }
   for (const TensorId id : {plan.row_gradient, plan.row_ids}) {
     if (id != kNone) stay(plan.offsets[id], Align(plan.tensors[id].bytes()));
@@ -94,7 +95,7 @@ std::vector<Resident> GradientsInMicro(const Plan& plan) {
   const std::vector<FirstTouch> touches = FirstTouches(plan, plan.micro);
   for (const TensorId id : plan.gradients) {
     residents.push_back({.offset = plan.offsets[id] - plan.gradient_region.offset,
-                         .bytes = Align(plan.tensors[id].bytes()),
+                         .bytes = BytesInRun(plan.tensors[id]),
                          .first = touches[id].op,
                          .last = end});
   }

@@ -40,6 +40,8 @@ void OfferMeanPool(ElementLoops<T>& loops);
 template <typename T>
 void OfferRotary(ElementLoops<T>& loops);
 template <typename T>
+void OfferSquaredNorm(ElementLoops<T>& loops);
+template <typename T>
 void OfferSwiGlu(ElementLoops<T>& loops);
 template <typename T>
 void OfferTranspose(ElementLoops<T>& loops);
@@ -54,7 +56,8 @@ void MuonMomentumOfRange(const MuonRange& r);
 void Scale(float a, float* x, int64_t n);
 void Axpby(float b, const float* x, float c, float* y, int64_t n);
 double SumOfRange(const float* x, int64_t n);
-double SquaredNormOfRange(const float* x, int64_t n);
+template <typename T>
+double SquaredNormOfRange(const T* x, int64_t n);
 void ExpRange(const float* x, float* y, int64_t n);
 void LogRange(const float* x, float* y, int64_t n);
 void PhiRange(const float* x, float* y, int64_t n);

@@ -2,17 +2,28 @@
 
 namespace trainyard::kernels::TRAINYARD_ISA {
 
+constexpr int kSums = 16;
+
+// Sixteen elements in fp32: themselves, or in `wide`.
+TRAINYARD_INLINE const float* Sixteen(const float* x, float*) { return x; }
+template <typename T>
+TRAINYARD_INLINE const float* Sixteen(const T* x, float* wide) {
+  Copy(kSums, x, wide);
+  return wide;
+}
+
 // Element i goes to running sum i mod 16, whatever the width of a vector; the sums are folded in
 // halves. A square of a float is exact in double, so contraction cannot change it either.
-template <typename F>
-TRAINYARD_INLINE double SixteenSums(const float* x, int64_t n, F f) {
-  constexpr int kSums = 16;
+template <typename T, typename F>
+TRAINYARD_INLINE double SixteenSums(const T* x, int64_t n, F f) {
   double sums[kSums] = {};
+  float wide[kSums];
   int64_t i = 0;
   for (; i + kSums <= n; i += kSums) {
-    for (int j = 0; j < kSums; ++j) sums[j] += f(static_cast<double>(x[i + j]));
+    const float* const each = Sixteen(x + i, wide);
+    for (int j = 0; j < kSums; ++j) sums[j] += f(static_cast<double>(each[j]));
   }
-  for (int j = 0; i + j < n; ++j) sums[j] += f(static_cast<double>(x[i + j]));
+  for (int j = 0; i + j < n; ++j) sums[j] += f(static_cast<double>(ToFloat(x[i + j])));
   for (int width = kSums / 2; width > 0; width /= 2) {
     for (int j = 0; j < width; ++j) sums[j] += sums[j + width];
   }
@@ -23,7 +34,8 @@ double SumOfRange(const float* x, int64_t n) {
   return SixteenSums(x, n, [](double v) { return v; });
 }
 
-double SquaredNormOfRange(const float* x, int64_t n) {
+template <typename T>
+double SquaredNormOfRange(const T* x, int64_t n) {
   return SixteenSums(x, n, [](double v) { return v * v; });
 }
 
@@ -53,5 +65,11 @@ void OfferColumnSum(ElementLoops<T>& loops) {
   loops.column_sum = ColumnSumOfRows<T>;
 }
 TRAINYARD_FOR_EACH_ELEMENT(OfferColumnSum)
+
+template <typename T>
+void OfferSquaredNorm(ElementLoops<T>& loops) {
+  loops.squared_norm = SquaredNormOfRange<T>;
+}
+TRAINYARD_FOR_EACH_ELEMENT(OfferSquaredNorm)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

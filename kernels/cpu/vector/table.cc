@@ -19,6 +19,7 @@ static ElementLoops<T> LoopsOf() {
   OfferMaxPool(loops);
   OfferMeanPool(loops);
   OfferRotary(loops);
+  OfferSquaredNorm(loops);
   OfferSwiGlu(loops);
   OfferTranspose(loops);
   return loops;
@@ -43,7 +44,6 @@ const VectorTable& Table() {
       .scale = Scale,
       .axpby = Axpby,
       .sum = SumOfRange,
-      .squared_norm = SquaredNormOfRange,
       .exp = ExpRange,
       .log = LogRange,
       .phi = PhiRange,

@@ -265,6 +265,8 @@ struct ElementLoops {
   void (*mean_pool_backward)(const T* dy, int64_t pixels, int64_t channels, T* dx);
   // y[c] = sum over rows of x[r * stride + c], c < cols.
   void (*column_sum)(const T* x, int64_t rows, int64_t cols, int64_t stride, float* y);
+  // Sixteen running sums whatever the instruction set: the same bits everywhere.
+  double (*squared_norm)(const T* x, int64_t n);
   // y[j * y_stride + i] = x[i * x_stride + j]
   void (*transpose)(const T* x, int64_t rows, int64_t cols, int64_t x_stride, T* y,
                     int64_t y_stride);
@@ -286,9 +288,8 @@ struct VectorTable {
   void (*scale)(float a, float* x, int64_t n);
   // y = b x + c y
   void (*axpby)(float b, const float* x, float c, float* y, int64_t n);
-  // Sixteen running sums whatever the instruction set: the same bits everywhere.
+  // As ElementLoops::squared_norm.
   double (*sum)(const float* x, int64_t n);
-  double (*squared_norm)(const float* x, int64_t n);
   // For tests: e^x, log x, Phi(x).
   void (*exp)(const float* x, float* y, int64_t n);
   void (*log)(const float* x, float* y, int64_t n);

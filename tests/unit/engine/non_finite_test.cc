@@ -237,6 +237,28 @@ TEST(NonFinite, ABackwardOpIsToldFromAForwardOne) {
                     HasSubstr("its inputs are finite: ")));
 }
 
+// The same in bf16, whose range is that of fp32, where that gradient is held in bf16.
+TEST(NonFinite, AGradientInSixteenBitsIsNamedToo) {
+  v1::JobSpec spec = Images();
+  spec.mutable_training()->set_micro_batch_size(4);
+  spec.mutable_precision()->set_compute(v1::Precision::BF16);
+  Bench bench(spec, kImages);
+  std::vector<float> pixels(4 * 16, 1e30f);
+  const std::vector<int32_t> labels = {0, 1, 2, 0};
+  std::vector<float> second(3 * 5, -1e9f);
+  std::fill_n(second.begin(), 5, 1e9f);
+  bench.Write("layers.0.weight", std::vector<float>(5 * 16, 1e-36f));
+  bench.Write("layers.1.weight", second);
+  const plan::TensorId gradient = bench.plan().gradients[0];
+  ASSERT_EQ(bench.plan().tensors[gradient].name, "layers.0.weight.grad");
+  ASSERT_EQ(bench.plan().tensors[gradient].type, plan::ElementType::kBF16);
+  EXPECT_FALSE(bench.Step(pixels, labels).finite);
+  const std::string found = bench.Find(pixels, labels);
+  EXPECT_THAT(found,
+              AllOf(HasSubstr(" matmul \"layers.0.weight.grad\" backward, micro-batch 1 of 1"),
+                    HasSubstr("its inputs are finite: ")));
+}
+
 // Rows of tables keep what each micro-batch left there until the next step.
 TEST(NonFinite, RowsOfAFailedPassAreNotBlamedOnTheMicroBatchBefore) {
   constexpr int64_t kDense = 3, kTables = 2, kBatch = 4;

@@ -52,6 +52,13 @@ class PrecisionRunTest : public ::testing::Test {
     return spec;
   }
 
+  // A step is one micro-batch: in bf16 the gradients of matrices are, too.
+  v1::JobSpec OneMicroBatch(v1::Precision::Compute compute, int64_t steps) const {
+    v1::JobSpec spec = Spec(compute, steps);
+    spec.mutable_training()->set_micro_batch_size(spec.training().batch_size());
+    return spec;
+  }
+
   void WritePeriodicText() const {
     std::ofstream out(text_, std::ios::trunc);
     for (int i = 0; i < 500; ++i) out << "abcdefgh";
@@ -84,14 +91,33 @@ TEST_F(PrecisionRunTest, LearnsAsInFp32) {
   }
 }
 
+TEST_F(PrecisionRunTest, LearnsAsInFp32ByGradientsInBf16) {
+  RecordingObserver wide, narrow, cut;
+  ASSERT_TRUE(RunOnCpu(OneMicroBatch(v1::Precision::FP32, 60), Root("fp32"), wide).ok());
+  ASSERT_TRUE(RunOnCpu(OneMicroBatch(v1::Precision::BF16, 60), Root("bf16"), narrow).ok());
+  ASSERT_TRUE(RunOnCpu(Spec(v1::Precision::BF16, 60), Root("cut"), cut).ok());
+  const std::vector<double> expected = wide.TrainLosses();
+  for (const RecordingObserver* seen : {&narrow, &cut}) {
+    const std::vector<double> found = seen->TrainLosses();
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i], expected[i], 0.03 * expected[i]);
+  }
+  EXPECT_NEAR(narrow.metrics.back().values.at("loss"), wide.metrics.back().values.at("loss"),
+              0.02 * wide.metrics.back().values.at("loss"));
+}
+
 TEST_F(PrecisionRunTest, ResumesWithTheSameBitsFromFp32Masters) {
-  for (const auto compute : kNarrow) {
-    v1::JobSpec spec = Spec(compute, 12);
+  std::vector<v1::JobSpec> specs = {OneMicroBatch(v1::Precision::BF16, 12)};
+  for (const auto compute : kNarrow) specs.push_back(Spec(compute, 12));
+  for (v1::JobSpec& spec : specs) {
+    const auto compute = spec.precision().compute();
     if (compute == v1::Precision::FP16) {  // of the first steps some are skipped, then it grows
       spec.mutable_precision()->mutable_loss_scale()->set_initial(0x1p30);
       spec.mutable_precision()->mutable_loss_scale()->set_growth_interval(3);
     }
-    const std::string name = v1::Precision::Compute_Name(compute);
+    const std::string name = v1::Precision::Compute_Name(compute) +
+                             std::to_string(spec.training().micro_batch_size()) + "-";
     RecordingObserver straight;
     ASSERT_TRUE(RunOnCpu(spec, Root(name), straight).ok());
     for (const int64_t cut : {1, 7, 11}) {
@@ -126,6 +152,11 @@ TEST_F(PrecisionRunTest, TheNumberOfThreadsDoesNotChangeTheBits) {
     EXPECT_EQ(one.TrainLosses(), two.TrainLosses());
     for (const char* root : {"a", "b"}) std::filesystem::remove_all(Root(root));
   }
+  RecordingObserver one, two;
+  const v1::JobSpec spec = OneMicroBatch(v1::Precision::BF16, 5);
+  ASSERT_TRUE(RunOnCpu(spec, Root("a"), one, std::nullopt, 1).ok());
+  ASSERT_TRUE(RunOnCpu(spec, Root("b"), two, std::nullopt, 2).ok());
+  EXPECT_EQ(one.TrainLosses(), two.TrainLosses());
 }
 
 TEST_F(PrecisionRunTest, ASkippedStepHalvesTheScaleAndChangesNothingElse) {

@@ -1,6 +1,7 @@
 #include "tests/reference/optimizer.h"
 
 #include "kernels/step_state.h"
+#include "tests/reference/element.h"
 #include "tests/unit/kernels/cpu_fixture.h"
 
 namespace trainyard::kernels {
@@ -8,6 +9,20 @@ namespace {
 
 class OptimizerTest : public CpuTest {
  protected:
+  // Fills `to` with random numbers of its type, which it returns.
+  static Vec FillRandom(const Buffer& to, int64_t n, int seed) {
+    Vec values = RandomVec(n, seed);
+    for (int64_t i = 0; i < n; ++i) {
+      values[i] = reference::Rounded(to.dtype, values[i]);
+      if (to.dtype == DType::kF32) {
+        to.As<float>()[i] = static_cast<float>(values[i]);
+      } else {
+        static_cast<uint16_t*>(to.data)[i] = reference::ToBits(to.dtype, values[i]);
+      }
+    }
+    return values;
+  }
+
   static void Fill(const Buffer& to, const Vec& values, int64_t offset = 0) {
     for (size_t i = 0; i < values.size(); ++i) {
       to.As<float>()[offset + static_cast<int64_t>(i)] = static_cast<float>(values[i]);
@@ -16,67 +31,111 @@ class OptimizerTest : public CpuTest {
 };
 
 constexpr int64_t kSizes[] = {1, 3, 17, 65, 20'001};
+constexpr DType kGradients[] = {DType::kF32, DType::kBF16, DType::kF16};
 
 TEST_P(OptimizerTest, AdamWFollowsReferenceOverManySteps) {
-  for (const int64_t n : kSizes) {
-    const reference::AdamWRates rates{.lr = 3e-3, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1};
-    reference::AdamWState expected{RandomVec(n, 1), Vec(n, 0.0), Vec(n, 0.0)};
-    const Buffer grad = bench_.Floats(n), scale = bench_.Floats(Vec{0.5});
-    StepState state{.learning_rate = 6e-3f};
-    const AdamWStep op{.w = bench_.Floats(expected.w),
-                       .grad = grad,
-                       .m = bench_.Floats(expected.m),
-                       .v = bench_.Floats(expected.v),
-                       .grad_scale = scale,
-                       .state = &state,
-                       .n = n,
-                       .beta1 = 0.9f,
-                       .beta2 = 0.99f,
-                       .epsilon = 1e-8f,
-                       .weight_decay = 0.1f,
-                       .learning_rate_scale = 0.5f};
-    for (state.updates = 0; state.updates < 20; ++state.updates) {
-      const Vec g = RandomVec(n, 100 + static_cast<int>(state.updates));
-      Fill(grad, g);
-      bench_.Run(op);
-      reference::AdamWStep(g, 0.5, rates, state.updates, expected);
+  for (const DType type : kGradients) {
+    for (const int64_t n : kSizes) {
+      const reference::AdamWRates rates{
+          .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1};
+      reference::AdamWState expected{RandomVec(n, 1), Vec(n, 0.0), Vec(n, 0.0)};
+      const Buffer grad = bench_.Raw(type, n), scale = bench_.Floats(Vec{0.5});
+      const Buffer copy = n == 65 ? bench_.Raw(DType::kBF16, n) : Buffer();
+      StepState state{.learning_rate = 6e-3f};
+      const AdamWStep op{.w = bench_.Floats(expected.w),
+                         .grad = grad,
+                         .m = bench_.Floats(expected.m),
+                         .v = bench_.Floats(expected.v),
+                         .grad_scale = scale,
+                         .state = &state,
+                         .copy = copy,
+                         .n = n,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.99f,
+                         .epsilon = 1e-8f,
+                         .weight_decay = 0.1f,
+                         .learning_rate_scale = 0.5f};
+      for (state.updates = 0; state.updates < 20; ++state.updates) {
+        const Vec g = FillRandom(grad, n, 100 + static_cast<int>(state.updates));
+        bench_.Run(op);
+        reference::AdamWStep(g, 0.5, rates, state.updates, expected);
+      }
+      ExpectClose(op.w, expected.w, 1e-5, "w");
+      ExpectClose(op.m, expected.m, 1e-5, "m");
+      ExpectClose(op.v, expected.v, 1e-5, "v");
+      if (copy) ExpectClose(copy, expected.w, 1e-5, "copy");
     }
-    ExpectClose(op.w, expected.w, 1e-5, "w");
-    ExpectClose(op.m, expected.m, 1e-5, "m");
-    ExpectClose(op.v, expected.v, 1e-5, "v");
   }
 }
 
 TEST_P(OptimizerTest, SgdFollowsReferenceOverManySteps) {
-  for (const int64_t n : kSizes) {
-    for (const auto& [momentum, nesterov] : {std::pair(0.0, false), {0.9, false}, {0.9, true}}) {
-      for (const bool scaled : {true, false}) {
-        const reference::SgdRates rates{
-            .lr = 0.05, .momentum = momentum, .weight_decay = 0.01, .nesterov = nesterov};
-        reference::SgdState expected{RandomVec(n, 1), Vec(n, 0.0)};
-        StepState state{.learning_rate = 0.1f};
-        const Buffer grad = bench_.Floats(n);
-        // The velocity begins as garbage: the first step may not read it.
-        const SgdStep op{.w = bench_.Floats(expected.w),
-                         .grad = grad,
-                         .velocity = momentum == 0 ? Buffer() : bench_.Floats(n),
-                         .grad_scale = scaled ? bench_.Floats(Vec{0.25}) : Buffer(),
-                         .state = &state,
-                         .n = n,
-                         .momentum = static_cast<float>(momentum),
-                         .weight_decay = 0.01f,
-                         .learning_rate_scale = 0.5f,
-                         .nesterov = nesterov};
-        for (state.updates = 0; state.updates < 10; ++state.updates) {
-          Fill(grad, RandomVec(n, 100 + static_cast<int>(state.updates)));
-          bench_.Run(op);
-          reference::SgdStep(Bench::Read(grad, n), scaled ? 0.25 : 1, rates, state.updates,
-                             expected);
+  for (const DType type : kGradients) {
+    for (const int64_t n : kSizes) {
+      for (const auto& [momentum, nesterov] : {std::pair(0.0, false), {0.9, false}, {0.9, true}}) {
+        for (const bool scaled : {true, false}) {
+          const reference::SgdRates rates{
+              .lr = 0.05, .momentum = momentum, .weight_decay = 0.01, .nesterov = nesterov};
+          reference::SgdState expected{RandomVec(n, 1), Vec(n, 0.0)};
+          StepState state{.learning_rate = 0.1f};
+          const Buffer grad = bench_.Raw(type, n);
+          // The velocity begins as garbage: the first step may not read it.
+          const SgdStep op{.w = bench_.Floats(expected.w),
+                           .grad = grad,
+                           .velocity = momentum == 0 ? Buffer() : bench_.Floats(n),
+                           .grad_scale = scaled ? bench_.Floats(Vec{0.25}) : Buffer(),
+                           .state = &state,
+                           .n = n,
+                           .momentum = static_cast<float>(momentum),
+                           .weight_decay = 0.01f,
+                           .learning_rate_scale = 0.5f,
+                           .nesterov = nesterov};
+          for (state.updates = 0; state.updates < 10; ++state.updates) {
+            const Vec g = FillRandom(grad, n, 100 + static_cast<int>(state.updates));
+            bench_.Run(op);
+            reference::SgdStep(g, scaled ? 0.25 : 1, rates, state.updates, expected);
+          }
+          ExpectClose(op.w, expected.w, 1e-5, "w");
+          if (momentum != 0) ExpectClose(op.velocity, expected.velocity, 1e-5, "velocity");
         }
-        ExpectClose(op.w, expected.w, 1e-5, "w");
-        if (momentum != 0) ExpectClose(op.velocity, expected.velocity, 1e-5, "velocity");
       }
     }
+  }
+}
+
+// Of a gradient that is a multiple of what bf16 resolves, both types give the same bits.
+TEST_P(OptimizerTest, AGradientInSixteenBitsGivesTheBitsOfTheSameInFp32) {
+  constexpr int64_t n = 20'001;
+  const Buffer narrow = bench_.Raw(DType::kBF16, n);
+  const Vec g = FillRandom(narrow, n, 7);
+  StepState state{.learning_rate = 6e-3f};
+  std::vector<float> w[2];
+  double norm[2];
+  for (const bool wide : {false, true}) {
+    const Buffer grad = wide ? bench_.Floats(g) : narrow, sum = bench_.Raw(DType::kF64, 1);
+    const AdamWStep op{.w = bench_.Floats(RandomVec(n, 1)),
+                       .grad = grad,
+                       .m = bench_.Floats(Vec(n, 0.5)),
+                       .v = bench_.Floats(Vec(n, 0.5)),
+                       .state = &state,
+                       .n = n};
+    bench_.Run(op);
+    bench_.Run(SquaredNorm{grad, sum, n, false});
+    w[wide].assign(op.w.As<float>(), op.w.As<float>() + n);
+    norm[wide] = *sum.As<double>();
+  }
+  EXPECT_EQ(w[0], w[1]);
+  EXPECT_EQ(norm[0], norm[1]);
+}
+
+TEST_P(OptimizerTest, AGradientOfIntegersIsRefused) {
+  StepState state;
+  const Buffer w = bench_.Floats(4), ids = bench_.Raw(DType::kI32, 4);
+  for (const auto& prepared :
+       {bench_.device().Prepare(
+            AdamWStep{.w = w, .grad = ids, .m = w, .v = w, .state = &state, .n = 4}),
+        bench_.device().Prepare(SgdStep{.w = w, .grad = ids, .state = &state, .n = 4}),
+        bench_.device().Prepare(SquaredNorm{ids, bench_.Raw(DType::kF64, 1), 4, false})}) {
+    EXPECT_EQ(prepared.status().code(), absl::StatusCode::kUnimplemented) << prepared.status();
   }
 }
 
@@ -260,15 +319,16 @@ TEST_P(OptimizerTest, MuonStepDecaysAndSteps) {
 }
 
 TEST_P(OptimizerTest, SquaredNormAgreesWithReferenceAndAccumulates) {
-  for (const int64_t n : {0, 1, 17, 65, 8193, 100'003}) {
-    const Vec x = RandomVec(n, 1);
-    double expected = 0;
-    for (const double v : x) expected += v * v;
-    const Buffer sum = bench_.Raw(DType::kF64, 1);
-    bench_.Run(SquaredNorm{bench_.Floats(x), sum, n, false});
-    EXPECT_NEAR(*sum.As<double>(), expected, 1e-12 * expected);
-    bench_.Run(SquaredNorm{bench_.Floats(x), sum, n, true});
-    EXPECT_NEAR(*sum.As<double>(), 2 * expected, 1e-12 * expected);
+  for (const DType type : kGradients) {
+    for (const int64_t n : {0, 1, 17, 65, 8193, 100'003}) {
+      const Buffer x = bench_.Raw(type, n), sum = bench_.Raw(DType::kF64, 1);
+      double expected = 0;
+      for (const double v : FillRandom(x, n, 1)) expected += v * v;
+      bench_.Run(SquaredNorm{x, sum, n, false});
+      EXPECT_NEAR(*sum.As<double>(), expected, 1e-12 * expected);
+      bench_.Run(SquaredNorm{x, sum, n, true});
+      EXPECT_NEAR(*sum.As<double>(), 2 * expected, 1e-12 * expected);
+    }
   }
 }
 

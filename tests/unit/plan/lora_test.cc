@@ -240,7 +240,8 @@ TEST(Lora, CostsNoMemoryForWhatIsFrozen) {
     const int64_t trained = int64_t{12} * 8 * (768 * 4 + 768 * 2 + 768 * 5 + 768 * 5);
     EXPECT_EQ(plan.summary.parameters(), 124439808 + trained);
     EXPECT_EQ(plan.summary.frozen_parameters(), 124439808);
-    EXPECT_EQ(plan.summary.gradient_bytes(), 4 * trained);
+    const int64_t width = compute == v1::Precision::BF16 ? 2 : 4;
+    EXPECT_EQ(plan.summary.gradient_bytes(), width * trained);
     EXPECT_EQ(plan.summary.optimizer_bytes(), 8 * trained);
     EXPECT_EQ(plan.summary.ema_bytes(), 4 * trained);
     const int64_t copies = compute == v1::Precision::FP32 ? 0 : 2 * trained;

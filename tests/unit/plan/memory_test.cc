@@ -352,6 +352,17 @@ TEST(Memory, OpsStayWithinTheirRegions) {
   }
 }
 
+// From the start of the first to the end of the last.
+Region NarrowGradients(const Plan& plan) {
+  Region region{.offset = plan.gradient_region.offset};
+  for (const TensorId id : plan.gradients) {
+    if (plan.tensors[id].type != ElementType::kBF16) continue;
+    const int64_t end = plan.offsets[id] + BytesInRun(plan.tensors[id]);
+    region.bytes = std::max(region.bytes, end - region.offset);
+  }
+  return region;
+}
+
 TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
   for (const Case& c : Cases()) {
     SCOPED_TRACE(absl::StrCat(c.name, " ", c.spec.precision().ShortDebugString()));
@@ -369,10 +380,15 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     EXPECT_EQ(plan.arena_bytes % kLine, 0);
     std::vector<bool> covered(plan.arena_bytes / kLine + 1);
     covered.back() = true;
-    if (plan.copy_region.bytes > 0) covered[plan.copy_region.end() / kLine - 1] = true;
+    for (const Region& narrow : {plan.copy_region, NarrowGradients(plan)}) {
+      if (narrow.bytes > 0) covered[Align(narrow.end()) / kLine - 1] = true;
+    }
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
-      const bool copy = plan.tensors[i].kind == TensorKind::kWeightCopy;
-      EXPECT_EQ(plan.offsets[i] % (copy ? kLine : kAlignment), 0) << plan.tensors[i].name;
+      const Tensor& tensor = plan.tensors[i];
+      const bool halved =
+          tensor.kind == TensorKind::kWeightCopy ||
+          (tensor.kind == TensorKind::kGradient && tensor.type == ElementType::kBF16);
+      EXPECT_EQ(plan.offsets[i] % (halved ? kLine : kAlignment), 0) << tensor.name;
       const int64_t last = plan.offsets[i] + Align(plan.tensors[i].bytes());
       for (int64_t at = plan.offsets[i]; at < last; at += kLine) covered[at / kLine] = true;
     }
@@ -405,7 +421,7 @@ TEST(Memory, WhatPadsAGradientIsNobodyElses) {
     const Plan plan = PlanOf(c.spec, c.facts);
     for (const TensorId gradient : plan.gradients) {
       const int64_t begin = plan.offsets[gradient] + plan.tensors[gradient].bytes();
-      const int64_t end = plan.offsets[gradient] + Align(plan.tensors[gradient].bytes());
+      const int64_t end = plan.offsets[gradient] + BytesInRun(plan.tensors[gradient]);
       padded += end > begin;
       for (size_t i = 0; i < plan.tensors.size() && end > begin; ++i) {
         EXPECT_FALSE(plan.offsets[i] < end && begin < plan.offsets[i] + plan.tensors[i].bytes())
@@ -475,9 +491,16 @@ std::map<TensorId, int> CastsOfWeights(const Plan& plan) {
   return casts;
 }
 
+// LAMB's gradients are fp32 whatever products compute in.
+v1::JobSpec Gpt2WithLamb() {
+  v1::JobSpec spec = Gpt2Spec();
+  spec.mutable_optimizer()->mutable_lamb();
+  return spec;
+}
+
 // They wait for the backward pass where its gradients are to be, and are gone when these come.
 TEST(Memory, CopiesThatAStepCastsLieInTheMemoryOfGradients) {
-  v1::JobSpec spec = Gpt2Spec();
+  v1::JobSpec spec = Gpt2WithLamb();
   spec.mutable_model()->mutable_gpt()->set_context(64);
   const Plan wide = PlanOf(spec, TokenFacts(50257));
   spec.mutable_precision()->set_compute(v1::Precision::BF16);
@@ -492,7 +515,7 @@ TEST(Memory, CopiesThatAStepCastsLieInTheMemoryOfGradients) {
 
 // Where activations fill that memory, copies are cast once more rather than kept between.
 TEST(Memory, CopiesAreCastTwiceWhereThatNeedsLess) {
-  v1::JobSpec spec = Gpt2Spec();
+  v1::JobSpec spec = Gpt2WithLamb();
   spec.mutable_precision()->set_compute(v1::Precision::BF16);
   const Plan plan = PlanOf(spec, TokenFacts(50257));
   const std::map<TensorId, int> casts = CastsOfWeights(plan);

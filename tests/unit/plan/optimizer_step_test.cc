@@ -200,6 +200,36 @@ TEST(LambSteps, TakeTheTrustRatioOfEachStoredTensorThatDecays) {
   }
 }
 
+// Gradients of two types lie apart, each type side by side; the norm is of all.
+TEST(AdamWSteps, TakeEachGradientFromWhereItsTypeLies) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_precision()->set_compute(v1::Precision::BF16);
+  spec.mutable_optimizer()->mutable_adamw()->set_weight_decay(0.25);
+  Steps steps(spec, TokenFacts(11));
+  std::map<std::string, reference::AdamWState> expected;
+  for (const TensorId id : steps.plan.parameters) {
+    const Vec w = steps.machine.Read(id);
+    expected[steps.Name(id)] = {w, Vec(w.size(), 0), Vec(w.size(), 0)};
+  }
+  for (int i = 0; i < 3; ++i) {
+    double squares = 0;
+    for (size_t p = 0; p < steps.plan.parameters.size(); ++p) {
+      const Tensor& tensor = steps.plan.tensors[steps.plan.parameters[p]];
+      const reference::AdamWRates rates{.lr = 0.125,
+                                        .beta1 = 0.9,
+                                        .beta2 = 0.999,
+                                        .epsilon = 1e-8,
+                                        .weight_decay = tensor.dims.size() >= 2 ? 0.25 : 0};
+      const Vec gradient = steps.Gradient(p);
+      for (const double g : gradient) squares += g * g;
+      reference::AdamWStep(gradient, 1, rates, i, expected[tensor.name]);
+    }
+    steps.Step();
+    EXPECT_NEAR(steps.machine.Read(steps.plan.grad_norm)[0], std::sqrt(squares), 1e-9 * squares);
+  }
+  for (const auto& [name, state] : expected) ExpectNear(steps.Weights(name), state.w, name);
+}
+
 TEST(SgdSteps, AreNesterovsWhenAskedFor) {
   v1::JobSpec spec = MlpSpec();
   v1::Sgd& sgd = *spec.mutable_optimizer()->mutable_sgd();
