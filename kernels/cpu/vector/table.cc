@@ -21,6 +21,8 @@ static ElementLoops<T> LoopsOf() {
   OfferRotary(loops);
   OfferSwiGlu(loops);
   OfferTranspose(loops);
+  OfferWeightGradient(loops);
+  OfferWinograd(loops);
   return loops;
 }
 
@@ -40,6 +42,10 @@ const VectorTable& Table() {
       .lamb_moments = LambMoments,
       .lamb_step = LambStepOfRange,
       .muon_momentum = MuonMomentumOfRange,
+      .lanes = kLanes,
+      .panel_product = PanelProductOf,
+      .winograd_weight_gradient = WinogradWeightGradientOf,
+      .weight_gradient_sums = SumWeightGradient,
       .scale = Scale,
       .axpby = Axpby,
       .sum = SumOfRange,
