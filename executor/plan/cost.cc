@@ -50,9 +50,10 @@ int64_t InputBytes(const ConvolutionShape& s) {
 }
 
 // What the CPU back end asks for; scratch that grows with the threads is counted for kThreads. Of
-// our own kernels it is exact; what oneDNN 2.6 asks for was read off its primitives for AVX2 and
-// AVX-512, with and without bf16, with 1, 2 and 8 threads. How it cuts its work depends on caches
-// and threads: what counts is the most that any of its ways takes.
+// our own kernels it is exact (Winograd's: the most that up to kThreads threads take); what
+// oneDNN 2.6 asks for was read off its primitives for AVX2 and AVX-512, with and without bf16, with
+// 1, 2 and 8 threads. How it cuts its work depends on caches and threads: what counts is the most
+// that any of its ways takes.
 constexpr int64_t kThreads = 8;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
@@ -104,8 +105,9 @@ constexpr int64_t kPlanes = 36, kGap = 16;
 int64_t WinogradBytes(const ConvolutionShape& s) {
   constexpr int64_t kUnit = int64_t{128} << 10;
   const int64_t each = std::max<int64_t>(32, kUnit / (kPlanes * (s.in + s.out)) / 8 * 8);
-  const int64_t unit = each * (s.in + s.out) + 2 * kGap;
-  return kFloat * kPlanes * (s.in * s.out + kGap + kThreads * unit);
+  // What kThreads threads have room for; fewer tiles are cut evenly, in eights.
+  const int64_t tiles = std::min(kThreads * each, WinogradTiles(s) + 8 * kThreads);
+  return kFloat * kPlanes * (s.in * s.out + kGap + tiles * (s.in + s.out) + kThreads * 2 * kGap);
 }
 int64_t WinogradGradientBytes(const ConvolutionShape& s) {
   constexpr int64_t kPass = int64_t{1} << 20;
@@ -126,7 +128,7 @@ int64_t WeightGradientBytes(const ConvolutionShape& s) {
   const int64_t tiles = Ceil(s.out, kTile) * Ceil(s.in, kTile) * places;
   int64_t runs = 1;
   while (tiles * runs < kPieces && pixels / (2 * runs) >= kLeastPixels) runs *= 2;
-  const int64_t partials = runs == 1 && places == 1 ? 0 : runs * s.out * places * s.in;
+  const int64_t partials = runs == 1 && places == 1 ? 0 : RoundUp(runs * s.out * places * s.in, 16);
   const int64_t packed = RoundUp(std::min(kTile, s.out), 16) + RoundUp(std::min(kTile, s.in), 16);
   return kFloat * (partials + kThreads * kDepth * packed);
 }
@@ -260,7 +262,8 @@ struct CostOf {
     const int64_t direct = DirectSumBytes(o.shape);
     const int64_t rows = o.shape.batch * OutHeight(o.shape) * OutWidth(o.shape);
     const int64_t bias = o.dbias == kNone ? 0 : kFloat * PartialSums(rows) * o.shape.out;
-    const int64_t narrow = Products({o.x, o.dy}, direct, direct);  // it turns both
+    const int64_t narrow =
+        Products({o.x, o.dy}, direct, direct);  // oneDNN's bf16 copies both, transposed
     const auto own = [&](int64_t bytes) { return Own(o.x, std::max(bytes, bias), narrow); };
     return {.flops = ConvolutionFlops(o.shape),
             .workspace = SuitsWinograd(o.shape)         ? own(WinogradGradientBytes(o.shape))

@@ -9,9 +9,10 @@
 #include "kernels/cpu/winograd.h"
 #include "kernels/ops/column_sum.h"
 
-// Winograd's algorithm and the gradient by weights are our own where they suit the shape, in fp32;
-// oneDNN has the rest. Activations stay in nhwc and weights in the layout of the contract; oneDNN's
-// are reordered into its own, or out of it, in scratch and within the launch.
+// Winograd's algorithm and the gradient by weights are our own where they suit the shape and
+// products of the type are made in fp32; oneDNN has the rest. Activations stay in nhwc and weights
+// in the layout of the contract; oneDNN's are reordered into its own, or out of it, in scratch and
+// within the launch.
 
 namespace trainyard::kernels {
 namespace {
@@ -87,11 +88,12 @@ bool InF32(const Dnnl& dnnl, DType type) { return type == DType::kF32 || !dnnl.C
 absl::StatusOr<Kernel> InTurn(Kernel first, absl::StatusOr<Kernel> second) {
   if (!second.ok()) return second;
   const size_t scratch = std::max(first.scratch_bytes, second->scratch_bytes);
-  return Kernel{[first = std::move(first.launch), second = second->launch](Stream& stream) {
-                  first(stream);
-                  second(stream);
-                },
-                scratch};
+  return Kernel{
+      [first = std::move(first.launch), second = std::move(second->launch)](Stream& stream) {
+        first(stream);
+        second(stream);
+      },
+      scratch};
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ absl::StatusOr<Kernel> WeightGradient(const VectorTable& vectors, int threads,
   const Pieces pieces(s);
   const int64_t weights = s.out * pieces.places * s.in;
   const bool direct = pieces.runs == 1 && pieces.places == 1;
-  const int64_t partial_floats = direct ? 0 : pieces.runs * weights;
+  const int64_t partial_floats = direct ? 0 : RoundedToPanels(pieces.runs * weights);
   const int64_t packed_floats =
       kWeightGradientDepth * (RoundedToPanels(std::min(Pieces::kTile, s.out)) +
                               RoundedToPanels(std::min(Pieces::kTile, s.in)));

@@ -70,7 +70,7 @@ Kernel Product(const VectorTable& vectors, int threads, const ConvolutionShape& 
   const auto launch = [=, loops = LoopsOf<T>(vectors),
                        product = vectors.panel_product](Stream& stream) {
     float* const weights = static_cast<float*>(stream.scratch);
-    ParallelRuns(threads, outs, 16, [&](int64_t begin, int64_t end) {
+    ParallelRuns(threads, outs, lanes, [&](int64_t begin, int64_t end) {
       loops.winograd_weights({.w = w,
                               .outs = s.out,
                               .ins = s.in,
@@ -106,7 +106,8 @@ Kernel Product(const VectorTable& vectors, int threads, const ConvolutionShape& 
       }
     });
   };
-  const int64_t floats = kPlanes * weights_plane + threads * unit_floats;
+  const int64_t units = std::min<int64_t>(threads, Ceil(tiles, each));
+  const int64_t floats = kPlanes * weights_plane + units * unit_floats;
   return {.launch = launch, .scratch_bytes = floats * sizeof(float)};
 }
 

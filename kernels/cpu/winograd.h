@@ -9,7 +9,8 @@ namespace trainyard::kernels {
 
 // Whether Winograd's F(4x4, 3x3) takes a convolution: a fourth of the multiplications, but the
 // weights are transformed first, which pays from about 64 tiles on. Its rounding error is about ten
-// times that of the direct sum, still some 2e-6 of the norm.
+// times that of the direct sum, still some 2e-6 of the norm. Of a tile that holds Inf or NaN all is
+// NaN.
 bool SuitsWinograd(const ConvolutionShape& s);
 
 // The three ops of a convolution whose operands were checked, of any element type, sums in fp32,

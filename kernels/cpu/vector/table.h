@@ -226,7 +226,6 @@ struct MaxPoolBackwardRow {
   int64_t out_height, width, channels, window, stride, pad, out_width;
 };
 
-// Loops on tensors of T; statistics, factors and sums are fp32, and so is all arithmetic.
 // c[i * c_row + j] (+)= sum over p < depth of a(i, p) * b(p, j) for i < rows and j < cols. b lies
 // in panels of a vector's columns: b[j / lanes * b_panel + p * lanes + j % lanes]. So does a with
 // a_row 1 and a_step lanes; with a_row n, a_step 1 and a_panel lanes * n its rows lie n apart. Both
@@ -250,14 +249,14 @@ struct WinogradImage {
   int64_t first, tiles;
 };
 
-// Their 36 products, each in a plane of its own: tile i, channel c at k * plane + i * tile + c /
+// Their 36 values, each in a plane of its own: tile i, channel c at k * plane + i * tile + c /
 // lanes * chunk + c % lanes.
 struct WinogradPlanes {
   float* data;
   int64_t plane, tile, chunk;
 };
 
-// Weights [outs, ins, 3, 3] transformed for sums over `steps`: the k-th of step s and column j lies
+// Weights [outs, ins, 3, 3] transformed for sums in steps: the k-th of step s and column j lies
 // in panels at k * plane + j / lanes * panel + s * lanes + j % lanes. Forward the outputs are the
 // columns; backward the inputs, and the window is turned by half. Columns [first, first + cols).
 template <typename T>
@@ -307,6 +306,7 @@ struct WeightGradientSums {
   bool accumulate;
 };
 
+// Loops on tensors of T; statistics, factors and sums are fp32, and so is all arithmetic.
 template <typename T>
 struct ElementLoops {
   void (*add)(const T* a, const T* b, T* y, int64_t n);

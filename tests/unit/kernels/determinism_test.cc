@@ -214,8 +214,8 @@ Bytes ConvolutionBytes(Bench& bench, const ConvolutionShape& s) {
   return bytes;
 }
 
-ConvolutionShape Window(int64_t in, int64_t out, int64_t side, int64_t stride) {
-  return {.batch = 8,
+ConvolutionShape Window(int64_t batch, int64_t in, int64_t out, int64_t side, int64_t stride) {
+  return {.batch = batch,
           .height = 28,
           .width = 28,
           .in = in,
@@ -226,10 +226,11 @@ ConvolutionShape Window(int64_t in, int64_t out, int64_t side, int64_t stride) {
           .pad = side / 2};
 }
 
-Bytes WinogradBytes(Bench& bench) { return ConvolutionBytes(bench, Window(16, 32, 3, 1)); }
-Bytes StridedBytes(Bench& bench) { return ConvolutionBytes(bench, Window(32, 48, 3, 2)); }
-Bytes PointwiseBytes(Bench& bench) { return ConvolutionBytes(bench, Window(32, 64, 1, 1)); }
-Bytes FirstLayerBytes(Bench& bench) { return ConvolutionBytes(bench, Window(3, 16, 3, 1)); }
+// 98 tiles: few enough to be cut differently for each number of threads.
+Bytes WinogradBytes(Bench& bench) { return ConvolutionBytes(bench, Window(2, 16, 32, 3, 1)); }
+Bytes StridedBytes(Bench& bench) { return ConvolutionBytes(bench, Window(8, 32, 48, 3, 2)); }
+Bytes PointwiseBytes(Bench& bench) { return ConvolutionBytes(bench, Window(8, 32, 64, 1, 1)); }
+Bytes FirstLayerBytes(Bench& bench) { return ConvolutionBytes(bench, Window(8, 3, 16, 3, 1)); }
 
 struct Subject {
   const char* name;
