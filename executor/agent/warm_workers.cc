@@ -39,9 +39,9 @@ bool Names(const std::vector<std::string>& environment, absl::string_view variab
 
 std::vector<std::string> WorkerEnvironment(const char* const* ours) {
   static constexpr absl::string_view kKept[] = {
-      "PATH=", "LANG=",   "LC_",   "TZ=",    "HOME=",         "TMPDIR=",   "LD_LIBRARY_PATH=",
-      "CUDA_", "NVIDIA_", "NCCL_", "OMP_",   "GOMP_",         "DNNL_",     "ONEDNN_",
-      "AWS_",  "ASAN_",   "TSAN_", "UBSAN_", "LSAN_OPTIONS=", "TRAINYARD_"};
+      "PATH=", "LANG=",   "LC_",   "TZ=",    "HOME=",           "TMPDIR=",   "LD_LIBRARY_PATH=",
+      "CUDA_", "NVIDIA_", "NCCL_", "OMP_",   "GOMP_SPINCOUNT=", "DNNL_",     "ONEDNN_",
+      "AWS_",  "ASAN_",   "TSAN_", "UBSAN_", "LSAN_OPTIONS=",   "TRAINYARD_"};
   // CUDA counts devices as NVML does, so that a slot's index names the same GPU to both.
   std::vector<std::string> environment = {"CUDA_DEVICE_ORDER=PCI_BUS_ID"};
   for (const char* const* entry = ours; *entry != nullptr; ++entry) {

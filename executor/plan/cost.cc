@@ -50,9 +50,10 @@ int64_t InputBytes(const ConvolutionShape& s) {
 }
 
 // What the CPU back end asks for; scratch that grows with the threads is counted for kThreads. Of
-// our own kernels it is exact; what oneDNN 2.6 asks for was read off its primitives for AVX2 and
-// AVX-512, with and without bf16, with 1, 2 and 8 threads. How it cuts its work depends on caches
-// and threads: what counts is the most that any of its ways takes.
+// our own kernels it is exact (Winograd's: the most that up to kThreads threads take); what
+// oneDNN 2.6 asks for was read off its primitives for AVX2 and AVX-512, with and without bf16, with
+// 1, 2 and 8 threads. How it cuts its work depends on caches and threads: what counts is the most
+// that any of its ways takes.
 constexpr int64_t kThreads = 8;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
@@ -91,17 +92,45 @@ int64_t DirectSumBytes(const ConvolutionShape& s) {
          GatheredBytes(s);
 }
 
-// Both images, as they are wanted and as Winograd's F(4x4, 3x3) takes them, the weights twice, and
-// `copies` of them transformed; 0 where the back end sums directly, as it does in bf16's own
-// instructions.
-int64_t WinogradBytes(const ConvolutionShape& s, int64_t copies) {
-  const int64_t tiles = s.batch * Ceil(s.height, 4) * Ceil(s.width, 4);
-  const bool suits = s.kernel_height == 3 && s.kernel_width == 3 && s.stride == 1 && s.pad == 1 &&
-                     s.groups == 1 && s.in % 16 == 0 && s.out % 16 == 0 && tiles >= 64;
-  if (!suits) return 0;
-  const int64_t pixels = s.batch * s.height * s.width;
-  return kFloat * (pixels + 36 * tiles) * (s.in + s.out) + 2 * BlockedWeightBytes(s) +
-         copies * 36 * kFloat * s.in * s.out + kThreads * kMiB;
+// Winograd's F(4x4, 3x3): 36 planes of the weights or their gradient, and of some tiles with all
+// their channels: per thread, or for the gradient by weights of a pass; a gap of 16 between planes.
+int64_t WinogradTiles(const ConvolutionShape& s) {
+  return s.batch * Ceil(s.height, 4) * Ceil(s.width, 4);
+}
+bool SuitsWinograd(const ConvolutionShape& s) {
+  return s.kernel_height == 3 && s.kernel_width == 3 && s.stride == 1 && s.pad == 1 &&
+         s.groups == 1 && s.in % 16 == 0 && s.out % 16 == 0 && WinogradTiles(s) >= 64;
+}
+constexpr int64_t kPlanes = 36, kGap = 16;
+int64_t WinogradBytes(const ConvolutionShape& s) {
+  constexpr int64_t kUnit = int64_t{128} << 10;
+  const int64_t each = std::max<int64_t>(32, kUnit / (kPlanes * (s.in + s.out)) / 8 * 8);
+  // What kThreads threads have room for; fewer tiles are cut evenly, in eights.
+  const int64_t tiles = std::min(kThreads * each, WinogradTiles(s) + 8 * kThreads);
+  return kFloat * kPlanes * (s.in * s.out + kGap + tiles * (s.in + s.out) + kThreads * 2 * kGap);
+}
+int64_t WinogradGradientBytes(const ConvolutionShape& s) {
+  constexpr int64_t kPass = int64_t{1} << 20;
+  const int64_t most = std::max<int64_t>(64, kPass / (kPlanes * (s.in + s.out)) / 16 * 16);
+  const int64_t each = std::min(RoundUp(WinogradTiles(s), 16), most);
+  return kFloat * kPlanes * (s.in * s.out + each * (s.in + s.out) + 3 * kGap);
+}
+
+// The gradient by weights of other convolutions with enough channels: of each run of pixels a
+// gradient, and per thread 120 steps of a tile of 256 by 256.
+bool SuitsWeightGradient(const ConvolutionShape& s) {
+  return s.groups == 1 && s.in >= 16 && s.out >= 16;
+}
+int64_t WeightGradientBytes(const ConvolutionShape& s) {
+  constexpr int64_t kTile = 256, kPieces = 32, kLeastPixels = 512, kDepth = 120;
+  const int64_t places = s.kernel_height * s.kernel_width;
+  const int64_t pixels = s.batch * OutHeight(s) * OutWidth(s);
+  const int64_t tiles = Ceil(s.out, kTile) * Ceil(s.in, kTile) * places;
+  int64_t runs = 1;
+  while (tiles * runs < kPieces && pixels / (2 * runs) >= kLeastPixels) runs *= 2;
+  const int64_t partials = runs == 1 && places == 1 ? 0 : RoundUp(runs * s.out * places * s.in, 16);
+  const int64_t packed = RoundUp(std::min(kTile, s.out), 16) + RoundUp(std::min(kTile, s.in), 16);
+  return kFloat * (partials + kThreads * kDepth * packed);
 }
 
 // Copies of blocks of the operands, per thread; `least` bytes of them in bf16, with tiles and fp32
@@ -209,24 +238,37 @@ struct CostOf {
                      static_cast<double>(o.k),
             .workspace = ProductBytes(product, o.a, o.y)};
   }
+  // Our own convolutions read any type in place; where the CPU has bf16, oneDNN's take their place.
+  int64_t Own(TensorId x, int64_t own, int64_t narrow) const {
+    return tensors[x].type == ElementType::kBF16 ? std::max(own, narrow) : own;
+  }
+
   Cost operator()(const ConvolutionForward& o) const {
-    const int64_t direct = DirectBytes(o.shape), winograd = WinogradBytes(o.shape, 1);
+    const int64_t direct = DirectBytes(o.shape);
     return {.flops = ConvolutionFlops(o.shape),
-            .workspace = Products({o.x, o.w, o.y}, std::max(direct, winograd), direct)};
+            .workspace = SuitsWinograd(o.shape) ? Own(o.x, WinogradBytes(o.shape), direct)
+                                                : Products({o.x, o.w, o.y}, direct, direct)};
   }
   // In bf16 of a window of one pixel the sums of an image in fp32 beside, per thread.
   Cost operator()(const ConvolutionBackwardData& o) const {
-    const int64_t direct = DirectBytes(o.shape), winograd = WinogradBytes(o.shape, 1);
+    const int64_t direct = DirectBytes(o.shape);
     const bool sums = o.shape.kernel_height == 1 && o.shape.kernel_width == 1;
     const int64_t narrow = direct + (sums ? kThreads * InputBytes(o.shape) / o.shape.batch : 0);
     return {.flops = ConvolutionFlops(o.shape),
-            .workspace = Products({o.dy, o.w, o.dx}, std::max(direct, winograd), narrow)};
+            .workspace = SuitsWinograd(o.shape) ? Own(o.dy, WinogradBytes(o.shape), narrow)
+                                                : Products({o.dy, o.w, o.dx}, direct, narrow)};
   }
   Cost operator()(const ConvolutionBackwardWeights& o) const {
     const int64_t direct = DirectSumBytes(o.shape);
-    const int64_t winograd = WinogradBytes(o.shape, kThreads + 1);
+    const int64_t rows = o.shape.batch * OutHeight(o.shape) * OutWidth(o.shape);
+    const int64_t bias = o.dbias == kNone ? 0 : kFloat * PartialSums(rows) * o.shape.out;
+    const int64_t narrow =
+        Products({o.x, o.dy}, direct, direct);  // oneDNN's bf16 copies both, transposed
+    const auto own = [&](int64_t bytes) { return Own(o.x, std::max(bytes, bias), narrow); };
     return {.flops = ConvolutionFlops(o.shape),
-            .workspace = Products({o.x, o.dy}, std::max(direct, winograd), direct)};
+            .workspace = SuitsWinograd(o.shape)         ? own(WinogradGradientBytes(o.shape))
+                         : SuitsWeightGradient(o.shape) ? own(WeightGradientBytes(o.shape))
+                                                        : narrow};
   }
   // q k^T and p v.
   Cost operator()(const AttentionForward& o) const {

@@ -15,7 +15,9 @@ void SpinBriefly(char** argv) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error || setenv(run::kSpinVariable, run::kSpinRounds, 0) != 0) return;
-  execv(self.c_str(), argv);  // returns only on failure: then it runs as it is
+  // Each returns only on failure: by its name, by its file where that was replaced, or as it is.
+  execv(self.c_str(), argv);
+  execv("/proc/self/exe", argv);
 }
 
 }  // namespace trainyard::worker

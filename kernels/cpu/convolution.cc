@@ -1,11 +1,18 @@
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/f32_twins.h"
 #include "kernels/cpu/operands.h"
+#include "kernels/cpu/weight_gradient.h"
+#include "kernels/cpu/winograd.h"
+#include "kernels/ops/column_sum.h"
 
-// Activations stay in nhwc and weights in the layout of the contract. What oneDNN wants elsewhere
-// is reordered into scratch, or out of it, within the launch: the weights always, the activations
-// for Winograd's algorithm, which takes a fraction of the multiplications (Lavin & Gray 2015).
+// Winograd's algorithm and the gradient by weights are our own where they suit the shape and
+// products of the type are made in fp32; oneDNN has the rest. Activations stay in nhwc and weights
+// in the layout of the contract; oneDNN's are reordered into its own, or out of it, in scratch and
+// within the launch.
 
 namespace trainyard::kernels {
 namespace {
@@ -18,55 +25,38 @@ using Type = dnnl::memory::data_type;
 // Shapes as they lie in the arena, and as oneDNN is asked for them.
 struct Descs {
   Desc x, y, w, bias;
-  Desc x_any, y_any, w_any;
+  Desc w_any;
   Dims stride, pad;
-  dnnl::algorithm algorithm;
 };
 
-// oneDNN has F(4x4, 3x3) for whole blocks of channels; it wins from about 64 tiles on. Its rounding
-// error is about ten times that of the direct sum, still some 1e-6 of the norm.
-bool SuitsWinograd(const ConvolutionShape& s) {
-  const int64_t tiles = s.batch * ((s.height + 3) / 4) * ((s.width + 3) / 4);
-  return s.kernel_height == 3 && s.kernel_width == 3 && s.stride == 1 && s.pad == 1 &&
-         s.groups == 1 && s.in % 16 == 0 && s.out % 16 == 0 && tiles >= 64;
-}
+constexpr dnnl::algorithm kDirect = dnnl::algorithm::convolution_direct;
 
-dnnl::convolution_forward::primitive_desc ForwardOf(const Dnnl& dnnl, const Descs& d, bool bias,
-                                                    bool may_be_empty = false) {
+dnnl::convolution_forward::primitive_desc ForwardOf(const Dnnl& dnnl, const Descs& d, bool bias) {
   constexpr auto kKind = dnnl::prop_kind::forward_training;
-  const auto desc = bias ? dnnl::convolution_forward::desc(kKind, d.algorithm, d.x_any, d.w_any,
-                                                           d.bias, d.y_any, d.stride, d.pad, d.pad)
-                         : dnnl::convolution_forward::desc(kKind, d.algorithm, d.x_any, d.w_any,
-                                                           d.y_any, d.stride, d.pad, d.pad);
-  return {desc, UserScratch(), dnnl.engine(), may_be_empty};
+  const auto desc = bias ? dnnl::convolution_forward::desc(kKind, kDirect, d.x, d.w_any, d.bias,
+                                                           d.y, d.stride, d.pad, d.pad)
+                         : dnnl::convolution_forward::desc(kKind, kDirect, d.x, d.w_any, d.y,
+                                                           d.stride, d.pad, d.pad);
+  return {desc, UserScratch(), dnnl.engine()};
 }
 
 // `type` of x and y, `of_w` of the weights or their gradient; biases are fp32.
-Descs DescsOf(const Dnnl& dnnl, const ConvolutionShape& s, Type type, Type of_w) {
+Descs DescsOf(const ConvolutionShape& s, Type type, Type of_w) {
   // Weights of groups lie as [out, in / groups, …] does.
   const bool grouped = s.groups > 1;
   Dims w = {s.out / s.groups, s.in / s.groups, s.kernel_height, s.kernel_width};
   if (grouped) w.insert(w.begin(), s.groups);
   const Dims x = {s.batch, s.in, s.height, s.width};
   const Dims y = {s.batch, s.out, s.out_height(), s.out_width()};
-  Descs d = {
+  return {
       .x = Desc(x, type, Tag::nhwc),
       .y = Desc(y, type, Tag::nhwc),
       .w = Desc(w, of_w, grouped ? Tag::goihw : Tag::oihw),
       .bias = Desc({s.out}, Type::f32, Tag::x),
-      .x_any = Desc(x, type, Tag::any),
-      .y_any = Desc(y, type, Tag::any),
       .w_any = Desc(w, of_w, Tag::any),
       .stride = {s.stride, s.stride},
       .pad = {s.pad, s.pad},
-      .algorithm = dnnl::algorithm::convolution_winograd,
   };
-  if (type == Type::f32 && SuitsWinograd(s) && ForwardOf(dnnl, d, false, /*may_be_empty=*/true))
-    return d;
-  d.x_any = d.x;
-  d.y_any = d.y;
-  d.algorithm = dnnl::algorithm::convolution_direct;
-  return d;
 }
 
 absl::Status CheckShape(const ConvolutionShape& s) {
@@ -91,6 +81,21 @@ absl::Status CheckShape(const ConvolutionShape& s) {
        {"width + 2 pad - kernel_width + 1", s.width + 2 * s.pad - s.kernel_width + 1}});
 }
 
+// Whether products of `type` are made in fp32 here: where the CPU has none of its own.
+bool InF32(const Dnnl& dnnl, DType type) { return type == DType::kF32 || !dnnl.Computes(type); }
+
+// One kernel after the other, in the same scratch.
+absl::StatusOr<Kernel> InTurn(Kernel first, absl::StatusOr<Kernel> second) {
+  if (!second.ok()) return second;
+  const size_t scratch = std::max(first.scratch_bytes, second->scratch_bytes);
+  return Kernel{
+      [first = std::move(first.launch), second = std::move(second->launch)](Stream& stream) {
+        first(stream);
+        second(stream);
+      },
+      scratch};
+}
+
 }  // namespace
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionForward& op) {
@@ -102,23 +107,23 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionForward& op) {
   if (ok.ok()) ok = CheckElement("convolution", type);
   if (ok.ok()) ok = CheckShape(op.shape);
   if (!ok.ok()) return ok;
+  if (InF32(dnnl_, type) && SuitsWinograd(op.shape)) {
+    return WinogradForward(vectors_, threads_, op);
+  }
   return dnnl_.Guard<Kernel>("convolution", [&] {
     ScratchLayout layout;
     F32Twins twins(dnnl_, vectors_, threads_, type, layout);
-    const Descs d = DescsOf(dnnl_, op.shape, twins.TypeOf(op.x), twins.TypeOf(op.w));
+    const Descs d = DescsOf(op.shape, twins.TypeOf(op.x), twins.TypeOf(op.w));
     const auto pd = ForwardOf(dnnl_, d, static_cast<bool>(op.bias));
     std::vector<DnnlCall> calls;
-    const DnnlOperand plain_y = twins.Write(DNNL_ARG_DST, d.y, op.y);
-    const DnnlOperand y = PlaceFor(pd.dst_desc(), plain_y, layout);
     std::vector<DnnlOperand> operands = {
-        InputFor(dnnl_, pd.src_desc(), twins.Read(DNNL_ARG_SRC, d.x, op.x), layout, calls),
+        twins.Read(DNNL_ARG_SRC, d.x, op.x),
         InputFor(dnnl_, pd.weights_desc(), twins.Read(DNNL_ARG_WEIGHTS, d.w, op.w), layout, calls),
-        y,
+        twins.Write(DNNL_ARG_DST, d.y, op.y),
         {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
          layout.Take(pd.scratchpad_desc().get_size())}};
     if (op.bias) operands.push_back({DNNL_ARG_BIAS, d.bias, op.bias.data});
     calls.emplace_back(dnnl::convolution_forward(pd), dnnl_.stream(), operands);
-    OutputFrom(dnnl_, y, plain_y, layout, calls);
     return InSequence(dnnl_, std::move(twins), std::move(calls), layout);
   });
 }
@@ -130,26 +135,25 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardData& op) {
   if (ok.ok()) ok = CheckElement("convolution backward data", type);
   if (ok.ok()) ok = CheckShape(op.shape);
   if (!ok.ok()) return ok;
+  if (InF32(dnnl_, type) && SuitsWinograd(op.shape)) {
+    return WinogradBackwardData(vectors_, threads_, op);
+  }
   return dnnl_.Guard<Kernel>("convolution backward data", [&] {
     ScratchLayout layout;
     F32Twins twins(dnnl_, vectors_, threads_, type, layout);
-    const Descs d = DescsOf(dnnl_, op.shape, twins.TypeOf(op.dx), twins.TypeOf(op.w));
+    const Descs d = DescsOf(op.shape, twins.TypeOf(op.dx), twins.TypeOf(op.w));
     const dnnl::convolution_backward_data::primitive_desc pd(
-        dnnl::convolution_backward_data::desc(d.algorithm, d.x_any, d.w_any, d.y_any, d.stride,
-                                              d.pad, d.pad),
+        dnnl::convolution_backward_data::desc(kDirect, d.x, d.w_any, d.y, d.stride, d.pad, d.pad),
         UserScratch(), dnnl_.engine(), ForwardOf(dnnl_, d, false));
     std::vector<DnnlCall> calls;
-    const DnnlOperand dy = InputFor(dnnl_, pd.diff_dst_desc(),
-                                    twins.Read(DNNL_ARG_DIFF_DST, d.y, op.dy), layout, calls);
+    const DnnlOperand dy = twins.Read(DNNL_ARG_DIFF_DST, d.y, op.dy);
     const DnnlOperand w =
         InputFor(dnnl_, pd.weights_desc(), twins.Read(DNNL_ARG_WEIGHTS, d.w, op.w), layout, calls);
-    const DnnlOperand plain_dx = twins.Write(DNNL_ARG_DIFF_SRC, d.x, op.dx);
-    const DnnlOperand dx = PlaceFor(pd.diff_src_desc(), plain_dx, layout);
+    const DnnlOperand dx = twins.Write(DNNL_ARG_DIFF_SRC, d.x, op.dx);
     const DnnlOperand scratch{DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
                               layout.Take(pd.scratchpad_desc().get_size())};
     calls.emplace_back(dnnl::convolution_backward_data(pd), dnnl_.stream(),
                        std::vector<DnnlOperand>{dy, w, dx, scratch});
-    OutputFrom(dnnl_, dx, plain_dx, layout, calls);
     return InSequence(dnnl_, std::move(twins), std::move(calls), layout);
   });
 }
@@ -164,25 +168,35 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardWeights& op) 
   if (ok.ok()) ok = CheckElement("convolution backward weights", type);
   if (ok.ok()) ok = CheckShape(op.shape);
   if (!ok.ok()) return ok;
+  const bool winograd = SuitsWinograd(op.shape);
+  if (InF32(dnnl_, type) && (winograd || SuitsWeightGradient(op.shape))) {
+    absl::StatusOr<Kernel> weights = winograd ? WinogradBackwardWeights(vectors_, threads_, op)
+                                              : WeightGradient(vectors_, threads_, op);
+    if (!weights.ok() || !op.dbias) return weights;
+    const ConvolutionShape& s = op.shape;
+    return InTurn(*std::move(weights),
+                  Prepare(ColumnSum{.x = op.dy,
+                                    .y = op.dbias,
+                                    .rows = s.batch * s.out_height() * s.out_width(),
+                                    .cols = s.out,
+                                    .accumulate = op.accumulate}));
+  }
   return dnnl_.Guard<Kernel>("convolution backward weights", [&] {
     ScratchLayout layout;
     F32Twins twins(dnnl_, vectors_, threads_, type, layout);
-    const Descs d = DescsOf(dnnl_, op.shape, twins.TypeOf(op.x), Type::f32);
-    const Descs forward = DescsOf(dnnl_, op.shape, twins.TypeOf(op.x), twins.TypeOf(op.x));
+    const Descs d = DescsOf(op.shape, twins.TypeOf(op.x), Type::f32);
+    const Descs forward = DescsOf(op.shape, twins.TypeOf(op.x), twins.TypeOf(op.x));
     const bool bias = static_cast<bool>(op.dbias);
-    const auto desc =
-        bias ? dnnl::convolution_backward_weights::desc(d.algorithm, d.x_any, d.w_any, d.bias,
-                                                        d.y_any, d.stride, d.pad, d.pad)
-             : dnnl::convolution_backward_weights::desc(d.algorithm, d.x_any, d.w_any, d.y_any,
-                                                        d.stride, d.pad, d.pad);
+    const auto desc = bias ? dnnl::convolution_backward_weights::desc(kDirect, d.x, d.w_any, d.bias,
+                                                                      d.y, d.stride, d.pad, d.pad)
+                           : dnnl::convolution_backward_weights::desc(kDirect, d.x, d.w_any, d.y,
+                                                                      d.stride, d.pad, d.pad);
     const dnnl::convolution_backward_weights::primitive_desc pd(desc, UserScratch(), dnnl_.engine(),
                                                                 ForwardOf(dnnl_, forward, bias));
     // oneDNN overwrites: to accumulate, its result goes to scratch and is added from there.
     std::vector<DnnlCall> calls;
-    const DnnlOperand x =
-        InputFor(dnnl_, pd.src_desc(), twins.Read(DNNL_ARG_SRC, d.x, op.x), layout, calls);
-    const DnnlOperand dy = InputFor(dnnl_, pd.diff_dst_desc(),
-                                    twins.Read(DNNL_ARG_DIFF_DST, d.y, op.dy), layout, calls);
+    const DnnlOperand x = twins.Read(DNNL_ARG_SRC, d.x, op.x);
+    const DnnlOperand dy = twins.Read(DNNL_ARG_DIFF_DST, d.y, op.dy);
     const Desc w = pd.diff_weights_desc();
     DnnlOperand dw{DNNL_ARG_DIFF_WEIGHTS, w, op.dw.data};
     const bool dw_direct = w == d.w && !op.accumulate;

@@ -38,7 +38,8 @@ decltype(kNamesake) Real(const char* name) {
     void* const handle = TheLibrary().handle;
     void* const found = handle == nullptr ? nullptr : dlsym(handle, name);
     if (found == nullptr) {
-      std::fprintf(stderr, "%s: called, but cuBLASLt is not loaded or lacks it\n", name);
+      std::fprintf(stderr, "%s: cuBLASLt lacks it, or is not loaded: %s\n", name,
+                   TheLibrary().error.c_str());
       std::abort();
     }
     return reinterpret_cast<decltype(kNamesake)>(found);

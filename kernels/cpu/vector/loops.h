@@ -45,6 +45,10 @@ template <typename T>
 void OfferSwiGlu(ElementLoops<T>& loops);
 template <typename T>
 void OfferTranspose(ElementLoops<T>& loops);
+template <typename T>
+void OfferWeightGradient(ElementLoops<T>& loops);
+template <typename T>
+void OfferWinograd(ElementLoops<T>& loops);
 
 void BinaryCrossEntropyOfRows(const BinaryCrossEntropyRows& r);
 void AdamW(const AdamWRange& r);
@@ -53,6 +57,9 @@ void Ema(const float* w, float rest, float* average, int64_t n);
 LambSquares LambMoments(const LambRange& r);
 void LambStepOfRange(const LambRange& r, float rate);
 void MuonMomentumOfRange(const MuonRange& r);
+void PanelProductOf(const PanelProduct& p);
+void WinogradWeightGradientOf(const WinogradWeightGradient& g);
+void SumWeightGradient(const WeightGradientSums& s);
 void Scale(float a, float* x, int64_t n);
 void Axpby(float b, const float* x, float c, float* y, int64_t n);
 double SumOfRange(const float* x, int64_t n);

@@ -88,6 +88,7 @@ template <typename T>
 TRAINYARD_INLINE float ToFloat(T x) {
   return LoadPart(&x, 1)[0];
 }
+TRAINYARD_INLINE float ToFloat(float x) { return x; }
 
 template <typename T>
 TRAINYARD_INLINE void StorePart(T* p, VecF v, int64_t n) {

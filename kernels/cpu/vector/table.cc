@@ -22,6 +22,8 @@ static ElementLoops<T> LoopsOf() {
   OfferSquaredNorm(loops);
   OfferSwiGlu(loops);
   OfferTranspose(loops);
+  OfferWeightGradient(loops);
+  OfferWinograd(loops);
   return loops;
 }
 
@@ -41,6 +43,10 @@ const VectorTable& Table() {
       .lamb_moments = LambMoments,
       .lamb_step = LambStepOfRange,
       .muon_momentum = MuonMomentumOfRange,
+      .lanes = kLanes,
+      .panel_product = PanelProductOf,
+      .winograd_weight_gradient = WinogradWeightGradientOf,
+      .weight_gradient_sums = SumWeightGradient,
       .scale = Scale,
       .axpby = Axpby,
       .sum = SumOfRange,

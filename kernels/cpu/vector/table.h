@@ -226,6 +226,86 @@ struct MaxPoolBackwardRow {
   int64_t out_height, width, channels, window, stride, pad, out_width;
 };
 
+// c[i * c_row + j] (+)= sum over p < depth of a(i, p) * b(p, j) for i < rows and j < cols. b lies
+// in panels of a vector's columns: b[j / lanes * b_panel + p * lanes + j % lanes]. So does a with
+// a_row 1 and a_step lanes; with a_row n, a_step 1 and a_panel lanes * n its rows lie n apart. Both
+// are readable up to a multiple of a panel's rows and columns.
+struct PanelProduct {
+  const float* a;
+  int64_t a_row, a_step, a_panel;
+  const float* b;
+  int64_t b_panel, depth;
+  float* c;
+  int64_t c_row, rows, cols;
+  bool accumulate;
+};
+
+// Where tiles of Winograd's F(4x4, 3x3) lie in an image [height, width, channels] of a batch: tile
+// i of `tiles`, counted from first, is number (first + i) of the batch, in rows of columns.
+template <typename T>
+struct WinogradImage {
+  T* data;
+  int64_t height, width, channels;
+  int64_t first, tiles;
+};
+
+// Their 36 values, each in a plane of its own: tile i, channel c at k * plane + i * tile + c /
+// lanes * chunk + c % lanes.
+struct WinogradPlanes {
+  float* data;
+  int64_t plane, tile, chunk;
+};
+
+// Weights [outs, ins, 3, 3] transformed for sums in steps: the k-th of step s and column j lies
+// in panels at k * plane + j / lanes * panel + s * lanes + j % lanes. Forward the outputs are the
+// columns; backward the inputs, and the window is turned by half. Columns [first, first + cols).
+template <typename T>
+struct WinogradWeights {
+  const T* w;
+  int64_t outs, ins;
+  bool backward;
+  int64_t first, cols;
+  float* to;
+  int64_t plane, panel;
+};
+
+// dw of one output, [ins, 3, 3] (+)= the 36 products transformed back; of input c at k * plane + c.
+struct WinogradWeightGradient {
+  const float* from;
+  int64_t plane, ins;
+  float* dw;
+  bool accumulate;
+};
+
+// A tile of a convolution's gradient by its weights: outputs [first_out, first_out + outs) by
+// inputs [first_in, first_in + ins) at one place of the window, summed over `pixels` of the output.
+// dy and x start at the tile's first channel. Input row of output row y: y * stride + shift_y,
+// alike for x.
+template <typename T>
+struct WeightGradientTile {
+  const T *x, *dy;
+  int64_t height, width, in, out_height, out_width, out;
+  int64_t stride, shift_y, shift_x;
+  int64_t first_pixel, pixels, outs, ins;
+  float* dw;  // [outs], dw_row floats apart
+  int64_t dw_row;
+  bool accumulate;
+  float* scratch;  // kWeightGradientDepth * (outs + ins, each rounded up to 16)
+};
+
+// Steps of the sum that are packed at a time. No power of two, or panels would share sets of the
+// cache.
+inline constexpr int64_t kWeightGradientDepth = 120;
+
+// One output's weights: dw[i][place] (+)= sum over p < count of partials[p * each + place * in +
+// i].
+struct WeightGradientSums {
+  const float* partials;
+  int64_t count, each, in, places;
+  float* dw;
+  bool accumulate;
+};
+
 // Loops on tensors of T; statistics, factors and sums are fp32, and so is all arithmetic.
 template <typename T>
 struct ElementLoops {
@@ -267,6 +347,13 @@ struct ElementLoops {
   void (*column_sum)(const T* x, int64_t rows, int64_t cols, int64_t stride, float* y);
   // Sixteen running sums whatever the instruction set: the same bits everywhere.
   double (*squared_norm)(const T* x, int64_t n);
+  void (*winograd_input)(const WinogradImage<const T>& image, const WinogradPlanes& to);
+  void (*winograd_output)(const WinogradPlanes& from, const float* bias,
+                          const WinogradImage<T>& image);
+  // Of the output: the transpose of winograd_output.
+  void (*winograd_gradient)(const WinogradImage<const T>& image, const WinogradPlanes& to);
+  void (*winograd_weights)(const WinogradWeights<T>& weights);
+  void (*weight_gradient)(const WeightGradientTile<T>& tile);
   // y[j * y_stride + i] = x[i * x_stride + j]
   void (*transpose)(const T* x, int64_t rows, int64_t cols, int64_t x_stride, T* y,
                     int64_t y_stride);
@@ -285,6 +372,10 @@ struct VectorTable {
   LambSquares (*lamb_moments)(const LambRange& range);
   void (*lamb_step)(const LambRange& range, float rate);  // w -= rate * u
   void (*muon_momentum)(const MuonRange& range);
+  int64_t lanes;
+  void (*panel_product)(const PanelProduct& product);
+  void (*winograd_weight_gradient)(const WinogradWeightGradient& gradient);
+  void (*weight_gradient_sums)(const WeightGradientSums& sums);
   void (*scale)(float a, float* x, int64_t n);
   // y = b x + c y
   void (*axpby)(float b, const float* x, float c, float* y, int64_t n);

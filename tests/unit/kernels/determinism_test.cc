@@ -195,23 +195,42 @@ Bytes LongMatmulBytes(Bench& bench) {
   return WeightGradientBytes(bench, {{10, 64, 8192}, {3, 5, 20'000}});
 }
 
-Bytes ConvolutionBytes(Bench& bench) {
-  const ConvolutionShape s{.batch = 8,
-                           .height = 28,
-                           .width = 28,
-                           .in = 16,
-                           .out = 32,
-                           .kernel_height = 3,
-                           .kernel_width = 3,
-                           .pad = 1};
-  const Buffer dw = bench.Floats(32 * 16 * 9), dbias = bench.Floats(32);
-  bench.Run(ConvolutionBackwardWeights{.x = bench.Floats(RandomVec(8 * 28 * 28 * 16, 1)),
-                                       .dy = bench.Floats(RandomVec(8 * 28 * 28 * 32, 2)),
-                                       .dw = dw,
-                                       .dbias = dbias,
-                                       .shape = s});
-  return BytesOf(dw, 32 * 16 * 9);
+// All three products.
+Bytes ConvolutionBytes(Bench& bench, const ConvolutionShape& s) {
+  const int64_t x_size = s.batch * s.height * s.width * s.in;
+  const int64_t y_size = s.batch * s.out_height() * s.out_width() * s.out;
+  const int64_t w_size = s.out * s.kernel_height * s.kernel_width * s.in;
+  const Buffer x = bench.Floats(RandomVec(x_size, 1)), dy = bench.Floats(RandomVec(y_size, 2));
+  const Buffer w = bench.Floats(RandomVec(w_size, 3));
+  const Buffer y = bench.Floats(y_size), dx = bench.Floats(x_size), dw = bench.Floats(w_size);
+  const Buffer dbias = bench.Floats(s.out);
+  bench.Run(ConvolutionForward{.x = x, .w = w, .y = y, .shape = s});
+  bench.Run(ConvolutionBackwardData{.dy = dy, .w = w, .dx = dx, .shape = s});
+  bench.Run(ConvolutionBackwardWeights{.x = x, .dy = dy, .dw = dw, .dbias = dbias, .shape = s});
+  Bytes bytes = BytesOf(y, y_size);
+  for (const Bytes& more : {BytesOf(dx, x_size), BytesOf(dw, w_size), BytesOf(dbias, s.out)}) {
+    bytes.insert(bytes.end(), more.begin(), more.end());
+  }
+  return bytes;
 }
+
+ConvolutionShape Window(int64_t batch, int64_t in, int64_t out, int64_t side, int64_t stride) {
+  return {.batch = batch,
+          .height = 28,
+          .width = 28,
+          .in = in,
+          .out = out,
+          .kernel_height = side,
+          .kernel_width = side,
+          .stride = stride,
+          .pad = side / 2};
+}
+
+// 98 tiles: few enough to be cut differently for each number of threads.
+Bytes WinogradBytes(Bench& bench) { return ConvolutionBytes(bench, Window(2, 16, 32, 3, 1)); }
+Bytes StridedBytes(Bench& bench) { return ConvolutionBytes(bench, Window(8, 32, 48, 3, 2)); }
+Bytes PointwiseBytes(Bench& bench) { return ConvolutionBytes(bench, Window(8, 32, 64, 1, 1)); }
+Bytes FirstLayerBytes(Bench& bench) { return ConvolutionBytes(bench, Window(8, 3, 16, 3, 1)); }
 
 struct Subject {
   const char* name;
@@ -233,7 +252,10 @@ const Subject kSubjects[] = {
     {"matmul of a character GPT", MatmulBytes, false, false},
     {"matmul of muon", GramBytes, false, false},
     {"matmul of a long sum", LongMatmulBytes, false, false},
-    {"convolution", ConvolutionBytes, false, false},
+    {"convolution by Winograd", WinogradBytes, true, false},
+    {"strided convolution", StridedBytes, true, false},
+    {"pointwise convolution", PointwiseBytes, true, false},
+    {"convolution of a first layer", FirstLayerBytes, false, false},
 };
 
 TEST(Determinism, EveryOpGivesTheSameBitsTwice) {

@@ -411,6 +411,8 @@ TEST_F(WorkerTest, ThreadsSpinBrieflyUnlessTheUserSaysHow) {
         absl::StrSplit(output, "OPENMP DISPLAY ENVIRONMENT BEGIN");
     return std::pair(starts.size() - 1, output);
   };
+  const char* const spin = getenv("GOMP_SPINCOUNT");
+  const std::string before = spin == nullptr ? "" : spin;
   setenv("OMP_DISPLAY_ENV", "VERBOSE", 1);
   unsetenv("GOMP_SPINCOUNT");
   unsetenv("OMP_WAIT_POLICY");
@@ -422,6 +424,7 @@ TEST_F(WorkerTest, ThreadsSpinBrieflyUnlessTheUserSaysHow) {
   EXPECT_THAT(started(), Pair(1, HasSubstr("GOMP_SPINCOUNT = '0'")));
   unsetenv("OMP_WAIT_POLICY");
   unsetenv("OMP_DISPLAY_ENV");
+  if (spin != nullptr) setenv("GOMP_SPINCOUNT", before.c_str(), 1);
 }
 
 }  // namespace
