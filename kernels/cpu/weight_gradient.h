@@ -12,6 +12,7 @@ bool SuitsWeightGradient(const ConvolutionShape& s);
 
 // dw of a convolution whose operands were checked; x and dy of any element type, sums in fp32. What
 // is summed in which order depends on the shape alone, never on the threads.
+// Its scratch is counted in executor/plan/convolution_cost.cc, too.
 absl::StatusOr<Kernel> WeightGradient(const VectorTable& vectors, int threads,
                                       const ConvolutionBackwardWeights& op);
 

@@ -19,7 +19,7 @@ absl::StatusOr<Kernel> WinogradForward(const VectorTable& vectors, int threads,
                                        const ConvolutionForward& op);
 absl::StatusOr<Kernel> WinogradBackwardData(const VectorTable& vectors, int threads,
                                             const ConvolutionBackwardData& op);
-// Without dbias.
+// Without dbias. What each asks for is counted in executor/plan/convolution_cost.cc, too.
 absl::StatusOr<Kernel> WinogradBackwardWeights(const VectorTable& vectors, int threads,
                                                const ConvolutionBackwardWeights& op);
 
