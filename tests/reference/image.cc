@@ -12,20 +12,22 @@ namespace {
 // Calls f(x, w, y) with the three places of every product that a convolution sums.
 template <typename F>
 void EachProduct(const ConvolutionShape& s, const F& f) {
+  const int64_t out_height = s.out_height(), out_width = s.out_width();
+  const int64_t group_in = s.in / s.groups, group_out = s.out / s.groups;
+  const int64_t window = s.kernel_height * s.kernel_width;
   for (int64_t b = 0; b < s.batch; ++b) {
-    for (int64_t oh = 0; oh < s.out_height(); ++oh) {
-      for (int64_t ow = 0; ow < s.out_width(); ++ow) {
+    for (int64_t oh = 0; oh < out_height; ++oh) {
+      for (int64_t ow = 0; ow < out_width; ++ow) {
+        const int64_t y = ((b * out_height + oh) * out_width + ow) * s.out;
         for (int64_t kh = 0; kh < s.kernel_height; ++kh) {
           for (int64_t kw = 0; kw < s.kernel_width; ++kw) {
             const int64_t h = oh * s.stride + kh - s.pad, w = ow * s.stride + kw - s.pad;
             if (h < 0 || h >= s.height || w < 0 || w >= s.width) continue;
             for (int64_t o = 0; o < s.out; ++o) {
-              const int64_t group_in = s.in / s.groups, first = o / (s.out / s.groups) * group_in;
-              for (int64_t i = 0; i < group_in; ++i) {
-                f(((b * s.height + h) * s.width + w) * s.in + first + i,
-                  ((o * group_in + i) * s.kernel_height + kh) * s.kernel_width + kw,
-                  ((b * s.out_height() + oh) * s.out_width() + ow) * s.out + o);
-              }
+              const int64_t x =
+                  ((b * s.height + h) * s.width + w) * s.in + o / group_out * group_in;
+              const int64_t weight = o * group_in * window + kh * s.kernel_width + kw;
+              for (int64_t i = 0; i < group_in; ++i) f(x + i, weight + i * window, y + o);
             }
           }
         }

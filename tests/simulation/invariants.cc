@@ -225,8 +225,9 @@ void Yard::CheckEnd() {
   }
   for (const auto& agent : agents_) {
     for (const auto& [rank, process] : agent->processes()) {
-      const bool waits = std::any_of(snapshot->jobs.begin(), snapshot->jobs.end(),
-                                     [&](const JobRecord& job) { return job.uid == rank.job_uid; });
+      const bool waits =
+          std::any_of(snapshot->jobs.begin(), snapshot->jobs.end(),
+                      [&uid = rank.job_uid](const JobRecord& job) { return job.uid == uid; });
       if (process.alive && !waits) Breach(absl::StrCat("a process of ", rank.job_uid, " is left"));
     }
   }

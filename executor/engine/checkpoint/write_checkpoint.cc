@@ -118,7 +118,7 @@ absl::Status CheckFinite(const std::map<std::string, TensorView>& model) {
   for (const auto& [name, tensor] : model) {
     if (std::string(tensor.dtype) != "F32") continue;
     int64_t before = 0;
-    TY_RETURN_IF_ERROR(ForEachPiece(tensor, [&](absl::string_view bytes) {
+    TY_RETURN_IF_ERROR(ForEachPiece(tensor, [&before, &name = name](absl::string_view bytes) {
       const auto* const values = reinterpret_cast<const float*>(bytes.data());
       const auto n = static_cast<int64_t>(bytes.size() / sizeof(float));
       const int64_t bad = ExtentOf(values, n).first_bad;

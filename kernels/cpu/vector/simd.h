@@ -1,10 +1,10 @@
 #pragma once
 
-// Vectors of the instruction set that this translation unit is compiled for, through GCC's vector
-// extensions: no intrinsics, so the same text serves every set. Files in this folder are compiled
-// once per set (see ../../CMakeLists.txt), each time with its own TRAINYARD_ISA namespace and
-// TRAINYARD_VECTOR_BYTES. They include nothing with inline functions: the linker would keep one
-// copy of such a function for all sets, possibly the one this machine cannot run.
+// Vectors of the instruction set that this translation unit is compiled for, through the vector
+// extensions of GCC and Clang: no intrinsics, so the same text serves every set. Files in this
+// folder are compiled once per set (see ../../CMakeLists.txt), each time with its own TRAINYARD_ISA
+// namespace and TRAINYARD_VECTOR_BYTES. They include nothing with inline functions: the linker
+// would keep one copy of such a function for all sets, possibly the one this machine cannot run.
 
 #include <cstdint>
 
@@ -117,15 +117,31 @@ TRAINYARD_INLINE VecF Abs(VecF a) {
   return reinterpret_cast<VecF>(reinterpret_cast<VecI>(a) & 0x7fffffff);
 }
 
-// Halves are folded onto each other with f: a fixed tree.
-template <typename F>
-TRAINYARD_INLINE float Fold(VecF v, F f) {
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    VecI from{};
-    for (int i = 0; i < kLanes; ++i) from[i] = (i + width) % kLanes;
-    v = f(v, __builtin_shuffle(v, from));
+// Lane i of the result is lane i + kBy of v, around the end.
+template <int kBy, typename V>
+TRAINYARD_INLINE V Turned(V v) {
+  if constexpr (sizeof(V) == 16) {
+    return __builtin_shufflevector(v, v, kBy % 4, (kBy + 1) % 4, (kBy + 2) % 4, (kBy + 3) % 4);
+  } else if constexpr (sizeof(V) == 32) {
+    return __builtin_shufflevector(v, v, kBy % 8, (kBy + 1) % 8, (kBy + 2) % 8, (kBy + 3) % 8,
+                                   (kBy + 4) % 8, (kBy + 5) % 8, (kBy + 6) % 8, (kBy + 7) % 8);
+  } else {
+    return __builtin_shufflevector(v, v, kBy % 16, (kBy + 1) % 16, (kBy + 2) % 16, (kBy + 3) % 16,
+                                   (kBy + 4) % 16, (kBy + 5) % 16, (kBy + 6) % 16, (kBy + 7) % 16,
+                                   (kBy + 8) % 16, (kBy + 9) % 16, (kBy + 10) % 16, (kBy + 11) % 16,
+                                   (kBy + 12) % 16, (kBy + 13) % 16, (kBy + 14) % 16,
+                                   (kBy + 15) % 16);
   }
-  return v[0];
+}
+
+// Halves are folded onto each other with f: a fixed tree.
+template <int kWidth = kLanes / 2, typename F>
+TRAINYARD_INLINE float Fold(VecF v, F f) {
+  if constexpr (kWidth == 0) {
+    return v[0];
+  } else {
+    return Fold<kWidth / 2>(f(v, Turned<kWidth>(v)), f);
+  }
 }
 
 TRAINYARD_INLINE float ReduceAdd(VecF v) {

@@ -6,7 +6,6 @@ namespace trainyard::kernels::TRAINYARD_ISA {
 
 typedef float Quad __attribute__((vector_size(16)));
 typedef float QuadMemory __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int32_t QuadI __attribute__((vector_size(16)));
 
 // y[j * y_stride + i] = x[i * x_stride + j] for i, j < 4.
 TRAINYARD_INLINE void Transpose4x4(const float* x, int64_t x_stride, float* y, int64_t y_stride) {
@@ -14,17 +13,17 @@ TRAINYARD_INLINE void Transpose4x4(const float* x, int64_t x_stride, float* y, i
   const Quad b = *reinterpret_cast<const QuadMemory*>(x + x_stride);
   const Quad c = *reinterpret_cast<const QuadMemory*>(x + 2 * x_stride);
   const Quad d = *reinterpret_cast<const QuadMemory*>(x + 3 * x_stride);
-  const Quad ab_low = __builtin_shuffle(a, b, QuadI{0, 4, 1, 5});
-  const Quad ab_high = __builtin_shuffle(a, b, QuadI{2, 6, 3, 7});
-  const Quad cd_low = __builtin_shuffle(c, d, QuadI{0, 4, 1, 5});
-  const Quad cd_high = __builtin_shuffle(c, d, QuadI{2, 6, 3, 7});
-  *reinterpret_cast<QuadMemory*>(y) = __builtin_shuffle(ab_low, cd_low, QuadI{0, 1, 4, 5});
+  const Quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  const Quad ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Quad cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  const Quad cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  *reinterpret_cast<QuadMemory*>(y) = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
   *reinterpret_cast<QuadMemory*>(y + y_stride) =
-      __builtin_shuffle(ab_low, cd_low, QuadI{2, 3, 6, 7});
+      __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
   *reinterpret_cast<QuadMemory*>(y + 2 * y_stride) =
-      __builtin_shuffle(ab_high, cd_high, QuadI{0, 1, 4, 5});
+      __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
   *reinterpret_cast<QuadMemory*>(y + 3 * y_stride) =
-      __builtin_shuffle(ab_high, cd_high, QuadI{2, 3, 6, 7});
+      __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
 }
 
 // y[j * y_stride + i] = x[i * x_stride + j] for i < rows, j < cols.

@@ -117,7 +117,8 @@ TEST_P(ElementwiseTest, ConcatPutsRowsSideBySideAndSplitTakesThemApart) {
       without_b.push_back(left ? both[i] : 0);
     }
     const Vec first(both.begin(), both.begin() + a_cols);
-    const auto concat = [&](const Vec& a, const Vec& b, bool repeat_a) {
+    const auto concat = [&, &rows = rows, &a_cols = a_cols, &b_cols = b_cols](
+                            const Vec& a, const Vec& b, bool repeat_a) {
       const Buffer y = bench_.Floats(rows * cols);
       bench_.Run(Concat{a.empty() ? Buffer() : bench_.Floats(a),
                         b.empty() ? Buffer() : bench_.Floats(b), y, rows, a_cols, b_cols,
