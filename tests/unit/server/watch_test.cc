@@ -311,10 +311,13 @@ TEST_F(SlowClientTest, ClientThatReadsNothingIsDroppedAndDelaysNobody) {
   });
   // Far more than the flow control of one stream takes.
   const std::string text(4000, 'x');
-  for (int i = 0; i < 6000; ++i) {
-    v1::RankEvent event = script.Started();
-    event.mutable_notice()->set_message(text);
-    agent_->SendEvents(key_, {event});
+  for (int i = 0; i < 60; ++i) {
+    std::vector<v1::RankEvent> events;
+    for (int j = 0; j < 100; ++j) {
+      events.push_back(script.Started());
+      events.back().mutable_notice()->set_message(text);
+    }
+    agent_->SendEvents(key_, events);
   }
   Finish(script, 0);
   reader.join();
