@@ -233,6 +233,7 @@ struct Binder {
   k::ClipScale Bind(const p::ClipScale& o) const {
     return {.sum = At(o.sum),
             .count = At(o.count),
+            .loss = At(o.loss),
             .norm = At(o.norm),
             .scale = At(o.scale),
             .state = At(o.state).data,
@@ -266,6 +267,9 @@ struct Binder {
             .shape = ShapeOf(o.shape),
             .accumulate = o.accumulate};
   }
+  k::CopyIfTaken Bind(const p::CopyIfTaken& o) const {
+    return {.x = At(o.x), .y = At(o.y), .grad_scale = At(o.grad_scale), .n = o.n};
+  }
   k::CountTargets Bind(const p::CountTargets& o) const {
     return {.targets = At(o.targets), .count = At(o.count), .n = o.n, .accumulate = o.accumulate};
   }
@@ -298,6 +302,7 @@ struct Binder {
   k::EmaStep Bind(const p::EmaStep& o) const {
     return {.average = At(o.average),
             .w = At(o.w),
+            .grad_scale = At(o.grad_scale),
             .state = At(o.state).data,
             .n = o.n,
             .decay = o.decay,
@@ -453,6 +458,7 @@ struct Binder {
   k::MuonStep Bind(const p::MuonStep& o) const {
     return {.w = At(o.w),
             .x = At(o.x),
+            .grad_scale = At(o.grad_scale),
             .state = At(o.state).data,
             .offset = o.offset,
             .n = o.n,

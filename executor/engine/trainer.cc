@@ -105,8 +105,13 @@ StepResult Trainer::ReadResult() const {
   }
   result.grad_norm = scalar(plan.grad_norm, float{});
   result.learning_rate = plan::LearningRate(spec_.schedule(), steps_done_, plan.total_steps);
-  result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  result.finite = !std::isnan(scalar(plan.grad_scale, float{}));
   return result;
+}
+
+void Trainer::TakeStepsAgain() {
+  const float scale = 0;
+  session_.Write(session_.plan().grad_scale, &scale, sizeof(scale));
 }
 
 absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
@@ -116,6 +121,7 @@ absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
     session_.Launch(micro_);
   }
   session_.Launch(norm_);
+  session_.Launch(end_);
   session_.ReadRegion(session_.plan().scalar_region, scalars_.data());
   TY_RETURN_IF_ERROR(session_.Synchronize());
   StepResult result = ReadResult();
@@ -125,10 +131,8 @@ absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
     result.skipped = !result.finite && after.scale >= kLowestLossScale;
     if (result.finite || result.skipped) loss_scale_ = after;
   }
-  if (!result.finite && !result.skipped) return result;
-  // While the device updates, the host goes on to the next step.
-  if (!result.skipped) session_.Launch(end_);
-  ++steps_done_;
+  if (!result.finite) TakeStepsAgain();
+  if (result.finite || result.skipped) ++steps_done_;
   return result;
 }
 

@@ -90,6 +90,8 @@ class Trainer {
   // Puts the next micro-batch of the step in place.
   absl::Status Load(const BatchSource& next, kernels::StepState& state);
   StepResult ReadResult() const;
+  // After a step that was not.
+  void TakeStepsAgain();
   // Steps that changed the weights.
   int64_t updates() const { return steps_done_ - (loss_scale_ ? loss_scale_->skipped : 0); }
 

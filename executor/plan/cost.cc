@@ -226,6 +226,7 @@ struct CostOf {
   Cost operator()(const Cast&) const { return {}; }
   Cost operator()(const ClipScale&) const { return {}; }
   Cost operator()(const Concat&) const { return {}; }
+  Cost operator()(const CopyIfTaken&) const { return {}; }
   Cost operator()(const CountTargets&) const { return {}; }
   Cost operator()(const CrossEntropy&) const { return {}; }
   Cost operator()(const DivideByNorm&) const { return {}; }

@@ -510,6 +510,7 @@ class Backward {
   void Differentiate(const ColumnSum&) { NotForward("column sum"); }
   void Differentiate(const ConvolutionBackwardData&) { NotForward("convolution backward"); }
   void Differentiate(const ConvolutionBackwardWeights&) { NotForward("convolution backward"); }
+  void Differentiate(const CopyIfTaken&) { NotForward("copy if taken"); }
   void Differentiate(const CountTargets&) { NotForward("count targets"); }
   void Differentiate(const CrossEntropy&) {
     NotForward("cross-entropy: makes its gradient itself");

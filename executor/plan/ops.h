@@ -421,11 +421,11 @@ struct SquaredNorm {
 
 struct ClipScale {
   static constexpr const char* kName = "clip_scale";
-  TensorId sum = kNone, count = kNone, norm = kNone, scale = kNone, state = kNone;
+  TensorId sum = kNone, count = kNone, loss = kNone, norm = kNone, scale = kNone, state = kNone;
   int64_t rows = 0;
   float max_norm = 0;
-  TY_OPERANDS(sum, Access::kRead, count, Access::kRead, norm, Access::kWrite, scale, Access::kWrite,
-              state, Access::kRead)
+  TY_OPERANDS(sum, Access::kRead, count, Access::kRead, loss, Access::kRead, norm, Access::kWrite,
+              scale, Access::kUpdate, state, Access::kRead)
 };
 
 // Optimizer ops name the first tensor of a contiguous run of n elements in each of their operands.
@@ -452,11 +452,19 @@ struct AdamWStep {
 
 struct EmaStep {
   static constexpr const char* kName = "ema";
-  TensorId average = kNone, w = kNone, state = kNone;
+  TensorId average = kNone, w = kNone, grad_scale = kNone, state = kNone;
   int64_t n = 0;
   double decay = 0;
   bool warmup = false;
-  TY_OPERANDS(average, Access::kUpdate, w, Access::kRead, state, Access::kRead)
+  TY_OPERANDS(average, Access::kUpdate, w, Access::kRead, grad_scale, Access::kRead, state,
+              Access::kRead)
+};
+
+struct CopyIfTaken {
+  static constexpr const char* kName = "copy_if_taken";
+  TensorId x = kNone, y = kNone, grad_scale = kNone;
+  int64_t n = 0;
+  TY_OPERANDS(x, Access::kRead, y, Access::kUpdate, grad_scale, Access::kRead)
 };
 
 // From here on `offset` says where in the operands a stored part of the parameter begins.
@@ -498,10 +506,10 @@ struct NewtonSchulz {
 
 struct MuonStep {
   static constexpr const char* kName = "muon";
-  TensorId w = kNone, x = kNone, state = kNone;
+  TensorId w = kNone, x = kNone, grad_scale = kNone, state = kNone;
   int64_t offset = 0, n = 0;
   float scale = 1, weight_decay = 0, learning_rate_scale = 1;
-  TY_OPERANDS(w, Access::kUpdate, x, Access::kRead, state, Access::kRead)
+  TY_OPERANDS(w, Access::kUpdate, x, Access::kRead, grad_scale, Access::kRead, state, Access::kRead)
 };
 
 // The steps on rows of tables; m and v go with the tables.
@@ -541,8 +549,8 @@ using Op = std::variant<
     ActivationBackward, ActivationForward, AdamWRows, AdamWStep, Add, AddBias, AddProduct,
     AttentionBackward, AttentionForward, BatchNormBackward, BatchNormForward, BatchNormInference,
     BinaryCrossEntropy, Cast, ClipScale, ColumnSum, Concat, ConvolutionBackwardData,
-    ConvolutionBackwardWeights, ConvolutionForward, CountTargets, CrossEntropy, DivideByNorm,
-    Dropout, EmaStep, EmbeddingBackward, EmbeddingForward, EmbeddingTablesBackward,
+    ConvolutionBackwardWeights, ConvolutionForward, CopyIfTaken, CountTargets, CrossEntropy,
+    DivideByNorm, Dropout, EmaStep, EmbeddingBackward, EmbeddingForward, EmbeddingTablesBackward,
     EmbeddingTablesForward, InteractionBackward, InteractionForward, KeepRows, LambStep,
     LayerNormBackward, LayerNormForward, Matmul, MaxPoolBackward, MaxPoolForward, MeanPoolBackward,
     MeanPoolForward, MergeRows, MuonMomentum, MuonStep, NewtonSchulz, Rotary, SgdRows, SgdStep,

@@ -17,12 +17,12 @@ namespace {
 class OptimizerStep {
  public:
   OptimizerStep(const v1::JobSpec& spec, const TrainedParameters& parameters, TensorId sum,
-                TensorId clip_scale, Plan& plan)
+                Plan& plan)
       : spec_(spec),
         optimizer_(spec.optimizer()),
         parameters_(parameters),
         sum_(sum),
-        scale_(clip_scale),
+        scale_(plan.grad_scale),
         plan_(plan) {}
 
   void Append() {
@@ -70,6 +70,7 @@ class OptimizerStep {
     if (plan_.row_gradient != kNone) AddRowNorm();
     plan_.norm.push_back(ClipScale{.sum = sum_,
                                    .count = plan_.target_count,
+                                   .loss = plan_.loss_sum,
                                    .norm = plan_.grad_norm,
                                    .scale = scale_,
                                    .state = plan_.loss_scaling ? plan_.state : kNone,
@@ -215,6 +216,7 @@ class OptimizerStep {
                                                                    : std::sqrt(longer / in);
     Emit(MuonStep{.w = plan_.parameters[position],
                   .x = orthogonal,
+                  .grad_scale = scale_,
                   .state = plan_.state,
                   .offset = offset,
                   .n = n,
@@ -304,12 +306,14 @@ class OptimizerStep {
   void AddAverage() {
     EmaStep step{.average = plan_.averages[0],
                  .w = plan_.parameters[0],
+                 .grad_scale = scale_,
                  .state = plan_.state,
                  .n = RunLength(plan_, 0, parameters_.trained),
                  .decay = spec_.training().ema_decay(),
                  .warmup = spec_.training().ema_warmup()};
     Emit(step);
     step.decay = 0;
+    step.grad_scale = kNone;
     plan_.start.push_back(step);
   }
 
@@ -342,8 +346,8 @@ void AppendCopies(size_t first, size_t end, const Plan& plan, std::vector<Op>& o
 }
 
 void AppendOptimizer(const v1::JobSpec& spec, const TrainedParameters& parameters, TensorId sum,
-                     TensorId clip_scale, Plan& plan) {
-  OptimizerStep(spec, parameters, sum, clip_scale, plan).Append();
+                     Plan& plan) {
+  OptimizerStep(spec, parameters, sum, plan).Append();
 }
 
 }  // namespace trainyard::plan

@@ -28,8 +28,8 @@ void AppendCopies(size_t first, size_t end, const Plan& plan, std::vector<Op>& o
 
 // Appends to plan.norm and plan.end, and to plan.start what begins the averages. Takes copies,
 // gradients, state and averages as they are in `plan`; adds the scratch of Muon's matrices to
-// plan.tensors as activations. `sum` (f64) and `clip_scale` (f32) are scalars.
+// plan.tensors as activations. `sum` (f64) is a scalar.
 void AppendOptimizer(const v1::JobSpec& spec, const TrainedParameters& parameters, TensorId sum,
-                     TensorId clip_scale, Plan& plan);
+                     Plan& plan);
 
 }  // namespace trainyard::plan

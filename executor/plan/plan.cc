@@ -103,7 +103,7 @@ class Assembly {
     plan_.target_count = Scalar("target_count", ElementType::kF64, 1);
     plan_.grad_norm = Scalar("grad_norm", ElementType::kF32, 1);
     norm_sum_ = Scalar("norm_sum", ElementType::kF64, 1);
-    clip_scale_ = Scalar("clip_scale", ElementType::kF32, 1);
+    plan_.grad_scale = Scalar("grad_scale", ElementType::kF32, 1);
 
     GraphBuilder builder(graph_, plan_.micro_batch, /*training=*/true, plan_.state);
     TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_.model(), facts_, builder));
@@ -177,7 +177,7 @@ class Assembly {
     plan_.tensors = std::move(graph_.tensors);
     AppendCopies(0, plan_.parameters.size(), plan_, plan_.copy);
     if (training) {
-      AppendOptimizer(spec_, trained_, norm_sum_, clip_scale_, plan_);
+      AppendOptimizer(spec_, trained_, norm_sum_, plan_);
       ReadInEvaluation();
       MovePending();
       if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
@@ -416,7 +416,8 @@ class Assembly {
     }
     Replace(pending_of, plan_.micro);
     plan_.begin.push_back(Cast{.x = plan_.buffers[0], .y = plan_.pending[0], .n = n});
-    plan_.end.push_back(Cast{.x = plan_.pending[0], .y = plan_.buffers[0], .n = n});
+    plan_.end.push_back(CopyIfTaken{
+        .x = plan_.pending[0], .y = plan_.buffers[0], .grad_scale = plan_.grad_scale, .n = n});
   }
 
   void AddRowGradient() {
@@ -493,7 +494,7 @@ class Assembly {
   Plan plan_;
   std::vector<TensorId> scalars_;
   size_t forward_ops_ = 0;  // of plan_.micro
-  TensorId norm_sum_ = kNone, clip_scale_ = kNone;
+  TensorId norm_sum_ = kNone;
   absl::flat_hash_map<TensorId, TensorId> copies_;  // parameter -> its copy in `type_`
   std::vector<StepCopy> step_copies_;               // of those, what a step casts for itself
   TrainedParameters trained_;

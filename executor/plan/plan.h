@@ -60,9 +60,9 @@ struct Plan {
   // Once, when the parameters are what training starts from: the averages become them.
   std::vector<Op> start;
 
-  // One optimizer step: begin, then `micro_batches` times micro, then norm, then end, unless the
-  // loss or the norm is not finite: what is in `end` alone changes parameters, their copies,
-  // optimizer state, averages and buffers.
+  // One optimizer step: begin, then `micro_batches` times micro, then norm, then end, which alone
+  // changes parameters, their copies, optimizer state, averages and buffers: and none of them when
+  // the loss or the norm is not finite (grad_scale).
   std::vector<Op> begin;  // zeroes what is accumulated into, and takes buffers to be moved
   std::vector<Op> micro;  // forward and backward of one micro-batch
   std::vector<Op> norm;   // of the whole gradient, and what the update scales it by
@@ -95,6 +95,9 @@ struct Plan {
   TensorId target_count = kNone;  // f64 [1]: how many rows of the step count; zeroed by `begin`
   TensorId grad_norm = kNone;  // f32 [1], of the mean gradient over those, of the loss without its
                                // scale; before clipping
+  // f32 [1]: what the update multiplies the gradient by. NaN: the step was not taken, nor is any
+  // after it until 0 is written here.
+  TensorId grad_scale = kNone;
 
   // Evaluation results of one batch; rows whose target is -1 do not count.
   TensorId eval_losses = kNone;   // f32 [evaluation_batch * rows_per_sample]

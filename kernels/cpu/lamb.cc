@@ -54,6 +54,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LambStep& op) {
   kernel.scratch_bytes = op.adapt ? 2 * count * sizeof(double) : 0;
   kernel.launch = [moments = vectors_.lamb_moments, step = vectors_.lamb_step, threads = threads_,
                    op, count](Stream& stream) {
+    if (!IsTaken(op.grad_scale)) return;
     const LambRange all = RangeOf(op);
     const float lr =
         static_cast<const StepState*>(op.state)->learning_rate * op.learning_rate_scale;

@@ -17,6 +17,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const MuonMomentum& op) {
   if (ok.ok()) ok = CheckSizes("muon momentum", {{"n", op.n}});
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.muon_momentum, threads = threads_, op](Stream&) {
+    if (!IsTaken(op.grad_scale)) return;
     const float grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f;
     ParallelRuns(threads, op.n, kSerialElements, [&](int64_t begin, int64_t end) {
       run({.velocity = op.velocity.As<float>() + op.offset + begin,
@@ -57,11 +58,13 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const NewtonSchulz& op) {
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const MuonStep& op) {
-  absl::Status ok = CheckOperands("muon step", {{"w", op.w}, {"x", op.x}});
+  absl::Status ok = CheckOperands(
+      "muon step", {{"w", op.w}, {"x", op.x}, {"grad_scale", op.grad_scale, DType::kF32, true}});
   if (ok.ok()) ok = CheckSizes("muon step", {{"n", op.n}});
   if (!ok.ok()) return ok;
   if (op.state == nullptr) return absl::InvalidArgumentError("muon step: operand state is missing");
   return Kernel{[axpby = vectors_.axpby, threads = threads_, op](Stream&) {
+    if (!IsTaken(op.grad_scale)) return;
     const float lr =
         static_cast<const StepState*>(op.state)->learning_rate * op.learning_rate_scale;
     ParallelRuns(threads, op.n, kSerialElements, [&](int64_t begin, int64_t end) {

@@ -1,7 +1,8 @@
 #pragma once
 
-// Checks that Prepare makes before it binds an op.
+// Checks that Prepare makes before it binds an op, and one that updates make when they run.
 
+#include <cmath>
 #include <initializer_list>
 #include <utility>
 
@@ -29,5 +30,10 @@ absl::Status CheckElement(const char* op, DType type);
 // kInvalidArgument unless each is at least 1.
 absl::Status CheckSizes(const char* op,
                         std::initializer_list<std::pair<const char*, int64_t>> sizes);
+
+// Whether what an update writes may change (ClipScale).
+inline bool IsTaken(const Buffer& grad_scale) {
+  return !grad_scale || !std::isnan(*grad_scale.As<float>());
+}
 
 }  // namespace trainyard::kernels

@@ -66,19 +66,22 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SquaredNorm& op) {
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ClipScale& op) {
   absl::Status ok = CheckOperands("clip_scale", {{"sum", op.sum, DType::kF64},
                                                  {"count", op.count, DType::kF64, true},
+                                                 {"loss", op.loss, DType::kF64, true},
                                                  {"norm", op.norm},
                                                  {"scale", op.scale}});
   if (!ok.ok()) return ok;
   return Kernel{[sum = op.sum.As<double>(), count = op.count ? op.count.As<double>() : nullptr,
-                 norm = op.norm.As<float>(), scale = op.scale.As<float>(),
-                 state = static_cast<const StepState*>(op.state),
+                 loss = op.loss ? op.loss.As<double>() : nullptr, norm = op.norm.As<float>(),
+                 scale = op.scale.As<float>(), state = static_cast<const StepState*>(op.state),
                  rows = static_cast<double>(op.rows), max_norm = op.max_norm](Stream&) {
     const double factor = (count != nullptr && *count > 0 ? rows / *count : 1.0) /
                           (state == nullptr ? 1.0f : state->loss_scale);
     *norm = static_cast<float>(std::sqrt(*sum) * factor);
+    const bool finite = std::isfinite(*norm) && (loss == nullptr || std::isfinite(*loss));
     const float clip = max_norm / (*norm + 1e-6f);
-    // Not min(): a norm that is not a number must show in the scale, not vanish.
-    *scale = static_cast<float>(factor) * (std::isinf(max_norm) || clip > 1.0f ? 1.0f : clip);
+    *scale = finite && !std::isnan(*scale)
+                 ? static_cast<float>(factor) * (std::isinf(max_norm) || clip > 1 ? 1 : clip)
+                 : NAN;
   }};
 }
 
@@ -93,6 +96,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWStep& op) {
   if (ok.ok()) ok = CheckCopy("adamw", op.copy);
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.adamw, &vectors = vectors_, threads = threads_, op](Stream&) {
+    if (!IsTaken(op.grad_scale)) return;
     const StepState& state = *static_cast<const StepState*>(op.state);
     const double t = static_cast<double>(state.updates + 1);
     const float lr = state.learning_rate * op.learning_rate_scale;
@@ -132,6 +136,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdStep& op) {
   if (ok.ok()) ok = CheckCopy("sgd", op.copy);
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.sgd, &vectors = vectors_, threads = threads_, op](Stream&) {
+    if (!IsTaken(op.grad_scale)) return;
     const StepState& state = *static_cast<const StepState*>(op.state);
     const SgdRange all{.w = op.w.As<float>(),
                        .velocity = op.velocity ? op.velocity.As<float>() : nullptr,
@@ -156,10 +161,13 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdStep& op) {
 }
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const EmaStep& op) {
-  absl::Status ok = CheckOperands("ema", {{"average", op.average}, {"w", op.w}});
+  absl::Status ok = CheckOperands(
+      "ema",
+      {{"average", op.average}, {"w", op.w}, {"grad_scale", op.grad_scale, DType::kF32, true}});
   if (ok.ok()) ok = CheckState("ema", op.state);
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.ema, threads = threads_, op](Stream&) {
+    if (!IsTaken(op.grad_scale)) return;
     const auto step = static_cast<double>(static_cast<const StepState*>(op.state)->step);
     const double decay = op.warmup ? std::min(op.decay, (1 + step) / (10 + step)) : op.decay;
     const auto rest = static_cast<float>(1 - decay);

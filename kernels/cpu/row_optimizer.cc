@@ -56,6 +56,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdRows& op) {
   const absl::Status ok = CheckRows("sgd_rows", op);
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.sgd, threads = threads_, op](Stream&) {
+    if (!IsTaken(op.grad_scale)) return;
     const SgdRange any{
         .w = nullptr,
         .velocity = nullptr,
@@ -81,6 +82,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWRows& op) {
   if (ok.ok()) ok = CheckOperands("adamw_rows", {{"m", op.m}, {"v", op.v}});
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.adamw, threads = threads_, op](Stream&) {
+    if (!IsTaken(op.grad_scale)) return;
     const StepState& state = *static_cast<const StepState*>(op.state);
     const double t = static_cast<double>(state.updates + 1);
     const float lr = state.learning_rate * op.learning_rate_scale;

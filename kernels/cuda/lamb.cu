@@ -43,6 +43,7 @@ __device__ float UpdateOf(const LambArguments& a, const Corrections& c, int64_t 
 // Updates m and v. With partials, [2, blocks]: the sums of squares of w and of u over what the
 // block saw; without, w steps as well.
 __global__ void __launch_bounds__(kThreads) LambMomentsKernel(LambArguments a, double* partials) {
+  if (!IsTaken(a.grad_scale)) return;
   const Corrections c = CorrectionsOf(a);
   const float scale = a.grad_scale != nullptr ? a.grad_scale[0] : 1.0f;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
@@ -70,7 +71,8 @@ __global__ void __launch_bounds__(kThreads) LambMomentsKernel(LambArguments a, d
 
 // ratio[0] = |w| / |u|, 1 when either is 0. One block.
 __global__ void __launch_bounds__(kThreads)
-    LambRatioKernel(const double* partials, float* ratio, int64_t blocks) {
+    LambRatioKernel(const double* partials, const float* grad_scale, float* ratio, int64_t blocks) {
+  if (!IsTaken(grad_scale)) return;
   double of_w = 0, of_u = 0;
   for (int64_t i = threadIdx.x; i < blocks; i += kThreads) {
     of_w += partials[i];
@@ -84,6 +86,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads) LambKernel(LambArguments a, const float* ratio) {
+  if (!IsTaken(a.grad_scale)) return;
   const Corrections c = CorrectionsOf(a);
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= a.n) return;
@@ -96,7 +99,7 @@ void LaunchLamb(Stream& stream, const LambArguments& a, bool adapt) {
   Launch(stream, {.grid = Blocks(blocks)}, LambMomentsKernel, a, partials);
   if (!adapt) return;
   float* ratio = reinterpret_cast<float*>(partials + 2 * blocks);
-  Launch(stream, {.grid = Blocks(1)}, LambRatioKernel, partials, ratio, blocks);
+  Launch(stream, {.grid = Blocks(1)}, LambRatioKernel, partials, a.grad_scale, ratio, blocks);
   Launch(stream, {.grid = Blocks(CeilDiv(a.n, kThreads))}, LambKernel, a, ratio);
 }
 

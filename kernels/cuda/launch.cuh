@@ -66,6 +66,11 @@ __device__ T* DynamicShared() {
 }
 #endif
 
+// Whether what an update writes may change (ClipScale); null: it may.
+__device__ inline bool IsTaken(const float* grad_scale) {
+  return grad_scale == nullptr || grad_scale[0] == grad_scale[0];
+}
+
 // Sums over the lanes of a warp in the same tree each time; every lane gets the result.
 template <typename T>
 __device__ inline T WarpSum(T value) {

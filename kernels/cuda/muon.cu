@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kThreads)
     MuonMomentumKernel(const float* grad, float* velocity, float* y, const float* grad_scale,
                        int64_t n, float momentum, bool nesterov) {
   const int64_t i = Element();
-  if (i >= n) return;
+  if (i >= n || !IsTaken(grad_scale)) return;
   const float g = grad_scale != nullptr ? grad[i] * grad_scale[0] : grad[i];
   const float v = velocity[i] + (1.0f - momentum) * (g - velocity[i]);
   velocity[i] = v;
@@ -37,10 +37,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    MuonStepKernel(float* w, const float* x, const StepState* state, int64_t n, float scale,
-                   float weight_decay, float learning_rate_scale) {
+    MuonStepKernel(float* w, const float* x, const float* grad_scale, const StepState* state,
+                   int64_t n, float scale, float weight_decay, float learning_rate_scale) {
   const int64_t i = Element();
-  if (i >= n) return;
+  if (i >= n || !IsTaken(grad_scale)) return;
   const float lr = state->learning_rate * learning_rate_scale;
   w[i] = (1.0f - lr * weight_decay) * w[i] - lr * scale * x[i];
 }
@@ -86,14 +86,18 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const NewtonSchulz& op) {
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const MuonStep& op) {
-  absl::Status status = RequireTypes("muon step", {{"w", op.w}, {"x", op.x}});
+  absl::Status status = RequireTypes(
+      "muon step", {{"w", op.w},
+                    {"x", op.x},
+                    {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   status.Update(RequirePositive("muon step", {{"n", op.n}}));
   if (!status.ok()) return status;
   if (op.state == nullptr) return absl::InvalidArgumentError("muon step: state is missing");
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, ThreadPerElement(op.n), MuonStepKernel, op.w.As<float>() + op.offset,
-           op.x.As<float>(), static_cast<const StepState*>(op.state), op.n, op.scale,
-           op.weight_decay, op.learning_rate_scale);
+           op.x.As<float>(), op.grad_scale ? op.grad_scale.As<float>() : nullptr,
+           static_cast<const StepState*>(op.state), op.n, op.scale, op.weight_decay,
+           op.learning_rate_scale);
   }};
 }
 

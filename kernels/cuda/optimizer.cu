@@ -22,16 +22,19 @@ struct Square {
   }
 };
 
-// A NaN norm gives a NaN scale, as in PyTorch: a broken gradient is not hidden. count and state may
-// be null.
-__global__ void ClipScaleKernel(const double* sum, const double* count, float* norm, float* scale,
-                                const StepState* state, double rows, float max_norm) {
+// count, loss and state may be null.
+__global__ void ClipScaleKernel(const double* sum, const double* count, const double* loss,
+                                float* norm, float* scale, const StepState* state, double rows,
+                                float max_norm) {
   const double factor = (count != nullptr && count[0] > 0 ? rows / count[0] : 1.0) /
                         (state == nullptr ? 1.0f : state->loss_scale);
   const float total = static_cast<float>(sqrt(sum[0]) * factor);
   const float ratio = max_norm / (total + 1e-6f);
   norm[0] = total;
-  scale[0] = static_cast<float>(factor) * (isinf(max_norm) || ratio > 1.0f ? 1.0f : ratio);
+  const bool taken =
+      isfinite(total) && (loss == nullptr || isfinite(loss[0])) && scale[0] == scale[0];
+  scale[0] = taken ? static_cast<float>(factor) * (isinf(max_norm) || ratio > 1.0f ? 1.0f : ratio)
+                   : nanf("");
 }
 
 // G: of the gradient, T: of the copy.
@@ -51,7 +54,7 @@ struct SgdArguments {
 template <typename G, typename T>
 __global__ void __launch_bounds__(kThreads) SgdKernel(SgdArguments<G, T> a) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= a.n) return;
+  if (i >= a.n || !IsTaken(a.grad_scale)) return;
   const float scale = a.grad_scale != nullptr ? a.grad_scale[0] : 1.0f;
   const float g = ToFloat(a.grad[i]) * scale + a.weight_decay * a.w[i];
   float step = g;
@@ -83,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) AdamWKernel(AdamWArguments<G, T> a) 
   if (threadIdx.x == 0) BiasCorrections(a.hyper, *a.state, step_size, inverse_root2);
   __syncthreads();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= a.n) return;
+  if (i >= a.n || !IsTaken(a.grad_scale)) return;
   const float summed = ToFloat(a.grad[i]);
   const float g = a.grad_scale != nullptr ? summed * a.grad_scale[0] : summed;
   AdamWElement(g, a.hyper, a.state->learning_rate * a.hyper.learning_rate_scale, step_size,
@@ -92,10 +95,10 @@ __global__ void __launch_bounds__(kThreads) AdamWKernel(AdamWArguments<G, T> a) 
 }
 
 __global__ void __launch_bounds__(kThreads)
-    EmaKernel(float* average, const float* w, const StepState* state, int64_t n, double decay,
-              bool warmup) {
+    EmaKernel(float* average, const float* w, const float* grad_scale, const StepState* state,
+              int64_t n, double decay, bool warmup) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= n) return;
+  if (i >= n || !IsTaken(grad_scale)) return;
   const auto step = static_cast<double>(state->step);
   const double kept = warmup ? fmin(decay, (1 + step) / (10 + step)) : decay;
   average[i] += static_cast<float>(1 - kept) * (w[i] - average[i]);
@@ -137,13 +140,15 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ClipScale& op) {
   const absl::Status types =
       RequireTypes("clip scale", {{.name = "sum", .buffer = op.sum, .dtype = DType::kF64},
                                   {"count", op.count, DType::kF64, true},
+                                  {"loss", op.loss, DType::kF64, true},
                                   {"norm", op.norm},
                                   {"scale", op.scale}});
   if (!types.ok()) return types;
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, {.grid = Blocks(1), .block = dim3(1)}, ClipScaleKernel, op.sum.As<double>(),
-           OptionalAs<double>(op.count), op.norm.As<float>(), op.scale.As<float>(),
-           static_cast<const StepState*>(op.state), static_cast<double>(op.rows), op.max_norm);
+           OptionalAs<double>(op.count), OptionalAs<double>(op.loss), op.norm.As<float>(),
+           op.scale.As<float>(), static_cast<const StepState*>(op.state),
+           static_cast<double>(op.rows), op.max_norm);
   }};
 }
 
@@ -211,13 +216,17 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWStep& op) {
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const EmaStep& op) {
-  const absl::Status types = RequireTypes("ema", {{"average", op.average}, {"w", op.w}});
+  const absl::Status types =
+      RequireTypes("ema", {{"average", op.average},
+                           {"w", op.w},
+                           {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   if (!types.ok()) return types;
   if (op.state == nullptr) return absl::InvalidArgumentError("ema: state is missing");
   return Kernel{.launch = [op](Stream& stream) {
     if (op.n <= 0) return;
     Launch(stream, {.grid = Blocks(CeilDiv(op.n, kThreads))}, EmaKernel, op.average.As<float>(),
-           op.w.As<float>(), static_cast<const StepState*>(op.state), op.n, op.decay, op.warmup);
+           op.w.As<float>(), OptionalAs<float>(op.grad_scale),
+           static_cast<const StepState*>(op.state), op.n, op.decay, op.warmup);
   }};
 }
 

@@ -18,9 +18,9 @@ struct Rows {
   float learning_rate_scale;
 };
 
-// Where element i of grad belongs in the tables; -1: nowhere.
+// Where element i of grad belongs in the tables; -1: nowhere, or the step is not taken.
 __device__ inline int64_t PlaceInTables(const Rows& r, const TableList& tables, int64_t i) {
-  if (i >= r.places * r.width) return -1;
+  if (i >= r.places * r.width || !IsTaken(r.grad_scale)) return -1;
   const int64_t place = i / r.width;
   const int32_t id = r.ids[place];
   return id < 0 ? -1 : tables.start[place % tables.count] + id * r.width + i % r.width;

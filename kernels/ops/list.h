@@ -14,6 +14,7 @@
 #include "kernels/ops/column_sum.h"
 #include "kernels/ops/concat.h"
 #include "kernels/ops/convolution.h"
+#include "kernels/ops/copy_if_taken.h"
 #include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
@@ -54,6 +55,7 @@
   X(ConvolutionBackwardData)    \
   X(ConvolutionBackwardWeights) \
   X(ConvolutionForward)         \
+  X(CopyIfTaken)                \
   X(CountTargets)               \
   X(CrossEntropy)               \
   X(DivideByNorm)               \

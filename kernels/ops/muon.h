@@ -40,6 +40,7 @@ struct NewtonSchulz {
 struct MuonStep {
   Buffer w;                     // [>= offset + n]
   Buffer x;                     // [n]
+  Buffer grad_scale;            // [1] f32, optional: for whether the step is taken
   const void* state = nullptr;  // StepState: learning_rate
   int64_t offset = 0, n = 0;
   float scale = 1, weight_decay = 0, learning_rate_scale = 1;

@@ -19,8 +19,12 @@ struct SquaredNorm {
 //   norm[0] (f32) = sqrt(sum[0]) * factor
 //   scale[0] (f32) = factor * min(1, max_norm / (norm + 1e-6)) as PyTorch's clip_grad_norm_; factor
 //     when max_norm is infinite
+// NaN is the scale of a step that is not to be taken: when norm or loss[0] (f64, optional) is not
+// finite, or scale[0] was NaN before, which lasts until whoever trains has seen it. What an update
+// writes, its scratch apart, stays as it is when its grad_scale is NaN: this file's steps and those
+// of lamb.h, muon.h and row_optimizer.h, and CopyIfTaken.
 struct ClipScale {
-  Buffer sum, count, norm, scale;
+  Buffer sum, count, loss, norm, scale;
   const void* state = nullptr;
   int64_t rows = 0;
   float max_norm = 0;
@@ -59,6 +63,7 @@ struct AdamWStep {
 // ExponentialMovingAverage.
 struct EmaStep {
   Buffer average, w;            // [n]
+  Buffer grad_scale;            // [1] f32, optional: for whether the step is taken
   const void* state = nullptr;  // StepState: step
   int64_t n = 0;
   double decay = 0;  // in [0, 1); 1 - 0.9999 loses its digits in fp32

@@ -25,7 +25,9 @@ bool IsMapped() {
 
 TEST(CublasLibrary, IsNotLoadedUntilAGpuIsOpened) {
   if (IsMapped()) GTEST_SKIP() << "another test of this process loaded it";
-  if (!OpenCuda(0).ok()) EXPECT_FALSE(IsMapped());
+  if (!OpenCuda(0).ok()) {
+    EXPECT_FALSE(IsMapped());
+  }
   ASSERT_TRUE(LoadCublasLt().ok()) << LoadCublasLt();
   EXPECT_TRUE(IsMapped());
 }

@@ -166,6 +166,7 @@ class Typing {
   void Retype(ColumnSum&) { NotForward(); }
   void Retype(ConvolutionBackwardData&) { NotForward(); }
   void Retype(ConvolutionBackwardWeights&) { NotForward(); }
+  void Retype(CopyIfTaken&) { NotForward(); }
   void Retype(CountTargets&) { NotForward(); }
   void Retype(CrossEntropy&) { NotForward(); }
   void Retype(DivideByNorm&) { NotForward(); }

@@ -295,7 +295,9 @@ TEST_F(FineTuneRunTest, ARollbackToTheStartReadsTheFolderAgain) {
   const Checkpoint start = Checkpoint::Open(*store_, root + "/step-00000000", "").value();
   EXPECT_THAT(start.run.start_sha256, SizeIs(64));
   for (const auto& [name, entry] : start.model.header().tensors) {
-    if (entry.dtype == "F32") EXPECT_EQ(BytesIn(start.uri, name), BytesIn(folder, name)) << name;
+    if (entry.dtype == "F32") {
+      EXPECT_EQ(BytesIn(start.uri, name), BytesIn(folder, name)) << name;
+    }
   }
 }
 

@@ -202,7 +202,9 @@ TEST_P(ImageTest, ANaNReachesAllOfItsWindow) {
     const Vec found = Bench::Read(y, YSize(s)),
               expected = reference::Convolution(x, w, Vec(s.out), s);
     for (int64_t i = 0; i < YSize(s); ++i) {
-      if (std::isnan(expected[i])) ASSERT_TRUE(std::isnan(found[i])) << "element " << i;
+      if (std::isnan(expected[i])) {
+        ASSERT_TRUE(std::isnan(found[i])) << "element " << i;
+      }
     }
   }
 }

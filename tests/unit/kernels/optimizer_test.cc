@@ -336,6 +336,7 @@ TEST_P(OptimizerTest, ClippingScalesOnlyWhatIsTooLong) {
   const Buffer sum = bench_.Raw(DType::kF64, 1), norm = bench_.Floats(1), scale = bench_.Floats(1);
   const auto clip = [&](double squares, float max_norm) {
     *sum.As<double>() = squares;
+    *scale.As<float>() = 0;
     bench_.Run(ClipScale{.sum = sum, .norm = norm, .scale = scale, .max_norm = max_norm});
     return *scale.As<float>();
   };
@@ -346,6 +347,86 @@ TEST_P(OptimizerTest, ClippingScalesOnlyWhatIsTooLong) {
   EXPECT_TRUE(std::isnan(clip(NAN, 1)));
 }
 
+TEST_P(OptimizerTest, WithALossOrNormThatIsNotFiniteNoStepIsTakenUntilThatWasSeen) {
+  const Buffer sum = bench_.Raw(DType::kF64, 1), loss = bench_.Raw(DType::kF64, 1),
+               norm = bench_.Floats(1), scale = bench_.Floats(1);
+  for (const float max_norm : {1.0f, INFINITY}) {
+    const auto taken = [&](double squares, double of_loss) {
+      *sum.As<double>() = squares;
+      *loss.As<double>() = of_loss;
+      bench_.Run(
+          ClipScale{.sum = sum, .loss = loss, .norm = norm, .scale = scale, .max_norm = max_norm});
+      return !std::isnan(*scale.As<float>());
+    };
+    for (const double bad : {double{NAN}, double{INFINITY}, -double{INFINITY}}) {
+      for (const bool in_loss : {false, true}) {
+        *scale.As<float>() = 0;
+        EXPECT_TRUE(taken(1, 1));
+        EXPECT_FALSE(in_loss ? taken(1, bad) : taken(bad, 1)) << bad;
+        EXPECT_FALSE(taken(1, 1));
+      }
+    }
+    *scale.As<float>() = 0;
+    EXPECT_FALSE(taken(1e100, 1));  // past fp32
+  }
+}
+
+// Once as it should be, so that it is seen to change them, and once with a NaN for its scale.
+TEST_P(OptimizerTest, AStepThatIsNotTakenChangesNothing) {
+  constexpr int64_t kN = 300, kRows = 4, kWidth = 8;
+  const Buffer scale = bench_.Floats(1);
+  StepState state{.step = 3, .learning_rate = 0.5f, .updates = 2};
+  const auto check = [&](const char* name, auto op, std::vector<Buffer> kept) {
+    op.grad_scale = scale;
+    if constexpr (requires { op.state; }) op.state = &state;
+    for (const float value : {NAN, 0.5f}) {
+      *scale.As<float>() = value;
+      std::vector<Vec> before;
+      for (const Buffer& b : kept) before.push_back(Bench::Read(b, kN));
+      bench_.Run(op);
+      for (size_t i = 0; i < kept.size(); ++i) {
+        EXPECT_EQ(Bench::Read(kept[i], kN) == before[i], std::isnan(value)) << name << " " << i;
+      }
+    }
+  };
+  const auto random = [&](int seed) { return bench_.Floats(RandomVec(kN, seed)); };
+  const Buffer w = random(1), grad = random(2), m = random(3), copy = bench_.Raw(DType::kBF16, kN);
+  Vec squares = RandomVec(kN, 4);
+  for (double& v : squares) v *= v;
+  const Buffer v = bench_.Floats(squares);
+  memset(copy.data, 0, kN * 2);
+  check("sgd",
+        SgdStep{.w = w, .grad = grad, .velocity = m, .copy = copy, .n = kN, .momentum = 0.5f},
+        {w, m, copy});
+  check("adamw", AdamWStep{.w = w, .grad = grad, .m = m, .v = v, .copy = copy, .n = kN},
+        {w, m, v, copy});
+  for (const bool adapt : {false, true}) {
+    check("lamb", LambStep{.w = w, .grad = grad, .m = m, .v = v, .n = kN, .adapt = adapt},
+          {w, m, v});
+  }
+  check("muon momentum", MuonMomentum{.grad = grad, .velocity = m, .y = random(5), .n = kN}, {m});
+  check("muon", MuonStep{.w = w, .x = grad, .n = kN}, {w});
+  check("ema", EmaStep{.average = m, .w = w, .n = kN, .decay = 0.5}, {m});
+  check("copy", CopyIfTaken{.x = w, .y = m, .n = kN}, {m});
+  TableList tables{.count = 1};
+  tables.rows[0] = 20;
+  const Buffer ids = bench_.Ints({3, -1, 0, 19});
+  check("sgd rows",
+        SgdRows{
+            .w = w, .grad = grad, .ids = ids, .tables = tables, .samples = kRows, .width = kWidth},
+        {w});
+  check("adamw rows",
+        AdamWRows{.w = w,
+                  .grad = grad,
+                  .ids = ids,
+                  .m = m,
+                  .v = v,
+                  .tables = tables,
+                  .samples = kRows,
+                  .width = kWidth},
+        {w, m, v});
+}
+
 // 8 targets were planned for, 2 counted: the mean gradient is 4 times what was summed.
 TEST_P(OptimizerTest, TheGradientIsTheMeanOverTheTargetsThatCount) {
   const Buffer sum = bench_.Raw(DType::kF64, 1), count = bench_.Raw(DType::kF64, 1),
@@ -353,6 +434,7 @@ TEST_P(OptimizerTest, TheGradientIsTheMeanOverTheTargetsThatCount) {
   const auto clip = [&](double targets, float max_norm) {
     *sum.As<double>() = 9;
     *count.As<double>() = targets;
+    *scale.As<float>() = 0;
     bench_.Run(ClipScale{
         .sum = sum, .count = count, .norm = norm, .scale = scale, .rows = 8, .max_norm = max_norm});
     return *scale.As<float>();

@@ -429,12 +429,8 @@ TEST(Gradient, EvaluationTakesTheRunningStatistics) {
   const Vec first = evaluate();
   const std::vector<Vec> untouched = statistics();
   const auto take = [&] {  // of the end of a step what moves buffers alone
-    const auto moves = [&](const Op& op) {
-      const auto* const cast = std::get_if<Cast>(&op);
-      return cast != nullptr && cast->x == model.plan.pending[0];
-    };
     for (const Op& op : model.plan.end) {
-      if (moves(op)) model.machine.Run({op});
+      if (std::holds_alternative<CopyIfTaken>(op)) model.machine.Run({op});
     }
   };
   model.Step();

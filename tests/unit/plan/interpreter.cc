@@ -522,6 +522,7 @@ struct Interpreter::Executor {
     }
     PutPiece(o.w, o.offset, w);
   }
+  void operator()(const CopyIfTaken& o) const { Put(o.y, R(o.x, o.n)); }
   void operator()(const EmaStep& o) const {
     Vec average = R(o.average, o.n);
     reference::EmaStep(R(o.w, o.n), o.decay, o.warmup, m.state.step, average);

@@ -44,6 +44,7 @@ int64_t BytesTouched(const Plan& plan, const Op& op, TensorId id) {
   if (const auto* o = std::get_if<LambStep>(&op)) {
     for (const TensorId t : {o->w, o->grad, o->m, o->v}) run(t, o->offset + o->n);
   }
+  if (const auto* o = std::get_if<CopyIfTaken>(&op)) run(o->x, o->n), run(o->y, o->n);
   if (const auto* o = std::get_if<EmaStep>(&op)) {
     for (const TensorId t : {o->average, o->w}) run(t, o->n);
   }

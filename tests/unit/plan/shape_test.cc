@@ -266,7 +266,7 @@ struct SizeChecker {
   }
   void operator()(const ClipScale& o) const {
     Holds(o.sum, 1, ElementType::kF64), Holds(o.count, 1, ElementType::kF64), Holds(o.norm, 1);
-    Holds(o.scale, 1);
+    Holds(o.scale, 1), Holds(o.loss, 1, ElementType::kF64);
   }
   // Their gradient may be of 16 bits.
   void operator()(const SgdStep& o) const {
@@ -301,9 +301,14 @@ struct SizeChecker {
   void operator()(const NewtonSchulz& o) const { Holds(o.x, o.n * o.n), Holds(o.y, o.n * o.n); }
   void operator()(const MuonStep& o) const {
     HasPiece(o.w, o.offset, o.n), Holds(o.x, o.n), Holds(o.state, 40, ElementType::kU8);
+    Holds(o.grad_scale, 1);
   }
   void operator()(const EmaStep& o) const {
     Begins(o.average, o.n), Begins(o.w, o.n), Holds(o.state, 40, ElementType::kU8);
+    Holds(o.grad_scale, 1);
+  }
+  void operator()(const CopyIfTaken& o) const {
+    Begins(o.x, o.n), Begins(o.y, o.n), Holds(o.grad_scale, 1);
   }
 };
 

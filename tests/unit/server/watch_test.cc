@@ -291,9 +291,11 @@ TEST_F(HintedWatchTest, LostHintsAreMadeUpForByOneForAllJobs) {
 
 class SlowClientTest : public WatchTest {
  protected:
+  static constexpr absl::Duration kLongestWrite = absl::Milliseconds(300);
+
   static ServerOptions Options() {
     ServerOptions options = Rig::FastOptions();
-    options.watch.longest_write = absl::Milliseconds(300);
+    options.watch.longest_write = kLongestWrite;
     return options;
   }
   SlowClientTest() : WatchTest(Options()) {}
@@ -309,9 +311,10 @@ TEST_F(SlowClientTest, ClientThatReadsNothingIsDroppedAndDelaysNobody) {
     v1::WatchJobResponse response;
     while (quick.reader->Read(&response)) quick_ended = response.has_end();
   });
-  // Far more than the flow control of one stream takes.
+  // Far more than the flow control of one stream takes, and for longer than a write may last.
   const std::string text(4000, 'x');
-  for (int i = 0; i < 60; ++i) {
+  const absl::Time enough = absl::Now() + 4 * kLongestWrite;
+  for (int i = 0; i < 60 || absl::Now() < enough; ++i) {
     std::vector<v1::RankEvent> events;
     for (int j = 0; j < 100; ++j) {
       events.push_back(script.Started());

@@ -1,0 +1,29 @@
+#include "kernels/ops/copy_if_taken.h"
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/require.h"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+__global__ void __launch_bounds__(kThreads)
+    CopyIfTakenKernel(const float* x, float* y, const float* grad_scale, int64_t n) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < n && IsTaken(grad_scale)) y[i] = x[i];
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const CopyIfTaken& op) {
+  const absl::Status types =
+      RequireTypes("copy if taken", {{"x", op.x}, {"y", op.y}, {"grad_scale", op.grad_scale}});
+  if (!types.ok()) return types;
+  return Kernel{.launch = [op](Stream& stream) {
+    if (op.n <= 0) return;
+    Launch(stream, {.grid = Blocks(CeilDiv(op.n, kThreads))}, CopyIfTakenKernel, op.x.As<float>(),
+           op.y.As<float>(), op.grad_scale.As<float>(), op.n);
+  }};
+}
+
+}  // namespace trainyard::kernels::cuda
