@@ -16,6 +16,12 @@ std::string Bytes(int64_t bytes) {
   return mib < 1024 ? absl::StrFormat("%.1f MiB", mib) : absl::StrFormat("%.1f GiB", mib / 1024);
 }
 
+// 0.0721, 9.57, 12345: a large number is read without its exponent.
+std::string RateText(double per_second) {
+  return per_second < 1000 ? absl::StrFormat("%.3g", per_second)
+                           : absl::StrFormat("%.0f", per_second);
+}
+
 }  // namespace
 
 std::string ClockText(absl::Duration d) {
@@ -52,13 +58,13 @@ std::string Progress::TrainLine(int64_t step, const std::map<std::string, double
   const double rate = static_cast<double>(step - first_step_) / absl::ToDoubleSeconds(gone);
   const absl::Duration left = absl::Seconds(static_cast<double>(total_steps_ - step) / rate);
   std::string line =
-      absl::StrFormat("step %d/%d  loss %.4f  lr %.3g  %.3g steps/s", step, total_steps_,
-                      values.at("loss"), values.at("learning_rate"), rate);
+      absl::StrFormat("step %d/%d  loss %.4f  lr %.3g  %s steps/s", step, total_steps_,
+                      values.at("loss"), values.at("learning_rate"), RateText(rate));
   const auto tokens = values.find("tokens_per_second");
   if (tokens != values.end()) {
-    absl::StrAppendFormat(&line, "  %.3g tokens/s", tokens->second);
+    absl::StrAppend(&line, "  ", RateText(tokens->second), " tokens/s");
   } else {
-    absl::StrAppendFormat(&line, "  %.3g samples/s", values.at("samples_per_second"));
+    absl::StrAppend(&line, "  ", RateText(values.at("samples_per_second")), " samples/s");
   }
   absl::StrAppendFormat(&line, "  %s left", ClockText(left));
   return line;
