@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,6 +31,9 @@ struct Kernel {
   std::function<void(Stream&)> launch;
   size_t scratch_bytes = 0;
 };
+
+// Kernels that run one after the other.
+using Kernels = std::vector<Kernel>;
 
 // One GPU, or the cores of a CPU slot. Thread-compatible: one thread drives it.
 class Device {
@@ -57,6 +61,11 @@ class Device {
   // Waits for the stream. A fault of the device is kInternal here, and everywhere after: the
   // process should end.
   virtual absl::Status Synchronize(Stream& stream) = 0;
+
+  // One launch that does what those of `program` do, in order, for what runs many times: a GPU
+  // records them as one graph. All were launched on `stream` before, and its scratch stays where it
+  // is for as long as the result is launched.
+  virtual absl::StatusOr<Kernel> Record(Stream& stream, std::shared_ptr<const Kernels> program) = 0;
 
   // kUnimplemented: the back end has no kernel for these types or shapes.
 #define TY_PREPARE(Op) virtual absl::StatusOr<Kernel> Prepare(const Op& op) = 0;

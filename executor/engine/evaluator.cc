@@ -20,7 +20,8 @@ absl::Status Evaluator::PrepareOnce() {
   const plan::Plan& plan = session_.plan();
   const int64_t batch = plan.evaluation_batch;
   TY_ASSIGN_OR_RETURN(begin_, session_.Prepare(plan.evaluate_begin));
-  TY_ASSIGN_OR_RETURN(program_, session_.Prepare(plan.evaluate));
+  TY_ASSIGN_OR_RETURN(kernels::Kernels program, session_.Prepare(plan.evaluate));
+  program_ = Program(std::move(program));
   losses_.resize(batch * plan.rows_per_sample);
   correct_.resize(batch * plan.rows_per_sample);
   if (plan.binary) logits_.resize(batch);
@@ -54,7 +55,7 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
     const auto* targets = static_cast<const int32_t*>(batch->targets);
     session_.WriteInputs(plan.eval_input, plan.eval_ids, batch->inputs);
     session_.Write(plan.eval_target, targets, plan.tensors[plan.eval_target].bytes());
-    session_.Launch(program_);
+    TY_RETURN_IF_ERROR(session_.Run(program_));
     session_.Read(plan.eval_losses, losses_.data(), losses_.size() * sizeof(float));
     session_.Read(plan.eval_correct, correct_.data(), correct_.size() * sizeof(float));
     if (plan.binary)

@@ -36,7 +36,8 @@ class Evaluator {
   Session& session_;
   const data::Dataset& dataset_;
   const int64_t threads_;
-  std::vector<kernels::Kernel> begin_, program_;
+  kernels::Kernels begin_;
+  Program program_;
   std::vector<float> losses_, correct_;
   std::vector<float> logits_;         // of one batch; clicks only, as is
   std::vector<data::Scored> scored_;  // the whole split

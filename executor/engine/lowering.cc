@@ -539,10 +539,10 @@ struct Binder {
 
 }  // namespace
 
-absl::StatusOr<std::vector<kernels::Kernel>> Lower(kernels::Device& device, const plan::Plan& plan,
-                                                   void* arena, const std::vector<plan::Op>& ops) {
+absl::StatusOr<kernels::Kernels> Lower(kernels::Device& device, const plan::Plan& plan, void* arena,
+                                       const std::vector<plan::Op>& ops) {
   const Binder binder{plan, static_cast<char*>(arena)};
-  std::vector<kernels::Kernel> kernels;
+  kernels::Kernels kernels;
   kernels.reserve(ops.size());
   for (const plan::Op& op : ops) {
     absl::StatusOr<kernels::Kernel> kernel =

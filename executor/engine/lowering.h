@@ -12,7 +12,7 @@ namespace trainyard::engine {
 
 // The kernels of `ops` in order, bound to the plan's tensors in `arena`. kUnimplemented names the
 // op that the device lacks.
-absl::StatusOr<std::vector<kernels::Kernel>> Lower(kernels::Device& device, const plan::Plan& plan,
-                                                   void* arena, const std::vector<plan::Op>& ops);
+absl::StatusOr<kernels::Kernels> Lower(kernels::Device& device, const plan::Plan& plan, void* arena,
+                                       const std::vector<plan::Op>& ops);
 
 }  // namespace trainyard::engine

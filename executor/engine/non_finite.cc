@@ -109,8 +109,7 @@ std::string NonFiniteSearch::Inputs(plan::Op op) const {
   return absl::StrCat("; its inputs are finite: ", absl::StrJoin(parts, ", "));
 }
 
-absl::Status NonFiniteSearch::Run(const std::vector<plan::Op>& ops,
-                                  const std::vector<kernels::Kernel>& program,
+absl::Status NonFiniteSearch::Run(const std::vector<plan::Op>& ops, const kernels::Kernels& program,
                                   const std::string& where) {
   const size_t loss = std::find_if(ops.begin(), ops.end(), IsLoss) - ops.begin();
   for (size_t i = 0; i < ops.size() && found_.empty(); ++i) {

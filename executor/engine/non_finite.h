@@ -25,7 +25,7 @@ class NonFiniteSearch {
 
   // Runs `program`, the kernels of `ops`, one by one, until one of them writes what is not finite.
   // `where` follows the op's name: "micro-batch 2 of 4".
-  absl::Status Run(const std::vector<plan::Op>& ops, const std::vector<kernels::Kernel>& program,
+  absl::Status Run(const std::vector<plan::Op>& ops, const kernels::Kernels& program,
                    const std::string& where);
 
  private:

@@ -70,7 +70,9 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Load(kernels::Device& device,
   }
   TY_ASSIGN_OR_RETURN(const auto copy, sampler->session_->Prepare(sampler->plan_.copy));
   sampler->session_->Launch(copy);
-  TY_ASSIGN_OR_RETURN(sampler->program_, sampler->session_->Prepare(sampler->plan_.evaluate));
+  TY_ASSIGN_OR_RETURN(kernels::Kernels program,
+                      sampler->session_->Prepare(sampler->plan_.evaluate));
+  sampler->program_ = Program(std::move(program));
   return sampler;
 }
 
@@ -84,7 +86,7 @@ absl::StatusOr<std::vector<float>> Sampler::NextLogits(const std::vector<int32_t
   const std::vector<int32_t> targets(context, -1);
   session_->Write(plan_.eval_input, window.data(), window.size() * sizeof(int32_t));
   session_->Write(plan_.eval_target, targets.data(), targets.size() * sizeof(int32_t));
-  session_->Launch(program_);
+  TY_RETURN_IF_ERROR(session_->Run(program_));
   const int64_t classes = plan_.tensors[plan_.eval_logits].elements() / context;
   std::vector<float> logits(classes);
   session_->Read(plan_.eval_logits, logits.data(), classes * sizeof(float),

@@ -44,7 +44,7 @@ class Sampler {
 
   const plan::Plan plan_;
   std::unique_ptr<Session> session_;
-  std::vector<kernels::Kernel> program_;
+  Program program_;
 };
 
 }  // namespace trainyard::engine

@@ -37,8 +37,8 @@ absl::Status Session::Zero(const plan::Region& region) {
   return Synchronize();
 }
 
-absl::StatusOr<std::vector<kernels::Kernel>> Session::Prepare(const std::vector<plan::Op>& ops) {
-  TY_ASSIGN_OR_RETURN(std::vector<kernels::Kernel> program, Lower(device_, plan_, arena_, ops));
+absl::StatusOr<kernels::Kernels> Session::Prepare(const std::vector<plan::Op>& ops) {
+  TY_ASSIGN_OR_RETURN(kernels::Kernels program, Lower(device_, plan_, arena_, ops));
   size_t needed = 0;
   for (const kernels::Kernel& kernel : program) needed = std::max(needed, kernel.scratch_bytes);
   if (needed > stream_->scratch_bytes) {
@@ -56,6 +56,22 @@ absl::StatusOr<std::vector<kernels::Kernel>> Session::Prepare(const std::vector<
     stream_->scratch_bytes = needed;
   }
   return program;
+}
+
+absl::Status Session::Run(Program& program) {
+  if (!program.ran_) {
+    Launch(*program.kernels_);
+    program.ran_ = true;
+    return absl::OkStatus();
+  }
+  if (!program.recorded_ || program.scratch_ != stream_->scratch) {
+    absl::StatusOr<kernels::Kernel> recorded = device_.Record(*stream_, program.kernels_);
+    if (!recorded.ok()) return Blame(Fault::kDevice, recorded.status());
+    program.recorded_ = *std::move(recorded);
+    program.scratch_ = stream_->scratch;
+  }
+  Launch(*program.recorded_);
+  return absl::OkStatus();
 }
 
 char* Session::At(plan::TensorId id, size_t offset, size_t bytes) const {

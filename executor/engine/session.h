@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +15,25 @@
 #include "kernels/device.h"
 
 namespace trainyard::engine {
+
+class Session;
+
+// Kernels that run together, over and over: from the second time on as the device recorded them.
+class Program {
+ public:
+  Program() = default;
+  explicit Program(kernels::Kernels kernels)
+      : kernels_(std::make_shared<const kernels::Kernels>(std::move(kernels))) {}
+
+  bool empty() const { return kernels_ == nullptr; }
+
+ private:
+  friend class Session;
+  std::shared_ptr<const kernels::Kernels> kernels_;
+  bool ran_ = false;
+  std::optional<kernels::Kernel> recorded_;
+  const void* scratch_ = nullptr;  // that recorded_ knows
+};
 
 // Owns the arena, the kernels' scratch and the stream; nothing else of the engine holds device
 // memory. Thread-compatible. `device` and `plan` must outlive it.
@@ -32,10 +53,13 @@ class Session {
   absl::Status Zero(const plan::Region& region);
 
   // Prepares `ops` and makes sure that there is scratch enough for them. Waits for the stream.
-  absl::StatusOr<std::vector<kernels::Kernel>> Prepare(const std::vector<plan::Op>& ops);
+  absl::StatusOr<kernels::Kernels> Prepare(const std::vector<plan::Op>& ops);
+
+  // Enqueues the program; the second time, and when the scratch has moved, it is recorded first.
+  absl::Status Run(Program& program);
 
   void Launch(const kernels::Kernel& kernel) { kernel.launch(*stream_); }
-  void Launch(const std::vector<kernels::Kernel>& program) {
+  void Launch(const kernels::Kernels& program) {
     for (const kernels::Kernel& kernel : program) Launch(kernel);
   }
 

@@ -33,7 +33,22 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session,
   TY_ASSIGN_OR_RETURN(trainer->micro_, session.Prepare(plan.micro));
   TY_ASSIGN_OR_RETURN(trainer->norm_, session.Prepare(plan.norm));
   TY_ASSIGN_OR_RETURN(trainer->end_, session.Prepare(plan.end));
+  for (size_t i = 0; i < trainer->states_.size(); ++i) {
+    Program& part = trainer->PartOf(i);
+    if (part.empty()) part = trainer->MakePart(i);
+  }
   return trainer;
+}
+
+Program Trainer::MakePart(size_t micro_batch) const {
+  kernels::Kernels kernels;
+  const auto append = [&](const kernels::Kernels& more) {
+    kernels.insert(kernels.end(), more.begin(), more.end());
+  };
+  if (micro_batch == 0) append(begin_);
+  append(micro_);
+  if (micro_batch + 1 == states_.size()) append(norm_), append(end_);
+  return Program(std::move(kernels));
 }
 
 absl::Status Trainer::Initialize(int threads) {
@@ -54,7 +69,7 @@ absl::Status Trainer::Initialize(int threads) {
 absl::Status Trainer::TakeParameters() {
   const plan::Plan& plan = session_.plan();
   TY_RETURN_IF_ERROR(session_.Zero(plan.ema_region));  // from 0 they become the weights to the bit
-  TY_ASSIGN_OR_RETURN(const std::vector<kernels::Kernel> start, session_.Prepare(plan.start));
+  TY_ASSIGN_OR_RETURN(const kernels::Kernels start, session_.Prepare(plan.start));
   session_.Launch(copy_);
   session_.Launch(start);
   return session_.Synchronize();
@@ -115,13 +130,10 @@ void Trainer::TakeStepsAgain() {
 }
 
 absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
-  session_.Launch(begin_);
-  for (kernels::StepState& state : states_) {
-    TY_RETURN_IF_ERROR(Load(next, state));
-    session_.Launch(micro_);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    TY_RETURN_IF_ERROR(Load(next, states_[i]));
+    TY_RETURN_IF_ERROR(session_.Run(PartOf(i)));
   }
-  session_.Launch(norm_);
-  session_.Launch(end_);
   session_.ReadRegion(session_.plan().scalar_region, scalars_.data());
   TY_RETURN_IF_ERROR(session_.Synchronize());
   StepResult result = ReadResult();

@@ -90,6 +90,12 @@ class Trainer {
   // Puts the next micro-batch of the step in place.
   absl::Status Load(const BatchSource& next, kernels::StepState& state);
   StepResult ReadResult() const;
+  // What the step runs once a micro-batch is in place: `begin` goes with the first, `norm` and
+  // `end` with the last.
+  Program& PartOf(size_t micro_batch) {
+    return parts_[micro_batch == 0][micro_batch + 1 == states_.size()];
+  }
+  Program MakePart(size_t micro_batch) const;
   // After a step that was not.
   void TakeStepsAgain();
   // Steps that changed the weights.
@@ -97,7 +103,8 @@ class Trainer {
 
   Session& session_;
   const v1::JobSpec spec_;
-  std::vector<kernels::Kernel> copy_, begin_, micro_, norm_, end_;
+  kernels::Kernels copy_, begin_, micro_, norm_, end_;
+  Program parts_[2][2];
   std::vector<kernels::StepState> states_;  // per micro-batch, kept until the step is over
   std::vector<char> scalars_;               // the plan's scalar region after a step
   int64_t steps_done_ = 0;

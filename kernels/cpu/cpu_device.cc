@@ -72,6 +72,12 @@ void CpuDevice::CopyOut(Stream&, void* host_to, const void* device_from, size_t 
 
 absl::Status CpuDevice::Synchronize(Stream&) { return absl::OkStatus(); }
 
+absl::StatusOr<Kernel> CpuDevice::Record(Stream&, std::shared_ptr<const Kernels> program) {
+  return Kernel{[program = std::move(program)](Stream& stream) {
+    for (const Kernel& kernel : *program) kernel.launch(stream);
+  }};
+}
+
 absl::StatusOr<std::unique_ptr<Device>> OpenCpu(int threads) {
   const int most = static_cast<int>(std::thread::hardware_concurrency());
   if (threads < 1 || (most > 0 && threads > most)) {

@@ -35,6 +35,7 @@ class CpuDevice : public Device {
   void CopyOut(Stream& stream, void* host_to, const void* device_from, size_t bytes) override;
   const void* HostView(const void* device_data) const override { return device_data; }
   absl::Status Synchronize(Stream& stream) override;
+  absl::StatusOr<Kernel> Record(Stream& stream, std::shared_ptr<const Kernels> program) override;
 
 #define TY_PREPARE(Op) absl::StatusOr<Kernel> Prepare(const Op& op) override;
   TY_FOR_EACH_OP(TY_PREPARE)

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/probe.h"
 
 namespace trainyard::kernels::cuda {
@@ -55,6 +56,20 @@ absl::Status CudaDevice::Synchronize(Stream& stream) {
   fault_.Note(cudaStreamSynchronize(CudaStream::From(stream).handle()),
               absl::StrCat("cuda:", index_));
   return fault_.status();
+}
+
+// The program stays: a graph holds addresses, and what lies there may be owned by its kernels.
+absl::StatusOr<Kernel> CudaDevice::Record(Stream& stream, std::shared_ptr<const Kernels> program) {
+  cudaSetDevice(index_);
+  const auto enqueue = [&] {
+    for (const Kernel& kernel : *program) kernel.launch(stream);
+  };
+  absl::StatusOr<std::shared_ptr<const Graph>> graph =
+      Graph::Record(CudaStream::From(stream), enqueue);
+  if (!graph.ok()) return graph.status();
+  return Kernel{[program = std::move(program), graph = *std::move(graph)](Stream& on) {
+    graph->Launch(CudaStream::From(on));
+  }};
 }
 
 absl::StatusOr<Cudnn*> CudaDevice::OpenCudnn() {

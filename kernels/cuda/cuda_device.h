@@ -32,6 +32,7 @@ class CudaDevice final : public Device {
   void CopyIn(Stream& stream, void* device_to, const void* host_from, size_t bytes) override;
   void CopyOut(Stream& stream, void* host_to, const void* device_from, size_t bytes) override;
   absl::Status Synchronize(Stream& stream) override;
+  absl::StatusOr<Kernel> Record(Stream& stream, std::shared_ptr<const Kernels> program) override;
 
 #define TY_PREPARE(Op) absl::StatusOr<Kernel> Prepare(const Op& op) override;
   TY_FOR_EACH_OP(TY_PREPARE)

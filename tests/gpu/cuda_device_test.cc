@@ -41,6 +41,34 @@ TEST_P(CudaDeviceTest, LackOfMemoryIsNoFault) {
   EXPECT_TRUE(device().Synchronize(*stream).ok());
 }
 
+TEST_P(CudaDeviceTest, ARecordingRunsAsOftenAsItIsLaunchedAndNotBefore) {
+  constexpr int64_t kN = 100;
+  const std::unique_ptr<Stream> stream = device().MakeStream();
+  const Buffer x{*device().Allocate(kN * sizeof(float)), DType::kF32};
+  const Buffer y{*device().Allocate(kN * sizeof(float)), DType::kF32};
+  Kernels program = {*device().Prepare(Add{x, x, y, kN}), *device().Prepare(Add{y, y, x, kN})};
+  const auto values = [&] {
+    std::vector<float> back(kN);
+    device().CopyOut(*stream, back.data(), x.data, kN * sizeof(float));
+    EXPECT_TRUE(device().Synchronize(*stream).ok());
+    return back;
+  };
+  const std::vector<float> ones(kN, 1);
+  device().CopyIn(*stream, x.data, ones.data(), kN * sizeof(float));
+  for (const Kernel& kernel : program) kernel.launch(*stream);
+  EXPECT_EQ(values(), std::vector<float>(kN, 4));
+  // The recording keeps what it needs: the program goes.
+  const absl::StatusOr<Kernel> recorded =
+      device().Record(*stream, std::make_shared<const Kernels>(std::move(program)));
+  ASSERT_TRUE(recorded.ok()) << recorded.status();
+  EXPECT_EQ(values(), std::vector<float>(kN, 4));
+  recorded->launch(*stream);
+  recorded->launch(*stream);
+  EXPECT_EQ(values(), std::vector<float>(kN, 64));
+  device().Free(x.data);
+  device().Free(y.data);
+}
+
 TEST_P(CudaDeviceTest, NamesAMissingOperand) {
   const absl::Status status =
       device().Prepare(Matmul{.a = x_, .c = x_, .m = 2, .n = 2, .k = 1}).status();

@@ -59,7 +59,7 @@ absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
                      const std::vector<plan::Op>& ops, int rounds,
                      std::map<std::string, Cost>& costs) {
   const plan::Plan& plan = session.plan();
-  TY_ASSIGN_OR_RETURN(const std::vector<kernels::Kernel> program, session.Prepare(ops));
+  TY_ASSIGN_OR_RETURN(const kernels::Kernels program, session.Prepare(ops));
   std::vector<double> best(ops.size(), 1e30);
   for (int round = 0; round < rounds; ++round) {
     session.WriteInputs(plan.input, plan.ids, batch.inputs);

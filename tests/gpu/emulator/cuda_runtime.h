@@ -10,8 +10,11 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <tuple>
 #include <type_traits>
 #include <utility>
+
+#include "tests/gpu/emulator/stream.h"
 
 #undef __global__
 #undef __device__
@@ -34,10 +37,11 @@ struct Coordinate {
   operator unsigned() const;
 };
 
-// Runs `thread` once for every thread of every block. `limit` is what the kernel may take of
-// dynamic shared memory.
-cudaError_t RunGrid(const cudaLaunchConfig_t& config, size_t limit,
-                    const std::function<void()>& thread);
+// Whether a GPU would take it; `limit` is what the kernel may take of dynamic shared memory.
+cudaError_t CheckGrid(const cudaLaunchConfig_t& config, size_t limit);
+
+// Runs `thread` once for every thread of every block.
+void RunGrid(const cudaLaunchConfig_t& config, const std::function<void()>& thread);
 
 // Dynamic shared memory that a kernel was allowed by cudaFuncSetAttribute, or 48 KiB.
 size_t SharedLimit(const void* kernel);
@@ -93,8 +97,15 @@ T max(T a, T b) {
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
-  const size_t limit = trainyard::emulator::SharedLimit(reinterpret_cast<const void*>(kernel));
-  return trainyard::emulator::RunGrid(*config, limit, [&] { kernel(arguments...); });
+  const void* code = reinterpret_cast<const void*>(kernel);
+  const cudaError_t fits =
+      trainyard::emulator::CheckGrid(*config, trainyard::emulator::SharedLimit(code));
+  if (fits != cudaSuccess) return fits;
+  return trainyard::emulator::Enqueue(
+      config->stream, code,
+      [config = *config, kernel, taken = std::tuple<Parameters...>(arguments...)] {
+        trainyard::emulator::RunGrid(config, [&] { std::apply(kernel, taken); });
+      });
 }
 
 template <typename... Parameters>

@@ -11,11 +11,15 @@
 #include <vector>
 
 #include "element.h"
+#include "tests/gpu/emulator/stream.h"
 
 using trainyard::emulator::Element;
 using trainyard::emulator::Get;
 using trainyard::emulator::Put;
 
+struct cudnnContext {
+  cudaStream_t stream = nullptr;
+};
 struct cudnnTensorStruct {
   Element type;
   int n, c, h, w;
@@ -102,11 +106,21 @@ cudnnStatus_t WorkspaceOf(bool fits, Algo algo, Algo large, size_t* bytes) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-bool Runs(bool fits, bool good, void* workspace, size_t bytes, const void* alpha,
-          const void* beta) {
-  if (!fits || !good || bytes < kWorkspace) return false;
-  std::memset(workspace, 0xff, kWorkspace);
-  return *static_cast<const float*>(alpha) == 1 && *static_cast<const float*>(beta) == 0;
+bool Runs(bool fits, bool good, size_t bytes, const void* alpha, const void* beta) {
+  return fits && good && bytes >= kWorkspace && *static_cast<const float*>(alpha) == 1 &&
+         *static_cast<const float*>(beta) == 0;
+}
+
+// `code` tells the directions apart.
+template <typename F>
+cudnnStatus_t Start(cudnnHandle_t handle, const char& code, void* workspace, const F& convolve) {
+  const auto work = [workspace, convolve] {
+    std::memset(workspace, 0xff, kWorkspace);
+    convolve();
+  };
+  return trainyard::emulator::Enqueue(handle->stream, &code, work) == cudaSuccess
+             ? CUDNN_STATUS_SUCCESS
+             : CUDNN_STATUS_EXECUTION_FAILED;
 }
 
 // Sums in fp32, rounded to the type of the result at the end.
@@ -123,15 +137,12 @@ bool ElementOf(cudnnDataType_t type, Element& to) {
 
 }  // namespace
 
-cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
-  *handle = reinterpret_cast<cudnnHandle_t>(new char);
+cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) { return New(handle); }
+cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) { return Delete(handle); }
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  handle->stream = stream;
   return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
-  delete reinterpret_cast<char*>(handle);
-  return CUDNN_STATUS_SUCCESS;
-}
-cudnnStatus_t cudnnSetStream(cudnnHandle_t, cudaStream_t) { return CUDNN_STATUS_SUCCESS; }
 const char* cudnnGetErrorString(cudnnStatus_t) { return "emulated"; }
 
 cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* d) { return New(d); }
@@ -192,21 +203,24 @@ cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t, cudnnTensor
                                                       size_t* bytes) {
   return WorkspaceOf(Fits(*x, *w, *s, *y), algo, CUDNN_CONVOLUTION_FWD_ALGO_FFT, bytes);
 }
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t, const void* alpha, cudnnTensorDescriptor_t x,
-                                      const void* x_data, cudnnFilterDescriptor_t w,
-                                      const void* w_data, cudnnConvolutionDescriptor_t s,
+cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha,
+                                      cudnnTensorDescriptor_t x, const void* x_data,
+                                      cudnnFilterDescriptor_t w, const void* w_data,
+                                      cudnnConvolutionDescriptor_t s,
                                       cudnnConvolutionFwdAlgo_t algo, void* workspace, size_t bytes,
                                       const void* beta, cudnnTensorDescriptor_t y, void* y_data) {
-  if (!Runs(Fits(*x, *w, *s, *y), algo == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, workspace,
-            bytes, alpha, beta)) {
+  if (!Runs(Fits(*x, *w, *s, *y), algo == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, bytes, alpha,
+            beta)) {
     return CUDNN_STATUS_BAD_PARAM;
   }
-  std::vector<float> sums(int64_t{y->n} * y->c * y->h * y->w);
-  EachProduct(*x, *w, *s, *y, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
-    sums[at_y] += Get(x->type, x_data, at_x) * Get(w->type, w_data, at_w);
+  static const char kCode = 0;
+  return Start(handle, kCode, workspace, [=, x = *x, w = *w, s = *s, y = *y] {
+    std::vector<float> sums(int64_t{y.n} * y.c * y.h * y.w);
+    EachProduct(x, w, s, y, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
+      sums[at_y] += Get(x.type, x_data, at_x) * Get(w.type, w_data, at_w);
+    });
+    Store(y.type, sums, y_data);
   });
-  Store(y->type, sums, y_data);
-  return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(
@@ -223,23 +237,24 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t, cudnnF
                                                            size_t* bytes) {
   return WorkspaceOf(Fits(*x, *w, *s, *y), algo, CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, bytes);
 }
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t, const void* alpha,
+cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha,
                                            cudnnFilterDescriptor_t w, const void* w_data,
                                            cudnnTensorDescriptor_t y, const void* dy_data,
                                            cudnnConvolutionDescriptor_t s,
                                            cudnnConvolutionBwdDataAlgo_t algo, void* workspace,
                                            size_t bytes, const void* beta,
                                            cudnnTensorDescriptor_t x, void* dx_data) {
-  if (!Runs(Fits(*x, *w, *s, *y), algo == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, workspace, bytes,
-            alpha, beta)) {
+  if (!Runs(Fits(*x, *w, *s, *y), algo == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, bytes, alpha, beta)) {
     return CUDNN_STATUS_BAD_PARAM;
   }
-  std::vector<float> sums(int64_t{x->n} * x->c * x->h * x->w);
-  EachProduct(*x, *w, *s, *y, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
-    sums[at_x] += Get(y->type, dy_data, at_y) * Get(w->type, w_data, at_w);
+  static const char kCode = 0;
+  return Start(handle, kCode, workspace, [=, x = *x, w = *w, s = *s, y = *y] {
+    std::vector<float> sums(int64_t{x.n} * x.c * x.h * x.w);
+    EachProduct(x, w, s, y, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
+      sums[at_x] += Get(y.type, dy_data, at_y) * Get(w.type, w_data, at_w);
+    });
+    Store(x.type, sums, dx_data);
   });
-  Store(x->type, sums, dx_data);
-  return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(
@@ -254,21 +269,23 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(
     size_t* bytes) {
   return WorkspaceOf(Fits(*x, *w, *s, *y), algo, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT, bytes);
 }
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t, const void* alpha,
+cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha,
                                              cudnnTensorDescriptor_t x, const void* x_data,
                                              cudnnTensorDescriptor_t y, const void* dy_data,
                                              cudnnConvolutionDescriptor_t s,
                                              cudnnConvolutionBwdFilterAlgo_t algo, void* workspace,
                                              size_t bytes, const void* beta,
                                              cudnnFilterDescriptor_t w, void* dw_data) {
-  if (!Runs(Fits(*x, *w, *s, *y), algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, workspace, bytes,
-            alpha, beta)) {
+  if (!Runs(Fits(*x, *w, *s, *y), algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, bytes, alpha,
+            beta)) {
     return CUDNN_STATUS_BAD_PARAM;
   }
-  std::vector<float> sums(w->size());
-  EachProduct(*x, *w, *s, *y, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
-    sums[at_w] += Get(x->type, x_data, at_x) * Get(y->type, dy_data, at_y);
+  static const char kCode = 0;
+  return Start(handle, kCode, workspace, [=, x = *x, w = *w, s = *s, y = *y] {
+    std::vector<float> sums(w.size());
+    EachProduct(x, w, s, y, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
+      sums[at_w] += Get(x.type, x_data, at_x) * Get(y.type, dy_data, at_y);
+    });
+    Store(w.type, sums, dw_data);
   });
-  Store(w->type, sums, dw_data);
-  return CUDNN_STATUS_SUCCESS;
 }

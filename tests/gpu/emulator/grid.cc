@@ -145,18 +145,21 @@ NOT_WATCHED Coordinate<Axis::kBlocks>::operator unsigned() const {
   return M().blocks;
 }
 
-cudaError_t RunGrid(const cudaLaunchConfig_t& config, size_t limit,
-                    const std::function<void()>& thread) {
+cudaError_t CheckGrid(const cudaLaunchConfig_t& config, size_t limit) {
+  const unsigned threads = config.blockDim.x, blocks = config.gridDim.x;
+  const bool one_axis =
+      config.blockDim.y * config.blockDim.z * config.gridDim.y * config.gridDim.z == 1;
+  return one_axis && threads > 0 && threads <= kMostThreads && blocks > 0 &&
+                 blocks <= 0x7fffffffu && config.dynamicSmemBytes <= limit
+             ? cudaSuccess
+             : cudaErrorInvalidConfiguration;
+}
+
+void RunGrid(const cudaLaunchConfig_t& config, const std::function<void()>& thread) {
   Machine& m = M();
   m.block_threads = config.blockDim.x;
   m.blocks = config.gridDim.x;
   m.program = &thread;
-  const bool one_axis =
-      config.blockDim.y * config.blockDim.z * config.gridDim.y * config.gridDim.z == 1;
-  if (!one_axis || m.block_threads == 0 || m.block_threads > kMostThreads || m.blocks == 0 ||
-      m.blocks > 0x7fffffffu || config.dynamicSmemBytes > limit) {
-    return cudaErrorInvalidConfiguration;
-  }
   for (unsigned block = 0; block < m.blocks; ++block) {
     // NaN everywhere, and ends where the block's memory ends.
     std::unique_ptr<unsigned char[]> shared(new unsigned char[config.dynamicSmemBytes]);
@@ -164,7 +167,6 @@ cudaError_t RunGrid(const cudaLaunchConfig_t& config, size_t limit,
     m.shared = shared.get();
     RunBlock(block);
   }
-  return cudaSuccess;
 }
 
 size_t SharedLimit(const void* kernel) {

@@ -1,10 +1,12 @@
-// The host functions of the CUDA runtime that kernels/cuda calls, on the host's own memory. Work
-// runs when it is enqueued.
+// The host functions of the CUDA runtime that kernels/cuda calls, on the host's own memory; those
+// of streams are in stream.cc.
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "cuda_runtime.h"
+#include "tests/gpu/emulator/stream.h"
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
@@ -31,24 +33,24 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
+  trainyard::emulator::RunAll();
   std::free(data);
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = static_cast<cudaStream_t>(std::malloc(1));
-  return cudaSuccess;
+// Host memory is pageable: what is copied from it is taken at once.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  if (kind != cudaMemcpyHostToDevice) {
+    return trainyard::emulator::Enqueue(stream, nullptr, [to, from, bytes] {
+      if (bytes > 0) std::memcpy(to, from, bytes);
+    });
+  }
+  std::shared_ptr<char[]> taken(new char[bytes]);
+  if (bytes > 0) std::memcpy(taken.get(), from, bytes);
+  return trainyard::emulator::Enqueue(stream, nullptr, [to, taken, bytes] {
+    if (bytes > 0) std::memcpy(to, taken.get(), bytes);
+  });
 }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  std::free(stream);
-  return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
-                            cudaStream_t) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) {
-  std::memset(data, value, bytes);
-  return cudaSuccess;
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
+  return trainyard::emulator::Enqueue(stream, nullptr, [=] { std::memset(data, value, bytes); });
 }

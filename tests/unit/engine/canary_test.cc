@@ -48,6 +48,10 @@ class CanaryDevice : public kernels::Device {
     cpu_->CopyOut(s, to, from, n);
   }
   absl::Status Synchronize(kernels::Stream& s) override { return cpu_->Synchronize(s); }
+  absl::StatusOr<kernels::Kernel> Record(kernels::Stream& s,
+                                         std::shared_ptr<const kernels::Kernels> p) override {
+    return cpu_->Record(s, std::move(p));
+  }
 
 #define FORWARD(Op)                                                         \
   absl::StatusOr<kernels::Kernel> Prepare(const kernels::Op& op) override { \

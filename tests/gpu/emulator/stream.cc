@@ -1,0 +1,126 @@
+// Streams and graphs of the CUDA runtime.
+
+#include "tests/gpu/emulator/stream.h"
+
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "cuda_runtime.h"
+
+using Work = std::vector<std::function<void()>>;
+
+struct CUstream_st {
+  Work waiting;
+  bool recording = false, refused = false;
+  Work recorded;
+};
+struct CUgraph_st {
+  std::shared_ptr<const Work> work;
+};
+struct CUgraphExec_st {
+  std::shared_ptr<const Work> work;
+};
+
+namespace trainyard::emulator {
+namespace {
+
+std::set<cudaStream_t>& Streams() {
+  static std::set<cudaStream_t>& streams = *new std::set<cudaStream_t>;
+  return streams;
+}
+
+// Code that has run, or waits to.
+std::set<const void*>& Loaded() {
+  static std::set<const void*>& loaded = *new std::set<const void*>;
+  return loaded;
+}
+
+void Run(cudaStream_t stream) {
+  const Work work = std::exchange(stream->waiting, {});
+  for (const auto& one : work) one();
+}
+
+// Ends a recording for good; EndCapture tells.
+cudaError_t Refuse(cudaStream_t stream) {
+  stream->refused = true;
+  return cudaErrorStreamCaptureUnsupported;
+}
+
+}  // namespace
+
+cudaError_t Enqueue(cudaStream_t stream, const void* code, std::function<void()> work) {
+  if (!Streams().contains(stream)) return cudaErrorInvalidResourceHandle;
+  if (!stream->recording) {
+    Loaded().insert(code);
+    stream->waiting.push_back(std::move(work));
+    return cudaSuccess;
+  }
+  if (stream->refused) return cudaErrorStreamCaptureInvalidated;
+  if (code != nullptr && !Loaded().contains(code)) return Refuse(stream);
+  stream->recorded.push_back(std::move(work));
+  return cudaSuccess;
+}
+
+void RunAll() {
+  for (const cudaStream_t stream : Streams()) Run(stream);
+}
+
+}  // namespace trainyard::emulator
+
+using trainyard::emulator::Refuse;
+using trainyard::emulator::Run;
+using trainyard::emulator::Streams;
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  Streams().insert(*stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  Run(stream);
+  Streams().erase(stream);
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream->recording) return Refuse(stream);
+  Run(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (stream->recording) return cudaErrorIllegalState;
+  stream->recording = true;
+  stream->refused = false;
+  stream->recorded.clear();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = nullptr;
+  if (!stream->recording) return cudaErrorIllegalState;
+  stream->recording = false;
+  if (stream->refused) return cudaErrorStreamCaptureInvalidated;
+  *graph = new CUgraph_st{std::make_shared<const Work>(std::move(stream->recorded))};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  *made = new CUgraphExec_st{graph->work};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  if (stream->recording) return Refuse(stream);
+  return trainyard::emulator::Enqueue(stream, nullptr, [work = graph->work] {
+    for (const auto& one : *work) one();
+  });
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete graph;
+  return cudaSuccess;
+}

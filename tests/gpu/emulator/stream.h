@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+
+namespace trainyard::emulator {
+
+// Puts `work` on a stream, or on the recording that it makes. It runs when somebody waits for the
+// stream, as late as on any GPU: what it reads must still be there. `code` says whose it is: what
+// has never run is not recorded, since a library would load its kernels then; nullptr: a copy.
+cudaError_t Enqueue(cudaStream_t stream, const void* code, std::function<void()> work);
+
+// Waits for all streams.
+void RunAll();
+
+}  // namespace trainyard::emulator
