@@ -167,6 +167,7 @@ absl::StatusOr<std::string> Trainer::FindNonFinite(const BatchSource& next) {
     TY_RETURN_IF_ERROR(search.Run(plan.micro, micro_, where));
   }
   TY_RETURN_IF_ERROR(search.Run(plan.norm, norm_, "norm of the gradient"));
+  TakeStepsAgain();  // the search may have come as far as the norm
   return search.found();
 }
 

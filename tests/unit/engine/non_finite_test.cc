@@ -237,6 +237,22 @@ TEST(NonFinite, ABackwardOpIsToldFromAForwardOne) {
                     HasSubstr("its inputs are finite: ")));
 }
 
+// 80 elements of 2e38. The search runs up to the norm, and the next step is taken all the same.
+TEST(NonFinite, ANormPastFp32IsNamedAndHoldsUpNoLaterStep) {
+  Bench bench(Images(), kImages);
+  std::vector<float> pixels(4 * 16, 1e30f);
+  const std::vector<int32_t> labels = {0, 1, 2, 0};
+  std::vector<float> second(3 * 5, -2e8f);
+  std::fill_n(second.begin(), 5, 2e8f);
+  bench.Write("layers.0.weight", std::vector<float>(5 * 16, 1e-36f));
+  bench.Write("layers.1.weight", second);
+  EXPECT_FALSE(bench.Step(pixels, labels).finite);
+  EXPECT_THAT(bench.Find(pixels, labels), HasSubstr(" clip_scale \"grad_norm\""));
+  pixels.assign(4 * 16, 0.25f);
+  EXPECT_TRUE(bench.Step(pixels, labels).finite);
+  EXPECT_EQ(bench.trainer().steps_done(), 1);
+}
+
 // The same in bf16, whose range is that of fp32, where that gradient is held in bf16.
 TEST(NonFinite, AGradientInSixteenBitsIsNamedToo) {
   v1::JobSpec spec = Images();
