@@ -35,9 +35,9 @@ double Centred(uint32_t bits) {
 }
 
 // Words of the stream of one sample.
-class Draws {
+class SampleWords {
  public:
-  Draws(uint64_t seed, uint32_t stream, int64_t sample)
+  SampleWords(uint64_t seed, uint32_t stream, int64_t sample)
       : seed_(seed), stream_(stream), sample_(static_cast<uint64_t>(sample)) {}
 
   uint32_t Next() {
@@ -95,7 +95,7 @@ class GeneratedClicks : public ClickSamples {
 
   // The true logit and what came of it.
   std::pair<double, bool> Draw(Split split, int64_t sample, float* dense, int32_t* ids) const {
-    Draws draws(seed_, split == Split::kTrain ? kTrainStream : kValidationStream, sample);
+    SampleWords draws(seed_, split == Split::kTrain ? kTrainStream : kValidationStream, sample);
     double linear = 0;
     for (int64_t j = 0; j < facts_.dense; ++j) {
       dense[j] = static_cast<float>(Centred(draws.Next()));

@@ -13,7 +13,7 @@ namespace trainyard::data {
 
 namespace {
 
-constexpr int64_t kChunk = 1 << 18;
+constexpr int64_t kInflatedAtOnce = 1 << 18;
 constexpr int64_t kLargestRatio = 1032;  // of deflate: 258 bytes from 2 bits
 
 }  // namespace
@@ -52,7 +52,7 @@ absl::StatusOr<InflatingReader> InflatingReader::Open(const std::string& uri) {
     }
     state->gzip = true;
     state->in_member = true;
-    state->chunk = std::make_unique<unsigned char[]>(kChunk);
+    state->chunk = std::make_unique<unsigned char[]>(kInflatedAtOnce);
   }
   return InflatingReader(std::move(state));
 }
@@ -74,7 +74,7 @@ double InflatingReader::progress() const {
 
 absl::Status InflatingReader::Refill() {
   State& s = *state_;
-  const int64_t n = std::min(kChunk, s.file.bytes - s.file_offset);
+  const int64_t n = std::min(kInflatedAtOnce, s.file.bytes - s.file_offset);
   TY_RETURN_IF_ERROR(ReadExactly(s.file, s.file_offset, s.chunk.get(), n));
   s.file_offset += n;
   s.zlib.next_in = s.chunk.get();

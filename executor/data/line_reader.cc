@@ -9,12 +9,12 @@
 namespace trainyard::data {
 
 namespace {
-constexpr int64_t kChunk = int64_t{1} << 18;
+constexpr int64_t kReadAtOnce = int64_t{1} << 18;
 constexpr size_t kLongestLine = size_t{1} << 20;
 }  // namespace
 
 LineReader::LineReader(InflatingReader reader)
-    : reader_(std::move(reader)), chunk_(std::make_unique<char[]>(kChunk)) {}
+    : reader_(std::move(reader)), chunk_(std::make_unique<char[]>(kReadAtOnce)) {}
 
 absl::StatusOr<LineReader> LineReader::Open(const std::string& uri) {
   TY_ASSIGN_OR_RETURN(InflatingReader reader, InflatingReader::Open(uri));
@@ -26,7 +26,7 @@ absl::StatusOr<bool> LineReader::Next(std::string& line) {
   bool begun = false;
   for (;;) {
     if (at_ == end_) {
-      TY_ASSIGN_OR_RETURN(end_, reader_.ReadSome(chunk_.get(), kChunk));
+      TY_ASSIGN_OR_RETURN(end_, reader_.ReadSome(chunk_.get(), kReadAtOnce));
       at_ = 0;
       bytes_ += end_;
       if (end_ == 0) break;

@@ -21,6 +21,8 @@ absl::Status Blame(Fault fault, const absl::Status& status) {
   return blamed;
 }
 
+absl::Status BlameStorage(const absl::Status& status) { return Blame(Fault::kStorage, status); }
+
 absl::Status BlameData(const absl::Status& status) {
   const bool machine = absl::IsInternal(status) || absl::IsUnavailable(status);
   return Blame(machine ? Fault::kStorage : Fault::kData, status);

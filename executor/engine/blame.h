@@ -26,6 +26,9 @@ absl::Status Blame(Fault fault, const absl::Status& status);
 // meet.
 absl::Status BlameData(const absl::Status& status);
 
+// A failure to write or read what a run keeps: kStorage.
+absl::Status BlameStorage(const absl::Status& status);
+
 // What Blame said; else by the code: kUnimplemented, or kInternal.
 Fault FaultOf(const absl::Status& status);
 

@@ -13,8 +13,8 @@
 namespace trainyard::engine {
 namespace {
 
-constexpr int64_t kChunk = int64_t{1} << 18;      // elements drawn, then copied to the device
-constexpr int64_t kPerThread = int64_t{1} << 14;  // fewer are not worth a thread
+constexpr int64_t kDrawnAtOnce = int64_t{1} << 18;  // elements drawn, then copied to the device
+constexpr int64_t kPerThread = int64_t{1} << 14;    // fewer are not worth a thread
 
 // FNV-1a, 64 bits.
 uint64_t HashOf(const std::string& name) {
@@ -67,8 +67,8 @@ void DrawNormal(uint64_t seed, const std::string& name, double init_std, int64_t
 absl::Status InitializeTensor(Session& session, plan::TensorId id, uint64_t seed, int threads) {
   std::vector<float> chunk;
   const plan::Tensor& tensor = session.plan().tensors[id];
-  for (int64_t first = 0; first < tensor.elements(); first += kChunk) {
-    const int64_t count = std::min(kChunk, tensor.elements() - first);
+  for (int64_t first = 0; first < tensor.elements(); first += kDrawnAtOnce) {
+    const int64_t count = std::min(kDrawnAtOnce, tensor.elements() - first);
     chunk.assign(count, static_cast<float>(tensor.init_value));
     if (tensor.init_std > 0) {
       Split(count, threads, [&](int64_t at, int64_t n) {

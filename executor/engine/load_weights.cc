@@ -18,7 +18,7 @@
 namespace trainyard::engine {
 namespace {
 
-constexpr int64_t kChunk = int64_t{1} << 20;  // elements
+constexpr int64_t kConvertedAtOnce = int64_t{1} << 20;  // elements
 constexpr char kStartFile[] = "fine_tune_from.json";
 constexpr int64_t kSmallFile = 4096;
 
@@ -58,8 +58,8 @@ absl::Status ReadInto(Session& session, const weights::StartWeights& weights,
   std::vector<float> chunk;
   const int64_t elements = part.stored.elements();
   sha.Add(absl::StrCat(part.stored.name, " [", absl::StrJoin(part.stored.dims, ","), "]\n"));
-  for (int64_t first = 0; first < elements; first += kChunk) {
-    const int64_t count = std::min(kChunk, elements - first);
+  for (int64_t first = 0; first < elements; first += kConvertedAtOnce) {
+    const int64_t count = std::min(kConvertedAtOnce, elements - first);
     chunk.resize(static_cast<size_t>(count));
     TY_RETURN_IF_ERROR(weights.Read(part.found, first, count, chunk.data()));
     const Extent extent = ExtentOf(chunk.data(), count);

@@ -13,7 +13,7 @@
 namespace trainyard::engine {
 namespace {
 
-constexpr int64_t kChunk = int64_t{4} << 20;  // bytes read back at once
+constexpr int64_t kSearchedAtOnce = int64_t{4} << 20;  // bytes read back at once
 
 // What `bytes` of elements are, and the first one that is not finite.
 struct Found {
@@ -64,7 +64,7 @@ std::vector<plan::TensorId> Operands(plan::Op op, bool written) {
 
 }  // namespace
 
-NonFiniteSearch::NonFiniteSearch(Session& session) : session_(session), chunk_(kChunk) {}
+NonFiniteSearch::NonFiniteSearch(Session& session) : session_(session), chunk_(kSearchedAtOnce) {}
 
 absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id) {
   const plan::Tensor& tensor = session_.plan().tensors[id];
@@ -73,8 +73,8 @@ absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id) {
   if (tensor.kind == plan::TensorKind::kPendingBuffer) return "";
   const int64_t width = plan::SizeOf(tensor.type);
   double largest = 0;
-  for (int64_t at = 0; at < tensor.bytes(); at += kChunk) {
-    const int64_t bytes = std::min(kChunk, tensor.bytes() - at);
+  for (int64_t at = 0; at < tensor.bytes(); at += kSearchedAtOnce) {
+    const int64_t bytes = std::min(kSearchedAtOnce, tensor.bytes() - at);
     session_.Read(id, chunk_.data(), bytes, at);
     TY_RETURN_IF_ERROR(session_.Synchronize());
     const Found found = FindIn(tensor.type, chunk_, bytes);

@@ -8,7 +8,7 @@
 namespace trainyard::engine {
 namespace {
 
-constexpr int64_t kChunk = int64_t{4} << 20;  // bytes
+constexpr int64_t kReadAtOnce = int64_t{4} << 20;  // bytes
 
 }  // namespace
 
@@ -23,9 +23,9 @@ absl::Status ReadTensor(const weights::SafetensorsFile& file, const std::string&
 absl::Status ReadStored(const weights::SafetensorsFile& file, const std::string& name,
                         const plan::StoredTensor& stored, Session& session, plan::TensorId id) {
   TY_ASSIGN_OR_RETURN(const weights::TensorEntry entry, file.Find(name, stored.dims));
-  std::vector<char> chunk(std::min(kChunk, entry.bytes()));
-  for (int64_t at = 0; at < entry.bytes(); at += kChunk) {
-    const int64_t bytes = std::min(kChunk, entry.bytes() - at);
+  std::vector<char> chunk(std::min(kReadAtOnce, entry.bytes()));
+  for (int64_t at = 0; at < entry.bytes(); at += kReadAtOnce) {
+    const int64_t bytes = std::min(kReadAtOnce, entry.bytes() - at);
     TY_RETURN_IF_ERROR(file.Read(entry, at, bytes, chunk.data()));
     session.Write(id, chunk.data(), bytes, stored.offset + at);
     TY_RETURN_IF_ERROR(session.Synchronize());

@@ -32,8 +32,6 @@ absl::Status BlameSpec(const absl::Status& status) {
   return Blame(absl::IsUnimplemented(status) ? Fault::kUnimplemented : Fault::kSpec, status);
 }
 
-absl::Status BlameStorage(const absl::Status& status) { return Blame(Fault::kStorage, status); }
-
 CheckpointIdentity MakeIdentity(const RunRequest& request, const v1::JobSpec& spec,
                                 const data::Dataset& dataset, const plan::Plan& plan) {
   return {.root = request.checkpoint_root,

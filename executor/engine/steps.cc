@@ -13,11 +13,7 @@
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
-namespace {
-
-absl::Status BlameStorage(const absl::Status& status) { return Blame(Fault::kStorage, status); }
-
-}  // namespace
+namespace {}  // namespace
 
 data::Loader::Options LoaderOptions(const v1::JobSpec& spec, const plan::Plan& plan,
                                     int64_t threads, int64_t steps_done,

@@ -37,6 +37,8 @@ absl::Status ResolveMetrics(v1::JobSpec& spec);  // after data and evaluation
 // Whether resolved data has a held-out split.
 bool HasHeldOutSplit(const v1::Data& data);
 
+inline constexpr int64_t kWidest = 65536;                    // numbers per token or pixel
+inline constexpr size_t kLongestPattern = 512;               // bytes of a pattern of names
 inline constexpr int64_t kMostTables = 128;                  // kernels::TableList
 inline constexpr int64_t kMostIds = (int64_t{1} << 31) - 1;  // rows of a table
 

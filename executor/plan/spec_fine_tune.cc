@@ -8,7 +8,6 @@ namespace trainyard::plan {
 namespace {
 
 constexpr int kMostPatterns = 100;
-constexpr size_t kLongestPattern = 256;
 constexpr int64_t kMostRank = 1024;
 
 template <typename Patterns>

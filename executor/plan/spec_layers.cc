@@ -16,7 +16,6 @@ using Layer = v1::LayerList::Layer;
 constexpr int64_t kMostLayers = 2048;  // repeated ones counted
 constexpr int kDeepest = 8;            // blocks within blocks
 constexpr size_t kLongestName = 100;   // bytes, without the names of the blocks around it
-constexpr int64_t kWidest = 65536;
 
 bool IsName(const std::string& name) {
   const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; };

@@ -7,8 +7,7 @@ namespace trainyard::plan {
 
 namespace {
 
-constexpr int64_t kWidest = 65536;
-constexpr int64_t kMostLayers = 512;
+constexpr int64_t kMostBlocks = 512;
 constexpr int64_t kLongestContext = int64_t{1} << 20;
 constexpr int64_t kLargestVocab = int64_t{1} << 24;
 
@@ -24,8 +23,8 @@ absl::Status ResolveActivation(const std::string& field, v1::Activation fallback
 
 template <typename Widths>
 absl::Status CheckWidths(const std::string& field, const Widths& widths) {
-  if (widths.size() > kMostLayers) {
-    return Invalid(field, widths.size(), " layers are more than ", kMostLayers);
+  if (widths.size() > kMostBlocks) {
+    return Invalid(field, widths.size(), " layers are more than ", kMostBlocks);
   }
   for (int i = 0; i < widths.size(); ++i) {
     TY_RETURN_IF_ERROR(CheckRange(absl::StrCat(field, "[", i, "]"), widths.Get(i), 1, kWidest));
@@ -79,7 +78,7 @@ absl::Status ResolveConvnet(v1::Convnet& convnet) {
 // What every transformer has.
 template <typename Family>
 absl::Status CheckBlocks(const std::string& at, const Family& family) {
-  TY_RETURN_IF_ERROR(CheckRange(at + "layers", family.layers(), 1, kMostLayers));
+  TY_RETURN_IF_ERROR(CheckRange(at + "layers", family.layers(), 1, kMostBlocks));
   TY_RETURN_IF_ERROR(CheckRange(at + "width", family.width(), 1, kWidest));
   TY_RETURN_IF_ERROR(CheckRange(at + "heads", family.heads(), 1, kWidest));
   if (family.width() % family.heads() != 0) {

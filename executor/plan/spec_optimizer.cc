@@ -6,7 +6,6 @@ namespace trainyard::plan {
 namespace {
 
 constexpr int kMostGroups = 256;
-constexpr size_t kLongestPattern = 512;  // characters
 
 absl::Status ResolveSgd(v1::Sgd& sgd) {
   const std::string at = "spec.optimizer.sgd.";
@@ -70,7 +69,7 @@ absl::Status CheckGroup(const std::string& at, const v1::ParameterGroup& group) 
                    "run of characters");
   }
   if (group.pattern().size() > kLongestPattern) {
-    return Invalid(at + ".pattern", group.pattern().size(), " characters are more than ",
+    return Invalid(at + ".pattern", group.pattern().size(), " bytes are more than ",
                    kLongestPattern);
   }
   if (group.frozen() && (group.has_learning_rate_scale() || group.has_weight_decay())) {

@@ -21,7 +21,7 @@ void RequireInVocabulary(const int32_t* ids, int64_t n, int64_t vocab) {
 }
 
 template <typename Op>
-absl::Status CheckShape(const char* name, const Op& op) {
+absl::Status CheckEmbedding(const char* name, const Op& op) {
   return CheckSizes(
       name, {{"batch", op.batch}, {"time", op.time}, {"width", op.width}, {"vocab", op.vocab}});
 }
@@ -33,7 +33,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingForward& op) {
                                                 {"tokens", op.tokens},
                                                 {"positions", op.positions, DType::kF32, true},
                                                 {"y", op.y}});
-  if (ok.ok()) ok = CheckShape("embedding", op);
+  if (ok.ok()) ok = CheckEmbedding("embedding", op);
   if (!ok.ok()) return ok;
   return Kernel{[add = vectors_.f32.add, threads = threads_, op](Stream&) {
     const int32_t* ids = op.ids.As<int32_t>();
@@ -63,7 +63,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingBackward& op) {
                                            {"ids", op.ids, DType::kI32},
                                            {"dtokens", op.dtokens},
                                            {"dpositions", op.dpositions, DType::kF32, true}});
-  if (ok.ok()) ok = CheckShape("embedding backward", op);
+  if (ok.ok()) ok = CheckEmbedding("embedding backward", op);
   if (!ok.ok()) return ok;
   return Kernel{[add = vectors_.f32.add, threads = threads_, op](Stream&) {
     constexpr int64_t kLine = 16;  // floats; no line of memory has two writers

@@ -22,7 +22,8 @@ std::string Shown(absl::string_view text) {
   return absl::StrCat("'", absl::Utf8SafeCEscape(text.substr(0, kLongestShown)), "'");
 }
 
-absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view expected) {
+absl::Status WrongName(absl::string_view field, absl::string_view found,
+                       absl::string_view expected) {
   return absl::InvalidArgumentError(
       absl::StrCat(field, ": found ", Shown(found), ", expected ", expected));
 }
@@ -35,7 +36,7 @@ absl::StatusOr<std::string> ParseProjectName(absl::string_view field, absl::stri
   const bool good = parts.size() == 2 && parts[0] == "projects" &&
                     (IsResourceId(parts[1]) || (all && parts[1] == "-"));
   if (!good)
-    return Wrong(field, name, all ? "projects/{project} or projects/-" : "projects/{project}");
+    return WrongName(field, name, all ? "projects/{project} or projects/-" : "projects/{project}");
   return std::string(parts[1]);
 }
 
@@ -43,7 +44,7 @@ absl::StatusOr<JobName> ParseJobName(absl::string_view field, absl::string_view 
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
   const bool good = parts.size() == 4 && parts[0] == "projects" && parts[2] == "jobs" &&
                     IsResourceId(parts[1]) && IsResourceId(parts[3]);
-  if (!good) return Wrong(field, name, "projects/{project}/jobs/{job}");
+  if (!good) return WrongName(field, name, "projects/{project}/jobs/{job}");
   return JobName{std::string(parts[1]), std::string(parts[3])};
 }
 
@@ -58,12 +59,12 @@ absl::StatusOr<CheckpointName> ParseCheckpointName(absl::string_view field,
       "projects/{project}/jobs/{job}/checkpoints/{step, latest or best}";
   const bool good = parts.size() == 6 && parts[0] == "projects" && parts[2] == "jobs" &&
                     parts[4] == "checkpoints" && IsResourceId(parts[1]) && IsResourceId(parts[3]);
-  if (!good) return Wrong(field, name, kForm);
+  if (!good) return WrongName(field, name, kForm);
   CheckpointName checkpoint{.job = {std::string(parts[1]), std::string(parts[3])}};
   checkpoint.best = parts[5] == "best";
   if (checkpoint.best || parts[5] == "latest") return checkpoint;
   int64_t step = 0;
-  if (!absl::SimpleAtoi(parts[5], &step) || step < 0) return Wrong(field, name, kForm);
+  if (!absl::SimpleAtoi(parts[5], &step) || step < 0) return WrongName(field, name, kForm);
   checkpoint.step = step;
   return checkpoint;
 }
@@ -77,7 +78,7 @@ absl::StatusOr<std::string> ParseNodeName(absl::string_view field, absl::string_
       good = good && (absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '.' || c == '-');
     }
   }
-  if (!good) return Wrong(field, name, "nodes/{node}");
+  if (!good) return WrongName(field, name, "nodes/{node}");
   return std::string(parts[1]);
 }
 
@@ -93,7 +94,7 @@ absl::Status CheckRequestId(absl::string_view request_id) {
   const bool printable = std::all_of(request_id.begin(), request_id.end(),
                                      [](char c) { return absl::ascii_isprint(c); });
   if (printable && request_id.size() <= 64) return absl::OkStatus();
-  return Wrong("request_id", request_id, "at most 64 printable characters");
+  return WrongName("request_id", request_id, "at most 64 printable characters");
 }
 
 std::string JobIdForRequest(absl::string_view hint, absl::string_view project,

@@ -8,7 +8,7 @@
 namespace trainyard::cli {
 namespace {
 
-struct Options {
+struct GetOptions {
   std::string job;
   bool as_file = false;
 };
@@ -22,7 +22,7 @@ v1::Job AsFile(const v1::Job& job) {
   return file;
 }
 
-absl::StatusOr<int> Get(Session& session, const Options& options) {
+absl::StatusOr<int> Get(Session& session, const GetOptions& options) {
   TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   v1::GetJobRequest request;
   TY_ASSIGN_OR_RETURN(*request.mutable_name(), session.JobName(options.job));
@@ -45,7 +45,7 @@ absl::StatusOr<int> Get(Session& session, const Options& options) {
 
 void AddGet(CLI::App& root, Session& session) {
   CLI::App* command = root.add_subcommand("get", "Show a job");
-  auto options = std::make_shared<Options>();  // lives as long as the command's body
+  auto options = std::make_shared<GetOptions>();  // lives as long as the command's body
   command->add_option("JOB", options->job, "Id or full name of the job")->required();
   command->add_flag("--as-file", options->as_file, "As a job file that can be submitted again");
   session.SetBody(command, [&session, options] { return Get(session, *options); });

@@ -45,7 +45,7 @@ absl::StatusOr<int> Start(Session& session, StartOptions options) {
   return kExitOk;
 }
 
-absl::StatusOr<int> Stop(Session& session, const std::string& dir, bool purge) {
+absl::StatusOr<int> StopYard(Session& session, const std::string& dir, bool purge) {
   TY_ASSIGN_OR_RETURN(const Yard yard, ExistingYard(session, dir));
   TY_ASSIGN_OR_RETURN(const bool ran, StopYard(yard, purge));
   session.out().Write(absl::StrCat(ran ? "stopped " : "nothing ran in ", yard.dir(),
@@ -163,7 +163,7 @@ void AddLocal(CLI::App& root, Session& session) {
   CLI::App* stop = command->add_subcommand("stop", "End every process of the yard");
   AddDirectory(stop, *dir);
   stop->add_flag("--purge", *purge, "Remove its files, too: jobs, metrics and checkpoints");
-  session.SetBody(stop, [&session, dir, purge] { return Stop(session, *dir, *purge); });
+  session.SetBody(stop, [&session, dir, purge] { return StopYard(session, *dir, *purge); });
   CLI::App* status = command->add_subcommand("status", "Every part with its health");
   AddDirectory(status, *dir);
   session.SetBody(status, [&session, dir] { return Status(session, *dir); });

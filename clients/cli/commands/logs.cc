@@ -9,7 +9,7 @@
 namespace trainyard::cli {
 namespace {
 
-struct Options {
+struct LogsOptions {
   std::string job;
   int64_t attempt = 0;
   int rank = 0;
@@ -54,7 +54,7 @@ absl::Status Copy(Session& session, Client& client, const v1::TailLogsRequest& r
   return status;
 }
 
-absl::StatusOr<int> Logs(Session& session, const Options& options) {
+absl::StatusOr<int> Logs(Session& session, const LogsOptions& options) {
   Stop stop;
   const Interrupt::Scope scope(session.interrupt(), stop);
   v1::TailLogsRequest request;
@@ -83,7 +83,7 @@ absl::StatusOr<int> Logs(Session& session, const Options& options) {
 
 void AddLogs(CLI::App& root, Session& session) {
   CLI::App* command = root.add_subcommand("logs", "Show what a rank printed");
-  auto options = std::make_shared<Options>();  // lives as long as the command's body
+  auto options = std::make_shared<LogsOptions>();  // lives as long as the command's body
   command->add_option("JOB", options->job, "Id or full name of the job")->required();
   command->add_flag("-f,--follow", options->follow, "Go on until the job ends");
   command->add_option("--rank", options->rank, "Rank (default 0)")->check(AtLeast(0));

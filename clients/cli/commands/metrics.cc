@@ -13,7 +13,7 @@
 namespace trainyard::cli {
 namespace {
 
-struct Options {
+struct MetricsOptions {
   std::string job;
   std::string split;
   std::string metric = "loss";
@@ -35,7 +35,8 @@ absl::StatusOr<v1::MetricPoint::Split> ParseSplit(const std::string& text) {
       absl::StrCat("--split: '", text, "' is not a split; expected train or validation"));
 }
 
-absl::StatusOr<v1::QueryMetricsRequest> MakeRequest(Session& session, const Options& options) {
+absl::StatusOr<v1::QueryMetricsRequest> MakeRequest(Session& session,
+                                                    const MetricsOptions& options) {
   v1::QueryMetricsRequest request;
   TY_ASSIGN_OR_RETURN(*request.mutable_job(), session.JobName(options.job));
   TY_ASSIGN_OR_RETURN(const v1::MetricPoint::Split split, ParseSplit(options.split));
@@ -84,7 +85,7 @@ std::string RenderPoints(const Session& session, const std::vector<v1::AttemptMe
   return table.Render(session.terminal());
 }
 
-absl::StatusOr<int> Query(Session& session, const Options& options) {
+absl::StatusOr<int> Query(Session& session, const MetricsOptions& options) {
   TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(const v1::QueryMetricsRequest request, MakeRequest(session, options));
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
@@ -149,7 +150,7 @@ std::string PlainLine(const v1::MetricPoint& point) {
   return out + "\n";
 }
 
-absl::StatusOr<int> Follow(Session& session, const Options& options) {
+absl::StatusOr<int> Follow(Session& session, const MetricsOptions& options) {
   Stop stop;
   const Interrupt::Scope scope(session.interrupt(), stop);
   TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
@@ -193,7 +194,7 @@ absl::StatusOr<int> Follow(Session& session, const Options& options) {
 
 void AddMetrics(CLI::App& root, Session& session) {
   CLI::App* command = root.add_subcommand("metrics", "Losses and other values by step");
-  auto options = std::make_shared<Options>();  // lives as long as the command's body
+  auto options = std::make_shared<MetricsOptions>();  // lives as long as the command's body
   command->add_option("JOB", options->job, "Id or full name of the job")->required();
   command->add_flag("--plot", options->plot, "Draw the curves");
   command->add_flag("--csv", options->csv, "Comma-separated values, all points");

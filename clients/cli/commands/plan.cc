@@ -6,12 +6,12 @@
 namespace trainyard::cli {
 namespace {
 
-struct Options {
+struct PlanOptions {
   std::string file;
   std::vector<std::string> sets;
 };
 
-absl::StatusOr<int> Plan(Session& session, const Options& options) {
+absl::StatusOr<int> Plan(Session& session, const PlanOptions& options) {
   TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   v1::SubmitJobRequest request;
   TY_ASSIGN_OR_RETURN(*request.mutable_job(), ReadJob(options.file, options.sets));
@@ -30,7 +30,7 @@ absl::StatusOr<int> Plan(Session& session, const Options& options) {
 void AddPlan(CLI::App& root, Session& session) {
   CLI::App* command =
       root.add_subcommand("plan", "What a job would cost: parameters, FLOPs, bytes per slot");
-  auto options = std::make_shared<Options>();  // lives as long as the command's body
+  auto options = std::make_shared<PlanOptions>();  // lives as long as the command's body
   command->add_option("FILE", options->file, "Job file in YAML, or - for standard input")
       ->required();
   command->add_option("--set", options->sets, "FIELD=VALUE on top of the file; may be repeated")

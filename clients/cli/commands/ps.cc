@@ -8,7 +8,7 @@
 namespace trainyard::cli {
 namespace {
 
-struct Options {
+struct PsOptions {
   std::vector<std::string> states;
   std::string filter;
   bool all = false;
@@ -21,7 +21,7 @@ struct Page {
   std::string next;  // token, when there is more
 };
 
-absl::StatusOr<Page> Fetch(Session& session, const Options& options) {
+absl::StatusOr<Page> Fetch(Session& session, const PsOptions& options) {
   v1::ListJobsRequest request;
   TY_ASSIGN_OR_RETURN(*request.mutable_parent(), session.Parent());
   TY_ASSIGN_OR_RETURN(*request.mutable_filter(),
@@ -40,7 +40,7 @@ absl::StatusOr<Page> Fetch(Session& session, const Options& options) {
   return page;
 }
 
-absl::StatusOr<int> List(Session& session, const Options& options) {
+absl::StatusOr<int> List(Session& session, const PsOptions& options) {
   TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(const Page page, Fetch(session, options));
   if (format == OutputFormat::kName) {
@@ -68,7 +68,7 @@ absl::StatusOr<int> List(Session& session, const Options& options) {
 void AddPs(CLI::App& root, Session& session) {
   CLI::App* command = root.add_subcommand("ps", "List jobs, newest first");
   command->alias("list");
-  auto options = std::make_shared<Options>();  // lives as long as the command's body
+  auto options = std::make_shared<PsOptions>();  // lives as long as the command's body
   command->add_option("-s,--state", options->states, "Only this state; may be repeated")
       ->allow_extra_args(false);
   command->add_option(

@@ -10,14 +10,14 @@
 namespace trainyard::cli {
 namespace {
 
-struct Options {
+struct SampleOptions {
   std::string job;
   std::string checkpoint = "latest";
   std::vector<std::string> arguments;  // for the worker
 };
 
 // Folder of a checkpoint: given as a path, or looked up.
-absl::StatusOr<std::string> Folder(Session& session, const Options& options) {
+absl::StatusOr<std::string> Folder(Session& session, const SampleOptions& options) {
   if (absl::StrContains(options.job, '/') && !absl::StartsWith(options.job, "projects/")) {
     return options.job;
   }
@@ -34,7 +34,7 @@ absl::StatusOr<std::string> Folder(Session& session, const Options& options) {
 }
 
 // Turns this process into the worker: the model runs there, and its exit code is ours.
-absl::StatusOr<int> Sample(Session& session, const Options& options) {
+absl::StatusOr<int> Sample(Session& session, const SampleOptions& options) {
   TY_ASSIGN_OR_RETURN(const std::string folder, Folder(session, options));
   TY_ASSIGN_OR_RETURN(const std::string worker, FindProgram("trainyard-worker"));
   std::vector<std::string> words = {worker, "sample", "--checkpoint", folder};
@@ -52,7 +52,7 @@ absl::StatusOr<int> Sample(Session& session, const Options& options) {
 void AddSample(CLI::App& root, Session& session) {
   CLI::App* command =
       root.add_subcommand("sample", "Generate text from a checkpoint of a language model");
-  auto options = std::make_shared<Options>();  // lives as long as the command's body
+  auto options = std::make_shared<SampleOptions>();  // lives as long as the command's body
   command->add_option("JOB", options->job, "Id or full name of the job, or a checkpoint's folder")
       ->required();
   command->add_option("--checkpoint", options->checkpoint,

@@ -9,7 +9,7 @@
 namespace trainyard::cli {
 namespace {
 
-struct Options {
+struct SubmitOptions {
   std::string file;
   std::vector<std::string> sets;
   std::string job_id;
@@ -18,7 +18,7 @@ struct Options {
   bool follow = false;
 };
 
-void Show(Session& session, OutputFormat format, const v1::Job& job, const Options& options) {
+void Show(Session& session, OutputFormat format, const v1::Job& job, const SubmitOptions& options) {
   const std::string id = LastSegment(job.name());
   if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
     if (!options.follow) session.out().Write(Serialize(format, job));
@@ -35,7 +35,7 @@ void Show(Session& session, OutputFormat format, const v1::Job& job, const Optio
   }
 }
 
-absl::StatusOr<int> Submit(Session& session, const Options& options) {
+absl::StatusOr<int> Submit(Session& session, const SubmitOptions& options) {
   TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(v1::Job job, ReadJob(options.file, options.sets));
   if (!options.job_id.empty()) job.set_job_id(options.job_id);
@@ -55,7 +55,7 @@ absl::StatusOr<int> Submit(Session& session, const Options& options) {
 
 void AddSubmit(CLI::App& root, Session& session) {
   CLI::App* command = root.add_subcommand("submit", "Submit a job file");
-  auto options = std::make_shared<Options>();  // lives as long as the command's body
+  auto options = std::make_shared<SubmitOptions>();  // lives as long as the command's body
   command->add_option("FILE", options->file, "Job file in YAML, or - for standard input")
       ->required();
   command->add_option("--set", options->sets, "FIELD=VALUE on top of the file; may be repeated")

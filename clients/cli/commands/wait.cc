@@ -10,7 +10,7 @@
 namespace trainyard::cli {
 namespace {
 
-struct Options {
+struct WaitOptions {
   std::string job;
   std::string state = "ended";
   double timeout_seconds = 0;  // 0: for ever
@@ -42,7 +42,7 @@ absl::StatusOr<int> AtEnd(Session& session, const v1::Job& job, v1::JobState wan
   return ExitCodeOf(job.state());
 }
 
-absl::StatusOr<int> Wait(Session& session, const Options& options) {
+absl::StatusOr<int> Wait(Session& session, const WaitOptions& options) {
   Stop stop;
   const Interrupt::Scope scope(session.interrupt(), stop);
   TY_ASSIGN_OR_RETURN(const v1::JobState wanted, ParseState(options.state));
@@ -85,7 +85,7 @@ absl::StatusOr<int> Wait(Session& session, const Options& options) {
 
 void AddWait(CLI::App& root, Session& session) {
   CLI::App* command = root.add_subcommand("wait", "Wait until a job ended, or reached a state");
-  auto options = std::make_shared<Options>();  // lives as long as the command's body
+  auto options = std::make_shared<WaitOptions>();  // lives as long as the command's body
   command->add_option("JOB", options->job, "Id or full name of the job")->required();
   command->add_option("--for", options->state, "State to wait for (default: ended)");
   command

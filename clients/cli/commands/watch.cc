@@ -6,12 +6,12 @@
 namespace trainyard::cli {
 namespace {
 
-struct Options {
+struct WatchOptions {
   std::string job;
   int64_t after = 0;
 };
 
-absl::StatusOr<int> Watch(Session& session, const Options& options) {
+absl::StatusOr<int> Watch(Session& session, const WatchOptions& options) {
   TY_ASSIGN_OR_RETURN(const std::string name, session.JobName(options.job));
   return FollowJob(session, name, options.after);
 }
@@ -21,7 +21,7 @@ absl::StatusOr<int> Watch(Session& session, const Options& options) {
 void AddWatch(CLI::App& root, Session& session) {
   CLI::App* command =
       root.add_subcommand("watch", "Watch a job until it ends; Ctrl-C detaches, the job goes on");
-  auto options = std::make_shared<Options>();  // lives as long as the command's body
+  auto options = std::make_shared<WatchOptions>();  // lives as long as the command's body
   command->add_option("JOB", options->job, "Id or full name of the job")->required();
   command->add_option("--after", options->after, "Only items after this sequence")
       ->check(AtLeast(0));

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 1;
+constexpr int kConfigFormat = 1;
 
 const char* ActivationName(v1::Activation activation) {
   switch (activation) {
@@ -228,7 +228,7 @@ std::string ConfigToJson(const ModelConfig& config, const plan::Plan& plan) {
   options.preserve_proto_field_names = true;
   std::string spec;
   TY_CHECK(google::protobuf::util::MessageToJsonString(config.spec, &spec, options).ok(), "spec");
-  json["trainyard"] = {{"format", kFormat},
+  json["trainyard"] = {{"format", kConfigFormat},
                        {"family", plan::FamilyOf(model)},
                        {"spec", Json::parse(spec)},
                        {"data", FactsToJson(config.facts)}};
@@ -239,9 +239,9 @@ absl::StatusOr<ModelConfig> ConfigFromJson(absl::string_view text) {
   try {
     const Json json = Json::parse(text.begin(), text.end());
     const Json& ours = json.at("trainyard");
-    if (ours.at("format") != kFormat) {
+    if (ours.at("format") != kConfigFormat) {
       return absl::DataLossError(absl::StrCat("trainyard.format is ", ours.at("format").dump(),
-                                              "; this program reads ", kFormat));
+                                              "; this program reads ", kConfigFormat));
     }
     ModelConfig config;
     const auto parsed =

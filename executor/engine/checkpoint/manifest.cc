@@ -13,8 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr char kFormat[] = "trainyard-checkpoint-1";
-constexpr int64_t kChunk = int64_t{1} << 20;
+constexpr char kManifestFormat[] = "trainyard-checkpoint-1";
+constexpr int64_t kHashedAtOnce = int64_t{1} << 20;
 
 bool IsCheckpointFile(const std::string& name) {
   return name == kConfigFile || name == kModelFile || name == kEmaFile ||
@@ -25,9 +25,9 @@ bool IsCheckpointFile(const std::string& name) {
 
 absl::StatusOr<std::string> DigestOf(ObjectReader& reader) {
   Sha256 sha;
-  std::string chunk(kChunk, '\0');
-  for (int64_t at = 0; at < reader.size(); at += kChunk) {
-    const size_t bytes = std::min(kChunk, reader.size() - at);
+  std::string chunk(kHashedAtOnce, '\0');
+  for (int64_t at = 0; at < reader.size(); at += kHashedAtOnce) {
+    const size_t bytes = std::min(kHashedAtOnce, reader.size() - at);
     TY_RETURN_IF_ERROR(reader.Read(at, bytes, chunk.data()));
     sha.Add(chunk.data(), bytes);
   }
@@ -43,7 +43,7 @@ int64_t Manifest::bytes() const {
 }
 
 std::string ManifestToJson(const Manifest& manifest) {
-  Json json = {{"format", kFormat},
+  Json json = {{"format", kManifestFormat},
                {"step", manifest.step},
                {"spec_digest", manifest.spec_digest},
                {"weights_sha256", manifest.weights_sha256}};
@@ -58,9 +58,9 @@ std::string ManifestToJson(const Manifest& manifest) {
 absl::StatusOr<Manifest> ManifestFromJson(absl::string_view text) {
   try {
     const Json json = Json::parse(text.begin(), text.end());
-    if (json.at("format") != kFormat) {
+    if (json.at("format") != kManifestFormat) {
       return absl::DataLossError(
-          absl::StrCat("format is ", json.at("format").dump(), "; expected ", kFormat));
+          absl::StrCat("format is ", json.at("format").dump(), "; expected ", kManifestFormat));
     }
     Manifest manifest{.step = json.at("step").get<int64_t>(),
                       .spec_digest = json.at("spec_digest").get<std::string>(),

@@ -9,21 +9,19 @@
 namespace trainyard::plan {
 namespace {
 
-constexpr double kStd = 0.02;  // transformers' initializer_range
-
 // norm(x + attention(x)), then norm(x + mlp(x)) (Devlin et al. 2019).
 TensorId AddBlock(const v1::Bert& bert, const std::string& name, TensorId x, TensorId lengths,
                   GraphBuilder& builder) {
   const int64_t T = bert.context(), C = bert.width(), H = bert.heads();
   const int64_t rows = builder.batch() * T;
-  const GraphBuilder::LinearOptions linear = {.std = kStd};
+  const GraphBuilder::LinearOptions linear = {.std = kInitializerRange};
 
   const std::string attn = absl::StrCat(name, ".attention");
   TensorId y = builder.LinearSideBySide(absl::StrCat(attn, ".self.qkv"), x, rows, C,
                                         {{absl::StrCat(attn, ".self.query"), C},
                                          {absl::StrCat(attn, ".self.key"), C},
                                          {absl::StrCat(attn, ".self.value"), C}},
-                                        kStd, /*bias=*/true);
+                                        kInitializerRange, /*bias=*/true);
   y = builder.Attention(attn, y, T, H, H, C / H, {.causal = false, .lengths = lengths});
   y = builder.Linear(absl::StrCat(attn, ".output.dense"), y, rows, C, C, linear);
   y = builder.Drop(absl::StrCat(attn, ".output.dropout"), y, bert.dropout());
@@ -64,10 +62,12 @@ absl::StatusOr<Forward> BuildBert(const v1::Bert& bert, const DataFacts& facts,
   forward.classes = V;
   forward.input = builder.Input("input", ElementType::kI32, {builder.batch(), T});
   forward.ids = builder.Input("lengths", ElementType::kI32, {builder.batch()});
-  const TensorId tokens = builder.Parameter(at + ".word_embeddings.weight", {V, C}, kStd);
-  const TensorId positions = builder.Parameter(at + ".position_embeddings.weight", {T, C}, kStd);
-  const TensorId types =
-      builder.Parameter(at + ".token_type_embeddings.weight", {bert.token_types(), C}, kStd);
+  const TensorId tokens =
+      builder.Parameter(at + ".word_embeddings.weight", {V, C}, kInitializerRange);
+  const TensorId positions =
+      builder.Parameter(at + ".position_embeddings.weight", {T, C}, kInitializerRange);
+  const TensorId types = builder.Parameter(at + ".token_type_embeddings.weight",
+                                           {bert.token_types(), C}, kInitializerRange);
   TensorId x = builder.Embedding(at + ".sum", forward.input, tokens, positions, T);
   x = builder.AddBias(at + ".with_type", x, types, C);
   x = builder.LayerNorm(at + ".LayerNorm", x, rows, C, true, bert.epsilon());
@@ -75,7 +75,7 @@ absl::StatusOr<Forward> BuildBert(const v1::Bert& bert, const DataFacts& facts,
   for (int i = 0; i < bert.layers(); ++i) {
     x = AddBlock(bert, absl::StrCat("bert.encoder.layer.", i), x, forward.ids, builder);
   }
-  x = builder.Linear(head + ".transform.dense", x, rows, C, C, {.std = kStd});
+  x = builder.Linear(head + ".transform.dense", x, rows, C, C, {.std = kInitializerRange});
   x = builder.Activate(head + ".transform.act", x, KindOf(bert.activation()));
   x = builder.LayerNorm(head + ".transform.LayerNorm", x, rows, C, true, bert.epsilon());
   forward.logits = builder.Project(head + ".decoder", x, tokens, rows, C, V,

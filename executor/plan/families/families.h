@@ -14,6 +14,10 @@
 
 namespace trainyard::plan {
 
+// Of the normal distribution that the weights of transformers start from (transformers'
+// initializer_range).
+inline constexpr double kInitializerRange = 0.02;
+
 // What a forward graph takes and leaves.
 struct Forward {
   TensorId input = kNone;

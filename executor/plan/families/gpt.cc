@@ -13,8 +13,6 @@ using Layout = GraphBuilder::WeightLayout;
 
 // nanoGPT's initialisation: weights N(0, 0.02), those that end a residual branch smaller so that
 // the sum of 2 * layers branches keeps its variance (Radford et al. 2019, 2.3).
-constexpr double kStd = 0.02;
-
 // x + attention(ln_1(x)), then x + mlp(ln_2(x)).
 TensorId AddBlock(const v1::Gpt& gpt, const std::string& name, TensorId x, GraphBuilder& builder) {
   const int64_t time = gpt.context();
@@ -22,9 +20,12 @@ TensorId AddBlock(const v1::Gpt& gpt, const std::string& name, TensorId x, Graph
   const int64_t width = gpt.width();
   const bool bias = gpt.bias();
   const double dropout = gpt.dropout();
-  const GraphBuilder::LinearOptions inner = {.layout = Layout::kInOut, .bias = bias, .std = kStd};
+  const GraphBuilder::LinearOptions inner = {
+      .layout = Layout::kInOut, .bias = bias, .std = kInitializerRange};
   const GraphBuilder::LinearOptions last = {
-      .layout = Layout::kInOut, .bias = bias, .std = kStd / std::sqrt(2.0 * gpt.layers())};
+      .layout = Layout::kInOut,
+      .bias = bias,
+      .std = kInitializerRange / std::sqrt(2.0 * gpt.layers())};
 
   const std::string attn = absl::StrCat(name, ".attn");
   TensorId y = builder.LayerNorm(absl::StrCat(name, ".ln_1"), x, rows, width, bias);
@@ -57,8 +58,10 @@ absl::StatusOr<Forward> BuildGpt(const v1::Gpt& gpt, const DataFacts& facts,
   forward.rows_per_sample = time;
   forward.classes = vocab;
   forward.input = builder.Input("input", ElementType::kI32, {builder.batch(), time});
-  const TensorId wte = builder.Parameter("transformer.wte.weight", {vocab, gpt.width()}, kStd);
-  const TensorId wpe = builder.Parameter("transformer.wpe.weight", {time, gpt.width()}, kStd);
+  const TensorId wte =
+      builder.Parameter("transformer.wte.weight", {vocab, gpt.width()}, kInitializerRange);
+  const TensorId wpe =
+      builder.Parameter("transformer.wpe.weight", {time, gpt.width()}, kInitializerRange);
   TensorId x = builder.Embedding("transformer.embedding", forward.input, wte, wpe, time);
   x = builder.Drop("transformer.drop", x, gpt.dropout());
   for (int i = 0; i < gpt.layers(); ++i) {
@@ -66,7 +69,9 @@ absl::StatusOr<Forward> BuildGpt(const v1::Gpt& gpt, const DataFacts& facts,
   }
   x = builder.LayerNorm("transformer.ln_f", x, rows, gpt.width(), gpt.bias());
   const TensorId head =
-      gpt.tie_embeddings() ? wte : builder.Parameter("lm_head.weight", {vocab, gpt.width()}, kStd);
+      gpt.tie_embeddings()
+          ? wte
+          : builder.Parameter("lm_head.weight", {vocab, gpt.width()}, kInitializerRange);
   forward.logits = builder.Project("lm_head", x, head, rows, gpt.width(), vocab);
   return forward;
 }

@@ -8,7 +8,8 @@ namespace trainyard::plan {
 
 namespace {
 
-constexpr int64_t kExpansion = 4;  // what the last convolution of a bottleneck does to the channels
+constexpr int64_t kBottleneckExpansion =
+    4;  // what the last convolution of a bottleneck does to the channels
 
 // A convolution without bias and the batch norm that makes one unnecessary. Weights are drawn by
 // fan-out, which keeps the variance of gradients (He et al. 2015).
@@ -38,8 +39,8 @@ TensorId AddBlock(const std::string& name, TensorId x, int64_t out, int64_t stri
     x = AddConvolution(layer(0), x, out, 3, stride, inner, builder);
     return AddConvolution(layer(1), x, out, 3, 1, last, builder);
   }
-  x = AddConvolution(layer(0), x, out / kExpansion, 1, 1, inner, builder);
-  x = AddConvolution(layer(1), x, out / kExpansion, 3, stride, inner, builder);
+  x = AddConvolution(layer(0), x, out / kBottleneckExpansion, 1, 1, inner, builder);
+  x = AddConvolution(layer(1), x, out / kBottleneckExpansion, 3, stride, inner, builder);
   return AddConvolution(layer(2), x, out, 1, 1, last, builder);
 }
 
@@ -73,7 +74,7 @@ absl::StatusOr<Forward> BuildResnet(const v1::Resnet& resnet, const DataFacts& f
   TensorId x = AddConvolution("resnet.embedder.embedder", forward.input, resnet.width(),
                               cifar ? 3 : 7, cifar ? 1 : 2, {.relu = true}, builder);
   if (!cifar) x = builder.MaxPool("resnet.embedder.pooler", x, 3, 2, 1);
-  int64_t channels = resnet.width() * (layout.bottleneck ? kExpansion : 1);
+  int64_t channels = resnet.width() * (layout.bottleneck ? kBottleneckExpansion : 1);
   for (int s = 0; s < 4; ++s, channels *= 2) {
     for (int i = 0; i < layout.blocks[s]; ++i) {
       x = AddBlock(absl::StrCat("resnet.encoder.stages.", s, ".layers.", i), x, channels,

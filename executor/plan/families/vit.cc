@@ -7,13 +7,11 @@
 namespace trainyard::plan {
 namespace {
 
-constexpr double kStd = 0.02;  // transformers' initializer_range
-
 // x + attention(norm(x)), then x + mlp(norm(x)).
 TensorId AddBlock(const v1::Vit& vit, const std::string& name, TensorId x, int64_t T,
                   GraphBuilder& builder) {
   const int64_t rows = builder.batch() * T, C = vit.width(), H = vit.heads();
-  const GraphBuilder::LinearOptions linear = {.std = kStd};
+  const GraphBuilder::LinearOptions linear = {.std = kInitializerRange};
 
   const std::string attn = absl::StrCat(name, ".attention");
   TensorId y =
@@ -22,7 +20,7 @@ TensorId AddBlock(const v1::Vit& vit, const std::string& name, TensorId x, int64
                                {{absl::StrCat(attn, ".attention.query"), C},
                                 {absl::StrCat(attn, ".attention.key"), C},
                                 {absl::StrCat(attn, ".attention.value"), C}},
-                               kStd, /*bias=*/true);
+                               kInitializerRange, /*bias=*/true);
   y = builder.Attention(attn, y, T, H, H, C / H, {.causal = false});
   y = builder.Linear(absl::StrCat(attn, ".output.dense"), y, rows, C, C, linear);
   y = builder.Drop(absl::StrCat(attn, ".output.dropout"), y, vit.dropout());
@@ -53,12 +51,15 @@ absl::StatusOr<Forward> BuildVit(const v1::Vit& vit, const DataFacts& facts,
   forward.classes = facts.classes;
   forward.input = builder.Input("input", ElementType::kF32,
                                 {builder.batch(), facts.height, facts.width, facts.channels});
-  TensorId x = builder.Convolution(at + ".patch_embeddings.projection", forward.input, C,
-                                   {.kernel = patch, .stride = patch, .pad = 0, .std = kStd});
-  x = builder.Concat(at + ".with_class", builder.Parameter(at + ".cls_token", {1, 1, C}, kStd), C,
-                     x, P * C);
+  TensorId x =
+      builder.Convolution(at + ".patch_embeddings.projection", forward.input, C,
+                          {.kernel = patch, .stride = patch, .pad = 0, .std = kInitializerRange});
+  x = builder.Concat(at + ".with_class",
+                     builder.Parameter(at + ".cls_token", {1, 1, C}, kInitializerRange), C, x,
+                     P * C);
   x = builder.AddBias(at + ".with_positions", x,
-                      builder.Parameter(at + ".position_embeddings", {1, T, C}, kStd), T * C);
+                      builder.Parameter(at + ".position_embeddings", {1, T, C}, kInitializerRange),
+                      T * C);
   x = builder.Drop(at + ".dropout", x, vit.dropout());
   for (int i = 0; i < vit.layers(); ++i) {
     x = AddBlock(vit, absl::StrCat("vit.encoder.layer.", i), x, T, builder);
@@ -66,8 +67,8 @@ absl::StatusOr<Forward> BuildVit(const v1::Vit& vit, const DataFacts& facts,
   // The last norm goes row by row: only the class token's is needed.
   x = builder.First("vit.class", x, C);
   x = builder.LayerNorm("vit.layernorm", x, builder.batch(), C, true, vit.epsilon());
-  forward.logits =
-      builder.Linear("classifier", x, builder.batch(), C, forward.classes, {.std = kStd});
+  forward.logits = builder.Linear("classifier", x, builder.batch(), C, forward.classes,
+                                  {.std = kInitializerRange});
   return forward;
 }
 

@@ -20,17 +20,17 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-struct Samples {
+struct ClickBatch {
   std::vector<float> dense;
   std::vector<int32_t> ids, targets;
 };
 
-Samples Take(const Dataset& dataset, Split split, const std::vector<int64_t>& samples) {
+ClickBatch Take(const Dataset& dataset, Split split, const std::vector<int64_t>& samples) {
   const plan::DataFacts& facts = dataset.facts();
   const size_t dense = samples.size() * facts.dense, ids = samples.size() * facts.categorical;
   std::vector<int32_t> inputs(dense + ids, -7);
   EXPECT_EQ(dataset.input_bytes() * samples.size(), inputs.size() * 4);
-  Samples taken{.targets = std::vector<int32_t>(samples.size(), -7)};
+  ClickBatch taken{.targets = std::vector<int32_t>(samples.size(), -7)};
   EXPECT_TRUE(dataset.Fill(split, samples, inputs.data(), taken.targets.data()).ok());
   const auto* floats = reinterpret_cast<const float*>(inputs.data());
   taken.dense.assign(floats, floats + dense);
@@ -91,14 +91,14 @@ TEST_F(Clicks, OfCsvAreReadByTheNamesOfTheirColumns) {
     EXPECT_EQ(facts.buckets, 1000);
     EXPECT_EQ(facts.train_size, 3);
     EXPECT_EQ(facts.validation_size, 1);
-    const Samples train = Take(**dataset, Split::kTrain, {0, 1, 2, -1});
+    const ClickBatch train = Take(**dataset, Split::kTrain, {0, 1, 2, -1});
     EXPECT_THAT(train.dense, ElementsAre(2.5f, 30, -1000, 31, 0, 0, 0, 0));
     EXPECT_THAT(train.targets, ElementsAre(1, 0, 0, -1));
     EXPECT_EQ(train.ids[0], train.ids[2]);
     EXPECT_NE(train.ids[0], train.ids[1]);
     EXPECT_EQ(train.ids[3], 0);
     // The last row validates; quotes do not change a value.
-    const Samples held_out = Take(**dataset, Split::kValidation, {0});
+    const ClickBatch held_out = Take(**dataset, Split::kValidation, {0});
     EXPECT_THAT(held_out.dense, ElementsAre(0, 33));
     EXPECT_EQ(held_out.ids[0], train.ids[0]);
   }
@@ -113,7 +113,7 @@ TEST_F(Clicks, OfAFileOfTheirOwnValidateThoughItsColumnsLieElsewhere) {
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_EQ((*dataset)->size(Split::kTrain), 4);
   EXPECT_EQ((*dataset)->size(Split::kValidation), 1);
-  const Samples held_out = Take(**dataset, Split::kValidation, {0});
+  const ClickBatch held_out = Take(**dataset, Split::kValidation, {0});
   EXPECT_THAT(held_out.dense, ElementsAre(7, 8));
   EXPECT_EQ(held_out.ids[0], Take(**dataset, Split::kTrain, {1}).ids[0]);
 }
@@ -216,7 +216,7 @@ TEST_F(Clicks, OfCriteoAreLogarithmsAndHashes) {
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_EQ((*dataset)->facts().dense, 13);
   EXPECT_EQ((*dataset)->facts().categorical, 26);
-  const Samples train = Take(**dataset, Split::kTrain, {0, 1, 2});
+  const ClickBatch train = Take(**dataset, Split::kTrain, {0, 1, 2});
   EXPECT_FLOAT_EQ(train.dense[0], std::log(10.0f));
   EXPECT_FLOAT_EQ(train.dense[12], std::log(14.0f));
   EXPECT_EQ(train.dense[13], 0);  // empty
@@ -275,9 +275,9 @@ TEST(GeneratedClicks, AreAFunctionOfSeedAndSample) {
   v1::Data data = Generated(100);
   const auto one = OpenDataset(data, 0).value(), two = OpenDataset(data, 0).value();
   const std::vector<int64_t> samples = {0, 5, (int64_t{1} << 40) - 1};
-  const Samples a = Take(*one, Split::kTrain, samples);
+  const ClickBatch a = Take(*one, Split::kTrain, samples);
   Take(*two, Split::kTrain, {7});
-  const Samples b = Take(*two, Split::kTrain, samples);
+  const ClickBatch b = Take(*two, Split::kTrain, samples);
   EXPECT_EQ(a.dense, b.dense);
   EXPECT_EQ(a.ids, b.ids);
   EXPECT_EQ(a.targets, b.targets);
@@ -291,7 +291,7 @@ TEST(GeneratedClicks, HaveTheMomentsOfTheirLaw) {
   const auto dataset = OpenDataset(Generated(kSamples), 0).value();
   std::vector<int64_t> all(kSamples);
   for (int64_t i = 0; i < kSamples; ++i) all[i] = i;
-  const Samples samples = Take(*dataset, Split::kValidation, all);
+  const ClickBatch samples = Take(*dataset, Split::kValidation, all);
   double sum = 0, squares = 0;
   for (const float x : samples.dense) sum += x, squares += x * x;
   EXPECT_NEAR(sum / samples.dense.size(), 0, 0.02);

@@ -33,14 +33,14 @@ TEST(Documents, LieBetweenEmptyLines) {
 
 constexpr plan::Windowing kMasked = {.context = 4, .mask_rate = 0.5};
 
-v1::Data TextAt(const std::string& path, double validation_fraction) {
+v1::Data DocumentsAt(const std::string& path, double validation_fraction) {
   v1::Data data;
   data.mutable_text()->set_path(path);
   data.mutable_text()->set_validation_fraction(validation_fraction);
   return data;
 }
 
-struct Window {
+struct DocumentWindow {
   std::vector<int32_t> inputs, targets;
   int32_t length = -7;
 
@@ -54,22 +54,22 @@ struct Window {
   }
 };
 
-Window Unpack(const std::vector<int32_t>& inputs, const std::vector<int32_t>& targets, size_t i,
-              size_t n) {
+DocumentWindow Unpack(const std::vector<int32_t>& inputs, const std::vector<int32_t>& targets,
+                      size_t i, size_t n) {
   const size_t context = targets.size() / n;
-  Window window;
+  DocumentWindow window;
   window.inputs.assign(inputs.begin() + i * context, inputs.begin() + (i + 1) * context);
   window.targets.assign(targets.begin() + i * context, targets.begin() + (i + 1) * context);
   window.length = inputs[n * context + i];
   return window;
 }
 
-std::vector<Window> WindowsOf(const Dataset& dataset, Split split,
-                              const std::vector<int64_t>& samples) {
+std::vector<DocumentWindow> WindowsOf(const Dataset& dataset, Split split,
+                                      const std::vector<int64_t>& samples) {
   std::vector<int32_t> inputs(samples.size() * dataset.input_bytes() / 4, -7),
       targets(samples.size() * dataset.target_bytes() / 4, -7);
   EXPECT_TRUE(dataset.Fill(split, samples, inputs.data(), targets.data()).ok());
-  std::vector<Window> windows;
+  std::vector<DocumentWindow> windows;
   for (size_t i = 0; i < samples.size(); ++i) {
     windows.push_back(Unpack(inputs, targets, i, samples.size()));
   }
@@ -79,7 +79,7 @@ std::vector<Window> WindowsOf(const Dataset& dataset, Split split,
 TEST(Documents, AreCutIntoWindowsOfWhichTheLastIsPadded) {
   const Folder folder;
   // Ids by code point: newline 0, a 1 … j 10. Documents of 6, 4 and 1 characters.
-  const v1::Data data = TextAt(folder.Write("t", "abcdef\n\nghi\nj\n\n\nabcd\n\ne"), 0.2);
+  const v1::Data data = DocumentsAt(folder.Write("t", "abcdef\n\nghi\nj\n\n\nabcd\n\ne"), 0.2);
   const auto dataset = OpenDataset(data, kMasked).value();
   // 18 of 23 characters train: the cut leaves "ab" of the third document and "cd", "e" behind it.
   EXPECT_EQ(dataset->facts().kind, plan::DataFacts::Kind::kDocuments);
@@ -92,7 +92,8 @@ TEST(Documents, AreCutIntoWindowsOfWhichTheLastIsPadded) {
   EXPECT_EQ(facts.vocab, 11);
   EXPECT_EQ(facts.kind, plan::DataFacts::Kind::kDocuments);
 
-  const std::vector<Window> windows = WindowsOf(*dataset, Split::kTrain, {1, 0, 2, 3, 4, -1});
+  const std::vector<DocumentWindow> windows =
+      WindowsOf(*dataset, Split::kTrain, {1, 0, 2, 3, 4, -1});
   EXPECT_THAT(windows[0].ids(), ElementsAre(5, 6, 0, 0));
   EXPECT_EQ(windows[0].length, 2);
   EXPECT_THAT(windows[1].ids(), ElementsAre(1, 2, 3, 4));
@@ -119,7 +120,7 @@ TEST(Documents, OfTokenFilesAreTheFiles) {
   EXPECT_EQ(ReadFacts(data, kMasked)->train_size, 3);
   EXPECT_EQ(ReadFacts(data, kMasked)->validation_size, 1);
   EXPECT_EQ(DeclaredFacts(data, kMasked)->kind, plan::DataFacts::Kind::kDocuments);
-  const std::vector<Window> windows = WindowsOf(*dataset, Split::kTrain, {0, 1, 2});
+  const std::vector<DocumentWindow> windows = WindowsOf(*dataset, Split::kTrain, {0, 1, 2});
   EXPECT_THAT(windows[0].ids(), ElementsAre(1, 2, 3, 4));
   EXPECT_THAT(windows[1].ids(), ElementsAre(5, 0, 0, 0));
   EXPECT_THAT(windows[2].ids(), ElementsAre(6, 0, 0, 0));
@@ -128,7 +129,7 @@ TEST(Documents, OfTokenFilesAreTheFiles) {
 
 TEST(Documents, WithoutATokenAreRefused) {
   const Folder folder;
-  const auto dataset = OpenDataset(TextAt(folder.Write("t", "\n\n\n\n"), 0), kMasked);
+  const auto dataset = OpenDataset(DocumentsAt(folder.Write("t", "\n\n\n\n"), 0), kMasked);
   EXPECT_EQ(dataset.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(dataset.status().message()), HasSubstr("found no document"));
 }
@@ -183,7 +184,8 @@ TEST(Documents, AreHiddenAlikeByAnyLoaderAndAnewInEachEpoch) {
   std::string text;
   for (int i = 0; i < 12; ++i) text += "abcdabcdabcd\n\n";
   const auto dataset =
-      OpenDataset(TextAt(folder.Write("t", text), 0), {.context = 12, .mask_rate = 0.5}).value();
+      OpenDataset(DocumentsAt(folder.Write("t", text), 0), {.context = 12, .mask_rate = 0.5})
+          .value();
   const auto targets = [&](int64_t micro, int64_t first_step, int64_t steps) {
     Loader loader(
         *dataset,

@@ -21,9 +21,9 @@ using testing::ElementsAre;
 constexpr int64_t kDense = 3, kTables = 3, kBuckets = 4;
 
 // Random parameters, the same for each plan of one model, and a batch of random samples.
-class Model {
+class DlrmModel {
  public:
-  explicit Model(const v1::JobSpec& spec)
+  explicit DlrmModel(const v1::JobSpec& spec)
       : plan(PlanOf(spec, ClickFacts(kDense, kTables, kBuckets))), machine(plan) {
     for (const TensorId id : plan.parameters) {
       std::mt19937_64 random(std::hash<std::string>()(plan.tensors[id].name));
@@ -77,7 +77,7 @@ TEST(Dlrm, GradientMatchesDifferences) {
   for (const int micro : {6, 2}) {
     v1::JobSpec spec = DlrmSpec();
     spec.mutable_training()->set_micro_batch_size(micro);
-    Model model(spec);
+    DlrmModel model(spec);
     model.Step();
     std::vector<Vec> gradients;
     for (const TensorId id : model.plan.gradients) gradients.push_back(model.machine.Read(id));
@@ -113,11 +113,11 @@ TEST(Dlrm, StepOnRowsIsTheStepOnWholeTables) {
       spec.mutable_training()->set_micro_batch_size(micro);
       if (clips) spec.mutable_optimizer()->set_clip_norm(0.05);
       spec.mutable_optimizer()->mutable_sgd();
-      Model rows(spec);
+      DlrmModel rows(spec);
       spec.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
-      Model swept(spec);
+      DlrmModel swept(spec);
       EXPECT_EQ(rows.plan.gradients.size() + kTables, swept.plan.gradients.size());
-      for (Model* model : {&rows, &swept}) {
+      for (DlrmModel* model : {&rows, &swept}) {
         model->machine.state.learning_rate = 0.1f;
         model->Step();
         model->machine.Run(model->plan.norm);
@@ -137,11 +137,11 @@ TEST(Dlrm, StepOnRowsIsTheStepOnWholeTables) {
 
 TEST(Dlrm, LazyAdamWMovesTouchedRowsAsAdamWDoesInItsFirstStep) {
   v1::JobSpec spec = DlrmSpec();
-  Model swept(spec);
+  DlrmModel swept(spec);
   spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(true);
-  Model lazy(spec);
+  DlrmModel lazy(spec);
   const Vec before = lazy.Weights().at("emb_l.1.weight");
-  for (Model* model : {&lazy, &swept}) {
+  for (DlrmModel* model : {&lazy, &swept}) {
     // No sample has row 2 of table 1.
     for (size_t i = 1; i < model->ids.size(); i += kTables) {
       if (model->ids[i] == 2) model->ids[i] = 3;

@@ -17,7 +17,7 @@ v1::Bert& BertOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_bert(); }
 v1::Mobilenet& MobilenetOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_mobilenet(); }
 v1::Vit& VitOf(v1::JobSpec& s) { return *s.mutable_model()->mutable_vit(); }
 
-struct Bad {
+struct BadFamily {
   v1::JobSpec (*from)();
   std::function<void(v1::JobSpec&)> spoil;
   const char* message;
@@ -25,7 +25,7 @@ struct Bad {
 
 TEST(Families, RefuseWhatMakesNoModel) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-  const Bad table[] = {
+  const BadFamily table[] = {
       {BertSpec, [](auto& s) { BertOf(s).set_layers(0); },
        "spec.model.bert.layers: 0 is not in [1, 512]"},
       {BertSpec, [](auto& s) { BertOf(s).set_heads(3); },
@@ -68,17 +68,13 @@ TEST(Families, RefuseWhatMakesNoModel) {
       {MobilenetSpec, [](auto& s) { MobilenetOf(s).set_dropout(1); },
        "spec.model.mobilenet.dropout: 1 is not in [0, 1)"},
   };
-  for (const Bad& bad : table) {
+  for (const BadFamily& bad : table) {
     v1::JobSpec spec = bad.from();
     bad.spoil(spec);
     const absl::Status status = ResolveSpec(spec).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.message;
     EXPECT_EQ(status.message(), bad.message);
   }
-}
-
-absl::Status PlanStatus(const v1::JobSpec& spec, const DataFacts& facts) {
-  return BuildPlan(*ResolveSpec(spec), facts).status();
 }
 
 TEST(Families, RefuseDataThatDoesNotFit) {

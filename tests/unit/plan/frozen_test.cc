@@ -19,7 +19,7 @@ using reference::Vec;
 
 constexpr int64_t kClasses = 11;
 
-struct Case {
+struct FrozenCase {
   std::string name;
   v1::JobSpec spec;
   DataFacts facts;
@@ -34,7 +34,7 @@ void Freeze(const std::vector<std::string>& patterns, v1::JobSpec& spec) {
   }
 }
 
-std::vector<Case> Cases() {
+std::vector<FrozenCase> FrozenCases() {
   const DataFacts tokens = TokenFacts(kClasses), images = ImageFacts(6, 5, 2, kClasses);
   v1::JobSpec gpt = GptSpec(), untied = GptSpec(), convnet = ConvnetSpec(), mlp = MlpSpec(),
               resnet = ResnetSpec();
@@ -124,7 +124,7 @@ std::map<std::string, Vec> GradientsOf(const Plan& plan) {
 }
 
 TEST(Frozen, LeaveTheGradientsOfTheOthersAsTheyAre) {
-  for (Case& c : Cases()) {
+  for (FrozenCase& c : FrozenCases()) {
     SCOPED_TRACE(c.name);
     const auto all = GradientsOf(PlanOf(c.spec, c.facts));
     Freeze(c.frozen, c.spec);
@@ -145,7 +145,7 @@ TEST(Frozen, LeaveTheGradientsOfTheOthersAsTheyAre) {
 // Of what an op writes something is read later, or it is no activation. A forward op may have more
 // to give than this backward pass asks for (the mean of a norm), a gradient is never made in vain.
 TEST(Frozen, NothingIsComputedInVain) {
-  for (Case& c : Cases()) {
+  for (FrozenCase& c : FrozenCases()) {
     SCOPED_TRACE(c.name);
     Freeze(c.frozen, c.spec);
     Plan plan = PlanOf(c.spec, c.facts);
@@ -173,7 +173,7 @@ TEST(Frozen, NothingIsComputedInVain) {
 }
 
 TEST(Frozen, TakeNoMemoryBesideTheirWeightsAndCostNoWork) {
-  for (Case& c : Cases()) {
+  for (FrozenCase& c : FrozenCases()) {
     SCOPED_TRACE(c.name);
     const Plan all = PlanOf(c.spec, c.facts);
     Freeze(c.frozen, c.spec);

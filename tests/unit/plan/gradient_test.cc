@@ -373,15 +373,6 @@ TEST(Gradient, EvaluationSeesTheLossOfTrainingWithoutItsDropout) {
 
 // --- structure ---------------------------------------------------------------------------------
 
-template <typename T>
-std::vector<T> OpsOf(const std::vector<Op>& ops) {
-  std::vector<T> found;
-  for (const Op& op : ops) {
-    if (const T* o = std::get_if<T>(&op)) found.push_back(*o);
-  }
-  return found;
-}
-
 TensorId GradientNamed(const Plan& plan, const std::string& parameter) {
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
     if (plan.tensors[plan.parameters[i]].name == parameter) return plan.gradients[i];

@@ -27,13 +27,13 @@ absl::Status StatusOf(const v1::JobSpec& spec) {
   return BuildPlan(*resolved, tokens ? TokenFacts(11) : ImageFacts(8, 6, 3, 5)).status();
 }
 
-struct Bad {
+struct BadLayers {
   v1::JobSpec spec;
   const char* message;
 };
 
-void ExpectRefused(const std::vector<Bad>& table) {
-  for (const Bad& bad : table) {
+void ExpectRefused(const std::vector<BadLayers>& table) {
+  for (const BadLayers& bad : table) {
     const absl::Status status = StatusOf(bad.spec);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.message;
     EXPECT_EQ(status.message(), bad.message);

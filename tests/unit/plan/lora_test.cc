@@ -32,12 +32,6 @@ v1::JobSpec Adapted(v1::JobSpec spec, int rank, const std::vector<std::string>& 
   return spec;
 }
 
-absl::Status Refusal(const v1::JobSpec& spec, const DataFacts& facts) {
-  const absl::StatusOr<v1::JobSpec> resolved = ResolveSpec(spec);
-  if (!resolved.ok()) return resolved.status();
-  return BuildPlan(*resolved, facts).status();
-}
-
 std::vector<std::string> NamesOf(const Plan& plan) {
   std::vector<std::string> names;
   for (const Adapter& adapter : plan.adapters) names.push_back(adapter.stored.name);
@@ -150,7 +144,7 @@ TEST(Lora, RefusesWhatCannotBe) {
   for (const Bad& bad : table) {
     v1::JobSpec spec = Adapted(bad.from, 2);
     bad.spoil(spec);
-    const absl::Status status = Refusal(spec, bad.facts);
+    const absl::Status status = PlanStatus(spec, bad.facts);
     EXPECT_EQ(status.code(), kInvalid) << bad.message;
     EXPECT_EQ(status.message(), bad.message);
   }

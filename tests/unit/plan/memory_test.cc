@@ -193,18 +193,12 @@ int64_t LeastBytes(const Plan& plan, const std::vector<Op>& ops) {
   return least;
 }
 
-struct Case {
-  const char* name;
-  v1::JobSpec spec;
-  DataFacts facts;
-};
-
-std::vector<Case> Cases() {
-  std::vector<Case> cases = {{"mlp", MlpSpec(), ImageFacts(28, 28, 1, 10)},
-                             {"convnet", ConvnetSpec(), ImageFacts(28, 28, 1, 10)},
-                             {"gpt", GptSpec(), TokenFacts(11)},
-                             {"char", CharGptSpec(), TokenFacts(65)}};
-  Case dropped = {"gpt with dropout and micro-batches", GptSpec(), TokenFacts(11)};
+std::vector<ModelCase> SmallModels() {
+  std::vector<ModelCase> cases = {{"mlp", MlpSpec(), ImageFacts(28, 28, 1, 10)},
+                                  {"convnet", ConvnetSpec(), ImageFacts(28, 28, 1, 10)},
+                                  {"gpt", GptSpec(), TokenFacts(11)},
+                                  {"char", CharGptSpec(), TokenFacts(65)}};
+  ModelCase dropped = {"gpt with dropout and micro-batches", GptSpec(), TokenFacts(11)};
   dropped.spec.mutable_model()->mutable_gpt()->set_dropout(0.1);
   dropped.spec.mutable_model()->mutable_gpt()->set_tie_embeddings(false);
   dropped.spec.mutable_training()->set_micro_batch_size(2);
@@ -212,42 +206,42 @@ std::vector<Case> Cases() {
   dropped.spec.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
   dropped.spec.mutable_optimizer()->set_clip_norm(1);
   cases.push_back(dropped);
-  Case deep = {"deep convnet", ConvnetSpec(), ImageFacts(32, 32, 3, 10)};
+  ModelCase deep = {"deep convnet", ConvnetSpec(), ImageFacts(32, 32, 3, 10)};
   deep.spec.mutable_model()->mutable_convnet()->mutable_stages(0)->set_convolutions(3);
   deep.spec.mutable_model()->mutable_convnet()->add_stages()->set_channels(8);
   deep.spec.mutable_model()->mutable_convnet()->set_dropout(0.5);
   deep.spec.mutable_evaluation()->set_batch_size(64);
   cases.push_back(deep);
-  Case resnet = {"resnet", ResnetSpec(), ImageFacts(32, 32, 3, 10)};
+  ModelCase resnet = {"resnet", ResnetSpec(), ImageFacts(32, 32, 3, 10)};
   resnet.spec.mutable_training()->set_micro_batch_size(3);
   cases.push_back(resnet);
-  Case bottlenecks = {"resnet of bottlenecks", ResnetSpec(), ImageFacts(64, 64, 3, 10)};
+  ModelCase bottlenecks = {"resnet of bottlenecks", ResnetSpec(), ImageFacts(64, 64, 3, 10)};
   bottlenecks.spec.mutable_model()->mutable_resnet()->set_depth(50);
   bottlenecks.spec.mutable_model()->mutable_resnet()->set_stem(v1::Resnet::IMAGENET);
   cases.push_back(bottlenecks);
-  Case muon = {"llama with muon, frozen norms and averages", LlamaSpec(), TokenFacts(11)};
+  ModelCase muon = {"llama with muon, frozen norms and averages", LlamaSpec(), TokenFacts(11)};
   muon.spec.mutable_optimizer()->mutable_muon();
   muon.spec.mutable_training()->set_ema_decay(0.99);
   muon.spec.mutable_optimizer()->add_groups()->set_pattern("*norm.weight");
   muon.spec.mutable_optimizer()->mutable_groups(0)->set_frozen(true);
   cases.push_back(muon);
-  Case scratch = {"mlp whose optimizer needs most", MlpSpec(), ImageFacts(2, 2, 1, 10)};
+  ModelCase scratch = {"mlp whose optimizer needs most", MlpSpec(), ImageFacts(2, 2, 1, 10)};
   scratch.spec.mutable_model()->mutable_mlp()->add_hidden(64);
   scratch.spec.mutable_model()->mutable_mlp()->add_hidden(64);
   scratch.spec.mutable_training()->set_batch_size(1);
   scratch.spec.mutable_optimizer()->mutable_muon();
   cases.push_back(scratch);
-  Case lamb = {"mlp with lamb", MlpSpec(), ImageFacts(28, 28, 1, 10)};
+  ModelCase lamb = {"mlp with lamb", MlpSpec(), ImageFacts(28, 28, 1, 10)};
   lamb.spec.mutable_optimizer()->mutable_lamb();
   cases.push_back(lamb);
-  Case adapted = {"llama with adapters", LlamaSpec(), TokenFacts(11)};
+  ModelCase adapted = {"llama with adapters", LlamaSpec(), TokenFacts(11)};
   adapted.spec.mutable_fine_tune()->mutable_lora()->set_rank(2);
   adapted.spec.mutable_fine_tune()->mutable_lora()->set_dropout(0.1);
   adapted.spec.mutable_training()->set_micro_batch_size(2);
   cases.push_back(adapted);
   cases.push_back({"dlrm", DlrmSpec(), ClickFacts(5, 3, 7)});
   for (const size_t i : {3, 4, 6, 8, 11}) {  // char to llama: as little memory as can be
-    Case recomputed = cases[i];
+    ModelCase recomputed = cases[i];
     Recomputing(recomputed.facts, recomputed.spec);
     cases.push_back(recomputed);
   }
@@ -262,7 +256,7 @@ std::vector<Case> Cases() {
 }
 
 TEST(Memory, NothingIsOverwrittenBeforeItsLastReader) {
-  for (const Case& c : Cases()) {
+  for (const ModelCase& c : SmallModels()) {
     SCOPED_TRACE(absl::StrCat(c.name, " ", c.spec.precision().ShortDebugString()));
     const Plan plan = PlanOf(c.spec, c.facts);
     Ownership ownership(plan);
@@ -293,7 +287,7 @@ TEST(Memory, NothingIsOverwrittenBeforeItsLastReader) {
 }
 
 TEST(Memory, OperandsShareOnlyWhatTheirOpAllows) {
-  for (const Case& c : Cases()) {
+  for (const ModelCase& c : SmallModels()) {
     SCOPED_TRACE(absl::StrCat(c.name, " ", c.spec.precision().ShortDebugString()));
     const Plan plan = PlanOf(c.spec, c.facts);
     for (const auto* ops : {&plan.copy, &plan.begin, &plan.micro, &plan.norm, &plan.end,
@@ -304,7 +298,7 @@ TEST(Memory, OperandsShareOnlyWhatTheirOpAllows) {
 }
 
 TEST(Memory, OpsStayWithinTheirRegions) {
-  for (const Case& c : Cases()) {
+  for (const ModelCase& c : SmallModels()) {
     SCOPED_TRACE(absl::StrCat(c.name, " ", c.spec.precision().ShortDebugString()));
     const Plan plan = PlanOf(c.spec, c.facts);
     const auto within = [&](TensorId id, int64_t bytes, const Region& region) {
@@ -367,7 +361,7 @@ Region NarrowGradients(const Plan& plan) {
 }
 
 TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
-  for (const Case& c : Cases()) {
+  for (const ModelCase& c : SmallModels()) {
     SCOPED_TRACE(absl::StrCat(c.name, " ", c.spec.precision().ShortDebugString()));
     const Plan plan = PlanOf(c.spec, c.facts);
     int64_t end = 0;
@@ -400,7 +394,7 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
 }
 
 TEST(Memory, ActivationsTakeLittleMoreThanTheyMust) {
-  for (Case& c : Cases()) {
+  for (ModelCase& c : SmallModels()) {
     SCOPED_TRACE(absl::StrCat(c.name, " ", c.spec.precision().ShortDebugString()));
     c.spec.mutable_evaluation()->clear_batch_size();
     const Plan plan = PlanOf(c.spec, c.facts);
@@ -419,7 +413,7 @@ TEST(Memory, ActivationsTakeLittleMoreThanTheyMust) {
 // Norm and optimizer sweep whole runs of gradients.
 TEST(Memory, WhatPadsAGradientIsNobodyElses) {
   int padded = 0;
-  for (const Case& c : Cases()) {
+  for (const ModelCase& c : SmallModels()) {
     SCOPED_TRACE(c.name);
     const Plan plan = PlanOf(c.spec, c.facts);
     for (const TensorId gradient : plan.gradients) {

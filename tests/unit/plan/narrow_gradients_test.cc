@@ -18,8 +18,6 @@ namespace {
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-constexpr ElementType kF32 = ElementType::kF32, kBF16 = ElementType::kBF16;
-
 v1::JobSpec InBf16(v1::JobSpec spec) {
   spec.mutable_precision()->set_compute(v1::Precision::BF16);
   return spec;

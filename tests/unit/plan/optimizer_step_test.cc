@@ -87,8 +87,8 @@ Vec Rows(const Vec& matrix, int64_t from, int64_t count, int64_t cols) {
 }
 
 // Muon's step on one matrix.
-void MuonStep(const Vec& grad, int64_t rows, int64_t cols, double lr, double scale, Vec& w,
-              Vec& velocity) {
+void ReferenceMuonStep(const Vec& grad, int64_t rows, int64_t cols, double lr, double scale, Vec& w,
+                       Vec& velocity) {
   const Vec y = reference::MuonMomentum(grad, 1, 0.95, true, velocity);
   const Vec x = reference::Orthogonalized(y, rows, cols, 5);
   for (size_t i = 0; i < w.size(); ++i) w[i] -= lr * (0.25 * w[i] + scale * x[i]);
@@ -126,8 +126,8 @@ TEST(MuonSteps, AreTheReferencesOnEachStoredMatrix) {
         for (const int64_t rows : m.rows) {
           Vec part = Rows(w[m.name], from, rows, m.cols);
           Vec v = Rows(velocity[m.name], from, rows, m.cols);
-          MuonStep(Rows(grad, from, rows, m.cols), rows, m.cols, 0.125, scale(rows, m.cols), part,
-                   v);
+          ReferenceMuonStep(Rows(grad, from, rows, m.cols), rows, m.cols, 0.125,
+                            scale(rows, m.cols), part, v);
           all_w.insert(all_w.end(), part.begin(), part.end());
           all_v.insert(all_v.end(), v.begin(), v.end());
           from += rows;
@@ -157,8 +157,8 @@ TEST(MuonSteps, ScaleByOutputsOverInputsHoweverTheWeightLies) {
   for (const auto& m : matrices) {
     w[m.name] = steps.Weights(m.name);
     Vec velocity(w[m.name].size(), 0);
-    MuonStep(steps.Gradient(steps.Position(m.name)), m.in, m.out, 0.125, m.scale, w[m.name],
-             velocity);
+    ReferenceMuonStep(steps.Gradient(steps.Position(m.name)), m.in, m.out, 0.125, m.scale,
+                      w[m.name], velocity);
   }
   steps.Step();
   for (const auto& m : matrices) ExpectNear(steps.Weights(m.name), w[m.name], m.name);
@@ -170,7 +170,7 @@ TEST(MuonSteps, TakeAConvolutionAsAMatrixOfItsFilters) {
   Steps steps(spec, ImageFacts(8, 8, 2, 3));
   const std::string name = "stages.0.0.weight";  // [3, 2, 3, 3]
   Vec w = steps.Weights(name), velocity(w.size(), 0);
-  MuonStep(steps.Gradient(steps.Position(name)), 3, 18, 0.125, 1, w, velocity);
+  ReferenceMuonStep(steps.Gradient(steps.Position(name)), 3, 18, 0.125, 1, w, velocity);
   steps.Step();
   ExpectNear(steps.Weights(name), w, name);
 }

@@ -22,18 +22,7 @@ v1::ParameterGroup& AddGroup(v1::JobSpec& spec, const std::string& pattern) {
 }
 
 std::string ErrorOf(const v1::JobSpec& spec, const DataFacts& facts) {
-  const absl::StatusOr<v1::JobSpec> resolved = ResolveSpec(spec);
-  if (!resolved.ok()) return std::string(resolved.status().message());
-  return std::string(BuildPlan(*resolved, facts).status().message());
-}
-
-template <typename T>
-std::vector<T> OpsOf(const std::vector<Op>& ops) {
-  std::vector<T> found;
-  for (const Op& op : ops) {
-    if (const T* o = std::get_if<T>(&op)) found.push_back(*o);
-  }
-  return found;
+  return std::string(PlanStatus(spec, facts).message());
 }
 
 // Weight decay and scale of the learning rate that AdamW has for each parameter.

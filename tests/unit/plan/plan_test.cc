@@ -35,12 +35,6 @@ const Tensor& ParameterOf(const Plan& plan, const std::string& name) {
   return none;
 }
 
-absl::Status ErrorOf(const v1::JobSpec& spec, const DataFacts& facts) {
-  absl::StatusOr<v1::JobSpec> resolved = ResolveSpec(spec);
-  if (!resolved.ok()) return resolved.status();
-  return BuildPlan(*resolved, facts).status();
-}
-
 // --- the families ------------------------------------------------------------------------------
 
 TEST(Plan, Gpt2HasTheParametersOfGpt2) {
@@ -173,13 +167,13 @@ TEST(Plan, ResnetStridesInTheThreeByThreeConvolutionAndStartsByFanOut) {
 TEST(Plan, ResnetRefusesBatchesWithoutVariance) {
   v1::JobSpec spec = ResnetSpec();
   spec.mutable_training()->set_micro_batch_size(1);
-  EXPECT_EQ(ErrorOf(spec, ImageFacts(8, 8, 1, 10)).message(),
+  EXPECT_EQ(PlanStatus(spec, ImageFacts(8, 8, 1, 10)).message(),
             "spec.training.micro_batch_size: 1 leaves "
             "resnet.encoder.stages.3.layers.0.shortcut.normalization a single value per channel, "
             "which has no variance; use at least 2");
-  EXPECT_TRUE(ErrorOf(spec, ImageFacts(9, 8, 1, 10)).ok());
+  EXPECT_TRUE(PlanStatus(spec, ImageFacts(9, 8, 1, 10)).ok());
   spec.mutable_training()->set_micro_batch_size(2);
-  EXPECT_TRUE(ErrorOf(spec, ImageFacts(1, 1, 1, 10)).ok());
+  EXPECT_TRUE(PlanStatus(spec, ImageFacts(1, 1, 1, 10)).ok());
 }
 
 TEST(Plan, MlpNamesAndLayoutsAreThoseOfTorchLinear) {
@@ -208,27 +202,27 @@ TEST(Plan, ConvnetFlattensWhatItsPoolingLeaves) {
 TEST(Plan, RefusesWhatDoesNotFitTheData) {
   v1::JobSpec spec = GptSpec();
   spec.mutable_model()->mutable_gpt()->set_vocab_size(10);
-  EXPECT_EQ(ErrorOf(spec, TokenFacts(11)).message(),
+  EXPECT_EQ(PlanStatus(spec, TokenFacts(11)).message(),
             "spec.model.gpt.vocab_size: 10 is less than the 11 tokens of the data");
 
-  EXPECT_THAT(std::string(ErrorOf(GptSpec(), ImageFacts(2, 2, 1, 2)).message()),
+  EXPECT_THAT(std::string(PlanStatus(GptSpec(), ImageFacts(2, 2, 1, 2)).message()),
               HasSubstr("spec.model"));
-  EXPECT_THAT(std::string(ErrorOf(MlpSpec(), TokenFacts(4)).message()), HasSubstr("spec.model"));
+  EXPECT_THAT(std::string(PlanStatus(MlpSpec(), TokenFacts(4)).message()), HasSubstr("spec.model"));
 
   spec = ConvnetSpec();
   spec.mutable_model()->mutable_convnet()->mutable_stages(0)->set_pool(3);
   spec.mutable_model()->mutable_convnet()->add_stages()->set_channels(2);
   EXPECT_THAT(
-      std::string(ErrorOf(spec, ImageFacts(5, 5, 1, 2)).message()),
+      std::string(PlanStatus(spec, ImageFacts(5, 5, 1, 2)).message()),
       HasSubstr("spec.model.convnet.stages[1].pool: a window of 2 does not fit the 1x1 image"));
 
   DataFacts few = TokenFacts(11);
   few.train_size = 5;
-  EXPECT_EQ(ErrorOf(GptSpec(), few).message(),
+  EXPECT_EQ(PlanStatus(GptSpec(), few).message(),
             "spec.model.gpt.context: 5 needs at least 6 training tokens; the data has 5");
 
   DataFacts nothing;
-  EXPECT_EQ(ErrorOf(MlpSpec(), nothing).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(PlanStatus(MlpSpec(), nothing).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Plan, RefusesATensorThatNoMachineHolds) {
@@ -240,7 +234,7 @@ TEST(Plan, RefusesATensorThatNoMachineHolds) {
   spec.mutable_training()->set_batch_size(1 << 24);
   DataFacts facts = TokenFacts(11);
   facts.train_size = 0;
-  const absl::Status error = ErrorOf(spec, facts);
+  const absl::Status error = PlanStatus(spec, facts);
   EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(error.message()), HasSubstr("is larger than any machine's memory"));
 }
@@ -258,11 +252,11 @@ TEST(Plan, CountsStepsFromEpochs) {
 
   DataFacts unknown = TokenFacts(11);
   unknown.train_size = 0;
-  EXPECT_THAT(std::string(ErrorOf(spec, unknown).message()), HasSubstr("spec.training.epochs"));
+  EXPECT_THAT(std::string(PlanStatus(spec, unknown).message()), HasSubstr("spec.training.epochs"));
 
   spec.mutable_schedule()->set_shape(v1::Schedule::COSINE);
   spec.mutable_schedule()->set_warmup_steps(20000);
-  EXPECT_THAT(std::string(ErrorOf(spec, TokenFacts(11)).message()),
+  EXPECT_THAT(std::string(PlanStatus(spec, TokenFacts(11)).message()),
               HasSubstr("spec.schedule.warmup_steps: 20000 leaves nothing of the 16667 steps"));
 }
 

@@ -16,8 +16,6 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr ElementType kF32 = ElementType::kF32, kBF16 = ElementType::kBF16;
-
 v1::JobSpec In(v1::JobSpec spec, v1::Precision::Compute compute) {
   spec.mutable_precision()->set_compute(compute);
   return spec;
@@ -25,15 +23,6 @@ v1::JobSpec In(v1::JobSpec spec, v1::Precision::Compute compute) {
 
 Plan InBf16(const v1::JobSpec& spec, const DataFacts& facts) {
   return PlanOf(In(spec, v1::Precision::BF16), facts);
-}
-
-template <typename O>
-std::vector<O> OpsOf(const std::vector<Op>& ops) {
-  std::vector<O> found;
-  for (const Op& op : ops) {
-    if (const auto* o = std::get_if<O>(&op)) found.push_back(*o);
-  }
-  return found;
 }
 
 ElementType TypeOf(const Plan& plan, TensorId id) { return plan.tensors[id].type; }

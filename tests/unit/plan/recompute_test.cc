@@ -16,31 +16,26 @@ namespace {
 
 using ::testing::HasSubstr;
 
-struct Case {
-  const char* name;
-  v1::JobSpec spec;
-  DataFacts facts;
-};
-
-void Add(const char* name, v1::JobSpec spec, const DataFacts& facts, std::vector<Case>& cases) {
+void AddModel(const char* name, v1::JobSpec spec, const DataFacts& facts,
+              std::vector<ModelCase>& cases) {
   spec.mutable_training()->set_batch_size(8);
   cases.push_back({name, std::move(spec), facts});
 }
 
 // Models of the sizes that people train, of every family with more than a few layers.
-std::vector<Case> Cases() {
-  std::vector<Case> cases;
-  Add("gpt", Gpt2Spec(), TokenFacts(50257), cases);
+std::vector<ModelCase> DeepModels() {
+  std::vector<ModelCase> cases;
+  AddModel("gpt", Gpt2Spec(), TokenFacts(50257), cases);
   v1::JobSpec spec = CharGptSpec();
   spec.mutable_model()->mutable_gpt()->set_dropout(0.1);
-  Add("char gpt with dropout", spec, TokenFacts(65), cases);
+  AddModel("char gpt with dropout", spec, TokenFacts(65), cases);
   v1::Llama& llama = *spec.mutable_model()->mutable_llama();
   llama.set_layers(8);
   llama.set_heads(8);
   llama.set_kv_heads(2);
   llama.set_width(256);
   llama.set_context(128);
-  Add("llama", spec, TokenFacts(1000), cases);
+  AddModel("llama", spec, TokenFacts(1000), cases);
   spec = BertSpec();
   spec.mutable_model()->mutable_bert()->set_layers(6);
   spec.mutable_model()->mutable_bert()->set_heads(4);
@@ -48,32 +43,32 @@ std::vector<Case> Cases() {
   spec.mutable_model()->mutable_bert()->set_mlp_width(512);
   spec.mutable_model()->mutable_bert()->set_context(64);
   spec.mutable_model()->mutable_bert()->set_dropout(0.1);
-  Add("bert", spec, DocumentFacts(500), cases);
+  AddModel("bert", spec, DocumentFacts(500), cases);
   spec = VitSpec();
   spec.mutable_model()->mutable_vit()->set_layers(6);
   spec.mutable_model()->mutable_vit()->set_width(64);
   spec.mutable_model()->mutable_vit()->set_mlp_width(256);
-  Add("vit", spec, ImageFacts(16, 16, 3, 10), cases);
+  AddModel("vit", spec, ImageFacts(16, 16, 3, 10), cases);
   spec = ResnetSpec();
   spec.mutable_model()->mutable_resnet()->set_width(64);
-  Add("resnet 18", spec, ImageFacts(32, 32, 3, 10), cases);
+  AddModel("resnet 18", spec, ImageFacts(32, 32, 3, 10), cases);
   spec.mutable_model()->mutable_resnet()->set_depth(50);
   spec.mutable_model()->mutable_resnet()->set_stem(v1::Resnet::IMAGENET);
-  Add("resnet 50", spec, ImageFacts(224, 224, 3, 10), cases);
+  AddModel("resnet 50", spec, ImageFacts(224, 224, 3, 10), cases);
   spec = MobilenetSpec();
   spec.mutable_model()->mutable_mobilenet()->set_dropout(0.2);
-  Add("mobilenet", spec, ImageFacts(96, 96, 3, 10), cases);
+  AddModel("mobilenet", spec, ImageFacts(96, 96, 3, 10), cases);
   return cases;
 }
 
 // The same with few layers, where not much can be left out.
-std::vector<Case> AllCases() {
-  std::vector<Case> cases = Cases();
-  Add("mlp", MlpSpec(), ImageFacts(28, 28, 1, 10), cases);
-  Add("convnet", ConvnetSpec(), ImageFacts(28, 28, 1, 10), cases);
-  Add("layers of images", ImageLayersSpec(), ImageFacts(12, 12, 3, 10), cases);
-  Add("layers of tokens", TokenLayersSpec(), TokenFacts(40), cases);
-  Add("dlrm", DlrmSpec(), ClickFacts(5, 4, 30), cases);
+std::vector<ModelCase> AllModels() {
+  std::vector<ModelCase> cases = DeepModels();
+  AddModel("mlp", MlpSpec(), ImageFacts(28, 28, 1, 10), cases);
+  AddModel("convnet", ConvnetSpec(), ImageFacts(28, 28, 1, 10), cases);
+  AddModel("layers of images", ImageLayersSpec(), ImageFacts(12, 12, 3, 10), cases);
+  AddModel("layers of tokens", TokenLayersSpec(), TokenFacts(40), cases);
+  AddModel("dlrm", DlrmSpec(), ClickFacts(5, 4, 30), cases);
   return cases;
 }
 
@@ -85,7 +80,7 @@ Plan WithShare(v1::JobSpec spec, const DataFacts& facts, double share) {
 // Half the activations for at most a third of the work more: what the acceptance of "1.35 times the
 // time" rests on.
 TEST(Recompute, HalvesActivationsForLittleMoreWork) {
-  for (const Case& c : Cases()) {
+  for (const ModelCase& c : DeepModels()) {
     SCOPED_TRACE(c.name);
     const Plan all = PlanOf(c.spec, c.facts);
     const Plan half = WithShare(c.spec, c.facts, 0.5);
@@ -104,7 +99,7 @@ TEST(Recompute, HalvesActivationsForLittleMoreWork) {
 }
 
 TEST(Recompute, HoldsEveryBudgetDownToTheLeastAndRefusesLess) {
-  for (Case& c : AllCases()) {
+  for (ModelCase& c : AllModels()) {
     SCOPED_TRACE(c.name);
     const int64_t all = PlanOf(c.spec, c.facts).summary.activation_bytes();
     const int64_t least = Recomputing(c.facts, c.spec);
@@ -143,7 +138,7 @@ std::string NameOf(const Plan& plan, Op op) {
 }
 
 TEST(Recompute, RepeatsOpsOfTheForwardPassAtMostOnceAndKeepsTheOrderOfAllOthers) {
-  for (Case& c : AllCases()) {
+  for (ModelCase& c : AllModels()) {
     SCOPED_TRACE(c.name);
     const Plan all = PlanOf(c.spec, c.facts);
     Recomputing(c.facts, c.spec);

@@ -76,14 +76,14 @@ TEST(ImageSpec, WritesOutWhatBracesStandFor) {
   EXPECT_EQ(train("file:///d/{7..7}.tar")[0], "file:///d/7.tar");
 }
 
-struct BadSpec {
+struct BadImageSpec {
   const char* what;
   std::function<void(v1::JobSpec&)> spoil;
   const char* message;
 };
 
 TEST(ImageSpec, IsRefusedWithTheField) {
-  const BadSpec folders[] = {
+  const BadImageSpec folders[] = {
       {"no folder", [](auto& s) { s.mutable_data()->mutable_image_folder()->clear_train(); },
        "spec.data.image_folder.train: is missing; give an absolute path or file:// URI"},
       {"two splits",
@@ -139,7 +139,7 @@ TEST(ImageSpec, IsRefusedWithTheField) {
       {"threads", [](auto& s) { s.mutable_data()->set_threads(0); },
        "spec.data.threads: 0 is not in [1, 256]"},
   };
-  for (const BadSpec& bad : folders) {
+  for (const BadImageSpec& bad : folders) {
     v1::JobSpec spec = FolderSpec();
     bad.spoil(spec);
     const absl::Status status = ResolveSpec(spec).status();

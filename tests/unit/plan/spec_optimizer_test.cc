@@ -80,8 +80,7 @@ TEST(ResolveOptimizer, RefusesGroupsThatSayNothingOrTwoThings) {
   refused("pattern: 'a' learning_rate_scale: -1",
           std::string("learning_rate_scale: -1") + kPositive);
   refused("pattern: 'a' weight_decay: nan", std::string("weight_decay: nan") + kNotNegative);
-  refused("pattern: '" + std::string(1000, 'a') + "'",
-          "pattern: 1000 characters are more than 512");
+  refused("pattern: '" + std::string(1000, 'a') + "'", "pattern: 1000 bytes are more than 512");
 }
 
 TEST(ResolveSchedule, RefusesWhatNoScheduleFollows) {

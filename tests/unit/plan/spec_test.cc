@@ -489,9 +489,9 @@ const std::vector<BadSpec>& RunningTable() {
       {"long pattern", MlpSpec,
        [](auto& s) {
          s.mutable_fine_tune()->set_from("/m");
-         s.mutable_fine_tune()->add_reinitialize(std::string(257, '*'));
+         s.mutable_fine_tune()->add_reinitialize(std::string(513, '*'));
        },
-       kInvalid, "spec.fine_tune.reinitialize[0]: 257 bytes are more than 256"},
+       kInvalid, "spec.fine_tune.reinitialize[0]: 513 bytes are more than 512"},
       {"tokenizer of nothing", GptSpec,
        [](auto& s) {
          s.mutable_data()->mutable_text()->set_path("/t");

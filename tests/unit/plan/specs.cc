@@ -239,4 +239,10 @@ Plan PlanOf(const v1::JobSpec& spec, const DataFacts& facts) {
   return *std::move(plan);
 }
 
+absl::Status PlanStatus(const v1::JobSpec& spec, const DataFacts& facts) {
+  const absl::StatusOr<v1::JobSpec> resolved = ResolveSpec(spec);
+  if (!resolved.ok()) return resolved.status();
+  return BuildPlan(*resolved, facts).status();
+}
+
 }  // namespace trainyard::plan

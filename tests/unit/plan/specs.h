@@ -3,7 +3,10 @@
 // Small specs that the tests of this room start from. Each is valid as it is.
 
 #include <string>
+#include <variant>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "executor/plan/facts.h"
 #include "executor/plan/plan.h"
 #include "trainyard/v1/spec.pb.h"
@@ -41,11 +44,33 @@ DataFacts TokenFacts(int64_t vocab);
 DataFacts DocumentFacts(int64_t vocab);
 DataFacts ClickFacts(int64_t dense, int64_t categorical, int64_t buckets);
 
+// A model and data for it.
+struct ModelCase {
+  const char* name;
+  v1::JobSpec spec;
+  DataFacts facts;
+};
+
 // Makes `spec` recompute until activations take the least bytes that can be reached, which it
 // returns.
 int64_t Recomputing(const DataFacts& facts, v1::JobSpec& spec);
 
 // ResolveSpec and BuildPlan, which must succeed.
 Plan PlanOf(const v1::JobSpec& spec, const DataFacts& facts);
+
+// What ResolveSpec and BuildPlan say.
+absl::Status PlanStatus(const v1::JobSpec& spec, const DataFacts& facts);
+
+inline constexpr ElementType kF32 = ElementType::kF32, kBF16 = ElementType::kBF16;
+
+// Those of one kind.
+template <typename T>
+std::vector<T> OpsOf(const std::vector<Op>& ops) {
+  std::vector<T> found;
+  for (const Op& op : ops) {
+    if (const T* o = std::get_if<T>(&op)) found.push_back(*o);
+  }
+  return found;
+}
 
 }  // namespace trainyard::plan
