@@ -13,8 +13,6 @@
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
-namespace {}  // namespace
-
 data::Loader::Options LoaderOptions(const v1::JobSpec& spec, const plan::Plan& plan,
                                     int64_t threads, int64_t steps_done,
                                     const std::vector<data::Skip>& skips) {

@@ -194,19 +194,25 @@ class RecordingObserver : public RunObserver {
   std::atomic<bool> stop{false};
 };
 
-// Runs `spec` on the CPU.
+inline absl::StatusOr<RunResult> RunOn(kernels::Device& device, const v1::JobSpec& spec,
+                                       const std::string& root, RecordingObserver& observer,
+                                       std::optional<RestorePoint> restore = std::nullopt,
+                                       int threads = 1) {
+  RunRequest request;
+  request.spec = spec;
+  request.restore = std::move(restore);
+  request.checkpoint_root = root;
+  request.threads = threads;
+  return Run(device, request, observer, observer.stop);
+}
+
 inline absl::StatusOr<RunResult> RunOnCpu(const v1::JobSpec& spec, const std::string& root,
                                           RecordingObserver& observer,
                                           std::optional<RestorePoint> restore = std::nullopt,
                                           int threads = 1) {
   const auto device = kernels::OpenCpu(threads);
   if (!device.ok()) return device.status();
-  RunRequest request;
-  request.spec = spec;
-  request.restore = std::move(restore);
-  request.checkpoint_root = root;
-  request.threads = threads;
-  return Run(**device, request, observer, observer.stop);
+  return RunOn(**device, spec, root, observer, std::move(restore), threads);
 }
 
 }  // namespace trainyard::engine
