@@ -45,38 +45,49 @@ struct RowSums {
   int64_t samples, count, chunks, width;
 };
 
+// Whether no sample before `sample` looked up the row whose keys lie in [low, high).
+__device__ bool IsFirstOfRow(const uint64_t* chunks, int64_t sample, uint64_t low, uint64_t high) {
+  const int64_t own = sample / kChunkPlaces;
+  for (int64_t k = 0; k < own; ++k) {
+    const int at = LowerBound(chunks + k * kChunkPlaces, low);
+    if (at < kChunkPlaces && chunks[k * kChunkPlaces + at] < high) return false;
+  }
+  const uint64_t* mine = chunks + own * kChunkPlaces;
+  return static_cast<uint32_t>(mine[LowerBound(mine, low)]) == sample % kChunkPlaces;
+}
+
 // A warp per place. The first place of a row in a table adds up all places of it, in order of the
-// samples. kMerge: in place, clearing the others; else into the row of `gradients`.
+// samples. kMerge: in place, clearing the others, which cross their own ids out; else into the row
+// of `gradients`.
 template <bool kMerge>
 __global__ void __launch_bounds__(kThreads)
     SumRowsKernel(RowSums a, float* gradients, TableList tables) {
   const int64_t place = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (place >= a.samples * a.count) return;
+  const int lane = threadIdx.x % kWarp;
   const int64_t sample = place / a.count, t = place % a.count;
   const int32_t id = a.ids[place];
-  if (id < 0) return;  // the first place of its row was here already
   const uint64_t low = static_cast<uint64_t>(id) << 32, high = low + (uint64_t{1} << 32);
   const uint64_t* chunks = a.sorted + t * a.chunks * kChunkPlaces;
-  const int64_t own = sample / kChunkPlaces;
-  for (int64_t k = 0; k < own; ++k) {
-    const int at = LowerBound(chunks + k * kChunkPlaces, low);
-    if (at < kChunkPlaces && chunks[k * kChunkPlaces + at] < high) return;
+  if (!IsFirstOfRow(chunks, sample, low, high)) {
+    if (kMerge) {
+      __syncwarp();  // all lanes have read it
+      if (lane == 0) a.ids[place] = -1;
+    }
+    return;
   }
-  const uint64_t first = chunks[own * kChunkPlaces + LowerBound(chunks + own * kChunkPlaces, low)];
-  if (static_cast<uint32_t>(first) != sample % kChunkPlaces) return;
 
-  for (int64_t c = threadIdx.x % kWarp; c < a.width; c += kWarp) {
+  for (int64_t c = lane; c < a.width; c += kWarp) {
     float* const to =
         kMerge ? a.grad + place * a.width + c : gradients + tables.start[t] + id * a.width + c;
     float sum = *to;
-    for (int64_t k = own; k < a.chunks; ++k) {
+    for (int64_t k = sample / kChunkPlaces; k < a.chunks; ++k) {
       const uint64_t* chunk = chunks + k * kChunkPlaces;
       for (int i = LowerBound(chunk, low); i < kChunkPlaces && chunk[i] < high; ++i) {
         const int64_t other = (k * kChunkPlaces + static_cast<uint32_t>(chunk[i])) * a.count + t;
         if (kMerge && other == place) continue;
         sum += a.grad[other * a.width + c];
         if (kMerge) a.grad[other * a.width + c] = 0;
-        if (kMerge && c == 0) a.ids[other] = -1;
       }
     }
     *to = sum;
