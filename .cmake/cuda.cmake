@@ -1,28 +1,33 @@
-# Finds the CUDA toolkit, on PATH or in its usual prefix, and sets TRAINYARD_HAVE_CUDA.
-# Architectures are named, never `native`: what is built here runs elsewhere.
+# Finds the CUDA toolkit, on PATH or in its usual prefix, and sets TRAINYARD_HAVE_CUDA, and
+# TRAINYARD_HAVE_CUDA_HEADERS where its headers alone are wanted or there too: enough for the emulator of
+# tests/gpu. Architectures are named, never `native`: what is built here runs elsewhere.
 
 set(TRAINYARD_HAVE_CUDA OFF)
-if(NOT TRAINYARD_CUDA MATCHES "^(AUTO|ON|OFF)$")
-  message(FATAL_ERROR "TRAINYARD_CUDA is '${TRAINYARD_CUDA}': expected AUTO, ON or OFF")
+set(TRAINYARD_HAVE_CUDA_HEADERS OFF)
+if(NOT TRAINYARD_CUDA MATCHES "^(AUTO|ON|OFF|EMULATED)$")
+  message(FATAL_ERROR "TRAINYARD_CUDA is '${TRAINYARD_CUDA}': expected AUTO, ON, OFF or EMULATED")
 endif()
 if(NOT TRAINYARD_CUDA STREQUAL "OFF")
   find_program(NVCC nvcc HINTS /usr/local/cuda/bin)
   find_path(CUDNN_INCLUDE cudnn.h HINTS /usr/include /usr/include/x86_64-linux-gnu
             /usr/local/cuda/include)
   if(NVCC AND CUDNN_INCLUDE)
-    set(CMAKE_CUDA_COMPILER ${NVCC})
-    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)
+    set(TRAINYARD_HAVE_CUDA_HEADERS ON)
+    if(NOT TRAINYARD_CUDA STREQUAL "EMULATED")
+      set(CMAKE_CUDA_COMPILER ${NVCC})
+      if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+        set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)
+      endif()
+      enable_language(CUDA)
+      # CMake 3.25 does not know C++20 for CUDA.
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA_STANDARD 20)
+      set(TRAINYARD_HAVE_CUDA ON)
     endif()
-    enable_language(CUDA)
-    # CMake 3.25 does not know C++20 for CUDA.
-    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
-    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
-    set(CMAKE_CUDA_STANDARD 20)
     find_package(CUDAToolkit REQUIRED)
-    set(TRAINYARD_HAVE_CUDA ON)
   elseif(TRAINYARD_CUDA STREQUAL "ON")
     message(FATAL_ERROR "TRAINYARD_CUDA=ON, but nvcc or cudnn.h was not found")
   endif()
 endif()
-message(STATUS "CUDA back end: ${TRAINYARD_HAVE_CUDA}")
+message(STATUS "CUDA back end: ${TRAINYARD_HAVE_CUDA}, emulated in tests: ${TRAINYARD_HAVE_CUDA_HEADERS}")

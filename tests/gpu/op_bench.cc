@@ -72,8 +72,10 @@ std::vector<OpBench::Twin*> OpBench::PointAtTwins(void* op, size_t bytes) {
     auto after = twins_.upper_bound(word);
     if (after == twins_.begin()) continue;
     Twin& twin = std::prev(after)->second;
-    const ptrdiff_t offset = word - twin.host.data();
-    if (offset >= static_cast<ptrdiff_t>(twin.host.size())) continue;
+    // Of what may be a number and no address.
+    const uintptr_t offset =
+        reinterpret_cast<uintptr_t>(word) - reinterpret_cast<uintptr_t>(twin.host.data());
+    if (offset >= twin.host.size()) continue;
     word = static_cast<char*>(twin.device) + offset;
     std::memcpy(static_cast<char*>(op) + at, &word, sizeof(word));
     if (std::find(used.begin(), used.end(), &twin) == used.end()) used.push_back(&twin);

@@ -4,10 +4,12 @@
 #include <cstdlib>
 #include <utility>
 
-#if defined(__SANITIZE_ADDRESS__)
+#include "tests/gpu/emulator/watched.h"
+
+#if defined(TRAINYARD_WATCHED_FOR_BOUNDS)
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRAINYARD_WATCHED_FOR_RACES)
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -29,20 +31,20 @@ Fiber::Fiber(std::function<void()> body) : body_(std::move(body)), stack_(new ch
   const auto self = reinterpret_cast<uintptr_t>(this);
   makecontext(&first_, reinterpret_cast<void (*)()>(&Fiber::Start), 2, static_cast<unsigned>(self),
               static_cast<unsigned>(self >> 32));
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRAINYARD_WATCHED_FOR_RACES)
   tsan_here_ = __tsan_create_fiber(0);
 #endif
 }
 
 Fiber::~Fiber() {
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRAINYARD_WATCHED_FOR_RACES)
   __tsan_destroy_fiber(tsan_here_);
 #endif
 }
 
 NOT_WATCHED void Fiber::Start(unsigned low, unsigned high) {
   Fiber* self = reinterpret_cast<Fiber*>(uintptr_t{low} | uintptr_t{high} << 32);
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRAINYARD_WATCHED_FOR_BOUNDS)
   __sanitizer_finish_switch_fiber(self->asan_here_, &self->caller_stack_,
                                   &self->caller_stack_size_);
 #endif
@@ -50,10 +52,10 @@ NOT_WATCHED void Fiber::Start(unsigned low, unsigned high) {
 }
 
 NOT_WATCHED void Fiber::Enter() {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRAINYARD_WATCHED_FOR_BOUNDS)
   __sanitizer_start_switch_fiber(&asan_caller_, stack_.get(), kStackBytes);
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRAINYARD_WATCHED_FOR_RACES)
   tsan_caller_ = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(tsan_here_, __tsan_switch_to_fiber_no_sync);
 #endif
@@ -62,32 +64,32 @@ NOT_WATCHED void Fiber::Enter() {
     began_ = true;
     setcontext(&first_);
   }
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRAINYARD_WATCHED_FOR_BOUNDS)
   __sanitizer_finish_switch_fiber(asan_caller_, nullptr, nullptr);
 #endif
 }
 
 NOT_WATCHED void Fiber::Leave() {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRAINYARD_WATCHED_FOR_BOUNDS)
   __sanitizer_start_switch_fiber(&asan_here_, caller_stack_, caller_stack_size_);
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRAINYARD_WATCHED_FOR_RACES)
   __tsan_switch_to_fiber(tsan_caller_, __tsan_switch_to_fiber_no_sync);
 #endif
   if (__builtin_setjmp(here_) == 0) Jump(caller_);
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRAINYARD_WATCHED_FOR_BOUNDS)
   __sanitizer_finish_switch_fiber(asan_here_, &caller_stack_, &caller_stack_size_);
 #endif
 }
 
 void Publish([[maybe_unused]] void* key) {
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRAINYARD_WATCHED_FOR_RACES)
   __tsan_release(key);
 #endif
 }
 
 void Observe([[maybe_unused]] void* key) {
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRAINYARD_WATCHED_FOR_RACES)
   __tsan_acquire(key);
 #endif
 }

@@ -36,12 +36,12 @@ class Fiber {
   // kernel for the signal mask, which takes swapcontext most of its time.
   void* here_[5];
   void* caller_[5];
-  void* asan_here_ = nullptr;
-  void* asan_caller_ = nullptr;
-  const void* caller_stack_ = nullptr;
-  size_t caller_stack_size_ = 0;
-  void* tsan_here_ = nullptr;
-  void* tsan_caller_ = nullptr;
+  [[maybe_unused]] void* asan_here_ = nullptr;
+  [[maybe_unused]] void* asan_caller_ = nullptr;
+  [[maybe_unused]] const void* caller_stack_ = nullptr;
+  [[maybe_unused]] size_t caller_stack_size_ = 0;
+  [[maybe_unused]] void* tsan_here_ = nullptr;
+  [[maybe_unused]] void* tsan_caller_ = nullptr;
 };
 
 // What happened before Publish(key) is visible after a later Observe(key).
