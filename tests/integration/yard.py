@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TRAINYARD_BIN", REPOSITORY / "build/bin"))
@@ -41,7 +42,12 @@ def eventually(condition, seconds=30, what=""):
 
 
 class Api:
-    """The services by name: api.job.SubmitJob(request). Calls carry the token."""
+    """The services by name: api.job.SubmitJob(request). Calls carry the token.
+
+    With `patient` a call that finds PostgreSQL or the server on its way back is made again: each is one that
+    may be, a submission by its request id."""
+
+    patient = False
 
     def __init__(self, address, token):
         self.channel = grpc.insecure_channel(address, options=[
@@ -78,7 +84,15 @@ class Api:
 
     def _with_token(self, call):
         def invoke(request, timeout=20, wait=True):
-            return call(request, timeout=timeout, metadata=self.metadata, wait_for_ready=wait)
+            deadline = time.monotonic() + timeout
+            while True:
+                try:
+                    return call(request, timeout=timeout, metadata=self.metadata, wait_for_ready=wait)
+                except grpc.RpcError as error:
+                    if (not self.patient or error.code() != grpc.StatusCode.UNAVAILABLE
+                            or time.monotonic() > deadline):
+                        raise
+                time.sleep(0.02)
         return invoke
 
     def close(self):
@@ -184,8 +198,9 @@ class Yard:
     # --- jobs -----------------------------------------------------------------------------------
 
     def submit(self, spec, job_id="", **job):
-        request = jobs_pb.SubmitJobRequest(parent="projects/default", job=resources_pb.Job(
-            job_id=job_id, spec=json_format.ParseDict(spec, resources_pb.Job().spec), **job))
+        job = resources_pb.Job(
+            job_id=job_id, spec=json_format.ParseDict(spec, resources_pb.Job().spec), **job)
+        request = jobs_pb.SubmitJobRequest(parent="projects/default", job=job, request_id=uuid.uuid4().hex)
         return self.api.job.SubmitJob(request)
 
     def get(self, name):
