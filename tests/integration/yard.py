@@ -86,8 +86,9 @@ class Api:
         def invoke(request, timeout=20, wait=True):
             deadline = time.monotonic() + timeout
             while True:
+                left = max(0.1, deadline - time.monotonic())
                 try:
-                    return call(request, timeout=timeout, metadata=self.metadata, wait_for_ready=wait)
+                    return call(request, timeout=left, metadata=self.metadata, wait_for_ready=wait)
                 except grpc.RpcError as error:
                     if (not self.patient or error.code() != grpc.StatusCode.UNAVAILABLE
                             or time.monotonic() > deadline):

@@ -63,6 +63,7 @@ NOT_WATCHED void Fiber::Enter() {
     if (began_) Jump(here_);
     began_ = true;
     setcontext(&first_);
+    std::abort();  // it does not return, unless it failed
   }
 #if defined(TRAINYARD_WATCHED_FOR_BOUNDS)
   __sanitizer_finish_switch_fiber(asan_caller_, nullptr, nullptr);
