@@ -10,8 +10,9 @@ In BF16 the error of loss and gradients of the first step, against PyTorch in fp
 PyTorch under autocast in bf16; in FP16, whose numbers have three bits more and which PyTorch does not compute
 on CPUs, at most three quarters (inputs that change sides of a relu weigh as much in both). Vectors of one
 kind are held together: of a bias or a norm one input that changes sides decides a few elements. The curve of 50
-losses stays within 1 % of PyTorch's in fp32 (the area between them by the area below), or, where the start is so
-steep that PyTorch's under autocast does not, within twice the distance of that.
+losses stays within 1 % of PyTorch's in fp32 (the area between them by the area below). A case's rate is one at which
+PyTorch's own curve in fp32 does so when the weights it begins with are rounded to bf16: dlrm's at five times its rate
+moves by 1 to 2 %.
 
 A resnet has a relu for each of a million values: one that rounding pushes across zero moves the gradients
 before it by a thousandth, and more in an untrained net of 50 layers. Biases of norms begin at `shift`, where
@@ -106,7 +107,7 @@ CASES = {
     "convnet": dict(
         model="model: {{convnet: {{stages: [{{channels: 8, convolutions: 2}}, {{channels: 12, kernel: 5}}], hidden: [32]}}}}",
         data=IDX, forward=convnet.forward, convolutions=[2, 1], steps=50, batch=16, micro=16, clip=0.5),
-    "dlrm": dict(DLRM, optimizer=SGD, clip=0.5, rate=0.5),
+    "dlrm": dict(DLRM, optimizer=SGD, clip=0.5, rate=0.1),
     "dlrm_adamw": dict(DLRM, clip=0.5),
     "dlrm_lazy": dict(DLRM, optimizer=LAZY, lazy=True, clip=None),
     "resnet": dict(
@@ -312,7 +313,7 @@ def compare_errors(case, ours, checks):
     checks.worst_within("error by torch's, of the gradient of", ratios, most)
 
 
-def train(case, ours, checks, autocast=False):
+def train(case, ours, checks):
     """Makes the same steps with torch; returns its losses and final weights."""
     names = [name[7:] for name in ours if name.startswith("before/")]
     frozen = {name for name in names for pattern in case.get("frozen", ()) if fnmatch.fnmatchcase(name, pattern)}
@@ -331,9 +332,8 @@ def train(case, ours, checks, autocast=False):
         total = 0.0
         targets, counted = targets_of(case, ours, step)
         for m, target in enumerate(targets):
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-                logits = case["forward"](params, inputs_of(ours, step * micro_batches + m), case)
-            loss = loss_of(case, logits.float(), target, counted)
+            logits = case["forward"](params, inputs_of(ours, step * micro_batches + m), case)
+            loss = loss_of(case, logits, target, counted)
             loss.backward()
             total += loss.item()
         losses.append(total)
@@ -392,14 +392,8 @@ def main():
     relative = (ours["loss"] - theirs).abs() / theirs
     if args.precision != "FP32":
         print(f"last loss: {ours['loss'][-1]:.4f}, PyTorch in fp32 {theirs[-1]:.4f}")
-        area = lambda curve: ((curve - theirs).abs().sum() / theirs.sum()).item()
-        limit = 1e-2
-        if area(ours["loss"]) > limit:  # so steep a start that bf16 alone may do it
-            narrow = area(torch.tensor(train(case, ours, checks, True)[0], dtype=torch.float64))
-            print(f"PyTorch's curve under autocast: {narrow:.2e} from it")
-            limit = max(limit, 2 * narrow)
         print(f"worst of {len(losses)} losses: {relative.max():.1e} apart")
-        checks.within("distance of the curves", area(ours["loss"]), limit)
+        checks.within("distance of the curves", ((ours["loss"] - theirs).abs().sum() / theirs.sum()).item(), 1e-2)
         sys.exit(1 if checks.failed else 0)
     checks.within("loss of the first step", relative[0].item(), 1e-5)
     if args.case.endswith("curve"):
