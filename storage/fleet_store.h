@@ -42,10 +42,11 @@ class FleetStore {
   // Draining survives.
   virtual absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) = 0;
 
-  // Extends the lease. kAborted when `incarnation` is not the newest of that node, or the lease was
-  // already taken back (reachable = false): the agent must stop its work and register again.
+  // Extends the lease, and takes what the node's GPUs do. kAborted when `incarnation` is not the
+  // newest of that node, or the lease was already taken back (reachable = false): the agent must
+  // stop its work and register again.
   virtual absl::Status RenewLease(const std::string& node, const std::string& incarnation,
-                                  absl::Duration lease) = 0;
+                                  absl::Duration lease, const std::vector<SlotUsage>& usage) = 0;
 
   // All ranks of this node that are not gone and should be alive (WishFor in records/attempt.h):
   // job STARTING, RUNNING or SUSPENDING within its deadline, and no rank of the attempt failed.

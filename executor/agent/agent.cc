@@ -125,11 +125,12 @@ void Agent::WatchEvents(const LocalRank& rank) {
 absl::Status Agent::Run(int signal_fd) {
   TY_RETURN_IF_ERROR(SetUp());
   warm_ = std::make_unique<WarmWorkers>(options_.worker, options_.state_dir + "/standby",
-                                        options_.standby);
+                                        WhatWorkersWaitFor());
+  gpus_ = std::make_unique<GpuMonitor>(options_.nvml);
   link_ =
       std::make_unique<Link>(Link::Options{options_.server, options_.token_file, options_.hello},
                              clock_, [this](LinkEvent event) { inbox_.Put(std::move(event)); });
-  warm_->Tend(clock_.SinceBoot());
+  warm_->Tend(clock_.SinceBoot(), BusyDevices());
   for (;;) {
     const absl::Duration now = Wait(signal_fd);
     const bool tick = now >= next_tick_;
@@ -188,8 +189,8 @@ void Agent::ReadSignal(int signal_fd) {
 }
 
 void Agent::KillEverything() {
-  warm_->KillAll();
   for (auto& [name, rank] : ranks_) rank->Fence();
+  warm_->KillAll();
   leave_deadline_ = clock_.SinceBoot() + kLastWords;
 }
 
@@ -344,13 +345,15 @@ void Agent::SendHeartbeat(absl::Duration now) {
   for (const auto& [name, rank] : ranks_) {
     if (rank->HasProcess()) *heartbeat.add_present() = rank->key();
   }
+  // GPUs come first among the slots: each has the slot of its index.
+  for (const auto& [index, usage] : gpus_->Usage()) (*heartbeat.mutable_usage())[index] = usage;
   link_->Send(std::move(message));
 }
 
 void Agent::Tick(absl::Duration now) {
   next_tick_ = now + kTick;
   // Loading a worker takes time that the first step of another would miss.
-  if (leaving_ == Leaving::kNo && !AwaitsFirstStep(now)) warm_->Tend(now);
+  if (leaving_ == Leaving::kNo && !AwaitsFirstStep(now)) warm_->Tend(now, BusyDevices());
   bool waiting = false;
   for (auto& [name, rank] : ranks_) {
     if (rank->retired()) continue;

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "executor/agent/gpu_monitor.h"
 #include "executor/agent/lease.h"
 #include "executor/agent/link.h"
 #include "executor/agent/local_rank.h"
@@ -27,8 +28,10 @@ struct AgentOptions {
   std::string token_file;
   std::string state_dir;
   std::string worker;                    // program
-  int standby = 1;                       // warm workers
+  int standby = 1;                       // warm workers that wait for anything, with CPU slots
+  bool standby_gpus = true;              // and one for each idle GPU
   v1::Register hello;                    // node, slots, address, labels, version
+  std::shared_ptr<Nvml> nvml;            // null: no GPUs
   bool kill_workers_on_exit = false;     // on SIGTERM too
   int64_t log_bytes = int64_t{4} << 20;  // per file; two files per rank
   RetentionLimits retention;
@@ -87,6 +90,8 @@ class Agent {
   void KillEverything();
   const v1::Assignment* FindDesired(const std::string& name) const;
   bool AwaitsFirstStep(absl::Duration now) const;
+  std::vector<Standby> WhatWorkersWaitFor() const;
+  std::set<std::string> BusyDevices() const;  // GPUs
 
   const AgentOptions options_;
   const std::string ranks_folder_;
@@ -95,6 +100,7 @@ class Agent {
   FileDescriptor inotify_;  // on the events.log of ranks that run
   Inbox inbox_;
   std::unique_ptr<WarmWorkers> warm_;
+  std::unique_ptr<GpuMonitor> gpus_;
   std::map<std::string, std::unique_ptr<LocalRank>> ranks_;  // by name, retired ones too
   std::set<std::string> troubled_;                           // ranks whose log could not be read
   Lease lease_;

@@ -121,6 +121,7 @@ void Agent::Perform(const Action& action, absl::Duration now) {
 absl::StatusOr<std::unique_ptr<LocalRank>> Agent::StartRank(const v1::Assignment& assignment) {
   int threads = 0;
   std::string device;
+  std::set<std::string> devices;
   for (const int index : assignment.slots()) {
     if (index < 0 || index >= options_.hello.slots_size()) {
       return absl::InvalidArgumentError(absl::StrCat("this node has no slot ", index));
@@ -128,9 +129,11 @@ absl::StatusOr<std::unique_ptr<LocalRank>> Agent::StartRank(const v1::Assignment
     const v1::Slot& slot = options_.hello.slots(index);
     threads += slot.cpu_threads();
     if (device.empty()) device = DeviceOf(slot);
+    devices.insert(DeviceOf(slot));
   }
   if (device.empty()) return absl::InvalidArgumentError("no slot was given");
-  TY_ASSIGN_OR_RETURN(WaitingWorker worker, warm_->Take());
+  TY_ASSIGN_OR_RETURN(WaitingWorker worker, warm_->Take(device));
+  warm_->MakeRoom(devices);
   TY_ASSIGN_OR_RETURN(auto rank, LocalRank::Start(PathOf(assignment), assignment, std::move(worker),
                                                   device, threads, lease_.until(), clock_));
   spdlog::info("{}: started {} on {} (pid {})", rank->name(), assignment.job_name(), device,
@@ -153,6 +156,33 @@ void Agent::Refuse(const v1::Assignment& assignment, v1::RankEvent event) {
 
 std::string Agent::PathOf(const v1::Assignment& assignment) const {
   return absl::StrCat(ranks_folder_, "/", run::RunDirectory::NameOf(assignment.key()));
+}
+
+std::vector<Standby> Agent::WhatWorkersWaitFor() const {
+  std::vector<Standby> wanted;
+  int cpus = 0;
+  for (const v1::Slot& slot : options_.hello.slots()) {
+    if (slot.device() != v1::Resources::CUDA) {
+      ++cpus;
+    } else if (options_.standby_gpus) {
+      wanted.push_back({.device = DeviceOf(slot), .threads = slot.cpu_threads()});
+    }
+  }
+  if (cpus > 0) wanted.resize(wanted.size() + std::max(0, options_.standby));
+  return wanted;
+}
+
+std::set<std::string> Agent::BusyDevices() const {
+  std::set<std::string> busy;
+  for (const auto& [name, rank] : ranks_) {
+    if (!rank->HasProcess()) continue;
+    for (const int index : rank->slots()) {
+      if (index < 0 || index >= options_.hello.slots_size()) continue;
+      const v1::Slot& slot = options_.hello.slots(index);
+      if (slot.device() == v1::Resources::CUDA) busy.insert(DeviceOf(slot));
+    }
+  }
+  return busy;
 }
 
 bool Agent::AwaitsFirstStep(absl::Duration now) const {

@@ -48,6 +48,7 @@ class LocalRank {
   Spool& spool() { return spool_; }
   const LogFile& log() const { return log_; }
   absl::Duration started() const { return started_; }
+  const std::vector<int>& slots() const { return slots_; }
 
   PresentRank Describe(absl::Duration now) const;
   bool HasProcess() const { return process_.has_value(); }

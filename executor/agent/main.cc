@@ -52,6 +52,7 @@ struct Flags {
   std::string address = "127.0.0.1";
   std::vector<std::string> labels;
   int standby = 1;
+  bool standby_gpus = true;
   std::string worker = SiblingWorker();
   bool kill_workers_on_exit = false;
   bool print_slots = false;
@@ -94,9 +95,12 @@ void Declare(CLI::App& app, Flags& flags) {
                    ? absl::StrCat("'", label, "' is not KEY=VALUE")
                    : std::string();
       });
-  app.add_option("--standby", flags.standby, "workers that wait with everything loaded")
+  app.add_option("--standby", flags.standby,
+                 "workers that wait with everything loaded, for CPU slots")
       ->capture_default_str()
       ->check(CLI::Range(0, 64));
+  app.add_flag("--standby-gpus,!--no-standby-gpus", flags.standby_gpus,
+               "one more on each idle GPU, with some of its memory; default: yes");
   app.add_option("--worker", flags.worker, "the worker program")->capture_default_str();
   app.add_flag("--kill-workers-on-exit", flags.kill_workers_on_exit,
                "SIGTERM kills the workers, as SIGINT always does");
@@ -114,14 +118,20 @@ absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
   std::error_code error;  // without it an empty path throws
   options.worker = std::filesystem::absolute(flags.worker, error).string();
   options.standby = flags.standby;
+  options.standby_gpus = flags.standby_gpus;
   options.kill_workers_on_exit = flags.kill_workers_on_exit;
   options.state_dir = std::filesystem::absolute(flags.state_dir, error).lexically_normal().string();
 
-  absl::StatusOr<std::vector<Gpu>> gpus = ListGpus();
-  if (absl::IsNotFound(gpus.status())) gpus = std::vector<Gpu>();
-  if (!gpus.ok()) return gpus.status();
+  std::vector<Gpu> gpus;
+  const absl::StatusOr<std::shared_ptr<Nvml>> nvml = Nvml::Open();
+  if (nvml.ok()) {
+    options.nvml = *nvml;
+    TY_ASSIGN_OR_RETURN(gpus, options.nvml->List());
+  } else if (!absl::IsNotFound(nvml.status())) {
+    return nvml.status();
+  }
   TY_ASSIGN_OR_RETURN(const Machine machine, ReadMachine());
-  TY_ASSIGN_OR_RETURN(const std::vector<v1::Slot> slots, MakeSlots(flags.slots, machine, *gpus));
+  TY_ASSIGN_OR_RETURN(const std::vector<v1::Slot> slots, MakeSlots(flags.slots, machine, gpus));
   v1::Register& hello = options.hello;
   hello.set_node(flags.node);
   hello.set_incarnation(RandomHex(16));

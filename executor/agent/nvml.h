@@ -4,10 +4,13 @@
 // the same binary on a machine with no driver, and never loads CUDA.
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace trainyard {
 
@@ -17,7 +20,33 @@ struct Gpu {
   int64_t memory_bytes = 0;
 };
 
-// kNotFound: there is no driver library, hence no GPU. kUnavailable: there is one and it fails.
-absl::StatusOr<std::vector<Gpu>> ListGpus(const std::string& library = "libnvidia-ml.so.1");
+// What a GPU does now; 0 where the driver does not tell.
+struct GpuUsage {
+  double utilization = 0;  // 0 to 1: share of the driver's last sample in which a kernel ran
+  int64_t memory_used_bytes = 0;
+  double temperature_celsius = 0;
+  double power_watts = 0;
+};
+
+// An error that the driver reports: https://docs.nvidia.com/deploy/xid-errors
+struct Xid {
+  int gpu = 0;
+  int code = 0;
+};
+
+// Any call may take as long as the driver likes. Not thread-safe.
+class Nvml {
+ public:
+  // kNotFound: there is no driver library, hence no GPU. kUnavailable: there is one and it fails.
+  static absl::StatusOr<std::shared_ptr<Nvml>> Open(
+      const std::string& library = "libnvidia-ml.so.1");
+  virtual ~Nvml() = default;
+
+  virtual absl::StatusOr<std::vector<Gpu>> List() = 0;
+  // By index.
+  virtual std::vector<GpuUsage> Usage() = 0;
+  // The next error, waited for at most `timeout`. kUnimplemented: this driver tells of none.
+  virtual absl::StatusOr<std::optional<Xid>> NextXid(absl::Duration timeout) = 0;
+};
 
 }  // namespace trainyard

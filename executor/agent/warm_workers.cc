@@ -23,6 +23,8 @@ namespace {
 
 constexpr absl::Duration kFirstPause = absl::Seconds(1);
 constexpr absl::Duration kLongestPause = absl::Minutes(1);
+// One that hangs in a driver does not die.
+constexpr absl::Duration kGonePatience = absl::Seconds(1);
 
 void RemoveFolder(const std::string& folder) {
   std::error_code error;
@@ -38,10 +40,27 @@ bool Names(const std::vector<std::string>& environment, absl::string_view variab
 }  // namespace
 
 std::vector<std::string> WorkerEnvironment(const char* const* ours) {
-  static constexpr absl::string_view kKept[] = {
-      "PATH=", "LANG=",   "LC_",   "TZ=",    "HOME=",           "TMPDIR=",   "LD_LIBRARY_PATH=",
-      "CUDA_", "NVIDIA_", "NCCL_", "OMP_",   "GOMP_SPINCOUNT=", "DNNL_",     "ONEDNN_",
-      "AWS_",  "ASAN_",   "TSAN_", "UBSAN_", "LSAN_OPTIONS=",   "TRAINYARD_"};
+  static constexpr absl::string_view kKept[] = {"PATH=",
+                                                "LANG=",
+                                                "LC_",
+                                                "TZ=",
+                                                "HOME=",
+                                                "TMPDIR=",
+                                                "LD_LIBRARY_PATH=",
+                                                "XDG_CACHE_HOME=",
+                                                "CUDA_",
+                                                "NVIDIA_",
+                                                "NCCL_",
+                                                "OMP_",
+                                                "GOMP_SPINCOUNT=",
+                                                "DNNL_",
+                                                "ONEDNN_",
+                                                "AWS_",
+                                                "ASAN_",
+                                                "TSAN_",
+                                                "UBSAN_",
+                                                "LSAN_OPTIONS=",
+                                                "TRAINYARD_"};
   // CUDA counts devices as NVML does, so that a slot's index names the same GPU to both.
   std::vector<std::string> environment = {"CUDA_DEVICE_ORDER=PCI_BUS_ID"};
   for (const char* const* entry = ours; *entry != nullptr; ++entry) {
@@ -56,8 +75,8 @@ std::vector<std::string> WorkerEnvironment(const char* const* ours) {
   return environment;
 }
 
-WarmWorkers::WarmWorkers(std::string worker, std::string folder, int count)
-    : worker_(std::move(worker)), folder_(std::move(folder)), count_(std::max(0, count)) {
+WarmWorkers::WarmWorkers(std::string worker, std::string folder, std::vector<Standby> wanted)
+    : worker_(std::move(worker)), folder_(std::move(folder)), wanted_(std::move(wanted)) {
   RemoveFolder(folder_);
 }
 
@@ -65,15 +84,20 @@ WarmWorkers::~WarmWorkers() {
   for (const WaitingWorker& worker : waiting_) RemoveFolder(worker.folder);
 }
 
-absl::StatusOr<WaitingWorker> WarmWorkers::Start() {
+absl::StatusOr<WaitingWorker> WarmWorkers::Start(const Standby& standby) {
   const std::string folder = absl::StrCat(folder_, "/", RandomHex(8));
   TY_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   const FileDescriptor read_end(ends[0]);
   FileDescriptor write_end(ends[1]);
+  std::vector<std::string> arguments = {"--standby"};
+  if (!standby.device.empty()) {
+    arguments.insert(arguments.end(),
+                     {"--device", standby.device, "--threads", absl::StrCat(standby.threads)});
+  }
   absl::StatusOr<Process> process = Process::Spawn({.program = worker_,
-                                                    .arguments = {"--standby"},
+                                                    .arguments = arguments,
                                                     .environment = WorkerEnvironment(environ),
                                                     .folder = folder,
                                                     .stdin_fd = read_end.get(),
@@ -82,17 +106,40 @@ absl::StatusOr<WaitingWorker> WarmWorkers::Start() {
     RemoveFolder(folder);
     return process.status();
   }
-  return WaitingWorker{*std::move(process), std::move(write_end), folder};
+  return WaitingWorker{standby, *std::move(process), std::move(write_end), folder};
 }
 
-absl::StatusOr<WaitingWorker> WarmWorkers::Take() {
-  while (!waiting_.empty()) {
-    WaitingWorker worker = std::move(waiting_.back());
-    waiting_.pop_back();
-    if (!worker.process.Ended()) return worker;
-    leaving_.push_back(std::move(worker));
+absl::StatusOr<WaitingWorker> WarmWorkers::Take(const std::string& device) {
+  for (const std::string& waits_for : {device, std::string()}) {
+    for (auto it = waiting_.begin(); it != waiting_.end();) {
+      if (it->standby.device != waits_for) {
+        ++it;
+        continue;
+      }
+      WaitingWorker worker = std::move(*it);
+      it = waiting_.erase(it);
+      if (!worker.process.Ended()) return worker;
+      leaving_.push_back(std::move(worker));
+    }
   }
-  return Start();
+  return Start({});
+}
+
+void WarmWorkers::MakeRoom(const std::set<std::string>& busy) {
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (!busy.contains(it->standby.device)) {
+      ++it;
+      continue;
+    }
+    it->process.KillGroup();
+    leaving_.push_back(std::move(*it));
+    it = waiting_.erase(it);
+  }
+}
+
+void WarmWorkers::Pause::Begin(absl::Duration now) {
+  length = std::clamp(length * 2, kFirstPause, kLongestPause);
+  until = now + length;
 }
 
 void WarmWorkers::DropDead(absl::Duration now) {
@@ -101,10 +148,10 @@ void WarmWorkers::DropDead(absl::Duration now) {
       ++it;
       continue;
     }
-    pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
-    not_before_ = now + pause_;
-    spdlog::warn("a waiting worker ended; the next one in {}: {}", absl::FormatDuration(pause_),
-                 LogFile(it->folder + "/log").LastLines(500));
+    Pause& pause = pauses_[it->standby.device];
+    pause.Begin(now);
+    spdlog::warn("a waiting worker ended; the next one in {}: {}",
+                 absl::FormatDuration(pause.length), LogFile(it->folder + "/log").LastLines(500));
     leaving_.push_back(std::move(*it));
     it = waiting_.erase(it);
   }
@@ -118,26 +165,29 @@ void WarmWorkers::DropDead(absl::Duration now) {
   }
 }
 
-void WarmWorkers::Tend(absl::Duration now) {
+void WarmWorkers::Tend(absl::Duration now, const std::set<std::string>& busy) {
+  MakeRoom(busy);
   DropDead(now);
-  if (!waiting_.empty() && now - newest_start_ > kLongestPause) pause_ = absl::ZeroDuration();
-  while (waiting_.size() < count_ && now >= not_before_) {
-    absl::StatusOr<WaitingWorker> worker = Start();
+  std::vector<Standby> missing = wanted_;
+  std::erase_if(missing, [&](const Standby& one) { return busy.contains(one.device); });
+  for (const WaitingWorker& worker : waiting_) {
+    const auto here = absl::c_find(missing, worker.standby);
+    if (here != missing.end()) missing.erase(here);
+    Pause& pause = pauses_[worker.standby.device];
+    if (now - pause.newest_start > kLongestPause) pause.length = absl::ZeroDuration();
+  }
+  for (const Standby& standby : missing) {
+    Pause& pause = pauses_[standby.device];
+    if (now < pause.until) continue;
+    absl::StatusOr<WaitingWorker> worker = Start(standby);
     if (!worker.ok()) {
-      pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
-      not_before_ = now + pause_;
+      pause.Begin(now);
       spdlog::error("no waiting worker: {}", worker.status().ToString());
-      return;
+      continue;
     }
-    newest_start_ = now;
+    pause.newest_start = now;
     waiting_.push_back(*std::move(worker));
   }
-}
-
-std::vector<int> WarmWorkers::Pidfds() const {
-  std::vector<int> fds;
-  for (const WaitingWorker& worker : waiting_) fds.push_back(worker.process.pidfd());
-  return fds;
 }
 
 std::vector<pid_t> WarmWorkers::Pids() const {
@@ -151,9 +201,11 @@ void WarmWorkers::KillAll() {
   for (WaitingWorker& worker : waiting_) leaving_.push_back(std::move(worker));
   waiting_.clear();
   for (WaitingWorker& worker : leaving_) worker.process.KillGroup();
-  while (!leaving_.empty()) {
+  const absl::Time deadline = absl::Now() + kGonePatience;
+  for (;;) {
     DropDead(absl::ZeroDuration());
-    if (!leaving_.empty()) absl::SleepFor(absl::Milliseconds(2));
+    if (leaving_.empty() || absl::Now() > deadline) return;
+    absl::SleepFor(absl::Milliseconds(2));
   }
 }
 

@@ -7,6 +7,8 @@
 // what to run. One that is never told anything reads the end of its stdin when the agent dies, and
 // leaves. Every rank starts this way; without a warm worker one is started cold and told at once.
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,7 +20,16 @@
 
 namespace trainyard {
 
+// What a worker waits for: a GPU, which it has opened, or anything.
+struct Standby {
+  std::string device;  // "cuda:1", or "" for anything
+  int threads = 0;     // with a device
+
+  friend bool operator==(const Standby&, const Standby&) = default;
+};
+
 struct WaitingWorker {
+  Standby standby;
   Process process;
   FileDescriptor pipe;  // its stdin
   std::string folder;
@@ -27,38 +38,41 @@ struct WaitingWorker {
 // Not thread-safe.
 class WarmWorkers {
  public:
-  // Removes what an earlier agent left in `folder`.
-  WarmWorkers(std::string worker, std::string folder, int count);
+  // Keeps one for each of `wanted`. Removes what an earlier agent left in `folder`.
+  WarmWorkers(std::string worker, std::string folder, std::vector<Standby> wanted);
 
   // The destructor closes the pipes: waiting workers leave by themselves.
   ~WarmWorkers();
 
-  // A warm worker, or a new one.
-  absl::StatusOr<WaitingWorker> Take();
+  // A worker that waits for this device, or else for anything, or a new one.
+  absl::StatusOr<WaitingWorker> Take(const std::string& device);
 
-  // Starts what is missing and drops what died; one that dies is replaced after a growing pause.
-  // Call at least when `NextChange` has come or a descriptor of `Pidfds` became readable.
-  void Tend(absl::Duration now);
+  // Ends those that wait for a device of `busy`: the memory that they hold there is its user's.
+  void MakeRoom(const std::set<std::string>& busy);
 
-  absl::Duration NextChange() const { return not_before_; }
-  std::vector<int> Pidfds() const;
+  // Starts what is missing, but for `busy` devices, and drops what died; one that dies is replaced
+  // after a growing pause of its own. Call often.
+  void Tend(absl::Duration now, const std::set<std::string>& busy);
+
   std::vector<pid_t> Pids() const;
 
-  // Kills all and waits until they are gone: they do nothing worth keeping.
+  // Kills all and waits, for a second at most, until they are gone: they do nothing worth keeping.
   void KillAll();
 
  private:
-  absl::StatusOr<WaitingWorker> Start();
+  absl::StatusOr<WaitingWorker> Start(const Standby& standby);
   void DropDead(absl::Duration now);
 
   const std::string worker_;
   const std::string folder_;
-  const size_t count_;
+  const std::vector<Standby> wanted_;
   std::vector<WaitingWorker> waiting_;
   std::vector<WaitingWorker> leaving_;  // died; not proven gone yet
-  absl::Duration not_before_ = absl::ZeroDuration();
-  absl::Duration pause_ = absl::ZeroDuration();
-  absl::Duration newest_start_ = absl::ZeroDuration();
+  struct Pause {
+    absl::Duration length, until, newest_start;
+    void Begin(absl::Duration now);
+  };
+  std::map<std::string, Pause> pauses_;  // by device
 };
 
 // The environment of a worker: what it needs of ours, how long its threads spin

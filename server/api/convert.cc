@@ -1,5 +1,6 @@
 #include "server/api/convert.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <variant>
@@ -154,6 +155,16 @@ v1::FeedItem ToProto(const FeedRecord& record, const std::string& job_name) {
   return item;
 }
 
+v1::SlotUsage ToProto(const SlotUsage& usage) {
+  v1::SlotUsage proto;
+  proto.set_utilization(usage.utilization);
+  proto.set_memory_used_bytes(usage.memory_used_bytes);
+  proto.set_temperature_celsius(usage.temperature_celsius);
+  proto.set_power_watts(usage.power_watts);
+  proto.set_last_xid(usage.last_xid);
+  return proto;
+}
+
 v1::Node ToProto(const NodeRecord& node, const SchedulerSnapshot& snapshot) {
   std::map<std::string, std::string> names;  // of jobs, by uid
   for (const JobRecord& job : snapshot.jobs) {
@@ -180,6 +191,10 @@ v1::Node ToProto(const NodeRecord& node, const SchedulerSnapshot& snapshot) {
     slot.set_cpu_threads(record.cpu_threads);
     const auto holder = holders.find(record.index);
     if (holder != holders.end()) slot.set_job(holder->second);
+    const auto used =
+        std::find_if(node.usage.begin(), node.usage.end(),
+                     [&](const SlotUsage& usage) { return usage.index == record.index; });
+    if (ready && used != node.usage.end()) *slot.mutable_usage() = ToProto(*used);
   }
   proto.set_address(node.address);
   for (const auto& [key, value] : node.labels) (*proto.mutable_labels())[key] = value;

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kProtocolVersion = 1;
 constexpr int kMostSlots = 1024;
+constexpr double kMostCelsius = 1000, kMostWatts = 1e5;
 constexpr int kMostLabels = 64;
 constexpr int kMostValues = 64;        // metrics of one point
 constexpr size_t kLongestText = 4096;  // messages and evidence are cut, URIs are refused
@@ -244,6 +245,25 @@ absl::Time DecodeTime(int64_t micros) {
 }
 
 }  // namespace
+
+std::vector<SlotUsage> DecodeUsage(const v1::Heartbeat& heartbeat) {
+  const auto sensible = [](double value, double most) {
+    return value >= 0 && value <= most ? value : 0;  // nor is NaN
+  };
+  std::vector<SlotUsage> usage;
+  for (const auto& [index, said] : heartbeat.usage()) {
+    if (index < 0 || index >= kMostSlots) continue;
+    usage.push_back({.index = index,
+                     .utilization = sensible(said.utilization(), 1),
+                     .memory_used_bytes = std::max<int64_t>(0, said.memory_used_bytes()),
+                     .temperature_celsius = sensible(said.temperature_celsius(), kMostCelsius),
+                     .power_watts = sensible(said.power_watts(), kMostWatts),
+                     .last_xid = std::max(0, said.last_xid())});
+  }
+  std::sort(usage.begin(), usage.end(),
+            [](const SlotUsage& a, const SlotUsage& b) { return a.index < b.index; });
+  return usage;
+}
 
 absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
   if (message.protocol_version() != kProtocolVersion) {

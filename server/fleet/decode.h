@@ -14,6 +14,9 @@ namespace trainyard {
 // kInvalidArgument names the field; kFailedPrecondition a protocol version that is not spoken here.
 absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message);
 
+// In the order of slots. A driver may say anything: numbers that make no sense are 0.
+std::vector<SlotUsage> DecodeUsage(const v1::Heartbeat& heartbeat);
+
 // kInvalidArgument when the key cannot name a rank.
 absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key);
 

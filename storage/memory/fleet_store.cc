@@ -48,6 +48,7 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
   made.lease_end = ToMicroseconds(Now() + lease);
   made.create_time = Now();
   made.draining = false;
+  made.usage.clear();
   if (const auto earlier = nodes_.find(node.name); earlier != nodes_.end()) {
     made.draining = earlier->second.draining;
     made.create_time = earlier->second.create_time;
@@ -56,7 +57,7 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
 }
 
 absl::Status MemoryStores::RenewLease(const std::string& node, const std::string& incarnation,
-                                      absl::Duration lease) {
+                                      absl::Duration lease, const std::vector<SlotUsage>& usage) {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
   const auto found = nodes_.find(node);
@@ -67,6 +68,7 @@ absl::Status MemoryStores::RenewLease(const std::string& node, const std::string
                                            " is over: stop all work and register again"));
   }
   found->second.lease_end = std::max(found->second.lease_end, ToMicroseconds(Now() + lease));
+  found->second.usage = usage;
   return absl::OkStatus();
 }
 

@@ -82,9 +82,11 @@ absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& no
 }
 
 absl::Status PostgresFleetStore::RenewLease(const std::string& node, const std::string& incarnation,
-                                            absl::Duration lease) {
+                                            absl::Duration lease,
+                                            const std::vector<SlotUsage>& usage) {
   return agents_.Run("renew lease", [&](Transaction& transaction) -> absl::Status {
-    const pqxx::result renewed = transaction.Run(kRenewLease, Params(node, incarnation, lease));
+    const pqxx::result renewed =
+        transaction.Run(kRenewLease, Params(node, incarnation, lease, UsageJson(usage)));
     if (renewed.affected_rows() == 1) return absl::OkStatus();
     return absl::AbortedError(absl::StrCat("the lease of ", node, " under incarnation ",
                                            incarnation,

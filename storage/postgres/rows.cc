@@ -177,6 +177,14 @@ NodeRecord NodeOf(const pqxx::row& row) {
                           .memory_bytes = slot.at("memory_bytes"),
                           .cpu_threads = slot.at("cpu_threads")});
   }
+  for (const Json& slot : Json::parse(row["usage"].c_str())) {
+    node.usage.push_back({.index = slot.at("index"),
+                          .utilization = slot.at("utilization"),
+                          .memory_used_bytes = slot.at("memory_used_bytes"),
+                          .temperature_celsius = slot.at("temperature_celsius"),
+                          .power_watts = slot.at("power_watts"),
+                          .last_xid = slot.at("last_xid")});
+  }
   node.draining = row["draining"].as<bool>();
   node.reachable = row["reachable"].as<bool>();
   node.lease_end = TimeOf(row, "lease_end");
@@ -260,6 +268,19 @@ std::string SlotsJson(const std::vector<SlotRecord>& slots) {
                      {"model", slot.model},
                      {"memory_bytes", slot.memory_bytes},
                      {"cpu_threads", slot.cpu_threads}});
+  }
+  return array.dump();
+}
+
+std::string UsageJson(const std::vector<SlotUsage>& usage) {
+  Json array = Json::array();
+  for (const SlotUsage& slot : usage) {
+    array.push_back({{"index", slot.index},
+                     {"utilization", slot.utilization},
+                     {"memory_used_bytes", slot.memory_used_bytes},
+                     {"temperature_celsius", slot.temperature_celsius},
+                     {"power_watts", slot.power_watts},
+                     {"last_xid", slot.last_xid}});
   }
   return array.dump();
 }

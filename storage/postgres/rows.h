@@ -27,6 +27,7 @@ std::optional<std::string> FailureJson(const std::optional<FailureRecord>& failu
 std::string MapJson(const std::map<std::string, std::string>& map);
 std::string MapJson(const std::map<std::string, double>& map);  // of finite values
 std::string SlotsJson(const std::vector<SlotRecord>& slots);
+std::string UsageJson(const std::vector<SlotUsage>& usage);
 
 // Kind and body of a feed item that is not a metric.
 struct FeedBody {

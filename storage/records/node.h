@@ -18,6 +18,18 @@ struct SlotRecord {
   int cpu_threads = 0;
 };
 
+// What a GPU is doing, as its driver says; 0 where it does not tell.
+struct SlotUsage {
+  int index = 0;           // of the slot
+  double utilization = 0;  // 0 to 1
+  int64_t memory_used_bytes = 0;
+  double temperature_celsius = 0;
+  double power_watts = 0;
+  int last_xid = 0;
+
+  friend bool operator==(const SlotUsage&, const SlotUsage&) = default;
+};
+
 struct NodeRecord {
   std::string name;
   std::string incarnation;  // of the agent's process
@@ -25,6 +37,7 @@ struct NodeRecord {
   std::string agent_version;
   std::map<std::string, std::string> labels;
   std::vector<SlotRecord> slots;
+  std::vector<SlotUsage> usage;  // as of the last heartbeat
   bool draining = false;
   bool reachable = true;  // false once its lease ended and its ranks were declared lost
   absl::Time lease_end;   // on the store's clock; renewed by heartbeats

@@ -297,7 +297,7 @@ TEST(Connections, LeasesDoNotWaitBehindWhatUsersAsk) {
   EXPECT_TRUE(
       eventually("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
                  "AND application_name = 'trainyard' AND wait_event_type = 'Lock'"));
-  EXPECT_OK((*stores)->fleet().RenewLease("n1", "i1", absl::Hours(1)));
+  EXPECT_OK((*stores)->fleet().RenewLease("n1", "i1", absl::Hours(1), {}));
   QueryOrDie(database,
              "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
              "WHERE wait_event = 'PgSleep'");

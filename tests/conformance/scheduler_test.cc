@@ -143,7 +143,7 @@ TEST_P(StoreSuite, PlacementThatDoesNotHoldAnyMoreIsLeftOut) {
   ASSERT_OK(fleet().SetDraining("n1", false).status());
   backend_->Pass(absl::Seconds(11));
   EXPECT_EQ(Place(job, {"n1"}), 0);  // its lease ended
-  EXPECT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10)));
+  EXPECT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}));
   EXPECT_EQ(Place(job, {"n1"}), 1);
   EXPECT_EQ(Place(job, {"n1"}, {1}), 0);  // no longer queued
 }
@@ -228,13 +228,14 @@ TEST_P(StoreSuite, LostNodeLosesItsRanksAndFencesTheirLateEvents) {
   EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {"n1"}}), 0);  // its lease has not ended
   EXPECT_EQ(fleet().ListRanks("n1")->size(), 1u);
   backend_->Pass(absl::Seconds(11));
-  ASSERT_OK(fleet().RenewLease("n2", "i1", absl::Seconds(10)));
+  ASSERT_OK(fleet().RenewLease("n2", "i1", absl::Seconds(10), {}));
   EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {"n1", "n2"}}), 1);
   EXPECT_FALSE(fleet().ListNodes()->at(0).reachable);
   EXPECT_TRUE(fleet().ListNodes()->at(1).reachable);  // renewed meanwhile
   EXPECT_EQ(fleet().FindRank(job.uid, 0, 0)->outcome, RankOutcome::kLost);
   EXPECT_TRUE(Append(job, 0, "n1", Writer(job).Train(1)).fenced);
-  EXPECT_EQ(fleet().RenewLease("n1", "i1", absl::Seconds(10)).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}).code(),
+            absl::StatusCode::kAborted);
   EXPECT_TRUE(fleet().ReadDesired("n2")->empty());
   // The peer fails because of the loss: nobody's fault.
   Append(job, 1, "n2", Writer(job, 1).Fails(true, "LOST").Exited(70));
@@ -267,14 +268,35 @@ TEST_P(StoreSuite, LossOfItsNodeEndsWhatWasAskedForAnyway) {
 TEST_P(StoreSuite, NewSessionOfANodeEndsTheOldOneAndKeepsDraining) {
   Register("n1");
   ASSERT_OK(fleet().SetDraining("n1", true).status());
-  EXPECT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10)));
+  EXPECT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}));
   Register("n1", 4, "i2");
-  EXPECT_EQ(fleet().RenewLease("n1", "i1", absl::Seconds(10)).code(), absl::StatusCode::kAborted);
-  EXPECT_OK(fleet().RenewLease("n1", "i2", absl::Seconds(10)));
+  EXPECT_EQ(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}).code(),
+            absl::StatusCode::kAborted);
+  EXPECT_OK(fleet().RenewLease("n1", "i2", absl::Seconds(10), {}));
   EXPECT_TRUE(fleet().ListNodes()->at(0).draining);
   EXPECT_FALSE(fleet().SetDraining("n1", false)->draining);
   EXPECT_EQ(fleet().SetDraining("n9", true).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(fleet().RenewLease("n9", "i1", absl::Seconds(10)).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(fleet().RenewLease("n9", "i1", absl::Seconds(10), {}).code(),
+            absl::StatusCode::kAborted);
+}
+
+TEST_P(StoreSuite, ANodesUsageIsThatOfItsLastHeartbeat) {
+  Register("n1");
+  EXPECT_TRUE(fleet().ListNodes()->at(0).usage.empty());
+  const SlotUsage busy{.index = 1,
+                       .utilization = 0.875,
+                       .memory_used_bytes = int64_t{5} << 33,
+                       .temperature_celsius = 61,
+                       .power_watts = 412.5,
+                       .last_xid = 79};
+  ASSERT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {{.index = 0}, busy}));
+  EXPECT_EQ(fleet().ListNodes()->at(0).usage, (std::vector<SlotUsage>{{.index = 0}, busy}));
+  EXPECT_EQ(scheduler().ReadSnapshot()->nodes.at(0).usage.size(), 2u);
+  ASSERT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}));
+  EXPECT_TRUE(fleet().ListNodes()->at(0).usage.empty());
+  ASSERT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {busy}));
+  Register("n1", 4, "i2");
+  EXPECT_TRUE(fleet().ListNodes()->at(0).usage.empty());
 }
 
 TEST_P(StoreSuite, NodesWithoutSenseAreInvalid) {

@@ -1,5 +1,10 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "clients/cli/commands.h"
 #include "clients/cli/format.h"
@@ -37,6 +42,20 @@ std::string RenderNodes(const Terminal& terminal, const std::vector<v1::Node>& n
   return table.Render(terminal);
 }
 
+// Of a GPU; dashes for a CPU beside it.
+void AddUsage(const v1::Slot& slot, std::vector<std::string>& row) {
+  if (!slot.has_usage()) {
+    row.insert(row.end(), 5, "-");
+    return;
+  }
+  const v1::SlotUsage& usage = slot.usage();
+  row.push_back(absl::StrFormat("%.0f %%", 100 * usage.utilization()));
+  row.push_back(FormatBytes(usage.memory_used_bytes()));
+  row.push_back(absl::StrFormat("%.0f C", usage.temperature_celsius()));
+  row.push_back(absl::StrFormat("%.0f W", usage.power_watts()));
+  row.push_back(usage.last_xid() == 0 ? "-" : absl::StrCat(usage.last_xid()));
+}
+
 std::string RenderNode(const Terminal& terminal, const v1::Node& node) {
   std::string out =
       RenderFields(terminal, {{"node", LastSegment(node.name())},
@@ -44,12 +63,21 @@ std::string RenderNode(const Terminal& terminal, const v1::Node& node) {
                               {"address", node.address()},
                               {"agent", node.agent_version()},
                               {"lease ends", FormatWhen(TimeOf(node.lease_end_time()))}});
-  Table table({"SLOT", "DEVICE", "MODEL", "MEMORY", "THREADS", "JOB"});
+  const bool with_usage = std::any_of(node.slots().begin(), node.slots().end(),
+                                      [](const v1::Slot& slot) { return slot.has_usage(); });
+  std::vector<std::string> header = {"SLOT", "DEVICE", "MODEL", "MEMORY", "THREADS", "JOB"};
+  if (with_usage) header.insert(header.end(), {"BUSY", "USED", "TEMP", "POWER", "LAST XID"});
+  Table table(header);
   table.AlignRight(0);
   for (const v1::Slot& slot : node.slots()) {
-    table.Add({absl::StrCat(slot.index()), v1::Resources::Device_Name(slot.device()), slot.model(),
-               FormatBytes(slot.memory_bytes()), absl::StrCat(slot.cpu_threads()),
-               slot.job().empty() ? "-" : LastSegment(slot.job())});
+    std::vector<std::string> row = {absl::StrCat(slot.index()),
+                                    v1::Resources::Device_Name(slot.device()),
+                                    slot.model(),
+                                    FormatBytes(slot.memory_bytes()),
+                                    absl::StrCat(slot.cpu_threads()),
+                                    slot.job().empty() ? "-" : LastSegment(slot.job())};
+    if (with_usage) AddUsage(slot, row);
+    table.Add(row);
   }
   return absl::StrCat(out, "\n", table.Render(terminal));
 }

@@ -8,12 +8,13 @@ VALUES ($1, $2, $3, $4, $5::jsonb, $6::jsonb, false, true,
 ON CONFLICT (name) DO UPDATE SET
   incarnation = excluded.incarnation, address = excluded.address,
   agent_version = excluded.agent_version, labels = excluded.labels, slots = excluded.slots,
-  reachable = true, lease_end = excluded.lease_end
+  reachable = true, lease_end = excluded.lease_end, usage = '[]'
 RETURNING {node_columns}
 
 -- name: RenewLease
 UPDATE nodes SET
-  lease_end = greatest(lease_end, clock_timestamp() + $3::bigint * interval '1 microsecond')
+  lease_end = greatest(lease_end, clock_timestamp() + $3::bigint * interval '1 microsecond'),
+  usage = $4::jsonb
 WHERE name = $1 AND incarnation = $2 AND reachable
 
 -- name: ListNodes

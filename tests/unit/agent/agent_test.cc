@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -124,6 +125,7 @@ class AgentTest : public run::Scratch {
     const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     dup2(fd, STDOUT_FILENO);
     dup2(fd, STDERR_FILENO);
+    if (!library_path_.empty()) setenv("LD_LIBRARY_PATH", library_path_.c_str(), 1);
     execv(AGENT, argv.data());
     _exit(127);
   }
@@ -171,10 +173,33 @@ class AgentTest : public run::Scratch {
     return 0;
   }
 
+  // The workers that wait: pid by what it was told, "--device cuda:1 --threads 3".
+  std::map<std::string, pid_t> WaitingWorkers() {
+    std::map<std::string, pid_t> waiting;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(state_ + "/standby", error)) {
+      const std::string text = ReadFile(entry.path() / "log").value_or("");
+      pid_t pid = 0;
+      int end = 0;
+      if (sscanf(text.c_str(), "waiting as %d %n", &pid, &end) == 1 && Lives(pid)) {
+        waiting[text.substr(end, text.find('\n') - end)] = pid;
+      }
+    }
+    return waiting;
+  }
+
+  // A driver with two GPUs for agents that start from now on.
+  void InstallDriver() {
+    std::filesystem::create_directories(folder_ + "/lib");
+    std::filesystem::create_symlink(FAKE_NVML, folder_ + "/lib/libnvidia-ml.so.1");
+    library_path_ = folder_ + "/lib";
+  }
+
   std::string RankFolder(const std::string& rank) const { return state_ + "/ranks/" + rank; }
 
   const std::string state_ = folder_ + "/state";
   FakeServer server_;
+  std::string library_path_;
   pid_t agent_ = 0;
 };
 
@@ -212,6 +237,58 @@ TEST_F(AgentTest, RegistersWithSlotsLabelsAndToken) {
     EXPECT_EQ(server_.last_token(), "Bearer 5ec7e7");
     return true;
   }));
+}
+
+TEST_F(AgentTest, TellsWhatItsGpusDo) {
+  InstallDriver();
+  StartAgent();
+  ASSERT_TRUE(server_.WaitFor([&] {
+    const auto& heartbeat = server_.last_heartbeat();
+    return heartbeat && heartbeat->usage_size() == 2 && heartbeat->usage().at(1).last_xid() == 79;
+  }));
+  ASSERT_TRUE(server_.WaitFor([&] {
+    const v1::Register& hello = server_.sessions().at(0);
+    EXPECT_EQ(hello.slots_size(), 4);  // and two CPU slots
+    EXPECT_EQ(hello.slots(1).device(), v1::Resources::CUDA);
+    EXPECT_EQ(hello.slots(1).model(), "Fake GPU 1");
+    EXPECT_EQ(server_.last_heartbeat()->usage().at(1).utilization(), 0.75);
+    return true;
+  }));
+}
+
+// While a rank runs on a GPU nobody waits there.
+TEST_F(AgentTest, AWorkerWaitsOnEachIdleGpu) {
+  const std::string cpu, first = "--device cuda:0 --threads 3",
+                         second = "--device cuda:1 --threads 3";
+  InstallDriver();
+  StartAgent();
+  ASSERT_TRUE(Eventually([&] { return WaitingWorkers().size() == 3; }));
+  const std::map<std::string, pid_t> before = WaitingWorkers();
+  server_.Want({Assigned("a", "run", 1)});
+  EXPECT_EQ(WaitForSteps("a.1.0"), before.at(second));
+  EXPECT_TRUE(Eventually([&] {
+    const auto now = WaitingWorkers();
+    return now.size() == 2 && now.contains(first) && now.contains(cpu);
+  }));
+  server_.Want({});
+  ASSERT_TRUE(server_.WaitForEnd("a.1.0"));
+  EXPECT_TRUE(Eventually([&] { return WaitingWorkers().contains(second); }));
+
+  v1::Assignment both = Assigned("b", "run", 0);
+  both.add_slots(1);
+  const pid_t on_second = WaitingWorkers().at(second);
+  server_.Want({both});
+  EXPECT_EQ(WaitForSteps("b.1.0"), before.at(first));
+  EXPECT_TRUE(Eventually([&] { return !Lives(on_second); }));
+}
+
+TEST_F(AgentTest, NobodyWaitsOnGpusWhereThatIsNotWished) {
+  InstallDriver();
+  StartAgent({"--no-standby-gpus"});
+  ASSERT_TRUE(Eventually([&] { return WaitingWorkers().size() == 1; }));
+  server_.Want({Assigned("a", "run", 1)});
+  WaitForSteps("a.1.0");
+  EXPECT_TRUE(WaitingWorkers().empty() || WaitingWorkers().begin()->first.empty());
 }
 
 TEST_F(AgentTest, RunsWhatIsWantedAndDeliversItsEventsInOrder) {

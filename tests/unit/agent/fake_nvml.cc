@@ -9,6 +9,16 @@ struct Memory {
   unsigned long long used;   // NOLINT
 };
 
+struct Utilization {
+  unsigned gpu, memory;
+};
+
+struct EventData {
+  void* device;
+  unsigned long long type, data;  // NOLINT
+  unsigned gpu_instance, compute_instance;
+};
+
 extern "C" {
 
 int nvmlInit_v2() { return 0; }
@@ -32,8 +42,47 @@ int nvmlDeviceGetName(void* device, char* name, unsigned length) {
 
 int nvmlDeviceGetMemoryInfo(void* device, Memory* memory) {
   memory->total = (*static_cast<int*>(device) + 1ull) << 30;
-  memory->free = memory->total;
-  memory->used = 0;
+  memory->used = 1ull << 20;
+  memory->free = memory->total - memory->used;
+  return 0;
+}
+
+int nvmlDeviceGetUtilizationRates(void* device, Utilization* busy) {
+  *busy = {.gpu = *static_cast<int*>(device) == 0 ? 0u : 75u, .memory = 1};
+  return 0;
+}
+
+// The first has no sensor.
+int nvmlDeviceGetTemperature(void* device, unsigned sensor, unsigned* celsius) {
+  if (*static_cast<int*>(device) == 0 || sensor != 0) return 3;
+  *celsius = 61;
+  return 0;
+}
+
+int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
+  *milliwatts = 412500;
+  return 0;
+}
+
+// The second reports an error, once.
+int nvmlEventSetCreate(void** events) {
+  static int set;
+  *events = &set;
+  return 0;
+}
+int nvmlEventSetFree(void*) { return 0; }
+int nvmlDeviceRegisterEvents(void* device, unsigned long long types, void* events) {  // NOLINT
+  if (types != 8 || *static_cast<int*>(device) == 0) return 3;
+  *static_cast<int*>(events) = 79;
+  return 0;
+}
+int nvmlEventSetWait_v2(void* events, EventData* event, unsigned) {
+  int& xid = *static_cast<int*>(events);
+  if (xid == 0) return 10;
+  void* second = nullptr;
+  nvmlDeviceGetHandleByIndex_v2(1, &second);
+  *event = {.device = second, .type = 8, .data = static_cast<unsigned>(xid)};
+  xid = 0;
   return 0;
 }
 

@@ -136,8 +136,10 @@ class FakeWorker {
 };
 
 int Main(int argc, char** argv) {
-  if (argc != 2 || std::string(argv[1]) != "--standby") return kExitUsage;
-  std::cout << "waiting as " << getpid() << std::endl;
+  if (argc < 2 || std::string(argv[1]) != "--standby") return kExitUsage;
+  std::cout << "waiting as " << getpid();
+  for (int i = 2; i < argc; ++i) std::cout << " " << argv[i];
+  std::cout << std::endl;
   std::string line;
   if (!std::getline(std::cin, line)) return kExitDone;
   signal(SIGTERM, [](int) { asked_to_suspend = true; });

@@ -4,8 +4,13 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <memory>
 #include <string>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "executor/agent/gpu_monitor.h"
 #include "executor/agent/warm_workers.h"
 #include "storage/base/file.h"
 #include "tests/unit/run/scratch.h"
@@ -82,17 +87,58 @@ TEST_F(SlotsTest, FirstVersionOfCgroupsIsReadToo) {
 }
 
 TEST_F(SlotsTest, MissingDriverIsNotFoundAndAWrongOneUnavailable) {
-  EXPECT_EQ(ListGpus("libno-such-driver.so.7").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(ListGpus("libz.so.1").status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Nvml::Open("libno-such-driver.so.7").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Nvml::Open("libz.so.1").status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(SlotsTest, GpusAreListedThroughTheDriversLibrary) {
-  const auto gpus = ListGpus(FAKE_NVML);
+  const auto gpus = Nvml::Open(FAKE_NVML).value()->List();
   ASSERT_TRUE(gpus.ok()) << gpus.status();
   ASSERT_EQ(gpus->size(), 2u);
   EXPECT_EQ((*gpus)[1].index, 1);
   EXPECT_EQ((*gpus)[1].model, "Fake GPU 1");
   EXPECT_EQ((*gpus)[1].memory_bytes, 2 * kGiB);
+}
+
+TEST_F(SlotsTest, GpusAreWatched) {
+  const GpuMonitor monitor(Nvml::Open(FAKE_NVML).value(), absl::Milliseconds(1));
+  std::map<int, v1::SlotUsage> usage;
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (usage[1].last_xid() == 0 && absl::Now() < deadline) usage = monitor.Usage();
+  ASSERT_EQ(usage.size(), 2u);
+  EXPECT_EQ(usage[0].utilization(), 0);
+  EXPECT_EQ(usage[0].temperature_celsius(), 0);
+  EXPECT_EQ(usage[0].last_xid(), 0);
+  EXPECT_EQ(usage[1].utilization(), 0.75);
+  EXPECT_EQ(usage[1].memory_used_bytes(), 1 << 20);
+  EXPECT_EQ(usage[1].temperature_celsius(), 61);
+  EXPECT_EQ(usage[1].power_watts(), 412.5);
+  EXPECT_EQ(usage[1].last_xid(), 79);
+}
+
+// A driver that does not come back from a call until it is let go.
+class HangingDriver : public Nvml {
+ public:
+  absl::StatusOr<std::vector<Gpu>> List() override { return std::vector<Gpu>(1); }
+  std::vector<GpuUsage> Usage() override {
+    asked.Notify();
+    let_go.WaitForNotification();
+    return {};
+  }
+  absl::StatusOr<std::optional<Xid>> NextXid(absl::Duration) override {
+    return absl::UnimplementedError("");
+  }
+  absl::Notification asked, let_go;
+};
+
+TEST_F(SlotsTest, ADriverThatHangsKeepsNobody) {
+  const auto driver = std::make_shared<HangingDriver>();
+  {
+    const GpuMonitor monitor(driver);
+    driver->asked.WaitForNotification();
+    EXPECT_TRUE(monitor.Usage().empty());
+  }
+  driver->let_go.Notify();
 }
 
 TEST_F(SlotsTest, WorkersSeeOnlyWhatTheyNeedOfTheEnvironment) {

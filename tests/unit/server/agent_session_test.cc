@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
+#include "server/fleet/decode.h"
 #include "storage/local_wakeups.h"
 
 namespace trainyard {
@@ -24,8 +26,9 @@ class NodeStore : public FleetStore {
     newest_ = node.incarnation;
     return node;
   }
-  absl::Status RenewLease(const std::string&, const std::string& incarnation,
-                          absl::Duration) override {
+  absl::Status RenewLease(const std::string&, const std::string& incarnation, absl::Duration,
+                          const std::vector<SlotUsage>& now) override {
+    usage = now;
     return incarnation == newest_ ? absl::OkStatus() : absl::AbortedError("a newer session began");
   }
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string&) override {
@@ -58,6 +61,7 @@ class NodeStore : public FleetStore {
   }
 
   std::vector<DesiredRank> desired;
+  std::vector<SlotUsage> usage;
   std::vector<RankEventRecord> events;  // stored
   std::vector<RankId> over;
   std::vector<RankId> absent;  // reported
@@ -78,6 +82,32 @@ class Recorder : public AgentLink {
   std::optional<absl::Status> end;
   v1::DesiredSet desired;  // the newest
 };
+
+TEST(Decode, UsageOfWhatADriverMaySay) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  v1::Heartbeat heartbeat;
+  auto& usage = *heartbeat.mutable_usage();
+  usage[3].set_utilization(0.5);
+  usage[3].set_memory_used_bytes(1 << 20);
+  usage[3].set_temperature_celsius(61);
+  usage[3].set_power_watts(412);
+  usage[3].set_last_xid(79);
+  usage[1].set_utilization(kNan);
+  usage[1].set_memory_used_bytes(-1);
+  usage[1].set_temperature_celsius(1e300);
+  usage[1].set_power_watts(-kNan);
+  usage[1].set_last_xid(-5);
+  usage[2].set_utilization(1.5);
+  usage[-1].set_utilization(0.5);
+  usage[1 << 30].set_utilization(0.5);
+  EXPECT_THAT(DecodeUsage(heartbeat), ElementsAre(SlotUsage{.index = 1}, SlotUsage{.index = 2},
+                                                  SlotUsage{.index = 3,
+                                                            .utilization = 0.5,
+                                                            .memory_used_bytes = 1 << 20,
+                                                            .temperature_celsius = 61,
+                                                            .power_watts = 412,
+                                                            .last_xid = 79}));
+}
 
 class AgentSessionTest : public ::testing::Test {
  protected:
@@ -116,6 +146,14 @@ class AgentSessionTest : public ::testing::Test {
   std::shared_ptr<AgentSession> session_ =
       fleet_.Make([] { return absl::StatusOr<Principal>(Principal()); }, link_);
 };
+
+TEST_F(AgentSessionTest, AHeartbeatTellsWhatGpusDo) {
+  v1::AgentMessage message;
+  message.mutable_heartbeat()->set_id(1);
+  (*message.mutable_heartbeat()->mutable_usage())[2].set_power_watts(300);
+  Hear(message);
+  EXPECT_THAT(store_.usage, ElementsAre(SlotUsage{.index = 2, .power_watts = 300}));
+}
 
 TEST_F(AgentSessionTest, RankThatIsOverAndDoesNotRunIsReportedAbsent) {
   HearHeartbeat();

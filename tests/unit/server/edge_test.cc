@@ -151,6 +151,21 @@ TEST(Convert, TimesThatNeverCameAreLeftOut) {
   EXPECT_FALSE(proto->has_end_time());
 }
 
+TEST(Convert, WhatGpusDoIsToldWhileTheNodeIsReady) {
+  NodeRecord node{.name = "n1"};
+  node.slots = {{.index = 0, .device = "CUDA"}, {.index = 1, .device = "CUDA"}};
+  node.usage = {{.index = 1, .utilization = 0.5, .power_watts = 300}, {.index = 7}};
+  SchedulerSnapshot snapshot;
+  snapshot.now = absl::FromUnixSeconds(100);
+  node.lease_end = absl::FromUnixSeconds(110);
+  const v1::Node ready = ToProto(node, snapshot);
+  EXPECT_FALSE(ready.slots(0).has_usage());
+  EXPECT_EQ(ready.slots(1).usage().utilization(), 0.5);
+  EXPECT_EQ(ready.slots(1).usage().power_watts(), 300);
+  node.lease_end = absl::FromUnixSeconds(90);
+  EXPECT_FALSE(ToProto(node, snapshot).slots(1).has_usage());
+}
+
 v1::Register GoodRegister() {
   v1::Register message;
   message.set_node("n1");

@@ -1,0 +1,88 @@
+#include "executor/agent/gpu_monitor.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+
+namespace trainyard {
+namespace {
+
+constexpr absl::Duration kStale = absl::Seconds(10);
+constexpr absl::Duration kLongestGoodbye = absl::Seconds(2);
+
+}  // namespace
+
+struct GpuMonitor::Shared {
+  std::shared_ptr<Nvml> nvml;
+  absl::Duration interval;
+  mutable absl::Mutex mu;
+  bool stop ABSL_GUARDED_BY(mu) = false;
+  bool ended ABSL_GUARDED_BY(mu) = false;
+  std::vector<GpuUsage> usage ABSL_GUARDED_BY(mu);
+  std::map<int, int> xids ABSL_GUARDED_BY(mu);  // newest by GPU
+  absl::Time seen ABSL_GUARDED_BY(mu) = absl::InfinitePast();
+};
+
+GpuMonitor::GpuMonitor(std::shared_ptr<Nvml> nvml, absl::Duration interval)
+    : shared_(std::make_shared<Shared>()) {
+  if (nvml == nullptr) return;
+  shared_->nvml = std::move(nvml);
+  shared_->interval = interval;
+  thread_ = std::thread([shared = shared_] { Watch(shared); });
+}
+
+GpuMonitor::~GpuMonitor() {
+  if (!thread_.joinable()) return;
+  bool ended = false;
+  {
+    absl::MutexLock lock(&shared_->mu);
+    shared_->stop = true;
+    ended = shared_->mu.AwaitWithTimeout(absl::Condition(&shared_->ended), kLongestGoodbye);
+  }
+  ended ? thread_.join() : thread_.detach();
+}
+
+std::map<int, v1::SlotUsage> GpuMonitor::Usage() const {
+  std::map<int, v1::SlotUsage> all;
+  absl::MutexLock lock(&shared_->mu);
+  if (absl::Now() - shared_->seen > kStale) return all;
+  for (size_t i = 0; i < shared_->usage.size(); ++i) {
+    const GpuUsage& usage = shared_->usage[i];
+    v1::SlotUsage& slot = all[static_cast<int>(i)];
+    slot.set_utilization(usage.utilization);
+    slot.set_memory_used_bytes(usage.memory_used_bytes);
+    slot.set_temperature_celsius(usage.temperature_celsius);
+    slot.set_power_watts(usage.power_watts);
+    const auto xid = shared_->xids.find(static_cast<int>(i));
+    if (xid != shared_->xids.end()) slot.set_last_xid(xid->second);
+  }
+  return all;
+}
+
+// Waiting for an error is the pause between two looks; after one there is a pause all the same, so
+// that a GPU that reports them without end is looked at no more often.
+void GpuMonitor::Watch(const std::shared_ptr<Shared>& shared) {
+  for (;;) {
+    const std::vector<GpuUsage> usage = shared->nvml->Usage();
+    const absl::StatusOr<std::optional<Xid>> xid = shared->nvml->NextXid(shared->interval);
+    const bool heard = xid.ok() && xid->has_value();
+    if (heard) spdlog::error("GPU {}: the driver reports Xid {}", (*xid)->gpu, (*xid)->code);
+    absl::MutexLock lock(&shared->mu);
+    shared->usage = usage;
+    shared->seen = absl::Now();
+    if (heard) shared->xids[(*xid)->gpu] = (*xid)->code;
+    if (heard || !xid.ok()) {
+      shared->mu.AwaitWithTimeout(absl::Condition(&shared->stop), shared->interval);
+    }
+    if (shared->stop) break;
+  }
+  absl::MutexLock lock(&shared->mu);
+  shared->ended = true;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,37 @@
+#pragma once
+
+// What the GPUs of the node do, looked at from a thread of its own: a driver that hangs must not
+// keep the agent from renewing its lease.
+
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "absl/time/time.h"
+#include "executor/agent/nvml.h"
+#include "trainyard/v1/resources.pb.h"
+
+namespace trainyard {
+
+class GpuMonitor {
+ public:
+  // Looks every `interval`. Null: there are no GPUs.
+  explicit GpuMonitor(std::shared_ptr<Nvml> nvml,
+                      absl::Duration interval = absl::Milliseconds(500));
+  // Leaves a thread that the driver keeps for more than two seconds to itself.
+  ~GpuMonitor();
+  GpuMonitor(const GpuMonitor&) = delete;
+  GpuMonitor& operator=(const GpuMonitor&) = delete;
+
+  // By index of the GPU; empty while the driver has not answered for ten seconds.
+  std::map<int, v1::SlotUsage> Usage() const;
+
+ private:
+  struct Shared;
+  static void Watch(const std::shared_ptr<Shared>& shared);
+
+  const std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+}  // namespace trainyard
