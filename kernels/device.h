@@ -4,6 +4,7 @@
 // kernels/ops/list.h, and implemented under the same file name in cpu/ and cuda/.
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,11 +26,21 @@ class Stream {
   size_t scratch_bytes = 0;
 };
 
+// A place in the work of a stream, for the host to wait for. Made by a Device.
+class Mark {
+ public:
+  virtual ~Mark() = default;
+};
+
 // An op bound to its memory: everything that can be decided or built was, so that a launch
 // allocates nothing. The buffers must outlive it.
 struct Kernel {
   std::function<void(Stream&)> launch;
   size_t scratch_bytes = 0;
+  // If there is a choice to be made by measuring: makes it, for this and later ones of its kind, by
+  // runs on the memory that the kernel is bound to, whose content is lost. The bits of a result do
+  // not depend on it. Before the kernel is recorded.
+  std::function<void(Stream&)> tune = nullptr;
 };
 
 // Kernels that run one after the other.
@@ -42,6 +53,13 @@ class Device {
 
   virtual std::string Description() const = 0;  // "cpu x2", "cuda:0 NVIDIA H200"
 
+  // Floating-point operations per second of products of `type` that its maker promises; 0: unknown.
+  virtual double PeakFlops(DType /*type*/) const { return 0; }
+
+  // Most memory that was in use so far: of a GPU whatever uses it, as far as it was looked at (by
+  // Allocate and here), else of the process. 0: unknown.
+  virtual int64_t PeakMemoryBytes() { return 0; }
+
   // 64-byte aligned memory of the device, its content undefined; kResourceExhausted when there is
   // not enough. Freed with the device or by Free.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
@@ -49,8 +67,19 @@ class Device {
 
   virtual std::unique_ptr<Stream> MakeStream() = 0;
 
-  // Copies are ordered with the launches of the stream. The host memory of CopyOut is valid after
-  // Synchronize.
+  // Whether launches return before their work is done: then it pays to enqueue more of it before
+  // the results of the last are there.
+  virtual bool Asynchronous() const { return false; }
+
+  // Host memory that the device reads and writes itself where it can (pinned): a copy from or to it
+  // goes on after CopyIn and CopyOut return, and does not make the host wait for earlier work.
+  virtual std::shared_ptr<char[]> AllocateHost(size_t bytes) {
+    return std::make_shared_for_overwrite<char[]>(bytes);
+  }
+
+  // Copies are ordered with the launches of the stream. Host memory of AllocateHost is in use until
+  // a mark behind the copy was waited for; of other memory, that of CopyIn may be reused at once,
+  // and that of CopyOut is valid after Synchronize.
   virtual void CopyIn(Stream& stream, void* device_to, const void* host_from, size_t bytes) = 0;
   virtual void CopyOut(Stream& stream, void* host_to, const void* device_from, size_t bytes) = 0;
 
@@ -61,6 +90,12 @@ class Device {
   // Waits for the stream. A fault of the device is kInternal here, and everywhere after: the
   // process should end.
   virtual absl::Status Synchronize(Stream& stream) = 0;
+
+  // Put: behind all that was enqueued so far, and no longer where it was before. Wait: for what
+  // lies before it; for nothing, if it never was put anywhere. Faults as of Synchronize.
+  virtual std::unique_ptr<Mark> MakeMark() { return std::make_unique<Mark>(); }
+  virtual void Put(Mark& /*mark*/, Stream& /*stream*/) {}
+  virtual absl::Status Wait(Mark& /*mark*/) { return absl::OkStatus(); }
 
   // One launch that does what those of `program` do, in order, for what runs many times: a GPU
   // records them as one graph. All were launched on `stream` before, and its scratch stays where it
@@ -76,7 +111,8 @@ class Device {
 // The CPU back end on `threads` threads (1 to the machine's).
 absl::StatusOr<std::unique_ptr<Device>> OpenCpu(int threads);
 
-// GPU `index`. kUnavailable: built without CUDA, no driver, or no such GPU.
-absl::StatusOr<std::unique_ptr<Device>> OpenCuda(int index);
+// GPU `index`, which keeps what it measured in `cache_folder`, if not "". kUnavailable: built
+// without CUDA, no driver, or no such GPU.
+absl::StatusOr<std::unique_ptr<Device>> OpenCuda(int index, const std::string& cache_folder = "");
 
 }  // namespace trainyard::kernels

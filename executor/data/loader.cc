@@ -33,12 +33,15 @@ Loader::Loader(const Dataset& dataset, const Options& options)
       options.batch_size);
   TY_CHECK(options.prefetch >= 1 && options.first_step >= 0, "prefetch ", options.prefetch);
   TY_CHECK(options.threads >= 1, options.threads, " threads");
-  ring_.resize(static_cast<size_t>(options.prefetch) + 1);  // one more: the trainer holds it
+  TY_CHECK(options.in_use >= 1, options.in_use, " in use");
+  const auto allocate = [&](int64_t bytes) {
+    return options.allocate ? options.allocate(bytes)
+                            : std::make_shared_for_overwrite<char[]>(bytes);
+  };
+  ring_.resize(static_cast<size_t>(options.prefetch + options.in_use));
   for (Slot& slot : ring_) {
-    slot.inputs =
-        std::make_unique_for_overwrite<char[]>(options.micro_batch * dataset.input_bytes());
-    slot.targets =
-        std::make_unique_for_overwrite<char[]>(options.micro_batch * dataset.target_bytes());
+    slot.inputs = allocate(options.micro_batch * dataset.input_bytes());
+    slot.targets = allocate(options.micro_batch * dataset.target_bytes());
     slot.samples.resize(options.micro_batch);
     slot.epochs.resize(options.micro_batch);
   }
@@ -78,10 +81,10 @@ absl::Duration Loader::waited() const {
   return waited_;
 }
 
-// Whether there is a part to fill: the newest batch handed out stays untouched until the next is
-// asked for.
+// Whether there is a part to fill. Those in use stay untouched.
 bool Loader::Ahead() const {
-  const int64_t end = std::max<int64_t>(0, taken_ - 1) + static_cast<int64_t>(ring_.size());
+  const int64_t end =
+      std::max<int64_t>(0, taken_ - options_.in_use) + static_cast<int64_t>(ring_.size());
   return next_.batch < std::min(end, batches_);
 }
 

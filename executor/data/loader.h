@@ -3,6 +3,7 @@
 // Prepares micro-batches ahead of whoever trains or evaluates.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -35,6 +36,11 @@ class Loader {
     // order, once; the last micro-batch is padded.
     int64_t held_out = 0;
     std::vector<Skip> skips = {};
+    // Micro-batches that stay as they are after they were handed out: the newest, and those that a
+    // device still copies.
+    int64_t in_use = 1;
+    // Where the ring lies; null: ordinary memory.
+    std::function<std::shared_ptr<char[]>(size_t bytes)> allocate = nullptr;
   };
 
   struct Batch {
@@ -50,8 +56,8 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // Waits for the next micro-batch, which stays valid until the next call. An error of the data set
-  // comes in its place and stays. kOutOfRange: the held-out samples are over.
+  // Waits for the next micro-batch, which stays valid until Options::in_use more calls. An error of
+  // the data set comes in its place and stays. kOutOfRange: the held-out samples are over.
   absl::StatusOr<Batch> Next();
 
   // How long calls of Next found nothing ready, together.
@@ -63,7 +69,7 @@ class Loader {
  private:
   struct Slot {
     Batch batch;
-    std::unique_ptr<char[]> inputs, targets;
+    std::shared_ptr<char[]> inputs, targets;
     std::vector<int64_t> samples, epochs;
     int64_t parts_left = 0;  // parts_left, failed_part, status: guarded by mu_
     int64_t failed_part = 0;
@@ -94,7 +100,7 @@ class Loader {
   mutable absl::Mutex mu_;
   Part next_ ABSL_GUARDED_BY(mu_);           // the next one to fill
   int64_t filled_ ABSL_GUARDED_BY(mu_) = 0;  // micro-batches ready so far
-  int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;   // micro-batches handed out; the last is still in use
+  int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;   // micro-batches handed out; the last are still in use
   absl::Duration waited_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/cleanup/cleanup.h"
 #include "executor/data/loader.h"
 #include "executor/data/tokenizer.h"
 #include "executor/engine/blame.h"
@@ -42,12 +43,15 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
   size_t text_bytes = 0;
   scored_.clear();
   int64_t rows = 0;
-  data::Loader loader(dataset_, {.batch_size = plan.evaluation_batch,
-                                 .samples = plan.evaluation_batch,
-                                 .micro_batch = plan.evaluation_batch,
-                                 .prefetch = kPrefetch,
-                                 .threads = threads_,
-                                 .held_out = samples});
+  data::Loader loader(dataset_,
+                      {.batch_size = plan.evaluation_batch,
+                       .samples = plan.evaluation_batch,
+                       .micro_batch = plan.evaluation_batch,
+                       .prefetch = kPrefetch,
+                       .threads = threads_,
+                       .held_out = samples,
+                       .allocate = [this](size_t bytes) { return session_.AllocateHost(bytes); }});
+  const absl::Cleanup drain = [&] { session_.Synchronize().IgnoreError(); };  // before it goes
   session_.Launch(begin_);
   for (int64_t first = 0; first < samples; first += plan.evaluation_batch) {
     const absl::StatusOr<data::Loader::Batch> batch = loader.Next();

@@ -79,7 +79,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
   }
   const int64_t threads = LoaderThreads(spec, dataset, request.threads);
   RunState state = chosen ? chosen->checkpoint.run : RunState();
-  data::Loader loader(dataset, LoaderOptions(spec, plan, threads,
+  data::Loader loader(dataset, LoaderOptions(device, spec, plan, threads,
                                              chosen ? chosen->checkpoint.step : 0, state.skips));
 
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(device, plan));
@@ -108,9 +108,11 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
     chosen.reset();
   }
   Evaluator evaluator(*session, dataset, threads);
-  Steps steps({.spec = spec,
+  Steps steps({.device = device,
+               .spec = spec,
                .dataset = dataset,
                .plan = plan,
+               .evaluation = evaluation,
                .trainer = *trainer,
                .evaluator = evaluator,
                .loader = loader,
@@ -121,7 +123,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
                .loader_threads = threads,
                .threads = request.threads},
               state);
-  const absl::StatusOr<RunResult> result = steps.Run(evaluation, stop);
+  const absl::StatusOr<RunResult> result = steps.Run(stop);
   if (result.ok()) {
     TY_RETURN_IF_ERROR(BlameStorage(observer.OnFinished(*result)));
   } else if (!RolledBack(result.status())) {

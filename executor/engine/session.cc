@@ -58,6 +58,12 @@ absl::StatusOr<kernels::Kernels> Session::Prepare(const std::vector<plan::Op>& o
   return program;
 }
 
+void Session::Tune(const kernels::Kernels& program) {
+  for (const kernels::Kernel& kernel : program) {
+    if (kernel.tune) kernel.tune(*stream_);
+  }
+}
+
 absl::Status Session::Run(Program& program) {
   if (!program.ran_) {
     Launch(*program.kernels_);
@@ -102,6 +108,10 @@ void Session::ReadRegion(const plan::Region& region, void* to) {
 
 const char* Session::HostView(const plan::Region& region) const {
   return static_cast<const char*>(device_.HostView(arena_ + region.offset));
+}
+
+absl::Status Session::Wait(kernels::Mark& mark) {
+  return Blame(Fault::kDevice, device_.Wait(mark));
 }
 
 absl::Status Session::Synchronize() { return Blame(Fault::kDevice, device_.Synchronize(*stream_)); }

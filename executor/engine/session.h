@@ -35,6 +35,9 @@ class Program {
   const void* scratch_ = nullptr;  // that recorded_ knows
 };
 
+// Micro-batches that `device` may still be reading when the next one is asked for.
+inline int64_t BatchesInUse(const kernels::Device& device) { return device.Asynchronous() ? 2 : 1; }
+
 // Owns the arena, the kernels' scratch and the stream; nothing else of the engine holds device
 // memory. Thread-compatible. `device` and `plan` must outlive it.
 class Session {
@@ -55,6 +58,9 @@ class Session {
   // Prepares `ops` and makes sure that there is scratch enough for them. Waits for the stream.
   absl::StatusOr<kernels::Kernels> Prepare(const std::vector<plan::Op>& ops);
 
+  // Measures what of the program there is to choose (kernels::Kernel); the arena's content is lost.
+  void Tune(const kernels::Kernels& program);
+
   // Enqueues the program; the second time, and when the scratch has moved, it is recorded first.
   absl::Status Run(Program& program);
 
@@ -63,9 +69,8 @@ class Session {
     for (const kernels::Kernel& kernel : program) Launch(kernel);
   }
 
-  // Copies into and out of a tensor, `offset` bytes from its start; ordered with launches. What
-  // Read fetched is valid after Synchronize; what Write was given may be reused at once if it is
-  // ordinary (pageable) memory.
+  // Copies into and out of a tensor, `offset` bytes from its start; ordered with launches. Host
+  // memory is in use as kernels::Device says of CopyIn and CopyOut.
   void Write(plan::TensorId id, const void* from, size_t bytes, size_t offset = 0);
   // What Dataset::Fill wrote: `input`, then `ids` unless it is kNone.
   void WriteInputs(plan::TensorId input, plan::TensorId ids, const void* from);
@@ -76,6 +81,14 @@ class Session {
   const char* HostView(const plan::Region& region) const;
 
   absl::Status Synchronize();
+
+  // As of the device; a mark is put behind all that was enqueued.
+  bool Asynchronous() const { return device_.Asynchronous(); }
+  int64_t BatchesInUse() const { return engine::BatchesInUse(device_); }
+  std::shared_ptr<char[]> AllocateHost(size_t bytes) { return device_.AllocateHost(bytes); }
+  std::unique_ptr<kernels::Mark> MakeMark() { return device_.MakeMark(); }
+  void Put(kernels::Mark& mark) { device_.Put(mark, *stream_); }
+  absl::Status Wait(kernels::Mark& mark);
 
  private:
   Session(kernels::Device& device, const plan::Plan& plan, char* arena);

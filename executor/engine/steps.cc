@@ -1,5 +1,6 @@
 #include "executor/engine/steps.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -13,8 +14,32 @@
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
-data::Loader::Options LoaderOptions(const v1::JobSpec& spec, const plan::Plan& plan,
-                                    int64_t threads, int64_t steps_done,
+namespace {
+
+// Of a step, without what is computed again to save memory.
+double ModelFlops(const plan::Plan& plan) {
+  double flops = plan.summary.flops_per_step();
+  for (const v1::PassSummary& pass : plan.summary.passes()) {
+    flops -= std::max(0.0, pass.added_flops());
+  }
+  return flops;
+}
+
+kernels::DType ComputeTypeOf(const v1::JobSpec& spec) {
+  switch (spec.precision().compute()) {
+    case v1::Precision::BF16:
+      return kernels::DType::kBF16;
+    case v1::Precision::FP16:
+      return kernels::DType::kF16;
+    default:
+      return kernels::DType::kF32;
+  }
+}
+
+}  // namespace
+
+data::Loader::Options LoaderOptions(kernels::Device& device, const v1::JobSpec& spec,
+                                    const plan::Plan& plan, int64_t threads, int64_t steps_done,
                                     const std::vector<data::Skip>& skips) {
   return {.seed = spec.training().seed(),
           .batch_size = spec.training().batch_size(),
@@ -24,7 +49,9 @@ data::Loader::Options LoaderOptions(const v1::JobSpec& spec, const plan::Plan& p
           .first_step = steps_done,
           .prefetch = spec.data().prefetch(),
           .threads = threads,
-          .skips = skips};
+          .skips = skips,
+          .in_use = BatchesInUse(device),
+          .allocate = [&device](size_t bytes) { return device.AllocateHost(bytes); }};
 }
 
 std::string Steps::StoppedEarly() const {
@@ -33,13 +60,23 @@ std::string Steps::StoppedEarly() const {
   return StopsEarly(evaluation.early_stopping(), run_.early_stopping);
 }
 
-absl::StatusOr<RunResult> Steps::Run(const EvaluationTimes& evaluation,
-                                     const std::atomic<bool>& stop) {
+bool Steps::EvaluatesAfter(int64_t step) const {
+  const EvaluationTimes& times = p_.evaluation;
+  return (times.every > 0 && step % times.every == 0) ||
+         (times.at_end && step == p_.plan.total_steps);
+}
+
+bool Steps::SavesAfter(int64_t step) const {
+  const int64_t every = p_.spec.checkpoint().every_steps();
+  return every > 0 && step % every == 0;
+}
+
+absl::StatusOr<RunResult> Steps::Run(const std::atomic<bool>& stop) {
   const int64_t restored = done();
-  const int64_t save_every = p_.spec.checkpoint().every_steps();
   TY_RETURN_IF_ERROR(Warn());
   while (!Over()) {
-    if (stop) {
+    stopping_ = stop;
+    if (stopping_ && p_.trainer.on_their_way() == 0) {
       const absl::StatusOr<RunResult> suspended = Suspend(done() == restored);
       // What cannot be left because it is not finite goes on as if nobody had asked: the next steps
       // are not finite either, and what becomes of that does not depend on where a run is stopped.
@@ -47,14 +84,13 @@ absl::StatusOr<RunResult> Steps::Run(const EvaluationTimes& evaluation,
     }
     TY_RETURN_IF_ERROR(TrainOnce());
     bool best = false;
-    if ((evaluation.every > 0 && done() % evaluation.every == 0) ||
-        (evaluation.at_end && done() == p_.plan.total_steps)) {
+    if (EvaluatesAfter(done())) {
       TY_ASSIGN_OR_RETURN(best, Evaluate());
     }
     TY_RETURN_IF_ERROR(Warn());
     // After the metrics of its step: whoever restores from it has them already.
     const bool last = Over();
-    if (last || best || (save_every > 0 && done() % save_every == 0)) {
+    if (last || best || SavesAfter(done())) {
       TY_RETURN_IF_ERROR(Save({.needed = last, .final = last, .last = last}));
     }
   }
@@ -68,14 +104,31 @@ absl::StatusOr<RunResult> Steps::Run(const EvaluationTimes& evaluation,
                    .reason = done() < p_.plan.total_steps ? StoppedEarly() : std::string()};
 }
 
+// A device that computes while we go on is given the next step before the result of this one is
+// there, so that it never waits for us.
+absl::StatusOr<StepResult> Steps::NextResult() {
+  const BatchSource next = [&] { return p_.loader.Next(); };
+  TY_RETURN_IF_ERROR(std::exchange(failed_ahead_, absl::OkStatus()));
+  if (p_.trainer.on_their_way() == 0) TY_RETURN_IF_ERROR(p_.trainer.Enqueue(next));
+  if (p_.trainer.CanGoAhead() && GoesStraightOn(done() + 1)) {
+    failed_ahead_ = p_.trainer.EnqueueAhead(next);
+  }
+  return p_.trainer.Finish();
+}
+
+bool Steps::GoesStraightOn(int64_t step) const {
+  return !stopping_ && step < p_.plan.total_steps && !EvaluatesAfter(step) && !SavesAfter(step);
+}
+
 absl::Status Steps::TrainOnce() {
-  const absl::Time start = absl::Now();
-  const absl::Duration waited = p_.loader.waited();
-  TY_ASSIGN_OR_RETURN(const StepResult result, p_.trainer.Step([&] { return p_.loader.Next(); }));
+  if (!p_.trainer.busy()) begun_ = {.at = absl::Now(), .waited = p_.loader.waited()};
+  TY_ASSIGN_OR_RETURN(const StepResult result, NextResult());
+  const Begun now = {.at = absl::Now(), .waited = p_.loader.waited()};
+  const Begun begun = std::exchange(begun_, now);  // the next one, if it is on its way
   if (!result.finite && !result.skipped) return NotFinite(result);
   const int64_t every = p_.spec.training().log_every();
   if (done() != 1 && done() != p_.plan.total_steps && done() % every != 0) return absl::OkStatus();
-  return Report(result, absl::Now() - start, p_.loader.waited() - waited);
+  return Report(result, now.at - begun.at, now.waited - begun.waited);
 }
 
 absl::Status Steps::Report(const StepResult& result, absl::Duration took, absl::Duration waited) {
@@ -87,6 +140,13 @@ absl::Status Steps::Report(const StepResult& result, absl::Duration took, absl::
                                           {"step_ms", seconds * 1e3},
                                           {"data_wait_ms", absl::ToDoubleMilliseconds(waited)},
                                           {"samples_per_second", samples / seconds}};
+  const double flops = ModelFlops(p_.plan) / seconds;
+  const double peak = p_.device.PeakFlops(ComputeTypeOf(p_.spec));
+  if (flops > 0) values["flops_per_second"] = flops;
+  if (flops > 0 && peak > 0) values["mfu"] = flops / peak;
+  if (const int64_t bytes = p_.device.PeakMemoryBytes(); bytes > 0) {
+    values["peak_memory_bytes"] = static_cast<double>(bytes);
+  }
   if (p_.plan.z_loss_sum != plan::kNone) values["z_loss"] = result.z_loss;
   if (const std::optional<LossScale>& scale = p_.trainer.loss_scale()) {
     values["loss_scale"] = scale->scale;
@@ -181,8 +241,8 @@ absl::StatusOr<RunResult> Steps::Suspend(bool nothing_new) {
 
 absl::Status Steps::NotFinite(const StepResult& result) {
   // The same micro-batches once more.
-  data::Loader again(p_.dataset,
-                     LoaderOptions(p_.spec, p_.plan, p_.loader_threads, done(), run_.skips));
+  data::Loader again(p_.dataset, LoaderOptions(p_.device, p_.spec, p_.plan, p_.loader_threads,
+                                               done(), run_.skips));
   TY_ASSIGN_OR_RETURN(const std::string found,
                       p_.trainer.FindNonFinite([&] { return again.Next(); }));
   const std::string values =

@@ -22,9 +22,9 @@
 
 namespace trainyard::engine {
 
-// Micro-batches of `spec` from the step after `steps_done` on.
-data::Loader::Options LoaderOptions(const v1::JobSpec& spec, const plan::Plan& plan,
-                                    int64_t threads, int64_t steps_done,
+// Micro-batches of `spec` from the step after `steps_done` on, for `device`.
+data::Loader::Options LoaderOptions(kernels::Device& device, const v1::JobSpec& spec,
+                                    const plan::Plan& plan, int64_t threads, int64_t steps_done,
                                     const std::vector<data::Skip>& skips);
 
 // Whether and when to evaluate.
@@ -37,9 +37,11 @@ class Steps {
  public:
   // All must outlive it; `run` is what the trainer's state was saved with.
   struct Parts {
+    kernels::Device& device;
     const v1::JobSpec& spec;
     const data::Dataset& dataset;
     const plan::Plan& plan;
+    EvaluationTimes evaluation;
     Trainer& trainer;
     Evaluator& evaluator;
     data::Loader& loader;
@@ -53,7 +55,7 @@ class Steps {
   Steps(const Parts& parts, RunState run) : p_(parts), run_(std::move(run)) {}
 
   // As engine::Run. RolledBack(status): the newest checkpoint is where the run is to go on.
-  absl::StatusOr<RunResult> Run(const EvaluationTimes& evaluation, const std::atomic<bool>& stop);
+  absl::StatusOr<RunResult> Run(const std::atomic<bool>& stop);
 
  private:
   int64_t done() const { return p_.trainer.steps_done(); }
@@ -64,6 +66,12 @@ class Steps {
   bool RollsBack() const { return p_.spec.training().on_non_finite() == v1::Training::ROLL_BACK; }
 
   absl::Status TrainOnce();
+  // The result of the next step, with the one after it on its way if it may be.
+  absl::StatusOr<StepResult> NextResult();
+  bool EvaluatesAfter(int64_t step) const;
+  bool SavesAfter(int64_t step) const;  // even if it is neither the last nor the best
+  // Whether nothing but the next step follows on step `step`.
+  bool GoesStraightOn(int64_t step) const;
   absl::Status Report(const StepResult& result, absl::Duration took, absl::Duration waited);
   // Passes on what was found in the data since the last call.
   absl::Status Warn();
@@ -90,6 +98,14 @@ class Steps {
   RunState run_;
   std::map<std::string, double> metrics_;  // finite ones of the last evaluation
   int64_t evaluated_step_ = -1;
+  struct Begun {
+    absl::Time at;
+    absl::Duration waited;  // of the loader, until then
+  };
+  Begun begun_;  // the step that is awaited: when the one before was done, or else when it was
+                 // asked for
+  bool stopping_ = false;
+  absl::Status failed_ahead_;  // of the step after the one that is awaited
   struct Entered {
     int64_t step = 0;
     std::vector<Score> before;  // run_.best without it

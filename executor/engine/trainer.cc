@@ -22,37 +22,51 @@ constexpr float kLowestLossScale = 0x1p-24f;
 
 }  // namespace
 
+Trainer::Trainer(Session& session, const v1::JobSpec& spec) : session_(session), spec_(spec) {
+  const plan::Plan& plan = session.plan();
+  for (Flight& flight : flights_) {
+    flight = {.states = session.AllocateHost(plan.micro_batches * sizeof(kernels::StepState)),
+              .scalars = session.AllocateHost(plan.scalar_region.bytes),
+              .done = session.MakeMark()};
+  }
+  for (int64_t i = 0; i < session.BatchesInUse(); ++i) copied_.push_back(session.MakeMark());
+}
+
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session,
                                                          const v1::JobSpec& spec) {
   std::unique_ptr<Trainer> trainer(new Trainer(session, spec));
   const plan::Plan& plan = session.plan();
-  // Optimizer state starts at zero, and kernels that sweep a region read its padding.
-  TY_RETURN_IF_ERROR(session.Zero({.offset = 0, .bytes = plan.arena_bytes}));
   TY_ASSIGN_OR_RETURN(trainer->copy_, session.Prepare(plan.copy));
   TY_ASSIGN_OR_RETURN(trainer->begin_, session.Prepare(plan.begin));
   TY_ASSIGN_OR_RETURN(trainer->micro_, session.Prepare(plan.micro));
   TY_ASSIGN_OR_RETURN(trainer->norm_, session.Prepare(plan.norm));
   TY_ASSIGN_OR_RETURN(trainer->end_, session.Prepare(plan.end));
-  for (size_t i = 0; i < trainer->states_.size(); ++i) {
+  for (const auto* program :
+       {&trainer->begin_, &trainer->micro_, &trainer->norm_, &trainer->end_}) {
+    session.Tune(*program);
+  }
+  // Optimizer state starts at zero, and kernels that sweep a region read its padding.
+  TY_RETURN_IF_ERROR(session.Zero({.offset = 0, .bytes = plan.arena_bytes}));
+  for (int64_t i = 0; i < plan.micro_batches; ++i) {
     Program& part = trainer->PartOf(i);
     if (part.empty()) part = trainer->MakePart(i);
   }
   return trainer;
 }
 
-Program Trainer::MakePart(size_t micro_batch) const {
+Program Trainer::MakePart(int64_t micro_batch) const {
   kernels::Kernels kernels;
   const auto append = [&](const kernels::Kernels& more) {
     kernels.insert(kernels.end(), more.begin(), more.end());
   };
   if (micro_batch == 0) append(begin_);
   append(micro_);
-  if (micro_batch + 1 == states_.size()) append(norm_), append(end_);
+  if (micro_batch + 1 == session_.plan().micro_batches) append(norm_), append(end_);
   return Program(std::move(kernels));
 }
 
 absl::Status Trainer::Initialize(int threads) {
-  steps_done_ = 0;
+  steps_done_ = enqueued_ = next_micro_batch_ = 0;
   loss_scale_.reset();
   if (session_.plan().loss_scaling) {
     loss_scale_ = {.scale = static_cast<float>(spec_.precision().loss_scale().initial())};
@@ -80,36 +94,43 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
   if (session_.plan().loss_scaling && !checkpoint.run.loss_scale) {
     return absl::DataLossError(absl::StrCat(checkpoint.uri, "/", kStateFile, ": no loss_scale"));
   }
-  steps_done_ = checkpoint.step;
+  steps_done_ = enqueued_ = checkpoint.step;
+  next_micro_batch_ = 0;
   loss_scale_ = checkpoint.run.loss_scale;
   session_.Launch(copy_);
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Load(const BatchSource& next, kernels::StepState& state) {
+absl::Status Trainer::Load(const BatchSource& next, int64_t step, int64_t i) {
   const plan::Plan& plan = session_.plan();
+  kernels::Mark& copied = *copied_[loaded_batches_ % copied_.size()];
+  TY_RETURN_IF_ERROR(session_.Wait(copied));
   const absl::StatusOr<data::Loader::Batch> loaded = next();
   if (!loaded.ok()) return BlameData(loaded.status());
   const data::Loader::Batch& batch = *loaded;
-  TY_CHECK(batch.step == steps_done_, "micro-batch of step ", batch.step, " in step ", steps_done_);
-  const double rate = plan::LearningRate(spec_.schedule(), steps_done_, plan.total_steps);
-  state = {.seed = spec_.training().seed(),
-           .step = steps_done_,
-           .first_sample = batch.first_sample,
-           .learning_rate = static_cast<float>(rate),
-           .loss_scale = loss_scale_ ? loss_scale_->scale : 1,
-           .updates = updates()};
-  session_.Write(plan.state, &state, sizeof(state));
+  TY_CHECK(batch.step == step, "micro-batch of step ", batch.step, " in step ", step);
+  const double rate = plan::LearningRate(spec_.schedule(), step, plan.total_steps);
+  const kernels::StepState state = {.seed = spec_.training().seed(),
+                                    .step = step,
+                                    .first_sample = batch.first_sample,
+                                    .learning_rate = static_cast<float>(rate),
+                                    .loss_scale = loss_scale_ ? loss_scale_->scale : 1,
+                                    .updates = UpdatesOf(step)};
+  char* const kept = FlightOf(step).states.get() + i * sizeof(state);
+  memcpy(kept, &state, sizeof(state));
+  session_.Write(plan.state, kept, sizeof(state));
   session_.WriteInputs(plan.input, plan.ids, batch.inputs);
   session_.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());
+  session_.Put(copied);
+  ++loaded_batches_;
   return absl::OkStatus();
 }
 
-StepResult Trainer::ReadResult() const {
+StepResult Trainer::ReadResult(const Flight& flight) const {
   const plan::Plan& plan = session_.plan();
   const auto scalar = [&](plan::TensorId id, auto value) {
     const int64_t at = plan.offsets[id] - plan.scalar_region.offset;
-    memcpy(&value, scalars_.data() + at, sizeof(value));
+    memcpy(&value, flight.scalars.get() + at, sizeof(value));
     return static_cast<double>(value);
   };
   const double targets = std::max(1.0, scalar(plan.target_count, double{}));
@@ -130,25 +151,68 @@ void Trainer::TakeStepsAgain() {
 }
 
 absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
-  for (size_t i = 0; i < states_.size(); ++i) {
-    TY_RETURN_IF_ERROR(Load(next, states_[i]));
-    TY_RETURN_IF_ERROR(session_.Run(PartOf(i)));
+  TY_RETURN_IF_ERROR(Enqueue(next));
+  return Finish();
+}
+
+absl::Status Trainer::Enqueue(const BatchSource& next) {
+  TY_CHECK(on_their_way() == 0, on_their_way(), " steps on their way");
+  return EnqueueTo(session_.plan().micro_batches, next);
+}
+
+absl::Status Trainer::EnqueueAhead(const BatchSource& next) {
+  TY_CHECK(CanGoAhead() && on_their_way() == 1, on_their_way(), " steps on their way");
+  return EnqueueTo(std::min(session_.BatchesInUse(), session_.plan().micro_batches), next);
+}
+
+absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
+  const plan::Plan& plan = session_.plan();
+  for (; next_micro_batch_ < end; ++next_micro_batch_) {
+    TY_RETURN_IF_ERROR(Load(next, enqueued_, next_micro_batch_));
+    TY_RETURN_IF_ERROR(session_.Run(PartOf(next_micro_batch_)));
   }
-  session_.ReadRegion(session_.plan().scalar_region, scalars_.data());
-  TY_RETURN_IF_ERROR(session_.Synchronize());
-  StepResult result = ReadResult();
+  if (next_micro_batch_ < plan.micro_batches) return absl::OkStatus();
+  const Flight& flight = FlightOf(enqueued_);
+  session_.ReadRegion(plan.scalar_region, flight.scalars.get());
+  session_.Put(*flight.done);
+  ++enqueued_;
+  next_micro_batch_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Drain() {
+  enqueued_ = steps_done_;
+  next_micro_batch_ = 0;
+  return session_.Synchronize();
+}
+
+absl::StatusOr<StepResult> Trainer::Finish() {
+  TY_CHECK(on_their_way() > 0, "no step is on its way");
+  const Flight& flight = FlightOf(steps_done_);
+  TY_RETURN_IF_ERROR(session_.Wait(*flight.done));
+  StepResult result = ReadResult(flight);
   if (loss_scale_) {
     const LossScale after =
         AfterStep(*loss_scale_, result.finite, spec_.precision().loss_scale().growth_interval());
     result.skipped = !result.finite && after.scale >= kLowestLossScale;
     if (result.finite || result.skipped) loss_scale_ = after;
   }
-  if (!result.finite) TakeStepsAgain();
   if (result.finite || result.skipped) ++steps_done_;
+  if (!result.finite) {
+    TY_RETURN_IF_ERROR(Drain());
+    TakeStepsAgain();
+  }
   return result;
 }
 
 absl::StatusOr<std::string> Trainer::FindNonFinite(const BatchSource& next) {
+  TY_CHECK(!busy(), "steps are on their way");
+  const absl::StatusOr<std::string> found = Search(next);
+  TY_RETURN_IF_ERROR(session_.Synchronize());  // whose data these are may go
+  return found;
+}
+
+absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
   const plan::Plan& plan = session_.plan();
   NonFiniteSearch search(session_);
   const std::string before =
@@ -160,9 +224,9 @@ absl::StatusOr<std::string> Trainer::FindNonFinite(const BatchSource& next) {
                                       .bytes = plan.tensors[plan.row_gradient].bytes()}));
   }
   TY_RETURN_IF_ERROR(search.Run(plan.begin, begin_, "begin of the step"));
-  for (size_t i = 0; i < states_.size(); ++i) {
-    const std::string where = absl::StrCat("micro-batch ", i + 1, " of ", states_.size());
-    TY_RETURN_IF_ERROR(Load(next, states_[i]));
+  for (int64_t i = 0; i < plan.micro_batches; ++i) {
+    const std::string where = absl::StrCat("micro-batch ", i + 1, " of ", plan.micro_batches);
+    TY_RETURN_IF_ERROR(Load(next, steps_done_, i));
     TY_RETURN_IF_ERROR(search.Look(plan.input, absl::StrCat("the data of ", where, ":")));
     TY_RETURN_IF_ERROR(search.Run(plan.micro, micro_, where));
   }
@@ -173,11 +237,12 @@ absl::StatusOr<std::string> Trainer::FindNonFinite(const BatchSource& next) {
 
 absl::Status Trainer::CopyTo(Snapshot& snapshot) {
   const plan::Plan& plan = session_.plan();
+  TY_CHECK(on_their_way() == 0, on_their_way(), " steps on their way");
   session_.ReadRegion(plan.parameter_region, snapshot.parameters());
   session_.ReadRegion(plan.optimizer_region, snapshot.optimizer());
   session_.ReadRegion(plan.ema_region, snapshot.averages());
   session_.ReadRegion(plan.buffer_region, snapshot.buffers());
-  snapshot.SetBatches(updates() * plan.micro_batches);
+  snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches);
   return session_.Synchronize();
 }
 
@@ -189,7 +254,7 @@ absl::Status Trainer::LendTo(Snapshot& snapshot) {
                                    .buffers = session_.HostView(plan.buffer_region)};
   if (places.parameters == nullptr) return CopyTo(snapshot);
   snapshot.Borrow(places);
-  snapshot.SetBatches(updates() * plan.micro_batches);
+  snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches);
   return session_.Synchronize();
 }
 

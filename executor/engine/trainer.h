@@ -2,6 +2,7 @@
 
 // Trains: one optimizer step after the other.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,7 +35,8 @@ struct StepResult {
   bool skipped = false;
 };
 
-// Delivers micro-batches in order (data::Loader::Next).
+// Delivers micro-batches in order (data::Loader::Next); each stays as it is until as many
+// others were asked for as Session::BatchesInUse.
 using BatchSource = std::function<absl::StatusOr<data::Loader::Batch>()>;
 
 // The state of training lives in the session's arena. Everything is a function of the spec, the
@@ -44,6 +46,10 @@ class Trainer {
  public:
   // Zeroes the arena and prepares the step. `spec` must come from ResolveSpec.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Session& session, const v1::JobSpec& spec);
+  // Waits for what the device may yet read and write of the host.
+  ~Trainer() { session_.Synchronize().IgnoreError(); }
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   // Step 0: draws the parameters from the seed, or reads them from fine_tune.from.
   absl::Status Initialize(int threads);
@@ -59,14 +65,32 @@ class Trainer {
   // The state of `checkpoint`, read straight into the arena; kDataLoss when a tensor does not fit.
   absl::Status Restore(const Checkpoint& checkpoint);
 
+  // Steps whose result was seen.
   int64_t steps_done() const { return steps_done_; }
   // After the last step; with fp16.
   const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
 
   // One step. When loss or gradient norm are not finite it is not taken: steps done, parameters,
   // optimizer state and buffers are as before. With fp16 it is skipped instead (see StepResult),
-  // until the scale is so low that it cannot be what makes them overflow.
+  // until the scale is so low that it cannot be what makes them overflow. Enqueue and Finish in
+  // one.
   absl::StatusOr<StepResult> Step(const BatchSource& next);
+
+  // Puts the next step, or what EnqueueAhead left of it, on its way.
+  absl::Status Enqueue(const BatchSource& next);
+  // The first micro-batches of the step behind one that is on its way, if CanGoAhead: a device that
+  // computes while the host goes on then has work at hand when that one is done. A step behind one
+  // that is not taken is not taken either. Waits no longer than until the first is almost done.
+  absl::Status EnqueueAhead(const BatchSource& next);
+  // Waits for the first of the steps on their way. When it is not taken, nothing is left on its
+  // way.
+  absl::StatusOr<StepResult> Finish();
+  int64_t on_their_way() const { return enqueued_ - steps_done_; }
+  // Whether anything was enqueued whose result nobody has seen.
+  bool busy() const { return on_their_way() > 0 || next_micro_batch_ > 0; }
+  // Whether one step may be on its way behind another: not with fp16, where the scale of a loss is
+  // known when the step before is done.
+  bool CanGoAhead() const { return session_.Asynchronous() && !loss_scale_; }
 
   // Makes that step again, up to the update, from the same micro-batches (`next` delivers them
   // anew), and names the first value that is not finite; "" when there is none this time: the bits
@@ -81,33 +105,47 @@ class Trainer {
   absl::Status LendTo(Snapshot& snapshot);
 
  private:
-  Trainer(Session& session, const v1::JobSpec& spec)
-      : session_(session),
-        spec_(spec),
-        states_(session.plan().micro_batches),
-        scalars_(session.plan().scalar_region.bytes) {}
+  Trainer(Session& session, const v1::JobSpec& spec);
 
-  // Puts the next micro-batch of the step in place.
-  absl::Status Load(const BatchSource& next, kernels::StepState& state);
-  StepResult ReadResult() const;
+  // Host memory that belongs to a step on its way.
+  struct Flight {
+    std::shared_ptr<char[]> states;   // kernels::StepState per micro-batch
+    std::shared_ptr<char[]> scalars;  // the plan's scalar region after the step
+    std::unique_ptr<kernels::Mark> done;
+  };
+  Flight& FlightOf(int64_t step) { return flights_[step % flights_.size()]; }
+
+  // Goes on with step enqueued_ up to micro-batch `end`.
+  absl::Status EnqueueTo(int64_t end, const BatchSource& next);
+  // Forgets what is on its way, once that is over.
+  absl::Status Drain();
+  absl::StatusOr<std::string> Search(const BatchSource& next);
+  // Puts the next micro-batch, number `i` of step `step`, in place.
+  absl::Status Load(const BatchSource& next, int64_t step, int64_t i);
+  StepResult ReadResult(const Flight& flight) const;
   // What the step runs once a micro-batch is in place: `begin` goes with the first, `norm` and
   // `end` with the last.
-  Program& PartOf(size_t micro_batch) {
-    return parts_[micro_batch == 0][micro_batch + 1 == states_.size()];
+  Program& PartOf(int64_t micro_batch) {
+    return parts_[micro_batch == 0][micro_batch + 1 == session_.plan().micro_batches];
   }
-  Program MakePart(size_t micro_batch) const;
+  Program MakePart(int64_t micro_batch) const;
   // After a step that was not.
   void TakeStepsAgain();
-  // Steps that changed the weights.
-  int64_t updates() const { return steps_done_ - (loss_scale_ ? loss_scale_->skipped : 0); }
+  // Of the first `steps`, those that changed the weights.
+  int64_t UpdatesOf(int64_t steps) const {
+    return steps - (loss_scale_ ? loss_scale_->skipped : 0);
+  }
 
   Session& session_;
   const v1::JobSpec spec_;
   kernels::Kernels copy_, begin_, micro_, norm_, end_;
   Program parts_[2][2];
-  std::vector<kernels::StepState> states_;  // per micro-batch, kept until the step is over
-  std::vector<char> scalars_;               // the plan's scalar region after a step
-  int64_t steps_done_ = 0;
+  std::array<Flight, 2> flights_;
+  // Behind the copy of the last micro-batches, number i of all at i % size.
+  std::vector<std::unique_ptr<kernels::Mark>> copied_;
+  int64_t loaded_batches_ = 0;
+  int64_t steps_done_ = 0, enqueued_ = 0;
+  int64_t next_micro_batch_ = 0;         // of step enqueued_
   std::optional<LossScale> loss_scale_;  // with fp16
   std::optional<LoadedWeights> loaded_;  // with fine_tune.from
 };

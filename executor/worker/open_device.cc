@@ -1,11 +1,26 @@
 #include "executor/worker/open_device.h"
 
+#include <functional>
+
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "executor/engine/blame.h"
 #include "storage/base/status.h"
 
 namespace trainyard::worker {
+
+std::string CacheFolder(const std::function<const char*(const char*)>& variable) {
+  const auto value = [&](const char* name) {
+    const char* const set = variable(name);
+    return std::string(set == nullptr ? "" : set);
+  };
+  if (const std::string folder = value("TRAINYARD_CACHE"); !folder.empty()) return folder;
+  if (const std::string caches = value("XDG_CACHE_HOME"); !caches.empty()) {
+    return caches + "/trainyard";
+  }
+  const std::string home = value("HOME");
+  return home.empty() ? "" : home + "/.cache/trainyard";
+}
 
 absl::StatusOr<std::unique_ptr<kernels::Device>> OpenDevice(const std::string& name, int threads) {
   if (name == "cpu") {
@@ -19,7 +34,7 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> OpenDevice(const std::string& n
                          absl::InvalidArgumentError(absl::StrCat(
                              "device '", name, "' is unknown; expected cpu or cuda:0, cuda:1, …")));
   }
-  absl::StatusOr<std::unique_ptr<kernels::Device>> device = kernels::OpenCuda(index);
+  absl::StatusOr<std::unique_ptr<kernels::Device>> device = kernels::OpenCuda(index, CacheFolder());
   if (!device.ok()) {
     return engine::Blame(engine::Fault::kDevice, Annotate(device.status(), name));
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -10,6 +12,10 @@ namespace trainyard::worker {
 
 // "cpu", or "cuda:I". Failures are blamed on the spec (a name that is none) or on the device.
 absl::StatusOr<std::unique_ptr<kernels::Device>> OpenDevice(const std::string& name, int threads);
+
+// Where a device keeps what it measured of this machine: $TRAINYARD_CACHE, or trainyard in
+// $XDG_CACHE_HOME or ~/.cache; "" where there is no home either.
+std::string CacheFolder(const std::function<const char*(const char*)>& variable = getenv);
 
 // Runs a small kernel, so that libraries are loaded and their first use is over.
 void WarmUp(kernels::Device& device);

@@ -17,6 +17,7 @@ namespace trainyard::worker {
 namespace {
 
 constexpr size_t kLongestLine = 1 << 16;
+constexpr int kNotWarm = 1;  // whoever wants a worker here starts another
 
 // One line from stdin; nullopt when there is none, or a stop was asked for.
 std::optional<std::string> ReadLine() {
@@ -54,7 +55,9 @@ int RunStandby(const RankOptions& options, bool open_device) {
       WarmUp(**opened);
       if (open_device) device = *std::move(opened);
     } else {
-      spdlog::warn("{}", std::string(opened.status().message()));
+      // A GPU that cannot be opened cannot be opened by this process later either.
+      spdlog::error("{}", std::string(opened.status().message()));
+      if (open_device) return kNotWarm;
     }
   }
   const std::optional<std::string> line = ReadLine();

@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu_device.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -40,6 +41,12 @@ std::vector<const VectorTable*> CpuDevice::SupportedTables() {
 }
 
 std::string CpuDevice::Description() const { return absl::StrCat("cpu x", threads_); }
+
+int64_t CpuDevice::PeakMemoryBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
 
 absl::StatusOr<void*> CpuDevice::Allocate(size_t bytes) {
   const size_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;

@@ -5,7 +5,7 @@
 
 namespace trainyard::kernels {
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCuda(int) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCuda(int, const std::string&) {
   return absl::UnavailableError("this program was built without CUDA");
 }
 

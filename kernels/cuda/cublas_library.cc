@@ -77,6 +77,8 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
   return Real<&cublasLtGetStatusString>("cublasLtGetStatusString")(status);
 }
 
+size_t cublasLtGetVersion() { return Real<&cublasLtGetVersion>("cublasLtGetVersion")(); }
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                               const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
                               const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
@@ -87,6 +89,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   return Real<&cublasLtMatmul>("cublasLtMatmul")(handle, product, alpha, a, a_layout, b, b_layout,
                                                  beta, c, c_layout, d, d_layout, algorithm,
                                                  workspace, workspace_bytes, stream);
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  return Real<&cublasLtMatmulAlgoCheck>("cublasLtMatmulAlgoCheck")(handle, product, a, b, c, d,
+                                                                   algorithm, result);
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,

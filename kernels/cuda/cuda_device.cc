@@ -5,16 +5,33 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/graph.h"
+#include "kernels/cuda/peak.h"
 #include "kernels/cuda/probe.h"
 
 namespace trainyard::kernels::cuda {
 
-CudaDevice::CudaDevice(int index, std::string name, std::unique_ptr<CublasLt> blas)
-    : index_(index), name_(std::move(name)), blas_(std::move(blas)) {}
+CudaDevice::CudaDevice(int index, std::string name, std::unique_ptr<CublasLt> blas,
+                       const std::string& cache_folder)
+    : index_(index),
+      name_(std::move(name)),
+      blas_(std::move(blas)),
+      tuner_(blas_->handle(), cache_folder,
+             absl::StrCat(name_, "-cublaslt-", cublasLtGetVersion())) {}
 
 CudaDevice::~CudaDevice() { cudaSetDevice(index_); }
 
 std::string CudaDevice::Description() const { return absl::StrCat("cuda:", index_, " ", name_); }
+
+double CudaDevice::PeakFlops(DType type) const { return cuda::PeakFlops(name_, type); }
+
+int64_t CudaDevice::PeakMemoryBytes() {
+  cudaSetDevice(index_);
+  size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) == cudaSuccess) {
+    peak_memory_ = std::max(peak_memory_, static_cast<int64_t>(total - free));
+  }
+  return peak_memory_;
+}
 
 absl::StatusOr<void*> CudaDevice::Allocate(size_t bytes) {
   cudaSetDevice(index_);
@@ -25,6 +42,7 @@ absl::StatusOr<void*> CudaDevice::Allocate(size_t bytes) {
     return ToStatus(error, absl::StrCat("cuda:", index_, ": allocating ", bytes, " bytes"));
   }
   allocations_.emplace(data, DeviceMemory(data));
+  PeakMemoryBytes();
   return data;
 }
 
@@ -33,6 +51,20 @@ void CudaDevice::Free(void* data) { allocations_.erase(data); }
 std::unique_ptr<Stream> CudaDevice::MakeStream() {
   cudaSetDevice(index_);
   return std::make_unique<CudaStream>(fault_);
+}
+
+std::shared_ptr<char[]> CudaDevice::AllocateHost(size_t bytes) {
+  cudaSetDevice(index_);
+  void* data = nullptr;
+  if (cudaHostAlloc(&data, std::max<size_t>(bytes, 1), cudaHostAllocDefault) != cudaSuccess) {
+    cudaGetLastError();  // it may not be locked in memory: copies wait, then
+    return Device::AllocateHost(bytes);
+  }
+  return {static_cast<char*>(data), [index = index_](char* pinned) {
+            cudaSetDevice(index);
+            cudaDeviceSynchronize();  // no copy shall find it gone
+            cudaFreeHost(pinned);
+          }};
 }
 
 // From pageable memory the runtime stages the bytes before it returns, so that the caller may reuse
@@ -55,6 +87,23 @@ absl::Status CudaDevice::Synchronize(Stream& stream) {
   cudaSetDevice(index_);
   fault_.Note(cudaStreamSynchronize(CudaStream::From(stream).handle()),
               absl::StrCat("cuda:", index_));
+  return fault_.status();
+}
+
+std::unique_ptr<Mark> CudaDevice::MakeMark() {
+  cudaSetDevice(index_);
+  return std::make_unique<CudaMark>(fault_);
+}
+
+void CudaDevice::Put(Mark& mark, Stream& stream) {
+  cudaSetDevice(index_);
+  fault_.Note(cudaEventRecord(CudaMark::From(mark).handle(), CudaStream::From(stream).handle()),
+              "cudaEventRecord");
+}
+
+absl::Status CudaDevice::Wait(Mark& mark) {
+  cudaSetDevice(index_);
+  fault_.Note(cudaEventSynchronize(CudaMark::From(mark).handle()), absl::StrCat("cuda:", index_));
   return fault_.status();
 }
 
@@ -86,7 +135,7 @@ absl::StatusOr<Cudnn*> CudaDevice::OpenCudnn() {
 
 namespace trainyard::kernels {
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCuda(int index) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCuda(int index, const std::string& cache_folder) {
   int count = 0;  // stays as it is when there is no driver
   const cudaError_t counted = cudaGetDeviceCount(&count);
   if (counted != cudaSuccess) {
@@ -112,7 +161,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCuda(int index) {
   }
   absl::StatusOr<std::unique_ptr<cuda::CublasLt>> blas = cuda::CublasLt::Make();
   if (!blas.ok()) return blas.status();
-  return std::make_unique<cuda::CudaDevice>(index, properties.name, *std::move(blas));
+  return std::make_unique<cuda::CudaDevice>(index, properties.name, *std::move(blas), cache_folder);
 }
 
 }  // namespace trainyard::kernels

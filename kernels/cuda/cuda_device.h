@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/matmul_tuner.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/device.h"
 
@@ -22,16 +23,24 @@ namespace trainyard::kernels::cuda {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, std::string name, std::unique_ptr<CublasLt> blas);
+  CudaDevice(int index, std::string name, std::unique_ptr<CublasLt> blas,
+             const std::string& cache_folder);
   ~CudaDevice() override;
 
   std::string Description() const override;
+  double PeakFlops(DType type) const override;
+  int64_t PeakMemoryBytes() override;
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   void Free(void* data) override;
   std::unique_ptr<Stream> MakeStream() override;
+  bool Asynchronous() const override { return true; }
+  std::shared_ptr<char[]> AllocateHost(size_t bytes) override;
   void CopyIn(Stream& stream, void* device_to, const void* host_from, size_t bytes) override;
   void CopyOut(Stream& stream, void* host_to, const void* device_from, size_t bytes) override;
   absl::Status Synchronize(Stream& stream) override;
+  std::unique_ptr<Mark> MakeMark() override;
+  void Put(Mark& mark, Stream& stream) override;
+  absl::Status Wait(Mark& mark) override;
   absl::StatusOr<Kernel> Record(Stream& stream, std::shared_ptr<const Kernels> program) override;
 
 #define TY_PREPARE(Op) absl::StatusOr<Kernel> Prepare(const Op& op) override;
@@ -46,8 +55,10 @@ class CudaDevice final : public Device {
   const std::string name_;
   Fault fault_;
   std::unique_ptr<CublasLt> blas_;
+  MatmulTuner tuner_;
   std::unique_ptr<Cudnn> dnn_;
   std::unordered_map<void*, DeviceMemory> allocations_;
+  int64_t peak_memory_ = 0;
 };
 
 }  // namespace trainyard::kernels::cuda

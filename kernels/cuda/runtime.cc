@@ -28,4 +28,12 @@ CudaStream::~CudaStream() {
   if (handle_ != nullptr) cudaStreamDestroy(handle_);
 }
 
+CudaMark::CudaMark(Fault& fault) {
+  fault.Note(cudaEventCreateWithFlags(&handle_, cudaEventDisableTiming), "cudaEventCreate");
+}
+
+CudaMark::~CudaMark() {
+  if (handle_ != nullptr) cudaEventDestroy(handle_);
+}
+
 }  // namespace trainyard::kernels::cuda

@@ -52,6 +52,22 @@ class CudaStream final : public Stream {
   cudaStream_t handle_ = nullptr;
 };
 
+// A mark of the contract. `fault` outlives it.
+class CudaMark final : public Mark {
+ public:
+  explicit CudaMark(Fault& fault);
+  ~CudaMark() override;
+  CudaMark(const CudaMark&) = delete;
+  CudaMark& operator=(const CudaMark&) = delete;
+
+  cudaEvent_t handle() const { return handle_; }
+
+  static CudaMark& From(Mark& mark) { return static_cast<CudaMark&>(mark); }
+
+ private:
+  cudaEvent_t handle_ = nullptr;
+};
+
 // Device memory with an owner.
 struct DeviceFree {
   void operator()(void* data) const { cudaFree(data); }

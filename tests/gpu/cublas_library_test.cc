@@ -37,6 +37,8 @@ TEST(CublasLibrary, CallsReachTheFunctionOfTheirName) {
   EXPECT_STREQ(cublasLtGetStatusName(CUBLAS_STATUS_NOT_SUPPORTED), "CUBLAS_STATUS_NOT_SUPPORTED");
   EXPECT_THAT(cublasLtGetStatusString(CUBLAS_STATUS_NOT_SUPPORTED), HasSubstr("not supported"));
 
+  EXPECT_GE(cublasLtGetVersion(), CUBLAS_VER_MAJOR * 10000);
+
   cublasLtMatmulDesc_t made = nullptr;
   ASSERT_EQ(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
   const MatmulDescriptor product(made);

@@ -2,7 +2,8 @@
 
 // Runs ops on the first GPU, or on its emulation. Tests write and read host memory; each buffer has
 // a twin on the device of exactly its size, and Run carries the buffers of an op there and back.
-// Every op runs twice, the second time as the device recorded it: the bits must be the same.
+// Every op runs twice, the second time with what was measured to be fastest and as the device
+// recorded it: the bits must be the same.
 
 #include <cmath>
 #include <cstdint>

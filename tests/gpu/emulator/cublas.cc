@@ -4,8 +4,10 @@
 
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "element.h"
 #include "kernels/cuda/cublas_library.h"
@@ -44,6 +46,21 @@ struct Preference {
 };
 constexpr uint64_t kAlgorithm = 0x7472;
 constexpr size_t kWorkspace = 4096;
+
+// Three algorithms, best guess first: one that takes its time, a faster one that gives the same
+// bits, and the fastest, which adds from the other end.
+constexpr uint64_t kAlgorithms = 3;
+constexpr float kMilliseconds[kAlgorithms] = {3, 2, 1};
+
+bool IsAlgorithm(const cublasLtMatmulAlgo_t& algorithm) {
+  return algorithm.data[0] == kAlgorithm && algorithm.data[1] < kAlgorithms;
+}
+
+float SumFromTheEnd(const std::vector<float>& terms) {
+  float sum = 0;
+  for (size_t k = terms.size(); k-- > 0;) sum += terms[k];
+  return sum;
+}
 
 template <typename T, typename Handle>
 T* As(Handle handle) {
@@ -159,14 +176,31 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   const bool ordered = p.reductions == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-  *found = wanted > 0 && p.workspace >= kWorkspace && ordered ? 1 : 0;
-  if (*found == 1) {
-    results[0] = {};
-    results[0].algo.data[0] = kAlgorithm;
-    results[0].workspaceSize = kWorkspace;
+  *found = p.workspace >= kWorkspace && ordered ? std::min<int>(wanted, kAlgorithms) : 0;
+  for (int i = 0; i < *found; ++i) {
+    results[i] = {};
+    results[i].algo.data[0] = kAlgorithm;
+    results[i].algo.data[1] = static_cast<uint64_t>(i);
+    results[i].workspaceSize = kWorkspace;
   }
   return CUBLAS_STATUS_SUCCESS;
 }
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  uint64_t k = 0;
+  if (c != d || !Agree(*As<Descriptor>(desc), *As<Layout>(a), *As<Layout>(b), *As<Layout>(c), k)) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  if (!IsAlgorithm(*algorithm)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *result = {};
+  result->workspaceSize = kWorkspace;
+  return CUBLAS_STATUS_SUCCESS;
+}
+size_t cublasLtGetVersion() { return 130100; }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
@@ -177,13 +211,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   const Descriptor how = *As<Descriptor>(desc);
   const Layout la = *As<Layout>(a_layout), lb = *As<Layout>(b_layout), lc = *As<Layout>(c_layout);
   uint64_t terms = 0;
-  if (algorithm->data[0] != kAlgorithm || workspace_bytes < kWorkspace ||
-      !Agree(how, la, lb, lc, terms)) {
+  if (!IsAlgorithm(*algorithm) || workspace_bytes < kWorkspace || !Agree(how, la, lb, lc, terms)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   const float one = *static_cast<const float*>(alpha), old = *static_cast<const float*>(beta);
+  const uint64_t which = algorithm->data[1];
   const auto multiply = [=] {
     std::memset(workspace, 0xff, kWorkspace);
+    trainyard::emulator::Clock() += kMilliseconds[which];
+    std::vector<float> products(terms);
     for (uint64_t j = 0; j < lc.cols; ++j) {
       for (uint64_t i = 0; i < lc.rows; ++i) {
         double sum = 0;
@@ -193,7 +229,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
           const float right =
               Get(lb.type, b, how.op_b == CUBLAS_OP_N ? k + j * lb.stride : j + k * lb.stride);
           sum += double{left} * right;
+          products[k] = left * right;
         }
+        if (which == kAlgorithms - 1) sum = SumFromTheEnd(products);
         sum *= one;
         if (old != 0) sum += double{old} * Get(lc.type, c, i + j * lc.stride);
         if (how.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += Get(lc.type, how.bias, i);

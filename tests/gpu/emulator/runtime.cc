@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <memory>
 
 #include "cuda_runtime.h"
@@ -32,15 +34,54 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   std::memset(*data, 0xff, bytes);
   return cudaSuccess;
 }
+// Of 16 GiB.
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *total = size_t{1} << 34;
+  *free = *total / 2;
+  return cudaSuccess;
+}
 cudaError_t cudaFree(void* data) {
   trainyard::emulator::RunAll();
   std::free(data);
   return cudaSuccess;
 }
-// Host memory is pageable: what is copied from it is taken at once.
+
+namespace {
+
+// Pinned blocks by their start.
+std::map<const char*, size_t>& Pinned() {
+  static std::map<const char*, size_t>& pinned = *new std::map<const char*, size_t>;
+  return pinned;
+}
+
+bool IsPinned(const void* data) {
+  const char* const at = static_cast<const char*>(data);
+  const auto after = Pinned().upper_bound(at);
+  return after != Pinned().begin() && at < std::prev(after)->first + std::prev(after)->second;
+}
+
+}  // namespace
+
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
+  if (posix_memalign(data, 256, bytes) != 0) return cudaErrorMemoryAllocation;
+  std::memset(*data, 0xff, bytes);
+  Pinned()[static_cast<char*>(*data)] = bytes;
+  return cudaSuccess;
+}
+// Waits for nobody: who frees what a copy still needs is found out.
+cudaError_t cudaFreeHost(void* data) {
+  if (Pinned().erase(static_cast<char*>(data)) == 0) return cudaErrorInvalidValue;
+  std::free(data);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  trainyard::emulator::RunAll();
+  return cudaSuccess;
+}
+// Pageable memory that is copied from is taken at once, pinned memory when the copy's turn comes.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  if (kind != cudaMemcpyHostToDevice) {
+  if (kind != cudaMemcpyHostToDevice || IsPinned(from)) {
     return trainyard::emulator::Enqueue(stream, nullptr, [to, from, bytes] {
       if (bytes > 0) std::memcpy(to, from, bytes);
     });

@@ -2,6 +2,7 @@
 
 #include "tests/gpu/emulator/stream.h"
 
+#include <deque>
 #include <memory>
 #include <set>
 #include <utility>
@@ -12,9 +13,14 @@
 using Work = std::vector<std::function<void()>>;
 
 struct CUstream_st {
-  Work waiting;
+  std::deque<std::function<void()>> waiting;
   bool recording = false, refused = false;
   Work recorded;
+};
+struct CUevent_st {
+  cudaStream_t stream = nullptr;  // that it waits in
+  int waiting = 0;                // times
+  float at = 0;                   // when it was passed
 };
 struct CUgraph_st {
   std::shared_ptr<const Work> work;
@@ -37,9 +43,14 @@ std::set<const void*>& Loaded() {
   return loaded;
 }
 
-void Run(cudaStream_t stream) {
-  const Work work = std::exchange(stream->waiting, {});
-  for (const auto& one : work) one();
+// Runs what waits, up to where `enough` says that it is.
+void Run(
+    cudaStream_t stream, const std::function<bool()>& enough = [] { return false; }) {
+  while (!stream->waiting.empty() && !enough()) {
+    const std::function<void()> one = std::move(stream->waiting.front());
+    stream->waiting.pop_front();
+    one();
+  }
 }
 
 // Ends a recording for good; EndCapture tells.
@@ -61,6 +72,11 @@ cudaError_t Enqueue(cudaStream_t stream, const void* code, std::function<void()>
   if (code != nullptr && !Loaded().contains(code)) return Refuse(stream);
   stream->recorded.push_back(std::move(work));
   return cudaSuccess;
+}
+
+float& Clock() {
+  static float now = 0;
+  return now;
 }
 
 void RunAll() {
@@ -87,6 +103,35 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream->recording) return Refuse(stream);
   Run(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  if (event->waiting > 0) Run(event->stream);
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (stream->recording) return Refuse(stream);
+  event->stream = stream;
+  ++event->waiting;
+  return trainyard::emulator::Enqueue(stream, nullptr, [event] {
+    --event->waiting;
+    event->at = trainyard::emulator::Clock();
+  });
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  *milliseconds = end->at - start->at;
+  return cudaSuccess;
+}
+// Runs no more of the stream than it must.
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->waiting > 0) Run(event->stream, [event] { return event->waiting == 0; });
   return cudaSuccess;
 }
 

@@ -14,4 +14,7 @@ cudaError_t Enqueue(cudaStream_t stream, const void* code, std::function<void()>
 // Waits for all streams.
 void RunAll();
 
+// Milliseconds that work on streams has taken, as work itself says: what events tell.
+float& Clock();
+
 }  // namespace trainyard::emulator

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
+#include <memory>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -219,6 +221,33 @@ TEST(Loader, KeepsABatchUntilTheNextIsAskedFor) {
     const auto batch = loader.Next();
     ASSERT_TRUE(batch.ok());
     for (int64_t j = 0; j < 4; ++j) ASSERT_EQ(InputsOf(*batch, 4)[j], order.Sample(i * 4 + j));
+  }
+}
+
+TEST(Loader, KeepsAsManyBatchesAsAreInUse) {
+  const Numbers dataset(1000);
+  Loader::Options options = Options(4, 4);
+  options.prefetch = 1;
+  options.in_use = 3;
+  int64_t allocated = 0;
+  options.allocate = [&](size_t bytes) {
+    allocated += static_cast<int64_t>(bytes);
+    return std::make_shared<char[]>(bytes);
+  };
+  Loader loader(dataset, options);
+  EXPECT_EQ(allocated, loader.bytes());
+  const Order order(1337, 1000, false);
+  std::deque<Loader::Batch> in_use;
+  for (int64_t i = 0; i < 200; ++i) {
+    in_use.push_back(loader.Next().value());
+    if (in_use.size() > 3) in_use.pop_front();
+    const int64_t first = i + 1 - static_cast<int64_t>(in_use.size());
+    for (size_t b = 0; b < in_use.size(); ++b) {
+      for (int64_t j = 0; j < 4; ++j) {
+        ASSERT_EQ(InputsOf(in_use[b], 4)[j],
+                  order.Sample((first + static_cast<int64_t>(b)) * 4 + j));
+      }
+    }
   }
 }
 

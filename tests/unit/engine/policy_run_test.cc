@@ -12,6 +12,7 @@
 #include "executor/plan/spec.h"
 #include "storage/objects/file_store.h"
 #include "tests/unit/engine/engine_fixture.h"
+#include "tests/unit/engine/late_device.h"
 
 namespace trainyard::engine {
 namespace {
@@ -24,7 +25,8 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
-class PolicyRunTest : public ::testing::Test {
+// On a device that is done when a launch returns, and on one that goes on behind our back.
+class PolicyRunTest : public ::testing::TestWithParam<bool> {
  protected:
   std::string Root(const std::string& name) { return folder_.path() + "/" + name; }
 
@@ -41,6 +43,18 @@ class PolicyRunTest : public ::testing::Test {
     return Checkpoint::Open(*store, absl::StrCat(root, "/", StepFolder(step)), "").value();
   }
 
+  static absl::StatusOr<RunResult> RunHere(const v1::JobSpec& spec, const std::string& root,
+                                           RecordingObserver& observer,
+                                           std::optional<RestorePoint> restore = std::nullopt) {
+    if (!GetParam()) return RunOnCpu(spec, root, observer, std::move(restore));
+    LateDevice device(1);
+    return RunOn(device, spec, root, observer, std::move(restore));
+  }
+
+  // Where a run is left that is asked to stop when `reported` is: a step may be on its way.
+  static int64_t StoppedAt(int64_t reported) { return GetParam() ? reported + 1 : reported; }
+  static int64_t StopFor(int64_t step) { return GetParam() ? step - 1 : step; }
+
   // As trainyard-worker runs a job alone: on from the newest checkpoint, also after a rollback, and
   // stopped after each of `stops`. The last observer sees the end.
   absl::Status RunToEnd(const v1::JobSpec& spec, const std::string& root, RecordingObserver& seen,
@@ -54,7 +68,7 @@ class PolicyRunTest : public ::testing::Test {
       if (!steps.empty()) {
         restore = RestorePoint{absl::StrCat(root, "/", StepFolder(steps.back())), ""};
       }
-      const auto result = RunOnCpu(spec, root, one, restore);
+      const auto result = RunHere(spec, root, one, restore);
       for (const auto& m : one.metrics) seen.metrics.push_back(m);
       seen.checkpoints.insert(seen.checkpoints.end(), one.checkpoints.begin(),
                               one.checkpoints.end());
@@ -83,7 +97,10 @@ class PolicyRunTest : public ::testing::Test {
   RunResult result_;
 };
 
-TEST_F(PolicyRunTest, HaltNamesTheFirstOpAndLeavesTheLastGoodCheckpoint) {
+INSTANTIATE_TEST_SUITE_P(Devices, PolicyRunTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "late" : "at_once"; });
+
+TEST_P(PolicyRunTest, HaltNamesTheFirstOpAndLeavesTheLastGoodCheckpoint) {
   v1::JobSpec spec = Poisoned();
   spec.mutable_training()->set_on_non_finite(v1::Training::HALT);
   RecordingObserver seen;
@@ -97,7 +114,7 @@ TEST_F(PolicyRunTest, HaltNamesTheFirstOpAndLeavesTheLastGoodCheckpoint) {
   EXPECT_THAT(Names("r"), UnorderedElementsAre("step-00000005", "step-00000010"));
 }
 
-TEST_F(PolicyRunTest, ARollbackGoesBackToACheckpointAndLeavesOutTheDataSince) {
+TEST_P(PolicyRunTest, ARollbackGoesBackToACheckpointAndLeavesOutTheDataSince) {
   const v1::JobSpec spec = Poisoned();
   RecordingObserver seen;
   ASSERT_EQ(RunToEnd(spec, Root("r"), seen), absl::OkStatus());
@@ -114,7 +131,7 @@ TEST_F(PolicyRunTest, ARollbackGoesBackToACheckpointAndLeavesOutTheDataSince) {
 }
 
 // Wherever it is stopped: before the poison, between checkpoint and poison, and after the rollback.
-TEST_F(PolicyRunTest, ARollbackGivesTheSameBitsWhereverTheRunIsStopped) {
+TEST_P(PolicyRunTest, ARollbackGivesTheSameBitsWhereverTheRunIsStopped) {
   const v1::JobSpec spec = Poisoned();
   RecordingObserver straight;
   ASSERT_EQ(RunToEnd(spec, Root("straight"), straight), absl::OkStatus());
@@ -130,10 +147,10 @@ TEST_F(PolicyRunTest, ARollbackGivesTheSameBitsWhereverTheRunIsStopped) {
 }
 
 // A crash right after the failed step: nothing of the rollback was written.
-TEST_F(PolicyRunTest, ARollbackThatIsLostIsMadeAgain) {
+TEST_P(PolicyRunTest, ARollbackThatIsLostIsMadeAgain) {
   const v1::JobSpec spec = Poisoned();
   RecordingObserver first;
-  ASSERT_FALSE(RunOnCpu(spec, Root("r"), first).ok());
+  ASSERT_FALSE(RunHere(spec, Root("r"), first).ok());
   EXPECT_THAT(first.removed, IsEmpty());
   std::filesystem::remove_all(Root("r") + "/step-00000010");  // only the older one is left
   RecordingObserver seen;
@@ -145,16 +162,16 @@ TEST_F(PolicyRunTest, ARollbackThatIsLostIsMadeAgain) {
 
 // Killed once the checkpoint was written anew and before that was reported: whoever restores knows
 // the old one, and there is no older one.
-TEST_F(PolicyRunTest, ARollbackThatWasNotReportedIsGoneOnFrom) {
+TEST_P(PolicyRunTest, ARollbackThatWasNotReportedIsGoneOnFrom) {
   v1::JobSpec spec = Poisoned();
   spec.mutable_checkpoint()->set_every_steps(10);
   RecordingObserver first;
-  ASSERT_TRUE(RolledBack(RunOnCpu(spec, Root("r"), first).status()));
+  ASSERT_TRUE(RolledBack(RunHere(spec, Root("r"), first).status()));
   ASSERT_THAT(first.checkpoints, SizeIs(2));
   ASSERT_EQ(first.checkpoints[0].uri, first.checkpoints[1].uri);
   const RestorePoint known{first.checkpoints[0].uri, first.checkpoints[0].manifest_sha256};
   RecordingObserver second;
-  const auto result = RunOnCpu(spec, Root("r"), second, known);
+  const auto result = RunHere(spec, Root("r"), second, known);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(second.restored_step, 10);
   EXPECT_THAT(second.warnings,
@@ -166,44 +183,45 @@ TEST_F(PolicyRunTest, ARollbackThatWasNotReportedIsGoneOnFrom) {
 }
 
 // Suspended after step 12, gone back to 10 by a worker that was killed before it removed that one.
-TEST_F(PolicyRunTest, WhatARollbackAbandonedIsGoneOnceTheRunGoesOn) {
+TEST_P(PolicyRunTest, WhatARollbackAbandonedIsGoneOnceTheRunGoesOn) {
   v1::JobSpec spec = Poisoned();
   RecordingObserver first;
-  first.stop_at = 12;
-  ASSERT_TRUE(RunOnCpu(spec, Root("r"), first).ok());
+  first.stop_at = StopFor(12);
+  ASSERT_TRUE(RunHere(spec, Root("r"), first).ok());
   RecordingObserver second;
   second.settle = false;  // nobody heard of the rollback in time
   const RestorePoint newest{Root("r") + "/step-00000012", ""};
-  ASSERT_TRUE(RolledBack(RunOnCpu(spec, Root("r"), second, newest).status()));
+  ASSERT_TRUE(RolledBack(RunHere(spec, Root("r"), second, newest).status()));
   EXPECT_THAT(second.removed, ElementsAre(newest.uri));
   EXPECT_TRUE(std::filesystem::exists(newest.uri));
 
   RecordingObserver third;
   third.stop_at = 11;
   const RestorePoint back{Root("r") + "/step-00000010", second.checkpoints[0].manifest_sha256};
-  ASSERT_TRUE(RunOnCpu(spec, Root("r"), third, back).ok());
-  EXPECT_THAT(Names("r"), UnorderedElementsAre("step-00000005", "step-00000010", "step-00000011"));
+  ASSERT_TRUE(RunHere(spec, Root("r"), third, back).ok());
+  EXPECT_THAT(Names("r"),
+              UnorderedElementsAre("step-00000005", "step-00000010", StepFolder(StoppedAt(11))));
 }
 
 // What an earlier attempt wrote past the restore point on the same way is met again.
-TEST_F(PolicyRunTest, WhatAnEarlierAttemptWroteIsKept) {
+TEST_P(PolicyRunTest, WhatAnEarlierAttemptWroteIsKept) {
   const v1::JobSpec spec = Poisoned();
   RecordingObserver first;
-  first.stop_at = 12;
-  ASSERT_TRUE(RunOnCpu(spec, Root("r"), first).ok());
+  first.stop_at = StopFor(12);
+  ASSERT_TRUE(RunHere(spec, Root("r"), first).ok());
   RecordingObserver second;
   second.stop_at = 6;
   ASSERT_TRUE(
-      RunOnCpu(spec, Root("r"), second, RestorePoint{Root("r") + "/step-00000005", ""}).ok());
-  EXPECT_THAT(Names("r"), UnorderedElementsAre("step-00000005", "step-00000006", "step-00000010",
-                                               "step-00000012"));
+      RunHere(spec, Root("r"), second, RestorePoint{Root("r") + "/step-00000005", ""}).ok());
+  EXPECT_THAT(Names("r"), UnorderedElementsAre("step-00000005", StepFolder(StoppedAt(6)),
+                                               "step-00000010", "step-00000012"));
 }
 
-TEST_F(PolicyRunTest, TheLastReportOfARollbackIsWaitedFor) {
+TEST_P(PolicyRunTest, TheLastReportOfARollbackIsWaitedFor) {
   const v1::JobSpec spec = Poisoned();
   RecordingObserver first;
-  first.stop_at = 12;
-  ASSERT_TRUE(RunOnCpu(spec, Root("r"), first).ok());
+  first.stop_at = StopFor(12);
+  ASSERT_TRUE(RunHere(spec, Root("r"), first).ok());
   class Slow : public RecordingObserver {
    public:
     int64_t SettledReport() override { return asked_++ < 3 ? 0 : 1000; }
@@ -212,11 +230,11 @@ TEST_F(PolicyRunTest, TheLastReportOfARollbackIsWaitedFor) {
     std::atomic<int> asked_ = 0;
   } slow;
   const RestorePoint newest{Root("r") + "/step-00000012", ""};
-  ASSERT_TRUE(RolledBack(RunOnCpu(spec, Root("r"), slow, newest).status()));
+  ASSERT_TRUE(RolledBack(RunHere(spec, Root("r"), slow, newest).status()));
   EXPECT_FALSE(std::filesystem::exists(newest.uri));
 }
 
-TEST_F(PolicyRunTest, WithoutCheckpointsARollbackGoesToTheStart) {
+TEST_P(PolicyRunTest, WithoutCheckpointsARollbackGoesToTheStart) {
   v1::JobSpec spec = Poisoned();
   spec.mutable_checkpoint()->Clear();
   RecordingObserver seen;
@@ -226,7 +244,7 @@ TEST_F(PolicyRunTest, WithoutCheckpointsARollbackGoesToTheStart) {
   EXPECT_THAT(Open(Root("r"), 24).run.skips, ElementsAre(data::Skip{0, 13}));
 }
 
-TEST_F(PolicyRunTest, ARunThatDivergesFailsOnceItsRollbacksAreUsedUp) {
+TEST_P(PolicyRunTest, ARunThatDivergesFailsOnceItsRollbacksAreUsedUp) {
   v1::JobSpec spec = SmallGpt(WriteText(folder_.path()), 50);
   spec.mutable_optimizer()->Clear();
   spec.mutable_optimizer()->mutable_sgd();
@@ -254,12 +272,12 @@ v1::JobSpec Exploding(const std::string& text, int64_t steps) {
   return spec;
 }
 
-TEST_F(PolicyRunTest, WeightsThatAreNotFiniteRollBackWhereverTheRunIsStopped) {
+TEST_P(PolicyRunTest, WeightsThatAreNotFiniteRollBackWhereverTheRunIsStopped) {
   const v1::JobSpec spec = Exploding(WriteText(folder_.path()), 4);
   for (const int64_t stop_at : {-1, 1}) {
     RecordingObserver seen;
     seen.stop_at = stop_at;
-    const absl::Status status = RunOnCpu(spec, Root(std::to_string(stop_at)), seen).status();
+    const absl::Status status = RunHere(spec, Root(std::to_string(stop_at)), seen).status();
     EXPECT_TRUE(RolledBack(status)) << status;
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("step 2: first non-finite value: as the update of step 1 left it"));
@@ -267,10 +285,10 @@ TEST_F(PolicyRunTest, WeightsThatAreNotFiniteRollBackWhereverTheRunIsStopped) {
   EXPECT_EQ(Open(Root("1"), 0).manifest_sha256, Open(Root("-1"), 0).manifest_sha256);
 }
 
-TEST_F(PolicyRunTest, AFinalModelThatIsNotFiniteRollsBack) {
+TEST_P(PolicyRunTest, AFinalModelThatIsNotFiniteRollsBack) {
   RecordingObserver seen;
   const absl::Status status =
-      RunOnCpu(Exploding(WriteText(folder_.path()), 1), Root("r"), seen).status();
+      RunHere(Exploding(WriteText(folder_.path()), 1), Root("r"), seen).status();
   EXPECT_TRUE(RolledBack(status)) << status;
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("checkpoint of step 1: not written: element"),
@@ -278,11 +296,11 @@ TEST_F(PolicyRunTest, AFinalModelThatIsNotFiniteRollsBack) {
 }
 
 // The last step's update overflows, and no step follows that would notice.
-TEST_F(PolicyRunTest, AModelThatIsNotFiniteIsNeverWritten) {
+TEST_P(PolicyRunTest, AModelThatIsNotFiniteIsNeverWritten) {
   v1::JobSpec spec = Exploding(WriteText(folder_.path()), 1);
   spec.mutable_training()->set_on_non_finite(v1::Training::HALT);
   RecordingObserver seen;
-  const absl::Status status = RunOnCpu(spec, Root("r"), seen).status();
+  const absl::Status status = RunHere(spec, Root("r"), seen).status();
   EXPECT_EQ(FaultOf(status), Fault::kNumeric) << status;
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("checkpoint of step 1: not written: element"));
@@ -300,7 +318,7 @@ v1::JobSpec Overfitting(const std::string& text) {
   return spec;
 }
 
-TEST_F(PolicyRunTest, EarlyStoppingEndsWithSuccessAndSaysWhy) {
+TEST_P(PolicyRunTest, EarlyStoppingEndsWithSuccessAndSaysWhy) {
   v1::JobSpec spec = Overfitting(WriteText(folder_.path()));
   spec.mutable_evaluation()->mutable_early_stopping()->set_patience(2);
   RecordingObserver straight;
@@ -324,7 +342,7 @@ TEST_F(PolicyRunTest, EarlyStoppingEndsWithSuccessAndSaysWhy) {
   EXPECT_THAT(result_.reason, HasSubstr("early stopping"));
 }
 
-TEST_F(PolicyRunTest, TheBestCheckpointsOutliveTheNewest) {
+TEST_P(PolicyRunTest, TheBestCheckpointsOutliveTheNewest) {
   v1::JobSpec spec = Overfitting(WriteText(folder_.path()));
   spec.mutable_checkpoint()->set_every_steps(10);
   v1::BestCheckpoints& best = *spec.mutable_checkpoint()->mutable_best();
@@ -357,7 +375,7 @@ TEST_F(PolicyRunTest, TheBestCheckpointsOutliveTheNewest) {
 }
 
 // Something else is in the place of the best checkpoint, so that it cannot be written.
-TEST_F(PolicyRunTest, ABestCheckpointThatCannotBeWrittenDoesNotCostTheOneBefore) {
+TEST_P(PolicyRunTest, ABestCheckpointThatCannotBeWrittenDoesNotCostTheOneBefore) {
   v1::JobSpec spec = Overfitting(WriteText(folder_.path()));
   v1::BestCheckpoints& policy = *spec.mutable_checkpoint()->mutable_best();
   policy.set_metric("accuracy");
@@ -375,14 +393,14 @@ TEST_F(PolicyRunTest, ABestCheckpointThatCannotBeWrittenDoesNotCostTheOneBefore)
 
   ASSERT_TRUE(store->Put(absl::StrCat(Root("r"), "/", StepFolder(best)), "in the way").ok());
   RecordingObserver blocked;
-  ASSERT_TRUE(RunOnCpu(spec, Root("r"), blocked).ok());
+  ASSERT_TRUE(RunHere(spec, Root("r"), blocked).ok());
   EXPECT_THAT(blocked.failed_steps, ElementsAre(best));
   EXPECT_EQ(BestStep(*store, Root("r")).value(), second.second);
   EXPECT_EQ(Open(Root("r"), second.second).metrics.at("accuracy"), second.first);
 }
 
 // Names that a spec is checked against, and what is reported in the end.
-TEST_F(PolicyRunTest, EvaluationReportsWhatPoliciesMayGoBy) {
+TEST_P(PolicyRunTest, EvaluationReportsWhatPoliciesMayGoBy) {
   v1::JobSpec clicks = Poisoned();
   clicks.mutable_training()->set_steps(2);
   v1::JobSpec bert = SmallGpt(WriteDocuments(folder_.path()), 4);
@@ -405,7 +423,7 @@ TEST_F(PolicyRunTest, EvaluationReportsWhatPoliciesMayGoBy) {
 }
 
 // Of the first held-out sample alone there is no pair of a click and another.
-TEST_F(PolicyRunTest, APolicyWhoseMetricIsNotDefinedFailsAtOnce) {
+TEST_P(PolicyRunTest, APolicyWhoseMetricIsNotDefinedFailsAtOnce) {
   v1::JobSpec spec = Poisoned();
   spec.mutable_evaluation()->set_every_steps(1);
   spec.mutable_evaluation()->set_max_samples(1);
@@ -425,7 +443,7 @@ TEST_F(PolicyRunTest, APolicyWhoseMetricIsNotDefinedFailsAtOnce) {
   }
 }
 
-TEST_F(PolicyRunTest, ARunWithoutABestSaysSo) {
+TEST_P(PolicyRunTest, ARunWithoutABestSaysSo) {
   RecordingObserver seen;
   ASSERT_EQ(RunToEnd(SmallGpt(WriteText(folder_.path()), 4), Root("r"), seen), absl::OkStatus());
   const auto store = MakeFileStore();

@@ -10,6 +10,7 @@
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "storage/objects/file_store.h"
 #include "tests/unit/engine/engine_fixture.h"
+#include "tests/unit/engine/late_device.h"
 
 namespace trainyard::engine {
 namespace {
@@ -40,9 +41,11 @@ TEST_F(RunTest, TellsInOrderAndLearns) {
   ASSERT_THAT(seen.metrics, SizeIs(62));
   EXPECT_EQ(seen.metrics[0].step, 1);
   for (const char* name : {"loss", "learning_rate", "grad_norm", "step_ms", "samples_per_second",
-                           "tokens_per_second"}) {
+                           "tokens_per_second", "flops_per_second"}) {
     EXPECT_EQ(seen.metrics[0].values.count(name), 1u) << name;
   }
+  EXPECT_GT(seen.metrics[0].values.at("peak_memory_bytes"), 1 << 20);
+  EXPECT_EQ(seen.metrics[0].values.count("mfu"), 0u) << "nobody promises what a CPU does";
   EXPECT_EQ(seen.metrics[30].split, RunObserver::Split::kValidation);
   EXPECT_EQ(seen.metrics[30].step, 30);
   EXPECT_NEAR(seen.metrics[30].values.at("perplexity"),
@@ -98,6 +101,59 @@ TEST_F(RunTest, ResumesWithTheSameBitsFromAnyCheckpoint) {
     for (double loss : second.TrainLosses()) losses.push_back(loss);
     EXPECT_EQ(losses, straight.TrainLosses());
   }
+}
+
+// Evaluations and checkpoints lie between the steps; a stop finds one step on its way.
+TEST_F(RunTest, TheBitsAreTheSameWhereAStepIsOnItsWayBehindAnother) {
+  for (const int64_t micro_batch : {8, 2}) {
+    v1::JobSpec spec = SmallGpt(text_, 20);
+    spec.mutable_training()->set_micro_batch_size(micro_batch);
+    spec.mutable_training()->set_log_every(1);
+    spec.mutable_evaluation()->set_every_steps(5);
+    spec.mutable_checkpoint()->set_every_steps(7);
+    const std::string root = Root(absl::StrCat("m", micro_batch));
+    RecordingObserver at_once, late, cut, rest;
+    ASSERT_TRUE(RunOnCpu(spec, root + "at_once", at_once).ok());
+    LateDevice device(1);
+    ASSERT_TRUE(RunOn(device, spec, root + "late", late).ok());
+    EXPECT_GT(device.most_left(), 0);
+    ASSERT_EQ(late.checkpoints.size(), at_once.checkpoints.size());
+    for (size_t i = 0; i < late.checkpoints.size(); ++i) {
+      EXPECT_EQ(late.checkpoints[i].manifest_sha256, at_once.checkpoints[i].manifest_sha256);
+    }
+    EXPECT_EQ(late.TrainLosses(), at_once.TrainLosses());
+
+    cut.stop_at = 2;
+    const auto suspended = RunOn(device, spec, root + "cut", cut);
+    ASSERT_TRUE(suspended.ok()) << suspended.status();
+    EXPECT_EQ(suspended->step, micro_batch == 8 ? 3 : 2);  // of many micro-batches two are ahead
+    ASSERT_TRUE(RunOn(device, spec, root + "cut", rest,
+                      RestorePoint{cut.checkpoints[0].uri, cut.checkpoints[0].manifest_sha256})
+                    .ok());
+    EXPECT_EQ(rest.checkpoints.back().manifest_sha256, at_once.checkpoints.back().manifest_sha256);
+  }
+}
+
+// What fails of a step is told after the step before it.
+TEST_F(RunTest, AStepThatCannotBeLoadedDoesNotTakeTheOneBeforeWithIt) {
+  // Of 4,000 tokens one is not in the vocabulary.
+  const std::string tokens = folder_.path() + "/tokens.bin";
+  std::ofstream out(tokens, std::ios::binary);
+  for (int i = 0; i < 4000; ++i) out.put(static_cast<char>(i == 2000 ? 20 : i % 20)).put('\0');
+  out.close();
+  v1::JobSpec spec = SmallGpt(text_, 200);
+  v1::TokenData& data = *spec.mutable_data()->mutable_tokens();
+  data.add_train(tokens);
+  data.set_vocab_size(20);
+  spec.mutable_training()->set_log_every(1);
+  RecordingObserver at_once, late;
+  const auto expected = RunOnCpu(spec, Root("at_once"), at_once);
+  LateDevice device(1);
+  const auto found = RunOn(device, spec, Root("late"), late);
+  EXPECT_FALSE(expected.ok());
+  EXPECT_EQ(found.status(), expected.status());
+  EXPECT_GT(at_once.TrainLosses().size(), 2);
+  EXPECT_EQ(late.TrainLosses(), at_once.TrainLosses());
 }
 
 // Its queries, keys and values are one tensor here and three in a checkpoint.

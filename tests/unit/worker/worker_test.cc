@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <sstream>
 
 #include "absl/strings/match.h"
@@ -21,6 +22,7 @@
 #include "executor/data/tokenizer.h"
 #include "executor/run/event_log.h"
 #include "executor/run/run_directory.h"
+#include "executor/worker/open_device.h"
 #include "storage/base/clock.h"
 #include "storage/base/file.h"
 #include "tests/unit/data/images/encoders.h"
@@ -255,6 +257,30 @@ TEST_F(WorkerTest, ACheckpointRootThatCannotBeMadeIsAStorageFailureWorthRetrying
   const v1::Failure failure = Events(directory).back().failure();
   EXPECT_EQ(failure.category(), v1::Failure::STORAGE);
   EXPECT_TRUE(failure.retryable());
+}
+
+// A process that could not open its GPU will not be able to later: another one is to wait there.
+TEST_F(WorkerTest, WaitingOnAGpuThatCannotBeOpenedEnds) {
+  if (kernels::OpenCuda(99).ok()) GTEST_SKIP() << "a machine of 100 GPUs";
+  EXPECT_EQ(Child({"--standby", "--device", "cuda:99", "--threads", "1"}, Output()).Wait(), 1);
+  EXPECT_THAT(ReadOutput(), HasSubstr("cuda:99"));
+}
+
+TEST(CacheFolder, IsTheUsersOrBelowItsHome) {
+  std::map<std::string, std::string> set;
+  const auto folder = [&] {
+    return CacheFolder([&](const char* name) {
+      const auto found = set.find(name);
+      return found == set.end() ? nullptr : found->second.c_str();
+    });
+  };
+  EXPECT_EQ(folder(), "");
+  set["HOME"] = "/home/ada";
+  EXPECT_EQ(folder(), "/home/ada/.cache/trainyard");
+  set["XDG_CACHE_HOME"] = "/caches";
+  EXPECT_EQ(folder(), "/caches/trainyard");
+  set["TRAINYARD_CACHE"] = "/fast";
+  EXPECT_EQ(folder(), "/fast");
 }
 
 class AloneTest : public WorkerTest {

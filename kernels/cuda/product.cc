@@ -1,0 +1,172 @@
+#include "kernels/cuda/product.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/runtime.h"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+// Asked for at once, whoever asks: whether the first of one is the first of eight nobody promises.
+constexpr int kMostAlgorithms = 8;
+constexpr char kNoAlgorithm[] = "cuda matmul: cuBLASLt offers no algorithm";
+
+cudaDataType TypeOf(const Buffer& buffer) {
+  return buffer.dtype == DType::kBF16  ? CUDA_R_16BF
+         : buffer.dtype == DType::kF16 ? CUDA_R_16F
+                                       : CUDA_R_32F;
+}
+
+// Element `i` of a buffer.
+void* At(const Buffer& buffer, int64_t i) {
+  return static_cast<char*>(buffer.data) + i * static_cast<int64_t>(SizeOf(buffer.dtype));
+}
+
+uint32_t AlignmentOf(const void* data) {
+  const auto at = reinterpret_cast<uintptr_t>(data);
+  return static_cast<uint32_t>(std::min<uintptr_t>(at & (~at + 1), kWorkspaceAlign));
+}
+
+template <typename T>
+absl::Status SetAttribute(const MatmulDescriptor& d, cublasLtMatmulDescAttributes_t name, T value) {
+  return ToStatus(cublasLtMatmulDescSetAttribute(d.get(), name, &value, sizeof(value)),
+                  "matmul descriptor");
+}
+
+template <typename T>
+absl::Status SetAttribute(const MatmulPreference& p, cublasLtMatmulPreferenceAttributes_t name,
+                          T value) {
+  return ToStatus(cublasLtMatmulPreferenceSetAttribute(p.get(), name, &value, sizeof(value)),
+                  "matmul preference");
+}
+
+// `rows` run along memory; `stride` elements lie between the starts of two columns.
+absl::StatusOr<MatrixLayout> MakeLayout(cudaDataType type, int64_t rows, int64_t cols,
+                                        int64_t stride) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  const absl::Status made =
+      ToStatus(cublasLtMatrixLayoutCreate(&layout, type, static_cast<uint64_t>(rows),
+                                          static_cast<uint64_t>(cols), stride),
+               "matrix layout");
+  if (!made.ok()) return made;
+  return MatrixLayout(layout);
+}
+
+absl::Status MakeLayouts(const Matmul& op, const MatmulPiece& piece, Product& product) {
+  const auto make = [](const Buffer& of, int64_t rows, int64_t cols, MatrixLayout& to) {
+    return [&, rows, cols](int64_t stride) -> absl::Status {
+      absl::StatusOr<MatrixLayout> made = MakeLayout(TypeOf(of), rows, cols, stride);
+      if (!made.ok()) return made.status();
+      to = *std::move(made);
+      return absl::OkStatus();
+    };
+  };
+  // b stored [k, n] is n x k for the library, stored [n, k] it is k x n; likewise a.
+  absl::Status status = op.transpose_b ? make(op.b, piece.k, op.n, product.a)(op.k)
+                                       : make(op.b, op.n, piece.k, product.a)(op.n);
+  status.Update(op.transpose_a ? make(op.a, piece.m, piece.k, product.b)(op.step_of_a())
+                               : make(op.a, piece.k, piece.m, product.b)(op.step_of_a()));
+  status.Update(make(op.c, op.n, piece.m, product.c)(op.step_of_c()));
+  return status;
+}
+
+absl::Status MakeDescriptor(const Matmul& op, bool with_bias, Product& product) {
+  // COMPUTE_32F keeps fp32 throughout; TF32 would be COMPUTE_32F_FAST_TF32.
+  cublasLtMatmulDesc_t descriptor = nullptr;
+  absl::Status status = ToStatus(
+      cublasLtMatmulDescCreate(&descriptor, CUBLAS_COMPUTE_32F, CUDA_R_32F), "matmul descriptor");
+  if (!status.ok()) return status;
+  product.descriptor.reset(descriptor);
+  const cublasOperation_t first = op.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t second = op.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+  status.Update(SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_TRANSA, first));
+  status.Update(SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_TRANSB, second));
+  if (with_bias) {
+    status.Update(
+        SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
+    // The library takes a bias of c's type. The pointer decides about no algorithm.
+    status.Update(
+        SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(op.c)));
+    product.bias = op.bias.data;
+    status.Update(
+        SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias));
+  }
+  return status;
+}
+
+// One word: types, sizes, strides, alignment, and what is done beside the product.
+std::string ShapeOf(const Matmul& op, const MatmulPiece& piece, const Product& product) {
+  return absl::StrCat("matmul/", TypeOf(op.a), ",", TypeOf(op.c), "/", op.transpose_a ? "T" : "N",
+                      op.transpose_b ? "T" : "N", "/", piece.m, ",", op.n, ",", piece.k, "/",
+                      op.step_of_a(), ",", op.step_of_c(), "/", AlignmentOf(product.a_data), ",",
+                      AlignmentOf(product.b_data), ",", AlignmentOf(product.c_data),
+                      product.bias == nullptr ? "" : "/bias", product.beta == 0 ? "" : "/add");
+}
+
+}  // namespace
+
+// No reduction in place and none in the output type: those add in the order of arrival.
+absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> AlgorithmsFor(cublasLtHandle_t handle,
+                                                                const Product& product) {
+  cublasLtMatmulPreference_t made = nullptr;
+  absl::Status status = ToStatus(cublasLtMatmulPreferenceCreate(&made), "matmul preference");
+  if (!status.ok()) return status;
+  const MatmulPreference preference(made);
+  const uint32_t c_alignment = AlignmentOf(product.c_data);
+  status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                             uint64_t{kCublasWorkspace}));
+  status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                             uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}));
+  status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+                             AlignmentOf(product.a_data)));
+  status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                             AlignmentOf(product.b_data)));
+  status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c_alignment));
+  status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c_alignment));
+  if (!status.ok()) return status;
+  std::vector<cublasLtMatmulHeuristicResult_t> results(kMostAlgorithms);
+  int found = 0;
+  status = ToStatus(
+      cublasLtMatmulAlgoGetHeuristic(handle, product.descriptor.get(), product.a.get(),
+                                     product.b.get(), product.c.get(), product.c.get(),
+                                     preference.get(), kMostAlgorithms, results.data(), &found),
+      "matmul algorithms");
+  if (!status.ok()) return status;
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < found; ++i) {
+    if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(results[i].algo);
+  }
+  if (algorithms.empty()) return absl::UnimplementedError(kNoAlgorithm);
+  return algorithms;
+}
+
+absl::StatusOr<Product> MakeProduct(const Matmul& op, const MatmulPiece& piece) {
+  Product product;
+  product.b_data = At(op.a, op.transpose_a ? piece.k0 * op.step_of_a() + piece.m0
+                                           : piece.m0 * op.step_of_a() + piece.k0);
+  product.a_data = At(op.b, op.transpose_b ? piece.k0 : piece.k0 * op.n);
+  product.c_data = At(op.c, piece.m0 * op.step_of_c());
+  product.alpha = op.scale;
+  product.beta = op.accumulate || piece.k0 > 0 ? 1.0f : 0.0f;
+  absl::Status status = MakeDescriptor(op, op.bias && piece.k0 == 0, product);
+  status.Update(MakeLayouts(op, piece, product));
+  if (!status.ok()) return status;
+  product.shape = ShapeOf(op, piece, product);
+  return product;
+}
+
+cublasStatus_t Enqueue(Stream& stream, cublasLtHandle_t handle, const Product& product) {
+  return cublasLtMatmul(handle, product.descriptor.get(), &product.alpha, product.a_data,
+                        product.a.get(), product.b_data, product.b.get(), &product.beta,
+                        product.c_data, product.c.get(), product.c_data, product.c.get(),
+                        &product.algorithm, AlignWorkspace(stream.scratch), kCublasWorkspace,
+                        CudaStream::From(stream).handle());
+}
+
+absl::Status SetBias(const Product& product, const void* bias) {
+  return SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+}
+
+}  // namespace trainyard::kernels::cuda
