@@ -1,13 +1,18 @@
-// Where a training step goes, op by op: op_times JOB.yaml [THREADS] [STEPS]
+// Where a training step goes, op by op, and how near each comes to what the device can do:
+//   op_times JOB.yaml [THREADS | cuda:I] [STEPS]
 
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "executor/data/dataset.h"
@@ -49,14 +54,97 @@ struct Report {
 };
 
 struct Cost {
-  double best_us = 0, flops = 0;
+  double best_us = 0, flops = 0, bytes = 0;
   int count = 0;
 };
+
+// What the device was measured to do at most.
+struct Rates {
+  double flops = 0, bytes = 0;  // per second: of a large product, of a sum of two long vectors
+
+  // Seconds that work of so many takes at least.
+  double Least(const Cost& cost) const { return std::max(cost.flops / flops, cost.bytes / bytes); }
+};
+
+// Of its operands, each once. More than is touched of tables, of which an op reads some rows.
+double BytesOf(const plan::Plan& plan, plan::Op op) {
+  double bytes = 0;
+  const auto count = [&](plan::TensorId id, plan::Access access) {
+    const auto size = static_cast<double>(plan.tensors[id].bytes());
+    bytes += access == plan::Access::kUpdate ? 2 * size : size;
+  };
+  std::visit([&](auto& o) { o.Visit(count); }, op);
+  return bytes;
+}
+
+// Launches of a kernel between two looks at the clock: on a GPU a single one would be less than the
+// way there and back.
+int LaunchesAtOnce(const kernels::Device& device) { return device.Asynchronous() ? 20 : 1; }
+
+// Microseconds of a launch.
+template <typename Launch>
+absl::StatusOr<double> TimeOf(int launches, const Launch& launch,
+                              const std::function<absl::Status()>& wait) {
+  TY_RETURN_IF_ERROR(wait());
+  const absl::Time start = absl::Now();
+  for (int i = 0; i < launches; ++i) launch();
+  TY_RETURN_IF_ERROR(wait());
+  return absl::ToDoubleMicroseconds(absl::Now() - start) / launches;
+}
+
+// Best of some tries on memory of its own.
+template <typename Op>
+absl::StatusOr<double> BestTime(kernels::Device& device, const Op& op) {
+  constexpr int kTries = 10;
+  TY_ASSIGN_OR_RETURN(const kernels::Kernel kernel, device.Prepare(op));
+  const std::unique_ptr<kernels::Stream> stream = device.MakeStream();
+  TY_ASSIGN_OR_RETURN(stream->scratch, device.Allocate(kernel.scratch_bytes));
+  stream->scratch_bytes = kernel.scratch_bytes;
+  if (kernel.tune) kernel.tune(*stream);
+  double best = 1e30;
+  for (int i = 0; i < kTries; ++i) {
+    TY_ASSIGN_OR_RETURN(const double us,
+                        TimeOf(
+                            LaunchesAtOnce(device), [&] { kernel.launch(*stream); },
+                            [&] { return device.Synchronize(*stream); }));
+    best = std::min(best, us);
+  }
+  device.Free(stream->scratch);
+  return best;
+}
+
+absl::StatusOr<Rates> MeasureRates(kernels::Device& device, kernels::DType type) {
+  const int64_t side = device.Asynchronous() ? 8192 : 1536;
+  const int64_t n = int64_t{device.Asynchronous() ? 64 : 16} << 20;
+  const size_t bytes = std::max(3 * side * side * sizeof(float), 3 * n * sizeof(float));
+  TY_ASSIGN_OR_RETURN(void* const memory, device.Allocate(bytes));
+  const auto at = [&](int64_t place, kernels::DType of) {
+    return kernels::Buffer{static_cast<char*>(memory) + place * sizeof(float), of};
+  };
+  const kernels::Zero zero{.x = {memory, kernels::DType::kU8}, .n = static_cast<int64_t>(bytes)};
+  TY_RETURN_IF_ERROR(BestTime(device, zero).status());
+  const int64_t square = side * side;
+  TY_ASSIGN_OR_RETURN(const double product,
+                      BestTime(device, kernels::Matmul{.a = at(0, type),
+                                                       .b = at(square, type),
+                                                       .c = at(2 * square, type),
+                                                       .m = side,
+                                                       .n = side,
+                                                       .k = side}));
+  const kernels::DType f32 = kernels::DType::kF32;
+  TY_ASSIGN_OR_RETURN(
+      const double sum,
+      BestTime(device,
+               kernels::Add{.a = at(0, f32), .b = at(n, f32), .y = at(2 * n, f32), .n = n}));
+  device.Free(memory);
+  return Rates{.flops = 2e6 * static_cast<double>(side) * static_cast<double>(square) / product,
+               .bytes = 12e6 * static_cast<double>(n) / sum};
+}
 
 // Runs each op many times over; the best time of each is what it costs on a quiet machine.
 // `batch` is written anew before each round: later ops use its memory.
 absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
-                     const std::vector<plan::Op>& ops, int rounds,
+                     const std::vector<plan::Op>& ops, int rounds, int launches,
                      std::map<std::string, Cost>& costs) {
   const plan::Plan& plan = session.plan();
   TY_ASSIGN_OR_RETURN(const kernels::Kernels program, session.Prepare(ops));
@@ -65,84 +153,115 @@ absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
     session.WriteInputs(plan.input, plan.ids, batch.inputs);
     session.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());
     for (size_t i = 0; i < ops.size(); ++i) {
-      const absl::Time start = absl::Now();
-      session.Launch({program[i]});
-      TY_RETURN_IF_ERROR(session.Synchronize());
-      best[i] = std::min(best[i], absl::ToDoubleMicroseconds(absl::Now() - start));
+      TY_ASSIGN_OR_RETURN(const double us, TimeOf(
+                                               launches, [&] { session.Launch(program[i]); },
+                                               [&] { return session.Synchronize(); }));
+      best[i] = std::min(best[i], us);
     }
   }
   for (size_t i = 0; i < ops.size(); ++i) {
     Cost& cost = costs[KeyOf(ops[i])];
     cost.best_us += best[i];
     cost.flops += plan::Flops(plan.tensors, ops[i]);
+    cost.bytes += BytesOf(plan, ops[i]);
     ++cost.count;
   }
   return absl::OkStatus();
 }
 
 // The table, then one JSON object on the last line.
-void Print(const Report& report, const std::vector<std::pair<std::string, Cost>>& costs) {
-  double sum = 0, products = 0, flops = 0;
+void Print(const Report& report, const Rates& rates,
+           const std::vector<std::pair<std::string, Cost>>& costs) {
+  double sum = 0, products = 0, flops = 0, least = 0;
   for (const auto& [name, cost] : costs) {
     sum += cost.best_us;
+    least += rates.Least(cost) * 1e6;
     if (!absl::StartsWith(name, "matmul") && !absl::StartsWith(name, "convolution")) continue;
     products += cost.best_us;
     flops += cost.flops;
   }
   std::cout << absl::StrFormat(
-      "step: best %.2f ms, median %.2f ms; ops' best times sum to %.2f ms\n", report.best_ms,
-      report.median_ms, sum / 1e3);
+      "step: best %.2f ms, median %.2f ms; ops' best times sum to %.2f ms, %.2f ms at the measured "
+      "rates of %.0f GFLOP/s and %.0f GB/s\n",
+      report.best_ms, report.median_ms, sum / 1e3, least / 1e3, rates.flops / 1e9,
+      rates.bytes / 1e9);
   for (const auto& [name, cost] : costs) {
-    std::cout << absl::StrFormat("%8.3f ms %5.1f %% %6.0f GFLOP/s %4d x  %s\n", cost.best_us / 1e3,
-                                 100 * cost.best_us / sum, cost.flops / cost.best_us / 1e3,
-                                 cost.count, name);
+    std::cout << absl::StrFormat(
+        "%8.3f ms %5.1f %% %6.0f GFLOP/s %5.0f GB/s %4.0f %% of what can be %4d x  %s\n",
+        cost.best_us / 1e3, 100 * cost.best_us / sum, cost.flops / cost.best_us / 1e3,
+        cost.bytes / cost.best_us / 1e3, 1e8 * rates.Least(cost) / cost.best_us, cost.count, name);
   }
   std::cout << absl::StrFormat(
       R"({"step_ms": %.3f, "best_ms": %.3f, "ops_ms": %.3f, "product_ms": %.3f, )"
-      R"("product_gflops": %.1f, "peak_bytes": %d, "planned_bytes": %d})"
+      R"("product_gflops": %.1f, "roofline": %.3f, "peak_bytes": %d, "planned_bytes": %d})"
       "\n",
       report.median_ms, report.best_ms, sum / 1e3, products / 1e3, flops / products / 1e3,
-      report.peak_bytes, report.planned_bytes);
+      least / sum, report.peak_bytes, report.planned_bytes);
 }
 
-absl::Status Run(const std::string& job, int threads, int rounds) {
+absl::StatusOr<std::unique_ptr<kernels::Device>> Open(const std::string& name, int threads) {
+  int index = 0;
+  if (!absl::StartsWith(name, "cuda:")) return kernels::OpenCpu(threads);
+  if (!absl::SimpleAtoi(name.substr(5), &index)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device '", name, "': expected cuda:0, cuda:1, …"));
+  }
+  return kernels::OpenCuda(index);
+}
+
+kernels::DType ComputeTypeOf(const v1::JobSpec& spec) {
+  const auto compute = spec.precision().compute();
+  return compute == v1::Precision::BF16   ? kernels::DType::kBF16
+         : compute == v1::Precision::FP16 ? kernels::DType::kF16
+                                          : kernels::DType::kF32;
+}
+
+absl::Status Run(const std::string& job, const std::string& on, int rounds) {
+  const int threads = std::max(1, atoi(on.c_str()));  // for a GPU it is one
   TY_ASSIGN_OR_RETURN(const std::string yaml, ReadFile(job));
   TY_ASSIGN_OR_RETURN(const v1::Job parsed, ParseJobFile(yaml, job));
   TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, plan::ResolveSpec(parsed.spec()));
   TY_ASSIGN_OR_RETURN(const auto dataset,
                       data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())));
   TY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::BuildPlan(spec, dataset->facts()));
-  TY_ASSIGN_OR_RETURN(const auto device, kernels::OpenCpu(threads));
+  TY_ASSIGN_OR_RETURN(const auto device, Open(on, threads));
   TY_ASSIGN_OR_RETURN(const auto session, Session::Open(*device, plan));
   TY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(*session, spec));
   TY_RETURN_IF_ERROR(trainer->Initialize(threads));
   data::Loader loader(*dataset, {.seed = 1,
                                  .batch_size = spec.training().batch_size(),
                                  .samples = spec.training().batch_size(),
-                                 .micro_batch = plan.micro_batch});
+                                 .micro_batch = plan.micro_batch,
+                                 .in_use = BatchesInUse(*device)});
   std::vector<double> steps_ms;
-  for (int i = 0; i < rounds + kWarmUp; ++i) {
+  const BatchSource next = [&] { return loader.Next(); };
+  for (int i = 0; i < rounds + kWarmUp; ++i) {  // as executor/engine/steps.cc
     const absl::Time start = absl::Now();
-    TY_RETURN_IF_ERROR(trainer->Step([&] { return loader.Next(); }).status());
+    if (trainer->on_their_way() == 0) TY_RETURN_IF_ERROR(trainer->Enqueue(next));
+    if (trainer->CanGoAhead()) TY_RETURN_IF_ERROR(trainer->EnqueueAhead(next));
+    TY_RETURN_IF_ERROR(trainer->Finish().status());
     if (i >= kWarmUp) steps_ms.push_back(absl::ToDoubleMilliseconds(absl::Now() - start));
   }
+  TY_RETURN_IF_ERROR(session->Synchronize());
   std::sort(steps_ms.begin(), steps_ms.end());
   Report report{.best_ms = steps_ms.front(), .median_ms = steps_ms[steps_ms.size() / 2]};
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  report.peak_bytes = usage.ru_maxrss * 1024;
+  report.peak_bytes = device->Asynchronous() ? device->PeakMemoryBytes() : usage.ru_maxrss * 1024;
   report.planned_bytes = plan.summary.bytes_per_slot();
 
+  const int launches = LaunchesAtOnce(*device);
   std::map<std::string, Cost> costs;
   TY_ASSIGN_OR_RETURN(const data::Loader::Batch batch, loader.Next());
-  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.begin, rounds, costs));
-  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.micro, rounds, costs));
-  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.norm, rounds, costs));
-  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.end, rounds, costs));
+  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.begin, rounds, launches, costs));
+  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.micro, rounds, launches, costs));
+  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.norm, rounds, launches, costs));
+  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.end, rounds, launches, costs));
   std::vector<std::pair<std::string, Cost>> sorted(costs.begin(), costs.end());
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.second.best_us > b.second.best_us; });
-  Print(report, sorted);
+  TY_ASSIGN_OR_RETURN(const Rates rates, MeasureRates(*device, ComputeTypeOf(spec)));
+  Print(report, rates, sorted);
   return absl::OkStatus();
 }
 
@@ -151,11 +270,11 @@ absl::Status Run(const std::string& job, int threads, int rounds) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::cerr << "usage: op_times JOB.yaml [THREADS] [STEPS]\n";
+    std::cerr << "usage: op_times JOB.yaml [THREADS | cuda:I] [STEPS]\n";
     return 64;
   }
   const absl::Status status =
-      trainyard::engine::Run(argv[1], argc > 2 ? atoi(argv[2]) : 2, argc > 3 ? atoi(argv[3]) : 50);
+      trainyard::engine::Run(argv[1], argc > 2 ? argv[2] : "2", argc > 3 ? atoi(argv[3]) : 50);
   if (!status.ok()) std::cerr << status << "\n";
   return status.ok() ? 0 : 1;
 }

@@ -1,11 +1,14 @@
 """The peer: training steps of PyTorch on the models of the engine bench.
 
     torch_step.py --model gpt2|char_gpt|resnet50|resnet18|cnn|dlrm [--bf16] [--steps N] [--threads N]
+    torch_step.py --model gpt_124m|gpt_350m|gpt_1558m|gpt_small|resnet50_224 --cuda MODE [--bf16] [--steps N]
 
 Prints one JSON object: the median and the best step in milliseconds (forward, backward, optimizer)
-without the first three, the peak resident bytes of the process, and the version. Its best set-up on a
-CPU, as measured: denormals flushed to zero, OPENBLAS_CORETYPE=SkylakeX where the CPU has AVX-512, channels_last
-for convolutions, sparse gradients for tables, the optimizer's `foreach` form where it is the faster one.
+without the first three, the peak bytes (resident of the process; of a GPU what is in use there), and the version.
+Its best set-up on a CPU, as measured: denormals flushed to zero, OPENBLAS_CORETYPE=SkylakeX where the CPU has
+AVX-512, channels_last for convolutions, sparse gradients for tables, the optimizer's `foreach` form where it is the
+faster one. On a GPU: torch.compile in MODE ("default", "max-autotune", …), the optimizer's `fused` form, results
+read once every ten steps.
 """
 import argparse
 import json
@@ -137,8 +140,23 @@ def images(batch, channels, side, classes):
     return x, torch.randint(classes, (batch,))
 
 
+# Of a GPU: context, batch, layers, heads, width.
+GPTS = {"gpt_124m": (1024, 32, 12, 12, 768), "gpt_350m": (1024, 16, 24, 16, 1024),
+        "gpt_1558m": (1024, 4, 48, 25, 1600), "gpt_small": (256, 1, 4, 4, 128)}
+
+
 def case_of(name):
     """Model, a function that draws a batch, the loss, the optimizer."""
+    if name in GPTS:
+        context, batch, layers, heads, width = GPTS[name]
+        model = Gpt(50257, context, layers, heads, width, True).cuda()
+        draw = lambda: (torch.randint(50257, (batch, context)), torch.randint(50257, (batch * context,)))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        return model, draw, lambda ids, y: F.cross_entropy(model(ids).float(), y), optimizer
+    if name == "resnet50_224":
+        model = resnet([3, 4, 6, 3], True, 7, 1, 256).cuda().to(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
+        return model, lambda: images(256, 1, 224, 256), lambda x, y: F.cross_entropy(model(x).float(), y), optimizer
     if name in ("gpt2", "char_gpt"):
         vocab, context, batch, model = \
             (50257, 64, 4, Gpt(50257, 64, 12, 12, 768, True)) if name == "gpt2" else \
@@ -161,13 +179,46 @@ def case_of(name):
     return model, lambda: images(batch, 1, side, classes), lambda x, y: F.cross_entropy(model(x).float(), y), optimizer
 
 
+def on_gpu(options):
+    """Batches come from pinned memory while the step before runs, as a DataLoader's would."""
+    every = 10
+    torch.manual_seed(1337)
+    model, draw, loss_of, optimizer = case_of(options.model)
+    batches = [[x.pin_memory() for x in draw()] for _ in range(4)]
+
+    def loss_and_gradients(*batch):
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=options.bf16):
+            loss = loss_of(*batch)
+        loss.backward()
+        return loss
+
+    step_once = torch.compile(loss_and_gradients, mode=options.cuda)
+    times = []
+    for _ in range(3 + options.steps // every):
+        begin = time.perf_counter()
+        for i in range(every):
+            optimizer.zero_grad(set_to_none=True)
+            batch = [x.cuda(non_blocking=True) for x in batches[i % len(batches)]]
+            loss = step_once(*batch)
+            optimizer.step()
+        loss.item()
+        times.append((time.perf_counter() - begin) * 1e3 / every)
+    free, total = torch.cuda.mem_get_info()
+    kept = times[3:] or times
+    print(json.dumps({"step_ms": statistics.median(kept), "best_ms": min(kept), "torch": torch.__version__,
+                      "peak_bytes": total - free}))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cuda", metavar="MODE")
     options = parser.parse_args()
+    if options.cuda:
+        return on_gpu(options)
     torch.set_flush_denormal(True)  # before the other threads exist: they take it over
     torch.set_num_threads(options.threads)
     torch.manual_seed(1337)
