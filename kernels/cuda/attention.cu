@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "kernels/cuda/attention_mma.cuh"
+#include "kernels/cuda/attention_mma.h"
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
@@ -119,6 +121,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionForward& op) {
   status.Update(CheckShape("attention", op));
   if (!status.ok()) return status;
   cudaSetDevice(index_);
+  if (FitsMma(op)) return PrepareMma(op);
   // Shared memory: 35, 51, 83 and 70 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
   return ForElement("attention", type, [&]<typename T>() -> absl::StatusOr<Kernel> {
     if (op.head_dim <= 32) return Prepared<64, 32, T>(op);

@@ -3,7 +3,9 @@
 // dk and dv come from blocks that own keys, dq from blocks that own queries: each score is computed
 // twice, and nothing is added by two blocks, so that no atomics are needed and the order is fixed.
 
-#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/attention_backward.cuh"
+#include "kernels/cuda/attention_mma.cuh"
+#include "kernels/cuda/attention_mma.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/require.h"
@@ -11,36 +13,6 @@
 
 namespace trainyard::kernels::cuda {
 namespace {
-
-template <typename T>
-struct BackwardArguments {
-  const T* dy;  // [batch, time, heads, head_dim], and so is y
-  const T* y;
-  const T* qkv;      // [batch, time, heads + 2 * kv_heads, head_dim], and so is dqkv
-  const float* lse;  // [batch, heads, time], and so is delta
-  float* delta;
-  T* dqkv;
-  AttentionShape shape;
-  int tiles;  // of kRows rows, over time
-};
-
-// A warp per row of y.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) DeltaKernel(BackwardArguments<T> a, int64_t rows) {
-  const int64_t row = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (row >= rows) return;  // the whole warp; row = (batch * time + t) * heads + head
-  const int64_t head = row % a.shape.heads, place = row / a.shape.heads;
-  const int64_t batch = place / a.shape.time, t = place % a.shape.time;
-  const int dim = a.shape.head_dim;
-  float sum = 0;
-  for (int d = threadIdx.x % kWarp; d < dim; d += kWarp) {
-    sum += ToFloat(a.dy[row * dim + d]) * ToFloat(a.y[row * dim + d]);
-  }
-  sum = WarpSum(sum);
-  if (threadIdx.x % kWarp == 0) {
-    a.delta[(batch * a.shape.heads + head) * a.shape.time + t] = sum;
-  }
-}
 
 // A block per tile of kRows keys of one (batch, kv_head), summing over the heads that share them.
 // Rows of products are keys, columns queries.
@@ -171,21 +143,14 @@ absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
   absl::Status allowed = AllowShared(keys_and_values, kTiles + 2 * kScores);
   allowed.Update(AllowShared(queries, kTiles + kScores));
   if (!allowed.ok()) return allowed;
-  BackwardArguments<T> arguments = {.dy = op.dy.As<T>(),
-                                    .y = op.y.As<T>(),
-                                    .qkv = op.qkv.As<T>(),
-                                    .lse = op.lse.As<float>(),
-                                    .delta = nullptr,
-                                    .dqkv = op.dqkv.As<T>(),
-                                    .shape = ShapeOf(op),
-                                    .tiles = static_cast<int>(CeilDiv(op.time, kRows))};
+  const BackwardArguments<T> arguments = ArgumentsOf<T>(op, kRows);
   const int64_t rows = op.batch * op.time * op.heads;
   const dim3 of_keys = Blocks(op.batch * op.kv_heads * arguments.tiles);
   const dim3 of_queries = Blocks(op.batch * op.heads * arguments.tiles);
   const auto launch = [=](Stream& stream) {
     BackwardArguments<T> a = arguments;
     a.delta = static_cast<float*>(stream.scratch);
-    Launch(stream, {.grid = Blocks(CeilDiv(rows, kThreads / kWarp))}, DeltaKernel<T>, a, rows);
+    LaunchDelta(stream, a, rows);
     Launch(stream, {.grid = of_keys, .shared_bytes = kTiles + 2 * kScores}, keys_and_values, a);
     Launch(stream, {.grid = of_queries, .shared_bytes = kTiles + kScores}, queries, a);
   };
@@ -206,6 +171,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionBackward& op) {
   status.Update(CheckShape("attention backward", op));
   if (!status.ok()) return status;
   cudaSetDevice(index_);
+  if (FitsMma(op)) return PrepareMma(op);
   // Shared memory: 70, 102, 75 and 139 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
   return ForElement("attention backward", type, [&]<typename T>() -> absl::StatusOr<Kernel> {
     if (op.head_dim <= 32) return Prepared<64, 32, T>(op);

@@ -1,8 +1,12 @@
 // Shapes at which the CUDA kernels change their ways: more than one tile, chunk, block or round.
 
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
 #include "tests/gpu/op_bench.h"
 #include "tests/reference/attention.h"
 #include "tests/reference/cross_entropy.h"
+#include "tests/reference/element.h"
 #include "tests/reference/layer_norm.h"
 #include "tests/reference/linear.h"
 
@@ -11,6 +15,17 @@ namespace {
 
 class CudaShapesTest : public CudaTest {
  protected:
+  // Norm of the difference by the norm.
+  static double Error(const Buffer& found, const Vec& expected) {
+    const Vec x = OpBench::Read(found, static_cast<int64_t>(expected.size()));
+    double squares = 0, size = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      squares += (x[i] - expected[i]) * (x[i] - expected[i]);
+      size += expected[i] * expected[i];
+    }
+    return size == 0 ? squares : std::sqrt(squares / size);
+  }
+
   void CheckAttention(const reference::AttentionShape& s) {
     const Vec qkv = RandomVec(s.qkv_size(), 1), dy = RandomVec(s.y_size(), 2);
     const Buffer y = bench_.Floats(s.y_size()), lse = bench_.Floats(s.lse_size()),
@@ -50,6 +65,65 @@ TEST_P(CudaShapesTest, AttentionOfEveryTileAgreesWithReference) {
                     .group = 3});
     CheckAttention(
         {.batch = 1, .time = 97, .heads = 1, .head_dim = 129, .scale = 0.1, .causal = causal});
+  }
+}
+
+// On tensor cores, up to head_dim 128; rows of a multiple of 8 elements are read in vectors.
+TEST_P(CudaShapesTest, AttentionOf16BitsAgreesWithReference) {
+  using Shape = reference::AttentionShape;
+  struct Case {
+    DType type;
+    Shape shape;
+  };
+  std::vector<Case> cases;
+  for (const bool causal : {true, false}) {
+    for (const int64_t head_dim : {8, 31, 128}) {
+      cases.push_back(
+          {DType::kBF16,
+           {.batch = 1, .time = 70, .heads = 1, .head_dim = head_dim, .causal = causal}});
+    }
+    cases.push_back(
+        {DType::kF16, {.batch = 1, .time = 70, .heads = 2, .head_dim = 20, .causal = causal}});
+    cases.push_back({DType::kF16,
+                     {.batch = 2,
+                      .time = 130,
+                      .heads = 2,
+                      .head_dim = 64,
+                      .causal = causal,
+                      .group = 2,
+                      .lengths = {130, 64}}});
+  }
+  cases.push_back({DType::kBF16, {.batch = 1, .time = 64, .heads = 2, .head_dim = 100}});
+  cases.push_back({DType::kBF16, {.batch = 1, .time = 1, .heads = 1, .head_dim = 16}});
+  cases.push_back({DType::kBF16, {.batch = 1, .time = 40, .heads = 1, .head_dim = 136}});
+  for (auto& [type, s] : cases) {
+    const double roundoff = reference::UnitRoundoff(type);
+    s.scale = 0.125;
+    const auto draw = [type = type](int64_t n, int seed) {
+      Vec x = RandomVec(n, seed);
+      for (double& v : x) v = reference::Rounded(type, v);
+      return x;
+    };
+    const Vec qkv = draw(s.qkv_size(), 1), dy = draw(s.y_size(), 2);
+    const auto expected = reference::Attention(qkv, s);
+    const Buffer y = bench_.Raw(type, s.y_size()), lse = bench_.Floats(s.lse_size()),
+                 dqkv = bench_.Raw(type, s.qkv_size()), in = bench_.Elements(type, qkv);
+    const Buffer lengths = s.lengths.empty() ? Buffer() : bench_.Ints(s.lengths);
+    bench_.Run(AttentionForward{in, y, lse, s.batch, s.time, s.heads, s.kv_heads(), s.head_dim,
+                                0.125f, s.causal, lengths});
+    bench_.Run(AttentionBackward{bench_.Elements(type, dy), in, y, lse, dqkv, s.batch, s.time,
+                                 s.heads, s.kv_heads(), s.head_dim, 0.125f, s.causal, lengths});
+    const std::string what =
+        absl::StrCat(" with head_dim ", s.head_dim, ", time ", s.time, s.causal ? ", causal" : "");
+    // Probabilities are rounded before they are multiplied, and so are gradients of scores; of
+    // these what dy . y says is taken off, and y is rounded: little is left in some places.
+    ExpectClose(y, expected.y, 3 * roundoff, "y" + what);
+    EXPECT_LT(Error(y, expected.y), 0.7 * roundoff) << "y" << what;
+    ExpectClose(lse, expected.lse, 5e-6, "lse" + what);
+    const Vec gradient = reference::AttentionBackward(dy, qkv, s);
+    ExpectClose(dqkv, gradient, 20 * roundoff, "dqkv" + what);
+    EXPECT_LT(Error(dqkv, gradient), 0.8 * roundoff) << "dqkv" << what;
+    if (HasFailure()) return;
   }
 }
 

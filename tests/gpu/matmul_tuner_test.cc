@@ -24,8 +24,14 @@ constexpr float kFirst = 3, kMeasured = 2;  // milliseconds, as tests/gpu/emulat
 
 class MatmulTunerTest : public ::testing::Test {
  protected:
-  MatmulTunerTest() { std::filesystem::create_directories(folder_); }
-  ~MatmulTunerTest() override { std::filesystem::remove_all(folder_); }
+  MatmulTunerTest() {
+    std::filesystem::create_directories(folder_);
+    emulator::OfferedAlgorithms() = 3;
+  }
+  ~MatmulTunerTest() override {
+    std::filesystem::remove_all(folder_);
+    emulator::OfferedAlgorithms() = 1;
+  }
 
   // Everything of one process.
   struct Bench {

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <math.h>
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -36,6 +37,12 @@ template <Axis kAxis>
 struct Coordinate {
   operator unsigned() const;
 };
+template <>
+Coordinate<Axis::kThread>::operator unsigned() const;
+template <>
+Coordinate<Axis::kBlock>::operator unsigned() const;
+template <>
+Coordinate<Axis::kBlocks>::operator unsigned() const;
 
 // Whether a GPU would take it; `limit` is what the kernel may take of dynamic shared memory.
 cudaError_t CheckGrid(const cudaLaunchConfig_t& config, size_t limit);
@@ -51,6 +58,9 @@ unsigned char* BlockShared();
 int BlockBarrier(int predicate);  // how many threads of the block came with a predicate
 void WarpBarrier();
 uint64_t WarpExchange(uint64_t mine, int offset);
+void WarpGather(const void* mine, size_t bytes,
+                void* all);  // all: what each lane gave, at most 32 bytes
+const float* HalfNumbers();  // fp16 by its bits
 [[noreturn]] void Trap();
 
 }  // namespace trainyard::emulator
@@ -120,7 +130,54 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*)(Param
   return cudaSuccess;
 }
 
+#include "kernels/element.h"
+
 namespace trainyard::kernels::cuda {
+
+// kernels/cuda/mma.cuh leaves these to us. A lane's fragment is what others read of it; the sum of
+// a product is taken in double precision, in whatever order a tensor core has.
+template <typename T>
+void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  struct Fragment {
+    uint32_t a[4], b[2];
+  };
+  const Fragment mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  Fragment of[32];
+  emulator::WarpGather(&mine, sizeof(mine), of);
+  const auto value = [](uint32_t word, int half) {
+    const auto bits = static_cast<uint16_t>(word >> 16 * half);
+    if constexpr (!std::is_same_v<T, BFloat16>) return emulator::HalfNumbers()[bits];
+    return std::bit_cast<float>(uint32_t{bits} << 16);
+  };
+  const int lane = threadIdx.x % 32;
+  float left[2][16], right[2][16];  // of rows g and g + 8; of columns 2t and 2t + 1
+  for (int half = 0; half < 2; ++half) {
+    for (int k = 0; k < 16; ++k) {
+      left[half][k] = value(of[lane / 4 * 4 + k % 8 / 2].a[half + k / 8 * 2], k % 2);
+      right[half][k] = value(of[(lane % 4 * 2 + half) * 4 + k % 8 / 2].b[k / 8], k % 2);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    double sum = c[i];
+    for (int k = 0; k < 16; ++k) sum += double{left[i / 2][k]} * right[i % 2][k];
+    c[i] = static_cast<float>(sum);
+  }
+}
+
+inline void LoadMatrix(uint32_t (&word)[4], const void* row, bool transposed) {
+  const uint16_t* rows[32];
+  emulator::WarpGather(&row, sizeof(row), rows);
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulator::Trap();
+  const int lane = threadIdx.x % 32;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    const auto element = [&](int r, int c) { return uint32_t{rows[8 * matrix + r][c]}; };
+    const int g = lane / 4, t = lane % 4 * 2;
+    word[matrix] = transposed ? element(t, g) | element(t + 1, g) << 16
+                              : element(g, t) | element(g, t + 1) << 16;
+  }
+}
+inline void LoadMatrices(uint32_t (&word)[4], const void* row) { LoadMatrix(word, row, false); }
+inline void LoadTransposed(uint32_t (&word)[4], const void* row) { LoadMatrix(word, row, true); }
 
 // kernels/cuda/launch.cuh leaves this to us: `extern __shared__` has no meaning here.
 template <typename T>

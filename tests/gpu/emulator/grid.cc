@@ -28,6 +28,7 @@ struct DeviceThread {
   // Two, in turn: a lane that runs ahead must not overwrite what a slower one has yet to read, nor
   // publish at the next barrier to those who are still leaving this one.
   uint64_t given[2] = {0, 0};
+  unsigned char shown[2][32] = {};
   char warp_key[2];  // the first lane's serve its warp
 };
 
@@ -204,6 +205,19 @@ NOT_WATCHED uint64_t WarpExchange(uint64_t mine, int offset) {
   M().threads[thread].given[turn] = mine;
   Wait(State::kAtWarp);
   return M().threads[thread ^ static_cast<unsigned>(offset)].given[turn];
+}
+
+NOT_WATCHED void WarpGather(const void* mine, size_t bytes, void* all) {
+  const unsigned thread = M().thread, first = thread / kWarp * kWarp;
+  DeviceThread& me = M().threads[thread];
+  const unsigned turn = me.exchanges++ % 2;
+  if (bytes > sizeof(me.shown[turn])) Die("a lane shows too much");
+  __builtin_memcpy(me.shown[turn], mine, bytes);
+  Wait(State::kAtWarp);
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    __builtin_memcpy(static_cast<char*>(all) + lane * bytes, M().threads[first + lane].shown[turn],
+                     bytes);
+  }
 }
 
 void Trap() { Die("__trap"); }

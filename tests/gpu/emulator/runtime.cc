@@ -6,9 +6,23 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "cuda_runtime.h"
+#include "tests/gpu/emulator/element.h"
 #include "tests/gpu/emulator/stream.h"
+
+const float* trainyard::emulator::HalfNumbers() {
+  static const std::vector<float> numbers = [] {
+    std::vector<float> all(1 << 16);
+    for (size_t bits = 0; bits < all.size(); ++bits) {
+      const auto half = static_cast<uint16_t>(bits);
+      all[bits] = Get(Element::kF16, &half, 0);
+    }
+    return all;
+  }();
+  return numbers.data();
+}
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;

@@ -17,4 +17,7 @@ void RunAll();
 // Milliseconds that work on streams has taken, as work itself says: what events tell.
 float& Clock();
 
+// How many algorithms cuBLASLt offers for a product, 1 to 3.
+int& OfferedAlgorithms();
+
 }  // namespace trainyard::emulator

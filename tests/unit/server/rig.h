@@ -25,7 +25,7 @@ class MemoryStores;
 
 inline constexpr char kAdminToken[] = "admin-0123456789abcdef0123456789abcdef";
 inline constexpr char kAgentToken[] = "agent-0123456789abcdef0123456789abcdef";
-inline constexpr absl::Duration kPatience = absl::Seconds(30);
+inline constexpr absl::Duration kPatience = absl::Seconds(120);
 
 // A small job that needs no file: its vocabulary is declared by the tokenizer.
 v1::Job SmallJob(const std::string& job_id = "");
