@@ -1,6 +1,8 @@
 // As attention_backward.cu, on tensor cores: dk and dv come from blocks that own keys, dq from
 // blocks that own queries, and nothing is added by two blocks.
 
+#include <cmath>
+
 #include "kernels/cuda/attention_backward.cuh"
 #include "kernels/cuda/attention_mma.cuh"
 #include "kernels/cuda/attention_mma.h"
@@ -11,6 +13,12 @@ namespace {
 // Rows of the other side of a round: fewer where the accumulators leave less room.
 template <int kDim>
 constexpr int kOthers = kDim <= 64 ? 64 : 32;
+
+// A score that is not seen: no probability and no gradient, whatever was there.
+__device__ inline void Unseen(float& score, float& dp, float delta) {
+  score = -INFINITY;
+  dp = delta;
+}
 
 // A block per tile of 64 keys of one (batch, kv_head), summing over the heads that share them. Rows
 // of products are keys, columns queries.
@@ -60,13 +68,25 @@ __global__ void __launch_bounds__(kMmaThreads)
     float p[kQueries / 8][4], ds[kQueries / 8][4];
     MmaRowsDotRows<kQueries, kDim>(k, mine, q, p);
     MmaRowsDotRows<kQueries, kDim>(v, mine, dy, ds);
+    const bool all_seen = first_key + kMmaRows <= keys && first_query + kQueries <= shape.time &&
+                          (!shape.causal || first_key + kMmaRows <= first_query + 1);
+    if (!all_seen) {
+#pragma unroll
+      for (int n = 0; n < kQueries / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int query = MmaCol(n, i), key = first_key + mine + MmaRow(i);
+          if (!shape.Visible(first_query + query, key, keys))
+            Unseen(p[n][i], ds[n][i], delta[query]);
+        }
+      }
+    }
 #pragma unroll
     for (int n = 0; n < kQueries / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int query = MmaCol(n, i);
-        const bool visible = shape.Visible(first_query + query, first_key + mine + MmaRow(i), keys);
-        p[n][i] = visible ? exp2f(p[n][i] * scale - lse[query]) : 0.0f;
+        p[n][i] = Exp2(p[n][i] * scale - lse[query]);
         ds[n][i] = p[n][i] * (ds[n][i] - delta[query]);
       }
     }
@@ -125,13 +145,23 @@ __global__ void __launch_bounds__(kMmaThreads)
     float s[kKeys / 8][4], ds[kKeys / 8][4];
     MmaRowsDotRows<kKeys, kDim>(q, mine, k, s);
     MmaRowsDotRows<kKeys, kDim>(dy, mine, v, ds);
+    const bool all_seen = first_key + kKeys <= keys && first_query + kMmaRows <= shape.time &&
+                          (!shape.causal || first_key + kKeys <= first_query + 1);
+    if (!all_seen) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int query = first_query + mine + MmaRow(i), key = first_key + MmaCol(n, i);
+          if (!shape.Visible(query, key, keys)) Unseen(s[n][i], ds[n][i], delta[i / 2]);
+        }
+      }
+    }
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const bool visible =
-            shape.Visible(first_query + mine + MmaRow(i), first_key + MmaCol(n, i), keys);
-        const float p = visible ? exp2f(s[n][i] * scale - lse[i / 2]) : 0.0f;
+        const float p = Exp2(s[n][i] * scale - lse[i / 2]);
         ds[n][i] = p * (ds[n][i] - delta[i / 2]);
       }
     }
@@ -177,13 +207,7 @@ absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
 
 absl::StatusOr<Kernel> PrepareMma(const AttentionBackward& op) {
   // Shared memory: 20, 37 and 51 KiB.
-  const auto of = [&]<typename T>() -> absl::StatusOr<Kernel> {
-    if (op.head_dim <= 32) return Prepared<32, T>(op);
-    if (op.head_dim <= 64) return Prepared<64, T>(op);
-    return Prepared<128, T>(op);
-  };
-  return op.qkv.dtype == DType::kBF16 ? of.template operator()<BFloat16>()
-                                      : of.template operator()<Float16>();
+  return ForMma(op, [&]<int kDim, typename T>() { return Prepared<kDim, T>(op); });
 }
 
 }  // namespace trainyard::kernels::cuda

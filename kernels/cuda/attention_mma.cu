@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "kernels/cuda/attention_mma.cuh"
-#include "kernels/cuda/elements.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -66,13 +65,13 @@ __global__ void __launch_bounds__(kMmaThreads)
       row_largest = QuadMax(row_largest);
       // A row beyond the last query sees nothing at all; it must not turn into NaN on the way.
       const float around = row_largest == -INFINITY ? 0.0f : row_largest * scale;
-      const float shrink = exp2f(largest[half] * scale - around);
+      const float shrink = Exp2(largest[half] * scale - around);
       float row_total = 0;
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          s[n][i] = exp2f(s[n][i] * scale - around);
+          s[n][i] = Exp2(s[n][i] * scale - around);
           row_total += s[n][i];
         }
       }
@@ -120,13 +119,7 @@ absl::StatusOr<Kernel> Prepared(const AttentionForward& op) {
 
 absl::StatusOr<Kernel> PrepareMma(const AttentionForward& op) {
   // Shared memory: 15, 27 and 51 KiB.
-  const auto of = [&]<typename T>() -> absl::StatusOr<Kernel> {
-    if (op.head_dim <= 32) return Prepared<32, T>(op);
-    if (op.head_dim <= 64) return Prepared<64, T>(op);
-    return Prepared<128, T>(op);
-  };
-  return op.qkv.dtype == DType::kBF16 ? of.template operator()<BFloat16>()
-                                      : of.template operator()<Float16>();
+  return ForMma(op, [&]<int kDim, typename T>() { return Prepared<kDim, T>(op); });
 }
 
 }  // namespace trainyard::kernels::cuda

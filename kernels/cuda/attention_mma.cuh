@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/device.h"
 
 namespace trainyard::kernels::cuda {
 
@@ -30,15 +31,28 @@ __host__ __device__ constexpr int MmaElements(int rows) {
 template <int kRows, int kDim, typename T>
 __device__ void LoadMmaTile(T* tile, const T* from, int64_t stride, int first, int end,
                             int head_dim, bool vectors) {
-  constexpr int kEach = 16 / sizeof(T);
   if (vectors) {
-    for (int i = threadIdx.x; i < kRows * kDim / kEach; i += kMmaThreads) {
-      const int r = i / (kDim / kEach), d = i % (kDim / kEach) * kEach;
-      uint4 words = {0, 0, 0, 0};
-      if (first + r < end && d < head_dim) {
-        words = *reinterpret_cast<const uint4*>(from + (first + r) * stride + d);
+    constexpr int kEach = 16 / sizeof(T), kInRow = kDim / kEach;
+    constexpr int kMine = kRows * kInRow / kMmaThreads;  // vectors of a thread
+    constexpr int kAtOnce = kMine < 4 ? kMine : 4;       // on their way
+    static_assert(kMine % kAtOnce == 0 && kRows * kInRow % kMmaThreads == 0);
+#pragma unroll
+    for (int some = 0; some < kMine; some += kAtOnce) {
+      uint4 words[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int i = threadIdx.x + (some + j) * kMmaThreads;
+        const int r = i / kInRow, d = i % kInRow * kEach;
+        const bool inside = first + r < end && d < head_dim;
+        words[j] = inside ? *reinterpret_cast<const uint4*>(from + (first + r) * stride + d)
+                          : uint4{0, 0, 0, 0};
       }
-      *reinterpret_cast<uint4*>(tile + r * MmaStride<kDim>() + d) = words;
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int i = threadIdx.x + (some + j) * kMmaThreads;
+        *reinterpret_cast<uint4*>(tile + i / kInRow * MmaStride<kDim>() + i % kInRow * kEach) =
+            words[j];
+      }
     }
     return;
   }
@@ -150,6 +164,18 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 template <typename Op>
 bool FitsMma(const Op& op) {
   return op.qkv.dtype != DType::kF32 && op.head_dim <= 128 && op.scale > 0;
+}
+
+// f.operator()<kDim, T>() for an op that fits.
+template <typename Op, typename F>
+absl::StatusOr<Kernel> ForMma(const Op& op, const F& f) {
+  const auto of_type = [&]<typename T>() -> absl::StatusOr<Kernel> {
+    if (op.head_dim <= 32) return f.template operator()<32, T>();
+    if (op.head_dim <= 64) return f.template operator()<64, T>();
+    return f.template operator()<128, T>();
+  };
+  return op.qkv.dtype == DType::kBF16 ? of_type.template operator()<BFloat16>()
+                                      : of_type.template operator()<Float16>();
 }
 
 // Whether rows of `data`, `stride` elements apart, can be read 16 bytes at a time.

@@ -49,8 +49,12 @@ struct AttentionShape {
   __device__ int64_t YStart(int64_t batch, int head) const {
     return batch * time * y_stride() + int64_t{head} * head_dim;
   }
-  // Keys that are no padding.
-  __device__ int Keys(int64_t batch) const { return lengths == nullptr ? time : lengths[batch]; }
+  // Keys that are no padding: 1 to time.
+  __device__ int Keys(int64_t batch) const {
+    if (lengths == nullptr) return time;
+    if (lengths[batch] < 1 || lengths[batch] > time) __trap();
+    return lengths[batch];
+  }
   __device__ bool Visible(int query, int key, int keys) const {
     return query < time && key < keys && (!causal || key <= query);
   }

@@ -91,9 +91,20 @@ TEST_P(CudaShapesTest, AttentionOf16BitsAgreesWithReference) {
                       .head_dim = 64,
                       .causal = causal,
                       .group = 2,
-                      .lengths = {130, 64}}});
+                      .lengths = {97, 33}}});
+    cases.push_back({DType::kBF16,
+                     {.batch = 2,
+                      .time = 100,
+                      .heads = 2,
+                      .head_dim = 128,
+                      .causal = causal,
+                      .group = 2,
+                      .lengths = {100, 41}}});
   }
   cases.push_back({DType::kBF16, {.batch = 1, .time = 64, .heads = 2, .head_dim = 100}});
+  cases.push_back({DType::kBF16, {.batch = 1, .time = 150, .heads = 1, .head_dim = 64}});
+  cases.push_back({DType::kF16, {.batch = 1, .time = 40, .heads = 1, .head_dim = 50}});
+  cases.push_back({DType::kF16, {.batch = 1, .time = 40, .heads = 1, .head_dim = 128}});
   cases.push_back({DType::kBF16, {.batch = 1, .time = 1, .heads = 1, .head_dim = 16}});
   cases.push_back({DType::kBF16, {.batch = 1, .time = 40, .heads = 1, .head_dim = 136}});
   for (auto& [type, s] : cases) {

@@ -55,6 +55,7 @@ size_t SharedLimit(const void* kernel);
 void SetSharedLimit(const void* kernel, size_t bytes);
 
 unsigned char* BlockShared();
+bool IsBlockShared(const void* at, size_t bytes);
 int BlockBarrier(int predicate);  // how many threads of the block came with a predicate
 void WarpBarrier();
 uint64_t WarpExchange(uint64_t mine, int offset);
@@ -134,8 +135,10 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*)(Param
 
 namespace trainyard::kernels::cuda {
 
-// kernels/cuda/mma.cuh leaves these to us. A lane's fragment is what others read of it; the sum of
-// a product is taken in double precision, in whatever order a tensor core has.
+inline float Exp2(float x) { return exp2f(x); }
+
+// kernels/cuda/mma.cuh leaves these to us, and Exp2. A lane's fragment is what others read of it;
+// the sum of a product is taken in double precision, in whatever order a tensor core has.
 template <typename T>
 void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   struct Fragment {
@@ -167,7 +170,9 @@ void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 inline void LoadMatrix(uint32_t (&word)[4], const void* row, bool transposed) {
   const uint16_t* rows[32];
   emulator::WarpGather(&row, sizeof(row), rows);
-  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulator::Trap();
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0 || !emulator::IsBlockShared(row, 16)) {
+    emulator::Trap();
+  }
   const int lane = threadIdx.x % 32;
   for (int matrix = 0; matrix < 4; ++matrix) {
     const auto element = [&](int r, int c) { return uint32_t{rows[8 * matrix + r][c]}; };

@@ -90,5 +90,78 @@ TEST_F(EmulatorTest, NobodyWaitsWhileAGraphIsRecorded) {
   EXPECT_NE(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
 }
 
+// Element (9, 11) of a times element (11, 3) of b, in the places that the PTX manual gives them.
+void OneProduct(float* found) {
+  const int lane = threadIdx.x;
+  uint32_t a[4] = {}, b[2] = {};
+  float c[4] = {};
+  if (lane == 5) a[3] = 0x40000000;   // 2 in bf16, in the upper half
+  if (lane == 13) b[1] = 0x40400000;  // 3
+  kernels::cuda::Mma<kernels::BFloat16>(c, a, b[0], b[1]);
+  for (int i = 0; i < 4; ++i) found[4 * lane + i] = c[i];
+}
+
+// Of a tile whose element is its place.
+void FourMatrices(uint32_t* found, bool transposed, int shift) {
+  auto* const tile = kernels::cuda::DynamicShared<uint16_t>();
+  const int lane = threadIdx.x;
+  for (int i = lane; i < 256; i += 32) tile[i] = static_cast<uint16_t>(i);
+  __syncthreads();
+  uint32_t words[4];
+  const uint16_t* row = tile + 8 * lane + shift;
+  transposed ? kernels::cuda::LoadTransposed(words, row) : kernels::cuda::LoadMatrices(words, row);
+  for (int i = 0; i < 4; ++i) found[4 * lane + i] = words[i];
+}
+
+// Half of the warp shuffles while the other half multiplies.
+void PartAtExchange(float* found) {
+  float c[4] = {};
+  const uint32_t a[4] = {};
+  if (threadIdx.x < 16) {
+    found[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1.0f, 1);
+  } else {
+    kernels::cuda::Mma<kernels::BFloat16>(c, a, 0, 0);
+  }
+}
+
+class MmaTest : public EmulatorTest {
+ protected:
+  template <typename... Parameters, typename... Arguments>
+  void RunWarp(void (*kernel)(Parameters...), Arguments... arguments) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(1);
+    config.blockDim = dim3(32);
+    config.dynamicSmemBytes = 512;
+    config.stream = stream_;
+    ASSERT_EQ(cudaLaunchKernelEx(&config, kernel, arguments...), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  }
+};
+using MmaDeathTest = MmaTest;
+
+TEST_F(MmaTest, FragmentsLieWhereTheManualSays) {
+  float found[128];
+  RunWarp(OneProduct, &found[0]);
+  for (int i = 0; i < 128; ++i) EXPECT_EQ(found[i], i == 4 * 5 + 3 ? 6.0f : 0.0f) << i;
+}
+
+TEST_F(MmaTest, MatricesAreLoadedAsTheManualSays) {
+  uint32_t found[128];
+  RunWarp(FourMatrices, &found[0], false, 0);
+  EXPECT_EQ(found[4 * 13 + 2], 155u << 16 | 154u);  // matrix 2, row 3, columns 2 and 3
+  RunWarp(FourMatrices, &found[0], true, 0);
+  EXPECT_EQ(found[4 * 13 + 2], 155u << 16 | 147u);  // rows 2 and 3 of column 3
+}
+
+TEST_F(MmaDeathTest, RowsOfMatricesAreAligned) {
+  uint32_t found[128];
+  EXPECT_DEATH(RunWarp(FourMatrices, &found[0], false, 1), "trap");
+}
+
+TEST_F(MmaDeathTest, AWarpDoesOneThingAtATime) {
+  float found[32];
+  EXPECT_DEATH(RunWarp(PartAtExchange, &found[0]), "lanes of a warp do different things");
+}
+
 }  // namespace
 }  // namespace trainyard::emulator

@@ -29,7 +29,8 @@ struct DeviceThread {
   // publish at the next barrier to those who are still leaving this one.
   uint64_t given[2] = {0, 0};
   unsigned char shown[2][32] = {};
-  char warp_key[2];  // the first lane's serve its warp
+  unsigned meeting = 0;  // what it waits for with its warp: all of a warp must do the same
+  char warp_key[2];      // the first lane's serve its warp
 };
 
 struct Machine {
@@ -37,6 +38,7 @@ struct Machine {
   unsigned block_threads = 0, thread = 0, block = 0, blocks = 0;
   const std::function<void()>* program = nullptr;
   unsigned char* shared = nullptr;
+  size_t shared_bytes = 0;
   int predicates = 0;
   char block_key[2];
   std::vector<unsigned> order;
@@ -92,7 +94,11 @@ NOT_WATCHED bool Resolve() {
   for (unsigned first = 0; first < m.block_threads; first += kWarp) {
     const unsigned last = std::min(first + kWarp, m.block_threads);
     if (last - first != kWarp || !AllIn(State::kAtWarp, first, last)) continue;
-    for (unsigned i = first; i < last; ++i) m.threads[i].state = State::kReady;
+    for (unsigned i = first; i < last; ++i) {
+      if (m.threads[i].meeting != m.threads[first].meeting)
+        Die("lanes of a warp do different things");
+      m.threads[i].state = State::kReady;
+    }
     any = true;
   }
   if (AllIn(State::kAtBlockBarrier, 0, m.block_threads)) {
@@ -166,6 +172,7 @@ void RunGrid(const cudaLaunchConfig_t& config, const std::function<void()>& thre
     std::unique_ptr<unsigned char[]> shared(new unsigned char[config.dynamicSmemBytes]);
     memset(shared.get(), 0xff, config.dynamicSmemBytes);
     m.shared = shared.get();
+    m.shared_bytes = config.dynamicSmemBytes;
     RunBlock(block);
   }
 }
@@ -178,6 +185,11 @@ size_t SharedLimit(const void* kernel) {
 void SetSharedLimit(const void* kernel, size_t bytes) { M().shared_limits[kernel] = bytes; }
 
 NOT_WATCHED unsigned char* BlockShared() { return M().shared; }
+
+NOT_WATCHED bool IsBlockShared(const void* at, size_t bytes) {
+  const auto offset = reinterpret_cast<uintptr_t>(at) - reinterpret_cast<uintptr_t>(M().shared);
+  return offset <= M().shared_bytes && bytes <= M().shared_bytes - offset;
+}
 
 NOT_WATCHED int BlockBarrier(int predicate) {
   DeviceThread& me = M().threads[M().thread];
@@ -194,6 +206,7 @@ NOT_WATCHED void WarpBarrier() {
   char* key =
       &M().threads[thread / kWarp * kWarp].warp_key[M().threads[thread].warp_barriers++ % 2];
   Publish(key);
+  M().threads[thread].meeting = 3;
   Wait(State::kAtWarp);
   Observe(key);
 }
@@ -203,6 +216,7 @@ NOT_WATCHED uint64_t WarpExchange(uint64_t mine, int offset) {
   const unsigned thread = M().thread;
   const unsigned turn = M().threads[thread].exchanges++ % 2;
   M().threads[thread].given[turn] = mine;
+  M().threads[thread].meeting = 1 + 4 * static_cast<unsigned>(offset);
   Wait(State::kAtWarp);
   return M().threads[thread ^ static_cast<unsigned>(offset)].given[turn];
 }
@@ -213,6 +227,7 @@ NOT_WATCHED void WarpGather(const void* mine, size_t bytes, void* all) {
   const unsigned turn = me.exchanges++ % 2;
   if (bytes > sizeof(me.shown[turn])) Die("a lane shows too much");
   __builtin_memcpy(me.shown[turn], mine, bytes);
+  me.meeting = 2 + 4 * static_cast<unsigned>(bytes);
   Wait(State::kAtWarp);
   for (unsigned lane = 0; lane < kWarp; ++lane) {
     __builtin_memcpy(static_cast<char*>(all) + lane * bytes, M().threads[first + lane].shown[turn],
