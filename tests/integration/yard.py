@@ -301,7 +301,8 @@ def kill(pid, number=signal.SIGKILL):
 
 def without_timings(values):
     """What does not depend on the clock: equal bits are expected of it."""
-    return {k: v for k, v in values.items() if not k.endswith(("_ms", "_per_second"))}
+    return {k: v for k, v in values.items()
+            if not k.endswith(("_ms", "_per_second")) and k not in ("mfu", "peak_memory_bytes")}
 
 
 def values_of(points):

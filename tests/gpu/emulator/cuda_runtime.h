@@ -60,7 +60,7 @@ int BlockBarrier(int predicate);  // how many threads of the block came with a p
 void WarpBarrier();
 uint64_t WarpExchange(uint64_t mine, int offset);
 void WarpGather(const void* mine, size_t bytes,
-                void* all);  // all: what each lane gave, at most 32 bytes
+                void* all);  // all: what each lane gave, 8, 16, 24 or 32 bytes
 const float* HalfNumbers();  // fp16 by its bits
 [[noreturn]] void Trap();
 
@@ -141,7 +141,7 @@ inline float Exp2(float x) { return exp2f(x); }
 // the sum of a product is taken in double precision, in whatever order a tensor core has.
 template <typename T>
 void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  struct Fragment {
+  struct alignas(8) Fragment {
     uint32_t a[4], b[2];
   };
   const Fragment mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
