@@ -68,9 +68,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     float p[kQueries / 8][4], ds[kQueries / 8][4];
     MmaRowsDotRows<kQueries, kDim>(k, mine, q, p);
     MmaRowsDotRows<kQueries, kDim>(v, mine, dy, ds);
-    const bool all_seen = first_key + kMmaRows <= keys && first_query + kQueries <= shape.time &&
-                          (!shape.causal || first_key + kMmaRows <= first_query + 1);
-    if (!all_seen) {
+    if (!shape.AllVisible(first_query, kQueries, first_key, kMmaRows, keys)) {
 #pragma unroll
       for (int n = 0; n < kQueries / 8; ++n) {
 #pragma unroll
@@ -145,9 +143,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     float s[kKeys / 8][4], ds[kKeys / 8][4];
     MmaRowsDotRows<kKeys, kDim>(q, mine, k, s);
     MmaRowsDotRows<kKeys, kDim>(dy, mine, v, ds);
-    const bool all_seen = first_key + kKeys <= keys && first_query + kMmaRows <= shape.time &&
-                          (!shape.causal || first_key + kKeys <= first_query + 1);
-    if (!all_seen) {
+    if (!shape.AllVisible(first_query, kMmaRows, first_key, kKeys, keys)) {
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll

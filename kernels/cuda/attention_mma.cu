@@ -42,9 +42,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     __syncthreads();
     float s[kKeys / 8][4];
     MmaRowsDotRows<kKeys, kDim>(q, mine, k, s);
-    const bool all_seen = first_key + kKeys <= keys && first_query + kMmaRows <= shape.time &&
-                          (!shape.causal || first_key + kKeys <= first_query + 1);
-    if (!all_seen) {
+    if (!shape.AllVisible(first_query, kMmaRows, first_key, kKeys, keys)) {
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll

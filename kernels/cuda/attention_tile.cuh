@@ -58,6 +58,12 @@ struct AttentionShape {
   __device__ bool Visible(int query, int key, int keys) const {
     return query < time && key < keys && (!causal || key <= query);
   }
+  // Whether each of `queries` from first_query on sees each of `seen` keys from first_key on.
+  __device__ bool AllVisible(int first_query, int queries, int first_key, int seen,
+                             int keys) const {
+    return first_key + seen <= keys && first_query + queries <= time &&
+           (!causal || first_key + seen <= first_query + 1);
+  }
 
  private:
   __device__ int64_t Start(int64_t batch, int place) const {
