@@ -1,34 +1,18 @@
 #include "kernels/cuda/algorithm_cache.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <random>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "kernels/cuda/cache_file.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
 
 constexpr char kHeader[] = "trainyard algorithms 1";
 constexpr size_t kLongestFile = size_t{16} << 20;
-
-std::string FileNameOf(const std::string& machine) {
-  std::string name;
-  for (const char c : machine) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    name += plain || c == '.' ? c : '-';
-  }
-  return absl::StrCat("algorithms-", name.substr(0, 128), ".txt");
-}
 
 std::string Hex(const AlgorithmBytes& bytes) {
   std::string text;
@@ -49,20 +33,11 @@ bool ParseHex(absl::string_view text, AlgorithmBytes& bytes) {
 
 AlgorithmCache::AlgorithmCache(const std::string& folder, const std::string& machine) {
   if (folder.empty()) return;
-  path_ = absl::StrCat(folder, "/", FileNameOf(machine));
+  path_ = absl::StrCat(folder, "/algorithms-", PlainName(machine), ".txt");
   Load();
 }
 
-void AlgorithmCache::Load() {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path_, error)) return;
-  std::ifstream file(path_, std::ios::binary);
-  const uintmax_t size = std::filesystem::file_size(path_, error);
-  std::string text(error ? 0 : std::min<uintmax_t>(size, kLongestFile), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  Parse(text, entries_);
-}
+void AlgorithmCache::Load() { Parse(ReadCacheFile(path_, kLongestFile), entries_); }
 
 void AlgorithmCache::LoadOnce() {
   if (!path_.empty() && !std::exchange(loaded_again_, true)) Load();
@@ -106,15 +81,7 @@ void AlgorithmCache::Put(const std::string& shape, const AlgorithmBytes& first,
 void AlgorithmCache::Save() {
   if (path_.empty() || !std::exchange(changed_, false)) return;
   Load();  // what another process has written since
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), error);
-  // Containers that share the folder may have the same process ids.
-  const std::string staged =
-      absl::StrCat(path_, ".", getpid(), ".", std::random_device{}(), std::random_device{}());
-  std::ofstream file(staged, std::ios::binary);
-  file << Text();
-  file.close();
-  if (!file || std::rename(staged.c_str(), path_.c_str()) != 0) std::remove(staged.c_str());
+  ReplaceCacheFile(path_, Text());
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/attention_mma.cuh"
 #include "kernels/cuda/attention_mma.h"
 #include "kernels/cuda/attention_tile.cuh"
@@ -110,6 +111,19 @@ absl::StatusOr<Kernel> Prepared(const AttentionForward& op) {
   }};
 }
 
+// By our own kernels.
+absl::StatusOr<Kernel> PreparedOwn(const AttentionForward& op) {
+  if (FitsMma(op)) return PrepareMma(op);
+  // Shared memory: 35, 51, 83 and 70 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
+  return ForElement("attention", op.qkv.dtype, [&]<typename T>() -> absl::StatusOr<Kernel> {
+    if (op.head_dim <= 32) return Prepared<64, 32, T>(op);
+    if (op.head_dim <= 64) return Prepared<64, 64, T>(op);
+    if (op.head_dim <= 128) return Prepared<64, 128, T>(op);
+    if (op.head_dim <= 256) return Prepared<32, 256, T>(op);
+    return absl::UnimplementedError("cuda attention: head_dim is over 256");
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionForward& op) {
@@ -121,15 +135,12 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionForward& op) {
   status.Update(CheckShape("attention", op));
   if (!status.ok()) return status;
   cudaSetDevice(index_);
-  if (FitsMma(op)) return PrepareMma(op);
-  // Shared memory: 35, 51, 83 and 70 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
-  return ForElement("attention", type, [&]<typename T>() -> absl::StatusOr<Kernel> {
-    if (op.head_dim <= 32) return Prepared<64, 32, T>(op);
-    if (op.head_dim <= 64) return Prepared<64, 64, T>(op);
-    if (op.head_dim <= 128) return Prepared<64, 128, T>(op);
-    if (op.head_dim <= 256) return Prepared<32, 256, T>(op);
-    return absl::UnimplementedError("cuda attention: head_dim is over 256");
-  });
+  absl::StatusOr<Kernel> own = PreparedOwn(op);
+  if (!own.ok() || !FitsCudnn(op)) return own;
+  const absl::StatusOr<Cudnn*> dnn = OpenCudnn();
+  if (!dnn.ok()) return own;
+  absl::StatusOr<Kernel> by_cudnn = PrepareCudnn(**dnn, op, *own);
+  return absl::IsUnimplemented(by_cudnn.status()) ? own : by_cudnn;
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -4,6 +4,7 @@
 // twice, and nothing is added by two blocks, so that no atomics are needed and the order is fixed.
 
 #include "kernels/cuda/attention_backward.cuh"
+#include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/attention_mma.cuh"
 #include "kernels/cuda/attention_mma.h"
 #include "kernels/cuda/cuda_device.h"
@@ -157,6 +158,20 @@ absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
   return Kernel{.launch = launch, .scratch_bytes = static_cast<size_t>(rows) * sizeof(float)};
 }
 
+// By our own kernels.
+absl::StatusOr<Kernel> PreparedOwn(const AttentionBackward& op) {
+  if (FitsMma(op)) return PrepareMma(op);
+  // Shared memory: 70, 102, 75 and 139 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
+  return ForElement(
+      "attention backward", op.qkv.dtype, [&]<typename T>() -> absl::StatusOr<Kernel> {
+        if (op.head_dim <= 32) return Prepared<64, 32, T>(op);
+        if (op.head_dim <= 64) return Prepared<64, 64, T>(op);
+        if (op.head_dim <= 128) return Prepared<32, 128, T>(op);
+        if (op.head_dim <= 256) return Prepared<32, 256, T>(op);
+        return absl::UnimplementedError("cuda attention backward: head_dim is over 256");
+      });
+}
+
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionBackward& op) {
@@ -171,15 +186,12 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionBackward& op) {
   status.Update(CheckShape("attention backward", op));
   if (!status.ok()) return status;
   cudaSetDevice(index_);
-  if (FitsMma(op)) return PrepareMma(op);
-  // Shared memory: 70, 102, 75 and 139 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
-  return ForElement("attention backward", type, [&]<typename T>() -> absl::StatusOr<Kernel> {
-    if (op.head_dim <= 32) return Prepared<64, 32, T>(op);
-    if (op.head_dim <= 64) return Prepared<64, 64, T>(op);
-    if (op.head_dim <= 128) return Prepared<32, 128, T>(op);
-    if (op.head_dim <= 256) return Prepared<32, 256, T>(op);
-    return absl::UnimplementedError("cuda attention backward: head_dim is over 256");
-  });
+  absl::StatusOr<Kernel> own = PreparedOwn(op);
+  if (!own.ok() || !FitsCudnn(op)) return own;
+  const absl::StatusOr<Cudnn*> dnn = OpenCudnn();
+  if (!dnn.ok()) return own;
+  absl::StatusOr<Kernel> by_cudnn = PrepareCudnn(**dnn, op, *own);
+  return absl::IsUnimplemented(by_cudnn.status()) ? own : by_cudnn;
 }
 
 }  // namespace trainyard::kernels::cuda

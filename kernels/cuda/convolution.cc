@@ -1,52 +1,71 @@
 #include "kernels/ops/convolution.h"
 
 #include <algorithm>
-#include <array>
 #include <climits>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/add_bias.h"
 #include "kernels/cuda/column_sum.h"
+#include "kernels/cuda/convolution_plan.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/cudnn_graph.h"
 #include "kernels/cuda/require.h"
 #include "kernels/cuda/transpose.h"
+#include "kernels/cuda/trial.h"
+#include "kernels/cuda/trial_data.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
 
-// An algorithm that wants more scratch than this is passed over.
-constexpr size_t kMaxWorkspace = size_t{256} << 20;
+// Of plans that are only measured: the scratch is there for as long as the job runs.
+constexpr size_t kMeasuredWorkspace = size_t{32} << 20;
 
 // What the three directions share. cuDNN takes NHWC activations with [out, height, width, in]
 // weights; ours are [out, in, height, width], so weights pass through scratch: per filter a
 // transposition of [in, taps] to [taps, in], where taps = kernel_height * kernel_width.
 struct Problem {
+  ConvolutionDirection direction;
   ConvolutionShape shape;
   DType type = DType::kF32;  // of x, y and the weights; cuDNN's gradient by weights has it, too
-  TensorDescriptor x, y;
-  FilterDescriptor w;
-  ConvolutionDescriptor convolution;
+  // What memory the op itself binds; the weights, or their gradient, may lie in scratch.
+  Buffer x = {}, w = {}, y = {};
   Cudnn* dnn = nullptr;
-  size_t workspace_bytes = 0;
+  std::shared_ptr<PlanSet> set = {};
 
+  ConvolutionAsked asked() const {
+    return {.direction = direction,
+            .shape = shape,
+            .type = type,
+            .x_alignment = AlignmentOf(x.data),
+            .w_alignment = weights_in_place() ? AlignmentOf(w.data) : kMostAlignment,
+            .y_alignment = AlignmentOf(y.data)};
+  }
   int64_t taps() const { return shape.kernel_height * shape.kernel_width; }
+  int64_t in_rows() const { return shape.batch * shape.height * shape.width; }
   int64_t out_rows() const { return shape.batch * shape.out_height() * shape.out_width(); }
-  // The two orders of the weights are the same bytes.
-  bool same_order() const { return taps() == 1 || group_in() == 1; }
+  // The weights are read where they are: the two orders are the same bytes. Their gradient goes
+  // through scratch in any case.
+  bool weights_in_place() const { return w.data != nullptr && (taps() == 1 || group_in() == 1); }
   int64_t group_in() const { return shape.in / shape.groups; }
   size_t weight_bytes() const {
     const size_t bytes = static_cast<size_t>(shape.out * group_in() * taps()) * SizeOf(type);
     return (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
   }
-  // Scratch: the weights in cuDNN's order, then its workspace, then `more`.
+  // Scratch: the weights in cuDNN's order, then its workspace, where digests of trials have room,
+  // too, then `more`.
   size_t scratch_bytes(size_t more = 0) const {
     return kWorkspaceAlign + weight_bytes() + RoundedWorkspace() + more;
   }
   size_t RoundedWorkspace() const {
-    return (workspace_bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
+    const size_t bytes = std::max(set->workspace_bytes, kMostDigestParts * sizeof(uint64_t));
+    return (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
   }
 };
 
@@ -89,202 +108,117 @@ absl::Status CheckShape(const ConvolutionShape& s) {
   return absl::OkStatus();
 }
 
-template <typename Owned, typename Handle>
-absl::Status Make(cudnnStatus_t (*create)(Handle*), Owned& to) {
-  Handle made = nullptr;
-  const absl::Status status = ToStatus(create(&made), "cuDNN descriptor");
-  to.reset(made);
-  return status;
+// What the library proposes, but for what wants much memory for being measured alone.
+absl::StatusOr<std::vector<std::unique_ptr<Plan>>> Candidates(const PlanTarget& target,
+                                                              const ConvolutionAsked& asked) {
+  absl::StatusOr<std::vector<std::unique_ptr<Plan>>> plans = PlansOf(target, asked);
+  if (!plans.ok()) return plans;
+  const size_t most = std::max(kMeasuredWorkspace, plans->front()->workspace_bytes());
+  plans->erase(std::remove_if(plans->begin(), plans->end(),
+                              [most](const auto& plan) { return plan->workspace_bytes() > most; }),
+               plans->end());
+  return plans;
 }
 
-cudnnDataType_t TypeOf(DType type) {
-  return type == DType::kBF16  ? CUDNN_DATA_BFLOAT16
-         : type == DType::kF16 ? CUDNN_DATA_HALF
-                               : CUDNN_DATA_FLOAT;
+cudnnStatus_t RunPlan(Stream& stream, Problem& p, size_t which, const Scratch& scratch) {
+  const cudnnStatus_t error = p.dnn->Use(CudaStream::From(stream).handle());
+  if (error != CUDNN_STATUS_SUCCESS) return error;
+  return p.set->plans[which]->Run(
+      p.dnn->handle(),
+      {{kConvolutionX, p.x.data},
+       {kConvolutionW, p.weights_in_place() ? p.w.data : scratch.weights.data},
+       {kConvolutionY, p.y.data}},
+      scratch.workspace);
 }
 
-absl::Status Describe(Cudnn* dnn, const ConvolutionShape& s, DType of, Problem& p) {
-  p.shape = s;
-  p.type = of;
-  p.dnn = dnn;
-  const cudnnDataType_t type = TypeOf(of);
-  absl::Status status = Make(cudnnCreateTensorDescriptor, p.x);
-  status.Update(Make(cudnnCreateTensorDescriptor, p.y));
-  status.Update(Make(cudnnCreateFilterDescriptor, p.w));
-  status.Update(Make(cudnnCreateConvolutionDescriptor, p.convolution));
-  if (!status.ok()) return status;
-  const auto narrow = [](int64_t extent) { return static_cast<int>(extent); };
-  const int batch = narrow(s.batch), in = narrow(s.in), out = narrow(s.out),
-            group_in = narrow(p.group_in());
-  status.Update(ToStatus(cudnnSetTensor4dDescriptor(p.x.get(), CUDNN_TENSOR_NHWC, type, batch, in,
-                                                    narrow(s.height), narrow(s.width)),
-                         "convolution x"));
-  status.Update(ToStatus(cudnnSetTensor4dDescriptor(p.y.get(), CUDNN_TENSOR_NHWC, type, batch, out,
-                                                    narrow(s.out_height()), narrow(s.out_width())),
-                         "convolution y"));
-  status.Update(
-      ToStatus(cudnnSetFilter4dDescriptor(p.w.get(), type, CUDNN_TENSOR_NHWC, out, group_in,
-                                          narrow(s.kernel_height), narrow(s.kernel_width)),
-               "convolution w"));
-  const int pad = narrow(s.pad), stride = narrow(s.stride);
-  status.Update(
-      ToStatus(cudnnSetConvolution2dDescriptor(p.convolution.get(), pad, pad, stride, stride, 1, 1,
-                                               CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
-               "convolution"));
-  status.Update(
-      ToStatus(cudnnSetConvolutionGroupCount(p.convolution.get(), narrow(s.groups)), "groups"));
-  // fp32 throughout: the default would allow TF32. Of 16-bit elements the products are exact and
-  // the sums fp32 on tensor cores, too.
-  const cudnnMathType_t math = of == DType::kF32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH;
-  status.Update(
-      ToStatus(cudnnSetConvolutionMathType(p.convolution.get(), math), "convolution arithmetic"));
-  return status;
-}
-
-// The library ranks its algorithms; the first one wins that adds in a fixed order, keeps to our
-// arithmetic and to the limit of the workspace. `workspace_of` asks the library for an algorithm's
-// workspace under our descriptors, which also says whether it takes them.
-template <typename Ranked, typename WorkspaceOf>
-absl::StatusOr<decltype(Ranked::algo)> FirstFit(const Ranked* ranked, int count, Problem& p,
-                                                const WorkspaceOf& workspace_of) {
-  for (int i = 0; i < count; ++i) {
-    const Ranked& candidate = ranked[i];
-    if (candidate.status != CUDNN_STATUS_SUCCESS || candidate.determinism != CUDNN_DETERMINISTIC) {
-      continue;
-    }
-    size_t bytes = 0;
-    if (workspace_of(candidate.algo, &bytes) != CUDNN_STATUS_SUCCESS) continue;
-    if (bytes > kMaxWorkspace) continue;
-    p.workspace_bytes = bytes;
-    return candidate.algo;
-  }
+// The operands of a trial; what is summed over is channels, or for the weights' gradient places.
+void FillOperands(Stream& stream, const Problem& p, const Scratch& scratch, bool cancel) {
   const ConvolutionShape& s = p.shape;
-  return absl::UnimplementedError(absl::StrCat(
-      "cuda convolution: cuDNN offers no deterministic algorithm for batch ", s.batch, ", ",
-      s.height, "x", s.width, "x", s.in, " to ", s.out, " channels, kernel ", s.kernel_height, "x",
-      s.kernel_width, ", stride ", s.stride, ", pad ", s.pad, ", groups ", s.groups));
+  const Buffer w = p.weights_in_place() ? Buffer{p.w.data, p.type} : scratch.weights;
+  const auto rows_of = [](const Buffer& of, int64_t rows, int64_t cols, bool terms_in_rows) {
+    return TrialOperand{
+        .x = of, .rows = rows, .cols = cols, .step = cols, .terms_in_rows = terms_in_rows};
+  };
+  const float scale = cancel ? 64.0f : 1.0f;
+  switch (p.direction) {
+    case ConvolutionDirection::kForward:
+      return LaunchTrialOperands(stream, rows_of(p.x, p.in_rows() * s.groups, p.group_in(), false),
+                                 rows_of(w, s.out * p.taps(), p.group_in(), false), scale, cancel);
+    case ConvolutionDirection::kDataGradient:
+      return LaunchTrialOperands(stream,
+                                 rows_of(p.y, p.out_rows() * s.groups, s.out / s.groups, false),
+                                 rows_of(w, s.out, p.taps() * p.group_in(), true), scale, cancel);
+    case ConvolutionDirection::kWeightGradient:
+      return LaunchTrialOperands(stream, rows_of(p.x, p.in_rows(), s.in, true),
+                                 rows_of(p.y, p.out_rows(), s.out, true), scale, cancel);
+  }
 }
 
-absl::StatusOr<cudnnConvolutionFwdAlgo_t> ChooseForward(Problem& p) {
-  std::array<cudnnConvolutionFwdAlgoPerf_t, CUDNN_CONVOLUTION_FWD_ALGO_COUNT> ranked;
-  int count = 0;
-  const absl::Status asked =
-      ToStatus(cudnnGetConvolutionForwardAlgorithm_v7(p.dnn->handle(), p.x.get(), p.w.get(),
-                                                      p.convolution.get(), p.y.get(), ranked.size(),
-                                                      &count, ranked.data()),
-               "convolution algorithms");
-  if (!asked.ok()) return asked;
-  return FirstFit(ranked.data(), count, p, [&p](cudnnConvolutionFwdAlgo_t algo, size_t* bytes) {
-    return cudnnGetConvolutionForwardWorkspaceSize(p.dnn->handle(), p.x.get(), p.w.get(),
-                                                   p.convolution.get(), p.y.get(), algo, bytes);
-  });
-}
-
-absl::StatusOr<cudnnConvolutionBwdDataAlgo_t> ChooseBackwardData(Problem& p) {
-  std::array<cudnnConvolutionBwdDataAlgoPerf_t, CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT> ranked;
-  int count = 0;
-  const absl::Status asked =
-      ToStatus(cudnnGetConvolutionBackwardDataAlgorithm_v7(p.dnn->handle(), p.w.get(), p.y.get(),
-                                                           p.convolution.get(), p.x.get(),
-                                                           ranked.size(), &count, ranked.data()),
-               "convolution data gradient algorithms");
-  if (!asked.ok()) return asked;
-  return FirstFit(ranked.data(), count, p, [&p](cudnnConvolutionBwdDataAlgo_t algo, size_t* bytes) {
-    return cudnnGetConvolutionBackwardDataWorkspaceSize(
-        p.dnn->handle(), p.w.get(), p.y.get(), p.convolution.get(), p.x.get(), algo, bytes);
-  });
-}
-
-absl::StatusOr<cudnnConvolutionBwdFilterAlgo_t> ChooseBackwardWeights(Problem& p) {
-  std::array<cudnnConvolutionBwdFilterAlgoPerf_t, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT> ranked;
-  int count = 0;
-  const absl::Status asked =
-      ToStatus(cudnnGetConvolutionBackwardFilterAlgorithm_v7(p.dnn->handle(), p.x.get(), p.y.get(),
-                                                             p.convolution.get(), p.w.get(),
-                                                             ranked.size(), &count, ranked.data()),
-               "convolution weight gradient algorithms");
-  if (!asked.ok()) return asked;
-  return FirstFit(
-      ranked.data(), count, p, [&p](cudnnConvolutionBwdFilterAlgo_t algo, size_t* bytes) {
-        return cudnnGetConvolutionBackwardFilterWorkspaceSize(
-            p.dnn->handle(), p.x.get(), p.y.get(), p.convolution.get(), p.w.get(), algo, bytes);
-      });
+// Puts the fastest plan first.
+void Measure(Stream& stream, Problem& p) {
+  std::vector<std::unique_ptr<Plan>>& plans = p.set->plans;
+  if (p.set->settled || plans.size() < 2) return;
+  const Scratch scratch(p, stream);
+  const Buffer w = p.weights_in_place() ? Buffer{p.w.data, p.type} : scratch.weights;
+  const bool forward = p.direction == ConvolutionDirection::kForward;
+  const bool by_data = p.direction == ConvolutionDirection::kDataGradient;
+  const int64_t weight_cols = p.taps() * p.group_in();
+  const Trial trial = {.candidates = static_cast<int>(plans.size()),
+                       .fill = [&](bool cancel) { FillOperands(stream, p, scratch, cancel); },
+                       .run =
+                           [&](int candidate) {
+                             return RunPlan(stream, p, candidate, scratch) == CUDNN_STATUS_SUCCESS;
+                           },
+                       .result = forward   ? p.y
+                                 : by_data ? p.x
+                                           : w,
+                       .rows = forward   ? p.out_rows()
+                               : by_data ? p.in_rows()
+                                         : p.shape.out,
+                       .cols = forward   ? p.shape.out
+                               : by_data ? p.shape.in
+                                         : weight_cols,
+                       .step = forward   ? p.shape.out
+                               : by_data ? p.shape.in
+                                         : weight_cols};
+  const Choice choice =
+      FastestOfSameBits(stream, trial, static_cast<uint64_t*>(scratch.workspace), p.dnn->time());
+  std::swap(plans[0], plans[choice.candidate]);
+  if (choice.complete) p.dnn->Settle(NameOf(p.asked()), *p.set);
 }
 
 // The weights in cuDNN's order, in scratch where that differs from ours.
-const void* ReorderWeights(Stream& stream, const Problem& p, const Buffer& w, const Buffer& to) {
-  if (p.same_order()) return w.data;
-  LaunchTranspose(stream, w, to, p.shape.out, p.group_in(), p.taps(), false);
-  return to.data;
+void ReorderWeights(Stream& stream, const Problem& p, const Buffer& to) {
+  if (!p.weights_in_place())
+    LaunchTranspose(stream, p.w, to, p.shape.out, p.group_in(), p.taps(), false);
 }
 
-void Note(Stream& stream, cudnnStatus_t error, absl::string_view doing) {
+void Launch(Stream& stream, Problem& p, const Scratch& scratch) {
+  const cudnnStatus_t error = RunPlan(stream, p, 0, scratch);
   if (error != CUDNN_STATUS_SUCCESS) {
-    CudaStream::From(stream).fault().Note(ToStatus(error, doing));
+    CudaStream::From(stream).fault().Note(ToStatus(error, "convolution"));
   }
 }
 
-constexpr float kOne = 1.0f, kZero = 0.0f;
-
-void RunForward(Stream& stream, const Problem& p, cudnnConvolutionFwdAlgo_t algo,
-                const ConvolutionForward& op) {
-  const Scratch scratch(p, stream);
-  const void* w = ReorderWeights(stream, p, op.w, scratch.weights);
-  Note(stream, p.dnn->Use(CudaStream::From(stream).handle()), "cudnnSetStream");
-  Note(stream,
-       cudnnConvolutionForward(p.dnn->handle(), &kOne, p.x.get(), op.x.data, p.w.get(), w,
-                               p.convolution.get(), algo, scratch.workspace, p.workspace_bytes,
-                               &kZero, p.y.get(), op.y.data),
-       "convolution");
-  if (op.bias) {
-    LaunchAddBias(stream, op.y, op.bias.As<float>(), op.y, p.out_rows(), p.shape.out);
-  }
-}
-
-void RunBackwardData(Stream& stream, const Problem& p, cudnnConvolutionBwdDataAlgo_t algo,
-                     const ConvolutionBackwardData& op) {
-  const Scratch scratch(p, stream);
-  const void* w = ReorderWeights(stream, p, op.w, scratch.weights);
-  Note(stream, p.dnn->Use(CudaStream::From(stream).handle()), "cudnnSetStream");
-  Note(stream,
-       cudnnConvolutionBackwardData(p.dnn->handle(), &kOne, p.w.get(), w, p.y.get(), op.dy.data,
-                                    p.convolution.get(), algo, scratch.workspace, p.workspace_bytes,
-                                    &kZero, p.x.get(), op.dx.data),
-       "convolution data gradient");
-}
-
-void RunBackwardWeights(Stream& stream, const Problem& p, cudnnConvolutionBwdFilterAlgo_t algo,
-                        const ConvolutionBackwardWeights& op) {
-  const Scratch scratch(p, stream);
-  Note(stream, p.dnn->Use(CudaStream::From(stream).handle()), "cudnnSetStream");
-  Note(stream,
-       cudnnConvolutionBackwardFilter(p.dnn->handle(), &kOne, p.x.get(), op.x.data, p.y.get(),
-                                      op.dy.data, p.convolution.get(), algo, scratch.workspace,
-                                      p.workspace_bytes, &kZero, p.w.get(), scratch.weights.data),
-       "convolution weight gradient");
-  LaunchTranspose(stream, scratch.weights, op.dw, p.shape.out, p.taps(), p.group_in(),
-                  op.accumulate);
-  if (op.dbias) {
-    LaunchColumnSum(stream, op.dy, op.dbias.As<float>(), p.out_rows(), p.shape.out, op.accumulate,
-                    scratch.more);
-  }
-}
-
-// Choices common to the three: descriptors, then `choose`, then a kernel that calls `run`. The
-// problem is shared because a std::function must be copyable.
-template <typename Op, typename Algo>
-absl::StatusOr<Kernel> Prepared(absl::StatusOr<Cudnn*> dnn, const Op& op, DType type, size_t more,
-                                absl::StatusOr<Algo> (*choose)(Problem&),
-                                void (*run)(Stream&, const Problem&, Algo, const Op&)) {
+// Common to the three: plans, then a kernel that does `run`. The problem is shared because a
+// std::function must be copyable.
+absl::StatusOr<Kernel> Prepared(absl::StatusOr<Cudnn*> dnn, Problem made, size_t more,
+                                std::function<void(Stream&, Problem&)> run) {
   if (!dnn.ok()) return dnn.status();
-  const auto problem = std::make_shared<Problem>();
-  const absl::Status described = Describe(*dnn, op.shape, type, *problem);
-  if (!described.ok()) return described;
-  const absl::StatusOr<Algo> algo = choose(*problem);
-  if (!algo.ok()) return algo.status();
-  return Kernel{.launch = [problem, algo = *algo, op,
-                           run](Stream& stream) { run(stream, *problem, algo, op); },
-                .scratch_bytes = problem->scratch_bytes(more)};
+  const auto problem = std::make_shared<Problem>(std::move(made));
+  problem->dnn = *dnn;
+  const ConvolutionAsked asked = problem->asked();
+  absl::StatusOr<std::shared_ptr<PlanSet>> set = problem->dnn->Plans(
+      NameOf(asked), [&](const PlanTarget& target) { return Candidates(target, asked); });
+  if (!set.ok()) return set.status();
+  problem->set = *std::move(set);
+  Kernel kernel = {
+      .launch = [problem, run = std::move(run)](Stream& stream) { run(stream, *problem); },
+      .scratch_bytes = problem->scratch_bytes(more)};
+  if (problem->set->plans.size() > 1) {
+    kernel.tune = [problem](Stream& stream) { Measure(stream, *problem); };
+  }
+  return kernel;
 }
 
 }  // namespace
@@ -299,7 +233,22 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionForward& op) {
   status.Update(RequireElement("convolution", type));
   status.Update(CheckShape(op.shape));
   if (!status.ok()) return status;
-  return Prepared(OpenCudnn(), op, type, 0, ChooseForward, RunForward);
+  return Prepared(OpenCudnn(),
+                  {.direction = ConvolutionDirection::kForward,
+                   .shape = op.shape,
+                   .type = type,
+                   .x = op.x,
+                   .w = op.w,
+                   .y = op.y},
+                  0, [op](Stream& stream, Problem& p) {
+                    const Scratch scratch(p, stream);
+                    ReorderWeights(stream, p, scratch.weights);
+                    Launch(stream, p, scratch);
+                    if (op.bias) {
+                      LaunchAddBias(stream, op.y, op.bias.As<float>(), op.y, p.out_rows(),
+                                    p.shape.out);
+                    }
+                  });
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardData& op) {
@@ -309,7 +258,18 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardData& op) {
   status.Update(RequireElement("convolution data gradient", type));
   status.Update(CheckShape(op.shape));
   if (!status.ok()) return status;
-  return Prepared(OpenCudnn(), op, type, 0, ChooseBackwardData, RunBackwardData);
+  return Prepared(OpenCudnn(),
+                  {.direction = ConvolutionDirection::kDataGradient,
+                   .shape = op.shape,
+                   .type = type,
+                   .x = op.dx,
+                   .w = op.w,
+                   .y = op.dy},
+                  0, [](Stream& stream, Problem& p) {
+                    const Scratch scratch(p, stream);
+                    ReorderWeights(stream, p, scratch.weights);
+                    Launch(stream, p, scratch);
+                  });
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardWeights& op) {
@@ -324,7 +284,23 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardWeights& op)
   if (!status.ok()) return status;
   const int64_t out_rows = op.shape.batch * op.shape.out_height() * op.shape.out_width();
   const size_t more = op.dbias ? ColumnSumScratch(out_rows, op.shape.out) : 0;
-  return Prepared(OpenCudnn(), op, type, more, ChooseBackwardWeights, RunBackwardWeights);
+  // The gradient goes through scratch in any case: it has the activations' type, and is added.
+  return Prepared(OpenCudnn(),
+                  {.direction = ConvolutionDirection::kWeightGradient,
+                   .shape = op.shape,
+                   .type = type,
+                   .x = op.x,
+                   .y = op.dy},
+                  more, [op](Stream& stream, Problem& p) {
+                    const Scratch scratch(p, stream);
+                    Launch(stream, p, scratch);
+                    LaunchTranspose(stream, scratch.weights, op.dw, p.shape.out, p.taps(),
+                                    p.group_in(), op.accumulate);
+                    if (op.dbias) {
+                      LaunchColumnSum(stream, op.dy, op.dbias.As<float>(), p.out_rows(),
+                                      p.shape.out, op.accumulate, scratch.more);
+                    }
+                  });
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -15,8 +15,9 @@ CudaDevice::CudaDevice(int index, std::string name, std::unique_ptr<CublasLt> bl
     : index_(index),
       name_(std::move(name)),
       blas_(std::move(blas)),
-      tuner_(blas_->handle(), cache_folder,
-             absl::StrCat(name_, "-cublaslt-", cublasLtGetVersion())) {}
+      tuner_(blas_->handle(), cache_folder, absl::StrCat(name_, "-cublaslt-", cublasLtGetVersion()),
+             trial_time_),
+      cache_folder_(cache_folder) {}
 
 CudaDevice::~CudaDevice() { cudaSetDevice(index_); }
 
@@ -124,7 +125,7 @@ absl::StatusOr<Kernel> CudaDevice::Record(Stream& stream, std::shared_ptr<const 
 absl::StatusOr<Cudnn*> CudaDevice::OpenCudnn() {
   cudaSetDevice(index_);
   if (dnn_ == nullptr) {
-    absl::StatusOr<std::unique_ptr<Cudnn>> made = Cudnn::Make();
+    absl::StatusOr<std::unique_ptr<Cudnn>> made = Cudnn::Make(cache_folder_, name_, trial_time_);
     if (!made.ok()) return made.status();
     dnn_ = *std::move(made);
   }

@@ -17,6 +17,7 @@
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/matmul_tuner.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/trial.h"
 #include "kernels/device.h"
 
 namespace trainyard::kernels::cuda {
@@ -48,14 +49,17 @@ class CudaDevice final : public Device {
 #undef TY_PREPARE
 
  private:
-  // Made at the first convolution: loading cuDNN takes memory and time that a GPT need not spend.
+  // Made for the first op that takes it: loading cuDNN costs memory and time that an MLP need not
+  // spend.
   absl::StatusOr<Cudnn*> OpenCudnn();
 
   const int index_;
   const std::string name_;
   Fault fault_;
+  TrialTime trial_time_;
   std::unique_ptr<CublasLt> blas_;
   MatmulTuner tuner_;
+  const std::string cache_folder_;
   std::unique_ptr<Cudnn> dnn_;
   std::unordered_map<void*, DeviceMemory> allocations_;
   int64_t peak_memory_ = 0;

@@ -1,22 +1,21 @@
 #pragma once
 
-// Chooses among the algorithms of cuBLASLt for a product by measuring them. Only those are taken
-// that give the bits of the library's own first choice: what was measured, here or elsewhere, shows
-// in the time a step takes and in nothing else.
+// Chooses among the algorithms of cuBLASLt for a product by measuring them (trial.h).
 
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "kernels/cuda/algorithm_cache.h"
 #include "kernels/cuda/product.h"
+#include "kernels/cuda/trial.h"
 
 namespace trainyard::kernels::cuda {
 
 class MatmulTuner {
  public:
-  // As AlgorithmCache of `folder` and `machine`.
-  MatmulTuner(cublasLtHandle_t handle, const std::string& folder, const std::string& machine);
+  // As AlgorithmCache of `folder` and `machine`. `time` outlives the tuner.
+  MatmulTuner(cublasLtHandle_t handle, const std::string& folder, const std::string& machine,
+              TrialTime& time);
 
   // The algorithm that was measured for such a product, or else the library's first choice.
   absl::Status Choose(Product& product);
@@ -30,7 +29,7 @@ class MatmulTuner {
  private:
   cublasLtHandle_t handle_;
   AlgorithmCache cache_;
-  absl::Duration left_;
+  TrialTime& time_;
 };
 
 }  // namespace trainyard::kernels::cuda

@@ -17,7 +17,10 @@ void RunAll();
 // Milliseconds that work on streams has taken, as work itself says: what events tell.
 float& Clock();
 
-// How many algorithms cuBLASLt offers for a product, 1 to 3.
+// How many algorithms cuBLASLt offers for a product, and cuDNN for a convolution, 1 to 3.
 int& OfferedAlgorithms();
+
+// Whether cuDNN knows attention: else our own kernels do it. Not at first.
+bool& OffersAttention();
 
 }  // namespace trainyard::emulator
