@@ -25,6 +25,7 @@
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/mean_pool.h"
 #include "kernels/ops/muon.h"
+#include "kernels/ops/normalize_images.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/ops/pool.h"
 #include "kernels/ops/rotary.h"
@@ -80,6 +81,7 @@
   X(MuonMomentum)               \
   X(MuonStep)                   \
   X(NewtonSchulz)               \
+  X(NormalizeImages)            \
   X(Rotary)                     \
   X(SgdRows)                    \
   X(SgdStep)                    \

@@ -7,6 +7,7 @@
 #include "tests/reference/attention.h"
 #include "tests/reference/cross_entropy.h"
 #include "tests/reference/element.h"
+#include "tests/reference/image.h"
 #include "tests/reference/layer_norm.h"
 #include "tests/reference/linear.h"
 
@@ -240,6 +241,27 @@ TEST_P(CudaShapesTest, NormOfManyBlocksAgreesWithReference) {
   const Buffer sum = bench_.Raw(DType::kF64, 1);
   bench_.Run(SquaredNorm{bench_.Floats(x), sum, kN, false});
   EXPECT_NEAR(*sum.As<double>(), expected, 1e-12 * expected);
+}
+
+// More than all blocks take in a round, with a piece that is not whole at the end.
+TEST_P(CudaShapesTest, NormalisedImagesOfManyRoundsAgreeWithReference) {
+  constexpr int64_t kPixels = 1'450'003, kN = 3 * kPixels;
+  NormalizeImages op{.x = bench_.Raw(DType::kU8, kN),
+                     .pixels = kPixels,
+                     .channels = 3,
+                     .mean = {0.485, 0.456, 0.406},
+                     .std = {0.229, 0.224, 0.225}};
+  Vec x(kN);
+  for (int64_t i = 0; i < kN; ++i) {
+    op.x.As<uint8_t>()[i] = static_cast<uint8_t>(i * 2654435761u >> 21);
+    x[i] = op.x.As<uint8_t>()[i];
+  }
+  const Vec expected = reference::NormalizeImages(x, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225});
+  for (const DType type : {DType::kF32, DType::kF16}) {
+    op.y = bench_.Raw(type, kN);
+    bench_.Run(op);
+    ExpectClose(op.y, expected, 1e-7, "y");
+  }
 }
 
 TRAINYARD_CUDA_SUITE(CudaShapesTest);

@@ -107,6 +107,15 @@ Vec MaxPoolBackward(const Vec& dy, const std::vector<uint8_t>& index, const Pool
   return dx;
 }
 
+Vec NormalizeImages(const Vec& x, const Vec& mean, const Vec& std) {
+  Vec y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t c = i % mean.size();
+    y[i] = (x[i] / 255 - mean[c]) / std[c];
+  }
+  return y;
+}
+
 Vec MeanPool(const Vec& x, int64_t batch, int64_t pixels, int64_t channels) {
   Vec y(batch * channels, 0.0);
   for (size_t i = 0; i < x.size(); ++i) {

@@ -23,6 +23,9 @@ struct MaxPoolResult {
 MaxPoolResult MaxPool(const Vec& x, const kernels::PoolShape& s);
 Vec MaxPoolBackward(const Vec& dy, const std::vector<uint8_t>& index, const kernels::PoolShape& s);
 
+// x: bytes [pixels, channels]; one mean and one std per channel.
+Vec NormalizeImages(const Vec& x, const Vec& mean, const Vec& std);
+
 Vec MeanPool(const Vec& x, int64_t batch, int64_t pixels, int64_t channels);
 Vec MeanPoolBackward(const Vec& dy, int64_t batch, int64_t pixels, int64_t channels);
 

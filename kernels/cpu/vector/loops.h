@@ -38,6 +38,8 @@ void OfferMaxPool(ElementLoops<T>& loops);
 template <typename T>
 void OfferMeanPool(ElementLoops<T>& loops);
 template <typename T>
+void OfferNormalizeImages(ElementLoops<T>& loops);
+template <typename T>
 void OfferRotary(ElementLoops<T>& loops);
 template <typename T>
 void OfferSquaredNorm(ElementLoops<T>& loops);

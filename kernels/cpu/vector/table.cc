@@ -18,6 +18,7 @@ static ElementLoops<T> LoopsOf() {
   OfferLayerNorm(loops);
   OfferMaxPool(loops);
   OfferMeanPool(loops);
+  OfferNormalizeImages(loops);
   OfferRotary(loops);
   OfferSquaredNorm(loops);
   OfferSwiGlu(loops);

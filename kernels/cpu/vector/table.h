@@ -306,6 +306,9 @@ struct WeightGradientSums {
   bool accumulate;
 };
 
+// What a byte may be: the rows of normalize_images' table.
+inline constexpr int64_t kValuesOfAByte = 256;
+
 // Loops on tensors of T; statistics, factors and sums are fp32, and so is all arithmetic.
 template <typename T>
 struct ElementLoops {
@@ -343,6 +346,9 @@ struct ElementLoops {
   // One image.
   void (*mean_pool)(const T* x, int64_t pixels, int64_t channels, T* y);
   void (*mean_pool_backward)(const T* dy, int64_t pixels, int64_t channels, T* dx);
+  // y[p, c] = table[c, x[p, c]]; table: [channels, 256], channels in [1, 3].
+  void (*normalize_images)(const uint8_t* x, const T* table, int64_t channels, T* y,
+                           int64_t pixels);
   // y[c] = sum over rows of x[r * stride + c], c < cols.
   void (*column_sum)(const T* x, int64_t rows, int64_t cols, int64_t stride, float* y);
   // Sixteen running sums whatever the instruction set: the same bits everywhere.

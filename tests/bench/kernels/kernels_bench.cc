@@ -341,6 +341,17 @@ void Convolutions(Program& p, int64_t batch, int64_t size, int64_t in, int64_t o
   p.Add("relu backward" + shape, ActivationBackward{ActivationKind::kRelu, y, y, y, n});
 }
 
+void Images(Program& p, DType type, int64_t batch, int64_t side, int64_t channels) {
+  const int64_t pixels = batch * side * side;
+  p.Add("normalize_images " + std::to_string(side) + "x" + std::to_string(side) + "x" +
+            std::to_string(channels) + "x" + std::to_string(batch) +
+            (type == DType::kF32 ? "" : " to 16 bits"),
+        NormalizeImages{.x = p.Bytes(pixels * channels),
+                        .y = {p.Floats(pixels * channels).data, type},
+                        .pixels = pixels,
+                        .channels = channels});
+}
+
 int Main(int argc, char** argv) {
   int threads = 2;
   double seconds = 2;
@@ -370,6 +381,13 @@ int Main(int argc, char** argv) {
          Convolutions(p, 128, 28, 1, 32, 5);
          Convolutions(p, 128, 14, 32, 64, 3);
          Convolutions(p, 128, 14, 32, 64, 5);
+       }},
+      {"images",
+       [](Program& p) {
+         for (const DType type : {DType::kF32, DType::kBF16}) {
+           Images(p, type, 32, 224, 3);
+           Images(p, type, 128, 28, 1);
+         }
        }},
       {"gpt_context_1024",
        [](Program& p) {

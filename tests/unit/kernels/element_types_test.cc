@@ -401,6 +401,29 @@ TEST_P(ElementTypesTest, ColumnSumsAndPools) {
   }
 }
 
+// As if they had been normalised in fp32 and cast.
+TEST_P(ElementTypesTest, NormalisedImagesAreThoseOfFp32Rounded) {
+  for (const int64_t channels : {1, 3}) {
+    constexpr int64_t kPixels = 1033;
+    const int64_t n = kPixels * channels;
+    NormalizeImages op{.x = bench_.Raw(DType::kU8, n),
+                       .y = bench_.Floats(n),
+                       .pixels = kPixels,
+                       .channels = channels,
+                       .mean = {0.485, 0.456, 0.406},
+                       .std = {0.229, 0.224, 0.225}};
+    for (int64_t i = 0; i < n; ++i) op.x.As<uint8_t>()[i] = static_cast<uint8_t>(i * 7 % 257);
+    bench_.Run(op);
+    const std::vector<float> wide(op.y.As<float>(), op.y.As<float>() + n);
+    for (const DType type : kNarrow) {
+      op.y = bench_.Raw(type, n);
+      bench_.Run(op);
+      const auto* bits = static_cast<const uint16_t*>(op.y.data);
+      EXPECT_EQ(std::vector<uint16_t>(bits, bits + n), Narrowed(type, wide));
+    }
+  }
+}
+
 TEST_P(ElementTypesTest, MatmulInEveryLayoutToElementsAndToFloats) {
   struct Shape {
     int64_t m, n, k;

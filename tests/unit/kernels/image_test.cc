@@ -279,6 +279,78 @@ TEST_P(ImageTest, MeanPoolAgreesWithReferenceBothWays) {
   }
 }
 
+// What images of `channels` are normalised by.
+NormalizeImages Normalization(int64_t pixels, int64_t channels) {
+  return {.pixels = pixels,
+          .channels = channels,
+          .mean = {0.485, 0, -1.5},
+          .std = {0.229, 1, 1 / 255.0}};
+}
+
+TEST_P(ImageTest, NormalisationAgreesWithReference) {
+  for (const int64_t channels : {1, 2, 3}) {
+    for (const int64_t pixels : {1, 2, 5, 16, 17, 341, 4099, 30011}) {
+      NormalizeImages op = Normalization(pixels, channels);
+      const int64_t n = pixels * channels;
+      op.x = bench_.Raw(DType::kU8, n), op.y = bench_.Floats(n);
+      Vec x(n);
+      for (int64_t i = 0; i < n; ++i) {
+        op.x.As<uint8_t>()[i] = static_cast<uint8_t>(i * 2654435761u >> 21);
+        x[i] = op.x.As<uint8_t>()[i];
+      }
+      bench_.Run(op);
+      const Vec mean(op.mean, op.mean + channels), std(op.std, op.std + channels);
+      ExpectClose(op.y, reference::NormalizeImages(x, mean, std), 1e-7,
+                  "y of " + std::to_string(pixels) + "x" + std::to_string(channels));
+    }
+  }
+}
+
+// The value of a byte is the one fp32 that the formula gives in double precision: runs keep their
+// bits from device to device, and from when the loader normalised.
+TEST_P(ImageTest, NormalisationOfEveryByteHasTheBitsOfTheFormula) {
+  constexpr int64_t kPixels = 512;
+  for (const double mean : {0.0, 0.2860, 0.485}) {
+    for (const double std : {1.0, 0.3530, 0.229}) {
+      for (const int64_t channels : {1, 3}) {
+        NormalizeImages op{.pixels = kPixels, .channels = channels};
+        for (int64_t c = 0; c < channels; ++c) {
+          op.mean[c] = mean + 0.03 * static_cast<double>(c);
+          op.std[c] = std - 0.005 * static_cast<double>(c);
+        }
+        op.x = bench_.Raw(DType::kU8, kPixels * channels);
+        op.y = bench_.Floats(kPixels * channels);
+        // Every byte in every channel, in an order that differs between them.
+        for (int64_t i = 0; i < kPixels * channels; ++i) {
+          op.x.As<uint8_t>()[i] = static_cast<uint8_t>(i / channels + 85 * (i % channels));
+        }
+        bench_.Run(op);
+        for (int64_t i = 0; i < kPixels * channels; ++i) {
+          const int v = op.x.As<uint8_t>()[i];
+          const double m = op.mean[i % channels], s = op.std[i % channels];
+          ASSERT_EQ(op.y.As<float>()[i], static_cast<float>((v / 255.0 - m) / s))
+              << "byte " << v << " of channel " << i % channels;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ImageTest, NormalisationRefusesWhatItCannotHold) {
+  const auto code = [&](int64_t pixels, int64_t channels, DType from, DType to) {
+    NormalizeImages op = Normalization(pixels, channels);
+    op.x = bench_.Raw(from, 64), op.y = bench_.Raw(to, 64);
+    return bench_.device().Prepare(op).status().code();
+  };
+  using absl::StatusCode;
+  EXPECT_EQ(code(4, 3, DType::kU8, DType::kF32), StatusCode::kOk);
+  EXPECT_EQ(code(4, 4, DType::kU8, DType::kF32), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(4, 0, DType::kU8, DType::kF32), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(0, 3, DType::kU8, DType::kF32), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(4, 3, DType::kF32, DType::kF32), StatusCode::kUnimplemented);
+  EXPECT_EQ(code(4, 3, DType::kU8, DType::kI32), StatusCode::kUnimplemented);
+}
+
 TRAINYARD_CPU_SUITE(ImageTest);
 
 }  // namespace

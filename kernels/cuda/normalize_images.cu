@@ -1,0 +1,110 @@
+#include "kernels/ops/normalize_images.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/require.h"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+constexpr int kBytes = NormalizeImages::kBytes;
+constexpr int kMostChannels = static_cast<int>(NormalizeImages::kMostChannels);
+// Enough to fill any GPU; more would only load the table more often.
+constexpr int64_t kMostBlocks = 1024;
+
+// What each byte of each channel becomes, made on the host: 3 of the 4 KiB that arguments may take.
+struct Table {
+  static constexpr int kWords = kBytes / 4;  // of a channel
+  float4 of[kMostChannels * kWords];
+};
+
+// Elements that are written at once.
+template <typename T>
+struct alignas(16) Piece {
+  static constexpr int kElements = 16 / sizeof(T);
+  T of[kElements];
+};
+
+// Their bytes in x.
+template <int kElements>
+struct WordOf {
+  using Type = uint32_t;
+};
+template <>
+struct WordOf<8> {
+  using Type = uint64_t;
+};
+
+// A thread reads 16 bytes a round in as many pieces as it writes, so that neighbours read and write
+// side by side.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    NormalizeImagesKernel(const uint8_t* x, T* y, int64_t n, int channels, Table table) {
+  constexpr int kElements = Piece<T>::kElements, kPieces = 16 / kElements;
+  using Word = typename WordOf<kElements>::Type;
+  __shared__ float4 words[kMostChannels * Table::kWords];
+  for (int i = threadIdx.x; i < channels * Table::kWords; i += kThreads) words[i] = table.of[i];
+  __syncthreads();
+  const float* const value = reinterpret_cast<const float*>(words);
+
+  const int64_t pieces = n / kElements, stride = int64_t{gridDim.x} * kThreads;
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int step = static_cast<int>(stride * kElements % channels);
+  // The channel that a piece begins with.
+  int start = static_cast<int>(first * kElements % channels);
+  for (int64_t piece = first; piece < pieces; piece += kPieces * stride) {
+    Word in[kPieces];
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      const int64_t at = piece + j * stride;
+      in[j] = at < pieces ? reinterpret_cast<const Word*>(x)[at] : 0;
+    }
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      const int64_t at = piece + j * stride;
+      Piece<T> out;
+      int c = start;
+#pragma unroll
+      for (int k = 0; k < kElements; ++k) {
+        out.of[k] = FromFloat<T>(value[c * kBytes + static_cast<int>(in[j] >> 8 * k & 255)]);
+        c = c + 1 == channels ? 0 : c + 1;
+      }
+      if (at < pieces) reinterpret_cast<Piece<T>*>(y)[at] = out;
+      start += step;
+      start -= start >= channels ? channels : 0;
+    }
+  }
+  const int64_t last = pieces * kElements + first;  // less than a piece is left
+  if (last < n) y[last] = FromFloat<T>(value[last % channels * kBytes + x[last]]);
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const NormalizeImages& op) {
+  constexpr const char* kName = "normalize_images";
+  absl::Status status = RequireTypes(kName, {{"x", op.x, DType::kU8}, {"y", op.y, op.y.dtype}});
+  status.Update(RequirePositive(kName, {{"pixels", op.pixels},
+                                        {"channels", op.channels},
+                                        {"4 - channels", kMostChannels + 1 - op.channels}}));
+  if (!status.ok()) return status;
+  Table table = {};
+  for (int64_t c = 0; c < op.channels; ++c) {
+    for (int v = 0; v < kBytes; v += 4) {
+      table.of[c * Table::kWords + v / 4] = {op.ValueOf(c, v), op.ValueOf(c, v + 1),
+                                             op.ValueOf(c, v + 2), op.ValueOf(c, v + 3)};
+    }
+  }
+  return ForElement(kName, op.y.dtype, [&]<typename T>() {
+    const int64_t n = op.pixels * op.channels;
+    const int64_t blocks = std::min(kMostBlocks, CeilDiv(n, int64_t{kThreads} * 16));
+    return Kernel{.launch = [=, x = op.x.As<uint8_t>(), y = op.y.As<T>(),
+                             channels = static_cast<int>(op.channels)](Stream& stream) {
+      Launch(stream, {.grid = Blocks(blocks)}, NormalizeImagesKernel<T>, x, y, n, channels, table);
+    }};
+  });
+}
+
+}  // namespace trainyard::kernels::cuda
