@@ -36,7 +36,7 @@ class Dataset {
   // No window crosses from one file into the next, nor from one split into the other.
   virtual int64_t size(Split split) const = 0;
 
-  // Bytes of one sample. Images: f32 [height, width, channels] and one i32 label. Tokens: i32
+  // Bytes of one sample. Images: u8 [height, width, channels] and one i32 label. Tokens: i32
   // [context] ids and i32 [context] next ids. Documents: i32 [context] masked ids, i32 length and
   // i32 [context] hidden ids (-1: not hidden). Clicks: f32 [dense], i32 [categorical] and one i32
   // label.

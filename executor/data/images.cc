@@ -1,8 +1,6 @@
-// Images and labels from IDX files, kept as bytes; cropped, flipped and normalised as they are
-// asked for.
+// Images and labels from IDX files, kept as bytes; cropped and flipped as they are asked for.
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -116,11 +114,8 @@ class ImageDataset : public Dataset {
         flip_(idx.flip()) {
     facts_ = parts.facts;
     pixels_ = facts_.height * facts_.width * facts_.channels;
-    input_bytes_ = pixels_ * static_cast<int64_t>(sizeof(float));
+    input_bytes_ = pixels_;
     target_bytes_ = sizeof(int32_t);
-    for (int v = 0; v < 256; ++v) {
-      normalised_[v] = static_cast<float>((v / 255.0 - idx.mean()) / idx.std());
-    }
   }
 
   int64_t size(Split split) const override {
@@ -129,7 +124,7 @@ class ImageDataset : public Dataset {
 
   absl::Status Fill(Split split, absl::Span<const int64_t> samples, void* inputs,
                     void* targets) const override {
-    float* input = static_cast<float*>(inputs);
+    uint8_t* input = static_cast<uint8_t*>(inputs);
     int32_t* target = static_cast<int32_t*>(targets);
     for (const int64_t sample : samples) {
       FillOne(split, sample, input, target++);
@@ -142,7 +137,7 @@ class ImageDataset : public Dataset {
                                absl::Span<const int64_t> epochs, void* inputs,
                                void* targets) const override {
     if (padding_ == 0 && !flip_) return Fill(Split::kTrain, samples, inputs, targets);
-    float* input = static_cast<float*>(inputs);
+    uint8_t* input = static_cast<uint8_t*>(inputs);
     int32_t* target = static_cast<int32_t*>(targets);
     for (size_t i = 0; i < samples.size(); ++i, input += pixels_) {
       TY_CHECK(samples[i] >= 0 && samples[i] < facts_.train_size, "sample ", samples[i]);
@@ -161,9 +156,9 @@ class ImageDataset : public Dataset {
   }
 
  private:
-  void FillOne(Split split, int64_t sample, float* input, int32_t* target) const {
+  void FillOne(Split split, int64_t sample, uint8_t* input, int32_t* target) const {
     if (sample < 0) {
-      std::fill(input, input + pixels_, 0.0f);
+      std::fill_n(input, pixels_, uint8_t{0});
       *target = -1;
       return;
     }
@@ -172,13 +167,12 @@ class ImageDataset : public Dataset {
     const Part& part = split == Split::kValidation && own_files ? test_ : train_;
     // Cut from the end of train.
     if (split == Split::kValidation && !own_files) sample += facts_.train_size;
-    const uint8_t* pixel = part.images.pixels.data() + sample * pixels_;
-    for (int64_t i = 0; i < pixels_; ++i) input[i] = normalised_[pixel[i]];
+    std::copy_n(part.images.pixels.data() + sample * pixels_, pixels_, input);
     *target = part.labels[static_cast<size_t>(sample)];
   }
 
-  // A crop of the padded image, mirrored or not.
-  void CropAndFlip(const uint8_t* image, Draws& draws, float* input) const {
+  // A crop of the image padded with black, mirrored or not.
+  void CropAndFlip(const uint8_t* image, Draws& draws, uint8_t* input) const {
     const bool mirrored = flip_ && draws.Coin();
     const int64_t dy = draws.Below(2 * padding_ + 1) - padding_;
     const int64_t dx = draws.Below(2 * padding_ + 1) - padding_;
@@ -188,7 +182,7 @@ class ImageDataset : public Dataset {
         const int64_t from_y = y + dy;
         const int64_t from_x = (mirrored ? width - 1 - x : x) + dx;
         const bool inside = from_y >= 0 && from_y < height && from_x >= 0 && from_x < width;
-        *input++ = normalised_[inside ? image[from_y * width + from_x] : 0];
+        *input++ = inside ? image[from_y * width + from_x] : uint8_t{0};
       }
     }
   }
@@ -197,7 +191,6 @@ class ImageDataset : public Dataset {
   const int64_t padding_;
   const bool flip_;
   int64_t pixels_ = 0;
-  std::array<float, 256> normalised_;
 };
 
 }  // namespace

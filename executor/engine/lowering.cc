@@ -1,6 +1,8 @@
 #include "executor/engine/lowering.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <variant>
 
@@ -468,6 +470,14 @@ struct Binder {
   }
   k::NewtonSchulz Bind(const p::NewtonSchulz& o) const {
     return {.x = At(o.x), .y = At(o.y), .n = o.n, .a = o.a, .b = o.b, .c = o.c};
+  }
+  k::NormalizeImages Bind(const p::NormalizeImages& o) const {
+    k::NormalizeImages op = {
+        .x = At(o.x), .y = At(o.y), .pixels = o.pixels, .channels = o.channels};
+    TY_CHECK(std::max(o.mean.size(), o.std.size()) <= std::size(op.mean), o.channels, " channels");
+    std::copy(o.mean.begin(), o.mean.end(), op.mean);
+    std::copy(o.std.begin(), o.std.end(), op.std);
+    return op;
   }
   k::Rotary Bind(const p::Rotary& o) const {
     return {.x = At(o.x),

@@ -245,6 +245,7 @@ struct CostOf {
   Cost operator()(const MuonMomentum&) const { return {}; }
   Cost operator()(const MuonStep&) const { return {}; }
   Cost operator()(const NewtonSchulz&) const { return {}; }
+  Cost operator()(const NormalizeImages&) const { return {}; }
   Cost operator()(const Rotary&) const { return {}; }
   Cost operator()(const SgdRows&) const { return {}; }
   Cost operator()(const SgdStep&) const { return {}; }

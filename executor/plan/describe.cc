@@ -34,7 +34,16 @@ std::string Bytes(int64_t bytes) {
 }
 
 const char* TypeName(ElementType type) {
-  return type == ElementType::kBF16 ? ":bf16" : type == ElementType::kF16 ? ":f16" : "";
+  switch (type) {
+    case ElementType::kBF16:
+      return ":bf16";
+    case ElementType::kF16:
+      return ":f16";
+    case ElementType::kU8:
+      return ":u8";
+    default:
+      return "";
+  }
 }
 
 // "  matmul               a[12, 128] -> b[128, 384]": what is read, then what is written.

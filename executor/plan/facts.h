@@ -4,13 +4,16 @@
 
 namespace trainyard::plan {
 
+// Of an image: RGB.
+inline constexpr int64_t kMostChannels = 3;
+
 // What the model must know of its data. executor/data reads them from the files; a spec that
 // declares them all needs no file to be planned.
 struct DataFacts {
   enum class Kind { kImages, kTokens, kDocuments, kClicks };
   Kind kind = Kind::kImages;
 
-  // Images: [height, width, channels] floats and a label in [0, classes).
+  // Images: [height, width, channels] bytes and a label in [0, classes).
   int64_t height = 0, width = 0, channels = 0, classes = 0;
 
   // Tokens, documents: ids in [0, vocab).

@@ -496,6 +496,11 @@ class Backward {
     });
   }
 
+  // Nothing that is trained comes before the bytes of an image.
+  void Differentiate(const NormalizeImages& f) {
+    TY_CHECK(Take(f.y) == kNone, graph_[f.y].name, " has a gradient");
+  }
+
   // What no forward graph holds. Listed one by one, so that a new op must be decided upon.
   void Differentiate(const ActivationBackward&) { NotForward("activation backward"); }
   void Differentiate(const AdamWRows&) { NotForward("adamw rows"); }

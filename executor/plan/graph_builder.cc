@@ -275,6 +275,20 @@ TensorId GraphBuilder::Attention(const std::string& name, TensorId qkv, int64_t 
   return y;
 }
 
+TensorId GraphBuilder::NormalizeImages(const std::string& name, TensorId x,
+                                       std::vector<double> mean, std::vector<double> std) {
+  const std::vector<int64_t> dims = graph_[x].dims;  // a copy: adding tensors moves them
+  const TensorId y = Activation(name, dims);
+  graph_.ops.push_back(
+      trainyard::plan::NormalizeImages{.x = x,
+                                       .y = y,
+                                       .pixels = graph_[x].elements() / dims.back(),
+                                       .channels = dims.back(),
+                                       .mean = std::move(mean),
+                                       .std = std::move(std)});
+  return y;
+}
+
 TensorId GraphBuilder::Convolution(const std::string& name, TensorId x, int64_t out,
                                    const ConvolutionOptions& options) {
   const std::vector<int64_t> dims = graph_[x].dims;  // a copy: adding tensors moves them

@@ -99,6 +99,9 @@ class GraphBuilder {
   };
   TensorId Attention(const std::string& name, TensorId qkv, int64_t time, int64_t heads,
                      int64_t kv_heads, int64_t head_dim, const AttentionOptions& options);
+  // (x / 255 - mean) / std of bytes x [.., channels]; one mean and one std per channel.
+  TensorId NormalizeImages(const std::string& name, TensorId x, std::vector<double> mean,
+                           std::vector<double> std);
   // x [batch, height, width, in]; the weight is [out, in / groups, kernel, kernel]. Without `pad`
   // the kernel is odd and pad half of it, so that stride 1 keeps height and width.
   struct ConvolutionOptions {

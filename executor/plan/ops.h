@@ -376,6 +376,14 @@ struct PoolShape {
   int64_t window = 2, stride = 2, pad = 0;
 };
 
+struct NormalizeImages {
+  static constexpr const char* kName = "normalize_images";
+  TensorId x = kNone, y = kNone;
+  int64_t pixels = 0, channels = 0;
+  std::vector<double> mean, std;  // per channel
+  TY_OPERANDS(x, Access::kRead, y, Access::kWrite)
+};
+
 struct MaxPoolForward {
   static constexpr const char* kName = "max_pool";
   TensorId x = kNone, y = kNone, index = kNone;
@@ -553,7 +561,7 @@ using Op = std::variant<
     DivideByNorm, Dropout, EmaStep, EmbeddingBackward, EmbeddingForward, EmbeddingTablesBackward,
     EmbeddingTablesForward, InteractionBackward, InteractionForward, KeepRows, LambStep,
     LayerNormBackward, LayerNormForward, Matmul, MaxPoolBackward, MaxPoolForward, MeanPoolBackward,
-    MeanPoolForward, MergeRows, MuonMomentum, MuonStep, NewtonSchulz, Rotary, SgdRows, SgdStep,
-    Split, SquaredNorm, Sum, SwiGluBackward, SwiGluForward, Transpose, Zero>;
+    MeanPoolForward, MergeRows, MuonMomentum, MuonStep, NewtonSchulz, NormalizeImages, Rotary,
+    SgdRows, SgdStep, Split, SquaredNorm, Sum, SwiGluBackward, SwiGluForward, Transpose, Zero>;
 
 }  // namespace trainyard::plan

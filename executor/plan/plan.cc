@@ -47,7 +47,8 @@ absl::Status CheckFacts(const DataFacts& facts) {
         absl::StrCat("spec.data: clicks with ", facts.dense, " dense and ", facts.categorical,
                      " categorical features of ", facts.buckets, " values cannot be trained on"));
   }
-  if (facts.height > 0 && facts.width > 0 && facts.channels > 0 && facts.classes > 0) {
+  const bool channels = facts.channels > 0 && facts.channels <= kMostChannels;
+  if (facts.height > 0 && facts.width > 0 && channels && facts.classes > 0) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("spec.data: images of ", facts.height, "x",
@@ -106,7 +107,7 @@ class Assembly {
     plan_.grad_scale = Scalar("grad_scale", ElementType::kF32, 1);
 
     GraphBuilder builder(graph_, plan_.micro_batch, /*training=*/true, plan_.state);
-    TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_.model(), facts_, builder));
+    TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_, facts_, builder));
     Adaptation adaptation;
     if (spec_.fine_tune().has_lora()) {
       TY_ASSIGN_OR_RETURN(adaptation, ChooseAdapters(spec_, forward.logits, graph_, builder));
@@ -141,7 +142,7 @@ class Assembly {
   absl::Status AddEvaluation(int64_t batch) {
     plan_.evaluation_batch = batch;
     GraphBuilder builder(graph_, batch, /*training=*/false, plan_.state);
-    TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_.model(), facts_, builder));
+    TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_, facts_, builder));
     ApplyAdapters(plan_.adapters, /*dropout=*/0, builder, graph_);
     SetPrecision(ElementType::kF32, forward);
     const int64_t rows = batch * forward.rows_per_sample;

@@ -82,7 +82,7 @@ struct Plan {
   bool tokens = false;        // inputs are ids [batch, context] with targets [batch, context]
   bool binary = false;        // one logit per row, targets 0 and 1
 
-  // Where the loader writes. Images: f32 [batch, height, width, channels], labels i32 [batch].
+  // Where the loader writes. Images: u8 [batch, height, width, channels], labels i32 [batch].
   // Clicks: f32 [batch, dense] and i32 [batch, categorical], labels i32 [batch]. Documents: i32
   // [batch, context] and, as `ids`, their lengths i32 [batch], hidden ids i32 [batch, context].
   TensorId input = kNone, ids = kNone, target = kNone;

@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!dataset.ok()) return 0;
   const plan::DataFacts facts = (*dataset)->facts();
   TY_CHECK(facts.height * facts.width <= 1 << 26, facts.height);
-  std::vector<float> image(static_cast<size_t>(facts.height * facts.width * facts.channels));
+  std::vector<uint8_t> image(static_cast<size_t>(facts.height * facts.width * facts.channels));
   for (const data::Split split : {data::Split::kTrain, data::Split::kValidation}) {
     const int64_t samples = (*dataset)->size(split);
     for (const int64_t sample : {int64_t{0}, samples - 1}) {

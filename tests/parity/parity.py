@@ -41,7 +41,7 @@ except ImportError as error:
 
 import optimizers as more_optimizers
 
-DTYPES = {"F32": np.float32, "F64": np.float64, "I32": np.int32}
+DTYPES = {"F32": np.float32, "F64": np.float64, "I32": np.int32, "U8": np.uint8}
 
 
 def load(path):
@@ -83,7 +83,8 @@ def write_text(folder):
             f.write(" ".join(rng.choice(words, rng.integers(1, 15))) + "\n\n")
 
 
-IDX = "data: {{idx: {{train_images: {d}/images, train_labels: {d}/labels, mean: 0.3, std: 0.4}}}}"
+MEAN, STD = 0.3, 0.4
+IDX = f"data: {{{{idx: {{{{train_images: {{d}}/images, train_labels: {{d}}/labels, mean: {MEAN}, std: {STD}}}}}}}}}"
 TEXT = "data: {{text: {{path: {d}/text}}}}"
 DOCUMENTS = "data: {{text: {{path: {d}/documents}}}}"
 ADAMW = "optimizer: {{adamw: {{beta2: 0.99, weight_decay: 0.1}}, clip_norm: {clip}}}"
@@ -227,8 +228,11 @@ def dense(gradient):
 
 
 def inputs_of(ours, i):
-    """Of micro-batch i; with ids, where the dump has them."""
-    return (ours[f"input/{i}"], ours[f"ids/{i}"]) if f"ids/{i}" in ours else ours[f"input/{i}"]
+    """Of micro-batch i; with ids, where the dump has them; images, which it has as bytes, normalised as IDX says."""
+    x = ours[f"input/{i}"]
+    if x.dtype == torch.uint8:
+        return ((x.double() / 255 - MEAN) / STD).float()
+    return (x, ours[f"ids/{i}"]) if f"ids/{i}" in ours else x
 
 
 def optimizers_of(case, params):

@@ -10,7 +10,7 @@
 //
 //   before/{parameter}, after/{parameter}   weights before the first and after the last step
 //   gradient/{parameter}                    gradient of the first step, over the whole batch
-//   input/{i}, ids/{i}, target/{i}          micro-batches in order; ids for clicks only
+//   input/{i}, ids/{i}, target/{i}          micro-batches in order; images as bytes, ids for clicks
 //   ema/{parameter}                         moving averages after the last step
 //   buffer/{name}                           running statistics after the last step
 //   logits                                  evaluation of the last micro-batch after it
@@ -205,8 +205,9 @@ absl::Status Run(const std::string& job, const std::string& out, float scale, fl
       if (i % (delivered % 2 == 0 ? 2 : 5) != 0) targets[i] = -1;
     }
     batch.targets = targets.data();
-    dump.Add(absl::StrCat("input/", delivered), plan.tokens ? "I32" : "F32", input.dims,
-             batch.inputs, input.bytes());
+    const bool images = input.type == plan::ElementType::kU8;
+    const char* const type = images ? "U8" : plan.tokens ? "I32" : "F32";
+    dump.Add(absl::StrCat("input/", delivered), type, input.dims, batch.inputs, input.bytes());
     if (plan.ids != plan::kNone) {
       const plan::Tensor& ids = plan.tensors[plan.ids];
       dump.Add(absl::StrCat("ids/", delivered), "I32", ids.dims,

@@ -21,7 +21,8 @@ from safetensors.torch import load_file
 
 LIMIT = 2e-5  # the norm of the difference by the norm of the logits
 
-IDX = "data: {{idx: {{train_images: {d}/images, train_labels: {d}/labels, mean: 0.3, std: 0.4}}}}"
+MEAN, STD = 0.3, 0.4
+IDX = f"data: {{{{idx: {{{{train_images: {{d}}/images, train_labels: {{d}}/labels, mean: {MEAN}, std: {STD}}}}}}}}}"
 TEXT = "data: {{text: {{path: {d}/text}}}}"
 DOCUMENTS = "data: {{text: {{path: {d}/documents}}}}"
 CASES = {
@@ -104,12 +105,17 @@ def train(args, case, folder):
     return os.path.dirname(checkpoint), load_file(f"{folder}/{case}.dump")
 
 
+def pixel_values(images):
+    """Of bytes [batch, height, width, channels], normalised as IDX says."""
+    return ((images.double() / 255 - MEAN) / STD).float().permute(0, 3, 1, 2)
+
+
 def logits_of(model, dump):
     """The model's logits of the dump's last micro-batch, as rows."""
     last = max(int(name.split("/")[1]) for name in dump if name.startswith("input/"))
     x = dump[f"input/{last}"]
-    if x.dtype == torch.float32:
-        return model(pixel_values=x.permute(0, 3, 1, 2)).logits
+    if x.dtype == torch.uint8:
+        return model(pixel_values=pixel_values(x)).logits
     mask = {}
     if f"ids/{last}" in dump:  # lengths
         mask["attention_mask"] = (torch.arange(x.shape[1]) < dump[f"ids/{last}"][:, None]).long()
@@ -226,8 +232,8 @@ def check_start(args, name, folder):
                 module.momentum = 0.1
         for i in range(sum(key.startswith("input/") for key in dump)):
             x = dump[f"input/{i}"]
-            if x.dtype == torch.float32:
-                theirs(pixel_values=x.permute(0, 3, 1, 2))
+            if x.dtype == torch.uint8:
+                theirs(pixel_values=pixel_values(x))
         logits = first_logits(theirs.eval(), dump)
         ours = dump["logits"].reshape(logits.shape)
         gap = ((ours - logits).norm() / logits.norm()).item()

@@ -1,5 +1,5 @@
 // Folders and WebDataset archives of JPEG and PNG files as a data set: read, decoded, cropped and
-// normalised as they are asked for, by as many threads as ask.
+// resized as they are asked for, by as many threads as ask.
 
 #include <algorithm>
 #include <utility>
@@ -49,7 +49,7 @@ class ImageFiles : public Dataset {
     TY_RETURN_IF_ERROR(source.status());
     source_ = *std::move(source);
     facts_ = FactsOf(transform_, source_);
-    input_bytes_ = facts_.height * facts_.width * facts_.channels * sizeof(float);
+    input_bytes_ = facts_.height * facts_.width * facts_.channels;
     target_bytes_ = sizeof(int32_t);
     return absl::OkStatus();
   }
@@ -95,7 +95,7 @@ class ImageFiles : public Dataset {
     std::unique_ptr<Bench> bench = Borrow();
     absl::Status status;
     for (size_t i = 0; i < samples.size() && status.ok(); ++i) {
-      float* input = static_cast<float*>(inputs) + i * (input_bytes_ / sizeof(float));
+      uint8_t* input = static_cast<uint8_t*>(inputs) + i * input_bytes_;
       const std::optional<Draws> draws = draws_of(i);
       status = FillOne(split, samples[i], draws, *bench, input, static_cast<int32_t*>(targets) + i);
     }
@@ -106,7 +106,7 @@ class ImageFiles : public Dataset {
   // A training sample that cannot be read gives way to the next one that can, drawn for as itself;
   // a sample of the held-out split becomes padding.
   absl::Status FillOne(Split split, int64_t sample, const std::optional<Draws>& draws, Bench& bench,
-                       float* input, int32_t* target) const {
+                       uint8_t* input, int32_t* target) const {
     TY_CHECK(sample < size(split), "sample ", sample, " of ", size(split));
     const int64_t tries = split == Split::kTrain ? std::min(kMostTries, size(split)) : 1;
     absl::Status status;
@@ -124,13 +124,13 @@ class ImageFiles : public Dataset {
     if (sample >= 0 && split == Split::kTrain) {
       return Annotate(status, absl::StrCat(tries, " images in a row cannot be read; the last is"));
     }
-    std::fill_n(input, input_bytes_ / sizeof(float), 0.0f);
+    std::fill_n(input, input_bytes_, uint8_t{0});
     *target = -1;
     return absl::OkStatus();
   }
 
   absl::Status ReadOne(const ImageRecords& records, int64_t record, Draws* draws, Bench& bench,
-                       float* input) const {
+                       uint8_t* input) const {
     TY_RETURN_IF_ERROR(records.Read(record, bench.file, bench.content));
     const absl::Status status = bench.reader.Read(bench.content, draws, input);
     return status.ok() ? status : Annotate(status, records.Name(record));

@@ -73,8 +73,7 @@ void MakeTaps(const Axis& axis, Taps& taps) {
   }
 }
 
-void Resampler::Resample(const Source& source, const Axis& x, const Axis& y, const float* scale,
-                         const float* offset, float* out) {
+void Resampler::Resample(const Source& source, const Axis& x, const Axis& y, uint8_t* out) {
   MakeTaps(x, x_);
   MakeTaps(y, y_);
   // Only the columns that exist for the filter.
@@ -103,8 +102,6 @@ void Resampler::Resample(const Source& source, const Axis& x, const Axis& y, con
                          .weights_stride = x_.stride,
                          .width = x.out,
                          .channels = source.channels,
-                         .scale = scale,
-                         .offset = offset,
                          .out = out + begin * x.out * source.channels});
   }
 }

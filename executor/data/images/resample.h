@@ -34,9 +34,8 @@ void MakeTaps(const Axis& axis, Taps& taps);
 // The loops for each instruction set of this machine, the best one first.
 absl::Span<const ResampleLoops* const> SupportedLoops();
 
-// Resamples pixels of `channels` interleaved bytes, 1 or 3, and normalises what comes out:
-// out[y][x][c] = scale[c] * value + offset[c], with values in [0, 255] that are not rounded. Rows
-// first, then columns. Thread-compatible; keeps its memory.
+// Resamples pixels of `channels` interleaved bytes, 1 or 3, to bytes: rows first, then columns, and
+// what comes out is rounded once. Thread-compatible; keeps its memory.
 class Resampler {
  public:
   explicit Resampler(const ResampleLoops& loops = *SupportedLoops()[0]) : loops_(loops) {}
@@ -48,8 +47,7 @@ class Resampler {
   };
 
   // `x.origin` and `y.origin` are those of the first pixel of `source`.
-  void Resample(const Source& source, const Axis& x, const Axis& y, const float* scale,
-                const float* offset, float* out);
+  void Resample(const Source& source, const Axis& x, const Axis& y, uint8_t* out);
 
  private:
   const ResampleLoops& loops_;

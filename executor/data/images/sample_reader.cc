@@ -35,19 +35,14 @@ Axis AxisOf(double begin, double length, int64_t low, int64_t pixels, int64_t re
 }  // namespace
 
 SampleReader::SampleReader(const v1::ImageTransform& transform)
-    : transform_(transform), range_(RangeOf(transform)) {
-  for (int c = 0; c < transform.channels(); ++c) {
-    scale_.push_back(static_cast<float>(1 / (255 * transform.std(c))));
-    offset_.push_back(static_cast<float>(-transform.mean(c) / transform.std(c)));
-  }
-}
+    : transform_(transform), range_(RangeOf(transform)) {}
 
 int64_t SampleReader::ReductionFor(const Crop& crop) const {
   const double side = std::min(crop.width, crop.height) / (kOversampling * transform_.size());
   return side >= 8 ? 8 : side >= 4 ? 4 : side >= 2 ? 2 : 1;
 }
 
-absl::Status SampleReader::Read(absl::Span<const uint8_t> file, Draws* draws, float* sample) {
+absl::Status SampleReader::Read(absl::Span<const uint8_t> file, Draws* draws, uint8_t* sample) {
   TY_ASSIGN_OR_RETURN(const ImageSize size, decoder_.ReadHeader(file));
   const bool drawn = draws != nullptr && transform_.crop() == v1::ImageTransform::RANDOM_RESIZED;
   const bool mirrored = draws != nullptr && transform_.flip() && draws->Coin();
@@ -64,8 +59,7 @@ absl::Status SampleReader::Read(absl::Span<const uint8_t> file, Draws* draws, fl
   const Axis y = AxisOf(crop.y, crop.height, crop.area.y, crop.area.height, reduction, pixels_.y,
                         transform_.size());
   resampler_.Resample(
-      {.pixels = pixels_.bytes.data(), .width = pixels_.width, .channels = channels}, x, y,
-      scale_.data(), offset_.data(), sample);
+      {.pixels = pixels_.bytes.data(), .width = pixels_.width, .channels = channels}, x, y, sample);
   return absl::OkStatus();
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -13,23 +12,22 @@
 
 namespace trainyard::data {
 
-// From an encoded image to what a model sees: decodes no more than the crop, resizes it, mirrors
-// and normalises. Thread-compatible; keeps its memory from image to image.
+// From an encoded image to a sample: decodes no more than the crop, resizes and mirrors it.
+// Thread-compatible; keeps its memory from image to image.
 class SampleReader {
  public:
   // `transform` must come from ResolveSpec.
   explicit SampleReader(const v1::ImageTransform& transform);
 
-  // Writes f32 [size, size, channels]. With `draws` as training sees the image, else as evaluation
+  // Writes u8 [size, size, channels]. With `draws` as training sees the image, else as evaluation
   // does. kInvalidArgument says what is wrong with `file`.
-  absl::Status Read(absl::Span<const uint8_t> file, Draws* draws, float* sample);
+  absl::Status Read(absl::Span<const uint8_t> file, Draws* draws, uint8_t* sample);
 
  private:
   int64_t ReductionFor(const Crop& crop) const;
 
   const v1::ImageTransform transform_;
   const CropRange range_;
-  std::vector<float> scale_, offset_;  // per channel: from [0, 255] to (v / 255 - mean) / std
   ImageDecoder decoder_;
   Pixels pixels_;
   Resampler resampler_;

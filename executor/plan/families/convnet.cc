@@ -35,13 +35,11 @@ absl::Status AddStages(const v1::Convnet& convnet, TensorId& x, GraphBuilder& bu
 }  // namespace
 
 absl::StatusOr<Forward> BuildConvnet(const v1::Convnet& convnet, const DataFacts& facts,
-                                     GraphBuilder& builder) {
+                                     TensorId images, GraphBuilder& builder) {
   const int64_t rows = builder.batch();
   Forward forward;
   forward.classes = facts.classes;
-  forward.input =
-      builder.Input("input", ElementType::kF32, {rows, facts.height, facts.width, facts.channels});
-  TensorId x = forward.input;
+  TensorId x = images;
   TY_RETURN_IF_ERROR(AddStages(convnet, x, builder));
 
   const std::vector<int64_t> dims = builder.tensor(x).dims;

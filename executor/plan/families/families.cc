@@ -1,6 +1,7 @@
 #include "executor/plan/families/families.h"
 
 #include <cmath>
+#include <utility>
 
 #include "executor/plan/spec.h"
 #include "storage/base/status.h"
@@ -52,8 +53,67 @@ const char* NameOf(DataFacts::Kind kind) {
   return "";
 }
 
-absl::StatusOr<Forward> BuildForward(const v1::Model& model, const DataFacts& facts,
+namespace {
+
+// What the bytes of images are normalised by, one of each per channel.
+struct PixelScale {
+  std::vector<double> mean, std;
+};
+
+absl::StatusOr<PixelScale> ScaleOf(const v1::Data& data, int64_t channels) {
+  if (data.has_idx()) {
+    const auto n = static_cast<size_t>(channels);
+    return PixelScale{std::vector<double>(n, data.idx().mean()),
+                      std::vector<double>(n, data.idx().std())};
+  }
+  if (!data.has_image_folder() && !data.has_webdataset()) {
+    return absl::InvalidArgumentError("spec.data: is no source of images");
+  }
+  const v1::ImageTransform& t =
+      data.has_webdataset() ? data.webdataset().transform() : data.image_folder().transform();
+  if (t.mean_size() != channels || t.std_size() != channels) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.data: the transform has ", t.mean_size(), " means and ", t.std_size(),
+                     " deviations for images of ", channels, " channels"));
+  }
+  return PixelScale{{t.mean().begin(), t.mean().end()}, {t.std().begin(), t.std().end()}};
+}
+
+// `images`: kNone where the family is of another kind.
+absl::StatusOr<Forward> BuildFamily(const v1::Model& model, const DataFacts& facts, TensorId images,
+                                    GraphBuilder& builder) {
+  switch (model.family_case()) {
+    case v1::Model::kBert:
+      return BuildBert(model.bert(), facts, builder);
+    case v1::Model::kMlp:
+      return BuildMlp(model.mlp(), facts, images, builder);
+    case v1::Model::kConvnet:
+      return BuildConvnet(model.convnet(), facts, images, builder);
+    case v1::Model::kDlrm:
+      return BuildDlrm(model.dlrm(), facts, builder);
+    case v1::Model::kGpt:
+      return BuildGpt(model.gpt(), facts, builder);
+    case v1::Model::kLayers:
+      return BuildLayers(model.layers(), facts, images, builder);
+    case v1::Model::kLlama:
+      return BuildLlama(model.llama(), facts, builder);
+    case v1::Model::kResnet:
+      return BuildResnet(model.resnet(), facts, images, builder);
+    case v1::Model::kMobilenet:
+      return BuildMobilenet(model.mobilenet(), facts, images, builder);
+    case v1::Model::kVit:
+      return BuildVit(model.vit(), facts, images, builder);
+    case v1::Model::FAMILY_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("spec.model: there is none");
+}
+
+}  // namespace
+
+absl::StatusOr<Forward> BuildForward(const v1::JobSpec& spec, const DataFacts& facts,
                                      GraphBuilder& builder) {
+  const v1::Model& model = spec.model();
   const DataFacts::Kind needed = model.has_bert()       ? DataFacts::Kind::kDocuments
                                  : ContextOf(model) > 0 ? DataFacts::Kind::kTokens
                                  : model.has_dlrm()     ? DataFacts::Kind::kClicks
@@ -63,31 +123,15 @@ absl::StatusOr<Forward> BuildForward(const v1::Model& model, const DataFacts& fa
                                                    NameOf(needed), ", but spec.data holds ",
                                                    NameOf(facts.kind)));
   }
-  switch (model.family_case()) {
-    case v1::Model::kBert:
-      return BuildBert(model.bert(), facts, builder);
-    case v1::Model::kMlp:
-      return BuildMlp(model.mlp(), facts, builder);
-    case v1::Model::kConvnet:
-      return BuildConvnet(model.convnet(), facts, builder);
-    case v1::Model::kDlrm:
-      return BuildDlrm(model.dlrm(), facts, builder);
-    case v1::Model::kGpt:
-      return BuildGpt(model.gpt(), facts, builder);
-    case v1::Model::kLayers:
-      return BuildLayers(model.layers(), facts, builder);
-    case v1::Model::kLlama:
-      return BuildLlama(model.llama(), facts, builder);
-    case v1::Model::kResnet:
-      return BuildResnet(model.resnet(), facts, builder);
-    case v1::Model::kMobilenet:
-      return BuildMobilenet(model.mobilenet(), facts, builder);
-    case v1::Model::kVit:
-      return BuildVit(model.vit(), facts, builder);
-    case v1::Model::FAMILY_NOT_SET:
-      break;
-  }
-  return absl::InvalidArgumentError("spec.model: there is none");
+  if (facts.kind != DataFacts::Kind::kImages) return BuildFamily(model, facts, kNone, builder);
+  TY_ASSIGN_OR_RETURN(PixelScale scale, ScaleOf(spec.data(), facts.channels));
+  const TensorId bytes = builder.Input(
+      "input", ElementType::kU8, {builder.batch(), facts.height, facts.width, facts.channels});
+  const TensorId images =
+      builder.NormalizeImages("images", bytes, std::move(scale.mean), std::move(scale.std));
+  TY_ASSIGN_OR_RETURN(Forward forward, BuildFamily(model, facts, images, builder));
+  forward.input = bytes;
+  return forward;
 }
 
 }  // namespace trainyard::plan

@@ -20,7 +20,7 @@ inline constexpr double kInitializerRange = 0.02;
 
 // What a forward graph takes and leaves.
 struct Forward {
-  TensorId input = kNone;
+  TensorId input = kNone;       // of images their bytes
   TensorId logits = kNone;      // [rows, classes]
   int64_t rows_per_sample = 1;  // rows = batch * rows_per_sample
   int64_t classes = 0;
@@ -32,15 +32,19 @@ struct Forward {
   bool binary = false;
 };
 
+// The families of images take them normalised, f32 [batch, height, width, channels], and leave
+// Forward::input to BuildForward.
+
 // Parameters layers.{i}.weight [out, in] and layers.{i}.bias [out], as torch.nn.Linear. The input
 // is flattened in the order of the files (height, width, channels).
-absl::StatusOr<Forward> BuildMlp(const v1::Mlp& mlp, const DataFacts& facts, GraphBuilder& builder);
+absl::StatusOr<Forward> BuildMlp(const v1::Mlp& mlp, const DataFacts& facts, TensorId images,
+                                 GraphBuilder& builder);
 
 // Parameters stages.{s}.{i}.weight [out, in, kernel, kernel] and .bias [out], as torch.nn.Conv2d;
 // then layers.{i}.weight [out, in] and .bias [out] on the features flattened as torch does
 // (channels, height, width).
 absl::StatusOr<Forward> BuildConvnet(const v1::Convnet& convnet, const DataFacts& facts,
-                                     GraphBuilder& builder);
+                                     TensorId images, GraphBuilder& builder);
 
 // Parameters as facebookresearch/dlrm: bot_l.{2i}, emb_l.{t}, top_l.{2i} (activations count too).
 absl::StatusOr<Forward> BuildDlrm(const v1::Dlrm& dlrm, const DataFacts& facts,
@@ -72,7 +76,8 @@ absl::StatusOr<Forward> BuildBert(const v1::Bert& bert, const DataFacts& facts,
 // vit.encoder.layer.{i}.{layernorm_before, attention.attention.{query,key,value},
 // attention.output.dense, layernorm_after, intermediate.dense, output.dense}, vit.layernorm,
 // classifier; linear weights [out, in].
-absl::StatusOr<Forward> BuildVit(const v1::Vit& vit, const DataFacts& facts, GraphBuilder& builder);
+absl::StatusOr<Forward> BuildVit(const v1::Vit& vit, const DataFacts& facts, TensorId images,
+                                 GraphBuilder& builder);
 
 // `vocab`, after a look at the data: kInvalidArgument when it has more tokens, or fewer than one
 // sample takes.
@@ -83,18 +88,19 @@ absl::StatusOr<int64_t> VocabularyFor(const char* family, int64_t context, int64
 // [out, in, kernel, kernel] and normalization.{weight, bias, running_mean, running_var};
 // classifier.1.
 absl::StatusOr<Forward> BuildResnet(const v1::Resnet& resnet, const DataFacts& facts,
-                                    GraphBuilder& builder);
+                                    TensorId images, GraphBuilder& builder);
 
 // Parameters and buffers as transformers' MobileNetV2ForImageClassification:
 // mobilenet_v2.{conv_stem.{first_conv, conv_3x3, reduce_1x1}, layer.{i}.{expand_1x1, conv_3x3,
 // reduce_1x1}, conv_1x1}, each with convolution.weight [out, in / groups, kernel, kernel] and
 // normalization.{weight, bias, running_mean, running_var}; classifier.
 absl::StatusOr<Forward> BuildMobilenet(const v1::Mobilenet& mobilenet, const DataFacts& facts,
-                                       GraphBuilder& builder);
+                                       TensorId images, GraphBuilder& builder);
 
-// The layers that a spec names, under their own names (layers.cc).
+// The layers that a spec names, under their own names (layers.cc). `images`: kNone where it is of
+// tokens.
 absl::StatusOr<Forward> BuildLayers(const v1::LayerList& layers, const DataFacts& facts,
-                                    GraphBuilder& builder);
+                                    TensorId images, GraphBuilder& builder);
 
 // The blocks of the four stages of a resnet of this depth, and whether they are bottlenecks (three
 // convolutions, the last to four times the channels). Nullopt: there is no such resnet.
@@ -111,8 +117,8 @@ double LecunStd(int64_t fan_in);
 
 ActivationKind KindOf(v1::Activation activation);
 
-// The family of a resolved spec.
-absl::StatusOr<Forward> BuildForward(const v1::Model& model, const DataFacts& facts,
+// The family of a resolved spec, behind the normalisation of its images if it is one of images.
+absl::StatusOr<Forward> BuildForward(const v1::JobSpec& spec, const DataFacts& facts,
                                      GraphBuilder& builder);
 
 }  // namespace trainyard::plan

@@ -416,7 +416,7 @@ class LayerBuilder {
 }  // namespace
 
 absl::StatusOr<Forward> BuildLayers(const v1::LayerList& layers, const DataFacts& facts,
-                                    GraphBuilder& builder) {
+                                    TensorId images, GraphBuilder& builder) {
   const bool tokens = layers.context() > 0;
   Forward forward;
   Value input{.tokens = tokens};
@@ -427,11 +427,9 @@ absl::StatusOr<Forward> BuildLayers(const v1::LayerList& layers, const DataFacts
     forward.input = builder.Input("input", ElementType::kI32, {builder.batch(), layers.context()});
   } else {
     input.dims = {facts.height, facts.width, facts.channels};
-    forward.input = builder.Input("input", ElementType::kF32,
-                                  {builder.batch(), facts.height, facts.width, facts.channels});
   }
   TY_RETURN_IF_ERROR(builder.status());
-  input.id = forward.input;
+  input.id = tokens ? forward.input : images;
   const int64_t classes = tokens ? facts.vocab : facts.classes;
   TY_ASSIGN_OR_RETURN(const Value last,
                       LayerBuilder(facts, classes, builder).Run(layers.layers(), input));

@@ -4,14 +4,12 @@
 
 namespace trainyard::plan {
 
-absl::StatusOr<Forward> BuildMlp(const v1::Mlp& mlp, const DataFacts& facts,
+absl::StatusOr<Forward> BuildMlp(const v1::Mlp& mlp, const DataFacts& facts, TensorId images,
                                  GraphBuilder& builder) {
   const int64_t rows = builder.batch();
   Forward forward;
   forward.classes = facts.classes;
-  forward.input =
-      builder.Input("input", ElementType::kF32, {rows, facts.height, facts.width, facts.channels});
-  TensorId x = forward.input;
+  TensorId x = images;
   int64_t in = facts.height * facts.width * facts.channels;
   int layer = 0;
   for (const int32_t width : mlp.hidden()) {

@@ -66,14 +66,12 @@ TensorId AddBlock(const std::string& name, TensorId x, int64_t out, int64_t stri
 }  // namespace
 
 absl::StatusOr<Forward> BuildMobilenet(const v1::Mobilenet& mobilenet, const DataFacts& facts,
-                                       GraphBuilder& builder) {
+                                       TensorId images, GraphBuilder& builder) {
   const double width = mobilenet.width();
   const bool cifar = mobilenet.stem() == v1::Resnet::CIFAR;
   Forward forward;
   forward.classes = facts.classes;
-  forward.input = builder.Input("input", ElementType::kF32,
-                                {builder.batch(), facts.height, facts.width, facts.channels});
-  TensorId x = AddConvolution("mobilenet_v2.conv_stem.first_conv", forward.input,
+  TensorId x = AddConvolution("mobilenet_v2.conv_stem.first_conv", images,
                               {.out = Scaled(32, width), .kernel = 3, .stride = cifar ? 1 : 2},
                               true, kNone, builder);
   x = AddSeparable("mobilenet_v2.conv_stem", x, Scaled(16, width), 1, kNone, builder);

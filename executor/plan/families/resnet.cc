@@ -64,15 +64,13 @@ std::optional<ResnetLayout> LayoutOfResnet(int depth) {
 }
 
 absl::StatusOr<Forward> BuildResnet(const v1::Resnet& resnet, const DataFacts& facts,
-                                    GraphBuilder& builder) {
+                                    TensorId images, GraphBuilder& builder) {
   const ResnetLayout layout = *LayoutOfResnet(resnet.depth());
   Forward forward;
   forward.classes = facts.classes;
-  forward.input = builder.Input("input", ElementType::kF32,
-                                {builder.batch(), facts.height, facts.width, facts.channels});
   const bool cifar = resnet.stem() == v1::Resnet::CIFAR;
-  TensorId x = AddConvolution("resnet.embedder.embedder", forward.input, resnet.width(),
-                              cifar ? 3 : 7, cifar ? 1 : 2, {.relu = true}, builder);
+  TensorId x = AddConvolution("resnet.embedder.embedder", images, resnet.width(), cifar ? 3 : 7,
+                              cifar ? 1 : 2, {.relu = true}, builder);
   if (!cifar) x = builder.MaxPool("resnet.embedder.pooler", x, 3, 2, 1);
   int64_t channels = resnet.width() * (layout.bottleneck ? kBottleneckExpansion : 1);
   for (int s = 0; s < 4; ++s, channels *= 2) {

@@ -37,7 +37,7 @@ TensorId AddBlock(const v1::Vit& vit, const std::string& name, TensorId x, int64
 
 }  // namespace
 
-absl::StatusOr<Forward> BuildVit(const v1::Vit& vit, const DataFacts& facts,
+absl::StatusOr<Forward> BuildVit(const v1::Vit& vit, const DataFacts& facts, TensorId images,
                                  GraphBuilder& builder) {
   const int64_t patch = vit.patch(), C = vit.width();
   if (facts.height % patch != 0 || facts.width % patch != 0) {
@@ -49,10 +49,8 @@ absl::StatusOr<Forward> BuildVit(const v1::Vit& vit, const DataFacts& facts,
   const std::string at = "vit.embeddings";
   Forward forward;
   forward.classes = facts.classes;
-  forward.input = builder.Input("input", ElementType::kF32,
-                                {builder.batch(), facts.height, facts.width, facts.channels});
   TensorId x =
-      builder.Convolution(at + ".patch_embeddings.projection", forward.input, C,
+      builder.Convolution(at + ".patch_embeddings.projection", images, C,
                           {.kernel = patch, .stride = patch, .pad = 0, .std = kInitializerRange});
   x = builder.Concat(at + ".with_class",
                      builder.Parameter(at + ".cls_token", {1, 1, C}, kInitializerRange), C, x,

@@ -40,11 +40,36 @@ class Streams {
   absl::flat_hash_set<TensorId> tensors_;
 };
 
+// Whether all that an op reads is of the type that products compute in.
+bool ReadsNarrow(const Op& op) {
+  return std::holds_alternative<Matmul>(op) || std::holds_alternative<AddProduct>(op) ||
+         std::holds_alternative<ConvolutionForward>(op) ||
+         std::holds_alternative<BatchNormForward>(op) ||
+         std::holds_alternative<BatchNormInference>(op);
+}
+
+// The tensors that other ops read, as they are.
+absl::flat_hash_set<TensorId> WideReads(std::vector<Op> ops) {
+  absl::flat_hash_set<TensorId> tensors;
+  for (Op& op : ops) {
+    if (ReadsNarrow(op)) continue;
+    const auto note = [&](TensorId id, Access access) {
+      if (access == Access::kRead) tensors.insert(id);
+    };
+    std::visit([&](auto& o) { o.Visit(note); }, op);
+  }
+  return tensors;
+}
+
 // One overload per op, each retyping its operands; the op goes to the end of graph.ops afterwards.
 class Typing {
  public:
   Typing(const Precision& precision, Graph& graph, absl::flat_hash_map<TensorId, TensorId>& copies)
-      : precision_(precision), graph_(graph), copies_(copies), streams_(graph.ops) {}
+      : precision_(precision),
+        graph_(graph),
+        copies_(copies),
+        streams_(graph.ops),
+        wide_reads_(WideReads(graph.ops)) {}
 
   TensorId Run() {
     std::vector<Op> ops = std::move(graph_.ops);
@@ -152,6 +177,9 @@ class Typing {
   }
   void Retype(Split& o) { ReadWide(o.x); }
   void Retype(EmbeddingForward&) {}
+  void Retype(NormalizeImages& o) {
+    if (!wide_reads_.contains(o.y)) WriteNarrow(o.y);
+  }
   void Retype(EmbeddingTablesForward&) {}
 
   // What no forward graph holds. Listed one by one, so that a new op must be decided upon.
@@ -196,6 +224,7 @@ class Typing {
   absl::flat_hash_map<TensorId, TensorId>& copies_;  // parameter -> its copy
   absl::flat_hash_map<TensorId, TensorId> casts_;    // activation or input -> its other type
   const Streams streams_;
+  const absl::flat_hash_set<TensorId> wide_reads_;
 };
 
 }  // namespace

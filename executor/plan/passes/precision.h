@@ -12,6 +12,7 @@ namespace trainyard::plan {
 //                            `type`, or fp32 when its result is part of a residual stream
 //   sums of two tensors      fp32 when one of them is: a residual stream stays fp32
 //   embeddings, rows side by side, biases of their own   fp32
+//   images from bytes        fp32, or `type` when nothing reads them in fp32
 //   what changes no values but one by one (activations, pools, dropout, …)   as its operand
 // A weight of a product is read through a copy in `type`: `copies` maps parameters to those that
 // there are, and new ones are added. Returns the logits, in fp32 if that is what `of_logits` asks

@@ -9,9 +9,14 @@
 #include <fstream>
 #include <string>
 
+#include "executor/data/dataset.h"
+#include "executor/data/loader.h"
 #include "executor/engine/blame.h"
+#include "executor/engine/session.h"
+#include "executor/plan/spec.h"
 #include "tests/unit/data/images/encoders.h"
 #include "tests/unit/engine/engine_fixture.h"
+#include "tests/unit/engine/late_device.h"
 
 namespace trainyard::engine {
 namespace {
@@ -95,6 +100,18 @@ TEST_F(ImageRunTest, HasTheSameBitsWithAnyNumberOfThreads) {
   EXPECT_EQ(one.metrics.back().values, many.metrics.back().values);
 }
 
+// Bytes are copied to it while the threads of the loader fill others.
+TEST_F(ImageRunTest, HasTheSameBitsOnADeviceThatComputesLate) {
+  const v1::JobSpec spec = Spec(Archive(1));
+  RecordingObserver at_once, late;
+  ASSERT_TRUE(RunOnCpu(spec, Root("at once"), at_once).ok());
+  LateDevice device(1);
+  ASSERT_TRUE(RunOn(device, spec, Root("late"), late).ok());
+  EXPECT_GT(device.most_left(), 0);
+  EXPECT_EQ(at_once.TrainLosses(), late.TrainLosses());
+  EXPECT_EQ(at_once.checkpoints.back().weights_sha256, late.checkpoints.back().weights_sha256);
+}
+
 TEST_F(ImageRunTest, CountsAndNamesWhatItCannotRead) {
   RecordingObserver observer;
   ASSERT_TRUE(RunOnCpu(Spec(Archive(2)), Root("run"), observer).ok());
@@ -133,6 +150,42 @@ class Removing : public RecordingObserver {
   const std::string file_;
   const int64_t step_;
 };
+
+// What the model reads of a micro-batch of IDX images, cropped and mirrored: of each byte the fp32
+// that the loader once gave.
+TEST_F(ImageRunTest, OfIdxReachTheModelWithTheBitsThatTheLoaderGave) {
+  v1::JobSpec given = Spec("");
+  *given.mutable_data() = SmallImages(folder_.path());
+  v1::IdxData& idx = *given.mutable_data()->mutable_idx();
+  idx.set_mean(0.286);
+  idx.set_std(0.353);
+  idx.set_crop_padding(3);
+  idx.set_flip(true);
+  const v1::JobSpec spec = plan::ResolveSpec(given).value();
+  const auto dataset = data::OpenDataset(spec.data(), 0).value();
+  const plan::Plan plan = plan::BuildPlan(spec, dataset->facts()).value();
+  const auto device = kernels::OpenCpu(1).value();
+  const auto session = Session::Open(*device, plan).value();
+  const std::vector<plan::Op> first(plan.micro.begin(), plan.micro.begin() + 1);
+  const kernels::Kernels normalize = session->Prepare(first).value();
+  data::Loader loader(*dataset, {.seed = 3, .batch_size = 8, .samples = 8, .micro_batch = 4});
+  const plan::TensorId images = std::get<plan::NormalizeImages>(first[0]).y;
+  std::vector<float> found(plan.tensors[images].elements());
+  int black = 0;
+  for (int i = 0; i < 6; ++i) {
+    const data::Loader::Batch batch = loader.Next().value();
+    session->WriteInputs(plan.input, plan.ids, batch.inputs);
+    session->Launch(normalize);
+    session->Read(images, found.data(), found.size() * sizeof(float));
+    ASSERT_TRUE(session->Synchronize().ok());
+    const auto* const bytes = static_cast<const uint8_t*>(batch.inputs);
+    for (size_t j = 0; j < found.size(); ++j) {
+      ASSERT_EQ(found[j], static_cast<float>((bytes[j] / 255.0 - idx.mean()) / idx.std()));
+      black += bytes[j] == 0;
+    }
+  }
+  EXPECT_GT(black, 24 * 12);  // what pads them
+}
 
 // After the last step only the held-out split is read.
 TEST_F(ImageRunTest, ADiskThatFailsIsNotTheUsersFaultAndAnotherAttemptIsMade) {

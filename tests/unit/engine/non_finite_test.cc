@@ -103,19 +103,53 @@ v1::JobSpec PlainGpt(int micro) {
   return spec;
 }
 
-// Two layers on 4x4 images; batches of 4 in micro-batches of 2.
-v1::JobSpec Images() {
+// Two layers on 4x4 images; batches of 4 in micro-batches of 2. The largest byte becomes `white`,
+// the smallest 0.
+v1::JobSpec Images(double white = 1) {
   v1::JobSpec spec;
   spec.mutable_model()->mutable_mlp()->add_hidden(5);
   v1::IdxData& idx = *spec.mutable_data()->mutable_idx();
   idx.set_train_images("/absent");
   idx.set_train_labels("/absent");
+  idx.set_std(1 / white);
   spec.mutable_training()->set_steps(10);
   spec.mutable_training()->set_batch_size(4);
   spec.mutable_training()->set_micro_batch_size(2);
   spec.mutable_evaluation()->set_at_end(false);
   spec.mutable_optimizer()->mutable_sgd();
   return spec;
+}
+
+const plan::DataFacts kClicks = {.kind = plan::DataFacts::Kind::kClicks,
+                                 .dense = 3,
+                                 .categorical = 2,
+                                 .buckets = 10,
+                                 .train_size = 100,
+                                 .validation_size = 10};
+constexpr int64_t kClickWords = 2 * (3 + 2);  // of a micro-batch
+
+// A small recommender whose batches are cut as those of Images.
+v1::JobSpec Clicks() {
+  v1::JobSpec spec = Images();
+  v1::Dlrm& dlrm = *spec.mutable_model()->mutable_dlrm();
+  dlrm.set_embedding_width(4);
+  dlrm.add_bottom(6);
+  dlrm.add_top(5);
+  spec.mutable_data()->mutable_clicks()->set_train_samples(100);
+  spec.mutable_data()->mutable_clicks()->set_validation_samples(10);
+  return spec;
+}
+
+// Of each of two micro-batches of two samples the dense values, all alike, then the ids.
+std::vector<int32_t> ClicksOf(float first, float second) {
+  std::vector<int32_t> words;
+  for (const float dense : {first, second}) {
+    words.insert(words.end(), 2 * kClicks.dense, std::bit_cast<int32_t>(dense));
+    // Rows of their own: those that are met twice are merged.
+    const auto id = static_cast<int32_t>(words.size() / kClickWords * 4);
+    words.insert(words.end(), {id, id + 1, id + 2, id + 3});
+  }
+  return words;
 }
 
 struct Ids {
@@ -181,49 +215,62 @@ TEST(Loss, SmoothingAndZLossAreInTrainingOnlyAndTheLatterIsReported) {
 }
 
 TEST(NonFinite, AStepIsNotTakenAndItsFirstOpIsNamed) {
-  Bench bench(Images(), kImages);
-  std::vector<float> pixels(4 * 16, 0.5f);
+  Bench bench(Images(3e38), kImages);
+  std::vector<uint8_t> pixels(4 * 16, 0);
   const std::vector<int32_t> labels = {0, 1, 2, 0};
   ASSERT_TRUE(bench.Step(pixels, labels).finite);
   const std::vector<float> before = bench.Weights();
 
   // The largest numbers there are: their products with the weights are not.
-  for (int i = 0; i < 16; ++i) pixels[3 * 16 + i] = i % 2 == 0 ? 3e38f : -3e38f;
+  std::fill_n(pixels.begin() + 3 * 16, 16, uint8_t{255});
   const StepResult bad = bench.Step(pixels, labels);
   EXPECT_FALSE(bad.finite);
   EXPECT_EQ(bench.trainer().steps_done(), 1);
   EXPECT_EQ(bench.Weights(), before);
   const std::string found = bench.Find(pixels, labels);
-  EXPECT_THAT(found, StartsWith("op 0 matmul \"layers.0\" forward, micro-batch 2 of 2, element "));
+  EXPECT_THAT(found, StartsWith("op 1 matmul \"layers.0\" forward, micro-batch 2 of 2, element "));
   EXPECT_THAT(found, HasSubstr(" of [2, 5], value "));
-  EXPECT_THAT(found, HasSubstr("its inputs are finite: \"input\" max |x| = 3e+38, "
+  EXPECT_THAT(found, HasSubstr("its inputs are finite: \"images\" max |x| = 3e+38, "
                                "\"layers.0.weight\" max |x| = "));
 
-  pixels.assign(4 * 16, 0.25f);
+  pixels.assign(4 * 16, 0);
   EXPECT_TRUE(bench.Step(pixels, labels).finite);
   EXPECT_EQ(bench.trainer().steps_done(), 2);
   for (const float w : bench.Weights()) ASSERT_TRUE(std::isfinite(w));
 }
 
 TEST(NonFinite, BadDataAndBadWeightsAreNamedBeforeAnyOp) {
-  Bench bench(Images(), kImages);
-  std::vector<float> pixels(4 * 16, 0.5f);
-  const std::vector<int32_t> labels = {0, 1, 2, 0};
-  pixels[2 * 16 + 5] = NAN;
-  EXPECT_FALSE(bench.Step(pixels, labels).finite);
-  EXPECT_EQ(bench.Find(pixels, labels),
-            "the data of micro-batch 2 of 2: \"input\", element 5 of [2, 4, 4, 1], value nan");
+  Bench bench(Clicks(), kClicks);
+  std::vector<int32_t> words = ClicksOf(0.5f, 0.5f);
+  words[kClickWords + 4] = std::bit_cast<int32_t>(NAN);
+  const std::vector<int32_t> clicks = {0, 1, 1, 0};
+  EXPECT_FALSE(bench.Step(words, clicks).finite);
+  EXPECT_EQ(bench.Find(words, clicks),
+            "the data of micro-batch 2 of 2: \"input\", element 4 of [2, 3], value nan");
   const float infinite = INFINITY;
   bench.session().Write(bench.plan().parameters[0], &infinite, sizeof(infinite), 4 * 4);
-  EXPECT_EQ(bench.Find(pixels, labels),
-            "as the update of step 0 left it, parameter \"layers.0.weight\", element 4 of [5, 16], "
+  EXPECT_EQ(bench.Find(words, clicks),
+            "as the update of step 0 left it, parameter \"bot_l.0.weight\", element 4 of [6, 3], "
             "value inf");
+}
+
+// Normalised by next to nothing, whatever is not black is infinite.
+TEST(NonFinite, ImagesThatOverflowAreNamed) {
+  Bench bench(Images(1e39), kImages);
+  std::vector<uint8_t> pixels(4 * 16, 0);
+  const std::vector<int32_t> labels = {0, 1, 2, 0};
+  ASSERT_TRUE(bench.Step(pixels, labels).finite);
+  pixels[2 * 16 + 5] = 200;
+  EXPECT_FALSE(bench.Step(pixels, labels).finite);
+  EXPECT_EQ(bench.Find(pixels, labels),
+            "op 0 normalize_images \"images\" forward, micro-batch 2 of 2, element 5 of "
+            "[2, 4, 4, 1], value inf");
 }
 
 // Inputs of 1e30 meet weights of 1e-36; only the gradient of those weights overflows.
 TEST(NonFinite, ABackwardOpIsToldFromAForwardOne) {
-  Bench bench(Images(), kImages);
-  std::vector<float> pixels(4 * 16, 1e30f);
+  Bench bench(Images(1e30), kImages);
+  const std::vector<uint8_t> pixels(4 * 16, 255);
   const std::vector<int32_t> labels = {0, 1, 2, 0};
   const std::vector<float> first(5 * 16, 1e-36f);
   std::vector<float> second(3 * 5, -1e9f);
@@ -239,8 +286,8 @@ TEST(NonFinite, ABackwardOpIsToldFromAForwardOne) {
 
 // 80 elements of 2e38. The search runs up to the norm, and the next step is taken all the same.
 TEST(NonFinite, ANormPastFp32IsNamedAndHoldsUpNoLaterStep) {
-  Bench bench(Images(), kImages);
-  std::vector<float> pixels(4 * 16, 1e30f);
+  Bench bench(Images(1e30), kImages);
+  std::vector<uint8_t> pixels(4 * 16, 255);
   const std::vector<int32_t> labels = {0, 1, 2, 0};
   std::vector<float> second(3 * 5, -2e8f);
   std::fill_n(second.begin(), 5, 2e8f);
@@ -248,18 +295,18 @@ TEST(NonFinite, ANormPastFp32IsNamedAndHoldsUpNoLaterStep) {
   bench.Write("layers.1.weight", second);
   EXPECT_FALSE(bench.Step(pixels, labels).finite);
   EXPECT_THAT(bench.Find(pixels, labels), HasSubstr(" clip_scale \"grad_norm\""));
-  pixels.assign(4 * 16, 0.25f);
+  pixels.assign(4 * 16, 0);
   EXPECT_TRUE(bench.Step(pixels, labels).finite);
   EXPECT_EQ(bench.trainer().steps_done(), 1);
 }
 
 // The same in bf16, whose range is that of fp32, where that gradient is held in bf16.
 TEST(NonFinite, AGradientInSixteenBitsIsNamedToo) {
-  v1::JobSpec spec = Images();
+  v1::JobSpec spec = Images(1e30);
   spec.mutable_training()->set_micro_batch_size(4);
   spec.mutable_precision()->set_compute(v1::Precision::BF16);
   Bench bench(spec, kImages);
-  std::vector<float> pixels(4 * 16, 1e30f);
+  const std::vector<uint8_t> pixels(4 * 16, 255);
   const std::vector<int32_t> labels = {0, 1, 2, 0};
   std::vector<float> second(3 * 5, -1e9f);
   std::fill_n(second.begin(), 5, 1e9f);
@@ -277,33 +324,10 @@ TEST(NonFinite, AGradientInSixteenBitsIsNamedToo) {
 
 // Rows of tables keep what each micro-batch left there until the next step.
 TEST(NonFinite, RowsOfAFailedPassAreNotBlamedOnTheMicroBatchBefore) {
-  constexpr int64_t kDense = 3, kTables = 2, kBatch = 4;
-  v1::JobSpec spec = Images();
-  v1::Dlrm& dlrm = *spec.mutable_model()->mutable_dlrm();
-  dlrm.set_embedding_width(4);
-  dlrm.add_bottom(6);
-  dlrm.add_top(5);
-  spec.mutable_data()->mutable_clicks()->set_train_samples(100);
-  spec.mutable_data()->mutable_clicks()->set_validation_samples(10);
-  Bench bench(spec, {.kind = plan::DataFacts::Kind::kClicks,
-                     .dense = kDense,
-                     .categorical = kTables,
-                     .buckets = 10,
-                     .train_size = 100,
-                     .validation_size = 10});
+  Bench bench(Clicks(), kClicks);
   ASSERT_NE(bench.plan().row_gradient, plan::kNone);
-  // Of each micro-batch of two samples the dense values, then the ids.
-  std::vector<int32_t> words;
-  for (int64_t micro = 0; micro < 2; ++micro) {
-    for (int64_t i = 0; i < kBatch / 2 * kDense; ++i) {
-      words.push_back(std::bit_cast<int32_t>(micro == 0 ? 0.5f : 3e38f));
-    }
-    // Rows of their own: those that are met twice are merged.
-    for (int32_t i = 0; i < kBatch / 2 * kTables; ++i) {
-      words.push_back(static_cast<int32_t>(micro) * kBatch + i);
-    }
-  }
-  bench.Write("bot_l.0.weight", std::vector<float>(6 * kDense, 4));
+  const std::vector<int32_t> words = ClicksOf(0.5f, 3e38f);
+  bench.Write("bot_l.0.weight", std::vector<float>(6 * kClicks.dense, 4));
   const std::vector<int32_t> clicks = {0, 1, 1, 0};
   EXPECT_FALSE(bench.Step(words, clicks).finite);
   for (int i = 0; i < 2; ++i) {  // and the search leaves no trace, either
@@ -312,11 +336,11 @@ TEST(NonFinite, RowsOfAFailedPassAreNotBlamedOnTheMicroBatchBefore) {
 }
 
 TEST(NonFinite, AStepThatIsFiniteThisTimeIsSaidToBe) {
-  Bench bench(Images(), kImages);
-  std::vector<float> pixels(4 * 16, NAN);
+  Bench bench(Images(1e39), kImages);
+  std::vector<uint8_t> pixels(4 * 16, 255);
   const std::vector<int32_t> labels = {0, 1, 2, 0};
   EXPECT_FALSE(bench.Step(pixels, labels).finite);
-  pixels.assign(4 * 16, 0.5f);  // as if memory had been at fault
+  pixels.assign(4 * 16, 0);  // as if memory had been at fault
   EXPECT_EQ(bench.Find(pixels, labels), "");
 }
 

@@ -107,8 +107,11 @@ std::map<std::string, Vec> GradientsOf(const Plan& plan) {
     const auto fill = [&](TensorId id, int64_t below) {
       if (id == kNone) return;
       Vec values(plan.tensors[id].elements());
-      const bool ids = plan.tensors[id].type == ElementType::kI32;
-      for (double& v : values) v = ids ? static_cast<double>(random() % below) : normal(random);
+      const ElementType type = plan.tensors[id].type;
+      if (type == ElementType::kU8) below = 256;
+      for (double& v : values) {
+        v = type == ElementType::kF32 ? normal(random) : static_cast<double>(random() % below);
+      }
       machine.Write(id, values);
     };
     fill(plan.input, kClasses);

@@ -398,6 +398,9 @@ struct Interpreter::Executor {
     Put(o.dw, r.dw, o.accumulate);
     Put(o.dbias, r.dbias, o.accumulate);
   }
+  void operator()(const NormalizeImages& o) const {
+    Put(o.y, reference::NormalizeImages(R(o.x), o.mean, o.std));
+  }
   void operator()(const MaxPoolForward& o) const {
     const auto r = reference::MaxPool(R(o.x), ShapeOf(o.shape));
     Put(o.y, r.y);

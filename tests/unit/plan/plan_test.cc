@@ -390,6 +390,8 @@ TEST(Describe, NamesTheFiguresAndEveryKernel) {
   EXPECT_THAT(text, HasSubstr("each micro-batch: 63 kernels"));
   EXPECT_THAT(text, HasSubstr("\npass share_gradients: "));
   EXPECT_THAT(text, HasSubstr("+transformer.wte.weight.grad[11, 8]"));
+  EXPECT_THAT(Describe(PlanOf(MlpSpec(), ImageFacts(5, 4, 3, 7))),
+              HasSubstr("normalize_images     input[6, 5, 4, 3]:u8 -> images[6, 5, 4, 3]\n"));
   const auto lines = std::count(text.begin(), text.end(), '\n');
   EXPECT_EQ(lines, 16 + 2 * 5 +
                        static_cast<int64_t>(plan.begin.size() + plan.micro.size() +

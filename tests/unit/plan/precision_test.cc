@@ -249,16 +249,41 @@ TEST(Precision, OfEveryFamilyHasAPlan) {
   }
 }
 
-TEST(Precision, OfAResnetCastsNothingButItsImages) {
+TEST(Precision, OfAResnetCastsNothing) {
   const Plan plan = InBf16(InTwoMicroBatches(ResnetSpec()), ImageFacts(32, 32, 3, 10));
-  const std::vector<Cast> casts = OpsOf<Cast>(plan.micro);
-  ASSERT_EQ(casts.size(), 1u);
-  EXPECT_EQ(casts[0].x, plan.input);
+  for (const auto* ops : {&plan.micro, &plan.evaluate}) {
+    EXPECT_TRUE(OpsOf<Cast>(*ops).empty());
+    const std::vector<NormalizeImages> images = OpsOf<NormalizeImages>(*ops);
+    ASSERT_EQ(images.size(), 1u);
+    EXPECT_EQ(TypeOf(plan, images[0].y), kBF16);
+    EXPECT_EQ(plan.tensors[images[0].y].name, "images");
+    EXPECT_EQ(OpsOf<ConvolutionForward>(*ops)[0].x, images[0].y);
+  }
   for (const auto& o : OpsOf<BatchNormForward>(plan.micro)) {
     EXPECT_EQ(TypeOf(plan, o.y), kBF16);
     EXPECT_EQ(TypeOf(plan, o.mean), kF32);
   }
   EXPECT_EQ(TypeOf(plan, OpsOf<MeanPoolForward>(plan.micro)[0].y), kBF16);
+}
+
+// A layer norm reads them in fp32, the convolution beside it in bf16.
+TEST(Precision, ImagesStayFp32WhereSomethingReadsThemSo) {
+  v1::JobSpec spec = MlpSpec();
+  *spec.mutable_model()->mutable_layers() = LayersOf(R"(
+    layers { name: "norm" layer_norm {} }
+    layers { name: "convolved" inputs: "input" convolution { out: 3 kernel: 1 } }
+    layers { inputs: "norm" inputs: "convolved" add {} }
+    layers { flatten {} }
+    layers { linear {} }
+  )");
+  const Plan plan = InBf16(InTwoMicroBatches(spec), ImageFacts(5, 4, 3, 7));
+  for (const auto* ops : {&plan.micro, &plan.evaluate}) {
+    const TensorId images = OpsOf<NormalizeImages>(*ops)[0].y;
+    EXPECT_EQ(TypeOf(plan, images), kF32);
+    EXPECT_EQ(OpsOf<LayerNormForward>(*ops)[0].x, images);
+    EXPECT_EQ(OpsOf<Cast>(*ops)[0].x, images);
+    EXPECT_EQ(OpsOf<ConvolutionForward>(*ops)[0].x, OpsOf<Cast>(*ops)[0].y);
+  }
 }
 
 TEST(Precision, OfADlrmGathersInFp32AndLeavesOneLogitInFp32) {

@@ -261,6 +261,13 @@ struct SizeChecker {
   void operator()(const Transpose& o) const {
     Elements({{o.x, o.batch * o.rows * o.cols}, {o.y, o.batch * o.rows * o.cols}});
   }
+  void operator()(const NormalizeImages& o) const {
+    EXPECT_EQ(plan.tensors[o.x].kind, TensorKind::kInput);
+    Holds(o.x, o.pixels * o.channels, ElementType::kU8);
+    Elements({{o.y, o.pixels * o.channels}});
+    EXPECT_EQ(static_cast<int64_t>(o.mean.size()), o.channels);
+    EXPECT_EQ(static_cast<int64_t>(o.std.size()), o.channels);
+  }
   void operator()(const SquaredNorm& o) const {
     Begins(o.x, o.n), Holds(o.sum, 1, ElementType::kF64);
   }

@@ -188,8 +188,37 @@ TEST(ImageSpec, IsPlannedWithItsPrefetchedSamplesAndItsIndex) {
   spec.mutable_data()->set_threads(3);
   EXPECT_EQ(PlanOf(spec, facts).summary.staging_bytes() - one, int64_t{2} * 12 << 20);
   spec.mutable_data()->set_prefetch(5);
-  const int64_t batch = spec.training().batch_size() * (224 * 224 * 3 + 1) * int64_t{4};
+  const int64_t batch =
+      spec.training().batch_size() * (int64_t{224} * 224 * 3 + 4);  // bytes, a label
   EXPECT_EQ(PlanOf(spec, facts).summary.staging_bytes() - one, (int64_t{2} * 12 << 20) + batch);
+}
+
+TEST(ImageSpec, ItsMeansAndDeviationsAreThoseOfTheFirstOp) {
+  v1::JobSpec spec = FolderSpec();
+  const auto op = [&](const DataFacts& facts) {
+    const Plan plan = PlanOf(spec, facts);
+    EXPECT_EQ(plan.tensors[plan.input].type, ElementType::kU8);
+    EXPECT_TRUE(std::holds_alternative<NormalizeImages>(plan.micro[0]));
+    EXPECT_TRUE(std::holds_alternative<NormalizeImages>(plan.evaluate[0]));
+    const auto first = OpsOf<NormalizeImages>(plan.evaluate)[0];
+    EXPECT_EQ(first.x, plan.eval_input);
+    EXPECT_EQ(first.pixels, plan.evaluation_batch * facts.height * facts.width);
+    EXPECT_EQ(OpsOf<NormalizeImages>(plan.micro)[0].mean, first.mean);
+    return first;
+  };
+  EXPECT_THAT(op(ImageFacts(224, 224, 3, 10)).mean, ElementsAre(0.485, 0.456, 0.406));
+  for (const double v : {0.5, 0.25, 2.0}) TransformOf(spec).add_std(v);
+  EXPECT_THAT(op(ImageFacts(224, 224, 3, 10)).std, ElementsAre(0.5, 0.25, 2));
+  EXPECT_THAT(std::string(PlanStatus(spec, ImageFacts(224, 224, 1, 10)).message()),
+              HasSubstr("spec.data: the transform has 3 means and 3 deviations for images of 1"));
+  EXPECT_THAT(std::string(PlanStatus(spec, ImageFacts(224, 224, 4, 10)).message()),
+              HasSubstr("spec.data: images of 224x224x4 with 10 classes cannot be trained on"));
+  spec.mutable_data()->mutable_idx()->set_train_images("/images");
+  spec.mutable_data()->mutable_idx()->set_train_labels("/labels");
+  spec.mutable_data()->mutable_idx()->set_mean(0.1);
+  EXPECT_THAT(op(ImageFacts(28, 28, 1, 10)).mean, ElementsAre(0.1));
+  EXPECT_THAT(op(ImageFacts(28, 28, 1, 10)).std, ElementsAre(1));
+  EXPECT_THAT(op(ImageFacts(28, 28, 3, 10)).mean, ElementsAre(0.1, 0.1, 0.1));
 }
 
 }  // namespace

@@ -581,10 +581,14 @@ TEST(ResolveSpec, AMetricSaysWhichOfItsValuesIsTheBetterOne) {
 }
 
 TEST(ResolveSpec, FillsTheDefaultsOfTheProto) {
-  const v1::JobSpec mlp = *ResolveSpec(MlpSpec());
+  v1::JobSpec bare = MlpSpec();
+  bare.mutable_data()->mutable_idx()->clear_mean();
+  bare.mutable_data()->mutable_idx()->clear_std();
+  const v1::JobSpec mlp = *ResolveSpec(bare);
   EXPECT_EQ(mlp.model().mlp().activation(), v1::RELU);
   EXPECT_EQ(mlp.data().prefetch(), 4);
   EXPECT_DOUBLE_EQ(mlp.data().idx().validation_fraction(), 0.1);
+  EXPECT_DOUBLE_EQ(mlp.data().idx().mean(), 0);
   EXPECT_DOUBLE_EQ(mlp.data().idx().std(), 1);
   EXPECT_EQ(mlp.training().micro_batch_size(), 6);
   EXPECT_EQ(mlp.training().seed(), 1337u);

@@ -21,6 +21,8 @@ v1::JobSpec MlpSpec() {
   spec.mutable_model()->mutable_mlp()->add_hidden(5);
   spec.mutable_data()->mutable_idx()->set_train_images("/data/images");
   spec.mutable_data()->mutable_idx()->set_train_labels("/data/labels");
+  spec.mutable_data()->mutable_idx()->set_mean(0.5);
+  spec.mutable_data()->mutable_idx()->set_std(0.5);
   SetRest(spec);
   return spec;
 }

@@ -33,15 +33,26 @@ void BlendRows(const RowBlend& b) {
 typedef float Four __attribute__((vector_size(16)));
 typedef float FourInMemory __attribute__((vector_size(16), aligned(4), may_alias));
 
+typedef int32_t FourInts __attribute__((vector_size(16)));
+typedef uint8_t Bytes __attribute__((vector_size(16)));
+typedef uint8_t FourBytes __attribute__((vector_size(4)));
+typedef uint8_t FourBytesInMemory __attribute__((vector_size(4), aligned(1), may_alias));
+
+// Of values in [0, 255], give or take the rounding of their sum.
+FourBytes Rounded(Four v) {
+  const FourInts whole = __builtin_convertvector(v + 0.5f, FourInts);
+  const auto bytes = reinterpret_cast<Bytes>(whole);
+  return __builtin_shufflevector(bytes, bytes, 0, 4, 8, 12);
+}
+uint8_t Rounded(float v) { return static_cast<uint8_t>(static_cast<int32_t>(v + 0.5f)); }
+
 Four Load(const float* p) { return *reinterpret_cast<const FourInMemory*>(p); }
 
 // kRows rows at a time share the weights and hide the latency of each other's sums.
 template <int64_t kRows>
 void BlendPixels3(const PixelBlend& b, int64_t row) {
-  const Four scale = {b.scale[0], b.scale[1], b.scale[2], 0};
-  const Four offset = {b.offset[0], b.offset[1], b.offset[2], 0};
   const float* rows = b.rows + row * b.stride;
-  float* out = b.out + row * 3 * b.width;
+  uint8_t* out = b.out + row * 3 * b.width;
   for (int64_t x = 0; x < b.width; ++x) {
     const float* weights = b.weights + x * b.weights_stride;
     const float* from = rows + int64_t{3} * b.first[x];
@@ -50,11 +61,11 @@ void BlendPixels3(const PixelBlend& b, int64_t row) {
       for (int64_t r = 0; r < kRows; ++r) sum[r] += weights[k] * Load(from + r * b.stride);
     }
     for (int64_t r = 0; r < kRows; ++r) {
-      const Four pixel = sum[r] * scale + offset;
-      float* to = out + (r * b.width + x) * 3;
-      // The fourth value is overwritten by the next pixel.
+      const FourBytes pixel = Rounded(sum[r]);
+      uint8_t* to = out + (r * b.width + x) * 3;
+      // The fourth byte is overwritten by the next pixel.
       if (x + 1 < b.width) {
-        *reinterpret_cast<FourInMemory*>(to) = pixel;
+        *reinterpret_cast<FourBytesInMemory*>(to) = pixel;
       } else {
         for (int c = 0; c < 3; ++c) to[c] = pixel[c];
       }
@@ -69,7 +80,7 @@ void BlendPixels1(const PixelBlend& b, int64_t row) {
     for (int32_t k = 0; k < b.taps[x]; ++k) {
       sum += b.weights[x * b.weights_stride + k] * from[b.first[x] + k];
     }
-    b.out[row * b.width + x] = sum * b.scale[0] + b.offset[0];
+    b.out[row * b.width + x] = Rounded(sum);
   }
 }
 

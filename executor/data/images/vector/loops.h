@@ -18,9 +18,10 @@ struct RowBlend {
   float* out = nullptr;
 };
 
-// out[y][x][c] = scale[c] * (sum over k of weights[x][k] * rows[y][first[x] + k][c]) + offset[c]
-// for [height, width] pixels of 1 or 3 channels; k runs to taps[x]. Strides are in values; a row
-// has room for one value more than it has.
+// out[y][x][c] = sum over k of weights[x][k] * rows[y][first[x] + k][c], to the nearest byte,
+// halves up, for [height, width] pixels of 1 or 3 channels; k runs to taps[x]. The weights are not
+// negative and add up to 1, the rows are in [0, 255]. Strides are in values; a row has room for one
+// value more than it has.
 struct PixelBlend {
   const float* rows = nullptr;
   int64_t stride = 0;
@@ -31,9 +32,7 @@ struct PixelBlend {
   int64_t weights_stride = 0;
   int64_t width = 0;
   int64_t channels = 3;
-  const float* scale = nullptr;
-  const float* offset = nullptr;
-  float* out = nullptr;
+  uint8_t* out = nullptr;
 };
 
 struct ResampleLoops {

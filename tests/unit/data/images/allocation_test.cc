@@ -50,7 +50,7 @@ TEST(ImageFiles, AreReadWithoutTakingMemoryOnceEachWasSeen) {
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   const std::vector<int64_t> samples = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   std::vector<int64_t> epochs(10, 0);
-  std::vector<float> inputs(10 * 768);
+  std::vector<uint8_t> inputs(10 * 768);
   std::vector<int32_t> targets(10);
   const auto fill = [&] {
     return (*dataset)->FillForTraining(1, samples, epochs, inputs.data(), targets.data());
