@@ -1,6 +1,7 @@
 #include "kernels/ops/layer_norm.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
@@ -8,19 +9,57 @@
 
 namespace trainyard::kernels {
 
+namespace {
+
+constexpr int64_t kSumElements = 2048;  // read back by the norm from the first cache
+
+// The rows [begin, end) of `all`.
+template <typename T>
+LayerNormRows<T> Between(LayerNormRows<T> all, int64_t begin, int64_t end) {
+  all.x += begin * all.cols;
+  all.y += begin * all.cols;
+  if (all.mean != nullptr) all.mean += begin;
+  all.rstd += begin;
+  all.rows = end - begin;
+  return all;
+}
+
+// What adds the rows [begin, end) of op.residual, of R, to those of op.x.
+template <typename R>
+std::function<void(int64_t begin, int64_t end)> SumOfRows(const LayerNormForward& op,
+                                                          const ElementLoops<R>& loops) {
+  return [add = loops.add_to_f32, cols = op.cols, x = op.x.As<float>(),
+          residual = op.residual.As<R>(), sum = op.sum.As<float>()](int64_t begin, int64_t end) {
+    add(x + begin * cols, residual + begin * cols, sum + begin * cols, (end - begin) * cols);
+  };
+}
+
+}  // namespace
+
 absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormForward& op) {
-  const DType type = op.y.dtype;
-  absl::Status ok = CheckOperands("layer_norm", {{"x", op.x},
-                                                 {"gamma", op.gamma},
-                                                 {"beta", op.beta, DType::kF32, true},
-                                                 {"y", op.y, type},
-                                                 {"mean", op.mean, DType::kF32, true},
-                                                 {"rstd", op.rstd}});
+  const DType type = op.y.dtype, other = op.residual.dtype;
+  const bool wide = other == DType::kF32 || type == DType::kF32;
+  absl::Status ok =
+      CheckOperands("layer_norm", {{"x", op.x},
+                                   {"residual", op.residual, wide ? other : type, !op.sum},
+                                   {"sum", op.sum, DType::kF32, !op.residual},
+                                   {"gamma", op.gamma},
+                                   {"beta", op.beta, DType::kF32, true},
+                                   {"y", op.y, type},
+                                   {"mean", op.mean, DType::kF32, true},
+                                   {"rstd", op.rstd}});
   if (ok.ok()) ok = CheckSizes("layer_norm", {{"rows", op.rows}, {"cols", op.cols}});
+  if (ok.ok()) ok = CheckElement("layer_norm", other);
   if (!ok.ok()) return ok;
+  std::function<void(int64_t, int64_t)> add;
+  if (op.residual) {
+    if (other == DType::kF32) add = SumOfRows(op, vectors_.f32);
+    if (other == DType::kBF16) add = SumOfRows(op, vectors_.bf16);
+    if (other == DType::kF16) add = SumOfRows(op, vectors_.f16);
+  }
   const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
   return ForElement("layer_norm", type, [&]<typename T>() {
-    const LayerNormRows<T> all{.x = op.x.As<float>(),
+    const LayerNormRows<T> all{.x = (op.sum ? op.sum : op.x).As<float>(),
                                .gamma = op.gamma.As<float>(),
                                .beta = OptionalAs<float>(op.beta),
                                .y = op.y.As<T>(),
@@ -29,17 +68,18 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormForward& op) {
                                .rows = op.rows,
                                .cols = op.cols,
                                .epsilon = op.epsilon};
-    return Kernel{[run = LoopsOf<T>(vectors_).layer_norm, threads = threads_, all, grain](Stream&) {
-      ParallelRuns(threads, all.rows, grain, [&](int64_t begin, int64_t end) {
-        LayerNormRows<T> rows = all;
-        rows.x += begin * all.cols;
-        rows.y += begin * all.cols;
-        if (rows.mean != nullptr) rows.mean += begin;
-        rows.rstd += begin;
-        rows.rows = end - begin;
-        run(rows);
-      });
-    }};
+    return Kernel{
+        [run = LoopsOf<T>(vectors_).layer_norm, threads = threads_, all, grain, add](Stream&) {
+          ParallelRuns(threads, all.rows, grain, [&](int64_t begin, int64_t end) {
+            if (!add) return run(Between(all, begin, end));
+            const int64_t each = std::max<int64_t>(1, kSumElements / all.cols);
+            for (int64_t row = begin; row < end; row += each) {
+              const int64_t next = std::min(end, row + each);
+              add(row, next);
+              run(Between(all, row, next));
+            }
+          });
+        }};
   });
 }
 

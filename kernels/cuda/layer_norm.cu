@@ -1,181 +1,196 @@
 #include "kernels/ops/layer_norm.h"
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/require.h"
-#include "kernels/cuda/row_chunks.cuh"
 
 namespace trainyard::kernels::cuda {
 namespace {
 
-constexpr int kRowsPerBlock = kThreads / kWarp;  // a warp per row
+// x, sum: [rows, cols]; residual: [rows, cols] of R; y: [rows, cols] of T; gamma, beta: [cols];
+// mean, rstd: [rows]. residual and sum, beta, mean may be null.
+template <typename T, typename R>
+struct LayerNormArguments {
+  const float* x;
+  const R* residual;
+  float* sum;
+  const float *gamma, *beta;
+  T* y;
+  float *mean, *rstd;
+  int64_t rows, cols;
+  float epsilon;
+  int warps;  // per row
+};
 
-__device__ int64_t WarpRow() { return int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kWarp; }
+// The row at hand in registers: it comes from memory once.
+class HeldRow {
+ public:
+  __device__ void Read(const float* x, const RowGroup& group) { Hold(x, group, held_); }
 
-// x, y: [rows, cols]; gamma, beta: [cols]; mean, rstd: [rows]. The row comes from memory once and
-// from the caches twice. Mean first, then the squares around it; what the rounded mean left over is
-// taken into account, so that a large mean costs no digits.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    LayerNormKernel(const float* x, const float* gamma, const float* beta, T* y, float* mean,
-                    float* rstd, int64_t rows, int64_t cols, float epsilon) {
-  const int64_t row = WarpRow();
-  if (row >= rows) return;  // the whole warp
-  const int lane = threadIdx.x % kWarp;
-  x += row * cols;
-  y += row * cols;
-  const bool centred = mean != nullptr;
-  float sum = 0;
-  for (int64_t c = lane; centred && c < cols; c += kWarp) sum += x[c];
-  const float m = WarpSum(sum) / static_cast<float>(cols);
-  float rest = 0, squares = 0;
-  for (int64_t c = lane; c < cols; c += kWarp) {
-    const float d = x[c] - m;
-    rest += d;
-    squares += d * d;
+  template <typename R>
+  __device__ void Add(const R* residual, const RowGroup& group, float* sum) {
+    HeldQuads other;
+    Hold(residual, group, other);
+    EachHeld(group, [&](auto in_quads, int q, int c) {
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) held_[q][j] += other[q][j];
+      Put<decltype(in_quads)::value>(held_[q], c, group.cols, sum);
+    });
   }
-  rest = centred ? WarpSum(rest) / static_cast<float>(cols) : 0.0f;
-  const float variance = WarpSum(squares) / static_cast<float>(cols) - rest * rest;
-  const float r = 1.0f / sqrtf(variance + epsilon);
-  for (int64_t c = lane; c < cols; c += kWarp) {
-    const float scaled = (x[c] - m - rest) * r * gamma[c];
-    y[c] = FromFloat<T>(beta != nullptr ? scaled + beta[c] : scaled);
-  }
-  if (lane == 0) {
-    if (centred) mean[row] = m + rest;
-    rstd[row] = r;
-  }
-}
 
-// With g = dy * gamma and xhat = (x - mean) * rstd:
-//   dx (+)= rstd * (g - mean of g - xhat * mean of g * xhat), the means over the row
-// and less mean of g when there is no mean.
-// A lane writes dx[c] after it alone read dy[c]: dx may be dy.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    LayerNormBackwardKernel(const T* dy, const float* x, const float* gamma, const float* mean,
-                            const float* rstd, float* dx, int64_t rows, int64_t cols,
-                            bool accumulate) {
-  const int64_t row = WarpRow();
-  if (row >= rows) return;  // the whole warp
-  const int lane = threadIdx.x % kWarp;
-  dy += row * cols;
-  x += row * cols;
-  dx += row * cols;
-  const float m = mean != nullptr ? mean[row] : 0.0f, r = rstd[row];
-  float sum_g = 0, sum_gx = 0;
-  for (int64_t c = lane; c < cols; c += kWarp) {
-    const float g = ToFloat(dy[c]) * gamma[c];
-    sum_g += g;
-    sum_gx += g * ((x[c] - m) * r);
+  // f(InQuads, c, elements [c, c + kQuad)) for each quad of this thread, zeros past the end.
+  template <typename F>
+  __device__ void Each(const RowGroup& group, F f) {
+    EachHeld(group, [&](auto in_quads, int q, int c) { f(in_quads, c, held_[q]); });
   }
-  const float mean_g = mean != nullptr ? WarpSum(sum_g) / static_cast<float>(cols) : 0.0f;
-  const float mean_gx = WarpSum(sum_gx) / static_cast<float>(cols);
-  for (int64_t c = lane; c < cols; c += kWarp) {
-    const float gradient = r * (ToFloat(dy[c]) * gamma[c] - mean_g - (x[c] - m) * r * mean_gx);
-    dx[c] = accumulate ? dx[c] + gradient : gradient;
-  }
-}
 
-// dgamma, dbeta: [chunks, cols], the sums of dy * xhat and of dy over a chunk of rows; either may
-// be null. Block: chunk x 32 columns.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    LayerNormParamsKernel(const T* dy, const float* x, const float* mean, const float* rstd,
-                          float* dgamma, float* dbeta, int64_t rows, int64_t cols,
-                          int64_t rows_each, int64_t col_tiles) {
-  __shared__ float tile[kChunkLanes * kChunkCols];
-  const int64_t chunk = blockIdx.x / col_tiles;
-  const int64_t col = blockIdx.x % col_tiles * kChunkCols + threadIdx.x % kChunkCols;
-  const int lane = threadIdx.x / kChunkCols;
-  const int64_t end = min(rows, (chunk + 1) * rows_each);
-  float sum_gamma = 0, sum_beta = 0;
-  if (col < cols) {
-    for (int64_t r = chunk * rows_each + lane; r < end; r += kChunkLanes) {
-      const float g = ToFloat(dy[r * cols + col]);
-      const float m = mean != nullptr ? mean[r] : 0.0f;
-      sum_gamma += g * ((x[r * cols + col] - m) * rstd[r]);
-      sum_beta += g;
+ private:
+  HeldQuads held_;
+};
+
+// A row too long for that: from memory once, then from the caches. The same order.
+class CachedRow {
+ public:
+  __device__ void Read(const float* x, const RowGroup&) { row_ = x; }
+
+  // A thread reads back what it alone wrote.
+  template <typename R>
+  __device__ void Add(const R* residual, const RowGroup& group, float* sum) {
+    Each(group, [&](auto in_quads, int64_t c, float(&v)[kQuad]) {
+      float other[kQuad];
+      Take<decltype(in_quads)::value>(residual, c, group.cols, other);
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) v[j] += other[j];
+      Put<decltype(in_quads)::value>(v, c, group.cols, sum);
+    });
+    row_ = sum;
+  }
+
+  template <typename F>
+  __device__ void Each(const RowGroup& group, F f) {
+    if (group.in_quads) {
+      EachIn<true>(group, f);
+    } else {
+      EachIn<false>(group, f);
     }
   }
-  sum_gamma = SumOverLanes(sum_gamma, tile);
-  sum_beta = SumOverLanes(sum_beta, tile);
-  if (lane == 0 && col < cols) {
-    if (dgamma != nullptr) dgamma[chunk * cols + col] = sum_gamma;
-    if (dbeta != nullptr) dbeta[chunk * cols + col] = sum_beta;
+
+ private:
+  template <bool kInQuads, typename F>
+  __device__ void EachIn(const RowGroup& group, F f) {
+    for (int64_t c = group.first(); c < group.cols; c += group.step()) {
+      float v[kQuad];
+      Take<kInQuads>(row_, c, group.cols, v);
+      f(InQuads<kInQuads>(), c, v);
+    }
+  }
+
+  const float* row_;
+};
+
+// Mean first, then the squares around it; what the rounded mean left over is taken into account, so
+// that a large mean costs no digits. No product is added but where fmaf says so: the bits are the
+// same with a residual or without, and of a row held or not.
+template <typename T, typename R, typename Row>
+__global__ void __launch_bounds__(kThreads) LayerNormKernel(const LayerNormArguments<T, R> a) {
+  __shared__ float partial[3 * kBlockWarps];
+  RowGroup group = GroupOf(a.warps, a.cols);
+  const int64_t index = int64_t{blockIdx.x} * group.rows_at_once() + group.row();
+  if (index >= a.rows) group.cols = 0;
+  const int64_t at = index * a.cols;
+  const bool centred = a.mean != nullptr;
+  const auto n = static_cast<float>(a.cols);
+  Row row;
+  row.Read(a.x + at, group);
+  if (a.residual != nullptr) row.Add(a.residual + at, group, a.sum + at);
+
+  float sum[1] = {0};
+  if (centred) {
+    row.Each(group, [&](auto, int64_t, const float(&v)[kQuad]) {
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) sum[0] += v[j];
+    });
+    SumOverRow(group, sum, partial);
+  }
+  const float m = sum[0] / n;
+  float sums[2] = {0, 0};  // of what the mean leaves over, and of its squares
+  row.Each(group, [&](auto in_quads, int64_t c, const float(&v)[kQuad]) {
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) {
+      if (!decltype(in_quads)::value && c + j >= group.cols) continue;
+      const float d = v[j] - m;
+      sums[0] += d;
+      sums[1] = fmaf(d, d, sums[1]);
+    }
+  });
+  SumOverRow(group, sums, partial + kBlockWarps);
+  const float rest = centred ? sums[0] / n : 0.0f;
+  const float r = 1.0f / sqrtf(fmaf(-rest, rest, sums[1] / n) + a.epsilon);
+  row.Each(group, [&](auto in_quads, int64_t c, const float(&v)[kQuad]) {
+    constexpr bool kInQuads = decltype(in_quads)::value;
+    float gamma[kQuad], beta[kQuad] = {0, 0, 0, 0}, y[kQuad];
+    TakeConstant<kInQuads>(a.gamma, c, group.cols, gamma);
+    if (a.beta != nullptr) TakeConstant<kInQuads>(a.beta, c, group.cols, beta);
+#pragma unroll
+    for (int j = 0; j < kQuad; ++j) y[j] = fmaf((v[j] - m - rest) * r, gamma[j], beta[j]);
+    Put<kInQuads>(y, c, group.cols, a.y + at);
+  });
+  if (group.cols > 0 && group.thread() == 0) {
+    if (centred) a.mean[index] = m + rest;
+    a.rstd[index] = r;
   }
 }
 
-template <typename T>
-void LaunchBackward(Stream& stream, const LayerNormBackward& op) {
-  const RowChunks chunks = ChunkRows(op.rows);
-  const int64_t col_tiles = CeilDiv(op.cols, kChunkCols);
-  const T* dy = op.dy.As<T>();
-  const float* x = op.x.As<float>();
-  const float* mean = op.mean ? op.mean.As<float>() : nullptr;
-  const float* rstd = op.rstd.As<float>();
-  float* sums = static_cast<float*>(stream.scratch);
-  float* dgamma = op.dgamma ? sums : nullptr;
-  float* dbeta = op.dbeta ? sums + (op.dgamma ? chunks.count * op.cols : 0) : nullptr;
-  // The parameters first: dx may overwrite dy.
-  if (op.dgamma || op.dbeta) {
-    Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, LayerNormParamsKernel<T>, dy, x,
-           mean, rstd, dgamma, dbeta, op.rows, op.cols, chunks.rows_each, col_tiles);
-  }
-  const auto finish = [&](const float* partial, const Buffer& to) {
-    if (!to) return;
-    LaunchAddChunks(stream, partial, to.As<float>(), chunks.count, op.cols, op.accumulate_params);
-  };
-  finish(dgamma, op.dgamma);
-  finish(dbeta, op.dbeta);
-  if (!op.dx) return;
-  Launch(stream, {.grid = Blocks(CeilDiv(op.rows, kRowsPerBlock))}, LayerNormBackwardKernel<T>, dy,
-         x, op.gamma.As<float>(), mean, rstd, op.dx.As<float>(), op.rows, op.cols,
-         op.accumulate_dx);
+template <typename T, typename R>
+Kernel Norm(const LayerNormForward& op) {
+  const int warps = WarpsPerRow(op.cols);
+  const LayerNormArguments<T, R> a = {.x = op.x.As<float>(),
+                                      .residual = OptionalAs<R>(op.residual),
+                                      .sum = OptionalAs<float>(op.sum),
+                                      .gamma = op.gamma.As<float>(),
+                                      .beta = OptionalAs<float>(op.beta),
+                                      .y = op.y.As<T>(),
+                                      .mean = OptionalAs<float>(op.mean),
+                                      .rstd = op.rstd.As<float>(),
+                                      .rows = op.rows,
+                                      .cols = op.cols,
+                                      .epsilon = op.epsilon,
+                                      .warps = warps};
+  return {.launch = [a](Stream& stream) {
+    const Shape shape{.grid = Blocks(CeilDiv(a.rows, kBlockWarps / a.warps))};
+    if (a.cols <= kMostHeld) {
+      Launch(stream, shape, LayerNormKernel<T, R, HeldRow>, a);
+    } else {
+      Launch(stream, shape, LayerNormKernel<T, R, CachedRow>, a);
+    }
+  }};
 }
 
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormForward& op) {
-  absl::Status status =
-      RequireTypes("layer norm", {{"x", op.x},
-                                  {"gamma", op.gamma},
-                                  {.name = "beta", .buffer = op.beta, .optional = true},
-                                  {"y", op.y, op.y.dtype},
-                                  {.name = "mean", .buffer = op.mean, .optional = true},
-                                  {"rstd", op.rstd}});
+  const DType type = op.y.dtype, other = op.residual.dtype;
+  const bool wide = other == DType::kF32 || type == DType::kF32;
+  absl::Status status = RequireTypes(
+      "layer norm", {{"x", op.x},
+                     {"residual", op.residual, wide ? other : type, /*optional=*/!op.sum},
+                     {"sum", op.sum, DType::kF32, /*optional=*/!op.residual},
+                     {"gamma", op.gamma},
+                     {.name = "beta", .buffer = op.beta, .optional = true},
+                     {"y", op.y, type},
+                     {.name = "mean", .buffer = op.mean, .optional = true},
+                     {"rstd", op.rstd}});
   status.Update(RequirePositive("layer norm", {{"rows", op.rows}, {"cols", op.cols}}));
+  status.Update(RequireElement("layer norm", other));
   if (!status.ok()) return status;
-  return ForElement("layer norm", op.y.dtype, [&]<typename T>() {
-    return Kernel{.launch = [op](Stream& stream) {
-      Launch(stream, {.grid = Blocks(CeilDiv(op.rows, kRowsPerBlock))}, LayerNormKernel<T>,
-             op.x.As<float>(), op.gamma.As<float>(), OptionalAs<float>(op.beta), op.y.As<T>(),
-             OptionalAs<float>(op.mean), op.rstd.As<float>(), op.rows, op.cols, op.epsilon);
-    }};
-  });
-}
-
-absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormBackward& op) {
-  absl::Status status = RequireTypes("layer norm backward",
-                                     {{"dy", op.dy, op.dy.dtype},
-                                      {"x", op.x},
-                                      {"gamma", op.gamma},
-                                      {.name = "mean", .buffer = op.mean, .optional = true},
-                                      {"rstd", op.rstd},
-                                      {.name = "dx", .buffer = op.dx, .optional = true},
-                                      {.name = "dgamma", .buffer = op.dgamma, .optional = true},
-                                      {.name = "dbeta", .buffer = op.dbeta, .optional = true}});
-  status.Update(RequirePositive("layer norm backward", {{"rows", op.rows}, {"cols", op.cols}}));
-  if (!status.ok()) return status;
-  if (op.accumulate_dx && op.dx.data == op.dy.data) {
-    return absl::InvalidArgumentError("layer norm backward: dx is dy and accumulated into");
-  }
-  const int sums = (op.dgamma ? 1 : 0) + (op.dbeta ? 1 : 0);
-  const int64_t floats = ChunkRows(op.rows).count * op.cols * sums;
-  return ForElement("layer norm backward", op.dy.dtype, [&]<typename T>() {
-    return Kernel{.launch = [op](Stream& stream) { LaunchBackward<T>(stream, op); },
-                  .scratch_bytes = static_cast<size_t>(floats) * sizeof(float)};
+  return ForElement("layer norm", type, [&]<typename T>() -> Kernel {
+    if (other == DType::kF32) return Norm<T, float>(op);
+    if constexpr (DTypeOf<T>::value != DType::kF32) {
+      return Norm<T, T>(op);
+    } else {
+      return WithElement(other, [&]<typename R>() { return Norm<float, R>(op); });
+    }
   });
 }
 

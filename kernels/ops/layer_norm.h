@@ -4,13 +4,18 @@
 
 namespace trainyard::kernels {
 
-// x, y: [rows, cols], y of E; gamma, beta: [cols], beta optional; mean, rstd: [rows], kept for
-// backward.
+// x, y: [rows, cols], y of E or f32; gamma, beta: [cols], beta optional; mean, rstd: [rows], kept
+// for backward.
 //   y = (x - mean) * rstd * gamma + beta,  rstd = 1 / sqrt(var + epsilon), var biased (Ba et al.
 //   2016)
 // Without mean it is RMSNorm (Zhang & Sennrich 2019), in both directions: mean counts as 0.
+//
+// residual, sum: [rows, cols], both or neither. With them it is the norm of sum = x + residual,
+// which is written too, and every bit is that of Add and then the norm. sum is f32, and so is
+// residual, or it is of E. sum may be x, or residual when that is f32; y may be residual when both
+// are of one type and sum is not residual.
 struct LayerNormForward {
-  Buffer x, gamma, beta, y, mean, rstd;
+  Buffer x, residual, sum, gamma, beta, y, mean, rstd;
   int64_t rows = 0, cols = 0;
   float epsilon = 1e-5f;
 };

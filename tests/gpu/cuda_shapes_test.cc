@@ -233,6 +233,47 @@ TEST_P(CudaShapesTest, SumsOverManyRowsAgreeWithReference) {
   ExpectClose(dbeta, g.dbeta, 1e-5, "dbeta");
 }
 
+// Rows that a warp holds, or two, four, eight; that a block cannot hold; quads that are not whole.
+TEST_P(CudaShapesTest, NormsOfRowsOfEveryLengthAgreeWithReference) {
+  for (const int64_t cols : {4, 1024, 1027, 1028, 2049, 4096, 4100, 8191, 8192, 8193, 8196}) {
+    const int64_t rows = cols == 4 ? 2'071 : 11;
+    const int64_t n = rows * cols;
+    const Vec x = RandomVec(n, 1), dy = RandomVec(n, 2), gamma = RandomVec(cols, 3),
+              beta = RandomVec(cols, 4), before = RandomVec(n, 5);
+    const Buffer y = bench_.Floats(n), mean = bench_.Floats(rows), rstd = bench_.Floats(rows),
+                 dx = bench_.Floats(before), dgamma = bench_.Floats(cols),
+                 dbeta = bench_.Floats(cols), in = bench_.Floats(x), scale = bench_.Floats(gamma);
+    bench_.Run(LayerNormForward{.x = in,
+                                .gamma = scale,
+                                .beta = bench_.Floats(beta),
+                                .y = y,
+                                .mean = mean,
+                                .rstd = rstd,
+                                .rows = rows,
+                                .cols = cols});
+    bench_.Run(LayerNormBackward{.dy = bench_.Floats(dy),
+                                 .x = in,
+                                 .gamma = scale,
+                                 .mean = mean,
+                                 .rstd = rstd,
+                                 .dx = dx,
+                                 .dgamma = dgamma,
+                                 .dbeta = dbeta,
+                                 .rows = rows,
+                                 .cols = cols,
+                                 .accumulate_dx = true});
+    const std::string what = absl::StrCat(" of ", cols, " columns");
+    const auto forward = reference::LayerNorm(x, gamma, beta, rows, cols, 1e-5);
+    const auto g = reference::LayerNormBackward(dy, x, gamma, rows, cols, 1e-5);
+    ExpectClose(y, forward.y, 5e-6, "y" + what);
+    ExpectClose(mean, forward.mean, 1e-5, "mean" + what);
+    ExpectClose(rstd, forward.rstd, 2e-6, "rstd" + what);
+    ExpectClose(dx, Plus(before, g.dx), 1e-5, "dx" + what);
+    ExpectClose(dgamma, g.dgamma, 1e-5, "dgamma" + what);
+    ExpectClose(dbeta, g.dbeta, 1e-5, "dbeta" + what);
+  }
+}
+
 TEST_P(CudaShapesTest, NormOfManyBlocksAgreesWithReference) {
   constexpr int64_t kN = 4'300'001;
   const Vec x = RandomVec(kN, 1);

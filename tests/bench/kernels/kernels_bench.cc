@@ -249,7 +249,13 @@ class Gpt {
   Buffer InputOf(int64_t layer) const { return layer == 0 ? x0_ : layers_[layer - 1].x2; }
 
   void Normalize(Buffer x, const Norm& n) {
-    p_.Add("layer_norm", LayerNormForward{x, n.gamma.w, {}, n.y, n.mean, n.rstd, rows_, c_});
+    p_.Add("layer_norm", LayerNormForward{.x = x,
+                                          .gamma = n.gamma.w,
+                                          .y = n.y,
+                                          .mean = n.mean,
+                                          .rstd = n.rstd,
+                                          .rows = rows_,
+                                          .cols = c_});
   }
   void NormalizeBackward(Buffer x, const Norm& n, bool accumulate) {
     p_.Add(

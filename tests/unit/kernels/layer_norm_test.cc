@@ -1,5 +1,9 @@
 #include "tests/reference/layer_norm.h"
 
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "tests/reference/element.h"
 #include "tests/unit/kernels/cpu_fixture.h"
 
 namespace trainyard::kernels {
@@ -156,6 +160,152 @@ TEST_P(LayerNormTest, EachGradientMayBeLeftOut) {
     if (op.dgamma) ExpectClose(op.dgamma, g.dgamma, 1e-5, "dgamma");
     if (op.dbeta) ExpectClose(op.dbeta, g.dbeta, 1e-5, "dbeta");
   }
+}
+
+// Of the residual and of the norm's result, as they may meet.
+struct Types {
+  DType residual, y;
+};
+constexpr Types kTypes[] = {{DType::kF32, DType::kF32},   {DType::kF32, DType::kBF16},
+                            {DType::kF32, DType::kF16},   {DType::kBF16, DType::kF32},
+                            {DType::kBF16, DType::kBF16}, {DType::kF16, DType::kF32},
+                            {DType::kF16, DType::kF16}};
+
+std::string NameOf(const Types& types, int64_t rows, int64_t cols) {
+  return absl::StrCat(" of ", rows, " x ", cols, ", residual of type ",
+                      static_cast<int>(types.residual), ", y of ", static_cast<int>(types.y));
+}
+
+Vec Rounded(DType type, Vec x) {
+  for (double& v : x) v = reference::Rounded(type, v);
+  return x;
+}
+
+bool SameBits(const Buffer& a, const Buffer& b, int64_t n) {
+  return a.dtype == b.dtype && std::memcmp(a.data, b.data, n * SizeOf(a.dtype)) == 0;
+}
+
+TEST_P(LayerNormTest, OfASumAgreesWithReference) {
+  for (const Types& types : kTypes) {
+    for (const auto& [rows, cols, centred] :
+         {std::tuple<int64_t, int64_t, bool>{1, 3, true}, {65, 17, false}, {9, 128, true}}) {
+      const int64_t n = rows * cols;
+      Vec x = RandomVec(n, 1);
+      for (double& v : x) v = static_cast<float>(v + 30);
+      const Vec residual = Rounded(types.residual, RandomVec(n, 2)), gamma = RandomVec(cols, 3),
+                beta = RandomVec(cols, 4);
+      const Buffer sum = bench_.Floats(n), y = bench_.Raw(types.y, n), rstd = bench_.Floats(rows),
+                   mean = centred ? bench_.Floats(rows) : Buffer();
+      bench_.Run(LayerNormForward{.x = bench_.Floats(x),
+                                  .residual = bench_.Elements(types.residual, residual),
+                                  .sum = sum,
+                                  .gamma = bench_.Floats(gamma),
+                                  .beta = bench_.Floats(beta),
+                                  .y = y,
+                                  .mean = mean,
+                                  .rstd = rstd,
+                                  .rows = rows,
+                                  .cols = cols,
+                                  .epsilon = kEpsilon});
+      const std::string what = NameOf(types, rows, cols);
+      const Vec of = Rounded(DType::kF32, Plus(x, residual));
+      ExpectClose(sum, of, 0, "sum" + what);
+      const auto expected = reference::LayerNorm(of, gamma, beta, rows, cols, kEpsilon, centred);
+      ExpectClose(y, expected.y, 2e-5, "y" + what);
+      ExpectClose(rstd, expected.rstd, 1e-5, "rstd" + what);
+      if (centred) ExpectClose(mean, expected.mean, 1e-6, "mean" + what);
+    }
+  }
+}
+
+// Which operands of the joined op share their memory.
+enum class Shares { kNothing, kSumWithX, kSumWithResidual, kYWithResidual, kBoth };
+
+// Odd lengths, and such that a GPU's threads hold a whole row, share it out, or cannot.
+TEST_P(LayerNormTest, OfASumHasTheBitsOfTheSumAndThenTheNorm) {
+  for (const Types& types : kTypes) {
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 3},
+                                     {5, 64},
+                                     {33, 67},
+                                     {70, 260},
+                                     {3, 1030},
+                                     {3, 2052},
+                                     {2, 8196},
+                                     {1, 8201}}) {
+      const int64_t n = rows * cols;
+      const Vec a = RandomVec(n, 1, 3), b = RandomVec(n, 2);
+      const Buffer gamma = bench_.Floats(RandomVec(cols, 3)),
+                   beta = cols % 2 == 0 ? bench_.Floats(RandomVec(cols, 4)) : Buffer();
+      const bool centred = rows != 5;
+      const auto norm = [&] {
+        return LayerNormForward{.gamma = gamma,
+                                .beta = beta,
+                                .y = bench_.Raw(types.y, n),
+                                .mean = centred ? bench_.Floats(rows) : Buffer(),
+                                .rstd = bench_.Floats(rows),
+                                .rows = rows,
+                                .cols = cols,
+                                .epsilon = kEpsilon};
+      };
+      LayerNormForward apart = norm();
+      apart.x = bench_.Floats(n);
+      bench_.Run(Add{bench_.Floats(a), bench_.Elements(types.residual, b), apart.x, n});
+      bench_.Run(apart);
+      for (const Shares shares : {Shares::kNothing, Shares::kSumWithX, Shares::kSumWithResidual,
+                                  Shares::kYWithResidual, Shares::kBoth}) {
+        const bool sum_with_residual = shares == Shares::kSumWithResidual;
+        const bool y_with_residual = shares == Shares::kYWithResidual || shares == Shares::kBoth;
+        if (sum_with_residual && types.residual != DType::kF32) continue;
+        if (y_with_residual && types.residual != types.y) continue;
+        LayerNormForward joined = norm();
+        joined.x = bench_.Floats(a);
+        joined.residual = bench_.Elements(types.residual, b);
+        const bool sum_with_x = shares == Shares::kSumWithX || shares == Shares::kBoth;
+        joined.sum = sum_with_x ? joined.x : sum_with_residual ? joined.residual : bench_.Floats(n);
+        if (y_with_residual) joined.y = joined.residual;
+        bench_.Run(joined);
+        const std::string what =
+            absl::StrCat(NameOf(types, rows, cols), ", shared memory ", static_cast<int>(shares));
+        EXPECT_TRUE(SameBits(joined.sum, apart.x, n)) << "sum" << what;
+        EXPECT_TRUE(SameBits(joined.y, apart.y, n)) << "y" << what;
+        EXPECT_TRUE(SameBits(joined.rstd, apart.rstd, rows)) << "rstd" << what;
+        EXPECT_TRUE(!centred || SameBits(joined.mean, apart.mean, rows)) << "mean" << what;
+      }
+    }
+  }
+}
+
+TEST_P(LayerNormTest, OfASumTakesResidualAndSumOfTypesThatMeet) {
+  const auto floats = [&] { return bench_.Floats(Vec(12, 1.0)); };
+  const LayerNormForward whole{.x = floats(),
+                               .residual = floats(),
+                               .sum = floats(),
+                               .gamma = floats(),
+                               .y = floats(),
+                               .rstd = floats(),
+                               .rows = 3,
+                               .cols = 4};
+  const auto refusal = [&](auto&& change) {
+    LayerNormForward op = whole;
+    change(op);
+    return bench_.device().Prepare(op).status();
+  };
+  EXPECT_TRUE(refusal([](auto&) {}).ok());
+  EXPECT_EQ(refusal([](auto& op) { op.sum = {}; }).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refusal([](auto& op) { op.residual = {}; }).code(), absl::StatusCode::kInvalidArgument);
+  const auto of = [&](DType residual, DType y, DType sum = DType::kF32) {
+    return refusal([&](auto& op) {
+             op.residual = bench_.Raw(residual, 12);
+             op.y = bench_.Raw(y, 12);
+             op.sum = bench_.Raw(sum, 12);
+           })
+        .code();
+  };
+  EXPECT_EQ(of(DType::kBF16, DType::kBF16), absl::StatusCode::kOk);
+  EXPECT_EQ(of(DType::kBF16, DType::kF16), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(of(DType::kF16, DType::kBF16), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(of(DType::kI32, DType::kF32), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(of(DType::kBF16, DType::kBF16, DType::kBF16), absl::StatusCode::kUnimplemented);
 }
 
 TRAINYARD_CPU_SUITE(LayerNormTest);

@@ -1,0 +1,227 @@
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/norm_row.cuh"
+#include "kernels/cuda/require.h"
+#include "kernels/cuda/row_chunks.cuh"
+#include "kernels/ops/layer_norm.h"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+// dy: [rows, cols] of T; x, dx: [rows, cols]; gamma: [cols]; mean, rstd: [rows]; dgamma, dbeta:
+// [chunks of rows, cols]. mean, dx, dgamma and dbeta may be null.
+template <typename T>
+struct NormGradient {
+  const T* dy;
+  const float *x, *gamma, *mean, *rstd;
+  float *dx, *dgamma, *dbeta;
+  int64_t rows, cols;
+  int64_t rows_each;  // of a chunk
+  bool accumulate;    // into dx
+  int warps;          // per row
+};
+
+// With g = dy * gamma and xhat = (x - mean) * rstd:
+//   dx (+)= rstd * (g - mean of g - xhat * mean of g * xhat), the means over the row
+// and less mean of g when there is no mean; dgamma, dbeta: the sums of dy * xhat and of dy over a
+// chunk of rows. Block: chunk. Each operand comes from memory once; a thread sees the same columns
+// of all its rows, so that their sums stay in its registers. It writes dx where it alone read dy:
+// dx may be dy.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) LayerNormBackwardKernel(const NormGradient<T> a) {
+  __shared__ float tile[kMostHeld];
+  __shared__ float partial[2][2 * kBlockWarps];  // in turns: one barrier a row
+  const RowGroup whole = GroupOf(a.warps, a.cols);
+  const auto n = static_cast<float>(a.cols);
+  const int64_t begin = int64_t{blockIdx.x} * a.rows_each, end = min(a.rows, begin + a.rows_each);
+  HeldQuads dgamma = {}, dbeta = {};
+  int turn = 0;
+  for (int64_t first = begin; first < end; first += whole.rows_at_once()) {
+    RowGroup group = whole;
+    const int64_t row = first + group.row(), at = row * a.cols;
+    const bool present = row < end;
+    if (!present) group.cols = 0;
+    if (const int64_t next = row + whole.rows_at_once(); next < end) {
+      const auto cols = static_cast<int>(a.cols);
+      PrefetchRow(a.x + next * a.cols, whole, cols);
+      PrefetchRow(a.dy + next * a.cols, whole, cols);
+      if (a.accumulate) PrefetchRow(a.dx + next * a.cols, whole, cols);
+    }
+    const float m = present && a.mean != nullptr ? a.mean[row] : 0.0f;
+    const float r = present ? a.rstd[row] : 0.0f;
+    HeldQuads xhat, g, older;
+    Hold(a.x + at, group, xhat);
+    if (a.accumulate) Hold(a.dx + at, group, older);
+    Hold(a.dy + at, group, g);
+    float sums[2] = {0, 0};  // of g and of g * xhat
+    EachHeld(group, [&](auto in_quads, int q, int c) {
+      float gamma[kQuad];
+      TakeConstant<decltype(in_quads)::value>(a.gamma, c, group.cols, gamma);
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) {
+        const float dy = g[q][j], normal = (xhat[q][j] - m) * r;
+        dgamma[q][j] = fmaf(dy, normal, dgamma[q][j]);
+        dbeta[q][j] += dy;
+        xhat[q][j] = normal;
+        g[q][j] = dy * gamma[j];
+        sums[0] += g[q][j];
+        sums[1] = fmaf(g[q][j], normal, sums[1]);
+      }
+    });
+    if (a.dx == nullptr) continue;
+    SumOverRow(group, sums, partial[turn]);
+    turn ^= 1;
+    const float mean_g = a.mean != nullptr ? sums[0] / n : 0.0f, mean_gx = sums[1] / n;
+    EachHeld(group, [&](auto in_quads, int q, int c) {
+      float dx[kQuad];
+#pragma unroll
+      for (int j = 0; j < kQuad; ++j) {
+        dx[j] = r * fmaf(-xhat[q][j], mean_gx, g[q][j] - mean_g);
+        if (a.accumulate) dx[j] += older[q][j];
+      }
+      Put<decltype(in_quads)::value>(dx, c, group.cols, a.dx + at);
+    });
+  }
+
+  const auto leave = [&](const HeldQuads& sums, float* to) {
+    if (to == nullptr) return;
+    __syncthreads();  // the one before may still be read
+    EachHeld(whole, [&](auto, int q, int c) {
+      Put<false>(sums[q], c, a.cols, tile + whole.row() * a.cols);
+    });
+    __syncthreads();
+    for (int64_t c = threadIdx.x; c < a.cols; c += kThreads) {
+      float sum = tile[c];
+      for (int i = 1; i < whole.rows_at_once(); ++i) sum += tile[i * a.cols + c];
+      to[blockIdx.x * a.cols + c] = sum;
+    }
+  };
+  leave(dgamma, a.dgamma);
+  leave(dbeta, a.dbeta);
+}
+
+// The same of rows that a block cannot hold, dx alone: a warp per row, which reads it twice.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) LongRowsBackwardKernel(const NormGradient<T> a) {
+  const int64_t row = int64_t{blockIdx.x} * kBlockWarps + threadIdx.x / kWarp;
+  if (row >= a.rows) return;  // the whole warp
+  const int lane = threadIdx.x % kWarp;
+  const T* dy = a.dy + row * a.cols;
+  const float* x = a.x + row * a.cols;
+  float* dx = a.dx + row * a.cols;
+  const float m = a.mean != nullptr ? a.mean[row] : 0.0f, r = a.rstd[row];
+  const auto n = static_cast<float>(a.cols);
+  float sum_g = 0, sum_gx = 0;
+  for (int64_t c = lane; c < a.cols; c += kWarp) {
+    const float g = ToFloat(dy[c]) * a.gamma[c];
+    sum_g += g;
+    sum_gx += g * ((x[c] - m) * r);
+  }
+  const float mean_g = a.mean != nullptr ? WarpSum(sum_g) / n : 0.0f;
+  const float mean_gx = WarpSum(sum_gx) / n;
+  for (int64_t c = lane; c < a.cols; c += kWarp) {
+    const float gradient = r * (ToFloat(dy[c]) * a.gamma[c] - mean_g - (x[c] - m) * r * mean_gx);
+    dx[c] = a.accumulate ? dx[c] + gradient : gradient;
+  }
+}
+
+// And dgamma and dbeta alone. Block: chunk x 32 columns.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    LongRowsParamsKernel(const NormGradient<T> a, int64_t col_tiles) {
+  __shared__ float tile[kChunkLanes * kChunkCols];
+  const int64_t chunk = blockIdx.x / col_tiles;
+  const int64_t col = blockIdx.x % col_tiles * kChunkCols + threadIdx.x % kChunkCols;
+  const int lane = threadIdx.x / kChunkCols;
+  const int64_t end = min(a.rows, (chunk + 1) * a.rows_each);
+  float sum_gamma = 0, sum_beta = 0;
+  if (col < a.cols) {
+    for (int64_t r = chunk * a.rows_each + lane; r < end; r += kChunkLanes) {
+      const float g = ToFloat(a.dy[r * a.cols + col]);
+      const float m = a.mean != nullptr ? a.mean[r] : 0.0f;
+      sum_gamma += g * ((a.x[r * a.cols + col] - m) * a.rstd[r]);
+      sum_beta += g;
+    }
+  }
+  sum_gamma = SumOverLanes(sum_gamma, tile);
+  sum_beta = SumOverLanes(sum_beta, tile);
+  if (lane == 0 && col < a.cols) {
+    if (a.dgamma != nullptr) a.dgamma[chunk * a.cols + col] = sum_gamma;
+    if (a.dbeta != nullptr) a.dbeta[chunk * a.cols + col] = sum_beta;
+  }
+}
+
+// Of rows that a block holds, chunks are whole turns of its groups of warps.
+RowChunks ChunksOf(const LayerNormBackward& op) {
+  if (op.cols > kMostHeld) return ChunkRows(op.rows);
+  const int64_t at_once = kBlockWarps / WarpsPerRow(op.cols);
+  const bool sums = op.dgamma || op.dbeta;
+  const int64_t least = sums ? CeilDiv(op.rows, kMaxChunks) : 1;
+  const int64_t each = CeilDiv(least, at_once) * at_once;
+  return {.rows_each = each, .count = CeilDiv(op.rows, each)};
+}
+
+int SumsOf(const LayerNormBackward& op) { return (op.dgamma ? 1 : 0) + (op.dbeta ? 1 : 0); }
+
+template <typename T>
+void LaunchBackward(Stream& stream, const LayerNormBackward& op) {
+  const RowChunks chunks = ChunksOf(op);
+  float* const sums = static_cast<float*>(stream.scratch);
+  const NormGradient<T> a = {
+      .dy = op.dy.As<T>(),
+      .x = op.x.As<float>(),
+      .gamma = op.gamma.As<float>(),
+      .mean = OptionalAs<float>(op.mean),
+      .rstd = op.rstd.As<float>(),
+      .dx = OptionalAs<float>(op.dx),
+      .dgamma = op.dgamma ? sums : nullptr,
+      .dbeta = op.dbeta ? sums + (op.dgamma ? chunks.count * op.cols : 0) : nullptr,
+      .rows = op.rows,
+      .cols = op.cols,
+      .rows_each = chunks.rows_each,
+      .accumulate = op.accumulate_dx,
+      .warps = WarpsPerRow(op.cols)};
+  if (op.cols <= kMostHeld) {
+    Launch(stream, {.grid = Blocks(chunks.count)}, LayerNormBackwardKernel<T>, a);
+  } else {
+    const int64_t col_tiles = CeilDiv(op.cols, kChunkCols);
+    // The parameters first: dx may overwrite dy.
+    if (SumsOf(op) > 0) {
+      Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, LongRowsParamsKernel<T>, a,
+             col_tiles);
+    }
+    if (op.dx) {
+      Launch(stream, {.grid = Blocks(CeilDiv(op.rows, kBlockWarps))}, LongRowsBackwardKernel<T>, a);
+    }
+  }
+  if (SumsOf(op) == 0) return;
+  float* const dbeta = OptionalAs<float>(op.dbeta);
+  LaunchAddChunks(stream, sums, op.dgamma ? op.dgamma.As<float>() : dbeta, chunks.count, op.cols,
+                  op.accumulate_params, op.dgamma ? dbeta : nullptr);
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormBackward& op) {
+  absl::Status status = RequireTypes("layer norm backward",
+                                     {{"dy", op.dy, op.dy.dtype},
+                                      {"x", op.x},
+                                      {"gamma", op.gamma},
+                                      {.name = "mean", .buffer = op.mean, .optional = true},
+                                      {"rstd", op.rstd},
+                                      {.name = "dx", .buffer = op.dx, .optional = true},
+                                      {.name = "dgamma", .buffer = op.dgamma, .optional = true},
+                                      {.name = "dbeta", .buffer = op.dbeta, .optional = true}});
+  status.Update(RequirePositive("layer norm backward", {{"rows", op.rows}, {"cols", op.cols}}));
+  if (!status.ok()) return status;
+  if (op.accumulate_dx && op.dx.data == op.dy.data) {
+    return absl::InvalidArgumentError("layer norm backward: dx is dy and accumulated into");
+  }
+  const int64_t floats = ChunksOf(op).count * op.cols * SumsOf(op);
+  return ForElement("layer norm backward", op.dy.dtype, [&]<typename T>() {
+    return Kernel{.launch = [op](Stream& stream) { LaunchBackward<T>(stream, op); },
+                  .scratch_bytes = static_cast<size_t>(floats) * sizeof(float)};
+  });
+}
+
+}  // namespace trainyard::kernels::cuda
