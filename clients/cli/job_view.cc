@@ -106,14 +106,16 @@ std::string RenderJob(const Terminal& terminal, const v1::Job& job, absl::Time n
 
 namespace {
 
-// "412.0 MiB less, 1.2 TFLOP more per step in 60 more kernels per micro-batch"
+// "412.0 MiB less, 1.2 TFLOP more per step in 60 more kernels per micro-batch", "0 B less, 24
+// kernels less per micro-batch"
 std::string WhatItSaved(const v1::PassSummary& pass) {
   std::string text = absl::StrCat(FormatBytes(pass.bytes_before() - pass.bytes_after()), " less");
   const int more = pass.ops_after() - pass.ops_before();
-  if (more != 0) {
+  if (more > 0) {
     absl::StrAppend(&text, ", ", FormatScaled(pass.added_flops()), "FLOP more per step in ", more,
                     " more kernels per micro-batch");
   }
+  if (more < 0) absl::StrAppend(&text, ", ", -more, " kernels less per micro-batch");
   return text;
 }
 

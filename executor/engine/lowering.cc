@@ -393,6 +393,8 @@ struct Binder {
   }
   k::LayerNormForward Bind(const p::LayerNormForward& o) const {
     return {.x = At(o.x),
+            .residual = At(o.residual),
+            .sum = At(o.sum),
             .gamma = At(o.gamma),
             .beta = At(o.beta),
             .y = At(o.y),

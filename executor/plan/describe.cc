@@ -16,6 +16,7 @@ struct OpNameOf {
     return o.mean == kNone ? "rms_norm_backward" : o.kName;
   }
   const char* operator()(const LayerNormForward& o) const {
+    if (o.residual != kNone) return o.mean == kNone ? "add_rms_norm" : "add_layer_norm";
     return o.mean == kNone ? "rms_norm" : o.kName;
   }
   template <typename T>
@@ -71,9 +72,12 @@ std::string Line(const Plan& plan, Op op) {
 std::string Line(const v1::PassSummary& pass) {
   std::string line = absl::StrFormat("pass %s: %s -> %s of gradients and activations", pass.name(),
                                      Bytes(pass.bytes_before()), Bytes(pass.bytes_after()));
+  if (pass.added_flops() != 0) {
+    absl::StrAppendFormat(&line, ", %.4g GFLOP more", pass.added_flops() / 1e9);
+  }
   if (pass.ops_after() != pass.ops_before()) {
-    absl::StrAppendFormat(&line, ", %.4g GFLOP more, kernels of a micro-batch %d -> %d",
-                          pass.added_flops() / 1e9, pass.ops_before(), pass.ops_after());
+    absl::StrAppendFormat(&line, ", kernels of a micro-batch %d -> %d", pass.ops_before(),
+                          pass.ops_after());
   }
   return line + "\n";
 }

@@ -323,6 +323,7 @@ class Backward {
   }
 
   void Differentiate(const LayerNormForward& f) {
+    TY_CHECK(f.residual == kNone, "sums go into norms when the backward pass is there");
     const TensorId dy = Take(f.y);
     if (dy == kNone) return;
     const bool accumulate_params = ParametersAccumulate(f.gamma, f.beta);

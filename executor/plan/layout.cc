@@ -1,9 +1,11 @@
 #include "executor/plan/layout.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "executor/plan/memory.h"
+#include "executor/plan/passes/residual_norm.h"
 #include "executor/plan/passes/share_gradients.h"
 
 namespace trainyard::plan {
@@ -78,6 +80,30 @@ class Activations {
   std::vector<int64_t> within_;  // offsets from the start of the gradients; -1: not an activation
 };
 
+int64_t BytesOfActivations(const Plan& plan) {
+  std::vector<int64_t> offsets(plan.tensors.size());
+  const auto packed = [&](const std::vector<Op>& ops, const std::vector<TensorId>& results) {
+    return PackActivations(plan.tensors, ops, results, offsets);
+  };
+  return std::max({packed(plan.micro, {}), packed(plan.evaluate, EvaluationResults(plan)),
+                   packed(plan.end, {})});
+}
+
+// Copies that a step casts last from pass to pass, unless that takes more than gradients leave
+// them, and to cast them twice takes less.
+void LayOutWithCopies(const std::vector<TensorId>& scalars, const std::vector<StepCopy>& copies,
+                      size_t forward, Plan& plan) {
+  plan.activation_bytes = BytesOfActivations(plan);
+  Plan before = plan;
+  CastInStep(copies, forward, /*again=*/false, plan);
+  LayOut(scalars, plan);
+  if (copies.empty() || plan.activation_region.bytes == 0) return;
+  Plan once = std::exchange(plan, std::move(before));
+  CastInStep(copies, forward, /*again=*/true, plan);
+  LayOut(scalars, plan);
+  if (plan.arena_bytes >= once.arena_bytes) plan = std::move(once);
+}
+
 }  // namespace
 
 std::vector<TensorId> EvaluationResults(const Plan& plan) {
@@ -111,6 +137,39 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
   });
   plan.activation_region = region([&] { end += Activations(plan).Place(); });
   plan.arena_bytes = end;
+}
+
+void LayOutSmallest(const std::vector<TensorId>& scalars, const std::vector<StepCopy>& copies,
+                    size_t forward, Plan& plan) {
+  const Plan before = plan;
+  LayOutWithCopies(scalars, copies, forward, plan);
+  size_t tried = 0;
+  for (const ResidualNorms which : {ResidualNorms::kAll, ResidualNorms::kWithoutMore}) {
+    Plan joined = before;
+    const JoinedNorms in_micro =
+        JoinResidualNorms(which, joined.tensors, {}, forward, joined.micro);
+    const JoinedNorms in_evaluation = JoinResidualNorms(
+        which, joined.tensors, EvaluationResults(joined), joined.evaluate.size(), joined.evaluate);
+    const size_t count = in_micro.count + in_evaluation.count;
+    if (count == std::exchange(tried, count) || count == 0) return;
+    if (in_micro.count > 0) {
+      v1::PassSummary& pass = *joined.summary.add_passes();
+      pass.set_name("residual_norm");
+      pass.set_ops_before(static_cast<int32_t>(before.micro.size()));
+      pass.set_ops_after(static_cast<int32_t>(joined.micro.size()));
+    }
+    LayOutWithCopies(scalars, copies, forward - in_micro.in_forward, joined);
+    if (joined.activation_bytes > plan.activation_bytes || joined.arena_bytes > plan.arena_bytes) {
+      continue;
+    }
+    if (in_micro.count > 0) {
+      v1::PassSummary& pass = *joined.summary.mutable_passes()->rbegin();
+      pass.set_bytes_before(plan.activation_bytes);
+      pass.set_bytes_after(joined.activation_bytes);
+    }
+    plan = std::move(joined);
+    return;
+  }
 }
 
 }  // namespace trainyard::plan

@@ -44,6 +44,7 @@ std::vector<Group> GroupInPlace(const std::vector<Tensor>& tensors, const std::v
           continue;
         }
         const size_t g = group_of[in];
+        if (groups[g].members.back() != in) continue;  // another output of the op took it
         groups[g].members.push_back(life.tensor);
         groups[g].last = life.last;
         group_of[life.tensor] = g;
@@ -155,6 +156,10 @@ std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op) {
   if (const auto* o = std::get_if<Dropout>(&op)) return {{o->x, o->y}};
   if (const auto* o = std::get_if<Rotary>(&op)) return {{o->x, o->y}};
   if (const auto* o = std::get_if<SwiGluBackward>(&op)) return {{o->x, o->dx}};
+  if (const auto* o = std::get_if<LayerNormForward>(&op)) {
+    if (o->residual == kNone) return {};
+    return {{o->x, o->sum}, {o->residual, o->sum}, {o->residual, o->y}};
+  }
   if (const auto* o = std::get_if<LayerNormBackward>(&op)) {
     return o->accumulate_dx ? Pairs{} : Pairs{{o->dy, o->dx}};
   }

@@ -33,6 +33,7 @@ std::vector<Life> Lives(const std::vector<Tensor>& tensors, const std::vector<Op
                         const std::vector<TensorId>& results);
 
 // Pairs (operand read, operand written) of an op that may share their memory: kernels/ops/ says so.
+// An operand shares with one other at most, the first that can.
 std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op);
 
 // Bytes at a fixed place, with what completes them to kAlignment on both sides, that are someone

@@ -158,14 +158,16 @@ struct Dropout {
   TY_OPERANDS(x, Access::kRead, y, Access::kWrite, state, Access::kRead)
 };
 
-// Without mean it is RMSNorm.
+// Without mean it is RMSNorm. With a residual, of passes/residual_norm.h alone, the norm of the
+// sum.
 struct LayerNormForward {
   static constexpr const char* kName = "layer_norm";
-  TensorId x = kNone, gamma = kNone, beta = kNone, y = kNone, mean = kNone, rstd = kNone;
+  TensorId x = kNone, residual = kNone, sum = kNone;
+  TensorId gamma = kNone, beta = kNone, y = kNone, mean = kNone, rstd = kNone;
   int64_t rows = 0, cols = 0;
   float epsilon = 1e-5f;
-  TY_OPERANDS(x, Access::kRead, gamma, Access::kRead, beta, Access::kRead, y, Access::kWrite, mean,
-              Access::kWrite, rstd, Access::kWrite)
+  TY_OPERANDS(x, Access::kRead, residual, Access::kRead, gamma, Access::kRead, beta, Access::kRead,
+              sum, Access::kWrite, y, Access::kWrite, mean, Access::kWrite, rstd, Access::kWrite)
 };
 
 struct LayerNormBackward {

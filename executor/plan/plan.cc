@@ -184,10 +184,7 @@ class Assembly {
       if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
       AddBegin();
     }
-    plan_.activation_bytes =
-        std::max({Packed(plan_.micro, {}), Packed(plan_.evaluate, EvaluationResults(plan_)),
-                  Packed(plan_.end, {})});
-    LayOutWithCopies();
+    LayOutSmallest(scalars_, step_copies_, forward_ops_, plan_);
     Summarize(spec_, facts_, ranks(), plan_);
     return std::move(plan_);
   }
@@ -465,19 +462,6 @@ class Assembly {
     pass.set_ops_after(static_cast<int32_t>(plan_.micro.size()));
     pass.set_bytes_after(std::max(others, micro));
     pass.set_added_flops(pass.added_flops() + FlopsPerStep(plan_, ranks()));
-  }
-
-  // Copies that a step casts last from pass to pass, unless that takes more than gradients leave
-  // them, and to cast them twice takes less.
-  void LayOutWithCopies() {
-    Plan before = plan_;
-    CastInStep(step_copies_, forward_ops_, /*again=*/false, plan_);
-    LayOut(scalars_, plan_);
-    if (step_copies_.empty() || plan_.activation_region.bytes == 0) return;
-    Plan once = std::exchange(plan_, std::move(before));
-    CastInStep(step_copies_, forward_ops_, /*again=*/true, plan_);
-    LayOut(scalars_, plan_);
-    if (plan_.arena_bytes >= once.arena_bytes) plan_ = std::move(once);
   }
 
   // Zeroes what a step adds to.

@@ -148,6 +148,7 @@ class Typing {
     WriteNarrow(o.y);
   }
   void Retype(LayerNormForward& o) {
+    TY_CHECK(o.residual == kNone, "sums go into norms when their types are known");
     ReadWide(o.x);
     if (!streams_.contains(o.y)) WriteNarrow(o.y);
   }

@@ -284,6 +284,23 @@ TEST(NonFinite, ABackwardOpIsToldFromAForwardOne) {
                     HasSubstr("its inputs are finite: ")));
 }
 
+// Both branches leave 3e38 in one element of the stream. The norms between make 0 of so much, and
+// that behind makes a NaN of the infinite sum: one kernel writes both.
+TEST(NonFinite, ASumInANormIsNamedBeforeTheNorm) {
+  Bench bench(PlainGpt(8), kText);
+  const Ids ids;
+  std::vector<float> bias(16);
+  bias[3] = 3e38f;
+  bench.Write("transformer.h.0.attn.c_proj.bias", bias);
+  bench.Write("transformer.h.0.mlp.c_proj.bias", bias);
+  EXPECT_FALSE(bench.Step(ids.inputs, ids.targets).finite);
+  EXPECT_THAT(bench.Find(ids.inputs, ids.targets),
+              AllOf(HasSubstr(" add_layer_norm \"transformer.h.0.after_mlp\" forward, micro-batch "
+                              "1 of 1, element 3 of ["),
+                    HasSubstr("its inputs are finite: \"transformer.h.0.after_attn\" max |x| = "
+                              "3e+38, \"transformer.h.0.mlp.c_proj\" max |x| = 3e+38")));
+}
+
 // 80 elements of 2e38. The search runs up to the norm, and the next step is taken all the same.
 TEST(NonFinite, ANormPastFp32IsNamedAndHoldsUpNoLaterStep) {
   Bench bench(Images(1e30), kImages);

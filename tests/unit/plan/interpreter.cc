@@ -219,8 +219,12 @@ struct Interpreter::Executor {
     Put(o.dx, reference::SwiGluBackward(R(o.x), R(o.dy), o.rows, o.cols));
   }
   void operator()(const LayerNormForward& o) const {
-    const auto r = reference::LayerNorm(R(o.x), R(o.gamma), R(o.beta), o.rows, o.cols, o.epsilon,
-                                        o.mean != kNone);
+    Vec x = R(o.x);
+    const Vec residual = R(o.residual);
+    for (size_t i = 0; i < residual.size(); ++i) x[i] += residual[i];
+    const auto r =
+        reference::LayerNorm(x, R(o.gamma), R(o.beta), o.rows, o.cols, o.epsilon, o.mean != kNone);
+    Put(o.sum, x);
     Put(o.y, r.y);
     Put(o.mean, r.mean);
     Put(o.rstd, r.rstd);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "tests/unit/plan/specs.h"
 
@@ -133,6 +134,10 @@ bool MayShare(const Op& op, TensorId read, TensorId written) {
   if (const auto* o = std::get_if<Dropout>(&op)) return is(o->x, o->y);
   if (const auto* o = std::get_if<Rotary>(&op)) return is(o->x, o->y);
   if (const auto* o = std::get_if<SwiGluBackward>(&op)) return is(o->x, o->dx);
+  if (const auto* o = std::get_if<LayerNormForward>(&op)) {
+    return o->residual != kNone &&
+           (is(o->x, o->sum) || is(o->residual, o->sum) || is(o->residual, o->y));
+  }
   if (const auto* o = std::get_if<LayerNormBackward>(&op))
     return !o->accumulate_dx && is(o->dy, o->dx);
   if (const auto* o = std::get_if<CrossEntropy>(&op)) return is(o->logits, o->dlogits);
@@ -151,6 +156,7 @@ void ExpectOperandsShareOnlyWhatOpsAllow(const Plan& plan, const std::vector<Op>
         EXPECT_TRUE(MayShare(op, other.id, w.id))
             << plan.tensors[other.id].name << " and " << plan.tensors[w.id].name;
         EXPECT_EQ(plan.offsets[other.id], plan.offsets[w.id]);
+        EXPECT_EQ(plan.tensors[other.id].bytes(), plan.tensors[w.id].bytes());
       }
     }
   }
@@ -181,11 +187,16 @@ int64_t LeastBytes(const Plan& plan, const std::vector<Op>& ops) {
     for (const auto& [id, span] : lives) {
       if (span.first <= at && at <= span.second) live += Align(plan.tensors[id].bytes());
     }
-    for (const auto& [in, read] : lives) {
-      if (read.second != at) continue;
-      for (const auto& [out, written] : lives) {
-        const bool in_place = written.first == at && MayShare(ops[i], in, out);
-        if (in_place) live -= Align(plan.tensors[in].bytes());
+    std::set<TensorId> left;
+    for (const Touch& out : TouchesOf(ops[i])) {
+      for (const Touch& in : TouchesOf(ops[i])) {
+        const bool passes = lives.contains(in.id) && lives.contains(out.id) &&
+                            lives.at(in.id).second == at && lives.at(out.id).first == at;
+        if (!passes || !MayShare(ops[i], in.id, out.id) || left.contains(in.id)) continue;
+        if (plan.tensors[in.id].bytes() != plan.tensors[out.id].bytes()) continue;
+        live -= Align(plan.tensors[in.id].bytes());
+        left.insert(in.id);
+        break;
       }
     }
     least = std::max(least, live);

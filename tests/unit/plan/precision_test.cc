@@ -66,11 +66,14 @@ TEST(Precision, OfATransformerLeavesItsStreamInFp32) {
     }
     for (const auto& o : OpsOf<ActivationForward>(*ops)) EXPECT_EQ(TypeOf(plan, o.y), kBF16);
   }
-  for (const auto& o : OpsOf<Add>(plan.evaluate)) {
-    EXPECT_EQ(TypeOf(plan, o.a), kF32);
-    EXPECT_EQ(TypeOf(plan, o.b), kBF16);
-    EXPECT_EQ(TypeOf(plan, o.y), kF32);
+  int sums = 0;
+  for (const auto& o : OpsOf<LayerNormForward>(plan.evaluate)) {
+    if (o.residual == kNone) continue;
+    ++sums;
+    EXPECT_EQ(TypeOf(plan, o.residual), kBF16);
+    EXPECT_EQ(TypeOf(plan, o.sum), kF32);
   }
+  EXPECT_EQ(sums, 4);
   for (const auto& o : OpsOf<LayerNormBackward>(plan.micro)) {
     EXPECT_EQ(TypeOf(plan, o.dy), kBF16);
     EXPECT_EQ(TypeOf(plan, o.dx), kF32);

@@ -107,6 +107,9 @@ struct SizeChecker {
   }
   void operator()(const LayerNormForward& o) const {
     Holds(o.x, o.rows * o.cols), Elements({{o.y, o.rows * o.cols}}), Holds(o.gamma, o.cols);
+    EXPECT_EQ(o.residual == kNone, o.sum == kNone);
+    if (o.residual != kNone) Elements({{o.residual, o.rows * o.cols}});
+    Holds(o.sum, o.rows * o.cols);
     Holds(o.beta, o.cols), Holds(o.mean, o.rows), Holds(o.rstd, o.rows);
   }
   void operator()(const LayerNormBackward& o) const {
