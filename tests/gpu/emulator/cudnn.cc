@@ -286,7 +286,7 @@ std::vector<cudnnBackendNumericalNote_t> NotesOf(const Descriptor& engine) {
 template <typename T>
 cudnnStatus_t Give(const std::vector<T>& values, int64_t wanted, int64_t* count, void* to) {
   *count = static_cast<int64_t>(values.size());
-  if (to == nullptr) return CUDNN_STATUS_SUCCESS;
+  if (to == nullptr || values.empty()) return CUDNN_STATUS_SUCCESS;
   const size_t some = std::min<size_t>(values.size(), wanted);
   std::memcpy(to, values.data(), some * sizeof(T));
   return CUDNN_STATUS_SUCCESS;
