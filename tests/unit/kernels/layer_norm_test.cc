@@ -224,15 +224,15 @@ enum class Shares { kNothing, kSumWithX, kSumWithResidual, kYWithResidual, kBoth
 // Odd lengths, and such that a GPU's threads hold a whole row, share it out, or cannot.
 TEST_P(LayerNormTest, OfASumHasTheBitsOfTheSumAndThenTheNorm) {
   for (const Types& types : kTypes) {
-    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 3},
-                                     {5, 64},
-                                     {33, 67},
-                                     {70, 260},
-                                     {3, 1030},
-                                     {3, 2052},
-                                     {2, 8196},
-                                     {1, 8201}}) {
-      const int64_t n = rows * cols;
+    for (const auto& shape : {std::pair<int64_t, int64_t>{1, 3},
+                              {5, 64},
+                              {33, 67},
+                              {70, 260},
+                              {3, 1030},
+                              {3, 2052},
+                              {2, 8196},
+                              {1, 8201}}) {
+      const int64_t rows = shape.first, cols = shape.second, n = rows * cols;
       const Vec a = RandomVec(n, 1, 3), b = RandomVec(n, 2);
       const Buffer gamma = bench_.Floats(RandomVec(cols, 3)),
                    beta = cols % 2 == 0 ? bench_.Floats(RandomVec(cols, 4)) : Buffer();
