@@ -221,6 +221,9 @@ size_t Rounded(size_t bytes) {
   return (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
 }
 
+// Enqueues the whole op by cuDNN's plan.
+using ByPlan = std::function<cudnnStatus_t(Stream&)>;
+
 // cuDNN's plan and our own kernel: a launch runs one of them.
 struct Pair {
   Cudnn& dnn;
@@ -230,26 +233,33 @@ struct Pair {
   Scalars scalars = {};
   std::shared_ptr<PlanSet> set = {};
 
-  void Run(Stream& stream, std::vector<Plan::Binding> bindings, void* workspace) {
+  cudnnStatus_t Run(Stream& stream, std::vector<Plan::Binding> bindings, void* workspace) {
     bindings.push_back({kScale, &scalars.scale});
     if (causal) bindings.push_back({kHidden, &scalars.hidden});
-    cudnnStatus_t error = dnn.Use(CudaStream::From(stream).handle());
-    if (error == CUDNN_STATUS_SUCCESS)
-      error = set->plans[0]->Run(dnn.handle(), bindings, workspace);
+    const cudnnStatus_t error = dnn.Use(CudaStream::From(stream).handle());
+    if (error != CUDNN_STATUS_SUCCESS) return error;
+    return set->plans[0]->Run(dnn.handle(), bindings, workspace);
+  }
+
+  void Launch(Stream& stream, const ByPlan& by_plan) const {
+    if (set->distrusted) return own.launch(stream);
+    const cudnnStatus_t error = by_plan(stream);
     if (error != CUDNN_STATUS_SUCCESS) {
       CudaStream::From(stream).fault().Note(ToStatus(error, "attention"));
     }
   }
 
-  // Both on the same numbers, which `fill` writes.
+  // Both on the same numbers, which `fill` writes. A plan that the library does not start is no
+  // fault of the device here: ours is there.
   void Check(Stream& stream, const std::vector<Computed>& results,
-             const std::function<void()>& fill, const std::function<void(Stream&)>& by_plan) {
+             const std::function<void()>& fill, const ByPlan& by_plan) {
     if (set->settled || set->distrusted) return;
     fill();
     own.launch(stream);
     const auto ours = Read(stream, results);
-    by_plan(stream);
-    const double apart = Distance(Read(stream, results), ours);
+    const cudnnStatus_t error = by_plan(stream);
+    const double apart = error == CUDNN_STATUS_SUCCESS ? Distance(Read(stream, results), ours)
+                                                       : std::numeric_limits<double>::infinity();
     // Twice what rounding probabilities and gradients of scores to bf16 leaves.
     if (apart < 0.02) {
       dnn.Settle(name, *set);
@@ -303,13 +313,13 @@ absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionForward& op, Kern
   pair->causal = op.causal;
   const auto by_plan = [op, pair = pair.get()](Stream& stream) {
     const int64_t keys = op.heads * op.head_dim, values = keys + op.kv_heads * op.head_dim;
-    pair->Run(stream,
-              {{kQ, op.qkv.data},
-               {kK, At(op.qkv, keys)},
-               {kV, At(op.qkv, values)},
-               {kY, op.y.data},
-               {kLse, op.lse.data}},
-              AlignWorkspace(stream.scratch));
+    return pair->Run(stream,
+                     {{kQ, op.qkv.data},
+                      {kK, At(op.qkv, keys)},
+                      {kV, At(op.qkv, values)},
+                      {kY, op.y.data},
+                      {kLse, op.lse.data}},
+                     AlignWorkspace(stream.scratch));
   };
   const int64_t rows = op.batch * op.time;
   const auto check = [=](Stream& stream) {
@@ -317,10 +327,7 @@ absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionForward& op, Kern
     pair->Check(stream, {{op.y, rows * op.heads * op.head_dim}, {op.lse, rows * op.heads}}, fill,
                 by_plan);
   };
-  return Kernel{.launch =
-                    [pair, by_plan](Stream& stream) {
-                      pair->set->distrusted ? pair->own.launch(stream) : by_plan(stream);
-                    },
+  return Kernel{.launch = [pair, by_plan](Stream& stream) { pair->Launch(stream, by_plan); },
                 .scratch_bytes =
                     std::max(pair->own.scratch_bytes, kWorkspaceAlign + pair->set->workspace_bytes),
                 .tune = check};
@@ -365,9 +372,11 @@ absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionBackward& op, Ker
           bindings.push_back({kDkHeads, dk_heads});
           bindings.push_back({kDvHeads, dv_heads});
         }
-        pair->Run(stream, std::move(bindings), workspace);
+        const cudnnStatus_t error = pair->Run(stream, std::move(bindings), workspace);
+        if (error != CUDNN_STATUS_SUCCESS) return error;
       }
     }
+    return CUDNN_STATUS_SUCCESS;
   };
   const int64_t rows = op.batch * op.time;
   const auto check = [=](Stream& stream) {
@@ -379,10 +388,7 @@ absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionBackward& op, Ker
     };
     pair->Check(stream, {{op.dqkv, rows * RowOf(op)}}, fill, by_plan);
   };
-  return Kernel{.launch =
-                    [pair, by_plan](Stream& stream) {
-                      pair->set->distrusted ? pair->own.launch(stream) : by_plan(stream);
-                    },
+  return Kernel{.launch = [pair, by_plan](Stream& stream) { pair->Launch(stream, by_plan); },
                 .scratch_bytes = std::max(
                     pair->own.scratch_bytes,
                     kWorkspaceAlign + delta_bytes + 2 * head_bytes + pair->set->workspace_bytes),

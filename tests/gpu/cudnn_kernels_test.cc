@@ -300,6 +300,20 @@ TEST_F(CudnnKernelsTest, AttentionThatAgreesIsKeptAndOtherIsNotTaken) {
   EXPECT_FALSE(own_ran);
 }
 
+TEST_F(CudnnKernelsTest, AttentionThatDoesNotStartIsNoFault) {
+  emulator::OffersAttention() = true;
+  Process process;
+  const AttentionOps ops(process, kCases[0]);
+  const std::vector<Kernel> kernels = {process.device().Prepare(ops.forward).value(),
+                                       process.device().Prepare(ops.backward).value()};
+  emulator::OffersAttention() = false;
+  for (const Kernel& kernel : kernels) {
+    ASSERT_TRUE(kernel.tune);
+    process.Run(kernel, true);
+    process.Run(kernel);
+  }
+}
+
 TEST_F(CudnnKernelsTest, PaddingAndOddHeadsAreOurs) {
   AttentionForward op;
   op.qkv.dtype = DType::kBF16;

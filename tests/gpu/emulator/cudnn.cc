@@ -396,6 +396,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
                                   cudnnBackendDescriptor_t pack_descriptor) {
   const Descriptor &plan = *Of(plan_descriptor), &pack = *Of(pack_descriptor);
   if (!plan.finalized || !pack.finalized || plan.engine < kSlow) return CUDNN_STATUS_BAD_PARAM;
+  if (plan.program->HasProduct() && !OffersAttention()) return CUDNN_STATUS_EXECUTION_FAILED;
   const std::vector<int64_t> ids = pack.All<int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const std::vector<void*> data = pack.All<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
   void* const workspace = pack.One<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);

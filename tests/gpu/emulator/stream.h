@@ -20,7 +20,8 @@ float& Clock();
 // How many algorithms cuBLASLt offers for a product, and cuDNN for a convolution, 1 to 3.
 int& OfferedAlgorithms();
 
-// Whether cuDNN knows attention: else our own kernels do it. Not at first.
+// Whether cuDNN knows attention: else it starts no plan for it, and our own
+// kernels do it. Not at first.
 bool& OffersAttention();
 
 }  // namespace trainyard::emulator
