@@ -126,7 +126,7 @@ absl::Status Agent::Run(int signal_fd) {
   TY_RETURN_IF_ERROR(SetUp());
   warm_ = std::make_unique<WarmWorkers>(options_.worker, options_.state_dir + "/standby",
                                         WhatWorkersWaitFor());
-  gpus_ = std::make_unique<GpuMonitor>(options_.nvml);
+  gpus_ = std::make_unique<GpuMonitor>(options_.nvml, clock_);
   link_ =
       std::make_unique<Link>(Link::Options{options_.server, options_.token_file, options_.hello},
                              clock_, [this](LinkEvent event) { inbox_.Put(std::move(event)); });
@@ -327,6 +327,9 @@ void Agent::SendEvents(absl::Duration now) {
       }
       if (!*batch) break;
       last_progress_ = std::max(last_progress_, now);
+      for (v1::RankEvent& event : *(*batch)->mutable_events()) {
+        if (event.has_failure()) AddXids(*rank, *event.mutable_failure());
+      }
       v1::AgentMessage message;
       *message.mutable_events() = **std::move(batch);
       link_->Send(std::move(message));

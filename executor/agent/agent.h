@@ -83,6 +83,11 @@ class Agent {
   std::string PathOf(const v1::Assignment& assignment) const;
   void Refuse(const v1::Assignment& assignment, v1::RankEvent event);
   void SendEvents(absl::Duration now);
+  std::set<int> GpusOf(const LocalRank& rank) const;
+  // A fault of a GPU is told with what its driver said of it.
+  void AddXids(const LocalRank& rank, v1::Failure& failure) const;
+  // "the driver reported Xid 79 (…) of GPU 1", or "": of its GPUs, since it began.
+  std::string WhatTheDriverSaid(const LocalRank& rank, absl::Duration patience) const;
   void SendHeartbeat(absl::Duration now);
   void Tick(absl::Duration now);
   void ForgetOldRanks();

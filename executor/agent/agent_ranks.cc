@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "executor/agent/agent.h"
 #include "executor/agent/reconcile.h"
 #include "executor/agent/slots.h"
@@ -19,6 +20,8 @@ namespace {
 constexpr absl::Duration kFirstStepPatience = absl::Seconds(10);
 // Between attempts to start a rank or to record its end, while the disk is full.
 constexpr absl::Duration kRecordPause = absl::Seconds(1);
+// For the driver to tell why a process on a GPU failed.
+constexpr absl::Duration kDriverPatience = absl::Milliseconds(250);
 
 int64_t BytesIn(const std::string& folder) {
   int64_t bytes = 0;
@@ -44,7 +47,11 @@ void Agent::FinishRanks(absl::Duration now) {
   if (retry) next_record_ = now + kRecordPause;
   for (auto& [name, rank] : ranks_) {
     if (rank->recorded() || (!rank->HasProcess() && !retry)) continue;
-    if (!rank->TryFinish()) continue;
+    const auto remark = [this, &rank = *rank] {
+      const std::string said = WhatTheDriverSaid(rank, kDriverPatience);
+      return said.empty() ? said : absl::StrCat("\n", said, "\n");
+    };
+    if (!rank->TryFinish(remark)) continue;
     spdlog::info("{}: gone", name);
     finished = true;
   }
@@ -176,13 +183,32 @@ std::set<std::string> Agent::BusyDevices() const {
   std::set<std::string> busy;
   for (const auto& [name, rank] : ranks_) {
     if (!rank->HasProcess()) continue;
-    for (const int index : rank->slots()) {
-      if (index < 0 || index >= options_.hello.slots_size()) continue;
-      const v1::Slot& slot = options_.hello.slots(index);
-      if (slot.device() == v1::Resources::CUDA) busy.insert(DeviceOf(slot));
-    }
+    for (const int gpu : GpusOf(*rank)) busy.insert(DeviceOf(options_.hello.slots(gpu)));
   }
   return busy;
+}
+
+std::set<int> Agent::GpusOf(const LocalRank& rank) const {
+  std::set<int> gpus;  // they come first among the slots: each has the slot of its index
+  for (const int index : rank.slots()) {
+    if (index < 0 || index >= options_.hello.slots_size()) continue;
+    if (options_.hello.slots(index).device() == v1::Resources::CUDA) gpus.insert(index);
+  }
+  return gpus;
+}
+
+std::string Agent::WhatTheDriverSaid(const LocalRank& rank, absl::Duration patience) const {
+  std::vector<std::string> said;
+  for (const Xid& xid : gpus_->XidsSince(rank.started(), GpusOf(rank), patience)) {
+    said.push_back(Describe(xid));
+  }
+  return said.empty() ? "" : absl::StrCat("the driver reported ", absl::StrJoin(said, ", "));
+}
+
+void Agent::AddXids(const LocalRank& rank, v1::Failure& failure) const {
+  const bool device = failure.category() == v1::Failure::DEVICE;
+  const std::string said = WhatTheDriverSaid(rank, device ? kDriverPatience : absl::ZeroDuration());
+  if (!said.empty()) absl::StrAppend(failure.mutable_message(), "; ", said);
 }
 
 bool Agent::AwaitsFirstStep(absl::Duration now) const {

@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -14,10 +15,19 @@ namespace {
 
 constexpr absl::Duration kStale = absl::Seconds(10);
 constexpr absl::Duration kLongestGoodbye = absl::Seconds(2);
+constexpr size_t kMostHeard = 64;  // errors that are remembered
 
 }  // namespace
 
 struct GpuMonitor::Shared {
+  explicit Shared(Clock& of_machine) : clock(of_machine) {}
+
+  struct Heard {
+    Xid xid;
+    absl::Duration at;
+  };
+
+  Clock& clock;
   std::shared_ptr<Nvml> nvml;
   absl::Duration interval;
   mutable absl::Mutex mu;
@@ -25,11 +35,12 @@ struct GpuMonitor::Shared {
   bool ended ABSL_GUARDED_BY(mu) = false;
   std::vector<GpuUsage> usage ABSL_GUARDED_BY(mu);
   std::map<int, int> xids ABSL_GUARDED_BY(mu);  // newest by GPU
+  std::deque<Heard> heard ABSL_GUARDED_BY(mu);
   absl::Time seen ABSL_GUARDED_BY(mu) = absl::InfinitePast();
 };
 
-GpuMonitor::GpuMonitor(std::shared_ptr<Nvml> nvml, absl::Duration interval)
-    : shared_(std::make_shared<Shared>()) {
+GpuMonitor::GpuMonitor(std::shared_ptr<Nvml> nvml, Clock& clock, absl::Duration interval)
+    : shared_(std::make_shared<Shared>(clock)) {
   if (nvml == nullptr) return;
   shared_->nvml = std::move(nvml);
   shared_->interval = interval;
@@ -64,6 +75,23 @@ std::map<int, v1::SlotUsage> GpuMonitor::Usage() const {
   return all;
 }
 
+std::vector<Xid> GpuMonitor::XidsSince(absl::Duration since, const std::set<int>& gpus,
+                                       absl::Duration patience) const {
+  std::vector<Xid> found;
+  if (!thread_.joinable() || gpus.empty()) return found;
+  const auto find = [&] {
+    shared_->mu.AssertReaderHeld();
+    found.clear();  // it may be looked more than once
+    for (const Shared::Heard& one : shared_->heard) {
+      if (one.at >= since && gpus.contains(one.xid.gpu)) found.push_back(one.xid);
+    }
+    return !found.empty();
+  };
+  absl::MutexLock lock(&shared_->mu);
+  shared_->mu.AwaitWithTimeout(absl::Condition(&find), patience);
+  return found;
+}
+
 // Waiting for an error is the pause between two looks; after one there is a pause all the same, so
 // that a GPU that reports them without end is looked at no more often.
 void GpuMonitor::Watch(const std::shared_ptr<Shared>& shared) {
@@ -71,11 +99,15 @@ void GpuMonitor::Watch(const std::shared_ptr<Shared>& shared) {
     const std::vector<GpuUsage> usage = shared->nvml->Usage();
     const absl::StatusOr<std::optional<Xid>> xid = shared->nvml->NextXid(shared->interval);
     const bool heard = xid.ok() && xid->has_value();
-    if (heard) spdlog::error("GPU {}: the driver reports Xid {}", (*xid)->gpu, (*xid)->code);
+    if (heard) spdlog::error("the driver reports {}", Describe(**xid));
     absl::MutexLock lock(&shared->mu);
     shared->usage = usage;
     shared->seen = absl::Now();
-    if (heard) shared->xids[(*xid)->gpu] = (*xid)->code;
+    if (heard) {
+      shared->xids[(*xid)->gpu] = (*xid)->code;
+      shared->heard.push_back({.xid = **xid, .at = shared->clock.SinceBoot()});
+      if (shared->heard.size() > kMostHeard) shared->heard.pop_front();
+    }
     if (heard || !xid.ok()) {
       shared->mu.AwaitWithTimeout(absl::Condition(&shared->stop), shared->interval);
     }

@@ -5,19 +5,22 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "executor/agent/nvml.h"
+#include "storage/base/clock.h"
 #include "trainyard/v1/resources.pb.h"
 
 namespace trainyard {
 
 class GpuMonitor {
  public:
-  // Looks every `interval`. Null: there are no GPUs.
-  explicit GpuMonitor(std::shared_ptr<Nvml> nvml,
-                      absl::Duration interval = absl::Milliseconds(500));
+  // Looks every `interval`. Null: there are no GPUs. `clock` must outlive it.
+  GpuMonitor(std::shared_ptr<Nvml> nvml, Clock& clock,
+             absl::Duration interval = absl::Milliseconds(500));
   // Leaves a thread that the driver keeps for more than two seconds to itself.
   ~GpuMonitor();
   GpuMonitor(const GpuMonitor&) = delete;
@@ -25,6 +28,12 @@ class GpuMonitor {
 
   // By index of the GPU; empty while the driver has not answered for ten seconds.
   std::map<int, v1::SlotUsage> Usage() const;
+
+  // The newest errors of `gpus` that were heard since `since` (Clock::SinceBoot), the oldest first.
+  // When there is none yet, waits for one at most `patience`: the driver tells of an error and ends
+  // a process at about the same time.
+  std::vector<Xid> XidsSince(absl::Duration since, const std::set<int>& gpus,
+                             absl::Duration patience) const;
 
  private:
   struct Shared;

@@ -169,7 +169,7 @@ void LocalRank::Fail(v1::Failure::Category category, const std::string& why) {
   Kill();
 }
 
-bool LocalRank::TryFinish() {
+bool LocalRank::TryFinish(const std::function<std::string()>& remark) {
   if (recorded()) return false;
   if (process_) {
     status_ = process_->TryReap();
@@ -186,7 +186,10 @@ bool LocalRank::TryFinish() {
   exited.set_exit_code(status_->code);
   exited.set_signal(status_->signal);
   exited.set_lost(status_->unknown);
-  exited.set_evidence(log_.LastLines(kEvidenceBytes));
+  const bool by_itself = !stopping_ && (status_->signal != 0 || status_->code == run::kExitDevice);
+  if (remark != nullptr && by_itself && remark_.empty()) remark_ = remark();
+  exited.set_evidence(log_.LastLines(kEvidenceBytes - static_cast<int64_t>(remark_.size())) +
+                      remark_);
   const absl::Status appended = spool_.AppendLast(last_words_, exited, clock_);
   if (!appended.ok()) {
     spdlog::error("{}: cannot record its end, will try again: {}", name_, appended.ToString());

@@ -3,6 +3,7 @@
 // One rank on this node, from its start (or its adoption by a restarted agent) until nothing of it
 // is left: directory, process, lease, spool and log.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -71,8 +72,9 @@ class LocalRank {
 
   // Once the process and all that it started are gone and its last event is written. True when that
   // has just happened; call again soon while it returns false after the process ended or was
-  // killed.
-  bool TryFinish();
+  // killed. What `remark` says, if anything, of a process that a signal or its device ended, and
+  // not we, is told behind the end of its log.
+  bool TryFinish(const std::function<std::string()>& remark = nullptr);
   bool recorded() const { return spool_.ended(); }  // its last event is written
   bool retired() const { return retired_; }
 
@@ -95,6 +97,7 @@ class LocalRank {
   std::optional<run::LeaseFile> lease_;
   std::optional<ExitStatus> status_;       // proven gone; Exited may still have to be written
   std::vector<v1::RankEvent> last_words_;  // of the agent, before Exited
+  std::string remark_;                     // behind the end of the log
   bool stopping_ = false;
   bool fenced_ = false;
   bool suspend_sent_ = false;

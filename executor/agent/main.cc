@@ -1,8 +1,10 @@
 #include <signal.h>
+#include <spdlog/spdlog.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -123,11 +125,15 @@ absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
   options.state_dir = std::filesystem::absolute(flags.state_dir, error).lexically_normal().string();
 
   std::vector<Gpu> gpus;
-  const absl::StatusOr<std::shared_ptr<Nvml>> nvml = Nvml::Open();
+  // Workers see what this variable names, and count it as we do.
+  const absl::StatusOr<std::shared_ptr<Nvml>> nvml =
+      Nvml::Open("libnvidia-ml.so.1", getenv("CUDA_VISIBLE_DEVICES"));
   if (nvml.ok()) {
     options.nvml = *nvml;
     TY_ASSIGN_OR_RETURN(gpus, options.nvml->List());
-  } else if (!absl::IsNotFound(nvml.status())) {
+  } else if (absl::IsNotFound(nvml.status())) {
+    spdlog::info("no GPU is offered: {}", std::string(nvml.status().message()));
+  } else {
     return nvml.status();
   }
   TY_ASSIGN_OR_RETURN(const Machine machine, ReadMachine());

@@ -15,7 +15,7 @@
 namespace trainyard {
 
 struct Gpu {
-  int index = 0;      // in PCI order, as CUDA counts with CUDA_DEVICE_ORDER=PCI_BUS_ID
+  int index = 0;  // among those that are visible, as CUDA counts with CUDA_DEVICE_ORDER=PCI_BUS_ID
   std::string model;  // "NVIDIA H200"
   int64_t memory_bytes = 0;
 };
@@ -34,12 +34,17 @@ struct Xid {
   int code = 0;
 };
 
+// "Xid 79 (fell off the bus) of GPU 1"; without the words where the code has none here.
+std::string Describe(const Xid& xid);
+
 // Any call may take as long as the driver likes. Not thread-safe.
 class Nvml {
  public:
-  // kNotFound: there is no driver library, hence no GPU. kUnavailable: there is one and it fails.
+  // The GPUs that `visible` names, in its order: indices and UUIDs as in $CUDA_VISIBLE_DEVICES;
+  // null: all. kNotFound: there is no driver, hence no GPU. kUnavailable: there is one and it
+  // fails. kInvalidArgument: a name of no GPU.
   static absl::StatusOr<std::shared_ptr<Nvml>> Open(
-      const std::string& library = "libnvidia-ml.so.1");
+      const std::string& library = "libnvidia-ml.so.1", const char* visible = nullptr);
   virtual ~Nvml() = default;
 
   virtual absl::StatusOr<std::vector<Gpu>> List() = 0;

@@ -32,6 +32,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 v1::Assignment Assigned(const std::string& uid, const std::string& script, int slot = 0) {
   v1::Assignment assignment;
@@ -126,6 +127,7 @@ class AgentTest : public run::Scratch {
     dup2(fd, STDOUT_FILENO);
     dup2(fd, STDERR_FILENO);
     if (!library_path_.empty()) setenv("LD_LIBRARY_PATH", library_path_.c_str(), 1);
+    setenv("FAKE_XID", xid_file_.c_str(), 1);
     execv(AGENT, argv.data());
     _exit(127);
   }
@@ -195,9 +197,20 @@ class AgentTest : public run::Scratch {
     library_path_ = folder_ + "/lib";
   }
 
+  // Of GPU 1; returns when the agent knows.
+  void ReportXid(int code) {
+    ASSERT_TRUE(WriteFileAtomically(xid_file_, absl::StrCat(code), 0600).ok());
+    ASSERT_TRUE(server_.WaitFor([&] {
+      const auto& heartbeat = server_.last_heartbeat();
+      return heartbeat && heartbeat->usage_size() == 2 &&
+             heartbeat->usage().at(1).last_xid() == code;
+    }));
+  }
+
   std::string RankFolder(const std::string& rank) const { return state_ + "/ranks/" + rank; }
 
   const std::string state_ = folder_ + "/state";
+  const std::string xid_file_ = folder_ + "/xid";
   FakeServer server_;
   std::string library_path_;
   pid_t agent_ = 0;
@@ -254,6 +267,38 @@ TEST_F(AgentTest, TellsWhatItsGpusDo) {
     EXPECT_EQ(server_.last_heartbeat()->usage().at(1).utilization(), 0.75);
     return true;
   }));
+}
+
+TEST_F(AgentTest, WhatTheDriverReportsIsToldWithTheFailure) {
+  InstallDriver();
+  StartAgent();
+  server_.Want({Assigned("a", "fault", 1), Assigned("b", "fault", 0), Assigned("c", "run", 2)});
+  WaitForSteps("a.1.0");
+  WaitForSteps("b.1.0");
+  ReportXid(31);
+  for (const char* const rank : {"a.1.0", "b.1.0"}) {
+    ASSERT_TRUE(WriteFileAtomically(RankFolder(rank) + "/go", "", 0600).ok());
+  }
+  const auto a = server_.WaitForEnd("a.1.0");
+  const auto b = server_.WaitForEnd("b.1.0");
+  ASSERT_TRUE(a && b);
+  EXPECT_EQ((*a)[a->size() - 2].failure().message(),
+            "an illegal address; the driver reported Xid 31 (an access to memory that is not "
+            "mapped) of GPU 1");
+  EXPECT_EQ((*b)[b->size() - 2].failure().message(), "an illegal address") << "of another GPU";
+
+  server_.Want({Assigned("c", "run", 2), Assigned("d", "run", 1)});
+  kill(WaitForSteps("c.1.0"), SIGKILL);
+  const pid_t d = WaitForSteps("d.1.0");
+  ReportXid(48);
+  kill(d, SIGKILL);
+  const auto c_end = server_.WaitForEnd("c.1.0");
+  const auto d_end = server_.WaitForEnd("d.1.0");
+  ASSERT_TRUE(c_end && d_end);
+  EXPECT_THAT(
+      d_end->back().exited().evidence(),
+      HasSubstr("the driver reported Xid 48 (an uncorrectable error of its memory) of GPU 1"));
+  EXPECT_THAT(c_end->back().exited().evidence(), Not(HasSubstr("Xid"))) << "of a CPU";
 }
 
 // While a rank runs on a GPU nobody waits there.

@@ -1,6 +1,9 @@
 // A driver's management library with two GPUs, loaded by the tests of executor/agent/nvml.h.
 
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 struct Memory {
@@ -35,6 +38,11 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
   return 0;
 }
 
+int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
+  if (std::strcmp(uuid, "GPU-0") != 0 && std::strcmp(uuid, "GPU-1") != 0) return 6;
+  return nvmlDeviceGetHandleByIndex_v2(uuid[4] == '1' ? 1 : 0, device);
+}
+
 int nvmlDeviceGetName(void* device, char* name, unsigned length) {
   std::snprintf(name, length, "Fake GPU %d", *static_cast<int*>(device));
   return 0;
@@ -64,7 +72,7 @@ int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
   return 0;
 }
 
-// The second reports an error, once.
+// The second reports an error, once, and then the codes that the file $FAKE_XID comes to hold.
 int nvmlEventSetCreate(void** events) {
   static int set;
   *events = &set;
@@ -76,8 +84,18 @@ int nvmlDeviceRegisterEvents(void* device, unsigned long long types, void* event
   *static_cast<int*>(events) = 79;
   return 0;
 }
-int nvmlEventSetWait_v2(void* events, EventData* event, unsigned) {
+int nvmlEventSetWait_v2(void* events, EventData* event, unsigned milliseconds) {
   int& xid = *static_cast<int*>(events);
+  const char* const file = std::getenv("FAKE_XID");
+  for (unsigned waited = 0; xid == 0 && waited < milliseconds; ++waited) {
+    std::FILE* const codes = file == nullptr ? nullptr : std::fopen(file, "r");
+    if (codes != nullptr) {
+      if (std::fscanf(codes, "%d", &xid) != 1) xid = 0;
+      std::fclose(codes);
+    }
+    if (xid != 0) unlink(file);
+    if (xid == 0) usleep(1000);
+  }
   if (xid == 0) return 10;
   void* second = nullptr;
   nvmlDeviceGetHandleByIndex_v2(1, &second);

@@ -47,6 +47,7 @@ class FakeWorker {
     if (script == "finish") return Finish(3);
     if (script == "many") return Finish(20'000);
     if (script == "crash") return Crash();
+    if (script == "fault") return FaultWhenTold();
     if (script == "children") return LeaveChildren();
     if (script == "print") return Print();
     if (script == "forge") {
@@ -110,10 +111,23 @@ class FakeWorker {
     return StepUntilToldOtherwise();
   }
 
+  bool Told() const {
+    struct stat info {};
+    return stat((directory_.path() + "/go").c_str(), &info) == 0;
+  }
+
+  int FaultWhenTold() {
+    for (Step(); !Told();) Pause();
+    v1::RankEvent event;
+    event.mutable_failure()->set_category(v1::Failure::DEVICE);
+    event.mutable_failure()->set_message("an illegal address");
+    Write(event);
+    return kExitDevice;
+  }
+
   int StepUntilToldOtherwise() {
     for (;;) {
-      struct stat info {};
-      if (stat((directory_.path() + "/go").c_str(), &info) == 0) return Finish(1);
+      if (Told()) return Finish(1);
       if (asked_to_suspend && !deaf) return End(v1::RankEvent::Finished::SUSPENDED);
       Step();
       Pause();

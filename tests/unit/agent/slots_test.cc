@@ -100,8 +100,32 @@ TEST_F(SlotsTest, GpusAreListedThroughTheDriversLibrary) {
   EXPECT_EQ((*gpus)[1].memory_bytes, 2 * kGiB);
 }
 
+TEST_F(SlotsTest, OnlyVisibleGpusAreListed) {
+  const auto models = [](const char* visible) {
+    std::vector<std::string> found;
+    const auto nvml = Nvml::Open(FAKE_NVML, visible);
+    if (!nvml.ok()) return std::vector<std::string>{std::string(nvml.status().message())};
+    const std::vector<Gpu> gpus = (*nvml)->List().value();
+    for (const Gpu& gpu : gpus) {
+      EXPECT_EQ(gpu.index, static_cast<int>(found.size()));
+      found.push_back(gpu.model);
+    }
+    return found;
+  };
+  const std::string first = "Fake GPU 0", second = "Fake GPU 1";
+  EXPECT_EQ(models(nullptr), (std::vector{first, second}));
+  EXPECT_EQ(models("1"), std::vector{second});
+  EXPECT_EQ(models("1, 0"), (std::vector{second, first}));
+  EXPECT_EQ(models("GPU-1"), std::vector{second});
+  EXPECT_EQ(models(""), std::vector<std::string>());
+  for (const char* const wrong : {"2", "-1", "0,GPU-7", "all", "1,1"}) {
+    EXPECT_EQ(Nvml::Open(FAKE_NVML, wrong).status().code(), absl::StatusCode::kInvalidArgument)
+        << wrong;
+  }
+}
+
 TEST_F(SlotsTest, GpusAreWatched) {
-  const GpuMonitor monitor(Nvml::Open(FAKE_NVML).value(), absl::Milliseconds(1));
+  const GpuMonitor monitor(Nvml::Open(FAKE_NVML).value(), SystemClock(), absl::Milliseconds(1));
   std::map<int, v1::SlotUsage> usage;
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
   while (usage[1].last_xid() == 0 && absl::Now() < deadline) usage = monitor.Usage();
@@ -114,6 +138,22 @@ TEST_F(SlotsTest, GpusAreWatched) {
   EXPECT_EQ(usage[1].temperature_celsius(), 61);
   EXPECT_EQ(usage[1].power_watts(), 412.5);
   EXPECT_EQ(usage[1].last_xid(), 79);
+}
+
+TEST_F(SlotsTest, ErrorsOfGpusAreRemembered) {
+  const absl::Duration before = SystemClock().SinceBoot();
+  const GpuMonitor monitor(Nvml::Open(FAKE_NVML).value(), SystemClock(), absl::Milliseconds(1));
+  const std::vector<Xid> heard = monitor.XidsSince(before, {1}, absl::Seconds(20));
+  ASSERT_EQ(heard.size(), 1u);
+  EXPECT_EQ(Describe(heard[0]), "Xid 79 (fell off the bus) of GPU 1");
+  EXPECT_EQ(Describe({.gpu = 0, .code = 7}), "Xid 7 of GPU 0");
+  EXPECT_TRUE(monitor.XidsSince(before, {0}, absl::ZeroDuration()).empty());
+  EXPECT_TRUE(monitor.XidsSince(SystemClock().SinceBoot(), {1}, absl::Milliseconds(1)).empty());
+}
+
+TEST_F(SlotsTest, WhereThereIsNoDriverNobodyWaitsForIt) {
+  const GpuMonitor monitor(nullptr, SystemClock());
+  EXPECT_TRUE(monitor.XidsSince(absl::ZeroDuration(), {0}, absl::InfiniteDuration()).empty());
 }
 
 // A driver that does not come back from a call until it is let go.
@@ -134,7 +174,7 @@ class HangingDriver : public Nvml {
 TEST_F(SlotsTest, ADriverThatHangsKeepsNobody) {
   const auto driver = std::make_shared<HangingDriver>();
   {
-    const GpuMonitor monitor(driver);
+    const GpuMonitor monitor(driver, SystemClock());
     driver->asked.WaitForNotification();
     EXPECT_TRUE(monitor.Usage().empty());
   }
