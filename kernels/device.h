@@ -26,7 +26,7 @@ class Stream {
   size_t scratch_bytes = 0;
 };
 
-// A place in the work of a stream, for the host to wait for. Made by a Device.
+// A place in the work of a stream, for the host, or another stream, to wait for. Made by a Device.
 class Mark {
  public:
   virtual ~Mark() = default;
@@ -82,13 +82,15 @@ class Device {
   // and that of CopyOut is valid after Synchronize.
   virtual void CopyIn(Stream& stream, void* device_to, const void* host_from, size_t bytes) = 0;
   virtual void CopyOut(Stream& stream, void* host_to, const void* device_from, size_t bytes) = 0;
+  // Within the device's memory, from one place to another that does not overlap it.
+  virtual void Copy(Stream& stream, void* device_to, const void* device_from, size_t bytes) = 0;
 
   // Memory of the device for the host to read in place, as it is after Synchronize; nullptr where
   // only CopyOut reads it.
   virtual const void* HostView(const void* /*device_data*/) const { return nullptr; }
 
-  // Waits for the stream. A fault of the device is kInternal here, and everywhere after: the
-  // process should end.
+  // Waits for the stream. A fault of the device is kInternal here, or kResourceExhausted when it
+  // had no memory for the code of a kernel, say, and everywhere after: the process should end.
   virtual absl::Status Synchronize(Stream& stream) = 0;
 
   // Put: behind all that was enqueued so far, and no longer where it was before. Wait: for what
@@ -96,6 +98,8 @@ class Device {
   virtual std::unique_ptr<Mark> MakeMark() { return std::make_unique<Mark>(); }
   virtual void Put(Mark& /*mark*/, Stream& /*stream*/) {}
   virtual absl::Status Wait(Mark& /*mark*/) { return absl::OkStatus(); }
+  // What is enqueued on `stream` from now on runs after what lies before the mark now.
+  virtual void Follow(Stream& /*stream*/, const Mark& /*mark*/) {}
 
   // One launch that does what those of `program` do, in order, for what runs many times: a GPU
   // records them as one graph. All were launched on `stream` before, and its scratch stays where it

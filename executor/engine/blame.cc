@@ -21,6 +21,10 @@ absl::Status Blame(Fault fault, const absl::Status& status) {
   return blamed;
 }
 
+absl::Status BlameDevice(const absl::Status& status) {
+  return Blame(absl::IsResourceExhausted(status) ? Fault::kOutOfMemory : Fault::kDevice, status);
+}
+
 absl::Status BlameStorage(const absl::Status& status) { return Blame(Fault::kStorage, status); }
 
 absl::Status BlameData(const absl::Status& status) {

@@ -21,6 +21,10 @@ enum class Fault {
 // OK stays OK; a fault that was named before stays.
 absl::Status Blame(Fault fault, const absl::Status& status);
 
+// A failure of what a device does: kOutOfMemory for lack of its memory, which it may notice late,
+// else kDevice.
+absl::Status BlameDevice(const absl::Status& status);
+
 // A failure of the data room: kData, or kStorage where the machine failed (kInternal, as
 // ErrnoStatus says it of EIO, ESTALE or EMFILE, and kUnavailable), which another attempt may not
 // meet.

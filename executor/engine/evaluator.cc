@@ -16,16 +16,62 @@ constexpr int64_t kPrefetch = 2;  // batches
 
 }  // namespace
 
-absl::Status Evaluator::PrepareOnce() {
+absl::Status Evaluator::Tune() { return PrepareOnce(true); }
+
+absl::Status Evaluator::PrepareOnce(bool tune) {
   if (!program_.empty()) return absl::OkStatus();
   const plan::Plan& plan = session_.plan();
-  const int64_t batch = plan.evaluation_batch;
   TY_ASSIGN_OR_RETURN(begin_, session_.Prepare(plan.evaluate_begin));
   TY_ASSIGN_OR_RETURN(kernels::Kernels program, session_.Prepare(plan.evaluate));
+  for (int64_t i = 0; i < session_.BatchesInUse(); ++i) {
+    Flight& flight = flights_.emplace_back();
+    flight.losses = session_.AllocateHost(plan.tensors[plan.eval_losses].bytes());
+    flight.correct = session_.AllocateHost(plan.tensors[plan.eval_correct].bytes());
+    if (plan.binary) flight.logits = session_.AllocateHost(plan.tensors[plan.eval_logits].bytes());
+    flight.done = session_.MakeMark();
+  }
+  if (tune) session_.Tune(begin_), session_.Tune(program);
   program_ = Program(std::move(program));
-  losses_.resize(batch * plan.rows_per_sample);
-  correct_.resize(batch * plan.rows_per_sample);
-  if (plan.binary) logits_.resize(batch);
+  return absl::OkStatus();
+}
+
+absl::Status Evaluator::Enqueue(data::Loader& loader, Flight& flight) {
+  const plan::Plan& plan = session_.plan();
+  TY_RETURN_IF_ERROR(session_.AwaitRoom());
+  const absl::StatusOr<data::Loader::Batch> batch = loader.Next();
+  if (!batch.ok()) return BlameData(batch.status());
+  flight.targets = static_cast<const int32_t*>(batch->targets);
+  session_.Deliver({.input = plan.eval_input,
+                    .ids = plan.eval_ids,
+                    .target = plan.eval_target,
+                    .inputs = batch->inputs,
+                    .targets = batch->targets});
+  TY_RETURN_IF_ERROR(session_.Run(program_));
+  const auto read = [&](plan::TensorId id, char* to) {
+    session_.Read(id, to, plan.tensors[id].bytes());
+  };
+  read(plan.eval_losses, flight.losses.get());
+  read(plan.eval_correct, flight.correct.get());
+  if (plan.binary) read(plan.eval_logits, flight.logits.get());
+  session_.Put(*flight.done);
+  return absl::OkStatus();
+}
+
+absl::Status Evaluator::Finish(Flight& flight, const data::Tokenizer* tokenizer, Sums& sums) {
+  const plan::Plan& plan = session_.plan();
+  TY_RETURN_IF_ERROR(session_.Wait(*flight.done));
+  const auto* const losses = reinterpret_cast<const float*>(flight.losses.get());
+  const auto* const correct = reinterpret_cast<const float*>(flight.correct.get());
+  const auto* const logits = reinterpret_cast<const float*>(flight.logits.get());
+  for (int64_t row = 0; row < plan.tensors[plan.eval_losses].elements(); ++row) {
+    const int32_t target = flight.targets[row];
+    if (target < 0) continue;
+    sums.loss += losses[row];
+    sums.correct += correct[row];
+    if (tokenizer != nullptr) sums.text_bytes += tokenizer->BytesOf(target).size();
+    if (plan.binary) sums.scored.push_back({.score = logits[row], .click = target == 1});
+    ++sums.rows;
+  }
   return absl::OkStatus();
 }
 
@@ -33,16 +79,13 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
   int64_t samples = dataset_.size(data::Split::kValidation);
   if (max_samples > 0) samples = std::min(samples, max_samples);
   if (samples == 0) return absl::FailedPreconditionError("the data has no held-out split");
-  TY_RETURN_IF_ERROR(PrepareOnce());
+  TY_RETURN_IF_ERROR(PrepareOnce(false));
   const plan::Plan& plan = session_.plan();
 
   // A masked model is asked for some tokens alone: their bytes are no text.
   const bool text = dataset_.facts().kind == plan::DataFacts::Kind::kTokens;
   const data::Tokenizer* const tokenizer = text ? dataset_.tokenizer() : nullptr;
-  double loss = 0, correct = 0;
-  size_t text_bytes = 0;
-  scored_.clear();
-  int64_t rows = 0;
+  Sums sums;
   data::Loader loader(dataset_,
                       {.batch_size = plan.evaluation_batch,
                        .samples = plan.evaluation_batch,
@@ -50,31 +93,19 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
                        .prefetch = kPrefetch,
                        .threads = threads_,
                        .held_out = samples,
+                       .in_use = session_.BatchesInUse(),
                        .allocate = [this](size_t bytes) { return session_.AllocateHost(bytes); }});
   const absl::Cleanup drain = [&] { session_.Synchronize().IgnoreError(); };  // before it goes
   session_.Launch(begin_);
-  for (int64_t first = 0; first < samples; first += plan.evaluation_batch) {
-    const absl::StatusOr<data::Loader::Batch> batch = loader.Next();
-    if (!batch.ok()) return BlameData(batch.status());
-    const auto* targets = static_cast<const int32_t*>(batch->targets);
-    session_.WriteInputs(plan.eval_input, plan.eval_ids, batch->inputs);
-    session_.Write(plan.eval_target, targets, plan.tensors[plan.eval_target].bytes());
-    TY_RETURN_IF_ERROR(session_.Run(program_));
-    session_.Read(plan.eval_losses, losses_.data(), losses_.size() * sizeof(float));
-    session_.Read(plan.eval_correct, correct_.data(), correct_.size() * sizeof(float));
-    if (plan.binary)
-      session_.Read(plan.eval_logits, logits_.data(), logits_.size() * sizeof(float));
-    TY_RETURN_IF_ERROR(session_.Synchronize());
-    for (size_t row = 0; row < losses_.size(); ++row) {
-      if (targets[row] < 0) continue;
-      loss += losses_[row];
-      correct += correct_[row];
-      if (tokenizer != nullptr) text_bytes += tokenizer->BytesOf(targets[row]).size();
-      if (plan.binary) scored_.push_back({.score = logits_[row], .click = targets[row] == 1});
-      ++rows;
+  const int64_t batches = (samples + plan.evaluation_batch - 1) / plan.evaluation_batch;
+  const auto in_use = static_cast<int64_t>(flights_.size());
+  for (int64_t batch = 0; batch < batches + in_use; ++batch) {
+    if (batch >= in_use) {
+      TY_RETURN_IF_ERROR(Finish(FlightOf(batch - in_use), tokenizer, sums));
     }
+    if (batch < batches) TY_RETURN_IF_ERROR(Enqueue(loader, FlightOf(batch)));
   }
-  if (rows == 0) {
+  if (sums.rows == 0) {
     return Blame(Fault::kData,
                  absl::FailedPreconditionError(absl::StrCat(
                      "spec.evaluation.max_samples: found no row that counts in the ", samples,
@@ -82,14 +113,15 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
                      dataset_.size(data::Split::kValidation), ": they are too short to be masked, ",
                      "or none of their images can be read; use more, or other held-out data")));
   }
-  const double mean = loss / static_cast<double>(rows);
-  std::map<std::string, double> values = {{"loss", mean},
-                                          {"accuracy", correct / static_cast<double>(rows)}};
+  const double mean = sums.loss / static_cast<double>(sums.rows);
+  std::map<std::string, double> values = {
+      {"loss", mean}, {"accuracy", sums.correct / static_cast<double>(sums.rows)}};
   if (plan.tokens) values["perplexity"] = std::exp(mean);
-  if (text_bytes > 0)
-    values["bits_per_byte"] = loss / std::log(2.0) / static_cast<double>(text_bytes);
+  if (sums.text_bytes > 0) {
+    values["bits_per_byte"] = sums.loss / std::log(2.0) / static_cast<double>(sums.text_bytes);
+  }
   if (plan.binary) {
-    if (const auto auc = data::Auc(scored_)) values["auc"] = *auc;
+    if (const auto auc = data::Auc(sums.scored)) values["auc"] = *auc;
     if (const auto best = dataset_.BestAuc(samples)) values["best_auc"] = *best;
   }
   return values;

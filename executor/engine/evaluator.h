@@ -11,17 +11,22 @@
 #include "absl/status/statusor.h"
 #include "executor/data/auc.h"
 #include "executor/data/dataset.h"
+#include "executor/data/loader.h"
 #include "executor/engine/session.h"
 
 namespace trainyard::engine {
 
-// Runs the plan's forward pass over validation samples. Its kernels are prepared with the first
-// run, so that they do not delay the first training step.
+// Runs the plan's forward pass over validation samples. Unless Tune was called its kernels are
+// prepared with the first run, so that they do not delay the first training step.
 class Evaluator {
  public:
   // `session` and `dataset` must outlive it. `threads` prepare samples while a batch is evaluated.
   Evaluator(Session& session, const data::Dataset& dataset, int64_t threads = 1)
       : session_(session), dataset_(dataset), threads_(threads) {}
+
+  // Prepares the kernels and measures what there is to choose (Session::Tune): the arena's content
+  // is lost.
+  absl::Status Tune();
 
   // "loss" and "accuracy" over the first `max_samples` validation samples (0: all), and
   // "perplexity" for language models, "bits_per_byte" for those of text; for clicks "auc" and,
@@ -31,16 +36,32 @@ class Evaluator {
   absl::StatusOr<std::map<std::string, double>> Run(int64_t max_samples);
 
  private:
-  absl::Status PrepareOnce();
+  // A batch that the device computes, or has computed: what the host reads of it, and when.
+  struct Flight {
+    std::shared_ptr<char[]> losses, correct, logits;  // f32; logits of clicks only
+    const int32_t* targets = nullptr;
+    std::unique_ptr<kernels::Mark> done;
+  };
+  // Of the whole split.
+  struct Sums {
+    double loss = 0, correct = 0;
+    int64_t rows = 0, text_bytes = 0;
+    std::vector<data::Scored> scored;
+  };
+
+  absl::Status PrepareOnce(bool tune);
+  Flight& FlightOf(int64_t batch) { return flights_[batch % flights_.size()]; }
+  absl::Status Enqueue(data::Loader& loader, Flight& flight);
+  // Waits for the batch and adds it up; `tokenizer` tells how many bytes of text a target is, if
+  // any.
+  absl::Status Finish(Flight& flight, const data::Tokenizer* tokenizer, Sums& sums);
 
   Session& session_;
   const data::Dataset& dataset_;
   const int64_t threads_;
   kernels::Kernels begin_;
   Program program_;
-  std::vector<float> losses_, correct_;
-  std::vector<float> logits_;         // of one batch; clicks only, as is
-  std::vector<data::Scored> scored_;  // the whole split
+  std::vector<Flight> flights_;  // BatchesInUse
 };
 
 }  // namespace trainyard::engine

@@ -83,6 +83,11 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
                                              chosen ? chosen->checkpoint.step : 0, state.skips));
 
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(device, plan));
+  Evaluator evaluator(*session, dataset, threads);
+  // Where kernels are measured, that is over before there are weights.
+  if (device.Asynchronous() && (evaluation.every > 0 || evaluation.at_end)) {
+    TY_RETURN_IF_ERROR(evaluator.Tune());
+  }
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(*session, spec));
   if (chosen) {
     TY_RETURN_IF_ERROR(BlameStorage(trainer->Restore(chosen->checkpoint)));
@@ -92,7 +97,8 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
   TY_RETURN_IF_ERROR(BlameStorage(
       observer.OnRestored(trainer->steps_done(), chosen ? chosen->checkpoint.uri : std::string())));
 
-  CheckpointWriter checkpoints(*store, MakeIdentity(request, spec, dataset, plan), plan, observer);
+  CheckpointWriter checkpoints(*store, MakeIdentity(request, spec, dataset, plan), plan, observer,
+                               [&device](size_t bytes) { return device.AllocateHost(bytes); });
   if (trainer->loaded()) {
     state.start_sha256 = trainer->loaded()->sha256;
     TY_RETURN_IF_ERROR(KeepStart(*store, request.checkpoint_root, request.attempt, SpecDigest(spec),
@@ -107,7 +113,6 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
     }
     chosen.reset();
   }
-  Evaluator evaluator(*session, dataset, threads);
   Steps steps({.device = device,
                .spec = spec,
                .dataset = dataset,

@@ -62,6 +62,10 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Load(kernels::Device& device,
                       plan::BuildInferencePlan(checkpoint.config.spec, checkpoint.config.facts, 1));
   std::unique_ptr<Sampler> sampler(new Sampler(std::move(plan)));
   TY_ASSIGN_OR_RETURN(sampler->session_, Session::Open(device, sampler->plan_));
+  TY_ASSIGN_OR_RETURN(kernels::Kernels program,
+                      sampler->session_->Prepare(sampler->plan_.evaluate));
+  sampler->session_->Tune(program);
+  sampler->program_ = Program(std::move(program));
   for (const auto* ids : {&sampler->plan_.parameters, &sampler->plan_.buffers}) {
     for (const plan::TensorId id : *ids) {
       TY_RETURN_IF_ERROR(
@@ -70,9 +74,6 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Load(kernels::Device& device,
   }
   TY_ASSIGN_OR_RETURN(const auto copy, sampler->session_->Prepare(sampler->plan_.copy));
   sampler->session_->Launch(copy);
-  TY_ASSIGN_OR_RETURN(kernels::Kernels program,
-                      sampler->session_->Prepare(sampler->plan_.evaluate));
-  sampler->program_ = Program(std::move(program));
   return sampler;
 }
 

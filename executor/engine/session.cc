@@ -1,6 +1,8 @@
 #include "executor/engine/session.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "executor/engine/blame.h"
 #include "executor/engine/lowering.h"
@@ -16,11 +18,22 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(kernels::Device& device,
                  Annotate(arena.status(), absl::StrCat("the plan's arena of ", plan.arena_bytes,
                                                        " bytes on ", device.Description())));
   }
-  return std::unique_ptr<Session>(new Session(device, plan, static_cast<char*>(*arena)));
+  absl::StatusOr<std::unique_ptr<Inbox>> inbox = Inbox::Open(device, plan);
+  if (!inbox.ok()) {
+    device.Free(*arena);
+    return inbox.status();
+  }
+  return std::unique_ptr<Session>(
+      new Session(device, plan, static_cast<char*>(*arena), *std::move(inbox)));
 }
 
-Session::Session(kernels::Device& device, const plan::Plan& plan, char* arena)
-    : device_(device), plan_(plan), arena_(arena), stream_(device.MakeStream()) {}
+Session::Session(kernels::Device& device, const plan::Plan& plan, char* arena,
+                 std::unique_ptr<Inbox> inbox)
+    : device_(device),
+      plan_(plan),
+      arena_(arena),
+      stream_(device.MakeStream()),
+      inbox_(std::move(inbox)) {}
 
 Session::~Session() {
   device_.Synchronize(*stream_).IgnoreError();
@@ -72,7 +85,7 @@ absl::Status Session::Run(Program& program) {
   }
   if (!program.recorded_ || program.scratch_ != stream_->scratch) {
     absl::StatusOr<kernels::Kernel> recorded = device_.Record(*stream_, program.kernels_);
-    if (!recorded.ok()) return Blame(Fault::kDevice, recorded.status());
+    if (!recorded.ok()) return BlameDevice(recorded.status());
     program.recorded_ = *std::move(recorded);
     program.scratch_ = stream_->scratch;
   }
@@ -91,11 +104,19 @@ void Session::Write(plan::TensorId id, const void* from, size_t bytes, size_t of
   device_.CopyIn(*stream_, At(id, offset, bytes), from, bytes);
 }
 
-void Session::WriteInputs(plan::TensorId input, plan::TensorId ids, const void* from) {
-  const int64_t bytes = plan_.tensors[input].bytes();
-  Write(input, from, bytes);
-  if (ids == plan::kNone) return;
-  Write(ids, static_cast<const char*>(from) + bytes, plan_.tensors[ids].bytes());
+void Session::Deliver(const MicroBatch& batch) {
+  std::array<Inbox::Piece, 4> pieces;
+  size_t n = 0;
+  const auto add = [&](plan::TensorId id, const void* from) {
+    if (id == plan::kNone) return;
+    const auto bytes = static_cast<size_t>(plan_.tensors[id].bytes());
+    pieces[n++] = {.to = At(id, 0, bytes), .from = from, .bytes = bytes};
+  };
+  add(batch.state, batch.of_state);
+  add(batch.input, batch.inputs);
+  add(batch.ids, static_cast<const char*>(batch.inputs) + plan_.tensors[batch.input].bytes());
+  add(batch.target, batch.targets);
+  inbox_->Deliver(absl::MakeSpan(pieces.data(), n), *stream_);
 }
 
 void Session::Read(plan::TensorId id, void* to, size_t bytes, size_t offset) {
@@ -110,10 +131,8 @@ const char* Session::HostView(const plan::Region& region) const {
   return static_cast<const char*>(device_.HostView(arena_ + region.offset));
 }
 
-absl::Status Session::Wait(kernels::Mark& mark) {
-  return Blame(Fault::kDevice, device_.Wait(mark));
-}
+absl::Status Session::Wait(kernels::Mark& mark) { return BlameDevice(device_.Wait(mark)); }
 
-absl::Status Session::Synchronize() { return Blame(Fault::kDevice, device_.Synchronize(*stream_)); }
+absl::Status Session::Synchronize() { return BlameDevice(device_.Synchronize(*stream_)); }
 
 }  // namespace trainyard::engine

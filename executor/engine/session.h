@@ -1,6 +1,6 @@
 #pragma once
 
-// A plan on a device: its memory and its stream.
+// A plan on a device: its memory and its streams.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "executor/engine/inbox.h"
 #include "executor/plan/plan.h"
 #include "kernels/device.h"
 
@@ -35,15 +37,12 @@ class Program {
   const void* scratch_ = nullptr;  // that recorded_ knows
 };
 
-// Micro-batches that `device` may still be reading when the next one is asked for.
-inline int64_t BatchesInUse(const kernels::Device& device) { return device.Asynchronous() ? 2 : 1; }
-
-// Owns the arena, the kernels' scratch and the stream; nothing else of the engine holds device
-// memory. Thread-compatible. `device` and `plan` must outlive it.
+// Owns the arena, the kernels' scratch, the inbox and the stream; nothing else of the engine holds
+// device memory. Thread-compatible. `device` and `plan` must outlive it.
 class Session {
  public:
-  // Allocates the arena; its content is undefined until Zero. kResourceExhausted says how much was
-  // asked for.
+  // Allocates arena and inbox; their content is undefined until Zero. kResourceExhausted says how
+  // much was asked for.
   static absl::StatusOr<std::unique_ptr<Session>> Open(kernels::Device& device,
                                                        const plan::Plan& plan);
   ~Session();
@@ -72,13 +71,23 @@ class Session {
   // Copies into and out of a tensor, `offset` bytes from its start; ordered with launches. Host
   // memory is in use as kernels::Device says of CopyIn and CopyOut.
   void Write(plan::TensorId id, const void* from, size_t bytes, size_t offset = 0);
-  // What Dataset::Fill wrote: `input`, then `ids` unless it is kNone.
-  void WriteInputs(plan::TensorId input, plan::TensorId ids, const void* from);
   void Read(plan::TensorId id, void* to, size_t bytes, size_t offset = 0);
   void ReadRegion(const plan::Region& region, void* to);
   // The region in place, where the host can read it: valid after Synchronize, until the next
   // launch. nullptr: it must be read out.
   const char* HostView(const plan::Region& region) const;
+
+  // A micro-batch: what goes to each of its tensors, all of the tensor's bytes, from host memory of
+  // AllocateHost. `inputs` is what Dataset::Fill wrote: `input`, then `ids` unless that is kNone.
+  struct MicroBatch {
+    plan::TensorId state = plan::kNone, input = plan::kNone, ids = plan::kNone,
+                   target = plan::kNone;
+    const void *of_state = nullptr, *inputs = nullptr, *targets = nullptr;
+  };
+  // Puts it in place for what is launched from now on; see Inbox.
+  void Deliver(const MicroBatch& batch);
+  // Until the next micro-batch may be written where the oldest of BatchesInUse lies.
+  absl::Status AwaitRoom() { return inbox_->AwaitRoom(); }
 
   absl::Status Synchronize();
 
@@ -91,13 +100,15 @@ class Session {
   absl::Status Wait(kernels::Mark& mark);
 
  private:
-  Session(kernels::Device& device, const plan::Plan& plan, char* arena);
+  Session(kernels::Device& device, const plan::Plan& plan, char* arena,
+          std::unique_ptr<Inbox> inbox);
   char* At(plan::TensorId id, size_t offset, size_t bytes) const;
 
   kernels::Device& device_;
   const plan::Plan& plan_;
   char* arena_;
   std::unique_ptr<kernels::Stream> stream_;
+  std::unique_ptr<Inbox> inbox_;
 };
 
 }  // namespace trainyard::engine

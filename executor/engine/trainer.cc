@@ -29,7 +29,6 @@ Trainer::Trainer(Session& session, const v1::JobSpec& spec) : session_(session),
               .scalars = session.AllocateHost(plan.scalar_region.bytes),
               .done = session.MakeMark()};
   }
-  for (int64_t i = 0; i < session.BatchesInUse(); ++i) copied_.push_back(session.MakeMark());
 }
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session,
@@ -103,8 +102,7 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
 
 absl::Status Trainer::Load(const BatchSource& next, int64_t step, int64_t i) {
   const plan::Plan& plan = session_.plan();
-  kernels::Mark& copied = *copied_[loaded_batches_ % copied_.size()];
-  TY_RETURN_IF_ERROR(session_.Wait(copied));
+  TY_RETURN_IF_ERROR(session_.AwaitRoom());
   const absl::StatusOr<data::Loader::Batch> loaded = next();
   if (!loaded.ok()) return BlameData(loaded.status());
   const data::Loader::Batch& batch = *loaded;
@@ -118,11 +116,13 @@ absl::Status Trainer::Load(const BatchSource& next, int64_t step, int64_t i) {
                                     .updates = UpdatesOf(step)};
   char* const kept = FlightOf(step).states.get() + i * sizeof(state);
   memcpy(kept, &state, sizeof(state));
-  session_.Write(plan.state, kept, sizeof(state));
-  session_.WriteInputs(plan.input, plan.ids, batch.inputs);
-  session_.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());
-  session_.Put(copied);
-  ++loaded_batches_;
+  session_.Deliver({.state = plan.state,
+                    .input = plan.input,
+                    .ids = plan.ids,
+                    .target = plan.target,
+                    .of_state = kept,
+                    .inputs = batch.inputs,
+                    .targets = batch.targets});
   return absl::OkStatus();
 }
 
@@ -238,10 +238,11 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
 absl::Status Trainer::CopyTo(Snapshot& snapshot) {
   const plan::Plan& plan = session_.plan();
   TY_CHECK(on_their_way() == 0, on_their_way(), " steps on their way");
-  session_.ReadRegion(plan.parameter_region, snapshot.parameters());
-  session_.ReadRegion(plan.optimizer_region, snapshot.optimizer());
-  session_.ReadRegion(plan.ema_region, snapshot.averages());
-  session_.ReadRegion(plan.buffer_region, snapshot.buffers());
+  const Snapshot::Room room = snapshot.Own();
+  session_.ReadRegion(plan.parameter_region, room.parameters);
+  session_.ReadRegion(plan.optimizer_region, room.optimizer);
+  session_.ReadRegion(plan.ema_region, room.averages);
+  session_.ReadRegion(plan.buffer_region, room.buffers);
   snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches);
   return session_.Synchronize();
 }

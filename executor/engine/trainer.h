@@ -141,9 +141,6 @@ class Trainer {
   kernels::Kernels copy_, begin_, micro_, norm_, end_;
   Program parts_[2][2];
   std::array<Flight, 2> flights_;
-  // Behind the copy of the last micro-batches, number i of all at i % size.
-  std::vector<std::unique_ptr<kernels::Mark>> copied_;
-  int64_t loaded_batches_ = 0;
   int64_t steps_done_ = 0, enqueued_ = 0;
   int64_t next_micro_batch_ = 0;         // of step enqueued_
   std::optional<LossScale> loss_scale_;  // with fp16

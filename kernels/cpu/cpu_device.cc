@@ -77,6 +77,10 @@ void CpuDevice::CopyOut(Stream&, void* host_to, const void* device_from, size_t 
   if (bytes > 0) std::memcpy(host_to, device_from, bytes);
 }
 
+void CpuDevice::Copy(Stream&, void* device_to, const void* device_from, size_t bytes) {
+  if (bytes > 0) std::memcpy(device_to, device_from, bytes);
+}
+
 absl::Status CpuDevice::Synchronize(Stream&) { return absl::OkStatus(); }
 
 absl::StatusOr<Kernel> CpuDevice::Record(Stream&, std::shared_ptr<const Kernels> program) {

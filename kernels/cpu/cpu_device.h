@@ -34,6 +34,7 @@ class CpuDevice : public Device {
   std::unique_ptr<Stream> MakeStream() override;
   void CopyIn(Stream& stream, void* device_to, const void* host_from, size_t bytes) override;
   void CopyOut(Stream& stream, void* host_to, const void* device_from, size_t bytes) override;
+  void Copy(Stream& stream, void* device_to, const void* device_from, size_t bytes) override;
   const void* HostView(const void* device_data) const override { return device_data; }
   absl::Status Synchronize(Stream& stream) override;
   absl::StatusOr<Kernel> Record(Stream& stream, std::shared_ptr<const Kernels> program) override;

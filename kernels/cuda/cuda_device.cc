@@ -84,6 +84,13 @@ void CudaDevice::CopyOut(Stream& stream, void* host_to, const void* device_from,
               "copy from the device");
 }
 
+void CudaDevice::Copy(Stream& stream, void* device_to, const void* device_from, size_t bytes) {
+  cudaSetDevice(index_);
+  const CudaStream& on = CudaStream::From(stream);
+  fault_.Note(cudaMemcpyAsync(device_to, device_from, bytes, cudaMemcpyDeviceToDevice, on.handle()),
+              "copy within the device");
+}
+
 absl::Status CudaDevice::Synchronize(Stream& stream) {
   cudaSetDevice(index_);
   fault_.Note(cudaStreamSynchronize(CudaStream::From(stream).handle()),
@@ -106,6 +113,13 @@ absl::Status CudaDevice::Wait(Mark& mark) {
   cudaSetDevice(index_);
   fault_.Note(cudaEventSynchronize(CudaMark::From(mark).handle()), absl::StrCat("cuda:", index_));
   return fault_.status();
+}
+
+void CudaDevice::Follow(Stream& stream, const Mark& mark) {
+  cudaSetDevice(index_);
+  fault_.Note(
+      cudaStreamWaitEvent(CudaStream::From(stream).handle(), CudaMark::From(mark).handle(), 0),
+      "cudaStreamWaitEvent");
 }
 
 // The program stays: a graph holds addresses, and what lies there may be owned by its kernels.

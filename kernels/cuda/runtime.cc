@@ -16,7 +16,7 @@ absl::Status ToStatus(cudaError_t error, absl::string_view doing) {
 }
 
 absl::Status Fault::status() const {
-  if (first_.ok()) return first_;
+  if (first_.ok() || absl::IsResourceExhausted(first_)) return first_;
   return absl::InternalError(first_.message());
 }
 

@@ -26,7 +26,7 @@ class Fault {
   void Note(cudaError_t error, absl::string_view doing) {
     if (error != cudaSuccess) Note(ToStatus(error, doing));
   }
-  // OK, or kInternal with the message of the first fault.
+  // OK, or the first fault: kResourceExhausted for lack of memory, else kInternal.
   absl::Status status() const;
 
  private:
@@ -62,7 +62,7 @@ class CudaMark final : public Mark {
 
   cudaEvent_t handle() const { return handle_; }
 
-  static CudaMark& From(Mark& mark) { return static_cast<CudaMark&>(mark); }
+  static const CudaMark& From(const Mark& mark) { return static_cast<const CudaMark&>(mark); }
 
  private:
   cudaEvent_t handle_ = nullptr;

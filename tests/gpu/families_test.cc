@@ -103,6 +103,9 @@ class OneByOne : public kernels::Device {
   void CopyOut(kernels::Stream& stream, void* to, const void* from, size_t bytes) override {
     device_.CopyOut(stream, to, from, bytes);
   }
+  void Copy(kernels::Stream& stream, void* to, const void* from, size_t bytes) override {
+    device_.Copy(stream, to, from, bytes);
+  }
   absl::Status Synchronize(kernels::Stream& stream) override { return device_.Synchronize(stream); }
   absl::StatusOr<kernels::Kernel> Record(kernels::Stream&,
                                          std::shared_ptr<const kernels::Kernels> program) override {

@@ -19,11 +19,12 @@ constexpr size_t kMostRemovals = 256;
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(ObjectStore& store, CheckpointIdentity identity,
-                                   const plan::Plan& plan, CheckpointListener& listener)
+                                   const plan::Plan& plan, CheckpointListener& listener,
+                                   Snapshot::Allocate allocate)
     : store_(store),
       identity_(std::move(identity)),
       listener_(listener),
-      snapshot_(plan, identity_.spec.model()),
+      snapshot_(plan, identity_.spec.model(), std::move(allocate)),
       thread_([this] { Run(); }) {}
 
 CheckpointWriter::~CheckpointWriter() {

@@ -44,9 +44,9 @@ class CheckpointListener {
 // until then the job may have to restore from them.
 class CheckpointWriter {
  public:
-  // `store` and `listener` must outlive the writer.
+  // `store` and `listener` must outlive the writer. `allocate`: as of Snapshot.
   CheckpointWriter(ObjectStore& store, CheckpointIdentity identity, const plan::Plan& plan,
-                   CheckpointListener& listener);
+                   CheckpointListener& listener, Snapshot::Allocate allocate = nullptr);
   ~CheckpointWriter();  // finishes what is being written
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;

@@ -31,18 +31,27 @@ std::string OptimizerPrefix(const plan::Plan& plan, size_t kind) {
   return absl::StrCat(plan.optimizer_state_names[kind], ".");
 }
 
-Snapshot::Snapshot(const plan::Plan& plan, v1::Model model)
-    : plan_(plan),
-      model_spec_(std::move(model)),
-      parameter_bytes_(plan.parameter_region.bytes),
-      optimizer_bytes_(plan.optimizer_region.bytes),
-      ema_bytes_(plan.ema_region.bytes),
-      memory_(
-          new char[parameter_bytes_ + optimizer_bytes_ + ema_bytes_ + plan.buffer_region.bytes]) {
-  Borrow({.parameters = parameters(),
-          .optimizer = optimizer(),
-          .averages = averages(),
-          .buffers = buffers()});
+Snapshot::Snapshot(const plan::Plan& plan, v1::Model model, Allocate allocate)
+    : plan_(plan), model_spec_(std::move(model)), allocate_(std::move(allocate)) {}
+
+Snapshot::Room Snapshot::Own() {
+  const int64_t optimizer = plan_.parameter_region.bytes;
+  const int64_t averages = optimizer + plan_.optimizer_region.bytes;
+  const int64_t buffers = averages + plan_.ema_region.bytes;
+  if (memory_ == nullptr) {
+    const auto bytes = static_cast<size_t>(buffers + plan_.buffer_region.bytes);
+    memory_ = allocate_ ? allocate_(bytes) : std::make_shared_for_overwrite<char[]>(bytes);
+  }
+  char* const begin = memory_.get();
+  const Room room = {.parameters = begin,
+                     .optimizer = begin + optimizer,
+                     .averages = begin + averages,
+                     .buffers = begin + buffers};
+  Borrow({.parameters = room.parameters,
+          .optimizer = room.optimizer,
+          .averages = room.averages,
+          .buffers = room.buffers});
+  return room;
 }
 
 void Snapshot::Borrow(const Places& places) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,9 +23,8 @@ std::string OptimizerPrefix(const plan::Plan& plan, size_t kind);
 // "ema.": before the name of an adapter's matrix, that of its average in a checkpoint.
 std::string AveragePrefix();
 
-// Owns one buffer of the plan's parameter, optimizer, average and buffer bytes, allocated once; the
-// kernel hands out its pages with the first copy. Not to be moved: the views point into it. The
-// plan must outlive it.
+// Owns one buffer of the plan's parameter, optimizer, average and buffer bytes, allocated with the
+// first copy. Not to be moved: the views point into it. The plan must outlive it.
 class Snapshot {
  public:
   // Where the regions of a plan begin.
@@ -32,16 +32,18 @@ class Snapshot {
     const char *parameters, *optimizer, *averages, *buffers;
   };
 
-  // `model`: that of the plan's spec.
-  Snapshot(const plan::Plan& plan, v1::Model model);
+  using Allocate = std::function<std::shared_ptr<char[]>(size_t bytes)>;
+
+  // `model`: that of the plan's spec. `allocate`: where the buffer lies; null: in ordinary memory.
+  Snapshot(const plan::Plan& plan, v1::Model model, Allocate allocate = nullptr);
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
-  // The host places that the regions of the arena are copied to.
-  char* parameters() { return memory_.get(); }
-  char* optimizer() { return parameters() + parameter_bytes_; }
-  char* averages() { return optimizer() + optimizer_bytes_; }
-  char* buffers() { return averages() + ema_bytes_; }
+  // Where the regions of the arena are to be copied to; from now on views show what lies there.
+  struct Room {
+    char *parameters, *optimizer, *averages, *buffers;
+  };
+  Room Own();
 
   // From now on views show the regions at `places`, which are someone else's.
   void Borrow(const Places& places);
@@ -65,8 +67,8 @@ class Snapshot {
 
   const plan::Plan& plan_;
   const v1::Model model_spec_;
-  int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, ema_bytes_ = 0;
-  std::unique_ptr<char[]> memory_;
+  const Allocate allocate_;
+  std::shared_ptr<char[]> memory_;
   int64_t batches_ = 0;
   std::map<std::string, TensorView> model_, ema_, optimizer_state_, adapter_, base_;
 };

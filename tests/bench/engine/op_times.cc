@@ -150,8 +150,11 @@ absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
   TY_ASSIGN_OR_RETURN(const kernels::Kernels program, session.Prepare(ops));
   std::vector<double> best(ops.size(), 1e30);
   for (int round = 0; round < rounds; ++round) {
-    session.WriteInputs(plan.input, plan.ids, batch.inputs);
-    session.Write(plan.target, batch.targets, plan.tensors[plan.target].bytes());
+    session.Deliver({.input = plan.input,
+                     .ids = plan.ids,
+                     .target = plan.target,
+                     .inputs = batch.inputs,
+                     .targets = batch.targets});
     for (size_t i = 0; i < ops.size(); ++i) {
       TY_ASSIGN_OR_RETURN(const double us, TimeOf(
                                                launches, [&] { session.Launch(program[i]); },

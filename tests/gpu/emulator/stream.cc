@@ -18,9 +18,15 @@ struct CUstream_st {
   Work recorded;
 };
 struct CUevent_st {
-  cudaStream_t stream = nullptr;  // that it waits in
-  int waiting = 0;                // times
-  float at = 0;                   // when it was passed
+  // Outlives the event in the work of streams.
+  struct Times {
+    int put = 0, passed = 0;
+    float at = 0;  // when it was passed
+  };
+  cudaStream_t stream = nullptr;  // that it was put into
+  std::shared_ptr<Times> times = std::make_shared<Times>();
+
+  bool waiting() const { return times->passed < times->put; }
 };
 struct CUgraph_st {
   std::shared_ptr<const Work> work;
@@ -111,27 +117,37 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  if (event->waiting > 0) Run(event->stream);
+  if (event->waiting()) Run(event->stream);
   delete event;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (stream->recording) return Refuse(stream);
   event->stream = stream;
-  ++event->waiting;
-  return trainyard::emulator::Enqueue(stream, nullptr, [event] {
-    --event->waiting;
-    event->at = trainyard::emulator::Clock();
+  ++event->times->put;
+  return trainyard::emulator::Enqueue(stream, nullptr, [times = event->times] {
+    ++times->passed;
+    times->at = trainyard::emulator::Clock();
   });
+}
+// Behind where the event lies now, wherever it is put later.
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (stream->recording) return Refuse(stream);
+  if (!event->waiting()) return cudaSuccess;
+  const auto enough = [times = event->times, put = event->times->put] {
+    return times->passed >= put;
+  };
+  return trainyard::emulator::Enqueue(stream, nullptr,
+                                      [on = event->stream, enough] { Run(on, enough); });
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
-  *milliseconds = end->at - start->at;
+  *milliseconds = end->times->at - start->times->at;
   return cudaSuccess;
 }
 // Runs no more of the stream than it must.
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (event->waiting > 0) Run(event->stream, [event] { return event->waiting == 0; });
+  if (event->waiting()) Run(event->stream, [event] { return !event->waiting(); });
   return cudaSuccess;
 }
 

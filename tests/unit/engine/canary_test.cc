@@ -47,6 +47,9 @@ class CanaryDevice : public kernels::Device {
   void CopyOut(kernels::Stream& s, void* to, const void* from, size_t n) override {
     cpu_->CopyOut(s, to, from, n);
   }
+  void Copy(kernels::Stream& s, void* to, const void* from, size_t n) override {
+    cpu_->Copy(s, to, from, n);
+  }
   absl::Status Synchronize(kernels::Stream& s) override { return cpu_->Synchronize(s); }
   absl::StatusOr<kernels::Kernel> Record(kernels::Stream& s,
                                          std::shared_ptr<const kernels::Kernels> p) override {

@@ -118,9 +118,10 @@ class CheckpointTest : public ::testing::Test {
   // Weights that differ from step to step.
   static absl::Status FillWith(Snapshot& snapshot, const plan::Plan& plan, float value) {
     const auto floats = [](int64_t bytes) { return bytes / static_cast<int64_t>(sizeof(float)); };
-    std::fill_n(reinterpret_cast<float*>(snapshot.parameters()),
-                floats(plan.parameter_region.bytes), value);
-    std::fill_n(reinterpret_cast<float*>(snapshot.optimizer()), floats(plan.optimizer_region.bytes),
+    const Snapshot::Room room = snapshot.Own();
+    std::fill_n(reinterpret_cast<float*>(room.parameters), floats(plan.parameter_region.bytes),
+                value);
+    std::fill_n(reinterpret_cast<float*>(room.optimizer), floats(plan.optimizer_region.bytes),
                 -value);
     return absl::OkStatus();
   }

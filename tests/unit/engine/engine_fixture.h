@@ -175,6 +175,15 @@ class RecordingObserver : public RunObserver {
     failures.push_back(std::string(status.message()));
   }
 
+  // What each evaluation found.
+  std::vector<std::map<std::string, double>> Evaluations() const {
+    std::vector<std::map<std::string, double>> found;
+    for (const Metrics& m : metrics) {
+      if (m.split == Split::kValidation) found.push_back(m.values);
+    }
+    return found;
+  }
+
   std::vector<double> TrainLosses() const {
     std::vector<double> losses;
     for (const Metrics& m : metrics) {

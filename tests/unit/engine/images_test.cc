@@ -174,7 +174,7 @@ TEST_F(ImageRunTest, OfIdxReachTheModelWithTheBitsThatTheLoaderGave) {
   int black = 0;
   for (int i = 0; i < 6; ++i) {
     const data::Loader::Batch batch = loader.Next().value();
-    session->WriteInputs(plan.input, plan.ids, batch.inputs);
+    session->Deliver({.input = plan.input, .ids = plan.ids, .inputs = batch.inputs});
     session->Launch(normalize);
     session->Read(images, found.data(), found.size() * sizeof(float));
     ASSERT_TRUE(session->Synchronize().ok());

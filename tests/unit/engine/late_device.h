@@ -1,8 +1,8 @@
 #pragma once
 
 // The CPU as a device that computes while the host goes on, as late as it may: what was enqueued
-// runs when somebody waits for it, no more of it than that, and host memory of its own is read and
-// written then.
+// runs when somebody waits for it, the host or another stream, no more of it than that, and host
+// memory of its own is read and written then.
 
 #include <algorithm>
 #include <cstdint>
@@ -51,6 +51,11 @@ class LateDevice : public kernels::Device {
   void CopyOut(kernels::Stream& stream, void* to, const void* from, size_t bytes) override {
     Copy(stream, to, from, bytes);
   }
+  void Copy(kernels::Stream& stream, void* to, const void* from, size_t bytes) override {
+    Enqueue(stream, [to, from, bytes] {
+      std::copy_n(static_cast<const char*>(from), bytes, static_cast<char*>(to));
+    });
+  }
 
   absl::Status Synchronize(kernels::Stream& stream) override {
     RunTo(Late(stream), Late(stream).enqueued);
@@ -64,6 +69,12 @@ class LateDevice : public kernels::Device {
     const auto& late = static_cast<LateMark&>(mark);
     if (late.stream != nullptr) RunTo(*late.stream, late.behind);
     return absl::OkStatus();
+  }
+
+  void Follow(kernels::Stream& stream, const kernels::Mark& mark) override {
+    const LateMark& late = static_cast<const LateMark&>(mark);
+    if (late.stream == nullptr) return;
+    Enqueue(stream, [this, on = late.stream, behind = late.behind] { RunTo(*on, behind); });
   }
 
   absl::StatusOr<kernels::Kernel> Record(kernels::Stream&,
@@ -100,18 +111,13 @@ class LateDevice : public kernels::Device {
     ++Late(stream).enqueued;
   }
 
-  static void Copy(kernels::Stream& stream, void* to, const void* from, size_t bytes) {
-    Enqueue(stream, [to, from, bytes] {
-      std::copy_n(static_cast<const char*>(from), bytes, static_cast<char*>(to));
-    });
-  }
-
   void RunTo(LateStream& stream, int64_t count) {
     stream.cpu->scratch = stream.scratch;
     stream.cpu->scratch_bytes = stream.scratch_bytes;
     while (stream.enqueued - static_cast<int64_t>(stream.waiting.size()) < count) {
-      stream.waiting.front()();
+      const std::function<void()> next = std::move(stream.waiting.front());
       stream.waiting.pop_front();
+      next();
     }
     most_left_ = std::max(most_left_, static_cast<int64_t>(stream.waiting.size()));
   }

@@ -122,6 +122,8 @@ TEST_F(RunTest, TheBitsAreTheSameWhereAStepIsOnItsWayBehindAnother) {
       EXPECT_EQ(late.checkpoints[i].manifest_sha256, at_once.checkpoints[i].manifest_sha256);
     }
     EXPECT_EQ(late.TrainLosses(), at_once.TrainLosses());
+    EXPECT_THAT(late.Evaluations(), testing::SizeIs(4));
+    EXPECT_EQ(late.Evaluations(), at_once.Evaluations());
 
     cut.stop_at = 2;
     const auto suspended = RunOn(device, spec, root + "cut", cut);
