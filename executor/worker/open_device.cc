@@ -1,7 +1,10 @@
 #include "executor/worker/open_device.h"
 
+#include <algorithm>
 #include <functional>
+#include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "executor/engine/blame.h"
@@ -36,38 +39,54 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> OpenDevice(const std::string& n
   }
   absl::StatusOr<std::unique_ptr<kernels::Device>> device = kernels::OpenCuda(index, CacheFolder());
   if (!device.ok()) {
-    return engine::Blame(engine::Fault::kDevice, Annotate(device.status(), name));
+    return engine::BlameDevice(Annotate(device.status(), name));
   }
   return device;
 }
 
-void WarmUp(kernels::Device& device) {
+absl::Status WarmUp(kernels::Device& device) {
   constexpr int64_t kSide = 64;
-  constexpr size_t kBytes = kSide * kSide * sizeof(float);
-  const absl::StatusOr<void*> memory = device.Allocate(3 * kBytes);
-  if (!memory.ok()) return;
-  char* at = static_cast<char*>(*memory);
-  const std::unique_ptr<kernels::Stream> stream = device.MakeStream();
-  const auto zero =
-      device.Prepare(kernels::Zero{.x = {at, kernels::DType::kF32}, .n = 3 * kSide * kSide});
-  const auto matmul = device.Prepare(kernels::Matmul{.a = {at, kernels::DType::kF32},
-                                                     .b = {at + kBytes, kernels::DType::kF32},
-                                                     .c = {at + 2 * kBytes, kernels::DType::kF32},
-                                                     .m = kSide,
-                                                     .n = kSide,
-                                                     .k = kSide});
-  if (zero.ok() && matmul.ok()) {
-    const absl::StatusOr<void*> scratch = device.Allocate(matmul->scratch_bytes + 64);
-    if (scratch.ok()) {
-      stream->scratch = *scratch;
-      stream->scratch_bytes = matmul->scratch_bytes;
-      zero->launch(*stream);
-      matmul->launch(*stream);
-      device.Synchronize(*stream).IgnoreError();
-      device.Free(*scratch);
-    }
+  constexpr int64_t kBytes = kSide * kSide * sizeof(float);
+  TY_ASSIGN_OR_RETURN(void* const memory, device.Allocate(3 * kBytes));
+  const absl::Cleanup free = [&] { device.Free(memory); };
+  const auto at = [&](int64_t place, kernels::DType type) {
+    return kernels::Buffer{static_cast<char*>(memory) + place * kBytes, type};
+  };
+  const kernels::DType f32 = kernels::DType::kF32, bf16 = kernels::DType::kBF16;
+  std::vector<absl::StatusOr<kernels::Kernel>> kernels;
+  kernels.push_back(device.Prepare(kernels::Zero{.x = at(0, f32), .n = 3 * kSide * kSide}));
+  kernels.push_back(device.Prepare(kernels::Matmul{
+      .a = at(0, f32), .b = at(1, f32), .c = at(2, f32), .m = kSide, .n = kSide, .k = kSide}));
+  // What the libraries of a GPU load for them takes longer than a small model's first step.
+  if (device.Asynchronous()) {
+    kernels.push_back(device.Prepare(kernels::ConvolutionForward{
+        .x = at(0, bf16),
+        .w = at(1, bf16),
+        .y = at(2, bf16),
+        .shape = {.batch = 1, .height = 8, .width = 8, .in = kSide, .out = kSide}}));
+    kernels.push_back(device.Prepare(kernels::AttentionForward{.qkv = at(0, bf16),
+                                                               .y = at(1, bf16),
+                                                               .lse = at(2, f32),
+                                                               .batch = 1,
+                                                               .time = 32,
+                                                               .heads = 1,
+                                                               .kv_heads = 1,
+                                                               .head_dim = 64,
+                                                               .scale = 0.125f}));
   }
-  device.Free(*memory);
+  size_t scratch_bytes = 0;
+  for (const auto& kernel : kernels) {
+    if (kernel.ok()) scratch_bytes = std::max(scratch_bytes, kernel->scratch_bytes);
+  }
+  TY_ASSIGN_OR_RETURN(void* const scratch, device.Allocate(scratch_bytes));
+  const absl::Cleanup free_scratch = [&] { device.Free(scratch); };
+  const std::unique_ptr<kernels::Stream> stream = device.MakeStream();
+  stream->scratch = scratch;
+  stream->scratch_bytes = scratch_bytes;
+  for (const auto& kernel : kernels) {
+    if (kernel.ok()) kernel->launch(*stream);
+  }
+  return device.Synchronize(*stream);
 }
 
 }  // namespace trainyard::worker

@@ -17,7 +17,8 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> OpenDevice(const std::string& n
 // $XDG_CACHE_HOME or ~/.cache; "" where there is no home either.
 std::string CacheFolder(const std::function<const char*(const char*)>& variable = getenv);
 
-// Runs a small kernel, so that libraries are loaded and their first use is over.
-void WarmUp(kernels::Device& device);
+// Runs small kernels, so that libraries are loaded and their first use is over. What this device
+// has no kernel for is left out; a failure means that it cannot be used.
+absl::Status WarmUp(kernels::Device& device);
 
 }  // namespace trainyard::worker

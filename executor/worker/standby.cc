@@ -51,13 +51,13 @@ int RunStandby(const RankOptions& options, bool open_device) {
   {
     absl::StatusOr<std::unique_ptr<kernels::Device>> opened =
         OpenDevice(open_device ? options.device : "cpu", options.threads);
-    if (opened.ok()) {
-      WarmUp(**opened);
-      if (open_device) device = *std::move(opened);
-    } else {
-      // A GPU that cannot be opened cannot be opened by this process later either.
-      spdlog::error("{}", std::string(opened.status().message()));
+    const absl::Status warm = opened.ok() ? WarmUp(**opened) : opened.status();
+    if (!warm.ok()) {
+      // A GPU that cannot be opened, or failed, is of no use to this process later either.
+      spdlog::error("{}", std::string(warm.message()));
       if (open_device) return kNotWarm;
+    } else if (open_device) {
+      device = *std::move(opened);
     }
   }
   const std::optional<std::string> line = ReadLine();

@@ -241,12 +241,23 @@ struct Pair {
     return set->plans[0]->Run(dnn.handle(), bindings, workspace);
   }
 
+  // A plan that nobody tried before may turn out not to start here.
   void Launch(Stream& stream, const ByPlan& by_plan) const {
     if (set->distrusted) return own.launch(stream);
     const cudnnStatus_t error = by_plan(stream);
-    if (error != CUDNN_STATUS_SUCCESS) {
+    if (error == CUDNN_STATUS_SUCCESS) return;
+    if (set->settled) {
       CudaStream::From(stream).fault().Note(ToStatus(error, "attention"));
+      return;
     }
+    Distrust(cudnnGetErrorString(error));
+    own.launch(stream);
+  }
+
+  void Distrust(const std::string& why) const {
+    set->distrusted = true;
+    std::fprintf(stderr, "%s: our own kernel is taken instead of cuDNN's: %s\n", name.c_str(),
+                 why.c_str());
   }
 
   // Both on the same numbers, which `fill` writes. A plan that the library does not start is no
@@ -258,18 +269,22 @@ struct Pair {
     own.launch(stream);
     const auto ours = Read(stream, results);
     const cudnnStatus_t error = by_plan(stream);
-    const double apart = error == CUDNN_STATUS_SUCCESS ? Distance(Read(stream, results), ours)
-                                                       : std::numeric_limits<double>::infinity();
+    if (error != CUDNN_STATUS_SUCCESS) return Distrust(cudnnGetErrorString(error));
+    const double apart = Distance(Read(stream, results), ours);
     // Twice what rounding probabilities and gradients of scores to bf16 leaves.
-    if (apart < 0.02) {
-      dnn.Settle(name, *set);
-    } else {
-      set->distrusted = true;
-      std::fprintf(stderr, "%s: cuDNN and our own kernels are %g apart; ours are taken\n",
-                   name.c_str(), apart);
-    }
+    if (!(apart < 0.02)) return Distrust(absl::StrCat("they are ", apart, " apart"));
+    dnn.Settle(name, *set);
   }
 };
+
+// Whatever kept the library from a plan, our own kernel is there.
+absl::Status NoPlan(const std::string& name, const absl::Status& why) {
+  if (!absl::IsUnimplemented(why)) {
+    std::fprintf(stderr, "%s: our own kernel is taken, since cuDNN made no plan: %s\n",
+                 name.c_str(), std::string(why.message()).c_str());
+  }
+  return absl::UnimplementedError(why.message());
+}
 
 }  // namespace
 
@@ -307,7 +322,7 @@ absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionForward& op, Kern
       Pair{.dnn = dnn, .own = std::move(own), .name = NameOf("forward", op, whole)});
   absl::StatusOr<std::shared_ptr<PlanSet>> set =
       dnn.Plans(pair->name, [&](const PlanTarget& target) { return PlansOf(target, op); });
-  if (!set.ok()) return set.status();
+  if (!set.ok()) return NoPlan(pair->name, set.status());
   pair->set = *std::move(set);
   pair->scalars.scale = op.scale;
   pair->causal = op.causal;
@@ -340,7 +355,7 @@ absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionBackward& op, Ker
       Pair{.dnn = dnn, .own = std::move(own), .name = NameOf("backward", op, piece)});
   absl::StatusOr<std::shared_ptr<PlanSet>> set =
       dnn.Plans(pair->name, [&](const PlanTarget& target) { return PlansOf(target, op, piece); });
-  if (!set.ok()) return set.status();
+  if (!set.ok()) return NoPlan(pair->name, set.status());
   pair->set = *std::move(set);
   pair->scalars.scale = op.scale;
   pair->causal = op.causal;

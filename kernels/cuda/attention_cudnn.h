@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Plan>>> PlansOf(const PlanTarget& tar
                                                            const AttentionPiece& piece);
 
 // `own` does the same work. Before the first step (Kernel::tune) both do it on the same numbers,
-// and `own` is kept, and standard error told, where they do not agree. kUnimplemented as PlansOf.
+// and `own` is kept, and standard error told, where they do not agree. kUnimplemented: no plan.
 absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionForward& op, Kernel own);
 absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionBackward& op, Kernel own,
                                     size_t score_bytes = kMostScoreBytes);

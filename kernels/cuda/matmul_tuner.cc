@@ -56,9 +56,16 @@ MatmulTuner::MatmulTuner(cublasLtHandle_t handle, const std::string& folder,
     : handle_(handle), cache_(folder, machine), time_(time) {}
 
 absl::Status MatmulTuner::Choose(Product& product) {
-  const auto algorithms = AlgorithmsFor(handle_, product);
-  if (!algorithms.ok()) return algorithms.status();
-  product.algorithm = algorithms->front();
+  const auto [first, is_new] = first_.try_emplace(product.shape);
+  if (is_new) {
+    const auto algorithms = AlgorithmsFor(handle_, product);
+    if (!algorithms.ok()) {
+      first_.erase(first);
+      return algorithms.status();
+    }
+    first->second = algorithms->front();
+  }
+  product.algorithm = first->second;
   const AlgorithmBytes* const known = cache_.Find(product.shape, BytesOf(product.algorithm));
   if (known == nullptr) return absl::OkStatus();
   const cublasLtMatmulAlgo_t measured = AlgorithmOf(*known);

@@ -2,6 +2,7 @@
 
 // Chooses among the algorithms of cuBLASLt for a product by measuring them (trial.h).
 
+#include <map>
 #include <string>
 
 #include "absl/status/status.h"
@@ -28,6 +29,7 @@ class MatmulTuner {
 
  private:
   cublasLtHandle_t handle_;
+  std::map<std::string, cublasLtMatmulAlgo_t> first_;  // the library's choice, by shape
   AlgorithmCache cache_;
   TrialTime& time_;
 };

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -81,10 +82,14 @@ Choice FastestOfSameBits(Stream& stream, const Trial& trial, uint64_t* parts, Tr
   Choice choice;
   if (late()) return choice;
   const std::vector<std::optional<uint64_t>> digests = Digests(stream, trial, parts);
-  if (digests.front()) {
-    float least = Milliseconds(stream, trial, 0) * kWorthwhile;
-    for (int i = 1; i < trial.candidates && !late(); ++i) {
-      if (digests[i] != digests.front()) continue;
+  // The library's own choice; or, if that does not run, the first that does.
+  const auto first = std::find_if(digests.begin(), digests.end(),
+                                  [](const auto& digest) { return digest.has_value(); });
+  if (first != digests.end()) {
+    choice.candidate = static_cast<int>(first - digests.begin());
+    float least = Milliseconds(stream, trial, choice.candidate) * kWorthwhile;
+    for (int i = choice.candidate + 1; i < trial.candidates && !late(); ++i) {
+      if (digests[i] != *first) continue;
       const float one = Milliseconds(stream, trial, i);
       if (one < least) choice.candidate = i, least = one;
     }

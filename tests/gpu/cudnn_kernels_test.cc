@@ -300,17 +300,26 @@ TEST_F(CudnnKernelsTest, AttentionThatAgreesIsKeptAndOtherIsNotTaken) {
   EXPECT_FALSE(own_ran);
 }
 
+// Neither before the first step nor in it.
 TEST_F(CudnnKernelsTest, AttentionThatDoesNotStartIsNoFault) {
-  emulator::OffersAttention() = true;
-  Process process;
-  const AttentionOps ops(process, kCases[0]);
-  const std::vector<Kernel> kernels = {process.device().Prepare(ops.forward).value(),
-                                       process.device().Prepare(ops.backward).value()};
-  emulator::OffersAttention() = false;
-  for (const Kernel& kernel : kernels) {
-    ASSERT_TRUE(kernel.tune);
-    process.Run(kernel, true);
-    process.Run(kernel);
+  for (const bool tune : {true, false}) {
+    Process process;
+    const AttentionOps ops(process, kCases[0]);
+    process.Run(process.device().Prepare(ops.forward).value());
+    const auto own = Read(process.stream(), ops.forward_results);
+    const std::vector<char> nothing(2 * 40 * 4 * 16 * 2);
+    process.device().CopyIn(process.stream(), ops.forward.y.data, nothing.data(), nothing.size());
+    emulator::OffersAttention() = true;
+    const std::vector<Kernel> kernels = {process.device().Prepare(ops.forward).value(),
+                                         process.device().Prepare(ops.backward).value()};
+    emulator::OffersAttention() = false;
+    for (const Kernel& kernel : kernels) {
+      ASSERT_TRUE(kernel.tune);
+      if (tune) process.Run(kernel, true);
+    }
+    process.Run(kernels[0]);
+    if (!tune) EXPECT_EQ(Read(process.stream(), ops.forward_results), own);
+    process.Run(kernels[1]);
   }
 }
 

@@ -8,11 +8,14 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/algorithm_cache.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/trial.h"
 #include "kernels/device.h"
 #include "storage/base/ids.h"
 #include "tests/gpu/emulator/stream.h"
@@ -146,6 +149,36 @@ TEST_F(MatmulTunerTest, AFileMayHoldAnything) {
   std::filesystem::create_directories(folder_ + "/algorithms-x.txt");
   Bench bench(folder_ + "/algorithms-x.txt/no/such");
   EXPECT_EQ(bench.Time(bench.Product(1000, DType::kF32, false)), kFirst);
+}
+
+TEST_F(MatmulTunerTest, WhatDoesNotRunIsNotChosen) {
+  Bench bench(folder_);
+  const Kernel kernel = bench.Product(40, DType::kF32, false);  // for its scratch
+  const auto chosen = [&](const std::set<int>& refused, int fastest) {
+    const Trial trial = {.candidates = 3,
+                         .fill = [](bool) {},
+                         .run =
+                             [&](int candidate) {
+                               if (refused.contains(candidate)) return false;
+                               const float took = candidate == fastest ? 1 : 2;
+                               return emulator::Enqueue(
+                                          CudaStream::From(*bench.stream).handle(), nullptr,
+                                          [took] { emulator::Clock() += took; }) == cudaSuccess;
+                             },
+                         .result = bench.c,
+                         .rows = 1,
+                         .cols = 15,
+                         .step = 15};
+    TrialTime time;
+    const Choice choice = FastestOfSameBits(*bench.stream, trial,
+                                            static_cast<uint64_t*>(bench.stream->scratch), time);
+    return std::pair(choice.candidate, choice.complete);
+  };
+  EXPECT_EQ(chosen({}, 2), std::pair(2, true));
+  EXPECT_EQ(chosen({0}, 0), std::pair(1, true));
+  EXPECT_EQ(chosen({0}, 2), std::pair(2, true));
+  EXPECT_EQ(chosen({2}, 0), std::pair(0, true));
+  EXPECT_FALSE(chosen({0, 1, 2}, 0).second);
 }
 
 // The first choice of another driver or library is another, and so are its bits.
