@@ -9,7 +9,6 @@
 namespace trainyard::testing {
 namespace {
 
-const Reason kUser{"TEST", "a test asked"};
 constexpr JobStore::MetricQuery kAll{.include_superseded = true};
 
 TEST_P(StoreSuite, JobGoesTheWholeWay) {

@@ -9,8 +9,6 @@
 namespace trainyard::testing {
 namespace {
 
-const Reason kUser{"TEST", "a test asked"};
-
 TEST_P(StoreSuite, SubmittedJobReadsBackAsItWas) {
   JobRecord job = NewJob("a");
   job.request_id = "r1";

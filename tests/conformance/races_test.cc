@@ -11,8 +11,6 @@
 namespace trainyard::testing {
 namespace {
 
-const Reason kUser{"TEST", "a test asked"};
-
 // Runs `body(i)` on `n` threads at once.
 template <typename Body>
 void InParallel(int n, const Body& body) {

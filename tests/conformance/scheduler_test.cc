@@ -6,7 +6,6 @@
 namespace trainyard::testing {
 namespace {
 
-const Reason kUser{"TEST", "a test asked"};
 const Reason kPreempt{reason::kPreempted, "for another"};
 
 TEST_P(StoreSuite, LeadershipChangesOnlyAfterTheLeaseEnded) {

@@ -21,6 +21,9 @@
 
 namespace trainyard::testing {
 
+// Why somebody acts on a job in these tests.
+inline const Reason kUser{"TEST", "a test asked"};
+
 // An implementation under test, empty at first.
 class Backend {
  public:

@@ -163,11 +163,11 @@ Bytes GramBytes(Bench& bench) {
   return all;
 }
 
-struct MatrixShape {
+struct ProductShape {
   int64_t m, n, k;
 };
 
-Bytes WeightGradientBytes(Bench& bench, std::initializer_list<MatrixShape> shapes) {
+Bytes WeightGradientBytes(Bench& bench, std::initializer_list<ProductShape> shapes) {
   Bytes all;
   for (const auto& [m, n, k] : shapes) {
     const Buffer c = bench.Floats(RandomVec(m * n, 3));

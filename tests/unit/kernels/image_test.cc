@@ -24,7 +24,7 @@ ConvolutionShape Depthwise(int64_t batch, int64_t height, int64_t width, int64_t
           .groups = channels};
 }
 
-std::vector<ConvolutionShape> Shapes() {
+std::vector<ConvolutionShape> ConvolutionShapes() {
   return {
       {.batch = 1, .height = 1, .width = 1, .in = 1, .out = 1},
       {.batch = 2,
@@ -156,7 +156,7 @@ double ToleranceOf(const ConvolutionShape& s) {
 }
 
 TEST_P(ImageTest, ConvolutionAgreesWithReference) {
-  for (const ConvolutionShape& s : Shapes()) {
+  for (const ConvolutionShape& s : ConvolutionShapes()) {
     for (const bool biased : {true, false}) {
       const Vec x = RandomVec(XSize(s), 1), w = RandomVec(WSize(s), 2),
                 bias = biased ? RandomVec(s.out, 3) : Vec();
@@ -210,7 +210,7 @@ TEST_P(ImageTest, ANaNReachesAllOfItsWindow) {
 }
 
 TEST_P(ImageTest, ConvolutionGradientByDataAgreesWithReference) {
-  for (const ConvolutionShape& s : Shapes()) {
+  for (const ConvolutionShape& s : ConvolutionShapes()) {
     const Vec dy = RandomVec(YSize(s), 1), w = RandomVec(WSize(s), 2);
     const Buffer dx = bench_.Floats(XSize(s));
     bench_.Run(ConvolutionBackwardData{bench_.Floats(dy), bench_.Floats(w), dx, s});
@@ -219,7 +219,7 @@ TEST_P(ImageTest, ConvolutionGradientByDataAgreesWithReference) {
 }
 
 TEST_P(ImageTest, ConvolutionGradientByWeightsAgreesWithReference) {
-  for (const ConvolutionShape& s : Shapes()) {
+  for (const ConvolutionShape& s : ConvolutionShapes()) {
     for (int flags = 0; flags < 4; ++flags) {
       const bool accumulate = flags & 1, biased = flags & 2;
       const Vec x = RandomVec(XSize(s), 1), dy = RandomVec(YSize(s), 2);

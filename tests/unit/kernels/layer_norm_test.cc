@@ -9,17 +9,17 @@
 namespace trainyard::kernels {
 namespace {
 
-constexpr float kEpsilon = 1e-5f;
+constexpr float kRowEpsilon = 1e-5f;
 
 class LayerNormTest : public CpuTest {};
 
-struct Case {
+struct RowCase {
   int64_t rows, cols;
   bool beta, accumulate_dx, accumulate_params;
 };
 
-std::vector<Case> Cases() {
-  std::vector<Case> cases;
+std::vector<RowCase> RowCases() {
+  std::vector<RowCase> cases;
   for (const int64_t rows : {1, 3, 65, 700}) {
     for (const int64_t cols : {3, 17, 65, 128}) {
       for (int flags = 0; flags < 8; ++flags) {
@@ -31,7 +31,7 @@ std::vector<Case> Cases() {
 }
 
 TEST_P(LayerNormTest, ForwardAgreesWithReference) {
-  for (const Case& c : Cases()) {
+  for (const RowCase& c : RowCases()) {
     // An offset, so that a variance from squares alone would lose its digits.
     Vec x = RandomVec(c.rows * c.cols, 1);
     for (double& v : x) v = static_cast<float>(v + 30);
@@ -46,8 +46,8 @@ TEST_P(LayerNormTest, ForwardAgreesWithReference) {
                                 .rstd = rstd,
                                 .rows = c.rows,
                                 .cols = c.cols,
-                                .epsilon = kEpsilon});
-    const auto expected = reference::LayerNorm(x, gamma, beta, c.rows, c.cols, kEpsilon);
+                                .epsilon = kRowEpsilon});
+    const auto expected = reference::LayerNorm(x, gamma, beta, c.rows, c.cols, kRowEpsilon);
     ExpectClose(y, expected.y, 2e-5, "y");
     ExpectClose(mean, expected.mean, 1e-6, "mean");
     ExpectClose(rstd, expected.rstd, 1e-5, "rstd");
@@ -55,13 +55,13 @@ TEST_P(LayerNormTest, ForwardAgreesWithReference) {
 }
 
 TEST_P(LayerNormTest, GradientAgreesWithReference) {
-  for (const Case& c : Cases()) {
+  for (const RowCase& c : RowCases()) {
     const int64_t n = c.rows * c.cols;
     const Vec x = RandomVec(n, 1), dy = RandomVec(n, 2), gamma = RandomVec(c.cols, 3);
     const Vec old_dx = RandomVec(n, 4), old_dgamma = RandomVec(c.cols, 5),
               old_dbeta = RandomVec(c.cols, 6);
-    const auto forward = reference::LayerNorm(x, gamma, {}, c.rows, c.cols, kEpsilon);
-    auto g = reference::LayerNormBackward(dy, x, gamma, c.rows, c.cols, kEpsilon);
+    const auto forward = reference::LayerNorm(x, gamma, {}, c.rows, c.cols, kRowEpsilon);
+    auto g = reference::LayerNormBackward(dy, x, gamma, c.rows, c.cols, kRowEpsilon);
     const Buffer dx = c.accumulate_dx ? bench_.Floats(old_dx) : bench_.Floats(n);
     const Buffer dgamma = c.accumulate_params ? bench_.Floats(old_dgamma) : bench_.Floats(c.cols);
     const Buffer dbeta = c.accumulate_params ? bench_.Floats(old_dbeta) : bench_.Floats(c.cols);
@@ -99,7 +99,7 @@ TEST_P(LayerNormTest, WithoutAMeanItIsRmsNorm) {
                                 .rstd = rstd,
                                 .rows = rows,
                                 .cols = cols,
-                                .epsilon = kEpsilon});
+                                .epsilon = kRowEpsilon});
     bench_.Run(LayerNormBackward{.dy = bench_.Floats(dy),
                                  .x = in,
                                  .gamma = scale,
@@ -108,8 +108,8 @@ TEST_P(LayerNormTest, WithoutAMeanItIsRmsNorm) {
                                  .dgamma = dgamma,
                                  .rows = rows,
                                  .cols = cols});
-    const auto forward = reference::LayerNorm(x, gamma, {}, rows, cols, kEpsilon, false);
-    const auto g = reference::LayerNormBackward(dy, x, gamma, rows, cols, kEpsilon, false);
+    const auto forward = reference::LayerNorm(x, gamma, {}, rows, cols, kRowEpsilon, false);
+    const auto g = reference::LayerNormBackward(dy, x, gamma, rows, cols, kRowEpsilon, false);
     ExpectClose(y, forward.y, 2e-6, "y");
     ExpectClose(rstd, forward.rstd, 2e-6, "rstd");
     ExpectClose(dx, g.dx, 1e-5, "dx");
@@ -121,8 +121,8 @@ TEST_P(LayerNormTest, GradientMayOverwriteItsInput) {
   constexpr int64_t kRows = 65, kCols = 33;
   const Vec x = RandomVec(kRows * kCols, 1), dy = RandomVec(kRows * kCols, 2),
             gamma = RandomVec(kCols, 3);
-  const auto forward = reference::LayerNorm(x, gamma, {}, kRows, kCols, kEpsilon);
-  const auto g = reference::LayerNormBackward(dy, x, gamma, kRows, kCols, kEpsilon);
+  const auto forward = reference::LayerNorm(x, gamma, {}, kRows, kCols, kRowEpsilon);
+  const auto g = reference::LayerNormBackward(dy, x, gamma, kRows, kCols, kRowEpsilon);
   const Buffer both = bench_.Floats(dy), dgamma = bench_.Floats(kCols);
   bench_.Run(LayerNormBackward{.dy = both,
                                .x = bench_.Floats(x),
@@ -142,8 +142,8 @@ TEST_P(LayerNormTest, EachGradientMayBeLeftOut) {
   constexpr int64_t kRows = 65, kCols = 33;
   const Vec x = RandomVec(kRows * kCols, 1), dy = RandomVec(kRows * kCols, 2),
             gamma = RandomVec(kCols, 3);
-  const auto forward = reference::LayerNorm(x, gamma, {}, kRows, kCols, kEpsilon);
-  const auto g = reference::LayerNormBackward(dy, x, gamma, kRows, kCols, kEpsilon);
+  const auto forward = reference::LayerNorm(x, gamma, {}, kRows, kCols, kRowEpsilon);
+  const auto g = reference::LayerNormBackward(dy, x, gamma, kRows, kCols, kRowEpsilon);
   for (int wanted = 1; wanted < 8; ++wanted) {
     LayerNormBackward op{.dy = bench_.Floats(dy),
                          .x = bench_.Floats(x),
@@ -206,11 +206,11 @@ TEST_P(LayerNormTest, OfASumAgreesWithReference) {
                                   .rstd = rstd,
                                   .rows = rows,
                                   .cols = cols,
-                                  .epsilon = kEpsilon});
+                                  .epsilon = kRowEpsilon});
       const std::string what = NameOf(types, rows, cols);
       const Vec of = Rounded(DType::kF32, Plus(x, residual));
       ExpectClose(sum, of, 0, "sum" + what);
-      const auto expected = reference::LayerNorm(of, gamma, beta, rows, cols, kEpsilon, centred);
+      const auto expected = reference::LayerNorm(of, gamma, beta, rows, cols, kRowEpsilon, centred);
       ExpectClose(y, expected.y, 2e-5, "y" + what);
       ExpectClose(rstd, expected.rstd, 1e-5, "rstd" + what);
       if (centred) ExpectClose(mean, expected.mean, 1e-6, "mean" + what);
@@ -245,7 +245,7 @@ TEST_P(LayerNormTest, OfASumHasTheBitsOfTheSumAndThenTheNorm) {
                                 .rstd = bench_.Floats(rows),
                                 .rows = rows,
                                 .cols = cols,
-                                .epsilon = kEpsilon};
+                                .epsilon = kRowEpsilon};
       };
       LayerNormForward apart = norm();
       apart.x = bench_.Floats(n);

@@ -30,12 +30,12 @@ class OptimizerTest : public CpuTest {
   }
 };
 
-constexpr int64_t kSizes[] = {1, 3, 17, 65, 20'001};
+constexpr int64_t kRegionSizes[] = {1, 3, 17, 65, 20'001};
 constexpr DType kGradients[] = {DType::kF32, DType::kBF16, DType::kF16};
 
 TEST_P(OptimizerTest, AdamWFollowsReferenceOverManySteps) {
   for (const DType type : kGradients) {
-    for (const int64_t n : kSizes) {
+    for (const int64_t n : kRegionSizes) {
       const reference::AdamWRates rates{
           .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1};
       reference::AdamWState expected{RandomVec(n, 1), Vec(n, 0.0), Vec(n, 0.0)};
@@ -70,7 +70,7 @@ TEST_P(OptimizerTest, AdamWFollowsReferenceOverManySteps) {
 
 TEST_P(OptimizerTest, SgdFollowsReferenceOverManySteps) {
   for (const DType type : kGradients) {
-    for (const int64_t n : kSizes) {
+    for (const int64_t n : kRegionSizes) {
       for (const auto& [momentum, nesterov] : {std::pair(0.0, false), {0.9, false}, {0.9, true}}) {
         for (const bool scaled : {true, false}) {
           const reference::SgdRates rates{
@@ -142,7 +142,7 @@ TEST_P(OptimizerTest, AGradientOfIntegersIsRefused) {
 // A tensor that begins `offset` elements into its buffers, of which the rest may not be touched.
 TEST_P(OptimizerTest, LambFollowsReferenceOverManySteps) {
   constexpr int64_t kOffset = 5, kMargin = 3;
-  for (const int64_t n : kSizes) {
+  for (const int64_t n : kRegionSizes) {
     for (const bool adapt : {true, false}) {
       const reference::AdamWRates rates{
           .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6, .weight_decay = 0.1};
@@ -200,7 +200,7 @@ TEST_P(OptimizerTest, LambTakesNoTrustRatioOfNothing) {
 }
 
 TEST_P(OptimizerTest, AveragesFollowReferenceOverManySteps) {
-  for (const int64_t n : kSizes) {
+  for (const int64_t n : kRegionSizes) {
     for (const bool warmup : {false, true}) {
       Vec expected = RandomVec(n, 1);
       StepState state;
@@ -236,7 +236,7 @@ TEST_P(OptimizerTest, AnAverageOfWhatDoesNotMoveIsThatAndWithoutDecayTheWeights)
 
 TEST_P(OptimizerTest, MuonMomentumFollowsReference) {
   constexpr int64_t kOffset = 5;
-  for (const int64_t n : kSizes) {
+  for (const int64_t n : kRegionSizes) {
     for (const bool nesterov : {true, false}) {
       Vec velocity = RandomVec(n, 1);
       const MuonMomentum op{.grad = bench_.Floats(kOffset + n),
@@ -298,7 +298,7 @@ TEST_P(OptimizerTest, NewtonSchulzMakesMatricesOrthogonalAsTheReferenceDoes) {
 
 TEST_P(OptimizerTest, MuonStepDecaysAndSteps) {
   constexpr int64_t kOffset = 5;
-  for (const int64_t n : kSizes) {
+  for (const int64_t n : kRegionSizes) {
     const Vec w = RandomVec(kOffset + n, 1), x = RandomVec(n, 2);
     StepState state{.learning_rate = 0.25f};
     const MuonStep op{.w = bench_.Floats(w),

@@ -22,8 +22,6 @@ using reference::Vec;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-
 v1::Lora& LoraOf(v1::JobSpec& spec) { return *spec.mutable_fine_tune()->mutable_lora(); }
 
 v1::JobSpec Adapted(v1::JobSpec spec, int rank, const std::vector<std::string>& targets = {}) {
@@ -32,7 +30,7 @@ v1::JobSpec Adapted(v1::JobSpec spec, int rank, const std::vector<std::string>& 
   return spec;
 }
 
-std::vector<std::string> NamesOf(const Plan& plan) {
+std::vector<std::string> AdaptedNames(const Plan& plan) {
   std::vector<std::string> names;
   for (const Adapter& adapter : plan.adapters) names.push_back(adapter.stored.name);
   return names;
@@ -145,40 +143,40 @@ TEST(Lora, RefusesWhatCannotBe) {
     v1::JobSpec spec = Adapted(bad.from, 2);
     bad.spoil(spec);
     const absl::Status status = PlanStatus(spec, bad.facts);
-    EXPECT_EQ(status.code(), kInvalid) << bad.message;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.message;
     EXPECT_EQ(status.message(), bad.message);
   }
 }
 
 TEST(Lora, AdaptsTheLinearLayersOfBlocksUnlessTold) {
   EXPECT_THAT(
-      NamesOf(PlanOf(Adapted(GptSpec(), 2), TokenFacts(11))),
+      AdaptedNames(PlanOf(Adapted(GptSpec(), 2), TokenFacts(11))),
       ElementsAre("transformer.h.0.attn.c_attn.weight", "transformer.h.0.attn.c_proj.weight",
                   "transformer.h.0.mlp.c_fc.weight", "transformer.h.0.mlp.c_proj.weight",
                   "transformer.h.1.attn.c_attn.weight", "transformer.h.1.attn.c_proj.weight",
                   "transformer.h.1.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.weight"));
-  EXPECT_THAT(NamesOf(PlanOf(Adapted(LlamaSpec(), 2), TokenFacts(11))), SizeIs(2 * 7));
-  EXPECT_THAT(NamesOf(PlanOf(Adapted(VitSpec(), 2), ImageFacts(4, 4, 1, 3))), SizeIs(2 * 6));
+  EXPECT_THAT(AdaptedNames(PlanOf(Adapted(LlamaSpec(), 2), TokenFacts(11))), SizeIs(2 * 7));
+  EXPECT_THAT(AdaptedNames(PlanOf(Adapted(VitSpec(), 2), ImageFacts(4, 4, 1, 3))), SizeIs(2 * 6));
   // Not the dense layer of the head.
-  EXPECT_THAT(NamesOf(PlanOf(Adapted(BertSpec(), 2), DocumentFacts(11))), SizeIs(2 * 6));
-  EXPECT_THAT(NamesOf(PlanOf(Adapted(BertSpec(), 2, {"*.dense.weight"}), DocumentFacts(11))),
+  EXPECT_THAT(AdaptedNames(PlanOf(Adapted(BertSpec(), 2), DocumentFacts(11))), SizeIs(2 * 6));
+  EXPECT_THAT(AdaptedNames(PlanOf(Adapted(BertSpec(), 2, {"*.dense.weight"}), DocumentFacts(11))),
               SizeIs(2 * 3 + 1));
   // Those that make the logits are left as they are.
-  EXPECT_THAT(NamesOf(PlanOf(Adapted(MlpSpec(), 2), ImageFacts(3, 2, 1, 4))),
+  EXPECT_THAT(AdaptedNames(PlanOf(Adapted(MlpSpec(), 2), ImageFacts(3, 2, 1, 4))),
               ElementsAre("layers.0.weight"));
-  EXPECT_THAT(NamesOf(PlanOf(Adapted(ConvnetSpec(), 2), ImageFacts(6, 6, 1, 4))),
+  EXPECT_THAT(AdaptedNames(PlanOf(Adapted(ConvnetSpec(), 2), ImageFacts(6, 6, 1, 4))),
               ElementsAre("layers.0.weight"));
-  EXPECT_THAT(NamesOf(PlanOf(Adapted(TokenLayersSpec(), 2), TokenFacts(11))),
+  EXPECT_THAT(AdaptedNames(PlanOf(Adapted(TokenLayersSpec(), 2), TokenFacts(11))),
               ElementsAre("h.qkv.weight", "h.up.weight", "h.down.weight"));
-  EXPECT_THAT(NamesOf(PlanOf(Adapted(DlrmSpec(), 2), ClickFacts(3, 2, 7))),
+  EXPECT_THAT(AdaptedNames(PlanOf(Adapted(DlrmSpec(), 2), ClickFacts(3, 2, 7))),
               ElementsAre("bot_l.0.weight", "bot_l.2.weight", "top_l.0.weight"));
 }
 
 TEST(Lora, AdaptsPartsOfAProductEachByItself) {
   const Plan plan = PlanOf(Adapted(LlamaSpec(), 2, {"*.0.*.q_proj.weight", "*.0.*.v_proj.weight"}),
                            TokenFacts(11));
-  ASSERT_THAT(NamesOf(plan), ElementsAre("model.layers.0.self_attn.q_proj.weight",
-                                         "model.layers.0.self_attn.v_proj.weight"));
+  ASSERT_THAT(AdaptedNames(plan), ElementsAre("model.layers.0.self_attn.q_proj.weight",
+                                              "model.layers.0.self_attn.v_proj.weight"));
   const Adapter& v = plan.adapters[1];
   EXPECT_EQ(plan.tensors[v.a].name, "model.layers.0.self_attn.v_proj.lora_A.weight");
   EXPECT_THAT(plan.tensors[v.a].dims, ElementsAre(2, 8));
