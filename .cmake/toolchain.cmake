@@ -22,6 +22,12 @@ if(LLD)
   add_link_options($<$<LINK_LANGUAGE:CXX>:-fuse-ld=lld>)
 endif()
 
+# For tests/gpu/pack. The older DT_RPATH also counts for what the libraries there need themselves.
+if(TRAINYARD_RELOCATABLE)
+  set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
+  add_link_options(LINKER:--disable-new-dtags)
+endif()
+
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>
                     $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>)
 # What a mutex guards is said where it is declared; Clang alone reads it.
