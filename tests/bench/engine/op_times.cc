@@ -1,19 +1,29 @@
 // Where a training step goes, op by op, and how near each comes to what the device can do:
 //   op_times JOB.yaml [THREADS | cuda:I] [STEPS]
+// With 0 STEPS: how long the first one takes from the start of the process, and nothing else. A GPU
+// keeps what it measures in $TRAINYARD_CACHE; unset, it is measured anew in each process.
 
 #include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <functional>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <random>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "executor/data/dataset.h"
 #include "executor/data/loader.h"
@@ -24,6 +34,7 @@
 #include "proto/text/job_file.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
+#include "tests/reference/element.h"
 
 namespace trainyard::engine {
 namespace {
@@ -47,6 +58,29 @@ std::string KeyOf(const plan::Op& op) {
 }
 
 constexpr int kWarmUp = 3;  // steps that touch memory for the first time
+
+// Milliseconds since the start of the process, to 10 of them: field 22 of proc(5)'s stat, whose
+// second field may hold anything and ends with the last parenthesis.
+double MillisecondsOld() {
+  std::ifstream file("/proc/self/stat");
+  const std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::vector<std::string> fields =
+      absl::StrSplit(stat.substr(std::min(stat.size(), stat.rfind(')'))), ' ');
+  double ticks = 0;
+  if (fields.size() <= 20 || !absl::SimpleAtod(fields[20], &ticks)) return 0;
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec) -
+         1e3 * ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+// Milliseconds from the start of the process until …
+struct Start {
+  double opened_ms = 0;       // the device was there
+  double prepared_ms = 0;     // kernels were prepared, and measured
+  double initialized_ms = 0;  // the weights were drawn
+  double first_step_ms = 0;   // the first step was done
+};
 
 struct Report {
   double best_ms = 0, median_ms = 0;
@@ -77,9 +111,12 @@ double BytesOf(const plan::Plan& plan, plan::Op op) {
   return bytes;
 }
 
-// Launches of a kernel between two looks at the clock: on a GPU a single one would be less than the
-// way there and back.
-int LaunchesAtOnce(const kernels::Device& device) { return device.Asynchronous() ? 20 : 1; }
+// Launches of a kernel between two looks at the clock, by what one took: on a GPU a short one alone
+// would be less than the way there and back.
+int LaunchesAtOnce(bool asynchronous, double us) {
+  constexpr double kLongEnoughUs = 200;
+  return asynchronous ? static_cast<int>(std::clamp(kLongEnoughUs / us, 1.0, 20.0)) : 1;
+}
 
 // Microseconds of a launch.
 template <typename Launch>
@@ -92,50 +129,80 @@ absl::StatusOr<double> TimeOf(int launches, const Launch& launch,
   return absl::ToDoubleMicroseconds(absl::Now() - start) / launches;
 }
 
-// Best of some tries on memory of its own.
+// Best of some tries on memory of its own, whose content `fill` writes.
 template <typename Op>
-absl::StatusOr<double> BestTime(kernels::Device& device, const Op& op) {
+absl::StatusOr<double> BestTime(kernels::Device& device, const Op& op,
+                                const std::function<absl::Status(kernels::Stream&)>& fill) {
   constexpr int kTries = 10;
   TY_ASSIGN_OR_RETURN(const kernels::Kernel kernel, device.Prepare(op));
   const std::unique_ptr<kernels::Stream> stream = device.MakeStream();
   TY_ASSIGN_OR_RETURN(stream->scratch, device.Allocate(kernel.scratch_bytes));
   stream->scratch_bytes = kernel.scratch_bytes;
   if (kernel.tune) kernel.tune(*stream);
+  TY_RETURN_IF_ERROR(fill(*stream));
   double best = 1e30;
   for (int i = 0; i < kTries; ++i) {
-    TY_ASSIGN_OR_RETURN(const double us,
-                        TimeOf(
-                            LaunchesAtOnce(device), [&] { kernel.launch(*stream); },
-                            [&] { return device.Synchronize(*stream); }));
+    const int launches = i == 0 ? 1 : LaunchesAtOnce(device.Asynchronous(), best);
+    TY_ASSIGN_OR_RETURN(const double us, TimeOf(
+                                             launches, [&] { kernel.launch(*stream); },
+                                             [&] { return device.Synchronize(*stream); }));
     best = std::min(best, us);
   }
   device.Free(stream->scratch);
   return best;
 }
 
+// `n` numbers of [-1, 1). Zeros would do: arithmetic on them takes less power, and a GPU that is
+// held back by its power does it faster.
+absl::Status FillRandom(kernels::Device& device, kernels::Stream& stream, const kernels::Buffer& x,
+                        int64_t n) {
+  constexpr int64_t kDrawn = 4194301;  // a prime, so that rows of a matrix differ
+  const size_t size = kernels::SizeOf(x.dtype);
+  std::vector<char> drawn(kDrawn * size);
+  std::minstd_rand engine(1);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  for (int64_t i = 0; i < kDrawn; ++i) {
+    const float value = uniform(engine);
+    const uint16_t bits = x.dtype == kernels::DType::kF32 ? 0 : reference::ToBits(x.dtype, value);
+    memcpy(&drawn[i * size], size == sizeof(value) ? static_cast<const void*>(&value) : &bits,
+           size);
+  }
+  for (int64_t i = 0; i < n; i += kDrawn) {
+    device.CopyIn(stream, static_cast<char*>(x.data) + i * size, drawn.data(),
+                  std::min(kDrawn, n - i) * size);
+  }
+  return device.Synchronize(stream);
+}
+
 absl::StatusOr<Rates> MeasureRates(kernels::Device& device, kernels::DType type) {
   const int64_t side = device.Asynchronous() ? 8192 : 1536;
   const int64_t n = int64_t{device.Asynchronous() ? 64 : 16} << 20;
-  const size_t bytes = std::max(3 * side * side * sizeof(float), 3 * n * sizeof(float));
+  const int64_t square = side * side;
+  const size_t bytes = 3 * std::max(square, n) * sizeof(float);
   TY_ASSIGN_OR_RETURN(void* const memory, device.Allocate(bytes));
+  // Operands a and b, and the result, each `n` numbers apart.
   const auto at = [&](int64_t place, kernels::DType of) {
     return kernels::Buffer{static_cast<char*>(memory) + place * sizeof(float), of};
   };
-  const kernels::Zero zero{.x = {memory, kernels::DType::kU8}, .n = static_cast<int64_t>(bytes)};
-  TY_RETURN_IF_ERROR(BestTime(device, zero).status());
-  const int64_t square = side * side;
-  TY_ASSIGN_OR_RETURN(const double product,
-                      BestTime(device, kernels::Matmul{.a = at(0, type),
-                                                       .b = at(square, type),
-                                                       .c = at(2 * square, type),
-                                                       .m = side,
-                                                       .n = side,
-                                                       .k = side}));
+  const auto operands = [&](int64_t count, kernels::DType of) {
+    return [&device, a = at(0, of), b = at(count, of), count](kernels::Stream& stream) {
+      TY_RETURN_IF_ERROR(FillRandom(device, stream, a, count));
+      return FillRandom(device, stream, b, count);
+    };
+  };
+  TY_ASSIGN_OR_RETURN(const double product, BestTime(device,
+                                                     kernels::Matmul{.a = at(0, type),
+                                                                     .b = at(square, type),
+                                                                     .c = at(2 * square, type),
+                                                                     .m = side,
+                                                                     .n = side,
+                                                                     .k = side},
+                                                     operands(square, type)));
   const kernels::DType f32 = kernels::DType::kF32;
   TY_ASSIGN_OR_RETURN(
       const double sum,
-      BestTime(device,
-               kernels::Add{.a = at(0, f32), .b = at(n, f32), .y = at(2 * n, f32), .n = n}));
+      BestTime(device, kernels::Add{.a = at(0, f32), .b = at(n, f32), .y = at(2 * n, f32), .n = n},
+               operands(n, f32)));
   device.Free(memory);
   return Rates{.flops = 2e6 * static_cast<double>(side) * static_cast<double>(square) / product,
                .bytes = 12e6 * static_cast<double>(n) / sum};
@@ -144,7 +211,7 @@ absl::StatusOr<Rates> MeasureRates(kernels::Device& device, kernels::DType type)
 // Runs each op many times over; the best time of each is what it costs on a quiet machine.
 // `batch` is written anew before each round: later ops use its memory.
 absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
-                     const std::vector<plan::Op>& ops, int rounds, int launches,
+                     const std::vector<plan::Op>& ops, int rounds,
                      std::map<std::string, Cost>& costs) {
   const plan::Plan& plan = session.plan();
   TY_ASSIGN_OR_RETURN(const kernels::Kernels program, session.Prepare(ops));
@@ -156,6 +223,7 @@ absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
                      .inputs = batch.inputs,
                      .targets = batch.targets});
     for (size_t i = 0; i < ops.size(); ++i) {
+      const int launches = round == 0 ? 1 : LaunchesAtOnce(session.Asynchronous(), best[i]);
       TY_ASSIGN_OR_RETURN(const double us, TimeOf(
                                                launches, [&] { session.Launch(program[i]); },
                                                [&] { return session.Synchronize(); }));
@@ -172,8 +240,15 @@ absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
   return absl::OkStatus();
 }
 
+// What every JSON object ends with.
+std::string Json(const Start& start) {
+  return absl::StrFormat(
+      R"("opened_ms": %.0f, "prepared_ms": %.0f, "initialized_ms": %.0f, "first_step_ms": %.0f})",
+      start.opened_ms, start.prepared_ms, start.initialized_ms, start.first_step_ms);
+}
+
 // The table, then one JSON object on the last line.
-void Print(const Report& report, const Rates& rates,
+void Print(const Report& report, const Start& start, const Rates& rates,
            const std::vector<std::pair<std::string, Cost>>& costs) {
   double sum = 0, products = 0, flops = 0, least = 0;
   for (const auto& [name, cost] : costs) {
@@ -196,10 +271,12 @@ void Print(const Report& report, const Rates& rates,
   }
   std::cout << absl::StrFormat(
       R"({"step_ms": %.3f, "best_ms": %.3f, "ops_ms": %.3f, "product_ms": %.3f, )"
-      R"("product_gflops": %.1f, "roofline": %.3f, "peak_bytes": %d, "planned_bytes": %d})"
+      R"("product_gflops": %.1f, "roofline": %.3f, "gflops_at_most": %.0f, "gb_at_most": %.0f, )"
+      R"("peak_bytes": %d, "planned_bytes": %d, %s)"
       "\n",
       report.median_ms, report.best_ms, sum / 1e3, products / 1e3, flops / products / 1e3,
-      least / sum, report.peak_bytes, report.planned_bytes);
+      least / sum, rates.flops / 1e9, rates.bytes / 1e9, report.peak_bytes, report.planned_bytes,
+      Json(start));
 }
 
 absl::StatusOr<std::unique_ptr<kernels::Device>> Open(const std::string& name, int threads) {
@@ -209,7 +286,8 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> Open(const std::string& name, i
     return absl::InvalidArgumentError(
         absl::StrCat("device '", name, "': expected cuda:0, cuda:1, …"));
   }
-  return kernels::OpenCuda(index);
+  const char* const cache = getenv("TRAINYARD_CACHE");
+  return kernels::OpenCuda(index, cache == nullptr ? "" : cache);
 }
 
 kernels::DType ComputeTypeOf(const v1::JobSpec& spec) {
@@ -219,33 +297,57 @@ kernels::DType ComputeTypeOf(const v1::JobSpec& spec) {
                                           : kernels::DType::kF32;
 }
 
-absl::Status Run(const std::string& job, const std::string& on, int rounds) {
-  const int threads = std::max(1, atoi(on.c_str()));  // for a GPU it is one
+// Trains `steps` steps as executor/engine/steps.cc does; milliseconds of each. The first ends at
+// `first_ms` since the start of the process.
+absl::StatusOr<std::vector<double>> TimeSteps(Trainer& trainer, data::Loader& loader, int steps,
+                                              double& first_ms) {
+  std::vector<double> steps_ms;
+  const BatchSource next = [&] { return loader.Next(); };
+  for (int i = 0; i < steps; ++i) {
+    const absl::Time start = absl::Now();
+    if (trainer.on_their_way() == 0) TY_RETURN_IF_ERROR(trainer.Enqueue(next));
+    if (trainer.CanGoAhead()) TY_RETURN_IF_ERROR(trainer.EnqueueAhead(next));
+    TY_RETURN_IF_ERROR(trainer.Finish().status());
+    steps_ms.push_back(absl::ToDoubleMilliseconds(absl::Now() - start));
+    if (i == 0) first_ms = MillisecondsOld();
+  }
+  return steps_ms;
+}
+
+absl::Status Run(const std::string& job, const std::string& on, int steps) {
+  const bool cuda = absl::StartsWith(on, "cuda:");
+  const int threads =
+      std::max(1, cuda ? static_cast<int>(std::thread::hardware_concurrency()) : atoi(on.c_str()));
   TY_ASSIGN_OR_RETURN(const std::string yaml, ReadFile(job));
   TY_ASSIGN_OR_RETURN(const v1::Job parsed, ParseJobFile(yaml, job));
   TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, plan::ResolveSpec(parsed.spec()));
   TY_ASSIGN_OR_RETURN(const auto dataset,
                       data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())));
   TY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::BuildPlan(spec, dataset->facts()));
+  Start start;
   TY_ASSIGN_OR_RETURN(const auto device, Open(on, threads));
+  start.opened_ms = MillisecondsOld();
   TY_ASSIGN_OR_RETURN(const auto session, Session::Open(*device, plan));
   TY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(*session, spec));
+  start.prepared_ms = MillisecondsOld();
   TY_RETURN_IF_ERROR(trainer->Initialize(threads));
-  data::Loader loader(*dataset, {.seed = 1,
-                                 .batch_size = spec.training().batch_size(),
-                                 .samples = spec.training().batch_size(),
-                                 .micro_batch = plan.micro_batch,
-                                 .in_use = BatchesInUse(*device)});
-  std::vector<double> steps_ms;
-  const BatchSource next = [&] { return loader.Next(); };
-  for (int i = 0; i < rounds + kWarmUp; ++i) {  // as executor/engine/steps.cc
-    const absl::Time start = absl::Now();
-    if (trainer->on_their_way() == 0) TY_RETURN_IF_ERROR(trainer->Enqueue(next));
-    if (trainer->CanGoAhead()) TY_RETURN_IF_ERROR(trainer->EnqueueAhead(next));
-    TY_RETURN_IF_ERROR(trainer->Finish().status());
-    if (i >= kWarmUp) steps_ms.push_back(absl::ToDoubleMilliseconds(absl::Now() - start));
-  }
+  start.initialized_ms = MillisecondsOld();
+  data::Loader loader(*dataset,
+                      {.seed = 1,
+                       .batch_size = spec.training().batch_size(),
+                       .samples = spec.training().batch_size(),
+                       .micro_batch = plan.micro_batch,
+                       .in_use = BatchesInUse(*device),
+                       .allocate = [&](size_t bytes) { return device->AllocateHost(bytes); }});
+  const int measured = steps == 0 ? 1 : steps + kWarmUp;
+  TY_ASSIGN_OR_RETURN(std::vector<double> steps_ms,
+                      TimeSteps(*trainer, loader, measured, start.first_step_ms));
   TY_RETURN_IF_ERROR(session->Synchronize());
+  if (steps == 0) {
+    std::cout << "{" << Json(start) << "\n";
+    return absl::OkStatus();
+  }
+  steps_ms.erase(steps_ms.begin(), steps_ms.begin() + kWarmUp);
   std::sort(steps_ms.begin(), steps_ms.end());
   Report report{.best_ms = steps_ms.front(), .median_ms = steps_ms[steps_ms.size() / 2]};
   rusage usage{};
@@ -253,18 +355,18 @@ absl::Status Run(const std::string& job, const std::string& on, int rounds) {
   report.peak_bytes = device->Asynchronous() ? device->PeakMemoryBytes() : usage.ru_maxrss * 1024;
   report.planned_bytes = plan.summary.bytes_per_slot();
 
-  const int launches = LaunchesAtOnce(*device);
+  constexpr int kGpuRounds = 5;  // of some launches each
+  const int rounds = device->Asynchronous() ? std::min(steps, kGpuRounds) : steps;
   std::map<std::string, Cost> costs;
   TY_ASSIGN_OR_RETURN(const data::Loader::Batch batch, loader.Next());
-  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.begin, rounds, launches, costs));
-  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.micro, rounds, launches, costs));
-  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.norm, rounds, launches, costs));
-  TY_RETURN_IF_ERROR(TimeOps(*session, batch, plan.end, rounds, launches, costs));
+  for (const auto* ops : {&plan.begin, &plan.micro, &plan.norm, &plan.end}) {
+    TY_RETURN_IF_ERROR(TimeOps(*session, batch, *ops, rounds, costs));
+  }
   std::vector<std::pair<std::string, Cost>> sorted(costs.begin(), costs.end());
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.second.best_us > b.second.best_us; });
   TY_ASSIGN_OR_RETURN(const Rates rates, MeasureRates(*device, ComputeTypeOf(spec)));
-  Print(report, rates, sorted);
+  Print(report, start, rates, sorted);
   return absl::OkStatus();
 }
 
@@ -276,8 +378,8 @@ int main(int argc, char** argv) {
     std::cerr << "usage: op_times JOB.yaml [THREADS | cuda:I] [STEPS]\n";
     return 64;
   }
-  const absl::Status status =
-      trainyard::engine::Run(argv[1], argc > 2 ? argv[2] : "2", argc > 3 ? atoi(argv[3]) : 50);
+  const int steps = argc > 3 ? std::max(0, atoi(argv[3])) : 50;
+  const absl::Status status = trainyard::engine::Run(argv[1], argc > 2 ? argv[2] : "2", steps);
   if (!status.ok()) std::cerr << status << "\n";
   return status.ok() ? 0 : 1;
 }

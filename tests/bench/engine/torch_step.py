@@ -3,14 +3,17 @@
     torch_step.py --model gpt2|char_gpt|resnet50|resnet18|cnn|dlrm [--bf16] [--steps N] [--threads N]
     torch_step.py --model gpt_124m|gpt_350m|gpt_1558m|gpt_small|resnet50_224 --cuda MODE [--bf16] [--steps N]
 
-Prints one JSON object: the median and the best step in milliseconds (forward, backward, optimizer)
-without the first three, the peak bytes (resident of the process; of a GPU what is in use there), and the version.
+Prints one JSON object: the median and the best step in milliseconds (forward, backward, optimizer) without the first
+three (of a GPU thirty), the peak bytes (resident of the process; of a GPU what is in use there), and the version.
 Its best set-up on a CPU, as measured: denormals flushed to zero, OPENBLAS_CORETYPE=SkylakeX where the CPU has
 AVX-512, channels_last for convolutions, sparse gradients for tables, the optimizer's `foreach` form where it is the
-faster one. On a GPU: torch.compile in MODE ("default", "max-autotune", …), the optimizer's `fused` form, results
-read once every ten steps.
+faster one. On a GPU: torch.compile in MODE ("default", "reduce-overhead" and "max-autotune" with CUDA graphs), bf16 by
+autocast with fp32 weights, TF32 for what is left in fp32, cuDNN's benchmark, channels_last, the attention that is the
+fastest of flash and cuDNN's, the optimizer's `fused` form, batches from pinned memory on a stream of their own while the
+step before runs, images as bytes, results read once every ten steps.
 """
 import argparse
+import contextlib
 import json
 import math
 import resource
@@ -135,6 +138,12 @@ class Dlrm(nn.Module):
         return self.top(torch.cat([x, products], 1)).flatten()
 
 
+def pixels(batch, channels, side, classes):
+    """Images as they are in files, a quarter of the bytes."""
+    x = torch.randint(256, (batch, channels, side, side), dtype=torch.uint8).to(memory_format=torch.channels_last)
+    return x, torch.randint(classes, (batch,))
+
+
 def images(batch, channels, side, classes):
     x = torch.rand(batch, channels, side, side).to(memory_format=torch.channels_last)
     return x, torch.randint(classes, (batch,))
@@ -156,7 +165,11 @@ def case_of(name):
     if name == "resnet50_224":
         model = resnet([3, 4, 6, 3], True, 7, 1, 256).cuda().to(memory_format=torch.channels_last)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
-        return model, lambda: images(256, 1, 224, 256), lambda x, y: F.cross_entropy(model(x).float(), y), optimizer
+
+        def loss(x, y):  # normalised on the GPU, by the kernel that also converts
+            x = ((x.float() / 255 - 0.45) / 0.225).contiguous(memory_format=torch.channels_last)
+            return F.cross_entropy(model(x).float(), y)
+        return model, lambda: pixels(256, 1, 224, 256), loss, optimizer
     if name in ("gpt2", "char_gpt"):
         vocab, context, batch, model = \
             (50257, 64, 4, Gpt(50257, 64, 12, 12, 768, True)) if name == "gpt2" else \
@@ -179,34 +192,83 @@ def case_of(name):
     return model, lambda: images(batch, 1, side, classes), lambda x, y: F.cross_entropy(model(x).float(), y), optimizer
 
 
+class Ahead:
+    """Batches in turn, each on its way from pinned memory on a stream of its own while the step before runs."""
+
+    def __init__(self, batches):
+        self.batches, self.next, self.stream = batches, 0, torch.cuda.Stream()
+        self.load()
+
+    def load(self):
+        with torch.cuda.stream(self.stream):
+            self.batch = [x.cuda(non_blocking=True) for x in self.batches[self.next % len(self.batches)]]
+        self.next += 1
+
+    def take(self):
+        current = torch.cuda.current_stream()
+        current.wait_stream(self.stream)
+        batch = self.batch
+        for x in batch:
+            x.record_stream(current)
+        self.load()
+        return batch
+
+
+def fastest_attention(batch, context, heads, width):
+    """The backend of scaled_dot_product_attention that is the fastest here, forward and backward, and its name."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    q, k, v = torch.randn(batch, context, 3, heads, width // heads, device="cuda", dtype=torch.bfloat16,
+                          requires_grad=True).permute(2, 0, 3, 1, 4)
+    times = {}
+    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+        try:
+            with sdpa_kernel(backend):
+                for repeat in (3, 20):
+                    torch.cuda.synchronize()
+                    begin = time.perf_counter()
+                    for _ in range(repeat):
+                        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+                        torch.autograd.grad(y, (q, k, v), y.detach())
+                    torch.cuda.synchronize()
+                    times[backend] = (time.perf_counter() - begin) / repeat
+        except RuntimeError:  # not in this build, or not for this shape
+            times.pop(backend, None)
+    backend = min(times, key=times.get, default=None)
+    return (sdpa_kernel(backend), backend.name) if backend is not None else (contextlib.nullcontext(), "default")
+
+
 def on_gpu(options):
-    """Batches come from pinned memory while the step before runs, as a DataLoader's would."""
-    every = 10
+    every, warm_up = 10, 3
     torch.manual_seed(1337)
+    torch.set_float32_matmul_precision("high")  # what autocast leaves in fp32
+    torch.backends.cudnn.benchmark = True
+    attention, name = contextlib.nullcontext(), "-"
+    if options.model in GPTS and options.bf16:
+        context, batch, _, heads, width = GPTS[options.model]
+        attention, name = fastest_attention(batch, context, heads, width)
     model, draw, loss_of, optimizer = case_of(options.model)
-    batches = [[x.pin_memory() for x in draw()] for _ in range(4)]
-
-    def loss_and_gradients(*batch):
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=options.bf16):
-            loss = loss_of(*batch)
-        loss.backward()
-        return loss
-
-    step_once = torch.compile(loss_and_gradients, mode=options.cuda)
+    compiled = torch.compile(loss_of, mode=options.cuda)
+    batches = Ahead([[x.pin_memory() for x in draw()] for _ in range(4)])
     times = []
-    for _ in range(3 + options.steps // every):
-        begin = time.perf_counter()
-        for i in range(every):
-            optimizer.zero_grad(set_to_none=True)
-            batch = [x.cuda(non_blocking=True) for x in batches[i % len(batches)]]
-            loss = step_once(*batch)
-            optimizer.step()
-        loss.item()
-        times.append((time.perf_counter() - begin) * 1e3 / every)
+    with attention:
+        for _ in range(warm_up + max(1, options.steps // every)):
+            begin = time.perf_counter()
+            for _ in range(every):
+                optimizer.zero_grad(set_to_none=True)
+                batch = batches.take()
+                torch.compiler.cudagraph_mark_step_begin()
+                with torch.autocast("cuda", dtype=torch.bfloat16, enabled=options.bf16):
+                    loss = compiled(*batch)
+                loss.backward()
+                optimizer.step()
+            loss.item()
+            times.append((time.perf_counter() - begin) * 1e3 / every)
+            if len(times) <= warm_up:
+                torch.cuda.empty_cache()  # what was there for measuring and compiling
     free, total = torch.cuda.mem_get_info()
-    kept = times[3:] or times
+    kept = times[warm_up:]
     print(json.dumps({"step_ms": statistics.median(kept), "best_ms": min(kept), "torch": torch.__version__,
-                      "peak_bytes": total - free}))
+                      "peak_bytes": total - free, "attention": name}))
 
 
 def main():
