@@ -111,8 +111,8 @@ void OpBench::RunTwice(Kernel& kernel, const std::vector<Twin*>& used) {
   ASSERT_TRUE(scratch.ok()) << scratch.status();
   stream_->scratch = *scratch;
   stream_->scratch_bytes = kernel.scratch_bytes;
-  std::vector<std::vector<char>> first = RunOnce(kernel, used, false);
   if (kernel.tune) kernel.tune(*stream_);
+  std::vector<std::vector<char>> first = RunOnce(kernel, used, false);
   const std::vector<std::vector<char>> second = RunOnce(kernel, used, true);
   EXPECT_TRUE(first == second) << "the same op on the same inputs gave other bits";
   for (size_t i = 0; i < used.size(); ++i) {

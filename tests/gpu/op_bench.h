@@ -2,8 +2,8 @@
 
 // Runs ops on the first GPU, or on its emulation. Tests write and read host memory; each buffer has
 // a twin on the device of exactly its size, and Run carries the buffers of an op there and back.
-// Every op runs twice, the second time with what was measured to be fastest and as the device
-// recorded it: the bits must be the same.
+// As before a first step there, what there is to measure of an op is measured first. Then it runs
+// twice, the second time as the device recorded it: the bits must be the same.
 
 #include <cmath>
 #include <cstdint>
@@ -77,7 +77,8 @@ class OpBench {
   // buffers. An op holds pointers and numbers; the latter do not look like our addresses.
   std::vector<Twin*> PointAtTwins(void* op, size_t bytes);
   void RunTwice(Kernel& kernel, const std::vector<Twin*>& used);
-  // Carries `used` to the device, launches, and returns what the device then holds of each.
+  // Carries `used` to the device, launches (`again`: as the device records it), and returns what the
+  // device then holds of each.
   std::vector<std::vector<char>> RunOnce(Kernel& kernel, const std::vector<Twin*>& used,
                                          bool again);
 
