@@ -77,8 +77,8 @@ class OpBench {
   // buffers. An op holds pointers and numbers; the latter do not look like our addresses.
   std::vector<Twin*> PointAtTwins(void* op, size_t bytes);
   void RunTwice(Kernel& kernel, const std::vector<Twin*>& used);
-  // Carries `used` to the device, launches (`again`: as the device records it), and returns what the
-  // device then holds of each.
+  // Carries `used` to the device, launches (`again`: as the device records it), and returns what
+  // the device then holds of each.
   std::vector<std::vector<char>> RunOnce(Kernel& kernel, const std::vector<Twin*>& used,
                                          bool again);
 
