@@ -14,6 +14,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ColumnSum& op) {
   const DType type = op.x.dtype;
   absl::Status ok = CheckOperands("column_sum", {{"x", op.x, type}, {"y", op.y}});
   if (ok.ok()) ok = CheckSizes("column_sum", {{"rows", op.rows}, {"cols", op.cols}});
+  if (ok.ok()) ok = CheckRowStride("column_sum", op.step(), op.cols);
   if (!ok.ok()) return ok;
   const int64_t partials = Partials(op.rows);
   return ForElement("column_sum", type, [&]<typename T>() {
@@ -22,13 +23,14 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ColumnSum& op) {
     kernel.launch = [first_sum = LoopsOf<T>(vectors_).column_sum,
                      column_sum = vectors_.f32.column_sum, add = vectors_.f32.add,
                      threads = threads_, x = op.x.As<T>(), y = op.y.As<float>(), rows = op.rows,
-                     cols = op.cols, accumulate = op.accumulate, partials](Stream& stream) {
+                     cols = op.cols, step = op.step(), accumulate = op.accumulate,
+                     partials](Stream& stream) {
       float* const sums = static_cast<float*>(stream.scratch);
       const int64_t each = RowsPerPartial(rows);
       const int64_t grain = std::max<int64_t>(1, kSerialElements / (each * cols));
       ParallelRuns(threads, partials, grain, [&](int64_t begin, int64_t end) {
         for (int64_t p = begin; p < end; ++p) {
-          first_sum(x + p * each * cols, std::min(each, rows - p * each), cols, cols,
+          first_sum(x + p * each * step, std::min(each, rows - p * each), cols, step,
                     sums + p * cols);
         }
       });

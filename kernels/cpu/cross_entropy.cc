@@ -19,6 +19,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
                                                     {"correct", op.correct, DType::kF32, true},
                                                     {"dlogits", op.dlogits, type, true}});
   if (ok.ok()) ok = CheckSizes("cross_entropy", {{"rows", op.rows}, {"classes", op.classes}});
+  if (ok.ok()) ok = CheckRowStride("cross_entropy", op.step(), op.classes);
   if (!ok.ok()) return ok;
   const int64_t grain = std::max<int64_t>(1, kSerialElements / op.classes);
   return ForElement("cross_entropy", type, [&]<typename T>() {
@@ -30,6 +31,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
                                   .dlogits = OptionalAs<T>(op.dlogits),
                                   .rows = op.rows,
                                   .classes = op.classes,
+                                  .step = op.step(),
                                   .scale = op.scale,
                                   .smoothing = op.smoothing,
                                   .z_loss = op.z_loss};
@@ -45,12 +47,12 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
       }
       ParallelRuns(threads, all.rows, grain, [&](int64_t begin, int64_t end) {
         CrossEntropyRows<T> rows = all;
-        rows.logits += begin * all.classes;
+        rows.logits += begin * all.step;
         rows.targets += begin;
         rows.losses += begin;
         if (rows.z_losses != nullptr) rows.z_losses += begin;
         if (rows.correct != nullptr) rows.correct += begin;
-        if (rows.dlogits != nullptr) rows.dlogits += begin * all.classes;
+        if (rows.dlogits != nullptr) rows.dlogits += begin * all.step;
         rows.rows = end - begin;
         if (state != nullptr) rows.scale *= state->loss_scale;
         run(rows);

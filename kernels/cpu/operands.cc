@@ -53,4 +53,10 @@ absl::Status CheckSizes(const char* op,
   return absl::OkStatus();
 }
 
+absl::Status CheckRowStride(const char* op, int64_t step, int64_t cols) {
+  if (step >= cols) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(op, ": row_stride is ", step, "; rows have ", cols, " elements"));
+}
+
 }  // namespace trainyard::kernels

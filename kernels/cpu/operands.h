@@ -31,6 +31,9 @@ absl::Status CheckElement(const char* op, DType type);
 absl::Status CheckSizes(const char* op,
                         std::initializer_list<std::pair<const char*, int64_t>> sizes);
 
+// kInvalidArgument unless rows of `cols` elements may begin `step` elements apart.
+absl::Status CheckRowStride(const char* op, int64_t step, int64_t cols);
+
 // Whether what an update writes may change (ClipScale).
 inline bool IsTaken(const Buffer& grad_scale) {
   return !grad_scale || !std::isnan(*grad_scale.As<float>());

@@ -10,11 +10,11 @@ namespace trainyard::kernels::cuda {
 namespace {
 
 // partial: [chunks, cols]. Block: chunk x 32 columns; a warp reads 32 neighbouring columns of a
-// row.
+// row. `step` elements of x from row to row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    ColumnSumKernel(const T* x, float* partial, int64_t rows, int64_t cols, int64_t rows_each,
-                    int64_t col_tiles) {
+    ColumnSumKernel(const T* x, float* partial, int64_t rows, int64_t cols, int64_t step,
+                    int64_t rows_each, int64_t col_tiles) {
   __shared__ float tile[kChunkLanes * kChunkCols];
   const int64_t chunk = blockIdx.x / col_tiles;
   const int64_t col = blockIdx.x % col_tiles * kChunkCols + threadIdx.x % kChunkCols;
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads)
   float sum = 0;
   if (col < cols) {
     for (int64_t r = chunk * rows_each + lane; r < end; r += kChunkLanes) {
-      sum += ToFloat(x[r * cols + col]);
+      sum += ToFloat(x[r * step + col]);
     }
   }
   sum = SumOverLanes(sum, tile);
@@ -37,13 +37,13 @@ size_t ColumnSumScratch(int64_t rows, int64_t cols) {
 }
 
 void LaunchColumnSum(Stream& stream, const Buffer& x, float* y, int64_t rows, int64_t cols,
-                     bool accumulate, void* scratch) {
+                     bool accumulate, void* scratch, int64_t step) {
   const RowChunks chunks = ChunkRows(rows);
   const int64_t col_tiles = CeilDiv(cols, kChunkCols);
   float* partial = static_cast<float*>(scratch);
   WithElement(x.dtype, [&]<typename T>() {
     Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, ColumnSumKernel<T>, x.As<T>(),
-           partial, rows, cols, chunks.rows_each, col_tiles);
+           partial, rows, cols, step == 0 ? cols : step, chunks.rows_each, col_tiles);
   });
   LaunchAddChunks(stream, partial, y, chunks.count, cols, accumulate);
 }
@@ -52,11 +52,12 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ColumnSum& op) {
   absl::Status status = RequireTypes("column sum", {{"x", op.x, op.x.dtype}, {"y", op.y}});
   status.Update(RequireElement("column sum", op.x.dtype));
   status.Update(RequirePositive("column sum", {{"rows", op.rows}, {"cols", op.cols}}));
+  status.Update(RequireRowStride("column sum", op.step(), op.cols));
   if (!status.ok()) return status;
   return Kernel{.launch =
                     [op](Stream& stream) {
                       LaunchColumnSum(stream, op.x, op.y.As<float>(), op.rows, op.cols,
-                                      op.accumulate, stream.scratch);
+                                      op.accumulate, stream.scratch, op.step());
                     },
                 .scratch_bytes = ColumnSumScratch(op.rows, op.cols)};
 }

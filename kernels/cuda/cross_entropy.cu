@@ -72,14 +72,14 @@ __device__ void RowSync() {
 
 template <typename T>
 struct CrossEntropyArguments {
-  const T* logits;         // [rows, classes]
+  const T* logits;         // [rows, classes], rows `step` elements apart
   const int32_t* targets;  // [rows]
   float* losses;           // [rows]
   float* z_losses;         // [rows] or null
   float* correct;          // [rows] or null
-  T* dlogits;              // [rows, classes], may be logits, or null
+  T* dlogits;              // likewise, may be logits, or null
   const StepState* state;  // or null
-  int64_t rows, classes;
+  int64_t rows, classes, step;
   float scale, smoothing, z_loss;
 };
 
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(CrossEntropyArgum
   if (row >= a.rows) return;  // a whole warp; never part of a block that serves one row
   const int lane = threadIdx.x % kLanes;
   const int classes = static_cast<int>(a.classes);
-  const T* logits = a.logits + row * a.classes;
+  const T* logits = a.logits + row * a.step;
   const int target = a.targets[row];
   if (target >= classes)
     __trap();  // the loader checked: an error of ours, and a fault of the device
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(CrossEntropyArgum
   if (a.dlogits == nullptr) return;
   RowSync<kLanes>();  // every lane has read logits[target]; from here on it may be overwritten
   const float scale = a.state == nullptr ? a.scale : a.scale * a.state->loss_scale;
-  T* dlogits = a.dlogits + row * a.classes;
+  T* dlogits = a.dlogits + row * a.step;
   const float of_z = a.z_loss > 0 ? 1.0f + 2.0f * a.z_loss * lse : 1.0f;
   const float everywhere = a.smoothing / a.classes;
   for (int c = lane; c < classes; c += kLanes) {
@@ -154,6 +154,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
                         {.name = "correct", .buffer = op.correct, .optional = true},
                         {"dlogits", op.dlogits, type, true}});
   status.Update(RequirePositive("cross entropy", {{"rows", op.rows}, {"classes", op.classes}}));
+  status.Update(RequireRowStride("cross entropy", op.step(), op.classes));
   if (!status.ok()) return status;
   if (op.classes > INT_MAX / 2)
     return absl::UnimplementedError("cuda cross entropy: too many classes");
@@ -167,6 +168,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
                                                 .state = static_cast<const StepState*>(op.state),
                                                 .rows = op.rows,
                                                 .classes = op.classes,
+                                                .step = op.step(),
                                                 .scale = op.scale,
                                                 .smoothing = op.smoothing,
                                                 .z_loss = op.z_loss};

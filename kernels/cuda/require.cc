@@ -56,4 +56,10 @@ absl::Status RequirePositive(const char* op, std::initializer_list<Extent> exten
   return absl::OkStatus();
 }
 
+absl::Status RequireRowStride(const char* op, int64_t step, int64_t cols) {
+  if (step >= cols) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(op, ": row_stride is ", step, "; rows have ", cols, " elements"));
+}
+
 }  // namespace trainyard::kernels::cuda

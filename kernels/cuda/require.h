@@ -32,4 +32,7 @@ absl::Status RequireElement(const char* op, DType type);
 // kInvalidArgument when an extent is not positive.
 absl::Status RequirePositive(const char* op, std::initializer_list<Extent> extents);
 
+// kInvalidArgument unless rows of `cols` elements may begin `step` elements apart.
+absl::Status RequireRowStride(const char* op, int64_t step, int64_t cols);
+
 }  // namespace trainyard::kernels::cuda

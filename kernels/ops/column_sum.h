@@ -10,6 +10,10 @@ struct ColumnSum {
   Buffer x, y;
   int64_t rows = 0, cols = 0;
   bool accumulate = false;
+  // Elements from one row of x to the next, at least `cols`; 0: the rows are dense.
+  int64_t row_stride = 0;
+
+  int64_t step() const { return row_stride == 0 ? cols : row_stride; }
 };
 
 }  // namespace trainyard::kernels

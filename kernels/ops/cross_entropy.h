@@ -19,7 +19,12 @@ struct CrossEntropy {
   Buffer logits, targets, losses, z_losses, correct, dlogits;
   const void* state = nullptr;
   int64_t rows = 0, classes = 0;
+  // Elements from one row of logits, and of dlogits, to the next, at least `classes`; 0: the rows
+  // are dense. What lies between is neither read nor written.
+  int64_t row_stride = 0;
   float scale = 1, smoothing = 0, z_loss = 0;
+
+  int64_t step() const { return row_stride == 0 ? classes : row_stride; }
 };
 
 // count[0] (f64) = targets that are not negative (+ count[0] when accumulate): a whole number,

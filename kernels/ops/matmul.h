@@ -10,7 +10,8 @@ namespace trainyard::kernels {
 //   op(b): [k, n] E; stored [k, n], or [n, k] when transpose_b
 //   bias:  [n], optional, absent where scale is not 1, may be rounded to the type of c first
 //   c: [m, n], E or f32, overlaps nothing
-// a and c may be columns of wider matrices, and then need no alignment but that of their elements.
+// The rows of a and c may lie apart, be it that they are columns of wider matrices; what lies
+// between is neither read nor written. They then need no alignment but that of their elements.
 struct Matmul {
   Buffer a, b, bias, c;
   int64_t m = 0, n = 0, k = 0;
@@ -18,7 +19,7 @@ struct Matmul {
   bool transpose_b = false;
   bool accumulate = false;
   float scale = 1;
-  // Elements from one stored row to the next; 0: the rows are dense. Of c only when accumulate.
+  // Elements from one stored row to the next; 0: the rows are dense.
   int64_t a_stride = 0, c_stride = 0;
 
   int64_t stored_a_cols() const { return transpose_a ? m : k; }
@@ -26,8 +27,7 @@ struct Matmul {
   int64_t step_of_c() const { return c_stride > 0 ? c_stride : n; }
   // Scale and strides are as said above.
   bool valid() const {
-    return step_of_a() >= stored_a_cols() && step_of_c() >= n && (step_of_c() == n || accumulate) &&
-           (scale == 1 || !bias);
+    return step_of_a() >= stored_a_cols() && step_of_c() >= n && (scale == 1 || !bias);
   }
 };
 

@@ -53,6 +53,25 @@ TEST(MatmulPieces, ColumnsOfAWiderMatrixSpanItsRows) {
             2u);
   EXPECT_EQ(CutMatmul({.m = 10, .n = 5, .k = 5, .accumulate = true, .c_stride = 20}, 100)->size(),
             2u);
+  EXPECT_EQ(CutMatmul({.m = 10, .n = 5, .k = 5, .c_stride = 20}, 100)->size(), 2u);
+}
+
+// Both gradients, too: 65,536 rows of 50,304 elements are more than 2^31.
+TEST(MatmulPieces, LogitsWhoseRowsLieApartAreCutByWholeRows) {
+  const Matmul logits = {
+      .m = 65'536, .n = 50'257, .k = 768, .transpose_b = true, .c_stride = 50'304};
+  const Matmul input = {.m = 65'536, .n = 768, .k = 50'257, .a_stride = 50'304};
+  const Matmul weight = {
+      .m = 50'257, .n = 768, .k = 65'536, .transpose_a = true, .a_stride = 50'304};
+  for (const Matmul& op : {logits, input, weight}) {
+    const auto pieces = CutMatmul(op, kMaxMatmulElements);
+    ASSERT_TRUE(pieces.ok()) << pieces.status();
+    ASSERT_EQ(pieces->size(), 2u);
+    for (const MatmulPiece& p : *pieces) {
+      const int64_t rows = op.transpose_a ? p.k : p.m;
+      EXPECT_LE(rows * 50'304, kMaxMatmulElements);
+    }
+  }
 }
 
 TEST(MatmulPieces, RefusesWhatCannotBeCut) {

@@ -85,8 +85,8 @@ TRAINYARD_INLINE float SumFor(const float* x, int64_t n, float largest, float* d
 template <typename T>
 void CrossEntropyOfRows(const CrossEntropyRows<T>& r) {
   for (int64_t row = 0; row < r.rows; ++row) {
-    const T* x = r.logits + row * r.classes;
-    T* dx = r.dlogits == nullptr ? nullptr : r.dlogits + row * r.classes;
+    const T* x = r.logits + row * r.step;
+    T* dx = r.dlogits == nullptr ? nullptr : r.dlogits + row * r.step;
     const int32_t target = r.targets[row];
     if (target < 0) {
       r.losses[row] = 0;

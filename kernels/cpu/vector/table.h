@@ -120,6 +120,7 @@ struct CrossEntropyRows {
   float* correct;   // may be null
   T* dlogits;       // may be null, may be logits
   int64_t rows, classes;
+  int64_t step;  // elements from one row of logits, and of dlogits, to the next
   float scale, smoothing, z_loss;
 };
 

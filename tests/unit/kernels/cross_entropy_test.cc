@@ -36,6 +36,70 @@ TEST_P(CrossEntropyTest, AgreesWithReference) {
   }
 }
 
+// Between the rows are numbers larger than any logit, and stay. The last row ends where its classes
+// do.
+TEST_P(CrossEntropyTest, RowsThatLieApartGiveTheBitsOfDenseOnes) {
+  constexpr double kBetween = 1000;
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t classes : {3, 62, 2000}) {
+      const int64_t rows = 37, step = (classes + 63) / 64 * 64, all = (rows - 1) * step + classes;
+      const Vec logits = RandomVec(rows * classes, 1, 4);
+      const auto apart = [&](const Vec& dense) {
+        Vec x(all, kBetween);
+        for (int64_t i = 0; i < rows * classes; ++i) x[i / classes * step + i % classes] = dense[i];
+        return x;
+      };
+      std::vector<int32_t> targets = RandomIds(rows, static_cast<int32_t>(classes), 2);
+      targets[1] = -1;
+      const auto run = [&](bool dense, bool in_place) {
+        const Vec given = dense ? logits : apart(logits);
+        const Buffer in = bench_.Elements(type, given), losses = bench_.Floats(rows),
+                     z_losses = bench_.Floats(rows), correct = bench_.Floats(rows);
+        const Buffer out = in_place ? in : bench_.Elements(type, Vec(given.size(), kBetween));
+        bench_.Run(CrossEntropy{.logits = in,
+                                .targets = bench_.Ints(targets),
+                                .losses = losses,
+                                .z_losses = z_losses,
+                                .correct = correct,
+                                .dlogits = out,
+                                .rows = rows,
+                                .classes = classes,
+                                .row_stride = dense ? 0 : step,
+                                .scale = 0.125f,
+                                .smoothing = 0.1f,
+                                .z_loss = 1e-3f});
+        Vec found = Bench::Read(out, static_cast<int64_t>(given.size()));
+        if (dense) found = apart(found);
+        for (const Buffer& b : {losses, z_losses, correct}) {
+          const Vec values = Bench::Read(b, rows);
+          found.insert(found.end(), values.begin(), values.end());
+        }
+        return found;
+      };
+      const Vec dense = run(true, false);
+      EXPECT_EQ(run(false, false), dense) << classes;
+      EXPECT_EQ(run(false, true), run(true, true)) << classes;
+    }
+  }
+}
+
+TEST_P(CrossEntropyTest, RefusesRowsThatOverlap) {
+  const Buffer x = bench_.Floats(64);
+  const auto prepared = [&](int64_t stride) {
+    return bench_.device().Prepare(CrossEntropy{.logits = x,
+                                                .targets = bench_.Ints({0, 1}),
+                                                .losses = x,
+                                                .rows = 2,
+                                                .classes = 9,
+                                                .row_stride = stride});
+  };
+  EXPECT_TRUE(prepared(9).ok());
+  EXPECT_TRUE(prepared(16).ok());
+  for (const int64_t stride : {8, -9}) {
+    EXPECT_EQ(prepared(stride).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_P(CrossEntropyTest, SmoothedLabelsAndZLossAgreeWithReference) {
   for (const auto& [smoothing, z_loss] : {std::pair{0.1, 0.0}, {0.0, 1e-2}, {0.3, 1e-3}}) {
     for (const int64_t classes : {2, 3, 17, 1000}) {

@@ -118,6 +118,81 @@ TEST_P(LinearTest, MatmulOfColumnsOfAWiderMatrixIsScaledAndTouchesNoOtherColumn)
   }
 }
 
+// Elements of `dense` [rows, cols] in rows `step` apart, `between` in between; the last row ends
+// where its columns do.
+Vec Apart(const Vec& dense, int64_t cols, int64_t step, double between) {
+  const auto rows = static_cast<int64_t>(dense.size()) / cols;
+  Vec apart((rows - 1) * step + cols, between);
+  for (int64_t i = 0; i < rows * cols; ++i) apart[i / cols * step + i % cols] = dense[i];
+  return apart;
+}
+
+// What the products of logits are: the logits with their bias, in the operands' type and in fp32,
+// and both gradients. Nothing between rows is read (it is no number) or written.
+TEST_P(LinearTest, RowsThatLieApartGiveTheBitsOfDenseOnes) {
+  constexpr double kBetween = 7;
+  // On a GPU the library may add in another order.
+  const std::string device = bench_.device().Description();
+  const bool same_order = device.starts_with("cpu") || device.find("emulated") != device.npos;
+  const auto expect_equal = [&](const Buffer& actual, const Vec& expected,
+                                const std::string& what) {
+    ExpectClose(actual, expected, same_order ? 0 : 5e-6, what);
+    if (same_order) { EXPECT_EQ(Bench::Read(actual, expected.size()), expected) << what; }
+  };
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const auto& [m, n, k] :
+         {MatrixShape{1, 62, 8}, MatrixShape{17, 61, 24}, MatrixShape{70, 190, 33}}) {
+      const int64_t step = (n + 63) / 64 * 64;
+      const std::string what =
+          "type " + std::to_string(static_cast<int>(type)) + ", m " + std::to_string(m);
+      const Buffer x = bench_.Elements(type, RandomVec(m * k, 1)),
+                   w = bench_.Elements(type, RandomVec(n * k, 2)),
+                   bias = bench_.Floats(RandomVec(n, 3));
+      for (const DType of_c : {type, DType::kF32}) {
+        for (const bool accumulate : {false, true}) {
+          const Vec before = RandomVec(m * n, 4);
+          const Buffer dense = bench_.Elements(of_c, before),
+                       apart = bench_.Elements(of_c, Apart(before, n, step, kBetween));
+          Matmul op{.a = x,
+                    .b = w,
+                    .bias = accumulate ? Buffer() : bias,
+                    .c = dense,
+                    .m = m,
+                    .n = n,
+                    .k = k,
+                    .transpose_b = true,
+                    .accumulate = accumulate};
+          bench_.Run(op);
+          op.c = apart;
+          op.c_stride = step;
+          bench_.Run(op);
+          expect_equal(apart, Apart(Bench::Read(dense, m * n), n, step, kBetween), what);
+          const Vec found = Bench::Read(apart, (m - 1) * step + n);
+          for (size_t i = 0; i < found.size(); ++i) {
+            if (static_cast<int64_t>(i) % step < n) continue;
+            ASSERT_EQ(found[i], kBetween) << what;
+          }
+        }
+      }
+      const Vec dlogits = RandomVec(m * n, 5);
+      const Buffer dense = bench_.Elements(type, dlogits),
+                   apart = bench_.Elements(type, Apart(dlogits, n, step, NAN));
+      const auto gradient = [&](Matmul op, int64_t size) {
+        const Buffer c = op.c = bench_.Raw(type, size), again = bench_.Raw(type, size);
+        op.a = dense;
+        bench_.Run(op);
+        op.a = apart;
+        op.a_stride = step;
+        op.c = again;
+        bench_.Run(op);
+        expect_equal(again, Bench::Read(c, size), what);
+      };
+      gradient({.b = w, .m = m, .n = k, .k = n}, m * k);
+      gradient({.b = x, .m = n, .n = k, .k = m, .transpose_a = true}, n * k);
+    }
+  }
+}
+
 TEST_P(LinearTest, MatmulRefusesStridesAndScalesThatAreNone) {
   const Buffer x = bench_.Floats(64);
   const auto refused = [&](Matmul op) {
@@ -128,7 +203,8 @@ TEST_P(LinearTest, MatmulRefusesStridesAndScalesThatAreNone) {
   EXPECT_FALSE(refused({}));
   EXPECT_TRUE(refused({.a_stride = 3}));
   EXPECT_TRUE(refused({.accumulate = true, .c_stride = 3}));
-  EXPECT_TRUE(refused({.c_stride = 5}));  // what lies between would be written
+  EXPECT_TRUE(refused({.c_stride = 3}));
+  EXPECT_FALSE(refused({.c_stride = 5}));
   EXPECT_TRUE(refused({.bias = x, .scale = 2}));
 }
 
@@ -182,6 +258,25 @@ TEST_P(LinearTest, ColumnSumAgreesWithReference) {
         const Vec sums = reference::ColumnSum(x, rows, cols);
         ExpectClose(y, accumulate ? Plus(sums, before) : sums, 3e-6, "y");
       }
+    }
+  }
+}
+
+TEST_P(LinearTest, ColumnSumOfRowsThatLieApartGivesTheBitsOfDenseOnes) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t rows : {1, 65, 5000}) {
+      constexpr int64_t kCols = 61, kStep = 64;
+      const Vec x = RandomVec(rows * kCols, 1);
+      const Buffer dense = bench_.Floats(kCols), apart = bench_.Floats(kCols);
+      ColumnSum op{.x = bench_.Elements(type, x), .y = dense, .rows = rows, .cols = kCols};
+      bench_.Run(op);
+      op.x = bench_.Elements(type, Apart(x, kCols, kStep, NAN));
+      op.y = apart;
+      op.row_stride = kStep;
+      bench_.Run(op);
+      EXPECT_EQ(Bench::Read(apart, kCols), Bench::Read(dense, kCols)) << rows;
+      op.row_stride = kCols - 1;
+      EXPECT_FALSE(bench_.device().Prepare(op).ok());
     }
   }
 }
