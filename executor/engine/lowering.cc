@@ -74,12 +74,19 @@ struct Binder {
   const p::Plan& plan;
   char* arena;
 
-  // The tensor from one of its elements on.
+  // The tensor from one of its elements on; its rows are dense.
   k::Buffer At(p::TensorId id, int64_t element = 0) const {
     if (id == p::kNone) return {};
+    TY_CHECK(Stride(id) == 0, plan.tensors[id].name, ": its op takes no rows that lie apart");
     const p::ElementType type = plan.tensors[id].type;
     return {arena + plan.offsets[id] + element * p::SizeOf(type), DTypeOf(type)};
   }
+  // The tensor, for an op that takes its Stride, too.
+  k::Buffer Rows(p::TensorId id) const {
+    if (id == p::kNone) return {};
+    return {arena + plan.offsets[id], DTypeOf(plan.tensors[id].type)};
+  }
+  int64_t Stride(p::TensorId id) const { return plan.tensors[id].row_stride; }
 
   // Tables or what goes with them, by their places relative to the first.
   k::TableList ListOf(const std::vector<p::TensorId>& tables) const {
@@ -243,7 +250,12 @@ struct Binder {
             .max_norm = o.max_norm};
   }
   k::ColumnSum Bind(const p::ColumnSum& o) const {
-    return {.x = At(o.x), .y = At(o.y), .rows = o.rows, .cols = o.cols, .accumulate = o.accumulate};
+    return {.x = Rows(o.x),
+            .y = At(o.y),
+            .rows = o.rows,
+            .cols = o.cols,
+            .accumulate = o.accumulate,
+            .row_stride = Stride(o.x)};
   }
   k::Concat Bind(const p::Concat& o) const {
     return {.a = At(o.a),
@@ -276,15 +288,18 @@ struct Binder {
     return {.targets = At(o.targets), .count = At(o.count), .n = o.n, .accumulate = o.accumulate};
   }
   k::CrossEntropy Bind(const p::CrossEntropy& o) const {
-    return {.logits = At(o.logits),
+    TY_CHECK(o.dlogits == p::kNone || Stride(o.dlogits) == Stride(o.logits),
+             plan.tensors[o.logits].name, " lies otherwise than its gradient");
+    return {.logits = Rows(o.logits),
             .targets = At(o.targets),
             .losses = At(o.losses),
             .z_losses = At(o.z_losses),
             .correct = At(o.correct),
-            .dlogits = At(o.dlogits),
+            .dlogits = Rows(o.dlogits),
             .state = At(o.state).data,
             .rows = o.rows,
             .classes = o.classes,
+            .row_stride = Stride(o.logits),
             .scale = o.scale,
             .smoothing = o.smoothing,
             .z_loss = o.z_loss};
@@ -419,10 +434,10 @@ struct Binder {
             .accumulate_params = o.accumulate_params};
   }
   k::Matmul Bind(const p::Matmul& o) const {
-    return {.a = At(o.a, o.a_first),
+    return {.a = o.a_cols == 0 ? Rows(o.a) : At(o.a, o.a_first),
             .b = At(o.b),
             .bias = At(o.bias),
-            .c = At(o.c),
+            .c = Rows(o.c),
             .m = o.m,
             .n = o.n,
             .k = o.k,
@@ -430,7 +445,8 @@ struct Binder {
             .transpose_b = o.transpose_b,
             .accumulate = o.accumulate,
             .scale = o.scale,
-            .a_stride = o.a_cols};
+            .a_stride = o.a_cols == 0 ? Stride(o.a) : o.a_cols,
+            .c_stride = Stride(o.c)};
   }
   k::MaxPoolForward Bind(const p::MaxPoolForward& o) const {
     return {.x = At(o.x), .y = At(o.y), .index = At(o.index), .shape = ShapeOf(o.shape)};

@@ -72,17 +72,23 @@ absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id) {
   // Running statistics are an end in themselves: no loss depends on them.
   if (tensor.kind == plan::TensorKind::kPendingBuffer) return "";
   const int64_t width = plan::SizeOf(tensor.type);
+  // Between rows that lie apart nothing was ever written: one after the other.
+  const bool apart = tensor.row_stride > 0;
+  const int64_t run = apart ? tensor.dims.back() : tensor.elements();
+  const int64_t step = apart ? tensor.step() : run;
   double largest = 0;
-  for (int64_t at = 0; at < tensor.bytes(); at += kSearchedAtOnce) {
-    const int64_t bytes = std::min(kSearchedAtOnce, tensor.bytes() - at);
-    session_.Read(id, chunk_.data(), bytes, at);
-    TY_RETURN_IF_ERROR(session_.Synchronize());
-    const Found found = FindIn(tensor.type, chunk_, bytes);
-    if (found.extent.first_bad >= 0) {
-      return absl::StrCat("element ", at / width + found.extent.first_bad, " of [",
-                          absl::StrJoin(tensor.dims, ", "), "], value ", found.value);
+  for (int64_t row = 0; row * run < tensor.elements(); ++row) {
+    for (int64_t at = 0; at < run * width; at += kSearchedAtOnce) {
+      const int64_t bytes = std::min(kSearchedAtOnce, run * width - at);
+      session_.Read(id, chunk_.data(), bytes, row * step * width + at);
+      TY_RETURN_IF_ERROR(session_.Synchronize());
+      const Found found = FindIn(tensor.type, chunk_, bytes);
+      if (found.extent.first_bad >= 0) {
+        return absl::StrCat("element ", row * run + at / width + found.extent.first_bad, " of [",
+                            absl::StrJoin(tensor.dims, ", "), "], value ", found.value);
+      }
+      largest = std::max(largest, found.extent.largest);
     }
-    largest = std::max(largest, found.extent.largest);
   }
   largest_[id] = largest;
   return "";

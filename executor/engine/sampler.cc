@@ -88,10 +88,10 @@ absl::StatusOr<std::vector<float>> Sampler::NextLogits(const std::vector<int32_t
   session_->Write(plan_.eval_input, window.data(), window.size() * sizeof(int32_t));
   session_->Write(plan_.eval_target, targets.data(), targets.size() * sizeof(int32_t));
   TY_RETURN_IF_ERROR(session_->Run(program_));
-  const int64_t classes = plan_.tensors[plan_.eval_logits].elements() / context;
-  std::vector<float> logits(classes);
-  session_->Read(plan_.eval_logits, logits.data(), classes * sizeof(float),
-                 (used - 1) * classes * sizeof(float));
+  const plan::Tensor& all = plan_.tensors[plan_.eval_logits];
+  std::vector<float> logits(all.elements() / context);
+  session_->Read(plan_.eval_logits, logits.data(), logits.size() * sizeof(float),
+                 (used - 1) * all.step() * sizeof(float));
   TY_RETURN_IF_ERROR(session_->Synchronize());
   return logits;
 }

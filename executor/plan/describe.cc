@@ -52,7 +52,9 @@ std::string Line(const Plan& plan, Op op) {
   std::vector<std::string> in, out;
   const auto name = [&](TensorId id) {
     const Tensor& tensor = plan.tensors[id];
-    return absl::StrCat(tensor.name, "[", absl::StrJoin(tensor.dims, ", "), "]",
+    const std::string apart =
+        tensor.row_stride == 0 ? "" : absl::StrCat(" of ", tensor.row_stride);
+    return absl::StrCat(tensor.name, "[", absl::StrJoin(tensor.dims, ", "), apart, "]",
                         TypeName(tensor.type));
   };
   std::visit(

@@ -34,6 +34,11 @@ int64_t Product(const std::vector<int64_t>& dims) {
 
 int64_t Tensor::elements() const { return Product(dims); }
 
+int64_t Tensor::bytes() const {
+  const int64_t stored = row_stride == 0 ? elements() : elements() / dims.back() * row_stride;
+  return stored * SizeOf(type);
+}
+
 int64_t StoredTensor::elements() const { return Product(dims); }
 
 std::vector<StoredTensor> Stored(const Tensor& parameter) {

@@ -47,8 +47,14 @@ struct Tensor {
   // dims[0].
   std::vector<Part> parts = {};
 
-  int64_t elements() const;
-  int64_t bytes() const { return elements() * SizeOf(type); }
+  // Activations only (passes/align_rows.h): elements from the start of one row, dims.back() of
+  // them, to the next; 0: they lie densely. What lies between belongs to the tensor, and is neither
+  // read nor written. Only ops that kernels/ops/ lets have such rows touch such a tensor.
+  int64_t row_stride = 0;
+
+  int64_t elements() const;  // without what lies between
+  int64_t step() const { return row_stride == 0 ? dims.back() : row_stride; }
+  int64_t bytes() const;
 };
 
 // What a checkpoint holds of a parameter: its parts, or the parameter as its only one.

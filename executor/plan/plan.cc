@@ -17,6 +17,7 @@
 #include "executor/plan/memory.h"
 #include "executor/plan/optimizer_step.h"
 #include "executor/plan/parameter_rules.h"
+#include "executor/plan/passes/align_rows.h"
 #include "executor/plan/passes/cast_in_step.h"
 #include "executor/plan/passes/lora.h"
 #include "executor/plan/passes/narrow_gradients.h"
@@ -120,6 +121,7 @@ class Assembly {
         RulesOf(spec_, graph_, AllOf(TensorKind::kParameter), forward.logits, adaptation.frozen));
     // One logit is no burden, and its bits decide about ties.
     SetPrecision(forward.binary ? ElementType::kF32 : type_, forward);
+    if (OnGpuAlone(spec_)) AlignLogits(forward.logits, graph_);
     const int64_t rows = plan_.micro_batch * forward.rows_per_sample;
     plan_.input = forward.input;
     plan_.ids = forward.ids;
@@ -127,6 +129,7 @@ class Assembly {
     const TensorId losses = builder.Activation("losses", {rows});
     const TensorId dlogits =
         builder.Activation("d(logits)", {rows, forward.classes}, graph_[forward.logits].type);
+    graph_.tensors[dlogits].row_stride = graph_[forward.logits].row_stride;
     TY_RETURN_IF_ERROR(builder.status());
 
     TY_RETURN_IF_ERROR(OrderTrained(forward, rules));
@@ -145,6 +148,7 @@ class Assembly {
     TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_, facts_, builder));
     ApplyAdapters(plan_.adapters, /*dropout=*/0, builder, graph_);
     SetPrecision(ElementType::kF32, forward);
+    if (OnGpuAlone(spec_)) AlignLogits(forward.logits, graph_);
     const int64_t rows = batch * forward.rows_per_sample;
     plan_.rows_per_sample = forward.rows_per_sample;
     plan_.tokens = ContextOf(spec_.model()) > 0;

@@ -56,6 +56,10 @@ absl::Status CheckLoss(const v1::Model& model, const v1::Training& training) {
 
 }  // namespace
 
+bool OnGpuAlone(const v1::JobSpec& spec) {
+  return spec.resources().device() == v1::Resources::CUDA;
+}
+
 absl::StatusOr<v1::JobSpec> ResolveSpec(const v1::JobSpec& spec) {
   v1::JobSpec s = spec;
   TY_RETURN_IF_ERROR(ResolveModel(*s.mutable_model()));

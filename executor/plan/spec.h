@@ -24,6 +24,10 @@ Windowing WindowingOf(const v1::Model& model);
 // Tokens in one sample of a language model; 0 for the other families.
 int64_t ContextOf(const v1::Model& model);
 
+// Whether a job runs on GPUs and nowhere else: spec.resources.device is CUDA. One that leaves the
+// device open is planned as for a CPU, and runs on a GPU so.
+bool OnGpuAlone(const v1::JobSpec& spec);
+
 // "resnet"; "" when there is none.
 std::string FamilyOf(const v1::Model& model);
 

@@ -171,6 +171,16 @@ TEST(Gradient, OfSmoothedLabelsAndZLossMatchesDifferences) {
   ExpectGradientsMatchDifferences(spec, ImageFacts(3, 2, 1, 4));
 }
 
+// Whose logits lie in rows apart.
+TEST(Gradient, OfModelsForGpusMatchesDifferences) {
+  v1::JobSpec gpt = GptSpec(), bert = BertSpec();
+  gpt.mutable_resources()->set_device(v1::Resources::CUDA);
+  bert.mutable_model()->mutable_bert()->set_token_types(1);
+  bert.mutable_resources()->set_device(v1::Resources::CUDA);
+  ExpectGradientsMatchDifferences(gpt, TokenFacts(62), {.elements = 8});
+  ExpectGradientsMatchDifferences(bert, DocumentFacts(61), {.elements = 8});
+}
+
 TEST(Gradient, OfConvnetMatchesDifferences) {
   ExpectGradientsMatchDifferences(ConvnetSpec(), ImageFacts(5, 4, 2, 3));
 }

@@ -88,19 +88,26 @@ Interpreter::Interpreter(const Plan& plan) : plan_(plan), cells_(plan.arena_byte
   }
 }
 
+int64_t Interpreter::CellOf(TensorId id, int64_t i) const {
+  const Tensor& tensor = plan_.tensors[id];
+  if (tensor.row_stride > 0)
+    i = i / tensor.dims.back() * tensor.row_stride + i % tensor.dims.back();
+  return plan_.offsets[id] + i * SizeOf(tensor.type);
+}
+
 Vec Interpreter::Read(TensorId id, int64_t n) const {
   if (id == kNone) return {};
   const Tensor& tensor = plan_.tensors[id];
   if (n < 0) n = tensor.elements();
   Vec values(n);
-  for (int64_t i = 0; i < n; ++i) values[i] = cells_[plan_.offsets[id] + i * SizeOf(tensor.type)];
+  for (int64_t i = 0; i < n; ++i) values[i] = cells_[CellOf(id, i)];
   return values;
 }
 
 void Interpreter::Write(TensorId id, const Vec& values) {
   const int64_t size = SizeOf(plan_.tensors[id].type);
   for (size_t i = 0; i < values.size(); ++i) {
-    const int64_t at = plan_.offsets[id] + static_cast<int64_t>(i) * size;
+    const int64_t at = CellOf(id, static_cast<int64_t>(i));
     for (int64_t b = 1; b < size; ++b) cells_[at + b] = kNothing;
     cells_[at] = values[i];
   }

@@ -27,6 +27,7 @@ class Interpreter {
 
  private:
   struct Executor;
+  int64_t CellOf(TensorId id, int64_t i) const;  // of element i
   std::vector<int32_t> ReadIds(TensorId id) const;
 
   const Plan& plan_;

@@ -15,6 +15,7 @@ struct SizeChecker {
     if (id == kNone) return;
     EXPECT_EQ(plan.tensors[id].elements(), elements) << plan.tensors[id].name;
     EXPECT_EQ(plan.tensors[id].type, type) << plan.tensors[id].name;
+    EXPECT_EQ(plan.tensors[id].row_stride, 0) << plan.tensors[id].name << ": not for this op";
   }
   // Operands that kernels/ops calls E: of the plan's type, or fp32, all of an op alike.
   struct Operand {
@@ -27,6 +28,16 @@ struct SizeChecker {
     for (const Operand& o : operands) Holds(o.id, o.elements, type);
     return type;
   }
+  // Rows of `cols` elements, which may lie apart.
+  void Rows(TensorId id, int64_t rows, int64_t cols) const {
+    if (id == kNone) return;
+    const Tensor& tensor = plan.tensors[id];
+    if (tensor.row_stride == 0) return void(Elements({{id, rows * cols}}));
+    EXPECT_EQ(tensor.dims, (std::vector<int64_t>{rows, cols})) << tensor.name;
+    EXPECT_GT(tensor.row_stride, cols) << tensor.name;
+    EXPECT_EQ(tensor.bytes(), rows * tensor.row_stride * SizeOf(tensor.type)) << tensor.name;
+    EXPECT_EQ(tensor.kind, TensorKind::kActivation) << tensor.name;
+  }
   // A run may go on over neighbours and padding.
   void Begins(TensorId id, int64_t elements) const {
     if (id == kNone) return;
@@ -36,9 +47,11 @@ struct SizeChecker {
   void operator()(const Matmul& o) const {
     const int64_t stored_rows = o.transpose_a ? o.k : o.m, width = o.transpose_a ? o.m : o.k;
     if (o.a_cols > 0) EXPECT_LE(o.a_first + width, o.a_cols) << plan.tensors[o.a].name;
-    Elements({{o.a, stored_rows * (o.a_cols > 0 ? o.a_cols : width)}, {o.b, o.k * o.n}});
+    Elements({{o.b, o.k * o.n}});
+    if (o.a_cols > 0) Elements({{o.a, stored_rows * o.a_cols}});
+    if (o.a_cols == 0) Rows(o.a, stored_rows, width);
     EXPECT_EQ(plan.tensors[o.a].type, computed) << "products are what the job asked for";
-    Holds(o.bias, o.n), Elements({{o.c, o.m * o.n}});
+    Holds(o.bias, o.n), Rows(o.c, o.m, o.n);
     const TensorKind kind = plan.tensors[o.c].kind;
     // Of a gradient a sum is fp32.
     const bool whole = !o.accumulate && computed == ElementType::kBF16;
@@ -51,7 +64,7 @@ struct SizeChecker {
     EXPECT_LE(o.first + o.n, o.cols) << plan.tensors[o.y].name;
   }
   void operator()(const ColumnSum& o) const {
-    Elements({{o.x, o.rows * o.cols}});
+    Rows(o.x, o.rows, o.cols);
     // What belongs to the first row alone of a table is added to zeros.
     if (!o.accumulate) return Holds(o.y, o.cols);
     EXPECT_GE(plan.tensors[o.y].elements(), o.cols) << plan.tensors[o.y].name;
@@ -217,7 +230,11 @@ struct SizeChecker {
     Holds(o.lse, o.batch * o.heads * o.time), Holds(o.lengths, o.batch, ElementType::kI32);
   }
   void operator()(const CrossEntropy& o) const {
-    Elements({{o.logits, o.rows * o.classes}, {o.dlogits, o.rows * o.classes}});
+    Rows(o.logits, o.rows, o.classes), Rows(o.dlogits, o.rows, o.classes);
+    if (o.dlogits != kNone) {
+      EXPECT_EQ(plan.tensors[o.dlogits].row_stride, plan.tensors[o.logits].row_stride);
+      EXPECT_EQ(plan.tensors[o.dlogits].type, plan.tensors[o.logits].type);
+    }
     Holds(o.targets, o.rows, ElementType::kI32), Holds(o.losses, o.rows), Holds(o.correct, o.rows);
     Holds(o.z_losses, o.rows);
   }
