@@ -129,14 +129,20 @@ std::string RenderPlan(const Terminal& terminal, const v1::PlanSummary& plan) {
                    {"work per step", FormatScaled(plan.flops_per_step()) + "FLOP"},
                    {"work in all", FormatScaled(total) + "FLOP"},
                    {"memory per slot", FormatBytes(plan.bytes_per_slot())}};
+  const bool gpu = plan.device() == v1::Resources::CUDA;
   const std::pair<const char*, int64_t> kinds[] = {
-      {"  parameters", plan.parameter_bytes()}, {"  gradients", plan.gradient_bytes()},
-      {"  optimizer", plan.optimizer_bytes()},  {"  ema", plan.ema_bytes()},
-      {"  buffers", plan.buffer_bytes()},       {"  activations", plan.activation_bytes()},
-      {"  workspace", plan.workspace_bytes()},  {"  staging", plan.staging_bytes()},
-      {"  process", plan.process_bytes()}};
+      {"  parameters", plan.parameter_bytes()},
+      {"  gradients", plan.gradient_bytes()},
+      {"  optimizer", plan.optimizer_bytes()},
+      {"  ema", plan.ema_bytes()},
+      {"  buffers", plan.buffer_bytes()},
+      {"  activations", plan.activation_bytes()},
+      {"  workspace", plan.workspace_bytes()},
+      {gpu ? "  inbox" : "  staging", gpu ? plan.inbox_bytes() : plan.staging_bytes()},
+      {gpu ? "  context" : "  process", plan.process_bytes()}};
   for (const auto& [name, bytes] : kinds) fields.emplace_back(name, FormatBytes(bytes));
   fields.emplace_back("  shared", absl::StrCat("-", FormatBytes(plan.shared_bytes())));
+  if (gpu) fields.emplace_back("host staging", FormatBytes(plan.staging_bytes()));
   for (const v1::PassSummary& pass : plan.passes()) {
     fields.emplace_back(absl::StrCat("pass ", pass.name()), WhatItSaved(pass));
   }

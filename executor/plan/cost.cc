@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "executor/plan/convolution_cost.h"
+#include "executor/plan/gpu_scratch.h"
 #include "executor/plan/memory.h"
 #include "executor/plan/scratch.h"
 #include "executor/plan/spec.h"
@@ -265,10 +266,12 @@ double FlopsOfAll(const Plan& plan, const std::vector<Op>& ops) {
   return flops;
 }
 
-int64_t LargestWorkspace(const Plan& plan) {
+// By `bytes`, WorkspaceBytes or GpuScratchBytes.
+template <typename F>
+int64_t LargestWorkspace(const Plan& plan, const F& bytes) {
   int64_t largest = 0;  // the stream's scratch is shared by all ops
   for (const auto* ops : {&plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
-    for (const Op& op : *ops) largest = std::max(largest, WorkspaceBytes(plan.tensors, op));
+    for (const Op& op : *ops) largest = std::max(largest, bytes(plan.tensors, op));
   }
   return largest;
 }
@@ -324,9 +327,9 @@ int64_t ScoreBytes(const v1::JobSpec& spec, const DataFacts& facts) {
 constexpr int64_t kHeldOutBatches = 3;
 
 // What a checkpoint is written from while training goes on. The last of an attempt is written from
-// the state itself, or from a copy on the host of a GPU, whose memory is not the slot's.
-int64_t SnapshotBytes(const v1::CheckpointPolicy& policy, const Plan& plan) {
-  if (policy.every_steps() == 0 && !policy.has_best()) return 0;
+// the state itself, or from a copy on the host of a GPU.
+int64_t SnapshotBytes(const v1::CheckpointPolicy& policy, bool gpu, const Plan& plan) {
+  if (!gpu && policy.every_steps() == 0 && !policy.has_best()) return 0;
   return plan.parameter_region.bytes + plan.optimizer_region.bytes + plan.ema_region.bytes +
          plan.buffer_region.bytes;
 }
@@ -335,9 +338,12 @@ int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan
   const auto bytes = [&](TensorId id) { return id == kNone ? 0 : plan.tensors[id].bytes(); };
   const int64_t batch = bytes(plan.input) + bytes(plan.ids) + bytes(plan.target);
   const int64_t held_out = bytes(plan.eval_input) + bytes(plan.eval_ids) + bytes(plan.eval_target);
-  return SnapshotBytes(spec.checkpoint(), plan) + (spec.data().prefetch() + 1) * batch +
-         kHeldOutBatches * held_out + DatasetBytes(spec.data(), facts, ContextOf(spec.model())) +
-         facts.unsized_bytes + ScoreBytes(spec, facts);
+  const bool gpu = OnGpuAlone(spec);
+  const int64_t in_use = gpu ? 2 : 1;  // executor/engine/inbox.h: BatchesInUse
+  return SnapshotBytes(spec.checkpoint(), gpu, plan) + (spec.data().prefetch() + in_use) * batch +
+         (kHeldOutBatches - 1 + in_use) * held_out +
+         DatasetBytes(spec.data(), facts, ContextOf(spec.model())) + facts.unsized_bytes +
+         ScoreBytes(spec, facts);
 }
 
 // Passes over one micro-batch know activations only, and the sharing of memory is what laid it out.
@@ -391,13 +397,22 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, P
   s.set_ema_bytes(plan.ema_region.bytes);
   s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes);
   s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes - plan.activation_region.bytes);
-  s.set_workspace_bytes(LargestWorkspace(plan) + RotaryTableBytes(plan));
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
-  s.set_process_bytes(kProcessBytes);
+  const bool gpu = OnGpuAlone(spec);
+  if (gpu) {
+    s.set_device(v1::Resources::CUDA);
+    s.set_workspace_bytes(LargestWorkspace(plan, GpuScratchBytes));
+    s.set_inbox_bytes(InboxBytes(plan));
+    s.set_process_bytes(kGpuProcessBytes);
+  } else {
+    s.set_device(v1::Resources::CPU);
+    s.set_workspace_bytes(LargestWorkspace(plan, WorkspaceBytes) + RotaryTableBytes(plan));
+    s.set_process_bytes(kProcessBytes);
+  }
   s.set_bytes_per_slot(s.parameter_bytes() + s.weight_copy_bytes() + s.gradient_bytes() +
                        s.optimizer_bytes() + s.ema_bytes() + s.buffer_bytes() +
-                       s.activation_bytes() + s.workspace_bytes() + s.staging_bytes() +
-                       s.process_bytes() - s.shared_bytes());
+                       s.activation_bytes() + s.workspace_bytes() + s.inbox_bytes() +
+                       (gpu ? 0 : s.staging_bytes()) + s.process_bytes() - s.shared_bytes());
   SummarizePasses(plan);
 }
 

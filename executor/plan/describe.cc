@@ -52,8 +52,7 @@ std::string Line(const Plan& plan, Op op) {
   std::vector<std::string> in, out;
   const auto name = [&](TensorId id) {
     const Tensor& tensor = plan.tensors[id];
-    const std::string apart =
-        tensor.row_stride == 0 ? "" : absl::StrCat(" of ", tensor.row_stride);
+    const std::string apart = tensor.row_stride == 0 ? "" : absl::StrCat(" of ", tensor.row_stride);
     return absl::StrCat(tensor.name, "[", absl::StrJoin(tensor.dims, ", "), apart, "]",
                         TypeName(tensor.type));
   };
@@ -106,6 +105,7 @@ std::string Describe(const Plan& plan) {
                         s.flops_per_step() / 1e9, plan.micro_batches, plan.micro_batch);
   absl::StrAppendFormat(&text, "steps           %d\n", s.total_steps());
   absl::StrAppendFormat(&text, "bytes per slot  %s\n", Bytes(s.bytes_per_slot()));
+  const bool gpu = s.device() == v1::Resources::CUDA;
   const std::pair<const char*, int64_t> parts[] = {
       {"parameters", s.parameter_bytes()},
       {"weight copies", s.weight_copy_bytes()},
@@ -115,14 +115,15 @@ std::string Describe(const Plan& plan) {
       {"buffers", s.buffer_bytes()},
       {"activations", s.activation_bytes()},
       {"workspace", s.workspace_bytes()},
-      {"staging", s.staging_bytes()},
-      {"process", s.process_bytes()},
+      {gpu ? "inbox" : "staging", gpu ? s.inbox_bytes() : s.staging_bytes()},
+      {gpu ? "context" : "process", s.process_bytes()},
   };
   for (const auto& [name, bytes] : parts) {
     absl::StrAppendFormat(&text, "  %-13s %s\n", name, Bytes(bytes));
   }
   absl::StrAppendFormat(&text, "  %-13s -%s, of activations and copies where gradients are to be\n",
                         "shared", Bytes(s.shared_bytes()));
+  if (gpu) absl::StrAppendFormat(&text, "host staging    %s\n", Bytes(s.staging_bytes()));
   for (const v1::PassSummary& pass : s.passes()) absl::StrAppend(&text, Line(pass));
   absl::StrAppend(&text, Kernels(plan, "begin of a step", plan.begin),
                   Kernels(plan, "each micro-batch", plan.micro),

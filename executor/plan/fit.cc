@@ -35,11 +35,6 @@ absl::StatusOr<Plan> WithinActivationBytes(const v1::JobSpec& spec, const DataFa
   return plan;
 }
 
-// Whether a plan knows all that a slot needs: workspace and process are those of a CPU.
-bool KnowsSlots(const v1::JobSpec& spec) {
-  return spec.resources().device() != v1::Resources::CUDA;
-}
-
 bool Fits(const absl::StatusOr<Plan>& plan, int64_t slot_bytes) {
   return plan.ok() && plan->summary.bytes_per_slot() <= slot_bytes;
 }
@@ -47,13 +42,6 @@ bool Fits(const absl::StatusOr<Plan>& plan, int64_t slot_bytes) {
 // Recomputes as little as will do, to about a hundredth of the activations.
 absl::StatusOr<Plan> WithinSlotBytes(const v1::JobSpec& spec, const DataFacts& facts,
                                      int64_t slot_bytes) {
-  if (!KnowsSlots(spec)) {
-    return Invalid(
-        absl::StrCat(kField, "slot_bytes"), slot_bytes,
-        " cannot be planned for with resources.device CUDA: what kernels and the process "
-        "take there is not known before it runs; give activation_bytes or "
-        "activation_share, which are");
-  }
   TY_ASSIGN_OR_RETURN(Plan all_kept, BuildPlan(Keeping(spec), facts));
   if (Fits(all_kept, slot_bytes)) return all_kept;
   TY_ASSIGN_OR_RETURN(Plan found, BuildPlanWithin(spec, facts, kLeast));
@@ -129,17 +117,12 @@ std::string WhatFits(const v1::JobSpec& spec, const DataFacts& facts, int64_t sl
   const v1::JobSpec kept = Keeping(spec);
   const auto keep = [&](const v1::JobSpec& s) { return BuildPlan(s, facts); };
   const auto recompute = [&](const v1::JobSpec& s) { return BuildPlanWithin(s, facts, kLeast); };
-  // Of the micro-batch that `s` has, whose activations then fit.
-  const auto ask = [&](const v1::JobSpec& s) {
-    if (KnowsSlots(s)) return absl::StrCat("training.recompute.slot_bytes to ", slot_bytes);
-    return absl::StrCat("training.recompute.activation_bytes to ",
-                        recompute(s)->summary.activation_bytes());
-  };
+  const std::string ask = absl::StrCat("training.recompute.slot_bytes to ", slot_bytes);
   const std::vector<int64_t> sizes = SmallerMicroBatches(spec);
   const int64_t smaller = LargestThatFits(kept, sizes, slot_bytes, keep);
   if (Fits(recompute(kept), slot_bytes)) {
     return absl::StrCat(
-        "set ", ask(kept),
+        "set ", ask,
         smaller == 0 ? "" : absl::StrCat(", or training.micro_batch_size to ", smaller));
   }
   const int64_t both = LargestThatFits(kept, sizes, slot_bytes, recompute);
@@ -148,8 +131,7 @@ std::string WhatFits(const v1::JobSpec& spec, const DataFacts& facts, int64_t sl
         "no size of micro-batch would fit, even if activations are recomputed; a smaller "
         "model may");
   }
-  const std::string recomputing =
-      absl::StrCat("training.micro_batch_size to ", both, " and ", ask(WithMicroBatch(kept, both)));
+  const std::string recomputing = absl::StrCat("training.micro_batch_size to ", both, " and ", ask);
   if (smaller == 0) return absl::StrCat("set ", recomputing);
   if (smaller == both) return absl::StrCat("set training.micro_batch_size to ", smaller);
   return absl::StrCat("set training.micro_batch_size to ", smaller, ", or ", recomputing);

@@ -270,9 +270,10 @@ absl::Status CheckFits(const JobRecord& job, const plan::DataFacts& facts,
   }
   if (largest < job.bytes_per_slot) {
     return absl::FailedPreconditionError(
-        absl::StrCat("spec.model: needs ", DescribeBytes(job.bytes_per_slot),
-                     " per slot, but the largest ", job.device, job.device.empty() ? "" : " ",
-                     "slot has ", DescribeBytes(largest), "; ", WhatFitsInto(largest, job, facts)));
+        absl::StrCat("spec.model: needs ", DescribeBytes(job.bytes_per_slot), " per slot",
+                     job.device == "CUDA" ? " (of a GPU in part an estimate)" : "",
+                     ", but the largest ", job.device, job.device.empty() ? "" : " ", "slot has ",
+                     DescribeBytes(largest), "; ", WhatFitsInto(largest, job, facts)));
   }
   int widest = 0;
   for (const auto& [device, count] : gang_slots) widest = std::max(widest, count);

@@ -15,7 +15,11 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "executor/data/dataset.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
+#include "executor/engine/lowering.h"
+#include "executor/plan/gpu_scratch.h"
+#include "executor/plan/spec.h"
 #include "google/protobuf/text_format.h"
 #include "storage/objects/file_store.h"
 #include "tests/gpu/op_bench.h"
@@ -68,6 +72,15 @@ const Family kFamilies[] = {
      "fine_tune { lora { rank: 2 dropout: 0.1 } }"},
     {"smoothed", On::kText, "gpt { layers: 1 heads: 2 width: 16 context: 8 }",
      "training { label_smoothing: 0.1 z_loss: 1e-3 }"},
+};
+
+// Logits whose rows lie apart.
+const Family kAligned[] = {
+    {"gpt_aligned", On::kText, "gpt { layers: 2 heads: 2 width: 16 context: 8 vocab_size: 62 }",
+     "resources { device: CUDA }"},
+    {"bert_aligned", On::kDocuments,
+     "bert { layers: 1 heads: 2 width: 8 context: 9 vocab_size: 61 }",
+     "resources { device: CUDA }"},
 };
 
 constexpr char kGpt[] = "gpt { layers: 1 heads: 2 width: 16 context: 8 }";
@@ -327,8 +340,61 @@ TEST_P(RunsOnGpu, GiveTheSameBitsTwiceRecordedOrNotOneStepAheadOrNot) {
   ExpectTheSameBits(first, third);
 }
 
+// What the server believes.
+TEST_P(RunsOnGpu, WantNoMoreScratchThanPlanned) {
+  kernels::Device& device = **kernels::TestedDevice();
+  v1::JobSpec spec = Spec(kRun);
+  spec.mutable_resources()->set_device(v1::Resources::CUDA);
+  spec = plan::ResolveSpec(spec).value();
+  const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();
+  const plan::Plan plan = plan::BuildPlan(spec, dataset->facts()).value();
+  void* const arena = device.Allocate(plan.arena_bytes).value();
+  for (const auto* ops : {&plan.copy, &plan.start, &plan.begin, &plan.micro, &plan.norm, &plan.end,
+                          &plan.evaluate_begin, &plan.evaluate}) {
+    const auto kernels = Lower(device, plan, arena, *ops);
+    ASSERT_TRUE(kernels.ok()) << kernels.status();
+    for (size_t i = 0; i < ops->size(); ++i) {
+      const int64_t planned = plan::GpuScratchBytes(plan.tensors, (*ops)[i]);
+      EXPECT_LE((*kernels)[i].scratch_bytes, planned) << plan::OpName((*ops)[i]);
+      EXPECT_LE(planned, plan.summary.workspace_bytes()) << plan::OpName((*ops)[i]);
+    }
+  }
+  device.Free(arena);
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, RunsOnGpu,
                          ::testing::Combine(::testing::ValuesIn(kFamilies), kPrecisions), NameOf);
+// Dense or apart, as the plan is for any device or for GPUs. Only in the emulation do products of
+// either add in the same order.
+using LogitsOnGpu = RunsOnGpu;
+
+TEST_P(LogitsOnGpu, GiveTheSameBitsHoweverTheirRowsLie) {
+  kernels::Device& device = **kernels::TestedDevice();
+  if (!absl::StrContains(device.Description(), "emulated")) GTEST_SKIP() << "a GPU";
+  v1::JobSpec spec = Spec(kRun);
+  ASSERT_EQ(spec.resources().device(), v1::Resources::CUDA);
+  Ran apart, dense;
+  Train(device, spec, apart);
+  spec.clear_resources();
+  Train(device, spec, dense);
+  ASSERT_FALSE(HasFatalFailure());
+  EXPECT_EQ(apart.weights, dense.weights);
+  ASSERT_EQ(apart.seen.metrics.size(), dense.seen.metrics.size());
+  for (size_t i = 0; i < dense.seen.metrics.size(); ++i) {
+    for (const char* name : {"loss", "grad_norm", "accuracy", "perplexity"}) {
+      const auto value = dense.seen.metrics[i].values.find(name);
+      if (value == dense.seen.metrics[i].values.end()) continue;
+      EXPECT_EQ(apart.seen.metrics[i].values.at(name), value->second) << name << " " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Aligned, LogitsOnGpu,
+                         ::testing::Combine(::testing::ValuesIn(kAligned), kPrecisions), NameOf);
+INSTANTIATE_TEST_SUITE_P(Aligned, GradientsOnGpu,
+                         ::testing::Combine(::testing::ValuesIn(kAligned), kPrecisions), NameOf);
+INSTANTIATE_TEST_SUITE_P(Aligned, RunsOnGpu,
+                         ::testing::Combine(::testing::ValuesIn(kAligned), kPrecisions), NameOf);
 INSTANTIATE_TEST_SUITE_P(Optimizers, RunsOnGpu,
                          ::testing::Combine(::testing::ValuesIn(kUpdates), kPrecisions), NameOf);
 

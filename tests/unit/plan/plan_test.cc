@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "executor/plan/cost.h"
+#include "executor/plan/gpu_scratch.h"
 #include "executor/plan/spec.h"
 #include "tests/unit/plan/specs.h"
 
@@ -337,6 +338,79 @@ TEST(Cost, BytesPerSlotAreTheSumOfTheirParts) {
   }
 }
 
+// What the GPU holds, and nothing of its host.
+TEST(Cost, BytesPerSlotOfAGpuAreTheArenaTheInboxTheScratchAndTheContext) {
+  v1::JobSpec spec = CharGptSpec();
+  spec.mutable_resources()->set_device(v1::Resources::CUDA);
+  const Plan plan = PlanOf(spec, TokenFacts(65));
+  const v1::PlanSummary& s = plan.summary;
+  EXPECT_EQ(s.device(), v1::Resources::CUDA);
+  EXPECT_EQ(s.process_bytes(), kGpuProcessBytes);
+  // Ids and targets of 12 x 64 tokens, and the state of the step.
+  EXPECT_EQ(s.inbox_bytes(), 2 * 12 * 64 * 4 + 256);
+  EXPECT_GT(s.workspace_bytes(), int64_t{32} << 20);
+  EXPECT_EQ(s.bytes_per_slot(),
+            plan.arena_bytes + s.inbox_bytes() + s.workspace_bytes() + s.process_bytes());
+  // A copy on the host is what every checkpoint of a GPU is written from.
+  EXPECT_GT(s.staging_bytes(), s.parameter_bytes() + s.optimizer_bytes());
+  spec.mutable_data()->set_prefetch(64);
+  const v1::PlanSummary ahead = PlanOf(spec, TokenFacts(65)).summary;
+  EXPECT_GT(ahead.staging_bytes(), s.staging_bytes());
+  EXPECT_EQ(ahead.bytes_per_slot(), s.bytes_per_slot());
+
+  for (const auto device : {v1::Resources::CPU, v1::Resources::DEVICE_UNSPECIFIED}) {
+    spec.mutable_resources()->set_device(device);
+    const v1::PlanSummary cpu = PlanOf(spec, TokenFacts(65)).summary;
+    EXPECT_EQ(cpu.device(), v1::Resources::CPU);
+    EXPECT_EQ(cpu.inbox_bytes(), 0);
+    EXPECT_LT(cpu.process_bytes(), kGpuProcessBytes);
+  }
+}
+
+// Convolutions may want as much as cuDNN is allowed.
+TEST(Cost, OfAGpuCountsTheWorkspaceOfItsLibraries) {
+  const auto workspace = [](v1::JobSpec spec, const DataFacts& facts) {
+    spec.mutable_resources()->set_device(v1::Resources::CUDA);
+    return PlanOf(spec, facts).summary.workspace_bytes();
+  };
+  constexpr int64_t kMiB = 1 << 20;
+  const int64_t products = workspace(MlpSpec(), ImageFacts(4, 4, 1, 3));
+  EXPECT_GT(products, 32 * kMiB);
+  EXPECT_LT(products, 33 * kMiB);
+  const int64_t convolutions = workspace(ConvnetSpec(), ImageFacts(28, 28, 1, 10));
+  EXPECT_GT(convolutions, 256 * kMiB);
+  EXPECT_LT(convolutions, 257 * kMiB);
+}
+
+// Weights, gradients and both moments in fp32: 48 GB and more, which a checkpoint copies to the
+// host.
+TEST(Cost, AModelOfThreeBillionParametersFitsAGpuOfEightyGigabytes) {
+  v1::JobSpec spec = LlamaSpec();
+  v1::Llama& llama = *spec.mutable_model()->mutable_llama();
+  llama.set_layers(29);
+  llama.set_heads(24);
+  llama.set_kv_heads(8);
+  llama.set_width(3072);
+  llama.set_mlp_width(8192);
+  llama.set_context(2048);
+  llama.set_vocab_size(32000);
+  spec.mutable_training()->set_batch_size(1);
+  spec.mutable_training()->set_micro_batch_size(1);
+  spec.mutable_optimizer()->Clear();
+  spec.mutable_optimizer()->mutable_adamw();
+  spec.mutable_precision()->set_compute(v1::Precision::BF16);
+  spec.mutable_checkpoint()->set_every_steps(100);
+  const auto summary = [&](v1::Resources::Device device) {
+    spec.mutable_resources()->set_device(device);
+    return PlanOf(spec, TokenFacts(1000)).summary;
+  };
+  const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  const v1::PlanSummary gpu = summary(v1::Resources::CUDA);
+  EXPECT_GT(gpu.parameters(), 3e9);
+  EXPECT_LT(gigabytes(gpu.bytes_per_slot()), 0.97 * 80);
+  EXPECT_GT(gigabytes(summary(v1::Resources::CPU).bytes_per_slot()), 80);
+}
+
 TEST(Plan, CountsWhatTheDataTakesInHostMemory) {
   const auto staging = [](const v1::JobSpec& spec, const DataFacts& facts) {
     return PlanOf(spec, facts).summary.staging_bytes();
@@ -381,6 +455,18 @@ TEST(Cost, OnlyCheckpointsThatTrainingGoesOnBesideAreCopied) {
   spec.mutable_evaluation()->set_every_steps(10);
   spec.mutable_checkpoint()->mutable_best();
   EXPECT_EQ(PlanOf(spec, TokenFacts(65)).summary.staging_bytes(), at_end.staging_bytes() + state);
+}
+
+TEST(Describe, TellsAGpusMemoryFromItsHosts) {
+  v1::JobSpec spec = GptSpec();
+  EXPECT_THAT(Describe(PlanOf(spec, TokenFacts(11))),
+              testing::AllOf(HasSubstr("\n  staging "), HasSubstr("\n  process "),
+                             testing::Not(HasSubstr("host staging"))));
+  spec.mutable_resources()->set_device(v1::Resources::CUDA);
+  EXPECT_THAT(
+      Describe(PlanOf(spec, TokenFacts(11))),
+      testing::AllOf(HasSubstr("\n  inbox "), HasSubstr("\n  context       500.0 MiB\n"),
+                     HasSubstr("\nhost staging    "), testing::Not(HasSubstr("\n  staging "))));
 }
 
 TEST(Describe, NamesTheFiguresAndEveryKernel) {

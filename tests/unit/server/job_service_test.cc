@@ -229,6 +229,25 @@ TEST_F(JobServiceTest, ModelTooLargeForEveryNodeIsRefusedWithWhatWouldFit) {
                 [&] { return Submit(cuda); });
 }
 
+// The 500 MiB of its context alone are more than this GPU has; its host's memory counts nothing.
+TEST_F(JobServiceTest, AJobForGpusIsHeldAgainstWhatAGpuMustHold) {
+  v1::SubmitJobRequest request = Request();
+  request.mutable_job()->mutable_spec()->mutable_resources()->set_device(v1::Resources::CUDA);
+  request.set_validate_only(true);
+  ASSERT_TRUE(Submit(request).ok());
+  const int64_t needed = response_.plan().bytes_per_slot();
+  EXPECT_GT(needed, int64_t{500} << 20);
+  ScriptedAgent agent(rig_);
+  agent.Register("gpu", 1, "i1", needed - 1, v1::Resources::CUDA);
+  agent.Welcomed();
+  ExpectRefused(grpc::FAILED_PRECONDITION, "per slot (of a GPU in part an estimate), but the",
+                [&] { return Submit(request); });
+  ScriptedAgent larger(rig_);
+  larger.Register("larger", 1, "i2", needed, v1::Resources::CUDA);
+  larger.Welcomed();
+  EXPECT_TRUE(Submit(request).ok());
+}
+
 TEST_F(JobServiceTest, AJobThatNearlyFitsIsToldWhatWould) {
   v1::SubmitJobRequest request = Request();
   request.set_validate_only(true);

@@ -140,18 +140,18 @@ ScriptedAgent::~ScriptedAgent() {
 
 void ScriptedAgent::Send(const v1::AgentMessage& message) { stream_->Write(message); }
 
-void ScriptedAgent::Register(const std::string& node, int cpu_slots, const std::string& incarnation,
-                             int64_t slot_bytes) {
+void ScriptedAgent::Register(const std::string& node, int slots, const std::string& incarnation,
+                             int64_t slot_bytes, v1::Resources::Device device) {
   v1::AgentMessage message;
   v1::Register& registration = *message.mutable_register_();
   registration.set_node(node);
   registration.set_incarnation(incarnation);
   registration.set_address("127.0.0.1");
   registration.set_protocol_version(1);
-  for (int i = 0; i < cpu_slots; ++i) {
+  for (int i = 0; i < slots; ++i) {
     v1::Slot& slot = *registration.add_slots();
     slot.set_index(i);
-    slot.set_device(v1::Resources::CPU);
+    slot.set_device(device);
     slot.set_memory_bytes(slot_bytes);
     slot.set_cpu_threads(1);
   }

@@ -86,8 +86,9 @@ class ScriptedAgent {
   ~ScriptedAgent();
 
   void Send(const v1::AgentMessage& message);
-  void Register(const std::string& node, int cpu_slots, const std::string& incarnation = "i1",
-                int64_t slot_bytes = int64_t{8} << 30);
+  void Register(const std::string& node, int slots, const std::string& incarnation = "i1",
+                int64_t slot_bytes = int64_t{8} << 30,
+                v1::Resources::Device device = v1::Resources::CPU);
   void Heartbeat(int64_t id, int64_t desired_version, const std::vector<v1::RankKey>& present = {});
   void SendEvents(const v1::RankKey& key, const std::vector<v1::RankEvent>& events);
 
