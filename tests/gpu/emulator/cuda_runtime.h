@@ -54,6 +54,10 @@ void RunGrid(const cudaLaunchConfig_t& config, const std::function<void()>& thre
 size_t SharedLimit(const void* kernel);
 void SetSharedLimit(const void* kernel, size_t bytes);
 
+// The most that any kernel may be allowed. Setting it takes back what kernels were allowed before.
+size_t MostShared();
+void SetMostShared(size_t bytes);
+
 unsigned char* BlockShared();
 bool IsBlockShared(const void* at, size_t bytes);
 int BlockBarrier(int predicate);  // how many threads of the block came with a predicate
@@ -99,6 +103,11 @@ T __shfl_xor_sync(unsigned /*mask*/, T value, int offset) {
 template <typename T>
 T __ldg(const T* at) {
   return *at;
+}
+
+// Of a GPU: x / y within two units in the last place, 0 for finite x and y past 2^126.
+inline float __fdividef(float x, float y) {
+  return fabsf(y) > 0x1p126f && !isinf(x) ? copysignf(0.0f, y) * x : x / y;
 }
 
 template <typename T>
@@ -191,6 +200,20 @@ inline void LoadTransposed(uint32_t (&word)[4], const void* row) { LoadMatrix(wo
 
 // kernels/cuda/norm_row.cuh leaves this to us: nothing is early here.
 inline void Prefetch(const void* /*at*/) {}
+
+// kernels/cuda/pack.cuh leaves these to us. Where a GPU would fault the program ends.
+template <typename Words>
+Words LoadWhole(const void* at) {
+  if (reinterpret_cast<uintptr_t>(at) % sizeof(Words) != 0) emulator::Trap();
+  Words words;
+  memcpy(&words, at, sizeof(words));
+  return words;
+}
+template <typename Words>
+void StoreWhole(void* at, const Words& words) {
+  if (reinterpret_cast<uintptr_t>(at) % sizeof(Words) != 0) emulator::Trap();
+  memcpy(at, &words, sizeof(words));
+}
 
 // kernels/cuda/launch.cuh leaves this to us: `extern __shared__` has no meaning here.
 template <typename T>

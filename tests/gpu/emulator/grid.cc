@@ -15,8 +15,7 @@ namespace trainyard::emulator {
 namespace {
 
 constexpr unsigned kWarp = 32, kMostThreads = 1024;
-constexpr size_t kFreeShared = 48 << 10;   // without cudaFuncSetAttribute
-constexpr size_t kMostShared = 163 << 10;  // compute capability 8.0; 9.0 has 227 KiB
+constexpr size_t kFreeShared = 48 << 10;  // without cudaFuncSetAttribute
 
 enum class State { kReady, kAtBlockBarrier, kAtWarp, kDone };
 
@@ -43,6 +42,7 @@ struct Machine {
   char block_key[2];
   std::vector<unsigned> order;
   std::mt19937 random{1};
+  size_t most_shared = 163 << 10;  // compute capability 8.0; 8.6 has 99 KiB, 9.0 has 227
   std::map<const void*, size_t> shared_limits;
 };
 
@@ -182,6 +182,13 @@ size_t SharedLimit(const void* kernel) {
   return found == M().shared_limits.end() ? kFreeShared : found->second;
 }
 
+size_t MostShared() { return M().most_shared; }
+
+void SetMostShared(size_t bytes) {
+  M().most_shared = bytes;
+  M().shared_limits.clear();
+}
+
 void SetSharedLimit(const void* kernel, size_t bytes) { M().shared_limits[kernel] = bytes; }
 
 NOT_WATCHED unsigned char* BlockShared() { return M().shared; }
@@ -247,7 +254,7 @@ void Trap() { Die("__trap"); }
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-      static_cast<size_t>(value) > trainyard::emulator::kMostShared) {
+      static_cast<size_t>(value) > trainyard::emulator::MostShared()) {
     return cudaErrorInvalidValue;
   }
   trainyard::emulator::SetSharedLimit(kernel, static_cast<size_t>(value));

@@ -29,10 +29,15 @@ cudaError_t cudaGetDeviceCount(int* count) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::strcpy(properties->name, "emulated by the host");
   properties->major = 8;
+  properties->sharedMemPerBlockOptin = trainyard::emulator::MostShared();
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
