@@ -5,11 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/op_bench.h"
 #include "tests/reference/attention.h"
+#include "tests/reference/batch_norm.h"
 #include "tests/reference/cross_entropy.h"
 #include "tests/reference/element.h"
 #include "tests/reference/image.h"
 #include "tests/reference/layer_norm.h"
 #include "tests/reference/linear.h"
+#include "tests/reference/llama.h"
 
 namespace trainyard::kernels {
 namespace {
@@ -190,10 +192,11 @@ TEST_P(CudaShapesTest, EmbeddingGradientOverManyChunksAgreesWithReference) {
 
 // The sum over the places of an id is a plain loop in fp32, whatever the chunks.
 TEST_P(CudaShapesTest, EmbeddingGradientAddsInOrder) {
-  constexpr int64_t kPlaces = 140'000, kVocab = 3;  // more chunks than a block searches at once
-  std::vector<int32_t> ids = RandomIds(kPlaces, kVocab, 1);
+  constexpr int64_t kPlaces = 140'000, kVocab = 5;  // more chunks than a block searches at once
+  std::vector<int32_t> ids = RandomIds(kPlaces, 3, 1);
+  ids[kPlaces - 1] = 3;  // in the last chunk alone
   const Vec dy = RandomVec(kPlaces, 2);
-  const Buffer dtokens = bench_.Floats(Vec(kVocab, 0.0));
+  const Buffer dtokens = bench_.Floats(Vec(kVocab, 0.5));
   bench_.Run(EmbeddingBackward{.dy = bench_.Floats(dy),
                                .ids = bench_.Ints(ids),
                                .dtokens = dtokens,
@@ -201,7 +204,7 @@ TEST_P(CudaShapesTest, EmbeddingGradientAddsInOrder) {
                                .time = kPlaces,
                                .width = 1,
                                .vocab = kVocab});
-  std::vector<float> sums(kVocab, 0.0f);
+  std::vector<float> sums(kVocab, 0.5f);
   for (int64_t i = 0; i < kPlaces; ++i) sums[ids[i]] += static_cast<float>(dy[i]);
   EXPECT_EQ(OpBench::Read(dtokens, kVocab), Vec(sums.begin(), sums.end()));
 }
@@ -303,6 +306,132 @@ TEST_P(CudaShapesTest, NormalisedImagesOfManyRoundsAgreeWithReference) {
     bench_.Run(op);
     ExpectClose(op.y, expected, 1e-7, "y");
   }
+}
+
+// More rows than one round of every block of sums, and tiles of columns that are not whole.
+TEST_P(CudaShapesTest, BatchNormOfManyChunksAndTilesAgreesWithReference) {
+  for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
+           {70'003, 8}, {400'001, 1}, {1'300, 268}, {9, 9000}}) {
+    const int64_t n = rows * cols;
+    const reference::BatchNormShape shape{.rows = rows, .cols = cols};
+    Vec x = RandomVec(n, 1);
+    for (double& v : x) v = static_cast<float>(v + 30);
+    const Vec dy = RandomVec(n, 2), gamma = RandomVec(cols, 3), beta = RandomVec(cols, 4);
+    const Buffer in = bench_.Floats(x), y = bench_.Floats(n), mean = bench_.Floats(cols),
+                 rstd = bench_.Floats(cols), dx = bench_.Floats(n), dgamma = bench_.Floats(cols),
+                 dbeta = bench_.Floats(cols);
+    bench_.Run(BatchNormForward{.x = in,
+                                .gamma = bench_.Floats(gamma),
+                                .beta = bench_.Floats(beta),
+                                .y = y,
+                                .mean = mean,
+                                .rstd = rstd,
+                                .running_mean = bench_.Floats(Vec(cols, 0.0)),
+                                .running_var = bench_.Floats(Vec(cols, 0.0)),
+                                .rows = rows,
+                                .cols = cols});
+    bench_.Run(BatchNormBackward{.dy = bench_.Floats(dy),
+                                 .x = in,
+                                 .gamma = bench_.Floats(gamma),
+                                 .mean = mean,
+                                 .rstd = rstd,
+                                 .dx = dx,
+                                 .dgamma = dgamma,
+                                 .dbeta = dbeta,
+                                 .rows = rows,
+                                 .cols = cols});
+    const std::string what = absl::StrCat(" of ", rows, " x ", cols);
+    const auto forward = reference::BatchNorm(x, gamma, beta, {}, shape);
+    const auto g = reference::BatchNormBackward(dy, x, {}, gamma, shape);
+    ExpectClose(y, forward.y, 2e-5, "y" + what);
+    ExpectClose(mean, forward.mean, 1e-7, "mean" + what);
+    ExpectClose(rstd, forward.rstd, 2e-6, "rstd" + what);
+    ExpectClose(dx, g.dx, 2e-5, "dx" + what);
+    ExpectClose(dgamma, g.dgamma, 2e-5, "dgamma" + what);
+    ExpectClose(dbeta, g.dbeta, 1e-5, "dbeta" + what);
+  }
+}
+
+// The variance of numbers whose distance from zero, or from the first of them, dwarfs their spread.
+TEST_P(CudaShapesTest, BatchNormKeepsTheDigitsOfTheVariance) {
+  constexpr int64_t kRows = 30'000, kCols = 4, kN = kRows * kCols;
+  Vec x = RandomVec(kN, 1);
+  for (int64_t i = 0; i < kN; ++i) {
+    const bool first = i < 300 * kCols && i % kCols == 1;
+    x[i] = static_cast<float>(first ? 0 : x[i] + (i % kCols) * 1000);
+  }
+  const Buffer rstd = bench_.Floats(kCols), mean = bench_.Floats(kCols);
+  bench_.Run(BatchNormForward{.x = bench_.Floats(x),
+                              .gamma = bench_.Floats(Vec(kCols, 1.0)),
+                              .beta = bench_.Floats(Vec(kCols, 0.0)),
+                              .y = bench_.Floats(kN),
+                              .mean = mean,
+                              .rstd = rstd,
+                              .running_mean = bench_.Floats(Vec(kCols, 0.0)),
+                              .running_var = bench_.Floats(Vec(kCols, 0.0)),
+                              .rows = kRows,
+                              .cols = kCols});
+  const auto expected =
+      reference::BatchNorm(x, Vec(kCols, 1.0), Vec(kCols, 0.0), {}, {.rows = kRows, .cols = kCols});
+  const Vec found = OpBench::Read(rstd, kCols);
+  for (int c = 0; c < kCols; ++c) {
+    EXPECT_NEAR(found[c], expected.rstd[c], 3e-6 * expected.rstd[c]) << c;
+  }
+  ExpectClose(mean, expected.mean, 1e-7, "mean");
+}
+
+// More pairs than a block has angles for; heads that turn and heads that do not; groups of samples.
+TEST_P(CudaShapesTest, RotaryOfEveryTileAgreesWithReference) {
+  for (const reference::RotaryShape& s : std::vector<reference::RotaryShape>{
+           {.batch = 1, .time = 3, .heads = 2, .rotated = 1, .head_dim = 1072},
+           {.batch = 3, .time = 5, .heads = 9, .rotated = 7, .head_dim = 128},
+           {.batch = 5, .time = 700, .heads = 3, .rotated = 2, .head_dim = 16}}) {
+    const int64_t n = s.batch * s.time * s.heads * s.head_dim;
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      Vec x = RandomVec(n, 1);
+      for (double& v : x) v = reference::Rounded(type, v);
+      const Buffer apart = bench_.Raw(type, n), in_place = bench_.Elements(type, x);
+      for (const auto& [from, to] :
+           {std::pair(bench_.Elements(type, x), apart), {in_place, in_place}}) {
+        bench_.Run(Rotary{.x = from,
+                          .y = to,
+                          .batch = s.batch,
+                          .time = s.time,
+                          .heads = s.heads,
+                          .rotated = s.rotated,
+                          .head_dim = s.head_dim,
+                          .theta = static_cast<float>(s.theta)});
+        ExpectClose(to, reference::Rotary(x, s, false), 5e-7, "y");
+      }
+    }
+  }
+}
+
+// As the kernels without division by hardware gave them: exact at the ends, and no NaN before.
+TEST_P(CudaShapesTest, GatesHaveTheirLimits) {
+  const float inf = INFINITY;
+  const Vec x = {inf, 1e4, 90, -90, -1e4, NAN};
+  const auto n = static_cast<int64_t>(x.size());
+  for (const ActivationKind kind : {ActivationKind::kGelu, ActivationKind::kGeluTanh}) {
+    const Buffer y = bench_.Floats(n);
+    bench_.Run(ActivationForward{kind, bench_.Floats(x), y, n});
+    const Vec found = OpBench::Read(y, n);
+    EXPECT_EQ(Vec(found.begin(), found.begin() + 5), (Vec{inf, 1e4, 90, 0, 0}));
+    EXPECT_TRUE(std::isnan(found[5]));
+    const Buffer dx = bench_.Floats(n);
+    bench_.Run(ActivationBackward{kind, bench_.Floats(x), bench_.Floats(Vec(n, 1.0)), dx, n});
+    const Vec slope = OpBench::Read(dx, n);
+    EXPECT_EQ(Vec(slope.begin() + 1, slope.begin() + 5), (Vec{1, 1, 0, 0}));
+    EXPECT_TRUE(std::isnan(slope[5]));
+  }
+  Vec gates_and_ups = x;
+  gates_and_ups.resize(2 * n, 1.0);
+  const Buffer y = bench_.Floats(n);
+  bench_.Run(SwiGluForward{bench_.Floats(gates_and_ups), y, 1, n});
+  const Vec found = OpBench::Read(y, n);
+  EXPECT_EQ(found[0], inf);
+  ExpectClose({y.As<float>() + 1, DType::kF32}, {1e4, 90, 0, 0}, 1e-7, "swiglu");
+  EXPECT_TRUE(std::isnan(found[5]));
 }
 
 TRAINYARD_CUDA_SUITE(CudaShapesTest);

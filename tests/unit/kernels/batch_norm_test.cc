@@ -1,5 +1,6 @@
 #include "tests/reference/batch_norm.h"
 
+#include "tests/reference/element.h"
 #include "tests/unit/kernels/cpu_fixture.h"
 
 namespace trainyard::kernels {
@@ -232,6 +233,71 @@ TEST_P(BatchNormTest, BothDirectionsWorkInPlace) {
   ExpectClose(in, g.dx, 2e-5, "dx");
   ExpectClose(gradient, g.dresidual, 0, "dresidual");
   ExpectClose(dgamma, g.dgamma, 1e-5, "dgamma");
+}
+
+// Columns that come in whole groups of neighbours, more and fewer than a cache line holds; each
+// with a mean of its own.
+TEST_P(BatchNormTest, ManyColumnsOf16BitsAgreeWithReference) {
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
+             {5, 8}, {4100, 8}, {2300, 24}, {301, 264}, {67, 512}}) {
+      const int64_t n = rows * cols;
+      const reference::BatchNormShape shape{
+          .rows = rows, .cols = cols, .epsilon = kEpsilon, .relu = true};
+      const auto draw = [&, cols = cols](int seed, double apart) {
+        Vec x = RandomVec(n, seed);
+        for (int64_t i = 0; i < n; ++i) {
+          x[i] = reference::Rounded(type, x[i] + apart * static_cast<double>(i % cols));
+        }
+        return x;
+      };
+      const Vec x = draw(1, 0.05), residual = draw(2, 0), dy = draw(3, 0),
+                gamma = RandomVec(cols, 4), beta = RandomVec(cols, 5);
+      const Buffer in = bench_.Elements(type, x), y = bench_.Elements(type, residual),
+                   mean = bench_.Floats(cols), rstd = bench_.Floats(cols),
+                   gradient = bench_.Elements(type, dy), dx = bench_.Raw(type, n),
+                   dgamma = bench_.Floats(cols), dbeta = bench_.Floats(cols),
+                   running_mean = bench_.Floats(Vec(cols, 0.0)),
+                   running_var = bench_.Floats(Vec(cols, 0.0));
+      bench_.Run(BatchNormForward{.x = in,
+                                  .gamma = bench_.Floats(gamma),
+                                  .beta = bench_.Floats(beta),
+                                  .residual = y,
+                                  .y = y,
+                                  .mean = mean,
+                                  .rstd = rstd,
+                                  .running_mean = running_mean,
+                                  .running_var = running_var,
+                                  .rows = rows,
+                                  .cols = cols,
+                                  .epsilon = kEpsilon,
+                                  .momentum = 1,
+                                  .relu = true});
+      const auto expected = reference::BatchNorm(x, gamma, beta, residual, shape);
+      const std::string of = " of " + std::to_string(rows) + " x " + std::to_string(cols);
+      ExpectClose(y, expected.y, 2e-5, "y" + of);
+      ExpectClose(mean, expected.mean, 2e-6, "mean" + of);
+      ExpectClose(rstd, expected.rstd, 2e-6, "rstd" + of);
+      ExpectClose(running_var, reference::Unbiased(expected.variance, rows), 2e-6, "var" + of);
+      bench_.Run(BatchNormBackward{.dy = gradient,
+                                   .x = in,
+                                   .y = y,
+                                   .gamma = bench_.Floats(gamma),
+                                   .mean = mean,
+                                   .rstd = rstd,
+                                   .dx = dx,
+                                   .dresidual = gradient,
+                                   .dgamma = dgamma,
+                                   .dbeta = dbeta,
+                                   .rows = rows,
+                                   .cols = cols});
+      const auto g = reference::BatchNormBackward(dy, x, Bench::Read(y, n), gamma, shape);
+      ExpectClose(dx, g.dx, 1e-4, "dx" + of);
+      ExpectClose(gradient, g.dresidual, 0, "dresidual" + of);
+      ExpectClose(dgamma, g.dgamma, 2e-5, "dgamma" + of);
+      ExpectClose(dbeta, g.dbeta, 2e-5, "dbeta" + of);
+    }
+  }
 }
 
 TEST_P(BatchNormTest, ASingleRowHasNoVarianceAndIsRefused) {

@@ -40,7 +40,7 @@ TEST_P(OptimizerTest, AdamWFollowsReferenceOverManySteps) {
           .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1};
       reference::AdamWState expected{RandomVec(n, 1), Vec(n, 0.0), Vec(n, 0.0)};
       const Buffer grad = bench_.Raw(type, n), scale = bench_.Floats(Vec{0.5});
-      const Buffer copy = n == 65 ? bench_.Raw(DType::kBF16, n) : Buffer();
+      const Buffer copy = n >= 65 ? bench_.Raw(DType::kBF16, n) : Buffer();
       StepState state{.learning_rate = 6e-3f};
       const AdamWStep op{.w = bench_.Floats(expected.w),
                          .grad = grad,
@@ -141,13 +141,14 @@ TEST_P(OptimizerTest, AGradientOfIntegersIsRefused) {
 
 // A tensor that begins `offset` elements into its buffers, of which the rest may not be touched.
 TEST_P(OptimizerTest, LambFollowsReferenceOverManySteps) {
-  constexpr int64_t kOffset = 5, kMargin = 3;
+  constexpr int64_t kMargin = 3;
   for (const int64_t n : kRegionSizes) {
-    for (const bool adapt : {true, false}) {
+    for (const auto& [offset, adapt] :
+         std::vector<std::pair<int64_t, bool>>{{5, true}, {5, false}, {8, true}, {8, false}}) {
       const reference::AdamWRates rates{
           .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6, .weight_decay = 0.1};
       reference::AdamWState expected{RandomVec(n, 1), Vec(n, 0.0), Vec(n, 0.0)};
-      const int64_t all = kOffset + n + kMargin;
+      const int64_t all = offset + n + kMargin;
       const Buffer grad = bench_.Floats(Vec(all, 7)), scale = bench_.Floats(Vec{0.5});
       StepState state{.learning_rate = 6e-3f};
       const LambStep op{.w = bench_.Floats(Vec(all, 7)),
@@ -156,24 +157,24 @@ TEST_P(OptimizerTest, LambFollowsReferenceOverManySteps) {
                         .v = bench_.Floats(Vec(all, 7)),
                         .grad_scale = scale,
                         .state = &state,
-                        .offset = kOffset,
+                        .offset = offset,
                         .n = n,
                         .beta1 = 0.9f,
                         .beta2 = 0.99f,
                         .weight_decay = 0.1f,
                         .learning_rate_scale = 0.5f,
                         .adapt = adapt};
-      Fill(op.w, expected.w, kOffset), Fill(op.m, expected.m, kOffset);
-      Fill(op.v, expected.v, kOffset);
+      Fill(op.w, expected.w, offset), Fill(op.m, expected.m, offset);
+      Fill(op.v, expected.v, offset);
       for (state.updates = 0; state.updates < 20; ++state.updates) {
         const Vec g = RandomVec(n, 100 + static_cast<int>(state.updates));
-        Fill(grad, g, kOffset);
+        Fill(grad, g, offset);
         bench_.Run(op);
         reference::LambStep(g, 0.5, rates, adapt, state.updates, expected);
       }
-      const auto framed = [&](const Vec& middle) {
+      const auto framed = [&, offset = offset](const Vec& middle) {
         Vec framed(all, 7);
-        std::copy(middle.begin(), middle.end(), framed.begin() + kOffset);
+        std::copy(middle.begin(), middle.end(), framed.begin() + offset);
         return framed;
       };
       ExpectClose(op.w, framed(expected.w), 2e-5, "w");
