@@ -19,7 +19,7 @@ __device__ float NormalCdf(float x) { return 0.5f * erfcf(-x * kSqrtHalf); }
 // With u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 = 1 / (1 + exp(-2 u)), which keeps the
 // lower tail as well.
 __device__ float TanhGate(float x) {
-  return 1.0f / (1.0f + expf(-kTwiceRoot * x * (1.0f + kCubic * x * x)));
+  return Reciprocal(1.0f + expf(-kTwiceRoot * x * (1.0f + kCubic * x * x)));
 }
 
 struct Relu {

@@ -1,8 +1,8 @@
 #include "kernels/ops/dropout.h"
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/require.h"
 #include "kernels/random.h"
 #include "kernels/step_state.h"
@@ -10,26 +10,37 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-constexpr int kPerDraw =
-    4;  // uniforms of one Philox call, for four neighbouring elements of a sample
+// Uniforms of one Philox call, for four neighbouring elements of a sample.
+constexpr int kPerDraw = 4;
 
-// A thread per draw. x, y: [samples, per_sample]; draws_each = ceil(per_sample / 4).
-template <typename T>
+// A thread per draw. x, y: [samples, per_sample]; draws_each = ceil(per_sample / 4). By packs of 4
+// elements if every draw begins where they do, and has all of them; else by one.
+template <typename T, int kPackSize>
 __global__ void __launch_bounds__(kThreads)
     DropoutKernel(const T* x, T* y, const StepState* state, uint32_t stream, int64_t draws,
-                  int64_t draws_each, int64_t per_sample, float p) {
-  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (at >= draws) return;
-  const int64_t sample = at / draws_each, draw = at % draws_each;
-  const Random4 random =
-      StepRandom(state->seed, stream, state->step, state->first_sample + sample, draw);
-  const float scale = 1.0f / (1.0f - p);
-  const int64_t first = draw * kPerDraw;
+                  int64_t draws_each, int64_t per_sample, float p, float scale) {
+  constexpr int kPacks = kPerDraw / kPackSize;
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= draws) return;
+  const RowAndCol at = RowAndColOf(i, draws_each);
+  const int64_t first = at.row * per_sample + at.col * kPerDraw;
+  const int count = static_cast<int>(min(per_sample - at.col * kPerDraw, int64_t{kPerDraw}));
+  Pack<T, kPackSize> packs[kPacks];
 #pragma unroll
-  for (int j = 0; j < kPerDraw; ++j) {
-    if (first + j >= per_sample) break;
-    const int64_t i = sample * per_sample + first + j;
-    y[i] = FromFloat<T>(UnitUniform(random.v[j]) >= p ? ToFloat(x[i]) * scale : 0.0f);
+  for (int k = 0; k < kPacks; ++k) {
+    if (kPacks == 1 || k < count) packs[k].Load(x + first + k * kPackSize);
+  }
+  const Random4 random =
+      StepRandom(state->seed, stream, state->step, state->first_sample + at.row, at.col);
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    float kept[kPackSize];
+#pragma unroll
+    for (int j = 0; j < kPackSize; ++j) {
+      kept[j] = UnitUniform(random.v[k * kPackSize + j]) >= p ? packs[k][j] * scale : 0.0f;
+    }
+    packs[k].Set(kept);
+    if (kPacks == 1 || k < count) packs[k].Store(y + first + k * kPackSize);
   }
 }
 
@@ -45,11 +56,15 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Dropout& op) {
   if (!(op.p >= 0 && op.p < 1)) return absl::InvalidArgumentError("dropout: p is not in [0, 1)");
   return ForElement("dropout", type, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
+      const T* x = op.x.As<T>();
+      T* y = op.y.As<T>();
       const int64_t draws_each = CeilDiv(op.per_sample, kPerDraw);
       const int64_t draws = op.samples * draws_each;
-      Launch(stream, {.grid = Blocks(CeilDiv(draws, kThreads))}, DropoutKernel<T>, op.x.As<T>(),
-             op.y.As<T>(), static_cast<const StepState*>(op.state), op.stream, draws, draws_each,
-             op.per_sample, op.p);
+      const bool by_packs = op.per_sample % kPerDraw == 0 && Aligned(kPerDraw * sizeof(T), {x, y});
+      Launch(stream, {.grid = Blocks(CeilDiv(draws, kThreads))},
+             by_packs ? DropoutKernel<T, kPerDraw> : DropoutKernel<T, 1>, x, y,
+             static_cast<const StepState*>(op.state), op.stream, draws, draws_each, op.per_sample,
+             op.p, 1.0f / (1.0f - op.p));
     }};
   });
 }

@@ -1,37 +1,79 @@
 #include "kernels/ops/swiglu.h"
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/map.cuh"
 #include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
 
-__device__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ float Sigmoid(float x) { return Reciprocal(1.0f + expf(-x)); }
 
-// A thread per element of y.
-template <typename T>
+// Where the pack of y is that a thread makes, and its gate in x; the pack of up lies cols further.
+template <int kPackSize>
+struct GatePlace {
+  __device__ GatePlace(int64_t rows, int64_t cols) {
+    const int64_t packs = cols / kPackSize, i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+    const RowAndCol at = RowAndColOf(i, packs);
+    inside = at.row < rows;
+    y = i * kPackSize;
+    gate = (2 * at.row * packs + at.col) * kPackSize;
+  }
+  bool inside;
+  int64_t y, gate;
+};
+
+// A thread per pack of y.
+template <typename T, int kPackSize>
 __global__ void __launch_bounds__(kThreads)
     SwiGluKernel(const T* x, T* y, int64_t rows, int64_t cols) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= rows * cols) return;
-  const int64_t at = i / cols * 2 * cols + i % cols;
-  const float gate = ToFloat(x[at]);
-  y[i] = FromFloat<T>(gate * Sigmoid(gate) * ToFloat(x[at + cols]));
+  const GatePlace<kPackSize> at(rows, cols);
+  if (!at.inside) return;
+  Pack<T, kPackSize> gate, up;
+  gate.Load(x + at.gate);
+  up.Load(x + at.gate + cols);
+  float out[kPackSize];
+#pragma unroll
+  for (int j = 0; j < kPackSize; ++j) out[j] = gate[j] * Sigmoid(gate[j]) * up[j];
+  gate.Set(out);
+  gate.Store(y + at.y);
 }
 
 // With s = Sigmoid(g): dup = dy g s,  dgate = dy u (s + g s (1 - s)). A thread writes what it alone
 // read: dx may be x.
-template <typename T>
+template <typename T, int kPackSize>
 __global__ void __launch_bounds__(kThreads)
     SwiGluBackwardKernel(const T* x, const T* dy, T* dx, int64_t rows, int64_t cols) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= rows * cols) return;
-  const int64_t at = i / cols * 2 * cols + i % cols;
-  const float g = ToFloat(x[at]), u = ToFloat(x[at + cols]), d = ToFloat(dy[i]), s = Sigmoid(g);
-  dx[at] = FromFloat<T>(d * u * s * (1.0f + g * (1.0f - s)));
-  dx[at + cols] = FromFloat<T>(d * g * s);
+  const GatePlace<kPackSize> at(rows, cols);
+  if (!at.inside) return;
+  Pack<T, kPackSize> gate, up, gradient;
+  gate.Load(x + at.gate);
+  up.Load(x + at.gate + cols);
+  gradient.Load(dy + at.y);
+  float of_gate[kPackSize], of_up[kPackSize];
+#pragma unroll
+  for (int j = 0; j < kPackSize; ++j) {
+    const float g = gate[j], u = up[j], d = gradient[j], s = Sigmoid(g);
+    of_gate[j] = d * u * s * (1.0f + g * (1.0f - s));
+    of_up[j] = d * g * s;
+  }
+  gate.Set(of_gate);
+  gate.Store(dx + at.gate);
+  up.Set(of_up);
+  up.Store(dx + at.gate + cols);
+}
+
+// launch.operator()<kPackSize>() for rows of gates, of ups and of y that begin where packs do, if
+// `aligned`, or element by element.
+template <typename T, typename F>
+void WithGatePack(int64_t cols, bool aligned, const F& launch) {
+  if (aligned) return WithPack<T>(cols, launch);
+  launch.template operator()<1>();
+}
+
+dim3 GateBlocks(int64_t rows, int64_t cols, int pack) {
+  return Blocks(CeilDiv(rows * (cols / pack), kThreads));
 }
 
 }  // namespace
@@ -43,8 +85,12 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SwiGluForward& op) {
   if (!status.ok()) return status;
   return ForElement("swiglu", type, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
-      Launch(stream, {.grid = Blocks(CeilDiv(op.rows * op.cols, kThreads))}, SwiGluKernel<T>,
-             op.x.As<T>(), op.y.As<T>(), op.rows, op.cols);
+      const T* x = op.x.As<T>();
+      T* y = op.y.As<T>();
+      WithGatePack<T>(op.cols, Aligned(kPackBytes, {x, y}), [&]<int kPackSize>() {
+        Launch(stream, {.grid = GateBlocks(op.rows, op.cols, kPackSize)},
+               SwiGluKernel<T, kPackSize>, x, y, op.rows, op.cols);
+      });
     }};
   });
 }
@@ -57,8 +103,13 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SwiGluBackward& op) {
   if (!status.ok()) return status;
   return ForElement("swiglu backward", type, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
-      Launch(stream, {.grid = Blocks(CeilDiv(op.rows * op.cols, kThreads))},
-             SwiGluBackwardKernel<T>, op.x.As<T>(), op.dy.As<T>(), op.dx.As<T>(), op.rows, op.cols);
+      const T* x = op.x.As<T>();
+      const T* dy = op.dy.As<T>();
+      T* dx = op.dx.As<T>();
+      WithGatePack<T>(op.cols, Aligned(kPackBytes, {x, dy, dx}), [&]<int kPackSize>() {
+        Launch(stream, {.grid = GateBlocks(op.rows, op.cols, kPackSize)},
+               SwiGluBackwardKernel<T, kPackSize>, x, dy, dx, op.rows, op.cols);
+      });
     }};
   });
 }
