@@ -11,22 +11,40 @@ struct AdamWHyper {
   float beta1, beta2, epsilon, weight_decay, learning_rate_scale;
 };
 
-// Once per block: b^t loses its digits in fp32 for large t.
-__device__ inline void BiasCorrections(const AdamWHyper& h, const StepState& state,
-                                       float& step_size, float& inverse_root2) {
-  const double t = static_cast<double>(state.updates + 1);
-  const double correction1 = 1.0 - pow(static_cast<double>(h.beta1), t);
-  const double correction2 = 1.0 - pow(static_cast<double>(h.beta2), t);
-  step_size = static_cast<float>(state.learning_rate * h.learning_rate_scale / correction1);
-  inverse_root2 = static_cast<float>(1.0 / sqrt(correction2));
+// What t = updates + 1 makes of the betas and the learning rate.
+struct AdamWCorrections {
+  float step_size, inverse_root2;
+};
+
+// Once per op and not per block, in double: b^t loses its digits in fp32 for large t, and takes
+// microseconds. Two threads, one for each beta.
+__global__ static void AdamWCorrectionsKernel(AdamWHyper h, const StepState* state,
+                                              AdamWCorrections* to) {
+  const bool first = threadIdx.x == 0;
+  const double correction = 1.0 - pow(static_cast<double>(first ? h.beta1 : h.beta2),
+                                      static_cast<double>(state->updates + 1));
+  if (first) {
+    to->step_size = static_cast<float>(state->learning_rate * h.learning_rate_scale / correction);
+  } else {
+    to->inverse_root2 = static_cast<float>(1.0 / sqrt(correction));
+  }
 }
 
-__device__ inline void AdamWElement(float g, const AdamWHyper& h, float lr, float step_size,
-                                    float inverse_root2, float& w, float& m, float& v) {
+// Into the stream's scratch, of which it takes kCorrectionBytes.
+inline constexpr size_t kCorrectionBytes = sizeof(AdamWCorrections);
+inline const AdamWCorrections* LaunchCorrections(Stream& stream, const AdamWHyper& hyper,
+                                                 const StepState* state) {
+  auto* const to = static_cast<AdamWCorrections*>(stream.scratch);
+  Launch(stream, {.grid = Blocks(1), .block = dim3(2)}, AdamWCorrectionsKernel, hyper, state, to);
+  return to;
+}
+
+__device__ inline void AdamWElement(float g, const AdamWHyper& h, float lr,
+                                    const AdamWCorrections& c, float& w, float& m, float& v) {
   const float decayed = w - lr * h.weight_decay * w;
   m = h.beta1 * m + (1.0f - h.beta1) * g;
   v = h.beta2 * v + (1.0f - h.beta2) * g * g;
-  w = decayed - step_size * m / (sqrtf(v) * inverse_root2 + h.epsilon);
+  w = decayed - c.step_size * m / (sqrtf(v) * c.inverse_root2 + h.epsilon);
 }
 
 }  // namespace trainyard::kernels::cuda

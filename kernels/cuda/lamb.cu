@@ -17,56 +17,96 @@ struct LambArguments {
   const StepState* state;
   int64_t n;
   float beta1, beta2, epsilon, weight_decay, learning_rate_scale;
+  bool by_packs;
 };
 
 struct Corrections {
   float inverse_c1, inverse_root2;
 };
 
-// Once per block, in double: b^t loses its digits in fp32 for large t.
+// Once per block, in double: b^t loses its digits in fp32 for large t. A warp for each beta.
 __device__ Corrections CorrectionsOf(const LambArguments& a) {
   __shared__ Corrections of_block;
-  if (threadIdx.x == 0) {
-    const double t = static_cast<double>(a.state->updates + 1);
-    of_block.inverse_c1 = static_cast<float>(1 / (1 - pow(static_cast<double>(a.beta1), t)));
-    of_block.inverse_root2 = static_cast<float>(1 / sqrt(1 - pow(static_cast<double>(a.beta2), t)));
+  if (threadIdx.x == 0 || threadIdx.x == kWarp) {
+    const bool first = threadIdx.x == 0;
+    const double correction = 1 - pow(static_cast<double>(first ? a.beta1 : a.beta2),
+                                      static_cast<double>(a.state->updates + 1));
+    if (first) {
+      of_block.inverse_c1 = static_cast<float>(1 / correction);
+    } else {
+      of_block.inverse_root2 = static_cast<float>(1 / sqrt(correction));
+    }
   }
   __syncthreads();
   return of_block;
 }
 
-__device__ float UpdateOf(const LambArguments& a, const Corrections& c, int64_t i) {
-  return a.m[i] * c.inverse_c1 / (sqrtf(a.v[i]) * c.inverse_root2 + a.epsilon) +
-         a.weight_decay * a.w[i];
+__device__ float UpdateOf(const LambArguments& a, const Corrections& c, float w, float m, float v) {
+  return m * c.inverse_c1 / (sqrtf(v) * c.inverse_root2 + a.epsilon) + a.weight_decay * w;
+}
+
+// What a step makes of the elements [at, at + kCount): the moments, w itself unless it is only
+// summed, and the sums of squares of w and of u.
+template <int kCount>
+__device__ void StepMoments(const LambArguments& a, const Corrections& c, int64_t at, float scale,
+                            bool sums_only, double& of_w, double& of_u) {
+  Pack<float, kCount> w, grad, m, v;
+  w.Load(a.w + at);
+  grad.Load(a.grad + at);
+  m.Load(a.m + at);
+  v.Load(a.v + at);
+  const float rate = a.state->learning_rate * a.learning_rate_scale;
+  float new_w[kCount], new_m[kCount], new_v[kCount];
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    const float g = grad[j] * scale;
+    new_m[j] = a.beta1 * m[j] + (1.0f - a.beta1) * g;
+    new_v[j] = a.beta2 * v[j] + (1.0f - a.beta2) * g * g;
+    const float u = UpdateOf(a, c, w[j], new_m[j], new_v[j]);
+    new_w[j] = w[j] - rate * u;
+    of_w += static_cast<double>(w[j]) * w[j];
+    of_u += static_cast<double>(u) * u;
+  }
+  m.Set(new_m);
+  m.Store(a.m + at);
+  v.Set(new_v);
+  v.Store(a.v + at);
+  if (sums_only) return;
+  w.Set(new_w);
+  w.Store(a.w + at);
 }
 
 // Updates m and v. With partials, [2, blocks]: the sums of squares of w and of u over what the
-// block saw; without, w steps as well.
-__global__ void __launch_bounds__(kThreads) LambMomentsKernel(LambArguments a, double* partials) {
+// block saw, and what all blocks found for the corrections; without, w steps as well. The order of
+// the sums is that of quads, wherever they begin.
+__global__ void __launch_bounds__(kThreads)
+    LambMomentsKernel(LambArguments a, double* partials, Corrections* corrections) {
   if (!IsTaken(a.grad_scale)) return;
   const Corrections c = CorrectionsOf(a);
   const float scale = a.grad_scale != nullptr ? a.grad_scale[0] : 1.0f;
-  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  const bool sums_only = partials != nullptr;
+  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int64_t stride = int64_t{gridDim.x} * kThreads, quads = a.n / kStepPack;
   double of_w = 0, of_u = 0;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < a.n; i += stride) {
-    const float g = a.grad[i] * scale;
-    a.m[i] = a.beta1 * a.m[i] + (1.0f - a.beta1) * g;
-    a.v[i] = a.beta2 * a.v[i] + (1.0f - a.beta2) * g * g;
-    const float w = a.w[i], u = UpdateOf(a, c, i);
-    if (partials == nullptr) {
-      a.w[i] = w - a.state->learning_rate * a.learning_rate_scale * u;
+  for (int64_t i = thread; i < quads; i += stride) {
+    if (a.by_packs) {
+      StepMoments<kStepPack>(a, c, i * kStepPack, scale, sums_only, of_w, of_u);
     } else {
-      of_w += static_cast<double>(w) * w;
-      of_u += static_cast<double>(u) * u;
+      for (int64_t j = i * kStepPack; j < (i + 1) * kStepPack; ++j) {
+        StepMoments<1>(a, c, j, scale, sums_only, of_w, of_u);
+      }
     }
   }
-  if (partials == nullptr) return;
+  if (quads * kStepPack + thread < a.n) {
+    StepMoments<1>(a, c, quads * kStepPack + thread, scale, sums_only, of_w, of_u);
+  }
+  if (!sums_only) return;
   of_w = BlockSum<kThreads>(of_w);
   of_u = BlockSum<kThreads>(of_u);
-  if (threadIdx.x == 0) {
-    partials[blockIdx.x] = of_w;
-    partials[gridDim.x + blockIdx.x] = of_u;
-  }
+  if (threadIdx.x > 0) return;
+  partials[blockIdx.x] = of_w;
+  partials[gridDim.x + blockIdx.x] = of_u;
+  if (blockIdx.x == 0) *corrections = c;
 }
 
 // ratio[0] = |w| / |u|, 1 when either is 0. One block.
@@ -85,22 +125,43 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) LambKernel(LambArguments a, const float* ratio) {
-  if (!IsTaken(a.grad_scale)) return;
-  const Corrections c = CorrectionsOf(a);
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= a.n) return;
-  a.w[i] -= a.state->learning_rate * a.learning_rate_scale * ratio[0] * UpdateOf(a, c, i);
+// What follows the partial sums.
+struct Found {
+  float ratio;
+  Corrections corrections;
+};
+
+__global__ void __launch_bounds__(kThreads) LambKernel(LambArguments a, const Found* found) {
+  EachStep(a.n, a.by_packs, [&]<int kCount>(PackSize<kCount>, int64_t at) {
+    Pack<float, kCount> w, m, v;
+    w.Load(a.w + at);
+    m.Load(a.m + at);
+    v.Load(a.v + at);
+    const Found f = *found;
+    const float rate = a.state->learning_rate * a.learning_rate_scale * f.ratio;
+    if (!IsTaken(a.grad_scale)) return;
+    float stepped[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      stepped[j] = w[j] - rate * UpdateOf(a, f.corrections, w[j], m[j], v[j]);
+    }
+    w.Set(stepped);
+    w.Store(a.w + at);
+  });
 }
 
 void LaunchLamb(Stream& stream, const LambArguments& a, bool adapt) {
   const int64_t blocks = SumBlocks(a.n);
-  double* partials = adapt ? static_cast<double*>(stream.scratch) : nullptr;
-  Launch(stream, {.grid = Blocks(blocks)}, LambMomentsKernel, a, partials);
-  if (!adapt) return;
-  float* ratio = reinterpret_cast<float*>(partials + 2 * blocks);
-  Launch(stream, {.grid = Blocks(1)}, LambRatioKernel, partials, a.grad_scale, ratio, blocks);
-  Launch(stream, {.grid = Blocks(CeilDiv(a.n, kThreads))}, LambKernel, a, ratio);
+  if (!adapt) {
+    Launch(stream, {.grid = Blocks(blocks)}, LambMomentsKernel, a, nullptr, nullptr);
+    return;
+  }
+  double* partials = static_cast<double*>(stream.scratch);
+  Found* found = reinterpret_cast<Found*>(partials + 2 * blocks);
+  Launch(stream, {.grid = Blocks(blocks)}, LambMomentsKernel, a, partials, &found->corrections);
+  Launch(stream, {.grid = Blocks(1)}, LambRatioKernel, partials, a.grad_scale, &found->ratio,
+         blocks);
+  Launch(stream, {.grid = StepBlocks(a.n)}, LambKernel, a, found);
 }
 
 }  // namespace
@@ -115,22 +176,23 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const LambStep& op) {
   status.Update(RequirePositive("lamb", {{"n", op.n}}));
   if (!status.ok()) return status;
   if (op.state == nullptr) return absl::InvalidArgumentError("lamb: state is missing");
-  const LambArguments arguments = {
-      .w = op.w.As<float>() + op.offset,
-      .grad = op.grad.As<float>() + op.offset,
-      .m = op.m.As<float>() + op.offset,
-      .v = op.v.As<float>() + op.offset,
-      .grad_scale = op.grad_scale ? op.grad_scale.As<float>() : nullptr,
-      .state = static_cast<const StepState*>(op.state),
-      .n = op.n,
-      .beta1 = op.beta1,
-      .beta2 = op.beta2,
-      .epsilon = op.epsilon,
-      .weight_decay = op.weight_decay,
-      .learning_rate_scale = op.learning_rate_scale};
-  return Kernel{.launch = [arguments, adapt = op.adapt](
-                              Stream& stream) { LaunchLamb(stream, arguments, adapt); },
-                .scratch_bytes = op.adapt ? (2 * SumBlocks(op.n) + 1) * sizeof(double) : 0};
+  LambArguments arguments = {.w = op.w.As<float>() + op.offset,
+                             .grad = op.grad.As<float>() + op.offset,
+                             .m = op.m.As<float>() + op.offset,
+                             .v = op.v.As<float>() + op.offset,
+                             .grad_scale = op.grad_scale ? op.grad_scale.As<float>() : nullptr,
+                             .state = static_cast<const StepState*>(op.state),
+                             .n = op.n,
+                             .beta1 = op.beta1,
+                             .beta2 = op.beta2,
+                             .epsilon = op.epsilon,
+                             .weight_decay = op.weight_decay,
+                             .learning_rate_scale = op.learning_rate_scale};
+  arguments.by_packs = Aligned(kPackBytes, {arguments.w, arguments.grad, arguments.m, arguments.v});
+  return Kernel{
+      .launch = [arguments,
+                 adapt = op.adapt](Stream& stream) { LaunchLamb(stream, arguments, adapt); },
+      .scratch_bytes = op.adapt ? 2 * SumBlocks(op.n) * sizeof(double) + sizeof(Found) : 0};
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -49,22 +49,43 @@ struct SgdArguments {
   int64_t n;
   float momentum, weight_decay, learning_rate_scale;
   bool nesterov;
+  bool by_packs;
 };
 
+// These kernels ask for all that a step reads before they look at whether it is taken.
 template <typename G, typename T>
 __global__ void __launch_bounds__(kThreads) SgdKernel(SgdArguments<G, T> a) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= a.n || !IsTaken(a.grad_scale)) return;
-  const float scale = a.grad_scale != nullptr ? a.grad_scale[0] : 1.0f;
-  const float g = ToFloat(a.grad[i]) * scale + a.weight_decay * a.w[i];
-  float step = g;
-  if (a.velocity != nullptr) {
-    const float v = a.state->updates > 0 ? a.momentum * a.velocity[i] + g : g;
-    a.velocity[i] = v;
-    step = a.nesterov ? g + a.momentum * v : v;
-  }
-  a.w[i] -= a.state->learning_rate * a.learning_rate_scale * step;
-  if (a.copy != nullptr) a.copy[i] = FromFloat<T>(a.w[i]);
+  EachStep(a.n, a.by_packs, [&]<int kCount>(PackSize<kCount>, int64_t at) {
+    Pack<float, kCount> w, velocity;
+    Pack<G, kCount> grad;
+    w.Load(a.w + at);
+    grad.Load(a.grad + at);
+    if (a.velocity != nullptr) velocity.Load(a.velocity + at);
+    const float scale = a.grad_scale != nullptr ? a.grad_scale[0] : 1.0f;
+    const float rate = a.state->learning_rate * a.learning_rate_scale;
+    const bool moving = a.state->updates > 0;
+    if (!IsTaken(a.grad_scale)) return;
+    float stepped[kCount], moved[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const float g = grad[j] * scale + a.weight_decay * w[j];
+      const float v = moving ? a.momentum * velocity[j] + g : g;
+      const float step = a.velocity == nullptr ? g : a.nesterov ? g + a.momentum * v : v;
+      moved[j] = v;
+      stepped[j] = w[j] - rate * step;
+    }
+    w.Set(stepped);
+    w.Store(a.w + at);
+    if (a.velocity != nullptr) {
+      velocity.Set(moved);
+      velocity.Store(a.velocity + at);
+    }
+    if (a.copy != nullptr) {
+      Pack<T, kCount> copy;
+      copy.Set(stepped);
+      copy.Store(a.copy + at);
+    }
+  });
 }
 
 template <typename G, typename T>
@@ -78,30 +99,69 @@ struct AdamWArguments {
   T* copy;  // [n] or null
   int64_t n;
   AdamWHyper hyper;
+  bool by_packs;
 };
 
 template <typename G, typename T>
-__global__ void __launch_bounds__(kThreads) AdamWKernel(AdamWArguments<G, T> a) {
-  __shared__ float step_size, inverse_root2;
-  if (threadIdx.x == 0) BiasCorrections(a.hyper, *a.state, step_size, inverse_root2);
-  __syncthreads();
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= a.n || !IsTaken(a.grad_scale)) return;
-  const float summed = ToFloat(a.grad[i]);
-  const float g = a.grad_scale != nullptr ? summed * a.grad_scale[0] : summed;
-  AdamWElement(g, a.hyper, a.state->learning_rate * a.hyper.learning_rate_scale, step_size,
-               inverse_root2, a.w[i], a.m[i], a.v[i]);
-  if (a.copy != nullptr) a.copy[i] = FromFloat<T>(a.w[i]);
+__global__ void __launch_bounds__(kThreads, 4)
+    AdamWKernel(AdamWArguments<G, T> a, const AdamWCorrections* corrections) {
+  EachStep(a.n, a.by_packs, [&]<int kCount>(PackSize<kCount>, int64_t at) {
+    Pack<float, kCount> w, m, v;
+    Pack<G, kCount> grad;
+    w.Load(a.w + at);
+    grad.Load(a.grad + at);
+    m.Load(a.m + at);
+    v.Load(a.v + at);
+    const AdamWCorrections c = *corrections;
+    const float scale = a.grad_scale != nullptr ? a.grad_scale[0] : 1.0f;
+    const float rate = a.state->learning_rate * a.hyper.learning_rate_scale;
+    if (!IsTaken(a.grad_scale)) return;
+    float new_w[kCount], new_m[kCount], new_v[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      new_w[j] = w[j], new_m[j] = m[j], new_v[j] = v[j];
+      AdamWElement(grad[j] * scale, a.hyper, rate, c, new_w[j], new_m[j], new_v[j]);
+    }
+    w.Set(new_w);
+    w.Store(a.w + at);
+    m.Set(new_m);
+    m.Store(a.m + at);
+    v.Set(new_v);
+    v.Store(a.v + at);
+    if (a.copy != nullptr) {
+      Pack<T, kCount> copy;
+      copy.Set(new_w);
+      copy.Store(a.copy + at);
+    }
+  });
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     EmaKernel(float* average, const float* w, const float* grad_scale, const StepState* state,
-              int64_t n, double decay, bool warmup) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= n || !IsTaken(grad_scale)) return;
-  const auto step = static_cast<double>(state->step);
-  const double kept = warmup ? fmin(decay, (1 + step) / (10 + step)) : decay;
-  average[i] += static_cast<float>(1 - kept) * (w[i] - average[i]);
+              int64_t n, double decay, bool warmup, bool by_packs) {
+  EachStep(n, by_packs, [&]<int kCount>(PackSize<kCount>, int64_t at) {
+    Pack<float, kCount> averages, weights;
+    averages.Load(average + at);
+    weights.Load(w + at);
+    const auto step = static_cast<double>(state->step);
+    if (!IsTaken(grad_scale)) return;
+    const double kept = warmup ? fmin(decay, (1 + step) / (10 + step)) : decay;
+    const float share = static_cast<float>(1 - kept);
+    float moved[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      moved[j] = averages[j] + share * (weights[j] - averages[j]);
+    }
+    averages.Set(moved);
+    averages.Store(average + at);
+  });
+}
+
+// Whether packs of fp32, of the gradient and of the copy begin at these places.
+template <typename G, typename T, typename Arguments>
+bool StepsByPacks(const Arguments& a, std::initializer_list<const void*> floats) {
+  return Aligned(kStepPack * sizeof(float), floats) && Aligned(kStepPack * sizeof(G), {a.grad}) &&
+         Aligned(kStepPack * sizeof(T), {a.copy});
 }
 
 absl::Status RequireCopy(const char* op, const Buffer& copy) {
@@ -163,21 +223,21 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdStep& op) {
   if (!status.ok()) return status;
   if (op.state == nullptr) return absl::InvalidArgumentError("sgd: state is missing");
   return ForGradientAndCopy("sgd", op.grad, op.copy, [&]<typename G, typename T>() {
-    const SgdArguments<G, T> arguments = {
-        .w = op.w.As<float>(),
-        .grad = op.grad.As<G>(),
-        .velocity = with_velocity ? op.velocity.As<float>() : nullptr,
-        .grad_scale = OptionalAs<float>(op.grad_scale),
-        .state = static_cast<const StepState*>(op.state),
-        .copy = OptionalAs<T>(op.copy),
-        .n = op.n,
-        .momentum = op.momentum,
-        .weight_decay = op.weight_decay,
-        .learning_rate_scale = op.learning_rate_scale,
-        .nesterov = op.nesterov};
+    SgdArguments<G, T> arguments = {.w = op.w.As<float>(),
+                                    .grad = op.grad.As<G>(),
+                                    .velocity = with_velocity ? op.velocity.As<float>() : nullptr,
+                                    .grad_scale = OptionalAs<float>(op.grad_scale),
+                                    .state = static_cast<const StepState*>(op.state),
+                                    .copy = OptionalAs<T>(op.copy),
+                                    .n = op.n,
+                                    .momentum = op.momentum,
+                                    .weight_decay = op.weight_decay,
+                                    .learning_rate_scale = op.learning_rate_scale,
+                                    .nesterov = op.nesterov};
+    arguments.by_packs = StepsByPacks<G, T>(arguments, {arguments.w, arguments.velocity});
     return Kernel{.launch = [arguments](Stream& stream) {
       if (arguments.n <= 0) return;
-      Launch(stream, {.grid = Blocks(CeilDiv(arguments.n, kThreads))}, SgdKernel<G, T>, arguments);
+      Launch(stream, {.grid = StepBlocks(arguments.n)}, SgdKernel<G, T>, arguments);
     }};
   });
 }
@@ -193,25 +253,26 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWStep& op) {
   if (!status.ok()) return status;
   if (op.state == nullptr) return absl::InvalidArgumentError("adamw: state is missing");
   return ForGradientAndCopy("adamw", op.grad, op.copy, [&]<typename G, typename T>() {
-    const AdamWArguments<G, T> arguments = {
-        .w = op.w.As<float>(),
-        .grad = op.grad.As<G>(),
-        .m = op.m.As<float>(),
-        .v = op.v.As<float>(),
-        .grad_scale = OptionalAs<float>(op.grad_scale),
-        .state = static_cast<const StepState*>(op.state),
-        .copy = OptionalAs<T>(op.copy),
-        .n = op.n,
-        .hyper = {.beta1 = op.beta1,
-                  .beta2 = op.beta2,
-                  .epsilon = op.epsilon,
-                  .weight_decay = op.weight_decay,
-                  .learning_rate_scale = op.learning_rate_scale}};
-    return Kernel{.launch = [arguments](Stream& stream) {
+    AdamWArguments<G, T> arguments = {.w = op.w.As<float>(),
+                                      .grad = op.grad.As<G>(),
+                                      .m = op.m.As<float>(),
+                                      .v = op.v.As<float>(),
+                                      .grad_scale = OptionalAs<float>(op.grad_scale),
+                                      .state = static_cast<const StepState*>(op.state),
+                                      .copy = OptionalAs<T>(op.copy),
+                                      .n = op.n,
+                                      .hyper = {.beta1 = op.beta1,
+                                                .beta2 = op.beta2,
+                                                .epsilon = op.epsilon,
+                                                .weight_decay = op.weight_decay,
+                                                .learning_rate_scale = op.learning_rate_scale}};
+    arguments.by_packs = StepsByPacks<G, T>(arguments, {arguments.w, arguments.m, arguments.v});
+    const auto launch = [arguments](Stream& stream) {
       if (arguments.n <= 0) return;
-      Launch(stream, {.grid = Blocks(CeilDiv(arguments.n, kThreads))}, AdamWKernel<G, T>,
-             arguments);
-    }};
+      Launch(stream, {.grid = StepBlocks(arguments.n)}, AdamWKernel<G, T>, arguments,
+             LaunchCorrections(stream, arguments.hyper, arguments.state));
+    };
+    return Kernel{.launch = launch, .scratch_bytes = kCorrectionBytes};
   });
 }
 
@@ -224,9 +285,11 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const EmaStep& op) {
   if (op.state == nullptr) return absl::InvalidArgumentError("ema: state is missing");
   return Kernel{.launch = [op](Stream& stream) {
     if (op.n <= 0) return;
-    Launch(stream, {.grid = Blocks(CeilDiv(op.n, kThreads))}, EmaKernel, op.average.As<float>(),
-           op.w.As<float>(), OptionalAs<float>(op.grad_scale),
-           static_cast<const StepState*>(op.state), op.n, op.decay, op.warmup);
+    float* average = op.average.As<float>();
+    const float* w = op.w.As<float>();
+    Launch(stream, {.grid = StepBlocks(op.n)}, EmaKernel, average, w,
+           OptionalAs<float>(op.grad_scale), static_cast<const StepState*>(op.state), op.n,
+           op.decay, op.warmup, Aligned(kPackBytes, {average, w}));
   }};
 }
 

@@ -36,16 +36,18 @@ __global__ void __launch_bounds__(kThreads) SgdRowsKernel(Rows r, TableList tabl
 }
 
 __global__ void __launch_bounds__(kThreads)
-    AdamWRowsKernel(Rows r, float* m, float* v, TableList tables, AdamWHyper hyper) {
-  __shared__ float step_size, inverse_root2;
-  if (threadIdx.x == 0) BiasCorrections(hyper, *r.state, step_size, inverse_root2);
-  __syncthreads();
+    AdamWRowsKernel(Rows r, float* m, float* v, TableList tables, AdamWHyper hyper,
+                    const AdamWCorrections* corrections) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t at = PlaceInTables(r, tables, i);
   if (at < 0) return;
   const float g = r.grad_scale != nullptr ? r.grad[i] * r.grad_scale[0] : r.grad[i];
-  AdamWElement(g, hyper, r.state->learning_rate * hyper.learning_rate_scale, step_size,
-               inverse_root2, r.w[at], m[at], v[at]);
+  float w_at = r.w[at], m_at = m[at], v_at = v[at];  // all three before any is written
+  AdamWElement(g, hyper, r.state->learning_rate * hyper.learning_rate_scale, *corrections, w_at,
+               m_at, v_at);
+  r.w[at] = w_at;
+  m[at] = m_at;
+  v[at] = v_at;
 }
 
 template <typename Op>
@@ -90,7 +92,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWRows& op) {
   absl::Status status = CheckRows("adamw rows", op);
   status.Update(RequireTypes("adamw rows", {{"m", op.m}, {"v", op.v}}));
   if (!status.ok()) return status;
-  return Kernel{.launch = [op](Stream& stream) {
+  const auto launch = [op](Stream& stream) {
     const Rows rows = RowsOf(op);
     const AdamWHyper hyper = {.beta1 = op.beta1,
                               .beta2 = op.beta2,
@@ -98,8 +100,10 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWRows& op) {
                               .weight_decay = op.weight_decay,
                               .learning_rate_scale = op.learning_rate_scale};
     Launch(stream, {.grid = Blocks(CeilDiv(rows.places * rows.width, kThreads))}, AdamWRowsKernel,
-           rows, op.m.As<float>(), op.v.As<float>(), op.tables, hyper);
-  }};
+           rows, op.m.As<float>(), op.v.As<float>(), op.tables, hyper,
+           LaunchCorrections(stream, hyper, rows.state));
+  };
+  return Kernel{.launch = launch, .scratch_bytes = kCorrectionBytes};
 }
 
 }  // namespace trainyard::kernels::cuda
