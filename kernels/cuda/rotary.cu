@@ -1,36 +1,113 @@
 #include "kernels/ops/rotary.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
 
-// A thread per pair of one position, for every sequence and head: the angle, in double precision
-// because positions reach millions of turns, is worth computing once.
+constexpr int kMostPairs = 512;  // of a block
+constexpr int kAtOnce = 2;       // packs of pairs that a thread has on their way
+
+// x, y: [batch, time, heads, head_dim]; the first `moved` heads are written.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    RotaryKernel(const T* x, T* y, int64_t batch, int64_t time, int64_t heads, int64_t rotated,
-                 int64_t head_dim, double theta, double sign) {
-  const int64_t half = head_dim / 2;
-  const int64_t pair = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (pair >= time * half) return;
-  const int64_t t = pair / half, i = pair % half;
-  const double turn = pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-  double sine, cosine;
-  sincos(sign * static_cast<double>(t) * turn, &sine, &cosine);
-  const float s = static_cast<float>(sine), c = static_cast<float>(cosine);
-  for (int64_t b = 0; b < batch; ++b) {
-    for (int64_t h = 0; h < heads; ++h) {
-      const int64_t at = ((b * time + t) * heads + h) * head_dim + i;
-      const float low = ToFloat(x[at]), high = ToFloat(x[at + half]);
-      y[at] = FromFloat<T>(h < rotated ? low * c - high * s : low);
-      y[at + half] = FromFloat<T>(h < rotated ? high * c + low * s : high);
+struct RotaryArguments {
+  const T* x;
+  T* y;
+  int64_t batch, time, heads, rotated, moved, half;
+  int64_t batch_each;  // samples of a block
+  int tiles;           // of kMostPairs pairs
+  double theta, sign;
+};
+
+// A block per position, tile of pairs and batch_each samples: the angles, in double precision
+// because positions reach millions of turns, are worth computing once for all heads of these. A
+// thread writes what it alone read.
+template <typename T, int kPackSize>
+__global__ void __launch_bounds__(kThreads) RotaryKernel(RotaryArguments<T> a) {
+  __shared__ float sines[kMostPairs], cosines[kMostPairs];
+  const int64_t tile = blockIdx.x % a.tiles, place = blockIdx.x / a.tiles;
+  const int64_t t = place % a.time, first_sample = place / a.time * a.batch_each;
+  const int64_t first_pair = tile * kMostPairs;
+  const int pairs = static_cast<int>(min(int64_t{kMostPairs}, a.half - first_pair));
+  for (int i = threadIdx.x; i < pairs; i += kThreads) {
+    const double turn = pow(a.theta, -static_cast<double>(first_pair + i) / a.half);
+    double sine, cosine;
+    sincos(a.sign * static_cast<double>(t) * turn, &sine, &cosine);
+    sines[i] = static_cast<float>(sine);
+    cosines[i] = static_cast<float>(cosine);
+  }
+  __syncthreads();
+
+  const int64_t samples = min(a.batch_each, a.batch - first_sample);
+  const int packs = pairs / kPackSize, moved = static_cast<int>(a.moved);
+  const int all = static_cast<int>(samples) * moved * packs;
+  for (int first = threadIdx.x; first < all; first += kAtOnce * kThreads) {
+    Pack<T, kPackSize> low[kAtOnce], high[kAtOnce];
+    int64_t at[kAtOnce];
+    int pair[kAtOnce];
+    bool turns[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int item = min(first + k * kThreads, all - 1);  // the last thread's twice
+      const int row = item / packs, sample = row / moved, head = row - sample * moved;
+      pair[k] = (item - row * packs) * kPackSize;
+      turns[k] = head < a.rotated;
+      at[k] = (((first_sample + sample) * a.time + t) * a.heads + head) * (2 * a.half) +
+              first_pair + pair[k];
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k * kThreads >= all) break;
+      low[k].Load(a.x + at[k]);
+      high[k].Load(a.x + at[k] + a.half);
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k * kThreads >= all) break;
+      float new_low[kPackSize], new_high[kPackSize];
+#pragma unroll
+      for (int j = 0; j < kPackSize; ++j) {
+        const float l = low[k][j], h = high[k][j];
+        const float s = sines[pair[k] + j], c = cosines[pair[k] + j];
+        new_low[j] = turns[k] ? l * c - h * s : l;
+        new_high[j] = turns[k] ? h * c + l * s : h;
+      }
+      low[k].Set(new_low);
+      low[k].Store(a.y + at[k]);
+      high[k].Set(new_high);
+      high[k].Store(a.y + at[k] + a.half);
     }
   }
+}
+
+// Enough blocks for any GPU, where there are as many samples and positions.
+constexpr int64_t kRotaryBlocks = 2048;
+
+template <typename T>
+void LaunchRotary(Stream& stream, const Rotary& op) {
+  RotaryArguments<T> a = {.x = op.x.As<T>(),
+                          .y = op.y.As<T>(),
+                          .batch = op.batch,
+                          .time = op.time,
+                          .heads = op.heads,
+                          .rotated = op.rotated,
+                          .half = op.head_dim / 2,
+                          .theta = static_cast<double>(op.theta),
+                          .sign = op.inverse ? -1.0 : 1.0};
+  a.moved = a.x == a.y ? op.rotated : op.heads;  // in place the others are there
+  a.tiles = static_cast<int>(CeilDiv(a.half, kMostPairs));
+  const int64_t groups = std::clamp<int64_t>(kRotaryBlocks / (a.time * a.tiles), 1, a.batch);
+  a.batch_each = CeilDiv(a.batch, groups);
+  const int64_t blocks = CeilDiv(a.batch, a.batch_each) * a.time * a.tiles;
+  const bool by_packs = a.half % kPack<T> == 0 && Aligned(kPackBytes, {a.x, a.y});
+  Launch(stream, {.grid = Blocks(blocks)},
+         by_packs ? RotaryKernel<T, kPack<T>> : RotaryKernel<T, 1>, a);
 }
 
 }  // namespace
@@ -49,11 +126,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Rotary& op) {
                                                    op.rotated, " of ", op.heads, " heads"));
   }
   return ForElement("rotary", type, [&]<typename T>() {
-    return Kernel{.launch = [op](Stream& stream) {
-      Launch(stream, {.grid = Blocks(CeilDiv(op.time * op.head_dim / 2, kThreads))},
-             RotaryKernel<T>, op.x.As<T>(), op.y.As<T>(), op.batch, op.time, op.heads, op.rotated,
-             op.head_dim, static_cast<double>(op.theta), op.inverse ? -1.0 : 1.0);
-    }};
+    return Kernel{.launch = [op](Stream& stream) { LaunchRotary<T>(stream, op); }};
   });
 }
 
