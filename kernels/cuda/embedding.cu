@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/id_chunks.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
@@ -14,6 +14,7 @@ constexpr int kRowThreads =
     128;  // a block per row of the table or of the output; rows are 64 to 8k wide
 
 // A block per place (b, t). positions may be null.
+template <int kPackSize>
 __global__ void __launch_bounds__(kRowThreads)
     EmbeddingKernel(const int32_t* ids, const float* tokens, const float* positions, float* y,
                     int64_t time, int64_t width, int64_t vocab) {
@@ -22,8 +23,17 @@ __global__ void __launch_bounds__(kRowThreads)
   if (id < 0 || id >= vocab) __trap();  // the loader checked: an error of ours
   const float* token = tokens + id * width;
   const float* position = positions != nullptr ? positions + place % time * width : nullptr;
-  for (int64_t c = threadIdx.x; c < width; c += kRowThreads) {
-    y[place * width + c] = position != nullptr ? token[c] + position[c] : token[c];
+  for (int64_t c = threadIdx.x * kPackSize; c < width; c += kRowThreads * kPackSize) {
+    Pack<float, kPackSize> of_token, of_position;
+    of_token.Load(token + c);
+    if (position != nullptr) of_position.Load(position + c);
+    float sum[kPackSize];
+#pragma unroll
+    for (int j = 0; j < kPackSize; ++j) {
+      sum[j] = position != nullptr ? of_token[j] + of_position[j] : of_token[j];
+    }
+    of_token.Set(sum);
+    of_token.Store(y + place * width + c);
   }
 }
 
@@ -41,53 +51,124 @@ __global__ void __launch_bounds__(kChunkPlaces)
   SortChunk(key, sorted + int64_t{blockIdx.x} * kChunkPlaces);
 }
 
-// Columns that a thread sums at once, in registers.
-constexpr int kColumns = 4;
+// Columns that a thread sums, in registers, and how many places of an id it asks for at once: an
+// id is added up in series, and the most frequent one ends last.
+constexpr int kColumns = 4, kPlacesAtOnce = 8;
+constexpr int kTileColumns = kRowThreads * kColumns;
 
-// A block per table row. dy: [places, width]; dtokens: [vocab, width]. Each column belongs to one
-// thread. The searches of kRowThreads chunks run side by side.
-__global__ void __launch_bounds__(kRowThreads)
+// The positions [begin, end) of an id in a sorted chunk. Most chunks do not have it: one search
+// tells.
+struct IdRange {
+  int begin = 0, end = 0;
+
+  __device__ IdRange(const uint64_t* chunk, uint64_t id) {
+    begin = end = LowerBound(chunk, id << 32);
+    if (begin < kChunkPlaces && chunk[begin] >> 32 == id) end = LowerBound(chunk, (id + 1) << 32);
+  }
+};
+
+// The last k with before[k] <= n; before: [kRowThreads], in ascending order, from 0.
+__device__ inline int LastNotAfter(const int* before, int n) {
+  int low = 0, high = kRowThreads;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (before[middle] <= n) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// sum[j] += dy[place, j * kRowThreads] over `count` places, in order; `left` columns of dy lie from
+// there on.
+__device__ inline void AddPlaces(const float* dy, int64_t width, int left, const int* places,
+                                 int count, float (&sum)[kColumns]) {
+  for (int i = 0; i < count; i += kPlacesAtOnce) {
+    float read[kPlacesAtOnce][kColumns];
+#pragma unroll
+    for (int k = 0; k < kPlacesAtOnce; ++k) {
+      if (i + k >= count) continue;
+      const float* const from = dy + places[i + k] * width;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        if (j * kRowThreads < left) read[k][j] = from[j * kRowThreads];
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kPlacesAtOnce; ++k) {
+      if (i + k >= count) break;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        if (j * kRowThreads < left) sum[j] += read[k][j];
+      }
+    }
+  }
+}
+
+// A block per place in the sorted chunks and tile of columns, which is that of its id's table row
+// if the id occurs nowhere earlier; the others have nothing to do. dy: [places, width]; dtokens:
+// [vocab, width]. Each column belongs to one thread. The searches of kRowThreads chunks run side by
+// side.
+__global__ void __launch_bounds__(kRowThreads, 8)
     EmbeddingTokensKernel(const float* dy, const uint64_t* sorted, float* dtokens, int64_t chunks,
-                          int64_t width) {
-  __shared__ int begin[kRowThreads], end[kRowThreads];
-  const uint64_t id = blockIdx.x;
-  for (int64_t first_chunk = 0; first_chunk < chunks; first_chunk += kRowThreads) {
-    const int here = static_cast<int>(min(chunks - first_chunk, int64_t{kRowThreads}));
-    __syncthreads();  // the last round may still be reading
-    bool found = false;
-    if (static_cast<int>(threadIdx.x) < here) {
-      const uint64_t* chunk = sorted + (first_chunk + threadIdx.x) * kChunkPlaces;
-      begin[threadIdx.x] = LowerBound(chunk, id << 32);
-      end[threadIdx.x] = LowerBound(chunk, (id + 1) << 32);
-      found = begin[threadIdx.x] < end[threadIdx.x];
+                          int64_t width, int tiles) {
+  __shared__ int begin[kRowThreads], counts[kRowThreads], before[kRowThreads];
+  __shared__ int places[kRowThreads];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t place = blockIdx.x / tiles, first = blockIdx.x % tiles * kTileColumns + thread;
+  const uint64_t key = sorted[place];
+  const uint64_t id = key >> 32;
+  if (key == kNoPlace) return;
+  const int64_t own = place / kChunkPlaces;
+  if (place % kChunkPlaces > 0 && sorted[place - 1] >> 32 == id) return;
+  for (int64_t round = 0; round < own; round += kRowThreads) {
+    const int64_t chunk = round + thread;
+    bool earlier = false;
+    if (chunk < own) {
+      const IdRange range(sorted + chunk * kChunkPlaces, id);
+      earlier = range.begin < range.end;
     }
-    if (__syncthreads_or(found) == 0) continue;
-    for (int64_t first = threadIdx.x; first < width; first += kRowThreads * kColumns) {
-      float sum[kColumns];
+    if (__syncthreads_or(earlier) != 0) return;
+  }
+
+  float* const row = dtokens + static_cast<int64_t>(id) * width;
+  float sum[kColumns] = {};
 #pragma unroll
-      for (int j = 0; j < kColumns; ++j) {
-        const int64_t c = first + j * kRowThreads;
-        if (c < width) sum[j] = dtokens[blockIdx.x * width + c];
-      }
-      for (int k = 0; k < here; ++k) {
+  for (int j = 0; j < kColumns; ++j) {
+    if (first + j * kRowThreads < width) sum[j] = row[first + j * kRowThreads];
+  }
+  for (int64_t first_chunk = own; first_chunk < chunks; first_chunk += kRowThreads) {
+    int count = 0;
+    if (thread < chunks - first_chunk) {
+      const IdRange range(sorted + (first_chunk + thread) * kChunkPlaces, id);
+      begin[thread] = range.begin;
+      count = range.end - range.begin;
+    }
+    counts[thread] = count;
+    if (__syncthreads_or(count > 0) == 0) continue;
+    int earlier = 0;
+    for (int k = 0; k < thread; ++k) earlier += counts[k];
+    before[thread] = earlier;
+    __syncthreads();
+    const int all = before[kRowThreads - 1] + counts[kRowThreads - 1];
+    for (int done = 0; done < all; done += kRowThreads) {
+      if (done + thread < all) {
+        const int k = LastNotAfter(before, done + thread);
         const int64_t first_place = (first_chunk + k) * kChunkPlaces;
-        const uint64_t* chunk = sorted + first_place;
-#pragma unroll 4
-        for (int i = begin[k]; i < end[k]; ++i) {
-          const float* row = dy + (first_place + static_cast<uint32_t>(chunk[i])) * width;
-#pragma unroll
-          for (int j = 0; j < kColumns; ++j) {
-            const int64_t c = first + j * kRowThreads;
-            if (c < width) sum[j] += row[c];
-          }
-        }
+        const uint64_t found = sorted[first_place + begin[k] + (done + thread - before[k])];
+        places[thread] = static_cast<int>(first_place + static_cast<uint32_t>(found));
       }
-#pragma unroll
-      for (int j = 0; j < kColumns; ++j) {
-        const int64_t c = first + j * kRowThreads;
-        if (c < width) dtokens[blockIdx.x * width + c] = sum[j];
-      }
+      __syncthreads();
+      AddPlaces(dy + first, width, static_cast<int>(min(width - first, int64_t{kTileColumns})),
+                places, min(all - done, kRowThreads), sum);
+      __syncthreads();
     }
+  }
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    if (first + j * kRowThreads < width) row[first + j * kRowThreads] = sum[j];
   }
 }
 
@@ -108,8 +189,9 @@ void LaunchBackward(Stream& stream, const EmbeddingBackward& op) {
   uint64_t* sorted = static_cast<uint64_t*>(stream.scratch);
   Launch(stream, {.grid = Blocks(chunks), .block = dim3(kChunkPlaces)}, SortChunksKernel,
          op.ids.As<int32_t>(), sorted, places, op.vocab);
-  Launch(stream, {.grid = Blocks(op.vocab), .block = dim3(kRowThreads)}, EmbeddingTokensKernel, dy,
-         sorted, op.dtokens.As<float>(), chunks, op.width);
+  const auto tiles = static_cast<int>(CeilDiv(op.width, kTileColumns));
+  Launch(stream, {.grid = Blocks(chunks * kChunkPlaces * tiles), .block = dim3(kRowThreads)},
+         EmbeddingTokensKernel, dy, sorted, op.dtokens.As<float>(), chunks, op.width, tiles);
   if (op.dpositions) {
     const int64_t plane = op.time * op.width;
     Launch(stream, {.grid = Blocks(CeilDiv(plane, kThreads))}, EmbeddingPositionsKernel, dy,
@@ -139,10 +221,14 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingForward& op) {
   status.Update(CheckExtents(op));
   if (!status.ok()) return status;
   return Kernel{.launch = [op](Stream& stream) {
+    const float* tokens = op.tokens.As<float>();
     const float* positions = op.positions ? op.positions.As<float>() : nullptr;
+    float* y = op.y.As<float>();
+    const bool by_packs =
+        op.width % kPack<float> == 0 && Aligned(kPackBytes, {tokens, positions, y});
     Launch(stream, {.grid = Blocks(op.batch * op.time), .block = dim3(kRowThreads)},
-           EmbeddingKernel, op.ids.As<int32_t>(), op.tokens.As<float>(), positions,
-           op.y.As<float>(), op.time, op.width, op.vocab);
+           by_packs ? EmbeddingKernel<kPack<float>> : EmbeddingKernel<1>, op.ids.As<int32_t>(),
+           tokens, positions, y, op.time, op.width, op.vocab);
   }};
 }
 
