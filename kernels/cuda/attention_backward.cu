@@ -3,6 +3,9 @@
 // dk and dv come from blocks that own keys, dq from blocks that own queries: each score is computed
 // twice, and nothing is added by two blocks, so that no atomics are needed and the order is fixed.
 
+#include <string>
+#include <utility>
+
 #include "kernels/cuda/attention_backward.cuh"
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/attention_mma.cuh"
@@ -135,6 +138,19 @@ __global__ void __launch_bounds__(kThreads, 1) QueriesKernel(BackwardArguments<T
                          shape.scale);
 }
 
+constexpr int kMostSmallHead = 128;  // elements that every GPU has the shared memory for
+
+// What the GPU at hand lets a block have of shared memory, in words.
+std::string SharedLimit() {
+  int device = 0;
+  cudaDeviceProp properties = {};
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaGetDeviceProperties(&properties, device) != cudaSuccess) {
+    return "the GPU allows less";
+  }
+  return absl::StrCat(properties.name, " allows ", properties.sharedMemPerBlockOptin);
+}
+
 template <int kRows, int kDim, typename T>
 absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
   constexpr size_t kTiles = 4 * TileFloats(kRows, kDim) * sizeof(float);
@@ -143,7 +159,12 @@ absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
   const auto queries = QueriesKernel<kRows, kDim, T>;
   absl::Status allowed = AllowShared(keys_and_values, kTiles + 2 * kScores);
   allowed.Update(AllowShared(queries, kTiles + kScores));
-  if (!allowed.ok()) return allowed;
+  if (!allowed.ok()) {
+    return absl::UnimplementedError(
+        absl::StrCat("cuda attention backward: heads of ", op.head_dim, " elements take ",
+                     kTiles + 2 * kScores, " bytes of shared memory per block, and ", SharedLimit(),
+                     "; heads of up to ", kMostSmallHead, " fit"));
+  }
   const BackwardArguments<T> arguments = ArgumentsOf<T>(op, kRows);
   const int64_t rows = op.batch * op.time * op.heads;
   const dim3 of_keys = Blocks(op.batch * op.kv_heads * arguments.tiles);
@@ -159,17 +180,24 @@ absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
 }
 
 // By our own kernels.
+template <typename T>
+absl::StatusOr<Kernel> PreparedTiles(const AttentionBackward& op) {
+  // Shared memory: 70, 102, 43, 75 and 139 KiB; a multiprocessor of 8.0 has 163 and one of 9.0 227,
+  // but one of 8.6 and 8.9 has 99.
+  if (op.head_dim <= 32) return Prepared<64, 32, T>(op);
+  if (op.head_dim <= 64) {
+    absl::StatusOr<Kernel> wide = Prepared<64, 64, T>(op);
+    return absl::IsUnimplemented(wide.status()) ? Prepared<32, 64, T>(op) : std::move(wide);
+  }
+  if (op.head_dim <= 128) return Prepared<32, 128, T>(op);
+  if (op.head_dim <= 256) return Prepared<32, 256, T>(op);
+  return absl::UnimplementedError("cuda attention backward: head_dim is over 256");
+}
+
 absl::StatusOr<Kernel> PreparedOwn(const AttentionBackward& op) {
   if (FitsMma(op)) return PrepareMma(op);
-  // Shared memory: 70, 102, 75 and 139 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
-  return ForElement(
-      "attention backward", op.qkv.dtype, [&]<typename T>() -> absl::StatusOr<Kernel> {
-        if (op.head_dim <= 32) return Prepared<64, 32, T>(op);
-        if (op.head_dim <= 64) return Prepared<64, 64, T>(op);
-        if (op.head_dim <= 128) return Prepared<32, 128, T>(op);
-        if (op.head_dim <= 256) return Prepared<32, 256, T>(op);
-        return absl::UnimplementedError("cuda attention backward: head_dim is over 256");
-      });
+  return ForElement("attention backward", op.qkv.dtype,
+                    [&]<typename T>() { return PreparedTiles<T>(op); });
 }
 
 }  // namespace
