@@ -39,7 +39,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AddProduct& op) {
                           "add_product");
                       launch(stream);
                     },
-                .scratch_bytes = add->scratch_bytes};
+                .scratch_bytes = add->scratch_bytes,
+                .tune = std::move(add->tune)};
 }
 
 }  // namespace trainyard::kernels::cuda

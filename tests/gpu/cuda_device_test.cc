@@ -139,6 +139,18 @@ TEST_P(CudaDeviceTest, RefusesHeadsThatAreTooWide) {
   EXPECT_EQ(device().Prepare(op).status().code(), absl::StatusCode::kUnimplemented);
 }
 
+// Beside a copy of base it is the same product, which is measured like any other.
+TEST_P(CudaDeviceTest, AProductThatIsAddedIsMeasuredWhereverItGoes) {
+  const Buffer y{reinterpret_cast<void*>(4096), DType::kF32};
+  AddProduct op{.base = y, .a = x_, .b = x_, .y = y, .rows = 4, .cols = 8, .n = 8, .k = 2};
+  const absl::StatusOr<Kernel> in_place = device().Prepare(op);
+  op.base = x_;
+  const absl::StatusOr<Kernel> apart = device().Prepare(op);
+  ASSERT_TRUE(in_place.ok() && apart.ok()) << in_place.status() << apart.status();
+  EXPECT_TRUE(in_place->tune);
+  EXPECT_TRUE(apart->tune);
+}
+
 TRAINYARD_CUDA_SUITE(CudaDeviceTest);
 
 }  // namespace
