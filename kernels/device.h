@@ -53,6 +53,9 @@ class Device {
 
   virtual std::string Description() const = 0;  // "cpu x2", "cuda:0 NVIDIA H200"
 
+  // Whether memory is to be laid out as GPUs like it (spec.proto, Resources.device).
+  virtual bool IsGpu() const { return false; }
+
   // Floating-point operations per second of products of `type` that its maker promises; 0: unknown.
   virtual double PeakFlops(DType /*type*/) const { return 0; }
 

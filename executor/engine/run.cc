@@ -153,7 +153,8 @@ absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request
   const absl::StatusOr<std::unique_ptr<data::Dataset>> dataset =
       data::OpenDataset(spec->data(), plan::WindowingOf(spec->model()));
   if (!dataset.ok()) return BlameData(dataset.status());
-  const absl::StatusOr<plan::Plan> plan = plan::BuildPlan(*spec, (*dataset)->facts());
+  const absl::StatusOr<plan::Plan> plan =
+      plan::BuildPlan(PlannedFor(device, *spec), (*dataset)->facts());
   if (!plan.ok()) return BlameSpec(plan.status());
   if (!request.restore && !spec->fine_tune().from().empty()) {
     TY_RETURN_IF_ERROR(CheckStart(*spec, *plan, **dataset));

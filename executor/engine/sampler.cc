@@ -59,7 +59,8 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Load(kernels::Device& device,
         ": only a model that predicts next tokens (gpt, llama, layers of tokens) can be sampled"));
   }
   TY_ASSIGN_OR_RETURN(plan::Plan plan,
-                      plan::BuildInferencePlan(checkpoint.config.spec, checkpoint.config.facts, 1));
+                      plan::BuildInferencePlan(PlannedFor(device, checkpoint.config.spec),
+                                               checkpoint.config.facts, 1));
   std::unique_ptr<Sampler> sampler(new Sampler(std::move(plan)));
   TY_ASSIGN_OR_RETURN(sampler->session_, Session::Open(device, sampler->plan_));
   TY_ASSIGN_OR_RETURN(kernels::Kernels program,

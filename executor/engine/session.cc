@@ -10,6 +10,14 @@
 
 namespace trainyard::engine {
 
+v1::JobSpec PlannedFor(const kernels::Device& device, v1::JobSpec spec) {
+  v1::Resources& resources = *spec.mutable_resources();
+  if (device.IsGpu() && resources.device() == v1::Resources::DEVICE_UNSPECIFIED) {
+    resources.set_device(v1::Resources::CUDA);
+  }
+  return spec;
+}
+
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(kernels::Device& device,
                                                        const plan::Plan& plan) {
   absl::StatusOr<void*> arena = device.Allocate(plan.arena_bytes);

@@ -15,6 +15,7 @@
 #include "executor/engine/inbox.h"
 #include "executor/plan/plan.h"
 #include "kernels/device.h"
+#include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::engine {
 
@@ -36,6 +37,9 @@ class Program {
   std::optional<kernels::Kernel> recorded_;
   const void* scratch_ = nullptr;  // that recorded_ knows
 };
+
+// `spec` to plan for `device` with: where it names no device, it is that of a GPU on a GPU.
+v1::JobSpec PlannedFor(const kernels::Device& device, v1::JobSpec spec);
 
 // Owns the arena, the kernels' scratch, the inbox and the stream; nothing else of the engine holds
 // device memory. Thread-compatible. `device` and `plan` must outlive it.

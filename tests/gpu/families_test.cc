@@ -101,6 +101,7 @@ class OneByOne : public kernels::Device {
  public:
   explicit OneByOne(kernels::Device& device) : device_(device) {}
   std::string Description() const override { return device_.Description(); }
+  bool IsGpu() const override { return device_.IsGpu(); }
   absl::StatusOr<void*> Allocate(size_t bytes) override { return device_.Allocate(bytes); }
   void Free(void* data) override { device_.Free(data); }
   std::unique_ptr<kernels::Stream> MakeStream() override { return device_.MakeStream(); }

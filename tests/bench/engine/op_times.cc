@@ -323,10 +323,11 @@ absl::Status Run(const std::string& job, const std::string& on, int steps) {
   TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, plan::ResolveSpec(parsed.spec()));
   TY_ASSIGN_OR_RETURN(const auto dataset,
                       data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())));
-  TY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::BuildPlan(spec, dataset->facts()));
   Start start;
   TY_ASSIGN_OR_RETURN(const auto device, Open(on, threads));
   start.opened_ms = MillisecondsOld();
+  TY_ASSIGN_OR_RETURN(const plan::Plan plan,
+                      plan::BuildPlan(PlannedFor(*device, spec), dataset->facts()));
   TY_ASSIGN_OR_RETURN(const auto session, Session::Open(*device, plan));
   TY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(*session, spec));
   start.prepared_ms = MillisecondsOld();
