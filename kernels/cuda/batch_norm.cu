@@ -10,13 +10,12 @@ namespace {
 
 // Rows of a thread that are on their way at once: 128 bytes and more of each thread.
 constexpr int kMomentRows = 8, kSumRows = 4, kMapRows = 4;
-// Two blocks on each of an H100's 132 multiprocessors, in one wave: what a block of sums ends with
-// counts. A map has more, so that the last wave is short.
+// Of sums one wave of two blocks on each of 132 multiprocessors; of maps more, for a short last
+// one.
 constexpr int64_t kSumBlocks = kMostColumnChunks, kMapBlocks = 2112;
 
-// Means and sums of squares around them, of numbers that come in groups (Chan, Golub & LeVeque
-// 1979); all is taken of the distance to the first number, so that a mean far from zero costs no
-// digits.
+// Means, and sums of squares around them, of numbers in groups (Chan, Golub & LeVeque 1979), all of
+// the distance to the first number, so that a mean far from zero costs no digits.
 template <int kPackSize>
 struct Moments {
   float count = 0;
@@ -51,6 +50,7 @@ struct Moments {
 };
 
 // means, squares: [chunks, cols], of a chunk of rows the mean and the sum of squares around it.
+// Lanes show their means as distances to the chunk's first row.
 template <typename T, int kPackSize>
 __global__ void __launch_bounds__(kThreads, 2)
     BatchNormMomentsKernel(const T* x, float* means, float* squares, ColumnTiles t) {
@@ -68,8 +68,11 @@ __global__ void __launch_bounds__(kThreads, 2)
       moments.template Add<false>(read, rows);
     }
   }
+  const T* const base = x + place.first_row * t.cols + place.first_col;
+  Pack<T, kPackSize> bases[1];
+  LoadRows(bases, base + place.col, 0, place.rows, t.by_packs);
 #pragma unroll
-  for (int j = 0; j < kPackSize; ++j) moments.mean[j] += moments.shift[j];
+  for (int j = 0; j < kPackSize; ++j) moments.mean[j] += moments.shift[j] - bases[0][j];
   ShowLanes(moments.mean, t, place, lane_means);
   ShowLanes(moments.square, t, place, lane_squares);
   __syncthreads();
@@ -92,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     square += lane_squares[lane * stride + col] + rows * (d * d);
   }
   const int64_t to = place.chunk * t.cols + place.first_col + col;
-  means[to] = mean;
+  means[to] = ToFloat(base[col]) + mean;
   squares[to] = square;
 }
 
@@ -139,8 +142,7 @@ __global__ void __launch_bounds__(kThreads)
   running_var[c] = Moved(running_var[c], variance / static_cast<double>(rows - 1), momentum);
 }
 
-// [rows, cols] of T: x, residual (or null) and y. [cols]: gamma, beta, mean and either rstd or
-// variance, the other null.
+// [rows, cols] of T: x, residual (or null), y. [cols]: gamma, beta, mean, and rstd or variance.
 template <typename T>
 struct NormArguments {
   const T* x;
@@ -152,8 +154,7 @@ struct NormArguments {
   bool relu;
 };
 
-// y = relu?((x - mean) * rstd * gamma + beta + residual?). With `variance` in place of rstd: rstd =
-// 1 / sqrt(variance + epsilon). A thread writes only what it alone read before.
+// y = relu?((x - mean) * rstd * gamma + beta + residual?). A thread writes what it alone read.
 template <typename T, int kPackSize>
 __global__ void __launch_bounds__(kThreads, 3) BatchNormKernel(NormArguments<T> a, ColumnTiles t) {
   using Place = TilePlace<kPackSize>;

@@ -308,10 +308,10 @@ TEST_P(CudaShapesTest, NormalisedImagesOfManyRoundsAgreeWithReference) {
   }
 }
 
-// More rows than one round of every block of sums, and tiles of columns that are not whole.
+// More rows than every block of sums takes in one round, and tiles of columns that are not whole.
 TEST_P(CudaShapesTest, BatchNormOfManyChunksAndTilesAgreesWithReference) {
   for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
-           {70'003, 8}, {400'001, 1}, {1'300, 268}, {9, 9000}}) {
+           {70'003, 8}, {600'001, 1}, {1'300, 268}, {300, 9000}}) {
     const int64_t n = rows * cols;
     const reference::BatchNormShape shape{.rows = rows, .cols = cols};
     Vec x = RandomVec(n, 1);
@@ -352,13 +352,15 @@ TEST_P(CudaShapesTest, BatchNormOfManyChunksAndTilesAgreesWithReference) {
   }
 }
 
-// The variance of numbers whose distance from zero, or from the first of them, dwarfs their spread.
+// The variance of numbers whose distance from zero, or from the first of them, dwarfs their spread:
+// up to the rounding of each lane's mean to fp32.
 TEST_P(CudaShapesTest, BatchNormKeepsTheDigitsOfTheVariance) {
-  constexpr int64_t kRows = 30'000, kCols = 4, kN = kRows * kCols;
+  constexpr int64_t kRows = 300, kCols = 9000, kN = kRows * kCols;
   Vec x = RandomVec(kN, 1);
   for (int64_t i = 0; i < kN; ++i) {
-    const bool first = i < 300 * kCols && i % kCols == 1;
-    x[i] = static_cast<float>(first ? 0 : x[i] + (i % kCols) * 1000);
+    const int64_t apart = i % kCols % 4;
+    const bool first = i < 40 * kCols && apart == 1;
+    x[i] = static_cast<float>(first ? 0 : x[i] + static_cast<double>(apart) * 1000);
   }
   const Buffer rstd = bench_.Floats(kCols), mean = bench_.Floats(kCols);
   bench_.Run(BatchNormForward{.x = bench_.Floats(x),
@@ -375,7 +377,7 @@ TEST_P(CudaShapesTest, BatchNormKeepsTheDigitsOfTheVariance) {
       reference::BatchNorm(x, Vec(kCols, 1.0), Vec(kCols, 0.0), {}, {.rows = kRows, .cols = kCols});
   const Vec found = OpBench::Read(rstd, kCols);
   for (int c = 0; c < kCols; ++c) {
-    EXPECT_NEAR(found[c], expected.rstd[c], 3e-6 * expected.rstd[c]) << c;
+    EXPECT_NEAR(found[c], expected.rstd[c], 2e-5 * expected.rstd[c]) << c;
   }
   ExpectClose(mean, expected.mean, 1e-7, "mean");
 }
