@@ -1,8 +1,8 @@
 #pragma once
 
 // Which of several ways to do the same work is the fastest, by measuring. Only those count that
-// give the bits of the first that runs, the library's own choice: what was measured, here or elsewhere, shows
-// in the time a step takes and in nothing else.
+// give the bits of the first that runs, the library's own choice: what was measured, here or
+// elsewhere, shows in the time a step takes and in nothing else.
 
 #include <functional>
 

@@ -137,7 +137,9 @@ TEST_P(LinearTest, RowsThatLieApartGiveTheBitsOfDenseOnes) {
   const auto expect_equal = [&](const Buffer& actual, const Vec& expected,
                                 const std::string& what) {
     ExpectClose(actual, expected, same_order ? 0 : 5e-6, what);
-    if (same_order) { EXPECT_EQ(Bench::Read(actual, expected.size()), expected) << what; }
+    if (same_order) {
+      EXPECT_EQ(Bench::Read(actual, expected.size()), expected) << what;
+    }
   };
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const auto& [m, n, k] :
