@@ -23,6 +23,7 @@ constexpr int64_t kMostOfCudnn = 256 * kMiB;
 constexpr int64_t kRowChunks = 256;
 constexpr int64_t kSumBlocks = 1024;
 constexpr int64_t kSortedPlaces = 1024;
+constexpr int64_t kCorrections = 16;  // of a step's moments, and a ratio
 
 int64_t RowSums(int64_t rows, int64_t cols) { return kFloat * std::min(rows, kRowChunks) * cols; }
 int64_t SortedIds(int64_t places) { return 8 * RoundUp(places, kSortedPlaces); }
@@ -71,7 +72,9 @@ struct ScratchOf {
     return static_cast<int64_t>(o.gradients.size()) * SortedIds(o.batch);
   }
   int64_t operator()(const MergeRows& o) const { return o.count * SortedIds(o.samples); }
-  int64_t operator()(const LambStep&) const { return 8 * (2 * kSumBlocks + 1); }
+  int64_t operator()(const LambStep&) const { return 8 * 2 * kSumBlocks + kCorrections; }
+  int64_t operator()(const AdamWStep&) const { return kCorrections; }
+  int64_t operator()(const AdamWRows&) const { return kCorrections; }
   int64_t operator()(const CountTargets&) const { return 8 * kSumBlocks; }
   int64_t operator()(const SquaredNorm&) const { return 8 * kSumBlocks; }
   int64_t operator()(const Sum&) const { return 8 * kSumBlocks; }
