@@ -33,8 +33,6 @@ double InteractionFlops(int64_t batch, int64_t count, int64_t width) {
   return static_cast<double>(batch * width) * static_cast<double>(count * (count + 1));
 }
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-
 // Copies of blocks of the operands, per thread; `least` bytes of them in bf16, with tiles and fp32
 // sums beside. A sum that is long for a result with few columns is cut: a result per thread.
 int64_t PanelBytes(const Matmul& o, int64_t least) {

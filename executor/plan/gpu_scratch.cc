@@ -10,7 +10,6 @@ namespace trainyard::plan {
 
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kSector = 256;  // to which libraries' workspaces, and pieces of a batch, align
 
 // Of products (kernels/cuda/cublas.h); of convolutions (convolution_plan.h) and the gradients of

@@ -13,6 +13,7 @@
 namespace trainyard::plan {
 
 inline constexpr int64_t kFloat = 4;
+inline constexpr int64_t kMiB = int64_t{1} << 20;
 // Scratch that grows with the threads is counted for so many.
 inline constexpr int64_t kThreads = 8;
 
