@@ -76,6 +76,7 @@ absl::Status MatmulTuner::Choose(Product& product) {
 void MatmulTuner::Measure(Stream& stream, const Matmul& op, const MatmulPiece& piece, void* bias,
                           Product& product) {
   const auto algorithms = AlgorithmsFor(handle_, product);
+  if (bias != nullptr && !SetBias(product, bias).ok()) return;
   if (!algorithms.ok() || algorithms->size() == 1) return;
   const cublasLtMatmulAlgo_t& first = algorithms->front();
   // A process that waited for its work may find here what another measured meanwhile.

@@ -11,6 +11,9 @@ namespace {
 
 // Asked for at once, whoever asks: whether the first of one is the first of eight nobody promises.
 constexpr int kMostAlgorithms = 8;
+// What every tensor of an arena has. Kernels of the library ask for 16 at most; more would make two
+// shapes of one by the luck of the layout.
+constexpr uintptr_t kMostAlignment = 64;
 constexpr char kNoAlgorithm[] = "cuda matmul: cuBLASLt offers no algorithm";
 
 cudaDataType TypeOf(const Buffer& buffer) {
@@ -26,7 +29,7 @@ void* At(const Buffer& buffer, int64_t i) {
 
 uint32_t AlignmentOf(const void* data) {
   const auto at = reinterpret_cast<uintptr_t>(data);
-  return static_cast<uint32_t>(std::min<uintptr_t>(at & (~at + 1), kWorkspaceAlign));
+  return static_cast<uint32_t>(std::min(at & (~at + 1), kMostAlignment));
 }
 
 template <typename T>
@@ -86,7 +89,7 @@ absl::Status MakeDescriptor(const Matmul& op, bool with_bias, Product& product) 
   if (with_bias) {
     status.Update(
         SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
-    // The library takes a bias of c's type. The pointer decides about no algorithm.
+    // The library takes a bias of c's type.
     status.Update(
         SetAttribute(product.descriptor, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(op.c)));
     product.bias = op.bias.data;
@@ -125,6 +128,10 @@ absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> AlgorithmsFor(cublasLtHandle_t
                              AlignmentOf(product.b_data)));
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c_alignment));
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c_alignment));
+  // What the pointer is aligned to decides, too: that of any bias here.
+  if (product.bias != nullptr) {
+    status.Update(SetBias(product, reinterpret_cast<const void*>(kMostAlignment)));
+  }
   if (!status.ok()) return status;
   std::vector<cublasLtMatmulHeuristicResult_t> results(kMostAlgorithms);
   int found = 0;
@@ -133,6 +140,7 @@ absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> AlgorithmsFor(cublasLtHandle_t
                                      product.b.get(), product.c.get(), product.c.get(),
                                      preference.get(), kMostAlgorithms, results.data(), &found),
       "matmul algorithms");
+  if (product.bias != nullptr) status.Update(SetBias(product, product.bias));
   if (!status.ok()) return status;
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   for (int i = 0; i < found; ++i) {
