@@ -85,9 +85,11 @@ class Agent {
   void SendEvents(absl::Duration now);
   std::set<int> GpusOf(const LocalRank& rank) const;
   // A fault of a GPU is told with what its driver said of it.
-  void AddXids(const LocalRank& rank, v1::Failure& failure) const;
-  // "the driver reported Xid 79 (…) of GPU 1", or "": of its GPUs, since it began.
-  std::string WhatTheDriverSaid(const LocalRank& rank, absl::Duration patience) const;
+  void AddXids(const LocalRank& rank, v1::Failure& failure);
+  // "the driver reported Xid 79 (…) of GPU 1", or "": of its GPUs, since it began. `wait`: for the
+  // driver to say so, at most a quarter of the time, however many ranks fail at once: leases are
+  // renewed meanwhile by nobody.
+  std::string WhatTheDriverSaid(const LocalRank& rank, bool wait);
   void SendHeartbeat(absl::Duration now);
   void Tick(absl::Duration now);
   void ForgetOldRanks();
@@ -122,6 +124,7 @@ class Agent {
   absl::Duration next_record_ = absl::ZeroDuration();
   absl::Duration next_start_ = absl::ZeroDuration();
   absl::Duration next_cleaning_ = absl::ZeroDuration();
+  absl::Duration next_driver_wait_ = absl::ZeroDuration();
   absl::Duration last_progress_ = absl::ZeroDuration();  // events were sent or acknowledged
   enum class Leaving { kNo, kLeaveWorkers, kKillWorkers } leaving_ = Leaving::kNo;
   absl::Duration leave_deadline_ = absl::InfiniteDuration();

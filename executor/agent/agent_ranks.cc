@@ -48,7 +48,7 @@ void Agent::FinishRanks(absl::Duration now) {
   for (auto& [name, rank] : ranks_) {
     if (rank->recorded() || (!rank->HasProcess() && !retry)) continue;
     const auto remark = [this, &rank = *rank] {
-      const std::string said = WhatTheDriverSaid(rank, kDriverPatience);
+      const std::string said = WhatTheDriverSaid(rank, true);
       return said.empty() ? said : absl::StrCat("\n", said, "\n");
     };
     if (!rank->TryFinish(remark)) continue;
@@ -197,17 +197,21 @@ std::set<int> Agent::GpusOf(const LocalRank& rank) const {
   return gpus;
 }
 
-std::string Agent::WhatTheDriverSaid(const LocalRank& rank, absl::Duration patience) const {
+std::string Agent::WhatTheDriverSaid(const LocalRank& rank, bool wait) {
+  const std::set<int> gpus = GpusOf(rank);
+  const absl::Duration now = clock_.SinceBoot();
+  const bool patient = wait && !gpus.empty() && now >= next_driver_wait_;
+  if (patient) next_driver_wait_ = now + 4 * kDriverPatience;
   std::vector<std::string> said;
-  for (const Xid& xid : gpus_->XidsSince(rank.started(), GpusOf(rank), patience)) {
+  for (const Xid& xid :
+       gpus_->XidsSince(rank.started(), gpus, patient ? kDriverPatience : absl::ZeroDuration())) {
     said.push_back(Describe(xid));
   }
   return said.empty() ? "" : absl::StrCat("the driver reported ", absl::StrJoin(said, ", "));
 }
 
-void Agent::AddXids(const LocalRank& rank, v1::Failure& failure) const {
-  const bool device = failure.category() == v1::Failure::DEVICE;
-  const std::string said = WhatTheDriverSaid(rank, device ? kDriverPatience : absl::ZeroDuration());
+void Agent::AddXids(const LocalRank& rank, v1::Failure& failure) {
+  const std::string said = WhatTheDriverSaid(rank, failure.category() == v1::Failure::DEVICE);
   if (!said.empty()) absl::StrAppend(failure.mutable_message(), "; ", said);
 }
 

@@ -15,6 +15,7 @@
 #include "google/protobuf/text_format.h"
 #include "storage/objects/file_store.h"
 #include "tests/unit/engine/engine_fixture.h"
+#include "tests/unit/engine/late_device.h"
 
 namespace trainyard::engine {
 namespace {
@@ -177,6 +178,35 @@ TEST(AlignRows, TheFirstLogitThatIsNotFiniteIsNamedByItsPlaceAmongDenseRows) {
   EXPECT_THAT(found[0], HasSubstr("matmul \"lm_head\" forward, micro-batch 1 of 1, element 60 of "
                                   "[64, 62], value inf"));
   EXPECT_EQ(found[1], found[0]);
+}
+
+// The CPU, asked for a GPU's layout.
+class LikeAGpu : public LateDevice {
+ public:
+  LikeAGpu() : LateDevice(1) {}
+  bool IsGpu() const override { return true; }
+};
+
+// A job that names no device is taken by what any device needs. Its budget is the least that holds
+// dense rows: rows apart do not fit.
+TEST(AlignRows, WhatABudgetDoesNotHoldStaysDense) {
+  TempFolder folder;
+  v1::JobSpec spec = SmallGpt(WriteText(folder.path()), 3);
+  spec.mutable_model()->mutable_gpt()->set_vocab_size(620);  // logits are most of what there is
+  const v1::JobSpec resolved = plan::ResolveSpec(spec).value();
+  const auto dataset =
+      data::OpenDataset(resolved.data(), plan::WindowingOf(resolved.model())).value();
+  const auto least = [&](const v1::JobSpec& of) {
+    return plan::BuildPlanWithin(of, dataset->facts(), 1).value().summary.activation_bytes();
+  };
+  LikeAGpu device;
+  const int64_t dense = least(resolved);
+  ASSERT_GT(least(PlannedFor(device, resolved)), dense);
+  spec.mutable_training()->mutable_recompute()->set_activation_bytes(dense);
+  RecordingObserver on_cpu, on_gpu;
+  ASSERT_EQ(RunOnCpu(spec, folder.path() + "/cpu", on_cpu).status(), absl::OkStatus());
+  ASSERT_EQ(RunOn(device, spec, folder.path() + "/gpu", on_gpu).status(), absl::OkStatus());
+  EXPECT_EQ(on_gpu.checkpoints.back().weights_sha256, on_cpu.checkpoints.back().weights_sha256);
 }
 
 }  // namespace
