@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/fast_math.cuh"
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/require.h"
 

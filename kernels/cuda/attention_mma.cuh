@@ -9,6 +9,7 @@
 // once fall into different banks.
 
 #include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/fast_math.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/device.h"
 
@@ -157,7 +158,6 @@ __device__ inline float QuadSum(float value) {
   return value + __shfl_xor_sync(kAllLanes, value, 2);
 }
 
-inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
 // Whether the kernels on tensor cores take it.

@@ -4,71 +4,23 @@
 #include <cmath>
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/fast_math.cuh"
 #include "kernels/cuda/fixed_sum.cuh"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/require.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
 
-// Up to this many classes a warp serves a row; beyond, a block does.
-constexpr int64_t kMaxWarpClasses = 1024;
-
-// The largest logit so far and the first class that has it.
-struct Largest {
-  float value = -INFINITY;
-  int at = INT_MAX;
-
-  __device__ void Take(float other, int other_at) {
-    if (other > value || (other == value && other_at < at)) {
-      value = other;
-      at = other_at;
-    }
-  }
-};
-
-// Reductions over the kLanes threads that serve one row: a warp or the whole block, all of which
-// call.
+// Up to this many classes a warp serves a row, up to that many a block of kThreads; beyond, a wide
+// one, of which two fill a multiprocessor: the rows that a GPU works on at once then stay in its
+// cache from their first reading to their gradient.
+constexpr int64_t kMostWarpClasses = 1024, kMostBlockClasses = 8192;
+constexpr int kWideBlock = 512;
 template <int kLanes>
-__device__ Largest RowLargest(Largest mine) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    const float value = __shfl_xor_sync(kAllLanes, mine.value, offset);
-    const int at = __shfl_xor_sync(kAllLanes, mine.at, offset);
-    mine.Take(value, at);
-  }
-  if constexpr (kLanes > kWarp) {
-    __shared__ float values[kLanes / kWarp];
-    __shared__ int places[kLanes / kWarp];
-    if (threadIdx.x % kWarp == 0) {
-      values[threadIdx.x / kWarp] = mine.value;
-      places[threadIdx.x / kWarp] = mine.at;
-    }
-    __syncthreads();
-    for (int warp = 0; warp < kLanes / kWarp; ++warp) mine.Take(values[warp], places[warp]);
-  }
-  return mine;
-}
-
-template <int kLanes>
-__device__ float RowSum(float mine) {
-  if constexpr (kLanes > kWarp) {
-    return BlockSum<kLanes>(mine);
-  } else {
-    return WarpSum(mine);
-  }
-}
-
-template <int kLanes>
-__device__ void RowSync() {
-  if constexpr (kLanes > kWarp) {
-    __syncthreads();
-  } else {
-    __syncwarp();
-  }
-}
+constexpr int kBlockFor = kLanes < kThreads ? kThreads : kLanes;
 
 template <typename T>
 struct CrossEntropyArguments {
@@ -81,57 +33,224 @@ struct CrossEntropyArguments {
   const StepState* state;  // or null
   int64_t rows, classes, step;
   float scale, smoothing, z_loss;
+  bool by_packs;  // rows of both begin where packs do
 };
 
-// Three passes over the row: largest, sum of exponentials, gradient. The second and third mostly
-// hit the caches.
+// Neighbouring classes that a lane takes together. Which lane, and in which order, depends on the
+// place in the row alone: the bits are those of elements of any type, wherever the row lies. What
+// is less than a group at a row's end goes class by class.
+constexpr int kGroup = 8;
+
+template <typename T>
+class Group {
+  static constexpr int kPacks = kGroup / kPack<T>;
+
+ public:
+  __device__ void Read(const T* at, bool by_packs) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      by_packs ? packs_[p].Load(at + p * kPack<T>) : packs_[p].Gather(at + p * kPack<T>);
+    }
+  }
+  __device__ void Write(T* at, bool by_packs) const {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      by_packs ? packs_[p].Store(at + p * kPack<T>) : packs_[p].Scatter(at + p * kPack<T>);
+    }
+  }
+
+  __device__ float operator[](int i) const { return packs_[i / kPack<T>][i % kPack<T>]; }
+
+  // Each becomes f of it.
+  template <typename F>
+  __device__ void Map(F f) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      float values[kPack<T>];
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) values[j] = f(packs_[p][j]);
+      packs_[p].Set(values);
+    }
+  }
+
+ private:
+  Pack<T, kPack<T>> packs_[kPacks];
+};
+
+// f(group, its number) for those of a row that this lane has, from the first on or from the last
+// back. By packs 64 bytes are read before f sees any.
+template <bool kForward, int kLanes, typename T, typename F>
+__device__ void EachGroup(const T* row, int lane, int groups, bool by_packs, F f) {
+  constexpr int kAtOnce = 64 / static_cast<int>(kGroup * sizeof(T)), kOfRound = kAtOnce * kLanes;
+  if (!by_packs) {
+#pragma unroll 1
+    for (int g = lane; g < groups; g += kLanes) {
+      Group<T> group;
+      group.Read(row + g * kGroup, false);
+      f(group, g);
+    }
+    return;
+  }
+  const int last = (groups - 1) / kOfRound * kOfRound;
+#pragma unroll 1
+  for (int done = 0; done < groups; done += kOfRound) {
+    const int g = (kForward ? done : last - done) + lane;
+    Group<T> read[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (g + i * kLanes < groups) read[i].Read(row + (g + i * kLanes) * kGroup, true);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (g + i * kLanes < groups) f(read[i], g + i * kLanes);
+    }
+  }
+}
+
+// The lane that has a class.
+template <int kLanes>
+__device__ int LaneOf(int c, int groups) {
+  return c < groups * kGroup ? c / kGroup % kLanes : c - groups * kGroup;
+}
+
+// Reductions over the kLanes threads that serve one row: a warp or the whole block, all of which
+// call.
+template <int kLanes>
+__device__ float RowSum(float mine) {
+  if constexpr (kLanes > kWarp) {
+    return BlockSum<kLanes>(mine);
+  } else {
+    return WarpSum(mine);
+  }
+}
+
+template <int kLanes>
+__device__ float RowLargest(float mine) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    mine = fmaxf(mine, __shfl_xor_sync(kAllLanes, mine, offset));
+  }
+  if constexpr (kLanes > kWarp) {
+    __shared__ float of_warp[kLanes / kWarp];
+    if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = mine;
+    __syncthreads();
+#pragma unroll
+    for (int warp = 0; warp < kLanes / kWarp; ++warp) mine = fmaxf(mine, of_warp[warp]);
+  }
+  return mine;
+}
+
+template <int kLanes>
+__device__ void RowSync() {
+  if constexpr (kLanes > kWarp) {
+    __syncthreads();
+  } else {
+    __syncwarp();
+  }
+}
+
+__device__ float ExpOf(float difference) { return Exp2(difference * kLog2E); }
+
+// What a lane has seen of a row.
+struct Seen {
+  float largest = -INFINITY;
+  float sum = 0;    // of exp(logit - largest)
+  float above = 0;  // sum of logit - pivot
+  int beaten = 0;   // 1: by a larger logit than the target's, or an earlier one as large
+
+  // x[0 .. kCount)
+  template <int kCount, typename X>
+  __device__ void TakeExp(const X& x) {
+    float grown = largest;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) grown = fmaxf(grown, x[i]);
+    const float from = grown == -INFINITY ? 0 : grown;
+    sum *= ExpOf(largest - from);
+    largest = grown;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) sum += ExpOf(x[i] - from);
+  }
+};
+
+// Twice over the row: the largest logit with the sum of exponentials, which shrinks whenever a
+// larger one comes (Milakov & Gimelshein 2018, arXiv:1805.02867), then, from the end back, the
+// gradient.
 template <int kLanes, typename T>
-__global__ void __launch_bounds__(kThreads) CrossEntropyKernel(CrossEntropyArguments<T> a) {
-  constexpr int kRowsPerBlock = kThreads / kLanes;
+__global__ void __launch_bounds__(kBlockFor<kLanes>)
+    CrossEntropyKernel(CrossEntropyArguments<T> a) {
+  constexpr int kRowsPerBlock = kBlockFor<kLanes> / kLanes;
   const int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kLanes;
   if (row >= a.rows) return;  // a whole warp; never part of a block that serves one row
   const int lane = threadIdx.x % kLanes;
-  const int classes = static_cast<int>(a.classes);
-  const T* logits = a.logits + row * a.step;
+  const int classes = static_cast<int>(a.classes), groups = classes / kGroup;
+  const int tail = groups * kGroup + lane;  // a class, if it is one
+  const T* const logits = a.logits + row * a.step;
+  T* const dlogits = a.dlogits + row * a.step;
   const int target = a.targets[row];
   if (target >= classes)
     __trap();  // the loader checked: an error of ours, and a fault of the device
-  const float of_target = target >= 0 ? ToFloat(logits[target]) : 0.0f;
+  if (target < 0) {
+    if (lane == 0) {
+      a.losses[row] = 0;
+      if (a.z_losses != nullptr) a.z_losses[row] = 0;
+      if (a.correct != nullptr) a.correct[row] = 0;
+    }
+    if (a.dlogits == nullptr) return;
+    for (int c = lane; c < classes; c += kLanes) dlogits[c] = FromFloat<T>(0);
+    return;
+  }
 
-  Largest mine;
-  for (int c = lane; c < classes; c += kLanes) mine.Take(ToFloat(logits[c]), c);
-  const Largest largest = RowLargest<kLanes>(mine);
-  float partial = 0;
-  for (int c = lane; c < classes; c += kLanes) {
-    partial += expf(ToFloat(logits[c]) - largest.value);
-  }
-  const float sum = RowSum<kLanes>(partial);
-  float mean = 0;  // of logits - largest
-  if (a.smoothing > 0) {
-    float below = 0;
-    for (int c = lane; c < classes; c += kLanes) below += ToFloat(logits[c]) - largest.value;
-    mean = RowSum<kLanes>(below) / a.classes;
-  }
-  const float lse = logf(sum) + largest.value;
+  const float of_target = ToFloat(logits[target]);
+  const float pivot = ToFloat(logits[0]);
+  const float of_tail = tail < classes ? ToFloat(logits[tail]) : 0;
+  Seen seen;
+  const auto see = [&]<int kCount>(const auto& x, int at) {
+    seen.TakeExp<kCount>(x);
+    if (a.smoothing > 0) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) seen.above += x[i] - pivot;
+    }
+    if (a.correct == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      // No branches: the next group would wait for them.
+      seen.beaten |= int{x[i] > of_target} | (int{x[i] == of_target} & int{at + i < target});
+    }
+  };
+  EachGroup<true, kLanes>(logits, lane, groups, a.by_packs, [&](const Group<T>& group, int g) {
+    see.template operator()<kGroup>(group, g * kGroup);
+  });
+  if (tail < classes) see.template operator()<1>(&of_tail, tail);
+
+  const float largest = RowLargest<kLanes>(seen.largest);
+  const float shrink = seen.largest == -INFINITY ? 1 : ExpOf(seen.largest - largest);
+  const float sum = RowSum<kLanes>(seen.sum * shrink);
+  // Of logits - largest.
+  const float mean =
+      a.smoothing > 0 ? RowSum<kLanes>(seen.above) / a.classes + (pivot - largest) : 0;
+  const float beaten = a.correct != nullptr ? RowSum<kLanes>(static_cast<float>(seen.beaten)) : 0;
+  const float lse = logf(sum) + largest;
   const float z = a.z_loss > 0 ? a.z_loss * lse * lse : 0.0f;
 
   if (lane == 0) {
-    const float of_targets =
-        (1.0f - a.smoothing) * (of_target - largest.value) + a.smoothing * mean;
-    a.losses[row] = target >= 0 ? logf(sum) - of_targets + z : 0.0f;
-    if (a.z_losses != nullptr) a.z_losses[row] = target >= 0 ? z : 0.0f;
-    if (a.correct != nullptr) a.correct[row] = largest.at == target ? 1.0f : 0.0f;
+    a.losses[row] =
+        logf(sum) - ((1.0f - a.smoothing) * (of_target - largest) + a.smoothing * mean) + z;
+    if (a.z_losses != nullptr) a.z_losses[row] = z;
+    if (a.correct != nullptr) a.correct[row] = beaten == 0 && of_target == of_target ? 1.0f : 0.0f;
   }
   if (a.dlogits == nullptr) return;
   RowSync<kLanes>();  // every lane has read logits[target]; from here on it may be overwritten
   const float scale = a.state == nullptr ? a.scale : a.scale * a.state->loss_scale;
-  T* dlogits = a.dlogits + row * a.step;
-  const float of_z = a.z_loss > 0 ? 1.0f + 2.0f * a.z_loss * lse : 1.0f;
-  const float everywhere = a.smoothing / a.classes;
-  for (int c = lane; c < classes; c += kLanes) {
-    const float softmax = expf(ToFloat(logits[c]) - largest.value) / sum;
-    const float t = c == target ? 1.0f - a.smoothing + everywhere : everywhere;
-    dlogits[c] = FromFloat<T>(target >= 0 ? (softmax * of_z - t) * scale : 0.0f);
+  const float of_softmax = (a.z_loss > 0 ? 1.0f + 2.0f * a.z_loss * lse : 1.0f) * scale / sum;
+  const float elsewhere = a.smoothing / a.classes * scale;
+  const auto gradient = [=](float x) { return ExpOf(x - largest) * of_softmax - elsewhere; };
+  if (tail < classes) dlogits[tail] = FromFloat<T>(gradient(of_tail));
+  EachGroup<false, kLanes>(logits, lane, groups, a.by_packs, [&](Group<T>& group, int g) {
+    group.Map(gradient);
+    group.Write(dlogits + g * kGroup, a.by_packs);
+  });
+  if (lane == LaneOf<kLanes>(target, groups)) {
+    dlogits[target] = FromFloat<T>(gradient(of_target) - (1.0f - a.smoothing) * scale);
   }
 }
 
@@ -141,6 +260,12 @@ struct Identity {
 struct IsTarget {
   __device__ double operator()(int32_t target) const { return target >= 0 ? 1 : 0; }
 };
+
+// Whether all rows of logits and of their gradient begin where packs do.
+bool RowsInPacks(const CrossEntropy& op) {
+  return Aligned(kPackBytes, {op.logits.data, op.dlogits.data}) &&
+         op.step() * SizeOf(op.logits.dtype) % kPackBytes == 0;
+}
 
 }  // namespace
 
@@ -171,16 +296,19 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
                                                 .step = op.step(),
                                                 .scale = op.scale,
                                                 .smoothing = op.smoothing,
-                                                .z_loss = op.z_loss};
-    if (op.classes <= kMaxWarpClasses) {
+                                                .z_loss = op.z_loss,
+                                                .by_packs = RowsInPacks(op)};
+    const auto launch = [&]<int kLanes>() {
       return Kernel{.launch = [arguments](Stream& stream) {
-        Launch(stream, {.grid = Blocks(CeilDiv(arguments.rows, kThreads / kWarp))},
-               CrossEntropyKernel<kWarp, T>, arguments);
+        constexpr int kBlock = kBlockFor<kLanes>;
+        Launch(stream,
+               {.grid = Blocks(CeilDiv(arguments.rows, kBlock / kLanes)), .block = dim3(kBlock)},
+               CrossEntropyKernel<kLanes, T>, arguments);
       }};
-    }
-    return Kernel{.launch = [arguments](Stream& stream) {
-      Launch(stream, {.grid = Blocks(arguments.rows)}, CrossEntropyKernel<kThreads, T>, arguments);
-    }};
+    };
+    if (op.classes <= kMostWarpClasses) return launch.template operator()<kWarp>();
+    if (op.classes <= kMostBlockClasses) return launch.template operator()<kThreads>();
+    return launch.template operator()<kWideBlock>();
   });
 }
 

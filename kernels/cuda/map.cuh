@@ -71,8 +71,4 @@ void LaunchMap(Stream& stream, F f, int64_t n, Y* y, const In*... in) {
          in...);
 }
 
-// 1 / x within two units in the last place, 0 from 2^126 on, without the branch for operands that
-// lose their digits, behind which no load of a later element goes ahead.
-__device__ inline float Reciprocal(float x) { return __fdividef(1.0f, x); }
-
 }  // namespace trainyard::kernels::cuda

@@ -33,13 +33,6 @@ __device__ inline uint32_t Pack(float first, float second) {
 
 #if defined(__CUDACC__)  // the emulator of tests/gpu brings its own
 
-// 2^x to two units in the last place, 0 below 2^-126.
-__device__ inline float Exp2(float x) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-  return power;
-}
-
 // c += a b.
 template <typename T>
 __device__ inline void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

@@ -149,9 +149,10 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*)(Param
 
 namespace trainyard::kernels::cuda {
 
+// kernels/cuda/fast_math.cuh leaves this to us.
 inline float Exp2(float x) { return exp2f(x); }
 
-// kernels/cuda/mma.cuh leaves these to us, and Exp2. A lane's fragment is what others read of it;
+// kernels/cuda/mma.cuh leaves these to us. A lane's fragment is what others read of it;
 // the sum of a product is taken in double precision, in whatever order a tensor core has.
 template <typename T>
 void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
