@@ -1,7 +1,9 @@
 #include "kernels/cuda/column_sum.h"
 
+#include <algorithm>
+
+#include "kernels/cuda/column_tiles.cuh"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/require.h"
 #include "kernels/cuda/row_chunks.cuh"
@@ -9,43 +11,62 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-// partial: [chunks, cols]. Block: chunk x 32 columns; a warp reads 32 neighbouring columns of a
-// row. `step` elements of x from row to row.
-template <typename T>
+// Rows of a thread that are on their way at once; blocks to fill every multiprocessor twice over.
+constexpr int kRows = 8;
+constexpr int64_t kBlocks = 1056;
+// Of a block, so that a few rows are not worth a second launch.
+constexpr int64_t kLeastRounds = 4;
+
+// sums: [chunks, cols], or y where there is one chunk.
+template <typename T, int kPackSize>
 __global__ void __launch_bounds__(kThreads)
-    ColumnSumKernel(const T* x, float* partial, int64_t rows, int64_t cols, int64_t step,
-                    int64_t rows_each, int64_t col_tiles) {
-  __shared__ float tile[kChunkLanes * kChunkCols];
-  const int64_t chunk = blockIdx.x / col_tiles;
-  const int64_t col = blockIdx.x % col_tiles * kChunkCols + threadIdx.x % kChunkCols;
-  const int lane = threadIdx.x / kChunkCols;
-  const int64_t end = min(rows, (chunk + 1) * rows_each);
-  float sum = 0;
-  if (col < cols) {
-    for (int64_t r = chunk * rows_each + lane; r < end; r += kChunkLanes) {
-      sum += ToFloat(x[r * step + col]);
+    ColumnSumKernel(const T* x, float* sums, ColumnTiles t, bool accumulate) {
+  __shared__ float of_lanes[kThreads * kPackSize];
+  const TilePlace<kPackSize> place(t);
+  float sum[kPackSize] = {};
+  const T* at = x + place.begin;
+  for (int rows = place.rows; rows > 0; rows -= kRows, at += kRows * place.step) {
+    Pack<T, kPackSize> read[kRows];
+    LoadRows(read, at, place.step, rows, t.by_packs);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {  // rows that are not there are zero
+#pragma unroll
+      for (int j = 0; j < kPackSize; ++j) sum[j] += read[i][j];
     }
   }
-  sum = SumOverLanes(sum, tile);
-  if (lane == 0 && col < cols) partial[chunk * cols + col] = sum;
+  ShowLanes(sum, t, place, of_lanes);
+  __syncthreads();
+  const int col = static_cast<int>(threadIdx.x);
+  if (col >= place.cols) return;
+  float* const to = sums + place.chunk * t.cols + place.first_col + col;
+  const float all = SumOfLanes<kPackSize>(of_lanes, t, col);
+  *to = accumulate ? *to + all : all;
 }
 
 }  // namespace
 
 size_t ColumnSumScratch(int64_t rows, int64_t cols) {
-  return static_cast<size_t>(ChunkRows(rows).count * cols) * sizeof(float);
+  return static_cast<size_t>(std::min(rows, kMostColumnChunks) * cols) * sizeof(float);
 }
 
 void LaunchColumnSum(Stream& stream, const Buffer& x, float* y, int64_t rows, int64_t cols,
                      bool accumulate, void* scratch, int64_t step) {
-  const RowChunks chunks = ChunkRows(rows);
-  const int64_t col_tiles = CeilDiv(cols, kChunkCols);
-  float* partial = static_cast<float*>(scratch);
+  if (step == 0) step = cols;
   WithElement(x.dtype, [&]<typename T>() {
-    Launch(stream, {.grid = Blocks(chunks.count * col_tiles)}, ColumnSumKernel<T>, x.As<T>(),
-           partial, rows, cols, step == 0 ? cols : step, chunks.rows_each, col_tiles);
+    WithPack<T>(cols, [&]<int kPackSize>() {
+      const int64_t tiles = CeilDiv(cols / kPackSize, kTilePacks);
+      const bool by_packs = Aligned(kPackBytes, {x.data}) && step % kPackSize == 0;
+      ColumnTiles t =
+          TileColumns(rows, cols, kPackSize, kRows, std::min(kBlocks, tiles * kMostColumnChunks),
+                      by_packs, kLeastRounds);
+      t.row_step = step;
+      float* const partial = static_cast<float*>(scratch);
+      const bool whole = t.chunks == 1;
+      Launch(stream, {.grid = t.grid()}, ColumnSumKernel<T, kPackSize>, x.As<T>(),
+             whole ? y : partial, t, whole && accumulate);
+      if (!whole) LaunchAddChunks(stream, partial, y, t.chunks, cols, accumulate);
+    });
   });
-  LaunchAddChunks(stream, partial, y, chunks.count, cols, accumulate);
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const ColumnSum& op) {

@@ -18,6 +18,7 @@ inline constexpr int kTilePacks = kWarp;
 
 struct ColumnTiles {
   int64_t rows = 0, cols = 0;
+  int64_t row_step = 0;   // elements from row to row
   int width = 0;          // of a tile, in packs
   int lanes = 0;          // rows that a block reads at once
   int tiles = 0;          // side by side
@@ -29,17 +30,19 @@ struct ColumnTiles {
 };
 
 // Packs of `pack` elements, which divides cols; chunks of whole rounds of `rows_at_once` rows a
-// lane, as many as make about `blocks` blocks.
+// lane, as many as make about `blocks` blocks, of at least `least_rounds` where there are that
+// many.
 inline ColumnTiles TileColumns(int64_t rows, int64_t cols, int pack, int rows_at_once,
-                               int64_t blocks, bool by_packs) {
+                               int64_t blocks, bool by_packs, int64_t least_rounds = 1) {
   const int64_t packs = cols / pack;
-  ColumnTiles t{.rows = rows, .cols = cols, .by_packs = by_packs};
+  ColumnTiles t{.rows = rows, .cols = cols, .row_step = cols, .by_packs = by_packs};
   t.tiles = static_cast<int>(CeilDiv(packs, kTilePacks));
   t.width = static_cast<int>(CeilDiv(packs, t.tiles));
   t.lanes = kThreads / t.width;
   const int64_t round = int64_t{t.lanes} * rows_at_once;
   const int64_t rounds = CeilDiv(rows, round);
-  t.rows_each = CeilDiv(rounds, std::clamp<int64_t>(blocks / t.tiles, 1, rounds)) * round;
+  const int64_t most = std::max<int64_t>(1, rounds / least_rounds);
+  t.rows_each = CeilDiv(rounds, std::clamp<int64_t>(blocks / t.tiles, 1, most)) * round;
   t.chunks = static_cast<int>(CeilDiv(rows, t.rows_each));
   return t;
 }
@@ -62,8 +65,8 @@ struct TilePlace {
     each = chunk_rows / t.lanes;
     more = chunk_rows % t.lanes;
     rows = lane < t.lanes && col < cols ? RowsOf(lane) : 0;
-    begin = (first_row + lane) * t.cols + first_col + col;
-    step = t.lanes * t.cols;
+    begin = (first_row + lane) * t.row_step + first_col + col;
+    step = t.lanes * t.row_step;
   }
 
   // Of the chunk, by a thread of lane `of`.

@@ -73,6 +73,19 @@ TEST_P(CudaPlacesTest, BatchNorm) {
   }
 }
 
+TEST_P(CudaPlacesTest, ColumnSum) {
+  for (const auto& [rows, cols] : {std::pair{700, 40}, {9000, 264}, {5, 8}}) {
+    const Vec x = RandomVec(int64_t{rows} * cols, 1);
+    for (const DType type : kTypes) {
+      ExpectTheSameBits([&] {
+        const Buffer y = bench_.Floats(cols);
+        bench_.Run(ColumnSum{Put(type, x), y, rows, cols});
+        return std::vector<Vec>{OpBench::Read(y, cols)};
+      });
+    }
+  }
+}
+
 TEST_P(CudaPlacesTest, Maps) {
   for (const int64_t n : {5, 2048, 5003}) {
     const Vec x = RandomVec(n, 1, 2), dy = RandomVec(n, 2);
@@ -179,6 +192,32 @@ TEST_P(CudaPlacesTest, Embedding) {
                                 Put(DType::kF32, positions), y, 1, kPlaces, kWidth, kVocab});
     return std::vector<Vec>{OpBench::Read(y, kPlaces * kWidth)};
   });
+}
+
+TEST_P(CudaPlacesTest, CrossEntropy) {
+  constexpr int64_t kRows = 3;
+  for (const int64_t classes : {13, 1000, 2056, 17'001}) {
+    const Vec logits = RandomVec(kRows * classes, 1, 4);
+    std::vector<int32_t> targets = RandomIds(kRows, static_cast<int32_t>(classes), 2);
+    targets[1] = -1;
+    for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+      ExpectTheSameBits([&] {
+        const Buffer both = Put(type, logits), losses = bench_.Floats(kRows),
+                     correct = bench_.Floats(kRows);
+        bench_.Run(CrossEntropy{.logits = both,
+                                .targets = bench_.Ints(targets),
+                                .losses = losses,
+                                .correct = correct,
+                                .dlogits = both,
+                                .rows = kRows,
+                                .classes = classes,
+                                .smoothing = 0.1f,
+                                .z_loss = 1e-3f});
+        return std::vector<Vec>{OpBench::Read(both, kRows * classes), OpBench::Read(losses, kRows),
+                                OpBench::Read(correct, kRows)};
+      });
+    }
+  }
 }
 
 TRAINYARD_CUDA_SUITE(CudaPlacesTest);
