@@ -36,7 +36,8 @@ class Dataset {
   // No window crosses from one file into the next, nor from one split into the other.
   virtual int64_t size(Split split) const = 0;
 
-  // Bytes of one sample. Images: u8 [height, width, channels] and one i32 label. Tokens: i32
+  // Bytes of one sample. Images: u8 [height, width, channels], for training the place of a crop
+  // (plan::TakesCrops), and one i32 label. Tokens: i32
   // [context] ids and i32 [context] next ids. Documents: i32 [context] masked ids, i32 length and
   // i32 [context] hidden ids (-1: not hidden). Clicks: f32 [dense], i32 [categorical] and one i32
   // label.
@@ -45,18 +46,19 @@ class Dataset {
 
   // Writes samples[i] to the i-th place of `inputs` and `targets`; clicks fill `inputs` with all
   // dense features [n, dense], then all ids [n, categorical], documents all ids [n, context], then
-  // all lengths [n]. A negative number is padding, as is what a last window lacks: inputs 0,
-  // lengths 1, targets -1 (rows that do not count). Documents are masked the same way each time. An
-  // image that cannot be read is skipped or refused (v1::BadRecords). Allocates nothing, but that
-  // the image libraries take and give back rows. Fails only when a token file or an image does:
-  // kInvalidArgument for an id that is out of range (named with file and position) or an image that
-  // is refused, kDataLoss for a file that shrank.
+  // all lengths [n], images for training all pixels, then all places [n, kPlace]. A negative number
+  // is padding, as is what a last window lacks: inputs 0, lengths 1, targets -1 (rows that do not
+  // count). Documents are masked the same way each time. An image that cannot be read is skipped or
+  // refused (v1::BadRecords). Allocates nothing, but that the image libraries take and give back
+  // rows. Fails only when a token file or an image does: kInvalidArgument for an id that is out of
+  // range (named with file and position) or an image that is refused, kDataLoss for a file that
+  // shrank.
   virtual absl::Status Fill(Split split, absl::Span<const int64_t> samples, void* inputs,
                             void* targets) const = 0;
 
-  // Fill of the training split as training sees it: images are cropped and flipped, documents
-  // masked by draws that are a function of (seed, epoch, sample), where epochs[i] says how often
-  // samples[i] came before.
+  // Fill of the training split as training sees it: images are cropped and flipped, or come with
+  // places by which the device does so, documents are masked, by draws that are a function of
+  // (seed, epoch, sample), where epochs[i] says how often samples[i] came before.
   virtual absl::Status FillForTraining(uint64_t /*seed*/, absl::Span<const int64_t> samples,
                                        absl::Span<const int64_t> /*epochs*/, void* inputs,
                                        void* targets) const {

@@ -1,6 +1,7 @@
-// Images and labels from IDX files, kept as bytes; cropped and flipped as they are asked for.
+// Images and labels from IDX files, kept as bytes, and the places of their crops.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -111,10 +112,12 @@ class ImageDataset : public Dataset {
       : train_(std::move(parts.train)),
         test_(std::move(parts.test)),
         padding_(idx.crop_padding()),
-        flip_(idx.flip()) {
+        flip_(idx.flip()),
+        crops_(plan::TakesCrops(idx)) {
     facts_ = parts.facts;
     pixels_ = facts_.height * facts_.width * facts_.channels;
     input_bytes_ = pixels_;
+    if (crops_) input_bytes_ += sizeof(Place);
     target_bytes_ = sizeof(int32_t);
   }
 
@@ -136,14 +139,13 @@ class ImageDataset : public Dataset {
   absl::Status FillForTraining(uint64_t seed, absl::Span<const int64_t> samples,
                                absl::Span<const int64_t> epochs, void* inputs,
                                void* targets) const override {
-    if (padding_ == 0 && !flip_) return Fill(Split::kTrain, samples, inputs, targets);
-    uint8_t* input = static_cast<uint8_t*>(inputs);
-    int32_t* target = static_cast<int32_t*>(targets);
-    for (size_t i = 0; i < samples.size(); ++i, input += pixels_) {
-      TY_CHECK(samples[i] >= 0 && samples[i] < facts_.train_size, "sample ", samples[i]);
-      Draws draws(seed, epochs[i], samples[i]);
-      CropAndFlip(train_.images.pixels.data() + samples[i] * pixels_, draws, input);
-      target[i] = train_.labels[static_cast<size_t>(samples[i])];
+    TY_RETURN_IF_ERROR(Fill(Split::kTrain, samples, inputs, targets));
+    if (!crops_) return absl::OkStatus();
+    // Bytes: they may follow the pixels anywhere.
+    uint8_t* places = static_cast<uint8_t*>(inputs) + samples.size() * pixels_;
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const Place place = PlaceOf(Draws(seed, epochs[i], samples[i]));
+      std::memcpy(places + i * sizeof(place), &place, sizeof(place));
     }
     return absl::OkStatus();
   }
@@ -171,25 +173,19 @@ class ImageDataset : public Dataset {
     *target = part.labels[static_cast<size_t>(sample)];
   }
 
-  // A crop of the image padded with black, mirrored or not.
-  void CropAndFlip(const uint8_t* image, Draws& draws, uint8_t* input) const {
+  using Place = std::array<int32_t, plan::kPlace>;
+
+  // Of a crop of the image padded with black, mirrored or not.
+  Place PlaceOf(Draws draws) const {
     const bool mirrored = flip_ && draws.Coin();
     const int64_t dy = draws.Below(2 * padding_ + 1) - padding_;
     const int64_t dx = draws.Below(2 * padding_ + 1) - padding_;
-    const int64_t height = facts_.height, width = facts_.width;
-    for (int64_t y = 0; y < height; ++y) {
-      for (int64_t x = 0; x < width; ++x) {
-        const int64_t from_y = y + dy;
-        const int64_t from_x = (mirrored ? width - 1 - x : x) + dx;
-        const bool inside = from_y >= 0 && from_y < height && from_x >= 0 && from_x < width;
-        *input++ = inside ? image[from_y * width + from_x] : uint8_t{0};
-      }
-    }
+    return {static_cast<int32_t>(dy), static_cast<int32_t>(dx), mirrored ? 1 : 0};
   }
 
   Part train_, test_;
   const int64_t padding_;
-  const bool flip_;
+  const bool flip_, crops_;
   int64_t pixels_ = 0;
 };
 

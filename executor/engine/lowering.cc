@@ -490,8 +490,13 @@ struct Binder {
     return {.x = At(o.x), .y = At(o.y), .n = o.n, .a = o.a, .b = o.b, .c = o.c};
   }
   k::NormalizeImages Bind(const p::NormalizeImages& o) const {
-    k::NormalizeImages op = {
-        .x = At(o.x), .y = At(o.y), .pixels = o.pixels, .channels = o.channels};
+    k::NormalizeImages op = {.x = At(o.x),
+                             .places = At(o.places),
+                             .y = At(o.y),
+                             .pixels = o.pixels,
+                             .channels = o.channels,
+                             .height = o.height,
+                             .width = o.width};
     TY_CHECK(std::max(o.mean.size(), o.std.size()) <= std::size(op.mean), o.channels, " channels");
     std::copy(o.mean.begin(), o.mean.end(), op.mean);
     std::copy(o.std.begin(), o.std.end(), op.std);

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "trainyard/v1/spec.pb.h"
+
 namespace trainyard::plan {
 
 // Of an image: RGB.
@@ -31,6 +33,11 @@ struct DataFacts {
   // unknown because it was not read to its end. Estimated.
   int64_t unsized_bytes = 0;
 };
+
+// Whether training sees crops of these images, which the device makes: samples for training then
+// come with places, i32 [kPlace] each (kernels::NormalizeImages).
+inline bool TakesCrops(const v1::IdxData& idx) { return idx.crop_padding() > 0 || idx.flip(); }
+inline constexpr int64_t kPlace = 3;
 
 // "images", "tokens", "documents", "clicks".
 const char* NameOf(DataFacts::Kind kind);

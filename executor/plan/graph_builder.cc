@@ -275,15 +275,18 @@ TensorId GraphBuilder::Attention(const std::string& name, TensorId qkv, int64_t 
   return y;
 }
 
-TensorId GraphBuilder::NormalizeImages(const std::string& name, TensorId x,
+TensorId GraphBuilder::NormalizeImages(const std::string& name, TensorId x, TensorId places,
                                        std::vector<double> mean, std::vector<double> std) {
   const std::vector<int64_t> dims = graph_[x].dims;  // a copy: adding tensors moves them
   const TensorId y = Activation(name, dims);
   graph_.ops.push_back(
       trainyard::plan::NormalizeImages{.x = x,
+                                       .places = places,
                                        .y = y,
                                        .pixels = graph_[x].elements() / dims.back(),
                                        .channels = dims.back(),
+                                       .height = places == kNone ? 0 : dims[1],
+                                       .width = places == kNone ? 0 : dims[2],
                                        .mean = std::move(mean),
                                        .std = std::move(std)});
   return y;

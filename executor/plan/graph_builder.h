@@ -20,6 +20,7 @@ class GraphBuilder {
   GraphBuilder(Graph& graph, int64_t batch, bool training, TensorId state);
 
   int64_t batch() const { return batch_; }
+  bool training() const { return training_; }
   const Tensor& tensor(TensorId id) const { return graph_[id]; }
 
   // The first thing that cannot be, as kInvalidArgument: a tensor of more than 2^46 bytes, a batch
@@ -99,9 +100,10 @@ class GraphBuilder {
   };
   TensorId Attention(const std::string& name, TensorId qkv, int64_t time, int64_t heads,
                      int64_t kv_heads, int64_t head_dim, const AttentionOptions& options);
-  // (x / 255 - mean) / std of bytes x [.., channels]; one mean and one std per channel.
-  TensorId NormalizeImages(const std::string& name, TensorId x, std::vector<double> mean,
-                           std::vector<double> std);
+  // (x / 255 - mean) / std of bytes x [batch, height, width, channels], or of a crop of each image
+  // by places [batch, 3] unless that is kNone; one mean and one std per channel.
+  TensorId NormalizeImages(const std::string& name, TensorId x, TensorId places,
+                           std::vector<double> mean, std::vector<double> std);
   // x [batch, height, width, in]; the weight is [out, in / groups, kernel, kernel]. Without `pad`
   // the kernel is odd and pad half of it, so that stride 1 keeps height and width.
   struct ConvolutionOptions {

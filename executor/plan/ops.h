@@ -380,10 +380,11 @@ struct PoolShape {
 
 struct NormalizeImages {
   static constexpr const char* kName = "normalize_images";
-  TensorId x = kNone, y = kNone;
+  TensorId x = kNone, places = kNone, y = kNone;
   int64_t pixels = 0, channels = 0;
+  int64_t height = 0, width = 0;  // with places
   std::vector<double> mean, std;  // per channel
-  TY_OPERANDS(x, Access::kRead, y, Access::kWrite)
+  TY_OPERANDS(x, Access::kRead, places, Access::kRead, y, Access::kWrite)
 };
 
 struct MaxPoolForward {

@@ -24,19 +24,67 @@ std::vector<T> TableOf(const ElementLoops<T>& loops, const NormalizeImages& op) 
   return table;
 }
 
+// Pixels of a row that are put together at a time.
+constexpr int64_t kPiece = 1024;
+
+// Bytes of the pixels [begin, begin + count) of row r of a crop of `image`.
+void CropRow(const NormalizeImages& op, const uint8_t* image, const int32_t* place, int64_t r,
+             int64_t begin, int64_t count, uint8_t* bytes) {
+  const int64_t row = r + place[0], dx = place[1], channels = op.channels;
+  const bool mirrored = place[2] != 0;
+  if (row < 0 || row >= op.height) {
+    std::fill_n(bytes, count * channels, uint8_t{0});
+    return;
+  }
+  const uint8_t* const from = image + row * op.width * channels;
+  for (int64_t c = begin; c < begin + count; ++c, bytes += channels) {
+    const int64_t col = (mirrored ? op.width - 1 - c : c) + dx;
+    for (int64_t i = 0; i < channels; ++i) {
+      bytes[i] = col >= 0 && col < op.width ? from[col * channels + i] : uint8_t{0};
+    }
+  }
+}
+
+template <typename T>
+Kernel CropAndNormalize(const ElementLoops<T>& loops, const NormalizeImages& op, int threads) {
+  return Kernel{[run = loops.normalize_images, table = TableOf(loops, op), op, threads](Stream&) {
+    const int64_t row_bytes = op.width * op.channels;
+    ParallelRuns(threads, op.pixels / op.width, std::max<int64_t>(1, kSerialElements / row_bytes),
+                 [&](int64_t first, int64_t end) {
+                   uint8_t bytes[kPiece * NormalizeImages::kMostChannels];
+                   for (int64_t row = first; row < end; ++row) {
+                     const int64_t image = row / op.height, r = row % op.height;
+                     for (int64_t c = 0; c < op.width; c += kPiece) {
+                       const int64_t count = std::min(kPiece, op.width - c);
+                       CropRow(op, op.x.As<uint8_t>() + image * op.height * row_bytes,
+                               op.places.As<int32_t>() + image * NormalizeImages::kPlace, r, c,
+                               count, bytes);
+                       run(bytes, table.data(), op.channels,
+                           op.y.As<T>() + row * row_bytes + c * op.channels, count);
+                     }
+                   }
+                 });
+  }};
+}
+
 }  // namespace
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const NormalizeImages& op) {
   constexpr const char* kName = "normalize_images";
-  absl::Status ok = CheckOperands(kName, {{"x", op.x, DType::kU8}, {"y", op.y, op.y.dtype}});
+  absl::Status ok = CheckOperands(
+      kName, {{"x", op.x, DType::kU8},
+              {.name = "places", .buffer = op.places, .dtype = DType::kI32, .optional = true},
+              {"y", op.y, op.y.dtype}});
   if (ok.ok()) {
     ok = CheckSizes(kName, {{"pixels", op.pixels},
                             {"channels", op.channels},
-                            {"4 - channels", NormalizeImages::kMostChannels + 1 - op.channels}});
+                            {"4 - channels", NormalizeImages::kMostChannels + 1 - op.channels},
+                            {"whole images", op.whole()}});
   }
   if (!ok.ok()) return ok;
   return ForElement(kName, op.y.dtype, [&]<typename T>() {
     const ElementLoops<T>& loops = LoopsOf<T>(vectors_);
+    if (op.places) return CropAndNormalize(loops, op, threads_);
     return Kernel{[run = loops.normalize_images, table = TableOf(loops, op), threads = threads_,
                    x = op.x.As<uint8_t>(), y = op.y.As<T>(), pixels = op.pixels,
                    channels = op.channels](Stream&) {

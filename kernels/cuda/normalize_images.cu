@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/element.cuh"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
@@ -81,14 +81,77 @@ __global__ void __launch_bounds__(kThreads)
   if (last < n) y[last] = FromFloat<T>(value[last % channels * kBytes + x[last]]);
 }
 
+// Which crops are made of images.
+struct Cropped {
+  const int32_t* places;  // [images, 3]
+  int height, width;
+};
+
+// A thread takes a piece of the result at a time and gathers its bytes.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    CropImagesKernel(const uint8_t* x, Cropped crop, T* y, int64_t n, int channels, Table table) {
+  constexpr int kElements = Piece<T>::kElements;
+  __shared__ float4 words[kMostChannels * Table::kWords];
+  for (int i = threadIdx.x; i < channels * Table::kWords; i += kThreads) words[i] = table.of[i];
+  __syncthreads();
+  const float* const value = reinterpret_cast<const float*>(words);
+
+  const int64_t of_row = int64_t{crop.width} * channels, of_image = of_row * crop.height;
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  for (int64_t piece = int64_t{blockIdx.x} * kThreads + threadIdx.x; piece * kElements < n;
+       piece += stride) {
+    const int64_t first = piece * kElements;
+    const RowAndCol image = RowAndColOf(first, of_image), row = RowAndColOf(image.col, of_row);
+    int64_t number = image.row;
+    int r = static_cast<int>(row.row), col = static_cast<int>(row.col / channels);
+    int channel = static_cast<int>(row.col % channels);
+    int byte[kElements];
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) {
+      byte[k] = 0;
+      if (first + k >= n) continue;
+      const int32_t* const place = crop.places + number * NormalizeImages::kPlace;
+      // Whatever the place is: what wraps lies outside.
+      const auto from_row = static_cast<unsigned>(r) + static_cast<unsigned>(place[0]);
+      const auto from_col = static_cast<unsigned>(place[2] != 0 ? crop.width - 1 - col : col) +
+                            static_cast<unsigned>(place[1]);
+      if (from_row < static_cast<unsigned>(crop.height) &&
+          from_col < static_cast<unsigned>(crop.width)) {
+        byte[k] = x[number * of_image + from_row * of_row + from_col * channels + channel];
+      }
+      byte[k] += channel * kBytes;
+      if (++channel < channels) continue;
+      channel = 0;
+      if (++col < crop.width) continue;
+      col = 0;
+      if (++r < crop.height) continue;
+      r = 0;
+      ++number;
+    }
+    Piece<T> out;
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) out.of[k] = FromFloat<T>(value[byte[k]]);
+    if (first + kElements <= n) {
+      reinterpret_cast<Piece<T>*>(y)[piece] = out;
+    } else {
+      for (int64_t k = first; k < n; ++k) y[k] = out.of[k - first];
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const NormalizeImages& op) {
   constexpr const char* kName = "normalize_images";
-  absl::Status status = RequireTypes(kName, {{"x", op.x, DType::kU8}, {"y", op.y, op.y.dtype}});
+  absl::Status status = RequireTypes(
+      kName, {{"x", op.x, DType::kU8},
+              {.name = "places", .buffer = op.places, .dtype = DType::kI32, .optional = true},
+              {"y", op.y, op.y.dtype}});
   status.Update(RequirePositive(kName, {{"pixels", op.pixels},
                                         {"channels", op.channels},
-                                        {"4 - channels", kMostChannels + 1 - op.channels}}));
+                                        {"4 - channels", kMostChannels + 1 - op.channels},
+                                        {"whole images", op.whole()}}));
   if (!status.ok()) return status;
   Table table = {};
   for (int64_t c = 0; c < op.channels; ++c) {
@@ -100,6 +163,16 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const NormalizeImages& op) {
   return ForElement(kName, op.y.dtype, [&]<typename T>() {
     const int64_t n = op.pixels * op.channels;
     const int64_t blocks = std::min(kMostBlocks, CeilDiv(n, int64_t{kThreads} * 16));
+    if (op.places) {
+      const Cropped crop = {.places = op.places.As<int32_t>(),
+                            .height = static_cast<int>(op.height),
+                            .width = static_cast<int>(op.width)};
+      return Kernel{.launch = [=, x = op.x.As<uint8_t>(), y = op.y.As<T>(),
+                               channels = static_cast<int>(op.channels)](Stream& stream) {
+        Launch(stream, {.grid = Blocks(blocks)}, CropImagesKernel<T>, x, crop, y, n, channels,
+               table);
+      }};
+    }
     return Kernel{.launch = [=, x = op.x.As<uint8_t>(), y = op.y.As<T>(),
                              channels = static_cast<int>(op.channels)](Stream& stream) {
       Launch(stream, {.grid = Blocks(blocks)}, NormalizeImagesKernel<T>, x, y, n, channels, table);

@@ -137,7 +137,7 @@ TEST_P(CudaShapesTest, AttentionOf16BitsAgreesWithReference) {
 }
 
 TEST_P(CudaShapesTest, CrossEntropyOfALargeVocabularyAgreesWithReference) {
-  for (const int64_t classes : {1024, 1025, 50'257}) {
+  for (const int64_t classes : {1024, 1025, 8192, 8195, 50'257}) {
     constexpr int64_t kRows = 5;
     const Vec logits = RandomVec(kRows * classes, 1, 4);
     std::vector<int32_t> targets = RandomIds(kRows, static_cast<int32_t>(classes), 2);
@@ -306,6 +306,13 @@ TEST_P(CudaShapesTest, NormalisedImagesOfManyRoundsAgreeWithReference) {
     bench_.Run(op);
     ExpectClose(op.y, expected, 1e-7, "y");
   }
+  op.height = 1, op.width = kPixels;
+  op.places = bench_.Ints({0, 17, 1});
+  op.y = bench_.Raw(DType::kBF16, kN);
+  bench_.Run(op);
+  const Vec crop = reference::CropImages(x, {0, 17, 1}, 1, kPixels, 3);
+  ExpectClose(op.y, reference::NormalizeImages(crop, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}),
+              1e-2, "crop");
 }
 
 // More rows than every block of sums takes in one round, and tiles of columns that are not whole.

@@ -116,6 +116,21 @@ Vec NormalizeImages(const Vec& x, const Vec& mean, const Vec& std) {
   return y;
 }
 
+Vec CropImages(const Vec& x, const std::vector<int32_t>& places, int64_t height, int64_t width,
+               int64_t channels) {
+  Vec y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    const int64_t image = at / channels / width / height, c = at / channels % width;
+    const int32_t* const place = &places[3 * image];
+    const int64_t row = at / channels / width % height + place[0];
+    const int64_t col = (place[2] != 0 ? width - 1 - c : c) + place[1];
+    if (row < 0 || row >= height || col < 0 || col >= width) continue;
+    y[i] = x[((image * height + row) * width + col) * channels + at % channels];
+  }
+  return y;
+}
+
 Vec MeanPool(const Vec& x, int64_t batch, int64_t pixels, int64_t channels) {
   Vec y(batch * channels, 0.0);
   for (size_t i = 0; i < x.size(); ++i) {

@@ -25,6 +25,10 @@ Vec MaxPoolBackward(const Vec& dy, const std::vector<uint8_t>& index, const kern
 
 // x: bytes [pixels, channels]; one mean and one std per channel.
 Vec NormalizeImages(const Vec& x, const Vec& mean, const Vec& std);
+// The crops that kernels::NormalizeImages makes: x, y [images, height, width, channels]; places
+// [images, 3].
+Vec CropImages(const Vec& x, const std::vector<int32_t>& places, int64_t height, int64_t width,
+               int64_t channels);
 
 Vec MeanPool(const Vec& x, int64_t batch, int64_t pixels, int64_t channels);
 Vec MeanPoolBackward(const Vec& dy, int64_t batch, int64_t pixels, int64_t channels);

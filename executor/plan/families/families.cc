@@ -127,10 +127,15 @@ absl::StatusOr<Forward> BuildForward(const v1::JobSpec& spec, const DataFacts& f
   TY_ASSIGN_OR_RETURN(PixelScale scale, ScaleOf(spec.data(), facts.channels));
   const TensorId bytes = builder.Input(
       "input", ElementType::kU8, {builder.batch(), facts.height, facts.width, facts.channels});
+  const TensorId places =
+      builder.training() && TakesCrops(spec.data().idx())
+          ? builder.Input("places", ElementType::kI32, {builder.batch(), kPlace})
+          : kNone;
   const TensorId images =
-      builder.NormalizeImages("images", bytes, std::move(scale.mean), std::move(scale.std));
+      builder.NormalizeImages("images", bytes, places, std::move(scale.mean), std::move(scale.std));
   TY_ASSIGN_OR_RETURN(Forward forward, BuildFamily(model, facts, images, builder));
   forward.input = bytes;
+  forward.ids = places;
   return forward;
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -14,6 +15,7 @@
 #include "executor/engine/blame.h"
 #include "executor/engine/session.h"
 #include "executor/plan/spec.h"
+#include "tests/reference/image.h"
 #include "tests/unit/data/images/encoders.h"
 #include "tests/unit/engine/engine_fixture.h"
 #include "tests/unit/engine/late_device.h"
@@ -151,9 +153,9 @@ class Removing : public RecordingObserver {
   const int64_t step_;
 };
 
-// What the model reads of a micro-batch of IDX images, cropped and mirrored: of each byte the fp32
-// that the loader once gave.
-TEST_F(ImageRunTest, OfIdxReachTheModelWithTheBitsThatTheLoaderGave) {
+// What the model reads of a micro-batch of IDX images: crops by their places, and of each byte the
+// fp32 that the formula gives.
+TEST_F(ImageRunTest, OfIdxReachTheModelCroppedByTheirPlaces) {
   v1::JobSpec given = Spec("");
   *given.mutable_data() = SmallImages(folder_.path());
   v1::IdxData& idx = *given.mutable_data()->mutable_idx();
@@ -179,9 +181,15 @@ TEST_F(ImageRunTest, OfIdxReachTheModelWithTheBitsThatTheLoaderGave) {
     session->Read(images, found.data(), found.size() * sizeof(float));
     ASSERT_TRUE(session->Synchronize().ok());
     const auto* const bytes = static_cast<const uint8_t*>(batch.inputs);
+    std::vector<int32_t> places(plan.tensors[plan.ids].elements());
+    memcpy(places.data(), bytes + found.size(), places.size() * sizeof(int32_t));
+    const plan::DataFacts& facts = dataset->facts();
+    const reference::Vec crops =
+        reference::CropImages(reference::Vec(bytes, bytes + found.size()), places, facts.height,
+                              facts.width, facts.channels);
     for (size_t j = 0; j < found.size(); ++j) {
-      ASSERT_EQ(found[j], static_cast<float>((bytes[j] / 255.0 - idx.mean()) / idx.std()));
-      black += bytes[j] == 0;
+      ASSERT_EQ(found[j], static_cast<float>((crops[j] / 255.0 - idx.mean()) / idx.std()));
+      black += crops[j] == 0;
     }
   }
   EXPECT_GT(black, 24 * 12);  // what pads them

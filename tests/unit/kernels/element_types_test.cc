@@ -403,13 +403,16 @@ TEST_P(ElementTypesTest, ColumnSumsAndPools) {
 
 // As if they had been normalised in fp32 and cast.
 TEST_P(ElementTypesTest, NormalisedImagesAreThoseOfFp32Rounded) {
-  for (const int64_t channels : {1, 3}) {
+  for (const auto& [channels, cropped] : {std::pair{1, false}, {3, false}, {1, true}, {3, true}}) {
     constexpr int64_t kPixels = 1033;
     const int64_t n = kPixels * channels;
     NormalizeImages op{.x = bench_.Raw(DType::kU8, n),
+                       .places = cropped ? bench_.Ints({0, -3, 1}) : Buffer(),
                        .y = bench_.Floats(n),
                        .pixels = kPixels,
                        .channels = channels,
+                       .height = 1,
+                       .width = kPixels,
                        .mean = {0.485, 0.456, 0.406},
                        .std = {0.229, 0.224, 0.225}};
     for (int64_t i = 0; i < n; ++i) op.x.As<uint8_t>()[i] = static_cast<uint8_t>(i * 7 % 257);

@@ -336,6 +336,40 @@ TEST_P(ImageTest, NormalisationOfEveryByteHasTheBitsOfTheFormula) {
   }
 }
 
+TEST_P(ImageTest, CropsAgreeWithReference) {
+  struct Shape {
+    int64_t images, height, width;
+  };
+  for (const int64_t channels : {1, 2, 3}) {
+    for (const auto& [images, height, width] :
+         {Shape{1, 1, 1}, Shape{18, 2, 3}, Shape{5, 28, 28}, Shape{37, 9, 13}, Shape{2, 3, 1500}}) {
+      NormalizeImages op = Normalization(images * height * width, channels);
+      const int64_t n = op.pixels * channels;
+      op.x = bench_.Raw(DType::kU8, n), op.y = bench_.Floats(n);
+      op.height = height, op.width = width;
+      Vec x(n);
+      for (int64_t i = 0; i < n; ++i) {
+        op.x.As<uint8_t>()[i] = static_cast<uint8_t>(i * 2654435761u >> 21);
+        x[i] = op.x.As<uint8_t>()[i];
+      }
+      std::vector<int32_t> places;
+      for (int32_t i = 0; i < images; ++i) {
+        for (const int32_t number : {i % 5 - 2, i / 2 % 5 - 2, i % 2}) places.push_back(number);
+      }
+      if (images > 4) {  // past every edge
+        places[0] = static_cast<int32_t>(height), places[4] = static_cast<int32_t>(-width);
+        places[6] = INT32_MAX, places[10] = INT32_MIN;
+      }
+      op.places = bench_.Ints(places);
+      bench_.Run(op);
+      const Vec mean(op.mean, op.mean + channels), std(op.std, op.std + channels);
+      const Vec crops = reference::CropImages(x, places, height, width, channels);
+      ExpectClose(op.y, reference::NormalizeImages(crops, mean, std), 1e-7,
+                  "y of " + std::to_string(height) + "x" + std::to_string(width));
+    }
+  }
+}
+
 TEST_P(ImageTest, NormalisationRefusesWhatItCannotHold) {
   const auto code = [&](int64_t pixels, int64_t channels, DType from, DType to) {
     NormalizeImages op = Normalization(pixels, channels);
@@ -349,6 +383,13 @@ TEST_P(ImageTest, NormalisationRefusesWhatItCannotHold) {
   EXPECT_EQ(code(0, 3, DType::kU8, DType::kF32), StatusCode::kInvalidArgument);
   EXPECT_EQ(code(4, 3, DType::kF32, DType::kF32), StatusCode::kUnimplemented);
   EXPECT_EQ(code(4, 3, DType::kU8, DType::kI32), StatusCode::kUnimplemented);
+  for (const auto& [height, width] : {std::pair{0, 4}, {4, 0}, {3, 2}, {5, 1}}) {
+    NormalizeImages op = Normalization(4, 3);
+    op.x = bench_.Raw(DType::kU8, 64), op.y = bench_.Floats(64);
+    op.places = bench_.Ints({0, 0, 0});
+    op.height = height, op.width = width;
+    EXPECT_EQ(bench_.device().Prepare(op).status().code(), StatusCode::kInvalidArgument);
+  }
 }
 
 TRAINYARD_CPU_SUITE(ImageTest);

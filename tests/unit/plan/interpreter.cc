@@ -410,7 +410,10 @@ struct Interpreter::Executor {
     Put(o.dbias, r.dbias, o.accumulate);
   }
   void operator()(const NormalizeImages& o) const {
-    Put(o.y, reference::NormalizeImages(R(o.x), o.mean, o.std));
+    const Vec x = o.places == kNone ? R(o.x)
+                                    : reference::CropImages(R(o.x), m.ReadIds(o.places), o.height,
+                                                            o.width, o.channels);
+    Put(o.y, reference::NormalizeImages(x, o.mean, o.std));
   }
   void operator()(const MaxPoolForward& o) const {
     const auto r = reference::MaxPool(R(o.x), ShapeOf(o.shape));

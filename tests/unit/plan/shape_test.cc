@@ -284,6 +284,9 @@ struct SizeChecker {
   void operator()(const NormalizeImages& o) const {
     EXPECT_EQ(plan.tensors[o.x].kind, TensorKind::kInput);
     Holds(o.x, o.pixels * o.channels, ElementType::kU8);
+    if (o.places != kNone) {
+      Holds(o.places, o.pixels / o.height / o.width * kPlace, ElementType::kI32);
+    }
     Elements({{o.y, o.pixels * o.channels}});
     EXPECT_EQ(static_cast<int64_t>(o.mean.size()), o.channels);
     EXPECT_EQ(static_cast<int64_t>(o.std.size()), o.channels);

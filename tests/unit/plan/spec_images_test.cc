@@ -193,6 +193,27 @@ TEST(ImageSpec, IsPlannedWithItsPrefetchedSamplesAndItsIndex) {
   EXPECT_EQ(PlanOf(spec, facts).summary.staging_bytes() - one, (int64_t{2} * 12 << 20) + batch);
 }
 
+TEST(ImageSpec, CropsOfIdxImagesAreMadeByTheFirstOpOfTraining) {
+  const DataFacts facts = ImageFacts(28, 20, 1, 10);
+  for (const auto& [padding, flip] : {std::pair{0, false}, {2, false}, {0, true}}) {
+    v1::JobSpec spec = MlpSpec();
+    spec.mutable_data()->mutable_idx()->set_crop_padding(padding);
+    spec.mutable_data()->mutable_idx()->set_flip(flip);
+    const Plan plan = PlanOf(spec, facts);
+    const auto op = OpsOf<NormalizeImages>(plan.micro)[0];
+    EXPECT_EQ(op.places, plan.ids);
+    EXPECT_EQ(OpsOf<NormalizeImages>(plan.evaluate)[0].places, kNone);
+    EXPECT_EQ(plan.eval_ids, kNone);
+    if (padding == 0 && !flip) {
+      EXPECT_EQ(op.places, kNone);
+      continue;
+    }
+    EXPECT_EQ(plan.tensors[op.places].dims, (std::vector<int64_t>{plan.micro_batch, kPlace}));
+    EXPECT_EQ(op.height, 28);
+    EXPECT_EQ(op.width, 20);
+  }
+}
+
 TEST(ImageSpec, ItsMeansAndDeviationsAreThoseOfTheFirstOp) {
   v1::JobSpec spec = FolderSpec();
   const auto op = [&](const DataFacts& facts) {
