@@ -24,6 +24,7 @@
 #include "executor/plan/passes/precision.h"
 #include "executor/plan/passes/recompute.h"
 #include "executor/plan/passes/share_gradients.h"
+#include "executor/plan/scratch.h"
 #include "executor/plan/spec.h"
 #include "executor/plan/spec_checks.h"
 #include "storage/base/status.h"
@@ -34,7 +35,8 @@ namespace {
 
 constexpr int64_t kStepStateBytes = 40;  // kernels::StepState
 constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
-constexpr double kLargestSteps = 4294967295.0;  // counters of random draws wrap past it
+constexpr int64_t kMostKeptCopies = 512 * kMiB;  // of weights in 16 bits, from step to step
+constexpr double kLargestSteps = 4294967295.0;   // counters of random draws wrap past it
 
 absl::Status CheckFacts(const DataFacts& facts) {
   if (facts.kind == DataFacts::Kind::kTokens || facts.kind == DataFacts::Kind::kDocuments) {
@@ -328,11 +330,16 @@ class Assembly {
   }
 
   // Those that a step casts for itself are of weights that change with every step, where there is
-  // but one micro-batch to read them.
+  // but one micro-batch to read them. On a GPU, where each cast is a launch, a small model's are
+  // the optimizer's, which has them in hand.
   void FindCopies() {
+    int64_t bytes = 0;
+    for (const auto& [weight, copy] : copies_) bytes += graph_[copy].bytes();
+    const bool in_steps = !OnGpuAlone(spec_) || bytes > kMostKeptCopies;
     for (size_t i = 0; i < plan_.parameters.size(); ++i) {
       const TensorId weight = plan_.parameters[i], copy = CopyOf(weight);
-      const bool in_step = copy != kNone && plan_.micro_batches == 1 && i < trained_.swept;
+      const bool in_step =
+          copy != kNone && plan_.micro_batches == 1 && i < trained_.swept && in_steps;
       plan_.copies.push_back(in_step ? kNone : copy);
       if (in_step) step_copies_.push_back({.weight = weight, .copy = copy});
     }

@@ -538,6 +538,24 @@ TEST(Memory, CopiesAreCastTwiceWhereThatNeedsLess) {
   EXPECT_LT(plan.activation_region.bytes, plan.activation_bytes - plan.gradient_region.bytes / 2);
 }
 
+// A cast is a launch: a model of which this is much leaves them to its optimizer, but not one whose
+// copies take more than 512 MiB.
+TEST(Memory, CopiesOfASmallModelLastFromStepToStepOnAGpu) {
+  v1::JobSpec spec = Gpt2Spec();
+  spec.mutable_precision()->set_compute(v1::Precision::BF16);
+  EXPECT_FALSE(CastsOfWeights(PlanOf(spec, TokenFacts(50257))).empty());
+  spec.mutable_resources()->set_device(v1::Resources::CUDA);
+  const Plan small = PlanOf(spec, TokenFacts(50257));
+  EXPECT_TRUE(CastsOfWeights(small).empty());
+  EXPECT_GT(small.copy_region.bytes, small.parameter_region.bytes * 49 / 100);
+  spec.mutable_model()->mutable_gpt()->set_layers(36);  // GPT-2 large
+  spec.mutable_model()->mutable_gpt()->set_heads(20);
+  spec.mutable_model()->mutable_gpt()->set_width(1280);
+  const Plan large = PlanOf(spec, TokenFacts(50257));
+  EXPECT_EQ(CastsOfWeights(large).size(), 1u + 4 * 36);
+  EXPECT_EQ(large.copy_region.bytes, 0);
+}
+
 TEST(Memory, DropsTheInputsOfInPlaceOps) {
   // relu and its gradient need no memory beyond the layer's output.
   const Plan plan = PlanOf(MlpSpec(), ImageFacts(4, 4, 1, 3));
