@@ -10,16 +10,15 @@
 
 namespace trainyard::engine {
 
-// Element `first` and the `count - 1` after it of parameter `name`: normal with mean 0 and
-// deviation `init_std`. A function of (seed, name, index) alone, so that neither the order of
-// parameters, nor threads, nor ranks change a weight.
-void DrawNormal(uint64_t seed, const std::string& name, double init_std, int64_t first,
-                int64_t count, float* out);
+// Of kernels::DrawNormal, for parameter `name`: weights are a function of (seed, name, index)
+// alone, so that neither the order of parameters, nor threads, ranks or devices change one.
+uint64_t StreamOf(const std::string& name);
 
-// Fills parameter or buffer `id` of the plan, on `threads` threads.
-absl::Status InitializeTensor(Session& session, plan::TensorId id, uint64_t seed, int threads);
+// Fills parameter or buffer `id` of the plan: normal with mean 0 and deviation init_std, or
+// init_value everywhere.
+absl::Status InitializeTensor(Session& session, plan::TensorId id, uint64_t seed);
 
 // Fills all of them. The rest of the arena is left alone.
-absl::Status InitializeModel(Session& session, uint64_t seed, int threads);
+absl::Status InitializeModel(Session& session, uint64_t seed);
 
 }  // namespace trainyard::engine

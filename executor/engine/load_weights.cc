@@ -100,13 +100,13 @@ absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan,
   return Blame(Fault::kSpec, weights::CheckTokenizer(weights, spec, plan, dataset.tokenizer()));
 }
 
-absl::StatusOr<LoadedWeights> LoadWeights(Session& session, const v1::JobSpec& spec, int threads) {
+absl::StatusOr<LoadedWeights> LoadWeights(Session& session, const v1::JobSpec& spec) {
   TY_ASSIGN_OR_RETURN(const weights::StartWeights weights, Open(spec, session.plan()));
   TY_RETURN_IF_ERROR(BlameData(VerifyOurs(weights.folder)));
   TY_RETURN_IF_ERROR(BlameData(weights::CheckTies(weights, INT64_MAX)));
   // What is read goes over what is drawn: a tensor may be both, part by part.
   for (const plan::TensorId id : weights.assignment.drawn_whose) {
-    TY_RETURN_IF_ERROR(InitializeTensor(session, id, spec.training().seed(), threads));
+    TY_RETURN_IF_ERROR(InitializeTensor(session, id, spec.training().seed()));
   }
   Sha256 sha;
   for (const weights::ReadPart& part : weights.assignment.read) {

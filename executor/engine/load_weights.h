@@ -27,7 +27,7 @@ absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan,
 // so, as InitializeModel does. Piece by piece: no second copy of the weights is held. Blamed on
 // kData: a value that is NaN or infinite, two copies of one tensor that differ, a checkpoint that
 // is not what its manifest says.
-absl::StatusOr<LoadedWeights> LoadWeights(Session& session, const v1::JobSpec& spec, int threads);
+absl::StatusOr<LoadedWeights> LoadWeights(Session& session, const v1::JobSpec& spec);
 
 // That a run which begins again (`attempt` above 1) for want of a checkpoint begins with what it
 // began with: the first attempt leaves the digest in `root`. kFailedPrecondition, blamed on kData.

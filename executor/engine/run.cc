@@ -92,7 +92,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
   if (chosen) {
     TY_RETURN_IF_ERROR(BlameStorage(trainer->Restore(chosen->checkpoint)));
   } else {
-    TY_RETURN_IF_ERROR(trainer->Initialize(request.threads));
+    TY_RETURN_IF_ERROR(trainer->Initialize());
   }
   TY_RETURN_IF_ERROR(BlameStorage(
       observer.OnRestored(trainer->steps_done(), chosen ? chosen->checkpoint.uri : std::string())));
@@ -125,8 +125,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
                .checkpoints = checkpoints,
                .observer = observer,
                .checkpoint_root = request.checkpoint_root,
-               .loader_threads = threads,
-               .threads = request.threads},
+               .loader_threads = threads},
               state);
   const absl::StatusOr<RunResult> result = steps.Run(stop);
   if (result.ok()) {

@@ -58,6 +58,19 @@ absl::Status Session::Zero(const plan::Region& region) {
   return Synchronize();
 }
 
+absl::Status Session::DrawNormal(plan::TensorId id, uint64_t seed, uint64_t stream, double std) {
+  const plan::Tensor& tensor = plan_.tensors[id];
+  TY_ASSIGN_OR_RETURN(const kernels::Kernel draw,
+                      device_.Prepare(kernels::DrawNormal{
+                          .x = {At(id, 0, tensor.elements() * sizeof(float)), kernels::DType::kF32},
+                          .seed = seed,
+                          .stream = stream,
+                          .n = tensor.elements(),
+                          .std = std}));
+  Launch(draw);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<kernels::Kernels> Session::Prepare(const std::vector<plan::Op>& ops) {
   TY_ASSIGN_OR_RETURN(kernels::Kernels program, Lower(device_, plan_, arena_, ops));
   size_t needed = 0;

@@ -58,6 +58,9 @@ class Session {
   // Zeroes `region` of the arena.
   absl::Status Zero(const plan::Region& region);
 
+  // Enqueues kernels::DrawNormal for all of a tensor.
+  absl::Status DrawNormal(plan::TensorId id, uint64_t seed, uint64_t stream, double std);
+
   // Prepares `ops` and makes sure that there is scratch enough for them. Waits for the stream.
   absl::StatusOr<kernels::Kernels> Prepare(const std::vector<plan::Op>& ops);
 

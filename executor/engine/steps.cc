@@ -293,7 +293,7 @@ absl::Status Steps::RollBack(const std::string& what) {
     metrics_ = target->metrics;
     evaluated_step_ = done();
   } else {
-    TY_RETURN_IF_ERROR(p_.trainer.Initialize(p_.threads));
+    TY_RETURN_IF_ERROR(p_.trainer.Initialize());
     if (p_.trainer.loaded()) {
       TY_RETURN_IF_ERROR(CheckSameStart(run_.start_sha256, *p_.trainer.loaded()));
     }

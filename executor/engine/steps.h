@@ -50,7 +50,6 @@ class Steps {
     RunObserver& observer;
     std::string checkpoint_root;
     int64_t loader_threads = 1;
-    int threads = 1;
   };
   Steps(const Parts& parts, RunState run) : p_(parts), run_(std::move(run)) {}
 

@@ -64,7 +64,7 @@ Program Trainer::MakePart(int64_t micro_batch) const {
   return Program(std::move(kernels));
 }
 
-absl::Status Trainer::Initialize(int threads) {
+absl::Status Trainer::Initialize() {
   steps_done_ = enqueued_ = next_micro_batch_ = 0;
   loss_scale_.reset();
   if (session_.plan().loss_scaling) {
@@ -72,9 +72,9 @@ absl::Status Trainer::Initialize(int threads) {
   }
   TY_RETURN_IF_ERROR(session_.Zero(session_.plan().optimizer_region));
   if (spec_.fine_tune().from().empty()) {
-    TY_RETURN_IF_ERROR(InitializeModel(session_, spec_.training().seed(), threads));
+    TY_RETURN_IF_ERROR(InitializeModel(session_, spec_.training().seed()));
   } else {
-    TY_ASSIGN_OR_RETURN(loaded_, LoadWeights(session_, spec_, threads));
+    TY_ASSIGN_OR_RETURN(loaded_, LoadWeights(session_, spec_));
   }
   return TakeParameters();
 }

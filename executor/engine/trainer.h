@@ -52,7 +52,7 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   // Step 0: draws the parameters from the seed, or reads them from fine_tune.from.
-  absl::Status Initialize(int threads);
+  absl::Status Initialize();
 
   // What Initialize read, if anything.
   const std::optional<LoadedWeights>& loaded() const { return loaded_; }

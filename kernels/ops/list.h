@@ -16,6 +16,7 @@
 #include "kernels/ops/convolution.h"
 #include "kernels/ops/copy_if_taken.h"
 #include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/draw_normal.h"
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/embedding_tables.h"
@@ -60,6 +61,7 @@
   X(CountTargets)               \
   X(CrossEntropy)               \
   X(DivideByNorm)               \
+  X(DrawNormal)                 \
   X(Dropout)                    \
   X(EmaStep)                    \
   X(EmbeddingBackward)          \

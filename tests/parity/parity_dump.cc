@@ -143,13 +143,13 @@ absl::Status MoveStart(Session& session, float scale, float shift) {
   for (const plan::TensorId id : plan.parameters) {
     const bool matrix = plan.tensors[id].dims.size() >= 2;
     if (!matrix && !absl::EndsWith(plan.tensors[id].name, "normalization.bias")) continue;
-    std::vector<float> values(plan.tensors[id].elements());
-    session.Read(id, values.data(), values.size() * sizeof(float));
-    TY_RETURN_IF_ERROR(session.Synchronize());
     const plan::Tensor& tensor = plan.tensors[id];
     if (matrix && scale != 1 && tensor.init_std == 0 && tensor.init_value == 0) {
-      DrawNormal(/*seed=*/1, tensor.name, kStdOfZeros, 0, tensor.elements(), values.data());
+      TY_RETURN_IF_ERROR(session.DrawNormal(id, /*seed=*/1, StreamOf(tensor.name), kStdOfZeros));
     }
+    std::vector<float> values(tensor.elements());
+    session.Read(id, values.data(), values.size() * sizeof(float));
+    TY_RETURN_IF_ERROR(session.Synchronize());
     for (float& value : values) value = matrix ? value * scale : value + shift;
     session.Write(id, values.data(), values.size() * sizeof(float));
     TY_RETURN_IF_ERROR(session.Synchronize());
@@ -187,7 +187,7 @@ absl::Status Run(const std::string& job, const std::string& out, float scale, fl
   TY_ASSIGN_OR_RETURN(const auto device, kernels::OpenCpu(2));
   TY_ASSIGN_OR_RETURN(const auto session, Session::Open(*device, plan));
   TY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(*session, spec));
-  TY_RETURN_IF_ERROR(trainer->Initialize(2));
+  TY_RETURN_IF_ERROR(trainer->Initialize());
   TY_RETURN_IF_ERROR(MoveStart(*session, scale, shift));
   TY_RETURN_IF_ERROR(trainer->TakeParameters());
   data::Loader loader(*dataset, {.seed = spec.training().seed(),

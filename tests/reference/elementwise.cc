@@ -52,4 +52,20 @@ Vec DropoutKeep(uint64_t seed, uint32_t stream, int64_t step, int64_t first_samp
   return keep;
 }
 
+Vec Normal(uint64_t seed, uint64_t stream, int64_t n, double std) {
+  const auto uniform = [](uint64_t high, uint64_t low) {
+    return (static_cast<double>((high << 32 | low) >> 11) + 0.5) * 0x1p-53;
+  };
+  Vec z(n);
+  for (int64_t i = 0; i < n; ++i) {
+    const kernels::Random4 r =
+        kernels::Philox4x32(seed, static_cast<uint32_t>(i / 2), 0, static_cast<uint32_t>(stream),
+                            static_cast<uint32_t>(stream >> 32));
+    const double angle = 2 * M_PI * uniform(r.v[2], r.v[3]);
+    z[i] = std * std::sqrt(-2 * std::log(uniform(r.v[0], r.v[1]))) *
+           (i % 2 == 0 ? std::cos(angle) : std::sin(angle));
+  }
+  return z;
+}
+
 }  // namespace trainyard::reference

@@ -57,6 +57,7 @@ void AdamW(const AdamWRange& r);
 void Sgd(const SgdRange& r);
 void Ema(const float* w, float rest, float* average, int64_t n);
 LambSquares LambMoments(const LambRange& r);
+void DrawNormals(const DrawRange& r);
 void LambStepOfRange(const LambRange& r, float rate);
 void MuonMomentumOfRange(const MuonRange& r);
 void PanelProductOf(const PanelProduct& p);

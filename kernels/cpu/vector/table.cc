@@ -43,6 +43,7 @@ const VectorTable& Table() {
       .ema = Ema,
       .lamb_moments = LambMoments,
       .lamb_step = LambStepOfRange,
+      .draw_normals = DrawNormals,
       .muon_momentum = MuonMomentumOfRange,
       .lanes = kLanes,
       .panel_product = PanelProductOf,

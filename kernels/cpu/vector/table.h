@@ -186,6 +186,13 @@ struct LambSquares {
   double w, u;  // sums of squares
 };
 
+struct DrawRange {
+  float* x;
+  uint64_t seed, stream;
+  int64_t first, n;
+  double std;
+};
+
 struct MuonRange {
   float* velocity;
   const float* grad;
@@ -378,6 +385,7 @@ struct VectorTable {
   // Updates m and v; the weights and the update u as they are then.
   LambSquares (*lamb_moments)(const LambRange& range);
   void (*lamb_step)(const LambRange& range, float rate);  // w -= rate * u
+  void (*draw_normals)(const DrawRange& range);
   void (*muon_momentum)(const MuonRange& range);
   int64_t lanes;
   void (*panel_product)(const PanelProduct& product);

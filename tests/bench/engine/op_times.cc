@@ -331,7 +331,7 @@ absl::Status Run(const std::string& job, const std::string& on, int steps) {
   TY_ASSIGN_OR_RETURN(const auto session, Session::Open(*device, plan));
   TY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(*session, spec));
   start.prepared_ms = MillisecondsOld();
-  TY_RETURN_IF_ERROR(trainer->Initialize(threads));
+  TY_RETURN_IF_ERROR(trainer->Initialize());
   start.initialized_ms = MillisecondsOld();
   data::Loader loader(*dataset,
                       {.seed = 1,

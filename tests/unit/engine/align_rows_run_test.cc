@@ -151,7 +151,7 @@ TEST(AlignRows, TheFirstLogitThatIsNotFiniteIsNamedByItsPlaceAmongDenseRows) {
     const auto device = kernels::OpenCpu(1).value();
     const auto session = Session::Open(*device, plan).value();
     const auto trainer = Trainer::Create(*session, spec).value();
-    ASSERT_TRUE(trainer->Initialize(1).ok());
+    ASSERT_TRUE(trainer->Initialize().ok());
     const std::vector<int32_t> ids(8 * 8, 5);
     const auto batches = [&]() -> absl::StatusOr<data::Loader::Batch> {
       return data::Loader::Batch{.inputs = ids.data(), .targets = ids.data()};

@@ -119,7 +119,7 @@ void ExpectTheArenaAndNothingElseTouched(const v1::JobSpec& given) {
   {
     const auto session = Session::Open(device, plan).value();
     const auto trainer = Trainer::Create(*session, spec).value();
-    ASSERT_TRUE(trainer->Initialize(1).ok());
+    ASSERT_TRUE(trainer->Initialize().ok());
     char* arena = device.block(0);
     for (const plan::Region& region : {plan.scalar_region, plan.activation_region}) {
       memset(arena + region.offset, kPattern, region.bytes);

@@ -56,7 +56,7 @@ class FineTuneRunTest : public ::testing::Test {
     const auto device = kernels::OpenCpu(1).value();
     const auto session = Session::Open(*device, plan).value();
     const auto trainer = Trainer::Create(*session, spec).value();
-    const absl::Status status = trainer->Initialize(1);
+    const absl::Status status = trainer->Initialize();
     EXPECT_TRUE(status.ok()) << status;
     std::map<std::string, std::string> tensors;
     const auto add = [&](plan::TensorId id, const plan::Tensor& named) {

@@ -31,7 +31,7 @@ class Bench {
         device_(kernels::OpenCpu(1).value()),
         session_(Session::Open(*device_, plan_).value()),
         trainer_(Trainer::Create(*session_, spec_).value()) {
-    EXPECT_TRUE(trainer_->Initialize(1).ok());
+    EXPECT_TRUE(trainer_->Initialize().ok());
   }
 
   const plan::Plan& plan() const { return plan_; }

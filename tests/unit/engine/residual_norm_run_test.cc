@@ -64,7 +64,7 @@ class ResidualNormRun
     const auto device = kernels::OpenCpu(2).value();
     const auto session = Session::Open(*device, plan).value();
     const auto trainer = Trainer::Create(*session, spec).value();
-    EXPECT_TRUE(trainer->Initialize(1).ok());
+    EXPECT_TRUE(trainer->Initialize().ok());
     data::Loader loader(dataset, {.seed = 1,
                                   .batch_size = spec.training().batch_size(),
                                   .samples = spec.training().batch_size(),
