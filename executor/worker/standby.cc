@@ -60,6 +60,7 @@ int RunStandby(const RankOptions& options, bool open_device) {
       device = *std::move(opened);
     }
   }
+  if (device) spdlog::info("waiting, warm, on {}", device->Description());
   const std::optional<std::string> line = ReadLine();
   if (!line) return run::kExitDone;
   const absl::StatusOr<RankOptions> asked = ParseStandbyLine(*line);

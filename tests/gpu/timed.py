@@ -47,6 +47,31 @@ def end_all():
         _kill(process)
 
 
+def start(command, **how):
+    """A process, as subprocess.Popen makes one, that end_all ends. Its group is its own; `end` has to be called for it."""
+    process = subprocess.Popen([str(word) for word in command], start_new_session=True, **how)
+    _running.add(process)
+    return process
+
+
+def end(process, patience):
+    """Asks it to leave, and ends it and its group when so many seconds are over; whether it went by itself."""
+    try:
+        if patience > 0:
+            process.terminate()
+        process.wait(patience)
+        went = True
+    except subprocess.TimeoutExpired:
+        went = False
+        _kill(process)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            pass  # the driver holds it: nothing helps, and nobody waits for it
+    _running.discard(process)
+    return went
+
+
 def run(command, seconds, *, environment=None, on_line=None, silence=None):
     """Runs a command for at most so many seconds, `silence` of them without a line. `on_line` hears each line of either
     output as it comes, and ends the process by returning a reason."""
@@ -55,12 +80,10 @@ def run(command, seconds, *, environment=None, on_line=None, silence=None):
     state = {"last": last, "why": None}
     lock = threading.Lock()
     try:
-        process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, errors="replace", env=environment,
-                                   start_new_session=True)
+        process = start(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                        errors="replace", env=environment)
     except OSError as error:
         return Done(127, None, "", f"{command[0]}: {error.strerror}", 0.0)
-    _running.add(process)
 
     def read(name, pipe):
         for line in pipe:
@@ -89,11 +112,7 @@ def run(command, seconds, *, environment=None, on_line=None, silence=None):
             elif silence is not None and now - state["last"] >= silence:
                 why = f"silent for {silence:.0f} s"
     if why is not None:
-        _kill(process)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            pass  # the driver holds it: nothing helps, and nobody waits for it
+        end(process, 0)
     for reader in readers:
         reader.join(5)
     _running.discard(process)
