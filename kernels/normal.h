@@ -2,7 +2,7 @@
 
 // Normal numbers in double precision by steps that every device rounds alike: additions, products,
 // quotients and roots of IEEE 754, in this order and none fused. Who includes this is compiled so
-// (-ffp-contract=off, -fmad=false).
+// where there are fused ones (-ffp-contract=off, -fmad=false).
 //
 // Written once for a number at a time (D double, U uint64_t) and for vectors of GCC's extension.
 
@@ -30,7 +30,7 @@ TY_ALWAYS_INLINE D Exact(U n) {
   return BitsAs<D>(n | 0x4330000000000000u) - 0x1p52;
 }
 
-// In (0, 1), from the 53 high bits.
+// In (0, 1], from the 53 high bits.
 template <typename D, typename U>
 TY_ALWAYS_INLINE D OpenUniform(U bits) {
   const D whole = Exact<D, U>(bits >> 43) * 0x1p32 + Exact<D, U>(bits >> 11 & 0xffffffffu);

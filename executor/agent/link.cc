@@ -21,8 +21,8 @@
 namespace trainyard {
 namespace {
 
-constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
-constexpr absl::Duration kLongestPause = absl::Seconds(1);
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(50);
+constexpr absl::Duration kLongestRetry = absl::Seconds(1);
 // A session shorter than this does not count as success: two agents of one name must not chase
 // each other at full speed.
 constexpr absl::Duration kHealthySession = absl::Seconds(3);
@@ -51,7 +51,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
 
 absl::Duration ReconnectPause(int failures, double jitter) {
   const absl::Duration pause =
-      std::min(kLongestPause, kFirstPause * std::pow(1.5, std::min(failures, 30)));
+      std::min(kLongestRetry, kFirstRetry * std::pow(1.5, std::min(failures, 30)));
   return pause * (0.75 + 0.5 * jitter);
 }
 

@@ -56,7 +56,7 @@ class Rows {
 };
 
 // So much text is read to know the size of a table: half a second's worth.
-constexpr int64_t kMostCounted = int64_t{64} << 20;
+constexpr int64_t kMostBytesCounted = int64_t{64} << 20;
 
 // What reading a file found.
 struct Count {
@@ -66,7 +66,8 @@ struct Count {
   std::string warning;
 };
 
-// `rows` may be null: the file is only checked and counted, its first kMostCounted bytes at least.
+// `rows` may be null: the file is only checked and counted, its first kMostBytesCounted bytes at
+// least.
 absl::StatusOr<Count> ReadFile(const ClickFiles& files, const std::string& uri, Rows* rows) {
   TY_ASSIGN_OR_RETURN(LineReader lines, LineReader::Open(uri));
   TY_ASSIGN_OR_RETURN(const ParseRow parse, files.open(lines));
@@ -77,7 +78,7 @@ absl::StatusOr<Count> ReadFile(const ClickFiles& files, const std::string& uri, 
   for (;;) {
     TY_ASSIGN_OR_RETURN(const bool more, lines.Next(line));
     if (!more) break;
-    if (rows == nullptr && lines.bytes() > kMostCounted && lines.progress() < 1) {
+    if (rows == nullptr && lines.bytes() > kMostBytesCounted && lines.progress() < 1) {
       count.whole = false;
       count.rows = static_cast<int64_t>(static_cast<double>(count.rows) / lines.progress());
       break;

@@ -37,10 +37,9 @@ class Dataset {
   virtual int64_t size(Split split) const = 0;
 
   // Bytes of one sample. Images: u8 [height, width, channels], for training the place of a crop
-  // (plan::TakesCrops), and one i32 label. Tokens: i32
-  // [context] ids and i32 [context] next ids. Documents: i32 [context] masked ids, i32 length and
-  // i32 [context] hidden ids (-1: not hidden). Clicks: f32 [dense], i32 [categorical] and one i32
-  // label.
+  // (plan::TakesCrops), and one i32 label. Tokens: i32 [context] ids and i32 [context] next ids.
+  // Documents: i32 [context] masked ids, i32 length and i32 [context] hidden ids (-1: not hidden).
+  // Clicks: f32 [dense], i32 [categorical] and one i32 label.
   int64_t input_bytes() const { return input_bytes_; }
   int64_t target_bytes() const { return target_bytes_; }
 

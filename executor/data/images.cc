@@ -18,14 +18,14 @@ namespace trainyard::data {
 namespace {
 
 // One pair of files.
-struct Part {
+struct ImagePart {
   IdxImages images;
   std::vector<uint8_t> labels;
 };
 
-absl::StatusOr<Part> ReadPart(const v1::IdxData& idx, const std::string& images_uri,
-                              const std::string& labels_uri, bool header_only) {
-  Part part;
+absl::StatusOr<ImagePart> ReadPart(const v1::IdxData& idx, const std::string& images_uri,
+                                   const std::string& labels_uri, bool header_only) {
+  ImagePart part;
   TY_ASSIGN_OR_RETURN(part.images, ReadIdxImages(images_uri, header_only));
   TY_ASSIGN_OR_RETURN(part.labels, ReadIdxLabels(labels_uri));
   if (static_cast<int64_t>(part.labels.size()) != part.images.count) {
@@ -56,19 +56,19 @@ absl::Status CheckLabels(const std::string& uri, const std::vector<uint8_t>& lab
 }
 
 // Both splits as the files hold them, checked against each other, and the facts.
-struct Parts {
-  Part train;
-  Part test;  // empty when the held-out split is cut from train
+struct ImageParts {
+  ImagePart train;
+  ImagePart test;  // empty when the held-out split is cut from train
   plan::DataFacts facts;
 };
 
-int64_t LargestLabel(const Part& part) {
+int64_t LargestLabel(const ImagePart& part) {
   if (part.labels.empty()) return 0;
   return *std::max_element(part.labels.begin(), part.labels.end());
 }
 
-absl::StatusOr<Parts> ReadParts(const v1::IdxData& idx, bool header_only) {
-  Parts parts;
+absl::StatusOr<ImageParts> ReadParts(const v1::IdxData& idx, bool header_only) {
+  ImageParts parts;
   TY_ASSIGN_OR_RETURN(parts.train,
                       ReadPart(idx, idx.train_images(), idx.train_labels(), header_only));
   const IdxImages& train = parts.train.images;
@@ -108,7 +108,7 @@ absl::StatusOr<Parts> ReadParts(const v1::IdxData& idx, bool header_only) {
 
 class ImageDataset : public Dataset {
  public:
-  ImageDataset(const v1::IdxData& idx, Parts parts)
+  ImageDataset(const v1::IdxData& idx, ImageParts parts)
       : train_(std::move(parts.train)),
         test_(std::move(parts.test)),
         padding_(idx.crop_padding()),
@@ -139,6 +139,7 @@ class ImageDataset : public Dataset {
   absl::Status FillForTraining(uint64_t seed, absl::Span<const int64_t> samples,
                                absl::Span<const int64_t> epochs, void* inputs,
                                void* targets) const override {
+    for (const int64_t sample : samples) TY_CHECK(sample >= 0, "sample ", sample);
     TY_RETURN_IF_ERROR(Fill(Split::kTrain, samples, inputs, targets));
     if (!crops_) return absl::OkStatus();
     // Bytes: they may follow the pixels anywhere.
@@ -166,7 +167,7 @@ class ImageDataset : public Dataset {
     }
     TY_CHECK(sample < size(split), "sample ", sample, " of ", size(split));
     const bool own_files = !test_.labels.empty();
-    const Part& part = split == Split::kValidation && own_files ? test_ : train_;
+    const ImagePart& part = split == Split::kValidation && own_files ? test_ : train_;
     // Cut from the end of train.
     if (split == Split::kValidation && !own_files) sample += facts_.train_size;
     std::copy_n(part.images.pixels.data() + sample * pixels_, pixels_, input);
@@ -183,7 +184,7 @@ class ImageDataset : public Dataset {
     return {static_cast<int32_t>(dy), static_cast<int32_t>(dx), mirrored ? 1 : 0};
   }
 
-  Part train_, test_;
+  ImagePart train_, test_;
   const int64_t padding_;
   const bool flip_, crops_;
   int64_t pixels_ = 0;
@@ -192,12 +193,12 @@ class ImageDataset : public Dataset {
 }  // namespace
 
 absl::StatusOr<plan::DataFacts> ImageFacts(const v1::IdxData& idx) {
-  TY_ASSIGN_OR_RETURN(const Parts parts, ReadParts(idx, /*header_only=*/true));
+  TY_ASSIGN_OR_RETURN(const ImageParts parts, ReadParts(idx, /*header_only=*/true));
   return parts.facts;
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenImages(const v1::IdxData& idx) {
-  TY_ASSIGN_OR_RETURN(Parts parts, ReadParts(idx, /*header_only=*/false));
+  TY_ASSIGN_OR_RETURN(ImageParts parts, ReadParts(idx, /*header_only=*/false));
   return std::make_unique<ImageDataset>(idx, std::move(parts));
 }
 

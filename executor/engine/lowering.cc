@@ -497,6 +497,7 @@ struct Binder {
                              .channels = o.channels,
                              .height = o.height,
                              .width = o.width};
+    static_assert(p::kPlace == k::NormalizeImages::kPlace);
     TY_CHECK(std::max(o.mean.size(), o.std.size()) <= std::size(op.mean), o.channels, " channels");
     std::copy(o.mean.begin(), o.mean.end(), op.mean);
     std::copy(o.std.begin(), o.std.end(), op.std);

@@ -11,7 +11,7 @@ namespace trainyard::plan {
 
 namespace {
 
-const char* const kField = "spec.training.recompute.";
+const char* const kRecomputeField = "spec.training.recompute.";
 constexpr int64_t kLeast = 1;  // a budget of activations that nothing can hold
 
 v1::JobSpec Keeping(v1::JobSpec spec) {
@@ -23,7 +23,7 @@ v1::JobSpec Keeping(v1::JobSpec spec) {
 absl::Status CannotHold(const std::string& budget, const v1::JobSpec& spec, const Plan& least) {
   const int64_t evaluation = spec.evaluation().batch_size();
   return absl::InvalidArgumentError(absl::StrCat(
-      kField, budget, " cannot be held: activations take at least ",
+      kRecomputeField, budget, " cannot be held: activations take at least ",
       least.summary.activation_bytes(), " bytes with a micro_batch_size of ",
       spec.training().micro_batch_size(), " and an evaluation.batch_size of ", evaluation));
 }
@@ -46,10 +46,10 @@ absl::StatusOr<Plan> WithinSlotBytes(const v1::JobSpec& spec, const DataFacts& f
   if (Fits(all_kept, slot_bytes)) return all_kept;
   TY_ASSIGN_OR_RETURN(Plan found, BuildPlanWithin(spec, facts, kLeast));
   if (!Fits(found, slot_bytes)) {
-    return Invalid(absl::StrCat(kField, "slot_bytes"), slot_bytes, " cannot be held: a slot needs ",
-                   all_kept.summary.bytes_per_slot(), " bytes, and ",
-                   found.summary.bytes_per_slot(), " when activations are recomputed; ",
-                   WhatFits(spec, facts, slot_bytes));
+    return Invalid(absl::StrCat(kRecomputeField, "slot_bytes"), slot_bytes,
+                   " cannot be held: a slot needs ", all_kept.summary.bytes_per_slot(),
+                   " bytes, and ", found.summary.bytes_per_slot(),
+                   " when activations are recomputed; ", WhatFits(spec, facts, slot_bytes));
   }
   int64_t low = found.summary.activation_bytes(), high = all_kept.summary.activation_bytes();
   const int64_t precision = high / 128;

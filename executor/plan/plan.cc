@@ -35,7 +35,7 @@ namespace {
 
 constexpr int64_t kStepStateBytes = 40;  // kernels::StepState
 constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
-constexpr int64_t kMostKeptCopies = 512 * kMiB;  // of weights in 16 bits, from step to step
+constexpr int64_t kMostKeptCopies = 256 * kMiB;  // of weights in 16 bits, from step to step
 constexpr double kLargestSteps = 4294967295.0;   // counters of random draws wrap past it
 
 absl::Status CheckFacts(const DataFacts& facts) {
@@ -331,11 +331,15 @@ class Assembly {
 
   // Those that a step casts for itself are of weights that change with every step, where there is
   // but one micro-batch to read them. On a GPU, where each cast is a launch, a small model's are
-  // the optimizer's, which has them in hand.
+  // the optimizer's, which has them in hand, unless memory is scarce.
   void FindCopies() {
     int64_t bytes = 0;
-    for (const auto& [weight, copy] : copies_) bytes += graph_[copy].bytes();
-    const bool in_steps = !OnGpuAlone(spec_) || bytes > kMostKeptCopies;
+    for (size_t i = 0; i < trained_.swept; ++i) {
+      const TensorId copy = CopyOf(plan_.parameters[i]);
+      if (copy != kNone) bytes += graph_[copy].bytes();
+    }
+    const bool in_steps =
+        !OnGpuAlone(spec_) || spec_.training().has_recompute() || bytes > kMostKeptCopies;
     for (size_t i = 0; i < plan_.parameters.size(); ++i) {
       const TensorId weight = plan_.parameters[i], copy = CopyOf(weight);
       const bool in_step =

@@ -155,7 +155,7 @@ __device__ float ExpOf(float difference) { return Exp2(difference * kLog2E); }
 struct Seen {
   float largest = -INFINITY;
   float sum = 0;    // of exp(logit - largest)
-  float above = 0;  // sum of logit - pivot
+  float above = 0;  // sum of logit - pivot, the row's first logit
   int beaten = 0;   // 1: by a larger logit than the target's, or an earlier one as large
 
   // x[0 .. kCount)
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kBlockFor<kLanes>)
   const int classes = static_cast<int>(a.classes), groups = classes / kGroup;
   const int tail = groups * kGroup + lane;  // a class, if it is one
   const T* const logits = a.logits + row * a.step;
-  T* const dlogits = a.dlogits + row * a.step;
+  T* const dlogits = a.dlogits == nullptr ? nullptr : a.dlogits + row * a.step;
   const int target = a.targets[row];
   if (target >= classes)
     __trap();  // the loader checked: an error of ours, and a fault of the device
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kBlockFor<kLanes>)
       if (a.z_losses != nullptr) a.z_losses[row] = 0;
       if (a.correct != nullptr) a.correct[row] = 0;
     }
-    if (a.dlogits == nullptr) return;
+    if (dlogits == nullptr) return;
     for (int c = lane; c < classes; c += kLanes) dlogits[c] = FromFloat<T>(0);
     return;
   }
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kBlockFor<kLanes>)
     if (a.z_losses != nullptr) a.z_losses[row] = z;
     if (a.correct != nullptr) a.correct[row] = beaten == 0 && of_target == of_target ? 1.0f : 0.0f;
   }
-  if (a.dlogits == nullptr) return;
+  if (dlogits == nullptr) return;
   RowSync<kLanes>();  // every lane has read logits[target]; from here on it may be overwritten
   const float scale = a.state == nullptr ? a.scale : a.scale * a.state->loss_scale;
   const float of_softmax = (a.z_loss > 0 ? 1.0f + 2.0f * a.z_loss * lse : 1.0f) * scale / sum;

@@ -6,10 +6,10 @@ namespace trainyard::kernels {
 
 // y = (x / 255 - mean) / std, channel by channel: what a model sees of the bytes of images.
 //   x: u8 [pixels, channels]; y: E, alike; channels in [1, kMostChannels]
-//   places: i32 [images, 3], optional: dy, dx and mirrored (0: not) of each image, any numbers.
-//   What
-//     is normalised is then a crop of it: pixel (r, c) is that at (r + dy, (mirrored ? width - 1 -
-//     c : c) + dx) of x, and black, bytes of 0, where x has none.
+//   places: i32 [images, 3], optional: dy, dx and mirrored (0: not) of each image, any numbers. A
+//     crop of it is normalised then: pixel (r, c) is that at (r + dy, (mirrored ? width - 1 - c :
+//     c)
+//     + dx) of x, and black, bytes of 0, where x has none.
 // A function of one byte that is worked out in double precision and rounded to fp32, then to E: the
 // same bits on every device.
 struct NormalizeImages {

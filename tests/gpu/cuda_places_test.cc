@@ -31,12 +31,12 @@ class CudaPlacesTest : public CudaTest {
   int64_t place_ = 0;
 };
 
-constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
+constexpr DType kPlacedTypes[] = {DType::kF32, DType::kBF16};
 
 TEST_P(CudaPlacesTest, BatchNorm) {
   constexpr int64_t kRows = 700, kCols = 40, kN = kRows * kCols;
   const Vec x = RandomVec(kN, 1), dy = RandomVec(kN, 2), gamma = RandomVec(kCols, 3);
-  for (const DType type : kTypes) {
+  for (const DType type : kPlacedTypes) {
     ExpectTheSameBits([&] {
       const Buffer in = Put(type, x), y = Put(type, x), mean = bench_.Floats(kCols),
                    rstd = bench_.Floats(kCols), scale = bench_.Floats(gamma), g = Put(type, dy),
@@ -76,7 +76,7 @@ TEST_P(CudaPlacesTest, BatchNorm) {
 TEST_P(CudaPlacesTest, ColumnSum) {
   for (const auto& [rows, cols] : {std::pair{700, 40}, {9000, 264}, {5, 8}}) {
     const Vec x = RandomVec(int64_t{rows} * cols, 1);
-    for (const DType type : kTypes) {
+    for (const DType type : kPlacedTypes) {
       ExpectTheSameBits([&] {
         const Buffer y = bench_.Floats(cols);
         bench_.Run(ColumnSum{Put(type, x), y, rows, cols});
@@ -89,7 +89,7 @@ TEST_P(CudaPlacesTest, ColumnSum) {
 TEST_P(CudaPlacesTest, Maps) {
   for (const int64_t n : {5, 2048, 5003}) {
     const Vec x = RandomVec(n, 1, 2), dy = RandomVec(n, 2);
-    for (const DType type : kTypes) {
+    for (const DType type : kPlacedTypes) {
       for (const auto kind : {ActivationKind::kRelu, ActivationKind::kRelu6, ActivationKind::kGelu,
                               ActivationKind::kGeluTanh}) {
         ExpectTheSameBits([&] {
@@ -112,7 +112,7 @@ TEST_P(CudaPlacesTest, GatesDropoutAndRotary) {
   constexpr int64_t kRows = 70, kCols = 48, kN = kRows * kCols;
   const Vec x = RandomVec(2 * kN, 1), dy = RandomVec(kN, 2);
   const StepState state{.seed = 3, .step = 5, .first_sample = 7};
-  for (const DType type : kTypes) {
+  for (const DType type : kPlacedTypes) {
     ExpectTheSameBits([&] {
       const Buffer in = Put(type, x), y = Put(type, dy), dropped = Put(type, dy),
                    turned = Put(type, dy), dx = Put(type, x);
@@ -139,7 +139,7 @@ TEST_P(CudaPlacesTest, OptimizersAndTheirSums) {
     const Vec w = RandomVec(n, 1), g = RandomVec(n, 2), m = RandomVec(n, 3);
     Vec v = RandomVec(n, 4);
     for (double& square : v) square *= square;
-    for (const DType type : kTypes) {
+    for (const DType type : kPlacedTypes) {
       ExpectTheSameBits([&] {
         const auto put = [&](const Vec& values) { return Put(DType::kF32, values); };
         const Buffer grad = Put(type, g), copy = Put(DType::kBF16, g), average = put(w),

@@ -41,10 +41,15 @@ TEST_F(NvmlOfThisMachine, SaysWhatTheyDo) {
     EXPECT_LE(gpu.utilization, 1);
     EXPECT_GT(gpu.memory_used_bytes, 0);
     EXPECT_LE(gpu.memory_used_bytes, nvml_->List().value()[i].memory_bytes);
-    EXPECT_GT(gpu.temperature_celsius, 5);
-    EXPECT_LT(gpu.temperature_celsius, 120);
-    EXPECT_GT(gpu.power_watts, 1);
-    EXPECT_LT(gpu.power_watts, 2000);
+    // 0: the driver does not tell.
+    if (gpu.temperature_celsius != 0) {
+      EXPECT_GT(gpu.temperature_celsius, 5);
+      EXPECT_LT(gpu.temperature_celsius, 120);
+    }
+    if (gpu.power_watts != 0) {
+      EXPECT_GT(gpu.power_watts, 1);
+      EXPECT_LT(gpu.power_watts, 2000);
+    }
   }
 }
 

@@ -63,11 +63,11 @@ def end(process, patience):
         went = True
     except subprocess.TimeoutExpired:
         went = False
-        _kill(process)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            pass  # the driver holds it: nothing helps, and nobody waits for it
+    _kill(process)  # or whoever it left behind
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        pass  # the driver holds it: nothing helps, and nobody waits for it
     _running.discard(process)
     return went
 

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kMostTries = 100;
 
 // So many members of archives are looked at to know the size of the data: some 100,000 samples.
-constexpr int64_t kMostCounted = 200'000;
+constexpr int64_t kMostFilesCounted = 200'000;
 
 plan::DataFacts FactsOf(const v1::ImageTransform& transform, const ImageSource& source) {
   return {.kind = plan::DataFacts::Kind::kImages,
@@ -179,13 +179,14 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const v1::ImageFolderDa
 absl::StatusOr<plan::DataFacts> WebDatasetFacts(const v1::WebDatasetData& webdataset) {
   Warnings unheard;
   SkippedRecords skipped(webdataset.bad_records() == v1::REFUSE_BAD_RECORDS, unheard);
-  TY_ASSIGN_OR_RETURN(const ImageSource source, IndexWebDataset(webdataset, skipped, kMostCounted));
+  TY_ASSIGN_OR_RETURN(const ImageSource source,
+                      IndexWebDataset(webdataset, skipped, kMostFilesCounted));
   plan::DataFacts facts = FactsOf(webdataset.transform(), source);
   if (source.share == 1) return facts;
   if (!webdataset.has_classes()) {
     return absl::InvalidArgumentError(
         absl::StrCat("spec.data.webdataset.classes: is missing; archives of more than ",
-                     kMostCounted, " files are not looked through before the job runs"));
+                     kMostFilesCounted, " files are not looked through before the job runs"));
   }
   facts.unsized_bytes =
       static_cast<int64_t>(static_cast<double>(source.train->bytes() + source.validation->bytes()) /

@@ -25,8 +25,8 @@ struct Forward {
   int64_t rows_per_sample = 1;  // rows = batch * rows_per_sample
   int64_t classes = 0;
 
-  // A second input: of clicks the ids, of documents the lengths, of images the
-  // places of their crops.
+  // A second input: of clicks the ids, of documents the lengths, of images the places of their
+  // crops.
   TensorId ids = kNone;
   // Clicks: the tables that the ids choose rows of, and one logit per row.
   std::vector<TensorId> tables;

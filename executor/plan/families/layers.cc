@@ -36,16 +36,16 @@ struct Value {
 };
 
 // Where a layer stands: in messages, and in the names of parameters.
-struct Place {
+struct LayerPlace {
   std::string at, name;
 };
 
 template <typename... Parts>
-absl::Status Wrong(const Place& place, const Parts&... parts) {
+absl::Status Wrong(const LayerPlace& place, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(place.at, " (", place.name, "): ", parts...));
 }
 
-absl::Status Unfit(const Place& place, const Value& found, const char* expected) {
+absl::Status Unfit(const LayerPlace& place, const Value& found, const char* expected) {
   return Wrong(place, "found ", found.shape(), found.tokens ? " token ids" : "", ", expected ",
                expected);
 }
@@ -86,7 +86,7 @@ class LayerBuilder {
   };
 
   struct Made {
-    Place place;
+    LayerPlace place;
     bool used = false;
   };
 
@@ -97,7 +97,7 @@ class LayerBuilder {
     Value previous = input;
     for (int i = 0; i < layers.size(); ++i) {
       const Layer& layer = layers[i];
-      const Place place{absl::StrCat(at, "[", i, "]"), absl::StrCat(prefix, layer.name())};
+      const LayerPlace place{absl::StrCat(at, "[", i, "]"), absl::StrCat(prefix, layer.name())};
       TY_ASSIGN_OR_RETURN(const std::vector<Value> inputs, InputsOf(place, layer, previous, scope));
       if (layer.has_block()) {
         TY_ASSIGN_OR_RETURN(previous, RunBlock(place, layer.block(), inputs[0], scope));
@@ -139,8 +139,8 @@ class LayerBuilder {
            layers[i - 1].has_embedding() && !IsNamed(layers, layers[i - 1].name());
   }
 
-  absl::StatusOr<Value> RunBlock(const Place& place, const v1::LayerList::Block& block, Value value,
-                                 const Scope& scope) {
+  absl::StatusOr<Value> RunBlock(const LayerPlace& place, const v1::LayerList::Block& block,
+                                 Value value, const Scope& scope) {
     const int times = block.has_repeat() ? block.repeat() : 1;
     for (int t = 0; t < times; ++t) {
       const std::string prefix = block.has_repeat() ? absl::StrCat(place.name, ".", t, ".")
@@ -151,7 +151,7 @@ class LayerBuilder {
     return value;
   }
 
-  static absl::StatusOr<std::vector<Value>> InputsOf(const Place& place, const Layer& layer,
+  static absl::StatusOr<std::vector<Value>> InputsOf(const LayerPlace& place, const Layer& layer,
                                                      const Value& previous, const Scope& scope) {
     if (layer.inputs().empty()) return std::vector<Value>{previous};
     std::vector<Value> inputs;
@@ -165,7 +165,7 @@ class LayerBuilder {
     return inputs;
   }
 
-  absl::StatusOr<Value> Build(const Place& place, const Layer& layer,
+  absl::StatusOr<Value> Build(const LayerPlace& place, const Layer& layer,
                               const std::vector<Value>& inputs) {
     const Value& x = inputs[0];
     if (layer.has_embedding()) return Embed(place, layer.embedding(), x);
@@ -225,7 +225,7 @@ class LayerBuilder {
 
   int64_t RowsOf(const Value& x) const { return builder_.batch() * (x.size() / x.last()); }
 
-  absl::StatusOr<Value> Linear(const Place& place, const v1::LayerList::Linear& linear,
+  absl::StatusOr<Value> Linear(const LayerPlace& place, const v1::LayerList::Linear& linear,
                                const Value& x) {
     if (x.dims.size() > 2)
       return Unfit(place, x, "[features] or [time, features]; put flatten before");
@@ -241,7 +241,7 @@ class LayerBuilder {
     return Trained(Shaped(x, y, WithLast(x.dims, out)));
   }
 
-  absl::StatusOr<Value> Tied(const Place& place, const std::string& name, const Value& x) {
+  absl::StatusOr<Value> Tied(const LayerPlace& place, const std::string& name, const Value& x) {
     const auto found = tables_.find(name);
     if (found == tables_.end()) {
       return Wrong(place, "tied: '", name, "' is no embedding before it (by its full name)");
@@ -256,7 +256,7 @@ class LayerBuilder {
     return Trained(Shaped(x, y, WithLast(x.dims, dims[0])));
   }
 
-  absl::StatusOr<Value> Convolve(const Place& place, const v1::LayerList::Convolution& layer,
+  absl::StatusOr<Value> Convolve(const LayerPlace& place, const v1::LayerList::Convolution& layer,
                                  const Value& x) {
     if (x.dims.size() != 3) return Unfit(place, x, "[height, width, channels]");
     const int64_t in = x.last(), kernel = layer.kernel(), pad = layer.pad();
@@ -280,7 +280,7 @@ class LayerBuilder {
     return Trained(Shaped(x, y, {size(x.dims[0]), size(x.dims[1]), layer.out()}));
   }
 
-  absl::StatusOr<Value> Normalise(const Place& place, const Layer& layer, const Value& x) {
+  absl::StatusOr<Value> Normalise(const LayerPlace& place, const Layer& layer, const Value& x) {
     const int64_t rows = RowsOf(x), cols = x.last();
     TensorId y = kNone;
     if (layer.has_batch_norm()) {
@@ -296,7 +296,7 @@ class LayerBuilder {
     return Trained(Like(x, y));
   }
 
-  absl::StatusOr<Value> MaxPool(const Place& place, const v1::LayerList::MaxPool& pool,
+  absl::StatusOr<Value> MaxPool(const LayerPlace& place, const v1::LayerList::MaxPool& pool,
                                 const Value& x) {
     if (x.dims.size() != 3) return Unfit(place, x, "[height, width, channels]");
     const int64_t window = pool.window(), pad = pool.pad();
@@ -308,12 +308,12 @@ class LayerBuilder {
                   {size(x.dims[0]), size(x.dims[1]), x.last()});
   }
 
-  absl::StatusOr<Value> MeanPool(const Place& place, const Value& x) {
+  absl::StatusOr<Value> MeanPool(const LayerPlace& place, const Value& x) {
     if (x.dims.size() < 2) return Unfit(place, x, "[height, width, channels] or [time, features]");
     return Shaped(x, builder_.MeanPool(place.name, x.id), {x.last()});
   }
 
-  absl::StatusOr<Value> Flatten(const Place& place, const Value& x) {
+  absl::StatusOr<Value> Flatten(const LayerPlace& place, const Value& x) {
     TensorId y = x.id;
     if (x.dims.size() == 3 && x.last() > 1 && x.dims[0] * x.dims[1] > 1) {
       y = builder_.Transposed(place.name, x.id, x.dims[0] * x.dims[1], x.last());
@@ -321,7 +321,7 @@ class LayerBuilder {
     return Shaped(x, y, {x.size()});
   }
 
-  absl::StatusOr<Value> Embed(const Place& place, const v1::LayerList::Embedding& embedding,
+  absl::StatusOr<Value> Embed(const LayerPlace& place, const v1::LayerList::Embedding& embedding,
                               const Value& x) {
     if (!x.tokens) return Unfit(place, x, "token ids");
     const int64_t vocab = embedding.has_vocab_size() ? embedding.vocab_size() : facts_.vocab;
@@ -336,8 +336,8 @@ class LayerBuilder {
     return Trained(Shaped(x, y, {x.dims[0], embedding.width()}));
   }
 
-  Value AddPositions(const Place& place, const v1::LayerList::Positions& positions, const Value& x,
-                     bool within_embedding) {
+  Value AddPositions(const LayerPlace& place, const v1::LayerList::Positions& positions,
+                     const Value& x, bool within_embedding) {
     const TensorId table =
         builder_.Parameter(absl::StrCat(place.name, ".weight"), x.dims, positions.init_std());
     if (within_embedding) {
@@ -347,7 +347,7 @@ class LayerBuilder {
     return Trained(Like(x, builder_.AddBias(place.name, x.id, table, x.size())));
   }
 
-  absl::StatusOr<Value> Attend(const Place& place, const v1::LayerList::Attention& attention,
+  absl::StatusOr<Value> Attend(const LayerPlace& place, const v1::LayerList::Attention& attention,
                                const Value& x) {
     const int64_t heads = attention.heads(), kv_heads = attention.kv_heads();
     const int64_t all = heads + 2 * kv_heads;
@@ -370,7 +370,7 @@ class LayerBuilder {
     return Shaped(x, y, {time, heads * width});
   }
 
-  absl::StatusOr<Value> Add(const Place& place, const std::vector<Value>& inputs) {
+  absl::StatusOr<Value> Add(const LayerPlace& place, const std::vector<Value>& inputs) {
     Value sum = inputs[0];
     for (size_t i = 1; i < inputs.size(); ++i) {
       if (inputs[i].dims != sum.dims) {
@@ -384,7 +384,7 @@ class LayerBuilder {
     return sum;
   }
 
-  absl::StatusOr<Value> Concat(const Place& place, const std::vector<Value>& inputs) {
+  absl::StatusOr<Value> Concat(const LayerPlace& place, const std::vector<Value>& inputs) {
     Value all = inputs[0];
     for (size_t i = 1; i < inputs.size(); ++i) {
       const Value& next = inputs[i];
@@ -400,7 +400,7 @@ class LayerBuilder {
     return all;
   }
 
-  absl::StatusOr<Value> SwiGlu(const Place& place, const Value& x) {
+  absl::StatusOr<Value> SwiGlu(const LayerPlace& place, const Value& x) {
     if (x.last() % 2 != 0) return Unfit(place, x, "an even number of features");
     const int64_t cols = x.last() / 2;
     return Shaped(x, builder_.SwiGlu(place.name, x.id, RowsOf(x), cols), WithLast(x.dims, cols));

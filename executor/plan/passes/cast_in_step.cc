@@ -13,7 +13,7 @@ namespace trainyard::plan {
 namespace {
 
 // Makes an activation of `copy`; returns its bytes.
-int64_t Passing(TensorId copy, Plan& plan) {
+int64_t MakePassing(TensorId copy, Plan& plan) {
   Tensor& tensor = plan.tensors[copy];
   tensor.kind = TensorKind::kActivation;
   return Align(tensor.bytes());
@@ -71,8 +71,8 @@ class Casting {
 
 void CastInStep(const std::vector<StepCopy>& copies, size_t forward, bool again, Plan& plan) {
   int64_t in_micro = 0, in_evaluation = 0;
-  for (const StepCopy& c : copies) in_micro += Passing(c.copy, plan);
-  for (const Op& op : plan.evaluate_begin) in_evaluation += Passing(std::get<Cast>(op).y, plan);
+  for (const StepCopy& c : copies) in_micro += MakePassing(c.copy, plan);
+  for (const Op& op : plan.evaluate_begin) in_evaluation += MakePassing(std::get<Cast>(op).y, plan);
   plan.step_copy_bytes = std::max(in_micro, in_evaluation);
   if (copies.empty()) return;
 

@@ -19,7 +19,7 @@ namespace trainyard::plan {
 
 namespace {
 
-constexpr char kField[] = "spec.fine_tune.lora.";
+constexpr char kLoraField[] = "spec.fine_tune.lora.";
 
 // What the forward pass does with a parameter.
 enum class Use { kOther, kLinear, kLogits, kLookedUp, kConvolution };
@@ -92,9 +92,9 @@ struct Candidate {
   StoredTensor stored;
 };
 
-class Choice {
+class AdapterChoice {
  public:
-  Choice(const v1::JobSpec& spec, TensorId logits, const Graph& graph)
+  AdapterChoice(const v1::JobSpec& spec, TensorId logits, const Graph& graph)
       : model_(spec.model()), lora_(spec.fine_tune().lora()), uses_(UsesIn(graph.ops, logits)) {
     for (size_t i = 0; i < graph.tensors.size(); ++i) {
       if (graph.tensors[i].kind != TensorKind::kParameter) continue;
@@ -115,7 +115,7 @@ class Choice {
       const std::string& pattern = lora_.targets(i);
       const auto matches = [&](const Candidate& c) { return GlobMatches(pattern, c.stored.name); };
       if (std::any_of(targets.begin(), targets.end(), matches)) continue;
-      const std::string at = absl::StrCat(kField, "targets[", i, "]");
+      const std::string at = absl::StrCat(kLoraField, "targets[", i, "]");
       const auto other = std::find_if(all_.begin(), all_.end(), matches);
       if (other != all_.end()) {
         return Invalid(at, "'", pattern,
@@ -138,7 +138,7 @@ class Choice {
     absl::flat_hash_set<TensorId> trained;
     for (int i = 0; i < lora_.also_train_size(); ++i) {
       const std::string& pattern = lora_.also_train(i);
-      const std::string at = absl::StrCat(kField, "also_train[", i, "]");
+      const std::string at = absl::StrCat(kLoraField, "also_train[", i, "]");
       const size_t before = trained.size();
       for (const Candidate& c : all_) {
         if (!GlobMatches(pattern, c.stored.name)) continue;
@@ -158,7 +158,7 @@ class Choice {
     }
     for (const Candidate& c : all_) {
       if (!trained.contains(c.parameter) || Matches(lora_.also_train(), c.stored.name)) continue;
-      return Invalid(absl::StrCat(kField, "also_train"), c.stored.name,
+      return Invalid(absl::StrCat(kLoraField, "also_train"), c.stored.name,
                      " is one tensor here with one that it names; name both");
     }
     return trained;
@@ -167,8 +167,9 @@ class Choice {
   absl::Status CheckRank(const Candidate& target) const {
     const std::vector<int64_t>& dims = target.stored.dims;
     if (lora_.rank() <= std::min(dims[0], dims[1])) return absl::OkStatus();
-    return Invalid(absl::StrCat(kField, "rank"), lora_.rank(), " is more than the smaller side of ",
-                   target.stored.name, " [", absl::StrJoin(dims, ", "), "]");
+    return Invalid(absl::StrCat(kLoraField, "rank"), lora_.rank(),
+                   " is more than the smaller side of ", target.stored.name, " [",
+                   absl::StrJoin(dims, ", "), "]");
   }
 
   const std::vector<Candidate>& all() const { return all_; }
@@ -205,7 +206,7 @@ class Choice {
 absl::StatusOr<Adaptation> ChooseAdapters(const v1::JobSpec& spec, TensorId logits,
                                           const Graph& graph, GraphBuilder& builder) {
   const v1::Lora& lora = spec.fine_tune().lora();
-  const Choice choice(spec, logits, graph);
+  const AdapterChoice choice(spec, logits, graph);
   TY_ASSIGN_OR_RETURN(const std::vector<Candidate> targets, choice.Targets());
   TY_ASSIGN_OR_RETURN(const auto also_trained, choice.AlsoTrained(targets));
   Adaptation adaptation;

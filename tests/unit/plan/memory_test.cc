@@ -539,7 +539,7 @@ TEST(Memory, CopiesAreCastTwiceWhereThatNeedsLess) {
 }
 
 // A cast is a launch: a model of which this is much leaves them to its optimizer, but not one whose
-// copies take more than 512 MiB.
+// copies take more than 256 MiB, nor one that computes twice to save memory.
 TEST(Memory, CopiesOfASmallModelLastFromStepToStepOnAGpu) {
   v1::JobSpec spec = Gpt2Spec();
   spec.mutable_precision()->set_compute(v1::Precision::BF16);
@@ -554,6 +554,27 @@ TEST(Memory, CopiesOfASmallModelLastFromStepToStepOnAGpu) {
   const Plan large = PlanOf(spec, TokenFacts(50257));
   EXPECT_EQ(CastsOfWeights(large).size(), 1u + 4 * 36);
   EXPECT_EQ(large.copy_region.bytes, 0);
+  spec = Gpt2Spec();
+  spec.mutable_precision()->set_compute(v1::Precision::BF16);
+  spec.mutable_resources()->set_device(v1::Resources::CUDA);
+  spec.mutable_training()->mutable_recompute()->set_activation_bytes(small.activation_bytes * 3 /
+                                                                     4);
+  EXPECT_FALSE(CastsOfWeights(PlanOf(spec, TokenFacts(50257))).empty());
+}
+
+// What is frozen has copies from step to step in any case, however much it is.
+TEST(Memory, CopiesOfAdaptersLastFromStepToStepOnAGpu) {
+  v1::JobSpec spec = Gpt2Spec();
+  spec.mutable_model()->mutable_gpt()->set_layers(36);
+  spec.mutable_model()->mutable_gpt()->set_heads(20);
+  spec.mutable_model()->mutable_gpt()->set_width(1280);
+  spec.mutable_precision()->set_compute(v1::Precision::BF16);
+  spec.mutable_resources()->set_device(v1::Resources::CUDA);
+  spec.mutable_fine_tune()->set_from("/weights");
+  spec.mutable_fine_tune()->mutable_lora()->set_rank(8);
+  const Plan plan = PlanOf(spec, TokenFacts(50257));
+  EXPECT_GT(plan.copy_region.bytes, int64_t{512} << 20);
+  EXPECT_TRUE(CastsOfWeights(plan).empty());
 }
 
 TEST(Memory, DropsTheInputsOfInPlaceOps) {
