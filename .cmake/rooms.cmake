@@ -63,7 +63,7 @@ set(TRAINYARD_ROOMS
   "executor/weights|executor/plan/ executor/data/ storage/base/ storage/objects/ trainyard/v1/spec.pb.h"
   "executor/engine|executor/plan/ executor/data/ executor/weights/ kernels/ storage/base/ storage/objects/ trainyard/v1/spec.pb.h"
   "executor/run|storage/base/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h"
-  "executor/worker|executor/engine/ executor/plan/ executor/data/ executor/run/ kernels/device.h storage/base/ storage/objects/ proto/text/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h trainyard/v1/resources.pb.h"
+  "executor/worker|executor/engine/ executor/plan/ executor/data/ executor/run/ kernels/device.h kernels/libraries.h storage/base/ storage/objects/ proto/text/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h trainyard/v1/resources.pb.h"
   "executor/agent|executor/run/ storage/base/ trainyard/v1/"
   "server|storage/ trainyard/v1/ executor/plan/ executor/data/ executor/weights/ proto/text/"
   "clients|storage/base/ trainyard/v1/ proto/text/")

@@ -7,6 +7,7 @@
 #include "executor/run/run_directory.h"
 #include "executor/worker/alone.h"
 #include "executor/worker/exit_code.h"
+#include "executor/worker/libraries_command.h"
 #include "executor/worker/rank.h"
 #include "executor/worker/sample_command.h"
 #include "executor/worker/spin.h"
@@ -43,6 +44,7 @@ void Declare(CLI::App& app, Flags& flags) {
   run_dir->excludes(standby)->excludes(spec);
   standby->excludes(spec);
 
+  app.add_subcommand("libraries", "print which versions of the libraries that it calls are here");
   CLI::App* sample = app.add_subcommand("sample", "print text that a trained language model makes");
   sample
       ->add_option("--checkpoint", flags.sample.checkpoint,
@@ -84,6 +86,7 @@ int Main(int argc, char** argv) {
   }
   SetUpLog("trainyard-worker");
   if (app.got_subcommand("sample")) return RunSample(flags.sample);
+  if (app.got_subcommand("libraries")) return RunLibraries();
 
   flags.rank.threads = flags.alone.threads = flags.threads;
   flags.rank.device = flags.device.empty() ? "cpu" : flags.device;

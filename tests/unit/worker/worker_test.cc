@@ -428,6 +428,18 @@ TEST_F(AloneTest, HelpDocumentsTheExitCodes) {
   EXPECT_THAT(ReadOutput(), ::testing::StartsWith("trainyard-worker "));
 }
 
+// A driver is not needed to say so; a library that is absent is named with the reason.
+TEST_F(AloneTest, SaysWhichLibrariesAreHere) {
+  EXPECT_EQ(Child({"libraries"}, Output()).Wait(), run::kExitDone);
+  const std::string output = ReadOutput();
+  EXPECT_THAT(output, ::testing::ContainsRegex("oneDNN: [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  if (output.find("built without CUDA") != std::string::npos) return;
+  for (const char* library : {"CUDA", "CUDA's driver, at most", "cuBLASLt", "cuDNN", "NCCL"}) {
+    EXPECT_THAT(output, ::testing::ContainsRegex(
+                            absl::StrCat("\n", library, ": ([0-9]+[.][0-9.]+|[a-zA-Z][^\n]+)\n")));
+  }
+}
+
 // libgomp says at its start what it goes by.
 TEST_F(WorkerTest, ThreadsSpinBrieflyUnlessTheUserSaysHow) {
   const auto started = [&] {
