@@ -17,7 +17,7 @@ void CopyOrZero(const float* from, float* to, int64_t n) {
 }
 
 template <typename Op>
-absl::Status CheckShape(const char* name, const Op& op) {
+absl::Status CheckWidths(const char* name, const Op& op) {
   return CheckSizes(name, {{"rows", op.rows}, {"a_cols", op.a_cols}, {"b_cols", op.b_cols}});
 }
 
@@ -27,7 +27,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Concat& op) {
   absl::Status ok = CheckOperands(
       "concat",
       {{"a", op.a, DType::kF32, true}, {"b", op.b, DType::kF32, true}, {"y", op.y, DType::kF32}});
-  if (ok.ok()) ok = CheckShape("concat", op);
+  if (ok.ok()) ok = CheckWidths("concat", op);
   if (!ok.ok()) return ok;
   return Kernel{[threads = threads_, op](Stream&) {
     const float *a = op.a.As<float>(), *b = op.b.As<float>();
@@ -46,7 +46,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Concat& op) {
 absl::StatusOr<Kernel> CpuDevice::Prepare(const Split& op) {
   absl::Status ok = CheckOperands(
       "split", {{"x", op.x}, {"a", op.a, DType::kF32, true}, {"b", op.b, DType::kF32, true}});
-  if (ok.ok()) ok = CheckShape("split", op);
+  if (ok.ok()) ok = CheckWidths("split", op);
   if (!ok.ok()) return ok;
   return Kernel{[threads = threads_, op](Stream&) {
     const int64_t cols = op.a_cols + op.b_cols;

@@ -10,7 +10,7 @@ namespace trainyard::kernels {
 namespace {
 
 template <typename Op>
-absl::Status CheckShape(const char* name, const Op& op) {
+absl::Status CheckFeatures(const char* name, const Op& op) {
   return CheckSizes(name, {{"batch", op.batch}, {"count", op.count}, {"width", op.width}});
 }
 
@@ -35,7 +35,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionForward& op) {
   const DType type = op.x.dtype;
   absl::Status ok =
       CheckOperands("interaction", {{"x", op.x, type}, {"e", op.e, type}, {"y", op.y, type}});
-  if (ok.ok()) ok = CheckShape("interaction", op);
+  if (ok.ok()) ok = CheckFeatures("interaction", op);
   if (!ok.ok()) return ok;
   const int64_t scratch = InteractionScratchFloats(op.count, op.width);
   return ForElement("interaction", type, [&]<typename T>() {
@@ -64,7 +64,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionBackward& op) {
                                                            {"e", op.e, type},
                                                            {"dx", op.dx, type, true},
                                                            {"de", op.de, type, true}});
-  if (ok.ok()) ok = CheckShape("interaction backward", op);
+  if (ok.ok()) ok = CheckFeatures("interaction backward", op);
   if (!ok.ok()) return ok;
   const int64_t scratch = InteractionScratchFloats(op.count, op.width);
   return ForElement("interaction backward", type, [&]<typename T>() {

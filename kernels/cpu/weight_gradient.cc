@@ -11,12 +11,12 @@ namespace {
 // The gradient in tiles of a size that two caches hold, and the pixels in runs, so that there are
 // enough pieces of work for many threads; runs are short for no reason else, each adds a partial
 // gradient.
-struct Pieces {
+struct GradientPieces {
   static constexpr int64_t kTile = 256, kPieces = 32, kLeastPixels = 512;
 
   int64_t tiles_out, tiles_in, places, runs = 1, pixels;
 
-  explicit Pieces(const ConvolutionShape& s)
+  explicit GradientPieces(const ConvolutionShape& s)
       : tiles_out((s.out + kTile - 1) / kTile),
         tiles_in((s.in + kTile - 1) / kTile),
         places(s.kernel_height * s.kernel_width),
@@ -41,13 +41,13 @@ bool SuitsWeightGradient(const ConvolutionShape& s) {
 absl::StatusOr<Kernel> WeightGradient(const VectorTable& vectors, int threads,
                                       const ConvolutionBackwardWeights& op) {
   const ConvolutionShape& s = op.shape;
-  const Pieces pieces(s);
+  const GradientPieces pieces(s);
   const int64_t weights = s.out * pieces.places * s.in;
   const bool direct = pieces.runs == 1 && pieces.places == 1;
   const int64_t partial_floats = direct ? 0 : RoundedToPanels(pieces.runs * weights);
   const int64_t packed_floats =
-      kWeightGradientDepth * (RoundedToPanels(std::min(Pieces::kTile, s.out)) +
-                              RoundedToPanels(std::min(Pieces::kTile, s.in)));
+      kWeightGradientDepth * (RoundedToPanels(std::min(GradientPieces::kTile, s.out)) +
+                              RoundedToPanels(std::min(GradientPieces::kTile, s.in)));
   return ForElement("convolution backward weights", op.x.dtype, [&]<typename T>() {
     Kernel kernel;
     kernel.scratch_bytes = (partial_floats + threads * packed_floats) * sizeof(float);
@@ -61,9 +61,9 @@ absl::StatusOr<Kernel> WeightGradient(const VectorTable& vectors, int threads,
         for (int64_t i = begin; i < end; ++i) {
           const int64_t r = i / pieces.tiles();
           const int64_t first_out =
-              i / (pieces.places * pieces.tiles_in) % pieces.tiles_out * Pieces::kTile;
+              i / (pieces.places * pieces.tiles_in) % pieces.tiles_out * GradientPieces::kTile;
           const int64_t place = i / pieces.tiles_in % pieces.places;
-          const int64_t first_in = i % pieces.tiles_in * Pieces::kTile;
+          const int64_t first_in = i % pieces.tiles_in * GradientPieces::kTile;
           run({.x = op.x.As<T>() + first_in,
                .dy = op.dy.As<T>() + first_out,
                .height = s.height,
@@ -77,8 +77,8 @@ absl::StatusOr<Kernel> WeightGradient(const VectorTable& vectors, int threads,
                .shift_x = place % s.kernel_width - s.pad,
                .first_pixel = pieces.begin(r),
                .pixels = pieces.begin(r + 1) - pieces.begin(r),
-               .outs = std::min(Pieces::kTile, s.out - first_out),
-               .ins = std::min(Pieces::kTile, s.in - first_in),
+               .outs = std::min(GradientPieces::kTile, s.out - first_out),
+               .ins = std::min(GradientPieces::kTile, s.in - first_in),
                .dw = results + r * weights + (first_out * pieces.places + place) * s.in + first_in,
                .dw_row = pieces.places * s.in,
                .accumulate = direct && op.accumulate,

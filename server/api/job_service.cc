@@ -20,8 +20,6 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kLargestAnswer = 3 << 20;  // the peer takes 4 MiB
-
 absl::Status Fill(const absl::StatusOr<JobRecord>& job, v1::Job* out) {
   TY_RETURN_IF_ERROR(job.status());
   TY_ASSIGN_OR_RETURN(*out, ToProto(*job));

@@ -18,9 +18,7 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kLargestAnswer = 3 << 20;  // the peer takes 4 MiB
-
-std::deque<v1::StreamMetricsResponse> ToResponses(const WatchBatch& batch) {
+std::deque<v1::StreamMetricsResponse> MetricResponses(const WatchBatch& batch) {
   std::deque<v1::StreamMetricsResponse> responses;
   for (const FeedRecord& item : batch.items) {
     const auto* metric = std::get_if<MetricRecord>(&item.what);
@@ -65,8 +63,8 @@ class MetricService final : public MetricServiceBase {
   }
   grpc::ServerWriteReactor<v1::StreamMetricsResponse>* StreamMetrics(
       grpc::CallbackServerContext* context, const v1::StreamMetricsRequest* request) override {
-    return WatchStream<v1::StreamMetricsResponse>::Begin(*context, b_, "job", request->job(),
-                                                         request->after_sequence(), ToResponses);
+    return WatchStream<v1::StreamMetricsResponse>::Begin(
+        *context, b_, "job", request->job(), request->after_sequence(), MetricResponses);
   }
 
  private:

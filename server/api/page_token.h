@@ -1,11 +1,15 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace trainyard {
+
+// Bytes of an answer at which a page ends early: the peer takes 4 MiB.
+inline constexpr size_t kLargestAnswer = 3 << 20;
 
 // A page token is a cursor tied to its question (method, parent, filter: whatever must not change
 // between pages). Opaque to clients and checked, so that a wrong one is an error and not a wrong

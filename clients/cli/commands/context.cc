@@ -9,7 +9,7 @@
 namespace trainyard::cli {
 namespace {
 
-absl::StatusOr<int> List(Session& session) {
+absl::StatusOr<int> ListContexts(Session& session) {
   TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
   TY_ASSIGN_OR_RETURN(const ContextFile file, LoadContexts(path));
@@ -100,7 +100,7 @@ void AddContext(CLI::App& root, Session& session) {
       root.add_subcommand("context", "Servers you know: list, use, show, add, remove");
   command->require_subcommand(1);
   session.SetBody(command->add_subcommand("list", "List contexts"),
-                  [&session] { return List(session); });
+                  [&session] { return ListContexts(session); });
   session.SetBody(command->add_subcommand("show", "Which server the next command talks to"),
                   [&session] { return Show(session); });
   auto name = std::make_shared<std::string>();  // lives as long as the commands' bodies

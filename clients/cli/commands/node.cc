@@ -82,7 +82,7 @@ std::string RenderNode(const Terminal& terminal, const v1::Node& node) {
   return absl::StrCat(out, "\n", table.Render(terminal));
 }
 
-absl::StatusOr<int> List(Session& session) {
+absl::StatusOr<int> ListNodes(Session& session) {
   TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
   v1::ListNodesRequest request;
@@ -138,7 +138,7 @@ void AddNode(CLI::App& root, Session& session) {
   CLI::App* command = root.add_subcommand("node", "Executor nodes: list, get, drain, undrain");
   command->require_subcommand(1);
   CLI::App* list = command->add_subcommand("list", "List nodes");
-  session.SetBody(list, [&session] { return List(session); });
+  session.SetBody(list, [&session] { return ListNodes(session); });
   AddCall(*command, session, "get", "Show a node and its slots", &Client::GetNode);
   AddCall(*command, session, "drain", "Give it no new work and move away what runs there",
           &Client::DrainNode);
