@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::plan {
@@ -41,6 +43,13 @@ inline constexpr int64_t kPlace = 3;
 
 // "images", "tokens", "documents", "clicks".
 const char* NameOf(DataFacts::Kind kind);
+
+// Whether data with these facts can be trained on. kInvalidArgument names what is missing or odd.
+absl::Status CheckFacts(const DataFacts& facts);
+
+// The steps of a run: those given, or as many as go over the data `epochs` times. kInvalidArgument
+// where its size is unknown or the steps are too many to count.
+absl::StatusOr<int64_t> TotalSteps(const v1::JobSpec& spec, const DataFacts& facts);
 
 // How a model wants text and tokens cut.
 struct Windowing {

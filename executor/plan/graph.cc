@@ -70,4 +70,11 @@ const Tensor& Graph::operator[](TensorId id) const {
   return tensors[id];
 }
 
+void Retarget(const absl::flat_hash_map<TensorId, TensorId>& by, std::vector<Op>& ops) {
+  const auto replace = [&](TensorId& id, Access) {
+    if (const auto found = by.find(id); found != by.end()) id = found->second;
+  };
+  for (Op& op : ops) std::visit([&](auto& o) { o.Visit(replace); }, op);
+}
+
 }  // namespace trainyard::plan

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "executor/plan/ops.h"
 
 namespace trainyard::plan {
@@ -87,5 +88,8 @@ struct Graph {
   TensorId Add(Tensor tensor);
   const Tensor& operator[](TensorId id) const;
 };
+
+// Puts by[id] in the place of each `id` that `ops` read or write and `by` names.
+void Retarget(const absl::flat_hash_map<TensorId, TensorId>& by, std::vector<Op>& ops);
 
 }  // namespace trainyard::plan

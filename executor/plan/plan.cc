@@ -1,7 +1,6 @@
 #include "executor/plan/plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 #include <variant>
@@ -24,9 +23,9 @@
 #include "executor/plan/passes/precision.h"
 #include "executor/plan/passes/recompute.h"
 #include "executor/plan/passes/share_gradients.h"
-#include "executor/plan/scratch.h"
 #include "executor/plan/spec.h"
 #include "executor/plan/spec_checks.h"
+#include "executor/plan/weight_copies.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -35,48 +34,6 @@ namespace {
 
 constexpr int64_t kStepStateBytes = 40;  // kernels::StepState
 constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
-constexpr int64_t kMostKeptCopies = 256 * kMiB;  // of weights in 16 bits, from step to step
-constexpr double kLargestSteps = 4294967295.0;   // counters of random draws wrap past it
-
-absl::Status CheckFacts(const DataFacts& facts) {
-  if (facts.kind == DataFacts::Kind::kTokens || facts.kind == DataFacts::Kind::kDocuments) {
-    if (facts.vocab > 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        "spec.data: the number of tokens in the vocabulary is unknown");
-  }
-  if (facts.kind == DataFacts::Kind::kClicks) {
-    if (facts.dense > 0 && facts.categorical > 0 && facts.buckets > 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("spec.data: clicks with ", facts.dense, " dense and ", facts.categorical,
-                     " categorical features of ", facts.buckets, " values cannot be trained on"));
-  }
-  const bool channels = facts.channels > 0 && facts.channels <= kMostChannels;
-  if (facts.height > 0 && facts.width > 0 && channels && facts.classes > 0) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat("spec.data: images of ", facts.height, "x",
-                                                 facts.width, "x", facts.channels, " with ",
-                                                 facts.classes, " classes cannot be trained on"));
-}
-
-// Steps given, or as many as go over the data `epochs` times.
-absl::StatusOr<int64_t> TotalSteps(const v1::JobSpec& spec, const DataFacts& facts) {
-  if (spec.training().steps() > 0) return spec.training().steps();
-  if (facts.train_size <= 0) {
-    return absl::InvalidArgumentError(
-        "spec.training.epochs: the size of the data is unknown here; set spec.training.steps");
-  }
-  double samples = static_cast<double>(facts.train_size);
-  if (facts.kind == DataFacts::Kind::kTokens) samples /= ContextOf(spec.model());
-  const double steps =
-      std::max(1.0, std::ceil(spec.training().epochs() * samples / spec.training().batch_size()));
-  if (steps > kLargestSteps) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("spec.training.epochs: ", spec.training().epochs(), " makes ", steps,
-                     " steps; at most ", kLargestSteps));
-  }
-  return static_cast<int64_t>(steps);
-}
 
 ElementType TypeOf(v1::Precision::Compute compute) {
   switch (compute) {
@@ -178,14 +135,14 @@ class Assembly {
       plan_.parameters = AllOf(TensorKind::kParameter);
       std::stable_partition(plan_.parameters.begin(), plan_.parameters.end(),
                             [&](TensorId id) { return copies_.contains(id); });
-      FindCopies();
+      PlaceCopies();
       plan_.trained = plan_.parameters.size();
     }
     plan_.tensors = std::move(graph_.tensors);
     AppendCopies(0, plan_.parameters.size(), plan_, plan_.copy);
     if (training) {
       AppendOptimizer(spec_, trained_, norm_sum_, plan_);
-      ReadInEvaluation();
+      ReadInEvaluation(copies_, plan_);
       MovePending();
       if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
       AddBegin();
@@ -309,7 +266,7 @@ class Assembly {
     take(kept);
     trained_.trained = plan_.trained = plan_.parameters.size();
     take([&](TensorId id) { return rule_of[id].frozen; });
-    FindCopies();
+    PlaceCopies();
     return absl::OkStatus();
   }
 
@@ -329,24 +286,11 @@ class Assembly {
     return found == copies_.end() ? kNone : found->second;
   }
 
-  // Those that a step casts for itself are of weights that change with every step, where there is
-  // but one micro-batch to read them. On a GPU, where each cast is a launch, a small model's are
-  // the optimizer's, which has them in hand, unless memory is scarce.
-  void FindCopies() {
-    int64_t bytes = 0;
-    for (size_t i = 0; i < trained_.swept; ++i) {
-      const TensorId copy = CopyOf(plan_.parameters[i]);
-      if (copy != kNone) bytes += graph_[copy].bytes();
-    }
-    const bool in_steps =
-        !OnGpuAlone(spec_) || spec_.training().has_recompute() || bytes > kMostKeptCopies;
-    for (size_t i = 0; i < plan_.parameters.size(); ++i) {
-      const TensorId weight = plan_.parameters[i], copy = CopyOf(weight);
-      const bool in_step =
-          copy != kNone && plan_.micro_batches == 1 && i < trained_.swept && in_steps;
-      plan_.copies.push_back(in_step ? kNone : copy);
-      if (in_step) step_copies_.push_back({.weight = weight, .copy = copy});
-    }
+  void PlaceCopies() {
+    WeightCopies placed = plan::PlaceCopies(spec_, graph_, plan_.parameters, trained_.swept,
+                                            plan_.micro_batches, copies_);
+    plan_.copies = std::move(placed.kept);
+    step_copies_ = std::move(placed.cast_in_step);
   }
 
   void AddGradientTensors() {
@@ -380,38 +324,6 @@ class Assembly {
     }
   }
 
-  static void Replace(const absl::flat_hash_map<TensorId, TensorId>& by, std::vector<Op>& ops) {
-    for (Op& op : ops) {
-      std::visit(
-          [&](auto& o) {
-            o.Visit([&](TensorId& id, Access) {
-              if (const auto found = by.find(id); found != by.end()) id = found->second;
-            });
-          },
-          op);
-    }
-  }
-
-  // In `evaluate` the averages take the places of their parameters; copies of what has none that
-  // outlive a step are cast when an evaluation begins.
-  void ReadInEvaluation() {
-    absl::flat_hash_map<TensorId, TensorId> instead;
-    for (size_t i = 0; i < plan_.parameters.size(); ++i) {
-      const TensorId parameter = plan_.parameters[i], copy = CopyOf(parameter);
-      const bool averaged = i < plan_.averages.size();
-      const TensorId weight = averaged ? plan_.averages[i] : parameter;
-      if (averaged) instead[parameter] = weight;
-      if (copy == kNone || (!averaged && plan_.copies[i] != kNone)) continue;
-      Tensor cast = plan_.tensors[copy];
-      cast.name = absl::StrCat(plan_.tensors[weight].name, " to evaluate");
-      const int64_t n = cast.elements();
-      plan_.tensors.push_back(std::move(cast));
-      instead[copy] = static_cast<TensorId>(plan_.tensors.size()) - 1;
-      plan_.evaluate_begin.push_back(Cast{.x = weight, .y = instead[copy], .n = n});
-    }
-    Replace(instead, plan_.evaluate);
-  }
-
   // The micro-batches of a step move copies of the buffers, in order; they become the buffers when
   // the step is taken.
   void MovePending() {
@@ -427,7 +339,7 @@ class Assembly {
       plan_.pending.push_back(static_cast<TensorId>(plan_.tensors.size()) - 1);
       pending_of[id] = plan_.pending.back();
     }
-    Replace(pending_of, plan_.micro);
+    Retarget(pending_of, plan_.micro);
     plan_.begin.push_back(Cast{.x = plan_.buffers[0], .y = plan_.pending[0], .n = n});
     plan_.end.push_back(CopyIfTaken{
         .x = plan_.pending[0], .y = plan_.buffers[0], .grad_scale = plan_.grad_scale, .n = n});
@@ -495,8 +407,8 @@ class Assembly {
   std::vector<TensorId> scalars_;
   size_t forward_ops_ = 0;  // of plan_.micro
   TensorId norm_sum_ = kNone;
-  absl::flat_hash_map<TensorId, TensorId> copies_;  // parameter -> its copy in `type_`
-  std::vector<StepCopy> step_copies_;               // of those, what a step casts for itself
+  CopyOfWeight copies_;                // in `type_`
+  std::vector<StepCopy> step_copies_;  // of those, what a step casts for itself
   TrainedParameters trained_;
   absl::flat_hash_set<TensorId> narrow_gradients_;  // parameters whose gradient is of `type_`
   absl::flat_hash_map<TensorId, RowGradient> rows_;

@@ -39,20 +39,6 @@ absl::StatusOr<int64_t> VocabularyFor(const char* family, int64_t context, int64
   return vocab;
 }
 
-const char* NameOf(DataFacts::Kind kind) {
-  switch (kind) {
-    case DataFacts::Kind::kImages:
-      return "images";
-    case DataFacts::Kind::kTokens:
-      return "tokens";
-    case DataFacts::Kind::kDocuments:
-      return "documents";
-    case DataFacts::Kind::kClicks:
-      return "clicks";
-  }
-  return "";
-}
-
 namespace {
 
 // What the bytes of images are normalised by, one of each per channel.
