@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/agreement.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/trial_data.h"
 
@@ -39,7 +40,7 @@ int64_t RowOf(const Op& op) {
   return (op.heads + 2 * op.kv_heads) * op.head_dim;
 }
 template <typename Op>
-int64_t GroupOf(const Op& op) {
+int64_t QueryHeads(const Op& op) {
   return op.heads / op.kv_heads;
 }
 
@@ -51,7 +52,7 @@ class Scene {
       : op_(op),
         B(piece.samples),
         T(op.time),
-        H(piece.kv_heads * GroupOf(op)),
+        H(piece.kv_heads * QueryHeads(op)),
         K(piece.kv_heads),
         D(op.head_dim),
         type(CudnnTypeOf(op.qkv.dtype)) {}
@@ -212,11 +213,6 @@ std::string NameOf(const char* direction, const Op& op, const AttentionPiece& pi
                       piece.kv_heads, op.causal ? "-causal" : "");
 }
 
-// Element `i` of a buffer.
-void* At(const Buffer& buffer, int64_t i) {
-  return static_cast<char*>(buffer.data) + i * static_cast<int64_t>(SizeOf(buffer.dtype));
-}
-
 size_t Rounded(size_t bytes) {
   return (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
 }
@@ -294,7 +290,7 @@ bool FitsCudnn(const AttentionBackward& op) {
 }
 
 AttentionPiece PieceOf(const AttentionBackward& op, size_t bytes) {
-  const int64_t head = op.time * op.time * 2 * GroupOf(op);  // bytes, of one head of keys
+  const int64_t head = op.time * op.time * 2 * QueryHeads(op);  // bytes, of one head of keys
   const auto largest = [&](int64_t of, int64_t one) {
     int64_t most = std::clamp<int64_t>(static_cast<int64_t>(bytes) / one, 1, of);
     while (of % most != 0) --most;
@@ -330,8 +326,8 @@ absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionForward& op, Kern
     const int64_t keys = op.heads * op.head_dim, values = keys + op.kv_heads * op.head_dim;
     return pair->Run(stream,
                      {{kQ, op.qkv.data},
-                      {kK, At(op.qkv, keys)},
-                      {kV, At(op.qkv, values)},
+                      {kK, ElementAt(op.qkv, keys)},
+                      {kV, ElementAt(op.qkv, values)},
                       {kY, op.y.data},
                       {kLse, op.lse.data}},
                      AlignWorkspace(stream.scratch));
@@ -359,7 +355,7 @@ absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionBackward& op, Ker
   pair->set = *std::move(set);
   pair->scalars.scale = op.scale;
   pair->causal = op.causal;
-  const int64_t group = GroupOf(op), piece_heads = piece.kv_heads * group;
+  const int64_t group = QueryHeads(op), piece_heads = piece.kv_heads * group;
   const int64_t piece_rows = piece.samples * op.time * piece_heads;
   const size_t delta_bytes = Rounded(static_cast<size_t>(piece_rows) * sizeof(float));
   const size_t head_bytes =
@@ -379,10 +375,12 @@ absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionBackward& op, Ker
         const int64_t y = (b * op.time * op.heads + kv * group) * op.head_dim;
         const int64_t lse = (b * op.heads + kv * group) * op.time;
         std::vector<Plan::Binding> bindings = {
-            {kQ, At(op.qkv, q)},   {kK, At(op.qkv, k)},       {kV, At(op.qkv, v)},
-            {kY, At(op.y, y)},     {kDy, At(op.dy, y)},       {kLse, At(op.lse, lse)},
-            {kDq, At(op.dqkv, q)}, {kDk, At(op.dqkv, k)},     {kDv, At(op.dqkv, v)},
-            {kDelta, delta},       {kOne, &pair->scalars.one}};
+            {kQ, ElementAt(op.qkv, q)},   {kK, ElementAt(op.qkv, k)},
+            {kV, ElementAt(op.qkv, v)},   {kY, ElementAt(op.y, y)},
+            {kDy, ElementAt(op.dy, y)},   {kLse, ElementAt(op.lse, lse)},
+            {kDq, ElementAt(op.dqkv, q)}, {kDk, ElementAt(op.dqkv, k)},
+            {kDv, ElementAt(op.dqkv, v)}, {kDelta, delta},
+            {kOne, &pair->scalars.one}};
         if (group > 1) {
           bindings.push_back({kDkHeads, dk_heads});
           bindings.push_back({kDvHeads, dv_heads});

@@ -105,8 +105,8 @@ __device__ inline void MmaRowsTimesTile(const float (&p)[kTerms / 8][4], const T
   for (int step = 0; step < kTerms / 16; ++step) {
     const float(&near)[4] = p[2 * step];
     const float(&far)[4] = p[2 * step + 1];
-    const uint32_t left[4] = {Pack<T>(near[0], near[1]), Pack<T>(near[2], near[3]),
-                              Pack<T>(far[0], far[1]), Pack<T>(far[2], far[3])};
+    const uint32_t left[4] = {PackPair<T>(near[0], near[1]), PackPair<T>(near[2], near[3]),
+                              PackPair<T>(far[0], far[1]), PackPair<T>(far[2], far[3])};
 #pragma unroll
     for (int n = 0; n < kDim / 16; ++n) {
       uint32_t right[4];
@@ -139,7 +139,7 @@ __device__ inline void StoreMmaRows(T* to, int64_t stride, int first, const Atte
       const float right = values[n][2 * half + 1] * factor[half];
       T* const place = to + row * stride + d;
       if (vectors) {
-        if (d < shape.head_dim) *reinterpret_cast<uint32_t*>(place) = Pack<T>(left, right);
+        if (d < shape.head_dim) *reinterpret_cast<uint32_t*>(place) = PackPair<T>(left, right);
         continue;
       }
       if (d < shape.head_dim) place[0] = FromFloat<T>(left);

@@ -8,7 +8,7 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-struct Identity {
+struct Unchanged {
   __device__ float operator()(float x) const { return x; }
 };
 
@@ -17,12 +17,12 @@ struct Identity {
 void LaunchCast(Stream& stream, const Buffer& x, const Buffer& y, int64_t n) {
   if (x.dtype == DType::kF32) {
     WithElement(y.dtype, [&]<typename T>() {
-      LaunchMap(stream, Identity{}, n, y.As<T>(), static_cast<const float*>(x.As<float>()));
+      LaunchMap(stream, Unchanged{}, n, y.As<T>(), static_cast<const float*>(x.As<float>()));
     });
     return;
   }
   WithElement(x.dtype, [&]<typename T>() {
-    LaunchMap(stream, Identity{}, n, y.As<float>(), static_cast<const T*>(x.As<T>()));
+    LaunchMap(stream, Unchanged{}, n, y.As<float>(), static_cast<const T*>(x.As<T>()));
   });
 }
 

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename Op>
-absl::Status CheckShape(const char* name, const Op& op) {
+absl::Status CheckCols(const char* name, const Op& op) {
   return RequirePositive(name, {{"rows", op.rows}, {"a_cols", op.a_cols}, {"b_cols", op.b_cols}});
 }
 
@@ -52,7 +52,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Concat& op) {
   absl::Status status = RequireTypes("concat", {{.name = "a", .buffer = op.a, .optional = true},
                                                 {.name = "b", .buffer = op.b, .optional = true},
                                                 {"y", op.y}});
-  status.Update(CheckShape("concat", op));
+  status.Update(CheckCols("concat", op));
   if (!status.ok()) return status;
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, {.grid = GridOf(op)}, ConcatKernel, op.a.As<float>(), op.b.As<float>(),
@@ -64,7 +64,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Split& op) {
   absl::Status status = RequireTypes("split", {{"x", op.x},
                                                {.name = "a", .buffer = op.a, .optional = true},
                                                {.name = "b", .buffer = op.b, .optional = true}});
-  status.Update(CheckShape("split", op));
+  status.Update(CheckCols("split", op));
   if (!status.ok()) return status;
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, {.grid = GridOf(op)}, SplitKernel, op.x.As<float>(), op.a.As<float>(),

@@ -193,7 +193,7 @@ void ReorderWeights(Stream& stream, const Problem& p, const Buffer& to) {
     LaunchTranspose(stream, p.w, to, p.shape.out, p.group_in(), p.taps(), false);
 }
 
-void Launch(Stream& stream, Problem& p, const Scratch& scratch) {
+void RunPlan(Stream& stream, Problem& p, const Scratch& scratch) {
   const cudnnStatus_t error = RunPlan(stream, p, 0, scratch);
   if (error != CUDNN_STATUS_SUCCESS) {
     CudaStream::From(stream).fault().Note(ToStatus(error, "convolution"));
@@ -243,7 +243,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionForward& op) {
                   0, [op](Stream& stream, Problem& p) {
                     const Scratch scratch(p, stream);
                     ReorderWeights(stream, p, scratch.weights);
-                    Launch(stream, p, scratch);
+                    RunPlan(stream, p, scratch);
                     if (op.bias) {
                       LaunchAddBias(stream, op.y, op.bias.As<float>(), op.y, p.out_rows(),
                                     p.shape.out);
@@ -268,7 +268,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardData& op) {
                   0, [](Stream& stream, Problem& p) {
                     const Scratch scratch(p, stream);
                     ReorderWeights(stream, p, scratch.weights);
-                    Launch(stream, p, scratch);
+                    RunPlan(stream, p, scratch);
                   });
 }
 
@@ -293,7 +293,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardWeights& op)
                    .y = op.dy},
                   more, [op](Stream& stream, Problem& p) {
                     const Scratch scratch(p, stream);
-                    Launch(stream, p, scratch);
+                    RunPlan(stream, p, scratch);
                     LaunchTranspose(stream, scratch.weights, op.dw, p.shape.out, p.taps(),
                                     p.group_in(), op.accumulate);
                     if (op.dbias) {

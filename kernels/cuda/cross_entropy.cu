@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(kBlockFor<kLanes>)
   }
 }
 
-struct Identity {
+struct InDouble {
   __device__ double operator()(float x) const { return x; }
 };
 struct IsTarget {
@@ -331,7 +331,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Sum& op) {
   if (!types.ok()) return types;
   return Kernel{.launch =
                     [op](Stream& stream) {
-                      LaunchFixedSum(stream, Identity{}, op.x.As<float>(), op.sum.As<double>(),
+                      LaunchFixedSum(stream, InDouble{}, op.x.As<float>(), op.sum.As<double>(),
                                      op.n, op.accumulate, stream.scratch);
                     },
                 .scratch_bytes = FixedSumScratch(op.n)};

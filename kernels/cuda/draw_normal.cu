@@ -11,7 +11,7 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-constexpr int64_t kMostBlocks = 4096;
+constexpr int64_t kMostDrawBlocks = 4096;
 
 // A thread draws a pair at a time.
 __global__ void __launch_bounds__(kThreads)
@@ -39,7 +39,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const DrawNormal& op) {
   status.Update(RequirePositive("draw normal", {{"n", op.n}, {"first + 1", op.first + 1}}));
   if (!status.ok()) return status;
   return Kernel{.launch = [op](Stream& stream) {
-    const int64_t blocks = std::min(kMostBlocks, CeilDiv(op.n / 2 + 1, kThreads));
+    const int64_t blocks = std::min(kMostDrawBlocks, CeilDiv(op.n / 2 + 1, kThreads));
     Launch(stream, {.grid = Blocks(blocks)}, DrawNormalKernel, op.x.As<float>(), op.seed, op.stream,
            op.first, op.n, op.std);
   }};

@@ -33,4 +33,9 @@ T* OptionalAs(const Buffer& buffer) {
   return buffer ? buffer.As<T>() : nullptr;
 }
 
+// Element `i` of a buffer.
+inline void* ElementAt(const Buffer& buffer, int64_t i) {
+  return static_cast<char*>(buffer.data) + i * static_cast<int64_t>(SizeOf(buffer.dtype));
+}
+
 }  // namespace trainyard::kernels::cuda

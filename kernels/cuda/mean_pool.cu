@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename Op>
-absl::Status CheckShape(const Op& op) {
+absl::Status CheckPlane(const Op& op) {
   return RequirePositive("mean pool",
                          {{"batch", op.batch}, {"pixels", op.pixels}, {"channels", op.channels}});
 }
@@ -41,7 +41,7 @@ absl::Status CheckShape(const Op& op) {
 absl::StatusOr<Kernel> CudaDevice::Prepare(const MeanPoolForward& op) {
   const DType type = op.x.dtype;
   absl::Status status = RequireTypes("mean pool", {{"x", op.x, type}, {"y", op.y, type}});
-  status.Update(CheckShape(op));
+  status.Update(CheckPlane(op));
   if (!status.ok()) return status;
   return ForElement("mean pool", type, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
@@ -56,7 +56,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const MeanPoolBackward& op) {
   const DType type = op.dy.dtype;
   absl::Status status =
       RequireTypes("mean pool backward", {{"dy", op.dy, type}, {"dx", op.dx, type}});
-  status.Update(CheckShape(op));
+  status.Update(CheckPlane(op));
   if (!status.ok()) return status;
   return ForElement("mean pool backward", type, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {

@@ -19,7 +19,7 @@ namespace trainyard::kernels::cuda {
 
 // Two values as neighbours in a word, the first in its lower half.
 template <typename T>
-__device__ inline uint32_t Pack(float first, float second) {
+__device__ inline uint32_t PackPair(float first, float second) {
   uint32_t word = 0;
   if constexpr (std::is_same_v<T, BFloat16>) {
     const __nv_bfloat162 both = __floats2bfloat162_rn(first, second);

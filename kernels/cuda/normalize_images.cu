@@ -13,7 +13,7 @@ namespace {
 constexpr int kBytes = NormalizeImages::kBytes;
 constexpr int kMostChannels = static_cast<int>(NormalizeImages::kMostChannels);
 // Enough to fill any GPU; more would only load the table more often.
-constexpr int64_t kMostBlocks = 1024;
+constexpr int64_t kMostImageBlocks = 1024;
 
 // What each byte of each channel becomes, made on the host: 3 of the 4 KiB that arguments may take.
 struct Table {
@@ -162,7 +162,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const NormalizeImages& op) {
   }
   return ForElement(kName, op.y.dtype, [&]<typename T>() {
     const int64_t n = op.pixels * op.channels;
-    const int64_t blocks = std::min(kMostBlocks, CeilDiv(n, int64_t{kThreads} * 16));
+    const int64_t blocks = std::min(kMostImageBlocks, CeilDiv(n, int64_t{kThreads} * 16));
     if (op.places) {
       const Cropped crop = {.places = op.places.As<int32_t>(),
                             .height = static_cast<int>(op.height),

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/runtime.h"
 
 namespace trainyard::kernels::cuda {
@@ -20,11 +21,6 @@ cudaDataType TypeOf(const Buffer& buffer) {
   return buffer.dtype == DType::kBF16  ? CUDA_R_16BF
          : buffer.dtype == DType::kF16 ? CUDA_R_16F
                                        : CUDA_R_32F;
-}
-
-// Element `i` of a buffer.
-void* At(const Buffer& buffer, int64_t i) {
-  return static_cast<char*>(buffer.data) + i * static_cast<int64_t>(SizeOf(buffer.dtype));
 }
 
 uint32_t AlignmentOf(const void* data) {
@@ -152,10 +148,10 @@ absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> AlgorithmsFor(cublasLtHandle_t
 
 absl::StatusOr<Product> MakeProduct(const Matmul& op, const MatmulPiece& piece) {
   Product product;
-  product.b_data = At(op.a, op.transpose_a ? piece.k0 * op.step_of_a() + piece.m0
-                                           : piece.m0 * op.step_of_a() + piece.k0);
-  product.a_data = At(op.b, op.transpose_b ? piece.k0 : piece.k0 * op.n);
-  product.c_data = At(op.c, piece.m0 * op.step_of_c());
+  product.b_data = ElementAt(op.a, op.transpose_a ? piece.k0 * op.step_of_a() + piece.m0
+                                                  : piece.m0 * op.step_of_a() + piece.k0);
+  product.a_data = ElementAt(op.b, op.transpose_b ? piece.k0 : piece.k0 * op.n);
+  product.c_data = ElementAt(op.c, piece.m0 * op.step_of_c());
   product.alpha = op.scale;
   product.beta = op.accumulate || piece.k0 > 0 ? 1.0f : 0.0f;
   absl::Status status = MakeDescriptor(op, op.bias && piece.k0 == 0, product);

@@ -41,14 +41,14 @@ namespace {
 // Engines. The last three are good, alike but for their time, and the last one's order of addition.
 enum Engine : int64_t { kLoose, kLarge, kCoarse, kSlow, kFast, kBackwards };
 
-constexpr int64_t kWorkspace = 1000;
+constexpr int64_t kPlanWorkspace = 1000;
 constexpr int64_t kTooMuch = int64_t{8} << 30;
 
 float MillisecondsOf(int64_t engine) {
   return engine == kSlow ? 3.0f : engine == kFast ? 2.0f : 1.0f;
 }
 
-struct Descriptor {
+struct BackendDescriptor {
   cudnnBackendDescriptorType_t type = {};
   std::map<int, std::vector<char>> attributes;
   bool finalized = false;
@@ -73,10 +73,14 @@ struct Descriptor {
     return otherwise;
   }
   bool Has(int name) const { return attributes.count(name) > 0; }
-  const Descriptor* At(int name) const { return One<const Descriptor*>(name, nullptr); }
+  const BackendDescriptor* At(int name) const {
+    return One<const BackendDescriptor*>(name, nullptr);
+  }
 };
 
-Descriptor* Of(cudnnBackendDescriptor_t descriptor) { return static_cast<Descriptor*>(descriptor); }
+BackendDescriptor* Of(cudnnBackendDescriptor_t descriptor) {
+  return static_cast<BackendDescriptor*>(descriptor);
+}
 
 // Plans that were serialized: what a file would hold.
 std::vector<std::pair<std::shared_ptr<const Program>, int64_t>>& Serialized() {
@@ -104,10 +108,10 @@ size_t SizeOf(cudnnBackendAttributeType_t type) {
 }
 
 // Operands in the order of ProgramOp; false: one is missing, or was not finalized.
-bool ReadTensors(const Descriptor& op, std::initializer_list<int> names, Program& program,
+bool ReadTensors(const BackendDescriptor& op, std::initializer_list<int> names, Program& program,
                  ProgramOp& to) {
   for (const int name : names) {
-    const Descriptor* const tensor = op.At(name);
+    const BackendDescriptor* const tensor = op.At(name);
     if (tensor == nullptr || !tensor->finalized) return false;
     const auto id = tensor->One<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID);
     program.tensors[id] = {.id = id,
@@ -121,8 +125,8 @@ bool ReadTensors(const Descriptor& op, std::initializer_list<int> names, Program
   return true;
 }
 
-bool ReadPointwise(const Descriptor& op, Program& program, ProgramOp& to) {
-  const Descriptor* const how = op.At(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+bool ReadPointwise(const BackendDescriptor& op, Program& program, ProgramOp& to) {
+  const BackendDescriptor* const how = op.At(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
   if (how == nullptr || !how->finalized) return false;
   to.mode = how->One<int>(CUDNN_ATTR_POINTWISE_MODE);
   to.kind =
@@ -136,7 +140,7 @@ bool ReadPointwise(const Descriptor& op, Program& program, ProgramOp& to) {
   return ReadTensors(op, {CUDNN_ATTR_OPERATION_POINTWISE_YDESC}, program, to);
 }
 
-bool ReadGeometry(const Descriptor* how, ProgramOp& to) {
+bool ReadGeometry(const BackendDescriptor* how, ProgramOp& to) {
   if (how == nullptr || !how->finalized) return false;
   const auto same = [&](int name, int64_t& value) {
     const std::vector<int64_t> both = how->All<int64_t>(name);
@@ -154,7 +158,7 @@ bool ReadGeometry(const Descriptor* how, ProgramOp& to) {
          how->One<int64_t>(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS) == 2;
 }
 
-bool ReadOperation(const Descriptor& op, Program& program) {
+bool ReadOperation(const BackendDescriptor& op, Program& program) {
   ProgramOp to = {};
   bool read = op.finalized;
   switch (op.type) {
@@ -163,7 +167,7 @@ bool ReadOperation(const Descriptor& op, Program& program) {
       break;
     case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR: {
       to.kind = ProgramOpKind::kReduce;
-      const Descriptor* const how = op.At(CUDNN_ATTR_OPERATION_REDUCTION_DESC);
+      const BackendDescriptor* const how = op.At(CUDNN_ATTR_OPERATION_REDUCTION_DESC);
       read = read && how != nullptr && how->finalized &&
              ReadTensors(
                  op, {CUDNN_ATTR_OPERATION_REDUCTION_XDESC, CUDNN_ATTR_OPERATION_REDUCTION_YDESC},
@@ -227,9 +231,10 @@ bool ReadOperation(const Descriptor& op, Program& program) {
   return read;
 }
 
-cudnnStatus_t FinalizeGraph(Descriptor& graph) {
+cudnnStatus_t FinalizeGraph(BackendDescriptor& graph) {
   const auto program = std::make_shared<Program>();
-  for (const Descriptor* op : graph.All<const Descriptor*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
+  for (const BackendDescriptor* op :
+       graph.All<const BackendDescriptor*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
     if (!ReadOperation(*op, *program)) return CUDNN_STATUS_BAD_PARAM;
   }
   if (!program->Valid()) return CUDNN_STATUS_BAD_PARAM;
@@ -237,7 +242,7 @@ cudnnStatus_t FinalizeGraph(Descriptor& graph) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t FinalizePlan(Descriptor& plan) {
+cudnnStatus_t FinalizePlan(BackendDescriptor& plan) {
   if (!plan.Has(CUDNN_ATTR_EXECUTION_PLAN_HANDLE)) return CUDNN_STATUS_BAD_PARAM;
   if (plan.Has(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)) {
     const std::vector<char> text = plan.All<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
@@ -247,14 +252,14 @@ cudnnStatus_t FinalizePlan(Descriptor& plan) {
     plan.engine = Serialized()[at - 1].second;
     return CUDNN_STATUS_SUCCESS;
   }
-  const Descriptor* const config = plan.At(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+  const BackendDescriptor* const config = plan.At(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
   if (config == nullptr || config->program == nullptr) return CUDNN_STATUS_BAD_PARAM;
   plan.program = config->program;
   plan.engine = config->engine;
   return CUDNN_STATUS_SUCCESS;
 }
 
-bool IsTensor(const Descriptor& t) {
+bool IsTensor(const BackendDescriptor& t) {
   const size_t rank = t.All<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS).size();
   return rank > 0 && t.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES).size() == rank &&
          t.Has(CUDNN_ATTR_TENSOR_UNIQUE_ID) && t.Has(CUDNN_ATTR_TENSOR_DATA_TYPE) &&
@@ -273,7 +278,7 @@ std::vector<int64_t> Proposals(const Program& program, cudnnBackendHeurMode_t mo
   return engines;
 }
 
-std::vector<cudnnBackendNumericalNote_t> NotesOf(const Descriptor& engine) {
+std::vector<cudnnBackendNumericalNote_t> NotesOf(const BackendDescriptor& engine) {
   if (engine.engine == kLoose) return {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC};
   if (engine.engine == kCoarse) {
     return engine.program->Has16Bits()
@@ -314,7 +319,7 @@ void cudnnGetLastErrorString(char* message, size_t size) {
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                            cudnnBackendDescriptor_t* descriptor) {
-  auto* const made = new Descriptor;
+  auto* const made = new BackendDescriptor;
   made->type = type;
   *descriptor = made;
   return CUDNN_STATUS_SUCCESS;
@@ -335,13 +340,13 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
 }
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
-  Descriptor& d = *Of(descriptor);
+  BackendDescriptor& d = *Of(descriptor);
   cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
   if (d.type == CUDNN_BACKEND_TENSOR_DESCRIPTOR && !IsTensor(d)) status = CUDNN_STATUS_BAD_PARAM;
   if (d.type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) status = FinalizeGraph(d);
   if (d.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) status = FinalizePlan(d);
   if (d.type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {
-    const Descriptor* const graph = d.At(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+    const BackendDescriptor* const graph = d.At(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
     if (graph == nullptr || !graph->finalized) status = CUDNN_STATUS_BAD_PARAM;
     if (status == CUDNN_STATUS_SUCCESS) d.program = graph->program;
   }
@@ -353,7 +358,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t, int64_t wanted, int64_t* count,
                                        void* values) {
-  Descriptor& d = *Of(descriptor);
+  BackendDescriptor& d = *Of(descriptor);
   switch (name) {
     case CUDNN_ATTR_ENGINEHEUR_RESULTS: {
       const std::vector<int64_t> engines =
@@ -368,7 +373,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
       return CUDNN_STATUS_SUCCESS;
     }
     case CUDNN_ATTR_ENGINECFG_ENGINE: {
-      Descriptor& engine = *Of(*static_cast<cudnnBackendDescriptor_t*>(values));
+      BackendDescriptor& engine = *Of(*static_cast<cudnnBackendDescriptor_t*>(values));
       engine.program = d.program;
       engine.engine = d.engine;
       engine.finalized = true;
@@ -378,7 +383,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
       return Give(NotesOf(d), wanted, count, values);
     case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
-      return Give(std::vector{d.engine == kLarge ? kTooMuch : kWorkspace}, wanted, count, values);
+      return Give(std::vector{d.engine == kLarge ? kTooMuch : kPlanWorkspace}, wanted, count,
+                  values);
     case CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION: {
       if (values == nullptr) {
         Serialized().emplace_back(d.program, d.engine);
@@ -394,7 +400,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_descriptor,
                                   cudnnBackendDescriptor_t pack_descriptor) {
-  const Descriptor &plan = *Of(plan_descriptor), &pack = *Of(pack_descriptor);
+  const BackendDescriptor &plan = *Of(plan_descriptor), &pack = *Of(pack_descriptor);
   if (!plan.finalized || !pack.finalized || plan.engine < kSlow) return CUDNN_STATUS_BAD_PARAM;
   if (plan.program->HasProduct() && !OffersAttention()) return CUDNN_STATUS_EXECUTION_FAILED;
   const std::vector<int64_t> ids = pack.All<int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
@@ -417,7 +423,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     if (!tensor.is_virtual && memory.count(id) == 0) return CUDNN_STATUS_BAD_PARAM;
   }
   const auto work = [program = plan.program, memory, values, workspace, engine = plan.engine] {
-    std::memset(workspace, 0xff, kWorkspace);
+    std::memset(workspace, 0xff, kPlanWorkspace);
     program->Run(memory, engine == kBackwards);
     Clock() += MillisecondsOf(engine);
   };
