@@ -12,9 +12,8 @@
 #include "executor/engine/sampler.h"
 #include "executor/engine/trainer.h"
 #include "executor/plan/spec.h"
-#include "google/protobuf/text_format.h"
 #include "storage/objects/file_store.h"
-#include "tests/unit/engine/engine_fixture.h"
+#include "tests/unit/engine/family.h"
 #include "tests/unit/engine/late_device.h"
 
 namespace trainyard::engine {
@@ -22,22 +21,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-struct Family {
-  const char* name;
-  const char* spec;  // merged in
-  bool documents = false;
-};
-
-void PrintTo(const Family& family, std::ostream* out) { *out << family.name; }
-
 class AlignRowsRun : public testing::TestWithParam<Family> {
  protected:
   v1::JobSpec Spec(v1::Precision::Compute compute, v1::Resources::Device device) const {
-    v1::JobSpec spec = SmallGpt("", 3), more;
-    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(GetParam().spec, &more));
-    spec.MergeFrom(more);
-    spec.mutable_data()->mutable_text()->set_path(
-        GetParam().documents ? WriteDocuments(folder_.path()) : WriteText(folder_.path()));
+    v1::JobSpec spec = SmallJob(GetParam(), folder_.path(), 3);
     spec.mutable_training()->set_ema_decay(0.9);
     spec.mutable_evaluation()->set_every_steps(2);
     spec.mutable_precision()->set_compute(compute);
@@ -104,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(
                "model { llama { layers: 2 heads: 2 width: 16 context: 8 vocab_size: 62 } }"
                "fine_tune { lora { rank: 2 also_train: 'lm_head.weight' } }"},
         Family{"bert", "model { bert { layers: 2 heads: 2 width: 8 context: 9 vocab_size: 61 } }",
-               true},
+               Family::kDocuments},
         Family{"layers", R"(model { layers { context: 8
             layers { embedding { width: 16 } }
             layers { linear { out: 62 } } } })"}),

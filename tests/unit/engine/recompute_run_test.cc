@@ -6,39 +6,15 @@
 
 #include "executor/data/dataset.h"
 #include "executor/plan/spec.h"
-#include "google/protobuf/text_format.h"
-#include "tests/unit/engine/engine_fixture.h"
+#include "tests/unit/engine/family.h"
 
 namespace trainyard::engine {
 namespace {
 
-struct Family {
-  const char* name;
-  const char* model;
-  enum { kText, kDocuments, kImages, kClicks } data;
-};
-
 class RecomputeRun : public testing::TestWithParam<Family> {
  protected:
   v1::JobSpec Spec(int micro_batch) const {
-    v1::JobSpec spec = SmallGpt("", 3);
-    EXPECT_TRUE(
-        google::protobuf::TextFormat::ParseFromString(GetParam().model, spec.mutable_model()));
-    switch (GetParam().data) {
-      case Family::kText:
-        spec.mutable_data()->mutable_text()->set_path(WriteText(folder_.path()));
-        break;
-      case Family::kDocuments:
-        spec.mutable_data()->mutable_text()->set_path(WriteDocuments(folder_.path()));
-        break;
-      case Family::kImages:
-        *spec.mutable_data() = SmallImages(folder_.path());
-        break;
-      case Family::kClicks:
-        spec.mutable_data()->mutable_clicks()->set_train_samples(100);
-        spec.mutable_data()->mutable_clicks()->set_validation_samples(20);
-        break;
-    }
+    v1::JobSpec spec = SmallJob(GetParam(), folder_.path(), 3);
     spec.mutable_training()->set_micro_batch_size(micro_batch);
     spec.mutable_training()->set_ema_decay(0.9);
     return spec;
@@ -92,25 +68,27 @@ TEST_P(RecomputeRun, LeavesTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(
     Families, RecomputeRun,
     testing::Values(
-        Family{"gpt", "gpt { layers: 3 heads: 2 width: 16 context: 8 dropout: 0.1 }",
-               Family::kText},
-        Family{"llama", "llama { layers: 3 heads: 4 kv_heads: 2 width: 16 context: 8 }",
-               Family::kText},
-        Family{"bert", "bert { layers: 3 heads: 2 width: 8 context: 9 dropout: 0.1 }",
+        Family{"gpt", "model { gpt { layers: 3 heads: 2 width: 16 context: 8 dropout: 0.1 } }"},
+        Family{"llama", "model { llama { layers: 3 heads: 4 kv_heads: 2 width: 16 context: 8 } }"},
+        Family{"bert", "model { bert { layers: 3 heads: 2 width: 8 context: 9 dropout: 0.1 } }",
                Family::kDocuments},
-        Family{"vit", "vit { layers: 3 heads: 2 width: 8 patch: 4 dropout: 0.1 }", Family::kImages},
-        Family{"resnet18", "resnet { depth: 18 stem: CIFAR width: 4 }", Family::kImages},
-        Family{"resnet50", "resnet { depth: 50 stem: IMAGENET width: 4 }", Family::kImages},
-        Family{"mobilenet", "mobilenet { stem: CIFAR width: 0.05 dropout: 0.2 }", Family::kImages},
+        Family{"vit", "model { vit { layers: 3 heads: 2 width: 8 patch: 4 dropout: 0.1 } }",
+               Family::kImages},
+        Family{"resnet18", "model { resnet { depth: 18 stem: CIFAR width: 4 } }", Family::kImages},
+        Family{"resnet50", "model { resnet { depth: 50 stem: IMAGENET width: 4 } }",
+               Family::kImages},
+        Family{"mobilenet", "model { mobilenet { stem: CIFAR width: 0.05 dropout: 0.2 } }",
+               Family::kImages},
         Family{"convnet",
-               "convnet { stages { channels: 4 convolutions: 3 } stages { channels: 8 "
+               "model { convnet { stages { channels: 4 convolutions: 3 } stages { channels: 8 "
                "convolutions: 2 } "
-               "hidden: 16 dropout: 0.2 activation: GELU }",
+               "hidden: 16 dropout: 0.2 activation: GELU } }",
                Family::kImages},
         Family{"mlp",
-               "mlp { hidden: 32 hidden: 32 hidden: 32 hidden: 32 activation: GELU dropout: 0.1 }",
+               "model { mlp { hidden: 32 hidden: 32 hidden: 32 hidden: 32 activation: GELU "
+               "dropout: 0.1 } }",
                Family::kImages},
-        Family{"layers", R"(layers {
+        Family{"layers", R"(model { layers {
             layers { name: "a" convolution { out: 6 } }
             layers { activation: GELU }
             layers { name: "n" batch_norm {} }
@@ -120,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
             layers { activation: GELU }
             layers { dropout: 0.2 }
             layers { mean_pool {} }
-            layers { linear {} } })",
+            layers { linear {} } } })",
                Family::kImages}),
     [](const auto& info) { return info.param.name; });
 

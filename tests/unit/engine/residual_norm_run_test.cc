@@ -12,19 +12,11 @@
 #include "executor/engine/session.h"
 #include "executor/engine/trainer.h"
 #include "executor/plan/spec.h"
-#include "google/protobuf/text_format.h"
-#include "tests/unit/engine/engine_fixture.h"
+#include "tests/unit/engine/family.h"
 #include "tests/unit/plan/sums_apart.h"
 
 namespace trainyard::engine {
 namespace {
-
-struct Family {
-  const char* name;
-  const char* model;
-  enum { kText, kDocuments, kImages } data;
-  const char* rest = "";  // of the spec
-};
 
 constexpr int64_t kSteps = 3;
 
@@ -39,24 +31,9 @@ class ResidualNormRun
  protected:
   v1::JobSpec Spec() const {
     const auto& [family, compute] = GetParam();
-    v1::JobSpec spec = SmallGpt("", kSteps), rest;
-    using google::protobuf::TextFormat;
-    EXPECT_TRUE(TextFormat::ParseFromString(family.model, spec.mutable_model()));
-    EXPECT_TRUE(TextFormat::ParseFromString(family.rest, &rest));
-    spec.MergeFrom(rest);
+    v1::JobSpec spec = SmallJob(family, folder_.path(), kSteps);
     spec.mutable_precision()->set_compute(compute);
-    switch (family.data) {
-      case Family::kText:
-        spec.mutable_data()->mutable_text()->set_path(WriteText(folder_.path()));
-        break;
-      case Family::kDocuments:
-        spec.mutable_data()->mutable_text()->set_path(WriteDocuments(folder_.path()));
-        break;
-      case Family::kImages:
-        *spec.mutable_data() = SmallImages(folder_.path());
-        spec.mutable_data()->mutable_idx()->set_validation_fraction(0.2);
-        break;
-    }
+    if (spec.data().has_idx()) spec.mutable_data()->mutable_idx()->set_validation_fraction(0.2);
     return plan::ResolveSpec(spec).value();
   }
 
@@ -110,15 +87,15 @@ INSTANTIATE_TEST_SUITE_P(
     Families, ResidualNormRun,
     ::testing::Combine(
         ::testing::Values(
-            Family{"gpt", "gpt { layers: 3 heads: 2 width: 16 context: 8 dropout: 0.1 }",
-                   Family::kText},
-            Family{"llama", "llama { layers: 3 heads: 4 kv_heads: 2 width: 16 context: 8 }",
-                   Family::kText},
-            Family{"adapted", "llama { layers: 2 heads: 2 width: 16 context: 8 }", Family::kText,
+            Family{"gpt", "model { gpt { layers: 3 heads: 2 width: 16 context: 8 dropout: 0.1 } }"},
+            Family{"llama",
+                   "model { llama { layers: 3 heads: 4 kv_heads: 2 width: 16 context: 8 } }"},
+            Family{"adapted",
+                   "model { llama { layers: 2 heads: 2 width: 16 context: 8 } }"
                    "fine_tune { lora { rank: 2 dropout: 0.1 } }"},
-            Family{"bert", "bert { layers: 3 heads: 2 width: 8 context: 9 dropout: 0.1 }",
+            Family{"bert", "model { bert { layers: 3 heads: 2 width: 8 context: 9 dropout: 0.1 } }",
                    Family::kDocuments},
-            Family{"vit", "vit { layers: 3 heads: 2 width: 8 patch: 4 dropout: 0.1 }",
+            Family{"vit", "model { vit { layers: 3 heads: 2 width: 8 patch: 4 dropout: 0.1 } }",
                    Family::kImages}),
         ::testing::Values(v1::Precision::FP32, v1::Precision::BF16)),
     [](const auto& info) {
