@@ -10,7 +10,7 @@ namespace trainyard::plan {
 
 namespace {
 
-constexpr double kLargestSteps = 4294967295.0;  // counters of random draws wrap past it
+constexpr int64_t kLargestSteps = 4294967295;  // counters of random draws wrap past it
 
 }  // namespace
 
@@ -59,7 +59,7 @@ absl::StatusOr<int64_t> TotalSteps(const v1::JobSpec& spec, const DataFacts& fac
   if (facts.kind == DataFacts::Kind::kTokens) samples /= ContextOf(spec.model());
   const double steps =
       std::max(1.0, std::ceil(spec.training().epochs() * samples / spec.training().batch_size()));
-  if (steps > kLargestSteps) {
+  if (steps > static_cast<double>(kLargestSteps)) {
     return absl::InvalidArgumentError(
         absl::StrCat("spec.training.epochs: ", spec.training().epochs(), " makes ", steps,
                      " steps; at most ", kLargestSteps));
