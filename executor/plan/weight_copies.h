@@ -22,7 +22,8 @@ struct WeightCopies {
 
 // Of `parameters`, the first `swept` of which change with every step. A step casts for itself
 // copies of those, where there is but one micro-batch to read them. On a GPU, where each cast is a
-// launch, a small model's are the optimizer's, which has them in hand, unless memory is scarce.
+// launch, copies of up to 256 MiB are the optimizer's, which has the weights in hand, unless the
+// job recomputes activations.
 WeightCopies PlaceCopies(const v1::JobSpec& spec, const Graph& graph,
                          const std::vector<TensorId>& parameters, size_t swept,
                          int64_t micro_batches, const CopyOfWeight& copies);
