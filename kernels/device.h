@@ -56,6 +56,9 @@ class Device {
   // Whether memory is to be laid out as GPUs like it (spec.proto, Resources.device).
   virtual bool IsGpu() const { return false; }
 
+  // Threads that its kernels run on, and whose scratch they ask for; 1 on a GPU.
+  virtual int Threads() const { return 1; }
+
   // Floating-point operations per second of products of `type` that its maker promises; 0: unknown.
   virtual double PeakFlops(DType /*type*/) const { return 0; }
 

@@ -6,6 +6,7 @@
 
 #include "executor/engine/blame.h"
 #include "executor/engine/lowering.h"
+#include "executor/plan/cost.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -71,10 +72,31 @@ absl::Status Session::DrawNormal(plan::TensorId id, uint64_t seed, uint64_t stre
   return absl::OkStatus();
 }
 
+namespace {
+
+// The slot's memory was given out by what the plan counts, for every instruction set that a CPU may
+// have: kernels that want more would take the memory of others. (A GPU refuses what it does not
+// have.)
+absl::Status CheckIsPlanned(const kernels::Device& device, const plan::Plan& plan, size_t needed) {
+  if (device.IsGpu() || plan.summary.device() != v1::Resources::CPU) return absl::OkStatus();
+  const int64_t planned = plan::WorkspaceLimit(plan, device.Threads());
+  if (static_cast<int64_t>(needed) <= planned) return absl::OkStatus();
+  return Blame(
+      Fault::kOutOfMemory,
+      absl::ResourceExhaustedError(absl::StrCat(
+          "the kernels of ", device.Description(), " ask for ", needed,
+          " bytes of scratch on this machine, and the plan counts ", planned,
+          "; a smaller training.micro_batch_size may need less. Please report the job: a plan "
+          "should count enough for every CPU")));
+}
+
+}  // namespace
+
 absl::StatusOr<kernels::Kernels> Session::Prepare(const std::vector<plan::Op>& ops) {
   TY_ASSIGN_OR_RETURN(kernels::Kernels program, Lower(device_, plan_, arena_, ops));
   size_t needed = 0;
   for (const kernels::Kernel& kernel : program) needed = std::max(needed, kernel.scratch_bytes);
+  TY_RETURN_IF_ERROR(CheckIsPlanned(device_, plan_, needed));
   if (needed > stream_->scratch_bytes) {
     TY_RETURN_IF_ERROR(Synchronize());
     if (stream_->scratch != nullptr) device_.Free(stream_->scratch);

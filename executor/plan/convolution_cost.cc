@@ -7,7 +7,9 @@
 namespace trainyard::plan {
 namespace {
 
-bool IsDepthwise(const ConvolutionShape& s) { return s.groups == s.in && s.groups == s.out; }
+bool IsDepthwise(const ConvolutionShape& s) {
+  return s.groups > 1 && s.groups == s.in && s.groups == s.out;
+}
 
 int64_t WindowBytes(const ConvolutionShape& s) { return kFloat * s.kernel_height * s.kernel_width; }
 
@@ -17,10 +19,23 @@ int64_t BlockedWeightBytes(const ConvolutionShape& s) {
   return WindowBytes(s) * s.groups * RoundUp(s.in / s.groups, 16) * RoundUp(s.out / s.groups, 16);
 }
 
-// What a window of one pixel reads in steps, put side by side, per thread.
-int64_t GatheredBytes(const ConvolutionShape& s) {
-  const bool gathers = s.kernel_height == 1 && s.kernel_width == 1 && s.stride > 1;
-  return gathers ? kThreads * kFloat * s.in * OutHeight(s) * OutWidth(s) : 0;
+bool IsOnePixel(const ConvolutionShape& s) { return s.kernel_height == 1 && s.kernel_width == 1; }
+
+// Channels that do not fill blocks of 16, other than the few of a picture.
+bool HasOddChannels(const ConvolutionShape& s) {
+  if (s.groups > 1) return !IsDepthwise(s) || s.groups % 16 != 0;
+  return (s.in % 16 != 0 && s.in > 4) || s.out % 16 != 0;
+}
+
+bool HasLargeWindow(const ConvolutionShape& s) { return s.kernel_height > 8 || s.kernel_width > 8; }
+
+// What all windows of an image read, put side by side, per thread: of windows of one pixel in
+// steps, and where oneDNN has no direct kernel. `pictures`: the few channels of a picture have one.
+int64_t GatheredBytes(const ConvolutionShape& s, bool pictures) {
+  const bool odd = HasOddChannels(s) || (!pictures && s.groups == 1 && s.in <= 4);
+  const bool small = s.height < s.kernel_height || s.width < s.kernel_width;
+  const bool gathers = IsOnePixel(s) ? s.stride > 1 || odd : odd || small || HasLargeWindow(s);
+  return gathers ? kThreads * WindowBytes(s) * (s.in / s.groups) * OutHeight(s) * OutWidth(s) : 0;
 }
 
 int64_t WinogradTiles(const ConvolutionShape& s) {
@@ -51,20 +66,81 @@ int64_t InputBytes(const ConvolutionShape& s) {
   return kFloat * s.batch * s.height * s.width * s.in;
 }
 
-int64_t DirectBytes(const ConvolutionShape& s) {
+int64_t DirectBytes(const ConvolutionShape& s, bool pictures) {
   constexpr int64_t kEdges = 8 << 10;  // what is padded to whole blocks, per thread
-  return 2 * BlockedWeightBytes(s) + kThreads * kEdges + GatheredBytes(s);
+  return 2 * BlockedWeightBytes(s) + kThreads * kEdges + GatheredBytes(s, pictures);
 }
 
-// For the gradient by weights: a partial sum of them per thread. Of the smallest images AVX2 takes
-// four, and depthwise convolutions go by blocks of 16 by 16, too.
+// For the gradient by weights: partial sums of them per thread. Depthwise convolutions of small
+// images or larger windows go by blocks of 16 by 16, too.
 int64_t DirectSumBytes(const ConvolutionShape& s) {
   constexpr int64_t kEdges = 40 << 10;
-  const bool small = s.height < 4 || s.width < 4;
-  const int64_t sums = small ? 4 * kThreads : kThreads + 2;
-  const int64_t whole = small && IsDepthwise(s) ? 2 * WindowBytes(s) * s.groups * 16 * 16 : 0;
+  const bool small = std::min({s.height, s.width, OutHeight(s), OutWidth(s)}) < 4;
+  const int64_t sums = small || HasLargeWindow(s) ? 5 * kThreads
+                       : HasOddChannels(s)        ? 2 * kThreads + 2
+                                                  : kThreads + 2;
+  const bool whole_blocks =
+      IsDepthwise(s) && (small || s.kernel_height != 3 || s.kernel_width != 3);
+  const int64_t whole = whole_blocks ? 2 * WindowBytes(s) * RoundUp(s.groups, 16) * 16 * 16 : 0;
   return InputBytes(s) / s.batch + sums * BlockedWeightBytes(s) + whole + kThreads * kEdges +
-         GatheredBytes(s);
+         (HasLargeWindow(s) ? 2 : 1) * GatheredBytes(s, true);
+}
+
+// What oneDNN's kernels for AMX tiles take per thread, read off its primitives on such a CPU, and
+// an eighth more. Elements are bf16; channels come in blocks of 16 or 32.
+namespace {
+
+constexpr int64_t kNarrow = 2;
+constexpr int64_t kTiles = 40 << 10;  // tiles on their way, and sums of them in fp32
+
+int64_t ForAllThreads(int64_t bytes) { return kThreads * (bytes + bytes / 8); }
+
+}  // namespace
+
+// The part of a padded image that a thread keeps at hand: as much as suits its cache, or all of it,
+// in blocks of 16 pixels, their steps between. Of windows of one pixel what they read, unless it
+// can be read in place.
+int64_t TileForwardBytes(const ConvolutionShape& s) {
+  constexpr int64_t kMostImage = 4 * kMiB;
+  const int64_t channels = RoundUp(s.in / s.groups, 32);
+  int64_t pixels = 0;
+  if (!IsOnePixel(s)) {
+    const int64_t columns = (RoundUp(OutWidth(s), 16) + 16) * s.stride + s.kernel_width;
+    pixels = (s.height + 2 * s.pad) * (s.stride > 1 ? columns + columns / 2 : columns);
+  } else if (s.stride > 1 || s.in % 32 != 0) {
+    pixels = OutHeight(s) * OutWidth(s);
+  }
+  return DirectBytes(s, true) +
+         ForAllThreads(kTiles + std::min(kMostImage, kNarrow * pixels * channels));
+}
+
+// Without tiles, of windows of one pixel, the sums of an image in fp32 per thread.
+int64_t NarrowDataBytes(const ConvolutionShape& s) {
+  const int64_t image = kFloat * s.height * s.width * RoundUp(s.in, 16);
+  return DirectBytes(s, false) + (IsOnePixel(s) ? kThreads * image : 0);
+}
+
+// The gradients that a block of ten rows of 32 pixels needs.
+int64_t TileDataBytes(const ConvolutionShape& s) {
+  const int64_t pixels = (s.kernel_height + 9) * (s.kernel_width + 31);
+  return DirectBytes(s, false) +
+         ForAllThreads(kTiles + kNarrow * pixels * RoundUp(s.out / s.groups, 32));
+}
+
+// An image and its gradient, transposed, twice each where they have more than one block of
+// channels; rows of the image begin and end with blocks of pixels that are filled up.
+int64_t TileSumBytes(const ConvolutionShape& s) {
+  const int64_t columns = s.stride * (RoundUp(OutWidth(s), 32) + 32);
+  const int64_t image = (s.height + 2 * s.pad) * columns * RoundUp(s.in, 16);
+  const int64_t gradient = OutHeight(s) * RoundUp(OutWidth(s), 2) * RoundUp(s.out, 16);
+  const auto blocks = [](int64_t channels) { return channels > 16 ? 2 : 1; };
+  if (IsDepthwise(s)) {
+    constexpr int64_t kCopies = 8, kBlown = 112;  // bytes an element: of all images, of one
+    const int64_t elements = s.height * s.width * s.in + OutHeight(s) * OutWidth(s) * s.out;
+    return DirectSumBytes(s) + (kCopies * s.batch + kBlown) * elements;
+  }
+  return DirectSumBytes(s) +
+         ForAllThreads(kNarrow * (blocks(s.in) * image + blocks(s.out) * gradient));
 }
 
 bool SuitsWinograd(const ConvolutionShape& s) {

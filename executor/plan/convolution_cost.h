@@ -17,9 +17,18 @@ double ConvolutionFlops(const ConvolutionShape& s);
 // x in fp32.
 int64_t InputBytes(const ConvolutionShape& s);
 
-// oneDNN's: forward and by data, and the gradient by weights.
-int64_t DirectBytes(const ConvolutionShape& s);
+// oneDNN's: forward (`pictures`: with kernels of their own for images of few channels) and by data,
+// and the gradient by weights.
+int64_t DirectBytes(const ConvolutionShape& s, bool pictures);
 int64_t DirectSumBytes(const ConvolutionShape& s);
+
+// By data, where the CPU has instructions for bf16, but no tiles.
+int64_t NarrowDataBytes(const ConvolutionShape& s);
+
+// Each of the three where the CPU has tiles for bf16 (AMX).
+int64_t TileForwardBytes(const ConvolutionShape& s);
+int64_t TileDataBytes(const ConvolutionShape& s);
+int64_t TileSumBytes(const ConvolutionShape& s);
 
 // Our own, by Winograd's algorithm: forward and by data, and the gradient by weights.
 bool SuitsWinograd(const ConvolutionShape& s);

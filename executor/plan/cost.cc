@@ -48,18 +48,27 @@ int64_t PackedBytes(const Matmul& o) {
   return !o.transpose_b && o.n % 1024 == 0 && o.m >= 64 ? kFloat * o.k * o.n : 0;
 }
 
-// fp32 twins of 16-bit operands: those of more than kTwinBytes are made by pieces of some rows or
-// columns of c, and that of the operand that all pieces read once (kernels/cpu/matmul.cc).
+// Twins of operands, which oneDNN sees in their place: those of more than kTwinBytes are made by
+// pieces of some rows or columns of c, and that of the operand that all pieces read once
+// (kernels/cpu/matmul.cc).
 constexpr int64_t kTwinBytes = 64 * kMiB;
 constexpr int64_t kPieceGrain = 64;
 
-// Twins of a, b and, if c is of 16 bits, of c, and what a product in fp32 takes.
-int64_t TwinProductBytes(const Matmul& o, bool narrow_c) {
-  const int64_t a = kFloat * o.m * o.k, b = kFloat * o.k * o.n;
-  const int64_t c = narrow_c ? kFloat * o.m * o.n : 0;
-  if (a + b + c <= kTwinBytes) return a + b + c + PackedBytes(o) + PanelBytes(o, 0);
+// Bytes of an element of the twins of a, b and c; 0: there is none.
+struct TwinSizes {
+  int64_t a = 0, b = 0, c = 0;
+};
+
+// Twins, and what a product takes beside: one by bf16 instructions if `narrow`, else one in fp32.
+int64_t TwinProductBytes(const Matmul& o, const TwinSizes& twin, bool narrow) {
+  const auto product = [&](const Matmul& p) {
+    return narrow ? PanelBytes(p, kMiB) : PackedBytes(p) + PanelBytes(p, 0);
+  };
+  const int64_t a = twin.a * o.m * o.k, b = twin.b * o.k * o.n, c = twin.c * o.m * o.n;
+  if (a + b + c <= kTwinBytes) return a + b + c + product(o);
   const bool by_rows = b <= a;
-  const int64_t each = by_rows ? (a + c) / o.m : (b + c) / o.n, all = by_rows ? o.m : o.n;
+  const int64_t each = by_rows ? twin.a * o.k + twin.c * o.n : twin.b * o.k + twin.c * o.m;
+  const int64_t all = by_rows ? o.m : o.n;
   const int64_t piece =
       std::min(all, std::max(kPieceGrain, kTwinBytes / each / kPieceGrain * kPieceGrain));
   int64_t most = 0;
@@ -67,7 +76,7 @@ int64_t TwinProductBytes(const Matmul& o, bool narrow_c) {
     if (size == 0) continue;
     Matmul p = o;
     (by_rows ? p.m : p.n) = size;
-    most = std::max(most, each * size + PackedBytes(p) + PanelBytes(p, 0));
+    most = std::max(most, each * size + product(p));
   }
   return (by_rows ? b : a) + most;
 }
@@ -121,22 +130,32 @@ struct CostOf {
     return OnAnyCpu(*operands.begin(), wide, narrow);
   }
 
-  int64_t ProductBytes(const Matmul& o, TensorId a, TensorId c) const {
+  // Products of types that the CPU has no instructions for are of twins in fp32; those by bf16
+  // instructions, of dense twins of what lies apart.
+  int64_t ProductBytes(const Matmul& o, TensorId a, bool a_apart, TensorId c, bool c_apart) const {
     if (tensors[a].type == ElementType::kF32) return PackedBytes(o) + PanelBytes(o, 0);
     const bool narrow_c = tensors[c].type != ElementType::kF32;
-    return OnAnyCpu(a, TwinProductBytes(o, narrow_c), PanelBytes(o, kMiB));
+    const int64_t wide = TwinProductBytes(o, {kFloat, kFloat, narrow_c ? kFloat : 0}, false);
+    constexpr int64_t kNarrow = 2;
+    TwinSizes dense;
+    if (a_apart) dense.a = kNarrow;
+    if (c_apart) dense.c = narrow_c ? kNarrow : kFloat;
+    if ((a_apart || c_apart) && !o.transpose_b) dense.b = kNarrow;
+    return OnAnyCpu(a, wide, TwinProductBytes(o, dense, true));
   }
+
+  bool Apart(TensorId id) const { return tensors[id].row_stride > 0; }
 
   Cost operator()(const Matmul& o) const {
     return {.flops = 2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) *
                      static_cast<double>(o.k),
-            .workspace = ProductBytes(o, o.a, o.c)};
+            .workspace = ProductBytes(o, o.a, o.a_cols > 0 || Apart(o.a), o.c, Apart(o.c))};
   }
   Cost operator()(const AddProduct& o) const {
     const Matmul product = {.m = o.rows, .n = o.n, .k = o.k, .transpose_b = true};
     return {.flops = 2.0 * static_cast<double>(o.rows) * static_cast<double>(o.n) *
                      static_cast<double>(o.k),
-            .workspace = ProductBytes(product, o.a, o.y)};
+            .workspace = ProductBytes(product, o.a, false, o.y, o.n != o.cols)};
   }
   // Our own convolutions read any type in place; where the CPU has bf16, oneDNN's take their place.
   int64_t Own(TensorId x, int64_t own, int64_t narrow) const {
@@ -144,16 +163,14 @@ struct CostOf {
   }
 
   Cost operator()(const ConvolutionForward& o) const {
-    const int64_t direct = DirectBytes(o.shape);
+    const int64_t direct = DirectBytes(o.shape, true), narrow = TileForwardBytes(o.shape);
     return {.flops = ConvolutionFlops(o.shape),
-            .workspace = SuitsWinograd(o.shape) ? Own(o.x, WinogradBytes(o.shape), direct)
-                                                : Products({o.x, o.w, o.y}, direct, direct)};
+            .workspace = SuitsWinograd(o.shape) ? Own(o.x, WinogradBytes(o.shape), narrow)
+                                                : Products({o.x, o.w, o.y}, direct, narrow)};
   }
-  // In bf16 of a window of one pixel the sums of an image in fp32 beside, per thread.
   Cost operator()(const ConvolutionBackwardData& o) const {
-    const int64_t direct = DirectBytes(o.shape);
-    const bool sums = o.shape.kernel_height == 1 && o.shape.kernel_width == 1;
-    const int64_t narrow = direct + (sums ? kThreads * InputBytes(o.shape) / o.shape.batch : 0);
+    const int64_t direct = DirectBytes(o.shape, false),
+                  narrow = std::max(NarrowDataBytes(o.shape), TileDataBytes(o.shape));
     return {.flops = ConvolutionFlops(o.shape),
             .workspace = SuitsWinograd(o.shape) ? Own(o.dy, WinogradBytes(o.shape), narrow)
                                                 : Products({o.dy, o.w, o.dx}, direct, narrow)};
@@ -162,8 +179,8 @@ struct CostOf {
     const int64_t direct = DirectSumBytes(o.shape);
     const int64_t rows = o.shape.batch * OutHeight(o.shape) * OutWidth(o.shape);
     const int64_t bias = o.dbias == kNone ? 0 : kFloat * PartialSums(rows) * o.shape.out;
-    const int64_t narrow =
-        Products({o.x, o.dy}, direct, direct);  // oneDNN's bf16 copies both, transposed
+    // oneDNN's bf16 copies both operands, transposed; with tiles an image of them at a time.
+    const int64_t narrow = Products({o.x, o.dy}, direct, TileSumBytes(o.shape));
     const auto own = [&](int64_t bytes) { return Own(o.x, std::max(bytes, bias), narrow); };
     return {.flops = ConvolutionFlops(o.shape),
             .workspace = SuitsWinograd(o.shape)         ? own(WinogradGradientBytes(o.shape))
@@ -375,6 +392,10 @@ double FlopsPerStep(const Plan& plan, int64_t ranks) {
 
 int64_t WorkspaceBytes(const std::vector<Tensor>& tensors, const Op& op) {
   return std::visit(CostOf{tensors}, op).workspace;
+}
+
+int64_t WorkspaceLimit(const Plan& plan, int threads) {
+  return plan.summary.workspace_bytes() * std::max<int64_t>(1, Ceil(threads, kThreads));
 }
 
 void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, Plan& plan) {

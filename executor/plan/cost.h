@@ -21,6 +21,10 @@ double FlopsPerStep(const Plan& plan, int64_t ranks);
 // Scratch that the CPU back end may ask for to run one op; see cost.cc for the formulas.
 int64_t WorkspaceBytes(const std::vector<Tensor>& tensors, const Op& op);
 
+// The most scratch that a worker with `threads` CPU threads may take for `plan`: what is planned,
+// for each group of as many threads as scratch is counted for (scratch.h).
+int64_t WorkspaceLimit(const Plan& plan, int threads);
+
 // Fills plan.summary. Everything else of `plan` is ready; `ranks` share the global batch.
 void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, Plan& plan);
 

@@ -28,6 +28,7 @@ class CpuDevice : public Device {
   static std::vector<const VectorTable*> SupportedTables();
 
   std::string Description() const override;
+  int Threads() const override { return threads_; }
   int64_t PeakMemoryBytes() override;
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   void Free(void* data) override;

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/f32_twins.h"
 #include "kernels/cpu/operands.h"
+#include "kernels/cpu/twins.h"
 
 namespace trainyard::kernels {
 namespace {
@@ -14,8 +14,8 @@ namespace {
 using Dims = dnnl::memory::dims;
 using Desc = dnnl::memory::desc;
 
-// fp32 twins of more than this are not made at once: the product goes by pieces of c. The operand
-// that all pieces read has its twin beside. executor/plan/cost.cc counts the same.
+// Twins of more than this are not made at once: the product goes by pieces of c. The operand that
+// all pieces read has its twin beside. executor/plan/cost.cc counts the same.
 constexpr int64_t kTwinBytes = int64_t{64} << 20;
 constexpr int64_t kPieceGrain = 64;  // rows or columns
 
@@ -24,17 +24,31 @@ struct PieceSize {
   int64_t rows = 0, cols = 0;
 };
 
-PieceSize PieceSizeOf(const Matmul& op, bool twins) {
-  const auto twin = [&](const Buffer& buffer, int64_t n) {
-    return twins && buffer.dtype != DType::kF32 ? n * static_cast<int64_t>(sizeof(float)) : 0;
+// Bytes of an element of the twins of a, b and c; 0: there is none.
+struct TwinSizes {
+  int64_t a = 0, b = 0, c = 0;
+};
+
+TwinSizes TwinSizesOf(const Matmul& op, bool widens) {
+  const auto size = [](const Buffer& buffer) { return static_cast<int64_t>(SizeOf(buffer.dtype)); };
+  const auto widened = [](const Buffer& buffer) -> int64_t {
+    return buffer.dtype == DType::kF32 ? 0 : sizeof(float);
   };
-  const int64_t a = twin(op.a, op.m * op.k), b = twin(op.b, op.k * op.n);
-  if (a + b + twin(op.c, op.m * op.n) <= kTwinBytes) return {op.m, op.n};
+  if (widens) return {widened(op.a), widened(op.b), widened(op.c)};
+  const bool a = op.step_of_a() != op.stored_a_cols(), c = op.step_of_c() != op.n;
+  if (op.a.dtype == DType::kF32 || (!a && !c)) return {};
+  // The columns of b that a piece reads lie apart, too.
+  return {a ? size(op.a) : 0, op.transpose_b ? 0 : size(op.b), c ? size(op.c) : 0};
+}
+
+PieceSize PieceSizeOf(const Matmul& op, const TwinSizes& twin) {
+  const int64_t a = twin.a * op.m * op.k, b = twin.b * op.k * op.n;
+  if (a + b + twin.c * op.m * op.n <= kTwinBytes) return {op.m, op.n};
   const auto most = [](int64_t each) {
     return std::max(kPieceGrain, kTwinBytes / each / kPieceGrain * kPieceGrain);
   };
-  if (b <= a) return {std::min(op.m, most(twin(op.a, op.k) + twin(op.c, op.n))), op.n};
-  return {op.m, std::min(op.n, most(twin(op.b, op.k) + twin(op.c, op.m)))};
+  if (b <= a) return {std::min(op.m, most(twin.a * op.k + twin.c * op.n)), op.n};
+  return {op.m, std::min(op.n, most(twin.b * op.k + twin.c * op.m))};
 }
 
 Buffer Moved(const Buffer& buffer, int64_t elements) {
@@ -59,11 +73,11 @@ bool PacksB(const Matmul& op, dnnl::memory::data_type type) {
 
 // op(x), [rows, cols], stored with its transpose's rows when `transposed`.
 struct Matrix {
-  Matrix(const F32Twins& twins, const Buffer& buffer, int64_t rows, int64_t cols, bool transposed,
+  Matrix(const Twins& twins, const Buffer& buffer, int64_t rows, int64_t cols, bool transposed,
          int64_t step)
       : stored{transposed ? cols : rows, transposed ? rows : cols, step},
         desc(MatrixDesc(rows, cols, twins.TypeOf(buffer), transposed,
-                        twins.Has(buffer) ? stored.cols : step)) {}
+                        twins.Has(buffer, stored) ? stored.cols : step)) {}
 
   StoredRows stored;
   Desc desc;
@@ -90,12 +104,12 @@ Product PieceOf(const Product& whole, int64_t row, int64_t col, const PieceSize&
 
 // A piece with its twins and its primitive.
 struct PreparedPiece {
-  F32Twins twins;
+  Twins twins;
   std::vector<DnnlCall> calls;
 };
 
 struct Program {
-  F32Twins shared;  // of what all pieces read
+  Twins shared;  // of what all pieces read
   std::vector<PreparedPiece> pieces;
 };
 
@@ -104,11 +118,11 @@ struct Program {
 class Pieces {
  public:
   // `twins_in` makes the twins of one piece in a scratch.
-  Pieces(const Dnnl& dnnl, const Matmul& op, std::function<F32Twins(ScratchLayout&)> twins_in)
+  Pieces(const Dnnl& dnnl, const Matmul& op, std::function<Twins(ScratchLayout&)> twins_in)
       : dnnl_(dnnl),
         twins_in_(std::move(twins_in)),
         whole_{op, op.step_of_a(), op.transpose_b ? op.k : op.n, op.step_of_c()},
-        size_(PieceSizeOf(op, !dnnl.Computes(op.a.dtype))),
+        size_(PieceSizeOf(op, TwinSizesOf(op, !dnnl.Computes(op.a.dtype)))),
         by_columns_(size_.cols < op.n),
         attributes_(UserScratch()),
         program_(std::make_shared<Program>(Program{twins_in_(shared_), {}})) {
@@ -134,18 +148,18 @@ class Pieces {
                     for (const PreparedPiece& piece : program->pieces) {
                       piece.twins.Fill(stream.scratch);
                       for (const DnnlCall& call : piece.calls) call.Run(stream.scratch);
-                      piece.twins.RoundBack(stream.scratch);
+                      piece.twins.BringBack(stream.scratch);
                     }
                   },
                   scratch_bytes_};
   }
 
  private:
-  static DnnlOperand ReadA(const Product& p, F32Twins& twins) {
+  static DnnlOperand ReadA(const Product& p, Twins& twins) {
     const Matrix a(twins, p.op.a, p.op.m, p.op.k, p.op.transpose_a, p.a_step);
     return twins.Read(DNNL_ARG_SRC, a.desc, p.op.a, a.stored);
   }
-  static DnnlOperand ReadB(const Product& p, F32Twins& twins) {
+  static DnnlOperand ReadB(const Product& p, Twins& twins) {
     const Matrix b(twins, p.op.b, p.op.k, p.op.n, p.op.transpose_b, p.b_step);
     return twins.Read(DNNL_ARG_WEIGHTS, b.desc, p.op.b, b.stored);
   }
@@ -153,7 +167,7 @@ class Pieces {
   void Add(const Product& p) {
     const Matmul& op = p.op;
     ScratchLayout layout = shared_;
-    F32Twins twins = twins_in_(layout);
+    Twins twins = twins_in_(layout);
     const DnnlOperand a = by_columns_ ? common_ : ReadA(p, twins);
     const DnnlOperand b = by_columns_ ? ReadB(p, twins) : common_;
     const Matrix c(twins, op.c, op.m, op.n, false, p.c_step);
@@ -180,7 +194,7 @@ class Pieces {
   }
 
   const Dnnl& dnnl_;
-  const std::function<F32Twins(ScratchLayout&)> twins_in_;
+  const std::function<Twins(ScratchLayout&)> twins_in_;
   const Product whole_;
   const PieceSize size_;
   const bool by_columns_;
@@ -207,7 +221,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Matmul& op) {
   return dnnl_.Guard<Kernel>("matmul", [&] {
     return Pieces(dnnl_, op,
                   [&](ScratchLayout& layout) {
-                    return F32Twins(dnnl_, vectors_, threads_, type, layout);
+                    return Twins(dnnl_, vectors_, threads_, type, layout);
                   })
         .Prepare();
   });

@@ -33,9 +33,9 @@ struct Shape {
   int64_t m, n, k;
 };
 
-class F32TwinsTest : public testing::TestWithParam<Shape> {};
+class TwinsTest : public testing::TestWithParam<Shape> {};
 
-TEST_P(F32TwinsTest, PiecesMakeTheWholeProduct) {
+TEST_P(TwinsTest, PiecesMakeTheWholeProduct) {
   const auto [m, n, k] = GetParam();
   Bench bench({CpuDevice::SupportedTables().front(), 2});
   std::vector<float> sums(m * n);
@@ -85,7 +85,7 @@ TEST_P(F32TwinsTest, PiecesMakeTheWholeProduct) {
 
 // Rows of c in pieces, columns of c in pieces, and, with a c that is larger than both operands,
 // rows.
-INSTANTIATE_TEST_SUITE_P(Shapes, F32TwinsTest,
+INSTANTIATE_TEST_SUITE_P(Shapes, TwinsTest,
                          testing::Values(Shape{4200, 5, 4100}, Shape{5, 4200, 4100},
                                          Shape{4200, 4100, 7}));
 

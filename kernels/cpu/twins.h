@@ -12,20 +12,34 @@ namespace trainyard::kernels {
 // The rows of a stored matrix: `step` elements from the start of one to the next.
 struct StoredRows {
   int64_t rows = 0, cols = 0, step = 0;
+
+  bool Apart() const { return rows > 1 && step != cols; }
 };
 
-// The operands of an op that oneDNN does not compute in their type on this machine: fp32 twins of
-// them in scratch, filled before its primitives run and rounded back after. Where none is needed,
-// and for operands of fp32, the operands themselves.
-class F32Twins {
+// The operands of an op as oneDNN is to see them. Where it cannot take one as it lies, a twin in
+// scratch stands for it: filled before the primitives run and brought back after. There are two
+// reasons for one:
+//  - oneDNN does not compute in the operand's type on this machine: the twin is of fp32.
+//  - The rows of a matrix lie apart in a product by bf16 instructions: the twin is of the operand's
+//    own type, and dense. oneDNN 2.6 has its brgemm, AMX included, for dense matrices only, and for
+//    all others an older kernel that may add in another order and takes 8 bytes of scratch per
+//    element of a bf16 result. So the kernel, and with it the bits, follow from shapes alone.
+// An operand without a twin is used in place.
+class Twins {
  public:
   // `type`: what the op's products are of.
-  F32Twins(const Dnnl& dnnl, const VectorTable& vectors, int threads, DType type,
-           ScratchLayout& layout)
-      : needed_(!dnnl.Computes(type)), vectors_(vectors), threads_(threads), layout_(layout) {}
+  Twins(const Dnnl& dnnl, const VectorTable& vectors, int threads, DType type,
+        ScratchLayout& layout)
+      : widens_(!dnnl.Computes(type)),
+        packs_(!widens_ && type == DType::kBF16),
+        vectors_(vectors),
+        threads_(threads),
+        layout_(layout) {}
 
   // Whether oneDNN sees a twin, which is dense however `buffer` lies.
-  bool Has(const Buffer& buffer) const { return needed_ && buffer.dtype != DType::kF32; }
+  bool Has(const Buffer& buffer, const StoredRows& stored = {}) const {
+    return (widens_ && buffer.dtype != DType::kF32) || (packs_ && stored.Apart());
+  }
 
   // What oneDNN sees `buffer` as.
   dnnl::memory::data_type TypeOf(const Buffer& buffer) const;
@@ -41,11 +55,12 @@ class F32Twins {
 
   // Around the run of the primitives.
   void Fill(void* scratch) const;
-  void RoundBack(void* scratch) const;
+  void BringBack(void* scratch) const;
 
  private:
   struct Twin {
     Buffer buffer;
+    bool widened;       // fp32; else of the buffer's type
     StoredRows stored;  // one row where it lies densely
     size_t scratch_offset;
   };
@@ -56,7 +71,7 @@ class F32Twins {
   template <typename F>
   void ForRuns(const Twin& twin, const F& f) const;
 
-  bool needed_;
+  bool widens_, packs_;
   const VectorTable& vectors_;
   int threads_;
   ScratchLayout& layout_;  // used while the op is prepared
@@ -64,7 +79,7 @@ class F32Twins {
 };
 
 // The calls one after the other, with their twins around them.
-Kernel InSequence(const Dnnl& dnnl, F32Twins twins, std::vector<DnnlCall> calls,
+Kernel InSequence(const Dnnl& dnnl, Twins twins, std::vector<DnnlCall> calls,
                   const ScratchLayout& layout);
 
 }  // namespace trainyard::kernels
