@@ -75,10 +75,7 @@ absl::Status Evaluator::Finish(Flight& flight, const data::Tokenizer* tokenizer,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples) {
-  int64_t samples = dataset_.size(data::Split::kValidation);
-  if (max_samples > 0) samples = std::min(samples, max_samples);
-  if (samples == 0) return absl::FailedPreconditionError("the data has no held-out split");
+absl::StatusOr<Evaluator::Sums> Evaluator::Evaluate(int64_t samples) {
   TY_RETURN_IF_ERROR(PrepareOnce(false));
   const plan::Plan& plan = session_.plan();
 
@@ -105,13 +102,32 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
     }
     if (batch < batches) TY_RETURN_IF_ERROR(Enqueue(loader, FlightOf(batch)));
   }
+  return sums;
+}
+
+absl::Status Evaluator::Try() {
+  const int64_t samples =
+      std::min<int64_t>(dataset_.size(data::Split::kValidation), session_.plan().evaluation_batch);
+  return Evaluate(samples).status();
+}
+
+absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples) {
+  int64_t samples = dataset_.size(data::Split::kValidation);
+  const int64_t all = samples;
+  if (max_samples > 0) samples = std::min(samples, max_samples);
+  if (samples == 0) return absl::FailedPreconditionError("the data has no held-out split");
+  TY_ASSIGN_OR_RETURN(Sums sums, Evaluate(samples));
+  const plan::Plan& plan = session_.plan();
   if (sums.rows == 0) {
-    return Blame(Fault::kData,
-                 absl::FailedPreconditionError(absl::StrCat(
-                     "spec.evaluation.max_samples: found no row that counts in the ", samples,
-                     " held-out samples that it leaves, of ",
-                     dataset_.size(data::Split::kValidation), ": they are too short to be masked, ",
-                     "or none of their images can be read; use more, or other held-out data")));
+    const std::string among =
+        samples < all
+            ? absl::StrCat("the first ", samples, " of ", all,
+                           " held-out samples, all that spec.evaluation.max_samples leaves")
+            : absl::StrCat("the ", all, " held-out samples");
+    return Blame(Fault::kData, absl::FailedPreconditionError(absl::StrCat(
+                                   "found no row that counts in ", among,
+                                   ": they are too short to be masked, or none of their images can "
+                                   "be read; use more, or other held-out data")));
   }
   const double mean = sums.loss / static_cast<double>(sums.rows);
   std::map<std::string, double> values = {

@@ -28,6 +28,10 @@ class Evaluator {
   // is lost.
   absl::Status Tune();
 
+  // Reads and evaluates the first batch: the failure that Run would end with there, if any. That
+  // none of its samples counts is none.
+  absl::Status Try();
+
   // "loss" and "accuracy" over the first `max_samples` validation samples (0: all), and
   // "perplexity" for language models, "bits_per_byte" for those of text; for clicks "auc" and,
   // where it is known, "best_auc" (auc.h). Sums are doubles in order of the samples, so that the
@@ -50,6 +54,8 @@ class Evaluator {
   };
 
   absl::Status PrepareOnce(bool tune);
+  // Over the first `samples` of the split.
+  absl::StatusOr<Sums> Evaluate(int64_t samples);
   Flight& FlightOf(int64_t batch) { return flights_[batch % flights_.size()]; }
   absl::Status Enqueue(data::Loader& loader, Flight& flight);
   // Waits for the batch and adds it up; `tokenizer` tells how many bytes of text a target is, if

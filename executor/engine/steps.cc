@@ -71,26 +71,39 @@ bool Steps::SavesAfter(int64_t step) const {
   return every > 0 && step % every == 0;
 }
 
+bool Steps::TriesAfter(int64_t step) const {
+  const EvaluationTimes& times = p_.evaluation;
+  return step == first_step_ && (times.every > 0 || times.at_end) && !EvaluatesAfter(step);
+}
+
 absl::StatusOr<RunResult> Steps::Run(const std::atomic<bool>& stop) {
   const int64_t restored = done();
+  first_step_ = restored + 1;
   TY_RETURN_IF_ERROR(Warn());
-  while (!Over()) {
-    stopping_ = stop;
-    if (stopping_ && p_.trainer.on_their_way() == 0) {
-      const absl::StatusOr<RunResult> suspended = Suspend(done() == restored);
-      // What cannot be left because it is not finite goes on as if nobody had asked: the next steps
-      // are not finite either, and what becomes of that does not depend on where a run is stopped.
-      if (suspended.ok() || FaultOf(suspended.status()) != Fault::kNumeric) return suspended;
+  // The evaluation that failed last time, before anything else.
+  bool evaluates_first = std::exchange(run_.unevaluated, false);
+  while (evaluates_first || !Over()) {
+    const bool again = std::exchange(evaluates_first, false);
+    if (!again) {
+      stopping_ = stop;
+      if (stopping_ && p_.trainer.on_their_way() == 0) {
+        const absl::StatusOr<RunResult> suspended = Suspend(done() == restored);
+        // What cannot be left because it is not finite goes on as if nobody had asked: the next
+        // steps are not finite either, and what becomes of that does not depend on where a run is
+        // stopped.
+        if (suspended.ok() || FaultOf(suspended.status()) != Fault::kNumeric) return suspended;
+      }
+      TY_RETURN_IF_ERROR(TrainOnce());
+      if (TriesAfter(done())) TY_RETURN_IF_ERROR(TryEvaluation());
     }
-    TY_RETURN_IF_ERROR(TrainOnce());
     bool best = false;
-    if (EvaluatesAfter(done())) {
-      TY_ASSIGN_OR_RETURN(best, Evaluate());
+    if (again || EvaluatesAfter(done())) {
+      TY_ASSIGN_OR_RETURN(best, EvaluateAndKeepWeights());
     }
     TY_RETURN_IF_ERROR(Warn());
     // After the metrics of its step: whoever restores from it has them already.
     const bool last = Over();
-    if (last || best || SavesAfter(done())) {
+    if (last || best || again || SavesAfter(done())) {
       TY_RETURN_IF_ERROR(Save({.needed = last, .final = last, .last = last}));
     }
   }
@@ -117,7 +130,8 @@ absl::StatusOr<StepResult> Steps::NextResult() {
 }
 
 bool Steps::GoesStraightOn(int64_t step) const {
-  return !stopping_ && step < p_.plan.total_steps && !EvaluatesAfter(step) && !SavesAfter(step);
+  return !stopping_ && step < p_.plan.total_steps && !EvaluatesAfter(step) && !TriesAfter(step) &&
+         !SavesAfter(step);
 }
 
 absl::Status Steps::TrainOnce() {
@@ -214,6 +228,44 @@ absl::StatusOr<bool> Steps::Evaluate() {
   TY_RETURN_IF_ERROR(
       BlameStorage(p_.observer.OnMetrics(done(), RunObserver::Split::kValidation, values)));
   return best;
+}
+
+bool Steps::WasAskedFor(int64_t step) const {
+  return p_.spec.evaluation().has_at_end() ||
+         (p_.evaluation.every > 0 && step % p_.evaluation.every == 0);
+}
+
+absl::Status Steps::TryEvaluation() {
+  const absl::Status tried = p_.evaluator.Try();
+  if (tried.ok() || FaultOf(tried) != Fault::kData) return tried;
+  if (p_.evaluation.every > 0 || WasAskedFor(p_.plan.total_steps)) {
+    return Annotate(tried, "held-out data, tried after the first step");
+  }
+  return BlameStorage(p_.observer.OnWarning(absl::StrCat(
+      "the evaluation at the end would fail: ", tried.message(), "; training goes on")));
+}
+
+absl::StatusOr<bool> Steps::EvaluateAndKeepWeights() {
+  absl::StatusOr<bool> best = Evaluate();
+  if (best.ok()) return best;
+  const Fault fault = FaultOf(best.status());
+  // A device that failed has no weights that can be trusted, and a store that failed takes none.
+  if (fault == Fault::kDevice || fault == Fault::kStorage) return best;
+  if (fault == Fault::kData && !WasAskedFor(done())) {
+    TY_RETURN_IF_ERROR(BlameStorage(p_.observer.OnWarning(
+        absl::StrCat("not evaluated at the end: ", best.status().message()))));
+    return false;
+  }
+  run_.unevaluated = true;
+  absl::Status saved = Save({.needed = true, .last = true});
+  if (saved.ok()) saved = BlameStorage(p_.checkpoints.Wait());
+  const std::string kept =
+      saved.ok() ? absl::StrCat("the weights of step ", done(),
+                                " are kept; resume the job to evaluate them again")
+                 : absl::StrCat("and its weights could not be written: ", saved.message());
+  return Blame(
+      fault, absl::Status(best.status().code(), absl::StrCat("evaluation after step ", done(), ": ",
+                                                             best.status().message(), "; ", kept)));
 }
 
 void Steps::TakeOutUnwritten() {

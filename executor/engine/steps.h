@@ -69,6 +69,11 @@ class Steps {
   absl::StatusOr<StepResult> NextResult();
   bool EvaluatesAfter(int64_t step) const;
   bool SavesAfter(int64_t step) const;  // even if it is neither the last nor the best
+  // Whether a batch of the held-out split is tried: after the first step of an attempt, so that
+  // what is wrong with that data is found before hours of training.
+  bool TriesAfter(int64_t step) const;
+  // Whether the spec names the evaluation after `step`; else the one at the end is a default.
+  bool WasAskedFor(int64_t step) const;
   // Whether nothing but the next step follows on step `step`.
   bool GoesStraightOn(int64_t step) const;
   absl::Status Report(const StepResult& result, absl::Duration took, absl::Duration waited);
@@ -77,6 +82,10 @@ class Steps {
   absl::Status CountSkipped();
   // Evaluates, and takes what policies go by; whether the step is among the best.
   absl::StatusOr<bool> Evaluate();
+  // As Evaluate; before it fails it writes a checkpoint, from which the job can be resumed. That
+  // the data does not allow an evaluation nobody asked for is a warning.
+  absl::StatusOr<bool> EvaluateAndKeepWeights();
+  absl::Status TryEvaluation();
   // What is best is what there is: the last one that entered goes, and who left for it comes back,
   // when its checkpoint could not be written.
   void TakeOutUnwritten();
@@ -104,6 +113,7 @@ class Steps {
   Begun begun_;  // the step that is awaited: when the one before was done, or else when it was
                  // asked for
   bool stopping_ = false;
+  int64_t first_step_ = 0;     // of this attempt
   absl::Status failed_ahead_;  // of the step after the one that is awaited
   struct Entered {
     int64_t step = 0;

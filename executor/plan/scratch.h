@@ -4,8 +4,8 @@
 //
 // They say what the CPU back end asks for. Of our own kernels it is exact (Winograd's: the most
 // that up to kThreads threads take); what oneDNN 2.6 asks for was read off its primitives for AVX2
-// and AVX-512, with and without bf16, with 1, 2 and 8 threads. How it cuts its work depends on
-// caches and threads: what counts is the most that any of its ways takes.
+// and AVX-512, with and without bf16, and AMX, with 1, 2 and 8 threads. How it cuts its work
+// depends on caches and threads: what counts is the most that any of its ways takes.
 // tests/unit/engine/workspace_test.cc holds them to it.
 
 #include <cstdint>

@@ -43,13 +43,22 @@ void Dnnl::UseThreads() const {
   if (omp_get_max_threads() != threads_) omp_set_num_threads(threads_);
 }
 
-bool Dnnl::Computes(DType type) const {
-  if (type != DType::kBF16) return type == DType::kF32;
+namespace {
+
+bool Has(dnnl::cpu_isa wanted) {
   // An instruction set's bits contain those of what it extends.
   const auto has = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto bf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (has & bf16) == bf16;
+  return (has & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
 }
+
+}  // namespace
+
+bool Dnnl::Computes(DType type) const {
+  if (type != DType::kBF16) return type == DType::kF32;
+  return Has(dnnl::cpu_isa::avx512_core_bf16);
+}
+
+bool Dnnl::AddsByShape() const { return Has(dnnl::cpu_isa::avx512_core); }
 
 absl::Status Dnnl::StatusOf(const char* op, const dnnl::error& e) {
   const std::string message = absl::StrCat(op, ": oneDNN: ", e.message);

@@ -58,6 +58,11 @@ class Dnnl {
   // GPUs only).
   bool Computes(DType type) const;
 
+  // Whether a product in fp32 of dense matrices adds in an order that depends on its shape alone:
+  // with AVX-512, where oneDNN has its brgemm for it. Its older gemm cuts result and sums by how
+  // many threads there are.
+  bool AddsByShape() const;
+
   // Runs `make` with the device's thread count in force; a dnnl::error becomes kUnimplemented
   // ("no kernel for these shapes") or kInternal, prefixed with `op`.
   template <typename T>

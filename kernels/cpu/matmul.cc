@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/operands.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/twins.h"
 
 namespace trainyard::kernels {
@@ -102,10 +104,40 @@ Product PieceOf(const Product& whole, int64_t row, int64_t col, const PieceSize&
   return piece;
 }
 
-// A piece with its twins and its primitive.
+// Rows and columns of c that one thread makes, where oneDNN would cut the work by the number of
+// threads: as many as leave enough tiles for many threads, by the shape alone.
+PieceSize TileSizeOf(int64_t m, int64_t n) {
+  constexpr int64_t kLeast = 64, kLargest = 256, kEnough = 32;
+  const auto tiles = [&](int64_t size) {
+    return ((m + size - 1) / size) * ((n + size - 1) / size);
+  };
+  int64_t size = kLargest;
+  while (size > kLeast && tiles(size) < kEnough) size /= 2;
+  return {std::min(m, size), std::min(n, size)};
+}
+
+// `size` of a matrix from [row, col] on, lying as it does there.
+DnnlOperand TileOf(const DnnlOperand& whole, int64_t row, int64_t col, const PieceSize& size) {
+  const dnnl_dim_t* const strides = whole.shape.data.format_desc.blocking.strides;
+  const auto element = static_cast<int64_t>(
+      dnnl::memory::data_type_size(static_cast<dnnl::memory::data_type>(whole.shape.data_type())));
+  const int64_t moved = (row * strides[0] + col * strides[1]) * element;
+  DnnlOperand tile = whole;
+  tile.shape = Desc({size.rows, size.cols}, whole.shape.data_type(), {strides[0], strides[1]});
+  if (whole.data == nullptr) {
+    tile.scratch_offset += moved;
+  } else {
+    tile.data = static_cast<char*>(whole.data) + moved;
+  }
+  return tile;
+}
+
+// A piece with its twins and its primitives: one after the other, or one per tile of c, in any
+// order.
 struct PreparedPiece {
   Twins twins;
   std::vector<DnnlCall> calls;
+  bool tiles = false;
 };
 
 struct Program {
@@ -118,8 +150,10 @@ struct Program {
 class Pieces {
  public:
   // `twins_in` makes the twins of one piece in a scratch.
-  Pieces(const Dnnl& dnnl, const Matmul& op, std::function<Twins(ScratchLayout&)> twins_in)
+  Pieces(const Dnnl& dnnl, int threads, const Matmul& op,
+         std::function<Twins(ScratchLayout&)> twins_in)
       : dnnl_(dnnl),
+        threads_(threads),
         twins_in_(std::move(twins_in)),
         whole_{op, op.step_of_a(), op.transpose_b ? op.k : op.n, op.step_of_c()},
         size_(PieceSizeOf(op, TwinSizesOf(op, !dnnl.Computes(op.a.dtype)))),
@@ -142,16 +176,29 @@ class Pieces {
       }
     }
     // Shared only because a std::function must be copyable.
-    return Kernel{[&dnnl = dnnl_, program = std::move(program_)](Stream& stream) {
-                    dnnl.UseThreads();
-                    program->shared.Fill(stream.scratch);
-                    for (const PreparedPiece& piece : program->pieces) {
-                      piece.twins.Fill(stream.scratch);
-                      for (const DnnlCall& call : piece.calls) call.Run(stream.scratch);
-                      piece.twins.BringBack(stream.scratch);
-                    }
-                  },
-                  scratch_bytes_};
+    return Kernel{
+        [&dnnl = dnnl_, threads = threads_, program = std::move(program_)](Stream& stream) {
+          dnnl.UseThreads();
+          program->shared.Fill(stream.scratch);
+          for (const PreparedPiece& piece : program->pieces) {
+            piece.twins.Fill(stream.scratch);
+            const auto run = [&](int64_t begin, int64_t end) {
+              for (int64_t i = begin; i < end; ++i) piece.calls[i].Run(stream.scratch);
+            };
+            const auto calls = static_cast<int64_t>(piece.calls.size());
+            if (!piece.tiles) {
+              run(0, calls);
+            } else if (calls == 1) {
+              omp_set_num_threads(1);
+              run(0, 1);
+              dnnl.UseThreads();
+            } else {  // within a parallel region oneDNN takes no threads of its own
+              ParallelRuns(threads, calls, 1, run);
+            }
+            piece.twins.BringBack(stream.scratch);
+          }
+        },
+        scratch_bytes_};
   }
 
  private:
@@ -171,29 +218,94 @@ class Pieces {
     const DnnlOperand a = by_columns_ ? common_ : ReadA(p, twins);
     const DnnlOperand b = by_columns_ ? ReadB(p, twins) : common_;
     const Matrix c(twins, op.c, op.m, op.n, false, p.c_step);
-    const Desc bias = op.bias ? MatrixDesc(1, op.n, twins.TypeOf(op.bias), false, op.n) : Desc();
+    const DnnlOperand c_place = op.accumulate ? twins.Update(DNNL_ARG_DST, c.desc, op.c, c.stored)
+                                              : twins.Write(DNNL_ARG_DST, c.desc, op.c, c.stored);
+    DnnlOperand bias{DNNL_ARG_BIAS, Desc()};
+    if (op.bias) {
+      bias = {DNNL_ARG_BIAS, MatrixDesc(1, op.n, twins.TypeOf(op.bias), false, op.n), op.bias.data};
+    }
+    const bool f32 = a.shape.data_type() == dnnl::memory::data_type::f32;
+    const bool by_shape = dnnl_.AddsByShape() && IsDense(a) && IsDense(c_place);
+    const bool tiles = f32 && (!by_shape || TemptsToSplit(op));
+    std::vector<DnnlCall> calls =
+        tiles ? Tiles(a, b, bias, c_place, op, layout) : AtOnce(a, b, bias, c_place, op, layout);
+    scratch_bytes_ = std::max(scratch_bytes_, layout.size());
+    program_->pieces.push_back({std::move(twins), std::move(calls), tiles});
+  }
+
+  // A small result of a long sum: oneDNN's brgemm, too, gives threads a part of the sum each.
+  static bool TemptsToSplit(const Matmul& op) { return op.m * op.n <= 128 * 128 && op.k >= 1024; }
+
+  // Whether the rows (or columns) of a matrix follow each other without a gap.
+  static bool IsDense(const DnnlOperand& matrix) {
+    const auto& [rows, cols] = std::pair(matrix.shape.data.dims[0], matrix.shape.data.dims[1]);
+    const dnnl_dim_t* const strides = matrix.shape.data.format_desc.blocking.strides;
+    return strides[0] == cols || strides[1] == rows;
+  }
+
+  dnnl::matmul::primitive_desc DescOf(const Desc& a, const Desc& b, const Desc& bias,
+                                      const Desc& c) const {
+    return {bias.is_zero() ? dnnl::matmul::desc(a, b, c) : dnnl::matmul::desc(a, b, bias, c),
+            attributes_, dnnl_.engine()};
+  }
+
+  std::vector<DnnlCall> AtOnce(const DnnlOperand& a, const DnnlOperand& b, const DnnlOperand& bias,
+                               const DnnlOperand& c, const Matmul& op, ScratchLayout& layout) {
     const dnnl::memory::data_type of_b = b.shape.data_type();
     const Desc wanted =
         PacksB(op, of_b) ? Desc({op.k, op.n}, of_b, dnnl::memory::format_tag::any) : b.shape;
-    const dnnl::matmul::primitive_desc pd(op.bias
-                                              ? dnnl::matmul::desc(a.shape, wanted, bias, c.desc)
-                                              : dnnl::matmul::desc(a.shape, wanted, c.desc),
-                                          attributes_, dnnl_.engine());
+    const dnnl::matmul::primitive_desc pd = DescOf(a.shape, wanted, bias.shape, c.shape);
     std::vector<DnnlCall> calls;
     std::vector<DnnlOperand> operands = {a,
                                          InputFor(dnnl_, pd.weights_desc(), b, layout, calls),
-                                         op.accumulate
-                                             ? twins.Update(DNNL_ARG_DST, c.desc, op.c, c.stored)
-                                             : twins.Write(DNNL_ARG_DST, c.desc, op.c, c.stored),
+                                         c,
                                          {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
                                           layout.Take(pd.scratchpad_desc().get_size())}};
-    if (op.bias) operands.push_back({DNNL_ARG_BIAS, bias, op.bias.data});
+    if (!bias.shape.is_zero()) operands.push_back(bias);
     calls.emplace_back(dnnl::matmul(pd), dnnl_.stream(), operands);
-    scratch_bytes_ = std::max(scratch_bytes_, layout.size());
-    program_->pieces.push_back({std::move(twins), std::move(calls)});
+    return calls;
+  }
+
+  // A call for each tile of c. They differ in size at two of its edges only, and share primitives.
+  std::vector<DnnlCall> Tiles(const DnnlOperand& a, const DnnlOperand& b, const DnnlOperand& bias,
+                              const DnnlOperand& c, const Matmul& op, ScratchLayout& layout) {
+    struct Prepared {
+      dnnl::matmul primitive;
+      Desc scratch;
+    };
+    std::map<std::pair<int64_t, int64_t>, Prepared> prepared;  // by rows and columns
+    std::vector<DnnlCall> calls;
+    const PieceSize most = TileSizeOf(op.m, op.n);
+    omp_set_num_threads(1);  // of each primitive; dnnl_.UseThreads sets it anew
+    for (int64_t row = 0; row < op.m; row += most.rows) {
+      for (int64_t col = 0; col < op.n; col += most.cols) {
+        const PieceSize size = {std::min(most.rows, op.m - row), std::min(most.cols, op.n - col)};
+        std::vector<DnnlOperand> operands = {TileOf(a, row, 0, {size.rows, op.k}),
+                                             TileOf(b, 0, col, {op.k, size.cols}),
+                                             TileOf(c, row, col, size)};
+        if (!bias.shape.is_zero()) operands.push_back(TileOf(bias, 0, col, {1, size.cols}));
+        auto found = prepared.find({size.rows, size.cols});
+        if (found == prepared.end()) {
+          const dnnl::matmul::primitive_desc pd =
+              DescOf(operands[0].shape, operands[1].shape,
+                     bias.shape.is_zero() ? Desc() : operands.back().shape, operands[2].shape);
+          found = prepared
+                      .emplace(std::pair(size.rows, size.cols),
+                               Prepared{dnnl::matmul(pd), pd.scratchpad_desc()})
+                      .first;
+        }
+        const Desc& scratch = found->second.scratch;
+        operands.push_back(
+            {DNNL_ARG_SCRATCHPAD, scratch, nullptr, layout.Take(scratch.get_size())});
+        calls.emplace_back(found->second.primitive, dnnl_.stream(), operands);
+      }
+    }
+    dnnl_.UseThreads();
+    return calls;
   }
 
   const Dnnl& dnnl_;
+  const int threads_;
   const std::function<Twins(ScratchLayout&)> twins_in_;
   const Product whole_;
   const PieceSize size_;
@@ -219,7 +331,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Matmul& op) {
   if (ok.ok() && !op.valid()) ok = absl::InvalidArgumentError("matmul: scale or strides");
   if (!ok.ok()) return ok;
   return dnnl_.Guard<Kernel>("matmul", [&] {
-    return Pieces(dnnl_, op,
+    return Pieces(dnnl_, threads_, op,
                   [&](ScratchLayout& layout) {
                     return Twins(dnnl_, vectors_, threads_, type, layout);
                   })

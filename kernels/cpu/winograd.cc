@@ -81,9 +81,12 @@ Kernel Product(const VectorTable& vectors, int threads, const ConvolutionShape& 
                               .plane = weights_plane,
                               .panel = ins * lanes});
     });
-    ParallelRuns(threads, Ceil(tiles, each), 1, [&](int64_t begin, int64_t end) {
+    const int64_t units = Ceil(tiles, each);
+    ParallelRuns(threads, units, 1, [&](int64_t begin, int64_t end) {
       WinogradPlanes in = in_planes, out = out_planes;
-      in.data = weights + kPlanes * weights_plane + omp_get_thread_num() * unit_floats;
+      // With fewer units than threads, the threads that get one need not be the first.
+      const int64_t place = units < threads ? begin : omp_get_thread_num();
+      in.data = weights + kPlanes * weights_plane + place * unit_floats;
       out.data = in.data + kPlanes * in.plane;
       for (int64_t unit = begin; unit < end; ++unit) {
         const int64_t first = unit * each, count = std::min(each, tiles - first);

@@ -69,6 +69,7 @@ RunState RunStateFrom(const Json& json, int64_t step) {
     run.early_stopping.waited = CountAt(stopping, "waited", 0);
     if (stopping.contains("best")) run.early_stopping.best = ScoreFrom(stopping.at("best"));
   }
+  if (json.contains("unevaluated")) run.unevaluated = json.at("unevaluated").get<bool>();
   if (json.contains("start_sha256")) run.start_sha256 = json.at("start_sha256").get<std::string>();
   if (json.contains("loss_scale")) run.loss_scale = LossScaleFrom(json.at("loss_scale"), step);
   return run;
@@ -97,6 +98,7 @@ std::string StateToJson(const StateFile& state) {
                           {"good_steps", scale->good_steps},
                           {"skipped_steps", scale->skipped}};
   }
+  if (state.run.unevaluated) json["unevaluated"] = true;
   if (!state.run.start_sha256.empty()) json["start_sha256"] = state.run.start_sha256;
   return json.dump(2) + "\n";
 }

@@ -34,7 +34,9 @@ struct RunState {
   EarlyStoppingState early_stopping;
   std::vector<Score> best;              // of checkpoint.best, the best first
   std::optional<LossScale> loss_scale;  // of a run that scales its loss
-  std::string start_sha256;             // of the weights that a run with fine_tune.from began with
+  // The evaluation that belongs to this step failed: whoever goes on from here makes it first.
+  bool unevaluated = false;
+  std::string start_sha256;  // of the weights that a run with fine_tune.from began with
   friend bool operator==(const RunState&, const RunState&) = default;
 };
 
