@@ -124,7 +124,7 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
             ? absl::StrCat("the first ", samples, " of ", all,
                            " held-out samples, all that spec.evaluation.max_samples leaves")
             : absl::StrCat("the ", all, " held-out samples");
-    return Blame(Fault::kData, absl::FailedPreconditionError(absl::StrCat(
+    return Blame(Fault::kData, absl::NotFoundError(absl::StrCat(
                                    "found no row that counts in ", among,
                                    ": they are too short to be masked, or none of their images can "
                                    "be read; use more, or other held-out data")));

@@ -35,8 +35,8 @@ class Evaluator {
   // "loss" and "accuracy" over the first `max_samples` validation samples (0: all), and
   // "perplexity" for language models, "bits_per_byte" for those of text; for clicks "auc" and,
   // where it is known, "best_auc" (auc.h). Sums are doubles in order of the samples, so that the
-  // batch size does not change them. kFailedPrecondition: there is no held-out split, or
-  // (blamed on kData) none of its samples counts.
+  // batch size does not change them. kFailedPrecondition: there is no held-out split.
+  // kNotFound, blamed on kData: none of its samples counts.
   absl::StatusOr<std::map<std::string, double>> Run(int64_t max_samples);
 
  private:

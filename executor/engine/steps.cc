@@ -230,19 +230,13 @@ absl::StatusOr<bool> Steps::Evaluate() {
   return best;
 }
 
-bool Steps::WasAskedFor(int64_t step) const {
-  return p_.spec.evaluation().has_at_end() ||
-         (p_.evaluation.every > 0 && step % p_.evaluation.every == 0);
+bool Steps::GoesByEvaluations() const {
+  return p_.spec.evaluation().has_early_stopping() || p_.spec.checkpoint().has_best();
 }
 
 absl::Status Steps::TryEvaluation() {
   const absl::Status tried = p_.evaluator.Try();
-  if (tried.ok() || FaultOf(tried) != Fault::kData) return tried;
-  if (p_.evaluation.every > 0 || WasAskedFor(p_.plan.total_steps)) {
-    return Annotate(tried, "held-out data, tried after the first step");
-  }
-  return BlameStorage(p_.observer.OnWarning(absl::StrCat(
-      "the evaluation at the end would fail: ", tried.message(), "; training goes on")));
+  return tried.ok() ? tried : Annotate(tried, "held-out data, tried after the first step");
 }
 
 absl::StatusOr<bool> Steps::EvaluateAndKeepWeights() {
@@ -251,9 +245,9 @@ absl::StatusOr<bool> Steps::EvaluateAndKeepWeights() {
   const Fault fault = FaultOf(best.status());
   // A device that failed has no weights that can be trusted, and a store that failed takes none.
   if (fault == Fault::kDevice || fault == Fault::kStorage) return best;
-  if (fault == Fault::kData && !WasAskedFor(done())) {
+  if (absl::IsNotFound(best.status()) && !GoesByEvaluations()) {
     TY_RETURN_IF_ERROR(BlameStorage(p_.observer.OnWarning(
-        absl::StrCat("not evaluated at the end: ", best.status().message()))));
+        absl::StrCat("not evaluated after step ", done(), ": ", best.status().message()))));
     return false;
   }
   run_.unevaluated = true;

@@ -72,8 +72,8 @@ class Steps {
   // Whether a batch of the held-out split is tried: after the first step of an attempt, so that
   // what is wrong with that data is found before hours of training.
   bool TriesAfter(int64_t step) const;
-  // Whether the spec names the evaluation after `step`; else the one at the end is a default.
-  bool WasAskedFor(int64_t step) const;
+  // Whether more than a reader depends on what evaluations say.
+  bool GoesByEvaluations() const;
   // Whether nothing but the next step follows on step `step`.
   bool GoesStraightOn(int64_t step) const;
   absl::Status Report(const StepResult& result, absl::Duration took, absl::Duration waited);

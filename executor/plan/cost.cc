@@ -43,9 +43,14 @@ int64_t PanelBytes(const Matmul& o, int64_t least) {
   return kThreads * (std::min(most, all + kEdges) + (cut ? kFloat * o.m * o.n : 0));
 }
 
-// b, packed first where its rows lie a multiple of 4 KiB apart.
+// Operands that are packed first, since rows of theirs lie a multiple of 4 KiB apart: b, and a
+// where it is stored transposed, with a line of the cache between rows.
 int64_t PackedBytes(const Matmul& o) {
-  return !o.transpose_b && o.n % 1024 == 0 && o.m >= 64 ? kFloat * o.k * o.n : 0;
+  constexpr int64_t kLine = 16, kSet = 256;
+  if (o.m < 64 || o.n < 64) return 0;
+  const bool a = o.transpose_a && (o.m % kSet == 0 || o.a_cols > 0);
+  const bool b = !o.transpose_b && o.n % kSet == 0;
+  return kFloat * o.k * ((a ? o.m + kLine : 0) + (b ? o.n + kLine : 0));
 }
 
 // Twins of operands, which oneDNN sees in their place: those of more than kTwinBytes are made by

@@ -107,13 +107,16 @@ Product PieceOf(const Product& whole, int64_t row, int64_t col, const PieceSize&
 // Rows and columns of c that one thread makes, where oneDNN would cut the work by the number of
 // threads: as many as leave enough tiles for many threads, by the shape alone.
 PieceSize TileSizeOf(int64_t m, int64_t n) {
-  constexpr int64_t kLeast = 64, kLargest = 256, kEnough = 32;
-  const auto tiles = [&](int64_t size) {
-    return ((m + size - 1) / size) * ((n + size - 1) / size);
+  constexpr int64_t kLeast = 64, kEnough = 16;
+  PieceSize size = {std::min<int64_t>(m, 256), std::min<int64_t>(n, 1024)};
+  const auto tiles = [&] {
+    return ((m + size.rows - 1) / size.rows) * ((n + size.cols - 1) / size.cols);
   };
-  int64_t size = kLargest;
-  while (size > kLeast && tiles(size) < kEnough) size /= 2;
-  return {std::min(m, size), std::min(n, size)};
+  while (tiles() < kEnough && std::max(size.rows, size.cols) > kLeast) {
+    int64_t& larger = size.cols >= size.rows ? size.cols : size.rows;
+    larger = std::max(kLeast, larger / 2 / kLeast * kLeast);
+  }
+  return size;
 }
 
 // `size` of a matrix from [row, col] on, lying as it does there.
@@ -132,18 +135,29 @@ DnnlOperand TileOf(const DnnlOperand& whole, int64_t row, int64_t col, const Pie
   return tile;
 }
 
-// A piece with its twins and its primitives: one after the other, or one per tile of c, in any
-// order.
+// A piece with its twins and its primitives: some in order, then one per tile of c, in any order.
 struct PreparedPiece {
   Twins twins;
-  std::vector<DnnlCall> calls;
-  bool tiles = false;
+  std::vector<DnnlCall> calls, tiles;
 };
 
 struct Program {
   Twins shared;  // of what all pieces read
   std::vector<PreparedPiece> pieces;
 };
+
+// Each by one thread: within a parallel region oneDNN takes none of its own.
+void RunTiles(const Dnnl& dnnl, int threads, const std::vector<DnnlCall>& tiles, void* scratch) {
+  if (tiles.size() == 1) {
+    omp_set_num_threads(1);
+    tiles[0].Run(scratch);
+    dnnl.UseThreads();
+    return;
+  }
+  ParallelRuns(threads, static_cast<int64_t>(tiles.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) tiles[i].Run(scratch);
+  });
+}
 
 // Prepares the pieces of a product one after the other: they use the same scratch in turn, behind
 // the twin that they share.
@@ -182,19 +196,8 @@ class Pieces {
           program->shared.Fill(stream.scratch);
           for (const PreparedPiece& piece : program->pieces) {
             piece.twins.Fill(stream.scratch);
-            const auto run = [&](int64_t begin, int64_t end) {
-              for (int64_t i = begin; i < end; ++i) piece.calls[i].Run(stream.scratch);
-            };
-            const auto calls = static_cast<int64_t>(piece.calls.size());
-            if (!piece.tiles) {
-              run(0, calls);
-            } else if (calls == 1) {
-              omp_set_num_threads(1);
-              run(0, 1);
-              dnnl.UseThreads();
-            } else {  // within a parallel region oneDNN takes no threads of its own
-              ParallelRuns(threads, calls, 1, run);
-            }
+            for (const DnnlCall& call : piece.calls) call.Run(stream.scratch);
+            RunTiles(dnnl, threads, piece.tiles, stream.scratch);
             piece.twins.BringBack(stream.scratch);
           }
         },
@@ -227,10 +230,14 @@ class Pieces {
     const bool f32 = a.shape.data_type() == dnnl::memory::data_type::f32;
     const bool by_shape = dnnl_.AddsByShape() && IsDense(a) && IsDense(c_place);
     const bool tiles = f32 && (!by_shape || TemptsToSplit(op));
-    std::vector<DnnlCall> calls =
-        tiles ? Tiles(a, b, bias, c_place, op, layout) : AtOnce(a, b, bias, c_place, op, layout);
+    PreparedPiece piece{.twins = std::move(twins)};
+    if (tiles) {
+      AddTiles(a, b, bias, c_place, op, layout, piece);
+    } else {
+      piece.calls = AtOnce(a, b, bias, c_place, op, layout);
+    }
     scratch_bytes_ = std::max(scratch_bytes_, layout.size());
-    program_->pieces.push_back({std::move(twins), std::move(calls), tiles});
+    program_->pieces.push_back(std::move(piece));
   }
 
   // A small result of a long sum: oneDNN's brgemm, too, gives threads a part of the sum each.
@@ -266,15 +273,39 @@ class Pieces {
     return calls;
   }
 
+  // `matrix` as tiles read it. `rows`: they read down the columns of stored rows; where those lie a
+  // multiple of 1 KiB apart, and so share sets of the cache, they are packed with a line between.
+  DnnlOperand Spread(const DnnlOperand& matrix, bool rows, const Matmul& op, ScratchLayout& layout,
+                     PreparedPiece& piece) {
+    constexpr int64_t kSet = 256, kLine = 16, kLeast = 64;  // floats, and rows and columns of c
+    const dnnl_dim_t* const strides = matrix.shape.data.format_desc.blocking.strides;
+    if (!rows || strides[1] != 1 || strides[0] % kSet != 0 || op.m < kLeast || op.n < kLeast) {
+      return matrix;
+    }
+    const Dims dims = matrix.shape.dims();
+    const DnnlOperand spread =
+        PlaceFor(Desc(dims, matrix.shape.data_type(), {dims[1] + kLine, 1}), matrix, layout);
+    piece.calls.push_back(Reorder(dnnl_, matrix, spread, false, layout));
+    return spread;
+  }
+
+  // `matrix` with rows and columns exchanged.
+  static DnnlOperand Turned(DnnlOperand matrix) {
+    matrix.shape = matrix.shape.permute_axes({1, 0});
+    return matrix;
+  }
+
   // A call for each tile of c. They differ in size at two of its edges only, and share primitives.
-  std::vector<DnnlCall> Tiles(const DnnlOperand& a, const DnnlOperand& b, const DnnlOperand& bias,
-                              const DnnlOperand& c, const Matmul& op, ScratchLayout& layout) {
+  void AddTiles(const DnnlOperand& a_given, const DnnlOperand& b_given, const DnnlOperand& bias,
+                const DnnlOperand& c, const Matmul& op, ScratchLayout& layout,
+                PreparedPiece& piece) {
+    const DnnlOperand a = Turned(Spread(Turned(a_given), op.transpose_a, op, layout, piece));
+    const DnnlOperand b = Spread(b_given, !op.transpose_b, op, layout, piece);
     struct Prepared {
       dnnl::matmul primitive;
       Desc scratch;
     };
     std::map<std::pair<int64_t, int64_t>, Prepared> prepared;  // by rows and columns
-    std::vector<DnnlCall> calls;
     const PieceSize most = TileSizeOf(op.m, op.n);
     omp_set_num_threads(1);  // of each primitive; dnnl_.UseThreads sets it anew
     for (int64_t row = 0; row < op.m; row += most.rows) {
@@ -297,11 +328,10 @@ class Pieces {
         const Desc& scratch = found->second.scratch;
         operands.push_back(
             {DNNL_ARG_SCRATCHPAD, scratch, nullptr, layout.Take(scratch.get_size())});
-        calls.emplace_back(found->second.primitive, dnnl_.stream(), operands);
+        piece.tiles.emplace_back(found->second.primitive, dnnl_.stream(), operands);
       }
     }
     dnnl_.UseThreads();
-    return calls;
   }
 
   const Dnnl& dnnl_;

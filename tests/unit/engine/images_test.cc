@@ -26,6 +26,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 class ImageRunTest : public ::testing::Test {
  protected:
@@ -223,13 +224,58 @@ TEST_F(ImageRunTest, ADatasetThatCannotBeOpenedForWantOfDescriptorsIsTriedAgain)
   EXPECT_THAT(std::string(status.message()), HasSubstr("Too many open files"));
 }
 
-TEST_F(ImageRunTest, AHeldOutSplitOfWhichNothingCanBeReadIsTheUsersFault) {
+// Resumed once the data are there again, the run makes the evaluation that it owes, and no step.
+TEST_F(ImageRunTest, AnEvaluationThatFailsKeepsTheWeightsAndIsMadeWhenTheRunIsResumed) {
+  v1::JobSpec spec = Spec(ArchiveWithoutHeldOut());
+  spec.mutable_evaluation()->set_every_steps(9);
+  spec.mutable_evaluation()->mutable_early_stopping();  // which needs what cannot be had
+  RecordingObserver failed, resumed, never_failed;
+  const absl::Status status = RunOnCpu(spec, Root("r"), failed).status();
+  EXPECT_EQ(FaultOf(status), Fault::kData) << status;
+  EXPECT_FALSE(Retryable(status));
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr("evaluation after step 9: found no row that counts in the 6 "
+                                       "held-out samples"),
+                             HasSubstr("the weights of step 9 are kept; resume the job")));
+  ASSERT_THAT(failed.checkpoints, SizeIs(1));
+  EXPECT_FALSE(failed.last_is_final);
+
+  Archive(0);
+  const auto result =
+      RunOnCpu(spec, Root("r"), resumed,
+               RestorePoint{failed.checkpoints[0].uri, failed.checkpoints[0].manifest_sha256});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(resumed.TrainLosses(), IsEmpty());
+  EXPECT_THAT(resumed.Evaluations(), SizeIs(1));
+  EXPECT_TRUE(resumed.last_is_final);
+  ASSERT_TRUE(RunOnCpu(spec, Root("n"), never_failed).ok());
+  EXPECT_EQ(resumed.Evaluations(), never_failed.Evaluations());
+  EXPECT_EQ(resumed.checkpoints.back().weights_sha256,
+            never_failed.checkpoints.back().weights_sha256);
+}
+
+TEST_F(ImageRunTest, AHeldOutSplitOfWhichNothingCanBeReadIsAWarning) {
   RecordingObserver observer;
-  const absl::Status status = RunOnCpu(Spec(ArchiveWithoutHeldOut()), Root("r"), observer).status();
+  const auto result = RunOnCpu(Spec(ArchiveWithoutHeldOut()), Root("r"), observer);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(observer.last_is_final);
+  EXPECT_THAT(observer.warnings, testing::Contains(HasSubstr("not evaluated after step 9: found no "
+                                                             "row that counts in the 6 held-out "
+                                                             "samples")));
+}
+
+// Found after the first step, not after the last.
+TEST_F(ImageRunTest, HeldOutDataAreTriedAfterTheFirstStep) {
+  v1::JobSpec spec = Spec(ArchiveWithoutHeldOut());
+  spec.mutable_data()->mutable_webdataset()->set_bad_records(v1::REFUSE_BAD_RECORDS);
+  spec.mutable_evaluation()->set_at_end(true);
+  spec.mutable_training()->set_log_every(1);
+  RecordingObserver observer;
+  const absl::Status status = RunOnCpu(spec, Root("r"), observer).status();
   EXPECT_EQ(FaultOf(status), Fault::kData) << status;
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("spec.evaluation.max_samples: found no row that counts in the 6 held-out "
-                        "samples that it leaves, of 6"));
+              HasSubstr("held-out data, tried after the first step: "));
+  EXPECT_THAT(observer.TrainLosses(), SizeIs(1));
 }
 
 }  // namespace

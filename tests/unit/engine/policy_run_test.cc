@@ -196,11 +196,11 @@ TEST_P(PolicyRunTest, WhatARollbackAbandonedIsGoneOnceTheRunGoesOn) {
   EXPECT_TRUE(std::filesystem::exists(newest.uri));
 
   RecordingObserver third;
-  third.stop_at = 11;
+  third.stop_at = 12;
   const RestorePoint back{Root("r") + "/step-00000010", second.checkpoints[0].manifest_sha256};
   ASSERT_TRUE(RunHere(spec, Root("r"), third, back).ok());
   EXPECT_THAT(Names("r"),
-              UnorderedElementsAre("step-00000005", "step-00000010", StepFolder(StoppedAt(11))));
+              UnorderedElementsAre("step-00000005", "step-00000010", StepFolder(StoppedAt(12))));
 }
 
 // What an earlier attempt wrote past the restore point on the same way is met again.
@@ -210,10 +210,10 @@ TEST_P(PolicyRunTest, WhatAnEarlierAttemptWroteIsKept) {
   first.stop_at = StopFor(12);
   ASSERT_TRUE(RunHere(spec, Root("r"), first).ok());
   RecordingObserver second;
-  second.stop_at = 6;
+  second.stop_at = 7;
   ASSERT_TRUE(
       RunHere(spec, Root("r"), second, RestorePoint{Root("r") + "/step-00000005", ""}).ok());
-  EXPECT_THAT(Names("r"), UnorderedElementsAre("step-00000005", StepFolder(StoppedAt(6)),
+  EXPECT_THAT(Names("r"), UnorderedElementsAre("step-00000005", StepFolder(StoppedAt(7)),
                                                "step-00000010", "step-00000012"));
 }
 
