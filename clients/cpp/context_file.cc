@@ -9,10 +9,14 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "storage/base/file.h"
+#include "storage/base/printable.h"
 #include "storage/base/status.h"
 #include "storage/base/suggest.h"
+#include "storage/base/token.h"
 #include "yaml-cpp/yaml.h"
 
 // yaml-cpp reports by exceptions; in clients/ this is the file where they become Status.
@@ -83,7 +87,24 @@ absl::StatusOr<FileDescriptor> Lock(const std::string& path) {
 
 absl::StatusOr<std::string> TokenFromFile(const std::string& path) {
   TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 4096));
-  return std::string(absl::StripAsciiWhitespace(text));
+  return ParseToken(text, path);
+}
+
+// HOST:PORT, where a port is given that there can be: gRPC takes 99999 for 34463. What names
+// another scheme (unix:PATH, dns:///HOST:PORT) is gRPC's to judge.
+absl::Status CheckServer(const std::string& server) {
+  const size_t colon = server.rfind(':');
+  if (colon == std::string::npos || absl::StartsWith(server, "unix") ||
+      absl::StrContains(server, "://") || server.find(']', colon) != std::string::npos ||
+      (server[0] != '[' && server.find(':') != colon)) {  // the last: a bare IPv6 address
+    return absl::OkStatus();
+  }
+  const std::string port = server.substr(colon + 1);
+  int number = 0;
+  if (absl::SimpleAtoi(port, &number) && number >= 1 && number <= 65535) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("server '", Printable(server), "': the port is '",
+                                                 Printable(port),
+                                                 "'; expected a number from 1 to 65535"));
 }
 
 // The context that the flags, the environment or the file name; one without a name and a server
@@ -157,7 +178,10 @@ absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags) {
   if (!flags.token_file.empty()) {
     TY_ASSIGN_OR_RETURN(chosen.context.token, TokenFromFile(flags.token_file));
   } else if (!token.empty()) {
-    chosen.context.token = token;
+    TY_ASSIGN_OR_RETURN(chosen.context.token, ParseToken(token, "TRAINYARD_TOKEN"));
+  } else {
+    TY_ASSIGN_OR_RETURN(chosen.context.token,
+                        ParseToken(chosen.context.token, absl::StrCat("context ", chosen.name)));
   }
   if (!project.empty()) chosen.context.project = project;
   if (chosen.context.server.empty()) {
@@ -165,6 +189,7 @@ absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags) {
         "no server is chosen; start one with `trainyard local start`, or name one with --server or "
         "`trainyard context use`");
   }
+  TY_RETURN_IF_ERROR(CheckServer(chosen.context.server));
   return chosen;
 }
 

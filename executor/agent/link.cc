@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
+#include "storage/base/token.h"
 #include "trainyard/v1/executor_service.grpc.pb.h"
 
 namespace trainyard {
@@ -109,9 +110,9 @@ class Link::Impl {
   absl::Status RunSession() {
     grpc::ClientContext context;
     if (!options_.token_file.empty()) {
-      TY_ASSIGN_OR_RETURN(const std::string token, ReadFile(options_.token_file, 4096));
-      context.AddMetadata("authorization",
-                          absl::StrCat("Bearer ", absl::StripAsciiWhitespace(token)));
+      TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(options_.token_file, 4096));
+      TY_ASSIGN_OR_RETURN(const std::string token, ParseToken(text, options_.token_file));
+      context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
     }
     const std::shared_ptr<grpc::Channel> channel = MakeChannel(options_.server);
     if (!WaitUntilConnected(*channel)) {

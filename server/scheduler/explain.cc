@@ -26,8 +26,7 @@ std::string DescribeNode(const NodeRecord& node, const SlotDemand& demand,
     return absl::StrCat(name, "away, its lease ended at ", Time(node.lease_end));
   }
   if (node.draining) return absl::StrCat(name, "draining, takes no new work");
-  SchedulerSnapshot alone = snapshot;
-  alone.nodes = {node};
+  SchedulerSnapshot alone{.now = snapshot.now, .attempts = snapshot.attempts, .nodes = {node}};
   const SlotTable slots(alone);
   const SlotDemand one{.count = 1, .device = demand.device, .bytes = demand.bytes};
   const SlotTable::Counts counts = slots.Count(one);
@@ -117,15 +116,13 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
                     const SchedulerSnapshot& snapshot, const PlannerOptions& options) {
   Explanation explanation{.reason = job.reason};
   if (job.state == JobState::kQueued) {
-    const Pass pass = PlanPass(snapshot, options);
+    const Description description = Describe(snapshot, options, job.uid);
     const SlotDemand demand = DemandOf(job);
-    for (size_t i = 0; i < pass.queue.size(); ++i) {
-      const QueuedJob& entry = pass.queue[i];
-      if (entry.uid != job.uid) continue;
-      explanation.queue_position = static_cast<int>(i) + 1;
-      explanation.reason = entry.reason;
-      explanation.ahead = entry.ahead;
-      explanation.earliest_start = entry.earliest_start;
+    if (description.queue_position > 0) {
+      explanation.queue_position = description.queue_position;
+      explanation.reason = description.reason;
+      explanation.ahead = description.ahead;
+      explanation.earliest_start = description.earliest_start;
     }
     for (const NodeRecord& node : snapshot.nodes) {
       explanation.details.push_back(DescribeNode(node, demand, snapshot));

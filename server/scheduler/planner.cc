@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -14,16 +15,17 @@
 namespace trainyard {
 namespace {
 
-// Waiting jobs that keep their slots, in order.
-struct Blocker {
-  std::string name;
-  int priority = 0;
-  SlotDemand demand;
-};
-
 bool RunsBefore(const JobRecord* a, const JobRecord* b) {
   return std::make_tuple(-static_cast<int64_t>(a->priority), a->create_time, a->uid) <
          std::make_tuple(-static_cast<int64_t>(b->priority), b->create_time, b->uid);
+}
+
+// Jobs of one demand are served alike: once one of them waits in a pass, in which slots are only
+// taken, all behind it wait, for the same reason.
+using DemandClass = std::tuple<int, std::string, int64_t>;
+
+DemandClass ClassOf(const SlotDemand& demand) {
+  return {demand.count, demand.device, demand.bytes};
 }
 
 // Whether a slot could serve both: only then can one keep a slot from the other.
@@ -39,51 +41,50 @@ Reason ReasonForBackoff(const JobRecord& job) {
   return {reason::kBackoff, message};
 }
 
-Reason ReasonForNoFit(const SlotTable& slots, const SlotDemand& demand,
-                      const SchedulerSnapshot& snapshot) {
+Reason ReasonForNoFit(const SlotTable& slots, const SlotDemand& demand) {
+  if (slots.nodes() == 0) {
+    return {reason::kNoNodes,
+            absl::StrCat("needs ", DescribeDemand(demand), "; no node takes work")};
+  }
+  return {reason::kFitsNoNode, absl::StrCat("needs ", DescribeDemand(demand),
+                                            "; the nodes that take work cannot hold it")};
+}
+
+Reason ReasonForWait(const SlotTable& slots, const SlotDemand& demand) {
+  const bool only_kept = slots.Count(demand).free >= demand.count;
+  if (only_kept) {
+    return {reason::kBehindOthers, absl::StrCat("needs ", DescribeDemand(demand),
+                                                "; what is free is kept for jobs ahead")};
+  }
+  return {reason::kWaitingForSlots,
+          absl::StrCat("needs ", DescribeDemand(demand), "; too few such slots are free")};
+}
+
+// The same two at this moment, with what there is and who is ahead.
+std::string DescribeNoFit(const SlotTable& slots, const SlotDemand& demand,
+                          const SchedulerSnapshot& snapshot) {
   std::string aside;
   if (slots.draining() > 0) absl::StrAppend(&aside, "; ", slots.draining(), " draining");
   if (slots.away() > 0) absl::StrAppend(&aside, "; ", slots.away(), " away");
   if (slots.nodes() == 0) {
-    return {
-        reason::kNoNodes,
-        absl::StrCat("needs ", DescribeDemand(demand), "; of ", snapshot.nodes.size(),
-                     snapshot.nodes.size() == 1 ? " node" : " nodes", " none takes work", aside)};
+    return absl::StrCat("needs ", DescribeDemand(demand), "; of ", snapshot.nodes.size(),
+                        snapshot.nodes.size() == 1 ? " node" : " nodes", " none takes work", aside);
   }
-  return {reason::kFitsNoNode,
-          absl::StrCat("needs ", DescribeDemand(demand), "; present are ", slots.DescribePresent(),
-                       " on ", slots.nodes(), slots.nodes() == 1 ? " node" : " nodes", aside)};
+  return absl::StrCat("needs ", DescribeDemand(demand), "; present are ", slots.DescribePresent(),
+                      " on ", slots.nodes(), slots.nodes() == 1 ? " node" : " nodes", aside);
 }
 
-// The waiting jobs ahead of `demand` that could use what it could.
-struct Ahead {
-  const Blocker* first = nullptr;
-  size_t count = 0;
-  std::vector<std::string> names;  // at most kMostAhead
-};
-
-Ahead FindAhead(const std::vector<Blocker>& blockers, const SlotDemand& demand) {
-  Ahead ahead;
-  for (const Blocker& blocker : blockers) {
-    if (!Compete(blocker.demand, demand)) continue;
-    if (ahead.first == nullptr) ahead.first = &blocker;
-    if (ahead.count++ < kMostAhead) ahead.names.push_back(blocker.name);
-  }
-  return ahead;
-}
-
-Reason ReasonForWait(const SlotTable& slots, const SlotDemand& demand, const Ahead& ahead) {
+std::string DescribeWait(const SlotTable& slots, const SlotDemand& demand,
+                         const std::vector<const JobRecord*>& ahead) {
   const SlotTable::Counts counts = slots.Count(demand);
   std::string message = absl::StrCat("needs ", DescribeDemand(demand), "; ", counts.free, " of ",
                                      counts.present, counts.free == 1 ? " is" : " are", " free");
   if (counts.kept > 0) absl::StrAppend(&message, ", ", counts.kept, " kept for jobs ahead");
-  if (ahead.first != nullptr) {
-    absl::StrAppend(&message, "; behind ", ahead.first->name, " (priority ", ahead.first->priority,
-                    ")");
-    if (ahead.count > 1) absl::StrAppend(&message, " and ", ahead.count - 1, " more");
-  }
-  const bool only_kept = counts.free >= demand.count;
-  return {only_kept ? reason::kBehindOthers : reason::kWaitingForSlots, std::move(message)};
+  if (ahead.empty()) return message;
+  absl::StrAppend(&message, "; behind ", JobNameOf(*ahead.front()), " (priority ",
+                  ahead.front()->priority, ")");
+  if (ahead.size() > 1) absl::StrAppend(&message, " and ", ahead.size() - 1, " more");
+  return message;
 }
 
 Reason ReasonForPlacement(const std::vector<Placement::Rank>& ranks) {
@@ -143,38 +144,83 @@ void LookAtRunning(const SchedulerSnapshot& snapshot, const PlannerOptions& opti
   }
 }
 
-// Gives `job` its slots or a reason.
-void Consider(const JobRecord& job, const SchedulerSnapshot& snapshot, SlotTable& slots,
-              std::vector<Blocker>& blockers, Pass& pass) {
-  QueuedJob entry{.uid = job.uid, .name = JobNameOf(job)};
-  const SlotDemand demand = DemandOf(job);
-  if (job.not_before > snapshot.now) {
-    pass.next = std::min(pass.next, job.not_before);
-    entry.reason = ReasonForBackoff(job);
-    if (slots.Find(demand).has_value()) entry.earliest_start = job.not_before;
-  } else if (!slots.CouldHold(demand)) {
-    entry.reason = ReasonForNoFit(slots, demand, snapshot);
-  } else if (auto ranks = slots.Find(demand); ranks.has_value()) {
-    slots.Take(*ranks);
+// The jobs that wait, one after the other.
+class Queue {
+ public:
+  Queue(const SchedulerSnapshot& snapshot, const PlannerOptions& options, Pass& pass)
+      : snapshot_(snapshot), options_(options), pass_(pass), slots_(snapshot) {}
+
+  // Gives `job` its slots or a reason.
+  void Consider(const JobRecord& job) {
+    QueuedJob entry{.uid = job.uid};
+    const SlotDemand demand = DemandOf(job);
+    if (job.not_before > snapshot_.now) {
+      pass_.next = std::min(pass_.next, job.not_before);
+      entry.reason = ReasonForBackoff(job);
+      if (slots_.Find(demand).has_value()) entry.earliest_start = job.not_before;
+    } else if (const auto waiting = waiting_.find(ClassOf(demand)); waiting != waiting_.end()) {
+      entry.reason = waiting->second.reason;
+      entry.blocks = waiting->second.blocks;
+    } else if (!slots_.CouldHold(demand)) {
+      entry.reason = ReasonForNoFit(slots_, demand);
+      waiting_[ClassOf(demand)] = {entry.reason, false};
+    } else if (auto ranks = slots_.Find(demand); ranks.has_value()) {
+      Place(job, *std::move(ranks), entry);
+    } else {
+      entry.reason = ReasonForWait(slots_, demand);
+      entry.blocks = true;
+      waiting_[ClassOf(demand)] = {entry.reason, true};
+      slots_.Keep(demand);
+    }
+    if (!entry.placed && entry.reason != job.reason) Tell(job, entry.reason);
+    pass_.queue.push_back(std::move(entry));
+  }
+
+  // Whether the pass has decided as much as it may.
+  bool full() const { return pass_.decisions.placements.size() >= options_.most_placements; }
+
+  const SlotTable& slots() const { return slots_; }
+
+ private:
+  struct Waiting {
+    Reason reason;
+    bool blocks = false;
+  };
+
+  void Place(const JobRecord& job, std::vector<Placement::Rank> ranks, QueuedJob& entry) {
+    slots_.Take(ranks);
     entry.placed = true;
-    entry.reason = ReasonForPlacement(*ranks);
-    entry.earliest_start = snapshot.now;
-    pass.decisions.placements.push_back({.job_uid = job.uid,
-                                         .job_version = job.version,
-                                         .ranks = *std::move(ranks),
-                                         .reason = entry.reason});
-  } else {
-    Ahead ahead = FindAhead(blockers, demand);
-    entry.reason = ReasonForWait(slots, demand, ahead);
-    entry.ahead = std::move(ahead.names);
-    slots.Keep(demand);
-    blockers.push_back({entry.name, job.priority, demand});
+    entry.reason = ReasonForPlacement(ranks);
+    entry.earliest_start = snapshot_.now;
+    pass_.decisions.placements.push_back({.job_uid = job.uid,
+                                          .job_version = job.version,
+                                          .ranks = std::move(ranks),
+                                          .reason = entry.reason});
   }
-  if (!entry.placed && entry.reason != job.reason) {
-    pass.decisions.reasons.push_back(
-        {.job_uid = job.uid, .job_version = job.version, .reason = entry.reason});
+
+  void Tell(const JobRecord& job, const Reason& reason) {
+    if (pass_.decisions.reasons.size() >= options_.most_reasons) {
+      pass_.next = snapshot_.now;
+      return;
+    }
+    pass_.decisions.reasons.push_back(
+        {.job_uid = job.uid, .job_version = job.version, .reason = reason});
   }
-  pass.queue.push_back(std::move(entry));
+
+  const SchedulerSnapshot& snapshot_;
+  const PlannerOptions& options_;
+  Pass& pass_;
+  SlotTable slots_;
+  std::map<DemandClass, Waiting> waiting_;
+};
+
+std::vector<const JobRecord*> InOrder(const SchedulerSnapshot& snapshot) {
+  std::vector<const JobRecord*> waiting;
+  for (const JobRecord& job : snapshot.jobs) {
+    if (job.state == JobState::kQueued) waiting.push_back(&job);
+  }
+  std::sort(waiting.begin(), waiting.end(), RunsBefore);
+  return waiting;
 }
 
 }  // namespace
@@ -188,15 +234,54 @@ Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options) 
   LookForLostNodes(snapshot, options, pass);
   LookAtRunning(snapshot, options, pass);
 
-  std::vector<const JobRecord*> waiting;
-  for (const JobRecord& job : snapshot.jobs) {
-    if (job.state == JobState::kQueued) waiting.push_back(&job);
+  Queue queue(snapshot, options, pass);
+  for (const JobRecord* job : InOrder(snapshot)) {
+    if (queue.full()) {
+      pass.next = snapshot.now;
+      break;
+    }
+    queue.Consider(*job);
   }
-  std::sort(waiting.begin(), waiting.end(), RunsBefore);
-  SlotTable slots(snapshot);
-  std::vector<Blocker> blockers;
-  for (const JobRecord* job : waiting) Consider(*job, snapshot, slots, blockers, pass);
   return pass;
+}
+
+Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& options,
+                     const std::string& uid) {
+  PlannerOptions whole = options;
+  whole.most_placements = snapshot.jobs.size() + 1;
+  Pass pass;
+  Queue queue(snapshot, whole, pass);
+  std::vector<const JobRecord*> blocking;
+  for (const JobRecord* job : InOrder(snapshot)) {
+    const bool wanted = job->uid == uid;
+    std::optional<SlotTable> before;
+    if (wanted) before = queue.slots();
+    queue.Consider(*job);
+    const QueuedJob& entry = pass.queue.back();
+    if (!wanted) {
+      if (entry.blocks) blocking.push_back(job);
+      continue;
+    }
+    const SlotDemand demand = DemandOf(*job);
+    Description description{.reason = entry.reason,
+                            .queue_position = static_cast<int>(pass.queue.size()),
+                            .earliest_start = entry.earliest_start};
+    const std::string& code = entry.reason.code;
+    if (code == reason::kNoNodes || code == reason::kFitsNoNode) {
+      description.reason.message = DescribeNoFit(*before, demand, snapshot);
+    } else if (entry.blocks) {
+      std::vector<const JobRecord*> ahead;
+      for (const JobRecord* other : blocking) {
+        if (Compete(DemandOf(*other), demand)) ahead.push_back(other);
+      }
+      description.reason.message = DescribeWait(*before, demand, ahead);
+      for (size_t i = 0; i < std::min(ahead.size(), kMostAhead); ++i) {
+        description.ahead.push_back(JobNameOf(*ahead[i]));
+      }
+    }
+    return description;
+  }
+  return {};
 }
 
 }  // namespace trainyard

@@ -17,20 +17,31 @@ namespace trainyard {
 struct PlannerOptions {
   absl::Duration lease_margin = absl::Seconds(2);  // a node is lost this long after its lease
   absl::Duration drain_grace = absl::Minutes(5);   // to write a checkpoint on a draining node
+  // What one pass decides at most, so that it is applied soon; the rest is for the next, at once.
+  size_t most_placements = 256;
+  size_t most_reasons = 256;
 };
 
-// More names would make a long queue cost its square.
+// Names of jobs ahead in the description of one that waits.
 inline constexpr size_t kMostAhead = 10;
 
 // One job that waits, in queue order.
 struct QueuedJob {
   std::string uid;
-  std::string name;     // projects/{project}/jobs/{job}
   bool placed = false;  // this pass gives it slots
+  bool blocks = false;  // it waits, and keeps slots from jobs behind
+  // As it is stored: the same for all jobs of one demand, without counts and names, which change
+  // whenever a job starts or ends.
   Reason reason;
-  std::vector<std::string>
-      ahead;  // jobs that keep slots from it, by queue order; at most kMostAhead
   absl::Time earliest_start = absl::InfiniteFuture();  // infinite: not known
+};
+
+// One job as it waits at this moment.
+struct Description {
+  Reason reason;                   // with counts and names
+  int queue_position = 0;          // from 1; 0: it does not wait
+  std::vector<std::string> ahead;  // names of jobs that keep slots from it, by queue order
+  absl::Time earliest_start = absl::InfiniteFuture();
 };
 
 struct Pass {
@@ -42,6 +53,10 @@ struct Pass {
 };
 
 Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options);
+
+// What the same pass says of the job with `uid`.
+Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& options,
+                     const std::string& uid);
 
 std::string JobNameOf(const JobRecord& job);
 

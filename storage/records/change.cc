@@ -72,7 +72,7 @@ void MoveJob(JobChange& change, JobTrigger trigger, const Reason& reason, absl::
   job.version += 1;
   job.update_time = now;
   if (*to == JobState::kRunning && job.start_time == absl::InfinitePast()) job.start_time = now;
-  if (IsTerminal(*to)) job.end_time = now;
+  job.end_time = IsTerminal(*to) ? now : absl::InfinitePast();
   if (*to != JobState::kSuspending && *to != JobState::kSuspended) {
     job.suspend_cause = SuspendCause::kNone;
   }
@@ -161,6 +161,10 @@ absl::StatusOr<JobChange> ResumeJob(const JobRecord& job, int64_t version, const
   if (!NextJobState(job.state, JobTrigger::kResume)) return Forbidden(job, "resumed");
   MoveJob(change, JobTrigger::kResume, reason, now);
   change.job.suspend_cause = SuspendCause::kNone;
+  if (IsTerminal(job.state)) {  // a life of its own: its attempts tell of the earlier one
+    change.job.restarts = 0;
+    change.job.failure.reset();
+  }
   return change;
 }
 

@@ -35,6 +35,7 @@ inline constexpr JobState kAllJobStates[] = {
 absl::string_view JobStateName(JobState state);  // "QUEUED"
 std::optional<JobState> ParseJobState(absl::string_view name);
 
+// Nothing happens to such a job by itself; a failed or cancelled one may be resumed.
 inline bool IsTerminal(JobState s) {
   return s == JobState::kCancelled || s == JobState::kSucceeded || s == JobState::kFailed;
 }
@@ -98,6 +99,8 @@ inline constexpr JobTransition kJobTransitions[] = {
     {JobState::kSuspending, JobTrigger::kRetry, JobState::kQueued},
     {JobState::kSuspending, JobTrigger::kFail, JobState::kFailed},
     {JobState::kSuspended, JobTrigger::kResume, JobState::kQueued},
+    {JobState::kFailed, JobTrigger::kResume, JobState::kQueued},
+    {JobState::kCancelled, JobTrigger::kResume, JobState::kQueued},
     {JobState::kSuspended, JobTrigger::kCancel, JobState::kCancelled},
     {JobState::kCancelling, JobTrigger::kRanksGone, JobState::kCancelled},
     {JobState::kCancelling, JobTrigger::kSucceed, JobState::kSucceeded},

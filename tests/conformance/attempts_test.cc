@@ -391,6 +391,31 @@ TEST_P(StoreSuite, FailureThatNoRestartMendsFailsTheJobAtOnce) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+// What failed it was mended. It goes on from its newest checkpoint, with all restarts to spend.
+TEST_P(StoreSuite, AFailedJobIsResumedFromItsNewestCheckpoint) {
+  Register("n1");
+  Submit("a");
+  JobRecord job = Run("a", {"n1"});
+  Append(job, 0, "n1", Writer(job).Train(1).Checkpoint(1).Fails(true, "STORAGE").Exited(74));
+  job = Run("a", {"n1"});
+  Append(job, 0, "n1", Writer(job).Train(2).Checkpoint(2).Fails(false).Exited(1));
+  ASSERT_EQ(Get("a").state, JobState::kFailed);
+  ASSERT_EQ(Get("a").restarts, 1);
+  const auto resumed = jobs().Resume({"default", "a"}, 0, kUser);
+  ASSERT_OK(resumed.status());
+  EXPECT_EQ(resumed->state, JobState::kQueued);
+  EXPECT_EQ(resumed->restarts, 0);
+  EXPECT_FALSE(Get("a").failure.has_value());
+  job = Run("a", {"n1"});
+  EXPECT_EQ(fleet().ListAttempts(job.uid)->at(2).restore_step, 2);
+  Append(job, 0, "n1", Writer(job).Train(3).Finished(3).Exited());
+  EXPECT_EQ(Get("a").state, JobState::kSucceeded);
+  EXPECT_EQ(jobs().ReadMetrics(job.uid, kAll)->size(), 3u);
+  EXPECT_EQ(jobs().Resume({"default", "a"}, 0, kUser).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  ExpectGaplessFeed(job.uid);
+}
+
 TEST_P(StoreSuite, RankThatRestoredAnotherStepIsADefectAndReportsNothing) {
   Register("n1");
   Submit("a");

@@ -207,8 +207,21 @@ TEST_P(StoreSuite, QueuedJobIsCancelledAtOnceAndCancellingAgainChangesNothing) {
   EXPECT_EQ(again->version, cancelled->version);
   EXPECT_EQ(jobs().Pause({"default", "a"}, 0, kUser, absl::Seconds(1)).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(jobs().Resume({"default", "a"}, 0, kUser).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  ExpectGaplessFeed(job.uid);
+}
+
+TEST_P(StoreSuite, ACancelledJobIsResumed) {
+  const JobRecord job = Submit("a");
+  ASSERT_OK(jobs().Cancel({"default", "a"}, job.version, kUser).status());
+  const auto resumed = jobs().Resume({"default", "a"}, 0, kUser);
+  ASSERT_OK(resumed.status());
+  EXPECT_EQ(resumed->state, JobState::kQueued);
+  EXPECT_EQ(resumed->end_time, absl::InfinitePast());
+  EXPECT_EQ(jobs().Resume({"default", "a"}, 0, kUser)->version, resumed->version);
+  EXPECT_EQ(Get("a").end_time, absl::InfinitePast());
+  EXPECT_EQ(scheduler().ReadSnapshot()->jobs.size(), 1u);
+  ASSERT_OK(jobs().Cancel({"default", "a"}, 0, kUser).status());
+  EXPECT_EQ(Get("a").state, JobState::kCancelled);
   ExpectGaplessFeed(job.uid);
 }
 

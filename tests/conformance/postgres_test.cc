@@ -74,6 +74,48 @@ TEST(Migrations, MayBeAppliedByManyAtOnceAndAgain) {
   EXPECT_OK(postgres::Migrate(SharedPostgres().Conninfo("fresh")));
 }
 
+// A store reads of a long queue what changed only; one that was just opened reads all of it.
+TEST(Snapshots, AreThoseOfAStoreThatReadsEverythingAnew) {
+  const std::string database = NewDatabase();
+  const std::string conninfo = SharedPostgres().Conninfo(database);
+  const auto stores = OpenOrDie(conninfo);
+  const auto seen = [](const SchedulerSnapshot& snapshot) {
+    std::set<std::string> jobs;
+    for (const JobRecord& job : snapshot.jobs) {
+      jobs.insert(absl::StrCat(job.uid, " ", job.job_id, " ", job.version, " ",
+                               JobStateName(job.state), " ", job.reason.code, " ",
+                               job.reason.message));
+    }
+    return jobs;
+  };
+  ASSERT_OK(stores->scheduler().Lead("test", absl::Seconds(60)).status());
+  const int64_t epoch = stores->scheduler().Lead("test", absl::Seconds(60))->epoch;
+  for (int round = 0; round < 6; ++round) {
+    for (int i = 0; i < 5; ++i) {
+      ASSERT_OK(stores->jobs().Submit(Named(absl::StrCat("j", round, "-", i))).status());
+    }
+    const auto snapshot = stores->scheduler().ReadSnapshot();
+    ASSERT_OK(snapshot.status());
+    EXPECT_EQ(seen(*snapshot), seen(*OpenOrDie(conninfo)->scheduler().ReadSnapshot()));
+    Decisions decisions;  // new texts for some
+    for (size_t i = 0; i < snapshot->jobs.size(); i += 2) {
+      const JobRecord& job = snapshot->jobs[i];
+      decisions.reasons.push_back({job.uid,
+                                   job.version,
+                                   {round % 2 == 0 ? "WAITING_FOR_SLOTS" : "BEHIND_OTHERS",
+                                    absl::StrCat("round ", round)}});
+    }
+    ASSERT_OK(stores->scheduler().Apply(epoch, decisions).status());
+    const JobName first{"default", absl::StrCat("j", round, "-0")};
+    ASSERT_OK(stores->jobs().Pause(first, 0, kUser, absl::Seconds(1)).status());
+    if (round % 2 == 1) ASSERT_OK(stores->jobs().Resume(first, 0, kUser).status());
+    ASSERT_OK(
+        stores->jobs().Cancel({"default", absl::StrCat("j", round, "-1")}, 0, kUser).status());
+    EXPECT_EQ(seen(*stores->scheduler().ReadSnapshot()),
+              seen(*OpenOrDie(conninfo)->scheduler().ReadSnapshot()));
+  }
+}
+
 TEST(Migrations, NewerDatabaseIsRefused) {
   const std::string database = NewDatabase();
   QueryOrDie(database, "INSERT INTO schema_migrations VALUES (9999, '9999_future', 'x')");

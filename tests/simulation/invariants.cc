@@ -195,6 +195,17 @@ void Yard::CheckTurn(const SchedulerSnapshot& before) {
   }
 }
 
+namespace {
+
+// Whether item `sequence` of a feed is the end of its job, for good or until somebody resumes it.
+bool EndsAt(const std::vector<FeedRecord>& feed, int64_t sequence) {
+  if (sequence < 1 || sequence > static_cast<int64_t>(feed.size())) return false;
+  const auto* const change = std::get_if<StateChangeRecord>(&feed[sequence - 1].what);
+  return change != nullptr && IsTerminal(change->to);
+}
+
+}  // namespace
+
 // Everything that can run has run to its end, left nothing behind, and told it all once.
 void Yard::CheckEnd() {
   const absl::StatusOr<SchedulerSnapshot> snapshot = stores_.scheduler().ReadSnapshot();
@@ -235,7 +246,8 @@ void Yard::CheckEnd() {
     const absl::StatusOr<JobRecord> job =
         stores_.jobs().Get(names_[std::stoi(watcher->uid.substr(3))]);
     const auto feed = stores_.jobs().ReadFeed(job->uid, 0, 1000000);
-    if (watcher->ended && watcher->cursor != static_cast<int64_t>(feed->size())) {
+    // The end of a job that was resumed later is one that it had.
+    if (watcher->ended && !EndsAt(*feed, watcher->cursor)) {
       Breach(absl::StrCat("the watcher of ", job->uid, " was told the end at ", watcher->cursor,
                           " of ", feed->size()));
     }

@@ -21,8 +21,19 @@ UPDATE leader SET holder = '', lease_end = '-infinity' WHERE holder = $1
 SELECT epoch FROM leader FOR UPDATE
 
 -- name: SnapshotJobs
+-- Those that hold slots.
 SELECT {job_columns} FROM jobs j
-WHERE j.state IN ('QUEUED', 'STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING') ORDER BY j.uid
+WHERE j.state IN ('STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING') ORDER BY j.uid
+
+-- name: SnapshotQueue
+-- What says whether a queued job is still as it was read before.
+SELECT uid, version, reason_code, reason_message FROM jobs WHERE state = 'QUEUED' ORDER BY uid
+
+-- name: SnapshotQueuedJobs
+SELECT {job_columns} FROM jobs j WHERE j.state = 'QUEUED' ORDER BY j.uid
+
+-- name: SnapshotSomeJobs
+SELECT {job_columns} FROM unnest($1::text[]) AS wanted (uid) JOIN jobs j ON j.uid = wanted.uid ORDER BY j.uid
 
 -- name: SnapshotAttempts
 SELECT {attempt_columns}

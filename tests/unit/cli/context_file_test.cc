@@ -110,6 +110,41 @@ TEST_F(ContextFileTest, FlagsGoBeforeEnvironmentAndEnvironmentBeforeTheFile) {
   EXPECT_EQ(ResolveContext({.project = "text"})->context.project, "text");
 }
 
+// gRPC ends the process on a header that HTTP/2 does not carry.
+TEST_F(ContextFileTest, ATokenThatCannotBeSentIsRefusedAndNotShown) {
+  Save("local", "local:1", "local-token");
+  setenv("TRAINYARD_TOKEN", " secret\n", 1);
+  EXPECT_EQ(ResolveContext({})->context.token, "secret");
+  const std::string file = home_ + "/token";
+  for (const char* token : {"sec\nret", "sec\rret", "sec ret", "sec\x01ret", "sec\xc3\xa9ret"}) {
+    setenv("TRAINYARD_TOKEN", token, 1);
+    const absl::Status from_environment = ResolveContext({}).status();
+    EXPECT_EQ(from_environment.code(), absl::StatusCode::kInvalidArgument) << token;
+    EXPECT_THAT(std::string(from_environment.message()),
+                HasSubstr("TRAINYARD_TOKEN: character 4 of the token is "));
+    EXPECT_THAT(std::string(from_environment.message()), testing::Not(HasSubstr("ret;")));
+    std::ofstream(file) << token;
+    EXPECT_EQ(ResolveContext({.token_file = file}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    unsetenv("TRAINYARD_TOKEN");
+    Save("bad", "local:1", token);
+    EXPECT_FALSE(ResolveContext({.context = "bad"}).ok());
+  }
+}
+
+TEST_F(ContextFileTest, APortThatThereCannotBeIsRefused) {
+  for (const char* server : {"localhost:99999", "localhost:0", "localhost:", "localhost:http",
+                             "[::1]:70000", "localhost:70 70"}) {
+    const absl::Status status = ResolveContext({.server = server}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << server;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("expected a number from 1 to 65535"));
+  }
+  for (const char* server : {"localhost:7070", "[::1]:7070", "yard.example", "unix:/run/yard",
+                             "dns:///yard.example:443", "::1"}) {
+    EXPECT_EQ(ResolveContext({.server = server}).status(), absl::OkStatus()) << server;
+  }
+}
+
 TEST_F(ContextFileTest, ATokenIsNeverSentToAnotherServer) {
   Save("local", "local:1", "local-token");
   EXPECT_EQ(ResolveContext({.server = "evil:1"})->context.token, "");

@@ -44,7 +44,8 @@ TEST(Transitions, LeadToOneStateEach) {
   for (const JobTransition& t : kJobTransitions) {
     EXPECT_TRUE(seen.emplace(t.from, t.trigger).second);
     EXPECT_EQ(NextJobState(t.from, t.trigger), t.to);
-    EXPECT_FALSE(IsTerminal(t.from));
+    EXPECT_TRUE(!IsTerminal(t.from) || t.trigger == JobTrigger::kResume);
+    EXPECT_NE(t.from, JobState::kSucceeded);
   }
   EXPECT_EQ(NextJobState(JobState::kQueued, JobTrigger::kSucceed), std::nullopt);
   EXPECT_EQ(NextJobState(JobState::kSucceeded, JobTrigger::kCancel), std::nullopt);

@@ -51,9 +51,8 @@ TEST(Planner, LongQueueNamesTheFirstAheadAndCountsTheRest) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 1}).Running({.id = "r"}, "n", {0});
   for (int i = 0; i < 30; ++i) s.Queued({.id = "job" + std::to_string(i), .age_seconds = 30 - i});
-  const Pass pass = Plan(s);
-  const QueuedJob& last = pass.queue.back();
-  EXPECT_EQ(last.uid, "uid-job29");
+  const Description last = Describe(s.snapshot, PlannerOptions{}, "uid-job29");
+  EXPECT_EQ(last.queue_position, 30);
   EXPECT_EQ(last.ahead.size(), kMostAhead);
   EXPECT_EQ(last.ahead.front(), "projects/default/jobs/job0");
   EXPECT_THAT(last.reason.message, HasSubstr("behind projects/default/jobs/job0"));
@@ -61,19 +60,59 @@ TEST(Planner, LongQueueNamesTheFirstAheadAndCountsTheRest) {
 }
 
 TEST(Planner, WaitingSaysWhatIsNeededAndWhoIsAhead) {
-  const Pass pass = Plan(Snapshots()
-                             .Node({.name = "n", .cpu = 4})
-                             .Running({.id = "r"}, "n", {0, 1, 2})
-                             .Queued({.id = "a", .slots = 2, .priority = 10, .bytes = 8 * kGiB})
-                             .Queued({.id = "b", .slots = 1, .bytes = 8 * kGiB}));
-  EXPECT_THAT(Placed(pass), ElementsAre());
-  EXPECT_EQ(pass.queue[0].reason.code, reason::kWaitingForSlots);
-  EXPECT_EQ(pass.queue[0].reason.message, "needs 2 slots of 8.0 GiB; 1 of 4 is free");
-  EXPECT_EQ(pass.queue[1].reason.code, reason::kBehindOthers);
-  EXPECT_EQ(pass.queue[1].reason.message,
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4})
+      .Running({.id = "r"}, "n", {0, 1, 2})
+      .Queued({.id = "a", .slots = 2, .priority = 10, .bytes = 8 * kGiB})
+      .Queued({.id = "b", .slots = 1, .bytes = 8 * kGiB});
+  EXPECT_THAT(Placed(Plan(s)), ElementsAre());
+  const Description a = Describe(s.snapshot, PlannerOptions{}, "uid-a");
+  EXPECT_EQ(a.reason.code, reason::kWaitingForSlots);
+  EXPECT_EQ(a.reason.message, "needs 2 slots of 8.0 GiB; 1 of 4 is free");
+  const Description b = Describe(s.snapshot, PlannerOptions{}, "uid-b");
+  EXPECT_EQ(b.reason.code, reason::kBehindOthers);
+  EXPECT_EQ(b.reason.message,
             "needs 1 slot of 8.0 GiB; 1 of 4 is free, 1 kept for jobs ahead; behind "
             "projects/default/jobs/a (priority 10)");
-  EXPECT_THAT(pass.queue[1].ahead, ElementsAre("projects/default/jobs/a"));
+  EXPECT_THAT(b.ahead, ElementsAre("projects/default/jobs/a"));
+}
+
+// What is stored of a job that waits is written once, however many others start and end.
+TEST(Planner, AStoredReasonDoesNotChangeWithTheQueue) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4}).Running({.id = "r"}, "n", {0, 1, 2, 3});
+  for (int i = 0; i < 50; ++i) s.Queued({.id = "job" + std::to_string(i), .age_seconds = 90 - i});
+  const Pass first = Plan(s);
+  ASSERT_EQ(first.decisions.reasons.size(), 50u);
+  for (size_t i = 0; i < 50; ++i) s.snapshot.jobs[i + 1].reason = first.queue[i].reason;
+  EXPECT_TRUE(Plan(s).decisions.reasons.empty());
+  // Ten of them are gone, others came ahead, and two slots are free: two start.
+  s.snapshot.jobs.erase(s.snapshot.jobs.begin() + 1, s.snapshot.jobs.begin() + 11);
+  s.snapshot.attempts[0].ranks.resize(2);
+  s.Queued({.id = "urgent", .priority = 9});
+  const Pass second = Plan(s);
+  EXPECT_EQ(Placed(second).size(), 2u);
+  EXPECT_TRUE(second.decisions.reasons.empty());
+}
+
+// What a pass decides is applied in one transaction, which must end soon.
+TEST(Planner, APassDecidesSoMuchAndTheNextOneFollowsAtOnce) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 300});
+  for (int i = 0; i < 1000; ++i) {
+    s.Queued({.id = "job" + std::to_string(i), .age_seconds = 2000 - i});
+  }
+  const PlannerOptions options;
+  const Pass pass = Plan(s);
+  EXPECT_EQ(pass.decisions.placements.size(), options.most_placements);
+  EXPECT_EQ(Placed(pass).front(), "uid-job0");
+  EXPECT_EQ(pass.next, s.snapshot.now);
+
+  s.snapshot.nodes.clear();
+  const Pass waiting = Plan(s);
+  EXPECT_EQ(waiting.decisions.reasons.size(), options.most_reasons);
+  EXPECT_EQ(waiting.queue.size(), 1000u);
+  EXPECT_EQ(waiting.next, s.snapshot.now);
 }
 
 TEST(Planner, GangGetsAllItsSlotsOrNone) {
@@ -130,20 +169,22 @@ TEST(Planner, SlotsTooSmallForTheJobAheadAreOpen) {
 }
 
 TEST(Planner, JobThatFitsNowhereBlocksNobody) {
-  const Pass pass = Plan(Snapshots()
-                             .Node({.name = "n", .cpu = 2})
-                             .Queued({.id = "huge", .slots = 3, .priority = 9})
-                             .Queued({.id = "small"}));
-  EXPECT_THAT(Placed(pass), ElementsAre("uid-small"));
-  EXPECT_EQ(pass.queue[0].reason.code, reason::kFitsNoNode);
-  EXPECT_EQ(pass.queue[0].reason.message,
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 2})
+      .Queued({.id = "huge", .slots = 3, .priority = 9})
+      .Queued({.id = "small"});
+  EXPECT_THAT(Placed(Plan(s)), ElementsAre("uid-small"));
+  const Description huge = Describe(s.snapshot, PlannerOptions{}, "uid-huge");
+  EXPECT_EQ(huge.reason.code, reason::kFitsNoNode);
+  EXPECT_EQ(huge.reason.message,
             "needs 3 slots of 1.0 GiB; present are 2 CPU slots of up to 8.0 GiB on 1 node");
 }
 
 TEST(Planner, WithoutNodesJobsWaitForOne) {
-  const Pass pass = Plan(Snapshots().Queued({.id = "a"}));
-  EXPECT_EQ(pass.queue[0].reason.code, reason::kNoNodes);
-  EXPECT_THAT(pass.queue[0].reason.message, HasSubstr("of 0 nodes none takes work"));
+  const Description a =
+      Describe(Snapshots().Queued({.id = "a"}).snapshot, PlannerOptions{}, "uid-a");
+  EXPECT_EQ(a.reason.code, reason::kNoNodes);
+  EXPECT_THAT(a.reason.message, HasSubstr("of 0 nodes none takes work"));
 }
 
 TEST(Planner, GangNeverMixesDevices) {
@@ -185,11 +226,10 @@ TEST(Planner, NodeIsLostOnlyAfterLeaseAndMargin) {
 }
 
 TEST(Planner, NodeWithoutLeaseTakesNothingEvenBeforeItIsLost) {
-  const Pass pass = Plan(Snapshots()
-                             .Node({.name = "n", .cpu = 1, .lease_left = absl::Seconds(-1)})
-                             .Queued({.id = "a"}));
-  EXPECT_TRUE(pass.decisions.placements.empty());
-  EXPECT_THAT(pass.queue[0].reason.message, HasSubstr("1 away"));
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 1, .lease_left = absl::Seconds(-1)}).Queued({.id = "a"});
+  EXPECT_TRUE(Plan(s).decisions.placements.empty());
+  EXPECT_THAT(Describe(s.snapshot, PlannerOptions{}, "uid-a").reason.message, HasSubstr("1 away"));
 }
 
 TEST(Planner, DrainingNodeTakesNothingAndItsJobsAreSuspended) {
