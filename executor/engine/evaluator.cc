@@ -13,8 +13,13 @@ namespace trainyard::engine {
 namespace {
 
 constexpr int64_t kPrefetch = 2;  // batches
+constexpr char kNothingCounts[] = "trainyard/nothing_counts";
 
 }  // namespace
+
+bool NothingCounts(const absl::Status& status) {
+  return status.GetPayload(kNothingCounts).has_value();
+}
 
 absl::Status Evaluator::Tune() { return PrepareOnce(true); }
 
@@ -105,9 +110,10 @@ absl::StatusOr<Evaluator::Sums> Evaluator::Evaluate(int64_t samples) {
   return sums;
 }
 
-absl::Status Evaluator::Try() {
-  const int64_t samples =
+absl::Status Evaluator::Try(int64_t max_samples) {
+  int64_t samples =
       std::min<int64_t>(dataset_.size(data::Split::kValidation), session_.plan().evaluation_batch);
+  if (max_samples > 0) samples = std::min(samples, max_samples);
   return Evaluate(samples).status();
 }
 
@@ -124,10 +130,12 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
             ? absl::StrCat("the first ", samples, " of ", all,
                            " held-out samples, all that spec.evaluation.max_samples leaves")
             : absl::StrCat("the ", all, " held-out samples");
-    return Blame(Fault::kData, absl::NotFoundError(absl::StrCat(
-                                   "found no row that counts in ", among,
-                                   ": they are too short to be masked, or none of their images can "
-                                   "be read; use more, or other held-out data")));
+    absl::Status nothing = absl::FailedPreconditionError(
+        absl::StrCat("found no row that counts in ", among,
+                     ": they are too short to be masked, or none of their images can "
+                     "be read; use more, or other held-out data"));
+    nothing.SetPayload(kNothingCounts, absl::Cord());
+    return Blame(Fault::kData, nothing);
   }
   const double mean = sums.loss / static_cast<double>(sums.rows);
   std::map<std::string, double> values = {

@@ -16,6 +16,9 @@
 
 namespace trainyard::engine {
 
+// Whether an evaluation failed only because no sample of the held-out split counts.
+bool NothingCounts(const absl::Status& status);
+
 // Runs the plan's forward pass over validation samples. Unless Tune was called its kernels are
 // prepared with the first run, so that they do not delay the first training step.
 class Evaluator {
@@ -30,13 +33,13 @@ class Evaluator {
 
   // Reads and evaluates the first batch: the failure that Run would end with there, if any. That
   // none of its samples counts is none.
-  absl::Status Try();
+  absl::Status Try(int64_t max_samples);
 
   // "loss" and "accuracy" over the first `max_samples` validation samples (0: all), and
   // "perplexity" for language models, "bits_per_byte" for those of text; for clicks "auc" and,
   // where it is known, "best_auc" (auc.h). Sums are doubles in order of the samples, so that the
-  // batch size does not change them. kFailedPrecondition: there is no held-out split.
-  // kNotFound, blamed on kData: none of its samples counts.
+  // batch size does not change them. kFailedPrecondition: there is no held-out split, or
+  // (blamed on kData, NothingCounts) none of its samples counts.
   absl::StatusOr<std::map<std::string, double>> Run(int64_t max_samples);
 
  private:

@@ -210,19 +210,22 @@ absl::StatusOr<bool> Steps::Evaluate() {
     if (std::isfinite(value)) metrics_[name] = value;
   }
   evaluated_step_ = done();
-  bool best = false;
+  // Both scores first: an evaluation that fails leaves the policies as they were.
+  std::optional<Score> to_stop, of_best;
   if (p_.spec.evaluation().has_early_stopping()) {
-    const v1::EarlyStopping& policy = p_.spec.evaluation().early_stopping();
-    TY_ASSIGN_OR_RETURN(const Score score,
-                        ScoreOf(policy, "spec.evaluation.early_stopping", values));
-    TakeValue(policy, score, run_.early_stopping);
+    TY_ASSIGN_OR_RETURN(to_stop, ScoreOf(p_.spec.evaluation().early_stopping(),
+                                         "spec.evaluation.early_stopping", values));
   }
   if (p_.spec.checkpoint().has_best()) {
-    const v1::BestCheckpoints& policy = p_.spec.checkpoint().best();
-    TY_ASSIGN_OR_RETURN(const Score score, ScoreOf(policy, "spec.checkpoint.best", values));
+    TY_ASSIGN_OR_RETURN(of_best,
+                        ScoreOf(p_.spec.checkpoint().best(), "spec.checkpoint.best", values));
+  }
+  bool best = false;
+  if (to_stop) TakeValue(p_.spec.evaluation().early_stopping(), *to_stop, run_.early_stopping);
+  if (of_best) {
     TakeOutUnwritten();
     std::vector<Score> before = run_.best;
-    best = EnterBest(policy, score, run_.best);
+    best = EnterBest(p_.spec.checkpoint().best(), *of_best, run_.best);
     if (best) entered_ = {.step = done(), .before = std::move(before)};
   }
   TY_RETURN_IF_ERROR(
@@ -235,7 +238,7 @@ bool Steps::GoesByEvaluations() const {
 }
 
 absl::Status Steps::TryEvaluation() {
-  const absl::Status tried = p_.evaluator.Try();
+  const absl::Status tried = p_.evaluator.Try(p_.spec.evaluation().max_samples());
   return tried.ok() ? tried : Annotate(tried, "held-out data, tried after the first step");
 }
 
@@ -245,7 +248,7 @@ absl::StatusOr<bool> Steps::EvaluateAndKeepWeights() {
   const Fault fault = FaultOf(best.status());
   // A device that failed has no weights that can be trusted, and a store that failed takes none.
   if (fault == Fault::kDevice || fault == Fault::kStorage) return best;
-  if (absl::IsNotFound(best.status()) && !GoesByEvaluations()) {
+  if (NothingCounts(best.status()) && !GoesByEvaluations()) {
     TY_RETURN_IF_ERROR(BlameStorage(p_.observer.OnWarning(
         absl::StrCat("not evaluated after step ", done(), ": ", best.status().message()))));
     return false;
@@ -254,9 +257,10 @@ absl::StatusOr<bool> Steps::EvaluateAndKeepWeights() {
   absl::Status saved = Save({.needed = true, .last = true});
   if (saved.ok()) saved = BlameStorage(p_.checkpoints.Wait());
   const std::string kept =
-      saved.ok() ? absl::StrCat("the weights of step ", done(),
-                                " are kept; resume the job to evaluate them again")
-                 : absl::StrCat("and its weights could not be written: ", saved.message());
+      saved.ok()
+          ? absl::StrCat("the weights of step ", done(),
+                         " are kept: once what is wrong is mended, resume the job to evaluate them")
+          : absl::StrCat("and its weights could not be written: ", saved.message());
   return Blame(
       fault, absl::Status(best.status().code(), absl::StrCat("evaluation after step ", done(), ": ",
                                                              best.status().message(), "; ", kept)));

@@ -43,14 +43,20 @@ int64_t PanelBytes(const Matmul& o, int64_t least) {
   return kThreads * (std::min(most, all + kEdges) + (cut ? kFloat * o.m * o.n : 0));
 }
 
-// Operands that are packed first, since rows of theirs lie a multiple of 4 KiB apart: b, and a
-// where it is stored transposed, with a line of the cache between rows.
+// Operands that are packed first: b, where its rows lie a multiple of 4 KiB apart, and where the
+// product goes by tiles (kernels/cpu/matmul.cc) b, and a stored transposed, that are not large and
+// whose rows lie a multiple of 1 KiB apart, with a line of the cache between them.
 int64_t PackedBytes(const Matmul& o) {
-  constexpr int64_t kLine = 16, kSet = 256;
+  constexpr int64_t kLine = 16, kSet = 256, kLarge = 16 * kMiB;
   if (o.m < 64 || o.n < 64) return 0;
-  const bool a = o.transpose_a && (o.m % kSet == 0 || o.a_cols > 0);
-  const bool b = !o.transpose_b && o.n % kSet == 0;
-  return kFloat * o.k * ((a ? o.m + kLine : 0) + (b ? o.n + kLine : 0));
+  const auto packed = [&](int64_t columns) {
+    const int64_t bytes = kFloat * o.k * (columns + kLine);
+    return bytes <= kLarge ? bytes : 0;
+  };
+  const int64_t a = o.transpose_a && (o.m % kSet == 0 || o.a_cols > 0) ? packed(o.m) : 0;
+  const int64_t b = !o.transpose_b && o.n % kSet == 0 ? packed(o.n) : 0;
+  const int64_t whole_b = !o.transpose_b && o.n % 1024 == 0 ? kFloat * o.k * o.n : 0;
+  return std::max(a + b, whole_b);
 }
 
 // Twins of operands, which oneDNN sees in their place: those of more than kTwinBytes are made by
@@ -64,11 +70,9 @@ struct TwinSizes {
   int64_t a = 0, b = 0, c = 0;
 };
 
-// Twins, and what a product takes beside: one by bf16 instructions if `narrow`, else one in fp32.
-int64_t TwinProductBytes(const Matmul& o, const TwinSizes& twin, bool narrow) {
-  const auto product = [&](const Matmul& p) {
-    return narrow ? PanelBytes(p, kMiB) : PackedBytes(p) + PanelBytes(p, 0);
-  };
+// Twins, and what a product in fp32 takes beside.
+int64_t TwinProductBytes(const Matmul& o, const TwinSizes& twin) {
+  const auto product = [](const Matmul& p) { return PackedBytes(p) + PanelBytes(p, 0); };
   const int64_t a = twin.a * o.m * o.k, b = twin.b * o.k * o.n, c = twin.c * o.m * o.n;
   if (a + b + c <= kTwinBytes) return a + b + c + product(o);
   const bool by_rows = b <= a;
@@ -140,13 +144,10 @@ struct CostOf {
   int64_t ProductBytes(const Matmul& o, TensorId a, bool a_apart, TensorId c, bool c_apart) const {
     if (tensors[a].type == ElementType::kF32) return PackedBytes(o) + PanelBytes(o, 0);
     const bool narrow_c = tensors[c].type != ElementType::kF32;
-    const int64_t wide = TwinProductBytes(o, {kFloat, kFloat, narrow_c ? kFloat : 0}, false);
-    constexpr int64_t kNarrow = 2;
-    TwinSizes dense;
-    if (a_apart) dense.a = kNarrow;
-    if (c_apart) dense.c = narrow_c ? kNarrow : kFloat;
-    if ((a_apart || c_apart) && !o.transpose_b) dense.b = kNarrow;
-    return OnAnyCpu(a, wide, TwinProductBytes(o, dense, true));
+    const int64_t wide = TwinProductBytes(o, {kFloat, kFloat, narrow_c ? kFloat : 0});
+    const int64_t dense =
+        (a_apart ? 2 * o.m * o.k : 0) + (c_apart ? (narrow_c ? 2 : kFloat) * o.m * o.n : 0);
+    return OnAnyCpu(a, wide, dense + PanelBytes(o, o.k > 2048 ? 4 * kMiB : kMiB));
   }
 
   bool Apart(TensorId id) const { return tensors[id].row_stride > 0; }

@@ -21,6 +21,10 @@ using Desc = dnnl::memory::desc;
 constexpr int64_t kTwinBytes = int64_t{64} << 20;
 constexpr int64_t kPieceGrain = 64;  // rows or columns
 
+// Whether the product is made of fp32 twins: where the CPU has no instructions for its type, and of
+// a sum of one, for which oneDNN's bf16 takes scratch of the size of c for each thread.
+bool Widens(const Dnnl& dnnl, const Matmul& op) { return !dnnl.Computes(op.a.dtype) || op.k == 1; }
+
 // Rows and columns of c in one piece; one of the two is all of them.
 struct PieceSize {
   int64_t rows = 0, cols = 0;
@@ -31,16 +35,12 @@ struct TwinSizes {
   int64_t a = 0, b = 0, c = 0;
 };
 
+// Of fp32 twins. Dense twins of rows that lie apart are made at once.
 TwinSizes TwinSizesOf(const Matmul& op, bool widens) {
-  const auto size = [](const Buffer& buffer) { return static_cast<int64_t>(SizeOf(buffer.dtype)); };
-  const auto widened = [](const Buffer& buffer) -> int64_t {
-    return buffer.dtype == DType::kF32 ? 0 : sizeof(float);
+  const auto widened = [&](const Buffer& buffer) -> int64_t {
+    return !widens || buffer.dtype == DType::kF32 ? 0 : sizeof(float);
   };
-  if (widens) return {widened(op.a), widened(op.b), widened(op.c)};
-  const bool a = op.step_of_a() != op.stored_a_cols(), c = op.step_of_c() != op.n;
-  if (op.a.dtype == DType::kF32 || (!a && !c)) return {};
-  // The columns of b that a piece reads lie apart, too.
-  return {a ? size(op.a) : 0, op.transpose_b ? 0 : size(op.b), c ? size(op.c) : 0};
+  return {widened(op.a), widened(op.b), widened(op.c)};
 }
 
 PieceSize PieceSizeOf(const Matmul& op, const TwinSizes& twin) {
@@ -135,10 +135,12 @@ DnnlOperand TileOf(const DnnlOperand& whole, int64_t row, int64_t col, const Pie
   return tile;
 }
 
-// A piece with its twins and its primitives: some in order, then one per tile of c, in any order.
+// A piece with its twins and its primitives: some in order, then one per tile of c, in any order
+// but that those of a group, which share scratch, follow each other.
 struct PreparedPiece {
   Twins twins;
-  std::vector<DnnlCall> calls, tiles;
+  std::vector<DnnlCall> calls;
+  std::vector<std::vector<DnnlCall>> tiles;  // by group: one for each thread, if there are so many
 };
 
 struct Program {
@@ -146,17 +148,21 @@ struct Program {
   std::vector<PreparedPiece> pieces;
 };
 
-// Each by one thread: within a parallel region oneDNN takes none of its own.
-void RunTiles(const Dnnl& dnnl, int threads, const std::vector<DnnlCall>& tiles, void* scratch) {
-  if (tiles.size() == 1) {
+// Each group by one thread: within a parallel region oneDNN takes none of its own.
+void RunTiles(const Dnnl& dnnl, int threads, const std::vector<std::vector<DnnlCall>>& groups,
+              void* scratch) {
+  const auto run = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (const DnnlCall& tile : groups[i]) tile.Run(scratch);
+    }
+  };
+  if (groups.size() == 1) {
     omp_set_num_threads(1);
-    tiles[0].Run(scratch);
+    run(0, 1);
     dnnl.UseThreads();
     return;
   }
-  ParallelRuns(threads, static_cast<int64_t>(tiles.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) tiles[i].Run(scratch);
-  });
+  ParallelRuns(threads, static_cast<int64_t>(groups.size()), 1, run);
 }
 
 // Prepares the pieces of a product one after the other: they use the same scratch in turn, behind
@@ -170,7 +176,7 @@ class Pieces {
         threads_(threads),
         twins_in_(std::move(twins_in)),
         whole_{op, op.step_of_a(), op.transpose_b ? op.k : op.n, op.step_of_c()},
-        size_(PieceSizeOf(op, TwinSizesOf(op, !dnnl.Computes(op.a.dtype)))),
+        size_(PieceSizeOf(op, TwinSizesOf(op, Widens(dnnl, op)))),
         by_columns_(size_.cols < op.n),
         attributes_(UserScratch()),
         program_(std::make_shared<Program>(Program{twins_in_(shared_), {}})) {
@@ -278,13 +284,15 @@ class Pieces {
   DnnlOperand Spread(const DnnlOperand& matrix, bool rows, const Matmul& op, ScratchLayout& layout,
                      PreparedPiece& piece) {
     constexpr int64_t kSet = 256, kLine = 16, kLeast = 64;  // floats, and rows and columns of c
+    constexpr int64_t kLarge = int64_t{16} << 20;           // bytes: not worth the memory
     const dnnl_dim_t* const strides = matrix.shape.data.format_desc.blocking.strides;
     if (!rows || strides[1] != 1 || strides[0] % kSet != 0 || op.m < kLeast || op.n < kLeast) {
       return matrix;
     }
     const Dims dims = matrix.shape.dims();
-    const DnnlOperand spread =
-        PlaceFor(Desc(dims, matrix.shape.data_type(), {dims[1] + kLine, 1}), matrix, layout);
+    const Desc wanted(dims, matrix.shape.data_type(), {dims[1] + kLine, 1});
+    if (dims[0] * (dims[1] + kLine) * static_cast<int64_t>(sizeof(float)) > kLarge) return matrix;
+    const DnnlOperand spread = PlaceFor(wanted, matrix, layout);
     piece.calls.push_back(Reorder(dnnl_, matrix, spread, false, layout));
     return spread;
   }
@@ -301,34 +309,42 @@ class Pieces {
                 PreparedPiece& piece) {
     const DnnlOperand a = Turned(Spread(Turned(a_given), op.transpose_a, op, layout, piece));
     const DnnlOperand b = Spread(b_given, !op.transpose_b, op, layout, piece);
-    struct Prepared {
-      dnnl::matmul primitive;
-      Desc scratch;
-    };
-    std::map<std::pair<int64_t, int64_t>, Prepared> prepared;  // by rows and columns
     const PieceSize most = TileSizeOf(op.m, op.n);
+    const bool biased = !bias.shape.is_zero();
+    struct Tile {
+      std::vector<DnnlOperand> operands;
+      std::pair<int64_t, int64_t> size;  // rows and columns
+    };
+    std::vector<Tile> tiles;
+    std::map<std::pair<int64_t, int64_t>, dnnl::matmul::primitive_desc> prepared;  // by size
+    size_t scratch = 0;
     omp_set_num_threads(1);  // of each primitive; dnnl_.UseThreads sets it anew
     for (int64_t row = 0; row < op.m; row += most.rows) {
       for (int64_t col = 0; col < op.n; col += most.cols) {
         const PieceSize size = {std::min(most.rows, op.m - row), std::min(most.cols, op.n - col)};
-        std::vector<DnnlOperand> operands = {TileOf(a, row, 0, {size.rows, op.k}),
-                                             TileOf(b, 0, col, {op.k, size.cols}),
-                                             TileOf(c, row, col, size)};
-        if (!bias.shape.is_zero()) operands.push_back(TileOf(bias, 0, col, {1, size.cols}));
-        auto found = prepared.find({size.rows, size.cols});
-        if (found == prepared.end()) {
-          const dnnl::matmul::primitive_desc pd =
-              DescOf(operands[0].shape, operands[1].shape,
-                     bias.shape.is_zero() ? Desc() : operands.back().shape, operands[2].shape);
-          found = prepared
-                      .emplace(std::pair(size.rows, size.cols),
-                               Prepared{dnnl::matmul(pd), pd.scratchpad_desc()})
-                      .first;
-        }
-        const Desc& scratch = found->second.scratch;
-        operands.push_back(
-            {DNNL_ARG_SCRATCHPAD, scratch, nullptr, layout.Take(scratch.get_size())});
-        piece.tiles.emplace_back(found->second.primitive, dnnl_.stream(), operands);
+        Tile& tile = tiles.emplace_back(
+            Tile{{TileOf(a, row, 0, {size.rows, op.k}), TileOf(b, 0, col, {op.k, size.cols}),
+                  TileOf(c, row, col, size)},
+                 {size.rows, size.cols}});
+        if (biased) tile.operands.push_back(TileOf(bias, 0, col, {1, size.cols}));
+        if (prepared.count(tile.size) > 0) continue;
+        const auto pd = DescOf(tile.operands[0].shape, tile.operands[1].shape,
+                               biased ? tile.operands[3].shape : Desc(), tile.operands[2].shape);
+        scratch = std::max(scratch, pd.scratchpad_desc().get_size());
+        prepared.emplace(tile.size, pd);
+      }
+    }
+    std::map<std::pair<int64_t, int64_t>, dnnl::matmul> primitives;
+    for (const auto& [size, pd] : prepared) primitives.emplace(size, dnnl::matmul(pd));
+    const size_t groups = std::min<size_t>(tiles.size(), threads_);
+    for (size_t group = 0; group < groups; ++group) {
+      const size_t place = layout.Take(scratch);
+      std::vector<DnnlCall>& calls = piece.tiles.emplace_back();
+      const size_t end = tiles.size() * (group + 1) / groups;
+      for (size_t i = tiles.size() * group / groups; i < end; ++i) {
+        tiles[i].operands.push_back(
+            {DNNL_ARG_SCRATCHPAD, prepared.at(tiles[i].size).scratchpad_desc(), nullptr, place});
+        calls.emplace_back(primitives.at(tiles[i].size), dnnl_.stream(), tiles[i].operands);
       }
     }
     dnnl_.UseThreads();
@@ -363,7 +379,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Matmul& op) {
   return dnnl_.Guard<Kernel>("matmul", [&] {
     return Pieces(dnnl_, threads_, op,
                   [&](ScratchLayout& layout) {
-                    return Twins(dnnl_, vectors_, threads_, type, layout);
+                    return Twins(Widens(dnnl_, op), vectors_, threads_, type, layout);
                   })
         .Prepare();
   });

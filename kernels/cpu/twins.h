@@ -27,10 +27,10 @@ struct StoredRows {
 // An operand without a twin is used in place.
 class Twins {
  public:
-  // `type`: what the op's products are of.
-  Twins(const Dnnl& dnnl, const VectorTable& vectors, int threads, DType type,
-        ScratchLayout& layout)
-      : widens_(!dnnl.Computes(type)),
+  // `widens`: whether 16-bit operands of the op have twins in fp32. `type`: what its products are
+  // of.
+  Twins(bool widens, const VectorTable& vectors, int threads, DType type, ScratchLayout& layout)
+      : widens_(widens),
         packs_(!widens_ && type == DType::kBF16),
         vectors_(vectors),
         threads_(threads),

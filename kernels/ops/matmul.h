@@ -11,9 +11,9 @@ namespace trainyard::kernels {
 //   bias:  [n], optional, absent where scale is not 1, may be rounded to the type of c first
 //   c: [m, n], E or f32, overlaps nothing
 // The rows of a and c may lie apart, be it that they are columns of wider matrices; what lies
-// between is neither read nor written. They then need no alignment but that of their elements. On a
-// CPU the bits of c do not depend on whether they do; on a GPU its library may add in another
-// order.
+// between is neither read nor written. They then need no alignment but that of their elements. In
+// bf16 on a CPU with instructions for it the bits of c do not depend on whether they do; elsewhere
+// a library may add long sums in another order.
 struct Matmul {
   Buffer a, b, bias, c;
   int64_t m = 0, n = 0, k = 0;

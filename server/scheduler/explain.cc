@@ -105,8 +105,7 @@ void SuggestForFailure(const FailureRecord& failure, std::vector<std::string>& o
         "may keep the loss finite; training.on_non_finite=ROLL_BACK leaves out the data that broke "
         "it");
   }
-  if (category == "STORAGE")
-    out.push_back("free space where the checkpoints go, then submit again");
+  if (category == "STORAGE") out.push_back("free space where the checkpoints go, then resume it");
   if (category == "USER") out.push_back("mend the job file as the message says, then submit again");
 }
 

@@ -128,7 +128,7 @@ bool Watch::OpenOnce() {
   return true;
 }
 
-// The record is read before the feed: an ended job's feed does not grow any more.
+// The record is read before the feed: an ended job's feed does not grow unless it is resumed.
 absl::Status Watch::LookForEnd(std::optional<JobRecord>& ended) {
   absl::StatusOr<JobRecord> job = jobs_.Get({job_.project, job_.job_id});
   if (absl::IsNotFound(job.status()) || (job.ok() && job->uid != job_.uid)) {
@@ -167,13 +167,16 @@ void Watch::Pull(bool heartbeat, bool check_end) {
   const bool terminal = std::any_of(batch.items.begin(), batch.items.end(), EndsJob);
   if (!batch.items.empty()) cursor_ = batch.items.back().sequence;
   batch.sequence = cursor_;
-  if (!full) batch.ended = std::move(ended);
+  // Resumed between the two reads: the feed goes on after the end that the record told.
+  const bool goes_on = !batch.items.empty() && !EndsJob(batch.items.back());
+  if (!full && !goes_on) batch.ended = std::move(ended);
   batch.heartbeat = heartbeat && batch.items.empty() && !batch.ended.has_value();
   last_sent_ = batch.ended.has_value();
   {
     absl::MutexLock lock(&mu_);
-    if (full || terminal) dirty_ = true;
-    if (terminal || (full && check_end)) check_end_ = true;
+    const bool again = terminal || (check_end && goes_on);
+    if (full || again) dirty_ = true;
+    if (again || (full && check_end)) check_end_ = true;
     if (batch.items.empty() && !batch.heartbeat && !last_sent_) return;
     sending_ = true;
     last_activity_ = absl::Now();

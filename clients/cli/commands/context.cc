@@ -5,6 +5,7 @@
 #include "storage/base/file.h"
 #include "storage/base/status.h"
 #include "storage/base/suggest.h"
+#include "storage/base/token.h"
 
 namespace trainyard::cli {
 namespace {
@@ -70,7 +71,7 @@ absl::StatusOr<int> Add(Session& session, const AddOptions& options) {
   context.project = options.project;
   if (!options.token_path.empty()) {
     TY_ASSIGN_OR_RETURN(const std::string token, ReadFile(options.token_path, 4096));
-    context.token = std::string(absl::StripAsciiWhitespace(token));
+    TY_ASSIGN_OR_RETURN(context.token, ParseToken(token, options.token_path));
   }
   TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
   TY_RETURN_IF_ERROR(ChangeContexts(path, [&](ContextFile& file) {

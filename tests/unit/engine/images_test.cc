@@ -233,10 +233,11 @@ TEST_F(ImageRunTest, AnEvaluationThatFailsKeepsTheWeightsAndIsMadeWhenTheRunIsRe
   const absl::Status status = RunOnCpu(spec, Root("r"), failed).status();
   EXPECT_EQ(FaultOf(status), Fault::kData) << status;
   EXPECT_FALSE(Retryable(status));
-  EXPECT_THAT(std::string(status.message()),
-              testing::AllOf(HasSubstr("evaluation after step 9: found no row that counts in the 6 "
-                                       "held-out samples"),
-                             HasSubstr("the weights of step 9 are kept; resume the job")));
+  EXPECT_THAT(
+      std::string(status.message()),
+      testing::AllOf(HasSubstr("evaluation after step 9: found no row that counts in the 6 "
+                               "held-out samples"),
+                     HasSubstr("the weights of step 9 are kept: once what is wrong is mended, ")));
   ASSERT_THAT(failed.checkpoints, SizeIs(1));
   EXPECT_FALSE(failed.last_is_final);
 

@@ -274,6 +274,64 @@ TEST(Workspace, IsPlannedForRandomConvolutions) {
   }
 }
 
+TEST(Workspace, IsPlannedForRandomProducts) {
+  const char* const rounds = std::getenv("TRAINYARD_SEEDS");
+  std::mt19937 random(1);
+  const NoArena arena(64);
+  const auto one_of = [&](std::initializer_list<int64_t> values) {
+    return *(values.begin() + random() % values.size());
+  };
+  for (int i = 0; i < (rounds == nullptr ? 150 : std::atoi(rounds)); ++i) {
+    const int64_t m = one_of({1, 2, 8, 33, 64, 128, 256, 768, 1024, 16384}),
+                  n = one_of({1, 2, 8, 16, 65, 128, 256, 768, 2048, 50257}),
+                  k = one_of({1, 8, 64, 100, 512, 1024, 4096, 16384});
+    if (m * n > int64_t{1} << 26 || m * k > int64_t{1} << 26 || k * n > int64_t{1} << 26) continue;
+    const bool ta = random() % 2 == 0, tb = random() % 2 == 0, accumulate = random() % 2 == 0;
+    const bool slice = random() % 3 == 0, wide_c = random() % 2 == 0;
+    const int64_t a_cols = slice ? (ta ? m : k) + one_of({8, 256}) : 0;
+    for (const auto& [type, dtype] : {std::pair{plan::ElementType::kF32, kernels::DType::kF32},
+                                      std::pair{plan::ElementType::kBF16, kernels::DType::kBF16},
+                                      std::pair{plan::ElementType::kF16, kernels::DType::kF16}}) {
+      const kernels::DType of_c = wide_c ? kernels::DType::kF32 : dtype;
+      const std::vector<plan::Tensor> tensors = {
+          {.type = type, .dims = {ta ? k : m, slice ? a_cols : (ta ? m : k)}},
+          {.type = type, .dims = {tb ? n : k, tb ? k : n}},
+          {.type = wide_c ? plan::ElementType::kF32 : type, .dims = {m, n}}};
+      for (const int threads : {1, 2, kThreads}) {
+        SCOPED_TRACE(testing::Message()
+                     << "round " << i << ": m " << m << " n " << n << " k " << k << ", transposed "
+                     << ta << tb << ", accumulate " << accumulate << ", a_cols " << a_cols
+                     << ", type " << static_cast<int>(type) << (wide_c ? ", c in fp32" : "") << ", "
+                     << threads << " threads");
+        kernels::CpuDevice device(threads, *kernels::CpuDevice::SupportedTables().front());
+        const auto kernel = device.Prepare(kernels::Matmul{.a = {arena.data(), dtype},
+                                                           .b = {arena.data(), dtype},
+                                                           .c = {arena.data(), of_c},
+                                                           .m = m,
+                                                           .n = n,
+                                                           .k = k,
+                                                           .transpose_a = ta,
+                                                           .transpose_b = tb,
+                                                           .accumulate = accumulate,
+                                                           .a_stride = a_cols});
+        ASSERT_TRUE(kernel.ok()) << kernel.status();
+        const plan::Op op = plan::Matmul{.a = 0,
+                                         .b = 1,
+                                         .c = 2,
+                                         .m = m,
+                                         .n = n,
+                                         .k = k,
+                                         .transpose_a = ta,
+                                         .transpose_b = tb,
+                                         .accumulate = accumulate,
+                                         .a_cols = a_cols};
+        ExpectIsPlanned(tensors, op, static_cast<int64_t>(kernel->scratch_bytes),
+                        plan::WorkspaceBytes(tensors, op));
+      }
+    }
+  }
+}
+
 // A plan that counts less than this machine's kernels ask for is refused before its first step.
 TEST(Workspace, AWorkerTakesNoMoreThanIsPlanned) {
   Plan plan = plan::PlanOf(plan::GptSpec(), plan::TokenFacts(11));
