@@ -254,6 +254,7 @@ absl::StatusOr<bool> Steps::EvaluateAndKeepWeights() {
     return false;
   }
   run_.unevaluated = true;
+  evaluated_step_ = -1;  // what it measured was not reported
   absl::Status saved = Save({.needed = true, .last = true});
   if (saved.ok()) saved = BlameStorage(p_.checkpoints.Wait());
   const std::string kept =

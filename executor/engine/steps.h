@@ -83,7 +83,7 @@ class Steps {
   // Evaluates, and takes what policies go by; whether the step is among the best.
   absl::StatusOr<bool> Evaluate();
   // As Evaluate; before it fails it writes a checkpoint, from which the job can be resumed. That
-  // the data does not allow an evaluation nobody asked for is a warning.
+  // nothing in the held-out split counts is a warning, unless the run goes by evaluations.
   absl::StatusOr<bool> EvaluateAndKeepWeights();
   absl::Status TryEvaluation();
   // What is best is what there is: the last one that entered goes, and who left for it comes back,

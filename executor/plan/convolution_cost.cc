@@ -46,6 +46,13 @@ int64_t WinogradTiles(const ConvolutionShape& s) {
 // their channels: per thread, or for the gradient by weights of a pass; a gap of 16 between planes.
 constexpr int64_t kPlanes = 36, kGap = 16;
 
+// oneDNN's kernels for AMX tiles, of which Tile...Bytes below were read off its primitives on such
+// a CPU, with an eighth more: elements are bf16, channels come in blocks of 16 or 32.
+constexpr int64_t kNarrow = 2;
+constexpr int64_t kTiles = 40 << 10;  // tiles on their way, and sums of them in fp32
+
+int64_t ForAllThreads(int64_t bytes) { return kThreads * (bytes + bytes / 8); }
+
 }  // namespace
 
 int64_t OutHeight(const ConvolutionShape& s) {
@@ -72,7 +79,7 @@ int64_t DirectBytes(const ConvolutionShape& s, bool pictures) {
 }
 
 // For the gradient by weights: partial sums of them per thread. Depthwise convolutions of small
-// images or larger windows go by blocks of 16 by 16, too.
+// images, or of windows other than 3 by 3, go by blocks of 16 by 16, too.
 int64_t DirectSumBytes(const ConvolutionShape& s) {
   constexpr int64_t kEdges = 40 << 10;
   const bool small = std::min({s.height, s.width, OutHeight(s), OutWidth(s)}) < 4;
@@ -85,17 +92,6 @@ int64_t DirectSumBytes(const ConvolutionShape& s) {
   return InputBytes(s) / s.batch + sums * BlockedWeightBytes(s) + whole + kThreads * kEdges +
          (HasLargeWindow(s) ? 2 : 1) * GatheredBytes(s, true);
 }
-
-// What oneDNN's kernels for AMX tiles take per thread, read off its primitives on such a CPU, and
-// an eighth more. Elements are bf16; channels come in blocks of 16 or 32.
-namespace {
-
-constexpr int64_t kNarrow = 2;
-constexpr int64_t kTiles = 40 << 10;  // tiles on their way, and sums of them in fp32
-
-int64_t ForAllThreads(int64_t bytes) { return kThreads * (bytes + bytes / 8); }
-
-}  // namespace
 
 // The part of a padded image that a thread keeps at hand: as much as suits its cache, or all of it,
 // in blocks of 16 pixels, their steps between. Of windows of one pixel what they read, unless it
