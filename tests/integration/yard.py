@@ -127,14 +127,18 @@ class Yard:
         if hasattr(self, "api"):
             self.api.close()
         if kind is not None:
-            self.print_logs()
+            print(self.logs(), file=sys.stderr)
         self.run("local", "stop", "--dir", self.dir, "--purge")
         self._folder.cleanup()
 
-    def print_logs(self):
-        for log in sorted(pathlib.Path(self.dir, "logs").glob("*.log")):
-            lines = log.read_text(errors="replace").splitlines()[-15:]
-            print(f"--- {log.name}", *lines, sep="\n", file=sys.stderr)
+    def logs(self):
+        """The end of each log: of the yard's processes and of every rank that its agent still keeps."""
+        logs = sorted(pathlib.Path(self.dir, "logs").glob("*.log")) + sorted(pathlib.Path(self.dir).glob("**/ranks/*/log"))
+        parts = []
+        for log in logs:
+            lines = log.read_text(errors="replace").splitlines()[-30:]
+            parts += [f"--- {log.relative_to(self.dir)}", *lines]
+        return "\n".join(parts)
 
     def run(self, *arguments, **more):
         return subprocess.run([str(BIN / "trainyard"), *arguments], env=self.environment, text=True,

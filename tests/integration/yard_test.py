@@ -31,6 +31,11 @@ class YardTest(unittest.TestCase):
     def succeed(self, name, seconds=120):
         return self.yard.wait_for(name, resources_pb.SUCCEEDED, seconds)
 
+    def assert_restarts(self, job, expected, why=""):
+        """`job` spent so many restarts; if not, what its newest failure was and what its yard logged is shown."""
+        if job.restarts != expected:
+            self.fail(f"{job.restarts} restarts, expected {expected}; {why}\n{job}\n{self.yard.logs()}")
+
     def undisturbed(self, steps, **checkpoint):
         name = self.submit(steps, **checkpoint)
         self.succeed(name)
@@ -42,7 +47,7 @@ class YardTest(unittest.TestCase):
         job = self.succeed(name)
         self.assertEqual(job.step, 60)
         self.assertEqual(job.attempt, 1)
-        self.assertEqual(job.restarts, 0)
+        self.assert_restarts(job, 0)
         points = self.yard.metrics(name)
         self.assertEqual([p.point.step for p in points], list(range(1, 61)))
         self.assertLess(points[-1].point.values["loss"], points[0].point.values["loss"])
@@ -81,7 +86,7 @@ class YardTest(unittest.TestCase):
         self.yard.api.job.ResumeJob(jobs_pb.ResumeJobRequest(name=name))
         job = self.succeed(name)
         self.assertEqual(job.attempt, 2)
-        self.assertEqual(job.restarts, 0, "a pause spends no restart")
+        self.assert_restarts(job, 0, "a pause spends no restart")
         self.assertEqual(self.yard.final_digest(name), digest)
         self.assertEqual(values_of(self.yard.metrics(name)), values)
 
@@ -96,7 +101,7 @@ class YardTest(unittest.TestCase):
         self.assertIn("drain", str(explained).lower())
         self.yard.api.node.UndrainNode(run_services_pb.UndrainNodeRequest(name=node))
         job = self.succeed(name)
-        self.assertEqual(job.restarts, 0)
+        self.assert_restarts(job, 0)
         self.assertEqual(self.yard.final_digest(name), digest)
         self.assertEqual(values_of(self.yard.metrics(name)), values)
 
@@ -108,7 +113,7 @@ class YardTest(unittest.TestCase):
         for pid in self.yard.training_pids():
             kill(pid)
         job = self.succeed(name)
-        self.assertEqual(job.restarts, 1)
+        self.assert_restarts(job, 1)
         self.assertEqual(self.yard.final_digest(name), digest)
         self.assertEqual(values_of(self.yard.metrics(name)), values)
         self.assertTrue(watcher.join(20))
@@ -130,7 +135,7 @@ class YardTest(unittest.TestCase):
         self.assertEqual(job.reason.code, "NON_FINITE")
         self.assertEqual(job.failure.category, run_pb.Failure.NUMERIC)
         self.assertFalse(job.failure.retryable)
-        self.assertEqual(job.restarts, 0)
+        self.assert_restarts(job, 0)
         self.assertIn('first non-finite value: op 0 matmul "bot_l.0" forward', job.failure.message)
         failed = int(job.failure.message.split("step ")[1].split(":")[0])
         self.assertEqual(max(values_of(self.yard.metrics(name))), failed - 1)
@@ -154,7 +159,7 @@ class YardTest(unittest.TestCase):
             self.assertTrue(job.failure.rolled_back)
             self.assertIn("leaving out the data of", job.failure.message)
             if not disturbed:
-                self.assertEqual(job.restarts, 0, "a rollback spends no restart")
+                self.assert_restarts(job, 0, "a rollback spends no restart")
             self.assertTrue(watcher.join(20))
             self.assertEqual(watcher.missed(), 0)
             values = values_of(self.yard.metrics(name))
@@ -180,7 +185,7 @@ class YardTest(unittest.TestCase):
             self.assertEqual(job.reason.code, "STOPPED_EARLY")
             self.assertIn("early stopping: loss of the held-out split was not better", job.reason.message)
             self.assertLess(job.step, 2000)
-            self.assertEqual(job.restarts, 1 if disturbed else 0)
+            self.assert_restarts(job, 1 if disturbed else 0)
             best = self.yard.api.checkpoint.GetCheckpoint(
                 run_services_pb.GetCheckpointRequest(name=name + "/checkpoints/best"))
             self.assertEqual(best.best_rank, 1)
@@ -230,7 +235,7 @@ class YardTest(unittest.TestCase):
             job = self.yard.wait_for(name, resources_pb.FAILED)
             self.assertEqual(job.failure.category, run_pb.Failure.UNIMPLEMENTED)
             self.assertIn("across ranks is not built yet", job.failure.message)
-            self.assertEqual(job.restarts, 0, "a retry would not help")
+            self.assert_restarts(job, 0, "a retry would not help")
             self.assertTrue(watcher.join(20))
             placed = [sorted(item.attempt_started.nodes) for item in watcher.items
                       if item.HasField("attempt_started")]
