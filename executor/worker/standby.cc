@@ -1,6 +1,6 @@
 #include "executor/worker/standby.h"
 
-#include <errno.h>
+#include <poll.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -17,15 +17,26 @@ namespace trainyard::worker {
 namespace {
 
 constexpr size_t kLongestLine = 1 << 16;
+constexpr int kStopLookMs = 1000;
 constexpr int kNotWarm = 1;  // whoever wants a worker here starts another
+
+// Until stdin can be read; false when a stop was asked for. The signal may reach another thread
+// just before the wait, hence its bound.
+bool AwaitInput() {
+  pollfd input{.fd = STDIN_FILENO, .events = POLLIN};
+  while (!StopWish()) {
+    if (poll(&input, 1, kStopLookMs) > 0) return true;
+  }
+  return false;
+}
 
 // One line from stdin; nullopt when there is none, or a stop was asked for.
 std::optional<std::string> ReadLine() {
   std::string line;
   char c = 0;
   while (line.size() < kLongestLine) {
+    if (!AwaitInput()) return std::nullopt;
     const ssize_t n = read(STDIN_FILENO, &c, 1);
-    if (n < 0 && errno == EINTR && !StopWish()) continue;
     if (n <= 0) return std::nullopt;
     if (c == '\n') return line;
     line += c;

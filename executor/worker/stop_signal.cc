@@ -26,6 +26,9 @@ void CatchStopSignals(bool also_interrupt) {
   struct sigaction action {};
   action.sa_handler = OnSignal;
   sigemptyset(&action.sa_mask);
+  // A wish to stop is looked at between steps. It must not make a file that is being opened or
+  // synced at that moment fail with EINTR: that would be a storage failure, and spend a restart.
+  action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, nullptr);
   if (also_interrupt) sigaction(SIGINT, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);

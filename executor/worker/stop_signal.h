@@ -8,7 +8,7 @@ namespace trainyard::worker {
 // ends the process at once.
 const std::atomic<bool>& StopWish();
 
-// Installs the handlers; interrupted system calls are not restarted, so that a blocking read ends.
+// Installs the handlers. Interrupted system calls go on (SA_RESTART), but for poll and its like.
 void CatchStopSignals(bool also_interrupt);
 
 // As if SIGTERM had been received.

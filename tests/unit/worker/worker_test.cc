@@ -5,14 +5,18 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <sstream>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -23,6 +27,7 @@
 #include "executor/run/event_log.h"
 #include "executor/run/run_directory.h"
 #include "executor/worker/open_device.h"
+#include "executor/worker/stop_signal.h"
 #include "storage/base/clock.h"
 #include "storage/base/file.h"
 #include "tests/unit/data/images/encoders.h"
@@ -264,6 +269,35 @@ TEST_F(WorkerTest, WaitingOnAGpuThatCannotBeOpenedEnds) {
   if (kernels::OpenCuda(99).ok()) GTEST_SKIP() << "a machine of 100 GPUs";
   EXPECT_EQ(Child({"--standby", "--device", "cuda:99", "--threads", "1"}, Output()).Wait(), 1);
   EXPECT_THAT(ReadOutput(), HasSubstr("cuda:99"));
+}
+
+// A checkpoint that is being written when the wish comes would else be a storage failure.
+TEST_F(WorkerTest, AWishToStopInterruptsNoFileThatIsBeingOpened) {
+  const std::string path = folder_.path() + "/fifo";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  CatchStopSignals(/*also_interrupt=*/false);
+  std::atomic<pid_t> opener_tid{0};
+  int error = -1;
+  std::thread opener([&] {
+    opener_tid = gettid();
+    const int fd = open(path.c_str(), O_RDONLY);  // until somebody opens the other end
+    error = fd < 0 ? errno : 0;
+    if (fd >= 0) close(fd);
+  });
+  const absl::Time deadline = absl::Now() + kPatience;
+  const auto sleeps = [&] {
+    const auto stat = ReadFile(absl::StrCat("/proc/self/task/", opener_tid.load(), "/stat"));
+    return stat.ok() && absl::StrContains(*stat, ") S ");
+  };
+  while ((opener_tid == 0 || !sleeps()) && absl::Now() < deadline) std::this_thread::yield();
+  ASSERT_EQ(pthread_kill(opener.native_handle(), SIGTERM), 0);
+  while (!StopWish() && absl::Now() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(StopWish());
+  const int other_end = open(path.c_str(), O_RDWR);
+  opener.join();
+  close(other_end);
+  EXPECT_EQ(error, 0) << strerror(error);
+  signal(SIGTERM, SIG_DFL);
 }
 
 TEST(CacheFolder, IsTheUsersOrBelowItsHome) {
