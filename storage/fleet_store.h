@@ -39,7 +39,7 @@ class FleetStore {
   virtual ~FleetStore() = default;
 
   // A new session: inserts or replaces the node's description; lease_end = store's now + `lease`.
-  // Draining survives.
+  // Draining survives. kFailedPrecondition: another agent holds the name (CheckNameIsFree).
   virtual absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) = 0;
 
   // Extends the lease, and takes what the node's GPUs do. kAborted when `incarnation` is not the

@@ -46,11 +46,17 @@ struct Suspension {
   absl::Duration grace;
 };
 
+// A node whose lease nobody renewed for too long.
+struct LostNode {
+  std::string name;
+  int64_t beat = 0;  // that stood still: a lease that was renewed since is left alone
+};
+
 struct Decisions {
   std::vector<Placement> placements;
   std::vector<Suspension> suspensions;
-  std::vector<ReasonUpdate> reasons;    // jobs that go on waiting; only where the reason changed
-  std::vector<std::string> lost_nodes;  // lease ended more than the margin ago: ranks become lost
+  std::vector<ReasonUpdate> reasons;  // jobs that go on waiting; only where the reason changed
+  std::vector<LostNode> lost_nodes;   // their ranks become lost
 };
 
 // kInvalidArgument: a placement without ranks or slots, a rank's slot twice, a text that is not
@@ -81,7 +87,7 @@ class SchedulerStore {
 
   // Applies what still holds, in one transaction, and returns how many jobs changed state or lost
   // ranks: a placement whose job version moved or whose slots are no longer free (or node draining
-  // or not reachable, or lease ended) is left out, as is a lost node whose lease was renewed; the
+  // or not reachable) is left out, as is a lost node whose lease was renewed; the
   // next pass sees to it. A placement makes attempt + 1 that restores from the newest checkpoint,
   // with its ranks and feed items (state change and attempt started). A new reason does not change
   // the version or the feed.

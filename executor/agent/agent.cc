@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "executor/agent/identity.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -88,6 +89,10 @@ absl::Status Agent::SetUp() {
         absl::StrCat("another agent uses the state directory ", options_.state_dir));
   }
   if (access(options_.worker.c_str(), X_OK) != 0) return ErrnoStatus(errno, options_.worker);
+  TY_ASSIGN_OR_RETURN(const Identity identity, OpenIdentity(options_.state_dir));
+  hello_ = options_.hello;
+  hello_.set_node_secret(identity.secret);
+  hello_.set_instance(identity.instance);
   inotify_.Reset(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   if (!inotify_.valid()) return ErrnoStatus(errno, "inotify");
   // What a dead worker leaves behind becomes our child, so that it can be killed and reaped.
@@ -107,7 +112,7 @@ absl::Status Agent::AdoptRanks() {
     }
     if ((*rank)->HasProcess()) {
       spdlog::info("adopted {} (pid {})", (*rank)->name(), (*rank)->pid());
-      lease_.Inherit((*rank)->lease_until());
+      lease_.Inherit((*rank)->lease_until(), (*rank)->fence_at());
       WatchEvents(**rank);
     }
     ranks_[(*rank)->name()] = *std::move(rank);
@@ -127,9 +132,8 @@ absl::Status Agent::Run(int signal_fd) {
   warm_ = std::make_unique<WarmWorkers>(options_.worker, options_.state_dir + "/standby",
                                         WhatWorkersWaitFor());
   gpus_ = std::make_unique<GpuMonitor>(options_.nvml, clock_);
-  link_ =
-      std::make_unique<Link>(Link::Options{options_.server, options_.token_file, options_.hello},
-                             clock_, [this](LinkEvent event) { inbox_.Put(std::move(event)); });
+  link_ = std::make_unique<Link>(Link::Options{options_.server, options_.token_file, hello_},
+                                 clock_, [this](LinkEvent event) { inbox_.Put(std::move(event)); });
   warm_->Tend(clock_.SinceBoot(), BusyDevices());
   for (;;) {
     const absl::Duration now = Wait(signal_fd);
@@ -212,8 +216,8 @@ void Agent::HandleInbox() {
         up_ = true;
         desired_is_fresh_ = false;
         reconciled_version_ = 0;
-        // A new lease does not go on from one that ran out, however late the loop notices: what ran
-        // on the old one may have been placed elsewhere meanwhile.
+        // What ran on a lease that ran out may have been placed elsewhere meanwhile: it gets no
+        // right to write before the set says that it is still wanted.
         FenceIfLate(clock_.SinceBoot());
         lease_.Begin(event.message.welcome(), event.register_sent);
         RenewLeases();
@@ -236,6 +240,7 @@ void Agent::HandleMessage(const v1::ServerMessage& message) {
     case v1::ServerMessage::kDesired:
       desired_ = WithValidNames(message.desired());
       has_desired_ = desired_is_fresh_ = reconcile_due_ = true;
+      RenewLeases();
       break;
     case v1::ServerMessage::kLease:
       lease_.Acknowledge(message.lease().heartbeat_id());
@@ -256,13 +261,37 @@ void Agent::HandleMessage(const v1::ServerMessage& message) {
 
 void Agent::RenewLeases() {
   const absl::Duration now = clock_.SinceBoot();
-  if (!lease_.HoldsAt(now)) return;
+  if (now >= lease_.fence_at()) return;
   fenced_ = false;
-  for (auto& [name, rank] : ranks_) rank->ExtendLease(lease_.until());
+  const bool holds = lease_.HoldsAt(now);
+  if (holds == orphaned_) {
+    orphaned_ = !holds;
+    TellAboutOrphans(now);
+  }
+  for (auto& [name, rank] : ranks_) {
+    rank->ExtendLife(lease_.LifeFrom(now), lease_.fence_at());
+    if (holds && desired_is_fresh_ && FindDesired(name) != nullptr) {
+      rank->ExtendRight(lease_.holds_until());
+    }
+  }
+}
+
+void Agent::TellAboutOrphans(absl::Duration now) const {
+  const auto running = std::count_if(ranks_.begin(), ranks_.end(),
+                                     [](const auto& entry) { return entry.second->HasProcess(); });
+  if (running == 0) return;
+  if (orphaned_) {
+    spdlog::warn(
+        "the server has not renewed the lease: {} ranks step on, make no checkpoint visible, and "
+        "are killed in {}",
+        running, absl::FormatDuration(absl::Trunc(lease_.fence_at() - now, absl::Seconds(1))));
+  } else {
+    spdlog::info("the lease holds again: {} ranks run", running);
+  }
 }
 
 void Agent::FenceIfLate(absl::Duration now) {
-  if (fenced_ || lease_.HoldsAt(now)) return;
+  if (fenced_ || now < lease_.fence_at()) return;
   fenced_ = true;
   for (auto& [name, rank] : ranks_) {
     if (!rank->HasProcess()) continue;
@@ -355,6 +384,7 @@ void Agent::SendHeartbeat(absl::Duration now) {
 
 void Agent::Tick(absl::Duration now) {
   next_tick_ = now + kTick;
+  if (!lease_.HoldsAt(now)) RenewLeases();
   // Loading a worker takes time that the first step of another would miss.
   if (leaving_ == Leaving::kNo && !AwaitsFirstStep(now)) warm_->Tend(now, BusyDevices());
   bool waiting = false;

@@ -75,6 +75,7 @@ class Agent {
   void HandleAck(const v1::EventAck& ack);
   void HandleLogRequest(const v1::LogRequest& request);
   void RenewLeases();
+  void TellAboutOrphans(absl::Duration now) const;
   void FenceIfLate(absl::Duration now);
   void FinishRanks(absl::Duration now);
   void ReconcileRanks(absl::Duration now);
@@ -103,6 +104,7 @@ class Agent {
   const AgentOptions options_;
   const std::string ranks_folder_;
   Clock& clock_;
+  v1::Register hello_;      // with who this agent is
   FileDescriptor lock_;     // of the state directory
   FileDescriptor inotify_;  // on the events.log of ranks that run
   Inbox inbox_;
@@ -117,6 +119,7 @@ class Agent {
   int64_t reconciled_version_ = 0;
   bool up_ = false;
   bool fenced_ = false;
+  bool orphaned_ = true;  // the lease does not hold
   bool reconcile_due_ = false;
   bool heartbeat_due_ = false;
   absl::Duration next_heartbeat_ = absl::ZeroDuration();

@@ -143,6 +143,7 @@ absl::StatusOr<std::unique_ptr<LocalRank>> Agent::StartRank(const v1::Assignment
   warm_->MakeRoom(devices);
   TY_ASSIGN_OR_RETURN(auto rank, LocalRank::Start(PathOf(assignment), assignment, std::move(worker),
                                                   device, threads, lease_.until(), clock_));
+  rank->ExtendRight(lease_.holds_until());
   spdlog::info("{}: started {} on {} (pid {})", rank->name(), assignment.job_name(), device,
                rank->pid());
   WatchEvents(*rank);

@@ -9,9 +9,10 @@ constexpr size_t kMostUnanswered = 1000;
 
 }  // namespace
 
-void Lease::Inherit(absl::Duration until) {
+void Lease::Inherit(absl::Duration until, absl::Duration fence_at) {
   until_ = std::max(until_, until);
-  fence_at_ = std::max(fence_at_, until);
+  holds_until_ = std::max(holds_until_, until);
+  orphan_limit_ = std::max(orphan_limit_, fence_at - holds_until_);
 }
 
 void Lease::Begin(const v1::Welcome& terms, absl::Duration register_sent) {
@@ -19,10 +20,11 @@ void Lease::Begin(const v1::Welcome& terms, absl::Duration register_sent) {
   if (terms.lease_ms() > 0) lease_ = absl::Milliseconds(terms.lease_ms());
   if (terms.self_fence_ms() > 0) self_fence_ = absl::Milliseconds(terms.self_fence_ms());
   self_fence_ = std::min(self_fence_, lease_);
+  orphan_limit_ = absl::Milliseconds(std::max<int64_t>(0, terms.orphan_limit_ms()));
   sent_.clear();
   // Nothing that was given before ends later, unless somebody wrote nonsense into a lease file.
   until_ = register_sent + lease_;
-  fence_at_ = register_sent + self_fence_;
+  holds_until_ = register_sent + self_fence_;
 }
 
 int64_t Lease::Beat(absl::Duration now) {
@@ -41,7 +43,7 @@ void Lease::Acknowledge(int64_t id) {
 
 void Lease::RenewFrom(absl::Duration sent) {
   until_ = std::max(until_, sent + lease_);
-  fence_at_ = std::max(fence_at_, sent + self_fence_);
+  holds_until_ = std::max(holds_until_, sent + self_fence_);
 }
 
 }  // namespace trainyard

@@ -2,6 +2,7 @@
 
 // The agent's right to run what it runs, on Clock::SinceBoot. Pure; the loop asks it what holds.
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 
@@ -12,8 +13,9 @@ namespace trainyard {
 
 class Lease {
  public:
-  // A restarted agent: its workers hold leases until `until`, given by an earlier process.
-  void Inherit(absl::Duration until);
+  // A restarted agent: its workers may live until `until`, and until `fence_at` with an agent that
+  // lives, given by an earlier process.
+  void Inherit(absl::Duration until, absl::Duration fence_at);
 
   // A session began. Registering renews the lease as a heartbeat does.
   void Begin(const v1::Welcome& terms, absl::Duration register_sent);
@@ -27,11 +29,21 @@ class Lease {
   // Until when workers may run by themselves: what their lease files say.
   absl::Duration until() const { return until_; }
 
-  // When the agent must kill its workers: earlier than `until`, and counted from the *sending* of
-  // the newest acknowledged heartbeat, since nobody knows how long the answer was on its way.
-  absl::Duration fence_at() const { return fence_at_; }
+  // Until when it certainly holds: earlier than `until`, and counted from the *sending* of the
+  // newest acknowledged heartbeat, since nobody knows how long the answer was on its way.
+  absl::Duration holds_until() const { return holds_until_; }
+  bool HoldsAt(absl::Duration now) const { return now < holds_until_; }
 
-  bool HoldsAt(absl::Duration now) const { return now < fence_at_; }
+  // When the agent must kill its workers. Until then they step on without a lease, as orphans: they
+  // make nothing visible, and the server decides once it is heard of again. A server that says
+  // nothing of orphans allows none.
+  absl::Duration fence_at() const { return holds_until_ + orphan_limit_; }
+
+  // Until when an agent that is alive `now` lets its workers run: a lease from now on, but no
+  // longer than that.
+  absl::Duration LifeFrom(absl::Duration now) const {
+    return std::max(until_, std::min(now + lease_, fence_at()));
+  }
 
   absl::Duration heartbeat_interval() const { return heartbeat_; }
 
@@ -42,7 +54,8 @@ class Lease {
   absl::Duration lease_ = absl::Seconds(10);
   absl::Duration self_fence_ = absl::Seconds(8);
   absl::Duration until_ = absl::ZeroDuration();
-  absl::Duration fence_at_ = absl::ZeroDuration();
+  absl::Duration orphan_limit_ = absl::ZeroDuration();
+  absl::Duration holds_until_ = absl::ZeroDuration();
   int64_t next_id_ = 1;
   std::map<int64_t, absl::Duration> sent_;  // heartbeats without an answer
 };

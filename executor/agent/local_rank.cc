@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Start(
   if (ready.ok()) ready = WritePlainFile(waiting.events_path(), "");
   absl::StatusOr<run::LeaseFile> lease = run::LeaseFile::Open(waiting.lease_path(), true);
   if (ready.ok()) ready = lease.status();
-  if (ready.ok()) lease->Extend(lease_until);
+  if (ready.ok()) lease->ExtendLife(lease_until);
   if (ready.ok() && rename(worker.folder.c_str(), path.c_str()) != 0) {
     ready = ErrnoStatus(errno, path);
   }
@@ -137,8 +137,14 @@ PresentRank LocalRank::Describe(absl::Duration now) const {
   return present;
 }
 
-void LocalRank::ExtendLease(absl::Duration until) {
-  if (process_ && lease_) lease_->Extend(until);
+void LocalRank::ExtendLife(absl::Duration until, absl::Duration fence_at) {
+  if (!process_ || !lease_) return;
+  lease_->ExtendLife(until);
+  lease_->ExtendFence(fence_at);
+}
+
+void LocalRank::ExtendRight(absl::Duration until) {
+  if (process_ && lease_) lease_->ExtendRight(until);
 }
 
 void LocalRank::Suspend(absl::Duration now, absl::Duration grace) {

@@ -57,8 +57,11 @@ class LocalRank {
   int pidfd() const { return process_ && !process_->Ended() ? process_->pidfd() : -1; }
   pid_t pid() const { return process_ ? process_->id().pid : 0; }
 
-  void ExtendLease(absl::Duration until);
-  absl::Duration lease_until() const { return lease_ ? lease_->Until() : absl::ZeroDuration(); }
+  void ExtendLife(absl::Duration until, absl::Duration fence_at);
+  // To make checkpoints visible: of a rank that the server named since the session began.
+  void ExtendRight(absl::Duration until);
+  absl::Duration lease_until() const { return lease_ ? lease_->Life() : absl::ZeroDuration(); }
+  absl::Duration fence_at() const { return lease_ ? lease_->Fence() : absl::ZeroDuration(); }
 
   // SIGTERM: checkpoint and leave, within `grace` (zero: without a limit of ours).
   void Suspend(absl::Duration now, absl::Duration grace);

@@ -22,7 +22,9 @@
 namespace trainyard::run {
 namespace {
 
-constexpr size_t kLeaseBytes = sizeof(int64_t);
+// Nanoseconds on Clock::SinceBoot: life, right, fence.
+constexpr size_t kLeaseBytes = 3 * sizeof(int64_t);
+constexpr size_t kLifeBytes = sizeof(int64_t);  // all that an agent of before writes
 static_assert(std::atomic_ref<int64_t>::is_always_lock_free,
               "a lease is stored and loaded without a lock, across processes");
 
@@ -96,8 +98,10 @@ absl::StatusOr<LeaseFile> LeaseFile::Open(const std::string& path, bool create) 
   if (!fd.valid()) return ErrnoStatus(errno, path);
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, path);
-  if (info.st_size < static_cast<off_t>(kLeaseBytes)) {
-    if (!create) return absl::DataLossError(absl::StrCat(path, ": shorter than a lease"));
+  if (!create && info.st_size < static_cast<off_t>(kLifeBytes)) {
+    return absl::DataLossError(absl::StrCat(path, ": shorter than a lease"));
+  }
+  if (create && info.st_size < static_cast<off_t>(kLeaseBytes)) {
     // Written, not truncated to size: a store into a hole of a full disk would be SIGBUS.
     const std::string ended(kLeaseBytes - info.st_size, '\0');
     if (pwrite(fd.get(), ended.data(), ended.size(), info.st_size) !=
@@ -122,14 +126,28 @@ LeaseFile::~LeaseFile() {
   if (map_ != nullptr) munmap(map_, kLeaseBytes);
 }
 
-void LeaseFile::Extend(absl::Duration until_since_boot) {
-  std::atomic_ref<int64_t> until(*static_cast<int64_t*>(map_));
-  const int64_t ns = absl::ToInt64Nanoseconds(until_since_boot);
+void LeaseFile::ExtendLife(absl::Duration until) { Extend(0, until); }
+void LeaseFile::ExtendRight(absl::Duration until) { Extend(1, until); }
+void LeaseFile::ExtendFence(absl::Duration until) { Extend(2, until); }
+
+absl::Duration LeaseFile::Life() const { return Load(0); }
+
+absl::Duration LeaseFile::Right() const {
+  // Behind the end of a shorter file the mapping holds zeros.
+  const absl::Duration right = Load(1);
+  return right > absl::ZeroDuration() ? right : Life();
+}
+
+absl::Duration LeaseFile::Fence() const { return Load(2); }
+
+void LeaseFile::Extend(int index, absl::Duration time) {
+  std::atomic_ref<int64_t> until(static_cast<int64_t*>(map_)[index]);
+  const int64_t ns = absl::ToInt64Nanoseconds(time);
   if (until.load(std::memory_order_relaxed) < ns) until.store(ns, std::memory_order_release);
 }
 
-absl::Duration LeaseFile::Until() const {
-  const std::atomic_ref<int64_t> until(*static_cast<int64_t*>(map_));
+absl::Duration LeaseFile::Load(int index) const {
+  const std::atomic_ref<int64_t> until(static_cast<int64_t*>(map_)[index]);
   return absl::Nanoseconds(until.load(std::memory_order_acquire));
 }
 

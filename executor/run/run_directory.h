@@ -47,9 +47,10 @@ class RunDirectory {
   std::string path_;
 };
 
-// The time until which a worker may run, shared through a mapped file. The agent extends it with
-// every acknowledged heartbeat; the worker's watchdog ends the process once it has passed, so a
-// worker outlives neither its lease nor its agent's for long, whoever was killed or stopped.
+// Until when a worker may run, and until when it may write what others see, shared through a mapped
+// file. The agent extends both with every acknowledged heartbeat, and only the first while the
+// server does not answer. The worker's watchdog ends the process once the first has passed, so a
+// worker does not outlive its agent for long, whoever was killed or stopped.
 class LeaseFile {
  public:
   // `create` (the agent): for writing; a new file holds a lease that has ended. Otherwise (the
@@ -59,11 +60,24 @@ class LeaseFile {
   LeaseFile& operator=(LeaseFile&&) noexcept;
   ~LeaseFile();
 
-  void Extend(absl::Duration until_since_boot);  // on Clock::SinceBoot; never shortens
-  absl::Duration Until() const;
+  // On Clock::SinceBoot; never shortens.
+  void ExtendLife(absl::Duration until);
+  void ExtendRight(absl::Duration until);
+  void ExtendFence(absl::Duration until);
+
+  absl::Duration Life() const;
+  // Until when a checkpoint may be made visible or removed. Of an agent that tells one time only:
+  // until then.
+  absl::Duration Right() const;
+  // When the agent kills it if the server goes on not answering; 0: with its life. For an agent
+  // that starts meanwhile.
+  absl::Duration Fence() const;
 
  private:
   explicit LeaseFile(void* map) : map_(map) {}
+  void Extend(int index, absl::Duration time);
+  absl::Duration Load(int index) const;
+
   void* map_ = nullptr;
 };
 

@@ -101,6 +101,13 @@ int64_t EventObserver::SettledReport() {
   return sequence;
 }
 
+void EventObserver::OnCheckpointWaits(int64_t step) {
+  const absl::Status told = OnNotice(absl::StrCat(
+      "the checkpoint of step ", step, " is written and waits: the server has not renewed this ",
+      "node's lease, and another attempt may have begun; training goes on"));
+  if (!told.ok()) spdlog::error("step {}: {}", step, std::string(told.message()));
+}
+
 void EventObserver::OnCheckpointFailed(int64_t step, const absl::Status& status) {
   const absl::Status warned = OnWarning(absl::StrCat(
       status.message(), "; training goes on, the next checkpoint is tried as planned"));

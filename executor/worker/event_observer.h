@@ -8,14 +8,16 @@
 #include "executor/engine/run.h"
 #include "executor/run/event_log.h"
 #include "executor/run/run_directory.h"
+#include "executor/worker/lease_watchdog.h"
 
 namespace trainyard::worker {
 
 // Turns what the engine tells into events of the rank. Thread-safe.
 class EventObserver : public engine::RunObserver {
  public:
-  EventObserver(run::EventWriter& events, const run::RunDirectory& directory, std::string device)
-      : events_(events), directory_(directory), device_(std::move(device)) {}
+  EventObserver(run::EventWriter& events, const run::RunDirectory& directory,
+                const LeaseWatchdog& lease, std::string device)
+      : events_(events), directory_(directory), lease_(lease), device_(std::move(device)) {}
 
   absl::Status OnStarted(const v1::JobSpec& spec, const plan::Plan& plan) override;
   absl::Status OnRestored(int64_t step, const std::string& uri) override;
@@ -29,6 +31,8 @@ class EventObserver : public engine::RunObserver {
   absl::StatusOr<int64_t> OnCheckpoint(const engine::WrittenCheckpoint& written, bool final,
                                        const std::vector<std::string>& removed) override;
   int64_t SettledReport() override;
+  bool MayWrite() override { return lease_.HasRight(); }
+  void OnCheckpointWaits(int64_t step) override;
   void OnCheckpointFailed(int64_t step, const absl::Status& status) override;
 
  private:
@@ -36,6 +40,7 @@ class EventObserver : public engine::RunObserver {
 
   run::EventWriter& events_;
   const run::RunDirectory& directory_;
+  const LeaseWatchdog& lease_;
   const std::string device_;
 };
 

@@ -39,7 +39,7 @@ void LeaseWatchdog::Run() {
   absl::MutexLock lock(&mu_);
   for (;;) {
     // The mapping outlives the file: a folder that was removed shows only in its name.
-    if (clock_.SinceBoot() > lease_.Until() ||
+    if (clock_.SinceBoot() > lease_.Life() ||
         access(directory_.assignment_path().c_str(), F_OK) != 0) {
       _exit(run::kExitFenced);
     }

@@ -20,6 +20,9 @@ class LeaseWatchdog {
                                                               Clock& clock);
   ~LeaseWatchdog();
 
+  // Whether checkpoints may be made visible or removed now. Thread-safe.
+  bool HasRight() const { return clock_.SinceBoot() < lease_.Right(); }
+
  private:
   LeaseWatchdog(run::RunDirectory directory, run::LeaseFile lease, Clock& clock);
   void Run();

@@ -34,7 +34,7 @@ engine::RunRequest RequestOf(const v1::Assignment& assignment, int threads) {
 
 absl::Status Train(const RankOptions& options, const run::RunDirectory& directory,
                    const v1::Assignment& assignment, run::EventWriter& events,
-                   std::unique_ptr<kernels::Device> device) {
+                   const LeaseWatchdog& lease, std::unique_ptr<kernels::Device> device) {
   if (assignment.world_size() > 1) {
     return engine::Blame(engine::Fault::kUnimplemented,
                          absl::UnimplementedError(absl::StrCat(
@@ -44,7 +44,7 @@ absl::Status Train(const RankOptions& options, const run::RunDirectory& director
   if (device == nullptr) {
     TY_ASSIGN_OR_RETURN(device, OpenDevice(options.device, options.threads));
   }
-  EventObserver observer(events, directory, device->Description());
+  EventObserver observer(events, directory, lease, device->Description());
   return engine::Run(*device, RequestOf(assignment, options.threads), observer, StopWish())
       .status();
 }
@@ -70,7 +70,8 @@ int RunRank(const RankOptions& options, std::unique_ptr<kernels::Device> ready) 
   }
   if (assignment->wish() == v1::Assignment::SUSPEND) WishStop();
 
-  const absl::Status status = Train(options, directory, *assignment, **events, std::move(ready));
+  const absl::Status status =
+      Train(options, directory, *assignment, **events, **watchdog, std::move(ready));
   if (status.ok()) return run::kExitDone;
   spdlog::error("{}", std::string(status.message()));
   v1::RankEvent event;

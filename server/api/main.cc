@@ -34,6 +34,7 @@ struct Flags {
   int64_t lease_ms = 10000;
   int64_t self_fence_ms = 8000;
   int64_t lease_margin_ms = 2000;
+  int64_t orphan_limit_ms = 600000;
 };
 
 constexpr absl::Duration kPatienceAtStart = absl::Seconds(60);
@@ -95,9 +96,11 @@ void RaiseDescriptorLimit() {
 
 absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   if (flags.heartbeat_ms <= 0 || flags.heartbeat_ms >= flags.self_fence_ms ||
-      flags.self_fence_ms >= flags.lease_ms || flags.lease_margin_ms < 0) {
+      flags.self_fence_ms >= flags.lease_ms || flags.lease_margin_ms < 0 ||
+      flags.orphan_limit_ms < 0) {
     return absl::InvalidArgumentError(
-        "expected 0 < --heartbeat-ms < --self-fence-ms < --lease-ms and --lease-margin-ms >= 0");
+        "expected 0 < --heartbeat-ms < --self-fence-ms < --lease-ms, --lease-margin-ms >= 0 and "
+        "--orphan-limit-ms >= 0");
   }
   TY_RETURN_IF_ERROR(CheckListenAddress(flags.listen));
   ServerOptions options{.listen = flags.listen};
@@ -112,6 +115,8 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   options.fleet.heartbeat = absl::Milliseconds(flags.heartbeat_ms);
   options.fleet.lease = absl::Milliseconds(flags.lease_ms);
   options.fleet.self_fence = absl::Milliseconds(flags.self_fence_ms);
+  options.fleet.orphan_limit = absl::Milliseconds(flags.orphan_limit_ms);
+  options.scheduler.lease = options.fleet.lease;
   options.planner.lease_margin = absl::Milliseconds(flags.lease_margin_ms);
   return options;
 }
@@ -161,7 +166,11 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--lease-ms", flags.lease_ms, "how long an agent may run without")
       ->capture_default_str();
-  app.add_option("--self-fence-ms", flags.self_fence_ms, "when it kills its workers")
+  app.add_option("--self-fence-ms", flags.self_fence_ms,
+                 "when it takes the lease for lost: its workers make nothing visible from then on")
+      ->capture_default_str();
+  app.add_option("--orphan-limit-ms", flags.orphan_limit_ms,
+                 "how long after that workers step on, should the server come back")
       ->capture_default_str();
   app.add_option("--lease-margin-ms", flags.lease_margin_ms, "waited beyond a lease")
       ->capture_default_str();

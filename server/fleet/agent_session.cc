@@ -173,6 +173,8 @@ absl::Status AgentSession::Register(const v1::Register& message) {
   welcome.mutable_welcome()->set_lease_ms(absl::ToInt64Milliseconds(fleet_.options_.lease));
   welcome.mutable_welcome()->set_self_fence_ms(
       absl::ToInt64Milliseconds(fleet_.options_.self_fence));
+  welcome.mutable_welcome()->set_orphan_limit_ms(
+      absl::ToInt64Milliseconds(fleet_.options_.orphan_limit));
   welcome.mutable_welcome()->set_protocol_version(message.protocol_version());
   link_.Send(welcome);
   fleet_.wakeups_.Wake("queue");

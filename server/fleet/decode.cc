@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "storage/base/digest.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -238,6 +239,11 @@ absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event) {
   return record;
 }
 
+// The secret itself is kept nowhere.
+std::string UidOf(const std::string& node_secret) {
+  return node_secret.empty() ? "" : Sha256Hex(node_secret).substr(0, 32);
+}
+
 // A worker's clock may be anything; the database takes years 1 to 9999 and some.
 absl::Time DecodeTime(int64_t micros) {
   constexpr int64_t kYear9999 = int64_t{253402300799} * 1000000;
@@ -283,6 +289,14 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
     return Wrong("register.address", absl::StrCat(message.address().size(), " bytes"),
                  "a host of 1 to 253 printable characters");
   }
+  if (!message.node_secret().empty() && !IsPrintable(message.node_secret(), 128)) {
+    return Wrong("register.node_secret", absl::StrCat(message.node_secret().size(), " bytes"),
+                 "at most 128 printable characters");
+  }
+  if (!message.instance().empty() && !IsPrintable(message.instance(), 256)) {
+    return Wrong("register.instance", absl::StrCat(message.instance().size(), " bytes"),
+                 "at most 256 printable characters");
+  }
   if (message.slots_size() > kMostSlots) {
     return Wrong("register.slots", absl::StrCat(message.slots_size()), "at most 1024");
   }
@@ -290,6 +304,8 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
     return Wrong("register.labels", absl::StrCat(message.labels_size()), "at most 64");
   }
   NodeRecord node{.name = message.node(),
+                  .uid = UidOf(message.node_secret()),
+                  .instance = message.instance(),
                   .incarnation = message.incarnation(),
                   .address = message.address(),
                   .agent_version = Readable(message.agent_version())};

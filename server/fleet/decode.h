@@ -11,7 +11,8 @@
 
 namespace trainyard {
 
-// kInvalidArgument names the field; kFailedPrecondition a protocol version that is not spoken here.
+// The node's uid is a digest of its secret. kInvalidArgument names the field; kFailedPrecondition a
+// protocol version that is not spoken here.
 absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message);
 
 // In the order of slots. A driver may say anything: numbers that make no sense are 0.

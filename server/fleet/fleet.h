@@ -25,6 +25,7 @@ struct FleetOptions {
   absl::Duration heartbeat = absl::Seconds(2);
   absl::Duration lease = absl::Seconds(10);
   absl::Duration self_fence = absl::Seconds(8);
+  absl::Duration orphan_limit = absl::Minutes(10);  // for workers without a lease
   absl::Duration longest_retry =
       absl::Milliseconds(500);                     // between attempts while the store is away
   absl::Duration log_timeout = absl::Seconds(10);  // for an agent to answer

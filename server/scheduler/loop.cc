@@ -87,6 +87,7 @@ absl::Status SchedulerLoop::Lead() {
     return lease.status();
   }
   if (!leader_.exchange(true)) spdlog::info("scheduler: leads with epoch {}", lease->epoch);
+  if (!judge_.has_value() || epoch_ != lease->epoch) judge_.emplace(options_.lease);
   epoch_ = lease->epoch;
   renew_at_ = now + options_.leader_lease / 3;
   return absl::OkStatus();
@@ -98,7 +99,8 @@ absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
   TY_RETURN_IF_ERROR(lead);
   absl::Duration wait = options_.poll;
   for (int i = 0; i < kMostPasses; ++i) {
-    TY_ASSIGN_OR_RETURN(const SchedulerSnapshot snapshot, store_.ReadSnapshot());
+    TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot, store_.ReadSnapshot());
+    judge_->Judge(clock_.SinceBoot(), snapshot);
     const Pass pass = PlanPass(snapshot, options_.planner);
     wait = pass.next - snapshot.now;
     if (pass.suspension_overdue) wakeups_.Wake("fleet");

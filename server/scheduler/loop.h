@@ -1,11 +1,13 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "server/scheduler/lease_judge.h"
 #include "server/scheduler/planner.h"
 #include "storage/base/clock.h"
 #include "storage/scheduler_store.h"
@@ -17,6 +19,7 @@ struct LoopOptions {
   std::string holder;  // "REPLICA/PROCESS", or any name that nobody else has
   PlannerOptions planner;
   absl::Duration leader_lease = absl::Seconds(10);
+  absl::Duration lease = absl::Seconds(10);                // of a node, as its agent was told
   absl::Duration poll = absl::Seconds(1);                  // when nothing wakes it
   absl::Duration longest_retry = absl::Milliseconds(200);  // while the store is away
 };
@@ -52,6 +55,7 @@ class SchedulerLoop {
 
   // Of the loop's thread.
   int64_t epoch_ = 0;
+  std::optional<LeaseJudge> judge_;                 // of this epoch: a new leader begins anew
   absl::Duration renew_at_ = absl::ZeroDuration();  // on Clock::SinceBoot
 
   std::atomic<bool> leader_{false};

@@ -102,7 +102,7 @@ void LookForLostNodes(const SchedulerSnapshot& snapshot, const PlannerOptions& o
     if (!node.reachable) continue;
     const absl::Time lost_at = node.lease_end + options.lease_margin;
     if (lost_at <= snapshot.now) {
-      pass.decisions.lost_nodes.push_back(node.name);
+      pass.decisions.lost_nodes.push_back({node.name, node.beat});
     } else {
       pass.next = std::min(pass.next, lost_at);
     }

@@ -49,7 +49,10 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
   made.create_time = Now();
   made.draining = false;
   made.usage.clear();
+  made.beat = 1;
   if (const auto earlier = nodes_.find(node.name); earlier != nodes_.end()) {
+    TY_RETURN_IF_ERROR(CheckNameIsFree(earlier->second, node));
+    made.beat = earlier->second.beat + 1;
     made.draining = earlier->second.draining;
     made.create_time = earlier->second.create_time;
   }
@@ -67,6 +70,7 @@ absl::Status MemoryStores::RenewLease(const std::string& node, const std::string
                                            incarnation,
                                            " is over: stop all work and register again"));
   }
+  ++found->second.beat;
   found->second.lease_end = std::max(found->second.lease_end, ToMicroseconds(Now() + lease));
   found->second.usage = usage;
   return absl::OkStatus();

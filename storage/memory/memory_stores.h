@@ -99,7 +99,7 @@ class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenS
   // Returns how many jobs were touched.
   int DropRanksOf(const std::string& node, const std::set<RankId>* only, RankOutcome outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  int ApplyLosses(const std::vector<std::string>& nodes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int ApplyLosses(const std::vector<LostNode>& nodes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ApplyPlacement(const Placement& placement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool SlotsFree(const Placement& placement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ApplySuspension(const Suspension& suspension) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

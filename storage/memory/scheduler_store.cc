@@ -43,13 +43,13 @@ absl::StatusOr<SchedulerSnapshot> MemoryStores::ReadSnapshot() {
   return snapshot;
 }
 
-int MemoryStores::ApplyLosses(const std::vector<std::string>& nodes) {
+int MemoryStores::ApplyLosses(const std::vector<LostNode>& nodes) {
   int changed = 0;
-  for (const std::string& name : nodes) {
-    const auto node = nodes_.find(name);
-    if (node == nodes_.end() || !node->second.reachable || node->second.lease_end > Now()) continue;
+  for (const LostNode& lost : nodes) {
+    const auto node = nodes_.find(lost.name);
+    if (node == nodes_.end() || !node->second.reachable || node->second.beat != lost.beat) continue;
     node->second.reachable = false;
-    changed += DropRanksOf(name, nullptr, RankOutcome::kLost);
+    changed += DropRanksOf(lost.name, nullptr, RankOutcome::kLost);
   }
   return changed;
 }
@@ -57,7 +57,7 @@ int MemoryStores::ApplyLosses(const std::vector<std::string>& nodes) {
 bool MemoryStores::SlotsFree(const Placement& placement) {
   for (const Placement::Rank& rank : placement.ranks) {
     const auto node = nodes_.find(rank.node);
-    if (node == nodes_.end() || !TakesWork(node->second, rank.slots, Now())) return false;
+    if (node == nodes_.end() || !TakesWork(node->second, rank.slots)) return false;
     for (const int slot : rank.slots) {
       if (held_slots_.count({rank.node, slot}) > 0) return false;
     }

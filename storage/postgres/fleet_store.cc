@@ -75,9 +75,16 @@ absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& no
                                                             absl::Duration lease) {
   TY_RETURN_IF_ERROR(CheckNode(node));
   return agents_.Run("register node", [&](Transaction& transaction) -> absl::StatusOr<NodeRecord> {
-    return NodeOf(transaction.Run(
-        kRegisterNode, Params(node.name, node.incarnation, node.address, node.agent_version,
-                              MapJson(node.labels), SlotsJson(node.slots), lease))[0]);
+    transaction.Run(kLockLease, Params(node.name));
+    const pqxx::result taken = transaction.Run(
+        kRegisterNode, Params(node.name, node.uid, node.instance, node.address, node.agent_version,
+                              MapJson(node.labels), SlotsJson(node.slots)));
+    if (!taken.empty()) transaction.Run(kRegisterLease, Params(node.name, node.incarnation, lease));
+    const NodeRecord holder = NodeOf(transaction.Run(kReadNode, Params(node.name))[0]);
+    if (!taken.empty()) return holder;
+    TY_RETURN_IF_ERROR(CheckNameIsFree(holder, node));
+    return absl::UnavailableError(
+        absl::StrCat("nodes/", node.name, " was given up just now; register again"));
   });
 }
 
@@ -209,9 +216,10 @@ absl::StatusOr<std::vector<NodeRecord>> PostgresFleetStore::ListNodes() {
 
 absl::StatusOr<NodeRecord> PostgresFleetStore::SetDraining(const std::string& node, bool draining) {
   return database_.Run("drain node", [&](Transaction& transaction) -> absl::StatusOr<NodeRecord> {
-    const pqxx::result rows = transaction.Run(kSetDraining, Params(node, draining));
-    if (rows.empty()) return absl::NotFoundError(absl::StrCat("nodes/", node, " never registered"));
-    return NodeOf(rows[0]);
+    if (transaction.Run(kSetDraining, Params(node, draining)).empty()) {
+      return absl::NotFoundError(absl::StrCat("nodes/", node, " never registered"));
+    }
+    return NodeOf(transaction.Run(kReadNode, Params(node))[0]);
   });
 }
 

@@ -166,6 +166,8 @@ std::vector<AttemptRecord> AttemptsOf(const pqxx::result& rows) {
 NodeRecord NodeOf(const pqxx::row& row) {
   NodeRecord node;
   node.name = TextOf(row, "name");
+  node.uid = TextOf(row, "uid");
+  node.instance = TextOf(row, "instance");
   node.incarnation = TextOf(row, "incarnation");
   node.address = TextOf(row, "address");
   node.agent_version = TextOf(row, "agent_version");
@@ -187,6 +189,7 @@ NodeRecord NodeOf(const pqxx::row& row) {
   }
   node.draining = row["draining"].as<bool>();
   node.reachable = row["reachable"].as<bool>();
+  node.beat = row["beat"].as<int64_t>();
   node.lease_end = TimeOf(row, "lease_end");
   node.create_time = TimeOf(row, "create_time");
   return node;

@@ -60,7 +60,13 @@ class Applier {
 
 void Applier::LoseNodes() {
   if (decisions_.lost_nodes.empty()) return;
-  for (const pqxx::row& row : transaction_.Run(kLoseNodes, Params(decisions_.lost_nodes))) {
+  std::vector<std::string> names;
+  std::vector<int64_t> beats;
+  for (const LostNode& lost : decisions_.lost_nodes) {
+    names.push_back(lost.name);
+    beats.push_back(lost.beat);
+  }
+  for (const pqxx::row& row : transaction_.Run(kLoseNodes, Params(names, beats))) {
     lost_.push_back(row[0].as<std::string>());
   }
   for (const pqxx::row& row : transaction_.Run(kAliveRanks, Params(lost_))) {
@@ -121,7 +127,7 @@ void Applier::ReadNodes() {
 bool Applier::Fits(const Placement& placement) const {
   return std::all_of(placement.ranks.begin(), placement.ranks.end(), [this](const auto& rank) {
     const auto node = nodes_.find(rank.node);
-    return node != nodes_.end() && TakesWork(node->second, rank.slots, now_) &&
+    return node != nodes_.end() && TakesWork(node->second, rank.slots) &&
            std::none_of(rank.slots.begin(), rank.slots.end(), [&](int slot) {
              return held_.count({rank.node, slot}) > 0;
            });

@@ -12,6 +12,8 @@ namespace trainyard {
 absl::Status CheckNode(const NodeRecord& node) {
   if (node.name.empty()) return absl::InvalidArgumentError("node: empty");
   TY_RETURN_IF_ERROR(CheckText("node", node.name));
+  TY_RETURN_IF_ERROR(CheckText("uid", node.uid));
+  TY_RETURN_IF_ERROR(CheckText("instance", node.instance));
   TY_RETURN_IF_ERROR(CheckText("incarnation", node.incarnation));
   TY_RETURN_IF_ERROR(CheckText("address", node.address));
   TY_RETURN_IF_ERROR(CheckText("agent_version", node.agent_version));
@@ -31,8 +33,21 @@ absl::Status CheckNode(const NodeRecord& node) {
   return absl::OkStatus();
 }
 
-bool TakesWork(const NodeRecord& node, const std::vector<int>& slots, absl::Time now) {
-  if (!node.reachable || node.draining || node.lease_end <= now) return false;
+absl::Status CheckNameIsFree(const NodeRecord& holder, const NodeRecord& node) {
+  if (!holder.reachable || holder.uid.empty() ||
+      (holder.uid == node.uid && holder.instance == node.instance)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "node: nodes/", node.name, " is another agent, at ", holder.address,
+      holder.uid == node.uid ? ", started from a copy of the same state directory"
+                             : ", with another state directory",
+      ", and its lease holds; choose another --node, or stop that agent and wait until its lease "
+      "is over"));
+}
+
+bool TakesWork(const NodeRecord& node, const std::vector<int>& slots) {
+  if (!node.reachable || node.draining) return false;
   return std::all_of(slots.begin(), slots.end(), [&node](int index) {
     return std::any_of(node.slots.begin(), node.slots.end(),
                        [index](const SlotRecord& slot) { return slot.index == index; });

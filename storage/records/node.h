@@ -31,8 +31,10 @@ struct SlotUsage {
 };
 
 struct NodeRecord {
-  std::string name;
-  std::string incarnation;  // of the agent's process
+  std::string name;         // a label: unique among the nodes whose leases hold
+  std::string uid;          // digest of the agent's secret; "": one that has none
+  std::string instance;     // which boot of which machine, and which state directory there
+  std::string incarnation;  // of the agent's process, and of its session
   std::string address;
   std::string agent_version;
   std::map<std::string, std::string> labels;
@@ -40,6 +42,7 @@ struct NodeRecord {
   std::vector<SlotUsage> usage;  // as of the last heartbeat
   bool draining = false;
   bool reachable = true;  // false once its lease ended and its ranks were declared lost
+  int64_t beat = 0;       // grows with each renewal of its lease
   absl::Time lease_end;   // on the store's clock; renewed by heartbeats
   absl::Time create_time;
 };
@@ -47,7 +50,12 @@ struct NodeRecord {
 // kInvalidArgument names the field of a registration that cannot be kept.
 absl::Status CheckNode(const NodeRecord& node);
 
-// Whether new ranks may be placed on these slots of the node, as far as the node goes.
-bool TakesWork(const NodeRecord& node, const std::vector<int>& slots, absl::Time now);
+// Whether `node` may take over the name that `holder` had: another session of the same agent, or
+// the lease of `holder` is over. kFailedPrecondition says who holds it.
+absl::Status CheckNameIsFree(const NodeRecord& holder, const NodeRecord& node);
+
+// Whether new ranks may be placed on these slots of the node, as far as the node goes. How old its
+// lease is, the leader judges before it decides.
+bool TakesWork(const NodeRecord& node, const std::vector<int>& slots);
 
 }  // namespace trainyard

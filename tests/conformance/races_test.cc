@@ -95,11 +95,12 @@ TEST_P(StoreSuite, LossOfANodeAndItsLastEventsAtOnceLeaveNothingBehind) {
     const std::vector<RankEventRecord> events = Writer(job).Train(1).Exited(0, 9).Take();
     backend_->Pass(absl::Seconds(11));
     const int64_t epoch = Lead();
+    const LostNode lost = Stands("n1");
     InParallel(2, [&](int i) {
       if (i == 0) {
         EXPECT_OK(fleet().AppendEvents("n1", {job.uid, 1, 0}, events).status());
       } else {
-        EXPECT_OK(scheduler().Apply(epoch, {.lost_nodes = {"n1"}}).status());
+        EXPECT_OK(scheduler().Apply(epoch, {.lost_nodes = {lost}}).status());
       }
     });
     EXPECT_EQ(Get(id).state, JobState::kQueued);
@@ -198,8 +199,12 @@ class RandomWalk {
   std::string Lose(const std::string& node, Backend& backend) {
     backend.Pass(absl::Seconds(1001));
     const auto lease = stores_->scheduler().Lead("leader", absl::Seconds(10));
-    return absl::StrCat(
-        stores_->scheduler().Apply(lease->epoch, {.lost_nodes = {node}}).value_or(-1));
+    Decisions decisions;
+    const auto nodes = stores_->fleet().ListNodes();
+    for (const NodeRecord& one : *nodes) {
+      if (one.name == node) decisions.lost_nodes = {{one.name, one.beat}};
+    }
+    return absl::StrCat(stores_->scheduler().Apply(lease->epoch, decisions).value_or(-1));
   }
 
   std::string Absent(const std::string& id, const std::string& node) {

@@ -140,9 +140,9 @@ TEST_P(StoreSuite, PlacementThatDoesNotHoldAnyMoreIsLeftOut) {
   ASSERT_OK(fleet().SetDraining("n1", true).status());
   EXPECT_EQ(Place(job, {"n1"}), 0);
   ASSERT_OK(fleet().SetDraining("n1", false).status());
-  backend_->Pass(absl::Seconds(11));
+  ASSERT_OK(scheduler().Apply(Lead(), {.lost_nodes = {Stands("n1")}}).status());
   EXPECT_EQ(Place(job, {"n1"}), 0);  // its lease ended
-  EXPECT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}));
+  Register("n1", 2, "i2");
   EXPECT_EQ(Place(job, {"n1"}), 1);
   EXPECT_EQ(Place(job, {"n1"}, {1}), 0);  // no longer queued
 }
@@ -224,11 +224,12 @@ TEST_P(StoreSuite, LostNodeLosesItsRanksAndFencesTheirLateEvents) {
   Register("n2");
   Submit("a", 2);
   const JobRecord job = Run("a", {"n1", "n2"});
-  EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {"n1"}}), 0);  // its lease has not ended
+  const std::vector<LostNode> lost = {Stands("n1"), Stands("n2")};
+  ASSERT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}));
+  EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {lost[0]}}), 0);  // renewed meanwhile
   EXPECT_EQ(fleet().ListRanks("n1")->size(), 1u);
-  backend_->Pass(absl::Seconds(11));
   ASSERT_OK(fleet().RenewLease("n2", "i1", absl::Seconds(10), {}));
-  EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {"n1", "n2"}}), 1);
+  EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {Stands("n1"), lost[1]}}), 1);
   EXPECT_FALSE(fleet().ListNodes()->at(0).reachable);
   EXPECT_TRUE(fleet().ListNodes()->at(1).reachable);  // renewed meanwhile
   EXPECT_EQ(fleet().FindRank(job.uid, 0, 0)->outcome, RankOutcome::kLost);
@@ -256,12 +257,12 @@ TEST_P(StoreSuite, LossOfItsNodeEndsWhatWasAskedForAnyway) {
   ASSERT_OK(jobs().Cancel({"default", "cancelled"}, 0, kUser).status());
   ASSERT_OK(jobs().Pause({"default", "paused"}, 0, kUser, absl::Seconds(99)).status());
   backend_->Pass(absl::Seconds(11));
-  EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {"n1"}}), 3);
+  EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {Stands("n1")}}), 3);
   EXPECT_EQ(Get("cancelled").state, JobState::kCancelled);
   EXPECT_EQ(Get("paused").state, JobState::kSuspended);
   EXPECT_EQ(Get("running").state, JobState::kQueued);
   EXPECT_TRUE(fleet().ListRanks("n1")->empty());
-  EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {"n1"}}), 0);
+  EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {Stands("n1")}}), 0);
 }
 
 TEST_P(StoreSuite, NewSessionOfANodeEndsTheOldOneAndKeepsDraining) {
@@ -277,6 +278,38 @@ TEST_P(StoreSuite, NewSessionOfANodeEndsTheOldOneAndKeepsDraining) {
   EXPECT_EQ(fleet().SetDraining("n9", true).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(fleet().RenewLease("n9", "i1", absl::Seconds(10), {}).code(),
             absl::StatusCode::kAborted);
+}
+
+TEST_P(StoreSuite, ANameIsGivenToAnotherAgentOnlyOnceItsLeaseIsOver) {
+  NodeRecord holder{.name = "n1", .uid = "u1", .instance = "boot:dir", .incarnation = "i1"};
+  holder.address = "first.example";
+  const auto enter = [&](const NodeRecord& node) {
+    return fleet().RegisterNode(node, absl::Seconds(10)).status();
+  };
+  ASSERT_OK(enter(holder));
+  NodeRecord restarted = holder;
+  restarted.incarnation = "i2";
+  EXPECT_OK(enter(restarted)) << "the same agent again";
+  NodeRecord copied = holder;
+  copied.instance = "boot:copy";
+  const std::string refused(enter(copied).message());
+  EXPECT_NE(refused.find("first.example"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("copy of the same state directory"), std::string::npos) << refused;
+  NodeRecord other = holder;
+  other.uid = "u2";
+  EXPECT_EQ(enter(other).code(), absl::StatusCode::kFailedPrecondition);
+  NodeRecord older = holder;
+  older.uid = older.instance = "";
+  EXPECT_EQ(enter(older).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_OK(fleet().RenewLease("n1", "i2", absl::Seconds(10), {})) << "nobody took it";
+  ASSERT_OK(scheduler().Apply(Lead(), {.lost_nodes = {Stands("n1")}}).status());
+  EXPECT_OK(enter(other));
+  EXPECT_EQ(fleet().ListNodes()->at(0).uid, "u2");
+  EXPECT_EQ(enter(holder).code(), absl::StatusCode::kFailedPrecondition);
+  // An agent that tells nothing of itself is as before: whoever comes, takes over.
+  ASSERT_OK(enter({.name = "old", .incarnation = "i1"}));
+  EXPECT_OK(enter({.name = "old", .incarnation = "i2"}));
+  EXPECT_OK(enter({.name = "old", .uid = "u3", .instance = "b:d", .incarnation = "i3"}));
 }
 
 TEST_P(StoreSuite, ANodesUsageIsThatOfItsLastHeartbeat) {

@@ -39,7 +39,7 @@ class PostgresBackend : public Backend {
     const std::string by =
         absl::StrCat(" - interval '", absl::ToInt64Microseconds(duration), " microseconds'");
     const auto passed = SharedPostgres().Query(
-        database_, absl::StrCat("UPDATE nodes SET lease_end = lease_end", by,
+        database_, absl::StrCat("UPDATE leases SET lease_end = lease_end", by,
                                 "; UPDATE leader SET lease_end = lease_end", by,
                                 "; UPDATE jobs SET suspend_deadline = suspend_deadline", by,
                                 ", not_before = not_before", by));
@@ -127,6 +127,15 @@ void StoreSuite::Register(const std::string& node, int slots, const std::string&
     record.slots.push_back({.index = i, .device = "CPU", .model = "cpu x2", .cpu_threads = 2});
   }
   EXPECT_OK(fleet().RegisterNode(record, absl::Seconds(10)).status());
+}
+
+LostNode StoreSuite::Stands(const std::string& node) {
+  const absl::StatusOr<std::vector<NodeRecord>> nodes = fleet().ListNodes();
+  for (const NodeRecord& one : *nodes) {
+    if (one.name == node) return {one.name, one.beat};
+  }
+  ADD_FAILURE() << "no node " << node;
+  return {};
 }
 
 int64_t StoreSuite::Lead(const std::string& holder) {

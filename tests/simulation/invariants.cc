@@ -138,29 +138,30 @@ void Yard::CheckRecords() {
 }
 
 // After a turn of the scheduler: reasons, order, and no idle slot that the first in line could use.
-void Yard::CheckTurn(const SchedulerSnapshot& before) {
-  const absl::StatusOr<SchedulerSnapshot> after = stores_.scheduler().ReadSnapshot();
-  if (!after.ok()) return;
+void Yard::CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& after) {
   std::map<std::string, const JobRecord*> now;
-  for (const JobRecord& job : after->jobs) now[job.uid] = &job;
+  for (const JobRecord& job : after.jobs) now[job.uid] = &job;
   std::map<std::string, const AttemptRecord*> attempts;
-  for (const AttemptRecord& attempt : after->attempts) attempts[attempt.job_uid] = &attempt;
+  for (const AttemptRecord& attempt : after.attempts) attempts[attempt.job_uid] = &attempt;
 
-  for (const NodeRecord& node : after->nodes) {
-    if (node.reachable && node.lease_end + absl::Seconds(2) <= after->now) {
+  const absl::StatusOr<std::vector<NodeRecord>> nodes = stores_.fleet().ListNodes();
+  for (const NodeRecord& node : *nodes) {
+    const absl::Time renewed = node.lease_end - absl::Seconds(10);
+    const absl::Time seen = std::max(judged_since_, renewed + LeaseJudge::kMostGap);
+    if (node.reachable && seen + absl::Seconds(12) <= after.now) {
       Breach(absl::StrCat(node.name, " is away and nobody noticed"));
     }
   }
   const JobRecord* first = nullptr;
-  for (const JobRecord& job : after->jobs) {
+  for (const JobRecord& job : after.jobs) {
     if (job.state != JobState::kQueued) continue;
     if (!IsWaitingReason(job.reason.code) || job.reason.message.empty()) {
       Breach(absl::StrCat(job.uid, " waits with the reason '", job.reason.code, "'"));
     }
-    const bool ready = job.not_before <= after->now && RoomFor(job, *after).CouldHold(job);
+    const bool ready = job.not_before <= after.now && RoomFor(job, after).CouldHold(job);
     if (ready && (first == nullptr || IsAhead(job, *first))) first = &job;
   }
-  if (first != nullptr && RoomFor(*first, *after).HoldsNow(*first)) {
+  if (first != nullptr && RoomFor(*first, after).HoldsNow(*first)) {
     Breach(absl::StrCat(first->uid, " is first, fits, and waits: ", first->reason.message));
   }
   for (const JobRecord& placed : before.jobs) {

@@ -195,7 +195,15 @@ void Yard::FaultEvent() {
       stores_.SetAway(away_);
       break;
     case 8:
-      Advance(absl::Seconds(5 + Draw(15)));
+      // At once, so that nobody can judge, or with the leader looking on.
+      if (const int seconds = 5 + Draw(15); Chance(30)) {
+        Advance(absl::Seconds(seconds));
+      } else {
+        for (int i = 0; i < seconds; ++i) {
+          Advance(absl::Seconds(1));
+          Turn();
+        }
+      }
       break;
   }
   if (away_ && Chance(70)) {
@@ -237,8 +245,17 @@ void Yard::Turn() {
   const absl::StatusOr<SchedulerSnapshot> before = stores_.scheduler().ReadSnapshot();
   SchedulerLoop& loop = *loops_[Chance(95) ? 0 : 1];
   const absl::StatusOr<absl::Duration> wait = loop.Turn();
-  if (before.ok() && wait.ok() && loop.leader() && *wait != absl::ZeroDuration())
-    CheckTurn(*before);
+  if (!before.ok() || !wait.ok() || !loop.leader()) return;
+  if (&loop != leader_) leases_.emplace(absl::Seconds(10));
+  if (&loop != leader_ || clock_.Now() - judged_ > LeaseJudge::kMostGap) {
+    judged_since_ = clock_.Now();
+  }
+  leader_ = &loop;
+  judged_ = clock_.Now();
+  absl::StatusOr<SchedulerSnapshot> after = stores_.scheduler().ReadSnapshot();
+  if (!after.ok()) return;
+  leases_->Judge(clock_.SinceBoot(), *after);
+  if (*wait != absl::ZeroDuration()) CheckTurn(*before, *after);
 }
 
 // No more faults and no more users: whatever can end must end.

@@ -67,7 +67,7 @@ class Yard {
   void CheckAlways();
   void CheckProcesses();
   void CheckRecords();
-  void CheckTurn(const SchedulerSnapshot& before);
+  void CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& after);
   void CheckEnd();
   void Breach(const std::string& what);
 
@@ -84,6 +84,11 @@ class Yard {
   std::vector<std::unique_ptr<SimWatcher>> watchers_;
   bool away_ = false;
   bool settling_ = false;
+  // The leader that judges leases, when it last did, and since when it has done so without a gap.
+  const SchedulerLoop* leader_ = nullptr;
+  std::optional<LeaseJudge> leases_;  // judges as the leader does
+  absl::Time judged_;
+  absl::Time judged_since_;
   int now_event_ = 0;
   int succeeded_ = 0;
   std::string breach_;

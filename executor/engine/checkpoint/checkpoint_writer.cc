@@ -15,6 +15,8 @@ namespace {
 
 // Of one report; the rest is found again after the next checkpoint. The server takes 1024.
 constexpr size_t kMostRemovals = 256;
+// Between looks at the right to write.
+constexpr absl::Duration kLook = absl::Milliseconds(20);
 
 }  // namespace
 
@@ -42,10 +44,9 @@ void CheckpointWriter::SetDamaged(std::vector<int64_t> steps) {
 
 absl::Status CheckpointWriter::Save(CheckpointContent content, const Purpose& purpose,
                                     const std::function<absl::Status(Snapshot&)>& copy) {
-  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !busy_; };
   {
     absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(&idle));
+    AwaitIdle(/*give_up=*/true);
     if (!failure_.ok()) return failure_;
     if (saved_ && saved_->step == content.step && saved_->run == content.run) {
       return absl::OkStatus();
@@ -58,17 +59,22 @@ absl::Status CheckpointWriter::Save(CheckpointContent content, const Purpose& pu
   return absl::OkStatus();
 }
 
-absl::Status CheckpointWriter::Wait() {
+void CheckpointWriter::AwaitIdle(bool give_up) {
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !busy_; };
-  absl::MutexLock lock(&mu_);
+  give_up_ = give_up;
   mu_.Await(absl::Condition(&idle));
+  give_up_ = false;
+}
+
+absl::Status CheckpointWriter::Wait() {
+  absl::MutexLock lock(&mu_);
+  AwaitIdle(/*give_up=*/false);
   return std::exchange(failure_, absl::OkStatus());
 }
 
 bool CheckpointWriter::Failed(int64_t step) {
-  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !busy_; };
   absl::MutexLock lock(&mu_);
-  mu_.Await(absl::Condition(&idle));
+  AwaitIdle(/*give_up=*/true);
   return failed_step_ == step;
 }
 
@@ -90,9 +96,22 @@ void CheckpointWriter::Run() {
   }
 }
 
+absl::Status CheckpointWriter::AwaitRight(int64_t step) {
+  if (listener_.MayWrite()) return absl::OkStatus();
+  listener_.OnCheckpointWaits(step);
+  absl::MutexLock lock(&mu_);
+  while (!give_up_) {
+    mu_.AwaitWithTimeout(absl::Condition(&give_up_), kLook);
+    if (listener_.MayWrite()) return absl::OkStatus();
+  }
+  return absl::UnavailableError(
+      "not made visible: the lease of this node was not renewed before training went on from it");
+}
+
 absl::Status CheckpointWriter::Write(const Request& request) {
   const absl::StatusOr<WrittenCheckpoint> written =
-      WriteCheckpoint(store_, identity_, request.content, snapshot_);
+      WriteCheckpoint(store_, identity_, request.content, snapshot_,
+                      [&] { return AwaitRight(request.content.step); });
   if (!written.ok()) {
     const absl::Status status =
         Annotate(written.status(), absl::StrCat("checkpoint of step ", request.content.step));
@@ -140,6 +159,7 @@ absl::StatusOr<std::vector<std::string>> CheckpointWriter::ChooseRemovals(const 
 void CheckpointWriter::RemoveSettled(absl::Duration patience) {
   const absl::Time deadline = absl::Now() + patience;
   for (;;) {
+    if (!listener_.MayWrite()) return;
     const int64_t settled = listener_.SettledReport();
     std::vector<std::string> uris;
     bool waiting = false;

@@ -31,6 +31,13 @@ class CheckpointListener {
   // The newest report that whoever would restore this job knows of.
   virtual int64_t SettledReport() = 0;
 
+  // Whether checkpoints may be made visible and removed now. Not while nobody knows whether another
+  // attempt of the job has begun.
+  virtual bool MayWrite() { return true; }
+
+  // The checkpoint of `step` is written, but for the right to make it visible. Said once for each.
+  virtual void OnCheckpointWaits(int64_t /*step*/) {}
+
   // A checkpoint that nobody waits for could not be written; training goes on.
   virtual void OnCheckpointFailed(int64_t step, const absl::Status& status) = 0;
 };
@@ -39,6 +46,9 @@ class CheckpointListener {
 // for an earlier checkpoint that is still being written: a policy that asks for one every N steps
 // gets them all, and a disk that is too slow shows in the step time rather than in what can be
 // lost.
+//
+// Without the right to write, what is written waits, complete but invisible, for it to come back;
+// training goes on, and a newer checkpoint takes the place of the one that waits.
 //
 // Old checkpoints are removed after the newer one was verified, reported, and known to be known:
 // until then the job may have to restore from them.
@@ -86,6 +96,10 @@ class CheckpointWriter {
   };
 
   void Run();
+  // Until nothing is being written. `give_up`: what waits for the right to write does so no longer.
+  void AwaitIdle(bool give_up) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Until the listener has the right to write. kUnavailable: it was given up.
+  absl::Status AwaitRight(int64_t step);
   absl::Status Write(const Request& request);
   absl::StatusOr<std::vector<std::string>> ChooseRemovals(const Request& request);
 
@@ -97,6 +111,7 @@ class CheckpointWriter {
   absl::Mutex mu_;
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  bool give_up_ ABSL_GUARDED_BY(mu_) = false;  // the trainer waits for the one that waits
   Request request_ ABSL_GUARDED_BY(mu_);
   std::optional<CheckpointContent> saved_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);

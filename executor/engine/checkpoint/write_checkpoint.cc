@@ -169,7 +169,8 @@ absl::StatusOr<Present> LookAt(ObjectStore& store, const CheckpointIdentity& ide
 absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
                                                   const CheckpointIdentity& identity,
                                                   const CheckpointContent& content,
-                                                  const Snapshot& snapshot) {
+                                                  const Snapshot& snapshot,
+                                                  absl::FunctionRef<absl::Status()> await_right) {
   TY_RETURN_IF_ERROR(CheckFinite(snapshot.model()));
   const std::string uri = absl::StrCat(identity.root, "/", StepFolder(content.step));
   const std::string weights = WeightsDigest(snapshot.model());
@@ -187,7 +188,13 @@ absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
   TY_ASSIGN_OR_RETURN(std::unique_ptr<ObjectWriter> last, folder->Create(kManifestFile));
   TY_RETURN_IF_ERROR(last->Append(json));
   TY_RETURN_IF_ERROR(last->Finish());
-  TY_RETURN_IF_ERROR(present.any ? folder->Replace() : folder->Commit());
+  TY_RETURN_IF_ERROR(await_right());
+  const absl::Status visible = present.any ? folder->Replace() : folder->Commit();
+  if (absl::IsAlreadyExists(visible)) {  // another attempt was faster
+    TY_ASSIGN_OR_RETURN(const Present now, LookAt(store, identity, content, uri, weights));
+    if (now.kept) return *now.kept;
+  }
+  TY_RETURN_IF_ERROR(visible);
   return WrittenCheckpoint{.step = content.step,
                            .uri = uri,
                            .bytes = manifest.bytes(),

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "executor/data/tokenizer.h"
 #include "executor/engine/checkpoint/run_state.h"
@@ -46,12 +47,15 @@ struct WrittenCheckpoint {
 // is there already (an earlier attempt got that far) and verifies is kept instead: it may have been
 // reported. A damaged one is replaced, and one of another state: the run went back and took another
 // way. Nothing half-written stays behind.
+// `await_right` is called last before that, when all else is done; its error gives the checkpoint
+// up.
 //   kFailedPrecondition  a checkpoint of another spec is in its place
 //   kOutOfRange  blamed on kNumeric: the model holds a value that is not finite
 //   kResourceExhausted, kPermissionDenied, …  what the store says
 absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
                                                   const CheckpointIdentity& identity,
                                                   const CheckpointContent& content,
-                                                  const Snapshot& snapshot);
+                                                  const Snapshot& snapshot,
+                                                  absl::FunctionRef<absl::Status()> await_right);
 
 }  // namespace trainyard::engine

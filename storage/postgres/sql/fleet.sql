@@ -1,31 +1,45 @@
 -- Nodes, attempts and ranks.
 
 -- name: RegisterNode
-INSERT INTO nodes AS n (name, incarnation, address, agent_version, labels, slots, draining, reachable,
-                        lease_end, create_time)
-VALUES ($1, $2, $3, $4, $5::jsonb, $6::jsonb, false, true,
-        clock_timestamp() + $7::bigint * interval '1 microsecond', clock_timestamp())
+-- No row: another agent holds the name. The lease is written by RegisterLease, in the same transaction.
+INSERT INTO nodes AS n (name, uid, instance, address, agent_version, labels, slots, draining, reachable, create_time)
+VALUES ($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb, false, true, clock_timestamp())
 ON CONFLICT (name) DO UPDATE SET
-  incarnation = excluded.incarnation, address = excluded.address,
-  agent_version = excluded.agent_version, labels = excluded.labels, slots = excluded.slots,
-  reachable = true, lease_end = excluded.lease_end, usage = '[]'
-RETURNING {node_columns}
+  uid = excluded.uid, instance = excluded.instance, address = excluded.address,
+  agent_version = excluded.agent_version, labels = excluded.labels, slots = excluded.slots, reachable = true
+WHERE NOT n.reachable OR n.uid = '' OR (n.uid = excluded.uid AND n.instance = excluded.instance)
+RETURNING name
+
+-- name: LockLease
+-- Before its node, as LoseNodes does.
+SELECT FROM leases WHERE node = $1 FOR UPDATE
+
+-- name: RegisterLease
+INSERT INTO leases AS l (node, incarnation, beat, held, lease_end, usage)
+VALUES ($1, $2, 1, true, clock_timestamp() + $3::bigint * interval '1 microsecond', '[]')
+ON CONFLICT (node) DO UPDATE SET
+  incarnation = excluded.incarnation, beat = l.beat + 1, held = true, lease_end = excluded.lease_end, usage = '[]'
 
 -- name: RenewLease
-UPDATE nodes SET
+UPDATE leases SET
+  beat = beat + 1,
   lease_end = greatest(lease_end, clock_timestamp() + $3::bigint * interval '1 microsecond'),
   usage = $4::jsonb
-WHERE name = $1 AND incarnation = $2 AND reachable
+WHERE node = $1 AND incarnation = $2 AND held
 
 -- name: ListNodes
-SELECT {node_columns} FROM nodes n ORDER BY n.name
+SELECT {node_columns} FROM nodes n JOIN leases l ON l.node = n.name ORDER BY n.name
+
+-- name: ReadNode
+SELECT {node_columns} FROM nodes n JOIN leases l ON l.node = n.name WHERE n.name = $1
 
 -- name: ShareNodes
--- Locked against changes until the placement on them is committed.
-SELECT {node_columns} FROM nodes n WHERE n.name = ANY ($1::text[]) ORDER BY n.name FOR SHARE
+-- Locked against changes until the placement on them is committed; their leases are not.
+SELECT {node_columns} FROM nodes n JOIN leases l ON l.node = n.name
+WHERE n.name = ANY ($1::text[]) ORDER BY n.name FOR SHARE OF n
 
 -- name: SetDraining
-UPDATE nodes n SET draining = $2 WHERE n.name = $1 RETURNING {node_columns}
+UPDATE nodes SET draining = $2 WHERE name = $1 RETURNING name
 
 -- name: ReadAttempts
 -- Attempt 0: all of them.

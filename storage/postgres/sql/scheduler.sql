@@ -44,9 +44,13 @@ WHERE j.state IN ('STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING') ORDER BY a.
 
 -- name: LoseNodes
 -- A lease that was renewed since the decision is left alone.
-UPDATE nodes SET reachable = false
-WHERE name = ANY ($1::text[]) AND reachable AND lease_end <= clock_timestamp()
-RETURNING name
+WITH lost AS (
+  UPDATE leases l SET held = false
+  FROM unnest($1::text[], $2::bigint[]) AS decided (node, beat)
+  WHERE l.node = decided.node AND l.beat = decided.beat AND l.held
+  RETURNING l.node
+)
+UPDATE nodes n SET reachable = false FROM lost WHERE n.name = lost.node RETURNING n.name
 
 -- name: LockJobs
 SELECT uid FROM jobs WHERE uid = ANY ($1::text[]) ORDER BY uid FOR UPDATE

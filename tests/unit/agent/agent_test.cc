@@ -23,6 +23,7 @@
 #include "absl/time/clock.h"
 #include "executor/agent/process.h"
 #include "executor/run/run_directory.h"
+#include "storage/base/clock.h"
 #include "storage/base/file.h"
 #include "tests/unit/agent/fake_server.h"
 #include "tests/unit/run/scratch.h"
@@ -209,7 +210,7 @@ class AgentTest : public run::Scratch {
 
   std::string RankFolder(const std::string& rank) const { return state_ + "/ranks/" + rank; }
 
-  const std::string state_ = folder_ + "/state";
+  std::string state_ = folder_ + "/state";
   const std::string xid_file_ = folder_ + "/xid";
   FakeServer server_;
   std::string library_path_;
@@ -627,6 +628,89 @@ TEST_F(AgentTest, AgentKillsItsWorkersWhenHeartbeatsAreNotAnswered) {
   EXPECT_FALSE(std::filesystem::exists(RankFolder("b.1.0")));
   server_.AckHeartbeats(true);
   WaitForSteps("b.1.0");
+}
+
+TEST_F(AgentTest, WorkersStepOnWithoutALeaseAndTheServerDecides) {
+  v1::Welcome terms;
+  terms.set_heartbeat_ms(50);
+  terms.set_lease_ms(1000);
+  terms.set_self_fence_ms(800);
+  terms.set_orphan_limit_ms(60'000);
+  server_.SetTerms(terms);
+  StartAgent();
+  server_.Want({Assigned("kept", "run", {0}), Assigned("superseded", "run", {1})});
+  const pid_t kept = WaitForSteps("kept.1.0");
+  const pid_t superseded = WaitForSteps("superseded.1.0");
+  const auto lease = run::LeaseFile::Open(RankFolder("kept.1.0") + "/lease", false);
+  ASSERT_TRUE(lease.ok());
+  const auto right_now = [&] { return lease->Right() > SystemClock().SinceBoot(); };
+  EXPECT_TRUE(right_now());
+
+  server_.SendSets(false);
+  server_.Stop();
+  const absl::Duration away = SystemClock().SinceBoot();
+  ASSERT_TRUE(Eventually([&] { return SystemClock().SinceBoot() - away > absl::Seconds(3); }));
+  EXPECT_TRUE(Lives(kept)) << "three leases long";
+  EXPECT_TRUE(Lives(superseded));
+  EXPECT_FALSE(right_now()) << "another attempt may have begun";
+  StopAgent(SIGKILL);
+  StartAgent();
+  EXPECT_TRUE(Eventually([&] {
+    return lease->Life() > SystemClock().SinceBoot() + absl::Milliseconds(500);
+  })) << "an agent that starts meanwhile keeps them too";
+
+  server_.Start();
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.sessions().size() == 2; }));
+  EXPECT_FALSE(right_now()) << "a session alone gives no right";
+  EXPECT_TRUE(Lives(superseded)) << "nothing is killed before the set is known";
+  server_.SendSets(true);
+  server_.Want({Assigned("kept", "run", {0})});
+  EXPECT_TRUE(Eventually([&] { return !Lives(superseded); }));
+  EXPECT_TRUE(Eventually(right_now));
+  EXPECT_TRUE(Lives(kept));
+}
+
+TEST_F(AgentTest, OrphansAreKilledAtTheirLimit) {
+  v1::Welcome terms;
+  terms.set_heartbeat_ms(50);
+  terms.set_lease_ms(600);
+  terms.set_self_fence_ms(500);
+  terms.set_orphan_limit_ms(1500);
+  server_.SetTerms(terms);
+  StartAgent();
+  server_.Want({Assigned("a", "run")});
+  const pid_t pid = WaitForSteps("a.1.0");
+  const absl::Duration away = SystemClock().SinceBoot();
+  server_.Stop();
+  ASSERT_TRUE(Eventually([&] { return !Lives(pid); }));
+  EXPECT_GT(SystemClock().SinceBoot() - away, absl::Milliseconds(1500));
+  server_.Start();
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ(events->back().exited().exit_code(), run::kExitFenced);
+}
+
+TEST_F(AgentTest, KeepsItsIdentityAndACopyOfItsFolderIsAnother) {
+  StartAgent();
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.sessions().size() == 1; }));
+  StopAgent(SIGKILL);
+  StartAgent();
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.sessions().size() == 2; }));
+  StopAgent(SIGKILL);
+  const std::string copy = folder_ + "/copy";
+  std::filesystem::copy(state_, copy, std::filesystem::copy_options::recursive);
+  state_ = copy;
+  StartAgent();
+  std::vector<v1::Register> sessions;
+  ASSERT_TRUE(server_.WaitFor([&] {
+    sessions = server_.sessions();
+    return sessions.size() == 3;
+  }));
+  EXPECT_EQ(sessions[0].node_secret().size(), 64u);
+  EXPECT_EQ(sessions[1].node_secret(), sessions[0].node_secret());
+  EXPECT_EQ(sessions[1].instance(), sessions[0].instance());
+  EXPECT_EQ(sessions[2].node_secret(), sessions[0].node_secret());
+  EXPECT_NE(sessions[2].instance(), sessions[0].instance());
 }
 
 TEST_F(AgentTest, AdoptedWorkerThatIsKilledForTheLeaseSaysSoToo) {

@@ -135,7 +135,7 @@ class FakeWorker {
   }
 
   void WatchLease() {
-    while (SystemClock().SinceBoot() < lease_.Until() &&
+    while (SystemClock().SinceBoot() < lease_.Life() &&
            access(directory_.assignment_path().c_str(), F_OK) == 0) {
       Pause();
     }

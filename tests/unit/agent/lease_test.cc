@@ -62,15 +62,15 @@ TEST(LeaseTest, AnswerOfAnEarlierSessionIsForgotten) {
 
 TEST(LeaseTest, AdoptedWorkersKeepTheLeaseThatTheyHave) {
   Lease lease;
-  lease.Inherit(absl::Seconds(50));
-  lease.Inherit(absl::Seconds(40));
+  lease.Inherit(absl::Seconds(50), absl::ZeroDuration());
+  lease.Inherit(absl::Seconds(40), absl::ZeroDuration());
   EXPECT_EQ(lease.fence_at(), absl::Seconds(50));
   EXPECT_TRUE(lease.HoldsAt(absl::Seconds(49)));
 }
 
 TEST(LeaseTest, NonsenseInALeaseFileEndsWithTheFirstSession) {
   Lease lease;
-  lease.Inherit(absl::Hours(1000));
+  lease.Inherit(absl::Hours(1000), absl::Hours(2000));
   lease.Begin(Terms(), absl::Seconds(100));
   EXPECT_EQ(lease.until(), absl::Seconds(110));
   EXPECT_EQ(lease.fence_at(), absl::Seconds(108));
@@ -82,6 +82,22 @@ TEST(LeaseTest, FenceNeverLiesPastTheLease) {
   Lease lease;
   lease.Begin(odd, absl::Seconds(0));
   EXPECT_EQ(lease.fence_at(), absl::Seconds(10));
+}
+
+TEST(LeaseTest, OrphansStepOnToTheirLimitAndNoFurther) {
+  v1::Welcome terms = Terms();
+  terms.set_orphan_limit_ms(60'000);
+  Lease lease;
+  lease.Begin(terms, absl::Seconds(100));
+  EXPECT_FALSE(lease.HoldsAt(absl::Seconds(108)));
+  EXPECT_EQ(lease.fence_at(), absl::Seconds(168));
+  EXPECT_EQ(lease.LifeFrom(absl::Seconds(101)), absl::Seconds(111));
+  EXPECT_EQ(lease.LifeFrom(absl::Seconds(150)), absl::Seconds(160));
+  EXPECT_EQ(lease.LifeFrom(absl::Seconds(165)), absl::Seconds(168));
+  // An agent that starts meanwhile goes on counting.
+  Lease restarted;
+  restarted.Inherit(absl::Seconds(160), absl::Seconds(168));
+  EXPECT_EQ(restarted.fence_at(), absl::Seconds(168));
 }
 
 TEST(ReconnectPauseTest, BeginsShortGrowsAndStaysBounded) {

@@ -98,20 +98,17 @@ TEST(Cursors, ReadBackAsTheyWere) {
   for (const char* bad : {"x", "1.", ".u", "1", "1x.u"}) EXPECT_FALSE(ParseCursor(bad).ok()) << bad;
 }
 
-TEST(Nodes, TakeWorkOnlyWhenReachableLeasedAndNotDraining) {
-  const absl::Time now = absl::UnixEpoch();
+TEST(Nodes, TakeWorkOnlyWhenReachableAndNotDraining) {
   NodeRecord node;
   node.name = "n";
   node.slots = {{.index = 0}, {.index = 3}};
-  node.lease_end = now + absl::Seconds(1);
-  EXPECT_TRUE(TakesWork(node, {0, 3}, now));
-  EXPECT_FALSE(TakesWork(node, {0, 1}, now));
-  EXPECT_FALSE(TakesWork(node, {0}, node.lease_end));
+  EXPECT_TRUE(TakesWork(node, {0, 3}));
+  EXPECT_FALSE(TakesWork(node, {0, 1}));
   node.draining = true;
-  EXPECT_FALSE(TakesWork(node, {0}, now));
+  EXPECT_FALSE(TakesWork(node, {0}));
   node.draining = false;
   node.reachable = false;
-  EXPECT_FALSE(TakesWork(node, {0}, now));
+  EXPECT_FALSE(TakesWork(node, {0}));
 }
 
 }  // namespace

@@ -66,7 +66,8 @@ TEST_F(RunDirectoryTest, NamesThatAreNotOursAreRefused) {
 TEST_F(LeaseFileTest, NewLeaseHasEnded) {
   const auto lease = LeaseFile::Open(folder_ + "/lease", true);
   ASSERT_TRUE(lease.ok()) << lease.status();
-  EXPECT_EQ(lease->Until(), absl::ZeroDuration());
+  EXPECT_EQ(lease->Life(), absl::ZeroDuration());
+  EXPECT_EQ(lease->Right(), absl::ZeroDuration());
 }
 
 TEST_F(LeaseFileTest, OtherProcessSeesTheExtension) {
@@ -79,9 +80,9 @@ TEST_F(LeaseFileTest, OtherProcessSeesTheExtension) {
     const auto mine = LeaseFile::Open(folder_ + "/lease", false);
     char byte = 0;
     if (!mine.ok() || read(go[0], &byte, 1) != 1) _exit(1);
-    _exit(mine->Until() == absl::Milliseconds(1234) ? 0 : 2);
+    _exit(mine->Life() == absl::Milliseconds(1234) ? 0 : 2);
   }
-  lease->Extend(absl::Milliseconds(1234));
+  lease->ExtendLife(absl::Milliseconds(1234));
   ASSERT_EQ(write(go[1], "g", 1), 1);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -93,11 +94,30 @@ TEST_F(LeaseFileTest, OtherProcessSeesTheExtension) {
 TEST_F(LeaseFileTest, LeaseIsNeverShortenedAndSurvivesReopening) {
   auto lease = LeaseFile::Open(folder_ + "/lease", true);
   ASSERT_TRUE(lease.ok());
-  lease->Extend(absl::Seconds(10));
-  lease->Extend(absl::Seconds(5));
+  lease->ExtendLife(absl::Seconds(10));
+  lease->ExtendLife(absl::Seconds(5));
+  lease->ExtendRight(absl::Seconds(8));
+  lease->ExtendFence(absl::Seconds(600));
   auto again = LeaseFile::Open(folder_ + "/lease", true);
   ASSERT_TRUE(again.ok());
-  EXPECT_EQ(again->Until(), absl::Seconds(10));
+  EXPECT_EQ(again->Life(), absl::Seconds(10));
+  EXPECT_EQ(again->Right(), absl::Seconds(8));
+  EXPECT_EQ(again->Fence(), absl::Seconds(600));
+}
+
+TEST_F(LeaseFileTest, WhoeverTellsOneTimeOnlyGivesTheRightUntilThen) {
+  const int64_t until = absl::ToInt64Nanoseconds(absl::Seconds(7));
+  ASSERT_TRUE(WriteFileAtomically(folder_ + "/lease",
+                                  std::string(reinterpret_cast<const char*>(&until), sizeof(until)))
+                  .ok());
+  const auto read = LeaseFile::Open(folder_ + "/lease", false);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->Right(), absl::Seconds(7));
+  auto adopted = LeaseFile::Open(folder_ + "/lease", true);
+  ASSERT_TRUE(adopted.ok()) << adopted.status();
+  adopted->ExtendRight(absl::Seconds(9));
+  EXPECT_EQ(adopted->Life(), absl::Seconds(7));
+  EXPECT_EQ(adopted->Right(), absl::Seconds(9));
 }
 
 TEST_F(LeaseFileTest, MissingOrShortFileIsToldToTheWorker) {
@@ -112,8 +132,8 @@ TEST_F(LeaseFileTest, MovedLeaseStaysMapped) {
   auto lease = LeaseFile::Open(folder_ + "/lease", true);
   ASSERT_TRUE(lease.ok());
   LeaseFile moved = *std::move(lease);
-  moved.Extend(absl::Seconds(1));
-  EXPECT_EQ(moved.Until(), absl::Seconds(1));
+  moved.ExtendLife(absl::Seconds(1));
+  EXPECT_EQ(moved.Life(), absl::Seconds(1));
 }
 
 }  // namespace

@@ -103,7 +103,8 @@ class WorkerTest : public ::testing::Test {
   run::RunDirectory Prepare(const std::string& name, absl::Duration lease) {
     const run::RunDirectory directory(folder_.path() + "/" + name);
     EXPECT_TRUE(directory.WriteAssignment(assignment_).ok());
-    run::LeaseFile::Open(directory.lease_path(), true)->Extend(SystemClock().SinceBoot() + lease);
+    run::LeaseFile::Open(directory.lease_path(), true)
+        ->ExtendLife(SystemClock().SinceBoot() + lease);
     return directory;
   }
 

@@ -1,0 +1,22 @@
+#pragma once
+
+// Who this agent is to the server, whatever its node is called.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace trainyard {
+
+struct Identity {
+  std::string secret;    // 64 hex digits, made once, kept in the state directory
+  std::string instance;  // "BOOT:DEVICE:INODE": this boot of this machine, and this directory, not
+                         // a copy of it
+};
+
+// Of the agent that uses `state_dir`, which exists; makes the secret where there is none. Whoever
+// can read the directory can speak for the node, so the file is for its owner alone. kDataLoss:
+// what is there is no secret.
+absl::StatusOr<Identity> OpenIdentity(const std::string& state_dir);
+
+}  // namespace trainyard

@@ -1,0 +1,43 @@
+#pragma once
+
+// Which leases nobody renews any more. A lease is a counter; this looks how long it has stood
+// still, on its own clock: no clock is compared with the store's, which may jump when a stand-by
+// takes over.
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/time/time.h"
+#include "storage/scheduler_store.h"
+
+namespace trainyard {
+
+class LeaseJudge {
+ public:
+  // `lease`: how long one may stand still.
+  explicit LeaseJudge(absl::Duration lease) : lease_(lease) {}
+
+  // What the store answered at `now` on Clock::SinceBoot: sets each node's lease_end to what is
+  // left of its lease, counted from snapshot.now. A node that was not there before has all of it.
+  //
+  // While the store is away no agent can renew anything. After a gap of more than kMostGap between
+  // two answers the gap itself counts for nothing, and each node is left at least kLeastAfterGap to
+  // come back.
+  void Judge(absl::Duration now, SchedulerSnapshot& snapshot);
+
+  static constexpr absl::Duration kMostGap = absl::Seconds(2);
+  static constexpr absl::Duration kLeastAfterGap = absl::Seconds(6);
+
+ private:
+  struct Seen {
+    int64_t beat = 0;
+    absl::Duration at;  // since when it has stood still
+  };
+
+  const absl::Duration lease_;
+  absl::Duration last_answer_ = absl::InfiniteDuration();
+  std::map<std::string, Seen> seen_;  // by name
+};
+
+}  // namespace trainyard
