@@ -181,6 +181,12 @@ class Yard:
         except (OSError, ValueError, IndexError):
             return None
 
+    def store_pids(self):
+        """PostgreSQL's processes."""
+        main = self.pid("postgres")
+        with open(f"/proc/{main}/task/{main}/children") as f:
+            return [main] + [int(pid) for pid in f.read().split()]
+
     def training_pids(self, state_dir=None):
         """Workers that hold a rank (not those that wait for one)."""
         ranks = (state_dir or self.dir + "/agent") + "/ranks/"

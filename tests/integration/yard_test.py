@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -208,6 +209,74 @@ class YardTest(unittest.TestCase):
         self.yard.wait_for(name, resources_pb.CANCELLED)
         list(self.yard.api.log.TailLogs(run_services_pb.TailLogsRequest(job=name, follow=True)))
 
+    def second_agent(self, node, state):
+        """Another agent of this yard, called `node`; what it says is in {state}.log."""
+        with open(state + ".log", "wb") as log:
+            return subprocess.Popen(
+                [str(BIN / "trainyard-agent"), "--server", self.yard.address, "--node", node,
+                 "--token-file", self.yard.dir + "/tokens/agent", "--state-dir", state, "--cpu-slots", "1",
+                 "--threads-per-slot", "1", "--standby", "0"],
+                env=dict(os.environ, TRAINYARD_YARD=self.yard.dir), stderr=log)
+
+    def test_frozen_store_costs_no_worker_and_loses_nothing(self):
+        steps = 4000
+        digest, values = self.undisturbed(steps, every_steps=1000)
+        name = self.submit(steps, every_steps=1000)
+        self.yard.wait_for_step(name, 20)
+        workers = self.yard.training_pids()
+        self.assertEqual(len(workers), 1)
+        store = self.yard.store_pids()
+        for pid in store:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            frozen = time.monotonic()
+            log = pathlib.Path(self.yard.dir)
+            # Longer than lease and margin together, and past the point where a checkpoint has to wait for the lease.
+            eventually(lambda: time.monotonic() - frozen > 14 and
+                       any("is written and waits" in text.read_text() for text in log.glob("agent/ranks/*/log")),
+                       seconds=60, what="a checkpoint that waits")
+            self.assertEqual(self.yard.training_pids(), workers, "the store's absence is no reason to kill")
+        finally:
+            for pid in store:
+                kill(pid, signal.SIGCONT)
+        job = self.succeed(name)
+        self.assertEqual(job.attempt, 1)
+        self.assert_restarts(job, 0)
+        self.assertEqual(self.yard.final_digest(name), digest)
+        self.assertEqual(values_of(self.yard.metrics(name)), values)
+
+    def test_name_of_a_node_is_not_given_to_another_agent(self):
+        digest, values = self.undisturbed(2000, every_steps=100)
+        name = self.submit(2000, every_steps=100)
+        self.yard.wait_for_step(name, 20)
+        node = self.yard.api.node.ListNodes(run_services_pb.ListNodesRequest()).nodes[0].name.removeprefix("nodes/")
+        other_state = self.yard.dir + "/agent2"
+        other = self.second_agent(node, other_state)
+        try:
+            said = pathlib.Path(other_state + ".log")
+            eventually(lambda: "is another agent" in said.read_text(), what="a refusal")
+            self.assertEqual(len(self.yard.training_pids()), 1)
+            self.assertEqual(self.yard.training_pids(other_state), [])
+        finally:
+            other.send_signal(signal.SIGINT)
+            self.assertEqual(other.wait(20), 0)
+        # The state directory is gone: whoever begins anew there is another agent, and waits until the lease is over.
+        state = pathlib.Path(self.yard.dir, "agent")
+        gone = state.rename(state.with_name("agent.gone"))
+        kill(self.yard.pid("agent"))
+        most = []
+
+        def succeeded():
+            most.append(len(self.yard.training_pids()) + len(self.yard.training_pids(str(gone))))
+            return self.yard.get(name).state == resources_pb.SUCCEEDED
+        eventually(succeeded, seconds=60, what=f"{name} succeeds")
+        self.assertLessEqual(max(most), 1, "two processes of one job")
+        job = self.yard.get(name)
+        self.assertEqual(job.attempt, 2)
+        self.assert_restarts(job, 0, "the loss of a node is not the job's fault")
+        self.assertEqual(self.yard.final_digest(name), digest)
+        self.assertEqual(values_of(self.yard.metrics(name)), values)
+
     def test_gang_is_placed_on_two_agents_all_or_none(self):
         spec = gpt(self.text, 40)
         spec["resources"] = {"min_slots": 2}
@@ -215,12 +284,7 @@ class YardTest(unittest.TestCase):
             self.yard.submit(spec)
         self.assertIn("min_slots of at most 1 would fit", refused.exception.details())
         state = self.yard.dir + "/agent2"
-        second = subprocess.Popen(
-            [str(BIN / "trainyard-agent"), "--server", self.yard.address, "--node", "second",
-             "--token-file", self.yard.dir + "/tokens/agent", "--state-dir", state, "--cpu-slots", "1",
-             "--threads-per-slot", "1", "--standby", "0"],
-            env=dict(os.environ, TRAINYARD_YARD=self.yard.dir),
-            stderr=subprocess.DEVNULL)
+        second = self.second_agent("second", state)
         try:
             nodes = self.yard.api.node
             eventually(lambda: len(nodes.ListNodes(run_services_pb.ListNodesRequest()).nodes) == 2)
