@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "executor/data/vocabulary.h"
 #include "executor/engine/checkpoint/checkpoint_writer.h"

@@ -2,6 +2,7 @@
 
 // Small jobs on a small text, a folder for their checkpoints, and an observer that remembers.
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -169,6 +170,8 @@ class RecordingObserver : public RunObserver {
     removed.insert(removed.end(), removed_now.begin(), removed_now.end());
     return static_cast<int64_t>(checkpoints.size());
   }
+  bool MayWrite() override { return may_write; }
+  void OnCheckpointWaits(int64_t step) override { waiting_step = step; }
   int64_t SettledReport() override { return settle ? std::numeric_limits<int64_t>::max() : 0; }
   void OnCheckpointFailed(int64_t step, const absl::Status& status) override {
     failed_steps.push_back(step);
@@ -199,7 +202,9 @@ class RecordingObserver : public RunObserver {
   std::vector<std::string> notices, warnings, removed, failures;
   std::vector<WrittenCheckpoint> checkpoints;
   std::vector<int64_t> failed_steps;
-  bool last_is_final = false, settle = true;
+  bool last_is_final = false;
+  std::atomic<bool> settle{true}, may_write{true};
+  std::atomic<int64_t> waiting_step{-1};  // of the checkpoint that waits for the right to write
   std::atomic<bool> stop{false};
 };
 
