@@ -31,6 +31,7 @@ struct AppendResult {
   // The job's state changed, or a rank left or failed (slots or desired sets differ): wake the
   // scheduler and the fleet.
   bool job_changed = false;
+  std::vector<std::string> nodes;  // of the attempt's ranks: whose desired sets may differ then
 };
 
 // Thread-safe. Every method is one transaction.

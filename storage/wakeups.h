@@ -13,7 +13,8 @@ class Wakeups {
  public:
   virtual ~Wakeups() = default;
 
-  // Topics: "queue" (scheduler), "fleet" (desired sets), "job:{uid}" (feed of a job), "job:" (feeds
+  // Topics: "queue" (scheduler), "node:{name}" (desired set of a node), "fleet" (those of all
+  // nodes: it is not known whose, or hints were lost), "job:{uid}" (feed of a job), "job:" (feeds
   // of all jobs: hints were lost).
   virtual void Wake(const std::string& topic) = 0;
 

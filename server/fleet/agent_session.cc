@@ -194,7 +194,7 @@ absl::Status AgentSession::SendDesired() {
         MakeAssignment(rank, fleet_.options_.checkpoint_root, fleet_.clock_.Now());
     if (!assignment.ok()) {
       TY_RETURN_IF_ERROR(EndRank(rank.rank.id, {}, assignment.status()).status());
-      WakeAfterChange({rank.rank.id.job_uid}, true);
+      WakeAfterChange({rank.rank.id.job_uid}, NodesOf(rank.attempt));
       continue;
     }
     *set->add_assignments() = *std::move(assignment);
@@ -238,7 +238,8 @@ absl::Status AgentSession::Renew(const v1::Heartbeat& heartbeat) {
   TY_RETURN_IF_ERROR(fleet_.store_.ReportAbsent(node_, absent).status());
   std::set<std::string> jobs;
   for (const RankId& id : absent) jobs.insert(id.job_uid);
-  WakeAfterChange(jobs, true);  // slots are free, if no job changed
+  // Slots are free, if no job changed. Whether the ranks had peers elsewhere is not known here.
+  WakeAfterChange(jobs, {});
   return absl::OkStatus();
 }
 
@@ -259,7 +260,8 @@ absl::Status AgentSession::Append(const v1::EventBatch& batch) {
   if (result->fenced && !refused) return absl::OkStatus();
   // A rank that left frees its slot and may end its gang before the job's own state changes.
   const bool left = std::any_of(events.begin(), events.end(), EndsRank);
-  WakeAfterChange({id.job_uid}, result->job_changed || left);
+  fleet_.wakeups_.Wake("job:" + id.job_uid);
+  if (result->job_changed || left) WakeAfterChange({id.job_uid}, result->nodes);
   return absl::OkStatus();
 }
 
@@ -296,11 +298,12 @@ absl::StatusOr<AppendResult> AgentSession::EndRank(const RankId& id,
   return absl::UnavailableError("another session stored events of the rank meanwhile");
 }
 
-void AgentSession::WakeAfterChange(const std::set<std::string>& jobs, bool job_changed) {
+void AgentSession::WakeAfterChange(const std::set<std::string>& jobs,
+                                   const std::vector<std::string>& nodes) {
   for (const std::string& uid : jobs) fleet_.wakeups_.Wake("job:" + uid);
-  if (!job_changed) return;
   fleet_.wakeups_.Wake("queue");
-  fleet_.wakeups_.Wake("fleet");
+  for (const std::string& node : nodes) fleet_.wakeups_.Wake("node:" + node);
+  if (nodes.empty()) fleet_.wakeups_.Wake("fleet");
 }
 
 void AgentSession::ReadLog(const RankId& rank, int64_t offset, int64_t max_bytes, LogDone done) {

@@ -51,7 +51,8 @@ class AgentSession : public Actor {
                                        const absl::Status& why);
   void DeliverLog(const v1::LogChunk& chunk);
   absl::Status SendDesired();
-  void WakeAfterChange(const std::set<std::string>& jobs, bool job_changed);
+  // Jobs changed, or slots are free, or the desired sets of `nodes` differ; no nodes: of any.
+  void WakeAfterChange(const std::set<std::string>& jobs, const std::vector<std::string>& nodes);
   LogDone TakeLog(const std::string& request_id);
   void Retry(const absl::Status& status);
   void Finish(const absl::Status& status);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "server/fleet/agent_session.h"
 
 namespace trainyard {
@@ -12,11 +13,18 @@ Fleet::Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock,
              FleetOptions options)
     : store_(store), wakeups_(wakeups), pool_(pool), clock_(clock), options_(std::move(options)) {
   subscription_ = wakeups_.Subscribe([this](const std::string& topic) {
-    if (topic != "fleet") return;
+    absl::string_view node = topic;
+    const bool of_one = absl::ConsumePrefix(&node, "node:");
+    if (!of_one && topic != "fleet") return;
     std::vector<std::shared_ptr<AgentSession>> sessions;
     {
       absl::MutexLock lock(&mu_);
-      for (const auto& [node, session] : by_node_) sessions.push_back(session);
+      if (of_one) {
+        const auto found = by_node_.find(std::string(node));
+        if (found != by_node_.end()) sessions.push_back(found->second);
+      } else {
+        for (const auto& [name, session] : by_node_) sessions.push_back(session);
+      }
     }
     for (const auto& session : sessions) session->LookAgain();
   });

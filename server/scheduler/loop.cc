@@ -124,13 +124,22 @@ absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
 void SchedulerLoop::WakeFor(const SchedulerSnapshot& snapshot, const Pass& pass, int applied) {
   const Decisions& decisions = pass.decisions;
   if (applied == 0 && decisions.lost_nodes.empty()) return;
-  wakeups_.Wake("fleet");
-  std::set<std::string> jobs;
-  for (const Placement& placement : decisions.placements) jobs.insert(placement.job_uid);
-  for (const Suspension& suspension : decisions.suspensions) jobs.insert(suspension.job_uid);
-  if (!decisions.lost_nodes.empty()) {
-    for (const AttemptRecord& attempt : snapshot.attempts) jobs.insert(attempt.job_uid);
+  std::set<std::string> jobs, nodes;
+  for (const Placement& placement : decisions.placements) {
+    jobs.insert(placement.job_uid);
+    for (const Placement::Rank& rank : placement.ranks) nodes.insert(rank.node);
   }
+  std::set<std::string> suspended;
+  for (const Suspension& suspension : decisions.suspensions) suspended.insert(suspension.job_uid);
+  jobs.insert(suspended.begin(), suspended.end());
+  const bool any_lost = !decisions.lost_nodes.empty();
+  for (const AttemptRecord& attempt : snapshot.attempts) {
+    if (any_lost) jobs.insert(attempt.job_uid);
+    if (suspended.count(attempt.job_uid) == 0) continue;
+    for (const std::string& node : NodesOf(attempt)) nodes.insert(node);
+  }
+  for (const std::string& node : nodes) wakeups_.Wake("node:" + node);
+  if (any_lost) wakeups_.Wake("fleet");  // those who had peers there
   for (const std::string& uid : jobs) wakeups_.Wake("job:" + uid);
 }
 

@@ -131,6 +131,7 @@ absl::StatusOr<AppendResult> MemoryStores::AppendEvents(
   result.fenced = false;
   result.acked_sequence = change.attempt.ranks[id.rank].acked_sequence;
   result.job_changed = change.change.changed || change.wishes_changed;
+  result.nodes = NodesOf(*attempt);
   return result;
 }
 

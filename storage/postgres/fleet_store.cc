@@ -154,6 +154,7 @@ absl::StatusOr<AppendResult> PostgresFleetStore::AppendEvents(
           return result;
         }
         const RankRecord& rank = attempt->ranks[id.rank];
+        result.nodes = NodesOf(*attempt);
         result.acked_sequence = rank.acked_sequence;
         if (rank.node != node) return result;
         if (transaction.repeated_in_doubt &&

@@ -1,6 +1,7 @@
 #include "storage/records/attempt.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -179,6 +180,12 @@ std::optional<RankOutcome> ParseRankOutcome(absl::string_view name) {
     if (name == known) return value;
   }
   return std::nullopt;
+}
+
+std::vector<std::string> NodesOf(const AttemptRecord& attempt) {
+  std::set<std::string> nodes;
+  for (const RankRecord& rank : attempt.ranks) nodes.insert(rank.node);
+  return {nodes.begin(), nodes.end()};
 }
 
 Reason RunningFrom(int64_t step) {

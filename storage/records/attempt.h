@@ -57,6 +57,9 @@ struct AttemptRecord {
 };
 
 // What must happen to a job because of the ranks of its newest attempt. Pure.
+// The nodes of its ranks, each once, by name.
+std::vector<std::string> NodesOf(const AttemptRecord& attempt);
+
 struct AttemptVerdict {
   // Ranks that are not gone must be killed: one failed, so the gang is over.
   bool stop_the_rest = false;

@@ -32,6 +32,7 @@ class NodeStore : public FleetStore {
     return incarnation == newest_ ? absl::OkStatus() : absl::AbortedError("a newer session began");
   }
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string&) override {
+    ++reads;
     return desired;
   }
   absl::StatusOr<std::vector<RankId>> ListRanks(const std::string&) override {
@@ -60,6 +61,7 @@ class NodeStore : public FleetStore {
     return absl::UnimplementedError("");
   }
 
+  int reads = 0;  // of the desired set
   std::vector<DesiredRank> desired;
   std::vector<SlotUsage> usage;
   std::vector<RankEventRecord> events;  // stored
@@ -153,6 +155,21 @@ TEST_F(AgentSessionTest, AHeartbeatTellsWhatGpusDo) {
   (*message.mutable_heartbeat()->mutable_usage())[2].set_power_watts(300);
   Hear(message);
   EXPECT_THAT(store_.usage, ElementsAre(SlotUsage{.index = 2, .power_watts = 300}));
+}
+
+TEST_F(AgentSessionTest, LooksAgainWhenItsNodeIsNamedAndNotForOthers) {
+  HearHeartbeat();
+  const auto reads_after = [this](const std::string& topic) {
+    const int before = store_.reads;
+    wakeups_.Wake(topic);
+    while (pool_.RunOne()) {
+    }
+    return store_.reads - before;
+  };
+  EXPECT_EQ(reads_after("node:n2"), 0);
+  EXPECT_EQ(reads_after("queue"), 0);
+  EXPECT_EQ(reads_after("node:n1"), 1);
+  EXPECT_EQ(reads_after("fleet"), 1);
 }
 
 TEST_F(AgentSessionTest, RankThatIsOverAndDoesNotRunIsReportedAbsent) {
