@@ -43,11 +43,11 @@ class FleetStore {
   // Draining survives. kFailedPrecondition: another agent holds the name (CheckNameIsFree).
   virtual absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) = 0;
 
-  // Extends the lease, and takes what the node's GPUs do. kAborted when `incarnation` is not the
+  // Extends the lease, and takes what the agent reports. kAborted when `incarnation` is not the
   // newest of that node, or the lease was already taken back (reachable = false): the agent must
   // stop its work and register again.
   virtual absl::Status RenewLease(const std::string& node, const std::string& incarnation,
-                                  absl::Duration lease, const std::vector<SlotUsage>& usage) = 0;
+                                  absl::Duration lease, const NodeReport& report) = 0;
 
   // All ranks of this node that are not gone and should be alive (WishFor in records/attempt.h):
   // job STARTING, RUNNING or SUSPENDING within its deadline, and no rank of the attempt failed.

@@ -10,6 +10,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -379,6 +380,11 @@ void Agent::SendHeartbeat(absl::Duration now) {
   }
   // GPUs come first among the slots: each has the slot of its index.
   for (const auto& [index, usage] : gpus_->Usage()) (*heartbeat.mutable_usage())[index] = usage;
+  struct statvfs disk {};
+  if (statvfs(ranks_folder_.c_str(), &disk) == 0) {
+    heartbeat.mutable_health()->set_disk_free_bytes(static_cast<int64_t>(disk.f_bavail) *
+                                                    static_cast<int64_t>(disk.f_frsize));
+  }
   link_->Send(std::move(message));
 }
 

@@ -180,7 +180,10 @@ v1::Node ToProto(const NodeRecord& node, const SchedulerSnapshot& snapshot) {
   v1::Node proto;
   proto.set_name(absl::StrCat("nodes/", node.name));
   const bool ready = node.reachable && node.lease_end > snapshot.now;
-  proto.set_state(ready ? v1::Node::READY : v1::Node::UNREACHABLE);
+  proto.set_cordon_reason(ready ? CordonReason(node) : "");
+  proto.set_state(!ready                          ? v1::Node::UNREACHABLE
+                  : proto.cordon_reason().empty() ? v1::Node::READY
+                                                  : v1::Node::CORDONED);
   proto.set_draining(node.draining);
   for (const SlotRecord& record : node.slots) {
     v1::Slot& slot = *proto.add_slots();
@@ -192,9 +195,9 @@ v1::Node ToProto(const NodeRecord& node, const SchedulerSnapshot& snapshot) {
     const auto holder = holders.find(record.index);
     if (holder != holders.end()) slot.set_job(holder->second);
     const auto used =
-        std::find_if(node.usage.begin(), node.usage.end(),
+        std::find_if(node.report.usage.begin(), node.report.usage.end(),
                      [&](const SlotUsage& usage) { return usage.index == record.index; });
-    if (ready && used != node.usage.end()) *slot.mutable_usage() = ToProto(*used);
+    if (ready && used != node.report.usage.end()) *slot.mutable_usage() = ToProto(*used);
   }
   proto.set_address(node.address);
   for (const auto& [key, value] : node.labels) (*proto.mutable_labels())[key] = value;

@@ -208,8 +208,8 @@ absl::Status AgentSession::SendDesired() {
 }
 
 absl::Status AgentSession::Renew(const v1::Heartbeat& heartbeat) {
-  const std::vector<SlotUsage> usage = DecodeUsage(heartbeat);
-  TY_RETURN_IF_ERROR(fleet_.store_.RenewLease(node_, incarnation_, fleet_.options_.lease, usage));
+  const NodeReport report = DecodeReport(heartbeat);
+  TY_RETURN_IF_ERROR(fleet_.store_.RenewLease(node_, incarnation_, fleet_.options_.lease, report));
   v1::ServerMessage ack;
   ack.mutable_lease()->set_heartbeat_id(heartbeat.id());
   link_.Send(ack);
@@ -234,7 +234,7 @@ absl::Status AgentSession::Renew(const v1::Heartbeat& heartbeat) {
   if (absent.empty()) return absl::OkStatus();
   // Once more, now that the set was read: until here no other session began that may have started
   // one of them, and one that begins later never has them in its set, for they are over.
-  TY_RETURN_IF_ERROR(fleet_.store_.RenewLease(node_, incarnation_, fleet_.options_.lease, usage));
+  TY_RETURN_IF_ERROR(fleet_.store_.RenewLease(node_, incarnation_, fleet_.options_.lease, report));
   TY_RETURN_IF_ERROR(fleet_.store_.ReportAbsent(node_, absent).status());
   std::set<std::string> jobs;
   for (const RankId& id : absent) jobs.insert(id.job_uid);

@@ -252,11 +252,15 @@ absl::Time DecodeTime(int64_t micros) {
 
 }  // namespace
 
-std::vector<SlotUsage> DecodeUsage(const v1::Heartbeat& heartbeat) {
+NodeReport DecodeReport(const v1::Heartbeat& heartbeat) {
   const auto sensible = [](double value, double most) {
     return value >= 0 && value <= most ? value : 0;  // nor is NaN
   };
-  std::vector<SlotUsage> usage;
+  NodeReport report;
+  std::vector<SlotUsage>& usage = report.usage;
+  if (heartbeat.has_health()) {
+    report.disk_free_bytes = std::max<int64_t>(0, heartbeat.health().disk_free_bytes());
+  }
   for (const auto& [index, said] : heartbeat.usage()) {
     if (index < 0 || index >= kMostSlots) continue;
     usage.push_back({.index = index,
@@ -268,7 +272,7 @@ std::vector<SlotUsage> DecodeUsage(const v1::Heartbeat& heartbeat) {
   }
   std::sort(usage.begin(), usage.end(),
             [](const SlotUsage& a, const SlotUsage& b) { return a.index < b.index; });
-  return usage;
+  return report;
 }
 
 absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {

@@ -15,8 +15,8 @@ namespace trainyard {
 // protocol version that is not spoken here.
 absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message);
 
-// In the order of slots. A driver may say anything: numbers that make no sense are 0.
-std::vector<SlotUsage> DecodeUsage(const v1::Heartbeat& heartbeat);
+// Usage in the order of slots. A driver may say anything: numbers that make no sense are 0.
+NodeReport DecodeReport(const v1::Heartbeat& heartbeat);
 
 // kInvalidArgument when the key cannot name a rank.
 absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key);

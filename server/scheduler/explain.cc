@@ -26,6 +26,9 @@ std::string DescribeNode(const NodeRecord& node, const SlotDemand& demand,
     return absl::StrCat(name, "away, its lease ended at ", Time(node.lease_end));
   }
   if (node.draining) return absl::StrCat(name, "draining, takes no new work");
+  if (const std::string why = CordonReason(node); !why.empty()) {
+    return absl::StrCat(name, "cordoned, ", why);
+  }
   SchedulerSnapshot alone{.now = snapshot.now, .attempts = snapshot.attempts, .nodes = {node}};
   const SlotTable slots(alone);
   const SlotDemand one{.count = 1, .device = demand.device, .bytes = demand.bytes};

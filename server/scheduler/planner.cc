@@ -66,6 +66,12 @@ std::string DescribeNoFit(const SlotTable& slots, const SlotDemand& demand,
   std::string aside;
   if (slots.draining() > 0) absl::StrAppend(&aside, "; ", slots.draining(), " draining");
   if (slots.away() > 0) absl::StrAppend(&aside, "; ", slots.away(), " away");
+  for (const NodeRecord& node : snapshot.nodes) {
+    const std::string why = node.reachable ? CordonReason(node) : "";
+    if (why.empty()) continue;
+    absl::StrAppend(&aside, "; ", slots.cordoned(), " cordoned: nodes/", node.name, ", ", why);
+    break;
+  }
   if (slots.nodes() == 0) {
     return absl::StrCat("needs ", DescribeDemand(demand), "; of ", snapshot.nodes.size(),
                         snapshot.nodes.size() == 1 ? " node" : " nodes", " none takes work", aside);
@@ -109,11 +115,31 @@ void LookForLostNodes(const SchedulerSnapshot& snapshot, const PlannerOptions& o
   }
 }
 
+// A rank that has not begun on a node that is cordoned may never begin: nothing is lost by placing
+// its job elsewhere, and without grace, for there is nothing to save.
+void LeaveCordoned(const JobRecord& job, const std::vector<RankRecord>& ranks,
+                   const std::map<std::string, std::string>& cordoned, Pass& pass) {
+  if (job.state != JobState::kStarting) return;
+  for (const RankRecord& rank : ranks) {
+    const auto node = cordoned.find(rank.node);
+    if (rank.state != RankState::kAssigned || node == cordoned.end()) continue;
+    pass.decisions.suspensions.push_back(
+        {.job_uid = job.uid,
+         .job_version = job.version,
+         .cause = SuspendCause::kDrained,
+         .reason = {reason::kNodeCordoned, absl::StrCat("nodes/", rank.node, ": ", node->second,
+                                                        "; the job goes elsewhere")}});
+    return;
+  }
+}
+
 // Moves jobs away from draining nodes, and sees to suspensions that take too long.
 void LookAtRunning(const SchedulerSnapshot& snapshot, const PlannerOptions& options, Pass& pass) {
   std::set<std::string> draining;
+  std::map<std::string, std::string> cordoned;  // by name: why
   for (const NodeRecord& node : snapshot.nodes) {
     if (node.draining) draining.insert(node.name);
+    if (const std::string why = CordonReason(node); !why.empty()) cordoned[node.name] = why;
   }
   std::map<std::string, const AttemptRecord*> attempts;  // newest by job
   for (const AttemptRecord& attempt : snapshot.attempts) attempts[attempt.job_uid] = &attempt;
@@ -132,7 +158,10 @@ void LookAtRunning(const SchedulerSnapshot& snapshot, const PlannerOptions& opti
     const auto on_draining = std::find_if(ranks.begin(), ranks.end(), [&](const RankRecord& rank) {
       return rank.state != RankState::kGone && draining.count(rank.node) > 0;
     });
-    if (on_draining == ranks.end()) continue;
+    if (on_draining == ranks.end()) {
+      LeaveCordoned(job, ranks, cordoned, pass);
+      continue;
+    }
     pass.decisions.suspensions.push_back(
         {.job_uid = job.uid,
          .job_version = job.version,

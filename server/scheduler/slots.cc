@@ -56,6 +56,10 @@ SlotTable::SlotTable(const SchedulerSnapshot& snapshot) {
       ++draining_;
       continue;
     }
+    if (!CordonReason(record).empty()) {
+      ++cordoned_;
+      continue;
+    }
     Node node{.name = record.name};
     for (const SlotRecord& slot : record.slots) {
       const bool taken = held.count({record.name, slot.index}) > 0;

@@ -56,10 +56,11 @@ class SlotTable {
   // of them to a job behind could delay it.
   void Keep(const SlotDemand& demand);
 
-  // Nodes that take work now: reachable, within their lease, not draining.
+  // Nodes that take work now: reachable, within their lease, neither draining nor cordoned.
   int nodes() const { return static_cast<int>(nodes_.size()); }
   int draining() const { return draining_; }
   int away() const { return away_; }
+  int cordoned() const { return cordoned_; }
 
   // "4 CPU slots of up to 8.0 GiB"; "no slot".
   std::string DescribePresent() const;
@@ -83,6 +84,7 @@ class SlotTable {
   std::vector<Node> nodes_;
   int draining_ = 0;
   int away_ = 0;
+  int cordoned_ = 0;
 };
 
 }  // namespace trainyard

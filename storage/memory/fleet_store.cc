@@ -48,7 +48,7 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
   made.lease_end = ToMicroseconds(Now() + lease);
   made.create_time = Now();
   made.draining = false;
-  made.usage.clear();
+  made.report = {};
   made.beat = 1;
   if (const auto earlier = nodes_.find(node.name); earlier != nodes_.end()) {
     TY_RETURN_IF_ERROR(CheckNameIsFree(earlier->second, node));
@@ -60,7 +60,7 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
 }
 
 absl::Status MemoryStores::RenewLease(const std::string& node, const std::string& incarnation,
-                                      absl::Duration lease, const std::vector<SlotUsage>& usage) {
+                                      absl::Duration lease, const NodeReport& report) {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
   const auto found = nodes_.find(node);
@@ -72,7 +72,7 @@ absl::Status MemoryStores::RenewLease(const std::string& node, const std::string
   }
   ++found->second.beat;
   found->second.lease_end = std::max(found->second.lease_end, ToMicroseconds(Now() + lease));
-  found->second.usage = usage;
+  found->second.report = report;
   return absl::OkStatus();
 }
 

@@ -62,7 +62,7 @@ class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenS
   // FleetStore
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
   absl::Status RenewLease(const std::string& node, const std::string& incarnation,
-                          absl::Duration lease, const std::vector<SlotUsage>& usage) override;
+                          absl::Duration lease, const NodeReport& report) override;
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string& node) override;
   absl::StatusOr<AppendResult> AppendEvents(const std::string& node, const RankId& rank,
                                             const std::vector<RankEventRecord>& events) override;

@@ -89,11 +89,11 @@ absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& no
 }
 
 absl::Status PostgresFleetStore::RenewLease(const std::string& node, const std::string& incarnation,
-                                            absl::Duration lease,
-                                            const std::vector<SlotUsage>& usage) {
+                                            absl::Duration lease, const NodeReport& report) {
   return agents_.Run("renew lease", [&](Transaction& transaction) -> absl::Status {
     const pqxx::result renewed =
-        transaction.Run(kRenewLease, Params(node, incarnation, lease, UsageJson(usage)));
+        transaction.Run(kRenewLease, Params(node, incarnation, lease, UsageJson(report.usage),
+                                            report.disk_free_bytes.value_or(-1)));
     if (renewed.affected_rows() == 1) return absl::OkStatus();
     return absl::AbortedError(absl::StrCat("the lease of ", node, " under incarnation ",
                                            incarnation,

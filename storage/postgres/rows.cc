@@ -180,12 +180,15 @@ NodeRecord NodeOf(const pqxx::row& row) {
                           .cpu_threads = slot.at("cpu_threads")});
   }
   for (const Json& slot : Json::parse(row["usage"].c_str())) {
-    node.usage.push_back({.index = slot.at("index"),
-                          .utilization = slot.at("utilization"),
-                          .memory_used_bytes = slot.at("memory_used_bytes"),
-                          .temperature_celsius = slot.at("temperature_celsius"),
-                          .power_watts = slot.at("power_watts"),
-                          .last_xid = slot.at("last_xid")});
+    node.report.usage.push_back({.index = slot.at("index"),
+                                 .utilization = slot.at("utilization"),
+                                 .memory_used_bytes = slot.at("memory_used_bytes"),
+                                 .temperature_celsius = slot.at("temperature_celsius"),
+                                 .power_watts = slot.at("power_watts"),
+                                 .last_xid = slot.at("last_xid")});
+  }
+  if (!row["disk_free_bytes"].is_null()) {
+    node.report.disk_free_bytes = row["disk_free_bytes"].as<int64_t>();
   }
   node.draining = row["draining"].as<bool>();
   node.reachable = row["reachable"].as<bool>();

@@ -9,6 +9,13 @@
 
 namespace trainyard {
 
+namespace {
+
+// Assignment, events and log of a rank, until they are delivered.
+constexpr int64_t kLeastDiskBytes = int64_t{64} << 20;
+
+}  // namespace
+
 absl::Status CheckNode(const NodeRecord& node) {
   if (node.name.empty()) return absl::InvalidArgumentError("node: empty");
   TY_RETURN_IF_ERROR(CheckText("node", node.name));
@@ -31,6 +38,13 @@ absl::Status CheckNode(const NodeRecord& node) {
     }
   }
   return absl::OkStatus();
+}
+
+std::string CordonReason(const NodeRecord& node) {
+  if (node.report.disk_free_bytes.value_or(kLeastDiskBytes) >= kLeastDiskBytes) return "";
+  return absl::StrCat("its disk is full: ", *node.report.disk_free_bytes >> 20,
+                      " MiB are free where its agent keeps what ranks write (--state-dir), ",
+                      kLeastDiskBytes >> 20, " MiB are needed; free some");
 }
 
 absl::Status CheckNameIsFree(const NodeRecord& holder, const NodeRecord& node) {

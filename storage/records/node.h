@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,12 @@ struct SlotUsage {
   friend bool operator==(const SlotUsage&, const SlotUsage&) = default;
 };
 
+// What an agent tells with each heartbeat.
+struct NodeReport {
+  std::vector<SlotUsage> usage;
+  std::optional<int64_t> disk_free_bytes;  // where the agent keeps what its ranks write
+};
+
 struct NodeRecord {
   std::string name;         // a label: unique among the nodes whose leases hold
   std::string uid;          // digest of the agent's secret; "": one that has none
@@ -39,7 +46,7 @@ struct NodeRecord {
   std::string agent_version;
   std::map<std::string, std::string> labels;
   std::vector<SlotRecord> slots;
-  std::vector<SlotUsage> usage;  // as of the last heartbeat
+  NodeReport report;  // as of the last heartbeat
   bool draining = false;
   bool reachable = true;  // false once its lease ended and its ranks were declared lost
   int64_t beat = 0;       // grows with each renewal of its lease
@@ -49,6 +56,10 @@ struct NodeRecord {
 
 // kInvalidArgument names the field of a registration that cannot be kept.
 absl::Status CheckNode(const NodeRecord& node);
+
+// Why nothing is placed on a node that is reachable, and what to do about it; "" when something may
+// be. What runs there goes on.
+std::string CordonReason(const NodeRecord& node);
 
 // Whether `node` may take over the name that `holder` had: another session of the same agent, or
 // the lease of `holder` is over. kFailedPrecondition says who holds it.

@@ -16,6 +16,8 @@ inline constexpr char kPausedByUser[] = "PAUSED_BY_USER";
 inline constexpr char kResumedByUser[] = "RESUMED_BY_USER";
 inline constexpr char kPreempted[] = "PREEMPTED";
 inline constexpr char kNodeDrained[] = "NODE_DRAINED";
+inline constexpr char kNodeCordoned[] =
+    "NODE_CORDONED";  // its node takes no work; it had not begun
 inline constexpr char kCancelledByUser[] = "CANCELLED_BY_USER";
 inline constexpr char kFinished[] = "FINISHED";
 inline constexpr char kStoppedEarly[] = "STOPPED_EARLY";  // finished by evaluation.early_stopping

@@ -314,21 +314,23 @@ TEST_P(StoreSuite, ANameIsGivenToAnotherAgentOnlyOnceItsLeaseIsOver) {
 
 TEST_P(StoreSuite, ANodesUsageIsThatOfItsLastHeartbeat) {
   Register("n1");
-  EXPECT_TRUE(fleet().ListNodes()->at(0).usage.empty());
+  EXPECT_TRUE(fleet().ListNodes()->at(0).report.usage.empty());
   const SlotUsage busy{.index = 1,
                        .utilization = 0.875,
                        .memory_used_bytes = int64_t{5} << 33,
                        .temperature_celsius = 61,
                        .power_watts = 412.5,
                        .last_xid = 79};
-  ASSERT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {{.index = 0}, busy}));
-  EXPECT_EQ(fleet().ListNodes()->at(0).usage, (std::vector<SlotUsage>{{.index = 0}, busy}));
-  EXPECT_EQ(scheduler().ReadSnapshot()->nodes.at(0).usage.size(), 2u);
+  ASSERT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {.usage = {{.index = 0}, busy}}));
+  EXPECT_EQ(fleet().ListNodes()->at(0).report.usage, (std::vector<SlotUsage>{{.index = 0}, busy}));
+  EXPECT_EQ(scheduler().ReadSnapshot()->nodes.at(0).report.usage.size(), 2u);
   ASSERT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {}));
-  EXPECT_TRUE(fleet().ListNodes()->at(0).usage.empty());
-  ASSERT_OK(fleet().RenewLease("n1", "i1", absl::Seconds(10), {busy}));
+  EXPECT_TRUE(fleet().ListNodes()->at(0).report.usage.empty());
+  ASSERT_OK(
+      fleet().RenewLease("n1", "i1", absl::Seconds(10), {.usage = {busy}, .disk_free_bytes = 5}));
+  EXPECT_EQ(fleet().ListNodes()->at(0).report.disk_free_bytes, 5);
   Register("n1", 4, "i2");
-  EXPECT_TRUE(fleet().ListNodes()->at(0).usage.empty());
+  EXPECT_TRUE(fleet().ListNodes()->at(0).report.usage.empty());
 }
 
 TEST_P(StoreSuite, NodesWithoutSenseAreInvalid) {

@@ -23,7 +23,7 @@ bool IsAhead(const JobRecord& a, const JobRecord& b) {
 }
 
 bool NodeTakesWork(const NodeRecord& node, absl::Time now) {
-  return node.reachable && !node.draining && node.lease_end > now;
+  return node.reachable && !node.draining && node.lease_end > now && CordonReason(node).empty();
 }
 
 namespace {

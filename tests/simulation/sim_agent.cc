@@ -89,7 +89,7 @@ void SimAgent::Obey() {
     const auto known = processes_.find(id);
     if (known != processes_.end()) {
       known->second.suspend = assignment.wish() == v1::Assignment::SUSPEND;
-    } else if (done_.count(id) == 0 &&
+    } else if (done_.count(id) == 0 && !disk_full_ &&
                MayRun()) {  // a set that lay about may be older than the lease
       SimProcess process{.assignment = assignment};
       process.suspend = assignment.wish() == v1::Assignment::SUSPEND;
@@ -134,6 +134,8 @@ void SimAgent::SendHeartbeat() {
   heartbeats_[id] = clock_.Now();
   message.mutable_heartbeat()->set_id(id);
   message.mutable_heartbeat()->set_desired_version(desired_version_);
+  message.mutable_heartbeat()->mutable_health()->set_disk_free_bytes(disk_full_ ? 1
+                                                                                : int64_t{1} << 40);
   for (const auto& [rank, process] : processes_) {
     if (process.alive) *message.mutable_heartbeat()->add_present() = KeyOf(rank);
   }

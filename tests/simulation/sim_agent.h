@@ -77,9 +77,10 @@ class SimAgent {
   void SendEvents(int most);
   void Step(const RankId& rank);  // one process does one thing
   void Crash(const RankId& rank, bool with_failure, bool retryable);
-  void RestartAgent();  // kill -9 of the agent: workers live on
-  void LosePower();     // all processes vanish; the disk stays
-  void FenceIfDue();    // the watchdogs of agent and workers
+  void RestartAgent();                                // kill -9 of the agent: workers live on
+  void SetDiskFull(bool full) { disk_full_ = full; }  // it tells so, and begins nothing
+  void LosePower();                                   // all processes vanish; the disk stays
+  void FenceIfDue();                                  // the watchdogs of agent and workers
 
  private:
   bool MayRun() const { return clock_.Now() - acked_at_ < self_fence_; }
@@ -94,6 +95,7 @@ class SimAgent {
   FakeClock& clock_;
   Fleet& fleet_;
   SimDisk& disk_;
+  bool disk_full_ = false;  // of its own state directory
   const absl::Duration self_fence_;
 
   int incarnation_ = 0;

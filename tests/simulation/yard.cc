@@ -168,7 +168,7 @@ void Yard::StepSome(SimAgent& agent) {
 
 void Yard::FaultEvent() {
   SimAgent& agent = AnyAgent();
-  switch (Draw(9)) {
+  switch (Draw(10)) {
     case 0:
       agent.Disconnect();
       break;
@@ -190,6 +190,9 @@ void Yard::FaultEvent() {
     case 6:
       (void)stores_.fleet().SetDraining(agent.name(), false);
       break;
+    case 9:
+      agent.SetDiskFull(true);
+      break;
     case 7:
       away_ = !away_;
       stores_.SetAway(away_);
@@ -206,6 +209,7 @@ void Yard::FaultEvent() {
       }
       break;
   }
+  if (Chance(20)) agent.SetDiskFull(false);
   if (away_ && Chance(70)) {
     away_ = false;
     stores_.SetAway(false);
@@ -263,7 +267,10 @@ void Yard::Heal() {
   settling_ = true;  // watchers stay from here on: hints alone must do
   away_ = false;
   stores_.SetAway(false);
-  for (auto& agent : agents_) (void)stores_.fleet().SetDraining(agent->name(), false);
+  for (auto& agent : agents_) {
+    agent->SetDiskFull(false);
+    (void)stores_.fleet().SetDraining(agent->name(), false);
+  }
   for (const JobName& name : names_)
     (void)stores_.jobs().Resume(name, 0, {"RESUMED_BY_USER", "sim"});
   for (int round = 0; round < 300 && breach_.empty(); ++round) {

@@ -11,7 +11,8 @@ CREATE TABLE leases (
   beat bigint NOT NULL,
   held boolean NOT NULL,
   lease_end timestamptz NOT NULL,
-  usage jsonb NOT NULL
+  usage jsonb NOT NULL,
+  disk_free_bytes bigint  -- NULL: not told
 ) WITH (fillfactor = 50);
 
 INSERT INTO leases (node, incarnation, beat, held, lease_end, usage)

@@ -18,13 +18,14 @@ SELECT FROM leases WHERE node = $1 FOR UPDATE
 INSERT INTO leases AS l (node, incarnation, beat, held, lease_end, usage)
 VALUES ($1, $2, 1, true, clock_timestamp() + $3::bigint * interval '1 microsecond', '[]')
 ON CONFLICT (node) DO UPDATE SET
-  incarnation = excluded.incarnation, beat = l.beat + 1, held = true, lease_end = excluded.lease_end, usage = '[]'
+  incarnation = excluded.incarnation, beat = l.beat + 1, held = true, lease_end = excluded.lease_end, usage = '[]',
+  disk_free_bytes = NULL
 
 -- name: RenewLease
 UPDATE leases SET
   beat = beat + 1,
   lease_end = greatest(lease_end, clock_timestamp() + $3::bigint * interval '1 microsecond'),
-  usage = $4::jsonb
+  usage = $4::jsonb, disk_free_bytes = nullif($5::bigint, -1)
 WHERE node = $1 AND incarnation = $2 AND held
 
 -- name: ListNodes

@@ -27,8 +27,8 @@ class NodeStore : public FleetStore {
     return node;
   }
   absl::Status RenewLease(const std::string&, const std::string& incarnation, absl::Duration,
-                          const std::vector<SlotUsage>& now) override {
-    usage = now;
+                          const NodeReport& report) override {
+    usage = report.usage;
     return incarnation == newest_ ? absl::OkStatus() : absl::AbortedError("a newer session began");
   }
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string&) override {
@@ -102,13 +102,14 @@ TEST(Decode, UsageOfWhatADriverMaySay) {
   usage[2].set_utilization(1.5);
   usage[-1].set_utilization(0.5);
   usage[1 << 30].set_utilization(0.5);
-  EXPECT_THAT(DecodeUsage(heartbeat), ElementsAre(SlotUsage{.index = 1}, SlotUsage{.index = 2},
-                                                  SlotUsage{.index = 3,
-                                                            .utilization = 0.5,
-                                                            .memory_used_bytes = 1 << 20,
-                                                            .temperature_celsius = 61,
-                                                            .power_watts = 412,
-                                                            .last_xid = 79}));
+  EXPECT_THAT(DecodeReport(heartbeat).usage,
+              ElementsAre(SlotUsage{.index = 1}, SlotUsage{.index = 2},
+                          SlotUsage{.index = 3,
+                                    .utilization = 0.5,
+                                    .memory_used_bytes = 1 << 20,
+                                    .temperature_celsius = 61,
+                                    .power_watts = 412,
+                                    .last_xid = 79}));
 }
 
 class AgentSessionTest : public ::testing::Test {

@@ -154,7 +154,7 @@ TEST(Convert, TimesThatNeverCameAreLeftOut) {
 TEST(Convert, WhatGpusDoIsToldWhileTheNodeIsReady) {
   NodeRecord node{.name = "n1"};
   node.slots = {{.index = 0, .device = "CUDA"}, {.index = 1, .device = "CUDA"}};
-  node.usage = {{.index = 1, .utilization = 0.5, .power_watts = 300}, {.index = 7}};
+  node.report.usage = {{.index = 1, .utilization = 0.5, .power_watts = 300}, {.index = 7}};
   SchedulerSnapshot snapshot;
   snapshot.now = absl::FromUnixSeconds(100);
   node.lease_end = absl::FromUnixSeconds(110);

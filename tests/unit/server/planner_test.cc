@@ -10,6 +10,7 @@
 namespace trainyard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -226,6 +227,35 @@ TEST(Planner, NodeIsLostOnlyAfterLeaseAndMargin) {
   EXPECT_EQ(Plan(s).decisions.lost_nodes[0].beat, 7);
   s.snapshot.nodes[0].reachable = false;
   EXPECT_TRUE(Plan(s).decisions.lost_nodes.empty()) << "a node is lost once";
+}
+
+TEST(Planner, NodeWithAFullDiskTakesNothingAndSaysWhatToFree) {
+  Snapshots s;
+  s.Node({.name = "full", .cpu = 1});
+  s.Node({.name = "other", .cpu = 1});
+  s.snapshot.nodes[0].report.disk_free_bytes = int64_t{3} << 20;
+  s.snapshot.nodes[1].report.disk_free_bytes = int64_t{1} << 40;
+  s.Queued({.id = "a"});
+  ASSERT_EQ(Plan(s).decisions.placements.size(), 1u);
+  EXPECT_EQ(Plan(s).decisions.placements[0].ranks[0].node, "other");
+  s.snapshot.nodes.pop_back();
+  EXPECT_TRUE(Plan(s).decisions.placements.empty());
+  const Description description = Describe(s.snapshot, {}, "uid-a");
+  EXPECT_THAT(description.reason.message,
+              AllOf(HasSubstr("1 cordoned: nodes/full, its disk is full: 3 MiB are free"),
+                    HasSubstr("free some")));
+}
+
+TEST(Planner, JobThatHasNotBegunLeavesANodeWhoseDiskIsFull) {
+  Snapshots s;
+  s.Node({.name = "full", .cpu = 2});
+  s.snapshot.nodes[0].report.disk_free_bytes = 0;
+  s.Running({.id = "a"}, "full", {0});
+  EXPECT_TRUE(Plan(s).decisions.suspensions.empty()) << "what runs goes on";
+  s.snapshot.jobs[0].state = JobState::kStarting;
+  s.snapshot.attempts[0].ranks[0].state = RankState::kAssigned;
+  ASSERT_EQ(Plan(s).decisions.suspensions.size(), 1u);
+  EXPECT_EQ(Plan(s).decisions.suspensions[0].reason.code, reason::kNodeCordoned);
 }
 
 TEST(Planner, NodeWithoutLeaseTakesNothingEvenBeforeItIsLost) {
