@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "storage/call_limit.h"
 #include "storage/postgres/connection.h"
 #include "storage/postgres/fault.h"
 
@@ -16,29 +17,38 @@ namespace {
 
 constexpr int kTries = 5;
 constexpr absl::Duration kPoolWait = absl::Seconds(10);
+// Between tries: what broke the first mostly passes at once, a fail-over takes longer.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(2);
 
 template <typename Pq>
 class OpenTransaction : public Transaction {
  public:
-  explicit OpenTransaction(Connection& connection)
-      : connection_(connection), pq_(connection.pq()) {}
+  // `heard` is called after every answer.
+  OpenTransaction(Connection& connection, absl::FunctionRef<void()> heard)
+      : connection_(connection), heard_(heard), pq_(connection.pq()) {}
 
   pqxx::result Run(const Query& query, const Params& params) override {
     connection_.Prepare(query.name, query.text);
     const std::vector<const char*> values = params.Pointers();
-    return pq_.exec_prepared(query.name, pqxx::prepare::make_dynamic_params(values));
+    return Answered(pq_.exec_prepared(query.name, pqxx::prepare::make_dynamic_params(values)));
   }
   pqxx::result RunText(const std::string& sql, const Params& params) override {
     const std::vector<const char*> values = params.Pointers();
-    return pq_.exec_params(sql, pqxx::prepare::make_dynamic_params(values));
+    return Answered(pq_.exec_params(sql, pqxx::prepare::make_dynamic_params(values)));
   }
-  void RunScript(const std::string& sql) override { pq_.exec(sql); }
+  void RunScript(const std::string& sql) override { Answered(pq_.exec(sql)); }
   std::string Quote(const std::string& text) override { return pq_.quote(text); }
 
   void Commit() { pq_.commit(); }
 
  private:
+  pqxx::result Answered(pqxx::result result) {
+    heard_();
+    return result;
+  }
+
   Connection& connection_;
+  const absl::FunctionRef<void()> heard_;
   Pq pq_;
 };
 
@@ -46,9 +56,9 @@ using Write = OpenTransaction<pqxx::transaction<pqxx::read_committed>>;
 using Snapshot = OpenTransaction<pqxx::transaction<pqxx::repeatable_read, pqxx::read_only>>;
 
 template <typename Open>
-absl::Status RunOnce(Connection& connection, bool in_doubt,
+absl::Status RunOnce(Connection& connection, bool in_doubt, absl::FunctionRef<void()> heard,
                      absl::FunctionRef<absl::Status(Transaction&)> body) {
-  Open transaction(connection);
+  Open transaction(connection, heard);
   transaction.repeated_in_doubt = in_doubt;
   absl::Status status = body(transaction);
   if (status.ok()) transaction.Commit();
@@ -59,7 +69,20 @@ std::string QuoteConninfo(const std::string& value) {
   return absl::StrCat("'", absl::StrReplaceAll(value, {{"\\", "\\\\"}, {"'", "\\'"}}), "'");
 }
 
+absl::Status NotAnswered(const char* what, absl::Duration limit) {
+  return absl::UnavailableError(
+      absl::StrCat(what, ": the database did not answer within ", absl::FormatDuration(limit)));
+}
+
 }  // namespace
+
+std::string MakeConninfo(const std::map<std::string, std::string>& words) {
+  std::string conninfo;
+  for (const auto& [word, value] : words) {
+    absl::StrAppend(&conninfo, word, "=", QuoteConninfo(value), " ");
+  }
+  return conninfo;
+}
 
 absl::StatusOr<std::string> CompleteConninfo(const std::string& conninfo, const Options& options) {
   char* error = nullptr;
@@ -73,7 +96,8 @@ absl::StatusOr<std::string> CompleteConninfo(const std::string& conninfo, const 
   std::map<std::string, std::string> words = {
       {"application_name", options.application_name},
       {"client_encoding", "UTF8"},
-      {"connect_timeout", "5"},
+      // A stand-by answers reads with what was, and refuses writes.
+      {"target_session_attrs", "read-write"},
       {"keepalives_idle", "10"},
       {"keepalives_interval", "5"},
       {"keepalives_count", "3"},
@@ -88,36 +112,23 @@ absl::StatusOr<std::string> CompleteConninfo(const std::string& conninfo, const 
   words["options"] =
       absl::StrCat(words["options"], " -c statement_timeout=", statement,
                    " -c idle_in_transaction_session_timeout=", idle, " -c timezone=UTC");
-  std::string complete;
-  for (const auto& [word, value] : words) {
-    absl::StrAppend(&complete, word, "=", QuoteConninfo(value), " ");
-  }
-  return complete;
+  return MakeConninfo(words);
 }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-Connection::Connection(const std::string& conninfo) : pq_(conninfo) {
-  pq_.inhibit_reactivation(true);
-}
-#pragma GCC diagnostic pop
-
-void Connection::Prepare(const char* name, const char* text) {
-  if (prepared_.insert(name).second) pq_.prepare(name, text);
-}
-
-Database::Database(std::string conninfo, int max_connections)
-    : conninfo_(std::move(conninfo)), max_connections_(max_connections) {}
+Database::Database(std::string conninfo, int max_connections, absl::Duration longest)
+    : hosts_(ConninfoOfEachHost(conninfo)), max_connections_(max_connections), longest_(longest) {}
 
 Database::~Database() = default;
 
-absl::StatusOr<std::unique_ptr<Connection>> Database::Borrow(const char* what) {
+absl::StatusOr<std::unique_ptr<Connection>> Database::Borrow(const char* what,
+                                                             absl::Time deadline) {
   {
     absl::MutexLock lock(&mu_);
     const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       return borrowed_ < max_connections_;
     };
-    if (!mu_.AwaitWithTimeout(absl::Condition(&free), kPoolWait)) {
+    if (!mu_.AwaitWithDeadline(absl::Condition(&free),
+                               std::min(deadline, absl::Now() + kPoolWait))) {
       return absl::UnavailableError(
           absl::StrCat(what, ": all ", max_connections_, " database connections are busy"));
     }
@@ -128,12 +139,35 @@ absl::StatusOr<std::unique_ptr<Connection>> Database::Borrow(const char* what) {
       return connection;
     }
   }
-  try {
-    return std::make_unique<Connection>(conninfo_);
-  } catch (...) {
-    GiveBack(nullptr);
-    return FaultOfCurrentException(what).status;
+  absl::StatusOr<std::unique_ptr<Connection>> connection = Connect(what, deadline);
+  if (!connection.ok()) GiveBack(nullptr);
+  return connection;
+}
+
+// The hosts in turn, beginning with the one that greeted last; each gets its share of what is left.
+absl::StatusOr<std::unique_ptr<Connection>> Database::Connect(const char* what,
+                                                              absl::Time deadline) {
+  size_t first = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    first = host_;
   }
+  absl::Status failed;
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    const size_t host = (first + i) % hosts_.size();
+    const absl::Time now = absl::Now();
+    const absl::Duration share = (deadline - now) / static_cast<int64_t>(hosts_.size() - i);
+    try {
+      auto connection =
+          std::make_unique<Connection>(hosts_[host], now + std::min(share, kConnectLimit));
+      absl::MutexLock lock(&mu_);
+      host_ = host;
+      return connection;
+    } catch (...) {
+      failed = FaultOfCurrentException(what).status;
+    }
+  }
+  return failed;
 }
 
 void Database::GiveBack(std::unique_ptr<Connection> connection) {
@@ -147,29 +181,92 @@ void Database::GiveBack(std::unique_ptr<Connection> connection) {
   }
 }
 
-absl::Status Database::Transact(const char* what, Access access,
-                                absl::FunctionRef<absl::Status(Transaction&)> body) {
-  bool in_doubt = false;
-  for (int tries = 1;; ++tries) {
-    absl::StatusOr<std::unique_ptr<Connection>> borrowed = Borrow(what);
-    if (!borrowed.ok()) return borrowed.status();
-    std::unique_ptr<Connection> connection = *std::move(borrowed);
-    Fault fault;
+absl::Status Database::EnterIfSilent(const char* what, absl::Time started, bool& trying) {
+  absl::MutexLock lock(&mu_);
+  if (silent_since_ == absl::InfiniteFuture()) return absl::OkStatus();
+  if (someone_tries_) {
+    return absl::UnavailableError(
+        absl::StrCat(what, ": the database has not answered for ",
+                     absl::FormatDuration(absl::Trunc(started - silent_since_, absl::Seconds(1)))));
+  }
+  someone_tries_ = trying = true;
+  return absl::OkStatus();
+}
+
+void Database::Heard() {
+  absl::MutexLock lock(&mu_);
+  heard_ = absl::Now();
+  silent_since_ = absl::InfiniteFuture();
+}
+
+void Database::HeardNothingSince(absl::Time started) {
+  absl::MutexLock lock(&mu_);
+  if (heard_ < started) silent_since_ = std::min(silent_since_, started);
+}
+
+absl::Status Database::TryOnce(const char* what, Access access, bool in_doubt, absl::Time deadline,
+                               absl::FunctionRef<absl::Status(Transaction&)> body, Fault& fault) {
+  const absl::Time started = absl::Now();
+  absl::StatusOr<std::unique_ptr<Connection>> borrowed = Borrow(what, deadline);
+  if (!borrowed.ok()) {
+    if (absl::Now() >= deadline) HeardNothingSince(started);
+    return borrowed.status();
+  }
+  std::unique_ptr<Connection> connection = *std::move(borrowed);
+  const auto heard = [this] { Heard(); };
+  bool cut = false;
+  {
+    const CutOffs::Guard guard(cut_offs_, connection->socket(), deadline);
     try {
       const absl::Status status = access == Access::kWrite
-                                      ? RunOnce<Write>(*connection, in_doubt, body)
-                                      : RunOnce<Snapshot>(*connection, in_doubt, body);
-      GiveBack(std::move(connection));
-      return status;
+                                      ? RunOnce<Write>(*connection, in_doubt, heard, body)
+                                      : RunOnce<Snapshot>(*connection, in_doubt, heard, body);
+      cut = guard.fired();  // at the last moment, after the answer
+      if (!cut) {
+        Heard();
+        GiveBack(std::move(connection));
+        return status;
+      }
+      fault.status = status;
     } catch (...) {
       fault = FaultOfCurrentException(what);
+      cut = guard.fired();
+      if (cut) fault = {.status = NotAnswered(what, deadline - started)};
     }
-    if (fault.connection_lost) connection.reset();
-    GiveBack(std::move(connection));
-    in_doubt = in_doubt || fault.in_doubt;
-    if (!fault.again || tries == kTries) return fault.status;
-    absl::SleepFor(absl::Milliseconds(1 << tries));
   }
+  if (cut) {
+    HeardNothingSince(started);
+  } else if (!fault.connection_lost) {
+    Heard();
+  }
+  if (cut || fault.connection_lost) connection.reset();
+  GiveBack(std::move(connection));
+  return fault.status;
+}
+
+absl::Status Database::Transact(const char* what, Access access,
+                                absl::FunctionRef<absl::Status(Transaction&)> body) {
+  const absl::Time started = absl::Now();
+  const absl::Time deadline = started + std::min(longest_, CurrentCallLimit());
+  bool trying = false;
+  const absl::Status silent = EnterIfSilent(what, started, trying);
+  if (!silent.ok()) return silent;
+  bool in_doubt = false;
+  absl::Status status;
+  absl::Duration pause = kFirstPause;
+  for (int tries = 1;; ++tries) {
+    Fault fault;
+    status = TryOnce(what, access, in_doubt, deadline, body, fault);
+    in_doubt = in_doubt || fault.in_doubt;
+    if (!fault.again || tries == kTries || absl::Now() + pause >= deadline) break;
+    absl::SleepFor(pause);
+    pause *= 2;
+  }
+  if (trying) {
+    absl::MutexLock lock(&mu_);
+    someone_tries_ = false;
+  }
+  return status;
 }
 
 }  // namespace trainyard::postgres

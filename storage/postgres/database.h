@@ -2,6 +2,7 @@
 
 // Connections and transactions. Every store method is one call of Run.
 
+#include <map>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "storage/postgres/cut_off.h"
 #include "storage/postgres/params.h"
 #include "storage/postgres/postgres.h"
 #include "storage/postgres/query.h"
@@ -25,6 +27,10 @@ class result;
 namespace trainyard::postgres {
 
 class Connection;
+struct Fault;
+
+// libpq's words as one conninfo string, quoted.
+std::string MakeConninfo(const std::map<std::string, std::string>& words);
 
 // Adds what `options` say (timeouts, application name) to a conninfo string or URI of libpq.
 absl::StatusOr<std::string> CompleteConninfo(const std::string& conninfo, const Options& options);
@@ -52,15 +58,22 @@ enum class Access {
 };
 
 // A bounded pool; a thread borrows a connection for one transaction. Thread-safe.
+//
+// No call lasts longer than `longest` (infinite: no bound), or than the CallLimit of its thread:
+// its connection is cut and it returns kUnavailable. Once a call ended so, and no other was
+// answered meanwhile, the database counts as silent: one call at a time then tries it, and the
+// others are kUnavailable at once, so that threads are left for whoever does not need it. The first
+// answer ends that.
 class Database {
  public:
-  Database(std::string conninfo, int max_connections);
+  Database(std::string conninfo, int max_connections, absl::Duration longest);
   ~Database();
 
   // Runs `body` in a transaction and commits when it returns OK. Runs it again, on a new connection
   // where needed, when a deadlock, a lost connection or a commit in doubt broke it: `body` must be
   // such that a second run after a hidden success does no harm. `what` begins error messages.
-  // kUnavailable: the database is away or busy.
+  // kUnavailable: the database is away, busy, or does not answer in time; what was to be written
+  // may yet be committed.
   template <typename Body>
   std::invoke_result_t<Body, Transaction&> Run(const char* what, const Body& body,
                                                Access access = Access::kWrite) {
@@ -83,14 +96,28 @@ class Database {
 
   absl::Status Transact(const char* what, Access access,
                         absl::FunctionRef<absl::Status(Transaction&)> body);
-  absl::StatusOr<std::unique_ptr<Connection>> Borrow(const char* what);
+  // One try on one connection. `fault` tells what broke it, if anything did.
+  absl::Status TryOnce(const char* what, Access access, bool in_doubt, absl::Time deadline,
+                       absl::FunctionRef<absl::Status(Transaction&)> body, Fault& fault);
+  absl::StatusOr<std::unique_ptr<Connection>> Borrow(const char* what, absl::Time deadline);
+  absl::StatusOr<std::unique_ptr<Connection>> Connect(const char* what, absl::Time deadline);
   void GiveBack(std::unique_ptr<Connection> connection);  // null: it was lost
 
-  const std::string conninfo_;
+  absl::Status EnterIfSilent(const char* what, absl::Time started, bool& trying);
+  void Heard();  // the database answered, whatever it said
+  void HeardNothingSince(absl::Time started);
+
+  const std::vector<std::string> hosts_;  // a conninfo each
   const int max_connections_;
+  const absl::Duration longest_;
+  CutOffs cut_offs_;
   absl::Mutex mu_;
   int borrowed_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::unique_ptr<Connection>> idle_ ABSL_GUARDED_BY(mu_);
+  size_t host_ ABSL_GUARDED_BY(mu_) = 0;  // the one that greeted last
+  absl::Time heard_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  absl::Time silent_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // infinite: it answers
+  bool someone_tries_ ABSL_GUARDED_BY(mu_) = false;                        // while it is silent
 };
 
 }  // namespace trainyard::postgres

@@ -36,8 +36,11 @@ Fault FaultOfState(const std::string& state, const std::string& message) {
                 absl::UnavailableError(absl::StrCat("the database is out of resources: ", message)),
             .connection_lost = true};
   }
-  if (state == "57014" || state == "25006") {  // statement timeout; read only: a standby
-    return {.status = absl::UnavailableError(message)};
+  if (state == "57014") return {.status = absl::UnavailableError(message)};  // statement timeout
+  // Read only: a stand-by, or a primary that became one. Every connection to it must go, so that
+  // new ones find the primary.
+  if (state == "25006") {
+    return {.status = absl::UnavailableError(message), .connection_lost = true, .again = true};
   }
   if (state == "22021" || state == "22P05") {  // not UTF-8, NUL
     return {.status = absl::InvalidArgumentError(message)};

@@ -60,7 +60,7 @@ absl::Status Migrate(const std::string& conninfo) {
   options.application_name = "trainyard-migrate";
   options.statement_timeout = absl::ZeroDuration();  // none
   TY_ASSIGN_OR_RETURN(const std::string complete, CompleteConninfo(conninfo, options));
-  Database database(complete, 1);
+  Database database(complete, 1, absl::InfiniteDuration());
   while (true) {
     TY_ASSIGN_OR_RETURN(const int version, database.Run("migrate", ApplyNext));
     if (version == 0) return absl::OkStatus();

@@ -17,8 +17,8 @@ namespace {
 class PostgresStores : public Stores {
  public:
   PostgresStores(const std::string& conninfo, const Options& options)
-      : database_(conninfo, options.max_connections),
-        agents_(conninfo, options.max_agent_connections),
+      : database_(conninfo, options.max_connections, options.longest_call),
+        agents_(conninfo, options.max_agent_connections, options.longest_agent_call),
         wakeups_(conninfo) {}
 
   JobStore& jobs() override { return jobs_; }

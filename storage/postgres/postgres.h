@@ -18,6 +18,10 @@ struct Options {
   int max_agent_connections = 4;               // of their own, for what agents report
   absl::Duration statement_timeout = absl::Seconds(20);
   absl::Duration idle_in_transaction_timeout = absl::Seconds(20);
+  // After so long a call's connection is cut, whatever the server does; a CallLimit
+  // (storage/call_limit.h) may be shorter. PostgreSQL's own timeouts come first while it is alive.
+  absl::Duration longest_call = absl::Seconds(25);
+  absl::Duration longest_agent_call = absl::Seconds(10);
 };
 
 // Brings the database's tables up to what this program knows: each migration in a transaction of

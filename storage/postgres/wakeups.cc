@@ -5,10 +5,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <optional>
 #include <pqxx/pqxx>
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "storage/base/ids.h"
@@ -26,6 +28,7 @@ constexpr absl::Duration kFirstReconnect = absl::Milliseconds(10);
 constexpr absl::Duration kLongestReconnect = absl::Milliseconds(500);
 constexpr absl::Duration kSettled = absl::Seconds(1);  // connections that last so long are no loop
 constexpr int kIdleCheckMs = 5000;
+constexpr absl::Duration kLongestAnswer = absl::Seconds(5);  // then the connection is given up
 
 // Payloads are "{id of the sending process} {topic}".
 class Receiver : public pqxx::notification_receiver {
@@ -57,8 +60,8 @@ void Notify(Connection& connection, const std::string& own_id,
 
 }  // namespace
 
-PostgresWakeups::PostgresWakeups(std::string conninfo)
-    : conninfo_(std::move(conninfo)),
+PostgresWakeups::PostgresWakeups(const std::string& conninfo)
+    : hosts_(ConninfoOfEachHost(conninfo)),
       own_id_(RandomHex(8)),
       wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   TY_CHECK(wake_fd_.valid(), "eventfd");
@@ -102,10 +105,10 @@ std::set<std::string> PostgresWakeups::TakePending() {
 void PostgresWakeups::Loop() {
   bool told = false;
   RetryPause pause(kFirstReconnect, kLongestReconnect);
-  while (!stopping()) {
+  for (size_t tries = 0; !stopping(); ++tries) {
     const absl::Time begin = absl::Now();
     try {
-      Serve();
+      Serve(hosts_[tries % hosts_.size()]);
     } catch (...) {
       if (absl::Now() - begin > kSettled) {
         told = false;
@@ -122,11 +125,22 @@ void PostgresWakeups::Loop() {
   }
 }
 
-void PostgresWakeups::Serve() {
-  Connection listening(conninfo_);
-  Connection notifying(conninfo_);
-  Receiver receiver(listening.pq(), own_id_, local_);
-  listening.pq().get_notifs();
+void PostgresWakeups::Serve(const std::string& conninfo) {
+  Connection listening(conninfo);
+  Connection notifying(conninfo);
+  const auto bounded = [this](const Connection& connection) {
+    return CutOffs::Guard(cut_offs_, connection.socket(), absl::Now() + kLongestAnswer);
+  };
+  std::optional<CutOffs::Guard> at_end;  // the receiver's destructor says UNLISTEN
+  std::optional<Receiver> receiver;
+  const absl::Cleanup bound_the_end = [&] {
+    at_end.emplace(cut_offs_, listening.socket(), absl::Now() + kLongestAnswer);
+  };
+  {
+    const auto guard = bounded(listening);
+    receiver.emplace(listening.pq(), own_id_, local_);
+    listening.pq().get_notifs();
+  }
   // What others sent while nobody listened is lost: every listener looks once.
   local_.Wake("queue");
   local_.Wake("fleet");
@@ -137,8 +151,12 @@ void PostgresWakeups::Serve() {
     eventfd_t count = 0;
     eventfd_read(wake_fd_.get(), &count);
     const std::set<std::string> topics = TakePending();
-    if (!topics.empty()) Notify(notifying, own_id_, topics);
+    if (!topics.empty()) {
+      const auto guard = bounded(notifying);
+      Notify(notifying, own_id_, topics);
+    }
     if (ready == 0) {  // a connection that died in silence shows now
+      const auto guard = bounded(listening);
       pqxx::nontransaction(listening.pq()).exec("SELECT");
     }
     listening.pq().get_notifs();

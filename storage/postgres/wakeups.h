@@ -3,11 +3,13 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "storage/base/file.h"
 #include "storage/local_wakeups.h"
+#include "storage/postgres/cut_off.h"
 
 namespace trainyard::postgres {
 
@@ -17,7 +19,7 @@ namespace trainyard::postgres {
 // database was away.
 class PostgresWakeups : public Wakeups {
  public:
-  explicit PostgresWakeups(std::string conninfo);
+  explicit PostgresWakeups(const std::string& conninfo);
   ~PostgresWakeups() override;
 
   void Wake(const std::string& topic) override;
@@ -26,13 +28,15 @@ class PostgresWakeups : public Wakeups {
 
  private:
   void Loop();
-  void Serve();  // until the connection breaks (throws) or the end
+  // Until a connection breaks (throws) or the end.
+  void Serve(const std::string& conninfo);
   std::set<std::string> TakePending();
   bool stopping();
 
-  const std::string conninfo_;
-  const std::string own_id_;  // marks our own notifications, which need no echo
-  FileDescriptor wake_fd_;    // eventfd: something is pending, or the end
+  const std::vector<std::string> hosts_;  // a conninfo each
+  const std::string own_id_;              // marks our own notifications, which need no echo
+  CutOffs cut_offs_;
+  FileDescriptor wake_fd_;  // eventfd: something is pending, or the end
   LocalWakeups local_;
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

@@ -15,7 +15,9 @@
 #include <filesystem>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
@@ -145,8 +147,21 @@ absl::StatusOr<std::string> PostgresFixture::Query(const std::string& database,
   return std::string(absl::StripTrailingAsciiWhitespace(output));
 }
 
+// The postmaster first: what is stopped starts no further process.
+absl::Status PostgresFixture::SignalAll(int signal) const {
+  if (kill(server_, signal) != 0) return ErrnoStatus(errno, "kill");
+  TY_ASSIGN_OR_RETURN(const std::string children,
+                      ReadFile(absl::StrCat("/proc/", server_, "/task/", server_, "/children")));
+  for (absl::string_view child : absl::StrSplit(children, ' ', absl::SkipWhitespace())) {
+    pid_t pid = 0;
+    if (absl::SimpleAtoi(child, &pid)) kill(pid, signal);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PostgresFixture::StopImmediately() {
   if (server_ < 0) return absl::OkStatus();
+  TY_RETURN_IF_ERROR(Thaw());
   kill(server_, SIGQUIT);
   waitpid(server_, nullptr, 0);
   server_ = -1;

@@ -4,6 +4,7 @@
 // without fsync unless asked for, gone with the test's process however that ends. Works as root
 // (the server runs as user postgres) and as an ordinary user.
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <memory>
@@ -40,8 +41,14 @@ class PostgresFixture {
   absl::Status StopImmediately();  // as after a crash
   absl::Status StartAgain();
 
+  // SIGSTOP and SIGCONT to all of its processes: connections are still accepted, by the kernel, and
+  // nothing is ever answered.
+  absl::Status Freeze() const { return SignalAll(SIGSTOP); }
+  absl::Status Thaw() const { return SignalAll(SIGCONT); }
+
  private:
   PostgresFixture() = default;
+  absl::Status SignalAll(int signal) const;
 
   std::string folder_;
   std::string binaries_;

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <map>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace trainyard::postgres {
+
+// Ends what waits on a socket for too long. libpq waits without a bound for the answer to a
+// statement, and a server that is frozen, or behind a network that swallows everything, never
+// gives one; keepalives and tcp_user_timeout do not help, because its kernel still acknowledges.
+// Shutting the socket down wakes whoever waits on it, on any platform of libpq's and through TLS,
+// and libpq then reports a lost connection. Thread-safe; one thread.
+class CutOffs {
+ public:
+  CutOffs();
+  ~CutOffs();
+  CutOffs(const CutOffs&) = delete;
+  CutOffs& operator=(const CutOffs&) = delete;
+
+  // Shuts `socket` down at `deadline` unless it is destroyed before. The descriptor must stay open
+  // until then, so it is one that libpq does not close: a duplicate.
+  class Guard {
+   public:
+    Guard(CutOffs& owner, int socket, absl::Time deadline);
+    ~Guard();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+    bool fired() const;  // the socket was shut down
+
+   private:
+    friend class CutOffs;
+    CutOffs& owner_;
+    const int socket_;
+    std::multimap<absl::Time, Guard*>::iterator place_;  // valid unless it fired; owner_.mu_
+    bool fired_ = false;                                 // owner_.mu_
+  };
+
+ private:
+  void Run();
+
+  absl::Mutex mu_;
+  absl::CondVar changed_;
+  std::multimap<absl::Time, Guard*> guards_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace trainyard::postgres
