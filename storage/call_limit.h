@@ -21,7 +21,8 @@ class CallLimit {
   const absl::Duration outer_;
 };
 
-// For calls on behalf of users: they are told within 5 s that the store is away.
-inline constexpr absl::Duration kUserCallLimit = absl::Seconds(4);
+// For calls on behalf of users: they are told within 5 s that the store is away, the wait for a
+// thread and for the store to be tried once more included.
+inline constexpr absl::Duration kUserCallLimit = absl::Milliseconds(3500);
 
 }  // namespace trainyard

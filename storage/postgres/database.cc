@@ -17,6 +17,9 @@ namespace {
 
 constexpr int kTries = 5;
 constexpr absl::Duration kPoolWait = absl::Seconds(10);
+// How long the one call that tries a silent database waits: whoever waited for a thread or a
+// connection meanwhile has been patient for long enough.
+constexpr absl::Duration kTryLimit = absl::Seconds(1);
 // Between tries: what broke the first mostly passes at once, a fail-over takes longer.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(2);
 
@@ -160,6 +163,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Database::Connect(const char* what,
     try {
       auto connection =
           std::make_unique<Connection>(hosts_[host], now + std::min(share, kConnectLimit));
+      Heard();
       absl::MutexLock lock(&mu_);
       host_ = host;
       return connection;
@@ -247,10 +251,11 @@ absl::Status Database::TryOnce(const char* what, Access access, bool in_doubt, a
 absl::Status Database::Transact(const char* what, Access access,
                                 absl::FunctionRef<absl::Status(Transaction&)> body) {
   const absl::Time started = absl::Now();
-  const absl::Time deadline = started + std::min(longest_, CurrentCallLimit());
   bool trying = false;
   const absl::Status silent = EnterIfSilent(what, started, trying);
   if (!silent.ok()) return silent;
+  const absl::Time deadline = started + std::min({longest_, CurrentCallLimit(),
+                                                  trying ? kTryLimit : absl::InfiniteDuration()});
   bool in_doubt = false;
   absl::Status status;
   absl::Duration pause = kFirstPause;

@@ -61,9 +61,9 @@ enum class Access {
 //
 // No call lasts longer than `longest` (infinite: no bound), or than the CallLimit of its thread:
 // its connection is cut and it returns kUnavailable. Once a call ended so, and no other was
-// answered meanwhile, the database counts as silent: one call at a time then tries it, and the
-// others are kUnavailable at once, so that threads are left for whoever does not need it. The first
-// answer ends that.
+// answered meanwhile, the database counts as silent: one call at a time then tries it, for a
+// second, and the others are kUnavailable at once, so that threads are left for whoever does not
+// need it. The first answer ends that.
 class Database {
  public:
   Database(std::string conninfo, int max_connections, absl::Duration longest);
