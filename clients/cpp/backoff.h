@@ -13,8 +13,10 @@ class Backoff {
  public:
   Backoff(absl::Duration first, absl::Duration longest) : next_(first), longest_(longest) {}
 
-  absl::Duration Next() {
-    const absl::Duration wait = next_ * absl::Uniform(random_, 0.8, 1.2);
+  // At least `asked_for`, where the server said so.
+  absl::Duration Next(absl::Duration asked_for = absl::ZeroDuration()) {
+    const absl::Duration wait = std::max(next_ * absl::Uniform(random_, 0.8, 1.2),
+                                         asked_for * absl::Uniform(random_, 1.0, 1.5));
     next_ = std::min(next_ * 1.5, longest_);
     return wait;
   }

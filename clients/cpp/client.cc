@@ -2,7 +2,9 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -10,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "clients/cpp/backoff.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "storage/base/ids.h"
 #include "trainyard/v1/job_service.grpc.pb.h"
 #include "trainyard/v1/run_services.grpc.pb.h"
@@ -17,8 +21,24 @@
 namespace trainyard {
 namespace {
 
+constexpr absl::Duration kLongestDelay = absl::Seconds(10);  // that a server can ask for
+
 absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+// After which time the server wants the call to be sent again, if it said so.
+std::optional<absl::Duration> RetryDelayOf(const grpc::Status& status) {
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) return std::nullopt;
+  for (const google::protobuf::Any& any : details.details()) {
+    google::rpc::RetryInfo info;
+    if (!any.Is<google::rpc::RetryInfo>() || !any.UnpackTo(&info)) continue;
+    const absl::Duration delay =
+        absl::Seconds(info.retry_delay().seconds()) + absl::Nanoseconds(info.retry_delay().nanos());
+    return std::clamp(delay, absl::ZeroDuration(), kLongestDelay);
+  }
+  return std::nullopt;
 }
 
 bool IsLoopback(const std::string& server) {
@@ -109,13 +129,22 @@ struct Client::Connection {
     }
   }
 
-  // One unary call, repeated while the server is away and patience lasts.
+  // How long the call that ended so is tried again, counted from its first try.
+  absl::Duration PatienceFor(const grpc::Status& status,
+                             std::optional<absl::Duration> delay) const {
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) return options.patience;
+    // Without a delay it is no matter of time: a message that is too large, say.
+    const bool busy = status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+    return busy && delay.has_value() ? options.patience_when_busy : absl::ZeroDuration();
+  }
+
+  // One unary call, repeated while the server is away or busy and patience lasts.
   template <typename Stub, typename Request, typename Response>
   absl::StatusOr<Response> Call(Stub& stub,
                                 grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                              Response*),
                                 const Request& request) const {
-    const absl::Time give_up = absl::Now() + options.patience;
+    const absl::Time begin = absl::Now();
     Backoff backoff(absl::Milliseconds(30), absl::Milliseconds(500));
     while (true) {
       grpc::ClientContext context;
@@ -124,10 +153,9 @@ struct Client::Connection {
       Response response;
       const grpc::Status status = (stub.*method)(&context, request, &response);
       if (status.ok()) return response;
-      const absl::Duration wait = backoff.Next();
-      if (status.error_code() != grpc::StatusCode::UNAVAILABLE || absl::Now() + wait > give_up) {
-        return FromGrpc(status);
-      }
+      const std::optional<absl::Duration> delay = RetryDelayOf(status);
+      const absl::Duration wait = backoff.Next(delay.value_or(absl::ZeroDuration()));
+      if (absl::Now() + wait > begin + PatienceFor(status, delay)) return FromGrpc(status);
       absl::SleepFor(wait);
     }
   }

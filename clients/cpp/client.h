@@ -20,6 +20,9 @@ struct ClientOptions {
   absl::Duration call_timeout = absl::Seconds(30);
   // How long kUnavailable is retried before it is returned: long enough to ride over a restart.
   absl::Duration patience = absl::Seconds(3);
+  // How long a call is sent again that a server was too busy to take (kResourceExhausted with
+  // google.rpc.RetryInfo).
+  absl::Duration patience_when_busy = absl::Seconds(20);
 };
 
 // One connection to a server. Thread-safe. Connects when the first call is made; reconnects by
@@ -27,8 +30,10 @@ struct ClientOptions {
 //
 // Every unary call may be repeated: reads and state changes are idempotent, and SubmitJob gets a
 // request id when it has none. So kUnavailable is retried within `patience` and means, when it is
-// returned, that the server was away all that time. Other codes are the server's own, with its
-// text.
+// returned, that the server or its store was away all that time; what was to be changed may still
+// be. A busy server's refusals are retried within `patience_when_busy`. No try begins before the
+// delay that the server asked for, stretched by chance so that clients do not come back in step.
+// Other codes are the server's own, with its text.
 //
 // Streams are not retried: JobWatcher and LogFollower resume them.
 class Client {

@@ -10,6 +10,7 @@
 #include "server/api/names.h"
 #include "server/api/page_token.h"
 #include "server/api/services.h"
+#include "server/api/unary_call.h"
 #include "server/rpc/bridge.h"
 #include "storage/base/status.h"
 #include "trainyard/v1/run_services.grpc.pb.h"
@@ -17,22 +18,25 @@
 namespace trainyard {
 namespace {
 
-class CheckpointService final : public v1::CheckpointService::Service {
+class CheckpointService final : public v1::CheckpointService::CallbackService {
  public:
   explicit CheckpointService(const Backstage& backstage) : b_(backstage) {}
 
-  grpc::Status ListCheckpoints(grpc::ServerContext* context,
-                               const v1::ListCheckpointsRequest* request,
-                               v1::ListCheckpointsResponse* response) override {
-    return ToGrpc(List(*context, *request, response));
+  grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
+                                            const v1::ListCheckpointsRequest* request,
+                                            v1::ListCheckpointsResponse* response) override {
+    return RunCall(b_, *context, *request,
+                   [=, this] { return List(*context, *request, response); });
   }
-  grpc::Status GetCheckpoint(grpc::ServerContext* context, const v1::GetCheckpointRequest* request,
-                             v1::Checkpoint* response) override {
-    return ToGrpc(Get(*context, *request, response));
+  grpc::ServerUnaryReactor* GetCheckpoint(grpc::CallbackServerContext* context,
+                                          const v1::GetCheckpointRequest* request,
+                                          v1::Checkpoint* response) override {
+    return RunCall(b_, *context, *request, [=, this] { return Get(*context, *request, response); });
   }
 
  private:
-  absl::Status List(const grpc::ServerContext& context, const v1::ListCheckpointsRequest& request,
+  absl::Status List(const grpc::CallbackServerContext& context,
+                    const v1::ListCheckpointsRequest& request,
                     v1::ListCheckpointsResponse* response) {
     TY_RETURN_IF_ERROR(
         b_.authenticator.Admit(AuthorizationOf(context), Permission::kReadJobs).status());
@@ -59,8 +63,8 @@ class CheckpointService final : public v1::CheckpointService::Service {
     return absl::OkStatus();
   }
 
-  absl::Status Get(const grpc::ServerContext& context, const v1::GetCheckpointRequest& request,
-                   v1::Checkpoint* response) {
+  absl::Status Get(const grpc::CallbackServerContext& context,
+                   const v1::GetCheckpointRequest& request, v1::Checkpoint* response) {
     TY_RETURN_IF_ERROR(
         b_.authenticator.Admit(AuthorizationOf(context), Permission::kReadJobs).status());
     TY_ASSIGN_OR_RETURN(const CheckpointName name, ParseCheckpointName("name", request.name()));

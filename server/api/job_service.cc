@@ -10,6 +10,7 @@
 #include "server/api/page_token.h"
 #include "server/api/services.h"
 #include "server/api/submission.h"
+#include "server/api/unary_call.h"
 #include "server/api/watch_stream.h"
 #include "server/rpc/bridge.h"
 #include "server/scheduler/explain.h"
@@ -40,56 +41,75 @@ std::deque<v1::WatchJobResponse> ToResponses(const WatchBatch& batch) {
   return responses;
 }
 
-using JobServiceBase = v1::JobService::WithCallbackMethod_WatchJob<v1::JobService::Service>;
-
-class JobService final : public JobServiceBase {
+class JobService final : public v1::JobService::CallbackService {
  public:
   explicit JobService(const Backstage& backstage) : b_(backstage), jobs_(b_.stores.jobs()) {}
 
-  grpc::Status SubmitJob(grpc::ServerContext* context, const v1::SubmitJobRequest* request,
-                         v1::Job* response) override {
-    return ToGrpc(Submit(*context, *request, response));
+  grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
+                                      const v1::SubmitJobRequest* request,
+                                      v1::Job* response) override {
+    return RunCall(b_, *context, *request,
+                   [=, this] { return Submit(*context, *request, response); });
   }
-  grpc::Status GetJob(grpc::ServerContext* context, const v1::GetJobRequest* request,
-                      v1::Job* response) override {
-    return ToGrpc(Get(*context, *request, response));
+  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
+                                   const v1::GetJobRequest* request, v1::Job* response) override {
+    return RunCall(b_, *context, *request, [=, this] { return Get(*context, *request, response); });
   }
-  grpc::Status ListJobs(grpc::ServerContext* context, const v1::ListJobsRequest* request,
-                        v1::ListJobsResponse* response) override {
-    return ToGrpc(List(*context, *request, response));
+  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
+                                     const v1::ListJobsRequest* request,
+                                     v1::ListJobsResponse* response) override {
+    return RunCall(b_, *context, *request,
+                   [=, this] { return List(*context, *request, response); });
   }
-  grpc::Status CancelJob(grpc::ServerContext* context, const v1::CancelJobRequest* request,
-                         v1::Job* response) override {
-    return ToGrpc(Drive(
-        *context, *request, response, [&](const auto& name, int64_t version, const Principal& by) {
-          return jobs_.Cancel(name, version, {reason::kCancelledByUser, "cancelled by " + by.name});
-        }));
+  grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
+                                      const v1::CancelJobRequest* request,
+                                      v1::Job* response) override {
+    return RunCall(b_, *context, *request, [=, this] {
+      return Drive(*context, *request, response,
+                   [&](const auto& name, int64_t version, const Principal& by) {
+                     return jobs_.Cancel(name, version,
+                                         {reason::kCancelledByUser, "cancelled by " + by.name});
+                   });
+    });
   }
-  grpc::Status PauseJob(grpc::ServerContext* context, const v1::PauseJobRequest* request,
-                        v1::Job* response) override {
-    return ToGrpc(Drive(
-        *context, *request, response, [&](const auto& name, int64_t version, const Principal& by) {
-          return jobs_.Pause(name, version, {reason::kPausedByUser, "paused by " + by.name},
-                             b_.pause_grace);
-        }));
+  grpc::ServerUnaryReactor* PauseJob(grpc::CallbackServerContext* context,
+                                     const v1::PauseJobRequest* request,
+                                     v1::Job* response) override {
+    return RunCall(b_, *context, *request, [=, this] {
+      return Drive(*context, *request, response,
+                   [&](const auto& name, int64_t version, const Principal& by) {
+                     return jobs_.Pause(name, version,
+                                        {reason::kPausedByUser, "paused by " + by.name},
+                                        b_.pause_grace);
+                   });
+    });
   }
-  grpc::Status ResumeJob(grpc::ServerContext* context, const v1::ResumeJobRequest* request,
-                         v1::Job* response) override {
-    return ToGrpc(Drive(
-        *context, *request, response, [&](const auto& name, int64_t version, const Principal& by) {
-          return jobs_.Resume(name, version, {reason::kResumedByUser, "resumed by " + by.name});
-        }));
+  grpc::ServerUnaryReactor* ResumeJob(grpc::CallbackServerContext* context,
+                                      const v1::ResumeJobRequest* request,
+                                      v1::Job* response) override {
+    return RunCall(b_, *context, *request, [=, this] {
+      return Drive(
+          *context, *request, response,
+          [&](const auto& name, int64_t version, const Principal& by) {
+            return jobs_.Resume(name, version, {reason::kResumedByUser, "resumed by " + by.name});
+          });
+    });
   }
-  grpc::Status DeleteJob(grpc::ServerContext* context, const v1::DeleteJobRequest* request,
-                         google::protobuf::Empty*) override {
-    return ToGrpc(Drive(*context, *request, nullptr,
-                        [&](const auto& name, int64_t version, const Principal&) {
-                          return absl::StatusOr<JobRecord>(DeleteAt(name, version));
-                        }));
+  grpc::ServerUnaryReactor* DeleteJob(grpc::CallbackServerContext* context,
+                                      const v1::DeleteJobRequest* request,
+                                      google::protobuf::Empty*) override {
+    return RunCall(b_, *context, *request, [=, this] {
+      return Drive(*context, *request, nullptr,
+                   [&](const auto& name, int64_t version, const Principal&) {
+                     return absl::StatusOr<JobRecord>(DeleteAt(name, version));
+                   });
+    });
   }
-  grpc::Status ExplainJob(grpc::ServerContext* context, const v1::ExplainJobRequest* request,
-                          v1::ExplainJobResponse* response) override {
-    return ToGrpc(Explain(*context, *request, response));
+  grpc::ServerUnaryReactor* ExplainJob(grpc::CallbackServerContext* context,
+                                       const v1::ExplainJobRequest* request,
+                                       v1::ExplainJobResponse* response) override {
+    return RunCall(b_, *context, *request,
+                   [=, this] { return Explain(*context, *request, response); });
   }
   grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(
       grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) override {
@@ -98,7 +118,8 @@ class JobService final : public JobServiceBase {
   }
 
  private:
-  absl::StatusOr<Principal> Admit(const grpc::ServerContext& context, Permission permission) {
+  absl::StatusOr<Principal> Admit(const grpc::CallbackServerContext& context,
+                                  Permission permission) {
     return b_.authenticator.Admit(AuthorizationOf(context), permission);
   }
 
@@ -108,13 +129,14 @@ class JobService final : public JobServiceBase {
     b_.stores.wakeups().Wake("job:" + uid);
   }
 
-  absl::Status Submit(const grpc::ServerContext& context, const v1::SubmitJobRequest& request,
-                      v1::Job* response) {
+  absl::Status Submit(const grpc::CallbackServerContext& context,
+                      const v1::SubmitJobRequest& request, v1::Job* response) {
     TY_ASSIGN_OR_RETURN(const Principal by, Admit(context, Permission::kWriteJobs));
     TY_ASSIGN_OR_RETURN(JobRecord job, CheckSubmission(request, by.name));
     if (!request.request_id().empty() && !request.validate_only()) {
       // A replay gets the first answer even when the files have gone since.
       const absl::StatusOr<JobRecord> earlier = jobs_.Get({job.project, job.job_id});
+      if (absl::IsUnavailable(earlier.status())) return earlier.status();
       if (earlier.ok() && earlier->request_id == job.request_id) {
         job.plan_summary = earlier->plan_summary;
         return Fill(jobs_.Submit(job), response);
@@ -140,14 +162,14 @@ class JobService final : public JobServiceBase {
     return Fill(submitted, response);
   }
 
-  absl::Status Get(const grpc::ServerContext& context, const v1::GetJobRequest& request,
+  absl::Status Get(const grpc::CallbackServerContext& context, const v1::GetJobRequest& request,
                    v1::Job* response) {
     TY_RETURN_IF_ERROR(Admit(context, Permission::kReadJobs).status());
     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
     return Fill(jobs_.Get(name), response);
   }
 
-  absl::Status List(const grpc::ServerContext& context, const v1::ListJobsRequest& request,
+  absl::Status List(const grpc::CallbackServerContext& context, const v1::ListJobsRequest& request,
                     v1::ListJobsResponse* response) {
     TY_RETURN_IF_ERROR(Admit(context, Permission::kReadJobs).status());
     TY_ASSIGN_OR_RETURN(const std::string project,
@@ -176,8 +198,8 @@ class JobService final : public JobServiceBase {
 
   // The user's arrows share everything but the arrow.
   template <typename Request, typename Arrow>
-  absl::Status Drive(const grpc::ServerContext& context, const Request& request, v1::Job* response,
-                     const Arrow& arrow) {
+  absl::Status Drive(const grpc::CallbackServerContext& context, const Request& request,
+                     v1::Job* response, const Arrow& arrow) {
     TY_ASSIGN_OR_RETURN(const Principal by, Admit(context, Permission::kWriteJobs));
     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
     int64_t version = 0;
@@ -191,8 +213,8 @@ class JobService final : public JobServiceBase {
     return response == nullptr ? absl::OkStatus() : Fill(job, response);
   }
 
-  absl::Status Explain(const grpc::ServerContext& context, const v1::ExplainJobRequest& request,
-                       v1::ExplainJobResponse* response) {
+  absl::Status Explain(const grpc::CallbackServerContext& context,
+                       const v1::ExplainJobRequest& request, v1::ExplainJobResponse* response) {
     TY_RETURN_IF_ERROR(Admit(context, Permission::kReadJobs).status());
     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
     TY_ASSIGN_OR_RETURN(const JobRecord job, jobs_.Get(name));

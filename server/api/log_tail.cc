@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "storage/call_limit.h"
+
 namespace trainyard {
 
 LogTail::LogTail(TaskPool& pool, Fleet& fleet, Open open, const LogTailOptions& options,
@@ -32,6 +34,7 @@ void LogTail::EndWith(const absl::Status& status) {
 
 void LogTail::Work() {
   if (finished_) return;
+  const CallLimit limit(kUserCallLimit);
   std::optional<absl::Status> end;
   std::optional<absl::StatusOr<LogPiece>> answer;
   {

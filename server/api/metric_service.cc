@@ -10,6 +10,7 @@
 #include "server/api/names.h"
 #include "server/api/page_token.h"
 #include "server/api/services.h"
+#include "server/api/unary_call.h"
 #include "server/api/watch_stream.h"
 #include "server/rpc/bridge.h"
 #include "storage/base/status.h"
@@ -50,16 +51,15 @@ absl::Status ApplyCursor(const std::string& cursor, JobStore::MetricQuery& query
   return absl::OkStatus();
 }
 
-using MetricServiceBase =
-    v1::MetricService::WithCallbackMethod_StreamMetrics<v1::MetricService::Service>;
-
-class MetricService final : public MetricServiceBase {
+class MetricService final : public v1::MetricService::CallbackService {
  public:
   explicit MetricService(const Backstage& backstage) : b_(backstage) {}
 
-  grpc::Status QueryMetrics(grpc::ServerContext* context, const v1::QueryMetricsRequest* request,
-                            v1::QueryMetricsResponse* response) override {
-    return ToGrpc(Query(*context, *request, response));
+  grpc::ServerUnaryReactor* QueryMetrics(grpc::CallbackServerContext* context,
+                                         const v1::QueryMetricsRequest* request,
+                                         v1::QueryMetricsResponse* response) override {
+    return RunCall(b_, *context, *request,
+                   [=, this] { return Query(*context, *request, response); });
   }
   grpc::ServerWriteReactor<v1::StreamMetricsResponse>* StreamMetrics(
       grpc::CallbackServerContext* context, const v1::StreamMetricsRequest* request) override {
@@ -99,8 +99,8 @@ class MetricService final : public MetricServiceBase {
     return query;
   }
 
-  absl::Status Query(const grpc::ServerContext& context, const v1::QueryMetricsRequest& request,
-                     v1::QueryMetricsResponse* response) {
+  absl::Status Query(const grpc::CallbackServerContext& context,
+                     const v1::QueryMetricsRequest& request, v1::QueryMetricsResponse* response) {
     TY_RETURN_IF_ERROR(
         b_.authenticator.Admit(AuthorizationOf(context), Permission::kReadJobs).status());
     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("job", request.job()));

@@ -7,6 +7,7 @@
 #include "server/api/names.h"
 #include "server/api/page_token.h"
 #include "server/api/services.h"
+#include "server/api/unary_call.h"
 #include "server/rpc/bridge.h"
 #include "storage/base/status.h"
 #include "trainyard/v1/run_services.grpc.pb.h"
@@ -14,33 +15,40 @@
 namespace trainyard {
 namespace {
 
-class NodeService final : public v1::NodeService::Service {
+class NodeService final : public v1::NodeService::CallbackService {
  public:
   explicit NodeService(const Backstage& backstage) : b_(backstage) {}
 
-  grpc::Status ListNodes(grpc::ServerContext* context, const v1::ListNodesRequest* request,
-                         v1::ListNodesResponse* response) override {
-    return ToGrpc(List(*context, *request, response));
+  grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
+                                      const v1::ListNodesRequest* request,
+                                      v1::ListNodesResponse* response) override {
+    return RunCall(b_, *context, *request,
+                   [=, this] { return List(*context, *request, response); });
   }
-  grpc::Status GetNode(grpc::ServerContext* context, const v1::GetNodeRequest* request,
-                       v1::Node* response) override {
-    return ToGrpc(Get(*context, *request, response));
+  grpc::ServerUnaryReactor* GetNode(grpc::CallbackServerContext* context,
+                                    const v1::GetNodeRequest* request,
+                                    v1::Node* response) override {
+    return RunCall(b_, *context, *request, [=, this] { return Get(*context, *request, response); });
   }
-  grpc::Status DrainNode(grpc::ServerContext* context, const v1::DrainNodeRequest* request,
-                         v1::Node* response) override {
-    return ToGrpc(SetDraining(*context, request->name(), true, response));
+  grpc::ServerUnaryReactor* DrainNode(grpc::CallbackServerContext* context,
+                                      const v1::DrainNodeRequest* request,
+                                      v1::Node* response) override {
+    return RunCall(b_, *context, *request,
+                   [=, this] { return SetDraining(*context, request->name(), true, response); });
   }
-  grpc::Status UndrainNode(grpc::ServerContext* context, const v1::UndrainNodeRequest* request,
-                           v1::Node* response) override {
-    return ToGrpc(SetDraining(*context, request->name(), false, response));
+  grpc::ServerUnaryReactor* UndrainNode(grpc::CallbackServerContext* context,
+                                        const v1::UndrainNodeRequest* request,
+                                        v1::Node* response) override {
+    return RunCall(b_, *context, *request,
+                   [=, this] { return SetDraining(*context, request->name(), false, response); });
   }
 
  private:
-  absl::Status Admit(const grpc::ServerContext& context, Permission permission) {
+  absl::Status Admit(const grpc::CallbackServerContext& context, Permission permission) {
     return b_.authenticator.Admit(AuthorizationOf(context), permission).status();
   }
 
-  absl::Status List(const grpc::ServerContext& context, const v1::ListNodesRequest& request,
+  absl::Status List(const grpc::CallbackServerContext& context, const v1::ListNodesRequest& request,
                     v1::ListNodesResponse* response) {
     TY_RETURN_IF_ERROR(Admit(context, Permission::kReadNodes));
     TY_ASSIGN_OR_RETURN(const int page_size, CheckPageSize(request.page_size(), 100, 1000));
@@ -72,14 +80,14 @@ class NodeService final : public v1::NodeService::Service {
     return absl::OkStatus();
   }
 
-  absl::Status Get(const grpc::ServerContext& context, const v1::GetNodeRequest& request,
+  absl::Status Get(const grpc::CallbackServerContext& context, const v1::GetNodeRequest& request,
                    v1::Node* response) {
     TY_RETURN_IF_ERROR(Admit(context, Permission::kReadNodes));
     TY_ASSIGN_OR_RETURN(const std::string node, ParseNodeName("name", request.name()));
     return Find(node, response);
   }
 
-  absl::Status SetDraining(const grpc::ServerContext& context, const std::string& name,
+  absl::Status SetDraining(const grpc::CallbackServerContext& context, const std::string& name,
                            bool draining, v1::Node* response) {
     TY_RETURN_IF_ERROR(Admit(context, Permission::kWriteNodes));
     TY_ASSIGN_OR_RETURN(const std::string node, ParseNodeName("name", name));

@@ -26,7 +26,7 @@ namespace trainyard {
 namespace {
 
 constexpr int kLargestMessage = 4 << 20;
-constexpr int kMostCallThreads = 256;  // calls at once, streams aside; more are refused
+constexpr int kMostGrpcThreads = 64;  // they hand calls on, and answer reflection
 
 void Configure(grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(kLargestMessage);
@@ -43,7 +43,7 @@ void Configure(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
   grpc::ResourceQuota quota("calls");
-  quota.SetMaxThreads(kMostCallThreads);
+  quota.SetMaxThreads(kMostGrpcThreads);
   builder.SetResourceQuota(quota);
 }
 
@@ -77,7 +77,8 @@ absl::Status CheckListenAddress(const std::string& listen) {
 // In the order of making; ends in the reverse order, after Drain.
 struct Server::Parts {
   Parts(Stores& stores, Clock& clock, const ServerOptions& options)
-      : stream_pool(options.stream_threads),
+      : calls(options.calls),
+        stream_pool(options.stream_threads),
         fleet_pool(options.fleet_threads),
         authenticator(stores.tokens(), clock),
         watches(stores.jobs(), stores.wakeups(), stream_pool, options.watch),
@@ -87,6 +88,7 @@ struct Server::Parts {
   std::string replica;
   int port = 0;
   bool drained = false;
+  CallQueue calls;
   TaskPool stream_pool;
   TaskPool fleet_pool;
   Authenticator authenticator;
@@ -119,6 +121,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
                             .fleet = parts->fleet,
                             .scheduler = parts->scheduler,
                             .pool = parts->stream_pool,
+                            .calls = parts->calls,
                             .planner = options.planner,
                             .pause_grace = options.pause_grace,
                             .version = TRAINYARD_VERSION,
@@ -160,7 +163,8 @@ void Server::Drain(absl::Duration limit) {
   parts.fleet.Drain(draining);
   parts.grpc->Shutdown(absl::ToChronoTime(absl::Now() + limit));
   parts.grpc->Wait();
-  // No stream is left; what timers remain has nothing to do.
+  // No call and no stream is left; what timers remain has nothing to do.
+  parts.calls.Stop();
   parts.stream_pool.Stop();
   parts.fleet_pool.Stop();
 }

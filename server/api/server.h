@@ -8,6 +8,7 @@
 #include "server/fleet/fleet.h"
 #include "server/scheduler/loop.h"
 #include "server/watch/watch.h"
+#include "server/work/call_queue.h"
 #include "storage/base/clock.h"
 #include "storage/stores.h"
 
@@ -22,6 +23,7 @@ struct ServerOptions {
   WatchOptions watch;
   LoopOptions scheduler;  // `holder` and `planner` are filled in
   absl::Duration pause_grace = absl::Minutes(5);
+  CallQueueOptions calls;  // store calls for everything that is not a stream
   int stream_threads = 4;  // store calls for watchers and logs
   int fleet_threads = 4;   // store calls for agents
 };

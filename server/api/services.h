@@ -11,6 +11,7 @@
 #include "server/fleet/fleet.h"
 #include "server/scheduler/loop.h"
 #include "server/watch/watch_hub.h"
+#include "server/work/call_queue.h"
 #include "server/work/task_pool.h"
 #include "storage/stores.h"
 
@@ -28,6 +29,7 @@ struct Backstage {
   Fleet& fleet;
   SchedulerLoop& scheduler;
   TaskPool& pool;
+  CallQueue& calls;
   PlannerOptions planner;
   absl::Duration pause_grace = absl::Minutes(5);  // to write a checkpoint
   std::string version;

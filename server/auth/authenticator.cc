@@ -10,6 +10,11 @@ namespace {
 
 constexpr size_t kLongestToken = 1024;
 constexpr size_t kMostRemembered = 1024;
+constexpr absl::string_view kScheme = "bearer ";
+
+absl::string_view TokenOf(absl::string_view authorization) {
+  return absl::StripAsciiWhitespace(authorization.substr(kScheme.size()));
+}
 
 }  // namespace
 
@@ -20,16 +25,25 @@ absl::StatusOr<Principal> Authenticator::Admit(absl::string_view authorization,
   return principal;
 }
 
+std::string Authenticator::PrincipalIfKnown(absl::string_view authorization) {
+  if (!absl::StartsWithIgnoreCase(authorization, kScheme)) return "";
+  const absl::string_view token = TokenOf(authorization);
+  if (token.size() > kLongestToken) return "";
+  const std::string digest = Sha256Hex(token);
+  absl::MutexLock lock(&mu_);
+  const auto found = remembered_.find(digest);
+  return found == remembered_.end() ? "" : found->second.principal.name;
+}
+
 absl::StatusOr<Principal> Authenticator::Authenticate(absl::string_view authorization) {
   if (authorization.empty()) {
     return absl::UnauthenticatedError(
         "no credentials: send the metadata 'authorization: Bearer TOKEN'");
   }
-  constexpr absl::string_view kScheme = "bearer ";
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) {
     return absl::UnauthenticatedError("authorization: expected 'Bearer TOKEN'");
   }
-  const absl::string_view token = absl::StripAsciiWhitespace(authorization.substr(kScheme.size()));
+  const absl::string_view token = TokenOf(authorization);
   if (token.empty() || token.size() > kLongestToken) {
     return absl::UnauthenticatedError(
         absl::StrCat("authorization: a token of ", token.size(), " bytes"));

@@ -28,6 +28,10 @@ class Authenticator {
   //   kUnavailable       the store is away
   absl::StatusOr<Principal> Admit(absl::string_view authorization, Permission permission);
 
+  // Whose credentials these are, if they were admitted before and not long forgotten; else "". No
+  // proof of anything: only to tell callers apart. Never blocks on the store.
+  std::string PrincipalIfKnown(absl::string_view authorization);
+
  private:
   absl::StatusOr<Principal> Authenticate(absl::string_view authorization);
 

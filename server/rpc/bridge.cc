@@ -2,6 +2,10 @@
 
 #include <grpcpp/server_context.h>
 
+#include "absl/strings/str_cat.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
 namespace trainyard {
 namespace {
 
@@ -21,7 +25,27 @@ grpc::Status ToGrpc(const absl::Status& status) {
     if (!message.empty() && static_cast<unsigned char>(message.back()) >= 0xc0) message.pop_back();
     message += "…";
   }
-  return {static_cast<grpc::StatusCode>(status.code()), message};
+  google::rpc::Status details;
+  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
+    google::protobuf::Any& any = *details.add_details();
+    any.set_type_url(std::string(type));
+    any.set_value(std::string(payload));
+  });
+  if (details.details().empty()) return {static_cast<grpc::StatusCode>(status.code()), message};
+  details.set_code(static_cast<int>(status.code()));
+  details.set_message(message);
+  return {static_cast<grpc::StatusCode>(status.code()), message, details.SerializeAsString()};
+}
+
+absl::Status WithRetryInfo(absl::Status status, absl::Duration delay) {
+  google::rpc::RetryInfo info;
+  info.mutable_retry_delay()->set_seconds(absl::ToInt64Seconds(delay));
+  info.mutable_retry_delay()->set_nanos(
+      static_cast<int32_t>(absl::ToInt64Nanoseconds(delay - absl::Trunc(delay, absl::Seconds(1)))));
+  status.SetPayload(
+      absl::StrCat("type.googleapis.com/", google::rpc::RetryInfo::descriptor()->full_name()),
+      absl::Cord(info.SerializeAsString()));
+  return status;
 }
 
 std::string AuthorizationOf(const grpc::ServerContextBase& context) {

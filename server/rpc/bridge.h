@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 
 namespace grpc {
 class ServerContextBase;
@@ -14,9 +15,13 @@ class ServerContextBase;
 
 namespace trainyard {
 
-// The codes are the same numbers; the message says field, found and expected. Long messages are
-// cut: trailers beyond 8 KiB are refused by peers.
+// The codes are the same numbers; the message says field, found and expected; payloads become the
+// details of a google.rpc.Status. Long messages are cut: trailers beyond 8 KiB are refused by
+// peers.
 grpc::Status ToGrpc(const absl::Status& status);
+
+// `status` with google.rpc.RetryInfo: the same call may be sent again after `delay`.
+absl::Status WithRetryInfo(absl::Status status, absl::Duration delay);
 
 // The value of the metadata key `authorization`, or "".
 std::string AuthorizationOf(const grpc::ServerContextBase& context);

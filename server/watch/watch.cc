@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "storage/base/status.h"
+#include "storage/call_limit.h"
 
 namespace trainyard {
 namespace {
@@ -84,6 +85,7 @@ void Watch::LookAtClock(absl::Time now) {
 
 void Watch::Work() {
   if (finish_done_) return;
+  const CallLimit limit(kUserCallLimit);
   bool heartbeat = false;
   bool check_end = false;
   bool abort = false;

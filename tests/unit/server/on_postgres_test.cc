@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "storage/postgres/postgres.h"
 #include "tests/conformance/postgres_fixture.h"
@@ -58,6 +61,66 @@ TEST(OnPostgres, SubmitReachesTheAgentInMillisecondsAndACrashLosesNothing) {
   const v1::Job done =
       rig.WaitFor(name, [](const v1::Job& job) { return job.state() == v1::SUCCEEDED; });
   EXPECT_EQ(done.step(), 3);
+}
+
+// Each within 5 s, reads, writes, and a watch that begins.
+TEST(OnPostgres, FrozenDatabaseIsUnavailableToUsersInTimeAndEverythingGoesOnAfterwards) {
+  auto postgres = testing::PostgresFixture::Start();
+  ASSERT_TRUE(postgres.ok()) << postgres.status();
+  const std::string conninfo = (*postgres)->Conninfo();
+  ASSERT_TRUE(postgres::Migrate(conninfo).ok());
+  auto stores = postgres::Open(conninfo);
+  ASSERT_TRUE(stores.ok()) << stores.status();
+  Rig rig(*std::move(stores), Rig::FastOptions());
+  ScriptedAgent agent(rig);
+  agent.Register("n1", 64);
+  agent.Welcomed();
+  const std::string name = rig.Submit(SmallJob("before"), "request-1").name();
+  agent.NextDesired(1);
+
+  ASSERT_TRUE((*postgres)->Freeze().ok());
+  agent.Heartbeat(1, 1);
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 60; ++i) {
+    callers.emplace_back([&rig, &name, i] {
+      const absl::Time begin = absl::Now();
+      grpc::Status status;
+      if (i % 3 == 0) {
+        v1::GetJobRequest request;
+        request.set_name(name);
+        v1::Job response;
+        status = rig.jobs().GetJob(Rig::Context().get(), request, &response);
+      } else if (i % 3 == 1) {
+        v1::SubmitJobRequest request;
+        request.set_parent("projects/default");
+        request.set_request_id("while-" + std::to_string(i));
+        *request.mutable_job() = SmallJob("while-" + std::to_string(i));
+        v1::Job response;
+        status = rig.jobs().SubmitJob(Rig::Context().get(), request, &response);
+      } else {
+        v1::WatchJobRequest request;
+        request.set_name(name);
+        const auto context = Rig::Context();
+        const auto stream = rig.jobs().WatchJob(context.get(), request);
+        v1::WatchJobResponse response;
+        while (stream->Read(&response)) {
+        }
+        status = stream->Finish();
+      }
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+      EXPECT_LT(absl::Now() - begin, absl::Seconds(5)) << i % 3;
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  ASSERT_TRUE((*postgres)->Thaw().ok());
+
+  // What was answered so may have been written: the same request id gives the same job.
+  EXPECT_EQ(rig.Submit(SmallJob("while-1"), "while-1").name(), "projects/default/jobs/while-1");
+  EXPECT_EQ(rig.Get(name).name(), name);
+  agent.Heartbeat(2, 1);
+  agent.Next([](const v1::ServerMessage& message) {
+    return message.has_lease() && message.lease().heartbeat_id() == 2;
+  });
 }
 
 }  // namespace

@@ -2,10 +2,13 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "server/work/actor.h"
+#include "server/work/call_queue.h"
 #include "server/work/task_pool.h"
 
 namespace trainyard {
@@ -96,6 +99,76 @@ TEST(Actor, NeverRunsTwiceAtOnceAndLosesNoPoke) {
   EXPECT_TRUE(counter->done_.WaitForNotificationWithTimeout(kLong)) << "the last poke was lost";
   pool.Stop();
   EXPECT_GT(counter->plain_, 0);
+}
+
+// A call that says its name when it runs, and its name with a minus when it is refused.
+QueuedCall Named(const std::string& name, std::vector<std::string>& said, int64_t bytes = 1) {
+  return {.bytes = bytes,
+          .run = [name, &said] { said.push_back(name); },
+          .refuse = [name, &said](const absl::Status&) { said.push_back("-" + name); }};
+}
+
+void Refuse(const std::vector<QueuedCall>& calls) {
+  for (const QueuedCall& call : calls) call.refuse(absl::ResourceExhaustedError("full"));
+}
+
+TEST(FairOrder, PrincipalsTakeTurnsHoweverManyCallsOneHas) {
+  FairOrder order({.most_of_one = 2});
+  std::vector<std::string> said;
+  for (int i = 0; i < 4; ++i) Refuse(order.Add("many", Named("m" + std::to_string(i), said)));
+  Refuse(order.Add("few", Named("f0", said)));
+  Refuse(order.Add("few", Named("f1", said)));
+  std::vector<std::string> running;
+  while (auto turn = order.Next()) {
+    turn->call.run();
+    running.push_back(turn->principal);
+  }
+  // Each has its two; the third of `many` waits although nobody else wants anything.
+  EXPECT_EQ(said, (std::vector<std::string>{"f0", "m0", "f1", "m1"}));
+  order.Done("many");
+  ASSERT_TRUE(order.Next().has_value());
+  EXPECT_FALSE(order.Next().has_value());
+}
+
+TEST(FairOrder, WhoFillsTheQueueIsRefusedAndNotWhoComesLate) {
+  FairOrder order({.most_waiting_bytes = 4, .least_bytes = 1});
+  std::vector<std::string> said;
+  for (int i = 0; i < 5; ++i) Refuse(order.Add("many", Named("m" + std::to_string(i), said)));
+  EXPECT_EQ(said, (std::vector<std::string>{"-m4"}));
+  Refuse(order.Add("few", Named("f0", said)));
+  EXPECT_EQ(said, (std::vector<std::string>{"-m4", "-m3"}));
+  Refuse(order.Add("large", Named("l0", said, 5)));  // larger than the queue
+  EXPECT_EQ(said, (std::vector<std::string>{"-m4", "-m3", "-l0"}));
+}
+
+TEST(CallQueue, RunsWhatItTookAndRefusesTheRestAtItsEnd) {
+  CallQueue queue({.threads = 1});
+  absl::Notification began, go_on;
+  std::atomic<int> ran{0}, refused{0};
+  const auto refuse = [&](const absl::Status& why) {
+    EXPECT_TRUE(absl::IsUnavailable(why));
+    ++refused;
+  };
+  queue.Post("a", {.run =
+                       [&] {
+                         began.Notify();
+                         go_on.WaitForNotification();
+                         ++ran;
+                       },
+                   .refuse = refuse});
+  ASSERT_TRUE(began.WaitForNotificationWithTimeout(kLong));
+  queue.Post("b", {.run = [&] { ++ran; }, .refuse = refuse});
+  std::thread stopper([&] { queue.Stop(); });
+  // Until Stop has begun calls are taken; from then on they are refused at once.
+  int posted = 1;
+  while (refused == 0) {
+    queue.Post("b", {.run = [&] { ++ran; }, .refuse = refuse});
+    ++posted;
+  }
+  go_on.Notify();
+  stopper.join();
+  EXPECT_EQ(ran, 1);
+  EXPECT_EQ(refused, posted);
 }
 
 }  // namespace

@@ -1,0 +1,44 @@
+#pragma once
+
+// A unary call on a thread that may block. Includes gRPC: only for .cc files.
+
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
+
+#include "server/api/services.h"
+#include "server/rpc/bridge.h"
+#include "storage/call_limit.h"
+
+namespace trainyard {
+
+// How long who was refused, or met a store that is away, should wait before the next try.
+inline constexpr absl::Duration kRetryDelay = absl::Milliseconds(500);
+
+inline grpc::Status Refusal(const absl::Status& why) {
+  return ToGrpc(WithRetryInfo(why, kRetryDelay));
+}
+
+// Runs `answer`, which returns absl::Status, when it is the caller's turn. The store calls in it
+// are bounded by kUserCallLimit. Calls of one token share a turn; strangers share one among them.
+// `b` is the service's and outlives the call, as `context` and `request` do.
+template <typename Request, typename Answer>
+grpc::ServerUnaryReactor* RunCall(const Backstage& b, grpc::CallbackServerContext& context,
+                                  const Request& request, Answer answer) {
+  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
+  QueuedCall call;
+  call.bytes = static_cast<int64_t>(request.ByteSizeLong());
+  call.run = [&context, reactor, answer = std::move(answer)] {
+    if (context.IsCancelled()) {  // gone while it waited for its turn
+      return reactor->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the caller has gone"));
+    }
+    const CallLimit limit(kUserCallLimit);
+    const absl::Status status = answer();
+    reactor->Finish(absl::IsUnavailable(status) ? Refusal(status) : ToGrpc(status));
+  };
+  call.refuse = [reactor](const absl::Status& why) { reactor->Finish(Refusal(why)); };
+  b.calls.Post(b.authenticator.PrincipalIfKnown(AuthorizationOf(context)), std::move(call));
+  return reactor;
+}
+
+}  // namespace trainyard
