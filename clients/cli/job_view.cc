@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "clients/cli/format.h"
 #include "clients/cli/progress.h"
+#include "clients/cli/shown.h"
 #include "clients/cli/table.h"
 
 namespace trainyard::cli {
@@ -53,7 +54,8 @@ std::string RenderJobs(const Terminal& terminal, const std::vector<v1::Job>& job
   header.push_back("REASON");
   Table table(header);
   for (const int column : {2, 3, 4}) table.AlignRight(column);
-  for (const v1::Job& job : jobs) {
+  for (const v1::Job& raw : jobs) {
+    const v1::Job job = Shown(raw);
     std::vector<std::string> row = {job.job_id(), Painted(terminal, job.state()), Steps(job),
                                     RunTime(job, now), FormatAge(now - TimeOf(job.create_time()))};
     if (wide) {
@@ -70,7 +72,8 @@ std::string RenderJobs(const Terminal& terminal, const std::vector<v1::Job>& job
   return table.Render(terminal);
 }
 
-std::string RenderJob(const Terminal& terminal, const v1::Job& job, absl::Time now) {
+std::string RenderJob(const Terminal& terminal, const v1::Job& raw, absl::Time now) {
+  const v1::Job job = Shown(raw);
   Fields fields = {{"job", job.name()},
                    {"state", Painted(terminal, job.state())},
                    {"reason", absl::StrCat(job.reason().message(), " (", job.reason().code(), ")")},
@@ -121,7 +124,8 @@ std::string WhatItSaved(const v1::PassSummary& pass) {
 
 }  // namespace
 
-std::string RenderPlan(const Terminal& terminal, const v1::PlanSummary& plan) {
+std::string RenderPlan(const Terminal& terminal, const v1::PlanSummary& raw) {
+  const v1::PlanSummary plan = Shown(raw);
   const double total = plan.flops_per_step() * static_cast<double>(plan.total_steps());
   Fields fields = {{"parameters", FormatCount(plan.parameters())},
                    {"  frozen", FormatCount(plan.frozen_parameters())},

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "absl/strings/str_cat.h"
+#include "storage/base/printable.h"
 
 namespace trainyard::cli {
 namespace {
@@ -60,7 +61,7 @@ std::string SplitName(v1::MetricPoint::Split split) {
 
 std::string CsvHeader(const std::vector<std::string>& names) {
   std::string out = "step,split";
-  for (const std::string& name : names) absl::StrAppend(&out, ",", name);
+  for (const std::string& name : names) absl::StrAppend(&out, ",", EscapedLine(name));
   return out + "\n";
 }
 

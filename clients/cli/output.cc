@@ -2,8 +2,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "clients/cli/shown.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/text/job_file.h"
+#include "storage/base/printable.h"
 #include "storage/base/status.h"
 #include "storage/base/suggest.h"
 
@@ -17,11 +19,11 @@ std::string Json(const google::protobuf::Message& message, bool pretty) {
   std::string out;
   const auto status = google::protobuf::util::MessageToJsonString(message, &out, options);
   TY_CHECK(status.ok(), std::string(status.message()));
-  return out;
+  return EscapedJson(out);
 }
 
 // The same text further to the right; `first` stands before the first line.
-std::string Indented(const std::string& text, const std::string& first, const std::string& rest) {
+std::string MovedRight(const std::string& text, const std::string& first, const std::string& rest) {
   std::string out;
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     absl::StrAppend(&out, out.empty() ? first : rest, line, "\n");
@@ -44,7 +46,7 @@ absl::StatusOr<OutputFormat> ParseOutputFormat(const std::string& text) {
 }
 
 std::string Serialize(OutputFormat format, const google::protobuf::Message& message) {
-  return format == OutputFormat::kYaml ? ToYaml(message) : Json(message, true);
+  return format == OutputFormat::kYaml ? EscapedLines(ToYaml(message)) : Json(message, true);
 }
 
 std::string SerializeList(OutputFormat format,
@@ -53,9 +55,9 @@ std::string SerializeList(OutputFormat format,
   std::string out = format == OutputFormat::kYaml ? "" : "[\n";
   for (size_t i = 0; i < messages.size(); ++i) {
     if (format == OutputFormat::kYaml) {
-      absl::StrAppend(&out, Indented(ToYaml(*messages[i]), "- ", "  "));
+      absl::StrAppend(&out, MovedRight(EscapedLines(ToYaml(*messages[i])), "- ", "  "));
     } else {
-      std::string one = Indented(Json(*messages[i], true), " ", " ");
+      std::string one = MovedRight(Json(*messages[i], true), " ", " ");
       one.pop_back();
       absl::StrAppend(&out, one, i + 1 < messages.size() ? ",\n" : "\n");
     }

@@ -8,6 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "clients/cli/format.h"
+#include "clients/cli/shown.h"
+#include "storage/base/printable.h"
 
 namespace trainyard::cli {
 namespace {
@@ -61,7 +63,8 @@ std::string DescribeValues(const v1::MetricPoint& point) {
   return absl::StrJoin(parts, "  ");
 }
 
-std::string DescribeItem(const Terminal& terminal, const v1::FeedItem& item) {
+std::string DescribeItem(const Terminal& terminal, const v1::FeedItem& raw) {
+  const v1::FeedItem item = Shown(raw);
   switch (item.what_case()) {
     case v1::FeedItem::kState: {
       const auto& change = item.state();
@@ -215,19 +218,20 @@ void ProgressView::PrintLine(absl::Time time, const std::string& text) {
   const bool was_drawn = drawn_;
   Erase();
   const std::string stamp = absl::FormatTime("%H:%M:%S", time, absl::LocalTimeZone());
-  sink_.Write(absl::StrCat(Paint(terminal_, Color::kDim, stamp), "  ", text, "\n"));
+  sink_.Write(absl::StrCat(Paint(terminal_, Color::kDim, stamp), "  ", Indented(text), "\n"));
   if (was_drawn) Redraw(true);
 }
 
 void ProgressView::OnLost(const absl::Status& status) {
   PrintLine(clock_.Now(), Paint(terminal_, Color::kYellow,
-                                absl::StrCat("connection lost (", status.message(),
+                                absl::StrCat("connection lost (", EscapedLine(status.message()),
                                              "); the job goes on, trying again")));
 }
 
 void ProgressView::OnBack() { PrintLine(clock_.Now(), "connected again"); }
 
-void ProgressView::Finish(const v1::Job& job) {
+void ProgressView::Finish(const v1::Job& raw) {
+  const v1::Job job = Shown(raw);
   FlushPlain();
   Erase();
   std::string text =
@@ -247,7 +251,7 @@ void ProgressView::Finish(const v1::Job& job) {
     }
     if (!evaluation_.empty()) absl::StrAppend(&text, "  ", evaluation_);
   }
-  sink_.Write(absl::StrCat(text, "\n"));
+  sink_.Write(absl::StrCat(Indented(text), "\n"));
 }
 
 void ProgressView::Leave() {

@@ -6,7 +6,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "clients/cli/option_checks.h"
+#include "clients/cli/shown.h"
 #include "storage/base/ids.h"
+#include "storage/base/printable.h"
 #include "storage/base/status.h"
 
 namespace trainyard::cli {
@@ -127,7 +129,7 @@ absl::StatusOr<std::string> Session::JobName(const std::string& text) {
 
 int Session::Tell(const absl::Status& status) {
   err_.Write(absl::StrCat(Paint(TerminalOf(STDERR_FILENO), Color::kRed, "trainyard:"), " ",
-                          Sentence(status, resolved_), "\n"));
+                          Indented(EscapedLines(Sentence(status, resolved_)), "  "), "\n"));
   return ExitCodeOf(status);
 }
 

@@ -4,6 +4,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "clients/cli/shown.h"
 
 namespace trainyard::cli {
 namespace {
@@ -17,8 +19,13 @@ std::string Pad(const std::string& text, int width, bool right) {
 
 std::string Table::Render(const Terminal& terminal) const {
   std::vector<int> widths;
+  // A cell has one line, whatever text is in it.
+  std::vector<std::vector<std::string>> rows = rows_;
+  for (auto& row : rows) {
+    for (std::string& cell : row) cell = absl::StrReplaceAll(cell, {{"\n", " "}});
+  }
   for (const std::string& title : header_) widths.push_back(DisplayWidth(title));
-  for (const auto& row : rows_) {
+  for (const auto& row : rows) {
     for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], DisplayWidth(row[c]));
   }
   std::string out;
@@ -35,7 +42,7 @@ std::string Table::Render(const Terminal& terminal) const {
     absl::StrAppend(&out, terminal.interactive ? Clip(terminal, line, terminal.width) : line, "\n");
   };
   add_line(header_, true);
-  for (const auto& row : rows_) add_line(row, false);
+  for (const auto& row : rows) add_line(row, false);
   return out;
 }
 
@@ -46,7 +53,7 @@ std::string RenderFields(const Terminal& terminal,
   std::string out;
   for (const auto& [name, value] : fields) {
     absl::StrAppend(&out, Paint(terminal, Color::kDim, Pad(name + ":", width + 1, false)), "  ",
-                    value, "\n");
+                    Indented(value), "\n");
   }
   return out;
 }

@@ -1,5 +1,9 @@
 #include "storage/base/printable.h"
 
+#include <cstdint>
+
+#include "absl/strings/str_format.h"
+
 namespace trainyard {
 
 namespace {
@@ -21,7 +25,56 @@ size_t SequenceLength(absl::string_view text) {
   return length;
 }
 
+// Of the sequence of `length` bytes at the start of `text`.
+char32_t CodePoint(absl::string_view text, size_t length) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (length == 1) return byte(0);
+  char32_t code = byte(0) & (0xFF >> (length + 1));
+  for (size_t i = 1; i < length; ++i) code = (code << 6) | (byte(i) & 0x3F);
+  return code;
+}
+
+bool IsObeyed(char32_t code) {
+  return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x061C || code == 0x200E ||
+         code == 0x200F || (code >= 0x2028 && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
+}
+
+std::string Escaped(absl::string_view text, bool keep_lines) {
+  std::string clean;
+  while (!text.empty()) {
+    const size_t length = SequenceLength(text);
+    const char32_t code =
+        length == 0 ? static_cast<unsigned char>(text[0]) : CodePoint(text, length);
+    if (length > 0 && (!IsObeyed(code) || (keep_lines && (code == '\n' || code == '\t')))) {
+      clean.append(text.data(), length);
+    } else if (code == '\n') {
+      clean += "\\n";
+    } else if (code == '\t') {
+      clean += "\\t";
+    } else {
+      absl::StrAppendFormat(&clean, code <= 0xFF ? "\\x%02x" : "\\u%04x",
+                            static_cast<uint32_t>(code));
+    }
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return clean;
+}
+
 }  // namespace
+
+std::string EscapedLine(absl::string_view text) { return Escaped(text, false); }
+
+std::string EscapedLines(absl::string_view text) { return Escaped(text, true); }
+
+size_t UnfinishedBytes(absl::string_view text) {
+  for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if ((byte & 0xC0) == 0x80) continue;  // the middle of a character
+    const size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC2 ? 2 : 1;
+    return length > back ? back : 0;
+  }
+  return 0;
+}
 
 std::string Printable(absl::string_view text) {
   std::string clean;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -9,5 +10,15 @@ namespace trainyard {
 // `text` with a '?' for each byte that is no UTF-8 (RFC 3629) and each control character but
 // newline and tab: what may be stored in a message and shown, wherever it was read from.
 std::string Printable(absl::string_view text);
+
+// `text` so that a terminal shows it and obeys none of it: control characters (ESC and DEL among
+// them), C1 controls, what turns the direction of writing (U+202A..U+202E, U+2066..U+2069, U+200E,
+// U+200F, U+061C), line and paragraph separators and bytes that are no UTF-8 become \n, \t, \x1b,
+// \u202e and the like. Everything else stays, backslashes too.
+std::string EscapedLine(absl::string_view text);
+std::string EscapedLines(absl::string_view text);  // the same, but newlines and tabs stay
+
+// How many bytes at the end of `text` begin a character whose rest is missing: 0 to 3.
+size_t UnfinishedBytes(absl::string_view text);
 
 }  // namespace trainyard

@@ -3,6 +3,7 @@
 #include "absl/time/clock.h"
 #include "clients/cli/commands.h"
 #include "clients/cli/format.h"
+#include "clients/cli/shown.h"
 #include "clients/cli/table.h"
 #include "storage/base/status.h"
 
@@ -23,7 +24,8 @@ std::string Metrics(const v1::Checkpoint& checkpoint) {
 std::string Render(const Terminal& terminal, const std::vector<v1::Checkpoint>& checkpoints) {
   Table table({"STEP", "ATTEMPT", "SIZE", "AGE", "FINAL", "BEST", "METRICS", "WEIGHTS", "URI"});
   for (const int column : {0, 1, 2, 3}) table.AlignRight(column);
-  for (const v1::Checkpoint& c : checkpoints) {
+  for (const v1::Checkpoint& raw : checkpoints) {
+    const v1::Checkpoint c = Shown(raw);
     table.Add({FormatCount(c.step()), absl::StrCat(c.attempt()), FormatBytes(c.bytes()),
                FormatAge(absl::Now() - TimeOf(c.create_time())), c.final() ? "yes" : "",
                c.best_rank() > 0 ? absl::StrCat(c.best_rank()) : "", Metrics(c),

@@ -4,17 +4,19 @@
 #include "clients/cli/commands.h"
 #include "clients/cli/format.h"
 #include "clients/cli/progress.h"
+#include "clients/cli/shown.h"
 #include "storage/base/status.h"
 
 namespace trainyard::cli {
 namespace {
 
-std::string Render(const Terminal& terminal, const v1::ExplainJobResponse& answer) {
+std::string Render(const Terminal& terminal, const v1::ExplainJobResponse& raw) {
+  const v1::ExplainJobResponse answer = Shown(raw);
   const v1::Job& job = answer.job();
   std::string out =
       absl::StrCat(LastSegment(job.name()), " is ",
                    Paint(terminal, ColorOf(job.state()), StateName(job.state())), ": ",
-                   answer.reason().message(), " (", answer.reason().code(), ")\n");
+                   Indented(answer.reason().message()), " (", answer.reason().code(), ")\n");
   if (answer.queue_position() > 0) {
     absl::StrAppend(&out, "place in the queue: ", answer.queue_position());
     if (!answer.ahead().empty()) {

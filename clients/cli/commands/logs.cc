@@ -4,6 +4,7 @@
 #include "clients/cli/option_checks.h"
 #include "clients/cpp/job_watcher.h"
 #include "clients/cpp/log_follower.h"
+#include "storage/base/printable.h"
 #include "storage/base/status.h"
 
 namespace trainyard::cli {
@@ -41,14 +42,21 @@ absl::Status Copy(Session& session, Client& client, const v1::TailLogsRequest& r
   LogFollower follower(client, request, kPatience);
   LogFollower::Handlers handlers;
   bool printed = false;
+  std::string rest;
   handlers.on_data = [&](const std::string& data) {
     printed = true;
-    session.out().Write(data);
+    if (!session.terminal().interactive) return session.out().Write(data);
+    // A character may be cut in two: its beginning waits for the rest.
+    rest += data;
+    const size_t whole = rest.size() - UnfinishedBytes(rest);
+    session.out().Write(EscapedLines(absl::string_view(rest).substr(0, whole)));
+    rest.erase(0, whole);
   };
   handlers.on_missing = [&](int64_t bytes) {
     session.err().Write(absl::StrCat("[", FormatBytes(bytes), " of the log were rotated away]\n"));
   };
   const absl::Status status = follower.Run(handlers, stop);
+  if (!rest.empty()) session.out().Write(EscapedLines(rest));
   if (follower.attempt() > 0) attempt = follower.attempt();
   if (status.ok() && !printed) session.err().Write("(the rank printed nothing)\n");
   return status;
@@ -82,7 +90,10 @@ absl::StatusOr<int> Logs(Session& session, const LogsOptions& options) {
 }  // namespace
 
 void AddLogs(CLI::App& root, Session& session) {
-  CLI::App* command = root.add_subcommand("logs", "Show what a rank printed");
+  CLI::App* command = root.add_subcommand(
+      "logs",
+      "Show what a rank printed: on a terminal with control characters escaped, into a file or "
+      "a pipe byte by byte");
   auto options = std::make_shared<LogsOptions>();  // lives as long as the command's body
   command->add_option("JOB", options->job, "Id or full name of the job")->required();
   command->add_flag("-f,--follow", options->follow, "Go on until the job ends");

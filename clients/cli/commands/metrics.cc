@@ -8,6 +8,7 @@
 #include "clients/cli/option_checks.h"
 #include "clients/cli/table.h"
 #include "clients/cpp/job_watcher.h"
+#include "storage/base/printable.h"
 #include "storage/base/status.h"
 
 namespace trainyard::cli {
@@ -68,7 +69,7 @@ std::string Plot(const Session& session, const MetricSeries& series, const std::
 std::string RenderPoints(const Session& session, const std::vector<v1::AttemptMetricPoint>& points,
                          const std::vector<std::string>& names, bool superseded) {
   std::vector<std::string> header = {"STEP", "SPLIT"};
-  for (const std::string& name : names) header.push_back(name);
+  for (const std::string& name : names) header.push_back(EscapedLine(name));
   if (superseded) header.push_back("ATTEMPT");
   Table table(header);
   table.AlignRight(0);
@@ -145,7 +146,7 @@ std::string PlainLine(const v1::MetricPoint& point) {
   MetricSeries one;
   one.Add(point);
   for (const std::string& name : one.Names()) {
-    absl::StrAppend(&out, "  ", name, " ", FormatMetric(point.values().at(name)));
+    absl::StrAppend(&out, "  ", EscapedLine(name), " ", FormatMetric(point.values().at(name)));
   }
   return out + "\n";
 }

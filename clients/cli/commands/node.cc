@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "clients/cli/commands.h"
 #include "clients/cli/format.h"
+#include "clients/cli/shown.h"
 #include "clients/cli/table.h"
 #include "storage/base/status.h"
 
@@ -34,7 +35,8 @@ int BusySlots(const v1::Node& node) {
 std::string RenderNodes(const Terminal& terminal, const std::vector<v1::Node>& nodes) {
   Table table({"NODE", "STATE", "SLOTS", "BUSY", "DEVICE", "ADDRESS", "AGE"});
   for (const int column : {2, 3, 6}) table.AlignRight(column);
-  for (const v1::Node& node : nodes) {
+  for (const v1::Node& raw : nodes) {
+    const v1::Node node = Shown(raw);
     table.Add({LastSegment(node.name()), StateOf(terminal, node), absl::StrCat(node.slots_size()),
                absl::StrCat(BusySlots(node)), node.slots().empty() ? "" : node.slots(0).model(),
                node.address(), FormatAge(absl::Now() - TimeOf(node.create_time()))});
@@ -56,7 +58,8 @@ void AddUsage(const v1::Slot& slot, std::vector<std::string>& row) {
   row.push_back(usage.last_xid() == 0 ? "-" : absl::StrCat(usage.last_xid()));
 }
 
-std::string RenderNode(const Terminal& terminal, const v1::Node& node) {
+std::string RenderNode(const Terminal& terminal, const v1::Node& raw) {
+  const v1::Node node = Shown(raw);
   std::string out =
       RenderFields(terminal, {{"node", LastSegment(node.name())},
                               {"state", StateOf(terminal, node)},

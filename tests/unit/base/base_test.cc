@@ -197,5 +197,33 @@ TEST(Printable, KeepsUtf8AndReplacesEverythingElse) {
   EXPECT_EQ(Printable(absl::string_view("\x1b[31m\x7f\0x", 8)), "?[31m??x");
 }
 
+TEST(Escaped, TextIsShownAndNotObeyed) {
+  EXPECT_EQ(EscapedLine("z\xc3\xbc\\ \xf0\x9f\x98\x80"), "z\xc3\xbc\\ \xf0\x9f\x98\x80");
+  EXPECT_EQ(EscapedLine("a\x1b[2Jb\r\n\tc\x7f"), "a\\x1b[2Jb\\x0d\\n\\tc\\x7f");
+  EXPECT_EQ(EscapedLine("\xc2\x9b"
+                        "31m"),
+            "\\x9b31m");  // C1: another way to say ESC [
+  EXPECT_EQ(EscapedLine("\xe2\x80\xae"
+                        "gnp.exe\xe2\x81\xa6"),
+            "\\u202egnp.exe\\u2066");
+  EXPECT_EQ(EscapedLine("\xff\xe2\x80"), "\\xff\\xe2\\x80");
+  EXPECT_EQ(EscapedLine(absl::string_view("\0", 1)), "\\x00");
+  EXPECT_EQ(EscapedLines("a\n\tb\x1b"), "a\n\tb\\x1b");
+}
+
+TEST(Escaped, UnfinishedCharactersAreCounted) {
+  for (const auto& [text, bytes] :
+       std::vector<std::pair<std::string, size_t>>{{"", 0},
+                                                   {"a", 0},
+                                                   {"a\xc3", 1},
+                                                   {"a\xc3\xbc", 0},
+                                                   {"\xf0\x9f\x98", 3},
+                                                   {"\xf0\x9f\x98\x80", 0},
+                                                   {"\xe2\x80", 2},
+                                                   {"\x80\x80\x80\x80", 0}}) {
+    EXPECT_EQ(UnfinishedBytes(text), bytes);
+  }
+}
+
 }  // namespace
 }  // namespace trainyard
