@@ -26,6 +26,7 @@ namespace {
 
 struct Flags {
   std::string listen = "127.0.0.1:7070";
+  bool insecure = false;
   std::string port_file;
   std::string database;
   std::vector<std::string> token_files;
@@ -103,6 +104,12 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
         "--orphan-limit-ms >= 0");
   }
   TY_RETURN_IF_ERROR(CheckListenAddress(flags.listen));
+  if (!flags.insecure && !IsLoopbackAddress(flags.listen)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--listen '", flags.listen, "': others than this machine reach this address, and without ",
+        "TLS tokens would travel in clear; listen on 127.0.0.1 behind a proxy or a tunnel that ",
+        "encrypts, or say --insecure on a network that you trust"));
+  }
   ServerOptions options{.listen = flags.listen};
   options.schema_version = postgres::SchemaVersion();
   options.fleet.checkpoint_root = flags.checkpoint_root;
@@ -126,6 +133,10 @@ absl::Status Serve(const Flags& flags, StopSignals& signals) {
   std::vector<TokenFile> token_files;
   for (const std::string& flag : flags.token_files) {
     TY_ASSIGN_OR_RETURN(token_files.emplace_back(), ParseTokenFlag(flag));
+  }
+  if (!IsLoopbackAddress(flags.listen)) {
+    spdlog::warn("{} is reached without TLS: tokens and everything else travel in clear",
+                 flags.listen);
   }
   RaiseDescriptorLimit();
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Stores> stores,
@@ -156,6 +167,8 @@ int Main(int argc, char** argv) {
       "trainyard-server");
   app.add_option("--listen", flags.listen, "HOST:PORT; port 0 takes a free one")
       ->capture_default_str();
+  app.add_flag("--insecure", flags.insecure,
+               "listen beyond this machine without TLS: tokens travel in clear");
   app.add_option("--port-file", flags.port_file, "file that gets the bound port");
   app.add_option("--database", flags.database, "libpq connection string");
   app.add_option("--token-file", flags.token_files,

@@ -1,5 +1,6 @@
 #include "server/api/server.h"
 
+#include <arpa/inet.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <spdlog/spdlog.h>
@@ -72,6 +73,13 @@ absl::Status CheckListenAddress(const std::string& listen) {
         absl::StrCat("--listen '", listen, "': expected HOST:PORT with a port of 0 to 65535"));
   }
   return absl::OkStatus();
+}
+
+bool IsLoopbackAddress(const std::string& listen) {
+  const std::string host = listen.substr(0, listen.rfind(':'));
+  in_addr address{};
+  if (inet_pton(AF_INET, host.c_str(), &address) == 1) return (ntohl(address.s_addr) >> 24) == 127;
+  return host == "localhost" || host == "[::1]" || host == "::1";
 }
 
 // In the order of making; ends in the reverse order, after Drain.

@@ -31,6 +31,9 @@ struct ServerOptions {
 // kInvalidArgument unless it is HOST:PORT.
 absl::Status CheckListenAddress(const std::string& listen);
 
+// Whether only programs of this machine can reach it: nothing there travels over a network.
+bool IsLoopbackAddress(const std::string& listen);
+
 // A running server over `stores`: services, scheduler, watchers, sessions. Thread-safe.
 class Server {
  public:

@@ -15,10 +15,11 @@ namespace {
 // SQLSTATEs (PostgreSQL, appendix A) that callers must tell apart.
 Fault FaultOfState(const std::string& state, const std::string& message) {
   const auto in_class = [&state](const char* prefix) { return absl::StartsWith(state, prefix); };
-  if (state == "40001" || state == "40P01" ||
-      state == "55P03") {  // serialization, deadlock, lock timeout
+  if (state == "40001" || state == "40P01") {  // serialization, deadlock
     return {.status = absl::UnavailableError(message), .again = true};
   }
+  // Lock timeout. Not again at once: those who wait behind are to have their turn.
+  if (state == "55P03") return {.status = absl::UnavailableError(message)};
   // The server vanished in the middle of the statement: libpq itself, not PostgreSQL, says so. For
   // a COMMIT, nobody knows whether it happened.
   if (state.empty()) {

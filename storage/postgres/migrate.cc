@@ -17,6 +17,10 @@ namespace {
 // Any fixed number; "Tyrd" in ASCII. Released with the transaction.
 constexpr char kLock[] = "SELECT pg_advisory_xact_lock(1417245284)";
 
+// Whoever wants a lock waits behind a migration that waits for one: so it waits briefly, lets them
+// through, and tries again.
+constexpr char kLockTimeout[] = "SET LOCAL lock_timeout = '2s'";
+
 constexpr char kTable[] =
     "CREATE TABLE IF NOT EXISTS schema_migrations ("
     "version integer PRIMARY KEY, name text NOT NULL, sha256 text NOT NULL,"
@@ -45,6 +49,7 @@ absl::StatusOr<int> ApplyNext(Transaction& transaction) {
   }
   if (applied.size() == std::size(kMigrations)) return 0;
   const Migration& next = kMigrations[applied.size()];
+  transaction.RunText(kLockTimeout, Params());
   transaction.RunScript(next.sql);
   transaction.RunText("INSERT INTO schema_migrations (version, name, sha256) VALUES ($1, $2, $3)",
                       Params(next.version, next.name, Sha256Hex(next.sql)));

@@ -131,6 +131,31 @@ TEST(Migrations, ChangedMigrationIsRefused) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+// Whoever wants the same lock would wait behind a migration that waits for it without a bound.
+TEST(Migrations, WaitBrieflyForALockAndSucceedOnceItIsFree) {
+  ASSERT_OK(SharedPostgres().CreateDatabase("contended"));
+  // Until this transaction ends nobody knows whether the table's name is taken.
+  std::thread holder([] {
+    SharedPostgres()
+        .Query("contended", "BEGIN; CREATE TABLE jobs (); SELECT pg_sleep(60)")
+        .IgnoreError();
+  });
+  while (QueryOrDie("postgres",
+                    "SELECT count(*) FROM pg_stat_activity WHERE datname = 'contended' AND "
+                    "wait_event = 'PgSleep'") != "1") {
+  }
+  const absl::Time begin = absl::Now();
+  const absl::Status status = postgres::Migrate(SharedPostgres().Conninfo("contended"));
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
+  QueryOrDie("postgres",
+             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = "
+             "'contended' AND wait_event = 'PgSleep'");
+  holder.join();
+  EXPECT_OK(postgres::Migrate(SharedPostgres().Conninfo("contended")));
+  EXPECT_OK(SharedPostgres().DropDatabase("contended"));
+}
+
 TEST(Constraints, TransitionTableIsThatOfTheCode) {
   std::vector<std::string> code;
   for (const JobTransition& t : kJobTransitions) {
