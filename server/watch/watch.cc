@@ -142,8 +142,35 @@ absl::Status Watch::LookForEnd(std::optional<JobRecord>& ended) {
   return absl::OkStatus();
 }
 
+// A cursor that the feed has not reached is of another job, or made up: it would miss items in
+// silence. The feed has no gaps and only grows, so its end is found by halving.
+absl::Status Watch::CheckCursor() {
+  const auto exists = [this](int64_t sequence) -> absl::StatusOr<bool> {
+    TY_ASSIGN_OR_RETURN(const std::vector<FeedRecord> items,
+                        jobs_.ReadFeed(job_.uid, sequence - 1, 1));
+    return !items.empty();
+  };
+  if (cursor_ > 0) {
+    TY_ASSIGN_OR_RETURN(const bool reached, exists(cursor_));
+    if (!reached) {
+      int64_t newest = 0;  // there, or 0
+      for (int64_t missing = cursor_; missing - newest > 1;) {
+        const int64_t middle = newest + (missing - newest) / 2;
+        TY_ASSIGN_OR_RETURN(const bool there, exists(middle));
+        (there ? newest : missing) = middle;
+      }
+      return absl::OutOfRangeError(absl::StrCat("after_sequence: found ", cursor_,
+                                                ", and the newest item of projects/", job_.project,
+                                                "/jobs/", job_.job_id, " is ", newest));
+    }
+  }
+  cursor_checked_ = true;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<FeedRecord>> Watch::ReadOn(bool check_end,
                                                       std::optional<JobRecord>& ended) {
+  if (!cursor_checked_) TY_RETURN_IF_ERROR(CheckCursor());
   if (check_end) TY_RETURN_IF_ERROR(LookForEnd(ended));
   return jobs_.ReadFeed(job_.uid, cursor_, options_.batch);
 }

@@ -75,6 +75,7 @@ class Watch : public Actor {
   bool OpenOnce();
   void Pull(bool heartbeat, bool check_end);
   absl::Status LookForEnd(std::optional<JobRecord>& ended);
+  absl::Status CheckCursor();
   absl::StatusOr<std::vector<FeedRecord>> ReadOn(bool check_end, std::optional<JobRecord>& ended);
   void Finish(const absl::Status& status);
 
@@ -90,7 +91,8 @@ class Watch : public Actor {
   bool finish_done_ = false;
   JobRecord job_;
   int64_t cursor_;
-  bool last_sent_ = false;  // the batch with the end is on its way
+  bool cursor_checked_ = false;  // the feed goes at least as far
+  bool last_sent_ = false;       // the batch with the end is on its way
   RetryPause retry_;
 
   absl::Mutex mu_;

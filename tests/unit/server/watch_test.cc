@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <limits>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "storage/memory/memory_stores.h"
 #include "tests/unit/server/rig.h"
 
@@ -12,13 +14,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr int64_t kSteps = 200;  // of the job that is watched
+
 class WatchTest : public ::testing::Test {
  protected:
   explicit WatchTest(const ServerOptions& options = Rig::FastOptions()) : rig_(options) {
     agent_ = std::make_unique<ScriptedAgent>(rig_);
     agent_->Register("n1", 1);
     agent_->Welcomed();
-    name_ = rig_.Submit(SmallJob("a")).name();
+    v1::Job job = SmallJob("a");
+    job.mutable_spec()->mutable_training()->set_steps(kSteps);
+    name_ = rig_.Submit(job).name();
     key_ = agent_->NextDesired(1).assignments(0).key();
   }
   struct Stream {
@@ -33,8 +39,8 @@ class WatchTest : public ::testing::Test {
     stream.reader = rig_.jobs().WatchJob(stream.context.get(), request);
     return stream;
   }
-  void Finish(EventScript& script, int64_t step) {
-    agent_->SendEvents(key_, {script.Finished(step), script.Exited(0)});
+  void Finish(EventScript& script) {
+    agent_->SendEvents(key_, {script.Finished(kSteps), script.Exited(0)});
     agent_->NextAck();
   }
 
@@ -49,7 +55,7 @@ TEST_F(WatchTest, EveryItemComesOnceInOrderAndThenTheEnd) {
   EventScript script;
   agent_->SendEvents(key_, {script.Started(), script.Restored(0)});
   for (int step = 1; step <= 5; ++step) agent_->SendEvents(key_, {script.Metrics(step, 1.0)});
-  Finish(script, 5);
+  Finish(script);
   int64_t expected = 1;
   int metrics = 0;
   bool ended = false;
@@ -76,7 +82,7 @@ TEST_F(WatchTest, ResumedWatchMissesNothingAndRepeatsNothing) {
     for (int step = 1; step <= 200; ++step) {
       agent_->SendEvents(key_, {script.Metrics(step, 1.0 / step)});
     }
-    Finish(script, 200);
+    Finish(script);
   });
   int64_t cursor = 0;
   int metrics = 0;
@@ -118,8 +124,11 @@ TEST_F(WatchTest, HeartbeatSaysHowFarEverythingWasSent) {
 TEST_F(WatchTest, EndedJobGivesItsFeedAndEnds) {
   EventScript script;
   agent_->SendEvents(key_, {script.Started(), script.Restored(0), script.Metrics(1, 1.0)});
-  Finish(script, 1);
-  for (int64_t after : {0, 100000}) {
+  Finish(script);
+  const auto job = rig_.stores().jobs().Get({"default", "a"});
+  const auto feed = rig_.stores().jobs().ReadFeed(job->uid, 0, 100);
+  ASSERT_TRUE(feed.ok());
+  for (int64_t after : {int64_t{0}, feed->back().sequence}) {
     Stream stream = Watch(after);
     v1::WatchJobResponse response, last;
     while (stream.reader->Read(&response)) last = response;
@@ -139,12 +148,45 @@ TEST_F(WatchTest, WrongRequestsAreRefused) {
   EXPECT_EQ(none.reader->Finish().error_code(), grpc::NOT_FOUND);
 }
 
+TEST_F(WatchTest, CursorPastTheEndIsRefusedWithTheNewestOne) {
+  EventScript script;
+  agent_->SendEvents(key_, {script.Started(), script.Restored(0), script.Metrics(1, 1.0)});
+  agent_->NextAck();
+  // Submitted, STARTING, the attempt, RUNNING, one point.
+  const auto job = rig_.stores().jobs().Get({"default", "a"});
+  const auto feed = rig_.stores().jobs().ReadFeed(job->uid, 0, 100);
+  ASSERT_TRUE(feed.ok());
+  const int64_t newest = feed->back().sequence;
+  const auto end_of = [&](int64_t after) {
+    Stream stream = Watch(after);
+    v1::WatchJobResponse response;
+    while (stream.reader->Read(&response)) {
+    }
+    return stream.reader->Finish();
+  };
+  for (const int64_t after : {newest + 1, newest + 1000, std::numeric_limits<int64_t>::max()}) {
+    const grpc::Status status = end_of(after);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::OUT_OF_RANGE) << after;
+    EXPECT_THAT(status.error_message(),
+                HasSubstr(absl::StrCat("after_sequence: found ", after, ", and the newest item of ",
+                                       name_, " is ", newest)));
+  }
+  EXPECT_EQ(end_of(-1).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  Stream at_the_end = Watch(newest);  // waits for what comes next
+  agent_->SendEvents(key_, {script.Metrics(2, 1.0)});
+  v1::WatchJobResponse response;
+  while (at_the_end.reader->Read(&response) && !response.has_item()) {
+  }
+  EXPECT_EQ(response.item().sequence(), newest + 1);
+  at_the_end.context->TryCancel();
+}
+
 TEST_F(WatchTest, WatchOfADeletedJobEnds) {
   Stream stream = Watch(0);
   // A second job with the watch open; it is cancelled and deleted under it.
   const std::string kept = name_;
   name_ = rig_.Submit(SmallJob("b")).name();
-  Stream doomed = Watch(1000);
+  Stream doomed = Watch(1);
   v1::CancelJobRequest cancel;
   cancel.set_name(name_);
   v1::Job job;
@@ -172,7 +214,7 @@ TEST_F(WatchTest, StoreThatWasAwayIsNotNoticedByAWatcher) {
   rig_.memory().SetAway(false);
   EventScript script;
   agent_->SendEvents(key_, {script.Started(), script.Restored(0), script.Metrics(1, 1.0)});
-  Finish(script, 1);
+  Finish(script);
   int64_t cursor = 1;
   while (stream.reader->Read(&response)) {
     if (!response.has_item()) continue;
@@ -189,7 +231,7 @@ TEST_F(WatchTest, MetricsStreamAndEndWithTheJob) {
   EventScript script;
   agent_->SendEvents(
       key_, {script.Started(), script.Restored(0), script.Metrics(1, 3.5), script.Metrics(2, 2.5)});
-  Finish(script, 2);
+  Finish(script);
   v1::StreamMetricsResponse response;
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.point().point().step(), 1);
@@ -254,7 +296,7 @@ TEST_F(WatchTest, ThousandWatchersCostNoThreads) {
   EXPECT_LT(threads(), before + 20);
   EventScript script;
   agent_->SendEvents(key_, {script.Started(), script.Restored(0), script.Metrics(1, 1.0)});
-  Finish(script, 1);
+  Finish(script);
   for (Stream& stream : streams) {
     v1::WatchJobResponse last;
     while (stream.reader->Read(&response)) last = response;
@@ -322,7 +364,7 @@ TEST_F(SlowClientTest, ClientThatReadsNothingIsDroppedAndDelaysNobody) {
     }
     agent_->SendEvents(key_, events);
   }
-  Finish(script, 0);
+  Finish(script);
   reader.join();
   EXPECT_TRUE(quick_ended);
   EXPECT_TRUE(quick.reader->Finish().ok());
