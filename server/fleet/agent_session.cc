@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/fleet/assignment.h"
 #include "server/fleet/decode.h"
+#include "server/fleet/early_end.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 
@@ -245,7 +246,11 @@ absl::Status AgentSession::Renew(const v1::Heartbeat& heartbeat) {
 
 absl::Status AgentSession::Append(const v1::EventBatch& batch) {
   TY_ASSIGN_OR_RETURN(const RankId id, DecodeRankKey(batch.key()));
-  std::vector<RankEventRecord> events = DecodeEvents(batch);
+  std::vector<RankEventRecord> events = DecodeEvents(batch, fleet_.options_.checkpoint_root);
+  if (ClaimsEarlyEnd(events)) {
+    TY_ASSIGN_OR_RETURN(const std::vector<DesiredRank> desired, fleet_.store_.ReadDesired(node_));
+    CheckEarlyEnd(id, desired, events);
+  }
   for (RankEventRecord& event : events) Complete(id, node_, event);
   absl::StatusOr<AppendResult> result = fleet_.store_.AppendEvents(node_, id, events);
   const bool refused = !result.ok() && !absl::IsUnavailable(result.status());

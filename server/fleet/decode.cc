@@ -9,7 +9,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "storage/base/digest.h"
+#include "storage/base/printable.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -128,13 +131,44 @@ absl::StatusOr<MetricRecord> DecodeMetrics(const v1::MetricPoint& point) {
   return record;
 }
 
-absl::StatusOr<CheckpointWritten> DecodeCheckpoint(
-    const v1::RankEvent::CheckpointWritten& written) {
+// Where the files of a job's checkpoints may lie: what CheckpointRootOf (assignment.h) gives the
+// job `uid` below `root`. Anything else would make the server, or who restores from it, read and
+// delete what is none of the job's.
+absl::Status CheckLiesUnderJob(const std::string& uri, const std::string& root,
+                               const std::string& uid) {
+  const std::string base = absl::StrCat(absl::StripSuffix(root, "/"), "/");
+  const auto expected = [&] {
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint.uri: found ", Printable(uri),
+                                                      ", expected a folder below ", base,
+                                                      "{project}/{job}-", uid.substr(0, 8), "/"));
+  };
+  if (!absl::StartsWith(uri, base)) return expected();
+  const std::vector<absl::string_view> parts =
+      absl::StrSplit(absl::string_view(uri).substr(base.size()), '/');
+  for (absl::string_view part : parts) {
+    if (part.empty() || part == "." || part == "..") return expected();
+  }
+  // Project, job and at least one folder of its own.
+  if (parts.size() < 3 || !absl::EndsWith(parts[1], absl::StrCat("-", uid.substr(0, 8)))) {
+    return expected();
+  }
+  return absl::OkStatus();
+}
+
+// What a batch's events are held against.
+struct RankContext {
+  const std::string& checkpoint_root;
+  const std::string& job_uid;
+};
+
+absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::CheckpointWritten& written,
+                                                   const RankContext& rank) {
   TY_RETURN_IF_ERROR(CheckStep("checkpoint.step", written.step(), 0));
   if (!IsPrintable(written.uri(), kLongestText)) {
     return Wrong("checkpoint.uri", absl::StrCat(written.uri().size(), " bytes"),
                  "1 to 4096 printable characters");
   }
+  TY_RETURN_IF_ERROR(CheckLiesUnderJob(written.uri(), rank.checkpoint_root, rank.job_uid));
   if (written.bytes() < 0 || written.bytes() > kMostBytes) {
     return Wrong("checkpoint.bytes", absl::StrCat(written.bytes()), "a size");
   }
@@ -186,7 +220,7 @@ absl::StatusOr<FailureRecord> DecodeFailure(const v1::Failure& failure) {
                        .rolled_back = failure.rolled_back()};
 }
 
-absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event) {
+absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event, const RankContext& rank) {
   RankEventRecord record;
   switch (event.what_case()) {
     case v1::RankEvent::kStarted:
@@ -202,7 +236,7 @@ absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event) {
       break;
     }
     case v1::RankEvent::kCheckpoint: {
-      TY_ASSIGN_OR_RETURN(record.what, DecodeCheckpoint(event.checkpoint()));
+      TY_ASSIGN_OR_RETURN(record.what, DecodeCheckpoint(event.checkpoint(), rank));
       break;
     }
     case v1::RankEvent::kNotice:
@@ -343,11 +377,13 @@ absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key) {
   return RankId{.job_uid = key.job_uid(), .attempt = key.attempt(), .rank = key.rank()};
 }
 
-std::vector<RankEventRecord> DecodeEvents(const v1::EventBatch& batch) {
+std::vector<RankEventRecord> DecodeEvents(const v1::EventBatch& batch,
+                                          const std::string& checkpoint_root) {
+  const RankContext rank{checkpoint_root, batch.key().job_uid()};
   std::vector<RankEventRecord> records;
   records.reserve(batch.events_size());
   for (const v1::RankEvent& event : batch.events()) {
-    absl::StatusOr<RankEventRecord> record = DecodeEvent(event);
+    absl::StatusOr<RankEventRecord> record = DecodeEvent(event, rank);
     const bool wrong = !record.ok();
     if (wrong) {
       record = RankEventRecord{
@@ -355,7 +391,9 @@ std::vector<RankEventRecord> DecodeEvents(const v1::EventBatch& batch) {
               .category = "INTERNAL",
               .message = absl::StrCat("the worker reported nonsense in event ", event.sequence(),
                                       ": ", record.status().message()),
-              .retryable = false}};
+              // Of a worker that was started when the server had another checkpoint root: its
+              // next attempt writes where it should.
+              .retryable = absl::IsFailedPrecondition(record.status())}};
     }
     record->sequence = event.sequence();
     record->time = DecodeTime(event.time_us());

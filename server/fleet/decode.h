@@ -25,7 +25,10 @@ absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key);
 //
 // An event whose content is wrong is the worker's doing: it becomes a Failure (INTERNAL, not
 // retryable) that names the field, in the place of the event, and what follows it in the batch is
-// left out. The job then ends with that message instead of an agent that can never deliver.
-std::vector<RankEventRecord> DecodeEvents(const v1::EventBatch& batch);
+// left out. A checkpoint must lie where the server told the job to put it, below `checkpoint_root`
+// (that failure is retryable: the root may have been moved while the worker ran). The job then ends
+// with that message instead of an agent that can never deliver.
+std::vector<RankEventRecord> DecodeEvents(const v1::EventBatch& batch,
+                                          const std::string& checkpoint_root);
 
 }  // namespace trainyard

@@ -104,6 +104,22 @@ class EventTaker {
         {.time = time_, .attempt = rank_.id.attempt, .what = std::move(what)});
   }
 
+  // Whether `step` lies beyond the job's last one; then the rank is ended for it. Such a worker
+  // does another job than this one, or lies.
+  bool BeyondTheEnd(absl::string_view what, int64_t step) {
+    const int64_t last = job().total_steps;
+    if (last <= 0 || step <= last) return false;
+    Lied(absl::StrCat(what, " of step ", step, ", and the job has ", last, " steps"));
+    return true;
+  }
+
+  void Lied(const std::string& found) {
+    Fail({.category = "INTERNAL",
+          .message = absl::StrCat("the worker reported ", found),
+          .retryable = false})
+        .IgnoreError();
+  }
+
   absl::Status Apply(const RankStarted&) { return absl::OkStatus(); }
 
   absl::Status Apply(const RankRestored& restored) {
@@ -131,7 +147,7 @@ class EventTaker {
       return absl::InvalidArgumentError(
           absl::StrCat("metrics: found step ", metric.step, ", steps count from 1"));
     }
-    if (over()) return absl::OkStatus();
+    if (over() || BeyondTheEnd("metrics", metric.step)) return absl::OkStatus();
     job().step = std::max(job().step, metric.step);
     if (in_series_(metric.step, metric.split)) return absl::OkStatus();
     if (!seen_.emplace(metric.step, metric.split).second) return absl::OkStatus();
@@ -143,7 +159,7 @@ class EventTaker {
 
   absl::Status Apply(const CheckpointWritten& written) {
     TY_RETURN_IF_ERROR(OnlyRankZero("a checkpoint"));
-    if (over()) return absl::OkStatus();
+    if (over() || BeyondTheEnd("a checkpoint", written.checkpoint.step)) return absl::OkStatus();
     CheckpointWritten clean = written;
     CheckpointRecord& checkpoint = clean.checkpoint;
     checkpoint.job_uid = rank_.id.job_uid;
@@ -175,7 +191,12 @@ class EventTaker {
   }
 
   absl::Status Apply(const RankFinished& finished) {
-    if (over()) return absl::OkStatus();
+    if (over() || BeyondTheEnd("its end", finished.step)) return absl::OkStatus();
+    // Whoever stops early says why; server/fleet asks whether the job allows it.
+    if (!finished.suspended && finished.reason.empty() && finished.step < job().total_steps) {
+      Lied(absl::StrCat("success at step ", finished.step, " of ", job().total_steps));
+      return absl::OkStatus();
+    }
     rank_.outcome = finished.suspended ? RankOutcome::kSuspended : RankOutcome::kSucceeded;
     if (rank_.id.rank == 0) job().step = std::max(job().step, finished.step);
     if (rank_.id.rank == 0 && !finished.suspended && !finished.reason.empty()) {

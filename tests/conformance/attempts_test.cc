@@ -1,8 +1,10 @@
 // What ranks report, and what becomes of their job.
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/conformance/store_suite.h"
 
@@ -425,6 +427,34 @@ TEST_P(StoreSuite, RankThatRestoredAnotherStepIsADefectAndReportsNothing) {
   EXPECT_EQ(Get("a").state, JobState::kFailed);
   EXPECT_EQ(Get("a").failure->category, "INTERNAL");
   EXPECT_TRUE(jobs().ReadMetrics(job.uid, kAll)->empty());
+}
+
+TEST_P(StoreSuite, StepsThatTheJobDoesNotHaveEndTheRankAndAreNotStored) {
+  Register("n1");
+  const std::function<void(EventWriter&)> kLies[] = {
+      [](EventWriter& writer) { writer.Train(11); },
+      [](EventWriter& writer) { writer.Checkpoint(11); },
+      [](EventWriter& writer) { writer.Finished(11); },
+      [](EventWriter& writer) { writer.Finished(9); },
+  };
+  for (const auto& lie : kLies) {
+    JobRecord job = NewJob("");
+    job.total_steps = 10;
+    const auto submitted = jobs().Submit(job);
+    ASSERT_OK(submitted.status());
+    ASSERT_EQ(Place(*submitted, {"n1"}), 1);
+    job = Get(submitted->job_id);
+    EventWriter& writer = Writer(job).Restored(0).Train(1);
+    lie(writer);
+    Append(job, 0, "n1", writer.Exited());
+    job = Get(submitted->job_id);
+    EXPECT_EQ(job.state, JobState::kFailed);
+    ASSERT_TRUE(job.failure.has_value());
+    EXPECT_TRUE(absl::StrContains(job.failure->message, "the worker reported"));
+    EXPECT_EQ(job.step, 1);
+    EXPECT_EQ(job.newest_checkpoint_uri, "");
+    EXPECT_EQ(jobs().ReadMetrics(job.uid, {})->size(), 1u);
+  }
 }
 
 TEST_P(StoreSuite, PauseWaitsForTheCheckpointAndResumeGoesOnFromIt) {

@@ -99,7 +99,6 @@ JobRecord StoreSuite::NewJob(const std::string& job_id, int slots) {
   job.plan_summary = "plan";
   job.labels = {{"team", "vision"}, {"quote", "a\"b\\c'd"}};
   job.min_slots = job.max_slots = slots;
-  job.total_steps = 100;
   job.max_restarts = 2;
   job.backoff = absl::Seconds(1);
   return job;

@@ -11,6 +11,7 @@
 #include "server/api/filter.h"
 #include "server/api/names.h"
 #include "server/api/page_token.h"
+#include "server/api/server.h"
 #include "server/fleet/assignment.h"
 #include "server/fleet/decode.h"
 
@@ -71,6 +72,16 @@ TEST(Names, RequestIdGivesTheSameJobIdAgain) {
   EXPECT_TRUE(CheckRequestId(std::string(64, 'a')).ok());
   EXPECT_FALSE(CheckRequestId(std::string(65, 'a')).ok());
   EXPECT_FALSE(CheckRequestId("a\nb").ok());
+}
+
+TEST(Listen, OnlyAddressesOfThisMachineAreItsOwn) {
+  for (const char* own : {"127.0.0.1:7070", "127.8.9.1:0", "localhost:1", "[::1]:7070"}) {
+    EXPECT_TRUE(IsLoopbackAddress(own)) << own;
+  }
+  for (const char* open : {"0.0.0.0:7070", "[::]:7070", "10.0.0.1:7070", "127.example.org:7070",
+                           "host:7070", "128.0.0.1:7070"}) {
+    EXPECT_FALSE(IsLoopbackAddress(open)) << open;
+  }
 }
 
 TEST(PageToken, ComesBackOnlyForItsOwnQuestion) {
@@ -229,7 +240,7 @@ TEST(Decode, NonsenseOfAWorkerBecomesItsFailureInTheSamePlace) {
       {"checkpoint.manifest_sha256",
        [](auto& e) {
          e.mutable_checkpoint()->set_step(5);
-         e.mutable_checkpoint()->set_uri("file:///a");
+         e.mutable_checkpoint()->set_uri("file:///c/p/j-u/step-5");
          e.mutable_checkpoint()->set_manifest_sha256("XYZ");
        }},
       {"finished.outcome", [](auto& e) { e.mutable_finished()->set_step(5); }},
@@ -240,7 +251,7 @@ TEST(Decode, NonsenseOfAWorkerBecomesItsFailureInTheSamePlace) {
     v1::RankEvent& next = *batch.add_events();
     next.set_sequence(8);
     next.mutable_notice()->set_message("late");
-    const std::vector<RankEventRecord> events = DecodeEvents(batch);
+    const std::vector<RankEventRecord> events = DecodeEvents(batch, "file:///c");
     ASSERT_EQ(events.size(), 1u) << "what follows is left out";
     EXPECT_EQ(events[0].sequence, 7);
     const auto* failure = std::get_if<FailureRecord>(&events[0].what);
@@ -252,23 +263,26 @@ TEST(Decode, NonsenseOfAWorkerBecomesItsFailureInTheSamePlace) {
 
 TEST(Decode, NanIsAValueAndLongTextIsCutAtACharacter) {
   const auto metrics = DecodeEvents(Batch([](auto& e) {
-    e.mutable_metrics()->set_step(1);
-    e.mutable_metrics()->set_split(v1::MetricPoint::TRAIN);
-    (*e.mutable_metrics()->mutable_values())["loss"] = std::nan("");
-    e.set_time_us(INT64_MAX);
-  }));
+                                      e.mutable_metrics()->set_step(1);
+                                      e.mutable_metrics()->set_split(v1::MetricPoint::TRAIN);
+                                      (*e.mutable_metrics()->mutable_values())["loss"] =
+                                          std::nan("");
+                                      e.set_time_us(INT64_MAX);
+                                    }),
+                                    "file:///c");
   EXPECT_TRUE(std::isnan(std::get<MetricRecord>(metrics.at(0).what).values.at("loss")));
   EXPECT_LT(metrics.at(0).time, absl::FromUnixSeconds(300000000000));
 
   std::string text(4095, 'a');
   text += "é";  // would be cut in the middle
   text += std::string(1, '\0') + "tail";
-  const auto notice = DecodeEvents(Batch([&](auto& e) { e.mutable_notice()->set_message(text); }));
+  const auto notice =
+      DecodeEvents(Batch([&](auto& e) { e.mutable_notice()->set_message(text); }), "file:///c");
   EXPECT_EQ(std::get<NoticeRecord>(notice.at(0).what).message, std::string(4095, 'a'));
 }
 
 TEST(Decode, EventOfANewerWorkerKeepsItsNumber) {
-  const auto events = DecodeEvents(Batch([](auto&) {}, 4));
+  const auto events = DecodeEvents(Batch([](auto&) {}, 4), "file:///c");
   EXPECT_EQ(events.at(0).sequence, 4);
   EXPECT_TRUE(std::holds_alternative<NoticeRecord>(events.at(0).what));
 }

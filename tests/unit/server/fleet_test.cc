@@ -41,6 +41,10 @@ class FleetTest : public ::testing::Test {
         })
         .has_lease();
   }
+  // A folder of the job's checkpoints.
+  std::string Under(const std::string& folder) {
+    return desired_.assignments(0).checkpoint_root() + "/" + folder;
+  }
   v1::Job Cancel() {
     v1::CancelJobRequest request;
     request.set_name(name_);
@@ -72,14 +76,14 @@ TEST_F(FleetTest, JobTravelsTheWholeWay) {
   agent_->SendEvents(key_, {script.Started(), script.Restored(0), script.Metrics(1, 4.0)});
   EXPECT_EQ(agent_->NextAck().sequence(), 3);
   EXPECT_EQ(rig_.Get(name_).state(), v1::RUNNING);
-  agent_->SendEvents(key_, {script.Metrics(2, 3.0), script.Metrics(3, 2.0),
-                            script.Checkpoint(3, "file:///c/step-00000003"), script.Finished(3),
-                            script.Exited(0)});
+  agent_->SendEvents(
+      key_, {script.Metrics(2, 3.0), script.Metrics(3, 2.0),
+             script.Checkpoint(3, Under("step-00000003")), script.Finished(3), script.Exited(0)});
   EXPECT_EQ(agent_->NextAck().sequence(), 8);
   const v1::Job done = rig_.Get(name_);
   EXPECT_EQ(done.state(), v1::SUCCEEDED);
   EXPECT_EQ(done.step(), 3);
-  EXPECT_EQ(done.checkpoint(), "file:///c/step-00000003");
+  EXPECT_EQ(done.checkpoint(), Under("step-00000003"));
   EXPECT_EQ(agent_->NextDesired(0).assignments_size(), 0);
 }
 
@@ -147,8 +151,8 @@ TEST_F(FleetTest, PauseAsksForACheckpointAndResumeGoesOnFromIt) {
   const v1::DesiredSet wish = agent_->NextDesired(1);
   EXPECT_EQ(wish.assignments(0).wish(), v1::Assignment::SUSPEND);
   EXPECT_GT(wish.assignments(0).grace_ms(), 0);
-  agent_->SendEvents(key_, {script.Checkpoint(1, "file:///c/step-00000001"),
-                            script.Finished(1, true), script.Exited(0)});
+  agent_->SendEvents(key_, {script.Checkpoint(1, Under("step-00000001")), script.Finished(1, true),
+                            script.Exited(0)});
   agent_->NextAck();
   EXPECT_EQ(rig_.Get(name_).state(), v1::SUSPENDED);
   v1::ResumeJobRequest resume;
@@ -156,7 +160,7 @@ TEST_F(FleetTest, PauseAsksForACheckpointAndResumeGoesOnFromIt) {
   ASSERT_TRUE(rig_.jobs().ResumeJob(Rig::Context().get(), resume, &job).ok());
   const v1::Assignment again = agent_->NextDesired(1).assignments(0);
   EXPECT_EQ(again.key().attempt(), 2);
-  EXPECT_EQ(again.restore().uri(), "file:///c/step-00000001");
+  EXPECT_EQ(again.restore().uri(), Under("step-00000001"));
   EXPECT_EQ(again.restore().step(), 1);
 }
 
@@ -188,6 +192,78 @@ TEST_F(FleetTest, NonsenseOfAWorkerFailsItsJobAndNotTheAgent) {
   EXPECT_EQ(job.state(), v1::FAILED);
   EXPECT_THAT(job.failure().message(), HasSubstr("metrics.step: found -7"));
   EXPECT_EQ(job.failed_node(), "n1");
+}
+
+// Each claim ends its rank with a failure that says what was found, and nothing of it is stored.
+TEST_F(FleetTest, LiesOfAWorkerEndItsRankAndAreNotStored) {
+  const std::pair<const char*, std::function<v1::RankEvent(EventScript&)>> kLies[] = {
+      {"metrics of step 5000, and the job has 3 steps",
+       [](EventScript& script) { return script.Metrics(5000, 1.0); }},
+      {"a checkpoint of step 4, and the job has 3 steps",
+       [&](EventScript& script) { return script.Checkpoint(4, Under("step-00000004")); }},
+      {"its end of step 4", [](EventScript& script) { return script.Finished(4); }},
+      {"success at step 1 of 3", [](EventScript& script) { return script.Finished(1); }},
+      {"stopped early at step 1 of 3, and the job does not ask for early stopping",
+       [](EventScript& script) {
+         v1::RankEvent event = script.Finished(1);
+         event.mutable_finished()->set_reason("it is good enough");
+         return event;
+       }},
+      {"checkpoint.uri: found file:///etc, expected a folder below file:///checkpoints/",
+       [](EventScript& script) { return script.Checkpoint(2, "file:///etc"); }},
+      {"checkpoint.uri",
+       [&](EventScript& script) { return script.Checkpoint(2, Under("../../../etc")); }},
+      {"checkpoint.uri",
+       [](EventScript& script) {
+         return script.Checkpoint(2, "file:///checkpoints/default/other-01234567/step-2");
+       }},
+  };
+  agent_ = std::make_unique<ScriptedAgent>(rig_);
+  agent_->Register("n1", 1);
+  int number = 0;
+  for (const auto& [words, lie] : kLies) {
+    v1::Job job = SmallJob("lie-" + std::to_string(++number));
+    job.mutable_spec()->mutable_retry()->set_max_restarts(0);
+    name_ = rig_.Submit(job).name();
+    desired_ = agent_
+                   ->Next([&](const v1::ServerMessage& message) {
+                     return message.desired().assignments_size() == 1 &&
+                            message.desired().assignments(0).job_name() == name_;
+                   })
+                   .desired();
+    EventScript script;
+    const v1::RankKey key = desired_.assignments(0).key();
+    agent_->SendEvents(key,
+                       {script.Started(), script.Restored(0), script.Metrics(1, 2.0), lie(script)});
+    EXPECT_EQ(agent_->NextAck().sequence(), 4) << words;
+    agent_->SendEvents(key, {script.Exited(0)});
+    const v1::Job failed =
+        rig_.WaitFor(name_, [](const v1::Job& j) { return j.state() == v1::FAILED; });
+    EXPECT_THAT(failed.failure().message(), HasSubstr(words));
+    EXPECT_EQ(failed.step(), 1) << words;
+    EXPECT_EQ(failed.checkpoint(), "") << words;
+  }
+}
+
+TEST_F(FleetTest, JobThatAsksForEarlyStoppingMaySucceedEarly) {
+  v1::Job job = SmallJob("early");
+  v1::Evaluation& evaluation = *job.mutable_spec()->mutable_evaluation();
+  evaluation.set_every_steps(1);
+  evaluation.mutable_early_stopping()->set_metric("loss");
+  evaluation.mutable_early_stopping()->set_patience(1);
+  job.mutable_spec()->mutable_data()->mutable_text()->set_validation_fraction(0.1);
+  Place(job);
+  EventScript script;
+  v1::RankEvent end = script.Finished(1);
+  end.set_sequence(4);
+  end.mutable_finished()->set_reason("loss did not fall");
+  EventScript begin;
+  agent_->SendEvents(key_, {begin.Started(), begin.Restored(0), begin.Metrics(1, 2.0), end});
+  v1::RankEvent exited = begin.Exited(0);
+  exited.set_sequence(5);
+  agent_->SendEvents(key_, {exited});
+  EXPECT_EQ(rig_.WaitFor(name_, [](const v1::Job& j) { return j.state() == v1::SUCCEEDED; }).step(),
+            1);
 }
 
 TEST_F(FleetTest, AgentThatBreaksTheProtocolIsTold) {
@@ -410,7 +486,7 @@ TEST_F(FleetTest, CheckpointsAndMetricsAreListedInPages) {
   std::vector<v1::RankEvent> events = {script.Started(), script.Restored(0)};
   for (int step = 1; step <= 3; ++step) {
     events.push_back(script.Metrics(step, 4.0 - step));
-    events.push_back(script.Checkpoint(step, "file:///c/step-" + std::to_string(step)));
+    events.push_back(script.Checkpoint(step, Under("step-" + std::to_string(step))));
   }
   agent_->SendEvents(key_, events);
   agent_->NextAck();
@@ -434,7 +510,7 @@ TEST_F(FleetTest, CheckpointsAndMetricsAreListedInPages) {
   EXPECT_EQ(checkpoint.step(), 3);
   get.set_name(name_ + "/checkpoints/2");
   ASSERT_TRUE(rig_.checkpoints().GetCheckpoint(Rig::Context().get(), get, &checkpoint).ok());
-  EXPECT_EQ(checkpoint.uri(), "file:///c/step-2");
+  EXPECT_EQ(checkpoint.uri(), Under("step-2"));
   get.set_name(name_ + "/checkpoints/9");
   EXPECT_EQ(rig_.checkpoints().GetCheckpoint(Rig::Context().get(), get, &checkpoint).error_code(),
             grpc::NOT_FOUND);
@@ -459,6 +535,7 @@ TEST_F(FleetTest, CheckpointsAndMetricsAreListedInPages) {
 
 TEST_F(FleetTest, TheBestCheckpointsAreMarkedAndTheBestHasAName) {
   v1::Job job = SmallJob("a");
+  job.mutable_spec()->mutable_training()->set_steps(5);
   job.mutable_spec()->mutable_evaluation()->set_every_steps(1);
   job.mutable_spec()->mutable_checkpoint()->mutable_best()->set_metric("accuracy");
   job.mutable_spec()->mutable_checkpoint()->mutable_best()->set_keep(2);
@@ -467,7 +544,7 @@ TEST_F(FleetTest, TheBestCheckpointsAreMarkedAndTheBestHasAName) {
   std::vector<v1::RankEvent> events = {script.Started(), script.Restored(0)};
   for (const auto& [step, accuracy] :
        {std::pair{1, 0.2}, {2, 0.7}, {3, 0.1}, {4, 0.7}, {5, -1.0}}) {
-    events.push_back(script.Checkpoint(step, "file:///c/step-" + std::to_string(step)));
+    events.push_back(script.Checkpoint(step, Under("step-" + std::to_string(step))));
     auto& metrics = *events.back().mutable_checkpoint()->mutable_metrics();
     if (accuracy >= 0) metrics["accuracy"] = accuracy;
   }
@@ -493,7 +570,7 @@ TEST_F(FleetTest, ABestCheckpointOfAJobThatNamesNoMetricIsNotFound) {
   Place();
   EventScript script;
   agent_->SendEvents(key_,
-                     {script.Started(), script.Restored(0), script.Checkpoint(1, "file:///c")});
+                     {script.Started(), script.Restored(0), script.Checkpoint(1, Under("step-1"))});
   agent_->NextAck();
   v1::GetCheckpointRequest get;
   get.set_name(name_ + "/checkpoints/best");

@@ -54,9 +54,10 @@ TEST(OnPostgres, SubmitReachesTheAgentInMillisecondsAndACrashLosesNothing) {
   agent.SendEvents(newest->key(), {script.Started(), script.Restored(0), script.Metrics(1, 2.0)});
   ASSERT_TRUE((*postgres)->StartAgain().ok());
   EXPECT_EQ(agent.NextAck().sequence(), 3);
-  agent.SendEvents(newest->key(), {script.Metrics(2, 1.5), script.Metrics(3, 1.0),
-                                   script.Checkpoint(3, "file:///c/step-00000003"),
-                                   script.Finished(3), script.Exited(0)});
+  agent.SendEvents(newest->key(),
+                   {script.Metrics(2, 1.5), script.Metrics(3, 1.0),
+                    script.Checkpoint(3, newest->checkpoint_root() + "/step-00000003"),
+                    script.Finished(3), script.Exited(0)});
   EXPECT_EQ(agent.NextAck().sequence(), 8);
   const v1::Job done =
       rig.WaitFor(name, [](const v1::Job& job) { return job.state() == v1::SUCCEEDED; });

@@ -142,7 +142,7 @@ TEST(FairOrder, WhoFillsTheQueueIsRefusedAndNotWhoComesLate) {
 }
 
 TEST(CallQueue, RunsWhatItTookAndRefusesTheRestAtItsEnd) {
-  CallQueue queue({.threads = 1});
+  CallQueue queue({.threads = 1, .most_waiting_bytes = int64_t{1} << 60});  // never full
   absl::Notification began, go_on;
   std::atomic<int> ran{0}, refused{0};
   const auto refuse = [&](const absl::Status& why) {

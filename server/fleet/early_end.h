@@ -1,0 +1,19 @@
+#pragma once
+
+#include <vector>
+
+#include "storage/fleet_store.h"
+#include "storage/records/feed.h"
+
+namespace trainyard {
+
+// Whether a rank among `events` says that it succeeded before the last step, by early stopping.
+bool ClaimsEarlyEnd(const std::vector<RankEventRecord>& events);
+
+// Puts a failure in the place of such a claim, and leaves out what follows, unless the job's own
+// spec asks for early stopping. `desired` is what the node of `id` is to run; of a rank that is not
+// in it nothing is known, and the store judges it. Pure.
+void CheckEarlyEnd(const RankId& id, const std::vector<DesiredRank>& desired,
+                   std::vector<RankEventRecord>& events);
+
+}  // namespace trainyard
