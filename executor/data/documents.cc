@@ -25,4 +25,34 @@ std::vector<absl::string_view> DocumentsOf(absl::string_view text) {
   return documents;
 }
 
+void DocumentCounter::EndLine() {
+  const int64_t content = line_ - (returned_ ? 1 : 0);
+  if (content == 0) {
+    if (document_ > 0) count_(document_);
+    document_ = gap_ = 0;
+  } else {
+    document_ += gap_ + content;
+    gap_ = returned_ ? 2 : 1;
+  }
+  line_ = 0;
+  returned_ = false;
+}
+
+void DocumentCounter::Add(absl::string_view text) {
+  for (const char c : text) {
+    if (c == '\n') {
+      EndLine();
+      continue;
+    }
+    returned_ = c == '\r';
+    if (bytes_ || (c & 0xC0) != 0x80) ++line_;
+  }
+}
+
+void DocumentCounter::Finish() {
+  if (line_ > 0) EndLine();
+  if (document_ > 0) count_(document_);
+  document_ = gap_ = 0;
+}
+
 }  // namespace trainyard::data

@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t kImagesMagic = 0x00000803;
 constexpr uint32_t kLabelsMagic = 0x00000801;
+constexpr int64_t kLabelsAtOnce = int64_t{1} << 18;
 constexpr int64_t kLargestBytes = int64_t{1} << 36;
 
 absl::StatusOr<uint32_t> ReadU32(InflatingReader& reader) {
@@ -68,11 +69,44 @@ absl::StatusOr<IdxImages> ReadIdxImages(const std::string& uri, bool header_only
   return images;
 }
 
-absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& uri) {
-  TY_ASSIGN_OR_RETURN(InflatingReader reader, InflatingReader::Open(uri));
+namespace {
+
+// How many labels follow.
+absl::StatusOr<int64_t> ReadLabelsHeader(InflatingReader& reader) {
   TY_RETURN_IF_ERROR(ExpectMagic(reader, kLabelsMagic, "labels"));
   TY_ASSIGN_OR_RETURN(const uint32_t count, ReadU32(reader));
-  TY_ASSIGN_OR_RETURN(const int64_t bytes, CheckedBytes(reader, count, 1, 1));
+  return CheckedBytes(reader, count, 1, 1);
+}
+
+}  // namespace
+
+absl::StatusOr<IdxLabelCount> CountIdxLabels(const std::string& uri, int64_t expected,
+                                             int64_t classes) {
+  TY_ASSIGN_OR_RETURN(InflatingReader reader, InflatingReader::Open(uri));
+  IdxLabelCount found;
+  TY_ASSIGN_OR_RETURN(found.count, ReadLabelsHeader(reader));
+  if (found.count != expected) return found;
+  std::vector<uint8_t> labels(static_cast<size_t>(std::min(found.count, kLabelsAtOnce)));
+  for (int64_t done = 0; done < found.count;) {
+    const int64_t n = std::min(found.count - done, kLabelsAtOnce);
+    TY_RETURN_IF_ERROR(reader.Read(labels.data(), n));
+    const auto end = labels.begin() + n;
+    found.largest = std::max<int64_t>(found.largest, *std::max_element(labels.begin(), end));
+    if (found.first_over < 0 && found.largest >= classes) {
+      const auto over =
+          std::find_if(labels.begin(), end, [&](uint8_t label) { return label >= classes; });
+      found.first_over = done + (over - labels.begin());
+      found.label_over = *over;
+    }
+    done += n;
+  }
+  TY_RETURN_IF_ERROR(reader.ExpectEnd());
+  return found;
+}
+
+absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& uri) {
+  TY_ASSIGN_OR_RETURN(InflatingReader reader, InflatingReader::Open(uri));
+  TY_ASSIGN_OR_RETURN(const int64_t bytes, ReadLabelsHeader(reader));
   std::vector<uint8_t> labels(static_cast<size_t>(bytes));
   TY_RETURN_IF_ERROR(reader.Read(labels.data(), bytes));
   TY_RETURN_IF_ERROR(reader.ExpectEnd());

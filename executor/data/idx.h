@@ -20,4 +20,17 @@ struct IdxImages {
 absl::StatusOr<IdxImages> ReadIdxImages(const std::string& uri, bool header_only);
 absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& uri);
 
+// What a file of labels holds.
+struct IdxLabelCount {
+  int64_t count = 0;
+  int64_t largest = 0;
+  int64_t first_over = -1;  // the first label of at least `classes`; -1: none
+  int64_t label_over = 0;   // that label
+};
+
+// Reads all labels, of which few are in memory at a time; or the header alone, when it declares
+// others than `expected` labels.
+absl::StatusOr<IdxLabelCount> CountIdxLabels(const std::string& uri, int64_t expected,
+                                             int64_t classes);
+
 }  // namespace trainyard::data

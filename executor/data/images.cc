@@ -20,16 +20,41 @@ namespace {
 // One pair of files.
 struct ImagePart {
   IdxImages images;
-  std::vector<uint8_t> labels;
+  std::vector<uint8_t> labels;  // empty when only the headers were read
+  IdxLabelCount labels_found;
 };
+
+constexpr int64_t kMostClasses = 256;  // that a byte can tell apart
+
+int64_t DeclaredClasses(const v1::IdxData& idx) {
+  return idx.has_classes() ? idx.classes() : kMostClasses;
+}
+
+IdxLabelCount CountOf(const std::vector<uint8_t>& labels, int64_t classes) {
+  IdxLabelCount found{.count = static_cast<int64_t>(labels.size())};
+  if (labels.empty()) return found;
+  found.largest = *std::max_element(labels.begin(), labels.end());
+  if (found.largest < classes) return found;
+  const auto over =
+      std::find_if(labels.begin(), labels.end(), [&](uint8_t label) { return label >= classes; });
+  found.first_over = over - labels.begin();
+  found.label_over = *over;
+  return found;
+}
 
 absl::StatusOr<ImagePart> ReadPart(const v1::IdxData& idx, const std::string& images_uri,
                                    const std::string& labels_uri, bool header_only) {
   ImagePart part;
   TY_ASSIGN_OR_RETURN(part.images, ReadIdxImages(images_uri, header_only));
-  TY_ASSIGN_OR_RETURN(part.labels, ReadIdxLabels(labels_uri));
-  if (static_cast<int64_t>(part.labels.size()) != part.images.count) {
-    return absl::InvalidArgumentError(absl::StrCat(labels_uri, ": found ", part.labels.size(),
+  if (header_only) {
+    TY_ASSIGN_OR_RETURN(part.labels_found,
+                        CountIdxLabels(labels_uri, part.images.count, DeclaredClasses(idx)));
+  } else {
+    TY_ASSIGN_OR_RETURN(part.labels, ReadIdxLabels(labels_uri));
+    part.labels_found = CountOf(part.labels, DeclaredClasses(idx));
+  }
+  if (part.labels_found.count != part.images.count) {
+    return absl::InvalidArgumentError(absl::StrCat(labels_uri, ": found ", part.labels_found.count,
                                                    " labels, expected ", part.images.count,
                                                    " as there are images in ", images_uri));
   }
@@ -44,15 +69,11 @@ absl::StatusOr<ImagePart> ReadPart(const v1::IdxData& idx, const std::string& im
   return part;
 }
 
-absl::Status CheckLabels(const std::string& uri, const std::vector<uint8_t>& labels,
-                         int64_t classes) {
-  for (size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i] >= classes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          uri, ": found label ", labels[i], " of sample ", i, ", expected [0, ", classes, ")"));
-    }
-  }
-  return absl::OkStatus();
+absl::Status CheckLabels(const std::string& uri, const IdxLabelCount& found, int64_t classes) {
+  if (found.first_over < 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(uri, ": found label ", found.label_over,
+                                                 " of sample ", found.first_over, ", expected [0, ",
+                                                 classes, ")"));
 }
 
 // Both splits as the files hold them, checked against each other, and the facts.
@@ -61,11 +82,6 @@ struct ImageParts {
   ImagePart test;  // empty when the held-out split is cut from train
   plan::DataFacts facts;
 };
-
-int64_t LargestLabel(const ImagePart& part) {
-  if (part.labels.empty()) return 0;
-  return *std::max_element(part.labels.begin(), part.labels.end());
-}
 
 absl::StatusOr<ImageParts> ReadParts(const v1::IdxData& idx, bool header_only) {
   ImageParts parts;
@@ -98,11 +114,12 @@ absl::StatusOr<ImageParts> ReadParts(const v1::IdxData& idx, bool header_only) {
                        " images are too few to cut a held-out split from"));
     }
   }
-  facts.classes = idx.has_classes()
-                      ? idx.classes()
-                      : std::max(LargestLabel(parts.train), LargestLabel(parts.test)) + 1;
-  TY_RETURN_IF_ERROR(CheckLabels(idx.train_labels(), parts.train.labels, facts.classes));
-  TY_RETURN_IF_ERROR(CheckLabels(idx.test_labels(), parts.test.labels, facts.classes));
+  facts.classes =
+      idx.has_classes()
+          ? idx.classes()
+          : std::max(parts.train.labels_found.largest, parts.test.labels_found.largest) + 1;
+  TY_RETURN_IF_ERROR(CheckLabels(idx.train_labels(), parts.train.labels_found, facts.classes));
+  TY_RETURN_IF_ERROR(CheckLabels(idx.test_labels(), parts.test.labels_found, facts.classes));
   return parts;
 }
 

@@ -11,6 +11,16 @@
 
 namespace trainyard::data {
 
+namespace {
+void (*open_observer)(const std::string& path) = nullptr;
+}  // namespace
+
+void ObserveOpens(void (*observer)(const std::string& path)) { open_observer = observer; }
+
+void TellOfOpen(const std::string& path) {
+  if (open_observer != nullptr) open_observer(path);
+}
+
 absl::StatusOr<std::string> LocalPath(const std::string& uri) {
   if (absl::StartsWith(uri, "/")) return uri;
   if (absl::StartsWith(uri, "file:///")) return uri.substr(7);
@@ -25,6 +35,7 @@ absl::StatusOr<std::string> LocalPath(const std::string& uri) {
 }
 
 absl::Status OpenPath(RegularFile& file) {
+  TellOfOpen(file.path);
   // O_NONBLOCK: opening a pipe without a writer returns at once, and fstat then refuses it.
   file.fd = FileDescriptor(open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!file.fd.valid()) return ErrnoStatus(errno, file.path);

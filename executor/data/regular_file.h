@@ -27,6 +27,14 @@ absl::StatusOr<RegularFile> OpenRegularFile(const std::string& uri);
 // The same for file.path, which is no URI; what was open is closed. Allocates nothing.
 absl::Status OpenPath(RegularFile& file);
 
+// From now on `observer` is told of each file and folder that this process is about to open for its
+// data, by path: who may be ended in the middle tells others so where it was. Once, before there
+// are other threads.
+void ObserveOpens(void (*observer)(const std::string& path));
+
+// For who opens by other means.
+void TellOfOpen(const std::string& path);
+
 // Reads exactly `bytes` at `offset`; kDataLoss when the file ends before.
 absl::Status ReadExactly(const RegularFile& file, int64_t offset, void* to, int64_t bytes);
 

@@ -1,17 +1,19 @@
 // One text file as token ids in memory, cut once into training and validation.
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "executor/data/bpe_trainer.h"
 #include "executor/data/documents.h"
 #include "executor/data/regular_file.h"
 #include "executor/data/sources.h"
+#include "executor/data/text_count.h"
 #include "executor/data/tokenizer_files.h"
 #include "executor/data/tokenizer_json.h"
+#include "executor/data/utf8.h"
 #include "executor/data/vocabulary.h"
 #include "executor/data/windows.h"
 #include "storage/base/status.h"
@@ -25,27 +27,33 @@ constexpr int64_t kLargestText = int64_t{1} << 30;
 // Up to here BPE trains and encodes within seconds: what somebody may wait for who submits a job.
 constexpr int64_t kLargestCountedText = int64_t{16} << 20;
 
+constexpr char kForLargerText[] = "; write token files for larger text";
+
+absl::Status CheckSize(const std::string& path, int64_t bytes, int64_t largest,
+                       absl::string_view advice) {
+  if (bytes <= largest) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(path, ": found ", bytes, " bytes, expected at most ", largest, advice));
+}
+
 absl::StatusOr<std::string> ReadWhole(const std::string& uri, int64_t largest,
                                       absl::string_view advice) {
   TY_ASSIGN_OR_RETURN(const RegularFile file, OpenRegularFile(uri));
   if (file.bytes == 0) return absl::InvalidArgumentError(absl::StrCat(file.path, ": is empty"));
-  if (file.bytes > largest) {
-    return absl::ResourceExhaustedError(absl::StrCat(file.path, ": found ", file.bytes,
-                                                     " bytes, expected at most ", largest, advice));
-  }
+  TY_RETURN_IF_ERROR(CheckSize(file.path, file.bytes, largest, advice));
   std::string content(static_cast<size_t>(file.bytes), '\0');
   TY_RETURN_IF_ERROR(ReadExactly(file, 0, content.data(), file.bytes));
   return content;
 }
 
 absl::StatusOr<std::string> ReadText(const v1::TextData& spec) {
-  return ReadWhole(spec.path(), kLargestText, "; write token files for larger text");
+  return ReadWhole(spec.path(), kLargestText, kForLargerText);
 }
 
 // Characters, or bytes to BYTES.
 int64_t CharactersOf(const v1::TextData& spec, absl::string_view text) {
   if (spec.tokenizer() == v1::TextData::BYTES) return static_cast<int64_t>(text.size());
-  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+  return CountCodePoints(text);
 }
 
 // The parts of a split that no window leaves: its documents, or all of it.
@@ -56,7 +64,7 @@ std::vector<absl::string_view> PartsOf(absl::string_view split, const plan::Wind
 // A text and where it is cut, in characters (bytes, to BYTES) and in bytes.
 struct Cut {
   int64_t characters = 0;
-  int64_t train_characters = 0;  // as nanoGPT cuts it: int(0.9 * n) train
+  int64_t train_characters = 0;
   size_t train_bytes = 0;
 };
 
@@ -64,8 +72,7 @@ Cut CutOf(const v1::TextData& spec, absl::string_view text) {
   const auto begins = [](char c) { return (c & 0xC0) != 0x80; };
   Cut cut;
   cut.characters = CharactersOf(spec, text);
-  cut.train_characters = static_cast<int64_t>(
-      std::floor(static_cast<double>(cut.characters) * (1.0 - spec.validation_fraction())));
+  cut.train_characters = TrainCharacters(spec, cut.characters);
   if (cut.characters == static_cast<int64_t>(text.size())) {
     cut.train_bytes = static_cast<size_t>(cut.train_characters);
     return cut;
@@ -85,7 +92,7 @@ absl::StatusOr<std::unique_ptr<const Bpe>> ReadBpe(const std::string& uri) {
   return bpe;
 }
 
-absl::StatusOr<std::unique_ptr<const Tokenizer>> ReadVocabulary(const std::string& uri) {
+absl::StatusOr<std::unique_ptr<const Vocabulary>> ReadVocabulary(const std::string& uri) {
   TY_ASSIGN_OR_RETURN(const std::string json, ReadWhole(uri, kLargestTokenizerFile, ""));
   absl::StatusOr<Vocabulary> vocabulary = Vocabulary::FromJson(json);
   if (!vocabulary.ok()) return Annotate(vocabulary.status(), uri);
@@ -113,9 +120,8 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> MakeTokenizer(const v1::TextDat
   return std::make_unique<const Vocabulary>(*std::move(vocabulary));
 }
 
-// The number of tokens that the model is for: declared, or what the tokenizer has.
-absl::StatusOr<int64_t> VocabFor(const v1::TextData& spec, const Tokenizer& tokenizer) {
-  const int64_t found = tokenizer.size();
+// The number of tokens that the model is for: declared, or the `found` ones that the tokenizer has.
+absl::StatusOr<int64_t> VocabFor(const v1::TextData& spec, int64_t found) {
   const bool bpe = spec.tokenizer() == v1::TextData::BPE;
   const char* const what = bpe ? " tokens" : " distinct characters";
   const std::string& file = spec.tokenizer_file().empty() ? spec.path() : spec.tokenizer_file();
@@ -156,54 +162,84 @@ class TokenIds {
   std::vector<int32_t> four_;
 };
 
-struct EncodedText {
+// A text in memory, and what makes ids of it.
+struct ReadyText {
+  std::string content;
+  Cut cut;
   std::unique_ptr<const Tokenizer> tokenizer;
   int64_t vocab = 0;
-  std::vector<int64_t> train, validation;  // ids of each part, one after the other
-  TokenIds ids;
 };
 
-absl::StatusOr<EncodedText> EncodeText(const v1::TextData& spec, const plan::Windowing& windowing) {
-  TY_ASSIGN_OR_RETURN(const std::string content, ReadText(spec));
-  const absl::string_view text = content;
+absl::StatusOr<ReadyText> PrepareText(const v1::TextData& spec) {
+  ReadyText ready;
+  TY_ASSIGN_OR_RETURN(ready.content, ReadText(spec));
+  const absl::string_view text = ready.content;
   if (spec.tokenizer() == v1::TextData::BPE) {
     const absl::Status utf8 = CheckUtf8(text);
     if (!utf8.ok()) return Annotate(utf8, spec.path());
   }
-  const Cut cut = CutOf(spec, text);
-  const size_t train_bytes = cut.train_bytes;
-  TY_ASSIGN_OR_RETURN(std::unique_ptr<const Tokenizer> tokenizer,
-                      MakeTokenizer(spec, text, text.substr(0, train_bytes)));
-  TY_ASSIGN_OR_RETURN(const int64_t vocab, VocabFor(spec, *tokenizer));
-  const bool bpe = spec.tokenizer() == v1::TextData::BPE;
-  EncodedText encoded{.tokenizer = std::move(tokenizer),
-                      .vocab = vocab,
-                      .ids = TokenIds(vocab, bpe ? cut.characters / 4 : cut.characters)};
+  ready.cut = CutOf(spec, text);
+  TY_ASSIGN_OR_RETURN(ready.tokenizer,
+                      MakeTokenizer(spec, text, text.substr(0, ready.cut.train_bytes)));
+  TY_ASSIGN_OR_RETURN(ready.vocab, VocabFor(spec, ready.tokenizer->size()));
+  return ready;
+}
+
+// Ids of each part.
+struct PartSizes {
+  std::vector<int64_t> train, validation;
+};
+
+// Calls `add` with each id of `ready`, part after part.
+absl::StatusOr<PartSizes> ForEachId(const v1::TextData& spec, const plan::Windowing& windowing,
+                                    const ReadyText& ready, absl::FunctionRef<void(int32_t)> add) {
+  PartSizes sizes;
   const auto encode = [&](absl::string_view split, std::vector<int64_t>& counts) {
     absl::Status status;
     for (const absl::string_view part : PartsOf(split, windowing)) {
-      const int64_t before = encoded.ids.size();
-      status.Update(encoded.tokenizer->ForEachId(part, [&](int32_t id) { encoded.ids.Add(id); }));
-      counts.push_back(encoded.ids.size() - before);
+      int64_t n = 0;
+      status.Update(ready.tokenizer->ForEachId(part, [&](int32_t id) {
+        add(id);
+        ++n;
+      }));
+      counts.push_back(n);
     }
     return status;
   };
-  absl::Status status = encode(text.substr(0, train_bytes), encoded.train);
-  if (train_bytes < text.size()) {
-    status.Update(encode(text.substr(train_bytes), encoded.validation));
+  const absl::string_view text = ready.content;
+  absl::Status status = encode(text.substr(0, ready.cut.train_bytes), sizes.train);
+  if (ready.cut.train_bytes < text.size()) {
+    status.Update(encode(text.substr(ready.cut.train_bytes), sizes.validation));
   }
   if (!status.ok()) return Annotate(status, spec.path());
-  return encoded;
+  return sizes;
+}
+
+struct EncodedText {
+  std::unique_ptr<const Tokenizer> tokenizer;
+  int64_t vocab = 0;
+  PartSizes sizes;
+  TokenIds ids;  // of the parts, one after the other
+};
+
+absl::StatusOr<EncodedText> EncodeText(const v1::TextData& spec, const plan::Windowing& windowing) {
+  TY_ASSIGN_OR_RETURN(ReadyText ready, PrepareText(spec));
+  const bool bpe = spec.tokenizer() == v1::TextData::BPE;
+  TokenIds ids(ready.vocab, bpe ? ready.cut.characters / 4 : ready.cut.characters);
+  TY_ASSIGN_OR_RETURN(PartSizes sizes,
+                      ForEachId(spec, windowing, ready, [&](int32_t id) { ids.Add(id); }));
+  return EncodedText{std::move(ready.tokenizer), ready.vocab, std::move(sizes), std::move(ids)};
 }
 
 class TextDataset : public Windows {
  public:
   TextDataset(const plan::Windowing& windowing, EncodedText text, const std::string& warning)
-      : Windows(windowing, text.train, text.validation, text.vocab), text_(std::move(text)) {
+      : Windows(windowing, text.sizes.train, text.sizes.validation, text.vocab),
+        text_(std::move(text)) {
     if (!warning.empty()) warnings_.Add(warning);
     int64_t at = 0;
-    for (const int64_t n : text_.train) train_.push_back(std::exchange(at, at + n));
-    for (const int64_t n : text_.validation) validation_.push_back(std::exchange(at, at + n));
+    for (const int64_t n : text_.sizes.train) train_.push_back(std::exchange(at, at + n));
+    for (const int64_t n : text_.sizes.validation) validation_.push_back(std::exchange(at, at + n));
   }
 
   using Windows::Check;
@@ -240,10 +276,11 @@ absl::StatusOr<plan::DataFacts> BpeFacts(const v1::TextData& spec,
   plan::DataFacts facts{.kind = KindOf(windowing)};
   TY_ASSIGN_OR_RETURN(const RegularFile file, OpenRegularFile(spec.path()));
   if (file.bytes <= kLargestCountedText) {
-    TY_ASSIGN_OR_RETURN(const EncodedText text, EncodeText(spec, windowing));
-    facts.vocab = text.vocab;
-    facts.train_size = SizeOf(text.train, windowing);
-    facts.validation_size = SizeOf(text.validation, windowing);
+    TY_ASSIGN_OR_RETURN(const ReadyText ready, PrepareText(spec));
+    TY_ASSIGN_OR_RETURN(const PartSizes sizes, ForEachId(spec, windowing, ready, [](int32_t) {}));
+    facts.vocab = ready.vocab;
+    facts.train_size = SizeOf(sizes.train, windowing);
+    facts.validation_size = SizeOf(sizes.validation, windowing);
     return facts;
   }
   // The text is in memory while a tokenizer is trained on it (some 32 bytes per byte of distinct
@@ -253,7 +290,7 @@ absl::StatusOr<plan::DataFacts> BpeFacts(const v1::TextData& spec,
   facts.vocab = spec.vocab_size();
   if (!spec.tokenizer_file().empty()) {
     TY_ASSIGN_OR_RETURN(const std::unique_ptr<const Bpe> bpe, ReadBpe(spec.tokenizer_file()));
-    TY_ASSIGN_OR_RETURN(facts.vocab, VocabFor(spec, *bpe));
+    TY_ASSIGN_OR_RETURN(facts.vocab, VocabFor(spec, bpe->size()));
   } else {
     beside = 2 * file.bytes;
   }
@@ -268,26 +305,21 @@ absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& given,
                                           const plan::Windowing& windowing) {
   TY_ASSIGN_OR_RETURN(const v1::TextData spec, WithFoundTokenizer(given));
   if (spec.tokenizer() == v1::TextData::BPE) return BpeFacts(spec, windowing);
-  TY_ASSIGN_OR_RETURN(const std::string text, ReadText(spec));
-  TY_ASSIGN_OR_RETURN(const std::unique_ptr<const Tokenizer> tokenizer,
-                      MakeTokenizer(spec, text, text));
-  if (!spec.tokenizer_file().empty()) {  // which may lack some of the text's characters
-    const absl::Status known = tokenizer->ForEachId(text, [](int32_t) {});
-    if (!known.ok()) return Annotate(known, spec.path());
+  TY_ASSIGN_OR_RETURN(TextPieces pieces, TextPieces::Open(spec.path()));
+  TY_RETURN_IF_ERROR(CheckSize(pieces.path(), pieces.bytes(), kLargestText, kForLargerText));
+  std::unique_ptr<const Vocabulary> known;  // which may lack some of the text's characters
+  if (!spec.tokenizer_file().empty() && spec.tokenizer() != v1::TextData::BYTES) {
+    TY_ASSIGN_OR_RETURN(known, ReadVocabulary(spec.tokenizer_file()));
   }
-  TY_ASSIGN_OR_RETURN(const int64_t vocab, VocabFor(spec, *tokenizer));
-  const Cut cut = CutOf(spec, text);
-  const auto size = [&](absl::string_view split) {
-    std::vector<int64_t> counts;
-    for (const absl::string_view part : PartsOf(split, windowing)) {
-      counts.push_back(CharactersOf(spec, part));
-    }
-    return SizeOf(counts, windowing);
-  };
+  TY_ASSIGN_OR_RETURN(const TextCount count,
+                      CountText(spec, windowing, std::move(pieces), known.get()));
+  int64_t found = known != nullptr ? known->size() : count.distinct;
+  if (spec.tokenizer() == v1::TextData::BYTES) found = 256;
+  TY_ASSIGN_OR_RETURN(const int64_t vocab, VocabFor(spec, found));
   return plan::DataFacts{.kind = KindOf(windowing),
                          .vocab = vocab,
-                         .train_size = size(absl::string_view(text).substr(0, cut.train_bytes)),
-                         .validation_size = size(absl::string_view(text).substr(cut.train_bytes))};
+                         .train_size = count.train,
+                         .validation_size = count.validation};
 }
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> TextTokenizer(const v1::TextData& given) {

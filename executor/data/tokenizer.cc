@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> ReadTokenizer(const NamedText& 
   return std::make_unique<const Vocabulary>(*std::move(vocabulary));
 }
 
-absl::Status CheckUtf8(absl::string_view text) {
+absl::Status CheckUtf8(absl::string_view text, int64_t offset) {
   for (size_t at = 0; at < text.size();) {
     char32_t c;
     uint64_t eight;
@@ -47,7 +47,7 @@ absl::Status CheckUtf8(absl::string_view text) {
     if (!TakeCodePoint(text, at, c)) {
       return absl::InvalidArgumentError(
           absl::StrFormat("byte 0x%02x at offset %d is not UTF-8; use the tokenizer BYTES",
-                          static_cast<unsigned char>(text[at]), at));
+                          static_cast<unsigned char>(text[at]), offset + static_cast<int64_t>(at)));
     }
   }
   return absl::OkStatus();

@@ -55,7 +55,8 @@ class Tokenizer {
 // found …, expected …".
 absl::StatusOr<std::unique_ptr<const Tokenizer>> ReadTokenizer(const NamedText& file);
 
-// The offset of the first byte that is not UTF-8 as a status; OK when there is none.
-absl::Status CheckUtf8(absl::string_view text);
+// The offset of the first byte that is not UTF-8 as a status; OK when there is none. `offset`:
+// where `text` begins.
+absl::Status CheckUtf8(absl::string_view text, int64_t offset = 0);
 
 }  // namespace trainyard::data

@@ -1,5 +1,7 @@
 #include "executor/data/tokenizer_json.h"
 
+#include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "executor/data/byte_level.h"
+#include "executor/data/json_depth.h"
 #include "storage/base/status.h"
 
 namespace trainyard::data {
@@ -69,10 +72,95 @@ std::string TypeOf(const Json& object) {
   return type.is_string() ? type.get<std::string>() : "";
 }
 
+// "a b" or ["a", "b"]; nullopt: neither.
+std::optional<std::pair<std::string, std::string>> Halves(const Json& merge) {
+  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+    return std::make_pair(merge[0].get<std::string>(), merge[1].get<std::string>());
+  }
+  if (!merge.is_string()) return std::nullopt;
+  const std::string text = merge.get<std::string>();
+  const size_t space = text.find(' ');
+  if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
+    return std::nullopt;
+  }
+  return std::make_pair(text.substr(0, space), text.substr(space + 1));
+}
+
+// model.merges, taken out of the file while it is parsed: as JSON in memory they would be ten times
+// as large as all the rest.
+class MergeTexts {
+ public:
+  MergeTexts() = default;
+
+  // What Json::parse calls; returns whether the value stays where it was.
+  bool Take(int depth, Json::parse_event_t event, const Json& value) {
+    using Event = Json::parse_event_t;
+    if (event == Event::key && depth == 1) {
+      in_model_ = value == "model";
+      in_merges_ = false;
+    }
+    if (event == Event::key && depth == 2) in_merges_ = in_model_ && value == "merges";
+    if (!in_merges_) return true;
+    if (event == Event::array_start && depth == 2) Clear();
+    const bool ends =
+        event == Event::value || event == Event::array_end || event == Event::object_end;
+    if (!ends || depth != 3) return true;
+    Add(value);
+    return false;
+  }
+
+  size_t size() const { return ends_.size(); }
+
+  // Of merge `i`, unless it is `wrong()`.
+  std::pair<absl::string_view, absl::string_view> operator[](size_t i) const {
+    const size_t begin = i == 0 ? 0 : ends_[i - 1].whole;
+    const absl::string_view text(text_);
+    return {text.substr(begin, ends_[i].left - begin),
+            text.substr(ends_[i].left, ends_[i].whole - ends_[i].left)};
+  }
+
+  // Whether merge `i` was given as one text: the first line of a merges.txt is.
+  bool one_text(size_t i) const { return ends_[i].one_text; }
+
+  // The first that is no merge, and what it is instead; size(): all are.
+  size_t wrong() const { return std::min(wrong_, size()); }
+  const std::string& found() const { return found_; }
+
+ private:
+  struct Ends {
+    size_t left = 0, whole = 0;
+    bool one_text = false;
+  };
+
+  void Clear() { *this = MergeTexts(in_model_, in_merges_); }
+  void Add(const Json& merge) {
+    if (const auto halves = Halves(merge)) {
+      text_ += halves->first;
+      const size_t left = text_.size();
+      text_ += halves->second;
+      ends_.push_back({left, text_.size(), merge.is_string()});
+      return;
+    }
+    if (wrong_ > ends_.size()) {
+      wrong_ = ends_.size();
+      found_ = Shown(merge);
+    }
+    ends_.push_back({text_.size(), text_.size(), false});
+  }
+
+  MergeTexts(bool in_model, bool in_merges) : in_model_(in_model), in_merges_(in_merges) {}
+
+  bool in_model_ = false, in_merges_ = false;
+  std::string text_;  // left and right of all, one after the other
+  std::vector<Ends> ends_;
+  size_t wrong_ = std::numeric_limits<size_t>::max();
+  std::string found_;
+};
+
 // Reads one file; its parts are read in the order in which they need each other.
 class Reader {
  public:
-  explicit Reader(const Json& root) : root_(root) {}
+  Reader(const Json& root, const MergeTexts& merges) : root_(root), merges_(merges) {}
 
   absl::StatusOr<BpeModel> Read() {
     if (!root_.is_object()) return Wrong("the file", Shown(root_), "an object");
@@ -256,20 +344,6 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // "a b" or ["a", "b"]; nullopt: neither.
-  static std::optional<std::pair<std::string, std::string>> Halves(const Json& merge) {
-    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-      return std::make_pair(merge[0].get<std::string>(), merge[1].get<std::string>());
-    }
-    if (!merge.is_string()) return std::nullopt;
-    const std::string text = merge.get<std::string>();
-    const size_t space = text.find(' ');
-    if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
-      return std::nullopt;
-    }
-    return std::make_pair(text.substr(0, space), text.substr(space + 1));
-  }
-
   absl::StatusOr<int32_t> IdOf(const std::string& field, const std::string& token) const {
     const auto found = ids_.find(token);
     if (found != ids_.end()) return found->second;
@@ -279,16 +353,20 @@ class Reader {
   absl::Status ReadMerges(const Json& merges) {
     if (!merges.is_array()) return Wrong("model.merges", Shown(merges), "an array of merges");
     absl::flat_hash_map<std::pair<int32_t, int32_t>, size_t> first;
-    for (size_t i = 0; i < merges.size(); ++i) {
+    first.reserve(merges_.size());
+    model_.merges.reserve(merges_.size());
+    for (size_t i = 0; i < merges_.size(); ++i) {
       const std::string field = absl::StrCat("model.merges[", i, "]");
-      const auto halves = Halves(merges[i]);
-      if (!halves) return Wrong(field, Shown(merges[i]), "\"left right\" or [\"left\", \"right\"]");
+      if (i == merges_.wrong()) {
+        return Wrong(field, merges_.found(), "\"left right\" or [\"left\", \"right\"]");
+      }
+      const auto [left, right] = merges_[i];
       // The first line of a merges.txt; `tokenizers` passes over it wherever it is.
-      if (merges[i].is_string() && absl::StartsWith(halves->first, "#version")) continue;
+      if (merges_.one_text(i) && absl::StartsWith(left, "#version")) continue;
       BpeModel::Merge merge;
-      TY_ASSIGN_OR_RETURN(merge.left, IdOf(field, halves->first));
-      TY_ASSIGN_OR_RETURN(merge.right, IdOf(field, halves->second));
-      TY_ASSIGN_OR_RETURN(merge.whole, IdOf(field, halves->first + halves->second));
+      TY_ASSIGN_OR_RETURN(merge.left, IdOf(field, std::string(left)));
+      TY_ASSIGN_OR_RETURN(merge.right, IdOf(field, std::string(right)));
+      TY_ASSIGN_OR_RETURN(merge.whole, IdOf(field, absl::StrCat(left, right)));
       const auto [known, fresh] = first.try_emplace({merge.left, merge.right}, i);
       if (!fresh) {
         return Wrong(field, absl::StrCat("the pair of model.merges[", known->second, "]"),
@@ -306,6 +384,7 @@ class Reader {
   }
 
   const Json& root_;
+  const MergeTexts& merges_;
   BpeModel model_;
   bool ignore_merges_ = false;
   std::vector<bool> placed_;                       // by id
@@ -336,9 +415,14 @@ constexpr char kHead[] = R"({
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Bpe>> BpeFromJson(std::string json) {
-  const Json root = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  TY_RETURN_IF_ERROR(CheckJsonDepth(json));
+  MergeTexts merges;
+  const auto take = [&](int depth, Json::parse_event_t event, Json& value) {
+    return merges.Take(depth, event, value);
+  };
+  const Json root = Json::parse(json, take, /*allow_exceptions=*/false);
   if (root.is_discarded()) return absl::InvalidArgumentError("found no JSON");
-  TY_ASSIGN_OR_RETURN(BpeModel model, Reader(root).Read());
+  TY_ASSIGN_OR_RETURN(BpeModel model, Reader(root, merges).Read());
   return std::make_unique<const Bpe>(std::move(model), std::move(json));
 }
 

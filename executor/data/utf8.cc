@@ -53,6 +53,20 @@ bool TakeCodePoint(absl::string_view text, size_t& at, char32_t& code_point) {
   return true;
 }
 
+int64_t CountCodePoints(absl::string_view text) {
+  int64_t count = 0;
+  for (size_t at = 0; at < text.size();) {
+    if (text.size() - at >= 8 && EightAscii(text.data() + at)) {
+      count += 8;
+      at += 8;
+    } else {
+      if ((text[at] & 0xC0) != 0x80) ++count;
+      ++at;
+    }
+  }
+  return count;
+}
+
 void AppendUtf8(char32_t c, std::string& text) {
   const auto append = [&](char32_t byte) { text.push_back(static_cast<char>(byte)); };
   if (c < 0x80) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -13,6 +14,16 @@ inline constexpr char32_t kLargestCodePoint = 0x10FFFF;
 // when the bytes there are no UTF-8 (RFC 3629: no surrogates, no overlong forms, nothing past
 // U+10FFFF).
 bool TakeCodePoint(absl::string_view text, size_t& at, char32_t& code_point);
+
+// Bytes that begin a code point, in what is UTF-8.
+int64_t CountCodePoints(absl::string_view text);
+
+// Whether the eight bytes at `at` are ASCII.
+inline bool EightAscii(const char* at) {
+  uint64_t eight;
+  std::memcpy(&eight, at, sizeof(eight));
+  return (eight & 0x8080808080808080) == 0;
+}
 
 void AppendUtf8(char32_t code_point, std::string& text);
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "executor/data/json_depth.h"
 #include "executor/data/utf8.h"
 #include "storage/base/status.h"
 
@@ -19,19 +20,42 @@ Vocabulary::Vocabulary(std::vector<char32_t> code_points) : code_points_(std::mo
 
 Vocabulary Vocabulary::Bytes() { return Vocabulary({}); }
 
-absl::StatusOr<Vocabulary> Vocabulary::Characters(absl::string_view text) {
-  std::vector<bool> seen(kLargestCodePoint + 1);
+absl::Status CharacterSet::Add(absl::string_view text, int64_t offset) {
   for (size_t at = 0; at < text.size();) {
+    if (text.size() - at >= 8 && EightAscii(text.data() + at)) {
+      for (int i = 0; i < 8; ++i) ascii_[static_cast<unsigned char>(text[at++])] = true;
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(text[at]);
+    if (byte < ascii_.size()) {
+      ascii_[byte] = true;
+      ++at;
+      continue;
+    }
     char32_t code_point;
-    if (!TakeCodePoint(text, at, code_point)) return CheckUtf8(text);
-    seen[code_point] = true;
+    if (!TakeCodePoint(text, at, code_point)) return CheckUtf8(text, offset);
+    if (others_.empty()) others_.resize(kLargestCodePoint + 1);
+    others_[code_point] = true;
   }
+  return absl::OkStatus();
+}
+
+std::vector<char32_t> CharacterSet::CodePoints() const {
   std::vector<char32_t> code_points;
-  for (char32_t c = 0; c <= kLargestCodePoint; ++c) {
-    if (seen[c]) code_points.push_back(c);
+  for (char32_t c = 0; c < ascii_.size(); ++c) {
+    if (ascii_[c]) code_points.push_back(c);
   }
-  if (code_points.empty()) return absl::InvalidArgumentError("there is no text");
-  return Vocabulary(std::move(code_points));
+  for (char32_t c = 0; c < others_.size(); ++c) {
+    if (others_[c]) code_points.push_back(c);
+  }
+  return code_points;
+}
+
+absl::StatusOr<Vocabulary> Vocabulary::Characters(absl::string_view text) {
+  CharacterSet characters;
+  TY_RETURN_IF_ERROR(characters.Add(text));
+  if (text.empty()) return absl::InvalidArgumentError("there is no text");
+  return Vocabulary(characters.CodePoints());
 }
 
 int64_t Vocabulary::size() const {
@@ -40,6 +64,15 @@ int64_t Vocabulary::size() const {
 
 absl::Status Vocabulary::ForEachId(absl::string_view text,
                                    absl::FunctionRef<void(int32_t)> add) const {
+  return Walk(text, 0, add);
+}
+
+absl::Status Vocabulary::Check(absl::string_view text, int64_t offset) const {
+  return Walk(text, offset, [](int32_t) {});
+}
+
+absl::Status Vocabulary::Walk(absl::string_view text, int64_t offset,
+                              absl::FunctionRef<void(int32_t)> add) const {
   if (bytes()) {
     for (const char c : text) add(static_cast<unsigned char>(c));
     return absl::OkStatus();
@@ -47,12 +80,12 @@ absl::Status Vocabulary::ForEachId(absl::string_view text,
   for (size_t at = 0; at < text.size();) {
     const size_t start = at;
     char32_t c;
-    if (!TakeCodePoint(text, at, c)) return CheckUtf8(text);
+    if (!TakeCodePoint(text, at, c)) return CheckUtf8(text, offset);
     const int32_t id = IdOf(c);
     if (id < 0) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "the character U+%04X at offset %d is not in the vocabulary of %d characters",
-          static_cast<uint32_t>(c), start, size()));
+          static_cast<uint32_t>(c), offset + static_cast<int64_t>(start), size()));
     }
     add(id);
   }
@@ -78,6 +111,7 @@ std::vector<NamedText> Vocabulary::Files() const {
 }
 
 absl::StatusOr<Vocabulary> Vocabulary::FromJson(absl::string_view json) {
+  TY_RETURN_IF_ERROR(CheckJsonDepth(json));
   const nlohmann::json parsed =
       nlohmann::json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object() || !parsed.contains("type") || !parsed["type"].is_string()) {

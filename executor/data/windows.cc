@@ -20,6 +20,8 @@ Masking MaskingOf(const plan::Windowing& windowing, int64_t vocab) {
 
 }  // namespace
 
+int64_t WindowsOf(int64_t tokens, int64_t context) { return SideBySide(tokens, context); }
+
 int64_t WindowsOf(const std::vector<int64_t>& documents, int64_t context) {
   int64_t windows = 0;
   for (const int64_t tokens : documents) windows += SideBySide(tokens, context);

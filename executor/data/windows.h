@@ -66,5 +66,7 @@ inline plan::DataFacts::Kind KindOf(const plan::Windowing& windowing) {
 // Windows of `context` side by side over documents of so many tokens, the last of each may be
 // shorter.
 int64_t WindowsOf(const std::vector<int64_t>& documents, int64_t context);
+// The same of one.
+int64_t WindowsOf(int64_t tokens, int64_t context);
 
 }  // namespace trainyard::data

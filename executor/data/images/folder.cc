@@ -87,6 +87,7 @@ struct Entries {
 
 // Hidden ones left out.
 absl::StatusOr<Entries> EntriesOf(const std::string& path) {
+  TellOfOpen(path);
   std::error_code error;
   Entries entries;
   fs::directory_iterator it(path, error);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "executor/data/dataset.h"
@@ -29,6 +30,27 @@ TEST(Documents, LieBetweenEmptyLines) {
   EXPECT_THAT(DocumentsOf("a\r\nb\r\n\r\nc\r\n"), ElementsAre("a\r\nb", "c"));
   EXPECT_THAT(DocumentsOf("a\n \nb"), ElementsAre("a\n \nb"));  // a space is no empty line
   EXPECT_THAT(DocumentsOf("\r"), IsEmpty());
+}
+
+TEST(Documents, AreCountedAlikeInPiecesOfAnySize) {
+  for (const std::string text :
+       {"", "\n\n\n", "a", "a\n", "a\nb\n\nc", "\n\na\n\n\n\nb\n\n", "a\r\nb\r\n\r\nc\r\n",
+        "a\n \nb", "\r", "a\r", "a\r\r\n\nb", "ä\nöü\r\n\n€uro\n"}) {
+    for (const bool bytes : {false, true}) {
+      std::vector<int64_t> expected;
+      for (const absl::string_view document : DocumentsOf(text)) {
+        expected.push_back(std::count_if(document.begin(), document.end(),
+                                         [&](char c) { return bytes || (c & 0xC0) != 0x80; }));
+      }
+      for (size_t piece = 1; piece <= text.size() + 1; ++piece) {
+        std::vector<int64_t> counted;
+        DocumentCounter counter(bytes, [&](int64_t n) { counted.push_back(n); });
+        for (size_t at = 0; at < text.size(); at += piece) counter.Add(text.substr(at, piece));
+        counter.Finish();
+        EXPECT_EQ(counted, expected) << text << " in pieces of " << piece;
+      }
+    }
+  }
 }
 
 constexpr plan::Windowing kMasked = {.context = 4, .mask_rate = 0.5};

@@ -139,6 +139,37 @@ TEST(Text, IsCutAsNanoGptCutsIt) {
   EXPECT_EQ(facts->validation_size, 111540);
 }
 
+TEST(Text, FactsOfALargeTextAreThoseOfTheOpenDataSet) {
+  const Folder folder;
+  std::string text;  // characters lie across the ends of pieces; documents of many lengths
+  while (text.size() < 600'000)
+    absl::StrAppend(&text, text.size(), " ä€😀\r\n", text.size() % 3 ? "" : "\n");
+  v1::Data data;
+  data.mutable_text()->set_path(folder.Write("text.txt", text));
+  data.mutable_text()->set_validation_fraction(0.3);
+  for (const auto tokenizer : {v1::TextData::CHARACTERS, v1::TextData::BYTES}) {
+    data.mutable_text()->set_tokenizer(tokenizer);
+    for (const plan::Windowing& windowing :
+         {plan::Windowing{.context = 7}, plan::Windowing{.context = 7, .mask_rate = 0.5}}) {
+      const auto facts = ReadFacts(data, windowing);
+      ASSERT_TRUE(facts.ok()) << facts.status();
+      const auto dataset = OpenDataset(data, windowing);
+      ASSERT_TRUE(dataset.ok()) << dataset.status();
+      EXPECT_EQ(facts->vocab, (*dataset)->facts().vocab);
+      EXPECT_EQ(facts->train_size, (*dataset)->facts().train_size);
+      EXPECT_EQ(facts->validation_size, (*dataset)->facts().validation_size);
+    }
+  }
+}
+
+TEST(Text, IsRefusedByThePlaceInTheFile) {
+  const Folder folder;
+  v1::Data data;
+  data.mutable_text()->set_path(folder.Write("text.txt", std::string(300'000, 'a') + "\xff"));
+  EXPECT_THAT(std::string(ReadFacts(data, {.context = 4}).status().message()),
+              testing::HasSubstr("offset 300000"));
+}
+
 TEST(Text, RefusesHostileFiles) {
   const Folder folder;
   ExpectRefused(ErrorOf(TextAt(folder.path("none"), 0)), "/none: No such file",

@@ -55,6 +55,29 @@ TEST(TokenizerJson, TakesAddedTokensInAndAfterTheVocabulary) {
   EXPECT_EQ((*bpe)->Decode({258, 64}), "<|endoftext|>a");
 }
 
+TEST(TokenizerJson, TakesItsPartsInAnyOrder) {
+  const Json small = Small();
+  nlohmann::ordered_json json;
+  for (const char* name : {"type", "vocab", "merges"}) json["model"][name] = small["model"][name];
+  json["added_tokens"] = {{{"id", 258}, {"content", "<|endoftext|>"}, {"normalized", false}}};
+  json["pre_tokenizer"] = small["pre_tokenizer"];
+  const auto bpe = BpeFromJson(json.dump());
+  ASSERT_TRUE(bpe.ok()) << bpe.status();
+  EXPECT_THAT(*(*bpe)->Encode("ab<|endoftext|>"), ElementsAre(256, 258));
+}
+
+TEST(TokenizerJson, RefusesBracketsInBracketsBeforeItParsesThem) {
+  for (const char* bracket : {"[", "{\"a\":"}) {
+    std::string deep;
+    for (int i = 0; i < 65; ++i) deep += bracket;
+    EXPECT_THAT(std::string(BpeFromJson(deep).status().message()),
+                HasSubstr("more than 64 brackets in each other"));
+  }
+  Json json = Small();
+  json["model"]["merges"] = {"a b", std::string(100, '['), "\\\" ["};  // in texts they are none
+  EXPECT_THAT(std::string(Read(json).status().message()), HasSubstr("model.merges[1]"));
+}
+
 TEST(TokenizerJson, TakesLlama3sCutAndItsWholeWords) {
   Json json = Small();
   json["model"]["ignore_merges"] = true;
