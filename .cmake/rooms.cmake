@@ -65,7 +65,8 @@ set(TRAINYARD_ROOMS
   "executor/run|storage/base/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h"
   "executor/worker|executor/engine/ executor/plan/ executor/data/ executor/run/ kernels/device.h kernels/libraries.h storage/base/ storage/objects/ proto/text/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h trainyard/v1/resources.pb.h"
   "executor/agent|executor/run/ storage/base/ trainyard/v1/"
-  "server|storage/ trainyard/v1/ executor/plan/ executor/data/ executor/weights/ proto/text/"
+  "server|storage/ trainyard/v1/ executor/plan/ proto/text/"
+  "server/sizing|storage/base/ trainyard/v1/spec.pb.h executor/plan/ executor/data/ executor/weights/"
   "clients|storage/base/ trainyard/v1/ proto/text/")
 
 # Third-party headers that only some folders may see: prefix of the include path | folders.

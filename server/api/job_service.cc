@@ -142,7 +142,7 @@ class JobService final : public v1::JobService::CallbackService {
         return Fill(jobs_.Submit(job), response);
       }
     }
-    TY_ASSIGN_OR_RETURN(const plan::DataFacts facts, PlanSubmission(job));
+    TY_ASSIGN_OR_RETURN(const plan::DataFacts facts, PlanSubmission(job, b_.sizer));
     TY_ASSIGN_OR_RETURN(const std::vector<NodeRecord> nodes, b_.stores.fleet().ListNodes());
     TY_RETURN_IF_ERROR(CheckFits(job, facts, nodes));
     if (request.validate_only()) {

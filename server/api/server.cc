@@ -84,8 +84,9 @@ bool IsLoopbackAddress(const std::string& listen) {
 
 // In the order of making; ends in the reverse order, after Drain.
 struct Server::Parts {
-  Parts(Stores& stores, Clock& clock, const ServerOptions& options)
-      : calls(options.calls),
+  Parts(Stores& stores, Clock& clock, const ServerOptions& options, std::unique_ptr<Sizer> sizes)
+      : sizer(std::move(sizes)),
+        calls(options.calls),
         stream_pool(options.stream_threads),
         fleet_pool(options.fleet_threads),
         authenticator(stores.tokens(), clock),
@@ -96,6 +97,7 @@ struct Server::Parts {
   std::string replica;
   int port = 0;
   bool drained = false;
+  const std::unique_ptr<Sizer> sizer;  // calls use it
   CallQueue calls;
   TaskPool stream_pool;
   TaskPool fleet_pool;
@@ -121,13 +123,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
   if (options.replica.empty()) options.replica = absl::StrCat("server-", RandomHex(4));
   options.scheduler.holder = LeaderName(options);
   options.scheduler.planner = options.planner;
-  auto parts = std::make_unique<Parts>(stores, clock, options);
+  TY_ASSIGN_OR_RETURN(std::unique_ptr<Sizer> sizer, Sizer::Start(options.sizer));
+  auto parts = std::make_unique<Parts>(stores, clock, options, std::move(sizer));
   parts->replica = options.replica;
   const Backstage backstage{.stores = stores,
                             .authenticator = parts->authenticator,
                             .watches = parts->watches,
                             .fleet = parts->fleet,
                             .scheduler = parts->scheduler,
+                            .sizer = *parts->sizer,
                             .pool = parts->stream_pool,
                             .calls = parts->calls,
                             .planner = options.planner,
@@ -170,6 +174,7 @@ void Server::Drain(absl::Duration limit) {
   parts.watches.Drain(draining);
   parts.fleet.Drain(draining);
   parts.grpc->Shutdown(absl::ToChronoTime(absl::Now() + limit));
+  parts.sizer->Stop();  // nobody hears what they would still find
   parts.grpc->Wait();
   // No call and no stream is left; what timers remain has nothing to do.
   parts.calls.Stop();

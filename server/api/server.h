@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "server/fleet/fleet.h"
 #include "server/scheduler/loop.h"
+#include "server/sizing/sizer.h"
 #include "server/watch/watch.h"
 #include "server/work/call_queue.h"
 #include "storage/base/clock.h"
@@ -22,6 +23,7 @@ struct ServerOptions {
   PlannerOptions planner;
   WatchOptions watch;
   LoopOptions scheduler;  // `holder` and `planner` are filled in
+  SizerOptions sizer;
   absl::Duration pause_grace = absl::Minutes(5);
   CallQueueOptions calls;  // store calls for everything that is not a stream
   int stream_threads = 4;  // store calls for watchers and logs
@@ -37,7 +39,8 @@ bool IsLoopbackAddress(const std::string& listen);
 // A running server over `stores`: services, scheduler, watchers, sessions. Thread-safe.
 class Server {
  public:
-  // kInvalidArgument or kUnavailable when it cannot listen. `stores` and `clock` must outlive it.
+  // kInvalidArgument or kUnavailable when it cannot listen, kFailedPrecondition without
+  // trainyard-sizer. `stores` and `clock` must outlive it.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Stores& stores, Clock& clock,
                                                        ServerOptions options);
   ~Server();

@@ -10,6 +10,7 @@
 #include "server/auth/authenticator.h"
 #include "server/fleet/fleet.h"
 #include "server/scheduler/loop.h"
+#include "server/sizing/sizer.h"
 #include "server/watch/watch_hub.h"
 #include "server/work/call_queue.h"
 #include "server/work/task_pool.h"
@@ -28,6 +29,7 @@ struct Backstage {
   WatchHub& watches;
   Fleet& fleet;
   SchedulerLoop& scheduler;
+  Sizer& sizer;
   TaskPool& pool;
   CallQueue& calls;
   PlannerOptions planner;

@@ -13,11 +13,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "executor/data/read_facts.h"
 #include "executor/plan/fit.h"
-#include "executor/plan/plan.h"
 #include "executor/plan/spec.h"
-#include "executor/weights/start_weights.h"
 #include "server/api/names.h"
 #include "server/scheduler/slots.h"
 #include "storage/base/ids.h"
@@ -98,77 +95,6 @@ std::string FamilyOf(const v1::JobSpec& spec) {
   return field == nullptr ? "job" : field->name();
 }
 
-// "spec.data.idx.train_images": the field whose value `message` speaks of, or "spec.data".
-std::string FieldSpokenOf(const google::protobuf::Message& message, const std::string& prefix,
-                          absl::string_view text, size_t& longest) {
-  std::string found = prefix;
-  std::vector<const google::protobuf::FieldDescriptor*> set;
-  const google::protobuf::Reflection* reflection = message.GetReflection();
-  reflection->ListFields(message, &set);
-  const auto consider = [&](const std::string& value, const std::string& field) {
-    if (value.size() <= longest || !absl::StrContains(text, value)) return;
-    longest = value.size();
-    found = field;
-  };
-  using Descriptor = google::protobuf::FieldDescriptor;
-  for (const Descriptor* field : set) {
-    const std::string name = absl::StrCat(prefix, ".", field->name());
-    if (field->cpp_type() == Descriptor::CPPTYPE_MESSAGE && !field->is_repeated()) {
-      const size_t before = longest;
-      std::string inner =
-          FieldSpokenOf(reflection->GetMessage(message, field), name, text, longest);
-      if (longest > before) found = std::move(inner);
-    } else if (field->cpp_type() == Descriptor::CPPTYPE_STRING && field->is_repeated()) {
-      for (int i = 0; i < reflection->FieldSize(message, field); ++i) {
-        consider(reflection->GetRepeatedString(message, field, i), absl::StrCat(name, "[", i, "]"));
-      }
-    } else if (field->cpp_type() == Descriptor::CPPTYPE_STRING) {
-      consider(reflection->GetString(message, field), name);
-    }
-  }
-  return found;
-}
-
-absl::Status NameDataField(const v1::JobSpec& spec, const absl::Status& status,
-                           absl::string_view advice) {
-  size_t longest = 0;
-  const std::string field = FieldSpokenOf(spec.data(), "spec.data", status.message(), longest);
-  const bool named = absl::StrContains(status.message(), "spec.data");
-  const std::string text =
-      absl::StrCat(named ? "" : field, named ? "" : ": ", status.message(), advice);
-  return absl::Status(
-      absl::IsUnimplemented(status) ? status.code() : absl::StatusCode::kInvalidArgument, text);
-}
-
-bool Unseen(const absl::Status& status) {
-  return absl::IsNotFound(status) || absl::IsPermissionDenied(status);
-}
-
-absl::StatusOr<plan::DataFacts> FindFacts(const v1::JobSpec& spec) {
-  const plan::Windowing windowing = plan::WindowingOf(spec.model());
-  absl::StatusOr<plan::DataFacts> facts = data::ReadFacts(spec.data(), windowing);
-  if (facts.ok()) return facts;
-  // What the files say counts; what the spec declares serves where the server cannot look.
-  if (!Unseen(facts.status())) return NameDataField(spec, facts.status(), "");
-  const std::optional<plan::DataFacts> declared = data::DeclaredFacts(spec.data(), windowing);
-  if (declared.has_value()) return *declared;
-  return NameDataField(spec, facts.status(),
-                       " (the server must be able to read the data, or the spec must declare its "
-                       "sizes and classes or vocabulary)");
-}
-
-// The weights that the job begins with, where the server sees them; the worker looks again.
-absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan) {
-  if (spec.fine_tune().from().empty()) return absl::OkStatus();
-  const absl::StatusOr<weights::StartWeights> weights = weights::OpenStartWeights(spec, plan);
-  if (Unseen(weights.status())) return absl::OkStatus();
-  TY_RETURN_IF_ERROR(weights.status());
-  if (!weights::KeepsTokens(*weights, spec, plan)) return absl::OkStatus();
-  const auto tokenizer = data::TokenizerOf(spec.data());
-  if (!tokenizer.ok()) return Unseen(tokenizer.status()) ? absl::OkStatus() : tokenizer.status();
-  return weights::CheckTokenizer(*weights, spec, plan, tokenizer->get());
-}
-
 }  // namespace
 
 absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
@@ -224,16 +150,12 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
   return record;
 }
 
-absl::StatusOr<plan::DataFacts> PlanSubmission(JobRecord& job) {
-  v1::JobSpec spec;
-  if (!spec.ParseFromString(job.spec)) return absl::InternalError("the spec cannot be read again");
-  TY_ASSIGN_OR_RETURN(const plan::DataFacts facts, FindFacts(spec));
-  TY_ASSIGN_OR_RETURN(const plan::Plan plan, plan::BuildPlan(spec, facts));
-  TY_RETURN_IF_ERROR(CheckStart(spec, plan));
-  job.plan_summary = plan.summary.SerializeAsString();
-  job.bytes_per_slot = plan.summary.bytes_per_slot();
-  job.total_steps = plan.summary.total_steps();
-  return facts;
+absl::StatusOr<plan::DataFacts> PlanSubmission(JobRecord& job, Sizer& sizer) {
+  TY_ASSIGN_OR_RETURN(const Sizing sizing, sizer.Size(job.spec));
+  job.plan_summary = sizing.summary.SerializeAsString();
+  job.bytes_per_slot = sizing.summary.bytes_per_slot();
+  job.total_steps = sizing.summary.total_steps();
+  return sizing.facts;
 }
 
 namespace {

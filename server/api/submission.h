@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "executor/plan/facts.h"
+#include "server/sizing/sizer.h"
 #include "storage/records/job.h"
 #include "storage/records/node.h"
 #include "trainyard/v1/job_service.pb.h"
@@ -19,13 +20,9 @@ namespace trainyard {
 absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
                                           const std::string& creator);
 
-// Sizes the job: reads the facts of its data (or takes what the spec declares), plans a step, fills
-// in `plan_summary`, `bytes_per_slot` and `total_steps`; returns the facts.
-//   kInvalidArgument  a file that cannot be read and whose facts are not declared, a model that
-//                     does not fit its data, weights to begin with that do not fit the model: names
-//                     the field. A folder of weights that the server does not see is left to the
-//                     worker.
-absl::StatusOr<plan::DataFacts> PlanSubmission(JobRecord& job);
+// Sizes the job in a helper process, which alone looks at files; fills in `plan_summary`,
+// `bytes_per_slot` and `total_steps`; returns the facts of the data. Fails as Sizer::Size.
+absl::StatusOr<plan::DataFacts> PlanSubmission(JobRecord& job, Sizer& sizer);
 
 // kFailedPrecondition: the nodes that ever registered, were all of them there and idle, have too
 // few slots of one kind that are large enough for the job's smallest gang; says what would fit, by

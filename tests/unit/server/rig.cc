@@ -33,6 +33,7 @@ ServerOptions Rig::FastOptions() {
   options.schema_version = 7;
   options.fleet.checkpoint_root = "file:///checkpoints";
   options.watch.heartbeat = absl::Milliseconds(100);
+  options.sizer.program = TRAINYARD_SIZER;
   return options;
 }
 

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "executor/plan/facts.h"
+#include "trainyard/v1/spec.pb.h"
+
+namespace trainyard {
+
+// What a job needs.
+struct Sizing {
+  plan::DataFacts facts;
+  v1::PlanSummary summary;
+};
+
+// Reads the facts of the data (or takes what the spec declares), plans a step and, where this
+// machine sees the weights that the job begins with, holds them against the plan. `spec` must come
+// from ResolveSpec.
+//   kInvalidArgument  a file that cannot be read and whose facts are not declared, a model that
+//                     does not fit its data, weights to begin with that do not fit the model: names
+//                     the field. A folder of weights that is not seen is left to the worker.
+//   kUnimplemented    what is not built
+absl::StatusOr<Sizing> SizeJob(const v1::JobSpec& spec);
+
+}  // namespace trainyard

@@ -1,0 +1,122 @@
+#include "server/sizing/sizer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/sizing/spoken_field.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+using End = SizerProcess::End;
+
+constexpr char kProgram[] = "trainyard-sizer";
+
+absl::StatusOr<std::string> ProgramBesideThis() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return absl::FailedPreconditionError("cannot read /proc/self/exe");
+  return (self.parent_path() / kProgram).string();
+}
+
+// "spec.data.text.path: /data/a.txt", as far as it is known.
+std::string WhereItWas(const std::string& spec_bytes, const std::string& file) {
+  v1::JobSpec spec;
+  if (file.empty() || !spec.ParseFromString(spec_bytes)) return "spec";
+  return absl::StrCat(FieldSpokenOf(spec, file), ": ", file);
+}
+
+// Of a helper that did not answer in the patient lane, or crashed.
+absl::Status Failure(const SizerProcess::Outcome& outcome, const std::string& spec,
+                     const SizingLimits& limits) {
+  const std::string where = WhereItWas(spec, outcome.file);
+  const std::string look = "; check that it is whole and what the field expects";
+  switch (outcome.end) {
+    case End::kOutOfMemory:
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": to look at it takes more than the ", limits.memory_bytes >> 20,
+                       " MiB of memory that a submission may take", look,
+                       ", or give the data in smaller or simpler files (token files, for a text)"));
+    case End::kOutOfTime:
+      return absl::FailedPreconditionError(absl::StrCat(
+          where, ": to look at it takes more than the ", absl::FormatDuration(limits.time),
+          " that a submission may take; check that its file system answers, or give the data in "
+          "smaller or simpler files (token files, for a text)"));
+    case End::kKilled:
+      return absl::UnavailableError(
+          absl::StrCat(where,
+                       ": the process that looked at it was killed, as happens when the "
+                       "server's machine is out of memory; try again"));
+    case End::kCrashed:
+    case End::kAnswered:
+      break;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(where, ": the process that looked at it ended by ",
+                                                 outcome.how, look,
+                                                 "; if it is, this is a defect of Trainyard"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Sizer>> Sizer::Start(const SizerOptions& options) {
+  std::string name = options.program;
+  if (name.empty()) {
+    TY_ASSIGN_OR_RETURN(name, ProgramBesideThis());
+  }
+  // Not read: a program may be one that can only be run.
+  FileDescriptor program(open(name.c_str(), O_PATH | O_CLOEXEC));
+  if (!program.valid()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, ": ", std::strerror(errno),
+                     "; the server needs it beside its own program: install both together"));
+  }
+  return std::unique_ptr<Sizer>(new Sizer(options, name, std::move(program)));
+}
+
+Sizer::Sizer(const SizerOptions& options, const std::string& name, FileDescriptor program)
+    : options_(options),
+      program_(std::move(program)),
+      quick_(
+          program_,
+          {.name = name, .helpers = options.quick_helpers, .keep = true, .limits = options.quick}),
+      patient_(program_, {.name = name, .helpers = 1, .keep = false, .limits = options.patient}) {}
+
+absl::StatusOr<Sizing> Sizer::Size(const std::string& spec) {
+  const SteadyTime until =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.longest);
+  TY_ASSIGN_OR_RETURN(SizerProcess::Outcome quick, quick_.Ask(spec, until));
+  if (quick.end == End::kAnswered) return std::move(quick.sizing);
+  if (quick.end == End::kCrashed) return Failure(quick, spec, options_.quick);
+  absl::StatusOr<SizerProcess::Outcome> patient = patient_.Ask(spec, until);
+  const bool cut_short =
+      patient.ok() && patient->end == End::kOutOfTime && std::chrono::steady_clock::now() >= until;
+  if (cut_short) {
+    patient = absl::UnavailableError(
+        "the server is busy reading the files of other submissions; try again");
+  }
+  if (!patient.ok()) {
+    return Annotate(patient.status(), WhereItWas(spec, quick.file));
+  }
+  if (patient->end == End::kAnswered) return std::move(patient->sizing);
+  return Failure(*patient, spec, options_.patient);
+}
+
+void Sizer::Stop() {
+  quick_.Stop();
+  patient_.Stop();
+}
+
+std::vector<pid_t> Sizer::Pids() const {
+  std::vector<pid_t> pids = quick_.Pids();
+  for (const pid_t pid : patient_.Pids()) pids.push_back(pid);
+  return pids;
+}
+
+}  // namespace trainyard

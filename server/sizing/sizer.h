@@ -1,0 +1,59 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/sizing/limits.h"
+#include "server/sizing/size_job.h"
+#include "server/sizing/sizer_lane.h"
+
+namespace trainyard {
+
+struct SizerOptions {
+  std::string program;  // empty: trainyard-sizer beside this process' own program
+
+  // So many questions at once, in helpers that were started before and are kept. What does not end
+  // within these limits is asked again in the patient lane, so that one large file does not hold up
+  // small ones.
+  int quick_helpers = 3;
+  SizingLimits quick{.memory_bytes = int64_t{32} << 20, .time = absl::Seconds(5)};
+  // One at a time, each in a helper of its own. The memory of both lanes together is what the files
+  // of users may take of this machine.
+  SizingLimits patient{.memory_bytes = int64_t{112} << 20, .time = absl::Seconds(15)};
+  // Waiting and reading together: less than what a client waits for an answer.
+  absl::Duration longest = absl::Seconds(25);
+};
+
+// Sizes jobs in helper processes. Thread-safe.
+class Sizer {
+ public:
+  // Starts the helpers of the quick lane. kFailedPrecondition: the program is not there.
+  static absl::StatusOr<std::unique_ptr<Sizer>> Start(const SizerOptions& options);
+
+  // As SizeJob, of a serialized spec. Besides its errors, and like them with field and file:
+  //   kInvalidArgument     the file takes more memory than a helper may have, or ended the helper
+  //   kFailedPrecondition  reading it takes more time
+  //   kUnavailable         no helper became free in time, it was killed from outside, or none can
+  //                        be started: asking again may help
+  absl::StatusOr<Sizing> Size(const std::string& spec);
+
+  // Ends all helpers; questions under way and later ones are kUnavailable. Idempotent.
+  void Stop();
+
+  // Of the helpers that live now.
+  std::vector<pid_t> Pids() const;
+
+ private:
+  Sizer(const SizerOptions& options, const std::string& name, FileDescriptor program);
+
+  const SizerOptions options_;
+  const FileDescriptor program_;
+  SizerLane quick_, patient_;
+};
+
+}  // namespace trainyard

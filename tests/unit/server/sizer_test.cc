@@ -1,0 +1,322 @@
+// Files that end, fill or hang whoever reads them, and helpers that end by themselves.
+
+#include "server/sizing/sizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "executor/plan/spec.h"
+#include "tests/unit/server/hostile_files.h"
+#include "tests/unit/server/process_tree.h"
+#include "tests/unit/server/rig.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+class SizerTest : public ::testing::Test {
+ protected:
+  static SizerOptions Options() {
+    SizerOptions options;
+    options.program = TRAINYARD_SIZER;
+    return options;
+  }
+
+  void Start(const SizerOptions& options = Options()) {
+    auto sizer = Sizer::Start(options);
+    ASSERT_TRUE(sizer.ok()) << sizer.status();
+    sizer_ = *std::move(sizer);
+  }
+
+  static std::string SpecOf(const v1::Job& job) {
+    const auto spec = plan::ResolveSpec(job.spec());
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return spec->SerializeAsString();
+  }
+
+  absl::StatusOr<Sizing> Size(const v1::Job& job) { return sizer_->Size(SpecOf(job)); }
+
+  // A helper that has `path` open, as soon as there is one.
+  pid_t WhoReads(const std::string& path) {
+    const absl::Time limit = absl::Now() + kPatience;
+    while (absl::Now() < limit) {
+      for (const pid_t pid : sizer_->Pids()) {
+        if (HasOpen(pid, path)) return pid;
+      }
+      std::this_thread::yield();
+    }
+    ADD_FAILURE() << "nobody opened " << path;
+    return 0;
+  }
+
+  // Sends `number` to each of the `helpers` that read `path` one after the other; what Size says.
+  absl::StatusOr<Sizing> SizeWhile(const v1::Job& job, const std::string& path, int number,
+                                   int helpers) {
+    absl::StatusOr<Sizing> sizing = absl::UnknownError("");
+    std::thread asker([&] { sizing = Size(job); });
+    pid_t last = 0;
+    for (int i = 0; i < helpers; ++i) {
+      pid_t pid = last;
+      while (pid == last) pid = WhoReads(path);
+      kill(pid, number);
+      last = pid;
+    }
+    asker.join();
+    return sizing;
+  }
+
+  data::Folder folder_;
+  std::unique_ptr<Sizer> sizer_;
+};
+
+TEST_F(SizerTest, FindsWhatTheReadersFind) {
+  Start();
+  const v1::Job job = JobOnText(folder_.Write("text.txt", std::string(500, 'a') + "bc"));
+  const auto sizing = Size(job);
+  ASSERT_TRUE(sizing.ok()) << sizing.status();
+  const auto spec = plan::ResolveSpec(job.spec());
+  const auto own = SizeJob(*spec);
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_EQ(sizing->facts.vocab, 3);
+  EXPECT_EQ(sizing->facts.train_size, own->facts.train_size);
+  EXPECT_EQ(sizing->facts.validation_size, own->facts.validation_size);
+  EXPECT_EQ(sizing->summary.SerializeAsString(), own->summary.SerializeAsString());
+}
+
+TEST_F(SizerTest, ErrorsComeAsTheReadersGiveThem) {
+  Start();
+  const v1::Job job = JobOnText("/nowhere/text.txt");
+  const auto spec = plan::ResolveSpec(job.spec());
+  EXPECT_EQ(Size(job).status(), SizeJob(*spec).status());
+  EXPECT_TRUE(absl::IsInvalidArgument(Size(job).status()));
+}
+
+TEST_F(SizerTest, ATextOfOneGibibyteIsCounted) {
+  SizerOptions options = Options();
+  options.quick.time = absl::Seconds(15);  // a slow machine may take them
+  Start(options);
+  const auto sizing = Size(JobOnText(SparseText(folder_)));
+  ASSERT_TRUE(sizing.ok()) << sizing.status();
+  EXPECT_EQ(sizing->facts.vocab, 1);
+  EXPECT_EQ(sizing->facts.train_size + sizing->facts.validation_size, int64_t{1} << 30);
+}
+
+TEST_F(SizerTest, TwoBillionLabelsAreCounted) {
+  SizerOptions options = Options();
+  options.patient.time = options.longest = absl::Seconds(100);
+  Start(options);
+  const auto sizing = Size(JobOnTwoBillionLabels(folder_));
+  ASSERT_TRUE(sizing.ok()) << sizing.status();
+  EXPECT_EQ(sizing->facts.train_size + sizing->facts.validation_size, 2'000'000'000);
+}
+
+TEST_F(SizerTest, ATokenizerOfBracketsAloneIsRefusedByItsDepth) {
+  Start();
+  const v1::Job job = JobOnTokenizerOf(folder_, "", "[");
+  EXPECT_THAT(std::string(Size(job).status().message()),
+              AllOf(HasSubstr("spec.data.text.tokenizer_file: "), HasSubstr("tokenizer.json"),
+                    HasSubstr("found more than 64 brackets in each other at byte 64")));
+}
+
+TEST_F(SizerTest, AFileThatTakesTooMuchMemoryIsNamed) {
+  if (TRAINYARD_MEMORY_LIMIT == 0) GTEST_SKIP() << "sanitizers need memory of their own";
+  Start();
+  const absl::Status status = Size(JobOnTokenizerOf(folder_, "[[]", ",[]")).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("spec.data.text.tokenizer_file: "), HasSubstr("tokenizer.json"),
+                    HasSubstr("more than the 112 MiB of memory"), HasSubstr("check that it is")));
+  EXPECT_TRUE(Size(SmallJob()).ok());
+}
+
+TEST_F(SizerTest, AHelperThatIsKilledInTheMiddleIsReplacedAndTheQuestionAskedAgain) {
+  SizerOptions options = Options();
+  options.quick.time = options.patient.time = options.longest = absl::Seconds(100);
+  Start(options);
+  const std::string path = SparseText(folder_);
+  const auto sizing = SizeWhile(JobOnText(path), path, SIGKILL, 1);
+  EXPECT_TRUE(sizing.ok()) << sizing.status();
+}
+
+TEST_F(SizerTest, WhoIsKilledEachTimeMayBeAskedAgain) {
+  SizerOptions options = Options();
+  options.quick.time = options.patient.time = options.longest = absl::Seconds(100);
+  Start(options);
+  const std::string path = SparseText(folder_);
+  const absl::Status status = SizeWhile(JobOnText(path), path, SIGKILL, 2).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("spec.data.text.path: " + path), HasSubstr("was killed")));
+  EXPECT_TRUE(Size(SmallJob()).ok());
+}
+
+TEST_F(SizerTest, AFileOnWhichAParserCrashesIsNamed) {
+  SizerOptions options = Options();
+  options.quick.time = options.longest = absl::Seconds(100);
+  Start(options);
+  const std::string path = SparseText(folder_);
+  const absl::Status status = SizeWhile(JobOnText(path), path, SIGBUS, 1).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("spec.data.text.path: " + path), HasSubstr("signal 7")));
+  EXPECT_TRUE(Size(SmallJob()).ok());
+  EXPECT_EQ(sizer_->Pids().size(), 3u);
+}
+
+TEST_F(SizerTest, AHelperThatHangsIsEndedAtItsDeadline) {
+  SizerOptions options = Options();
+  options.quick.time = absl::Milliseconds(300);
+  options.patient.time = absl::Milliseconds(600);
+  Start(options);
+  const std::string path = SparseText(folder_);
+  const absl::Time begin = absl::Now();
+  const absl::Status status = SizeWhile(JobOnText(path), path, SIGSTOP, 2).status();
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("spec.data.text.path: " + path), HasSubstr("more than the 600ms"),
+                    HasSubstr("check that its file system answers")));
+  EXPECT_TRUE(Size(SmallJob()).ok());
+}
+
+TEST_F(SizerTest, SmallJobsDoNotWaitForALargeFile) {
+  SizerOptions options = Options();
+  options.quick_helpers = 1;
+  options.quick.time = absl::Milliseconds(100);
+  options.patient.time = options.longest = absl::Seconds(100);
+  Start(options);
+  const std::string path = SparseText(folder_);
+  absl::Notification counted;
+  std::thread large([&] {
+    EXPECT_TRUE(Size(JobOnText(path)).ok());
+    counted.Notify();
+  });
+  const pid_t quick = WhoReads(path);
+  pid_t patient = quick;
+  while (patient == quick) patient = WhoReads(path);
+  kill(patient, SIGSTOP);
+  EXPECT_TRUE(Size(SmallJob()).ok());
+  EXPECT_FALSE(counted.HasBeenNotified());
+  kill(patient, SIGCONT);
+  large.join();
+}
+
+TEST_F(SizerTest, WhoWaitsForAHelperIsToldInTime) {
+  SizerOptions options = Options();
+  options.quick_helpers = 1;
+  options.quick.time = absl::Seconds(100);
+  options.longest = absl::Milliseconds(50);
+  Start(options);
+  kill(sizer_->Pids().at(0), SIGSTOP);
+  const absl::Status status = Size(SmallJob()).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("busy"));
+}
+
+TEST_F(SizerTest, StopEndsWhatIsUnderWay) {
+  SizerOptions options = Options();
+  options.quick.time = options.longest = absl::Seconds(100);
+  Start(options);
+  const std::string path = SparseText(folder_);
+  absl::Status status;
+  std::thread asker([&] { status = Size(JobOnText(path)).status(); });
+  kill(WhoReads(path), SIGSTOP);
+  sizer_->Stop();
+  asker.join();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_TRUE(absl::IsUnavailable(Size(SmallJob()).status()));
+  EXPECT_THAT(sizer_->Pids(), ::testing::IsEmpty());
+}
+
+TEST_F(SizerTest, AnUpgradeUnderARunningServerDoesNotMixBuilds) {
+  SizerOptions options = Options();
+  options.program = folder_.path("trainyard-sizer");
+  std::filesystem::copy_file(TRAINYARD_SIZER, options.program);
+  Start(options);
+  std::filesystem::remove(options.program);
+  folder_.Write("trainyard-sizer", "of another build");
+  for (const pid_t pid : sizer_->Pids()) kill(pid, SIGKILL);
+  EXPECT_TRUE(Size(SmallJob()).ok()) << "helpers that start now are of the build that was there";
+}
+
+TEST_F(SizerTest, AServerWithoutItsHelperSaysWhatIsMissing) {
+  SizerOptions options = Options();
+  options.program = "/nowhere/trainyard-sizer";
+  const absl::Status status = Sizer::Start(options).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("install both together"));
+}
+
+TEST_F(SizerTest, ATokenizerAsLargeAsThatOfLlama3FitsTheLimits) {
+  Start();
+  v1::Job job = JobOnText(folder_.Write("text.txt", std::string(20 << 20, 'a')));
+  v1::TextData& text = *job.mutable_spec()->mutable_data()->mutable_text();
+  text.set_tokenizer(v1::TextData::BPE);
+  text.set_tokenizer_file(folder_.Write("tokenizer.json", LargeTokenizer(128'000)));
+  job.mutable_spec()->mutable_model()->mutable_gpt()->set_context(64);
+  const auto sizing = Size(job);
+  ASSERT_TRUE(sizing.ok()) << sizing.status();
+  EXPECT_EQ(sizing->facts.vocab, 128'000);
+}
+
+// Server, clients and helpers together, 32 dry submissions at once, round after round of each file.
+TEST(DrySubmissions, OfAnyFileAddAtMost256MebibytesToTheServer) {
+  if (TRAINYARD_MEMORY_LIMIT == 0) GTEST_SKIP() << "sanitizers need memory of their own";
+  const data::Folder sparse, labels, deep, wide;
+  const v1::Job jobs[] = {JobOnText(SparseText(sparse)), JobOnTwoBillionLabels(labels),
+                          JobOnTokenizerOf(deep, "", "["), JobOnTokenizerOf(wide, "[[]", ",[]")};
+  ServerOptions options = Rig::FastOptions();
+  options.sizer.quick.time = absl::Seconds(2);
+  options.sizer.patient.time = absl::Seconds(3);
+  options.sizer.longest = absl::Seconds(6);
+  Rig rig(options);
+  rig.Submit(SmallJob());
+  const auto submit = [&](v1::Job job) {
+    v1::SubmitJobRequest request;
+    request.set_parent("projects/default");
+    request.set_validate_only(true);
+    *request.mutable_job() = std::move(job);
+    v1::Job response;
+    return rig.jobs().SubmitJob(Rig::Context().get(), request, &response);
+  };
+  ForgetPeaks();
+  const int64_t before = PeakBytesOfTree();
+  for (const v1::Job& job : jobs) {
+    absl::Notification done;
+    int64_t peak = 0;
+    std::thread observer([&] {
+      do {
+        peak = std::max(peak, PeakBytesOfTree());
+      } while (!done.WaitForNotificationWithTimeout(absl::Milliseconds(5)));
+    });
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 32; ++i) {
+      clients.emplace_back([&] {
+        const grpc::Status status = submit(job);
+        EXPECT_THAT(status.error_code(), AnyOf(grpc::OK, grpc::INVALID_ARGUMENT,  // swollen
+                                               grpc::FAILED_PRECONDITION,         // slow
+                                               grpc::UNAVAILABLE))  // and those behind it
+            << status.error_message();
+      });
+    }
+    for (std::thread& client : clients) client.join();
+    done.Notify();
+    observer.join();
+    EXPECT_LE(peak - before, int64_t{256} << 20) << job.spec().data().ShortDebugString();
+    std::cout << "added " << ((peak - before) >> 20) << " MiB" << std::endl;
+  }
+  rig.Submit(SmallJob());
+}
+
+}  // namespace
+}  // namespace trainyard
