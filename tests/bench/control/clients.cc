@@ -1,0 +1,160 @@
+#include <atomic>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "tests/bench/control/load.h"
+#include "trainyard/v1/job_service.grpc.pb.h"
+
+namespace trainyard::bench {
+
+int RunSubmit(const Target& target, const std::string& request_file, int clients, double seconds,
+              int count) {
+  std::ifstream file(request_file, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  v1::SubmitJobRequest request;
+  if (!request.ParseFromString(bytes)) {
+    std::cerr << request_file << ": holds no SubmitJobRequest\n";
+    return 1;
+  }
+  std::atomic<int> left = count > 0 ? count : INT_MAX;
+  absl::Mutex mu;
+  std::vector<double> times_ms;
+  std::string error;
+  const absl::Time begin = absl::Now();
+  const absl::Time end = count > 0 ? absl::InfiniteFuture() : begin + absl::Seconds(seconds);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < clients; ++i) {
+    threads.emplace_back([&] {
+      const auto stub = v1::JobService::NewStub(Dial(target));
+      std::vector<double> mine;
+      while (absl::Now() < end && left.fetch_sub(1) > 0) {
+        grpc::ClientContext context;
+        AddToken(target, context);
+        context.set_wait_for_ready(true);
+        const absl::Time sent = absl::Now();
+        v1::Job job;
+        const grpc::Status status = stub->SubmitJob(&context, request, &job);
+        if (!status.ok()) {
+          absl::MutexLock lock(&mu);
+          error = status.error_message();
+          return;
+        }
+        mine.push_back(absl::ToDoubleMilliseconds(absl::Now() - sent));
+      }
+      absl::MutexLock lock(&mu);
+      times_ms.insert(times_ms.end(), mine.begin(), mine.end());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (!error.empty()) {
+    std::cerr << "submit: " << error << "\n";
+    return 1;
+  }
+  const double took = absl::ToDoubleSeconds(absl::Now() - begin);
+  const auto made = static_cast<double>(times_ms.size());
+  const nlohmann::json answer = {{"submitted", times_ms.size()},
+                                 {"per_second", made / took},
+                                 {"p50_ms", Quantile(times_ms, 0.5)},
+                                 {"p99_ms", Quantile(times_ms, 0.99)}};
+  std::cout << answer.dump() << std::endl;
+  return 0;
+}
+
+int RunList(const Target& target, const std::string& filter, int page_size, int calls) {
+  const auto stub = v1::JobService::NewStub(Dial(target));
+  std::vector<double> times_ms;
+  int found = 0;
+  for (int i = 0; i <= calls; ++i) {
+    grpc::ClientContext context;
+    AddToken(target, context);
+    context.set_wait_for_ready(true);
+    v1::ListJobsRequest request;
+    request.set_parent("projects/-");
+    request.set_page_size(page_size);
+    request.set_filter(filter);
+    v1::ListJobsResponse response;
+    const absl::Time sent = absl::Now();
+    const grpc::Status status = stub->ListJobs(&context, request, &response);
+    if (!status.ok()) {
+      std::cerr << "list: " << status.error_message() << "\n";
+      return 1;
+    }
+    if (i > 0) times_ms.push_back(absl::ToDoubleMilliseconds(absl::Now() - sent));  // 0: connects
+    found = response.jobs_size();
+  }
+  const nlohmann::json answer = {{"found", found}, {"p50_ms", Quantile(times_ms, 0.5)}};
+  std::cout << answer.dump() << std::endl;
+  return 0;
+}
+
+namespace {
+
+class Watcher : public grpc::ClientReadReactor<v1::WatchJobResponse> {
+ public:
+  Watcher(const Target& target, v1::JobService::Stub& stub, const std::string& name,
+          std::atomic<int>& began) {
+    began_ = &began;
+    AddToken(target, context_);
+    request_.set_name(name);
+    stub.async()->WatchJob(&context_, &request_, this);
+    StartRead(&response_);
+    StartCall();
+  }
+  void End() {
+    context_.TryCancel();
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(&done_));
+  }
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (std::exchange(first_, false)) ++*began_;
+    StartRead(&response_);
+  }
+  void OnDone(const grpc::Status& status) override {
+    if (status.error_code() != grpc::StatusCode::CANCELLED) {
+      std::cerr << "watch: " << status.error_message() << "\n";
+    }
+    absl::MutexLock lock(&mu_);
+    done_ = true;
+  }
+
+ private:
+  grpc::ClientContext context_;
+  v1::WatchJobRequest request_;
+  v1::WatchJobResponse response_;
+  std::atomic<int>* began_ = nullptr;
+  bool first_ = true;
+  absl::Mutex mu_;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+int RunWatch(const Target& target, const std::string& names_file, int watchers, int connections) {
+  std::ifstream file(names_file);
+  std::vector<std::string> names;
+  for (std::string line; std::getline(file, line);) names.push_back(line);
+  std::vector<std::unique_ptr<v1::JobService::Stub>> stubs;
+  for (int i = 0; i < connections; ++i) stubs.push_back(v1::JobService::NewStub(Dial(target)));
+  std::atomic<int> began = 0;
+  std::vector<std::unique_ptr<Watcher>> all;
+  for (int i = 0; i < watchers; ++i) {
+    all.push_back(
+        std::make_unique<Watcher>(target, *stubs[i % connections], names[i % names.size()], began));
+  }
+  for (std::string line; std::getline(std::cin, line);) {
+    std::cout << nlohmann::json{{"began", began.load()}}.dump() << std::endl;
+  }
+  for (const auto& watcher : all) watcher->End();
+  return 0;
+}
+
+}  // namespace trainyard::bench

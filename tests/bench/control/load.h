@@ -1,0 +1,54 @@
+#pragma once
+
+// The half of the benchmark of the control plane that is not Python: agents with null workers,
+// clients, and the planner alone. Each function prints JSON to standard output and returns the exit
+// code.
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace trainyard::bench {
+
+struct Target {
+  std::string server;  // HOST:PORT
+  std::string token;
+};
+
+// A channel with a connection of its own, as every real agent and client has.
+std::shared_ptr<grpc::Channel> Dial(const Target& target);
+void AddToken(const Target& target, grpc::ClientContext& context);
+
+struct AgentOptions {
+  int nodes = 1;
+  int slots = 1;
+  std::string prefix = "node-";
+  std::string device = "CPU";  // or CUDA
+  bool hold = false;           // ranks start and never finish
+};
+// Registers the nodes and runs null workers on them until standard input ends. Per line read, one
+// line of JSON:
+//   reach N SECONDS  once N ranks in all have finished and their ends are acknowledged, or the time
+//   is over stats            now; lateness of the heartbeats since the last `stats`
+int RunAgents(const Target& target, const AgentOptions& options);
+
+// `request_file` holds a serialized SubmitJobRequest without job id and request id.
+int RunSubmit(const Target& target, const std::string& request_file, int clients, double seconds,
+              int count);
+// Times of `calls` calls of ListJobs.
+int RunList(const Target& target, const std::string& filter, int page_size, int calls);
+// Watches the jobs that the lines of `names_file` name, over `connections`, until standard input
+// ends.
+int RunWatch(const Target& target, const std::string& names_file, int watchers, int connections);
+
+// Full passes of the planner over a queue, in this process.
+int RunPass(int queued, int nodes, int slots_per_node, int rounds);
+
+// The p-th quantile (0 to 1) of `values`, which it sorts; 0 of none.
+double Quantile(std::vector<double>& values, double p);
+
+}  // namespace trainyard::bench

@@ -1,0 +1,64 @@
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "server/scheduler/planner.h"
+#include "tests/bench/control/load.h"
+
+namespace trainyard::bench {
+
+// All slots are taken but those of one node, so that a pass looks at the whole queue: jobs of eight
+// demands, in an order of priorities, of which a few start.
+int RunPass(int queued, int nodes, int slots_per_node, int rounds) {
+  SchedulerSnapshot snapshot;
+  snapshot.now = absl::Now();
+  for (int n = 0; n < nodes; ++n) {
+    NodeRecord node;
+    node.name = absl::StrFormat("node-%05d", n);
+    node.lease_end = snapshot.now + absl::Seconds(10);
+    for (int s = 0; s < slots_per_node; ++s) {
+      node.slots.push_back({.index = s, .device = "CUDA", .memory_bytes = int64_t{80} << 30});
+    }
+    snapshot.nodes.push_back(node);
+    if (n == 0) continue;
+    JobRecord job;
+    job.uid = absl::StrFormat("running-%05d", n);
+    job.state = JobState::kRunning;
+    job.attempt = 1;
+    AttemptRecord attempt;
+    attempt.job_uid = job.uid;
+    attempt.attempt = 1;
+    for (int s = 0; s < slots_per_node; ++s) {
+      attempt.ranks.push_back({.id = {job.uid, 1, s}, .node = node.name, .slots = {s}});
+    }
+    snapshot.jobs.push_back(job);
+    snapshot.attempts.push_back(attempt);
+  }
+  for (int i = 0; i < queued; ++i) {
+    JobRecord job;
+    job.uid = absl::StrFormat("%08x", static_cast<uint32_t>(i) * 2654435761u);
+    job.project = "default";
+    job.job_id = absl::StrFormat("job-%d", i);
+    job.version = 1;
+    job.device = "CUDA";
+    job.priority = i % 5;
+    job.min_slots = job.max_slots = 1 << i % 4;
+    job.bytes_per_slot = i % 8 < 4 ? int64_t{1} << 30 : int64_t{40} << 30;
+    job.create_time = snapshot.now - absl::Seconds(queued - i);
+    snapshot.jobs.push_back(job);
+  }
+  std::vector<double> times_ms;
+  size_t placements = 0;
+  for (int i = 0; i < rounds; ++i) {
+    const absl::Time begin = absl::Now();
+    const Pass pass = PlanPass(snapshot, {});
+    times_ms.push_back(absl::ToDoubleMilliseconds(absl::Now() - begin));
+    placements = pass.decisions.placements.size();
+  }
+  const nlohmann::json answer = {{"p50_ms", Quantile(times_ms, 0.5)}, {"placements", placements}};
+  std::cout << answer.dump() << std::endl;
+  return 0;
+}
+
+}  // namespace trainyard::bench
