@@ -35,7 +35,7 @@ std::string MakeJobId(absl::string_view hint) {
   }
   while (!id.empty() && id.back() == '-') id.pop_back();
   if (id.empty()) id = "job";
-  return absl::StrCat(id, "-", RandomHex(3));
+  return absl::StrCat(id, "-", RandomHex(6));
 }
 
 }  // namespace trainyard

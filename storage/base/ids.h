@@ -12,7 +12,7 @@ std::string RandomHex(int bytes);
 // Whether `id` is [a-z]([a-z0-9-]{0,61}[a-z0-9])?: the form of project and job ids (AIP-122).
 bool IsResourceId(absl::string_view id);
 
-// A readable job id made from `hint` ("char gpt" -> "char-gpt-7f3a9c"); always a resource id.
+// A readable job id made from `hint` ("char gpt" -> "char-gpt-7f3a9c01b2d4"); always a resource id.
 std::string MakeJobId(absl::string_view hint);
 
 }  // namespace trainyard

@@ -14,9 +14,12 @@
 namespace trainyard::postgres {
 namespace {
 
-// Applies one set of decisions within one transaction. Locks: leader, then the nodes that are lost,
-// then all jobs by uid (as all do who lock several: no deadlock), then the nodes that are placed
-// on.
+// For each statement of Apply: its locks must not keep others waiting.
+constexpr absl::Duration kStatementLimit = absl::Seconds(2);
+
+// Applies one set of decisions within one transaction, with as many statements for 256 placements
+// as for one. Locks: leader, then the nodes that are lost, then all jobs by uid (as all do who lock
+// several: no deadlock), then the nodes that are placed on.
 class Applier {
  public:
   Applier(Transaction& transaction, const Decisions& decisions)
@@ -29,10 +32,10 @@ class Applier {
     for (const Suspension& suspension : decisions_.suspensions) {
       TY_RETURN_IF_ERROR(ApplySuspension(suspension));
     }
+    ReadPlacedJobs();
     ReadNodes();
-    for (const Placement& placement : decisions_.placements) {
-      TY_RETURN_IF_ERROR(ApplyPlacement(placement));
-    }
+    for (const Placement& placement : decisions_.placements) Place(placement);
+    TY_RETURN_IF_ERROR(WritePlaced());
     ApplyReasons();
     return changed_;
   }
@@ -44,9 +47,17 @@ class Applier {
   absl::Status ApplySuspension(const Suspension& suspension);
   void ReadNodes();
   bool Fits(const Placement& placement) const;
-  absl::Status ApplyPlacement(const Placement& placement);
-  absl::Status WritePlaced(const JobRecord& before, const Placed& placed);
+  void ReadPlacedJobs();
+  void Place(const Placement& placement);
+  absl::Status WritePlaced();
+  void WriteFeeds(const std::map<std::string, int64_t>& newest_sequences);
+  void WriteAttempts();
   void ApplyReasons();
+
+  // With a plan for these values: one for arrays of any length is a bad one for long ones.
+  pqxx::result RunPlanned(const Query& query, const Params& params) {
+    return transaction_.RunText(query.text, params);
+  }
 
   Transaction& transaction_;
   const Decisions& decisions_;
@@ -55,6 +66,9 @@ class Applier {
   std::set<std::string> losing_;   // jobs with ranks there
   std::map<std::string, NodeRecord> nodes_;
   std::set<std::pair<std::string, int>> held_;
+  std::map<std::string, JobRecord> jobs_;  // that are to be placed
+  std::map<std::string, CheckpointRecord> checkpoints_;
+  std::vector<Placed> placed_;
   int changed_ = 0;
 };
 
@@ -75,10 +89,11 @@ void Applier::LoseNodes() {
 }
 
 void Applier::LockJobs() {
+  if (losing_.empty() && decisions_.suspensions.empty()) return;  // ReadPlacedJobs locks
   std::vector<std::string> uids(losing_.begin(), losing_.end());
   for (const Suspension& suspension : decisions_.suspensions) uids.push_back(suspension.job_uid);
   for (const Placement& placement : decisions_.placements) uids.push_back(placement.job_uid);
-  if (!uids.empty()) transaction_.Run(kLockJobs, Params(uids));
+  RunPlanned(kLockJobs, Params(uids));
 }
 
 absl::Status Applier::LoseRanks(const std::string& uid) {
@@ -115,11 +130,11 @@ void Applier::ReadNodes() {
   }
   if (names.empty()) return;
   const Params wanted(std::vector<std::string>(names.begin(), names.end()));
-  for (const pqxx::row& row : transaction_.Run(kShareNodes, wanted)) {
+  for (const pqxx::row& row : RunPlanned(kShareNodes, wanted)) {
     NodeRecord node = NodeOf(row);
     nodes_[node.name] = std::move(node);
   }
-  for (const pqxx::row& row : transaction_.Run(kHeldSlots, wanted)) {
+  for (const pqxx::row& row : RunPlanned(kHeldSlots, wanted)) {
     held_.emplace(row[0].as<std::string>(), row[1].as<int>());
   }
 }
@@ -134,17 +149,31 @@ bool Applier::Fits(const Placement& placement) const {
   });
 }
 
-absl::Status Applier::ApplyPlacement(const Placement& placement) {
-  if (!Fits(placement)) return absl::OkStatus();
-  const std::optional<JobRecord> job = LockJob(transaction_, placement.job_uid);
-  if (!job.has_value() || job->version != placement.job_version ||
-      job->state != JobState::kQueued) {
-    return absl::OkStatus();
+void Applier::ReadPlacedJobs() {
+  std::vector<std::string> uids;
+  for (const Placement& placement : decisions_.placements) uids.push_back(placement.job_uid);
+  if (uids.empty()) return;
+  std::vector<std::string> tried;  // only they have checkpoints
+  for (const pqxx::row& row : RunPlanned(kLockPlacedJobs, Params(uids))) {
+    JobRecord job = JobOf(row);
+    if (job.attempt > 0) tried.push_back(job.uid);
+    jobs_[job.uid] = std::move(job);
   }
-  std::optional<CheckpointRecord> newest;
-  for (const pqxx::row& row : transaction_.Run(kListCheckpoints, Params(job->uid, 1))) {
-    newest = CheckpointOf(row);
+  if (tried.empty()) return;
+  for (const pqxx::row& row : RunPlanned(kNewestCheckpoints, Params(tried))) {
+    CheckpointRecord checkpoint = CheckpointOf(row);
+    checkpoints_[checkpoint.job_uid] = std::move(checkpoint);
   }
+}
+
+void Applier::Place(const Placement& placement) {
+  if (!Fits(placement)) return;
+  const auto found = jobs_.find(placement.job_uid);
+  if (found == jobs_.end() || found->second.version != placement.job_version ||
+      found->second.state != JobState::kQueued) {
+    return;
+  }
+  const auto newest = checkpoints_.find(placement.job_uid);
   std::vector<RankRecord> ranks;
   for (const Placement::Rank& rank : placement.ranks) {
     RankRecord& one = ranks.emplace_back();
@@ -152,27 +181,81 @@ absl::Status Applier::ApplyPlacement(const Placement& placement) {
     one.slots = rank.slots;
     for (const int slot : rank.slots) held_.emplace(rank.node, slot);
   }
-  ++changed_;
-  return WritePlaced(
-      *job, PlaceJob(*job, ranks, newest.has_value() ? &*newest : nullptr, placement.reason, now_));
+  placed_.push_back(PlaceJob(found->second, ranks,
+                             newest == checkpoints_.end() ? nullptr : &newest->second,
+                             placement.reason, now_));
+  found->second = placed_.back().change.job;
 }
 
-absl::Status Applier::WritePlaced(const JobRecord& before, const Placed& placed) {
-  TY_RETURN_IF_ERROR(WriteJob(transaction_, before, placed.change));
-  const AttemptRecord& attempt = placed.attempt;
-  transaction_.Run(kInsertAttempt, Params(attempt.job_uid, attempt.attempt, attempt.world_size,
-                                          attempt.restore_step, attempt.restore_uri,
-                                          attempt.restore_manifest_sha256, attempt.create_time));
-  std::vector<int> numbers;
-  std::vector<std::string> nodes;
-  std::vector<std::string> slots;
-  for (const RankRecord& rank : attempt.ranks) {
-    numbers.push_back(rank.id.rank);
-    nodes.push_back(rank.node);
-    slots.push_back(ArrayLiteral(rank.slots));
+absl::Status Applier::WritePlaced() {
+  if (placed_.empty()) return absl::OkStatus();
+  changed_ += static_cast<int>(placed_.size());
+  std::vector<std::string> uids, codes, messages;
+  std::vector<int64_t> versions, attempts, steps, items;
+  for (const Placed& placed : placed_) {
+    const JobRecord& job = placed.change.job;
+    uids.push_back(job.uid);
+    versions.push_back(job.version);
+    attempts.push_back(job.attempt);
+    codes.push_back(job.reason.code);
+    messages.push_back(job.reason.message);
+    steps.push_back(job.step);
+    items.push_back(static_cast<int64_t>(placed.change.feed.size()));
   }
-  transaction_.Run(kInsertRanks, Params(attempt.job_uid, attempt.attempt, numbers, nodes, slots));
+  std::map<std::string, int64_t> sequences;  // of the newest item
+  for (const pqxx::row& row : RunPlanned(
+           kPlaceJobs, Params(uids, versions, attempts, codes, messages, steps, items, now_))) {
+    sequences[row[0].as<std::string>()] = row[1].as<int64_t>();
+  }
+  if (sequences.size() != placed_.size()) {
+    return absl::AbortedError("a job that is placed changed under its lock");
+  }
+  WriteFeeds(sequences);
+  WriteAttempts();
   return absl::OkStatus();
+}
+
+void Applier::WriteFeeds(const std::map<std::string, int64_t>& newest_sequences) {
+  std::vector<std::string> uids, kinds, bodies;
+  std::vector<int64_t> sequences, attempts;
+  for (const Placed& placed : placed_) {
+    const JobChange& change = placed.change;
+    int64_t sequence =
+        newest_sequences.at(change.job.uid) - static_cast<int64_t>(change.feed.size());
+    for (const FeedRecord& item : change.feed) {
+      FeedBody body = FeedBodyOf(item);
+      uids.push_back(change.job.uid);
+      sequences.push_back(++sequence);
+      attempts.push_back(item.attempt);
+      kinds.push_back(std::move(body.kind));
+      bodies.push_back(std::move(body.json));
+    }
+  }
+  RunPlanned(kInsertFeeds, Params(uids, sequences, attempts, kinds, bodies, now_));
+}
+
+void Applier::WriteAttempts() {
+  std::vector<std::string> uids, uris, manifests, rank_uids, nodes, slots;
+  std::vector<int64_t> attempts, steps, rank_attempts;
+  std::vector<int> sizes, ranks;
+  for (const Placed& placed : placed_) {
+    const AttemptRecord& attempt = placed.attempt;
+    uids.push_back(attempt.job_uid);
+    attempts.push_back(attempt.attempt);
+    sizes.push_back(attempt.world_size);
+    steps.push_back(attempt.restore_step);
+    uris.push_back(attempt.restore_uri);
+    manifests.push_back(attempt.restore_manifest_sha256);
+    for (const RankRecord& rank : attempt.ranks) {
+      rank_uids.push_back(attempt.job_uid);
+      rank_attempts.push_back(attempt.attempt);
+      ranks.push_back(rank.id.rank);
+      nodes.push_back(rank.node);
+      slots.push_back(ArrayLiteral(rank.slots));
+    }
+  }
+  RunPlanned(kInsertAttempts, Params(uids, attempts, sizes, steps, uris, manifests, now_));
+  RunPlanned(kInsertRanks, Params(rank_uids, rank_attempts, ranks, nodes, slots));
 }
 
 void Applier::ApplyReasons() {
@@ -185,7 +268,7 @@ void Applier::ApplyReasons() {
     codes.push_back(update.reason.code);
     messages.push_back(update.reason.message);
   }
-  transaction_.Run(kUpdateReasons, Params(uids, versions, codes, messages));
+  RunPlanned(kUpdateReasons, Params(uids, versions, codes, messages));
 }
 
 }  // namespace
@@ -271,7 +354,11 @@ absl::StatusOr<int> PostgresSchedulerStore::Apply(int64_t leader_epoch,
                                                   const Decisions& decisions) {
   TY_RETURN_IF_ERROR(CheckDecisions(decisions));
   return database_.Run("apply decisions", [&](Transaction& transaction) -> absl::StatusOr<int> {
-    const int64_t epoch = transaction.Run(kLockLeader, Params())[0][0].as<int64_t>();
+    const int64_t epoch =
+        transaction
+            .Run(kLockLeader,
+                 Params(absl::StrCat(absl::ToInt64Milliseconds(kStatementLimit))))[0][0]
+            .as<int64_t>();
     if (epoch != leader_epoch) {
       return absl::AbortedError(
           absl::StrCat("leader epoch ", leader_epoch, " is over: the newest is ", epoch));

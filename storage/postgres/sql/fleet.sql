@@ -67,21 +67,6 @@ FROM jobs j
   JOIN ranks r ON r.job_uid = a.job_uid AND r.attempt = a.attempt
 WHERE j.uid = ANY ($1::text[]) ORDER BY a.job_uid, r.rank
 
--- name: InsertAttempt
-INSERT INTO attempts (job_uid, attempt, world_size, restore_step, restore_uri, restore_manifest_sha256,
-                      create_time)
-VALUES ($1, $2, $3, $4, $5, $6, from_micros($7))
-
--- name: InsertRanks
-WITH placed AS (
-  INSERT INTO ranks (job_uid, attempt, rank, node, slots, state, outcome, acked_sequence)
-  SELECT $1, $2, p.rank, p.node, p.slots::integer[], 'ASSIGNED', 'NONE', 0
-  FROM unnest($3::integer[], $4::text[], $5::text[]) AS p (rank, node, slots)
-  RETURNING job_uid, attempt, rank, node, slots
-)
-INSERT INTO held_slots (node, slot, job_uid, attempt, rank)
-SELECT node, unnest(slots), job_uid, attempt, rank FROM placed
-
 -- name: HeldSlots
 SELECT node, slot FROM held_slots WHERE node = ANY ($1::text[])
 

@@ -17,8 +17,9 @@ UPDATE leader SET holder = '', lease_end = '-infinity' WHERE holder = $1
 
 -- name: LockLeader
 -- Held to the end of the transaction: no newer leader can come in between, and what one leader applies
--- is applied one after the other, so that a check for free slots is exact.
-SELECT epoch FROM leader FOR UPDATE
+-- is applied one after the other, so that a check for free slots is exact. No statement behind it takes longer
+-- than $1 ms: what takes longer is too much for one transaction, and others wait for its locks.
+SELECT epoch, set_config('statement_timeout', $1, true) FROM leader FOR UPDATE
 
 -- name: SnapshotJobs
 -- Those that hold slots.
@@ -54,6 +55,52 @@ UPDATE nodes n SET reachable = false FROM lost WHERE n.name = lost.node RETURNIN
 
 -- name: LockJobs
 SELECT uid FROM jobs WHERE uid = ANY ($1::text[]) ORDER BY uid FOR UPDATE
+
+-- name: LockPlacedJobs
+SELECT {job_columns} FROM jobs j WHERE j.uid = ANY ($1::text[]) ORDER BY j.uid FOR UPDATE
+
+-- name: NewestCheckpoints
+SELECT DISTINCT ON (job_uid) job_uid, step, attempt, uri, bytes, manifest_sha256, weights_sha256, final,
+       micros(create_time) AS create_time, metrics::text AS metrics
+FROM checkpoints WHERE job_uid = ANY ($1::text[]) ORDER BY job_uid, step DESC
+
+-- The statements below write what many placements say, a table each. They are planned with their values: a plan for
+-- arrays of any length takes them for short.
+
+-- name: PlaceJobs
+-- Fenced as UpdateJob is.
+UPDATE jobs j SET
+  state = 'STARTING', reason_code = u.code, reason_message = u.message, suspend_cause = 'NONE',
+  version = u.version, attempt = u.attempt, step = u.step, update_time = from_micros($8), not_before = NULL,
+  feed_sequence = feed_sequence + u.items
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])
+  AS u (uid, version, attempt, code, message, step, items)
+WHERE j.uid = u.uid AND j.version = u.version - 1 AND j.attempt = u.attempt - 1 AND j.state = 'QUEUED'
+RETURNING j.uid, j.feed_sequence
+
+-- name: InsertFeeds
+INSERT INTO feed (job_uid, sequence, time, attempt, kind, body)
+SELECT f.job_uid, f.sequence, from_micros($6), f.attempt, f.kind, f.body::jsonb
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[])
+  AS f (job_uid, sequence, attempt, kind, body)
+
+-- name: InsertAttempts
+INSERT INTO attempts (job_uid, attempt, world_size, restore_step, restore_uri, restore_manifest_sha256,
+                      create_time)
+SELECT a.job_uid, a.attempt, a.world_size, a.step, a.uri, a.manifest, from_micros($7)
+FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::bigint[], $5::text[], $6::text[])
+  AS a (job_uid, attempt, world_size, step, uri, manifest)
+
+-- name: InsertRanks
+WITH placed AS (
+  INSERT INTO ranks (job_uid, attempt, rank, node, slots, state, outcome, acked_sequence)
+  SELECT p.job_uid, p.attempt, p.rank, p.node, p.slots::integer[], 'ASSIGNED', 'NONE', 0
+  FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[])
+    AS p (job_uid, attempt, rank, node, slots)
+  RETURNING job_uid, attempt, rank, node, slots
+)
+INSERT INTO held_slots (node, slot, job_uid, attempt, rank)
+SELECT node, unnest(slots), job_uid, attempt, rank FROM placed
 
 -- name: UpdateReasons
 -- A job that somebody has locked is about to change: it is left to the next pass, and nobody is waited for.

@@ -172,7 +172,7 @@ class Rig:
     def rows_written(self):
         """Rows that were inserted, updated or deleted so far, by table. A backend may keep its counts for ten seconds,
         but tells them when it ends: the server's are ended, and it connects again."""
-        self.sql("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        self.sql("SET client_min_messages = error; SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
                  "WHERE datname = 'yard' AND backend_type = 'client backend' AND pid <> pg_backend_pid()")
         return json.loads(self.sql(
             "SELECT json_object_agg(relname, n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables"))
