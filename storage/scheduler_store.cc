@@ -1,6 +1,8 @@
 #include "storage/scheduler_store.h"
 
+#include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +38,35 @@ absl::Status CheckPlacement(const Placement& placement) {
 }  // namespace
 
 absl::string_view ReplicaOf(absl::string_view holder) { return holder.substr(0, holder.find('/')); }
+
+bool RunsBefore(const JobRecord& a, const JobRecord& b) {
+  if (a.priority != b.priority) return a.priority > b.priority;
+  return std::tie(a.create_time, a.uid) < std::tie(b.create_time, b.uid);
+}
+
+std::vector<const JobRecord*> JobsOf(const SchedulerSnapshot& snapshot) {
+  std::vector<const JobRecord*> jobs;
+  for (const JobRecord& job : snapshot.jobs) jobs.push_back(&job);
+  if (snapshot.queue == nullptr) return jobs;
+  for (const auto& job : *snapshot.queue) jobs.push_back(job.get());
+  return jobs;
+}
+
+std::vector<const JobRecord*> WaitingJobsOf(const SchedulerSnapshot& snapshot) {
+  const auto before = [](const JobRecord* a, const JobRecord* b) { return RunsBefore(*a, *b); };
+  std::vector<const JobRecord*> waiting;
+  if (snapshot.queue != nullptr) {
+    waiting.reserve(snapshot.queue->size());
+    for (const auto& job : *snapshot.queue) waiting.push_back(job.get());
+  }
+  const auto sorted = static_cast<std::ptrdiff_t>(waiting.size());
+  for (const JobRecord& job : snapshot.jobs) {
+    if (job.state == JobState::kQueued) waiting.push_back(&job);
+  }
+  std::sort(waiting.begin() + sorted, waiting.end(), before);
+  std::inplace_merge(waiting.begin(), waiting.begin() + sorted, waiting.end(), before);
+  return waiting;
+}
 
 absl::Status CheckDecisions(const Decisions& decisions) {
   for (const Placement& placement : decisions.placements) {

@@ -3,6 +3,7 @@
 // What the leader reads and writes. Every write names the leader's epoch and fails with kAborted
 // when a newer leader exists: plan again, or stand down.
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,12 +15,24 @@
 
 namespace trainyard {
 
+// Priority, highest first, then age: the order in which jobs that wait are served.
+bool RunsBefore(const JobRecord& a, const JobRecord& b);
+
+// In that order. Immutable: most of a long queue is shared by one snapshot with the next.
+using WaitingJobs = std::vector<std::shared_ptr<const JobRecord>>;
+
+// Every job that is QUEUED or holds slots, `spec` left empty: those that wait may be in either of
+// the two.
 struct SchedulerSnapshot {
-  absl::Time now;               // the store's clock
-  std::vector<JobRecord> jobs;  // every job that is QUEUED or holds slots; `spec` left empty
-  std::vector<AttemptRecord> attempts;  // newest attempt of each job that holds slots
+  absl::Time now;  // the store's clock
+  std::vector<JobRecord> jobs;
+  std::shared_ptr<const WaitingJobs> queue;  // may be null
+  std::vector<AttemptRecord> attempts;       // newest attempt of each job that holds slots
   std::vector<NodeRecord> nodes;
 };
+
+std::vector<const JobRecord*> JobsOf(const SchedulerSnapshot& snapshot);  // all, in any order
+std::vector<const JobRecord*> WaitingJobsOf(const SchedulerSnapshot& snapshot);  // in their order
 
 struct Placement {
   std::string job_uid;

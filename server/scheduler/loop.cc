@@ -27,7 +27,11 @@ bool Empty(const Decisions& decisions) {
 
 SchedulerLoop::SchedulerLoop(SchedulerStore& store, Wakeups& wakeups, Clock& clock,
                              LoopOptions options)
-    : store_(store), wakeups_(wakeups), clock_(clock), options_(std::move(options)) {}
+    : store_(store),
+      wakeups_(wakeups),
+      clock_(clock),
+      options_(std::move(options)),
+      most_(options_.planner.most_placements) {}
 
 void SchedulerLoop::Start() {
   subscription_ = wakeups_.Subscribe([this](const std::string& topic) {
@@ -93,6 +97,14 @@ absl::Status SchedulerLoop::Lead() {
   return absl::OkStatus();
 }
 
+Pass SchedulerLoop::Plan(const SchedulerSnapshot& snapshot) const {
+  PlannerOptions planner = options_.planner;
+  planner.most_placements = std::min(planner.most_placements, most_);
+  planner.most_reasons = std::min(planner.most_reasons, most_);
+  planner.list_queue = false;
+  return PlanPass(snapshot, planner);
+}
+
 absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
   const absl::Status lead = Lead();
   if (absl::IsFailedPrecondition(lead)) return options_.poll;  // another replica leads
@@ -101,7 +113,7 @@ absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
   for (int i = 0; i < kMostPasses; ++i) {
     TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot, store_.ReadSnapshot());
     judge_->Judge(clock_.SinceBoot(), snapshot);
-    const Pass pass = PlanPass(snapshot, options_.planner);
+    const Pass pass = Plan(snapshot);
     wait = pass.next - snapshot.now;
     if (pass.suspension_overdue) wakeups_.Wake("fleet");
     if (Empty(pass.decisions)) break;
@@ -111,9 +123,11 @@ absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
       return options_.longest_retry;
     }
     if (!applied.ok()) {
+      most_ = std::max<size_t>(1, most_ / 2);
       wakeups_.Wake("fleet");  // the commit may have gone through, only its answer was lost
       return applied.status();
     }
+    most_ = std::min(options_.planner.most_placements, most_ * 2);
     WakeFor(snapshot, pass, *applied);
     if (*applied == 0 && pass.decisions.lost_nodes.empty()) break;
     wait = absl::ZeroDuration();

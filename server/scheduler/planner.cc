@@ -15,17 +15,12 @@
 namespace trainyard {
 namespace {
 
-bool RunsBefore(const JobRecord* a, const JobRecord* b) {
-  return std::make_tuple(-static_cast<int64_t>(a->priority), a->create_time, a->uid) <
-         std::make_tuple(-static_cast<int64_t>(b->priority), b->create_time, b->uid);
-}
-
 // Jobs of one demand are served alike: once one of them waits in a pass, in which slots are only
 // taken, all behind it wait, for the same reason.
-using DemandClass = std::tuple<int, std::string, int64_t>;
+using DemandClass = std::tuple<int, int64_t, absl::string_view>;  // of the job's device
 
-DemandClass ClassOf(const SlotDemand& demand) {
-  return {demand.count, demand.device, demand.bytes};
+DemandClass ClassOf(const JobRecord& job) {
+  return {std::max(1, job.min_slots), job.bytes_per_slot, job.device};
 }
 
 // Whether a slot could serve both: only then can one keep a slot from the other.
@@ -181,28 +176,33 @@ class Queue {
 
   // Gives `job` its slots or a reason.
   void Consider(const JobRecord& job) {
+    const auto waiting = waiting_.find(ClassOf(job));
+    if (waiting != waiting_.end() && job.not_before <= snapshot_.now) {
+      if (waiting->second.reason != job.reason) Tell(job, waiting->second.reason);
+      if (!options_.list_queue) return;
+      pass_.queue.push_back(
+          {.uid = job.uid, .blocks = waiting->second.blocks, .reason = waiting->second.reason});
+      return;
+    }
     QueuedJob entry{.uid = job.uid};
     const SlotDemand demand = DemandOf(job);
     if (job.not_before > snapshot_.now) {
       pass_.next = std::min(pass_.next, job.not_before);
       entry.reason = ReasonForBackoff(job);
       if (slots_.Find(demand).has_value()) entry.earliest_start = job.not_before;
-    } else if (const auto waiting = waiting_.find(ClassOf(demand)); waiting != waiting_.end()) {
-      entry.reason = waiting->second.reason;
-      entry.blocks = waiting->second.blocks;
     } else if (!slots_.CouldHold(demand)) {
       entry.reason = ReasonForNoFit(slots_, demand);
-      waiting_[ClassOf(demand)] = {entry.reason, false};
+      waiting_[ClassOf(job)] = {entry.reason, false};
     } else if (auto ranks = slots_.Find(demand); ranks.has_value()) {
       Place(job, *std::move(ranks), entry);
     } else {
       entry.reason = ReasonForWait(slots_, demand);
       entry.blocks = true;
-      waiting_[ClassOf(demand)] = {entry.reason, true};
+      waiting_[ClassOf(job)] = {entry.reason, true};
       slots_.Keep(demand);
     }
     if (!entry.placed && entry.reason != job.reason) Tell(job, entry.reason);
-    pass_.queue.push_back(std::move(entry));
+    if (options_.list_queue) pass_.queue.push_back(std::move(entry));
   }
 
   // Whether the pass has decided as much as it may.
@@ -243,15 +243,6 @@ class Queue {
   std::map<DemandClass, Waiting> waiting_;
 };
 
-std::vector<const JobRecord*> InOrder(const SchedulerSnapshot& snapshot) {
-  std::vector<const JobRecord*> waiting;
-  for (const JobRecord& job : snapshot.jobs) {
-    if (job.state == JobState::kQueued) waiting.push_back(&job);
-  }
-  std::sort(waiting.begin(), waiting.end(), RunsBefore);
-  return waiting;
-}
-
 }  // namespace
 
 std::string JobNameOf(const JobRecord& job) {
@@ -264,7 +255,7 @@ Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options) 
   LookAtRunning(snapshot, options, pass);
 
   Queue queue(snapshot, options, pass);
-  for (const JobRecord* job : InOrder(snapshot)) {
+  for (const JobRecord* job : WaitingJobsOf(snapshot)) {
     if (queue.full()) {
       pass.next = snapshot.now;
       break;
@@ -277,11 +268,12 @@ Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options) 
 Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& options,
                      const std::string& uid) {
   PlannerOptions whole = options;
-  whole.most_placements = snapshot.jobs.size() + 1;
+  whole.most_placements = SIZE_MAX;
+  whole.list_queue = true;
   Pass pass;
   Queue queue(snapshot, whole, pass);
   std::vector<const JobRecord*> blocking;
-  for (const JobRecord* job : InOrder(snapshot)) {
+  for (const JobRecord* job : WaitingJobsOf(snapshot)) {
     const bool wanted = job->uid == uid;
     std::optional<SlotTable> before;
     if (wanted) before = queue.slots();

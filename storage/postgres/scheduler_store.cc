@@ -294,49 +294,10 @@ absl::Status PostgresSchedulerStore::StandDown(const std::string& holder) {
   });
 }
 
-std::shared_ptr<const PostgresSchedulerStore::QueuedJobs> PostgresSchedulerStore::ReadQueue(
-    Transaction& transaction) {
-  constexpr size_t kMostByUid = 1000;  // more are read with the whole queue
-  std::shared_ptr<const QueuedJobs> before;
-  {
-    absl::MutexLock lock(&mu_);
-    before = queue_;
-  }
-  const pqxx::result rows = transaction.Run(kSnapshotQueue, Params());
-  auto queue = std::make_shared<QueuedJobs>();
-  queue->reserve(rows.size());
-  std::vector<std::string> changed;
-  auto known = before->begin();
-  for (const pqxx::row& row : rows) {
-    const absl::string_view uid = row[0].c_str();
-    while (known != before->end() && known->uid < uid) ++known;
-    if (known != before->end() && known->uid == uid && known->version == row[1].as<int64_t>() &&
-        known->reason.code == row[2].c_str() && known->reason.message == row[3].c_str()) {
-      queue->push_back(*known);
-    } else {
-      changed.emplace_back(uid);
-    }
-  }
-  const auto add = [&](const pqxx::result& found) {
-    for (const pqxx::row& row : found) queue->push_back(JobOf(row));
-  };
-  if (changed.size() > kMostByUid) {
-    queue->clear();
-    add(transaction.Run(kSnapshotQueuedJobs, Params()));
-  } else if (!changed.empty()) {
-    const auto middle = static_cast<std::ptrdiff_t>(queue->size());
-    add(transaction.Run(kSnapshotSomeJobs, Params(changed)));
-    std::inplace_merge(queue->begin(), queue->begin() + middle, queue->end(),
-                       [](const JobRecord& a, const JobRecord& b) { return a.uid < b.uid; });
-  }
-  absl::MutexLock lock(&mu_);
-  queue_ = queue;
-  return queue;
-}
-
 absl::StatusOr<SchedulerSnapshot> PostgresSchedulerStore::ReadSnapshot() {
   const auto read = [this](Transaction& transaction) -> absl::StatusOr<SchedulerSnapshot> {
-    SchedulerSnapshot snapshot{.jobs = *ReadQueue(transaction)};
+    SchedulerSnapshot snapshot;
+    snapshot.queue = queue_.Read(transaction);
     for (const pqxx::row& row : transaction.Run(kSnapshotJobs, Params())) {
       snapshot.jobs.push_back(JobOf(row));
     }
@@ -364,6 +325,7 @@ absl::StatusOr<int> PostgresSchedulerStore::Apply(int64_t leader_epoch,
           absl::StrCat("leader epoch ", leader_epoch, " is over: the newest is ", epoch));
     }
     TY_ASSIGN_OR_RETURN(const int changed, Applier(transaction, decisions).Apply());
+    if (static_cast<size_t>(changed) < decisions.placements.size()) queue_.Doubt();
     // Something may have been applied by the try whose answer was lost: the fleet must be woken.
     return changed == 0 && transaction.repeated_in_doubt ? 1 : changed;
   });

@@ -219,7 +219,7 @@ TEST_P(StoreSuite, ACancelledJobIsResumed) {
   EXPECT_EQ(resumed->end_time, absl::InfinitePast());
   EXPECT_EQ(jobs().Resume({"default", "a"}, 0, kUser)->version, resumed->version);
   EXPECT_EQ(Get("a").end_time, absl::InfinitePast());
-  EXPECT_EQ(scheduler().ReadSnapshot()->jobs.size(), 1u);
+  EXPECT_EQ(JobsOf(*scheduler().ReadSnapshot()).size(), 1u);
   ASSERT_OK(jobs().Cancel({"default", "a"}, 0, kUser).status());
   EXPECT_EQ(Get("a").state, JobState::kCancelled);
   ExpectGaplessFeed(job.uid);

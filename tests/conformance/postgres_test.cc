@@ -81,10 +81,10 @@ TEST(Snapshots, AreThoseOfAStoreThatReadsEverythingAnew) {
   const auto stores = OpenOrDie(conninfo);
   const auto seen = [](const SchedulerSnapshot& snapshot) {
     std::set<std::string> jobs;
-    for (const JobRecord& job : snapshot.jobs) {
-      jobs.insert(absl::StrCat(job.uid, " ", job.job_id, " ", job.version, " ",
-                               JobStateName(job.state), " ", job.reason.code, " ",
-                               job.reason.message));
+    for (const JobRecord* job : JobsOf(snapshot)) {
+      jobs.insert(absl::StrCat(job->uid, " ", job->job_id, " ", job->version, " ",
+                               JobStateName(job->state), " ", job->reason.code, " ",
+                               job->reason.message));
     }
     return jobs;
   };
@@ -98,8 +98,9 @@ TEST(Snapshots, AreThoseOfAStoreThatReadsEverythingAnew) {
     ASSERT_OK(snapshot.status());
     EXPECT_EQ(seen(*snapshot), seen(*OpenOrDie(conninfo)->scheduler().ReadSnapshot()));
     Decisions decisions;  // new texts for some
-    for (size_t i = 0; i < snapshot->jobs.size(); i += 2) {
-      const JobRecord& job = snapshot->jobs[i];
+    const std::vector<const JobRecord*> known = JobsOf(*snapshot);
+    for (size_t i = 0; i < known.size(); i += 2) {
+      const JobRecord& job = *known[i];
       decisions.reasons.push_back({job.uid,
                                    job.version,
                                    {round % 2 == 0 ? "WAITING_FOR_SLOTS" : "BEHIND_OTHERS",
@@ -114,6 +115,25 @@ TEST(Snapshots, AreThoseOfAStoreThatReadsEverythingAnew) {
     EXPECT_EQ(seen(*stores->scheduler().ReadSnapshot()),
               seen(*OpenOrDie(conninfo)->scheduler().ReadSnapshot()));
   }
+}
+
+// It leaves no row that says that it changed.
+TEST(Snapshots, AJobThatWentWithoutATraceIsForgottenOnceADecisionOnItDidNotHold) {
+  const std::string database = NewDatabase();
+  const auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
+  const int64_t epoch = stores->scheduler().Lead("test", absl::Seconds(60))->epoch;
+  NodeRecord node;
+  node.name = "n";
+  node.slots = {{.index = 0}};
+  ASSERT_OK(stores->fleet().RegisterNode(node, absl::Seconds(60)).status());
+  const auto job = stores->jobs().Submit(Named("gone"));
+  ASSERT_OK(job.status());
+  ASSERT_EQ(JobsOf(*stores->scheduler().ReadSnapshot()).size(), 1u);
+  ASSERT_OK(stores->jobs().Cancel({"default", "gone"}, 0, kUser).status());
+  ASSERT_OK(stores->jobs().Delete({"default", "gone"}, 0));
+  const Placement placement{.job_uid = job->uid, .job_version = 1, .ranks = {{"n", {0}}}};
+  EXPECT_EQ(*stores->scheduler().Apply(epoch, {.placements = {placement}}), 0);
+  EXPECT_TRUE(JobsOf(*stores->scheduler().ReadSnapshot()).empty());
 }
 
 TEST(Migrations, NewerDatabaseIsRefused) {

@@ -68,8 +68,9 @@ TEST_P(StoreSuite, SnapshotShowsQueuedAndPlacedJobsAndNodes) {
   const JobRecord running = Run("running", {"n1"});
   const auto snapshot = scheduler().ReadSnapshot();
   ASSERT_OK(snapshot.status());
-  ASSERT_EQ(snapshot->jobs.size(), 2u);
-  for (const JobRecord& job : snapshot->jobs) EXPECT_TRUE(job.spec.empty());
+  const std::vector<const JobRecord*> jobs = JobsOf(*snapshot);
+  ASSERT_EQ(jobs.size(), 2u);
+  for (const JobRecord* job : jobs) EXPECT_TRUE(job->spec.empty());
   ASSERT_EQ(snapshot->attempts.size(), 1u);
   EXPECT_EQ(snapshot->attempts[0].job_uid, running.uid);
   EXPECT_EQ(snapshot->attempts[0].ranks.at(0).slots, std::vector<int>{0});

@@ -28,10 +28,17 @@ WHERE j.state IN ('STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING') ORDER BY j.
 
 -- name: SnapshotQueue
 -- What says whether a queued job is still as it was read before.
-SELECT uid, version, reason_code, reason_message FROM jobs WHERE state = 'QUEUED' ORDER BY uid
+SELECT uid, version, reason_code, reason_message FROM jobs WHERE state = 'QUEUED'
+
+-- name: OldestRunning
+-- Transactions before this one are all seen by this snapshot, if they were committed.
+SELECT pg_snapshot_xmin(pg_current_snapshot())
+
+-- name: ChangedJobs
+SELECT uid, version, reason_code, reason_message, state = 'QUEUED' FROM jobs WHERE changed >= $1::xid8
 
 -- name: SnapshotQueuedJobs
-SELECT {job_columns} FROM jobs j WHERE j.state = 'QUEUED' ORDER BY j.uid
+SELECT {job_columns} FROM jobs j WHERE j.state = 'QUEUED'
 
 -- name: SnapshotSomeJobs
 SELECT {job_columns} FROM unnest($1::text[]) AS wanted (uid) JOIN jobs j ON j.uid = wanted.uid ORDER BY j.uid

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -35,6 +36,7 @@ int RunPass(int queued, int nodes, int slots_per_node, int rounds) {
     snapshot.jobs.push_back(job);
     snapshot.attempts.push_back(attempt);
   }
+  auto queue = std::make_shared<WaitingJobs>();
   for (int i = 0; i < queued; ++i) {
     JobRecord job;
     job.uid = absl::StrFormat("%08x", static_cast<uint32_t>(i) * 2654435761u);
@@ -46,13 +48,16 @@ int RunPass(int queued, int nodes, int slots_per_node, int rounds) {
     job.min_slots = job.max_slots = 1 << i % 4;
     job.bytes_per_slot = i % 8 < 4 ? int64_t{1} << 30 : int64_t{40} << 30;
     job.create_time = snapshot.now - absl::Seconds(queued - i);
-    snapshot.jobs.push_back(job);
+    queue->push_back(std::make_shared<const JobRecord>(std::move(job)));
   }
+  std::sort(queue->begin(), queue->end(),
+            [](const auto& a, const auto& b) { return RunsBefore(*a, *b); });
+  snapshot.queue = std::move(queue);
   std::vector<double> times_ms;
   size_t placements = 0;
   for (int i = 0; i < rounds; ++i) {
     const absl::Time begin = absl::Now();
-    const Pass pass = PlanPass(snapshot, {});
+    const Pass pass = PlanPass(snapshot, {.list_queue = false});
     times_ms.push_back(absl::ToDoubleMilliseconds(absl::Now() - begin));
     placements = pass.decisions.placements.size();
   }
