@@ -1,9 +1,11 @@
 #include <grpcpp/grpcpp.h>
 
 #include <deque>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "server/api/convert.h"
 #include "server/api/filter.h"
 #include "server/api/names.h"
@@ -14,6 +16,7 @@
 #include "server/api/watch_stream.h"
 #include "server/rpc/bridge.h"
 #include "server/scheduler/explain.h"
+#include "storage/base/clock.h"
 #include "storage/base/status.h"
 #include "storage/records/reason_codes.h"
 #include "trainyard/v1/job_service.grpc.pb.h"
@@ -40,6 +43,8 @@ std::deque<v1::WatchJobResponse> ToResponses(const WatchBatch& batch) {
   }
   return responses;
 }
+
+constexpr absl::Duration kNodesKept = absl::Seconds(5);
 
 class JobService final : public v1::JobService::CallbackService {
  public:
@@ -129,6 +134,27 @@ class JobService final : public v1::JobService::CallbackService {
     b_.stores.wakeups().Wake("job:" + uid);
   }
 
+  // What fitted the nodes of a moment ago is not held against them anew: that is to read them all.
+  absl::Status CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts) {
+    const absl::Duration now = SystemClock().SinceBoot();
+    std::shared_ptr<const std::vector<NodeRecord>> nodes;
+    {
+      absl::MutexLock lock(&mu_);
+      if (now - nodes_read_ < kNodesKept) nodes = nodes_;
+    }
+    if (nodes != nullptr && !nodes->empty() && CheckFits(job, facts, *nodes).ok()) {
+      return absl::OkStatus();
+    }
+    TY_ASSIGN_OR_RETURN(std::vector<NodeRecord> read, b_.stores.fleet().ListNodes());
+    nodes = std::make_shared<const std::vector<NodeRecord>>(std::move(read));
+    {
+      absl::MutexLock lock(&mu_);
+      nodes_ = nodes;
+      nodes_read_ = now;
+    }
+    return CheckFits(job, facts, *nodes);
+  }
+
   absl::Status Submit(const grpc::CallbackServerContext& context,
                       const v1::SubmitJobRequest& request, v1::Job* response) {
     TY_ASSIGN_OR_RETURN(const Principal by, Admit(context, Permission::kWriteJobs));
@@ -143,8 +169,7 @@ class JobService final : public v1::JobService::CallbackService {
       }
     }
     TY_ASSIGN_OR_RETURN(const plan::DataFacts facts, PlanSubmission(job, b_.sizer));
-    TY_ASSIGN_OR_RETURN(const std::vector<NodeRecord> nodes, b_.stores.fleet().ListNodes());
-    TY_RETURN_IF_ERROR(CheckFits(job, facts, nodes));
+    TY_RETURN_IF_ERROR(CheckFitsNodes(job, facts));
     if (request.validate_only()) {
       job.uid.clear();
       TY_RETURN_IF_ERROR(Fill(job, response));
@@ -157,8 +182,7 @@ class JobService final : public v1::JobService::CallbackService {
     if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
     const absl::StatusOr<JobRecord> submitted = jobs_.Submit(job);
     TY_RETURN_IF_ERROR(submitted.status());
-    b_.stores.wakeups().Wake("queue");
-    b_.stores.wakeups().Wake("job:" + submitted->uid);
+    b_.stores.wakeups().Wake("queue");  // nobody can watch it yet
     return Fill(submitted, response);
   }
 
@@ -227,6 +251,10 @@ class JobService final : public v1::JobService::CallbackService {
 
   const Backstage b_;
   JobStore& jobs_;
+  absl::Mutex mu_;
+  std::shared_ptr<const std::vector<NodeRecord>> nodes_ ABSL_GUARDED_BY(mu_);  // as of a moment ago
+  absl::Duration nodes_read_ ABSL_GUARDED_BY(mu_) =
+      -absl::InfiniteDuration();  // on Clock::SinceBoot
 };
 
 }  // namespace

@@ -56,6 +56,7 @@ class OpenTransaction : public Transaction {
 };
 
 using Write = OpenTransaction<pqxx::transaction<pqxx::read_committed>>;
+using Statements = OpenTransaction<pqxx::nontransaction>;
 using Snapshot = OpenTransaction<pqxx::transaction<pqxx::repeatable_read, pqxx::read_only>>;
 
 template <typename Open>
@@ -66,6 +67,20 @@ absl::Status RunOnce(Connection& connection, bool in_doubt, absl::FunctionRef<vo
   absl::Status status = body(transaction);
   if (status.ok()) transaction.Commit();
   return status;
+}
+
+absl::Status RunAs(Access access, Connection& connection, bool in_doubt,
+                   absl::FunctionRef<void()> heard,
+                   absl::FunctionRef<absl::Status(Transaction&)> body) {
+  switch (access) {
+    case Access::kWrite:
+      return RunOnce<Write>(connection, in_doubt, heard, body);
+    case Access::kSnapshot:
+      return RunOnce<Snapshot>(connection, in_doubt, heard, body);
+    case Access::kStatements:
+      return RunOnce<Statements>(connection, in_doubt, heard, body);
+  }
+  return absl::InternalError("no such access");
 }
 
 std::string QuoteConninfo(const std::string& value) {
@@ -222,9 +237,7 @@ absl::Status Database::TryOnce(const char* what, Access access, bool in_doubt, a
   {
     const CutOffs::Guard guard(cut_offs_, connection->socket(), deadline);
     try {
-      const absl::Status status = access == Access::kWrite
-                                      ? RunOnce<Write>(*connection, in_doubt, heard, body)
-                                      : RunOnce<Snapshot>(*connection, in_doubt, heard, body);
+      const absl::Status status = RunAs(access, *connection, in_doubt, heard, body);
       cut = guard.fired();  // at the last moment, after the answer
       if (!cut) {
         Heard();

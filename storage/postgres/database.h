@@ -55,6 +55,9 @@ class Transaction {
 enum class Access {
   kWrite,     // READ COMMITTED
   kSnapshot,  // REPEATABLE READ READ ONLY: all statements see one state
+  // Each statement is a transaction of its own, committed when it returns: no round trips beside
+  // it.
+  kStatements,
 };
 
 // A bounded pool; a thread borrows a connection for one transaction. Thread-safe.

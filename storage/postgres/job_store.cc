@@ -31,46 +31,6 @@ absl::Status RequireJob(Transaction& transaction, const std::string& uid) {
   return absl::NotFoundError(absl::StrCat("the job with uid ", uid, " does not exist"));
 }
 
-// Whether the row was inserted.
-bool InsertJob(Transaction& transaction, const JobChange& change) {
-  const JobRecord& j = change.job;
-  const pqxx::result inserted = transaction.Run(
-      kInsertJob,
-      Params(j.uid, j.project, j.job_id, j.creator, j.request_id, MapJson(j.labels), j.priority,
-             j.min_slots, j.max_slots, j.device, j.bytes_per_slot, j.total_steps, j.max_restarts,
-             j.backoff, j.create_time, j.reason.code, j.reason.message, ByteaLiteral(j.spec),
-             ByteaLiteral(j.plan_summary), FeedBodyOf(change.feed.front()).json));
-  return inserted.affected_rows() == 1;
-}
-
-// Who took uid, request id or name; kUnavailable when it has gone again.
-absl::StatusOr<JobRecord> FindRival(Transaction& transaction, const JobRecord& submitted,
-                                    const JobRecord& made) {
-  std::vector<JobRecord> rivals;
-  for (const pqxx::row& row :
-       transaction.Run(kFindRivals, Params(made.uid, made.project, made.job_id, made.request_id))) {
-    rivals.push_back(JobOf(row));
-  }
-  for (const JobRecord& rival : rivals) {
-    if (rival.uid != made.uid) continue;
-    // Ours: committed by an earlier try whose answer was lost, or a replay under the caller's uid.
-    if (SameSubmission(submitted, rival)) return rival;
-    return absl::AlreadyExistsError(absl::StrCat("uid ", made.uid, " is taken"));
-  }
-  for (const JobRecord& rival : rivals) {
-    if (made.request_id.empty() || rival.request_id != made.request_id) continue;
-    if (SameSubmission(submitted, rival)) return rival;
-    return absl::AlreadyExistsError(absl::StrCat("request id '", made.request_id,
-                                                 "' was used for job ", rival.job_id,
-                                                 ", which differs from this one"));
-  }
-  if (!rivals.empty()) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("projects/", made.project, "/jobs/", made.job_id, " exists already"));
-  }
-  return absl::UnavailableError("submit: a job of the same name was just deleted; try again");
-}
-
 const char* OpSql(JobFilter::Op op) {
   switch (op) {
     case JobFilter::Op::kEq:
@@ -112,14 +72,7 @@ std::string TermSql(Transaction& transaction, const JobFilter& term) {
 }  // namespace
 
 absl::StatusOr<JobRecord> PostgresJobStore::Submit(const JobRecord& job) {
-  // Named here, so that a try after a commit in doubt finds what it made.
-  TY_ASSIGN_OR_RETURN(const JobChange named, NewJob(job, absl::UnixEpoch()));
-  JobRecord own = named.job;
-  return database_.Run("submit", [&](Transaction& transaction) -> absl::StatusOr<JobRecord> {
-    TY_ASSIGN_OR_RETURN(const JobChange change, NewJob(own, Now(transaction)));
-    if (InsertJob(transaction, change)) return change.job;
-    return FindRival(transaction, job, change.job);
-  });
+  return submitter_.Submit(job);
 }
 
 absl::StatusOr<JobRecord> PostgresJobStore::Get(const JobName& name) {

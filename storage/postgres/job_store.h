@@ -6,6 +6,7 @@
 
 #include "storage/job_store.h"
 #include "storage/postgres/database.h"
+#include "storage/postgres/submitter.h"
 #include "storage/records/change.h"
 
 namespace trainyard::postgres {
@@ -37,6 +38,7 @@ class PostgresJobStore : public JobStore {
   absl::StatusOr<JobRecord> Move(const char* what, const JobName& name, const Arrow& arrow);
 
   Database& database_;
+  Submitter submitter_{database_};
 };
 
 }  // namespace trainyard::postgres

@@ -285,6 +285,34 @@ void ExpectJobsOnce(Stores& stores, size_t count) {
   }
 }
 
+// Those that come while others are committed go into one commit, and each gets its own answer.
+TEST(Submissions, OfManyAtOnceEachIsAnsweredForItself) {
+  const std::string database = NewDatabase();
+  const auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
+  constexpr int kThreads = 16, kEach = 40;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) {
+        const std::string id = absl::StrCat("j", t, "-", i);
+        const auto made = stores->jobs().Submit(Named(id));
+        EXPECT_TRUE(made.ok() && made->job_id == id) << made.status();
+        EXPECT_EQ(stores->jobs().Submit(Named(id))->uid, made->uid);  // the same request again
+        JobRecord other =
+            Named("shared");  // all threads want this name, with requests of their own
+        other.request_id = id + "-shared";
+        const absl::Status taken = stores->jobs().Submit(other).status();
+        EXPECT_TRUE(taken.ok() || absl::IsAlreadyExists(taken)) << taken;
+        JobRecord bad = Named(absl::StrCat("bad", t, "-", i));
+        bad.creator = std::string("a\0b", 3);
+        EXPECT_TRUE(absl::IsInvalidArgument(stores->jobs().Submit(bad).status()));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ExpectJobsOnce(*stores, kThreads * kEach + 1);
+}
+
 TEST(Connections, TerminatedBackendsLoseAndDoubleNothing) {
   const std::string database = NewDatabase();
   auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
@@ -469,8 +497,8 @@ TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
   const std::string proxy_folder = MakeTemporaryFolder();
   LosingProxy proxy(proxy_folder, folder);
   auto stores = OpenOrDie(absl::StrCat("host=", proxy_folder, " user=trainyard dbname=", database));
-  const auto losing = [&](const auto& call) {
-    proxy.LoseAnswerTo("COMMIT");
+  const auto losing = [&](const auto& call, const std::string& commit = "COMMIT") {
+    proxy.LoseAnswerTo(commit);
     auto result = call();
     EXPECT_TRUE(proxy.lost());
     return result;
@@ -482,9 +510,11 @@ TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
 
   JobRecord unnamed = Named("a");
   unnamed.request_id.clear();  // nothing but the uid to find it by
-  const auto job = losing([&] { return stores->jobs().Submit(unnamed); });
+  // One statement that commits itself; the other submission prepares it.
+  ASSERT_OK(stores->jobs().Submit(Named("before")).status());
+  const auto job = losing([&] { return stores->jobs().Submit(unnamed); }, "InsertJobs");
   ASSERT_OK(job.status());
-  ExpectJobsOnce(*stores, 1);
+  ExpectJobsOnce(*stores, 2);
 
   const auto lease = losing([&] { return stores->scheduler().Lead("me", absl::Hours(1)); });
   ASSERT_OK(lease.status());

@@ -3,22 +3,34 @@
 -- name: Now
 SELECT micros(clock_timestamp())
 
--- name: InsertJob
--- Nothing is inserted when uid, request id or name are taken; FindRivals tells by whom.
-WITH job AS (
+-- name: InsertJobs
+-- Of many submissions those whose uid, request id and name are not taken, by each other neither; FindRivals tells by whom.
+-- It is the only statement of its transaction, which is then one round trip.
+WITH submitted AS (
+  SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::integer[],
+                       $8::integer[], $9::integer[], $10::text[], $11::bigint[], $12::bigint[], $13::integer[],
+                       $14::bigint[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[])
+    AS s (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots, device, bytes_per_slot,
+          total_steps, max_restarts, backoff_us, reason_code, reason_message, spec, plan_summary, feed)
+), job AS (
   INSERT INTO jobs (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots,
                     device, bytes_per_slot, total_steps, max_restarts, backoff_us, create_time,
                     update_time, state, reason_code, reason_message, suspend_cause, version, attempt,
                     restarts, step, newest_checkpoint_uri, feed_sequence)
-  VALUES ($1, $2, $3, $4, nullif($5::text, ''), $6::jsonb, $7, $8, $9, $10, $11, $12, $13, $14,
-          from_micros($15), from_micros($15), 'QUEUED', $16, $17, 'NONE', 1, 0, 0, 0, '', 1)
+  SELECT uid, project, job_id, creator, nullif(request_id, ''), labels::jsonb, priority, min_slots, max_slots,
+         device, bytes_per_slot, total_steps, max_restarts, backoff_us, now(), now(), 'QUEUED', reason_code,
+         reason_message, 'NONE', 1, 0, 0, 0, '', 1
+  FROM submitted
   ON CONFLICT DO NOTHING
   RETURNING uid, create_time
 ), spec AS (
-  INSERT INTO job_specs (job_uid, spec, plan_summary) SELECT uid, $18::bytea, $19::bytea FROM job
+  INSERT INTO job_specs (job_uid, spec, plan_summary)
+  SELECT uid, spec::bytea, plan_summary::bytea FROM submitted JOIN job USING (uid)
+), feed AS (
+  INSERT INTO feed (job_uid, sequence, time, attempt, kind, body)
+  SELECT uid, 1, create_time, 0, 'STATE', feed::jsonb FROM submitted JOIN job USING (uid)
 )
-INSERT INTO feed (job_uid, sequence, time, attempt, kind, body)
-SELECT uid, 1, create_time, 0, 'STATE', $20::jsonb FROM job
+SELECT uid, micros(create_time) FROM job
 
 -- name: FindRivals
 SELECT {job_columns}, s.spec, s.plan_summary

@@ -1,0 +1,157 @@
+#include "storage/postgres/submitter.h"
+
+#include <algorithm>
+#include <map>
+#include <pqxx/pqxx>
+#include <utility>
+
+#include "storage/base/status.h"
+#include "storage/postgres/queries.inc.h"
+#include "storage/postgres/rows.h"
+#include "storage/records/change.h"
+
+namespace trainyard::postgres {
+namespace {
+
+constexpr size_t kLargestGroup = 256;
+constexpr size_t kMostBytes = 4 << 20;  // of specs in one group
+
+// Who took uid, request id or name; kUnavailable when it has gone again.
+absl::StatusOr<JobRecord> FindRival(Transaction& transaction, const JobRecord& submitted,
+                                    const JobRecord& made) {
+  std::vector<JobRecord> rivals;
+  for (const pqxx::row& row :
+       transaction.Run(kFindRivals, Params(made.uid, made.project, made.job_id, made.request_id))) {
+    rivals.push_back(JobOf(row));
+  }
+  for (const JobRecord& rival : rivals) {
+    if (rival.uid != made.uid) continue;
+    // Ours: committed by an earlier try whose answer was lost, or a replay under the caller's uid.
+    if (SameSubmission(submitted, rival)) return rival;
+    return absl::AlreadyExistsError(absl::StrCat("uid ", made.uid, " is taken"));
+  }
+  for (const JobRecord& rival : rivals) {
+    if (made.request_id.empty() || rival.request_id != made.request_id) continue;
+    if (SameSubmission(submitted, rival)) return rival;
+    return absl::AlreadyExistsError(absl::StrCat("request id '", made.request_id,
+                                                 "' was used for job ", rival.job_id,
+                                                 ", which differs from this one"));
+  }
+  if (!rivals.empty()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("projects/", made.project, "/jobs/", made.job_id, " exists already"));
+  }
+  return absl::UnavailableError("submit: a job of the same name was just deleted; try again");
+}
+
+// Submissions as columns.
+struct Columns {
+  std::vector<std::string> uids, projects, job_ids, creators, request_ids, labels, devices, codes,
+      messages, specs, plans, feeds;
+  std::vector<int> priorities, min_slots, max_slots, max_restarts;
+  std::vector<int64_t> bytes, steps, backoffs;
+
+  void Add(const JobRecord& j) {
+    uids.push_back(j.uid);
+    projects.push_back(j.project);
+    job_ids.push_back(j.job_id);
+    creators.push_back(j.creator);
+    request_ids.push_back(j.request_id);
+    labels.push_back(MapJson(j.labels));
+    priorities.push_back(j.priority);
+    min_slots.push_back(j.min_slots);
+    max_slots.push_back(j.max_slots);
+    devices.push_back(j.device);
+    bytes.push_back(j.bytes_per_slot);
+    steps.push_back(j.total_steps);
+    max_restarts.push_back(j.max_restarts);
+    backoffs.push_back(absl::ToInt64Microseconds(j.backoff));
+    codes.push_back(j.reason.code);
+    messages.push_back(j.reason.message);
+    specs.push_back(ByteaLiteral(j.spec));
+    plans.push_back(ByteaLiteral(j.plan_summary));
+    feeds.push_back(
+        FeedBodyOf({.what = StateChangeRecord{std::nullopt, JobState::kQueued, j.reason}}).json);
+  }
+
+  Params Values() const {
+    return Params(uids, projects, job_ids, creators, request_ids, labels, priorities, min_slots,
+                  max_slots, devices, bytes, steps, max_restarts, backoffs, codes, messages, specs,
+                  plans, feeds);
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<JobRecord> Submitter::Submit(const JobRecord& job) {
+  TY_ASSIGN_OR_RETURN(JobChange named, NewJob(job, absl::UnixEpoch()));
+  Submission own{.submitted = job,
+                 .made = std::move(named.job),
+                 .answer = absl::UnknownError("not committed")};
+  std::vector<Submission*> group;
+  {
+    absl::MutexLock lock(&mu_);
+    waiting_.push_back(&own);
+    if (!committing_) {
+      committing_ = own.commits = true;
+    }
+    const auto mine = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return own.done || own.commits; };
+    mu_.Await(absl::Condition(&mine));
+    if (own.done) return std::move(own.answer);
+    for (size_t bytes = 0; !waiting_.empty() && group.size() < kLargestGroup && bytes < kMostBytes;
+         waiting_.pop_front()) {
+      group.push_back(waiting_.front());
+      bytes += group.back()->made.spec.size();
+    }
+  }
+  Commit(group);
+  absl::MutexLock lock(&mu_);
+  for (Submission* submission : group) submission->done = true;
+  if (waiting_.empty()) {
+    committing_ = false;
+  } else {
+    waiting_.front()->commits = true;
+  }
+  return std::move(own.answer);
+}
+
+void Submitter::Commit(const std::vector<Submission*>& group) {
+  const absl::Status status = Insert(group);
+  if (status.ok()) return;
+  // One that the database refuses must not fail the others; one that is away refuses all.
+  if (group.size() > 1 && !absl::IsUnavailable(status)) {
+    for (Submission* submission : group) Commit({submission});
+    return;
+  }
+  for (Submission* submission : group) submission->answer = status;
+}
+
+absl::Status Submitter::Insert(const std::vector<Submission*>& group) {
+  return database_.Run(
+      "submit",
+      [&](Transaction& transaction) -> absl::Status {
+        Columns columns;
+        for (const Submission* submission : group) columns.Add(submission->made);
+        std::map<std::string, absl::Time> created;  // by uid
+        // A plan for one row serves one row; of many the plan must know how many they are.
+        const Params values = columns.Values();
+        for (const pqxx::row& row : group.size() == 1
+                                        ? transaction.Run(kInsertJobs, values)
+                                        : transaction.RunText(kInsertJobs.text, values)) {
+          created[row[0].as<std::string>()] = absl::FromUnixMicros(row[1].as<int64_t>());
+        }
+        for (Submission* submission : group) {
+          const auto found = created.find(submission->made.uid);
+          if (found == created.end()) {
+            submission->answer = FindRival(transaction, submission->submitted, submission->made);
+            continue;
+          }
+          submission->made.create_time = submission->made.update_time = found->second;
+          submission->answer = submission->made;
+        }
+        return absl::OkStatus();
+      },
+      Access::kStatements);
+}
+
+}  // namespace trainyard::postgres
