@@ -16,6 +16,7 @@ namespace {
 // then placed elsewhere). More means that something else changes all the time; the next turn goes
 // on.
 constexpr int kMostPasses = 4;
+constexpr size_t kMostReasonsBeside = 32;  // in a pass that places jobs
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(5);
 
 bool Empty(const Decisions& decisions) {
@@ -102,7 +103,13 @@ Pass SchedulerLoop::Plan(const SchedulerSnapshot& snapshot) const {
   planner.most_placements = std::min(planner.most_placements, most_);
   planner.most_reasons = std::min(planner.most_reasons, most_);
   planner.list_queue = false;
-  return PlanPass(snapshot, planner);
+  Pass pass = PlanPass(snapshot, planner);
+  // Who starts goes first: telling a long queue why it waits must not slow the drain.
+  if (!pass.decisions.placements.empty() && pass.decisions.reasons.size() > kMostReasonsBeside) {
+    pass.decisions.reasons.resize(kMostReasonsBeside);
+    pass.next = snapshot.now;
+  }
+  return pass;
 }
 
 absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
