@@ -44,8 +44,8 @@ std::deque<v1::WatchJobResponse> ToResponses(const WatchBatch& batch) {
   return responses;
 }
 
-// What is known of the nodes serves submissions so long; only a job that seems not to fit reads them
-// anew.
+// What is known of the nodes serves submissions so long; only a job that seems not to fit reads
+// them anew.
 constexpr absl::Duration kNodesKept = absl::Seconds(5);
 
 class JobService final : public v1::JobService::CallbackService {

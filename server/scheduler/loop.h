@@ -56,7 +56,7 @@ class SchedulerLoop {
 
   // Of the loop's thread.
   int64_t epoch_ = 0;
-  std::optional<LeaseJudge> judge_;                 // of this epoch: a new leader begins anew
+  std::optional<LeaseJudge> judge_;  // of this epoch: a new leader begins anew
   size_t most_;  // decisions of a kind in one pass: halved when they were too many to apply in time
   absl::Duration renew_at_ = absl::ZeroDuration();  // on Clock::SinceBoot
 
