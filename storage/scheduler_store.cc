@@ -39,6 +39,12 @@ absl::Status CheckPlacement(const Placement& placement) {
 
 absl::string_view ReplicaOf(absl::string_view holder) { return holder.substr(0, holder.find('/')); }
 
+void TrustLeases(SchedulerSnapshot& snapshot) {
+  for (NodeRecord& node : snapshot.nodes) {
+    if (node.reachable) node.lease_end = absl::InfiniteFuture();
+  }
+}
+
 bool RunsBefore(const JobRecord& a, const JobRecord& b) {
   if (a.priority != b.priority) return a.priority > b.priority;
   return std::tie(a.create_time, a.uid) < std::tie(b.create_time, b.uid);

@@ -84,6 +84,10 @@ struct LeaderLease {
   absl::Time end;
 };
 
+// For whoever is not the leader: a node that is reachable is taken for one whose lease holds. How
+// old leases are only the leader can tell, by its own clock.
+void TrustLeases(SchedulerSnapshot& snapshot);
+
 // Thread-safe.
 class SchedulerStore {
  public:

@@ -232,6 +232,11 @@ void Agent::HandleInbox() {
         up_ = false;
         desired_is_fresh_ = false;
         break;
+      case LinkEvent::kRefused:
+        // Its name, and so its slots, may be another agent's by now: orphans must not compute
+        // beside what that one starts.
+        if (!lease_.HoldsAt(clock_.SinceBoot())) Fence(std::string(event.status.message()));
+        break;
     }
   }
 }
@@ -270,7 +275,7 @@ void Agent::RenewLeases() {
     TellAboutOrphans(now);
   }
   for (auto& [name, rank] : ranks_) {
-    rank->ExtendLife(lease_.LifeFrom(now), lease_.fence_at());
+    rank->ExtendLife(lease_.LifeFrom(now), lease_.until(), lease_.fence_at());
     if (holds && desired_is_fresh_ && FindDesired(name) != nullptr) {
       rank->ExtendRight(lease_.holds_until());
     }
@@ -292,11 +297,15 @@ void Agent::TellAboutOrphans(absl::Duration now) const {
 }
 
 void Agent::FenceIfLate(absl::Duration now) {
-  if (fenced_ || now < lease_.fence_at()) return;
+  if (now >= lease_.fence_at()) Fence("the server has not renewed the lease");
+}
+
+void Agent::Fence(const std::string& why) {
+  if (fenced_) return;
   fenced_ = true;
   for (auto& [name, rank] : ranks_) {
     if (!rank->HasProcess()) continue;
-    spdlog::error("{}: killed, since the server has not renewed the lease", name);
+    spdlog::error("{}: killed: {}", name, why);
     rank->Fence();
   }
 }

@@ -77,6 +77,7 @@ class Agent {
   void RenewLeases();
   void TellAboutOrphans(absl::Duration now) const;
   void FenceIfLate(absl::Duration now);
+  void Fence(const std::string& why);  // kills what runs: the agent has no right to run it
   void FinishRanks(absl::Duration now);
   void ReconcileRanks(absl::Duration now);
   void Perform(const Action& action, absl::Duration now);

@@ -10,9 +10,10 @@ constexpr size_t kMostUnanswered = 1000;
 }  // namespace
 
 void Lease::Inherit(absl::Duration until, absl::Duration fence_at) {
+  const absl::Duration fence = std::max(this->fence_at(), fence_at);
   until_ = std::max(until_, until);
   holds_until_ = std::max(holds_until_, until);
-  orphan_limit_ = std::max(orphan_limit_, fence_at - holds_until_);
+  orphan_limit_ = std::max(absl::ZeroDuration(), fence - holds_until_);
 }
 
 void Lease::Begin(const v1::Welcome& terms, absl::Duration register_sent) {

@@ -131,6 +131,9 @@ class Link::Impl {
     writer.join();
     const absl::Status status = FromGrpc(stream->Finish());
     if (was_up) deliver_({.kind = LinkEvent::kDown, .status = status});
+    if (!was_up && absl::IsFailedPrecondition(status)) {
+      deliver_({.kind = LinkEvent::kRefused, .status = status});
+    }
     return status.ok() ? absl::UnavailableError("the server ended the session") : status;
   }
 

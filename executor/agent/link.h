@@ -19,7 +19,8 @@ struct LinkEvent {
   enum Kind {
     kUp,  // registered: `message` holds the Welcome
     kMessage,
-    kDown,  // the session ended with `status`; the next one is tried by itself
+    kDown,     // the session ended with `status`; the next one is tried by itself
+    kRefused,  // no session: the server gives this agent none, as `status` says; it is tried again
   } kind = kDown;
   v1::ServerMessage message;
   absl::Duration register_sent = absl::ZeroDuration();  // with kUp, on Clock::SinceBoot

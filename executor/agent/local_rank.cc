@@ -137,9 +137,10 @@ PresentRank LocalRank::Describe(absl::Duration now) const {
   return present;
 }
 
-void LocalRank::ExtendLife(absl::Duration until, absl::Duration fence_at) {
+void LocalRank::ExtendLife(absl::Duration until, absl::Duration lease_until,
+                           absl::Duration fence_at) {
   if (!process_ || !lease_) return;
-  lease_->ExtendLife(until);
+  lease_->ExtendLife(lease_->tells_one_time() ? lease_until : until);
   lease_->ExtendFence(fence_at);
 }
 
@@ -161,7 +162,7 @@ void LocalRank::Kill() {
 }
 
 void LocalRank::Fence() {
-  fenced_ = process_ && !stopping_;
+  fenced_ = fenced_ || (process_ && !stopping_);
   Kill();
 }
 

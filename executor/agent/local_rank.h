@@ -57,7 +57,9 @@ class LocalRank {
   int pidfd() const { return process_ && !process_->Ended() ? process_->pidfd() : -1; }
   pid_t pid() const { return process_ ? process_->id().pid : 0; }
 
-  void ExtendLife(absl::Duration until, absl::Duration fence_at);
+  // `lease_until` serves a rank whose lease file tells one time only: it makes no difference
+  // between living and writing, and is no orphan.
+  void ExtendLife(absl::Duration until, absl::Duration lease_until, absl::Duration fence_at);
   // To make checkpoints visible: of a rank that the server named since the session began.
   void ExtendRight(absl::Duration until);
   absl::Duration lease_until() const { return lease_ ? lease_->Life() : absl::ZeroDuration(); }

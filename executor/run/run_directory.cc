@@ -101,7 +101,8 @@ absl::StatusOr<LeaseFile> LeaseFile::Open(const std::string& path, bool create) 
   if (!create && info.st_size < static_cast<off_t>(kLifeBytes)) {
     return absl::DataLossError(absl::StrCat(path, ": shorter than a lease"));
   }
-  if (create && info.st_size < static_cast<off_t>(kLeaseBytes)) {
+  const bool one_time = info.st_size == static_cast<off_t>(kLifeBytes);
+  if (create && !one_time && info.st_size < static_cast<off_t>(kLeaseBytes)) {
     // Written, not truncated to size: a store into a hole of a full disk would be SIGBUS.
     const std::string ended(kLeaseBytes - info.st_size, '\0');
     if (pwrite(fd.get(), ended.data(), ended.size(), info.st_size) !=
@@ -112,13 +113,15 @@ absl::StatusOr<LeaseFile> LeaseFile::Open(const std::string& path, bool create) 
   void* map = mmap(nullptr, kLeaseBytes, create ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
                    fd.get(), 0);
   if (map == MAP_FAILED) return ErrnoStatus(errno, path);
-  return LeaseFile(map);
+  return LeaseFile(map, one_time);
 }
 
-LeaseFile::LeaseFile(LeaseFile&& other) noexcept : map_(std::exchange(other.map_, nullptr)) {}
+LeaseFile::LeaseFile(LeaseFile&& other) noexcept
+    : map_(std::exchange(other.map_, nullptr)), one_time_(other.one_time_) {}
 
 LeaseFile& LeaseFile::operator=(LeaseFile&& other) noexcept {
   std::swap(map_, other.map_);
+  std::swap(one_time_, other.one_time_);
   return *this;
 }
 
@@ -127,18 +130,21 @@ LeaseFile::~LeaseFile() {
 }
 
 void LeaseFile::ExtendLife(absl::Duration until) { Extend(0, until); }
-void LeaseFile::ExtendRight(absl::Duration until) { Extend(1, until); }
-void LeaseFile::ExtendFence(absl::Duration until) { Extend(2, until); }
+void LeaseFile::ExtendRight(absl::Duration until) {
+  if (!one_time_) Extend(1, until);
+}
+void LeaseFile::ExtendFence(absl::Duration until) {
+  if (!one_time_) Extend(2, until);
+}
 
 absl::Duration LeaseFile::Life() const { return Load(0); }
 
 absl::Duration LeaseFile::Right() const {
-  // Behind the end of a shorter file the mapping holds zeros.
-  const absl::Duration right = Load(1);
+  const absl::Duration right = one_time_ ? absl::ZeroDuration() : Load(1);
   return right > absl::ZeroDuration() ? right : Life();
 }
 
-absl::Duration LeaseFile::Fence() const { return Load(2); }
+absl::Duration LeaseFile::Fence() const { return one_time_ ? absl::ZeroDuration() : Load(2); }
 
 void LeaseFile::Extend(int index, absl::Duration time) {
   std::atomic_ref<int64_t> until(static_cast<int64_t*>(map_)[index]);

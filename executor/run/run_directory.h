@@ -65,6 +65,10 @@ class LeaseFile {
   void ExtendRight(absl::Duration until);
   void ExtendFence(absl::Duration until);
 
+  // Made by an agent of before: whoever reads it takes its life for its right, so it must not
+  // outlive the lease.
+  bool tells_one_time() const { return one_time_; }
+
   absl::Duration Life() const;
   // Until when a checkpoint may be made visible or removed. Of an agent that tells one time only:
   // until then.
@@ -74,11 +78,12 @@ class LeaseFile {
   absl::Duration Fence() const;
 
  private:
-  explicit LeaseFile(void* map) : map_(map) {}
+  LeaseFile(void* map, bool one_time) : map_(map), one_time_(one_time) {}
   void Extend(int index, absl::Duration time);
   absl::Duration Load(int index) const;
 
   void* map_ = nullptr;
+  bool one_time_ = false;
 };
 
 // Exit codes of trainyard-worker; also in its --help and README.

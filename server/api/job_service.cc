@@ -245,7 +245,8 @@ class JobService final : public v1::JobService::CallbackService {
     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
     TY_ASSIGN_OR_RETURN(const JobRecord job, jobs_.Get(name));
     TY_ASSIGN_OR_RETURN(const auto attempts, b_.stores.fleet().ListAttempts(job.uid));
-    TY_ASSIGN_OR_RETURN(const SchedulerSnapshot snapshot, b_.stores.scheduler().ReadSnapshot());
+    TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot, b_.stores.scheduler().ReadSnapshot());
+    TrustLeases(snapshot);
     TY_ASSIGN_OR_RETURN(*response,
                         ToProto(job, trainyard::Explain(job, attempts, snapshot, b_.planner)));
     return absl::OkStatus();

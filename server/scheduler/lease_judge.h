@@ -26,6 +26,9 @@ class LeaseJudge {
   // come back.
   void Judge(absl::Duration now, SchedulerSnapshot& snapshot);
 
+  // The store answered something else at `now`: the time until then is no gap.
+  void Heard(absl::Duration now) { last_answer_ = now; }
+
   static constexpr absl::Duration kMostGap = absl::Seconds(2);
   static constexpr absl::Duration kLeastAfterGap = absl::Seconds(6);
 

@@ -134,6 +134,7 @@ absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
       wakeups_.Wake("fleet");  // the commit may have gone through, only its answer was lost
       return applied.status();
     }
+    judge_->Heard(clock_.SinceBoot());
     most_ = std::min(options_.planner.most_placements, most_ * 2);
     WakeFor(snapshot, pass, *applied);
     if (*applied == 0 && pass.decisions.lost_nodes.empty()) break;

@@ -234,17 +234,13 @@ absl::Status Database::TryOnce(const char* what, Access access, bool in_doubt, a
   std::unique_ptr<Connection> connection = *std::move(borrowed);
   const auto heard = [this] { Heard(); };
   bool cut = false;
-  {
+  bool answered = false;
+  {  // the guard must end before another may borrow the connection
     const CutOffs::Guard guard(cut_offs_, connection->socket(), deadline);
     try {
-      const absl::Status status = RunAs(access, *connection, in_doubt, heard, body);
+      fault.status = RunAs(access, *connection, in_doubt, heard, body);
       cut = guard.fired();  // at the last moment, after the answer
-      if (!cut) {
-        Heard();
-        GiveBack(std::move(connection));
-        return status;
-      }
-      fault.status = status;
+      answered = !cut;
     } catch (...) {
       fault = FaultOfCurrentException(what);
       cut = guard.fired();
@@ -253,7 +249,7 @@ absl::Status Database::TryOnce(const char* what, Access access, bool in_doubt, a
   }
   if (cut) {
     HeardNothingSince(started);
-  } else if (!fault.connection_lost) {
+  } else if (answered || !fault.connection_lost) {
     Heard();
   }
   if (cut || fault.connection_lost) connection.reset();

@@ -6,7 +6,9 @@
 #include <unordered_set>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "storage/base/clock.h"
+#include "storage/call_limit.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
 
@@ -14,6 +16,7 @@ namespace trainyard::postgres {
 namespace {
 
 constexpr absl::Duration kCompareEvery = absl::Seconds(10);
+constexpr absl::Duration kLongestTurn = absl::Seconds(2);
 constexpr size_t kMostByUid = 1000;  // more are read with the whole queue
 
 bool Precedes(const std::shared_ptr<const JobRecord>& a,
@@ -115,7 +118,22 @@ void QueueReader::Doubt() {
   compared_ = -absl::InfiniteDuration();
 }
 
-std::shared_ptr<const WaitingJobs> QueueReader::Read(Transaction& transaction) {
+absl::StatusOr<std::shared_ptr<const WaitingJobs>> QueueReader::Read(Transaction& transaction) {
+  // Whoever reads may hang on a database that is silent: nobody waits for that longer than a call
+  // may take.
+  const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_mu_) { return !reading_; };
+  {
+    absl::MutexLock turn(&turn_mu_);
+    if (!turn_mu_.AwaitWithTimeout(absl::Condition(&free),
+                                   std::min(CurrentCallLimit(), kLongestTurn))) {
+      return absl::UnavailableError("read snapshot: another is being read and does not end");
+    }
+    reading_ = true;
+  }
+  const absl::Cleanup end_of_turn = [this] {
+    absl::MutexLock turn(&turn_mu_);
+    reading_ = false;
+  };
   absl::MutexLock lock(&mu_);
   const absl::Duration now = SystemClock().SinceBoot();
   const bool compare = since_.empty() || now - compared_ >= kCompareEvery;

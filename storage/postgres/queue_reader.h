@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "storage/postgres/database.h"
@@ -26,7 +27,8 @@ namespace trainyard::postgres {
 class QueueReader {
  public:
   // Within a transaction of Access::kSnapshot, as its first statements.
-  std::shared_ptr<const WaitingJobs> Read(Transaction& transaction);
+  // kUnavailable: whoever reads at the moment does not end.
+  absl::StatusOr<std::shared_ptr<const WaitingJobs>> Read(Transaction& transaction);
 
   // The next one compares everything: a decision on what was read did not hold.
   void Doubt();
@@ -38,7 +40,9 @@ class QueueReader {
   Changes CompareAll(Transaction& transaction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Fold(Changes changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  absl::Mutex mu_;  // held while a snapshot is read: the next one is then a later one
+  absl::Mutex turn_mu_;
+  bool reading_ ABSL_GUARDED_BY(turn_mu_) = false;
+  absl::Mutex mu_;  // held while a snapshot is read, in turn: the next one is then a later one
   std::unordered_map<std::string, std::shared_ptr<const JobRecord>> by_uid_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const WaitingJobs> in_order_ ABSL_GUARDED_BY(mu_) =
       std::make_shared<WaitingJobs>();

@@ -297,7 +297,7 @@ absl::Status PostgresSchedulerStore::StandDown(const std::string& holder) {
 absl::StatusOr<SchedulerSnapshot> PostgresSchedulerStore::ReadSnapshot() {
   const auto read = [this](Transaction& transaction) -> absl::StatusOr<SchedulerSnapshot> {
     SchedulerSnapshot snapshot;
-    snapshot.queue = queue_.Read(transaction);
+    TY_ASSIGN_OR_RETURN(snapshot.queue, queue_.Read(transaction));
     for (const pqxx::row& row : transaction.Run(kSnapshotJobs, Params())) {
       snapshot.jobs.push_back(JobOf(row));
     }
@@ -325,7 +325,12 @@ absl::StatusOr<int> PostgresSchedulerStore::Apply(int64_t leader_epoch,
           absl::StrCat("leader epoch ", leader_epoch, " is over: the newest is ", epoch));
     }
     TY_ASSIGN_OR_RETURN(const int changed, Applier(transaction, decisions).Apply());
-    if (static_cast<size_t>(changed) < decisions.placements.size()) queue_.Doubt();
+    // Fewer changes than decisions: something did not hold. How many ranks a lost node had is not
+    // known.
+    if (static_cast<size_t>(changed) < decisions.placements.size() + decisions.suspensions.size() ||
+        !decisions.lost_nodes.empty()) {
+      queue_.Doubt();
+    }
     // Something may have been applied by the try whose answer was lost: the fleet must be woken.
     return changed == 0 && transaction.repeated_in_doubt ? 1 : changed;
   });

@@ -164,7 +164,7 @@ v1::RankEvent& SimAgent::Append(SimProcess& process) {
 
 void SimAgent::WriteCheckpoint(const RankId& rank, SimProcess& process) {
   if (rank.rank != 0 || process.step == process.checkpoint_step) return;
-  const std::string uri = absl::StrCat("file:///", rank.job_uid, "/", process.step);
+  const std::string uri = absl::StrCat(process.assignment.checkpoint_root(), "/", process.step);
   disk_.checkpoints.insert(uri);
   v1::RankEvent::CheckpointWritten& written = *Append(process).mutable_checkpoint();
   written.set_step(process.step);

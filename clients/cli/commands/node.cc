@@ -60,12 +60,14 @@ void AddUsage(const v1::Slot& slot, std::vector<std::string>& row) {
 
 std::string RenderNode(const Terminal& terminal, const v1::Node& raw) {
   const v1::Node node = Shown(raw);
-  std::string out =
-      RenderFields(terminal, {{"node", LastSegment(node.name())},
-                              {"state", StateOf(terminal, node)},
-                              {"address", node.address()},
-                              {"agent", node.agent_version()},
-                              {"lease ends", FormatWhen(TimeOf(node.lease_end_time()))}});
+  std::vector<std::pair<std::string, std::string>> fields = {
+      {"node", LastSegment(node.name())},
+      {"state", StateOf(terminal, node)},
+      {"address", node.address()},
+      {"agent", node.agent_version()},
+      {"lease ends", FormatWhen(TimeOf(node.lease_end_time()))}};
+  if (!node.cordon_reason().empty()) fields.emplace_back("takes no work", node.cordon_reason());
+  std::string out = RenderFields(terminal, fields);
   const bool with_usage = std::any_of(node.slots().begin(), node.slots().end(),
                                       [](const v1::Slot& slot) { return slot.has_usage(); });
   std::vector<std::string> header = {"SLOT", "DEVICE", "MODEL", "MEMORY", "THREADS", "JOB"};

@@ -1,6 +1,6 @@
 -- A lease lies in a row of its own, so that a placement, which locks the nodes it uses, keeps no heartbeat waiting.
 -- It is a counter: who judges it looks how long it has stood still on its own clock, and no clock is compared with
--- another machine's. lease_end is for people, and for placements, which only shy away from it.
+-- another machine's. lease_end is for people.
 --
 -- A node is known by its uid, a digest of a secret of its agent, and by the instance that holds its name: which boot
 -- of which machine, and which state directory there. Empty: an agent that does not tell.

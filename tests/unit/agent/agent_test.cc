@@ -660,7 +660,9 @@ TEST_F(AgentTest, WorkersStepOnWithoutALeaseAndTheServerDecides) {
   })) << "an agent that starts meanwhile keeps them too";
 
   server_.Start();
-  ASSERT_TRUE(server_.WaitFor([&] { return server_.sessions().size() == 2; }));
+  ASSERT_TRUE(server_.WaitFor([&] {  // a heartbeat of the new session, which has no set yet
+    return server_.sessions().size() == 2 && server_.last_heartbeat()->desired_version() == 0;
+  }));
   EXPECT_FALSE(right_now()) << "a session alone gives no right";
   EXPECT_TRUE(Lives(superseded)) << "nothing is killed before the set is known";
   server_.SendSets(true);

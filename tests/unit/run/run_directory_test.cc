@@ -115,9 +115,13 @@ TEST_F(LeaseFileTest, WhoeverTellsOneTimeOnlyGivesTheRightUntilThen) {
   EXPECT_EQ(read->Right(), absl::Seconds(7));
   auto adopted = LeaseFile::Open(folder_ + "/lease", true);
   ASSERT_TRUE(adopted.ok()) << adopted.status();
+  EXPECT_TRUE(adopted->tells_one_time()) << "also to an agent that would know better";
   adopted->ExtendRight(absl::Seconds(9));
-  EXPECT_EQ(adopted->Life(), absl::Seconds(7));
-  EXPECT_EQ(adopted->Right(), absl::Seconds(9));
+  adopted->ExtendFence(absl::Seconds(600));
+  EXPECT_EQ(adopted->Right(), absl::Seconds(7));
+  EXPECT_EQ(adopted->Fence(), absl::ZeroDuration());
+  adopted->ExtendLife(absl::Seconds(8));
+  EXPECT_EQ(read->Right(), absl::Seconds(8));
 }
 
 TEST_F(LeaseFileTest, MissingOrShortFileIsToldToTheWorker) {

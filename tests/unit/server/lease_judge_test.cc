@@ -60,6 +60,12 @@ TEST_F(LeaseJudgeTest, AStoreThatWasAwayCostsNobodyTheLease) {
   EXPECT_EQ(Judge(absl::Seconds(224), 1, 2).a, kLease - absl::Seconds(4));
 }
 
+TEST_F(LeaseJudgeTest, TheJudgesOwnSlownessIsNoAbsenceOfTheStore) {
+  Judge(absl::Seconds(100), 1, 1);
+  judge_.Heard(absl::Seconds(101.5));
+  EXPECT_EQ(Judge(absl::Seconds(103), 1, 1).a, kLease - absl::Seconds(3));
+}
+
 TEST_F(LeaseJudgeTest, WhoWasNearlyOverdueIsLeftTimeToComeBack) {
   for (int second = 0; second <= 9; ++second) Judge(absl::Seconds(100 + second), 1, second);
   EXPECT_EQ(Judge(absl::Seconds(150), 1, 9).a, LeaseJudge::kLeastAfterGap);
