@@ -52,8 +52,9 @@ std::string Escaped(absl::string_view text, bool keep_lines) {
     } else if (code == '\t') {
       clean += "\\t";
     } else {
-      absl::StrAppendFormat(&clean, code <= 0xFF ? "\\x%02x" : "\\u%04x",
-                            static_cast<uint32_t>(code));
+      absl::StrAppend(&clean, code <= 0xFF
+                                  ? absl::StrFormat("\\x%02x", static_cast<uint32_t>(code))
+                                  : absl::StrFormat("\\u%04x", static_cast<uint32_t>(code)));
     }
     text.remove_prefix(length == 0 ? 1 : length);
   }
