@@ -1,7 +1,9 @@
 #include "storage/base/printable.h"
 
+#include <algorithm>
 #include <cstdint>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace trainyard {
@@ -42,6 +44,13 @@ bool IsObeyed(char32_t code) {
 std::string Escaped(absl::string_view text, bool keep_lines) {
   std::string clean;
   while (!text.empty()) {
+    const auto plain_end = std::find_if(text.begin(), text.end(), [](char c) {
+      return static_cast<signed char>(c) < 0x20 || c == 0x7F;
+    });
+    const auto plain = static_cast<size_t>(plain_end - text.begin());
+    clean.append(text.data(), plain);
+    text.remove_prefix(plain);
+    if (text.empty()) break;
     const size_t length = SequenceLength(text);
     const char32_t code =
         length == 0 ? static_cast<unsigned char>(text[0]) : CodePoint(text, length);
