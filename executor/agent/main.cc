@@ -148,7 +148,8 @@ absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
     (*hello.mutable_labels())[label.substr(0, at)] = label.substr(at + 1);
   }
   hello.set_agent_version(TRAINYARD_VERSION);
-  hello.set_protocol_version(1);
+  hello.set_protocol_version(v1::PROTOCOL_VERSION_NEWEST);
+  hello.set_oldest_protocol_version(v1::PROTOCOL_VERSION_OLDEST);
   return options;
 }
 

@@ -176,7 +176,7 @@ absl::Status AgentSession::Register(const v1::Register& message) {
       absl::ToInt64Milliseconds(fleet_.options_.self_fence));
   welcome.mutable_welcome()->set_orphan_limit_ms(
       absl::ToInt64Milliseconds(fleet_.options_.orphan_limit));
-  welcome.mutable_welcome()->set_protocol_version(message.protocol_version());
+  welcome.mutable_welcome()->set_protocol_version(AgreeOnProtocol(message).value_or(0));
   link_.Send(welcome);
   fleet_.wakeups_.Wake("queue");
   LookAgain();  // sends the first set, and goes on trying should the store be away by now

@@ -18,7 +18,6 @@
 namespace trainyard {
 namespace {
 
-constexpr int kProtocolVersion = 1;
 constexpr int kMostSlots = 1024;
 constexpr double kMostCelsius = 1000, kMostWatts = 1e5;
 constexpr int kMostLabels = 64;
@@ -309,12 +308,26 @@ NodeReport DecodeReport(const v1::Heartbeat& heartbeat) {
   return report;
 }
 
-absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
-  if (message.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("register.protocol_version: found ",
-                                                      message.protocol_version(),
-                                                      ", this server speaks ", kProtocolVersion));
+absl::StatusOr<int> AgreeOnProtocol(const v1::Register& message, ProtocolRange ours) {
+  const int newest = message.protocol_version();
+  const int oldest =
+      message.oldest_protocol_version() == 0 ? newest : message.oldest_protocol_version();
+  if (oldest < 1 || oldest > newest) {
+    return Wrong("register.oldest_protocol_version",
+                 absl::StrCat(oldest, " under a newest of ", newest),
+                 "at least 1, at most register.protocol_version");
   }
+  if (newest < ours.oldest || oldest > ours.newest) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("register.protocol_version: the agent speaks ", oldest, " to ", newest,
+                     ", this server ", ours.oldest, " to ", ours.newest, ": use a newer trainyard-",
+                     newest < ours.oldest ? "agent" : "server"));
+  }
+  return std::min(newest, ours.newest);
+}
+
+absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
+  TY_RETURN_IF_ERROR(AgreeOnProtocol(message).status());
   if (!IsNodeName(message.node())) {
     return Wrong("register.node", absl::StrCat("'", Readable(message.node()), "'"),
                  "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?");

@@ -11,8 +11,18 @@
 
 namespace trainyard {
 
-// The node's uid is a digest of its secret. kInvalidArgument names the field; kFailedPrecondition a
-// protocol version that is not spoken here.
+// The versions of the protocol from the oldest to the newest that somebody speaks.
+struct ProtocolRange {
+  int oldest = v1::PROTOCOL_VERSION_OLDEST;
+  int newest = v1::PROTOCOL_VERSION_NEWEST;
+};
+
+// The newest version that the agent and `ours` both speak. kFailedPrecondition: there is none, and
+// whose program is the older one.
+absl::StatusOr<int> AgreeOnProtocol(const v1::Register& message, ProtocolRange ours = {});
+
+// The node's uid is a digest of its secret. kInvalidArgument names the field; kFailedPrecondition
+// that no version of the protocol is spoken by both.
 absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message);
 
 // Usage in the order of slots. A driver may say anything: numbers that make no sense are 0.

@@ -2,7 +2,8 @@
 #
 # queries: every "-- name: GetJob" in FOLDER/*.sql begins a query, which becomes
 #   inline constexpr Query kGetJob{"GetJob", "..."};   {x} stands for the text of FOLDER/fragments/x.sql
-# migrations: FOLDER/NNNN_topic.sql, in order, as kMigrations[].
+# migrations: FOLDER/NNNN_topic.sql, in order, as kMigrations[]. "-- Works with programs that know N migrations." in one
+#   says which servers of before go on with the database afterwards; without it, none.
 
 set(text "// Made by embed.cmake from ${MODE}; do not edit.\n#pragma once\n\n")
 if(MODE STREQUAL "queries")
@@ -28,7 +29,7 @@ if(MODE STREQUAL "queries")
   endforeach()
 else()
   string(APPEND text "namespace trainyard::postgres {\n\n"
-         "struct Migration {\n  int version;\n  const char* name;\n  const char* sql;\n};\n\n"
+         "struct Migration {\n  int version;\n  int works_with;\n  const char* name;\n  const char* sql;\n};\n\n"
          "inline constexpr Migration kMigrations[] = {\n")
   file(GLOB files ${FOLDER}/*.sql)
   list(SORT files)
@@ -36,7 +37,11 @@ else()
     get_filename_component(name ${file} NAME_WE)
     string(REGEX REPLACE "^0*([0-9]+)_.*" "\\1" version ${name})
     file(READ ${file} content)
-    string(APPEND text "    {${version}, \"${name}\", R\"sql(${content})sql\"},\n")
+    set(works_with ${version})
+    if(content MATCHES "-- Works with programs that know ([0-9]+) migrations\\.")
+      set(works_with ${CMAKE_MATCH_1})
+    endif()
+    string(APPEND text "    {${version}, ${works_with}, \"${name}\", R\"sql(${content})sql\"},\n")
   endforeach()
   string(APPEND text "};\n")
 endif()

@@ -26,33 +26,46 @@ constexpr char kTable[] =
     "version integer PRIMARY KEY, name text NOT NULL, sha256 text NOT NULL,"
     "applied_at timestamptz NOT NULL DEFAULT now())";
 
+// How many migrations a program has to know to work with what this one left; NULL: this one, too.
+constexpr char kWorksWith[] =
+    "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = "
+    "'schema_migrations'::regclass AND attname = 'works_with') "
+    "THEN ALTER TABLE schema_migrations ADD COLUMN works_with integer; END IF; END $$";
+
 // Applies the oldest migration that is missing. Returns its version, or 0 when none is.
 absl::StatusOr<int> ApplyNext(Transaction& transaction) {
   transaction.RunText(kLock, Params());
   transaction.RunText(kTable, Params());
+  transaction.RunText(kWorksWith, Params());
   const pqxx::result applied = transaction.RunText(
-      "SELECT version, name, sha256 FROM schema_migrations ORDER BY version", Params());
+      "SELECT version, name, sha256, works_with FROM schema_migrations ORDER BY version", Params());
+  size_t known_ones = 0;
   for (const pqxx::row& row : applied) {
     const int version = row["version"].as<int>();
     const Migration* known =
         std::find_if(std::begin(kMigrations), std::end(kMigrations),
                      [version](const Migration& m) { return m.version == version; });
     if (known == std::end(kMigrations)) {
+      // A server of the version before, while the others are replaced or after a roll-back.
+      if (!row["works_with"].is_null() && row["works_with"].as<int>() <= SchemaVersion()) continue;
       return absl::FailedPreconditionError(absl::StrCat(
           "the database has migration ", row["name"].c_str(), ", this program knows only ",
           SchemaVersion(), " migrations: use a newer trainyard-server"));
     }
+    ++known_ones;
     if (Sha256Hex(known->sql) != row["sha256"].as<std::string>()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "migration ", known->name, " differs from the one that the database was made with"));
     }
   }
-  if (applied.size() == std::size(kMigrations)) return 0;
-  const Migration& next = kMigrations[applied.size()];
+  if (known_ones == std::size(kMigrations)) return 0;
+  const Migration& next = kMigrations[known_ones];
   transaction.RunText(kLockTimeout, Params());
   transaction.RunScript(next.sql);
-  transaction.RunText("INSERT INTO schema_migrations (version, name, sha256) VALUES ($1, $2, $3)",
-                      Params(next.version, next.name, Sha256Hex(next.sql)));
+  transaction.RunText(
+      "INSERT INTO schema_migrations (version, name, sha256, works_with) "
+      "VALUES ($1, $2, $3, $4)",
+      Params(next.version, next.name, Sha256Hex(next.sql), next.works_with));
   return next.version;
 }
 

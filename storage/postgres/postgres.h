@@ -26,7 +26,8 @@ struct Options {
 
 // Brings the database's tables up to what this program knows: each migration in a transaction of
 // its own, under a lock, so that any number of programs may call it at once. kFailedPrecondition:
-// the database is newer than this program, or a migration was changed after it was applied.
+// the database is newer than this program and does not say that it works with it, or a migration
+// was changed after it was applied.
 // kUnavailable: the database is away, or somebody uses a table that a migration changes for longer
 // than it waits at a time; nothing is half done, try again. Idempotent.
 absl::Status Migrate(const std::string& conninfo);

@@ -144,6 +144,21 @@ TEST(Migrations, NewerDatabaseIsRefused) {
   EXPECT_NE(status.message().find("9999_future"), absl::string_view::npos);
 }
 
+// A migration that only adds says with which programs of before the database goes on working.
+TEST(Migrations, NewerDatabaseThatWorksWithThisProgramIsTaken) {
+  const std::string database = NewDatabase();
+  QueryOrDie(database,
+             absl::StrCat("INSERT INTO schema_migrations VALUES (9999, '9999_future', 'x', now(), ",
+                          postgres::SchemaVersion(), ")"));
+  EXPECT_OK(postgres::Migrate(SharedPostgres().Conninfo(database)));
+  QueryOrDie(
+      database,
+      absl::StrCat("INSERT INTO schema_migrations VALUES (10000, '10000_later', 'x', now(), ",
+                   postgres::SchemaVersion() + 1, ")"));
+  EXPECT_EQ(postgres::Migrate(SharedPostgres().Conninfo(database)).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
 TEST(Migrations, ChangedMigrationIsRefused) {
   const std::string database = NewDatabase();
   QueryOrDie(database, "UPDATE schema_migrations SET sha256 = 'x' WHERE version = 2");

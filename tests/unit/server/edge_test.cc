@@ -213,6 +213,33 @@ TEST(Decode, RegistrationIsCheckedFieldByField) {
   EXPECT_EQ(DecodeRegister(newer).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(Decode, AgentAndServerGoByTheNewestProtocolThatBothSpeak) {
+  struct Case {
+    int oldest, newest;
+    ProtocolRange ours;
+    int agreed;  // 0: none
+  };
+  for (const Case& c : std::vector<Case>{{0, 1, {1, 1}, 1},  // an agent of before tells one
+                                         {1, 2, {1, 1}, 1},  // an agent that was upgraded first
+                                         {1, 1, {1, 2}, 1},  // a server that was
+                                         {2, 5, {3, 4}, 4},
+                                         {2, 2, {1, 1}, 0},
+                                         {1, 2, {3, 4}, 0},
+                                         {3, 2, {1, 4}, 0},
+                                         {-1, 2, {1, 4}, 0},
+                                         {0, 0, {1, 1}, 0}}) {
+    v1::Register message = GoodRegister();
+    message.set_oldest_protocol_version(c.oldest);
+    message.set_protocol_version(c.newest);
+    const absl::StatusOr<int> agreed = AgreeOnProtocol(message, c.ours);
+    EXPECT_EQ(agreed.value_or(0), c.agreed) << c.oldest << " to " << c.newest;
+  }
+  v1::Register late = GoodRegister();
+  const absl::Status refused = AgreeOnProtocol(late, {.oldest = 2, .newest = 3}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("use a newer trainyard-agent"));
+}
+
 v1::EventBatch Batch(const std::function<void(v1::RankEvent&)>& fill, int64_t sequence = 1) {
   v1::EventBatch batch;
   batch.mutable_key()->set_job_uid("u");
