@@ -103,8 +103,8 @@ class Api:
 class Yard:
     """`with Yard() as yard:` runs one; everything is gone afterwards."""
 
-    def __init__(self, cpu_slots=1, threads_per_slot=1):
-        self.cpu_slots, self.threads_per_slot = cpu_slots, threads_per_slot
+    def __init__(self, cpu_slots=1, threads_per_slot=1, programs=BIN):
+        self.cpu_slots, self.threads_per_slot, self.programs = cpu_slots, threads_per_slot, programs
 
     def __enter__(self):
         self._folder = tempfile.TemporaryDirectory(prefix="trainyard-test-")
@@ -140,8 +140,8 @@ class Yard:
             parts += [f"--- {log.relative_to(self.dir)}", *lines]
         return "\n".join(parts)
 
-    def run(self, *arguments, **more):
-        return subprocess.run([str(BIN / "trainyard"), *arguments], env=self.environment, text=True,
+    def run(self, *arguments, program=None, **more):
+        return subprocess.run([str(program or self.programs / "trainyard"), *arguments], env=self.environment, text=True,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
 
     def call(self, *arguments):
