@@ -4,6 +4,7 @@
 // when a newer leader exists: plan again, or stand down.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,7 +82,14 @@ absl::string_view ReplicaOf(absl::string_view holder);
 
 struct LeaderLease {
   int64_t epoch = 0;
-  absl::Time end;
+  absl::Time end;  // on the store's clock: for people
+};
+
+// Who leads. The lease is a counter: `beat` changes whenever it is renewed.
+struct LeaderRecord {
+  std::string holder;  // empty: nobody
+  int64_t epoch = 0;
+  int64_t beat = 0;
 };
 
 // For whoever is not the leader: a node that is reachable is taken for one whose lease holds. How
@@ -93,11 +101,18 @@ class SchedulerStore {
  public:
   virtual ~SchedulerStore() = default;
 
-  // Takes or renews leadership for `holder`; a new holder gets a larger epoch, only after the lease
-  // of the old one ended. kFailedPrecondition: someone else leads, named in the message.
+  virtual absl::StatusOr<LeaderRecord> ReadLeader() = 0;
+
+  // Takes or renews leadership for `holder`; a new holder gets a larger epoch, only when nobody
+  // leads, or when the lease of the old one still stands at `stale_beat`: where the caller saw it
+  // stand still for too long. kFailedPrecondition: someone else leads, named in the message.
   // "REPLICA/PROCESS" follows another process of the same replica at once: that one has ended, or
   // finds out by the epoch at its next write.
-  virtual absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease) = 0;
+  virtual absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease,
+                                           std::optional<int64_t> stale_beat) = 0;
+  absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease) {
+    return Lead(holder, lease, std::nullopt);
+  }
   virtual absl::Status StandDown(const std::string& holder) = 0;
 
   virtual absl::StatusOr<SchedulerSnapshot> ReadSnapshot() = 0;

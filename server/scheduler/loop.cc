@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "storage/base/retry_pause.h"
 #include "storage/base/status.h"
 
@@ -18,6 +19,7 @@ namespace {
 constexpr int kMostPasses = 4;
 constexpr size_t kMostReasonsBeside = 32;  // in a pass that places jobs
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(5);
+constexpr int kLooksPerLease = 10;  // of a replica that waits: how much later it follows
 
 bool Empty(const Decisions& decisions) {
   return decisions.placements.empty() && decisions.suspensions.empty() &&
@@ -32,6 +34,7 @@ SchedulerLoop::SchedulerLoop(SchedulerStore& store, Wakeups& wakeups, Clock& clo
       wakeups_(wakeups),
       clock_(clock),
       options_(std::move(options)),
+      leader_judge_(options_.leader_lease),
       most_(options_.planner.most_placements) {}
 
 void SchedulerLoop::Start() {
@@ -56,6 +59,7 @@ void SchedulerLoop::Stop() {
   if (leader_.exchange(false)) {
     const absl::Status status = store_.StandDown(options_.holder);
     if (!status.ok()) spdlog::warn("scheduler: could not stand down: {}", status.ToString());
+    wakeups_.Wake("queue");  // the other replicas look at once
   }
 }
 
@@ -83,10 +87,21 @@ void SchedulerLoop::Run() {
   }
 }
 
-absl::Status SchedulerLoop::Lead() {
+absl::Status SchedulerLoop::Lead(absl::Duration& wait) {
   const absl::Duration now = clock_.SinceBoot();
   if (leader_ && now < renew_at_) return absl::OkStatus();
-  absl::StatusOr<LeaderLease> lease = store_.Lead(options_.holder, options_.leader_lease);
+  std::optional<int64_t> stale_beat;
+  if (!leader_) {
+    TY_ASSIGN_OR_RETURN(const LeaderRecord other, store_.ReadLeader());
+    const absl::Duration left = leader_judge_.Left(clock_.SinceBoot(), other);
+    wait = std::min({wait, left, options_.leader_lease / kLooksPerLease});
+    if (left == absl::ZeroDuration()) stale_beat = other.beat;
+    if (!stale_beat.has_value() && ReplicaOf(other.holder) != ReplicaOf(options_.holder)) {
+      return absl::FailedPreconditionError(absl::StrCat(other.holder, " leads"));
+    }
+  }
+  const absl::StatusOr<LeaderLease> lease =
+      store_.Lead(options_.holder, options_.leader_lease, stale_beat);
   if (!lease.ok()) {
     if (leader_.exchange(false)) spdlog::info("scheduler: no longer the leader");
     return lease.status();
@@ -113,11 +128,11 @@ Pass SchedulerLoop::Plan(const SchedulerSnapshot& snapshot) const {
 }
 
 absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
-  const absl::Status lead = Lead();
-  if (absl::IsFailedPrecondition(lead)) return options_.poll;  // another replica leads
-  TY_RETURN_IF_ERROR(lead);
   absl::Duration wait = options_.poll;
   for (int i = 0; i < kMostPasses; ++i) {
+    const absl::Status lead = Lead(wait);  // before each pass: several may take longer than a lease
+    if (absl::IsFailedPrecondition(lead)) return wait;  // another replica leads
+    TY_RETURN_IF_ERROR(lead);
     TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot, store_.ReadSnapshot());
     judge_->Judge(clock_.SinceBoot(), snapshot);
     const Pass pass = Plan(snapshot);

@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "server/scheduler/leader_judge.h"
 #include "server/scheduler/lease_judge.h"
 #include "server/scheduler/planner.h"
 #include "storage/base/clock.h"
@@ -18,7 +19,7 @@ namespace trainyard {
 struct LoopOptions {
   std::string holder;  // "REPLICA/PROCESS", or any name that nobody else has
   PlannerOptions planner;
-  absl::Duration leader_lease = absl::Seconds(10);
+  absl::Duration leader_lease = absl::Seconds(4);
   absl::Duration lease = absl::Seconds(10);                // of a node, as its agent was told
   absl::Duration poll = absl::Seconds(1);                  // when nothing wakes it
   absl::Duration longest_retry = absl::Milliseconds(200);  // while the store is away
@@ -45,7 +46,9 @@ class SchedulerLoop {
 
  private:
   void Run();
-  absl::Status Lead();
+  // Renews the lease in time, or takes it where the leader's stood still. kFailedPrecondition:
+  // another replica leads; `wait` says when to look again.
+  absl::Status Lead(absl::Duration& wait);
   Pass Plan(const SchedulerSnapshot& snapshot) const;
   void WakeFor(const SchedulerSnapshot& snapshot, const Pass& pass, int applied);
 
@@ -56,6 +59,7 @@ class SchedulerLoop {
 
   // Of the loop's thread.
   int64_t epoch_ = 0;
+  LeaderJudge leader_judge_;         // while another leads
   std::optional<LeaseJudge> judge_;  // of this epoch: a new leader begins anew
   size_t most_;  // decisions of a kind in one pass: halved when they were too many to apply in time
   absl::Duration renew_at_ = absl::ZeroDuration();  // on Clock::SinceBoot

@@ -76,7 +76,10 @@ class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenS
   absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string& job_uid) override;
 
   // SchedulerStore
-  absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease) override;
+  using SchedulerStore::Lead;
+  absl::StatusOr<LeaderRecord> ReadLeader() override;
+  absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease,
+                                   std::optional<int64_t> stale_beat) override;
   absl::Status StandDown(const std::string& holder) override;
   absl::StatusOr<SchedulerSnapshot> ReadSnapshot() override;
   absl::StatusOr<int> Apply(int64_t leader_epoch, const Decisions& decisions) override;
@@ -114,8 +117,7 @@ class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenS
   std::map<std::string, NodeRecord> nodes_ ABSL_GUARDED_BY(mu_);
   std::map<std::pair<std::string, int>, RankId> held_slots_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Principal> tokens_ ABSL_GUARDED_BY(mu_);
-  std::string leader_ ABSL_GUARDED_BY(mu_);
-  LeaderLease leader_lease_ ABSL_GUARDED_BY(mu_) = {0, absl::InfinitePast()};
+  LeaderRecord leader_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace trainyard

@@ -4,26 +4,33 @@
 
 namespace trainyard {
 
-absl::StatusOr<LeaderLease> MemoryStores::Lead(const std::string& holder, absl::Duration lease) {
+absl::StatusOr<LeaderRecord> MemoryStores::ReadLeader() {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  return leader_;
+}
+
+absl::StatusOr<LeaderLease> MemoryStores::Lead(const std::string& holder, absl::Duration lease,
+                                               std::optional<int64_t> stale_beat) {
   TY_RETURN_IF_ERROR(Available());
   if (holder.empty()) return absl::InvalidArgumentError("holder: empty");
   absl::MutexLock lock(&mu_);
-  const absl::Time now = Now();
-  if (leader_ != holder) {
-    if (!leader_.empty() && ReplicaOf(leader_) != ReplicaOf(holder) && now < leader_lease_.end) {
-      return absl::FailedPreconditionError(absl::StrCat(leader_, " leads"));
-    }
-    leader_ = holder;
-    leader_lease_.epoch += 1;
+  if (!leader_.holder.empty() && ReplicaOf(leader_.holder) != ReplicaOf(holder) &&
+      stale_beat != leader_.beat) {
+    return absl::FailedPreconditionError(absl::StrCat(leader_.holder, " leads"));
   }
-  leader_lease_.end = ToMicroseconds(now + lease);
-  return leader_lease_;
+  if (leader_.holder != holder) leader_.epoch += 1;
+  leader_.holder = holder;
+  leader_.beat += 1;
+  return LeaderLease{leader_.epoch, ToMicroseconds(Now() + lease)};
 }
 
 absl::Status MemoryStores::StandDown(const std::string& holder) {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
-  if (leader_ == holder) leader_.clear();
+  if (leader_.holder != holder) return absl::OkStatus();
+  leader_.holder.clear();
+  leader_.beat += 1;
   return absl::OkStatus();
 }
 
@@ -104,9 +111,9 @@ absl::StatusOr<int> MemoryStores::Apply(int64_t leader_epoch, const Decisions& d
   TY_RETURN_IF_ERROR(Available());
   TY_RETURN_IF_ERROR(CheckDecisions(decisions));
   absl::MutexLock lock(&mu_);
-  if (leader_lease_.epoch != leader_epoch) {
-    return absl::AbortedError(absl::StrCat("leader epoch ", leader_epoch,
-                                           " is over: the newest is ", leader_lease_.epoch));
+  if (leader_.epoch != leader_epoch) {
+    return absl::AbortedError(
+        absl::StrCat("leader epoch ", leader_epoch, " is over: the newest is ", leader_.epoch));
   }
   int changed = ApplyLosses(decisions.lost_nodes);
   for (const Suspension& suspension : decisions.suspensions) changed += ApplySuspension(suspension);

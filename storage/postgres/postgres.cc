@@ -14,11 +14,19 @@
 namespace trainyard::postgres {
 namespace {
 
+constexpr int kLeaseConnections = 2;
+
+// Fails on a stand-by as a write would, so that the connection to it is given up.
+constexpr char kRefuseStandBy[] =
+    "DO $$ BEGIN IF pg_is_in_recovery() THEN RAISE 'a stand-by' USING ERRCODE = '25006'; END IF; "
+    "END $$";
+
 class PostgresStores : public Stores {
  public:
   PostgresStores(const std::string& conninfo, const Options& options)
       : database_(conninfo, options.max_connections, options.longest_call),
         agents_(conninfo, options.max_agent_connections, options.longest_agent_call),
+        leases_(conninfo, kLeaseConnections, options.longest_agent_call),
         wakeups_(conninfo) {}
 
   JobStore& jobs() override { return jobs_; }
@@ -28,18 +36,20 @@ class PostgresStores : public Stores {
   Wakeups& wakeups() override { return wakeups_; }
 
   absl::Status Probe() override {
-    return database_.Run("probe", [](Transaction& transaction) -> absl::Status {
-      transaction.RunText("SELECT", Params());
+    const auto probe = [](Transaction& transaction) -> absl::Status {
+      transaction.RunText(kRefuseStandBy, Params());
       return absl::OkStatus();
-    });
+    };
+    return leases_.Run("probe", probe, Access::kStatements);
   }
 
  private:
   Database database_;
   Database agents_;
+  Database leases_;  // the leader's, and probes: users and agents keep them waiting for nothing
   PostgresJobStore jobs_{database_};
   PostgresFleetStore fleet_{agents_, database_};
-  PostgresSchedulerStore scheduler_{database_};
+  PostgresSchedulerStore scheduler_{database_, leases_};
   PostgresTokenStore tokens_{database_};
   PostgresWakeups wakeups_;
 };

@@ -16,6 +16,7 @@ namespace {
 
 // For each statement of Apply: its locks must not keep others waiting.
 constexpr absl::Duration kStatementLimit = absl::Seconds(2);
+constexpr int64_t kNoBeat = -1;  // beats count up from 0
 
 // Applies one set of decisions within one transaction, with as many statements for 256 placements
 // as for one. Locks: leader, then the nodes that are lost, then all jobs by uid (as all do who lock
@@ -273,13 +274,24 @@ void Applier::ApplyReasons() {
 
 }  // namespace
 
+absl::StatusOr<LeaderRecord> PostgresSchedulerStore::ReadLeader() {
+  const auto read = [](Transaction& transaction) -> absl::StatusOr<LeaderRecord> {
+    const pqxx::result rows = transaction.Run(kReadLeader, Params());
+    return LeaderRecord{rows[0]["holder"].c_str(), rows[0]["epoch"].as<int64_t>(),
+                        rows[0]["beat"].as<int64_t>()};
+  };
+  return leases_.Run("read the leader", read, Access::kStatements);
+}
+
 absl::StatusOr<LeaderLease> PostgresSchedulerStore::Lead(const std::string& holder,
-                                                         absl::Duration lease) {
+                                                         absl::Duration lease,
+                                                         std::optional<int64_t> stale_beat) {
   if (holder.empty()) return absl::InvalidArgumentError("holder: empty");
-  return database_.Run("lead", [&](Transaction& transaction) -> absl::StatusOr<LeaderLease> {
-    const pqxx::result rows = transaction.Run(kLead, Params(holder, lease));
+  return leases_.Run("lead", [&](Transaction& transaction) -> absl::StatusOr<LeaderLease> {
+    const pqxx::result rows =
+        transaction.Run(kLead, Params(holder, lease, stale_beat.value_or(kNoBeat)));
     if (rows.empty()) {
-      const pqxx::result leader = transaction.Run(kWhoLeads, Params());
+      const pqxx::result leader = transaction.Run(kReadLeader, Params());
       return absl::FailedPreconditionError(absl::StrCat(leader[0][0].c_str(), " leads"));
     }
     return LeaderLease{rows[0]["epoch"].as<int64_t>(),
@@ -288,7 +300,7 @@ absl::StatusOr<LeaderLease> PostgresSchedulerStore::Lead(const std::string& hold
 }
 
 absl::Status PostgresSchedulerStore::StandDown(const std::string& holder) {
-  return database_.Run("stand down", [&](Transaction& transaction) -> absl::Status {
+  return leases_.Run("stand down", [&](Transaction& transaction) -> absl::Status {
     transaction.Run(kStandDown, Params(holder));
     return absl::OkStatus();
   });

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "storage/postgres/database.h"
@@ -10,15 +11,21 @@ namespace trainyard::postgres {
 
 class PostgresSchedulerStore : public SchedulerStore {
  public:
-  explicit PostgresSchedulerStore(Database& database) : database_(database) {}
+  // `leases`: connections of its own for who leads.
+  PostgresSchedulerStore(Database& database, Database& leases)
+      : database_(database), leases_(leases) {}
 
-  absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease) override;
+  using SchedulerStore::Lead;
+  absl::StatusOr<LeaderRecord> ReadLeader() override;
+  absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease,
+                                   std::optional<int64_t> stale_beat) override;
   absl::Status StandDown(const std::string& holder) override;
   absl::StatusOr<SchedulerSnapshot> ReadSnapshot() override;
   absl::StatusOr<int> Apply(int64_t leader_epoch, const Decisions& decisions) override;
 
  private:
   Database& database_;
+  Database& leases_;
   QueueReader queue_;
 };
 

@@ -8,15 +8,21 @@ namespace {
 
 const Reason kPreempt{reason::kPreempted, "for another"};
 
-TEST_P(StoreSuite, LeadershipChangesOnlyAfterTheLeaseEnded) {
+TEST_P(StoreSuite, LeadershipChangesOnlyWhereTheLeaseStoodStill) {
   const auto first = scheduler().Lead("a", absl::Seconds(10));
   ASSERT_OK(first.status());
   EXPECT_EQ(scheduler().Lead("a", absl::Seconds(10))->epoch, first->epoch);
   const absl::Status refused = scheduler().Lead("b", absl::Seconds(10)).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(refused.message().find("a leads"), absl::string_view::npos);
-  backend_->Pass(absl::Seconds(11));
-  const auto second = scheduler().Lead("b", absl::Seconds(10));
+  const auto stood = scheduler().ReadLeader();
+  ASSERT_OK(stood.status());
+  EXPECT_EQ(stood->holder, "a");
+  EXPECT_EQ(stood->epoch, first->epoch);
+  ASSERT_OK(scheduler().Lead("a", absl::Seconds(10)).status());  // it was only slow
+  EXPECT_EQ(scheduler().Lead("b", absl::Seconds(10), stood->beat).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  const auto second = scheduler().Lead("b", absl::Seconds(10), scheduler().ReadLeader()->beat);
   ASSERT_OK(second.status());
   EXPECT_GT(second->epoch, first->epoch);
   EXPECT_EQ(scheduler().Apply(first->epoch, {}).status().code(), absl::StatusCode::kAborted);
@@ -48,9 +54,7 @@ TEST_P(StoreSuite, StaleLeaderPlacesNothing) {
   Register("n1");
   const JobRecord job = Submit("a");
   const int64_t old_epoch = Lead("a");
-  backend_->Pass(absl::Seconds(11));
-  Register("n1");
-  Lead("b");
+  ASSERT_OK(scheduler().Lead("b", absl::Seconds(10), scheduler().ReadLeader()->beat).status());
   const Placement placement{.job_uid = job.uid, .job_version = job.version, .ranks = {{"n1", {0}}}};
   EXPECT_EQ(scheduler().Apply(old_epoch, {.placements = {placement}}).status().code(),
             absl::StatusCode::kAborted);

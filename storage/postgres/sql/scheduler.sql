@@ -1,16 +1,16 @@
 -- What the leader reads and writes.
 
 -- name: Lead
--- A holder keeps its epoch; another gets the next one, once the lease of the old one ended, or at once
--- after another process of its own replica.
+-- A holder keeps its epoch; another gets the next one when nobody leads, after another process of its own replica, or
+-- when the lease still stands at beat $3, where it stood for too long. lease_end is for people, and for older servers.
 UPDATE leader SET
   epoch = epoch + (holder <> $1)::integer, holder = $1,
   lease_end = clock_timestamp() + $2::bigint * interval '1 microsecond'
-WHERE split_part(holder, '/', 1) = split_part($1, '/', 1) OR lease_end <= clock_timestamp()
+WHERE holder = '' OR split_part(holder, '/', 1) = split_part($1, '/', 1) OR beat = $3::bigint
 RETURNING epoch, micros(lease_end) AS lease_end
 
--- name: WhoLeads
-SELECT holder FROM leader
+-- name: ReadLeader
+SELECT holder, epoch, beat FROM leader
 
 -- name: StandDown
 UPDATE leader SET holder = '', lease_end = '-infinity' WHERE holder = $1
