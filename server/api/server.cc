@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "server/api/services.h"
+#include "server/api/store_watch.h"
 #include "server/auth/authenticator.h"
 #include "server/fleet/executor_service.h"
 #include "server/watch/watch_hub.h"
@@ -107,6 +108,7 @@ struct Server::Parts {
   SchedulerLoop scheduler;
   std::vector<std::shared_ptr<grpc::Service>> services;
   std::unique_ptr<grpc::Server> grpc;
+  std::unique_ptr<StoreWatch> store_watch;
 };
 
 Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -160,6 +162,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
                      ": is the port taken, or the host not of this machine?"));
   }
   parts->scheduler.Start();
+  // Whoever is connected to a server that has lost its store moves to another.
+  parts->store_watch = std::make_unique<StoreWatch>(
+      [&stores] { return stores.Probe(); }, clock,
+      [&parts = *parts](const absl::Status& away) {
+        parts.grpc->GetHealthCheckService()->SetServingStatus(away.ok());
+        parts.fleet.SetStoreAway(away);
+        if (!away.ok()) parts.watches.EndAll(away);
+      });
   spdlog::info("listens on {} (port {}) as {}", options.listen, parts->port, options.replica);
   return std::unique_ptr<Server>(new Server(std::move(parts)));
 }
@@ -168,8 +178,9 @@ void Server::Drain(absl::Duration limit) {
   Parts& parts = *parts_;
   if (parts.drained) return;
   parts.drained = true;
+  parts.scheduler.Stop();  // first: another replica leads from then on
+  parts.store_watch->Stop();
   parts.grpc->GetHealthCheckService()->SetServingStatus(false);
-  parts.scheduler.Stop();
   const absl::Status draining = absl::UnavailableError("server is draining");
   parts.watches.Drain(draining);
   parts.fleet.Drain(draining);

@@ -37,14 +37,15 @@ std::shared_ptr<AgentSession> Fleet::Make(Admit admit, AgentLink& link) {
 }
 
 void Fleet::Begin(const std::shared_ptr<AgentSession>& session) {
-  std::optional<absl::Status> draining;
+  std::optional<absl::Status> refused;
   {
     absl::MutexLock lock(&mu_);
     sessions_.emplace(session.get(), session);
-    draining = draining_;
+    refused = draining_;
+    if (!refused.has_value() && !away_.ok()) refused = away_;
   }
-  if (draining.has_value()) {
-    session->EndWith(*draining);
+  if (refused.has_value()) {
+    session->EndWith(*refused);
   } else {
     session->Poke();
   }
@@ -92,14 +93,29 @@ void Fleet::ReadLog(const std::string& node, const RankId& rank, int64_t offset,
   session->ReadLog(rank, offset, max_bytes, std::move(done));
 }
 
-void Fleet::Drain(const absl::Status& status) {
+void Fleet::EndAll(const absl::Status& status) {
   std::vector<std::shared_ptr<AgentSession>> sessions;
   {
     absl::MutexLock lock(&mu_);
-    draining_ = status;
     for (const auto& [pointer, session] : sessions_) sessions.push_back(session);
   }
   for (const auto& session : sessions) session->EndWith(status);
+}
+
+void Fleet::SetStoreAway(const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mu_);
+    away_ = why;
+  }
+  if (!why.ok()) EndAll(why);
+}
+
+void Fleet::Drain(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    draining_ = status;
+  }
+  EndAll(status);
 }
 
 int Fleet::connected() const {

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -58,6 +59,10 @@ class Fleet {
   void ReadLog(const std::string& node, const RankId& rank, int64_t offset, int64_t max_bytes,
                std::function<void(absl::StatusOr<LogPiece>)> done);
 
+  // `why` not OK: the store is away. Ends every session, also those that begin until this is called
+  // with OK, so that agents look for a server whose store answers.
+  void SetStoreAway(const absl::Status& why);
+
   // Ends every session, also those that begin later.
   void Drain(const absl::Status& status);
 
@@ -68,6 +73,7 @@ class Fleet {
 
   // For sessions: `session` speaks for `node` from now on; the one before it is ended.
   void TakeOver(const std::string& node, const std::shared_ptr<AgentSession>& session);
+  void EndAll(const absl::Status& status);
   void Forget(const AgentSession& session, const std::string& node);
 
   FleetStore& store_;
@@ -82,6 +88,7 @@ class Fleet {
       ABSL_GUARDED_BY(mu_);
   std::unordered_map<std::string, std::shared_ptr<AgentSession>> by_node_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> draining_ ABSL_GUARDED_BY(mu_);
+  absl::Status away_ ABSL_GUARDED_BY(mu_);  // why the store is; OK: it is not
 };
 
 }  // namespace trainyard

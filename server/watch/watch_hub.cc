@@ -81,14 +81,21 @@ void WatchHub::Begin(const std::shared_ptr<Watch>& watch) {
   }
 }
 
-void WatchHub::Drain(const absl::Status& status) {
+void WatchHub::EndAll(const absl::Status& status) {
   std::vector<std::shared_ptr<Watch>> all;
   {
     absl::MutexLock lock(&state_->mu);
-    state_->draining = status;
     for (const auto& [pointer, entry] : state_->all) all.push_back(entry.first);
   }
   for (const auto& watch : all) watch->EndWith(status);
+}
+
+void WatchHub::Drain(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&state_->mu);
+    state_->draining = status;
+  }
+  EndAll(status);
 }
 
 int WatchHub::size() const {

@@ -26,6 +26,9 @@ class WatchHub {
   // It ends with sink.Finish; until then the sink may call Sent and Cancel on it.
   void Begin(const std::shared_ptr<Watch>& watch);
 
+  // Ends every watch with `status`; others may begin.
+  void EndAll(const absl::Status& status);
+
   // Ends every watch, also those that begin later, with `status`.
   void Drain(const absl::Status& status);
 

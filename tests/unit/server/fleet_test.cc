@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <grpcpp/impl/client_unary_call.h>
 
 #include <algorithm>
 #include <atomic>
@@ -40,6 +41,22 @@ class FleetTest : public ::testing::Test {
           return m.has_lease() && m.lease().heartbeat_id() == heartbeat;
         })
         .has_lease();
+  }
+  // The bytes of the health service's answer.
+  std::string Health() {
+    const grpc::Slice nothing("");
+    const grpc::ByteBuffer request(&nothing, 1);
+    grpc::ByteBuffer answer;
+    const grpc::internal::RpcMethod rpc("/grpc.health.v1.Health/Check",
+                                        grpc::internal::RpcMethod::NORMAL_RPC);
+    const grpc::Status status =
+        grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer, grpc::ByteBuffer,
+                                          grpc::ByteBuffer>(
+            rig_.channel().get(), rpc, Rig::Context("").get(), request, &answer);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    grpc::Slice flat;
+    EXPECT_TRUE(answer.DumpToSingleSlice(&flat).ok());
+    return std::string(flat.begin(), flat.end());
   }
   // A folder of the job's checkpoints.
   std::string Under(const std::string& folder) {
@@ -348,6 +365,37 @@ TEST_F(FleetTest, StoreThatIsAwayLosesNothingAndTheSessionStays) {
   EXPECT_EQ(agent_->NextAck().sequence(), 3);
   EXPECT_EQ(agent_->NextAck().sequence(), 4);
   EXPECT_TRUE(Acked(1));
+}
+
+// Another server may reach the store, so agents and watchers look for one.
+TEST_F(FleetTest, ServerThatLostItsStoreSendsAgentsAndWatchersAwayUntilItIsBack) {
+  Place();
+  v1::WatchJobRequest watch;
+  watch.set_name(name_);
+  const auto context = Rig::Context();
+  const auto watcher = rig_.jobs().WatchJob(context.get(), watch);
+  v1::WatchJobResponse response;
+  ASSERT_TRUE(watcher->Read(&response));
+  rig_.memory().SetAway(true);
+  const absl::Time begin = absl::Now();
+  const grpc::Status ended = agent_->Finish();
+  EXPECT_EQ(ended.error_code(), grpc::UNAVAILABLE);
+  EXPECT_THAT(ended.error_message(), HasSubstr("has not reached its store for 3s"));
+  EXPECT_GT(absl::Now() - begin, absl::Seconds(2)) << "a short absence sends nobody away";
+  while (watcher->Read(&response)) {
+  }
+  EXPECT_EQ(watcher->Finish().error_code(), grpc::UNAVAILABLE);
+  EXPECT_EQ(Health(), "\x08\x02") << "NOT_SERVING";
+  ScriptedAgent refused(rig_);
+  EXPECT_EQ(refused.Finish().error_code(), grpc::UNAVAILABLE);
+
+  rig_.memory().SetAway(false);
+  const absl::Time limit = absl::Now() + absl::Seconds(30);
+  while (Health() != "\x08\x01" && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_EQ(Health(), "\x08\x01") << "SERVING";
+  ScriptedAgent back(rig_);
+  back.Register("n1", 1, "i2");
+  back.Welcomed();
 }
 
 TEST_F(FleetTest, DrainedNodeGivesItsJobToAnother) {
