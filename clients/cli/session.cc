@@ -2,9 +2,13 @@
 
 #include <unistd.h>
 
+#include <string>
+#include <vector>
+
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "clients/cli/option_checks.h"
 #include "clients/cli/shown.h"
 #include "storage/base/ids.h"
@@ -67,7 +71,14 @@ void Session::AddFlags(CLI::App& root) {
   const std::string group = "Global options";
   root.add_option("--context", flags_.context, "Context to use (default: the current one)")
       ->group(group);
-  root.add_option("--server", flags_.server, "HOST:PORT of the server")->group(group);
+  root.add_option_function<std::vector<std::string>>(
+          "--server",
+          [this](const std::vector<std::string>& servers) {
+            flags_.server = absl::StrJoin(servers, ",");
+          },
+          "HOST:PORT of the server; several (repeated, or with commas) of one yard")
+      ->take_all()
+      ->group(group);
   root.add_option("--token-file", flags_.token_file, "File that holds the token")->group(group);
   root.add_option("-p,--project", flags_.project, "Project (default: the context's)")->group(group);
   root.add_option("-o,--output", format_, "table, wide, json, yaml or name")->group(group);

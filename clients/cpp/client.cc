@@ -3,10 +3,12 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -14,7 +16,10 @@
 #include "clients/cpp/backoff.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "storage/base/clock.h"
 #include "storage/base/ids.h"
+#include "storage/base/server_list.h"
+#include "storage/base/status.h"
 #include "trainyard/v1/job_service.grpc.pb.h"
 #include "trainyard/v1/run_services.grpc.pb.h"
 
@@ -112,16 +117,41 @@ class SilenceGuard {
 
 }  // namespace
 
-struct Client::Connection {
-  explicit Connection(ClientOptions o)
-      : options(std::move(o)),
-        channel(MakeChannel(options.server)),
+// One server of those that will do.
+struct Endpoint {
+  explicit Endpoint(const std::string& server)
+      : channel(MakeChannel(server)),
         jobs(v1::JobService::NewStub(channel)),
         metrics(v1::MetricService::NewStub(channel)),
         logs(v1::LogService::NewStub(channel)),
         checkpoints(v1::CheckpointService::NewStub(channel)),
         nodes(v1::NodeService::NewStub(channel)),
         info(v1::InfoService::NewStub(channel)) {}
+
+  // Shared with the stubs, which outlive nothing here.
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::JobService::Stub> jobs;
+  std::unique_ptr<v1::MetricService::Stub> metrics;
+  std::unique_ptr<v1::LogService::Stub> logs;
+  std::unique_ptr<v1::CheckpointService::Stub> checkpoints;
+  std::unique_ptr<v1::NodeService::Stub> nodes;
+  std::unique_ptr<v1::InfoService::Stub> info;
+};
+
+struct Client::Connection {
+  explicit Connection(ClientOptions o) : options(std::move(o)) {
+    const absl::StatusOr<std::vector<std::string>> servers = ParseServers(options.server);
+    unusable = servers.status();
+    if (!servers.ok()) return;
+    for (const std::string& server : *servers) {
+      endpoints.push_back(std::make_unique<Endpoint>(server));
+    }
+  }
+
+  // The server at `failed` is away: whoever calls next turns to the one after it.
+  void MoveOnFrom(size_t failed) {
+    current.compare_exchange_strong(failed, (failed + 1) % endpoints.size());
+  }
 
   void Prepare(grpc::ClientContext& context) const {
     if (!options.token.empty()) {
@@ -138,37 +168,48 @@ struct Client::Connection {
     return busy && delay.has_value() ? options.patience_when_busy : absl::ZeroDuration();
   }
 
-  // One unary call, repeated while the server is away or busy and patience lasts.
+  // One unary call, repeated while the server is away or busy and patience lasts; each server is
+  // asked once at least before it is given up.
   template <typename Stub, typename Request, typename Response>
-  absl::StatusOr<Response> Call(Stub& stub,
+  absl::StatusOr<Response> Call(std::unique_ptr<Stub> Endpoint::*service,
                                 grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                              Response*),
-                                const Request& request) const {
-    const absl::Time begin = absl::Now();
+                                const Request& request) {
+    TY_RETURN_IF_ERROR(unusable);
+    const absl::Duration begin = SystemClock().SinceBoot();
     Backoff backoff(absl::Milliseconds(30), absl::Milliseconds(500));
-    while (true) {
+    for (size_t tries = 1;; ++tries) {
       grpc::ClientContext context;
       Prepare(context);
       context.set_deadline(absl::ToChronoTime(absl::Now() + options.call_timeout));
       Response response;
+      const size_t asked = current;
+      Stub& stub = *((*endpoints[asked]).*service);
       const grpc::Status status = (stub.*method)(&context, request, &response);
       if (status.ok()) return response;
+      if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+        MoveOnFrom(asked);
+        if (tries < endpoints.size()) continue;
+      }
       const std::optional<absl::Duration> delay = RetryDelayOf(status);
       const absl::Duration wait = backoff.Next(delay.value_or(absl::ZeroDuration()));
-      if (absl::Now() + wait > begin + PatienceFor(status, delay)) return FromGrpc(status);
+      if (SystemClock().SinceBoot() + wait > begin + PatienceFor(status, delay)) {
+        return FromGrpc(status);
+      }
       absl::SleepFor(wait);
     }
   }
 
-  ClientOptions options;
-  // Shared with the stubs, which outlive nothing here.
-  std::shared_ptr<grpc::Channel> channel;
-  std::unique_ptr<v1::JobService::Stub> jobs;
-  std::unique_ptr<v1::MetricService::Stub> metrics;
-  std::unique_ptr<v1::LogService::Stub> logs;
-  std::unique_ptr<v1::CheckpointService::Stub> checkpoints;
-  std::unique_ptr<v1::NodeService::Stub> nodes;
-  std::unique_ptr<v1::InfoService::Stub> info;
+  // The end of a stream of the server at `asked`.
+  absl::Status EndOf(size_t asked, const absl::Status& status) {
+    if (absl::IsUnavailable(status)) MoveOnFrom(asked);
+    return status;
+  }
+
+  const ClientOptions options;
+  absl::Status unusable;  // why the addresses are
+  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  std::atomic<size_t> current = 0;
 };
 
 Client::Client(ClientOptions options)
@@ -181,82 +222,84 @@ absl::StatusOr<v1::Job> Client::SubmitJob(v1::SubmitJobRequest request) {
   if (request.request_id().empty() && !request.validate_only()) {
     request.set_request_id(RandomHex(16));
   }
-  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::SubmitJob, request);
+  return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::SubmitJob, request);
 }
 
 absl::StatusOr<v1::Job> Client::GetJob(const v1::GetJobRequest& request) {
-  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::GetJob, request);
+  return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::GetJob, request);
 }
 
 absl::StatusOr<v1::ListJobsResponse> Client::ListJobs(const v1::ListJobsRequest& request) {
-  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::ListJobs, request);
+  return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::ListJobs, request);
 }
 
 absl::StatusOr<v1::Job> Client::CancelJob(const v1::CancelJobRequest& request) {
-  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::CancelJob, request);
+  return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::CancelJob, request);
 }
 
 absl::StatusOr<v1::Job> Client::PauseJob(const v1::PauseJobRequest& request) {
-  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::PauseJob, request);
+  return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::PauseJob, request);
 }
 
 absl::StatusOr<v1::Job> Client::ResumeJob(const v1::ResumeJobRequest& request) {
-  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::ResumeJob, request);
+  return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::ResumeJob, request);
 }
 
 absl::Status Client::DeleteJob(const v1::DeleteJobRequest& request) {
-  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::DeleteJob, request).status();
+  return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::DeleteJob, request).status();
 }
 
 absl::StatusOr<v1::ExplainJobResponse> Client::ExplainJob(const v1::ExplainJobRequest& request) {
-  return connection_->Call(*connection_->jobs, &v1::JobService::Stub::ExplainJob, request);
+  return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::ExplainJob, request);
 }
 
 absl::StatusOr<v1::QueryMetricsResponse> Client::QueryMetrics(
     const v1::QueryMetricsRequest& request) {
-  return connection_->Call(*connection_->metrics, &v1::MetricService::Stub::QueryMetrics, request);
+  return connection_->Call(&Endpoint::metrics, &v1::MetricService::Stub::QueryMetrics, request);
 }
 
 absl::StatusOr<v1::ListCheckpointsResponse> Client::ListCheckpoints(
     const v1::ListCheckpointsRequest& request) {
-  return connection_->Call(*connection_->checkpoints, &v1::CheckpointService::Stub::ListCheckpoints,
+  return connection_->Call(&Endpoint::checkpoints, &v1::CheckpointService::Stub::ListCheckpoints,
                            request);
 }
 
 absl::StatusOr<v1::Checkpoint> Client::GetCheckpoint(const v1::GetCheckpointRequest& request) {
-  return connection_->Call(*connection_->checkpoints, &v1::CheckpointService::Stub::GetCheckpoint,
+  return connection_->Call(&Endpoint::checkpoints, &v1::CheckpointService::Stub::GetCheckpoint,
                            request);
 }
 
 absl::StatusOr<v1::ListNodesResponse> Client::ListNodes(const v1::ListNodesRequest& request) {
-  return connection_->Call(*connection_->nodes, &v1::NodeService::Stub::ListNodes, request);
+  return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::ListNodes, request);
 }
 
 absl::StatusOr<v1::Node> Client::GetNode(const v1::GetNodeRequest& request) {
-  return connection_->Call(*connection_->nodes, &v1::NodeService::Stub::GetNode, request);
+  return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::GetNode, request);
 }
 
 absl::StatusOr<v1::Node> Client::DrainNode(const v1::DrainNodeRequest& request) {
-  return connection_->Call(*connection_->nodes, &v1::NodeService::Stub::DrainNode, request);
+  return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::DrainNode, request);
 }
 
 absl::StatusOr<v1::Node> Client::UndrainNode(const v1::UndrainNodeRequest& request) {
-  return connection_->Call(*connection_->nodes, &v1::NodeService::Stub::UndrainNode, request);
+  return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::UndrainNode, request);
 }
 
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
-  return connection_->Call(*connection_->info, &v1::InfoService::Stub::GetServerInfo,
+  return connection_->Call(&Endpoint::info, &v1::InfoService::Stub::GetServerInfo,
                            v1::GetServerInfoRequest());
 }
 
 absl::Status Client::WatchJob(const v1::WatchJobRequest& request, absl::Duration silence,
                               Stop& stop,
                               const std::function<bool(const v1::WatchJobResponse&)>& on_message) {
+  TY_RETURN_IF_ERROR(connection_->unusable);
+  const size_t asked = connection_->current;
   grpc::ClientContext context;
   connection_->Prepare(context);
   SilenceGuard guard(context, silence);
   const Stop::Hook hook(stop, [&context] { context.TryCancel(); });
-  const auto reader = connection_->jobs->WatchJob(&context, request);
+  const auto reader = connection_->endpoints[asked]->jobs->WatchJob(&context, request);
   v1::WatchJobResponse response;
   bool wanted = true;
   while (wanted && reader->Read(&response)) {
@@ -266,22 +309,24 @@ absl::Status Client::WatchJob(const v1::WatchJobRequest& request, absl::Duration
   if (!wanted) context.TryCancel();
   const grpc::Status status = reader->Finish();
   if (!wanted) return absl::OkStatus();
-  if (guard.fired()) return absl::UnavailableError("the stream went silent");
-  return FromGrpc(status);
+  return connection_->EndOf(
+      asked, guard.fired() ? absl::UnavailableError("the stream went silent") : FromGrpc(status));
 }
 
 absl::Status Client::TailLogs(const v1::TailLogsRequest& request, Stop& stop,
                               const std::function<bool(const v1::TailLogsResponse&)>& on_message) {
+  TY_RETURN_IF_ERROR(connection_->unusable);
+  const size_t asked = connection_->current;
   grpc::ClientContext context;
   connection_->Prepare(context);
   const Stop::Hook hook(stop, [&context] { context.TryCancel(); });
-  const auto reader = connection_->logs->TailLogs(&context, request);
+  const auto reader = connection_->endpoints[asked]->logs->TailLogs(&context, request);
   v1::TailLogsResponse response;
   bool wanted = true;
   while (wanted && reader->Read(&response)) wanted = on_message(response);
   if (!wanted) context.TryCancel();
   const grpc::Status status = reader->Finish();
-  return wanted ? FromGrpc(status) : absl::OkStatus();
+  return wanted ? connection_->EndOf(asked, FromGrpc(status)) : absl::OkStatus();
 }
 
 }  // namespace trainyard

@@ -14,8 +14,10 @@
 namespace trainyard {
 
 struct ClientOptions {
-  std::string server;  // HOST:PORT
-  std::string token;   // sent as `authorization: Bearer`; empty: no token
+  // HOST:PORT, or several with commas between them: the servers of one yard. The first is asked
+  // until it is away, then the next.
+  std::string server;
+  std::string token;  // sent as `authorization: Bearer`; empty: no token
   // For one answer. A call that a server holds longer is kDeadlineExceeded.
   absl::Duration call_timeout = absl::Seconds(30);
   // How long kUnavailable is retried before it is returned: long enough to ride over a restart.
@@ -25,8 +27,9 @@ struct ClientOptions {
   absl::Duration patience_when_busy = absl::Seconds(20);
 };
 
-// One connection to a server. Thread-safe. Connects when the first call is made; reconnects by
-// itself.
+// One connection to a yard. Thread-safe. Connects when the first call is made; reconnects by
+// itself, to another server of the yard when one dies or says kUnavailable. Addresses that cannot
+// be ones make every call kInvalidArgument.
 //
 // Every unary call may be repeated: reads and state changes are idempotent, and SubmitJob gets a
 // request id when it has none. So kUnavailable is retried within `patience` and means, when it is

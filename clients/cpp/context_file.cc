@@ -4,16 +4,16 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "storage/base/file.h"
-#include "storage/base/printable.h"
+#include "storage/base/server_list.h"
 #include "storage/base/status.h"
 #include "storage/base/suggest.h"
 #include "storage/base/token.h"
@@ -33,6 +33,13 @@ std::string Field(const YAML::Node& node, const char* key, const std::string& ot
   return value.IsDefined() && !value.IsNull() ? value.as<std::string>() : otherwise;
 }
 
+// One address, several with commas, or a list.
+std::string Servers(const YAML::Node& node) {
+  if (!node.IsDefined() || node.IsNull()) return "";
+  if (!node.IsSequence()) return node.as<std::string>();
+  return absl::StrJoin(node.as<std::vector<std::string>>(), ",");
+}
+
 absl::StatusOr<ContextFile> ParseContexts(const std::string& text, const std::string& path) {
   try {
     ContextFile file;
@@ -41,7 +48,7 @@ absl::StatusOr<ContextFile> ParseContexts(const std::string& text, const std::st
     file.current = Field(root, "current", "");
     for (const auto& entry : root["contexts"]) {
       Context context;
-      context.server = Field(entry.second, "server", "");
+      context.server = Servers(entry.second["server"]);
       context.token = Field(entry.second, "token", "");
       context.project = Field(entry.second, "project", "default");
       context.directory = Field(entry.second, "directory", "");
@@ -90,21 +97,14 @@ absl::StatusOr<std::string> TokenFromFile(const std::string& path) {
   return ParseToken(text, path);
 }
 
-// HOST:PORT, where a port is given that there can be: gRPC takes 99999 for 34463. What names
-// another scheme (unix:PATH, dns:///HOST:PORT) is gRPC's to judge.
-absl::Status CheckServer(const std::string& server) {
-  const size_t colon = server.rfind(':');
-  if (colon == std::string::npos || absl::StartsWith(server, "unix") ||
-      absl::StrContains(server, "://") || server.find(']', colon) != std::string::npos ||
-      (server[0] != '[' && server.find(':') != colon)) {  // the last: a bare IPv6 address
-    return absl::OkStatus();
-  }
-  const std::string port = server.substr(colon + 1);
-  int number = 0;
-  if (absl::SimpleAtoi(port, &number) && number >= 1 && number <= 65535) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("server '", Printable(server), "': the port is '",
-                                                 Printable(port),
-                                                 "'; expected a number from 1 to 65535"));
+// Whether each server of `some` is one of `all`. Lists that cannot be read have nothing in common.
+bool AreAmong(const std::string& some, const std::string& all) {
+  const absl::StatusOr<std::vector<std::string>> asked = ParseServers(some);
+  const absl::StatusOr<std::vector<std::string>> known = ParseServers(all);
+  if (!asked.ok() || !known.ok()) return false;
+  return std::all_of(asked->begin(), asked->end(), [&known](const std::string& server) {
+    return std::find(known->begin(), known->end(), server) != known->end();
+  });
 }
 
 // The context that the flags, the environment or the file name; one without a name and a server
@@ -169,12 +169,12 @@ absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags) {
     TY_ASSIGN_OR_RETURN(const ContextFile file, LoadContexts(*path));
     TY_ASSIGN_OR_RETURN(chosen, ChosenContext(flags, file, *path));
   }
-  if (!server.empty() && server != chosen.context.server) {
+  if (!server.empty() && !AreAmong(server, chosen.context.server)) {
     chosen.name.clear();
-    chosen.context.server = server;
     chosen.context.token.clear();
     chosen.context.directory.clear();
   }
+  if (!server.empty()) chosen.context.server = server;
   if (!flags.token_file.empty()) {
     TY_ASSIGN_OR_RETURN(chosen.context.token, TokenFromFile(flags.token_file));
   } else if (!token.empty()) {
@@ -189,7 +189,7 @@ absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags) {
         "no server is chosen; start one with `trainyard local start`, or name one with --server or "
         "`trainyard context use`");
   }
-  TY_RETURN_IF_ERROR(CheckServer(chosen.context.server));
+  TY_RETURN_IF_ERROR(ParseServers(chosen.context.server).status());
   return chosen;
 }
 

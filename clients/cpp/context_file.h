@@ -9,9 +9,9 @@
 
 namespace trainyard {
 
-// One server and how to talk to it.
+// One yard and how to talk to it.
 struct Context {
-  std::string server;  // HOST:PORT
+  std::string server;  // HOST:PORT, or several with commas between them
   std::string token;   // secret
   std::string project = "default";
   std::string directory;  // of the local yard that it belongs to, or empty
@@ -22,6 +22,7 @@ struct Context {
 //   current: local
 //   contexts:
 //     local: {server: "127.0.0.1:7070", token: 5f…, project: default, directory: /home/ada/yard}
+//     team: {server: ["yard-a:7070", "yard-b:7070"], token: 81…}
 struct ContextFile {
   std::string current;  // may be empty
   std::map<std::string, Context> contexts;
@@ -42,7 +43,7 @@ absl::Status ChangeContexts(const std::string& path,
 // What the command line said; empty fields are not given.
 struct ContextFlags {
   std::string context;
-  std::string server;
+  std::string server;  // HOST:PORT, or several with commas
   std::string token_file;
   std::string project;
 };
@@ -54,8 +55,8 @@ struct ResolvedContext {
 
 // Which server to talk to. Per field: flags, then TRAINYARD_CONTEXT, TRAINYARD_SERVER,
 // TRAINYARD_TOKEN and TRAINYARD_PROJECT, then the current context. A token from the file is sent
-// only to the server that it belongs to. kNotFound: no such context; kFailedPrecondition: no server
-// is known.
+// only to the servers that it belongs to. kNotFound: no such context; kFailedPrecondition: no
+// server is known.
 absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags);
 
 }  // namespace trainyard

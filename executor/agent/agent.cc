@@ -133,7 +133,7 @@ absl::Status Agent::Run(int signal_fd) {
   warm_ = std::make_unique<WarmWorkers>(options_.worker, options_.state_dir + "/standby",
                                         WhatWorkersWaitFor());
   gpus_ = std::make_unique<GpuMonitor>(options_.nvml, clock_);
-  link_ = std::make_unique<Link>(Link::Options{options_.server, options_.token_file, hello_},
+  link_ = std::make_unique<Link>(Link::Options{options_.servers, options_.token_file, hello_},
                                  clock_, [this](LinkEvent event) { inbox_.Put(std::move(event)); });
   warm_->Tend(clock_.SinceBoot(), BusyDevices());
   for (;;) {
@@ -213,7 +213,7 @@ void Agent::HandleInbox() {
   for (LinkEvent& event : inbox_.TakeAll()) {
     switch (event.kind) {
       case LinkEvent::kUp:
-        spdlog::info("registered as {} with {}", options_.hello.node(), options_.server);
+        spdlog::info("registered as {} with {}", options_.hello.node(), event.server);
         up_ = true;
         desired_is_fresh_ = false;
         reconciled_version_ = 0;

@@ -24,7 +24,7 @@
 namespace trainyard {
 
 struct AgentOptions {
-  std::string server;
+  std::vector<std::string> servers;  // HOST:PORT of each; any will do
   std::string token_file;
   std::string state_dir;
   std::string worker;                    // program

@@ -92,9 +92,11 @@ class Link::Impl {
     std::mt19937_64 random(std::random_device{}());
     int failures = 0;
     std::string last_error;
-    while (!Stopping()) {
+    // Agents spread over the servers; each turns to the next when its own is away.
+    size_t at = random() % options_.servers.size();
+    for (; !Stopping(); at = (at + 1) % options_.servers.size()) {
       const absl::Duration start = clock_.SinceBoot();
-      const absl::Status status = RunSession();
+      const absl::Status status = RunSession(options_.servers[at]);
       if (clock_.SinceBoot() - start >= kHealthySession) failures = 0;
       if (Stopping()) return;
       const std::string error = status.ToString();
@@ -102,21 +104,22 @@ class Link::Impl {
         spdlog::warn("no session with the server: {}", error);
       last_error = error;
       const double jitter = std::uniform_real_distribution<double>(0, 1)(random);
-      Pause(ReconnectPause(failures++, jitter));
+      // Pauses grow by rounds over all servers.
+      Pause(ReconnectPause(failures++ / static_cast<int>(options_.servers.size()), jitter));
     }
   }
 
   // One session from connecting to its end.
-  absl::Status RunSession() {
+  absl::Status RunSession(const std::string& server) {
     grpc::ClientContext context;
     if (!options_.token_file.empty()) {
       TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(options_.token_file, 4096));
       TY_ASSIGN_OR_RETURN(const std::string token, ParseToken(text, options_.token_file));
       context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
     }
-    const std::shared_ptr<grpc::Channel> channel = MakeChannel(options_.server);
+    const std::shared_ptr<grpc::Channel> channel = MakeChannel(server);
     if (!WaitUntilConnected(*channel)) {
-      return absl::UnavailableError(absl::StrCat(options_.server, " does not answer"));
+      return absl::UnavailableError(absl::StrCat(server, " does not answer"));
     }
     const auto stub = v1::ExecutorService::NewStub(channel);
     if (!Enter(&context)) return absl::CancelledError("stopping");
@@ -126,10 +129,11 @@ class Link::Impl {
     *hello.mutable_register_() = options_.hello;
     stream->Write(hello);  // a failure shows when reading
     std::thread writer([this, &stream] { WriteOutgoing(*stream); });
-    const bool was_up = ReadAll(*stream, register_sent);
+    const bool was_up = ReadAll(*stream, server, register_sent);
     Leave();
     writer.join();
     const absl::Status status = FromGrpc(stream->Finish());
+    if (was_up) spdlog::info("the session with {} is over", server);
     if (was_up) deliver_({.kind = LinkEvent::kDown, .status = status});
     if (!was_up && absl::IsFailedPrecondition(status)) {
       deliver_({.kind = LinkEvent::kRefused, .status = status});
@@ -149,7 +153,7 @@ class Link::Impl {
     return false;
   }
 
-  bool ReadAll(Stream& stream, absl::Duration register_sent) {
+  bool ReadAll(Stream& stream, const std::string& server, absl::Duration register_sent) {
     bool up = false;
     v1::ServerMessage message;
     while (stream.Read(&message)) {
@@ -160,6 +164,7 @@ class Link::Impl {
       }
       LinkEvent event{.kind = up ? LinkEvent::kMessage : LinkEvent::kUp};
       if (!up) event.register_sent = register_sent;
+      if (!up) event.server = server;
       if (!up && !message.has_welcome()) continue;
       up = true;
       event.message = std::move(message);

@@ -1,12 +1,14 @@
 #pragma once
 
-// The stream to the server: connects, registers, and connects again for ever. The only file of the
+// The stream to a server: connects, registers, and connects again for ever, to the next server of
+// the yard when one is away. The only file of the
 // agent, with link.cc, that knows gRPC.
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -22,6 +24,7 @@ struct LinkEvent {
     kDown,     // the session ended with `status`; the next one is tried by itself
     kRefused,  // no session: the server gives this agent none, as `status` says; it is tried again
   } kind = kDown;
+  std::string server;  // with kUp
   v1::ServerMessage message;
   absl::Duration register_sent = absl::ZeroDuration();  // with kUp, on Clock::SinceBoot
   absl::Status status;
@@ -31,8 +34,8 @@ struct LinkEvent {
 class Link {
  public:
   struct Options {
-    std::string server;      // host:port
-    std::string token_file;  // read anew for each session; empty: no token
+    std::vector<std::string> servers;  // host:port of each; a session is with any of them
+    std::string token_file;            // read anew for each session; empty: no token
     v1::Register hello;
   };
 

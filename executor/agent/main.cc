@@ -12,11 +12,13 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "executor/agent/agent.h"
 #include "executor/agent/nvml.h"
 #include "executor/agent/slots.h"
 #include "storage/base/ids.h"
 #include "storage/base/log.h"
+#include "storage/base/server_list.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -46,7 +48,7 @@ std::string SiblingWorker() {
 }
 
 struct Flags {
-  std::string server = "127.0.0.1:7070";
+  std::vector<std::string> servers = {"127.0.0.1:7070"};
   std::string token_file;
   std::string node = HostName();
   std::string state_dir;
@@ -62,7 +64,10 @@ struct Flags {
 
 void Declare(CLI::App& app, Flags& flags) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_option("--server", flags.server, "HOST:PORT of the server")->capture_default_str();
+  app.add_option("--server", flags.servers,
+                 "HOST:PORT of the server; several (repeated, or with commas) of one yard")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->capture_default_str();
   app.add_option("--token-file", flags.token_file, "file with the token of this agent");
   app.add_option("--node", flags.node, "name of this node")
       ->capture_default_str()
@@ -115,7 +120,7 @@ void Declare(CLI::App& app, Flags& flags) {
 
 absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
   AgentOptions options;
-  options.server = flags.server;
+  TY_ASSIGN_OR_RETURN(options.servers, ParseServers(absl::StrJoin(flags.servers, ",")));
   options.token_file = flags.token_file;
   std::error_code error;  // without it an empty path throws
   options.worker = std::filesystem::absolute(flags.worker, error).string();

@@ -1,8 +1,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "clients/cli/commands.h"
 #include "clients/cli/table.h"
 #include "storage/base/file.h"
+#include "storage/base/server_list.h"
 #include "storage/base/status.h"
 #include "storage/base/suggest.h"
 #include "storage/base/token.h"
@@ -60,14 +62,15 @@ absl::StatusOr<int> Show(Session& session) {
 
 struct AddOptions {
   std::string name;
-  std::string server;
+  std::vector<std::string> servers;
   std::string token_path;
   std::string project = "default";
 };
 
 absl::StatusOr<int> Add(Session& session, const AddOptions& options) {
   Context context;
-  context.server = options.server;
+  context.server = absl::StrJoin(options.servers, ",");
+  TY_RETURN_IF_ERROR(ParseServers(context.server).status());
   context.project = options.project;
   if (!options.token_path.empty()) {
     TY_ASSIGN_OR_RETURN(const std::string token, ReadFile(options.token_path, 4096));
@@ -114,7 +117,8 @@ void AddContext(CLI::App& root, Session& session) {
   auto options = std::make_shared<AddOptions>();
   CLI::App* add = command->add_subcommand("add", "Save a context and make it the current one");
   add->add_option("NAME", options->name, "Name of the context")->required();
-  add->add_option("ADDRESS", options->server, "HOST:PORT of the server")->required();
+  add->add_option("ADDRESS", options->servers, "HOST:PORT of the server, or of each of several")
+      ->required();
   add->add_option("--token-from", options->token_path, "File that holds the token");
   add->add_option("--default-project", options->project, "Project (default: default)");
   session.SetBody(add, [&session, options] { return Add(session, *options); });

@@ -253,6 +253,35 @@ TEST_F(AgentTest, RegistersWithSlotsLabelsAndToken) {
   }));
 }
 
+TEST_F(AgentTest, TurnsToAnotherServerWhenItsOwnIsAway) {
+  FakeServer other;
+  StartAgent({"--server", absl::StrCat(other.address(), ",127.0.0.1:1")});
+  const auto sessions = [](FakeServer& server) {
+    size_t count = 0;
+    server.WaitFor([&] {
+      count = server.sessions().size();
+      return true;
+    });
+    return count;
+  };
+  other.Stop();
+  EXPECT_TRUE(Eventually([&] { return sessions(server_) > 0; }));
+  other.Start();
+  const size_t before = sessions(other);
+  server_.Stop();
+  EXPECT_TRUE(Eventually([&] { return sessions(other) > before; }));
+}
+
+TEST_F(AgentTest, AddressThatCannotBeOneIsRefusedWithWords) {
+  StartAgent({"--server", "localhost:99999"});
+  int status = 0;
+  ASSERT_EQ(waitpid(agent_, &status, 0), agent_);
+  agent_ = 0;
+  EXPECT_EQ(WEXITSTATUS(status), 64);
+  EXPECT_THAT(ReadFile(folder_ + "/agent.log").value_or(""),
+              ::testing::HasSubstr("server 'localhost:99999': the port is '99999'"));
+}
+
 TEST_F(AgentTest, TellsWhatItsGpusDo) {
   InstallDriver();
   StartAgent();

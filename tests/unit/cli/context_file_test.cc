@@ -134,7 +134,7 @@ TEST_F(ContextFileTest, ATokenThatCannotBeSentIsRefusedAndNotShown) {
 
 TEST_F(ContextFileTest, APortThatThereCannotBeIsRefused) {
   for (const char* server : {"localhost:99999", "localhost:0", "localhost:", "localhost:http",
-                             "[::1]:70000", "localhost:70 70"}) {
+                             "[::1]:70000", "localhost:7070x"}) {
     const absl::Status status = ResolveContext({.server = server}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << server;
     EXPECT_THAT(std::string(status.message()), HasSubstr("expected a number from 1 to 65535"));
@@ -142,6 +142,28 @@ TEST_F(ContextFileTest, APortThatThereCannotBeIsRefused) {
   for (const char* server : {"localhost:7070", "[::1]:7070", "yard.example", "unix:/run/yard",
                              "dns:///yard.example:443", "::1"}) {
     EXPECT_EQ(ResolveContext({.server = server}).status(), absl::OkStatus()) << server;
+  }
+}
+
+TEST_F(ContextFileTest, AContextListsSeveralServersAsTextOrAsAList) {
+  Save("team", "a:1, b:2", "team-token");
+  EXPECT_EQ(ResolveContext({})->context.server, "a:1, b:2");
+  std::ofstream(path_)
+      << "current: team\ncontexts:\n  team: {server: [\"a:1\", \"b:2\"], token: t}\n";
+  EXPECT_EQ(ResolveContext({})->context.server, "a:1,b:2");
+  EXPECT_EQ(ResolveContext({.server = "b:2"})->context.token, "t") << "one of the context's";
+  EXPECT_EQ(ResolveContext({.server = "b:2,a:1"})->context.token, "t");
+  EXPECT_EQ(ResolveContext({.server = "b:2,evil:1"})->context.token, "");
+}
+
+TEST_F(ContextFileTest, TheAddressThatCannotBeOneIsNamed) {
+  for (const char* server :
+       {"", "a b:1", "a:1/x", ":7070", "[::1:7070", "[::1]7070", "a\x1b:1", "b:99999"}) {
+    const std::string list = absl::StrCat("good:1,", server);
+    const absl::Status status = ResolveContext({.server = list}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << server;
+    EXPECT_THAT(std::string(status.message()), testing::StartsWith("server '")) << server;
+    EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr("good"))) << server;
   }
 }
 

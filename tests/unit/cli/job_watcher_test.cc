@@ -118,6 +118,24 @@ class FakeLogs : public v1::LogService::Service {
   std::atomic<int> calls_ = 0;
 };
 
+// A server that says of itself that it has lost its store.
+class AwayJobs : public v1::JobService::Service {
+ public:
+  grpc::Status WatchJob(grpc::ServerContext*, const v1::WatchJobRequest*,
+                        grpc::ServerWriter<v1::WatchJobResponse>*) override {
+    ++calls_;
+    return {grpc::UNAVAILABLE, "has not reached its store"};
+  }
+  grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest*, v1::Job*) override {
+    ++calls_;
+    return {grpc::UNAVAILABLE, "has not reached its store"};
+  }
+  int calls() const { return calls_; }
+
+ private:
+  std::atomic<int> calls_ = 0;
+};
+
 class JobWatcherTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -159,6 +177,43 @@ class JobWatcherTest : public testing::Test {
   int lost_ = 0;
   int back_ = 0;
 };
+
+TEST_F(JobWatcherTest, MovesToAnotherServerAndMissesNothing) {
+  AwayJobs away;
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&away);
+  const std::unique_ptr<grpc::Server> other = builder.BuildAndStart();
+  ClientOptions options;
+  options.server =
+      absl::StrCat("127.0.0.1:1,127.0.0.1:", port, ",", client_->server());  // dead, away, good
+  options.token = "abc";
+  client_ = std::make_unique<Client>(options);
+  const absl::StatusOr<v1::Job> end = Watch();
+  ASSERT_TRUE(end.ok()) << end.status();
+  ExpectEveryItemOnce();
+  EXPECT_EQ(away.calls(), 1) << "whoever moved stays";
+  other->Shutdown(std::chrono::system_clock::now());
+}
+
+TEST_F(JobWatcherTest, CallsAskEveryServerBeforeTheyGiveUp) {
+  AwayJobs away;
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&away);
+  const std::unique_ptr<grpc::Server> other = builder.BuildAndStart();
+  ClientOptions options;
+  options.server = absl::StrCat("127.0.0.1:1,127.0.0.1:", port);
+  options.patience = absl::ZeroDuration();
+  const absl::Status status = Client(options).GetJob({}).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(away.calls(), 1);
+  options.server = "127.0.0.1:1,127.0.0.1:0";
+  EXPECT_TRUE(absl::IsInvalidArgument(Client(options).GetJob({}).status()));
+  other->Shutdown(std::chrono::system_clock::now());
+}
 
 TEST_F(JobWatcherTest, ReadsAFeedToItsEnd) {
   const absl::StatusOr<v1::Job> end = Watch();

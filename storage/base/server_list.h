@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace trainyard {
+
+// "HOST:PORT" or several with commas between them: the servers of one yard, any of which will do.
+// kInvalidArgument names the address that cannot be one, and why. What names another scheme
+// (unix:PATH, dns:///HOST:PORT) and a host without a port are gRPC's to judge.
+absl::StatusOr<std::vector<std::string>> ParseServers(absl::string_view list);
+
+}  // namespace trainyard
