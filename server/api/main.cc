@@ -74,12 +74,12 @@ class StopSignals {
 // Repeats `step` while the database is away, for a minute at most.
 absl::Status Persist(StopSignals& signals, const std::string& what,
                      const std::function<absl::Status()>& step) {
-  const absl::Time limit = absl::Now() + kPatienceAtStart;
+  const absl::Duration limit = SystemClock().SinceBoot() + kPatienceAtStart;
   RetryPause pause(kFirstRetry, kLongestRetry);
   bool told = false;
   while (true) {
     const absl::Status status = step();
-    if (!absl::IsUnavailable(status) || absl::Now() > limit) return status;
+    if (!absl::IsUnavailable(status) || SystemClock().SinceBoot() > limit) return status;
     if (!told) spdlog::warn("{}: {}; tries again for a minute", what, status.ToString());
     told = true;
     if (signals.WaitFor(pause.Next())) return absl::CancelledError("stopped while starting");

@@ -8,17 +8,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "storage/postgres/database.h"
 
 namespace trainyard::postgres {
 namespace {
 
 // Goes on with the connection until it stands (OK), failed, or the time is over.
-PostgresPollingStatusType PollUntil(PGconn* connection, absl::Time deadline) {
+PostgresPollingStatusType PollUntil(PGconn* connection, absl::Duration deadline) {
   PostgresPollingStatusType state = PGRES_POLLING_WRITING;  // what PQconnectStart leaves
   while (state != PGRES_POLLING_OK && state != PGRES_POLLING_FAILED) {
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - SystemClock().SinceBoot();
     if (left <= absl::ZeroDuration()) break;
     pollfd wanted{PQsocket(connection),
                   static_cast<short>(state == PGRES_POLLING_READING ? POLLIN : POLLOUT), 0};
@@ -31,7 +30,7 @@ PostgresPollingStatusType PollUntil(PGconn* connection, absl::Time deadline) {
 
 }  // namespace
 
-thread_local absl::Time ConnectWithin::deadline = absl::InfiniteFuture();
+thread_local absl::Duration ConnectWithin::deadline = absl::InfiniteDuration();
 
 ConnectWithin::handle ConnectWithin::do_startconnect(handle connection) {
   if (connection != nullptr) return connection;
@@ -49,7 +48,7 @@ ConnectWithin::handle ConnectWithin::do_startconnect(handle connection) {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-Connection::Connection(const std::string& conninfo, absl::Time deadline)
+Connection::Connection(const std::string& conninfo, absl::Duration deadline)
     : deadline_(deadline), pq_(conninfo), socket_(fcntl(pq_.sock(), F_DUPFD_CLOEXEC, 0)) {
   pq_.inhibit_reactivation(true);
 }

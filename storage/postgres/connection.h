@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "storage/base/clock.h"
 #include "storage/base/file.h"
 
 namespace trainyard::postgres {
@@ -22,7 +22,7 @@ class ConnectWithin : public pqxx::connectionpolicy {
   handle do_startconnect(handle connection) override;
 
   // For what this thread connects next.
-  static thread_local absl::Time deadline;
+  static thread_local absl::Duration deadline;  // on Clock::SinceBoot
 };
 
 // A connection that stays broken once it broke: libpqxx 6 would reconnect by itself, in the middle
@@ -31,7 +31,7 @@ class Connection {
  public:
   // pqxx::broken_connection when it is not greeted before `deadline`.
   explicit Connection(const std::string& conninfo,
-                      absl::Time deadline = absl::Now() + kConnectLimit);
+                      absl::Duration deadline = SystemClock().SinceBoot() + kConnectLimit);
 
   pqxx::connection_base& pq() { return pq_; }
 
@@ -43,7 +43,7 @@ class Connection {
 
  private:
   struct Deadline {
-    explicit Deadline(absl::Time deadline) { ConnectWithin::deadline = deadline; }
+    explicit Deadline(absl::Duration deadline) { ConnectWithin::deadline = deadline; }
   };
 
   Deadline deadline_;

@@ -1,28 +1,41 @@
 #include "storage/postgres/cut_off.h"
 
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#include "absl/time/clock.h"
+#include <algorithm>
+
+#include "storage/base/clock.h"
+#include "storage/base/status.h"
 
 namespace trainyard::postgres {
+namespace {
 
-CutOffs::CutOffs() : thread_([this] { Run(); }) {}
+constexpr absl::Duration kLongestSleep = absl::Hours(1);
+
+}  // namespace
+
+CutOffs::CutOffs() : changed_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  TY_CHECK(changed_.valid(), "eventfd");
+  thread_ = std::thread([this] { Run(); });
+}
 
 CutOffs::~CutOffs() {
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
-    changed_.Signal();
   }
+  eventfd_write(changed_.get(), 1);
   thread_.join();
 }
 
-CutOffs::Guard::Guard(CutOffs& owner, int socket, absl::Time deadline)
+CutOffs::Guard::Guard(CutOffs& owner, int socket, absl::Duration deadline)
     : owner_(owner), socket_(socket) {
   absl::MutexLock lock(&owner_.mu_);
   place_ = owner_.guards_.emplace(deadline, this);
   // The thread has to wake earlier only for a new first one.
-  if (place_ == owner_.guards_.begin()) owner_.changed_.Signal();
+  if (place_ == owner_.guards_.begin()) eventfd_write(owner_.changed_.get(), 1);
 }
 
 CutOffs::Guard::~Guard() {
@@ -35,22 +48,34 @@ bool CutOffs::Guard::fired() const {
   return fired_;
 }
 
+void CutOffs::SleepUntil(absl::Duration deadline) {
+  const absl::Duration left = deadline - SystemClock().SinceBoot() + absl::Milliseconds(1);
+  pollfd changed{changed_.get(), POLLIN, 0};
+  poll(&changed, 1,
+       static_cast<int>(
+           absl::ToInt64Milliseconds(std::clamp(left, absl::ZeroDuration(), kLongestSleep))));
+  eventfd_t count = 0;
+  eventfd_read(changed_.get(), &count);
+}
+
 void CutOffs::Run() {
-  absl::MutexLock lock(&mu_);
-  while (!stopping_) {
-    if (guards_.empty()) {
-      changed_.Wait(&mu_);
-      continue;
+  while (true) {
+    absl::Duration next = absl::InfiniteDuration();
+    {
+      absl::MutexLock lock(&mu_);
+      if (stopping_) return;
+      const absl::Duration now = SystemClock().SinceBoot();
+      while (!guards_.empty() && guards_.begin()->first <= now) {
+        // Under the lock: the guard, and with it the descriptor, lives until its destructor gets
+        // it.
+        Guard& guard = *guards_.begin()->second;
+        shutdown(guard.socket_, SHUT_RDWR);
+        guard.fired_ = true;
+        guards_.erase(guards_.begin());
+      }
+      if (!guards_.empty()) next = guards_.begin()->first;
     }
-    const auto first = guards_.begin();
-    if (absl::Now() < first->first) {
-      changed_.WaitWithDeadline(&mu_, first->first);
-      continue;
-    }
-    // Under the lock: the guard, and with it the descriptor, lives until its destructor gets it.
-    shutdown(first->second->socket_, SHUT_RDWR);
-    first->second->fired_ = true;
-    guards_.erase(first);
+    SleepUntil(next);
   }
 }
 

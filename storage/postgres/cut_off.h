@@ -6,6 +6,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "storage/base/file.h"
 
 namespace trainyard::postgres {
 
@@ -13,7 +14,8 @@ namespace trainyard::postgres {
 // statement, and a server that is frozen, or behind a network that swallows everything, never
 // gives one; keepalives and tcp_user_timeout do not help, because its kernel still acknowledges.
 // Shutting the socket down wakes whoever waits on it, on any platform of libpq's and through TLS,
-// and libpq then reports a lost connection. Thread-safe; one thread.
+// and libpq then reports a lost connection. Time is counted since boot (Clock::SinceBoot), so that
+// a clock that is set moves no deadline. Thread-safe; one thread.
 class CutOffs {
  public:
   CutOffs();
@@ -25,7 +27,7 @@ class CutOffs {
   // until then, so it is one that libpq does not close: a duplicate.
   class Guard {
    public:
-    Guard(CutOffs& owner, int socket, absl::Time deadline);
+    Guard(CutOffs& owner, int socket, absl::Duration deadline);
     ~Guard();
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
@@ -36,16 +38,20 @@ class CutOffs {
     friend class CutOffs;
     CutOffs& owner_;
     const int socket_;
-    std::multimap<absl::Time, Guard*>::iterator place_;  // valid unless it fired; owner_.mu_
-    bool fired_ = false;                                 // owner_.mu_
+    std::multimap<absl::Duration, Guard*>::iterator place_;  // valid unless it fired; owner_.mu_
+    bool fired_ = false;                                     // owner_.mu_
   };
 
  private:
   void Run();
 
+  // Sleeps until `deadline`, or until something changed. Without a mutex's timed wait, whose time
+  // is the wall clock's.
+  void SleepUntil(absl::Duration deadline);
+
+  const FileDescriptor changed_;  // eventfd
   absl::Mutex mu_;
-  absl::CondVar changed_;
-  std::multimap<absl::Time, Guard*> guards_ ABSL_GUARDED_BY(mu_);
+  std::multimap<absl::Duration, Guard*> guards_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

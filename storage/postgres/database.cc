@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "storage/base/clock.h"
 #include "storage/call_limit.h"
 #include "storage/postgres/connection.h"
 #include "storage/postgres/fault.h"
@@ -87,6 +88,8 @@ std::string QuoteConninfo(const std::string& value) {
   return absl::StrCat("'", absl::StrReplaceAll(value, {{"\\", "\\\\"}, {"'", "\\'"}}), "'");
 }
 
+absl::Duration SinceBoot() { return SystemClock().SinceBoot(); }
+
 absl::Status NotAnswered(const char* what, absl::Duration limit) {
   return absl::UnavailableError(
       absl::StrCat(what, ": the database did not answer within ", absl::FormatDuration(limit)));
@@ -139,14 +142,14 @@ Database::Database(std::string conninfo, int max_connections, absl::Duration lon
 Database::~Database() = default;
 
 absl::StatusOr<std::unique_ptr<Connection>> Database::Borrow(const char* what,
-                                                             absl::Time deadline) {
+                                                             absl::Duration deadline) {
   {
     absl::MutexLock lock(&mu_);
     const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       return borrowed_ < max_connections_;
     };
-    if (!mu_.AwaitWithDeadline(absl::Condition(&free),
-                               std::min(deadline, absl::Now() + kPoolWait))) {
+    if (!mu_.AwaitWithTimeout(absl::Condition(&free),
+                              std::min(deadline - SinceBoot(), kPoolWait))) {
       return absl::UnavailableError(
           absl::StrCat(what, ": all ", max_connections_, " database connections are busy"));
     }
@@ -164,7 +167,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Database::Borrow(const char* what,
 
 // The hosts in turn, beginning with the one that greeted last; each gets its share of what is left.
 absl::StatusOr<std::unique_ptr<Connection>> Database::Connect(const char* what,
-                                                              absl::Time deadline) {
+                                                              absl::Duration deadline) {
   size_t first = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -173,7 +176,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Database::Connect(const char* what,
   absl::Status failed;
   for (size_t i = 0; i < hosts_.size(); ++i) {
     const size_t host = (first + i) % hosts_.size();
-    const absl::Time now = absl::Now();
+    const absl::Duration now = SinceBoot();
     const absl::Duration share = (deadline - now) / static_cast<int64_t>(hosts_.size() - i);
     try {
       auto connection =
@@ -200,9 +203,9 @@ void Database::GiveBack(std::unique_ptr<Connection> connection) {
   }
 }
 
-absl::Status Database::EnterIfSilent(const char* what, absl::Time started, bool& trying) {
+absl::Status Database::EnterIfSilent(const char* what, absl::Duration started, bool& trying) {
   absl::MutexLock lock(&mu_);
-  if (silent_since_ == absl::InfiniteFuture()) return absl::OkStatus();
+  if (silent_since_ == absl::InfiniteDuration()) return absl::OkStatus();
   if (someone_tries_) {
     return absl::UnavailableError(
         absl::StrCat(what, ": the database has not answered for ",
@@ -214,21 +217,22 @@ absl::Status Database::EnterIfSilent(const char* what, absl::Time started, bool&
 
 void Database::Heard() {
   absl::MutexLock lock(&mu_);
-  heard_ = absl::Now();
-  silent_since_ = absl::InfiniteFuture();
+  heard_ = SinceBoot();
+  silent_since_ = absl::InfiniteDuration();
 }
 
-void Database::HeardNothingSince(absl::Time started) {
+void Database::HeardNothingSince(absl::Duration started) {
   absl::MutexLock lock(&mu_);
   if (heard_ < started) silent_since_ = std::min(silent_since_, started);
 }
 
-absl::Status Database::TryOnce(const char* what, Access access, bool in_doubt, absl::Time deadline,
+absl::Status Database::TryOnce(const char* what, Access access, bool in_doubt,
+                               absl::Duration deadline,
                                absl::FunctionRef<absl::Status(Transaction&)> body, Fault& fault) {
-  const absl::Time started = absl::Now();
+  const absl::Duration started = SinceBoot();
   absl::StatusOr<std::unique_ptr<Connection>> borrowed = Borrow(what, deadline);
   if (!borrowed.ok()) {
-    if (absl::Now() >= deadline) HeardNothingSince(started);
+    if (SinceBoot() >= deadline) HeardNothingSince(started);
     return borrowed.status();
   }
   std::unique_ptr<Connection> connection = *std::move(borrowed);
@@ -259,12 +263,13 @@ absl::Status Database::TryOnce(const char* what, Access access, bool in_doubt, a
 
 absl::Status Database::Transact(const char* what, Access access,
                                 absl::FunctionRef<absl::Status(Transaction&)> body) {
-  const absl::Time started = absl::Now();
+  const absl::Duration started = SinceBoot();
   bool trying = false;
   const absl::Status silent = EnterIfSilent(what, started, trying);
   if (!silent.ok()) return silent;
-  const absl::Time deadline = started + std::min({longest_, CurrentCallLimit(),
-                                                  trying ? kTryLimit : absl::InfiniteDuration()});
+  const absl::Duration deadline =
+      started +
+      std::min({longest_, CurrentCallLimit(), trying ? kTryLimit : absl::InfiniteDuration()});
   bool in_doubt = false;
   absl::Status status;
   absl::Duration pause = kFirstPause;
@@ -272,7 +277,7 @@ absl::Status Database::Transact(const char* what, Access access,
     Fault fault;
     status = TryOnce(what, access, in_doubt, deadline, body, fault);
     in_doubt = in_doubt || fault.in_doubt;
-    if (!fault.again || tries == kTries || absl::Now() + pause >= deadline) break;
+    if (!fault.again || tries == kTries || SinceBoot() + pause >= deadline) break;
     absl::SleepFor(pause);
     pause *= 2;
   }

@@ -100,16 +100,17 @@ class Database {
   absl::Status Transact(const char* what, Access access,
                         absl::FunctionRef<absl::Status(Transaction&)> body);
   // One try on one connection. `fault` tells what broke it, if anything did.
-  absl::Status TryOnce(const char* what, Access access, bool in_doubt, absl::Time deadline,
+  absl::Status TryOnce(const char* what, Access access, bool in_doubt, absl::Duration deadline,
                        absl::FunctionRef<absl::Status(Transaction&)> body, Fault& fault);
-  absl::StatusOr<std::unique_ptr<Connection>> Borrow(const char* what, absl::Time deadline);
-  absl::StatusOr<std::unique_ptr<Connection>> Connect(const char* what, absl::Time deadline);
+  absl::StatusOr<std::unique_ptr<Connection>> Borrow(const char* what, absl::Duration deadline);
+  absl::StatusOr<std::unique_ptr<Connection>> Connect(const char* what, absl::Duration deadline);
   void GiveBack(std::unique_ptr<Connection> connection);  // null: it was lost
 
-  absl::Status EnterIfSilent(const char* what, absl::Time started, bool& trying);
+  absl::Status EnterIfSilent(const char* what, absl::Duration started, bool& trying);
   void Heard();  // the database answered, whatever it said
-  void HeardNothingSince(absl::Time started);
+  void HeardNothingSince(absl::Duration started);
 
+  // Times are those of Clock::SinceBoot.
   const std::vector<std::string> hosts_;  // a conninfo each
   const int max_connections_;
   const absl::Duration longest_;
@@ -118,9 +119,10 @@ class Database {
   int borrowed_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::unique_ptr<Connection>> idle_ ABSL_GUARDED_BY(mu_);
   size_t host_ ABSL_GUARDED_BY(mu_) = 0;  // the one that greeted last
-  absl::Time heard_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
-  absl::Time silent_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // infinite: it answers
-  bool someone_tries_ ABSL_GUARDED_BY(mu_) = false;                        // while it is silent
+  absl::Duration heard_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
+  absl::Duration silent_since_ ABSL_GUARDED_BY(mu_) =
+      absl::InfiniteDuration();                      // infinite: it answers
+  bool someone_tries_ ABSL_GUARDED_BY(mu_) = false;  // while it is silent
 };
 
 }  // namespace trainyard::postgres

@@ -12,7 +12,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "storage/base/clock.h"
 #include "storage/base/ids.h"
 #include "storage/base/retry_pause.h"
 #include "storage/base/status.h"
@@ -106,11 +106,11 @@ void PostgresWakeups::Loop() {
   bool told = false;
   RetryPause pause(kFirstReconnect, kLongestReconnect);
   for (size_t tries = 0; !stopping(); ++tries) {
-    const absl::Time begin = absl::Now();
+    const absl::Duration begin = SystemClock().SinceBoot();
     try {
       Serve(hosts_[tries % hosts_.size()]);
     } catch (...) {
-      if (absl::Now() - begin > kSettled) {
+      if (SystemClock().SinceBoot() - begin > kSettled) {
         told = false;
         pause.Reset();
       }
@@ -129,12 +129,13 @@ void PostgresWakeups::Serve(const std::string& conninfo) {
   Connection listening(conninfo);
   Connection notifying(conninfo);
   const auto bounded = [this](const Connection& connection) {
-    return CutOffs::Guard(cut_offs_, connection.socket(), absl::Now() + kLongestAnswer);
+    return CutOffs::Guard(cut_offs_, connection.socket(),
+                          SystemClock().SinceBoot() + kLongestAnswer);
   };
   std::optional<CutOffs::Guard> at_end;  // the receiver's destructor says UNLISTEN
   std::optional<Receiver> receiver;
   const absl::Cleanup bound_the_end = [&] {
-    at_end.emplace(cut_offs_, listening.socket(), absl::Now() + kLongestAnswer);
+    at_end.emplace(cut_offs_, listening.socket(), SystemClock().SinceBoot() + kLongestAnswer);
   };
   {
     const auto guard = bounded(listening);
