@@ -86,7 +86,7 @@ class Yard {
   bool settling_ = false;
   // The leader that judges leases, when it last did, and since when it has done so without a gap.
   const SchedulerLoop* leader_ = nullptr;
-  int turns_ = 0;  // whose loop gets its turns now
+  int turns_ = 0;                     // whose loop gets its turns now
   std::optional<LeaseJudge> leases_;  // judges as the leader does
   absl::Time judged_;
   absl::Time judged_since_;

@@ -1,8 +1,8 @@
 // A job's way with a scripted agent over real gRPC.
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <grpcpp/impl/client_unary_call.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
