@@ -53,7 +53,8 @@ class Api:
         self.channel = grpc.insecure_channel(address, options=[
             ("grpc.enable_http_proxy", 0), ("grpc.initial_reconnect_backoff_ms", 50),
             ("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200),
-            ("grpc.use_local_subchannel_pool", 1)])
+            ("grpc.use_local_subchannel_pool", 1), ("grpc.keepalive_time_ms", 10000),
+            ("grpc.keepalive_timeout_ms", 5000), ("grpc.http2.max_pings_without_data", 0)])
         self.metadata = [("authorization", f"Bearer {token}")]
         self.job = self._service(jobs_pb, "JobService")
         self.metric = self._service(run_services_pb, "MetricService")
@@ -258,9 +259,12 @@ class Watcher:
 
     def __init__(self, yard, name):
         self.items, self.breaks, self.end, self.error = [], 0, None, None
-        self._api, self._name = Api(yard.address, yard.token), name
+        self._api, self._name = self._connect(yard), name
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def _connect(self, yard):
+        return Api(yard.address, yard.token)
 
     def _run(self):
         while self.end is None and self.error is None:
