@@ -56,6 +56,7 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
     made.draining = earlier->second.draining;
     made.create_time = earlier->second.create_time;
   }
+  ++writes_;
   return nodes_[node.name] = made;
 }
 
@@ -70,6 +71,7 @@ absl::Status MemoryStores::RenewLease(const std::string& node, const std::string
                                            incarnation,
                                            " is over: stop all work and register again"));
   }
+  ++renewals_;
   ++found->second.beat;
   found->second.lease_end = std::max(found->second.lease_end, ToMicroseconds(Now() + lease));
   found->second.report = report;
@@ -192,6 +194,7 @@ absl::StatusOr<NodeRecord> MemoryStores::SetDraining(const std::string& node, bo
   const auto found = nodes_.find(node);
   if (found == nodes_.end()) return NoSuchNode(node);
   found->second.draining = draining;
+  ++writes_;
   return found->second;
 }
 

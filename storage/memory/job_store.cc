@@ -12,6 +12,16 @@ void MemoryStores::SetAway(bool away) {
   away_ = away;
 }
 
+int64_t MemoryStores::writes() {
+  absl::MutexLock lock(&mu_);
+  return writes_;
+}
+
+int64_t MemoryStores::renewals() {
+  absl::MutexLock lock(&mu_);
+  return renewals_;
+}
+
 absl::Status MemoryStores::Available() {
   absl::MutexLock lock(&mu_);
   return away_ ? absl::UnavailableError("the store is away") : absl::OkStatus();
@@ -35,6 +45,7 @@ absl::StatusOr<MemoryStores::JobEntry*> MemoryStores::FindUid(const std::string&
 }
 
 void MemoryStores::Write(JobEntry& entry, const JobChange& change) {
+  ++writes_;
   entry.job = change.job;
   for (FeedRecord item : change.feed) {
     item.sequence = static_cast<int64_t>(entry.feed.size()) + 1;
@@ -139,6 +150,7 @@ absl::Status MemoryStores::Delete(const JobName& name, int64_t version) {
   by_name_.erase({job.project, job.job_id});
   if (!job.request_id.empty()) by_request_.erase({job.project, job.request_id});
   by_uid_.erase(job.uid);
+  ++writes_;
   return absl::OkStatus();
 }
 

@@ -32,6 +32,11 @@ class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenS
   // As if the database were away: every method answers kUnavailable until it is back.
   void SetAway(bool away);
 
+  // How often jobs, attempts or nodes were written, and how often leases were renewed: what both
+  // leave as they were is still as it was read. For tests that look after every step.
+  int64_t writes();
+  int64_t renewals();
+
  private:
   struct JobEntry {
     JobRecord job;
@@ -95,7 +100,7 @@ class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenS
   absl::StatusOr<JobEntry*> FindUid(const std::string& uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The newest attempt of the job, or null when `attempt` is not that.
   AttemptRecord* NewestAttempt(JobEntry& entry, int64_t attempt);
-  void Write(JobEntry& entry, const JobChange& change);
+  void Write(JobEntry& entry, const JobChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Write(JobEntry& entry, const AttemptChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Superseded(const JobEntry& entry, int64_t attempt, int64_t step) const;
   // Ranks of the node that are not gone (of these, when given, only those that should not run).
@@ -111,6 +116,8 @@ class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenS
   LocalWakeups wakeups_;
   absl::Mutex mu_;
   bool away_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t writes_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t renewals_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, JobEntry> by_uid_ ABSL_GUARDED_BY(mu_);
   std::map<std::pair<std::string, std::string>, std::string> by_name_ ABSL_GUARDED_BY(mu_);
   std::map<std::pair<std::string, std::string>, std::string> by_request_ ABSL_GUARDED_BY(mu_);

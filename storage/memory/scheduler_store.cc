@@ -39,6 +39,9 @@ absl::StatusOr<SchedulerSnapshot> MemoryStores::ReadSnapshot() {
   absl::MutexLock lock(&mu_);
   SchedulerSnapshot snapshot;
   snapshot.now = Now();
+  snapshot.jobs.reserve(by_uid_.size());
+  snapshot.attempts.reserve(by_uid_.size());
+  snapshot.nodes.reserve(nodes_.size());
   for (auto& [uid, entry] : by_uid_) {
     const bool holds = HoldsSlots(entry.job.state);
     if (!holds && entry.job.state != JobState::kQueued) continue;
@@ -56,6 +59,7 @@ int MemoryStores::ApplyLosses(const std::vector<LostNode>& nodes) {
     const auto node = nodes_.find(lost.name);
     if (node == nodes_.end() || !node->second.reachable || node->second.beat != lost.beat) continue;
     node->second.reachable = false;
+    ++writes_;
     changed += DropRanksOf(lost.name, nullptr, RankOutcome::kLost);
   }
   return changed;
@@ -125,6 +129,7 @@ absl::StatusOr<int> MemoryStores::Apply(int64_t leader_epoch, const Decisions& d
       continue;
     }
     found->second.job.reason = update.reason;
+    ++writes_;
   }
   return changed;
 }

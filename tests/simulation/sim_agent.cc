@@ -94,6 +94,7 @@ void SimAgent::Obey() {
       SimProcess process{.assignment = assignment};
       process.suspend = assignment.wish() == v1::Assignment::SUSPEND;
       processes_.emplace(id, std::move(process));
+      ++moves_;
     }
   }
   for (auto& [id, process] : processes_) {
@@ -216,6 +217,7 @@ void SimAgent::Step(const RankId& rank) {
 void SimAgent::Exit(SimProcess& process, int exit_code, int signal, bool lost) {
   if (!process.alive) return;
   process.alive = false;
+  ++moves_;
   process.exited_written = true;
   v1::RankEvent::Exited& exited = *Append(process).mutable_exited();
   exited.set_exit_code(exit_code);

@@ -68,6 +68,7 @@ class SimAgent {
   const std::vector<v1::Slot>& slots() const { return slots_; }
   const std::map<RankId, SimProcess>& processes() const { return processes_; }
   bool connected() const { return link_ != nullptr; }
+  int64_t moves() const { return moves_; }  // grows whenever a process begins or ends
 
   void Connect();
   void Disconnect();
@@ -98,6 +99,7 @@ class SimAgent {
   bool disk_full_ = false;  // of its own state directory
   const absl::Duration self_fence_;
 
+  int64_t moves_ = 0;
   int incarnation_ = 0;
   SimLink* link_ = nullptr;
   std::vector<std::unique_ptr<SimLink>> links_;  // those that the server still knows

@@ -9,6 +9,10 @@ namespace trainyard {
 namespace {
 
 constexpr absl::Duration kSelfFence = absl::Seconds(8);
+constexpr size_t kMostJobs = 12;  // at a time
+// Of half a second each, until everything that can end must have ended.
+constexpr int kMostRounds = 300;
+constexpr int kRoundsBetweenLooks = 8;
 
 FleetOptions Options() {
   FleetOptions options;
@@ -67,8 +71,8 @@ Yard::Yard(uint64_t seed)
 Yard::~Yard() {
   stores_.SetAway(false);
   for (auto& agent : agents_) agent->Disconnect();
-  for (auto& watcher : watchers_) {
-    if (watcher->watch != nullptr) watcher->watch->Cancel();
+  for (auto& job : jobs_) {
+    if (job->watcher.watch != nullptr) job->watcher.watch->Cancel();
   }
   while (pool_.RunOne()) {
   }
@@ -96,10 +100,10 @@ void Yard::OneEvent() {
 
 void Yard::UserEvent() {
   const int kind = Draw(10);
-  if (names_.empty() || (kind < 4 && names_.size() < 12)) return SubmitSome();
-  const JobName& name = names_[Draw(static_cast<int>(names_.size()))];
-  const absl::StatusOr<JobRecord> job = stores_.jobs().Get(name);
-  if (!job.ok()) return;
+  if (jobs_.empty() || (kind < 4 && jobs_.size() < kMostJobs)) return SubmitSome();
+  const size_t which = Draw(static_cast<int>(jobs_.size()));
+  const JobName& name = jobs_[which]->name;
+  if (kind < 4) return DeleteEnded(which);
   if (kind < 6) {
     (void)stores_.jobs().Pause(name, 0, {"PAUSED_BY_USER", "sim"}, absl::Seconds(1 + Draw(20)));
   } else if (kind < 9) {
@@ -108,14 +112,28 @@ void Yard::UserEvent() {
     (void)stores_.jobs().Cancel(name, 0, {"CANCELLED_BY_USER", "sim"});
   }
   for (const char* topic : {"queue", "fleet"}) stores_.wakeups().Wake(topic);
-  stores_.wakeups().Wake("job:" + job->uid);
+  stores_.wakeups().Wake("job:" + jobs_[which]->uid);
+}
+
+// A job that ended makes room for another one, once its watcher knows.
+void Yard::DeleteEnded(size_t which) {
+  SimJob& job = *jobs_[which];
+  const absl::StatusOr<JobRecord> record = stores_.jobs().Get(job.name);
+  if (!record.ok() || !IsTerminal(record->state) || !job.watcher.ended || !job.watcher.finished) {
+    return;
+  }
+  if (const std::string wrong = WrongAtTheEndOf(job, *record); !wrong.empty()) Breach(wrong);
+  const absl::Status deleted = stores_.jobs().Delete(job.name, 0);
+  if (!deleted.ok()) return Breach(deleted.ToString());
+  succeeded_ += record->state == JobState::kSucceeded ? 1 : 0;
+  jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(which));
 }
 
 void Yard::SubmitSome() {
   JobRecord job;
-  job.uid = absl::StrCat("uid", names_.size());
+  job.uid = absl::StrCat("uid", submitted_);
   job.project = "default";
-  job.job_id = absl::StrCat("job-", names_.size());
+  job.job_id = absl::StrCat("job-", submitted_);
   job.priority = Draw(3);
   job.min_slots = job.max_slots = Chance(60) ? 1 : 1 + Draw(4);
   if (Chance(30)) job.device = Chance(70) ? "CPU" : "CUDA";
@@ -126,11 +144,12 @@ void Yard::SubmitSome() {
   job.reason = {"SUBMITTED", "sim"};
   disk_.total_steps[job.uid] = job.total_steps;
   if (!stores_.jobs().Submit(job).ok()) return;
-  names_.push_back({job.project, job.job_id});
+  ++submitted_;
+  auto made = std::make_unique<SimJob>();
+  made->name = {job.project, job.job_id};
+  made->uid = job.uid;
+  jobs_.push_back(std::move(made));
   stores_.wakeups().Wake("queue");
-  auto watcher = std::make_unique<SimWatcher>();
-  watcher->uid = job.uid;
-  watchers_.push_back(std::move(watcher));
 }
 
 void Yard::AgentEvent() {
@@ -217,15 +236,15 @@ void Yard::FaultEvent() {
 }
 
 void Yard::WatchEvent() {
-  if (watchers_.empty()) return;
-  SimWatcher& watcher = *watchers_[Draw(static_cast<int>(watchers_.size()))];
+  if (jobs_.empty()) return;
+  SimJob& job = *jobs_[Draw(static_cast<int>(jobs_.size()))];
+  SimWatcher& watcher = job.watcher;
   if (watcher.finished) {
     if (watcher.ended) return;
     watcher.finished = false;
     watcher.owes_sent = false;
-    const JobName name = names_[std::stoi(watcher.uid.substr(3))];
-    watcher.watch =
-        hub_.Make([this, name] { return stores_.jobs().Get(name); }, watcher.cursor, watcher);
+    watcher.watch = hub_.Make([this, name = job.name] { return stores_.jobs().Get(name); },
+                              watcher.cursor, watcher);
     hub_.Begin(watcher.watch);
   } else if (watcher.owes_sent) {
     watcher.owes_sent = false;
@@ -245,22 +264,39 @@ void Yard::Advance(absl::Duration d) {
   for (auto& agent : agents_) agent->FenceIfDue();
 }
 
+// What the stores hold, read anew once somebody wrote; null while they are away.
+std::shared_ptr<const SchedulerSnapshot> Yard::Records() {
+  if (away_) return nullptr;
+  const std::pair<int64_t, int64_t> at{stores_.writes(), stores_.renewals()};
+  if (records_ != nullptr && at == records_at_) return records_;
+  absl::StatusOr<SchedulerSnapshot> read = stores_.scheduler().ReadSnapshot();
+  if (!read.ok()) {
+    Breach(read.status().ToString());
+    return nullptr;
+  }
+  records_at_ = at;
+  records_ = std::make_shared<const SchedulerSnapshot>(*std::move(read));
+  return records_;
+}
+
 void Yard::Turn() {
-  const absl::StatusOr<SchedulerSnapshot> before = stores_.scheduler().ReadSnapshot();
+  const std::shared_ptr<const SchedulerSnapshot> before = Records();
   if (Chance(5)) turns_ = Draw(2);  // in runs: who looks now and then only never sees a lease end
   SchedulerLoop& loop = *loops_[turns_];
   const absl::StatusOr<absl::Duration> wait = loop.Turn();
-  if (!before.ok() || !wait.ok() || !loop.leader()) return;
+  if (before == nullptr || !wait.ok() || !loop.leader()) return;
   if (&loop != leader_) leases_.emplace(absl::Seconds(10));
   if (&loop != leader_ || clock_.Now() - judged_ > LeaseJudge::kMostGap) {
     judged_since_ = clock_.Now();
   }
   leader_ = &loop;
   judged_ = clock_.Now();
-  absl::StatusOr<SchedulerSnapshot> after = stores_.scheduler().ReadSnapshot();
-  if (!after.ok()) return;
-  leases_->Judge(clock_.SinceBoot(), *after);
-  if (*wait != absl::ZeroDuration()) CheckTurn(*before, *after);
+  const std::shared_ptr<const SchedulerSnapshot> read = Records();
+  SchedulerSnapshot judged{.now = ToMicroseconds(clock_.Now()), .nodes = read->nodes};
+  leases_->Judge(clock_.SinceBoot(), judged);
+  if (*wait == absl::ZeroDuration()) return;
+  CheckLosses(read->nodes);
+  CheckTurn(*before, *read, judged.nodes);
 }
 
 // No more faults and no more users: whatever can end must end.
@@ -272,13 +308,20 @@ void Yard::Heal() {
     agent->SetDiskFull(false);
     (void)stores_.fleet().SetDraining(agent->name(), false);
   }
-  for (const JobName& name : names_)
-    (void)stores_.jobs().Resume(name, 0, {"RESUMED_BY_USER", "sim"});
-  for (int round = 0; round < 300 && breach_.empty(); ++round) {
+  for (const auto& job : jobs_)
+    (void)stores_.jobs().Resume(job->name, 0, {"RESUMED_BY_USER", "sim"});
+  std::string left;
+  for (int round = 0; round < kMostRounds && breach_.empty(); ++round) {
     HealedRound();
     CheckAlways();
+    if (round % kRoundsBetweenLooks == kRoundsBetweenLooks - 1) left = LeftToDo();
+    if (round >= kRoundsBetweenLooks && left.empty()) break;
   }
-  if (breach_.empty()) CheckEnd();
+  if (!left.empty()) return Breach(left);
+  for (const auto& job : jobs_) {
+    const absl::StatusOr<JobRecord> record = stores_.jobs().Get(job->name);
+    succeeded_ += record.ok() && record->state == JobState::kSucceeded ? 1 : 0;
+  }
 }
 
 void Yard::HealedRound() {
@@ -299,7 +342,7 @@ void Yard::HealedRound() {
     }
     agent->Act();
   }
-  for (size_t i = 0; i < watchers_.size() * 2; ++i) WatchEvent();
+  for (size_t i = 0; i < jobs_.size() * 2; ++i) WatchEvent();
   Turn();
   Pump(100);
 }

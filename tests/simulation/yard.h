@@ -31,6 +31,13 @@ struct SimWatcher : WatchSink {
   std::string wrong;
 };
 
+// One job and whoever looks at it.
+struct SimJob {
+  JobName name;
+  std::string uid;
+  SimWatcher watcher;
+};
+
 // A whole yard in one thread: real scheduler loops (two replicas), sessions and watches over the
 // fake store; simulated agents, users and faults. Everything that happens is drawn from one seed.
 class Yard {
@@ -42,7 +49,7 @@ class Yard {
   // Returns the first broken invariant, or "".
   std::string Run(int events);
 
-  int jobs() const { return static_cast<int>(names_.size()); }
+  int jobs() const { return submitted_; }
   int succeeded() const { return succeeded_; }
 
  private:
@@ -56,6 +63,8 @@ class Yard {
   void FaultEvent();
   void WatchEvent();
   void SubmitSome();
+  void DeleteEnded(size_t which);
+  std::shared_ptr<const SchedulerSnapshot> Records();
   void StepSome(SimAgent& agent);
   void Pump(int tasks);
   void Advance(absl::Duration d);
@@ -67,8 +76,15 @@ class Yard {
   void CheckAlways();
   void CheckProcesses();
   void CheckRecords();
-  void CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& after);
-  void CheckEnd();
+  void CheckLosses(const std::vector<NodeRecord>& nodes);
+  void CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& after,
+                 const std::vector<NodeRecord>& judged);
+  void CheckOrder(const SchedulerSnapshot& before, const JobRecord& placed,
+                  const AttemptRecord& attempt, const std::map<std::string, const JobRecord*>& now);
+  // What is still to be done, or went wrong: "" once everything that can run has run to its end,
+  // left nothing behind, and told it all once.
+  std::string LeftToDo();
+  std::string WrongAtTheEndOf(const SimJob& job, const JobRecord& record);
   void Breach(const std::string& what);
 
   std::mt19937_64 random_;
@@ -80,8 +96,7 @@ class Yard {
   std::vector<std::unique_ptr<SchedulerLoop>> loops_;
   SimDisk disk_;
   std::vector<std::unique_ptr<SimAgent>> agents_;
-  std::vector<JobName> names_;
-  std::vector<std::unique_ptr<SimWatcher>> watchers_;
+  std::vector<std::unique_ptr<SimJob>> jobs_;  // not deleted yet
   bool away_ = false;
   bool settling_ = false;
   // The leader that judges leases, when it last did, and since when it has done so without a gap.
@@ -91,13 +106,14 @@ class Yard {
   absl::Time judged_;
   absl::Time judged_since_;
   int now_event_ = 0;
+  int submitted_ = 0;
   int succeeded_ = 0;
   std::string breach_;
+  // As of the last time that somebody wrote, and what was checked of it.
+  std::shared_ptr<const SchedulerSnapshot> records_;
+  std::pair<int64_t, int64_t> records_at_{-1, -1};
+  int64_t checked_writes_ = -1;
+  int64_t checked_moves_ = -1;
 };
-
-// Whether a slot could ever serve the job, and the test's own idea of who is ahead of whom.
-bool SlotServes(const SlotRecord& slot, const JobRecord& job);
-bool IsAhead(const JobRecord& a, const JobRecord& b);
-bool NodeTakesWork(const NodeRecord& node, absl::Time now);
 
 }  // namespace trainyard
