@@ -34,6 +34,13 @@ struct AppendResult {
   std::vector<std::string> nodes;  // of the attempt's ranks: whose desired sets may differ then
 };
 
+// What one rank of a node reports.
+struct RankEvents {
+  std::string node;
+  RankId rank;
+  std::vector<RankEventRecord> events;
+};
+
 // Thread-safe. Every method is one transaction.
 class FleetStore {
  public:
@@ -60,6 +67,20 @@ class FleetStore {
   // that the current series already has (same step and split) is dropped.
   virtual absl::StatusOr<AppendResult> AppendEvents(const std::string& node, const RankId& rank,
                                                     const std::vector<RankEventRecord>& events) = 0;
+
+  // AppendEvents for each of `group`, in this order, with as few commits as the store can: each is
+  // answered for itself, and one that is refused or fenced does its neighbours no harm. Once one is
+  // answered with kUnavailable, so are those behind it.
+  virtual std::vector<absl::StatusOr<AppendResult>> AppendGroup(
+      const std::vector<RankEvents>& group) {
+    std::vector<absl::StatusOr<AppendResult>> answers;
+    absl::Status away;
+    for (const RankEvents& one : group) {
+      answers.push_back(away.ok() ? AppendEvents(one.node, one.rank, one.events) : away);
+      if (absl::IsUnavailable(answers.back().status())) away = answers.back().status();
+    }
+    return answers;
+  }
 
   // The node reconciled a desired set without these ranks and has no such process: each that is not
   // gone yet becomes gone (killed). Judge() applies. A rank that should be alive now is left alone:

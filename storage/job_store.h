@@ -24,6 +24,19 @@ struct JobPage {
   std::string next_cursor;      // empty on the last page; opaque
 };
 
+// A place in a job's feed: everything up to `after` is known.
+struct FeedPosition {
+  std::string job_uid;
+  int64_t after = 0;
+};
+
+// How far a feed goes.
+struct FeedState {
+  bool exists = false;  // false: the job was deleted
+  bool ended = false;   // the job's state is one in which nothing happens by itself
+  int64_t newest = 0;   // sequence of the newest item
+};
+
 // Thread-safe. Every method is one transaction. kUnavailable: the database is away, or the answer
 // to a commit was lost; calling again is safe for every method here.
 class JobStore {
@@ -63,6 +76,15 @@ class JobStore {
   // the job was deleted.
   virtual absl::StatusOr<std::vector<FeedRecord>> ReadFeed(const std::string& job_uid,
                                                            int64_t after, int limit) = 0;
+
+  // The same of many jobs at once, in the order of `positions`, at most `limit` items of each;
+  // nothing of a job that was deleted.
+  virtual absl::StatusOr<std::vector<std::vector<FeedRecord>>> ReadFeeds(
+      const std::vector<FeedPosition>& positions, int limit) = 0;
+
+  // How far the feeds of these jobs go, in their order.
+  virtual absl::StatusOr<std::vector<FeedState>> ReadFeedStates(
+      const std::vector<std::string>& job_uids) = 0;
 
   struct MetricQuery {
     bool train = true;

@@ -165,6 +165,34 @@ absl::StatusOr<std::vector<FeedRecord>> MemoryStores::ReadFeed(const std::string
   return std::vector<FeedRecord>(entry->feed.begin() + from, entry->feed.begin() + to);
 }
 
+absl::StatusOr<std::vector<std::vector<FeedRecord>>> MemoryStores::ReadFeeds(
+    const std::vector<FeedPosition>& positions, int limit) {
+  std::vector<std::vector<FeedRecord>> feeds;
+  for (const FeedPosition& position : positions) {
+    absl::StatusOr<std::vector<FeedRecord>> items =
+        ReadFeed(position.job_uid, position.after, limit);
+    if (!items.ok() && !absl::IsNotFound(items.status())) return items.status();
+    feeds.push_back(items.ok() ? *std::move(items) : std::vector<FeedRecord>());
+  }
+  return feeds;
+}
+
+absl::StatusOr<std::vector<FeedState>> MemoryStores::ReadFeedStates(
+    const std::vector<std::string>& job_uids) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  std::vector<FeedState> states;
+  for (const std::string& uid : job_uids) {
+    FeedState& state = states.emplace_back();
+    const auto found = by_uid_.find(uid);
+    if (found == by_uid_.end()) continue;
+    state = {.exists = true,
+             .ended = IsTerminal(found->second.job.state),
+             .newest = static_cast<int64_t>(found->second.feed.size())};
+  }
+  return states;
+}
+
 bool MemoryStores::Superseded(const JobEntry& entry, int64_t attempt, int64_t step) const {
   return std::any_of(entry.attempts.upper_bound(attempt), entry.attempts.end(),
                      [step](const auto& later) { return later.second.restore_step < step; });

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "storage/base/status.h"
+#include "storage/postgres/event_group.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
 #include "storage/postgres/writes.h"
@@ -43,10 +44,6 @@ std::set<std::pair<int64_t, MetricSplit>> ReadSeries(Transaction& transaction,
                    row[1].as<int>() == 0 ? MetricSplit::kTrain : MetricSplit::kValidation);
   }
   return series;
-}
-
-bool Stored(const RankRecord& rank, const std::vector<RankEventRecord>& events) {
-  return !events.empty() && events.back().sequence <= rank.acked_sequence;
 }
 
 // Those of `ranks` of one job that node does not run and should not: gone. Whether any was.
@@ -179,6 +176,19 @@ absl::StatusOr<AppendResult> PostgresFleetStore::AppendEvents(
         result.job_changed |= change.change.changed || change.wishes_changed;
         return result;
       });
+}
+
+std::vector<absl::StatusOr<AppendResult>> PostgresFleetStore::AppendGroup(
+    const std::vector<RankEvents>& group) {
+  using Answers = std::vector<absl::StatusOr<AppendResult>>;
+  if (group.size() < 2) return FleetStore::AppendGroup(group);
+  absl::StatusOr<Answers> answers = agents_.Run(
+      "append events of many",
+      [&](Transaction& transaction) { return EventGroup(transaction, group).Append(); });
+  if (answers.ok()) return *std::move(answers);
+  if (absl::IsUnavailable(answers.status())) return Answers(group.size(), answers.status());
+  // One that the database refuses must not fail the others.
+  return FleetStore::AppendGroup(group);
 }
 
 absl::StatusOr<bool> PostgresFleetStore::ReportAbsent(const std::string& node,

@@ -20,6 +20,8 @@ class PostgresFleetStore : public FleetStore {
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string& node) override;
   absl::StatusOr<AppendResult> AppendEvents(const std::string& node, const RankId& rank,
                                             const std::vector<RankEventRecord>& events) override;
+  std::vector<absl::StatusOr<AppendResult>> AppendGroup(
+      const std::vector<RankEvents>& group) override;
   absl::StatusOr<bool> ReportAbsent(const std::string& node,
                                     const std::vector<RankId>& ranks) override;
   absl::StatusOr<std::vector<RankId>> ListRanks(const std::string& node) override;

@@ -1,6 +1,7 @@
 #include "storage/postgres/job_store.h"
 
 #include <algorithm>
+#include <optional>
 #include <pqxx/pqxx>
 
 #include "storage/base/status.h"
@@ -180,6 +181,46 @@ absl::StatusOr<std::vector<FeedRecord>> PostgresJobStore::ReadFeed(const std::st
     if (items.empty()) TY_RETURN_IF_ERROR(RequireJob(transaction, job_uid));
     return items;
   });
+}
+
+absl::StatusOr<std::vector<std::vector<FeedRecord>>> PostgresJobStore::ReadFeeds(
+    const std::vector<FeedPosition>& positions, int limit) {
+  std::vector<std::string> uids;
+  std::vector<int64_t> after;
+  for (const FeedPosition& position : positions) {
+    uids.push_back(position.job_uid);
+    after.push_back(position.after);
+  }
+  using Feeds = std::vector<std::vector<FeedRecord>>;
+  return database_.Run(
+      "read feeds",
+      [&](Transaction& transaction) -> absl::StatusOr<Feeds> {
+        Feeds feeds(positions.size());
+        for (const pqxx::row& row :
+             transaction.Run(kReadFeeds, Params(uids, after, std::max(limit, 0)))) {
+          feeds[row["place"].as<size_t>() - 1].push_back(FeedItemOf(row));
+        }
+        return feeds;
+      },
+      Access::kStatements);
+}
+
+absl::StatusOr<std::vector<FeedState>> PostgresJobStore::ReadFeedStates(
+    const std::vector<std::string>& job_uids) {
+  using States = std::vector<FeedState>;
+  return database_.Run(
+      "read states of feeds",
+      [&](Transaction& transaction) -> absl::StatusOr<States> {
+        States states(job_uids.size());
+        for (const pqxx::row& row : transaction.Run(kReadFeedStates, Params(job_uids))) {
+          const std::optional<JobState> state = ParseJobState(row[1].as<std::string>());
+          states[row[0].as<size_t>() - 1] = {.exists = true,
+                                             .ended = state.has_value() && IsTerminal(*state),
+                                             .newest = row[2].as<int64_t>()};
+        }
+        return states;
+      },
+      Access::kStatements);
 }
 
 absl::StatusOr<std::vector<MetricRow>> PostgresJobStore::ReadMetrics(const std::string& job_uid,

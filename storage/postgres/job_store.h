@@ -28,6 +28,10 @@ class PostgresJobStore : public JobStore {
   absl::Status Delete(const JobName& name, int64_t version) override;
   absl::StatusOr<std::vector<FeedRecord>> ReadFeed(const std::string& job_uid, int64_t after,
                                                    int limit) override;
+  absl::StatusOr<std::vector<std::vector<FeedRecord>>> ReadFeeds(
+      const std::vector<FeedPosition>& positions, int limit) override;
+  absl::StatusOr<std::vector<FeedState>> ReadFeedStates(
+      const std::vector<std::string>& job_uids) override;
   absl::StatusOr<std::vector<MetricRow>> ReadMetrics(const std::string& job_uid,
                                                      const MetricQuery& query) override;
   absl::StatusOr<std::vector<CheckpointRecord>> ListCheckpoints(

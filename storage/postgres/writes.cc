@@ -11,23 +11,26 @@ namespace {
 
 // Feed items as columns, for one statement over any number of rows.
 struct FeedColumns {
+  std::vector<std::string> uids;
   std::vector<int64_t> sequences, times, attempts;
   std::vector<std::string> kinds, bodies;
 };
 struct MetricColumns {
+  std::vector<std::string> uids;
   std::vector<int64_t> sequences, times, attempts, steps;
   std::vector<int> splits;
   std::vector<std::string> names, values;
 };
 
-void AddMetric(MetricColumns& columns, const FeedRecord& item, const MetricRecord& metric,
-               int64_t sequence) {
+void AddMetric(MetricColumns& columns, const std::string& uid, const FeedRecord& item,
+               const MetricRecord& metric, int64_t sequence) {
   std::vector<std::string> names;
   std::vector<double> values;
   for (const auto& [name, value] : metric.values) {
     names.push_back(name);
     values.push_back(value);
   }
+  columns.uids.push_back(uid);
   columns.sequences.push_back(sequence);
   columns.times.push_back(absl::ToUnixMicros(item.time));
   columns.attempts.push_back(item.attempt);
@@ -37,37 +40,59 @@ void AddMetric(MetricColumns& columns, const FeedRecord& item, const MetricRecor
   columns.values.push_back(ArrayLiteral(values));
 }
 
-// `sequence`: of the first item.
-void WriteFeed(Transaction& transaction, const std::string& uid,
-               const std::vector<FeedRecord>& feed, int64_t sequence) {
+}  // namespace
+
+void WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems>& feeds) {
   FeedColumns items;
   MetricColumns metrics;
-  for (const FeedRecord& item : feed) {
-    if (const auto* metric = std::get_if<MetricRecord>(&item.what)) {
-      AddMetric(metrics, item, *metric, sequence++);
-      continue;
+  for (const NewFeedItems& feed : feeds) {
+    int64_t sequence = feed.first_sequence;
+    for (const FeedRecord& item : feed.items) {
+      if (const auto* metric = std::get_if<MetricRecord>(&item.what)) {
+        AddMetric(metrics, feed.job_uid, item, *metric, sequence++);
+        continue;
+      }
+      FeedBody body = FeedBodyOf(item);
+      items.uids.push_back(feed.job_uid);
+      items.sequences.push_back(sequence++);
+      items.times.push_back(absl::ToUnixMicros(item.time));
+      items.attempts.push_back(item.attempt);
+      items.kinds.push_back(std::move(body.kind));
+      items.bodies.push_back(std::move(body.json));
     }
-    const FeedBody body = FeedBodyOf(item);
-    items.sequences.push_back(sequence++);
-    items.times.push_back(absl::ToUnixMicros(item.time));
-    items.attempts.push_back(item.attempt);
-    items.kinds.push_back(body.kind);
-    items.bodies.push_back(body.json);
   }
   if (!items.sequences.empty()) {
-    transaction.Run(kInsertFeed, Params(uid, items.sequences, items.times, items.attempts,
+    transaction.Run(kInsertFeed, Params(items.uids, items.sequences, items.times, items.attempts,
                                         items.kinds, items.bodies));
   }
   if (!metrics.sequences.empty()) {
     transaction.Run(kInsertMetrics,
-                    Params(uid, metrics.sequences, metrics.times, metrics.attempts, metrics.steps,
-                           metrics.splits, metrics.names, metrics.values));
+                    Params(metrics.uids, metrics.sequences, metrics.times, metrics.attempts,
+                           metrics.steps, metrics.splits, metrics.names, metrics.values));
   }
+}
+
+void WriteCheckpoints(Transaction& transaction, const std::vector<CheckpointWritten>& checkpoints) {
+  for (const CheckpointWritten& written : checkpoints) {
+    const CheckpointRecord& c = written.checkpoint;
+    transaction.Run(kUpsertCheckpoint,
+                    Params(c.job_uid, c.step, c.attempt, c.uri, c.bytes, c.manifest_sha256,
+                           c.weights_sha256, c.final, c.create_time, MapJson(c.metrics)));
+    if (!written.removed_uris.empty()) {
+      transaction.Run(kRemoveCheckpoints, Params(c.job_uid, written.removed_uris));
+    }
+  }
+}
+
+bool Stored(const RankRecord& rank, const std::vector<RankEventRecord>& events) {
+  return !events.empty() && events.back().sequence <= rank.acked_sequence;
 }
 
 bool SameRank(const RankRecord& a, const RankRecord& b) {
   return a.state == b.state && a.outcome == b.outcome && a.acked_sequence == b.acked_sequence;
 }
+
+namespace {
 
 absl::Status WriteRank(Transaction& transaction, const RankRecord& rank) {
   const pqxx::result moved = transaction.Run(
@@ -112,7 +137,7 @@ absl::Status WriteJob(Transaction& transaction, const JobRecord& before, const J
   if (written.size() != 1) {
     return absl::AbortedError(absl::StrCat("job ", job.job_id, " changed under its lock"));
   }
-  WriteFeed(transaction, job.uid, change.feed, written[0][0].as<int64_t>() - items + 1);
+  WriteFeeds(transaction, {{job.uid, written[0][0].as<int64_t>() - items + 1, change.feed}});
   return absl::OkStatus();
 }
 
@@ -124,15 +149,7 @@ absl::Status WriteAttempt(Transaction& transaction, const JobRecord& job_before,
     if (SameRank(before.ranks[i], attempt.ranks[i])) continue;
     TY_RETURN_IF_ERROR(WriteRank(transaction, attempt.ranks[i]));
   }
-  for (const CheckpointWritten& written : change.checkpoints) {
-    const CheckpointRecord& c = written.checkpoint;
-    transaction.Run(kUpsertCheckpoint,
-                    Params(c.job_uid, c.step, c.attempt, c.uri, c.bytes, c.manifest_sha256,
-                           c.weights_sha256, c.final, c.create_time, MapJson(c.metrics)));
-    if (!written.removed_uris.empty()) {
-      transaction.Run(kRemoveCheckpoints, Params(c.job_uid, written.removed_uris));
-    }
-  }
+  WriteCheckpoints(transaction, change.checkpoints);
   if (attempt.end_time != before.end_time) {
     transaction.Run(kEndAttempt, Params(attempt.job_uid, attempt.attempt, attempt.end_time));
   }

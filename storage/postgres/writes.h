@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "storage/postgres/database.h"
@@ -18,6 +19,20 @@ absl::Time Now(Transaction& transaction);  // the database's clock
 std::optional<JobRecord> LockJob(Transaction& transaction, const std::string& uid);
 std::optional<AttemptRecord> ReadAttempt(Transaction& transaction, const std::string& uid,
                                          int64_t attempt);
+
+// Items that a job's feed goes on with; the sequences after `first_sequence` follow.
+struct NewFeedItems {
+  std::string job_uid;
+  int64_t first_sequence = 0;
+  std::vector<FeedRecord> items;
+};
+void WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems>& feeds);
+void WriteCheckpoints(Transaction& transaction, const std::vector<CheckpointWritten>& checkpoints);
+
+// Whether all of `events` were stored before.
+bool Stored(const RankRecord& rank, const std::vector<RankEventRecord>& events);
+// Whether what is stored of a running rank is the same.
+bool SameRank(const RankRecord& a, const RankRecord& b);
 
 // `before`: as it was read under the lock. kAborted when somebody changed it in spite of that.
 absl::Status WriteJob(Transaction& transaction, const JobRecord& before, const JobChange& change);

@@ -251,9 +251,20 @@ class RandomWalk {
     } else {
       event.what = RankExited{kind == 5 ? 75 : 0, kind == 6 ? 9 : 0, kind == 7, "log"};
     }
-    const auto result = stores_->fleet().AppendEvents(rank.node, rank.id, {event});
-    if (!result.ok()) return Code(result.status());
-    return absl::StrCat(result->acked_sequence, " ", result->fenced, " ", result->job_changed);
+    // Also in a group with a repetition and with those of nobody.
+    std::vector<RankEvents> group = {{rank.node, rank.id, {event}}};
+    if (steps_ % 2 == 0) {
+      group.push_back({rank.node, rank.id, {event}});
+      group.push_back({rank.node, {"nobody", 1, 0}, {event}});
+    }
+    std::string answers;
+    for (const auto& result : stores_->fleet().AppendGroup(group)) {
+      absl::StrAppend(&answers, Code(result.status()), " ");
+      if (!result.ok()) continue;
+      absl::StrAppend(&answers, result->acked_sequence, " ", result->fenced, " ",
+                      result->job_changed, "; ");
+    }
+    return answers;
   }
 
   // Everything about a job but times.

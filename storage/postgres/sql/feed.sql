@@ -2,16 +2,16 @@
 
 -- name: InsertFeed
 INSERT INTO feed (job_uid, sequence, time, attempt, kind, body)
-SELECT $1, f.sequence, from_micros(f.time), f.attempt, f.kind, f.body::jsonb
-FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])
-  AS f (sequence, time, attempt, kind, body)
+SELECT f.job_uid, f.sequence, from_micros(f.time), f.attempt, f.kind, f.body::jsonb
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])
+  AS f (job_uid, sequence, time, attempt, kind, body)
 
 -- name: InsertMetrics
 INSERT INTO metrics (job_uid, sequence, time, attempt, step, split, names, values)
-SELECT $1, m.sequence, from_micros(m.time), m.attempt, m.step, m.split,
+SELECT m.job_uid, m.sequence, from_micros(m.time), m.attempt, m.step, m.split,
        m.names::text[], m.values::double precision[]
-FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::smallint[], $7::text[], $8::text[])
-  AS m (sequence, time, attempt, step, split, names, values)
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::smallint[], $7::text[], $8::text[])
+  AS m (job_uid, sequence, time, attempt, step, split, names, values)
 
 -- name: ReadFeed
 SELECT * FROM (
@@ -24,6 +24,25 @@ SELECT * FROM (
    FROM metrics m WHERE m.job_uid = $1 AND m.sequence > $2 ORDER BY m.sequence LIMIT $3)
 ) AS items ORDER BY sequence LIMIT $3
 
+-- name: ReadFeeds
+-- Many jobs at once; the place is that of the job in the arrays. Reads one index range per job and table, whatever
+-- the plan takes the arrays for.
+SELECT w.place, items.* FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS w (uid, after, place)
+CROSS JOIN LATERAL (
+  (SELECT f.sequence, micros(f.time) AS time, f.attempt, f.kind, f.body::text AS body,
+          NULL::bigint AS step, NULL::smallint AS split, NULL::text[] AS names,
+          NULL::double precision[] AS values
+   FROM feed f WHERE f.job_uid = w.uid AND f.sequence > w.after ORDER BY f.sequence LIMIT $3)
+  UNION ALL
+  (SELECT m.sequence, micros(m.time), m.attempt, 'METRIC', NULL, m.step, m.split, m.names, m.values
+   FROM metrics m WHERE m.job_uid = w.uid AND m.sequence > w.after ORDER BY m.sequence LIMIT $3)
+  ORDER BY sequence LIMIT $3
+) AS items ORDER BY w.place, items.sequence
+
+-- name: ReadFeedStates
+SELECT w.place, j.state, j.feed_sequence FROM unnest($1::text[]) WITH ORDINALITY AS w (uid, place)
+JOIN jobs j ON j.uid = w.uid
+
 -- name: ReadMetrics
 SELECT m.sequence, micros(m.time) AS time, m.attempt, m.step, m.split, m.names, m.values, s.superseded
 FROM metrics m CROSS JOIN LATERAL (SELECT {superseded} AS superseded) s
@@ -35,6 +54,12 @@ ORDER BY m.step, m.split, m.attempt LIMIT $9
 -- Points of the current series in a range of steps.
 SELECT m.step, m.split FROM metrics m
 WHERE m.job_uid = $1 AND m.step BETWEEN $2 AND $3 AND NOT {superseded}
+
+-- name: CurrentPointsOfMany
+SELECT w.uid, m.step, m.split
+FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w (uid, from_step, to_step)
+  JOIN metrics m ON m.job_uid = w.uid AND m.step BETWEEN w.from_step AND w.to_step
+WHERE NOT {superseded}
 
 -- name: UpsertCheckpoint
 INSERT INTO checkpoints (job_uid, step, attempt, uri, bytes, manifest_sha256, weights_sha256, final,

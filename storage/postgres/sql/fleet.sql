@@ -86,3 +86,27 @@ SELECT rank FROM moved
 
 -- name: EndAttempt
 UPDATE attempts SET end_time = from_micros($3) WHERE job_uid = $1 AND attempt = $2
+
+-- The statements below write what the events of many ranks say, a table each, as UpdateRank and EndAttempt do. They are
+-- planned with their values.
+
+-- name: UpdateRanks
+WITH moved AS (
+  UPDATE ranks r SET state = u.state, outcome = u.outcome, acked_sequence = u.acked,
+                     failure = nullif(u.failure, '')::jsonb, gone_time = from_micros(nullif(u.gone, '')::bigint)
+  FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::text[])
+         AS u (uid, attempt, rank, state, outcome, acked, failure, gone)
+    JOIN jobs j ON j.uid = u.uid AND j.attempt = u.attempt
+  WHERE r.job_uid = u.uid AND r.attempt = u.attempt AND r.rank = u.rank AND r.state <> 'GONE'
+    AND r.acked_sequence <= u.acked
+  RETURNING r.job_uid, r.attempt, r.rank, r.state
+), released AS (
+  DELETE FROM held_slots h USING moved m
+  WHERE m.state = 'GONE' AND h.job_uid = m.job_uid AND h.attempt = m.attempt AND h.rank = m.rank
+)
+SELECT count(*) FROM moved
+
+-- name: EndAttempts
+UPDATE attempts a SET end_time = from_micros(u.ended)
+FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS u (uid, attempt, ended)
+WHERE a.job_uid = u.uid AND a.attempt = u.attempt

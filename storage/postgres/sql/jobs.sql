@@ -64,6 +64,23 @@ UPDATE jobs SET
 WHERE uid = $1 AND version = $2 AND attempt = $3
 RETURNING feed_sequence
 
+-- name: UpdateJobs
+-- UpdateJob for many. Empty texts are NULL.
+UPDATE jobs j SET
+  state = u.state, reason_code = u.code, reason_message = u.message, suspend_cause = u.cause, version = u.version,
+  attempt = u.attempt, restarts = u.restarts, step = u.step, update_time = from_micros(u.updated),
+  not_before = from_micros(nullif(u.not_before, '')::bigint), start_time = from_micros(nullif(u.started, '')::bigint),
+  end_time = from_micros(nullif(u.ended, '')::bigint),
+  suspend_deadline = from_micros(nullif(u.deadline, '')::bigint), failure = nullif(u.failure, '')::jsonb,
+  newest_checkpoint_uri = u.uri, feed_sequence = feed_sequence + u.items
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
+            $9::bigint[], $10::integer[], $11::bigint[], $12::bigint[], $13::text[], $14::text[], $15::text[],
+            $16::text[], $17::text[], $18::text[], $19::bigint[])
+  AS u (uid, version_before, attempt_before, state, code, message, cause, version, attempt, restarts, step, updated,
+        not_before, started, ended, deadline, failure, uri, items)
+WHERE j.uid = u.uid AND j.version = u.version_before AND j.attempt = u.attempt_before
+RETURNING j.uid, j.feed_sequence
+
 -- name: DeleteMetrics
 -- The newest, as many as one transaction should remove.
 DELETE FROM metrics WHERE job_uid = $1 AND sequence IN (

@@ -1,0 +1,220 @@
+#include "storage/postgres/event_group.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <pqxx/pqxx>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/status.h"
+#include "storage/postgres/queries.inc.h"
+#include "storage/postgres/rows.h"
+#include "storage/postgres/writes.h"
+
+namespace trainyard::postgres {
+namespace {
+
+// For a column that may be NULL.
+std::string TimeText(absl::Time time) {
+  if (time == absl::InfinitePast() || time == absl::InfiniteFuture()) return "";
+  return absl::StrCat(absl::ToUnixMicros(time));
+}
+
+}  // namespace
+
+void EventGroup::ReadJobs() {
+  std::set<std::string> uids;
+  for (const RankEvents& entry : group_) uids.insert(entry.rank.job_uid);
+  const Params wanted(std::vector<std::string>(uids.begin(), uids.end()));
+  for (const pqxx::row& row : transaction_.RunText(kLockPlacedJobs.text, wanted)) {
+    JobAtWork job;
+    job.before = job.change.job = JobOf(row);
+    jobs_[job.before.uid] = std::move(job);
+  }
+  for (AttemptRecord& attempt : AttemptsOf(transaction_.RunText(kDesiredAttempts.text, wanted))) {
+    JobAtWork& job = jobs_.at(attempt.job_uid);
+    job.attempt_before = attempt;
+    job.attempt = std::move(attempt);
+  }
+}
+
+// Points of the current series within the steps that the group reports.
+void EventGroup::ReadSeries() {
+  std::map<std::string, std::pair<int64_t, int64_t>> steps;  // from, to
+  for (const RankEvents& entry : group_) {
+    if (jobs_.count(entry.rank.job_uid) == 0) continue;
+    for (const RankEventRecord& event : entry.events) {
+      const auto* metric = std::get_if<MetricRecord>(&event.what);
+      if (metric == nullptr) continue;
+      auto& [from, to] =
+          steps.try_emplace(entry.rank.job_uid, metric->step, metric->step).first->second;
+      from = std::min(from, metric->step);
+      to = std::max(to, metric->step);
+    }
+  }
+  if (steps.empty()) return;
+  std::vector<std::string> uids;
+  std::vector<int64_t> from, to;
+  for (const auto& [uid, range] : steps) {
+    uids.push_back(uid);
+    from.push_back(range.first);
+    to.push_back(range.second);
+  }
+  for (const pqxx::row& row :
+       transaction_.RunText(kCurrentPointsOfMany.text, Params(uids, from, to))) {
+    jobs_.at(row[0].as<std::string>())
+        .series.emplace(row[1].as<int64_t>(),
+                        row[2].as<int>() == 0 ? MetricSplit::kTrain : MetricSplit::kValidation);
+  }
+}
+
+absl::StatusOr<AppendResult> EventGroup::Take(const RankEvents& entry, absl::Time now) {
+  const RankId& id = entry.rank;
+  AppendResult result;
+  result.fenced = true;
+  const auto found = jobs_.find(id.job_uid);
+  if (found == jobs_.end()) return result;
+  JobAtWork& job = found->second;
+  if (id.attempt < 1 || job.attempt.attempt != id.attempt || id.rank < 0 ||
+      id.rank >= static_cast<int>(job.attempt.ranks.size())) {
+    return result;
+  }
+  const RankRecord& rank = job.attempt.ranks[id.rank];
+  result.nodes = NodesOf(job.attempt);
+  result.acked_sequence = rank.acked_sequence;
+  if (rank.node != entry.node) return result;
+  if (transaction_.repeated_in_doubt && Stored(rank, entry.events)) {
+    result.fenced = false;
+    result.job_changed = true;
+    return result;
+  }
+  if (rank.state == RankState::kGone) return result;
+
+  const InSeries in_series = [&job](int64_t step, MetricSplit split) {
+    return job.series.count({step, split}) > 0;
+  };
+  TY_ASSIGN_OR_RETURN(AttemptChange change, TakeEvents(job.change.job, job.attempt, id.rank,
+                                                       entry.events, in_series, now));
+  result.fenced = false;
+  const int64_t acked = change.attempt.ranks[id.rank].acked_sequence;
+  if (acked == rank.acked_sequence) return result;
+  result.acked_sequence = acked;
+  result.job_changed = change.change.changed || change.wishes_changed;
+  for (FeedRecord& item : change.change.feed) {
+    if (const auto* metric = std::get_if<MetricRecord>(&item.what)) {
+      job.series.emplace(metric->step, metric->split);
+    }
+    job.change.feed.push_back(std::move(item));
+  }
+  std::move(change.checkpoints.begin(), change.checkpoints.end(),
+            std::back_inserter(job.checkpoints));
+  job.change.changed |= change.change.changed;
+  job.change.job = std::move(change.change.job);
+  job.attempt = std::move(change.attempt);
+  job.touched = true;
+  return result;
+}
+
+absl::Status EventGroup::WriteJobs(const std::vector<const JobAtWork*>& touched) {
+  std::vector<std::string> uids, states, codes, messages, causes, not_before, started, ended,
+      deadlines, failures, uris;
+  std::vector<int64_t> versions_before, attempts_before, versions, attempts, steps, updated, items;
+  std::vector<int> restarts;
+  for (const JobAtWork* one : touched) {
+    const JobRecord& job = one->change.job;
+    uids.push_back(job.uid);
+    versions_before.push_back(one->before.version);
+    attempts_before.push_back(one->before.attempt);
+    states.emplace_back(JobStateName(job.state));
+    codes.push_back(job.reason.code);
+    messages.push_back(job.reason.message);
+    causes.emplace_back(SuspendCauseName(job.suspend_cause));
+    versions.push_back(job.version);
+    attempts.push_back(job.attempt);
+    restarts.push_back(job.restarts);
+    steps.push_back(job.step);
+    updated.push_back(absl::ToUnixMicros(job.update_time));
+    not_before.push_back(TimeText(job.not_before));
+    started.push_back(TimeText(job.start_time));
+    ended.push_back(TimeText(job.end_time));
+    deadlines.push_back(TimeText(job.suspend_deadline));
+    failures.push_back(FailureJson(job.failure).value_or(""));
+    uris.push_back(job.newest_checkpoint_uri);
+    items.push_back(static_cast<int64_t>(one->change.feed.size()));
+  }
+  std::map<std::string, int64_t> newest;  // sequences
+  for (const pqxx::row& row :
+       transaction_.RunText(kUpdateJobs.text,
+                            Params(uids, versions_before, attempts_before, states, codes, messages,
+                                   causes, versions, attempts, restarts, steps, updated, not_before,
+                                   started, ended, deadlines, failures, uris, items))) {
+    newest[row[0].as<std::string>()] = row[1].as<int64_t>();
+  }
+  if (newest.size() != touched.size()) {
+    return absl::AbortedError("a job whose ranks report changed under its lock");
+  }
+  std::vector<NewFeedItems> feeds;
+  for (const JobAtWork* one : touched) {
+    const std::vector<FeedRecord>& feed = one->change.feed;
+    const std::string& uid = one->before.uid;
+    feeds.push_back({uid, newest.at(uid) - static_cast<int64_t>(feed.size()) + 1, feed});
+  }
+  WriteFeeds(transaction_, feeds);
+  return absl::OkStatus();
+}
+
+absl::Status EventGroup::WriteRanks(const std::vector<const JobAtWork*>& touched) {
+  std::vector<std::string> uids, states, outcomes, failures, gone;
+  std::vector<int64_t> attempts, acked;
+  std::vector<int> ranks;
+  for (const JobAtWork* one : touched) {
+    for (size_t i = 0; i < one->attempt.ranks.size(); ++i) {
+      const RankRecord& rank = one->attempt.ranks[i];
+      if (SameRank(one->attempt_before.ranks[i], rank)) continue;
+      uids.push_back(one->before.uid);
+      attempts.push_back(one->attempt.attempt);
+      ranks.push_back(rank.id.rank);
+      states.emplace_back(RankStateName(rank.state));
+      outcomes.emplace_back(RankOutcomeName(rank.outcome));
+      acked.push_back(rank.acked_sequence);
+      failures.push_back(FailureJson(rank.failure).value_or(""));
+      gone.push_back(TimeText(rank.gone_time));
+    }
+  }
+  const pqxx::result moved = transaction_.RunText(
+      kUpdateRanks.text, Params(uids, attempts, ranks, states, outcomes, acked, failures, gone));
+  if (moved[0][0].as<size_t>() == uids.size()) return absl::OkStatus();
+  return absl::AbortedError("a rank changed under the lock of its job");
+}
+
+void EventGroup::EndAttempts(const std::vector<const JobAtWork*>& touched) {
+  std::vector<std::string> uids;
+  std::vector<int64_t> attempts, ended;
+  for (const JobAtWork* one : touched) {
+    if (one->attempt.end_time == one->attempt_before.end_time) continue;
+    uids.push_back(one->before.uid);
+    attempts.push_back(one->attempt.attempt);
+    ended.push_back(absl::ToUnixMicros(one->attempt.end_time));
+  }
+  if (!uids.empty()) transaction_.RunText(kEndAttempts.text, Params(uids, attempts, ended));
+}
+
+absl::StatusOr<std::vector<absl::StatusOr<AppendResult>>> EventGroup::Append() {
+  ReadJobs();
+  ReadSeries();
+  const absl::Time now = Now(transaction_);
+  std::vector<absl::StatusOr<AppendResult>> answers;
+  for (const RankEvents& entry : group_) answers.push_back(Take(entry, now));
+  std::vector<const JobAtWork*> touched;
+  for (const auto& [uid, job] : jobs_) {
+    if (job.touched) touched.push_back(&job);
+  }
+  if (touched.empty()) return answers;
+  TY_RETURN_IF_ERROR(WriteJobs(touched));
+  TY_RETURN_IF_ERROR(WriteRanks(touched));
+  for (const JobAtWork* one : touched) WriteCheckpoints(transaction_, one->checkpoints);
+  EndAttempts(touched);
+  return answers;
+}
+
+}  // namespace trainyard::postgres

@@ -1,0 +1,52 @@
+#pragma once
+
+// The events of many ranks in one transaction: a statement per table, whatever their number.
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "storage/fleet_store.h"
+#include "storage/postgres/database.h"
+#include "storage/records/change.h"
+
+namespace trainyard::postgres {
+
+// Takes the entries of one group in their order, each against what those before it made of its job,
+// and writes what became of all. Locks jobs by uid, as all do who lock several.
+class EventGroup {
+ public:
+  EventGroup(Transaction& transaction, const std::vector<RankEvents>& group)
+      : transaction_(transaction), group_(group) {}
+
+  // Answers by entry; a refused entry changes nothing. kAborted: something changed under its lock,
+  // and nothing may be committed.
+  absl::StatusOr<std::vector<absl::StatusOr<AppendResult>>> Append();
+
+ private:
+  struct JobAtWork {
+    JobRecord before;
+    AttemptRecord attempt_before;  // attempt 0: it has none
+    JobChange change;              // all that its entries made of it so far
+    AttemptRecord attempt;
+    std::vector<CheckpointWritten> checkpoints;
+    std::set<std::pair<int64_t, MetricSplit>> series;  // points of the current one
+    bool touched = false;
+  };
+
+  void ReadJobs();
+  void ReadSeries();
+  absl::StatusOr<AppendResult> Take(const RankEvents& entry, absl::Time now);
+  absl::Status WriteJobs(const std::vector<const JobAtWork*>& touched);
+  absl::Status WriteRanks(const std::vector<const JobAtWork*>& touched);
+  void EndAttempts(const std::vector<const JobAtWork*>& touched);
+
+  Transaction& transaction_;
+  const std::vector<RankEvents>& group_;
+  std::map<std::string, JobAtWork> jobs_;  // by uid
+};
+
+}  // namespace trainyard::postgres
