@@ -36,7 +36,7 @@ std::deque<v1::WatchJobResponse> ToResponses(const WatchBatch& batch) {
     *responses.emplace_back().mutable_item() = ToProto(item, batch.job_name);
   }
   if (batch.heartbeat) responses.emplace_back().mutable_heartbeat()->set_sequence(batch.sequence);
-  if (batch.ended.has_value()) {
+  if (batch.ended != nullptr) {
     v1::WatchJobResponse::End& end = *responses.emplace_back().mutable_end();
     absl::StatusOr<v1::Job> job = ToProto(*batch.ended);
     if (job.ok()) *end.mutable_job() = *std::move(job);

@@ -13,22 +13,17 @@ namespace {
 
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(20);
 
-bool EndsJob(const FeedRecord& item) {
-  const auto* change = std::get_if<StateChangeRecord>(&item.what);
-  return change != nullptr && IsTerminal(change->to);
-}
-
 }  // namespace
 
-Watch::Watch(TaskPool& pool, JobStore& jobs, const WatchOptions& options, Open open, int64_t after,
-             WatchSink& sink, std::function<void(Watch&, const std::string& uid)> opened,
+Watch::Watch(TaskPool& pool, JobStore& jobs, std::shared_ptr<FeedReader> reader,
+             const WatchOptions& options, Open open, int64_t after, WatchSink& sink,
              std::function<void(Watch&)> finished)
     : Actor(pool),
       jobs_(jobs),
       options_(options),
       open_(std::move(open)),
       sink_(sink),
-      opened_(std::move(opened)),
+      reader_(std::move(reader)),
       finished_(std::move(finished)),
       cursor_(after),
       retry_(kFirstRetry, options.longest_retry),
@@ -68,16 +63,18 @@ void Watch::EndWith(const absl::Status& status) {
   Poke();
 }
 
-void Watch::LookAtClock(absl::Time now) {
+void Watch::LookAtClock(absl::Time now, absl::Time answered) {
   {
     absl::MutexLock lock(&mu_);
     if (sending_) {
       if (aborted_ || now - last_activity_ < options_.longest_write) return;
       abort_ = true;
     } else {
-      if (now - last_activity_ < options_.heartbeat) return;
+      // It says that everything up to the cursor was sent, which nobody knows while the store is
+      // away: a client that cannot wait sees that the stream is silent.
+      if (!joined_ || heartbeat_ || now - last_activity_ < options_.heartbeat) return;
+      if (now - answered > 2 * options_.heartbeat) return;
       heartbeat_ = true;
-      check_end_ = true;
     }
   }
   Poke();
@@ -87,7 +84,6 @@ void Watch::Work() {
   if (finish_done_) return;
   const CallLimit limit(kUserCallLimit);
   bool heartbeat = false;
-  bool check_end = false;
   bool abort = false;
   std::optional<absl::Status> end;
   {
@@ -104,8 +100,7 @@ void Watch::Work() {
       end = end_;
     } else if (dirty_ || heartbeat_) {
       heartbeat = heartbeat_;
-      check_end = check_end_;
-      dirty_ = heartbeat_ = check_end_ = false;
+      dirty_ = heartbeat_ = false;
       if (heartbeat) last_activity_ = absl::Now();
     } else {
       return;
@@ -113,7 +108,7 @@ void Watch::Work() {
   }
   if (abort) return sink_.Abort();
   if (end.has_value()) return Finish(*end);
-  if (OpenOnce()) Pull(heartbeat, check_end);
+  if (OpenOnce()) Pull(heartbeat);
 }
 
 bool Watch::OpenOnce() {
@@ -123,31 +118,21 @@ bool Watch::OpenOnce() {
     Finish(job.status());
     return false;
   }
-  job_ = *std::move(job);
+  job_ = {job->project, job->job_id};
+  uid_ = job->uid;
   open_done_ = true;
-  // From here on hints arrive; the pull that follows sees what happened before.
-  opened_(*this, job_.uid);
   return true;
 }
 
-// The record is read before the feed: an ended job's feed does not grow unless it is resumed.
-absl::Status Watch::LookForEnd(std::optional<JobRecord>& ended) {
-  absl::StatusOr<JobRecord> job = jobs_.Get({job_.project, job_.job_id});
-  if (absl::IsNotFound(job.status()) || (job.ok() && job->uid != job_.uid)) {
-    return absl::NotFoundError(
-        absl::StrCat("projects/", job_.project, "/jobs/", job_.job_id, " was deleted"));
-  }
-  TY_RETURN_IF_ERROR(job.status());
-  if (IsTerminal(job->state)) ended = *std::move(job);
-  return absl::OkStatus();
+std::string Watch::name() const {
+  return absl::StrCat("projects/", job_.project, "/jobs/", job_.job_id);
 }
 
 // A cursor that the feed has not reached is of another job, or made up: it would miss items in
 // silence. The feed has no gaps and only grows, so its end is found by halving.
 absl::Status Watch::CheckCursor() {
   const auto exists = [this](int64_t sequence) -> absl::StatusOr<bool> {
-    TY_ASSIGN_OR_RETURN(const std::vector<FeedRecord> items,
-                        jobs_.ReadFeed(job_.uid, sequence - 1, 1));
+    TY_ASSIGN_OR_RETURN(const std::vector<FeedRecord> items, jobs_.ReadFeed(uid_, sequence - 1, 1));
     return !items.empty();
   };
   if (cursor_ > 0) {
@@ -159,62 +144,78 @@ absl::Status Watch::CheckCursor() {
         TY_ASSIGN_OR_RETURN(const bool there, exists(middle));
         (there ? newest : missing) = middle;
       }
-      return absl::OutOfRangeError(absl::StrCat("after_sequence: found ", cursor_,
-                                                ", and the newest item of projects/", job_.project,
-                                                "/jobs/", job_.job_id, " is ", newest));
+      return absl::OutOfRangeError(absl::StrCat(
+          "after_sequence: found ", cursor_, ", and the newest item of ", name(), " is ", newest));
     }
   }
   cursor_checked_ = true;
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<FeedRecord>> Watch::ReadOn(bool check_end,
-                                                      std::optional<JobRecord>& ended) {
+absl::StatusOr<FeedPiece> Watch::ReadOn(bool& again) {
   if (!cursor_checked_) TY_RETURN_IF_ERROR(CheckCursor());
-  if (check_end) TY_RETURN_IF_ERROR(LookForEnd(ended));
-  return jobs_.ReadFeed(job_.uid, cursor_, options_.batch);
+  if (feed_ != nullptr) {
+    FeedPiece piece = feed_->Take(cursor_, options_.batch);
+    again = !piece.items.empty();
+    if (piece.held || piece.gone) return piece;
+  }
+  FeedPiece piece;
+  TY_ASSIGN_OR_RETURN(piece.items, jobs_.ReadFeed(uid_, cursor_, options_.batch));
+  const int64_t reached = piece.items.empty() ? cursor_ : piece.items.back().sequence;
+  if (feed_ != nullptr) {
+    feed_->Move(cursor_, reached);
+  } else if (static_cast<int>(piece.items.size()) < options_.batch) {
+    // Hints from here on; what came before them since the reading, the reader finds at once.
+    feed_ = reader_->Join(job_, uid_, reached, this, [weak = weak_from_this()] {
+      const auto self = std::static_pointer_cast<Watch>(weak.lock());
+      if (self != nullptr) self->Wake();
+    });
+  }
+  again = true;
+  return piece;
 }
 
-void Watch::Pull(bool heartbeat, bool check_end) {
-  std::optional<JobRecord> ended;
-  absl::StatusOr<std::vector<FeedRecord>> items = ReadOn(check_end, ended);
-  if (absl::IsUnavailable(items.status())) {
-    // The stream stays open without heartbeats: a client that cannot wait sees that it is silent.
+void Watch::Pull(bool heartbeat) {
+  bool again = false;
+  absl::StatusOr<FeedPiece> piece = ReadOn(again);
+  if (absl::IsUnavailable(piece.status())) {
     {
       absl::MutexLock lock(&mu_);
       dirty_ = true;
-      check_end_ = check_end_ || check_end;
     }
     return PokeAfter(retry_.Next());
   }
   retry_.Reset();
-  if (!items.ok()) return Finish(items.status());
-
-  WatchBatch batch{.job_name = absl::StrCat("projects/", job_.project, "/jobs/", job_.job_id),
-                   .items = *std::move(items)};
-  const bool full = static_cast<int>(batch.items.size()) >= options_.batch;
-  const bool terminal = std::any_of(batch.items.begin(), batch.items.end(), EndsJob);
-  if (!batch.items.empty()) cursor_ = batch.items.back().sequence;
-  batch.sequence = cursor_;
-  // Resumed between the two reads: the feed goes on after the end that the record told.
-  const bool goes_on = !batch.items.empty() && !EndsJob(batch.items.back());
-  if (!full && !goes_on) batch.ended = std::move(ended);
-  batch.heartbeat = heartbeat && batch.items.empty() && !batch.ended.has_value();
-  last_sent_ = batch.ended.has_value();
+  if (!piece.ok()) return Finish(piece.status());
+  if (!piece->items.empty()) cursor_ = piece->items.back().sequence;
+  if (piece->gone && piece->items.empty()) {
+    return Finish(absl::NotFoundError(absl::StrCat(name(), " was deleted")));
+  }
+  WatchBatch batch{.job_name = name(), .items = std::move(piece->items), .sequence = cursor_};
+  batch.ended = std::move(piece->ended);
+  batch.heartbeat = heartbeat && batch.items.empty() && batch.ended == nullptr;
+  last_sent_ = batch.ended != nullptr;
+  const bool nothing = batch.items.empty() && !batch.heartbeat && !last_sent_;
   {
     absl::MutexLock lock(&mu_);
-    const bool again = terminal || (check_end && goes_on);
-    if (full || again) dirty_ = true;
-    if (again || (full && check_end)) check_end_ = true;
-    if (batch.items.empty() && !batch.heartbeat && !last_sent_) return;
-    sending_ = true;
-    last_activity_ = absl::Now();
+    joined_ = feed_ != nullptr;
+    dirty_ |= again;
+    if (!nothing) {
+      sending_ = true;
+      last_activity_ = absl::Now();
+    }
+  }
+  if (nothing) {
+    if (again) Poke();
+    return;
   }
   if (!sink_.Send(std::move(batch))) Sent();
 }
 
 void Watch::Finish(const absl::Status& status) {
   finish_done_ = true;
+  if (feed_ != nullptr) reader_->Leave(uid_, cursor_, this);
+  feed_ = nullptr;
   finished_(*this);
   sink_.Finish(status);
 }

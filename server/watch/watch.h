@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "server/watch/feed_reader.h"
 #include "server/work/actor.h"
 #include "storage/base/retry_pause.h"
 #include "storage/job_store.h"
@@ -20,9 +21,10 @@ namespace trainyard {
 struct WatchBatch {
   std::string job_name;  // projects/{project}/jobs/{job}
   std::vector<FeedRecord> items;
-  int64_t sequence = 0;            // all items up to here are in this batch or an earlier one
-  bool heartbeat = false;          // nothing new for a while; `items` is empty
-  std::optional<JobRecord> ended;  // the last batch: the job ended and everything was sent
+  int64_t sequence = 0;    // all items up to here are in this batch or an earlier one
+  bool heartbeat = false;  // nothing new for a while; `items` is empty
+  // The last batch: the job ended and everything was sent. Shared by all who watch the job.
+  std::shared_ptr<const JobRecord> ended;
 };
 
 // The client's end of a watch. Called one call at a time, from pool threads, and never after
@@ -51,16 +53,17 @@ struct WatchOptions {
 };
 
 // One watcher of one job: pulls what lies past its cursor, one batch at a time, and pulls the next
-// only when the client took the last. Holds no queue, so a slow client costs one batch and delays
-// nobody.
+// only when the client took the last. It reads the store until it has caught up, and then the
+// job's ring, which it shares with all who watch the job; a slow client falls behind the ring,
+// reads for itself again, and delays nobody.
 class Watch : public Actor {
  public:
   // Checks the caller's credentials and finds the job; may block.
   using Open = std::function<absl::StatusOr<JobRecord>()>;
 
   // `sink` must live until Finish was called on it.
-  Watch(TaskPool& pool, JobStore& jobs, const WatchOptions& options, Open open, int64_t after,
-        WatchSink& sink, std::function<void(Watch&, const std::string& uid)> opened,
+  Watch(TaskPool& pool, JobStore& jobs, std::shared_ptr<FeedReader> reader,
+        const WatchOptions& options, Open open, int64_t after, WatchSink& sink,
         std::function<void(Watch&)> finished);
 
   // Thread-safe, never block.
@@ -68,28 +71,33 @@ class Watch : public Actor {
   void Sent();                               // the client took the batch
   void Cancel();                             // the client is gone
   void EndWith(const absl::Status& status);  // the server drains
-  void LookAtClock(absl::Time now);          // heartbeats and time limits
+  // Heartbeats and time limits. `answered`: when the store was last asked about all feeds.
+  void LookAtClock(absl::Time now, absl::Time answered);
 
  private:
   void Work() override;
   bool OpenOnce();
-  void Pull(bool heartbeat, bool check_end);
-  absl::Status LookForEnd(std::optional<JobRecord>& ended);
+  void Pull(bool heartbeat);
   absl::Status CheckCursor();
-  absl::StatusOr<std::vector<FeedRecord>> ReadOn(bool check_end, std::optional<JobRecord>& ended);
+  // `again`: what was read need not be all that there is.
+  absl::StatusOr<FeedPiece> ReadOn(bool& again);
+  std::string name() const;
   void Finish(const absl::Status& status);
 
   JobStore& jobs_;
   const WatchOptions options_;
   const Open open_;
   WatchSink& sink_;
-  const std::function<void(Watch&, const std::string&)> opened_;
+  const std::shared_ptr<FeedReader>
+      reader_;  // of the hub, and of every watch that it may still wake
   const std::function<void(Watch&)> finished_;
 
   // Of Work alone.
   bool open_done_ = false;
   bool finish_done_ = false;
-  JobRecord job_;
+  JobName job_;
+  std::string uid_;
+  std::shared_ptr<JobFeed> feed_;  // of the reader and all watches of the job; null: catches up
   int64_t cursor_;
   bool cursor_checked_ = false;  // the feed goes at least as far
   bool last_sent_ = false;       // the batch with the end is on its way
@@ -97,7 +105,7 @@ class Watch : public Actor {
 
   absl::Mutex mu_;
   bool dirty_ ABSL_GUARDED_BY(mu_) = true;
-  bool check_end_ ABSL_GUARDED_BY(mu_) = true;
+  bool joined_ ABSL_GUARDED_BY(mu_) = false;  // caught up: its feed is compared with the store's
   bool heartbeat_ ABSL_GUARDED_BY(mu_) = false;
   bool sending_ ABSL_GUARDED_BY(mu_) = false;
   bool abort_ ABSL_GUARDED_BY(mu_) = false;

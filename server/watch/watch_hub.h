@@ -1,12 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "server/watch/feed_reader.h"
 #include "server/watch/watch.h"
 #include "server/work/task_pool.h"
 #include "storage/job_store.h"
@@ -14,7 +15,8 @@
 
 namespace trainyard {
 
-// All watchers of this server, and what wakes them: hints of the store and the clock. Thread-safe.
+// All watchers of this server, and what wakes them: hints of the store, by way of the reader of
+// their feeds, and the clock. Thread-safe.
 class WatchHub {
  public:
   WatchHub(JobStore& jobs, Wakeups& wakeups, TaskPool& pool, const WatchOptions& options);
@@ -38,21 +40,21 @@ class WatchHub {
   // Shared with the watches and with the pool's timers, which may run while the hub goes.
   struct State {
     mutable absl::Mutex mu;
-    // By watch; the uid is empty until the job was found.
-    std::unordered_map<Watch*, std::pair<std::shared_ptr<Watch>, std::string>> all
-        ABSL_GUARDED_BY(mu);
-    std::unordered_map<std::string, std::unordered_set<Watch*>> by_job ABSL_GUARDED_BY(mu);
+    std::unordered_map<Watch*, std::shared_ptr<Watch>> all ABSL_GUARDED_BY(mu);
     std::optional<absl::Status> draining ABSL_GUARDED_BY(mu);
     bool gone ABSL_GUARDED_BY(mu) = false;
   };
 
-  static void Sweep(const std::shared_ptr<State>& state, TaskPool& pool, absl::Duration period);
+  // Every few heartbeats' part: the clock, for all; the feeds are compared once per heartbeat.
+  static void Sweep(const std::shared_ptr<State>& state, const std::shared_ptr<FeedReader>& reader,
+                    TaskPool& pool, absl::Duration period, int sweeps_per_heartbeat, int sweeps);
 
   JobStore& jobs_;
   Wakeups& wakeups_;
   TaskPool& pool_;
   const WatchOptions options_;
   const std::shared_ptr<State> state_;
+  const std::shared_ptr<FeedReader> reader_;  // of the watches too, which may outlive the hub
   int64_t subscription_ = 0;
 };
 
