@@ -17,6 +17,7 @@ namespace trainyard {
 namespace {
 
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
+constexpr size_t kMostSent = 64;  // batches of events of one agent that are being stored
 
 v1::RankKey EncodeRankKey(const RankId& id) {
   v1::RankKey key;
@@ -101,20 +102,20 @@ void AgentSession::Work() {
     admitted_ = true;
     link_.ReadNext();
   }
-  absl::Status status;
+  absl::Status status = TakeAnswers();
   // The set first: a heartbeat in the message is then held against the newest one.
-  if (look_again && registered()) status = SendDesired();
+  if (status.ok() && look_again && registered()) status = SendDesired();
   if (absl::IsUnavailable(status)) {
     absl::MutexLock lock(&mu_);
-    look_again_ = true;
-  } else if (status.ok() && message.has_value()) {
+    look_again_ |= look_again;
+  } else if (status.ok() && message.has_value() && MayHandle(*message)) {
     status = Handle(*message);
     if (status.ok()) {
       {
         absl::MutexLock lock(&mu_);
         message_.reset();
       }
-      retry_after_ = kFirstRetry;
+      if (sent_.empty()) retry_after_ = kFirstRetry;
       link_.ReadNext();
     }
   }
@@ -252,7 +253,72 @@ absl::Status AgentSession::Append(const v1::EventBatch& batch) {
     CheckEarlyEnd(id, desired, events);
   }
   for (RankEventRecord& event : events) Complete(id, node_, event);
-  absl::StatusOr<AppendResult> result = fleet_.store_.AppendEvents(node_, id, events);
+  const auto sent = std::make_shared<Sent>(Sent{.id = id, .events = std::move(events)});
+  sent_.push_back(sent);
+  Commit(sent);
+  return absl::OkStatus();
+}
+
+void AgentSession::Commit(const std::shared_ptr<Sent>& sent) {
+  absl::MutexLock lock(&mu_);  // no answer comes between the look at the others and the sending
+  for (const auto& other : sent_) {
+    if (!other->answer.has_value() || !absl::IsUnavailable(other->answer->status())) continue;
+    sent->answer = other->answer;  // it must not overtake
+    return;
+  }
+  fleet_.committer_->Append({node_, sent->id, sent->events},
+                            [weak = weak_from_this(), sent](absl::StatusOr<AppendResult> answer) {
+                              const auto self = std::static_pointer_cast<AgentSession>(weak.lock());
+                              if (self == nullptr) return;
+                              {
+                                absl::MutexLock lock(&self->mu_);
+                                sent->answer = std::move(answer);
+                              }
+                              self->Poke();
+                            });
+}
+
+// Batches of events may follow one another to the store; all else waits until they are there: what
+// a heartbeat says is true after them.
+bool AgentSession::MayHandle(const v1::AgentMessage& message) const {
+  if (sent_.empty()) return true;
+  return message.what_case() == v1::AgentMessage::kEvents && sent_.size() < kMostSent &&
+         !commit_again_;
+}
+
+// Tells the agent what was stored, in order.
+absl::Status AgentSession::TakeAnswers() {
+  while (!sent_.empty()) {
+    bool all_answered = false;
+    std::optional<absl::StatusOr<AppendResult>> answer;
+    {
+      absl::MutexLock lock(&mu_);
+      answer = sent_.front()->answer;
+      all_answered = std::all_of(sent_.begin(), sent_.end(),
+                                 [](const auto& sent) { return sent->answer.has_value(); });
+    }
+    if (!answer.has_value()) return absl::OkStatus();
+    if (absl::IsUnavailable(answer->status())) {
+      if (!all_answered) return absl::OkStatus();
+      if (!std::exchange(commit_again_, true)) return answer->status();  // after a pause
+      commit_again_ = false;
+      {
+        absl::MutexLock lock(&mu_);
+        for (const auto& sent : sent_) sent->answer.reset();
+      }
+      for (const auto& sent : sent_) Commit(sent);
+      return absl::OkStatus();
+    }
+    TY_RETURN_IF_ERROR(TakeAnswer(*sent_.front(), *std::move(answer)));
+    sent_.pop_front();
+    retry_after_ = kFirstRetry;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AgentSession::TakeAnswer(const Sent& sent, absl::StatusOr<AppendResult> result) {
+  const RankId& id = sent.id;
+  const std::vector<RankEventRecord>& events = sent.events;
   const bool refused = !result.ok() && !absl::IsUnavailable(result.status());
   if (refused) result = EndRank(id, events, result.status());
   if (!result.ok()) return result.status();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,10 +19,11 @@
 namespace trainyard {
 
 // One stream of one agent, from Register to its end. Messages are handled in order, one at a time,
-// on the fleet's pool.
+// on the fleet's pool; events go to the fleet's committer, several at once, and whatever follows
+// them waits until they are stored.
 //
-// While the store is away nothing is acknowledged and nothing is lost: the message at hand is tried
-// again, those behind it wait in the agent.
+// While the store is away nothing is acknowledged and nothing is lost: what is at hand is tried
+// again, what is behind it waits in the agent.
 class AgentSession : public Actor {
  public:
   AgentSession(Fleet& fleet, Fleet::Admit admit, AgentLink& link);
@@ -44,7 +46,17 @@ class AgentSession : public Actor {
   absl::Status Handle(const v1::AgentMessage& message);
   absl::Status Register(const v1::Register& message);
   absl::Status Renew(const v1::Heartbeat& heartbeat);
+  // Events on their way to the store and back.
+  struct Sent {
+    RankId id;
+    std::vector<RankEventRecord> events;
+    std::optional<absl::StatusOr<AppendResult>> answer;  // guarded by mu_
+  };
   absl::Status Append(const v1::EventBatch& batch);
+  void Commit(const std::shared_ptr<Sent>& sent);
+  bool MayHandle(const v1::AgentMessage& message) const;
+  absl::Status TakeAnswers();
+  absl::Status TakeAnswer(const Sent& sent, absl::StatusOr<AppendResult> result);
   // Events that the store will never take, or an assignment that cannot be made, end their rank and
   // nothing else: it fails, and `fenced` tells the agent to kill it and to forget the rest.
   absl::StatusOr<AppendResult> EndRank(const RankId& id, const std::vector<RankEventRecord>& events,
@@ -71,6 +83,9 @@ class AgentSession : public Actor {
   std::string desired_fingerprint_;
   std::set<RankId> desired_ranks_;  // of that version
   absl::Duration retry_after_;
+  // In order; each shared with the committer until it is answered.
+  std::deque<std::shared_ptr<Sent>> sent_;
+  bool commit_again_ = false;  // those of them that the store was away for, once all are answered
 
   absl::Mutex mu_;
   std::optional<v1::AgentMessage> message_

@@ -11,7 +11,12 @@ namespace trainyard {
 
 Fleet::Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock,
              FleetOptions options)
-    : store_(store), wakeups_(wakeups), pool_(pool), clock_(clock), options_(std::move(options)) {
+    : store_(store),
+      wakeups_(wakeups),
+      pool_(pool),
+      clock_(clock),
+      options_(std::move(options)),
+      committer_(std::make_shared<EventCommitter>(pool, store)) {
   subscription_ = wakeups_.Subscribe([this](const std::string& topic) {
     absl::string_view node = topic;
     const bool of_one = absl::ConsumePrefix(&node, "node:");

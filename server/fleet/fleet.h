@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "server/fleet/agent_link.h"
+#include "server/fleet/event_committer.h"
 #include "server/work/task_pool.h"
 #include "storage/base/clock.h"
 #include "storage/fleet_store.h"
@@ -81,6 +82,7 @@ class Fleet {
   TaskPool& pool_;
   Clock& clock_;
   const FleetOptions options_;
+  const std::shared_ptr<EventCommitter> committer_;  // of the pool's tasks too
   int64_t subscription_ = 0;
 
   mutable absl::Mutex mu_;
