@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <pqxx/pqxx>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +37,19 @@ void EventGroup::ReadJobs() {
     job.attempt_before = attempt;
     job.attempt = std::move(attempt);
   }
+  for (const std::string& uid : uids) {
+    if (jobs_.count(uid) == 0) ReadEndedJob(uid);
+  }
+}
+
+// Of a rank that reports once more than it is listened to, or whose first answer was lost.
+void EventGroup::ReadEndedJob(const std::string& uid) {
+  std::optional<JobRecord> found = LockJob(transaction_, uid);
+  if (!found.has_value()) return;
+  JobAtWork& job = jobs_[uid];
+  job.before = job.change.job = *std::move(found);
+  std::optional<AttemptRecord> attempt = ReadAttempt(transaction_, uid, job.before.attempt);
+  if (attempt.has_value()) job.attempt_before = job.attempt = *std::move(attempt);
 }
 
 // Points of the current series within the steps that the group reports.
@@ -115,7 +129,9 @@ absl::StatusOr<AppendResult> EventGroup::Take(const RankEvents& entry, absl::Tim
   return result;
 }
 
-absl::Status EventGroup::WriteJobs(const std::vector<const JobAtWork*>& touched) {
+absl::Status EventGroup::WriteJobs(const Query& query,
+                                   const std::vector<const JobAtWork*>& touched) {
+  if (touched.empty()) return absl::OkStatus();
   std::vector<std::string> uids, states, codes, messages, causes, not_before, started, ended,
       deadlines, failures, uris;
   std::vector<int64_t> versions_before, attempts_before, versions, attempts, steps, updated, items;
@@ -143,11 +159,10 @@ absl::Status EventGroup::WriteJobs(const std::vector<const JobAtWork*>& touched)
     items.push_back(static_cast<int64_t>(one->change.feed.size()));
   }
   std::map<std::string, int64_t> newest;  // sequences
-  for (const pqxx::row& row :
-       transaction_.RunText(kUpdateJobs.text,
-                            Params(uids, versions_before, attempts_before, states, codes, messages,
-                                   causes, versions, attempts, restarts, steps, updated, not_before,
-                                   started, ended, deadlines, failures, uris, items))) {
+  for (const pqxx::row& row : transaction_.RunText(
+           query.text, Params(uids, versions_before, attempts_before, states, codes, messages,
+                              causes, versions, attempts, restarts, steps, updated, not_before,
+                              started, ended, deadlines, failures, uris, items))) {
     newest[row[0].as<std::string>()] = row[1].as<int64_t>();
   }
   if (newest.size() != touched.size()) {
@@ -156,8 +171,9 @@ absl::Status EventGroup::WriteJobs(const std::vector<const JobAtWork*>& touched)
   std::vector<NewFeedItems> feeds;
   for (const JobAtWork* one : touched) {
     const std::vector<FeedRecord>& feed = one->change.feed;
-    const std::string& uid = one->before.uid;
-    feeds.push_back({uid, newest.at(uid) - static_cast<int64_t>(feed.size()) + 1, feed});
+    const JobRecord& job = one->before;
+    feeds.push_back({job.uid, job.create_time,
+                     newest.at(job.uid) - static_cast<int64_t>(feed.size()) + 1, feed});
   }
   WriteFeeds(transaction_, feeds);
   return absl::OkStatus();
@@ -187,33 +203,24 @@ absl::Status EventGroup::WriteRanks(const std::vector<const JobAtWork*>& touched
   return absl::AbortedError("a rank changed under the lock of its job");
 }
 
-void EventGroup::EndAttempts(const std::vector<const JobAtWork*>& touched) {
-  std::vector<std::string> uids;
-  std::vector<int64_t> attempts, ended;
-  for (const JobAtWork* one : touched) {
-    if (one->attempt.end_time == one->attempt_before.end_time) continue;
-    uids.push_back(one->before.uid);
-    attempts.push_back(one->attempt.attempt);
-    ended.push_back(absl::ToUnixMicros(one->attempt.end_time));
-  }
-  if (!uids.empty()) transaction_.RunText(kEndAttempts.text, Params(uids, attempts, ended));
-}
-
 absl::StatusOr<std::vector<absl::StatusOr<AppendResult>>> EventGroup::Append() {
   ReadJobs();
   ReadSeries();
   const absl::Time now = Now(transaction_);
   std::vector<absl::StatusOr<AppendResult>> answers;
   for (const RankEvents& entry : group_) answers.push_back(Take(entry, now));
-  std::vector<const JobAtWork*> touched;
+  std::vector<const JobAtWork*> touched, living, ending;
   for (const auto& [uid, job] : jobs_) {
-    if (job.touched) touched.push_back(&job);
+    if (!job.touched) continue;
+    touched.push_back(&job);
+    (IsTerminal(job.change.job.state) ? ending : living).push_back(&job);
   }
   if (touched.empty()) return answers;
-  TY_RETURN_IF_ERROR(WriteJobs(touched));
   TY_RETURN_IF_ERROR(WriteRanks(touched));
   for (const JobAtWork* one : touched) WriteCheckpoints(transaction_, one->checkpoints);
-  EndAttempts(touched);
+  // Last: the ranks are fenced by their live jobs.
+  TY_RETURN_IF_ERROR(WriteJobs(kUpdateJobs, living));
+  TY_RETURN_IF_ERROR(WriteJobs(kEndJobs, ending));
   return answers;
 }
 

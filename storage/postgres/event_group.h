@@ -38,11 +38,11 @@ class EventGroup {
   };
 
   void ReadJobs();
+  void ReadEndedJob(const std::string& uid);
   void ReadSeries();
   absl::StatusOr<AppendResult> Take(const RankEvents& entry, absl::Time now);
-  absl::Status WriteJobs(const std::vector<const JobAtWork*>& touched);
+  absl::Status WriteJobs(const Query& query, const std::vector<const JobAtWork*>& touched);
   absl::Status WriteRanks(const std::vector<const JobAtWork*>& touched);
-  void EndAttempts(const std::vector<const JobAtWork*>& touched);
 
   Transaction& transaction_;
   const std::vector<RankEvents>& group_;

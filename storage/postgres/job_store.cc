@@ -5,6 +5,7 @@
 #include <pqxx/pqxx>
 
 #include "storage/base/status.h"
+#include "storage/postgres/list_jobs.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
 #include "storage/postgres/writes.h"
@@ -26,48 +27,21 @@ absl::Status CheckName(const JobName& name) {
   return absl::InvalidArgumentError("name: holds a NUL byte");
 }
 
+// With its spec, locked until the end of the transaction.
+std::optional<JobRecord> LockNamed(Transaction& transaction, const JobName& name) {
+  const pqxx::result specs = transaction.Run(kFindSpec, Params(name.project, name.job_id));
+  if (specs.empty()) return std::nullopt;
+  std::optional<JobRecord> job = LockJob(transaction, specs[0]["job_uid"].as<std::string>());
+  if (!job.has_value()) return std::nullopt;
+  job->spec = BytesOf(specs[0], "spec");
+  job->plan_summary = BytesOf(specs[0], "plan_summary");
+  return job;
+}
+
 // An empty answer about a job that does not exist is no answer.
 absl::Status RequireJob(Transaction& transaction, const std::string& uid) {
   if (!transaction.Run(kJobExists, Params(uid)).empty()) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat("the job with uid ", uid, " does not exist"));
-}
-
-const char* OpSql(JobFilter::Op op) {
-  switch (op) {
-    case JobFilter::Op::kEq:
-      return "=";
-    case JobFilter::Op::kNe:
-      return "IS DISTINCT FROM";  // a label that is absent differs
-    case JobFilter::Op::kLt:
-      return "<";
-    case JobFilter::Op::kLe:
-      return "<=";
-    case JobFilter::Op::kGt:
-      return ">";
-    case JobFilter::Op::kGe:
-      return ">=";
-  }
-  return "=";
-}
-
-// " AND column op 'value'". The filter passed CheckFilter.
-std::string TermSql(Transaction& transaction, const JobFilter& term) {
-  std::string column;
-  switch (term.field) {
-    case JobFilter::Field::kState:
-      column = "j.state";
-      break;
-    case JobFilter::Field::kJobId:
-      column = "j.job_id";
-      break;
-    case JobFilter::Field::kPriority:
-      column = "j.priority";
-      break;
-    case JobFilter::Field::kLabel:
-      column = absl::StrCat("(j.labels ->> ", transaction.Quote(term.label), ")");
-      break;
-  }
-  return absl::StrCat(" AND ", column, " ", OpSql(term.op), " ", transaction.Quote(term.value));
 }
 
 }  // namespace
@@ -92,15 +66,10 @@ absl::StatusOr<JobPage> PostgresJobStore::List(const std::string& project,
   TY_RETURN_IF_ERROR(CheckFilter(filter));
   TY_ASSIGN_OR_RETURN(const JobCursor after, ParseCursor(cursor));
   return database_.Run("list jobs", [&](Transaction& transaction) -> absl::StatusOr<JobPage> {
-    std::string terms;
-    if (project != "-") absl::StrAppend(&terms, " AND j.project = ", transaction.Quote(project));
-    for (const JobFilter& term : filter) absl::StrAppend(&terms, TermSql(transaction, term));
-    std::string sql = kListJobs.text;
-    sql.replace(sql.find("{terms}"), 7, terms);
     JobPage page;
+    const std::string sql = ListSql(transaction, project, filter, after);
     const auto limit = static_cast<int64_t>(page_size) + 1;
-    for (const pqxx::row& row :
-         transaction.RunText(sql, Params(after.create_time, after.uid, limit))) {
+    for (const pqxx::row& row : transaction.RunText(sql, Params(limit))) {
       page.jobs.push_back(JobOf(row));
     }
     if (page.jobs.size() > static_cast<size_t>(page_size)) {
@@ -115,9 +84,9 @@ absl::StatusOr<JobRecord> PostgresJobStore::Move(const char* what, const JobName
                                                  const Arrow& arrow) {
   TY_RETURN_IF_ERROR(CheckName(name));
   return database_.Run(what, [&](Transaction& transaction) -> absl::StatusOr<JobRecord> {
-    const pqxx::result rows = transaction.Run(kLockJob, Params(name.project, name.job_id));
-    if (rows.empty()) return NoSuchJob(name);
-    const JobRecord job = JobOf(rows[0]);
+    const std::optional<JobRecord> locked = LockNamed(transaction, name);
+    if (!locked.has_value()) return NoSuchJob(name);
+    const JobRecord& job = *locked;
     TY_ASSIGN_OR_RETURN(const JobChange change, arrow(job, Now(transaction)));
     if (change.changed) TY_RETURN_IF_ERROR(WriteJob(transaction, job, change));
     return change.job;
@@ -150,16 +119,15 @@ absl::Status PostgresJobStore::Delete(const JobName& name, int64_t version) {
   // The metrics of a long job in pieces, the job with the last: a statement that took longer than
   // its time limit would take as long the next time. An ended job gets no new ones.
   const auto delete_piece = [&](Transaction& transaction) -> absl::StatusOr<bool> {
-    const pqxx::result rows = transaction.Run(kLockJob, Params(name.project, name.job_id));
-    if (rows.empty()) {
+    const std::optional<JobRecord> job = LockNamed(transaction, name);
+    if (!job.has_value()) {
       if (transaction.repeated_in_doubt) return true;
       return NoSuchJob(name);
     }
-    const JobRecord job = JobOf(rows[0]);
-    TY_RETURN_IF_ERROR(CheckDeletable(job, version));
-    const pqxx::result deleted = transaction.Run(kDeleteMetrics, Params(job.uid, kDeletePiece));
+    TY_RETURN_IF_ERROR(CheckDeletable(*job, version));
+    const pqxx::result deleted = transaction.Run(kDeleteMetrics, Params(job->uid, kDeletePiece));
     if (deleted.affected_rows() == kDeletePiece) return false;
-    transaction.Run(kDeleteJob, Params(job.uid, job.version));
+    transaction.Run(kDeleteJob, Params(job->uid));
     return true;
   };
   bool done = false;

@@ -1,5 +1,6 @@
 #include "storage/postgres/rows.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -60,10 +61,6 @@ std::optional<FailureRecord> FailureOf(const pqxx::row& row) {
                        .rolled_back = json.value("rolled_back", false)};  // absent in older rows
 }
 
-std::string BytesOf(const pqxx::row& row, const char* column) {
-  return pqxx::binarystring(row[column]).str();
-}
-
 bool HasColumn(const pqxx::row& row, const char* column) {
   for (const pqxx::field& field : row) {
     if (std::string(field.name()) == column) return true;
@@ -98,9 +95,23 @@ RankRecord RankOf(const pqxx::row& row) {
   return rank;
 }
 
+// An attempt is over with the last of its ranks.
+absl::Time EndOf(const AttemptRecord& attempt) {
+  absl::Time end = absl::InfinitePast();
+  for (const RankRecord& rank : attempt.ranks) {
+    if (rank.state != RankState::kGone) return absl::InfinitePast();
+    end = std::max(end, rank.gone_time);
+  }
+  return end;
+}
+
 JobState StateOf(const std::string& name) { return NameOf(ParseJobState(name), name); }
 
 }  // namespace
+
+std::string BytesOf(const pqxx::row& row, const char* column) {
+  return pqxx::binarystring(row[column]).str();
+}
 
 JobRecord JobOf(const pqxx::row& row) {
   JobRecord job;
@@ -156,10 +167,10 @@ std::vector<AttemptRecord> AttemptsOf(const pqxx::result& rows) {
       attempt.restore_uri = TextOf(row, "restore_uri");
       attempt.restore_manifest_sha256 = TextOf(row, "restore_manifest_sha256");
       attempt.create_time = TimeOf(row, "create_time");
-      attempt.end_time = TimeOf(row, "end_time");
     }
     attempts.back().ranks.push_back(RankOf(row));
   }
+  for (AttemptRecord& attempt : attempts) attempt.end_time = EndOf(attempt);
   return attempts;
 }
 

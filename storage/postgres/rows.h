@@ -14,6 +14,7 @@
 
 namespace trainyard::postgres {
 
+std::string BytesOf(const pqxx::row& row, const char* column);
 // `spec` and `plan_summary` are filled when the row has them.
 JobRecord JobOf(const pqxx::row& row);
 // Rows ordered by (job, attempt, rank), one per rank.

@@ -218,7 +218,7 @@ absl::Status Applier::WritePlaced() {
 
 void Applier::WriteFeeds(const std::map<std::string, int64_t>& newest_sequences) {
   std::vector<std::string> uids, kinds, bodies;
-  std::vector<int64_t> sequences, attempts;
+  std::vector<int64_t> sequences, attempts, created;
   for (const Placed& placed : placed_) {
     const JobChange& change = placed.change;
     int64_t sequence =
@@ -230,9 +230,10 @@ void Applier::WriteFeeds(const std::map<std::string, int64_t>& newest_sequences)
       attempts.push_back(item.attempt);
       kinds.push_back(std::move(body.kind));
       bodies.push_back(std::move(body.json));
+      created.push_back(absl::ToUnixMicros(change.job.create_time));
     }
   }
-  RunPlanned(kInsertFeeds, Params(uids, sequences, attempts, kinds, bodies, now_));
+  RunPlanned(kInsertFeeds, Params(uids, sequences, attempts, kinds, bodies, now_, created));
 }
 
 void Applier::WriteAttempts() {

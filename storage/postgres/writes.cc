@@ -9,10 +9,12 @@
 namespace trainyard::postgres {
 namespace {
 
+constexpr int kMostMoves = 8;  // of a job between live and ended while its lock is waited for
+
 // Feed items as columns, for one statement over any number of rows.
 struct FeedColumns {
   std::vector<std::string> uids;
-  std::vector<int64_t> sequences, times, attempts;
+  std::vector<int64_t> sequences, created, times, attempts;
   std::vector<std::string> kinds, bodies;
 };
 struct MetricColumns {
@@ -55,6 +57,7 @@ void WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems>& feeds
       FeedBody body = FeedBodyOf(item);
       items.uids.push_back(feed.job_uid);
       items.sequences.push_back(sequence++);
+      items.created.push_back(absl::ToUnixMicros(feed.create_time));
       items.times.push_back(absl::ToUnixMicros(item.time));
       items.attempts.push_back(item.attempt);
       items.kinds.push_back(std::move(body.kind));
@@ -62,8 +65,8 @@ void WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems>& feeds
     }
   }
   if (!items.sequences.empty()) {
-    transaction.Run(kInsertFeed, Params(items.uids, items.sequences, items.times, items.attempts,
-                                        items.kinds, items.bodies));
+    transaction.Run(kInsertFeed, Params(items.uids, items.sequences, items.created, items.times,
+                                        items.attempts, items.kinds, items.bodies));
   }
   if (!metrics.sequences.empty()) {
     transaction.Run(kInsertMetrics,
@@ -110,10 +113,16 @@ absl::Time Now(Transaction& transaction) {
   return absl::FromUnixMicros(transaction.Run(kNow, Params())[0][0].as<int64_t>());
 }
 
+// A row that moves while its lock is waited for is then in the other table.
 std::optional<JobRecord> LockJob(Transaction& transaction, const std::string& uid) {
-  const pqxx::result rows = transaction.Run(kLockJobByUid, Params(uid));
-  if (rows.empty()) return std::nullopt;
-  return JobOf(rows[0]);
+  for (int i = 0; i < kMostMoves; ++i) {
+    for (const Query* query : {&kLockJobByUid, &kLockEndedJobByUid}) {
+      const pqxx::result rows = transaction.Run(*query, Params(uid));
+      if (!rows.empty()) return JobOf(rows[0]);
+    }
+    if (transaction.Run(kJobExists, Params(uid)).empty()) return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 std::optional<AttemptRecord> ReadAttempt(Transaction& transaction, const std::string& uid,
@@ -128,8 +137,11 @@ std::optional<AttemptRecord> ReadAttempt(Transaction& transaction, const std::st
 absl::Status WriteJob(Transaction& transaction, const JobRecord& before, const JobChange& change) {
   const JobRecord& job = change.job;
   const auto items = static_cast<int64_t>(change.feed.size());
+  const Query& query = IsTerminal(job.state)      ? kEndJob
+                       : IsTerminal(before.state) ? kReviveJob
+                                                  : kUpdateJob;
   const pqxx::result written = transaction.Run(
-      kUpdateJob,
+      query,
       Params(job.uid, before.version, before.attempt, JobStateName(job.state), job.reason.code,
              job.reason.message, SuspendCauseName(job.suspend_cause), job.version, job.attempt,
              job.restarts, job.step, job.update_time, job.not_before, job.start_time, job.end_time,
@@ -137,23 +149,21 @@ absl::Status WriteJob(Transaction& transaction, const JobRecord& before, const J
   if (written.size() != 1) {
     return absl::AbortedError(absl::StrCat("job ", job.job_id, " changed under its lock"));
   }
-  WriteFeeds(transaction, {{job.uid, written[0][0].as<int64_t>() - items + 1, change.feed}});
+  WriteFeeds(transaction,
+             {{job.uid, job.create_time, written[0][0].as<int64_t>() - items + 1, change.feed}});
   return absl::OkStatus();
 }
 
 absl::Status WriteAttempt(Transaction& transaction, const JobRecord& job_before,
                           const AttemptRecord& before, const AttemptChange& change) {
-  TY_RETURN_IF_ERROR(WriteJob(transaction, job_before, change.change));
   const AttemptRecord& attempt = change.attempt;
   for (size_t i = 0; i < attempt.ranks.size(); ++i) {
     if (SameRank(before.ranks[i], attempt.ranks[i])) continue;
     TY_RETURN_IF_ERROR(WriteRank(transaction, attempt.ranks[i]));
   }
   WriteCheckpoints(transaction, change.checkpoints);
-  if (attempt.end_time != before.end_time) {
-    transaction.Run(kEndAttempt, Params(attempt.job_uid, attempt.attempt, attempt.end_time));
-  }
-  return absl::OkStatus();
+  // Last: the ranks are fenced by the live job.
+  return WriteJob(transaction, job_before, change.change);
 }
 
 }  // namespace trainyard::postgres

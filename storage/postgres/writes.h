@@ -15,7 +15,8 @@ namespace trainyard::postgres {
 
 absl::Time Now(Transaction& transaction);  // the database's clock
 
-// The job, locked until the end of the transaction; without spec. Nothing when it was deleted.
+// The job, live or ended, locked until the end of the transaction; without spec. Nothing when it
+// was deleted.
 std::optional<JobRecord> LockJob(Transaction& transaction, const std::string& uid);
 std::optional<AttemptRecord> ReadAttempt(Transaction& transaction, const std::string& uid,
                                          int64_t attempt);
@@ -23,6 +24,7 @@ std::optional<AttemptRecord> ReadAttempt(Transaction& transaction, const std::st
 // Items that a job's feed goes on with; the sequences after `first_sequence` follow.
 struct NewFeedItems {
   std::string job_uid;
+  absl::Time create_time;  // of the job
   int64_t first_sequence = 0;
   std::vector<FeedRecord> items;
 };
@@ -34,7 +36,8 @@ bool Stored(const RankRecord& rank, const std::vector<RankEventRecord>& events);
 // Whether what is stored of a running rank is the same.
 bool SameRank(const RankRecord& a, const RankRecord& b);
 
-// `before`: as it was read under the lock. kAborted when somebody changed it in spite of that.
+// `before`: as it was read under the lock. A job that ends moves to the history, and one that is
+// resumed comes back from there. kAborted when somebody changed it in spite of that.
 absl::Status WriteJob(Transaction& transaction, const JobRecord& before, const JobChange& change);
 absl::Status WriteAttempt(Transaction& transaction, const JobRecord& job_before,
                           const AttemptRecord& before, const AttemptChange& change);

@@ -1,10 +1,11 @@
 -- What happened to jobs: feed items, metrics and checkpoints.
 
 -- name: InsertFeed
-INSERT INTO feed (job_uid, sequence, time, attempt, kind, body)
-SELECT f.job_uid, f.sequence, from_micros(f.time), f.attempt, f.kind, f.body::jsonb
-FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])
-  AS f (job_uid, sequence, time, attempt, kind, body)
+-- created: when the job was created, which says the month.
+INSERT INTO feed (job_uid, sequence, month, time, attempt, kind, body)
+SELECT f.job_uid, f.sequence, month_of(from_micros(f.created)), from_micros(f.time), f.attempt, f.kind, f.body::jsonb
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::text[])
+  AS f (job_uid, sequence, created, time, attempt, kind, body)
 
 -- name: InsertMetrics
 INSERT INTO metrics (job_uid, sequence, time, attempt, step, split, names, values)
@@ -18,7 +19,10 @@ SELECT * FROM (
   (SELECT f.sequence, micros(f.time) AS time, f.attempt, f.kind, f.body::text AS body,
           NULL::bigint AS step, NULL::smallint AS split, NULL::text[] AS names,
           NULL::double precision[] AS values
-   FROM feed f WHERE f.job_uid = $1 AND f.sequence > $2 ORDER BY f.sequence LIMIT $3)
+   FROM feed f
+   WHERE f.job_uid = $1 AND f.sequence > $2
+     AND f.month = (SELECT month_of(create_time) FROM job_specs WHERE job_uid = $1)
+   ORDER BY f.sequence LIMIT $3)
   UNION ALL
   (SELECT m.sequence, micros(m.time), m.attempt, 'METRIC', NULL, m.step, m.split, m.names, m.values
    FROM metrics m WHERE m.job_uid = $1 AND m.sequence > $2 ORDER BY m.sequence LIMIT $3)
@@ -32,7 +36,10 @@ CROSS JOIN LATERAL (
   (SELECT f.sequence, micros(f.time) AS time, f.attempt, f.kind, f.body::text AS body,
           NULL::bigint AS step, NULL::smallint AS split, NULL::text[] AS names,
           NULL::double precision[] AS values
-   FROM feed f WHERE f.job_uid = w.uid AND f.sequence > w.after ORDER BY f.sequence LIMIT $3)
+   FROM feed f
+   WHERE f.job_uid = w.uid AND f.sequence > w.after
+     AND f.month = (SELECT month_of(s.create_time) FROM job_specs s WHERE s.job_uid = w.uid)
+   ORDER BY f.sequence LIMIT $3)
   UNION ALL
   (SELECT m.sequence, micros(m.time), m.attempt, 'METRIC', NULL, m.step, m.split, m.names, m.values
    FROM metrics m WHERE m.job_uid = w.uid AND m.sequence > w.after ORDER BY m.sequence LIMIT $3)
@@ -40,8 +47,13 @@ CROSS JOIN LATERAL (
 ) AS items ORDER BY w.place, items.sequence
 
 -- name: ReadFeedStates
-SELECT w.place, j.state, j.feed_sequence FROM unnest($1::text[]) WITH ORDINALITY AS w (uid, place)
-JOIN jobs j ON j.uid = w.uid
+WITH w AS (
+  SELECT w.place, w.uid, s.create_time
+  FROM unnest($1::text[]) WITH ORDINALITY AS w (uid, place) JOIN job_specs s ON s.job_uid = w.uid
+)
+SELECT w.place, j.state, j.feed_sequence FROM w JOIN jobs j ON j.uid = w.uid
+UNION ALL
+SELECT w.place, j.state, j.feed_sequence FROM w JOIN ended_jobs j ON j.uid = w.uid AND j.create_time = w.create_time
 
 -- name: ReadMetrics
 SELECT m.sequence, micros(m.time) AS time, m.attempt, m.step, m.split, m.names, m.values, s.superseded

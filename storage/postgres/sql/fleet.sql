@@ -84,9 +84,6 @@ WITH moved AS (
 )
 SELECT rank FROM moved
 
--- name: EndAttempt
-UPDATE attempts SET end_time = from_micros($3) WHERE job_uid = $1 AND attempt = $2
-
 -- The statements below write what the events of many ranks say, a table each, as UpdateRank and EndAttempt do. They are
 -- planned with their values.
 
@@ -105,8 +102,3 @@ WITH moved AS (
   WHERE m.state = 'GONE' AND h.job_uid = m.job_uid AND h.attempt = m.attempt AND h.rank = m.rank
 )
 SELECT count(*) FROM moved
-
--- name: EndAttempts
-UPDATE attempts a SET end_time = from_micros(u.ended)
-FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS u (uid, attempt, ended)
-WHERE a.job_uid = u.uid AND a.attempt = u.attempt

@@ -1,4 +1,4 @@
--- Jobs as their users drive them.
+-- Jobs as their users drive them. A live job's row lies in jobs, an ended one's in ended_jobs; job_specs has one of each.
 
 -- name: Now
 SELECT micros(clock_timestamp())
@@ -12,74 +12,95 @@ WITH submitted AS (
                        $14::bigint[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[])
     AS s (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots, device, bytes_per_slot,
           total_steps, max_restarts, backoff_us, reason_code, reason_message, spec, plan_summary, feed)
+), named AS (
+  INSERT INTO job_specs (job_uid, project, job_id, request_id, create_time, spec, plan_summary)
+  SELECT uid, project, job_id, nullif(request_id, ''), now(), spec::bytea, plan_summary::bytea
+  FROM submitted
+  ON CONFLICT DO NOTHING
+  RETURNING job_uid AS uid, create_time
 ), job AS (
   INSERT INTO jobs (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots,
                     device, bytes_per_slot, total_steps, max_restarts, backoff_us, create_time,
                     update_time, state, reason_code, reason_message, suspend_cause, version, attempt,
                     restarts, step, newest_checkpoint_uri, feed_sequence)
   SELECT uid, project, job_id, creator, nullif(request_id, ''), labels::jsonb, priority, min_slots, max_slots,
-         device, bytes_per_slot, total_steps, max_restarts, backoff_us, now(), now(), 'QUEUED', reason_code,
+         device, bytes_per_slot, total_steps, max_restarts, backoff_us, create_time, create_time, 'QUEUED', reason_code,
          reason_message, 'NONE', 1, 0, 0, 0, '', 1
-  FROM submitted
-  ON CONFLICT DO NOTHING
-  RETURNING uid, create_time
-), spec AS (
-  INSERT INTO job_specs (job_uid, spec, plan_summary)
-  SELECT uid, spec::bytea, plan_summary::bytea FROM submitted JOIN job USING (uid)
+  FROM submitted JOIN named USING (uid)
 ), feed AS (
-  INSERT INTO feed (job_uid, sequence, time, attempt, kind, body)
-  SELECT uid, 1, create_time, 0, 'STATE', feed::jsonb FROM submitted JOIN job USING (uid)
+  INSERT INTO feed (job_uid, sequence, month, time, attempt, kind, body)
+  SELECT uid, 1, month_of(create_time), create_time, 0, 'STATE', feed::jsonb FROM submitted JOIN named USING (uid)
 )
-SELECT uid, micros(create_time) FROM job
+SELECT uid, micros(create_time) FROM named
 
 -- name: FindRivals
-SELECT {job_columns}, s.spec, s.plan_summary
-FROM jobs j JOIN job_specs s ON s.job_uid = j.uid
-WHERE j.uid = $1 OR (j.project = $2 AND (j.job_id = $3 OR j.request_id = nullif($4::text, '')))
+WITH s AS (
+  SELECT * FROM job_specs
+  WHERE job_uid = $1 OR (project = $2 AND (job_id = $3 OR request_id = nullif($4::text, '')))
+)
+{any_job}
 
 -- name: GetJob
-SELECT {job_columns}, s.spec, s.plan_summary
-FROM jobs j JOIN job_specs s ON s.job_uid = j.uid
-WHERE j.project = $1 AND j.job_id = $2
+WITH s AS (SELECT * FROM job_specs WHERE project = $1 AND job_id = $2)
+{any_job}
 
--- name: LockJob
-SELECT {job_columns}, s.spec, s.plan_summary
-FROM jobs j JOIN job_specs s ON s.job_uid = j.uid
-WHERE j.project = $1 AND j.job_id = $2
-FOR UPDATE OF j
+-- name: FindSpec
+SELECT job_uid, spec, plan_summary FROM job_specs WHERE project = $1 AND job_id = $2
 
 -- name: LockJobByUid
 SELECT {job_columns} FROM jobs j WHERE j.uid = $1 FOR UPDATE
 
+-- name: LockEndedJobByUid
+SELECT {job_columns} FROM ended_jobs j
+WHERE j.uid = $1 AND j.create_time = (SELECT create_time FROM job_specs WHERE job_uid = $1) FOR UPDATE
+
 -- name: JobExists
-SELECT job_id, attempt FROM jobs WHERE uid = $1
+SELECT s.job_id, coalesce((SELECT max(attempt) FROM attempts WHERE job_uid = $1), 0) AS attempt
+FROM job_specs s
+WHERE s.job_uid = $1
+  AND (EXISTS (SELECT FROM jobs WHERE uid = $1)
+       OR EXISTS (SELECT FROM ended_jobs WHERE uid = $1 AND create_time = s.create_time))
 
 -- name: UpdateJob
 -- Fenced: written only if version and attempt are what was read under the lock.
-UPDATE jobs SET
-  state = $4, reason_code = $5, reason_message = $6, suspend_cause = $7, version = $8, attempt = $9,
-  restarts = $10, step = $11, update_time = from_micros($12), not_before = from_micros($13),
-  start_time = from_micros($14), end_time = from_micros($15), suspend_deadline = from_micros($16),
-  failure = $17::jsonb, newest_checkpoint_uri = $18, feed_sequence = feed_sequence + $19::bigint
+UPDATE jobs SET ({changing_columns}) = ROW ({changed_values})
 WHERE uid = $1 AND version = $2 AND attempt = $3
 RETURNING feed_sequence
 
 -- name: UpdateJobs
--- UpdateJob for many. Empty texts are NULL.
-UPDATE jobs j SET
-  state = u.state, reason_code = u.code, reason_message = u.message, suspend_cause = u.cause, version = u.version,
-  attempt = u.attempt, restarts = u.restarts, step = u.step, update_time = from_micros(u.updated),
-  not_before = from_micros(nullif(u.not_before, '')::bigint), start_time = from_micros(nullif(u.started, '')::bigint),
-  end_time = from_micros(nullif(u.ended, '')::bigint),
-  suspend_deadline = from_micros(nullif(u.deadline, '')::bigint), failure = nullif(u.failure, '')::jsonb,
-  newest_checkpoint_uri = u.uri, feed_sequence = feed_sequence + u.items
-FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
-            $9::bigint[], $10::integer[], $11::bigint[], $12::bigint[], $13::text[], $14::text[], $15::text[],
-            $16::text[], $17::text[], $18::text[], $19::bigint[])
-  AS u (uid, version_before, attempt_before, state, code, message, cause, version, attempt, restarts, step, updated,
-        not_before, started, ended, deadline, failure, uri, items)
-WHERE j.uid = u.uid AND j.version = u.version_before AND j.attempt = u.attempt_before
+-- UpdateJob for many.
+UPDATE jobs j SET ({changing_columns}) = ROW ({moved_values})
+FROM {moves}
+WHERE j.uid = u.moved AND j.version = u.version_before AND j.attempt = u.attempt_before
 RETURNING j.uid, j.feed_sequence
+
+-- name: EndJob
+-- As UpdateJob, of a job that ends: its row moves.
+WITH gone AS (DELETE FROM jobs WHERE uid = $1 AND version = $2 AND attempt = $3 RETURNING *)
+INSERT INTO ended_jobs ({lasting_columns}, {changing_columns}, left_state, label_pairs)
+SELECT {lasting_columns}, {changed_values}, state, label_pairs(labels) FROM gone
+RETURNING feed_sequence
+
+-- name: ReviveJob
+-- As UpdateJob, of a job that ended and goes on: its row comes back.
+WITH gone AS (
+  DELETE FROM ended_jobs
+  WHERE uid = $1 AND create_time = (SELECT create_time FROM job_specs WHERE job_uid = $1) AND version = $2 AND attempt = $3
+  RETURNING *
+)
+INSERT INTO jobs ({lasting_columns}, {changing_columns}, left_state)
+SELECT {lasting_columns}, {changed_values}, state FROM gone
+RETURNING feed_sequence
+
+-- name: EndJobs
+-- EndJob for many.
+WITH u AS (SELECT * FROM {moves}), gone AS (
+  DELETE FROM jobs j USING u WHERE j.uid = u.moved AND j.version = u.version_before AND j.attempt = u.attempt_before
+  RETURNING j.*
+)
+INSERT INTO ended_jobs ({lasting_columns}, {changing_columns}, left_state, label_pairs)
+SELECT {lasting_columns}, {moved_values}, state, label_pairs(labels) FROM gone JOIN u ON u.moved = uid
+RETURNING uid, feed_sequence
 
 -- name: DeleteMetrics
 -- The newest, as many as one transaction should remove.
@@ -87,4 +108,13 @@ DELETE FROM metrics WHERE job_uid = $1 AND sequence IN (
   SELECT sequence FROM metrics WHERE job_uid = $1 ORDER BY sequence DESC LIMIT $2)
 
 -- name: DeleteJob
-DELETE FROM jobs WHERE uid = $1 AND version = $2
+WITH named AS (
+  DELETE FROM job_specs WHERE job_uid = $1 RETURNING job_uid, create_time
+), job AS (
+  DELETE FROM ended_jobs j USING named n WHERE j.uid = n.job_uid AND j.create_time = n.create_time
+), items AS (
+  DELETE FROM feed f USING named n WHERE f.job_uid = n.job_uid AND f.month = month_of(n.create_time)
+), tried AS (
+  DELETE FROM attempts WHERE job_uid = $1
+)
+DELETE FROM checkpoints WHERE job_uid = $1

@@ -170,12 +170,14 @@ class Rig:
     # --- what is read ---------------------------------------------------------------------------
 
     def rows_written(self):
-        """Rows that were inserted, updated or deleted so far, by table. A backend may keep its counts for ten seconds,
+        """Rows that were inserted, updated or deleted so far, by table, partitions summed up. A backend may keep its counts for ten seconds,
         but tells them when it ends: the server's are ended, and it connects again."""
         self.sql("SET client_min_messages = error; SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
                  "WHERE datname = 'yard' AND backend_type = 'client backend' AND pid <> pg_backend_pid()")
         return json.loads(self.sql(
-            "SELECT json_object_agg(relname, n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables"))
+            "SELECT json_object_agg(name, rows) FROM (SELECT coalesce(i.inhparent::regclass::text, t.relname) AS name, "
+            "sum(n_tup_ins + n_tup_upd + n_tup_del) AS rows FROM pg_stat_user_tables t "
+            "LEFT JOIN pg_inherits i ON i.inhrelid = t.relid GROUP BY 1) AS tables"))
 
     def cpu_seconds(self):
         """Of the server and all processes of PostgreSQL, those that ended included."""

@@ -1,0 +1,108 @@
+#include "storage/postgres/list_jobs.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "storage/postgres/queries.inc.h"
+#include "storage/records/job.h"
+
+namespace trainyard::postgres {
+namespace {
+
+using Op = JobFilter::Op;
+
+const char* OpSql(Op op) {
+  switch (op) {
+    case Op::kEq:
+      return "=";
+    case Op::kNe:
+      return "<>";
+    case Op::kLt:
+      return "<";
+    case Op::kLe:
+      return "<=";
+    case Op::kGt:
+      return ">";
+    case Op::kGe:
+      return ">=";
+  }
+  return "=";
+}
+
+// Those that are left: no index serves an inequality.
+std::string StateSql(const JobFilter& term) {
+  std::vector<std::string> states;
+  for (const JobState state : kAllJobStates) {
+    const bool same = JobStateName(state) == term.value;
+    if (same == (term.op == Op::kEq)) states.push_back(absl::StrCat("'", JobStateName(state), "'"));
+  }
+  return absl::StrCat("j.state IN (", absl::StrJoin(states, ", "), ")");
+}
+
+std::string PrioritySql(const std::string& value, Op op) {
+  if (op == Op::kNe) {
+    return absl::StrCat("(j.priority < ", value, " OR j.priority > ", value, ")");
+  }
+  return absl::StrCat("j.priority ", OpSql(op), " ", value);
+}
+
+// Names lie in a table of their own.
+std::string JobIdSql(Transaction& transaction, const JobFilter& term) {
+  const std::string value = transaction.Quote(term.value);
+  if (term.op == Op::kNe) return absl::StrCat("j.job_id <> ", value);
+  return absl::StrCat("j.uid = ANY (ARRAY(SELECT job_uid FROM job_specs WHERE job_id = ", value,
+                      "))");
+}
+
+// A label that is absent differs from every value.
+std::string LabelSql(Transaction& transaction, const JobFilter& term, bool ended) {
+  const std::string key = transaction.Quote(term.label);
+  const std::string value = transaction.Quote(term.value);
+  if (!ended || term.op == Op::kNe) {
+    return absl::StrCat("(j.labels ->> ", key, ") ", term.op == Op::kEq ? "=" : "IS DISTINCT FROM",
+                        " ", value);
+  }
+  return absl::StrCat("j.label_pairs @> ARRAY[label_pair(", key, ", ", value, ")]");
+}
+
+std::string TermSql(Transaction& transaction, const JobFilter& term, bool ended) {
+  switch (term.field) {
+    case JobFilter::Field::kState:
+      return StateSql(term);
+    case JobFilter::Field::kPriority: {
+      return PrioritySql(transaction.Quote(term.value), term.op);
+    }
+    case JobFilter::Field::kJobId:
+      return JobIdSql(transaction, term);
+    case JobFilter::Field::kLabel:
+      return LabelSql(transaction, term, ended);
+  }
+  return "true";
+}
+
+std::string TermsSql(Transaction& transaction, const std::string& project,
+                     const std::vector<JobFilter>& filter, bool ended) {
+  std::string terms;
+  if (project != "-") absl::StrAppend(&terms, "AND j.project = ", transaction.Quote(project));
+  for (const JobFilter& term : filter) {
+    absl::StrAppend(&terms, " AND ", TermSql(transaction, term, ended));
+  }
+  return terms;
+}
+
+}  // namespace
+
+std::string ListSql(Transaction& transaction, const std::string& project,
+                    const std::vector<JobFilter>& filter, const JobCursor& after) {
+  const std::string time =
+      after.create_time == absl::InfiniteFuture()
+          ? "timestamptz 'infinity'"
+          : absl::StrCat("from_micros(", absl::ToUnixMicros(after.create_time), ")");
+  // All at once: what a value holds is not looked at again.
+  return absl::StrReplaceAll(kListJobs.text,
+                             {{"{after}", absl::StrCat(time, ", ", transaction.Quote(after.uid))},
+                              {"{live_terms}", TermsSql(transaction, project, filter, false)},
+                              {"{ended_terms}", TermsSql(transaction, project, filter, true)}});
+}
+
+}  // namespace trainyard::postgres
