@@ -2,6 +2,7 @@
 
 #include "storage/fleet_store.h"
 #include "storage/job_store.h"
+#include "storage/retention_store.h"
 #include "storage/scheduler_store.h"
 #include "storage/token_store.h"
 #include "storage/wakeups.h"
@@ -16,6 +17,7 @@ class Stores {
   virtual FleetStore& fleet() = 0;
   virtual SchedulerStore& scheduler() = 0;
   virtual TokenStore& tokens() = 0;
+  virtual RetentionStore& retention() = 0;
   virtual Wakeups& wakeups() = 0;
 
   // OK when the store answers; else why not.

@@ -22,6 +22,7 @@ void AddDelete(CLI::App& root, Session& session);
 void AddCheckpoints(CLI::App& root, Session& session);
 void AddSample(CLI::App& root, Session& session);
 void AddNode(CLI::App& root, Session& session);
+void AddRetention(CLI::App& root, Session& session);
 void AddContext(CLI::App& root, Session& session);
 void AddLocal(CLI::App& root, Session& session);
 void AddVersion(CLI::App& root, Session& session);

@@ -27,6 +27,7 @@ void AddCommands(CLI::App& root, Session& session) {
   AddCheckpoints(root, session);
   AddSample(root, session);
   AddNode(root, session);
+  AddRetention(root, session);
   AddContext(root, session);
   AddLocal(root, session);
   AddVersion(root, session);

@@ -2,8 +2,11 @@
 
 #include <cmath>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 
 namespace trainyard::cli {
@@ -25,11 +28,15 @@ CLI::Validator Seconds() {
         absl::Duration span;
         if (!absl::SimpleAtod(text, &seconds)) {
           seconds = absl::ParseDuration(text, &span) ? absl::ToDoubleSeconds(span) : -1;
+          double days = 0;  // which absl does not know
+          if (absl::EndsWith(text, "d") && absl::SimpleAtod(absl::StripSuffix(text, "d"), &days)) {
+            seconds = days * 24 * 60 * 60;
+          }
         }
         if (!(seconds >= 0 && std::isfinite(seconds))) {
           return absl::StrCat("expected seconds, or a span such as 90s or 20m; found '", text, "'");
         }
-        text = absl::StrCat(seconds);
+        text = absl::StrFormat("%.17g", seconds);  // StrCat keeps six digits
         return std::string();
       },
       "SECONDS");

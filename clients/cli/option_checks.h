@@ -11,7 +11,7 @@ namespace trainyard::cli {
 // A whole number of at least `least`.
 CLI::Validator AtLeast(int64_t least);
 
-// A span of time, or none: plain seconds or units as in 90s, 20m, 1h30m. Leaves seconds, so it
+// A span of time, or none: plain seconds or units as in 90s, 20m, 1h30m, 7d. Leaves seconds, so it
 // goes to transform().
 CLI::Validator Seconds();
 

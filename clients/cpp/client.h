@@ -66,6 +66,8 @@ class Client {
   absl::StatusOr<v1::Node> DrainNode(const v1::DrainNodeRequest& request);
   absl::StatusOr<v1::Node> UndrainNode(const v1::UndrainNodeRequest& request);
   absl::StatusOr<v1::ServerInfo> GetServerInfo();
+  absl::StatusOr<v1::Retention> GetRetention();
+  absl::StatusOr<v1::Retention> SetRetention(const v1::SetRetentionRequest& request);
 
   // Calls `on_message` for each message until the stream ends (its status is returned; OK is a
   // regular end), `on_message` returns false (OK), or a stop is requested (kCancelled). A stream

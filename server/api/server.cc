@@ -93,7 +93,8 @@ struct Server::Parts {
         authenticator(stores.tokens(), clock),
         watches(stores.jobs(), stores.wakeups(), stream_pool, options.watch),
         fleet(stores.fleet(), stores.wakeups(), fleet_pool, clock, options.fleet),
-        scheduler(stores.scheduler(), stores.wakeups(), clock, options.scheduler) {}
+        scheduler(stores.scheduler(), stores.wakeups(), clock, options.scheduler),
+        retention(stores.retention(), options.retention) {}
 
   std::string replica;
   int port = 0;
@@ -106,6 +107,7 @@ struct Server::Parts {
   WatchHub watches;
   Fleet fleet;
   SchedulerLoop scheduler;
+  RetentionLoop retention;
   std::vector<std::shared_ptr<grpc::Service>> services;
   std::unique_ptr<grpc::Server> grpc;
   std::unique_ptr<StoreWatch> store_watch;
@@ -170,6 +172,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
         parts.fleet.SetStoreAway(away);
         if (!away.ok()) parts.watches.EndAll(away);
       });
+  parts->retention.Start();
   spdlog::info("listens on {} (port {}) as {}", options.listen, parts->port, options.replica);
   return std::unique_ptr<Server>(new Server(std::move(parts)));
 }
@@ -181,6 +184,7 @@ void Server::Drain(absl::Duration limit) {
   parts.scheduler.Stop();  // first: another replica leads from then on
   parts.store_watch->Stop();
   parts.grpc->GetHealthCheckService()->SetServingStatus(false);
+  parts.retention.Stop();
   const absl::Status draining = absl::UnavailableError("server is draining");
   parts.watches.Drain(draining);
   parts.fleet.Drain(draining);

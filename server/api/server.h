@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/fleet/fleet.h"
+#include "server/retention/retention_loop.h"
 #include "server/scheduler/loop.h"
 #include "server/sizing/sizer.h"
 #include "server/watch/watch.h"
@@ -24,6 +25,7 @@ struct ServerOptions {
   WatchOptions watch;
   LoopOptions scheduler;  // `holder` and `planner` are filled in
   SizerOptions sizer;
+  RetentionOptions retention;
   absl::Duration pause_grace = absl::Minutes(5);
   CallQueueOptions calls;  // store calls for everything that is not a stream
   int stream_threads = 4;  // store calls for watchers and logs

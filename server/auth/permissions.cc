@@ -14,8 +14,8 @@ struct Grant {
 const Grant kGrants[] = {
     {kRoleAdmin, Permission::kReadServer}, {kRoleAdmin, Permission::kReadJobs},
     {kRoleAdmin, Permission::kWriteJobs},  {kRoleAdmin, Permission::kReadNodes},
-    {kRoleAdmin, Permission::kWriteNodes}, {kRoleAgent, Permission::kReadServer},
-    {kRoleAgent, Permission::kRunJobs},
+    {kRoleAdmin, Permission::kWriteNodes}, {kRoleAdmin, Permission::kKeepRecords},
+    {kRoleAgent, Permission::kReadServer}, {kRoleAgent, Permission::kRunJobs},
 };
 
 }  // namespace
@@ -32,6 +32,8 @@ absl::string_view PermissionName(Permission permission) {
       return "read nodes";
     case Permission::kWriteNodes:
       return "drain nodes";
+    case Permission::kKeepRecords:
+      return "say how long records are kept";
     case Permission::kRunJobs:
       return "connect as an agent";
   }

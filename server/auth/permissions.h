@@ -13,8 +13,9 @@ enum class Permission {
   kReadJobs,    // get, list, watch, metrics, logs, checkpoints, explain
   kWriteJobs,   // submit, cancel, pause, resume, delete
   kReadNodes,
-  kWriteNodes,  // drain
-  kRunJobs,     // be an agent
+  kWriteNodes,   // drain
+  kKeepRecords,  // how long what has ended is kept
+  kRunJobs,      // be an agent
 };
 absl::string_view PermissionName(Permission permission);
 

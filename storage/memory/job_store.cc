@@ -146,12 +146,16 @@ absl::Status MemoryStores::Delete(const JobName& name, int64_t version) {
   absl::MutexLock lock(&mu_);
   TY_ASSIGN_OR_RETURN(JobEntry* const entry, Find(name));
   TY_RETURN_IF_ERROR(CheckDeletable(entry->job, version));
-  const JobRecord job = entry->job;
+  Forget(std::string(entry->job.uid));
+  return absl::OkStatus();
+}
+
+void MemoryStores::Forget(const std::string& uid) {
+  const JobRecord& job = by_uid_.at(uid).job;
   by_name_.erase({job.project, job.job_id});
   if (!job.request_id.empty()) by_request_.erase({job.project, job.request_id});
-  by_uid_.erase(job.uid);
+  by_uid_.erase(uid);
   ++writes_;
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<FeedRecord>> MemoryStores::ReadFeed(const std::string& job_uid,

@@ -18,7 +18,12 @@ namespace trainyard {
 
 // The fake for tests of the server's rooms: everything in memory, one lock, time from `clock`. It
 // passes the conformance suite that PostgreSQL passes. Thread-safe.
-class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenStore {
+class MemoryStores : public Stores,
+                     JobStore,
+                     FleetStore,
+                     SchedulerStore,
+                     TokenStore,
+                     RetentionStore {
  public:
   explicit MemoryStores(Clock& clock) : clock_(clock) {}
 
@@ -26,6 +31,7 @@ class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenS
   FleetStore& fleet() override { return *this; }
   SchedulerStore& scheduler() override { return *this; }
   TokenStore& tokens() override { return *this; }
+  RetentionStore& retention() override { return *this; }
   Wakeups& wakeups() override { return wakeups_; }
   absl::Status Probe() override { return Available(); }
 
@@ -98,6 +104,12 @@ class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenS
   absl::StatusOr<Principal> FindToken(const std::string& token_sha256) override;
   absl::Status RemoveToken(const std::string& token_sha256) override;
 
+  // RetentionStore
+  absl::StatusOr<Retention> GetRetention() override;
+  absl::Status SetRetention(const Retention& retention) override;
+  absl::Status MakeMonths() override { return Available(); }
+  absl::StatusOr<Aged> Age() override;
+
   absl::Time Now() { return ToMicroseconds(clock_.Now()); }
   absl::Status Available();
   absl::StatusOr<JobEntry*> Find(const JobName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -105,6 +117,7 @@ class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenS
   // The newest attempt of the job, or null when `attempt` is not that.
   AttemptRecord* NewestAttempt(JobEntry& entry, int64_t attempt);
   void Write(JobEntry& entry, const JobChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Forget(const std::string& uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Write(JobEntry& entry, const AttemptChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Superseded(const JobEntry& entry, int64_t attempt, int64_t step) const;
   // Ranks of the node that are not gone (of these, when given, only those that should not run).
@@ -129,6 +142,7 @@ class MemoryStores : public Stores, JobStore, FleetStore, SchedulerStore, TokenS
   std::map<std::pair<std::string, int>, RankId> held_slots_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Principal> tokens_ ABSL_GUARDED_BY(mu_);
   LeaderRecord leader_ ABSL_GUARDED_BY(mu_);
+  Retention retention_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace trainyard

@@ -67,7 +67,11 @@ absl::StatusOr<JobPage> PostgresJobStore::List(const std::string& project,
   TY_ASSIGN_OR_RETURN(const JobCursor after, ParseCursor(cursor));
   return database_.Run("list jobs", [&](Transaction& transaction) -> absl::StatusOr<JobPage> {
     JobPage page;
-    const std::string sql = ListSql(transaction, project, filter, after);
+    std::vector<std::string> months;
+    for (const pqxx::row& row : transaction.Run(kEndedMonths, Params())) {
+      months.push_back(row[0].as<std::string>());
+    }
+    const std::string sql = ListSql(transaction, project, filter, after, months);
     const auto limit = static_cast<int64_t>(page_size) + 1;
     for (const pqxx::row& row : transaction.RunText(sql, Params(limit))) {
       page.jobs.push_back(JobOf(row));

@@ -93,16 +93,31 @@ std::string TermsSql(Transaction& transaction, const std::string& project,
 }  // namespace
 
 std::string ListSql(Transaction& transaction, const std::string& project,
-                    const std::vector<JobFilter>& filter, const JobCursor& after) {
+                    const std::vector<JobFilter>& filter, const JobCursor& after,
+                    const std::vector<std::string>& months) {
   const std::string time =
       after.create_time == absl::InfiniteFuture()
           ? "timestamptz 'infinity'"
           : absl::StrCat("from_micros(", absl::ToUnixMicros(after.create_time), ")");
-  // All at once: what a value holds is not looked at again.
+  const std::string cursor = absl::StrCat(time, ", ", transaction.Quote(after.uid));
+  const std::string ended_terms = TermsSql(transaction, project, filter, true);
+  std::vector<std::string> bounds = {"infinity"};
+  bounds.insert(bounds.end(), months.begin(), months.end());
+  bounds.push_back("-infinity");
+  std::string parts;
+  for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+    // All at once: what a value holds is not looked at again.
+    absl::StrAppend(
+        &parts, absl::StrReplaceAll(kListEndedJobs.text,
+                                    {{"{after}", cursor},
+                                     {"{from}", absl::StrCat("timestamptz '", bounds[i + 1], "'")},
+                                     {"{to}", absl::StrCat("timestamptz '", bounds[i], "'")},
+                                     {"{ended_terms}", ended_terms}}));
+  }
   return absl::StrReplaceAll(kListJobs.text,
-                             {{"{after}", absl::StrCat(time, ", ", transaction.Quote(after.uid))},
+                             {{"{after}", cursor},
                               {"{live_terms}", TermsSql(transaction, project, filter, false)},
-                              {"{ended_terms}", TermsSql(transaction, project, filter, true)}});
+                              {"{months}", parts}});
 }
 
 }  // namespace trainyard::postgres

@@ -32,8 +32,9 @@ constexpr char kWorksWith[] =
     "'schema_migrations'::regclass AND attname = 'works_with') "
     "THEN ALTER TABLE schema_migrations ADD COLUMN works_with integer; END IF; END $$";
 
-// Applies the oldest migration that is missing. Returns its version, or 0 when none is.
-absl::StatusOr<int> ApplyNext(Transaction& transaction) {
+// Applies the oldest migration that is missing, up to `last`. Returns its version, or 0 when none
+// is.
+absl::StatusOr<int> ApplyNext(Transaction& transaction, int last) {
   transaction.RunText(kLock, Params());
   transaction.RunText(kTable, Params());
   transaction.RunText(kWorksWith, Params());
@@ -60,6 +61,7 @@ absl::StatusOr<int> ApplyNext(Transaction& transaction) {
   }
   if (known_ones == std::size(kMigrations)) return 0;
   const Migration& next = kMigrations[known_ones];
+  if (next.version > last) return 0;
   transaction.RunText(kLockTimeout, Params());
   transaction.RunScript(next.sql);
   transaction.RunText(
@@ -73,14 +75,17 @@ absl::StatusOr<int> ApplyNext(Transaction& transaction) {
 
 int SchemaVersion() { return static_cast<int>(std::size(kMigrations)); }
 
-absl::Status Migrate(const std::string& conninfo) {
+absl::Status Migrate(const std::string& conninfo, int last) {
   Options options;
   options.application_name = "trainyard-migrate";
   options.statement_timeout = absl::ZeroDuration();  // none
   TY_ASSIGN_OR_RETURN(const std::string complete, CompleteConninfo(conninfo, options));
   Database database(complete, 1, absl::InfiniteDuration());
   while (true) {
-    TY_ASSIGN_OR_RETURN(const int version, database.Run("migrate", ApplyNext));
+    TY_ASSIGN_OR_RETURN(const int version,
+                        database.Run("migrate", [last](Transaction& transaction) {
+                          return ApplyNext(transaction, last);
+                        }));
     if (version == 0) return absl::OkStatus();
     spdlog::info("database migrated to version {}", version);
   }

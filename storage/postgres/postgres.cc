@@ -7,6 +7,7 @@
 #include "storage/postgres/database.h"
 #include "storage/postgres/fleet_store.h"
 #include "storage/postgres/job_store.h"
+#include "storage/postgres/retention_store.h"
 #include "storage/postgres/scheduler_store.h"
 #include "storage/postgres/token_store.h"
 #include "storage/postgres/wakeups.h"
@@ -33,6 +34,7 @@ class PostgresStores : public Stores {
   FleetStore& fleet() override { return fleet_; }
   SchedulerStore& scheduler() override { return scheduler_; }
   TokenStore& tokens() override { return tokens_; }
+  RetentionStore& retention() override { return retention_; }
   Wakeups& wakeups() override { return wakeups_; }
 
   absl::Status Probe() override {
@@ -51,6 +53,7 @@ class PostgresStores : public Stores {
   PostgresFleetStore fleet_{agents_, database_};
   PostgresSchedulerStore scheduler_{database_, leases_};
   PostgresTokenStore tokens_{database_};
+  PostgresRetentionStore retention_{database_};
   PostgresWakeups wakeups_;
 };
 

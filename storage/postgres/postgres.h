@@ -2,6 +2,7 @@
 
 // All stores over one PostgreSQL database, through libpqxx.
 
+#include <climits>
 #include <memory>
 #include <string>
 
@@ -30,7 +31,8 @@ struct Options {
 // was changed after it was applied.
 // kUnavailable: the database is away, or somebody uses a table that a migration changes for longer
 // than it waits at a time; nothing is half done, try again. Idempotent.
-absl::Status Migrate(const std::string& conninfo);
+// `last`: the version to stop at, for tests of what the next one makes of rows.
+absl::Status Migrate(const std::string& conninfo, int last = INT_MAX);
 
 // The newest migration that this program knows.
 int SchemaVersion();

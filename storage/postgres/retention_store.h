@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "storage/postgres/database.h"
+#include "storage/retention_store.h"
+
+namespace trainyard::postgres {
+
+// An old month's partitions go in one short transaction, which waits for no lock for long: all
+// others would wait behind it. That of ended_jobs is only detached, to say whose rows are still to
+// be removed from the tables that have no partitions; those follow in pieces.
+class PostgresRetentionStore : public RetentionStore {
+ public:
+  explicit PostgresRetentionStore(Database& database) : database_(database) {}
+
+  absl::StatusOr<Retention> GetRetention() override;
+  absl::Status SetRetention(const Retention& retention) override;
+  absl::Status MakeMonths() override;
+  absl::StatusOr<Aged> Age() override;
+
+ private:
+  Database& database_;
+};
+
+}  // namespace trainyard::postgres

@@ -1,0 +1,1 @@
+to_date($1, 'YYYY_MM')::timestamptz
