@@ -11,6 +11,7 @@
 #include "storage/records/feed.h"
 #include "storage/records/job.h"
 #include "storage/records/job_filter.h"
+#include "storage/records/metric_rollup.h"
 
 namespace trainyard {
 
@@ -102,6 +103,11 @@ class JobStore {
   // step below the point's step.
   virtual absl::StatusOr<std::vector<MetricRow>> ReadMetrics(const std::string& job_uid,
                                                              const MetricQuery& query) = 0;
+
+  // The current series folded by whole buckets of steps, ordered by (split, name, first_step);
+  // empty buckets are left out. It costs what the buckets cost, not what the points do.
+  virtual absl::StatusOr<std::vector<MetricBucket>> ReadMetricBuckets(
+      const std::string& job_uid, const MetricBucketQuery& query) = 0;
 
   // Newest first; only those that still exist.
   virtual absl::StatusOr<std::vector<CheckpointRecord>> ListCheckpoints(

@@ -48,6 +48,7 @@ struct FeedItemFiller {
     text.set_severity(notice.warning ? v1::Notice::WARNING : v1::Notice::INFO);
     text.set_message(notice.message);
   }
+  void operator()(const MetricRun&) const {}  // stores give out single points
 };
 
 }  // namespace

@@ -47,9 +47,16 @@ absl::StatusOr<MemoryStores::JobEntry*> MemoryStores::FindUid(const std::string&
 void MemoryStores::Write(JobEntry& entry, const JobChange& change) {
   ++writes_;
   entry.job = change.job;
-  for (FeedRecord item : change.feed) {
+  const auto append = [&entry](FeedRecord item) {
     item.sequence = static_cast<int64_t>(entry.feed.size()) + 1;
     entry.feed.push_back(std::move(item));
+  };
+  for (const FeedRecord& item : change.feed) {
+    const auto* run = std::get_if<MetricRun>(&item.what);
+    if (run == nullptr) append(item);
+    for (size_t i = 0; run != nullptr && i < run->steps.size(); ++i) {
+      append({.time = run->times[i], .attempt = item.attempt, .what = PointOf(*run, i)});
+    }
   }
 }
 
@@ -225,6 +232,32 @@ absl::StatusOr<std::vector<MetricRow>> MemoryStores::ReadMetrics(const std::stri
             [&key](const MetricRow& a, const MetricRow& b) { return key(a) < key(b); });
   if (rows.size() > static_cast<size_t>(std::max(query.limit, 0))) rows.resize(query.limit);
   return rows;
+}
+
+absl::StatusOr<std::vector<MetricBucket>> MemoryStores::ReadMetricBuckets(
+    const std::string& job_uid, const MetricBucketQuery& query) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  TY_ASSIGN_OR_RETURN(JobEntry* const entry, FindUid(job_uid));
+  int64_t newest = 0;
+  for (const FeedRecord& item : entry->feed) {
+    const auto* point = std::get_if<MetricRecord>(&item.what);
+    if (point != nullptr) newest = std::max(newest, point->step);
+  }
+  const BucketRange range = RangeOf(query, newest);
+  MetricCurves curves;
+  for (const FeedRecord& item : entry->feed) {
+    const auto* point = std::get_if<MetricRecord>(&item.what);
+    if (point == nullptr || point->step < range.first_step || point->step > range.last_step ||
+        Superseded(*entry, item.attempt, point->step)) {
+      continue;
+    }
+    for (const auto& [name, value] : point->values) {
+      if (!query.Wants(point->split, name)) continue;
+      curves[{point->split, name}][(point->step - 1) / range.plan.width].Add(point->step, value);
+    }
+  }
+  return BucketsOf(curves, range);
 }
 
 absl::StatusOr<std::vector<CheckpointRecord>> MemoryStores::ListCheckpoints(

@@ -53,33 +53,24 @@ void EventGroup::ReadEndedJob(const std::string& uid) {
 }
 
 // Points of the current series within the steps that the group reports.
-void EventGroup::ReadSeries() {
-  std::map<std::string, std::pair<int64_t, int64_t>> steps;  // from, to
+absl::Status EventGroup::ReadSeriesOfAll() {
+  std::map<std::string, StepRange> steps;  // by job
   for (const RankEvents& entry : group_) {
-    if (jobs_.count(entry.rank.job_uid) == 0) continue;
-    for (const RankEventRecord& event : entry.events) {
-      const auto* metric = std::get_if<MetricRecord>(&event.what);
-      if (metric == nullptr) continue;
-      auto& [from, to] =
-          steps.try_emplace(entry.rank.job_uid, metric->step, metric->step).first->second;
-      from = std::min(from, metric->step);
-      to = std::max(to, metric->step);
-    }
+    const std::string& uid = entry.rank.job_uid;
+    if (jobs_.count(uid) == 0) continue;
+    StepRange& range = steps.try_emplace(uid, StepRange{.job_uid = uid}).first->second;
+    for (const RankEventRecord& event : entry.events) range.Add(event);
   }
-  if (steps.empty()) return;
-  std::vector<std::string> uids;
-  std::vector<int64_t> from, to;
+  std::vector<StepRange> wanted;
   for (const auto& [uid, range] : steps) {
-    uids.push_back(uid);
-    from.push_back(range.first);
-    to.push_back(range.second);
+    if (range.from <= range.to) wanted.push_back(range);
   }
-  for (const pqxx::row& row :
-       transaction_.RunText(kCurrentPointsOfMany.text, Params(uids, from, to))) {
-    jobs_.at(row[0].as<std::string>())
-        .series.emplace(row[1].as<int64_t>(),
-                        row[2].as<int>() == 0 ? MetricSplit::kTrain : MetricSplit::kValidation);
+  if (wanted.empty()) return absl::OkStatus();
+  TY_ASSIGN_OR_RETURN(std::vector<SeriesPoints> series, ReadSeries(transaction_, wanted));
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    jobs_.at(wanted[i].job_uid).series = std::move(series[i]);
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<AppendResult> EventGroup::Take(const RankEvents& entry, absl::Time now) {
@@ -117,6 +108,9 @@ absl::StatusOr<AppendResult> EventGroup::Take(const RankEvents& entry, absl::Tim
   for (FeedRecord& item : change.change.feed) {
     if (const auto* metric = std::get_if<MetricRecord>(&item.what)) {
       job.series.emplace(metric->step, metric->split);
+    }
+    if (const auto* run = std::get_if<MetricRun>(&item.what)) {
+      for (int64_t step : run->steps) job.series.emplace(step, run->split);
     }
     job.change.feed.push_back(std::move(item));
   }
@@ -156,7 +150,7 @@ absl::Status EventGroup::WriteJobs(const Query& query,
     deadlines.push_back(TimeText(job.suspend_deadline));
     failures.push_back(FailureJson(job.failure).value_or(""));
     uris.push_back(job.newest_checkpoint_uri);
-    items.push_back(static_cast<int64_t>(one->change.feed.size()));
+    items.push_back(ItemsIn(one->change.feed));
   }
   std::map<std::string, int64_t> newest;  // sequences
   for (const pqxx::row& row : transaction_.RunText(
@@ -172,10 +166,12 @@ absl::Status EventGroup::WriteJobs(const Query& query,
   for (const JobAtWork* one : touched) {
     const std::vector<FeedRecord>& feed = one->change.feed;
     const JobRecord& job = one->before;
-    feeds.push_back({job.uid, job.create_time,
-                     newest.at(job.uid) - static_cast<int64_t>(feed.size()) + 1, feed});
+    feeds.push_back({job.uid, job.create_time, newest.at(job.uid) - ItemsIn(feed) + 1, feed});
   }
-  WriteFeeds(transaction_, feeds);
+  TY_RETURN_IF_ERROR(WriteFeeds(transaction_, feeds));
+  for (const JobAtWork* one : touched) {
+    TY_RETURN_IF_ERROR(CompactIfEnded(transaction_, one->before, one->change.job));
+  }
   return absl::OkStatus();
 }
 
@@ -205,7 +201,7 @@ absl::Status EventGroup::WriteRanks(const std::vector<const JobAtWork*>& touched
 
 absl::StatusOr<std::vector<absl::StatusOr<AppendResult>>> EventGroup::Append() {
   ReadJobs();
-  ReadSeries();
+  TY_RETURN_IF_ERROR(ReadSeriesOfAll());
   const absl::Time now = Now(transaction_);
   std::vector<absl::StatusOr<AppendResult>> answers;
   for (const RankEvents& entry : group_) answers.push_back(Take(entry, now));

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "storage/fleet_store.h"
 #include "storage/postgres/database.h"
+#include "storage/postgres/metric_reads.h"
 #include "storage/records/change.h"
 
 namespace trainyard::postgres {
@@ -33,13 +34,13 @@ class EventGroup {
     JobChange change;              // all that its entries made of it so far
     AttemptRecord attempt;
     std::vector<CheckpointWritten> checkpoints;
-    std::set<std::pair<int64_t, MetricSplit>> series;  // points of the current one
+    SeriesPoints series;
     bool touched = false;
   };
 
   void ReadJobs();
   void ReadEndedJob(const std::string& uid);
-  void ReadSeries();
+  absl::Status ReadSeriesOfAll();
   absl::StatusOr<AppendResult> Take(const RankEvents& entry, absl::Time now);
   absl::Status WriteJobs(const Query& query, const std::vector<const JobAtWork*>& touched);
   absl::Status WriteRanks(const std::vector<const JobAtWork*>& touched);

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <pqxx/pqxx>
-#include <set>
 #include <utility>
 
 #include "storage/base/status.h"
 #include "storage/postgres/event_group.h"
+#include "storage/postgres/metric_reads.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
 #include "storage/postgres/writes.h"
@@ -26,24 +26,13 @@ RankId RankIdOf(const pqxx::row& row) {
 }
 
 // Points of the current series within the steps that `events` report.
-std::set<std::pair<int64_t, MetricSplit>> ReadSeries(Transaction& transaction,
-                                                     const std::string& uid,
-                                                     const std::vector<RankEventRecord>& events) {
-  std::set<std::pair<int64_t, MetricSplit>> series;
-  int64_t from = INT64_MAX;
-  int64_t to = 0;
-  for (const RankEventRecord& event : events) {
-    const auto* metric = std::get_if<MetricRecord>(&event.what);
-    if (metric == nullptr) continue;
-    from = std::min(from, metric->step);
-    to = std::max(to, metric->step);
-  }
-  if (from > to) return series;
-  for (const pqxx::row& row : transaction.Run(kCurrentPoints, Params(uid, from, to))) {
-    series.emplace(row[0].as<int64_t>(),
-                   row[1].as<int>() == 0 ? MetricSplit::kTrain : MetricSplit::kValidation);
-  }
-  return series;
+absl::StatusOr<SeriesPoints> ReadSeriesOf(Transaction& transaction, const std::string& uid,
+                                          const std::vector<RankEventRecord>& events) {
+  StepRange range{.job_uid = uid};
+  for (const RankEventRecord& event : events) range.Add(event);
+  if (range.from > range.to) return SeriesPoints();
+  TY_ASSIGN_OR_RETURN(std::vector<SeriesPoints> series, ReadSeries(transaction, {range}));
+  return std::move(series[0]);
 }
 
 // Those of `ranks` of one job that node does not run and should not: gone. Whether any was.
@@ -162,7 +151,8 @@ absl::StatusOr<AppendResult> PostgresFleetStore::AppendEvents(
         }
         if (rank.state == RankState::kGone) return result;
 
-        const auto series = ReadSeries(transaction, id.job_uid, events);
+        TY_ASSIGN_OR_RETURN(const SeriesPoints series,
+                            ReadSeriesOf(transaction, id.job_uid, events));
         const InSeries in_series = [&series](int64_t step, MetricSplit split) {
           return series.count({step, split}) > 0;
         };

@@ -6,6 +6,7 @@
 
 #include "storage/base/status.h"
 #include "storage/postgres/list_jobs.h"
+#include "storage/postgres/metric_reads.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
 #include "storage/postgres/writes.h"
@@ -14,6 +15,7 @@ namespace trainyard::postgres {
 namespace {
 
 constexpr int kDeletePiece = 100000;
+constexpr int kDeleteChunksPiece = 500;
 
 absl::Status NoSuchJob(const JobName& name) {
   return absl::NotFoundError(
@@ -131,6 +133,10 @@ absl::Status PostgresJobStore::Delete(const JobName& name, int64_t version) {
     TY_RETURN_IF_ERROR(CheckDeletable(*job, version));
     const pqxx::result deleted = transaction.Run(kDeleteMetrics, Params(job->uid, kDeletePiece));
     if (deleted.affected_rows() == kDeletePiece) return false;
+    const pqxx::result chunks =
+        transaction.Run(kDeleteChunks, Params(job->uid, kDeleteChunksPiece));
+    if (chunks.affected_rows() > 0) return false;
+    transaction.Run(kDeleteHeads, Params(job->uid));
     transaction.Run(kDeleteJob, Params(job->uid));
     return true;
   };
@@ -145,11 +151,10 @@ absl::StatusOr<std::vector<FeedRecord>> PostgresJobStore::ReadFeed(const std::st
                                                                    int64_t after, int limit) {
   using Items = std::vector<FeedRecord>;
   return database_.Run("read feed", [&](Transaction& transaction) -> absl::StatusOr<Items> {
-    Items items;
-    for (const pqxx::row& row :
-         transaction.Run(kReadFeed, Params(job_uid, after, std::max(limit, 0)))) {
-      items.push_back(FeedItemOf(row));
-    }
+    TY_ASSIGN_OR_RETURN(
+        std::vector<Items> feeds,
+        ReadFeedItems(transaction, {{.job_uid = job_uid, .after = after}}, std::max(limit, 0)));
+    Items& items = feeds[0];
     if (items.empty()) TY_RETURN_IF_ERROR(RequireJob(transaction, job_uid));
     return items;
   });
@@ -157,22 +162,10 @@ absl::StatusOr<std::vector<FeedRecord>> PostgresJobStore::ReadFeed(const std::st
 
 absl::StatusOr<std::vector<std::vector<FeedRecord>>> PostgresJobStore::ReadFeeds(
     const std::vector<FeedPosition>& positions, int limit) {
-  std::vector<std::string> uids;
-  std::vector<int64_t> after;
-  for (const FeedPosition& position : positions) {
-    uids.push_back(position.job_uid);
-    after.push_back(position.after);
-  }
-  using Feeds = std::vector<std::vector<FeedRecord>>;
   return database_.Run(
       "read feeds",
-      [&](Transaction& transaction) -> absl::StatusOr<Feeds> {
-        Feeds feeds(positions.size());
-        for (const pqxx::row& row :
-             transaction.Run(kReadFeeds, Params(uids, after, std::max(limit, 0)))) {
-          feeds[row["place"].as<size_t>() - 1].push_back(FeedItemOf(row));
-        }
-        return feeds;
+      [&](Transaction& transaction) {
+        return ReadFeedItems(transaction, positions, std::max(limit, 0));
       },
       Access::kStatements);
 }
@@ -197,22 +190,24 @@ absl::StatusOr<std::vector<FeedState>> PostgresJobStore::ReadFeedStates(
 
 absl::StatusOr<std::vector<MetricRow>> PostgresJobStore::ReadMetrics(const std::string& job_uid,
                                                                      const MetricQuery& query) {
-  std::vector<int> splits;
-  if (query.train) splits.push_back(0);
-  if (query.validation) splits.push_back(1);
   using Rows = std::vector<MetricRow>;
-  return database_.Run("read metrics", [&](Transaction& transaction) -> absl::StatusOr<Rows> {
-    Rows rows;
-    const int after_split = query.after_split == MetricSplit::kTrain ? 0 : 1;
-    for (const pqxx::row& row : transaction.Run(
-             kReadMetrics,
-             Params(job_uid, query.from_step, query.to_step, splits, query.after_step, after_split,
-                    query.after_attempt, query.include_superseded, std::max(query.limit, 0)))) {
-      rows.push_back(MetricRowOf(row));
-    }
+  const auto read = [&](Transaction& transaction) -> absl::StatusOr<Rows> {
+    TY_ASSIGN_OR_RETURN(Rows rows, ReadPoints(transaction, job_uid, query));
     if (rows.empty()) TY_RETURN_IF_ERROR(RequireJob(transaction, job_uid));
     return rows;
-  });
+  };
+  return database_.Run("read metrics", read, Access::kSnapshot);
+}
+
+absl::StatusOr<std::vector<MetricBucket>> PostgresJobStore::ReadMetricBuckets(
+    const std::string& job_uid, const MetricBucketQuery& query) {
+  using Buckets = std::vector<MetricBucket>;
+  const auto read = [&](Transaction& transaction) -> absl::StatusOr<Buckets> {
+    TY_ASSIGN_OR_RETURN(Buckets buckets, ReadBuckets(transaction, job_uid, query));
+    if (buckets.empty()) TY_RETURN_IF_ERROR(RequireJob(transaction, job_uid));
+    return buckets;
+  };
+  return database_.Run("read metric buckets", read, Access::kSnapshot);
 }
 
 absl::StatusOr<std::vector<CheckpointRecord>> PostgresJobStore::ListCheckpoints(

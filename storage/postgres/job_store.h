@@ -34,6 +34,8 @@ class PostgresJobStore : public JobStore {
       const std::vector<std::string>& job_uids) override;
   absl::StatusOr<std::vector<MetricRow>> ReadMetrics(const std::string& job_uid,
                                                      const MetricQuery& query) override;
+  absl::StatusOr<std::vector<MetricBucket>> ReadMetricBuckets(
+      const std::string& job_uid, const MetricBucketQuery& query) override;
   absl::StatusOr<std::vector<CheckpointRecord>> ListCheckpoints(
       const std::string& job_uid) override;
 

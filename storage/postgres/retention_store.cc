@@ -17,7 +17,10 @@ struct MonthlyTable {
   const char* name;
   const char* key;
 };
-constexpr MonthlyTable kMonthlyTables[] = {{"ended_jobs", "create_time"}, {"feed", "month"}};
+constexpr MonthlyTable kMonthlyTables[] = {{"ended_jobs", "create_time"},
+                                           {"feed", "month"},
+                                           {"metric_heads", "month"},
+                                           {"metric_chunks", "month"}};
 
 constexpr char kShortLockTimeout[] = "SET LOCAL lock_timeout = '200ms'";
 constexpr int kPiece = 200;  // jobs

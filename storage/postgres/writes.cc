@@ -1,8 +1,11 @@
 #include "storage/postgres/writes.h"
 
+#include <map>
 #include <pqxx/pqxx>
+#include <utility>
 
 #include "storage/base/status.h"
+#include "storage/postgres/metric_writes.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
 
@@ -17,41 +20,39 @@ struct FeedColumns {
   std::vector<int64_t> sequences, created, times, attempts;
   std::vector<std::string> kinds, bodies;
 };
-struct MetricColumns {
-  std::vector<std::string> uids;
-  std::vector<int64_t> sequences, times, attempts, steps;
-  std::vector<int> splits;
-  std::vector<std::string> names, values;
-};
-
-void AddMetric(MetricColumns& columns, const std::string& uid, const FeedRecord& item,
-               const MetricRecord& metric, int64_t sequence) {
-  std::vector<std::string> names;
-  std::vector<double> values;
-  for (const auto& [name, value] : metric.values) {
-    names.push_back(name);
-    values.push_back(value);
-  }
-  columns.uids.push_back(uid);
-  columns.sequences.push_back(sequence);
-  columns.times.push_back(absl::ToUnixMicros(item.time));
-  columns.attempts.push_back(item.attempt);
-  columns.steps.push_back(metric.step);
-  columns.splits.push_back(metric.split == MetricSplit::kTrain ? 0 : 1);
-  columns.names.push_back(ArrayLiteral(names));
-  columns.values.push_back(ArrayLiteral(values));
-}
 
 }  // namespace
 
-void WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems>& feeds) {
+int64_t ItemsIn(const std::vector<FeedRecord>& feed) {
+  int64_t items = 0;
+  for (const FeedRecord& item : feed) items += SpanOf(item);
+  return items;
+}
+
+absl::Status CompactIfEnded(Transaction& transaction, const JobRecord& before,
+                            const JobRecord& job) {
+  const bool ended = IsTerminal(job.state) && !IsTerminal(before.state);
+  // Few points are left alone: a job that took a step or two is not worth more rows.
+  if (!ended || job.step <= 1) return absl::OkStatus();
+  return CompactHeads(transaction, job.uid);
+}
+
+absl::Status WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems>& feeds) {
   FeedColumns items;
-  MetricColumns metrics;
+  std::map<std::string, MetricBlock> metrics;  // by job
   for (const NewFeedItems& feed : feeds) {
     int64_t sequence = feed.first_sequence;
+    MetricBlock& points = metrics[feed.job_uid];
     for (const FeedRecord& item : feed.items) {
       if (const auto* metric = std::get_if<MetricRecord>(&item.what)) {
-        AddMetric(metrics, feed.job_uid, item, *metric, sequence++);
+        points.attempt = item.attempt;  // all of one attempt: the newest
+        points.Add(sequence++, item.time, *metric);
+        continue;
+      }
+      if (const auto* run = std::get_if<MetricRun>(&item.what)) {
+        points.attempt = item.attempt;
+        points.Add(sequence, *run);
+        sequence += SpanOf(item);
         continue;
       }
       FeedBody body = FeedBodyOf(item);
@@ -68,11 +69,7 @@ void WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems>& feeds
     transaction.Run(kInsertFeed, Params(items.uids, items.sequences, items.created, items.times,
                                         items.attempts, items.kinds, items.bodies));
   }
-  if (!metrics.sequences.empty()) {
-    transaction.Run(kInsertMetrics,
-                    Params(metrics.uids, metrics.sequences, metrics.times, metrics.attempts,
-                           metrics.steps, metrics.splits, metrics.names, metrics.values));
-  }
+  return WriteMetrics(transaction, metrics);
 }
 
 void WriteCheckpoints(Transaction& transaction, const std::vector<CheckpointWritten>& checkpoints) {
@@ -88,7 +85,7 @@ void WriteCheckpoints(Transaction& transaction, const std::vector<CheckpointWrit
 }
 
 bool Stored(const RankRecord& rank, const std::vector<RankEventRecord>& events) {
-  return !events.empty() && events.back().sequence <= rank.acked_sequence;
+  return !events.empty() && LastSequenceOf(events.back()) <= rank.acked_sequence;
 }
 
 bool SameRank(const RankRecord& a, const RankRecord& b) {
@@ -136,7 +133,7 @@ std::optional<AttemptRecord> ReadAttempt(Transaction& transaction, const std::st
 
 absl::Status WriteJob(Transaction& transaction, const JobRecord& before, const JobChange& change) {
   const JobRecord& job = change.job;
-  const auto items = static_cast<int64_t>(change.feed.size());
+  const int64_t items = ItemsIn(change.feed);
   const Query& query = IsTerminal(job.state)      ? kEndJob
                        : IsTerminal(before.state) ? kReviveJob
                                                   : kUpdateJob;
@@ -149,9 +146,10 @@ absl::Status WriteJob(Transaction& transaction, const JobRecord& before, const J
   if (written.size() != 1) {
     return absl::AbortedError(absl::StrCat("job ", job.job_id, " changed under its lock"));
   }
-  WriteFeeds(transaction,
-             {{job.uid, job.create_time, written[0][0].as<int64_t>() - items + 1, change.feed}});
-  return absl::OkStatus();
+  TY_RETURN_IF_ERROR(WriteFeeds(
+      transaction,
+      {{job.uid, job.create_time, written[0][0].as<int64_t>() - items + 1, change.feed}}));
+  return CompactIfEnded(transaction, before, job);
 }
 
 absl::Status WriteAttempt(Transaction& transaction, const JobRecord& job_before,

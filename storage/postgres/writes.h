@@ -3,6 +3,7 @@
 // What several stores read under a lock, and how they write what records/change.h decided. Inside a
 // transaction; throws what libpqxx throws.
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,7 +29,12 @@ struct NewFeedItems {
   int64_t first_sequence = 0;
   std::vector<FeedRecord> items;
 };
-void WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems>& feeds);
+absl::Status WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems>& feeds);
+// How many sequences they take.
+int64_t ItemsIn(const std::vector<FeedRecord>& feed);
+// Gathers the metrics of a job that has just ended.
+absl::Status CompactIfEnded(Transaction& transaction, const JobRecord& before,
+                            const JobRecord& job);
 void WriteCheckpoints(Transaction& transaction, const std::vector<CheckpointWritten>& checkpoints);
 
 // Whether all of `events` were stored before.

@@ -83,7 +83,7 @@ class EventTaker {
     }
     time_ = std::min(ToMicroseconds(event.time), now_);
     TY_RETURN_IF_ERROR(std::visit([this](const auto& what) { return Apply(what); }, event.what));
-    rank_.acked_sequence = event.sequence;
+    rank_.acked_sequence = LastSequenceOf(event);
     return absl::OkStatus();
   }
 
@@ -107,11 +107,12 @@ class EventTaker {
   // Whether `step` lies beyond the job's last one; then the rank is ended for it. Such a worker
   // does another job than this one, or lies.
   bool BeyondTheEnd(absl::string_view what, int64_t step) {
-    const int64_t last = job().total_steps;
-    if (last <= 0 || step <= last) return false;
-    Lied(absl::StrCat(what, " of step ", step, ", and the job has ", last, " steps"));
+    if (!PastTheEnd(step)) return false;
+    Lied(absl::StrCat(what, " of step ", step, ", and the job has ", job().total_steps, " steps"));
     return true;
   }
+
+  bool PastTheEnd(int64_t step) { return job().total_steps > 0 && step > job().total_steps; }
 
   void Lied(const std::string& found) {
     Fail({.category = "INTERNAL",
@@ -154,6 +155,49 @@ class EventTaker {
     MetricRecord clean{.step = metric.step, .split = metric.split};
     for (const auto& [name, value] : metric.values) clean.values[CleanText(name, 256)] = value;
     AppendFeed(std::move(clean));
+    return absl::OkStatus();
+  }
+
+  absl::Status ApplyOneByOne(const MetricRun& run) {
+    for (size_t i = 0; i < run.steps.size(); ++i) {
+      time_ = std::min(ToMicroseconds(run.times[i]), now_);
+      TY_RETURN_IF_ERROR(Apply(PointOf(run, i)));
+    }
+    return absl::OkStatus();
+  }
+
+  // As ApplyOneByOne. Nearly always all of its points are taken, as they stand.
+  absl::Status Apply(const MetricRun& run) {
+    TY_RETURN_IF_ERROR(OnlyRankZero("metrics"));
+    for (const std::string& name : run.names) {
+      if (CleanText(name, 256) != name) return ApplyOneByOne(run);  // two names may become one
+    }
+    MetricRun taken{.split = run.split, .names = run.names};
+    taken.values.resize(run.names.size());
+    const auto take_rest = [&] {
+      if (!taken.steps.empty()) AppendFeed(std::move(taken));
+    };
+    for (size_t i = 0; i < run.steps.size(); ++i) {
+      const int64_t step = run.steps[i];
+      if (step < 1) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("metrics: found step ", step, ", steps count from 1"));
+      }
+      if (over()) break;
+      if (PastTheEnd(step)) {
+        take_rest();  // before the failure that the next line makes
+        BeyondTheEnd("metrics", step);
+        return absl::OkStatus();
+      }
+      job().step = std::max(job().step, step);
+      if (in_series_(step, run.split) || !seen_.emplace(step, run.split).second) continue;
+      taken.steps.push_back(step);
+      taken.times.push_back(std::min(ToMicroseconds(run.times[i]), now_));
+      for (size_t name = 0; name < run.names.size(); ++name) {
+        taken.values[name].push_back(run.values[name][i]);
+      }
+    }
+    take_rest();
     return absl::OkStatus();
   }
 
@@ -282,13 +326,23 @@ absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptReco
   EventTaker taker(result, rank, in_series, now);
   int64_t acked = attempt.ranks[rank].acked_sequence;
   for (const RankEventRecord& event : events) {
-    if (event.sequence <= acked) continue;
+    const int64_t last = LastSequenceOf(event);
+    if (last <= acked) continue;
+    const auto* run = std::get_if<MetricRun>(&event.what);
+    if (run != nullptr && event.sequence <= acked) {  // its beginning is stored
+      const auto known = static_cast<size_t>(acked + 1 - event.sequence);
+      RankEventRecord rest{.sequence = acked + 1, .time = event.time};
+      rest.what = SliceRun(*run, known, run->steps.size() - known);
+      TY_RETURN_IF_ERROR(taker.Take(rest));
+      acked = last;
+      continue;
+    }
     if (event.sequence != acked + 1) {
       return absl::InvalidArgumentError(absl::StrCat("events of rank ", rank, ": found sequence ",
                                                      event.sequence, ", expected ", acked + 1));
     }
     TY_RETURN_IF_ERROR(taker.Take(event));
-    acked = event.sequence;
+    acked = last;
   }
   return result;
 }

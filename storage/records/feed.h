@@ -22,6 +22,21 @@ struct MetricRecord {
   std::map<std::string, double> values;  // NaN and infinities included
 };
 
+// Points that follow each other without a gap in their sequences, in columns: one split, and the
+// same names in each.
+struct MetricRun {
+  MetricSplit split = MetricSplit::kTrain;
+  std::vector<int64_t> steps;               // from 1
+  std::vector<absl::Time> times;            // one per step
+  std::vector<std::string> names;           // sorted, each once
+  std::vector<std::vector<double>> values;  // by name, then by step
+};
+
+// The points `from` to `from` + `count` - 1 of a run.
+MetricRun SliceRun(const MetricRun& run, size_t from, size_t count);
+// One point of a run.
+MetricRecord PointOf(const MetricRun& run, size_t at);
+
 struct CheckpointRecord {
   std::string job_uid;
   int64_t step = 0;
@@ -56,10 +71,15 @@ struct FeedRecord {
   int64_t sequence = 0;  // from 1, without gaps within a job
   absl::Time time;
   int64_t attempt = 0;
+  // A run stands for as many items as it has points; its time is not used. Stores take runs and
+  // never give them out.
   std::variant<StateChangeRecord, MetricRecord, CheckpointRecord, AttemptStartedRecord,
-               NoticeRecord>
+               NoticeRecord, MetricRun>
       what;
 };
+
+// How many numbers of the feed an item takes.
+int64_t SpanOf(const FeedRecord& item);
 
 // One point of a job's series.
 struct MetricRow {
@@ -96,9 +116,14 @@ struct CheckpointWritten {
 struct RankEventRecord {
   int64_t sequence = 0;
   absl::Time time;
+  // A run stands for as many events as it has points; `sequence` is that of the first, `time` is
+  // not used.
   std::variant<RankStarted, RankRestored, MetricRecord, CheckpointWritten, NoticeRecord,
-               FailureRecord, RankFinished, RankExited>
+               FailureRecord, RankFinished, RankExited, MetricRun>
       what;
 };
+
+// The sequence of the last event that `event` stands for.
+int64_t LastSequenceOf(const RankEventRecord& event);
 
 }  // namespace trainyard

@@ -17,16 +17,23 @@ CREATE FUNCTION label_pairs(labels jsonb) RETURNS text[] LANGUAGE sql IMMUTABLE 
   AS $$ SELECT coalesce(array_agg(label_pair(key, value)), '{}') FROM jsonb_each_text(labels) $$;
 
 -- Makes the partition of a month, if it is missing, of a table whose column `key` says the month; rows that came before
--- their partition lie in PARENT_default and move into it.
+-- their partition lie in PARENT_default and move into it. It is stored as PARENT_default is.
 CREATE FUNCTION make_month(parent text, key text, month date) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
   part text := parent || to_char(month, '_YYYY_MM');
   first text := to_char(month, 'YYYY-MM-01 00:00:00+00');
   next text := to_char(month + interval '1 month', 'YYYY-MM-01 00:00:00+00');
+  options text;
 BEGIN
   IF to_regclass(part) IS NOT NULL THEN RETURN false; END IF;
   EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', parent || '_default');
   EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL)', part, parent);
+  SELECT string_agg(option, ', ') INTO options FROM (
+    SELECT unnest(c.reloptions) AS option FROM pg_class c WHERE c.oid = to_regclass(parent || '_default')
+    UNION ALL
+    SELECT 'toast.' || unnest(t.reloptions) FROM pg_class c JOIN pg_class t ON t.oid = c.reltoastrelid
+    WHERE c.oid = to_regclass(parent || '_default')) AS of_default;
+  IF options IS NOT NULL THEN EXECUTE format('ALTER TABLE %I SET (%s)', part, options); END IF;
   EXECUTE format('WITH moved AS (DELETE FROM %I WHERE %I >= %L AND %I < %L RETURNING *) INSERT INTO %I SELECT * FROM moved',
                  parent || '_default', key, first, key, next, part);
   EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', parent, part, first, next);
@@ -97,7 +104,8 @@ CREATE TABLE feed_default PARTITION OF feed DEFAULT;
 -- --- what is there moves -----------------------------------------------------------------------
 
 SELECT make_month(parent, key, month)
-FROM (VALUES ('ended_jobs', 'create_time'), ('feed', 'month')) AS parents (parent, key),
+FROM (VALUES ('ended_jobs', 'create_time'), ('feed', 'month'), ('metric_heads', 'month'), ('metric_chunks', 'month'))
+       AS parents (parent, key),
      (SELECT DISTINCT month_of(create_time) AS month FROM jobs
       UNION SELECT month_of(now() + n * interval '1 month') FROM generate_series(0, 2) AS n) AS months;
 

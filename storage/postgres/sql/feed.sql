@@ -7,44 +7,36 @@ SELECT f.job_uid, f.sequence, month_of(from_micros(f.created)), from_micros(f.ti
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::text[])
   AS f (job_uid, sequence, created, time, attempt, kind, body)
 
--- name: InsertMetrics
-INSERT INTO metrics (job_uid, sequence, time, attempt, step, split, names, values)
-SELECT m.job_uid, m.sequence, from_micros(m.time), m.attempt, m.step, m.split,
-       m.names::text[], m.values::double precision[]
-FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::smallint[], $7::text[], $8::text[])
-  AS m (job_uid, sequence, time, attempt, step, split, names, values)
-
--- name: ReadFeed
-SELECT * FROM (
-  (SELECT f.sequence, micros(f.time) AS time, f.attempt, f.kind, f.body::text AS body,
-          NULL::bigint AS step, NULL::smallint AS split, NULL::text[] AS names,
-          NULL::double precision[] AS values
-   FROM feed f
-   WHERE f.job_uid = $1 AND f.sequence > $2
-     AND f.month = (SELECT month_of(create_time) FROM job_specs WHERE job_uid = $1)
-   ORDER BY f.sequence LIMIT $3)
-  UNION ALL
-  (SELECT m.sequence, micros(m.time), m.attempt, 'METRIC', NULL, m.step, m.split, m.names, m.values
-   FROM metrics m WHERE m.job_uid = $1 AND m.sequence > $2 ORDER BY m.sequence LIMIT $3)
-) AS items ORDER BY sequence LIMIT $3
 
 -- name: ReadFeeds
--- Many jobs at once; the place is that of the job in the arrays. Reads one index range per job and table, whatever
--- the plan takes the arrays for.
-SELECT w.place, items.* FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS w (uid, after, place)
+-- Of each job (its place in the arrays): items with their sequence, points of the table `metrics` among them; heads, of
+-- which one may begin before; and the next chunks ($4), of which the first may. What one statement reads, it reads of
+-- one state. Not in order. One index range per job and table, whatever the plan takes the arrays for.
+SELECT w.place, items.*
+FROM (SELECT p.uid, p.after, p.place, month_of(s.create_time) AS month
+      FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS p (uid, after, place)
+        JOIN job_specs s ON s.job_uid = p.uid) AS w
 CROSS JOIN LATERAL (
   (SELECT f.sequence, micros(f.time) AS time, f.attempt, f.kind, f.body::text AS body,
           NULL::bigint AS step, NULL::smallint AS split, NULL::text[] AS names,
-          NULL::double precision[] AS values
-   FROM feed f
-   WHERE f.job_uid = w.uid AND f.sequence > w.after
-     AND f.month = (SELECT month_of(s.create_time) FROM job_specs s WHERE s.job_uid = w.uid)
-   ORDER BY f.sequence LIMIT $3)
+          NULL::double precision[] AS values, NULL AS name, NULL::integer AS points, NULL::bytea AS bytes
+   FROM feed f WHERE f.month = w.month AND f.job_uid = w.uid AND f.sequence > w.after ORDER BY f.sequence LIMIT $3)
   UNION ALL
-  (SELECT m.sequence, micros(m.time), m.attempt, 'METRIC', NULL, m.step, m.split, m.names, m.values
+  (SELECT m.sequence, micros(m.time), m.attempt, 'METRIC', NULL, m.step, m.split, m.names, m.values, NULL, NULL, NULL
    FROM metrics m WHERE m.job_uid = w.uid AND m.sequence > w.after ORDER BY m.sequence LIMIT $3)
-  ORDER BY sequence LIMIT $3
-) AS items ORDER BY w.place, items.sequence
+  UNION ALL
+  (SELECT h.last_sequence, NULL, h.attempt, 'HEAD', NULL, NULL, NULL, NULL, NULL, NULL, h.points, h.bytes
+   FROM metric_heads h WHERE h.month = w.month AND h.job_uid = w.uid AND h.last_sequence > w.after
+   ORDER BY h.first_sequence LIMIT $3)
+  UNION ALL
+  (SELECT c.last_sequence, NULL, c.attempt, 'CHUNK', NULL, NULL, c.split, NULL, NULL, c.name, c.points, c.bytes
+   FROM (SELECT i.first_sequence FROM metric_chunks i
+         WHERE i.month = w.month AND i.job_uid = w.uid AND i.split = -1 AND i.last_sequence > w.after
+         ORDER BY i.last_sequence LIMIT $4) n
+   JOIN metric_chunks c ON c.month = w.month AND c.job_uid = w.uid AND c.level = 0
+                       AND c.first_sequence = n.first_sequence
+   ORDER BY c.first_sequence, c.split, c.name)
+) AS items
 
 -- name: ReadFeedStates
 WITH w AS (
@@ -63,13 +55,9 @@ WHERE m.job_uid = $1 AND m.step BETWEEN $2 AND $3 AND m.split = ANY ($4::smallin
 ORDER BY m.step, m.split, m.attempt LIMIT $9
 
 -- name: CurrentPoints
--- Points of the current series in a range of steps.
-SELECT m.step, m.split FROM metrics m
-WHERE m.job_uid = $1 AND m.step BETWEEN $2 AND $3 AND NOT {superseded}
-
--- name: CurrentPointsOfMany
-SELECT w.uid, m.step, m.split
-FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w (uid, from_step, to_step)
+-- Points of the current series of each job in a range of steps.
+SELECT w.place, m.step, m.split
+FROM unnest($1::text[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS w (uid, from_step, to_step, place)
   JOIN metrics m ON m.job_uid = w.uid AND m.step BETWEEN w.from_step AND w.to_step
 WHERE NOT {superseded}
 

@@ -1,0 +1,63 @@
+#pragma once
+
+// Points of one attempt in columns, and their form as bytes. Pure. What is decoded may be damaged:
+// it is kDataLoss.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "storage/records/feed.h"
+
+namespace trainyard {
+
+// No block holds more points than this.
+inline constexpr size_t kMostBlockPoints = size_t{1} << 16;
+
+// In the order of their sequences in the job's feed, which may have gaps: other items lie there.
+struct MetricBlock {
+  struct Column {
+    std::vector<uint32_t> at;  // which points have the name, growing
+    std::vector<double> values;
+  };
+  using Key = std::pair<MetricSplit, std::string>;
+
+  int64_t attempt = 0;
+  std::vector<int64_t> sequences;
+  std::vector<int64_t> times_us;
+  std::vector<int64_t> steps;
+  std::vector<MetricSplit> splits;
+  std::map<Key, Column> columns;  // a column has points of its split only
+
+  size_t size() const { return steps.size(); }
+  int64_t first_step() const;  // the lowest; of a block that is not empty
+  int64_t last_step() const;
+
+  // Behind what is there. `sequence` is that of the (first) point.
+  void Add(int64_t sequence, absl::Time time, const MetricRecord& point);
+  void Add(int64_t sequence, const MetricRun& run);
+  void Add(const MetricBlock& later);
+};
+
+// All but the columns, and one column. A column is decoded against the block whose index was.
+std::string EncodeIndex(const MetricBlock& block);
+absl::StatusOr<MetricBlock> DecodeIndex(absl::string_view bytes, size_t points);
+std::string EncodeColumn(const MetricBlock& block, const MetricBlock::Key& key);
+absl::Status DecodeColumn(absl::string_view bytes, const MetricBlock::Key& key, MetricBlock& block);
+
+// A block as one string.
+std::string EncodeBlock(const MetricBlock& block);
+absl::StatusOr<MetricBlock> DecodeBlock(absl::string_view bytes);
+
+// The block's points `from` and on, at most `count`, as a block.
+MetricBlock SliceBlock(const MetricBlock& block, size_t from, size_t count);
+
+// Its points one by one, in order; `superseded` is not set.
+std::vector<MetricRow> RowsOf(const MetricBlock& block);
+
+}  // namespace trainyard
