@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "executor/agent/identity.h"
+#include "executor/agent/metric_columns.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -220,6 +221,7 @@ void Agent::HandleInbox() {
         // What ran on a lease that ran out may have been placed elsewhere meanwhile: it gets no
         // right to write before the set says that it is still wanted.
         FenceIfLate(clock_.SinceBoot());
+        server_takes_columns_ = event.message.welcome().metric_columns();
         lease_.Begin(event.message.welcome(), event.register_sent);
         RenewLeases();
         for (auto& [name, rank] : ranks_) rank->spool().Rewind();
@@ -370,7 +372,8 @@ void Agent::SendEvents(absl::Duration now) {
         if (event.has_failure()) AddXids(*rank, *event.mutable_failure());
       }
       v1::AgentMessage message;
-      *message.mutable_events() = **std::move(batch);
+      *message.mutable_events() =
+          server_takes_columns_ ? PackMetrics(**std::move(batch)) : **std::move(batch);
       link_->Send(std::move(message));
     }
   }

@@ -119,6 +119,7 @@ class Agent {
   bool desired_is_fresh_ = false;  // of this session
   int64_t reconciled_version_ = 0;
   bool up_ = false;
+  bool server_takes_columns_ = false;  // as its Welcome said
   bool fenced_ = false;
   bool orphaned_ = true;  // the lease does not hold
   bool reconcile_due_ = false;

@@ -14,6 +14,7 @@
 #include "server/api/watch_stream.h"
 #include "server/rpc/bridge.h"
 #include "storage/base/status.h"
+#include "storage/records/text.h"
 #include "trainyard/v1/run_services.grpc.pb.h"
 
 namespace trainyard {
@@ -49,6 +50,53 @@ absl::Status ApplyCursor(const std::string& cursor, JobStore::MetricQuery& query
   }
   query.after_split = split == 0 ? MetricSplit::kTrain : MetricSplit::kValidation;
   return absl::OkStatus();
+}
+
+void AddCurves(const std::vector<MetricBucket>& buckets, v1::QueryMetricsResponse& response) {
+  const MetricBucket* before = nullptr;
+  v1::MetricCurve* curve = nullptr;
+  for (const MetricBucket& bucket : buckets) {
+    if (before == nullptr || before->split != bucket.split || before->name != bucket.name) {
+      curve = response.add_curves();
+      curve->set_split(bucket.split == MetricSplit::kTrain ? v1::MetricPoint::TRAIN
+                                                           : v1::MetricPoint::VALIDATION);
+      curve->set_name(bucket.name);
+      curve->set_width(bucket.last_step - bucket.first_step + 1);
+    }
+    before = &bucket;
+    curve->add_first_steps(bucket.first_step);
+    curve->add_counts(bucket.fold.count);
+    curve->add_min(bucket.fold.Least());
+    curve->add_max(bucket.fold.Most());
+    curve->add_mean(bucket.fold.Mean());
+    curve->add_last(bucket.fold.last);
+  }
+}
+
+absl::StatusOr<MetricBucketQuery> CheckBuckets(const v1::QueryMetricsRequest& request,
+                                               const JobStore::MetricQuery& query) {
+  if (request.buckets() < 0 || request.buckets() > 10000) {
+    return absl::InvalidArgumentError(absl::StrCat("buckets: found ", request.buckets(),
+                                                   ", expected 1 to 10000, or 0 for points"));
+  }
+  if (request.include_superseded() || !request.page_token().empty()) {
+    return absl::InvalidArgumentError(
+        "buckets: found with include_superseded or page_token, which are for points alone");
+  }
+  if (request.names_size() > 64) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("names: found ", request.names_size(), ", expected at most 64"));
+  }
+  MetricBucketQuery buckets{.train = query.train,
+                            .validation = query.validation,
+                            .from_step = query.from_step,
+                            .to_step = query.to_step,
+                            .buckets = request.buckets()};
+  for (const std::string& name : request.names()) {
+    TY_RETURN_IF_ERROR(CheckText("names", name));
+    buckets.names.push_back(name);
+  }
+  return buckets;
 }
 
 class MetricService final : public v1::MetricService::CallbackService {
@@ -105,6 +153,17 @@ class MetricService final : public v1::MetricService::CallbackService {
         b_.authenticator.Admit(AuthorizationOf(context), Permission::kReadJobs).status());
     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("job", request.job()));
     TY_ASSIGN_OR_RETURN(JobStore::MetricQuery query, CheckQuery(request));
+    if (request.buckets() != 0) {
+      TY_ASSIGN_OR_RETURN(const MetricBucketQuery wanted, CheckBuckets(request, query));
+      TY_ASSIGN_OR_RETURN(const JobRecord job, b_.stores.jobs().Get(name));
+      TY_ASSIGN_OR_RETURN(const std::vector<MetricBucket> buckets,
+                          b_.stores.jobs().ReadMetricBuckets(job.uid, wanted));
+      AddCurves(buckets, *response);
+      return absl::OkStatus();
+    }
+    if (request.names_size() > 0) {
+      return absl::InvalidArgumentError("names: found without buckets, which they are for");
+    }
     TY_ASSIGN_OR_RETURN(const int page_size, CheckPageSize(request.page_size(), 1000, 10000));
     const std::string question =
         absl::StrCat("metrics\n", request.job(), "\n", request.split(), "\n", request.from_step(),

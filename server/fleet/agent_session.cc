@@ -177,6 +177,7 @@ absl::Status AgentSession::Register(const v1::Register& message) {
       absl::ToInt64Milliseconds(fleet_.options_.self_fence));
   welcome.mutable_welcome()->set_orphan_limit_ms(
       absl::ToInt64Milliseconds(fleet_.options_.orphan_limit));
+  welcome.mutable_welcome()->set_metric_columns(true);
   welcome.mutable_welcome()->set_protocol_version(AgreeOnProtocol(message).value_or(0));
   link_.Send(welcome);
   fleet_.wakeups_.Wake("queue");
@@ -351,7 +352,7 @@ absl::StatusOr<AppendResult> AgentSession::EndRank(const RankId& id,
       return std::holds_alternative<RankExited>(event.what);
     });
     result.fenced = false;
-    if (!events.empty()) result.acked_sequence = events.back().sequence;
+    if (!events.empty()) result.acked_sequence = LastSequenceOf(events.back());
     if (exited == events.end()) return result;
     last.what = exited->what;
   } else if (rank.outcome == RankOutcome::kNone) {

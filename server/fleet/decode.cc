@@ -21,7 +21,8 @@ namespace {
 constexpr int kMostSlots = 1024;
 constexpr double kMostCelsius = 1000, kMostWatts = 1e5;
 constexpr int kMostLabels = 64;
-constexpr int kMostValues = 64;        // metrics of one point
+constexpr int kMostValues = 64;  // metrics of one point
+constexpr int kMostColumnPoints = 1 << 16;
 constexpr size_t kLongestText = 4096;  // messages and evidence are cut, URIs are refused
 constexpr int64_t kMostSteps = int64_t{1} << 53;
 constexpr int64_t kMostBytes = int64_t{1} << 60;
@@ -130,6 +131,61 @@ absl::StatusOr<MetricRecord> DecodeMetrics(const v1::MetricPoint& point) {
   return record;
 }
 
+// A worker's clock may be anything; the database takes years 1 to 9999 and some.
+absl::Time DecodeTime(int64_t micros) {
+  constexpr int64_t kYear9999 = int64_t{253402300799} * 1000000;
+  return absl::FromUnixMicros(std::clamp<int64_t>(micros, 0, kYear9999));
+}
+
+absl::StatusOr<MetricRun> DecodeColumns(const v1::MetricColumns& columns) {
+  const int points = columns.steps_size();
+  if (points < 1 || points > kMostColumnPoints) {
+    return Wrong("columns.steps", absl::StrCat(points), "1 to 65536");
+  }
+  if (columns.time_deltas_us_size() != points) {
+    return Wrong("columns.time_deltas_us", absl::StrCat(columns.time_deltas_us_size()),
+                 absl::StrCat(points, ", one per step"));
+  }
+  if (columns.columns_size() < 1 || columns.columns_size() > static_cast<int>(kMostValues)) {
+    return Wrong("columns.columns", absl::StrCat(columns.columns_size()), "1 to 64");
+  }
+  MetricRun run;
+  switch (columns.split()) {
+    case v1::MetricPoint::TRAIN:
+      run.split = MetricSplit::kTrain;
+      break;
+    case v1::MetricPoint::VALIDATION:
+      run.split = MetricSplit::kValidation;
+      break;
+    default:
+      return Wrong("columns.split", absl::StrCat(columns.split()), "TRAIN or VALIDATION");
+  }
+  uint64_t time_us = 0;
+  for (int i = 0; i < points; ++i) {
+    TY_RETURN_IF_ERROR(CheckStep("columns.steps", columns.steps(i), 1));
+    time_us += static_cast<uint64_t>(columns.time_deltas_us(i));
+    run.times.push_back(DecodeTime(static_cast<int64_t>(time_us)));
+  }
+  run.steps.assign(columns.steps().begin(), columns.steps().end());
+  for (const v1::MetricColumns::Column& column : columns.columns()) {
+    if (!IsPrintable(column.name(), 64)) {
+      return Wrong("columns.columns", absl::StrCat("a name of ", column.name().size(), " bytes"),
+                   "1 to 64 printable characters");
+    }
+    if (!run.names.empty() && column.name() <= run.names.back()) {
+      return Wrong("columns.columns", column.name(), "names in order, each once");
+    }
+    if (column.values_size() != points) {
+      return Wrong(absl::StrCat("columns.columns.", column.name()),
+                   absl::StrCat(column.values_size(), " values"),
+                   absl::StrCat(points, ", one per step"));
+    }
+    run.names.push_back(column.name());
+    run.values.emplace_back(column.values().begin(), column.values().end());
+  }
+  return run;
+}
+
 // Where the files of a job's checkpoints may lie: what CheckpointRootOf (assignment.h) gives the
 // job `uid` below `root`. Anything else would make the server, or who restores from it, read and
 // delete what is none of the job's.
@@ -234,6 +290,10 @@ absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event, const Ra
       TY_ASSIGN_OR_RETURN(record.what, DecodeMetrics(event.metrics()));
       break;
     }
+    case v1::RankEvent::kColumns: {
+      TY_ASSIGN_OR_RETURN(record.what, DecodeColumns(event.columns()));
+      break;
+    }
     case v1::RankEvent::kCheckpoint: {
       TY_ASSIGN_OR_RETURN(record.what, DecodeCheckpoint(event.checkpoint(), rank));
       break;
@@ -275,12 +335,6 @@ absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event, const Ra
 // The secret itself is kept nowhere.
 std::string UidOf(const std::string& node_secret) {
   return node_secret.empty() ? "" : Sha256Hex(node_secret).substr(0, 32);
-}
-
-// A worker's clock may be anything; the database takes years 1 to 9999 and some.
-absl::Time DecodeTime(int64_t micros) {
-  constexpr int64_t kYear9999 = int64_t{253402300799} * 1000000;
-  return absl::FromUnixMicros(std::clamp<int64_t>(micros, 0, kYear9999));
 }
 
 }  // namespace

@@ -380,6 +380,28 @@ TEST_F(AgentTest, RunsWhatIsWantedAndDeliversItsEventsInOrder) {
   EXPECT_FALSE((*events)[6].exited().lost());
   EXPECT_TRUE(server_.WaitFor([&] { return server_.Runs({}); }))
       << "what ended is not present, though it is wanted still";
+  EXPECT_TRUE(server_.WaitFor([&] { return server_.columns() == 0; }))
+      << "a server that does not say that it takes columns is one of before";
+}
+
+TEST_F(AgentTest, AServerThatTakesColumnsGetsThemAndTheSameEvents) {
+  v1::Welcome terms;
+  terms.set_heartbeat_ms(50);
+  terms.set_lease_ms(30'000);
+  terms.set_self_fence_ms(25'000);
+  terms.set_metric_columns(true);
+  server_.SetTerms(terms);
+  server_.Want({Assigned("a", "finish")});
+  StartAgent();
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  ExpectConsecutive(*events);
+  ASSERT_EQ(events->size(), 7u);
+  for (int step = 1; step <= 3; ++step) {
+    EXPECT_EQ((*events)[step + 1].metrics().step(), step);
+    EXPECT_FALSE((*events)[step + 1].metrics().values().empty());
+  }
+  EXPECT_TRUE(server_.WaitFor([&] { return server_.columns() > 0; }));
 }
 
 TEST_F(AgentTest, WhatIsNoLongerWantedIsKilledAndProvenGone) {

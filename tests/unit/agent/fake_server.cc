@@ -13,6 +13,29 @@
 
 namespace trainyard {
 
+namespace {
+
+// An event as the points that it stands for.
+std::vector<v1::RankEvent> PointsOf(const v1::RankEvent& event) {
+  if (!event.has_columns()) return {event};
+  std::vector<v1::RankEvent> points;
+  const v1::MetricColumns& columns = event.columns();
+  int64_t time_us = 0;
+  for (int i = 0; i < columns.steps_size(); ++i) {
+    v1::RankEvent& point = points.emplace_back();
+    point.set_sequence(event.sequence() + i);
+    point.set_time_us(time_us += columns.time_deltas_us(i));
+    point.mutable_metrics()->set_step(columns.steps(i));
+    point.mutable_metrics()->set_split(columns.split());
+    for (const auto& column : columns.columns()) {
+      (*point.mutable_metrics()->mutable_values())[column.name()] = column.values(i);
+    }
+  }
+  return points;
+}
+
+}  // namespace
+
 using Stream = grpc::ServerReaderWriter<v1::ServerMessage, v1::AgentMessage>;
 
 class FakeServer::Service : public v1::ExecutorService::Service {
@@ -205,11 +228,14 @@ void FakeServer::Handle(const v1::AgentMessage& message, std::vector<v1::ServerM
     chunks_[message.log().request_id()] = message.log();
   } else if (message.has_events()) {
     std::vector<v1::RankEvent>& stored = events_[run::RunDirectory::NameOf(message.events().key())];
-    for (const v1::RankEvent& event : message.events().events()) {
-      const int64_t next = stored.empty() ? 1 : stored.back().sequence() + 1;
-      if (event.sequence() < next) ++repeats_;
-      if (event.sequence() > next) ++gaps_;
-      if (event.sequence() == next) stored.push_back(event);
+    for (const v1::RankEvent& sent : message.events().events()) {
+      if (sent.has_columns()) ++columns_;
+      for (const v1::RankEvent& event : PointsOf(sent)) {
+        const int64_t next = stored.empty() ? 1 : stored.back().sequence() + 1;
+        if (event.sequence() < next) ++repeats_;
+        if (event.sequence() > next) ++gaps_;
+        if (event.sequence() == next) stored.push_back(event);
+      }
     }
     if (ack_events_) {
       v1::EventAck& ack = *answers.emplace_back().mutable_ack();

@@ -53,6 +53,7 @@ class FakeServer {
   int64_t version() const { return version_; }
   int gaps() const { return gaps_; }
   int repeats() const { return repeats_; }
+  int columns() const { return columns_; }  // events that came as columns; kept as points
 
   // Whether the newest heartbeat was sent under the newest desired set and names just `ranks`.
   bool Runs(const std::vector<std::string>& ranks) const;
@@ -84,6 +85,7 @@ class FakeServer {
   std::map<std::string, v1::LogChunk> chunks_;
   int gaps_ = 0;
   int repeats_ = 0;
+  int columns_ = 0;
   int next_request_ = 1;
 };
 

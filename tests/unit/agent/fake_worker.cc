@@ -69,6 +69,7 @@ class FakeWorker {
     v1::RankEvent event;
     event.mutable_metrics()->set_step(++step_);
     event.mutable_metrics()->set_split(v1::MetricPoint::TRAIN);
+    (*event.mutable_metrics()->mutable_values())["loss"] = 1.0;
     Write(event);
   }
 

@@ -120,6 +120,78 @@ TEST_F(FleetTest, EventsAreAcknowledgedOnceHoweverOftenTheyCome) {
   ASSERT_EQ(response.points_size(), 1);
 }
 
+// Steps `from` to `to` in one event, whose sequence is that of the first.
+v1::RankEvent Columns(int64_t sequence, int64_t from, int64_t to) {
+  v1::RankEvent event;
+  event.set_sequence(sequence);
+  event.mutable_columns()->set_split(v1::MetricPoint::TRAIN);
+  v1::MetricColumns::Column& loss = *event.mutable_columns()->add_columns();
+  loss.set_name("loss");
+  for (int64_t step = from; step <= to; ++step) {
+    event.mutable_columns()->add_steps(step);
+    event.mutable_columns()->add_time_deltas_us(step == from ? 1'000'000'000'000'000 : 1000);
+    loss.add_values(static_cast<double>(step));
+  }
+  return event;
+}
+
+TEST_F(FleetTest, MetricsInColumnsAreStoredPointByPointAndReadByBuckets) {
+  Place();
+  EventScript script;
+  agent_->SendEvents(key_, {script.Started(), script.Restored(0), script.Metrics(1, 1.0)});
+  EXPECT_EQ(agent_->NextAck().sequence(), 3) << "an agent of before sends points";
+  for (int i = 0; i < 2; ++i) {
+    agent_->SendEvents(key_, {Columns(4, 2, 3)});
+    EXPECT_EQ(agent_->NextAck().sequence(), 5);
+  }
+  v1::QueryMetricsRequest request;
+  request.set_job(name_);
+  v1::QueryMetricsResponse response;
+  ASSERT_TRUE(rig_.metrics().QueryMetrics(Rig::Context().get(), request, &response).ok());
+  ASSERT_EQ(response.points_size(), 3);
+  EXPECT_EQ(response.points(2).point().step(), 3);
+  EXPECT_EQ(response.points(2).point().values().at("loss"), 3.0);
+  EXPECT_EQ(response.points(2).time().seconds(), 1'000'000'000);
+
+  request.set_buckets(2);
+  response.Clear();
+  ASSERT_TRUE(rig_.metrics().QueryMetrics(Rig::Context().get(), request, &response).ok());
+  ASSERT_EQ(response.curves_size(), 1);
+  const v1::MetricCurve& curve = response.curves(0);
+  EXPECT_EQ(curve.name(), "loss");
+  EXPECT_EQ(curve.width(), 2);
+  EXPECT_THAT(curve.first_steps(), ElementsAre(1, 3));
+  EXPECT_THAT(curve.counts(), ElementsAre(2, 1));
+  EXPECT_THAT(curve.min(), ElementsAre(1.0, 3.0));
+  EXPECT_THAT(curve.max(), ElementsAre(2.0, 3.0));
+  EXPECT_THAT(curve.mean(), ElementsAre(1.5, 3.0));
+  EXPECT_THAT(curve.last(), ElementsAre(2.0, 3.0));
+  EXPECT_EQ(response.points_size(), 0);
+
+  request.set_buckets(10001);
+  EXPECT_EQ(rig_.metrics().QueryMetrics(Rig::Context().get(), request, &response).error_code(),
+            grpc::INVALID_ARGUMENT);
+  request.set_buckets(0);
+  request.add_names("loss");
+  EXPECT_EQ(rig_.metrics().QueryMetrics(Rig::Context().get(), request, &response).error_code(),
+            grpc::INVALID_ARGUMENT);
+}
+
+TEST_F(FleetTest, ColumnsThatDoNotFitEachOtherEndTheJob) {
+  Place();
+  EventScript script;
+  v1::RankEvent torn = Columns(3, 1, 3);
+  torn.mutable_columns()->mutable_columns(0)->mutable_values()->RemoveLast();
+  agent_->SendEvents(key_, {script.Started(), script.Restored(0), torn});
+  EXPECT_EQ(agent_->NextAck().sequence(), 3);
+  EXPECT_EQ(agent_->NextDesired(0).assignments_size(), 0);
+  agent_->SendEvents(key_, {EventScript(4).Exited(1)});
+  EXPECT_EQ(agent_->NextAck().sequence(), 4);
+  const v1::Job job = rig_.Get(name_);
+  EXPECT_EQ(job.state(), v1::FAILED);
+  EXPECT_THAT(job.failure().message(), HasSubstr("columns.columns.loss: found 2 values"));
+}
+
 TEST_F(FleetTest, DesiredSetIsSentOnlyWhenItDiffers) {
   Place();
   for (int i = 1; i <= 3; ++i) {
