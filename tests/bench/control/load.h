@@ -36,6 +36,17 @@ struct AgentOptions {
 //   is over stats            now; lateness of the heartbeats since the last `stats`
 int RunAgents(const Target& target, const AgentOptions& options);
 
+struct MetricOptions {
+  int nodes = 25;
+  int slots = 8;     // ranks per node, each of a job of its own
+  int points = 256;  // per report, as the agent cuts them
+  double seconds = 10;
+  int64_t steps = 0;  // per rank, in place of `seconds`; 0: as many as there is time for
+};
+// Registers the nodes and lets the rank on each slot report ten metrics a
+// step in columns, the next report once the one before the last is acknowledged.
+int RunMetrics(const Target& target, const MetricOptions& options);
+
 // `request_file` holds a serialized SubmitJobRequest without job id and request id.
 int RunSubmit(const Target& target, const std::string& request_file, int clients, double seconds,
               int count);

@@ -50,6 +50,14 @@ int Main(int argc, char** argv) {
   agents->add_option("--prefix", agent.prefix);
   agents->add_option("--device", agent.device);
   agents->add_flag("--hold", agent.hold);
+  MetricOptions metric;
+  CLI::App* metrics = app.add_subcommand("metrics");
+  with_target(metrics);
+  metrics->add_option("--nodes", metric.nodes);
+  metrics->add_option("--slots", metric.slots);
+  metrics->add_option("--points", metric.points);
+  metrics->add_option("--seconds", metric.seconds);
+  metrics->add_option("--steps", metric.steps);
   int clients = 1, count = 0;
   double seconds = 1;
   CLI::App* submit = app.add_subcommand("submit");
@@ -79,6 +87,7 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   std::ifstream(token_file) >> target.token;
   if (agents->parsed()) return RunAgents(target, agent);
+  if (metrics->parsed()) return RunMetrics(target, metric);
   if (submit->parsed()) return RunSubmit(target, request_file, clients, seconds, count);
   if (list->parsed()) return RunList(target, filter, page_size, calls);
   if (watch->parsed()) return RunWatch(target, names_file, watchers, connections);

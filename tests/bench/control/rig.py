@@ -134,7 +134,7 @@ class Rig:
             self.server = None
 
     def load(self, what, *arguments):
-        token = "agent" if what == "agents" else "admin"
+        token = "agent" if what in ("agents", "metrics") else "admin"
         return [str(part) for part in (BIN / "control_load", what, "--server", self.address, "--token-file",
                                        self.folder / token, *arguments)]
 
