@@ -291,12 +291,12 @@ absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
 }
 
 absl::StatusOr<v1::Retention> Client::GetRetention() {
-  return connection_->Call(*connection_->info, &v1::InfoService::Stub::GetRetention,
+  return connection_->Call(&Endpoint::info, &v1::InfoService::Stub::GetRetention,
                            v1::GetRetentionRequest());
 }
 
 absl::StatusOr<v1::Retention> Client::SetRetention(const v1::SetRetentionRequest& request) {
-  return connection_->Call(*connection_->info, &v1::InfoService::Stub::SetRetention, request);
+  return connection_->Call(&Endpoint::info, &v1::InfoService::Stub::SetRetention, request);
 }
 
 absl::Status Client::WatchJob(const v1::WatchJobRequest& request, absl::Duration silence,

@@ -109,7 +109,9 @@ TEST(Snapshots, AreThoseOfAStoreThatReadsEverythingAnew) {
     ASSERT_OK(stores->scheduler().Apply(epoch, decisions).status());
     const JobName first{"default", absl::StrCat("j", round, "-0")};
     ASSERT_OK(stores->jobs().Pause(first, 0, kUser, absl::Seconds(1)).status());
-    if (round % 2 == 1) ASSERT_OK(stores->jobs().Resume(first, 0, kUser).status());
+    if (round % 2 == 1) {
+      ASSERT_OK(stores->jobs().Resume(first, 0, kUser).status());
+    }
     ASSERT_OK(
         stores->jobs().Cancel({"default", absl::StrCat("j", round, "-1")}, 0, kUser).status());
     EXPECT_EQ(seen(*stores->scheduler().ReadSnapshot()),

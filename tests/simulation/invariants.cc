@@ -99,7 +99,7 @@ void Yard::CheckAlways() {
   for (const auto& agent : agents_) moves += agent->moves();
   const int64_t writes = stores_.writes();
   const bool written = writes != checked_writes_;
-  if (!away_ && (written || moves != checked_moves_)) {
+  if (written || moves != checked_moves_) {
     CheckProcesses();
     checked_moves_ = moves;
   }

@@ -37,6 +37,22 @@ class Tally {
     late_ms_.push_back(absl::ToDoubleMilliseconds(late));
   }
   void Registered() { ++registered_; }
+  void Stored(int64_t events) {
+    absl::MutexLock lock(&mu_);
+    stored_ += events;
+    last_stored_ = absl::Now();
+  }
+  int64_t stored() {
+    absl::MutexLock lock(&mu_);
+    return stored_;
+  }
+  // Waits until `count` events were acknowledged; the time at which the last one was.
+  absl::Time AwaitStored(int64_t count, absl::Duration limit) {
+    absl::MutexLock lock(&mu_);
+    const auto reached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stored_ >= count; };
+    mu_.AwaitWithTimeout(absl::Condition(&reached), limit);
+    return last_stored_;
+  }
   void SessionEnded() { ++ended_; }
 
   // Waits until `count` ranks finished; answers with how many did, and when the last of them.
@@ -55,6 +71,7 @@ class Tally {
     nlohmann::json stats = {{"finished", finished_},
                             {"registered", registered_.load()},
                             {"sessions_ended", ended_.load()},
+                            {"stored", stored_},
                             {"heartbeats", late.size()},
                             {"late_ms_p50", Quantile(late, 0.5)},
                             {"late_ms_p999", Quantile(late, 0.999)},
@@ -66,6 +83,8 @@ class Tally {
   absl::Mutex mu_;
   int64_t finished_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Time last_ ABSL_GUARDED_BY(mu_);
+  int64_t stored_ ABSL_GUARDED_BY(mu_) = 0;  // events that were acknowledged
+  absl::Time last_stored_ ABSL_GUARDED_BY(mu_);
   std::vector<double> late_ms_ ABSL_GUARDED_BY(mu_);
   std::atomic<int> registered_ = 0;
   std::atomic<int> ended_ = 0;
@@ -111,6 +130,25 @@ class NullAgent : public grpc::ClientBidiReactor<v1::AgentMessage, v1::ServerMes
     for (const auto& [key, rank] : present_) *beat.add_present() = rank;
     sent_[beat_id_] = now;
     SendLocked(std::move(message));
+  }
+
+  // One point of the next of its running ranks; false when none runs.
+  bool Emit(absl::Time now) {
+    absl::MutexLock lock(&mu_);
+    if (ended_ || running_.empty()) return false;
+    Running& rank = running_[next_running_++ % running_.size()];
+    v1::AgentMessage message;
+    *message.mutable_events()->mutable_key() = rank.key;
+    v1::RankEvent& event = *message.mutable_events()->add_events();
+    event.set_sequence(++rank.sequence);
+    event.set_time_us(absl::ToUnixMicros(now));
+    v1::MetricPoint& metrics = *event.mutable_metrics();
+    metrics.set_split(v1::MetricPoint::TRAIN);
+    metrics.set_step(++rank.step);
+    (*metrics.mutable_values())["loss"] = 1.0 / static_cast<double>(rank.step);
+    (*metrics.mutable_values())["learning_rate"] = 0.1;
+    SendLocked(std::move(message));
+    return true;
   }
 
   // Of the oldest heartbeat that is not acknowledged, when it is late already.
@@ -189,6 +227,11 @@ class NullAgent : public grpc::ClientBidiReactor<v1::AgentMessage, v1::ServerMes
     } else if (message.has_desired()) {
       Reconcile(message.desired());
     } else if (message.has_ack()) {
+      const auto acked = acked_.find(KeyOf(message.ack().key()));
+      if (options_.hold && acked != acked_.end()) {
+        tally_.Stored(message.ack().sequence() - acked->second);
+        acked->second = message.ack().sequence();
+      }
       if (options_.hold) return;
       const Key key = KeyOf(message.ack().key());
       if (present_.erase(key) > 0 && !message.ack().fenced()) tally_.Finished();
@@ -203,7 +246,12 @@ class NullAgent : public grpc::ClientBidiReactor<v1::AgentMessage, v1::ServerMes
       wanted.insert(key);
       if (!started_.insert(key).second) continue;
       present_[key] = assignment.key();
-      SendLocked(Events(assignment));
+      v1::AgentMessage events = Events(assignment);
+      if (options_.hold) {
+        running_.push_back({assignment.key(), events.events().events_size(), 0});
+        acked_[key] = 0;
+      }
+      SendLocked(std::move(events));
     }
     // What is over for the server needs not be remembered.
     for (auto key = started_.begin(); key != started_.end();) {
@@ -237,6 +285,13 @@ class NullAgent : public grpc::ClientBidiReactor<v1::AgentMessage, v1::ServerMes
     return message;
   }
 
+  // A rank that is held, and what it last said.
+  struct Running {
+    v1::RankKey key;
+    int64_t sequence = 0;
+    int64_t step = 0;
+  };
+
   const AgentOptions& options_;
   Tally& tally_;
   std::unique_ptr<v1::ExecutorService::Stub> stub_;
@@ -254,8 +309,34 @@ class NullAgent : public grpc::ClientBidiReactor<v1::AgentMessage, v1::ServerMes
   std::map<int64_t, absl::Time> sent_ ABSL_GUARDED_BY(mu_);
   int64_t desired_version_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<Key> started_ ABSL_GUARDED_BY(mu_);
+  std::vector<Running> running_ ABSL_GUARDED_BY(mu_);
+  size_t next_running_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<Key, int64_t> acked_ ABSL_GUARDED_BY(mu_);        // of those that are held
   std::map<Key, v1::RankKey> present_ ABSL_GUARDED_BY(mu_);  // until their end is acknowledged
 };
+
+// Points of running ranks, `rate` per second for `limit`, spread over agents and time; answers once
+// all are acknowledged.
+nlohmann::json Emit(const std::vector<std::unique_ptr<NullAgent>>& agents, Tally& tally,
+                    double rate, absl::Duration limit) {
+  const int64_t before = tally.stored();
+  const absl::Time begin = absl::Now();
+  int64_t sent = 0;
+  size_t next = 0;
+  for (absl::Time now = begin; now - begin < limit; now = absl::Now()) {
+    const auto due = static_cast<int64_t>(rate * absl::ToDoubleSeconds(now - begin));
+    for (size_t idle = 0; sent < due && idle < agents.size();) {
+      const bool emitted = agents[next++ % agents.size()]->Emit(absl::Now());
+      idle = emitted ? 0 : idle + 1;
+      if (emitted) ++sent;
+    }
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  const absl::Time end = tally.AwaitStored(before + sent, absl::Seconds(60));
+  return {{"sent", sent},
+          {"stored", tally.stored() - before},
+          {"seconds", absl::ToDoubleSeconds(std::max(end, begin + limit) - begin)}};
+}
 
 }  // namespace
 
@@ -282,7 +363,9 @@ int RunAgents(const Target& target, const AgentOptions& options) {
     double overdue = 0;
     for (const auto& agent : agents) overdue = std::max(overdue, agent->OverdueMs(absl::Now()));
     const nlohmann::json answer =
-        verb == "reach" ? tally.Reach(count, absl::Seconds(seconds)) : tally.Stats(overdue);
+        verb == "reach"  ? tally.Reach(count, absl::Seconds(seconds))
+        : verb == "emit" ? Emit(agents, tally, static_cast<double>(count), absl::Seconds(seconds))
+                         : tally.Stats(overdue);
     std::cout << answer.dump() << std::endl;
   }
   stopping = true;

@@ -1,3 +1,5 @@
+#include <google/protobuf/util/time_util.h>
+
 #include <atomic>
 #include <fstream>
 #include <iostream>
@@ -97,11 +99,41 @@ int RunList(const Target& target, const std::string& filter, int page_size, int 
 
 namespace {
 
+// What all watchers saw. Thread-safe.
+class Seen {
+ public:
+  void Began() { ++began_; }
+  void Gap() { ++gaps_; }
+  void Point(absl::Duration late) {
+    absl::MutexLock lock(&mu_);
+    late_ms_.push_back(static_cast<float>(absl::ToDoubleMilliseconds(late)));
+  }
+  nlohmann::json Tell() {
+    std::vector<double> late;
+    {
+      absl::MutexLock lock(&mu_);
+      late.assign(late_ms_.begin(), late_ms_.end());
+      late_ms_.clear();
+    }
+    return {{"began", began_.load()},
+            {"gaps", gaps_.load()},
+            {"points", late.size()},
+            {"late_ms_p50", Quantile(late, 0.5)},
+            {"late_ms_p99", Quantile(late, 0.99)},
+            {"late_ms_max", Quantile(late, 1)}};
+  }
+
+ private:
+  std::atomic<int> began_ = 0;
+  std::atomic<int> gaps_ = 0;
+  absl::Mutex mu_;
+  std::vector<float> late_ms_ ABSL_GUARDED_BY(mu_);
+};
+
 class Watcher : public grpc::ClientReadReactor<v1::WatchJobResponse> {
  public:
-  Watcher(const Target& target, v1::JobService::Stub& stub, const std::string& name,
-          std::atomic<int>& began) {
-    began_ = &began;
+  Watcher(const Target& target, v1::JobService::Stub& stub, const std::string& name, Seen& seen)
+      : seen_(seen) {
     AddToken(target, context_);
     request_.set_name(name);
     stub.async()->WatchJob(&context_, &request_, this);
@@ -115,7 +147,16 @@ class Watcher : public grpc::ClientReadReactor<v1::WatchJobResponse> {
   }
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    if (std::exchange(first_, false)) ++*began_;
+    if (std::exchange(first_, false)) seen_.Began();
+    if (response_.has_item()) {
+      if (response_.item().sequence() != ++sequence_) seen_.Gap();
+      sequence_ = response_.item().sequence();
+      if (response_.item().has_metrics()) {
+        seen_.Point(absl::Now() -
+                    absl::FromUnixMicros(google::protobuf::util::TimeUtil::TimestampToMicroseconds(
+                        response_.item().time())));
+      }
+    }
     StartRead(&response_);
   }
   void OnDone(const grpc::Status& status) override {
@@ -130,8 +171,9 @@ class Watcher : public grpc::ClientReadReactor<v1::WatchJobResponse> {
   grpc::ClientContext context_;
   v1::WatchJobRequest request_;
   v1::WatchJobResponse response_;
-  std::atomic<int>* began_ = nullptr;
+  Seen& seen_;
   bool first_ = true;
+  int64_t sequence_ = 0;
   absl::Mutex mu_;
   bool done_ ABSL_GUARDED_BY(mu_) = false;
 };
@@ -144,14 +186,14 @@ int RunWatch(const Target& target, const std::string& names_file, int watchers, 
   for (std::string line; std::getline(file, line);) names.push_back(line);
   std::vector<std::unique_ptr<v1::JobService::Stub>> stubs;
   for (int i = 0; i < connections; ++i) stubs.push_back(v1::JobService::NewStub(Dial(target)));
-  std::atomic<int> began = 0;
+  Seen seen;
   std::vector<std::unique_ptr<Watcher>> all;
   for (int i = 0; i < watchers; ++i) {
     all.push_back(
-        std::make_unique<Watcher>(target, *stubs[i % connections], names[i % names.size()], began));
+        std::make_unique<Watcher>(target, *stubs[i % connections], names[i % names.size()], seen));
   }
   for (std::string line; std::getline(std::cin, line);) {
-    std::cout << nlohmann::json{{"began", began.load()}}.dump() << std::endl;
+    std::cout << seen.Tell().dump() << std::endl;
   }
   for (const auto& watcher : all) watcher->End();
   return 0;

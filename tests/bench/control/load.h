@@ -33,7 +33,9 @@ struct AgentOptions {
 // Registers the nodes and runs null workers on them until standard input ends. Per line read, one
 // line of JSON:
 //   reach N SECONDS  once N ranks in all have finished and their ends are acknowledged, or the time
-//   is over stats            now; lateness of the heartbeats since the last `stats`
+//   is over
+//   emit RATE SECONDS    points of the ranks that are held, RATE per second; once all are stored
+//   stats                now; lateness of the heartbeats since the last `stats`
 int RunAgents(const Target& target, const AgentOptions& options);
 
 struct MetricOptions {
@@ -53,7 +55,8 @@ int RunSubmit(const Target& target, const std::string& request_file, int clients
 // Times of `calls` calls of ListJobs.
 int RunList(const Target& target, const std::string& filter, int page_size, int calls);
 // Watches the jobs that the lines of `names_file` name, over `connections`, until standard input
-// ends.
+// ends. Per line read, one line of JSON: how many watchers began, and of the points that came since
+// the last line how many milliseconds after their agent had sent them.
 int RunWatch(const Target& target, const std::string& names_file, int watchers, int connections);
 
 // Full passes of the planner over a queue, in this process.

@@ -179,6 +179,11 @@ class Rig:
             "sum(n_tup_ins + n_tup_upd + n_tup_del) AS rows FROM pg_stat_user_tables t "
             "LEFT JOIN pg_inherits i ON i.inhrelid = t.relid GROUP BY 1) AS tables"))
 
+    def resident_kb(self):
+        """Of the server."""
+        status = pathlib.Path(f"/proc/{self.server.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0])
+
     def cpu_seconds(self):
         """Of the server and all processes of PostgreSQL, those that ended included."""
         main = int((self.data / "data/postmaster.pid").read_text().split()[0])

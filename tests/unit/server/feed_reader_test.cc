@@ -78,6 +78,10 @@ class FeedStore : public JobStore {
   }
   absl::StatusOr<JobRecord> Resume(const JobName&, int64_t, const Reason&) override { return No(); }
   absl::Status Delete(const JobName&, int64_t) override { return No(); }
+  absl::StatusOr<std::vector<MetricBucket>> ReadMetricBuckets(const std::string&,
+                                                              const MetricBucketQuery&) override {
+    return No();
+  }
   absl::StatusOr<std::vector<MetricRow>> ReadMetrics(const std::string&,
                                                      const MetricQuery&) override {
     return No();
