@@ -30,7 +30,7 @@ bool SimWatcher::Send(WatchBatch batch) {
     }
     cursor = item.sequence;
   }
-  ended = ended || batch.ended.has_value();
+  ended = ended || batch.ended != nullptr;
   owes_sent = true;
   return true;
 }
