@@ -213,7 +213,8 @@ int RunMetrics(const Target& target, const MetricOptions& options) {
   }
   const int64_t wanted = options.steps * options.nodes * options.slots;
   const absl::Time deadline = absl::Now() + absl::Minutes(9);
-  // The first second with all ranks does not count: connections, and plans of statements that are new.
+  // The first second with all ranks does not count: connections, and plans of statements that are
+  // new.
   absl::Time began = absl::InfiniteFuture();
   int64_t before = 0;
   while (absl::Now() < deadline && shared.ended == 0 && shared.refused == 0) {
