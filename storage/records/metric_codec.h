@@ -22,9 +22,9 @@ absl::StatusOr<std::vector<int64_t>> DecodeIntegers(absl::string_view bytes, siz
 
 // Doubles, bit by bit as they are: each as the XOR with the one before it, of which only the bits
 // between the leading and the trailing zeros are written (T. Pelkonen and others, "Gorilla: a fast,
-// scalable, in-memory time series database", VLDB 2015). Measured beside zlib over transposed bytes:
-// that takes at most a seventh less for losses and times, half for a learning rate, and seven to
-// eleven times as long.
+// scalable, in-memory time series database", VLDB 2015). Measured beside zlib over transposed
+// bytes: that takes at most a seventh less for losses and times, half for a learning rate, and
+// seven to eleven times as long.
 std::string EncodeDoubles(const std::vector<double>& values);
 absl::StatusOr<std::vector<double>> DecodeDoubles(absl::string_view bytes, size_t count);
 
