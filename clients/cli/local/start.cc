@@ -27,6 +27,8 @@ namespace {
 
 constexpr int kFirstPort = 7070;
 constexpr int kPortsTried = 200;
+// Between the choice of a free port and the server's start another yard may take it.
+constexpr int kMostTries = 5;
 // An empty PostgreSQL cluster takes 40 MB, its write-ahead log grows by 16 MB at a time.
 constexpr uint64_t kDiskNeeded = 128 << 20;
 // A part that ended so often in a row at once will not come up.
@@ -276,18 +278,21 @@ absl::StatusOr<StartedYard> StartYard(const StartOptions& options) {
   TY_RETURN_IF_ERROR(ContextFilePath().status());
   const Yard yard(CanonicalPath(options.dir));
   TY_RETURN_IF_ERROR(PrepareFolder(yard));
-  TY_ASSIGN_OR_RETURN(FileDescriptor lock, LockOrSupervisor(yard, options.timeout));
   StartedYard started;
-  started.was_running = !lock.valid();
-  if (started.was_running) {
-    TY_ASSIGN_OR_RETURN(started.config, yard.ReadConfig());
-  } else {
-    TY_ASSIGN_OR_RETURN(started.config, BringUp(yard, options, std::move(lock)));
-  }
-  const absl::Status ready = WaitUntilReady(yard, started.config, options.timeout);
-  if (!ready.ok()) {
-    if (!started.was_running) (void)StopYard(yard, /*purge=*/false);
-    return ready;
+  for (int tries = 1;; ++tries) {
+    TY_ASSIGN_OR_RETURN(FileDescriptor lock, LockOrSupervisor(yard, options.timeout));
+    started.was_running = !lock.valid();
+    if (started.was_running) {
+      TY_ASSIGN_OR_RETURN(started.config, yard.ReadConfig());
+    } else {
+      TY_ASSIGN_OR_RETURN(started.config, BringUp(yard, options, std::move(lock)));
+    }
+    const absl::Status ready = WaitUntilReady(yard, started.config, options.timeout);
+    if (ready.ok()) break;
+    if (started.was_running) return ready;
+    (void)StopYard(yard, /*purge=*/false);
+    const bool port_was_lost = !options.port.has_value() && !PortIsFree(started.config.port);
+    if (!port_was_lost || tries == kMostTries) return ready;
   }
   TY_RETURN_IF_ERROR(SaveContext(yard, started.config));
   return started;

@@ -2,6 +2,7 @@
 """`trainyard local`: what it starts, what it survives, what it leaves behind. Run as root every case is run a
 second time as an ordinary user."""
 
+import concurrent.futures
 import json
 import os
 import pwd
@@ -128,8 +129,8 @@ class LocalYard(unittest.TestCase):
 
     def test_two_yards_live_side_by_side(self):
         other = f"{self.home}/" + "a-long-name/" * 9 + "yard"  # its socket has to live elsewhere
-        self.start()
-        self.start(other)
+        with concurrent.futures.ThreadPoolExecutor() as pool:  # at once: both look for a free port
+            list(pool.map(self.start, (self.dir, other)))
         self.assertEqual(self.call("context", "list").count("127.0.0.1:"), 2)
         self.call("local", "stop", "--dir", other, "--purge")
         self.wait_until_well()
