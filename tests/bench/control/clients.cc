@@ -5,6 +5,7 @@
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -108,10 +109,15 @@ class Seen {
     absl::MutexLock lock(&mu_);
     late_ms_.push_back(static_cast<float>(absl::ToDoubleMilliseconds(late)));
   }
-  nlohmann::json Tell() {
+  // Waits for so many points since the last time, at most `limit`, and counts anew.
+  nlohmann::json Tell(size_t points, absl::Duration limit) {
     std::vector<double> late;
     {
       absl::MutexLock lock(&mu_);
+      const auto reached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        return late_ms_.size() >= points;
+      };
+      mu_.AwaitWithTimeout(absl::Condition(&reached), limit);
       late.assign(late_ms_.begin(), late_ms_.end());
       late_ms_.clear();
     }
@@ -193,7 +199,10 @@ int RunWatch(const Target& target, const std::string& names_file, int watchers, 
         std::make_unique<Watcher>(target, *stubs[i % connections], names[i % names.size()], seen));
   }
   for (std::string line; std::getline(std::cin, line);) {
-    std::cout << seen.Tell().dump() << std::endl;
+    size_t points = 0;
+    double seconds = 0;
+    std::istringstream(line) >> points >> seconds;
+    std::cout << seen.Tell(points, absl::Seconds(seconds)).dump() << std::endl;
   }
   for (const auto& watcher : all) watcher->End();
   return 0;

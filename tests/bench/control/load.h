@@ -55,8 +55,9 @@ int RunSubmit(const Target& target, const std::string& request_file, int clients
 // Times of `calls` calls of ListJobs.
 int RunList(const Target& target, const std::string& filter, int page_size, int calls);
 // Watches the jobs that the lines of `names_file` name, over `connections`, until standard input
-// ends. Per line read, one line of JSON: how many watchers began, and of the points that came since
-// the last line how many milliseconds after their agent had sent them.
+// ends. Per line read ("POINTS SECONDS": waits for so many, so long), one line of JSON: how many
+// watchers began, and of the points that came since the last line how many milliseconds after their
+// agent had sent them.
 int RunWatch(const Target& target, const std::string& names_file, int watchers, int connections);
 
 // Full passes of the planner over a queue, in this process.
