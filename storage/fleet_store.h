@@ -41,6 +41,14 @@ struct RankEvents {
   std::vector<RankEventRecord> events;
 };
 
+// One heartbeat of an agent.
+struct LeaseRenewal {
+  std::string node;
+  std::string incarnation;  // of the session that renews
+  absl::Duration lease;
+  NodeReport report;
+};
+
 // Thread-safe. Every method is one transaction.
 class FleetStore {
  public:
@@ -50,11 +58,18 @@ class FleetStore {
   // Draining survives. kFailedPrecondition: another agent holds the name (CheckNameIsFree).
   virtual absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) = 0;
 
-  // Extends the lease, and takes what the agent reports. kAborted when `incarnation` is not the
-  // newest of that node, or the lease was already taken back (reachable = false): the agent must
-  // stop its work and register again.
-  virtual absl::Status RenewLease(const std::string& node, const std::string& incarnation,
-                                  absl::Duration lease, const NodeReport& report) = 0;
+  // Extends each lease and takes what its agent reports, all in one statement; each is answered for
+  // itself. Of several for one session the last one's report stays. kAborted when `incarnation` is
+  // not the newest of that node, or the lease was already taken back (reachable = false): the agent
+  // must stop its work and register again. kUnavailable also for a lease that somebody is changing
+  // right now: it is to be tried again, and keeps no other waiting.
+  virtual std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) = 0;
+
+  // The same for one.
+  absl::Status RenewLease(const std::string& node, const std::string& incarnation,
+                          absl::Duration lease, const NodeReport& report) {
+    return RenewLeases({{node, incarnation, lease, report}})[0];
+  }
 
   // All ranks of this node that are not gone and should be alive (WishFor in records/attempt.h):
   // job STARTING, RUNNING or SUSPENDING within its deadline, and no rank of the attempt failed.

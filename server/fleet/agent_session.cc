@@ -109,8 +109,9 @@ void AgentSession::Work() {
     absl::MutexLock lock(&mu_);
     look_again_ |= look_again;
   } else if (status.ok() && message.has_value() && MayHandle(*message)) {
-    status = Handle(*message);
-    if (status.ok()) {
+    const absl::StatusOr<bool> handled = Handle(*message);
+    status = handled.status();
+    if (handled.ok() && *handled) {
       {
         absl::MutexLock lock(&mu_);
         message_.reset();
@@ -142,19 +143,23 @@ void AgentSession::Retry(const absl::Status& status) {
   retry_after_ = std::min(retry_after_ * 2, fleet_.options_.longest_retry);
 }
 
-absl::Status AgentSession::Handle(const v1::AgentMessage& message) {
-  if (message.what_case() == v1::AgentMessage::kRegister) return Register(message.register_());
+absl::StatusOr<bool> AgentSession::Handle(const v1::AgentMessage& message) {
+  if (message.what_case() == v1::AgentMessage::kRegister) {
+    TY_RETURN_IF_ERROR(Register(message.register_()));
+    return true;
+  }
   if (!registered()) return absl::InvalidArgumentError("the first message must be register");
   switch (message.what_case()) {
     case v1::AgentMessage::kHeartbeat:
-      return Renew(message.heartbeat());
+      return TakeHeartbeat(message.heartbeat());
     case v1::AgentMessage::kEvents:
-      return Append(message.events());
+      TY_RETURN_IF_ERROR(Append(message.events()));
+      return true;
     case v1::AgentMessage::kLog:
       DeliverLog(message.log());
-      return absl::OkStatus();
+      return true;
     default:
-      return absl::OkStatus();  // of a newer agent: it must do without
+      return true;  // of a newer agent: it must do without
   }
 }
 
@@ -210,13 +215,51 @@ absl::Status AgentSession::SendDesired() {
   return absl::OkStatus();
 }
 
-absl::Status AgentSession::Renew(const v1::Heartbeat& heartbeat) {
-  const NodeReport report = DecodeReport(heartbeat);
-  TY_RETURN_IF_ERROR(fleet_.store_.RenewLease(node_, incarnation_, fleet_.options_.lease, report));
+// Asks for the renewal, or takes its answer: true once the lease is renewed.
+absl::StatusOr<bool> AgentSession::Renew(const v1::Heartbeat& heartbeat) {
+  if (renewal_ != nullptr) {
+    std::optional<absl::Status> answer;
+    {
+      absl::MutexLock lock(&mu_);
+      answer = renewal_->answer;
+    }
+    if (!answer.has_value()) return false;
+    renewal_.reset();
+    TY_RETURN_IF_ERROR(*answer);
+    return true;
+  }
+  renewal_ = std::make_shared<Renewal>();
+  fleet_.renewer_->Renew({node_, incarnation_, fleet_.options_.lease, DecodeReport(heartbeat)},
+                         [weak = weak_from_this(), renewal = renewal_](const absl::Status& answer) {
+                           const auto self = std::static_pointer_cast<AgentSession>(weak.lock());
+                           if (self == nullptr) return;
+                           {
+                             absl::MutexLock lock(&self->mu_);
+                             renewal->answer = answer;
+                           }
+                           self->Poke();
+                         });
+  return false;
+}
+
+absl::StatusOr<bool> AgentSession::TakeHeartbeat(const v1::Heartbeat& heartbeat) {
+  TY_ASSIGN_OR_RETURN(const bool renewed, Renew(heartbeat));
+  if (!renewed) return false;
+  if (!absent_.empty()) {
+    TY_RETURN_IF_ERROR(ReportAbsent());
+    return true;
+  }
   v1::ServerMessage ack;
   ack.mutable_lease()->set_heartbeat_id(heartbeat.id());
   link_.Send(ack);
+  TY_RETURN_IF_ERROR(FindAbsent(heartbeat));
+  if (absent_.empty()) return true;
+  // Once more, now that the set was read: until here no other session began that may have started
+  // one of them, and one that begins later never has them in its set, for they are over.
+  return Renew(heartbeat);
+}
 
+absl::Status AgentSession::FindAbsent(const v1::Heartbeat& heartbeat) {
   std::set<RankId> present;
   for (const v1::RankKey& key : heartbeat.present()) {
     TY_ASSIGN_OR_RETURN(RankId id, DecodeRankKey(key));
@@ -229,18 +272,18 @@ absl::Status AgentSession::Renew(const v1::Heartbeat& heartbeat) {
   // the newest one names. SendDesired may just have sent a newer one; then the next heartbeat
   // tells.
   if (heartbeat.desired_version() != desired_version_) return absl::OkStatus();
-  std::vector<RankId> absent;
   for (const RankId& id : ranks) {
     // A rank in the set is the agent's to start, or to report as exited: never absent.
-    if (present.count(id) == 0 && desired_ranks_.count(id) == 0) absent.push_back(id);
+    if (present.count(id) == 0 && desired_ranks_.count(id) == 0) absent_.push_back(id);
   }
-  if (absent.empty()) return absl::OkStatus();
-  // Once more, now that the set was read: until here no other session began that may have started
-  // one of them, and one that begins later never has them in its set, for they are over.
-  TY_RETURN_IF_ERROR(fleet_.store_.RenewLease(node_, incarnation_, fleet_.options_.lease, report));
-  TY_RETURN_IF_ERROR(fleet_.store_.ReportAbsent(node_, absent).status());
+  return absl::OkStatus();
+}
+
+absl::Status AgentSession::ReportAbsent() {
+  TY_RETURN_IF_ERROR(fleet_.store_.ReportAbsent(node_, absent_).status());
   std::set<std::string> jobs;
-  for (const RankId& id : absent) jobs.insert(id.job_uid);
+  for (const RankId& id : absent_) jobs.insert(id.job_uid);
+  absent_.clear();
   // Slots are free, if no job changed. Whether the ranks had peers elsewhere is not known here.
   WakeAfterChange(jobs, {});
   return absl::OkStatus();

@@ -20,7 +20,7 @@ namespace trainyard {
 
 // One stream of one agent, from Register to its end. Messages are handled in order, one at a time,
 // on the fleet's pool; events go to the fleet's committer, several at once, and whatever follows
-// them waits until they are stored.
+// them waits until they are stored. The lease is renewed together with those of other agents.
 //
 // While the store is away nothing is acknowledged and nothing is lost: what is at hand is tried
 // again, what is behind it waits in the agent.
@@ -42,10 +42,18 @@ class AgentSession : public Actor {
   using LogDone = std::function<void(absl::StatusOr<LogPiece>)>;
 
   void Work() override;
-  // kUnavailable: to be tried again; any other error ends the session.
-  absl::Status Handle(const v1::AgentMessage& message);
+  // False: it goes on with the next Work, which an answer of the store calls. kUnavailable: to be
+  // tried again; any other error ends the session.
+  absl::StatusOr<bool> Handle(const v1::AgentMessage& message);
   absl::Status Register(const v1::Register& message);
-  absl::Status Renew(const v1::Heartbeat& heartbeat);
+  absl::StatusOr<bool> TakeHeartbeat(const v1::Heartbeat& heartbeat);
+  // A renewal of the lease on its way to the store and back.
+  struct Renewal {
+    std::optional<absl::Status> answer;  // guarded by mu_
+  };
+  absl::StatusOr<bool> Renew(const v1::Heartbeat& heartbeat);
+  absl::Status FindAbsent(const v1::Heartbeat& heartbeat);
+  absl::Status ReportAbsent();
   // Events on their way to the store and back.
   struct Sent {
     RankId id;
@@ -83,6 +91,8 @@ class AgentSession : public Actor {
   std::string desired_fingerprint_;
   std::set<RankId> desired_ranks_;  // of that version
   absl::Duration retry_after_;
+  std::shared_ptr<Renewal> renewal_;  // of the heartbeat at hand; shared with the renewer
+  std::vector<RankId> absent_;        // by that heartbeat: reported once the lease is renewed again
   // In order; each shared with the committer until it is answered.
   std::deque<std::shared_ptr<Sent>> sent_;
   bool commit_again_ = false;  // those of them that the store was away for, once all are answered

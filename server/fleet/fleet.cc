@@ -16,7 +16,8 @@ Fleet::Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock,
       pool_(pool),
       clock_(clock),
       options_(std::move(options)),
-      committer_(std::make_shared<EventCommitter>(pool, store)) {
+      committer_(std::make_shared<EventCommitter>(pool, store)),
+      renewer_(std::make_shared<LeaseRenewer>(pool, store)) {
   subscription_ = wakeups_.Subscribe([this](const std::string& topic) {
     absl::string_view node = topic;
     const bool of_one = absl::ConsumePrefix(&node, "node:");

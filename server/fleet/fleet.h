@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "server/fleet/agent_link.h"
 #include "server/fleet/event_committer.h"
+#include "server/fleet/lease_renewer.h"
 #include "server/work/task_pool.h"
 #include "storage/base/clock.h"
 #include "storage/fleet_store.h"
@@ -83,6 +84,7 @@ class Fleet {
   Clock& clock_;
   const FleetOptions options_;
   const std::shared_ptr<EventCommitter> committer_;  // of the pool's tasks too
+  const std::shared_ptr<LeaseRenewer> renewer_;      // likewise
   int64_t subscription_ = 0;
 
   mutable absl::Mutex mu_;

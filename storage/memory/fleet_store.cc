@@ -60,22 +60,28 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
   return nodes_[node.name] = made;
 }
 
-absl::Status MemoryStores::RenewLease(const std::string& node, const std::string& incarnation,
-                                      absl::Duration lease, const NodeReport& report) {
-  TY_RETURN_IF_ERROR(Available());
+std::vector<absl::Status> MemoryStores::RenewLeases(const std::vector<LeaseRenewal>& renewals) {
+  const absl::Status available = Available();
+  if (!available.ok()) return std::vector<absl::Status>(renewals.size(), available);
   absl::MutexLock lock(&mu_);
-  const auto found = nodes_.find(node);
-  if (found == nodes_.end() || found->second.incarnation != incarnation ||
-      !found->second.reachable) {
-    return absl::AbortedError(absl::StrCat("the lease of ", node, " under incarnation ",
-                                           incarnation,
-                                           " is over: stop all work and register again"));
+  std::vector<absl::Status> answers;
+  for (const LeaseRenewal& renewal : renewals) {
+    const auto found = nodes_.find(renewal.node);
+    if (found == nodes_.end() || found->second.incarnation != renewal.incarnation ||
+        !found->second.reachable) {
+      answers.push_back(absl::AbortedError(
+          absl::StrCat("the lease of ", renewal.node, " under incarnation ", renewal.incarnation,
+                       " is over: stop all work and register again")));
+      continue;
+    }
+    NodeRecord& node = found->second;
+    ++renewals_;
+    ++node.beat;
+    node.lease_end = std::max(node.lease_end, ToMicroseconds(Now() + renewal.lease));
+    node.report = renewal.report;
+    answers.push_back(absl::OkStatus());
   }
-  ++renewals_;
-  ++found->second.beat;
-  found->second.lease_end = std::max(found->second.lease_end, ToMicroseconds(Now() + lease));
-  found->second.report = report;
-  return absl::OkStatus();
+  return answers;
 }
 
 absl::StatusOr<std::vector<DesiredRank>> MemoryStores::ReadDesired(const std::string& node) {

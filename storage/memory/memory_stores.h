@@ -78,8 +78,7 @@ class MemoryStores : public Stores,
 
   // FleetStore
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
-  absl::Status RenewLease(const std::string& node, const std::string& incarnation,
-                          absl::Duration lease, const NodeReport& report) override;
+  std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override;
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string& node) override;
   absl::StatusOr<AppendResult> AppendEvents(const std::string& node, const RankId& rank,
                                             const std::vector<RankEventRecord>& events) override;

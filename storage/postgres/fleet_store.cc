@@ -25,6 +25,28 @@ RankId RankIdOf(const pqxx::row& row) {
   return {row["job_uid"].as<std::string>(), row["attempt"].as<int64_t>(), row["rank"].as<int>()};
 }
 
+absl::Status LeaseIsOver(const LeaseRenewal& renewal) {
+  return absl::AbortedError(absl::StrCat("the lease of ", renewal.node, " under incarnation ",
+                                         renewal.incarnation,
+                                         " is over: stop all work and register again"));
+}
+
+// Heartbeats as columns.
+struct RenewalColumns {
+  std::vector<std::string> nodes, incarnations, usages;
+  std::vector<int64_t> leases, disk_free_bytes;
+
+  void Add(const LeaseRenewal& renewal) {
+    nodes.push_back(renewal.node);
+    incarnations.push_back(renewal.incarnation);
+    leases.push_back(absl::ToInt64Microseconds(renewal.lease));
+    usages.push_back(UsageJson(renewal.report.usage));
+    disk_free_bytes.push_back(renewal.report.disk_free_bytes.value_or(-1));
+  }
+
+  Params Values() const { return Params(nodes, incarnations, leases, usages, disk_free_bytes); }
+};
+
 // Points of the current series within the steps that `events` report.
 absl::StatusOr<SeriesPoints> ReadSeriesOf(Transaction& transaction, const std::string& uid,
                                           const std::vector<RankEventRecord>& events) {
@@ -74,17 +96,34 @@ absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& no
   });
 }
 
-absl::Status PostgresFleetStore::RenewLease(const std::string& node, const std::string& incarnation,
-                                            absl::Duration lease, const NodeReport& report) {
-  return agents_.Run("renew lease", [&](Transaction& transaction) -> absl::Status {
-    const pqxx::result renewed =
-        transaction.Run(kRenewLease, Params(node, incarnation, lease, UsageJson(report.usage),
-                                            report.disk_free_bytes.value_or(-1)));
-    if (renewed.affected_rows() == 1) return absl::OkStatus();
-    return absl::AbortedError(absl::StrCat("the lease of ", node, " under incarnation ",
-                                           incarnation,
-                                           " is over: stop all work and register again"));
-  });
+std::vector<absl::Status> PostgresFleetStore::RenewLeases(
+    const std::vector<LeaseRenewal>& renewals) {
+  if (renewals.empty()) return {};
+  RenewalColumns columns;
+  for (const LeaseRenewal& renewal : renewals) columns.Add(renewal);
+  std::vector<absl::Status> answers(renewals.size());
+  const auto renew = [&](Transaction& transaction) -> absl::Status {
+    for (size_t i = 0; i < renewals.size(); ++i) answers[i] = LeaseIsOver(renewals[i]);
+    // A plan for one lease serves one; of many the plan must know how many they are.
+    for (const pqxx::row& row : renewals.size() == 1
+                                    ? transaction.Run(kRenewLeases, columns.Values())
+                                    : transaction.RunText(kRenewLeases.text, columns.Values())) {
+      const auto place = row["place"].as<size_t>() - 1;
+      answers[place] = row["renewed"].as<bool>()
+                           ? absl::OkStatus()
+                           : absl::UnavailableError(absl::StrCat(
+                                 "the lease of ", renewals[place].node, " is being changed"));
+    }
+    return absl::OkStatus();
+  };
+  const absl::Status status = heartbeats_.Run("renew leases", renew, Access::kStatements);
+  if (status.ok()) return answers;
+  if (renewals.size() == 1 || absl::IsUnavailable(status)) {
+    return std::vector<absl::Status>(renewals.size(), status);
+  }
+  // One that the database refuses must not end the others.
+  for (size_t i = 0; i < renewals.size(); ++i) answers[i] = RenewLeases({renewals[i]})[0];
+  return answers;
 }
 
 absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(const std::string& node) {

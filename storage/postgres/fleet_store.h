@@ -10,13 +10,13 @@ namespace trainyard::postgres {
 
 class PostgresFleetStore : public FleetStore {
  public:
-  // What agents call goes over `agents`: however many questions users ask, no lease waits behind
-  // them.
-  PostgresFleetStore(Database& agents, Database& database) : agents_(agents), database_(database) {}
+  // Leases are renewed over `heartbeats`, and what else agents call goes over `agents`: however
+  // many questions users ask and however much ranks report, no lease waits behind them.
+  PostgresFleetStore(Database& heartbeats, Database& agents, Database& database)
+      : heartbeats_(heartbeats), agents_(agents), database_(database) {}
 
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
-  absl::Status RenewLease(const std::string& node, const std::string& incarnation,
-                          absl::Duration lease, const NodeReport& report) override;
+  std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override;
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string& node) override;
   absl::StatusOr<AppendResult> AppendEvents(const std::string& node, const RankId& rank,
                                             const std::vector<RankEventRecord>& events) override;
@@ -32,6 +32,7 @@ class PostgresFleetStore : public FleetStore {
   absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string& job_uid) override;
 
  private:
+  Database& heartbeats_;
   Database& agents_;
   Database& database_;
 };

@@ -16,6 +16,7 @@ namespace trainyard::postgres {
 namespace {
 
 constexpr int kLeaseConnections = 2;
+constexpr int kHeartbeatConnections = 1;
 
 // Fails on a stand-by as a write would, so that the connection to it is given up.
 constexpr char kRefuseStandBy[] =
@@ -28,6 +29,7 @@ class PostgresStores : public Stores {
       : database_(conninfo, options.max_connections, options.longest_call),
         agents_(conninfo, options.max_agent_connections, options.longest_agent_call),
         leases_(conninfo, kLeaseConnections, options.longest_agent_call),
+        heartbeats_(conninfo, kHeartbeatConnections, options.longest_agent_call),
         wakeups_(conninfo) {}
 
   JobStore& jobs() override { return jobs_; }
@@ -48,9 +50,10 @@ class PostgresStores : public Stores {
  private:
   Database database_;
   Database agents_;
-  Database leases_;  // the leader's, and probes: users and agents keep them waiting for nothing
+  Database leases_;      // the leader's, and probes: users and agents keep them waiting for nothing
+  Database heartbeats_;  // of all nodes of this server
   PostgresJobStore jobs_{database_};
-  PostgresFleetStore fleet_{agents_, database_};
+  PostgresFleetStore fleet_{heartbeats_, agents_, database_};
   PostgresSchedulerStore scheduler_{database_, leases_};
   PostgresTokenStore tokens_{database_};
   PostgresRetentionStore retention_{database_};

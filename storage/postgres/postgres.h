@@ -15,7 +15,7 @@ namespace trainyard::postgres {
 
 struct Options {
   std::string application_name = "trainyard";  // shown in pg_stat_activity
-  int max_connections = 8;        // for transactions; wake-ups and leases take four more
+  int max_connections = 8;        // for transactions; wake-ups and leases take five more
   int max_agent_connections = 4;  // of their own, for what agents report
   absl::Duration statement_timeout = absl::Seconds(20);
   absl::Duration idle_in_transaction_timeout = absl::Seconds(20);

@@ -1,6 +1,7 @@
 // What only PostgreSQL has: migrations, constraints, connections that break, a server that crashes.
 
 #include "storage/postgres/postgres.h"
+#include "storage/call_limit.h"
 
 #include <gtest/gtest.h>
 
@@ -16,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "storage/call_limit.h"
 #include "tests/conformance/losing_proxy.h"
 #include "tests/conformance/store_suite.h"
 
@@ -449,6 +451,68 @@ TEST(Connections, LeasesDoNotWaitBehindWhatUsersAsk) {
              "WHERE wait_event = 'PgSleep'");
   holder.join();
   user.join();
+}
+
+TEST(Connections, ALeaseThatSomebodyHoldsKeepsNoOtherWaiting) {
+  const std::string database = NewDatabase();
+  auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
+  for (const char* name : {"n1", "n2"}) {
+    const NodeRecord node{.name = name, .incarnation = "i1"};
+    ASSERT_OK(stores->fleet().RegisterNode(node, absl::Hours(1)).status());
+  }
+  std::thread holder([&] {  // as a server does that stops in the middle of a registration
+    SharedPostgres()
+        .Query(database,
+               "BEGIN; SELECT FROM leases WHERE node = 'n1' FOR UPDATE; SELECT pg_sleep(60)")
+        .IgnoreError();
+  });
+  const absl::Time bound = absl::Now() + absl::Seconds(30);
+  while (absl::Now() < bound &&
+         QueryOrDie(database,
+                    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                    "AND query LIKE '%pg_sleep(60)' AND wait_event = 'PgSleep'") != "1") {
+  }
+  const std::vector<absl::Status> answers = stores->fleet().RenewLeases(
+      {{"n1", "i1", absl::Hours(1), {}}, {"n2", "i1", absl::Hours(1), {}}});
+  EXPECT_TRUE(absl::IsUnavailable(answers[0])) << answers[0];
+  EXPECT_OK(answers[1]);
+  QueryOrDie(database,
+             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+             "WHERE wait_event = 'PgSleep'");
+  holder.join();
+  EXPECT_OK(stores->fleet().RenewLease("n1", "i1", absl::Hours(1), {}));
+}
+
+TEST(Connections, LeasesDoNotWaitBehindWhatRanksReport) {
+  const std::string database = NewDatabase();
+  auto opened = postgres::Open(SharedPostgres().Conninfo(database), {.max_agent_connections = 1});
+  ASSERT_OK(opened.status());
+  Stores& stores = **opened;
+  const NodeRecord node{.name = "n1", .incarnation = "i1"};
+  ASSERT_OK(stores.fleet().RegisterNode(node, absl::Hours(1)).status());
+  std::thread holder([&] {
+    SharedPostgres().Query(database, "BEGIN; LOCK TABLE jobs; SELECT pg_sleep(60)").IgnoreError();
+  });
+  const auto eventually = [&](const std::string& sql) {
+    const absl::Time bound = absl::Now() + absl::Seconds(30);
+    while (QueryOrDie(database, sql) != "1" && absl::Now() < bound) {
+    }
+    return QueryOrDie(database, sql) == "1";
+  };
+  EXPECT_TRUE(
+      eventually("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                 "AND query LIKE '%pg_sleep(60)' AND wait_event = 'PgSleep'"));
+  std::thread agent([&] { stores.fleet().ReadDesired("n1").IgnoreError(); });
+  EXPECT_TRUE(
+      eventually("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                 "AND application_name = 'trainyard' AND wait_event_type = 'Lock'"));
+  const CallLimit limit(absl::Seconds(5));
+  EXPECT_OK(stores.fleet().RenewLease("n1", "i1", absl::Hours(1), {}));
+  QueryOrDie(database,
+             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+             "WHERE wait_event = 'PgSleep'");
+  holder.join();
+  agent.join();
 }
 
 TEST(Connections, LeaderAndAgentsLockJobsInOneOrder) {

@@ -285,6 +285,47 @@ TEST_P(StoreSuite, NewSessionOfANodeEndsTheOldOneAndKeepsDraining) {
             absl::StatusCode::kAborted);
 }
 
+TEST_P(StoreSuite, LeasesOfManyNodesAreRenewedTogetherAndAnsweredEachForItself) {
+  Register("n1");
+  Register("n2");
+  Register("n3");
+  Register("n4", 4, "i2");
+  ASSERT_OK(scheduler().Apply(Lead(), {.lost_nodes = {Stands("n3")}}).status());
+  const auto beats = [this] {
+    std::vector<int64_t> all;
+    for (const NodeRecord& node : *fleet().ListNodes()) all.push_back(node.beat);
+    return all;
+  };
+  const std::vector<int64_t> before = beats();
+  EXPECT_TRUE(fleet().RenewLeases({}).empty());
+  const absl::Duration lease = absl::Seconds(10);
+  const std::vector<absl::Status> answers = fleet().RenewLeases(
+      {{"n9", "i1", lease, {}},  // never registered
+       {"n2", "i1", lease, {.usage = {{.index = 3}}}},
+       {"n3", "i1", lease, {}},  // lost
+       {"n1", "i1", lease, {.usage = {}, .disk_free_bytes = 4}},
+       {"n4", "i1", lease, {.usage = {}, .disk_free_bytes = 7}},  // of an older session
+       {"n1", "i1", lease, {.usage = {{.index = 1}}, .disk_free_bytes = 5}}});
+  std::vector<absl::StatusCode> codes;
+  for (const absl::Status& answer : answers) codes.push_back(answer.code());
+  const absl::StatusCode over = absl::StatusCode::kAborted, ok = absl::StatusCode::kOk;
+  EXPECT_EQ(codes, (std::vector<absl::StatusCode>{over, ok, over, ok, over, ok}));
+  EXPECT_NE(answers[4].message().find("n4 under incarnation i1 is over"), std::string::npos)
+      << answers[4];
+  const auto nodes = fleet().ListNodes();
+  ASSERT_OK(nodes.status());
+  EXPECT_EQ(nodes->at(0).report.disk_free_bytes, 5) << "the later report";
+  EXPECT_EQ(nodes->at(0).report.usage, (std::vector<SlotUsage>{{.index = 1}}));
+  EXPECT_EQ(nodes->at(1).report.usage, (std::vector<SlotUsage>{{.index = 3}}));
+  EXPECT_FALSE(nodes->at(1).report.disk_free_bytes.has_value());
+  EXPECT_FALSE(nodes->at(3).report.disk_free_bytes.has_value());
+  const std::vector<int64_t> after = beats();
+  EXPECT_GT(after[0], before[0]);
+  EXPECT_GT(after[1], before[1]);
+  EXPECT_EQ(after[2], before[2]);
+  EXPECT_EQ(after[3], before[3]);
+}
+
 TEST_P(StoreSuite, ANameIsGivenToAnotherAgentOnlyOnceItsLeaseIsOver) {
   NodeRecord holder{.name = "n1", .uid = "u1", .instance = "boot:dir", .incarnation = "i1"};
   holder.address = "first.example";

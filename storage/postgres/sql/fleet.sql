@@ -21,12 +21,30 @@ ON CONFLICT (node) DO UPDATE SET
   incarnation = excluded.incarnation, beat = l.beat + 1, held = true, lease_end = excluded.lease_end, usage = '[]',
   disk_free_bytes = NULL
 
--- name: RenewLease
-UPDATE leases SET
-  beat = beat + 1,
-  lease_end = greatest(lease_end, clock_timestamp() + $3::bigint * interval '1 microsecond'),
-  usage = $4::jsonb, disk_free_bytes = nullif($5::bigint, -1)
-WHERE node = $1 AND incarnation = $2 AND held
+-- name: RenewLeases
+-- By place in the arrays: whether it was renewed. Not renewed: somebody has the lease locked, and the other leases do not
+-- wait for that. No row: it is over. For more than one it is planned with its values.
+WITH said AS (
+  SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[]) WITH ORDINALITY
+    AS u (node, incarnation, lease, usage, disk_free, place)
+), newest AS (
+  SELECT DISTINCT ON (node, incarnation) * FROM said ORDER BY node, incarnation, place DESC
+), free AS (
+  SELECT l.node FROM leases l JOIN newest n ON n.node = l.node AND n.incarnation = l.incarnation
+  WHERE l.held FOR UPDATE OF l SKIP LOCKED
+), renewed AS (
+  UPDATE leases l SET
+    beat = beat + 1,
+    lease_end = greatest(lease_end, clock_timestamp() + n.lease * interval '1 microsecond'),
+    usage = n.usage::jsonb, disk_free_bytes = nullif(n.disk_free, -1)
+  FROM free f, newest n
+  WHERE l.node = f.node AND n.node = l.node AND n.incarnation = l.incarnation
+  RETURNING l.node, l.incarnation
+)
+SELECT s.place, r.node IS NOT NULL AS renewed
+FROM said s
+  JOIN leases l ON l.node = s.node AND l.incarnation = s.incarnation AND l.held
+  LEFT JOIN renewed r ON r.node = s.node AND r.incarnation = s.incarnation
 
 -- name: ListNodes
 SELECT {node_columns} FROM nodes n JOIN leases l ON l.node = n.name ORDER BY n.name

@@ -7,7 +7,9 @@
 
 #include <functional>
 #include <limits>
+#include <map>
 
+#include "absl/time/clock.h"
 #include "server/fleet/decode.h"
 #include "storage/local_wakeups.h"
 
@@ -23,13 +25,23 @@ using ::testing::IsEmpty;
 class NodeStore : public FleetStore {
  public:
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration) override {
-    newest_ = node.incarnation;
+    newest_[node.name] = node.incarnation;
     return node;
   }
-  absl::Status RenewLease(const std::string&, const std::string& incarnation, absl::Duration,
-                          const NodeReport& report) override {
-    usage = report.usage;
-    return incarnation == newest_ ? absl::OkStatus() : absl::AbortedError("a newer session began");
+  std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override {
+    groups.push_back(renewals.size());
+    if (away > 0) {
+      --away;
+      return std::vector<absl::Status>(renewals.size(), absl::UnavailableError("away"));
+    }
+    std::vector<absl::Status> answers;
+    for (const LeaseRenewal& renewal : renewals) {
+      usage = renewal.report.usage;
+      answers.push_back(renewal.incarnation == newest_[renewal.node]
+                            ? absl::OkStatus()
+                            : absl::AbortedError("a newer session began"));
+    }
+    return answers;
   }
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string&) override {
     ++reads;
@@ -61,7 +73,9 @@ class NodeStore : public FleetStore {
     return absl::UnimplementedError("");
   }
 
-  int reads = 0;  // of the desired set
+  int reads = 0;               // of the desired set
+  std::vector<size_t> groups;  // of renewals
+  int away = 0;                // for so many of them
   std::vector<DesiredRank> desired;
   std::vector<SlotUsage> usage;
   std::vector<RankEventRecord> events;  // stored
@@ -70,19 +84,21 @@ class NodeStore : public FleetStore {
   std::function<void()> on_list;
 
  private:
-  std::string newest_;
+  std::map<std::string, std::string> newest_;  // incarnations by node
 };
 
 class Recorder : public AgentLink {
  public:
   void Send(const v1::ServerMessage& message) override {
     if (message.has_desired()) desired = message.desired();
+    if (message.has_lease()) acknowledged = message.lease().heartbeat_id();
   }
   void ReadNext() override {}
   void Finish(const absl::Status& status) override { end = status; }
 
   std::optional<absl::Status> end;
-  v1::DesiredSet desired;  // the newest
+  v1::DesiredSet desired;    // the newest
+  int64_t acknowledged = 0;  // the newest heartbeat
 };
 
 TEST(Decode, UsageOfWhatADriverMaySay) {
@@ -191,6 +207,44 @@ TEST_F(AgentSessionTest, SpecThatCannotBeReadEndsItsRankAndNobodyElse) {
   const auto* failure = std::get_if<FailureRecord>(&store_.events[0].what);
   ASSERT_NE(failure, nullptr);
   EXPECT_THAT(failure->message, HasSubstr("the stored spec cannot be read"));
+}
+
+TEST_F(AgentSessionTest, SessionsRenewTheirLeasesTogether) {
+  HearHeartbeat();
+  Recorder other_link;
+  const auto other = fleet_.Make([] { return absl::StatusOr<Principal>(Principal()); }, other_link);
+  fleet_.Begin(other);
+  v1::AgentMessage message;
+  message.mutable_register_()->set_node("n2");
+  message.mutable_register_()->set_incarnation("i1");
+  message.mutable_register_()->set_address("there");
+  message.mutable_register_()->set_protocol_version(1);
+  while (pool_.RunOne()) {
+  }
+  other->Receive(message);
+  while (pool_.RunOne()) {
+  }
+  store_.groups.clear();
+  store_.over.clear();
+  message.mutable_heartbeat()->set_id(7);
+  session_->Receive(message);
+  other->Receive(message);
+  while (pool_.RunOne()) {
+  }
+  EXPECT_THAT(store_.groups, ElementsAre(2));
+  EXPECT_EQ(other_link.acknowledged, 7);
+  EXPECT_EQ(link_.acknowledged, 7);
+}
+
+TEST_F(AgentSessionTest, AHeartbeatIsAcknowledgedOnceTheStoreIsBack) {
+  store_.over.clear();
+  store_.away = 2;
+  HearHeartbeat();
+  EXPECT_EQ(link_.acknowledged, 0);
+  const absl::Time bound = absl::Now() + absl::Seconds(30);
+  while (link_.acknowledged == 0 && absl::Now() < bound) pool_.RunOne();  // after two pauses
+  EXPECT_EQ(link_.acknowledged, 1);
+  EXPECT_FALSE(link_.end) << *link_.end;
 }
 
 TEST_F(AgentSessionTest, NothingIsAbsentByTheWordOfAnAgentWhoseSuccessorMayRunIt) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/unit/server/refusing_fleet_store.h"
 
 namespace trainyard {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 
 // Takes events in order, as a store does, and remembers the sizes of the groups.
-class GroupStore : public FleetStore {
+class GroupStore : public RefusingFleetStore {
  public:
   std::vector<absl::StatusOr<AppendResult>> AppendGroup(
       const std::vector<RankEvents>& group) override {
@@ -42,27 +43,6 @@ class GroupStore : public FleetStore {
   int refusals = 0;
   std::function<void()> before;  // during the next group
   std::map<std::string, int64_t> stored;
-
- private:
-  static absl::Status No() { return absl::UnimplementedError("not for this test"); }
-  absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord&, absl::Duration) override {
-    return No();
-  }
-  absl::Status RenewLease(const std::string&, const std::string&, absl::Duration,
-                          const NodeReport&) override {
-    return No();
-  }
-  absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string&) override { return No(); }
-  absl::StatusOr<bool> ReportAbsent(const std::string&, const std::vector<RankId>&) override {
-    return No();
-  }
-  absl::StatusOr<std::vector<RankId>> ListRanks(const std::string&) override { return No(); }
-  absl::StatusOr<std::vector<NodeRecord>> ListNodes() override { return No(); }
-  absl::StatusOr<NodeRecord> SetDraining(const std::string&, bool) override { return No(); }
-  absl::StatusOr<RankRecord> FindRank(const std::string&, int64_t, int) override { return No(); }
-  absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string&) override {
-    return No();
-  }
 };
 
 class EventCommitterTest : public ::testing::Test {

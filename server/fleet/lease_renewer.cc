@@ -1,0 +1,38 @@
+#include "server/fleet/lease_renewer.h"
+
+#include <utility>
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kMostRenewals = 1024;
+
+}  // namespace
+
+void LeaseRenewer::Renew(LeaseRenewal renewal, Done done) {
+  {
+    absl::MutexLock lock(&mu_);
+    waiting_.push_back({std::move(renewal), std::move(done)});
+  }
+  Poke();
+}
+
+void LeaseRenewer::Work() {
+  std::vector<LeaseRenewal> renewals;
+  std::vector<Done> dones;
+  bool more = false;
+  {
+    absl::MutexLock lock(&mu_);
+    for (; !waiting_.empty() && renewals.size() < kMostRenewals; waiting_.pop_front()) {
+      renewals.push_back(std::move(waiting_.front().renewal));
+      dones.push_back(std::move(waiting_.front().done));
+    }
+    more = !waiting_.empty();
+  }
+  if (renewals.empty()) return;
+  if (more) Poke();
+  const std::vector<absl::Status> answers = store_.RenewLeases(renewals);
+  for (size_t i = 0; i < dones.size(); ++i) dones[i](answers[i]);
+}
+
+}  // namespace trainyard

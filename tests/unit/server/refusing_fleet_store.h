@@ -1,0 +1,39 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "storage/fleet_store.h"
+
+namespace trainyard {
+
+// Answers every call with kUnimplemented: a test overrides those that it is about.
+class RefusingFleetStore : public FleetStore {
+ public:
+  absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord&, absl::Duration) override {
+    return No();
+  }
+  std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override {
+    return std::vector<absl::Status>(renewals.size(), No());
+  }
+  absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string&) override { return No(); }
+  absl::StatusOr<AppendResult> AppendEvents(const std::string&, const RankId&,
+                                            const std::vector<RankEventRecord>&) override {
+    return No();
+  }
+  absl::StatusOr<bool> ReportAbsent(const std::string&, const std::vector<RankId>&) override {
+    return No();
+  }
+  absl::StatusOr<std::vector<RankId>> ListRanks(const std::string&) override { return No(); }
+  absl::StatusOr<std::vector<NodeRecord>> ListNodes() override { return No(); }
+  absl::StatusOr<NodeRecord> SetDraining(const std::string&, bool) override { return No(); }
+  absl::StatusOr<RankRecord> FindRank(const std::string&, int64_t, int) override { return No(); }
+  absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string&) override {
+    return No();
+  }
+
+ private:
+  static absl::Status No() { return absl::UnimplementedError("not for this test"); }
+};
+
+}  // namespace trainyard
