@@ -3,10 +3,12 @@
 // Nodes, their leases, and what their ranks report.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "storage/base/status.h"
 #include "storage/records/attempt.h"
 #include "storage/records/feed.h"
 #include "storage/records/node.h"
@@ -47,6 +49,14 @@ struct LeaseRenewal {
   std::string incarnation;  // of the session that renews
   absl::Duration lease;
   NodeReport report;
+};
+
+// The ranks of a node that are not gone, and what its desired set follows from.
+struct NodeRanks {
+  std::vector<RankId> ranks;
+  // Differs from that of an earlier reading if the desired sets differ in which ranks should run.
+  // Empty: that may change by itself, and the set has to be read.
+  std::string wishes;
 };
 
 // Thread-safe. Every method is one transaction.
@@ -103,8 +113,12 @@ class FleetStore {
   virtual absl::StatusOr<bool> ReportAbsent(const std::string& node,
                                             const std::vector<RankId>& ranks) = 0;
 
-  // Ranks of the node that are not gone (to compare with what the agent has).
-  virtual absl::StatusOr<std::vector<RankId>> ListRanks(const std::string& node) = 0;
+  // Costs little beside ReadDesired: an agent's every heartbeat asks for it.
+  virtual absl::StatusOr<NodeRanks> ReadRanks(const std::string& node) = 0;
+  absl::StatusOr<std::vector<RankId>> ListRanks(const std::string& node) {
+    TY_ASSIGN_OR_RETURN(NodeRanks read, ReadRanks(node));
+    return std::move(read.ranks);
+  }
 
   virtual absl::StatusOr<std::vector<NodeRecord>> ListNodes() = 0;
   virtual absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) = 0;

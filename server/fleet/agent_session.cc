@@ -102,9 +102,16 @@ void AgentSession::Work() {
     admitted_ = true;
     link_.ReadNext();
   }
-  absl::Status status = TakeAnswers();
+  absl::Status status;
+  if (message.has_value() && message->has_heartbeat() && registered()) {
+    status = KeepLease(message->heartbeat());
+  }
+  if (status.ok()) status = TakeAnswers();
   // The set first: a heartbeat in the message is then held against the newest one.
-  if (status.ok() && look_again && registered()) status = SendDesired();
+  if (status.ok() && look_again && registered()) {
+    const absl::StatusOr<NodeRanks> ranks = fleet_.store_.ReadRanks(node_);
+    status = ranks.ok() ? SendDesired(*ranks) : ranks.status();
+  }
   if (absl::IsUnavailable(status)) {
     absl::MutexLock lock(&mu_);
     look_again_ |= look_again;
@@ -190,10 +197,15 @@ absl::Status AgentSession::Register(const v1::Register& message) {
   return absl::OkStatus();
 }
 
-absl::Status AgentSession::SendDesired() {
+absl::Status AgentSession::SendDesired(const NodeRanks& ranks_of_node) {
+  const bool known = desired_version_ > 0 && !ranks_of_node.wishes.empty();
+  if (known && ranks_of_node.wishes == desired_wishes_) return absl::OkStatus();
   TY_ASSIGN_OR_RETURN(const std::vector<DesiredRank> desired, fleet_.store_.ReadDesired(node_));
   const std::string fingerprint = DesiredFingerprint(desired);
-  if (desired_version_ > 0 && fingerprint == desired_fingerprint_) return absl::OkStatus();
+  if (desired_version_ > 0 && fingerprint == desired_fingerprint_) {
+    desired_wishes_ = ranks_of_node.wishes;
+    return absl::OkStatus();
+  }
   v1::ServerMessage message;
   v1::DesiredSet* set = message.mutable_desired();
   std::set<RankId> ranks;
@@ -210,6 +222,7 @@ absl::Status AgentSession::SendDesired() {
   }
   set->set_version(++desired_version_);
   desired_fingerprint_ = fingerprint;
+  desired_wishes_ = ranks_of_node.wishes;
   desired_ranks_ = std::move(ranks);
   link_.Send(message);
   return absl::OkStatus();
@@ -242,21 +255,28 @@ absl::StatusOr<bool> AgentSession::Renew(const v1::Heartbeat& heartbeat) {
   return false;
 }
 
-absl::StatusOr<bool> AgentSession::TakeHeartbeat(const v1::Heartbeat& heartbeat) {
-  TY_ASSIGN_OR_RETURN(const bool renewed, Renew(heartbeat));
-  if (!renewed) return false;
-  if (!absent_.empty()) {
-    TY_RETURN_IF_ERROR(ReportAbsent());
-    return true;
-  }
+absl::Status AgentSession::KeepLease(const v1::Heartbeat& heartbeat) {
+  if (kept_) return absl::OkStatus();
+  TY_ASSIGN_OR_RETURN(kept_, Renew(heartbeat));
+  if (!kept_) return absl::OkStatus();
   v1::ServerMessage ack;
   ack.mutable_lease()->set_heartbeat_id(heartbeat.id());
   link_.Send(ack);
-  TY_RETURN_IF_ERROR(FindAbsent(heartbeat));
-  if (absent_.empty()) return true;
-  // Once more, now that the set was read: until here no other session began that may have started
-  // one of them, and one that begins later never has them in its set, for they are over.
-  return Renew(heartbeat);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> AgentSession::TakeHeartbeat(const v1::Heartbeat& heartbeat) {
+  if (!kept_) return false;
+  if (absent_.empty()) TY_RETURN_IF_ERROR(FindAbsent(heartbeat));
+  if (!absent_.empty()) {
+    // Once more, now that the set was read: until here no other session began that may have started
+    // one of them, and one that begins later never has them in its set, for they are over.
+    TY_ASSIGN_OR_RETURN(const bool renewed, Renew(heartbeat));
+    if (!renewed) return false;
+    TY_RETURN_IF_ERROR(ReportAbsent());
+  }
+  kept_ = false;
+  return true;
 }
 
 absl::Status AgentSession::FindAbsent(const v1::Heartbeat& heartbeat) {
@@ -266,13 +286,13 @@ absl::Status AgentSession::FindAbsent(const v1::Heartbeat& heartbeat) {
     present.insert(std::move(id));
   }
   // The list before the set: a rank that is placed in between is in the set only.
-  TY_ASSIGN_OR_RETURN(const std::vector<RankId> ranks, fleet_.store_.ListRanks(node_));
-  TY_RETURN_IF_ERROR(SendDesired());
+  TY_ASSIGN_OR_RETURN(const NodeRanks of_node, fleet_.store_.ReadRanks(node_));
+  TY_RETURN_IF_ERROR(SendDesired(of_node));
   // Only what the agent says about the newest set counts: under an older one it may yet start what
   // the newest one names. SendDesired may just have sent a newer one; then the next heartbeat
   // tells.
   if (heartbeat.desired_version() != desired_version_) return absl::OkStatus();
-  for (const RankId& id : ranks) {
+  for (const RankId& id : of_node.ranks) {
     // A rank in the set is the agent's to start, or to report as exited: never absent.
     if (present.count(id) == 0 && desired_ranks_.count(id) == 0) absent_.push_back(id);
   }

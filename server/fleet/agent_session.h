@@ -46,6 +46,8 @@ class AgentSession : public Actor {
   // tried again; any other error ends the session.
   absl::StatusOr<bool> Handle(const v1::AgentMessage& message);
   absl::Status Register(const v1::Register& message);
+  // Before what came earlier is handled: the lease waits for nothing else.
+  absl::Status KeepLease(const v1::Heartbeat& heartbeat);
   absl::StatusOr<bool> TakeHeartbeat(const v1::Heartbeat& heartbeat);
   // A renewal of the lease on its way to the store and back.
   struct Renewal {
@@ -70,7 +72,8 @@ class AgentSession : public Actor {
   absl::StatusOr<AppendResult> EndRank(const RankId& id, const std::vector<RankEventRecord>& events,
                                        const absl::Status& why);
   void DeliverLog(const v1::LogChunk& chunk);
-  absl::Status SendDesired();
+  // Sends the desired set if it is not what the agent has; `ranks`: as they were just read.
+  absl::Status SendDesired(const NodeRanks& ranks);
   // Jobs changed, or slots are free, or the desired sets of `nodes` differ; no nodes: of any.
   void WakeAfterChange(const std::set<std::string>& jobs, const std::vector<std::string>& nodes);
   LogDone TakeLog(const std::string& request_id);
@@ -89,9 +92,11 @@ class AgentSession : public Actor {
   std::string incarnation_;  // of this session: the agent's own and a part made here
   int64_t desired_version_ = 0;
   std::string desired_fingerprint_;
+  std::string desired_wishes_;      // NodeRanks::wishes, read before that version or later
   std::set<RankId> desired_ranks_;  // of that version
   absl::Duration retry_after_;
   std::shared_ptr<Renewal> renewal_;  // of the heartbeat at hand; shared with the renewer
+  bool kept_ = false;                 // the lease, by that heartbeat, and the agent was told
   std::vector<RankId> absent_;        // by that heartbeat: reported once the lease is renewed again
   // In order; each shared with the committer until it is answered.
   std::deque<std::shared_ptr<Sent>> sent_;

@@ -172,18 +172,22 @@ absl::StatusOr<bool> MemoryStores::ReportAbsent(const std::string& node,
   return DropRanksOf(node, &only, RankOutcome::kKilled) > 0;
 }
 
-absl::StatusOr<std::vector<RankId>> MemoryStores::ListRanks(const std::string& node) {
+absl::StatusOr<NodeRanks> MemoryStores::ReadRanks(const std::string& node) {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
-  std::vector<RankId> ranks;
+  NodeRanks read;
+  WishText wishes;
   for (auto& [uid, entry] : by_uid_) {
     const AttemptRecord* attempt = NewestAttempt(entry, entry.job.attempt);
     if (attempt == nullptr) continue;
     for (const RankRecord& rank : attempt->ranks) {
-      if (rank.node == node && rank.state != RankState::kGone) ranks.push_back(rank.id);
+      if (rank.node != node || rank.state == RankState::kGone) continue;
+      read.ranks.push_back(rank.id);
+      wishes.Add(rank.id, attempt->world_size, entry.job.state, rank.outcome, entry.job.version);
     }
   }
-  return ranks;
+  read.wishes = wishes.Text();
+  return read;
 }
 
 absl::StatusOr<std::vector<NodeRecord>> MemoryStores::ListNodes() {

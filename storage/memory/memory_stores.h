@@ -84,7 +84,7 @@ class MemoryStores : public Stores,
                                             const std::vector<RankEventRecord>& events) override;
   absl::StatusOr<bool> ReportAbsent(const std::string& node,
                                     const std::vector<RankId>& ranks) override;
-  absl::StatusOr<std::vector<RankId>> ListRanks(const std::string& node) override;
+  absl::StatusOr<NodeRanks> ReadRanks(const std::string& node) override;
   absl::StatusOr<std::vector<NodeRecord>> ListNodes() override;
   absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) override;
   absl::StatusOr<RankRecord> FindRank(const std::string& job_uid, int64_t attempt,

@@ -138,13 +138,19 @@ absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(const s
     }
     Desired desired;
     if (uids.empty()) return desired;
+    const std::vector<AttemptRecord> attempts =
+        AttemptsOf(transaction.Run(kDesiredAttempts, Params(uids)));
     std::map<std::string, std::string> addresses;
-    for (const NodeRecord& host : NodesOf(transaction.Run(kListNodes, Params()))) {
-      addresses[host.name] = host.address;
+    for (const AttemptRecord& attempt : attempts) {
+      for (const RankRecord& rank : attempt.ranks) addresses[rank.node];
+    }
+    std::vector<std::string> hosts;
+    for (const auto& [host, address] : addresses) hosts.push_back(host);
+    for (const pqxx::row& row : transaction.Run(kNodeAddresses, Params(hosts))) {
+      addresses[row[0].as<std::string>()] = row[1].as<std::string>();
     }
     const absl::Time now = Now(transaction);
-    for (const AttemptRecord& attempt :
-         AttemptsOf(transaction.Run(kDesiredAttempts, Params(uids)))) {
+    for (const AttemptRecord& attempt : attempts) {
       const JobRecord& job = jobs.at(attempt.job_uid);
       for (const RankRecord& rank : attempt.ranks) {
         if (rank.node != node) continue;
@@ -235,16 +241,22 @@ absl::StatusOr<bool> PostgresFleetStore::ReportAbsent(const std::string& node,
   });
 }
 
-absl::StatusOr<std::vector<RankId>> PostgresFleetStore::ListRanks(const std::string& node) {
-  using Ranks = std::vector<RankId>;
-  return agents_.Run("list ranks", [&](Transaction& transaction) -> absl::StatusOr<Ranks> {
-    Ranks ranks;
-    for (const pqxx::row& row :
-         transaction.Run(kAliveRanks, Params(std::vector<std::string>{node}))) {
-      ranks.push_back(RankIdOf(row));
+absl::StatusOr<NodeRanks> PostgresFleetStore::ReadRanks(const std::string& node) {
+  const auto read = [&](Transaction& transaction) -> absl::StatusOr<NodeRanks> {
+    NodeRanks read;
+    WishText wishes;
+    for (const pqxx::row& row : transaction.Run(kRanksOfNode, Params(node))) {
+      const RankId& id = read.ranks.emplace_back(RankIdOf(row));
+      if (row["version"].is_null()) continue;  // the job has a newer attempt, or ended
+      wishes.Add(id, row["world_size"].as<int>(),
+                 ParseJobState(row["state"].as<std::string>()).value_or(JobState::kFailed),
+                 ParseRankOutcome(row["outcome"].as<std::string>()).value_or(RankOutcome::kNone),
+                 row["version"].as<int64_t>());
     }
-    return ranks;
-  });
+    read.wishes = wishes.Text();
+    return read;
+  };
+  return agents_.Run("read ranks", read, Access::kStatements);
 }
 
 absl::StatusOr<std::vector<NodeRecord>> PostgresFleetStore::ListNodes() {

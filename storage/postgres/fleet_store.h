@@ -24,7 +24,7 @@ class PostgresFleetStore : public FleetStore {
       const std::vector<RankEvents>& group) override;
   absl::StatusOr<bool> ReportAbsent(const std::string& node,
                                     const std::vector<RankId>& ranks) override;
-  absl::StatusOr<std::vector<RankId>> ListRanks(const std::string& node) override;
+  absl::StatusOr<NodeRanks> ReadRanks(const std::string& node) override;
   absl::StatusOr<std::vector<NodeRecord>> ListNodes() override;
   absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) override;
   absl::StatusOr<RankRecord> FindRank(const std::string& job_uid, int64_t attempt,

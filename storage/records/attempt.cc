@@ -223,6 +223,20 @@ RankWish WishFor(const JobRecord& job, const AttemptRecord& attempt, const RankR
   }
 }
 
+void WishText::Add(const RankId& rank, int world_size, JobState state, RankOutcome outcome,
+                   int64_t job_version) {
+  timed_ |= state == JobState::kSuspending;
+  const bool runs = state == JobState::kStarting || state == JobState::kRunning;
+  absl::StrAppend(&text_, "\n", rank.job_uid, " ", rank.attempt, " ", rank.rank, " ",
+                  runs ? "runs" : JobStateName(state), " ");
+  // One that is alone breaks no gang but its own; peers elsewhere change the job's version.
+  if (world_size == 1) {
+    absl::StrAppend(&text_, RankOutcomeName(outcome));
+  } else {
+    absl::StrAppend(&text_, job_version);
+  }
+}
+
 absl::StatusOr<RankRecord> PickRank(const JobRecord& job, int64_t number,
                                     const AttemptRecord* attempt, int rank) {
   if (number == 0)

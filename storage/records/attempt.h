@@ -57,6 +57,20 @@ struct AttemptRecord {
 };
 
 // What must happen to a job because of the ranks of its newest attempt. Pure.
+// A text of which ranks of a node should run: of two texts of one node that are the same, WishFor
+// wishes the same of each rank.
+class WishText {
+ public:
+  void Add(const RankId& rank, int world_size, JobState state, RankOutcome outcome,
+           int64_t job_version);
+  // Empty: what is wished depends on the time.
+  std::string Text() const { return timed_ ? "" : text_; }
+
+ private:
+  std::string text_ = "ranks";
+  bool timed_ = false;
+};
+
 // The nodes of its ranks, each once, by name.
 std::vector<std::string> NodesOf(const AttemptRecord& attempt);
 

@@ -317,6 +317,12 @@ void EventTaker::Settle() {
   if (rank_.state == RankState::kGone || over()) result_.wishes_changed = true;
 }
 
+// Whoever knows what the peers of a rank should do, as of the job's version, sees that it is old.
+void CountWishes(AttemptChange& result, const JobRecord& before) {
+  JobRecord& job = result.change.job;
+  if (result.wishes_changed && job.version == before.version) job.version += 1;
+}
+
 }  // namespace
 
 absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptRecord& attempt,
@@ -344,6 +350,7 @@ absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptReco
     TY_RETURN_IF_ERROR(taker.Take(event));
     acked = last;
   }
+  CountWishes(result, job);
   return result;
 }
 
@@ -359,6 +366,7 @@ AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
     result.wishes_changed = true;
   }
   if (result.wishes_changed) SettleAttempt(result, std::nullopt, now);
+  CountWishes(result, job);
   return result;
 }
 

@@ -70,6 +70,17 @@ WHERE a.job_uid = $1 AND ($2::bigint = 0 OR a.attempt = $2) ORDER BY a.attempt, 
 SELECT job_uid, attempt, rank FROM ranks WHERE node = ANY ($1::text[]) AND state <> 'GONE'
 ORDER BY job_uid, attempt, rank
 
+-- name: RanksOfNode
+-- With what says whether they should run, of the newest attempts of live jobs.
+SELECT r.job_uid, r.attempt, r.rank, r.outcome, a.world_size, j.version, j.state
+FROM ranks r
+  JOIN attempts a ON a.job_uid = r.job_uid AND a.attempt = r.attempt
+  LEFT JOIN jobs j ON j.uid = r.job_uid AND j.attempt = r.attempt
+WHERE r.node = $1 AND r.state <> 'GONE' ORDER BY r.job_uid, r.attempt, r.rank
+
+-- name: NodeAddresses
+SELECT name, address FROM nodes WHERE name = ANY ($1::text[])
+
 -- name: DesiredJobs
 -- Jobs with a rank alive on the node, with what their workers must know.
 SELECT {job_columns}, s.spec, s.plan_summary

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <random>
+#include <set>
+
+#include "storage/records/change.h"
 #include "storage/records/reason_codes.h"
 
 namespace trainyard {
@@ -286,6 +291,57 @@ TEST(WishFor, FollowsTheJobsState) {
   EXPECT_EQ(wish(S::kSuspending, {kUp}, absl::FromUnixSeconds(100)), RankWish::kStop);
   EXPECT_EQ(wish(S::kCancelling, {kUp}, now), RankWish::kStop);
   EXPECT_EQ(wish(S::kQueued, {kUp}, now), RankWish::kStop);
+}
+
+// Whatever becomes of a gang: as long as a rank's text is the same, so is the wish for it.
+TEST(WishText, TheSameTextMeansTheSameWish) {
+  const absl::Time now = absl::UnixEpoch();
+  const InSeries none = [](int64_t, MetricSplit) { return false; };
+  std::set<RankWish> wishes;
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    std::mt19937 random(seed);
+    JobRecord job = Job(random() % 2 == 0 ? S::kStarting : S::kRunning);
+    job.total_steps = 10;
+    AttemptRecord attempt = Attempt(std::vector<RankRecord>(1 + random() % 3, kUp));
+    attempt.world_size = static_cast<int>(attempt.ranks.size());
+    std::map<std::string, RankWish> known;
+    for (int change = 0; change < 6; ++change) {
+      for (const RankRecord& rank : attempt.ranks) {
+        if (rank.state == RankState::kGone) continue;
+        WishText text;
+        text.Add(rank.id, attempt.world_size, job.state, rank.outcome, job.version);
+        const RankWish wish = WishFor(job, attempt, rank, now);
+        if (!text.Text().empty()) {
+          EXPECT_EQ(known.emplace(text.Text(), wish).first->second, wish) << seed;
+        }
+        wishes.insert(wish);
+      }
+      const int rank = static_cast<int>(random() % attempt.ranks.size());
+      if (attempt.ranks[rank].state == RankState::kGone) continue;
+      RankEventRecord event{.sequence = attempt.ranks[rank].acked_sequence + 1};
+      switch (random() % 5) {
+        case 0:
+          event.what = FailureRecord{.category = "USER", .message = "no"};
+          break;
+        case 1:
+          event.what = RankExited{.exit_code = 1};
+          break;
+        case 2:
+          event.what = RankFinished{.suspended = random() % 2 == 0, .step = job.total_steps};
+          break;
+        case 3:
+          event.what = NoticeRecord{.message = "hello"};
+          break;
+        default:
+          event.what = RankExited{.lost = true};
+      }
+      absl::StatusOr<AttemptChange> next = TakeEvents(job, attempt, rank, {event}, none, now);
+      ASSERT_TRUE(next.ok()) << next.status();
+      job = next->change.job;
+      attempt = next->attempt;
+    }
+  }
+  EXPECT_EQ(wishes.size(), 2u);  // to run and to stop: both were met
 }
 
 }  // namespace

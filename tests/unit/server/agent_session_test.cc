@@ -47,9 +47,9 @@ class NodeStore : public FleetStore {
     ++reads;
     return desired;
   }
-  absl::StatusOr<std::vector<RankId>> ListRanks(const std::string&) override {
+  absl::StatusOr<NodeRanks> ReadRanks(const std::string&) override {
     if (on_list) on_list();
-    return over;
+    return NodeRanks{.ranks = over, .wishes = wishes};
   }
   absl::StatusOr<bool> ReportAbsent(const std::string&, const std::vector<RankId>& ranks) override {
     absent.insert(absent.end(), ranks.begin(), ranks.end());
@@ -57,6 +57,7 @@ class NodeStore : public FleetStore {
   }
   absl::StatusOr<AppendResult> AppendEvents(const std::string&, const RankId&,
                                             const std::vector<RankEventRecord>& more) override {
+    if (events_are_refused) return absl::UnavailableError("away");
     events.insert(events.end(), more.begin(), more.end());
     return AppendResult{.acked_sequence = more.back().sequence};
   }
@@ -80,6 +81,8 @@ class NodeStore : public FleetStore {
   std::vector<SlotUsage> usage;
   std::vector<RankEventRecord> events;  // stored
   std::vector<RankId> over;
+  std::string wishes;  // empty: to be read
+  bool events_are_refused = false;
   std::vector<RankId> absent;  // reported
   std::function<void()> on_list;
 
@@ -187,6 +190,44 @@ TEST_F(AgentSessionTest, LooksAgainWhenItsNodeIsNamedAndNotForOthers) {
   EXPECT_EQ(reads_after("queue"), 0);
   EXPECT_EQ(reads_after("node:n1"), 1);
   EXPECT_EQ(reads_after("fleet"), 1);
+}
+
+TEST_F(AgentSessionTest, ASetThatCannotHaveChangedIsNotRead) {
+  const auto reads_of_a_heartbeat = [this] {
+    const int before = store_.reads;
+    HearHeartbeat();
+    return store_.reads - before;
+  };
+  store_.over.clear();
+  store_.wishes = "one";
+  EXPECT_EQ(reads_of_a_heartbeat(), 1);
+  EXPECT_EQ(reads_of_a_heartbeat(), 0);
+  store_.wishes = "two";
+  EXPECT_EQ(reads_of_a_heartbeat(), 1);
+  store_.wishes = "";  // it changes with time
+  EXPECT_EQ(reads_of_a_heartbeat(), 1);
+  EXPECT_EQ(reads_of_a_heartbeat(), 1);
+}
+
+TEST_F(AgentSessionTest, TheLeaseIsKeptWhileEventsCannotBeStored) {
+  store_.over.clear();
+  store_.events_are_refused = true;
+  v1::AgentMessage message;
+  message.mutable_events()->mutable_key()->set_job_uid("job");
+  message.mutable_events()->mutable_key()->set_attempt(1);
+  v1::RankEvent& event = *message.mutable_events()->add_events();
+  event.set_sequence(1);
+  event.mutable_notice()->set_message("hello");
+  Hear(message);
+  HearHeartbeat();
+  const absl::Time bound = absl::Now() + absl::Seconds(30);
+  while (link_.acknowledged == 0 && absl::Now() < bound) pool_.RunOne();  // after a pause
+  EXPECT_EQ(link_.acknowledged, 1);
+  EXPECT_FALSE(link_.end) << *link_.end;
+  EXPECT_THAT(store_.events, IsEmpty());
+  store_.events_are_refused = false;
+  while (store_.events.empty() && absl::Now() < bound) pool_.RunOne();
+  EXPECT_EQ(store_.events.size(), 1u);
 }
 
 TEST_F(AgentSessionTest, RankThatIsOverAndDoesNotRunIsReportedAbsent) {

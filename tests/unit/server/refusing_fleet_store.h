@@ -24,7 +24,7 @@ class RefusingFleetStore : public FleetStore {
   absl::StatusOr<bool> ReportAbsent(const std::string&, const std::vector<RankId>&) override {
     return No();
   }
-  absl::StatusOr<std::vector<RankId>> ListRanks(const std::string&) override { return No(); }
+  absl::StatusOr<NodeRanks> ReadRanks(const std::string&) override { return No(); }
   absl::StatusOr<std::vector<NodeRecord>> ListNodes() override { return No(); }
   absl::StatusOr<NodeRecord> SetDraining(const std::string&, bool) override { return No(); }
   absl::StatusOr<RankRecord> FindRank(const std::string&, int64_t, int) override { return No(); }

@@ -176,6 +176,15 @@ void ScriptedAgent::SendEvents(const v1::RankKey& key, const std::vector<v1::Ran
 }
 
 v1::ServerMessage ScriptedAgent::Next(const std::function<bool(const v1::ServerMessage&)>& wanted) {
+  std::optional<v1::ServerMessage> message = TryNext(wanted);
+  if (message.has_value()) return *std::move(message);
+  absl::MutexLock lock(&mu_);
+  ADD_FAILURE() << "the message did not come" << (ended_ ? ", the stream ended" : "");
+  return {};
+}
+
+std::optional<v1::ServerMessage> ScriptedAgent::TryNext(
+    const std::function<bool(const v1::ServerMessage&)>& wanted) {
   const absl::Time deadline = absl::Now() + kPatience;
   absl::MutexLock lock(&mu_);
   const auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -187,8 +196,7 @@ v1::ServerMessage ScriptedAgent::Next(const std::function<bool(const v1::ServerM
     incoming_.pop_front();
     if (wanted(message)) return message;
   }
-  ADD_FAILURE() << "the message did not come" << (ended_ ? ", the stream ended" : "");
-  return {};
+  return std::nullopt;
 }
 
 v1::DesiredSet ScriptedAgent::NextDesired(int assignments) {

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -95,6 +96,9 @@ class ScriptedAgent {
   // The next message that `wanted` accepts; those before it are dropped. A test failure, and an
   // empty message, when none comes or the stream ends.
   v1::ServerMessage Next(const std::function<bool(const v1::ServerMessage&)>& wanted);
+  // The same without a test failure.
+  std::optional<v1::ServerMessage> TryNext(
+      const std::function<bool(const v1::ServerMessage&)>& wanted);
   v1::DesiredSet NextDesired(int assignments);
   v1::EventAck NextAck();
   void Welcomed();
