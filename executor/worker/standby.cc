@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -17,15 +18,14 @@ namespace trainyard::worker {
 namespace {
 
 constexpr size_t kLongestLine = 1 << 16;
-constexpr int kStopLookMs = 1000;
 constexpr int kNotWarm = 1;  // whoever wants a worker here starts another
 
-// Until stdin can be read; false when a stop was asked for. The signal may reach another thread
-// just before the wait, hence its bound.
+// Until stdin can be read; false when a stop was asked for.
 bool AwaitInput() {
-  pollfd input{.fd = STDIN_FILENO, .events = POLLIN};
+  pollfd awaited[] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                      {.fd = StopWishDescriptor(), .events = POLLIN}};
   while (!StopWish()) {
-    if (poll(&input, 1, kStopLookMs) > 0) return true;
+    if (poll(awaited, std::size(awaited), -1) > 0 && awaited[0].revents != 0) return !StopWish();
   }
   return false;
 }

@@ -1,37 +1,53 @@
 #include "executor/worker/stop_signal.h"
 
 #include <signal.h>
+#include <sys/eventfd.h>
+
+#include <thread>
 
 namespace trainyard::worker {
 namespace {
 
 std::atomic<bool> stop_wish{false};
-static_assert(std::atomic<bool>::is_always_lock_free, "set in a signal handler");
 
-void OnSignal(int signal_number) {
-  if (signal_number == SIGINT && stop_wish) {
-    signal(SIGINT, SIG_DFL);
-    raise(SIGINT);
+// Does what SIGINT does where nobody catches it.
+void EndByInterrupt(const sigset_t& signals) {
+  signal(SIGINT, SIG_DFL);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  raise(SIGINT);
+}
+
+void AwaitSignals(const sigset_t& signals) {
+  for (;;) {
+    int number = 0;
+    if (sigwait(&signals, &number) != 0) continue;
+    if (number == SIGINT && stop_wish) EndByInterrupt(signals);
+    WishStop();
   }
-  stop_wish = true;
 }
 
 }  // namespace
 
 const std::atomic<bool>& StopWish() { return stop_wish; }
 
-void WishStop() { stop_wish = true; }
+int StopWishDescriptor() {
+  static const int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  return descriptor;
+}
+
+void WishStop() {
+  stop_wish = true;
+  eventfd_write(StopWishDescriptor(), 1);
+}
 
 void CatchStopSignals(bool also_interrupt) {
-  struct sigaction action {};
-  action.sa_handler = OnSignal;
-  sigemptyset(&action.sa_mask);
-  // A wish to stop is looked at between steps. It must not make a file that is being opened or
-  // synced at that moment fail with EINTR: that would be a storage failure, and spend a restart.
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGTERM, &action, nullptr);
-  if (also_interrupt) sigaction(SIGINT, &action, nullptr);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  if (also_interrupt) sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  std::thread([signals] { AwaitSignals(signals); }).detach();
 }
 
 }  // namespace trainyard::worker

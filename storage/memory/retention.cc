@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <iterator>
 #include <map>
 #include <string>
@@ -28,21 +27,23 @@ absl::StatusOr<Aged> MemoryStores::Age() {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
   Aged aged;
-  std::map<absl::CivilMonth, std::vector<std::string>> months;
-  for (const auto& [uid, entry] : by_uid_) {
-    months[absl::ToCivilMonth(entry.job.create_time, absl::UTCTimeZone())].push_back(uid);
-  }
   const absl::Time latest = Now() - retention_.ended_jobs;
-  for (const auto& [month, uids] : months) {
-    const bool over = absl::FromCivil(month + 1, absl::UTCTimeZone()) <= latest &&
-                      std::all_of(uids.begin(), uids.end(), [&](const std::string& uid) {
-                        const JobRecord& job = by_uid_.at(uid).job;
-                        return IsTerminal(job.state) && job.end_time <= latest;
-                      });
+  struct Month {
+    std::vector<std::string> uids;
+    bool all_ended = true;
+  };
+  std::map<absl::CivilMonth, Month> months;
+  for (const auto& [uid, entry] : by_uid_) {
+    Month& month = months[absl::ToCivilMonth(entry.job.create_time, absl::UTCTimeZone())];
+    month.uids.push_back(uid);
+    month.all_ended &= IsTerminal(entry.job.state) && entry.job.end_time <= latest;
+  }
+  for (const auto& [month, jobs] : months) {
+    const bool over = absl::FromCivil(month + 1, absl::UTCTimeZone()) <= latest && jobs.all_ended;
     if (!over) continue;
     aged.months += 1;
-    aged.jobs += static_cast<int>(uids.size());
-    for (const std::string& uid : uids) Forget(uid);
+    aged.jobs += static_cast<int>(jobs.uids.size());
+    for (const std::string& uid : jobs.uids) Forget(uid);
   }
   for (auto it = nodes_.begin(); it != nodes_.end();) {
     const NodeRecord& node = it->second;
