@@ -415,9 +415,13 @@ TEST_F(AloneTest, RollbacksGiveTheSameBitsWheneverTheProcessIsKilled) {
   for (const int step : {50, 150, 250}) {
     Child child(with({"--spec", job_, "--threads", "1", "--out", other, "--resume"}), Output());
     const std::string reached = absl::StrFormat("%s/checkpoints/step-%08d", other, step);
-    while (!std::filesystem::exists(reached)) absl::SleepFor(absl::Milliseconds(1));
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (!std::filesystem::exists(reached) && absl::Now() < deadline) {
+      absl::SleepFor(absl::Milliseconds(1));  // the folder has no other way to tell
+    }
     child.Signal(SIGKILL);
     child.Wait();
+    ASSERT_TRUE(std::filesystem::exists(reached)) << ReadOutput();
   }
   ASSERT_EQ(Alone(with({"--out", other, "--resume"})), run::kExitDone) << ReadOutput();
   EXPECT_EQ(ReadFile(other + "/checkpoints/step-00000400/manifest.json").value(),
