@@ -32,6 +32,30 @@ struct SchedulerSnapshot {
   std::vector<NodeRecord> nodes;
 };
 
+// Where a reader of changes stands: opaque, the store gives it. Empty: it has read nothing yet.
+using ChangePosition = std::string;
+
+// What of a node changes with its heartbeats and matters to the scheduler.
+struct LeaseState {
+  std::string node;
+  int64_t beat = 0;
+  std::optional<int64_t> disk_free_bytes;
+};
+
+// What differs between a snapshot and an earlier one. Folding the same changes twice changes
+// nothing.
+struct SnapshotChanges {
+  absl::Time now;               // the store's clock
+  ChangePosition position;      // to go on from
+  bool whole = false;           // this is all that there is: what was known before is forgotten
+  std::vector<JobRecord> jobs;  // that wait or hold slots, new or changed, `spec` left empty
+  std::vector<AttemptRecord> attempts;  // the newest of those of `jobs` that hold slots
+  std::vector<std::string> gone;        // uids of jobs that neither wait nor hold slots any more
+  std::vector<NodeRecord> nodes;        // new or changed in more than their lease
+  // Of all nodes there are, when they were asked for: a node without one was deleted.
+  std::optional<std::vector<LeaseState>> leases;
+};
+
 std::vector<const JobRecord*> JobsOf(const SchedulerSnapshot& snapshot);  // all, in any order
 std::vector<const JobRecord*> WaitingJobsOf(const SchedulerSnapshot& snapshot);  // in their order
 
@@ -116,6 +140,12 @@ class SchedulerStore {
   virtual absl::Status StandDown(const std::string& holder) = 0;
 
   virtual absl::StatusOr<SchedulerSnapshot> ReadSnapshot() = 0;
+
+  // What changed since `since`, which must not be older than kOldestPosition; all there is, with
+  // `whole` set, where the store cannot tell, as after a fail-over. A change of steps or
+  // checkpoints need not be told. `leases`: read them, too; all of them change every few seconds.
+  virtual absl::StatusOr<SnapshotChanges> ReadChanges(const ChangePosition& since, bool leases) = 0;
+  static constexpr absl::Duration kOldestPosition = absl::Hours(1);
 
   // Applies what still holds, in one transaction, and returns how many jobs changed state or lost
   // ranks: a placement whose job version moved or whose slots are no longer free (or node draining

@@ -7,9 +7,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
-#include "storage/scheduler_store.h"
+#include "storage/records/node.h"
 
 namespace trainyard {
 
@@ -18,13 +19,14 @@ class LeaseJudge {
   // `lease`: how long one may stand still.
   explicit LeaseJudge(absl::Duration lease) : lease_(lease) {}
 
-  // What the store answered at `now` on Clock::SinceBoot: sets each node's lease_end to what is
-  // left of its lease, counted from snapshot.now. A node that was not there before has all of it.
+  // What the store answered at `now` on Clock::SinceBoot, `store_now` on its own clock: sets each
+  // node's lease_end to what is left of its lease, counted from store_now. A node that was not
+  // there before has all of it.
   //
   // While the store is away no agent can renew anything. After a gap of more than kMostGap between
   // two answers the gap itself counts for nothing, and each node is left at least kLeastAfterGap to
   // come back.
-  void Judge(absl::Duration now, SchedulerSnapshot& snapshot);
+  void Judge(absl::Duration now, absl::Time store_now, const std::vector<NodeRecord*>& nodes);
 
   // The store answered something else at `now`: the time until then is no gap.
   void Heard(absl::Duration now) { last_answer_ = now; }

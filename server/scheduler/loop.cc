@@ -107,22 +107,40 @@ absl::Status SchedulerLoop::Lead(absl::Duration& wait) {
     return lease.status();
   }
   if (!leader_.exchange(true)) spdlog::info("scheduler: leads with epoch {}", lease->epoch);
-  if (!judge_.has_value() || epoch_ != lease->epoch) judge_.emplace(options_.lease);
+  if (!judge_.has_value() || epoch_ != lease->epoch) {
+    judge_.emplace(options_.lease);
+    state_ = SchedulerState();
+  }
   epoch_ = lease->epoch;
   renew_at_ = now + options_.leader_lease / 3;
   return absl::OkStatus();
 }
 
-Pass SchedulerLoop::Plan(const SchedulerSnapshot& snapshot) const {
+absl::Status SchedulerLoop::ReadChanges() {
+  bool leases = clock_.SinceBoot() - leases_read_ >= options_.leases_every;
+  while (true) {
+    const absl::Duration begun = clock_.SinceBoot();
+    TY_ASSIGN_OR_RETURN(SnapshotChanges changes, store_.ReadChanges(state_.position(), leases));
+    state_.Fold(std::move(changes));
+    if (leases) leases_read_ = begun;
+    // With every reading: what is left of a lease is counted from the store's clock, which may
+    // jump.
+    state_.Judge(*judge_, clock_.SinceBoot());
+    // Nothing is decided on a lease that only seems to be over.
+    if (leases || !state_.AnyLeaseIsOver()) return absl::OkStatus();
+    leases = true;
+  }
+}
+
+Pass SchedulerLoop::Plan() {
   PlannerOptions planner = options_.planner;
   planner.most_placements = std::min(planner.most_placements, most_);
   planner.most_reasons = std::min(planner.most_reasons, most_);
-  planner.list_queue = false;
-  Pass pass = PlanPass(snapshot, planner);
+  Pass pass = state_.Plan(planner);
   // Who starts goes first: telling a long queue why it waits must not slow the drain.
   if (!pass.decisions.placements.empty() && pass.decisions.reasons.size() > kMostReasonsBeside) {
     pass.decisions.reasons.resize(kMostReasonsBeside);
-    pass.next = snapshot.now;
+    pass.next = state_.now();
   }
   return pass;
 }
@@ -133,10 +151,9 @@ absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
     const absl::Status lead = Lead(wait);  // before each pass: several may take longer than a lease
     if (absl::IsFailedPrecondition(lead)) return wait;  // another replica leads
     TY_RETURN_IF_ERROR(lead);
-    TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot, store_.ReadSnapshot());
-    judge_->Judge(clock_.SinceBoot(), snapshot);
-    const Pass pass = Plan(snapshot);
-    wait = pass.next - snapshot.now;
+    TY_RETURN_IF_ERROR(ReadChanges());
+    const Pass pass = Plan();
+    wait = pass.next - state_.now();
     if (pass.suspension_overdue) wakeups_.Wake("fleet");
     if (Empty(pass.decisions)) break;
     const absl::StatusOr<int> applied = store_.Apply(epoch_, pass.decisions);
@@ -151,14 +168,14 @@ absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
     }
     judge_->Heard(clock_.SinceBoot());
     most_ = std::min(options_.planner.most_placements, most_ * 2);
-    WakeFor(snapshot, pass, *applied);
+    WakeFor(pass, *applied);
     if (*applied == 0 && pass.decisions.lost_nodes.empty()) break;
     wait = absl::ZeroDuration();
   }
   return wait;
 }
 
-void SchedulerLoop::WakeFor(const SchedulerSnapshot& snapshot, const Pass& pass, int applied) {
+void SchedulerLoop::WakeFor(const Pass& pass, int applied) {
   const Decisions& decisions = pass.decisions;
   if (applied == 0 && decisions.lost_nodes.empty()) return;
   std::set<std::string> jobs, nodes;
@@ -170,10 +187,10 @@ void SchedulerLoop::WakeFor(const SchedulerSnapshot& snapshot, const Pass& pass,
   for (const Suspension& suspension : decisions.suspensions) suspended.insert(suspension.job_uid);
   jobs.insert(suspended.begin(), suspended.end());
   const bool any_lost = !decisions.lost_nodes.empty();
-  for (const AttemptRecord& attempt : snapshot.attempts) {
-    if (any_lost) jobs.insert(attempt.job_uid);
-    if (suspended.count(attempt.job_uid) == 0) continue;
-    for (const std::string& node : NodesOf(attempt)) nodes.insert(node);
+  for (const auto& [uid, holder] : state_.fold().holders()) {
+    if (any_lost) jobs.insert(uid);
+    if (suspended.count(uid) == 0) continue;
+    for (const std::string& node : NodesOf(holder.attempt)) nodes.insert(node);
   }
   for (const std::string& node : nodes) wakeups_.Wake("node:" + node);
   if (any_lost) wakeups_.Wake("fleet");  // those who had peers there

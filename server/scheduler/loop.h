@@ -4,12 +4,13 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "server/scheduler/leader_judge.h"
 #include "server/scheduler/lease_judge.h"
-#include "server/scheduler/planner.h"
+#include "server/scheduler/scheduler_state.h"
 #include "storage/base/clock.h"
 #include "storage/scheduler_store.h"
 #include "storage/wakeups.h"
@@ -20,13 +21,15 @@ struct LoopOptions {
   std::string holder;  // "REPLICA/PROCESS", or any name that nobody else has
   PlannerOptions planner;
   absl::Duration leader_lease = absl::Seconds(4);
-  absl::Duration lease = absl::Seconds(10);                // of a node, as its agent was told
-  absl::Duration poll = absl::Seconds(1);                  // when nothing wakes it
+  absl::Duration lease = absl::Seconds(10);  // of a node, as its agent was told
+  absl::Duration poll = absl::Seconds(1);    // when nothing wakes it
+  // All leases change every few seconds, so they are not read with every pass.
+  absl::Duration leases_every = absl::Milliseconds(500);
   absl::Duration longest_retry = absl::Milliseconds(200);  // while the store is away
 };
 
-// Reads a snapshot, asks the planner, writes its decisions: as leader only. One thread. The stores
-// and the clock must outlive it.
+// Reads what changed, asks the planner, writes its decisions: as leader only. One thread. The
+// stores and the clock must outlive it.
 class SchedulerLoop {
  public:
   SchedulerLoop(SchedulerStore& store, Wakeups& wakeups, Clock& clock, LoopOptions options);
@@ -49,8 +52,9 @@ class SchedulerLoop {
   // Renews the lease in time, or takes it where the leader's stood still. kFailedPrecondition:
   // another replica leads; `wait` says when to look again.
   absl::Status Lead(absl::Duration& wait);
-  Pass Plan(const SchedulerSnapshot& snapshot) const;
-  void WakeFor(const SchedulerSnapshot& snapshot, const Pass& pass, int applied);
+  absl::Status ReadChanges();
+  Pass Plan();
+  void WakeFor(const Pass& pass, int applied);
 
   SchedulerStore& store_;
   Wakeups& wakeups_;
@@ -61,6 +65,8 @@ class SchedulerLoop {
   int64_t epoch_ = 0;
   LeaderJudge leader_judge_;         // while another leads
   std::optional<LeaseJudge> judge_;  // of this epoch: a new leader begins anew
+  SchedulerState state_;             // likewise
+  absl::Duration leases_read_ = -absl::InfiniteDuration();  // on Clock::SinceBoot
   size_t most_;  // decisions of a kind in one pass: halved when they were too many to apply in time
   absl::Duration renew_at_ = absl::ZeroDuration();  // on Clock::SinceBoot
 

@@ -3,56 +3,19 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "server/scheduler/pass_steps.h"
 #include "server/scheduler/slots.h"
 #include "storage/records/reason_codes.h"
 
 namespace trainyard {
 namespace {
 
-// Jobs of one demand are served alike: once one of them waits in a pass, in which slots are only
-// taken, all behind it wait, for the same reason.
-using DemandClass = std::tuple<int, int64_t, absl::string_view>;  // of the job's device
-
-DemandClass ClassOf(const JobRecord& job) {
-  return {std::max(1, job.min_slots), job.bytes_per_slot, job.device};
-}
-
 // Whether a slot could serve both: only then can one keep a slot from the other.
 bool Compete(const SlotDemand& a, const SlotDemand& b) {
   return a.device.empty() || b.device.empty() || a.device == b.device;
-}
-
-Reason ReasonForBackoff(const JobRecord& job) {
-  std::string message =
-      absl::StrCat("restart ", job.restarts, " of at most ", job.max_restarts, " may begin at ",
-                   absl::FormatTime(absl::RFC3339_sec, job.not_before, absl::UTCTimeZone()));
-  if (job.failure.has_value()) absl::StrAppend(&message, "; last failure: ", job.failure->message);
-  return {reason::kBackoff, message};
-}
-
-Reason ReasonForNoFit(const SlotTable& slots, const SlotDemand& demand) {
-  if (slots.nodes() == 0) {
-    return {reason::kNoNodes,
-            absl::StrCat("needs ", DescribeDemand(demand), "; no node takes work")};
-  }
-  return {reason::kFitsNoNode, absl::StrCat("needs ", DescribeDemand(demand),
-                                            "; the nodes that take work cannot hold it")};
-}
-
-Reason ReasonForWait(const SlotTable& slots, const SlotDemand& demand) {
-  const bool only_kept = slots.Count(demand).free >= demand.count;
-  if (only_kept) {
-    return {reason::kBehindOthers, absl::StrCat("needs ", DescribeDemand(demand),
-                                                "; what is free is kept for jobs ahead")};
-  }
-  return {reason::kWaitingForSlots,
-          absl::StrCat("needs ", DescribeDemand(demand), "; too few such slots are free")};
 }
 
 // The same two at this moment, with what there is and who is ahead.
@@ -88,86 +51,6 @@ std::string DescribeWait(const SlotTable& slots, const SlotDemand& demand,
   return message;
 }
 
-Reason ReasonForPlacement(const std::vector<Placement::Rank>& ranks) {
-  std::vector<std::string> nodes;
-  for (const Placement::Rank& rank : ranks) {
-    if (nodes.empty() || nodes.back() != rank.node) nodes.push_back(rank.node);
-  }
-  return {reason::kPlaced, absl::StrCat(ranks.size(), ranks.size() == 1 ? " slot" : " slots",
-                                        " on ", absl::StrJoin(nodes, ", "))};
-}
-
-void LookForLostNodes(const SchedulerSnapshot& snapshot, const PlannerOptions& options,
-                      Pass& pass) {
-  for (const NodeRecord& node : snapshot.nodes) {
-    if (!node.reachable) continue;
-    const absl::Time lost_at = node.lease_end + options.lease_margin;
-    if (lost_at <= snapshot.now) {
-      pass.decisions.lost_nodes.push_back({node.name, node.beat});
-    } else {
-      pass.next = std::min(pass.next, lost_at);
-    }
-  }
-}
-
-// A rank that has not begun on a node that is cordoned may never begin: nothing is lost by placing
-// its job elsewhere, and without grace, for there is nothing to save.
-void LeaveCordoned(const JobRecord& job, const std::vector<RankRecord>& ranks,
-                   const std::map<std::string, std::string>& cordoned, Pass& pass) {
-  if (job.state != JobState::kStarting) return;
-  for (const RankRecord& rank : ranks) {
-    const auto node = cordoned.find(rank.node);
-    if (rank.state != RankState::kAssigned || node == cordoned.end()) continue;
-    pass.decisions.suspensions.push_back(
-        {.job_uid = job.uid,
-         .job_version = job.version,
-         .cause = SuspendCause::kDrained,
-         .reason = {reason::kNodeCordoned, absl::StrCat("nodes/", rank.node, ": ", node->second,
-                                                        "; the job goes elsewhere")}});
-    return;
-  }
-}
-
-// Moves jobs away from draining nodes, and sees to suspensions that take too long.
-void LookAtRunning(const SchedulerSnapshot& snapshot, const PlannerOptions& options, Pass& pass) {
-  std::set<std::string> draining;
-  std::map<std::string, std::string> cordoned;  // by name: why
-  for (const NodeRecord& node : snapshot.nodes) {
-    if (node.draining) draining.insert(node.name);
-    if (const std::string why = CordonReason(node); !why.empty()) cordoned[node.name] = why;
-  }
-  std::map<std::string, const AttemptRecord*> attempts;  // newest by job
-  for (const AttemptRecord& attempt : snapshot.attempts) attempts[attempt.job_uid] = &attempt;
-  for (const JobRecord& job : snapshot.jobs) {
-    if (job.state == JobState::kSuspending) {
-      if (job.suspend_deadline <= snapshot.now) {
-        pass.suspension_overdue = true;
-      } else {
-        pass.next = std::min(pass.next, job.suspend_deadline);
-      }
-    }
-    if (job.state != JobState::kStarting && job.state != JobState::kRunning) continue;
-    const auto found = attempts.find(job.uid);
-    if (found == attempts.end()) continue;
-    const std::vector<RankRecord>& ranks = found->second->ranks;
-    const auto on_draining = std::find_if(ranks.begin(), ranks.end(), [&](const RankRecord& rank) {
-      return rank.state != RankState::kGone && draining.count(rank.node) > 0;
-    });
-    if (on_draining == ranks.end()) {
-      LeaveCordoned(job, ranks, cordoned, pass);
-      continue;
-    }
-    pass.decisions.suspensions.push_back(
-        {.job_uid = job.uid,
-         .job_version = job.version,
-         .cause = SuspendCause::kDrained,
-         .reason = {reason::kNodeDrained,
-                    absl::StrCat("nodes/", on_draining->node,
-                                 " is drained: writes a checkpoint, then back to the queue")},
-         .grace = options.drain_grace});
-  }
-}
-
 // The jobs that wait, one after the other.
 class Queue {
  public:
@@ -179,7 +62,6 @@ class Queue {
     const auto waiting = waiting_.find(ClassOf(job));
     if (waiting != waiting_.end() && job.not_before <= snapshot_.now) {
       if (waiting->second.reason != job.reason) Tell(job, waiting->second.reason);
-      if (!options_.list_queue) return;
       pass_.queue.push_back(
           {.uid = job.uid, .blocks = waiting->second.blocks, .reason = waiting->second.reason});
       return;
@@ -202,7 +84,7 @@ class Queue {
       slots_.Keep(demand);
     }
     if (!entry.placed && entry.reason != job.reason) Tell(job, entry.reason);
-    if (options_.list_queue) pass_.queue.push_back(std::move(entry));
+    pass_.queue.push_back(std::move(entry));
   }
 
   // Whether the pass has decided as much as it may.
@@ -251,8 +133,18 @@ std::string JobNameOf(const JobRecord& job) {
 
 Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options) {
   Pass pass;
-  LookForLostNodes(snapshot, options, pass);
-  LookAtRunning(snapshot, options, pass);
+  std::vector<const NodeRecord*> nodes;
+  for (const NodeRecord& node : snapshot.nodes) nodes.push_back(&node);
+  std::map<std::string, const AttemptRecord*> attempts;  // newest by job
+  for (const AttemptRecord& attempt : snapshot.attempts) attempts[attempt.job_uid] = &attempt;
+  std::vector<RunningJob> running;
+  for (const JobRecord& job : snapshot.jobs) {
+    if (!HoldsSlots(job.state)) continue;
+    const auto attempt = attempts.find(job.uid);
+    running.push_back({&job, attempt == attempts.end() ? nullptr : attempt->second});
+  }
+  LookForLostNodes(nodes, snapshot.now, options, pass);
+  LookAtRunning(nodes, running, snapshot.now, options, pass);
 
   Queue queue(snapshot, options, pass);
   for (const JobRecord* job : WaitingJobsOf(snapshot)) {
@@ -269,7 +161,6 @@ Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& op
                      const std::string& uid) {
   PlannerOptions whole = options;
   whole.most_placements = SIZE_MAX;
-  whole.list_queue = true;
   Pass pass;
   Queue queue(snapshot, whole, pass);
   std::vector<const JobRecord*> blocking;

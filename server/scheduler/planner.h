@@ -20,7 +20,6 @@ struct PlannerOptions {
   // What one pass decides at most, so that it is applied soon; the rest is for the next, at once.
   size_t most_placements = 256;
   size_t most_reasons = 256;
-  bool list_queue = true;  // fill Pass::queue, which tells of every job that waits
 };
 
 // Names of jobs ahead in the description of one that waits.
@@ -47,12 +46,13 @@ struct Description {
 
 struct Pass {
   Decisions decisions;
-  std::vector<QueuedJob> queue;  // empty without PlannerOptions::list_queue
+  std::vector<QueuedJob> queue;  // every job that waits and was looked at
   // When time alone changes the outcome: end of a backoff, loss of a node, end of a suspension.
   absl::Time next = absl::InfiniteFuture();
   bool suspension_overdue = false;  // ranks have to be killed: the fleet must look again
 };
 
+// The definition of what a pass decides: job after job. SchedulerState::Plan finds the same faster.
 Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options);
 
 // What the same pass says of the job with `uid`.

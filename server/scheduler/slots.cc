@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +16,12 @@ constexpr absl::string_view kDevices[] = {"CUDA", "CPU"};  // preferred first
 
 bool Allows(const SlotDemand& demand, absl::string_view device) {
   return demand.device.empty() || demand.device == device;
+}
+
+std::vector<const NodeRecord*> NodesOf(const SchedulerSnapshot& snapshot) {
+  std::vector<const NodeRecord*> nodes;
+  for (const NodeRecord& node : snapshot.nodes) nodes.push_back(&node);
+  return nodes;
 }
 
 }  // namespace
@@ -39,55 +44,88 @@ std::string DescribeDemand(const SlotDemand& demand) {
                       demand.count == 1 ? " slot of " : " slots of ", DescribeBytes(demand.bytes));
 }
 
-SlotTable::SlotTable(const SchedulerSnapshot& snapshot) {
-  std::set<std::pair<std::string, int>> held;
-  for (const AttemptRecord& attempt : snapshot.attempts) {
-    for (const RankRecord& rank : attempt.ranks) {
-      if (rank.state == RankState::kGone) continue;
-      for (int slot : rank.slots) held.emplace(rank.node, slot);
-    }
+void HeldSlots::Add(const AttemptRecord& attempt) {
+  for (const RankRecord& rank : attempt.ranks) {
+    if (rank.state == RankState::kGone) continue;
+    by_node_[rank.node].insert(rank.slots.begin(), rank.slots.end());
   }
-  for (const NodeRecord& record : snapshot.nodes) {
-    if (!record.reachable || record.lease_end <= snapshot.now) {
+}
+
+void HeldSlots::Remove(const AttemptRecord& attempt) {
+  for (const RankRecord& rank : attempt.ranks) {
+    if (rank.state == RankState::kGone) continue;
+    const auto node = by_node_.find(rank.node);
+    if (node == by_node_.end()) continue;
+    for (const int slot : rank.slots) {
+      const auto held = node->second.find(slot);
+      if (held != node->second.end()) node->second.erase(held);
+    }
+    if (node->second.empty()) by_node_.erase(node);
+  }
+}
+
+const std::multiset<int>& HeldSlots::On(const std::string& node) const {
+  static const auto& none = *new std::multiset<int>();
+  const auto found = by_node_.find(node);
+  return found == by_node_.end() ? none : found->second;
+}
+
+int SlotTable::KindOf(const SlotRecord& slot) {
+  const auto [known, added] =
+      kind_of_.try_emplace({slot.memory_bytes, slot.device}, static_cast<int>(kinds_.size()));
+  if (added) kinds_.push_back({.device = slot.device, .bytes = slot.memory_bytes});
+  return known->second;
+}
+
+void SlotTable::AddNode(const NodeRecord& record, const std::multiset<int>& held) {
+  Node node{.name = record.name};
+  node.slots.reserve(record.slots.size());
+  for (const SlotRecord& slot : record.slots) {
+    const bool taken = held.count(slot.index) > 0;
+    const int kind = KindOf(slot);
+    node.slots.push_back({.index = slot.index, .kind = kind, .taken = taken});
+    ++kinds_[kind].present;
+    if (taken) continue;
+    ++kinds_[kind].free;
+    ++node.free;
+  }
+  // The smallest slot that serves is used first.
+  std::sort(node.slots.begin(), node.slots.end(), [this](const Slot& a, const Slot& b) {
+    return std::make_pair(kinds_[a.kind].bytes, a.index) <
+           std::make_pair(kinds_[b.kind].bytes, b.index);
+  });
+  nodes_.push_back(std::move(node));
+}
+
+SlotTable::SlotTable(const std::vector<const NodeRecord*>& nodes, const HeldSlots& held,
+                     absl::Time now) {
+  nodes_.reserve(nodes.size());
+  for (const NodeRecord* record : nodes) {
+    if (!record->reachable || record->lease_end <= now) {
       ++away_;
-      continue;
-    }
-    if (record.draining) {
+    } else if (record->draining) {
       ++draining_;
-      continue;
-    }
-    if (!CordonReason(record).empty()) {
+    } else if (!CordonReason(*record).empty()) {
       ++cordoned_;
-      continue;
+    } else {
+      AddNode(*record, held.On(record->name));
     }
-    Node node{.name = record.name};
-    for (const SlotRecord& slot : record.slots) {
-      const bool taken = held.count({record.name, slot.index}) > 0;
-      node.slots.push_back({.index = slot.index,
-                            .device = slot.device,
-                            .bytes = slot.memory_bytes,
-                            .use = taken ? Use::kTaken : Use::kFree});
-    }
-    // The smallest slot that serves is used first.
-    std::sort(node.slots.begin(), node.slots.end(), [](const Slot& a, const Slot& b) {
-      return std::tie(a.bytes, a.index) < std::tie(b.bytes, b.index);
-    });
-    nodes_.push_back(std::move(node));
   }
   std::sort(nodes_.begin(), nodes_.end(),
             [](const Node& a, const Node& b) { return a.name < b.name; });
 }
 
+SlotTable::SlotTable(const SchedulerSnapshot& snapshot)
+    : SlotTable(NodesOf(snapshot), HeldSlots(snapshot.attempts), snapshot.now) {}
+
 SlotTable::Counts SlotTable::CountOn(const SlotDemand& demand, absl::string_view device) const {
   Counts counts;
   if (!Allows(demand, device)) return counts;
-  for (const Node& node : nodes_) {
-    for (const Slot& slot : node.slots) {
-      if (slot.device != device || slot.bytes < demand.bytes) continue;
-      ++counts.present;
-      if (slot.use != Use::kTaken) ++counts.free;
-      if (slot.use == Use::kKept) ++counts.kept;
-    }
+  for (const Kind& kind : kinds_) {
+    if (!kind.Serves(demand, device)) continue;
+    counts.present += kind.present;
+    counts.free += kind.free;
+    if (kind.kept) counts.kept += kind.free;
   }
   return counts;
 }
@@ -120,33 +158,57 @@ std::optional<std::vector<Placement::Rank>> SlotTable::Find(const SlotDemand& de
   return std::nullopt;
 }
 
+// A gang of one goes where it leaves least over, among equals to the first by name.
+std::optional<Placement::Rank> SlotTable::FindOne(const std::vector<bool>& serves) const {
+  std::optional<Placement::Rank> best;
+  int least = 0;
+  for (const Node& node : nodes_) {
+    if (node.free == 0) continue;
+    int free = 0;
+    int first = 0;
+    for (const Slot& slot : node.slots) {
+      if (slot.taken || !serves[slot.kind]) continue;
+      if (free++ == 0) first = slot.index;
+    }
+    if (free == 0 || (best.has_value() && free >= least)) continue;
+    least = free;
+    best = Placement::Rank{.node = node.name, .slots = {first}};
+    if (least == 1) break;
+  }
+  return best;
+}
+
 std::optional<std::vector<Placement::Rank>> SlotTable::FindOn(const SlotDemand& demand,
                                                               absl::string_view device) const {
-  if (!Allows(demand, device)) return std::nullopt;
-  struct Candidate {
-    const Node* node;
-    std::vector<int> slots;
-  };
+  const Counts counts = CountOn(demand, device);
+  if (counts.free - counts.kept < demand.count) return std::nullopt;
+  std::vector<bool> serves;
+  for (const Kind& kind : kinds_) serves.push_back(!kind.kept && kind.Serves(demand, device));
+  if (demand.count == 1) {
+    std::optional<Placement::Rank> one = FindOne(serves);
+    if (!one.has_value()) return std::nullopt;
+    return std::vector<Placement::Rank>{*std::move(one)};
+  }
   std::vector<Candidate> candidates;
-  int free = 0;
   for (const Node& node : nodes_) {
+    if (node.free == 0) continue;
     Candidate candidate{.node = &node};
     for (const Slot& slot : node.slots) {
-      if (slot.use == Use::kFree && slot.device == device && slot.bytes >= demand.bytes) {
-        candidate.slots.push_back(slot.index);
-      }
+      if (!slot.taken && serves[slot.kind]) candidate.slots.push_back(slot.index);
     }
-    free += static_cast<int>(candidate.slots.size());
     if (!candidate.slots.empty()) candidates.push_back(std::move(candidate));
   }
-  if (free < demand.count) return std::nullopt;
-  // The largest nodes first make the fewest nodes; the last part goes where it leaves least over.
+  return LayOut(std::move(candidates), demand.count);
+}
+
+// The largest nodes first make the fewest nodes; the last part goes where it leaves least over.
+std::vector<Placement::Rank> SlotTable::LayOut(std::vector<Candidate> candidates, int count) {
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const auto& a, const auto& b) { return a.slots.size() > b.slots.size(); });
   std::vector<Placement::Rank> ranks;
   size_t next = 0;
-  while (static_cast<int>(ranks.size()) < demand.count) {
-    const size_t left = demand.count - ranks.size();
+  while (static_cast<int>(ranks.size()) < count) {
+    const size_t left = count - ranks.size();
     size_t chosen = next;
     if (candidates[next].slots.size() >= left) {
       while (chosen + 1 < candidates.size() && candidates[chosen + 1].slots.size() >= left) {
@@ -169,12 +231,15 @@ std::optional<std::vector<Placement::Rank>> SlotTable::FindOn(const SlotDemand& 
 
 void SlotTable::Take(const std::vector<Placement::Rank>& ranks) {
   for (const Placement::Rank& rank : ranks) {
-    for (Node& node : nodes_) {
-      if (node.name != rank.node) continue;
-      for (Slot& slot : node.slots) {
-        if (std::count(rank.slots.begin(), rank.slots.end(), slot.index) > 0)
-          slot.use = Use::kTaken;
-      }
+    const auto node =
+        std::lower_bound(nodes_.begin(), nodes_.end(), rank.node,
+                         [](const Node& a, const std::string& name) { return a.name < name; });
+    if (node == nodes_.end() || node->name != rank.node) continue;
+    for (Slot& slot : node->slots) {
+      if (slot.taken || std::count(rank.slots.begin(), rank.slots.end(), slot.index) == 0) continue;
+      slot.taken = true;
+      --node->free;
+      --kinds_[slot.kind].free;
     }
   }
 }
@@ -183,24 +248,18 @@ void SlotTable::Keep(const SlotDemand& demand) {
   for (absl::string_view device : kDevices) {
     // A kind of device of which there are too few can never serve the job: nothing is kept there.
     if (CountOn(demand, device).present < demand.count) continue;
-    for (Node& node : nodes_) {
-      for (Slot& slot : node.slots) {
-        if (slot.use == Use::kFree && slot.device == device && slot.bytes >= demand.bytes) {
-          slot.use = Use::kKept;
-        }
-      }
+    for (Kind& kind : kinds_) {
+      if (kind.Serves(demand, device)) kind.kept = true;
     }
   }
 }
 
 std::string SlotTable::DescribePresent() const {
   std::map<std::string, std::pair<int, int64_t>> kinds;
-  for (const Node& node : nodes_) {
-    for (const Slot& slot : node.slots) {
-      auto& [count, bytes] = kinds[slot.device];
-      ++count;
-      bytes = std::max(bytes, slot.bytes);
-    }
+  for (const Kind& kind : kinds_) {
+    auto& [count, bytes] = kinds[kind.device];
+    count += kind.present;
+    bytes = std::max(bytes, kind.bytes);
   }
   if (kinds.empty()) return "no slot";
   return absl::StrJoin(kinds, ", ", [](std::string* out, const auto& kind) {

@@ -3,8 +3,12 @@
 // Which slots exist, which are free, and how a gang is laid out over nodes. Pure.
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -24,16 +28,30 @@ std::string DescribeDemand(const SlotDemand& demand);  // "2 CUDA slots of 8.0 G
 // "8.0 GiB", "512.0 MiB", "12 B"
 std::string DescribeBytes(int64_t bytes);
 
-// The slots of a snapshot during one pass; placing and keeping change it.
+// Which slots are held by ranks that are not proven gone. Attempts come and go.
+class HeldSlots {
+ public:
+  HeldSlots() = default;
+  explicit HeldSlots(const std::vector<AttemptRecord>& attempts) {
+    for (const AttemptRecord& attempt : attempts) Add(attempt);
+  }
+  void Add(const AttemptRecord& attempt);
+  void Remove(const AttemptRecord& attempt);  // as it was added
+  void Clear() { by_node_.clear(); }
+
+  const std::multiset<int>& On(const std::string& node) const;
+
+ private:
+  std::unordered_map<std::string, std::multiset<int>> by_node_;
+};
+
+// The slots of all nodes during one pass; placing and keeping change it. What a job waits for is
+// found by the few kinds of slots that there are, however many there are of each.
 class SlotTable {
  public:
+  // Nodes in any order.
+  SlotTable(const std::vector<const NodeRecord*>& nodes, const HeldSlots& held, absl::Time now);
   explicit SlotTable(const SchedulerSnapshot& snapshot);
-
-  enum class Use {
-    kFree,
-    kTaken,  // a rank that is not proven gone holds it, or this pass gave it out
-    kKept,   // free, for a job further ahead
-  };
 
   struct Counts {
     int present = 0;  // fit the demand, on nodes that take work
@@ -66,22 +84,44 @@ class SlotTable {
   std::string DescribePresent() const;
 
  private:
-  struct Slot {
-    int index = 0;
+  // Slots of one device and size. Those that are free are all kept or none: whoever keeps slots
+  // keeps all that it could use, and what it could use goes by device and size.
+  struct Kind {
     std::string device;
     int64_t bytes = 0;
-    Use use = Use::kFree;
+    int present = 0;
+    int free = 0;       // not taken: no rank that may live holds it, and this pass gave it to none
+    bool kept = false;  // the free ones, for a job further ahead
+    bool Serves(const SlotDemand& demand, absl::string_view on) const {
+      return device == on && bytes >= demand.bytes;
+    }
+  };
+  struct Slot {
+    int index = 0;
+    int kind = 0;
+    bool taken = false;
   };
   struct Node {
     std::string name;
     std::vector<Slot> slots;
+    int free = 0;
+  };
+  struct Candidate {
+    const Node* node = nullptr;
+    std::vector<int> slots;
   };
 
+  void AddNode(const NodeRecord& record, const std::multiset<int>& held);
+  int KindOf(const SlotRecord& slot);
   Counts CountOn(const SlotDemand& demand, absl::string_view device) const;
   std::optional<std::vector<Placement::Rank>> FindOn(const SlotDemand& demand,
                                                      absl::string_view device) const;
+  static std::vector<Placement::Rank> LayOut(std::vector<Candidate> candidates, int count);
+  std::optional<Placement::Rank> FindOne(const std::vector<bool>& serves) const;
 
-  std::vector<Node> nodes_;
+  std::vector<Node> nodes_;  // by name
+  std::vector<Kind> kinds_;
+  std::map<std::pair<int64_t, std::string>, int> kind_of_;  // by bytes and device: its index
   int draining_ = 0;
   int away_ = 0;
   int cordoned_ = 0;

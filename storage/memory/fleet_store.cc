@@ -56,7 +56,7 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
     made.draining = earlier->second.draining;
     made.create_time = earlier->second.create_time;
   }
-  ++writes_;
+  node_changed_[node.name] = ++writes_;
   return nodes_[node.name] = made;
 }
 
@@ -204,7 +204,7 @@ absl::StatusOr<NodeRecord> MemoryStores::SetDraining(const std::string& node, bo
   const auto found = nodes_.find(node);
   if (found == nodes_.end()) return NoSuchNode(node);
   found->second.draining = draining;
-  ++writes_;
+  node_changed_[node] = ++writes_;
   return found->second;
 }
 

@@ -45,7 +45,7 @@ absl::StatusOr<MemoryStores::JobEntry*> MemoryStores::FindUid(const std::string&
 }
 
 void MemoryStores::Write(JobEntry& entry, const JobChange& change) {
-  ++writes_;
+  entry.changed = ++writes_;
   entry.job = change.job;
   const auto append = [&entry](FeedRecord item) {
     item.sequence = static_cast<int64_t>(entry.feed.size()) + 1;
@@ -162,7 +162,7 @@ void MemoryStores::Forget(const std::string& uid) {
   by_name_.erase({job.project, job.job_id});
   if (!job.request_id.empty()) by_request_.erase({job.project, job.request_id});
   by_uid_.erase(uid);
-  ++writes_;
+  deleted_.emplace_back(++writes_, uid);
 }
 
 absl::StatusOr<std::vector<FeedRecord>> MemoryStores::ReadFeed(const std::string& job_uid,

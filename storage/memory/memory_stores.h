@@ -46,6 +46,7 @@ class MemoryStores : public Stores,
  private:
   struct JobEntry {
     JobRecord job;
+    int64_t changed = 0;           // writes_ as it was then
     std::vector<FeedRecord> feed;  // sequence i + 1 at index i
     std::map<int64_t, AttemptRecord> attempts;
     std::map<int64_t, CheckpointRecord> checkpoints;  // by step
@@ -98,6 +99,7 @@ class MemoryStores : public Stores,
                                    std::optional<int64_t> stale_beat) override;
   absl::Status StandDown(const std::string& holder) override;
   absl::StatusOr<SchedulerSnapshot> ReadSnapshot() override;
+  absl::StatusOr<SnapshotChanges> ReadChanges(const ChangePosition& since, bool leases) override;
   absl::StatusOr<int> Apply(int64_t leader_epoch, const Decisions& decisions) override;
 
   // TokenStore
@@ -118,6 +120,7 @@ class MemoryStores : public Stores,
   // The newest attempt of the job, or null when `attempt` is not that.
   AttemptRecord* NewestAttempt(JobEntry& entry, int64_t attempt);
   void Write(JobEntry& entry, const JobChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TellJob(const std::string& uid, SnapshotChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(const std::string& uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Write(JobEntry& entry, const AttemptChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Superseded(const JobEntry& entry, int64_t attempt, int64_t step) const;
@@ -137,9 +140,12 @@ class MemoryStores : public Stores,
   int64_t writes_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t renewals_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, JobEntry> by_uid_ ABSL_GUARDED_BY(mu_);
+  // Uids of deleted jobs, with writes_ as it was then.
+  std::vector<std::pair<int64_t, std::string>> deleted_ ABSL_GUARDED_BY(mu_);
   std::map<std::pair<std::string, std::string>, std::string> by_name_ ABSL_GUARDED_BY(mu_);
   std::map<std::pair<std::string, std::string>, std::string> by_request_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, NodeRecord> nodes_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, int64_t> node_changed_ ABSL_GUARDED_BY(mu_);  // writes_ as it was then
   std::map<std::pair<std::string, int>, RankId> held_slots_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Principal> tokens_ ABSL_GUARDED_BY(mu_);
   LeaderRecord leader_ ABSL_GUARDED_BY(mu_);

@@ -1,3 +1,4 @@
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "storage/base/status.h"
 #include "storage/memory/memory_stores.h"
@@ -53,13 +54,53 @@ absl::StatusOr<SchedulerSnapshot> MemoryStores::ReadSnapshot() {
   return snapshot;
 }
 
+void MemoryStores::TellJob(const std::string& uid, SnapshotChanges& changes) {
+  const auto found = by_uid_.find(uid);
+  const bool holds = found != by_uid_.end() && HoldsSlots(found->second.job.state);
+  if (!holds && (found == by_uid_.end() || found->second.job.state != JobState::kQueued)) {
+    changes.gone.push_back(uid);
+    return;
+  }
+  const JobEntry& entry = found->second;
+  changes.jobs.push_back(entry.job);
+  changes.jobs.back().spec.clear();
+  if (holds) changes.attempts.push_back(entry.attempts.at(entry.job.attempt));
+}
+
+absl::StatusOr<SnapshotChanges> MemoryStores::ReadChanges(const ChangePosition& since,
+                                                          bool leases) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  SnapshotChanges changes;
+  changes.now = Now();
+  changes.position = absl::StrCat(writes_);
+  int64_t seen = 0;
+  changes.whole = !absl::SimpleAtoi(since, &seen);
+  for (const auto& [uid, entry] : by_uid_) {
+    if (changes.whole || entry.changed > seen) TellJob(uid, changes);
+  }
+  for (const auto& [written, uid] : deleted_) {
+    if (!changes.whole && written > seen) changes.gone.push_back(uid);
+  }
+  for (const auto& [name, node] : nodes_) {
+    if (changes.whole || node_changed_[name] > seen) changes.nodes.push_back(node);
+  }
+  if (leases) {
+    changes.leases.emplace();
+    for (const auto& [name, node] : nodes_) {
+      changes.leases->push_back({name, node.beat, node.report.disk_free_bytes});
+    }
+  }
+  return changes;
+}
+
 int MemoryStores::ApplyLosses(const std::vector<LostNode>& nodes) {
   int changed = 0;
   for (const LostNode& lost : nodes) {
     const auto node = nodes_.find(lost.name);
     if (node == nodes_.end() || !node->second.reachable || node->second.beat != lost.beat) continue;
     node->second.reachable = false;
-    ++writes_;
+    node_changed_[lost.name] = ++writes_;
     changed += DropRanksOf(lost.name, nullptr, RankOutcome::kLost);
   }
   return changed;
@@ -129,7 +170,7 @@ absl::StatusOr<int> MemoryStores::Apply(int64_t leader_epoch, const Decisions& d
       continue;
     }
     found->second.job.reason = update.reason;
-    ++writes_;
+    found->second.changed = ++writes_;
   }
   return changed;
 }

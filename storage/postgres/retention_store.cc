@@ -106,6 +106,7 @@ absl::StatusOr<Aged> PostgresRetentionStore::Age() {
       RemovePiece(transaction, detached[0][0].as<std::string>(), aged);
       return aged;
     }
+    transaction.Run(kForgetDeletedJobs, Params());
     const Retention retention = ReadRetention(transaction);
     for (const pqxx::row& row : transaction.Run(kOldMonths, Params(retention.ended_jobs))) {
       aged.more = Drop(transaction, row[0].as<std::string>(), retention.ended_jobs);

@@ -309,19 +309,21 @@ absl::Status PostgresSchedulerStore::StandDown(const std::string& holder) {
 
 absl::StatusOr<SchedulerSnapshot> PostgresSchedulerStore::ReadSnapshot() {
   const auto read = [this](Transaction& transaction) -> absl::StatusOr<SchedulerSnapshot> {
-    SchedulerSnapshot snapshot;
-    TY_ASSIGN_OR_RETURN(snapshot.queue, queue_.Read(transaction));
-    for (const pqxx::row& row : transaction.Run(kSnapshotJobs, Params())) {
-      snapshot.jobs.push_back(JobOf(row));
-    }
-    snapshot.attempts = AttemptsOf(transaction.Run(kSnapshotAttempts, Params()));
+    TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot, reader_.ReadJobs(transaction));
     for (const pqxx::row& row : transaction.Run(kListNodes, Params())) {
       snapshot.nodes.push_back(NodeOf(row));
     }
-    snapshot.now = Now(transaction);
     return snapshot;
   };
   return database_.Run("read snapshot", read, Access::kSnapshot);
+}
+
+absl::StatusOr<SnapshotChanges> PostgresSchedulerStore::ReadChanges(const ChangePosition& since,
+                                                                    bool leases) {
+  const auto read = [&](Transaction& transaction) {
+    return ReadChangesIn(transaction, since, leases);
+  };
+  return database_.Run("read changes", read, Access::kSnapshot);
 }
 
 absl::StatusOr<int> PostgresSchedulerStore::Apply(int64_t leader_epoch,
@@ -338,12 +340,6 @@ absl::StatusOr<int> PostgresSchedulerStore::Apply(int64_t leader_epoch,
           absl::StrCat("leader epoch ", leader_epoch, " is over: the newest is ", epoch));
     }
     TY_ASSIGN_OR_RETURN(const int changed, Applier(transaction, decisions).Apply());
-    // Fewer changes than decisions: something did not hold. How many ranks a lost node had is not
-    // known.
-    if (static_cast<size_t>(changed) < decisions.placements.size() + decisions.suspensions.size() ||
-        !decisions.lost_nodes.empty()) {
-      queue_.Doubt();
-    }
     // Something may have been applied by the try whose answer was lost: the fleet must be woken.
     return changed == 0 && transaction.repeated_in_doubt ? 1 : changed;
   });

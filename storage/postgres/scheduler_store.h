@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
+#include "storage/postgres/change_reader.h"
 #include "storage/postgres/database.h"
-#include "storage/postgres/queue_reader.h"
 #include "storage/scheduler_store.h"
 
 namespace trainyard::postgres {
@@ -21,12 +21,13 @@ class PostgresSchedulerStore : public SchedulerStore {
                                    std::optional<int64_t> stale_beat) override;
   absl::Status StandDown(const std::string& holder) override;
   absl::StatusOr<SchedulerSnapshot> ReadSnapshot() override;
+  absl::StatusOr<SnapshotChanges> ReadChanges(const ChangePosition& since, bool leases) override;
   absl::StatusOr<int> Apply(int64_t leader_epoch, const Decisions& decisions) override;
 
  private:
   Database& database_;
   Database& leases_;
-  QueueReader queue_;
+  SnapshotReader reader_;
 };
 
 }  // namespace trainyard::postgres

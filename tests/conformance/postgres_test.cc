@@ -121,8 +121,7 @@ TEST(Snapshots, AreThoseOfAStoreThatReadsEverythingAnew) {
   }
 }
 
-// It leaves no row that says that it changed.
-TEST(Snapshots, AJobThatWentWithoutATraceIsForgottenOnceADecisionOnItDidNotHold) {
+TEST(Snapshots, AJobThatWasDeletedIsForgotten) {
   const std::string database = NewDatabase();
   const auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
   const int64_t epoch = stores->scheduler().Lead("test", absl::Seconds(60))->epoch;

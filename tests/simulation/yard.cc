@@ -51,8 +51,10 @@ Yard::Yard(uint64_t seed)
       fleet_(stores_.fleet(), stores_.wakeups(), pool_, clock_, Options()),
       hub_(stores_.jobs(), stores_.wakeups(), pool_, WatchOptions{.batch = 3}) {
   for (const char* holder : {"a", "b"}) {
-    loops_.push_back(std::make_unique<SchedulerLoop>(stores_.scheduler(), stores_.wakeups(), clock_,
-                                                     LoopOptions{.holder = holder}));
+    // Leases are read with every pass: the invariants judge them as the leader does.
+    const LoopOptions options{.holder = holder, .leases_every = absl::ZeroDuration()};
+    loops_.push_back(
+        std::make_unique<SchedulerLoop>(stores_.scheduler(), stores_.wakeups(), clock_, options));
   }
   const int nodes = 1 + Draw(4);
   for (int n = 0; n < nodes; ++n) {
@@ -293,7 +295,9 @@ void Yard::Turn() {
   judged_ = clock_.Now();
   const std::shared_ptr<const SchedulerSnapshot> read = Records();
   SchedulerSnapshot judged{.now = ToMicroseconds(clock_.Now()), .nodes = read->nodes};
-  leases_->Judge(clock_.SinceBoot(), judged);
+  std::vector<NodeRecord*> nodes;
+  for (NodeRecord& node : judged.nodes) nodes.push_back(&node);
+  leases_->Judge(clock_.SinceBoot(), judged.now, nodes);
   if (*wait == absl::ZeroDuration()) return;
   CheckLosses(read->nodes);
   CheckTurn(*before, *read, judged.nodes);

@@ -26,6 +26,10 @@ SELECT make_month($1::text, $2::text, $3::date)
 SELECT substr(relname, 11) FROM pg_class
 WHERE relname ~ '^aged_jobs_[0-9]{4}_[0-9]{2}$' AND pg_table_is_visible(oid) ORDER BY 1 LIMIT 1
 
+-- name: ForgetDeletedJobs
+-- Whoever reads changes has read of them long ago (SchedulerStore::kOldestPosition).
+DELETE FROM deleted_jobs WHERE delete_time < now() - interval '1 day'
+
 -- name: OldMonths
 SELECT month
 FROM (SELECT substr(c.relname, 12) AS month FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid

@@ -21,36 +21,53 @@ UPDATE leader SET holder = '', lease_end = '-infinity' WHERE holder = $1
 -- than $1 ms: what takes longer is too much for one transaction, and others wait for its locks.
 SELECT epoch, set_config('statement_timeout', $1, true) FROM leader FOR UPDATE
 
--- name: SnapshotJobs
--- Those that hold slots.
-SELECT {job_columns} FROM jobs j
-WHERE j.state IN ('STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING') ORDER BY j.uid
+-- Changes since an earlier reading: of the transactions that its snapshot ($1) did not see. Each row says which one
+-- changed it last in what the scheduler looks at (triggers stamp it).
 
--- name: SnapshotQueue
--- What says whether a queued job is still as it was read before.
-SELECT uid, version, reason_code, reason_message FROM jobs WHERE state = 'QUEUED'
-
--- name: OldestRunning
--- Transactions before this one are all seen by this snapshot, if they were committed.
-SELECT pg_snapshot_xmin(pg_current_snapshot())
+-- name: ReadPosition
+-- With another timeline, after a fail-over, transactions may be counted anew.
+SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8) AS timeline, pg_current_snapshot()::text AS snapshot,
+       micros(clock_timestamp()) AS now
 
 -- name: ChangedJobs
-SELECT uid, version, reason_code, reason_message, state = 'QUEUED' FROM jobs WHERE changed >= $1::xid8
-UNION ALL
-SELECT uid, 0, '', '', false FROM ended_jobs WHERE changed >= $1::xid8
+WITH unseen AS (
+  SELECT uid FROM jobs WHERE changed >= pg_snapshot_xmax($1::pg_snapshot)
+  UNION ALL
+  SELECT uid FROM jobs WHERE changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
+  UNION ALL
+  SELECT uid FROM ended_jobs WHERE changed >= pg_snapshot_xmax($1::pg_snapshot)
+  UNION ALL
+  SELECT uid FROM ended_jobs WHERE changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
+  UNION ALL
+  SELECT job_uid FROM ranks WHERE changed >= pg_snapshot_xmax($1::pg_snapshot)
+  UNION ALL
+  SELECT job_uid FROM ranks WHERE changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
+  UNION ALL
+  SELECT uid FROM deleted_jobs
+  WHERE changed >= pg_snapshot_xmax($1::pg_snapshot) OR changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
+)
+SELECT DISTINCT uid FROM unseen
 
--- name: SnapshotQueuedJobs
-SELECT {job_columns} FROM jobs j WHERE j.state = 'QUEUED'
+-- name: ChangedNodes
+SELECT {node_columns} FROM nodes n JOIN leases l ON l.node = n.name
+WHERE n.changed >= pg_snapshot_xmax($1::pg_snapshot) OR n.changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
 
--- name: SnapshotSomeJobs
-SELECT {job_columns} FROM unnest($1::text[]) AS wanted (uid) JOIN jobs j ON j.uid = wanted.uid ORDER BY j.uid
+-- name: ReadLeases
+SELECT node, beat, disk_free_bytes FROM leases
 
--- name: SnapshotAttempts
+-- name: AllLiveJobs
+SELECT {job_columns} FROM jobs j WHERE j.state IN ('QUEUED', 'STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING')
+
+-- name: AllLiveAttempts
 SELECT {attempt_columns}
 FROM jobs j
   JOIN attempts a ON a.job_uid = j.uid AND a.attempt = j.attempt
   JOIN ranks r ON r.job_uid = a.job_uid AND r.attempt = a.attempt
 WHERE j.state IN ('STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING') ORDER BY a.job_uid, r.rank
+
+-- name: SomeLiveJobs
+SELECT {job_columns} FROM unnest($1::text[]) AS wanted (uid) JOIN jobs j ON j.uid = wanted.uid
+WHERE j.state IN ('QUEUED', 'STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING')
 
 -- name: LoseNodes
 -- A lease that was renewed since the decision is left alone.

@@ -63,6 +63,10 @@ int RunWatch(const Target& target, const std::string& names_file, int watchers, 
 // Full passes of the planner over a queue, in this process.
 int RunPass(int queued, int nodes, int slots_per_node, int rounds);
 
+// Passes over changes alone, of the jobs in a real database: each begins with one job submitted,
+// and reads, folds and plans. One in ten reads the leases, too, as a leader does twice a second.
+int RunDelta(const std::string& database, int rounds);
+
 // The p-th quantile (0 to 1) of `values`, which it sorts; 0 of none.
 double Quantile(std::vector<double>& values, double p);
 

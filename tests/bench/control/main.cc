@@ -84,6 +84,10 @@ int Main(int argc, char** argv) {
   pass->add_option("--nodes", nodes);
   pass->add_option("--slots", slots);
   pass->add_option("--rounds", rounds);
+  std::string database;
+  CLI::App* delta = app.add_subcommand("delta");
+  delta->add_option("--database", database)->required();
+  delta->add_option("--rounds", rounds);
   CLI11_PARSE(app, argc, argv);
   std::ifstream(token_file) >> target.token;
   if (agents->parsed()) return RunAgents(target, agent);
@@ -91,6 +95,7 @@ int Main(int argc, char** argv) {
   if (submit->parsed()) return RunSubmit(target, request_file, clients, seconds, count);
   if (list->parsed()) return RunList(target, filter, page_size, calls);
   if (watch->parsed()) return RunWatch(target, names_file, watchers, connections);
+  if (delta->parsed()) return RunDelta(database, rounds);
   return RunPass(queued, nodes, slots, rounds);
 }
 

@@ -26,7 +26,7 @@ class LeaseJudgeTest : public ::testing::Test {
     snapshot.nodes[0].beat = beat_a;
     snapshot.nodes[1].name = "b";
     snapshot.nodes[1].beat = beat_b;
-    judge_.Judge(now, snapshot);
+    judge_.Judge(now, snapshot.now, {&snapshot.nodes[0], &snapshot.nodes[1]});
     return {snapshot.nodes[0].lease_end - snapshot.now, snapshot.nodes[1].lease_end - snapshot.now};
   }
 
@@ -73,8 +73,7 @@ TEST_F(LeaseJudgeTest, WhoWasNearlyOverdueIsLeftTimeToComeBack) {
 
 TEST_F(LeaseJudgeTest, ANodeThatWasForgottenBeginsAnew) {
   Judge(absl::Seconds(100), 5, 1);
-  SchedulerSnapshot none;
-  judge_.Judge(absl::Seconds(101), none);
+  judge_.Judge(absl::Seconds(101), TestNow(), {});
   EXPECT_EQ(Judge(absl::Seconds(102), 5, 1).a, kLease);
 }
 

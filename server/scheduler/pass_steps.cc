@@ -1,0 +1,125 @@
+#include "server/scheduler/pass_steps.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "storage/records/reason_codes.h"
+
+namespace trainyard {
+
+DemandClass ClassOf(const JobRecord& job) {
+  return {std::max(1, job.min_slots), job.bytes_per_slot, job.device};
+}
+
+Reason ReasonForBackoff(const JobRecord& job) {
+  std::string message =
+      absl::StrCat("restart ", job.restarts, " of at most ", job.max_restarts, " may begin at ",
+                   absl::FormatTime(absl::RFC3339_sec, job.not_before, absl::UTCTimeZone()));
+  if (job.failure.has_value()) absl::StrAppend(&message, "; last failure: ", job.failure->message);
+  return {reason::kBackoff, message};
+}
+
+Reason ReasonForNoFit(const SlotTable& slots, const SlotDemand& demand) {
+  if (slots.nodes() == 0) {
+    return {reason::kNoNodes,
+            absl::StrCat("needs ", DescribeDemand(demand), "; no node takes work")};
+  }
+  return {reason::kFitsNoNode, absl::StrCat("needs ", DescribeDemand(demand),
+                                            "; the nodes that take work cannot hold it")};
+}
+
+Reason ReasonForWait(const SlotTable& slots, const SlotDemand& demand) {
+  const bool only_kept = slots.Count(demand).free >= demand.count;
+  if (only_kept) {
+    return {reason::kBehindOthers, absl::StrCat("needs ", DescribeDemand(demand),
+                                                "; what is free is kept for jobs ahead")};
+  }
+  return {reason::kWaitingForSlots,
+          absl::StrCat("needs ", DescribeDemand(demand), "; too few such slots are free")};
+}
+
+Reason ReasonForPlacement(const std::vector<Placement::Rank>& ranks) {
+  std::vector<std::string> nodes;
+  for (const Placement::Rank& rank : ranks) {
+    if (nodes.empty() || nodes.back() != rank.node) nodes.push_back(rank.node);
+  }
+  return {reason::kPlaced, absl::StrCat(ranks.size(), ranks.size() == 1 ? " slot" : " slots",
+                                        " on ", absl::StrJoin(nodes, ", "))};
+}
+
+namespace {
+
+// A rank that has not begun on a node that is cordoned may never begin: nothing is lost by placing
+// its job elsewhere, and without grace, for there is nothing to save.
+void LeaveCordoned(const JobRecord& job, const std::vector<RankRecord>& ranks,
+                   const std::map<std::string, std::string>& cordoned, Pass& pass) {
+  if (job.state != JobState::kStarting) return;
+  for (const RankRecord& rank : ranks) {
+    const auto node = cordoned.find(rank.node);
+    if (rank.state != RankState::kAssigned || node == cordoned.end()) continue;
+    pass.decisions.suspensions.push_back(
+        {.job_uid = job.uid,
+         .job_version = job.version,
+         .cause = SuspendCause::kDrained,
+         .reason = {reason::kNodeCordoned, absl::StrCat("nodes/", rank.node, ": ", node->second,
+                                                        "; the job goes elsewhere")}});
+    return;
+  }
+}
+
+}  // namespace
+
+void LookForLostNodes(const std::vector<const NodeRecord*>& nodes, absl::Time now,
+                      const PlannerOptions& options, Pass& pass) {
+  for (const NodeRecord* node : nodes) {
+    if (!node->reachable) continue;
+    const absl::Time lost_at = node->lease_end + options.lease_margin;
+    if (lost_at <= now) {
+      pass.decisions.lost_nodes.push_back({node->name, node->beat});
+    } else {
+      pass.next = std::min(pass.next, lost_at);
+    }
+  }
+}
+
+void LookAtRunning(const std::vector<const NodeRecord*>& nodes, const std::vector<RunningJob>& jobs,
+                   absl::Time now, const PlannerOptions& options, Pass& pass) {
+  std::set<std::string> draining;
+  std::map<std::string, std::string> cordoned;  // by name: why
+  for (const NodeRecord* node : nodes) {
+    if (node->draining) draining.insert(node->name);
+    if (const std::string why = CordonReason(*node); !why.empty()) cordoned[node->name] = why;
+  }
+  for (const auto& [running, attempt] : jobs) {
+    const JobRecord& job = *running;
+    if (job.state == JobState::kSuspending) {
+      if (job.suspend_deadline <= now) {
+        pass.suspension_overdue = true;
+      } else {
+        pass.next = std::min(pass.next, job.suspend_deadline);
+      }
+    }
+    if (job.state != JobState::kStarting && job.state != JobState::kRunning) continue;
+    if (attempt == nullptr || (draining.empty() && cordoned.empty())) continue;
+    const std::vector<RankRecord>& ranks = attempt->ranks;
+    const auto on_draining = std::find_if(ranks.begin(), ranks.end(), [&](const RankRecord& rank) {
+      return rank.state != RankState::kGone && draining.count(rank.node) > 0;
+    });
+    if (on_draining == ranks.end()) {
+      LeaveCordoned(job, ranks, cordoned, pass);
+      continue;
+    }
+    pass.decisions.suspensions.push_back(
+        {.job_uid = job.uid,
+         .job_version = job.version,
+         .cause = SuspendCause::kDrained,
+         .reason = {reason::kNodeDrained,
+                    absl::StrCat("nodes/", on_draining->node,
+                                 " is drained: writes a checkpoint, then back to the queue")},
+         .grace = options.drain_grace});
+  }
+}
+
+}  // namespace trainyard

@@ -1,0 +1,41 @@
+#pragma once
+
+// The steps of a pass, for the planner that looks at a whole snapshot and for the one that folds
+// changes. Pure.
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "server/scheduler/planner.h"
+#include "server/scheduler/slots.h"
+
+namespace trainyard {
+
+// Jobs of one demand are served alike: once one of them waits in a pass, in which slots are only
+// taken, all behind it wait, for the same reason.
+using DemandClass = std::tuple<int, int64_t, std::string>;  // slots, bytes of each, device
+DemandClass ClassOf(const JobRecord& job);
+
+// A job that holds slots, with its newest attempt; null: none is known.
+struct RunningJob {
+  const JobRecord* job = nullptr;
+  const AttemptRecord* attempt = nullptr;
+};
+
+void LookForLostNodes(const std::vector<const NodeRecord*>& nodes, absl::Time now,
+                      const PlannerOptions& options, Pass& pass);
+
+// Moves jobs away from draining nodes, and sees to suspensions that take too long.
+void LookAtRunning(const std::vector<const NodeRecord*>& nodes, const std::vector<RunningJob>& jobs,
+                   absl::Time now, const PlannerOptions& options, Pass& pass);
+
+// Why a job waits, as it is stored.
+Reason ReasonForBackoff(const JobRecord& job);
+Reason ReasonForNoFit(const SlotTable& slots, const SlotDemand& demand);
+Reason ReasonForWait(const SlotTable& slots, const SlotDemand& demand);
+
+Reason ReasonForPlacement(const std::vector<Placement::Rank>& ranks);
+
+}  // namespace trainyard

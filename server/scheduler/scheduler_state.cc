@@ -1,0 +1,189 @@
+#include "server/scheduler/scheduler_state.h"
+
+#include <algorithm>
+#include <queue>
+#include <utility>
+
+#include "server/scheduler/pass_steps.h"
+
+namespace trainyard {
+namespace {
+
+// The jobs of one demand, in order, whatever reasons are stored of them.
+class ClassCursor {
+ public:
+  explicit ClassCursor(const WaitingQueue::JobsByReason& jobs) {
+    for (const auto& [reason, of_reason] : jobs) {
+      parts_.push_back({&reason, of_reason.begin(), of_reason.end()});
+    }
+    FindFirst();
+  }
+
+  bool done() const { return first_ == parts_.size(); }
+  const JobRecord& job() const { return **parts_[first_].next; }
+  void Advance() {
+    ++parts_[first_].next;
+    FindFirst();
+  }
+
+  // Calls `tell` with each job from here on whose stored reason is another, until it returns false.
+  template <typename Tell>
+  void ForOtherReasons(const Reason& reason, const Tell& tell) const {
+    for (const Part& part : parts_) {
+      if (*part.reason == reason) continue;
+      for (auto it = part.next; it != part.end; ++it) {
+        if (!tell(**it)) return;
+      }
+    }
+  }
+
+ private:
+  struct Part {
+    const Reason* reason;
+    JobsInOrder::const_iterator next, end;
+  };
+
+  void FindFirst() {
+    first_ = parts_.size();
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (parts_[i].next == parts_[i].end) continue;
+      if (first_ == parts_.size() || RunsBefore(**parts_[i].next, job())) first_ = i;
+    }
+  }
+
+  std::vector<Part> parts_;
+  size_t first_ = 0;
+};
+
+struct ServedLater {
+  bool operator()(const ClassCursor& a, const ClassCursor& b) const {
+    return RunsBefore(b.job(), a.job());
+  }
+};
+
+// The jobs that wait: the first of all demands in turn, until every demand waits or is served.
+class QueuePass {
+ public:
+  QueuePass(const WaitingQueue& queue, SlotTable slots, absl::Time now,
+            const PlannerOptions& options, Pass& pass)
+      : queue_(queue), slots_(std::move(slots)), now_(now), options_(options), pass_(pass) {}
+
+  void Run() {
+    for (const auto& job : queue_.untold_backoffs()) {
+      if (!Tell(*job, ReasonForBackoff(*job))) break;
+    }
+    pass_.next = std::min(pass_.next, queue_.next_backoff_end());
+    std::priority_queue<ClassCursor, std::vector<ClassCursor>, ServedLater> heads;
+    for (const auto& [demand, jobs] : queue_.classes()) heads.emplace(jobs);
+    while (!heads.empty()) {
+      if (pass_.decisions.placements.size() >= options_.most_placements) {
+        pass_.next = now_;
+        return;
+      }
+      ClassCursor head = heads.top();
+      heads.pop();
+      if (!Serve(head)) continue;
+      head.Advance();
+      if (!head.done()) heads.push(std::move(head));
+    }
+  }
+
+ private:
+  // Gives the first job its slots; false: all of this demand wait, and are told why.
+  bool Serve(const ClassCursor& head) {
+    const JobRecord& job = head.job();
+    const SlotDemand demand = DemandOf(job);
+    Reason reason;
+    if (!slots_.CouldHold(demand)) {
+      reason = ReasonForNoFit(slots_, demand);
+    } else if (auto ranks = slots_.Find(demand); ranks.has_value()) {
+      slots_.Take(*ranks);
+      Reason placed = ReasonForPlacement(*ranks);
+      pass_.decisions.placements.push_back({.job_uid = job.uid,
+                                            .job_version = job.version,
+                                            .ranks = *std::move(ranks),
+                                            .reason = std::move(placed)});
+      return true;
+    } else {
+      reason = ReasonForWait(slots_, demand);
+      slots_.Keep(demand);
+    }
+    head.ForOtherReasons(reason, [&](const JobRecord& other) { return Tell(other, reason); });
+    return false;
+  }
+
+  bool Tell(const JobRecord& job, const Reason& reason) {
+    if (pass_.decisions.reasons.size() >= options_.most_reasons) {
+      pass_.next = now_;
+      return false;
+    }
+    pass_.decisions.reasons.push_back(
+        {.job_uid = job.uid, .job_version = job.version, .reason = reason});
+    return true;
+  }
+
+  const WaitingQueue& queue_;
+  SlotTable slots_;
+  const absl::Time now_;
+  const PlannerOptions& options_;
+  Pass& pass_;
+};
+
+}  // namespace
+
+void SchedulerState::Forget(const std::string& uid) {
+  if (const auto job = fold_.FindWaiting(uid); job != nullptr) queue_.Remove(job);
+  const auto holder = fold_.holders().find(uid);
+  if (holder != fold_.holders().end()) held_.Remove(holder->second.attempt);
+}
+
+void SchedulerState::Learn(const std::string& uid) {
+  if (const auto job = fold_.FindWaiting(uid); job != nullptr) queue_.Add(job);
+  const auto holder = fold_.holders().find(uid);
+  if (holder != fold_.holders().end()) held_.Add(holder->second.attempt);
+}
+
+void SchedulerState::Fold(SnapshotChanges changes) {
+  if (changes.whole) {
+    queue_.Clear();
+    held_.Clear();
+  }
+  std::set<std::string> touched(changes.gone.begin(), changes.gone.end());
+  for (const JobRecord& job : changes.jobs) touched.insert(job.uid);
+  if (!changes.whole) {
+    for (const std::string& uid : touched) Forget(uid);
+  }
+  fold_.Fold(std::move(changes));
+  for (const std::string& uid : touched) Learn(uid);
+}
+
+void SchedulerState::Judge(LeaseJudge& judge, absl::Duration now) {
+  std::vector<NodeRecord*> nodes;
+  for (auto& [name, node] : fold_.nodes()) nodes.push_back(&node);
+  judge.Judge(now, fold_.now(), nodes);
+}
+
+bool SchedulerState::AnyLeaseIsOver() const {
+  return std::any_of(fold_.nodes().begin(), fold_.nodes().end(), [this](const auto& node) {
+    return node.second.reachable && node.second.lease_end <= now();
+  });
+}
+
+Pass SchedulerState::Plan(const PlannerOptions& options) {
+  Pass pass;
+  std::vector<const NodeRecord*> nodes;
+  nodes.reserve(fold_.nodes().size());
+  for (const auto& [name, node] : fold_.nodes()) nodes.push_back(&node);
+  std::vector<RunningJob> running;
+  running.reserve(fold_.holders().size());
+  for (const auto& [uid, holder] : fold_.holders()) {
+    running.push_back({holder.job.get(), &holder.attempt});
+  }
+  LookForLostNodes(nodes, now(), options, pass);
+  LookAtRunning(nodes, running, now(), options, pass);
+  queue_.EndBackoffs(now());
+  QueuePass(queue_, SlotTable(nodes, held_, now()), now(), options, pass).Run();
+  return pass;
+}
+
+}  // namespace trainyard

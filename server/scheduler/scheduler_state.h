@@ -1,0 +1,46 @@
+#pragma once
+
+// What the leader knows, kept from pass to pass: a fold of changes. Pure; not thread-safe.
+//
+// Plan decides what PlanPass decides of the same snapshot (a test compares), at a cost that grows
+// with what changed and with the kinds of demands and slots, not with the length of the queue.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/scheduler/lease_judge.h"
+#include "server/scheduler/planner.h"
+#include "server/scheduler/slots.h"
+#include "server/scheduler/waiting_queue.h"
+#include "storage/scheduler_fold.h"
+
+namespace trainyard {
+
+class SchedulerState {
+ public:
+  void Fold(SnapshotChanges changes);
+
+  // Sets how long the leases hold, after leases were folded. `now` is that of Clock::SinceBoot.
+  void Judge(LeaseJudge& judge, absl::Duration now);
+
+  // Whether a node that is reachable has outlived its lease, as far as is known here.
+  bool AnyLeaseIsOver() const;
+
+  // Pass::queue stays empty.
+  Pass Plan(const PlannerOptions& options);
+
+  absl::Time now() const { return fold_.now(); }
+  const ChangePosition& position() const { return fold_.position(); }
+  const SchedulerFold& fold() const { return fold_; }
+
+ private:
+  void Forget(const std::string& uid);
+  void Learn(const std::string& uid);
+
+  SchedulerFold fold_;
+  WaitingQueue queue_;
+  HeldSlots held_;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,52 @@
+#include "server/scheduler/waiting_queue.h"
+
+namespace trainyard {
+
+void WaitingQueue::AddToClass(const std::shared_ptr<const JobRecord>& job) {
+  classes_[ClassOf(*job)][job->reason].insert(job);
+}
+
+// Every job that was put back after a failure has an end of its backoff: EndBackoffs sorts out
+// those for which it is over.
+void WaitingQueue::Add(const std::shared_ptr<const JobRecord>& job) {
+  if (job->not_before == absl::InfinitePast()) {
+    AddToClass(job);
+    return;
+  }
+  backoffs_.emplace(job->not_before, job);
+  if (ReasonForBackoff(*job) != job->reason) untold_backoffs_.insert(job);
+}
+
+void WaitingQueue::Remove(const std::shared_ptr<const JobRecord>& job) {
+  untold_backoffs_.erase(job);
+  if (backoffs_.erase({job->not_before, job}) > 0) return;
+  const auto of_class = classes_.find(ClassOf(*job));
+  if (of_class == classes_.end()) return;
+  const auto of_reason = of_class->second.find(job->reason);
+  if (of_reason == of_class->second.end()) return;
+  of_reason->second.erase(job);
+  if (!of_reason->second.empty()) return;
+  of_class->second.erase(of_reason);
+  if (of_class->second.empty()) classes_.erase(of_class);
+}
+
+void WaitingQueue::Clear() {
+  classes_.clear();
+  backoffs_.clear();
+  untold_backoffs_.clear();
+}
+
+void WaitingQueue::EndBackoffs(absl::Time now) {
+  while (!backoffs_.empty() && backoffs_.begin()->first <= now) {
+    const std::shared_ptr<const JobRecord> job = backoffs_.begin()->second;
+    backoffs_.erase(backoffs_.begin());
+    untold_backoffs_.erase(job);
+    AddToClass(job);
+  }
+}
+
+absl::Time WaitingQueue::next_backoff_end() const {
+  return backoffs_.empty() ? absl::InfiniteFuture() : backoffs_.begin()->first;
+}
+
+}  // namespace trainyard

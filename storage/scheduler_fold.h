@@ -1,0 +1,58 @@
+#pragma once
+
+// What SchedulerStore::ReadChanges tells, folded into what there is. Not thread-safe.
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "storage/scheduler_store.h"
+
+namespace trainyard {
+
+// In the order in which jobs that wait are served.
+struct ServedBefore {
+  bool operator()(const std::shared_ptr<const JobRecord>& a,
+                  const std::shared_ptr<const JobRecord>& b) const {
+    return RunsBefore(*a, *b);
+  }
+};
+using JobsInOrder = std::set<std::shared_ptr<const JobRecord>, ServedBefore>;
+
+class SchedulerFold {
+ public:
+  // A job that holds slots, with its newest attempt.
+  struct Holder {
+    std::shared_ptr<const JobRecord> job;
+    AttemptRecord attempt;
+  };
+
+  void Fold(SnapshotChanges changes);
+
+  absl::Time now() const { return now_; }
+  const ChangePosition& position() const { return position_; }
+  const JobsInOrder& waiting() const { return waiting_; }
+  const std::map<std::string, Holder>& holders() const { return holders_; }  // by uid of the job
+  const std::map<std::string, NodeRecord>& nodes() const { return nodes_; }  // by name
+  std::map<std::string, NodeRecord>& nodes() { return nodes_; }  // for whoever judges their leases
+
+  // Null: it does not wait. The job itself, or an older version of it.
+  std::shared_ptr<const JobRecord> FindWaiting(const std::string& uid) const;
+
+  // Jobs and attempts as a snapshot has them; without nodes.
+  SchedulerSnapshot Jobs() const;
+
+ private:
+  void Forget(const std::string& uid);
+  void FoldLeases(std::vector<LeaseState> leases);
+
+  absl::Time now_;
+  ChangePosition position_;
+  std::map<std::string, std::shared_ptr<const JobRecord>> waiting_by_uid_;
+  JobsInOrder waiting_;
+  std::map<std::string, Holder> holders_;
+  std::map<std::string, NodeRecord> nodes_;
+};
+
+}  // namespace trainyard

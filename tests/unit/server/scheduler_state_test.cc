@@ -1,0 +1,280 @@
+#include "server/scheduler/scheduler_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/unit/server/snapshots.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// A cluster in which random things happen, told as snapshots and as changes.
+class Cluster {
+ public:
+  explicit Cluster(uint64_t seed) : random_(seed) {
+    for (int n = 0; n < 6; ++n) {
+      NodeRecord node =
+          MakeNode({.name = absl::StrCat("n", n), .cpu = 1 + Draw(3), .cuda = Draw(4)});
+      for (SlotRecord& slot : node.slots) slot.memory_bytes = int64_t{4 << Draw(3)} << 30;
+      nodes_[node.name] = node;
+      changed_nodes_.insert(node.name);
+    }
+  }
+
+  int Draw(int below) { return std::uniform_int_distribution<int>(0, below - 1)(random_); }
+
+  void Step() {
+    now_ += absl::Milliseconds(100);
+    switch (Draw(6)) {
+      case 0:
+      case 1:
+        return Submit();
+      case 2:
+        return End();
+      case 3:
+        return FailWithBackoff();
+      case 4:
+        return ChangeNode();
+      case 5:
+        return LoseRank();
+    }
+  }
+
+  SchedulerSnapshot Snapshot() const {
+    SchedulerSnapshot snapshot;
+    snapshot.now = now_;
+    for (const auto& [uid, job] : jobs_) snapshot.jobs.push_back(job);
+    for (const auto& [uid, attempt] : attempts_) snapshot.attempts.push_back(attempt);
+    for (const auto& [name, node] : nodes_) snapshot.nodes.push_back(node);
+    return snapshot;
+  }
+
+  // Since the last call.
+  SnapshotChanges Changes(bool whole) {
+    SnapshotChanges changes;
+    changes.now = now_;
+    changes.whole = whole;
+    for (const auto& [uid, job] : jobs_) {
+      if (whole || changed_.count(uid) > 0) changes.jobs.push_back(job);
+    }
+    for (const auto& [uid, attempt] : attempts_) {
+      if (whole || changed_.count(uid) > 0) changes.attempts.push_back(attempt);
+    }
+    for (const std::string& uid : changed_) {
+      if (!whole && jobs_.count(uid) == 0) changes.gone.push_back(uid);
+    }
+    changes.leases.emplace();
+    for (const auto& [name, node] : nodes_) {
+      if (whole || changed_nodes_.count(name) > 0) changes.nodes.push_back(node);
+      changes.leases->push_back({name, node.beat, node.report.disk_free_bytes});
+    }
+    changed_.clear();
+    changed_nodes_.clear();
+    return changes;
+  }
+
+  void Apply(const Decisions& decisions) {
+    for (const Placement& placement : decisions.placements) {
+      JobRecord& job = jobs_.at(placement.job_uid);
+      job.state = JobState::kStarting;
+      ++job.attempt;
+      ++job.version;
+      job.reason = placement.reason;
+      AttemptRecord attempt{.job_uid = job.uid, .attempt = job.attempt};
+      for (const Placement::Rank& rank : placement.ranks) {
+        attempt.ranks.push_back({.node = rank.node, .slots = rank.slots});
+      }
+      attempts_[job.uid] = attempt;
+      changed_.insert(job.uid);
+    }
+    for (const ReasonUpdate& update : decisions.reasons) {
+      jobs_.at(update.job_uid).reason = update.reason;
+      changed_.insert(update.job_uid);
+    }
+  }
+
+ private:
+  void Submit() {
+    for (int i = 0; i < 3; ++i) {
+      JobRecord job = MakeJob({.id = absl::StrCat("j", ++submitted_),
+                               .slots = 1 + Draw(3),
+                               .priority = Draw(3),
+                               .device = Draw(2) == 0 ? "" : "CUDA",
+                               .bytes = int64_t{1 << Draw(5)} << 30});
+      job.create_time = now_ - absl::Milliseconds(Draw(50));
+      changed_.insert(job.uid);
+      jobs_[job.uid] = job;
+    }
+  }
+
+  JobRecord* Any() {
+    if (jobs_.empty()) return nullptr;
+    auto it = jobs_.begin();
+    std::advance(it, Draw(static_cast<int>(jobs_.size())));
+    changed_.insert(it->first);
+    return &it->second;
+  }
+
+  void End() {
+    const JobRecord* job = Any();
+    if (job == nullptr) return;
+    attempts_.erase(job->uid);
+    jobs_.erase(std::string(job->uid));
+  }
+
+  void FailWithBackoff() {
+    JobRecord* const job = Any();
+    if (job == nullptr || attempts_.erase(job->uid) == 0) return;
+    job->state = JobState::kQueued;
+    ++job->version;
+    ++job->restarts;
+    job->not_before = now_ + absl::Milliseconds(Draw(500));
+  }
+
+  void ChangeNode() {
+    auto it = nodes_.begin();
+    std::advance(it, Draw(static_cast<int>(nodes_.size())));
+    NodeRecord& node = it->second;
+    const int what = Draw(4);
+    if (what == 0) node.draining = !node.draining;
+    if (what == 1) node.reachable = !node.reachable;
+    if (what == 2) node.report.disk_free_bytes = Draw(2) == 0 ? 0 : int64_t{1} << 40;
+    if (what == 3 && nodes_.size() > 3) {
+      changed_nodes_.erase(it->first);
+      nodes_.erase(it);
+      return;
+    }
+    if (what >= 2) return;
+    node.lease_end = now_ + absl::Seconds(10);
+    changed_nodes_.insert(node.name);
+  }
+
+  void LoseRank() {
+    const JobRecord* job = Any();
+    if (job == nullptr) return;
+    const auto attempt = attempts_.find(job->uid);
+    if (attempt == attempts_.end()) return;
+    attempt->second.ranks[Draw(static_cast<int>(attempt->second.ranks.size()))].state =
+        RankState::kGone;
+  }
+
+  std::mt19937_64 random_;
+  absl::Time now_ = TestNow();
+  int submitted_ = 0;
+  std::map<std::string, JobRecord> jobs_;
+  std::map<std::string, AttemptRecord> attempts_;
+  std::map<std::string, NodeRecord> nodes_;
+  std::set<std::string> changed_, changed_nodes_;
+};
+
+// Reasons in any order: a pass tells them by demand.
+std::string Text(const Pass& pass) {
+  std::string text;
+  for (const Placement& placement : pass.decisions.placements) {
+    absl::StrAppend(&text, "place ", placement.job_uid, " ", placement.reason.message, ":");
+    for (const auto& rank : placement.ranks) {
+      absl::StrAppend(&text, " ", rank.node, "/", absl::StrJoin(rank.slots, "+"));
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  std::set<std::string> reasons;
+  for (const ReasonUpdate& told : pass.decisions.reasons) {
+    reasons.insert(absl::StrCat("tell ", told.job_uid, " ", told.job_version, " ", told.reason.code,
+                                " ", told.reason.message, "\n"));
+  }
+  absl::StrAppend(&text, absl::StrJoin(reasons, ""));
+  for (const Suspension& suspension : pass.decisions.suspensions) {
+    absl::StrAppend(&text, "suspend ", suspension.job_uid, " ", suspension.reason.message, "\n");
+  }
+  for (const LostNode& lost : pass.decisions.lost_nodes) {
+    absl::StrAppend(&text, "lose ", lost.name, " ", lost.beat, "\n");
+  }
+  return absl::StrCat(text, "next ", absl::FormatTime(pass.next), pass.suspension_overdue);
+}
+
+TEST(SchedulerState, OfFoldedChangesDecidesWhatAPassOverTheSnapshotDecides) {
+  PlannerOptions options;
+  options.most_placements = options.most_reasons = SIZE_MAX;
+  int placements = 0;
+  for (int seed = 1; seed <= 60; ++seed) {
+    Cluster cluster(seed);
+    SchedulerState state;
+    for (int step = 0; step < 200; ++step) {
+      cluster.Step();
+      if (cluster.Draw(3) == 0) continue;  // several changes at once
+      const SchedulerSnapshot snapshot = cluster.Snapshot();
+      const bool whole = step == 0 || cluster.Draw(50) == 0;
+      state.Fold(cluster.Changes(whole || state.now() == absl::Time()));
+      const Pass folded = state.Plan(options);
+      ASSERT_EQ(Text(folded), Text(PlanPass(snapshot, options)))
+          << "seed " << seed << ", step " << step;
+      placements += static_cast<int>(folded.decisions.placements.size());
+      if (cluster.Draw(2) == 0) cluster.Apply(folded.decisions);
+    }
+  }
+  EXPECT_GT(placements, 1000);
+}
+
+// In pieces of a few decisions it comes to the same end.
+TEST(SchedulerState, DecidesInPiecesUntilNothingIsLeft) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 30});
+  for (int i = 0; i < 100; ++i) s.Queued({.id = absl::StrCat("j", i), .age_seconds = 200 - i});
+  SchedulerState state;
+  SnapshotChanges changes{.now = TestNow(), .whole = true, .jobs = s.snapshot.jobs};
+  changes.nodes = s.snapshot.nodes;
+  state.Fold(changes);
+  PlannerOptions options;
+  options.most_placements = options.most_reasons = 7;
+  std::vector<std::string> placed;
+  int told = 0;
+  for (int pass = 0; pass < 30; ++pass) {
+    const Decisions decisions = state.Plan(options).decisions;
+    SnapshotChanges next{.now = TestNow()};
+    for (const Placement& placement : decisions.placements) {
+      placed.push_back(placement.job_uid);
+      JobRecord job = MakeJob({.id = placement.job_uid.substr(4)});
+      job.state = JobState::kStarting;
+      next.jobs.push_back(job);
+      next.attempts.push_back({.job_uid = job.uid, .attempt = 1});
+      for (const auto& rank : placement.ranks) {
+        next.attempts.back().ranks.push_back({.node = rank.node, .slots = rank.slots});
+      }
+    }
+    for (const ReasonUpdate& update : decisions.reasons) {
+      ++told;
+      JobRecord job = s.snapshot.jobs[std::stoi(update.job_uid.substr(5))];
+      job.reason = update.reason;
+      next.jobs.push_back(job);
+    }
+    state.Fold(next);
+  }
+  EXPECT_EQ(placed.size(), 30u);
+  EXPECT_EQ(placed.front(), "uid-j0");
+  EXPECT_EQ(told, 70);
+  EXPECT_THAT(state.Plan(options).decisions.reasons, IsEmpty());
+}
+
+TEST(SchedulerState, AJumpOfTheStoresClockLosesNoNode) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 1});
+  SchedulerState state;
+  LeaseJudge judge(absl::Seconds(10));
+  SnapshotChanges changes{.now = TestNow(), .whole = true, .nodes = s.snapshot.nodes};
+  state.Fold(changes);
+  state.Judge(judge, absl::Seconds(100));
+  SnapshotChanges later{.now = TestNow() + absl::Seconds(30)};
+  state.Fold(later);
+  state.Judge(judge, absl::Seconds(101));
+  EXPECT_THAT(state.Plan({}).decisions.lost_nodes, IsEmpty());
+}
+
+}  // namespace
+}  // namespace trainyard
