@@ -9,18 +9,21 @@ void LeaseJudge::Judge(absl::Duration now, absl::Time store_now,
                        const std::vector<NodeRecord*>& nodes) {
   const absl::Duration gap = now - std::exchange(last_answer_, now);
   const bool after_gap = gap > kMostGap;
-  std::map<std::string, Seen> seen;
+  ++round_;
   for (NodeRecord* node : nodes) {
-    Seen current{.beat = node->beat, .at = now};
-    const auto before = seen_.find(node->name);
-    if (before != seen_.end() && before->second.beat == node->beat) {
-      current.at = before->second.at;
-      if (after_gap) current.at = std::max(current.at + gap, now - lease_ + kLeastAfterGap);
+    const auto [known, added] = seen_.try_emplace(node->name);
+    Seen& seen = known->second;
+    if (added || seen.beat != node->beat) {
+      seen.beat = node->beat;
+      seen.at = now;
+    } else if (after_gap) {
+      seen.at = std::max(seen.at + gap, now - lease_ + kLeastAfterGap);
     }
-    node->lease_end = store_now + (current.at + lease_ - now);
-    seen.emplace(node->name, current);
+    seen.round = round_;
+    node->lease_end = store_now + (seen.at + lease_ - now);
   }
-  seen_ = std::move(seen);
+  if (seen_.size() == nodes.size()) return;
+  absl::erase_if(seen_, [this](const auto& entry) { return entry.second.round != round_; });
 }
 
 }  // namespace trainyard

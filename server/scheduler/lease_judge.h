@@ -5,10 +5,10 @@
 // takes over.
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "storage/records/node.h"
 
@@ -38,11 +38,13 @@ class LeaseJudge {
   struct Seen {
     int64_t beat = 0;
     absl::Duration at;  // since when it has stood still
+    int64_t round = 0;  // when it was seen last
   };
 
   const absl::Duration lease_;
   absl::Duration last_answer_ = absl::InfiniteDuration();
-  std::map<std::string, Seen> seen_;  // by name
+  int64_t round_ = 0;
+  absl::flat_hash_map<std::string, Seen> seen_;  // by name
 };
 
 }  // namespace trainyard

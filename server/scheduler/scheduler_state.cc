@@ -131,23 +131,39 @@ class QueuePass {
 
 }  // namespace
 
+void SchedulerState::Mark(const AttemptRecord& attempt) {
+  if (!slots_.has_value()) return;
+  for (const RankRecord& rank : attempt.ranks) {
+    const std::multiset<int>& held = held_.On(rank.node);
+    for (const int slot : rank.slots) slots_->SetTaken(rank.node, slot, held.count(slot) > 0);
+  }
+}
+
 void SchedulerState::Forget(const std::string& uid) {
+  suspending_.erase(uid);
   if (const auto job = fold_.FindWaiting(uid); job != nullptr) queue_.Remove(job);
   const auto holder = fold_.holders().find(uid);
-  if (holder != fold_.holders().end()) held_.Remove(holder->second.attempt);
+  if (holder == fold_.holders().end()) return;
+  held_.Remove(holder->second.attempt);
+  Mark(holder->second.attempt);
 }
 
 void SchedulerState::Learn(const std::string& uid) {
   if (const auto job = fold_.FindWaiting(uid); job != nullptr) queue_.Add(job);
   const auto holder = fold_.holders().find(uid);
-  if (holder != fold_.holders().end()) held_.Add(holder->second.attempt);
+  if (holder == fold_.holders().end()) return;
+  if (holder->second.job->state == JobState::kSuspending) suspending_.insert(uid);
+  held_.Add(holder->second.attempt);
+  Mark(holder->second.attempt);
 }
 
 void SchedulerState::Fold(SnapshotChanges changes) {
   if (changes.whole) {
     queue_.Clear();
     held_.Clear();
+    suspending_.clear();
   }
+  if (changes.whole || !changes.nodes.empty()) slots_.reset();
   std::set<std::string> touched(changes.gone.begin(), changes.gone.end());
   for (const JobRecord& job : changes.jobs) touched.insert(job.uid);
   if (!changes.whole) {
@@ -169,20 +185,49 @@ bool SchedulerState::AnyLeaseIsOver() const {
   });
 }
 
+// Made anew only when a node comes, goes or changes: a rank that comes or goes is marked in it.
+const SlotTable& SchedulerState::Slots(const std::vector<const NodeRecord*>& nodes) {
+  std::vector<bool> take_work;
+  take_work.reserve(nodes.size());
+  for (const NodeRecord* node : nodes) {
+    take_work.push_back(node->reachable && node->lease_end > now() && !node->draining &&
+                        CordonReason(*node).empty());
+  }
+  if (!slots_.has_value() || take_work != take_work_) {
+    slots_.emplace(nodes, held_, now());
+    take_work_ = std::move(take_work);
+  }
+  return *slots_;
+}
+
+// Those that a pass has to look at: all of them only where a node is to be left.
+std::vector<RunningJob> SchedulerState::Running(const std::vector<const NodeRecord*>& nodes) const {
+  std::vector<RunningJob> running;
+  const bool all = std::any_of(nodes.begin(), nodes.end(), [](const NodeRecord* node) {
+    return node->draining || !CordonReason(*node).empty();
+  });
+  if (all) {
+    for (const auto& [uid, holder] : fold_.holders()) {
+      running.push_back({holder.job.get(), &holder.attempt});
+    }
+    return running;
+  }
+  for (const std::string& uid : suspending_) {
+    const SchedulerFold::Holder& holder = fold_.holders().at(uid);
+    running.push_back({holder.job.get(), &holder.attempt});
+  }
+  return running;
+}
+
 Pass SchedulerState::Plan(const PlannerOptions& options) {
   Pass pass;
   std::vector<const NodeRecord*> nodes;
   nodes.reserve(fold_.nodes().size());
   for (const auto& [name, node] : fold_.nodes()) nodes.push_back(&node);
-  std::vector<RunningJob> running;
-  running.reserve(fold_.holders().size());
-  for (const auto& [uid, holder] : fold_.holders()) {
-    running.push_back({holder.job.get(), &holder.attempt});
-  }
   LookForLostNodes(nodes, now(), options, pass);
-  LookAtRunning(nodes, running, now(), options, pass);
+  LookAtRunning(nodes, Running(nodes), now(), options, pass);
   queue_.EndBackoffs(now());
-  QueuePass(queue_, SlotTable(nodes, held_, now()), now(), options, pass).Run();
+  QueuePass(queue_, Slots(nodes), now(), options, pass).Run();
   return pass;
 }
 

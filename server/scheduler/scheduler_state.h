@@ -5,11 +5,13 @@
 // Plan decides what PlanPass decides of the same snapshot (a test compares), at a cost that grows
 // with what changed and with the kinds of demands and slots, not with the length of the queue.
 
-#include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "server/scheduler/lease_judge.h"
+#include "server/scheduler/pass_steps.h"
 #include "server/scheduler/planner.h"
 #include "server/scheduler/slots.h"
 #include "server/scheduler/waiting_queue.h"
@@ -37,10 +39,18 @@ class SchedulerState {
  private:
   void Forget(const std::string& uid);
   void Learn(const std::string& uid);
+  // Of `attempt`, in the table, as held_ has them now.
+  void Mark(const AttemptRecord& attempt);
+  const SlotTable& Slots(const std::vector<const NodeRecord*>& nodes);
+  std::vector<RunningJob> Running(const std::vector<const NodeRecord*>& nodes) const;
 
   SchedulerFold fold_;
   WaitingQueue queue_;
   HeldSlots held_;
+  std::set<std::string> suspending_;  // uids
+  // The slots of the nodes that take work, and which nodes these were; empty: to be made anew.
+  std::optional<SlotTable> slots_;
+  std::vector<bool> take_work_;
 };
 
 }  // namespace trainyard

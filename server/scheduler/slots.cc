@@ -71,9 +71,15 @@ const std::multiset<int>& HeldSlots::On(const std::string& node) const {
 }
 
 int SlotTable::KindOf(const SlotRecord& slot) {
+  // Most slots are like the one before.
+  if (last_kind_ < kinds_.size() && kinds_[last_kind_].bytes == slot.memory_bytes &&
+      kinds_[last_kind_].device == slot.device) {
+    return static_cast<int>(last_kind_);
+  }
   const auto [known, added] =
       kind_of_.try_emplace({slot.memory_bytes, slot.device}, static_cast<int>(kinds_.size()));
   if (added) kinds_.push_back({.device = slot.device, .bytes = slot.memory_bytes});
+  last_kind_ = known->second;
   return known->second;
 }
 
@@ -229,18 +235,27 @@ std::vector<Placement::Rank> SlotTable::LayOut(std::vector<Candidate> candidates
   return ranks;
 }
 
+SlotTable::Node* SlotTable::FindNode(const std::string& name) {
+  const auto node =
+      std::lower_bound(nodes_.begin(), nodes_.end(), name,
+                       [](const Node& a, const std::string& wanted) { return a.name < wanted; });
+  return node == nodes_.end() || node->name != name ? nullptr : &*node;
+}
+
+void SlotTable::SetTaken(const std::string& node_name, int index, bool taken) {
+  Node* const node = FindNode(node_name);
+  if (node == nullptr) return;
+  for (Slot& slot : node->slots) {
+    if (slot.index != index || slot.taken == taken) continue;
+    slot.taken = taken;
+    node->free += taken ? -1 : 1;
+    kinds_[slot.kind].free += taken ? -1 : 1;
+  }
+}
+
 void SlotTable::Take(const std::vector<Placement::Rank>& ranks) {
   for (const Placement::Rank& rank : ranks) {
-    const auto node =
-        std::lower_bound(nodes_.begin(), nodes_.end(), rank.node,
-                         [](const Node& a, const std::string& name) { return a.name < name; });
-    if (node == nodes_.end() || node->name != rank.node) continue;
-    for (Slot& slot : node->slots) {
-      if (slot.taken || std::count(rank.slots.begin(), rank.slots.end(), slot.index) == 0) continue;
-      slot.taken = true;
-      --node->free;
-      --kinds_[slot.kind].free;
-    }
+    for (const int slot : rank.slots) SetTaken(rank.node, slot, true);
   }
 }
 

@@ -68,6 +68,9 @@ class SlotTable {
   std::optional<std::vector<Placement::Rank>> Find(const SlotDemand& demand) const;
 
   void Take(const std::vector<Placement::Rank>& ranks);
+  // Gives a slot to a rank, or takes it back, where the table was made before that. Nothing is
+  // kept.
+  void SetTaken(const std::string& node, int slot, bool taken);
 
   // Keeps every free slot that `demand` could use. A job that does not start now starts once enough
   // of the slots that it can use are free, and which will be freed first is not known: giving any
@@ -113,6 +116,7 @@ class SlotTable {
 
   void AddNode(const NodeRecord& record, const std::multiset<int>& held);
   int KindOf(const SlotRecord& slot);
+  Node* FindNode(const std::string& name);
   Counts CountOn(const SlotDemand& demand, absl::string_view device) const;
   std::optional<std::vector<Placement::Rank>> FindOn(const SlotDemand& demand,
                                                      absl::string_view device) const;
@@ -122,6 +126,7 @@ class SlotTable {
   std::vector<Node> nodes_;  // by name
   std::vector<Kind> kinds_;
   std::map<std::pair<int64_t, std::string>, int> kind_of_;  // by bytes and device: its index
+  size_t last_kind_ = 0;                                    // that was asked for
   int draining_ = 0;
   int away_ = 0;
   int cordoned_ = 0;
