@@ -28,6 +28,11 @@ if(TRAINYARD_RELOCATABLE)
   add_link_options(LINKER:--disable-new-dtags)
 endif()
 
+# GCC makes a function of its own of each cold part, some of them empty. An empty one has the address of the next
+# function, whose entry in the table for exceptions lld then drops: an exception that passes that one ends the process.
+# tests/programs looks for it.
+add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-reorder-blocks-and-partition>)
+
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>
                     $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>)
 # What a mutex guards is said where it is declared; Clang alone reads it.
