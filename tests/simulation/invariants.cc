@@ -110,12 +110,13 @@ void Yard::CheckAlways() {
   for (const auto& job : jobs_) {
     if (!job->watcher.wrong.empty()) Breach(job->watcher.wrong);
   }
-  if (!disk_.complaints.empty()) Breach(disk_.complaints.front());
+  if (!storage_.complaints.empty()) Breach(storage_.complaints.front());
 }
 
-// No slot runs two processes; no job runs two attempts; what the store calls gone is gone.
+// No slot runs two processes, no rank runs twice, whoever is called what; what the store calls gone
+// is gone.
 void Yard::CheckProcesses() {
-  std::vector<const RankId*> alive;
+  std::set<RankId> alive;
   for (const auto& agent : agents_) {
     std::vector<int> slots;
     for (const auto& [rank, process] : agent->processes()) {
@@ -126,19 +127,24 @@ void Yard::CheckProcesses() {
         }
         slots.push_back(slot);
       }
-      const auto record = stores_.fleet().FindRank(rank.job_uid, rank.attempt, rank.rank);
-      if (record.ok() && record->state == RankState::kGone) {
+      if (!alive.insert(rank).second) {
         Breach(absl::StrCat(rank.job_uid, " attempt ", rank.attempt, " rank ", rank.rank,
-                            " runs, but its slot was given back"));
+                            " runs twice"));
       }
-      for (const RankId* other : alive) {
-        if (other->job_uid != rank.job_uid || other->attempt == rank.attempt) continue;
-        Breach(
-            absl::StrCat(rank.job_uid, " runs attempts ", other->attempt, " and ", rank.attempt));
-      }
-      alive.push_back(&rank);
+      CheckProcess(*agent, rank);
     }
   }
+}
+
+// A worker of today steps on after its node was lost, and makes nothing visible: where it would,
+// SimAgent complains.
+void Yard::CheckProcess(const SimAgent& agent, const RankId& rank) {
+  const auto record = stores_.fleet().FindRank(rank.job_uid, rank.attempt, rank.rank);
+  if (!record.ok() || record->state != RankState::kGone) return;
+  const bool orphan = record->outcome == RankOutcome::kLost;
+  if (orphan && agent.version() == SimVersion::kToday) return;
+  Breach(absl::StrCat(rank.job_uid, " attempt ", rank.attempt, " rank ", rank.rank,
+                      " runs, but its slot was given back"));
 }
 
 // Gangs have all their slots, of one kind, large enough, each once.
@@ -173,12 +179,32 @@ void Yard::CheckRecords() {
 }
 
 // A node that nobody hears of is noticed, by a leader that could look.
-void Yard::CheckLosses(const std::vector<NodeRecord>& nodes) {
+void Yard::CheckLosses(const SimServer& server, const std::vector<NodeRecord>& nodes) {
+  constexpr double kFastest = 1 + SimClock::kMostDrift / 1000.0;
   for (const NodeRecord& node : nodes) {
-    const absl::Time renewed = node.lease_end - absl::Seconds(10);
-    const absl::Time seen = std::max(judged_since_, renewed + LeaseJudge::kMostGap);
-    if (node.reachable && seen + absl::Seconds(12) <= clock_.Now()) {
+    const absl::Duration seen =
+        std::max(server.judges_since(), truth_.renewed[node.name] + LeaseJudge::kMostGap);
+    if (node.reachable && seen + absl::Seconds(12) * kFastest <= truth_.time.now) {
       Breach(absl::StrCat(node.name, " is away and nobody noticed"));
+    }
+  }
+}
+
+// A rank that has not begun does not stay where it cannot begin.
+void Yard::CheckDisks(const SchedulerSnapshot& after) {
+  std::set<std::string> full;
+  for (const NodeRecord& node : after.nodes) {
+    if (node.report.disk_free_bytes.value_or(INT64_MAX) < 1000) full.insert(node.name);
+  }
+  if (full.empty()) return;
+  std::map<std::string, JobState> states;
+  for (const JobRecord& job : after.jobs) states[job.uid] = job.state;
+  for (const AttemptRecord& attempt : after.attempts) {
+    if (states[attempt.job_uid] != JobState::kStarting) continue;
+    for (const RankRecord& rank : attempt.ranks) {
+      if (rank.state != RankState::kAssigned || full.count(rank.node) == 0) continue;
+      Breach(absl::StrCat(attempt.job_uid, " stays STARTING on ", rank.node,
+                          ", whose disk is known to be full"));
     }
   }
 }
@@ -186,7 +212,8 @@ void Yard::CheckLosses(const std::vector<NodeRecord>& nodes) {
 // After a turn of the scheduler: reasons, order, and no idle slot that the first in line could use.
 void Yard::CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& after,
                      const std::vector<NodeRecord>& judged) {
-  const absl::Time time = ToMicroseconds(clock_.Now());
+  CheckDisks(after);
+  const absl::Time time = ToMicroseconds(store_clock_.Now());
   std::map<std::string, const JobRecord*> now;
   for (const JobRecord& job : after.jobs) now[job.uid] = &job;
   const Room room(after, judged, time);
@@ -209,17 +236,17 @@ void Yard::CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& a
       continue;
     }
     for (const AttemptRecord& attempt : after.attempts) {
-      if (attempt.job_uid == placed.uid) CheckOrder(before, placed, attempt, now);
+      if (attempt.job_uid == placed.uid) CheckOrder(before, judged, placed, attempt, now);
     }
   }
 }
 
 // Nobody who waits was ahead of `placed` and could use one of its slots.
-void Yard::CheckOrder(const SchedulerSnapshot& before, const JobRecord& placed,
-                      const AttemptRecord& attempt,
+void Yard::CheckOrder(const SchedulerSnapshot& before, const std::vector<NodeRecord>& judged,
+                      const JobRecord& placed, const AttemptRecord& attempt,
                       const std::map<std::string, const JobRecord*>& now) {
-  const absl::Time time = clock_.Now();
-  const Room room(before, before.nodes, time);
+  const absl::Time time = store_clock_.Now();
+  const Room room(before, judged, time);
   for (const JobRecord& waits : before.jobs) {
     const auto waits_now = now.find(waits.uid);
     if (waits.state != JobState::kQueued || waits_now == now.end() ||
@@ -280,7 +307,7 @@ std::string Yard::WrongAtTheEndOf(const SimJob& job, const JobRecord& record) {
 std::string Yard::LeftToDo() {
   const std::shared_ptr<const SchedulerSnapshot> snapshot = Records();
   if (snapshot == nullptr) return "the store is away";
-  const Room room(*snapshot, snapshot->nodes, ToMicroseconds(clock_.Now()));
+  const Room room(*snapshot, snapshot->nodes, ToMicroseconds(store_clock_.Now()));
   for (const auto& job : jobs_) {
     const absl::StatusOr<JobRecord> record = stores_.jobs().Get(job->name);
     if (!record.ok()) return record.status().ToString();

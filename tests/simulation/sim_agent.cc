@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "executor/agent/metric_columns.h"
 
 namespace trainyard {
 namespace {
@@ -20,13 +21,30 @@ v1::RankKey KeyOf(const RankId& id) {
 
 }  // namespace
 
-void SimAgent::Connect() {
+// A server of before says nothing of columns, nor of workers that step on without a lease.
+void SimLink::Send(const v1::ServerMessage& message) {
+  to_agent.push_back(message);
+  if (server_ == SimVersion::kToday || !message.has_welcome()) return;
+  v1::Welcome& welcome = *to_agent.back().mutable_welcome();
+  welcome.clear_metric_columns();
+  welcome.clear_orphan_limit_ms();
+}
+
+void SimAgent::Connect(Fleet& fleet, SimVersion server) {
+  if (!running_) {
+    running_ = true;
+    ++starts_;
+    // What the lease files of its workers say.
+    const absl::Duration fence_at = lease_.fence_at();
+    lease_ = Lease();
+    lease_.Inherit(alone_until_, fence_at);
+  }
   links_.erase(
       std::remove_if(links_.begin(), links_.end(), [](const auto& link) { return link->finished; }),
       links_.end());
-  links_.push_back(std::make_unique<SimLink>());
+  links_.push_back(std::make_unique<SimLink>(&fleet, server));
   link_ = links_.back().get();
-  link_->session = fleet_.Make(
+  link_->session = fleet.Make(
       [] {
         return absl::StatusOr<Principal>(Principal{"agent:sim", "agent"});
       },
@@ -34,22 +52,33 @@ void SimAgent::Connect() {
   v1::AgentMessage message;
   v1::Register& registration = *message.mutable_register_();
   registration.set_node(name_);
-  registration.set_incarnation(absl::StrCat("i", incarnation_));
+  registration.set_incarnation(absl::StrCat("i", number_, ".", starts_));
   registration.set_address(name_);
   registration.set_protocol_version(1);
+  if (version_ == SimVersion::kToday) {
+    registration.set_node_secret(absl::StrCat("secret ", number_, " of directory ", directories_));
+    registration.set_instance(absl::StrCat("boot ", boots_, " of machine ", number_));
+  }
   for (const v1::Slot& slot : slots_) *registration.add_slots() = slot;
   link_->to_server.push_back(message);
-  registered_at_ = clock_.Now();
-  heartbeats_.clear();
+  registered_at_ = clock_.SinceBoot();
   desired_set_.Clear();
   desired_version_ = 0;
-  fleet_.Begin(link_->session);
+  fleet.Begin(link_->session);
 }
 
 void SimAgent::Disconnect() {
   if (link_ == nullptr) return;
   if (!link_->finished) link_->session->Leave();
   link_ = nullptr;
+}
+
+void SimAgent::CutFrom(const Fleet& fleet) {
+  for (const auto& link : links_) {
+    if (link->fleet() != &fleet) continue;
+    link->session = nullptr;
+    link->finished = true;
+  }
 }
 
 void SimAgent::Deliver() {
@@ -65,18 +94,57 @@ void SimAgent::Act(int most) {
   while (!link_->to_agent.empty() && most-- > 0) {
     const v1::ServerMessage message = std::move(link_->to_agent.front());
     link_->to_agent.pop_front();
-    if (message.has_welcome()) acked_at_ = std::max(acked_at_, registered_at_);
+    if (message.has_welcome()) TakeWelcome(message.welcome());
     if (message.has_lease()) {
-      acked_at_ = std::max(acked_at_, heartbeats_[message.lease().heartbeat_id()]);
+      lease_.Acknowledge(message.lease().heartbeat_id());
+      RenewRights();
       Obey();
     }
     if (message.has_desired()) {
       desired_set_ = message.desired();
       Obey();
+      RenewRights();
     }
     if (message.has_ack()) Acknowledge(message.ack());
   }
-  if (link_->finished && link_->to_agent.empty()) link_ = nullptr;
+  if (!link_->finished || !link_->to_agent.empty()) return;
+  // Refused: its name, and so its slots, may be another agent's by now.
+  if (!link_->welcomed && absl::IsFailedPrecondition(link_->status)) {
+    ++refusals_;
+    if (!HoldsLease()) FenceAll();
+  }
+  link_ = nullptr;
+}
+
+void SimAgent::TakeWelcome(v1::Welcome welcome) {
+  link_->welcomed = true;
+  if (version_ == SimVersion::kBefore) {
+    welcome.clear_metric_columns();
+    welcome.clear_orphan_limit_ms();
+  }
+  FenceIfDue();
+  takes_columns_ = welcome.metric_columns();
+  lease_.Begin(welcome, registered_at_);
+}
+
+// Of what the set of this session names, while the lease holds.
+void SimAgent::RenewRights() {
+  if (!HoldsLease() || desired_version_ == 0) return;
+  for (auto& [id, process] : processes_) {
+    if (desired_.count(id) > 0) process.right_until = lease_.holds_until();
+  }
+}
+
+// A set that lay about may be older than the lease, and a slot may still have its old process.
+bool SimAgent::MayStart(const v1::Assignment& assignment) {
+  if (disk_full_ || !HoldsLease()) return false;
+  for (const auto& [id, process] : processes_) {
+    if (!process.alive) continue;
+    for (const int slot : process.assignment.slots()) {
+      if (std::count(assignment.slots().begin(), assignment.slots().end(), slot) > 0) return false;
+    }
+  }
+  return true;
 }
 
 void SimAgent::Obey() {
@@ -89,10 +157,10 @@ void SimAgent::Obey() {
     const auto known = processes_.find(id);
     if (known != processes_.end()) {
       known->second.suspend = assignment.wish() == v1::Assignment::SUSPEND;
-    } else if (done_.count(id) == 0 && !disk_full_ &&
-               MayRun()) {  // a set that lay about may be older than the lease
+    } else if (done_.count(id) == 0 && MayStart(assignment)) {
       SimProcess process{.assignment = assignment};
       process.suspend = assignment.wish() == v1::Assignment::SUSPEND;
+      process.right_until = lease_.holds_until();
       processes_.emplace(id, std::move(process));
       ++moves_;
     }
@@ -111,8 +179,9 @@ void SimAgent::Acknowledge(const v1::EventAck& ack) {
   if (found == processes_.end()) return;
   SimProcess& process = found->second;
   if (ack.fenced()) {
-    // Nothing of it is wanted any more; it is killed where the desired set says so.
+    // Nothing of it is wanted any more.
     process.spool.clear();
+    process.dying = true;
     if (!process.alive) {
       done_.insert(id);
       processes_.erase(found);
@@ -131,14 +200,14 @@ void SimAgent::Acknowledge(const v1::EventAck& ack) {
 void SimAgent::SendHeartbeat() {
   if (link_ == nullptr) return;
   v1::AgentMessage message;
-  const int64_t id = next_heartbeat_++;
-  heartbeats_[id] = clock_.Now();
-  message.mutable_heartbeat()->set_id(id);
-  message.mutable_heartbeat()->set_desired_version(desired_version_);
-  message.mutable_heartbeat()->mutable_health()->set_disk_free_bytes(disk_full_ ? 1
-                                                                                : int64_t{1} << 40);
+  v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
+  heartbeat.set_id(lease_.Beat(clock_.SinceBoot()));
+  heartbeat.set_desired_version(desired_version_);
+  if (version_ == SimVersion::kToday) {
+    heartbeat.mutable_health()->set_disk_free_bytes(disk_full_ ? 1 : int64_t{1} << 40);
+  }
   for (const auto& [rank, process] : processes_) {
-    if (process.alive) *message.mutable_heartbeat()->add_present() = KeyOf(rank);
+    if (process.alive) *heartbeat.add_present() = KeyOf(rank);
   }
   link_->to_server.push_back(std::move(message));
 }
@@ -151,6 +220,9 @@ void SimAgent::SendEvents(int most) {
     *message.mutable_events()->mutable_key() = KeyOf(rank);
     for (int i = 0; i < most && i < static_cast<int>(process.spool.size()); ++i) {
       *message.mutable_events()->add_events() = process.spool[i];
+    }
+    if (takes_columns_) {
+      *message.mutable_events() = PackMetrics(std::move(*message.mutable_events()));
     }
     link_->to_server.push_back(std::move(message));
   }
@@ -166,7 +238,11 @@ v1::RankEvent& SimAgent::Append(SimProcess& process) {
 void SimAgent::WriteCheckpoint(const RankId& rank, SimProcess& process) {
   if (rank.rank != 0 || process.step == process.checkpoint_step) return;
   const std::string uri = absl::StrCat(process.assignment.checkpoint_root(), "/", process.step);
-  disk_.checkpoints.insert(uri);
+  if (storage_.is_lost(rank)) {
+    storage_.complaints.push_back(absl::StrCat(rank.job_uid, " attempt ", rank.attempt,
+                                               " is lost and makes a checkpoint visible"));
+  }
+  storage_.checkpoints.insert(uri);
   v1::RankEvent::CheckpointWritten& written = *Append(process).mutable_checkpoint();
   written.set_step(process.step);
   written.set_uri(uri);
@@ -176,19 +252,33 @@ void SimAgent::WriteCheckpoint(const RankId& rank, SimProcess& process) {
   process.checkpoint_step = process.step;
 }
 
+void SimAgent::Finish(const RankId& rank, SimProcess& process, int64_t total) {
+  if (!HasRight(process)) return;  // the checkpoint waits
+  WriteCheckpoint(rank, process);
+  v1::RankEvent::Finished& finished = *Append(process).mutable_finished();
+  finished.set_step(process.step);
+  finished.set_outcome(process.step >= total ? v1::RankEvent::Finished::SUCCEEDED
+                                             : v1::RankEvent::Finished::SUSPENDED);
+  Exit(process, 0, 0, false);
+}
+
 void SimAgent::Step(const RankId& rank) {
   const auto found = processes_.find(rank);
   if (found == processes_.end() || !found->second.alive) return;
   SimProcess& process = found->second;
   if (process.dying) return Exit(process, 0, 9, false);
-  const int64_t total = disk_.total_steps[rank.job_uid];
+  if (disk_full_) {  // it cannot write down what it did
+    if (process.phase == 2) Exit(process, 74, 0, false);
+    return;
+  }
+  const int64_t total = storage_.total_steps[rank.job_uid];
   if (process.phase == 0) {
     Append(process).mutable_started()->set_pid(1);
     process.phase = 1;
   } else if (process.phase == 1) {
     const v1::RestorePoint& restore = process.assignment.restore();
-    if (!restore.uri().empty() && disk_.checkpoints.count(restore.uri()) == 0) {
-      disk_.complaints.push_back(
+    if (!restore.uri().empty() && storage_.checkpoints.count(restore.uri()) == 0) {
+      storage_.complaints.push_back(
           absl::StrCat("restores from ", restore.uri(), ", which is not there"));
     }
     process.step = restore.step();
@@ -196,12 +286,7 @@ void SimAgent::Step(const RankId& rank) {
     Append(process).mutable_restored()->set_step(process.step);
     process.phase = 2;
   } else if (process.step >= total || process.suspend) {
-    WriteCheckpoint(rank, process);
-    v1::RankEvent::Finished& finished = *Append(process).mutable_finished();
-    finished.set_step(process.step);
-    finished.set_outcome(process.step >= total ? v1::RankEvent::Finished::SUCCEEDED
-                                               : v1::RankEvent::Finished::SUSPENDED);
-    Exit(process, 0, 0, false);
+    Finish(rank, process, total);
   } else {
     ++process.step;
     if (rank.rank == 0) {
@@ -209,7 +294,7 @@ void SimAgent::Step(const RankId& rank) {
       point.set_step(process.step);
       point.set_split(v1::MetricPoint::TRAIN);
       (*point.mutable_values())["loss"] = 1.0 / static_cast<double>(process.step);
-      if (process.step % 2 == 0) WriteCheckpoint(rank, process);
+      if (process.step % 2 == 0 && HasRight(process)) WriteCheckpoint(rank, process);
     }
   }
 }
@@ -218,17 +303,29 @@ void SimAgent::Exit(SimProcess& process, int exit_code, int signal, bool lost) {
   if (!process.alive) return;
   process.alive = false;
   ++moves_;
+  process.owed.emplace();
+  process.owed->set_exit_code(exit_code);
+  process.owed->set_signal(signal);
+  process.owed->set_lost(lost);
+  RecordEnd(process);
+}
+
+void SimAgent::RecordEnd(SimProcess& process) {
+  if (!process.owed.has_value() || disk_full_) return;
+  *Append(process).mutable_exited() = *process.owed;
+  process.owed.reset();
   process.exited_written = true;
-  v1::RankEvent::Exited& exited = *Append(process).mutable_exited();
-  exited.set_exit_code(exit_code);
-  exited.set_signal(signal);
-  exited.set_lost(lost);
+}
+
+void SimAgent::SetDiskFull(bool full) {
+  disk_full_ = full;
+  for (auto& [id, process] : processes_) RecordEnd(process);
 }
 
 void SimAgent::Crash(const RankId& rank, bool with_failure, bool retryable) {
   const auto found = processes_.find(rank);
   if (found == processes_.end() || !found->second.alive) return;
-  if (with_failure) {
+  if (with_failure && !disk_full_) {
     v1::Failure& failure = *Append(found->second).mutable_failure();
     failure.set_category(v1::Failure::DEVICE);
     failure.set_message("simulated");
@@ -237,19 +334,37 @@ void SimAgent::Crash(const RankId& rank, bool with_failure, bool retryable) {
   Exit(found->second, 1, with_failure ? 0 : 11, false);
 }
 
-void SimAgent::RestartAgent() {
+void SimAgent::Stop() {
   Disconnect();
-  ++incarnation_;
+  if (!running_) return;
+  running_ = false;
+  alone_until_ = lease_.LifeFrom(clock_.SinceBoot());
 }
 
 void SimAgent::LosePower() {
-  RestartAgent();
+  Stop();
+  ++boots_;
   for (auto& [id, process] : processes_) Exit(process, 0, 0, true);
 }
 
+void SimAgent::Wipe() {
+  Stop();
+  ++directories_;
+  ++moves_;
+  lease_ = Lease();
+  processes_.clear();
+  done_.clear();
+}
+
+// An agent that lives kills its workers when nobody spoke to it for too long; a worker whose agent
+// is gone ends by itself.
 void SimAgent::FenceIfDue() {
-  if (MayRun()) return;
-  for (auto& [id, process] : processes_) Exit(process, 0, 9, false);
+  const absl::Duration now = clock_.SinceBoot();
+  if (now >= (running_ ? lease_.fence_at() : alone_until_)) FenceAll();
+}
+
+void SimAgent::FenceAll() {
+  for (auto& [id, process] : processes_) Exit(process, 75, 0, false);
 }
 
 }  // namespace trainyard

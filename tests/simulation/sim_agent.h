@@ -1,43 +1,61 @@
 #pragma once
 
 // An agent, its workers and its disk, without threads or time of their own: they do something when
-// told. The session on the server's side is the real one.
+// told. The session on the server's side is the real one, and so are the agent's lease and the
+// columns that it packs metrics into.
 
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "executor/agent/lease.h"
 #include "server/fleet/agent_link.h"
 #include "server/fleet/agent_session.h"
 #include "server/fleet/fleet.h"
-#include "storage/base/clock.h"
+#include "tests/simulation/sim_clock.h"
 #include "trainyard/v1/executor_service.pb.h"
 
 namespace trainyard {
 
+// Of the two that work together: N, or N-1.
+enum class SimVersion { kToday, kBefore };
+
 // What outlives workers and is seen by all of them: files of checkpoints, and how long each job is.
-struct SimDisk {
+struct SimStorage {
   std::set<std::string> checkpoints;           // URIs
   std::map<std::string, int64_t> total_steps;  // by job uid
-  std::vector<std::string> complaints;         // what a worker found wrong
+  std::function<bool(const RankId&)> is_lost;  // whether the store says so of a rank
+  std::vector<std::string> complaints;         // what a worker found or did wrong
 };
 
-// One end of a stream. Lives until the session called Finish.
+// One end of a stream. Lives until the session called Finish, or its server is gone.
 class SimLink : public AgentLink {
  public:
-  void Send(const v1::ServerMessage& message) override { to_agent.push_back(message); }
+  SimLink(const Fleet* fleet, SimVersion server) : fleet_(fleet), server_(server) {}
+  void Send(const v1::ServerMessage& message) override;
   void ReadNext() override { wants = true; }
-  void Finish(const absl::Status&) override { finished = true; }
+  void Finish(const absl::Status& why) override {
+    finished = true;
+    status = why;
+  }
+  const Fleet* fleet() const { return fleet_; }
 
   std::deque<v1::ServerMessage> to_agent;
   std::deque<v1::AgentMessage> to_server;
   bool wants = false;
+  bool welcomed = false;  // the agent was
   bool finished = false;
-  std::shared_ptr<AgentSession> session;
+  absl::Status status;
+  std::shared_ptr<AgentSession> session;  // shared with the fleet, which ends it
+
+ private:
+  const Fleet* fleet_;
+  const SimVersion server_;
 };
 
 struct SimProcess {
@@ -49,64 +67,88 @@ struct SimProcess {
   int64_t step = 0;
   int64_t checkpoint_step = -1;
   int64_t next_sequence = 1;
+  absl::Duration right_until;       // to make a checkpoint visible, on its machine's clock
   std::deque<v1::RankEvent> spool;  // not acknowledged
+  std::optional<v1::RankEvent::Exited> owed;  // its end, which the full disk does not take
   bool exited_written = false;
 };
 
 class SimAgent {
  public:
-  SimAgent(std::string name, std::vector<v1::Slot> slots, FakeClock& clock, Fleet& fleet,
-           SimDisk& disk, absl::Duration self_fence)
+  // `number` tells agents of one name apart.
+  SimAgent(std::string name, int number, std::vector<v1::Slot> slots, SimVersion version,
+           const SimClock& clock, SimStorage& storage)
       : name_(std::move(name)),
+        number_(number),
         slots_(std::move(slots)),
+        version_(version),
         clock_(clock),
-        fleet_(fleet),
-        disk_(disk),
-        self_fence_(self_fence) {}
+        storage_(storage) {}
 
   const std::string& name() const { return name_; }
   const std::vector<v1::Slot>& slots() const { return slots_; }
   const std::map<RankId, SimProcess>& processes() const { return processes_; }
+  SimVersion version() const { return version_; }
   bool connected() const { return link_ != nullptr; }
-  int64_t moves() const { return moves_; }  // grows whenever a process begins or ends
+  int64_t refusals() const { return refusals_; }  // how often its name was another agent's
+  int64_t moves() const { return moves_; }        // grows whenever a process begins or ends
 
-  void Connect();
+  // Starts it if it does not run. A session begins with this server.
+  void Connect(Fleet& fleet, SimVersion server);
   void Disconnect();
-  void Deliver();             // one message to the server, when it wants one
-  void Act(int most = 1000);  // obeys the next messages of the server
+  void CutFrom(const Fleet& fleet);  // which is gone and hears of nothing any more
+  void Deliver();                    // one message to the server, when it wants one
+  void Act(int most = 1000);         // obeys the next messages of the server
   void SendHeartbeat();
   void SendEvents(int most);
   void Step(const RankId& rank);  // one process does one thing
   void Crash(const RankId& rank, bool with_failure, bool retryable);
-  void RestartAgent();                                // kill -9 of the agent: workers live on
-  void SetDiskFull(bool full) { disk_full_ = full; }  // it tells so, and begins nothing
-  void LosePower();                                   // all processes vanish; the disk stays
-  void FenceIfDue();                                  // the watchdogs of agent and workers
+  void Stop();       // kill -9 of the agent: its workers live on for a lease
+  void LosePower();  // all processes vanish; the disk stays
+  void Wipe();       // its state directory is gone, and with it its workers and who it was
+  void Upgrade() {
+    Stop();
+    version_ = SimVersion::kToday;
+  }
+  // Full: nothing begins here, no event is written, and the next heartbeat says so.
+  void SetDiskFull(bool full);
+  void FenceIfDue();  // the watchdogs of agent and workers
 
  private:
-  bool MayRun() const { return clock_.Now() - acked_at_ < self_fence_; }
+  bool HoldsLease() { return lease_.HoldsAt(clock_.SinceBoot()); }
+  void TakeWelcome(v1::Welcome welcome);
+  void RenewRights();
   void Obey();
+  bool MayStart(const v1::Assignment& assignment);
   void Acknowledge(const v1::EventAck& ack);
   v1::RankEvent& Append(SimProcess& process);
+  bool HasRight(const SimProcess& process) { return clock_.SinceBoot() < process.right_until; }
   void WriteCheckpoint(const RankId& rank, SimProcess& process);
+  void Finish(const RankId& rank, SimProcess& process, int64_t total);
   void Exit(SimProcess& process, int exit_code, int signal, bool lost);
+  void RecordEnd(SimProcess& process);
+  void FenceAll();
 
   const std::string name_;
+  const int number_;
   const std::vector<v1::Slot> slots_;
-  FakeClock& clock_;
-  Fleet& fleet_;
-  SimDisk& disk_;
-  bool disk_full_ = false;  // of its own state directory
-  const absl::Duration self_fence_;
+  SimVersion version_;
+  mutable SimClock clock_;  // of its machine
+  SimStorage& storage_;
+  bool disk_full_ = false;  // that of its own state directory
 
   int64_t moves_ = 0;
-  int incarnation_ = 0;
+  int64_t refusals_ = 0;
+  int starts_ = 0;
+  int boots_ = 0;
+  int directories_ = 0;
+  bool running_ = true;
+  absl::Duration alone_until_;  // what a worker whose agent is gone lives
   SimLink* link_ = nullptr;
-  std::vector<std::unique_ptr<SimLink>> links_;  // those that the server still knows
-  absl::Time registered_at_ = absl::InfinitePast();
-  absl::Time acked_at_ = absl::InfinitePast();  // sending of the newest acknowledged heartbeat
-  int64_t next_heartbeat_ = 1;
-  std::map<int64_t, absl::Time> heartbeats_;
+  std::vector<std::unique_ptr<SimLink>> links_;  // those that a server still knows
+  absl::Duration registered_at_;
+  Lease lease_;
+  bool takes_columns_ = false;
   v1::DesiredSet desired_set_;  // of this session
   int64_t desired_version_ = 0;
   std::set<RankId> desired_;

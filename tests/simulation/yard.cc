@@ -3,23 +3,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "trainyard/v1/spec.pb.h"
 
 namespace trainyard {
 namespace {
 
-constexpr absl::Duration kSelfFence = absl::Seconds(8);
-constexpr size_t kMostJobs = 12;  // at a time
 // Of half a second each, until everything that can end must have ended.
 constexpr int kMostRounds = 300;
 constexpr int kRoundsBetweenLooks = 8;
-
-FleetOptions Options() {
-  FleetOptions options;
-  options.checkpoint_root = "file:///sim";
-  options.self_fence = kSelfFence;
-  return options;
-}
 
 }  // namespace
 
@@ -43,18 +33,42 @@ void SimWatcher::Finish(const absl::Status& status) {
   }
 }
 
+void SimWatcher::BreakOff() {
+  watch = nullptr;
+  server = nullptr;
+  finished = true;
+  owes_sent = false;
+}
+
+absl::Duration Yard::AnyOffset() {
+  const int most = static_cast<int>(absl::ToInt64Milliseconds(SimClock::kMostOffset));
+  return absl::Milliseconds(Draw(2 * most + 1) - most);
+}
+
+SimClock Yard::NewClock() {
+  const int drift = Draw(2 * SimClock::kMostDrift + 1) - SimClock::kMostDrift;
+  const absl::Duration offset = AnyOffset();
+  return SimClock(truth_.time, drift, offset, absl::Seconds(Draw(1000000)));
+}
+
 Yard::Yard(uint64_t seed)
     : random_(seed),
-      clock_(absl::FromUnixSeconds(1700000000)),
-      stores_(clock_),
-      pool_(0, clock_),
-      fleet_(stores_.fleet(), stores_.wakeups(), pool_, clock_, Options()),
-      hub_(stores_.jobs(), stores_.wakeups(), pool_, WatchOptions{.batch = 3}) {
-  for (const char* holder : {"a", "b"}) {
-    // Leases are read with every pass: the invariants judge them as the leader does.
-    const LoopOptions options{.holder = holder, .leases_every = absl::ZeroDuration()};
-    loops_.push_back(
-        std::make_unique<SchedulerLoop>(stores_.scheduler(), stores_.wakeups(), clock_, options));
+      faults_{.random = random_},
+      store_clock_(NewClock()),
+      stores_(store_clock_),
+      users_(stores_, faults_, *this, [] {}),
+      machines_{NewClock(), NewClock()} {
+  truth_.breach = [this](const std::string& what) { Breach(what); };
+  storage_.is_lost = [this](const RankId& id) {
+    const absl::StatusOr<RankRecord> rank =
+        stores_.fleet().FindRank(id.job_uid, id.attempt, id.rank);
+    return rank.ok() && rank->outcome == RankOutcome::kLost;
+  };
+  faults_.fail = Draw(3) * Draw(15);
+  faults_.again = Draw(10);
+  faults_.interleave = Draw(3) * 20;
+  for (int i = 0; i < 2; ++i) {
+    StartServer(i, Chance(20) ? SimVersion::kBefore : SimVersion::kToday);
   }
   const int nodes = 1 + Draw(4);
   for (int n = 0; n < nodes; ++n) {
@@ -65,19 +79,29 @@ Yard::Yard(uint64_t seed)
       slots[i].set_device(mixed && i % 2 == 1 ? v1::Resources::CUDA : v1::Resources::CPU);
       slots[i].set_memory_bytes(100 + 100 * Draw(3));
     }
-    agents_.push_back(std::make_unique<SimAgent>(absl::StrCat("n", n), std::move(slots), clock_,
-                                                 fleet_, disk_, kSelfFence));
+    agents_.push_back(std::make_unique<SimAgent>(
+        absl::StrCat("n", n), n, std::move(slots),
+        Chance(30) ? SimVersion::kBefore : SimVersion::kToday, NewClock(), storage_));
   }
 }
 
 Yard::~Yard() {
+  faults_.off = true;
   stores_.SetAway(false);
   for (auto& agent : agents_) agent->Disconnect();
   for (auto& job : jobs_) {
     if (job->watcher.watch != nullptr) job->watcher.watch->Cancel();
   }
-  while (pool_.RunOne()) {
+  for (auto& server : servers_) {
+    while (server->pool().RunOne()) {
+    }
   }
+}
+
+void Yard::StartServer(int which, SimVersion version) {
+  servers_[which] = std::make_unique<SimServer>(stores_, faults_, truth_, machines_[which],
+                                                absl::StrCat("r", which, "/", processes_++),
+                                                version, [this, which] { Meanwhile(which); });
 }
 
 std::string Yard::Run(int events) {
@@ -89,180 +113,27 @@ std::string Yard::Run(int events) {
   return breach_.empty() ? "" : absl::StrCat("event ", now_event_, ": ", breach_);
 }
 
-void Yard::OneEvent() {
-  const int kind = Draw(100);
-  if (kind < 12) return UserEvent();
-  if (kind < 62) return AgentEvent();
-  if (kind < 66) return FaultEvent();
-  if (kind < 72) return WatchEvent();
-  if (kind < 84) return Turn();
-  if (kind < 94) return Pump(1 + Draw(6));
-  Advance(absl::Milliseconds(1 + Draw(2500)));
-}
-
-void Yard::UserEvent() {
-  const int kind = Draw(10);
-  if (jobs_.empty() || (kind < 4 && jobs_.size() < kMostJobs)) return SubmitSome();
-  const size_t which = Draw(static_cast<int>(jobs_.size()));
-  const JobName& name = jobs_[which]->name;
-  if (kind < 4) return DeleteEnded(which);
-  if (kind < 6) {
-    (void)stores_.jobs().Pause(name, 0, {"PAUSED_BY_USER", "sim"}, absl::Seconds(1 + Draw(20)));
-  } else if (kind < 9) {
-    (void)stores_.jobs().Resume(name, 0, {"RESUMED_BY_USER", "sim"});
-  } else if (Chance(40)) {
-    (void)stores_.jobs().Cancel(name, 0, {"CANCELLED_BY_USER", "sim"});
-  }
-  for (const char* topic : {"queue", "fleet"}) stores_.wakeups().Wake(topic);
-  stores_.wakeups().Wake("job:" + jobs_[which]->uid);
-}
-
-// A job that ended makes room for another one, once its watcher knows.
-void Yard::DeleteEnded(size_t which) {
-  SimJob& job = *jobs_[which];
-  const absl::StatusOr<JobRecord> record = stores_.jobs().Get(job.name);
-  if (!record.ok() || !IsTerminal(record->state) || !job.watcher.ended || !job.watcher.finished) {
-    return;
-  }
-  if (const std::string wrong = WrongAtTheEndOf(job, *record); !wrong.empty()) Breach(wrong);
-  const absl::Status deleted = stores_.jobs().Delete(job.name, 0);
-  if (!deleted.ok()) return Breach(deleted.ToString());
-  succeeded_ += record->state == JobState::kSucceeded ? 1 : 0;
-  jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(which));
-}
-
-void Yard::SubmitSome() {
-  JobRecord job;
-  job.uid = absl::StrCat("uid", submitted_);
-  job.project = "default";
-  job.job_id = absl::StrCat("job-", submitted_);
-  job.priority = Draw(3);
-  job.min_slots = job.max_slots = Chance(60) ? 1 : 1 + Draw(4);
-  if (Chance(30)) job.device = Chance(70) ? "CPU" : "CUDA";
-  job.bytes_per_slot = 50 + (Chance(40) ? 100 * Draw(4) : 0);
-  job.total_steps = 1 + Draw(6);
-  job.max_restarts = 1000;  // every fault is retried: whatever can run must end well
-  job.backoff = absl::Milliseconds(Draw(3) * 100);
-  job.reason = {"SUBMITTED", "sim"};
-  disk_.total_steps[job.uid] = job.total_steps;
-  if (!stores_.jobs().Submit(job).ok()) return;
-  ++submitted_;
-  auto made = std::make_unique<SimJob>();
-  made->name = {job.project, job.job_id};
-  made->uid = job.uid;
-  jobs_.push_back(std::move(made));
-  stores_.wakeups().Wake("queue");
-}
-
-void Yard::AgentEvent() {
-  SimAgent& agent = AnyAgent();
-  switch (Draw(8)) {
-    case 0:
-      if (!agent.connected()) agent.Connect();
-      break;
-    case 1:
-      agent.Act(1 + Draw(3));
-      break;
-    case 2:
-      agent.SendHeartbeat();
-      break;
-    case 3:
-      agent.SendEvents(1 + Draw(4));
-      break;
-    case 4:
-    case 5:
-      StepSome(agent);
-      break;
-    default:
-      agent.Deliver();
-      break;
-  }
-}
-
-void Yard::StepSome(SimAgent& agent) {
-  std::vector<RankId> alive;
-  for (const auto& [rank, process] : agent.processes()) {
-    if (process.alive) alive.push_back(rank);
-  }
-  if (!alive.empty()) agent.Step(alive[Draw(static_cast<int>(alive.size()))]);
-}
-
-void Yard::FaultEvent() {
-  SimAgent& agent = AnyAgent();
-  switch (Draw(10)) {
-    case 0:
-      agent.Disconnect();
-      break;
-    case 1:
-      agent.RestartAgent();
-      break;
-    case 2:
-      agent.LosePower();
-      break;
-    case 3:
-      if (!agent.processes().empty()) {
-        agent.Crash(agent.processes().begin()->first, Chance(50), true);
-      }
-      break;
-    case 4:
-      (void)stores_.fleet().SetDraining(agent.name(), true);
-      break;
-    case 5:
-    case 6:
-      (void)stores_.fleet().SetDraining(agent.name(), false);
-      break;
-    case 9:
-      agent.SetDiskFull(true);
-      break;
-    case 7:
-      away_ = !away_;
-      stores_.SetAway(away_);
-      break;
-    case 8:
-      // At once, so that nobody can judge, or with the leader looking on.
-      if (const int seconds = 5 + Draw(15); Chance(30)) {
-        Advance(absl::Seconds(seconds));
-      } else {
-        for (int i = 0; i < seconds; ++i) {
-          Advance(absl::Seconds(1));
-          Turn();
-        }
-      }
-      break;
-  }
-  if (Chance(20)) agent.SetDiskFull(false);
-  if (away_ && Chance(70)) {
-    away_ = false;
-    stores_.SetAway(false);
-  }
-}
-
-void Yard::WatchEvent() {
-  if (jobs_.empty()) return;
-  SimJob& job = *jobs_[Draw(static_cast<int>(jobs_.size()))];
-  SimWatcher& watcher = job.watcher;
-  if (watcher.finished) {
-    if (watcher.ended) return;
-    watcher.finished = false;
-    watcher.owes_sent = false;
-    watcher.watch = hub_.Make([this, name = job.name] { return stores_.jobs().Get(name); },
-                              watcher.cursor, watcher);
-    hub_.Begin(watcher.watch);
-  } else if (watcher.owes_sent) {
-    watcher.owes_sent = false;
-    watcher.watch->Sent();
-  } else if (!settling_ && Chance(20)) {
-    watcher.watch->Cancel();
-  }
+std::map<std::string, int64_t> Yard::Tally() const {
+  std::map<std::string, int64_t> tally = faults_seen_;
+  tally["jobs"] = submitted_;
+  tally["succeeded jobs"] = succeeded_;
+  tally["interleaved transactions"] = interleaved_;
+  tally["lost nodes"] = truth_.losses;
+  for (const auto& agent : agents_) tally["refused agents"] += agent->refusals();
+  return tally;
 }
 
 void Yard::Pump(int tasks) {
-  for (int i = 0; i < tasks && pool_.RunOne(); ++i) {
+  SimServer& first = AnyServer();
+  for (int i = 0; i < tasks; ++i) {
+    if (first.pool().RunOne()) continue;
+    SimServer& other = *servers_[&first == servers_[0].get() ? 1 : 0];
+    if (!other.pool().RunOne()) return;
   }
 }
 
 void Yard::Advance(absl::Duration d) {
-  clock_.Advance(d);
+  truth_.time.now += d;
   for (auto& agent : agents_) agent->FenceIfDue();
 }
 
@@ -282,32 +153,31 @@ std::shared_ptr<const SchedulerSnapshot> Yard::Records() {
 }
 
 void Yard::Turn() {
-  const std::shared_ptr<const SchedulerSnapshot> before = Records();
   if (Chance(5)) turns_ = Draw(2);  // in runs: who looks now and then only never sees a lease end
-  SchedulerLoop& loop = *loops_[turns_];
-  const absl::StatusOr<absl::Duration> wait = loop.Turn();
-  if (before == nullptr || !wait.ok() || !loop.leader()) return;
-  if (&loop != leader_) leases_.emplace(absl::Seconds(10));
-  if (&loop != leader_ || clock_.Now() - judged_ > LeaseJudge::kMostGap) {
-    judged_since_ = clock_.Now();
-  }
-  leader_ = &loop;
-  judged_ = clock_.Now();
-  const std::shared_ptr<const SchedulerSnapshot> read = Records();
-  SchedulerSnapshot judged{.now = ToMicroseconds(clock_.Now()), .nodes = read->nodes};
-  std::vector<NodeRecord*> nodes;
-  for (NodeRecord& node : judged.nodes) nodes.push_back(&node);
-  leases_->Judge(clock_.SinceBoot(), judged.now, nodes);
+  TurnOf(*servers_[turns_]);
+}
+
+void Yard::TurnOf(SimServer& server) {
+  if (server.turning) return;  // its loop is one thread
+  const std::shared_ptr<const SchedulerSnapshot> before = Records();
+  const int64_t interleaved = interleaved_;
+  server.turning = true;
+  const absl::StatusOr<absl::Duration> wait = server.loop().Turn();
+  server.turning = false;
+  if (before == nullptr || !wait.ok() || !server.loop().leader()) return;
   if (*wait == absl::ZeroDuration()) return;
-  CheckLosses(read->nodes);
-  CheckTurn(*before, *read, judged.nodes);
+  const std::shared_ptr<const SchedulerSnapshot> after = Records();
+  if (after == nullptr) return;
+  CheckLosses(server, after->nodes);
+  // Who decided on what moved on meanwhile sees to the rest in the next turn.
+  if (interleaved == interleaved_) CheckTurn(*before, *after, server.judged());
 }
 
 // No more faults and no more users: whatever can end must end.
 void Yard::Heal() {
   settling_ = true;  // watchers stay from here on: hints alone must do
-  away_ = false;
-  stores_.SetAway(false);
+  faults_.off = true;
+  SetAway(false);
   for (auto& agent : agents_) {
     agent->SetDiskFull(false);
     (void)stores_.fleet().SetDraining(agent->name(), false);
@@ -331,7 +201,10 @@ void Yard::Heal() {
 void Yard::HealedRound() {
   Advance(absl::Milliseconds(500));
   for (auto& agent : agents_) {
-    if (!agent->connected()) agent->Connect();
+    if (!agent->connected()) {
+      SimServer& server = AnyServer();
+      agent->Connect(server.fleet(), server.version());
+    }
     agent->Act();
     agent->SendHeartbeat();
     for (int i = 0; i < 3; ++i) {

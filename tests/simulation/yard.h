@@ -7,12 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "server/fleet/fleet.h"
-#include "server/scheduler/loop.h"
-#include "server/watch/watch_hub.h"
-#include "server/work/task_pool.h"
 #include "storage/memory/memory_stores.h"
 #include "tests/simulation/sim_agent.h"
+#include "tests/simulation/sim_clock.h"
+#include "tests/simulation/sim_server.h"
+#include "tests/simulation/sim_store.h"
 
 namespace trainyard {
 
@@ -21,9 +20,12 @@ struct SimWatcher : WatchSink {
   bool Send(WatchBatch batch) override;
   void Abort() override {}
   void Finish(const absl::Status& status) override;
+  // Its server is gone: the watch ends without a word.
+  void BreakOff();
 
   std::string uid;
-  std::shared_ptr<Watch> watch;
+  std::shared_ptr<Watch> watch;  // shared with the hub of `server`
+  const SimServer* server = nullptr;
   int64_t cursor = 0;
   bool finished = true;
   bool owes_sent = false;
@@ -38,49 +40,75 @@ struct SimJob {
   SimWatcher watcher;
 };
 
-// A whole yard in one thread: real scheduler loops (two replicas), sessions and watches over the
-// fake store; simulated agents, users and faults. Everything that happens is drawn from one seed.
-class Yard {
+// A whole yard in one thread: two replicas of the real server (scheduler loop, agent sessions,
+// watches) over the fake store; simulated agents, users and faults. Each machine has a clock of its
+// own. Everything that happens is drawn from one seed.
+class Yard : private SimStoreObserver {
  public:
   explicit Yard(uint64_t seed);
-  ~Yard();
+  ~Yard() override;
 
   // `events` random things, invariants after each; then all faults end, and every job must.
   // Returns the first broken invariant, or "".
   std::string Run(int events);
 
-  int jobs() const { return submitted_; }
-  int succeeded() const { return succeeded_; }
+  // What happened: a yard in which nothing of a kind does tests nothing of that kind.
+  std::map<std::string, int64_t> Tally() const;
 
  private:
   int Draw(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
   bool Chance(int percent) { return Draw(100) < percent; }
   SimAgent& AnyAgent() { return *agents_[Draw(static_cast<int>(agents_.size()))]; }
+  SimServer& AnyServer() { return *servers_[Draw(2)]; }
+  absl::Duration AnyOffset();
+  SimClock NewClock();
 
+  // yard_events.cc
   void OneEvent();
   void UserEvent();
   void AgentEvent();
   void FaultEvent();
+  void AgentFault();
   void WatchEvent();
   void SubmitSome();
   void DeleteEnded(size_t which);
-  std::shared_ptr<const SchedulerSnapshot> Records();
   void StepSome(SimAgent& agent);
+  void AddTwin();
+  void KillServer(int which);
+  void StoreFails();
+  void SetAway(bool away);
+  // From within a call of `calling` to the store: others do something.
+  void Meanwhile(int calling);
+
+  void StartServer(int which, SimVersion version);
+  std::shared_ptr<const SchedulerSnapshot> Records();
   void Pump(int tasks);
   void Advance(absl::Duration d);
   void Turn();
+  void TurnOf(SimServer& server);
   void Heal();
   void HealedRound();
+
+  // What users do is no matter for the judges of leases.
+  void OnRenewed(const std::string&) override {}
+  void OnLed(int64_t) override {}
+  void OnSnapshot(const SchedulerSnapshot&) override {}
+  void BeforeApply(const Decisions&) override {}
+  void AfterApply(const Decisions&) override {}
+  void OnApplied() override {}
 
   // Invariants (invariants.cc). They note the first breach.
   void CheckAlways();
   void CheckProcesses();
+  void CheckProcess(const SimAgent& agent, const RankId& rank);
   void CheckRecords();
-  void CheckLosses(const std::vector<NodeRecord>& nodes);
+  void CheckLosses(const SimServer& server, const std::vector<NodeRecord>& nodes);
   void CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& after,
                  const std::vector<NodeRecord>& judged);
-  void CheckOrder(const SchedulerSnapshot& before, const JobRecord& placed,
-                  const AttemptRecord& attempt, const std::map<std::string, const JobRecord*>& now);
+  void CheckDisks(const SchedulerSnapshot& after);
+  void CheckOrder(const SchedulerSnapshot& before, const std::vector<NodeRecord>& judged,
+                  const JobRecord& placed, const AttemptRecord& attempt,
+                  const std::map<std::string, const JobRecord*>& now);
   // What is still to be done, or went wrong: "" once everything that can run has run to its end,
   // left nothing behind, and told it all once.
   std::string LeftToDo();
@@ -88,23 +116,24 @@ class Yard {
   void Breach(const std::string& what);
 
   std::mt19937_64 random_;
-  FakeClock clock_;
+  SimTruth truth_;
+  SimFaults faults_;
+  SimClock store_clock_;
   MemoryStores stores_;
-  TaskPool pool_;
-  Fleet fleet_;
-  WatchHub hub_;
-  std::vector<std::unique_ptr<SchedulerLoop>> loops_;
-  SimDisk disk_;
+  SimStore users_;
+  SimClock machines_[2];  // of the servers
+  std::unique_ptr<SimServer> servers_[2];
+  int processes_ = 0;  // of the server, one after the other
+  SimStorage storage_;
   std::vector<std::unique_ptr<SimAgent>> agents_;
   std::vector<std::unique_ptr<SimJob>> jobs_;  // not deleted yet
   bool away_ = false;
+  absl::Duration away_since_;
   bool settling_ = false;
-  // The leader that judges leases, when it last did, and since when it has done so without a gap.
-  const SchedulerLoop* leader_ = nullptr;
-  int turns_ = 0;                     // whose loop gets its turns now
-  std::optional<LeaseJudge> leases_;  // judges as the leader does
-  absl::Time judged_;
-  absl::Time judged_since_;
+  bool within_ = false;  // a call to the store: others have their turn
+  std::map<std::string, int64_t> faults_seen_;
+  int64_t interleaved_ = 0;  // how often
+  int turns_ = 0;            // whose loop gets its turns now
   int now_event_ = 0;
   int submitted_ = 0;
   int succeeded_ = 0;

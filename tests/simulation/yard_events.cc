@@ -1,0 +1,293 @@
+// What happens in a yard, drawn one after the other.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/yard.h"
+#include "trainyard/v1/spec.pb.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kMostJobs = 12;  // at a time
+constexpr size_t kMostAgents = 6;
+
+}  // namespace
+
+void Yard::OneEvent() {
+  const int kind = Draw(100);
+  if (kind < 12) return UserEvent();
+  if (kind < 62) return AgentEvent();
+  if (kind < 66) return FaultEvent();
+  if (kind < 72) return WatchEvent();
+  if (kind < 84) return Turn();
+  if (kind < 94) return Pump(1 + Draw(6));
+  Advance(absl::Milliseconds(1 + Draw(2500)));
+}
+
+void Yard::UserEvent() {
+  const int kind = Draw(10);
+  if (jobs_.empty() || (kind < 4 && jobs_.size() < kMostJobs)) return SubmitSome();
+  const size_t which = Draw(static_cast<int>(jobs_.size()));
+  const JobName& name = jobs_[which]->name;
+  if (kind < 4) return DeleteEnded(which);
+  if (kind < 6) {
+    (void)users_.Pause(name, 0, {"PAUSED_BY_USER", "sim"}, absl::Seconds(1 + Draw(20)));
+  } else if (kind < 9) {
+    (void)users_.Resume(name, 0, {"RESUMED_BY_USER", "sim"});
+  } else if (Chance(40)) {
+    (void)users_.Cancel(name, 0, {"CANCELLED_BY_USER", "sim"});
+  }
+  for (const char* topic : {"queue", "fleet"}) stores_.wakeups().Wake(topic);
+  stores_.wakeups().Wake("job:" + jobs_[which]->uid);
+}
+
+// A job that ended makes room for another one, once its watcher knows.
+void Yard::DeleteEnded(size_t which) {
+  SimJob& job = *jobs_[which];
+  const absl::StatusOr<JobRecord> record = stores_.jobs().Get(job.name);
+  if (!record.ok() || !IsTerminal(record->state) || !job.watcher.ended || !job.watcher.finished) {
+    return;
+  }
+  if (const std::string wrong = WrongAtTheEndOf(job, *record); !wrong.empty()) Breach(wrong);
+  const absl::Status deleted = users_.Delete(job.name, 0);
+  if (stores_.jobs().Get(job.name).ok()) {
+    if (!absl::IsUnavailable(deleted)) Breach(deleted.ToString());
+    return;
+  }
+  succeeded_ += record->state == JobState::kSucceeded ? 1 : 0;
+  jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(which));
+}
+
+void Yard::SubmitSome() {
+  if (away_) return;
+  JobRecord job;
+  job.uid = absl::StrCat("uid", submitted_);
+  job.project = "default";
+  job.job_id = absl::StrCat("job-", submitted_);
+  job.request_id = job.uid;
+  job.priority = Draw(3);
+  job.min_slots = job.max_slots = Chance(60) ? 1 : 1 + Draw(4);
+  if (Chance(30)) job.device = Chance(70) ? "CPU" : "CUDA";
+  job.bytes_per_slot = 50 + (Chance(40) ? 100 * Draw(4) : 0);
+  job.total_steps = 1 + Draw(6);
+  job.max_restarts = 1000;  // every fault is retried: whatever can run must end well
+  job.backoff = absl::Milliseconds(Draw(3) * 100);
+  job.reason = {"SUBMITTED", "sim"};
+  storage_.total_steps[job.uid] = job.total_steps;
+  absl::Status submitted = absl::UnavailableError("");
+  while (absl::IsUnavailable(submitted)) submitted = users_.Submit(job).status();
+  if (!submitted.ok()) return Breach(submitted.ToString());
+  ++submitted_;
+  auto made = std::make_unique<SimJob>();
+  made->name = {job.project, job.job_id};
+  made->uid = job.uid;
+  jobs_.push_back(std::move(made));
+  stores_.wakeups().Wake("queue");
+}
+
+void Yard::AgentEvent() {
+  SimAgent& agent = AnyAgent();
+  SimServer& server = AnyServer();
+  switch (Draw(8)) {
+    case 0:
+      if (!agent.connected()) agent.Connect(server.fleet(), server.version());
+      break;
+    case 1:
+      agent.Act(1 + Draw(3));
+      break;
+    case 2:
+      agent.SendHeartbeat();
+      break;
+    case 3:
+      agent.SendEvents(1 + Draw(4));
+      break;
+    case 4:
+    case 5:
+      StepSome(agent);
+      break;
+    default:
+      agent.Deliver();
+      break;
+  }
+}
+
+void Yard::StepSome(SimAgent& agent) {
+  std::vector<RankId> alive;
+  for (const auto& [rank, process] : agent.processes()) {
+    if (process.alive) alive.push_back(rank);
+  }
+  if (!alive.empty()) agent.Step(alive[Draw(static_cast<int>(alive.size()))]);
+}
+
+void Yard::FaultEvent() {
+  switch (Draw(12)) {
+    case 0:
+      SetAway(!away_);
+      break;
+    case 1:
+      if (Chance(30)) StoreFails();
+      break;
+    case 2:
+      if (Chance(20)) KillServer(Draw(2));
+      break;
+    case 3:
+      // At once, so that nobody can judge, or with the leader looking on.
+      if (const int seconds = 5 + Draw(15); Chance(30)) {
+        Advance(absl::Seconds(seconds));
+      } else {
+        for (int i = 0; i < seconds; ++i) {
+          Advance(absl::Seconds(1));
+          Turn();
+        }
+      }
+      break;
+    default:
+      AgentFault();
+      break;
+  }
+  if (Chance(20)) AnyAgent().SetDiskFull(false);
+  if (away_ && Chance(70)) SetAway(false);
+}
+
+void Yard::AgentFault() {
+  SimAgent& agent = AnyAgent();
+  switch (Draw(10)) {
+    case 0:
+    case 1:
+      agent.Disconnect();
+      break;
+    case 2:
+      agent.Stop();
+      break;
+    case 3:
+      agent.LosePower();
+      break;
+    case 4:
+      if (!agent.processes().empty()) {
+        agent.Crash(agent.processes().begin()->first, Chance(50), true);
+      }
+      break;
+    case 5:
+      (void)users_.SetDraining(agent.name(), Chance(30));
+      break;
+    case 6:
+      (void)users_.SetDraining(agent.name(), false);
+      break;
+    case 7:
+      ++faults_seen_["full disks"];
+      agent.SetDiskFull(true);
+      break;
+    case 8:
+      if (agent.version() == SimVersion::kBefore) {
+        ++faults_seen_["upgraded agents"];
+        agent.Upgrade();
+      } else if (Chance(30)) {
+        ++faults_seen_["wiped agents"];
+        agent.Wipe();
+      }
+      break;
+    case 9:
+      if (Chance(30)) AddTwin();
+      break;
+  }
+}
+
+// Another agent under the name of one that proves who it is: on another machine, or a copy.
+void Yard::AddTwin() {
+  const SimAgent& agent = AnyAgent();
+  if (agents_.size() >= kMostAgents || agent.version() == SimVersion::kBefore) return;
+  ++faults_seen_["agents under a name that is taken"];
+  agents_.push_back(std::make_unique<SimAgent>(agent.name(), static_cast<int>(agents_.size()),
+                                               agent.slots(), SimVersion::kToday, NewClock(),
+                                               storage_));
+}
+
+// kill -9, or an upgrade: another process of perhaps another version takes its place.
+void Yard::KillServer(int which) {
+  ++faults_seen_["killed servers"];
+  SimServer* const server = servers_[which].get();
+  server->pool().Stop();
+  for (auto& agent : agents_) agent->CutFrom(server->fleet());
+  for (auto& job : jobs_) {
+    if (job->watcher.server == server) job->watcher.BreakOff();
+  }
+  servers_[which].reset();
+  StartServer(which, Chance(30) ? SimVersion::kBefore : SimVersion::kToday);
+}
+
+// It is away for a while, and comes back on another machine, with another idea of what time it is.
+void Yard::StoreFails() {
+  ++faults_seen_["fail-overs of the store"];
+  SetAway(true);
+  for (int seconds = Draw(40); seconds > 0; --seconds) {
+    Advance(absl::Seconds(1));
+    Turn();
+    Pump(Draw(4));
+    StepSome(AnyAgent());
+  }
+  store_clock_.SetOffset(AnyOffset());
+  SetAway(false);
+}
+
+void Yard::SetAway(bool away) {
+  if (away == away_) return;
+  away_ = away;
+  stores_.SetAway(away);
+  if (away) {
+    away_since_ = truth_.time.now;
+  } else if (truth_.time.now - away_since_ > LeaseJudge::kMostGap * 1.05) {
+    truth_.back_at = truth_.time.now;
+  }
+}
+
+void Yard::Meanwhile(int calling) {
+  if (within_ || settling_) return;
+  within_ = true;
+  ++interleaved_;
+  switch (Draw(8)) {
+    case 0:
+    case 1:
+      UserEvent();
+      break;
+    case 2:
+      Advance(absl::Milliseconds(1 + Draw(800)));
+      break;
+    case 3:
+      TurnOf(*servers_[1 - calling]);
+      break;
+    case 4:
+    case 5:
+      AgentEvent();
+      break;
+    default:
+      Pump(1 + Draw(3));
+      break;
+  }
+  within_ = false;
+}
+
+void Yard::WatchEvent() {
+  if (jobs_.empty()) return;
+  SimJob& job = *jobs_[Draw(static_cast<int>(jobs_.size()))];
+  SimWatcher& watcher = job.watcher;
+  if (watcher.finished) {
+    if (watcher.ended) return;
+    SimServer& server = AnyServer();
+    watcher.finished = false;
+    watcher.owes_sent = false;
+    watcher.server = &server;
+    watcher.watch =
+        server.hub().Make([&store = server.store(), name = job.name] { return store.Get(name); },
+                          watcher.cursor, watcher);
+    server.hub().Begin(watcher.watch);
+  } else if (watcher.owes_sent) {
+    watcher.owes_sent = false;
+    watcher.watch->Sent();
+  } else if (!settling_ && Chance(20)) {
+    watcher.watch->Cancel();
+  }
+}
+
+}  // namespace trainyard
