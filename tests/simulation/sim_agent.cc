@@ -123,6 +123,7 @@ void SimAgent::TakeWelcome(v1::Welcome welcome) {
     welcome.clear_orphan_limit_ms();
   }
   FenceIfDue();
+  proven_ = version_ == SimVersion::kToday;
   takes_columns_ = welcome.metric_columns();
   lease_.Begin(welcome, registered_at_);
 }
@@ -161,6 +162,10 @@ void SimAgent::Obey() {
       SimProcess process{.assignment = assignment};
       process.suspend = assignment.wish() == v1::Assignment::SUSPEND;
       process.right_until = lease_.holds_until();
+      if (!storage_.begun.insert(id).second) {
+        storage_.complaints.push_back(
+            absl::StrCat(id.job_uid, " attempt ", id.attempt, " rank ", id.rank, " begins twice"));
+      }
       processes_.emplace(id, std::move(process));
       ++moves_;
     }

@@ -29,6 +29,7 @@ enum class SimVersion { kToday, kBefore };
 struct SimStorage {
   std::set<std::string> checkpoints;           // URIs
   std::map<std::string, int64_t> total_steps;  // by job uid
+  std::set<RankId> begun;                      // a rank of an attempt begins once, wherever
   std::function<bool(const RankId&)> is_lost;  // whether the store says so of a rank
   std::vector<std::string> complaints;         // what a worker found or did wrong
 };
@@ -89,6 +90,8 @@ class SimAgent {
   const std::vector<v1::Slot>& slots() const { return slots_; }
   const std::map<RankId, SimProcess>& processes() const { return processes_; }
   SimVersion version() const { return version_; }
+  // The store knows by what it proves who it is: from then on its name is its own.
+  bool proven() const { return proven_; }
   bool connected() const { return link_ != nullptr; }
   int64_t refusals() const { return refusals_; }  // how often its name was another agent's
   int64_t moves() const { return moves_; }        // grows whenever a process begins or ends
@@ -148,6 +151,7 @@ class SimAgent {
   std::vector<std::unique_ptr<SimLink>> links_;  // those that a server still knows
   absl::Duration registered_at_;
   Lease lease_;
+  bool proven_ = false;
   bool takes_columns_ = false;
   v1::DesiredSet desired_set_;  // of this session
   int64_t desired_version_ = 0;

@@ -183,7 +183,7 @@ void Yard::AgentFault() {
       if (agent.version() == SimVersion::kBefore) {
         ++faults_seen_["upgraded agents"];
         agent.Upgrade();
-      } else if (Chance(30)) {
+      } else if (agent.proven() && Chance(30)) {
         ++faults_seen_["wiped agents"];
         agent.Wipe();
       }
@@ -197,7 +197,7 @@ void Yard::AgentFault() {
 // Another agent under the name of one that proves who it is: on another machine, or a copy.
 void Yard::AddTwin() {
   const SimAgent& agent = AnyAgent();
-  if (agents_.size() >= kMostAgents || agent.version() == SimVersion::kBefore) return;
+  if (agents_.size() >= kMostAgents || !agent.proven()) return;
   ++faults_seen_["agents under a name that is taken"];
   agents_.push_back(std::make_unique<SimAgent>(agent.name(), static_cast<int>(agents_.size()),
                                                agent.slots(), SimVersion::kToday, NewClock(),
