@@ -178,13 +178,13 @@ void Yard::CheckRecords() {
   }
 }
 
-// A node that nobody hears of is noticed, by a leader that could look.
+// A node that nobody hears of is noticed, by a leader that could look, when it looked last.
 void Yard::CheckLosses(const SimServer& server, const std::vector<NodeRecord>& nodes) {
   constexpr double kFastest = 1 + SimClock::kMostDrift / 1000.0;
   for (const NodeRecord& node : nodes) {
     const absl::Duration seen =
         std::max(server.judges_since(), truth_.renewed[node.name] + LeaseJudge::kMostGap);
-    if (node.reachable && seen + absl::Seconds(12) * kFastest <= truth_.time.now) {
+    if (node.reachable && seen + absl::Seconds(12) * kFastest <= server.judged_at()) {
       Breach(absl::StrCat(node.name, " is away and nobody noticed"));
     }
   }

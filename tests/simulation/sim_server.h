@@ -47,6 +47,7 @@ class SimServer : private SimStoreObserver {
 
   // Nodes as its loop saw them last, with what is left of their leases: as it judges them.
   const std::vector<NodeRecord>& judged() const { return judged_; }
+  absl::Duration judged_at() const { return answered_; }
   // Since when it has judged leases without a gap; infinite future: it does not.
   absl::Duration judges_since() const { return judges_since_; }
 

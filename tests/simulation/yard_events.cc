@@ -255,6 +255,11 @@ void Yard::Meanwhile(int calling) {
       Advance(absl::Milliseconds(1 + Draw(800)));
       break;
     case 3:
+      // Once, or for so long that the other one leads when this one goes on.
+      for (int seconds = Chance(30) ? Draw(12) : 0; seconds > 0; --seconds) {
+        Advance(absl::Seconds(1));
+        TurnOf(*servers_[1 - calling]);
+      }
       TurnOf(*servers_[1 - calling]);
       break;
     case 4:
