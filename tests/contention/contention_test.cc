@@ -126,8 +126,9 @@ class Contention : public ::testing::Test {
 };
 
 // A plan that was made for arrays of any length takes them for short. PostgreSQL may choose it from
-// the sixth time on.
+// the sixth time on, where it knows the table.
 void Contention::TellManyAtOnce() {
+  ASSERT_TRUE(postgres_->Query("postgres", "ANALYZE").ok());
   SchedulerStore& store = replicas_[0].stores->scheduler();
   const auto lease = store.Lead("a/0", absl::Seconds(10));
   ASSERT_TRUE(lease.ok()) << lease.status();
