@@ -19,6 +19,11 @@ FleetOptions OptionsOfFleet() {
   return options;
 }
 
+// Leases are read with every pass: the invariants judge them as the leader does.
+LoopOptions OptionsOfLoop(const std::string& holder) {
+  return {.holder = holder, .lease = kLease, .leases_every = absl::ZeroDuration()};
+}
+
 bool IsFull(const NodeRecord& node) {
   return node.report.disk_free_bytes.value_or(INT64_MAX) < int64_t{1} << 20;
 }
@@ -35,7 +40,7 @@ SimServer::SimServer(MemoryStores& stores, SimFaults& faults, SimTruth& truth, C
       pool_(0, clock),
       fleet_(store_, stores.wakeups(), pool_, clock, OptionsOfFleet()),
       hub_(store_, stores.wakeups(), pool_, WatchOptions{.batch = 3}),
-      loop_(store_, stores.wakeups(), clock, LoopOptions{.holder = holder, .lease = kLease}) {}
+      loop_(store_, stores.wakeups(), clock, OptionsOfLoop(holder)) {}
 
 void SimServer::OnLed(int64_t epoch) {
   if (epoch == epoch_) return;
@@ -46,9 +51,10 @@ void SimServer::OnLed(int64_t epoch) {
 
 void SimServer::OnSnapshot(const SchedulerSnapshot& snapshot) {
   if (!judge_.has_value()) return;
-  SchedulerSnapshot copy{.now = snapshot.now, .nodes = snapshot.nodes};
-  judge_->Judge(clock_.SinceBoot(), copy);
-  judged_ = std::move(copy.nodes);
+  judged_ = snapshot.nodes;
+  std::vector<NodeRecord*> nodes;
+  for (NodeRecord& node : judged_) nodes.push_back(&node);
+  judge_->Judge(clock_.SinceBoot(), snapshot.now, nodes);
   const absl::Duration now = truth_.time.now;
   const bool gap = now - answered_ > LeaseJudge::kMostGap * kSlowest;
   if (gap || judges_since_ == absl::InfiniteDuration()) judges_since_ = now;

@@ -208,8 +208,16 @@ absl::Status SimStore::StandDown(const std::string& holder) {
 }
 
 absl::StatusOr<SchedulerSnapshot> SimStore::ReadSnapshot() {
-  absl::StatusOr<SchedulerSnapshot> read = Transact([&](int) { return scheduler_.ReadSnapshot(); });
-  if (read.ok()) observer_.OnSnapshot(*read);
+  return Transact([&](int) { return scheduler_.ReadSnapshot(); });
+}
+
+absl::StatusOr<SnapshotChanges> SimStore::ReadChanges(const ChangePosition& since, bool leases) {
+  SchedulerSnapshot whole;  // at the same moment
+  absl::StatusOr<SnapshotChanges> read = Transact([&](int) -> absl::StatusOr<SnapshotChanges> {
+    TY_ASSIGN_OR_RETURN(whole, scheduler_.ReadSnapshot());
+    return scheduler_.ReadChanges(since, leases);
+  });
+  if (read.ok()) observer_.OnSnapshot(whole);
   return read;
 }
 

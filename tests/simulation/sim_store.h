@@ -103,6 +103,7 @@ class SimStore : public JobStore, public FleetStore, public SchedulerStore {
                                    std::optional<int64_t> stale_beat) override;
   absl::Status StandDown(const std::string& holder) override;
   absl::StatusOr<SchedulerSnapshot> ReadSnapshot() override;
+  absl::StatusOr<SnapshotChanges> ReadChanges(const ChangePosition& since, bool leases) override;
   absl::StatusOr<int> Apply(int64_t leader_epoch, const Decisions& decisions) override;
 
  private:
