@@ -51,6 +51,12 @@ class JobStore {
   // made, and a replay matches whatever was made.
   virtual absl::StatusOr<JobRecord> Submit(const JobRecord& job) = 0;
 
+  // Submit for each of `jobs`, with as few commits as the store can: each is answered for itself,
+  // as if it had been submitted alone after those before it, and one that is refused fails no
+  // other. A replay of all of them is answered with the same jobs. What is answered with a job is
+  // durable; the others may be submitted again. Of jobs that were added the earlier ones are older.
+  virtual std::vector<absl::StatusOr<JobRecord>> SubmitMany(const std::vector<JobRecord>& jobs) = 0;
+
   // kNotFound names the job.
   virtual absl::StatusOr<JobRecord> Get(const JobName& name) = 0;
 

@@ -60,9 +60,20 @@ void MemoryStores::Write(JobEntry& entry, const JobChange& change) {
   }
 }
 
-absl::StatusOr<JobRecord> MemoryStores::Submit(const JobRecord& job) {
+std::vector<absl::StatusOr<JobRecord>> MemoryStores::SubmitMany(
+    const std::vector<JobRecord>& jobs) {
+  std::vector<absl::StatusOr<JobRecord>> answers;
+  absl::Time now = Now();
+  for (const JobRecord& job : jobs) {
+    answers.push_back(Submit(job, now));
+    now += absl::Microseconds(1);
+  }
+  return answers;
+}
+
+absl::StatusOr<JobRecord> MemoryStores::Submit(const JobRecord& job, absl::Time now) {
   TY_RETURN_IF_ERROR(Available());
-  TY_ASSIGN_OR_RETURN(JobChange change, NewJob(job, Now()));
+  TY_ASSIGN_OR_RETURN(JobChange change, NewJob(job, now));
   absl::MutexLock lock(&mu_);
   const JobRecord& made = change.job;
   if (const auto same = by_uid_.find(made.uid); same != by_uid_.end()) {

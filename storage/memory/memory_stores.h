@@ -53,7 +53,8 @@ class MemoryStores : public Stores,
   };
 
   // JobStore
-  absl::StatusOr<JobRecord> Submit(const JobRecord& job) override;
+  absl::StatusOr<JobRecord> Submit(const JobRecord& job) override { return Submit(job, Now()); }
+  std::vector<absl::StatusOr<JobRecord>> SubmitMany(const std::vector<JobRecord>& jobs) override;
   absl::StatusOr<JobRecord> Get(const JobName& name) override;
   absl::StatusOr<JobPage> List(const std::string& project, const std::vector<JobFilter>& filter,
                                int page_size, const std::string& cursor) override;
@@ -115,6 +116,7 @@ class MemoryStores : public Stores,
 
   absl::Time Now() { return ToMicroseconds(clock_.Now()); }
   absl::Status Available();
+  absl::StatusOr<JobRecord> Submit(const JobRecord& job, absl::Time now);
   absl::StatusOr<JobEntry*> Find(const JobName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<JobEntry*> FindUid(const std::string& uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The newest attempt of the job, or null when `attempt` is not that.

@@ -49,7 +49,12 @@ absl::Status RequireJob(Transaction& transaction, const std::string& uid) {
 }  // namespace
 
 absl::StatusOr<JobRecord> PostgresJobStore::Submit(const JobRecord& job) {
-  return submitter_.Submit(job);
+  return std::move(submitter_.Submit({&job, 1}).front());
+}
+
+std::vector<absl::StatusOr<JobRecord>> PostgresJobStore::SubmitMany(
+    const std::vector<JobRecord>& jobs) {
+  return submitter_.Submit(jobs);
 }
 
 absl::StatusOr<JobRecord> PostgresJobStore::Get(const JobName& name) {

@@ -83,12 +83,26 @@ struct Columns {
 
 }  // namespace
 
-absl::StatusOr<JobRecord> Submitter::Submit(const JobRecord& job) {
-  TY_ASSIGN_OR_RETURN(JobChange named, NewJob(job, absl::UnixEpoch()));
-  Submission own{.submitted = job,
-                 .made = std::move(named.job),
-                 .answer = absl::UnknownError("not committed")};
-  std::vector<Submission*> group;
+std::vector<absl::StatusOr<JobRecord>> Submitter::Submit(absl::Span<const JobRecord> jobs) {
+  std::vector<absl::StatusOr<JobRecord>> answers(jobs.size(), absl::UnknownError("not committed"));
+  for (size_t begin = 0; begin < jobs.size(); begin += kLargestGroup) {
+    Caller own;
+    for (size_t i = begin; i < std::min(jobs.size(), begin + kLargestGroup); ++i) {
+      absl::StatusOr<JobChange> named = NewJob(jobs[i], absl::UnixEpoch());
+      if (named.ok()) {
+        own.submissions.push_back({&jobs[i], std::move(named->job), &answers[i]});
+      } else {
+        answers[i] = named.status();
+      }
+    }
+    if (!own.submissions.empty()) Submit(own);
+  }
+  return answers;
+}
+
+void Submitter::Submit(Caller& own) {
+  std::vector<Caller*> callers;
+  Group group;
   {
     absl::MutexLock lock(&mu_);
     waiting_.push_back(&own);
@@ -97,36 +111,41 @@ absl::StatusOr<JobRecord> Submitter::Submit(const JobRecord& job) {
     }
     const auto mine = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return own.done || own.commits; };
     mu_.Await(absl::Condition(&mine));
-    if (own.done) return std::move(own.answer);
-    for (size_t bytes = 0; !waiting_.empty() && group.size() < kLargestGroup && bytes < kMostBytes;
-         waiting_.pop_front()) {
-      group.push_back(waiting_.front());
-      bytes += group.back()->made.spec.size();
+    if (own.done) return;
+    for (size_t bytes = 0; !waiting_.empty() && bytes < kMostBytes; waiting_.pop_front()) {
+      Caller& next = *waiting_.front();
+      if (group.size() + next.submissions.size() > kLargestGroup) break;
+      callers.push_back(&next);
+      for (Submission& submission : next.submissions) {
+        group.push_back(&submission);
+        bytes += submission.made.spec.size();
+      }
     }
   }
   Commit(group);
   absl::MutexLock lock(&mu_);
-  for (Submission* submission : group) submission->done = true;
+  for (Caller* caller : callers) caller->done = true;
   if (waiting_.empty()) {
     committing_ = false;
   } else {
     waiting_.front()->commits = true;
   }
-  return std::move(own.answer);
 }
 
-void Submitter::Commit(const std::vector<Submission*>& group) {
+void Submitter::Commit(absl::Span<Submission* const> group) {
   const absl::Status status = Insert(group);
   if (status.ok()) return;
-  // One that the database refuses must not fail the others; one that is away refuses all.
+  // One that the database refuses must not fail the others, and is found by halves; one that is
+  // away refuses all.
   if (group.size() > 1 && !absl::IsUnavailable(status)) {
-    for (Submission* submission : group) Commit({submission});
+    Commit(group.subspan(0, group.size() / 2));
+    Commit(group.subspan(group.size() / 2));
     return;
   }
-  for (Submission* submission : group) submission->answer = status;
+  for (Submission* submission : group) *submission->answer = status;
 }
 
-absl::Status Submitter::Insert(const std::vector<Submission*>& group) {
+absl::Status Submitter::Insert(absl::Span<Submission* const> group) {
   return database_.Run(
       "submit",
       [&](Transaction& transaction) -> absl::Status {
@@ -143,11 +162,12 @@ absl::Status Submitter::Insert(const std::vector<Submission*>& group) {
         for (Submission* submission : group) {
           const auto found = created.find(submission->made.uid);
           if (found == created.end()) {
-            submission->answer = FindRival(transaction, submission->submitted, submission->made);
+            *submission->answer = FindRival(transaction, *submission->submitted, submission->made);
             continue;
           }
           submission->made.create_time = submission->made.update_time = found->second;
-          submission->answer = submission->made;
+          created.erase(found);  // another one with this uid was not the one that was added
+          *submission->answer = submission->made;
         }
         return absl::OkStatus();
       },

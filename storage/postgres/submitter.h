@@ -6,6 +6,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "storage/postgres/database.h"
 #include "storage/records/job.h"
 
@@ -21,24 +22,30 @@ class Submitter {
  public:
   explicit Submitter(Database& database) : database_(database) {}
 
-  // As JobStore::Submit.
-  absl::StatusOr<JobRecord> Submit(const JobRecord& job);
+  // As JobStore::SubmitMany. A group holds all of one caller's jobs, up to kLargestGroup of them,
+  // and those of other callers as long as there is room.
+  std::vector<absl::StatusOr<JobRecord>> Submit(absl::Span<const JobRecord> jobs);
 
  private:
   struct Submission {
-    const JobRecord& submitted;
+    const JobRecord* submitted;
     JobRecord made;  // with its names, so that a try after a commit in doubt finds what it made
-    absl::StatusOr<JobRecord> answer;
+    absl::StatusOr<JobRecord>* answer;
+  };
+  struct Caller {
+    std::vector<Submission> submissions;  // at most kLargestGroup
     bool done = false;
     bool commits = false;  // for all that wait
   };
+  using Group = std::vector<Submission*>;
 
-  void Commit(const std::vector<Submission*>& group);
-  absl::Status Insert(const std::vector<Submission*>& group);
+  void Submit(Caller& own);
+  void Commit(absl::Span<Submission* const> group);
+  absl::Status Insert(absl::Span<Submission* const> group);
 
   Database& database_;
   absl::Mutex mu_;
-  std::deque<Submission*> waiting_ ABSL_GUARDED_BY(mu_);
+  std::deque<Caller*> waiting_ ABSL_GUARDED_BY(mu_);
   bool committing_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -345,6 +345,22 @@ TEST(Submissions, OfManyAtOnceEachIsAnsweredForItself) {
   ExpectJobsOnce(*stores, kThreads * kEach + 1);
 }
 
+TEST(Submissions, OnesThatTheDatabaseRefusesFailNoOtherOfTheirBatch) {
+  const std::string database = NewDatabase();
+  const auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
+  QueryOrDie(database, "ALTER TABLE jobs ADD CONSTRAINT lucky CHECK (priority <> 13)");
+  std::vector<JobRecord> jobs;
+  for (int i = 0; i < 100; ++i) {
+    jobs.push_back(Named(absl::StrCat("j", i)));
+    if (i % 33 == 32) jobs.back().priority = 13;
+  }
+  const auto answers = stores->jobs().SubmitMany(jobs);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_EQ(answers[i].ok(), jobs[i].priority != 13) << i << " " << answers[i].status();
+  }
+  ExpectJobsOnce(*stores, 97);
+}
+
 TEST(Connections, TerminatedBackendsLoseAndDoubleNothing) {
   const std::string database = NewDatabase();
   auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
@@ -642,6 +658,25 @@ TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
   });
   ASSERT_OK(cancelled.status());
   EXPECT_EQ(cancelled->version, 2);
+  stores.reset();
+  std::filesystem::remove_all(proxy_folder);
+}
+
+TEST(Connections, ABatchWhoseAnswerIsLostIsNotDoneTwice) {
+  const std::string database = NewDatabase();
+  const std::string words = SharedPostgres().Conninfo(database);
+  const std::string proxy_folder = MakeTemporaryFolder();
+  LosingProxy proxy(proxy_folder, words.substr(5, words.find(' ') - 5));
+  auto stores = OpenOrDie(absl::StrCat("host=", proxy_folder, " user=trainyard dbname=", database));
+  std::vector<JobRecord> jobs;
+  for (int i = 0; i < 3; ++i) {
+    jobs.push_back(Named(absl::StrCat("j", i)));
+    jobs.back().request_id.clear();  // nothing but the uid to find it by
+  }
+  proxy.LoseAnswerTo("INSERT INTO job_specs");
+  for (const auto& answer : stores->jobs().SubmitMany(jobs)) EXPECT_OK(answer.status());
+  EXPECT_TRUE(proxy.lost());
+  ExpectJobsOnce(*stores, 3);
   stores.reset();
   std::filesystem::remove_all(proxy_folder);
 }

@@ -5,17 +5,19 @@ SELECT micros(clock_timestamp())
 
 -- name: InsertJobs
 -- Of many submissions those whose uid, request id and name are not taken, by each other neither; FindRivals tells by whom.
--- It is the only statement of its transaction, which is then one round trip.
+-- Each is a microsecond younger than the one before it, so that they queue in this order. It is the only statement of its
+-- transaction, which is then one round trip.
 WITH submitted AS (
   SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::integer[],
                        $8::integer[], $9::integer[], $10::text[], $11::bigint[], $12::bigint[], $13::integer[],
-                       $14::bigint[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[])
+                       $14::bigint[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[]) WITH ORDINALITY
     AS s (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots, device, bytes_per_slot,
-          total_steps, max_restarts, backoff_us, reason_code, reason_message, spec, plan_summary, feed)
+          total_steps, max_restarts, backoff_us, reason_code, reason_message, spec, plan_summary, feed, place)
 ), named AS (
   INSERT INTO job_specs (job_uid, project, job_id, request_id, create_time, spec, plan_summary)
-  SELECT uid, project, job_id, nullif(request_id, ''), now(), spec::bytea, plan_summary::bytea
-  FROM submitted
+  SELECT uid, project, job_id, nullif(request_id, ''), now() + (place - 1) * interval '1 microsecond', spec::bytea,
+         plan_summary::bytea
+  FROM submitted ORDER BY place
   ON CONFLICT DO NOTHING
   RETURNING job_uid AS uid, create_time
 ), job AS (

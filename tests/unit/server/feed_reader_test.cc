@@ -68,6 +68,9 @@ class FeedStore : public JobStore {
  private:
   static absl::Status No() { return absl::UnimplementedError("not for this test"); }
   absl::StatusOr<JobRecord> Submit(const JobRecord&) override { return No(); }
+  std::vector<absl::StatusOr<JobRecord>> SubmitMany(const std::vector<JobRecord>& jobs) override {
+    return std::vector<absl::StatusOr<JobRecord>>(jobs.size(), No());
+  }
   absl::StatusOr<JobPage> List(const std::string&, const std::vector<JobFilter>&, int,
                                const std::string&) override {
     return No();
