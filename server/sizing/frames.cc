@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/file.h"
@@ -104,6 +105,25 @@ plan::DataFacts FactsOf(const Numbers& n) {
           .unsized_bytes = n[11]};
 }
 
+// Two strings as one, the first with its length before it.
+std::string JoinTwo(const std::string& first, const std::string& second) {
+  const uint64_t length = first.size();
+  std::string joined(sizeof(length), '\0');
+  std::memcpy(joined.data(), &length, sizeof(length));
+  absl::StrAppend(&joined, first, second);
+  return joined;
+}
+
+bool SplitTwo(const std::string& joined, std::string& first, std::string& second) {
+  uint64_t length = 0;
+  if (joined.size() < sizeof(length)) return false;
+  std::memcpy(&length, joined.data(), sizeof(length));
+  if (length > joined.size() - sizeof(length)) return false;
+  first = joined.substr(sizeof(length), length);
+  second = joined.substr(sizeof(length) + length);
+  return true;
+}
+
 }  // namespace
 
 absl::Status SendFrame(int socket, FrameKind kind, absl::string_view payload, SteadyTime deadline) {
@@ -126,12 +146,25 @@ absl::StatusOr<Frame> ReceiveFrame(int socket, SteadyTime deadline) {
   return frame;
 }
 
-std::string EncodeSizing(const Sizing& sizing) {
+std::string EncodeQuestion(const SizingQuestion& question) {
+  return JoinTwo(question.identity, question.spec);
+}
+
+absl::StatusOr<SizingQuestion> DecodeQuestion(const Frame& frame) {
+  SizingQuestion question;
+  if (frame.kind != FrameKind::kQuestion ||
+      !SplitTwo(frame.payload, question.identity, question.spec)) {
+    return absl::InternalError("the question cannot be read");
+  }
+  return question;
+}
+
+std::string EncodeSizing(const Sizing& sizing, const std::string& identity) {
   const Numbers numbers = NumbersOf(sizing.facts);
   std::string bytes(sizeof(numbers), '\0');
   std::memcpy(bytes.data(), numbers.data(), sizeof(numbers));
   sizing.summary.AppendToString(&bytes);
-  return bytes;
+  return JoinTwo(identity, bytes);
 }
 
 std::string EncodeError(const absl::Status& status) {
@@ -142,22 +175,29 @@ std::string EncodeError(const absl::Status& status) {
   return bytes;
 }
 
-absl::StatusOr<absl::StatusOr<Sizing>> DecodeAnswer(const Frame& frame) {
+absl::StatusOr<absl::StatusOr<SizingAnswer>> DecodeAnswer(const Frame& frame) {
   const absl::Status none = absl::UnavailableError("the helper gave no answer that can be read");
+  using Answer = absl::StatusOr<SizingAnswer>;
+  if (frame.kind == FrameKind::kUnchanged) return Answer(SizingAnswer{.unchanged = true});
   if (frame.kind == FrameKind::kError) {
     uint32_t code = 0;
     if (frame.payload.size() < sizeof(code)) return none;
     std::memcpy(&code, frame.payload.data(), sizeof(code));
     if (code == 0 || code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)) return none;
-    return absl::StatusOr<Sizing>(
+    return Answer(
         absl::Status(static_cast<absl::StatusCode>(code), frame.payload.substr(sizeof(code))));
   }
+  SizingAnswer answer;
+  std::string bytes;
   Numbers numbers;
-  if (frame.kind != FrameKind::kSizing || frame.payload.size() < sizeof(numbers)) return none;
-  std::memcpy(numbers.data(), frame.payload.data(), sizeof(numbers));
-  Sizing sizing{.facts = FactsOf(numbers)};
-  if (!sizing.summary.ParseFromString(frame.payload.substr(sizeof(numbers)))) return none;
-  return absl::StatusOr<Sizing>(std::move(sizing));
+  if (frame.kind != FrameKind::kSizing || !SplitTwo(frame.payload, answer.identity, bytes) ||
+      bytes.size() < sizeof(numbers)) {
+    return none;
+  }
+  std::memcpy(numbers.data(), bytes.data(), sizeof(numbers));
+  answer.sizing.facts = FactsOf(numbers);
+  if (!answer.sizing.summary.ParseFromString(bytes.substr(sizeof(numbers)))) return none;
+  return Answer(std::move(answer));
 }
 
 }  // namespace trainyard

@@ -8,14 +8,19 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "executor/data/regular_file.h"
+#include "server/sizing/file_identity.h"
 #include "server/sizing/frames.h"
 #include "server/sizing/limits.h"
 #include "server/sizing/size_job.h"
@@ -41,15 +46,40 @@ void EndAfter(int seconds) {
   setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
+// What the answer under way has looked at.
+std::vector<std::string>& LookedAt() {
+  static std::vector<std::string>& paths = *new std::vector<std::string>;
+  return paths;
+}
+
 void TellOfOpen(const std::string& path) {
+  LookedAt().push_back(path);
   SendFrame(kSocket, FrameKind::kOpened, path).IgnoreError();
 }
 
-absl::StatusOr<Sizing> Answer(const std::string& spec_bytes) {
+bool LookedAtNoOthers(const std::vector<std::string>& paths) {
+  const std::set<std::string> named(paths.begin(), paths.end());
+  return std::all_of(LookedAt().begin(), LookedAt().end(),
+                     [&](const std::string& path) { return named.count(path) > 0; });
+}
+
+absl::Status Answer(const Frame& frame) {
+  TY_ASSIGN_OR_RETURN(const SizingQuestion question, DecodeQuestion(frame));
   v1::JobSpec spec;
-  if (!spec.ParseFromString(spec_bytes))
+  if (!spec.ParseFromString(question.spec)) {
     return absl::InternalError("the spec cannot be read again");
-  return SizeJob(spec);
+  }
+  LookedAt().clear();
+  const std::optional<std::vector<std::string>> files = FilesNamedBy(spec);
+  const auto identity = [&] { return files.has_value() ? IdentityOf(*files) : std::nullopt; };
+  const std::optional<std::string> before = identity();
+  if (before.has_value() && *before == question.identity) {
+    return SendFrame(kSocket, FrameKind::kUnchanged, "");
+  }
+  TY_ASSIGN_OR_RETURN(const Sizing sizing, SizeJob(spec));
+  // Only if they stayed the same all the time it is known what was read.
+  const bool same = before.has_value() && LookedAtNoOthers(*files) && identity() == before;
+  return SendFrame(kSocket, FrameKind::kSizing, EncodeSizing(sizing, same ? *before : ""));
 }
 
 int Serve(int seconds) {
@@ -57,12 +87,10 @@ int Serve(int seconds) {
     const absl::StatusOr<Frame> question = ReceiveFrame(kSocket);
     if (!question.ok()) return 0;  // the server is gone
     EndAfter(seconds);
-    const absl::StatusOr<Sizing> sizing = Answer(question->payload);
-    const absl::Status sent =
-        sizing.ok() ? SendFrame(kSocket, FrameKind::kSizing, EncodeSizing(*sizing))
-                    : SendFrame(kSocket, FrameKind::kError, EncodeError(sizing.status()));
+    absl::Status answered = Answer(*question);
+    if (!answered.ok()) answered = SendFrame(kSocket, FrameKind::kError, EncodeError(answered));
     EndAfter(0);
-    if (!sent.ok()) return 0;
+    if (!answered.ok()) return 0;
   }
 }
 

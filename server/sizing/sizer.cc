@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -10,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/sizing/spoken_field.h"
+#include "storage/base/digest.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -24,6 +27,11 @@ absl::StatusOr<std::string> ProgramBesideThis() {
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return absl::FailedPreconditionError("cannot read /proc/self/exe");
   return (self.parent_path() / kProgram).string();
+}
+
+absl::Status Busy() {
+  return absl::UnavailableError(
+      "the server is busy reading the files of other submissions; try again");
 }
 
 // "spec.data.text.path: /data/a.txt", as far as it is known.
@@ -86,26 +94,46 @@ Sizer::Sizer(const SizerOptions& options, const std::string& name, FileDescripto
       quick_(
           program_,
           {.name = name, .helpers = options.quick_helpers, .keep = true, .limits = options.quick}),
-      patient_(program_, {.name = name, .helpers = 1, .keep = false, .limits = options.patient}) {}
+      patient_(program_, {.name = name, .helpers = 1, .keep = false, .limits = options.patient}),
+      cache_(options.cache_bytes) {}
 
-absl::StatusOr<Sizing> Sizer::Size(const std::string& spec) {
-  const SteadyTime until =
-      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.longest);
-  TY_ASSIGN_OR_RETURN(SizerProcess::Outcome quick, quick_.Ask(spec, until));
-  if (quick.end == End::kAnswered) return std::move(quick.sizing);
+absl::StatusOr<SizingAnswer> Sizer::AskHelpers(const SizingQuestion& question, SteadyTime until) {
+  const std::string& spec = question.spec;
+  TY_ASSIGN_OR_RETURN(SizerProcess::Outcome quick, quick_.Ask(question, until));
+  if (quick.end == End::kAnswered) return std::move(quick.answer);
   if (quick.end == End::kCrashed) return Failure(quick, spec, options_.quick);
-  absl::StatusOr<SizerProcess::Outcome> patient = patient_.Ask(spec, until);
+  absl::StatusOr<SizerProcess::Outcome> patient = patient_.Ask(question, until);
   const bool cut_short =
       patient.ok() && patient->end == End::kOutOfTime && std::chrono::steady_clock::now() >= until;
-  if (cut_short) {
-    patient = absl::UnavailableError(
-        "the server is busy reading the files of other submissions; try again");
-  }
+  if (cut_short) patient = Busy();
   if (!patient.ok()) {
     return Annotate(patient.status(), WhereItWas(spec, quick.file));
   }
-  if (patient->end == End::kAnswered) return std::move(patient->sizing);
+  if (patient->end == End::kAnswered) return std::move(patient->answer);
   return Failure(*patient, spec, options_.patient);
+}
+
+absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& spec,
+                                   SteadyTime until) {
+  const std::shared_ptr<const KnownSizing> known = cache_.Find(key);
+  absl::StatusOr<SizingAnswer> answer =
+      AskHelpers({.spec = spec, .identity = known == nullptr ? "" : known->identity}, until);
+  if (answer.ok() && answer->unchanged && known != nullptr) return known->sizing;
+  cache_.Remove(key);
+  TY_RETURN_IF_ERROR(answer.status());
+  ++made_;
+  if (!answer->identity.empty()) cache_.Put(key, {answer->sizing, answer->identity});
+  return std::move(answer->sizing);
+}
+
+absl::StatusOr<Sizing> Sizer::Size(const std::string& spec, SteadyTime until) {
+  const SteadyTime now = std::chrono::steady_clock::now();
+  until = std::min(until, now + absl::ToChronoNanoseconds(options_.longest));
+  if (until <= now) return Busy();
+  const std::string key = Sha256Hex(spec);
+  const std::shared_ptr<const KnownSizing> known = cache_.Find(key);
+  if (known != nullptr && known->identity == kNoFiles) return known->sizing;
+  return rounds_.Ask(key, until, [&] { return Look(key, spec, until); });
 }
 
 void Sizer::Stop() {

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "server/sizing/limits.h"
 #include "server/sizing/size_job.h"
 #include "server/sizing/sizer_lane.h"
+#include "server/sizing/sizing_cache.h"
+#include "server/sizing/sizing_rounds.h"
 
 namespace trainyard {
 
@@ -27,9 +30,15 @@ struct SizerOptions {
   SizingLimits patient{.memory_bytes = int64_t{112} << 20, .time = absl::Seconds(15)};
   // Waiting and reading together: less than what a client waits for an answer.
   absl::Duration longest = absl::Seconds(25);
+
+  int64_t cache_bytes = int64_t{16} << 20;  // of sizings that are kept; 0: none
 };
 
 // Sizes jobs in helper processes. Thread-safe.
+//
+// A sizing is kept, and serves the same spec again as long as the files that it names are the same:
+// a helper looks at their times (file_identity.h), or at nothing where the spec names none. Errors
+// are not kept. Of those who ask the same at the same time one asks a helper.
 class Sizer {
  public:
   // Starts the helpers of the quick lane. kFailedPrecondition: the program is not there.
@@ -39,8 +48,8 @@ class Sizer {
   //   kInvalidArgument     the file takes more memory than a helper may have, or ended the helper
   //   kFailedPrecondition  reading it takes more time
   //   kUnavailable         no helper became free in time, it was killed from outside, or none can
-  //                        be started: asking again may help
-  absl::StatusOr<Sizing> Size(const std::string& spec);
+  //                        be started: asking again may help; or it was not answered by `until`
+  absl::StatusOr<Sizing> Size(const std::string& spec, SteadyTime until = SteadyTime::max());
 
   // Ends all helpers; questions under way and later ones are kUnavailable. Idempotent.
   void Stop();
@@ -48,12 +57,21 @@ class Sizer {
   // Of the helpers that live now.
   std::vector<pid_t> Pids() const;
 
+  // How many sizings helpers have made.
+  int64_t made() const { return made_; }
+
  private:
   Sizer(const SizerOptions& options, const std::string& name, FileDescriptor program);
+
+  absl::StatusOr<Sizing> Look(const std::string& key, const std::string& spec, SteadyTime until);
+  absl::StatusOr<SizingAnswer> AskHelpers(const SizingQuestion& question, SteadyTime until);
 
   const SizerOptions options_;
   const FileDescriptor program_;
   SizerLane quick_, patient_;
+  SizingRounds rounds_;
+  SizingCache cache_;
+  std::atomic<int64_t> made_ = 0;
 };
 
 }  // namespace trainyard

@@ -78,9 +78,10 @@ void SizerLane::GiveBack(SizerProcess* process, bool answered) {
   if (next.ok() && *next != nullptr && !stopped_) idle_.push_back(*std::move(next));
 }
 
-absl::StatusOr<SizerProcess::Outcome> SizerLane::Ask(const std::string& spec, SteadyTime until) {
+absl::StatusOr<SizerProcess::Outcome> SizerLane::Ask(const SizingQuestion& question,
+                                                     SteadyTime until) {
   TY_ASSIGN_OR_RETURN(SizerProcess* const process, Take(until));
-  SizerProcess::Outcome outcome = process->Ask(spec, until);
+  SizerProcess::Outcome outcome = process->Ask(question, until);
   GiveBack(process, outcome.end == SizerProcess::End::kAnswered);
   absl::MutexLock lock(&mu_);
   if (stopped_ && outcome.end == SizerProcess::End::kKilled) return Stopped();

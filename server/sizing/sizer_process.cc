@@ -162,10 +162,11 @@ std::optional<int> SizerProcess::Reap() {
   return status;
 }
 
-absl::StatusOr<absl::StatusOr<Sizing>> SizerProcess::Exchange(const std::string& spec,
-                                                              SteadyTime deadline,
-                                                              std::string& file) {
-  TY_RETURN_IF_ERROR(SendFrame(socket_.get(), FrameKind::kSpec, spec, deadline));
+absl::StatusOr<absl::StatusOr<SizingAnswer>> SizerProcess::Exchange(const SizingQuestion& question,
+                                                                    SteadyTime deadline,
+                                                                    std::string& file) {
+  TY_RETURN_IF_ERROR(
+      SendFrame(socket_.get(), FrameKind::kQuestion, EncodeQuestion(question), deadline));
   for (;;) {
     TY_ASSIGN_OR_RETURN(Frame frame, ReceiveFrame(socket_.get(), deadline));
     if (frame.kind != FrameKind::kOpened) return DecodeAnswer(frame);
@@ -173,13 +174,13 @@ absl::StatusOr<absl::StatusOr<Sizing>> SizerProcess::Exchange(const std::string&
   }
 }
 
-SizerProcess::Outcome SizerProcess::Ask(const std::string& spec, SteadyTime until) {
+SizerProcess::Outcome SizerProcess::Ask(const SizingQuestion& question, SteadyTime until) {
   Outcome outcome;
   const SteadyTime deadline =
       std::min(until, std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(limits_.time));
-  auto answer = Exchange(spec, deadline, outcome.file);
+  auto answer = Exchange(question, deadline, outcome.file);
   if (answer.ok()) {
-    outcome.sizing = *std::move(answer);
+    outcome.answer = *std::move(answer);
     return outcome;
   }
   outcome.end = absl::IsDeadlineExceeded(answer.status()) ? End::kOutOfTime : End::kCrashed;

@@ -34,14 +34,14 @@ class SizerProcess {
   };
   struct Outcome {
     End end = End::kAnswered;
-    absl::StatusOr<Sizing> sizing = absl::UnknownError("no answer");
-    std::string file;  // that it opened last; empty: none
+    absl::StatusOr<SizingAnswer> answer = absl::UnknownError("no answer");
+    std::string file;  // that it looked at last; empty: none
     std::string how;   // it crashed: "signal 11 (Segmentation fault)"
   };
 
   // Within the time of the limits, or until `until` if that is sooner, and a little more. After
   // anything but kAnswered there is nothing more to ask.
-  Outcome Ask(const std::string& spec, SteadyTime until = SteadyTime::max());
+  Outcome Ask(const SizingQuestion& question, SteadyTime until = SteadyTime::max());
 
   // Kills it: whoever asks gets kKilled. Thread-safe.
   void Kill();
@@ -50,8 +50,8 @@ class SizerProcess {
 
  private:
   SizerProcess(pid_t pid, FileDescriptor socket, const SizingLimits& limits);
-  absl::StatusOr<absl::StatusOr<Sizing>> Exchange(const std::string& spec, SteadyTime deadline,
-                                                  std::string& file);
+  absl::StatusOr<absl::StatusOr<SizingAnswer>> Exchange(const SizingQuestion& question,
+                                                        SteadyTime deadline, std::string& file);
   // The wait status, once it has ended; nullopt when it does not within a second.
   std::optional<int> Reap();
 

@@ -270,6 +270,7 @@ TEST_F(SizerTest, ATokenizerAsLargeAsThatOfLlama3FitsTheLimits) {
 }
 
 // Server, clients and helpers together, 32 dry submissions at once, round after round of each file.
+// No two of them are alike, so that none waits for another's answer.
 TEST(DrySubmissions, OfAnyFileAddAtMost256MebibytesToTheServer) {
   if (TRAINYARD_MEMORY_LIMIT == 0) GTEST_SKIP() << "sanitizers need memory of their own";
   const data::Folder sparse, labels, deep, wide;
@@ -301,8 +302,10 @@ TEST(DrySubmissions, OfAnyFileAddAtMost256MebibytesToTheServer) {
     });
     std::vector<std::thread> clients;
     for (int i = 0; i < 32; ++i) {
-      clients.emplace_back([&] {
-        const grpc::Status status = submit(job);
+      clients.emplace_back([&, i] {
+        v1::Job own = job;
+        own.mutable_spec()->mutable_training()->set_seed(i);
+        const grpc::Status status = submit(own);
         EXPECT_THAT(status.error_code(), AnyOf(grpc::OK, grpc::INVALID_ARGUMENT,  // swollen
                                                grpc::FAILED_PRECONDITION,         // slow
                                                grpc::UNAVAILABLE))  // and those behind it

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/sizing/size_job.h"
+
+namespace trainyard {
+
+// A sizing and the files that it holds for.
+struct KnownSizing {
+  Sizing sizing;
+  std::string identity;  // as IdentityOf says
+};
+
+// What was found for specs, within a bound of bytes: what was used least lately goes first.
+// Thread-safe.
+class SizingCache {
+ public:
+  explicit SizingCache(int64_t most_bytes) : most_bytes_(most_bytes) {}
+
+  // null: nothing is known. Whether it still holds, the files must tell.
+  std::shared_ptr<const KnownSizing> Find(const std::string& key);
+  void Put(const std::string& key, KnownSizing known);
+  void Remove(const std::string& key);
+
+  int64_t bytes() const;
+
+ private:
+  struct Entry {
+    std::string key;
+    std::shared_ptr<const KnownSizing> known;  // shared with who is just reading it
+    int64_t bytes;
+  };
+  using Entries = std::list<Entry>;
+
+  void Drop(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const int64_t most_bytes_;
+  mutable absl::Mutex mu_;
+  Entries entries_ ABSL_GUARDED_BY(mu_);  // used last first
+  std::map<std::string, Entries::iterator> by_key_ ABSL_GUARDED_BY(mu_);
+  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace trainyard
