@@ -27,15 +27,15 @@ namespace trainyard {
 namespace {
 
 constexpr absl::Duration kLongestDelay = absl::Seconds(10);  // that a server can ask for
+constexpr size_t kMostInCall = 256;                          // jobs, and bytes of them
+constexpr size_t kMostBytesInCall = 1 << 20;
 
 absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
 // After which time the server wants the call to be sent again, if it said so.
-std::optional<absl::Duration> RetryDelayOf(const grpc::Status& status) {
-  google::rpc::Status details;
-  if (!details.ParseFromString(status.error_details())) return std::nullopt;
+std::optional<absl::Duration> RetryDelayOf(const google::rpc::Status& details) {
   for (const google::protobuf::Any& any : details.details()) {
     google::rpc::RetryInfo info;
     if (!any.Is<google::rpc::RetryInfo>() || !any.UnpackTo(&info)) continue;
@@ -44,6 +44,12 @@ std::optional<absl::Duration> RetryDelayOf(const grpc::Status& status) {
     return std::clamp(delay, absl::ZeroDuration(), kLongestDelay);
   }
   return std::nullopt;
+}
+
+std::optional<absl::Duration> RetryDelayOf(const grpc::Status& status) {
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) return std::nullopt;
+  return RetryDelayOf(details);
 }
 
 bool IsLoopback(const std::string& server) {
@@ -160,11 +166,10 @@ struct Client::Connection {
   }
 
   // How long the call that ended so is tried again, counted from its first try.
-  absl::Duration PatienceFor(const grpc::Status& status,
-                             std::optional<absl::Duration> delay) const {
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) return options.patience;
+  absl::Duration PatienceFor(int code, std::optional<absl::Duration> delay) const {
+    if (code == grpc::StatusCode::UNAVAILABLE) return options.patience;
     // Without a delay it is no matter of time: a message that is too large, say.
-    const bool busy = status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+    const bool busy = code == grpc::StatusCode::RESOURCE_EXHAUSTED;
     return busy && delay.has_value() ? options.patience_when_busy : absl::ZeroDuration();
   }
 
@@ -193,7 +198,7 @@ struct Client::Connection {
       }
       const std::optional<absl::Duration> delay = RetryDelayOf(status);
       const absl::Duration wait = backoff.Next(delay.value_or(absl::ZeroDuration()));
-      if (SystemClock().SinceBoot() + wait > begin + PatienceFor(status, delay)) {
+      if (SystemClock().SinceBoot() + wait > begin + PatienceFor(status.error_code(), delay)) {
         return FromGrpc(status);
       }
       absl::SleepFor(wait);
@@ -223,6 +228,93 @@ absl::StatusOr<v1::Job> Client::SubmitJob(v1::SubmitJobRequest request) {
     request.set_request_id(RandomHex(16));
   }
   return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::SubmitJob, request);
+}
+
+// Submissions under way, with an answer for each.
+struct Client::Submissions {
+  const std::string& parent;
+  std::vector<v1::SubmitJobRequest> requests;
+  std::vector<absl::StatusOr<v1::Job>> answers;
+  std::vector<size_t> open;  // have no answer that stays yet; in order
+  absl::Duration patience;   // the longest of those that the open ones ask for
+  absl::Duration delay;      // likewise
+  absl::Status away;         // no server answered a whole call any more
+};
+
+// Sends as many of `open` from the one at `next` on as go into one call; answers them, or adds
+// those that are to be sent again to `again`.
+size_t Client::SubmitSome(Submissions& all, size_t next, std::vector<size_t>& again) {
+  v1::BatchSubmitJobsRequest batch;
+  batch.set_parent(all.parent);
+  const size_t begin = next;
+  for (size_t bytes = 0; next < all.open.size() && next - begin < kMostInCall; ++next) {
+    const v1::SubmitJobRequest& request = all.requests[all.open[next]];
+    bytes += request.ByteSizeLong();
+    if (next > begin && bytes > kMostBytesInCall) break;
+    *batch.add_requests() = request;
+  }
+  const size_t asked = connection_->current;
+  const absl::StatusOr<v1::BatchSubmitJobsResponse> response =
+      connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::BatchSubmitJobs, batch);
+  const bool job_by_job =
+      absl::IsUnimplemented(response.status()) || absl::IsInvalidArgument(response.status());
+  for (size_t i = begin; i < next; ++i) {
+    const size_t row = all.open[i];
+    absl::StatusOr<v1::Job>& answer = all.answers[row];
+    const auto place = static_cast<int>(i - begin);
+    if (job_by_job) {
+      v1::SubmitJobRequest request = all.requests[row];
+      if (request.parent().empty()) request.set_parent(all.parent);
+      answer = SubmitJob(std::move(request));
+    } else if (!response.ok()) {
+      answer = response.status();
+    } else if (place >= response->results_size()) {
+      answer = absl::InternalError("the server answered fewer jobs than it was sent");
+    } else if (response->results(place).has_error()) {
+      const google::rpc::Status& error = response->results(place).error();
+      answer = absl::Status(static_cast<absl::StatusCode>(error.code()), error.message());
+      const std::optional<absl::Duration> delay = RetryDelayOf(error);
+      const absl::Duration patience = connection_->PatienceFor(error.code(), delay);
+      if (patience == absl::ZeroDuration()) continue;
+      if (absl::IsUnavailable(answer.status())) connection_->MoveOnFrom(asked);
+      again.push_back(row);
+      all.patience = std::max(all.patience, patience);
+      all.delay = std::max(all.delay, delay.value_or(absl::ZeroDuration()));
+    } else {
+      answer = response->results(place).job();
+    }
+  }
+  if (absl::IsUnavailable(response.status())) all.away = response.status();
+  return next;
+}
+
+std::vector<absl::StatusOr<v1::Job>> Client::SubmitMany(
+    const std::string& parent, std::vector<v1::SubmitJobRequest> requests) {
+  Submissions all{.parent = parent, .requests = std::move(requests)};
+  for (v1::SubmitJobRequest& request : all.requests) {
+    if (request.request_id().empty()) request.set_request_id(RandomHex(16));
+    all.open.push_back(all.open.size());
+  }
+  all.answers.assign(all.requests.size(), absl::UnknownError("not sent"));
+  absl::Duration begin = SystemClock().SinceBoot();
+  Backoff backoff(absl::Milliseconds(30), absl::Milliseconds(500));
+  while (!all.open.empty()) {
+    std::vector<size_t> again;
+    all.patience = all.delay = absl::ZeroDuration();
+    for (size_t next = 0; next < all.open.size();) {
+      if (!all.away.ok()) {
+        all.answers[all.open[next++]] = all.away;
+        continue;
+      }
+      next = SubmitSome(all, next, again);
+    }
+    if (again.size() < all.open.size()) begin = SystemClock().SinceBoot();
+    all.open = std::move(again);
+    const absl::Duration wait = backoff.Next(all.delay);
+    if (SystemClock().SinceBoot() + wait > begin + all.patience) break;
+    absl::SleepFor(wait);
+  }
+  return std::move(all.answers);
 }
 
 absl::StatusOr<v1::Job> Client::GetJob(const v1::GetJobRequest& request) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,12 +32,12 @@ struct ClientOptions {
 // itself, to another server of the yard when one dies or says kUnavailable. Addresses that cannot
 // be ones make every call kInvalidArgument.
 //
-// Every unary call may be repeated: reads and state changes are idempotent, and SubmitJob gets a
-// request id when it has none. So kUnavailable is retried within `patience` and means, when it is
-// returned, that the server or its store was away all that time; what was to be changed may still
-// be. A busy server's refusals are retried within `patience_when_busy`. No try begins before the
-// delay that the server asked for, stretched by chance so that clients do not come back in step.
-// Other codes are the server's own, with its text.
+// Every unary call may be repeated: reads and state changes are idempotent, and submissions get a
+// request id where they have none. So kUnavailable is retried within `patience` and means, when it
+// is returned, that the server or its store was away all that time; what was to be changed may
+// still be. A busy server's refusals are retried within `patience_when_busy`. No try begins before
+// the delay that the server asked for, stretched by chance so that clients do not come back in
+// step. Other codes are the server's own, with its text.
 //
 // Streams are not retried: JobWatcher and LogFollower resume them.
 class Client {
@@ -49,6 +50,13 @@ class Client {
   const std::string& server() const;
 
   absl::StatusOr<v1::Job> SubmitJob(v1::SubmitJobRequest request);
+  // Many jobs of one project ("projects/P"; that of each request may be empty), with an answer for
+  // each in their order, as SubmitJob would give it: rows that are to be sent again are, alone
+  // among themselves. They go out in calls of at most 256 jobs and 1 MiB; patience counts from the
+  // last time that a job was answered. A server that knows no batches, or takes one not as a whole,
+  // is asked job by job.
+  std::vector<absl::StatusOr<v1::Job>> SubmitMany(const std::string& parent,
+                                                  std::vector<v1::SubmitJobRequest> requests);
   absl::StatusOr<v1::Job> GetJob(const v1::GetJobRequest& request);
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
   absl::StatusOr<v1::Job> CancelJob(const v1::CancelJobRequest& request);
@@ -79,6 +87,8 @@ class Client {
 
  private:
   struct Connection;
+  struct Submissions;
+  size_t SubmitSome(Submissions& all, size_t next, std::vector<size_t>& again);
   std::unique_ptr<Connection> connection_;
 };
 

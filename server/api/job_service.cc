@@ -3,20 +3,19 @@
 #include <deque>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "server/api/convert.h"
 #include "server/api/filter.h"
+#include "server/api/job_intake.h"
 #include "server/api/names.h"
 #include "server/api/page_token.h"
 #include "server/api/services.h"
-#include "server/api/submission.h"
 #include "server/api/unary_call.h"
 #include "server/api/watch_stream.h"
 #include "server/rpc/bridge.h"
 #include "server/scheduler/explain.h"
-#include "storage/base/clock.h"
 #include "storage/base/status.h"
 #include "storage/records/reason_codes.h"
 #include "trainyard/v1/job_service.grpc.pb.h"
@@ -44,19 +43,22 @@ std::deque<v1::WatchJobResponse> ToResponses(const WatchBatch& batch) {
   return responses;
 }
 
-// What is known of the nodes serves submissions so long; only a job that seems not to fit reads
-// them anew.
-constexpr absl::Duration kNodesKept = absl::Seconds(5);
-
 class JobService final : public v1::JobService::CallbackService {
  public:
-  explicit JobService(const Backstage& backstage) : b_(backstage), jobs_(b_.stores.jobs()) {}
+  explicit JobService(const Backstage& backstage)
+      : b_(backstage), jobs_(b_.stores.jobs()), intake_(b_.stores, b_.sizer) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const v1::SubmitJobRequest* request,
                                       v1::Job* response) override {
     return RunCall(b_, *context, *request,
                    [=, this] { return Submit(*context, *request, response); });
+  }
+  grpc::ServerUnaryReactor* BatchSubmitJobs(grpc::CallbackServerContext* context,
+                                            const v1::BatchSubmitJobsRequest* request,
+                                            v1::BatchSubmitJobsResponse* response) override {
+    return RunCall(b_, *context, *request,
+                   [=, this] { return SubmitMany(*context, *request, response); });
   }
   grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
                                    const v1::GetJobRequest* request, v1::Job* response) override {
@@ -136,56 +138,30 @@ class JobService final : public v1::JobService::CallbackService {
     b_.stores.wakeups().Wake("job:" + uid);
   }
 
-  // What fitted the nodes of a moment ago is not held against them anew: that is to read them all.
-  absl::Status CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts) {
-    const absl::Duration now = SystemClock().SinceBoot();
-    std::shared_ptr<const std::vector<NodeRecord>> nodes;
-    {
-      absl::MutexLock lock(&mu_);
-      if (now - nodes_read_ < kNodesKept) nodes = nodes_;
-    }
-    if (nodes != nullptr && !nodes->empty() && CheckFits(job, facts, *nodes).ok()) {
-      return absl::OkStatus();
-    }
-    TY_ASSIGN_OR_RETURN(std::vector<NodeRecord> read, b_.stores.fleet().ListNodes());
-    nodes = std::make_shared<const std::vector<NodeRecord>>(std::move(read));
-    {
-      absl::MutexLock lock(&mu_);
-      nodes_ = nodes;
-      nodes_read_ = now;
-    }
-    return CheckFits(job, facts, *nodes);
-  }
-
   absl::Status Submit(const grpc::CallbackServerContext& context,
                       const v1::SubmitJobRequest& request, v1::Job* response) {
     TY_ASSIGN_OR_RETURN(const Principal by, Admit(context, Permission::kWriteJobs));
-    TY_ASSIGN_OR_RETURN(JobRecord job, CheckSubmission(request, by.name));
-    if (!request.request_id().empty() && !request.validate_only()) {
-      // A replay gets the first answer even when the files have gone since.
-      const absl::StatusOr<JobRecord> earlier = jobs_.Get({job.project, job.job_id});
-      if (absl::IsUnavailable(earlier.status())) return earlier.status();
-      if (earlier.ok() && earlier->request_id == job.request_id) {
-        job.plan_summary = earlier->plan_summary;
-        return Fill(jobs_.Submit(job), response);
+    TY_ASSIGN_OR_RETURN(
+        *response, intake_.Submit(request, by.name, [&context] { return context.IsCancelled(); }));
+    return absl::OkStatus();
+  }
+
+  absl::Status SubmitMany(const grpc::CallbackServerContext& context,
+                          const v1::BatchSubmitJobsRequest& request,
+                          v1::BatchSubmitJobsResponse* response) {
+    TY_ASSIGN_OR_RETURN(const Principal by, Admit(context, Permission::kWriteJobs));
+    TY_ASSIGN_OR_RETURN(
+        std::vector<absl::StatusOr<v1::Job>> answers,
+        intake_.SubmitMany(request, by.name, [&context] { return context.IsCancelled(); }));
+    for (absl::StatusOr<v1::Job>& answer : answers) {
+      v1::SubmitJobResult& result = *response->add_results();
+      if (answer.ok()) {
+        *result.mutable_job() = *std::move(answer);
+      } else {
+        *result.mutable_error() = ToMessage(ForCaller(answer.status()));
       }
     }
-    TY_ASSIGN_OR_RETURN(const plan::DataFacts facts, PlanSubmission(job, b_.sizer));
-    TY_RETURN_IF_ERROR(CheckFitsNodes(job, facts));
-    if (request.validate_only()) {
-      job.uid.clear();
-      TY_RETURN_IF_ERROR(Fill(job, response));
-      response->clear_etag();
-      response->clear_state();
-      response->clear_reason();
-      return absl::OkStatus();
-    }
-    // Who has hung up, or given up at the deadline, may ask again: nothing is written behind them.
-    if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
-    const absl::StatusOr<JobRecord> submitted = jobs_.Submit(job);
-    TY_RETURN_IF_ERROR(submitted.status());
-    b_.stores.wakeups().Wake("queue");  // nobody can watch it yet
-    return Fill(submitted, response);
+    return absl::OkStatus();
   }
 
   absl::Status Get(const grpc::CallbackServerContext& context, const v1::GetJobRequest& request,
@@ -254,10 +230,7 @@ class JobService final : public v1::JobService::CallbackService {
 
   const Backstage b_;
   JobStore& jobs_;
-  absl::Mutex mu_;
-  std::shared_ptr<const std::vector<NodeRecord>> nodes_ ABSL_GUARDED_BY(mu_);  // as of a moment ago
-  absl::Duration nodes_read_ ABSL_GUARDED_BY(mu_) =
-      -absl::InfiniteDuration();  // on Clock::SinceBoot
+  JobIntake intake_;
 };
 
 }  // namespace

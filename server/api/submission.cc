@@ -98,9 +98,9 @@ std::string FamilyOf(const v1::JobSpec& spec) {
 }  // namespace
 
 absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
-                                          const std::string& creator) {
+                                          const std::string& parent, const std::string& creator) {
   JobRecord record;
-  TY_ASSIGN_OR_RETURN(record.project, ParseProjectName("parent", request.parent(), false));
+  TY_ASSIGN_OR_RETURN(record.project, ParseProjectName("parent", parent, false));
   TY_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   if (!request.has_job()) return absl::InvalidArgumentError("job: missing");
   const v1::Job& job = request.job();
@@ -150,12 +150,10 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
   return record;
 }
 
-absl::StatusOr<plan::DataFacts> PlanSubmission(JobRecord& job, Sizer& sizer) {
-  TY_ASSIGN_OR_RETURN(const Sizing sizing, sizer.Size(job.spec));
+void SetSizing(JobRecord& job, const Sizing& sizing) {
   job.plan_summary = sizing.summary.SerializeAsString();
   job.bytes_per_slot = sizing.summary.bytes_per_slot();
   job.total_steps = sizing.summary.total_steps();
-  return sizing.facts;
 }
 
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What SubmitJob checks before anything is written.
+// What is checked of a submission before anything is written. Pure.
 
 #include <string>
 #include <vector>
@@ -8,21 +8,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "executor/plan/facts.h"
-#include "server/sizing/sizer.h"
+#include "server/sizing/size_job.h"
 #include "storage/records/job.h"
 #include "storage/records/node.h"
 #include "trainyard/v1/job_service.pb.h"
 
 namespace trainyard {
 
-// Every field of the request, the spec with its defaults. No file is read yet: `plan_summary` and
-// `bytes_per_slot` are empty. kInvalidArgument and kUnimplemented name the field.
+// Every field of the request, the spec with its defaults; `parent` counts in place of the
+// request's. No file is read yet: `plan_summary` and `bytes_per_slot` are empty. kInvalidArgument
+// and kUnimplemented name the field.
 absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
-                                          const std::string& creator);
+                                          const std::string& parent, const std::string& creator);
 
-// Sizes the job in a helper process, which alone looks at files; fills in `plan_summary`,
-// `bytes_per_slot` and `total_steps`; returns the facts of the data. Fails as Sizer::Size.
-absl::StatusOr<plan::DataFacts> PlanSubmission(JobRecord& job, Sizer& sizer);
+// Fills in `plan_summary`, `bytes_per_slot` and `total_steps`.
+void SetSizing(JobRecord& job, const Sizing& sizing);
 
 // kFailedPrecondition: the nodes that ever registered, were all of them there and idle, have too
 // few slots of one kind that are large enough for the job's smallest gang; says what would fit, by

@@ -19,6 +19,11 @@ inline grpc::Status Refusal(const absl::Status& why) {
   return ToGrpc(WithRetryInfo(why, kRetryDelay));
 }
 
+// `status` as callers are told: what they may send again says when.
+inline absl::Status ForCaller(const absl::Status& status) {
+  return absl::IsUnavailable(status) ? WithRetryInfo(status, kRetryDelay) : status;
+}
+
 // Runs `answer`, which returns absl::Status, when it is the caller's turn. The store calls in it
 // are bounded by kUserCallLimit. Calls of one token share a turn; strangers share one among them.
 // `b` is the service's and outlives the call, as `context` and `request` do.
@@ -33,8 +38,7 @@ grpc::ServerUnaryReactor* RunCall(const Backstage& b, grpc::CallbackServerContex
       return reactor->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the caller has gone"));
     }
     const CallLimit limit(kUserCallLimit);
-    const absl::Status status = answer();
-    reactor->Finish(absl::IsUnavailable(status) ? Refusal(status) : ToGrpc(status));
+    reactor->Finish(ToGrpc(ForCaller(answer())));
   };
   call.refuse = [reactor](const absl::Status& why) { reactor->Finish(Refusal(why)); };
   b.calls.Post(b.authenticator.PrincipalIfKnown(AuthorizationOf(context)), std::move(call));

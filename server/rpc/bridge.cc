@@ -2,6 +2,8 @@
 
 #include <grpcpp/server_context.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -13,8 +15,7 @@ constexpr size_t kLongestMessage = 4096;
 
 }  // namespace
 
-grpc::Status ToGrpc(const absl::Status& status) {
-  if (status.ok()) return grpc::Status::OK;
+google::rpc::Status ToMessage(const absl::Status& status) {
   std::string message(status.message());
   if (message.size() > kLongestMessage) {
     message.resize(kLongestMessage);
@@ -25,16 +26,23 @@ grpc::Status ToGrpc(const absl::Status& status) {
     if (!message.empty() && static_cast<unsigned char>(message.back()) >= 0xc0) message.pop_back();
     message += "…";
   }
-  google::rpc::Status details;
+  google::rpc::Status out;
+  out.set_code(static_cast<int>(status.code()));
+  out.set_message(std::move(message));
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
-    google::protobuf::Any& any = *details.add_details();
+    google::protobuf::Any& any = *out.add_details();
     any.set_type_url(std::string(type));
     any.set_value(std::string(payload));
   });
-  if (details.details().empty()) return {static_cast<grpc::StatusCode>(status.code()), message};
-  details.set_code(static_cast<int>(status.code()));
-  details.set_message(message);
-  return {static_cast<grpc::StatusCode>(status.code()), message, details.SerializeAsString()};
+  return out;
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  const google::rpc::Status out = ToMessage(status);
+  const auto code = static_cast<grpc::StatusCode>(out.code());
+  if (out.details().empty()) return {code, out.message()};
+  return {code, out.message(), out.SerializeAsString()};
 }
 
 absl::Status WithRetryInfo(absl::Status status, absl::Duration delay) {

@@ -17,7 +17,8 @@ BIN = pathlib.Path(os.environ.get("TRAINYARD_BIN", REPOSITORY / "build/bin"))
 
 _generated = tempfile.TemporaryDirectory(prefix="trainyard-protos-")
 subprocess.run(["protoc", "-I", str(REPOSITORY / "proto"), f"--python_out={_generated.name}",
-                *map(str, (REPOSITORY / "proto/trainyard/v1").glob("*.proto"))], check=True)
+                *(str(file) for folder in ("trainyard/v1", "google/rpc")
+                  for file in (REPOSITORY / "proto" / folder).glob("*.proto"))], check=True)
 sys.path.insert(0, _generated.name)
 import grpc  # noqa: E402
 from google.protobuf import json_format  # noqa: E402

@@ -1,0 +1,206 @@
+#include "server/api/job_intake.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "server/api/convert.h"
+#include "server/api/names.h"
+#include "server/api/submission.h"
+#include "storage/base/clock.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+namespace {
+
+// What is known of the nodes serves submissions so long; only a job that seems not to fit reads
+// them anew.
+constexpr absl::Duration kNodesKept = absl::Seconds(5);
+
+absl::Status TooLarge(int64_t bytes, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("requests: found ", bytes, " bytes ", what,
+                                                 ", expected at most ", kLargestBatch,
+                                                 " in one call; send them in several"));
+}
+
+int64_t BytesOf(const JobRecord& job) {
+  size_t bytes = job.spec.size() + job.job_id.size();
+  for (const auto& [key, value] : job.labels) bytes += key.size() + value.size();
+  return static_cast<int64_t>(bytes);
+}
+
+// The answer to validate_only.
+absl::StatusOr<v1::Job> AsIfSubmitted(JobRecord job) {
+  job.uid.clear();
+  TY_ASSIGN_OR_RETURN(v1::Job answer, ToProto(job));
+  answer.clear_etag();
+  answer.clear_state();
+  answer.clear_reason();
+  return answer;
+}
+
+absl::StatusOr<v1::Job> Answer(const absl::StatusOr<JobRecord>& submitted) {
+  TY_RETURN_IF_ERROR(submitted.status());
+  return ToProto(*submitted);
+}
+
+// Who has hung up, or given up at the deadline, may ask again: nothing is written behind them.
+absl::Status CallerGone() { return absl::CancelledError("the caller has gone"); }
+
+}  // namespace
+
+// What fitted the nodes of a moment ago is not held against them anew: that is to read them all.
+absl::Status JobIntake::CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts) {
+  const absl::Duration now = SystemClock().SinceBoot();
+  std::shared_ptr<const std::vector<NodeRecord>> nodes;
+  {
+    absl::MutexLock lock(&mu_);
+    if (now - nodes_read_ < kNodesKept) nodes = nodes_;
+  }
+  if (nodes != nullptr && !nodes->empty() && CheckFits(job, facts, *nodes).ok()) {
+    return absl::OkStatus();
+  }
+  TY_ASSIGN_OR_RETURN(std::vector<NodeRecord> read, stores_.fleet().ListNodes());
+  nodes = std::make_shared<const std::vector<NodeRecord>>(std::move(read));
+  {
+    absl::MutexLock lock(&mu_);
+    nodes_ = nodes;
+    nodes_read_ = now;
+  }
+  return CheckFits(job, facts, *nodes);
+}
+
+JobIntake::Plan JobIntake::MakePlan(JobRecord job, SteadyTime until) {
+  Plan plan{.sizing = sizer_.Size(job.spec, until), .fits = absl::OkStatus()};
+  if (!plan.sizing.ok()) return plan;
+  SetSizing(job, *plan.sizing);
+  plan.fits = CheckFitsNodes(job, plan.sizing->facts);
+  return plan;
+}
+
+// The job that an earlier call made under the same request id; kNotFound: there is none.
+absl::StatusOr<JobRecord> JobIntake::FindEarlier(const JobRecord& job) {
+  if (job.request_id.empty()) return absl::NotFoundError("no request id");
+  TY_ASSIGN_OR_RETURN(JobRecord earlier, jobs_.Get({job.project, job.job_id}));
+  if (earlier.request_id != job.request_id) return absl::NotFoundError("of another request");
+  return earlier;
+}
+
+absl::StatusOr<v1::Job> JobIntake::Submit(const v1::SubmitJobRequest& request,
+                                          const std::string& creator, const Gone& gone) {
+  TY_ASSIGN_OR_RETURN(JobRecord job, CheckSubmission(request, request.parent(), creator));
+  if (!request.validate_only()) {
+    // A replay gets the first answer even when the files have gone since.
+    const absl::StatusOr<JobRecord> earlier = FindEarlier(job);
+    if (absl::IsUnavailable(earlier.status())) return earlier.status();
+    if (earlier.ok()) {
+      job.plan_summary = earlier->plan_summary;
+      return Answer(jobs_.Submit(job));
+    }
+  }
+  const Plan plan = MakePlan(job, SteadyTime::max());
+  TY_RETURN_IF_ERROR(plan.sizing.status());
+  TY_RETURN_IF_ERROR(plan.fits);
+  SetSizing(job, *plan.sizing);
+  if (request.validate_only()) return AsIfSubmitted(std::move(job));
+  if (gone()) return CallerGone();
+  const absl::StatusOr<JobRecord> submitted = jobs_.Submit(job);
+  if (submitted.ok()) stores_.wakeups().Wake("queue");  // nobody can watch it yet
+  return Answer(submitted);
+}
+
+absl::StatusOr<std::vector<JobIntake::Row>> JobIntake::CheckBatch(
+    const v1::BatchSubmitJobsRequest& request, const std::string& creator) {
+  TY_RETURN_IF_ERROR(ParseProjectName("parent", request.parent(), false).status());
+  if (request.requests().empty() || request.requests_size() > kMostInBatch) {
+    return absl::InvalidArgumentError(absl::StrCat("requests: found ", request.requests_size(),
+                                                   ", expected 1 to ", kMostInBatch));
+  }
+  const auto sent = static_cast<int64_t>(request.ByteSizeLong());
+  if (sent > kLargestBatch) return TooLarge(sent, "as sent");
+  int64_t resolved = 0;
+  std::vector<Row> rows(request.requests_size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Row& row = rows[i];
+    row.request = &request.requests(static_cast<int>(i));
+    const std::string& parent = row.request->parent();
+    absl::StatusOr<JobRecord> job =
+        parent.empty() || parent == request.parent()
+            ? CheckSubmission(*row.request, request.parent(), creator)
+            : absl::InvalidArgumentError(
+                  absl::StrCat("parent: found '", absl::Utf8SafeCEscape(parent.substr(0, 200)),
+                               "', expected '", request.parent(), "' as the call has it, or none"));
+    row.refused = !job.ok();
+    if (job.ok()) {
+      row.job = *std::move(job);
+      resolved += BytesOf(row.job);
+      if (resolved > kLargestBatch) return TooLarge(resolved, "with their defaults");
+    } else {
+      row.answer = job.status();
+    }
+  }
+  return rows;
+}
+
+// What a plan makes of a row that would be stored; one that an earlier call has made needs none.
+absl::Status JobIntake::PlanRow(Row& row, const Plan& plan) {
+  if (plan.sizing.ok()) SetSizing(row.job, *plan.sizing);
+  const absl::Status failure = plan.sizing.ok() ? plan.fits : plan.sizing.status();
+  if (failure.ok() || row.request->validate_only()) return failure;
+  const absl::StatusOr<JobRecord> earlier = FindEarlier(row.job);
+  if (absl::IsUnavailable(earlier.status())) return earlier.status();
+  if (!earlier.ok()) return failure;
+  row.job.plan_summary = earlier->plan_summary;
+  return absl::OkStatus();
+}
+
+void JobIntake::PlanBatch(std::vector<Row>& rows, const Gone& gone) {
+  const SteadyTime until =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kLongestBatchPlanning);
+  std::map<std::string, Plan> plans;  // by spec
+  for (Row& row : rows) {
+    if (row.refused) continue;
+    auto plan = plans.find(row.job.spec);
+    if (plan == plans.end()) {
+      if (gone()) return;
+      plan = plans.emplace(row.job.spec, MakePlan(row.job, until)).first;
+    }
+    const absl::Status planned = PlanRow(row, plan->second);
+    row.refused = !planned.ok();
+    if (row.refused) row.answer = planned;
+  }
+}
+
+absl::StatusOr<std::vector<absl::StatusOr<v1::Job>>> JobIntake::SubmitMany(
+    const v1::BatchSubmitJobsRequest& request, const std::string& creator, const Gone& gone) {
+  TY_ASSIGN_OR_RETURN(std::vector<Row> rows, CheckBatch(request, creator));
+  PlanBatch(rows, gone);
+  if (gone()) return CallerGone();
+  std::vector<Row*> stored;
+  std::vector<JobRecord> jobs;
+  for (Row& row : rows) {
+    if (row.refused) continue;
+    if (row.request->validate_only()) {
+      row.answer = AsIfSubmitted(std::move(row.job));
+    } else {
+      stored.push_back(&row);
+      jobs.push_back(std::move(row.job));
+    }
+  }
+  const std::vector<absl::StatusOr<JobRecord>> submitted = jobs_.SubmitMany(jobs);
+  bool any = false;
+  for (size_t i = 0; i < stored.size(); ++i) {
+    any = any || submitted[i].ok();
+    stored[i]->answer = Answer(submitted[i]);
+  }
+  if (any) stores_.wakeups().Wake("queue");  // once for all
+  std::vector<absl::StatusOr<v1::Job>> answers;
+  answers.reserve(rows.size());
+  for (Row& row : rows) answers.push_back(std::move(row.answer));
+  return answers;
+}
+
+}  // namespace trainyard

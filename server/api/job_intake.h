@@ -1,0 +1,74 @@
+#pragma once
+
+// What SubmitJob and BatchSubmitJobs do for a caller who is admitted.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/sizing/sizer.h"
+#include "storage/stores.h"
+#include "trainyard/v1/job_service.pb.h"
+
+namespace trainyard {
+
+// Checks jobs, plans them, and stores those that hold. Thread-safe.
+class JobIntake {
+ public:
+  // Both outlive it.
+  JobIntake(Stores& stores, Sizer& sizer) : stores_(stores), jobs_(stores.jobs()), sizer_(sizer) {}
+
+  // True once nobody waits for the answer any more: then nothing is written.
+  using Gone = std::function<bool()>;
+
+  // As SubmitJob says.
+  absl::StatusOr<v1::Job> Submit(const v1::SubmitJobRequest& request, const std::string& creator,
+                                 const Gone& gone);
+
+  // As BatchSubmitJobs says: an answer for each request, in order. Jobs with the same spec are
+  // planned once. Planning all of them takes at most kLongestBatchPlanning: the rest is
+  // kUnavailable.
+  absl::StatusOr<std::vector<absl::StatusOr<v1::Job>>> SubmitMany(
+      const v1::BatchSubmitJobsRequest& request, const std::string& creator, const Gone& gone);
+
+ private:
+  // Of one spec.
+  struct Plan {
+    absl::StatusOr<Sizing> sizing;
+    absl::Status fits;  // the nodes
+  };
+  struct Row {
+    const v1::SubmitJobRequest* request = nullptr;
+    JobRecord job;
+    absl::StatusOr<v1::Job> answer = absl::UnknownError("not answered");
+    bool refused = false;  // `answer` says why
+  };
+
+  Plan MakePlan(JobRecord job, SteadyTime until);
+  absl::Status CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts);
+  absl::StatusOr<JobRecord> FindEarlier(const JobRecord& job);
+  absl::StatusOr<std::vector<Row>> CheckBatch(const v1::BatchSubmitJobsRequest& request,
+                                              const std::string& creator);
+  void PlanBatch(std::vector<Row>& rows, const Gone& gone);
+  absl::Status PlanRow(Row& row, const Plan& plan);
+
+  Stores& stores_;
+  JobStore& jobs_;
+  Sizer& sizer_;
+  absl::Mutex mu_;
+  std::shared_ptr<const std::vector<NodeRecord>> nodes_ ABSL_GUARDED_BY(mu_);  // as of a moment ago
+  absl::Duration nodes_read_ ABSL_GUARDED_BY(mu_) =
+      -absl::InfiniteDuration();  // on Clock::SinceBoot
+};
+
+// Of one call of BatchSubmitJobs.
+inline constexpr int kMostInBatch = 256;
+inline constexpr int64_t kLargestBatch = int64_t{2} << 20;  // its answer stays below 4 MiB
+inline constexpr absl::Duration kLongestBatchPlanning = absl::Seconds(20);
+
+}  // namespace trainyard
