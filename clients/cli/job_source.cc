@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "proto/text/job_file.h"
 #include "storage/base/file.h"
@@ -36,11 +38,9 @@ absl::StatusOr<std::string> ReadText(const std::string& file) {
   return ReadFile(file, kLimit);
 }
 
-}  // namespace
+std::string NameOf(const std::string& file) { return file == "-" ? "standard input" : file; }
 
-absl::StatusOr<v1::Job> ReadJob(const std::string& file, const std::vector<std::string>& sets) {
-  TY_ASSIGN_OR_RETURN(const std::string text, ReadText(file));
-  TY_ASSIGN_OR_RETURN(v1::Job job, ParseJobFile(text, file == "-" ? "standard input" : file));
+absl::Status SetAll(const std::vector<std::string>& sets, v1::Job& job) {
   for (const std::string& set : sets) {
     const size_t equals = set.find('=');
     if (equals == std::string::npos || equals == 0) {
@@ -49,7 +49,32 @@ absl::StatusOr<v1::Job> ReadJob(const std::string& file, const std::vector<std::
     }
     TY_RETURN_IF_ERROR(SetField(job, set.substr(0, equals), set.substr(equals + 1)));
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::Job> ReadJob(const std::string& file, const std::vector<std::string>& sets) {
+  TY_ASSIGN_OR_RETURN(const std::string text, ReadText(file));
+  TY_ASSIGN_OR_RETURN(v1::Job job, ParseJobFile(text, NameOf(file)));
+  TY_RETURN_IF_ERROR(SetAll(sets, job));
   return job;
+}
+
+absl::StatusOr<std::vector<SourcedJob>> ReadJobs(const std::vector<std::string>& files,
+                                                 const std::vector<std::string>& sets) {
+  std::vector<SourcedJob> jobs;
+  for (const std::string& file : files) {
+    const std::string name = NameOf(file);
+    TY_ASSIGN_OR_RETURN(const std::string text, ReadText(file));
+    TY_ASSIGN_OR_RETURN(std::vector<JobDocument> documents, ParseJobDocuments(text, name));
+    for (JobDocument& document : documents) {
+      TY_RETURN_IF_ERROR(SetAll(sets, document.job));
+      jobs.push_back({std::move(document.job),
+                      documents.size() == 1 ? name : absl::StrCat(name, ":", document.line)});
+    }
+  }
+  return jobs;
 }
 
 }  // namespace trainyard::cli

@@ -101,22 +101,19 @@ absl::Status CheckThatDocumentsEnd(const FieldReader& reader, const std::string&
   return reader.Error(starts.last(), "not valid YAML: no value can begin here");
 }
 
-// The one document of a file.
-absl::StatusOr<YAML::Node> TheDocument(const FieldReader& reader, const std::string& name,
-                                       const std::vector<YAML::Node>& documents) {
-  const YAML::Node* found = nullptr;
-  for (const YAML::Node& document : documents) {
-    if (document.IsNull()) continue;
-    if (found != nullptr) {
-      return reader.Error(document.Mark(), "a second document; a job file holds one job");
-    }
-    found = &document;
+absl::StatusOr<std::vector<YAML::Node>> Documents(const FieldReader& reader,
+                                                  const std::string& name,
+                                                  const std::string& yaml) {
+  TY_RETURN_IF_ERROR(CheckThatDocumentsEnd(reader, yaml));
+  std::vector<YAML::Node> documents;
+  for (const YAML::Node& document : YAML::LoadAll(yaml)) {
+    if (!document.IsNull()) documents.push_back(document);
   }
-  if (found == nullptr) {
+  if (documents.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": the file is empty; expected a job with 'spec'"));
   }
-  return *found;
+  return documents;
 }
 
 // Walks to the message that holds the last part of a path.
@@ -207,13 +204,33 @@ absl::StatusOr<v1::Job> ParseJobFile(const std::string& yaml, const std::string&
   TY_RETURN_IF_ERROR(CheckText(yaml, file));
   FieldReader reader({file, true}, *v1::Job::descriptor());
   try {
-    TY_RETURN_IF_ERROR(CheckThatDocumentsEnd(reader, yaml));
-    TY_ASSIGN_OR_RETURN(const YAML::Node root, TheDocument(reader, file, YAML::LoadAll(yaml)));
+    TY_ASSIGN_OR_RETURN(const std::vector<YAML::Node> documents, Documents(reader, file, yaml));
+    if (documents.size() > 1) {
+      return reader.Error(documents[1].Mark(), "a second document; a job file holds one job");
+    }
     v1::Job job;
-    TY_RETURN_IF_ERROR(reader.ReadMessage(root, "", job));
+    TY_RETURN_IF_ERROR(reader.ReadMessage(documents[0], "", job));
     return job;
   } catch (const YAML::Exception& error) {
     return FromException(reader, error, yaml);
+  }
+}
+
+absl::StatusOr<std::vector<JobDocument>> ParseJobDocuments(const std::string& yaml,
+                                                           const std::string& file) {
+  TY_RETURN_IF_ERROR(CheckText(yaml, file));
+  const FieldReader whole({file, true}, *v1::Job::descriptor());
+  try {
+    TY_ASSIGN_OR_RETURN(const std::vector<YAML::Node> documents, Documents(whole, file, yaml));
+    std::vector<JobDocument> jobs(documents.size());
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      FieldReader reader({file, true}, *v1::Job::descriptor());
+      TY_RETURN_IF_ERROR(reader.ReadMessage(documents[i], "", jobs[i].job));
+      jobs[i].line = documents[i].Mark().line + 1;
+    }
+    return jobs;
+  } catch (const YAML::Exception& error) {
+    return FromException(whole, error, yaml);
   }
 }
 

@@ -4,6 +4,7 @@
 // server-only fields are refused with file, line, column and a suggestion.
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
@@ -14,6 +15,15 @@ namespace trainyard {
 // `file` names the source in messages:
 //   job.yaml:7:3: unknown field 'batchsize' (did you mean 'batch_size'?)
 absl::StatusOr<v1::Job> ParseJobFile(const std::string& yaml, const std::string& file);
+
+// A file of one job or of several, with lines of `---` between them; empty documents are passed
+// over.
+struct JobDocument {
+  v1::Job job;
+  int line = 1;  // where it begins
+};
+absl::StatusOr<std::vector<JobDocument>> ParseJobDocuments(const std::string& yaml,
+                                                           const std::string& file);
 
 // Sets one field from the command line: path "spec.training.steps" (or "training.steps"), value in
 // YAML.

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """A whole yard: real PostgreSQL, server, agent and worker."""
+import json
 import os
 import pathlib
 import signal
@@ -63,6 +64,39 @@ class YardTest(unittest.TestCase):
         self.assertTrue(watcher.join(20))
         self.assertEqual(watcher.missed(), 0)
         self.assertEqual(sorted(watcher.series()), list(range(1, 61)))
+
+    def test_jobs_of_several_files_go_out_together(self):
+        yard, folder = self.yard, pathlib.Path(self.yard.dir)
+        job = {"spec": gpt(self.text, 30)}
+
+        def write(name, *ids):  # JSON is YAML, but for the quotes of an enum
+            jobs = [json.dumps(dict(job, job_id=i) if i else job).replace('"COSINE"', "COSINE") for i in ids]
+            (folder / name).write_text("\n---\n".join(jobs) + "\n")
+            return str(folder / name)
+        single, sweep = write("single.yaml", "alone"), write("sweep.yaml", "first", "Bad Name", "alone", "second")
+        done = yard.run("submit", single, sweep, "--set", "labels.team=batch")
+        self.assertEqual(done.returncode, 2, done.stderr)  # of the first that was refused
+        self.assertEqual(done.stdout, "submitted alone\nsubmitted first\nsubmitted second\n", done.stderr)
+        self.assertRegex(done.stderr, f"{sweep}:3: job.job_id: found 'Bad Name'")
+        self.assertRegex(done.stderr, f"{sweep}:5: projects/default/jobs/alone exists already")
+        for name in ("alone", "first", "second"):
+            ended = self.succeed("projects/default/jobs/" + name)
+            self.assertEqual(ended.labels["team"], "batch")
+        # All at once: the exit code of the first, names alone, lists.
+        self.assertEqual(yard.run("submit", single, write("other.yaml", "other"), "-o", "name").returncode, 6)
+        listed = json.loads(yard.call("submit", write("more.yaml", "", ""), "-o", "json"))
+        self.assertEqual(len({made["name"] for made in listed}), 2)
+        # More than one call holds.
+        many = write("many.yaml", *(f"dry-{i}" for i in range(300)))
+        self.assertEqual(yard.call("submit", "--validate-only", many).split("\n")[-2], "dry-299 is valid")
+        for option in (["--name", "a"], ["--follow"], ["--request-id", "r"]):
+            refused = yard.run("submit", sweep, *option)
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn(f"{option[0]} is for one job, and these are 4", refused.stderr)
+        # What cannot be read sends nothing.
+        (folder / "wrong.yaml").write_text("spek: {}\n")
+        self.assertEqual(yard.run("submit", write("good.yaml", "good"), str(folder / "wrong.yaml")).returncode, 2)
+        self.assertEqual(yard.run("get", "good").returncode, 3)
 
     def test_cancel_leaves_no_process(self):
         name = self.submit(100000)

@@ -74,7 +74,7 @@ FILES = [
     ("unknown enum value", "spec: {schedule: {shape: cosin}}\n", "(did you mean 'COSINE'?)", USAGE),
     ("scalar for a list", "spec: {model: {mlp: {hidden: 128}}}\n", "expected a list, found '128'", USAGE),
     ("tabs", "spec:\n\ttraining: {}\n", "job.yaml:2:1: a tab in the indentation", USAGE),
-    ("two documents", "job_id: a\n---\njob_id: b\n", "job.yaml:3:1: a second document", USAGE),
+    ("two documents, one of them wrong", "job_id: a\n---\njbo_id: b\n", "job.yaml:3:1: unknown field 'jbo_id'", USAGE),
     ("empty file", "", "the file is empty", USAGE),
     ("broken YAML", "spec: {a: [\n", "not valid YAML", USAGE),
     ("binary file", "job_id: \0\1\2\n", "a NUL byte", USAGE),

@@ -239,6 +239,22 @@ TEST(JobFile, RefusesBadFilesWithTheseMessages) {
   for (const BadFile& bad : kBadFiles) EXPECT_EQ(ErrorOf(bad.yaml), bad.message) << bad.yaml;
 }
 
+TEST(JobDocuments, AreReadInTheirOrderEachForItself) {
+  const auto jobs =
+      ParseJobDocuments("# sweep\njob_id: a\n---\n---\npriority: 3\njob_id: b\n...\n", "s.yaml");
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  ASSERT_EQ(jobs->size(), 2u);
+  EXPECT_EQ(jobs->at(0).job.job_id(), "a");
+  EXPECT_EQ(jobs->at(0).job.priority(), 0);
+  EXPECT_EQ(jobs->at(0).line, 2);
+  EXPECT_EQ(jobs->at(1).job.job_id(), "b");
+  EXPECT_EQ(jobs->at(1).line, 5);
+  EXPECT_EQ(ParseJobDocuments("job_id: a\n---\njbo_id: b\n", "s.yaml").status().message(),
+            "s.yaml:3:1: unknown field 'jbo_id' (did you mean 'job_id'?)");
+  EXPECT_THAT(std::string(ParseJobDocuments("---\n---\n", "s.yaml").status().message()),
+              HasSubstr("the file is empty"));
+}
+
 TEST(JobFile, RefusesNulBytes) {
   EXPECT_EQ(ErrorOf(std::string("job_id: a\0b\n", 12)),
             "job.yaml:1:10: a NUL byte; a job file is UTF-8 text");
