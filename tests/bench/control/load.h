@@ -49,9 +49,14 @@ struct MetricOptions {
 // step in columns, the next report once the one before the last is acknowledged.
 int RunMetrics(const Target& target, const MetricOptions& options);
 
-// `request_file` holds a serialized SubmitJobRequest without job id and request id.
-int RunSubmit(const Target& target, const std::string& request_file, int clients, double seconds,
-              int count);
+struct SubmitOptions {
+  std::string request_file;  // a serialized SubmitJobRequest without job id and request id
+  int clients = 1;
+  int batch = 0;  // jobs per call of BatchSubmitJobs; 0: calls of SubmitJob
+  double seconds = 1;
+  int count = 0;  // calls, in place of `seconds`
+};
+int RunSubmit(const Target& target, const SubmitOptions& options);
 // Times of `calls` calls of ListJobs.
 int RunList(const Target& target, const std::string& filter, int page_size, int calls);
 // Watches the jobs that the lines of `names_file` name, over `connections`, until standard input

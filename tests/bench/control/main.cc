@@ -37,7 +37,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Load for the benchmark of the control plane.", "control_load");
   app.require_subcommand(1);
   Target target;
-  std::string token_file, request_file, names_file, filter;
+  std::string token_file, names_file, filter;
   const auto with_target = [&](CLI::App* command) {
     command->add_option("--server", target.server)->required();
     command->add_option("--token-file", token_file)->required();
@@ -58,14 +58,14 @@ int Main(int argc, char** argv) {
   metrics->add_option("--points", metric.points);
   metrics->add_option("--seconds", metric.seconds);
   metrics->add_option("--steps", metric.steps);
-  int clients = 1, count = 0;
-  double seconds = 1;
+  SubmitOptions submission;
   CLI::App* submit = app.add_subcommand("submit");
   with_target(submit);
-  submit->add_option("--request", request_file)->required();
-  submit->add_option("--clients", clients);
-  submit->add_option("--seconds", seconds);
-  submit->add_option("--count", count);
+  submit->add_option("--request", submission.request_file)->required();
+  submit->add_option("--clients", submission.clients);
+  submit->add_option("--batch", submission.batch);
+  submit->add_option("--seconds", submission.seconds);
+  submit->add_option("--count", submission.count);
   int page_size = 50, calls = 20;
   CLI::App* list = app.add_subcommand("list");
   with_target(list);
@@ -92,7 +92,7 @@ int Main(int argc, char** argv) {
   std::ifstream(token_file) >> target.token;
   if (agents->parsed()) return RunAgents(target, agent);
   if (metrics->parsed()) return RunMetrics(target, metric);
-  if (submit->parsed()) return RunSubmit(target, request_file, clients, seconds, count);
+  if (submit->parsed()) return RunSubmit(target, submission);
   if (list->parsed()) return RunList(target, filter, page_size, calls);
   if (watch->parsed()) return RunWatch(target, names_file, watchers, connections);
   if (delta->parsed()) return RunDelta(database, rounds);

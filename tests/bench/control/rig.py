@@ -133,6 +133,11 @@ class Rig:
             self.server.wait(30)
             self.server = None
 
+    def kill_server(self):
+        self.server.kill()
+        self.server.wait(30)
+        self.server = None
+
     def load(self, what, *arguments):
         token = "agent" if what in ("agents", "metrics") else "admin"
         return [str(part) for part in (BIN / "control_load", what, "--server", self.address, "--token-file",
