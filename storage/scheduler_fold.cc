@@ -46,7 +46,7 @@ void SchedulerFold::FoldLeases(std::vector<LeaseState> leases) {
     const auto node = nodes_.find(lease.node);
     if (node == nodes_.end()) continue;
     node->second.beat = lease.beat;
-    node->second.report.disk_free_bytes = lease.disk_free_bytes;
+    node->second.report = std::move(lease.report);
     present.insert(std::move(lease.node));
   }
   std::erase_if(nodes_, [&present](const auto& node) { return present.count(node.first) == 0; });

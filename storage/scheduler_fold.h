@@ -37,6 +37,9 @@ class SchedulerFold {
   const std::map<std::string, NodeRecord>& nodes() const { return nodes_; }  // by name
   std::map<std::string, NodeRecord>& nodes() { return nodes_; }  // for whoever judges their leases
 
+  // The newest attempt of a job that holds slots, for whoever judges how long it may start.
+  AttemptRecord* FindAttempt(const std::string& uid) { return &holders_.at(uid).attempt; }
+
   // Null: it does not wait. The job itself, or an older version of it.
   std::shared_ptr<const JobRecord> FindWaiting(const std::string& uid) const;
 

@@ -84,6 +84,12 @@ absl::Status CheckDecisions(const Decisions& decisions) {
   for (const ReasonUpdate& update : decisions.reasons) {
     TY_RETURN_IF_ERROR(CheckReason(update.reason));
   }
+  for (const NodeCordon& cordon : decisions.cordons) {
+    TY_RETURN_IF_ERROR(CheckText("cordon.reason", cordon.reason));
+  }
+  for (const FailedStart& start : decisions.failed_starts) {
+    TY_RETURN_IF_ERROR(CheckText("failure.message", start.failure.message));
+  }
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "storage/records/attempt.h"
 #include "storage/records/node.h"
+#include "storage/records/node_health.h"
 
 namespace trainyard {
 
@@ -39,7 +40,7 @@ using ChangePosition = std::string;
 struct LeaseState {
   std::string node;
   int64_t beat = 0;
-  std::optional<int64_t> disk_free_bytes;
+  NodeReport report;  // `usage` left empty
 };
 
 // What differs between a snapshot and an earlier one. Folding the same changes twice changes
@@ -90,11 +91,30 @@ struct LostNode {
   int64_t beat = 0;  // that stood still: a lease that was renewed since is left alone
 };
 
+// A rank that has not begun within the limit for a start (FailStart).
+struct FailedStart {
+  std::string job_uid;
+  int64_t job_version = 0;
+  FailureRecord failure;  // names the rank
+};
+
+// A loss that a job pays for after all (ChargeLoss).
+struct LossCharge {
+  std::string job_uid;
+  int64_t job_version = 0;
+  std::string node;      // that was lost
+  int64_t attempt = 0;   // under which
+  std::string survivor;  // name of the job that ran there since
+};
+
 struct Decisions {
   std::vector<Placement> placements;
   std::vector<Suspension> suspensions;
   std::vector<ReasonUpdate> reasons;  // jobs that go on waiting; only where the reason changed
   std::vector<LostNode> lost_nodes;   // their ranks become lost
+  std::vector<NodeCordon> cordons;    // nodes that are not cordoned for their failures yet
+  std::vector<FailedStart> failed_starts;
+  std::vector<LossCharge> charges;
 };
 
 // kInvalidArgument: a placement without ranks or slots, a rank's slot twice, a text that is not
@@ -150,9 +170,9 @@ class SchedulerStore {
   // Applies what still holds, in one transaction, and returns how many jobs changed state or lost
   // ranks: a placement whose job version moved or whose slots are no longer free (or node draining
   // or not reachable) is left out, as is a lost node whose lease was renewed; the
-  // next pass sees to it. A placement makes attempt + 1 that restores from the newest checkpoint,
-  // with its ranks and feed items (state change and attempt started). A new reason does not change
-  // the version or the feed.
+  // next pass sees to it; so are a start and a charge of a job whose version moved. A placement
+  // makes attempt + 1 that restores from the newest checkpoint, with its ranks and feed items
+  // (state change and attempt started). A new reason does not change the version or the feed.
   virtual absl::StatusOr<int> Apply(int64_t leader_epoch, const Decisions& decisions) = 0;
 };
 

@@ -36,6 +36,7 @@ struct Flags {
   int64_t self_fence_ms = 8000;
   int64_t lease_margin_ms = 2000;
   int64_t orphan_limit_ms = 600000;
+  int64_t start_limit_ms = 600000;
 };
 
 constexpr absl::Duration kPatienceAtStart = absl::Seconds(60);
@@ -98,10 +99,10 @@ void RaiseDescriptorLimit() {
 absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   if (flags.heartbeat_ms <= 0 || flags.heartbeat_ms >= flags.self_fence_ms ||
       flags.self_fence_ms >= flags.lease_ms || flags.lease_margin_ms < 0 ||
-      flags.orphan_limit_ms < 0) {
+      flags.orphan_limit_ms < 0 || flags.start_limit_ms <= 0) {
     return absl::InvalidArgumentError(
-        "expected 0 < --heartbeat-ms < --self-fence-ms < --lease-ms, --lease-margin-ms >= 0 and "
-        "--orphan-limit-ms >= 0");
+        "expected 0 < --heartbeat-ms < --self-fence-ms < --lease-ms, --lease-margin-ms >= 0, "
+        "--orphan-limit-ms >= 0 and --start-limit-ms > 0");
   }
   TY_RETURN_IF_ERROR(CheckListenAddress(flags.listen));
   if (!flags.insecure && !IsLoopbackAddress(flags.listen)) {
@@ -125,6 +126,7 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   options.fleet.orphan_limit = absl::Milliseconds(flags.orphan_limit_ms);
   options.scheduler.lease = options.fleet.lease;
   options.planner.lease_margin = absl::Milliseconds(flags.lease_margin_ms);
+  options.scheduler.start_limit = absl::Milliseconds(flags.start_limit_ms);
   return options;
 }
 
@@ -186,6 +188,10 @@ int Main(int argc, char** argv) {
                  "how long after that workers step on, should the server come back")
       ->capture_default_str();
   app.add_option("--lease-margin-ms", flags.lease_margin_ms, "waited beyond a lease")
+      ->capture_default_str();
+  app.add_option("--start-limit-ms", flags.start_limit_ms,
+                 "how long a job may be STARTING, from its placement until all of its ranks have "
+                 "restored: then it is stopped, and begins again elsewhere")
       ->capture_default_str();
   CLI::App* migrate =
       app.add_subcommand("migrate", "bring the database's tables up to date, and end");

@@ -199,7 +199,7 @@ absl::Status CheckFits(const JobRecord& job, const plan::DataFacts& facts,
   for (const auto& [device, count] : gang_slots) widest = std::max(widest, count);
   if (widest < job.min_slots) {
     return absl::FailedPreconditionError(
-        absl::StrCat("spec.resources.min_slots: needs ", DescribeDemand(DemandOf(job)),
+        absl::StrCat("spec.resources.min_slots: needs ", DescribeDemand(WholeDemandOf(job)),
                      ", but all nodes that ever registered have ", widest,
                      " such together; min_slots of at most ", widest,
                      " would fit, or connect more nodes first"));

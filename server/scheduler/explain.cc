@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/scheduler/health.h"
 #include "server/scheduler/slots.h"
 #include "storage/records/reason_codes.h"
 
@@ -31,6 +32,9 @@ std::string DescribeNode(const NodeRecord& node, const SlotDemand& demand,
   }
   SchedulerSnapshot alone{.now = snapshot.now, .attempts = snapshot.attempts, .nodes = {node}};
   const SlotTable slots(alone);
+  if (node.name == demand.avoid) {
+    return absl::StrCat(name, "failed it last, and others could take it");
+  }
   const SlotDemand one{.count = 1, .device = demand.device, .bytes = demand.bytes};
   const SlotTable::Counts counts = slots.Count(one);
   if (counts.present == 0) {
@@ -54,7 +58,8 @@ std::string DescribeAttempt(const AttemptRecord& attempt) {
   }
   if (first != nullptr) {
     absl::StrAppend(&text, "; rank ", first->id.rank, " on ", first->node,
-                    " failed: ", first->failure->message);
+                    first->outcome == RankOutcome::kLost ? " was lost: " : " failed: ",
+                    first->failure->message);
   } else if (attempt.end_time != absl::InfinitePast()) {
     const bool lost = std::any_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& rank) {
       return rank.outcome == RankOutcome::kLost;
@@ -108,6 +113,12 @@ void SuggestForFailure(const FailureRecord& failure, std::vector<std::string>& o
         "may keep the loss finite; training.on_non_finite=ROLL_BACK leaves out the data that broke "
         "it");
   }
+  if (category == "LOST")
+    out.push_back(
+        "see in the log, if its node is back, whether the job takes its nodes down; resume it "
+        "then");
+  if (category == kStartCategory)
+    out.push_back("look at the agent's log on the node, then resume it");
   if (category == "STORAGE") out.push_back("free space where the checkpoints go, then resume it");
   if (category == "USER") out.push_back("mend the job file as the message says, then submit again");
 }
@@ -119,7 +130,7 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
   Explanation explanation{.reason = job.reason};
   if (job.state == JobState::kQueued) {
     const Description description = Describe(snapshot, options, job.uid);
-    const SlotDemand demand = DemandOf(job);
+    const SlotDemand demand = SlotTable(snapshot).DemandOf(job);
     if (description.queue_position > 0) {
       explanation.queue_position = description.queue_position;
       explanation.reason = description.reason;
@@ -130,6 +141,14 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
       explanation.details.push_back(DescribeNode(node, demand, snapshot));
     }
     SuggestForWaiting(explanation, demand, snapshot, explanation.suggestions);
+  }
+  if (job.state == JobState::kStarting && !attempts.empty()) {
+    const std::vector<std::string> missing = DescribeStart(attempts.back(), ClusterOf(snapshot).nodes);
+    explanation.details.insert(explanation.details.end(), missing.begin(), missing.end());
+    if (!missing.empty()) {
+      absl::StrAppend(&explanation.reason.message, "; ", missing.size(), " of ",
+                      attempts.back().ranks.size(), " ranks have not begun");
+    }
   }
   const size_t skipped = attempts.size() > kMostAttempts ? attempts.size() - kMostAttempts : 0;
   for (size_t i = skipped; i < attempts.size(); ++i) {

@@ -23,7 +23,8 @@ constexpr int kLooksPerLease = 10;  // of a replica that waits: how much later i
 
 bool Empty(const Decisions& decisions) {
   return decisions.placements.empty() && decisions.suspensions.empty() &&
-         decisions.reasons.empty() && decisions.lost_nodes.empty();
+         decisions.reasons.empty() && decisions.lost_nodes.empty() && decisions.cordons.empty() &&
+         decisions.failed_starts.empty() && decisions.charges.empty();
 }
 
 }  // namespace
@@ -109,6 +110,7 @@ absl::Status SchedulerLoop::Lead(absl::Duration& wait) {
   if (!leader_.exchange(true)) spdlog::info("scheduler: leads with epoch {}", lease->epoch);
   if (!judge_.has_value() || epoch_ != lease->epoch) {
     judge_.emplace(options_.lease);
+    starts_.emplace(options_.start_limit);
     state_ = SchedulerState();
   }
   epoch_ = lease->epoch;
@@ -126,6 +128,7 @@ absl::Status SchedulerLoop::ReadChanges() {
     // With every reading: what is left of a lease is counted from the store's clock, which may
     // jump.
     state_.Judge(*judge_, clock_.SinceBoot());
+    state_.Judge(*starts_, clock_.SinceBoot());
     // Nothing is decided on a lease that only seems to be over.
     if (leases || !state_.AnyLeaseIsOver()) return absl::OkStatus();
     leases = true;
@@ -167,6 +170,7 @@ absl::StatusOr<absl::Duration> SchedulerLoop::Turn() {
       return applied.status();
     }
     judge_->Heard(clock_.SinceBoot());
+    starts_->Heard(clock_.SinceBoot());
     most_ = std::min(options_.planner.most_placements, most_ * 2);
     WakeFor(pass, *applied);
     if (*applied == 0 && pass.decisions.lost_nodes.empty()) break;
@@ -183,8 +187,10 @@ void SchedulerLoop::WakeFor(const Pass& pass, int applied) {
     jobs.insert(placement.job_uid);
     for (const Placement::Rank& rank : placement.ranks) nodes.insert(rank.node);
   }
-  std::set<std::string> suspended;
+  std::set<std::string> suspended;  // or to be stopped
   for (const Suspension& suspension : decisions.suspensions) suspended.insert(suspension.job_uid);
+  for (const FailedStart& start : decisions.failed_starts) suspended.insert(start.job_uid);
+  for (const LossCharge& charge : decisions.charges) jobs.insert(charge.job_uid);
   jobs.insert(suspended.begin(), suspended.end());
   const bool any_lost = !decisions.lost_nodes.empty();
   for (const auto& [uid, holder] : state_.fold().holders()) {

@@ -11,6 +11,7 @@
 #include "server/scheduler/leader_judge.h"
 #include "server/scheduler/lease_judge.h"
 #include "server/scheduler/scheduler_state.h"
+#include "server/scheduler/start_judge.h"
 #include "storage/base/clock.h"
 #include "storage/scheduler_store.h"
 #include "storage/wakeups.h"
@@ -21,8 +22,9 @@ struct LoopOptions {
   std::string holder;  // "REPLICA/PROCESS", or any name that nobody else has
   PlannerOptions planner;
   absl::Duration leader_lease = absl::Seconds(4);
-  absl::Duration lease = absl::Seconds(10);  // of a node, as its agent was told
-  absl::Duration poll = absl::Seconds(1);    // when nothing wakes it
+  absl::Duration lease = absl::Seconds(10);        // of a node, as its agent was told
+  absl::Duration start_limit = absl::Minutes(10);  // how long a job may be STARTING
+  absl::Duration poll = absl::Seconds(1);          // when nothing wakes it
   // All leases change every few seconds, so they are not read with every pass.
   absl::Duration leases_every = absl::Milliseconds(500);
   absl::Duration longest_retry = absl::Milliseconds(200);  // while the store is away
@@ -63,9 +65,10 @@ class SchedulerLoop {
 
   // Of the loop's thread.
   int64_t epoch_ = 0;
-  LeaderJudge leader_judge_;         // while another leads
-  std::optional<LeaseJudge> judge_;  // of this epoch: a new leader begins anew
-  SchedulerState state_;             // likewise
+  LeaderJudge leader_judge_;          // while another leads
+  std::optional<LeaseJudge> judge_;   // of this epoch: a new leader begins anew
+  std::optional<StartJudge> starts_;  // likewise
+  SchedulerState state_;              // likewise
   absl::Duration leases_read_ = -absl::InfiniteDuration();  // on Clock::SinceBoot
   size_t most_;  // decisions of a kind in one pass: halved when they were too many to apply in time
   absl::Duration renew_at_ = absl::ZeroDuration();  // on Clock::SinceBoot

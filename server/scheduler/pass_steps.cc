@@ -1,6 +1,7 @@
 #include "server/scheduler/pass_steps.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,7 @@
 namespace trainyard {
 
 DemandClass ClassOf(const JobRecord& job) {
-  return {std::max(1, job.min_slots), job.bytes_per_slot, job.device};
+  return {std::max(1, job.min_slots), job.bytes_per_slot, job.device, job.avoid_node};
 }
 
 Reason ReasonForBackoff(const JobRecord& job) {
@@ -40,13 +41,19 @@ Reason ReasonForWait(const SlotTable& slots, const SlotDemand& demand) {
           absl::StrCat("needs ", DescribeDemand(demand), "; too few such slots are free")};
 }
 
-Reason ReasonForPlacement(const std::vector<Placement::Rank>& ranks) {
+Reason ReasonForPlacement(const std::vector<Placement::Rank>& ranks, const JobRecord& job) {
   std::vector<std::string> nodes;
   for (const Placement::Rank& rank : ranks) {
     if (nodes.empty() || nodes.back() != rank.node) nodes.push_back(rank.node);
   }
-  return {reason::kPlaced, absl::StrCat(ranks.size(), ranks.size() == 1 ? " slot" : " slots",
-                                        " on ", absl::StrJoin(nodes, ", "))};
+  const bool again =
+      !job.avoid_node.empty() && std::count(nodes.begin(), nodes.end(), job.avoid_node) > 0;
+  return {reason::kPlaced,
+          absl::StrCat(ranks.size(), ranks.size() == 1 ? " slot" : " slots", " on ",
+                       absl::StrJoin(nodes, ", "),
+                       again ? absl::StrCat("; ", job.avoid_node,
+                                            " failed it last, but no other node could take it")
+                             : "")};
 }
 
 namespace {
@@ -71,12 +78,31 @@ void LeaveCordoned(const JobRecord& job, const std::vector<RankRecord>& ranks,
 
 }  // namespace
 
-void LookForLostNodes(const std::vector<const NodeRecord*>& nodes, absl::Time now,
-                      const PlannerOptions& options, Pass& pass) {
-  for (const NodeRecord* node : nodes) {
+Cluster ClusterOf(const SchedulerSnapshot& snapshot) {
+  Cluster cluster;
+  cluster.now = snapshot.now;
+  for (const NodeRecord& node : snapshot.nodes) cluster.nodes.push_back(&node);
+  std::map<std::string, const AttemptRecord*> attempts;  // newest by job
+  for (const AttemptRecord& attempt : snapshot.attempts) attempts[attempt.job_uid] = &attempt;
+  for (const JobRecord& job : snapshot.jobs) {
+    if (!HoldsSlots(job.state)) continue;
+    const auto attempt = attempts.find(job.uid);
+    cluster.running.push_back({&job, attempt == attempts.end() ? nullptr : attempt->second});
+  }
+  cluster.find_job = [&snapshot](const std::string& uid) -> const JobRecord* {
+    for (const JobRecord* job : JobsOf(snapshot)) {
+      if (job->uid == uid) return job;
+    }
+    return nullptr;
+  };
+  return cluster;
+}
+
+void LookForLostNodes(const Cluster& cluster, const PlannerOptions& options, Pass& pass) {
+  for (const NodeRecord* node : cluster.nodes) {
     if (!node->reachable) continue;
     const absl::Time lost_at = node->lease_end + options.lease_margin;
-    if (lost_at <= now) {
+    if (lost_at <= cluster.now) {
       pass.decisions.lost_nodes.push_back({node->name, node->beat});
     } else {
       pass.next = std::min(pass.next, lost_at);
@@ -84,18 +110,17 @@ void LookForLostNodes(const std::vector<const NodeRecord*>& nodes, absl::Time no
   }
 }
 
-void LookAtRunning(const std::vector<const NodeRecord*>& nodes, const std::vector<RunningJob>& jobs,
-                   absl::Time now, const PlannerOptions& options, Pass& pass) {
+void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& pass) {
   std::set<std::string> draining;
   std::map<std::string, std::string> cordoned;  // by name: why
-  for (const NodeRecord* node : nodes) {
+  for (const NodeRecord* node : cluster.nodes) {
     if (node->draining) draining.insert(node->name);
     if (const std::string why = CordonReason(*node); !why.empty()) cordoned[node->name] = why;
   }
-  for (const auto& [running, attempt] : jobs) {
+  for (const auto& [running, attempt] : cluster.running) {
     const JobRecord& job = *running;
     if (job.state == JobState::kSuspending) {
-      if (job.suspend_deadline <= now) {
+      if (job.suspend_deadline <= cluster.now) {
         pass.suspension_overdue = true;
       } else {
         pass.next = std::min(pass.next, job.suspend_deadline);

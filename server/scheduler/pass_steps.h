@@ -3,7 +3,7 @@
 // The steps of a pass, for the planner that looks at a whole snapshot and for the one that folds
 // changes. Pure.
 
-#include <map>
+#include <functional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -15,7 +15,8 @@ namespace trainyard {
 
 // Jobs of one demand are served alike: once one of them waits in a pass, in which slots are only
 // taken, all behind it wait, for the same reason.
-using DemandClass = std::tuple<int, int64_t, std::string>;  // slots, bytes of each, device
+// Slots, bytes of each, device, and the node that the job stays away from.
+using DemandClass = std::tuple<int, int64_t, std::string, std::string>;
 DemandClass ClassOf(const JobRecord& job);
 
 // A job that holds slots, with its newest attempt; null: none is known.
@@ -24,18 +25,26 @@ struct RunningJob {
   const AttemptRecord* attempt = nullptr;
 };
 
-void LookForLostNodes(const std::vector<const NodeRecord*>& nodes, absl::Time now,
-                      const PlannerOptions& options, Pass& pass);
+// What a pass looks at beside the jobs that wait. Borrows.
+struct Cluster {
+  absl::Time now;
+  std::vector<const NodeRecord*> nodes;
+  std::vector<RunningJob> running;
+  // Any job that waits or holds slots; null: there is none with this uid.
+  std::function<const JobRecord*(const std::string& uid)> find_job;
+};
+Cluster ClusterOf(const SchedulerSnapshot& snapshot);
+
+void LookForLostNodes(const Cluster& cluster, const PlannerOptions& options, Pass& pass);
 
 // Moves jobs away from draining nodes, and sees to suspensions that take too long.
-void LookAtRunning(const std::vector<const NodeRecord*>& nodes, const std::vector<RunningJob>& jobs,
-                   absl::Time now, const PlannerOptions& options, Pass& pass);
+void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& pass);
 
 // Why a job waits, as it is stored.
 Reason ReasonForBackoff(const JobRecord& job);
 Reason ReasonForNoFit(const SlotTable& slots, const SlotDemand& demand);
 Reason ReasonForWait(const SlotTable& slots, const SlotDemand& demand);
 
-Reason ReasonForPlacement(const std::vector<Placement::Rank>& ranks);
+Reason ReasonForPlacement(const std::vector<Placement::Rank>& ranks, const JobRecord& job);
 
 }  // namespace trainyard

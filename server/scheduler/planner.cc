@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/scheduler/health.h"
 #include "server/scheduler/pass_steps.h"
 #include "server/scheduler/slots.h"
 #include "storage/records/reason_codes.h"
@@ -55,7 +56,9 @@ std::string DescribeWait(const SlotTable& slots, const SlotDemand& demand,
 class Queue {
  public:
   Queue(const SchedulerSnapshot& snapshot, const PlannerOptions& options, Pass& pass)
-      : snapshot_(snapshot), options_(options), pass_(pass), slots_(snapshot) {}
+      : snapshot_(snapshot), options_(options), pass_(pass), slots_(snapshot) {
+    for (const NodeCordon& cordon : pass.decisions.cordons) slots_.SetAside(cordon.name);
+  }
 
   // Gives `job` its slots or a reason.
   void Consider(const JobRecord& job) {
@@ -67,7 +70,7 @@ class Queue {
       return;
     }
     QueuedJob entry{.uid = job.uid};
-    const SlotDemand demand = DemandOf(job);
+    const SlotDemand demand = slots_.DemandOf(job);
     if (job.not_before > snapshot_.now) {
       pass_.next = std::min(pass_.next, job.not_before);
       entry.reason = ReasonForBackoff(job);
@@ -101,7 +104,7 @@ class Queue {
   void Place(const JobRecord& job, std::vector<Placement::Rank> ranks, QueuedJob& entry) {
     slots_.Take(ranks);
     entry.placed = true;
-    entry.reason = ReasonForPlacement(ranks);
+    entry.reason = ReasonForPlacement(ranks, job);
     entry.earliest_start = snapshot_.now;
     pass_.decisions.placements.push_back({.job_uid = job.uid,
                                           .job_version = job.version,
@@ -133,18 +136,10 @@ std::string JobNameOf(const JobRecord& job) {
 
 Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options) {
   Pass pass;
-  std::vector<const NodeRecord*> nodes;
-  for (const NodeRecord& node : snapshot.nodes) nodes.push_back(&node);
-  std::map<std::string, const AttemptRecord*> attempts;  // newest by job
-  for (const AttemptRecord& attempt : snapshot.attempts) attempts[attempt.job_uid] = &attempt;
-  std::vector<RunningJob> running;
-  for (const JobRecord& job : snapshot.jobs) {
-    if (!HoldsSlots(job.state)) continue;
-    const auto attempt = attempts.find(job.uid);
-    running.push_back({&job, attempt == attempts.end() ? nullptr : attempt->second});
-  }
-  LookForLostNodes(nodes, snapshot.now, options, pass);
-  LookAtRunning(nodes, running, snapshot.now, options, pass);
+  const Cluster cluster = ClusterOf(snapshot);
+  LookForLostNodes(cluster, options, pass);
+  LookAtHealth(cluster, pass);
+  LookAtRunning(cluster, options, pass);
 
   Queue queue(snapshot, options, pass);
   for (const JobRecord* job : WaitingJobsOf(snapshot)) {
@@ -174,7 +169,7 @@ Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& op
       if (entry.blocks) blocking.push_back(job);
       continue;
     }
-    const SlotDemand demand = DemandOf(*job);
+    const SlotDemand demand = before->DemandOf(*job);
     Description description{.reason = entry.reason,
                             .queue_position = static_cast<int>(pass.queue.size()),
                             .earliest_start = entry.earliest_start};
@@ -184,7 +179,7 @@ Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& op
     } else if (entry.blocks) {
       std::vector<const JobRecord*> ahead;
       for (const JobRecord* other : blocking) {
-        if (Compete(DemandOf(*other), demand)) ahead.push_back(other);
+        if (Compete(WholeDemandOf(*other), demand)) ahead.push_back(other);
       }
       description.reason.message = DescribeWait(*before, demand, ahead);
       for (size_t i = 0; i < std::min(ahead.size(), kMostAhead); ++i) {

@@ -4,6 +4,7 @@
 #include <queue>
 #include <utility>
 
+#include "server/scheduler/health.h"
 #include "server/scheduler/pass_steps.h"
 
 namespace trainyard {
@@ -66,7 +67,9 @@ class QueuePass {
  public:
   QueuePass(const WaitingQueue& queue, SlotTable slots, absl::Time now,
             const PlannerOptions& options, Pass& pass)
-      : queue_(queue), slots_(std::move(slots)), now_(now), options_(options), pass_(pass) {}
+      : queue_(queue), slots_(std::move(slots)), now_(now), options_(options), pass_(pass) {
+    for (const NodeCordon& cordon : pass.decisions.cordons) slots_.SetAside(cordon.name);
+  }
 
   void Run() {
     for (const auto& job : queue_.untold_backoffs()) {
@@ -92,13 +95,13 @@ class QueuePass {
   // Gives the first job its slots; false: all of this demand wait, and are told why.
   bool Serve(const ClassCursor& head) {
     const JobRecord& job = head.job();
-    const SlotDemand demand = DemandOf(job);
+    const SlotDemand demand = slots_.DemandOf(job);
     Reason reason;
     if (!slots_.CouldHold(demand)) {
       reason = ReasonForNoFit(slots_, demand);
     } else if (auto ranks = slots_.Find(demand); ranks.has_value()) {
       slots_.Take(*ranks);
-      Reason placed = ReasonForPlacement(*ranks);
+      Reason placed = ReasonForPlacement(*ranks, job);
       pass_.decisions.placements.push_back({.job_uid = job.uid,
                                             .job_version = job.version,
                                             .ranks = *std::move(ranks),
@@ -140,6 +143,7 @@ void SchedulerState::Mark(const AttemptRecord& attempt) {
 }
 
 void SchedulerState::Forget(const std::string& uid) {
+  starting_.erase(uid);
   suspending_.erase(uid);
   if (const auto job = fold_.FindWaiting(uid); job != nullptr) queue_.Remove(job);
   const auto holder = fold_.holders().find(uid);
@@ -152,6 +156,7 @@ void SchedulerState::Learn(const std::string& uid) {
   if (const auto job = fold_.FindWaiting(uid); job != nullptr) queue_.Add(job);
   const auto holder = fold_.holders().find(uid);
   if (holder == fold_.holders().end()) return;
+  if (holder->second.job->state == JobState::kStarting) starting_.insert(uid);
   if (holder->second.job->state == JobState::kSuspending) suspending_.insert(uid);
   held_.Add(holder->second.attempt);
   Mark(holder->second.attempt);
@@ -161,6 +166,7 @@ void SchedulerState::Fold(SnapshotChanges changes) {
   if (changes.whole) {
     queue_.Clear();
     held_.Clear();
+    starting_.clear();
     suspending_.clear();
   }
   if (changes.whole || !changes.nodes.empty()) slots_.reset();
@@ -177,6 +183,12 @@ void SchedulerState::Judge(LeaseJudge& judge, absl::Duration now) {
   std::vector<NodeRecord*> nodes;
   for (auto& [name, node] : fold_.nodes()) nodes.push_back(&node);
   judge.Judge(now, fold_.now(), nodes);
+}
+
+void SchedulerState::Judge(StartJudge& judge, absl::Duration now) {
+  std::vector<AttemptRecord*> starting;
+  for (const std::string& uid : starting_) starting.push_back(fold_.FindAttempt(uid));
+  judge.Judge(now, fold_.now(), starting);
 }
 
 bool SchedulerState::AnyLeaseIsOver() const {
@@ -200,34 +212,43 @@ const SlotTable& SchedulerState::Slots(const std::vector<const NodeRecord*>& nod
   return *slots_;
 }
 
-// Those that a pass has to look at: all of them only where a node is to be left.
-std::vector<RunningJob> SchedulerState::Running(const std::vector<const NodeRecord*>& nodes) const {
-  std::vector<RunningJob> running;
-  const bool all = std::any_of(nodes.begin(), nodes.end(), [](const NodeRecord* node) {
-    return node->draining || !CordonReason(*node).empty();
-  });
+// Of the running jobs those that a pass has to look at: all of them only where a node is to be left,
+// or somebody may have survived on one.
+Cluster SchedulerState::ToLookAt() const {
+  Cluster cluster;
+  cluster.now = now();
+  cluster.nodes.reserve(fold_.nodes().size());
+  for (const auto& [name, node] : fold_.nodes()) cluster.nodes.push_back(&node);
+  const bool all =
+      std::any_of(cluster.nodes.begin(), cluster.nodes.end(), [](const NodeRecord* node) {
+        return node->draining || !CordonReason(*node).empty() || MayBeCharged(*node);
+      });
+  const auto look_at = [&cluster](const SchedulerFold::Holder& holder) {
+    cluster.running.push_back({holder.job.get(), &holder.attempt});
+  };
   if (all) {
-    for (const auto& [uid, holder] : fold_.holders()) {
-      running.push_back({holder.job.get(), &holder.attempt});
-    }
-    return running;
+    for (const auto& [uid, holder] : fold_.holders()) look_at(holder);
+  } else {
+    std::set<std::string> some = starting_;
+    some.insert(suspending_.begin(), suspending_.end());
+    for (const std::string& uid : some) look_at(fold_.holders().at(uid));
   }
-  for (const std::string& uid : suspending_) {
-    const SchedulerFold::Holder& holder = fold_.holders().at(uid);
-    running.push_back({holder.job.get(), &holder.attempt});
-  }
-  return running;
+  cluster.find_job = [this](const std::string& uid) -> const JobRecord* {
+    if (const auto waiting = fold_.FindWaiting(uid); waiting != nullptr) return waiting.get();
+    const auto holder = fold_.holders().find(uid);
+    return holder == fold_.holders().end() ? nullptr : holder->second.job.get();
+  };
+  return cluster;
 }
 
 Pass SchedulerState::Plan(const PlannerOptions& options) {
   Pass pass;
-  std::vector<const NodeRecord*> nodes;
-  nodes.reserve(fold_.nodes().size());
-  for (const auto& [name, node] : fold_.nodes()) nodes.push_back(&node);
-  LookForLostNodes(nodes, now(), options, pass);
-  LookAtRunning(nodes, Running(nodes), now(), options, pass);
+  const Cluster cluster = ToLookAt();
+  LookForLostNodes(cluster, options, pass);
+  LookAtHealth(cluster, pass);
+  LookAtRunning(cluster, options, pass);
   queue_.EndBackoffs(now());
-  QueuePass(queue_, Slots(nodes), now(), options, pass).Run();
+  QueuePass(queue_, Slots(cluster.nodes), now(), options, pass).Run();
   return pass;
 }
 

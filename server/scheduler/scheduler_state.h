@@ -14,6 +14,7 @@
 #include "server/scheduler/pass_steps.h"
 #include "server/scheduler/planner.h"
 #include "server/scheduler/slots.h"
+#include "server/scheduler/start_judge.h"
 #include "server/scheduler/waiting_queue.h"
 #include "storage/scheduler_fold.h"
 
@@ -25,6 +26,8 @@ class SchedulerState {
 
   // Sets how long the leases hold, after leases were folded. `now` is that of Clock::SinceBoot.
   void Judge(LeaseJudge& judge, absl::Duration now);
+  // Sets by when jobs that are STARTING must have begun.
+  void Judge(StartJudge& judge, absl::Duration now);
 
   // Whether a node that is reachable has outlived its lease, as far as is known here.
   bool AnyLeaseIsOver() const;
@@ -42,12 +45,12 @@ class SchedulerState {
   // Of `attempt`, in the table, as held_ has them now.
   void Mark(const AttemptRecord& attempt);
   const SlotTable& Slots(const std::vector<const NodeRecord*>& nodes);
-  std::vector<RunningJob> Running(const std::vector<const NodeRecord*>& nodes) const;
+  Cluster ToLookAt() const;
 
   SchedulerFold fold_;
   WaitingQueue queue_;
   HeldSlots held_;
-  std::set<std::string> suspending_;  // uids
+  std::set<std::string> starting_, suspending_;  // uids
   // The slots of the nodes that take work, and which nodes these were; empty: to be made anew.
   std::optional<SlotTable> slots_;
   std::vector<bool> take_work_;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
 namespace trainyard {
@@ -26,22 +25,18 @@ std::vector<const NodeRecord*> NodesOf(const SchedulerSnapshot& snapshot) {
 
 }  // namespace
 
-SlotDemand DemandOf(const JobRecord& job) {
+SlotDemand WholeDemandOf(const JobRecord& job) {
   return {.count = std::max(1, job.min_slots), .device = job.device, .bytes = job.bytes_per_slot};
 }
 
-std::string DescribeBytes(int64_t bytes) {
-  constexpr double kKi = 1024;
-  const double b = static_cast<double>(bytes);
-  if (b < kKi) return absl::StrCat(bytes, " B");
-  if (b < kKi * kKi) return absl::StrFormat("%.1f KiB", b / kKi);
-  if (b < kKi * kKi * kKi) return absl::StrFormat("%.1f MiB", b / (kKi * kKi));
-  return absl::StrFormat("%.1f GiB", b / (kKi * kKi * kKi));
-}
-
 std::string DescribeDemand(const SlotDemand& demand) {
-  return absl::StrCat(demand.count, demand.device.empty() ? "" : " ", demand.device,
-                      demand.count == 1 ? " slot of " : " slots of ", DescribeBytes(demand.bytes));
+  std::string text =
+      absl::StrCat(demand.count, demand.device.empty() ? "" : " ", demand.device,
+                   demand.count == 1 ? " slot of " : " slots of ", DescribeBytes(demand.bytes));
+  if (!demand.avoid.empty()) {
+    absl::StrAppend(&text, ", not on nodes/", demand.avoid, ", which failed it last");
+  }
+  return text;
 }
 
 void HeldSlots::Add(const AttemptRecord& attempt) {
@@ -123,6 +118,46 @@ SlotTable::SlotTable(const std::vector<const NodeRecord*>& nodes, const HeldSlot
 
 SlotTable::SlotTable(const SchedulerSnapshot& snapshot)
     : SlotTable(NodesOf(snapshot), HeldSlots(snapshot.attempts), snapshot.now) {}
+
+void SlotTable::SetApart(const std::string& name) {
+  Node* const node = FindNode(name);
+  if (node == nullptr) return;
+  const auto apart = [&](const Slot& slot) { return kinds_[slot.kind].of_node == name; };
+  if (std::any_of(node->slots.begin(), node->slots.end(), apart)) return;
+  std::map<int, int> moved;  // from kind to kind
+  for (Slot& slot : node->slots) {
+    Kind& from = kinds_[slot.kind];
+    const auto [to, added] = moved.try_emplace(slot.kind, static_cast<int>(kinds_.size()));
+    --from.present;
+    if (!slot.taken) --from.free;
+    if (added) {
+      kinds_.push_back({.device = from.device, .bytes = from.bytes, .kept = from.kept, .of_node = name});
+    }
+    slot.kind = to->second;
+    ++kinds_[slot.kind].present;
+    if (!slot.taken) ++kinds_[slot.kind].free;
+  }
+}
+
+SlotDemand SlotTable::DemandOf(const JobRecord& job) {
+  SlotDemand demand = WholeDemandOf(job);
+  if (job.avoid_node.empty()) return demand;
+  SetApart(job.avoid_node);
+  demand.avoid = job.avoid_node;
+  if (!CouldHold(demand)) demand.avoid.clear();
+  return demand;
+}
+
+void SlotTable::SetAside(const std::string& name) {
+  Node* const node = FindNode(name);
+  if (node == nullptr) return;
+  for (const Slot& slot : node->slots) {
+    --kinds_[slot.kind].present;
+    if (!slot.taken) --kinds_[slot.kind].free;
+  }
+  nodes_.erase(nodes_.begin() + (node - nodes_.data()));
+  ++cordoned_;
+}
 
 SlotTable::Counts SlotTable::CountOn(const SlotDemand& demand, absl::string_view device) const {
   Counts counts;
@@ -272,6 +307,7 @@ void SlotTable::Keep(const SlotDemand& demand) {
 std::string SlotTable::DescribePresent() const {
   std::map<std::string, std::pair<int, int64_t>> kinds;
   for (const Kind& kind : kinds_) {
+    if (kind.present == 0) continue;
     auto& [count, bytes] = kinds[kind.device];
     count += kind.present;
     bytes = std::max(bytes, kind.bytes);

@@ -21,12 +21,10 @@ struct SlotDemand {
   int count = 1;
   std::string device;  // "": any, but one kind for the whole gang
   int64_t bytes = 0;
+  std::string avoid;  // a node whose slots do not serve; "": none
 };
-SlotDemand DemandOf(const JobRecord& job);
 std::string DescribeDemand(const SlotDemand& demand);  // "2 CUDA slots of 8.0 GiB"
-
-// "8.0 GiB", "512.0 MiB", "12 B"
-std::string DescribeBytes(int64_t bytes);
+SlotDemand WholeDemandOf(const JobRecord& job);        // on any node
 
 // Which slots are held by ranks that are not proven gone. Attempts come and go.
 class HeldSlots {
@@ -52,6 +50,13 @@ class SlotTable {
   // Nodes in any order.
   SlotTable(const std::vector<const NodeRecord*>& nodes, const HeldSlots& held, absl::Time now);
   explicit SlotTable(const SchedulerSnapshot& snapshot);
+
+  // What `job` asks for: its demand, away from the node that failed it last as long as the others
+  // that take work could hold it.
+  SlotDemand DemandOf(const JobRecord& job);
+
+  // The slots of `node` serve nobody: it is cordoned by this pass.
+  void SetAside(const std::string& node);
 
   struct Counts {
     int present = 0;  // fit the demand, on nodes that take work
@@ -95,8 +100,11 @@ class SlotTable {
     int present = 0;
     int free = 0;       // not taken: no rank that may live holds it, and this pass gave it to none
     bool kept = false;  // the free ones, for a job further ahead
+    // Of a node that a job avoids: its slots are a kind apart, for one may keep the others alone.
+    std::string of_node;
     bool Serves(const SlotDemand& demand, absl::string_view on) const {
-      return device == on && bytes >= demand.bytes;
+      return device == on && bytes >= demand.bytes &&
+             (demand.avoid.empty() || of_node != demand.avoid);
     }
   };
   struct Slot {
@@ -117,6 +125,7 @@ class SlotTable {
   void AddNode(const NodeRecord& record, const std::multiset<int>& held);
   int KindOf(const SlotRecord& slot);
   Node* FindNode(const std::string& name);
+  void SetApart(const std::string& node);
   Counts CountOn(const SlotDemand& demand, absl::string_view device) const;
   std::optional<std::vector<Placement::Rank>> FindOn(const SlotDemand& demand,
                                                      absl::string_view device) const;

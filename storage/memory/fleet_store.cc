@@ -19,7 +19,26 @@ AttemptRecord* MemoryStores::NewestAttempt(JobEntry& entry, int64_t attempt) {
   return found == entry.attempts.end() ? nullptr : &found->second;
 }
 
+void MemoryStores::NoteFailures(const std::vector<FailureOnNode>& failures) {
+  for (const FailureOnNode& one : failures) {
+    const auto node = nodes_.find(one.node);
+    if (node == nodes_.end()) continue;
+    std::vector<NodeFailure>& kept = node->second.failures;
+    const bool known = std::any_of(kept.begin(), kept.end(), [&](const NodeFailure& failure) {
+      return failure.job_uid == one.failure.job_uid && failure.attempt == one.failure.attempt;
+    });
+    if (!known) kept.push_back(one.failure);
+    node_changed_[one.node] = ++writes_;
+    std::erase_if(kept, [now = Now()](const NodeFailure& failure) {
+      return failure.time <= now - kFailuresKept;
+    });
+    if (kept.size() > kMostFailuresKept) kept.erase(kept.begin());
+  }
+}
+
 void MemoryStores::Write(JobEntry& entry, const AttemptChange& change) {
+  NoteFailures(NewFailures(change.change.job, entry.attempts.at(change.attempt.attempt),
+                           change.attempt, change.time));
   Write(entry, change.change);
   entry.attempts[change.attempt.attempt] = change.attempt;
   for (const RankRecord& rank : change.attempt.ranks) {
@@ -49,12 +68,20 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
   made.create_time = Now();
   made.draining = false;
   made.report = {};
+  made.failures.clear();
+  made.cordon.clear();
+  made.lifted_time = made.boot_time = absl::InfinitePast();
   made.beat = 1;
   if (const auto earlier = nodes_.find(node.name); earlier != nodes_.end()) {
     TY_RETURN_IF_ERROR(CheckNameIsFree(earlier->second, node));
     made.beat = earlier->second.beat + 1;
     made.draining = earlier->second.draining;
     made.create_time = earlier->second.create_time;
+    made.failures = earlier->second.failures;
+    made.lifted_time = earlier->second.lifted_time;
+    const bool same_boot = earlier->second.instance == node.instance;
+    made.boot_time = same_boot ? earlier->second.boot_time : Now();
+    if (same_boot) made.cordon = earlier->second.cordon;
   }
   node_changed_[node.name] = ++writes_;
   return nodes_[node.name] = made;
@@ -204,6 +231,10 @@ absl::StatusOr<NodeRecord> MemoryStores::SetDraining(const std::string& node, bo
   const auto found = nodes_.find(node);
   if (found == nodes_.end()) return NoSuchNode(node);
   found->second.draining = draining;
+  if (!draining && !found->second.cordon.empty()) {
+    found->second.cordon.clear();
+    found->second.lifted_time = Now();
+  }
   node_changed_[node] = ++writes_;
   return found->second;
 }

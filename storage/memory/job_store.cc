@@ -55,7 +55,9 @@ void MemoryStores::Write(JobEntry& entry, const JobChange& change) {
     const auto* run = std::get_if<MetricRun>(&item.what);
     if (run == nullptr) append(item);
     for (size_t i = 0; run != nullptr && i < run->steps.size(); ++i) {
-      append({.time = run->times[i], .attempt = item.attempt, .what = PointOf(*run, i)});
+      FeedRecord point{.time = run->times[i], .attempt = item.attempt};
+      point.what = PointOf(*run, i);
+      append(point);
     }
   }
 }

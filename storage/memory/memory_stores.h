@@ -134,6 +134,10 @@ class MemoryStores : public Stores,
   bool ApplyPlacement(const Placement& placement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool SlotsFree(const Placement& placement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ApplySuspension(const Suspension& suspension) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool ApplyCordon(const NodeCordon& cordon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool ApplyFailedStart(const FailedStart& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool ApplyCharge(const LossCharge& charge) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteFailures(const std::vector<FailureOnNode>& failures) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Clock& clock_;
   LocalWakeups wakeups_;

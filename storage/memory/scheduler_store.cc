@@ -88,7 +88,8 @@ absl::StatusOr<SnapshotChanges> MemoryStores::ReadChanges(const ChangePosition& 
   if (leases) {
     changes.leases.emplace();
     for (const auto& [name, node] : nodes_) {
-      changes.leases->push_back({name, node.beat, node.report.disk_free_bytes});
+      changes.leases->push_back({name, node.beat, node.report});
+      changes.leases->back().report.usage.clear();
     }
   }
   return changes;
@@ -152,6 +153,42 @@ bool MemoryStores::ApplySuspension(const Suspension& suspension) {
   return true;
 }
 
+bool MemoryStores::ApplyCordon(const NodeCordon& cordon) {
+  const auto node = nodes_.find(cordon.name);
+  if (node == nodes_.end() || !node->second.cordon.empty()) return false;
+  node->second.cordon = cordon.reason;
+  node_changed_[cordon.name] = ++writes_;
+  return true;
+}
+
+bool MemoryStores::ApplyFailedStart(const FailedStart& start) {
+  const auto found = by_uid_.find(start.job_uid);
+  if (found == by_uid_.end() || found->second.job.version != start.job_version) return false;
+  JobEntry& entry = found->second;
+  const AttemptRecord* attempt = NewestAttempt(entry, entry.job.attempt);
+  if (attempt == nullptr) return false;
+  const AttemptChange change =
+      FailStart(entry.job, *attempt, start.failure.rank, start.failure, Now());
+  if (!change.wishes_changed) return false;
+  Write(entry, change);
+  return true;
+}
+
+bool MemoryStores::ApplyCharge(const LossCharge& charge) {
+  const auto found = by_uid_.find(charge.job_uid);
+  if (found == by_uid_.end() || found->second.job.version != charge.job_version) return false;
+  const JobChange change = ChargeLoss(found->second.job, charge.node, charge.survivor, Now());
+  if (!change.changed) return false;
+  Write(found->second, change);
+  const auto node = nodes_.find(charge.node);
+  if (node == nodes_.end()) return true;
+  for (NodeFailure& failure : node->second.failures) {
+    failure.charged |= failure.job_uid == charge.job_uid && failure.attempt == charge.attempt;
+  }
+  node_changed_[charge.node] = ++writes_;
+  return true;
+}
+
 absl::StatusOr<int> MemoryStores::Apply(int64_t leader_epoch, const Decisions& decisions) {
   TY_RETURN_IF_ERROR(Available());
   TY_RETURN_IF_ERROR(CheckDecisions(decisions));
@@ -161,6 +198,9 @@ absl::StatusOr<int> MemoryStores::Apply(int64_t leader_epoch, const Decisions& d
         absl::StrCat("leader epoch ", leader_epoch, " is over: the newest is ", leader_.epoch));
   }
   int changed = ApplyLosses(decisions.lost_nodes);
+  for (const NodeCordon& cordon : decisions.cordons) changed += ApplyCordon(cordon);
+  for (const FailedStart& start : decisions.failed_starts) changed += ApplyFailedStart(start);
+  for (const LossCharge& charge : decisions.charges) changed += ApplyCharge(charge);
   for (const Suspension& suspension : decisions.suspensions) changed += ApplySuspension(suspension);
   for (const Placement& placement : decisions.placements) changed += ApplyPlacement(placement);
   for (const ReasonUpdate& update : decisions.reasons) {

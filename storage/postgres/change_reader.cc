@@ -99,7 +99,7 @@ absl::StatusOr<SnapshotChanges> ReadChangesIn(Transaction& transaction, const Ch
       LeaseState& lease = changes.leases->emplace_back();
       lease.node = row[0].as<std::string>();
       lease.beat = row[1].as<int64_t>();
-      if (!row[2].is_null()) lease.disk_free_bytes = row[2].as<int64_t>();
+      lease.report = ReportOf(row);
     }
   }
   return changes;

@@ -127,9 +127,9 @@ absl::Status EventGroup::WriteJobs(const Query& query,
                                    const std::vector<const JobAtWork*>& touched) {
   if (touched.empty()) return absl::OkStatus();
   std::vector<std::string> uids, states, codes, messages, causes, not_before, started, ended,
-      deadlines, failures, uris;
+      deadlines, failures, uris, avoided;
   std::vector<int64_t> versions_before, attempts_before, versions, attempts, steps, updated, items;
-  std::vector<int> restarts;
+  std::vector<int> restarts, losses;
   for (const JobAtWork* one : touched) {
     const JobRecord& job = one->change.job;
     uids.push_back(job.uid);
@@ -150,13 +150,15 @@ absl::Status EventGroup::WriteJobs(const Query& query,
     deadlines.push_back(TimeText(job.suspend_deadline));
     failures.push_back(FailureJson(job.failure).value_or(""));
     uris.push_back(job.newest_checkpoint_uri);
+    losses.push_back(job.losses);
+    avoided.push_back(job.avoid_node);
     items.push_back(ItemsIn(one->change.feed));
   }
   std::map<std::string, int64_t> newest;  // sequences
   for (const pqxx::row& row : transaction_.RunText(
            query.text, Params(uids, versions_before, attempts_before, states, codes, messages,
                               causes, versions, attempts, restarts, steps, updated, not_before,
-                              started, ended, deadlines, failures, uris, items))) {
+                              started, ended, deadlines, failures, uris, items, losses, avoided))) {
     newest[row[0].as<std::string>()] = row[1].as<int64_t>();
   }
   if (newest.size() != touched.size()) {
@@ -213,7 +215,11 @@ absl::StatusOr<std::vector<absl::StatusOr<AppendResult>>> EventGroup::Append() {
   }
   if (touched.empty()) return answers;
   TY_RETURN_IF_ERROR(WriteRanks(touched));
-  for (const JobAtWork* one : touched) WriteCheckpoints(transaction_, one->checkpoints);
+  for (const JobAtWork* one : touched) {
+    WriteCheckpoints(transaction_, one->checkpoints);
+    WriteFailures(transaction_,
+                  NewFailures(one->change.job, one->attempt_before, one->attempt, now));
+  }
   // Last: the ranks are fenced by their live jobs.
   TY_RETURN_IF_ERROR(WriteJobs(kUpdateJobs, living));
   TY_RETURN_IF_ERROR(WriteJobs(kEndJobs, ending));

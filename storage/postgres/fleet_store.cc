@@ -33,7 +33,7 @@ absl::Status LeaseIsOver(const LeaseRenewal& renewal) {
 
 // Heartbeats as columns.
 struct RenewalColumns {
-  std::vector<std::string> nodes, incarnations, usages;
+  std::vector<std::string> nodes, incarnations, usages, healths;
   std::vector<int64_t> leases, disk_free_bytes;
 
   void Add(const LeaseRenewal& renewal) {
@@ -42,9 +42,12 @@ struct RenewalColumns {
     leases.push_back(absl::ToInt64Microseconds(renewal.lease));
     usages.push_back(UsageJson(renewal.report.usage));
     disk_free_bytes.push_back(renewal.report.disk_free_bytes.value_or(-1));
+    healths.push_back(HealthJson(renewal.report));
   }
 
-  Params Values() const { return Params(nodes, incarnations, leases, usages, disk_free_bytes); }
+  Params Values() const {
+    return Params(nodes, incarnations, leases, usages, disk_free_bytes, healths);
+  }
 };
 
 // Points of the current series within the steps that `events` report.

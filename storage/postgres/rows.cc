@@ -61,6 +61,20 @@ std::optional<FailureRecord> FailureOf(const pqxx::row& row) {
                        .rolled_back = json.value("rolled_back", false)};  // absent in older rows
 }
 
+// What HealthJson wrote.
+void ReadHealth(const Json& json, NodeReport& report) {
+  const auto bytes = [&json](const char* name) -> std::optional<int64_t> {
+    if (!json.contains(name)) return std::nullopt;
+    return json.at(name).get<int64_t>();
+  };
+  report.disk_total_bytes = bytes("disk_total");
+  report.memory_free_bytes = bytes("memory_free");
+  report.memory_total_bytes = bytes("memory_total");
+  report.state_dir = json.value("state_dir", "");
+  report.failed_starts = json.value("failed_starts", int64_t{0});
+  report.failed_writes = json.value("failed_writes", int64_t{0});
+}
+
 bool HasColumn(const pqxx::row& row, const char* column) {
   for (const pqxx::field& field : row) {
     if (std::string(field.name()) == column) return true;
@@ -149,6 +163,8 @@ JobRecord JobOf(const pqxx::row& row) {
   job.suspend_deadline = TimeOf(row, "suspend_deadline", absl::InfiniteFuture());
   job.failure = FailureOf(row);
   job.newest_checkpoint_uri = TextOf(row, "newest_checkpoint_uri");
+  job.losses = row["losses"].as<int>();
+  job.avoid_node = TextOf(row, "avoid_node");
   return job;
 }
 
@@ -174,6 +190,16 @@ std::vector<AttemptRecord> AttemptsOf(const pqxx::result& rows) {
   return attempts;
 }
 
+NodeReport ReportOf(const pqxx::row& row) {
+  NodeReport report;
+  if (!row["disk_free_bytes"].is_null()) {
+    report.disk_free_bytes = row["disk_free_bytes"].as<int64_t>();
+  }
+  const std::string health = TextOf(row, "health");
+  if (health != "{}") ReadHealth(Json::parse(health), report);
+  return report;
+}
+
 NodeRecord NodeOf(const pqxx::row& row) {
   NodeRecord node;
   node.name = TextOf(row, "name");
@@ -190,6 +216,7 @@ NodeRecord NodeOf(const pqxx::row& row) {
                           .memory_bytes = slot.at("memory_bytes"),
                           .cpu_threads = slot.at("cpu_threads")});
   }
+  node.report = ReportOf(row);
   for (const Json& slot : Json::parse(row["usage"].c_str())) {
     node.report.usage.push_back({.index = slot.at("index"),
                                  .utilization = slot.at("utilization"),
@@ -198,9 +225,17 @@ NodeRecord NodeOf(const pqxx::row& row) {
                                  .power_watts = slot.at("power_watts"),
                                  .last_xid = slot.at("last_xid")});
   }
-  if (!row["disk_free_bytes"].is_null()) {
-    node.report.disk_free_bytes = row["disk_free_bytes"].as<int64_t>();
+  for (const Json& failure : Json::parse(row["failures"].c_str())) {
+    node.failures.push_back({.job_uid = failure.at("job_uid"),
+                             .job_id = failure.at("job_id"),
+                             .attempt = failure.at("attempt"),
+                             .category = failure.at("category"),
+                             .time = absl::FromUnixMicros(failure.at("time")),
+                             .charged = failure.at("charged")});
   }
+  node.cordon = TextOf(row, "cordon");
+  node.lifted_time = TimeOf(row, "lifted_time");
+  node.boot_time = TimeOf(row, "boot_time");
   node.draining = row["draining"].as<bool>();
   node.reachable = row["reachable"].as<bool>();
   node.beat = row["beat"].as<int64_t>();
@@ -300,6 +335,19 @@ std::string UsageJson(const std::vector<SlotUsage>& usage) {
                      {"last_xid", slot.last_xid}});
   }
   return array.dump();
+}
+
+std::string HealthJson(const NodeReport& report) {
+  Json json{{"state_dir", report.state_dir},
+            {"failed_starts", report.failed_starts},
+            {"failed_writes", report.failed_writes}};
+  const auto add = [&json](const char* name, const std::optional<int64_t>& bytes) {
+    if (bytes.has_value()) json[name] = *bytes;
+  };
+  add("disk_total", report.disk_total_bytes);
+  add("memory_free", report.memory_free_bytes);
+  add("memory_total", report.memory_total_bytes);
+  return json.dump();
 }
 
 FeedBody FeedBodyOf(const FeedRecord& item) {

@@ -20,6 +20,7 @@ JobRecord JobOf(const pqxx::row& row);
 // Rows ordered by (job, attempt, rank), one per rank.
 std::vector<AttemptRecord> AttemptsOf(const pqxx::result& rows);
 NodeRecord NodeOf(const pqxx::row& row);
+NodeReport ReportOf(const pqxx::row& row);  // but for what its GPUs do
 FeedRecord FeedItemOf(const pqxx::row& row);
 MetricRow MetricRowOf(const pqxx::row& row);
 CheckpointRecord CheckpointOf(const pqxx::row& row);
@@ -29,6 +30,7 @@ std::string MapJson(const std::map<std::string, std::string>& map);
 std::string MapJson(const std::map<std::string, double>& map);  // of finite values
 std::string SlotsJson(const std::vector<SlotRecord>& slots);
 std::string UsageJson(const std::vector<SlotUsage>& usage);
+std::string HealthJson(const NodeReport& report);  // what has no column of its own
 
 // Kind and body of a feed item that is not a metric.
 struct FeedBody {

@@ -29,7 +29,10 @@ class Applier {
   absl::StatusOr<int> Apply() {
     LoseNodes();
     LockJobs();
+    CordonNodes();
     for (const std::string& uid : losing_) TY_RETURN_IF_ERROR(LoseRanks(uid));
+    for (const FailedStart& start : decisions_.failed_starts) TY_RETURN_IF_ERROR(Fail(start));
+    for (const LossCharge& charge : decisions_.charges) TY_RETURN_IF_ERROR(Charge(charge));
     for (const Suspension& suspension : decisions_.suspensions) {
       TY_RETURN_IF_ERROR(ApplySuspension(suspension));
     }
@@ -46,6 +49,9 @@ class Applier {
   void LockJobs();
   absl::Status LoseRanks(const std::string& uid);
   absl::Status ApplySuspension(const Suspension& suspension);
+  void CordonNodes();
+  absl::Status Fail(const FailedStart& start);
+  absl::Status Charge(const LossCharge& charge);
   void ReadNodes();
   bool Fits(const Placement& placement) const;
   void ReadPlacedJobs();
@@ -90,8 +96,13 @@ void Applier::LoseNodes() {
 }
 
 void Applier::LockJobs() {
-  if (losing_.empty() && decisions_.suspensions.empty()) return;  // ReadPlacedJobs locks
+  if (losing_.empty() && decisions_.suspensions.empty() && decisions_.failed_starts.empty() &&
+      decisions_.charges.empty()) {
+    return;  // ReadPlacedJobs locks
+  }
   std::vector<std::string> uids(losing_.begin(), losing_.end());
+  for (const FailedStart& start : decisions_.failed_starts) uids.push_back(start.job_uid);
+  for (const LossCharge& charge : decisions_.charges) uids.push_back(charge.job_uid);
   for (const Suspension& suspension : decisions_.suspensions) uids.push_back(suspension.job_uid);
   for (const Placement& placement : decisions_.placements) uids.push_back(placement.job_uid);
   RunPlanned(kLockJobs, Params(uids));
@@ -122,6 +133,38 @@ absl::Status Applier::ApplySuspension(const Suspension& suspension) {
   ++changed_;
   return WriteJob(transaction_, *job,
                   SuspendJob(*job, suspension.cause, suspension.reason, suspension.grace, now_));
+}
+
+void Applier::CordonNodes() {
+  if (decisions_.cordons.empty()) return;
+  std::vector<std::string> names, reasons;
+  for (const NodeCordon& cordon : decisions_.cordons) {
+    names.push_back(cordon.name);
+    reasons.push_back(cordon.reason);
+  }
+  changed_ +=
+      static_cast<int>(transaction_.Run(kCordonNodes, Params(names, reasons)).affected_rows());
+}
+
+absl::Status Applier::Fail(const FailedStart& start) {
+  const std::optional<JobRecord> job = LockJob(transaction_, start.job_uid);
+  if (!job.has_value() || job->version != start.job_version) return absl::OkStatus();
+  const std::optional<AttemptRecord> attempt = ReadAttempt(transaction_, job->uid, job->attempt);
+  if (!attempt.has_value()) return absl::OkStatus();
+  const AttemptChange change = FailStart(*job, *attempt, start.failure.rank, start.failure, now_);
+  if (!change.wishes_changed) return absl::OkStatus();
+  ++changed_;
+  return WriteAttempt(transaction_, *job, *attempt, change);
+}
+
+absl::Status Applier::Charge(const LossCharge& charge) {
+  const std::optional<JobRecord> job = LockJob(transaction_, charge.job_uid);
+  if (!job.has_value() || job->version != charge.job_version) return absl::OkStatus();
+  const JobChange change = ChargeLoss(*job, charge.node, charge.survivor, now_);
+  if (!change.changed) return absl::OkStatus();
+  ++changed_;
+  transaction_.Run(kChargeNodeFailure, Params(charge.node, charge.job_uid, charge.attempt));
+  return WriteJob(transaction_, *job, change);
 }
 
 void Applier::ReadNodes() {

@@ -84,6 +84,17 @@ void WriteCheckpoints(Transaction& transaction, const std::vector<CheckpointWrit
   }
 }
 
+void WriteFailures(Transaction& transaction, const std::vector<FailureOnNode>& failures) {
+  for (const FailureOnNode& one : failures) {
+    const NodeFailure& failure = one.failure;
+    transaction.Run(kInsertNodeFailure,
+                    Params(one.node, failure.job_uid, failure.attempt, failure.job_id,
+                           failure.category, failure.time, failure.charged));
+    transaction.Run(kForgetNodeFailures,
+                    Params(one.node, kFailuresKept, static_cast<int64_t>(kMostFailuresKept)));
+  }
+}
+
 bool Stored(const RankRecord& rank, const std::vector<RankEventRecord>& events) {
   return !events.empty() && LastSequenceOf(events.back()) <= rank.acked_sequence;
 }
@@ -142,7 +153,8 @@ absl::Status WriteJob(Transaction& transaction, const JobRecord& before, const J
       Params(job.uid, before.version, before.attempt, JobStateName(job.state), job.reason.code,
              job.reason.message, SuspendCauseName(job.suspend_cause), job.version, job.attempt,
              job.restarts, job.step, job.update_time, job.not_before, job.start_time, job.end_time,
-             job.suspend_deadline, FailureJson(job.failure), job.newest_checkpoint_uri, items));
+             job.suspend_deadline, FailureJson(job.failure), job.newest_checkpoint_uri, items,
+             job.losses, job.avoid_node));
   if (written.size() != 1) {
     return absl::AbortedError(absl::StrCat("job ", job.job_id, " changed under its lock"));
   }
@@ -160,6 +172,7 @@ absl::Status WriteAttempt(Transaction& transaction, const JobRecord& job_before,
     TY_RETURN_IF_ERROR(WriteRank(transaction, attempt.ranks[i]));
   }
   WriteCheckpoints(transaction, change.checkpoints);
+  WriteFailures(transaction, NewFailures(change.change.job, before, attempt, change.time));
   // Last: the ranks are fenced by the live job.
   return WriteJob(transaction, job_before, change.change);
 }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "storage/postgres/database.h"
 #include "storage/records/change.h"
+#include "storage/records/node_health.h"
 
 namespace trainyard::postgres {
 
@@ -36,6 +37,7 @@ int64_t ItemsIn(const std::vector<FeedRecord>& feed);
 absl::Status CompactIfEnded(Transaction& transaction, const JobRecord& before,
                             const JobRecord& job);
 void WriteCheckpoints(Transaction& transaction, const std::vector<CheckpointWritten>& checkpoints);
+void WriteFailures(Transaction& transaction, const std::vector<FailureOnNode>& failures);
 
 // Whether all of `events` were stored before.
 bool Stored(const RankRecord& rank, const std::vector<RankEventRecord>& events);

@@ -69,20 +69,34 @@ std::string Describe(const FailureRecord& failure) {
                       failure.message);
 }
 
-AttemptVerdict JudgeLoss(const AttemptRecord& attempt) {
-  AttemptVerdict verdict;
-  verdict.trigger = JobTrigger::kRetry;
+AttemptVerdict JudgeLoss(const JobRecord& job, const AttemptRecord& attempt) {
+  const RankRecord* lost = nullptr;  // one whose node was lost, before one that fenced itself
   for (const RankRecord& rank : attempt.ranks) {
     if (rank.outcome != RankOutcome::kLost) continue;
-    verdict.failure = FailureRecord{.category = "LOST",
-                                    .message = absl::StrCat("the lease of ", rank.node, " ended"),
-                                    .retryable = true,
-                                    .rank = rank.id.rank,
-                                    .node = rank.node};
-    break;
+    if (lost == nullptr || (!lost->failure.has_value() && rank.failure.has_value())) lost = &rank;
   }
-  verdict.reason = {reason::kNodeLost,
-                    absl::StrCat(Describe(*verdict.failure), "; the job goes on elsewhere")};
+  AttemptVerdict verdict;
+  verdict.trigger = JobTrigger::kRetry;
+  verdict.failure = LossOf(*lost);
+  const std::string what = Describe(*verdict.failure);
+  if (!lost->failure.has_value() || job.losses <= kFreeLosses) {
+    verdict.reason = {reason::kNodeLost, absl::StrCat(what, "; the job goes on elsewhere")};
+    return verdict;
+  }
+  const std::string blame = absl::StrCat(what, "; ", job.losses,
+                                         " nodes were lost under the job in a row without a newer "
+                                         "checkpoint, so this counts as a restart");
+  if (job.restarts >= job.max_restarts) {
+    verdict.trigger = JobTrigger::kFail;
+    verdict.reason = {reason::kRestartsSpent,
+                      absl::StrCat(blame, "; all ", job.max_restarts, " restarts are used up")};
+    return verdict;
+  }
+  verdict.spends_restart = true;
+  verdict.backoff = RestartBackoff(job.backoff, job.restarts + 1);
+  verdict.reason = {reason::kBackoff,
+                    absl::StrCat(blame, ", ", job.restarts + 1, " of ", job.max_restarts, ", in ",
+                                 absl::FormatDuration(verdict.backoff))};
   return verdict;
 }
 
@@ -140,9 +154,9 @@ AttemptVerdict JudgeGone(const JobRecord& job, const AttemptRecord& attempt) {
     if (failure != nullptr) verdict.failure = *failure;
     return verdict;
   }
-  // Ranks fail because a peer's node is lost: then the loss is the cause, and it is nobody's fault.
+  // Ranks fail because a peer's node is lost: then the loss is the cause, and it is not theirs.
   const bool lost = CountOutcome(attempt, RankOutcome::kLost) > 0;
-  if (lost && (failure == nullptr || failure->retryable)) return JudgeLoss(attempt);
+  if (lost && (failure == nullptr || failure->retryable)) return JudgeLoss(job, attempt);
   if (failure != nullptr) return JudgeFailure(job, *failure);
   verdict.trigger = JobTrigger::kRetry;
   verdict.backoff = RestartBackoff(job.backoff, 1);
@@ -153,6 +167,14 @@ AttemptVerdict JudgeGone(const JobRecord& job, const AttemptRecord& attempt) {
 }
 
 }  // namespace
+
+FailureRecord LossOf(const RankRecord& rank) {
+  return {.category = "LOST",
+          .message = absl::StrCat("the lease of ", rank.node, " ended"),
+          .retryable = true,
+          .rank = rank.id.rank,
+          .node = rank.node};
+}
 
 absl::string_view RankStateName(RankState state) {
   for (const auto& [value, name] : kRankStates) {

@@ -54,6 +54,9 @@ struct AttemptRecord {
   absl::Time create_time;
   absl::Time end_time = absl::InfinitePast();
   std::vector<RankRecord> ranks;
+  // On the store's clock: a rank that has not begun by then never will. Set by the leader
+  // (server/scheduler/start_judge.h), kept nowhere.
+  absl::Time start_by = absl::InfiniteFuture();
 };
 
 // What must happen to a job because of the ranks of its newest attempt. Pure.
@@ -74,6 +77,10 @@ class WishText {
 // The nodes of its ranks, each once, by name.
 std::vector<std::string> NodesOf(const AttemptRecord& attempt);
 
+// What is said of a rank whose node was lost. One that is lost without it fenced itself: its agent
+// heard nothing of the server for too long, which says nothing about the node.
+FailureRecord LossOf(const RankRecord& rank);
+
 struct AttemptVerdict {
   // Ranks that are not gone must be killed: one failed, so the gang is over.
   bool stop_the_rest = false;
@@ -86,6 +93,10 @@ struct AttemptVerdict {
       absl::ZeroDuration();  // with kRetry: how long the job waits in the queue
 };
 AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt);
+
+// The job pays for the loss of a node with a restart from this one in a row on, without a newer
+// checkpoint. It may be what takes them down.
+inline constexpr int kFreeLosses = 2;
 
 // Why a job runs: it begins (step 0), or goes on from the checkpoint of `step`.
 Reason RunningFrom(int64_t step);

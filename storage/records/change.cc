@@ -97,7 +97,8 @@ absl::StatusOr<JobChange> NewJob(const JobRecord& submitted, absl::Time now) {
   job.suspend_cause = SuspendCause::kNone;
   job.version = 1;
   job.attempt = 0;
-  job.restarts = 0;
+  job.restarts = job.losses = 0;
+  job.avoid_node.clear();
   job.step = 0;
   job.create_time = job.update_time = now;
   job.not_before = job.start_time = job.end_time = absl::InfinitePast();
@@ -163,6 +164,8 @@ absl::StatusOr<JobChange> ResumeJob(const JobRecord& job, int64_t version, const
   change.job.suspend_cause = SuspendCause::kNone;
   if (IsTerminal(job.state)) {  // a life of its own: its attempts tell of the earlier one
     change.job.restarts = 0;
+    change.job.losses = 0;
+    change.job.avoid_node.clear();
     change.job.failure.reset();
   }
   return change;
@@ -209,6 +212,33 @@ JobChange SuspendJob(const JobRecord& job, SuspendCause cause, const Reason& rea
           now);
   change.job.suspend_cause = cause;
   change.job.suspend_deadline = ToMicroseconds(now + grace);
+  return change;
+}
+
+JobChange ChargeLoss(const JobRecord& job, const std::string& node, const std::string& survivor,
+                     absl::Time now) {
+  JobChange change{.job = job};
+  const std::string blame = absl::StrCat(
+      "the loss of nodes/", node, " counts against the job: ", survivor, " has run there since");
+  if (job.restarts >= job.max_restarts) {
+    if (job.state != JobState::kQueued) return change;
+    MoveJob(change, JobTrigger::kFail,
+            {reason::kRestartsSpent,
+             absl::StrCat(blame, "; all ", job.max_restarts, " restarts are used up")},
+            now);
+    return change;
+  }
+  change.job.restarts += 1;
+  change.job.version += 1;
+  change.job.update_time = now;
+  change.changed = true;
+  change.feed.push_back(
+      {.time = now,
+       .attempt = job.attempt,
+       .what = NoticeRecord{.rank = 0,
+                            .warning = true,
+                            .message = absl::StrCat(blame, ", as restart ", change.job.restarts,
+                                                    " of ", job.max_restarts)}});
   return change;
 }
 

@@ -51,12 +51,19 @@ Placed PlaceJob(const JobRecord& job, const std::vector<RankRecord>& ranks,
 JobChange SuspendJob(const JobRecord& job, SuspendCause cause, const Reason& reason,
                      absl::Duration grace, absl::Time now);
 
+// Another job, `survivor`, ran on `node` after that was lost under this one: so the node is well,
+// and the loss is paid with a restart. A job that has none left fails, once it waits in the queue;
+// before that it comes back unchanged.
+JobChange ChargeLoss(const JobRecord& job, const std::string& node, const std::string& survivor,
+                     absl::Time now);
+
 // What events or losses make of a job and its newest attempt.
 struct AttemptChange {
   JobChange change;
   AttemptRecord attempt;        // with its ranks
   bool wishes_changed = false;  // a rank left or failed: slots or desired sets differ
   std::vector<CheckpointWritten> checkpoints;  // to upsert by step, then to remove, in this order
+  absl::Time time;                             // of the change
 };
 
 // One rank's events from sequence acked + 1 on (store.h's rules for gaps and ranks apply). A point
@@ -66,6 +73,11 @@ using InSeries = std::function<bool(int64_t step, MetricSplit split)>;
 absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptRecord& attempt,
                                          int rank, const std::vector<RankEventRecord>& events,
                                          const InSeries& in_series, absl::Time now);
+
+// The job has been STARTING for too long, and `rank` has not begun: it failed, which ends the gang.
+// Unchanged when it has begun meanwhile.
+AttemptChange FailStart(const JobRecord& job, const AttemptRecord& attempt, int rank,
+                        const FailureRecord& failure, absl::Time now);
 
 // Those of `ranks` that are not gone yet become gone: killed (absent) or lost.
 AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,

@@ -220,6 +220,7 @@ class EventTaker {
     for (std::string& uri : clean.removed_uris) uri = CleanText(uri);
     job().step = std::max(job().step, checkpoint.step);
     job().newest_checkpoint_uri = checkpoint.uri;
+    if (checkpoint.step > result_.attempt.restore_step) job().losses = 0;
     AppendFeed(checkpoint);
     result_.checkpoints.push_back(std::move(clean));
     return absl::OkStatus();
@@ -305,6 +306,11 @@ void SettleAttempt(AttemptChange& result, std::optional<int64_t> restored_step, 
   }
   if (verdict.failure.has_value()) job.failure = verdict.failure;
   if (verdict.spends_restart) job.restarts += 1;
+  if (*verdict.trigger == JobTrigger::kFirstStep) job.avoid_node.clear();
+  if (*verdict.trigger == JobTrigger::kRetry && verdict.failure.has_value() &&
+      !verdict.failure->rolled_back) {
+    job.avoid_node = verdict.failure->node;
+  }
   MoveJob(result.change, *verdict.trigger, verdict.reason, now);
   if (*verdict.trigger == JobTrigger::kFirstStep) return;
   result.attempt.end_time = now;
@@ -323,12 +329,18 @@ void CountWishes(AttemptChange& result, const JobRecord& before) {
   if (result.wishes_changed && job.version == before.version) job.version += 1;
 }
 
+bool AnyNodeLost(const AttemptRecord& attempt) {
+  return std::any_of(attempt.ranks.begin(), attempt.ranks.end(), [](const RankRecord& rank) {
+    return rank.outcome == RankOutcome::kLost && rank.failure.has_value();
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptRecord& attempt,
                                          int rank, const std::vector<RankEventRecord>& events,
                                          const InSeries& in_series, absl::Time now) {
-  AttemptChange result{.change = {.job = job}, .attempt = attempt};
+  AttemptChange result{.change = {.job = job}, .attempt = attempt, .time = now};
   EventTaker taker(result, rank, in_series, now);
   int64_t acked = attempt.ranks[rank].acked_sequence;
   for (const RankEventRecord& event : events) {
@@ -354,13 +366,36 @@ absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptReco
   return result;
 }
 
+AttemptChange FailStart(const JobRecord& job, const AttemptRecord& attempt, int rank,
+                        const FailureRecord& failure, absl::Time now) {
+  AttemptChange result{.change = {.job = job}, .attempt = attempt, .time = now};
+  RankRecord& late = result.attempt.ranks[rank];
+  if (job.state != JobState::kStarting || late.state != RankState::kAssigned ||
+      late.outcome != RankOutcome::kNone) {
+    return result;
+  }
+  late.outcome = RankOutcome::kFailed;
+  late.failure = failure;
+  result.wishes_changed = true;
+  SettleAttempt(result, std::nullopt, now);
+  CountWishes(result, job);
+  return result;
+}
+
 AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
                         const std::vector<int>& ranks, RankOutcome outcome, absl::Time now) {
-  AttemptChange result{.change = {.job = job}, .attempt = attempt};
+  AttemptChange result{.change = {.job = job}, .attempt = attempt, .time = now};
   for (RankRecord& rank : result.attempt.ranks) {
     const bool named = std::find(ranks.begin(), ranks.end(), rank.id.rank) != ranks.end();
     if (!named || rank.state == RankState::kGone) continue;
-    if (rank.outcome == RankOutcome::kNone) rank.outcome = outcome;
+    if (rank.outcome == RankOutcome::kNone) {
+      rank.outcome = outcome;
+      if (outcome == RankOutcome::kLost) {
+        const bool runs = job.state == JobState::kStarting || job.state == JobState::kRunning;
+        if (runs && !AnyNodeLost(result.attempt)) result.change.job.losses += 1;
+        rank.failure = LossOf(rank);
+      }
+    }
     rank.state = RankState::kGone;
     rank.gone_time = now;
     result.wishes_changed = true;

@@ -168,6 +168,8 @@ struct JobRecord {
   absl::Time suspend_deadline = absl::InfiniteFuture();  // SUSPENDING: then the ranks are killed
   std::optional<FailureRecord> failure;
   std::string newest_checkpoint_uri;
+  int losses = 0;          // of nodes under it, in a row without a newer checkpoint
+  std::string avoid_node;  // that failed it last; empty from its first step elsewhere on
 };
 
 }  // namespace trainyard

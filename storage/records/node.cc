@@ -4,6 +4,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "storage/base/status.h"
 #include "storage/records/text.h"
 
@@ -13,6 +15,10 @@ namespace {
 
 // Assignment, events and log of a rank, until they are delivered.
 constexpr int64_t kLeastDiskBytes = int64_t{64} << 20;
+
+int64_t LeastDiskBytes(const NodeReport& report) {
+  return std::min(kLeastDiskBytes, report.disk_total_bytes.value_or(4 * kLeastDiskBytes) / 4);
+}
 
 }  // namespace
 
@@ -41,10 +47,41 @@ absl::Status CheckNode(const NodeRecord& node) {
 }
 
 std::string CordonReason(const NodeRecord& node) {
-  if (node.report.disk_free_bytes.value_or(kLeastDiskBytes) >= kLeastDiskBytes) return "";
-  return absl::StrCat("its disk is full: ", *node.report.disk_free_bytes >> 20,
-                      " MiB are free where its agent keeps what ranks write (--state-dir), ",
-                      kLeastDiskBytes >> 20, " MiB are needed; free some");
+  const NodeReport& report = node.report;
+  const int64_t least = LeastDiskBytes(report);
+  if (report.disk_free_bytes.value_or(least) >= least) return node.cordon;
+  return absl::StrCat("its disk is full: ", DescribeBytes(*report.disk_free_bytes), " are free ",
+                      report.state_dir.empty() ? "" : absl::StrCat("in ", report.state_dir, ", "),
+                      "where its agent keeps what ranks write (--state-dir), ",
+                      DescribeBytes(least), " are needed; free some on that disk");
+}
+
+std::string DescribeReport(const NodeReport& report) {
+  std::vector<std::string> parts;
+  std::vector<std::string> free;
+  if (report.disk_free_bytes.has_value()) {
+    free.push_back(absl::StrCat(DescribeBytes(*report.disk_free_bytes), " of disk"));
+  }
+  if (report.memory_free_bytes.has_value()) {
+    free.push_back(absl::StrCat(DescribeBytes(*report.memory_free_bytes), " of memory"));
+  }
+  if (!free.empty()) parts.push_back(absl::StrCat(absl::StrJoin(free, " and "), " are free"));
+  if (report.failed_starts > 0) {
+    parts.push_back(absl::StrCat(report.failed_starts, " starts failed"));
+  }
+  if (report.failed_writes > 0) {
+    parts.push_back(absl::StrCat(report.failed_writes, " writes failed"));
+  }
+  return parts.empty() ? "nothing about itself" : absl::StrJoin(parts, "; ");
+}
+
+std::string DescribeBytes(int64_t bytes) {
+  constexpr double kKi = 1024;
+  const double b = static_cast<double>(bytes);
+  if (b < kKi) return absl::StrCat(bytes, " B");
+  if (b < kKi * kKi) return absl::StrFormat("%.1f KiB", b / kKi);
+  if (b < kKi * kKi * kKi) return absl::StrFormat("%.1f MiB", b / (kKi * kKi));
+  return absl::StrFormat("%.1f GiB", b / (kKi * kKi * kKi));
 }
 
 absl::Status CheckNameIsFree(const NodeRecord& holder, const NodeRecord& node) {

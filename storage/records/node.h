@@ -31,10 +31,26 @@ struct SlotUsage {
   friend bool operator==(const SlotUsage&, const SlotUsage&) = default;
 };
 
-// What an agent tells with each heartbeat.
+// What an agent tells with each heartbeat; what it does not tell is absent, 0 or empty.
 struct NodeReport {
   std::vector<SlotUsage> usage;
   std::optional<int64_t> disk_free_bytes;  // where the agent keeps what its ranks write
+  std::optional<int64_t> disk_total_bytes;
+  std::string state_dir;                     // which folder that is
+  std::optional<int64_t> memory_free_bytes;  // of the host, for processes that begin now
+  std::optional<int64_t> memory_total_bytes;
+  int64_t failed_starts = 0;  // of workers, since the agent began
+  int64_t failed_writes = 0;  // of what it keeps of its ranks, likewise
+};
+
+// One attempt of a job that failed on a node, in a way that may be the node's fault.
+struct NodeFailure {
+  std::string job_uid;
+  std::string job_id;
+  int64_t attempt = 0;
+  std::string category;  // DEVICE, STORAGE, START; LOST: the node's lease ended
+  absl::Time time;       // the same for all that one loss of the node struck
+  bool charged = false;  // LOST: the job paid for it
 };
 
 struct NodeRecord {
@@ -52,14 +68,27 @@ struct NodeRecord {
   int64_t beat = 0;       // grows with each renewal of its lease
   absl::Time lease_end;   // on the store's clock; renewed by heartbeats
   absl::Time create_time;
+  std::vector<NodeFailure> failures;  // of the last day, the oldest first
+  std::string cordon;                 // why its failures keep work from it; empty: they do not
+  // Failures before it count no more: an operator looked at the node.
+  absl::Time lifted_time = absl::InfinitePast();
+  // Since when this boot, or this state directory, has been known, if there was another one.
+  absl::Time boot_time = absl::InfinitePast();
 };
 
 // kInvalidArgument names the field of a registration that cannot be kept.
 absl::Status CheckNode(const NodeRecord& node);
 
 // Why nothing is placed on a node that is reachable, and what to do about it; "" when something may
-// be. What runs there goes on.
+// be. What runs there goes on. Its disk is full below 64 MiB, or below a quarter of a disk that is
+// smaller than 256 MiB.
 std::string CordonReason(const NodeRecord& node);
+
+// "3.0 MiB of disk and 1.2 GiB of memory are free; 2 starts failed", as far as its agent tells.
+std::string DescribeReport(const NodeReport& report);
+
+// "8.0 GiB", "512.0 MiB", "12 B"
+std::string DescribeBytes(int64_t bytes);
 
 // Whether `node` may take over the name that `holder` had: another session of the same agent, or
 // the lease of `holder` is over. kFailedPrecondition says who holds it.

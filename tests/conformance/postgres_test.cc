@@ -217,7 +217,8 @@ CREATE FUNCTION put(state_ text, left_ text, ended_ boolean) RETURNS void LANGUA
 BEGIN
   UPDATE template SET state = state_, left_state = left_, end_time = CASE WHEN ended_ THEN now() END,
                       suspend_deadline = CASE WHEN state_ = 'SUSPENDING' THEN now() END;
-  IF ended_ THEN INSERT INTO ended_jobs SELECT *, '{}' FROM template;
+  IF ended_ THEN INSERT INTO ended_jobs
+    SELECT (jsonb_populate_record(NULL::ended_jobs, to_jsonb(t) || '{"label_pairs": []}')).* FROM template t;
   ELSE INSERT INTO jobs SELECT * FROM template; END IF;
 END $$;
 DO $$

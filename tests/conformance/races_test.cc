@@ -275,7 +275,8 @@ class RandomWalk {
     std::string text =
         absl::StrCat(JobStateName(job->state), " ", job->reason.code, " ", job->reason.message, " ",
                      SuspendCauseName(job->suspend_cause), " v", job->version, " a", job->attempt,
-                     " r", job->restarts, " s", job->step, " ", job->newest_checkpoint_uri, " ",
+                     " r", job->restarts, " l", job->losses, " ", job->avoid_node, " s", job->step,
+                     " ", job->newest_checkpoint_uri, " ",
                      job->failure.has_value() ? job->failure->message : "", "\n");
     for (const AttemptRecord& attempt : Must(stores_->fleet().ListAttempts(job->uid))) {
       absl::StrAppend(&text, attempt.attempt, " from ", attempt.restore_step, ":");
@@ -293,6 +294,12 @@ class RandomWalk {
     }
     for (const CheckpointRecord& one : Must(stores_->jobs().ListCheckpoints(job->uid))) {
       absl::StrAppend(&text, "\n", one.step, " ", one.uri, " ", one.attempt);
+    }
+    for (const NodeRecord& node : Must(stores_->fleet().ListNodes())) {
+      for (const NodeFailure& failure : node.failures) {
+        absl::StrAppend(&text, "\n", node.name, " ", failure.job_id, " ", failure.attempt, " ",
+                        failure.category, failure.charged);
+      }
     }
     for (const char* node : {"n0", "n1"}) {
       for (const RankId& rank : Must(stores_->fleet().ListRanks(node))) {

@@ -1,5 +1,5 @@
 -- Which transaction last changed what the scheduler looks at of a rank and of a node, as 0009 has it for jobs: the leader
--- reads what its last reading did not see. Sequences and failures of ranks do not count, they come with every report;
+-- reads what its last reading did not see. Sequences of ranks do not count but for the first, they come with every report;
 -- leases are in a table of their own.
 --
 -- Works with programs that know 12 migrations.
@@ -16,7 +16,8 @@ BEGIN
   NEW.changed := pg_current_xact_id();
   RETURN NEW;
 END $$;
-CREATE TRIGGER ranks_stamp BEFORE UPDATE ON ranks FOR EACH ROW WHEN (OLD.state <> NEW.state) EXECUTE FUNCTION stamp_change();
+CREATE TRIGGER ranks_stamp BEFORE UPDATE ON ranks FOR EACH ROW WHEN (OLD.state <> NEW.state OR OLD.outcome <> NEW.outcome OR (OLD.acked_sequence = 0) <> (NEW.acked_sequence = 0))
+  EXECUTE FUNCTION stamp_change();
 CREATE TRIGGER nodes_stamp BEFORE UPDATE ON nodes FOR EACH ROW EXECUTE FUNCTION stamp_change();
 
 -- Of a job that was cancelled and deleted between two readings, nothing else tells. Kept for a day.

@@ -6,7 +6,10 @@ INSERT INTO nodes AS n (name, uid, instance, address, agent_version, labels, slo
 VALUES ($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb, false, true, clock_timestamp())
 ON CONFLICT (name) DO UPDATE SET
   uid = excluded.uid, instance = excluded.instance, address = excluded.address,
-  agent_version = excluded.agent_version, labels = excluded.labels, slots = excluded.slots, reachable = true
+  agent_version = excluded.agent_version, labels = excluded.labels, slots = excluded.slots, reachable = true,
+  -- A new boot: what its failures still say, the leader decides anew.
+  cordon = CASE WHEN n.instance = excluded.instance THEN n.cordon ELSE '' END,
+  boot_time = CASE WHEN n.instance = excluded.instance THEN n.boot_time ELSE clock_timestamp() END
 WHERE NOT n.reachable OR n.uid = '' OR (n.uid = excluded.uid AND n.instance = excluded.instance)
 RETURNING name
 
@@ -19,14 +22,14 @@ INSERT INTO leases AS l (node, incarnation, beat, held, lease_end, usage)
 VALUES ($1, $2, 1, true, clock_timestamp() + $3::bigint * interval '1 microsecond', '[]')
 ON CONFLICT (node) DO UPDATE SET
   incarnation = excluded.incarnation, beat = l.beat + 1, held = true, lease_end = excluded.lease_end, usage = '[]',
-  disk_free_bytes = NULL
+  disk_free_bytes = NULL, health = '{}'
 
 -- name: RenewLeases
 -- By place in the arrays: whether it was renewed. Not renewed: somebody has the lease locked, and the other leases do not
 -- wait for that. No row: it is over. For more than one it is planned with its values.
 WITH said AS (
-  SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[]) WITH ORDINALITY
-    AS u (node, incarnation, lease, usage, disk_free, place)
+  SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[], $6::text[]) WITH ORDINALITY
+    AS u (node, incarnation, lease, usage, disk_free, health, place)
 ), newest AS (
   SELECT DISTINCT ON (node, incarnation) * FROM said ORDER BY node, incarnation, place DESC
 ), free AS (
@@ -36,7 +39,7 @@ WITH said AS (
   UPDATE leases l SET
     beat = beat + 1,
     lease_end = greatest(lease_end, clock_timestamp() + n.lease * interval '1 microsecond'),
-    usage = n.usage::jsonb, disk_free_bytes = nullif(n.disk_free, -1)
+    usage = n.usage::jsonb, disk_free_bytes = nullif(n.disk_free, -1), health = n.health::jsonb
   FROM free f, newest n
   WHERE l.node = f.node AND n.node = l.node AND n.incarnation = l.incarnation
   RETURNING l.node, l.incarnation
@@ -58,7 +61,31 @@ SELECT {node_columns} FROM nodes n JOIN leases l ON l.node = n.name
 WHERE n.name = ANY ($1::text[]) ORDER BY n.name FOR SHARE OF n
 
 -- name: SetDraining
-UPDATE nodes SET draining = $2 WHERE name = $1 RETURNING name
+-- Whoever says that the node is to be used again has looked at it: its failures so far keep nothing from it any more.
+UPDATE nodes SET
+  draining = $2,
+  lifted_time = CASE WHEN NOT $2 AND cordon <> '' THEN clock_timestamp() ELSE lifted_time END,
+  cordon = CASE WHEN $2 THEN cordon ELSE '' END
+WHERE name = $1 RETURNING name
+
+-- name: CordonNodes
+UPDATE nodes n SET cordon = u.reason FROM unnest($1::text[], $2::text[]) AS u (name, reason)
+WHERE n.name = u.name AND n.cordon = ''
+
+-- name: InsertNodeFailure
+INSERT INTO node_failures (node, job_uid, attempt, job_id, category, time, charged)
+VALUES ($1, $2, $3, $4, $5, from_micros($6), $7::boolean) ON CONFLICT DO NOTHING
+
+-- name: ForgetNodeFailures
+-- Of a node, those that are too old or too many. What somebody else forgets right now is not waited for.
+DELETE FROM node_failures WHERE ctid = ANY (ARRAY(
+  SELECT ctid FROM node_failures f
+  WHERE f.node = $1 AND (f.time < clock_timestamp() - $2::bigint * interval '1 microsecond'
+    OR f.time < (SELECT time FROM node_failures n WHERE n.node = $1 ORDER BY time DESC OFFSET $3::bigint - 1 LIMIT 1))
+  FOR UPDATE SKIP LOCKED))
+
+-- name: ChargeNodeFailure
+UPDATE node_failures SET charged = true WHERE node = $1 AND job_uid = $2 AND attempt = $3
 
 -- name: ReadAttempts
 -- Attempt 0: all of them.

@@ -72,5 +72,7 @@ WITH gone AS (
   WHERE NOT n.reachable AND l.lease_end <= now() - $1::bigint * interval '1 microsecond'
     AND NOT EXISTS (SELECT FROM ranks r WHERE r.node = n.name AND r.state <> 'GONE')
   ORDER BY l.node LIMIT 100 FOR UPDATE OF l SKIP LOCKED
+), failures AS (
+  DELETE FROM node_failures f USING gone g WHERE f.node = g.node
 )
 DELETE FROM nodes n USING gone g WHERE n.name = g.node AND NOT n.reachable RETURNING n.name

@@ -51,9 +51,12 @@ SELECT DISTINCT uid FROM unseen
 -- name: ChangedNodes
 SELECT {node_columns} FROM nodes n JOIN leases l ON l.node = n.name
 WHERE n.changed >= pg_snapshot_xmax($1::pg_snapshot) OR n.changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
+   OR n.name IN (SELECT f.node FROM node_failures f
+                 WHERE f.changed >= pg_snapshot_xmax($1::pg_snapshot)
+                    OR f.changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot))))
 
 -- name: ReadLeases
-SELECT node, beat, disk_free_bytes FROM leases
+SELECT node, beat, disk_free_bytes, health::text AS health FROM leases
 
 -- name: AllLiveJobs
 SELECT {job_columns} FROM jobs j WHERE j.state IN ('QUEUED', 'STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING')

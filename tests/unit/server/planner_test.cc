@@ -242,7 +242,7 @@ TEST(Planner, NodeWithAFullDiskTakesNothingAndSaysWhatToFree) {
   EXPECT_TRUE(Plan(s).decisions.placements.empty());
   const Description description = Describe(s.snapshot, {}, "uid-a");
   EXPECT_THAT(description.reason.message,
-              AllOf(HasSubstr("1 cordoned: nodes/full, its disk is full: 3 MiB are free"),
+              AllOf(HasSubstr("1 cordoned: nodes/full, its disk is full: 3.0 MiB are free"),
                     HasSubstr("free some")));
 }
 

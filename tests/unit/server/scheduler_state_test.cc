@@ -73,7 +73,7 @@ class Cluster {
     changes.leases.emplace();
     for (const auto& [name, node] : nodes_) {
       if (whole || changed_nodes_.count(name) > 0) changes.nodes.push_back(node);
-      changes.leases->push_back({name, node.beat, node.report.disk_free_bytes});
+      changes.leases->push_back({name, node.beat, node.report});
     }
     changed_.clear();
     changed_nodes_.clear();
