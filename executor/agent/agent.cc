@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "executor/agent/identity.h"
 #include "executor/agent/metric_columns.h"
+#include "executor/agent/slots.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -392,12 +393,26 @@ void Agent::SendHeartbeat(absl::Duration now) {
   }
   // GPUs come first among the slots: each has the slot of its index.
   for (const auto& [index, usage] : gpus_->Usage()) (*heartbeat.mutable_usage())[index] = usage;
+  DescribeHealth(*heartbeat.mutable_health());
+  link_->Send(std::move(message));
+}
+
+void Agent::DescribeHealth(v1::NodeHealth& health) const {
   struct statvfs disk {};
   if (statvfs(ranks_folder_.c_str(), &disk) == 0) {
-    heartbeat.mutable_health()->set_disk_free_bytes(static_cast<int64_t>(disk.f_bavail) *
-                                                    static_cast<int64_t>(disk.f_frsize));
+    const auto block = static_cast<int64_t>(disk.f_frsize);
+    health.set_disk_free_bytes(static_cast<int64_t>(disk.f_bavail) * block);
+    health.set_disk_total_bytes(static_cast<int64_t>(disk.f_blocks) * block);
   }
-  link_->Send(std::move(message));
+  health.set_state_dir(options_.state_dir);
+  const absl::StatusOr<Machine> machine = ReadMachine();
+  const absl::StatusOr<int64_t> free = ReadFreeMemory();
+  if (machine.ok() && free.ok()) {
+    health.set_memory_total_bytes(machine->memory_bytes);
+    health.set_memory_free_bytes(std::min(*free, machine->memory_bytes));
+  }
+  health.set_failed_starts(failed_starts_);
+  health.set_failed_writes(failed_writes_);
 }
 
 void Agent::Tick(absl::Duration now) {
@@ -410,7 +425,10 @@ void Agent::Tick(absl::Duration now) {
     if (rank->retired()) continue;
     rank->RotateLog(options_.log_bytes);
     const absl::Status saved = rank->spool().Save();
-    if (!saved.ok()) spdlog::warn("{}: {}", name, saved.ToString());
+    if (!saved.ok()) {
+      ++failed_writes_;
+      spdlog::warn("{}: {}", name, saved.ToString());
+    }
     waiting = waiting || !rank->spool().idle();
   }
   if (waiting && now - last_progress_ > kResendAfter) {

@@ -93,6 +93,7 @@ class Agent {
   // renewed meanwhile by nobody.
   std::string WhatTheDriverSaid(const LocalRank& rank, bool wait);
   void SendHeartbeat(absl::Duration now);
+  void DescribeHealth(v1::NodeHealth& health) const;
   void Tick(absl::Duration now);
   void ForgetOldRanks();
   bool ReadyToLeave(absl::Duration now);
@@ -124,6 +125,8 @@ class Agent {
   bool orphaned_ = true;  // the lease does not hold
   bool reconcile_due_ = false;
   bool heartbeat_due_ = false;
+  int64_t failed_starts_ = 0;
+  int64_t failed_writes_ = 0;
   absl::Duration next_heartbeat_ = absl::ZeroDuration();
   absl::Duration next_tick_ = absl::ZeroDuration();
   absl::Duration next_record_ = absl::ZeroDuration();

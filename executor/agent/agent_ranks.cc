@@ -51,7 +51,11 @@ void Agent::FinishRanks(absl::Duration now) {
       const std::string said = WhatTheDriverSaid(rank, true);
       return said.empty() ? said : absl::StrCat("\n", said, "\n");
     };
-    if (!rank->TryFinish(remark)) continue;
+    const bool had_process = rank->HasProcess();
+    if (!rank->TryFinish(remark)) {
+      failed_writes_ += !rank->HasProcess() && (retry || had_process);
+      continue;
+    }
     spdlog::info("{}: gone", name);
     finished = true;
   }
@@ -93,8 +97,10 @@ void Agent::Perform(const Action& action, absl::Duration now) {
         ranks_[action.name] = *std::move(rank);
         break;
       }
+      ++failed_starts_;
       v1::RankEvent event;
-      event.mutable_failure()->set_category(v1::Failure::INTERNAL);
+      event.mutable_failure()->set_category(
+          absl::IsResourceExhausted(rank.status()) ? v1::Failure::STORAGE : v1::Failure::INTERNAL);
       event.mutable_failure()->set_message(
           absl::StrCat("the agent could not start the worker: ", rank.status().message()));
       event.mutable_failure()->set_retryable(true);

@@ -29,16 +29,16 @@ int CountCores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-absl::StatusOr<int64_t> ReadMemTotal(const std::string& root) {
+absl::StatusOr<int64_t> ReadMemInfo(const std::string& root, absl::string_view name) {
   TY_ASSIGN_OR_RETURN(const std::string text, ReadFile(root + "/proc/meminfo"));
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     int64_t kib = 0;
-    if (words.size() >= 2 && words[0] == "MemTotal:" && absl::SimpleAtoi(words[1], &kib)) {
+    if (words.size() >= 2 && words[0] == name && absl::SimpleAtoi(words[1], &kib)) {
       return kib * 1024;
     }
   }
-  return absl::InternalError(root + "/proc/meminfo has no MemTotal");
+  return absl::InternalError(absl::StrCat(root, "/proc/meminfo has no ", name));
 }
 
 // The smallest limit on the way from our cgroup to the root, of either version.
@@ -69,8 +69,12 @@ int64_t ReadCgroupLimit(const std::string& root) {
 }  // namespace
 
 absl::StatusOr<Machine> ReadMachine(const std::string& root) {
-  TY_ASSIGN_OR_RETURN(const int64_t total, ReadMemTotal(root));
+  TY_ASSIGN_OR_RETURN(const int64_t total, ReadMemInfo(root, "MemTotal:"));
   return Machine{.cores = CountCores(), .memory_bytes = std::min(total, ReadCgroupLimit(root))};
+}
+
+absl::StatusOr<int64_t> ReadFreeMemory(const std::string& root) {
+  return ReadMemInfo(root, "MemAvailable:");
 }
 
 absl::StatusOr<std::vector<v1::Slot>> MakeSlots(const SlotRequest& request, const Machine& machine,

@@ -25,6 +25,9 @@ struct Machine {
 // `root` is prepended to /proc and /sys (tests).
 absl::StatusOr<Machine> ReadMachine(const std::string& root = "");
 
+// What processes that begin now may take, as the kernel estimates it.
+absl::StatusOr<int64_t> ReadFreeMemory(const std::string& root = "");
+
 // Pure. GPUs first, then CPU slots; indices from 0. kInvalidArgument: nothing to offer.
 absl::StatusOr<std::vector<v1::Slot>> MakeSlots(const SlotRequest& request, const Machine& machine,
                                                 const std::vector<Gpu>& gpus);

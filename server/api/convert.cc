@@ -166,6 +166,22 @@ v1::SlotUsage ToProto(const SlotUsage& usage) {
   return proto;
 }
 
+namespace {
+
+v1::NodeReport ToProto(const NodeReport& report) {
+  v1::NodeReport proto;
+  proto.set_disk_free_bytes(report.disk_free_bytes.value_or(0));
+  proto.set_disk_total_bytes(report.disk_total_bytes.value_or(0));
+  proto.set_state_dir(report.state_dir);
+  proto.set_memory_free_bytes(report.memory_free_bytes.value_or(0));
+  proto.set_memory_total_bytes(report.memory_total_bytes.value_or(0));
+  proto.set_failed_starts(report.failed_starts);
+  proto.set_failed_writes(report.failed_writes);
+  return proto;
+}
+
+}  // namespace
+
 v1::Node ToProto(const NodeRecord& node, const SchedulerSnapshot& snapshot) {
   std::map<std::string, std::string> names;  // of jobs, by uid
   for (const JobRecord& job : snapshot.jobs) {
@@ -205,6 +221,14 @@ v1::Node ToProto(const NodeRecord& node, const SchedulerSnapshot& snapshot) {
   if (IsSet(node.lease_end)) SetTimestamp(node.lease_end, *proto.mutable_lease_end_time());
   if (IsSet(node.create_time)) SetTimestamp(node.create_time, *proto.mutable_create_time());
   proto.set_agent_version(node.agent_version);
+  if (ready) *proto.mutable_report() = ToProto(node.report);
+  for (const NodeFailure& record : node.failures) {
+    v1::NodeFailure& failure = *proto.add_failures();
+    failure.set_job_id(record.job_id);
+    failure.set_attempt(record.attempt);
+    failure.set_category(record.category);
+    SetTimestamp(record.time, *failure.mutable_time());
+  }
   return proto;
 }
 

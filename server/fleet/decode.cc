@@ -14,12 +14,14 @@
 #include "storage/base/digest.h"
 #include "storage/base/printable.h"
 #include "storage/base/status.h"
+#include "storage/records/text.h"
 
 namespace trainyard {
 namespace {
 
 constexpr int kMostSlots = 1024;
 constexpr double kMostCelsius = 1000, kMostWatts = 1e5;
+constexpr size_t kMostPathBytes = 1024;
 constexpr int kMostLabels = 64;
 constexpr int kMostValues = 64;  // metrics of one point
 constexpr int kMostColumnPoints = 1 << 16;
@@ -346,7 +348,19 @@ NodeReport DecodeReport(const v1::Heartbeat& heartbeat) {
   NodeReport report;
   std::vector<SlotUsage>& usage = report.usage;
   if (heartbeat.has_health()) {
-    report.disk_free_bytes = std::max<int64_t>(0, heartbeat.health().disk_free_bytes());
+    const v1::NodeHealth& health = heartbeat.health();
+    const auto told = [](int64_t bytes) {
+      return bytes > 0 ? std::optional<int64_t>(bytes) : std::nullopt;
+    };
+    report.disk_free_bytes = std::max<int64_t>(0, health.disk_free_bytes());
+    report.disk_total_bytes = told(health.disk_total_bytes());
+    report.state_dir = CleanText(health.state_dir(), kMostPathBytes);
+    report.memory_total_bytes = told(health.memory_total_bytes());
+    if (report.memory_total_bytes.has_value()) {
+      report.memory_free_bytes = std::max<int64_t>(0, health.memory_free_bytes());
+    }
+    report.failed_starts = std::max<int64_t>(0, health.failed_starts());
+    report.failed_writes = std::max<int64_t>(0, health.failed_writes());
   }
   for (const auto& [index, said] : heartbeat.usage()) {
     if (index < 0 || index >= kMostSlots) continue;

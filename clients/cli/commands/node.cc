@@ -58,15 +58,43 @@ void AddUsage(const v1::Slot& slot, std::vector<std::string>& row) {
   row.push_back(usage.last_xid() == 0 ? "-" : absl::StrCat(usage.last_xid()));
 }
 
+std::string FreeOf(int64_t free, int64_t total) {
+  if (total == 0) return absl::StrCat(FormatBytes(free), " free");
+  return absl::StrCat(FormatBytes(free), " free of ", FormatBytes(total));
+}
+
+using Fields = std::vector<std::pair<std::string, std::string>>;
+
+// What the agent tells; one of before tells nothing but the disk.
+void AddReport(const v1::NodeReport& report, Fields& fields) {
+  if (report.disk_total_bytes() > 0 || report.disk_free_bytes() > 0) {
+    std::string disk = FreeOf(report.disk_free_bytes(), report.disk_total_bytes());
+    if (!report.state_dir().empty()) absl::StrAppend(&disk, ", ", report.state_dir());
+    fields.emplace_back("disk", disk);
+  }
+  if (report.memory_total_bytes() > 0) {
+    fields.emplace_back("memory", FreeOf(report.memory_free_bytes(), report.memory_total_bytes()));
+  }
+  if (report.failed_starts() > 0 || report.failed_writes() > 0) {
+    fields.emplace_back("errors", absl::StrCat(report.failed_starts(), " failed starts, ",
+                                               report.failed_writes(), " failed writes"));
+  }
+}
+
 std::string RenderNode(const Terminal& terminal, const v1::Node& raw) {
   const v1::Node node = Shown(raw);
-  std::vector<std::pair<std::string, std::string>> fields = {
-      {"node", LastSegment(node.name())},
-      {"state", StateOf(terminal, node)},
-      {"address", node.address()},
-      {"agent", node.agent_version()},
-      {"lease ends", FormatWhen(TimeOf(node.lease_end_time()))}};
+  Fields fields = {{"node", LastSegment(node.name())},
+                   {"state", StateOf(terminal, node)},
+                   {"address", node.address()},
+                   {"agent", node.agent_version()},
+                   {"lease ends", FormatWhen(TimeOf(node.lease_end_time()))}};
   if (!node.cordon_reason().empty()) fields.emplace_back("takes no work", node.cordon_reason());
+  AddReport(node.report(), fields);
+  for (const v1::NodeFailure& failure : node.failures()) {
+    fields.emplace_back("failure",
+                        absl::StrCat(FormatWhen(TimeOf(failure.time())), "  ", failure.category(),
+                                     " of ", failure.job_id(), ", attempt ", failure.attempt()));
+  }
   std::string out = RenderFields(terminal, fields);
   const bool with_usage = std::any_of(node.slots().begin(), node.slots().end(),
                                       [](const v1::Slot& slot) { return slot.has_usage(); });
@@ -147,7 +175,8 @@ void AddNode(CLI::App& root, Session& session) {
   AddCall(*command, session, "get", "Show a node and its slots", &Client::GetNode);
   AddCall(*command, session, "drain", "Give it no new work and move away what runs there",
           &Client::DrainNode);
-  AddCall(*command, session, "undrain", "Use it again", &Client::UndrainNode);
+  AddCall(*command, session, "undrain",
+          "Use it again: lifts a drain, and a cordon for its failures", &Client::UndrainNode);
 }
 
 }  // namespace trainyard::cli
