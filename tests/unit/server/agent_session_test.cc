@@ -104,6 +104,30 @@ class Recorder : public AgentLink {
   int64_t acknowledged = 0;  // the newest heartbeat
 };
 
+TEST(Decode, HealthOfWhatAnAgentMaySay) {
+  v1::Heartbeat heartbeat;
+  EXPECT_FALSE(DecodeReport(heartbeat).disk_free_bytes.has_value()) << "an agent of before";
+  v1::NodeHealth& health = *heartbeat.mutable_health();
+  NodeReport report = DecodeReport(heartbeat);
+  EXPECT_EQ(report.disk_free_bytes, 0);
+  EXPECT_FALSE(report.disk_total_bytes.has_value());
+  EXPECT_FALSE(report.memory_free_bytes.has_value());
+  health.set_disk_total_bytes(5);
+  health.set_memory_total_bytes(6);
+  health.set_memory_free_bytes(-1);
+  health.set_failed_starts(-7);
+  health.set_failed_writes(8);
+  health.set_state_dir(std::string("/a\0b", 4) + std::string(10000, 'x'));
+  report = DecodeReport(heartbeat);
+  EXPECT_EQ(report.disk_total_bytes, 5);
+  EXPECT_EQ(report.memory_free_bytes, 0);
+  EXPECT_EQ(report.memory_total_bytes, 6);
+  EXPECT_EQ(report.failed_starts, 0);
+  EXPECT_EQ(report.failed_writes, 8);
+  EXPECT_LT(report.state_dir.size(), 2000u);
+  EXPECT_EQ(report.state_dir.find('\0'), std::string::npos);
+}
+
 TEST(Decode, UsageOfWhatADriverMaySay) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   v1::Heartbeat heartbeat;

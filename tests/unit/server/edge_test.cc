@@ -190,6 +190,30 @@ v1::Register GoodRegister() {
   return message;
 }
 
+TEST(Convert, WhatAMachineTellsIsToldWhileTheNodeIsReady) {
+  SchedulerSnapshot snapshot{.now = absl::FromUnixSeconds(1000000)};
+  NodeRecord node{.name = "n"};
+  node.lease_end = snapshot.now + absl::Seconds(5);
+  node.report.memory_free_bytes = 7;
+  node.report.failed_starts = 3;
+  node.failures = {{.job_uid = "u",
+                    .job_id = "job",
+                    .attempt = 2,
+                    .category = "DEVICE",
+                    .time = snapshot.now - absl::Hours(1)}};
+  node.cordon = "sick";
+  v1::Node proto = ToProto(node, snapshot);
+  EXPECT_EQ(proto.state(), v1::Node::CORDONED);
+  EXPECT_EQ(proto.cordon_reason(), "sick");
+  EXPECT_EQ(proto.report().memory_free_bytes(), 7);
+  EXPECT_EQ(proto.report().failed_starts(), 3);
+  ASSERT_EQ(proto.failures_size(), 1);
+  EXPECT_EQ(proto.failures(0).job_id(), "job");
+  EXPECT_EQ(proto.failures(0).time().seconds(), 1000000 - 3600);
+  node.reachable = false;
+  EXPECT_FALSE(ToProto(node, snapshot).has_report());
+}
+
 TEST(Decode, RegistrationIsCheckedFieldByField) {
   ASSERT_TRUE(DecodeRegister(GoodRegister()).ok());
   const std::pair<const char*, std::function<void(v1::Register&)>> kCases[] = {
