@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <stdio.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -19,6 +20,15 @@ namespace trainyard {
 namespace {
 
 constexpr int64_t kEvidenceBytes = 4096;
+constexpr int64_t kReserveBytes = int64_t{32} << 10;  // for a failure, its evidence and the end
+// Below it a worker that found its disk full is believed to have meant this one.
+constexpr int64_t kLittleBytes = int64_t{1} << 20;
+
+int64_t FreeBytes(const std::string& folder) {
+  struct statvfs disk {};
+  if (statvfs(folder.c_str(), &disk) != 0) return 0;
+  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+}
 
 absl::Status WritePlainFile(const std::string& path, const std::string& text) {
   const FileDescriptor fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
@@ -46,6 +56,7 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Start(
   absl::Status ready = waiting.WriteAssignment(assignment);
   if (ready.ok()) ready = WritePlainFile(waiting.pid_path(), worker.process.id().ToString());
   if (ready.ok()) ready = WritePlainFile(waiting.events_path(), "");
+  if (ready.ok()) ready = WritePlainFile(waiting.reserve_path(), std::string(kReserveBytes, '\1'));
   absl::StatusOr<run::LeaseFile> lease = run::LeaseFile::Open(waiting.lease_path(), true);
   if (ready.ok()) ready = lease.status();
   if (ready.ok()) lease->ExtendLife(lease_until);
@@ -197,12 +208,29 @@ bool LocalRank::TryFinish(const std::function<std::string()>& remark) {
   if (remark != nullptr && by_itself && remark_.empty()) remark_ = remark();
   exited.set_evidence(log_.LastLines(kEvidenceBytes - static_cast<int64_t>(remark_.size())) +
                       remark_);
-  const absl::Status appended = spool_.AppendLast(last_words_, exited, clock_);
+  if (status_->code == run::kExitStorage && FreeBytes(path()) < kLittleBytes) TellDiskIsFull();
+  absl::Status appended = spool_.AppendLast(last_words_, exited, clock_);
+  if (absl::IsResourceExhausted(appended)) {
+    TellDiskIsFull();
+    unlink(directory_.reserve_path().c_str());
+    appended = spool_.AppendLast(last_words_, exited, clock_);
+  }
   if (!appended.ok()) {
     spdlog::error("{}: cannot record its end, will try again: {}", name_, appended.ToString());
     return false;
   }
+  unlink(directory_.reserve_path().c_str());
   return true;
+}
+
+void LocalRank::TellDiskIsFull() {
+  if (!last_words_.empty()) return;
+  v1::Failure& failure = *last_words_.emplace_back().mutable_failure();
+  failure.set_category(v1::Failure::STORAGE);
+  failure.set_message(absl::StrCat("the disk is full: ", FreeBytes(path()), " bytes are free in ",
+                                   std::filesystem::path(path()).parent_path().string(),
+                                   ", where the agent keeps what ranks write; free some"));
+  failure.set_retryable(true);
 }
 
 void LocalRank::RotateLog(int64_t limit) {

@@ -89,6 +89,8 @@ class LocalRank {
   LocalRank(const std::string& path, v1::RankKey key, Clock& clock);
   absl::Status HandOver(WaitingWorker worker, const v1::Assignment& assignment,
                         const std::string& device, int threads, absl::Duration lease_until);
+  // Tells that the disk is full, unless something was told already, in the space that was kept.
+  void TellDiskIsFull();
 
   const std::string name_;
   const v1::RankKey key_;

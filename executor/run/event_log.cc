@@ -158,7 +158,7 @@ absl::StatusOr<std::unique_ptr<EventWriter>> EventWriter::OpenAt(const std::stri
   if (info.st_size > at.offset && ftruncate(fd.get(), at.offset) != 0) {
     return ErrnoStatus(errno, path);
   }
-  return std::unique_ptr<EventWriter>(new EventWriter(std::move(fd), at, clock));
+  return std::unique_ptr<EventWriter>(new EventWriter(path, std::move(fd), at, clock));
 }
 
 absl::Status EventWriter::Append(v1::RankEvent event) {
@@ -175,7 +175,7 @@ absl::Status EventWriter::Append(v1::RankEvent event) {
   PutU32(static_cast<uint32_t>(length), record.data());
   PutU32(Crc32c(absl::string_view(record).substr(kHeaderBytes)), record.data() + 4);
 
-  if (torn_ && ftruncate(fd_.get(), end_.offset) != 0) return ErrnoStatus(errno, "event log");
+  if (torn_ && ftruncate(fd_.get(), end_.offset) != 0) return ErrnoStatus(errno, path_);
   torn_ = true;
   for (size_t done = 0; done < record.size();) {
     const ssize_t n = write(fd_.get(), record.data() + done, record.size() - done);
@@ -184,7 +184,7 @@ absl::Status EventWriter::Append(v1::RankEvent event) {
     const int error =
         errno == EFBIG ? ENOSPC : errno;  // a limit on the size of files is a full disk
     torn_ = ftruncate(fd_.get(), end_.offset) != 0;
-    return ErrnoStatus(error, "event log");
+    return ErrnoStatus(error, path_);
   }
   torn_ = false;
   end_ = {.offset = end_.offset + static_cast<int64_t>(record.size()),

@@ -46,9 +46,10 @@ class EventWriter {
   int64_t last_sequence();
 
  private:
-  EventWriter(FileDescriptor fd, EventPosition end, Clock& clock)
-      : fd_(std::move(fd)), end_(end), clock_(clock) {}
+  EventWriter(std::string path, FileDescriptor fd, EventPosition end, Clock& clock)
+      : path_(std::move(path)), fd_(std::move(fd)), end_(end), clock_(clock) {}
 
+  const std::string path_;  // for messages
   absl::Mutex mu_;
   FileDescriptor fd_ ABSL_GUARDED_BY(mu_);
   EventPosition end_ ABSL_GUARDED_BY(mu_);

@@ -38,6 +38,8 @@ class RunDirectory {
   std::string pid_path() const { return path_ + "/pid"; }
   std::string acked_path() const { return path_ + "/acked"; }
   std::string log_path() const { return path_ + "/log"; }
+  // Space that the agent gives back when the disk is too full to say how the rank ended.
+  std::string reserve_path() const { return path_ + "/reserve"; }
 
   // Makes the directory as well. Readers see all of it or nothing.
   absl::Status WriteAssignment(const v1::Assignment& assignment) const;
