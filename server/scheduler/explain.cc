@@ -143,7 +143,8 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
     SuggestForWaiting(explanation, demand, snapshot, explanation.suggestions);
   }
   if (job.state == JobState::kStarting && !attempts.empty()) {
-    const std::vector<std::string> missing = DescribeStart(attempts.back(), ClusterOf(snapshot).nodes);
+    const std::vector<std::string> missing =
+        DescribeStart(attempts.back(), ClusterOf(snapshot).nodes);
     explanation.details.insert(explanation.details.end(), missing.begin(), missing.end());
     if (!missing.empty()) {
       absl::StrAppend(&explanation.reason.message, "; ", missing.size(), " of ",

@@ -10,13 +10,12 @@ namespace trainyard {
 namespace {
 
 std::string DescribeRank(const RankRecord& rank, const std::vector<const NodeRecord*>& nodes) {
-  const auto node = std::find_if(nodes.begin(), nodes.end(), [&rank](const NodeRecord* one) {
-    return one->name == rank.node;
-  });
-  return absl::StrCat("its worker has ",
-                      rank.acked_sequence > 0 ? "started and not restored" : "not been heard of",
-                      "; nodes/", rank.node,
-                      " said last: ", node == nodes.end() ? "nothing" : DescribeReport((*node)->report));
+  const auto node = std::find_if(nodes.begin(), nodes.end(),
+                                 [&rank](const NodeRecord* one) { return one->name == rank.node; });
+  return absl::StrCat(
+      "its worker has ", rank.acked_sequence > 0 ? "started and not restored" : "not been heard of",
+      "; nodes/", rank.node,
+      " said last: ", node == nodes.end() ? "nothing" : DescribeReport((*node)->report));
 }
 
 // The first rank that has not begun, if the attempt is out of time and nothing else ended it.

@@ -212,8 +212,8 @@ const SlotTable& SchedulerState::Slots(const std::vector<const NodeRecord*>& nod
   return *slots_;
 }
 
-// Of the running jobs those that a pass has to look at: all of them only where a node is to be left,
-// or somebody may have survived on one.
+// Of the running jobs those that a pass has to look at: all of them only where a node is to be
+// left, or somebody may have survived on one.
 Cluster SchedulerState::ToLookAt() const {
   Cluster cluster;
   cluster.now = now();

@@ -131,7 +131,8 @@ void SlotTable::SetApart(const std::string& name) {
     --from.present;
     if (!slot.taken) --from.free;
     if (added) {
-      kinds_.push_back({.device = from.device, .bytes = from.bytes, .kept = from.kept, .of_node = name});
+      kinds_.push_back(
+          {.device = from.device, .bytes = from.bytes, .kept = from.kept, .of_node = name});
     }
     slot.kind = to->second;
     ++kinds_[slot.kind].present;

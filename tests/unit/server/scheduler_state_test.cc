@@ -32,7 +32,7 @@ class Cluster {
 
   void Step() {
     now_ += absl::Milliseconds(100);
-    switch (Draw(6)) {
+    switch (Draw(7)) {
       case 0:
       case 1:
         return Submit();
@@ -44,6 +44,8 @@ class Cluster {
         return ChangeNode();
       case 5:
         return LoseRank();
+      case 6:
+        return Begin();
     }
   }
 
@@ -87,12 +89,16 @@ class Cluster {
       ++job.attempt;
       ++job.version;
       job.reason = placement.reason;
-      AttemptRecord attempt{.job_uid = job.uid, .attempt = job.attempt};
+      AttemptRecord attempt{.job_uid = job.uid, .attempt = job.attempt, .create_time = now_};
       for (const Placement::Rank& rank : placement.ranks) {
         attempt.ranks.push_back({.node = rank.node, .slots = rank.slots});
       }
       attempts_[job.uid] = attempt;
       changed_.insert(job.uid);
+    }
+    for (const NodeCordon& cordon : decisions.cordons) {
+      nodes_.at(cordon.name).cordon = cordon.reason;
+      changed_nodes_.insert(cordon.name);
     }
     for (const ReasonUpdate& update : decisions.reasons) {
       jobs_.at(update.job_uid).reason = update.reason;
@@ -122,6 +128,17 @@ class Cluster {
     return &it->second;
   }
 
+  // Of a job that starts: it runs.
+  void Begin() {
+    JobRecord* const job = Any();
+    if (job == nullptr || job->state != JobState::kStarting) return;
+    job->state = JobState::kRunning;
+    ++job->version;
+    for (RankRecord& rank : attempts_.at(job->uid).ranks) {
+      if (rank.state == RankState::kAssigned) rank.state = RankState::kRunning;
+    }
+  }
+
   void End() {
     const JobRecord* job = Any();
     if (job == nullptr) return;
@@ -136,13 +153,23 @@ class Cluster {
     ++job->version;
     ++job->restarts;
     job->not_before = now_ + absl::Milliseconds(Draw(500));
+    job->avoid_node = Draw(3) == 0 ? "" : absl::StrCat("n", Draw(7));
   }
 
   void ChangeNode() {
     auto it = nodes_.begin();
     std::advance(it, Draw(static_cast<int>(nodes_.size())));
     NodeRecord& node = it->second;
-    const int what = Draw(4);
+    const int what = Draw(5);
+    if (what == 4) {
+      node.failures.push_back({.job_uid = absl::StrCat("uid-j", 1 + Draw(submitted_ + 1)),
+                               .job_id = "j",
+                               .attempt = ++failures_,
+                               .category = Draw(2) == 0 ? "LOST" : "DEVICE",
+                               .time = now_});
+      changed_nodes_.insert(node.name);
+      return;
+    }
     if (what == 0) node.draining = !node.draining;
     if (what == 1) node.reachable = !node.reachable;
     if (what == 2) node.report.disk_free_bytes = Draw(2) == 0 ? 0 : int64_t{1} << 40;
@@ -168,6 +195,7 @@ class Cluster {
   std::mt19937_64 random_;
   absl::Time now_ = TestNow();
   int submitted_ = 0;
+  int failures_ = 0;
   std::map<std::string, JobRecord> jobs_;
   std::map<std::string, AttemptRecord> attempts_;
   std::map<std::string, NodeRecord> nodes_;
@@ -192,6 +220,12 @@ std::string Text(const Pass& pass) {
   absl::StrAppend(&text, absl::StrJoin(reasons, ""));
   for (const Suspension& suspension : pass.decisions.suspensions) {
     absl::StrAppend(&text, "suspend ", suspension.job_uid, " ", suspension.reason.message, "\n");
+  }
+  for (const NodeCordon& cordon : pass.decisions.cordons) {
+    absl::StrAppend(&text, "cordon ", cordon.name, " ", cordon.reason, "\n");
+  }
+  for (const LossCharge& charge : pass.decisions.charges) {
+    absl::StrAppend(&text, "charge ", charge.job_uid, " ", charge.node, " ", charge.survivor, "\n");
   }
   for (const LostNode& lost : pass.decisions.lost_nodes) {
     absl::StrAppend(&text, "lose ", lost.name, " ", lost.beat, "\n");
