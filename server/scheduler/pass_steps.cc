@@ -14,6 +14,11 @@ DemandClass ClassOf(const JobRecord& job) {
   return {std::max(1, job.min_slots), job.bytes_per_slot, job.device, job.avoid_node};
 }
 
+absl::Time UntoldUntil(const JobRecord& job, const PlannerOptions& options) {
+  if (job.reason.code != reason::kSubmitted) return absl::InfinitePast();
+  return job.create_time + options.tell_after;
+}
+
 Reason ReasonForBackoff(const JobRecord& job) {
   std::string message =
       absl::StrCat("restart ", job.restarts, " of at most ", job.max_restarts, " may begin at ",

@@ -40,6 +40,9 @@ void LookForLostNodes(const Cluster& cluster, const PlannerOptions& options, Pas
 // Moves jobs away from draining nodes, and sees to suspensions that take too long.
 void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& pass);
 
+// Until when a job is not told why it waits; the past: it may be told.
+absl::Time UntoldUntil(const JobRecord& job, const PlannerOptions& options);
+
 // Why a job waits, as it is stored.
 Reason ReasonForBackoff(const JobRecord& job);
 Reason ReasonForNoFit(const SlotTable& slots, const SlotDemand& demand);

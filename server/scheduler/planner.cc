@@ -113,6 +113,10 @@ class Queue {
   }
 
   void Tell(const JobRecord& job, const Reason& reason) {
+    if (const absl::Time until = UntoldUntil(job, options_); until > snapshot_.now) {
+      pass_.next = std::min(pass_.next, until);
+      return;
+    }
     if (pass_.decisions.reasons.size() >= options_.most_reasons) {
       pass_.next = snapshot_.now;
       return;

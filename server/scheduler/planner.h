@@ -20,6 +20,8 @@ struct PlannerOptions {
   // What one pass decides at most, so that it is applied soon; the rest is for the next, at once.
   size_t most_placements = 256;
   size_t most_reasons = 256;
+  // A job that starts soon is never told why it waits: that saves its row a write.
+  absl::Duration tell_after = absl::ZeroDuration();
 };
 
 // Names of jobs ahead in the description of one that waits.

@@ -116,6 +116,10 @@ class QueuePass {
   }
 
   bool Tell(const JobRecord& job, const Reason& reason) {
+    if (const absl::Time until = UntoldUntil(job, options_); until > now_) {
+      pass_.next = std::min(pass_.next, until);
+      return true;
+    }
     if (pass_.decisions.reasons.size() >= options_.most_reasons) {
       pass_.next = now_;
       return false;

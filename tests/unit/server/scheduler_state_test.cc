@@ -296,6 +296,20 @@ TEST(SchedulerState, DecidesInPiecesUntilNothingIsLeft) {
   EXPECT_THAT(state.Plan(options).decisions.reasons, IsEmpty());
 }
 
+TEST(SchedulerState, AJobIsToldWhyItWaitsOnceItHasWaited) {
+  Snapshots s;
+  s.Queued({.id = "young", .age_seconds = 1}).Queued({.id = "old", .age_seconds = 3});
+  PlannerOptions options;
+  options.tell_after = absl::Seconds(3);
+  SchedulerState state;
+  state.Fold({.now = TestNow(), .whole = true, .jobs = s.snapshot.jobs});
+  const Pass pass = state.Plan(options);
+  ASSERT_EQ(pass.decisions.reasons.size(), 1u);
+  EXPECT_EQ(pass.decisions.reasons[0].job_uid, "uid-old");
+  EXPECT_EQ(pass.next, TestNow() + absl::Seconds(2)) << "then the other one";
+  EXPECT_EQ(Text(pass), Text(PlanPass(s.snapshot, options)));
+}
+
 TEST(SchedulerState, AJumpOfTheStoresClockLosesNoNode) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 1});
