@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -18,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -297,6 +299,62 @@ TEST_F(AgentTest, TellsWhatItsGpusDo) {
     EXPECT_EQ(server_.last_heartbeat()->usage().at(1).utilization(), 0.75);
     return true;
   }));
+}
+
+TEST_F(AgentTest, TellsOfItsMachineAndItsErrors) {
+  StartAgent();
+  ASSERT_TRUE(server_.WaitFor([&] { return server_.last_heartbeat().has_value(); }));
+  ASSERT_TRUE(server_.WaitFor([&] {
+    const v1::NodeHealth& health = server_.last_heartbeat()->health();
+    EXPECT_GT(health.disk_total_bytes(), health.disk_free_bytes());
+    EXPECT_EQ(health.state_dir(), state_);
+    EXPECT_GT(health.memory_total_bytes(), health.memory_free_bytes());
+    EXPECT_GT(health.memory_free_bytes(), 0);
+    EXPECT_EQ(health.failed_starts(), 0);
+    return true;
+  }));
+  std::ofstream(RankFolder("a.1.0")) << "in the way";
+  server_.Want({Assigned("a", "run")});
+  EXPECT_TRUE(
+      server_.WaitFor([&] { return server_.last_heartbeat()->health().failed_starts() > 0; }));
+}
+
+// Its disk has no room for the end: the space that was kept for it has.
+TEST_F(AgentTest, RankOnAFullDiskTellsItsEndAndTheFolder) {
+  std::filesystem::create_directories(state_);
+  if (mount("tmpfs", state_.c_str(), "tmpfs", 0, "size=2m") != 0) {
+    GTEST_SKIP() << "a tmpfs cannot be mounted here: " << strerror(errno);
+  }
+  const absl::Cleanup unmount = [this] { umount2(state_.c_str(), MNT_DETACH); };
+  StartAgent({"--standby", "0"});
+  server_.Want({Assigned("a", "run")});
+  WaitForSteps("a.1.0");
+  {
+    const FileDescriptor filler(open((state_ + "/filler").c_str(), O_WRONLY | O_CREAT, 0600));
+    for (const size_t size : {size_t{1} << 16, size_t{4096}, size_t{1}}) {
+      const std::string piece(size, 'x');
+      while (write(filler.get(), piece.data(), size) > 0) {
+      }
+    }
+  }
+  // The worker meets it with its next events, and leaves.
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  ExpectConsecutive(*events);
+  const v1::Failure& failure = events->at(events->size() - 2).failure();
+  EXPECT_EQ(failure.category(), v1::Failure::STORAGE);
+  EXPECT_TRUE(failure.retryable());
+  EXPECT_THAT(failure.message(), HasSubstr("free in " + state_ + "/ranks"));
+  EXPECT_FALSE(std::filesystem::exists(RankFolder("a.1.0") + "/reserve"));
+  // Nothing new is started there, nor does it harm the agent.
+  server_.Want({Assigned("b", "run")});
+  ASSERT_TRUE(
+      server_.WaitFor([&] { return server_.last_heartbeat()->health().failed_starts() > 0; }));
+  std::filesystem::remove(state_ + "/filler");
+  server_.Want({Assigned("c", "run")});
+  WaitForSteps("c.1.0");
+  StopAgent(SIGKILL);
+  for (const pid_t left : ProcessesIn(state_)) kill(left, SIGKILL);
 }
 
 TEST_F(AgentTest, WhatTheDriverReportsIsToldWithTheFailure) {
