@@ -259,6 +259,9 @@ void Yard::Meanwhile(int calling) {
       for (int seconds = Chance(30) ? Draw(12) : 0; seconds > 0; --seconds) {
         Advance(absl::Seconds(1));
         TurnOf(*servers_[1 - calling]);
+        UserEvent();
+        for (int i = 0; i < 8; ++i) AgentEvent();
+        Pump(8);
       }
       TurnOf(*servers_[1 - calling]);
       break;
