@@ -39,6 +39,13 @@ absl::StatusOr<JobRecord> SimStore::Submit(const JobRecord& job) {
   return Transact([&](int) { return jobs_.Submit(job); });
 }
 
+// In commits of their own: a store may do so.
+std::vector<absl::StatusOr<JobRecord>> SimStore::SubmitMany(const std::vector<JobRecord>& jobs) {
+  std::vector<absl::StatusOr<JobRecord>> answers;
+  for (const JobRecord& job : jobs) answers.push_back(Submit(job));
+  return answers;
+}
+
 absl::StatusOr<JobRecord> SimStore::Get(const JobName& name) {
   return Transact([&](int) { return jobs_.Get(name); });
 }

@@ -56,6 +56,7 @@ class SimStore : public JobStore, public FleetStore, public SchedulerStore {
 
   // JobStore
   absl::StatusOr<JobRecord> Submit(const JobRecord& job) override;
+  std::vector<absl::StatusOr<JobRecord>> SubmitMany(const std::vector<JobRecord>& jobs) override;
   absl::StatusOr<JobRecord> Get(const JobName& name) override;
   absl::StatusOr<JobPage> List(const std::string& project, const std::vector<JobFilter>& filter,
                                int page_size, const std::string& cursor) override;
