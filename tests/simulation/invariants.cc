@@ -182,8 +182,10 @@ void Yard::CheckRecords() {
 void Yard::CheckLosses(const SimServer& server, const std::vector<NodeRecord>& nodes) {
   constexpr double kFastest = 1 + SimClock::kMostDrift / 1000.0;
   for (const NodeRecord& node : nodes) {
+    // What an answer says may be as old as the judge looks over, and so may the answer before.
     const absl::Duration seen =
-        std::max(server.judges_since(), truth_.renewed[node.name] + LeaseJudge::kMostGap);
+        std::max(server.judges_since(), truth_.renewed[node.name] + LeaseJudge::kMostGap) +
+        LeaseJudge::kMostGap;
     if (node.reachable && seen + absl::Seconds(12) * kFastest <= server.judged_at()) {
       Breach(absl::StrCat(node.name, " is away and nobody noticed"));
     }
