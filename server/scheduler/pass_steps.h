@@ -41,7 +41,7 @@ void LookForLostNodes(const Cluster& cluster, const PlannerOptions& options, Pas
 void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& pass);
 
 // Until when a job is not told why it waits; the past: it may be told.
-absl::Time UntoldUntil(const JobRecord& job, const PlannerOptions& options);
+absl::Time UntoldUntil(const JobRecord& job, absl::Time now, const PlannerOptions& options);
 
 // Why a job waits, as it is stored.
 Reason ReasonForBackoff(const JobRecord& job);

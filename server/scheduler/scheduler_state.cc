@@ -116,7 +116,7 @@ class QueuePass {
   }
 
   bool Tell(const JobRecord& job, const Reason& reason) {
-    if (const absl::Time until = UntoldUntil(job, options_); until > now_) {
+    if (const absl::Time until = UntoldUntil(job, now_, options_); until > now_) {
       pass_.next = std::min(pass_.next, until);
       return true;
     }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "storage/records/node_health.h"
 #include "storage/records/reason_codes.h"
 #include "tests/simulation/yard.h"
 
@@ -46,31 +47,45 @@ class Room {
       for (const SlotRecord& slot : node.slots) {
         const bool taken = std::count(held.begin(), held.end(),
                                       std::pair<absl::string_view, int>(node.name, slot.index)) > 0;
-        slots_.emplace_back(&slot, taken);
+        slots_.push_back({&slot, &node.name, taken});
       }
     }
   }
 
-  // Slots of a gang are of one device.
+  // Slots of a gang are of one device, and not of the node that failed it last while it need not.
   bool CouldHold(const JobRecord& job, absl::string_view device) const {
-    return Count(job, device, false) >= job.min_slots;
+    return Count(job, device, AvoidedBy(job), false) >= job.min_slots;
   }
   bool CouldHold(const JobRecord& job) const {
     return CouldHold(job, "CPU") || CouldHold(job, "CUDA");
   }
   bool HoldsNow(const JobRecord& job) const {
-    return Count(job, "CPU", true) >= job.min_slots || Count(job, "CUDA", true) >= job.min_slots;
+    const std::string avoided = AvoidedBy(job);
+    return Count(job, "CPU", avoided, true) >= job.min_slots ||
+           Count(job, "CUDA", avoided, true) >= job.min_slots;
+  }
+  std::string AvoidedBy(const JobRecord& job) const {
+    const bool others = Count(job, "CPU", job.avoid_node, false) >= job.min_slots ||
+                        Count(job, "CUDA", job.avoid_node, false) >= job.min_slots;
+    return others ? job.avoid_node : "";
   }
 
  private:
-  int Count(const JobRecord& job, absl::string_view device, bool only_free) const {
-    return static_cast<int>(std::count_if(slots_.begin(), slots_.end(), [&](const auto& entry) {
-      return entry.first->device == device && SlotServes(*entry.first, job) &&
-             !(only_free && entry.second);
+  struct Entry {
+    const SlotRecord* slot;
+    const std::string* node;
+    bool held;
+  };
+
+  int Count(const JobRecord& job, absl::string_view device, absl::string_view avoided,
+            bool only_free) const {
+    return static_cast<int>(std::count_if(slots_.begin(), slots_.end(), [&](const Entry& entry) {
+      return entry.slot->device == device && SlotServes(*entry.slot, job) &&
+             *entry.node != avoided && !(only_free && entry.held);
     }));
   }
 
-  std::vector<std::pair<const SlotRecord*, bool>> slots_;  // and whether it is held
+  std::vector<Entry> slots_;
 };
 
 bool IsWaitingReason(const std::string& code) {
@@ -141,7 +156,9 @@ void Yard::CheckProcesses() {
 void Yard::CheckProcess(const SimAgent& agent, const RankId& rank) {
   const auto record = stores_.fleet().FindRank(rank.job_uid, rank.attempt, rank.rank);
   if (!record.ok() || record->state != RankState::kGone) return;
-  const bool orphan = record->outcome == RankOutcome::kLost;
+  // One that was told to have begun too late keeps that as its outcome when its node is lost.
+  const bool late = record->failure.has_value() && record->failure->category == kStartCategory;
+  const bool orphan = record->outcome == RankOutcome::kLost || late;
   if (orphan && agent.version() == SimVersion::kToday) return;
   Breach(absl::StrCat(rank.job_uid, " attempt ", rank.attempt, " rank ", rank.rank,
                       " runs, but its slot was given back"));
@@ -152,7 +169,10 @@ void Yard::CheckRecords() {
   const std::shared_ptr<const SchedulerSnapshot> snapshot = Records();
   if (snapshot == nullptr) return;
   std::map<absl::string_view, const JobRecord*> jobs;
-  for (const JobRecord& job : snapshot->jobs) jobs[job.uid] = &job;
+  for (const JobRecord& job : snapshot->jobs) {
+    jobs[job.uid] = &job;
+    CheckBudget(job);
+  }
   std::set<std::pair<absl::string_view, int>> held;
   for (const AttemptRecord& attempt : snapshot->attempts) {
     const JobRecord& job = *jobs.at(attempt.job_uid);
@@ -190,6 +210,59 @@ void Yard::CheckLosses(const SimServer& server, const std::vector<NodeRecord>& n
       Breach(absl::StrCat(node.name, " is away and nobody noticed"));
     }
   }
+}
+
+// A start that hangs is ended, by a leader that could look.
+void Yard::CheckStarts(const SimServer& server, const SchedulerSnapshot& snapshot) {
+  constexpr double kFastest = 1 + SimClock::kMostDrift / 1000.0;
+  std::map<RankId, absl::Duration> seen;
+  for (const AttemptRecord& attempt : snapshot.attempts) {
+    const bool over =
+        std::any_of(attempt.ranks.begin(), attempt.ranks.end(),
+                    [](const RankRecord& rank) { return rank.outcome != RankOutcome::kNone; });
+    if (over) continue;
+    for (const JobRecord& job : snapshot.jobs) {
+      if (job.uid != attempt.job_uid || job.state != JobState::kStarting) continue;
+      const RankId id{attempt.job_uid, attempt.attempt, 0};
+      const auto before = starts_seen_.find(id);
+      const absl::Duration since =
+          before == starts_seen_.end() ? server.judged_at() : before->second;
+      seen[id] = since;
+      const absl::Duration looked = server.judged_at() - std::max(since, server.judges_since());
+      if (looked > kSimStartLimit * kFastest + StartJudge::kMostGap) {
+        Breach(absl::StrCat(job.uid, " has been STARTING for too long"));
+      }
+    }
+  }
+  starts_seen_ = std::move(seen);
+}
+
+bool Yard::CheckCordons(const SchedulerSnapshot& before, const SchedulerSnapshot& after) {
+  size_t reachable = 0, cordoned = 0, cordoned_before = 0;
+  for (const NodeRecord& node : before.nodes) cordoned_before += !node.cordon.empty();
+  bool any_takes_work = false;
+  for (const NodeRecord& node : after.nodes) {
+    reachable += node.reachable;
+    cordoned += !node.cordon.empty();
+    any_takes_work |= node.reachable && !node.draining && CordonReason(node).empty();
+  }
+  if (cordoned <= cordoned_before) return false;
+  ++faults_seen_["nodes cordoned for their failures"];
+  if (cordoned * 4 > after.nodes.size()) {
+    Breach(absl::StrCat(cordoned, " of ", reachable, " nodes are cordoned for their failures"));
+  }
+  if (!any_takes_work) Breach("the last node that takes work was cordoned for its failures");
+  return true;
+}
+
+// A job that takes its nodes down pays for it.
+void Yard::CheckBudget(const JobRecord& job) {
+  if (storage_.poisoned.count(job.uid) == 0) return;
+  if (job.losses > kFreeLosses + job.max_restarts + 1 || job.restarts > job.max_restarts) {
+    Breach(absl::StrCat(job.uid, " has taken down ", job.losses, " nodes, with ", job.max_restarts,
+                        " restarts to spend"));
+  }
+  if (job.state == JobState::kSucceeded) Breach(absl::StrCat(job.uid, " cannot have succeeded"));
 }
 
 // A rank that has not begun does not stay where it cannot begin.
@@ -243,12 +316,19 @@ void Yard::CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& a
   }
 }
 
-// Nobody who waits was ahead of `placed` and could use one of its slots.
+// Nobody who waits was ahead of `placed` and could use one of its slots; nor is it where it failed
+// last without need.
 void Yard::CheckOrder(const SchedulerSnapshot& before, const std::vector<NodeRecord>& judged,
                       const JobRecord& placed, const AttemptRecord& attempt,
                       const std::map<std::string, const JobRecord*>& now) {
   const absl::Time time = store_clock_.Now();
   const Room room(before, judged, time);
+  const std::string avoided = room.AvoidedBy(placed);
+  for (const RankRecord& rank : attempt.ranks) {
+    if (!avoided.empty() && rank.node == avoided) {
+      Breach(absl::StrCat(placed.uid, " was placed again on ", avoided, ", which had failed it"));
+    }
+  }
   for (const JobRecord& waits : before.jobs) {
     const auto waits_now = now.find(waits.uid);
     if (waits.state != JobState::kQueued || waits_now == now.end() ||
@@ -258,6 +338,7 @@ void Yard::CheckOrder(const SchedulerSnapshot& before, const std::vector<NodeRec
       continue;
     }
     for (const RankRecord& rank : attempt.ranks) {
+      if (rank.node == room.AvoidedBy(waits)) continue;
       const SlotRecord* slot = FindSlot(before, rank.node, rank.slots.front());
       if (slot != nullptr && room.CouldHold(waits, slot->device) && SlotServes(*slot, waits)) {
         Breach(absl::StrCat(placed.uid, " overtook ", waits.uid, " on a slot that it could use"));

@@ -9,6 +9,9 @@
 namespace trainyard {
 namespace {
 
+// Longer than a lease and its margin: the node is lost.
+constexpr absl::Duration kPowerLoss = absl::Seconds(15);
+
 RankId IdOf(const v1::RankKey& key) { return {key.job_uid(), key.attempt(), key.rank()}; }
 
 v1::RankKey KeyOf(const RankId& id) {
@@ -31,6 +34,7 @@ void SimLink::Send(const v1::ServerMessage& message) {
 }
 
 void SimAgent::Connect(Fleet& fleet, SimVersion server) {
+  if (clock_.SinceBoot() < down_until_) return;
   if (!running_) {
     running_ = true;
     ++starts_;
@@ -138,7 +142,7 @@ void SimAgent::RenewRights() {
 
 // A set that lay about may be older than the lease, and a slot may still have its old process.
 bool SimAgent::MayStart(const v1::Assignment& assignment) {
-  if (disk_full_ || !HoldsLease()) return false;
+  if (disk_full_ || stuck_ || !HoldsLease()) return false;
   for (const auto& [id, process] : processes_) {
     if (!process.alive) continue;
     for (const int slot : process.assignment.slots()) {
@@ -292,6 +296,8 @@ void SimAgent::Step(const RankId& rank) {
     process.phase = 2;
   } else if (process.step >= total || process.suspend) {
     Finish(rank, process, total);
+  } else if (storage_.poisoned.count(rank.job_uid) > 0) {
+    GoDown(kPowerLoss);
   } else {
     ++process.step;
     if (rank.rank == 0) {
@@ -350,6 +356,11 @@ void SimAgent::LosePower() {
   Stop();
   ++boots_;
   for (auto& [id, process] : processes_) Exit(process, 0, 0, true);
+}
+
+void SimAgent::GoDown(absl::Duration time) {
+  down_until_ = clock_.SinceBoot() + time;
+  LosePower();
 }
 
 void SimAgent::Wipe() {

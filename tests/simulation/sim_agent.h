@@ -29,6 +29,7 @@ enum class SimVersion { kToday, kBefore };
 struct SimStorage {
   std::set<std::string> checkpoints;           // URIs
   std::map<std::string, int64_t> total_steps;  // by job uid
+  std::set<std::string> poisoned;              // jobs whose first step takes the node down
   std::set<RankId> begun;                      // a rank of an attempt begins once, wherever
   std::function<bool(const RankId&)> is_lost;  // whether the store says so of a rank
   std::vector<std::string> complaints;         // what a worker found or did wrong
@@ -115,7 +116,11 @@ class SimAgent {
   }
   // Full: nothing begins here, no event is written, and the next heartbeat says so.
   void SetDiskFull(bool full);
-  void FenceIfDue();  // the watchdogs of agent and workers
+  void SetStuck(bool stuck) { stuck_ = stuck; }  // it begins nothing and says nothing of it
+  void SetSick(bool sick) { sick_ = sick; }      // its device fails now and then
+  bool sick() const { return sick_; }
+  void GoDown(absl::Duration time);  // loses power, and is back no earlier
+  void FenceIfDue();                 // the watchdogs of agent and workers
 
  private:
   bool HoldsLease() { return lease_.HoldsAt(clock_.SinceBoot()); }
@@ -138,7 +143,10 @@ class SimAgent {
   SimVersion version_;
   mutable SimClock clock_;  // of its machine
   SimStorage& storage_;
-  bool disk_full_ = false;  // that of its own state directory
+  bool stuck_ = false;
+  bool sick_ = false;
+  absl::Duration down_until_;  // on its machine's clock
+  bool disk_full_ = false;     // that of its own state directory
 
   int64_t moves_ = 0;
   int64_t refusals_ = 0;

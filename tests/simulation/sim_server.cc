@@ -21,7 +21,10 @@ FleetOptions OptionsOfFleet() {
 
 // Leases are read with every pass: the invariants judge them as the leader does.
 LoopOptions OptionsOfLoop(const std::string& holder) {
-  return {.holder = holder, .lease = kLease, .leases_every = absl::ZeroDuration()};
+  return {.holder = holder,
+          .lease = kLease,
+          .start_limit = kSimStartLimit,
+          .leases_every = absl::ZeroDuration()};
 }
 
 bool IsFull(const NodeRecord& node) {

@@ -21,6 +21,10 @@
 
 namespace trainyard {
 
+// How long a job may be STARTING: as short as leases, so that a leader looks on for so long now and
+// then.
+inline constexpr absl::Duration kSimStartLimit = absl::Seconds(8);
+
 // What really happened, by which all replicas are judged.
 struct SimTruth {
   SimTime time;

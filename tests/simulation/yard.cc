@@ -8,7 +8,7 @@ namespace trainyard {
 namespace {
 
 // Of half a second each, until everything that can end must have ended.
-constexpr int kMostRounds = 300;
+constexpr int kMostRounds = 2000;
 constexpr int kRoundsBetweenLooks = 8;
 
 }  // namespace
@@ -169,6 +169,8 @@ void Yard::TurnOf(SimServer& server) {
   const std::shared_ptr<const SchedulerSnapshot> after = Records();
   if (after == nullptr) return;
   CheckLosses(server, after->nodes);
+  CheckStarts(server, *after);
+  if (CheckCordons(*before, *after)) return;  // what it decided follows from neither
   // Who decided on what moved on meanwhile sees to the rest in the next turn.
   if (interleaved == interleaved_) CheckTurn(*before, *after, server.judged());
 }
@@ -180,6 +182,8 @@ void Yard::Heal() {
   SetAway(false);
   for (auto& agent : agents_) {
     agent->SetDiskFull(false);
+    agent->SetStuck(false);
+    agent->SetSick(false);
     (void)stores_.fleet().SetDraining(agent->name(), false);
   }
   for (const auto& job : jobs_)

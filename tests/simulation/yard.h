@@ -103,6 +103,10 @@ class Yard : private SimStoreObserver {
   void CheckProcess(const SimAgent& agent, const RankId& rank);
   void CheckRecords();
   void CheckLosses(const SimServer& server, const std::vector<NodeRecord>& nodes);
+  void CheckStarts(const SimServer& server, const SchedulerSnapshot& snapshot);
+  // Whether this turn cordoned a node for its failures.
+  bool CheckCordons(const SchedulerSnapshot& before, const SchedulerSnapshot& after);
+  void CheckBudget(const JobRecord& job);
   void CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& after,
                  const std::vector<NodeRecord>& judged);
   void CheckDisks(const SchedulerSnapshot& after);
@@ -143,6 +147,7 @@ class Yard : private SimStoreObserver {
   std::pair<int64_t, int64_t> records_at_{-1, -1};
   int64_t checked_writes_ = -1;
   int64_t checked_moves_ = -1;
+  std::map<RankId, absl::Duration> starts_seen_;  // attempts that start, and when a leader saw them
 };
 
 }  // namespace trainyard

@@ -74,6 +74,11 @@ void Yard::SubmitSome() {
   job.total_steps = 1 + Draw(6);
   job.max_restarts = 1000;  // every fault is retried: whatever can run must end well
   job.backoff = absl::Milliseconds(Draw(3) * 100);
+  if (Chance(4)) {  // never makes a step: it must end, by its budget
+    ++faults_seen_["jobs that take their node down"];
+    job.max_restarts = Draw(3);
+    storage_.poisoned.insert(job.uid);
+  }
   job.reason = {"SUBMITTED", "sim"};
   storage_.total_steps[job.uid] = job.total_steps;
   absl::Status submitted = absl::UnavailableError("");
@@ -118,7 +123,10 @@ void Yard::StepSome(SimAgent& agent) {
   for (const auto& [rank, process] : agent.processes()) {
     if (process.alive) alive.push_back(rank);
   }
-  if (!alive.empty()) agent.Step(alive[Draw(static_cast<int>(alive.size()))]);
+  if (alive.empty()) return;
+  const RankId rank = alive[Draw(static_cast<int>(alive.size()))];
+  if (agent.sick() && Chance(10)) return agent.Crash(rank, true, true);
+  agent.Step(rank);
 }
 
 void Yard::FaultEvent() {
@@ -148,12 +156,14 @@ void Yard::FaultEvent() {
       break;
   }
   if (Chance(20)) AnyAgent().SetDiskFull(false);
+  if (Chance(20)) AnyAgent().SetStuck(false);
+  if (Chance(10)) AnyAgent().SetSick(false);
   if (away_ && Chance(70)) SetAway(false);
 }
 
 void Yard::AgentFault() {
   SimAgent& agent = AnyAgent();
-  switch (Draw(10)) {
+  switch (Draw(12)) {
     case 0:
     case 1:
       agent.Disconnect();
@@ -190,6 +200,14 @@ void Yard::AgentFault() {
       break;
     case 9:
       if (Chance(30)) AddTwin();
+      break;
+    case 10:
+      ++faults_seen_["agents that begin nothing"];
+      agent.SetStuck(true);
+      break;
+    case 11:
+      ++faults_seen_["sick devices"];
+      agent.SetSick(true);
       break;
   }
 }
