@@ -192,7 +192,7 @@ TEST_F(KeptSizings, CostLessThanSizingsThatAreMade) {
   options.program = TRAINYARD_SIZER;
   options.cache_bytes = 0;
   sizer_ = *Sizer::Start(options);
-  Size(absent).IgnoreError();
+  EXPECT_TRUE(Size(absent).ok());
   std::printf(
       "made each time: %.0f us without files, %.0f us of an absent file, %.0f us of a file\n",
       MicrosecondsOf(JobOnClicks(), 100), MicrosecondsOf(absent, 100), MicrosecondsOf(text, 20));
@@ -259,11 +259,47 @@ TEST(Rounds, EachCallerHasADeadlineOfItsOwn) {
   asked.WaitForNotification();
   EXPECT_TRUE(absl::IsUnavailable(rounds.Ask("key", early, good).status()));
   EXPECT_TRUE(rounds.Ask("another", early + std::chrono::seconds(100), good).ok());
-  std::thread patient(
-      [&] { EXPECT_TRUE(rounds.Ask("key", early + std::chrono::seconds(100), good).ok()); });
   end.Notify();
   first.join();
-  patient.join();
+}
+
+// Two wait for a round. If the one whose time runs out meanwhile leads it, the other asks anew.
+TEST(Rounds, WhoSharesARoundIsNotCutByAnothersDeadline) {
+  using std::chrono::milliseconds;
+  for (int trial = 0; trial < 20; ++trial) {
+    SizingRounds rounds;
+    std::atomic<int> waiting = 0;
+    absl::Notification under_way;
+    const SteadyTime late = steady_clock::now() + std::chrono::seconds(100);
+    const SteadyTime early = steady_clock::now() + milliseconds(30);
+    std::thread first([&] {
+      EXPECT_TRUE(rounds
+                      .Ask("key", late,
+                           [&] {
+                             under_way.Notify();
+                             while (waiting < 2) std::this_thread::yield();
+                             const SteadyTime end = steady_clock::now() + milliseconds(2);
+                             while (steady_clock::now() < end) std::this_thread::yield();
+                             return absl::StatusOr<Sizing>(Sizing());
+                           })
+                      .ok());
+    });
+    under_way.WaitForNotification();
+    std::thread hurried([&] {
+      ++waiting;
+      const auto ask = [&] {
+        while (steady_clock::now() < early) std::this_thread::yield();
+        return absl::StatusOr<Sizing>(absl::UnavailableError("no time"));
+      };
+      (void)rounds.Ask("key", early, ask);
+    });
+    std::thread patient([&] {
+      ++waiting;
+      const auto good = [] { return absl::StatusOr<Sizing>(Sizing()); };
+      EXPECT_TRUE(rounds.Ask("key", late, good).ok());
+    });
+    for (std::thread* thread : {&first, &hurried, &patient}) thread->join();
+  }
 }
 
 }  // namespace
