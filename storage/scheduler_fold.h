@@ -40,7 +40,7 @@ class SchedulerFold {
   // The newest attempt of a job that holds slots, for whoever judges how long it may start.
   AttemptRecord* FindAttempt(const std::string& uid) { return &holders_.at(uid).attempt; }
 
-  // Null: it does not wait. The job itself, or an older version of it.
+  // The job as it was told last. Null: it does not wait.
   std::shared_ptr<const JobRecord> FindWaiting(const std::string& uid) const;
 
   // Jobs and attempts as a snapshot has them; without nodes.

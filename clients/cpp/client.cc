@@ -262,10 +262,13 @@ size_t Client::SubmitSome(Submissions& all, size_t next, std::vector<size_t>& ag
     const size_t row = all.open[i];
     absl::StatusOr<v1::Job>& answer = all.answers[row];
     const auto place = static_cast<int>(i - begin);
-    if (job_by_job) {
+    if (job_by_job && !all.away.ok()) {
+      answer = all.away;
+    } else if (job_by_job) {
       v1::SubmitJobRequest request = all.requests[row];
       if (request.parent().empty()) request.set_parent(all.parent);
       answer = SubmitJob(std::move(request));
+      if (absl::IsUnavailable(answer.status())) all.away = answer.status();
     } else if (!response.ok()) {
       answer = response.status();
     } else if (place >= response->results_size()) {
@@ -284,7 +287,8 @@ size_t Client::SubmitSome(Submissions& all, size_t next, std::vector<size_t>& ag
       answer = response->results(place).job();
     }
   }
-  if (absl::IsUnavailable(response.status())) all.away = response.status();
+  // The next call would fare as this one, after as long a wait.
+  if (!job_by_job && !response.ok()) all.away = response.status();
   return next;
 }
 

@@ -98,6 +98,7 @@ absl::Status SchedulerLoop::Lead(absl::Duration& wait) {
     wait = std::min({wait, left, options_.leader_lease / kLooksPerLease});
     if (left == absl::ZeroDuration()) stale_beat = other.beat;
     if (!stale_beat.has_value() && ReplicaOf(other.holder) != ReplicaOf(options_.holder)) {
+      state_ = SchedulerState();
       return absl::FailedPreconditionError(absl::StrCat(other.holder, " leads"));
     }
   }
@@ -122,7 +123,10 @@ absl::Status SchedulerLoop::ReadChanges() {
   bool leases = clock_.SinceBoot() - leases_read_ >= options_.leases_every;
   while (true) {
     const absl::Duration begun = clock_.SinceBoot();
-    TY_ASSIGN_OR_RETURN(SnapshotChanges changes, store_.ReadChanges(state_.position(), leases));
+    const bool anew = begun - changes_read_ > SchedulerStore::kOldestPosition / 2;
+    TY_ASSIGN_OR_RETURN(SnapshotChanges changes,
+                        store_.ReadChanges(anew ? ChangePosition() : state_.position(), leases));
+    changes_read_ = begun;
     state_.Fold(std::move(changes));
     if (leases) leases_read_ = begun;
     // With every reading: what is left of a lease is counted from the store's clock, which may

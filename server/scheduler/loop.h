@@ -69,7 +69,8 @@ class SchedulerLoop {
   std::optional<LeaseJudge> judge_;   // of this epoch: a new leader begins anew
   std::optional<StartJudge> starts_;  // likewise
   SchedulerState state_;              // likewise
-  absl::Duration leases_read_ = -absl::InfiniteDuration();  // on Clock::SinceBoot
+  absl::Duration changes_read_ = -absl::InfiniteDuration();  // on Clock::SinceBoot
+  absl::Duration leases_read_ = -absl::InfiniteDuration();   // likewise
   size_t most_;  // decisions of a kind in one pass: halved when they were too many to apply in time
   absl::Duration renew_at_ = absl::ZeroDuration();  // on Clock::SinceBoot
 

@@ -138,7 +138,7 @@ class QueuePass {
 
 }  // namespace
 
-void SchedulerState::Mark(const AttemptRecord& attempt) {
+void SchedulerState::UpdateSlotsOf(const AttemptRecord& attempt) {
   if (!slots_.has_value()) return;
   for (const RankRecord& rank : attempt.ranks) {
     const std::multiset<int>& held = held_.On(rank.node);
@@ -153,7 +153,7 @@ void SchedulerState::Forget(const std::string& uid) {
   const auto holder = fold_.holders().find(uid);
   if (holder == fold_.holders().end()) return;
   held_.Remove(holder->second.attempt);
-  Mark(holder->second.attempt);
+  UpdateSlotsOf(holder->second.attempt);
 }
 
 void SchedulerState::Learn(const std::string& uid) {
@@ -163,7 +163,7 @@ void SchedulerState::Learn(const std::string& uid) {
   if (holder->second.job->state == JobState::kStarting) starting_.insert(uid);
   if (holder->second.job->state == JobState::kSuspending) suspending_.insert(uid);
   held_.Add(holder->second.attempt);
-  Mark(holder->second.attempt);
+  UpdateSlotsOf(holder->second.attempt);
 }
 
 void SchedulerState::Fold(SnapshotChanges changes) {

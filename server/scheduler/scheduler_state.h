@@ -42,8 +42,8 @@ class SchedulerState {
  private:
   void Forget(const std::string& uid);
   void Learn(const std::string& uid);
-  // Of `attempt`, in the table, as held_ has them now.
-  void Mark(const AttemptRecord& attempt);
+  // Takes or frees the slots of `attempt` in slots_, as held_ says.
+  void UpdateSlotsOf(const AttemptRecord& attempt);
   const SlotTable& Slots(const std::vector<const NodeRecord*>& nodes);
   Cluster ToLookAt() const;
 

@@ -34,7 +34,7 @@ class WaitingQueue {
   // None is empty.
   const std::map<DemandClass, JobsByReason>& classes() const { return classes_; }
 
-  // Jobs in backoff to which nobody has said so.
+  // Jobs in backoff whose stored reason does not say so yet.
   const JobsInOrder& untold_backoffs() const { return untold_backoffs_; }
   absl::Time next_backoff_end() const;
 

@@ -119,7 +119,8 @@ absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& sp
   absl::StatusOr<SizingAnswer> answer =
       AskHelpers({.spec = spec, .identity = known == nullptr ? "" : known->identity}, until);
   if (answer.ok() && answer->unchanged && known != nullptr) return known->sizing;
-  cache_.Remove(key);
+  // One that found no helper in time has seen no file.
+  if (!absl::IsUnavailable(answer.status())) cache_.Remove(key);
   TY_RETURN_IF_ERROR(answer.status());
   ++made_;
   if (!answer->identity.empty()) cache_.Put(key, {answer->sizing, answer->identity});
@@ -129,10 +130,10 @@ absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& sp
 absl::StatusOr<Sizing> Sizer::Size(const std::string& spec, SteadyTime until) {
   const SteadyTime now = std::chrono::steady_clock::now();
   until = std::min(until, now + absl::ToChronoNanoseconds(options_.longest));
-  if (until <= now) return Busy();
   const std::string key = Sha256Hex(spec);
   const std::shared_ptr<const KnownSizing> known = cache_.Find(key);
   if (known != nullptr && known->identity == kNoFiles) return known->sizing;
+  if (until <= now) return Busy();
   return rounds_.Ask(key, until, [&] { return Look(key, spec, until); });
 }
 

@@ -22,9 +22,10 @@ namespace {
 
 constexpr absl::Duration kLongestTurn = absl::Seconds(2);
 
-// "TIMELINE XMIN:XMAX:XIP,…", as PostgreSQL writes both.
+// "TIMELINE/LOSSES XMIN:XMAX:XIP,…": of which history it is, and the snapshot as PostgreSQL writes
+// it.
 struct Position {
-  std::string timeline;
+  std::string history;
   std::string snapshot;
 
   static Position Of(const ChangePosition& text) {
@@ -32,10 +33,10 @@ struct Position {
         absl::StrSplit(text, absl::MaxSplits(' ', 1));
     return {std::string(parts.first), std::string(parts.second)};
   }
-  ChangePosition Text() const { return absl::StrCat(timeline, " ", snapshot); }
+  ChangePosition Text() const { return absl::StrCat(history, " ", snapshot); }
 
-  // The oldest transaction that this snapshot does not see for sure.
-  uint64_t next() const {
+  // The lowest number of a transaction that this snapshot surely does not see.
+  uint64_t xmax() const {
     const std::vector<absl::string_view> parts = absl::StrSplit(snapshot, ':');
     uint64_t xmax = 0;
     return parts.size() == 3 && absl::SimpleAtoi(parts[1], &xmax) ? xmax : 0;
@@ -76,16 +77,17 @@ void ReadJobs(Transaction& transaction, const std::string& since, SnapshotChange
 
 }  // namespace
 
-absl::StatusOr<SnapshotChanges> ReadChangesIn(Transaction& transaction, const ChangePosition& since,
-                                              bool leases) {
+absl::StatusOr<SnapshotChanges> ReadChangesIn(Transaction& transaction, int64_t losses,
+                                              const ChangePosition& since, bool leases) {
   SnapshotChanges changes;
   const pqxx::row here = transaction.Run(kReadPosition, Params())[0];
-  const Position position{here["timeline"].c_str(), here["snapshot"].c_str()};
+  const Position position{absl::StrCat(here["timeline"].c_str(), "/", losses),
+                          here["snapshot"].c_str()};
   changes.position = position.Text();
   changes.now = absl::FromUnixMicros(here["now"].as<int64_t>());
   const Position before = Position::Of(since);
-  if (before.snapshot.empty() || before.timeline != position.timeline ||
-      before.next() > position.next()) {
+  if (before.snapshot.empty() || before.history != position.history ||
+      before.xmax() > position.xmax()) {
     ReadAll(transaction, changes);
   } else {
     ReadJobs(transaction, before.snapshot, changes);
@@ -105,7 +107,8 @@ absl::StatusOr<SnapshotChanges> ReadChangesIn(Transaction& transaction, const Ch
   return changes;
 }
 
-absl::StatusOr<SchedulerSnapshot> SnapshotReader::ReadJobs(Transaction& transaction) {
+absl::StatusOr<SchedulerSnapshot> SnapshotReader::ReadJobs(Transaction& transaction,
+                                                           int64_t losses) {
   // Whoever reads may hang on a database that is silent: nobody waits for that longer than a call
   // may take.
   const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_mu_) { return !reading_; };
@@ -126,8 +129,9 @@ absl::StatusOr<SchedulerSnapshot> SnapshotReader::ReadJobs(Transaction& transact
   const bool anew = now - read_ > SchedulerStore::kOldestPosition / 2;
   TY_ASSIGN_OR_RETURN(
       SnapshotChanges changes,
-      ReadChangesIn(transaction, anew ? ChangePosition() : fold_.position(), false));
+      ReadChangesIn(transaction, losses, anew ? ChangePosition() : fold_.position(), false));
   fold_.Fold(std::move(changes));
+  fold_.nodes().clear();  // who wants nodes reads all of them
   read_ = now;
   return fold_.Jobs();
 }

@@ -12,8 +12,12 @@ namespace trainyard::postgres {
 // scheduler looks at names the transaction that changed it last, and a position is the snapshot
 // that was read: what is new is exactly what that snapshot did not see, however long other
 // transactions stay open.
-absl::StatusOr<SnapshotChanges> ReadChangesIn(Transaction& transaction, const ChangePosition& since,
-                                              bool leases);
+//
+// After a crash PostgreSQL may give out the number of a transaction again that had not committed,
+// and after a fail-over to a stand-by other numbers, too: where a connection was lost since the
+// earlier reading (Database::losses), or the timeline is another, everything is read.
+absl::StatusOr<SnapshotChanges> ReadChangesIn(Transaction& transaction, int64_t losses,
+                                              const ChangePosition& since, bool leases);
 
 // The jobs of ReadSnapshot: from one reading to the next, only changes are read. Thread-safe; one
 // snapshot is read after the other.
@@ -21,12 +25,12 @@ class SnapshotReader {
  public:
   // Within a transaction of Access::kSnapshot. Everything but nodes.
   // kUnavailable: whoever reads at the moment does not end.
-  absl::StatusOr<SchedulerSnapshot> ReadJobs(Transaction& transaction);
+  absl::StatusOr<SchedulerSnapshot> ReadJobs(Transaction& transaction, int64_t losses);
 
  private:
   absl::Mutex turn_mu_;
   bool reading_ ABSL_GUARDED_BY(turn_mu_) = false;
-  absl::Mutex mu_;  // held while a snapshot is read, in turn: the next one is then a later one
+  absl::Mutex mu_;  // held while a snapshot is read: one after the other
   SchedulerFold fold_ ABSL_GUARDED_BY(mu_);
   absl::Duration read_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();  // on Clock::SinceBoot
 };

@@ -256,7 +256,10 @@ absl::Status Database::TryOnce(const char* what, Access access, bool in_doubt,
   } else if (answered || !fault.connection_lost) {
     Heard();
   }
-  if (cut || fault.connection_lost) connection.reset();
+  if (cut || fault.connection_lost) {
+    connection.reset();
+    ++losses_;
+  }
   GiveBack(std::move(connection));
   return fault.status;
 }

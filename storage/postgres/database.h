@@ -2,6 +2,7 @@
 
 // Connections and transactions. Every store method is one call of Run.
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -90,6 +91,10 @@ class Database {
     return result;
   }
 
+  // Grows when a connection is lost: PostgreSQL may have crashed, and what it does next may be
+  // numbered as something that was seen before.
+  int64_t losses() const { return losses_; }
+
  private:
   static absl::Status StatusOf(const absl::Status& status) { return status; }
   template <typename T>
@@ -115,6 +120,7 @@ class Database {
   const int max_connections_;
   const absl::Duration longest_;
   CutOffs cut_offs_;
+  std::atomic<int64_t> losses_{0};
   absl::Mutex mu_;
   int borrowed_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::unique_ptr<Connection>> idle_ ABSL_GUARDED_BY(mu_);

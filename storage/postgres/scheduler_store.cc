@@ -352,7 +352,8 @@ absl::Status PostgresSchedulerStore::StandDown(const std::string& holder) {
 
 absl::StatusOr<SchedulerSnapshot> PostgresSchedulerStore::ReadSnapshot() {
   const auto read = [this](Transaction& transaction) -> absl::StatusOr<SchedulerSnapshot> {
-    TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot, reader_.ReadJobs(transaction));
+    TY_ASSIGN_OR_RETURN(SchedulerSnapshot snapshot,
+                        reader_.ReadJobs(transaction, database_.losses()));
     for (const pqxx::row& row : transaction.Run(kListNodes, Params())) {
       snapshot.nodes.push_back(NodeOf(row));
     }
@@ -364,7 +365,7 @@ absl::StatusOr<SchedulerSnapshot> PostgresSchedulerStore::ReadSnapshot() {
 absl::StatusOr<SnapshotChanges> PostgresSchedulerStore::ReadChanges(const ChangePosition& since,
                                                                     bool leases) {
   const auto read = [&](Transaction& transaction) {
-    return ReadChangesIn(transaction, since, leases);
+    return ReadChangesIn(transaction, database_.losses(), since, leases);
   };
   return database_.Run("read changes", read, Access::kSnapshot);
 }

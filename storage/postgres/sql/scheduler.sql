@@ -30,30 +30,33 @@ SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8) AS timeline, pg_current_sn
        micros(clock_timestamp()) AS now
 
 -- name: ChangedJobs
+-- What is past this snapshot, too, was written in another cluster, whose transactions were counted higher, and restored.
 WITH unseen AS (
-  SELECT uid FROM jobs WHERE changed >= pg_snapshot_xmax($1::pg_snapshot)
+  SELECT uid FROM jobs WHERE changed >= pg_snapshot_xmax($1::pg_snapshot) AND {of_this_cluster}
   UNION ALL
   SELECT uid FROM jobs WHERE changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
   UNION ALL
-  SELECT uid FROM ended_jobs WHERE changed >= pg_snapshot_xmax($1::pg_snapshot)
+  SELECT uid FROM ended_jobs WHERE changed >= pg_snapshot_xmax($1::pg_snapshot) AND {of_this_cluster}
   UNION ALL
   SELECT uid FROM ended_jobs WHERE changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
   UNION ALL
-  SELECT job_uid FROM ranks WHERE changed >= pg_snapshot_xmax($1::pg_snapshot)
+  SELECT job_uid FROM ranks WHERE changed >= pg_snapshot_xmax($1::pg_snapshot) AND {of_this_cluster}
   UNION ALL
   SELECT job_uid FROM ranks WHERE changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
   UNION ALL
   SELECT uid FROM deleted_jobs
-  WHERE changed >= pg_snapshot_xmax($1::pg_snapshot) OR changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
+  WHERE (changed >= pg_snapshot_xmax($1::pg_snapshot) AND {of_this_cluster})
+     OR changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
 )
 SELECT DISTINCT uid FROM unseen
 
 -- name: ChangedNodes
 SELECT {node_columns} FROM nodes n JOIN leases l ON l.node = n.name
-WHERE n.changed >= pg_snapshot_xmax($1::pg_snapshot) OR n.changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
-   OR n.name IN (SELECT f.node FROM node_failures f
-                 WHERE f.changed >= pg_snapshot_xmax($1::pg_snapshot)
-                    OR f.changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot))))
+WHERE (n.changed >= pg_snapshot_xmax($1::pg_snapshot) AND n.{of_this_cluster})
+   OR n.changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
+   OR n.name IN (SELECT node FROM node_failures
+                 WHERE (changed >= pg_snapshot_xmax($1::pg_snapshot) AND {of_this_cluster})
+                    OR changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot))))
 
 -- name: ReadLeases
 SELECT node, beat, disk_free_bytes, health::text AS health FROM leases

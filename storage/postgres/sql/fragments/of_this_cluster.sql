@@ -1,0 +1,1 @@
+changed < pg_snapshot_xmax(pg_current_snapshot())
