@@ -140,9 +140,12 @@ struct CostOf {
   }
 
   // Products of types that the CPU has no instructions for are of twins in fp32; those by bf16
-  // instructions, of dense twins of what lies apart.
+  // instructions, and in fp32 with AVX-512, of dense twins of what lies apart.
   int64_t ProductBytes(const Matmul& o, TensorId a, bool a_apart, TensorId c, bool c_apart) const {
-    if (tensors[a].type == ElementType::kF32) return PackedBytes(o) + PanelBytes(o, 0);
+    if (tensors[a].type == ElementType::kF32) {
+      const int64_t dense = (a_apart ? o.m * o.k : 0) + (c_apart ? o.m * o.n : 0);
+      return kFloat * dense + PackedBytes(o) + PanelBytes(o, 0);
+    }
     const bool narrow_c = tensors[c].type != ElementType::kF32;
     const int64_t wide = TwinProductBytes(o, {kFloat, kFloat, narrow_c ? kFloat : 0});
     const int64_t dense =

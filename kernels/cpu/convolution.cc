@@ -112,7 +112,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionForward& op) {
   }
   return dnnl_.Guard<Kernel>("convolution", [&] {
     ScratchLayout layout;
-    Twins twins(!dnnl_.Computes(type), vectors_, threads_, type, layout);
+    Twins twins(!dnnl_.Computes(type), false, vectors_, threads_, layout);
     const Descs d = DescsOf(op.shape, twins.TypeOf(op.x), twins.TypeOf(op.w));
     const auto pd = ForwardOf(dnnl_, d, static_cast<bool>(op.bias));
     std::vector<DnnlCall> calls;
@@ -140,7 +140,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardData& op) {
   }
   return dnnl_.Guard<Kernel>("convolution backward data", [&] {
     ScratchLayout layout;
-    Twins twins(!dnnl_.Computes(type), vectors_, threads_, type, layout);
+    Twins twins(!dnnl_.Computes(type), false, vectors_, threads_, layout);
     const Descs d = DescsOf(op.shape, twins.TypeOf(op.dx), twins.TypeOf(op.w));
     const dnnl::convolution_backward_data::primitive_desc pd(
         dnnl::convolution_backward_data::desc(kDirect, d.x, d.w_any, d.y, d.stride, d.pad, d.pad),
@@ -183,7 +183,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardWeights& op) 
   }
   return dnnl_.Guard<Kernel>("convolution backward weights", [&] {
     ScratchLayout layout;
-    Twins twins(!dnnl_.Computes(type), vectors_, threads_, type, layout);
+    Twins twins(!dnnl_.Computes(type), false, vectors_, threads_, layout);
     const Descs d = DescsOf(op.shape, twins.TypeOf(op.x), Type::f32);
     const Descs forward = DescsOf(op.shape, twins.TypeOf(op.x), twins.TypeOf(op.x));
     const bool bias = static_cast<bool>(op.dbias);

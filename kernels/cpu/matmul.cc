@@ -234,8 +234,7 @@ class Pieces {
       bias = {DNNL_ARG_BIAS, MatrixDesc(1, op.n, twins.TypeOf(op.bias), false, op.n), op.bias.data};
     }
     const bool f32 = a.shape.data_type() == dnnl::memory::data_type::f32;
-    const bool by_shape = dnnl_.AddsByShape() && IsDense(a) && IsDense(c_place);
-    const bool tiles = f32 && (!by_shape || TemptsToSplit(op));
+    const bool tiles = f32 && (!dnnl_.AddsByShape() || TemptsToSplit(op));
     PreparedPiece piece{.twins = std::move(twins)};
     if (tiles) {
       AddTiles(a, b, bias, c_place, op, layout, piece);
@@ -248,13 +247,6 @@ class Pieces {
 
   // A small result of a long sum: oneDNN's brgemm, too, gives threads a part of the sum each.
   static bool TemptsToSplit(const Matmul& op) { return op.m * op.n <= 128 * 128 && op.k >= 1024; }
-
-  // Whether the rows (or columns) of a matrix follow each other without a gap.
-  static bool IsDense(const DnnlOperand& matrix) {
-    const auto& [rows, cols] = std::pair(matrix.shape.data.dims[0], matrix.shape.data.dims[1]);
-    const dnnl_dim_t* const strides = matrix.shape.data.format_desc.blocking.strides;
-    return strides[0] == cols || strides[1] == rows;
-  }
 
   dnnl::matmul::primitive_desc DescOf(const Desc& a, const Desc& b, const Desc& bias,
                                       const Desc& c) const {
@@ -379,7 +371,10 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Matmul& op) {
   return dnnl_.Guard<Kernel>("matmul", [&] {
     return Pieces(dnnl_, threads_, op,
                   [&](ScratchLayout& layout) {
-                    return Twins(Widens(dnnl_, op), vectors_, threads_, type, layout);
+                    const bool widens = Widens(dnnl_, op);
+                    const bool packs = !widens && (type == DType::kBF16 ||
+                                                   (type == DType::kF32 && dnnl_.AddsByShape()));
+                    return Twins(widens, packs, vectors_, threads_, layout);
                   })
         .Prepare();
   });

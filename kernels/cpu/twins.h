@@ -20,21 +20,19 @@ struct StoredRows {
 // scratch stands for it: filled before the primitives run and brought back after. There are two
 // reasons for one:
 //  - oneDNN does not compute in the operand's type on this machine: the twin is of fp32.
-//  - The rows of a matrix lie apart in a product by bf16 instructions: the twin is of the operand's
-//    own type, and dense. oneDNN 2.6 has its brgemm, AMX included, for dense matrices only, and for
-//    all others an older kernel that may add in another order and takes 8 bytes of scratch per
-//    element of a bf16 result. So the kernel, and with it the bits, follow from shapes alone.
+//  - The rows of a matrix lie apart in a product for which oneDNN 2.6 has its brgemm (by bf16
+//    instructions, AMX included, and in fp32 with AVX-512): the twin is of the operand's own type,
+//    and dense. It has that for dense matrices only, and for all others an older kernel that may
+//    add in another order (in fp32 it does so for a few rows on some CPUs) and takes 8 bytes of
+//    scratch per element of a bf16 result. So the kernel, and with it the bits, follow from shapes
+//    alone.
 // An operand without a twin is used in place.
 class Twins {
  public:
-  // `widens`: whether 16-bit operands of the op have twins in fp32. `type`: what its products are
-  // of.
-  Twins(bool widens, const VectorTable& vectors, int threads, DType type, ScratchLayout& layout)
-      : widens_(widens),
-        packs_(!widens_ && type == DType::kBF16),
-        vectors_(vectors),
-        threads_(threads),
-        layout_(layout) {}
+  // `widens`: whether 16-bit operands of the op have twins in fp32. `packs`: whether matrices whose
+  // rows lie apart have dense ones.
+  Twins(bool widens, bool packs, const VectorTable& vectors, int threads, ScratchLayout& layout)
+      : widens_(widens), packs_(packs), vectors_(vectors), threads_(threads), layout_(layout) {}
 
   // Whether oneDNN sees a twin, which is dense however `buffer` lies.
   bool Has(const Buffer& buffer, const StoredRows& stored = {}) const {
