@@ -33,8 +33,11 @@ WatchHub::WatchHub(JobStore& jobs, Wakeups& wakeups, TaskPool& pool, const Watch
 
 WatchHub::~WatchHub() {
   wakeups_.Unsubscribe(subscription_);
+  // Watches that have not ended hold the state, which holds them. Destroyed outside the lock.
+  decltype(state_->all) all;
   absl::MutexLock lock(&state_->mu);
   state_->gone = true;
+  all.swap(state_->all);
 }
 
 std::shared_ptr<Watch> WatchHub::Make(Watch::Open open, int64_t after, WatchSink& sink) {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "clients/cpp/client.h"
 #include "google/rpc/error_details.pb.h"
 #include "server/api/job_intake.h"
@@ -284,6 +285,7 @@ class ShakyServer final : public v1::JobService::Service {
  public:
   grpc::Status BatchSubmitJobs(grpc::ServerContext*, const v1::BatchSubmitJobsRequest* request,
                                v1::BatchSubmitJobsResponse* response) override {
+    absl::MutexLock lock(&mu);
     calls.push_back(*request);
     for (const v1::SubmitJobRequest& row : request->requests()) {
       v1::SubmitJobResult& result = *response->add_results();
@@ -303,8 +305,9 @@ class ShakyServer final : public v1::JobService::Service {
     return grpc::Status::OK;
   }
 
-  std::vector<v1::BatchSubmitJobsRequest> calls;  // one at a time
-  absl::Time asked, took;
+  absl::Mutex mu;
+  std::vector<v1::BatchSubmitJobsRequest> calls ABSL_GUARDED_BY(mu);
+  absl::Time asked ABSL_GUARDED_BY(mu), took ABSL_GUARDED_BY(mu);
 };
 
 TEST_F(BatchTest, TheClientSendsAgainThoseRowsAloneThatMayBeAfterTheServersDelay) {
@@ -317,6 +320,7 @@ TEST_F(BatchTest, TheClientSendsAgainThoseRowsAloneThatMayBeAfterTheServersDelay
   EXPECT_TRUE(answers[0].ok()) << answers[0].status();
   EXPECT_TRUE(absl::IsInvalidArgument(answers[1].status()));
   ASSERT_TRUE(answers[2].ok()) << answers[2].status();
+  absl::MutexLock lock(&service.mu);
   ASSERT_EQ(service.calls.size(), 2u);
   ASSERT_EQ(service.calls[1].requests_size(), 1);
   EXPECT_FALSE(answers[2]->uid().empty());
