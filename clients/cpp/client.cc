@@ -27,7 +27,7 @@ namespace trainyard {
 namespace {
 
 constexpr absl::Duration kLongestDelay = absl::Seconds(10);  // that a server can ask for
-constexpr size_t kMostInCall = 256;                          // jobs, and bytes of them
+constexpr size_t kMostInCall = 256;                          // jobs
 constexpr size_t kMostBytesInCall = 1 << 20;
 
 absl::Status FromGrpc(const grpc::Status& status) {
@@ -238,7 +238,7 @@ struct Client::Submissions {
   std::vector<size_t> open;  // have no answer that stays yet; in order
   absl::Duration patience;   // the longest of those that the open ones ask for
   absl::Duration delay;      // likewise
-  absl::Status away;         // no server answered a whole call any more
+  absl::Status away;         // of a call that failed: the others are not sent
 };
 
 // Sends as many of `open` from the one at `next` on as go into one call; answers them, or adds

@@ -51,10 +51,10 @@ class Client {
 
   absl::StatusOr<v1::Job> SubmitJob(v1::SubmitJobRequest request);
   // Many jobs of one project ("projects/P"; that of each request may be empty), with an answer for
-  // each in their order, as SubmitJob would give it: rows that are to be sent again are, alone
-  // among themselves. They go out in calls of at most 256 jobs and 1 MiB; patience counts from the
-  // last time that a job was answered. A server that knows no batches, or takes one not as a whole,
-  // is asked job by job.
+  // each in their order, as SubmitJob would give it. They go out in calls of at most 256 jobs and
+  // 1 MiB; only the jobs that may be retried are sent again. Patience counts from the last time
+  // that a job was answered; once no server answers a call, the rest is not sent. A server that
+  // knows no batches, or refuses one as a whole, is asked job by job.
   std::vector<absl::StatusOr<v1::Job>> SubmitMany(const std::string& parent,
                                                   std::vector<v1::SubmitJobRequest> requests);
   absl::StatusOr<v1::Job> GetJob(const v1::GetJobRequest& request);

@@ -21,9 +21,8 @@ class StartJudge {
 
   // What the store answered at `now` on Clock::SinceBoot, `store_now` on its own clock: sets
   // start_by of the attempts of all jobs that are STARTING to what is left of the limit, counted
-  // from store_now. It counts from when
-  // this first saw the attempt. A gap of more than kMostGap between two answers, in which no agent
-  // may have had a store either, counts for nothing.
+  // from store_now. It counts from when this first saw the attempt. A gap of more than kMostGap
+  // between two answers, in which no agent may have had a store either, counts for nothing.
   void Judge(absl::Duration now, absl::Time store_now, const std::vector<AttemptRecord*>& starting);
 
   // The store answered something else at `now`: the time until then is no gap.
