@@ -19,7 +19,7 @@
 #include "server/scheduler/slots.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
-#include "storage/records/reason_codes.h"
+#include "storage/records/change.h"
 
 namespace trainyard {
 namespace {
@@ -146,7 +146,7 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
   }
   record.max_restarts = spec.retry().max_restarts();
   record.backoff = absl::Seconds(spec.retry().backoff_seconds());
-  record.reason = {reason::kSubmitted, "waits for the scheduler to look at it"};
+  record.reason = SubmittedReason();
   return record;
 }
 

@@ -122,7 +122,10 @@ absl::StatusOr<FeedPage> FeedPageOf(const std::vector<pqxx::row>& rows, int64_t 
       chunks[row["sequence"].as<int64_t>()].emplace(
           std::make_pair(row["split"].as<int>(), row["name"].as<std::string>()), row);
     } else {
-      page.items.push_back(FeedItemOf(row));
+      // A packed row may begin before the cursor, and go on past the end of the page.
+      for (FeedRecord& item : FeedItemsOf(row)) {
+        if (item.sequence > after) page.items.push_back(std::move(item));
+      }
     }
   }
   for (const auto& [last, columns] : chunks) {

@@ -6,6 +6,7 @@
 
 #include "nlohmann/json.hpp"
 #include "storage/base/status.h"
+#include "storage/records/change.h"
 
 namespace trainyard::postgres {
 namespace {
@@ -120,6 +121,66 @@ absl::Time EndOf(const AttemptRecord& attempt) {
 }
 
 JobState StateOf(const std::string& name) { return NameOf(ParseJobState(name), name); }
+
+// Kinds of rows of a feed beside those of single items.
+constexpr char kPackedKind[] = "ITEMS";
+constexpr char kSubmittedKind[] = "SUBMITTED";  // not stored: ReadFeeds makes it
+
+// In one row: a reader of any of them reads them all.
+constexpr size_t kMostPackedItems = 16;
+
+// Kind and body of a feed item that is not a metric.
+std::pair<std::string, Json> FeedBodyOf(const FeedRecord& item) {
+  if (const auto* change = std::get_if<StateChangeRecord>(&item.what)) {
+    Json body{{"to", std::string(JobStateName(change->to))},
+              {"code", change->reason.code},
+              {"message", change->reason.message}};
+    if (change->from.has_value()) body["from"] = std::string(JobStateName(*change->from));
+    return {"STATE", std::move(body)};
+  }
+  if (const auto* checkpoint = std::get_if<CheckpointRecord>(&item.what)) {
+    return {"CHECKPOINT", Json{{"job_uid", checkpoint->job_uid},
+                               {"step", checkpoint->step},
+                               {"uri", checkpoint->uri},
+                               {"bytes", checkpoint->bytes},
+                               {"manifest_sha256", checkpoint->manifest_sha256},
+                               {"weights_sha256", checkpoint->weights_sha256},
+                               {"final", checkpoint->final},
+                               {"metrics", checkpoint->metrics}}};
+  }
+  if (const auto* started = std::get_if<AttemptStartedRecord>(&item.what)) {
+    return {"ATTEMPT", Json{{"step", started->step}, {"nodes", started->nodes}}};
+  }
+  const auto& notice = std::get<NoticeRecord>(item.what);
+  return {"NOTICE",
+          Json{{"rank", notice.rank}, {"warning", notice.warning}, {"message", notice.message}}};
+}
+
+// What FeedBodyOf wrote. The item has its time and attempt already.
+void ReadFeedBody(const std::string& kind, const Json& body, FeedRecord& item) {
+  if (kind == "STATE") {
+    StateChangeRecord change{.to = StateOf(body.at("to")),
+                             .reason = {body.at("code"), body.at("message")}};
+    if (body.contains("from")) change.from = StateOf(body.at("from"));
+    item.what = std::move(change);
+  } else if (kind == "CHECKPOINT") {
+    item.what = CheckpointRecord{.job_uid = body.at("job_uid"),
+                                 .step = body.at("step"),
+                                 .attempt = item.attempt,
+                                 .uri = body.at("uri"),
+                                 .bytes = body.at("bytes"),
+                                 .manifest_sha256 = body.at("manifest_sha256"),
+                                 .weights_sha256 = body.at("weights_sha256"),
+                                 .final = body.at("final"),
+                                 .create_time = item.time,
+                                 .metrics = ValuesOf(body.value("metrics", Json::object()))};
+  } else if (kind == "ATTEMPT") {
+    item.what =
+        AttemptStartedRecord{body.at("step"), body.at("nodes").get<std::vector<std::string>>()};
+  } else {
+    item.what = NoticeRecord{body.at("rank"), body.at("warning"), body.at("message")};
+  }
+}
 
 }  // namespace
 
@@ -244,7 +305,7 @@ NodeRecord NodeOf(const pqxx::row& row) {
   return node;
 }
 
-FeedRecord FeedItemOf(const pqxx::row& row) {
+std::vector<FeedRecord> FeedItemsOf(const pqxx::row& row) {
   FeedRecord item;
   item.sequence = row["sequence"].as<int64_t>();
   item.time = TimeOf(row, "time");
@@ -252,32 +313,26 @@ FeedRecord FeedItemOf(const pqxx::row& row) {
   const std::string kind = TextOf(row, "kind");
   if (kind == "METRIC") {
     item.what = MetricOf(row);
-    return item;
+    return {item};
+  }
+  if (kind == kSubmittedKind) {
+    item.what = StateChangeRecord{.to = JobState::kQueued, .reason = SubmittedReason()};
+    return {item};
   }
   const Json body = Json::parse(row["body"].c_str());
-  if (kind == "STATE") {
-    StateChangeRecord change{.to = StateOf(body.at("to")),
-                             .reason = {body.at("code"), body.at("message")}};
-    if (body.contains("from")) change.from = StateOf(body.at("from"));
-    item.what = std::move(change);
-  } else if (kind == "CHECKPOINT") {
-    item.what = CheckpointRecord{.job_uid = body.at("job_uid"),
-                                 .step = body.at("step"),
-                                 .attempt = item.attempt,
-                                 .uri = body.at("uri"),
-                                 .bytes = body.at("bytes"),
-                                 .manifest_sha256 = body.at("manifest_sha256"),
-                                 .weights_sha256 = body.at("weights_sha256"),
-                                 .final = body.at("final"),
-                                 .create_time = item.time,
-                                 .metrics = ValuesOf(body.value("metrics", Json::object()))};
-  } else if (kind == "ATTEMPT") {
-    item.what =
-        AttemptStartedRecord{body.at("step"), body.at("nodes").get<std::vector<std::string>>()};
-  } else {
-    item.what = NoticeRecord{body.at("rank"), body.at("warning"), body.at("message")};
+  if (kind != kPackedKind) {
+    ReadFeedBody(kind, body, item);
+    return {item};
   }
-  return item;
+  std::vector<FeedRecord> items;
+  for (const Json& packed : body) {
+    FeedRecord& one = items.emplace_back();
+    one.sequence = packed.at("sequence");
+    one.time = absl::FromUnixMicros(packed.at("time"));
+    one.attempt = packed.at("attempt");
+    ReadFeedBody(packed.at("kind"), packed.at("body"), one);
+  }
+  return items;
 }
 
 MetricRow MetricRowOf(const pqxx::row& row) {
@@ -350,32 +405,32 @@ std::string HealthJson(const NodeReport& report) {
   return json.dump();
 }
 
-FeedBody FeedBodyOf(const FeedRecord& item) {
-  if (const auto* change = std::get_if<StateChangeRecord>(&item.what)) {
-    Json body{{"to", std::string(JobStateName(change->to))},
-              {"code", change->reason.code},
-              {"message", change->reason.message}};
-    if (change->from.has_value()) body["from"] = std::string(JobStateName(*change->from));
-    return {"STATE", body.dump()};
+FeedRow FeedRowOf(const FeedRecord& item) {
+  auto [kind, body] = FeedBodyOf(item);
+  return {item.sequence, item.time, item.attempt, std::move(kind), body.dump()};
+}
+
+std::vector<FeedRow> FeedRowsOf(const std::vector<FeedRecord>& items) {
+  std::vector<FeedRow> rows;
+  for (size_t begin = 0; begin < items.size(); begin += kMostPackedItems) {
+    const size_t end = std::min(items.size(), begin + kMostPackedItems);
+    FeedRow row = FeedRowOf(items[end - 1]);
+    if (end - begin > 1) {
+      Json packed = Json::array();
+      for (size_t i = begin; i < end; ++i) {
+        auto [kind, body] = FeedBodyOf(items[i]);
+        packed.push_back({{"sequence", items[i].sequence},
+                          {"time", absl::ToUnixMicros(items[i].time)},
+                          {"attempt", items[i].attempt},
+                          {"kind", std::move(kind)},
+                          {"body", std::move(body)}});
+      }
+      row.kind = kPackedKind;
+      row.body = packed.dump();
+    }
+    rows.push_back(std::move(row));
   }
-  if (const auto* checkpoint = std::get_if<CheckpointRecord>(&item.what)) {
-    return {"CHECKPOINT", Json{{"job_uid", checkpoint->job_uid},
-                               {"step", checkpoint->step},
-                               {"uri", checkpoint->uri},
-                               {"bytes", checkpoint->bytes},
-                               {"manifest_sha256", checkpoint->manifest_sha256},
-                               {"weights_sha256", checkpoint->weights_sha256},
-                               {"final", checkpoint->final},
-                               {"metrics", checkpoint->metrics}}
-                              .dump()};
-  }
-  if (const auto* started = std::get_if<AttemptStartedRecord>(&item.what)) {
-    return {"ATTEMPT", Json{{"step", started->step}, {"nodes", started->nodes}}.dump()};
-  }
-  const auto& notice = std::get<NoticeRecord>(item.what);
-  return {
-      "NOTICE",
-      Json{{"rank", notice.rank}, {"warning", notice.warning}, {"message", notice.message}}.dump()};
+  return rows;
 }
 
 }  // namespace trainyard::postgres

@@ -21,7 +21,6 @@ JobRecord JobOf(const pqxx::row& row);
 std::vector<AttemptRecord> AttemptsOf(const pqxx::result& rows);
 NodeRecord NodeOf(const pqxx::row& row);
 NodeReport ReportOf(const pqxx::row& row);  // but for what its GPUs do
-FeedRecord FeedItemOf(const pqxx::row& row);
 MetricRow MetricRowOf(const pqxx::row& row);
 CheckpointRecord CheckpointOf(const pqxx::row& row);
 
@@ -32,11 +31,20 @@ std::string SlotsJson(const std::vector<SlotRecord>& slots);
 std::string UsageJson(const std::vector<SlotUsage>& usage);
 std::string HealthJson(const NodeReport& report);  // what has no column of its own
 
-// Kind and body of a feed item that is not a metric.
-struct FeedBody {
+// A row of the table `feed`: one item, or several of one transaction, packed. Metrics lie
+// elsewhere.
+struct FeedRow {
+  int64_t sequence = 0;  // these are of the last item
+  absl::Time time;
+  int64_t attempt = 0;
   std::string kind;
-  std::string json;
+  std::string body;  // JSON
 };
-FeedBody FeedBodyOf(const FeedRecord& item);
+
+FeedRow FeedRowOf(const FeedRecord& item);
+// As few rows as hold what one transaction tells of one job. The items have their sequences.
+std::vector<FeedRow> FeedRowsOf(const std::vector<FeedRecord>& items);
+// The items of a row, in order; a row of `metrics` is one item, too.
+std::vector<FeedRecord> FeedItemsOf(const pqxx::row& row);
 
 }  // namespace trainyard::postgres

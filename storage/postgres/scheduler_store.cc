@@ -57,7 +57,7 @@ class Applier {
   void ReadPlacedJobs();
   void Place(const Placement& placement);
   absl::Status WritePlaced();
-  void WriteFeeds(const std::map<std::string, int64_t>& newest_sequences);
+  absl::Status WriteFeedsOfPlaced(const std::map<std::string, int64_t>& newest_sequences);
   void WriteAttempts();
   void ApplyReasons();
 
@@ -244,7 +244,7 @@ absl::Status Applier::WritePlaced() {
     codes.push_back(job.reason.code);
     messages.push_back(job.reason.message);
     steps.push_back(job.step);
-    items.push_back(static_cast<int64_t>(placed.change.feed.size()));
+    items.push_back(ItemsIn(placed.change.feed));
   }
   std::map<std::string, int64_t> sequences;  // of the newest item
   for (const pqxx::row& row : RunPlanned(
@@ -254,29 +254,20 @@ absl::Status Applier::WritePlaced() {
   if (sequences.size() != placed_.size()) {
     return absl::AbortedError("a job that is placed changed under its lock");
   }
-  WriteFeeds(sequences);
+  TY_RETURN_IF_ERROR(WriteFeedsOfPlaced(sequences));
   WriteAttempts();
   return absl::OkStatus();
 }
 
-void Applier::WriteFeeds(const std::map<std::string, int64_t>& newest_sequences) {
-  std::vector<std::string> uids, kinds, bodies;
-  std::vector<int64_t> sequences, attempts, created;
+absl::Status Applier::WriteFeedsOfPlaced(const std::map<std::string, int64_t>& newest_sequences) {
+  std::vector<NewFeedItems> feeds;
   for (const Placed& placed : placed_) {
-    const JobChange& change = placed.change;
-    int64_t sequence =
-        newest_sequences.at(change.job.uid) - static_cast<int64_t>(change.feed.size());
-    for (const FeedRecord& item : change.feed) {
-      FeedBody body = FeedBodyOf(item);
-      uids.push_back(change.job.uid);
-      sequences.push_back(++sequence);
-      attempts.push_back(item.attempt);
-      kinds.push_back(std::move(body.kind));
-      bodies.push_back(std::move(body.json));
-      created.push_back(absl::ToUnixMicros(change.job.create_time));
-    }
+    const JobRecord& job = placed.change.job;
+    const std::vector<FeedRecord>& feed = placed.change.feed;
+    feeds.push_back(
+        {job.uid, job.create_time, newest_sequences.at(job.uid) - ItemsIn(feed) + 1, feed});
   }
-  RunPlanned(kInsertFeeds, Params(uids, sequences, attempts, kinds, bodies, now_, created));
+  return WriteFeeds(transaction_, feeds);
 }
 
 void Applier::WriteAttempts() {

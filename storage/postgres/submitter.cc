@@ -70,8 +70,8 @@ struct Columns {
     messages.push_back(j.reason.message);
     specs.push_back(ByteaLiteral(j.spec));
     plans.push_back(ByteaLiteral(j.plan_summary));
-    feeds.push_back(
-        FeedBodyOf({.what = StateChangeRecord{std::nullopt, JobState::kQueued, j.reason}}).json);
+    const StateChangeRecord submitted{std::nullopt, JobState::kQueued, j.reason};
+    feeds.push_back(j.reason == SubmittedReason() ? "" : FeedRowOf({.what = submitted}).body);
   }
 
   Params Values() const {

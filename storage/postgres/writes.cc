@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMostMoves = 8;  // of a job between live and ended while its lock is waited for
 
-// Feed items as columns, for one statement over any number of rows.
+// Rows of the table `feed` as columns, for one statement over any number of rows.
 struct FeedColumns {
   std::vector<std::string> uids;
   std::vector<int64_t> sequences, created, times, attempts;
@@ -38,11 +38,12 @@ absl::Status CompactIfEnded(Transaction& transaction, const JobRecord& before,
 }
 
 absl::Status WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems>& feeds) {
-  FeedColumns items;
+  FeedColumns rows;
   std::map<std::string, MetricBlock> metrics;  // by job
   for (const NewFeedItems& feed : feeds) {
     int64_t sequence = feed.first_sequence;
     MetricBlock& points = metrics[feed.job_uid];
+    std::vector<FeedRecord> others;
     for (const FeedRecord& item : feed.items) {
       if (const auto* metric = std::get_if<MetricRecord>(&item.what)) {
         points.attempt = item.attempt;  // all of one attempt: the newest
@@ -55,19 +56,21 @@ absl::Status WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems
         sequence += SpanOf(item);
         continue;
       }
-      FeedBody body = FeedBodyOf(item);
-      items.uids.push_back(feed.job_uid);
-      items.sequences.push_back(sequence++);
-      items.created.push_back(absl::ToUnixMicros(feed.create_time));
-      items.times.push_back(absl::ToUnixMicros(item.time));
-      items.attempts.push_back(item.attempt);
-      items.kinds.push_back(std::move(body.kind));
-      items.bodies.push_back(std::move(body.json));
+      others.emplace_back(item).sequence = sequence++;
+    }
+    for (FeedRow& row : FeedRowsOf(others)) {
+      rows.uids.push_back(feed.job_uid);
+      rows.sequences.push_back(row.sequence);
+      rows.created.push_back(absl::ToUnixMicros(feed.create_time));
+      rows.times.push_back(absl::ToUnixMicros(row.time));
+      rows.attempts.push_back(row.attempt);
+      rows.kinds.push_back(std::move(row.kind));
+      rows.bodies.push_back(std::move(row.body));
     }
   }
-  if (!items.sequences.empty()) {
-    transaction.Run(kInsertFeed, Params(items.uids, items.sequences, items.created, items.times,
-                                        items.attempts, items.kinds, items.bodies));
+  if (!rows.sequences.empty()) {
+    transaction.Run(kInsertFeed, Params(rows.uids, rows.sequences, rows.created, rows.times,
+                                        rows.attempts, rows.kinds, rows.bodies));
   }
   return WriteMetrics(transaction, metrics);
 }

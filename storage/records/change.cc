@@ -83,6 +83,8 @@ void MoveJob(JobChange& change, JobTrigger trigger, const Reason& reason, absl::
       {.time = now, .attempt = job.attempt, .what = StateChangeRecord{from, *to, reason}});
 }
 
+Reason SubmittedReason() { return {reason::kSubmitted, "waits for the scheduler to look at it"}; }
+
 absl::StatusOr<JobChange> NewJob(const JobRecord& submitted, absl::Time now) {
   TY_RETURN_IF_ERROR(CheckSubmission(submitted));
   JobChange change;
@@ -90,9 +92,7 @@ absl::StatusOr<JobChange> NewJob(const JobRecord& submitted, absl::Time now) {
   job = submitted;
   if (job.uid.empty()) job.uid = RandomHex(16);
   if (job.job_id.empty()) job.job_id = MakeJobId("job");
-  if (job.reason.code.empty()) {
-    job.reason = {reason::kSubmitted, "the scheduler has not looked at it yet"};
-  }
+  if (job.reason.code.empty()) job.reason = SubmittedReason();
   job.state = JobState::kQueued;
   job.suspend_cause = SuspendCause::kNone;
   job.version = 1;

@@ -23,8 +23,12 @@ struct JobChange {
   std::vector<FeedRecord> feed;  // to append in this order; the store gives sequences
 };
 
+// Why a job waits until the scheduler has looked at it. Of a job that was submitted for this reason
+// a store need not keep the first feed item, which then says nothing else.
+Reason SubmittedReason();
+
 // Checks a submission (kInvalidArgument names the field) and completes it: uid and job id when
-// empty, state QUEUED, version 1, times, first feed item.
+// empty, SubmittedReason() if it has none, state QUEUED, version 1, times, first feed item.
 absl::StatusOr<JobChange> NewJob(const JobRecord& submitted, absl::Time now);
 
 // Whether a replay under the same request id asks for the same: spec, priority, labels and job id

@@ -130,6 +130,18 @@ TEST_F(AgingRecords, AMonthGoesOnceItsLastJobEndedLongAgo) {
   EXPECT_EQ(Submit("old").state, JobState::kQueued) << "the name and request id are free";
 }
 
+// Its records go in pieces after the month with its feed: the first item, which has no row, must
+// not outlive it.
+TEST_F(AgingRecords, AJobWhoseMonthWentHasNoFeedWhileItsRecordsAreRemoved) {
+  const JobRecord job = SubmitAndCancel("a");
+  MakeOlder("a", 800);
+  ASSERT_OK(stores_->retention().MakeMonths());
+  ASSERT_OK(stores_->retention().Age().status());
+  ASSERT_EQ(Ask("SELECT count(*) FROM job_specs"), "1") << "not yet removed";
+  EXPECT_TRUE(absl::IsNotFound(stores_->jobs().ReadFeed(job.uid, 0, 10).status()));
+  EXPECT_TRUE(stores_->jobs().ReadFeeds({{job.uid, 0}}, 10)->at(0).empty());
+}
+
 TEST_F(AgingRecords, AResumedJobKeepsItsMonth) {
   const JobRecord job = SubmitAndCancel("a");
   MakeOlder("a", 800);

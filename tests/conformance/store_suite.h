@@ -45,7 +45,8 @@ class EventWriter {
   std::vector<RankEventRecord> Take() { return std::exchange(events_, {}); }
   EventWriter& Add(decltype(RankEventRecord::what) what) {
     events_.push_back(
-        {.sequence = ++sequence_, .time = absl::UnixEpoch(), .what = std::move(what)});
+        {.sequence = sequence_ + 1, .time = absl::UnixEpoch(), .what = std::move(what)});
+    sequence_ = LastSequenceOf(events_.back());
     return *this;
   }
   EventWriter& Restored(int64_t step) { return Add(RankRestored{step}); }

@@ -42,9 +42,12 @@ constexpr Invariant kInvariants[] = {
      "(SELECT count(*) FROM attempts a WHERE a.job_uid = j.uid)"},
     {"a feed has a gap, or more or fewer items than its job says",
      "SELECT FROM (SELECT uid, feed_sequence FROM jobs UNION ALL "
-     "SELECT uid, feed_sequence FROM ended_jobs) j LEFT JOIN (SELECT job_uid, count(*) AS items, "
+     "SELECT uid, feed_sequence FROM ended_jobs) j LEFT JOIN (SELECT job_uid, sum(CASE kind "
+     "WHEN 'ITEMS' THEN jsonb_array_length(body) ELSE 1 END) AS items, min(sequence) AS oldest, "
      "max(sequence) AS newest FROM feed GROUP BY job_uid) f ON f.job_uid = j.uid "
-     "WHERE (f.items, f.newest) IS DISTINCT FROM (j.feed_sequence, j.feed_sequence)"},
+     // The first item of most jobs is not stored.
+     "WHERE coalesce(f.items, 0) + (f.oldest IS DISTINCT FROM 1)::integer <> j.feed_sequence "
+     "OR coalesce(f.newest, 1) <> j.feed_sequence"},
     {"a job is live and ended", "SELECT FROM jobs JOIN ended_jobs USING (uid)"},
     {"a rank sits on a slot of another device than its job asked for",
      "SELECT FROM ranks r JOIN jobs j ON j.uid = r.job_uid JOIN nodes n ON n.name = r.node, "

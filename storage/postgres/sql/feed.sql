@@ -1,7 +1,8 @@
 -- What happened to jobs: feed items, metrics and checkpoints.
 
 -- name: InsertFeed
--- created: when the job was created, which says the month.
+-- created: when the job was created, which says the month. Of kind ITEMS is a row that holds several, an array of
+-- objects with the sequence, time, attempt, kind and body of each; its own sequence is that of the last.
 INSERT INTO feed (job_uid, sequence, month, time, attempt, kind, body)
 SELECT f.job_uid, f.sequence, month_of(from_micros(f.created)), from_micros(f.time), f.attempt, f.kind, f.body::jsonb
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::text[])
@@ -10,10 +11,12 @@ FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], 
 
 -- name: ReadFeeds
 -- Of each job (its place in the arrays): items with their sequence, points of the table `metrics` among them; heads, of
--- which one may begin before; and the next chunks ($4), of which the first may. What one statement reads, it reads of
--- one state. Not in order. One index range per job and table, whatever the plan takes the arrays for.
+-- which one may begin before, as may the first row of kind ITEMS; and the next chunks ($4), of which the first may. Of
+-- kind SUBMITTED is the first item of a job that was submitted as most are: no row says what the job itself does. What
+-- one statement reads, it reads of one state. Not in order. One index range per job and table, whatever the plan takes
+-- the arrays for.
 SELECT w.place, items.*
-FROM (SELECT p.uid, p.after, p.place, month_of(s.create_time) AS month
+FROM (SELECT p.uid, p.after, p.place, s.create_time, month_of(s.create_time) AS month
       FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS p (uid, after, place)
         JOIN job_specs s ON s.job_uid = p.uid) AS w
 CROSS JOIN LATERAL (
@@ -21,6 +24,12 @@ CROSS JOIN LATERAL (
           NULL::bigint AS step, NULL::smallint AS split, NULL::text[] AS names,
           NULL::double precision[] AS values, NULL AS name, NULL::integer AS points, NULL::bytea AS bytes
    FROM feed f WHERE f.month = w.month AND f.job_uid = w.uid AND f.sequence > w.after ORDER BY f.sequence LIMIT $3)
+  UNION ALL
+  (SELECT 1, micros(w.create_time), 0, 'SUBMITTED', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+   WHERE w.after < 1
+     AND NOT EXISTS (SELECT FROM feed f WHERE f.month = w.month AND f.job_uid = w.uid AND f.sequence = 1)
+     AND (EXISTS (SELECT FROM jobs j WHERE j.uid = w.uid)
+          OR EXISTS (SELECT FROM ended_jobs j WHERE j.uid = w.uid AND j.create_time = w.create_time)))
   UNION ALL
   (SELECT m.sequence, micros(m.time), m.attempt, 'METRIC', NULL, m.step, m.split, m.names, m.values, NULL, NULL, NULL
    FROM metrics m WHERE m.job_uid = w.uid AND m.sequence > w.after ORDER BY m.sequence LIMIT $3)

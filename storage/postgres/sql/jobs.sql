@@ -6,7 +6,7 @@ SELECT micros(clock_timestamp())
 -- name: InsertJobs
 -- Of many submissions those whose uid, request id and name are not taken, by each other neither; FindRivals tells by whom.
 -- Each is a microsecond younger than the one before it, so that they queue in this order. It is the only statement of its
--- transaction, which is then one round trip.
+-- transaction, which is then one round trip. feed: the body of the first item, empty where ReadFeeds makes it.
 WITH submitted AS (
   SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::integer[],
                        $8::integer[], $9::integer[], $10::text[], $11::bigint[], $12::bigint[], $13::integer[],
@@ -32,6 +32,7 @@ WITH submitted AS (
 ), feed AS (
   INSERT INTO feed (job_uid, sequence, month, time, attempt, kind, body)
   SELECT uid, 1, month_of(create_time), create_time, 0, 'STATE', feed::jsonb FROM submitted JOIN named USING (uid)
+  WHERE feed <> ''
 )
 SELECT uid, micros(create_time) FROM named
 

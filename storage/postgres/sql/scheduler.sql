@@ -110,12 +110,6 @@ FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::
 WHERE j.uid = u.uid AND j.version = u.version - 1 AND j.attempt = u.attempt - 1 AND j.state = 'QUEUED'
 RETURNING j.uid, j.feed_sequence
 
--- name: InsertFeeds
-INSERT INTO feed (job_uid, sequence, month, time, attempt, kind, body)
-SELECT f.job_uid, f.sequence, month_of(from_micros(f.created)), from_micros($6), f.attempt, f.kind, f.body::jsonb
-FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $7::bigint[])
-  AS f (job_uid, sequence, attempt, kind, body, created)
-
 -- name: InsertAttempts
 INSERT INTO attempts (job_uid, attempt, world_size, restore_step, restore_uri, restore_manifest_sha256,
                       create_time)
