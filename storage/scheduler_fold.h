@@ -11,11 +11,22 @@
 
 namespace trainyard {
 
+// A place in the order in which jobs that wait are served: behind those of a priority that were
+// created until then.
+struct CreatedUntil {
+  int priority = 0;
+  absl::Time time;
+};
+
 // In the order in which jobs that wait are served.
 struct ServedBefore {
+  using is_transparent = void;
   bool operator()(const std::shared_ptr<const JobRecord>& a,
                   const std::shared_ptr<const JobRecord>& b) const {
     return RunsBefore(*a, *b);
+  }
+  bool operator()(const std::shared_ptr<const JobRecord>& a, const CreatedUntil& b) const {
+    return a->priority != b.priority ? a->priority > b.priority : a->create_time <= b.time;
   }
 };
 using JobsInOrder = std::set<std::shared_ptr<const JobRecord>, ServedBefore>;

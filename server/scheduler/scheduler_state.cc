@@ -10,12 +10,15 @@
 namespace trainyard {
 namespace {
 
+// What became of a reason that a job might be told.
+enum class Told { kYes, kTooYoung, kEnough };
+
 // The jobs of one demand, in order, whatever reasons are stored of them.
 class ClassCursor {
  public:
   explicit ClassCursor(const WaitingQueue::JobsByReason& jobs) {
     for (const auto& [reason, of_reason] : jobs) {
-      parts_.push_back({&reason, of_reason.begin(), of_reason.end()});
+      parts_.push_back({&reason, &of_reason, of_reason.begin()});
     }
     FindFirst();
   }
@@ -27,13 +30,21 @@ class ClassCursor {
     FindFirst();
   }
 
-  // Calls `tell` with each job from here on whose stored reason is another, until it returns false.
+  // Calls `tell` with each job from here on whose stored reason is another, until it returns
+  // kEnough. kTooYoung: so are all others of the same reason and priority that were created later
+  // but not after `now`, and they are passed over without being looked at.
   template <typename Tell>
-  void ForOtherReasons(const Reason& reason, const Tell& tell) const {
+  void ForOtherReasons(const Reason& reason, absl::Time now, const Tell& tell) const {
     for (const Part& part : parts_) {
       if (*part.reason == reason) continue;
-      for (auto it = part.next; it != part.end; ++it) {
-        if (!tell(**it)) return;
+      for (auto it = part.next; it != part.jobs->end();) {
+        const Told told = tell(**it);
+        if (told == Told::kEnough) return;
+        if (told == Told::kTooYoung) {
+          it = part.jobs->lower_bound(CreatedUntil{(*it)->priority, now});
+        } else {
+          ++it;
+        }
       }
     }
   }
@@ -41,13 +52,14 @@ class ClassCursor {
  private:
   struct Part {
     const Reason* reason;
-    JobsInOrder::const_iterator next, end;
+    const JobsInOrder* jobs;
+    JobsInOrder::const_iterator next;
   };
 
   void FindFirst() {
     first_ = parts_.size();
     for (size_t i = 0; i < parts_.size(); ++i) {
-      if (parts_[i].next == parts_[i].end) continue;
+      if (parts_[i].next == parts_[i].jobs->end()) continue;
       if (first_ == parts_.size() || RunsBefore(**parts_[i].next, job())) first_ = i;
     }
   }
@@ -73,7 +85,7 @@ class QueuePass {
 
   void Run() {
     for (const auto& job : queue_.untold_backoffs()) {
-      if (!Tell(*job, ReasonForBackoff(*job))) break;
+      if (Tell(*job, ReasonForBackoff(*job)) == Told::kEnough) break;
     }
     pass_.next = std::min(pass_.next, queue_.next_backoff_end());
     std::priority_queue<ClassCursor, std::vector<ClassCursor>, ServedLater> heads;
@@ -111,22 +123,22 @@ class QueuePass {
       reason = ReasonForWait(slots_, demand);
       slots_.Keep(demand);
     }
-    head.ForOtherReasons(reason, [&](const JobRecord& other) { return Tell(other, reason); });
+    head.ForOtherReasons(reason, now_, [&](const JobRecord& other) { return Tell(other, reason); });
     return false;
   }
 
-  bool Tell(const JobRecord& job, const Reason& reason) {
+  Told Tell(const JobRecord& job, const Reason& reason) {
     if (const absl::Time until = UntoldUntil(job, now_, options_); until > now_) {
       pass_.next = std::min(pass_.next, until);
-      return true;
+      return Told::kTooYoung;
     }
     if (pass_.decisions.reasons.size() >= options_.most_reasons) {
       pass_.next = now_;
-      return false;
+      return Told::kEnough;
     }
     pass_.decisions.reasons.push_back(
         {.job_uid = job.uid, .job_version = job.version, .reason = reason});
-    return true;
+    return Told::kYes;
   }
 
   const WaitingQueue& queue_;
