@@ -6,6 +6,7 @@ import pathlib
 import pwd
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -57,7 +58,7 @@ class Rig:
         else:
             self.data = self.folder / "pg"
             self.data.mkdir()
-        self.postgres = self.server = None
+        self.postgres = self.server = self.real_agent = None
         self.loads = []
         try:
             self._start_postgres()
@@ -76,6 +77,7 @@ class Rig:
         for load in self.loads:
             if load.process.poll() is None:
                 load.end()
+        self.stop_real_agent()
         self.stop_server()
         if self.postgres is not None:
             subprocess.run([*self.as_postgres, self.postgres_bin / "pg_ctl", "-D", self.data / "data", "-m", "fast",
@@ -154,6 +156,27 @@ class Rig:
                 raise SystemExit("the agents could not register:\n" + (self.folder / "server.log").read_text()[-4000:])
             time.sleep(0.05)
         return load
+
+    def start_real_agent(self, slots):
+        """trainyard-agent itself, called `real`, with CPU slots of one thread and as many workers that wait for work."""
+        state = self.folder / "agent-state"
+        state.mkdir(mode=0o700)
+        with open(self.folder / "agent.log", "w") as log:
+            self.real_agent = subprocess.Popen(
+                [BIN / "trainyard-agent", "--server", self.address, "--node", "real", "--token-file", self.folder / "agent",
+                 "--state-dir", state, "--cpu-slots", str(slots), "--threads-per-slot", "1", "--standby", str(slots)],
+                stdout=log, stderr=log)
+        deadline = time.monotonic() + 30
+        while self.sql("SELECT count(*) FROM nodes WHERE name = 'real'") == "0":
+            if time.monotonic() > deadline or self.real_agent.poll() is not None:
+                raise SystemExit((self.folder / "agent.log").read_text())
+            time.sleep(0.05)
+
+    def stop_real_agent(self):
+        if self.real_agent is not None:
+            self.real_agent.send_signal(signal.SIGINT)  # which ends its workers first
+            self.real_agent.wait(30)
+            self.real_agent = None
 
     def watch(self, names, watchers, connections):
         """Watchers of which each has got its first item when this returns."""
