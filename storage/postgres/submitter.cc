@@ -14,6 +14,9 @@ namespace trainyard::postgres {
 namespace {
 
 constexpr size_t kLargestGroup = 256;
+// Such groups share one plan, made for a few rows: to plan one of them takes as long as to run it.
+// Of more rows the plan must know how many they are.
+constexpr size_t kMostForOnePlan = 32;
 constexpr size_t kMostBytes = 4 << 20;  // of specs in one group
 
 // Who took uid, request id or name; kUnavailable when it has gone again.
@@ -77,7 +80,7 @@ struct Columns {
   Params Values() const {
     return Params(uids, projects, job_ids, creators, request_ids, labels, priorities, min_slots,
                   max_slots, devices, bytes, steps, max_restarts, backoffs, codes, messages, specs,
-                  plans, feeds);
+                  plans, feeds, static_cast<int64_t>(uids.size()));
   }
 };
 
@@ -152,9 +155,8 @@ absl::Status Submitter::Insert(absl::Span<Submission* const> group) {
         Columns columns;
         for (const Submission* submission : group) columns.Add(submission->made);
         std::map<std::string, absl::Time> created;  // by uid
-        // A plan for one row serves one row; of many the plan must know how many they are.
         const Params values = columns.Values();
-        for (const pqxx::row& row : group.size() == 1
+        for (const pqxx::row& row : group.size() <= kMostForOnePlan
                                         ? transaction.Run(kInsertJobs, values)
                                         : transaction.RunText(kInsertJobs.text, values)) {
           created[row[0].as<std::string>()] = absl::FromUnixMicros(row[1].as<int64_t>());

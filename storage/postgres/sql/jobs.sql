@@ -13,6 +13,7 @@ WITH submitted AS (
                        $14::bigint[], $15::text[], $16::text[], $17::text[], $18::text[], $19::text[]) WITH ORDINALITY
     AS s (uid, project, job_id, creator, request_id, labels, priority, min_slots, max_slots, device, bytes_per_slot,
           total_steps, max_restarts, backoff_us, reason_code, reason_message, spec, plan_summary, feed, place)
+  LIMIT $20  -- how many there are, for the planner: a plan that serves any number takes them for few
 ), named AS (
   INSERT INTO job_specs (job_uid, project, job_id, request_id, create_time, spec, plan_summary)
   SELECT uid, project, job_id, nullif(request_id, ''), now() + (place - 1) * interval '1 microsecond', spec::bytea,
