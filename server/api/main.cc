@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "server/api/server.h"
 #include "server/auth/token_file.h"
 #include "storage/base/file.h"
@@ -163,6 +164,9 @@ absl::Status Serve(const Flags& flags, StopSignals& signals) {
 }
 
 int Main(int argc, char** argv) {
+  // Debian's Abseil looks for deadlocks: each lock of a mutex, gRPC's too, would take one lock that
+  // the whole process shares.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   Flags flags;
   CLI::App app(
       "The control plane of Trainyard: gRPC in, PostgreSQL behind.\n"
