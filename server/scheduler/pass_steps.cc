@@ -9,6 +9,13 @@
 #include "storage/records/reason_codes.h"
 
 namespace trainyard {
+namespace {
+
+// Jobs that came within such a time are told why they wait at one moment, in one pass and one
+// write.
+constexpr absl::Duration kToldTogether = absl::Milliseconds(500);
+
+}  // namespace
 
 DemandClass ClassOf(const JobRecord& job) {
   return {std::max(1, job.min_slots), job.bytes_per_slot, job.device, job.avoid_node};
@@ -17,7 +24,9 @@ DemandClass ClassOf(const JobRecord& job) {
 absl::Time UntoldUntil(const JobRecord& job, absl::Time now, const PlannerOptions& options) {
   // A job that seems to come from the future was submitted before the store's clock went back.
   if (job.reason.code != reason::kSubmitted || job.create_time > now) return absl::InfinitePast();
-  return job.create_time + options.tell_after;
+  if (options.tell_after == absl::ZeroDuration()) return job.create_time;
+  const absl::Duration until = job.create_time + options.tell_after - absl::UnixEpoch();
+  return absl::UnixEpoch() + absl::Ceil(until, kToldTogether);
 }
 
 Reason ReasonForBackoff(const JobRecord& job) {

@@ -312,6 +312,27 @@ TEST(SchedulerState, AJobIsToldWhyItWaitsOnceItHasWaited) {
   EXPECT_EQ(Text(pass), Text(PlanPass(s.snapshot, options)));
 }
 
+TEST(SchedulerState, JobsThatCameWithinHalfASecondAreToldTogether) {
+  Snapshots s;
+  s.Queued({.id = "first"}).Queued({.id = "second"}).Queued({.id = "later"});
+  s.snapshot.jobs[0].create_time = TestNow() - absl::Milliseconds(2900);
+  s.snapshot.jobs[1].create_time = TestNow() - absl::Milliseconds(2600);
+  s.snapshot.jobs[2].create_time = TestNow() - absl::Milliseconds(2400);
+  PlannerOptions options;
+  options.tell_after = absl::Seconds(3);
+  SchedulerState state;
+  state.Fold({.now = TestNow(), .whole = true, .jobs = s.snapshot.jobs});
+  const Pass pass = state.Plan(options);
+  EXPECT_THAT(pass.decisions.reasons, IsEmpty());
+  EXPECT_EQ(pass.next, TestNow() + absl::Milliseconds(500));
+  EXPECT_EQ(Text(pass), Text(PlanPass(s.snapshot, options)));
+  SnapshotChanges later{.now = pass.next};
+  state.Fold(later);
+  const Pass told = state.Plan(options);
+  EXPECT_EQ(told.decisions.reasons.size(), 2u);
+  EXPECT_EQ(told.next, TestNow() + absl::Seconds(1)) << "then the third one";
+}
+
 TEST(SchedulerState, AJumpOfTheStoresClockLosesNoNode) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 1});
