@@ -28,6 +28,8 @@ constexpr absl::Duration kFirstReconnect = absl::Milliseconds(10);
 constexpr absl::Duration kLongestReconnect = absl::Milliseconds(500);
 constexpr absl::Duration kSettled = absl::Seconds(1);  // connections that last so long are no loop
 constexpr int kIdleCheckMs = 5000;
+// Between two NOTIFY: what is told meanwhile goes together. Each takes a turn of two connections.
+constexpr absl::Duration kNotifyEvery = absl::Milliseconds(5);
 constexpr absl::Duration kLongestAnswer = absl::Seconds(5);  // then the connection is given up
 
 // Payloads are "{id of the sending process} {topic}".
@@ -146,17 +148,24 @@ void PostgresWakeups::Serve(const std::string& conninfo) {
   local_.Wake("queue");
   local_.Wake("fleet");
   local_.Wake("job:");
+  absl::Duration notified = -absl::InfiniteDuration();
   while (!stopping()) {
-    pollfd fds[] = {{wake_fd_.get(), POLLIN, 0}, {listening.pq().sock(), POLLIN, 0}};
-    const int ready = poll(fds, 2, kIdleCheckMs);
-    eventfd_t count = 0;
-    eventfd_read(wake_fd_.get(), &count);
-    const std::set<std::string> topics = TakePending();
-    if (!topics.empty()) {
-      const auto guard = bounded(notifying);
-      Notify(notifying, own_id_, topics);
+    const int64_t rest_ms = absl::ToInt64Milliseconds(
+        absl::Ceil(notified + kNotifyEvery - SystemClock().SinceBoot(), absl::Milliseconds(1)));
+    const bool rests = rest_ms > 0;
+    pollfd fds[] = {{rests ? -1 : wake_fd_.get(), POLLIN, 0}, {listening.pq().sock(), POLLIN, 0}};
+    const int ready = poll(fds, 2, rests ? static_cast<int>(rest_ms) : kIdleCheckMs);
+    if (!rests) {
+      eventfd_t count = 0;
+      eventfd_read(wake_fd_.get(), &count);
+      const std::set<std::string> topics = TakePending();
+      if (!topics.empty()) {
+        const auto guard = bounded(notifying);
+        Notify(notifying, own_id_, topics);
+        notified = SystemClock().SinceBoot();
+      }
     }
-    if (ready == 0) {  // a connection that died in silence shows now
+    if (ready == 0 && !rests) {  // a connection that died in silence shows now
       const auto guard = bounded(listening);
       pqxx::nontransaction(listening.pq()).exec("SELECT");
     }
