@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -21,77 +22,106 @@ namespace trainyard::bench {
 
 namespace {
 
-// Sends `request`, or `batch` copies of it in one call where that is above 0; every job must be
-// taken.
-grpc::Status SubmitOnce(v1::JobService::Stub& stub, grpc::ClientContext& context,
-                        const v1::SubmitJobRequest& request,
-                        const v1::BatchSubmitJobsRequest& batch) {
-  if (batch.requests().empty()) {
-    v1::Job job;
-    return stub.SubmitJob(&context, request, &job);
+// What clients submit, and what they met. Thread-safe.
+struct Submissions {
+  v1::SubmitJobRequest request;
+  v1::BatchSubmitJobsRequest batch;  // in place of it, unless empty
+  absl::Time end = absl::InfiniteFuture();
+  std::atomic<int> left = INT_MAX;  // calls
+
+  absl::Mutex mu;
+  int clients ABSL_GUARDED_BY(mu) = 0;  // that are not done
+  std::vector<double> times_ms ABSL_GUARDED_BY(mu);
+  std::string error ABSL_GUARDED_BY(mu);
+};
+
+// Submits one call after the other on a connection of its own; gRPC's threads serve all clients, as
+// pgbench's few threads do. Every job must be taken.
+class SubmitClient {
+ public:
+  SubmitClient(const Target& target, Submissions& all)
+      : target_(target), all_(all), stub_(v1::JobService::NewStub(Dial(target))) {}
+
+  void Next() {
+    if (absl::Now() >= all_.end || all_.left.fetch_sub(1) <= 0) return End("");
+    context_ = std::make_unique<grpc::ClientContext>();
+    AddToken(target_, *context_);
+    context_->set_wait_for_ready(true);
+    sent_ = absl::Now();
+    const auto answered = [this](const grpc::Status& status) { Answered(status); };
+    if (all_.batch.requests().empty()) {
+      stub_->async()->SubmitJob(context_.get(), &all_.request, &job_, answered);
+    } else {
+      stub_->async()->BatchSubmitJobs(context_.get(), &all_.batch, &jobs_, answered);
+    }
   }
-  v1::BatchSubmitJobsResponse response;
-  const grpc::Status status = stub.BatchSubmitJobs(&context, batch, &response);
-  if (!status.ok()) return status;
-  for (const v1::SubmitJobResult& result : response.results()) {
-    if (!result.has_job()) return {grpc::INTERNAL, result.error().message()};
+
+ private:
+  void Answered(const grpc::Status& status) {
+    if (!status.ok()) return End(status.error_message());
+    for (const v1::SubmitJobResult& result : jobs_.results()) {
+      if (!result.has_job()) return End(result.error().message());
+    }
+    times_ms_.push_back(absl::ToDoubleMilliseconds(absl::Now() - sent_));
+    Next();
   }
-  return status;
-}
+  void End(const std::string& error) {
+    absl::MutexLock lock(&all_.mu);
+    all_.times_ms.insert(all_.times_ms.end(), times_ms_.begin(), times_ms_.end());
+    if (!error.empty()) all_.error = error;
+    --all_.clients;
+  }
+
+  const Target& target_;
+  Submissions& all_;
+  const std::unique_ptr<v1::JobService::Stub> stub_;
+  std::unique_ptr<grpc::ClientContext> context_;
+  v1::Job job_;
+  v1::BatchSubmitJobsResponse jobs_;
+  absl::Time sent_;
+  std::vector<double> times_ms_;
+};
 
 }  // namespace
 
 int RunSubmit(const Target& target, const SubmitOptions& options) {
   std::ifstream file(options.request_file, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  v1::SubmitJobRequest request;
-  if (!request.ParseFromString(bytes)) {
+  Submissions all;
+  if (!all.request.ParseFromString(bytes)) {
     std::cerr << options.request_file << ": holds no SubmitJobRequest\n";
     return 1;
   }
-  v1::BatchSubmitJobsRequest batch;
-  batch.set_parent(request.parent());
-  for (int i = 0; i < options.batch; ++i) *batch.add_requests() = request;
-  std::atomic<int> left = options.count > 0 ? options.count : INT_MAX;
-  absl::Mutex mu;
-  std::vector<double> times_ms;
-  std::string error;
+  all.batch.set_parent(all.request.parent());
+  for (int i = 0; i < options.batch; ++i) *all.batch.add_requests() = all.request;
   const absl::Time begin = absl::Now();
-  const absl::Time end =
-      options.count > 0 ? absl::InfiniteFuture() : begin + absl::Seconds(options.seconds);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < options.clients; ++i) {
-    threads.emplace_back([&] {
-      const auto stub = v1::JobService::NewStub(Dial(target));
-      std::vector<double> mine;
-      while (absl::Now() < end && left.fetch_sub(1) > 0) {
-        grpc::ClientContext context;
-        AddToken(target, context);
-        context.set_wait_for_ready(true);
-        const absl::Time sent = absl::Now();
-        const grpc::Status status = SubmitOnce(*stub, context, request, batch);
-        if (!status.ok()) {
-          absl::MutexLock lock(&mu);
-          error = status.error_message();
-          return;
-        }
-        mine.push_back(absl::ToDoubleMilliseconds(absl::Now() - sent));
-      }
-      absl::MutexLock lock(&mu);
-      times_ms.insert(times_ms.end(), mine.begin(), mine.end());
-    });
+  if (options.count > 0) {
+    all.left = options.count;
+  } else {
+    all.end = begin + absl::Seconds(options.seconds);
   }
-  for (std::thread& thread : threads) thread.join();
-  if (!error.empty()) {
-    std::cerr << "submit: " << error << "\n";
+  {
+    absl::MutexLock lock(&all.mu);
+    all.clients = options.clients;
+  }
+  std::vector<std::unique_ptr<SubmitClient>> clients;
+  for (int i = 0; i < options.clients; ++i) {
+    clients.push_back(std::make_unique<SubmitClient>(target, all));
+  }
+  for (const auto& client : clients) client->Next();
+  absl::MutexLock lock(&all.mu);
+  const auto done = [&all]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(all.mu) { return all.clients == 0; };
+  all.mu.Await(absl::Condition(&done));
+  if (!all.error.empty()) {
+    std::cerr << "submit: " << all.error << "\n";
     return 1;
   }
   const double took = absl::ToDoubleSeconds(absl::Now() - begin);
-  const size_t made = times_ms.size() * static_cast<size_t>(std::max(1, options.batch));
+  const size_t made = all.times_ms.size() * static_cast<size_t>(std::max(1, options.batch));
   const nlohmann::json answer = {{"submitted", made},
                                  {"per_second", static_cast<double>(made) / took},
-                                 {"p50_ms", Quantile(times_ms, 0.5)},
-                                 {"p99_ms", Quantile(times_ms, 0.99)}};
+                                 {"p50_ms", Quantile(all.times_ms, 0.5)},
+                                 {"p99_ms", Quantile(all.times_ms, 0.99)}};
   std::cout << answer.dump() << std::endl;
   return 0;
 }
