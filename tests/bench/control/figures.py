@@ -43,8 +43,12 @@ class Bench:
 
     def settle(self):
         """Until the scheduler has told every job why it waits."""
+        self.wait_until("every job has been told why it waits",
+                        "SELECT count(*) = 0 FROM jobs WHERE state = 'QUEUED' AND reason_code = 'SUBMITTED'")
+
+    def wait_until(self, what, sql):
         deadline = time.monotonic() + 120
-        while int(self.rig.sql("SELECT count(*) FROM jobs WHERE state = 'QUEUED' AND reason_code = 'SUBMITTED'")) > 0:
+        while self.rig.sql(sql) != "t":
             if time.monotonic() > deadline:
-                raise SystemExit("the scheduler does not come to an end with its reasons")
+                raise SystemExit(f"waited in vain until {what}")
             time.sleep(0.2)

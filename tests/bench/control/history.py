@@ -57,7 +57,7 @@ def metrics(bench):
               f"chunks by level {levels}")
     bench.tell("metric_bytes_per_value", size / told["values"], f"{told['values']} values in {size / 1e6:.0f} MB")
     rig.stop_server()
-    rig.sql("TRUNCATE jobs, ended_jobs, job_specs, attempts, ranks, held_slots, feed, checkpoints, metric_heads, "
+    rig.sql("TRUNCATE jobs, ended_jobs, job_specs, ranks, feed, checkpoints, metric_heads, "
             "metric_chunks CASCADE")
     rig.start_server()
     curves(bench)

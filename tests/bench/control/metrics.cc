@@ -73,6 +73,7 @@ class Node {
   Node(const Target& target, const MetricOptions& options, int number, Shared& shared)
       : options_(options), shared_(shared), stub_(v1::ExecutorService::NewStub(Dial(target))) {
     AddToken(target, context_);
+    context_.set_wait_for_ready(true);
     v1::Register& me = *hello_.mutable_register_();
     me.set_node(absl::StrFormat("metric-%04d", number));
     me.set_incarnation(absl::StrCat("bench-", absl::ToUnixNanos(absl::Now()), "-", number));
@@ -114,9 +115,11 @@ class Node {
       if (message.has_ack()) Take(message.ack());
       Beat();
     }
+    const bool early = !shared_.stopping;
     shared_.ended++;
     context_.TryCancel();
-    stream_->Finish();
+    const grpc::Status status = stream_->Finish();
+    if (early) std::cerr << "a session ended: " << status.error_message() << "\n";
   }
 
   void Begin(const v1::DesiredSet& set) {

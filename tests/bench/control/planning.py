@@ -32,13 +32,10 @@ def delta(bench):
     rig.sql(f"""
         UPDATE jobs SET state = 'STARTING', attempt = 1, version = 2 WHERE job_id LIKE 'running-%';
         UPDATE jobs SET state = 'RUNNING', version = 3, start_time = now() WHERE job_id LIKE 'running-%';
-        INSERT INTO attempts (job_uid, attempt, world_size, restore_step, restore_uri, restore_manifest_sha256, create_time)
-        SELECT uid, 1, 1, 0, '', '', now() FROM jobs WHERE job_id LIKE 'running-%';
-        INSERT INTO ranks (job_uid, attempt, rank, node, slots, state, outcome, acked_sequence)
-        SELECT uid, 1, 0, 'node-' || 1 + (n - 1) / 8, ARRAY[(n - 1) % 8], 'RUNNING', 'NONE', 1
-        FROM (SELECT uid, split_part(job_id, '-', 2)::integer AS n FROM jobs WHERE job_id LIKE 'running-%') r;
-        INSERT INTO held_slots (node, slot, job_uid, attempt, rank)
-        SELECT node, slots[1], job_uid, attempt, rank FROM ranks""")
+        INSERT INTO ranks (job_uid, attempt, rank, node, slots, state, outcome, acked_sequence, world_size, restore_step,
+                           restore_uri, restore_manifest_sha256, create_time)
+        SELECT uid, 1, 0, 'node-' || 1 + (n - 1) / 8, ARRAY[(n - 1) % 8], 'RUNNING', 'NONE', 1, 1, 0, '', '', now()
+        FROM (SELECT uid, split_part(job_id, '-', 2)::integer AS n FROM jobs WHERE job_id LIKE 'running-%') r""")
     clone(rig, template, sizes.pass_queued, "queued")
     rig.sql("VACUUM ANALYZE; CHECKPOINT")
     done = subprocess.run([BIN / "control_load", "delta", "--database", rig.conninfo("yard"), "--rounds", "200"],

@@ -106,8 +106,7 @@ def peer_script(bench, uid):
         return "E'" + text.replace("\\", "\\\\").replace("'", "''").replace(":", "\\x3a") + "'"
 
     def values(table, key, own):
-        row = json.loads(bench.rig.sql(f"SELECT row_to_json(t) FROM (SELECT * FROM {table} WHERE {key} = '{uid}' "
-                                      f"{'ORDER BY sequence LIMIT 1' if table == 'feed' else ''}) t"))
+        row = json.loads(bench.rig.sql(f"SELECT row_to_json(t) FROM {table} t WHERE {key} = '{uid}'"))
         row = {k: "NULL" if v is None else literal(v) for k, v in row.items()} | own
         return f"({', '.join(row)}) ", ", ".join(row.values())
     jobs = values("jobs", "uid", {
@@ -116,10 +115,8 @@ def peer_script(bench, uid):
         "reason_message": "'waits for the scheduler to look at it'",
         "create_time": "clock_timestamp()", "update_time": "clock_timestamp()"})
     specs = values("job_specs", "job_uid", {"job_uid": "uid", "job_id": "job_id", "create_time": "create_time"})
-    feed = values("feed", "job_uid", {"job_uid": "uid", "time": "clock_timestamp()"})
-    return (f"WITH job AS (INSERT INTO jobs {jobs[0]} VALUES ({jobs[1]}) RETURNING uid, job_id, create_time), "
-            f"spec AS (INSERT INTO job_specs {specs[0]} SELECT {specs[1]} FROM job) "
-            f"INSERT INTO feed {feed[0]} SELECT {feed[1]} FROM job;\n")
+    return (f"WITH job AS (INSERT INTO jobs {jobs[0]} VALUES ({jobs[1]}) RETURNING uid, job_id, create_time) "
+            f"INSERT INTO job_specs {specs[0]} SELECT {specs[1]} FROM job;\n")
 
 
 def pgbench(bench, script, clients):
@@ -161,8 +158,8 @@ def kills(bench):
             answered |= client.answered | client.submit(api, client.unanswered)
         api.close()
         stored = set(rig.sql("SELECT request_id || ' ' || uid FROM jobs WHERE request_id IS NOT NULL").split("\n"))
-        feeds = set(rig.sql("SELECT job_uid FROM feed WHERE sequence = 1").split("\n"))
-        lost = sum(f"{request_id} {uid}" not in stored or uid not in feeds for request_id, uid in answered.items())
+        specs = set(rig.sql("SELECT job_uid FROM job_specs").split("\n"))
+        lost = sum(f"{request_id} {uid}" not in stored or uid not in specs for request_id, uid in answered.items())
         if lost:
             break
         if len(stored) != len(answered):
