@@ -42,6 +42,9 @@
 #define BREAK Nothing
 #endif
 #define broken(rule) (BREAK == rule)
+#ifndef ONLY
+#define ONLY 0       /* or the one promise that is looked at: -DONLY=OneProcessPerRank */
+#endif
 
 #define NOBODY 15
 
@@ -90,14 +93,17 @@ bool limit_over;       /* the job was cancelled while a rank was LOST: orphan_li
 bool calm;             /* from now on nothing fails */
 bool rested;           /* calm, and nobody can do anything any more */
 
-hidden byte x;         /* within one step */
-hidden byte y;
-hidden byte z;
+byte x;                /* within one step; 0 between steps */
+byte y;
 
 /* What must always hold: one that does not is named, and ends the run. */
 mtype = { OneProcessPerRank, OneProcessPerSlot, SlotIsGivenOutEmpty, GoneIsProven, OnlyClaimHolderWrites,
           OnlyNewestIsVisible, CancelledIsEmpty, JobEnds, SlotIsFreeAgain };
-#define promise(name, condition) if :: (condition) :: else -> printf("BROKEN: %e\n", name); assert(false) fi
+#define promise(what, condition) \
+  if \
+  :: (ONLY != 0 && ONLY != what) || (condition) \
+  :: else -> printf("BROKEN: %e\n", what); assert(false) \
+  fi
 
 #define any(what, i)        (what(1, i) || what(2, i) || what(3, i))
 #define none(what, i)       (!any(what, i))
@@ -118,8 +124,8 @@ mtype = { OneProcessPerRank, OneProcessPerSlot, SlotIsGivenOutEmpty, GoneIsProve
 
 /* Of processes. What an agent sees: the processes of its folders, on its own machine. */
 #define runs_on(a, m)       (rank[a].process != NOBODY && node[rank[a].process].machine == m)
-#define starts_on(a, m)     (rank[a].starter != NOBODY && node[rank[a].starter].machine == m)
-#define is_busy_on(a, m)    (runs_on(a, m) || starts_on(a, m))
+#define is_busy_in(a, b)    ((rank[a].process != NOBODY && node[rank[a].process].boot == b) || \
+                             (rank[a].starter != NOBODY && node[rank[a].starter].boot == b))
 #define lives(a, i)         (rank[a].process != NOBODY || rank[a].starter != NOBODY)
 #define has_right(a, i)     ((rank[a].process == i || rank[a].starter == i) && rank[a].right)
 #define has_folder(a, i)    ((node[i].folders >> (a)) & 1)
@@ -166,7 +172,7 @@ inline ProveByBoot(i) {
     :: else
     fi
   };
-  x = 0  /* a d_step must not end with a loop */
+  x = 0
 }
 
 inline Retry() {
@@ -226,6 +232,7 @@ proctype Agent(byte i) provided (!over) {
          :: else
          fi
        };
+       x = 0;
        if :: broken(NewBootAtRegister) -> ProveByBoot(i) :: else fi }
   :: d_step { node[i].session && (!calm || !holds_name(i)) ->
        LeaveSession(i); printf("agent %d dies, is cut off, or its lease ends by its own clock\n", i) }
@@ -240,18 +247,19 @@ proctype Agent(byte i) provided (!over) {
   /* Its ranks. */
   :: d_step { node[i].session && idle(i) && node[i].set != desired_set(i) && (wanted(i) || any(is_told, i)) ->
        node[i].set = desired_set(i);
-       y = rank_in(node[i].set);
-       printf("agent %d reconciles the set that names attempt %d\n", i, y);
-       if :: rank[y].process == i -> rank[y].right = true :: else fi }
+       printf("agent %d reconciles the set that names attempt %d\n", i, rank_in(node[i].set));
+       if :: rank[rank_in(node[i].set)].process == i -> rank[rank_in(node[i].set)].right = true :: else fi }
   :: d_step { node[i].session && idle(i) && none(sees, i) &&
               rank_in(node[i].set) != 0 && !has_folder(rank_in(node[i].set), i) ->
        y = rank_in(node[i].set);
        rank[y].starter = i; rank[y].right = true;
-       if :: broken(FolderAfterWorker) -> BeginProcess(y, i) :: else -> MakeFolder(y, i) fi }
+       if :: broken(FolderAfterWorker) -> BeginProcess(y, i) :: else -> MakeFolder(y, i) fi;
+       y = 0 }
   :: d_step { !idle(i) ->
        y = (starts(1, i) -> 1 : (starts(2, i) -> 2 : 3));
        rank[y].starter = NOBODY;
-       if :: broken(FolderAfterWorker) -> MakeFolder(y, i) :: else -> BeginProcess(y, i) fi }
+       if :: broken(FolderAfterWorker) -> MakeFolder(y, i) :: else -> BeginProcess(y, i) fi;
+       y = 0 }
   :: d_step { node[i].session && idle(i) && (node[i].set != 0 || broken(AbsentFromOlderSet)) && any(is_absent, i) &&
               (collect(is_absent, i) != node[i].report_absent || node[i].set != node[i].report_set) ->
        node[i].report_absent = collect(is_absent, i); node[i].report_set = node[i].set;
@@ -271,7 +279,8 @@ proctype Worker(byte a) provided (!over) {
 /* What sessions of the agent of instance i write, on whichever replica. */
 proctype Session(byte i) provided (!over) {
   do
-  :: d_step { i < born && !usable(i) && node[i].late_register && may_register(i) ->
+  /* While no rank is LOST, this is no different from an agent that dies right after it registered. */
+  :: d_step { i < born && !usable(i) && node[i].late_register && may_register(i) && any(is_lost, 0) ->
        node[i].late_register = false;
        named(i).held = true; named(i).holder = i;
        printf("server: a late Register of instance %d, which is no more, is handled\n", i);
@@ -288,7 +297,12 @@ proctype Session(byte i) provided (!over) {
          :: else
          fi
        };
-       node[i].report_set = 0; node[i].report_absent = 0 }
+       node[i].report_set = 0; node[i].report_absent = 0; x = 0 }
+
+  /* It is heard of again before anybody superseded it: it may go on, and what it finished while it was LOST may count. */
+  :: d_step { in_session(i) && job == QUEUED && is_lost(attempt, i) && rank[attempt].claim == i && sees(attempt, i) ->
+       rank[attempt].state = RUNNING; job = PLACED;
+       printf("server: attempt %d of instance %d is not LOST after all\n", attempt, i) }
 
   /* Events. */
   :: d_step { passes_fence(i) && rank[attempt].state == ASSIGNED ->
@@ -300,7 +314,7 @@ proctype Session(byte i) provided (!over) {
        promise(OnlyClaimHolderWrites, rank[attempt].claim == i);
        rank[attempt].state = GONE;
        if :: job == PLACED -> Retry() :: else fi }
-  :: d_step { passes_fence(i) && has_exited(i) && is_alive(attempt) ->
+  :: d_step { passes_fence(i) && has_exited(i) && (is_alive(attempt) || job == QUEUED) ->
        printf("server: instance %d reports that attempt %d finished\n", i, attempt);
        promise(OnlyClaimHolderWrites, rank[attempt].claim == i);
        rank[attempt].state = GONE;
@@ -313,7 +327,7 @@ inline Place(n) {
   rank[attempt].state = ASSIGNED; rank[attempt].claim = name[n].holder;
   node[name[n].holder].newest_claim = attempt;
   printf("leader: places attempt %d on name %d, claimed for instance %d\n", attempt, n, name[n].holder);
-  promise(SlotIsGivenOutEmpty, none(is_busy_on, node[name[n].holder].machine))
+  promise(SlotIsGivenOutEmpty, none(is_busy_in, node[name[n].holder].boot))
 }
 
 /* The leader, as far as it looks at the node of one name. */
@@ -380,12 +394,13 @@ inline Born(of_uid, on_machine, in_boot, of_name, with_folders) {
 /* Everything on the machine ends, and it runs another boot. */
 inline PowerCycle(host) {
   for (x : 1 .. 3) { if :: runs_on(x, host) -> EndProcess(x) :: else fi };
-  for (z : 0 .. INSTANCES - 1) {
+  for (y : 0 .. INSTANCES - 1) {
     if
-    :: z < born && node[z].machine == host -> StopAgent(z)
+    :: y < born && node[y].machine == host -> StopAgent(y)
     :: else
     fi
   };
+  x = 0; y = 0;
   booted[host] = boots; boots++
 }
 
@@ -424,14 +439,16 @@ proctype Fault(byte i) provided (!over) {
 
 /* --------------------------------------------------------------------------------------------------- what must hold */
 
-#define writes_unduly(a, i) (rank[a].right && !(a == attempt && is_alive(a)))
+#define breaks(what, condition) \
+  d_step { (ONLY == 0 || ONLY == what) && (condition) -> printf("BROKEN: %e\n", what); assert(false) }
+#define writes_unduly(a, i) (rank[a].process != NOBODY && rank[a].right && !(a == attempt && is_alive(a)))
 #define lives_unduly(a, i)  (rank[a].state == GONE && lives(a, i))
 
 proctype Promises() {
   do
-  :: d_step { any(writes_unduly, 0) -> promise(OnlyNewestIsVisible, false) }
-  :: d_step { any(lives_unduly, 0) -> promise(GoneIsProven, false) }
-  :: d_step { job == CANCELLED && !limit_over && any(lives, 0) -> promise(CancelledIsEmpty, false) }
+  :: breaks(OnlyNewestIsVisible, any(writes_unduly, 0))
+  :: breaks(GoneIsProven, any(lives_unduly, 0))
+  :: breaks(CancelledIsEmpty, job == CANCELLED && !limit_over && any(lives, 0))
   :: d_step { CALMS_DOWN && !calm && !over -> calm = true; printf("from now on nothing fails\n") }
   :: atomic { calm && !rested && timeout ->
        promise(JobEnds, job_ended);
@@ -453,6 +470,7 @@ init {
       node[y].session = true;
       name[y].held = true; name[y].holder = y
     };
+    x = 0; y = 0;
     Place(0)
   };
   atomic {
