@@ -443,12 +443,13 @@ proctype Fault(byte i) provided (!over) {
   d_step { (ONLY == 0 || ONLY == what) && (condition) -> printf("BROKEN: %e\n", what); assert(false) }
 #define writes_unduly(a, i) (rank[a].process != NOBODY && rank[a].right && !(a == attempt && is_alive(a)))
 #define lives_unduly(a, i)  (rank[a].state == GONE && lives(a, i))
+#define outlives(a, i)      (lives(a, i) && !(limit_over && is_lost(a, i)))
 
 proctype Promises() {
   do
   :: breaks(OnlyNewestIsVisible, any(writes_unduly, 0))
   :: breaks(GoneIsProven, any(lives_unduly, 0))
-  :: breaks(CancelledIsEmpty, job == CANCELLED && !limit_over && any(lives, 0))
+  :: breaks(CancelledIsEmpty, job == CANCELLED && any(outlives, 0))
   :: d_step { CALMS_DOWN && !calm && !over -> calm = true; printf("from now on nothing fails\n") }
   :: atomic { calm && !rested && timeout ->
        promise(JobEnds, job_ended);
