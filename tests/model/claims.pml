@@ -299,7 +299,7 @@ proctype Session(byte i) provided (!over) {
        };
        node[i].report_set = 0; node[i].report_absent = 0; x = 0 }
 
-  /* It is heard of again before anybody superseded it: it may go on, and what it finished while it was LOST may count. */
+  /* It is heard of again before anybody superseded it: it may go on, or what it finished while LOST may count. */
   :: d_step { in_session(i) && job == QUEUED && is_lost(attempt, i) && rank[attempt].claim == i && sees(attempt, i) ->
        rank[attempt].state = RUNNING; job = PLACED;
        printf("server: attempt %d of instance %d is not LOST after all\n", attempt, i) }
@@ -464,7 +464,10 @@ ltl comes_to_rest { [] (calm -> <> rested) }
 init {
   byte k;
   d_step {
-    for (x : 0 .. 3) { rank[x].state = UNUSED; rank[x].claim = NOBODY; rank[x].starter = NOBODY; rank[x].process = NOBODY };
+    for (x : 0 .. 3) {
+      rank[x].state = UNUSED;
+      rank[x].claim = NOBODY; rank[x].starter = NOBODY; rank[x].process = NOBODY
+    };
     for (y : 0 .. 1) {
       booted[y] = boots; boots++;
       Born(born, y, booted[y], y, 0);
