@@ -38,6 +38,7 @@
 #define DeleteFreesSlot 17
 #define RanksErased 18
 #define NoOperator 19
+#define AbsentOfNewestOnly 20
 #ifndef BREAK
 #define BREAK Nothing
 #endif
@@ -141,7 +142,7 @@ mtype = { OneProcessPerRank, OneProcessPerSlot, SlotIsGivenOutEmpty, GoneIsProve
 
 /* What a heartbeat tells: ranks that the set does not name and that do not run. */
 #define answers_for(a, i)   (rank[a].claim == i || (broken(AbsentFromAnyInstance) && same_uid(rank[a].claim, i)))
-#define is_told(a, i)       (is_unproven(a, i) && answers_for(a, i))
+#define is_told(a, i)       (is_unproven(a, i) && answers_for(a, i) && (a == attempt || !broken(AbsentOfNewestOnly)))
 #define is_absent(a, i)     (is_told(a, i) && !sees(a, i) && rank_in(node[i].set) != (a))
 #define counts(set, i)      ((set) == desired_set(i) || broken(AbsentFromOlderSet))
 
