@@ -39,6 +39,7 @@
 #define RanksErased 18
 #define NoOperator 19
 #define AbsentOfNewestOnly 20
+#define ClaimIsTakenOver 21
 #ifndef BREAK
 #define BREAK Nothing
 #endif
@@ -113,7 +114,7 @@ mtype = { OneProcessPerRank, OneProcessPerSlot, SlotIsGivenOutEmpty, GoneIsProve
 #define usable(i)           (node[i].directory && node[i].boot == booted[node[i].machine])
 #define named(i)            name[node[i].name]
 #define holds_name(i)       (named(i).held && named(i).holder == i)
-#define may_register(i)     (!named(i).held || named(i).holder == i)
+#define may_register(i)     (!named(i).held || named(i).holder == i || broken(ClaimIsTakenOver))
 #define in_session(i)       (node[i].session && holds_name(i))  /* and the server agrees */
 #define same_uid(i, j)      (node[i].uid == node[j].uid)
 
@@ -230,6 +231,7 @@ proctype Agent(byte i) provided (!over) {
        for (x : 1 .. 3) {
          if
          :: broken(RightBeforeSet) && rank[x].process == i -> rank[x].right = true
+         :: broken(ClaimIsTakenOver) && is_alive(x) && node[rank[x].claim].name == node[i].name -> rank[x].claim = i
          :: else
          fi
        };
