@@ -27,8 +27,9 @@ struct DesiredRank {
 
 struct AppendResult {
   int64_t acked_sequence = 0;
-  // The attempt is not the job's newest one, or the rank is gone already, or the job was deleted:
-  // nothing was written and nothing will be.
+  // The attempt is not the job's newest one, or the rank is over already, or another agent, or
+  // another life of it, has its claim, or the job was deleted: nothing was written and nothing will
+  // be.
   bool fenced = false;
   // The job's state changed, or a rank left or failed (slots or desired sets differ): wake the
   // scheduler and the fleet.
@@ -36,12 +37,19 @@ struct AppendResult {
   std::vector<std::string> nodes;  // of the attempt's ranks: whose desired sets may differ then
 };
 
-// What one rank of a node reports.
+// What one rank reports through its agent.
 struct RankEvents {
-  std::string node;
+  AgentIdentity agent;
   RankId rank;
   std::vector<RankEventRecord> events;
+  std::string claim;  // Claim::token; "": an agent of before, which was not told
 };
+
+// Whether the report is of whoever has the claim to `rank`.
+inline bool MayReport(const RankEvents& report, const RankRecord& rank) {
+  return rank.node == report.agent.node && HasClaim(report.agent, rank.claim) &&
+         (report.claim.empty() || report.claim == rank.claim.token);
+}
 
 // One heartbeat of an agent.
 struct LeaseRenewal {
@@ -51,9 +59,15 @@ struct LeaseRenewal {
   NodeReport report;
 };
 
-// The ranks of a node that are not gone, and what its desired set follows from.
+// A rank of a node that is not gone.
+struct HeldRank {
+  RankId id;
+  Claim claim;
+};
+
+// All of them, and what the node's desired set follows from.
 struct NodeRanks {
-  std::vector<RankId> ranks;
+  std::vector<HeldRank> ranks;  // lost ones, too
   // Differs from that of an earlier reading if the desired sets differ in which ranks should run.
   // Empty: that may change by itself, and the set has to be read.
   std::string wishes;
@@ -65,7 +79,9 @@ class FleetStore {
   virtual ~FleetStore() = default;
 
   // A new session: inserts or replaces the node's description; lease_end = store's now + `lease`.
-  // Draining survives. kFailedPrecondition: another agent holds the name (CheckNameIsFree).
+  // Draining survives. An agent that proves who it is takes over the claims that it had when it was
+  // of a version that proved nothing. kFailedPrecondition: another agent holds the name
+  // (CheckNameIsFree).
   virtual absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) = 0;
 
   // Extends each lease and takes what its agent reports, all in one statement; each is answered for
@@ -81,17 +97,21 @@ class FleetStore {
     return RenewLeases({{node, incarnation, lease, report}})[0];
   }
 
-  // All ranks of this node that are not gone and should be alive (WishFor in records/attempt.h):
-  // job STARTING, RUNNING or SUSPENDING within its deadline, and no rank of the attempt failed.
-  virtual absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string& node) = 0;
+  // All ranks of this node to which `agent` has the claim and that should be alive (WishFor in
+  // records/attempt.h): job STARTING, RUNNING or SUSPENDING within its deadline, and no rank of the
+  // attempt failed.
+  virtual absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity& agent) = 0;
 
   // Stores events of one rank. Takes those with sequence = acked + 1, acked + 2, …; earlier ones
   // are skipped, a gap is kInvalidArgument. Appends feed items, records checkpoints, moves the
-  // rank, and moves the job by Judge(): all in one transaction, fenced by the attempt. Only rank 0
-  // reports metrics and checkpoints of the job; those of other ranks are kInvalidArgument. A metric
-  // that the current series already has (same step and split) is dropped.
-  virtual absl::StatusOr<AppendResult> AppendEvents(const std::string& node, const RankId& rank,
-                                                    const std::vector<RankEventRecord>& events) = 0;
+  // rank, and moves the job by Judge(): all in one transaction, fenced by attempt and claim. Only
+  // rank 0 reports metrics and checkpoints of the job; those of other ranks are kInvalidArgument. A
+  // metric that the current series already has (same step and split) is dropped.
+  virtual absl::StatusOr<AppendResult> AppendEvents(const RankEvents& report) = 0;
+  absl::StatusOr<AppendResult> AppendEvents(const AgentIdentity& agent, const RankId& rank,
+                                            const std::vector<RankEventRecord>& events) {
+    return AppendEvents(RankEvents{.agent = agent, .rank = rank, .events = events});
+  }
 
   // AppendEvents for each of `group`, in this order, with as few commits as the store can: each is
   // answered for itself, and one that is refused or fenced does its neighbours no harm. Once one is
@@ -101,23 +121,30 @@ class FleetStore {
     std::vector<absl::StatusOr<AppendResult>> answers;
     absl::Status away;
     for (const RankEvents& one : group) {
-      answers.push_back(away.ok() ? AppendEvents(one.node, one.rank, one.events) : away);
+      answers.push_back(away.ok() ? AppendEvents(one) : away);
       if (absl::IsUnavailable(answers.back().status())) away = answers.back().status();
     }
     return answers;
   }
 
-  // The node reconciled a desired set without these ranks and has no such process: each that is not
-  // gone yet becomes gone (killed). Judge() applies. A rank that should be alive now is left alone:
-  // it was placed after that set was read. Returns whether any job changed.
-  virtual absl::StatusOr<bool> ReportAbsent(const std::string& node,
+  // The agent reconciled a desired set without these ranks and has no such process: each that is
+  // not gone yet becomes gone, killed if it was not lost before. Judge() applies. A rank that
+  // should be alive now is left alone: it was placed after that set was read; so is one of which
+  // the agent cannot know (CanProveGone). Returns whether any job changed or slot was freed.
+  virtual absl::StatusOr<bool> ReportAbsent(const AgentIdentity& agent,
                                             const std::vector<RankId>& ranks) = 0;
+
+  // The word of an operator who looked: nothing of this node's lost ranks runs any more. They are
+  // gone. Returns how many. kNotFound: no such node.
+  virtual absl::StatusOr<int> ConfirmEmpty(const std::string& node) = 0;
 
   // Costs little beside ReadDesired: an agent's every heartbeat asks for it.
   virtual absl::StatusOr<NodeRanks> ReadRanks(const std::string& node) = 0;
   absl::StatusOr<std::vector<RankId>> ListRanks(const std::string& node) {
-    TY_ASSIGN_OR_RETURN(NodeRanks read, ReadRanks(node));
-    return std::move(read.ranks);
+    TY_ASSIGN_OR_RETURN(const NodeRanks read, ReadRanks(node));
+    std::vector<RankId> ids;
+    for (const HeldRank& rank : read.ranks) ids.push_back(rank.id);
+    return ids;
   }
 
   virtual absl::StatusOr<std::vector<NodeRecord>> ListNodes() = 0;

@@ -107,6 +107,12 @@ struct LossCharge {
   std::string survivor;  // name of the job that ran there since
 };
 
+// A job that is being cancelled, whose lost ranks need not be waited for any longer (EndCancelled).
+struct OverdueCancel {
+  std::string job_uid;
+  int64_t job_version = 0;
+};
+
 struct Decisions {
   std::vector<Placement> placements;
   std::vector<Suspension> suspensions;
@@ -115,6 +121,7 @@ struct Decisions {
   std::vector<NodeCordon> cordons;    // nodes that are not cordoned for their failures yet
   std::vector<FailedStart> failed_starts;
   std::vector<LossCharge> charges;
+  std::vector<OverdueCancel> overdue_cancels;
 };
 
 // kInvalidArgument: a placement without ranks or slots, a rank's slot twice, a text that is not

@@ -381,6 +381,10 @@ absl::StatusOr<v1::Node> Client::UndrainNode(const v1::UndrainNodeRequest& reque
   return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::UndrainNode, request);
 }
 
+absl::StatusOr<v1::Node> Client::ConfirmNodeEmpty(const v1::ConfirmNodeEmptyRequest& request) {
+  return connection_->Call(&Endpoint::nodes, &v1::NodeService::Stub::ConfirmNodeEmpty, request);
+}
+
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
   return connection_->Call(&Endpoint::info, &v1::InfoService::Stub::GetServerInfo,
                            v1::GetServerInfoRequest());

@@ -73,6 +73,7 @@ class Client {
   absl::StatusOr<v1::Node> GetNode(const v1::GetNodeRequest& request);
   absl::StatusOr<v1::Node> DrainNode(const v1::DrainNodeRequest& request);
   absl::StatusOr<v1::Node> UndrainNode(const v1::UndrainNodeRequest& request);
+  absl::StatusOr<v1::Node> ConfirmNodeEmpty(const v1::ConfirmNodeEmptyRequest& request);
   absl::StatusOr<v1::ServerInfo> GetServerInfo();
   absl::StatusOr<v1::Retention> GetRetention();
   absl::StatusOr<v1::Retention> SetRetention(const v1::SetRetentionRequest& request);

@@ -35,6 +35,7 @@ constexpr absl::Duration kResendAfter = absl::Seconds(15);
 constexpr absl::Duration kSilence = absl::Seconds(5);
 constexpr absl::Duration kLastWords = absl::Seconds(2);
 constexpr int64_t kMostLogBytes = int64_t{1} << 20;
+constexpr int kMostFound = 65536;  // ranks that are told at registration
 
 // Without assignments whose key cannot name a folder: a defect of the server must not lead out of
 // ours.
@@ -102,7 +103,11 @@ absl::Status Agent::SetUp() {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   signal(SIGPIPE, SIG_IGN);
   umask(077);
-  return AdoptRanks();
+  TY_RETURN_IF_ERROR(AdoptRanks());
+  for (const auto& [name, rank] : ranks_) {
+    if (hello_.found_size() < kMostFound) *hello_.add_found() = rank->key();
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Agent::AdoptRanks() {
@@ -279,7 +284,9 @@ void Agent::RenewLeases() {
   }
   for (auto& [name, rank] : ranks_) {
     rank->ExtendLife(lease_.LifeFrom(now), lease_.until(), lease_.fence_at());
-    if (holds && desired_is_fresh_ && FindDesired(name) != nullptr) {
+    const v1::Assignment* const wanted = FindDesired(name);
+    if (holds && desired_is_fresh_ && wanted != nullptr &&
+        !IsOfAnotherClaim(rank->key().claim(), *wanted)) {
       rank->ExtendRight(lease_.holds_until());
     }
   }

@@ -96,6 +96,7 @@ class Agent {
   void DescribeHealth(v1::NodeHealth& health) const;
   void Tick(absl::Duration now);
   void ForgetOldRanks();
+  bool ForgetRank(const std::string& name);  // and its directory: whether all of that is gone
   bool ReadyToLeave(absl::Duration now);
   void KillEverything();
   const v1::Assignment* FindDesired(const std::string& name) const;

@@ -128,7 +128,19 @@ void Agent::Perform(const Action& action, absl::Duration now) {
       ranks_.at(action.name)->spool().Save().IgnoreError();
       next_cleaning_ = now;
       break;
+    case Action::kForget:
+      if (ForgetRank(action.name)) reconcile_due_ = true;
+      break;
   }
+}
+
+bool Agent::ForgetRank(const std::string& name) {
+  std::error_code error;
+  std::filesystem::remove_all(ranks_.at(name)->path(), error);
+  if (error) spdlog::warn("{}: {}", name, error.message());
+  troubled_.erase(name);
+  ranks_.erase(name);
+  return !error;
 }
 
 absl::StatusOr<std::unique_ptr<LocalRank>> Agent::StartRank(const v1::Assignment& assignment) {
@@ -239,11 +251,7 @@ void Agent::ForgetOldRanks() {
         {.name = name, .retired = ModificationTime(mark), .bytes = BytesIn(rank->path())});
   }
   for (const std::string& name : Expired(std::move(kept), options_.retention, clock_.Now())) {
-    std::error_code error;
-    std::filesystem::remove_all(ranks_.at(name)->path(), error);
-    if (error) spdlog::warn("{}: {}", name, error.message());
-    troubled_.erase(name);
-    ranks_.erase(name);
+    ForgetRank(name);
   }
 }
 

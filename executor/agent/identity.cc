@@ -49,8 +49,10 @@ absl::StatusOr<Identity> OpenIdentity(const std::string& state_dir) {
   if (stat(state_dir.c_str(), &folder) != 0) return ErrnoStatus(errno, state_dir);
   // A container may hide it; then two machines are told apart by their secrets alone.
   const absl::StatusOr<std::string> boot = ReadFile("/proc/sys/kernel/random/boot_id", 100);
-  identity.instance = absl::StrCat(boot.ok() ? absl::StripAsciiWhitespace(*boot) : "", ":",
-                                   folder.st_dev, ":", folder.st_ino);
+  const absl::StatusOr<std::string> machine = ReadFile("/sys/class/dmi/id/product_uuid", 100);
+  identity.instance =
+      absl::StrCat(boot.ok() ? absl::StripAsciiWhitespace(*boot) : "", ":", folder.st_dev, ":",
+                   folder.st_ino, ":", machine.ok() ? absl::StripAsciiWhitespace(*machine) : "");
   return identity;
 }
 

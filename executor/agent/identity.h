@@ -9,9 +9,10 @@
 namespace trainyard {
 
 struct Identity {
-  std::string secret;    // 64 hex digits, made once, kept in the state directory
-  std::string instance;  // "BOOT:DEVICE:INODE": this boot of this machine, and this directory, not
-                         // a copy of it
+  std::string secret;  // 64 hex digits, made once, kept in the state directory
+  // "BOOT:DEVICE:INODE:MACHINE": this boot of this machine, and this directory, not a copy of it.
+  // MACHINE is what the hardware calls itself, as far as root may ask.
+  std::string instance;
 };
 
 // Of the agent that uses `state_dir`, which exists; makes the secret where there is none. Whoever

@@ -100,9 +100,10 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::MakeGone(
 
 absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Adopt(const std::string& path, Clock& clock) {
   const std::string name = std::filesystem::path(path).filename().string();
-  TY_ASSIGN_OR_RETURN(const v1::RankKey key, run::RunDirectory::ParseName(name));
+  TY_ASSIGN_OR_RETURN(v1::RankKey key, run::RunDirectory::ParseName(name));
+  const absl::StatusOr<v1::Assignment> assignment = run::RunDirectory(path).ReadAssignment();
+  if (assignment.ok()) key.set_claim(assignment->key().claim());
   auto rank = std::unique_ptr<LocalRank>(new LocalRank(path, key, clock));
-  const absl::StatusOr<v1::Assignment> assignment = rank->directory_.ReadAssignment();
   if (assignment.ok()) {
     rank->job_name_ = assignment->job_name();
     rank->slots_.assign(assignment->slots().begin(), assignment->slots().end());
@@ -136,7 +137,7 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Adopt(const std::string& p
 }
 
 PresentRank LocalRank::Describe(absl::Duration now) const {
-  PresentRank present{.name = name_, .slots = slots_};
+  PresentRank present{.name = name_, .claim = key_.claim(), .slots = slots_};
   present.phase = !process_   ? PresentRank::kGone
                   : stopping_ ? PresentRank::kStopping
                               : PresentRank::kAlive;

@@ -12,6 +12,11 @@ bool Holds(const PresentRank& rank) { return rank.phase != PresentRank::kGone; }
 
 void ActOnPresent(const PresentRank& rank, const v1::Assignment* wanted,
                   std::vector<Action>& actions) {
+  if (wanted != nullptr && IsOfAnotherClaim(rank.claim, *wanted)) {
+    if (rank.phase == PresentRank::kAlive) actions.push_back({Action::kKill, rank.name});
+    if (rank.phase == PresentRank::kGone) actions.push_back({Action::kForget, rank.name});
+    return;
+  }
   switch (rank.phase) {
     case PresentRank::kAlive: {
       const bool suspend = wanted != nullptr && wanted->wish() == v1::Assignment::SUSPEND;
@@ -33,6 +38,11 @@ void ActOnPresent(const PresentRank& rank, const v1::Assignment* wanted,
 }
 
 }  // namespace
+
+bool IsOfAnotherClaim(const std::string& claim, const v1::Assignment& assignment) {
+  const std::string& wanted = assignment.key().claim();
+  return !claim.empty() && !wanted.empty() && claim != wanted;
+}
 
 std::vector<Action> Reconcile(const v1::DesiredSet& desired,
                               const std::vector<PresentRank>& present, bool may_start) {

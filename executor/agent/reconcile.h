@@ -11,7 +11,8 @@ namespace trainyard {
 
 // A rank that has a run directory here.
 struct PresentRank {
-  std::string name;  // run::RunDirectory::NameOf its key
+  std::string name;   // run::RunDirectory::NameOf its key
+  std::string claim;  // under which it was started; empty: one of before
   enum Phase {
     kAlive,     // its process runs
     kStopping,  // it was told to die and is not proven gone
@@ -32,14 +33,20 @@ struct Action {
     kSuspend,  // SIGTERM
     kKill,     // SIGKILL to the group
     kRetire,   // nothing to do for it any more: keep the log for a while
+    kForget,   // its directory goes: the rank is to be started under another claim
   } kind = kStart;
   std::string name;
   friend bool operator==(const Action&, const Action&) = default;
 };
 
-// A rank that has a directory is never started again, so an attempt's rank runs at most once. One
-// whose slots are still held by another process waits; call again once that is gone. `may_start`:
-// the lease holds.
+// Whether what was started under `claim` is not the rank that `assignment` names, though it has its
+// name. Who was given no claim, as those of before, is.
+bool IsOfAnotherClaim(const std::string& claim, const v1::Assignment& assignment);
+
+// A rank that has a directory is never started again under its claim, so an attempt's rank runs at
+// most once. Another claim to the same rank is given by a database that was restored and counts
+// attempts anew: what runs under the old claim is not wanted, and goes first. One whose slots are
+// still held by another process waits; call again once that is gone. `may_start`: the lease holds.
 std::vector<Action> Reconcile(const v1::DesiredSet& desired,
                               const std::vector<PresentRank>& present, bool may_start);
 

@@ -190,7 +190,7 @@ v1::Node ToProto(const NodeRecord& node, const SchedulerSnapshot& snapshot) {
   std::map<int, std::string> holders;  // by slot
   for (const AttemptRecord& attempt : snapshot.attempts) {
     for (const RankRecord& rank : attempt.ranks) {
-      if (rank.node != node.name || rank.state == RankState::kGone) continue;
+      if (rank.node != node.name || IsOver(rank.state)) continue;
       for (int slot : rank.slots) holders[slot] = names[attempt.job_uid];
     }
   }
@@ -228,6 +228,15 @@ v1::Node ToProto(const NodeRecord& node, const SchedulerSnapshot& snapshot) {
     failure.set_attempt(record.attempt);
     failure.set_category(record.category);
     SetTimestamp(record.time, *failure.mutable_time());
+  }
+  for (const LostRank& record : node.lost_ranks) {
+    v1::LostRank& lost = *proto.add_lost_ranks();
+    lost.set_job_uid(record.id.job_uid);
+    lost.set_attempt(record.id.attempt);
+    lost.set_rank(record.id.rank);
+    for (const int slot : record.slots) lost.add_slots(slot);
+    SetTimestamp(record.time, *lost.mutable_lost_time());
+    lost.set_holds_slots(MayHoldSlots(node, record));
   }
   return proto;
 }

@@ -192,8 +192,27 @@ class JobService final : public v1::JobService::CallbackService {
     }
   }
 
+  // What a job has written stays while a lost rank of it may yet write.
+  absl::Status CheckNoneLives(const JobRecord& job) {
+    TY_ASSIGN_OR_RETURN(const std::vector<AttemptRecord> attempts,
+                        b_.stores.fleet().ListAttempts(job.uid));
+    for (const AttemptRecord& attempt : attempts) {
+      for (const RankRecord& rank : attempt.ranks) {
+        const absl::Time over = rank.gone_time + b_.planner.orphan_limit + kOrphanMargin;
+        if (rank.state != RankState::kLost || over <= absl::Now()) continue;
+        return absl::FailedPreconditionError(absl::StrCat(
+            "job ", job.job_id, " cannot be deleted yet: rank ", rank.id.rank, " of attempt ",
+            attempt.attempt, " may still run on nodes/", rank.node,
+            ", whose lease ended; it can be deleted once the node is heard of again, or from ",
+            absl::FormatTime(absl::RFC3339_sec, over, absl::UTCTimeZone()), " on"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<JobRecord> DeleteAt(const JobName& name, int64_t version) {
     TY_ASSIGN_OR_RETURN(JobRecord job, jobs_.Get(name));
+    TY_RETURN_IF_ERROR(CheckNoneLives(job));
     TY_RETURN_IF_ERROR(jobs_.Delete(name, version));
     return job;
   }

@@ -67,16 +67,15 @@ void LogTail::Ask() {
     absl::MutexLock lock(&mu_);
     busy_ = true;
   }
-  fleet_.ReadLog(rank_->node, rank_->id, offset_, bytes,
-                 [weak = weak_from_this()](absl::StatusOr<LogPiece> piece) {
-                   const auto self = std::static_pointer_cast<LogTail>(weak.lock());
-                   if (self == nullptr) return;
-                   {
-                     absl::MutexLock lock(&self->mu_);
-                     self->answer_ = std::move(piece);
-                   }
-                   self->Poke();
-                 });
+  fleet_.ReadLog(*rank_, offset_, bytes, [weak = weak_from_this()](absl::StatusOr<LogPiece> piece) {
+    const auto self = std::static_pointer_cast<LogTail>(weak.lock());
+    if (self == nullptr) return;
+    {
+      absl::MutexLock lock(&self->mu_);
+      self->answer_ = std::move(piece);
+    }
+    self->Poke();
+  });
 }
 
 void LogTail::Take(const LogPiece& piece) {

@@ -1,4 +1,5 @@
 #include <grpcpp/grpcpp.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 
@@ -41,6 +42,12 @@ class NodeService final : public v1::NodeService::CallbackService {
                                         v1::Node* response) override {
     return RunCall(b_, *context, *request,
                    [=, this] { return SetDraining(*context, request->name(), false, response); });
+  }
+  grpc::ServerUnaryReactor* ConfirmNodeEmpty(grpc::CallbackServerContext* context,
+                                             const v1::ConfirmNodeEmptyRequest* request,
+                                             v1::Node* response) override {
+    return RunCall(b_, *context, *request,
+                   [=, this] { return ConfirmEmpty(*context, request->name(), response); });
   }
 
  private:
@@ -93,6 +100,18 @@ class NodeService final : public v1::NodeService::CallbackService {
     TY_ASSIGN_OR_RETURN(const std::string node, ParseNodeName("name", name));
     TY_RETURN_IF_ERROR(b_.stores.fleet().SetDraining(node, draining).status());
     b_.stores.wakeups().Wake("queue");
+    return Find(node, response);
+  }
+
+  absl::Status ConfirmEmpty(const grpc::CallbackServerContext& context, const std::string& name,
+                            v1::Node* response) {
+    TY_RETURN_IF_ERROR(Admit(context, Permission::kWriteNodes));
+    TY_ASSIGN_OR_RETURN(const std::string node, ParseNodeName("name", name));
+    TY_ASSIGN_OR_RETURN(const int confirmed, b_.stores.fleet().ConfirmEmpty(node));
+    if (confirmed > 0)
+      spdlog::warn("nodes/{}: {} lost ranks are gone, says an operator", node, confirmed);
+    b_.stores.wakeups().Wake("queue");
+    b_.stores.wakeups().Wake("fleet");
     return Find(node, response);
   }
 

@@ -19,14 +19,6 @@ namespace {
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
 constexpr size_t kMostSent = 64;  // batches of events of one agent that are being stored
 
-v1::RankKey EncodeRankKey(const RankId& id) {
-  v1::RankKey key;
-  key.set_job_uid(id.job_uid);
-  key.set_attempt(id.attempt);
-  key.set_rank(id.rank);
-  return key;
-}
-
 // What only the session knows of an event.
 void Complete(const RankId& id, const std::string& node, RankEventRecord& event) {
   if (auto* notice = std::get_if<NoticeRecord>(&event.what)) notice->rank = id.rank;
@@ -177,6 +169,7 @@ absl::Status AgentSession::Register(const v1::Register& message) {
   node.incarnation = absl::StrCat(node.incarnation, "/", RandomHex(8));
   TY_RETURN_IF_ERROR(fleet_.store_.RegisterNode(node, fleet_.options_.lease).status());
   node_ = node.name;
+  agent_ = {node.name, node.uid, node.instance};
   incarnation_ = node.incarnation;
   fleet_.TakeOver(node_, std::static_pointer_cast<AgentSession>(shared_from_this()));
   spdlog::info("nodes/{}: registered with {} slots from {}", node_, node.slots.size(),
@@ -200,7 +193,7 @@ absl::Status AgentSession::Register(const v1::Register& message) {
 absl::Status AgentSession::SendDesired(const NodeRanks& ranks_of_node) {
   const bool known = desired_version_ > 0 && !ranks_of_node.wishes.empty();
   if (known && ranks_of_node.wishes == desired_wishes_) return absl::OkStatus();
-  TY_ASSIGN_OR_RETURN(const std::vector<DesiredRank> desired, fleet_.store_.ReadDesired(node_));
+  TY_ASSIGN_OR_RETURN(const std::vector<DesiredRank> desired, fleet_.store_.ReadDesired(agent_));
   const std::string fingerprint = DesiredFingerprint(desired);
   if (desired_version_ > 0 && fingerprint == desired_fingerprint_) {
     desired_wishes_ = ranks_of_node.wishes;
@@ -213,7 +206,8 @@ absl::Status AgentSession::SendDesired(const NodeRanks& ranks_of_node) {
     absl::StatusOr<v1::Assignment> assignment =
         MakeAssignment(rank, fleet_.options_.checkpoint_root, fleet_.clock_.Now());
     if (!assignment.ok()) {
-      TY_RETURN_IF_ERROR(EndRank(rank.rank.id, {}, assignment.status()).status());
+      TY_RETURN_IF_ERROR(
+          EndRank({.agent = agent_, .rank = rank.rank.id}, assignment.status()).status());
       WakeAfterChange({rank.rank.id.job_uid}, NodesOf(rank.attempt));
       continue;
     }
@@ -280,10 +274,10 @@ absl::StatusOr<bool> AgentSession::TakeHeartbeat(const v1::Heartbeat& heartbeat)
 }
 
 absl::Status AgentSession::FindAbsent(const v1::Heartbeat& heartbeat) {
-  std::set<RankId> present;
+  std::map<RankId, std::string> present;  // with the claims under which they were started
   for (const v1::RankKey& key : heartbeat.present()) {
     TY_ASSIGN_OR_RETURN(RankId id, DecodeRankKey(key));
-    present.insert(std::move(id));
+    present.emplace(std::move(id), key.claim());
   }
   // The list before the set: a rank that is placed in between is in the set only.
   TY_ASSIGN_OR_RETURN(const NodeRanks of_node, fleet_.store_.ReadRanks(node_));
@@ -292,15 +286,21 @@ absl::Status AgentSession::FindAbsent(const v1::Heartbeat& heartbeat) {
   // the newest one names. SendDesired may just have sent a newer one; then the next heartbeat
   // tells.
   if (heartbeat.desired_version() != desired_version_) return absl::OkStatus();
-  for (const RankId& id : of_node.ranks) {
+  for (const HeldRank& rank : of_node.ranks) {
+    if (!CanProveGone(agent_, rank.claim))
+      continue;  // another agent's, or of another state directory
     // A rank in the set is the agent's to start, or to report as exited: never absent.
-    if (present.count(id) == 0 && desired_ranks_.count(id) == 0) absent_.push_back(id);
+    if (desired_ranks_.count(rank.id) > 0) continue;
+    const auto found = present.find(rank.id);
+    const bool runs =
+        found != present.end() && (found->second.empty() || found->second == rank.claim.token);
+    if (!runs) absent_.push_back(rank.id);
   }
   return absl::OkStatus();
 }
 
 absl::Status AgentSession::ReportAbsent() {
-  TY_RETURN_IF_ERROR(fleet_.store_.ReportAbsent(node_, absent_).status());
+  TY_RETURN_IF_ERROR(fleet_.store_.ReportAbsent(agent_, absent_).status());
   std::set<std::string> jobs;
   for (const RankId& id : absent_) jobs.insert(id.job_uid);
   absent_.clear();
@@ -313,11 +313,14 @@ absl::Status AgentSession::Append(const v1::EventBatch& batch) {
   TY_ASSIGN_OR_RETURN(const RankId id, DecodeRankKey(batch.key()));
   std::vector<RankEventRecord> events = DecodeEvents(batch, fleet_.options_.checkpoint_root);
   if (ClaimsEarlyEnd(events)) {
-    TY_ASSIGN_OR_RETURN(const std::vector<DesiredRank> desired, fleet_.store_.ReadDesired(node_));
+    TY_ASSIGN_OR_RETURN(const std::vector<DesiredRank> desired, fleet_.store_.ReadDesired(agent_));
     CheckEarlyEnd(id, desired, events);
   }
   for (RankEventRecord& event : events) Complete(id, node_, event);
-  const auto sent = std::make_shared<Sent>(Sent{.id = id, .events = std::move(events)});
+  const auto sent = std::make_shared<Sent>(Sent{
+      .key = batch.key(),
+      .report = {
+          .agent = agent_, .rank = id, .events = std::move(events), .claim = batch.key().claim()}});
   sent_.push_back(sent);
   Commit(sent);
   return absl::OkStatus();
@@ -330,7 +333,7 @@ void AgentSession::Commit(const std::shared_ptr<Sent>& sent) {
     sent->answer = other->answer;  // it must not overtake
     return;
   }
-  fleet_.committer_->Append({node_, sent->id, sent->events},
+  fleet_.committer_->Append(sent->report,
                             [weak = weak_from_this(), sent](absl::StatusOr<AppendResult> answer) {
                               const auto self = std::static_pointer_cast<AgentSession>(weak.lock());
                               if (self == nullptr) return;
@@ -381,14 +384,14 @@ absl::Status AgentSession::TakeAnswers() {
 }
 
 absl::Status AgentSession::TakeAnswer(const Sent& sent, absl::StatusOr<AppendResult> result) {
-  const RankId& id = sent.id;
-  const std::vector<RankEventRecord>& events = sent.events;
+  const RankId& id = sent.report.rank;
+  const std::vector<RankEventRecord>& events = sent.report.events;
   const bool refused = !result.ok() && !absl::IsUnavailable(result.status());
-  if (refused) result = EndRank(id, events, result.status());
+  if (refused) result = EndRank(sent.report, result.status());
   if (!result.ok()) return result.status();
   v1::ServerMessage message;
   v1::EventAck* ack = message.mutable_ack();
-  *ack->mutable_key() = EncodeRankKey(id);
+  *ack->mutable_key() = sent.key;
   ack->set_sequence(result->acked_sequence);
   ack->set_fenced(result->fenced);
   link_.Send(message);
@@ -400,9 +403,10 @@ absl::Status AgentSession::TakeAnswer(const Sent& sent, absl::StatusOr<AppendRes
   return absl::OkStatus();
 }
 
-absl::StatusOr<AppendResult> AgentSession::EndRank(const RankId& id,
-                                                   const std::vector<RankEventRecord>& events,
+absl::StatusOr<AppendResult> AgentSession::EndRank(const RankEvents& report,
                                                    const absl::Status& why) {
+  const RankId& id = report.rank;
+  const std::vector<RankEventRecord>& events = report.events;
   spdlog::error("nodes/{}: rank {} of attempt {} of job {} is ended: {}", node_, id.rank,
                 id.attempt, id.job_uid, why.ToString());
   TY_ASSIGN_OR_RETURN(const RankRecord rank,
@@ -428,7 +432,9 @@ absl::StatusOr<AppendResult> AgentSession::EndRank(const RankId& id,
   } else {
     return result;
   }
-  TY_ASSIGN_OR_RETURN(const AppendResult stored, fleet_.store_.AppendEvents(node_, id, {last}));
+  TY_ASSIGN_OR_RETURN(const AppendResult stored,
+                      fleet_.store_.AppendEvents(
+                          {.agent = agent_, .rank = id, .events = {last}, .claim = report.claim}));
   if (stored.fenced || stored.acked_sequence == last.sequence) return result;
   return absl::UnavailableError("another session stored events of the rank meanwhile");
 }
@@ -441,7 +447,8 @@ void AgentSession::WakeAfterChange(const std::set<std::string>& jobs,
   if (nodes.empty()) fleet_.wakeups_.Wake("fleet");
 }
 
-void AgentSession::ReadLog(const RankId& rank, int64_t offset, int64_t max_bytes, LogDone done) {
+void AgentSession::ReadLog(const v1::RankKey& rank, int64_t offset, int64_t max_bytes,
+                           LogDone done) {
   const std::string id = RandomHex(8);
   {
     absl::MutexLock lock(&mu_);
@@ -449,7 +456,7 @@ void AgentSession::ReadLog(const RankId& rank, int64_t offset, int64_t max_bytes
       logs_.emplace(id, std::move(done));
       v1::ServerMessage message;
       message.mutable_log()->set_request_id(id);
-      *message.mutable_log()->mutable_key() = EncodeRankKey(rank);
+      *message.mutable_log()->mutable_key() = rank;
       message.mutable_log()->set_offset(offset);
       message.mutable_log()->set_max_bytes(max_bytes);
       link_.Send(message);  // the link lives: Finish sets closed_ first

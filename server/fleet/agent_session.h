@@ -35,7 +35,7 @@ class AgentSession : public Actor {
   // From the fleet.
   void LookAgain();  // the desired set changed, perhaps
   void EndWith(const absl::Status& status);
-  void ReadLog(const RankId& rank, int64_t offset, int64_t max_bytes,
+  void ReadLog(const v1::RankKey& rank, int64_t offset, int64_t max_bytes,
                std::function<void(absl::StatusOr<LogPiece>)> done);
 
  private:
@@ -58,8 +58,8 @@ class AgentSession : public Actor {
   absl::Status ReportAbsent();
   // Events on their way to the store and back.
   struct Sent {
-    RankId id;
-    std::vector<RankEventRecord> events;
+    v1::RankKey key;  // as the agent knows the rank
+    RankEvents report;
     std::optional<absl::StatusOr<AppendResult>> answer;  // guarded by mu_
   };
   absl::Status Append(const v1::EventBatch& batch);
@@ -69,8 +69,7 @@ class AgentSession : public Actor {
   absl::Status TakeAnswer(const Sent& sent, absl::StatusOr<AppendResult> result);
   // Events that the store will never take, or an assignment that cannot be made, end their rank and
   // nothing else: it fails, and `fenced` tells the agent to kill it and to forget the rest.
-  absl::StatusOr<AppendResult> EndRank(const RankId& id, const std::vector<RankEventRecord>& events,
-                                       const absl::Status& why);
+  absl::StatusOr<AppendResult> EndRank(const RankEvents& report, const absl::Status& why);
   void DeliverLog(const v1::LogChunk& chunk);
   // Sends the desired set if it is not what the agent has; `ranks`: as they were just read.
   absl::Status SendDesired(const NodeRanks& ranks);
@@ -89,6 +88,7 @@ class AgentSession : public Actor {
   bool admitted_ = false;
   bool finished_ = false;
   std::string node_;         // empty before Register
+  AgentIdentity agent_{""};  // likewise
   std::string incarnation_;  // of this session: the agent's own and a part made here
   int64_t desired_version_ = 0;
   std::string desired_fingerprint_;

@@ -19,13 +19,19 @@ std::string CheckpointRootOf(const JobRecord& job, const std::string& root) {
                       job.uid.substr(0, 8));
 }
 
+v1::RankKey EncodeRankKey(const RankRecord& rank) {
+  v1::RankKey key;
+  key.set_job_uid(rank.id.job_uid);
+  key.set_attempt(rank.id.attempt);
+  key.set_rank(rank.id.rank);
+  key.set_claim(rank.claim.token);
+  return key;
+}
+
 absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const std::string& root,
                                               absl::Time now) {
   v1::Assignment assignment;
-  const RankId& id = desired.rank.id;
-  assignment.mutable_key()->set_job_uid(id.job_uid);
-  assignment.mutable_key()->set_attempt(id.attempt);
-  assignment.mutable_key()->set_rank(id.rank);
+  *assignment.mutable_key() = EncodeRankKey(desired.rank);
   assignment.set_job_name(
       absl::StrCat("projects/", desired.job.project, "/jobs/", desired.job.job_id));
   assignment.set_world_size(desired.attempt.world_size);
@@ -61,7 +67,8 @@ std::string DesiredFingerprint(const std::vector<DesiredRank>& desired) {
   std::vector<std::string> parts;
   for (const DesiredRank& rank : desired) {
     parts.push_back(absl::StrCat(rank.rank.id.job_uid, "/", rank.rank.id.attempt, "/",
-                                 rank.rank.id.rank, "/", rank.suspend ? "suspend" : "run", "/",
+                                 rank.rank.id.rank, "/", rank.rank.claim.token, "/",
+                                 rank.suspend ? "suspend" : "run", "/",
                                  rank.suspend ? absl::ToUnixMillis(rank.suspend_deadline) : 0));
   }
   std::sort(parts.begin(), parts.end());

@@ -20,6 +20,7 @@ namespace trainyard {
 namespace {
 
 constexpr int kMostSlots = 1024;
+constexpr int kMostFound = 65536;
 constexpr double kMostCelsius = 1000, kMostWatts = 1e5;
 constexpr size_t kMostPathBytes = 1024;
 constexpr int kMostLabels = 64;
@@ -436,6 +437,12 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
     }
     node.labels[key] = value;
   }
+  if (message.found_size() > kMostFound) {
+    return Wrong("register.found", absl::StrCat(message.found_size()), "at most 65536");
+  }
+  for (const v1::RankKey& key : message.found()) {
+    TY_ASSIGN_OR_RETURN(node.found.emplace_back(), DecodeRankKey(key));
+  }
   std::set<int> seen;
   for (int i = 0; i < message.slots_size(); ++i) {
     TY_ASSIGN_OR_RETURN(SlotRecord slot, DecodeSlot(message.slots(i), i));
@@ -449,6 +456,10 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
 }
 
 absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key) {
+  if (!key.claim().empty() && !IsPrintable(key.claim(), 64)) {
+    return Wrong("key.claim", absl::StrCat(key.claim().size(), " bytes"),
+                 "at most 64 printable characters");
+  }
   if (!IsPrintable(key.job_uid(), 64)) {
     return Wrong("key.job_uid", absl::StrCat(key.job_uid().size(), " bytes"),
                  "1 to 64 printable characters");

@@ -82,21 +82,21 @@ void Fleet::Forget(const AgentSession& session, const std::string& node) {
   sessions_.erase(found);
 }
 
-void Fleet::ReadLog(const std::string& node, const RankId& rank, int64_t offset, int64_t max_bytes,
+void Fleet::ReadLog(const RankRecord& rank, int64_t offset, int64_t max_bytes,
                     std::function<void(absl::StatusOr<LogPiece>)> done) {
   std::shared_ptr<AgentSession> session;
   {
     absl::MutexLock lock(&mu_);
-    const auto found = by_node_.find(node);
+    const auto found = by_node_.find(rank.node);
     if (found != by_node_.end()) session = found->second;
   }
   if (session == nullptr) {
     return done(absl::UnavailableError(
-        absl::StrCat("nodes/", node,
+        absl::StrCat("nodes/", rank.node,
                      ", which holds the log, is not connected to this server; it may be away, or ",
                      "connected to another replica")));
   }
-  session->ReadLog(rank, offset, max_bytes, std::move(done));
+  session->ReadLog(EncodeRankKey(rank), offset, max_bytes, std::move(done));
 }
 
 void Fleet::EndAll(const absl::Status& status) {

@@ -58,7 +58,7 @@ class Fleet {
   // Asks the agent of `node`. `done` is called once, on a pool thread or the caller's:
   //   kUnavailable  the node is not connected to this server, went away, or did not answer in time
   //   else          what the agent says about its file
-  void ReadLog(const std::string& node, const RankId& rank, int64_t offset, int64_t max_bytes,
+  void ReadLog(const RankRecord& rank, int64_t offset, int64_t max_bytes,
                std::function<void(absl::StatusOr<LogPiece>)> done);
 
   // `why` not OK: the store is away. Ends every session, also those that begin until this is called

@@ -19,6 +19,18 @@ std::string Time(absl::Time time) {
   return absl::FormatTime(absl::RFC3339_sec, time, absl::UTCTimeZone());
 }
 
+// Which slots nobody knows to be empty.
+std::string DescribeLost(const NodeRecord& node) {
+  std::string text;
+  for (const LostRank& lost : node.lost_ranks) {
+    if (!MayHoldSlots(node, lost)) continue;
+    absl::StrAppend(&text, "; slot ", absl::StrJoin(lost.slots, ", "), " may still run rank ",
+                    lost.id.rank, " of attempt ", lost.id.attempt, " of job ", lost.id.job_uid,
+                    ", lost at ", Time(lost.time));
+  }
+  return text.empty() ? "" : text + " ('trainyard node get' says what frees it)";
+}
+
 // One sentence on why `node` does or does not serve `demand`.
 std::string DescribeNode(const NodeRecord& node, const SlotDemand& demand,
                          const SchedulerSnapshot& snapshot) {
@@ -42,7 +54,7 @@ std::string DescribeNode(const NodeRecord& node, const SlotDemand& demand,
                         DescribeDemand(one));
   }
   return absl::StrCat(name, counts.free, " of ", counts.present, " fitting ",
-                      counts.present == 1 ? "slot" : "slots", " free");
+                      counts.present == 1 ? "slot" : "slots", " free", DescribeLost(node));
 }
 
 std::string DescribeAttempt(const AttemptRecord& attempt) {
@@ -123,6 +135,18 @@ void SuggestForFailure(const FailureRecord& failure, std::vector<std::string>& o
   if (category == "USER") out.push_back("mend the job file as the message says, then submit again");
 }
 
+void DescribeLostOf(const JobRecord& job, const NodeRecord& node, const PlannerOptions& options,
+                    Explanation& explanation) {
+  for (const LostRank& lost : node.lost_ranks) {
+    if (lost.id.job_uid != job.uid) continue;
+    explanation.details.push_back(absl::StrCat(
+        "rank ", lost.id.rank, " of attempt ", lost.id.attempt, " may still run on nodes/",
+        node.name, ", whose lease ended at ", Time(lost.time),
+        ": the job is CANCELLED once that node is heard of again, and at ",
+        Time(lost.time + options.orphan_limit + kOrphanMargin), " at the latest"));
+  }
+}
+
 }  // namespace
 
 Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& attempts,
@@ -141,6 +165,9 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
       explanation.details.push_back(DescribeNode(node, demand, snapshot));
     }
     SuggestForWaiting(explanation, demand, snapshot, explanation.suggestions);
+  }
+  if (job.state == JobState::kCancelling) {
+    for (const NodeRecord& node : snapshot.nodes) DescribeLostOf(job, node, options, explanation);
   }
   if (job.state == JobState::kStarting && !attempts.empty()) {
     const std::vector<std::string> missing =

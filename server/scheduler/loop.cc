@@ -27,7 +27,8 @@ constexpr int kLooksPerLease = 10;  // of a replica that waits: how much later i
 bool Empty(const Decisions& decisions) {
   return decisions.placements.empty() && decisions.suspensions.empty() &&
          decisions.reasons.empty() && decisions.lost_nodes.empty() && decisions.cordons.empty() &&
-         decisions.failed_starts.empty() && decisions.charges.empty();
+         decisions.failed_starts.empty() && decisions.charges.empty() &&
+         decisions.overdue_cancels.empty();
 }
 
 }  // namespace
@@ -202,6 +203,7 @@ void SchedulerLoop::WakeFor(const Pass& pass, int applied) {
   for (const Suspension& suspension : decisions.suspensions) suspended.insert(suspension.job_uid);
   for (const FailedStart& start : decisions.failed_starts) suspended.insert(start.job_uid);
   for (const LossCharge& charge : decisions.charges) jobs.insert(charge.job_uid);
+  for (const OverdueCancel& overdue : decisions.overdue_cancels) jobs.insert(overdue.job_uid);
   jobs.insert(suspended.begin(), suspended.end());
   const bool any_lost = !decisions.lost_nodes.empty();
   for (const auto& [uid, holder] : state_.fold().holders()) {

@@ -113,6 +113,27 @@ Cluster ClusterOf(const SchedulerSnapshot& snapshot) {
   return cluster;
 }
 
+// A job that is being cancelled waits for its lost ranks no longer than they can live.
+void LookAtCancelling(const Cluster& cluster, const JobRecord& job, const AttemptRecord& attempt,
+                      const PlannerOptions& options, Pass& pass) {
+  absl::Time lost = absl::InfinitePast();
+  for (const RankRecord& rank : attempt.ranks) {
+    if (!IsOver(rank.state)) return;
+    if (rank.state == RankState::kLost) lost = std::max(lost, rank.gone_time);
+  }
+  for (const NodeRecord* node : cluster.nodes) {  // of earlier attempts, too
+    for (const LostRank& rank : node->lost_ranks) {
+      if (rank.id.job_uid == job.uid) lost = std::max(lost, rank.time);
+    }
+  }
+  const absl::Time over = lost + options.orphan_limit + kOrphanMargin;
+  if (over <= cluster.now) {
+    pass.decisions.overdue_cancels.push_back({.job_uid = job.uid, .job_version = job.version});
+  } else {
+    pass.next = std::min(pass.next, over);
+  }
+}
+
 void LookForLostNodes(const Cluster& cluster, const PlannerOptions& options, Pass& pass) {
   for (const NodeRecord* node : cluster.nodes) {
     if (!node->reachable) continue;
@@ -141,11 +162,14 @@ void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& 
         pass.next = std::min(pass.next, job.suspend_deadline);
       }
     }
+    if (job.state == JobState::kCancelling && attempt != nullptr) {
+      LookAtCancelling(cluster, job, *attempt, options, pass);
+    }
     if (job.state != JobState::kStarting && job.state != JobState::kRunning) continue;
     if (attempt == nullptr || (draining.empty() && cordoned.empty())) continue;
     const std::vector<RankRecord>& ranks = attempt->ranks;
     const auto on_draining = std::find_if(ranks.begin(), ranks.end(), [&](const RankRecord& rank) {
-      return rank.state != RankState::kGone && draining.count(rank.node) > 0;
+      return !IsOver(rank.state) && draining.count(rank.node) > 0;
     });
     if (on_draining == ranks.end()) {
       LeaveCordoned(job, ranks, cordoned, pass);

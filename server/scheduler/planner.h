@@ -15,14 +15,19 @@
 namespace trainyard {
 
 struct PlannerOptions {
-  absl::Duration lease_margin = absl::Seconds(2);  // a node is lost this long after its lease
-  absl::Duration drain_grace = absl::Minutes(5);   // to write a checkpoint on a draining node
+  absl::Duration lease_margin = absl::Seconds(2);   // a node is lost this long after its lease
+  absl::Duration orphan_limit = absl::Minutes(10);  // what a worker may live without a lease
+  absl::Duration drain_grace = absl::Minutes(5);    // to write a checkpoint on a draining node
   // What one pass decides at most, so that it is applied soon; the rest is for the next, at once.
   size_t most_placements = 256;
   size_t most_reasons = 256;
   // A job that starts soon is never told why it waits: that saves its row a write.
   absl::Duration tell_after = absl::ZeroDuration();
 };
+
+// What is waited for a lost rank beyond the limit, on the store's clock: that jumps by up to half a
+// minute when a stand-by takes over.
+inline constexpr absl::Duration kOrphanMargin = absl::Minutes(1);
 
 // Names of jobs ahead in the description of one that waits.
 inline constexpr size_t kMostAhead = 10;

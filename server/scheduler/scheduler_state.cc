@@ -154,13 +154,17 @@ void SchedulerState::UpdateSlotsOf(const AttemptRecord& attempt) {
   if (!slots_.has_value()) return;
   for (const RankRecord& rank : attempt.ranks) {
     const std::multiset<int>& held = held_.On(rank.node);
-    for (const int slot : rank.slots) slots_->SetTaken(rank.node, slot, held.count(slot) > 0);
+    const auto node = fold_.nodes().find(rank.node);
+    for (const int slot : rank.slots) {
+      const bool lost = node != fold_.nodes().end() && LostRankOn(node->second, slot) != nullptr;
+      slots_->SetTaken(rank.node, slot, lost || held.count(slot) > 0);
+    }
   }
 }
 
 void SchedulerState::Forget(const std::string& uid) {
   starting_.erase(uid);
-  suspending_.erase(uid);
+  ending_.erase(uid);
   if (const auto job = fold_.FindWaiting(uid); job != nullptr) queue_.Remove(job);
   const auto holder = fold_.holders().find(uid);
   if (holder == fold_.holders().end()) return;
@@ -173,7 +177,8 @@ void SchedulerState::Learn(const std::string& uid) {
   const auto holder = fold_.holders().find(uid);
   if (holder == fold_.holders().end()) return;
   if (holder->second.job->state == JobState::kStarting) starting_.insert(uid);
-  if (holder->second.job->state == JobState::kSuspending) suspending_.insert(uid);
+  const JobState state = holder->second.job->state;
+  if (state == JobState::kSuspending || state == JobState::kCancelling) ending_.insert(uid);
   held_.Add(holder->second.attempt);
   UpdateSlotsOf(holder->second.attempt);
 }
@@ -183,7 +188,7 @@ void SchedulerState::Fold(SnapshotChanges changes) {
     queue_.Clear();
     held_.Clear();
     starting_.clear();
-    suspending_.clear();
+    ending_.clear();
   }
   if (changes.whole || !changes.nodes.empty()) slots_.reset();
   std::set<std::string> touched(changes.gone.begin(), changes.gone.end());
@@ -246,7 +251,7 @@ Cluster SchedulerState::ToLookAt() const {
     for (const auto& [uid, holder] : fold_.holders()) look_at(holder);
   } else {
     std::set<std::string> some = starting_;
-    some.insert(suspending_.begin(), suspending_.end());
+    some.insert(ending_.begin(), ending_.end());
     for (const std::string& uid : some) look_at(fold_.holders().at(uid));
   }
   cluster.find_job = [this](const std::string& uid) -> const JobRecord* {

@@ -42,7 +42,7 @@ class SchedulerState {
  private:
   void Forget(const std::string& uid);
   void Learn(const std::string& uid);
-  // Takes or frees the slots of `attempt` in slots_, as held_ says.
+  // Takes or frees the slots of `attempt` in slots_, as held_ and its nodes say.
   void UpdateSlotsOf(const AttemptRecord& attempt);
   const SlotTable& Slots(const std::vector<const NodeRecord*>& nodes);
   Cluster ToLookAt() const;
@@ -50,7 +50,7 @@ class SchedulerState {
   SchedulerFold fold_;
   WaitingQueue queue_;
   HeldSlots held_;
-  std::set<std::string> starting_, suspending_;  // uids
+  std::set<std::string> starting_, ending_;  // uids; that are STARTING; SUSPENDING or CANCELLING
   // The slots of the nodes that take work, and which nodes these were; empty: to be made anew.
   std::optional<SlotTable> slots_;
   std::vector<bool> take_work_;

@@ -41,14 +41,14 @@ std::string DescribeDemand(const SlotDemand& demand) {
 
 void HeldSlots::Add(const AttemptRecord& attempt) {
   for (const RankRecord& rank : attempt.ranks) {
-    if (rank.state == RankState::kGone) continue;
+    if (IsOver(rank.state)) continue;
     by_node_[rank.node].insert(rank.slots.begin(), rank.slots.end());
   }
 }
 
 void HeldSlots::Remove(const AttemptRecord& attempt) {
   for (const RankRecord& rank : attempt.ranks) {
-    if (rank.state == RankState::kGone) continue;
+    if (IsOver(rank.state)) continue;
     const auto node = by_node_.find(rank.node);
     if (node == by_node_.end()) continue;
     for (const int slot : rank.slots) {
@@ -82,7 +82,7 @@ void SlotTable::AddNode(const NodeRecord& record, const std::multiset<int>& held
   Node node{.name = record.name};
   node.slots.reserve(record.slots.size());
   for (const SlotRecord& slot : record.slots) {
-    const bool taken = held.count(slot.index) > 0;
+    const bool taken = held.count(slot.index) > 0 || LostRankOn(record, slot.index) != nullptr;
     const int kind = KindOf(slot);
     node.slots.push_back({.index = slot.index, .kind = kind, .taken = taken});
     ++kinds_[kind].present;

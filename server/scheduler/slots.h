@@ -26,7 +26,8 @@ struct SlotDemand {
 std::string DescribeDemand(const SlotDemand& demand);  // "2 CUDA slots of 8.0 GiB"
 SlotDemand WholeDemandOf(const JobRecord& job);        // on any node
 
-// Which slots are held by ranks that are not proven gone. Attempts come and go.
+// Which slots are held by ranks that are not over for their jobs. Attempts come and go. What lost
+// ranks hold, their nodes say.
 class HeldSlots {
  public:
   HeldSlots() = default;

@@ -42,11 +42,14 @@ void MemoryStores::Write(JobEntry& entry, const AttemptChange& change) {
   Write(entry, change.change);
   entry.attempts[change.attempt.attempt] = change.attempt;
   for (const RankRecord& rank : change.attempt.ranks) {
-    if (rank.state != RankState::kGone) continue;
+    if (!IsOver(rank.state)) continue;
     for (const int slot : rank.slots) {
       const auto held = held_slots_.find({rank.node, slot});
       if (held != held_slots_.end() && held->second == rank.id) held_slots_.erase(held);
     }
+  }
+  for (const RankRecord& rank : change.attempt.ranks) {
+    if (rank.state == RankState::kLost) NoteLost(rank);
   }
   for (const CheckpointWritten& written : change.checkpoints) {
     entry.checkpoints[written.checkpoint.step] = written.checkpoint;
@@ -55,6 +58,58 @@ void MemoryStores::Write(JobEntry& entry, const AttemptChange& change) {
              0;
     });
   }
+}
+
+void MemoryStores::NoteLost(const RankRecord& rank) {
+  const auto node = nodes_.find(rank.node);
+  if (node == nodes_.end()) return;
+  std::vector<LostRank>& lost = node->second.lost_ranks;
+  const bool known =
+      std::any_of(lost.begin(), lost.end(), [&](const LostRank& one) { return one.id == rank.id; });
+  if (known) return;
+  lost.push_back({.id = rank.id, .claim = rank.claim, .slots = rank.slots, .time = rank.gone_time});
+  std::sort(lost.begin(), lost.end(),
+            [](const LostRank& a, const LostRank& b) { return a.id < b.id; });
+  node_changed_[rank.node] = ++writes_;
+}
+
+bool MemoryStores::AnyLost(const JobEntry& entry) {
+  const AttemptRecord* newest = entry.attempts.empty() ? nullptr : &entry.attempts.rbegin()->second;
+  return newest != nullptr && (AnyLostBefore(entry) || trainyard::AnyLost(*newest));
+}
+
+// Of the attempts before the newest.
+bool MemoryStores::AnyLostBefore(const JobEntry& entry) {
+  return std::any_of(entry.attempts.begin(), entry.attempts.end(), [&](const auto& numbered) {
+    return numbered.first < entry.job.attempt && trainyard::AnyLost(numbered.second);
+  });
+}
+
+int MemoryStores::ProveLostGone(const std::string& node, const std::set<RankId>& ranks) {
+  const auto found = nodes_.find(node);
+  if (found == nodes_.end()) return 0;
+  std::set<std::string> touched;  // jobs
+  const auto proven = std::erase_if(found->second.lost_ranks, [&](const LostRank& lost) {
+    if (ranks.count(lost.id) == 0) return false;
+    const auto entry = by_uid_.find(lost.id.job_uid);
+    if (entry == by_uid_.end()) return true;  // deleted
+    const auto attempt = entry->second.attempts.find(lost.id.attempt);
+    if (attempt != entry->second.attempts.end()) {
+      attempt->second.ranks[lost.id.rank].state = RankState::kGone;
+      entry->second.changed = ++writes_;
+      touched.insert(lost.id.job_uid);
+    }
+    return true;
+  });
+  if (proven == 0) return 0;
+  node_changed_[node] = ++writes_;
+  for (const std::string& uid : touched) {
+    JobEntry& entry = by_uid_.at(uid);
+    AttemptRecord& newest = entry.attempts.at(entry.job.attempt);
+    newest.lost_before = AnyLostBefore(entry);
+    if (!AnyLost(entry)) Write(entry, EndCancelled(entry.job, newest, Now()));
+  }
+  return static_cast<int>(proven);
 }
 
 absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
@@ -69,22 +124,44 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
   made.draining = false;
   made.report = {};
   made.failures.clear();
+  made.found.clear();
+  made.lost_ranks.clear();
   made.cordon.clear();
   made.lifted_time = made.boot_time = absl::InfinitePast();
   made.beat = 1;
   if (const auto earlier = nodes_.find(node.name); earlier != nodes_.end()) {
-    TY_RETURN_IF_ERROR(CheckNameIsFree(earlier->second, node));
+    std::vector<RankId> alive;
+    for (const auto& [slot, rank] : held_slots_) {
+      if (slot.first == node.name) alive.push_back(rank);
+    }
+    TY_RETURN_IF_ERROR(CheckNameIsFree(earlier->second, alive, node));
     made.beat = earlier->second.beat + 1;
     made.draining = earlier->second.draining;
     made.create_time = earlier->second.create_time;
     made.failures = earlier->second.failures;
+    made.lost_ranks = earlier->second.lost_ranks;
     made.lifted_time = earlier->second.lifted_time;
     const bool same_boot = earlier->second.instance == node.instance;
     made.boot_time = same_boot ? earlier->second.boot_time : Now();
     if (same_boot) made.cordon = earlier->second.cordon;
   }
   node_changed_[node.name] = ++writes_;
+  TakeOverClaims(node);
   return nodes_[node.name] = made;
+}
+
+void MemoryStores::TakeOverClaims(const NodeRecord& node) {
+  if (node.uid.empty()) return;
+  for (auto& [uid, entry] : by_uid_) {
+    AttemptRecord* attempt = NewestAttempt(entry, entry.job.attempt);
+    if (attempt == nullptr) continue;
+    for (RankRecord& rank : attempt->ranks) {
+      if (rank.node != node.name || IsOver(rank.state) || !rank.claim.node_uid.empty()) continue;
+      rank.claim.node_uid = node.uid;
+      rank.claim.instance = node.instance;
+      entry.changed = ++writes_;
+    }
+  }
 }
 
 std::vector<absl::Status> MemoryStores::RenewLeases(const std::vector<LeaseRenewal>& renewals) {
@@ -111,7 +188,7 @@ std::vector<absl::Status> MemoryStores::RenewLeases(const std::vector<LeaseRenew
   return answers;
 }
 
-absl::StatusOr<std::vector<DesiredRank>> MemoryStores::ReadDesired(const std::string& node) {
+absl::StatusOr<std::vector<DesiredRank>> MemoryStores::ReadDesired(const AgentIdentity& agent) {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
   const absl::Time now = Now();
@@ -120,7 +197,7 @@ absl::StatusOr<std::vector<DesiredRank>> MemoryStores::ReadDesired(const std::st
     const AttemptRecord* attempt = NewestAttempt(entry, entry.job.attempt);
     if (attempt == nullptr) continue;
     for (const RankRecord& rank : attempt->ranks) {
-      if (rank.node != node) continue;
+      if (rank.node != agent.node || !HasClaim(agent, rank.claim)) continue;
       const RankWish wish = WishFor(entry.job, *attempt, rank, now);
       if (wish == RankWish::kStop) continue;
       DesiredRank one{.rank = rank, .job = entry.job, .attempt = *attempt};
@@ -136,8 +213,9 @@ absl::StatusOr<std::vector<DesiredRank>> MemoryStores::ReadDesired(const std::st
   return desired;
 }
 
-absl::StatusOr<AppendResult> MemoryStores::AppendEvents(
-    const std::string& node, const RankId& id, const std::vector<RankEventRecord>& events) {
+absl::StatusOr<AppendResult> MemoryStores::AppendEvents(const RankEvents& report) {
+  const RankId& id = report.rank;
+  const std::vector<RankEventRecord>& events = report.events;
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
   AppendResult result;
@@ -151,7 +229,7 @@ absl::StatusOr<AppendResult> MemoryStores::AppendEvents(
   }
   const RankRecord& rank = attempt->ranks[id.rank];
   result.acked_sequence = rank.acked_sequence;
-  if (rank.node != node || rank.state == RankState::kGone) return result;
+  if (!MayReport(report, rank) || IsOver(rank.state)) return result;
 
   const InSeries in_series = [this, &entry](int64_t step, MetricSplit split) {
     return std::any_of(entry.feed.begin(), entry.feed.end(), [&](const FeedRecord& item) {
@@ -170,7 +248,7 @@ absl::StatusOr<AppendResult> MemoryStores::AppendEvents(
   return result;
 }
 
-int MemoryStores::DropRanksOf(const std::string& node, const std::set<RankId>* only,
+int MemoryStores::DropRanksOf(const AgentIdentity& agent, const std::set<RankId>* only,
                               RankOutcome outcome) {
   const absl::Time now = Now();
   int jobs = 0;
@@ -179,8 +257,9 @@ int MemoryStores::DropRanksOf(const std::string& node, const std::set<RankId>* o
     if (attempt == nullptr) continue;
     std::vector<int> gone;
     for (const RankRecord& rank : attempt->ranks) {
-      if (rank.node != node || rank.state == RankState::kGone) continue;
+      if (rank.node != agent.node || IsOver(rank.state)) continue;
       const bool absent = only != nullptr && only->count(rank.id) > 0 &&
+                          CanProveGone(agent, rank.claim) &&
                           WishFor(entry.job, *attempt, rank, now) == RankWish::kStop;
       if (only == nullptr || absent) gone.push_back(rank.id.rank);
     }
@@ -191,12 +270,29 @@ int MemoryStores::DropRanksOf(const std::string& node, const std::set<RankId>* o
   return jobs;
 }
 
-absl::StatusOr<bool> MemoryStores::ReportAbsent(const std::string& node,
+absl::StatusOr<bool> MemoryStores::ReportAbsent(const AgentIdentity& agent,
                                                 const std::vector<RankId>& ranks) {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
   const std::set<RankId> only(ranks.begin(), ranks.end());
-  return DropRanksOf(node, &only, RankOutcome::kKilled) > 0;
+  std::set<RankId> lost;
+  if (const auto node = nodes_.find(agent.node); node != nodes_.end()) {
+    for (const LostRank& rank : node->second.lost_ranks) {
+      if (only.count(rank.id) > 0 && CanProveGone(agent, rank.claim)) lost.insert(rank.id);
+    }
+  }
+  const int proven = ProveLostGone(agent.node, lost);
+  return DropRanksOf(agent, &only, RankOutcome::kKilled) + proven > 0;
+}
+
+absl::StatusOr<int> MemoryStores::ConfirmEmpty(const std::string& node) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  const auto found = nodes_.find(node);
+  if (found == nodes_.end()) return NoSuchNode(node);
+  std::set<RankId> lost;
+  for (const LostRank& rank : found->second.lost_ranks) lost.insert(rank.id);
+  return ProveLostGone(node, lost);
 }
 
 absl::StatusOr<NodeRanks> MemoryStores::ReadRanks(const std::string& node) {
@@ -208,12 +304,18 @@ absl::StatusOr<NodeRanks> MemoryStores::ReadRanks(const std::string& node) {
     const AttemptRecord* attempt = NewestAttempt(entry, entry.job.attempt);
     if (attempt == nullptr) continue;
     for (const RankRecord& rank : attempt->ranks) {
-      if (rank.node != node || rank.state == RankState::kGone) continue;
-      read.ranks.push_back(rank.id);
+      if (rank.node != node || IsOver(rank.state)) continue;
+      read.ranks.push_back({rank.id, rank.claim});
       wishes.Add(rank.id, attempt->world_size, entry.job.state, rank.outcome, entry.job.version);
     }
   }
   read.wishes = wishes.Text();
+  if (const auto found = nodes_.find(node); found != nodes_.end()) {
+    for (const LostRank& lost : found->second.lost_ranks)
+      read.ranks.push_back({lost.id, lost.claim});
+    std::sort(read.ranks.begin(), read.ranks.end(),
+              [](const HeldRank& a, const HeldRank& b) { return a.id < b.id; });
+  }
   return read;
 }
 

@@ -136,7 +136,8 @@ absl::StatusOr<JobRecord> MemoryStores::Cancel(const JobName& name, int64_t vers
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
   TY_ASSIGN_OR_RETURN(JobEntry* const entry, Find(name));
-  TY_ASSIGN_OR_RETURN(const JobChange change, CancelJob(entry->job, version, reason, Now()));
+  TY_ASSIGN_OR_RETURN(const JobChange change,
+                      CancelJob(entry->job, AnyLost(*entry), version, reason, Now()));
   Write(*entry, change);
   return entry->job;
 }

@@ -81,11 +81,12 @@ class MemoryStores : public Stores,
   // FleetStore
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
   std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override;
-  absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string& node) override;
-  absl::StatusOr<AppendResult> AppendEvents(const std::string& node, const RankId& rank,
-                                            const std::vector<RankEventRecord>& events) override;
-  absl::StatusOr<bool> ReportAbsent(const std::string& node,
+  absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity& agent) override;
+  using FleetStore::AppendEvents;
+  absl::StatusOr<AppendResult> AppendEvents(const RankEvents& report) override;
+  absl::StatusOr<bool> ReportAbsent(const AgentIdentity& agent,
                                     const std::vector<RankId>& ranks) override;
+  absl::StatusOr<int> ConfirmEmpty(const std::string& node) override;
   absl::StatusOr<NodeRanks> ReadRanks(const std::string& node) override;
   absl::StatusOr<std::vector<NodeRecord>> ListNodes() override;
   absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) override;
@@ -128,7 +129,7 @@ class MemoryStores : public Stores,
   bool Superseded(const JobEntry& entry, int64_t attempt, int64_t step) const;
   // Ranks of the node that are not gone (of these, when given, only those that should not run).
   // Returns how many jobs were touched.
-  int DropRanksOf(const std::string& node, const std::set<RankId>* only, RankOutcome outcome)
+  int DropRanksOf(const AgentIdentity& agent, const std::set<RankId>* only, RankOutcome outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int ApplyLosses(const std::vector<LostNode>& nodes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ApplyPlacement(const Placement& placement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -137,6 +138,13 @@ class MemoryStores : public Stores,
   bool ApplyCordon(const NodeCordon& cordon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ApplyFailedStart(const FailedStart& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ApplyCharge(const LossCharge& charge) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool ApplyEnd(const OverdueCancel& overdue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteLost(const RankRecord& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static bool AnyLost(const JobEntry& entry);
+  static bool AnyLostBefore(const JobEntry& entry);
+  int ProveLostGone(const std::string& node, const std::set<RankId>& ranks)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeOverClaims(const NodeRecord& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteFailures(const std::vector<FailureOnNode>& failures) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Clock& clock_;
@@ -145,6 +153,7 @@ class MemoryStores : public Stores,
   bool away_ ABSL_GUARDED_BY(mu_) = false;
   int64_t writes_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t renewals_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t claims_ ABSL_GUARDED_BY(mu_) = 0;  // given out
   std::map<std::string, JobEntry> by_uid_ ABSL_GUARDED_BY(mu_);
   // Uids of deleted jobs, with writes_ as it was then.
   std::vector<std::pair<int64_t, std::string>> deleted_ ABSL_GUARDED_BY(mu_);

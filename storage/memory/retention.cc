@@ -51,6 +51,11 @@ absl::StatusOr<Aged> MemoryStores::Age() {
     const bool free = held == held_slots_.end() || held->first.first != node.name;
     const bool gone = !node.reachable && node.lease_end <= Now() - retention_.gone_nodes && free;
     aged.nodes += gone;
+    if (gone) {
+      std::set<RankId> lost;
+      for (const LostRank& rank : node.lost_ranks) lost.insert(rank.id);
+      ProveLostGone(node.name, lost);
+    }
     it = gone ? nodes_.erase(it) : std::next(it);
   }
   return aged;

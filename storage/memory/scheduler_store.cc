@@ -128,13 +128,17 @@ bool MemoryStores::ApplyPlacement(const Placement& placement) {
   }
   std::vector<RankRecord> ranks;
   for (const Placement::Rank& rank : placement.ranks) {
-    ranks.push_back({.node = rank.node, .slots = rank.slots});
+    const NodeRecord& node = nodes_.at(rank.node);
+    ranks.push_back({.node = rank.node,
+                     .claim = {node.uid, node.instance, absl::StrCat("claim-", ++claims_)},
+                     .slots = rank.slots});
   }
   const CheckpointRecord* newest =
       entry.checkpoints.empty() ? nullptr : &entry.checkpoints.rbegin()->second;
   const Placed placed = PlaceJob(entry.job, ranks, newest, placement.reason, Now());
   Write(entry, placed.change);
-  entry.attempts[placed.attempt.attempt] = placed.attempt;
+  AttemptRecord& attempt = entry.attempts[placed.attempt.attempt] = placed.attempt;
+  attempt.lost_before = AnyLostBefore(entry);
   for (const RankRecord& rank : placed.attempt.ranks) {
     for (const int slot : rank.slots) held_slots_[{rank.node, slot}] = rank.id;
   }
@@ -189,6 +193,18 @@ bool MemoryStores::ApplyCharge(const LossCharge& charge) {
   return true;
 }
 
+bool MemoryStores::ApplyEnd(const OverdueCancel& overdue) {
+  const auto found = by_uid_.find(overdue.job_uid);
+  if (found == by_uid_.end() || found->second.job.version != overdue.job_version) return false;
+  JobEntry& entry = found->second;
+  const AttemptRecord* attempt = NewestAttempt(entry, entry.job.attempt);
+  if (attempt == nullptr) return false;
+  const JobChange change = EndCancelled(entry.job, *attempt, Now());
+  if (!change.changed) return false;
+  Write(entry, change);
+  return true;
+}
+
 absl::StatusOr<int> MemoryStores::Apply(int64_t leader_epoch, const Decisions& decisions) {
   TY_RETURN_IF_ERROR(Available());
   TY_RETURN_IF_ERROR(CheckDecisions(decisions));
@@ -201,6 +217,7 @@ absl::StatusOr<int> MemoryStores::Apply(int64_t leader_epoch, const Decisions& d
   for (const NodeCordon& cordon : decisions.cordons) changed += ApplyCordon(cordon);
   for (const FailedStart& start : decisions.failed_starts) changed += ApplyFailedStart(start);
   for (const LossCharge& charge : decisions.charges) changed += ApplyCharge(charge);
+  for (const OverdueCancel& overdue : decisions.overdue_cancels) changed += ApplyEnd(overdue);
   for (const Suspension& suspension : decisions.suspensions) changed += ApplySuspension(suspension);
   for (const Placement& placement : decisions.placements) changed += ApplyPlacement(placement);
   for (const ReasonUpdate& update : decisions.reasons) {

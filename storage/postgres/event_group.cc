@@ -87,13 +87,13 @@ absl::StatusOr<AppendResult> EventGroup::Take(const RankEvents& entry, absl::Tim
   const RankRecord& rank = job.attempt.ranks[id.rank];
   result.nodes = NodesOf(job.attempt);
   result.acked_sequence = rank.acked_sequence;
-  if (rank.node != entry.node) return result;
+  if (!MayReport(entry, rank)) return result;
   if (transaction_.repeated_in_doubt && Stored(rank, entry.events)) {
     result.fenced = false;
     result.job_changed = true;
     return result;
   }
-  if (rank.state == RankState::kGone) return result;
+  if (IsOver(rank.state)) return result;
 
   const InSeries in_series = [&job](int64_t step, MetricSplit split) {
     return job.series.count({step, split}) > 0;
@@ -197,7 +197,7 @@ absl::Status EventGroup::WriteRanks(const std::vector<const JobAtWork*>& touched
   }
   const pqxx::result moved = transaction_.RunText(
       kUpdateRanks.text, Params(uids, attempts, ranks, states, outcomes, acked, failures, gone));
-  if (moved[0][0].as<size_t>() == uids.size()) return absl::OkStatus();
+  if (static_cast<size_t>(moved.size()) == uids.size()) return absl::OkStatus();
   return absl::AbortedError("a rank changed under the lock of its job");
 }
 

@@ -25,6 +25,11 @@ RankId RankIdOf(const pqxx::row& row) {
   return {row["job_uid"].as<std::string>(), row["attempt"].as<int64_t>(), row["rank"].as<int>()};
 }
 
+Claim ClaimOf(const pqxx::row& row) {
+  return {row["node_uid"].as<std::string>(), row["node_instance"].as<std::string>(),
+          row["claim"].as<std::string>()};
+}
+
 absl::Status LeaseIsOver(const LeaseRenewal& renewal) {
   return absl::AbortedError(absl::StrCat("the lease of ", renewal.node, " under incarnation ",
                                          renewal.incarnation,
@@ -60,17 +65,30 @@ absl::StatusOr<SeriesPoints> ReadSeriesOf(Transaction& transaction, const std::s
   return std::move(series[0]);
 }
 
-// Those of `ranks` of one job that node does not run and should not: gone. Whether any was.
-absl::StatusOr<bool> DropAbsent(Transaction& transaction, const std::string& node,
-                                const std::vector<RankId>& ranks) {
-  const std::optional<JobRecord> job = LockJob(transaction, ranks[0].job_uid);
-  if (!job.has_value()) return false;
-  const std::optional<AttemptRecord> attempt = ReadAttempt(transaction, job->uid, job->attempt);
+// Ranks of one job, which is locked, and its newest attempt, as far as there are any.
+struct RanksOfJob {
+  std::optional<JobRecord> job;
+  std::optional<AttemptRecord> attempt;
+};
+
+RanksOfJob LockRanks(Transaction& transaction, const std::string& uid) {
+  RanksOfJob locked;
+  locked.job = LockJob(transaction, uid);
+  if (locked.job.has_value()) {
+    locked.attempt = ReadAttempt(transaction, uid, locked.job->attempt);
+  }
+  return locked;
+}
+
+// Those of `ranks` of one job that the agent does not run and should not: gone. Whether any was.
+absl::StatusOr<bool> DropAbsent(Transaction& transaction, const AgentIdentity& agent,
+                                const RanksOfJob& locked, const std::vector<RankId>& ranks) {
+  const auto& [job, attempt] = locked;
   if (!attempt.has_value()) return false;
   const absl::Time now = Now(transaction);
   std::vector<int> gone;
   for (const RankRecord& rank : attempt->ranks) {
-    if (rank.node != node || rank.state == RankState::kGone) continue;
+    if (rank.node != agent.node || IsOver(rank.state) || !CanProveGone(agent, rank.claim)) continue;
     if (std::find(ranks.begin(), ranks.end(), rank.id) == ranks.end()) continue;
     if (WishFor(*job, *attempt, rank, now) == RankWish::kStop) gone.push_back(rank.id.rank);
   }
@@ -80,6 +98,34 @@ absl::StatusOr<bool> DropAbsent(Transaction& transaction, const std::string& nod
   return true;
 }
 
+// Those of `ranks` of one job, of whichever attempts, are gone. How many of them were lost.
+absl::StatusOr<int> ProveLostGone(Transaction& transaction, const std::string& node,
+                                  const RanksOfJob& locked, const std::vector<RankId>& ranks) {
+  const auto& [job, attempt] = locked;
+  std::vector<int64_t> attempts;
+  std::vector<int> numbers;
+  for (const RankId& id : ranks) {
+    attempts.push_back(id.attempt);
+    numbers.push_back(id.rank);
+  }
+  const int proven = static_cast<int>(
+      transaction.RunText(kProveGone.text, Params(ranks[0].job_uid, attempts, numbers, node))
+          .size());
+  if (!job.has_value()) transaction.Run(kForgetRanks, Params(ranks[0].job_uid));
+  if (proven == 0 || !attempt.has_value() || job->state != JobState::kCancelling) return proven;
+  if (!transaction.Run(kAnyLostRank, Params(job->uid)).empty()) return proven;
+  const JobChange change = EndCancelled(*job, *attempt, Now(transaction));
+  if (change.changed) TY_RETURN_IF_ERROR(WriteJob(transaction, *job, change));
+  return proven;
+}
+
+// By job, in the order in which all lock them.
+std::map<std::string, std::vector<RankId>> ByJob(const std::vector<RankId>& ranks) {
+  std::map<std::string, std::vector<RankId>> by_job;
+  for (const RankId& rank : ranks) by_job[rank.job_uid].push_back(rank);
+  return by_job;
+}
+
 }  // namespace
 
 absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& node,
@@ -87,13 +133,25 @@ absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& no
   TY_RETURN_IF_ERROR(CheckNode(node));
   return agents_.Run("register node", [&](Transaction& transaction) -> absl::StatusOr<NodeRecord> {
     transaction.Run(kLockLease, Params(node.name));
+    std::vector<RankId> alive;
+    for (const pqxx::row& row :
+         transaction.Run(kAliveRanks, Params(std::vector<std::string>{node.name}))) {
+      alive.push_back(RankIdOf(row));
+    }
+    const pqxx::result before = transaction.Run(kReadNode, Params(node.name));
+    absl::Status free;
+    if (!before.empty()) free = CheckNameIsFree(NodeOf(before[0]), alive, node);
     const pqxx::result taken = transaction.Run(
         kRegisterNode, Params(node.name, node.uid, node.instance, node.address, node.agent_version,
-                              MapJson(node.labels), SlotsJson(node.slots)));
-    if (!taken.empty()) transaction.Run(kRegisterLease, Params(node.name, node.incarnation, lease));
+                              MapJson(node.labels), SlotsJson(node.slots), free.ok()));
+    if (!taken.empty()) {
+      transaction.Run(kRegisterLease, Params(node.name, node.incarnation, lease));
+      transaction.Run(kTakeOverClaims, Params(node.name, node.uid, node.instance));
+    }
     const NodeRecord holder = NodeOf(transaction.Run(kReadNode, Params(node.name))[0]);
     if (!taken.empty()) return holder;
-    TY_RETURN_IF_ERROR(CheckNameIsFree(holder, node));
+    TY_RETURN_IF_ERROR(free);
+    TY_RETURN_IF_ERROR(CheckNameIsFree(holder, alive, node));
     return absl::UnavailableError(
         absl::StrCat("nodes/", node.name, " was given up just now; register again"));
   });
@@ -129,12 +187,13 @@ std::vector<absl::Status> PostgresFleetStore::RenewLeases(
   return answers;
 }
 
-absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(const std::string& node) {
+absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(
+    const AgentIdentity& agent) {
   using Desired = std::vector<DesiredRank>;
   const auto read = [&](Transaction& transaction) -> absl::StatusOr<Desired> {
     std::map<std::string, JobRecord> jobs;
     std::vector<std::string> uids;
-    for (const pqxx::row& row : transaction.Run(kDesiredJobs, Params(node))) {
+    for (const pqxx::row& row : transaction.Run(kDesiredJobs, Params(agent.node))) {
       JobRecord job = JobOf(row);
       uids.push_back(job.uid);
       jobs[job.uid] = std::move(job);
@@ -156,7 +215,7 @@ absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(const s
     for (const AttemptRecord& attempt : attempts) {
       const JobRecord& job = jobs.at(attempt.job_uid);
       for (const RankRecord& rank : attempt.ranks) {
-        if (rank.node != node) continue;
+        if (rank.node != agent.node || !HasClaim(agent, rank.claim)) continue;
         const RankWish wish = WishFor(job, attempt, rank, now);
         if (wish == RankWish::kStop) continue;
         DesiredRank& one = desired.emplace_back();
@@ -173,8 +232,9 @@ absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(const s
   return agents_.Run("read desired set", read, Access::kSnapshot);
 }
 
-absl::StatusOr<AppendResult> PostgresFleetStore::AppendEvents(
-    const std::string& node, const RankId& id, const std::vector<RankEventRecord>& events) {
+absl::StatusOr<AppendResult> PostgresFleetStore::AppendEvents(const RankEvents& report) {
+  const RankId& id = report.rank;
+  const std::vector<RankEventRecord>& events = report.events;
   return agents_.Run(
       "append events", [&](Transaction& transaction) -> absl::StatusOr<AppendResult> {
         AppendResult result;
@@ -190,14 +250,14 @@ absl::StatusOr<AppendResult> PostgresFleetStore::AppendEvents(
         const RankRecord& rank = attempt->ranks[id.rank];
         result.nodes = NodesOf(*attempt);
         result.acked_sequence = rank.acked_sequence;
-        if (rank.node != node) return result;
+        if (!MayReport(report, rank)) return result;
         if (transaction.repeated_in_doubt &&
             Stored(rank, events)) {  // by the try whose answer was lost
           result.fenced = false;
           result.job_changed = true;
           return result;
         }
-        if (rank.state == RankState::kGone) return result;
+        if (IsOver(rank.state)) return result;
 
         TY_ASSIGN_OR_RETURN(const SeriesPoints series,
                             ReadSeriesOf(transaction, id.job_uid, events));
@@ -229,18 +289,50 @@ std::vector<absl::StatusOr<AppendResult>> PostgresFleetStore::AppendGroup(
   return FleetStore::AppendGroup(group);
 }
 
-absl::StatusOr<bool> PostgresFleetStore::ReportAbsent(const std::string& node,
+absl::StatusOr<bool> PostgresFleetStore::ReportAbsent(const AgentIdentity& agent,
                                                       const std::vector<RankId>& ranks) {
-  std::map<std::string, std::vector<RankId>> by_job;  // in the order in which all lock jobs
-  for (const RankId& rank : ranks) by_job[rank.job_uid].push_back(rank);
+  const std::map<std::string, std::vector<RankId>> by_job = ByJob(ranks);
   if (by_job.empty()) return false;
   return agents_.Run("report absent", [&](Transaction& transaction) -> absl::StatusOr<bool> {
     bool any = transaction.repeated_in_doubt;
     for (const auto& [uid, of_job] : by_job) {
-      TY_ASSIGN_OR_RETURN(const bool dropped, DropAbsent(transaction, node, of_job));
+      const RanksOfJob locked = LockRanks(transaction, uid);
+      std::vector<RankId> lost;
+      for (const pqxx::row& row : transaction.Run(kLostRanksOfJob, Params(uid, agent.node))) {
+        const RankId id = RankIdOf(row);
+        if (std::find(of_job.begin(), of_job.end(), id) != of_job.end() &&
+            CanProveGone(agent, ClaimOf(row))) {
+          lost.push_back(id);
+        }
+      }
+      if (!lost.empty()) {
+        TY_ASSIGN_OR_RETURN(const int proven, ProveLostGone(transaction, agent.node, locked, lost));
+        any |= proven > 0;
+        continue;  // the others of this job next time: it may have ended
+      }
+      TY_ASSIGN_OR_RETURN(const bool dropped, DropAbsent(transaction, agent, locked, of_job));
       any |= dropped;
     }
     return any;
+  });
+}
+
+absl::StatusOr<int> PostgresFleetStore::ConfirmEmpty(const std::string& node) {
+  return database_.Run("confirm empty", [&](Transaction& transaction) -> absl::StatusOr<int> {
+    if (transaction.Run(kReadNode, Params(node)).empty()) {
+      return absl::NotFoundError(absl::StrCat("nodes/", node, " never registered"));
+    }
+    std::vector<RankId> lost;
+    for (const pqxx::row& row : transaction.Run(kLostRanksOn, Params(node))) {
+      lost.push_back(RankIdOf(row));
+    }
+    int confirmed = 0;
+    for (const auto& [uid, of_job] : ByJob(lost)) {
+      TY_ASSIGN_OR_RETURN(const int proven,
+                          ProveLostGone(transaction, node, LockRanks(transaction, uid), of_job));
+      confirmed += proven;
+    }
+    return confirmed;
   });
 }
 
@@ -249,8 +341,11 @@ absl::StatusOr<NodeRanks> PostgresFleetStore::ReadRanks(const std::string& node)
     NodeRanks read;
     WishText wishes;
     for (const pqxx::row& row : transaction.Run(kRanksOfNode, Params(node))) {
-      const RankId& id = read.ranks.emplace_back(RankIdOf(row));
+      const RankId id = read.ranks.emplace_back(HeldRank{RankIdOf(row), ClaimOf(row)}).id;
       if (row["version"].is_null()) continue;  // the job has a newer attempt, or ended
+      if (IsOver(ParseRankState(row["rank_state"].as<std::string>()).value_or(RankState::kGone))) {
+        continue;
+      }
       wishes.Add(id, row["world_size"].as<int>(),
                  ParseJobState(row["state"].as<std::string>()).value_or(JobState::kFailed),
                  ParseRankOutcome(row["outcome"].as<std::string>()).value_or(RankOutcome::kNone),

@@ -17,13 +17,14 @@ class PostgresFleetStore : public FleetStore {
 
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
   std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override;
-  absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string& node) override;
-  absl::StatusOr<AppendResult> AppendEvents(const std::string& node, const RankId& rank,
-                                            const std::vector<RankEventRecord>& events) override;
+  absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity& agent) override;
+  using FleetStore::AppendEvents;
+  absl::StatusOr<AppendResult> AppendEvents(const RankEvents& report) override;
   std::vector<absl::StatusOr<AppendResult>> AppendGroup(
       const std::vector<RankEvents>& group) override;
-  absl::StatusOr<bool> ReportAbsent(const std::string& node,
+  absl::StatusOr<bool> ReportAbsent(const AgentIdentity& agent,
                                     const std::vector<RankId>& ranks) override;
+  absl::StatusOr<int> ConfirmEmpty(const std::string& node) override;
   absl::StatusOr<NodeRanks> ReadRanks(const std::string& node) override;
   absl::StatusOr<std::vector<NodeRecord>> ListNodes() override;
   absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) override;

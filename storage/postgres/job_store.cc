@@ -98,7 +98,7 @@ absl::StatusOr<JobRecord> PostgresJobStore::Move(const char* what, const JobName
     const std::optional<JobRecord> locked = LockNamed(transaction, name);
     if (!locked.has_value()) return NoSuchJob(name);
     const JobRecord& job = *locked;
-    TY_ASSIGN_OR_RETURN(const JobChange change, arrow(job, Now(transaction)));
+    TY_ASSIGN_OR_RETURN(const JobChange change, arrow(transaction, job, Now(transaction)));
     if (change.changed) TY_RETURN_IF_ERROR(WriteJob(transaction, job, change));
     return change.job;
   });
@@ -106,21 +106,22 @@ absl::StatusOr<JobRecord> PostgresJobStore::Move(const char* what, const JobName
 
 absl::StatusOr<JobRecord> PostgresJobStore::Cancel(const JobName& name, int64_t version,
                                                    const Reason& reason) {
-  return Move("cancel", name, [&](const JobRecord& job, absl::Time now) {
-    return CancelJob(job, version, reason, now);
+  return Move("cancel", name, [&](Transaction& transaction, const JobRecord& job, absl::Time now) {
+    const bool lost = !transaction.Run(kAnyLostRank, Params(job.uid)).empty();
+    return CancelJob(job, lost, version, reason, now);
   });
 }
 
 absl::StatusOr<JobRecord> PostgresJobStore::Pause(const JobName& name, int64_t version,
                                                   const Reason& reason, absl::Duration grace) {
-  return Move("pause", name, [&](const JobRecord& job, absl::Time now) {
+  return Move("pause", name, [&](Transaction&, const JobRecord& job, absl::Time now) {
     return PauseJob(job, version, reason, grace, now);
   });
 }
 
 absl::StatusOr<JobRecord> PostgresJobStore::Resume(const JobName& name, int64_t version,
                                                    const Reason& reason) {
-  return Move("resume", name, [&](const JobRecord& job, absl::Time now) {
+  return Move("resume", name, [&](Transaction&, const JobRecord& job, absl::Time now) {
     return ResumeJob(job, version, reason, now);
   });
 }

@@ -41,7 +41,8 @@ class PostgresJobStore : public JobStore {
       const std::string& job_uid) override;
 
  private:
-  using Arrow = std::function<absl::StatusOr<JobChange>(const JobRecord& job, absl::Time now)>;
+  using Arrow = std::function<absl::StatusOr<JobChange>(Transaction& transaction,
+                                                        const JobRecord& job, absl::Time now)>;
   absl::StatusOr<JobRecord> Move(const char* what, const JobName& name, const Arrow& arrow);
 
   Database& database_;

@@ -98,6 +98,7 @@ RankRecord RankOf(const pqxx::row& row) {
   RankRecord rank;
   rank.id = {TextOf(row, "job_uid"), row["attempt"].as<int64_t>(), row["rank"].as<int>()};
   rank.node = TextOf(row, "node");
+  rank.claim = {TextOf(row, "node_uid"), TextOf(row, "node_instance"), TextOf(row, "claim")};
   for (const std::string& slot : ArrayOf(row, "slots"))
     rank.slots.push_back(std::atoi(slot.c_str()));
   const std::string state = TextOf(row, "state");
@@ -114,7 +115,7 @@ RankRecord RankOf(const pqxx::row& row) {
 absl::Time EndOf(const AttemptRecord& attempt) {
   absl::Time end = absl::InfinitePast();
   for (const RankRecord& rank : attempt.ranks) {
-    if (rank.state != RankState::kGone) return absl::InfinitePast();
+    if (!IsOver(rank.state)) return absl::InfinitePast();
     end = std::max(end, rank.gone_time);
   }
   return end;
@@ -244,6 +245,7 @@ std::vector<AttemptRecord> AttemptsOf(const pqxx::result& rows) {
       attempt.restore_uri = TextOf(row, "restore_uri");
       attempt.restore_manifest_sha256 = TextOf(row, "restore_manifest_sha256");
       attempt.create_time = TimeOf(row, "create_time");
+      attempt.lost_before = row["lost_before"].as<bool>();
     }
     attempts.back().ranks.push_back(RankOf(row));
   }
@@ -293,6 +295,12 @@ NodeRecord NodeOf(const pqxx::row& row) {
                              .category = failure.at("category"),
                              .time = absl::FromUnixMicros(failure.at("time")),
                              .charged = failure.at("charged")});
+  }
+  for (const Json& lost : Json::parse(row["lost_ranks"].c_str())) {
+    node.lost_ranks.push_back({.id = {lost.at("job_uid"), lost.at("attempt"), lost.at("rank")},
+                               .claim = {lost.at("uid"), lost.at("instance"), lost.at("claim")},
+                               .slots = lost.at("slots").get<std::vector<int>>(),
+                               .time = absl::FromUnixMicros(lost.at("time"))});
   }
   node.cordon = TextOf(row, "cordon");
   node.lifted_time = TimeOf(row, "lifted_time");

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "storage/base/ids.h"
 #include "storage/base/status.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/postgres/rows.h"
@@ -17,6 +18,7 @@ namespace {
 // For each statement of Apply: its locks must not keep others waiting.
 constexpr absl::Duration kStatementLimit = absl::Seconds(2);
 constexpr int64_t kNoBeat = -1;  // beats count up from 0
+constexpr int kClaimBytes = 8;
 
 // Applies one set of decisions within one transaction, with as many statements for 256 placements
 // as for one. Locks: leader, then the nodes that are lost, then all jobs by uid (as all do who lock
@@ -33,6 +35,9 @@ class Applier {
     for (const std::string& uid : losing_) TY_RETURN_IF_ERROR(LoseRanks(uid));
     for (const FailedStart& start : decisions_.failed_starts) TY_RETURN_IF_ERROR(Fail(start));
     for (const LossCharge& charge : decisions_.charges) TY_RETURN_IF_ERROR(Charge(charge));
+    for (const OverdueCancel& overdue : decisions_.overdue_cancels) {
+      TY_RETURN_IF_ERROR(End(overdue));
+    }
     for (const Suspension& suspension : decisions_.suspensions) {
       TY_RETURN_IF_ERROR(ApplySuspension(suspension));
     }
@@ -52,13 +57,14 @@ class Applier {
   void CordonNodes();
   absl::Status Fail(const FailedStart& start);
   absl::Status Charge(const LossCharge& charge);
+  absl::Status End(const OverdueCancel& overdue);
   void ReadNodes();
   bool Fits(const Placement& placement) const;
   void ReadPlacedJobs();
   void Place(const Placement& placement);
   absl::Status WritePlaced();
   absl::Status WriteFeedsOfPlaced(const std::map<std::string, int64_t>& newest_sequences);
-  void WriteAttempts();
+  void WriteRanks();
   void ApplyReasons();
 
   // With a plan for these values: one for arrays of any length is a bad one for long ones.
@@ -97,12 +103,13 @@ void Applier::LoseNodes() {
 
 void Applier::LockJobs() {
   if (losing_.empty() && decisions_.suspensions.empty() && decisions_.failed_starts.empty() &&
-      decisions_.charges.empty()) {
+      decisions_.charges.empty() && decisions_.overdue_cancels.empty()) {
     return;  // ReadPlacedJobs locks
   }
   std::vector<std::string> uids(losing_.begin(), losing_.end());
   for (const FailedStart& start : decisions_.failed_starts) uids.push_back(start.job_uid);
   for (const LossCharge& charge : decisions_.charges) uids.push_back(charge.job_uid);
+  for (const OverdueCancel& one : decisions_.overdue_cancels) uids.push_back(one.job_uid);
   for (const Suspension& suspension : decisions_.suspensions) uids.push_back(suspension.job_uid);
   for (const Placement& placement : decisions_.placements) uids.push_back(placement.job_uid);
   RunPlanned(kLockJobs, Params(uids));
@@ -167,6 +174,17 @@ absl::Status Applier::Charge(const LossCharge& charge) {
   return WriteJob(transaction_, *job, change);
 }
 
+absl::Status Applier::End(const OverdueCancel& overdue) {
+  const std::optional<JobRecord> job = LockJob(transaction_, overdue.job_uid);
+  if (!job.has_value() || job->version != overdue.job_version) return absl::OkStatus();
+  const std::optional<AttemptRecord> attempt = ReadAttempt(transaction_, job->uid, job->attempt);
+  if (!attempt.has_value()) return absl::OkStatus();
+  const JobChange change = EndCancelled(*job, *attempt, now_);
+  if (!change.changed) return absl::OkStatus();
+  ++changed_;
+  return WriteJob(transaction_, *job, change);
+}
+
 void Applier::ReadNodes() {
   std::set<std::string> names;
   for (const Placement& placement : decisions_.placements) {
@@ -223,6 +241,8 @@ void Applier::Place(const Placement& placement) {
     RankRecord& one = ranks.emplace_back();
     one.node = rank.node;
     one.slots = rank.slots;
+    const NodeRecord& node = nodes_.at(rank.node);
+    one.claim = {node.uid, node.instance, RandomHex(kClaimBytes)};
     for (const int slot : rank.slots) held_.emplace(rank.node, slot);
   }
   placed_.push_back(PlaceJob(found->second, ranks,
@@ -255,7 +275,7 @@ absl::Status Applier::WritePlaced() {
     return absl::AbortedError("a job that is placed changed under its lock");
   }
   TY_RETURN_IF_ERROR(WriteFeedsOfPlaced(sequences));
-  WriteAttempts();
+  WriteRanks();
   return absl::OkStatus();
 }
 
@@ -270,28 +290,31 @@ absl::Status Applier::WriteFeedsOfPlaced(const std::map<std::string, int64_t>& n
   return WriteFeeds(transaction_, feeds);
 }
 
-void Applier::WriteAttempts() {
-  std::vector<std::string> uids, uris, manifests, rank_uids, nodes, slots;
-  std::vector<int64_t> attempts, steps, rank_attempts;
+void Applier::WriteRanks() {
+  std::vector<std::string> uids, uris, manifests, rank_uids, nodes, slots, holders, instances,
+      claims;
+  std::vector<int64_t> steps, attempts;
   std::vector<int> sizes, ranks;
   for (const Placed& placed : placed_) {
     const AttemptRecord& attempt = placed.attempt;
     uids.push_back(attempt.job_uid);
-    attempts.push_back(attempt.attempt);
     sizes.push_back(attempt.world_size);
     steps.push_back(attempt.restore_step);
     uris.push_back(attempt.restore_uri);
     manifests.push_back(attempt.restore_manifest_sha256);
     for (const RankRecord& rank : attempt.ranks) {
       rank_uids.push_back(attempt.job_uid);
-      rank_attempts.push_back(attempt.attempt);
+      attempts.push_back(attempt.attempt);
       ranks.push_back(rank.id.rank);
       nodes.push_back(rank.node);
       slots.push_back(ArrayLiteral(rank.slots));
+      holders.push_back(rank.claim.node_uid);
+      instances.push_back(rank.claim.instance);
+      claims.push_back(rank.claim.token);
     }
   }
-  RunPlanned(kInsertAttempts, Params(uids, attempts, sizes, steps, uris, manifests, now_));
-  RunPlanned(kInsertRanks, Params(rank_uids, rank_attempts, ranks, nodes, slots));
+  RunPlanned(kInsertRanks, Params(rank_uids, attempts, ranks, nodes, slots, holders, instances,
+                                  claims, uids, sizes, steps, uris, manifests, now_));
 }
 
 void Applier::ApplyReasons() {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "storage/base/status.h"
 #include "storage/records/reason_codes.h"
 
@@ -14,6 +15,7 @@ namespace {
 constexpr std::pair<RankState, const char*> kRankStates[] = {
     {RankState::kAssigned, "ASSIGNED"},
     {RankState::kRunning, "RUNNING"},
+    {RankState::kLost, "LOST"},
     {RankState::kGone, "GONE"},
 };
 
@@ -31,9 +33,9 @@ int CountOutcome(const AttemptRecord& attempt, RankOutcome outcome) {
                     [outcome](const RankRecord& rank) { return rank.outcome == outcome; }));
 }
 
-bool AllGone(const AttemptRecord& attempt) {
+bool AllOver(const AttemptRecord& attempt) {
   return std::all_of(attempt.ranks.begin(), attempt.ranks.end(),
-                     [](const RankRecord& rank) { return rank.state == RankState::kGone; });
+                     [](const RankRecord& rank) { return IsOver(rank.state); });
 }
 
 // Whether every rank has restored, be it gone since.
@@ -127,7 +129,7 @@ AttemptVerdict JudgeFailure(const JobRecord& job, const FailureRecord& failure) 
   return verdict;
 }
 
-AttemptVerdict JudgeGone(const JobRecord& job, const AttemptRecord& attempt) {
+AttemptVerdict JudgeOver(const JobRecord& job, const AttemptRecord& attempt) {
   AttemptVerdict verdict;
   const int ranks = static_cast<int>(attempt.ranks.size());
   if (CountOutcome(attempt, RankOutcome::kSucceeded) == ranks) {
@@ -140,6 +142,8 @@ AttemptVerdict JudgeGone(const JobRecord& job, const AttemptRecord& attempt) {
     return verdict;
   }
   if (job.state == JobState::kCancelling) {
+    // A lost rank may compute on: CANCELLED says that none does.
+    if (AnyLost(attempt) || attempt.lost_before) return verdict;
     verdict.trigger = JobTrigger::kRanksGone;
     verdict.reason = job.reason;
     return verdict;
@@ -167,6 +171,34 @@ AttemptVerdict JudgeGone(const JobRecord& job, const AttemptRecord& attempt) {
 }
 
 }  // namespace
+
+bool AnyLost(const AttemptRecord& attempt) {
+  return std::any_of(attempt.ranks.begin(), attempt.ranks.end(),
+                     [](const RankRecord& rank) { return rank.state == RankState::kLost; });
+}
+
+absl::string_view BootOf(absl::string_view instance) {
+  return instance.substr(0, instance.find(':'));
+}
+
+bool HasClaim(const AgentIdentity& agent, const Claim& claim) {
+  return agent.uid == claim.node_uid && agent.instance == claim.instance;
+}
+
+absl::string_view MachineOf(absl::string_view instance) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(instance, ':');
+  return parts.size() < 4 ? "" : parts[3];
+}
+
+bool CanProveGone(const AgentIdentity& agent, const Claim& claim) {
+  if (HasClaim(agent, claim)) return true;
+  const auto differ = [](absl::string_view a, absl::string_view b) {
+    return !a.empty() && !b.empty() && a != b;
+  };
+  const absl::string_view machine = MachineOf(agent.instance);
+  return !machine.empty() && machine == MachineOf(claim.instance) &&
+         differ(BootOf(agent.instance), BootOf(claim.instance));
+}
 
 FailureRecord LossOf(const RankRecord& rank) {
   return {.category = "LOST",
@@ -218,7 +250,7 @@ Reason RunningFrom(int64_t step) {
 AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt) {
   TY_CHECK(!attempt.ranks.empty(), "attempt ", attempt.attempt, " of job ", job.uid,
            " has no rank");
-  if (AllGone(attempt)) return JudgeGone(job, attempt);
+  if (AllOver(attempt)) return JudgeOver(job, attempt);
   AttemptVerdict verdict;
   verdict.stop_the_rest = GangBroken(job, attempt);
   if (!verdict.stop_the_rest && job.state == JobState::kStarting && AllMet(attempt)) {
@@ -230,7 +262,7 @@ AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt) {
 
 RankWish WishFor(const JobRecord& job, const AttemptRecord& attempt, const RankRecord& rank,
                  absl::Time now) {
-  if (job.attempt != attempt.attempt || rank.state == RankState::kGone) return RankWish::kStop;
+  if (job.attempt != attempt.attempt || IsOver(rank.state)) return RankWish::kStop;
   if (GangBroken(job, attempt)) return RankWish::kStop;
   switch (job.state) {
     case JobState::kStarting:

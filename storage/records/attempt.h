@@ -23,25 +23,66 @@ struct RankId {
 enum class RankState {
   kAssigned,  // in its node's desired set
   kRunning,   // reported Restored: it steps, or is about to
-  kGone,      // proven: it exited, was never started and never will be, or its node's lease ended
+  kLost,      // its node's lease ended: over for its job, but its process may live
+  kGone,      // proven: it exited, or was never started and never will be
 };
 absl::string_view RankStateName(RankState state);
 std::optional<RankState> ParseRankState(absl::string_view name);
+
+// Whether a rank in this state is over for its job: nothing that it says is taken any more.
+inline bool IsOver(RankState state) {
+  return state == RankState::kLost || state == RankState::kGone;
+}
 
 // How a rank left, as far as is known.
 enum class RankOutcome { kNone, kSucceeded, kSuspended, kFailed, kKilled, kLost };
 absl::string_view RankOutcomeName(RankOutcome outcome);
 std::optional<RankOutcome> ParseRankOutcome(absl::string_view name);
 
+// Who was given the right to run a rank, once, with its placement.
+struct Claim {
+  std::string node_uid;  // of the agent; "": it proves nothing, as those of before
+  std::string instance;  // its boot and its state directory (NodeRecord::instance)
+  std::string token;     // random: a database that was restored gives out another one
+  friend bool operator==(const Claim&, const Claim&) = default;
+};
+
+// An agent as it registered: who asks for ranks of a node, or reports on them.
+struct AgentIdentity {
+  std::string node;  // its name
+  std::string uid;
+  std::string instance;
+
+  // One of before says its name alone.
+  AgentIdentity(std::string node_name, std::string uid_of = "",  // NOLINT: a name is one
+                std::string instance_of = "")
+      : node(std::move(node_name)), uid(std::move(uid_of)), instance(std::move(instance_of)) {}
+  AgentIdentity(const char* node_name) : AgentIdentity(std::string(node_name)) {}  // NOLINT
+};
+
+// "BOOT" of "BOOT:DEVICE:INODE:MACHINE", and "MACHINE": what the hardware calls itself, which a
+// copy of its disk does not. "": it does not say.
+absl::string_view BootOf(absl::string_view instance);
+absl::string_view MachineOf(absl::string_view instance);
+
+// Whether `agent` has the claim: the same agent, in the same boot, with the same state directory.
+// It alone may start the rank, and what it reports is taken.
+bool HasClaim(const AgentIdentity& agent, const Claim& claim);
+
+// Whether `agent` can know that the rank runs no more: it has the claim, or it is on the machine
+// that ran the rank, and that has booted anew.
+bool CanProveGone(const AgentIdentity& agent, const Claim& claim);
+
 struct RankRecord {
   RankId id;
   std::string node;
+  Claim claim;
   std::vector<int> slots;
   RankState state = RankState::kAssigned;
   RankOutcome outcome = RankOutcome::kNone;
   int64_t acked_sequence = 0;  // events stored up to here
   std::optional<FailureRecord> failure;
-  absl::Time gone_time = absl::InfinitePast();
+  absl::Time gone_time = absl::InfinitePast();  // when it was over for its job
 };
 
 struct AttemptRecord {
@@ -54,12 +95,14 @@ struct AttemptRecord {
   absl::Time create_time;
   absl::Time end_time = absl::InfinitePast();
   std::vector<RankRecord> ranks;
+  bool lost_before = false;  // a rank of an earlier attempt of the job is lost
   // On the store's clock: a rank that has not begun by then never will. Set by the leader
   // (server/scheduler/start_judge.h), kept nowhere.
   absl::Time start_by = absl::InfiniteFuture();
 };
 
-// What must happen to a job because of the ranks of its newest attempt. Pure.
+bool AnyLost(const AttemptRecord& attempt);  // of its ranks
+
 // A text of which ranks of a node should run: of two texts of one node that are the same, WishFor
 // wishes the same of each rank.
 class WishText {
@@ -81,6 +124,7 @@ std::vector<std::string> NodesOf(const AttemptRecord& attempt);
 // heard nothing of the server for too long, which says nothing about the node.
 FailureRecord LossOf(const RankRecord& rank);
 
+// What must happen to a job because of the ranks of its newest attempt. Pure.
 struct AttemptVerdict {
   // Ranks that are not gone must be killed: one failed, so the gang is over.
   bool stop_the_rest = false;

@@ -117,15 +117,16 @@ bool SameSubmission(const JobRecord& submitted, const JobRecord& earlier) {
          (submitted.job_id.empty() || submitted.job_id == earlier.job_id);
 }
 
-absl::StatusOr<JobChange> CancelJob(const JobRecord& job, int64_t version, const Reason& reason,
-                                    absl::Time now) {
+absl::StatusOr<JobChange> CancelJob(const JobRecord& job, bool lost, int64_t version,
+                                    const Reason& reason, absl::Time now) {
   TY_RETURN_IF_ERROR(CheckReason(reason));
   JobChange change{.job = job};
   // What was asked for already holds: the caller's version is older only because of its own call.
   if (job.state == JobState::kCancelled || job.state == JobState::kCancelling) return change;
   TY_RETURN_IF_ERROR(CheckVersion(job, version));
   if (!NextJobState(job.state, JobTrigger::kCancel)) return Forbidden(job, "cancelled");
-  MoveJob(change, JobTrigger::kCancel, reason, now);
+  const bool waits = lost && NextJobState(job.state, JobTrigger::kCancelLost).has_value();
+  MoveJob(change, waits ? JobTrigger::kCancelLost : JobTrigger::kCancel, reason, now);
   return change;
 }
 
@@ -193,6 +194,7 @@ Placed PlaceJob(const JobRecord& job, const std::vector<RankRecord>& ranks,
   for (size_t i = 0; i < ranks.size(); ++i) {
     attempt.ranks.push_back({.id = {job.uid, attempt.attempt, static_cast<int>(i)},
                              .node = ranks[i].node,
+                             .claim = ranks[i].claim,
                              .slots = ranks[i].slots});
     started.nodes.push_back(ranks[i].node);
   }

@@ -36,8 +36,9 @@ absl::StatusOr<JobChange> NewJob(const JobRecord& submitted, absl::Time now);
 bool SameSubmission(const JobRecord& submitted, const JobRecord& earlier);
 
 // The user's arrows as job_store.h describes them; unchanged jobs come back with changed = false.
-absl::StatusOr<JobChange> CancelJob(const JobRecord& job, int64_t version, const Reason& reason,
-                                    absl::Time now);
+// `lost`: a rank of the job, of whichever attempt, is lost.
+absl::StatusOr<JobChange> CancelJob(const JobRecord& job, bool lost, int64_t version,
+                                    const Reason& reason, absl::Time now);
 absl::StatusOr<JobChange> PauseJob(const JobRecord& job, int64_t version, const Reason& reason,
                                    absl::Duration grace, absl::Time now);
 absl::StatusOr<JobChange> ResumeJob(const JobRecord& job, int64_t version, const Reason& reason,
@@ -49,7 +50,7 @@ struct Placed {
   JobChange change;
   AttemptRecord attempt;
 };
-// `ranks` say node and slots, by rank. `newest` may be null: the attempt starts from step 0.
+// `ranks` say node, slots and claim, by rank. `newest` may be null: the attempt starts from step 0.
 Placed PlaceJob(const JobRecord& job, const std::vector<RankRecord>& ranks,
                 const CheckpointRecord* newest, const Reason& reason, absl::Time now);
 JobChange SuspendJob(const JobRecord& job, SuspendCause cause, const Reason& reason,
@@ -83,9 +84,14 @@ absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptReco
 AttemptChange FailStart(const JobRecord& job, const AttemptRecord& attempt, int rank,
                         const FailureRecord& failure, absl::Time now);
 
-// Those of `ranks` that are not gone yet become gone: killed (absent) or lost.
+// Those of `ranks` that are not over yet become gone: killed (absent), or lost.
 AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
                         const std::vector<int>& ranks, RankOutcome outcome, absl::Time now);
+
+// A job that is being cancelled, and all of whose ranks are over, ends: none of them is lost any
+// more, or they have been for so long that whatever lived on has ended itself. Unchanged in any
+// other case.
+JobChange EndCancelled(const JobRecord& job, const AttemptRecord& attempt, absl::Time now);
 
 // Times are kept in microseconds, as PostgreSQL keeps them.
 absl::Time ToMicroseconds(absl::Time time);

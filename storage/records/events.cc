@@ -78,7 +78,7 @@ class EventTaker {
       : result_(result), rank_(result.attempt.ranks[rank]), in_series_(in_series), now_(now) {}
 
   absl::Status Take(const RankEventRecord& event) {
-    if (rank_.state == RankState::kGone) {
+    if (IsOver(rank_.state)) {
       return absl::InvalidArgumentError(absl::StrCat("event ", event.sequence, ": follows Exited"));
     }
     time_ = std::min(ToMicroseconds(event.time), now_);
@@ -320,7 +320,7 @@ void SettleAttempt(AttemptChange& result, std::optional<int64_t> restored_step, 
 
 void EventTaker::Settle() {
   SettleAttempt(result_, restored_step_, now_);
-  if (rank_.state == RankState::kGone || over()) result_.wishes_changed = true;
+  if (IsOver(rank_.state) || over()) result_.wishes_changed = true;
 }
 
 // Whoever knows what the peers of a rank should do, as of the job's version, sees that it is old.
@@ -387,7 +387,7 @@ AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
   AttemptChange result{.change = {.job = job}, .attempt = attempt, .time = now};
   for (RankRecord& rank : result.attempt.ranks) {
     const bool named = std::find(ranks.begin(), ranks.end(), rank.id.rank) != ranks.end();
-    if (!named || rank.state == RankState::kGone) continue;
+    if (!named || IsOver(rank.state)) continue;
     if (rank.outcome == RankOutcome::kNone) {
       rank.outcome = outcome;
       if (outcome == RankOutcome::kLost) {
@@ -396,13 +396,24 @@ AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
         rank.failure = LossOf(rank);
       }
     }
-    rank.state = RankState::kGone;
+    // An agent of before kills its ranks when its lease ends; of today's they may live on.
+    const bool may_live = outcome == RankOutcome::kLost && !rank.claim.node_uid.empty();
+    rank.state = may_live ? RankState::kLost : RankState::kGone;
     rank.gone_time = now;
     result.wishes_changed = true;
   }
   if (result.wishes_changed) SettleAttempt(result, std::nullopt, now);
   CountWishes(result, job);
   return result;
+}
+
+JobChange EndCancelled(const JobRecord& job, const AttemptRecord& attempt, absl::Time now) {
+  JobChange change{.job = job};
+  const bool over = std::all_of(attempt.ranks.begin(), attempt.ranks.end(),
+                                [](const RankRecord& rank) { return IsOver(rank.state); });
+  if (job.state != JobState::kCancelling || !over) return change;
+  MoveJob(change, JobTrigger::kRanksGone, job.reason, now);
+  return change;
 }
 
 }  // namespace trainyard

@@ -64,6 +64,8 @@ absl::string_view JobTriggerName(JobTrigger trigger) {
       return "RESUME";
     case JobTrigger::kCancel:
       return "CANCEL";
+    case JobTrigger::kCancelLost:
+      return "CANCEL_LOST";
     case JobTrigger::kRanksGone:
       return "RANKS_GONE";
     case JobTrigger::kSuspendedOk:

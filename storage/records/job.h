@@ -53,6 +53,7 @@ enum class JobTrigger {
   kPreempt,      // the scheduler, a drain or a rescale asked
   kResume,       // the user asked
   kCancel,       // the user asked
+  kCancelLost,   // the user asked, and a lost rank of the job may still run
   kRanksGone,    // the last process of the attempt is proven gone after cancel
   kSuspendedOk,  // all ranks wrote their checkpoint and left
   kSucceed,      // all ranks finished
@@ -74,6 +75,7 @@ inline constexpr JobTransition kJobTransitions[] = {
     {JobState::kQueued, JobTrigger::kPlace, JobState::kStarting},
     {JobState::kQueued, JobTrigger::kPause, JobState::kSuspended},
     {JobState::kQueued, JobTrigger::kCancel, JobState::kCancelled},
+    {JobState::kQueued, JobTrigger::kCancelLost, JobState::kCancelling},
     {JobState::kQueued, JobTrigger::kFail, JobState::kFailed},
     {JobState::kStarting, JobTrigger::kFirstStep, JobState::kRunning},
     {JobState::kStarting, JobTrigger::kPause, JobState::kSuspending},
@@ -102,6 +104,7 @@ inline constexpr JobTransition kJobTransitions[] = {
     {JobState::kFailed, JobTrigger::kResume, JobState::kQueued},
     {JobState::kCancelled, JobTrigger::kResume, JobState::kQueued},
     {JobState::kSuspended, JobTrigger::kCancel, JobState::kCancelled},
+    {JobState::kSuspended, JobTrigger::kCancelLost, JobState::kCancelling},
     {JobState::kCancelling, JobTrigger::kRanksGone, JobState::kCancelled},
     {JobState::kCancelling, JobTrigger::kSucceed, JobState::kSucceeded},
 };

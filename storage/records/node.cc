@@ -84,11 +84,15 @@ std::string DescribeBytes(int64_t bytes) {
   return absl::StrFormat("%.1f GiB", b / (kKi * kKi * kKi));
 }
 
-absl::Status CheckNameIsFree(const NodeRecord& holder, const NodeRecord& node) {
-  if (!holder.reachable || holder.uid.empty() ||
-      (holder.uid == node.uid && holder.instance == node.instance)) {
+absl::Status CheckNameIsFree(const NodeRecord& holder, const std::vector<RankId>& alive,
+                             const NodeRecord& node) {
+  if (!holder.reachable || (holder.uid == node.uid && holder.instance == node.instance)) {
     return absl::OkStatus();
   }
+  const bool knows_all = std::all_of(alive.begin(), alive.end(), [&](const RankId& rank) {
+    return std::count(node.found.begin(), node.found.end(), rank) > 0;
+  });
+  if (holder.uid.empty() && (node.uid.empty() || knows_all)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "node: nodes/", node.name, " is another agent, at ", holder.address,
       holder.uid == node.uid ? ", started from a copy of the same state directory"
@@ -97,9 +101,23 @@ absl::Status CheckNameIsFree(const NodeRecord& holder, const NodeRecord& node) {
       "is over"));
 }
 
+bool MayHoldSlots(const NodeRecord& node, const LostRank& rank) {
+  const absl::string_view then = BootOf(rank.claim.instance), now = BootOf(node.instance);
+  return then.empty() || now.empty() || then == now;
+}
+
+const LostRank* LostRankOn(const NodeRecord& node, int slot) {
+  for (const LostRank& rank : node.lost_ranks) {
+    const bool names_it = std::count(rank.slots.begin(), rank.slots.end(), slot) > 0;
+    if (names_it && MayHoldSlots(node, rank)) return &rank;
+  }
+  return nullptr;
+}
+
 bool TakesWork(const NodeRecord& node, const std::vector<int>& slots) {
   if (!node.reachable || node.draining) return false;
   return std::all_of(slots.begin(), slots.end(), [&node](int index) {
+    if (LostRankOn(node, index) != nullptr) return false;
     return std::any_of(node.slots.begin(), node.slots.end(),
                        [index](const SlotRecord& slot) { return slot.index == index; });
   });

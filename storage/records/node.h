@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "storage/records/attempt.h"
 
 namespace trainyard {
 
@@ -53,10 +54,21 @@ struct NodeFailure {
   bool charged = false;  // LOST: the job paid for it
 };
 
+// A rank whose lease ended with that of its node and that is not proven gone since: its process may
+// still hold its slots.
+struct LostRank {
+  RankId id;
+  Claim claim;
+  std::vector<int> slots;
+  absl::Time time;  // when it was lost
+};
+
 struct NodeRecord {
-  std::string name;         // a label: unique among the nodes whose leases hold
-  std::string uid;          // digest of the agent's secret; "": one that has none
-  std::string instance;     // which boot of which machine, and which state directory there
+  std::string name;      // a label: unique among the nodes whose leases hold
+  std::string uid;       // digest of the agent's secret; "": one that has none
+  std::string instance;  // which boot of which machine, and which state directory there
+  // Of a registration: the ranks whose folders the agent found there when it started.
+  std::vector<RankId> found;
   std::string incarnation;  // of the agent's process, and of its session
   std::string address;
   std::string agent_version;
@@ -69,6 +81,7 @@ struct NodeRecord {
   absl::Time lease_end;   // on the store's clock; renewed by heartbeats
   absl::Time create_time;
   std::vector<NodeFailure> failures;  // of the last day, the oldest first
+  std::vector<LostRank> lost_ranks;   // under this name, whichever agent has it now
   std::string cordon;                 // why its failures keep work from it; empty: they do not
   // Failures before it count no more: an operator looked at the node.
   absl::Time lifted_time = absl::InfinitePast();
@@ -91,11 +104,20 @@ std::string DescribeReport(const NodeReport& report);
 std::string DescribeBytes(int64_t bytes);
 
 // Whether `node` may take over the name that `holder` had: another session of the same agent, or
-// the lease of `holder` is over. kFailedPrecondition says who holds it.
-absl::Status CheckNameIsFree(const NodeRecord& holder, const NodeRecord& node);
+// the lease of `holder` is over. An agent of before proves nothing: whoever knows all ranks that
+// live there, `alive`, is its successor. kFailedPrecondition says who holds it.
+absl::Status CheckNameIsFree(const NodeRecord& holder, const std::vector<RankId>& alive,
+                             const NodeRecord& node);
 
-// Whether new ranks may be placed on these slots of the node, as far as the node goes. How old its
-// lease is, the leader judges before it decides.
+// Whether a lost rank may still hold its slots of the node as it is registered now: one of the same
+// boot of the same machine, as far as that is known, whichever agent it is.
+bool MayHoldSlots(const NodeRecord& node, const LostRank& rank);
+
+// The lost rank that may still hold this slot; nullptr: none.
+const LostRank* LostRankOn(const NodeRecord& node, int slot);
+
+// Whether new ranks may be placed on these slots of the node, as far as the node goes: it takes
+// work, and no lost rank may hold them. How old its lease is, the leader judges before it decides.
 bool TakesWork(const NodeRecord& node, const std::vector<int>& slots);
 
 }  // namespace trainyard

@@ -65,10 +65,11 @@ TEST_P(HealthSuite, ALossIsOneFailureOfTheNodeForAllWhomItStruck) {
 
 TEST_P(HealthSuite, LossesInARowSpendRestartsUntilThereAreNone) {
   Submit("a");
+  Register("n1");
   for (int loss = 1; loss <= kFreeLosses + 3; ++loss) {
-    Register("n1");
     Run("a", {"n1"});
     ASSERT_OK(scheduler().Apply(Lead(), {.lost_nodes = {Stands("n1")}}).status());
+    Register("n1");
     EXPECT_EQ(Get("a").losses, loss);
     EXPECT_EQ(Get("a").restarts, std::clamp(loss - kFreeLosses, 0, 2));
   }

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tests/conformance/store_suite.h"
 
 namespace trainyard::testing {
@@ -125,7 +126,7 @@ class RandomWalk {
   }
 
   void Step() {
-    const int what = Pick(20);
+    const int what = Pick(22);
     const std::string id = absl::StrCat("job", Pick(4));
     const std::string node = absl::StrCat("n", Pick(2));
     const auto slot = Pick(2);
@@ -162,14 +163,18 @@ class RandomWalk {
       case 4:
         return kind < 4 ? Code(stores_->jobs().Delete(name, 0)) : "";
       case 5:
-        return Register(node);
+        return Register(node, slot, kind);
       case 6:
         return kind < 2 ? Lose(node, backend) : "";
       case 7:
-        return Absent(id, node);
+        return Absent(id, node, kind);
       case 8:
       case 9:
         return Place(id, node, slot, kind);
+      case 20:
+        return kind < 2 ? absl::StrCat(stores_->fleet().ConfirmEmpty(node).value_or(-1)) : "";
+      case 21:
+        return EndCancel(id);
       default:
         return Report(id, kind);
     }
@@ -188,9 +193,26 @@ class RandomWalk {
     return Code(stores_->jobs().Submit(job).status());
   }
 
-  std::string Register(const std::string& node) {
+  // The agent that has the node's name, by the store, or another one.
+  AgentIdentity AgentOf(const std::string& node, int kind) {
+    if (kind == 0) return {node, "", ""};
+    if (kind == 1) return {node, "someone", "boot-9:0:0"};
+    for (const NodeRecord& record : Must(stores_->fleet().ListNodes())) {
+      if (record.name == node) return {node, record.uid, record.instance};
+    }
+    return {node};
+  }
+
+  // Boots anew, has another state directory, or is another agent, now and then.
+  std::string Register(const std::string& node, int slot, int kind) {
     NodeRecord record;
     record.name = node;
+    if (kind > 0) record.uid = absl::StrCat("agent-", kind < 3 ? 1 : 0);
+    if (kind > 0) {
+      record.instance =
+          absl::StrCat("boot-", slot, ":0:", kind % 2, ":", kind < 6 ? "machine" : "");
+    }
+    if (kind % 4 == 1) record.found = Must(stores_->fleet().ListRanks(node));
     record.incarnation = absl::StrCat("i", steps_);
     record.slots = {{.index = 0}, {.index = 1}};
     return Code(stores_->fleet().RegisterNode(record, absl::Seconds(1000)).status());
@@ -207,11 +229,24 @@ class RandomWalk {
     return absl::StrCat(stores_->scheduler().Apply(lease->epoch, decisions).value_or(-1));
   }
 
-  std::string Absent(const std::string& id, const std::string& node) {
+  std::string Absent(const std::string& id, const std::string& node, int kind) {
+    const AgentIdentity agent = AgentOf(node, kind);
+    if (kind % 2 == 0) {  // of whichever jobs and attempts
+      return absl::StrCat(
+          Must(stores_->fleet().ReportAbsent(agent, Must(stores_->fleet().ListRanks(node)))));
+    }
     const auto job = stores_->jobs().Get({"default", id});
     if (!job.ok()) return "";
     const RankId rank{job->uid, job->attempt, 0};
-    return absl::StrCat(*stores_->fleet().ReportAbsent(node, {rank}));
+    return absl::StrCat(Must(stores_->fleet().ReportAbsent(agent, {rank})));
+  }
+
+  std::string EndCancel(const std::string& id) {
+    const auto job = stores_->jobs().Get({"default", id});
+    if (!job.ok()) return "";
+    const auto lease = stores_->scheduler().Lead("leader", absl::Seconds(10));
+    return absl::StrCat(Must(
+        stores_->scheduler().Apply(lease->epoch, {.overdue_cancels = {{job->uid, job->version}}})));
   }
 
   std::string Place(const std::string& id, const std::string& node, int slot, int kind) {
@@ -252,10 +287,12 @@ class RandomWalk {
       event.what = RankExited{kind == 5 ? 75 : 0, kind == 6 ? 9 : 0, kind == 7, "log"};
     }
     // Also in a group with a repetition and with those of nobody.
-    std::vector<RankEvents> group = {{rank.node, rank.id, {event}}};
+    const AgentIdentity agent = AgentOf(rank.node, steps_ % 16);
+    const std::string claim = steps_ % 16 == 2 ? "another" : "";
+    std::vector<RankEvents> group = {{agent, rank.id, {event}, claim}};
     if (steps_ % 2 == 0) {
-      group.push_back({rank.node, rank.id, {event}});
-      group.push_back({rank.node, {"nobody", 1, 0}, {event}});
+      group.push_back({agent, rank.id, {event}, claim});
+      group.push_back({agent, {"nobody", 1, 0}, {event}});
     }
     std::string answers;
     for (const auto& result : stores_->fleet().AppendGroup(group)) {
@@ -296,6 +333,11 @@ class RandomWalk {
       absl::StrAppend(&text, "\n", one.step, " ", one.uri, " ", one.attempt);
     }
     for (const NodeRecord& node : Must(stores_->fleet().ListNodes())) {
+      for (const LostRank& lost : node.lost_ranks) {
+        absl::StrAppend(&text, "\n", node.name, " lost ", lost.id.job_uid, " ", lost.id.attempt,
+                        " ", lost.id.rank, " ", lost.claim.node_uid, " ", lost.claim.instance, " ",
+                        absl::StrJoin(lost.slots, ","), " ", MayHoldSlots(node, lost));
+      }
       for (const NodeFailure& failure : node.failures) {
         absl::StrAppend(&text, "\n", node.name, " ", failure.job_id, " ", failure.attempt, " ",
                         failure.category, failure.charged);
@@ -305,7 +347,7 @@ class RandomWalk {
       for (const RankId& rank : Must(stores_->fleet().ListRanks(node))) {
         absl::StrAppend(&text, "\n", node, " ", rank.job_uid, " ", rank.attempt, " ", rank.rank);
       }
-      for (const DesiredRank& rank : Must(stores_->fleet().ReadDesired(node))) {
+      for (const DesiredRank& rank : Must(stores_->fleet().ReadDesired(AgentOf(node, 2)))) {
         absl::StrAppend(&text, "\n", node, " desires ", rank.job.job_id,
                         rank.suspend ? " not" : "");
       }

@@ -263,10 +263,10 @@ TEST_P(StoreSuite, LossOfItsNodeEndsWhatWasAskedForAnyway) {
   ASSERT_OK(jobs().Pause({"default", "paused"}, 0, kUser, absl::Seconds(99)).status());
   backend_->Pass(absl::Seconds(11));
   EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {Stands("n1")}}), 3);
+  EXPECT_TRUE(fleet().ListRanks("n1")->empty());
   EXPECT_EQ(Get("cancelled").state, JobState::kCancelled);
   EXPECT_EQ(Get("paused").state, JobState::kSuspended);
   EXPECT_EQ(Get("running").state, JobState::kQueued);
-  EXPECT_TRUE(fleet().ListRanks("n1")->empty());
   EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {Stands("n1")}}), 0);
 }
 

@@ -128,6 +128,17 @@ void StoreSuite::Register(const std::string& node, int slots, const std::string&
   EXPECT_OK(fleet().RegisterNode(record, absl::Seconds(10)).status());
 }
 
+void StoreSuite::RegisterAs(const AgentIdentity& agent, int slots) {
+  NodeRecord record;
+  record.name = agent.node;
+  record.uid = agent.uid;
+  record.instance = agent.instance;
+  record.incarnation = "i1";
+  record.address = agent.node + ".example";
+  for (int i = 0; i < slots; ++i) record.slots.push_back({.index = i, .device = "CPU"});
+  EXPECT_OK(fleet().RegisterNode(record, absl::Seconds(10)).status());
+}
+
 LostNode StoreSuite::Stands(const std::string& node) {
   const absl::StatusOr<std::vector<NodeRecord>> nodes = fleet().ListNodes();
   for (const NodeRecord& one : *nodes) {

@@ -16,20 +16,19 @@ struct Invariant {
 };
 
 constexpr Invariant kInvariants[] = {
-    {"a slot is held by a rank that is gone, or by none, or by one of an older attempt",
-     "SELECT FROM held_slots h LEFT JOIN ranks r USING (job_uid, attempt, rank) "
-     "LEFT JOIN jobs j ON j.uid = h.job_uid "
-     "WHERE r.state IS NULL OR r.state = 'GONE' OR r.node <> h.node OR NOT h.slot = ANY (r.slots) "
-     "OR j.attempt IS DISTINCT FROM h.attempt"},
-    {"a rank that is not gone does not hold its slots",
-     "SELECT FROM ranks r WHERE r.state <> 'GONE' AND cardinality(r.slots) <> "
-     "(SELECT count(*) FROM held_slots h WHERE (h.job_uid, h.attempt, h.rank, h.node) = "
-     "(r.job_uid, r.attempt, r.rank, r.node))"},
+    {"a slot is held twice",
+     "SELECT FROM (SELECT node, unnest(slots) AS slot FROM ranks WHERE state IN ('ASSIGNED', "
+     "'RUNNING')) "
+     "held GROUP BY node, slot HAVING count(*) > 1"},
+    {"a rank of an older attempt is alive",
+     "SELECT FROM ranks r LEFT JOIN jobs j ON j.uid = r.job_uid "
+     "WHERE r.state IN ('ASSIGNED', 'RUNNING') AND j.attempt IS DISTINCT FROM r.attempt"},
     {"a job has two live attempts",
-     "SELECT FROM ranks WHERE state <> 'GONE' GROUP BY job_uid HAVING count(DISTINCT attempt) > 1"},
+     "SELECT FROM ranks WHERE state IN ('ASSIGNED', 'RUNNING') GROUP BY job_uid HAVING "
+     "count(DISTINCT attempt) > 1"},
     {"a job that waits has a rank",
      "SELECT FROM jobs j JOIN ranks r ON r.job_uid = j.uid "
-     "WHERE r.state <> 'GONE' AND j.state IN ('QUEUED', 'SUSPENDED')"},
+     "WHERE r.state IN ('ASSIGNED', 'RUNNING') AND j.state IN ('QUEUED', 'SUSPENDED')"},
     {"a job that should run has no rank left",
      "SELECT FROM jobs j WHERE j.state IN ('STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING') "
      "AND NOT EXISTS (SELECT FROM ranks r WHERE r.job_uid = j.uid AND r.state <> 'GONE')"},

@@ -26,10 +26,16 @@ NullAgents::NullAgents(Stores& stores, const Options& options)
 
 std::string NullAgents::NameOf(int node) const { return absl::StrFormat("node-%03d", node); }
 
+AgentIdentity NullAgents::AgentOf(int node) const {
+  return {NameOf(node), absl::StrCat("agent ", node), absl::StrCat("boot ", node, ":0:0:")};
+}
+
 NodeRecord NullAgents::Describe(int node) {
   NodeRecord record;
-  record.name = NameOf(node);
-  record.uid = record.instance = absl::StrCat("agent ", node);
+  const AgentIdentity agent = AgentOf(node);
+  record.name = agent.node;
+  record.uid = agent.uid;
+  record.instance = agent.instance;
   record.incarnation = absl::StrCat(node, "/", session_++);
   record.address = "127.0.0.1";
   for (int i = 0; i < options_.slots; ++i) {
@@ -181,9 +187,9 @@ void NullAgents::Advance(Part& part, const DesiredRank& wanted, Rank& rank) {
 }
 
 void NullAgents::LookAt(Part& part, int node, std::vector<RankEvents>& group) {
-  const std::string name = NameOf(node);
-  const absl::StatusOr<NodeRanks> ranks = fleet_.ReadRanks(name);
-  const absl::StatusOr<std::vector<DesiredRank>> desired = fleet_.ReadDesired(name);
+  const AgentIdentity agent = AgentOf(node);
+  const absl::StatusOr<NodeRanks> ranks = fleet_.ReadRanks(agent.node);
+  const absl::StatusOr<std::vector<DesiredRank>> desired = fleet_.ReadDesired(agent);
   if (!ranks.ok() || !desired.ok()) return;
   std::set<RankId> wanted;
   for (const DesiredRank& one : *desired) {
@@ -192,10 +198,10 @@ void NullAgents::LookAt(Part& part, int node, std::vector<RankEvents>& group) {
     if (rank.pending.empty() && !rank.over) Advance(part, one, rank);
   }
   std::vector<RankId> absent;
-  for (const RankId& id : ranks->ranks) {
+  for (const auto& [id, claim] : ranks->ranks) {
     if (wanted.count(id) > 0) continue;
     const auto known = part.ranks.find({node, id});
-    if (known == part.ranks.end()) {
+    if (known == part.ranks.end() || known->second.over) {
       absent.push_back(id);
     } else if (!known->second.over) {
       Add(known->second, RankExited{0, 9, false, ""});
@@ -203,10 +209,10 @@ void NullAgents::LookAt(Part& part, int node, std::vector<RankEvents>& group) {
   }
   for (auto it = part.ranks.lower_bound({node, RankId{}});
        it != part.ranks.end() && it->first.first == node; ++it) {
-    if (!it->second.pending.empty()) group.push_back({name, it->first.second, it->second.pending});
+    if (!it->second.pending.empty()) group.push_back({agent, it->first.second, it->second.pending});
   }
   if (absent.empty()) return;
-  const absl::StatusOr<bool> changed = fleet_.ReportAbsent(name, absent);
+  const absl::StatusOr<bool> changed = fleet_.ReportAbsent(agent, absent);
   if (changed.ok() && *changed) stores_.wakeups().Wake("queue");
 }
 
@@ -215,7 +221,7 @@ void NullAgents::Report(Part& part, const std::vector<RankEvents>& group) {
   bool changed = false;
   for (size_t i = 0; i < group.size(); ++i) {
     int node = 0;
-    const absl::string_view number = absl::StripPrefix(group[i].node, kPrefix);
+    const absl::string_view number = absl::StripPrefix(group[i].agent.node, kPrefix);
     if (!absl::SimpleAtoi(number, &node)) continue;
     const auto known = part.ranks.find({node, group[i].rank});
     if (known == part.ranks.end()) continue;

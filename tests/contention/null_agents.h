@@ -42,6 +42,7 @@ class NullAgents {
   absl::Status Return();
 
   std::string NameOf(int node) const;
+  AgentIdentity AgentOf(int node) const;
   int64_t finished() const { return finished_; }  // ranks, for good
   int64_t renewals() const { return renewals_; }
   // Renewals that were put off because somebody had the lease locked.

@@ -300,8 +300,28 @@ class YardTest(unittest.TestCase):
         kill(self.yard.pid("agent"))
         most = []
 
-        def succeeded():
+        def count():
             most.append(len(self.yard.training_pids()) + len(self.yard.training_pids(str(gone))))
+            return most[-1]
+
+        # The new agent cannot know what the old one left behind: the slot stays taken until somebody has looked.
+        nodes = self.yard.api.node
+
+        def lost():
+            count()
+            found = nodes.GetNode(run_services_pb.GetNodeRequest(name="nodes/" + node))
+            return found.state == resources_pb.Node.READY and len(found.lost_ranks) == 1
+        eventually(lost, seconds=60, what="a lost rank on a node that is ready")
+        job = self.yard.get(name)
+        self.assertEqual((job.state, job.attempt), (resources_pb.QUEUED, 1))
+        explained = self.yard.api.job.ExplainJob(jobs_pb.ExplainJobRequest(name=name))
+        self.assertIn("may still run rank 0 of attempt 1", str(explained.details))
+        eventually(lambda: count() == 0, what="the worker without a folder ends")
+        confirmed = nodes.ConfirmNodeEmpty(run_services_pb.ConfirmNodeEmptyRequest(name="nodes/" + node))
+        self.assertEqual(len(confirmed.lost_ranks), 0)
+
+        def succeeded():
+            count()
             return self.yard.get(name).state == resources_pb.SUCCEEDED
         eventually(succeeded, seconds=60, what=f"{name} succeeds")
         self.assertLessEqual(max(most), 1, "two processes of one job")

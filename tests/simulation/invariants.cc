@@ -38,14 +38,15 @@ class Room {
     std::vector<std::pair<absl::string_view, int>> held;
     for (const AttemptRecord& attempt : snapshot.attempts) {
       for (const RankRecord& rank : attempt.ranks) {
-        if (rank.state == RankState::kGone) continue;
+        if (IsOver(rank.state)) continue;
         for (int slot : rank.slots) held.emplace_back(rank.node, slot);
       }
     }
     for (const NodeRecord& node : nodes) {
       if (!NodeTakesWork(node, now)) continue;
       for (const SlotRecord& slot : node.slots) {
-        const bool taken = std::count(held.begin(), held.end(),
+        const bool taken = LostRankOn(node, slot.index) != nullptr ||
+                           std::count(held.begin(), held.end(),
                                       std::pair<absl::string_view, int>(node.name, slot.index)) > 0;
         slots_.push_back({&slot, &node.name, taken});
       }
@@ -134,19 +135,21 @@ void Yard::CheckProcesses() {
   std::set<RankId> alive;
   for (const auto& agent : agents_) {
     std::vector<int> slots;
-    for (const auto& [rank, process] : agent->processes()) {
-      if (!process.alive) continue;
-      for (int slot : process.assignment.slots()) {
-        if (std::count(slots.begin(), slots.end(), slot) > 0) {
-          Breach(absl::StrCat("slot ", slot, " of ", agent->name(), " runs two processes"));
+    for (const auto* ranks : {&agent->processes(), &agent->ghosts()}) {
+      for (const auto& [rank, process] : *ranks) {
+        if (!process.alive) continue;
+        for (int slot : process.assignment.slots()) {
+          if (std::count(slots.begin(), slots.end(), slot) > 0) {
+            Breach(absl::StrCat("slot ", slot, " of ", agent->name(), " runs two processes"));
+          }
+          slots.push_back(slot);
         }
-        slots.push_back(slot);
+        if (!alive.insert(rank).second) {
+          Breach(absl::StrCat(rank.job_uid, " attempt ", rank.attempt, " rank ", rank.rank,
+                              " runs twice"));
+        }
+        CheckProcess(*agent, rank);
       }
-      if (!alive.insert(rank).second) {
-        Breach(absl::StrCat(rank.job_uid, " attempt ", rank.attempt, " rank ", rank.rank,
-                            " runs twice"));
-      }
-      CheckProcess(*agent, rank);
     }
   }
 }
@@ -155,13 +158,34 @@ void Yard::CheckProcesses() {
 // SimAgent complains.
 void Yard::CheckProcess(const SimAgent& agent, const RankId& rank) {
   const auto record = stores_.fleet().FindRank(rank.job_uid, rank.attempt, rank.rank);
-  if (!record.ok() || record->state != RankState::kGone) return;
-  // One that was told to have begun too late keeps that as its outcome when its node is lost.
-  const bool late = record->failure.has_value() && record->failure->category == kStartCategory;
-  const bool orphan = record->outcome == RankOutcome::kLost || late;
-  if (orphan && agent.version() == SimVersion::kToday) return;
-  Breach(absl::StrCat(rank.job_uid, " attempt ", rank.attempt, " rank ", rank.rank,
-                      " runs, but its slot was given back"));
+  if (!record.ok() || !IsOver(record->state)) return;
+  const absl::string_view what = record->state == RankState::kGone
+                                     ? " runs, but its slot was given back"
+                                     : " runs without a lease, under an agent of before";
+  if (record->state == RankState::kLost && agent.version() == SimVersion::kToday) {
+    return CheckCancelled(rank, *record);
+  }
+  Breach(absl::StrCat(rank.job_uid, " attempt ", rank.attempt, " rank ", rank.rank, what));
+}
+
+// CANCELLED says that nothing runs any more, unless the job waited already when that was asked for,
+// or waited for longer than a worker lives.
+void Yard::CheckCancelled(const RankId& rank, const RankRecord& record) {
+  for (const auto& job : jobs_) {
+    if (job->uid != rank.job_uid) continue;
+    const absl::StatusOr<JobRecord> now = stores_.jobs().Get(job->name);
+    if (!now.ok() || now->state != JobState::kCancelled || now->attempt != rank.attempt) return;
+    const auto feed = stores_.jobs().ReadFeed(rank.job_uid, 0, 1 << 20);
+    if (!feed.ok()) return;
+    const StateChangeRecord* last = nullptr;
+    for (const FeedRecord& item : *feed) {
+      if (const auto* change = std::get_if<StateChangeRecord>(&item.what)) last = change;
+    }
+    const bool waited = now->end_time - record.gone_time > PlannerOptions().orphan_limit;
+    if (last == nullptr || last->from != JobState::kCancelling || waited) return;
+    Breach(absl::StrCat(rank.job_uid, " is CANCELLED and attempt ", rank.attempt, " rank ",
+                        rank.rank, " runs"));
+  }
 }
 
 // Gangs have all their slots, of one kind, large enough, each once.
@@ -190,7 +214,7 @@ void Yard::CheckRecords() {
         } else {
           device = slot->device;
         }
-        if (rank.state != RankState::kGone && !held.emplace(rank.node, index).second) {
+        if (!IsOver(rank.state) && !held.emplace(rank.node, index).second) {
           Breach(absl::StrCat("slot ", index, " of ", rank.node, " was given out twice"));
         }
       }
@@ -237,21 +261,31 @@ void Yard::CheckStarts(const SimServer& server, const SchedulerSnapshot& snapsho
   starts_seen_ = std::move(seen);
 }
 
-bool Yard::CheckCordons(const SchedulerSnapshot& before, const SchedulerSnapshot& after) {
+// `judged`: the nodes as the leader knew them last; `alone`: nobody else did anything meanwhile.
+bool Yard::CheckCordons(const SchedulerSnapshot& before, const SchedulerSnapshot& after,
+                        const std::vector<NodeRecord>& judged, bool alone) {
   size_t reachable = 0, cordoned = 0, cordoned_before = 0;
   for (const NodeRecord& node : before.nodes) cordoned_before += !node.cordon.empty();
-  bool any_takes_work = false;
+  std::set<std::string> left;  // that are not cordoned now
   for (const NodeRecord& node : after.nodes) {
     reachable += node.reachable;
     cordoned += !node.cordon.empty();
-    any_takes_work |= node.reachable && !node.draining && CordonReason(node).empty();
+    if (node.cordon.empty()) left.insert(node.name);
   }
+  // Before, or when the leader looked last: all may be lost since, or a disk full.
+  const auto any_takes_work = [&left](const std::vector<NodeRecord>& nodes) {
+    return std::any_of(nodes.begin(), nodes.end(), [&](const NodeRecord& node) {
+      return left.count(node.name) > 0 && node.reachable && !node.draining &&
+             CordonReason(node).empty();
+    });
+  };
   if (cordoned <= cordoned_before) return false;
   ++faults_seen_["nodes cordoned for their failures"];
   if (cordoned * 4 > after.nodes.size()) {
     Breach(absl::StrCat(cordoned, " of ", reachable, " nodes are cordoned for their failures"));
   }
-  if (!any_takes_work) Breach("the last node that takes work was cordoned for its failures");
+  if (alone && !any_takes_work(before.nodes) && !any_takes_work(judged))
+    Breach("the last node that takes work was cordoned for its failures");
   return true;
 }
 
@@ -397,8 +431,16 @@ std::string Yard::LeftToDo() {
     if (IsTerminal(record->state)) {
       if (std::string wrong = WrongAtTheEndOf(*job, *record); !wrong.empty()) return wrong;
     } else if (room.CouldHold(*record) || record->state != JobState::kQueued) {
+      std::string where;
+      for (const AttemptRecord& attempt : snapshot->attempts) {
+        if (attempt.job_uid != job->uid) continue;
+        for (const RankRecord& rank : attempt.ranks) {
+          absl::StrAppend(&where, "; ", RankStateName(rank.state), " on ", rank.node, " of ",
+                          rank.claim.instance);
+        }
+      }
       return absl::StrCat(job->uid, " starved: ", JobStateName(record->state), ", ",
-                          record->reason.message);
+                          record->reason.message, where);
     }
   }
   for (const auto& agent : agents_) {

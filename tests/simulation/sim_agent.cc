@@ -14,14 +14,6 @@ constexpr absl::Duration kPowerLoss = absl::Seconds(15);
 
 RankId IdOf(const v1::RankKey& key) { return {key.job_uid(), key.attempt(), key.rank()}; }
 
-v1::RankKey KeyOf(const RankId& id) {
-  v1::RankKey key;
-  key.set_job_uid(id.job_uid);
-  key.set_attempt(id.attempt);
-  key.set_rank(id.rank);
-  return key;
-}
-
 }  // namespace
 
 // A server of before says nothing of columns, nor of workers that step on without a lease.
@@ -61,7 +53,11 @@ void SimAgent::Connect(Fleet& fleet, SimVersion server) {
   registration.set_protocol_version(1);
   if (version_ == SimVersion::kToday) {
     registration.set_node_secret(absl::StrCat("secret ", number_, " of directory ", directories_));
-    registration.set_instance(absl::StrCat("boot ", boots_, " of machine ", number_));
+    registration.set_instance(absl::StrCat("boot ", boots_, " of machine ", number_,
+                                           ":0:", directories_, ":machine ", number_));
+    for (const auto& [rank, process] : processes_) {
+      *registration.add_found() = process.assignment.key();
+    }
   }
   for (const v1::Slot& slot : slots_) *registration.add_slots() = slot;
   link_->to_server.push_back(message);
@@ -216,7 +212,7 @@ void SimAgent::SendHeartbeat() {
     heartbeat.mutable_health()->set_disk_free_bytes(disk_full_ ? 1 : int64_t{1} << 40);
   }
   for (const auto& [rank, process] : processes_) {
-    if (process.alive) *heartbeat.add_present() = KeyOf(rank);
+    if (process.alive) *heartbeat.add_present() = process.assignment.key();
   }
   link_->to_server.push_back(std::move(message));
 }
@@ -226,7 +222,7 @@ void SimAgent::SendEvents(int most) {
   for (const auto& [rank, process] : processes_) {
     if (process.spool.empty()) continue;
     v1::AgentMessage message;
-    *message.mutable_events()->mutable_key() = KeyOf(rank);
+    *message.mutable_events()->mutable_key() = process.assignment.key();
     for (int i = 0; i < most && i < static_cast<int>(process.spool.size()); ++i) {
       *message.mutable_events()->add_events() = process.spool[i];
     }
@@ -356,6 +352,7 @@ void SimAgent::LosePower() {
   Stop();
   ++boots_;
   for (auto& [id, process] : processes_) Exit(process, 0, 0, true);
+  ghosts_.clear();
 }
 
 void SimAgent::GoDown(absl::Duration time) {
@@ -363,11 +360,15 @@ void SimAgent::GoDown(absl::Duration time) {
   LosePower();
 }
 
-void SimAgent::Wipe() {
+void SimAgent::Wipe(absl::Duration stopped) {
   Stop();
   ++directories_;
   ++moves_;
   lease_ = Lease();
+  for (auto& [id, process] : processes_) {
+    if (process.alive) ghosts_.emplace(id, std::move(process));
+  }
+  ghosts_until_ = clock_.SinceBoot() + stopped;
   processes_.clear();
   done_.clear();
 }
@@ -376,6 +377,10 @@ void SimAgent::Wipe() {
 // is gone ends by itself.
 void SimAgent::FenceIfDue() {
   const absl::Duration now = clock_.SinceBoot();
+  if (!ghosts_.empty() && now >= ghosts_until_) {
+    ghosts_.clear();
+    ++moves_;
+  }
   if (now >= (running_ ? lease_.fence_at() : alone_until_)) FenceAll();
 }
 

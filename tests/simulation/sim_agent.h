@@ -90,6 +90,8 @@ class SimAgent {
   const std::string& name() const { return name_; }
   const std::vector<v1::Slot>& slots() const { return slots_; }
   const std::map<RankId, SimProcess>& processes() const { return processes_; }
+  // Of the state directories that are gone, on the same machine.
+  const std::map<RankId, SimProcess>& ghosts() const { return ghosts_; }
   SimVersion version() const { return version_; }
   // The store knows by what it proves who it is: from then on its name is its own.
   bool proven() const { return proven_; }
@@ -109,7 +111,9 @@ class SimAgent {
   void Crash(const RankId& rank, bool with_failure, bool retryable);
   void Stop();       // kill -9 of the agent: its workers live on for a lease
   void LosePower();  // all processes vanish; the disk stays
-  void Wipe();       // its state directory is gone, and with it its workers and who it was
+  // Its state directory is moved away, and with it who it was. Its workers end soon by themselves,
+  // but for those that were stopped: they live on for `stopped`, and nobody tells of them.
+  void Wipe(absl::Duration stopped);
   void Upgrade() {
     Stop();
     version_ = SimVersion::kToday;
@@ -165,6 +169,8 @@ class SimAgent {
   int64_t desired_version_ = 0;
   std::set<RankId> desired_;
   std::map<RankId, SimProcess> processes_;  // run directories
+  std::map<RankId, SimProcess> ghosts_;
+  absl::Duration ghosts_until_;  // on its machine's clock
   std::set<RankId> done_;  // directories that were deleted; forgotten once out of the desired set
 };
 

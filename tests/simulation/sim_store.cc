@@ -135,14 +135,13 @@ std::vector<absl::Status> SimStore::RenewLeases(const std::vector<LeaseRenewal>&
   return answers;
 }
 
-absl::StatusOr<std::vector<DesiredRank>> SimStore::ReadDesired(const std::string& node) {
-  return Transact([&](int) { return fleet_.ReadDesired(node); });
+absl::StatusOr<std::vector<DesiredRank>> SimStore::ReadDesired(const AgentIdentity& agent) {
+  return Transact([&](int) { return fleet_.ReadDesired(agent); });
 }
 
 // The second run finds what the first one stored, and says so, as PostgresFleetStore does.
-absl::StatusOr<AppendResult> SimStore::AppendEvents(const std::string& node, const RankId& rank,
-                                                    const std::vector<RankEventRecord>& events) {
-  return AppendGroup({{node, rank, events}})[0];
+absl::StatusOr<AppendResult> SimStore::AppendEvents(const RankEvents& report) {
+  return AppendGroup({report})[0];
 }
 
 std::vector<absl::StatusOr<AppendResult>> SimStore::AppendGroup(
@@ -167,12 +166,16 @@ std::vector<absl::StatusOr<AppendResult>> SimStore::AppendGroup(
   return answers;
 }
 
-absl::StatusOr<bool> SimStore::ReportAbsent(const std::string& node,
+absl::StatusOr<bool> SimStore::ReportAbsent(const AgentIdentity& agent,
                                             const std::vector<RankId>& ranks) {
   return Transact([&](int run) -> absl::StatusOr<bool> {
-    TY_ASSIGN_OR_RETURN(const bool dropped, fleet_.ReportAbsent(node, ranks));
+    TY_ASSIGN_OR_RETURN(const bool dropped, fleet_.ReportAbsent(agent, ranks));
     return dropped || run > 0;
   });
+}
+
+absl::StatusOr<int> SimStore::ConfirmEmpty(const std::string& node) {
+  return Transact([&](int) { return fleet_.ConfirmEmpty(node); });
 }
 
 absl::StatusOr<NodeRanks> SimStore::ReadRanks(const std::string& node) {

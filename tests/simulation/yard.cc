@@ -8,7 +8,7 @@ namespace trainyard {
 namespace {
 
 // Of half a second each, until everything that can end must have ended.
-constexpr int kMostRounds = 2000;
+constexpr int kMostRounds = 8000;
 constexpr int kRoundsBetweenLooks = 8;
 
 }  // namespace
@@ -170,9 +170,11 @@ void Yard::TurnOf(SimServer& server) {
   if (after == nullptr) return;
   CheckLosses(server, after->nodes);
   CheckStarts(server, *after);
-  if (CheckCordons(*before, *after)) return;  // what it decided follows from neither
+  const bool alone = interleaved == interleaved_;
+  // What it decided then follows from neither.
+  if (CheckCordons(*before, *after, server.judged(), alone)) return;
   // Who decided on what moved on meanwhile sees to the rest in the next turn.
-  if (interleaved == interleaved_) CheckTurn(*before, *after, server.judged());
+  if (alone) CheckTurn(*before, *after, server.judged());
 }
 
 // No more faults and no more users: whatever can end must end.
@@ -224,6 +226,7 @@ void Yard::HealedRound() {
     agent->Act();
   }
   for (size_t i = 0; i < jobs_.size() * 2; ++i) WatchEvent();
+  LookAtMachines();
   Turn();
   Pump(100);
 }

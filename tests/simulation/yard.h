@@ -74,6 +74,7 @@ class Yard : private SimStoreObserver {
   void DeleteEnded(size_t which);
   void StepSome(SimAgent& agent);
   void AddTwin();
+  void LookAtMachines();
   void KillServer(int which);
   void StoreFails();
   void SetAway(bool away);
@@ -101,11 +102,13 @@ class Yard : private SimStoreObserver {
   void CheckAlways();
   void CheckProcesses();
   void CheckProcess(const SimAgent& agent, const RankId& rank);
+  void CheckCancelled(const RankId& rank, const RankRecord& record);
   void CheckRecords();
   void CheckLosses(const SimServer& server, const std::vector<NodeRecord>& nodes);
   void CheckStarts(const SimServer& server, const SchedulerSnapshot& snapshot);
   // Whether this turn cordoned a node for its failures.
-  bool CheckCordons(const SchedulerSnapshot& before, const SchedulerSnapshot& after);
+  bool CheckCordons(const SchedulerSnapshot& before, const SchedulerSnapshot& after,
+                    const std::vector<NodeRecord>& judged, bool alone);
   void CheckBudget(const JobRecord& job);
   void CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& after,
                  const std::vector<NodeRecord>& judged);

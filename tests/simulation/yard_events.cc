@@ -155,6 +155,7 @@ void Yard::FaultEvent() {
       AgentFault();
       break;
   }
+  if (Chance(20)) LookAtMachines();
   if (Chance(20)) AnyAgent().SetDiskFull(false);
   if (Chance(20)) AnyAgent().SetStuck(false);
   if (Chance(10)) AnyAgent().SetSick(false);
@@ -195,7 +196,7 @@ void Yard::AgentFault() {
         agent.Upgrade();
       } else if (agent.proven() && Chance(30)) {
         ++faults_seen_["wiped agents"];
-        agent.Wipe();
+        agent.Wipe(absl::Seconds(Draw(120)));
       }
       break;
     case 9:
@@ -209,6 +210,25 @@ void Yard::AgentFault() {
       ++faults_seen_["sick devices"];
       agent.SetSick(true);
       break;
+  }
+}
+
+// An operator looks at each machine with lost ranks, and says so where none of them runs.
+void Yard::LookAtMachines() {
+  std::set<RankId> alive;
+  for (const auto& agent : agents_) {
+    for (const auto* ranks : {&agent->processes(), &agent->ghosts()}) {
+      for (const auto& [rank, process] : *ranks) {
+        if (process.alive) alive.insert(rank);
+      }
+    }
+  }
+  for (const NodeRecord& node : stores_.fleet().ListNodes().value_or(std::vector<NodeRecord>())) {
+    const bool runs = std::any_of(node.lost_ranks.begin(), node.lost_ranks.end(),
+                                  [&](const LostRank& lost) { return alive.count(lost.id) > 0; });
+    if (node.lost_ranks.empty() || runs) continue;
+    ++faults_seen_["nodes that an operator found empty"];
+    (void)stores_.fleet().ConfirmEmpty(node.name);
   }
 }
 

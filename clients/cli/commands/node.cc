@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "clients/cli/commands.h"
 #include "clients/cli/format.h"
@@ -81,6 +82,15 @@ void AddReport(const v1::NodeReport& report, Fields& fields) {
   }
 }
 
+std::string Describe(const v1::LostRank& lost) {
+  const std::string rank =
+      absl::StrCat("rank ", lost.rank(), " of attempt ", lost.attempt(), " of job ", lost.job_uid(),
+                   ", ", FormatWhen(TimeOf(lost.lost_time())));
+  if (!lost.holds_slots()) return absl::StrCat(rank, ", before this boot");
+  return absl::StrCat(rank, "; its process may live in slot ", absl::StrJoin(lost.slots(), ", "),
+                      ": if you know that it does not, 'trainyard node confirm-empty' frees it");
+}
+
 std::string RenderNode(const Terminal& terminal, const v1::Node& raw) {
   const v1::Node node = Shown(raw);
   Fields fields = {{"node", LastSegment(node.name())},
@@ -95,6 +105,7 @@ std::string RenderNode(const Terminal& terminal, const v1::Node& raw) {
                         absl::StrCat(FormatWhen(TimeOf(failure.time())), "  ", failure.category(),
                                      " of ", failure.job_id(), ", attempt ", failure.attempt()));
   }
+  for (const v1::LostRank& lost : node.lost_ranks()) fields.emplace_back("lost", Describe(lost));
   std::string out = RenderFields(terminal, fields);
   const bool with_usage = std::any_of(node.slots().begin(), node.slots().end(),
                                       [](const v1::Slot& slot) { return slot.has_usage(); });
@@ -168,7 +179,8 @@ void AddCall(CLI::App& parent, Session& session, const std::string& name, const 
 }  // namespace
 
 void AddNode(CLI::App& root, Session& session) {
-  CLI::App* command = root.add_subcommand("node", "Executor nodes: list, get, drain, undrain");
+  CLI::App* command =
+      root.add_subcommand("node", "Executor nodes: list, get, drain, undrain, confirm-empty");
   command->require_subcommand(1);
   CLI::App* list = command->add_subcommand("list", "List nodes");
   session.SetBody(list, [&session] { return ListNodes(session); });
@@ -177,6 +189,9 @@ void AddNode(CLI::App& root, Session& session) {
           &Client::DrainNode);
   AddCall(*command, session, "undrain",
           "Use it again: lifts a drain, and a cordon for its failures", &Client::UndrainNode);
+  AddCall(*command, session, "confirm-empty",
+          "Say, after looking at the machine, that no process of its lost ranks lives any more",
+          &Client::ConfirmNodeEmpty);
 }
 
 }  // namespace trainyard::cli

@@ -1,7 +1,8 @@
 -- Nodes, attempts and ranks.
 
 -- name: RegisterNode
--- No row: another agent holds the name. The lease is written by RegisterLease, in the same transaction.
+-- No row: another agent holds the name ($8: whether the holder's name may be taken over, as CheckNameIsFree says of what
+-- was read; the rest is checked once more). The lease is written by RegisterLease, in the same transaction.
 INSERT INTO nodes AS n (name, uid, instance, address, agent_version, labels, slots, draining, reachable, create_time)
 VALUES ($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb, false, true, clock_timestamp())
 ON CONFLICT (name) DO UPDATE SET
@@ -10,7 +11,7 @@ ON CONFLICT (name) DO UPDATE SET
   -- A new boot: what its failures still say, the leader decides anew.
   cordon = CASE WHEN n.instance = excluded.instance THEN n.cordon ELSE '' END,
   boot_time = CASE WHEN n.instance = excluded.instance THEN n.boot_time ELSE clock_timestamp() END
-WHERE NOT n.reachable OR n.uid = '' OR (n.uid = excluded.uid AND n.instance = excluded.instance)
+WHERE NOT n.reachable OR (n.uid = '' AND $8::boolean) OR (n.uid = excluded.uid AND n.instance = excluded.instance)
 RETURNING name
 
 -- name: LockLease
@@ -90,18 +91,42 @@ UPDATE node_failures SET charged = true WHERE node = $1 AND job_uid = $2 AND att
 -- name: ReadAttempts
 -- Attempt 0: all of them.
 SELECT {attempt_columns}
-FROM attempts a JOIN ranks r ON r.job_uid = a.job_uid AND r.attempt = a.attempt
-WHERE a.job_uid = $1 AND ($2::bigint = 0 OR a.attempt = $2) ORDER BY a.attempt, r.rank
+FROM ranks r WHERE r.job_uid = $1 AND ($2::bigint = 0 OR r.attempt = $2) ORDER BY r.attempt, r.rank
+
+-- name: TakeOverClaims
+-- Of an agent that proves who it is since now: until now its node's name had to do.
+UPDATE ranks SET node_uid = $2, node_instance = $3
+WHERE node = $1 AND state IN ('ASSIGNED', 'RUNNING') AND node_uid = '' AND $2 <> ''
+
+-- name: LostRanksOn
+SELECT job_uid, attempt, rank FROM ranks WHERE node = $1 AND state = 'LOST'
+
+-- name: AnyLostRank
+SELECT FROM ranks WHERE job_uid = $1 AND state = 'LOST' LIMIT 1
+
+-- name: LostRanksOfJob
+SELECT job_uid, attempt, rank, node_uid, node_instance, claim FROM ranks
+WHERE job_uid = $1 AND node = $2 AND state = 'LOST'
+
+-- name: ProveGone
+UPDATE ranks r SET state = 'GONE' FROM unnest($2::bigint[], $3::integer[]) AS u (attempt, rank)
+WHERE r.job_uid = $1 AND r.attempt = u.attempt AND r.rank = u.rank AND r.node = $4 AND r.state = 'LOST'
+RETURNING r.rank
+
+-- name: ForgetRanks
+-- Of a job that was deleted while they were lost.
+DELETE FROM ranks WHERE job_uid = $1 AND state = 'GONE' AND NOT EXISTS (SELECT FROM job_specs WHERE job_uid = $1)
 
 -- name: AliveRanks
-SELECT job_uid, attempt, rank FROM ranks WHERE node = ANY ($1::text[]) AND state <> 'GONE'
+SELECT job_uid, attempt, rank FROM ranks WHERE node = ANY ($1::text[]) AND state IN ('ASSIGNED', 'RUNNING')
 ORDER BY job_uid, attempt, rank
 
 -- name: RanksOfNode
--- With what says whether they should run, of the newest attempts of live jobs.
-SELECT r.job_uid, r.attempt, r.rank, r.outcome, a.world_size, j.version, j.state
+-- That are not gone, with what says whether they should run, of the newest attempts of live jobs.
+SELECT r.job_uid, r.attempt, r.rank, r.state AS rank_state, r.outcome, r.node_uid, r.node_instance, r.claim, a.world_size,
+       j.version, j.state
 FROM ranks r
-  JOIN attempts a ON a.job_uid = r.job_uid AND a.attempt = r.attempt
+  LEFT JOIN attempts a ON a.job_uid = r.job_uid AND a.attempt = r.attempt
   LEFT JOIN jobs j ON j.uid = r.job_uid AND j.attempt = r.attempt
 WHERE r.node = $1 AND r.state <> 'GONE' ORDER BY r.job_uid, r.attempt, r.rank
 
@@ -112,49 +137,36 @@ SELECT name, address FROM nodes WHERE name = ANY ($1::text[])
 -- Jobs with a rank alive on the node, with what their workers must know.
 SELECT {job_columns}, s.spec, s.plan_summary
 FROM jobs j JOIN job_specs s ON s.job_uid = j.uid
-WHERE j.uid IN (SELECT job_uid FROM ranks WHERE node = $1 AND state <> 'GONE')
+WHERE j.uid IN (SELECT job_uid FROM ranks WHERE node = $1 AND state IN ('ASSIGNED', 'RUNNING'))
   AND j.state IN ('STARTING', 'RUNNING', 'SUSPENDING')
 ORDER BY j.uid
 
 -- name: DesiredAttempts
 SELECT {attempt_columns}
-FROM jobs j
-  JOIN attempts a ON a.job_uid = j.uid AND a.attempt = j.attempt
-  JOIN ranks r ON r.job_uid = a.job_uid AND r.attempt = a.attempt
-WHERE j.uid = ANY ($1::text[]) ORDER BY a.job_uid, r.rank
+FROM jobs j JOIN ranks r ON r.job_uid = j.uid AND r.attempt = j.attempt
+WHERE j.uid = ANY ($1::text[]) ORDER BY r.job_uid, r.rank
 
 -- name: HeldSlots
-SELECT node, slot FROM held_slots WHERE node = ANY ($1::text[])
+-- By ranks of attempts that go on; what lost ranks hold comes with the nodes.
+SELECT node, unnest(slots) FROM ranks WHERE node = ANY ($1::text[]) AND state IN ('ASSIGNED', 'RUNNING')
 
 -- name: UpdateRank
--- Fenced by the attempt and by what was stored already. A slot is free again once its rank is gone.
-WITH moved AS (
-  UPDATE ranks SET state = $4, outcome = $5, acked_sequence = $6, failure = $7::jsonb,
-                   gone_time = from_micros($8)
-  WHERE job_uid = $1 AND attempt = $2 AND rank = $3 AND state <> 'GONE' AND acked_sequence <= $6
-    AND attempt = (SELECT attempt FROM jobs WHERE uid = $1)
-  RETURNING job_uid, attempt, rank, state
-), released AS (
-  DELETE FROM held_slots h USING moved m
-  WHERE m.state = 'GONE' AND h.job_uid = m.job_uid AND h.attempt = m.attempt AND h.rank = m.rank
-)
-SELECT rank FROM moved
+-- Fenced by the attempt and by what was stored already.
+UPDATE ranks SET state = $4, outcome = $5, acked_sequence = $6, failure = $7::jsonb,
+                 gone_time = from_micros($8), lost = lost OR $4 = 'LOST'
+WHERE job_uid = $1 AND attempt = $2 AND rank = $3 AND state <> 'GONE' AND acked_sequence <= $6
+  AND attempt = (SELECT attempt FROM jobs WHERE uid = $1)
+RETURNING rank
 
 -- The statements below write what the events of many ranks say, a table each, as UpdateRank and EndAttempt do. They are
 -- planned with their values.
 
 -- name: UpdateRanks
-WITH moved AS (
-  UPDATE ranks r SET state = u.state, outcome = u.outcome, acked_sequence = u.acked,
-                     failure = nullif(u.failure, '')::jsonb, gone_time = from_micros(nullif(u.gone, '')::bigint)
-  FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::text[])
-         AS u (uid, attempt, rank, state, outcome, acked, failure, gone)
-    JOIN jobs j ON j.uid = u.uid AND j.attempt = u.attempt
-  WHERE r.job_uid = u.uid AND r.attempt = u.attempt AND r.rank = u.rank AND r.state <> 'GONE'
-    AND r.acked_sequence <= u.acked
-  RETURNING r.job_uid, r.attempt, r.rank, r.state
-), released AS (
-  DELETE FROM held_slots h USING moved m
-  WHERE m.state = 'GONE' AND h.job_uid = m.job_uid AND h.attempt = m.attempt AND h.rank = m.rank
-)
-SELECT count(*) FROM moved
+UPDATE ranks r SET state = u.state, outcome = u.outcome, acked_sequence = u.acked,
+                   failure = nullif(u.failure, '')::jsonb, gone_time = from_micros(nullif(u.gone, '')::bigint)
+FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::text[])
+       AS u (uid, attempt, rank, state, outcome, acked, failure, gone)
+  JOIN jobs j ON j.uid = u.uid AND j.attempt = u.attempt
+WHERE r.job_uid = u.uid AND r.attempt = u.attempt AND r.rank = u.rank AND r.state <> 'GONE'
+  AND r.acked_sequence <= u.acked
+RETURNING r.rank

@@ -119,6 +119,6 @@ WITH named AS (
 ), items AS (
   DELETE FROM feed f USING named n WHERE f.job_uid = n.job_uid AND f.month = month_of(n.create_time)
 ), tried AS (
-  DELETE FROM attempts WHERE job_uid = $1
+  DELETE FROM ranks WHERE job_uid = $1 AND state <> 'LOST'  -- whose slots are taken until they are proven gone
 )
 DELETE FROM checkpoints WHERE job_uid = $1

@@ -57,7 +57,7 @@ WITH piece AS (
 ), named AS (
   DELETE FROM job_specs s USING piece p WHERE s.job_uid = p.uid
 ), tried AS (
-  DELETE FROM attempts a USING piece p WHERE a.job_uid = p.uid
+  DELETE FROM ranks r USING piece p WHERE r.job_uid = p.uid AND r.state <> 'LOST'
 ), points AS (
   DELETE FROM metrics m USING piece p WHERE m.job_uid = p.uid
 ), written AS (
@@ -70,9 +70,11 @@ SELECT count(*) FROM piece
 WITH gone AS (
   SELECT l.node FROM leases l JOIN nodes n ON n.name = l.node
   WHERE NOT n.reachable AND l.lease_end <= now() - $1::bigint * interval '1 microsecond'
-    AND NOT EXISTS (SELECT FROM ranks r WHERE r.node = n.name AND r.state <> 'GONE')
+    AND NOT EXISTS (SELECT FROM ranks r WHERE r.node = n.name AND r.state IN ('ASSIGNED', 'RUNNING'))
   ORDER BY l.node LIMIT 100 FOR UPDATE OF l SKIP LOCKED
 ), failures AS (
   DELETE FROM node_failures f USING gone g WHERE f.node = g.node
+), lost AS (
+  UPDATE ranks r SET state = 'GONE' FROM gone g WHERE r.node = g.node AND r.state = 'LOST'
 )
 DELETE FROM nodes n USING gone g WHERE n.name = g.node AND NOT n.reachable RETURNING n.name

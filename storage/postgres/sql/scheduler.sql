@@ -54,6 +54,8 @@ SELECT DISTINCT uid FROM unseen
 SELECT {node_columns} FROM nodes n JOIN leases l ON l.node = n.name
 WHERE (n.changed >= pg_snapshot_xmax($1::pg_snapshot) AND n.{of_this_cluster})
    OR n.changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
+   OR n.name IN (SELECT node FROM ranks WHERE lost AND changed >= pg_snapshot_xmax($1::pg_snapshot) AND {of_this_cluster})
+   OR n.name IN (SELECT node FROM ranks WHERE lost AND changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot))))
    OR n.name IN (SELECT node FROM node_failures
                  WHERE (changed >= pg_snapshot_xmax($1::pg_snapshot) AND {of_this_cluster})
                     OR changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot))))
@@ -66,10 +68,8 @@ SELECT {job_columns} FROM jobs j WHERE j.state IN ('QUEUED', 'STARTING', 'RUNNIN
 
 -- name: AllLiveAttempts
 SELECT {attempt_columns}
-FROM jobs j
-  JOIN attempts a ON a.job_uid = j.uid AND a.attempt = j.attempt
-  JOIN ranks r ON r.job_uid = a.job_uid AND r.attempt = a.attempt
-WHERE j.state IN ('STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING') ORDER BY a.job_uid, r.rank
+FROM jobs j JOIN ranks r ON r.job_uid = j.uid AND r.attempt = j.attempt
+WHERE j.state IN ('STARTING', 'RUNNING', 'SUSPENDING', 'CANCELLING') ORDER BY r.job_uid, r.rank
 
 -- name: SomeLiveJobs
 -- OFFSET keeps this a look-up by uid for each. As a join it became a reading of the whole queue by state: for a minute
@@ -113,23 +113,17 @@ FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::
 WHERE j.uid = u.uid AND j.version = u.version - 1 AND j.attempt = u.attempt - 1 AND j.state = 'QUEUED'
 RETURNING j.uid, j.feed_sequence
 
--- name: InsertAttempts
-INSERT INTO attempts (job_uid, attempt, world_size, restore_step, restore_uri, restore_manifest_sha256,
-                      create_time)
-SELECT a.job_uid, a.attempt, a.world_size, a.step, a.uri, a.manifest, from_micros($7)
-FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::bigint[], $5::text[], $6::text[])
-  AS a (job_uid, attempt, world_size, step, uri, manifest)
 
 -- name: InsertRanks
-WITH placed AS (
-  INSERT INTO ranks (job_uid, attempt, rank, node, slots, state, outcome, acked_sequence)
-  SELECT p.job_uid, p.attempt, p.rank, p.node, p.slots::integer[], 'ASSIGNED', 'NONE', 0
-  FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[])
-    AS p (job_uid, attempt, rank, node, slots)
-  RETURNING job_uid, attempt, rank, node, slots
-)
-INSERT INTO held_slots (node, slot, job_uid, attempt, rank)
-SELECT node, unnest(slots), job_uid, attempt, rank FROM placed
+-- The first rank of each has what is kept of the attempt; of the others those columns are empty.
+INSERT INTO ranks (job_uid, attempt, rank, node, slots, state, outcome, acked_sequence, node_uid, node_instance, claim,
+                   world_size, restore_step, restore_uri, restore_manifest_sha256, create_time)
+SELECT p.job_uid, p.attempt, p.rank, p.node, p.slots::integer[], 'ASSIGNED', 'NONE', 0, p.uid, p.instance, p.claim,
+       a.world_size, a.step, a.uri, a.manifest, CASE WHEN p.rank = 0 THEN from_micros($14) END
+FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
+       AS p (job_uid, attempt, rank, node, slots, uid, instance, claim)
+  LEFT JOIN unnest($9::text[], $10::integer[], $11::bigint[], $12::text[], $13::text[])
+       AS a (job_uid, world_size, step, uri, manifest) ON a.job_uid = p.job_uid AND p.rank = 0
 
 -- name: UpdateReasons
 -- A job that somebody has locked is about to change: it is left to the next pass, and nobody is waited for. One by one,

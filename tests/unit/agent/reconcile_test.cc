@@ -66,6 +66,24 @@ TEST(ReconcileTest, WhatIsNotWantedIsKilledAlsoWithoutALease) {
               ElementsAre(Action{Action::kKill, "a.1.0"}));
 }
 
+TEST(ReconcileTest, WhatRunsUnderAnotherClaimGoesFirst) {
+  v1::Assignment wanted = Wanted("a", {0});
+  wanted.mutable_key()->set_claim("new");
+  const auto under = [](PresentRank rank, const std::string& claim) {
+    rank.claim = claim;
+    return rank;
+  };
+  EXPECT_THAT(Reconcile(Set({wanted}), {under(Alive("a", {0}), "old")}, true),
+              ElementsAre(Action{Action::kKill, "a.1.0"}));
+  EXPECT_THAT(Reconcile(Set({wanted}), {under(Stopping("a", {0}), "old")}, true), IsEmpty());
+  EXPECT_THAT(Reconcile(Set({wanted}), {under(Gone("a", {0}), "old")}, true),
+              ElementsAre(Action{Action::kForget, "a.1.0"}));
+  EXPECT_THAT(Reconcile(Set({wanted}), {}, true), ElementsAre(Action{Action::kStart, "a.1.0"}));
+  EXPECT_THAT(Reconcile(Set({wanted}), {under(Alive("a", {0}), "new")}, true), IsEmpty());
+  EXPECT_THAT(Reconcile(Set({wanted}), {under(Alive("a", {0}), "")}, true), IsEmpty())
+      << "an agent of before started it";
+}
+
 TEST(ReconcileTest, NewerAttemptWaitsUntilTheOlderOneIsGone) {
   v1::Assignment second = Wanted("a", {0});
   second.mutable_key()->set_attempt(2);

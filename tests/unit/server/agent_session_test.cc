@@ -43,20 +43,24 @@ class NodeStore : public FleetStore {
     }
     return answers;
   }
-  absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string&) override {
+  absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity&) override {
     ++reads;
     return desired;
   }
   absl::StatusOr<NodeRanks> ReadRanks(const std::string&) override {
     if (on_list) on_list();
-    return NodeRanks{.ranks = over, .wishes = wishes};
+    NodeRanks read{.wishes = wishes};
+    for (const RankId& id : over) read.ranks.push_back({id, claim});
+    return read;
   }
-  absl::StatusOr<bool> ReportAbsent(const std::string&, const std::vector<RankId>& ranks) override {
+  absl::StatusOr<bool> ReportAbsent(const AgentIdentity&,
+                                    const std::vector<RankId>& ranks) override {
     absent.insert(absent.end(), ranks.begin(), ranks.end());
     return true;
   }
-  absl::StatusOr<AppendResult> AppendEvents(const std::string&, const RankId&,
-                                            const std::vector<RankEventRecord>& more) override {
+  using FleetStore::AppendEvents;
+  absl::StatusOr<AppendResult> AppendEvents(const RankEvents& report) override {
+    const std::vector<RankEventRecord>& more = report.events;
     if (events_are_refused) return absl::UnavailableError("away");
     events.insert(events.end(), more.begin(), more.end());
     return AppendResult{.acked_sequence = more.back().sequence};
@@ -65,6 +69,9 @@ class NodeStore : public FleetStore {
     return absl::UnimplementedError("");
   }
   absl::StatusOr<NodeRecord> SetDraining(const std::string&, bool) override {
+    return absl::UnimplementedError("");
+  }
+  absl::StatusOr<int> ConfirmEmpty(const std::string&) override {
     return absl::UnimplementedError("");
   }
   absl::StatusOr<RankRecord> FindRank(const std::string&, int64_t, int) override {
@@ -81,6 +88,7 @@ class NodeStore : public FleetStore {
   std::vector<SlotUsage> usage;
   std::vector<RankEventRecord> events;  // stored
   std::vector<RankId> over;
+  Claim claim;         // to all of them
   std::string wishes;  // empty: to be read
   bool events_are_refused = false;
   std::vector<RankId> absent;  // reported

@@ -27,8 +27,8 @@ class GroupStore : public RefusingFleetStore {
     if (before) std::exchange(before, nullptr)();
     return FleetStore::AppendGroup(group);
   }
-  absl::StatusOr<AppendResult> AppendEvents(const std::string&, const RankId& rank,
-                                            const std::vector<RankEventRecord>& events) override {
+  absl::StatusOr<AppendResult> AppendEvents(const RankEvents& report) override {
+    const auto& [agent, rank, events, claim] = report;
     if (refusals-- > 0) return absl::UnavailableError("away");
     int64_t& acked = stored[rank.job_uid];
     for (const RankEventRecord& event : events) {

@@ -299,6 +299,35 @@ TEST(Planner, SlotOfARankThatIsNotGoneIsNotFree) {
   EXPECT_THAT(Placed(Plan(s)), ElementsAre("uid-a"));
 }
 
+TEST(Planner, SlotOfALostRankIsTakenWhileItsMachineIsInTheSameBoot) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 1}).Queued({.id = "a"});
+  NodeRecord& node = s.snapshot.nodes[0];
+  node.instance = "boot-1:0:1:";
+  node.lost_ranks = {
+      {.id = {"uid-ended", 3, 0}, .claim = {"other", "boot-1:0:2:", "x"}, .slots = {0}}};
+  EXPECT_THAT(Placed(Plan(s)), IsEmpty());
+  node.instance = "boot-2:0:1:";
+  EXPECT_THAT(Placed(Plan(s)), ElementsAre("uid-a"));
+}
+
+TEST(Planner, CancelledJobWaitsForItsLostRanksUntilTheyCannotLive) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 2}).Running({.id = "r"}, "n", {0}, JobState::kCancelling);
+  RankRecord& rank = s.snapshot.attempts[0].ranks[0];
+  const PlannerOptions options;
+  EXPECT_THAT(Plan(s).decisions.overdue_cancels, IsEmpty()) << "it is told to stop";
+  rank.state = RankState::kLost;
+  rank.gone_time = TestNow() - options.orphan_limit;
+  EXPECT_THAT(Plan(s).decisions.overdue_cancels, IsEmpty());
+  rank.gone_time = TestNow() - options.orphan_limit - kOrphanMargin;
+  ASSERT_EQ(Plan(s).decisions.overdue_cancels.size(), 1u);
+  EXPECT_EQ(Plan(s).decisions.overdue_cancels[0].job_uid, "uid-r");
+  // A lost rank of an earlier attempt counts as well.
+  s.snapshot.nodes[0].lost_ranks = {{.id = {"uid-r", 1, 0}, .slots = {1}, .time = TestNow()}};
+  EXPECT_THAT(Plan(s).decisions.overdue_cancels, IsEmpty());
+}
+
 TEST(Planner, UnchangedReasonIsNotWrittenAgain) {
   Snapshots s;
   s.Node({.name = "n", .cpu = 1}).Running({.id = "r"}, "n", {0}).Queued({.id = "a"});

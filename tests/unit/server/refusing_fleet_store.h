@@ -16,14 +16,15 @@ class RefusingFleetStore : public FleetStore {
   std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override {
     return std::vector<absl::Status>(renewals.size(), No());
   }
-  absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const std::string&) override { return No(); }
-  absl::StatusOr<AppendResult> AppendEvents(const std::string&, const RankId&,
-                                            const std::vector<RankEventRecord>&) override {
+  absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity&) override {
     return No();
   }
-  absl::StatusOr<bool> ReportAbsent(const std::string&, const std::vector<RankId>&) override {
+  using FleetStore::AppendEvents;
+  absl::StatusOr<AppendResult> AppendEvents(const RankEvents&) override { return No(); }
+  absl::StatusOr<bool> ReportAbsent(const AgentIdentity&, const std::vector<RankId>&) override {
     return No();
   }
+  absl::StatusOr<int> ConfirmEmpty(const std::string&) override { return No(); }
   absl::StatusOr<NodeRanks> ReadRanks(const std::string&) override { return No(); }
   absl::StatusOr<std::vector<NodeRecord>> ListNodes() override { return No(); }
   absl::StatusOr<NodeRecord> SetDraining(const std::string&, bool) override { return No(); }

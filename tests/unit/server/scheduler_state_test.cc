@@ -32,7 +32,7 @@ class Cluster {
 
   void Step() {
     now_ += absl::Milliseconds(100);
-    switch (Draw(7)) {
+    switch (Draw(8)) {
       case 0:
       case 1:
         return Submit();
@@ -44,6 +44,8 @@ class Cluster {
         return ChangeNode();
       case 5:
         return LoseRank();
+      case 7:
+        return Cancel();
       case 6:
         return Begin();
     }
@@ -161,7 +163,12 @@ class Cluster {
     auto it = nodes_.begin();
     std::advance(it, Draw(static_cast<int>(nodes_.size())));
     NodeRecord& node = it->second;
-    const int what = Draw(5);
+    const int what = Draw(6);
+    if (what == 5) {
+      node.lost_ranks.clear();
+      changed_nodes_.insert(node.name);
+      return;
+    }
     if (what == 4) {
       node.failures.push_back({.job_uid = absl::StrCat("uid-j", 1 + Draw(submitted_ + 1)),
                                .job_id = "j",
@@ -189,8 +196,21 @@ class Cluster {
     if (job == nullptr) return;
     const auto attempt = attempts_.find(job->uid);
     if (attempt == attempts_.end()) return;
-    attempt->second.ranks[Draw(static_cast<int>(attempt->second.ranks.size()))].state =
-        RankState::kGone;
+    RankRecord& rank = attempt->second.ranks[Draw(static_cast<int>(attempt->second.ranks.size()))];
+    if (IsOver(rank.state)) return;
+    rank.state = Draw(2) == 0 ? RankState::kGone : RankState::kLost;
+    const auto node = nodes_.find(rank.node);
+    if (rank.state == RankState::kGone || node == nodes_.end()) return;
+    rank.gone_time = now_ - absl::Minutes(Draw(15));
+    node->second.lost_ranks.push_back({.id = rank.id, .slots = rank.slots, .time = rank.gone_time});
+    changed_nodes_.insert(rank.node);
+  }
+
+  void Cancel() {
+    JobRecord* const job = Any();
+    if (job == nullptr || attempts_.count(job->uid) == 0) return;
+    job->state = JobState::kCancelling;
+    ++job->version;
   }
 
   std::mt19937_64 random_;
@@ -228,6 +248,9 @@ std::string Text(const Pass& pass) {
   for (const LossCharge& charge : pass.decisions.charges) {
     absl::StrAppend(&text, "charge ", charge.job_uid, " ", charge.node, " ", charge.survivor, "\n");
   }
+  std::set<std::string> overdue;
+  for (const OverdueCancel& one : pass.decisions.overdue_cancels) overdue.insert(one.job_uid);
+  absl::StrAppend(&text, "overdue ", absl::StrJoin(overdue, " "), "\n");
   for (const LostNode& lost : pass.decisions.lost_nodes) {
     absl::StrAppend(&text, "lose ", lost.name, " ", lost.beat, "\n");
   }

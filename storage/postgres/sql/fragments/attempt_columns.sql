@@ -1,4 +1,6 @@
-a.job_uid, a.attempt, a.world_size, a.restore_step, a.restore_uri, a.restore_manifest_sha256,
-micros(a.create_time) AS create_time,
+r.job_uid, r.attempt, r.world_size, r.restore_step, r.restore_uri, r.restore_manifest_sha256,
+micros(r.create_time) AS create_time,
 r.rank, r.node, r.slots, r.state, r.outcome, r.acked_sequence, r.failure::text AS failure,
-micros(r.gone_time) AS gone_time
+micros(r.gone_time) AS gone_time, r.node_uid, r.node_instance, r.claim,
+r.rank = 0 AND EXISTS (SELECT FROM ranks l WHERE l.job_uid = r.job_uid AND l.state = 'LOST' AND l.attempt < r.attempt)
+  AS lost_before
