@@ -35,7 +35,7 @@ constexpr absl::Duration kResendAfter = absl::Seconds(15);
 constexpr absl::Duration kSilence = absl::Seconds(5);
 constexpr absl::Duration kLastWords = absl::Seconds(2);
 constexpr int64_t kMostLogBytes = int64_t{1} << 20;
-constexpr int kMostFound = 65536;  // ranks that are told at registration
+constexpr int kMostFound = 4096;  // ranks that are told at registration
 
 // Without assignments whose key cannot name a folder: a defect of the server must not lead out of
 // ours.
@@ -105,7 +105,7 @@ absl::Status Agent::SetUp() {
   umask(077);
   TY_RETURN_IF_ERROR(AdoptRanks());
   for (const auto& [name, rank] : ranks_) {
-    if (hello_.found_size() < kMostFound) *hello_.add_found() = rank->key();
+    if (hello_.found_size() < kMostFound && !rank->retired()) *hello_.add_found() = rank->key();
   }
   return absl::OkStatus();
 }
@@ -324,6 +324,8 @@ void Agent::HandleAck(const v1::EventAck& ack) {
   const auto it = ranks_.find(run::RunDirectory::NameOf(ack.key()));
   if (it == ranks_.end()) return;
   LocalRank& rank = *it->second;
+  // It may be late, and of what ran under an earlier claim to the same rank.
+  if (!ack.key().claim().empty() && ack.key().claim() != rank.key().claim()) return;
   rank.spool().Acknowledge(ack.sequence(), ack.fenced());
   last_progress_ = clock_.SinceBoot();
   if (ack.fenced() && rank.HasProcess()) {

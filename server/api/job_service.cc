@@ -212,7 +212,7 @@ class JobService final : public v1::JobService::CallbackService {
 
   absl::StatusOr<JobRecord> DeleteAt(const JobName& name, int64_t version) {
     TY_ASSIGN_OR_RETURN(JobRecord job, jobs_.Get(name));
-    TY_RETURN_IF_ERROR(CheckNoneLives(job));
+    if (IsTerminal(job.state)) TY_RETURN_IF_ERROR(CheckNoneLives(job));
     TY_RETURN_IF_ERROR(jobs_.Delete(name, version));
     return job;
   }

@@ -107,9 +107,15 @@ class NodeService final : public v1::NodeService::CallbackService {
                             v1::Node* response) {
     TY_RETURN_IF_ERROR(Admit(context, Permission::kWriteNodes));
     TY_ASSIGN_OR_RETURN(const std::string node, ParseNodeName("name", name));
+    TY_RETURN_IF_ERROR(Find(node, response));
     TY_ASSIGN_OR_RETURN(const int confirmed, b_.stores.fleet().ConfirmEmpty(node));
-    if (confirmed > 0)
+    if (confirmed > 0) {
       spdlog::warn("nodes/{}: {} lost ranks are gone, says an operator", node, confirmed);
+    }
+    for (const v1::LostRank& lost : response->lost_ranks()) {  // a cancelled job may have ended
+      b_.stores.wakeups().Wake("job:" + lost.job_uid());
+    }
+    response->Clear();
     b_.stores.wakeups().Wake("queue");
     b_.stores.wakeups().Wake("fleet");
     return Find(node, response);

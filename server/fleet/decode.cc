@@ -20,7 +20,7 @@ namespace trainyard {
 namespace {
 
 constexpr int kMostSlots = 1024;
-constexpr int kMostFound = 65536;
+constexpr int kMostFound = 4096;
 constexpr double kMostCelsius = 1000, kMostWatts = 1e5;
 constexpr size_t kMostPathBytes = 1024;
 constexpr int kMostLabels = 64;
@@ -425,7 +425,8 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
   }
   NodeRecord node{.name = message.node(),
                   .uid = UidOf(message.node_secret()),
-                  .instance = message.instance(),
+                  // Without a secret it proves nothing.
+                  .instance = message.node_secret().empty() ? "" : message.instance(),
                   .incarnation = message.incarnation(),
                   .address = message.address(),
                   .agent_version = Readable(message.agent_version())};
@@ -438,7 +439,7 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
     node.labels[key] = value;
   }
   if (message.found_size() > kMostFound) {
-    return Wrong("register.found", absl::StrCat(message.found_size()), "at most 65536");
+    return Wrong("register.found", absl::StrCat(message.found_size()), "at most 4096");
   }
   for (const v1::RankKey& key : message.found()) {
     TY_ASSIGN_OR_RETURN(node.found.emplace_back(), DecodeRankKey(key));

@@ -114,18 +114,17 @@ Cluster ClusterOf(const SchedulerSnapshot& snapshot) {
 }
 
 // A job that is being cancelled waits for its lost ranks no longer than they can live.
+// `newest_loss`: of the lost ranks of each job, of whichever attempts.
 void LookAtCancelling(const Cluster& cluster, const JobRecord& job, const AttemptRecord& attempt,
+                      const std::map<std::string, absl::Time>& newest_loss,
                       const PlannerOptions& options, Pass& pass) {
   absl::Time lost = absl::InfinitePast();
   for (const RankRecord& rank : attempt.ranks) {
     if (!IsOver(rank.state)) return;
     if (rank.state == RankState::kLost) lost = std::max(lost, rank.gone_time);
   }
-  for (const NodeRecord* node : cluster.nodes) {  // of earlier attempts, too
-    for (const LostRank& rank : node->lost_ranks) {
-      if (rank.id.job_uid == job.uid) lost = std::max(lost, rank.time);
-    }
-  }
+  const auto of_all = newest_loss.find(job.uid);
+  if (of_all != newest_loss.end()) lost = std::max(lost, of_all->second);
   const absl::Time over = lost + options.orphan_limit + kOrphanMargin;
   if (over <= cluster.now) {
     pass.decisions.overdue_cancels.push_back({.job_uid = job.uid, .job_version = job.version});
@@ -149,9 +148,14 @@ void LookForLostNodes(const Cluster& cluster, const PlannerOptions& options, Pas
 void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& pass) {
   std::set<std::string> draining;
   std::map<std::string, std::string> cordoned;  // by name: why
+  std::map<std::string, absl::Time> newest_loss;
   for (const NodeRecord* node : cluster.nodes) {
     if (node->draining) draining.insert(node->name);
     if (const std::string why = CordonReason(*node); !why.empty()) cordoned[node->name] = why;
+    for (const LostRank& rank : node->lost_ranks) {
+      absl::Time& newest = newest_loss.try_emplace(rank.id.job_uid, rank.time).first->second;
+      newest = std::max(newest, rank.time);
+    }
   }
   for (const auto& [running, attempt] : cluster.running) {
     const JobRecord& job = *running;
@@ -163,7 +167,7 @@ void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& 
       }
     }
     if (job.state == JobState::kCancelling && attempt != nullptr) {
-      LookAtCancelling(cluster, job, *attempt, options, pass);
+      LookAtCancelling(cluster, job, *attempt, newest_loss, options, pass);
     }
     if (job.state != JobState::kStarting && job.state != JobState::kRunning) continue;
     if (attempt == nullptr || (draining.empty() && cordoned.empty())) continue;

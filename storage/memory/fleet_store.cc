@@ -89,18 +89,23 @@ int MemoryStores::ProveLostGone(const std::string& node, const std::set<RankId>&
   const auto found = nodes_.find(node);
   if (found == nodes_.end()) return 0;
   std::set<std::string> touched;  // jobs
-  const auto proven = std::erase_if(found->second.lost_ranks, [&](const LostRank& lost) {
-    if (ranks.count(lost.id) == 0) return false;
-    const auto entry = by_uid_.find(lost.id.job_uid);
-    if (entry == by_uid_.end()) return true;  // deleted
-    const auto attempt = entry->second.attempts.find(lost.id.attempt);
-    if (attempt != entry->second.attempts.end()) {
-      attempt->second.ranks[lost.id.rank].state = RankState::kGone;
-      entry->second.changed = ++writes_;
-      touched.insert(lost.id.job_uid);
+  std::vector<LostRank> left;
+  int proven = 0;
+  for (LostRank& lost : found->second.lost_ranks) {
+    if (ranks.count(lost.id) == 0) {
+      left.push_back(std::move(lost));
+      continue;
     }
-    return true;
-  });
+    ++proven;
+    const auto entry = by_uid_.find(lost.id.job_uid);
+    if (entry == by_uid_.end()) continue;  // deleted
+    const auto attempt = entry->second.attempts.find(lost.id.attempt);
+    if (attempt == entry->second.attempts.end()) continue;
+    attempt->second.ranks[lost.id.rank].state = RankState::kGone;
+    entry->second.changed = ++writes_;
+    touched.insert(lost.id.job_uid);
+  }
+  found->second.lost_ranks = std::move(left);
   if (proven == 0) return 0;
   node_changed_[node] = ++writes_;
   for (const std::string& uid : touched) {
@@ -109,7 +114,7 @@ int MemoryStores::ProveLostGone(const std::string& node, const std::set<RankId>&
     newest.lost_before = AnyLostBefore(entry);
     if (!AnyLost(entry)) Write(entry, EndCancelled(entry.job, newest, Now()));
   }
-  return static_cast<int>(proven);
+  return proven;
 }
 
 absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,

@@ -141,9 +141,10 @@ absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& no
     const pqxx::result before = transaction.Run(kReadNode, Params(node.name));
     absl::Status free;
     if (!before.empty()) free = CheckNameIsFree(NodeOf(before[0]), alive, node);
-    const pqxx::result taken = transaction.Run(
-        kRegisterNode, Params(node.name, node.uid, node.instance, node.address, node.agent_version,
-                              MapJson(node.labels), SlotsJson(node.slots), free.ok()));
+    const pqxx::result taken =
+        transaction.Run(kRegisterNode, Params(node.name, node.uid, node.instance, node.address,
+                                              node.agent_version, MapJson(node.labels),
+                                              SlotsJson(node.slots), !before.empty() && free.ok()));
     if (!taken.empty()) {
       transaction.Run(kRegisterLease, Params(node.name, node.incarnation, lease));
       transaction.Run(kTakeOverClaims, Params(node.name, node.uid, node.instance));
@@ -294,7 +295,7 @@ absl::StatusOr<bool> PostgresFleetStore::ReportAbsent(const AgentIdentity& agent
   const std::map<std::string, std::vector<RankId>> by_job = ByJob(ranks);
   if (by_job.empty()) return false;
   return agents_.Run("report absent", [&](Transaction& transaction) -> absl::StatusOr<bool> {
-    bool any = transaction.repeated_in_doubt;
+    bool any = transaction.repeated_in_doubt, any_proven = false;
     for (const auto& [uid, of_job] : by_job) {
       const RanksOfJob locked = LockRanks(transaction, uid);
       std::vector<RankId> lost;
@@ -308,11 +309,13 @@ absl::StatusOr<bool> PostgresFleetStore::ReportAbsent(const AgentIdentity& agent
       if (!lost.empty()) {
         TY_ASSIGN_OR_RETURN(const int proven, ProveLostGone(transaction, agent.node, locked, lost));
         any |= proven > 0;
+        any_proven |= proven > 0;
         continue;  // the others of this job next time: it may have ended
       }
       TY_ASSIGN_OR_RETURN(const bool dropped, DropAbsent(transaction, agent, locked, of_job));
       any |= dropped;
     }
+    if (any_proven) transaction.Run(kTouchNode, Params(agent.node));
     return any;
   });
 }
@@ -332,6 +335,7 @@ absl::StatusOr<int> PostgresFleetStore::ConfirmEmpty(const std::string& node) {
                           ProveLostGone(transaction, node, LockRanks(transaction, uid), of_job));
       confirmed += proven;
     }
+    if (confirmed > 0) transaction.Run(kTouchNode, Params(node));
     return confirmed;
   });
 }

@@ -181,13 +181,21 @@ absl::string_view BootOf(absl::string_view instance) {
   return instance.substr(0, instance.find(':'));
 }
 
-bool HasClaim(const AgentIdentity& agent, const Claim& claim) {
-  return agent.uid == claim.node_uid && agent.instance == claim.instance;
-}
-
 absl::string_view MachineOf(absl::string_view instance) {
   const std::vector<absl::string_view> parts = absl::StrSplit(instance, ':');
   return parts.size() < 4 ? "" : parts[3];
+}
+
+bool SameInstance(absl::string_view a, absl::string_view b) {
+  const std::vector<absl::string_view> of_a = absl::StrSplit(a, ':'), of_b = absl::StrSplit(b, ':');
+  if (of_a.size() < 3 || of_b.size() < 3) return a == b;
+  const absl::string_view machine = MachineOf(a), other = MachineOf(b);
+  return std::equal(of_a.begin(), of_a.begin() + 3, of_b.begin()) &&
+         (machine.empty() || other.empty() || machine == other);
+}
+
+bool HasClaim(const AgentIdentity& agent, const Claim& claim) {
+  return agent.uid == claim.node_uid && SameInstance(agent.instance, claim.instance);
 }
 
 bool CanProveGone(const AgentIdentity& agent, const Claim& claim) {
@@ -196,7 +204,7 @@ bool CanProveGone(const AgentIdentity& agent, const Claim& claim) {
     return !a.empty() && !b.empty() && a != b;
   };
   const absl::string_view machine = MachineOf(agent.instance);
-  return !machine.empty() && machine == MachineOf(claim.instance) &&
+  return agent.uid == claim.node_uid && !machine.empty() && machine == MachineOf(claim.instance) &&
          differ(BootOf(agent.instance), BootOf(claim.instance));
 }
 

@@ -64,13 +64,16 @@ struct AgentIdentity {
 // copy of its disk does not. "": it does not say.
 absl::string_view BootOf(absl::string_view instance);
 absl::string_view MachineOf(absl::string_view instance);
+// Whether both are one boot of one machine and one directory there. An agent that runs as root now
+// and then knows the machine now and then.
+bool SameInstance(absl::string_view a, absl::string_view b);
 
 // Whether `agent` has the claim: the same agent, in the same boot, with the same state directory.
 // It alone may start the rank, and what it reports is taken.
 bool HasClaim(const AgentIdentity& agent, const Claim& claim);
 
-// Whether `agent` can know that the rank runs no more: it has the claim, or it is on the machine
-// that ran the rank, and that has booted anew.
+// Whether `agent` can know that the rank runs no more: it has the claim, or had it on the same
+// machine in an earlier boot.
 bool CanProveGone(const AgentIdentity& agent, const Claim& claim);
 
 struct RankRecord {

@@ -86,13 +86,16 @@ std::string DescribeBytes(int64_t bytes) {
 
 absl::Status CheckNameIsFree(const NodeRecord& holder, const std::vector<RankId>& alive,
                              const NodeRecord& node) {
-  if (!holder.reachable || (holder.uid == node.uid && holder.instance == node.instance)) {
+  if (!holder.reachable ||
+      (holder.uid == node.uid && SameInstance(holder.instance, node.instance))) {
     return absl::OkStatus();
   }
-  const bool knows_all = std::all_of(alive.begin(), alive.end(), [&](const RankId& rank) {
-    return std::count(node.found.begin(), node.found.end(), rank) > 0;
-  });
-  if (holder.uid.empty() && (node.uid.empty() || knows_all)) return absl::OkStatus();
+  if (holder.uid.empty()) {
+    const std::set<RankId> found(node.found.begin(), node.found.end());
+    const bool knows_all = std::all_of(
+        alive.begin(), alive.end(), [&found](const RankId& rank) { return found.count(rank) > 0; });
+    if (node.uid.empty() || knows_all) return absl::OkStatus();
+  }
   return absl::FailedPreconditionError(absl::StrCat(
       "node: nodes/", node.name, " is another agent, at ", holder.address,
       holder.uid == node.uid ? ", started from a copy of the same state directory"

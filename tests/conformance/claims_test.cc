@@ -68,6 +68,20 @@ TEST_P(ClaimSuite, FencesWhoDoesNotHaveIt) {
   EXPECT_FALSE(fleet().AppendEvents(report)->fenced) << "an agent of before does not know it";
 }
 
+TEST_P(ClaimSuite, IsKeptByAnAgentThatMayNotAskForTheMachineAnyMore) {
+  const JobRecord job = RunClaimed("a");
+  const AgentIdentity as_user("n1", "agent", "boot-1:8:42:");
+  RegisterAs(as_user);
+  EXPECT_EQ(fleet().ReadDesired(as_user)->size(), 1u);
+  EXPECT_FALSE(
+      fleet()
+          .AppendEvents(
+              {.agent = as_user, .rank = {job.uid, 1, 0}, .events = Writer(job).Train(1).Take()})
+          ->fenced);
+  RegisterAs(kAgent);
+  EXPECT_EQ(fleet().ReadDesired(kAgent)->size(), 1u);
+}
+
 TEST_P(ClaimSuite, SlotOfALostRankIsTakenUntilItsAgentSaysThatItIsGone) {
   const JobRecord job = RunClaimed("a");
   Lose();
@@ -179,7 +193,11 @@ TEST_P(ClaimSuite, LostRankOutlivesTheRecordOfItsJob) {
   Submit("b");
   EXPECT_EQ(Place(Get("b"), {"n1"}), 0);
   ASSERT_EQ(fleet().ListRanks("n1")->size(), 1u);
+  const ChangePosition before = scheduler().ReadChanges("", false)->position;
   EXPECT_TRUE(*fleet().ReportAbsent(kAgent, *fleet().ListRanks("n1")));
+  const auto changes = scheduler().ReadChanges(before, false);
+  ASSERT_EQ(changes->nodes.size(), 1u) << "the leader is told";
+  EXPECT_TRUE(changes->nodes[0].lost_ranks.empty());
   EXPECT_TRUE(fleet().ListRanks("n1")->empty());
   EXPECT_EQ(Place(Get("b"), {"n1"}), 1);
 }

@@ -1,8 +1,8 @@
 -- Nodes, attempts and ranks.
 
 -- name: RegisterNode
--- No row: another agent holds the name ($8: whether the holder's name may be taken over, as CheckNameIsFree says of what
--- was read; the rest is checked once more). The lease is written by RegisterLease, in the same transaction.
+-- No row: another agent holds the name. $8: the holder was read, under the lock of its lease, and its name may be taken over
+-- (CheckNameIsFree). The lease is written by RegisterLease, in the same transaction.
 INSERT INTO nodes AS n (name, uid, instance, address, agent_version, labels, slots, draining, reachable, create_time)
 VALUES ($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb, false, true, clock_timestamp())
 ON CONFLICT (name) DO UPDATE SET
@@ -11,7 +11,7 @@ ON CONFLICT (name) DO UPDATE SET
   -- A new boot: what its failures still say, the leader decides anew.
   cordon = CASE WHEN n.instance = excluded.instance THEN n.cordon ELSE '' END,
   boot_time = CASE WHEN n.instance = excluded.instance THEN n.boot_time ELSE clock_timestamp() END
-WHERE NOT n.reachable OR (n.uid = '' AND $8::boolean) OR (n.uid = excluded.uid AND n.instance = excluded.instance)
+WHERE NOT n.reachable OR $8::boolean
 RETURNING name
 
 -- name: LockLease
@@ -112,6 +112,10 @@ WHERE job_uid = $1 AND node = $2 AND state = 'LOST'
 UPDATE ranks r SET state = 'GONE' FROM unnest($2::bigint[], $3::integer[]) AS u (attempt, rank)
 WHERE r.job_uid = $1 AND r.attempt = u.attempt AND r.rank = u.rank AND r.node = $4 AND r.state = 'LOST'
 RETURNING r.rank
+
+-- name: TouchNode
+-- The leader reads it again: its lost ranks are fewer, and their rows may be gone with their jobs.
+UPDATE nodes SET name = name WHERE name = $1
 
 -- name: ForgetRanks
 -- Of a job that was deleted while they were lost.
