@@ -279,6 +279,12 @@ absl::Status AgentSession::FindAbsent(const v1::Heartbeat& heartbeat) {
     TY_ASSIGN_OR_RETURN(RankId id, DecodeRankKey(key));
     present.emplace(std::move(id), key.claim());
   }
+  // What is placed or ended comes by a wake-up, and the agent tells what it has then.
+  const auto told = std::make_pair(heartbeat.desired_version(), present);
+  if (told == compared_ && ++quiet_heartbeats_ < fleet_.options_.heartbeats_per_look) {
+    return absl::OkStatus();
+  }
+  compared_.reset();
   // The list before the set: a rank that is placed in between is in the set only.
   TY_ASSIGN_OR_RETURN(const NodeRanks of_node, fleet_.store_.ReadRanks(node_));
   TY_RETURN_IF_ERROR(SendDesired(of_node));
@@ -296,6 +302,8 @@ absl::Status AgentSession::FindAbsent(const v1::Heartbeat& heartbeat) {
         found != present.end() && (found->second.empty() || found->second == rank.claim.token);
     if (!runs) absent_.push_back(rank.id);
   }
+  quiet_heartbeats_ = 0;
+  if (absent_.empty()) compared_ = told;
   return absl::OkStatus();
 }
 

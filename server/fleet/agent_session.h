@@ -98,6 +98,10 @@ class AgentSession : public Actor {
   std::shared_ptr<Renewal> renewal_;  // of the heartbeat at hand; shared with the renewer
   bool kept_ = false;                 // the lease, by that heartbeat, and the agent was told
   std::vector<RankId> absent_;        // by that heartbeat: reported once the lease is renewed again
+  // What a heartbeat told of its ranks, and under which set, when it was last held against the
+  // store and nothing was absent; and how many have told the same since.
+  std::optional<std::pair<int64_t, std::map<RankId, std::string>>> compared_;
+  int quiet_heartbeats_ = 0;
   // In order; each shared with the committer until it is answered.
   std::deque<std::shared_ptr<Sent>> sent_;
   bool commit_again_ = false;  // those of them that the store was away for, once all are answered

@@ -29,6 +29,9 @@ struct FleetOptions {
   absl::Duration lease = absl::Seconds(10);
   absl::Duration self_fence = absl::Seconds(8);
   absl::Duration orphan_limit = absl::Minutes(10);  // for workers without a lease
+  // Of heartbeats that tell nothing new, each of so many is held against the store, should a
+  // wake-up have been lost.
+  int heartbeats_per_look = 5;
   absl::Duration longest_retry =
       absl::Milliseconds(500);                     // between attempts while the store is away
   absl::Duration log_timeout = absl::Seconds(10);  // for an agent to answer

@@ -130,9 +130,14 @@ absl::StatusOr<std::string> CompleteConninfo(const std::string& conninfo, const 
   PQconninfoFree(parsed);
   const int64_t statement = absl::ToInt64Milliseconds(options.statement_timeout);
   const int64_t idle = absl::ToInt64Milliseconds(options.idle_in_transaction_timeout);
+  // A plan is kept, and the first ones are made while the tables are empty: no statement may decide
+  // then to read a table whole, which is cheap only until it has rows. The price that the planner
+  // puts on such a reading where there is no other way must not make it compile the plan. Rows that
+  // are looked up are mostly in memory, and disks that have to turn are rare.
   words["options"] =
       absl::StrCat(words["options"], " -c statement_timeout=", statement,
-                   " -c idle_in_transaction_session_timeout=", idle, " -c timezone=UTC");
+                   " -c idle_in_transaction_session_timeout=", idle,
+                   " -c timezone=UTC -c enable_seqscan=off -c jit=off -c random_page_cost=1.1");
   return MakeConninfo(words);
 }
 

@@ -2,6 +2,7 @@
 #
 # queries: every "-- name: GetJob" in FOLDER/*.sql begins a query, which becomes
 #   inline constexpr Query kGetJob{"GetJob", "..."};   {x} stands for the text of FOLDER/fragments/x.sql
+#   and all of them are kAllQueries.
 # migrations: FOLDER/NNNN_topic.sql, in order, as kMigrations[]. "-- Works with programs that know N migrations." in one
 #   says which servers of before go on with the database afterwards; without it, none.
 
@@ -26,7 +27,12 @@ if(MODE STREQUAL "queries")
     string(FIND "${content}" "inline constexpr" at)
     string(SUBSTRING "${content}" ${at} -1 content)
     string(APPEND text "\n${content})sql\"};\n")
+    string(REGEX MATCHALL "inline constexpr Query k[A-Za-z]+" declared "${content}")
+    list(APPEND queries ${declared})
   endforeach()
+  list(JOIN queries ", " queries)
+  string(REPLACE "inline constexpr Query " "&" queries "${queries}")
+  string(APPEND text "\ninline constexpr const Query* kAllQueries[] = {${queries}};\n")
 else()
   string(APPEND text "namespace trainyard::postgres {\n\n"
          "struct Migration {\n  int version;\n  int works_with;\n  const char* name;\n  const char* sql;\n};\n\n"

@@ -26,24 +26,31 @@ CROSS JOIN LATERAL (
    FROM feed f WHERE f.month = w.month AND f.job_uid = w.uid AND f.sequence > w.after ORDER BY f.sequence LIMIT $3)
   UNION ALL
   (SELECT 1, micros(w.create_time), 0, 'SUBMITTED', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-   WHERE w.after < 1
-     AND NOT EXISTS (SELECT FROM feed f WHERE f.month = w.month AND f.job_uid = w.uid AND f.sequence = 1)
-     AND (EXISTS (SELECT FROM jobs j WHERE j.uid = w.uid)
-          OR EXISTS (SELECT FROM ended_jobs j WHERE j.uid = w.uid AND j.create_time = w.create_time)))
+   WHERE CASE WHEN w.after < 1  -- first, and mostly alone
+     THEN NOT EXISTS (SELECT FROM feed f WHERE f.month = w.month AND f.job_uid = w.uid AND f.sequence = 1)
+      AND (EXISTS (SELECT FROM jobs j WHERE j.uid = w.uid)
+           OR EXISTS (SELECT FROM ended_jobs j WHERE j.uid = w.uid AND j.create_time = w.create_time)) END)
   UNION ALL
   (SELECT m.sequence, micros(m.time), m.attempt, 'METRIC', NULL, m.step, m.split, m.names, m.values, NULL, NULL, NULL
    FROM metrics m WHERE m.job_uid = w.uid AND m.sequence > w.after ORDER BY m.sequence LIMIT $3)
   UNION ALL
   (SELECT h.last_sequence, NULL, h.attempt, 'HEAD', NULL, NULL, NULL, NULL, NULL, NULL, h.points, h.bytes
-   FROM metric_heads h WHERE h.month = w.month AND h.job_uid = w.uid AND h.last_sequence > w.after
+   FROM metric_heads h
+   WHERE h.month = w.month AND h.job_uid = w.uid AND h.last_sequence > w.after
+     -- Heads do not overlap: none before this one reaches as far.
+     AND h.first_sequence >= coalesce((
+       SELECT b.first_sequence FROM metric_heads b
+       WHERE b.month = w.month AND b.job_uid = w.uid AND b.first_sequence <= w.after
+       ORDER BY b.first_sequence DESC LIMIT 1), 0)
    ORDER BY h.first_sequence LIMIT $3)
   UNION ALL
   (SELECT c.last_sequence, NULL, c.attempt, 'CHUNK', NULL, NULL, c.split, NULL, NULL, c.name, c.points, c.bytes
    FROM (SELECT i.first_sequence FROM metric_chunks i
          WHERE i.month = w.month AND i.job_uid = w.uid AND i.split = -1 AND i.last_sequence > w.after
          ORDER BY i.last_sequence LIMIT $4) n
-   JOIN metric_chunks c ON c.month = w.month AND c.job_uid = w.uid AND c.level = 0
-                       AND c.first_sequence = n.first_sequence
+   CROSS JOIN LATERAL (
+     SELECT * FROM metric_chunks
+     WHERE month = w.month AND job_uid = w.uid AND level = 0 AND first_sequence = n.first_sequence OFFSET 0) c
    ORDER BY c.first_sequence, c.split, c.name)
 ) AS items
 

@@ -102,7 +102,8 @@ WHERE node = $1 AND state IN ('ASSIGNED', 'RUNNING') AND node_uid = '' AND $2 <>
 SELECT job_uid, attempt, rank FROM ranks WHERE node = $1 AND state = 'LOST'
 
 -- name: AnyLostRank
-SELECT FROM ranks WHERE job_uid = $1 AND state = 'LOST' LIMIT 1
+-- Among the job's ranks, which are few: OFFSET keeps the planner from looking among all lost ones.
+SELECT FROM (SELECT state FROM ranks WHERE job_uid = $1 OFFSET 0) AS r WHERE r.state = 'LOST' LIMIT 1
 
 -- name: LostRanksOfJob
 SELECT job_uid, attempt, rank, node_uid, node_instance, claim FROM ranks
@@ -126,12 +127,15 @@ SELECT job_uid, attempt, rank FROM ranks WHERE node = ANY ($1::text[]) AND state
 ORDER BY job_uid, attempt, rank
 
 -- name: RanksOfNode
--- That are not gone, with what says whether they should run, of the newest attempts of live jobs.
+-- That are not gone, with what says whether they should run, of the newest attempts of live jobs. OFFSET as in
+-- SomeLiveJobs.
 SELECT r.job_uid, r.attempt, r.rank, r.state AS rank_state, r.outcome, r.node_uid, r.node_instance, r.claim, a.world_size,
        j.version, j.state
 FROM ranks r
-  LEFT JOIN attempts a ON a.job_uid = r.job_uid AND a.attempt = r.attempt
-  LEFT JOIN jobs j ON j.uid = r.job_uid AND j.attempt = r.attempt
+  LEFT JOIN LATERAL (
+    SELECT world_size FROM attempts WHERE job_uid = r.job_uid AND attempt = r.attempt OFFSET 0) a ON true
+  LEFT JOIN LATERAL (
+    SELECT version, state FROM jobs WHERE uid = r.job_uid AND attempt = r.attempt OFFSET 0) j ON true
 WHERE r.node = $1 AND r.state <> 'GONE' ORDER BY r.job_uid, r.attempt, r.rank
 
 -- name: NodeAddresses
@@ -158,7 +162,7 @@ SELECT node, unnest(slots) FROM ranks WHERE node = ANY ($1::text[]) AND state IN
 -- Fenced by the attempt and by what was stored already.
 UPDATE ranks SET state = $4, outcome = $5, acked_sequence = $6, failure = $7::jsonb,
                  gone_time = from_micros($8), lost = lost OR $4 = 'LOST'
-WHERE job_uid = $1 AND attempt = $2 AND rank = $3 AND state <> 'GONE' AND acked_sequence <= $6
+WHERE job_uid = $1 AND attempt = $2 AND rank = $3 AND state NOT IN ('LOST', 'GONE') AND acked_sequence <= $6
   AND attempt = (SELECT attempt FROM jobs WHERE uid = $1)
 RETURNING rank
 
@@ -166,11 +170,12 @@ RETURNING rank
 -- planned with their values.
 
 -- name: UpdateRanks
+-- By key: with "state <> 'GONE'" the planner may read the index of all that are not gone.
 UPDATE ranks r SET state = u.state, outcome = u.outcome, acked_sequence = u.acked,
                    failure = nullif(u.failure, '')::jsonb, gone_time = from_micros(nullif(u.gone, '')::bigint)
 FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::text[])
        AS u (uid, attempt, rank, state, outcome, acked, failure, gone)
   JOIN jobs j ON j.uid = u.uid AND j.attempt = u.attempt
-WHERE r.job_uid = u.uid AND r.attempt = u.attempt AND r.rank = u.rank AND r.state <> 'GONE'
-  AND r.acked_sequence <= u.acked
+WHERE r.job_uid = u.uid AND r.attempt = u.attempt AND r.rank = u.rank AND r.acked_sequence <= u.acked
+  AND r.state IS DISTINCT FROM 'GONE' AND r.state IS DISTINCT FROM 'LOST'
 RETURNING r.rank

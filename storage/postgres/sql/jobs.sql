@@ -38,9 +38,13 @@ WITH submitted AS (
 SELECT uid, micros(create_time) FROM named
 
 -- name: FindRivals
+-- One look-up for each of what they may have taken.
 WITH s AS (
-  SELECT * FROM job_specs
-  WHERE job_uid = $1 OR (project = $2 AND (job_id = $3 OR request_id = nullif($4::text, '')))
+  SELECT * FROM job_specs WHERE job_uid = $1
+  UNION
+  SELECT * FROM job_specs WHERE project = $2 AND job_id = $3
+  UNION
+  SELECT * FROM job_specs WHERE project = $2 AND request_id = nullif($4::text, '')
 )
 {any_job}
 

@@ -51,14 +51,23 @@ WITH unseen AS (
 SELECT DISTINCT uid FROM unseen
 
 -- name: ChangedNodes
-SELECT {node_columns} FROM nodes n JOIN leases l ON l.node = n.name
-WHERE (n.changed >= pg_snapshot_xmax($1::pg_snapshot) AND n.{of_this_cluster})
-   OR n.changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
-   OR n.name IN (SELECT node FROM ranks WHERE lost AND changed >= pg_snapshot_xmax($1::pg_snapshot) AND {of_this_cluster})
-   OR n.name IN (SELECT node FROM ranks WHERE lost AND changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot))))
-   OR n.name IN (SELECT node FROM node_failures
-                 WHERE (changed >= pg_snapshot_xmax($1::pg_snapshot) AND {of_this_cluster})
-                    OR changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot))))
+WITH unseen AS (
+  SELECT name FROM nodes WHERE changed >= pg_snapshot_xmax($1::pg_snapshot) AND {of_this_cluster}
+  UNION ALL
+  SELECT name FROM nodes WHERE changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
+  UNION ALL
+  SELECT node FROM ranks WHERE lost AND changed >= pg_snapshot_xmax($1::pg_snapshot) AND {of_this_cluster}
+  UNION ALL
+  SELECT node FROM ranks WHERE lost AND changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
+  UNION ALL
+  SELECT node FROM node_failures WHERE changed >= pg_snapshot_xmax($1::pg_snapshot) AND {of_this_cluster}
+  UNION ALL
+  SELECT node FROM node_failures WHERE changed = ANY (ARRAY (SELECT pg_snapshot_xip($1::pg_snapshot)))
+)
+SELECT {node_columns}
+FROM (SELECT DISTINCT name FROM unseen) AS u
+  CROSS JOIN LATERAL (SELECT * FROM nodes WHERE name = u.name OFFSET 0) AS n
+  CROSS JOIN LATERAL (SELECT * FROM leases WHERE node = u.name OFFSET 0) AS l
 
 -- name: ReadLeases
 SELECT node, beat, disk_free_bytes, health::text AS health FROM leases
