@@ -279,9 +279,11 @@ absl::Status AgentSession::FindAbsent(const v1::Heartbeat& heartbeat) {
     TY_ASSIGN_OR_RETURN(RankId id, DecodeRankKey(key));
     present.emplace(std::move(id), key.claim());
   }
-  // What is placed or ended comes by a wake-up, and the agent tells what it has then.
+  // What is placed or ended comes by a wake-up, and the agent tells what it has then. A set without
+  // wishes that can be compared changes with time.
   const auto told = std::make_pair(heartbeat.desired_version(), present);
-  if (told == compared_ && ++quiet_heartbeats_ < fleet_.options_.heartbeats_per_look) {
+  if (told == compared_ && !desired_wishes_.empty() &&
+      ++quiet_heartbeats_ < fleet_.options_.heartbeats_per_look) {
     return absl::OkStatus();
   }
   compared_.reset();

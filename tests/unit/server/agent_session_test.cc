@@ -165,7 +165,7 @@ TEST(Decode, UsageOfWhatADriverMaySay) {
 
 class AgentSessionTest : public ::testing::Test {
  protected:
-  AgentSessionTest() {
+  explicit AgentSessionTest(int look_every = 1) : look_every_(look_every) {
     fleet_.Begin(session_);
     v1::AgentMessage hello;
     hello.mutable_register_()->set_node("n1");
@@ -192,10 +192,11 @@ class AgentSessionTest : public ::testing::Test {
     Hear(message);
   }
 
+  const int look_every_;  // heartbeats that tell nothing new
   NodeStore store_;
   LocalWakeups wakeups_;
   TaskPool pool_{0};
-  Fleet fleet_{store_, wakeups_, pool_, SystemClock(), {}};
+  Fleet fleet_{store_, wakeups_, pool_, SystemClock(), {.heartbeats_per_look = look_every_}};
   Recorder link_;
   std::shared_ptr<AgentSession> session_ =
       fleet_.Make([] { return absl::StatusOr<Principal>(Principal()); }, link_);
@@ -239,6 +240,44 @@ TEST_F(AgentSessionTest, ASetThatCannotHaveChangedIsNotRead) {
   store_.wishes = "";  // it changes with time
   EXPECT_EQ(reads_of_a_heartbeat(), 1);
   EXPECT_EQ(reads_of_a_heartbeat(), 1);
+}
+
+class QuietAgentSessionTest : public AgentSessionTest {
+ protected:
+  QuietAgentSessionTest() : AgentSessionTest(3) {}
+
+  // How often the ranks of the node were read for it.
+  int Lists(int heartbeats) {
+    int lists = 0;
+    store_.on_list = [&lists] { ++lists; };
+    for (int i = 0; i < heartbeats; ++i) HearHeartbeat();
+    store_.on_list = nullptr;
+    return lists;
+  }
+};
+
+TEST_F(QuietAgentSessionTest, HeartbeatsThatTellNothingNewAreSeldomHeldAgainstTheStore) {
+  store_.over.clear();
+  store_.wishes = "one";
+  EXPECT_EQ(Lists(1), 1);
+  EXPECT_EQ(Lists(2), 0);
+  EXPECT_EQ(Lists(1), 1) << "a wake-up may have been lost";
+  EXPECT_EQ(Lists(6), 2);
+}
+
+TEST_F(QuietAgentSessionTest, RanksThatAreOverAreReportedAbsentThoughNothingIsNew) {
+  store_.over.clear();
+  store_.wishes = "one";
+  HearHeartbeat();
+  store_.over = {{"job", 1, 0}};
+  EXPECT_EQ(Lists(3), 1);
+  EXPECT_THAT(store_.absent, ElementsAre(RankId{"job", 1, 0}));
+}
+
+TEST_F(QuietAgentSessionTest, ASetThatChangesWithTimeIsReadWithEachHeartbeat) {
+  store_.over.clear();
+  store_.wishes = "";
+  EXPECT_EQ(Lists(4), 4);
 }
 
 TEST_F(AgentSessionTest, TheLeaseIsKeptWhileEventsCannotBeStored) {
