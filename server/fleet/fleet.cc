@@ -17,7 +17,7 @@ Fleet::Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock,
       clock_(clock),
       options_(std::move(options)),
       committer_(std::make_shared<EventCommitter>(pool, store)),
-      renewer_(std::make_shared<LeaseRenewer>(pool, store)) {
+      renewer_(std::make_shared<LeaseRenewer>(pool, store, options_.renewals_every)) {
   subscription_ = wakeups_.Subscribe([this](const std::string& topic) {
     absl::string_view node = topic;
     const bool of_one = absl::ConsumePrefix(&node, "node:");

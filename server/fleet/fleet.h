@@ -32,6 +32,7 @@ struct FleetOptions {
   // Of heartbeats that tell nothing new, each of so many is held against the store, should a
   // wake-up have been lost.
   int heartbeats_per_look = 5;
+  absl::Duration renewals_every = absl::Milliseconds(100);  // of all leases together
   absl::Duration longest_retry =
       absl::Milliseconds(500);                     // between attempts while the store is away
   absl::Duration log_timeout = absl::Seconds(10);  // for an agent to answer

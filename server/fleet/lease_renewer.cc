@@ -23,16 +23,31 @@ void LeaseRenewer::Work() {
   bool more = false;
   {
     absl::MutexLock lock(&mu_);
+    if (resting_) return;
     for (; !waiting_.empty() && renewals.size() < kMostRenewals; waiting_.pop_front()) {
       renewals.push_back(std::move(waiting_.front().renewal));
       dones.push_back(std::move(waiting_.front().done));
     }
+    if (renewals.empty()) return;
     more = !waiting_.empty();
+    resting_ = !more && every_ > absl::ZeroDuration();
+    if (resting_) EndRestLater();
   }
-  if (renewals.empty()) return;
   if (more) Poke();
   const std::vector<absl::Status> answers = store_.RenewLeases(renewals);
   for (size_t i = 0; i < dones.size(); ++i) dones[i](answers[i]);
+}
+
+void LeaseRenewer::EndRestLater() {
+  pool().PostAfter(every_, [weak = weak_from_this()] {
+    const auto self = std::static_pointer_cast<LeaseRenewer>(weak.lock());
+    if (self == nullptr) return;
+    {
+      absl::MutexLock lock(&self->mu_);
+      self->resting_ = false;
+    }
+    self->Poke();
+  });
 }
 
 }  // namespace trainyard

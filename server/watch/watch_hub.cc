@@ -25,7 +25,7 @@ WatchHub::WatchHub(JobStore& jobs, Wakeups& wakeups, TaskPool& pool, const Watch
       reader->Wake(topic.substr(kPrefix.size()));
     }
   });
-  const absl::Duration period = std::min(options_.heartbeat / 20, absl::Milliseconds(250));
+  const absl::Duration period = std::min(options_.heartbeat / 20, absl::Seconds(1));
   const auto sweeps =
       static_cast<int>(std::clamp(absl::FDivDuration(options_.heartbeat, period), 1.0, 1e6));
   Sweep(state_, reader_, pool_, period, sweeps, 0);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "tests/unit/server/refusing_fleet_store.h"
 
 namespace trainyard {
@@ -50,7 +51,8 @@ class LeaseRenewerTest : public ::testing::Test {
 
   TaskPool pool_{0};
   CountingStore store_;
-  std::shared_ptr<LeaseRenewer> renewer_ = std::make_shared<LeaseRenewer>(pool_, store_);
+  std::shared_ptr<LeaseRenewer> renewer_ =
+      std::make_shared<LeaseRenewer>(pool_, store_, absl::ZeroDuration());
   std::vector<std::string> answers_;
 };
 
@@ -62,6 +64,19 @@ TEST_F(LeaseRenewerTest, WhatGatheredDuringAStatementIsTheNextOne) {
   RunAll();
   EXPECT_THAT(store_.groups, ElementsAre(1, 1024, 476));
   EXPECT_EQ(answers_.size(), 1501u);
+}
+
+// The first goes at once; those that come soon after it go together.
+TEST_F(LeaseRenewerTest, OnesThatFollowOneAnotherShareAStatement) {
+  renewer_ = std::make_shared<LeaseRenewer>(pool_, store_, absl::Milliseconds(20));
+  for (int i = 0; i < 4; ++i) {
+    Renew("n1");
+    RunAll();
+  }
+  EXPECT_THAT(store_.groups, ElementsAre(1));
+  const absl::Time bound = absl::Now() + absl::Seconds(30);
+  while (answers_.size() < 4 && absl::Now() < bound) pool_.RunOne();
+  EXPECT_THAT(store_.groups, ElementsAre(1, 3));
 }
 
 TEST_F(LeaseRenewerTest, EachIsAnsweredForItself) {
