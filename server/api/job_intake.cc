@@ -91,20 +91,10 @@ absl::StatusOr<JobRecord> JobIntake::FindEarlier(const JobRecord& job) {
 
 absl::StatusOr<v1::Job> JobIntake::Submit(const v1::SubmitJobRequest& request,
                                           const std::string& creator, const Gone& gone) {
-  TY_ASSIGN_OR_RETURN(JobRecord job, CheckSubmission(request, request.parent(), creator));
-  if (!request.validate_only()) {
-    // A replay gets the first answer even when the files have gone since.
-    const absl::StatusOr<JobRecord> earlier = FindEarlier(job);
-    if (absl::IsUnavailable(earlier.status())) return earlier.status();
-    if (earlier.ok()) {
-      job.plan_summary = earlier->plan_summary;
-      return Answer(jobs_.Submit(job));
-    }
-  }
-  const Plan plan = MakePlan(job, SteadyTime::max());
-  TY_RETURN_IF_ERROR(plan.sizing.status());
-  TY_RETURN_IF_ERROR(plan.fits);
-  SetSizing(job, *plan.sizing);
+  Row row{.request = &request};
+  TY_ASSIGN_OR_RETURN(row.job, CheckSubmission(request, request.parent(), creator));
+  TY_RETURN_IF_ERROR(PlanRow(row, MakePlan(row.job, SteadyTime::max())));
+  JobRecord& job = row.job;
   if (request.validate_only()) return AsIfSubmitted(std::move(job));
   if (gone()) return CallerGone();
   const absl::StatusOr<JobRecord> submitted = jobs_.Submit(job);
@@ -145,7 +135,8 @@ absl::StatusOr<std::vector<JobIntake::Row>> JobIntake::CheckBatch(
   return rows;
 }
 
-// What a plan makes of a row that would be stored; one that an earlier call has made needs none.
+// What a plan makes of a row that would be stored. One that an earlier call has made needs none: a
+// replay gets the first answer even when the files have gone since.
 absl::Status JobIntake::PlanRow(Row& row, const Plan& plan) {
   if (plan.sizing.ok()) SetSizing(row.job, *plan.sizing);
   const absl::Status failure = plan.sizing.ok() ? plan.fits : plan.sizing.status();

@@ -76,7 +76,7 @@ void CallQueue::Post(const std::string& principal, QueuedCall call) {
       refused.push_back(std::move(call));
     } else {
       refused = order_.Add(principal, std::move(call));
-      changed_.Signal();
+      WakeOne();
     }
   }
   const absl::Status why =
@@ -91,7 +91,7 @@ void CallQueue::Stop() {
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
-    changed_.SignalAll();
+    while (!idle_.empty()) WakeOne();
   }
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
@@ -106,22 +106,30 @@ void CallQueue::Stop() {
   for (const QueuedCall& one : refused) one.refuse(absl::UnavailableError("server is draining"));
 }
 
+void CallQueue::WakeOne() {
+  if (idle_.empty()) return;
+  idle_.back()->Signal();
+  idle_.pop_back();
+}
+
 void CallQueue::Run() {
-  mu_.Lock();
+  absl::CondVar called;
+  absl::MutexLock lock(&mu_);
   while (!stopping_) {
     std::optional<FairOrder::Turn> turn = order_.Next();
     if (!turn.has_value()) {
-      changed_.Wait(&mu_);
+      idle_.push_back(&called);
+      called.Wait(&mu_);
+      std::erase(idle_, &called);  // it may have woken by itself
       continue;
     }
     mu_.Unlock();
     turn->call.run();
     turn->call = {};
     mu_.Lock();
+    // One more of this principal may run now: this thread takes it, or one that is woken already.
     order_.Done(turn->principal);
-    changed_.Signal();  // one more of this principal may run now
   }
-  mu_.Unlock();
 }
 
 }  // namespace trainyard

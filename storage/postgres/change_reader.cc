@@ -54,17 +54,15 @@ void ReadAll(Transaction& transaction, SnapshotChanges& changes) {
   }
 }
 
-// Statements with arrays are planned with their values: a plan for arrays of any length is a bad
-// one for long ones.
 void ReadJobs(Transaction& transaction, const std::string& since, SnapshotChanges& changes) {
   std::unordered_set<std::string> uids;
-  for (const pqxx::row& row : transaction.RunText(kChangedJobs.text, Params(since))) {
+  for (const pqxx::row& row : transaction.Run(kChangedJobs, Params(since))) {
     uids.insert(row[0].as<std::string>());
   }
   if (uids.empty()) return;
   const Params all(std::vector<std::string>(uids.begin(), uids.end()));
   std::vector<std::string> holders;
-  for (const pqxx::row& row : transaction.RunText(kSomeLiveJobs.text, all)) {
+  for (const pqxx::row& row : transaction.Run(kSomeLiveJobs, all)) {
     JobRecord job = JobOf(row);
     uids.erase(job.uid);
     if (HoldsSlots(job.state)) holders.push_back(job.uid);
@@ -72,7 +70,7 @@ void ReadJobs(Transaction& transaction, const std::string& since, SnapshotChange
   }
   changes.gone.assign(uids.begin(), uids.end());
   if (holders.empty()) return;
-  changes.attempts = AttemptsOf(transaction.RunText(kDesiredAttempts.text, Params(holders)));
+  changes.attempts = AttemptsOf(transaction.Run(kDesiredAttempts, Params(holders)));
 }
 
 }  // namespace
@@ -91,7 +89,7 @@ absl::StatusOr<SnapshotChanges> ReadChangesIn(Transaction& transaction, int64_t 
     ReadAll(transaction, changes);
   } else {
     ReadJobs(transaction, before.snapshot, changes);
-    for (const pqxx::row& row : transaction.RunText(kChangedNodes.text, Params(before.snapshot))) {
+    for (const pqxx::row& row : transaction.Run(kChangedNodes, Params(before.snapshot))) {
       changes.nodes.push_back(NodeOf(row));
     }
   }

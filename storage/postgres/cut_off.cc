@@ -16,8 +16,8 @@ constexpr absl::Duration kLongestSleep = absl::Hours(1);
 
 }  // namespace
 
-CutOffs::CutOffs() : changed_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  TY_CHECK(changed_.valid(), "eventfd");
+CutOffs::CutOffs() : earlier_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  TY_CHECK(earlier_.valid(), "eventfd");
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -26,7 +26,7 @@ CutOffs::~CutOffs() {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
   }
-  eventfd_write(changed_.get(), 1);
+  eventfd_write(earlier_.get(), 1);
   thread_.join();
 }
 
@@ -34,8 +34,11 @@ CutOffs::Guard::Guard(CutOffs& owner, int socket, absl::Duration deadline)
     : owner_(owner), socket_(socket) {
   absl::MutexLock lock(&owner_.mu_);
   place_ = owner_.guards_.emplace(deadline, this);
-  // The thread has to wake earlier only for a new first one.
-  if (place_ == owner_.guards_.begin()) eventfd_write(owner_.changed_.get(), 1);
+  // Seldom: most deadlines are later than that of a transaction of a moment ago.
+  if (deadline < owner_.looks_at_) {
+    owner_.looks_at_ = deadline;
+    eventfd_write(owner_.earlier_.get(), 1);
+  }
 }
 
 CutOffs::Guard::~Guard() {
@@ -50,12 +53,12 @@ bool CutOffs::Guard::fired() const {
 
 void CutOffs::SleepUntil(absl::Duration deadline) {
   const absl::Duration left = deadline - SystemClock().SinceBoot() + absl::Milliseconds(1);
-  pollfd changed{changed_.get(), POLLIN, 0};
-  poll(&changed, 1,
+  pollfd earlier{earlier_.get(), POLLIN, 0};
+  poll(&earlier, 1,
        static_cast<int>(
            absl::ToInt64Milliseconds(std::clamp(left, absl::ZeroDuration(), kLongestSleep))));
   eventfd_t count = 0;
-  eventfd_read(changed_.get(), &count);
+  eventfd_read(earlier_.get(), &count);
 }
 
 void CutOffs::Run() {
@@ -74,6 +77,7 @@ void CutOffs::Run() {
         guards_.erase(guards_.begin());
       }
       if (!guards_.empty()) next = guards_.begin()->first;
+      looks_at_ = next;
     }
     SleepUntil(next);
   }

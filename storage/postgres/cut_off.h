@@ -45,13 +45,15 @@ class CutOffs {
  private:
   void Run();
 
-  // Sleeps until `deadline`, or until something changed. Without a mutex's timed wait, whose time
-  // is the wall clock's.
+  // Sleeps until `deadline`, or until it has to look earlier. Without a mutex's timed wait, whose
+  // time is the wall clock's.
   void SleepUntil(absl::Duration deadline);
 
-  const FileDescriptor changed_;  // eventfd
+  const FileDescriptor earlier_;  // eventfd: a deadline before looks_at_, or the end
   absl::Mutex mu_;
   std::multimap<absl::Duration, Guard*> guards_ ABSL_GUARDED_BY(mu_);
+  // When the thread looks next by itself; it may be for the deadline of a guard that is gone.
+  absl::Duration looks_at_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
