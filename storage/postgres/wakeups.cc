@@ -144,6 +144,11 @@ void PostgresWakeups::Serve(const std::string& conninfo) {
     receiver.emplace(listening.pq(), own_id_, local_);
     listening.pq().get_notifs();
   }
+  {
+    const auto guard = bounded(notifying);
+    // A NOTIFY is a transaction with a number; hints may be lost, and nobody waits for the disk.
+    pqxx::nontransaction(notifying.pq()).exec("SET synchronous_commit = off");
+  }
   // What others sent while nobody listened is lost: every listener looks once.
   local_.Wake("queue");
   local_.Wake("fleet");
