@@ -35,6 +35,14 @@ struct AppendResult {
   // scheduler and the fleet.
   bool job_changed = false;
   std::vector<std::string> nodes;  // of the attempt's ranks: whose desired sets may differ then
+  // What was added to the feed of the job, in order, with sequences; runs of metrics as runs:
+  // SingleItems (records/feed.h) makes of them what ReadFeeds gives from now on. What several
+  // entries of a group added to one feed may lie together in the answer of the first of them.
+  SharedItems items;  // null: nothing here
+  // Everything that came of these events for the feed is in `items`, here or in an earlier answer
+  // of the same group. False where they had been stored before: whoever has to know what came of
+  // them reads the feed.
+  bool items_known = false;
 };
 
 // What one rank reports through its agent.

@@ -18,6 +18,10 @@ class Wakeups {
   // of all jobs: hints were lost).
   virtual void Wake(const std::string& topic) = 0;
 
+  // As Wake, for what the listeners of this process were told already: it is enough if those of
+  // other processes hear it.
+  virtual void WakeOthers(const std::string& topic) { Wake(topic); }
+
   // `wake` is called on the source's own thread, must not block, and may be called for no reason.
   // Returns an id; after Unsubscribe(id) returns, `wake` is not running and never runs again.
   virtual int64_t Subscribe(std::function<void(const std::string& topic)> wake) = 0;

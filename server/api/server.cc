@@ -83,7 +83,8 @@ bool IsLoopbackAddress(const std::string& listen) {
   return host == "localhost" || host == "[::1]" || host == "::1";
 }
 
-// In the order of making; ends in the reverse order, after Drain.
+// In the order of making; ends in the reverse order, after Drain, which stops the pools: the
+// fleet's tells the watches what it stored.
 struct Server::Parts {
   Parts(Stores& stores, Clock& clock, const ServerOptions& options, std::unique_ptr<Sizer> sizes)
       : sizer(std::move(sizes)),
@@ -92,7 +93,10 @@ struct Server::Parts {
         fleet_pool(options.fleet_threads),
         authenticator(stores.tokens(), clock),
         watches(stores.jobs(), stores.wakeups(), stream_pool, options.watch),
-        fleet(stores.fleet(), stores.wakeups(), fleet_pool, clock, options.fleet),
+        fleet(stores.fleet(), stores.wakeups(), fleet_pool, clock, options.fleet,
+              [this](const std::string& uid, const SharedItems& items) {
+                watches.Offer(uid, items);
+              }),
         scheduler(stores.scheduler(), stores.wakeups(), clock, options.scheduler),
         retention(stores.retention(), options.retention) {}
 

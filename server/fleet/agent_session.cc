@@ -408,8 +408,12 @@ absl::Status AgentSession::TakeAnswer(const Sent& sent, absl::StatusOr<AppendRes
   if (result->fenced && !refused) return absl::OkStatus();
   // A rank that left frees its slot and may end its gang before the job's own state changes.
   const bool left = std::any_of(events.begin(), events.end(), EndsRank);
-  fleet_.wakeups_.Wake("job:" + id.job_uid);
-  if (result->job_changed || left) WakeAfterChange({id.job_uid}, result->nodes);
+  if (fleet_.tells_feeds_ && result->items_known) {
+    fleet_.wakeups_.WakeOthers("job:" + id.job_uid);  // the committer told ours
+  } else {
+    fleet_.wakeups_.Wake("job:" + id.job_uid);
+  }
+  if (result->job_changed || left) WakeAfterChange({}, result->nodes);
   return absl::OkStatus();
 }
 

@@ -73,7 +73,7 @@ class AgentSession : public Actor {
   void DeliverLog(const v1::LogChunk& chunk);
   // Sends the desired set if it is not what the agent has; `ranks`: as they were just read.
   absl::Status SendDesired(const NodeRanks& ranks);
-  // Jobs changed, or slots are free, or the desired sets of `nodes` differ; no nodes: of any.
+  // Feeds of `jobs` go on; slots are free, or the desired sets of `nodes` differ; no nodes: of any.
   void WakeAfterChange(const std::set<std::string>& jobs, const std::vector<std::string>& nodes);
   LogDone TakeLog(const std::string& request_id);
   void Retry(const absl::Status& status);

@@ -38,6 +38,10 @@ void EventCommitter::Work() {
   entries.reserve(group.size());
   for (Waiting& one : group) entries.push_back(std::move(one.events));
   std::vector<absl::StatusOr<AppendResult>> answers = store_.AppendGroup(entries);
+  for (size_t i = 0; listener_ && i < answers.size(); ++i) {
+    if (!answers[i].ok() || answers[i]->items == nullptr) continue;
+    listener_(entries[i].rank.job_uid, answers[i]->items);
+  }
   absl::Status away;
   for (size_t i = 0; i < group.size(); ++i) {
     if (absl::IsUnavailable(answers[i].status())) away = answers[i].status();

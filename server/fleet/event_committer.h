@@ -3,6 +3,8 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -13,9 +15,14 @@
 
 namespace trainyard {
 
+// Is told of what was just stored in the feed of a job (AppendResult::items). Called on pool
+// threads, for each feed in its order; must not block, and must live until the pool has stopped.
+using FeedListener = std::function<void(const std::string& job_uid, const SharedItems& items)>;
+
 // Commits the events of all agents of a server in groups, because a commit costs the same for one
 // rank's events as for many. It never waits for company: it takes what gathered during the last
-// commit. Each is durable before it is answered, and answered for itself.
+// commit. Each is durable before it is answered, and answered for itself. The listener, if there is
+// one, is told of a group before any of it is answered.
 //
 // Events of one rank are stored in the order in which they came. While the store is away all that
 // wait are answered with kUnavailable, so that none overtakes an earlier one of the same rank:
@@ -26,7 +33,8 @@ class EventCommitter : public Actor {
  public:
   using Done = std::function<void(absl::StatusOr<AppendResult>)>;
 
-  EventCommitter(TaskPool& pool, FleetStore& store) : Actor(pool), store_(store) {}
+  EventCommitter(TaskPool& pool, FleetStore& store, FeedListener listener = nullptr)
+      : Actor(pool), store_(store), listener_(std::move(listener)) {}
 
   // Never blocks. `done` is called once, on a pool thread, and must not block.
   void Append(RankEvents events, Done done);
@@ -41,6 +49,7 @@ class EventCommitter : public Actor {
   std::vector<Waiting> TakeGroup(size_t most_entries);
 
   FleetStore& store_;
+  const FeedListener listener_;  // may be empty
   absl::Mutex mu_;
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
 };

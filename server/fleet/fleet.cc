@@ -10,13 +10,14 @@
 namespace trainyard {
 
 Fleet::Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock,
-             FleetOptions options)
+             FleetOptions options, FeedListener listener)
     : store_(store),
       wakeups_(wakeups),
       pool_(pool),
       clock_(clock),
       options_(std::move(options)),
-      committer_(std::make_shared<EventCommitter>(pool, store)),
+      tells_feeds_(listener != nullptr),
+      committer_(std::make_shared<EventCommitter>(pool, store, std::move(listener))),
       renewer_(std::make_shared<LeaseRenewer>(pool, store, options_.renewals_every)) {
   subscription_ = wakeups_.Subscribe([this](const std::string& topic) {
     absl::string_view node = topic;

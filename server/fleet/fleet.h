@@ -48,8 +48,11 @@ struct LogPiece {
 // The agents that are connected to this server. Thread-safe.
 class Fleet {
  public:
-  // `pool`, the store, the wake-ups and the clock must outlive it and its sessions.
-  Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock, FleetOptions options);
+  // `pool`, the store, the wake-ups and the clock must outlive it and its sessions. `listener`, if
+  // there is one, passes what sessions store on to the watchers of this server, who are then not
+  // woken to read it.
+  Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock, FleetOptions options,
+        FeedListener listener = nullptr);
   ~Fleet();
 
   // Checks the caller's credentials; may block.
@@ -87,6 +90,7 @@ class Fleet {
   TaskPool& pool_;
   Clock& clock_;
   const FleetOptions options_;
+  const bool tells_feeds_;                           // there is a listener
   const std::shared_ptr<EventCommitter> committer_;  // of the pool's tasks too
   const std::shared_ptr<LeaseRenewer> renewer_;      // likewise
   int64_t subscription_ = 0;

@@ -48,6 +48,25 @@ void FeedReader::Leave(const std::string& uid, int64_t cursor, const void* watch
   if (found->second.watchers.empty()) feeds_.erase(found);
 }
 
+void FeedReader::Offer(const std::string& uid, const SharedItems& items) {
+  std::shared_ptr<JobFeed> feed;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = feeds_.find(uid);
+    if (found == feeds_.end()) return;  // whoever joins later has it read
+    feed = found->second.feed;
+  }
+  const bool ends = std::any_of(items->begin(), items->end(), EndsJob);
+  const Appended appended = ends ? Appended::kGap : feed->Append(SingleItems(*items));
+  if (appended == Appended::kKnown) return;
+  if (appended == Appended::kTaken) return WakeWatchers({uid});
+  {
+    absl::MutexLock lock(&mu_);
+    Mark(uid, /*check_end=*/ends);
+  }
+  Poke();
+}
+
 void FeedReader::Wake(const std::string& uid) {
   {
     absl::MutexLock lock(&mu_);
@@ -157,7 +176,7 @@ absl::Status FeedReader::CompareAll() {
       const auto found = feeds_.find(some[i]);
       if (found == feeds_.end()) continue;
       if (!states[i].exists || states[i].ended ||
-          states[i].newest != found->second.feed->newest()) {
+          states[i].newest > found->second.feed->newest()) {  // more may be offered meanwhile
         Mark(some[i], /*check_end=*/true);
       }
     }
@@ -213,10 +232,15 @@ absl::Status FeedReader::Read(std::vector<Reading>& feeds) {
       absl::MutexLock lock(&mu_);
       Mark(reading.uid, terminal || reading.check_end);
     }
+    const int64_t reached = items.empty() ? positions[i].after : items.back().sequence;
     if (reading.gone) reading.feed->SetGone();
     if (!items.empty() || ended || reading.gone) woken.push_back(reading.uid);
+    // Some of them, or more, may have been offered since.
     reading.feed->Append(std::move(pieces[i]));
-    if (ended) reading.feed->SetEnded(reading.ended);
+    if (ended && !reading.feed->SetEnded(reading.ended, reached)) {
+      absl::MutexLock lock(&mu_);
+      Mark(reading.uid, /*check_end=*/true);
+    }
   }
   WakeWatchers(woken);
   return absl::OkStatus();

@@ -17,11 +17,13 @@
 
 namespace trainyard {
 
-// Reads the feeds of all jobs that somebody watches, each once however many do: one line of work
-// that reads, with one call of the store, what changed while it read last. Nobody waits for
-// company.
+// Fills the feeds of all jobs that somebody watches, each once however many do. What this server
+// has stored itself is offered to it, and taken as it stands where it goes on from what the feed
+// has. All else it reads: one line of work that reads, with one call of the store, what changed
+// while it read last. Nobody waits for company.
 //
-// Thread-safe. While the store is away it tries again by itself, and nobody is woken.
+// Thread-safe. While the store is away it tries again by itself, and nobody is woken for what has
+// to be read.
 class FeedReader : public Actor {
  public:
   // `jobs` must outlive it.
@@ -34,6 +36,11 @@ class FeedReader : public Actor {
                                 const void* watcher, std::function<void()> wake);
   // `cursor` is where the watcher stands by now.
   void Leave(const std::string& uid, int64_t cursor, const void* watcher);
+
+  // `items` are in the job's feed now: stored, in order and without a gap among themselves; runs of
+  // metrics as runs. Wakes the job's watchers, on this thread, or has the feed read: where the
+  // items do not go on from what it has, or end the job, for its record is told with the end.
+  void Offer(const std::string& uid, const SharedItems& items);
 
   void Wake(const std::string& uid);  // its feed goes on, perhaps
   void WakeAll();                     // hints were lost, or may have been: all are compared

@@ -76,20 +76,26 @@ int64_t JobFeed::newest() const {
   return newest_;
 }
 
-void JobFeed::Append(std::vector<FeedRecord> items) {
+Appended JobFeed::Append(std::vector<FeedRecord> items) {
   absl::MutexLock lock(&mu_);
+  if (items.empty() || items.back().sequence <= newest_) return Appended::kKnown;
+  if (items.front().sequence > newest_ + 1) return Appended::kGap;
   for (FeedRecord& item : items) {
+    if (item.sequence <= newest_) continue;
     newest_ = item.sequence;
     bytes_ += BytesOf(item);
     ring_.push_back(std::move(item));
-    ended_ = nullptr;
   }
+  ended_ = nullptr;
   Trim();
+  return Appended::kTaken;
 }
 
-void JobFeed::SetEnded(std::shared_ptr<const JobRecord> ended) {
+bool JobFeed::SetEnded(std::shared_ptr<const JobRecord> ended, int64_t newest) {
   absl::MutexLock lock(&mu_);
+  if (newest_ != newest) return false;
   ended_ = std::move(ended);
+  return true;
 }
 
 void JobFeed::SetGone() {

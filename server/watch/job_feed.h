@@ -21,11 +21,19 @@ struct FeedPiece {
   std::shared_ptr<const JobRecord> ended;  // the job ended, and `items` reach to its end
 };
 
-// The newest items of one job's feed, read once for all who watch it: a ring that holds what some
+// What became of items that somebody had for a feed.
+enum class Appended {
+  kTaken,  // those that it did not have yet
+  kKnown,  // none: it had all of them
+  kGap,    // none: there are others before them that it does not have
+};
+
+// The newest items of one job's feed, got once for all who watch it: a ring that holds what some
 // watcher has not taken yet, but never more than `kMostItems` and about `kMostBytes`. A watcher
 // that falls behind the ring reads the store for itself until it is back.
 //
-// Thread-safe. One reader appends; watchers say where they are.
+// Thread-safe. Whoever has items appends them, a reader of the store and those who have just
+// written them at the same time; watchers say where they are.
 class JobFeed {
  public:
   static constexpr size_t kMostItems = 256;
@@ -44,10 +52,12 @@ class JobFeed {
   FeedPiece Take(int64_t cursor, int limit);
 
   int64_t newest() const;
-  void Append(std::vector<FeedRecord> items);  // newest() + 1, newest() + 2, …
-  // The job's record is of an end, and the feed reached no further than newest() when it was read.
-  // What is appended later, after a resumption, takes that back.
-  void SetEnded(std::shared_ptr<const JobRecord> ended);
+  // `items` are in order and without a gap, and those that are here already are the same ones.
+  Appended Append(std::vector<FeedRecord> items);
+  // The job's record is of an end, and the feed reached no further than `newest` when it was read
+  // after that. False: by now it goes on from there, so the job was resumed, and nothing is set.
+  // What is appended later, after a resumption, takes the end back.
+  bool SetEnded(std::shared_ptr<const JobRecord> ended, int64_t newest);
   void SetGone();
 
   size_t held() const;  // items

@@ -68,6 +68,10 @@ void WatchHub::Begin(const std::shared_ptr<Watch>& watch) {
   }
 }
 
+void WatchHub::Offer(const std::string& job_uid, const SharedItems& items) {
+  reader_->Offer(job_uid, items);
+}
+
 void WatchHub::EndAll(const absl::Status& status) {
   std::vector<std::shared_ptr<Watch>> all;
   {

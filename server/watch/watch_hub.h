@@ -15,8 +15,8 @@
 
 namespace trainyard {
 
-// All watchers of this server, and what wakes them: hints of the store, by way of the reader of
-// their feeds, and the clock. Thread-safe.
+// All watchers of this server, and what wakes them: what this server stores, and hints of the
+// store, by way of the reader of their feeds, and the clock. Thread-safe.
 class WatchHub {
  public:
   WatchHub(JobStore& jobs, Wakeups& wakeups, TaskPool& pool, const WatchOptions& options);
@@ -27,6 +27,10 @@ class WatchHub {
 
   // It ends with sink.Finish; until then the sink may call Sent and Cancel on it.
   void Begin(const std::shared_ptr<Watch>& watch);
+
+  // `items` were added to the job's feed: what FeedReader::Offer takes. Wakes watchers, never
+  // blocks.
+  void Offer(const std::string& job_uid, const SharedItems& items);
 
   // Ends every watch with `status`; others may begin.
   void EndAll(const absl::Status& status);

@@ -36,10 +36,10 @@ void MemoryStores::NoteFailures(const std::vector<FailureOnNode>& failures) {
   }
 }
 
-void MemoryStores::Write(JobEntry& entry, const AttemptChange& change) {
+SharedItems MemoryStores::Write(JobEntry& entry, const AttemptChange& change) {
   NoteFailures(NewFailures(change.change.job, entry.attempts.at(change.attempt.attempt),
                            change.attempt, change.time));
-  Write(entry, change.change);
+  SharedItems added = Write(entry, change.change);
   entry.attempts[change.attempt.attempt] = change.attempt;
   for (const RankRecord& rank : change.attempt.ranks) {
     if (!IsOver(rank.state)) continue;
@@ -58,6 +58,7 @@ void MemoryStores::Write(JobEntry& entry, const AttemptChange& change) {
              0;
     });
   }
+  return added;
 }
 
 void MemoryStores::NoteLost(const RankRecord& rank) {
@@ -245,9 +246,11 @@ absl::StatusOr<AppendResult> MemoryStores::AppendEvents(const RankEvents& report
   };
   TY_ASSIGN_OR_RETURN(const AttemptChange change,
                       TakeEvents(entry.job, *attempt, id.rank, events, in_series, Now()));
-  Write(entry, change);
+  result.items = Write(entry, change);
   result.fenced = false;
-  result.acked_sequence = change.attempt.ranks[id.rank].acked_sequence;
+  const int64_t acked = change.attempt.ranks[id.rank].acked_sequence;
+  result.items_known = acked != result.acked_sequence;
+  result.acked_sequence = acked;
   result.job_changed = change.change.changed || change.wishes_changed;
   result.nodes = NodesOf(*attempt);
   return result;

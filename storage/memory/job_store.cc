@@ -44,22 +44,13 @@ absl::StatusOr<MemoryStores::JobEntry*> MemoryStores::FindUid(const std::string&
   return &found->second;
 }
 
-void MemoryStores::Write(JobEntry& entry, const JobChange& change) {
+SharedItems MemoryStores::Write(JobEntry& entry, const JobChange& change) {
   entry.changed = ++writes_;
   entry.job = change.job;
-  const auto append = [&entry](FeedRecord item) {
-    item.sequence = static_cast<int64_t>(entry.feed.size()) + 1;
-    entry.feed.push_back(std::move(item));
-  };
-  for (const FeedRecord& item : change.feed) {
-    const auto* run = std::get_if<MetricRun>(&item.what);
-    if (run == nullptr) append(item);
-    for (size_t i = 0; run != nullptr && i < run->steps.size(); ++i) {
-      FeedRecord point{.time = run->times[i], .attempt = item.attempt};
-      point.what = PointOf(*run, i);
-      append(point);
-    }
-  }
+  SharedItems added = NumberedItems(static_cast<int64_t>(entry.feed.size()) + 1, change.feed);
+  if (added == nullptr) return added;
+  for (FeedRecord& item : SingleItems(*added)) entry.feed.push_back(std::move(item));
+  return added;
 }
 
 std::vector<absl::StatusOr<JobRecord>> MemoryStores::SubmitMany(

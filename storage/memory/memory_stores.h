@@ -122,10 +122,12 @@ class MemoryStores : public Stores,
   absl::StatusOr<JobEntry*> FindUid(const std::string& uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The newest attempt of the job, or null when `attempt` is not that.
   AttemptRecord* NewestAttempt(JobEntry& entry, int64_t attempt);
-  void Write(JobEntry& entry, const JobChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Return what was added to the job's feed.
+  SharedItems Write(JobEntry& entry, const JobChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellJob(const std::string& uid, SnapshotChanges& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(const std::string& uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Write(JobEntry& entry, const AttemptChange& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  SharedItems Write(JobEntry& entry, const AttemptChange& change)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Superseded(const JobEntry& entry, int64_t attempt, int64_t step) const;
   // Ranks of the node that are not gone (of these, when given, only those that should not run).
   // Returns how many jobs were touched.

@@ -104,6 +104,7 @@ absl::StatusOr<AppendResult> EventGroup::Take(const RankEvents& entry, absl::Tim
   const int64_t acked = change.attempt.ranks[id.rank].acked_sequence;
   if (acked == rank.acked_sequence) return result;
   result.acked_sequence = acked;
+  result.items_known = true;
   result.job_changed = change.change.changed || change.wishes_changed;
   for (FeedRecord& item : change.change.feed) {
     if (const auto* metric = std::get_if<MetricRecord>(&item.what)) {
@@ -123,8 +124,7 @@ absl::StatusOr<AppendResult> EventGroup::Take(const RankEvents& entry, absl::Tim
   return result;
 }
 
-absl::Status EventGroup::WriteJobs(const Query& query,
-                                   const std::vector<const JobAtWork*>& touched) {
+absl::Status EventGroup::WriteJobs(const Query& query, const std::vector<JobAtWork*>& touched) {
   if (touched.empty()) return absl::OkStatus();
   std::vector<std::string> uids, states, codes, messages, causes, not_before, started, ended,
       deadlines, failures, uris, avoided;
@@ -165,10 +165,11 @@ absl::Status EventGroup::WriteJobs(const Query& query,
     return absl::AbortedError("a job whose ranks report changed under its lock");
   }
   std::vector<NewFeedItems> feeds;
-  for (const JobAtWork* one : touched) {
+  for (JobAtWork* one : touched) {
     const std::vector<FeedRecord>& feed = one->change.feed;
     const JobRecord& job = one->before;
-    feeds.push_back({job.uid, job.create_time, newest.at(job.uid) - ItemsIn(feed) + 1, feed});
+    one->first_sequence = newest.at(job.uid) - ItemsIn(feed) + 1;
+    feeds.push_back({job.uid, job.create_time, one->first_sequence, feed});
   }
   TY_RETURN_IF_ERROR(WriteFeeds(transaction_, feeds));
   for (const JobAtWork* one : touched) {
@@ -177,7 +178,7 @@ absl::Status EventGroup::WriteJobs(const Query& query,
   return absl::OkStatus();
 }
 
-absl::Status EventGroup::WriteRanks(const std::vector<const JobAtWork*>& touched) {
+absl::Status EventGroup::WriteRanks(const std::vector<JobAtWork*>& touched) {
   std::vector<std::string> uids, states, outcomes, failures, gone;
   std::vector<int64_t> attempts, acked;
   std::vector<int> ranks;
@@ -201,14 +202,22 @@ absl::Status EventGroup::WriteRanks(const std::vector<const JobAtWork*>& touched
   return absl::AbortedError("a rank changed under the lock of its job");
 }
 
+void EventGroup::GiveItems(std::vector<absl::StatusOr<AppendResult>>& answers) {
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (!answers[i].ok() || !answers[i]->items_known) continue;
+    JobAtWork& job = jobs_.at(group_[i].rank.job_uid);
+    answers[i]->items = NumberedItems(job.first_sequence, std::exchange(job.change.feed, {}));
+  }
+}
+
 absl::StatusOr<std::vector<absl::StatusOr<AppendResult>>> EventGroup::Append() {
   ReadJobs();
   TY_RETURN_IF_ERROR(ReadSeriesOfAll());
   const absl::Time now = Now(transaction_);
   std::vector<absl::StatusOr<AppendResult>> answers;
   for (const RankEvents& entry : group_) answers.push_back(Take(entry, now));
-  std::vector<const JobAtWork*> touched, living, ending;
-  for (const auto& [uid, job] : jobs_) {
+  std::vector<JobAtWork*> touched, living, ending;
+  for (auto& [uid, job] : jobs_) {
     if (!job.touched) continue;
     touched.push_back(&job);
     (IsTerminal(job.change.job.state) ? ending : living).push_back(&job);
@@ -223,6 +232,7 @@ absl::StatusOr<std::vector<absl::StatusOr<AppendResult>>> EventGroup::Append() {
   // Last: the ranks are fenced by their live jobs.
   TY_RETURN_IF_ERROR(WriteJobs(kUpdateJobs, living));
   TY_RETURN_IF_ERROR(WriteJobs(kEndJobs, ending));
+  GiveItems(answers);
   return answers;
 }
 

@@ -36,14 +36,17 @@ class EventGroup {
     std::vector<CheckpointWritten> checkpoints;
     SeriesPoints series;
     bool touched = false;
+    int64_t first_sequence = 0;  // of what is added to its feed, once that is written
   };
 
   void ReadJobs();
   void ReadEndedJob(const std::string& uid);
   absl::Status ReadSeriesOfAll();
   absl::StatusOr<AppendResult> Take(const RankEvents& entry, absl::Time now);
-  absl::Status WriteJobs(const Query& query, const std::vector<const JobAtWork*>& touched);
-  absl::Status WriteRanks(const std::vector<const JobAtWork*>& touched);
+  absl::Status WriteJobs(const Query& query, const std::vector<JobAtWork*>& touched);
+  absl::Status WriteRanks(const std::vector<JobAtWork*>& touched);
+  // With the first answer of each job whose events were taken.
+  void GiveItems(std::vector<absl::StatusOr<AppendResult>>& answers);
 
   Transaction& transaction_;
   const std::vector<RankEvents>& group_;

@@ -94,7 +94,8 @@ absl::StatusOr<bool> DropAbsent(Transaction& transaction, const AgentIdentity& a
   }
   if (gone.empty()) return false;
   TY_RETURN_IF_ERROR(WriteAttempt(transaction, *job, *attempt,
-                                  DropRanks(*job, *attempt, gone, RankOutcome::kKilled, now)));
+                                  DropRanks(*job, *attempt, gone, RankOutcome::kKilled, now))
+                         .status());
   return true;
 }
 
@@ -115,7 +116,7 @@ absl::StatusOr<int> ProveLostGone(Transaction& transaction, const std::string& n
   if (proven == 0 || !attempt.has_value() || job->state != JobState::kCancelling) return proven;
   if (!transaction.Run(kAnyLostRank, Params(job->uid)).empty()) return proven;
   const JobChange change = EndCancelled(*job, *attempt, Now(transaction));
-  if (change.changed) TY_RETURN_IF_ERROR(WriteJob(transaction, *job, change));
+  if (change.changed) TY_RETURN_IF_ERROR(WriteJob(transaction, *job, change).status());
   return proven;
 }
 
@@ -265,12 +266,15 @@ absl::StatusOr<AppendResult> PostgresFleetStore::AppendEvents(const RankEvents& 
         const InSeries in_series = [&series](int64_t step, MetricSplit split) {
           return series.count({step, split}) > 0;
         };
-        TY_ASSIGN_OR_RETURN(const AttemptChange change, TakeEvents(*job, *attempt, id.rank, events,
-                                                                   in_series, Now(transaction)));
+        TY_ASSIGN_OR_RETURN(AttemptChange change, TakeEvents(*job, *attempt, id.rank, events,
+                                                             in_series, Now(transaction)));
         result.fenced = false;
         const int64_t acked = change.attempt.ranks[id.rank].acked_sequence;
         if (acked == rank.acked_sequence) return result;
-        TY_RETURN_IF_ERROR(WriteAttempt(transaction, *job, *attempt, change));
+        TY_ASSIGN_OR_RETURN(const int64_t first_sequence,
+                            WriteAttempt(transaction, *job, *attempt, change));
+        result.items = NumberedItems(first_sequence, std::move(change.change.feed));
+        result.items_known = true;
         result.acked_sequence = acked;
         result.job_changed |= change.change.changed || change.wishes_changed;
         return result;

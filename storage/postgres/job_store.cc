@@ -99,7 +99,7 @@ absl::StatusOr<JobRecord> PostgresJobStore::Move(const char* what, const JobName
     if (!locked.has_value()) return NoSuchJob(name);
     const JobRecord& job = *locked;
     TY_ASSIGN_OR_RETURN(const JobChange change, arrow(transaction, job, Now(transaction)));
-    if (change.changed) TY_RETURN_IF_ERROR(WriteJob(transaction, job, change));
+    if (change.changed) TY_RETURN_IF_ERROR(WriteJob(transaction, job, change).status());
     return change.job;
   });
 }

@@ -128,7 +128,7 @@ absl::Status Applier::LoseRanks(const std::string& uid) {
   const AttemptChange change = DropRanks(*job, *attempt, lost, RankOutcome::kLost, now_);
   if (!change.wishes_changed) return absl::OkStatus();
   ++changed_;
-  return WriteAttempt(transaction_, *job, *attempt, change);
+  return WriteAttempt(transaction_, *job, *attempt, change).status();
 }
 
 absl::Status Applier::ApplySuspension(const Suspension& suspension) {
@@ -139,7 +139,8 @@ absl::Status Applier::ApplySuspension(const Suspension& suspension) {
   }
   ++changed_;
   return WriteJob(transaction_, *job,
-                  SuspendJob(*job, suspension.cause, suspension.reason, suspension.grace, now_));
+                  SuspendJob(*job, suspension.cause, suspension.reason, suspension.grace, now_))
+      .status();
 }
 
 void Applier::CordonNodes() {
@@ -161,7 +162,7 @@ absl::Status Applier::Fail(const FailedStart& start) {
   const AttemptChange change = FailStart(*job, *attempt, start.failure.rank, start.failure, now_);
   if (!change.wishes_changed) return absl::OkStatus();
   ++changed_;
-  return WriteAttempt(transaction_, *job, *attempt, change);
+  return WriteAttempt(transaction_, *job, *attempt, change).status();
 }
 
 absl::Status Applier::Charge(const LossCharge& charge) {
@@ -171,7 +172,7 @@ absl::Status Applier::Charge(const LossCharge& charge) {
   if (!change.changed) return absl::OkStatus();
   ++changed_;
   transaction_.Run(kChargeNodeFailure, Params(charge.node, charge.job_uid, charge.attempt));
-  return WriteJob(transaction_, *job, change);
+  return WriteJob(transaction_, *job, change).status();
 }
 
 absl::Status Applier::End(const OverdueCancel& overdue) {
@@ -182,7 +183,7 @@ absl::Status Applier::End(const OverdueCancel& overdue) {
   const JobChange change = EndCancelled(*job, *attempt, now_);
   if (!change.changed) return absl::OkStatus();
   ++changed_;
-  return WriteJob(transaction_, *job, change);
+  return WriteJob(transaction_, *job, change).status();
 }
 
 void Applier::ReadNodes() {

@@ -81,6 +81,10 @@ PostgresWakeups::~PostgresWakeups() {
 
 void PostgresWakeups::Wake(const std::string& topic) {
   local_.Wake(topic);
+  WakeOthers(topic);
+}
+
+void PostgresWakeups::WakeOthers(const std::string& topic) {
   {
     absl::MutexLock lock(&mu_);
     if (!pending_.insert(topic).second) return;  // the thread was told already

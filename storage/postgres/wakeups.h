@@ -23,6 +23,7 @@ class PostgresWakeups : public Wakeups {
   ~PostgresWakeups() override;
 
   void Wake(const std::string& topic) override;
+  void WakeOthers(const std::string& topic) override;  // the NOTIFY alone
   int64_t Subscribe(std::function<void(const std::string& topic)> wake) override;
   void Unsubscribe(int64_t id) override;
 

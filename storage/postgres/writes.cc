@@ -145,7 +145,8 @@ std::optional<AttemptRecord> ReadAttempt(Transaction& transaction, const std::st
   return std::move(attempts[0]);
 }
 
-absl::Status WriteJob(Transaction& transaction, const JobRecord& before, const JobChange& change) {
+absl::StatusOr<int64_t> WriteJob(Transaction& transaction, const JobRecord& before,
+                                 const JobChange& change) {
   const JobRecord& job = change.job;
   const int64_t items = ItemsIn(change.feed);
   const Query& query = IsTerminal(job.state)      ? kEndJob
@@ -161,14 +162,15 @@ absl::Status WriteJob(Transaction& transaction, const JobRecord& before, const J
   if (written.size() != 1) {
     return absl::AbortedError(absl::StrCat("job ", job.job_id, " changed under its lock"));
   }
-  TY_RETURN_IF_ERROR(WriteFeeds(
-      transaction,
-      {{job.uid, job.create_time, written[0][0].as<int64_t>() - items + 1, change.feed}}));
-  return CompactIfEnded(transaction, before, job);
+  const int64_t first_sequence = written[0][0].as<int64_t>() - items + 1;
+  TY_RETURN_IF_ERROR(
+      WriteFeeds(transaction, {{job.uid, job.create_time, first_sequence, change.feed}}));
+  TY_RETURN_IF_ERROR(CompactIfEnded(transaction, before, job));
+  return first_sequence;
 }
 
-absl::Status WriteAttempt(Transaction& transaction, const JobRecord& job_before,
-                          const AttemptRecord& before, const AttemptChange& change) {
+absl::StatusOr<int64_t> WriteAttempt(Transaction& transaction, const JobRecord& job_before,
+                                     const AttemptRecord& before, const AttemptChange& change) {
   const AttemptRecord& attempt = change.attempt;
   for (size_t i = 0; i < attempt.ranks.size(); ++i) {
     if (SameRank(before.ranks[i], attempt.ranks[i])) continue;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "storage/postgres/database.h"
 #include "storage/records/change.h"
 #include "storage/records/node_health.h"
@@ -45,9 +46,11 @@ bool Stored(const RankRecord& rank, const std::vector<RankEventRecord>& events);
 bool SameRank(const RankRecord& a, const RankRecord& b);
 
 // `before`: as it was read under the lock. A job that ends moves to the history, and one that is
-// resumed comes back from there. kAborted when somebody changed it in spite of that.
-absl::Status WriteJob(Transaction& transaction, const JobRecord& before, const JobChange& change);
-absl::Status WriteAttempt(Transaction& transaction, const JobRecord& job_before,
-                          const AttemptRecord& before, const AttemptChange& change);
+// resumed comes back from there. kAborted when somebody changed it in spite of that. Both return
+// the sequence that the first new item of the feed has, or would have.
+absl::StatusOr<int64_t> WriteJob(Transaction& transaction, const JobRecord& before,
+                                 const JobChange& change);
+absl::StatusOr<int64_t> WriteAttempt(Transaction& transaction, const JobRecord& job_before,
+                                     const AttemptRecord& before, const AttemptChange& change);
 
 }  // namespace trainyard::postgres

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -71,15 +72,22 @@ struct FeedRecord {
   int64_t sequence = 0;  // from 1, without gaps within a job
   absl::Time time;
   int64_t attempt = 0;
-  // A run stands for as many items as it has points; its time is not used. Stores take runs and
-  // never give them out.
+  // A run stands for as many items as it has points; its time is not used. Readers of a feed get
+  // its points one by one.
   std::variant<StateChangeRecord, MetricRecord, CheckpointRecord, AttemptStartedRecord,
                NoticeRecord, MetricRun>
       what;
 };
 
+// Items that somebody has in memory and passes on to whoever needs them.
+using SharedItems = std::shared_ptr<const std::vector<FeedRecord>>;
+
 // How many numbers of the feed an item takes.
 int64_t SpanOf(const FeedRecord& item);
+// The items with their sequences, from `first_sequence` on; null if there are none.
+SharedItems NumberedItems(int64_t first_sequence, std::vector<FeedRecord> items);
+// The same items as readers of the feed get them: the points of a run one by one.
+std::vector<FeedRecord> SingleItems(const std::vector<FeedRecord>& items);
 
 // One point of a job's series.
 struct MetricRow {

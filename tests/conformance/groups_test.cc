@@ -3,9 +3,15 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tests/conformance/store_suite.h"
 
 namespace trainyard::testing {
@@ -14,6 +20,50 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int kJobs = 5;
+
+// All of an item, so that two are the same if their texts are. A double is its bits.
+std::string TextOf(const std::map<std::string, double>& values) {
+  std::string text;
+  for (const auto& [name, value] : values) {
+    absl::StrAppend(&text, " ", name, "=", absl::Hex(std::bit_cast<uint64_t>(value)));
+  }
+  return text;
+}
+
+struct ItemText {
+  std::string operator()(const StateChangeRecord& change) const {
+    return absl::StrCat("state ", change.from.has_value() ? JobStateName(*change.from) : "none",
+                        " to ", JobStateName(change.to), " ", change.reason.code, " ",
+                        change.reason.message);
+  }
+  std::string operator()(const MetricRecord& metric) const {
+    return absl::StrCat("metric ", metric.step, " of ", static_cast<int>(metric.split),
+                        TextOf(metric.values));
+  }
+  std::string operator()(const CheckpointRecord& checkpoint) const {
+    return absl::StrCat("checkpoint ", checkpoint.job_uid, " ", checkpoint.step, " ",
+                        checkpoint.attempt, " ", checkpoint.uri, " ", checkpoint.bytes, " ",
+                        checkpoint.manifest_sha256, " ", checkpoint.weights_sha256, " ",
+                        checkpoint.final, " ", absl::ToUnixNanos(checkpoint.create_time),
+                        TextOf(checkpoint.metrics));
+  }
+  std::string operator()(const AttemptStartedRecord& started) const {
+    return absl::StrCat("attempt from ", started.step, " on ", absl::StrJoin(started.nodes, ","));
+  }
+  std::string operator()(const NoticeRecord& notice) const {
+    return absl::StrCat("notice of ", notice.rank, " ", notice.warning, " ", notice.message);
+  }
+  std::string operator()(const MetricRun&) const { return "a run"; }
+};
+
+std::vector<std::string> TextsOf(const std::vector<FeedRecord>& items) {
+  std::vector<std::string> texts;
+  for (const FeedRecord& item : items) {
+    texts.push_back(absl::StrCat(item.sequence, " at ", absl::ToUnixNanos(item.time), " of ",
+                                 item.attempt, ": ", std::visit(ItemText(), item.what)));
+  }
+  return texts;
+}
 
 class Groups : public StoreSuite {
  protected:
@@ -33,6 +83,30 @@ class Groups : public StoreSuite {
   // Of rank 0.
   RankEvents Next(const JobRecord& job, EventWriter& writer) {
     return {"n1", {job.uid, job.attempt, 0}, writer.Take()};
+  }
+
+  // The answers, which between them must hold all that the group added to feeds, as it is read
+  // there.
+  std::vector<absl::StatusOr<AppendResult>> AppendTelling(const std::vector<RankEvents>& group) {
+    std::map<std::string, int64_t> before;
+    for (const RankEvents& entry : group) {
+      const std::string& uid = entry.rank.job_uid;
+      before[uid] = jobs().ReadFeedStates({uid})->at(0).newest;
+    }
+    auto answers = fleet().AppendGroup(group);
+    std::map<std::string, std::vector<FeedRecord>> told;
+    for (size_t i = 0; i < answers.size(); ++i) {
+      if (!answers[i].ok() || answers[i]->items == nullptr) continue;
+      EXPECT_FALSE(answers[i]->items->empty());
+      EXPECT_TRUE(answers[i]->items_known) << i;
+      for (FeedRecord& item : SingleItems(*answers[i]->items)) {
+        told[group[i].rank.job_uid].push_back(std::move(item));
+      }
+    }
+    for (const auto& [uid, newest] : before) {
+      EXPECT_EQ(TextsOf(told[uid]), TextsOf(jobs().ReadFeeds({{uid, newest}}, 1000)->at(0)));
+    }
+    return answers;
   }
 
   std::vector<JobRecord> running_;
@@ -113,6 +187,97 @@ TEST_P(Groups, FencedAndRefusedEventsDoNotHurtTheirNeighbours) {
     EXPECT_EQ(jobs().ReadMetrics(job.uid, {})->size(), 1u);
     ExpectGaplessFeed(job.uid);
   }
+}
+
+// Points with values that are hard to keep, at times between two microseconds.
+MetricRun HardRun(int64_t first_step) {
+  MetricRun run{.names = {"a", "loss"}};
+  run.values.resize(2);
+  for (const double value :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), -0.0,
+        1.0 / 3, std::numeric_limits<double>::denorm_min()}) {
+    run.times.push_back(absl::FromUnixNanos(1'700'000'000'123'456'789 + 1001 * run.steps.size()));
+    run.steps.push_back(first_step + static_cast<int64_t>(run.steps.size()));
+    run.values[0].push_back(value);
+    run.values[1].push_back(-value);
+  }
+  return run;
+}
+
+TEST_P(Groups, AnswersHoldWhatTheGroupAddedToFeeds) {
+  Register("n2");
+  Register("n3");
+  Submit("pair", 2);
+  ASSERT_EQ(Place(Get("pair"), {"n2", "n3"}), 1);
+  const JobRecord pair = Get("pair");
+  const auto of_pair = [&](int rank) {
+    return RankEvents{rank == 0 ? "n2" : "n3", {pair.uid, 1, rank}, Writer(pair, rank).Take()};
+  };
+  CheckpointWritten written;
+  written.checkpoint = {.step = 5,
+                        .uri = "file:///with \"quotes\" and \\",
+                        .bytes = int64_t{1} << 40,
+                        .manifest_sha256 = "m",
+                        .weights_sha256 = "w",
+                        .final = true,
+                        .metrics = {{"accuracy", 0.1}, {"tiny", 1e-300}}};
+  const MetricRecord validation{
+      3, MetricSplit::kValidation, {{"loss", std::nan("")}, {"loss_2", 0.1}}};
+  const JobRecord &metrics = running_[0], &notice = running_[1], &ends = running_[2],
+                  &fails = running_[3], &silent = running_[4];
+  std::vector<RankEvents> group;
+  Writer(pair, 0).Add(RankStarted{1, "cpu"}).Restored(0).Add(HardRun(1));
+  group.push_back(of_pair(0));
+  Writer(pair, 1).Restored(0).Add(NoticeRecord{0, true, "a \"warning\"\n\u00e9"});
+  group.push_back(of_pair(1));  // now it runs
+  group.push_back(Next(metrics, Writer(metrics).Add(HardRun(1)).Train(6).Add(validation)));
+  group.push_back(Next(notice, Writer(notice).Add(NoticeRecord{0, false, "hello"})));
+  group.push_back(Next(ends, Writer(ends).Train(1).Finished(1).Exited()));
+  group.push_back(Next(fails, Writer(fails).Train(1).Fails(true).Exited(71)));
+  group.push_back(Next(silent, Writer(silent).Add(RankStarted{1, "cpu"})));
+  // Three points are in the series already.
+  group.push_back(Next(metrics, Writer(metrics).Add(HardRun(4)).Add(written)));
+  Writer(pair, 0).Add(written).Train(6).Add(NoticeRecord{0, false, "later"});
+  group.push_back(of_pair(0));
+  group.push_back({"n2", {notice.uid, 1, 0}, Writer(notice).Train(1).Take()});  // not its node
+  const size_t fenced = group.size() - 1;
+  auto answers = AppendTelling(group);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    ASSERT_OK(answers[i].status());
+    EXPECT_EQ(answers[i]->fenced, i == fenced) << i;
+    EXPECT_EQ(answers[i]->items_known, i != fenced) << i;
+  }
+  EXPECT_EQ(Get("pair").state, JobState::kRunning);
+  EXPECT_EQ(Get(ends.job_id).state, JobState::kSucceeded);
+  EXPECT_EQ(Get(fails.job_id).state, JobState::kQueued);
+  EXPECT_EQ(answers[6]->items, nullptr) << "nothing is told of a start";
+  // Once more, with something new for one job: what was stored before is not known to be told.
+  std::vector<RankEvents> again = {group[2], group[0],
+                                   Next(metrics, Writer(metrics).Train(9).Train(10))};
+  answers = AppendTelling(again);
+  for (size_t i = 0; i < answers.size(); ++i) EXPECT_EQ(answers[i]->items_known, i == 2) << i;
+  ASSERT_NE(answers[2]->items, nullptr);
+  EXPECT_EQ(answers[2]->items->size(), 2u);
+}
+
+TEST_P(Groups, AnswersToOneHoldWhatItAddedToTheFeed) {
+  const JobRecord& job = running_[0];
+  EXPECT_TRUE(AppendTelling({Next(job, Writer(job).Add(HardRun(1)))})[0]->items_known);
+  const RankEvents end = Next(job, Writer(job).Checkpoint(5).Finished(5).Exited());
+  const auto ended = AppendTelling({end});
+  ASSERT_NE(ended[0]->items, nullptr);
+  EXPECT_EQ(ended[0]->items->size(), 2u);
+  EXPECT_FALSE(AppendTelling({end})[0]->items_known);
+  Submit("new");
+  ASSERT_EQ(Place(Get("new"), {"n1"}, {0}), 1);
+  const JobRecord starts = Get("new");
+  const RankEvents start = Next(starts, Writer(starts).Restored(0));
+  const auto started = AppendTelling({start});
+  ASSERT_NE(started[0]->items, nullptr);
+  EXPECT_EQ(started[0]->items->size(), 1u);
+  const auto again = AppendTelling({start});
+  EXPECT_FALSE(again[0]->fenced);
+  EXPECT_FALSE(again[0]->items_known);
 }
 
 TEST_P(Groups, RanksOfOneJobInOneGroupEndIt) {

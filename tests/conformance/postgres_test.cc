@@ -637,6 +637,16 @@ TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
   EXPECT_EQ(*placed, 1);  // somebody must be woken
 
   EventWriter writer;
+  std::vector<RankEvents> group;
+  group.push_back({"n1", {job->uid, 1, 0}, writer.Restored(0).Take()});
+  group.push_back({"n1", {job->uid, 1, 0}, writer.Train(1).Take()});
+  for (const auto& answer : losing([&] { return stores->fleet().AppendGroup(group); })) {
+    ASSERT_OK(answer.status());
+    EXPECT_FALSE(answer->fenced);
+    EXPECT_TRUE(answer->job_changed);
+    EXPECT_FALSE(answer->items_known);
+    EXPECT_EQ(answer->items, nullptr);
+  }
   for (const bool last : {false, true}) {
     writer.Restored(0).Train(last ? 2 : 1);
     if (last) writer.Finished(2).Exited();
@@ -647,6 +657,7 @@ TEST(Connections, CommitWhoseAnswerIsLostIsNotDoneTwice) {
     ASSERT_OK(appended.status());
     EXPECT_FALSE(appended->fenced);
     EXPECT_TRUE(appended->job_changed);
+    EXPECT_FALSE(appended->items_known);
     EXPECT_EQ(appended->acked_sequence, events.back().sequence);
   }
   EXPECT_EQ(stores->jobs().ReadMetrics(job->uid, {})->size(), 2u);
@@ -728,6 +739,13 @@ TEST(WakeupsOverPostgres, ReachOtherProgramsAlsoAfterALostConnection) {
   };
   const int sent = wait_for_more(0);
   EXPECT_EQ(echoes, sent);  // each once: our own do not come back
+  const int before = heard;
+  for (const absl::Time bound = absl::Now() + kBound; heard == before && absl::Now() < bound;) {
+    here->wakeups().WakeOthers("job:1");
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_GT(heard, before);
+  EXPECT_EQ(echoes, sent) << "it was told already";
   QueryOrDie(database,
              "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
              "WHERE application_name = 'trainyard'");

@@ -63,7 +63,10 @@ class NodeStore : public FleetStore {
     const std::vector<RankEventRecord>& more = report.events;
     if (events_are_refused) return absl::UnavailableError("away");
     events.insert(events.end(), more.begin(), more.end());
-    return AppendResult{.acked_sequence = more.back().sequence};
+    AppendResult result{.acked_sequence = more.back().sequence};
+    result.items_known = items_known;
+    result.job_changed = job_changed;
+    return result;
   }
   absl::StatusOr<std::vector<NodeRecord>> ListNodes() override {
     return absl::UnimplementedError("");
@@ -91,6 +94,8 @@ class NodeStore : public FleetStore {
   Claim claim;         // to all of them
   std::string wishes;  // empty: to be read
   bool events_are_refused = false;
+  bool items_known = false;  // of what is stored, and whether it changes the job
+  bool job_changed = false;
   std::vector<RankId> absent;  // reported
   std::function<void()> on_list;
 
@@ -110,6 +115,18 @@ class Recorder : public AgentLink {
   std::optional<absl::Status> end;
   v1::DesiredSet desired;    // the newest
   int64_t acknowledged = 0;  // the newest heartbeat
+};
+
+// Tells which feeds whom was woken for.
+class FeedWakeups : public LocalWakeups {
+ public:
+  void Wake(const std::string& topic) override {
+    if (topic.rfind("job:", 0) == 0) woken.push_back("all " + topic);
+    LocalWakeups::Wake(topic);
+  }
+  void WakeOthers(const std::string& topic) override { woken.push_back("others " + topic); }
+
+  std::vector<std::string> woken;
 };
 
 TEST(Decode, HealthOfWhatAnAgentMaySay) {
@@ -165,7 +182,14 @@ TEST(Decode, UsageOfWhatADriverMaySay) {
 
 class AgentSessionTest : public ::testing::Test {
  protected:
-  explicit AgentSessionTest(int look_every = 1) : look_every_(look_every) {
+  // `look_every`: so many heartbeats that tell nothing new.
+  explicit AgentSessionTest(int look_every = 1, FeedListener listener = nullptr)
+      : fleet_{store_,
+               wakeups_,
+               pool_,
+               SystemClock(),
+               {.heartbeats_per_look = look_every, .renewals_every = absl::ZeroDuration()},
+               std::move(listener)} {
     fleet_.Begin(session_);
     v1::AgentMessage hello;
     hello.mutable_register_()->set_node("n1");
@@ -192,15 +216,21 @@ class AgentSessionTest : public ::testing::Test {
     Hear(message);
   }
 
-  const int look_every_;  // heartbeats that tell nothing new
+  // A notice of rank 0 of "job".
+  void HearNotice(int64_t sequence) {
+    v1::AgentMessage message;
+    message.mutable_events()->mutable_key()->set_job_uid("job");
+    message.mutable_events()->mutable_key()->set_attempt(1);
+    v1::RankEvent& event = *message.mutable_events()->add_events();
+    event.set_sequence(sequence);
+    event.mutable_notice()->set_message("hello");
+    Hear(message);
+  }
+
   NodeStore store_;
-  LocalWakeups wakeups_;
+  FeedWakeups wakeups_;
   TaskPool pool_{0};
-  Fleet fleet_{store_,
-               wakeups_,
-               pool_,
-               SystemClock(),
-               {.heartbeats_per_look = look_every_, .renewals_every = absl::ZeroDuration()}};
+  Fleet fleet_;
   Recorder link_;
   std::shared_ptr<AgentSession> session_ =
       fleet_.Make([] { return absl::StatusOr<Principal>(Principal()); }, link_);
@@ -289,13 +319,7 @@ TEST_F(QuietAgentSessionTest, ASetThatChangesWithTimeIsReadWithEachHeartbeat) {
 TEST_F(AgentSessionTest, TheLeaseIsKeptWhileEventsCannotBeStored) {
   store_.over.clear();
   store_.events_are_refused = true;
-  v1::AgentMessage message;
-  message.mutable_events()->mutable_key()->set_job_uid("job");
-  message.mutable_events()->mutable_key()->set_attempt(1);
-  v1::RankEvent& event = *message.mutable_events()->add_events();
-  event.set_sequence(1);
-  event.mutable_notice()->set_message("hello");
-  Hear(message);
+  HearNotice(1);
   HearHeartbeat();
   const absl::Time bound = absl::Now() + absl::Seconds(30);
   while (link_.acknowledged == 0 && absl::Now() < bound) pool_.RunOne();  // after a pause
@@ -376,6 +400,31 @@ TEST_F(AgentSessionTest, NothingIsAbsentByTheWordOfAnAgentWhoseSuccessorMayRunIt
   EXPECT_THAT(store_.absent, IsEmpty());
   ASSERT_TRUE(link_.end);
   EXPECT_TRUE(absl::IsAborted(*link_.end)) << *link_.end;
+}
+
+TEST_F(AgentSessionTest, WithoutAListenerEverybodyIsWokenForAFeed) {
+  store_.items_known = true;
+  HearNotice(1);
+  EXPECT_THAT(wakeups_.woken, ElementsAre("all job:job"));
+}
+
+class ToldSessionTest : public AgentSessionTest {
+ protected:
+  ToldSessionTest() : AgentSessionTest(1, [](const std::string&, const SharedItems&) {}) {}
+};
+
+TEST_F(ToldSessionTest, OnlyOthersAreWokenForWhatTheListenerWasTold) {
+  store_.items_known = true;
+  HearNotice(1);
+  EXPECT_THAT(wakeups_.woken, ElementsAre("others job:job"));
+  store_.job_changed = true;
+  HearNotice(2);
+  EXPECT_THAT(wakeups_.woken, ElementsAre("others job:job", "others job:job"));
+  // Stored by the try whose answer was lost: the listener was not told.
+  store_.items_known = false;
+  HearNotice(2);
+  EXPECT_EQ(wakeups_.woken.size(), 3u);
+  EXPECT_EQ(wakeups_.woken.back(), "all job:job");
 }
 
 }  // namespace

@@ -36,11 +36,14 @@ class GroupStore : public RefusingFleetStore {
       if (event.sequence != acked + 1) return absl::InvalidArgumentError("a gap");
       acked = event.sequence;
     }
-    return AppendResult{.acked_sequence = acked};
+    AppendResult result{.acked_sequence = acked};
+    if (has_items) result.items = NumberedItems(acked, {FeedRecord()});
+    return result;
   }
 
   std::vector<size_t> groups;
   int refusals = 0;
+  bool has_items = false;
   std::function<void()> before;  // during the next group
   std::map<std::string, int64_t> stored;
 };
@@ -86,6 +89,29 @@ TEST_F(EventCommitterTest, EachIsAnsweredForItself) {
   RunAll();
   EXPECT_THAT(store_.groups, ElementsAre(4));
   EXPECT_THAT(answers_, ElementsAre("a 1", "b INVALID_ARGUMENT", "c 1", "a 2"));
+}
+
+TEST_F(EventCommitterTest, ListenerIsToldOfWhatWasStoredBeforeAnythingIsAnswered) {
+  std::vector<std::string> told;
+  committer_ = std::make_shared<EventCommitter>(
+      pool_, store_, [&](const std::string& uid, const SharedItems& items) {
+        EXPECT_TRUE(answers_.empty());
+        told.push_back(absl::StrCat(uid, " ", items->front().sequence));
+      });
+  Append("a", 1);
+  Append("b", 5);
+  Append("c", 1);
+  Append("a", 2);
+  store_.has_items = true;
+  RunAll();
+  EXPECT_THAT(told, ElementsAre("a 1", "c 1", "a 2"));
+  EXPECT_EQ(answers_.size(), 4u);
+  answers_.clear();
+  store_.has_items = false;
+  Append("c", 2);
+  RunAll();
+  EXPECT_EQ(told.size(), 3u) << "nothing was added to the feed";
+  EXPECT_THAT(answers_, ElementsAre("c 2"));
 }
 
 TEST_F(EventCommitterTest, NothingOvertakesWhatTheStoreWasAwayFor) {

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -20,6 +22,14 @@ std::vector<FeedRecord> Items(int64_t from, int64_t to) {
   std::vector<FeedRecord> items;
   for (int64_t sequence = from; sequence <= to; ++sequence) items.push_back(Item(sequence));
   return items;
+}
+
+FeedRecord Change(int64_t sequence, JobState to) {
+  return {.sequence = sequence, .what = StateChangeRecord{.to = to}};
+}
+
+SharedItems Shared(std::vector<FeedRecord> items) {
+  return std::make_shared<const std::vector<FeedRecord>>(std::move(items));
 }
 
 // Feeds in memory. Only what a reader of feeds needs.
@@ -45,6 +55,7 @@ class FeedStore : public JobStore {
     for (const FeedPosition& position : positions) {
       feeds.push_back(*ReadFeed(position.job_uid, position.after, limit));
     }
+    if (during) std::exchange(during, nullptr)();
     return feeds;
   }
   absl::StatusOr<std::vector<FeedState>> ReadFeedStates(
@@ -62,6 +73,7 @@ class FeedStore : public JobStore {
 
   int calls = 0;
   bool away = false;
+  std::function<void()> during;  // the next reading of feeds, before it is answered
   std::map<std::string, int64_t> newest;
   std::set<std::string> ended;
 
@@ -129,6 +141,13 @@ class FeedReaderTest : public ::testing::Test {
     reader_->Wake(uid);
   }
 
+  // As a server that has just stored the next items itself.
+  void Store(const std::string& uid, int64_t items) {
+    const int64_t before = store_.newest[uid];
+    store_.newest[uid] += items;
+    reader_->Offer(uid, Shared(Items(before + 1, before + items)));
+  }
+
   FakeClock clock_;
   TaskPool pool_{0, clock_};
   FeedStore store_;
@@ -181,14 +200,39 @@ TEST(JobFeed, OverflowsTowardsTheStoreAndNotInMemory) {
 TEST(JobFeed, EndIsTakenBackByWhatFollows) {
   JobFeed feed(3);
   feed.Join(3);
-  feed.SetEnded(std::make_shared<const JobRecord>());
+  EXPECT_TRUE(feed.SetEnded(std::make_shared<const JobRecord>(), 3));
   EXPECT_NE(feed.Take(3, 10).ended, nullptr);
   EXPECT_EQ(feed.Take(4, 10).ended, nullptr) << "the reader has not got so far";
   feed.Append(Items(4, 6));
   EXPECT_EQ(feed.Take(3, 10).ended, nullptr);
-  feed.SetEnded(std::make_shared<const JobRecord>());
+  EXPECT_TRUE(feed.SetEnded(std::make_shared<const JobRecord>(), 6));
   feed.Join(6);  // resumed since, perhaps: the reader has to look
   EXPECT_EQ(feed.Take(6, 10).ended, nullptr);
+}
+
+TEST(JobFeed, IsNotEndedWhereItGoesOn) {
+  JobFeed feed(3);
+  feed.Join(3);
+  feed.Append(Items(4, 5));  // since the end was looked for
+  EXPECT_FALSE(feed.SetEnded(std::make_shared<const JobRecord>(), 3));
+  EXPECT_EQ(feed.Take(3, 10).ended, nullptr);
+  EXPECT_EQ(feed.Take(5, 10).ended, nullptr);
+}
+
+TEST(JobFeed, TakesWhatGoesOnFromItsNewestItemAndNothingTwice) {
+  JobFeed feed(3);
+  feed.Join(3);
+  EXPECT_EQ(feed.Append({}), Appended::kKnown);
+  EXPECT_EQ(feed.Append(Items(2, 3)), Appended::kKnown);
+  EXPECT_EQ(feed.Append(Items(5, 6)), Appended::kGap);
+  EXPECT_EQ(feed.newest(), 3);
+  EXPECT_EQ(feed.Append(Items(4, 5)), Appended::kTaken);
+  EXPECT_EQ(feed.Append(Items(4, 5)), Appended::kKnown);
+  EXPECT_EQ(feed.Append(Items(3, 7)), Appended::kTaken);
+  EXPECT_EQ(feed.newest(), 7);
+  EXPECT_EQ(feed.held(), 4u);
+  int64_t expected = 4;
+  for (const FeedRecord& item : feed.Take(3, 10).items) EXPECT_EQ(item.sequence, expected++);
 }
 
 TEST_F(FeedReaderTest, ManyWatchersOfAJobCostOneReading) {
@@ -330,6 +374,162 @@ TEST_F(FeedReaderTest, DeletedJobIsGone) {
   RunAll();
   EXPECT_EQ(watcher.wakes, 1);
   EXPECT_TRUE(watcher.feed->Take(2, 10).gone);
+}
+
+TEST_F(FeedReaderTest, WhatIsOfferedIsTakenWithoutAReading) {
+  store_.newest["a"] = 5;
+  store_.newest["b"] = 0;
+  std::vector<Watcher> watchers(10, Watcher{.uid = "a", .cursor = 5});
+  for (Watcher& watcher : watchers) Join(watcher);
+  RunAll();
+  const int before = store_.calls;
+  Store("a", 3);
+  for (const Watcher& watcher : watchers) EXPECT_EQ(watcher.cursor, 8);
+  Store("b", 1);  // nobody watches it
+  Store("a", 1);
+  reader_->Offer("a", Shared(Items(7, 9)));  // known
+  RunAll();
+  EXPECT_EQ(store_.calls, before);
+  for (const Watcher& watcher : watchers) {
+    EXPECT_EQ(watcher.cursor, 9);
+    EXPECT_EQ(watcher.wakes, 2);
+  }
+}
+
+TEST_F(FeedReaderTest, PointsOfARunThatIsOfferedAreItemsOfTheirOwn) {
+  Watcher watcher{.uid = "a", .slow = true};
+  store_.newest["a"] = 0;
+  Join(watcher);
+  RunAll();
+  MetricRun run{.steps = {1, 2, 3},
+                .times = {absl::UnixEpoch(), absl::UnixEpoch(), absl::UnixEpoch()},
+                .names = {"loss"},
+                .values = {{3.0, 2.0, 1.0}}};
+  const auto items = NumberedItems(1, {FeedRecord{.what = NoticeRecord{0, false, "first"}},
+                                       {.attempt = 7, .what = run},
+                                       {.what = NoticeRecord{0, false, "last"}}});
+  reader_->Offer("a", items);
+  const FeedPiece piece = watcher.feed->Take(0, 10);
+  ASSERT_EQ(piece.items.size(), 5u);
+  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(piece.items[i].sequence, i + 1);
+  EXPECT_EQ(std::get<MetricRecord>(piece.items[3].what).step, 3);
+  EXPECT_EQ(piece.items[3].attempt, 7);
+}
+
+TEST_F(FeedReaderTest, OfferBehindAGapIsRead) {
+  store_.newest["a"] = 0;
+  Watcher watcher{.uid = "a"};
+  Join(watcher);
+  RunAll();
+  const int before = store_.calls;
+  store_.newest["a"] = 2;  // another server stored these
+  Store("a", 2);
+  EXPECT_EQ(watcher.cursor, 0);
+  RunAll();
+  EXPECT_EQ(watcher.cursor, 4);
+  EXPECT_EQ(store_.calls - before, 1);
+  Store("a", 1);
+  EXPECT_EQ(watcher.cursor, 5) << "it goes on without a reading";
+}
+
+TEST_F(FeedReaderTest, FeedThatWaitsForAReadingTakesOffersAndIsReadNonetheless) {
+  store_.newest["a"] = 0;
+  Watcher watcher{.uid = "a"};
+  Join(watcher);
+  Store("a", 2);
+  EXPECT_EQ(watcher.cursor, 2);
+  store_.newest["a"] += 1;  // nobody offers it
+  RunAll();
+  EXPECT_EQ(watcher.cursor, 3);
+}
+
+TEST_F(FeedReaderTest, OffersDuringAReadingAreNeitherLostNorTakenTwice) {
+  store_.newest["a"] = 0;
+  Watcher watcher{.uid = "a"};
+  Watcher slow{.uid = "a", .slow = true};  // sees at the end all that the ring holds
+  Join(watcher);
+  Join(slow);
+  RunAll();
+  Store("a", 2);
+  // What the reading has found already, in part.
+  Grow("a", 4);
+  store_.during = [&] {
+    reader_->Offer("a", Shared(Items(3, 4)));
+    EXPECT_EQ(watcher.cursor, 4);
+  };
+  RunAll();
+  EXPECT_EQ(watcher.cursor, 6);
+  // All of it, and more.
+  Grow("a", 1);
+  store_.during = [&] {
+    reader_->Offer("a", Shared(Items(7, 7)));
+    Store("a", 2);
+    EXPECT_EQ(watcher.cursor, 9);
+  };
+  RunAll();
+  EXPECT_EQ(watcher.cursor, 9);
+  EXPECT_EQ(watcher.feed->newest(), 9);
+  // What lies behind it: the reading does not reach that far.
+  Grow("a", 1);
+  store_.during = [&] {
+    Store("a", 1);
+    EXPECT_EQ(watcher.cursor, 9);
+  };
+  RunAll();
+  EXPECT_EQ(watcher.cursor, 11);
+  EXPECT_EQ(slow.feed->held(), 11u);
+  Take(slow);
+  EXPECT_EQ(slow.cursor, 11);
+}
+
+TEST_F(FeedReaderTest, OfferThatEndsTheJobIsReadWithItsRecord) {
+  store_.newest["a"] = 0;
+  Watcher watcher{.uid = "a"};
+  Join(watcher);
+  RunAll();
+  store_.newest["a"] = 2;
+  store_.ended.insert("a");
+  reader_->Offer("a", Shared({Item(1), Change(2, JobState::kSucceeded)}));
+  EXPECT_EQ(watcher.cursor, 0);
+  RunAll();
+  EXPECT_EQ(watcher.cursor, 2);
+  EXPECT_TRUE(watcher.ended);
+}
+
+TEST_F(FeedReaderTest, FeedThatGoesOnWhileItsEndIsReadHasNotEnded) {
+  store_.newest["a"] = 3;
+  Watcher watcher{.uid = "a", .cursor = 3};
+  Join(watcher);
+  RunAll();
+  store_.ended.insert("a");
+  reader_->WakeAll();
+  store_.during = [&] {  // it was resumed, and goes on
+    store_.ended.erase("a");
+    Store("a", 1);
+  };
+  RunAll();
+  EXPECT_EQ(watcher.cursor, 4);
+  EXPECT_FALSE(watcher.ended);
+  // The end is looked for once more, so that the next one is not missed.
+  store_.ended.insert("a");
+  reader_->WakeAll();
+  store_.during = [&] { Store("a", 1); };
+  RunAll();
+  EXPECT_EQ(watcher.cursor, 5);
+  EXPECT_TRUE(watcher.ended);
+}
+
+TEST_F(FeedReaderTest, FeedThatIsAheadOfTheComparisonIsNotRead) {
+  store_.newest["a"] = 0;
+  Watcher watcher{.uid = "a"};
+  Join(watcher);
+  RunAll();
+  reader_->Offer("a", Shared(Items(1, 2)));  // stored after what the comparison sees
+  const int before = store_.calls;
+  reader_->WakeAll();
+  RunAll();
+  EXPECT_EQ(store_.calls - before, 1);
+  EXPECT_EQ(watcher.cursor, 2);
 }
 
 }  // namespace

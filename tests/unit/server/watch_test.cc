@@ -331,6 +331,71 @@ TEST_F(HintedWatchTest, LostHintsAreMadeUpForByOneForAllJobs) {
   stream.context->TryCancel();
 }
 
+// This server's watchers need no wake-up for what it stores itself; those of others, of which there
+// are none here, get one.
+class TellingStores : public MemoryStores {
+ public:
+  class TellingWakeups : public LocalWakeups {
+   public:
+    void Wake(const std::string& topic) override {
+      feeds += topic.rfind("job:", 0) == 0 ? 1 : 0;
+      LocalWakeups::Wake(topic);
+    }
+    void WakeOthers(const std::string&) override { ++others; }
+
+    std::atomic<int> feeds = 0;
+    std::atomic<int> others = 0;
+  };
+
+  TellingStores() : MemoryStores(SystemClock()) {}
+  TellingWakeups& wakeups() override { return telling_; }
+
+ private:
+  TellingWakeups telling_;
+};
+
+TEST(ToldWatch, GetsWhatItsServerStoredWithoutAWakeUp) {
+  ServerOptions options = Rig::FastOptions();
+  options.watch.heartbeat = absl::Hours(1);
+  options.fleet.lease = absl::Hours(1);
+  Rig rig(std::make_unique<TellingStores>(), options);
+  auto& wakeups = static_cast<TellingStores&>(rig.stores()).wakeups();
+  ScriptedAgent agent(rig);
+  agent.Register("n1", 1);
+  agent.Welcomed();
+  v1::Job job = SmallJob("a");
+  job.mutable_spec()->mutable_training()->set_steps(kSteps);
+  const std::string name = rig.Submit(job).name();
+  const v1::RankKey key = agent.NextDesired(1).assignments(0).key();
+  v1::WatchJobRequest request;
+  request.set_name(name);
+  const auto context = Rig::Context();
+  const auto stream = rig.jobs().WatchJob(context.get(), request);
+  v1::WatchJobResponse response;
+  int64_t cursor = 0;
+  const auto read_until = [&](const std::function<bool()>& wanted) {
+    while (stream->Read(&response)) {
+      if (response.has_item()) EXPECT_EQ(response.item().sequence(), ++cursor);
+      if (wanted()) return true;
+    }
+    return false;
+  };
+  ASSERT_TRUE(read_until([&] { return response.item().has_attempt_started(); }));
+  EventScript script;
+  agent.SendEvents(key, {script.Started(), script.Restored(0)});
+  ASSERT_TRUE(read_until([&] { return response.item().state().to() == v1::RUNNING; }));
+  for (int step = 1; step <= 20; ++step) {
+    agent.SendEvents(key, {script.Metrics(step, 1.0)});
+    if (step % 3 == 0) continue;  // some together
+    ASSERT_TRUE(read_until([&] { return response.item().metrics().step() == step; }));
+  }
+  agent.SendEvents(key, {script.Finished(kSteps), script.Exited(0)});
+  ASSERT_TRUE(read_until([&] { return response.has_end(); }));
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_GT(wakeups.others, 10) << "one for each batch of events; the last may be on the way";
+  EXPECT_LT(wakeups.feeds, 5) << "for the submission and the placement";
+}
+
 class SlowClientTest : public WatchTest {
  protected:
   static constexpr absl::Duration kLongestWrite = absl::Milliseconds(300);
