@@ -144,6 +144,7 @@ Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options) 
   LookForLostNodes(cluster, options, pass);
   LookAtHealth(cluster, pass);
   LookAtRunning(cluster, options, pass);
+  if (ChargesFirst(snapshot.now, pass)) return pass;
 
   Queue queue(snapshot, options, pass);
   for (const JobRecord* job : WaitingJobsOf(snapshot)) {

@@ -268,6 +268,7 @@ Pass SchedulerState::Plan(const PlannerOptions& options) {
   LookForLostNodes(cluster, options, pass);
   LookAtHealth(cluster, pass);
   LookAtRunning(cluster, options, pass);
+  if (ChargesFirst(now(), pass)) return pass;
   queue_.EndBackoffs(now());
   QueuePass(queue_, Slots(cluster.nodes), now(), options, pass).Run();
   return pass;

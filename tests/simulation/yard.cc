@@ -8,7 +8,7 @@ namespace trainyard {
 namespace {
 
 // Of half a second each, until everything that can end must have ended.
-constexpr int kMostRounds = 8000;
+constexpr int kMostRounds = 40000;
 constexpr int kRoundsBetweenLooks = 8;
 
 }  // namespace

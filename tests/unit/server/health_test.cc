@@ -145,6 +145,19 @@ TEST_F(LostUnderAJob, IsChargedOnceAnotherRunsThere) {
   EXPECT_THAT(PlanOf(s_).decisions.charges, IsEmpty());
 }
 
+// Else its placement would be refused for its version, and "behind" would have the only slot.
+TEST_F(LostUnderAJob, IsChargedBeforeAnybodyIsPlaced) {
+  s_.Queued({.id = "behind"});
+  const Pass pass = PlanOf(s_);
+  EXPECT_EQ(pass.decisions.charges.size(), 1u);
+  EXPECT_THAT(pass.decisions.placements, IsEmpty());
+  EXPECT_EQ(pass.next, TestNow());
+  s_.snapshot.nodes[0].failures[0].charged = true;
+  const Pass next = PlanOf(s_);
+  ASSERT_EQ(next.decisions.placements.size(), 1u);
+  EXPECT_EQ(next.decisions.placements[0].job_uid, "uid-bad");
+}
+
 TEST_F(LostUnderAJob, IsFreeWhileNobodyElseHasBegunThereSince) {
   s_.snapshot.attempts[0].create_time = TestNow() - absl::Minutes(6);
   EXPECT_THAT(PlanOf(s_).decisions.charges, IsEmpty()) << "it was placed before the loss";
