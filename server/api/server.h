@@ -29,7 +29,7 @@ struct ServerOptions {
   absl::Duration pause_grace = absl::Minutes(5);
   CallQueueOptions calls;  // store calls for everything that is not a stream
   int stream_threads = 4;  // store calls for watchers and logs
-  int fleet_threads = 4;   // store calls for agents
+  int fleet_threads = 6;   // store calls for agents
 };
 
 // kInvalidArgument unless it is HOST:PORT.

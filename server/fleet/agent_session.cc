@@ -343,16 +343,16 @@ void AgentSession::Commit(const std::shared_ptr<Sent>& sent) {
     sent->answer = other->answer;  // it must not overtake
     return;
   }
-  fleet_.committer_->Append(sent->report,
-                            [weak = weak_from_this(), sent](absl::StatusOr<AppendResult> answer) {
-                              const auto self = std::static_pointer_cast<AgentSession>(weak.lock());
-                              if (self == nullptr) return;
-                              {
-                                absl::MutexLock lock(&self->mu_);
-                                sent->answer = std::move(answer);
-                              }
-                              self->Poke();
-                            });
+  fleet_.CommitterOf(sent->report.rank.job_uid)
+      .Append(sent->report, [weak = weak_from_this(), sent](absl::StatusOr<AppendResult> answer) {
+        const auto self = std::static_pointer_cast<AgentSession>(weak.lock());
+        if (self == nullptr) return;
+        {
+          absl::MutexLock lock(&self->mu_);
+          sent->answer = std::move(answer);
+        }
+        self->Poke();
+      });
 }
 
 // Batches of events may follow one another to the store; all else waits until they are there: what

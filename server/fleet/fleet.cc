@@ -3,11 +3,26 @@
 #include <utility>
 #include <vector>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "server/fleet/agent_session.h"
 
 namespace trainyard {
+namespace {
+
+constexpr int kCommitters = 2;
+
+std::vector<std::shared_ptr<EventCommitter>> MakeCommitters(TaskPool& pool, FleetStore& store,
+                                                            const FeedListener& listener) {
+  std::vector<std::shared_ptr<EventCommitter>> committers;
+  for (int i = 0; i < kCommitters; ++i) {
+    committers.push_back(std::make_shared<EventCommitter>(pool, store, listener));
+  }
+  return committers;
+}
+
+}  // namespace
 
 Fleet::Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock,
              FleetOptions options, FeedListener listener)
@@ -17,8 +32,8 @@ Fleet::Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock,
       clock_(clock),
       options_(std::move(options)),
       tells_feeds_(listener != nullptr),
-      committer_(std::make_shared<EventCommitter>(pool, store, std::move(listener))),
-      renewer_(std::make_shared<LeaseRenewer>(pool, store, options_.renewals_every)) {
+      committers_(MakeCommitters(pool, store, listener)),
+      renewer_(std::make_shared<LeaseRenewer>(pool, store, options_.renewals_rest_per_node)) {
   subscription_ = wakeups_.Subscribe([this](const std::string& topic) {
     absl::string_view node = topic;
     const bool of_one = absl::ConsumePrefix(&node, "node:");
@@ -58,6 +73,10 @@ void Fleet::Begin(const std::shared_ptr<AgentSession>& session) {
   }
 }
 
+EventCommitter& Fleet::CommitterOf(const std::string& job_uid) const {
+  return *committers_[absl::HashOf(job_uid) % committers_.size()];
+}
+
 void Fleet::TakeOver(const std::string& node, const std::shared_ptr<AgentSession>& session) {
   std::shared_ptr<AgentSession> older;
   {
@@ -65,6 +84,7 @@ void Fleet::TakeOver(const std::string& node, const std::shared_ptr<AgentSession
     std::shared_ptr<AgentSession>& current = by_node_[node];
     older = std::move(current);
     current = session;
+    renewer_->SetNodes(by_node_.size());
   }
   if (older != nullptr && older != session) {
     older->EndWith(absl::AbortedError(
@@ -77,6 +97,7 @@ void Fleet::Forget(const AgentSession& session, const std::string& node) {
   absl::MutexLock lock(&mu_);
   const auto mine = by_node_.find(node);
   if (mine != by_node_.end() && mine->second.get() == &session) by_node_.erase(mine);
+  renewer_->SetNodes(by_node_.size());
   const auto found = sessions_.find(&session);
   if (found == sessions_.end()) return;
   dropped = std::move(found->second);

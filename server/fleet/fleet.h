@@ -32,7 +32,8 @@ struct FleetOptions {
   // Of heartbeats that tell nothing new, each of so many is held against the store, should a
   // wake-up have been lost.
   int heartbeats_per_look = 5;
-  absl::Duration renewals_every = absl::Milliseconds(100);  // of all leases together
+  // Between two renewals of the leases of all nodes: 100 ms with 1,000 of them and more.
+  absl::Duration renewals_rest_per_node = absl::Microseconds(100);
   absl::Duration longest_retry =
       absl::Milliseconds(500);                     // between attempts while the store is away
   absl::Duration log_timeout = absl::Seconds(10);  // for an agent to answer
@@ -82,6 +83,7 @@ class Fleet {
 
   // For sessions: `session` speaks for `node` from now on; the one before it is ended.
   void TakeOver(const std::string& node, const std::shared_ptr<AgentSession>& session);
+  EventCommitter& CommitterOf(const std::string& job_uid) const;
   void EndAll(const absl::Status& status);
   void Forget(const AgentSession& session, const std::string& node);
 
@@ -90,9 +92,10 @@ class Fleet {
   TaskPool& pool_;
   Clock& clock_;
   const FleetOptions options_;
-  const bool tells_feeds_;                           // there is a listener
-  const std::shared_ptr<EventCommitter> committer_;  // of the pool's tasks too
-  const std::shared_ptr<LeaseRenewer> renewer_;      // likewise
+  const bool tells_feeds_;  // there is a listener
+  // Each for some of the jobs, so that one prepares its group while the store works on another's.
+  const std::vector<std::shared_ptr<EventCommitter>> committers_;  // of the pool's tasks too
+  const std::shared_ptr<LeaseRenewer> renewer_;                    // likewise
   int64_t subscription_ = 0;
 
   mutable absl::Mutex mu_;

@@ -1,5 +1,6 @@
 #include "server/fleet/lease_renewer.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace trainyard {
@@ -30,16 +31,23 @@ void LeaseRenewer::Work() {
     }
     if (renewals.empty()) return;
     more = !waiting_.empty();
-    resting_ = !more && every_ > absl::ZeroDuration();
-    if (resting_) EndRestLater();
+    const absl::Duration rest =
+        std::min(rest_per_node_ * static_cast<int64_t>(nodes_), kLongestRest);
+    resting_ = !more && rest > absl::ZeroDuration();
+    if (resting_) EndRestAfter(rest);
   }
   if (more) Poke();
   const std::vector<absl::Status> answers = store_.RenewLeases(renewals);
   for (size_t i = 0; i < dones.size(); ++i) dones[i](answers[i]);
 }
 
-void LeaseRenewer::EndRestLater() {
-  pool().PostAfter(every_, [weak = weak_from_this()] {
+void LeaseRenewer::SetNodes(size_t nodes) {
+  absl::MutexLock lock(&mu_);
+  nodes_ = nodes;
+}
+
+void LeaseRenewer::EndRestAfter(absl::Duration rest) {
+  pool().PostAfter(rest, [weak = weak_from_this()] {
     const auto self = std::static_pointer_cast<LeaseRenewer>(weak.lock());
     if (self == nullptr) return;
     {

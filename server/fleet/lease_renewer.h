@@ -15,15 +15,23 @@ namespace trainyard {
 
 // Renews the leases of all nodes of a server, because one statement costs about the same for one
 // node as for many. A heartbeat that comes to a renewer at rest is not kept waiting for company;
-// what comes within `every` of the last statement goes with the next one.
+// what comes soon after the last statement goes with the next one: the more nodes there are, the
+// later that is, and so what all of them cost hardly grows with their number.
 //
 // Thread-safe; the store must outlive it.
 class LeaseRenewer : public Actor {
  public:
+  // A session takes its agent's messages in order, so that events wait behind a heartbeat for it.
+  static constexpr absl::Duration kLongestRest = absl::Milliseconds(100);
+
   using Done = std::function<void(const absl::Status&)>;
 
-  LeaseRenewer(TaskPool& pool, FleetStore& store, absl::Duration every)
-      : Actor(pool), store_(store), every_(every) {}
+  // It rests for `rest_per_node` times the number of nodes, at most for kLongestRest.
+  LeaseRenewer(TaskPool& pool, FleetStore& store, absl::Duration rest_per_node)
+      : Actor(pool), store_(store), rest_per_node_(rest_per_node) {}
+
+  // How many nodes there are by now.
+  void SetNodes(size_t nodes);
 
   // Never blocks. `done` is called once, on a pool thread, with what FleetStore::RenewLeases says
   // of this one, and must not block.
@@ -36,11 +44,12 @@ class LeaseRenewer : public Actor {
   };
 
   void Work() override;
-  void EndRestLater();
+  void EndRestAfter(absl::Duration rest);
 
   FleetStore& store_;
-  const absl::Duration every_;
+  const absl::Duration rest_per_node_;
   absl::Mutex mu_;
+  size_t nodes_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
   bool resting_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -16,7 +16,7 @@ FleetOptions OptionsOfFleet() {
   FleetOptions options;
   options.checkpoint_root = "file:///sim";
   options.lease = kLease;
-  options.renewals_every = absl::ZeroDuration();  // rounds of the pool take no time here
+  options.renewals_rest_per_node = absl::ZeroDuration();  // rounds of the pool take no time here
   return options;
 }
 

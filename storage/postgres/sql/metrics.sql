@@ -14,7 +14,8 @@ FROM (SELECT w.*, w.points + coalesce((
             FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[],
                         $7::integer[], $8::text[])
                    AS p (uid, first_sequence, last_sequence, attempt, first_step, last_step, points, bytes)
-              CROSS JOIN LATERAL (SELECT create_time FROM job_specs WHERE job_uid = p.uid OFFSET 0) s) w) n
+              CROSS JOIN LATERAL (SELECT create_time FROM job_specs WHERE job_uid = p.uid OFFSET 0) s) w
+      OFFSET 0) n  -- looked up once, for the condition and for the row
 WHERE n.pending < $9::integer
 RETURNING job_uid
 

@@ -188,7 +188,7 @@ class AgentSessionTest : public ::testing::Test {
                wakeups_,
                pool_,
                SystemClock(),
-               {.heartbeats_per_look = look_every, .renewals_every = absl::ZeroDuration()},
+               {.heartbeats_per_look = look_every, .renewals_rest_per_node = absl::ZeroDuration()},
                std::move(listener)} {
     fleet_.Begin(session_);
     v1::AgentMessage hello;

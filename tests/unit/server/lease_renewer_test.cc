@@ -68,7 +68,8 @@ TEST_F(LeaseRenewerTest, WhatGatheredDuringAStatementIsTheNextOne) {
 
 // The first goes at once; those that come soon after it go together.
 TEST_F(LeaseRenewerTest, OnesThatFollowOneAnotherShareAStatement) {
-  renewer_ = std::make_shared<LeaseRenewer>(pool_, store_, absl::Milliseconds(20));
+  renewer_ = std::make_shared<LeaseRenewer>(pool_, store_, absl::Milliseconds(10));
+  renewer_->SetNodes(2);
   for (int i = 0; i < 4; ++i) {
     Renew("n1");
     RunAll();
