@@ -18,7 +18,7 @@ WITH submitted AS (
   INSERT INTO job_specs (job_uid, project, job_id, request_id, create_time, spec, plan_summary)
   SELECT uid, project, job_id, nullif(request_id, ''), now() + (place - 1) * interval '1 microsecond', spec::bytea,
          plan_summary::bytea
-  FROM submitted ORDER BY request_id, job_id  -- of two groups that hold the same ones neither waits for the other
+  FROM submitted ORDER BY place  -- of two with one name the first has it
   ON CONFLICT DO NOTHING
   RETURNING job_uid AS uid, create_time
 ), job AS (
