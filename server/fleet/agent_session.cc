@@ -101,6 +101,7 @@ void AgentSession::Work() {
   if (status.ok()) status = TakeAnswers();
   // The set first: a heartbeat in the message is then held against the newest one.
   if (status.ok() && look_again && registered()) {
+    compared_.reset();  // something is new here, whatever the next heartbeat tells
     const absl::StatusOr<NodeRanks> ranks = fleet_.store_.ReadRanks(node_);
     status = ranks.ok() ? SendDesired(*ranks) : ranks.status();
   }
@@ -462,57 +463,36 @@ void AgentSession::WakeAfterChange(const std::set<std::string>& jobs,
 }
 
 void AgentSession::ReadLog(const v1::RankKey& rank, int64_t offset, int64_t max_bytes,
-                           LogDone done) {
+                           const LogRequests::Done& done) {
   const std::string id = RandomHex(8);
-  {
-    absl::MutexLock lock(&mu_);
-    if (!closed_) {
-      logs_.emplace(id, std::move(done));
-      v1::ServerMessage message;
-      message.mutable_log()->set_request_id(id);
-      *message.mutable_log()->mutable_key() = rank;
-      message.mutable_log()->set_offset(offset);
-      message.mutable_log()->set_max_bytes(max_bytes);
-      link_.Send(message);  // the link lives: Finish sets closed_ first
-    }
+  v1::ServerMessage message;
+  message.mutable_log()->set_request_id(id);
+  *message.mutable_log()->mutable_key() = rank;
+  message.mutable_log()->set_offset(offset);
+  message.mutable_log()->set_max_bytes(max_bytes);
+  if (!logs_.Ask(id, done, [&] { link_.Send(message); })) {
+    return done(absl::UnavailableError("the node has just left; try again"));
   }
-  if (done) return done(absl::UnavailableError("the node has just left; try again"));
   fleet_.pool_.PostAfter(fleet_.options_.log_timeout, [weak = weak_from_this(), id] {
     const auto self = std::static_pointer_cast<AgentSession>(weak.lock());
     if (self == nullptr) return;
-    const LogDone late = self->TakeLog(id);
-    if (late) late(absl::UnavailableError("the node did not answer in time; try again"));
+    self->logs_.Answer(id, absl::UnavailableError("the node did not answer in time; try again"));
   });
 }
 
-AgentSession::LogDone AgentSession::TakeLog(const std::string& request_id) {
-  absl::MutexLock lock(&mu_);
-  const auto found = logs_.find(request_id);
-  if (found == logs_.end()) return nullptr;
-  LogDone done = std::move(found->second);
-  logs_.erase(found);
-  return done;
-}
-
 void AgentSession::DeliverLog(const v1::LogChunk& chunk) {
-  const LogDone done = TakeLog(chunk.request_id());
-  if (!done) return;  // came too late
   if (!chunk.error().empty()) {
-    return done(absl::NotFoundError(absl::StrCat("nodes/", node_, ": ", chunk.error())));
+    return logs_.Answer(chunk.request_id(),
+                        absl::NotFoundError(absl::StrCat("nodes/", node_, ": ", chunk.error())));
   }
-  done(LogPiece{
-      .data = chunk.data(), .offset = std::max<int64_t>(chunk.offset(), 0), .end = chunk.end()});
+  logs_.Answer(chunk.request_id(), LogPiece{.data = chunk.data(),
+                                            .offset = std::max<int64_t>(chunk.offset(), 0),
+                                            .end = chunk.end()});
 }
 
 void AgentSession::Finish(const absl::Status& status) {
   finished_ = true;
-  std::map<std::string, LogDone> logs;
-  {
-    absl::MutexLock lock(&mu_);
-    closed_ = true;
-    logs.swap(logs_);
-  }
-  for (auto& [id, done] : logs) done(absl::UnavailableError("the node left; try again"));
+  logs_.Close(absl::UnavailableError("the node left; try again"));
   if (registered()) spdlog::info("nodes/{}: session ends: {}", node_, status.ToString());
   fleet_.Forget(*this, node_);
   link_.Finish(status);

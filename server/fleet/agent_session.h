@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "server/fleet/agent_link.h"
 #include "server/fleet/fleet.h"
+#include "server/fleet/log_requests.h"
 #include "server/work/actor.h"
 #include "trainyard/v1/executor_service.pb.h"
 
@@ -36,11 +37,9 @@ class AgentSession : public Actor {
   void LookAgain();  // the desired set changed, perhaps
   void EndWith(const absl::Status& status);
   void ReadLog(const v1::RankKey& rank, int64_t offset, int64_t max_bytes,
-               std::function<void(absl::StatusOr<LogPiece>)> done);
+               const LogRequests::Done& done);
 
  private:
-  using LogDone = std::function<void(absl::StatusOr<LogPiece>)>;
-
   void Work() override;
   // False: it goes on with the next Work, which an answer of the store calls. kUnavailable: to be
   // tried again; any other error ends the session.
@@ -75,7 +74,6 @@ class AgentSession : public Actor {
   absl::Status SendDesired(const NodeRanks& ranks);
   // Feeds of `jobs` go on; slots are free, or the desired sets of `nodes` differ; no nodes: of any.
   void WakeAfterChange(const std::set<std::string>& jobs, const std::vector<std::string>& nodes);
-  LogDone TakeLog(const std::string& request_id);
   void Retry(const absl::Status& status);
   void Finish(const absl::Status& status);
   bool registered() const { return !node_.empty(); }
@@ -112,8 +110,8 @@ class AgentSession : public Actor {
   bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // for the store to come back
   bool look_again_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;  // takes no more log requests
-  std::map<std::string, LogDone> logs_ ABSL_GUARDED_BY(mu_);
+
+  LogRequests logs_;  // closed by Finish, before the link goes
 };
 
 }  // namespace trainyard

@@ -105,7 +105,7 @@ void Fleet::Forget(const AgentSession& session, const std::string& node) {
 }
 
 void Fleet::ReadLog(const RankRecord& rank, int64_t offset, int64_t max_bytes,
-                    std::function<void(absl::StatusOr<LogPiece>)> done) {
+                    const LogRequests::Done& done) {
   std::shared_ptr<AgentSession> session;
   {
     absl::MutexLock lock(&mu_);
@@ -118,7 +118,7 @@ void Fleet::ReadLog(const RankRecord& rank, int64_t offset, int64_t max_bytes,
                      ", which holds the log, is not connected to this server; it may be away, or ",
                      "connected to another replica")));
   }
-  session->ReadLog(EncodeRankKey(rank), offset, max_bytes, std::move(done));
+  session->ReadLog(EncodeRankKey(rank), offset, max_bytes, done);
 }
 
 void Fleet::EndAll(const absl::Status& status) {

@@ -13,6 +13,7 @@
 #include "server/fleet/agent_link.h"
 #include "server/fleet/event_committer.h"
 #include "server/fleet/lease_renewer.h"
+#include "server/fleet/log_requests.h"
 #include "server/work/task_pool.h"
 #include "storage/base/clock.h"
 #include "storage/fleet_store.h"
@@ -39,13 +40,6 @@ struct FleetOptions {
   absl::Duration log_timeout = absl::Seconds(10);  // for an agent to answer
 };
 
-// One answer of an agent about a log.
-struct LogPiece {
-  std::string data;
-  int64_t offset = 0;
-  bool end = false;  // nothing more will be written
-};
-
 // The agents that are connected to this server. Thread-safe.
 class Fleet {
  public:
@@ -67,7 +61,7 @@ class Fleet {
   //   kUnavailable  the node is not connected to this server, went away, or did not answer in time
   //   else          what the agent says about its file
   void ReadLog(const RankRecord& rank, int64_t offset, int64_t max_bytes,
-               std::function<void(absl::StatusOr<LogPiece>)> done);
+               const LogRequests::Done& done);
 
   // `why` not OK: the store is away. Ends every session, also those that begin until this is called
   // with OK, so that agents look for a server whose store answers.

@@ -44,14 +44,12 @@ class LeaseRenewer : public Actor {
   };
 
   void Work() override;
-  void EndRestAfter(absl::Duration rest);
 
   FleetStore& store_;
   const absl::Duration rest_per_node_;
   absl::Mutex mu_;
   size_t nodes_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
-  bool resting_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace trainyard

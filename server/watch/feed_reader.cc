@@ -102,7 +102,6 @@ void FeedReader::Work() {
   bool compare = false;
   {
     absl::MutexLock lock(&mu_);
-    if (resting_) return;
     compare = std::exchange(compare_, false);
   }
   absl::Status status = compare ? CompareAll() : absl::OkStatus();
@@ -118,26 +117,10 @@ void FeedReader::Work() {
     }
   }
   // Whatever went wrong may be over the next time; watchers see that no heartbeat comes.
-  if (!status.ok()) return Rest();
+  if (!status.ok()) return Rest(retry_.Next());
   retry_.Reset();
   absl::MutexLock lock(&mu_);
   if (!waiting_.empty()) Poke();
-}
-
-void FeedReader::Rest() {
-  {
-    absl::MutexLock lock(&mu_);
-    resting_ = true;
-  }
-  pool().PostAfter(retry_.Next(), [weak = weak_from_this()] {
-    const auto self = std::static_pointer_cast<FeedReader>(weak.lock());
-    if (self == nullptr) return;
-    {
-      absl::MutexLock lock(&self->mu_);
-      self->resting_ = false;
-    }
-    self->Poke();
-  });
 }
 
 std::vector<FeedReader::Reading> FeedReader::TakeWaiting() {

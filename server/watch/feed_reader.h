@@ -72,7 +72,6 @@ class FeedReader : public Actor {
   absl::Status Read(std::vector<Reading>& feeds);
   absl::Status LookForEnds(std::vector<Reading>& feeds);
   void Mark(const std::string& uid, bool check_end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Rest();
   void WakeWatchers(const std::vector<std::string>& uids);
 
   JobStore& jobs_;
@@ -82,7 +81,6 @@ class FeedReader : public Actor {
   std::unordered_map<std::string, Watched> feeds_ ABSL_GUARDED_BY(mu_);  // by uid
   std::vector<std::string> waiting_ ABSL_GUARDED_BY(mu_);                // in order, each once
   bool compare_ ABSL_GUARDED_BY(mu_) = false;
-  bool resting_ ABSL_GUARDED_BY(mu_) = false;  // the store is away: until the next try
   absl::Time answered_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };
 

@@ -5,6 +5,7 @@ namespace trainyard {
 void Actor::Poke() {
   {
     absl::MutexLock lock(&mu_);
+    if (resting_) return;
     if (scheduled_) {
       if (running_) again_ = true;
       return;
@@ -20,6 +21,22 @@ void Actor::PokeAfter(absl::Duration delay) {
   });
 }
 
+void Actor::Rest(absl::Duration delay) {
+  {
+    absl::MutexLock lock(&mu_);
+    resting_ = true;
+  }
+  pool_.PostAfter(delay, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    {
+      absl::MutexLock lock(&self->mu_);
+      self->resting_ = false;
+    }
+    self->Poke();
+  });
+}
+
 void Actor::Run() {
   {
     absl::MutexLock lock(&mu_);
@@ -30,7 +47,7 @@ void Actor::Run() {
   {
     absl::MutexLock lock(&mu_);
     running_ = false;
-    if (!again_) {
+    if (!again_ || resting_) {
       scheduled_ = false;
       return;
     }

@@ -27,6 +27,9 @@ class Actor : public std::enable_shared_from_this<Actor> {
   // May block. Looks at what changed and does it; called for no reason now and then.
   virtual void Work() = 0;
 
+  // From Work: it is not called again for so long, whatever pokes come, and then once.
+  void Rest(absl::Duration delay);
+
  private:
   void Run();
 
@@ -35,6 +38,7 @@ class Actor : public std::enable_shared_from_this<Actor> {
   bool scheduled_ ABSL_GUARDED_BY(mu_) = false;  // in the pool or running
   bool again_ ABSL_GUARDED_BY(mu_) = false;      // poked while scheduled_ and running
   bool running_ ABSL_GUARDED_BY(mu_) = false;
+  bool resting_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace trainyard

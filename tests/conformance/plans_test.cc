@@ -65,14 +65,17 @@ std::vector<std::string> PlanOf(pqxx::nontransaction& session, const postgres::Q
   return lines;
 }
 
-// By index, the first of its columns, without which it is read from one end to the other.
+// By index, the column without which it is read from one end to the other: the first, or the one
+// behind the month of a table that has a partition for each.
 std::map<std::string, std::string> FirstColumns(pqxx::nontransaction& session) {
   std::map<std::string, std::string> columns;
   for (const pqxx::row& row :
-       session.exec("SELECT c.relname, pg_get_indexdef(i.indexrelid, 1, true) FROM pg_index i "
-                    "JOIN pg_class c ON c.oid = i.indexrelid WHERE c.relnamespace = "
-                    "'public'::regnamespace")) {
-    columns[row[0].as<std::string>()] = row[1].as<std::string>();
+       session.exec("SELECT c.relname, pg_get_indexdef(i.indexrelid, 1, true), "
+                    "pg_get_indexdef(i.indexrelid, 2, true) FROM pg_index i "
+                    "JOIN pg_class c ON c.oid = i.indexrelid "
+                    "WHERE c.relnamespace = 'public'::regnamespace")) {
+    const auto first = row[1].as<std::string>();
+    columns[row[0].as<std::string>()] = first == "month" ? row[2].as<std::string>() : first;
   }
   return columns;
 }

@@ -1,4 +1,4 @@
-// What only PostgreSQL has: migrations, constraints, connections that break, a server that crashes.
+// What only PostgreSQL has: connections that break, a server that crashes.
 
 #include "storage/postgres/postgres.h"
 #include "storage/call_limit.h"
@@ -26,18 +26,6 @@ namespace {
 
 constexpr absl::Duration kBound = absl::Seconds(60);
 
-std::string QueryOrDie(const std::string& database, const std::string& sql) {
-  const auto answer = SharedPostgres().Query(database, sql);
-  EXPECT_OK(answer.status());
-  return answer.value_or("");
-}
-
-std::unique_ptr<Stores> OpenOrDie(const std::string& conninfo) {
-  auto stores = postgres::Open(conninfo);
-  EXPECT_OK(stores.status());
-  return *std::move(stores);
-}
-
 // Calls until it is not unavailable; the bound is a failure.
 template <typename Call>
 auto Insist(const Call& call) {
@@ -54,26 +42,6 @@ std::string MakeTemporaryFolder() {
   std::string folder = "/tmp/trainyard-proxy-XXXXXX";
   EXPECT_NE(mkdtemp(folder.data()), nullptr);
   return folder;
-}
-
-JobRecord Named(const std::string& id) {
-  JobRecord job;
-  job.project = "default";
-  job.job_id = id;
-  job.request_id = id;
-  return job;
-}
-
-TEST(Migrations, MayBeAppliedByManyAtOnceAndAgain) {
-  ASSERT_OK(SharedPostgres().CreateDatabase("fresh"));
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([] { EXPECT_OK(postgres::Migrate(SharedPostgres().Conninfo("fresh"))); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(QueryOrDie("fresh", "SELECT count(*) FROM schema_migrations"),
-            absl::StrCat(postgres::SchemaVersion()));
-  EXPECT_OK(postgres::Migrate(SharedPostgres().Conninfo("fresh")));
 }
 
 // A store reads of a long queue what changed only; one that was just opened reads all of it.
@@ -137,133 +105,6 @@ TEST(Snapshots, AJobThatWasDeletedIsForgotten) {
   const Placement placement{.job_uid = job->uid, .job_version = 1, .ranks = {{"n", {0}}}};
   EXPECT_EQ(*stores->scheduler().Apply(epoch, {.placements = {placement}}), 0);
   EXPECT_TRUE(JobsOf(*stores->scheduler().ReadSnapshot()).empty());
-}
-
-TEST(Migrations, NewerDatabaseIsRefused) {
-  const std::string database = NewDatabase();
-  QueryOrDie(database, "INSERT INTO schema_migrations VALUES (9999, '9999_future', 'x')");
-  const absl::Status status = postgres::Migrate(SharedPostgres().Conninfo(database));
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(status.message().find("9999_future"), absl::string_view::npos);
-}
-
-// A migration that only adds says with which programs of before the database goes on working.
-TEST(Migrations, NewerDatabaseThatWorksWithThisProgramIsTaken) {
-  const std::string database = NewDatabase();
-  QueryOrDie(database,
-             absl::StrCat("INSERT INTO schema_migrations VALUES (9999, '9999_future', 'x', now(), ",
-                          postgres::SchemaVersion(), ")"));
-  EXPECT_OK(postgres::Migrate(SharedPostgres().Conninfo(database)));
-  QueryOrDie(
-      database,
-      absl::StrCat("INSERT INTO schema_migrations VALUES (10000, '10000_later', 'x', now(), ",
-                   postgres::SchemaVersion() + 1, ")"));
-  EXPECT_EQ(postgres::Migrate(SharedPostgres().Conninfo(database)).code(),
-            absl::StatusCode::kFailedPrecondition);
-}
-
-TEST(Migrations, ChangedMigrationIsRefused) {
-  const std::string database = NewDatabase();
-  QueryOrDie(database, "UPDATE schema_migrations SET sha256 = 'x' WHERE version = 2");
-  EXPECT_EQ(postgres::Migrate(SharedPostgres().Conninfo(database)).code(),
-            absl::StatusCode::kFailedPrecondition);
-}
-
-// Whoever wants the same lock would wait behind a migration that waits for it without a bound.
-TEST(Migrations, WaitBrieflyForALockAndSucceedOnceItIsFree) {
-  ASSERT_OK(SharedPostgres().CreateDatabase("contended"));
-  // Until this transaction ends nobody knows whether the table's name is taken.
-  std::thread holder([] {
-    SharedPostgres()
-        .Query("contended", "BEGIN; CREATE TABLE jobs (); SELECT pg_sleep(60)")
-        .IgnoreError();
-  });
-  while (QueryOrDie("postgres",
-                    "SELECT count(*) FROM pg_stat_activity WHERE datname = 'contended' AND "
-                    "wait_event = 'PgSleep'") != "1") {
-  }
-  const absl::Time begin = absl::Now();
-  const absl::Status status = postgres::Migrate(SharedPostgres().Conninfo("contended"));
-  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
-  QueryOrDie("postgres",
-             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = "
-             "'contended' AND wait_event = 'PgSleep'");
-  holder.join();
-  EXPECT_OK(postgres::Migrate(SharedPostgres().Conninfo("contended")));
-  EXPECT_OK(SharedPostgres().DropDatabase("contended"));
-}
-
-TEST(Constraints, TransitionTableIsThatOfTheCode) {
-  std::vector<std::string> code;
-  for (const JobTransition& t : kJobTransitions) {
-    code.push_back(absl::StrCat(JobStateName(t.from), "|", JobTriggerName(t.trigger), "|",
-                                JobStateName(t.to)));
-  }
-  std::sort(code.begin(), code.end());
-  std::vector<std::string> sql = absl::StrSplit(
-      QueryOrDie(NewDatabase(), "SELECT from_state, trigger, to_state FROM job_transitions"), '\n');
-  std::sort(sql.begin(), sql.end());
-  EXPECT_EQ(code, sql);
-}
-
-// Tries every pair of states on a job's row, which moves to where the second one lies.
-constexpr char kTryAllMoves[] = R"sql(
-INSERT INTO jobs SELECT 'u', 'p', 'j', '', NULL, '{}', 0, 1, 1, '', 0, 0, 0, 0, now(), 'QUEUED', '', '',
-  'NONE', 1, 0, 0, 0, now(), NULL, NULL, NULL, NULL, NULL, '', 0;
-CREATE TABLE template AS SELECT * FROM jobs;
-CREATE TABLE legal (pair text);
-CREATE FUNCTION put(state_ text, left_ text, ended_ boolean) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-  UPDATE template SET state = state_, left_state = left_, end_time = CASE WHEN ended_ THEN now() END,
-                      suspend_deadline = CASE WHEN state_ = 'SUSPENDING' THEN now() END;
-  IF ended_ THEN INSERT INTO ended_jobs
-    SELECT (jsonb_populate_record(NULL::ended_jobs, to_jsonb(t) || '{"label_pairs": []}')).* FROM template t;
-  ELSE INSERT INTO jobs SELECT * FROM template; END IF;
-END $$;
-DO $$
-DECLARE a text; b text;
-  ends text[] := ARRAY['CANCELLED', 'SUCCEEDED', 'FAILED'];
-  states text[] := ARRAY['QUEUED', 'STARTING', 'RUNNING', 'SUSPENDING', 'SUSPENDED', 'CANCELLING'] || ends;
-BEGIN
-  FOREACH a IN ARRAY states LOOP FOREACH b IN ARRAY states LOOP
-    CONTINUE WHEN a = b;
-    SET LOCAL session_replication_role = replica;  -- no triggers
-    DELETE FROM jobs;
-    DELETE FROM ended_jobs;
-    PERFORM put(a, NULL, a = ANY (ends));
-    SET LOCAL session_replication_role = origin;
-    BEGIN
-      IF (a = ANY (ends)) <> (b = ANY (ends)) THEN
-        PERFORM put(b, a, b = ANY (ends));
-      ELSIF a = ANY (ends) THEN
-        UPDATE ended_jobs SET state = b;
-      ELSE
-        UPDATE jobs SET state = b, suspend_deadline = CASE WHEN b = 'SUSPENDING' THEN now() END;
-      END IF;
-      INSERT INTO legal VALUES (a || ' ' || b);
-    EXCEPTION WHEN check_violation THEN NULL;
-    END;
-  END LOOP; END LOOP;
-END $$;
-SELECT pair FROM legal)sql";
-
-TEST(Constraints, DatabaseAllowsTheLegalMovesAndNoOther) {
-  std::set<std::string> code;
-  for (const JobTransition& t : kJobTransitions) {
-    if (t.from != t.to) code.insert(absl::StrCat(JobStateName(t.from), " ", JobStateName(t.to)));
-  }
-  const std::set<std::string> sql = absl::StrSplit(QueryOrDie(NewDatabase(), kTryAllMoves), '\n');
-  EXPECT_EQ(code, sql);
-}
-
-TEST(Constraints, AttemptGrowsByOneWithAPlacementOnly) {
-  const std::string database = NewDatabase();
-  auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
-  ASSERT_OK(stores->jobs().Submit(Named("a")).status());
-  EXPECT_FALSE(SharedPostgres().Query(database, "UPDATE jobs SET attempt = 1").ok());
-  EXPECT_FALSE(
-      SharedPostgres().Query(database, "UPDATE jobs SET attempt = 2, state = 'STARTING'").ok());
 }
 
 TEST(Connections, DatabaseThatIsAwayIsUnavailableAndTheRestIsFine) {
@@ -691,65 +532,6 @@ TEST(Connections, ABatchWhoseAnswerIsLostIsNotDoneTwice) {
   ExpectJobsOnce(*stores, 3);
   stores.reset();
   std::filesystem::remove_all(proxy_folder);
-}
-
-TEST(WakeupsOverPostgres, ListenAgainAtOnceAfterALostConnection) {
-  const std::string database = NewDatabase();
-  auto stores = OpenOrDie(SharedPostgres().Conninfo(database));
-  // Waits until another process than `before` listens, and returns it.
-  const auto listener = [&](const std::string& before) {
-    const absl::Time bound = absl::Now() + kBound;
-    std::string pid;
-    while ((pid.empty() || pid == before) && absl::Now() < bound) {
-      pid = QueryOrDie(database,
-                       "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
-                       "AND application_name = 'trainyard' AND query LIKE 'LISTEN%'");
-    }
-    return pid;
-  };
-  std::string pid = listener("");
-  absl::Duration shortest = kBound;
-  for (int round = 0; round < 3; ++round) {  // the machine may be busy in some of them
-    QueryOrDie(database, absl::StrCat("SELECT pg_terminate_backend(", pid, ")"));
-    const absl::Time begin = absl::Now();
-    pid = listener(pid);
-    shortest = std::min(shortest, absl::Now() - begin);
-  }
-  EXPECT_LT(shortest, absl::Milliseconds(400));
-}
-
-TEST(WakeupsOverPostgres, ReachOtherProgramsAlsoAfterALostConnection) {
-  const std::string database = NewDatabase();
-  auto here = OpenOrDie(SharedPostgres().Conninfo(database));
-  auto there = OpenOrDie(SharedPostgres().Conninfo(database));
-  std::atomic<int> heard = 0;
-  std::atomic<int> echoes = 0;
-  there->wakeups().Subscribe([&](const std::string& topic) { heard += topic == "job:1" ? 1 : 0; });
-  here->wakeups().Subscribe([&](const std::string& topic) { echoes += topic == "job:1" ? 1 : 0; });
-  const auto wait_for_more = [&](int than) {
-    const absl::Time bound = absl::Now() + kBound;
-    int sent = 0;
-    while (heard <= than && absl::Now() < bound) {  // a hint may be lost: it is given again
-      here->wakeups().Wake("job:1");
-      ++sent;
-      absl::SleepFor(absl::Milliseconds(5));
-    }
-    EXPECT_GT(heard, than);
-    return sent;
-  };
-  const int sent = wait_for_more(0);
-  EXPECT_EQ(echoes, sent);  // each once: our own do not come back
-  const int before = heard;
-  for (const absl::Time bound = absl::Now() + kBound; heard == before && absl::Now() < bound;) {
-    here->wakeups().WakeOthers("job:1");
-    absl::SleepFor(absl::Milliseconds(5));
-  }
-  EXPECT_GT(heard, before);
-  EXPECT_EQ(echoes, sent) << "it was told already";
-  QueryOrDie(database,
-             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-             "WHERE application_name = 'trainyard'");
-  wait_for_more(heard);
 }
 
 }  // namespace

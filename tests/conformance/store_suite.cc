@@ -205,4 +205,24 @@ std::vector<StateChangeRecord> StoreSuite::StateChanges(const std::string& uid) 
   return changes;
 }
 
+std::string QueryOrDie(const std::string& database, const std::string& sql) {
+  const auto answer = SharedPostgres().Query(database, sql);
+  EXPECT_OK(answer.status());
+  return answer.value_or("");
+}
+
+std::unique_ptr<Stores> OpenOrDie(const std::string& conninfo) {
+  auto stores = postgres::Open(conninfo);
+  EXPECT_OK(stores.status());
+  return *std::move(stores);
+}
+
+JobRecord Named(const std::string& id) {
+  JobRecord job;
+  job.project = "default";
+  job.job_id = id;
+  job.request_id = id;
+  return job;
+}
+
 }  // namespace trainyard::testing

@@ -39,6 +39,12 @@ PostgresFixture& SharedPostgres();
 // A new database with all migrations applied; dropped with its last user.
 std::string NewDatabase();
 
+// What psql prints; a failure of the test, and "", when it fails.
+std::string QueryOrDie(const std::string& database, const std::string& sql);
+std::unique_ptr<Stores> OpenOrDie(const std::string& conninfo);
+// A job of project "default" whose name is its request id, too.
+JobRecord Named(const std::string& id);
+
 // Events of one rank, numbered by themselves.
 class EventWriter {
  public:

@@ -310,6 +310,16 @@ TEST_F(QuietAgentSessionTest, RanksThatAreOverAreReportedAbsentThoughNothingIsNe
   EXPECT_THAT(store_.absent, ElementsAre(RankId{"job", 1, 0}));
 }
 
+TEST_F(QuietAgentSessionTest, TheHeartbeatAfterAWakeUpIsHeldAgainstTheStore) {
+  store_.over.clear();
+  store_.wishes = "one";
+  HearHeartbeat();
+  store_.over = {{"job", 1, 0}};
+  wakeups_.Wake("node:n1");
+  HearHeartbeat();
+  EXPECT_THAT(store_.absent, ElementsAre(RankId{"job", 1, 0}));
+}
+
 TEST_F(QuietAgentSessionTest, ASetThatChangesWithTimeIsReadWithEachHeartbeat) {
   store_.over.clear();
   store_.wishes = "";

@@ -101,6 +101,33 @@ TEST(Actor, NeverRunsTwiceAtOnceAndLosesNoPoke) {
   EXPECT_GT(counter->plain_, 0);
 }
 
+// Rests after its first work.
+class Resting : public Actor {
+ public:
+  explicit Resting(TaskPool& pool) : Actor(pool) {}
+  void Work() override {
+    if (++works == 1) Rest(absl::Seconds(5));
+  }
+  int works = 0;
+};
+
+TEST(Actor, WorksOnceAfterARestHoweverOftenItIsPokedMeanwhile) {
+  FakeClock clock;
+  TaskPool pool(0, clock);
+  const auto actor = std::make_shared<Resting>(pool);
+  const auto poke_and_run = [&](int pokes) {
+    for (int i = 0; i < pokes; ++i) actor->Poke();
+    while (pool.RunOne()) {
+    }
+    return actor->works;
+  };
+  EXPECT_EQ(poke_and_run(1), 1);
+  EXPECT_EQ(poke_and_run(3), 1);
+  clock.Advance(absl::Seconds(5));
+  EXPECT_EQ(poke_and_run(0), 2);
+  EXPECT_EQ(poke_and_run(1), 3);
+}
+
 // A call that says its name when it runs, and its name with a minus when it is refused.
 QueuedCall Named(const std::string& name, std::vector<std::string>& said, int64_t bytes = 1) {
   return {.bytes = bytes,
