@@ -45,8 +45,8 @@ AgentSession::AgentSession(Fleet& fleet, Fleet::Admit admit, AgentLink& link)
     : Actor(fleet.pool_),
       fleet_(fleet),
       admit_(std::move(admit)),
-      link_(link),
-      retry_after_(kFirstRetry) {}
+      retry_after_(kFirstRetry),
+      link_(&link) {}
 
 void AgentSession::Receive(v1::AgentMessage message) {
   {
@@ -67,11 +67,29 @@ void AgentSession::LookAgain() {
 }
 
 void AgentSession::EndWith(const absl::Status& status) {
+  EndLink(status);
+  Poke();
+}
+
+void AgentSession::EndLink(const absl::Status& status) {
+  AgentLink* link = nullptr;
   {
     absl::MutexLock lock(&mu_);
     if (!end_.has_value()) end_ = status;
+    link = std::exchange(link_, nullptr);
   }
-  Poke();
+  logs_.Close(absl::UnavailableError("the node left; try again"));
+  if (link != nullptr) link->Finish(status);
+}
+
+void AgentSession::Send(const v1::ServerMessage& message) {
+  absl::MutexLock lock(&mu_);
+  if (link_ != nullptr) link_->Send(message);
+}
+
+void AgentSession::ReadNext() {
+  absl::MutexLock lock(&mu_);
+  if (link_ != nullptr) link_->ReadNext();
 }
 
 void AgentSession::Work() {
@@ -92,7 +110,7 @@ void AgentSession::Work() {
     const absl::Status admitted = admit_().status();
     if (!admitted.ok()) return Finish(admitted);
     admitted_ = true;
-    link_.ReadNext();
+    ReadNext();
   }
   absl::Status status;
   if (message.has_value() && message->has_heartbeat() && registered()) {
@@ -117,7 +135,7 @@ void AgentSession::Work() {
         message_.reset();
       }
       if (sent_.empty()) retry_after_ = kFirstRetry;
-      link_.ReadNext();
+      ReadNext();
     }
   }
   if (absl::IsUnavailable(status)) return Retry(status);
@@ -185,7 +203,7 @@ absl::Status AgentSession::Register(const v1::Register& message) {
       absl::ToInt64Milliseconds(fleet_.options_.orphan_limit));
   welcome.mutable_welcome()->set_metric_columns(true);
   welcome.mutable_welcome()->set_protocol_version(AgreeOnProtocol(message).value_or(0));
-  link_.Send(welcome);
+  Send(welcome);
   fleet_.wakeups_.Wake("queue");
   LookAgain();  // sends the first set, and goes on trying should the store be away by now
   return absl::OkStatus();
@@ -219,7 +237,7 @@ absl::Status AgentSession::SendDesired(const NodeRanks& ranks_of_node) {
   desired_fingerprint_ = fingerprint;
   desired_wishes_ = ranks_of_node.wishes;
   desired_ranks_ = std::move(ranks);
-  link_.Send(message);
+  Send(message);
   return absl::OkStatus();
 }
 
@@ -256,7 +274,7 @@ absl::Status AgentSession::KeepLease(const v1::Heartbeat& heartbeat) {
   if (!kept_) return absl::OkStatus();
   v1::ServerMessage ack;
   ack.mutable_lease()->set_heartbeat_id(heartbeat.id());
-  link_.Send(ack);
+  Send(ack);
   return absl::OkStatus();
 }
 
@@ -405,7 +423,7 @@ absl::Status AgentSession::TakeAnswer(const Sent& sent, absl::StatusOr<AppendRes
   *ack->mutable_key() = sent.key;
   ack->set_sequence(result->acked_sequence);
   ack->set_fenced(result->fenced);
-  link_.Send(message);
+  Send(message);
   if (result->fenced && !refused) return absl::OkStatus();
   // A rank that left frees its slot and may end its gang before the job's own state changes.
   const bool left = std::any_of(events.begin(), events.end(), EndsRank);
@@ -470,7 +488,7 @@ void AgentSession::ReadLog(const v1::RankKey& rank, int64_t offset, int64_t max_
   *message.mutable_log()->mutable_key() = rank;
   message.mutable_log()->set_offset(offset);
   message.mutable_log()->set_max_bytes(max_bytes);
-  if (!logs_.Ask(id, done, [&] { link_.Send(message); })) {
+  if (!logs_.Ask(id, done, [&] { Send(message); })) {
     return done(absl::UnavailableError("the node has just left; try again"));
   }
   fleet_.pool_.PostAfter(fleet_.options_.log_timeout, [weak = weak_from_this(), id] {
@@ -492,10 +510,9 @@ void AgentSession::DeliverLog(const v1::LogChunk& chunk) {
 
 void AgentSession::Finish(const absl::Status& status) {
   finished_ = true;
-  logs_.Close(absl::UnavailableError("the node left; try again"));
   if (registered()) spdlog::info("nodes/{}: session ends: {}", node_, status.ToString());
   fleet_.Forget(*this, node_);
-  link_.Finish(status);
+  EndLink(status);
 }
 
 }  // namespace trainyard

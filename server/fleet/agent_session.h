@@ -35,6 +35,7 @@ class AgentSession : public Actor {
 
   // From the fleet.
   void LookAgain();  // the desired set changed, perhaps
+  // The agent is told at once, also while a call of the store is under way that may take long.
   void EndWith(const absl::Status& status);
   void ReadLog(const v1::RankKey& rank, int64_t offset, int64_t max_bytes,
                const LogRequests::Done& done);
@@ -76,11 +77,14 @@ class AgentSession : public Actor {
   void WakeAfterChange(const std::set<std::string>& jobs, const std::vector<std::string>& nodes);
   void Retry(const absl::Status& status);
   void Finish(const absl::Status& status);
+  void EndLink(const absl::Status& status);
+  // To the link; nothing once it was ended.
+  void Send(const v1::ServerMessage& message);
+  void ReadNext();
   bool registered() const { return !node_.empty(); }
 
   Fleet& fleet_;
   const Fleet::Admit admit_;
-  AgentLink& link_;
 
   // Of Work alone.
   bool admitted_ = false;
@@ -110,8 +114,9 @@ class AgentSession : public Actor {
   bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // for the store to come back
   bool look_again_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+  AgentLink* link_ ABSL_GUARDED_BY(mu_);  // null once it was told to finish
 
-  LogRequests logs_;  // closed by Finish, before the link goes
+  LogRequests logs_;  // closed before the link goes
 };
 
 }  // namespace trainyard

@@ -18,7 +18,9 @@ struct Options {
   int max_connections = 8;        // for transactions; wake-ups and leases take five more
   int max_agent_connections = 4;  // of their own, for what agents report
   absl::Duration statement_timeout = absl::Seconds(20);
-  absl::Duration idle_in_transaction_timeout = absl::Seconds(20);
+  // A server that is cut off between two statements of a transaction holds the locks of the first:
+  // so long nobody else places its jobs or registers its nodes.
+  absl::Duration idle_in_transaction_timeout = absl::Seconds(3);
   // After so long a call's connection is cut, whatever the server does; a CallLimit
   // (storage/call_limit.h) may be shorter. PostgreSQL's own timeouts come first while it is alive.
   absl::Duration longest_call = absl::Seconds(25);

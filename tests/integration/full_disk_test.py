@@ -150,10 +150,10 @@ class FullDiskTest(unittest.TestCase):
         self.fill()
 
         def explained():
-            return self.yard.call("explain", name)
-        eventually(lambda: "its disk is full" in explained(), WITHIN, "explain tells of the disk")
+            said = self.yard.call("explain", name)
+            return said if "its disk is full" in said else None
+        said = eventually(explained, WITHIN, "explain tells of the disk")
         self.assertLess(time.monotonic() - self.filled, WITHIN)
-        said = explained()
         self.assertIn("nodes/small", said)
         self.assertIn(self.disk + "/state", said)
         self.assertIn("free some", said)

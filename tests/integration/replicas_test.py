@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """Three servers and four agents over one PostgreSQL: who leads, and who moves where when a server goes."""
+import contextlib
 import json
 import pathlib
 import signal
@@ -40,6 +41,16 @@ class ReplicasTest(unittest.TestCase):
             self.go_through_all(yard)
         except BaseException:
             print(yard.logs())
+            print(yard.call("node", "list"))
+            raise
+
+    @contextlib.contextmanager
+    def part(self, what):
+        """Not a subTest: after what failed nothing is to be learned from the rest, and the logs are shown."""
+        try:
+            yield
+        except BaseException:
+            print("failed in:", what)
             raise
 
     def go_through_all(self, yard):
@@ -52,7 +63,7 @@ class ReplicasTest(unittest.TestCase):
         workers = yard.workers()
         self.assertEqual(len(workers), 1)
 
-        with self.subTest("kill -9 of the leader"):
+        with self.part("kill -9 of the leader"):
             leader = eventually(lambda: [now for now in yard.leader()[:1] if now is not None])[0]
             yard.servers[leader].wanted = False
             yard.servers[leader].send(signal.SIGKILL)
@@ -62,13 +73,13 @@ class ReplicasTest(unittest.TestCase):
             yard.wait_for(short, resources_pb.SUCCEEDED)
             yard.servers[leader].wanted = True
 
-        with self.subTest("SIGTERM of the leader"):
+        with self.part("SIGTERM of the leader"):
             yard.servers[second].send(signal.SIGTERM)
             third, seconds = self.other_than(second)
             self.assertLess(seconds, 1)
             eventually(lambda: all(part.pid for part in yard.servers))
 
-        with self.subTest("a replica is cut off from its store"):
+        with self.part("a replica is cut off from its store"):
             cut = yard.leader()[0]
             for link in yard.store_links[cut]:
                 link.set("stalled")

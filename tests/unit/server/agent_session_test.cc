@@ -326,6 +326,19 @@ TEST_F(QuietAgentSessionTest, ASetThatChangesWithTimeIsReadWithEachHeartbeat) {
   EXPECT_EQ(Lists(4), 4);
 }
 
+TEST_F(AgentSessionTest, AnAgentIsToldThatTheStoreIsAwayThoughACallToItHangs) {
+  bool called = false;
+  store_.on_list = [this, &called] {
+    called = true;
+    fleet_.SetStoreAway(absl::UnavailableError("no answer for 3 s"));
+    EXPECT_EQ(link_.end, absl::UnavailableError("no answer for 3 s")) << "before the call returns";
+  };
+  HearHeartbeat();
+  EXPECT_TRUE(called);
+  EXPECT_EQ(link_.acknowledged, 1) << "the lease was renewed before";
+  EXPECT_EQ(fleet_.connected(), 0);
+}
+
 TEST_F(AgentSessionTest, TheLeaseIsKeptWhileEventsCannotBeStored) {
   store_.over.clear();
   store_.events_are_refused = true;
