@@ -269,7 +269,7 @@ Pass SchedulerState::Plan(const PlannerOptions& options) {
   LookAtHealth(cluster, pass);
   LookAtRunning(cluster, options, pass);
   if (ChargesFirst(now(), pass)) return pass;
-  queue_.EndBackoffs(now());
+  queue_.SetTime(now());
   QueuePass(queue_, Slots(cluster.nodes), now(), options, pass).Run();
   return pass;
 }

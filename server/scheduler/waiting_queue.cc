@@ -6,8 +6,8 @@ void WaitingQueue::AddToClass(const std::shared_ptr<const JobRecord>& job) {
   classes_[ClassOf(*job)][job->reason].insert(job);
 }
 
-// Every job that was put back after a failure has an end of its backoff: EndBackoffs sorts out
-// those for which it is over.
+// Every job that was put back after a failure has an end of its backoff: SetTime sorts out those
+// for which it is over.
 void WaitingQueue::Add(const std::shared_ptr<const JobRecord>& job) {
   if (job->not_before == absl::InfinitePast()) {
     AddToClass(job);
@@ -36,12 +36,29 @@ void WaitingQueue::Clear() {
   untold_backoffs_.clear();
 }
 
-void WaitingQueue::EndBackoffs(absl::Time now) {
+void WaitingQueue::SetTime(absl::Time now) {
+  if (now < now_) BeginBackoffsAfter(now);
+  now_ = now;
   while (!backoffs_.empty() && backoffs_.begin()->first <= now) {
     const std::shared_ptr<const JobRecord> job = backoffs_.begin()->second;
     backoffs_.erase(backoffs_.begin());
     untold_backoffs_.erase(job);
     AddToClass(job);
+  }
+}
+
+void WaitingQueue::BeginBackoffsAfter(absl::Time now) {
+  JobsInOrder again;
+  for (const auto& [demand, by_reason] : classes_) {
+    for (const auto& [reason, jobs] : by_reason) {
+      for (const auto& job : jobs) {
+        if (job->not_before > now) again.insert(job);
+      }
+    }
+  }
+  for (const auto& job : again) {
+    Remove(job);
+    Add(job);
   }
 }
 

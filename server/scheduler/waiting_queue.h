@@ -28,8 +28,9 @@ class WaitingQueue {
   void Remove(const std::shared_ptr<const JobRecord>& job);  // as it was added
   void Clear();
 
-  // Jobs whose backoff is over at `now` wait like any other from then on.
-  void EndBackoffs(absl::Time now);
+  // The store's time, by which backoffs end: from then on their jobs wait like any other. A clock
+  // that was set back begins them again, at the cost of one look at every job.
+  void SetTime(absl::Time now);
 
   // None is empty.
   const std::map<DemandClass, JobsByReason>& classes() const { return classes_; }
@@ -40,7 +41,9 @@ class WaitingQueue {
 
  private:
   void AddToClass(const std::shared_ptr<const JobRecord>& job);
+  void BeginBackoffsAfter(absl::Time now);
 
+  absl::Time now_ = absl::InfinitePast();
   std::map<DemandClass, JobsByReason> classes_;
   std::set<std::pair<absl::Time, std::shared_ptr<const JobRecord>>> backoffs_;  // by their end
   JobsInOrder untold_backoffs_;

@@ -31,7 +31,7 @@ class Cluster {
   int Draw(int below) { return std::uniform_int_distribution<int>(0, below - 1)(random_); }
 
   void Step() {
-    now_ += absl::Milliseconds(100);
+    now_ += absl::Milliseconds(Draw(20) == 0 ? -1000 : 100);  // the store's clock may be set back
     switch (Draw(8)) {
       case 0:
       case 1:
