@@ -49,11 +49,22 @@ AgentSession::AgentSession(Fleet& fleet, Fleet::Admit admit, AgentLink& link)
       link_(&link) {}
 
 void AgentSession::Receive(v1::AgentMessage message) {
+  std::shared_ptr<Renewal> renewal;
+  if (message.has_heartbeat() && MayRenew()) renewal = AskToRenew(message.heartbeat());
   {
     absl::MutexLock lock(&mu_);
     message_ = std::move(message);
+    renewal_ = renewal;
+    // Work goes on with a heartbeat once its lease is renewed.
+    if (renewal != nullptr && !renewal->answer.has_value()) return;
   }
   Poke();
+}
+
+// What Register wrote is seen under the lock: the link reads on only after it.
+bool AgentSession::MayRenew() const {
+  absl::MutexLock lock(&mu_);
+  return registered();
 }
 
 void AgentSession::Leave() { EndWith(absl::CancelledError("the agent left")); }
@@ -243,20 +254,26 @@ absl::Status AgentSession::SendDesired(const NodeRanks& ranks_of_node) {
 
 // Asks for the renewal, or takes its answer: true once the lease is renewed.
 absl::StatusOr<bool> AgentSession::Renew(const v1::Heartbeat& heartbeat) {
-  if (renewal_ != nullptr) {
-    std::optional<absl::Status> answer;
-    {
-      absl::MutexLock lock(&mu_);
-      answer = renewal_->answer;
-    }
-    if (!answer.has_value()) return false;
-    renewal_.reset();
-    TY_RETURN_IF_ERROR(*answer);
+  std::shared_ptr<Renewal> renewal;
+  {
+    absl::MutexLock lock(&mu_);
+    if (renewal_ != nullptr && !renewal_->answer.has_value()) return false;
+    renewal = std::exchange(renewal_, nullptr);
+  }
+  if (renewal != nullptr) {
+    TY_RETURN_IF_ERROR(*renewal->answer);
     return true;
   }
-  renewal_ = std::make_shared<Renewal>();
+  renewal = AskToRenew(heartbeat);
+  absl::MutexLock lock(&mu_);
+  renewal_ = std::move(renewal);
+  return false;
+}
+
+std::shared_ptr<AgentSession::Renewal> AgentSession::AskToRenew(const v1::Heartbeat& heartbeat) {
+  auto renewal = std::make_shared<Renewal>();
   fleet_.renewer_->Renew({node_, incarnation_, fleet_.options_.lease, DecodeReport(heartbeat)},
-                         [weak = weak_from_this(), renewal = renewal_](const absl::Status& answer) {
+                         [weak = weak_from_this(), renewal](const absl::Status& answer) {
                            const auto self = std::static_pointer_cast<AgentSession>(weak.lock());
                            if (self == nullptr) return;
                            {
@@ -265,7 +282,7 @@ absl::StatusOr<bool> AgentSession::Renew(const v1::Heartbeat& heartbeat) {
                            }
                            self->Poke();
                          });
-  return false;
+  return renewal;
 }
 
 absl::Status AgentSession::KeepLease(const v1::Heartbeat& heartbeat) {

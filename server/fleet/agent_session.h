@@ -54,6 +54,8 @@ class AgentSession : public Actor {
     std::optional<absl::Status> answer;  // guarded by mu_
   };
   absl::StatusOr<bool> Renew(const v1::Heartbeat& heartbeat);
+  std::shared_ptr<Renewal> AskToRenew(const v1::Heartbeat& heartbeat);
+  bool MayRenew() const;
   absl::Status FindAbsent(const v1::Heartbeat& heartbeat);
   absl::Status ReportAbsent();
   // Events on their way to the store and back.
@@ -97,7 +99,6 @@ class AgentSession : public Actor {
   std::string desired_wishes_;      // NodeRanks::wishes, read before that version or later
   std::set<RankId> desired_ranks_;  // of that version
   absl::Duration retry_after_;
-  std::shared_ptr<Renewal> renewal_;  // of the heartbeat at hand; shared with the renewer
   bool kept_ = false;                 // the lease, by that heartbeat, and the agent was told
   std::vector<RankId> absent_;        // by that heartbeat: reported once the lease is renewed again
   // What a heartbeat told of its ranks, and under which set, when it was last held against the
@@ -108,12 +109,14 @@ class AgentSession : public Actor {
   std::deque<std::shared_ptr<Sent>> sent_;
   bool commit_again_ = false;  // those of them that the store was away for, once all are answered
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   std::optional<v1::AgentMessage> message_
       ABSL_GUARDED_BY(mu_);                    // the next one is asked for after it
   bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // for the store to come back
   bool look_again_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mu_);
+  // Of the heartbeat at hand; shared with the renewer.
+  std::shared_ptr<Renewal> renewal_ ABSL_GUARDED_BY(mu_);
   AgentLink* link_ ABSL_GUARDED_BY(mu_);  // null once it was told to finish
 
   LogRequests logs_;  // closed before the link goes

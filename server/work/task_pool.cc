@@ -13,14 +13,28 @@ void TaskPool::Post(std::function<void()> task) {
   absl::MutexLock lock(&mu_);
   if (stopping_) return;
   ready_.push_back(std::move(task));
-  changed_.Signal();
+  WakeOne();
 }
 
 void TaskPool::PostAfter(absl::Duration delay, std::function<void()> task) {
   absl::MutexLock lock(&mu_);
   if (stopping_) return;
   const auto at = later_.emplace(clock_.Now() + delay, std::move(task));
-  if (at == later_.begin()) changed_.Signal();
+  if (at != later_.begin()) return;
+  if (timekeeper_ != nullptr) {
+    timekeeper_->Signal();  // to look at its time anew
+  } else {
+    WakeOne();  // to become it, where nothing else is to be done
+  }
+}
+
+void TaskPool::WakeOne() {
+  if (on_its_way_) return;
+  absl::CondVar* const called = idle_.empty() ? timekeeper_ : idle_.back();
+  if (called == nullptr) return;  // all are at work, and look when they are done
+  if (!idle_.empty()) idle_.pop_back();
+  on_its_way_ = true;
+  called->Signal();
 }
 
 void TaskPool::Stop() {
@@ -31,7 +45,8 @@ void TaskPool::Stop() {
     stopping_ = true;
     dropped.swap(ready_);
     dropped_later.swap(later_);
-    changed_.SignalAll();
+    for (absl::CondVar* one : idle_) one->Signal();
+    if (timekeeper_ != nullptr) timekeeper_->Signal();
   }
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
@@ -45,7 +60,6 @@ void TaskPool::TakeDue() {
   while (!later_.empty() && later_.begin()->first <= now) {
     ready_.push_back(std::move(later_.begin()->second));
     later_.erase(later_.begin());
-    changed_.Signal();
   }
 }
 
@@ -62,17 +76,31 @@ bool TaskPool::RunOne() {
   return true;
 }
 
+void TaskPool::Rest(absl::CondVar& called) {
+  if (timekeeper_ == nullptr && !later_.empty()) {
+    timekeeper_ = &called;
+    called.WaitWithDeadline(&mu_, later_.begin()->first);
+    timekeeper_ = nullptr;
+  } else {
+    idle_.push_back(&called);
+    called.Wait(&mu_);
+    std::erase(idle_, &called);  // it may have woken by itself
+  }
+  on_its_way_ = false;
+}
+
 void TaskPool::Run() {
+  absl::CondVar called;
   mu_.Lock();
   while (!stopping_) {
     TakeDue();
     if (ready_.empty()) {
-      changed_.WaitWithDeadline(&mu_,
-                                later_.empty() ? absl::InfiniteFuture() : later_.begin()->first);
+      Rest(called);
       continue;
     }
     std::function<void()> task = std::move(ready_.front());
     ready_.pop_front();
+    if (!ready_.empty() || (timekeeper_ == nullptr && !later_.empty())) WakeOne();
     mu_.Unlock();
     task();
     task = nullptr;

@@ -39,10 +39,18 @@ class TaskPool {
  private:
   void Run();
   void TakeDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // At most one thread is on its way; when it comes and leaves more to do, it calls the next one.
+  // Of many short tasks that come at once a few threads then run all, in place of one each.
+  void WakeOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Rest(absl::CondVar& called) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Clock& clock_;
   absl::Mutex mu_;
-  absl::CondVar changed_;
+  // Threads without a task. The one that rested last goes first: its memory is still in the caches.
+  std::vector<absl::CondVar*> idle_ ABSL_GUARDED_BY(mu_);
+  // The idle one that waits for the next later task, in place of all of them.
+  absl::CondVar* timekeeper_ ABSL_GUARDED_BY(mu_) = nullptr;
+  bool on_its_way_ ABSL_GUARDED_BY(mu_) = false;  // a thread was called and has not looked yet
   std::deque<std::function<void()>> ready_ ABSL_GUARDED_BY(mu_);
   std::multimap<absl::Time, std::function<void()>> later_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

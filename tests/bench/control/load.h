@@ -19,8 +19,10 @@ struct Target {
   std::string token;
 };
 
+enum class Peer { kClient, kAgent };
+
 // A channel with a connection of its own, as every real agent and client has.
-std::shared_ptr<grpc::Channel> Dial(const Target& target);
+std::shared_ptr<grpc::Channel> Dial(const Target& target, Peer peer = Peer::kClient);
 void AddToken(const Target& target, grpc::ClientContext& context);
 
 struct AgentOptions {

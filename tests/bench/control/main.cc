@@ -12,8 +12,9 @@
 
 namespace trainyard::bench {
 
-std::shared_ptr<grpc::Channel> Dial(const Target& target) {
+std::shared_ptr<grpc::Channel> Dial(const Target& target, Peer peer) {
   grpc::ChannelArguments arguments;
+  if (peer == Peer::kAgent) arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // as executor/agent
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(16 << 20);

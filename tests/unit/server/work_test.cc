@@ -31,6 +31,38 @@ TEST(TaskPool, LaterTasksRunInTheirOrder) {
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2}));
 }
 
+// The thread that waits for the time runs what is due: another one must wait for it from then on.
+TEST(TaskPool, ALaterTaskThatBlocksHoldsUpNoOther) {
+  TaskPool pool(3);
+  absl::Notification go_on, last;
+  for (int i = 1; i <= 2; ++i) {
+    pool.PostAfter(absl::Milliseconds(10 * i), [&] { go_on.WaitForNotification(); });
+  }
+  pool.PostAfter(absl::Milliseconds(30), [&] { last.Notify(); });
+  EXPECT_TRUE(last.WaitForNotificationWithTimeout(kLong));
+  go_on.Notify();
+}
+
+// Each thread that comes calls the next one while there is more to do.
+TEST(TaskPool, TasksThatBlockGetAllThreads) {
+  constexpr int kThreads = 8;
+  TaskPool pool(kThreads);
+  for (int round = 0; round < 3; ++round) {
+    std::atomic<int> inside{0};
+    absl::Notification all, gone, may_go;
+    for (int i = 0; i < kThreads; ++i) {
+      pool.Post([&] {
+        if (++inside == kThreads) all.Notify();
+        may_go.WaitForNotification();
+        if (--inside == 0) gone.Notify();
+      });
+    }
+    ASSERT_TRUE(all.WaitForNotificationWithTimeout(kLong)) << inside << " of " << kThreads;
+    may_go.Notify();
+    ASSERT_TRUE(gone.WaitForNotificationWithTimeout(kLong));
+  }
+}
+
 TEST(TaskPool, StopDropsWhatWaitsAndWaitsForWhatRuns) {
   auto pool = std::make_unique<TaskPool>(1);
   absl::Notification began, go_on;
