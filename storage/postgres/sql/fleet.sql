@@ -170,12 +170,13 @@ RETURNING rank
 -- planned with their values.
 
 -- name: UpdateRanks
--- By key: with "state <> 'GONE'" the planner may read the index of all that are not gone.
+-- By key: with "state <> 'GONE'" the planner may read the index of all that are not gone, and with a join to jobs all
+-- ranks of the attempt for each of them.
 UPDATE ranks r SET state = u.state, outcome = u.outcome, acked_sequence = u.acked,
                    failure = nullif(u.failure, '')::jsonb, gone_time = from_micros(nullif(u.gone, '')::bigint)
 FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::text[])
        AS u (uid, attempt, rank, state, outcome, acked, failure, gone)
-  JOIN jobs j ON j.uid = u.uid AND j.attempt = u.attempt
-WHERE r.job_uid = u.uid AND r.attempt = u.attempt AND r.rank = u.rank AND r.acked_sequence <= u.acked
+WHERE u.attempt = (SELECT attempt FROM jobs WHERE uid = u.uid)
+  AND r.job_uid = u.uid AND r.attempt = u.attempt AND r.rank = u.rank AND r.acked_sequence <= u.acked
   AND r.state IS DISTINCT FROM 'GONE' AND r.state IS DISTINCT FROM 'LOST'
 RETURNING r.rank

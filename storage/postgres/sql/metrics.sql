@@ -63,7 +63,9 @@ ORDER BY c.level, c.first_sequence, c.split, c.name
 -- Points within steps and sequences, of some names (none: all). The index comes first in each chunk.
 SELECT c.first_sequence, c.last_sequence, c.split, c.name, c.attempt, c.first_step, c.last_step, c.points, c.bytes
 FROM metric_chunks i
-JOIN metric_chunks c ON c.month = i.month AND c.job_uid = $1 AND c.level = 0 AND c.first_sequence = i.first_sequence
+CROSS JOIN LATERAL (
+  SELECT * FROM metric_chunks
+  WHERE month = i.month AND job_uid = $1 AND level = 0 AND first_sequence = i.first_sequence OFFSET 0) c
 WHERE i.month = {month_of_job} AND i.job_uid = $1 AND i.level = 0 AND i.split = -1
   AND i.last_step >= $2::bigint AND i.first_step <= $3::bigint
   AND i.first_sequence >= $4::bigint AND i.last_sequence <= $5::bigint
@@ -83,7 +85,9 @@ WITH next AS (
 )
 SELECT c.first_sequence, c.last_sequence, c.split, c.name, c.attempt, c.first_step, c.last_step, c.points, c.bytes
 FROM next n
-JOIN metric_chunks c ON c.month = {month_of_job} AND c.job_uid = $1 AND c.level = 0 AND c.first_sequence = n.first_sequence
+CROSS JOIN LATERAL (
+  SELECT * FROM metric_chunks
+  WHERE month = {month_of_job} AND job_uid = $1 AND level = 0 AND first_sequence = n.first_sequence OFFSET 0) c
 ORDER BY c.first_step, c.first_sequence, c.split, c.name
 
 -- name: ReadIndexes
@@ -124,9 +128,11 @@ DELETE FROM metric_heads WHERE month = {month_of_job} AND job_uid = $1
 
 -- name: DeleteChunks
 -- Some, as many as one transaction should remove.
-DELETE FROM metric_chunks WHERE month = {month_of_job} AND job_uid = $1 AND (level, first_sequence) IN (
-  SELECT DISTINCT c.level, c.first_sequence FROM metric_chunks c
-  WHERE c.month = {month_of_job} AND c.job_uid = $1 ORDER BY c.level, c.first_sequence LIMIT $2)
+DELETE FROM metric_chunks WHERE month = {month_of_job} AND job_uid = $1 AND (level, first_sequence) <= (
+  SELECT level, first_sequence FROM (
+    SELECT DISTINCT c.level, c.first_sequence FROM metric_chunks c
+    WHERE c.month = {month_of_job} AND c.job_uid = $1 ORDER BY c.level, c.first_sequence LIMIT $2) AS piece
+  ORDER BY level DESC, first_sequence DESC LIMIT 1)
 
 -- name: ReadUnrolled
 -- Chunks of a level that none of the level above holds yet.

@@ -140,9 +140,10 @@ FROM unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[], $6:
 -- A job that somebody has locked is about to change: it is left to the next pass, and nobody is waited for. One by one,
 -- for the reason that SomeLiveJobs has.
 WITH free AS (
-  SELECT j.uid FROM unnest($1::text[]) AS wanted (uid) CROSS JOIN LATERAL (
-    SELECT uid FROM jobs WHERE uid = wanted.uid AND state = 'QUEUED' FOR NO KEY UPDATE SKIP LOCKED) AS j
+  SELECT u.* FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[]) AS u (uid, version, code, message)
+    CROSS JOIN LATERAL (
+      SELECT FROM jobs WHERE uid = u.uid AND version = u.version AND state = 'QUEUED'
+      FOR NO KEY UPDATE SKIP LOCKED) AS j
 )
-UPDATE jobs j SET reason_code = u.code, reason_message = u.message
-FROM free, unnest($1::text[], $2::bigint[], $3::text[], $4::text[]) AS u (uid, version, code, message)
-WHERE j.uid = free.uid AND j.uid = u.uid AND j.version = u.version AND j.state = 'QUEUED'
+UPDATE jobs j SET reason_code = free.code, reason_message = free.message FROM free
+WHERE j.uid = free.uid AND j.version = free.version AND j.state = 'QUEUED'
