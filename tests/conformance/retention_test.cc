@@ -296,6 +296,27 @@ TEST_F(AgingRecords, NodesThatAreGoneForLongAreForgottenUnlessSomethingMayRunThe
   EXPECT_EQ(left, (std::vector<std::string>{"held", "here"}));
 }
 
+TEST_F(AgingRecords, WithANodeItsLostRanksOfDeletedJobsAreForgotten) {
+  NodeRecord node;
+  node.name = "lost";
+  node.slots = {{.index = 0}, {.index = 1}};
+  ASSERT_OK(stores_->fleet().RegisterNode(node, absl::Seconds(10)).status());
+  const int64_t epoch = stores_->scheduler().Lead("test", absl::Seconds(60))->epoch;
+  for (int i = 0; i < 2; ++i) {
+    const JobRecord job = Submit(i == 0 ? "kept" : "deleted");
+    const Placement placement{.job_uid = job.uid, .job_version = 1, .ranks = {{"lost", {i}}}};
+    ASSERT_EQ(*stores_->scheduler().Apply(epoch, {.placements = {placement}}), 1);
+  }
+  Ask("UPDATE ranks SET state = 'LOST', lost = true, outcome = 'LOST', gone_time = now(); "
+      "DELETE FROM jobs WHERE job_id = 'deleted'; DELETE FROM job_specs WHERE job_id = 'deleted'; "
+      "UPDATE nodes SET reachable = false; "
+      "UPDATE leases SET lease_end = lease_end - interval '31 days'");
+  EXPECT_EQ(AgeAll(*stores_).nodes, 1);
+  EXPECT_EQ(Ask("SELECT string_agg(coalesce(j.job_id, '') || ' ' || r.state, ',') FROM ranks r "
+                "LEFT JOIN jobs j ON j.uid = r.job_uid"),
+            "kept GONE");
+}
+
 }  // namespace
 
 TEST_P(StoreSuite, NothingIsOldEnoughToGoAtFirst) {

@@ -75,6 +75,10 @@ WITH gone AS (
 ), failures AS (
   DELETE FROM node_failures f USING gone g WHERE f.node = g.node
 ), lost AS (
-  UPDATE ranks r SET state = 'GONE' FROM gone g WHERE r.node = g.node AND r.state = 'LOST'
+  UPDATE ranks r SET state = 'GONE' FROM gone g
+  WHERE r.node = g.node AND r.state = 'LOST' AND EXISTS (SELECT FROM job_specs WHERE job_uid = r.job_uid)
+), deleted AS (  -- with their jobs, but for these rows
+  DELETE FROM ranks r USING gone g
+  WHERE r.node = g.node AND r.state = 'LOST' AND NOT EXISTS (SELECT FROM job_specs WHERE job_uid = r.job_uid)
 )
 DELETE FROM nodes n USING gone g WHERE n.name = g.node AND NOT n.reachable RETURNING n.name
