@@ -45,7 +45,6 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // No pings that measure the bandwidth, as in the server.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 256 << 10);
   // Desired sets of nodes with many ranks.
   arguments.SetMaxReceiveMessageSize(16 << 20);
   return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);

@@ -64,7 +64,7 @@ void AgentSession::Receive(v1::AgentMessage message) {
 // What Register wrote is seen under the lock: the link reads on only after it.
 bool AgentSession::MayRenew() const {
   absl::MutexLock lock(&mu_);
-  return registered();
+  return registered() && link_ != nullptr;
 }
 
 void AgentSession::Leave() { EndWith(absl::CancelledError("the agent left")); }
@@ -198,6 +198,11 @@ absl::Status AgentSession::Register(const v1::Register& message) {
   // An older session of the same process must not renew the lease of this one either.
   node.incarnation = absl::StrCat(node.incarnation, "/", RandomHex(8));
   TY_RETURN_IF_ERROR(fleet_.store_.RegisterNode(node, fleet_.options_.lease).status());
+  {
+    // The agent was told meanwhile that this session is over, and may have begun another one here.
+    absl::MutexLock lock(&mu_);
+    if (end_.has_value()) return absl::OkStatus();
+  }
   node_ = node.name;
   agent_ = {node.name, node.uid, node.instance};
   incarnation_ = node.incarnation;

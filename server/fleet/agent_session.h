@@ -21,7 +21,8 @@ namespace trainyard {
 
 // One stream of one agent, from Register to its end. Messages are handled in order, one at a time,
 // on the fleet's pool; events go to the fleet's committer, several at once, and whatever follows
-// them waits until they are stored. The lease is renewed together with those of other agents.
+// them waits until they are stored. The lease waits for none of that: it is asked for where a
+// heartbeat is received, and renewed together with those of other agents.
 //
 // While the store is away nothing is acknowledged and nothing is lost: what is at hand is tried
 // again, what is behind it waits in the agent.
@@ -51,7 +52,7 @@ class AgentSession : public Actor {
   absl::StatusOr<bool> TakeHeartbeat(const v1::Heartbeat& heartbeat);
   // A renewal of the lease on its way to the store and back.
   struct Renewal {
-    std::optional<absl::Status> answer;  // guarded by mu_
+    std::optional<absl::Status> answer;  // set once, under mu_
   };
   absl::StatusOr<bool> Renew(const v1::Heartbeat& heartbeat);
   std::shared_ptr<Renewal> AskToRenew(const v1::Heartbeat& heartbeat);
@@ -88,7 +89,7 @@ class AgentSession : public Actor {
   Fleet& fleet_;
   const Fleet::Admit admit_;
 
-  // Of Work alone.
+  // Of Work alone; what Register sets is read by Receive, too, which comes after it.
   bool admitted_ = false;
   bool finished_ = false;
   std::string node_;         // empty before Register

@@ -57,7 +57,7 @@ class Fleet {
   std::shared_ptr<AgentSession> Make(Admit admit, AgentLink& link);
   void Begin(const std::shared_ptr<AgentSession>& session);
 
-  // Asks the agent of `node`. `done` is called once, on a pool thread or the caller's:
+  // Asks the agent of `node`. `done` is called once, on any thread, and must not block:
   //   kUnavailable  the node is not connected to this server, went away, or did not answer in time
   //   else          what the agent says about its file
   void ReadLog(const RankRecord& rank, int64_t offset, int64_t max_bytes,

@@ -27,9 +27,11 @@ SELECT epoch, set_config('statement_timeout', $1, true) FROM leader FOR UPDATE
 -- name: ReadPosition
 -- With another timeline, after a fail-over, transactions may be counted anew. What follows in the transaction is
 -- planned once per connection: it looks rows up by key whatever the values are, and to plan it takes longer than to run
--- it, many times a second.
+-- it, many times a second. What follows reads only and holds no lock, so that nobody waits while the rows of a long queue
+-- are decoded between two statements.
 SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8) AS timeline, pg_current_snapshot()::text AS snapshot,
-       micros(clock_timestamp()) AS now, set_config('plan_cache_mode', 'force_generic_plan', true)
+       micros(clock_timestamp()) AS now, set_config('plan_cache_mode', 'force_generic_plan', true),
+       set_config('idle_in_transaction_session_timeout', '20s', true)
 
 -- name: ChangedJobs
 -- What is past this snapshot, too, was written in another cluster, whose transactions were counted higher, and restored.

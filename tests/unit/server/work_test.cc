@@ -41,6 +41,7 @@ TEST(TaskPool, ALaterTaskThatBlocksHoldsUpNoOther) {
   pool.PostAfter(absl::Milliseconds(30), [&] { last.Notify(); });
   EXPECT_TRUE(last.WaitForNotificationWithTimeout(kLong));
   go_on.Notify();
+  pool.Stop();  // before what its tasks wait for goes
 }
 
 // Each thread that comes calls the next one while there is more to do.
