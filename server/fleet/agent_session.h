@@ -100,8 +100,8 @@ class AgentSession : public Actor {
   std::string desired_wishes_;      // NodeRanks::wishes, read before that version or later
   std::set<RankId> desired_ranks_;  // of that version
   absl::Duration retry_after_;
-  bool kept_ = false;                 // the lease, by that heartbeat, and the agent was told
-  std::vector<RankId> absent_;        // by that heartbeat: reported once the lease is renewed again
+  bool kept_ = false;           // the lease, by that heartbeat, and the agent was told
+  std::vector<RankId> absent_;  // by that heartbeat: reported once the lease is renewed again
   // What a heartbeat told of its ranks, and under which set, when it was last held against the
   // store and nothing was absent; and how many have told the same since.
   std::optional<std::pair<int64_t, std::map<RankId, std::string>>> compared_;

@@ -94,7 +94,9 @@ class Tally {
 class NullAgent : public grpc::ClientBidiReactor<v1::AgentMessage, v1::ServerMessage> {
  public:
   NullAgent(const Target& target, const AgentOptions& options, int number, Tally& tally)
-      : options_(options), tally_(tally), stub_(v1::ExecutorService::NewStub(Dial(target, Peer::kAgent))) {
+      : options_(options),
+        tally_(tally),
+        stub_(v1::ExecutorService::NewStub(Dial(target, Peer::kAgent))) {
     AddToken(target, context_);
     v1::AgentMessage hello;
     v1::Register& me = *hello.mutable_register_();
