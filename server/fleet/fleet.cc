@@ -3,10 +3,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "server/fleet/agent_session.h"
+#include "server/fleet/assignment.h"
 
 namespace trainyard {
 namespace {
@@ -74,7 +74,8 @@ void Fleet::Begin(const std::shared_ptr<AgentSession>& session) {
 }
 
 EventCommitter& Fleet::CommitterOf(const std::string& job_uid) const {
-  return *committers_[absl::HashOf(job_uid) % committers_.size()];
+  // Not absl's hash, which differs from process to process: a simulation repeats a seed.
+  return *committers_[std::hash<std::string>()(job_uid) % committers_.size()];
 }
 
 void Fleet::TakeOver(const std::string& node, const std::shared_ptr<AgentSession>& session) {

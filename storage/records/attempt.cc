@@ -150,6 +150,10 @@ AttemptVerdict JudgeOver(const JobRecord& job, const AttemptRecord& attempt) {
   }
   const FailureRecord* failure = DecidingFailure(attempt);
   const bool paused = job.suspend_cause == SuspendCause::kUser;
+  const bool lost = CountOutcome(attempt, RankOutcome::kLost) > 0;
+  const bool retryable = failure == nullptr || failure->retryable;
+  // Who is moved away from nodes does not escape the price of those that were lost under it.
+  if (lost && retryable && !paused && job.losses > kFreeLosses) return JudgeLoss(job, attempt);
   if (job.state == JobState::kSuspending &&
       (failure == nullptr || (paused && failure->retryable))) {
     // A pause holds even when the last checkpoint failed: resuming goes on from the one before.
@@ -159,8 +163,7 @@ AttemptVerdict JudgeOver(const JobRecord& job, const AttemptRecord& attempt) {
     return verdict;
   }
   // Ranks fail because a peer's node is lost: then the loss is the cause, and it is not theirs.
-  const bool lost = CountOutcome(attempt, RankOutcome::kLost) > 0;
-  if (lost && (failure == nullptr || failure->retryable)) return JudgeLoss(job, attempt);
+  if (lost && retryable) return JudgeLoss(job, attempt);
   if (failure != nullptr) return JudgeFailure(job, *failure);
   verdict.trigger = JobTrigger::kRetry;
   verdict.backoff = RestartBackoff(job.backoff, 1);

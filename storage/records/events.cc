@@ -391,7 +391,11 @@ AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
     if (rank.outcome == RankOutcome::kNone) {
       rank.outcome = outcome;
       if (outcome == RankOutcome::kLost) {
-        const bool runs = job.state == JobState::kStarting || job.state == JobState::kRunning;
+        // One that leaves a node, which is drained or cordoned, may have taken it down as well.
+        const bool leaves =
+            job.state == JobState::kSuspending && job.suspend_cause != SuspendCause::kUser;
+        const bool runs =
+            leaves || job.state == JobState::kStarting || job.state == JobState::kRunning;
         if (runs && !AnyNodeLost(result.attempt)) result.change.job.losses += 1;
         rank.failure = LossOf(rank);
       }

@@ -91,6 +91,32 @@ TEST(Losses, AGangThatLosesTwoNodesWasLostOnce) {
   EXPECT_EQ(second.change.job.state, JobState::kQueued);
 }
 
+// A sick node is cordoned and its jobs leave it. One that takes its nodes down is suspended each
+// time before the loss of the node is noticed, and would go on for ever.
+TEST(Losses, AJobThatIsMovedAwayMeanwhileDoesNotEscapeThem) {
+  JobRecord job = LossyJob();
+  for (int loss = 1; loss <= kFreeLosses + 1; ++loss) {
+    EXPECT_EQ(job.restarts, 0) << loss;
+    job.state = JobState::kSuspending;
+    job.suspend_cause = SuspendCause::kDrained;
+    job = LoseNode(job).change.job;
+    EXPECT_EQ(job.state, JobState::kQueued);
+    EXPECT_EQ(job.suspend_cause, SuspendCause::kNone);
+  }
+  EXPECT_EQ(job.restarts, 1);
+  EXPECT_EQ(job.reason.code, reason::kBackoff);
+}
+
+TEST(Losses, APauseHoldsWhateverIsLost) {
+  JobRecord job = LossyJob(JobState::kSuspending);
+  job.suspend_cause = SuspendCause::kUser;
+  job.losses = 7;
+  const JobRecord after = LoseNode(job).change.job;
+  EXPECT_EQ(after.state, JobState::kSuspended);
+  EXPECT_EQ(after.losses, 7);
+  EXPECT_EQ(after.restarts, 0);
+}
+
 // Its agent heard of no server for ten minutes: that says nothing about job or node.
 TEST(Losses, AWorkerThatFencedItselfIsFree) {
   JobRecord job = LossyJob();
