@@ -326,6 +326,7 @@ TEST_F(FleetTest, LiesOfAWorkerEndItsRankAndAreNotStored) {
                        {script.Started(), script.Restored(0), script.Metrics(1, 2.0), lie(script)});
     EXPECT_EQ(agent_->NextAck().sequence(), 4) << words;
     agent_->SendEvents(key, {script.Exited(0)});
+    EXPECT_EQ(agent_->NextAck().sequence(), 5) << words;
     const v1::Job failed =
         rig_.WaitFor(name_, [](const v1::Job& j) { return j.state() == v1::FAILED; });
     EXPECT_THAT(failed.failure().message(), HasSubstr(words));
