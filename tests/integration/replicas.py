@@ -14,7 +14,8 @@ from links import Links, free_port
 from store import Postgres
 from yard import BIN, Api, Watcher, Yard, eventually, grpc, kill, resources_pb, run_services_pb
 
-MOVES_ON = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+# CANCELLED: gRPC says so itself of a call that reaches a server just as it shuts down, before any code of ours sees it.
+MOVES_ON = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
 class Part:
