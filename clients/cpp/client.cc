@@ -190,8 +190,12 @@ struct Client::Connection {
       Response response;
       const size_t asked = current;
       Stub& stub = *((*endpoints[asked]).*service);
-      const grpc::Status status = (stub.*method)(&context, request, &response);
+      grpc::Status status = (stub.*method)(&context, request, &response);
       if (status.ok()) return response;
+      if (status.error_code() == grpc::StatusCode::CANCELLED) {
+        // Nobody cancels it here: gRPC says so of a call that reaches a server as it shuts down.
+        status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down");
+      }
       if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
         MoveOnFrom(asked);
         if (tries < endpoints.size()) continue;
