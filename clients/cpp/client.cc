@@ -34,6 +34,13 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
+// How a call ended that nobody here has cancelled: gRPC says CANCELLED of one that reaches a server
+// just as it shuts down.
+grpc::Status EndOfUncancelled(const grpc::Status& status) {
+  if (status.error_code() != grpc::StatusCode::CANCELLED) return status;
+  return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down");
+}
+
 // After which time the server wants the call to be sent again, if it said so.
 std::optional<absl::Duration> RetryDelayOf(const google::rpc::Status& details) {
   for (const google::protobuf::Any& any : details.details()) {
@@ -190,12 +197,8 @@ struct Client::Connection {
       Response response;
       const size_t asked = current;
       Stub& stub = *((*endpoints[asked]).*service);
-      grpc::Status status = (stub.*method)(&context, request, &response);
+      const grpc::Status status = EndOfUncancelled((stub.*method)(&context, request, &response));
       if (status.ok()) return response;
-      if (status.error_code() == grpc::StatusCode::CANCELLED) {
-        // Nobody cancels it here: gRPC says so of a call that reaches a server as it shuts down.
-        status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down");
-      }
       if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
         MoveOnFrom(asked);
         if (tries < endpoints.size()) continue;
@@ -210,9 +213,11 @@ struct Client::Connection {
   }
 
   // The end of a stream of the server at `asked`.
-  absl::Status EndOf(size_t asked, const absl::Status& status) {
-    if (absl::IsUnavailable(status)) MoveOnFrom(asked);
-    return status;
+  absl::Status EndOf(size_t asked, const Stop& stop, const grpc::Status& status) {
+    const bool away = EndOfUncancelled(status).error_code() == grpc::StatusCode::UNAVAILABLE;
+    if (stop.requested() || !away) return FromGrpc(status);
+    MoveOnFrom(asked);
+    return FromGrpc(EndOfUncancelled(status));
   }
 
   const ClientOptions options;
@@ -422,8 +427,8 @@ absl::Status Client::WatchJob(const v1::WatchJobRequest& request, absl::Duration
   if (!wanted) context.TryCancel();
   const grpc::Status status = reader->Finish();
   if (!wanted) return absl::OkStatus();
-  return connection_->EndOf(
-      asked, guard.fired() ? absl::UnavailableError("the stream went silent") : FromGrpc(status));
+  const grpc::Status silent(grpc::StatusCode::UNAVAILABLE, "the stream went silent");
+  return connection_->EndOf(asked, stop, guard.fired() ? silent : status);
 }
 
 absl::Status Client::TailLogs(const v1::TailLogsRequest& request, Stop& stop,
@@ -439,7 +444,7 @@ absl::Status Client::TailLogs(const v1::TailLogsRequest& request, Stop& stop,
   while (wanted && reader->Read(&response)) wanted = on_message(response);
   if (!wanted) context.TryCancel();
   const grpc::Status status = reader->Finish();
-  return wanted ? connection_->EndOf(asked, FromGrpc(status)) : absl::OkStatus();
+  return wanted ? connection_->EndOf(asked, stop, status) : absl::OkStatus();
 }
 
 }  // namespace trainyard

@@ -268,6 +268,14 @@ TEST_F(JobWatcherTest, AStreamWithoutAnEndIsNotTakenForOne) {
   ExpectEveryItemOnce();
 }
 
+// As gRPC ends a stream that reaches a server just as it shuts down.
+TEST_F(JobWatcherTest, GoesOnAfterAServerThatShutsDown) {
+  jobs_.Add({.items = 0, .end = grpc::Status(grpc::StatusCode::CANCELLED, "CANCELLED")});
+  jobs_.Add({.items = 4, .end = grpc::Status(grpc::StatusCode::CANCELLED, "CANCELLED")});
+  ASSERT_TRUE(Watch().ok());
+  ExpectEveryItemOnce();
+}
+
 TEST_F(JobWatcherTest, ReplacesAStreamThatWentSilent) {
   jobs_.Add({.items = 2, .hang = true});
   ASSERT_TRUE(Watch({.silence = absl::Milliseconds(100)}).ok());
