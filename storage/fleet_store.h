@@ -35,6 +35,9 @@ struct AppendResult {
   // scheduler and the fleet.
   bool job_changed = false;
   std::vector<std::string> nodes;  // of the attempt's ranks: whose desired sets may differ then
+  // The rank is lost, and so is the lease of the session that reports on it: whether the rank goes
+  // on shows with the next session.
+  bool session_over = false;
   // What was added to the feed of the job, in order, with sequences; runs of metrics as runs:
   // SingleItems (records/feed.h) makes of them what ReadFeeds gives from now on. What several
   // entries of a group added to one feed may lie together in the answer of the first of them.
@@ -92,6 +95,12 @@ class FleetStore {
   // (CheckNameIsFree).
   virtual absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) = 0;
 
+  // Jobs that wait because this agent's node was lost go on where MayRejoin allows it: their ranks
+  // are in the agent's desired set again. `running`: as it says with its Register. Nothing happens
+  // unless the lease of `agent.session` holds. Returns whether any did.
+  virtual absl::StatusOr<bool> Rejoin(const AgentIdentity& agent,
+                                      const std::vector<RunningRank>& running) = 0;
+
   // Extends each lease and takes what its agent reports, all in one statement; each is answered for
   // itself. Of several for one session the last one's report stays. kAborted when `incarnation` is
   // not the newest of that node, or the lease was already taken back (reachable = false): the agent
@@ -107,7 +116,7 @@ class FleetStore {
 
   // All ranks of this node to which `agent` has the claim and that should be alive (WishFor in
   // records/attempt.h): job STARTING, RUNNING or SUSPENDING within its deadline, and no rank of the
-  // attempt failed.
+  // attempt failed. kAborted: the lease of its session is over.
   virtual absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity& agent) = 0;
 
   // Stores events of one rank. Takes those with sequence = acked + 1, acked + 2, …; earlier ones

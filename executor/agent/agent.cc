@@ -140,8 +140,9 @@ absl::Status Agent::Run(int signal_fd) {
   warm_ = std::make_unique<WarmWorkers>(options_.worker, options_.state_dir + "/standby",
                                         WhatWorkersWaitFor());
   gpus_ = std::make_unique<GpuMonitor>(options_.nvml, clock_);
-  link_ = std::make_unique<Link>(Link::Options{options_.servers, options_.token_file, hello_},
-                                 clock_, [this](LinkEvent event) { inbox_.Put(std::move(event)); });
+  link_ = std::make_unique<Link>(
+      Link::Options{options_.servers, options_.token_file, hello_, RunningRanks()}, clock_,
+      [this](LinkEvent event) { inbox_.Put(std::move(event)); });
   warm_->Tend(clock_.SinceBoot(), BusyDevices());
   for (;;) {
     const absl::Duration now = Wait(signal_fd);
@@ -150,6 +151,7 @@ absl::Status Agent::Run(int signal_fd) {
     FenceIfLate(now);
     FinishRanks(now);
     if (reconcile_due_ || tick) ReconcileRanks(now);
+    link_->SetRunning(RunningRanks());
     SendEvents(now);
     if (heartbeat_due_ || now >= next_heartbeat_) SendHeartbeat(now);
     if (tick) Tick(now);
@@ -254,6 +256,11 @@ void Agent::HandleMessage(const v1::ServerMessage& message) {
     case v1::ServerMessage::kDesired:
       desired_ = WithValidNames(message.desired());
       has_desired_ = desired_is_fresh_ = reconcile_due_ = true;
+      for (const v1::Assignment& assignment : desired_.assignments()) {
+        const auto wanted = ranks_.find(run::RunDirectory::NameOf(assignment.key()));
+        if (wanted == ranks_.end()) continue;
+        if (!IsOfAnotherClaim(wanted->second->key().claim(), assignment)) wanted->second->Reopen();
+      }
       RenewLeases();
       break;
     case v1::ServerMessage::kLease:
@@ -304,6 +311,14 @@ void Agent::TellAboutOrphans(absl::Duration now) const {
   } else {
     spdlog::info("the lease holds again: {} ranks run", running);
   }
+}
+
+std::vector<v1::RankKey> Agent::RunningRanks() const {
+  std::vector<v1::RankKey> running;
+  for (const auto& [name, rank] : ranks_) {
+    if (rank->RunsOn() && running.size() < kMostFound) running.push_back(rank->key());
+  }
+  return running;
 }
 
 void Agent::FenceIfLate(absl::Duration now) {

@@ -75,6 +75,8 @@ class Agent {
   void HandleAck(const v1::EventAck& ack);
   void HandleLogRequest(const v1::LogRequest& request);
   void RenewLeases();
+  // For sessions that begin, so that the server can have them run on though they were lost.
+  std::vector<v1::RankKey> RunningRanks() const;
   void TellAboutOrphans(absl::Duration now) const;
   void FenceIfLate(absl::Duration now);
   void Fence(const std::string& why);  // kills what runs: the agent has no right to run it

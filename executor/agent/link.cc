@@ -61,7 +61,10 @@ absl::Duration ReconnectPause(int failures, double jitter) {
 class Link::Impl {
  public:
   Impl(Options options, Clock& clock, std::function<void(LinkEvent)> deliver)
-      : options_(std::move(options)), clock_(clock), deliver_(std::move(deliver)) {
+      : options_(std::move(options)),
+        clock_(clock),
+        deliver_(std::move(deliver)),
+        running_(options_.running) {
     thread_ = std::thread([this] { Run(); });
   }
 
@@ -77,6 +80,11 @@ class Link::Impl {
   void Send(v1::AgentMessage message) {
     absl::MutexLock lock(&mu_);
     if (registered_) outgoing_.push_back(std::move(message));
+  }
+
+  void SetRunning(std::vector<v1::RankKey> running) {
+    absl::MutexLock lock(&mu_);
+    running_ = std::move(running);
   }
 
   void ResetIfSilentFor(absl::Duration limit) {
@@ -128,7 +136,7 @@ class Link::Impl {
     const std::unique_ptr<Stream> stream = stub->Connect(&context);
     const absl::Duration register_sent = clock_.SinceBoot();
     v1::AgentMessage hello;
-    *hello.mutable_register_() = options_.hello;
+    *hello.mutable_register_() = Hello();
     stream->Write(hello);  // a failure shows when reading
     std::thread writer([this, &stream] { WriteOutgoing(*stream); });
     const bool was_up = ReadAll(*stream, server, register_sent);
@@ -141,6 +149,13 @@ class Link::Impl {
       deliver_({.kind = LinkEvent::kRefused, .status = status});
     }
     return status.ok() ? absl::UnavailableError("the server ended the session") : status;
+  }
+
+  v1::Register Hello() {
+    v1::Register hello = options_.hello;
+    absl::MutexLock lock(&mu_);
+    hello.mutable_running()->Add(running_.begin(), running_.end());
+    return hello;
   }
 
   // A refused connection is known at once; there is no use in waiting for gRPC's own retries.
@@ -230,6 +245,7 @@ class Link::Impl {
       nullptr;  // of the session, while there is one
   absl::Duration heard_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
   std::deque<v1::AgentMessage> outgoing_ ABSL_GUARDED_BY(mu_);
+  std::vector<v1::RankKey> running_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;  // last: it uses everything above
 };
 
@@ -237,6 +253,7 @@ Link::Link(Options options, Clock& clock, std::function<void(LinkEvent)> deliver
     : impl_(std::make_unique<Impl>(std::move(options), clock, std::move(deliver))) {}
 Link::~Link() = default;
 void Link::Send(v1::AgentMessage message) { impl_->Send(std::move(message)); }
+void Link::SetRunning(std::vector<v1::RankKey> running) { impl_->SetRunning(std::move(running)); }
 void Link::ResetIfSilentFor(absl::Duration limit) { impl_->ResetIfSilentFor(limit); }
 
 }  // namespace trainyard

@@ -37,11 +37,15 @@ class Link {
     std::vector<std::string> servers;  // host:port of each; a session is with any of them
     std::string token_file;            // read anew for each session; empty: no token
     v1::Register hello;
+    std::vector<v1::RankKey> running;  // SetRunning
   };
 
   // `deliver` is called from the link's own thread, in order; it must not block.
   Link(Options options, Clock& clock, std::function<void(LinkEvent)> deliver);
   ~Link();
+
+  // What sessions that begin from now on tell as Register::running.
+  void SetRunning(std::vector<v1::RankKey> running);
 
   // Without a session the message is dropped: what matters is sent again in the next one.
   void Send(v1::AgentMessage message);

@@ -188,6 +188,10 @@ void LocalRank::Fail(v1::Failure::Category category, const std::string& why) {
   Kill();
 }
 
+void LocalRank::Reopen() {
+  if (spool_.Reopen()) retired_ = false;
+}
+
 bool LocalRank::TryFinish(const std::function<std::string()>& remark) {
   if (recorded()) return false;
   if (process_) {

@@ -53,6 +53,8 @@ class LocalRank {
 
   PresentRank Describe(absl::Duration now) const;
   bool HasProcess() const { return process_.has_value(); }
+  // It has a process, nobody told that to end, and the server takes its events.
+  bool RunsOn() const { return HasProcess() && !stopping_ && !spool_.done(); }
   // Readable once the process ends; -1 when there is none, or it ended and what it started has not.
   int pidfd() const { return process_ && !process_->Ended() ? process_->pidfd() : -1; }
   pid_t pid() const { return process_ ? process_->id().pid : 0; }
@@ -74,6 +76,9 @@ class LocalRank {
   // Kills it and tells why.
   void Fail(v1::Failure::Category category, const std::string& why);
   void Retire() { retired_ = true; }
+  // The server names it, so it wants to hear how it ends, though it may have said before that it
+  // wants no more.
+  void Reopen();
 
   // Once the process and all that it started are gone and its last event is written. True when that
   // has just happened; call again soon while it returns false after the process ended or was

@@ -79,7 +79,7 @@ absl::StatusOr<std::optional<v1::EventBatch>> Spool::NextBatch() {
 
 void Spool::Acknowledge(int64_t sequence, bool fenced) {
   acked_ = std::max(acked_, sequence);
-  if (fenced && !done_) done_ = unsaved_ = true;
+  if (fenced && !done_) done_ = refused_ = unsaved_ = true;
   while (!in_flight_.empty() && in_flight_.front().end.sequence <= acked_) {
     acked_position_ = in_flight_.front().end;
     if (in_flight_.front().last) {
@@ -89,6 +89,15 @@ void Spool::Acknowledge(int64_t sequence, bool fenced) {
     unsaved_ = true;
     in_flight_.pop_front();
   }
+}
+
+bool Spool::Reopen() {
+  if (!refused_) return false;
+  done_ = refused_ = false;
+  ended_ = end_written_;
+  unsaved_ = true;
+  Rewind();
+  return true;
 }
 
 void Spool::Rewind() {
@@ -116,6 +125,7 @@ absl::Status Spool::AppendLast(const std::vector<v1::RankEvent>& extra,
   }
   if (has_exited || done_) {
     ended_ = true;
+    end_written_ = has_exited;
     return absl::OkStatus();
   }
   run::EventPosition end = reader.position();
@@ -127,7 +137,7 @@ absl::Status Spool::AppendLast(const std::vector<v1::RankEvent>& extra,
   v1::RankEvent last;
   *last.mutable_exited() = exited;
   TY_RETURN_IF_ERROR(writer->Append(std::move(last)));
-  ended_ = true;
+  ended_ = end_written_ = true;
   return absl::OkStatus();
 }
 

@@ -32,6 +32,9 @@ class Spool {
   // The server stored everything up to `sequence`. `fenced`: it wants no more.
   void Acknowledge(int64_t sequence, bool fenced);
 
+  // The server, which wanted no more, does. False: it never said that, or the end was stored.
+  bool Reopen();
+
   // A new session: what was sent and not acknowledged is sent again.
   void Rewind();
 
@@ -69,7 +72,9 @@ class Spool {
   bool has_begun_ = false;
   bool has_metrics_ = false;
   bool ended_ = false;
+  bool end_written_ = false;  // to the log; else `ended_` says that nobody wants it
   bool done_ = false;
+  bool refused_ = false;  // done, because the server wanted no more
   bool unsaved_ = false;
   // Bytes at the beginning of the log that nobody needs: acknowledged so long ago that the mark is
   // on the disk by now, without an fsync that could hold up a heartbeat.

@@ -195,16 +195,19 @@ absl::StatusOr<bool> AgentSession::Handle(const v1::AgentMessage& message) {
 absl::Status AgentSession::Register(const v1::Register& message) {
   if (registered()) return absl::InvalidArgumentError("register: sent twice in one stream");
   TY_ASSIGN_OR_RETURN(NodeRecord node, DecodeRegister(message));
+  TY_ASSIGN_OR_RETURN(const std::vector<RunningRank> running, DecodeRunning(message));
   // An older session of the same process must not renew the lease of this one either.
   node.incarnation = absl::StrCat(node.incarnation, "/", RandomHex(8));
   TY_RETURN_IF_ERROR(fleet_.store_.RegisterNode(node, fleet_.options_.lease).status());
+  const AgentIdentity agent(node.name, node.uid, node.instance, node.incarnation);
+  TY_RETURN_IF_ERROR(Rejoin(agent, running));
   {
     // The agent was told meanwhile that this session is over, and may have begun another one here.
     absl::MutexLock lock(&mu_);
     if (end_.has_value()) return absl::OkStatus();
   }
   node_ = node.name;
-  agent_ = {node.name, node.uid, node.instance};
+  agent_ = agent;
   incarnation_ = node.incarnation;
   fleet_.TakeOver(node_, std::static_pointer_cast<AgentSession>(shared_from_this()));
   spdlog::info("nodes/{}: registered with {} slots from {}", node_, node.slots.size(),
@@ -222,6 +225,22 @@ absl::Status AgentSession::Register(const v1::Register& message) {
   Send(welcome);
   fleet_.wakeups_.Wake("queue");
   LookAgain();  // sends the first set, and goes on trying should the store be away by now
+  return absl::OkStatus();
+}
+
+// Before the first set: what that does not name is killed.
+absl::Status AgentSession::Rejoin(const AgentIdentity& agent,
+                                  const std::vector<RunningRank>& running) {
+  if (running.empty()) return absl::OkStatus();
+  const absl::StatusOr<bool> rejoined = fleet_.store_.Rejoin(agent, running);
+  if (absl::IsUnavailable(rejoined.status())) return rejoined.status();
+  if (!rejoined.ok()) {  // they begin anew; the node must not be kept out for that
+    spdlog::error("nodes/{}: lost ranks cannot rejoin: {}", agent.node,
+                  rejoined.status().ToString());
+  } else if (*rejoined) {
+    spdlog::info("nodes/{}: is heard of again; what it runs goes on", agent.node);
+    for (const RunningRank& rank : running) fleet_.wakeups_.Wake("job:" + rank.id.job_uid);
+  }
   return absl::OkStatus();
 }
 
@@ -440,6 +459,8 @@ absl::Status AgentSession::TakeAnswer(const Sent& sent, absl::StatusOr<AppendRes
   const bool refused = !result.ok() && !absl::IsUnavailable(result.status());
   if (refused) result = EndRank(sent.report, result.status());
   if (!result.ok()) return result.status();
+  // "Fenced" would kill a rank that the next session may name.
+  if (result->session_over) return LeaseIsOver(node_, incarnation_);
   v1::ServerMessage message;
   v1::EventAck* ack = message.mutable_ack();
   *ack->mutable_key() = sent.key;

@@ -47,6 +47,7 @@ class AgentSession : public Actor {
   // tried again; any other error ends the session.
   absl::StatusOr<bool> Handle(const v1::AgentMessage& message);
   absl::Status Register(const v1::Register& message);
+  absl::Status Rejoin(const AgentIdentity& agent, const std::vector<RunningRank>& running);
   // Before what came earlier is handled: the lease waits for nothing else.
   absl::Status KeepLease(const v1::Heartbeat& heartbeat);
   absl::StatusOr<bool> TakeHeartbeat(const v1::Heartbeat& heartbeat);

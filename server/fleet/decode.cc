@@ -456,6 +456,18 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
   return node;
 }
 
+absl::StatusOr<std::vector<RunningRank>> DecodeRunning(const v1::Register& message) {
+  if (message.running_size() > kMostFound) {
+    return Wrong("register.running", absl::StrCat(message.running_size()), "at most 4096");
+  }
+  std::vector<RunningRank> running;
+  for (const v1::RankKey& key : message.running()) {
+    TY_ASSIGN_OR_RETURN(RankId id, DecodeRankKey(key));
+    running.push_back({std::move(id), key.claim()});
+  }
+  return running;
+}
+
 absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key) {
   if (!key.claim().empty() && !IsPrintable(key.claim(), 64)) {
     return Wrong("key.claim", absl::StrCat(key.claim().size(), " bytes"),

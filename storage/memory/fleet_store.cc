@@ -40,6 +40,10 @@ SharedItems MemoryStores::Write(JobEntry& entry, const AttemptChange& change) {
   NoteFailures(NewFailures(change.change.job, entry.attempts.at(change.attempt.attempt),
                            change.attempt, change.time));
   SharedItems added = Write(entry, change.change);
+  for (const RankRecord& rank :
+       NoLongerLost(entry.attempts.at(change.attempt.attempt), change.attempt)) {
+    NoteRejoined(rank);
+  }
   entry.attempts[change.attempt.attempt] = change.attempt;
   for (const RankRecord& rank : change.attempt.ranks) {
     if (!IsOver(rank.state)) continue;
@@ -72,6 +76,24 @@ void MemoryStores::NoteLost(const RankRecord& rank) {
   std::sort(lost.begin(), lost.end(),
             [](const LostRank& a, const LostRank& b) { return a.id < b.id; });
   node_changed_[rank.node] = ++writes_;
+}
+
+void MemoryStores::NoteRejoined(const RankRecord& rank) {
+  NodeRecord& node = nodes_.at(rank.node);
+  std::erase_if(node.lost_ranks, [&rank](const LostRank& lost) { return lost.id == rank.id; });
+  std::erase_if(node.failures, [&rank](const NodeFailure& failure) {
+    return failure.job_uid == rank.id.job_uid && failure.attempt == rank.id.attempt &&
+           failure.category == "LOST";
+  });
+  for (const int slot : rank.slots) held_slots_[{rank.node, slot}] = rank.id;
+  node_changed_[rank.node] = ++writes_;
+}
+
+bool MemoryStores::InSession(const AgentIdentity& agent) {
+  if (agent.session.empty()) return true;
+  const auto node = nodes_.find(agent.node);
+  return node != nodes_.end() && node->second.reachable &&
+         node->second.incarnation == agent.session;
 }
 
 bool MemoryStores::AnyLost(const JobEntry& entry) {
@@ -170,6 +192,21 @@ void MemoryStores::TakeOverClaims(const NodeRecord& node) {
   }
 }
 
+absl::StatusOr<bool> MemoryStores::Rejoin(const AgentIdentity& agent,
+                                          const std::vector<RunningRank>& running) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  if (agent.session.empty() || !InSession(agent)) return false;
+  bool any = false;
+  for (auto& [uid, entry] : by_uid_) {
+    const AttemptRecord* const attempt = NewestAttempt(entry, entry.job.attempt);
+    if (attempt == nullptr || !MayRejoin(entry.job, *attempt, agent, running)) continue;
+    Write(entry, RejoinRanks(entry.job, *attempt, Now()));
+    any = true;
+  }
+  return any;
+}
+
 std::vector<absl::Status> MemoryStores::RenewLeases(const std::vector<LeaseRenewal>& renewals) {
   const absl::Status available = Available();
   if (!available.ok()) return std::vector<absl::Status>(renewals.size(), available);
@@ -179,9 +216,7 @@ std::vector<absl::Status> MemoryStores::RenewLeases(const std::vector<LeaseRenew
     const auto found = nodes_.find(renewal.node);
     if (found == nodes_.end() || found->second.incarnation != renewal.incarnation ||
         !found->second.reachable) {
-      answers.push_back(absl::AbortedError(
-          absl::StrCat("the lease of ", renewal.node, " under incarnation ", renewal.incarnation,
-                       " is over: stop all work and register again")));
+      answers.push_back(LeaseIsOver(renewal.node, renewal.incarnation));
       continue;
     }
     NodeRecord& node = found->second;
@@ -197,6 +232,7 @@ std::vector<absl::Status> MemoryStores::RenewLeases(const std::vector<LeaseRenew
 absl::StatusOr<std::vector<DesiredRank>> MemoryStores::ReadDesired(const AgentIdentity& agent) {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
+  if (!InSession(agent)) return LeaseIsOver(agent.node, agent.session);
   const absl::Time now = Now();
   std::vector<DesiredRank> desired;
   for (auto& [uid, entry] : by_uid_) {
@@ -235,7 +271,11 @@ absl::StatusOr<AppendResult> MemoryStores::AppendEvents(const RankEvents& report
   }
   const RankRecord& rank = attempt->ranks[id.rank];
   result.acked_sequence = rank.acked_sequence;
-  if (!MayReport(report, rank) || IsOver(rank.state)) return result;
+  if (!MayReport(report, rank)) return result;
+  if (IsOver(rank.state)) {
+    result.session_over = rank.state == RankState::kLost && !InSession(report.agent);
+    return result;
+  }
 
   const InSeries in_series = [this, &entry](int64_t step, MetricSplit split) {
     return std::any_of(entry.feed.begin(), entry.feed.end(), [&](const FeedRecord& item) {

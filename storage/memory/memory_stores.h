@@ -80,6 +80,8 @@ class MemoryStores : public Stores,
 
   // FleetStore
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
+  absl::StatusOr<bool> Rejoin(const AgentIdentity& agent,
+                              const std::vector<RunningRank>& running) override;
   std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override;
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity& agent) override;
   using FleetStore::AppendEvents;
@@ -142,6 +144,9 @@ class MemoryStores : public Stores,
   bool ApplyCharge(const LossCharge& charge) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ApplyEnd(const OverdueCancel& overdue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteLost(const RankRecord& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteRejoined(const RankRecord& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether the lease of the agent's session holds; also of an agent that names none.
+  bool InSession(const AgentIdentity& agent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static bool AnyLost(const JobEntry& entry);
   static bool AnyLostBefore(const JobEntry& entry);
   int ProveLostGone(const std::string& node, const std::set<RankId>& ranks)

@@ -93,7 +93,10 @@ absl::StatusOr<AppendResult> EventGroup::Take(const RankEvents& entry, absl::Tim
     result.job_changed = true;
     return result;
   }
-  if (IsOver(rank.state)) return result;
+  if (IsOver(rank.state)) {
+    result.session_over = LostWithSession(transaction_, entry.agent, rank);
+    return result;
+  }
 
   const InSeries in_series = [&job](int64_t step, MetricSplit split) {
     return job.series.count({step, split}) > 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <pqxx/pqxx>
+#include <set>
 #include <utility>
 
 #include "storage/base/status.h"
@@ -28,12 +29,6 @@ RankId RankIdOf(const pqxx::row& row) {
 Claim ClaimOf(const pqxx::row& row) {
   return {row["node_uid"].as<std::string>(), row["node_instance"].as<std::string>(),
           row["claim"].as<std::string>()};
-}
-
-absl::Status LeaseIsOver(const LeaseRenewal& renewal) {
-  return absl::AbortedError(absl::StrCat("the lease of ", renewal.node, " under incarnation ",
-                                         renewal.incarnation,
-                                         " is over: stop all work and register again"));
 }
 
 // Heartbeats as columns.
@@ -159,6 +154,32 @@ absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& no
   });
 }
 
+absl::StatusOr<bool> PostgresFleetStore::Rejoin(const AgentIdentity& agent,
+                                                const std::vector<RunningRank>& running) {
+  if (running.empty()) return false;
+  return agents_.Run("rejoin ranks", [&](Transaction& transaction) -> absl::StatusOr<bool> {
+    std::set<std::string> uids;  // in the order in which all lock them
+    for (const pqxx::row& row : transaction.Run(kLostRanksOn, Params(agent.node))) {
+      const RankId id = RankIdOf(row);
+      const bool runs = std::any_of(running.begin(), running.end(),
+                                    [&id](const RunningRank& one) { return one.id == id; });
+      if (runs) uids.insert(id.job_uid);
+    }
+    bool any = transaction.repeated_in_doubt;
+    if (uids.empty()) return any;
+    if (transaction.Run(kLockSession, Params(agent.node, agent.session)).empty()) return any;
+    for (const std::string& uid : uids) {
+      const auto [job, attempt] = LockRanks(transaction, uid);
+      if (!attempt.has_value() || !MayRejoin(*job, *attempt, agent, running)) continue;
+      TY_RETURN_IF_ERROR(
+          WriteAttempt(transaction, *job, *attempt, RejoinRanks(*job, *attempt, Now(transaction)))
+              .status());
+      any = true;
+    }
+    return any;
+  });
+}
+
 std::vector<absl::Status> PostgresFleetStore::RenewLeases(
     const std::vector<LeaseRenewal>& renewals) {
   if (renewals.empty()) return {};
@@ -166,7 +187,8 @@ std::vector<absl::Status> PostgresFleetStore::RenewLeases(
   for (const LeaseRenewal& renewal : renewals) columns.Add(renewal);
   std::vector<absl::Status> answers(renewals.size());
   const auto renew = [&](Transaction& transaction) -> absl::Status {
-    for (size_t i = 0; i < renewals.size(); ++i) answers[i] = LeaseIsOver(renewals[i]);
+    for (size_t i = 0; i < renewals.size(); ++i)
+      answers[i] = LeaseIsOver(renewals[i].node, renewals[i].incarnation);
     // A plan for one lease serves one; of many the plan must know how many they are.
     for (const pqxx::row& row : renewals.size() == 1
                                     ? transaction.Run(kRenewLeases, columns.Values())
@@ -193,6 +215,10 @@ absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(
     const AgentIdentity& agent) {
   using Desired = std::vector<DesiredRank>;
   const auto read = [&](Transaction& transaction) -> absl::StatusOr<Desired> {
+    const pqxx::row session = transaction.Run(kNowInSession, Params(agent.node, agent.session))[0];
+    if (!agent.session.empty() && !session["holds"].as<bool>()) {
+      return LeaseIsOver(agent.node, agent.session);
+    }
     std::map<std::string, JobRecord> jobs;
     std::vector<std::string> uids;
     for (const pqxx::row& row : transaction.Run(kDesiredJobs, Params(agent.node))) {
@@ -213,7 +239,7 @@ absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(
     for (const pqxx::row& row : transaction.Run(kNodeAddresses, Params(hosts))) {
       addresses[row[0].as<std::string>()] = row[1].as<std::string>();
     }
-    const absl::Time now = Now(transaction);
+    const absl::Time now = absl::FromUnixMicros(session["now"].as<int64_t>());
     for (const AttemptRecord& attempt : attempts) {
       const JobRecord& job = jobs.at(attempt.job_uid);
       for (const RankRecord& rank : attempt.ranks) {
@@ -259,7 +285,10 @@ absl::StatusOr<AppendResult> PostgresFleetStore::AppendEvents(const RankEvents& 
           result.job_changed = true;
           return result;
         }
-        if (IsOver(rank.state)) return result;
+        if (IsOver(rank.state)) {
+          result.session_over = LostWithSession(transaction, report.agent, rank);
+          return result;
+        }
 
         TY_ASSIGN_OR_RETURN(const SeriesPoints series,
                             ReadSeriesOf(transaction, id.job_uid, events));

@@ -98,6 +98,11 @@ void WriteFailures(Transaction& transaction, const std::vector<FailureOnNode>& f
   }
 }
 
+bool LostWithSession(Transaction& transaction, const AgentIdentity& agent, const RankRecord& rank) {
+  if (rank.state != RankState::kLost || agent.session.empty()) return false;
+  return !transaction.Run(kNowInSession, Params(agent.node, agent.session))[0]["holds"].as<bool>();
+}
+
 bool Stored(const RankRecord& rank, const std::vector<RankEventRecord>& events) {
   return !events.empty() && LastSequenceOf(events.back()) <= rank.acked_sequence;
 }
@@ -178,6 +183,9 @@ absl::StatusOr<int64_t> WriteAttempt(Transaction& transaction, const JobRecord& 
   }
   WriteCheckpoints(transaction, change.checkpoints);
   WriteFailures(transaction, NewFailures(change.change.job, before, attempt, change.time));
+  for (const RankRecord& rank : NoLongerLost(before, attempt)) {
+    transaction.Run(kForgetLoss, Params(rank.node, rank.id.job_uid, rank.id.attempt));
+  }
   // Last: the ranks are fenced by the live job.
   return WriteJob(transaction, job_before, change.change);
 }

@@ -40,6 +40,9 @@ absl::Status CompactIfEnded(Transaction& transaction, const JobRecord& before,
 void WriteCheckpoints(Transaction& transaction, const std::vector<CheckpointWritten>& checkpoints);
 void WriteFailures(Transaction& transaction, const std::vector<FailureOnNode>& failures);
 
+// Whether the rank is lost, and the lease of the agent's session, which reports on it, is over.
+bool LostWithSession(Transaction& transaction, const AgentIdentity& agent, const RankRecord& rank);
+
 // Whether all of `events` were stored before.
 bool Stored(const RankRecord& rank, const std::vector<RankEventRecord>& events);
 // Whether what is stored of a running rank is the same.

@@ -180,6 +180,19 @@ bool AnyLost(const AttemptRecord& attempt) {
                      [](const RankRecord& rank) { return rank.state == RankState::kLost; });
 }
 
+bool MayRejoin(const JobRecord& job, const AttemptRecord& attempt, const AgentIdentity& agent,
+               const std::vector<RunningRank>& running) {
+  if (job.state != JobState::kQueued || attempt.attempt != job.attempt) return false;
+  if (job.step <= attempt.restore_step) return false;
+  return std::all_of(attempt.ranks.begin(), attempt.ranks.end(), [&](const RankRecord& rank) {
+    return rank.state == RankState::kLost && rank.outcome == RankOutcome::kLost &&
+           rank.node == agent.node && HasClaim(agent, rank.claim) &&
+           std::any_of(running.begin(), running.end(), [&rank](const RunningRank& one) {
+             return one.id == rank.id && one.claim == rank.claim.token;
+           });
+  });
+}
+
 absl::string_view BootOf(absl::string_view instance) {
   return instance.substr(0, instance.find(':'));
 }

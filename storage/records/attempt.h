@@ -52,11 +52,15 @@ struct AgentIdentity {
   std::string node;  // its name
   std::string uid;
   std::string instance;
+  std::string session;  // NodeRecord::incarnation; "": whichever there is
 
   // One of before says its name alone.
   AgentIdentity(std::string node_name, std::string uid_of = "",  // NOLINT: a name is one
-                std::string instance_of = "")
-      : node(std::move(node_name)), uid(std::move(uid_of)), instance(std::move(instance_of)) {}
+                std::string instance_of = "", std::string session_of = "")
+      : node(std::move(node_name)),
+        uid(std::move(uid_of)),
+        instance(std::move(instance_of)),
+        session(std::move(session_of)) {}
   AgentIdentity(const char* node_name) : AgentIdentity(std::string(node_name)) {}  // NOLINT
 };
 
@@ -105,6 +109,18 @@ struct AttemptRecord {
 };
 
 bool AnyLost(const AttemptRecord& attempt);  // of its ranks
+
+// A rank whose process runs, as its agent says.
+struct RunningRank {
+  RankId id;
+  std::string claim;  // Claim::token
+};
+
+// Whether a job that waits goes on where it was lost: `agent`, which has the claims to all ranks of
+// its newest attempt, still runs them, and nobody superseded them. One that has made no step yet
+// loses nothing by beginning anew.
+bool MayRejoin(const JobRecord& job, const AttemptRecord& attempt, const AgentIdentity& agent,
+               const std::vector<RunningRank>& running);
 
 // A text of which ranks of a node should run: of two texts of one node that are the same, WishFor
 // wishes the same of each rank.

@@ -88,6 +88,9 @@ AttemptChange FailStart(const JobRecord& job, const AttemptRecord& attempt, int 
 AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
                         const std::vector<int>& ranks, RankOutcome outcome, absl::Time now);
 
+// What MayRejoin allows: the ranks run, and so does the job, as if they had never been lost.
+AttemptChange RejoinRanks(const JobRecord& job, const AttemptRecord& attempt, absl::Time now);
+
 // A job that is being cancelled, and all of whose ranks are over, ends: none of them is lost any
 // more, or they have been for so long that whatever lived on has ended itself. Unchanged in any
 // other case.

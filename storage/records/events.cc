@@ -411,6 +411,28 @@ AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
   return result;
 }
 
+AttemptChange RejoinRanks(const JobRecord& job, const AttemptRecord& attempt, absl::Time now) {
+  AttemptChange result{.change = {.job = job}, .attempt = attempt, .time = now};
+  for (RankRecord& rank : result.attempt.ranks) {
+    rank.state = RankState::kRunning;
+    rank.outcome = RankOutcome::kNone;
+    rank.failure.reset();
+    rank.gone_time = absl::InfinitePast();
+  }
+  result.attempt.end_time = absl::InfinitePast();
+  result.wishes_changed = true;
+  JobRecord& rejoined = result.change.job;
+  // What the loss had cost. A job that was resumed since had it back already.
+  if (job.losses > kFreeLosses && job.restarts > 0) rejoined.restarts -= 1;
+  if (job.losses > 0) rejoined.losses -= 1;
+  rejoined.avoid_node.clear();
+  MoveJob(result.change, JobTrigger::kRejoin,
+          {reason::kRunning, absl::StrCat("nodes/", attempt.ranks[0].node,
+                                          " is heard of again, and the job runs on")},
+          now);
+  return result;
+}
+
 JobChange EndCancelled(const JobRecord& job, const AttemptRecord& attempt, absl::Time now) {
   JobChange change{.job = job};
   const bool over = std::all_of(attempt.ranks.begin(), attempt.ranks.end(),

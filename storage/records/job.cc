@@ -76,6 +76,8 @@ absl::string_view JobTriggerName(JobTrigger trigger) {
       return "RETRY";
     case JobTrigger::kFail:
       return "FAIL";
+    case JobTrigger::kRejoin:
+      return "REJOIN";
   }
   return "UNKNOWN";
 }

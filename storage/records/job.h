@@ -59,6 +59,7 @@ enum class JobTrigger {
   kSucceed,      // all ranks finished
   kRetry,        // a retryable failure within the budget, or the node was lost
   kFail,         // a failure for good
+  kRejoin,       // its lost ranks are heard of again, and nobody superseded them
 };
 absl::string_view JobTriggerName(JobTrigger trigger);
 
@@ -77,6 +78,7 @@ inline constexpr JobTransition kJobTransitions[] = {
     {JobState::kQueued, JobTrigger::kCancel, JobState::kCancelled},
     {JobState::kQueued, JobTrigger::kCancelLost, JobState::kCancelling},
     {JobState::kQueued, JobTrigger::kFail, JobState::kFailed},
+    {JobState::kQueued, JobTrigger::kRejoin, JobState::kRunning},
     {JobState::kStarting, JobTrigger::kFirstStep, JobState::kRunning},
     {JobState::kStarting, JobTrigger::kPause, JobState::kSuspending},
     {JobState::kStarting, JobTrigger::kPreempt, JobState::kSuspending},

@@ -104,6 +104,11 @@ absl::Status CheckNameIsFree(const NodeRecord& holder, const std::vector<RankId>
       "is over"));
 }
 
+absl::Status LeaseIsOver(const std::string& node, const std::string& incarnation) {
+  return absl::AbortedError(absl::StrCat("the lease of ", node, " under incarnation ", incarnation,
+                                         " is over: stop all work and register again"));
+}
+
 bool MayHoldSlots(const NodeRecord& node, const LostRank& rank) {
   const absl::string_view then = BootOf(rank.claim.instance), now = BootOf(node.instance);
   return then.empty() || now.empty() || then == now;

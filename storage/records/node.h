@@ -109,6 +109,9 @@ std::string DescribeBytes(int64_t bytes);
 absl::Status CheckNameIsFree(const NodeRecord& holder, const std::vector<RankId>& alive,
                              const NodeRecord& node);
 
+// kAborted: what a session is told whose lease is over, or another one's by now.
+absl::Status LeaseIsOver(const std::string& node, const std::string& incarnation);
+
 // Whether a lost rank may still hold its slots of the node as it is registered now: one of the same
 // boot of the same machine, as far as that is known, whichever agent it is.
 bool MayHoldSlots(const NodeRecord& node, const LostRank& rank);

@@ -55,6 +55,16 @@ std::vector<FailureOnNode> NewFailures(const JobRecord& job, const AttemptRecord
   return failures;
 }
 
+std::vector<RankRecord> NoLongerLost(const AttemptRecord& before, const AttemptRecord& after) {
+  std::vector<RankRecord> ranks;
+  for (size_t i = 0; i < after.ranks.size(); ++i) {
+    if (before.ranks[i].state == RankState::kLost && !IsOver(after.ranks[i].state)) {
+      ranks.push_back(after.ranks[i]);
+    }
+  }
+  return ranks;
+}
+
 int JobsToBlame(const std::vector<NodeFailure>& failures, int most) {
   std::vector<Jobs> events;
   std::map<absl::Time, size_t> losses;  // their events, by time

@@ -29,6 +29,9 @@ struct FailureOnNode {
 std::vector<FailureOnNode> NewFailures(const JobRecord& job, const AttemptRecord& before,
                                        const AttemptRecord& after, absl::Time now);
 
+// Whose loss of its node is undone by `after`: it rejoined, so that was none.
+std::vector<RankRecord> NoLongerLost(const AttemptRecord& before, const AttemptRecord& after);
+
 // The smallest number of jobs that explain all of these failures, `most` at most: each failure, and
 // each loss of the node as a whole, struck one of them. A job that takes the node down again and
 // again explains every loss alone, whoever ran beside it.

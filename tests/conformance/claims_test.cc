@@ -29,6 +29,33 @@ class ClaimSuite : public StoreSuite {
 
   void Lose() { ASSERT_OK(scheduler().Apply(Lead(), {.lost_nodes = {Stands("n1")}}).status()); }
 
+  // The same, with a step that is stored.
+  JobRecord RunStepping(const std::string& id) {
+    const JobRecord job = RunClaimed(id);
+    Step(job, 1);
+    return Get(id);
+  }
+
+  void Step(const JobRecord& job, int64_t step) {
+    EXPECT_FALSE(fleet()
+                     .AppendEvents({.agent = kAgent,
+                                    .rank = {job.uid, 1, 0},
+                                    .events = Writer(job).Train(step).Take()})
+                     ->fenced);
+  }
+
+  // Whether the job rejoins, as the agent says that it runs its only rank.
+  bool Rejoins(const AgentIdentity& agent, const JobRecord& job) {
+    const std::string token = fleet().FindRank(job.uid, 1, 0)->claim.token;
+    return *fleet().Rejoin(InSession(agent), {{{job.uid, 1, 0}, token}});
+  }
+
+  // As RegisterAs has it.
+  static AgentIdentity InSession(AgentIdentity agent) {
+    agent.session = "i1";
+    return agent;
+  }
+
   RankState StateOf(const JobRecord& job) { return fleet().FindRank(job.uid, 1, 0)->state; }
 };
 
@@ -104,6 +131,141 @@ TEST_P(ClaimSuite, SlotOfALostRankIsTakenUntilItsAgentSaysThatItIsGone) {
   Submit("b");
   EXPECT_EQ(Place(Get("b"), {"n1"}), 1);
   EXPECT_FALSE(*fleet().ReportAbsent(kAgent, {{job.uid, 1, 0}})) << "once";
+}
+
+TEST_P(ClaimSuite, JobThatNobodySupersededGoesOnWhereItWasLost) {
+  const JobRecord job = RunStepping("a");
+  Lose();
+  EXPECT_EQ(Get("a").losses, 1);
+  EXPECT_EQ(Get("a").avoid_node, "n1");
+  EXPECT_EQ(fleet().ListNodes()->at(0).failures.size(), 1u);
+  EXPECT_FALSE(Rejoins(kAgent, job)) << "it has no lease";
+  const ChangePosition before = scheduler().ReadChanges("", false)->position;
+  RegisterAs(kAgent);
+  ASSERT_TRUE(Rejoins(kAgent, job));
+  EXPECT_FALSE(Rejoins(kAgent, job)) << "once";
+
+  const JobRecord now = Get("a");
+  EXPECT_EQ(now.state, JobState::kRunning);
+  EXPECT_EQ(now.attempt, 1);
+  EXPECT_EQ(now.losses, 0);
+  EXPECT_EQ(now.avoid_node, "");
+  EXPECT_EQ(StateOf(job), RankState::kRunning);
+  EXPECT_EQ(fleet().FindRank(job.uid, 1, 0)->outcome, RankOutcome::kNone);
+  EXPECT_EQ(fleet().ListAttempts(job.uid)->at(0).end_time, absl::InfinitePast());
+  EXPECT_TRUE(fleet().ListNodes()->at(0).lost_ranks.empty());
+  EXPECT_TRUE(fleet().ListNodes()->at(0).failures.empty()) << "nothing was lost";
+  EXPECT_EQ(fleet().ReadDesired(InSession(kAgent))->size(), 1u);
+  const auto changes = scheduler().ReadChanges(before, false);
+  ASSERT_EQ(changes->attempts.size(), 1u) << "the leader is told";
+  EXPECT_EQ(changes->attempts[0].ranks[0].state, RankState::kRunning);
+  ASSERT_EQ(changes->nodes.size(), 1u);
+  EXPECT_TRUE(changes->nodes[0].lost_ranks.empty());
+
+  Step(job, 2);
+  EXPECT_EQ(jobs().ReadMetrics(job.uid, {})->size(), 2u);
+  Submit("b");
+  EXPECT_EQ(Place(Get("b"), {"n1"}), 0) << "its slot is taken";
+  Lose();
+  EXPECT_EQ(Get("a").state, JobState::kQueued) << "it can be lost again";
+  RegisterAs(kAgent);
+  EXPECT_TRUE(*fleet().ReportAbsent(kAgent, {{job.uid, 1, 0}}));
+  EXPECT_FALSE(Rejoins(kAgent, job)) << "what is gone stays gone";
+  ExpectGaplessFeed(job.uid);
+}
+
+TEST_P(ClaimSuite, JobGoesOnForWhoeverRunsItAlone) {
+  const JobRecord job = RunStepping("a");
+  Lose();
+  for (const AgentIdentity& other : {kOtherDirectory, kBootedAnew, kWiped, kElsewhere, kClone}) {
+    RegisterAs(other);
+    EXPECT_FALSE(Rejoins(other, job)) << other.uid << " " << other.instance;
+    Lose();
+  }
+  RegisterAs(kAgent);
+  const std::string token = fleet().FindRank(job.uid, 1, 0)->claim.token;
+  const AgentIdentity agent = InSession(kAgent);
+  EXPECT_FALSE(*fleet().Rejoin(agent, {}));
+  EXPECT_FALSE(*fleet().Rejoin(agent, {{{job.uid, 1, 0}, ""}}));
+  EXPECT_FALSE(*fleet().Rejoin(agent, {{{job.uid, 1, 0}, "of another life of the database"}}));
+  EXPECT_FALSE(*fleet().Rejoin(agent, {{{job.uid, 2, 0}, token}}));
+  EXPECT_FALSE(*fleet().Rejoin(agent, {{{"nobody", 1, 0}, token}}));
+  AgentIdentity older = agent;
+  older.session = "i0";
+  EXPECT_FALSE(*fleet().Rejoin(older, {{{job.uid, 1, 0}, token}}));
+  EXPECT_EQ(Get("a").state, JobState::kQueued);
+  EXPECT_TRUE(Rejoins(kAgent, job));
+}
+
+TEST_P(ClaimSuite, JobDoesNotGoOnOnceSomethingElseWasMadeOfIt) {
+  const JobRecord placed = RunStepping("placed");
+  Submit("paused");
+  ASSERT_EQ(Place(Get("paused"), {"n1"}, {1}), 1);
+  const JobRecord paused = Get("paused");
+  ASSERT_FALSE(fleet()
+                   .AppendEvents({.agent = kAgent,
+                                  .rank = {paused.uid, 1, 0},
+                                  .events = Writer(paused).Restored(0).Train(1).Take()})
+                   ->fenced);
+  Submit("young");
+  ASSERT_EQ(Place(Get("young"), {"n1"}, {2}), 1);
+  const JobRecord young = Get("young");
+  Lose();
+  RegisterAs(kAgent);
+  ASSERT_EQ(Place(Get("placed"), {"n1"}, {3}), 1);
+  EXPECT_FALSE(Rejoins(kAgent, placed)) << "its second attempt begins";
+  ASSERT_OK(jobs().Pause({"default", "paused"}, 0, kUser, absl::Seconds(5)).status());
+  EXPECT_FALSE(Rejoins(kAgent, paused));
+  ASSERT_OK(jobs().Resume({"default", "paused"}, 0, kUser).status());
+  EXPECT_TRUE(Rejoins(kAgent, paused));
+  EXPECT_EQ(Get("paused").state, JobState::kRunning);
+  EXPECT_FALSE(Rejoins(kAgent, young)) << "it has nothing to lose";
+}
+
+TEST_P(ClaimSuite, GangGoesOnWhenAllOfItRuns) {
+  RegisterAs(kAgent);
+  Submit("a", 2);
+  ASSERT_EQ(Place(Get("a"), {"n1", "n1"}, {0, 1}), 1);
+  const JobRecord job = Get("a");
+  for (int rank = 0; rank < 2; ++rank) {
+    EventWriter& writer = Writer(job, rank).Restored(0);
+    if (rank == 0) writer.Train(1);
+    ASSERT_FALSE(
+        fleet()
+            .AppendEvents({.agent = kAgent, .rank = {job.uid, 1, rank}, .events = writer.Take()})
+            ->fenced);
+  }
+  Lose();
+  RegisterAs(kAgent);
+  std::vector<RunningRank> running;
+  const AttemptRecord attempt = fleet().ListAttempts(job.uid)->at(0);
+  for (const RankRecord& rank : attempt.ranks) {
+    running.push_back({rank.id, rank.claim.token});
+  }
+  EXPECT_FALSE(*fleet().Rejoin(InSession(kAgent), {running[0]}));
+  EXPECT_FALSE(*fleet().Rejoin(InSession(kAgent), {running[1]}));
+  EXPECT_TRUE(*fleet().Rejoin(InSession(kAgent), running));
+  EXPECT_EQ(Get("a").state, JobState::kRunning);
+  EXPECT_EQ(fleet().ReadDesired(InSession(kAgent))->size(), 2u);
+}
+
+TEST_P(ClaimSuite, SessionWhoseLeaseIsOverHearsJustThat) {
+  const JobRecord job = RunStepping("a");
+  RankEvents report{
+      .agent = InSession(kAgent), .rank = {job.uid, 1, 0}, .events = Writer(job).Train(2).Take()};
+  Lose();
+  EXPECT_EQ(fleet().ReadDesired(InSession(kAgent)).status().code(), absl::StatusCode::kAborted)
+      << "an empty set would have it kill what the next session may name";
+  EXPECT_TRUE(fleet().AppendEvents(report)->session_over);
+  for (const auto& answer : fleet().AppendGroup({report, report})) {
+    EXPECT_TRUE(answer->fenced);
+    EXPECT_TRUE(answer->session_over);
+  }
+  RegisterAs(kAgent);
+  EXPECT_TRUE(fleet().ReadDesired(InSession(kAgent))->empty());
+  EXPECT_FALSE(fleet().AppendEvents(report)->session_over);
+  EXPECT_FALSE(fleet().AppendGroup({report, report})[0]->session_over);
+  EXPECT_TRUE(fleet().AppendEvents(report)->fenced);
 }
 
 TEST_P(ClaimSuite, NewBootOfTheMachineProvesItAndACopyOfItsDiskDoesNot) {

@@ -126,7 +126,7 @@ class RandomWalk {
   }
 
   void Step() {
-    const int what = Pick(22);
+    const int what = Pick(24);
     const std::string id = absl::StrCat("job", Pick(4));
     const std::string node = absl::StrCat("n", Pick(2));
     const auto slot = Pick(2);
@@ -143,6 +143,7 @@ class RandomWalk {
   }
 
   const std::set<JobState>& seen() const { return seen_; }
+  int rejoins() const { return rejoins_; }
 
  private:
   int Pick(int n) { return std::uniform_int_distribution<int>(0, n - 1)(random_); }
@@ -175,6 +176,9 @@ class RandomWalk {
         return kind < 2 ? absl::StrCat(stores_->fleet().ConfirmEmpty(node).value_or(-1)) : "";
       case 21:
         return EndCancel(id);
+      case 22:
+      case 23:
+        return HearAgain(node, kind);
       default:
         return Report(id, kind);
     }
@@ -198,7 +202,7 @@ class RandomWalk {
     if (kind == 0) return {node, "", ""};
     if (kind == 1) return {node, "someone", "boot-9:0:0"};
     for (const NodeRecord& record : Must(stores_->fleet().ListNodes())) {
-      if (record.name == node) return {node, record.uid, record.instance};
+      if (record.name == node) return {node, record.uid, record.instance, record.incarnation};
     }
     return {node};
   }
@@ -227,6 +231,28 @@ class RandomWalk {
       if (one.name == node) decisions.lost_nodes = {{one.name, one.beat}};
     }
     return absl::StrCat(stores_->scheduler().Apply(lease->epoch, decisions).value_or(-1));
+  }
+
+  // The agent of the node as it was begins another session, mostly, and tells what runs there.
+  std::string HearAgain(const std::string& node, int kind) {
+    AgentIdentity agent = AgentOf(node, 2);
+    if (kind > 1) {
+      NodeRecord record;
+      record.name = node;
+      record.uid = agent.uid;
+      record.instance = agent.instance;
+      record.incarnation = agent.session = absl::StrCat("i", steps_);
+      record.slots = {{.index = 0}, {.index = 1}};
+      if (!stores_->fleet().RegisterNode(record, absl::Seconds(1000)).ok()) return "";
+    }
+    if (kind == 2) agent.session = "another";
+    std::vector<RunningRank> running;
+    for (const HeldRank& rank : Must(stores_->fleet().ReadRanks(node)).ranks) {
+      running.push_back({rank.id, kind == 3 ? "another" : rank.claim.token});
+    }
+    const bool rejoined = Must(stores_->fleet().Rejoin(agent, running));
+    rejoins_ += rejoined;
+    return absl::StrCat(rejoined);
   }
 
   std::string Absent(const std::string& id, const std::string& node, int kind) {
@@ -299,7 +325,7 @@ class RandomWalk {
       absl::StrAppend(&answers, Code(result.status()), " ");
       if (!result.ok()) continue;
       absl::StrAppend(&answers, result->acked_sequence, " ", result->fenced, " ",
-                      result->job_changed, "; ");
+                      result->job_changed, " ", result->session_over, "; ");
     }
     return answers;
   }
@@ -347,7 +373,9 @@ class RandomWalk {
       for (const RankId& rank : Must(stores_->fleet().ListRanks(node))) {
         absl::StrAppend(&text, "\n", node, " ", rank.job_uid, " ", rank.attempt, " ", rank.rank);
       }
-      for (const DesiredRank& rank : Must(stores_->fleet().ReadDesired(AgentOf(node, 2)))) {
+      const auto desired = stores_->fleet().ReadDesired(AgentOf(node, 2));
+      if (!desired.ok()) absl::StrAppend(&text, "\n", node, " ", Code(desired.status()));
+      for (const DesiredRank& rank : desired.value_or(std::vector<DesiredRank>())) {
         absl::StrAppend(&text, "\n", node, " desires ", rank.job.job_id,
                         rank.suspend ? " not" : "");
       }
@@ -359,17 +387,21 @@ class RandomWalk {
   std::vector<std::unique_ptr<Backend>> backends_;
   Stores* stores_ = nullptr;
   int steps_ = 0;
+  int rejoins_ = 0;
   std::set<JobState> seen_;
 };
 
 TEST(RandomWalks, BothStoresAnswerTheSame) {
   std::set<JobState> seen;
+  int rejoins = 0;
   for (const unsigned seed : {1u, 2u, 3u, 4u}) {
     SCOPED_TRACE(seed);
     RandomWalk walk(seed);
     for (int step = 0; step < 500 && !::testing::Test::HasFatalFailure(); ++step) walk.Step();
     seen.insert(walk.seen().begin(), walk.seen().end());
+    rejoins += walk.rejoins();
   }
+  EXPECT_GT(rejoins, 0);
   for (const JobState state : kAllJobStates) EXPECT_TRUE(seen.count(state)) << JobStateName(state);
 }
 

@@ -10,6 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from links import Links  # noqa: E402
 from yard import (BIN, Watcher, Yard, eventually, gpt, grpc, jobs_pb, kill, poisoned_clicks,  # noqa: E402
                   recommender, resources_pb, run_pb, run_services_pb, text_file, values_of, without_timings)
 
@@ -243,11 +244,11 @@ class YardTest(unittest.TestCase):
         self.yard.wait_for(name, resources_pb.CANCELLED)
         list(self.yard.api.log.TailLogs(run_services_pb.TailLogsRequest(job=name, follow=True)))
 
-    def second_agent(self, node, state):
+    def second_agent(self, node, state, server=None):
         """Another agent of this yard, called `node`; what it says is in {state}.log."""
         with open(state + ".log", "wb") as log:
             return subprocess.Popen(
-                [str(BIN / "trainyard-agent"), "--server", self.yard.address, "--node", node,
+                [str(BIN / "trainyard-agent"), "--server", server or self.yard.address, "--node", node,
                  "--token-file", self.yard.dir + "/tokens/agent", "--state-dir", state, "--cpu-slots", "1",
                  "--threads-per-slot", "1", "--standby", "0"],
                 env=dict(os.environ, TRAINYARD_YARD=self.yard.dir), stderr=log)
@@ -330,6 +331,36 @@ class YardTest(unittest.TestCase):
         self.assert_restarts(job, 0, "the loss of a node is not the job's fault")
         self.assertEqual(self.yard.final_digest(name), digest)
         self.assertEqual(values_of(self.yard.metrics(name)), values)
+
+    def test_job_whose_node_is_heard_of_again_goes_on_there(self):
+        steps = 4000
+        digest, values = self.undisturbed(steps, every_steps=1000)
+        nodes = self.yard.api.node
+        first = nodes.ListNodes(run_services_pb.ListNodesRequest()).nodes[0].name
+        nodes.DrainNode(run_services_pb.DrainNodeRequest(name=first))
+        links = Links()
+        link = links.make(int(self.yard.address.rsplit(":", 1)[1]))
+        state = self.yard.dir + "/agent3"
+        agent = self.second_agent("third", state, f"127.0.0.1:{link.port}")
+        try:
+            name = self.submit(steps, every_steps=1000)
+            self.yard.wait_for_step(name, 20)
+            workers = self.yard.training_pids(state)
+            self.assertEqual(len(workers), 1)
+            link.set("cut")
+            self.yard.wait_for(name, resources_pb.QUEUED)
+            self.assertEqual(self.yard.training_pids(state), workers, "it steps on without a lease")
+            link.set("open")
+            job = self.succeed(name)
+            self.assertEqual(job.attempt, 1)
+            self.assert_restarts(job, 0)
+            self.assertEqual(self.yard.final_digest(name), digest)
+            self.assertEqual(values_of(self.yard.metrics(name)), values)
+        finally:
+            nodes.UndrainNode(run_services_pb.UndrainNodeRequest(name=first))
+            agent.send_signal(signal.SIGINT)
+            self.assertEqual(agent.wait(20), 0)
+            links.close()
 
     def test_gang_is_placed_on_two_agents_all_or_none(self):
         spec = gpt(self.text, 40)

@@ -302,8 +302,8 @@ proctype Session(byte i) provided (!over) {
        };
        node[i].report_set = 0; node[i].report_absent = 0; x = 0 }
 
-  /* It is heard of again before anybody superseded it: it may go on, or what it finished while LOST may count. */
-  :: d_step { in_session(i) && job == QUEUED && is_lost(attempt, i) && rank[attempt].claim == i && sees(attempt, i) ->
+  /* It is heard of again before anybody superseded it: it goes on. Its agent said that it runs; it may have ended since. */
+  :: d_step { in_session(i) && job == QUEUED && is_lost(attempt, i) && rank[attempt].claim == i && has_folder(attempt, i) ->
        rank[attempt].state = RUNNING; job = PLACED;
        printf("server: attempt %d of instance %d is not LOST after all\n", attempt, i) }
 

@@ -197,6 +197,10 @@ void Yard::CheckRecords() {
     jobs[job.uid] = &job;
     CheckBudget(job);
   }
+  std::set<absl::string_view> lost;
+  for (const NodeRecord& node : snapshot->nodes) {
+    if (!node.reachable) lost.insert(node.name);
+  }
   std::set<std::pair<absl::string_view, int>> held;
   for (const AttemptRecord& attempt : snapshot->attempts) {
     const JobRecord& job = *jobs.at(attempt.job_uid);
@@ -217,6 +221,9 @@ void Yard::CheckRecords() {
         if (!IsOver(rank.state) && !held.emplace(rank.node, index).second) {
           Breach(absl::StrCat("slot ", index, " of ", rank.node, " was given out twice"));
         }
+      }
+      if (!IsOver(rank.state) && lost.count(rank.node) > 0) {
+        Breach(absl::StrCat(job.uid, " is thought to run on ", rank.node, ", which is lost"));
       }
     }
   }
@@ -419,6 +426,16 @@ std::string Yard::WrongAtTheEndOf(const SimJob& job, const JobRecord& record) {
     }
   }
   return "";
+}
+
+int64_t Yard::RejoinsOf(const SimJob& job) {
+  const auto feed = stores_.jobs().ReadFeed(job.uid, 0, 1000000);
+  if (!feed.ok()) return 0;
+  return std::count_if(feed->begin(), feed->end(), [](const FeedRecord& item) {
+    const auto* change = std::get_if<StateChangeRecord>(&item.what);
+    return change != nullptr && change->from == JobState::kQueued &&
+           change->to == JobState::kRunning;
+  });
 }
 
 std::string Yard::LeftToDo() {

@@ -57,6 +57,9 @@ void SimAgent::Connect(Fleet& fleet, SimVersion server) {
                                            ":0:", directories_, ":machine ", number_));
     for (const auto& [rank, process] : processes_) {
       *registration.add_found() = process.assignment.key();
+      if (process.alive && !process.dying) {
+        *registration.add_running() = process.assignment.key();
+      }
     }
   }
   for (const v1::Slot& slot : slots_) *registration.add_slots() = slot;

@@ -49,9 +49,10 @@ TEST_P(Simulation, InvariantsHoldAfterEveryEventOfEveryYard) {
   EXPECT_GT(tally["succeeded jobs"] * 4, tally["jobs"])
       << "a yard in which nothing succeeds tests nothing";
   if (yards * events < 500000) return;  // too few for all that is rare
-  for (const char* what : {"agents under a name that is taken", "fail-overs of the store",
-                           "full disks", "interleaved transactions", "killed servers", "lost nodes",
-                           "refused agents", "upgraded agents", "wiped agents"}) {
+  for (const char* what :
+       {"agents under a name that is taken", "fail-overs of the store", "full disks",
+        "interleaved transactions", "killed servers", "lost jobs that went on where they were",
+        "lost nodes", "refused agents", "upgraded agents", "wiped agents"}) {
     EXPECT_GT(tally[what], 0) << what;
   }
 }

@@ -117,6 +117,7 @@ std::map<std::string, int64_t> Yard::Tally() const {
   std::map<std::string, int64_t> tally = faults_seen_;
   tally["jobs"] = submitted_;
   tally["succeeded jobs"] = succeeded_;
+  tally["lost jobs that went on where they were"] = rejoins_;
   tally["interleaved transactions"] = interleaved_;
   tally["lost nodes"] = truth_.losses;
   for (const auto& agent : agents_) tally["refused agents"] += agent->refusals();
@@ -201,6 +202,7 @@ void Yard::Heal() {
   for (const auto& job : jobs_) {
     const absl::StatusOr<JobRecord> record = stores_.jobs().Get(job->name);
     succeeded_ += record.ok() && record->state == JobState::kSucceeded ? 1 : 0;
+    rejoins_ += RejoinsOf(*job);
   }
 }
 

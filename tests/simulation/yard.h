@@ -68,6 +68,7 @@ class Yard : private SimStoreObserver {
   void UserEvent();
   void AgentEvent();
   void FaultEvent();
+  void CutOff();
   void AgentFault();
   void WatchEvent();
   void SubmitSome();
@@ -120,6 +121,8 @@ class Yard : private SimStoreObserver {
   // left nothing behind, and told it all once.
   std::string LeftToDo();
   std::string WrongAtTheEndOf(const SimJob& job, const JobRecord& record);
+  // How often it went on where it had been lost.
+  int64_t RejoinsOf(const SimJob& job);
   void Breach(const std::string& what);
 
   std::mt19937_64 random_;
@@ -144,6 +147,7 @@ class Yard : private SimStoreObserver {
   int now_event_ = 0;
   int submitted_ = 0;
   int succeeded_ = 0;
+  int64_t rejoins_ = 0;
   std::string breach_;
   // As of the last time that somebody wrote, and what was checked of it.
   std::shared_ptr<const SchedulerSnapshot> records_;

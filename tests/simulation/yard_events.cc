@@ -51,12 +51,15 @@ void Yard::DeleteEnded(size_t which) {
     return;
   }
   if (const std::string wrong = WrongAtTheEndOf(job, *record); !wrong.empty()) Breach(wrong);
+  const bool succeeded = record->state == JobState::kSucceeded;
+  const int64_t rejoined = RejoinsOf(job);
   const absl::Status deleted = users_.Delete(job.name, 0);
   if (stores_.jobs().Get(job.name).ok()) {
     if (!absl::IsUnavailable(deleted)) Breach(deleted.ToString());
     return;
   }
-  succeeded_ += record->state == JobState::kSucceeded ? 1 : 0;
+  succeeded_ += succeeded ? 1 : 0;
+  rejoins_ += rejoined;
   jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(which));
 }
 
@@ -151,6 +154,9 @@ void Yard::FaultEvent() {
         }
       }
       break;
+    case 4:
+      CutOff();
+      break;
     default:
       AgentFault();
       break;
@@ -160,6 +166,44 @@ void Yard::FaultEvent() {
   if (Chance(20)) AnyAgent().SetStuck(false);
   if (Chance(10)) AnyAgent().SetSick(false);
   if (away_ && Chance(70)) SetAway(false);
+}
+
+// An agent whose worker steps, until its node is lost, while the others are heard of. Then it is
+// back at once.
+void Yard::CutOff() {
+  const auto steps = [](const auto& ranked) {
+    return ranked.second.alive && ranked.second.phase == 2 && ranked.second.step > 0;
+  };
+  const auto found = std::find_if(agents_.begin(), agents_.end(), [&steps](const auto& agent) {
+    return agent->connected() &&
+           std::any_of(agent->processes().begin(), agent->processes().end(), steps);
+  });
+  if (found == agents_.end()) return;
+  SimAgent& cut = **found;
+  const auto exchange = [this, &cut] {
+    cut.Act();
+    cut.SendEvents(16);
+    for (int i = 0; i < 4; ++i) {
+      cut.Deliver();
+      Pump(4);
+    }
+  };
+  exchange();
+  cut.Disconnect();
+  for (int seconds = 13 + Draw(6); seconds > 0; --seconds) {
+    Advance(absl::Seconds(1));
+    for (auto& agent : agents_) {
+      agent->Act();
+      agent->SendHeartbeat();
+      agent->Deliver();
+      Pump(4);
+    }
+    if (Chance(50)) StepSome(cut);
+    Turn();
+  }
+  SimServer& server = AnyServer();
+  cut.Connect(server.fleet(), server.version());
+  exchange();
 }
 
 void Yard::AgentFault() {

@@ -18,6 +18,13 @@ RETURNING name
 -- Before its node, as LoseNodes does.
 SELECT FROM leases WHERE node = $1 FOR UPDATE
 
+-- name: LockSession
+SELECT FROM leases WHERE node = $1 AND incarnation = $2 AND held FOR UPDATE
+
+-- name: NowInSession
+SELECT micros(clock_timestamp()) AS now,
+       EXISTS (SELECT FROM leases WHERE node = $1 AND incarnation = $2 AND held) AS holds
+
 -- name: RegisterLease
 INSERT INTO leases AS l (node, incarnation, beat, held, lease_end, usage)
 VALUES ($1, $2, 1, true, clock_timestamp() + $3::bigint * interval '1 microsecond', '[]')
@@ -87,6 +94,9 @@ DELETE FROM node_failures WHERE ctid = ANY (ARRAY(
 
 -- name: ChargeNodeFailure
 UPDATE node_failures SET charged = true WHERE node = $1 AND job_uid = $2 AND attempt = $3
+
+-- name: ForgetLoss
+DELETE FROM node_failures WHERE node = $1 AND job_uid = $2 AND attempt = $3 AND category = 'LOST'
 
 -- name: ReadAttempts
 -- Attempt 0: all of them.
@@ -159,10 +169,11 @@ WHERE j.uid = ANY ($1::text[]) ORDER BY r.job_uid, r.rank
 SELECT node, unnest(slots) FROM ranks WHERE node = ANY ($1::text[]) AND state IN ('ASSIGNED', 'RUNNING')
 
 -- name: UpdateRank
--- Fenced by the attempt and by what was stored already.
+-- Fenced by the attempt and by what was stored already. What was lost may rejoin.
 UPDATE ranks SET state = $4, outcome = $5, acked_sequence = $6, failure = $7::jsonb,
                  gone_time = from_micros($8), lost = lost OR $4 = 'LOST'
-WHERE job_uid = $1 AND attempt = $2 AND rank = $3 AND state NOT IN ('LOST', 'GONE') AND acked_sequence <= $6
+WHERE job_uid = $1 AND attempt = $2 AND rank = $3 AND acked_sequence <= $6
+  AND (state NOT IN ('LOST', 'GONE') OR (state = 'LOST' AND $4 = 'RUNNING'))
   AND attempt = (SELECT attempt FROM jobs WHERE uid = $1)
 RETURNING rank
 

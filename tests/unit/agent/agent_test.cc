@@ -772,6 +772,11 @@ TEST_F(AgentTest, WorkersStepOnWithoutALeaseAndTheServerDecides) {
   ASSERT_TRUE(server_.WaitFor([&] {  // a heartbeat of the new session, which has no set yet
     return server_.sessions().size() == 2 && server_.last_heartbeat()->desired_version() == 0;
   }));
+  ASSERT_TRUE(server_.WaitFor([&] {
+    EXPECT_TRUE(server_.sessions()[0].running().empty());
+    EXPECT_EQ(server_.sessions()[1].running_size(), 2) << "what runs on is told";
+    return true;
+  }));
   EXPECT_FALSE(right_now()) << "a session alone gives no right";
   EXPECT_TRUE(Lives(superseded)) << "nothing is killed before the set is known";
   server_.SendSets(true);

@@ -171,6 +171,22 @@ TEST_F(SpoolTest, FencedSpoolSendsNothingMore) {
   EXPECT_THAT(Next(spool), IsEmpty());
 }
 
+TEST_F(SpoolTest, FencedSpoolThatIsWantedAgainGoesOnToItsEnd) {
+  Write(2);
+  Spool spool(directory_, key_);
+  EXPECT_FALSE(spool.Reopen()) << "nobody said that it is not wanted";
+  spool.Acknowledge(1, true);
+  ASSERT_TRUE(spool.AppendLast({}, {}, clock_).ok()) << "nothing is written";
+  EXPECT_TRUE(spool.ended());
+  ASSERT_TRUE(spool.Reopen());
+  EXPECT_FALSE(spool.ended());
+  ASSERT_TRUE(spool.AppendLast({}, {}, clock_).ok());
+  EXPECT_THAT(All(spool), ElementsAre(2, 3));
+  spool.Acknowledge(3, false);
+  EXPECT_TRUE(spool.done());
+  EXPECT_FALSE(spool.Reopen()) << "its end is stored";
+}
+
 TEST_F(SpoolTest, EndReplacesADamagedRecord) {
   Write(3);
   {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "storage/records/change.h"
+#include "storage/records/node_health.h"
 #include "storage/records/reason_codes.h"
 
 namespace trainyard {
@@ -68,6 +69,28 @@ TEST(Losses, TwoAreFreeAndEachBeyondSpendsARestart) {
   EXPECT_EQ(job.reason.code, reason::kRestartsSpent);
   EXPECT_TRUE(absl::StrContains(job.reason.message, "without a newer checkpoint"))
       << job.reason.message;
+}
+
+TEST(Losses, WhatRejoinsHasItsRestartBack) {
+  JobRecord job = LossyJob();
+  AttemptRecord attempt = LossyAttempt({"n"});
+  attempt.ranks[0].claim.node_uid = "agent";
+  job.step = 15;
+  for (int loss = 1; loss <= kFreeLosses + 3; ++loss) {
+    job.losses = kFreeLosses;
+    const AttemptChange lost = DropRanks(job, attempt, {0}, RankOutcome::kLost, kNow);
+    EXPECT_EQ(lost.change.job.restarts, 1) << "this one is charged";
+    EXPECT_TRUE(MayRejoin(lost.change.job, lost.attempt, {"n", "agent", ""}, {{{"u", 1, 0}, ""}}));
+    const AttemptChange back = RejoinRanks(lost.change.job, lost.attempt, kNow);
+    job = back.change.job;
+    EXPECT_EQ(job.state, JobState::kRunning);
+    EXPECT_EQ(job.restarts, 0);
+    EXPECT_EQ(job.losses, kFreeLosses);
+    EXPECT_EQ(job.not_before, absl::InfinitePast()) << "it does not wait for its backoff";
+    EXPECT_EQ(NoLongerLost(lost.attempt, back.attempt).size(), 1u);
+    EXPECT_TRUE(NoLongerLost(attempt, lost.attempt).empty());
+    attempt = back.attempt;
+  }
 }
 
 TEST(Losses, ANewerCheckpointMakesThemCountAnew) {

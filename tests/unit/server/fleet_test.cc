@@ -780,5 +780,44 @@ TEST_F(ShortLeaseTest, SilentNodeIsLostAndItsJobRunsElsewhere) {
   beats.join();
 }
 
+TEST_F(ShortLeaseTest, JobOfANodeThatIsHeardOfAgainGoesOn) {
+  v1::Register hello;
+  hello.set_node("n1");
+  hello.set_incarnation("i1");
+  hello.set_address("n1");
+  hello.set_protocol_version(v1::PROTOCOL_VERSION_NEWEST);
+  hello.set_node_secret("a secret of the state directory");
+  hello.set_instance("boot:1:2:machine");
+  hello.add_slots()->set_device(v1::Resources::CPU);
+  hello.mutable_slots(0)->set_memory_bytes(int64_t{8} << 30);
+  v1::AgentMessage first;
+  *first.mutable_register_() = hello;
+  ScriptedAgent silent(rig_);
+  silent.Send(first);
+  silent.Welcomed();
+  name_ = rig_.Submit(SmallJob("a")).name();
+  key_ = silent.NextDesired(1).assignments(0).key();
+  EventScript script;
+  silent.SendEvents(key_, {script.Started(), script.Restored(0), script.Metrics(1, 4.0)});
+  EXPECT_EQ(silent.NextAck().sequence(), 3);
+
+  rig_.WaitFor(name_, [](const v1::Job& job) { return job.state() == v1::QUEUED; });
+  // No set without the rank comes before: the agent would obey it once it goes on.
+  EXPECT_FALSE(silent.TryNext([](const v1::ServerMessage& m) { return m.has_desired(); }));
+  EXPECT_EQ(silent.Finish().error_code(), grpc::ABORTED);
+
+  *first.mutable_register_()->add_running() = key_;
+  ScriptedAgent again(rig_);
+  again.Send(first);
+  again.Welcomed();
+  EXPECT_EQ(again.NextDesired(1).assignments(0).key().attempt(), 1);
+  again.SendEvents(key_, {script.Metrics(2, 3.0)});
+  EXPECT_FALSE(again.NextAck().fenced());
+  const v1::Job job = rig_.Get(name_);
+  EXPECT_EQ(job.state(), v1::RUNNING);
+  EXPECT_EQ(job.step(), 2);
+  EXPECT_THAT(job.reason().message(), HasSubstr("heard of again"));
+}
+
 }  // namespace
 }  // namespace trainyard
