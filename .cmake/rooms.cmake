@@ -59,7 +59,7 @@ set(TRAINYARD_ROOMS
   "storage|storage/"
   "proto|storage/base/ trainyard/v1/"
   "executor/data|storage/base/ storage/objects/ trainyard/v1/spec.pb.h executor/plan/facts.h kernels/random.h"
-  "executor/plan|storage/base/ trainyard/v1/spec.pb.h"
+  "executor/plan|kernels/ops/ storage/base/ trainyard/v1/spec.pb.h"
   "executor/weights|executor/plan/ executor/data/ storage/base/ storage/objects/ trainyard/v1/spec.pb.h"
   "executor/engine|executor/plan/ executor/data/ executor/weights/ kernels/ storage/base/ storage/objects/ trainyard/v1/spec.pb.h"
   "executor/run|storage/base/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h"

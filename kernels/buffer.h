@@ -10,7 +10,7 @@ namespace trainyard::kernels {
 
 enum class DType : uint8_t { kF32, kF64, kI32, kU8, kBF16, kF16 };
 
-inline size_t SizeOf(DType t) {
+inline int64_t SizeOf(DType t) {  // bytes
   switch (t) {
     case DType::kF32:
     case DType::kI32:
@@ -58,12 +58,20 @@ struct DTypeOf<uint8_t> {
 // ties to even.
 
 // A typed place in device memory, borrowed from the arena. Null means that an optional operand is
-// absent. The op that takes it declares its shape; dense, row-major, 64-byte aligned.
+// absent. The op that takes it declares its shape; dense, row-major, 64-byte aligned, unless the op
+// says that it goes by the row stride.
 struct Buffer {
   void* data = nullptr;
   DType dtype = DType::kF32;
+  int64_t row_stride = 0;  // elements from the start of one row to the next; 0: the rows are dense
 
   explicit operator bool() const { return data != nullptr; }
+
+  Buffer WithRowStride(int64_t stride) const { return {data, dtype, stride}; }
+  // From that element on.
+  Buffer From(int64_t element) const {
+    return {static_cast<char*>(data) + element * SizeOf(dtype), dtype, row_stride};
+  }
 
   // Aborts when the element type differs: a plan that mixes types up is a bug.
   template <typename T>

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/buffer.h"
+
 namespace trainyard::kernels {
 
 // What changes from step to step and micro-batch to micro-batch, in device memory, so that a
@@ -14,5 +16,10 @@ struct StepState {
   float loss_scale = 1;  // gradients are those of the loss times this
   int64_t updates = 0;  // steps before this one that changed the weights: `step` less those skipped
 };
+
+// What an op's operand `state` points to; null where that is absent.
+inline const StepState* StepStateOf(const Buffer& state) {
+  return static_cast<const StepState*>(state.data);
+}
 
 }  // namespace trainyard::kernels

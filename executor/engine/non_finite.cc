@@ -54,7 +54,7 @@ std::vector<plan::TensorId> Operands(plan::Op op, bool written) {
   std::vector<plan::TensorId> ids;
   std::visit(
       [&](auto& o) {
-        o.Visit([&](plan::TensorId id, plan::Access access) {
+        plan::VisitOperands(o, [&](plan::TensorId id, plan::Access access) {
           if ((access != plan::Access::kRead) == written) ids.push_back(id);
         });
       },

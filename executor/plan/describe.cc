@@ -58,7 +58,7 @@ std::string Line(const Plan& plan, Op op) {
   };
   std::visit(
       [&](auto& o) {
-        o.Visit([&](TensorId id, Access access) {
+        VisitOperands(o, [&](TensorId id, Access access) {
           if (access == Access::kRead) in.push_back(name(id));
           if (access == Access::kWrite) out.push_back(name(id));
           if (access == Access::kUpdate) out.push_back(absl::StrCat("+", name(id)));

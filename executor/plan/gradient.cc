@@ -36,12 +36,12 @@ class Backward {
       bool depends = false;
       std::visit(
           [&](auto& o) {
-            o.Visit([&](TensorId id, Access access) {
+            VisitOperands(o, [&](TensorId id, Access access) {
               if (access == Access::kRead)
                 depends |= gradients_.contains(id) || rows_.contains(id) || dependent_.contains(id);
             });
             if (!depends) return;
-            o.Visit([&](TensorId id, Access access) {
+            VisitOperands(o, [&](TensorId id, Access access) {
               if (access != Access::kRead) dependent_.insert(id);
             });
           },
@@ -440,7 +440,6 @@ class Backward {
     Overwrite(f.qkv, [&](TensorId dqkv) {
       Emit(AttentionBackward{.dy = dy,
                              .qkv = f.qkv,
-                             .lengths = f.lengths,
                              .y = f.y,
                              .lse = f.lse,
                              .dqkv = dqkv,
@@ -450,7 +449,8 @@ class Backward {
                              .kv_heads = f.kv_heads,
                              .head_dim = f.head_dim,
                              .scale = f.scale,
-                             .causal = f.causal});
+                             .causal = f.causal,
+                             .lengths = f.lengths});
     });
   }
 

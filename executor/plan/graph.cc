@@ -6,22 +6,6 @@
 
 namespace trainyard::plan {
 
-int64_t SizeOf(ElementType type) {
-  switch (type) {
-    case ElementType::kF32:
-    case ElementType::kI32:
-      return 4;
-    case ElementType::kF64:
-      return 8;
-    case ElementType::kU8:
-      return 1;
-    case ElementType::kBF16:
-    case ElementType::kF16:
-      return 2;
-  }
-  TY_CHECK(false, "element type ", static_cast<int>(type));
-}
-
 namespace {
 
 int64_t Product(const std::vector<int64_t>& dims) {
@@ -66,7 +50,7 @@ TensorId Graph::Add(Tensor tensor) {
 }
 
 const Tensor& Graph::operator[](TensorId id) const {
-  TY_CHECK(id >= 0 && id < static_cast<TensorId>(tensors.size()), "tensor ", id);
+  TY_CHECK(id >= 0 && id < static_cast<TensorId>(tensors.size()), "tensor ", id.index);
   return tensors[id];
 }
 
@@ -74,7 +58,7 @@ void Retarget(const absl::flat_hash_map<TensorId, TensorId>& by, std::vector<Op>
   const auto replace = [&](TensorId& id, Access) {
     if (const auto found = by.find(id); found != by.end()) id = found->second;
   };
-  for (Op& op : ops) std::visit([&](auto& o) { o.Visit(replace); }, op);
+  for (Op& op : ops) std::visit([&](auto& o) { VisitOperands(o, replace); }, op);
 }
 
 }  // namespace trainyard::plan

@@ -12,8 +12,8 @@
 
 namespace trainyard::plan {
 
-enum class ElementType : uint8_t { kF32, kF64, kI32, kU8, kBF16, kF16 };
-int64_t SizeOf(ElementType type);  // bytes
+using ElementType = kernels::DType;
+using kernels::SizeOf;
 
 enum class TensorKind {
   kParameter,

@@ -262,7 +262,6 @@ TensorId GraphBuilder::Attention(const std::string& name, TensorId qkv, int64_t 
   const TensorId y = Activation(name, {batch_ * time, heads * head_dim});
   const TensorId lse = Activation(absl::StrCat(name, ".lse"), {batch_, heads, time});
   graph_.ops.push_back(AttentionForward{.qkv = qkv,
-                                        .lengths = options.lengths,
                                         .y = y,
                                         .lse = lse,
                                         .batch = batch_,
@@ -271,24 +270,29 @@ TensorId GraphBuilder::Attention(const std::string& name, TensorId qkv, int64_t 
                                         .kv_heads = kv_heads,
                                         .head_dim = head_dim,
                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
-                                        .causal = options.causal});
+                                        .causal = options.causal,
+                                        .lengths = options.lengths});
   return y;
 }
 
 TensorId GraphBuilder::NormalizeImages(const std::string& name, TensorId x, TensorId places,
-                                       std::vector<double> mean, std::vector<double> std) {
+                                       const std::vector<double>& mean,
+                                       const std::vector<double>& std) {
   const std::vector<int64_t> dims = graph_[x].dims;  // a copy: adding tensors moves them
   const TensorId y = Activation(name, dims);
-  graph_.ops.push_back(
-      trainyard::plan::NormalizeImages{.x = x,
-                                       .places = places,
-                                       .y = y,
-                                       .pixels = graph_[x].elements() / dims.back(),
-                                       .channels = dims.back(),
-                                       .height = places == kNone ? 0 : dims[1],
-                                       .width = places == kNone ? 0 : dims[2],
-                                       .mean = std::move(mean),
-                                       .std = std::move(std)});
+  trainyard::plan::NormalizeImages op = {.x = x,
+                                         .places = places,
+                                         .y = y,
+                                         .pixels = graph_[x].elements() / dims.back(),
+                                         .channels = dims.back(),
+                                         .height = places == kNone ? 0 : dims[1],
+                                         .width = places == kNone ? 0 : dims[2]};
+  TY_CHECK(mean.size() == static_cast<size_t>(op.channels) && mean.size() <= op.mean.size() &&
+               std.size() == mean.size(),
+           op.channels, " channels, ", mean.size(), " means");
+  std::copy(mean.begin(), mean.end(), op.mean.begin());
+  std::copy(std.begin(), std.end(), op.std.begin());
+  graph_.ops.push_back(op);
   return y;
 }
 

@@ -103,7 +103,7 @@ class GraphBuilder {
   // (x / 255 - mean) / std of bytes x [batch, height, width, channels], or of a crop of each image
   // by places [batch, 3] unless that is kNone; one mean and one std per channel.
   TensorId NormalizeImages(const std::string& name, TensorId x, TensorId places,
-                           std::vector<double> mean, std::vector<double> std);
+                           const std::vector<double>& mean, const std::vector<double>& std);
   // x [batch, height, width, in]; the weight is [out, in / groups, kernel, kernel]. Without `pad`
   // the kernel is odd and pad half of it, so that stride 1 keeps height and width.
   struct ConvolutionOptions {

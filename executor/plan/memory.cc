@@ -127,7 +127,7 @@ std::vector<Life> Lives(const std::vector<Tensor>& tensors, const std::vector<Op
       }
       lives[found->second].last = static_cast<int64_t>(i);
     };
-    std::visit([&](auto& o) { o.Visit(touch); }, op);
+    std::visit([&](auto& o) { VisitOperands(o, touch); }, op);
   }
   for (const TensorId id : results) {
     const auto found = at.find(id);

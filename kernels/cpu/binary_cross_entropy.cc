@@ -27,7 +27,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const BinaryCrossEntropy& op) {
                                    .rows = op.rows,
                                    .scale = op.scale};
   return Kernel{[run = vectors_.binary_cross_entropy, threads = threads_, all,
-                 state = static_cast<const StepState*>(op.state)](Stream&) {
+                 state = StepStateOf(op.state)](Stream&) {
     for (int64_t row = 0; row < all.rows; ++row) {
       if (all.targets[row] <= 1) continue;
       std::fprintf(stderr, "binary_cross_entropy: target %d in row %lld is neither 0 nor 1\n",

@@ -20,6 +20,9 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
                                                     {"dlogits", op.dlogits, type, true}});
   if (ok.ok()) ok = CheckSizes("cross_entropy", {{"rows", op.rows}, {"classes", op.classes}});
   if (ok.ok()) ok = CheckRowStride("cross_entropy", op.step(), op.classes);
+  if (ok.ok() && !op.valid()) {
+    ok = absl::InvalidArgumentError("cross_entropy: logits and their gradient lie differently");
+  }
   if (!ok.ok()) return ok;
   const int64_t grain = std::max<int64_t>(1, kSerialElements / op.classes);
   return ForElement("cross_entropy", type, [&]<typename T>() {
@@ -36,7 +39,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
                                   .smoothing = op.smoothing,
                                   .z_loss = op.z_loss};
     return Kernel{[run = LoopsOf<T>(vectors_).cross_entropy, threads = threads_, all, grain,
-                   state = static_cast<const StepState*>(op.state)](Stream&) {
+                   state = StepStateOf(op.state)](Stream&) {
       for (int64_t row = 0; row < all.rows; ++row) {
         if (all.targets[row] >= all.classes) {
           std::fprintf(stderr, "cross_entropy: target %d in row %lld; there are %lld classes\n",

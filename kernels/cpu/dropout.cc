@@ -19,7 +19,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Dropout& op) {
     ok = CheckSizes("dropout", {{"samples", op.samples}, {"per_sample", op.per_sample}});
   }
   if (!ok.ok()) return ok;
-  if (op.state == nullptr) return absl::InvalidArgumentError("dropout: operand state is missing");
+  if (!op.state) return absl::InvalidArgumentError("dropout: operand state is missing");
   if (!(op.p >= 0 && op.p < 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("dropout: p is ", op.p, "; it must be in [0, 1)"));
@@ -27,7 +27,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Dropout& op) {
   return ForElement("dropout", type, [&]<typename T>() {
     return Kernel{[run = LoopsOf<T>(vectors_).dropout, threads = threads_, op](Stream&) {
       constexpr int64_t kPiece = 4096;
-      const StepState& state = *static_cast<const StepState*>(op.state);
+      const StepState& state = *StepStateOf(op.state);
       const int64_t pieces = (op.per_sample + kPiece - 1) / kPiece;
       const int64_t grain = std::max<int64_t>(1, kPiece / op.per_sample);
       ParallelRuns(threads, op.samples * pieces, grain, [&](int64_t first, int64_t last) {

@@ -28,13 +28,12 @@ void RequireInTables(const int32_t* ids, int64_t batch, const TableList& tables)
   }
 }
 
-template <typename Op>
-absl::Status CheckTables(const char* name, const Op& op) {
+absl::Status CheckTables(const char* name, int64_t batch, int64_t width, const TableList& tables) {
   const absl::Status sizes =
-      CheckSizes(name, {{"batch", op.batch}, {"width", op.width}, {"tables", op.tables.count}});
-  if (!sizes.ok() || op.tables.count <= TableList::kMost) return sizes;
+      CheckSizes(name, {{"batch", batch}, {"width", width}, {"tables", tables.count}});
+  if (!sizes.ok() || tables.count <= TableList::kMost) return sizes;
   return absl::InvalidArgumentError(
-      absl::StrCat(name, ": ", op.tables.count, " tables; at most ", TableList::kMost));
+      absl::StrCat(name, ": ", tables.count, " tables; at most ", TableList::kMost));
 }
 
 }  // namespace
@@ -42,14 +41,14 @@ absl::Status CheckTables(const char* name, const Op& op) {
 // Rows lie anywhere in memory: those of the sample after the next are asked for ahead of time.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingTablesForward& op) {
   absl::Status ok = CheckOperands(
-      "embedding_tables", {{"ids", op.ids, DType::kI32}, {"weights", op.weights}, {"y", op.y}});
-  if (ok.ok()) ok = CheckTables("embedding_tables", op);
+      "embedding_tables", {{"ids", op.ids, DType::kI32}, {"tables", op.tables.first}, {"y", op.y}});
+  if (ok.ok()) ok = CheckTables("embedding_tables", op.batch, op.width, op.tables.list);
   if (!ok.ok()) return ok;
   return Kernel{[threads = threads_, op](Stream&) {
     constexpr int64_t kAhead = 2;
-    const TableList& tables = op.tables;
+    const TableList& tables = op.tables.list;
     const int32_t* ids = op.ids.As<int32_t>();
-    const float* weights = op.weights.As<float>();
+    const float* weights = op.tables.first.As<float>();
     float* y = op.y.As<float>();
     RequireInTables(ids, op.batch, tables);
     const auto row = [&](int64_t b, int64_t t) {
@@ -69,18 +68,19 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingTablesForward& op) {
 
 // Each thread owns some tables and walks the samples in order.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingTablesBackward& op) {
-  absl::Status ok =
-      CheckOperands("embedding_tables backward",
-                    {{"dy", op.dy}, {"ids", op.ids, DType::kI32}, {"gradients", op.gradients}});
-  if (ok.ok()) ok = CheckTables("embedding_tables backward", op);
+  absl::Status ok = CheckOperands(
+      "embedding_tables backward",
+      {{"dy", op.dy}, {"ids", op.ids, DType::kI32}, {"gradients", op.gradients.first}});
+  if (ok.ok()) ok = CheckTables("embedding_tables backward", op.batch, op.width, op.gradients.list);
   if (!ok.ok()) return ok;
   return Kernel{[add = vectors_.f32.add, threads = threads_, op](Stream&) {
-    const int64_t count = op.tables.count;
+    const TableList& tables = op.gradients.list;
+    const int64_t count = tables.count;
     const int32_t* ids = op.ids.As<int32_t>();
-    RequireInTables(ids, op.batch, op.tables);
+    RequireInTables(ids, op.batch, tables);
     ParallelRuns(threads, count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        float* gradients = op.gradients.As<float>() + op.tables.start[t];
+        float* gradients = op.gradients.first.As<float>() + tables.start[t];
         for (int64_t b = 0; b < op.batch; ++b) {
           float* to = gradients + ids[b * count + t] * op.width;
           add(to, op.dy.As<float>() + (b * count + t) * op.width, to, op.width);
@@ -100,13 +100,12 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const KeepRows& op) {
         "keep_rows",
         {{"samples", op.samples}, {"batch", op.batch}, {"count", op.count}, {"width", op.width}});
   }
-  if (ok.ok() && (op.state == nullptr || op.samples % op.batch != 0)) {
+  if (ok.ok() && (!op.state || op.samples % op.batch != 0)) {
     ok = absl::InvalidArgumentError("keep_rows: no state, or samples is no multiple of batch");
   }
   if (!ok.ok()) return ok;
   return Kernel{[threads = threads_, op](Stream&) {
-    const int64_t at =
-        static_cast<const StepState*>(op.state)->first_sample % op.samples * op.count;
+    const int64_t at = StepStateOf(op.state)->first_sample % op.samples * op.count;
     const int64_t places = op.batch * op.count;
     std::memcpy(op.kept_ids.As<int32_t>() + at, op.ids.As<int32_t>(), sizeof(int32_t) * places);
     float* to = op.kept_dy.As<float>() + at * op.width;

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kEach = 8192;  // elements of a partial sum
 
 LambRange RangeOf(const LambStep& op) {
-  const double t = static_cast<double>(static_cast<const StepState*>(op.state)->updates + 1);
+  const double t = static_cast<double>(StepStateOf(op.state)->updates + 1);
   return {.w = op.w.As<float>() + op.offset,
           .m = op.m.As<float>() + op.offset,
           .v = op.v.As<float>() + op.offset,
@@ -48,7 +48,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LambStep& op) {
                                            {"grad_scale", op.grad_scale, DType::kF32, true}});
   if (ok.ok()) ok = CheckSizes("lamb", {{"n", op.n}});
   if (!ok.ok()) return ok;
-  if (op.state == nullptr) return absl::InvalidArgumentError("lamb: operand state is missing");
+  if (!op.state) return absl::InvalidArgumentError("lamb: operand state is missing");
   const int64_t count = (op.n + kEach - 1) / kEach;
   Kernel kernel;
   kernel.scratch_bytes = op.adapt ? 2 * count * sizeof(double) : 0;
@@ -56,8 +56,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LambStep& op) {
                    op, count](Stream& stream) {
     if (!IsTaken(op.grad_scale)) return;
     const LambRange all = RangeOf(op);
-    const float lr =
-        static_cast<const StepState*>(op.state)->learning_rate * op.learning_rate_scale;
+    const float lr = StepStateOf(op.state)->learning_rate * op.learning_rate_scale;
     double* const w = static_cast<double*>(stream.scratch);
     double* const u = w + count;
     ParallelRuns(threads, count, 1, [&](int64_t begin, int64_t end) {

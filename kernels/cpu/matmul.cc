@@ -53,12 +53,6 @@ PieceSize PieceSizeOf(const Matmul& op, const TwinSizes& twin) {
   return {op.m, std::min(op.n, most(twin.b * op.k + twin.c * op.m))};
 }
 
-Buffer Moved(const Buffer& buffer, int64_t elements) {
-  if (!buffer) return buffer;
-  const int64_t bytes = elements * static_cast<int64_t>(SizeOf(buffer.dtype));
-  return {static_cast<char*>(buffer.data) + bytes, buffer.dtype};
-}
-
 // [rows, cols], read from memory that holds its transpose when asked; `step` elements lie between
 // the starts of two stored rows.
 Desc MatrixDesc(int64_t rows, int64_t cols, dnnl::memory::data_type type, bool transposed,
@@ -97,10 +91,10 @@ Product PieceOf(const Product& whole, int64_t row, int64_t col, const PieceSize&
   Matmul& op = piece.op;
   op.m = std::min(size.rows, op.m - row);
   op.n = std::min(size.cols, op.n - col);
-  op.a = Moved(op.a, op.transpose_a ? row : row * piece.a_step);
-  op.b = Moved(op.b, op.transpose_b ? col * piece.b_step : col);
-  op.bias = Moved(op.bias, col);
-  op.c = Moved(op.c, row * piece.c_step + col);
+  op.a = op.a.From(op.transpose_a ? row : row * piece.a_step);
+  op.b = op.b.From(op.transpose_b ? col * piece.b_step : col);
+  if (op.bias) op.bias = op.bias.From(col);
+  op.c = op.c.From(row * piece.c_step + col);
   return piece;
 }
 
@@ -357,7 +351,8 @@ class Pieces {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const Matmul& op) {
+absl::StatusOr<Kernel> CpuDevice::Prepare(const Matmul& given) {
+  const Matmul op = given.OnColumns();
   const DType type = op.a.dtype;
   const DType of_c = op.c.dtype == type ? type : DType::kF32;
   absl::Status ok = CheckOperands("matmul", {{"a", op.a, type},

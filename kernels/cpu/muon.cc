@@ -62,11 +62,10 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const MuonStep& op) {
       "muon step", {{"w", op.w}, {"x", op.x}, {"grad_scale", op.grad_scale, DType::kF32, true}});
   if (ok.ok()) ok = CheckSizes("muon step", {{"n", op.n}});
   if (!ok.ok()) return ok;
-  if (op.state == nullptr) return absl::InvalidArgumentError("muon step: operand state is missing");
+  if (!op.state) return absl::InvalidArgumentError("muon step: operand state is missing");
   return Kernel{[axpby = vectors_.axpby, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
-    const float lr =
-        static_cast<const StepState*>(op.state)->learning_rate * op.learning_rate_scale;
+    const float lr = StepStateOf(op.state)->learning_rate * op.learning_rate_scale;
     ParallelRuns(threads, op.n, kSerialElements, [&](int64_t begin, int64_t end) {
       axpby(-lr * op.scale, op.x.As<float>() + begin, 1.0f - lr * op.weight_decay,
             op.w.As<float>() + op.offset + begin, end - begin);

@@ -12,8 +12,8 @@
 namespace trainyard::kernels {
 namespace {
 
-absl::Status CheckState(const char* op, const void* state) {
-  if (state != nullptr) return absl::OkStatus();
+absl::Status CheckState(const char* op, const Buffer& state) {
+  if (state) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(op, ": operand state is missing"));
 }
 
@@ -72,7 +72,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ClipScale& op) {
   if (!ok.ok()) return ok;
   return Kernel{[sum = op.sum.As<double>(), count = op.count ? op.count.As<double>() : nullptr,
                  loss = op.loss ? op.loss.As<double>() : nullptr, norm = op.norm.As<float>(),
-                 scale = op.scale.As<float>(), state = static_cast<const StepState*>(op.state),
+                 scale = op.scale.As<float>(), state = StepStateOf(op.state),
                  rows = static_cast<double>(op.rows), max_norm = op.max_norm](Stream&) {
     const double factor = (count != nullptr && *count > 0 ? rows / *count : 1.0) /
                           (state == nullptr ? 1.0f : state->loss_scale);
@@ -97,7 +97,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWStep& op) {
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.adamw, &vectors = vectors_, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
-    const StepState& state = *static_cast<const StepState*>(op.state);
+    const StepState& state = *StepStateOf(op.state);
     const double t = static_cast<double>(state.updates + 1);
     const float lr = state.learning_rate * op.learning_rate_scale;
     AdamWRange all{.w = op.w.As<float>(),
@@ -137,7 +137,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdStep& op) {
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.sgd, &vectors = vectors_, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
-    const StepState& state = *static_cast<const StepState*>(op.state);
+    const StepState& state = *StepStateOf(op.state);
     const SgdRange all{.w = op.w.As<float>(),
                        .velocity = op.velocity ? op.velocity.As<float>() : nullptr,
                        .grad = nullptr,
@@ -168,7 +168,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const EmaStep& op) {
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.ema, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
-    const auto step = static_cast<double>(static_cast<const StepState*>(op.state)->step);
+    const auto step = static_cast<double>(StepStateOf(op.state)->step);
     const double decay = op.warmup ? std::min(op.decay, (1 + step) / (10 + step)) : op.decay;
     const auto rest = static_cast<float>(1 - decay);
     ParallelRuns(threads, op.n, kSerialElements, [&](int64_t begin, int64_t end) {

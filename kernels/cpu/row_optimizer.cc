@@ -13,16 +13,16 @@ namespace {
 
 template <typename Op>
 absl::Status CheckRows(const char* name, const Op& op) {
-  const absl::Status ok = CheckOperands(name, {{"w", op.w},
+  const absl::Status ok = CheckOperands(name, {{"tables", op.tables.first},
                                                {"grad", op.grad},
                                                {"ids", op.ids, DType::kI32},
                                                {"grad_scale", op.grad_scale, DType::kF32, true}});
   if (!ok.ok()) return ok;
-  if (op.state == nullptr || op.tables.count > TableList::kMost) {
+  if (!op.state || op.tables.list.count > TableList::kMost) {
     return absl::InvalidArgumentError("rows of tables: no state, or too many tables");
   }
-  return CheckSizes(name,
-                    {{"samples", op.samples}, {"width", op.width}, {"tables", op.tables.count}});
+  return CheckSizes(
+      name, {{"samples", op.samples}, {"width", op.width}, {"tables", op.tables.list.count}});
 }
 
 // Calls f(place in grad, place in the tables) for each row that has a gradient. Rows are distinct,
@@ -30,9 +30,9 @@ absl::Status CheckRows(const char* name, const Op& op) {
 template <typename Op, typename F>
 void ForEachRow(int threads, const Op& op, const F& f) {
   constexpr int64_t kAhead = 2;
-  const TableList& tables = op.tables;
+  const TableList& tables = op.tables.list;
   const int32_t* ids = op.ids.template As<int32_t>();
-  const float* w = op.w.template As<float>();
+  const float* w = op.tables.first.template As<float>();
   const int64_t grain = std::max<int64_t>(1, kSerialElements / (op.width * tables.count));
   ParallelRuns(threads, op.samples, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * tables.count; i < end * tables.count; i += tables.count) {
@@ -57,20 +57,19 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdRows& op) {
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.sgd, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
-    const SgdRange any{
-        .w = nullptr,
-        .velocity = nullptr,
-        .grad = nullptr,
-        .n = op.width,
-        .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,
-        .lr = static_cast<const StepState*>(op.state)->learning_rate * op.learning_rate_scale,
-        .momentum = 0,
-        .weight_decay = 0,
-        .first = false,
-        .nesterov = false};
+    const SgdRange any{.w = nullptr,
+                       .velocity = nullptr,
+                       .grad = nullptr,
+                       .n = op.width,
+                       .grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f,
+                       .lr = StepStateOf(op.state)->learning_rate * op.learning_rate_scale,
+                       .momentum = 0,
+                       .weight_decay = 0,
+                       .first = false,
+                       .nesterov = false};
     ForEachRow(threads, op, [&](int64_t at, int64_t row) {
       SgdRange range = any;
-      range.w = op.w.As<float>() + row;
+      range.w = op.tables.first.As<float>() + row;
       range.grad = op.grad.As<float>() + at;
       run(range);
     });
@@ -79,11 +78,11 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdRows& op) {
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWRows& op) {
   absl::Status ok = CheckRows("adamw_rows", op);
-  if (ok.ok()) ok = CheckOperands("adamw_rows", {{"m", op.m}, {"v", op.v}});
+  if (ok.ok()) ok = CheckOperands("adamw_rows", {{"m", op.m.first}, {"v", op.v.first}});
   if (!ok.ok()) return ok;
   return Kernel{[run = vectors_.adamw, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
-    const StepState& state = *static_cast<const StepState*>(op.state);
+    const StepState& state = *StepStateOf(op.state);
     const double t = static_cast<double>(state.updates + 1);
     const float lr = state.learning_rate * op.learning_rate_scale;
     const AdamWRange any{
@@ -102,9 +101,9 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWRows& op) {
             static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(static_cast<double>(op.beta2), t)))};
     ForEachRow(threads, op, [&](int64_t at, int64_t row) {
       AdamWRange range = any;
-      range.w = op.w.As<float>() + row;
-      range.m = op.m.As<float>() + row;
-      range.v = op.v.As<float>() + row;
+      range.w = op.tables.first.As<float>() + row;
+      range.m = op.m.first.As<float>() + row;
+      range.v = op.v.first.As<float>() + row;
       range.grad = op.grad.As<float>() + at;
       run(range);
     });

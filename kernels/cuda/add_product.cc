@@ -17,17 +17,15 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AddProduct& op) {
   }
   if (!status.ok()) return status;
   const auto size = static_cast<int64_t>(SizeOf(type));
-  absl::StatusOr<Kernel> add =
-      Prepare(Matmul{.a = op.a,
-                     .b = op.b,
-                     .c = {static_cast<char*>(op.y.data) + op.first * size, type},
-                     .m = op.rows,
-                     .n = op.n,
-                     .k = op.k,
-                     .transpose_b = true,
-                     .accumulate = true,
-                     .scale = op.scale,
-                     .c_stride = op.cols});
+  absl::StatusOr<Kernel> add = Prepare(Matmul{.a = op.a,
+                                              .b = op.b,
+                                              .c = op.y.From(op.first).WithRowStride(op.cols),
+                                              .m = op.rows,
+                                              .n = op.n,
+                                              .k = op.k,
+                                              .transpose_b = true,
+                                              .accumulate = true,
+                                              .scale = op.scale});
   if (!add.ok() || op.y.data == op.base.data) return add;
   const auto bytes = static_cast<size_t>(op.rows * op.cols * size);
   return Kernel{.launch =

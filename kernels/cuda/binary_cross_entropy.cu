@@ -51,7 +51,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const BinaryCrossEntropy& op) {
                                .losses = op.losses.As<float>(),
                                .correct = op.correct ? op.correct.As<float>() : nullptr,
                                .dlogits = op.dlogits ? op.dlogits.As<float>() : nullptr,
-                               .state = static_cast<const StepState*>(op.state),
+                               .state = StepStateOf(op.state),
                                .rows = op.rows,
                                .scale = op.scale};
   return Kernel{.launch = [arguments](Stream& stream) {

@@ -280,6 +280,10 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
                         {"dlogits", op.dlogits, type, true}});
   status.Update(RequirePositive("cross entropy", {{"rows", op.rows}, {"classes", op.classes}}));
   status.Update(RequireRowStride("cross entropy", op.step(), op.classes));
+  if (status.ok() && !op.valid()) {
+    status =
+        absl::InvalidArgumentError("cuda cross entropy: logits and their gradient lie differently");
+  }
   if (!status.ok()) return status;
   if (op.classes > INT_MAX / 2)
     return absl::UnimplementedError("cuda cross entropy: too many classes");
@@ -290,7 +294,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
                                                 .z_losses = OptionalAs<float>(op.z_losses),
                                                 .correct = OptionalAs<float>(op.correct),
                                                 .dlogits = OptionalAs<T>(op.dlogits),
-                                                .state = static_cast<const StepState*>(op.state),
+                                                .state = StepStateOf(op.state),
                                                 .rows = op.rows,
                                                 .classes = op.classes,
                                                 .step = op.step(),

@@ -52,7 +52,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Dropout& op) {
   status.Update(
       RequirePositive("dropout", {{"samples", op.samples}, {"per_sample", op.per_sample}}));
   if (!status.ok()) return status;
-  if (op.state == nullptr) return absl::InvalidArgumentError("dropout: state is missing");
+  if (!op.state) return absl::InvalidArgumentError("dropout: state is missing");
   if (!(op.p >= 0 && op.p < 1)) return absl::InvalidArgumentError("dropout: p is not in [0, 1)");
   return ForElement("dropout", type, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
@@ -63,8 +63,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Dropout& op) {
       const bool by_packs = op.per_sample % kPerDraw == 0 && Aligned(kPerDraw * sizeof(T), {x, y});
       Launch(stream, {.grid = Blocks(CeilDiv(draws, kThreads))},
              by_packs ? DropoutKernel<T, kPerDraw> : DropoutKernel<T, 1>, x, y,
-             static_cast<const StepState*>(op.state), op.stream, draws, draws_each, op.per_sample,
-             op.p, 1.0f / (1.0f - op.p));
+             StepStateOf(op.state), op.stream, draws, draws_each, op.per_sample, op.p,
+             1.0f / (1.0f - op.p));
     }};
   });
 }

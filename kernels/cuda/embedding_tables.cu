@@ -146,15 +146,15 @@ absl::Status CheckExtents(int64_t samples, int64_t count, int64_t width) {
 absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingTablesForward& op) {
   absl::Status status =
       RequireTypes("embedding tables", {{.name = "ids", .buffer = op.ids, .dtype = DType::kI32},
-                                        {"weights", op.weights},
+                                        {"tables", op.tables.first},
                                         {"y", op.y}});
-  status.Update(CheckExtents(op.batch, op.tables.count, op.width));
+  status.Update(CheckExtents(op.batch, op.tables.list.count, op.width));
   if (!status.ok()) return status;
   return Kernel{.launch = [op](Stream& stream) {
-    const int64_t places = op.batch * op.tables.count;
+    const int64_t places = op.batch * op.tables.list.count;
     Launch(stream, {.grid = Blocks(CeilDiv(places * op.width, kThreads))}, EmbeddingTablesKernel,
-           op.ids.As<int32_t>(), op.weights.As<float>(), op.y.As<float>(), op.tables, places,
-           op.width);
+           op.ids.As<int32_t>(), op.tables.first.As<float>(), op.y.As<float>(), op.tables.list,
+           places, op.width);
   }};
 }
 
@@ -162,15 +162,16 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingTablesBackward& op) {
   absl::Status status = RequireTypes("embedding tables backward",
                                      {{"dy", op.dy},
                                       {.name = "ids", .buffer = op.ids, .dtype = DType::kI32},
-                                      {"gradients", op.gradients}});
-  status.Update(CheckExtents(op.batch, op.tables.count, op.width));
+                                      {"gradients", op.gradients.first}});
+  status.Update(CheckExtents(op.batch, op.gradients.list.count, op.width));
   if (!status.ok()) return status;
   return Kernel{.launch =
                     [op](Stream& stream) {
-                      LaunchRowSums<false>(stream, op.ids, op.dy, op.batch, op.tables.count,
-                                           op.width, op.gradients.As<float>(), op.tables);
+                      LaunchRowSums<false>(stream, op.ids, op.dy, op.batch, op.gradients.list.count,
+                                           op.width, op.gradients.first.As<float>(),
+                                           op.gradients.list);
                     },
-                .scratch_bytes = SortedBytes(op.batch, op.tables.count)};
+                .scratch_bytes = SortedBytes(op.batch, op.gradients.list.count)};
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const KeepRows& op) {
@@ -182,15 +183,15 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const KeepRows& op) {
   status.Update(CheckExtents(op.samples, op.count, op.width));
   status.Update(RequirePositive("keep rows", {{"batch", op.batch}}));
   if (!status.ok()) return status;
-  if (op.state == nullptr || op.samples % op.batch != 0) {
+  if (!op.state || op.samples % op.batch != 0) {
     return absl::InvalidArgumentError("keep rows: no state, or samples is no multiple of batch");
   }
   return Kernel{.launch = [op](Stream& stream) {
     const int64_t places = op.batch * op.count;
     Launch(stream, {.grid = Blocks(CeilDiv(places * op.width, kThreads))}, KeepRowsKernel,
            op.dy.As<float>(), op.ids.As<int32_t>(), op.kept_dy.As<float>(),
-           op.kept_ids.As<int32_t>(), static_cast<const StepState*>(op.state), op.samples, places,
-           op.count, op.width);
+           op.kept_ids.As<int32_t>(), StepStateOf(op.state), op.samples, places, op.count,
+           op.width);
   }};
 }
 

@@ -175,13 +175,13 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const LambStep& op) {
                             {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   status.Update(RequirePositive("lamb", {{"n", op.n}}));
   if (!status.ok()) return status;
-  if (op.state == nullptr) return absl::InvalidArgumentError("lamb: state is missing");
+  if (!op.state) return absl::InvalidArgumentError("lamb: state is missing");
   LambArguments arguments = {.w = op.w.As<float>() + op.offset,
                              .grad = op.grad.As<float>() + op.offset,
                              .m = op.m.As<float>() + op.offset,
                              .v = op.v.As<float>() + op.offset,
                              .grad_scale = op.grad_scale ? op.grad_scale.As<float>() : nullptr,
-                             .state = static_cast<const StepState*>(op.state),
+                             .state = StepStateOf(op.state),
                              .n = op.n,
                              .beta1 = op.beta1,
                              .beta2 = op.beta2,

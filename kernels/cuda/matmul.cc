@@ -58,7 +58,8 @@ struct Products {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const Matmul& op) {
+absl::StatusOr<Kernel> CudaDevice::Prepare(const Matmul& given) {
+  const Matmul op = given.OnColumns();
   const DType type = op.a.dtype;
   const DType of_c = op.c.dtype == type ? type : DType::kF32;
   absl::Status status =

@@ -92,12 +92,11 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const MuonStep& op) {
                     {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   status.Update(RequirePositive("muon step", {{"n", op.n}}));
   if (!status.ok()) return status;
-  if (op.state == nullptr) return absl::InvalidArgumentError("muon step: state is missing");
+  if (!op.state) return absl::InvalidArgumentError("muon step: state is missing");
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, ThreadPerElement(op.n), MuonStepKernel, op.w.As<float>() + op.offset,
            op.x.As<float>(), op.grad_scale ? op.grad_scale.As<float>() : nullptr,
-           static_cast<const StepState*>(op.state), op.n, op.scale, op.weight_decay,
-           op.learning_rate_scale);
+           StepStateOf(op.state), op.n, op.scale, op.weight_decay, op.learning_rate_scale);
   }};
 }
 

@@ -207,8 +207,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ClipScale& op) {
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, {.grid = Blocks(1), .block = dim3(1)}, ClipScaleKernel, op.sum.As<double>(),
            OptionalAs<double>(op.count), OptionalAs<double>(op.loss), op.norm.As<float>(),
-           op.scale.As<float>(), static_cast<const StepState*>(op.state),
-           static_cast<double>(op.rows), op.max_norm);
+           op.scale.As<float>(), StepStateOf(op.state), static_cast<double>(op.rows), op.max_norm);
   }};
 }
 
@@ -221,13 +220,13 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdStep& op) {
                            {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   status.Update(RequireCopy("sgd", op.copy));
   if (!status.ok()) return status;
-  if (op.state == nullptr) return absl::InvalidArgumentError("sgd: state is missing");
+  if (!op.state) return absl::InvalidArgumentError("sgd: state is missing");
   return ForGradientAndCopy("sgd", op.grad, op.copy, [&]<typename G, typename T>() {
     SgdArguments<G, T> arguments = {.w = op.w.As<float>(),
                                     .grad = op.grad.As<G>(),
                                     .velocity = with_velocity ? op.velocity.As<float>() : nullptr,
                                     .grad_scale = OptionalAs<float>(op.grad_scale),
-                                    .state = static_cast<const StepState*>(op.state),
+                                    .state = StepStateOf(op.state),
                                     .copy = OptionalAs<T>(op.copy),
                                     .n = op.n,
                                     .momentum = op.momentum,
@@ -251,14 +250,14 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWStep& op) {
                              {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   status.Update(RequireCopy("adamw", op.copy));
   if (!status.ok()) return status;
-  if (op.state == nullptr) return absl::InvalidArgumentError("adamw: state is missing");
+  if (!op.state) return absl::InvalidArgumentError("adamw: state is missing");
   return ForGradientAndCopy("adamw", op.grad, op.copy, [&]<typename G, typename T>() {
     AdamWArguments<G, T> arguments = {.w = op.w.As<float>(),
                                       .grad = op.grad.As<G>(),
                                       .m = op.m.As<float>(),
                                       .v = op.v.As<float>(),
                                       .grad_scale = OptionalAs<float>(op.grad_scale),
-                                      .state = static_cast<const StepState*>(op.state),
+                                      .state = StepStateOf(op.state),
                                       .copy = OptionalAs<T>(op.copy),
                                       .n = op.n,
                                       .hyper = {.beta1 = op.beta1,
@@ -282,14 +281,14 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const EmaStep& op) {
                            {"w", op.w},
                            {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   if (!types.ok()) return types;
-  if (op.state == nullptr) return absl::InvalidArgumentError("ema: state is missing");
+  if (!op.state) return absl::InvalidArgumentError("ema: state is missing");
   return Kernel{.launch = [op](Stream& stream) {
     if (op.n <= 0) return;
     float* average = op.average.As<float>();
     const float* w = op.w.As<float>();
     Launch(stream, {.grid = StepBlocks(op.n)}, EmaKernel, average, w,
-           OptionalAs<float>(op.grad_scale), static_cast<const StepState*>(op.state), op.n,
-           op.decay, op.warmup, Aligned(kPackBytes, {average, w}));
+           OptionalAs<float>(op.grad_scale), StepStateOf(op.state), op.n, op.decay, op.warmup,
+           Aligned(kPackBytes, {average, w}));
   }};
 }
 

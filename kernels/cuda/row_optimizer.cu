@@ -53,25 +53,25 @@ __global__ void __launch_bounds__(kThreads)
 template <typename Op>
 absl::Status CheckRows(const char* name, const Op& op) {
   absl::Status status =
-      RequireTypes(name, {{"w", op.w},
+      RequireTypes(name, {{"tables", op.tables.first},
                           {"grad", op.grad},
                           {.name = "ids", .buffer = op.ids, .dtype = DType::kI32},
                           {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
   status.Update(RequirePositive(
-      name, {{"samples", op.samples}, {"tables", op.tables.count}, {"width", op.width}}));
+      name, {{"samples", op.samples}, {"tables", op.tables.list.count}, {"width", op.width}}));
   if (!status.ok()) return status;
-  if (op.state != nullptr && op.tables.count <= TableList::kMost) return absl::OkStatus();
+  if (op.state && op.tables.list.count <= TableList::kMost) return absl::OkStatus();
   return absl::InvalidArgumentError("rows of tables: no state, or too many tables");
 }
 
 template <typename Op>
 Rows RowsOf(const Op& op) {
-  return {.w = op.w.template As<float>(),
+  return {.w = op.tables.first.template As<float>(),
           .grad = op.grad.template As<float>(),
           .ids = op.ids.template As<int32_t>(),
           .grad_scale = op.grad_scale ? op.grad_scale.template As<float>() : nullptr,
-          .state = static_cast<const StepState*>(op.state),
-          .places = op.samples * op.tables.count,
+          .state = StepStateOf(op.state),
+          .places = op.samples * op.tables.list.count,
           .width = op.width,
           .learning_rate_scale = op.learning_rate_scale};
 }
@@ -84,13 +84,13 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdRows& op) {
   return Kernel{.launch = [op](Stream& stream) {
     const Rows rows = RowsOf(op);
     Launch(stream, {.grid = Blocks(CeilDiv(rows.places * rows.width, kThreads))}, SgdRowsKernel,
-           rows, op.tables);
+           rows, op.tables.list);
   }};
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWRows& op) {
   absl::Status status = CheckRows("adamw rows", op);
-  status.Update(RequireTypes("adamw rows", {{"m", op.m}, {"v", op.v}}));
+  status.Update(RequireTypes("adamw rows", {{"m", op.m.first}, {"v", op.v.first}}));
   if (!status.ok()) return status;
   const auto launch = [op](Stream& stream) {
     const Rows rows = RowsOf(op);
@@ -100,7 +100,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWRows& op) {
                               .weight_decay = op.weight_decay,
                               .learning_rate_scale = op.learning_rate_scale};
     Launch(stream, {.grid = Blocks(CeilDiv(rows.places * rows.width, kThreads))}, AdamWRowsKernel,
-           rows, op.m.As<float>(), op.v.As<float>(), op.tables, hyper,
+           rows, op.m.first.As<float>(), op.v.first.As<float>(), op.tables.list, hyper,
            LaunchCorrections(stream, hyper, rows.state));
   };
   return Kernel{.launch = launch, .scratch_bytes = kCorrectionBytes};

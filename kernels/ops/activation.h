@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -9,18 +9,26 @@ enum class ActivationKind { kRelu, kGelu, kGeluTanh, kRelu6 };
 // y = f(x), n elements of E; y may be x for kRelu and kRelu6.
 //   relu: max(x, 0)    relu6: min(max(x, 0), 6)    gelu: x * Phi(x)
 //   gelu_tanh: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))   (Hendrycks & Gimpel 2016)
-struct ActivationForward {
+template <typename T>
+struct ActivationForwardOf {
+  static constexpr const char* kName = "activation";
   ActivationKind kind = ActivationKind::kRelu;
-  Buffer x, y;
+  T x, y;
   int64_t n = 0;
+  TY_FIELDS(Read(x), Write(y), kind, n)
 };
+using ActivationForward = ActivationForwardOf<Buffer>;
 
 // dx = dy * f'(x), E; dx may be dy. For kRelu and kRelu6 `x` may be the output: it lies inside
 // where x does.
-struct ActivationBackward {
+template <typename T>
+struct ActivationBackwardOf {
+  static constexpr const char* kName = "activation_backward";
   ActivationKind kind = ActivationKind::kRelu;
-  Buffer x, dy, dx;
+  T x, dy, dx;
   int64_t n = 0;
+  TY_FIELDS(Read(x), Read(dy), Write(dx), kind, n)
 };
+using ActivationBackward = ActivationBackwardOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -13,21 +13,31 @@ namespace trainyard::kernels {
 //   positions <= t
 // Each heads / kv_heads neighbouring queries share a key and a value (Ainslie et al. 2023).
 // Never stores time x time for the whole batch (Dao et al. 2022).
-struct AttentionForward {
-  Buffer qkv, y, lse;
+template <typename T>
+struct AttentionForwardOf {
+  static constexpr const char* kName = "attention";
+  T qkv, y, lse;
   int64_t batch = 0, time = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   bool causal = true;
-  Buffer lengths;
+  T lengths;
+  TY_FIELDS(Read(qkv), Read(lengths), Write(y), Write(lse), batch, time, heads, kv_heads, head_dim,
+            scale, causal)
 };
+using AttentionForward = AttentionForwardOf<Buffer>;
 
 // dy: as y; dqkv: as qkv, overwritten.
-struct AttentionBackward {
-  Buffer dy, qkv, y, lse, dqkv;
+template <typename T>
+struct AttentionBackwardOf {
+  static constexpr const char* kName = "attention_backward";
+  T dy, qkv, y, lse, dqkv;
   int64_t batch = 0, time = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   bool causal = true;
-  Buffer lengths;
+  T lengths;
+  TY_FIELDS(Read(dy), Read(qkv), Read(lengths), Read(y), Read(lse), Write(dqkv), batch, time, heads,
+            kv_heads, head_dim, scale, causal)
 };
+using AttentionBackward = AttentionBackwardOf<Buffer>;
 
 }  // namespace trainyard::kernels

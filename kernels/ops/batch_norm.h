@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -18,30 +18,49 @@ namespace trainyard::kernels {
 //
 // A second time, `again`: mean and rstd are read as the first time left them, y comes out with the
 // same bits, and the running statistics are absent.
-struct BatchNormForward {
-  Buffer x, gamma, beta, residual, y, mean, rstd, running_mean, running_var;
+template <typename T>
+struct BatchNormForwardOf {
+  static constexpr const char* kName = "batch_norm";
+  T x, gamma, beta, residual, y, mean, rstd, running_mean, running_var;
   int64_t rows = 0, cols = 0;
   float epsilon = 1e-5f, momentum = 0.1f;
   bool relu = false, again = false;
+
+  constexpr Access moments() const { return again ? Access::kRead : Access::kWrite; }
+  TY_FIELDS(Read(x), Read(gamma), Read(beta), Read(residual), Write(y), Touch(mean, moments()),
+            Touch(rstd, moments()), Update(running_mean), Update(running_var), rows, cols, epsilon,
+            momentum, relu, again)
 };
+using BatchNormForward = BatchNormForwardOf<Buffer>;
 
 // With running_mean and running_var in place of mean and var; y may be x, too.
-struct BatchNormInference {
-  Buffer x, gamma, beta, residual, running_mean, running_var, y;
+template <typename T>
+struct BatchNormInferenceOf {
+  static constexpr const char* kName = "batch_norm_inference";
+  T x, gamma, beta, residual, running_mean, running_var, y;
   int64_t rows = 0, cols = 0;
   float epsilon = 1e-5f;
   bool relu = false;
+  TY_FIELDS(Read(x), Read(gamma), Read(beta), Read(residual), Read(running_mean), Read(running_var),
+            Write(y), rows, cols, epsilon, relu)
 };
+using BatchNormInference = BatchNormInferenceOf<Buffer>;
 
 // g = dy where y > 0, else 0; without `y` (there was no relu) g = dy. xhat = (x - mean) * rstd.
 //   dresidual = g; dgamma (+)= sum of g * xhat; dbeta (+)= sum of g
 //   dx = gamma * rstd * (g - mean of g - xhat * mean of g * xhat), the means over the rows
 // dy, x, y, dx, dresidual: E. Each result is optional. dx may be x, dresidual may be dy. The order
 // of the sums is a function of rows and cols only.
-struct BatchNormBackward {
-  Buffer dy, x, y, gamma, mean, rstd, dx, dresidual, dgamma, dbeta;
+template <typename T>
+struct BatchNormBackwardOf {
+  static constexpr const char* kName = "batch_norm_backward";
+  T dy, x, y, gamma, mean, rstd, dx, dresidual, dgamma, dbeta;
   int64_t rows = 0, cols = 0;
   bool accumulate_params = false;
+  TY_FIELDS(Read(dy), Read(x), Read(y), Read(gamma), Read(mean), Read(rstd), Write(dx),
+            Write(dresidual), WriteOrAdd(dgamma, accumulate_params),
+            WriteOrAdd(dbeta, accumulate_params), rows, cols, accumulate_params)
 };
+using BatchNormBackward = BatchNormBackwardOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -10,11 +10,16 @@ namespace trainyard::kernels {
 //   correct: [rows], optional: 1 when x > 0 is target, else 0
 //   dlogits: [rows], optional, may be logits: (sigmoid(x) - target) * scale *
 //     state.loss_scale, where state (a StepState) is given
-struct BinaryCrossEntropy {
-  Buffer logits, targets, losses, correct, dlogits;
-  const void* state = nullptr;
+template <typename T>
+struct BinaryCrossEntropyOf {
+  static constexpr const char* kName = "binary_cross_entropy";
+  T logits, targets, losses, correct, dlogits;
+  T state;
   int64_t rows = 0;
   float scale = 1;
+  TY_FIELDS(Read(logits), Read(targets), Write(losses), Write(correct), Write(dlogits), Read(state),
+            rows, scale)
 };
+using BinaryCrossEntropy = BinaryCrossEntropyOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,14 +1,18 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
 // y = x in another element type, n elements: f32 to bf16 or f16, rounded to nearest with ties to
 // even, or back. Of f16 what is too large becomes infinite. Of f32 alone also in the same: a copy.
-struct Cast {
-  Buffer x, y;
+template <typename T>
+struct CastOf {
+  static constexpr const char* kName = "cast";
+  T x, y;
   int64_t n = 0;
+  TY_FIELDS(Read(x), Write(y), n)
 };
+using Cast = CastOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,19 +1,21 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
 // y[c] = sum over r of x[r, c] (+ y[c] when accumulate); x: [rows, cols] E, y: [cols].
-// The order of addition is a function of rows and cols only.
-struct ColumnSum {
-  Buffer x, y;
+// The rows of x may lie apart. The order of addition is a function of rows and cols only.
+template <typename T>
+struct ColumnSumOf {
+  static constexpr const char* kName = "column_sum";
+  T x, y;
   int64_t rows = 0, cols = 0;
   bool accumulate = false;
-  // Elements from one row of x to the next, at least `cols`; 0: the rows are dense.
-  int64_t row_stride = 0;
 
-  int64_t step() const { return row_stride == 0 ? cols : row_stride; }
+  int64_t step() const { return x.row_stride == 0 ? cols : x.row_stride; }
+  TY_FIELDS(WithRowStride(Read(x)), WriteOrAdd(y, accumulate), rows, cols, accumulate)
 };
+using ColumnSum = ColumnSumOf<Buffer>;
 
 }  // namespace trainyard::kernels

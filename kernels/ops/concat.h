@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -8,17 +8,25 @@ namespace trainyard::kernels {
 //   a: [rows, a_cols], or with repeat_a one row [a_cols] in front of every row; b: [rows, b_cols]
 //   y: [rows, a_cols + b_cols]; overlaps nothing
 // An operand that is absent counts as zeros.
-struct Concat {
-  Buffer a, b, y;
+template <typename T>
+struct ConcatOf {
+  static constexpr const char* kName = "concat";
+  T a, b, y;
   int64_t rows = 0, a_cols = 0, b_cols = 0;
   bool repeat_a = false;
+  TY_FIELDS(Read(a), Read(b), Write(y), rows, a_cols, b_cols, repeat_a)
 };
+using Concat = ConcatOf<Buffer>;
 
 // The two parts of each row: a[r, :] = x[r, 0 : a_cols], b[r, :] = the rest of x[r, :]. Either part
 // may be absent; overlaps nothing.
-struct Split {
-  Buffer x, a, b;
+template <typename T>
+struct SplitOf {
+  static constexpr const char* kName = "split";
+  T x, a, b;
   int64_t rows = 0, a_cols = 0, b_cols = 0;
+  TY_FIELDS(Read(x), Write(a), Write(b), rows, a_cols, b_cols)
 };
+using Split = SplitOf<Buffer>;
 
 }  // namespace trainyard::kernels

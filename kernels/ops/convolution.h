@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -19,23 +19,36 @@ struct ConvolutionShape {
 };
 
 // y may be rounded to E before the bias is added, too.
-struct ConvolutionForward {
-  Buffer x, w, bias, y;
+template <typename T>
+struct ConvolutionForwardOf {
+  static constexpr const char* kName = "convolution";
+  T x, w, bias, y;
   ConvolutionShape shape;
+  TY_FIELDS(Read(x), Read(w), Read(bias), Write(y), shape)
 };
+using ConvolutionForward = ConvolutionForwardOf<Buffer>;
 
 // dy: as y; dx: as x, overwritten.
-struct ConvolutionBackwardData {
-  Buffer dy, w, dx;
+template <typename T>
+struct ConvolutionBackwardDataOf {
+  static constexpr const char* kName = "convolution_dx";
+  T dy, w, dx;
   ConvolutionShape shape;
+  TY_FIELDS(Read(dy), Read(w), Write(dx), shape)
 };
+using ConvolutionBackwardData = ConvolutionBackwardDataOf<Buffer>;
 
 // dw (+)= gradient by w; dbias (+)= gradient by bias, optional; both f32. The gradient by w may be
 // rounded to E before it is added.
-struct ConvolutionBackwardWeights {
-  Buffer x, dy, dw, dbias;
+template <typename T>
+struct ConvolutionBackwardWeightsOf {
+  static constexpr const char* kName = "convolution_dw";
+  T x, dy, dw, dbias;
   ConvolutionShape shape;
   bool accumulate = false;
+  TY_FIELDS(Read(x), Read(dy), WriteOrAdd(dw, accumulate), WriteOrAdd(dbias, accumulate), shape,
+            accumulate)
 };
+using ConvolutionBackwardWeights = ConvolutionBackwardWeightsOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,14 +1,18 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
 // y = x, both [n], unless grad_scale[0] is NaN: the step is not taken then (ClipScale).
-struct CopyIfTaken {
-  Buffer x, y;
-  Buffer grad_scale;  // [1] f32
+template <typename T>
+struct CopyIfTakenOf {
+  static constexpr const char* kName = "copy_if_taken";
+  T x, y;
+  T grad_scale;  // [1] f32
   int64_t n = 0;
+  TY_FIELDS(Read(x), Update(y), Read(grad_scale), n)
 };
+using CopyIfTaken = CopyIfTakenOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -15,31 +15,46 @@ namespace trainyard::kernels {
 //   dlogits: [rows, classes] E, optional, may be logits:
 //     (softmax * (1 + 2 z_loss lse) - t) * scale * state.loss_scale, the last factor where state (a
 //     StepState) is given
-struct CrossEntropy {
-  Buffer logits, targets, losses, z_losses, correct, dlogits;
-  const void* state = nullptr;
+// The rows of logits, and alike those of dlogits, may lie apart; what lies between is neither read
+// nor written.
+template <typename T>
+struct CrossEntropyOf {
+  static constexpr const char* kName = "cross_entropy";
+  T logits, targets, losses, z_losses, correct, dlogits;
+  T state;
   int64_t rows = 0, classes = 0;
-  // Elements from one row of logits, and of dlogits, to the next, at least `classes`; 0: the rows
-  // are dense. What lies between is neither read nor written.
-  int64_t row_stride = 0;
   float scale = 1, smoothing = 0, z_loss = 0;
 
-  int64_t step() const { return row_stride == 0 ? classes : row_stride; }
+  int64_t step() const { return logits.row_stride == 0 ? classes : logits.row_stride; }
+  // Logits and their gradient lie alike.
+  bool valid() const { return !dlogits || dlogits.row_stride == logits.row_stride; }
+  TY_FIELDS(WithRowStride(Read(logits)), Read(targets), Write(losses), Write(z_losses),
+            Write(correct), WithRowStride(Write(dlogits)), Read(state), rows, classes, scale,
+            smoothing, z_loss)
 };
+using CrossEntropy = CrossEntropyOf<Buffer>;
 
 // count[0] (f64) = targets that are not negative (+ count[0] when accumulate): a whole number,
 // exact in whatever order micro-batches and ranks are added. targets: [n] i32.
-struct CountTargets {
-  Buffer targets, count;
+template <typename T>
+struct CountTargetsOf {
+  static constexpr const char* kName = "count_targets";
+  T targets, count;
   int64_t n = 0;
   bool accumulate = false;
+  TY_FIELDS(Read(targets), WriteOrAdd(count, accumulate), n, accumulate)
 };
+using CountTargets = CountTargetsOf<Buffer>;
 
 // sum[0] (f64) = sum of x (+ sum[0] when accumulate), in a fixed tree; x: [n] f32.
-struct Sum {
-  Buffer x, sum;
+template <typename T>
+struct SumOf {
+  static constexpr const char* kName = "sum";
+  T x, sum;
   int64_t n = 0;
   bool accumulate = false;
+  TY_FIELDS(Read(x), WriteOrAdd(sum, accumulate), n, accumulate)
 };
+using Sum = SumOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -9,12 +9,16 @@ namespace trainyard::kernels {
 //   keep(s, i) = uniform(seed, stream, step, first_sample + s, i) >= p
 // with seed, step and first_sample from `state` (a StepState) and the uniform of kernels/random.h:
 // the same element is dropped whatever the rank, the micro-batch or the device.
-struct Dropout {
-  Buffer x, y;
-  const void* state = nullptr;  // StepState in device memory
-  uint32_t stream = 0;          // distinct per dropout in the model
+template <typename T>
+struct DropoutOf {
+  static constexpr const char* kName = "dropout";
+  T x, y;
+  T state;              // StepState in device memory
+  uint32_t stream = 0;  // distinct per dropout in the model
   int64_t samples = 0, per_sample = 0;
   float p = 0;  // in [0, 1)
+  TY_FIELDS(Read(x), Write(y), Read(state), stream, samples, per_sample, p)
 };
+using Dropout = DropoutOf<Buffer>;
 
 }  // namespace trainyard::kernels

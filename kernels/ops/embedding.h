@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -8,17 +8,25 @@ namespace trainyard::kernels {
 //   ids: [batch, time] i32 in [0, vocab); tokens: [vocab, width]; positions: [>= time, width],
 //   optional
 // The loader checked the ids; an id out of range aborts on the CPU.
-struct EmbeddingForward {
-  Buffer ids, tokens, positions, y;
+template <typename T>
+struct EmbeddingForwardOf {
+  static constexpr const char* kName = "embedding";
+  T ids, tokens, positions, y;
   int64_t batch = 0, time = 0, width = 0, vocab = 0;
+  TY_FIELDS(Read(ids), Read(tokens), Read(positions), Write(y), batch, time, width, vocab)
 };
+using EmbeddingForward = EmbeddingForwardOf<Buffer>;
 
 // dtokens[id, :] += dy of each place where id occurs, in order of (b, t); dpositions[t, :] += sum
 // over b. Always accumulates: the caller zeroes, or another gradient of a tied table is there
 // already.
-struct EmbeddingBackward {
-  Buffer dy, ids, dtokens, dpositions;
+template <typename T>
+struct EmbeddingBackwardOf {
+  static constexpr const char* kName = "embedding_backward";
+  T dy, ids, dtokens, dpositions;
   int64_t batch = 0, time = 0, width = 0, vocab = 0;
+  TY_FIELDS(Read(dy), Read(ids), Update(dtokens), Update(dpositions), batch, time, width, vocab)
 };
+using EmbeddingBackward = EmbeddingBackwardOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -13,38 +13,68 @@ struct TableList {
   int64_t rows[kMost] = {};
 };
 
-// y[b, t, :] = table t [ids[b, t], :]
-//   ids: [batch, tables.count] i32, ids[b, t] in [0, rows[t]); y: [batch, tables.count, width]
-// The loader checked the ids; an id out of range aborts on the CPU.
-struct EmbeddingTablesForward {
-  Buffer ids, weights, y;
-  TableList tables;
-  int64_t batch = 0, width = 0;
+// The tables, or what goes with them, in device memory: `first` is where the first begins.
+struct Tables {
+  Buffer first;
+  TableList list;
 };
+template <>
+struct TableListFor<Buffer> {
+  using Type = Tables;
+};
+template <typename T>
+using TablesOf = typename TableListFor<T>::Type;
+
+// y[b, t, :] = table t [ids[b, t], :]
+//   ids: [batch, count] i32, count the number of tables, ids[b, t] in [0, rows[t]); y: [batch,
+//   count, width]
+// The loader checked the ids; an id out of range aborts on the CPU.
+template <typename T>
+struct EmbeddingTablesForwardOf {
+  static constexpr const char* kName = "embedding_tables";
+  T ids, y;
+  TablesOf<T> tables;
+  int64_t batch = 0, width = 0;
+  TY_FIELDS(Read(ids), Read(tables), Write(y), batch, width)
+};
+using EmbeddingTablesForward = EmbeddingTablesForwardOf<Buffer>;
 
 // gradients: like the tables. Row ids[b, t] of table t += dy[b, t, :], in order of b.
-struct EmbeddingTablesBackward {
-  Buffer dy, ids, gradients;
-  TableList tables;
+template <typename T>
+struct EmbeddingTablesBackwardOf {
+  static constexpr const char* kName = "embedding_tables_backward";
+  T dy, ids;
+  TablesOf<T> gradients;
   int64_t batch = 0, width = 0;
+  TY_FIELDS(Read(dy), Read(ids), Update(gradients), batch, width)
 };
+using EmbeddingTablesBackward = EmbeddingTablesBackwardOf<Buffer>;
 
 // The same gradient kept by place, for an optimizer that touches only the rows of a step: notes dy
 // and ids of a micro-batch where its samples lie in the step.
 //   dy: [batch, count, width], ids: [batch, count]; kept_dy, kept_ids: the same for `samples`, a
 //   multiple of batch; b goes to place (state.first_sample + b) mod samples
-struct KeepRows {
-  Buffer dy, ids, kept_dy, kept_ids;
-  const void* state = nullptr;  // StepState
+template <typename T>
+struct KeepRowsOf {
+  static constexpr const char* kName = "keep_rows";
+  T dy, ids, kept_dy, kept_ids;
+  T state;  // StepState
   int64_t samples = 0, batch = 0, count = 0, width = 0;
+  TY_FIELDS(Read(dy), Read(ids), Update(kept_dy), Update(kept_ids), Read(state), samples, batch,
+            count, width)
 };
+using KeepRows = KeepRowsOf<Buffer>;
 
 // Makes the rows kept of a step distinct, in place: per table, the first place of a row gets the
 // sum over all its places, in order of the samples; those after it get gradient 0 and id -1.
 //   grad: [samples, count, width]; ids: [samples, count], each in [0, 2^31)
-struct MergeRows {
-  Buffer grad, ids;
+template <typename T>
+struct MergeRowsOf {
+  static constexpr const char* kName = "merge_rows";
+  T grad, ids;
   int64_t samples = 0, count = 0, width = 0;
+  TY_FIELDS(Update(grad), Update(ids), samples, count, width)
 };
+using MergeRows = MergeRowsOf<Buffer>;
 
 }  // namespace trainyard::kernels

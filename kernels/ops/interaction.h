@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -8,15 +8,23 @@ namespace trainyard::kernels {
 // z[b, 1 + t] = e[b, t]:
 //   y[b, 0 : width] = x[b];  y[b, width + i (i - 1) / 2 + j] = z[b, i] . z[b, j] for j < i
 //   x: [batch, width], e: [batch, count, width], y: [batch, width + count (count + 1) / 2]; E
-struct InteractionForward {
-  Buffer x, e, y;
+template <typename T>
+struct InteractionForwardOf {
+  static constexpr const char* kName = "interaction";
+  T x, e, y;
   int64_t batch = 0, count = 0, width = 0;
+  TY_FIELDS(Read(x), Read(e), Write(y), batch, count, width)
 };
+using InteractionForward = InteractionForwardOf<Buffer>;
 
 // dy, dx and de: E; dx and de are overwritten. Each of these is optional.
-struct InteractionBackward {
-  Buffer dy, x, e, dx, de;
+template <typename T>
+struct InteractionBackwardOf {
+  static constexpr const char* kName = "interaction_backward";
+  T dy, x, e, dx, de;
   int64_t batch = 0, count = 0, width = 0;
+  TY_FIELDS(Read(dy), Read(x), Read(e), Write(dx), Write(de), batch, count, width)
 };
+using InteractionBackward = InteractionBackwardOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -12,13 +12,18 @@ namespace trainyard::kernels {
 //   w -= lr * ratio * u;  ratio = |w| / |u|, but 1 when either is 0 and without adapt
 // The norms are those of the elements [offset, offset + n), summed in double in a tree that depends
 // on n only.
-struct LambStep {
-  Buffer w, grad, m, v;         // [>= offset + n]
-  Buffer grad_scale;            // [1] f32, optional
-  const void* state = nullptr;  // StepState: learning_rate, updates
+template <typename T>
+struct LambStepOf {
+  static constexpr const char* kName = "lamb";
+  T w, grad, m, v;  // [>= offset + n]
+  T grad_scale;     // [1] f32, optional
+  T state;          // StepState: learning_rate, updates
   int64_t offset = 0, n = 0;
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-6f, weight_decay = 0, learning_rate_scale = 1;
   bool adapt = true;
+  TY_FIELDS(Update(w), Read(grad), Update(m), Update(v), Read(grad_scale), Read(state), offset, n,
+            beta1, beta2, epsilon, weight_decay, learning_rate_scale, adapt)
 };
+using LambStep = LambStepOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -14,20 +14,31 @@ namespace trainyard::kernels {
 // which is written too, and every bit is that of Add and then the norm. sum is f32, and so is
 // residual, or it is of E. sum may be x, or residual when that is f32; y may be residual when both
 // are of one type and sum is not residual.
-struct LayerNormForward {
-  Buffer x, residual, sum, gamma, beta, y, mean, rstd;
+template <typename T>
+struct LayerNormForwardOf {
+  static constexpr const char* kName = "layer_norm";
+  T x, residual, sum, gamma, beta, y, mean, rstd;
   int64_t rows = 0, cols = 0;
   float epsilon = 1e-5f;
+  TY_FIELDS(Read(x), Read(residual), Read(gamma), Read(beta), Write(sum), Write(y), Write(mean),
+            Write(rstd), rows, cols, epsilon)
 };
+using LayerNormForward = LayerNormForwardOf<Buffer>;
 
 // dx (+)= gradient by x; dgamma (+)= sum of dy * xhat; dbeta (+)= sum of dy. Each is optional.
 // The order of the sums over rows is a function of rows and cols only. dy is of E; dx may be dy
 // when both are f32 and it is not accumulated into.
-struct LayerNormBackward {
-  Buffer dy, x, gamma, mean, rstd, dx, dgamma, dbeta;
+template <typename T>
+struct LayerNormBackwardOf {
+  static constexpr const char* kName = "layer_norm_backward";
+  T dy, x, gamma, mean, rstd, dx, dgamma, dbeta;
   int64_t rows = 0, cols = 0;
   bool accumulate_dx = false;  // a residual branch already left its gradient in dx
   bool accumulate_params = false;
+  TY_FIELDS(Read(dy), Read(x), Read(gamma), Read(mean), Read(rstd), WriteOrAdd(dx, accumulate_dx),
+            WriteOrAdd(dgamma, accumulate_params), WriteOrAdd(dbeta, accumulate_params), rows, cols,
+            accumulate_dx, accumulate_params)
 };
+using LayerNormBackward = LayerNormBackwardOf<Buffer>;
 
 }  // namespace trainyard::kernels

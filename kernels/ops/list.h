@@ -1,7 +1,7 @@
 #pragma once
 
-// Every op, once: what a device prepares is made from this list, so that a back end that lacks one
-// does not compile.
+// Every op, once: what a device prepares, and what a plan is made of, is made from this list, so
+// that a back end that lacks one does not compile.
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/add.h"
@@ -35,62 +35,66 @@
 #include "kernels/ops/transpose.h"
 #include "kernels/ops/zero.h"
 
-// X(Op) for each, by name.
-#define TY_FOR_EACH_OP(X)       \
-  X(ActivationBackward)         \
-  X(ActivationForward)          \
-  X(AdamWRows)                  \
-  X(AdamWStep)                  \
-  X(Add)                        \
-  X(AddBias)                    \
-  X(AddProduct)                 \
-  X(AttentionBackward)          \
-  X(AttentionForward)           \
-  X(BatchNormBackward)          \
-  X(BatchNormForward)           \
-  X(BatchNormInference)         \
-  X(BinaryCrossEntropy)         \
-  X(Cast)                       \
-  X(ClipScale)                  \
-  X(ColumnSum)                  \
-  X(Concat)                     \
-  X(ConvolutionBackwardData)    \
-  X(ConvolutionBackwardWeights) \
-  X(ConvolutionForward)         \
-  X(CopyIfTaken)                \
-  X(CountTargets)               \
-  X(CrossEntropy)               \
-  X(DivideByNorm)               \
-  X(DrawNormal)                 \
-  X(Dropout)                    \
-  X(EmaStep)                    \
-  X(EmbeddingBackward)          \
-  X(EmbeddingForward)           \
-  X(EmbeddingTablesBackward)    \
-  X(EmbeddingTablesForward)     \
-  X(InteractionBackward)        \
-  X(InteractionForward)         \
-  X(KeepRows)                   \
-  X(LambStep)                   \
-  X(LayerNormBackward)          \
-  X(LayerNormForward)           \
-  X(Matmul)                     \
-  X(MaxPoolBackward)            \
-  X(MaxPoolForward)             \
-  X(MeanPoolBackward)           \
-  X(MeanPoolForward)            \
-  X(MergeRows)                  \
-  X(MuonMomentum)               \
-  X(MuonStep)                   \
-  X(NewtonSchulz)               \
-  X(NormalizeImages)            \
-  X(Rotary)                     \
-  X(SgdRows)                    \
-  X(SgdStep)                    \
-  X(Split)                      \
-  X(SquaredNorm)                \
-  X(Sum)                        \
-  X(SwiGluBackward)             \
-  X(SwiGluForward)              \
-  X(Transpose)                  \
+// X(Op) for each that a plan is made of, by name.
+#define TY_FOR_EACH_PLANNED_OP(X) \
+  X(ActivationBackward)           \
+  X(ActivationForward)            \
+  X(AdamWRows)                    \
+  X(AdamWStep)                    \
+  X(Add)                          \
+  X(AddBias)                      \
+  X(AddProduct)                   \
+  X(AttentionBackward)            \
+  X(AttentionForward)             \
+  X(BatchNormBackward)            \
+  X(BatchNormForward)             \
+  X(BatchNormInference)           \
+  X(BinaryCrossEntropy)           \
+  X(Cast)                         \
+  X(ClipScale)                    \
+  X(ColumnSum)                    \
+  X(Concat)                       \
+  X(ConvolutionBackwardData)      \
+  X(ConvolutionBackwardWeights)   \
+  X(ConvolutionForward)           \
+  X(CopyIfTaken)                  \
+  X(CountTargets)                 \
+  X(CrossEntropy)                 \
+  X(DivideByNorm)                 \
+  X(Dropout)                      \
+  X(EmaStep)                      \
+  X(EmbeddingBackward)            \
+  X(EmbeddingForward)             \
+  X(EmbeddingTablesBackward)      \
+  X(EmbeddingTablesForward)       \
+  X(InteractionBackward)          \
+  X(InteractionForward)           \
+  X(KeepRows)                     \
+  X(LambStep)                     \
+  X(LayerNormBackward)            \
+  X(LayerNormForward)             \
+  X(Matmul)                       \
+  X(MaxPoolBackward)              \
+  X(MaxPoolForward)               \
+  X(MeanPoolBackward)             \
+  X(MeanPoolForward)              \
+  X(MergeRows)                    \
+  X(MuonMomentum)                 \
+  X(MuonStep)                     \
+  X(NewtonSchulz)                 \
+  X(NormalizeImages)              \
+  X(Rotary)                       \
+  X(SgdRows)                      \
+  X(SgdStep)                      \
+  X(Split)                        \
+  X(SquaredNorm)                  \
+  X(Sum)                          \
+  X(SwiGluBackward)               \
+  X(SwiGluForward)                \
+  X(Transpose)                    \
   X(Zero)
+
+// X(Op) for each that a device prepares.
+#define TY_FOR_EACH_OP(X)   \
+  TY_FOR_EACH_PLANNED_OP(X) \
+  X(DrawNormal)

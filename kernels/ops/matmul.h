@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -14,23 +14,36 @@ namespace trainyard::kernels {
 // between is neither read nor written. They then need no alignment but that of their elements. In
 // bf16 on a CPU with instructions for it the bits of c do not depend on whether they do; elsewhere
 // a library may add long sums in another order.
-struct Matmul {
-  Buffer a, b, bias, c;
+template <typename T>
+struct MatmulOf {
+  static constexpr const char* kName = "matmul";
+  T a, b, bias, c;
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
   float scale = 1;
-  // Elements from one stored row to the next; 0: the rows are dense.
-  int64_t a_stride = 0, c_stride = 0;
+  // a, as stored, is the columns of `a` from `a_first` on, which has `a_cols`; 0: all of it.
+  int64_t a_cols = 0, a_first = 0;
 
   int64_t stored_a_cols() const { return transpose_a ? m : k; }
-  int64_t step_of_a() const { return a_stride > 0 ? a_stride : stored_a_cols(); }
-  int64_t step_of_c() const { return c_stride > 0 ? c_stride : n; }
-  // Scale and strides are as said above.
+  int64_t step_of_a() const { return a.row_stride > 0 ? a.row_stride : stored_a_cols(); }
+  int64_t step_of_c() const { return c.row_stride > 0 ? c.row_stride : n; }
+  // Scale and strides are as said above, and a_cols is 0.
   bool valid() const {
-    return step_of_a() >= stored_a_cols() && step_of_c() >= n && (scale == 1 || !bias);
+    return a_cols == 0 && step_of_a() >= stored_a_cols() && step_of_c() >= n &&
+           (scale == 1 || !bias);
   }
+  // The same product with the columns of `a` as a matrix whose rows lie apart.
+  MatmulOf OnColumns() const {
+    MatmulOf op = *this;
+    if (a_cols > 0) op.a = a.From(a_first).WithRowStride(a_cols);
+    op.a_cols = op.a_first = 0;
+    return op;
+  }
+  TY_FIELDS(WithRowStride(Read(a)), Read(b), Read(bias), WithRowStride(WriteOrAdd(c, accumulate)),
+            m, n, k, transpose_a, transpose_b, accumulate, scale, a_cols, a_first)
 };
+using Matmul = MatmulOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -10,40 +10,57 @@ namespace trainyard::kernels {
 
 // g = gradient * grad_scale[0];  velocity += (1 - momentum) * (g - velocity)
 //   y = nesterov ? g + momentum * (velocity - g) : velocity
-struct MuonMomentum {
-  Buffer grad, velocity;  // [>= offset + n]
-  Buffer y;               // [n]
-  Buffer grad_scale;      // [1] f32, optional
+template <typename T>
+struct MuonMomentumOf {
+  static constexpr const char* kName = "muon_momentum";
+  T grad, velocity;  // [>= offset + n]
+  T y;               // [n]
+  T grad_scale;      // [1] f32, optional
   int64_t offset = 0, n = 0;
   float momentum = 0.95f;
   bool nesterov = true;
+  TY_FIELDS(Read(grad), Update(velocity), Write(y), Read(grad_scale), offset, n, momentum, nesterov)
 };
+using MuonMomentum = MuonMomentumOf<Buffer>;
 
 // x *= 1 / (sqrt(sum[0]) + epsilon), sum (f64) of the squares of x: the spectral norm is then at
 // most 1.
-struct DivideByNorm {
-  Buffer x, sum;
+template <typename T>
+struct DivideByNormOf {
+  static constexpr const char* kName = "divide_by_norm";
+  T x, sum;
   int64_t n = 0;
   float epsilon = 1e-7f;
+  TY_FIELDS(Update(x), Read(sum), n, epsilon)
 };
+using DivideByNorm = DivideByNormOf<Buffer>;
 
 // y = a I + b x + c y, x and y [n, n]. With x = X X^T and y = x x before, y X is the next iterate
 // of X: its singular values s become a s + b s^3 + c s^5.
-struct NewtonSchulz {
-  Buffer x, y;
+template <typename T>
+struct NewtonSchulzOf {
+  static constexpr const char* kName = "newton_schulz";
+  T x, y;
   int64_t n = 0;
   float a = 0, b = 0, c = 0;
+  TY_FIELDS(Read(x), Update(y), n, a, b, c)
 };
+using NewtonSchulz = NewtonSchulzOf<Buffer>;
 
 // lr = state.learning_rate * learning_rate_scale
 //   w = w - lr * weight_decay * w - lr * scale * x
-struct MuonStep {
-  Buffer w;                     // [>= offset + n]
-  Buffer x;                     // [n]
-  Buffer grad_scale;            // [1] f32, optional: for whether the step is taken
-  const void* state = nullptr;  // StepState: learning_rate
+template <typename T>
+struct MuonStepOf {
+  static constexpr const char* kName = "muon";
+  T w;           // [>= offset + n]
+  T x;           // [n]
+  T grad_scale;  // [1] f32, optional: for whether the step is taken
+  T state;       // StepState: learning_rate
   int64_t offset = 0, n = 0;
   float scale = 1, weight_decay = 0, learning_rate_scale = 1;
+  TY_FIELDS(Update(w), Read(x), Read(grad_scale), Read(state), offset, n, scale, weight_decay,
+            learning_rate_scale)
 };
+using MuonStep = MuonStepOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,6 +1,8 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include <array>
+
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -12,15 +14,17 @@ namespace trainyard::kernels {
 //     + dx) of x, and black, bytes of 0, where x has none.
 // A function of one byte that is worked out in double precision and rounded to fp32, then to E: the
 // same bits on every device.
-struct NormalizeImages {
+template <typename T>
+struct NormalizeImagesOf {
+  static constexpr const char* kName = "normalize_images";
   static constexpr int64_t kMostChannels = 3;
   static constexpr int kBytes = 256;    // values of a byte
   static constexpr int64_t kPlace = 3;  // numbers of a place
 
-  Buffer x, places, y;
+  T x, places, y;
   int64_t pixels = 0, channels = 0;
   int64_t height = 0, width = 0;  // with places: of an image; pixels = images * height * width
-  double mean[kMostChannels] = {}, std[kMostChannels] = {1, 1, 1};
+  std::array<double, kMostChannels> mean = {}, std = {1, 1, 1};
 
   // 1 where places say of whole images, or there are none.
   int64_t whole() const {
@@ -31,6 +35,8 @@ struct NormalizeImages {
   float ValueOf(int64_t channel, int byte) const {
     return static_cast<float>((byte / 255.0 - mean[channel]) / std[channel]);
   }
+  TY_FIELDS(Read(x), Read(places), Write(y), pixels, channels, height, width, mean, std)
 };
+using NormalizeImages = NormalizeImagesOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,16 +1,20 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
 // sum[0] (f64) = sum of squares of x, [n] E (+ sum[0] when accumulate), in a fixed tree that
 // depends on n only.
-struct SquaredNorm {
-  Buffer x, sum;
+template <typename T>
+struct SquaredNormOf {
+  static constexpr const char* kName = "squared_norm";
+  T x, sum;
   int64_t n = 0;
   bool accumulate = false;
+  TY_FIELDS(Read(x), WriteOrAdd(sum, accumulate), n, accumulate)
 };
+using SquaredNorm = SquaredNormOf<Buffer>;
 
 // What the summed gradient is multiplied by in the update. The gradient is a sum over `rows`
 // targets, each times 1 / rows, of which count[0] (f64) counted, and times state.loss_scale where
@@ -23,12 +27,17 @@ struct SquaredNorm {
 // finite, or scale[0] was NaN before, which lasts until whoever trains has seen it. What an update
 // writes, its scratch apart, stays as it is when its grad_scale is NaN: this file's steps and those
 // of lamb.h, muon.h and row_optimizer.h, and CopyIfTaken.
-struct ClipScale {
-  Buffer sum, count, loss, norm, scale;
-  const void* state = nullptr;
+template <typename T>
+struct ClipScaleOf {
+  static constexpr const char* kName = "clip_scale";
+  T sum, count, loss, norm, scale;
+  T state;
   int64_t rows = 0;
   float max_norm = 0;
+  TY_FIELDS(Read(sum), Read(count), Read(loss), Write(norm), Update(scale), Read(state), rows,
+            max_norm)
 };
+using ClipScale = ClipScaleOf<Buffer>;
 
 // Steps over a contiguous run of parameters, by gradients of E. All else is fp32. Where `copy` [n]
 // of bf16 or f16 is given, it becomes w, rounded. lr = state.learning_rate * learning_rate_scale
@@ -36,38 +45,52 @@ struct ClipScale {
 // As PyTorch's SGD. g = gradient * grad_scale[0] + weight_decay * w
 //   momentum > 0: v = momentum * v + g (v = g at the first update), w -= lr * v, with nesterov
 //   w -= lr * (g + momentum * v);  else w -= lr * g
-struct SgdStep {
-  Buffer w, grad, velocity;     // [n], grad E; velocity optional when momentum is 0
-  Buffer grad_scale;            // [1] f32, optional
-  const void* state = nullptr;  // learning_rate, updates
-  Buffer copy;
+template <typename T>
+struct SgdStepOf {
+  static constexpr const char* kName = "sgd";
+  T w, grad, velocity;  // [n], grad E; velocity optional when momentum is 0
+  T grad_scale;         // [1] f32, optional
+  T state;              // learning_rate, updates
+  T copy;
   int64_t n = 0;
   float momentum = 0, weight_decay = 0, learning_rate_scale = 1;
   bool nesterov = false;
+  TY_FIELDS(Update(w), Read(grad), Update(velocity), Read(grad_scale), Read(state), Write(copy), n,
+            momentum, weight_decay, learning_rate_scale, nesterov)
 };
+using SgdStep = SgdStepOf<Buffer>;
 
 // Loshchilov & Hutter 2019, as PyTorch's AdamW. t = state.updates + 1, g = gradient * grad_scale[0]
 //   w -= lr * weight_decay * w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + epsilon)
-struct AdamWStep {
-  Buffer w, grad, m, v;         // [n], grad E
-  Buffer grad_scale;            // [1] f32, optional
-  const void* state = nullptr;  // learning_rate, updates
-  Buffer copy;
+template <typename T>
+struct AdamWStepOf {
+  static constexpr const char* kName = "adamw";
+  T w, grad, m, v;  // [n], grad E
+  T grad_scale;     // [1] f32, optional
+  T state;          // learning_rate, updates
+  T copy;
   int64_t n = 0;
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, learning_rate_scale = 1;
+  TY_FIELDS(Update(w), Read(grad), Update(m), Update(v), Read(grad_scale), Read(state), Write(copy),
+            n, beta1, beta2, epsilon, weight_decay, learning_rate_scale)
 };
+using AdamWStep = AdamWStepOf<Buffer>;
 
 // Moving average of weights: average += r * (w - average),  r = 1 - decay
 // With warm-up the decay is min(decay, (1 + step) / (10 + step)), as TensorFlow's
 // ExponentialMovingAverage.
-struct EmaStep {
-  Buffer average, w;            // [n]
-  Buffer grad_scale;            // [1] f32, optional: for whether the step is taken
-  const void* state = nullptr;  // StepState: step
+template <typename T>
+struct EmaStepOf {
+  static constexpr const char* kName = "ema";
+  T average, w;  // [n]
+  T grad_scale;  // [1] f32, optional: for whether the step is taken
+  T state;       // StepState: step
   int64_t n = 0;
   double decay = 0;  // in [0, 1); 1 - 0.9999 loses its digits in fp32
   bool warmup = false;
+  TY_FIELDS(Update(average), Read(w), Read(grad_scale), Read(state), n, decay, warmup)
 };
+using EmaStep = EmaStepOf<Buffer>;
 
 }  // namespace trainyard::kernels

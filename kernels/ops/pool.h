@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -17,15 +17,23 @@ struct PoolShape {
 // Largest of each window.
 //   x: [batch, height, width, channels] E; y: [batch, out_height, out_width, channels] E
 //   index: u8, as y: place of the first maximum within its window, row by row
-struct MaxPoolForward {
-  Buffer x, y, index;
+template <typename T>
+struct MaxPoolForwardOf {
+  static constexpr const char* kName = "max_pool";
+  T x, y, index;
   PoolShape shape;
+  TY_FIELDS(Read(x), Write(y), Write(index), shape)
 };
+using MaxPoolForward = MaxPoolForwardOf<Buffer>;
 
 // dy: as y; dx: as x, overwritten: the sum of dy over the windows whose maximum it was, row by row.
-struct MaxPoolBackward {
-  Buffer dy, index, dx;
+template <typename T>
+struct MaxPoolBackwardOf {
+  static constexpr const char* kName = "max_pool_backward";
+  T dy, index, dx;
   PoolShape shape;
+  TY_FIELDS(Read(dy), Read(index), Write(dx), shape)
 };
+using MaxPoolBackward = MaxPoolBackwardOf<Buffer>;
 
 }  // namespace trainyard::kernels

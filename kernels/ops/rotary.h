@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -11,11 +11,15 @@ namespace trainyard::kernels {
 //     y[i + head_dim / 2] = x[i + head_dim / 2] cos a + x[i] sin a
 // The first `rotated` heads turn (queries and keys), the others are copied (values). `inverse`
 // turns back, which is also the gradient.
-struct Rotary {
-  Buffer x, y;
+template <typename T>
+struct RotaryOf {
+  static constexpr const char* kName = "rotary";
+  T x, y;
   int64_t batch = 0, time = 0, heads = 0, rotated = 0, head_dim = 0;
   float theta = 10000;
   bool inverse = false;
+  TY_FIELDS(Read(x), Write(y), batch, time, heads, rotated, head_dim, theta, inverse)
 };
+using Rotary = RotaryOf<Buffer>;
 
 }  // namespace trainyard::kernels

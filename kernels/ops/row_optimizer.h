@@ -7,26 +7,36 @@ namespace trainyard::kernels {
 // The steps of optimizer.h on the rows of tables that a step touched, those of other rows being
 // nothing. Row ids[s, t] of table t has gradient grad[s, t, :]; rows are distinct (MergeRows), -1
 // is none.
-//   grad: [samples, count, width]; ids: [samples, count]; w, m, v: like the tables
+//   grad: [samples, count, width]; ids: [samples, count]
 // SgdRows: the bits of SgdStep without momentum and weight decay, for which a row without gradient
 // stays as it is.
-struct SgdRows {
-  Buffer w, grad, ids;
-  Buffer grad_scale;            // [1] f32, optional
-  const void* state = nullptr;  // StepState: learning_rate
-  TableList tables;
+template <typename T>
+struct SgdRowsOf {
+  static constexpr const char* kName = "sgd_rows";
+  T grad, ids;
+  T grad_scale;  // [1] f32, optional
+  T state;       // StepState: learning_rate
+  TablesOf<T> tables;
   int64_t samples = 0, width = 0;
   float learning_rate_scale = 1;
+  TY_FIELDS(Read(grad), Read(ids), Read(grad_scale), Read(state), Update(tables), samples, width,
+            learning_rate_scale)
 };
+using SgdRows = SgdRowsOf<Buffer>;
 
 // AdamWStep on the touched rows alone: moments and weights of others do not decay.
-struct AdamWRows {
-  Buffer w, grad, ids, m, v;
-  Buffer grad_scale;            // [1] f32, optional
-  const void* state = nullptr;  // StepState: learning_rate, updates
-  TableList tables;
+template <typename T>
+struct AdamWRowsOf {
+  static constexpr const char* kName = "adamw_rows";
+  T grad, ids;
+  T grad_scale;              // [1] f32, optional
+  T state;                   // StepState: learning_rate, updates
+  TablesOf<T> tables, m, v;  // m and v lie as the tables do
   int64_t samples = 0, width = 0;
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, learning_rate_scale = 1;
+  TY_FIELDS(Read(grad), Read(ids), Read(grad_scale), Read(state), Update(tables), Update(m),
+            Update(v), samples, width, beta1, beta2, epsilon, weight_decay, learning_rate_scale)
 };
+using AdamWRows = AdamWRowsOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -1,20 +1,28 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
 // y = silu(gate) * up, silu(g) = g / (1 + e^-g)   (Shazeer 2020)
 //   x: [rows, 2 * cols], a row is its gate, then its up; y: [rows, cols]; E
-struct SwiGluForward {
-  Buffer x, y;
+template <typename T>
+struct SwiGluForwardOf {
+  static constexpr const char* kName = "swiglu";
+  T x, y;
   int64_t rows = 0, cols = 0;
+  TY_FIELDS(Read(x), Write(y), rows, cols)
 };
+using SwiGluForward = SwiGluForwardOf<Buffer>;
 
 // dy: as y; dx: as x, overwritten; dx may be x.
-struct SwiGluBackward {
-  Buffer x, dy, dx;
+template <typename T>
+struct SwiGluBackwardOf {
+  static constexpr const char* kName = "swiglu_backward";
+  T x, dy, dx;
   int64_t rows = 0, cols = 0;
+  TY_FIELDS(Read(x), Read(dy), Write(dx), rows, cols)
 };
+using SwiGluBackward = SwiGluBackwardOf<Buffer>;
 
 }  // namespace trainyard::kernels

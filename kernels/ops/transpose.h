@@ -1,14 +1,18 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
 // y[b, j, i] = x[b, i, j]; x: [batch, rows, cols], y: [batch, cols, rows]; E. Does
 // not overlap.
-struct Transpose {
-  Buffer x, y;
+template <typename T>
+struct TransposeOf {
+  static constexpr const char* kName = "transpose";
+  T x, y;
   int64_t batch = 1, rows = 0, cols = 0;
+  TY_FIELDS(Read(x), Write(y), batch, rows, cols)
 };
+using Transpose = TransposeOf<Buffer>;
 
 }  // namespace trainyard::kernels

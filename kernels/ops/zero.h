@@ -1,13 +1,17 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
 // x = 0, n elements of its type.
-struct Zero {
-  Buffer x;
+template <typename T>
+struct ZeroOf {
+  static constexpr const char* kName = "zero";
+  T x;
   int64_t n = 0;
+  TY_FIELDS(Write(x), n)
 };
+using Zero = ZeroOf<Buffer>;
 
 }  // namespace trainyard::kernels

@@ -111,14 +111,14 @@ TEST_P(CudaPlacesTest, Maps) {
 TEST_P(CudaPlacesTest, GatesDropoutAndRotary) {
   constexpr int64_t kRows = 70, kCols = 48, kN = kRows * kCols;
   const Vec x = RandomVec(2 * kN, 1), dy = RandomVec(kN, 2);
-  const StepState state{.seed = 3, .step = 5, .first_sample = 7};
+  StepState state{.seed = 3, .step = 5, .first_sample = 7};
   for (const DType type : kPlacedTypes) {
     ExpectTheSameBits([&] {
       const Buffer in = Put(type, x), y = Put(type, dy), dropped = Put(type, dy),
                    turned = Put(type, dy), dx = Put(type, x);
       bench_.Run(SwiGluForward{in, y, kRows, kCols});
       bench_.Run(SwiGluBackward{dx, dropped, dx, kRows, kCols});
-      bench_.Run(Dropout{dropped, dropped, &state, 5, kRows, kCols, 0.2f});
+      bench_.Run(Dropout{dropped, dropped, {&state}, 5, kRows, kCols, 0.2f});
       bench_.Run(Rotary{.x = turned,
                         .y = turned,
                         .batch = 2,
@@ -134,7 +134,7 @@ TEST_P(CudaPlacesTest, GatesDropoutAndRotary) {
 }
 
 TEST_P(CudaPlacesTest, OptimizersAndTheirSums) {
-  const StepState state{.learning_rate = 0.01f, .updates = 3};
+  StepState state{.learning_rate = 0.01f, .updates = 3};
   for (const int64_t n : {3, 5003}) {
     const Vec w = RandomVec(n, 1), g = RandomVec(n, 2), m = RandomVec(n, 3);
     Vec v = RandomVec(n, 4);
@@ -153,13 +153,13 @@ TEST_P(CudaPlacesTest, OptimizersAndTheirSums) {
                              .grad = grad,
                              .m = fresh(m),
                              .v = fresh(v),
-                             .state = &state,
+                             .state = {&state},
                              .copy = copy,
                              .n = n});
         bench_.Run(SgdStep{.w = fresh(w),
                            .grad = grad,
                            .velocity = fresh(m),
-                           .state = &state,
+                           .state = {&state},
                            .n = n,
                            .momentum = 0.5f,
                            .nesterov = true});
@@ -168,11 +168,12 @@ TEST_P(CudaPlacesTest, OptimizersAndTheirSums) {
                               .grad = put(g),
                               .m = fresh(m),
                               .v = fresh(v),
-                              .state = &state,
+                              .state = {&state},
                               .n = n,
                               .adapt = adapt});
         }
-        bench_.Run(EmaStep{.average = average, .w = put(m), .state = &state, .n = n, .decay = 0.9});
+        bench_.Run(
+            EmaStep{.average = average, .w = put(m), .state = {&state}, .n = n, .decay = 0.9});
         bench_.Run(SquaredNorm{grad, sum, n, false});
         std::vector<Vec> all = {Vec{*sum.As<double>()}};
         for (const Buffer& b : moved) all.push_back(OpBench::Read(b, n));

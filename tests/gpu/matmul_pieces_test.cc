@@ -48,21 +48,23 @@ TEST(MatmulPieces, CoverTheProductOnceWithinTheLimit) {
 }
 
 TEST(MatmulPieces, ColumnsOfAWiderMatrixSpanItsRows) {
-  EXPECT_EQ(CutMatmul({.m = 10, .n = 5, .k = 5, .a_stride = 20}, 100)->size(), 2u);
-  EXPECT_EQ(CutMatmul({.m = 5, .n = 5, .k = 10, .transpose_a = true, .a_stride = 20}, 100)->size(),
+  EXPECT_EQ(CutMatmul({.a = {.row_stride = 20}, .m = 10, .n = 5, .k = 5}, 100)->size(), 2u);
+  EXPECT_EQ(CutMatmul({.a = {.row_stride = 20}, .m = 5, .n = 5, .k = 10, .transpose_a = true}, 100)
+                ->size(),
             2u);
-  EXPECT_EQ(CutMatmul({.m = 10, .n = 5, .k = 5, .accumulate = true, .c_stride = 20}, 100)->size(),
+  EXPECT_EQ(CutMatmul({.c = {.row_stride = 20}, .m = 10, .n = 5, .k = 5, .accumulate = true}, 100)
+                ->size(),
             2u);
-  EXPECT_EQ(CutMatmul({.m = 10, .n = 5, .k = 5, .c_stride = 20}, 100)->size(), 2u);
+  EXPECT_EQ(CutMatmul({.c = {.row_stride = 20}, .m = 10, .n = 5, .k = 5}, 100)->size(), 2u);
 }
 
 // Both gradients, too: 65,536 rows of 50,304 elements are more than 2^31.
 TEST(MatmulPieces, LogitsWhoseRowsLieApartAreCutByWholeRows) {
   const Matmul logits = {
-      .m = 65'536, .n = 50'257, .k = 768, .transpose_b = true, .c_stride = 50'304};
-  const Matmul input = {.m = 65'536, .n = 768, .k = 50'257, .a_stride = 50'304};
+      .c = {.row_stride = 50'304}, .m = 65'536, .n = 50'257, .k = 768, .transpose_b = true};
+  const Matmul input = {.a = {.row_stride = 50'304}, .m = 65'536, .n = 768, .k = 50'257};
   const Matmul weight = {
-      .m = 50'257, .n = 768, .k = 65'536, .transpose_a = true, .a_stride = 50'304};
+      .a = {.row_stride = 50'304}, .m = 50'257, .n = 768, .k = 65'536, .transpose_a = true};
   for (const Matmul& op : {logits, input, weight}) {
     const auto pieces = CutMatmul(op, kMaxMatmulElements);
     ASSERT_TRUE(pieces.ok()) << pieces.status();

@@ -53,9 +53,9 @@ class OpBench {
   void Run(Op op) {
     if constexpr (requires { op.state; }) {
       const Buffer state = Raw(DType::kU8, sizeof(StepState));
-      if (op.state != nullptr) {
-        std::memcpy(state.data, op.state, sizeof(StepState));
-        op.state = state.data;
+      if (op.state) {
+        std::memcpy(state.data, op.state.data, sizeof(StepState));
+        op.state = state;
       }
     }
     __builtin_clear_padding(&op);  // what the stack left there may look like an address

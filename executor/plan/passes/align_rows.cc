@@ -14,8 +14,9 @@ bool OnlyMadeByProduct(TensorId id, int64_t columns, std::vector<Op> ops) {
   int touched = 0;
   bool made = false;
   for (Op& op : ops) {
-    std::visit([&](auto& o) { o.Visit([&](TensorId other, Access) { touched += other == id; }); },
-               op);
+    std::visit(
+        [&](auto& o) { VisitOperands(o, [&](TensorId other, Access) { touched += other == id; }); },
+        op);
     const auto* const product = std::get_if<Matmul>(&op);
     made |= product != nullptr && product->c == id && product->n == columns &&
             product->transpose_b && !product->accumulate;

@@ -38,7 +38,7 @@ class Casting {
       if (found->second.cast == kNone) Make(id, found->second);
       id = found->second.cast;
     };
-    std::visit([&](auto& o) { o.Visit(read); }, op);
+    std::visit([&](auto& o) { VisitOperands(o, read); }, op);
     ops_.push_back(std::move(op));
   }
 

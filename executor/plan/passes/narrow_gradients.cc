@@ -21,7 +21,7 @@ absl::flat_hash_set<TensorId> ReadByOneProduct(
   for (Op op : forward.ops) {  // Visit hands out references
     if (const TensorId weight = WeightOf(op); weight != kNone) ++by_products[weight];
     const auto count = [&](TensorId id, Access access) { reads[id] += access != Access::kWrite; };
-    std::visit([&](auto& o) { o.Visit(count); }, op);
+    std::visit([&](auto& o) { VisitOperands(o, count); }, op);
   }
   absl::flat_hash_set<TensorId> found;
   for (const auto& [parameter, copy] : copies) {

@@ -56,7 +56,7 @@ absl::flat_hash_set<TensorId> WideReads(std::vector<Op> ops) {
     const auto note = [&](TensorId id, Access access) {
       if (access == Access::kRead) tensors.insert(id);
     };
-    std::visit([&](auto& o) { o.Visit(note); }, op);
+    std::visit([&](auto& o) { VisitOperands(o, note); }, op);
   }
   return tensors;
 }

@@ -24,7 +24,7 @@ OpView View(const Graph& graph, const std::vector<Place>& places, Op op) {
   }
   std::visit(
       [&](auto& o) {
-        o.Visit([&](TensorId id, Access access) {
+        VisitOperands(o, [&](TensorId id, Access access) {
           view.cost += static_cast<double>(graph[id].bytes());
           if (places[id] < 0) return;
           if (access != Access::kWrite) view.reads.push_back(places[id]);
@@ -44,7 +44,7 @@ std::optional<Op> Again(const Graph& graph, Op op) {
   bool pure = true;
   std::visit(
       [&](auto& o) {
-        o.Visit([&](TensorId id, Access access) {
+        VisitOperands(o, [&](TensorId id, Access access) {
           if (access == Access::kRead) return;
           pure &= access == Access::kWrite && graph[id].kind == TensorKind::kActivation;
         });
@@ -115,7 +115,7 @@ Graph Repetition::Rewrite(const Choice& choice) const {
       }
       if (second[id] != kNone) id = second[id];
     };
-    std::visit([&](auto& o) { o.Visit(redirect); }, op);
+    std::visit([&](auto& o) { VisitOperands(o, redirect); }, op);
     graph.ops.push_back(std::move(op));
   }
   return graph;

@@ -107,7 +107,7 @@ double BytesOf(const plan::Plan& plan, plan::Op op) {
     const auto size = static_cast<double>(plan.tensors[id].bytes());
     bytes += access == plan::Access::kUpdate ? 2 * size : size;
   };
-  std::visit([&](auto& o) { o.Visit(count); }, op);
+  std::visit([&](auto& o) { plan::VisitOperands(o, count); }, op);
   return bytes;
 }
 

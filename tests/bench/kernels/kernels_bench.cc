@@ -193,7 +193,7 @@ class Gpt {
   }
 
   void Optimizer() {
-    static const StepState state{.learning_rate = 1e-6f};
+    static StepState state{.learning_rate = 1e-6f};
     const Buffer squares = p_.Double(), norm = p_.Floats(1), clip = p_.Floats(1);
     p_.Add("squared_norm", SquaredNorm{g_all_, squares, params_, false});
     p_.Add("clip_scale", ClipScale{.sum = squares, .norm = norm, .scale = clip, .max_norm = 1.0f});
@@ -202,7 +202,7 @@ class Gpt {
                               .m = p_.Zeros(params_),
                               .v = p_.Zeros(params_),
                               .grad_scale = clip,
-                              .state = &state,
+                              .state = {&state},
                               .n = params_});
   }
 

@@ -304,7 +304,7 @@ TEST(Workspace, IsPlannedForRandomProducts) {
                      << ", type " << static_cast<int>(type) << (wide_c ? ", c in fp32" : "") << ", "
                      << threads << " threads");
         kernels::CpuDevice device(threads, *kernels::CpuDevice::SupportedTables().front());
-        const auto kernel = device.Prepare(kernels::Matmul{.a = {arena.data(), dtype},
+        const auto kernel = device.Prepare(kernels::Matmul{.a = {arena.data(), dtype, a_cols},
                                                            .b = {arena.data(), dtype},
                                                            .c = {arena.data(), of_c},
                                                            .m = m,
@@ -312,8 +312,7 @@ TEST(Workspace, IsPlannedForRandomProducts) {
                                                            .k = k,
                                                            .transpose_a = ta,
                                                            .transpose_b = tb,
-                                                           .accumulate = accumulate,
-                                                           .a_stride = a_cols});
+                                                           .accumulate = accumulate});
         ASSERT_TRUE(kernel.ok()) << kernel.status();
         const plan::Op op = plan::Matmul{.a = 0,
                                          .b = 1,

@@ -57,15 +57,15 @@ TEST_P(CrossEntropyTest, RowsThatLieApartGiveTheBitsOfDenseOnes) {
         const Buffer in = bench_.Elements(type, given), losses = bench_.Floats(rows),
                      z_losses = bench_.Floats(rows), correct = bench_.Floats(rows);
         const Buffer out = in_place ? in : bench_.Elements(type, Vec(given.size(), kBetween));
-        bench_.Run(CrossEntropy{.logits = in,
+        const int64_t stride = dense ? 0 : step;
+        bench_.Run(CrossEntropy{.logits = in.WithRowStride(stride),
                                 .targets = bench_.Ints(targets),
                                 .losses = losses,
                                 .z_losses = z_losses,
                                 .correct = correct,
-                                .dlogits = out,
+                                .dlogits = out.WithRowStride(stride),
                                 .rows = rows,
                                 .classes = classes,
-                                .row_stride = dense ? 0 : step,
                                 .scale = 0.125f,
                                 .smoothing = 0.1f,
                                 .z_loss = 1e-3f});
@@ -87,12 +87,11 @@ TEST_P(CrossEntropyTest, RowsThatLieApartGiveTheBitsOfDenseOnes) {
 TEST_P(CrossEntropyTest, RefusesRowsThatOverlap) {
   const Buffer x = bench_.Floats(64);
   const auto prepared = [&](int64_t stride) {
-    return bench_.device().Prepare(CrossEntropy{.logits = x,
+    return bench_.device().Prepare(CrossEntropy{.logits = x.WithRowStride(stride),
                                                 .targets = bench_.Ints({0, 1}),
                                                 .losses = x,
                                                 .rows = 2,
-                                                .classes = 9,
-                                                .row_stride = stride});
+                                                .classes = 9});
   };
   EXPECT_TRUE(prepared(9).ok());
   EXPECT_TRUE(prepared(16).ok());

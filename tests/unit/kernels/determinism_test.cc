@@ -126,24 +126,24 @@ Bytes RecommenderBytes(Bench& bench) {
 
 Bytes ElementwiseBytes(Bench& bench) {
   constexpr int64_t kN = 50'003;
-  const StepState state{.seed = 3, .step = 4, .learning_rate = 0.01f};
+  StepState state{.seed = 3, .step = 4, .learning_rate = 0.01f};
   const Buffer x = bench.Floats(RandomVec(kN, 1)), y = bench.Floats(kN);
   const Buffer m = bench.Floats(Vec(kN, 0.0)), v = bench.Floats(Vec(kN, 0.0));
   bench.Run(ActivationForward{ActivationKind::kGelu, x, y, kN});
-  bench.Run(Dropout{y, y, &state, 1, 1, kN, 0.1f});
-  bench.Run(AdamWStep{.w = x, .grad = y, .m = m, .v = v, .state = &state, .n = kN});
+  bench.Run(Dropout{y, y, {&state}, 1, 1, kN, 0.1f});
+  bench.Run(AdamWStep{.w = x, .grad = y, .m = m, .v = v, .state = {&state}, .n = kN});
   return BytesOf(x, kN);
 }
 
 Bytes LambBytes(Bench& bench) {
   constexpr int64_t kN = 50'003;
-  const StepState state{.step = 4, .learning_rate = 0.01f};
+  StepState state{.step = 4, .learning_rate = 0.01f};
   const Buffer w = bench.Floats(RandomVec(kN, 1));
   bench.Run(LambStep{.w = w,
                      .grad = bench.Floats(RandomVec(kN, 2)),
                      .m = bench.Floats(Vec(kN, 0.0)),
                      .v = bench.Floats(Vec(kN, 0.0)),
-                     .state = &state,
+                     .state = {&state},
                      .n = kN,
                      .weight_decay = 0.1f});
   return BytesOf(w, kN);
@@ -206,17 +206,15 @@ Bytes ApartMatmulBytes(Bench& bench) {
   for (const auto& [m, n, k] : {ProductShape{2, 48, 96}, {96, 48, 2}, {70, 33, 500}}) {
     const int64_t a_stride = k + 16, c_stride = n + 48;
     const Buffer c = bench.Floats(RandomVec(m * c_stride, 3));
-    bench.Run(Matmul{.a = bench.Floats(RandomVec(m * a_stride, 1)),
+    bench.Run(Matmul{.a = bench.Floats(RandomVec(m * a_stride, 1)).WithRowStride(a_stride),
                      .b = bench.Floats(RandomVec(k * n, 2)),
-                     .c = c,
+                     .c = c.WithRowStride(c_stride),
                      .m = m,
                      .n = n,
                      .k = k,
                      .transpose_b = true,
                      .accumulate = true,
-                     .scale = 0.5f,
-                     .a_stride = a_stride,
-                     .c_stride = c_stride});
+                     .scale = 0.5f});
     const Bytes bytes = BytesOf(c, m * c_stride);
     all.insert(all.end(), bytes.begin(), bytes.end());
   }

@@ -8,16 +8,16 @@ namespace {
 class DropoutTest : public CpuTest {
  protected:
   // y of `samples` samples whose elements are all 1.
-  Vec Kept(const StepState& state, uint32_t stream, int64_t samples, int64_t per_sample, float p) {
+  Vec Kept(StepState state, uint32_t stream, int64_t samples, int64_t per_sample, float p) {
     const Buffer x = bench_.Floats(Vec(samples * per_sample, 1.0)),
                  y = bench_.Floats(samples * per_sample);
-    bench_.Run(Dropout{x, y, &state, stream, samples, per_sample, p});
+    bench_.Run(Dropout{x, y, {&state}, stream, samples, per_sample, p});
     return Bench::Read(y, samples * per_sample);
   }
 };
 
 TEST_P(DropoutTest, DropsExactlyWhatTheContractNames) {
-  const StepState state{.seed = 0x123456789abcdefull, .step = 7, .first_sample = 1000};
+  StepState state{.seed = 0x123456789abcdefull, .step = 7, .first_sample = 1000};
   for (const int64_t per_sample : {1, 3, 17, 65, 4096, 9001}) {
     for (const int64_t samples : {1, 3, 33}) {
       if (samples * per_sample > 100'000) continue;
@@ -27,8 +27,8 @@ TEST_P(DropoutTest, DropsExactlyWhatTheContractNames) {
       Vec y(x.size());
       for (size_t i = 0; i < x.size(); ++i) y[i] = keep[i] * x[i] / (1 - 0.2);
       const Buffer apart = bench_.Floats(samples * per_sample), in_place = bench_.Floats(x);
-      bench_.Run(Dropout{bench_.Floats(x), apart, &state, 5, samples, per_sample, 0.2f});
-      bench_.Run(Dropout{in_place, in_place, &state, 5, samples, per_sample, 0.2f});
+      bench_.Run(Dropout{bench_.Floats(x), apart, {&state}, 5, samples, per_sample, 0.2f});
+      bench_.Run(Dropout{in_place, in_place, {&state}, 5, samples, per_sample, 0.2f});
       ExpectClose(apart, y, 1e-6, "y");
       ExpectClose(in_place, y, 1e-6, "y in place");
     }
@@ -36,7 +36,7 @@ TEST_P(DropoutTest, DropsExactlyWhatTheContractNames) {
 }
 
 TEST_P(DropoutTest, KeepsTheRateAsked) {
-  const StepState state{.seed = 42, .step = 3};
+  StepState state{.seed = 42, .step = 3};
   for (const float p : {0.0f, 0.1f, 0.5f, 0.9f}) {
     constexpr int64_t kN = 200'000;
     const Vec y = Kept(state, 1, 4, kN / 4, p);

@@ -138,7 +138,7 @@ TEST_P(ElementTypesTest, SumsOfOneTypeAndOfAStreamWithABranch) {
 }
 
 TEST_P(ElementTypesTest, DropoutDropsWhatTheContractNames) {
-  const StepState state{.seed = 3, .step = 7, .first_sample = 10};
+  StepState state{.seed = 3, .step = 7, .first_sample = 10};
   constexpr int64_t kSamples = 3, kEach = 1001;
   for (const DType type : kNarrow) {
     const Vec x = Random(type, kSamples * kEach, 1);
@@ -147,7 +147,7 @@ TEST_P(ElementTypesTest, DropoutDropsWhatTheContractNames) {
     Vec y(x.size());
     for (size_t i = 0; i < x.size(); ++i) y[i] = keep[i] * x[i] / (1 - 0.2);
     const Buffer in_place = bench_.Elements(type, x);
-    bench_.Run(Dropout{in_place, in_place, &state, 5, kSamples, kEach, 0.2f});
+    bench_.Run(Dropout{in_place, in_place, {&state}, 5, kSamples, kEach, 0.2f});
     ExpectClose(in_place, y, 1e-6, "y");
   }
 }

@@ -299,7 +299,8 @@ TEST_P(ImageTest, NormalisationAgreesWithReference) {
         x[i] = op.x.As<uint8_t>()[i];
       }
       bench_.Run(op);
-      const Vec mean(op.mean, op.mean + channels), std(op.std, op.std + channels);
+      const Vec mean(op.mean.begin(), op.mean.begin() + channels),
+          std(op.std.begin(), op.std.begin() + channels);
       ExpectClose(op.y, reference::NormalizeImages(x, mean, std), 1e-7,
                   "y of " + std::to_string(pixels) + "x" + std::to_string(channels));
     }
@@ -362,7 +363,8 @@ TEST_P(ImageTest, CropsAgreeWithReference) {
       }
       op.places = bench_.Ints(places);
       bench_.Run(op);
-      const Vec mean(op.mean, op.mean + channels), std(op.std, op.std + channels);
+      const Vec mean(op.mean.begin(), op.mean.begin() + channels),
+          std(op.std.begin(), op.std.begin() + channels);
       const Vec crops = reference::CropImages(x, places, height, width, channels);
       ExpectClose(op.y, reference::NormalizeImages(crops, mean, std), 1e-7,
                   "y of " + std::to_string(height) + "x" + std::to_string(width));

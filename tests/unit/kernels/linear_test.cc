@@ -94,22 +94,19 @@ TEST_P(LinearTest, MatmulOfColumnsOfAWiderMatrixIsScaledAndTouchesNoOtherColumn)
         }
         const std::string what = "type " + std::to_string(static_cast<int>(type)) + ", m " +
                                  std::to_string(m) + (ta ? ", transposed" : "");
-        Matmul op{.a = From(a_wide, kFirst),
+        Matmul op{.a = From(a_wide, kFirst).WithRowStride(width),
                   .b = b_all,
-                  .c = From(c, kFirst),
+                  .c = From(c, kFirst).WithRowStride(c_width),
                   .m = m,
                   .n = n,
                   .k = k,
                   .transpose_a = ta,
                   .transpose_b = true,
                   .accumulate = true,
-                  .scale = kScale,
-                  .a_stride = width,
-                  .c_stride = c_width};
+                  .scale = kScale};
         bench_.Run(op);
         ExpectClose(c, expected, 5e-6, what);
         op.c = dense;
-        op.c_stride = 0;
         op.accumulate = false;
         bench_.Run(op);
         ExpectClose(dense, scaled, 5e-6, what + ", to floats");
@@ -165,8 +162,7 @@ TEST_P(LinearTest, RowsThatLieApartGiveTheBitsOfDenseOnes) {
                     .transpose_b = true,
                     .accumulate = accumulate};
           bench_.Run(op);
-          op.c = apart;
-          op.c_stride = step;
+          op.c = apart.WithRowStride(step);
           bench_.Run(op);
           expect_equal(apart, Apart(Bench::Read(dense, m * n), n, step, kBetween), what);
           const Vec found = Bench::Read(apart, (m - 1) * step + n);
@@ -183,8 +179,7 @@ TEST_P(LinearTest, RowsThatLieApartGiveTheBitsOfDenseOnes) {
         const Buffer c = op.c = bench_.Raw(type, size), again = bench_.Raw(type, size);
         op.a = dense;
         bench_.Run(op);
-        op.a = apart;
-        op.a_stride = step;
+        op.a = apart.WithRowStride(step);
         op.c = again;
         bench_.Run(op);
         expect_equal(again, Bench::Read(c, size), what);
@@ -198,15 +193,17 @@ TEST_P(LinearTest, RowsThatLieApartGiveTheBitsOfDenseOnes) {
 TEST_P(LinearTest, MatmulRefusesStridesAndScalesThatAreNone) {
   const Buffer x = bench_.Floats(64);
   const auto refused = [&](Matmul op) {
-    op.a = op.b = op.c = x;
+    op.a = x.WithRowStride(op.a.row_stride);
+    op.b = x;
+    op.c = x.WithRowStride(op.c.row_stride);
     op.m = op.n = op.k = 4;
     return !bench_.device().Prepare(op).ok();
   };
   EXPECT_FALSE(refused({}));
-  EXPECT_TRUE(refused({.a_stride = 3}));
-  EXPECT_TRUE(refused({.accumulate = true, .c_stride = 3}));
-  EXPECT_TRUE(refused({.c_stride = 3}));
-  EXPECT_FALSE(refused({.c_stride = 5}));
+  EXPECT_TRUE(refused({.a = {.row_stride = 3}}));
+  EXPECT_TRUE(refused({.c = {.row_stride = 3}, .accumulate = true}));
+  EXPECT_TRUE(refused({.c = {.row_stride = 3}}));
+  EXPECT_FALSE(refused({.c = {.row_stride = 5}}));
   EXPECT_TRUE(refused({.bias = x, .scale = 2}));
 }
 
@@ -274,10 +271,10 @@ TEST_P(LinearTest, ColumnSumOfRowsThatLieApartGivesTheBitsOfDenseOnes) {
       bench_.Run(op);
       op.x = bench_.Elements(type, Apart(x, kCols, kStep, NAN));
       op.y = apart;
-      op.row_stride = kStep;
+      op.x.row_stride = kStep;
       bench_.Run(op);
       EXPECT_EQ(Bench::Read(apart, kCols), Bench::Read(dense, kCols)) << rows;
-      op.row_stride = kCols - 1;
+      op.x.row_stride = kCols - 1;
       EXPECT_FALSE(bench_.device().Prepare(op).ok());
     }
   }

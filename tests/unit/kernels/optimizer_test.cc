@@ -47,7 +47,7 @@ TEST_P(OptimizerTest, AdamWFollowsReferenceOverManySteps) {
                          .m = bench_.Floats(expected.m),
                          .v = bench_.Floats(expected.v),
                          .grad_scale = scale,
-                         .state = &state,
+                         .state = {&state},
                          .copy = copy,
                          .n = n,
                          .beta1 = 0.9f,
@@ -83,7 +83,7 @@ TEST_P(OptimizerTest, SgdFollowsReferenceOverManySteps) {
                            .grad = grad,
                            .velocity = momentum == 0 ? Buffer() : bench_.Floats(n),
                            .grad_scale = scaled ? bench_.Floats(Vec{0.25}) : Buffer(),
-                           .state = &state,
+                           .state = {&state},
                            .n = n,
                            .momentum = static_cast<float>(momentum),
                            .weight_decay = 0.01f,
@@ -116,7 +116,7 @@ TEST_P(OptimizerTest, AGradientInSixteenBitsGivesTheBitsOfTheSameInFp32) {
                        .grad = grad,
                        .m = bench_.Floats(Vec(n, 0.5)),
                        .v = bench_.Floats(Vec(n, 0.5)),
-                       .state = &state,
+                       .state = {&state},
                        .n = n};
     bench_.Run(op);
     bench_.Run(SquaredNorm{grad, sum, n, false});
@@ -132,8 +132,8 @@ TEST_P(OptimizerTest, AGradientOfIntegersIsRefused) {
   const Buffer w = bench_.Floats(4), ids = bench_.Raw(DType::kI32, 4);
   for (const auto& prepared :
        {bench_.device().Prepare(
-            AdamWStep{.w = w, .grad = ids, .m = w, .v = w, .state = &state, .n = 4}),
-        bench_.device().Prepare(SgdStep{.w = w, .grad = ids, .state = &state, .n = 4}),
+            AdamWStep{.w = w, .grad = ids, .m = w, .v = w, .state = {&state}, .n = 4}),
+        bench_.device().Prepare(SgdStep{.w = w, .grad = ids, .state = {&state}, .n = 4}),
         bench_.device().Prepare(SquaredNorm{ids, bench_.Raw(DType::kF64, 1), 4, false})}) {
     EXPECT_EQ(prepared.status().code(), absl::StatusCode::kUnimplemented) << prepared.status();
   }
@@ -156,7 +156,7 @@ TEST_P(OptimizerTest, LambFollowsReferenceOverManySteps) {
                         .m = bench_.Floats(Vec(all, 7)),
                         .v = bench_.Floats(Vec(all, 7)),
                         .grad_scale = scale,
-                        .state = &state,
+                        .state = {&state},
                         .offset = offset,
                         .n = n,
                         .beta1 = 0.9f,
@@ -191,7 +191,7 @@ TEST_P(OptimizerTest, LambTakesNoTrustRatioOfNothing) {
                       .grad = bench_.Floats(Vec(3, g)),
                       .m = bench_.Floats(Vec(3, 0)),
                       .v = bench_.Floats(Vec(3, 0)),
-                      .state = &state,
+                      .state = {&state},
                       .n = 3};
     bench_.Run(op);
     return Bench::Read(op.w, 3)[0];
@@ -207,7 +207,7 @@ TEST_P(OptimizerTest, AveragesFollowReferenceOverManySteps) {
       StepState state;
       const EmaStep op{.average = bench_.Floats(expected),
                        .w = bench_.Floats(n),
-                       .state = &state,
+                       .state = {&state},
                        .n = n,
                        .decay = 0.9999,
                        .warmup = warmup};
@@ -225,7 +225,7 @@ TEST_P(OptimizerTest, AveragesFollowReferenceOverManySteps) {
 TEST_P(OptimizerTest, AnAverageOfWhatDoesNotMoveIsThatAndWithoutDecayTheWeights) {
   StepState state;
   const Vec w = RandomVec(100, 1);
-  EmaStep op{.average = bench_.Floats(w), .w = bench_.Floats(w), .state = &state, .n = 100};
+  EmaStep op{.average = bench_.Floats(w), .w = bench_.Floats(w), .state = {&state}, .n = 100};
   op.decay = 0.9999;
   for (int i = 0; i < 1000; ++i) bench_.Run(op);
   EXPECT_EQ(Bench::Read(op.average, 100), w);
@@ -304,7 +304,7 @@ TEST_P(OptimizerTest, MuonStepDecaysAndSteps) {
     StepState state{.learning_rate = 0.25f};
     const MuonStep op{.w = bench_.Floats(w),
                       .x = bench_.Floats(x),
-                      .state = &state,
+                      .state = {&state},
                       .offset = kOffset,
                       .n = n,
                       .scale = 3,
@@ -379,7 +379,7 @@ TEST_P(OptimizerTest, AStepThatIsNotTakenChangesNothing) {
   StepState state{.step = 3, .learning_rate = 0.5f, .updates = 2};
   const auto check = [&](const char* name, auto op, std::vector<Buffer> kept) {
     op.grad_scale = scale;
-    if constexpr (requires { op.state; }) op.state = &state;
+    if constexpr (requires { op.state; }) op.state = {&state};
     for (const float value : {NAN, 0.5f}) {
       *scale.As<float>() = value;
       std::vector<Vec> before;
@@ -413,16 +413,14 @@ TEST_P(OptimizerTest, AStepThatIsNotTakenChangesNothing) {
   tables.rows[0] = 20;
   const Buffer ids = bench_.Ints({3, -1, 0, 19});
   check("sgd rows",
-        SgdRows{
-            .w = w, .grad = grad, .ids = ids, .tables = tables, .samples = kRows, .width = kWidth},
+        SgdRows{.grad = grad, .ids = ids, .tables = {w, tables}, .samples = kRows, .width = kWidth},
         {w});
   check("adamw rows",
-        AdamWRows{.w = w,
-                  .grad = grad,
+        AdamWRows{.grad = grad,
                   .ids = ids,
-                  .m = m,
-                  .v = v,
-                  .tables = tables,
+                  .tables = {w, tables},
+                  .m = {m, tables},
+                  .v = {v, tables},
                   .samples = kRows,
                   .width = kWidth},
         {w, m, v});

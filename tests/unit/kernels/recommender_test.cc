@@ -57,12 +57,12 @@ TEST_P(RecommenderTest, TablesAgreeWithReference) {
       const std::vector<Vec> tables = RandomTables(kRows, width, 1);
       const std::vector<int32_t> ids = RandomRows(batch, kRows, 2);
       const Buffer y = bench_.Floats(batch * 3 * width);
-      bench_.Run(EmbeddingTablesForward{.ids = bench_.Ints(ids),
-                                        .weights = bench_.Floats(Packed(tables)),
-                                        .y = y,
-                                        .tables = ListOf(kRows, width),
-                                        .batch = batch,
-                                        .width = width});
+      bench_.Run(
+          EmbeddingTablesForward{.ids = bench_.Ints(ids),
+                                 .y = y,
+                                 .tables = {bench_.Floats(Packed(tables)), ListOf(kRows, width)},
+                                 .batch = batch,
+                                 .width = width});
       ExpectClose(y, reference::EmbeddingTables(ids, tables, batch, width), 0, "y");
     }
   }
@@ -77,8 +77,7 @@ TEST_P(RecommenderTest, GradientOfTablesIsAddedToWhatIsThere) {
       const Buffer gradients = bench_.Floats(Packed(before));
       bench_.Run(EmbeddingTablesBackward{.dy = bench_.Floats(dy),
                                          .ids = bench_.Ints(ids),
-                                         .gradients = gradients,
-                                         .tables = ListOf(kRows, width),
+                                         .gradients = {gradients, ListOf(kRows, width)},
                                          .batch = batch,
                                          .width = width});
       std::vector<Vec> expected = reference::EmbeddingTablesBackward(ids, dy, kRows, batch, width);
@@ -95,12 +94,12 @@ TEST_P(RecommenderTest, RowsAreKeptWhereTheirSamplesLieInTheStep) {
   Vec expected(kSamples * kCount * kWidth, 9.0);
   const Buffer kept_dy = bench_.Floats(expected), kept_ids = bench_.Ints(before);
   // The third rank of a global batch: its 12 samples begin at 24.
-  const StepState state{.first_sample = 24 + 8};
+  StepState state{.first_sample = 24 + 8};
   bench_.Run(KeepRows{.dy = bench_.Floats(dy),
                       .ids = bench_.Ints(ids),
                       .kept_dy = kept_dy,
                       .kept_ids = kept_ids,
-                      .state = &state,
+                      .state = {&state},
                       .samples = kSamples,
                       .batch = kBatch,
                       .count = kCount,
@@ -150,7 +149,7 @@ TEST_P(RecommenderTest, SgdOnRowsGivesTheBitsOfASweep) {
       const Buffer scale = scaled ? bench_.Floats(Vec{0.3}) : Buffer();
       const Buffer dense = bench_.Floats(Vec(n, 0.0));
       const Buffer rows = bench_.Floats(before), swept = bench_.Floats(before);
-      const StepState state{.step = 3, .learning_rate = 0.1f};
+      StepState state{.step = 3, .learning_rate = 0.1f};
       const TableList tables = ListOf(kRows, width);
       bench_.Run(MergeRows{grad, ids, kSamples, 3, width});
       for (int64_t p = 0; p < kSamples * 3; ++p) {
@@ -159,15 +158,15 @@ TEST_P(RecommenderTest, SgdOnRowsGivesTheBitsOfASweep) {
           dense.As<float>()[tables.start[p % 3] + id * width + c] = grad.As<float>()[p * width + c];
         }
       }
-      bench_.Run(SgdRows{.w = rows,
-                         .grad = grad,
+      bench_.Run(SgdRows{.grad = grad,
                          .ids = ids,
                          .grad_scale = scale,
-                         .state = &state,
-                         .tables = tables,
+                         .state = {&state},
+                         .tables = {rows, tables},
                          .samples = kSamples,
                          .width = width});
-      bench_.Run(SgdStep{.w = swept, .grad = dense, .grad_scale = scale, .state = &state, .n = n});
+      bench_.Run(
+          SgdStep{.w = swept, .grad = dense, .grad_scale = scale, .state = {&state}, .n = n});
       EXPECT_EQ(Bench::Read(rows, n), Bench::Read(swept, n));
       EXPECT_NE(Bench::Read(rows, n), before);
     }
@@ -181,14 +180,14 @@ TEST_P(RecommenderTest, AdamWOnRowsFollowsReferenceAndLeavesOthersAlone) {
   Vec w = RandomVec(20 * kWidth, 1), m(20 * kWidth, 0.0), v(20 * kWidth, 0.0);
   StepState state{.learning_rate = 3e-3f};
   const Buffer grad = bench_.Floats(kSamples * kWidth), ids = bench_.Ints({3, -1, 7, 0, 19});
-  const AdamWRows op{.w = bench_.Floats(w),
-                     .grad = grad,
+  const TableList table = ListOf(one, kWidth);
+  const AdamWRows op{.grad = grad,
                      .ids = ids,
-                     .m = bench_.Floats(m),
-                     .v = bench_.Floats(v),
                      .grad_scale = bench_.Floats(Vec{0.5}),
-                     .state = &state,
-                     .tables = ListOf(one, kWidth),
+                     .state = {&state},
+                     .tables = {bench_.Floats(w), table},
+                     .m = {bench_.Floats(m), table},
+                     .v = {bench_.Floats(v), table},
                      .samples = kSamples,
                      .width = kWidth,
                      .beta1 = 0.9f,
@@ -212,9 +211,9 @@ TEST_P(RecommenderTest, AdamWOnRowsFollowsReferenceAndLeavesOthersAlone) {
       std::copy(at.v.begin(), at.v.end(), row(v));
     }
   }
-  ExpectClose(op.w, w, 1e-5, "w");
-  ExpectClose(op.m, m, 1e-5, "m");
-  ExpectClose(op.v, v, 1e-5, "v");
+  ExpectClose(op.tables.first, w, 1e-5, "w");
+  ExpectClose(op.m.first, m, 1e-5, "m");
+  ExpectClose(op.v.first, v, 1e-5, "v");
 }
 
 TEST_P(RecommenderTest, InteractionAgreesWithReference) {
@@ -292,12 +291,12 @@ TEST_P(RecommenderTest, ExtremeLogitsGiveTheirLoss) {
 
 TEST_P(RecommenderTest, AnIdOutsideItsTableAborts) {
   if (GetParam().threads > 1) GTEST_SKIP() << "a child of fork has no threads of the pool";
-  const EmbeddingTablesForward op{.ids = bench_.Ints({0, 0, 10, 0, 1, 0}),
-                                  .weights = bench_.Floats(Packed(RandomTables(kRows, 2, 1))),
-                                  .y = bench_.Floats(6 * 2),
-                                  .tables = ListOf(kRows, 2),
-                                  .batch = 2,
-                                  .width = 2};
+  const EmbeddingTablesForward op{
+      .ids = bench_.Ints({0, 0, 10, 0, 1, 0}),
+      .y = bench_.Floats(6 * 2),
+      .tables = {bench_.Floats(Packed(RandomTables(kRows, 2, 1))), ListOf(kRows, 2)},
+      .batch = 2,
+      .width = 2};
   EXPECT_DEATH(bench_.Run(op), "id 1 of table 1 in sample 1; it has 1");
 }
 

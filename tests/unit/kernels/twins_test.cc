@@ -58,18 +58,16 @@ TEST_P(TwinsTest, PiecesMakeTheWholeProduct) {
     Vec biases(n);
     for (int64_t j = 0; j < n; ++j) biases[j] = Eighths(static_cast<uint32_t>(j), 3);
     const Buffer c = bench.Elements(of_c, before);
-    bench.Run(Matmul{.a = Stored(bench, m, k, ta, step_of_a, 1),
+    bench.Run(Matmul{.a = Stored(bench, m, k, ta, step_of_a, 1).WithRowStride(step_of_a),
                      .b = Stored(bench, k, n, tb, tb ? k : n, 2),
                      .bias = bench.Floats(biases),
-                     .c = c,
+                     .c = c.WithRowStride(step_of_c),
                      .m = m,
                      .n = n,
                      .k = k,
                      .transpose_a = ta,
                      .transpose_b = tb,
-                     .accumulate = true,
-                     .a_stride = step_of_a,
-                     .c_stride = step_of_c});
+                     .accumulate = true});
     const Vec found = Bench::Read(c, m * step_of_c);
     int64_t wrong = 0;
     for (int64_t i = 0; i < m; ++i) {

@@ -162,11 +162,11 @@ TEST(Frozen, NothingIsComputedInVain) {
         const bool gradient = plan.tensors[id].name.starts_with("d(");
         EXPECT_TRUE(kept || !gradient) << OpName(*op) << " writes " << plan.tensors[id].name;
       };
-      std::visit([&](auto& o) { o.Visit(look); }, *op);
+      std::visit([&](auto& o) { VisitOperands(o, look); }, *op);
       EXPECT_TRUE(used) << OpName(*op);
       std::visit(
           [&](auto& o) {
-            o.Visit([&](TensorId id, Access access) {
+            VisitOperands(o, [&](TensorId id, Access access) {
               if (access != Access::kWrite) read.insert(id);
             });
           },

@@ -466,7 +466,7 @@ TEST(Gradient, OfTiedEmbeddingsIsWrittenByTheHeadAndAddedToByTheEmbedding) {
   for (Op op : plan.micro) {
     std::visit(
         [&](auto& o) {
-          o.Visit([&](TensorId id, Access access) {
+          VisitOperands(o, [&](TensorId id, Access access) {
             if (id == dwte) accesses.push_back(access);
           });
         },

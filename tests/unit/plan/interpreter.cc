@@ -413,7 +413,9 @@ struct Interpreter::Executor {
     const Vec x = o.places == kNone ? R(o.x)
                                     : reference::CropImages(R(o.x), m.ReadIds(o.places), o.height,
                                                             o.width, o.channels);
-    Put(o.y, reference::NormalizeImages(x, o.mean, o.std));
+    const Vec mean(o.mean.begin(), o.mean.begin() + o.channels),
+        std(o.std.begin(), o.std.begin() + o.channels);
+    Put(o.y, reference::NormalizeImages(x, mean, std));
   }
   void operator()(const MaxPoolForward& o) const {
     const auto r = reference::MaxPool(R(o.x), ShapeOf(o.shape));

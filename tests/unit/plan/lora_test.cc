@@ -285,7 +285,8 @@ TEST(Lora, EvaluationIsOfTheAdaptedModelWithoutDropout) {
     std::set<TensorId> read;
     for (Op op : plan.evaluate) {
       EXPECT_FALSE(std::holds_alternative<Dropout>(op));
-      std::visit([&](auto& o) { o.Visit([&](TensorId id, Access) { read.insert(id); }); }, op);
+      std::visit([&](auto& o) { VisitOperands(o, [&](TensorId id, Access) { read.insert(id); }); },
+                 op);
     }
     for (size_t i = 0; i < plan.trained; ++i) {
       EXPECT_EQ(read.contains(plan.parameters[i]), !averaged);

@@ -20,10 +20,11 @@ struct Touch {
 
 std::vector<Touch> TouchesOf(Op op) {
   std::vector<Touch> touches;
-  std::visit([&](auto& o) { o.Visit([&](TensorId id, Access a) {
-                              touches.push_back({id, a});
-                            }); },
-             op);
+  std::visit(
+      [&](auto& o) {
+        VisitOperands(o, [&](TensorId id, Access a) { touches.push_back({id, a}); });
+      },
+      op);
   return touches;
 }
 

@@ -41,7 +41,7 @@ std::set<std::string> Narrow(const Plan& plan) {
         EXPECT_EQ(access, Access::kWrite) << name;
         EXPECT_TRUE(product != nullptr && plan.tensors[product->a].type == kBF16) << name;
       };
-      std::visit([&](auto& o) { o.Visit(touch); }, op);
+      std::visit([&](auto& o) { VisitOperands(o, touch); }, op);
     }
     EXPECT_EQ(writers, 1) << name;
   }

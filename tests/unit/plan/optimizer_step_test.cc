@@ -285,7 +285,7 @@ TEST(Averages, AreWhatIsEvaluatedAndCostTheirBytes) {
   for (Op& op : plan.evaluate) {
     std::visit(
         [&](auto& o) {
-          o.Visit([&](TensorId id, Access) {
+          VisitOperands(o, [&](TensorId id, Access) {
             EXPECT_NE(plan.tensors[id].kind, TensorKind::kParameter) << plan.tensors[id].name;
           });
         },

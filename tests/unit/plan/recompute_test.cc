@@ -128,7 +128,7 @@ std::string NameOf(const Plan& plan, Op op) {
     norm->running_mean = norm->running_var = kNone;
   std::visit(
       [&](auto& o) {
-        o.Visit([&](TensorId id, Access) {
+        VisitOperands(o, [&](TensorId id, Access) {
           absl::string_view tensor = plan.tensors[id].name;
           absl::ConsumeSuffix(&tensor, " again");
           absl::StrAppend(&name, " ", tensor);
@@ -171,7 +171,7 @@ TEST(Recompute, MovesRunningStatisticsOnce) {
     if (const auto* norm = std::get_if<BatchNormForward>(&op)) again += norm->again;
     std::visit(
         [&](auto& o) {
-          o.Visit([&](TensorId id, Access access) {
+          VisitOperands(o, [&](TensorId id, Access access) {
             EXPECT_NE(plan.tensors[id].kind, TensorKind::kBuffer);
             const bool pending = plan.tensors[id].kind == TensorKind::kPendingBuffer;
             if (pending && access != Access::kRead) ++moves[id];
