@@ -35,7 +35,8 @@ int64_t GatheredBytes(const ConvolutionShape& s, bool pictures) {
   const bool odd = HasOddChannels(s) || (!pictures && s.groups == 1 && s.in <= 4);
   const bool small = s.height < s.kernel_height || s.width < s.kernel_width;
   const bool gathers = IsOnePixel(s) ? s.stride > 1 || odd : odd || small || HasLargeWindow(s);
-  return gathers ? kThreads * WindowBytes(s) * (s.in / s.groups) * OutHeight(s) * OutWidth(s) : 0;
+  return gathers ? kThreads * WindowBytes(s) * (s.in / s.groups) * s.out_height() * s.out_width()
+                 : 0;
 }
 
 int64_t WinogradTiles(const ConvolutionShape& s) {
@@ -55,16 +56,8 @@ int64_t ForAllThreads(int64_t bytes) { return kThreads * (bytes + bytes / 8); }
 
 }  // namespace
 
-int64_t OutHeight(const ConvolutionShape& s) {
-  return (s.height + 2 * s.pad - s.kernel_height) / s.stride + 1;
-}
-
-int64_t OutWidth(const ConvolutionShape& s) {
-  return (s.width + 2 * s.pad - s.kernel_width) / s.stride + 1;
-}
-
 double ConvolutionFlops(const ConvolutionShape& s) {
-  return 2.0 * static_cast<double>(s.batch * OutHeight(s) * OutWidth(s)) *
+  return 2.0 * static_cast<double>(s.batch * s.out_height() * s.out_width()) *
          static_cast<double>(s.out * (s.in / s.groups)) *
          static_cast<double>(s.kernel_height * s.kernel_width);
 }
@@ -82,7 +75,7 @@ int64_t DirectBytes(const ConvolutionShape& s, bool pictures) {
 // images, or of windows other than 3 by 3, go by blocks of 16 by 16, too.
 int64_t DirectSumBytes(const ConvolutionShape& s) {
   constexpr int64_t kEdges = 40 << 10;
-  const bool small = std::min({s.height, s.width, OutHeight(s), OutWidth(s)}) < 4;
+  const bool small = std::min({s.height, s.width, s.out_height(), s.out_width()}) < 4;
   const int64_t sums = small || HasLargeWindow(s) ? 5 * kThreads
                        : HasOddChannels(s)        ? 2 * kThreads + 2
                                                   : kThreads + 2;
@@ -101,10 +94,10 @@ int64_t TileForwardBytes(const ConvolutionShape& s) {
   const int64_t channels = RoundUp(s.in / s.groups, 32);
   int64_t pixels = 0;
   if (!IsOnePixel(s)) {
-    const int64_t columns = (RoundUp(OutWidth(s), 16) + 16) * s.stride + s.kernel_width;
+    const int64_t columns = (RoundUp(s.out_width(), 16) + 16) * s.stride + s.kernel_width;
     pixels = (s.height + 2 * s.pad) * (s.stride > 1 ? columns + columns / 2 : columns);
   } else if (s.stride > 1 || s.in % 32 != 0) {
-    pixels = OutHeight(s) * OutWidth(s);
+    pixels = s.out_height() * s.out_width();
   }
   return DirectBytes(s, true) +
          ForAllThreads(kTiles + std::min(kMostImage, kNarrow * pixels * channels));
@@ -126,13 +119,13 @@ int64_t TileDataBytes(const ConvolutionShape& s) {
 // An image and its gradient, transposed, twice each where they have more than one block of
 // channels; rows of the image begin and end with blocks of pixels that are filled up.
 int64_t TileSumBytes(const ConvolutionShape& s) {
-  const int64_t columns = s.stride * (RoundUp(OutWidth(s), 32) + 32);
+  const int64_t columns = s.stride * (RoundUp(s.out_width(), 32) + 32);
   const int64_t image = (s.height + 2 * s.pad) * columns * RoundUp(s.in, 16);
-  const int64_t gradient = OutHeight(s) * RoundUp(OutWidth(s), 2) * RoundUp(s.out, 16);
+  const int64_t gradient = s.out_height() * RoundUp(s.out_width(), 2) * RoundUp(s.out, 16);
   const auto blocks = [](int64_t channels) { return channels > 16 ? 2 : 1; };
   if (IsDepthwise(s)) {
     constexpr int64_t kCopies = 8, kBlown = 112;  // bytes an element: of all images, of one
-    const int64_t elements = s.height * s.width * s.in + OutHeight(s) * OutWidth(s) * s.out;
+    const int64_t elements = s.height * s.width * s.in + s.out_height() * s.out_width() * s.out;
     return DirectSumBytes(s) + (kCopies * s.batch + kBlown) * elements;
   }
   return DirectSumBytes(s) +
@@ -168,7 +161,7 @@ bool SuitsWeightGradient(const ConvolutionShape& s) {
 int64_t WeightGradientBytes(const ConvolutionShape& s) {
   constexpr int64_t kTile = 256, kPieces = 32, kLeastPixels = 512, kDepth = 120;
   const int64_t places = s.kernel_height * s.kernel_width;
-  const int64_t pixels = s.batch * OutHeight(s) * OutWidth(s);
+  const int64_t pixels = s.batch * s.out_height() * s.out_width();
   const int64_t tiles = Ceil(s.out, kTile) * Ceil(s.in, kTile) * places;
   int64_t runs = 1;
   while (tiles * runs < kPieces && pixels / (2 * runs) >= kLeastPixels) runs *= 2;

@@ -10,8 +10,6 @@
 
 namespace trainyard::plan {
 
-int64_t OutHeight(const ConvolutionShape& s);
-int64_t OutWidth(const ConvolutionShape& s);
 double ConvolutionFlops(const ConvolutionShape& s);
 
 // x in fp32.

@@ -186,7 +186,7 @@ struct CostOf {
   }
   Cost operator()(const ConvolutionBackwardWeights& o) const {
     const int64_t direct = DirectSumBytes(o.shape);
-    const int64_t rows = o.shape.batch * OutHeight(o.shape) * OutWidth(o.shape);
+    const int64_t rows = o.shape.batch * o.shape.out_height() * o.shape.out_width();
     const int64_t bias = o.dbias == kNone ? 0 : kFloat * PartialSums(rows) * o.shape.out;
     // oneDNN's bf16 copies both operands, transposed; with tiles an image of them at a time.
     const int64_t narrow = Products({o.x, o.dy}, direct, TileSumBytes(o.shape));

@@ -18,7 +18,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AddProduct& op) {
     ok = absl::InvalidArgumentError("add_product: the columns are not y's");
   }
   if (!ok.ok()) return ok;
-  const auto size = static_cast<int64_t>(SizeOf(type));
+  const auto size = SizeOf(type);
   absl::StatusOr<Kernel> add = Prepare(Matmul{.a = op.a,
                                               .b = op.b,
                                               .c = op.y.From(op.first).WithRowStride(op.cols),

@@ -60,7 +60,7 @@ void Twins::Fill(void* scratch) const {
   for (const Twin& twin : read_) {
     char* const to = static_cast<char*>(scratch) + twin.scratch_offset;
     const Buffer& from = twin.buffer;
-    const auto size = static_cast<int64_t>(SizeOf(from.dtype));
+    const auto size = SizeOf(from.dtype);
     ForRuns(twin, [&](int64_t at, int64_t in_twin, int64_t n) {
       if (!twin.widened) {
         std::memcpy(to + in_twin * size, static_cast<const char*>(from.data) + at * size, n * size);
@@ -78,7 +78,7 @@ void Twins::BringBack(void* scratch) const {
     const char* const from = static_cast<const char*>(scratch) + twin.scratch_offset;
     const auto* const floats = reinterpret_cast<const float*>(from);
     const Buffer& to = twin.buffer;
-    const auto size = static_cast<int64_t>(SizeOf(to.dtype));
+    const auto size = SizeOf(to.dtype);
     ForRuns(twin, [&](int64_t at, int64_t in_twin, int64_t n) {
       if (!twin.widened) {
         std::memcpy(static_cast<char*>(to.data) + at * size, from + in_twin * size, n * size);

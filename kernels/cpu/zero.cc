@@ -8,7 +8,7 @@ namespace trainyard::kernels {
 
 absl::StatusOr<Kernel> CpuDevice::Prepare(const Zero& op) {
   if (!op.x) return absl::InvalidArgumentError("zero: operand x is missing");
-  const int64_t bytes = op.n * static_cast<int64_t>(SizeOf(op.x.dtype));
+  const int64_t bytes = op.n * SizeOf(op.x.dtype);
   return Kernel{[threads = threads_, x = static_cast<char*>(op.x.data), bytes](Stream&) {
     ParallelRuns(threads, bytes, int64_t{256} << 10,
                  [&](int64_t begin, int64_t end) { std::memset(x + begin, 0, end - begin); });

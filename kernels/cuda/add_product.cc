@@ -16,7 +16,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AddProduct& op) {
     status = absl::InvalidArgumentError("cuda add_product: the columns are not y's");
   }
   if (!status.ok()) return status;
-  const auto size = static_cast<int64_t>(SizeOf(type));
+  const auto size = SizeOf(type);
   absl::StatusOr<Kernel> add = Prepare(Matmul{.a = op.a,
                                               .b = op.b,
                                               .c = op.y.From(op.first).WithRowStride(op.cols),

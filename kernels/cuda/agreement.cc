@@ -35,7 +35,7 @@ float OfBits(DType type, const char* at) {
 }
 
 void ReadPart(Stream& stream, const Buffer& x, int64_t first, int64_t n, std::vector<float>& to) {
-  const auto size = static_cast<int64_t>(SizeOf(x.dtype));
+  const auto size = SizeOf(x.dtype);
   std::vector<char> bytes(static_cast<size_t>(n * size));
   const cudaStream_t on = CudaStream::From(stream).handle();
   cudaError_t error = cudaMemcpyAsync(bytes.data(), static_cast<char*>(x.data) + first * size,

@@ -35,7 +35,7 @@ T* OptionalAs(const Buffer& buffer) {
 
 // Element `i` of a buffer.
 inline void* ElementAt(const Buffer& buffer, int64_t i) {
-  return static_cast<char*>(buffer.data) + i * static_cast<int64_t>(SizeOf(buffer.dtype));
+  return static_cast<char*>(buffer.data) + i * SizeOf(buffer.dtype);
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -15,7 +15,7 @@ class CudaPlacesTest : public CudaTest {
     Vec padded(place_, 0.0);
     padded.insert(padded.end(), values.begin(), values.end());
     Buffer b = bench_.Elements(type, padded);
-    b.data = static_cast<char*>(b.data) + place_ * static_cast<int64_t>(SizeOf(type));
+    b.data = static_cast<char*>(b.data) + place_ * SizeOf(type);
     return b;
   }
 

@@ -67,10 +67,6 @@ Vec Columns(const Vec& x, int64_t cols, int64_t first, int64_t width) {
   return columns;
 }
 
-Buffer From(const Buffer& buffer, int64_t element) {
-  return {static_cast<char*>(buffer.data) + element * SizeOf(buffer.dtype), buffer.dtype};
-}
-
 // With buffers that end where the last column does.
 TEST_P(LinearTest, MatmulOfColumnsOfAWiderMatrixIsScaledAndTouchesNoOtherColumn) {
   constexpr int64_t kFirst = 3, kMore = 5;  // columns before and after
@@ -94,9 +90,9 @@ TEST_P(LinearTest, MatmulOfColumnsOfAWiderMatrixIsScaledAndTouchesNoOtherColumn)
         }
         const std::string what = "type " + std::to_string(static_cast<int>(type)) + ", m " +
                                  std::to_string(m) + (ta ? ", transposed" : "");
-        Matmul op{.a = From(a_wide, kFirst).WithRowStride(width),
+        Matmul op{.a = a_wide.From(kFirst).WithRowStride(width),
                   .b = b_all,
-                  .c = From(c, kFirst).WithRowStride(c_width),
+                  .c = c.From(kFirst).WithRowStride(c_width),
                   .m = m,
                   .n = n,
                   .k = k,

@@ -51,29 +51,6 @@ reference::AttentionShape ShapeOf(const Attention& o, std::vector<int32_t> lengt
           .lengths = std::move(lengths)};
 }
 
-kernels::ConvolutionShape ShapeOf(const ConvolutionShape& s) {
-  return {.batch = s.batch,
-          .height = s.height,
-          .width = s.width,
-          .in = s.in,
-          .out = s.out,
-          .kernel_height = s.kernel_height,
-          .kernel_width = s.kernel_width,
-          .stride = s.stride,
-          .pad = s.pad,
-          .groups = s.groups};
-}
-
-kernels::PoolShape ShapeOf(const PoolShape& s) {
-  return {.batch = s.batch,
-          .height = s.height,
-          .width = s.width,
-          .channels = s.channels,
-          .window = s.window,
-          .stride = s.stride,
-          .pad = s.pad};
-}
-
 std::vector<uint8_t> ToBytes(const Vec& v) { return std::vector<uint8_t>(v.begin(), v.end()); }
 Vec ToVec(const std::vector<uint8_t>& v) { return Vec(v.begin(), v.end()); }
 
@@ -399,13 +376,13 @@ struct Interpreter::Executor {
     Put(o.sum, {sum}, o.accumulate);
   }
   void operator()(const ConvolutionForward& o) const {
-    Put(o.y, reference::Convolution(R(o.x), R(o.w), R(o.bias), ShapeOf(o.shape)));
+    Put(o.y, reference::Convolution(R(o.x), R(o.w), R(o.bias), o.shape));
   }
   void operator()(const ConvolutionBackwardData& o) const {
-    Put(o.dx, reference::ConvolutionBackwardData(R(o.dy), R(o.w), ShapeOf(o.shape)));
+    Put(o.dx, reference::ConvolutionBackwardData(R(o.dy), R(o.w), o.shape));
   }
   void operator()(const ConvolutionBackwardWeights& o) const {
-    const auto r = reference::ConvolutionBackwardWeights(R(o.x), R(o.dy), ShapeOf(o.shape));
+    const auto r = reference::ConvolutionBackwardWeights(R(o.x), R(o.dy), o.shape);
     Put(o.dw, r.dw, o.accumulate);
     Put(o.dbias, r.dbias, o.accumulate);
   }
@@ -418,12 +395,12 @@ struct Interpreter::Executor {
     Put(o.y, reference::NormalizeImages(x, mean, std));
   }
   void operator()(const MaxPoolForward& o) const {
-    const auto r = reference::MaxPool(R(o.x), ShapeOf(o.shape));
+    const auto r = reference::MaxPool(R(o.x), o.shape);
     Put(o.y, r.y);
     Put(o.index, ToVec(r.index));
   }
   void operator()(const MaxPoolBackward& o) const {
-    Put(o.dx, reference::MaxPoolBackward(R(o.dy), ToBytes(R(o.index)), ShapeOf(o.shape)));
+    Put(o.dx, reference::MaxPoolBackward(R(o.dy), ToBytes(R(o.index)), o.shape));
   }
   void operator()(const MeanPoolForward& o) const {
     Put(o.y, reference::MeanPool(R(o.x), o.batch, o.pixels, o.channels));
