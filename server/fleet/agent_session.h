@@ -42,6 +42,8 @@ class AgentSession : public Actor {
                const LogRequests::Done& done);
 
  private:
+  static constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
+
   void Work() override;
   // False: it goes on with the next Work, which an answer of the store calls. kUnavailable: to be
   // tried again; any other error ends the session.

@@ -1,0 +1,121 @@
+// What the heartbeats of an agent do: they renew its lease, and tell which ranks do not run.
+
+#include <algorithm>
+#include <utility>
+
+#include "server/fleet/agent_session.h"
+#include "server/fleet/decode.h"
+#include "storage/base/status.h"
+
+namespace trainyard {
+
+// What Register wrote is seen under the lock: the link reads on only after it.
+bool AgentSession::MayRenew() const {
+  absl::MutexLock lock(&mu_);
+  return registered() && link_ != nullptr;
+}
+
+// Asks for the renewal, or takes its answer: true once the lease is renewed.
+absl::StatusOr<bool> AgentSession::Renew(const v1::Heartbeat& heartbeat) {
+  std::shared_ptr<Renewal> renewal;
+  {
+    absl::MutexLock lock(&mu_);
+    if (renewal_ != nullptr && !renewal_->answer.has_value()) return false;
+    renewal = std::exchange(renewal_, nullptr);
+  }
+  if (renewal != nullptr) {
+    TY_RETURN_IF_ERROR(*renewal->answer);
+    return true;
+  }
+  renewal = AskToRenew(heartbeat);
+  absl::MutexLock lock(&mu_);
+  renewal_ = std::move(renewal);
+  return false;
+}
+
+std::shared_ptr<AgentSession::Renewal> AgentSession::AskToRenew(const v1::Heartbeat& heartbeat) {
+  auto renewal = std::make_shared<Renewal>();
+  fleet_.renewer_->Renew({node_, incarnation_, fleet_.options_.lease, DecodeReport(heartbeat)},
+                         [weak = weak_from_this(), renewal](const absl::Status& answer) {
+                           const auto self = std::static_pointer_cast<AgentSession>(weak.lock());
+                           if (self == nullptr) return;
+                           {
+                             absl::MutexLock lock(&self->mu_);
+                             renewal->answer = answer;
+                           }
+                           self->Poke();
+                         });
+  return renewal;
+}
+
+absl::Status AgentSession::KeepLease(const v1::Heartbeat& heartbeat) {
+  if (kept_) return absl::OkStatus();
+  TY_ASSIGN_OR_RETURN(kept_, Renew(heartbeat));
+  if (!kept_) return absl::OkStatus();
+  v1::ServerMessage ack;
+  ack.mutable_lease()->set_heartbeat_id(heartbeat.id());
+  Send(ack);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> AgentSession::TakeHeartbeat(const v1::Heartbeat& heartbeat) {
+  if (!kept_) return false;
+  if (absent_.empty()) TY_RETURN_IF_ERROR(FindAbsent(heartbeat));
+  if (!absent_.empty()) {
+    // Once more, now that the set was read: until here no other session began that may have started
+    // one of them, and one that begins later never has them in its set, for they are over.
+    TY_ASSIGN_OR_RETURN(const bool renewed, Renew(heartbeat));
+    if (!renewed) return false;
+    TY_RETURN_IF_ERROR(ReportAbsent());
+  }
+  kept_ = false;
+  return true;
+}
+
+absl::Status AgentSession::FindAbsent(const v1::Heartbeat& heartbeat) {
+  std::map<RankId, std::string> present;  // with the claims under which they were started
+  for (const v1::RankKey& key : heartbeat.present()) {
+    TY_ASSIGN_OR_RETURN(RankId id, DecodeRankKey(key));
+    present.emplace(std::move(id), key.claim());
+  }
+  // What is placed or ended comes by a wake-up, and the agent tells what it has then. A set without
+  // wishes that can be compared changes with time.
+  const auto told = std::make_pair(heartbeat.desired_version(), present);
+  if (told == compared_ && !desired_wishes_.empty() &&
+      ++quiet_heartbeats_ < fleet_.options_.heartbeats_per_look) {
+    return absl::OkStatus();
+  }
+  compared_.reset();
+  // The list before the set: a rank that is placed in between is in the set only.
+  TY_ASSIGN_OR_RETURN(const NodeRanks of_node, fleet_.store_.ReadRanks(node_));
+  TY_RETURN_IF_ERROR(SendDesired(of_node));
+  // Only what the agent says about the newest set counts: under an older one it may yet start what
+  // the newest one names. SendDesired may just have sent a newer one; then the next heartbeat
+  // tells.
+  if (heartbeat.desired_version() != desired_version_) return absl::OkStatus();
+  for (const HeldRank& rank : of_node.ranks) {
+    if (!CanProveGone(agent_, rank.claim))
+      continue;  // another agent's, or of another state directory
+    // A rank in the set is the agent's to start, or to report as exited: never absent.
+    if (desired_ranks_.count(rank.id) > 0) continue;
+    const auto found = present.find(rank.id);
+    const bool runs =
+        found != present.end() && (found->second.empty() || found->second == rank.claim.token);
+    if (!runs) absent_.push_back(rank.id);
+  }
+  quiet_heartbeats_ = 0;
+  if (absent_.empty()) compared_ = told;
+  return absl::OkStatus();
+}
+
+absl::Status AgentSession::ReportAbsent() {
+  TY_RETURN_IF_ERROR(fleet_.store_.ReportAbsent(agent_, absent_).status());
+  std::set<std::string> jobs;
+  for (const RankId& id : absent_) jobs.insert(id.job_uid);
+  absent_.clear();
+  // Slots are free, if no job changed. Whether the ranks had peers elsewhere is not known here.
+  WakeAfterChange(jobs, {});
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard

@@ -1,0 +1,33 @@
+#include "server/fleet/decode_checks.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace trainyard {
+
+bool IsPrintable(absl::string_view text, size_t longest) {
+  if (text.empty() || text.size() > longest) return false;
+  for (unsigned char c : text) {
+    if (c < 0x20 || c == 0x7f) return false;
+  }
+  return true;
+}
+
+std::string Readable(absl::string_view text) {
+  if (text.size() > kLongestText) {
+    size_t end = kLongestText;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+    text = text.substr(0, end);
+  }
+  std::string readable(text);
+  for (char& c : readable) {
+    if (c == '\0') c = '?';
+  }
+  return readable;
+}
+
+absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": found ", found, ", expected ", expected));
+}
+
+}  // namespace trainyard

@@ -1,0 +1,23 @@
+#pragma once
+
+// What is asked of texts that agents send, and the words for those that are not as they should be.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace trainyard {
+
+inline constexpr size_t kLongestText = 4096;  // messages and evidence are cut, URIs are refused
+
+// Whether it has 1 to `longest` bytes, none of them a control character.
+bool IsPrintable(absl::string_view text, size_t longest);
+
+// For people: cut at a code point, without NUL (the database stores none).
+std::string Readable(absl::string_view text);
+
+// kInvalidArgument: "FIELD: found FOUND, expected EXPECTED".
+absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view expected);
+
+}  // namespace trainyard
