@@ -27,9 +27,9 @@ class Stream {
 };
 
 // A place in the work of a stream, for the host, or another stream, to wait for. Made by a Device.
-class Mark {
+class Event {
  public:
-  virtual ~Mark() = default;
+  virtual ~Event() = default;
 };
 
 // An op bound to its memory: everything that can be decided or built was, so that a launch
@@ -101,11 +101,11 @@ class Device {
 
   // Put: behind all that was enqueued so far, and no longer where it was before. Wait: for what
   // lies before it; for nothing, if it never was put anywhere. Faults as of Synchronize.
-  virtual std::unique_ptr<Mark> MakeMark() { return std::make_unique<Mark>(); }
-  virtual void Put(Mark& /*mark*/, Stream& /*stream*/) {}
-  virtual absl::Status Wait(Mark& /*mark*/) { return absl::OkStatus(); }
+  virtual std::unique_ptr<Event> MakeEvent() { return std::make_unique<Event>(); }
+  virtual void RecordEvent(Event& /*mark*/, Stream& /*stream*/) {}
+  virtual absl::Status Wait(Event& /*mark*/) { return absl::OkStatus(); }
   // What is enqueued on `stream` from now on runs after what lies before the mark now.
-  virtual void Follow(Stream& /*stream*/, const Mark& /*mark*/) {}
+  virtual void StreamWait(Stream& /*stream*/, const Event& /*mark*/) {}
 
   // One launch that does what those of `program` do, in order, for what runs many times: a GPU
   // records them as one graph. All were launched on `stream` before, and its scratch stays where it

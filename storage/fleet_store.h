@@ -91,15 +91,10 @@ class FleetStore {
 
   // A new session: inserts or replaces the node's description; lease_end = store's now + `lease`.
   // Draining survives. An agent that proves who it is takes over the claims that it had when it was
-  // of a version that proved nothing. kFailedPrecondition: another agent holds the name
-  // (CheckNameIsFree).
+  // of a version that proved nothing. Jobs that wait because this agent's node was lost go on where
+  // MayRejoin allows it: their ranks, `running` of the answer, are in its desired set again.
+  // kFailedPrecondition: another agent holds the name (CheckNameIsFree).
   virtual absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) = 0;
-
-  // Jobs that wait because this agent's node was lost go on where MayRejoin allows it: their ranks
-  // are in the agent's desired set again. `running`: as it says with its Register. Nothing happens
-  // unless the lease of `agent.session` holds. Returns whether any did.
-  virtual absl::StatusOr<bool> Rejoin(const AgentIdentity& agent,
-                                      const std::vector<RunningRank>& running) = 0;
 
   // Extends each lease and takes what its agent reports, all in one statement; each is answered for
   // itself. Of several for one session the last one's report stays. kAborted when `incarnation` is
@@ -114,16 +109,17 @@ class FleetStore {
     return RenewLeases({{node, incarnation, lease, report}})[0];
   }
 
-  // All ranks of this node to which `agent` has the claim and that should be alive (WishFor in
-  // records/attempt.h): job STARTING, RUNNING or SUSPENDING within its deadline, and no rank of the
-  // attempt failed. kAborted: the lease of its session is over.
+  // All ranks of this node to which `agent` has the claim and that should be alive (DesiredStateOf
+  // in records/attempt.h): job STARTING, RUNNING or SUSPENDING within its deadline, and no rank of
+  // the attempt failed. kAborted: the lease of its session is over.
   virtual absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity& agent) = 0;
 
   // Stores events of one rank. Takes those with sequence = acked + 1, acked + 2, …; earlier ones
   // are skipped, a gap is kInvalidArgument. Appends feed items, records checkpoints, moves the
-  // rank, and moves the job by Judge(): all in one transaction, fenced by attempt and claim. Only
-  // rank 0 reports metrics and checkpoints of the job; those of other ranks are kInvalidArgument. A
-  // metric that the current series already has (same step and split) is dropped.
+  // rank, and moves the job by EvaluateAttempt(): all in one transaction, fenced by attempt and
+  // claim. Only rank 0 reports metrics and checkpoints of the job; those of other ranks are
+  // kInvalidArgument. A metric that the current series already has (same step and split) is
+  // dropped.
   virtual absl::StatusOr<AppendResult> AppendEvents(const RankEvents& report) = 0;
   absl::StatusOr<AppendResult> AppendEvents(const AgentIdentity& agent, const RankId& rank,
                                             const std::vector<RankEventRecord>& events) {
@@ -145,9 +141,9 @@ class FleetStore {
   }
 
   // The agent reconciled a desired set without these ranks and has no such process: each that is
-  // not gone yet becomes gone, killed if it was not lost before. Judge() applies. A rank that
-  // should be alive now is left alone: it was placed after that set was read; so is one of which
-  // the agent cannot know (CanProveGone). Returns whether any job changed or slot was freed.
+  // not gone yet becomes gone, killed if it was not lost before. EvaluateAttempt() applies. A rank
+  // that should be alive now is left alone: it was placed after that set was read; so is one of
+  // which the agent cannot know (CanProveGone). Returns whether any job changed or slot was freed.
   virtual absl::StatusOr<bool> ReportAbsent(const AgentIdentity& agent,
                                             const std::vector<RankId>& ranks) = 0;
 

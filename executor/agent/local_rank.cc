@@ -189,7 +189,9 @@ void LocalRank::Fail(v1::Failure::Category category, const std::string& why) {
 }
 
 void LocalRank::Reopen() {
-  if (spool_.Reopen()) retired_ = false;
+  if (!spool_.Reopen()) return;
+  retired_ = false;
+  fenced_ = true;  // killed because the server wanted no more: nobody's fault
 }
 
 bool LocalRank::TryFinish(const std::function<std::string()>& remark) {
@@ -199,11 +201,11 @@ bool LocalRank::TryFinish(const std::function<std::string()>& remark) {
     if (!status_) return false;
     process_.reset();
     lease_.reset();
-    // As if the worker's own watchdog had been faster: nobody's fault, and no signal of unknown
-    // origin.
-    if (fenced_ && (status_->unknown || status_->signal == SIGKILL)) {
-      status_ = ExitStatus{.code = run::kExitFenced};
-    }
+  }
+  // As if the worker's own watchdog had been faster: nobody's fault, and no signal of unknown
+  // origin.
+  if (fenced_ && (status_->unknown || status_->signal == SIGKILL)) {
+    status_ = ExitStatus{.code = run::kExitFenced};
   }
   v1::RankEvent::Exited exited;
   exited.set_exit_code(status_->code);

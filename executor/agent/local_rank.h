@@ -53,7 +53,7 @@ class LocalRank {
 
   PresentRank Describe(absl::Duration now) const;
   bool HasProcess() const { return process_.has_value(); }
-  // It has a process, nobody told that to end, and the server takes its events.
+  // It has a process, which was not killed, and the server takes its events.
   bool RunsOn() const { return HasProcess() && !stopping_ && !spool_.done(); }
   // Readable once the process ends; -1 when there is none, or it ended and what it started has not.
   int pidfd() const { return process_ && !process_->Ended() ? process_->pidfd() : -1; }

@@ -35,7 +35,8 @@ Spool::Spool(const run::RunDirectory& directory, v1::RankKey key)
     return;  // from the beginning: the server skips what it has
   }
   acked_ = position.sequence;
-  done_ = parts[2] == "done";
+  refused_ = parts[2] == "refused";
+  done_ = refused_ || parts[2] == "done";
   std::error_code error;
   const auto size = std::filesystem::file_size(directory_.events_path(), error);
   if (!error && position.offset <= static_cast<int64_t>(size)) {
@@ -146,7 +147,9 @@ absl::Status Spool::Save() {
   const std::string path = directory_.acked_path();
   const std::string temporary = path + ".tmp";
   const std::string text = absl::StrCat(acked_position_.sequence, " ", acked_position_.offset,
-                                        done_ ? " done" : " open");
+                                        refused_ ? " refused"
+                                        : done_  ? " done"
+                                                 : " open");
   // No fsync: after a crash of the machine an older mark costs only sending again.
   const FileDescriptor fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!fd.valid()) return ErrnoStatus(errno, temporary);

@@ -6,7 +6,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "executor/data/loader.h"
 #include "executor/data/tokenizer.h"
-#include "executor/engine/blame.h"
+#include "executor/engine/fault.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -29,28 +29,28 @@ absl::Status Evaluator::PrepareOnce(bool tune) {
   TY_ASSIGN_OR_RETURN(begin_, session_.Prepare(plan.evaluate_begin));
   TY_ASSIGN_OR_RETURN(kernels::Kernels program, session_.Prepare(plan.evaluate));
   for (int64_t i = 0; i < session_.BatchesInUse(); ++i) {
-    Flight& flight = flights_.emplace_back();
+    InFlight& flight = flights_.emplace_back();
     flight.losses = session_.AllocateHost(plan.tensors[plan.eval_losses].bytes());
     flight.correct = session_.AllocateHost(plan.tensors[plan.eval_correct].bytes());
     if (plan.binary) flight.logits = session_.AllocateHost(plan.tensors[plan.eval_logits].bytes());
-    flight.done = session_.MakeMark();
+    flight.done = session_.MakeEvent();
   }
   if (tune) session_.Tune(begin_), session_.Tune(program);
   program_ = Program(std::move(program));
   return absl::OkStatus();
 }
 
-absl::Status Evaluator::Enqueue(data::Loader& loader, Flight& flight) {
+absl::Status Evaluator::Enqueue(data::Loader& loader, InFlight& flight) {
   const plan::Plan& plan = session_.plan();
-  TY_RETURN_IF_ERROR(session_.AwaitRoom());
+  TY_RETURN_IF_ERROR(session_.WaitForRoom());
   const absl::StatusOr<data::Loader::Batch> batch = loader.Next();
-  if (!batch.ok()) return BlameData(batch.status());
+  if (!batch.ok()) return WithDataFault(batch.status());
   flight.targets = static_cast<const int32_t*>(batch->targets);
-  session_.Deliver({.input = plan.eval_input,
-                    .ids = plan.eval_ids,
-                    .target = plan.eval_target,
-                    .inputs = batch->inputs,
-                    .targets = batch->targets});
+  session_.Upload({.input = plan.eval_input,
+                   .ids = plan.eval_ids,
+                   .target = plan.eval_target,
+                   .inputs = batch->inputs,
+                   .targets = batch->targets});
   TY_RETURN_IF_ERROR(session_.Run(program_));
   const auto read = [&](plan::TensorId id, char* to) {
     session_.Read(id, to, plan.tensors[id].bytes());
@@ -58,11 +58,11 @@ absl::Status Evaluator::Enqueue(data::Loader& loader, Flight& flight) {
   read(plan.eval_losses, flight.losses.get());
   read(plan.eval_correct, flight.correct.get());
   if (plan.binary) read(plan.eval_logits, flight.logits.get());
-  session_.Put(*flight.done);
+  session_.RecordEvent(*flight.done);
   return absl::OkStatus();
 }
 
-absl::Status Evaluator::Finish(Flight& flight, const data::Tokenizer* tokenizer, Sums& sums) {
+absl::Status Evaluator::Finish(InFlight& flight, const data::Tokenizer* tokenizer, Sums& sums) {
   const plan::Plan& plan = session_.plan();
   TY_RETURN_IF_ERROR(session_.Wait(*flight.done));
   const auto* const losses = reinterpret_cast<const float*>(flight.losses.get());
@@ -135,7 +135,7 @@ absl::StatusOr<std::map<std::string, double>> Evaluator::Run(int64_t max_samples
                      ": they are too short to be masked, or none of their images can "
                      "be read; use more, or other held-out data"));
     nothing.SetPayload(kNothingCounts, absl::Cord());
-    return Blame(Fault::kData, nothing);
+    return WithFault(Fault::kData, nothing);
   }
   const double mean = sums.loss / static_cast<double>(sums.rows);
   std::map<std::string, double> values = {

@@ -39,15 +39,15 @@ class Evaluator {
   // "perplexity" for language models, "bits_per_byte" for those of text; for clicks "auc" and,
   // where it is known, "best_auc" (auc.h). Sums are doubles in order of the samples, so that the
   // batch size does not change them. kFailedPrecondition: there is no held-out split, or
-  // (blamed on kData, NothingCounts) none of its samples counts.
+  // (with the fault kData, NothingCounts) none of its samples counts.
   absl::StatusOr<std::map<std::string, double>> Run(int64_t max_samples);
 
  private:
   // A batch that the device computes, or has computed: what the host reads of it, and when.
-  struct Flight {
+  struct InFlight {
     std::shared_ptr<char[]> losses, correct, logits;  // f32; logits of clicks only
     const int32_t* targets = nullptr;
-    std::unique_ptr<kernels::Mark> done;
+    std::unique_ptr<kernels::Event> done;
   };
   // Of the whole split.
   struct Sums {
@@ -59,18 +59,18 @@ class Evaluator {
   absl::Status PrepareOnce(bool tune);
   // Over the first `samples` of the split.
   absl::StatusOr<Sums> Evaluate(int64_t samples);
-  Flight& FlightOf(int64_t batch) { return flights_[batch % flights_.size()]; }
-  absl::Status Enqueue(data::Loader& loader, Flight& flight);
+  InFlight& FlightOf(int64_t batch) { return flights_[batch % flights_.size()]; }
+  absl::Status Enqueue(data::Loader& loader, InFlight& flight);
   // Waits for the batch and adds it up; `tokenizer` tells how many bytes of text a target is, if
   // any.
-  absl::Status Finish(Flight& flight, const data::Tokenizer* tokenizer, Sums& sums);
+  absl::Status Finish(InFlight& flight, const data::Tokenizer* tokenizer, Sums& sums);
 
   Session& session_;
   const data::Dataset& dataset_;
   const int64_t threads_;
   kernels::Kernels begin_;
   Program program_;
-  std::vector<Flight> flights_;  // BatchesInUse
+  std::vector<InFlight> flights_;  // BatchesInUse
 };
 
 }  // namespace trainyard::engine

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/manifest.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/finite.h"
 #include "executor/engine/initialize.h"
 #include "executor/weights/start_weights.h"
@@ -22,14 +22,14 @@ constexpr int64_t kConvertedAtOnce = int64_t{1} << 20;  // elements
 constexpr char kStartFile[] = "fine_tune_from.json";
 constexpr int64_t kSmallFile = 4096;
 
-absl::Status BlameFolder(const absl::Status& status) {
-  if (absl::IsUnimplemented(status)) return Blame(Fault::kUnimplemented, status);
-  return absl::IsInvalidArgument(status) ? Blame(Fault::kSpec, status) : BlameData(status);
+absl::Status WithFolderFault(const absl::Status& status) {
+  if (absl::IsUnimplemented(status)) return WithFault(Fault::kUnimplemented, status);
+  return absl::IsInvalidArgument(status) ? WithFault(Fault::kSpec, status) : WithDataFault(status);
 }
 
 absl::StatusOr<weights::StartWeights> Open(const v1::JobSpec& spec, const plan::Plan& plan) {
   absl::StatusOr<weights::StartWeights> weights = weights::OpenStartWeights(spec, plan);
-  if (!weights.ok()) return BlameFolder(weights.status());
+  if (!weights.ok()) return WithFolderFault(weights.status());
   return weights;
 }
 
@@ -97,27 +97,27 @@ std::string SummaryOf(const weights::StartWeights& weights) {
 absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan,
                         const data::Dataset& dataset) {
   TY_ASSIGN_OR_RETURN(const weights::StartWeights weights, Open(spec, plan));
-  return Blame(Fault::kSpec, weights::CheckTokenizer(weights, spec, plan, dataset.tokenizer()));
+  return WithFault(Fault::kSpec, weights::CheckTokenizer(weights, spec, plan, dataset.tokenizer()));
 }
 
 absl::StatusOr<LoadedWeights> LoadWeights(Session& session, const v1::JobSpec& spec) {
   TY_ASSIGN_OR_RETURN(const weights::StartWeights weights, Open(spec, session.plan()));
-  TY_RETURN_IF_ERROR(BlameData(VerifyOurs(weights.folder)));
-  TY_RETURN_IF_ERROR(BlameData(weights::CheckTies(weights, INT64_MAX)));
+  TY_RETURN_IF_ERROR(WithDataFault(VerifyOurs(weights.folder)));
+  TY_RETURN_IF_ERROR(WithDataFault(weights::CheckTies(weights, INT64_MAX)));
   // What is read goes over what is drawn: a tensor may be both, part by part.
   for (const plan::TensorId id : weights.assignment.drawn_whose) {
     TY_RETURN_IF_ERROR(InitializeTensor(session, id, spec.training().seed()));
   }
   Sha256 sha;
   for (const weights::ReadPart& part : weights.assignment.read) {
-    TY_RETURN_IF_ERROR(BlameData(ReadInto(session, weights, part, sha)));
+    TY_RETURN_IF_ERROR(WithDataFault(ReadInto(session, weights, part, sha)));
   }
   return LoadedWeights{.sha256 = sha.Finish(), .summary = SummaryOf(weights)};
 }
 
 absl::Status CheckSameStart(const std::string& before, const LoadedWeights& loaded) {
   if (before.empty() || before == loaded.sha256) return absl::OkStatus();
-  return Blame(
+  return WithFault(
       Fault::kData,
       absl::FailedPreconditionError(absl::StrCat(
           "spec.fine_tune.from: holds other weights than when this job began (SHA-256 ",
@@ -131,7 +131,7 @@ absl::Status KeepStart(ObjectStore& store, const std::string& root, int64_t atte
   if (attempt > 1) {
     const absl::StatusOr<std::string> text = store.Get(place, kSmallFile);
     if (!text.ok() && !absl::IsNotFound(text.status()))
-      return Blame(Fault::kStorage, text.status());
+      return WithFault(Fault::kStorage, text.status());
     const nlohmann::json before =
         nlohmann::json::parse(text.value_or(""), nullptr, /*allow_exceptions=*/false);
     if (before.is_object() && before.value("spec_digest", nlohmann::json()) == spec_digest) {
@@ -141,7 +141,7 @@ absl::Status KeepStart(ObjectStore& store, const std::string& root, int64_t atte
   }
   const nlohmann::ordered_json now = {{"spec_digest", spec_digest},
                                       {"weights_sha256", loaded.sha256}};
-  return Blame(Fault::kStorage, store.Put(place, now.dump(2) + "\n"));
+  return WithFault(Fault::kStorage, store.Put(place, now.dump(2) + "\n"));
 }
 
 }  // namespace trainyard::engine

@@ -19,18 +19,19 @@ struct LoadedWeights {
 };
 
 // What can be known before the session exists: that the folder fits the plan, and its tokenizer the
-// data. Blamed on kSpec; on kData where the folder cannot be read.
+// data. Its fault (fault.h): kSpec; on kData where the folder cannot be read.
 absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan,
                         const data::Dataset& dataset);
 
 // Fills every parameter and buffer of the session's plan: from the folder, or, where the spec says
-// so, as InitializeModel does. Piece by piece: no second copy of the weights is held. Blamed on
-// kData: a value that is NaN or infinite, two copies of one tensor that differ, a checkpoint that
-// is not what its manifest says.
+// so, as InitializeModel does. Piece by piece: no second copy of the weights is held. Its fault
+// (fault.h): kData: a value that is NaN or infinite, two copies of one tensor that differ, a
+// checkpoint that is not what its manifest says.
 absl::StatusOr<LoadedWeights> LoadWeights(Session& session, const v1::JobSpec& spec);
 
 // That a run which begins again (`attempt` above 1) for want of a checkpoint begins with what it
-// began with: the first attempt leaves the digest in `root`. kFailedPrecondition, blamed on kData.
+// began with: the first attempt leaves the digest in `root`. kFailedPrecondition, with the fault
+// kData.
 absl::Status KeepStart(ObjectStore& store, const std::string& root, int64_t attempt,
                        const std::string& spec_digest, const LoadedWeights& loaded);
 

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "executor/data/tokenizer.h"
-#include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/layout.h"
+#include "executor/engine/fault.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -22,7 +22,7 @@ absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const Rest
                                                   const v1::JobSpec& spec) {
   absl::StatusOr<Checkpoint> first = Checkpoint::Open(store, wanted.uri, wanted.manifest_sha256);
   if (first.ok()) return ChosenCheckpoint{.checkpoint = *std::move(first)};
-  if (!Broken(first.status())) return Blame(Fault::kStorage, first.status());
+  if (!Broken(first.status())) return WithFault(Fault::kStorage, first.status());
 
   absl::StatusOr<Checkpoint> anew = Checkpoint::Open(store, wanted.uri, "");
   if (anew.ok() && SpecDigest(anew->config.spec) == SpecDigest(spec)) {
@@ -34,12 +34,12 @@ absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const Rest
 
   const size_t slash = wanted.uri.rfind('/');
   const std::optional<int64_t> wanted_step = ParseStepFolder(wanted.uri.substr(slash + 1));
-  if (!wanted_step) return Blame(Fault::kStorage, first.status());
+  if (!wanted_step) return WithFault(Fault::kStorage, first.status());
   const std::string root = wanted.uri.substr(0, slash);
   std::vector<int64_t> damaged = {*wanted_step};
   std::vector<std::string> warnings = {
       absl::StrCat("cannot restore step ", *wanted_step, ": ", first.status().message())};
-  TY_ASSIGN_OR_BLAME(Fault::kStorage, const std::vector<int64_t> steps, ListSteps(store, root));
+  TY_ASSIGN_OR_FAULT(Fault::kStorage, const std::vector<int64_t> steps, ListSteps(store, root));
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     if (*step >= *wanted_step) continue;
     absl::StatusOr<Checkpoint> older =
@@ -48,12 +48,13 @@ absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const Rest
       warnings.push_back(absl::StrCat("going on from the older checkpoint of step ", *step));
       return ChosenCheckpoint{*std::move(older), std::move(damaged), std::move(warnings)};
     }
-    if (!Broken(older.status())) return Blame(Fault::kStorage, older.status());
+    if (!Broken(older.status())) return WithFault(Fault::kStorage, older.status());
     damaged.push_back(*step);
     warnings.push_back(absl::StrCat("cannot restore step ", *step, ": ", older.status().message()));
   }
-  return Blame(Fault::kStorage,
-               Annotate(first.status(), "the checkpoint is damaged, and no older one is whole"));
+  return WithFault(
+      Fault::kStorage,
+      Annotate(first.status(), "the checkpoint is damaged, and no older one is whole"));
 }
 
 absl::Status DeleteAbandoned(ObjectStore& store, const Checkpoint& restored) {
@@ -73,14 +74,14 @@ absl::Status DeleteAbandoned(ObjectStore& store, const Checkpoint& restored) {
 absl::Status CheckFits(const Checkpoint& checkpoint, const v1::JobSpec& spec,
                        const data::Dataset& dataset) {
   if (SpecDigest(checkpoint.config.spec) != SpecDigest(spec)) {
-    return Blame(Fault::kSpec, absl::FailedPreconditionError(
-                                   absl::StrCat(checkpoint.uri, " belongs to another spec: ",
-                                                SpecDifference(checkpoint.config.spec, spec))));
+    return WithFault(Fault::kSpec, absl::FailedPreconditionError(
+                                       absl::StrCat(checkpoint.uri, " belongs to another spec: ",
+                                                    SpecDifference(checkpoint.config.spec, spec))));
   }
   const auto other_data = [&](const std::string& before, const std::string& now) {
-    return Blame(Fault::kData, absl::FailedPreconditionError(absl::StrCat(
-                                   "the data is not what ", checkpoint.uri,
-                                   " was trained on: it was ", before, " and is ", now)));
+    return WithFault(Fault::kData, absl::FailedPreconditionError(absl::StrCat(
+                                       "the data is not what ", checkpoint.uri,
+                                       " was trained on: it was ", before, " and is ", now)));
   };
   if (!SameFacts(checkpoint.config.facts, dataset.facts())) {
     return other_data(FactsToText(checkpoint.config.facts), FactsToText(dataset.facts()));

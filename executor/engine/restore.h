@@ -30,8 +30,8 @@ absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const Rest
 // they were written before a rollback, and what was to remove them was cut short.
 absl::Status DeleteAbandoned(ObjectStore& store, const Checkpoint& restored);
 
-// That going on from `checkpoint` under `spec` with `dataset` is what was begun: blamed on kSpec or
-// kData with what differs.
+// That going on from `checkpoint` under `spec` with `dataset` is what was begun: with the fault
+// kSpec or kData with what differs.
 absl::Status CheckFits(const Checkpoint& checkpoint, const v1::JobSpec& spec,
                        const data::Dataset& dataset);
 

@@ -7,11 +7,11 @@
 #include "executor/data/dataset.h"
 #include "executor/data/loader.h"
 #include "executor/data/tokenizer.h"
-#include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/adapter.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/evaluator.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/load_weights.h"
 #include "executor/engine/restore.h"
 #include "executor/engine/session.h"
@@ -28,8 +28,8 @@ namespace {
 // checkpoints behind; whoever runs the job next removes them.
 constexpr absl::Duration kLastRemoval = absl::Milliseconds(500);
 
-absl::Status BlameSpec(const absl::Status& status) {
-  return Blame(absl::IsUnimplemented(status) ? Fault::kUnimplemented : Fault::kSpec, status);
+absl::Status WithSpecFault(const absl::Status& status) {
+  return WithFault(absl::IsUnimplemented(status) ? Fault::kUnimplemented : Fault::kSpec, status);
 }
 
 CheckpointIdentity MakeIdentity(const RunRequest& request, const v1::JobSpec& spec,
@@ -50,7 +50,7 @@ absl::StatusOr<EvaluationTimes> WhenToEvaluate(const v1::Evaluation& spec,
   const EvaluationTimes times{.every = spec.every_steps(),
                               .at_end = spec.has_at_end() ? spec.at_end() : has_split};
   if (!has_split && (times.every > 0 || times.at_end)) {
-    return BlameSpec(absl::InvalidArgumentError(
+    return WithSpecFault(absl::InvalidArgumentError(
         absl::StrCat("spec.evaluation.", times.every > 0 ? "every_steps" : "at_end",
                      ": the data has no held-out split")));
   }
@@ -69,9 +69,9 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
                                   const plan::Plan& plan, RunObserver& observer,
                                   const std::atomic<bool>& stop) {
   TY_ASSIGN_OR_RETURN(const EvaluationTimes evaluation, WhenToEvaluate(spec.evaluation(), dataset));
-  TY_ASSIGN_OR_BLAME(Fault::kStorage, const std::unique_ptr<ObjectStore> store,
+  TY_ASSIGN_OR_FAULT(Fault::kStorage, const std::unique_ptr<ObjectStore> store,
                      OpenObjectStore(request.checkpoint_root));
-  TY_RETURN_IF_ERROR(BlameStorage(store->DeleteStaged(request.checkpoint_root)));
+  TY_RETURN_IF_ERROR(WithStorageFault(store->DeleteStaged(request.checkpoint_root)));
   std::optional<ChosenCheckpoint> chosen;
   if (request.restore) {
     TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore, spec));
@@ -90,11 +90,11 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
   }
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(*session, spec));
   if (chosen) {
-    TY_RETURN_IF_ERROR(BlameStorage(trainer->Restore(chosen->checkpoint)));
+    TY_RETURN_IF_ERROR(WithStorageFault(trainer->Restore(chosen->checkpoint)));
   } else {
     TY_RETURN_IF_ERROR(trainer->Initialize());
   }
-  TY_RETURN_IF_ERROR(BlameStorage(
+  TY_RETURN_IF_ERROR(WithStorageFault(
       observer.OnRestored(trainer->steps_done(), chosen ? chosen->checkpoint.uri : std::string())));
 
   CheckpointWriter checkpoints(*store, MakeIdentity(request, spec, dataset, plan), plan, observer,
@@ -103,13 +103,13 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
     state.start_sha256 = trainer->loaded()->sha256;
     TY_RETURN_IF_ERROR(KeepStart(*store, request.checkpoint_root, request.attempt, SpecDigest(spec),
                                  *trainer->loaded()));
-    TY_RETURN_IF_ERROR(BlameStorage(observer.OnNotice(trainer->loaded()->summary)));
+    TY_RETURN_IF_ERROR(WithStorageFault(observer.OnNotice(trainer->loaded()->summary)));
   }
   if (chosen) {
-    TY_RETURN_IF_ERROR(BlameStorage(DeleteAbandoned(*store, chosen->checkpoint)));
+    TY_RETURN_IF_ERROR(WithStorageFault(DeleteAbandoned(*store, chosen->checkpoint)));
     checkpoints.SetDamaged(chosen->damaged);
     for (const std::string& warning : chosen->warnings) {
-      TY_RETURN_IF_ERROR(BlameStorage(observer.OnWarning(warning)));
+      TY_RETURN_IF_ERROR(WithStorageFault(observer.OnWarning(warning)));
     }
     chosen.reset();
   }
@@ -129,7 +129,7 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
               state);
   const absl::StatusOr<RunResult> result = steps.Run(stop);
   if (result.ok()) {
-    TY_RETURN_IF_ERROR(BlameStorage(observer.OnFinished(*result)));
+    TY_RETURN_IF_ERROR(WithStorageFault(observer.OnFinished(*result)));
   } else if (!RolledBack(result.status())) {
     return result;
   }
@@ -142,24 +142,24 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
 absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request,
                               RunObserver& observer, const std::atomic<bool>& stop) {
   const absl::StatusOr<v1::JobSpec> spec = plan::ResolveSpec(request.spec);
-  if (!spec.ok()) return BlameSpec(spec.status());
+  if (!spec.ok()) return WithSpecFault(spec.status());
   if (spec->parallel().logical_ranks() != 1) {
-    return Blame(Fault::kUnimplemented,
-                 absl::UnimplementedError(
-                     absl::StrCat("spec.parallel.logical_ranks: ", spec->parallel().logical_ranks(),
-                                  ": training across ranks is not built yet; use 1")));
+    return WithFault(Fault::kUnimplemented,
+                     absl::UnimplementedError(absl::StrCat(
+                         "spec.parallel.logical_ranks: ", spec->parallel().logical_ranks(),
+                         ": training across ranks is not built yet; use 1")));
   }
   const absl::StatusOr<std::unique_ptr<data::Dataset>> dataset =
       data::OpenDataset(spec->data(), plan::WindowingOf(spec->model()));
-  if (!dataset.ok()) return BlameData(dataset.status());
+  if (!dataset.ok()) return WithDataFault(dataset.status());
   absl::StatusOr<plan::Plan> plan = plan::BuildPlan(PlannedFor(device, *spec), (*dataset)->facts());
   // A GPU's layout takes a little more, which a budget may not hold that the job was taken with.
   if (!plan.ok()) plan = plan::BuildPlan(*spec, (*dataset)->facts());
-  if (!plan.ok()) return BlameSpec(plan.status());
+  if (!plan.ok()) return WithSpecFault(plan.status());
   if (!request.restore && !spec->fine_tune().from().empty()) {
     TY_RETURN_IF_ERROR(CheckStart(*spec, *plan, **dataset));
   }
-  TY_RETURN_IF_ERROR(BlameStorage(observer.OnStarted(*spec, *plan)));
+  TY_RETURN_IF_ERROR(WithStorageFault(observer.OnStarted(*spec, *plan)));
   return RunPlan(device, request, *spec, **dataset, *plan, observer, stop);
 }
 

@@ -55,7 +55,7 @@ struct RunRequest {
 };
 
 // Trains to the end, or until `stop` is set: then the current step is finished and a checkpoint
-// written. Failures are blamed (blame.h). After one that is RolledBack the run goes on from the
+// written. Failures have a fault (fault.h). After one that is RolledBack the run goes on from the
 // newest checkpoint: make it again with that restore point. When the restore point is damaged, the
 // newest older checkpoint that is whole serves instead, with a warning; the same steps give the
 // same bits again.

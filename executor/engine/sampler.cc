@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "executor/engine/blame.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/read_tensor.h"
 #include "executor/plan/spec.h"
 #include "kernels/random.h"
@@ -107,8 +107,8 @@ absl::Status Sampler::Run(const std::vector<int32_t>& prompt, int64_t vocabulary
       logits.resize(vocabulary);
     }
     if (std::any_of(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); })) {
-      return Blame(Fault::kNumeric,
-                   absl::FailedPreconditionError("the model's logits are not finite"));
+      return WithFault(Fault::kNumeric,
+                       absl::FailedPreconditionError("the model's logits are not finite"));
     }
     ids.push_back(PickToken(logits, options, Uniform(options.seed, i)));
     token(ids.back());

@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "executor/engine/blame.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/lowering.h"
 #include "executor/plan/cost.h"
 #include "storage/base/status.h"
@@ -23,26 +23,26 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(kernels::Device& device,
                                                        const plan::Plan& plan) {
   absl::StatusOr<void*> arena = device.Allocate(plan.arena_bytes);
   if (!arena.ok()) {
-    return Blame(Fault::kOutOfMemory,
-                 Annotate(arena.status(), absl::StrCat("the plan's arena of ", plan.arena_bytes,
-                                                       " bytes on ", device.Description())));
+    return WithFault(Fault::kOutOfMemory,
+                     Annotate(arena.status(), absl::StrCat("the plan's arena of ", plan.arena_bytes,
+                                                           " bytes on ", device.Description())));
   }
-  absl::StatusOr<std::unique_ptr<Inbox>> inbox = Inbox::Open(device, plan);
-  if (!inbox.ok()) {
+  absl::StatusOr<std::unique_ptr<UploadQueue>> uploads = UploadQueue::Open(device, plan);
+  if (!uploads.ok()) {
     device.Free(*arena);
-    return inbox.status();
+    return uploads.status();
   }
   return std::unique_ptr<Session>(
-      new Session(device, plan, static_cast<char*>(*arena), *std::move(inbox)));
+      new Session(device, plan, static_cast<char*>(*arena), *std::move(uploads)));
 }
 
 Session::Session(kernels::Device& device, const plan::Plan& plan, char* arena,
-                 std::unique_ptr<Inbox> inbox)
+                 std::unique_ptr<UploadQueue> uploads)
     : device_(device),
       plan_(plan),
       arena_(arena),
       stream_(device.MakeStream()),
-      inbox_(std::move(inbox)) {}
+      uploads_(std::move(uploads)) {}
 
 Session::~Session() {
   device_.Synchronize(*stream_).IgnoreError();
@@ -81,7 +81,7 @@ absl::Status CheckIsPlanned(const kernels::Device& device, const plan::Plan& pla
   if (device.IsGpu() || plan.summary.device() != v1::Resources::CPU) return absl::OkStatus();
   const int64_t planned = plan::WorkspaceLimit(plan, device.Threads());
   if (static_cast<int64_t>(needed) <= planned) return absl::OkStatus();
-  return Blame(
+  return WithFault(
       Fault::kOutOfMemory,
       absl::ResourceExhaustedError(absl::StrCat(
           "the kernels of ", device.Description(), " ask for ", needed,
@@ -104,7 +104,7 @@ absl::StatusOr<kernels::Kernels> Session::Prepare(const std::vector<plan::Op>& o
     stream_->scratch_bytes = 0;
     absl::StatusOr<void*> scratch = device_.Allocate(needed);
     if (!scratch.ok()) {
-      return Blame(
+      return WithFault(
           Fault::kOutOfMemory,
           Annotate(scratch.status(), absl::StrCat("kernels' scratch of ", needed, " bytes")));
     }
@@ -128,7 +128,7 @@ absl::Status Session::Run(Program& program) {
   }
   if (!program.recorded_ || program.scratch_ != stream_->scratch) {
     absl::StatusOr<kernels::Kernel> recorded = device_.Record(*stream_, program.kernels_);
-    if (!recorded.ok()) return BlameDevice(recorded.status());
+    if (!recorded.ok()) return WithDeviceFault(recorded.status());
     program.recorded_ = *std::move(recorded);
     program.scratch_ = stream_->scratch;
   }
@@ -147,8 +147,8 @@ void Session::Write(plan::TensorId id, const void* from, size_t bytes, size_t of
   device_.CopyIn(*stream_, At(id, offset, bytes), from, bytes);
 }
 
-void Session::Deliver(const MicroBatch& batch) {
-  std::array<Inbox::Piece, 4> pieces;
+void Session::Upload(const MicroBatch& batch) {
+  std::array<UploadQueue::Piece, 4> pieces;
   size_t n = 0;
   const auto add = [&](plan::TensorId id, const void* from) {
     if (id == plan::kNone) return;
@@ -159,7 +159,7 @@ void Session::Deliver(const MicroBatch& batch) {
   add(batch.input, batch.inputs);
   add(batch.ids, static_cast<const char*>(batch.inputs) + plan_.tensors[batch.input].bytes());
   add(batch.target, batch.targets);
-  inbox_->Deliver(absl::MakeSpan(pieces.data(), n), *stream_);
+  uploads_->Upload(absl::MakeSpan(pieces.data(), n), *stream_);
 }
 
 void Session::Read(plan::TensorId id, void* to, size_t bytes, size_t offset) {
@@ -174,8 +174,8 @@ const char* Session::HostView(const plan::Region& region) const {
   return static_cast<const char*>(device_.HostView(arena_ + region.offset));
 }
 
-absl::Status Session::Wait(kernels::Mark& mark) { return BlameDevice(device_.Wait(mark)); }
+absl::Status Session::Wait(kernels::Event& mark) { return WithDeviceFault(device_.Wait(mark)); }
 
-absl::Status Session::Synchronize() { return BlameDevice(device_.Synchronize(*stream_)); }
+absl::Status Session::Synchronize() { return WithDeviceFault(device_.Synchronize(*stream_)); }
 
 }  // namespace trainyard::engine

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "executor/engine/inbox.h"
+#include "executor/engine/upload_queue.h"
 #include "executor/plan/plan.h"
 #include "kernels/device.h"
 #include "trainyard/v1/spec.pb.h"
@@ -41,12 +41,12 @@ class Program {
 // `spec` to plan for `device` with: where it names no device, it is that of a GPU on a GPU.
 v1::JobSpec PlannedFor(const kernels::Device& device, v1::JobSpec spec);
 
-// Owns the arena, the kernels' scratch, the inbox and the stream; nothing else of the engine holds
-// device memory. Thread-compatible. `device` and `plan` must outlive it.
+// Owns the arena, the kernels' scratch, the upload queue and the stream; nothing else of the engine
+// holds device memory. Thread-compatible. `device` and `plan` must outlive it.
 class Session {
  public:
-  // Allocates arena and inbox; their content is undefined until Zero. kResourceExhausted says how
-  // much was asked for.
+  // Allocates arena and upload queue; their content is undefined until Zero. kResourceExhausted
+  // says how much was asked for.
   static absl::StatusOr<std::unique_ptr<Session>> Open(kernels::Device& device,
                                                        const plan::Plan& plan);
   ~Session();
@@ -91,10 +91,10 @@ class Session {
                    target = plan::kNone;
     const void *of_state = nullptr, *inputs = nullptr, *targets = nullptr;
   };
-  // Puts it in place for what is launched from now on; see Inbox.
-  void Deliver(const MicroBatch& batch);
+  // Puts it in place for what is launched from now on; see UploadQueue.
+  void Upload(const MicroBatch& batch);
   // Until the next micro-batch may be written where the oldest of BatchesInUse lies.
-  absl::Status AwaitRoom() { return inbox_->AwaitRoom(); }
+  absl::Status WaitForRoom() { return uploads_->WaitForRoom(); }
 
   absl::Status Synchronize();
 
@@ -102,20 +102,20 @@ class Session {
   bool Asynchronous() const { return device_.Asynchronous(); }
   int64_t BatchesInUse() const { return engine::BatchesInUse(device_); }
   std::shared_ptr<char[]> AllocateHost(size_t bytes) { return device_.AllocateHost(bytes); }
-  std::unique_ptr<kernels::Mark> MakeMark() { return device_.MakeMark(); }
-  void Put(kernels::Mark& mark) { device_.Put(mark, *stream_); }
-  absl::Status Wait(kernels::Mark& mark);
+  std::unique_ptr<kernels::Event> MakeEvent() { return device_.MakeEvent(); }
+  void RecordEvent(kernels::Event& mark) { device_.RecordEvent(mark, *stream_); }
+  absl::Status Wait(kernels::Event& mark);
 
  private:
   Session(kernels::Device& device, const plan::Plan& plan, char* arena,
-          std::unique_ptr<Inbox> inbox);
+          std::unique_ptr<UploadQueue> uploads);
   char* At(plan::TensorId id, size_t offset, size_t bytes) const;
 
   kernels::Device& device_;
   const plan::Plan& plan_;
   char* arena_;
   std::unique_ptr<kernels::Stream> stream_;
-  std::unique_ptr<Inbox> inbox_;
+  std::unique_ptr<UploadQueue> uploads_;
 };
 
 }  // namespace trainyard::engine

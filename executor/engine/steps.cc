@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/retention.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/load_weights.h"
 #include "executor/engine/policies.h"
 #include "storage/base/status.h"
@@ -108,7 +108,7 @@ absl::StatusOr<RunResult> Steps::Run(const std::atomic<bool>& stop) {
     }
   }
   TY_RETURN_IF_ERROR(CountSkipped());
-  const absl::Status saved = BlameStorage(p_.checkpoints.Wait());
+  const absl::Status saved = WithStorageFault(p_.checkpoints.Wait());
   if (FaultOf(saved) == Fault::kNumeric && RollsBack()) {
     return RollBack(std::string(saved.message()));
   }
@@ -169,12 +169,12 @@ absl::Status Steps::Report(const StepResult& result, absl::Duration took, absl::
   if (p_.plan.tokens) {
     values["tokens_per_second"] = samples * static_cast<double>(p_.plan.rows_per_sample) / seconds;
   }
-  return BlameStorage(p_.observer.OnMetrics(done(), RunObserver::Split::kTrain, values));
+  return WithStorageFault(p_.observer.OnMetrics(done(), RunObserver::Split::kTrain, values));
 }
 
 absl::Status Steps::Warn() {
   for (const std::string& warning : p_.dataset.TakeWarnings()) {
-    TY_RETURN_IF_ERROR(BlameStorage(p_.observer.OnWarning(warning)));
+    TY_RETURN_IF_ERROR(WithStorageFault(p_.observer.OnWarning(warning)));
   }
   return absl::OkStatus();
 }
@@ -182,7 +182,7 @@ absl::Status Steps::Warn() {
 absl::Status Steps::CountSkipped() {
   const int64_t n = p_.dataset.skipped();
   if (n == 0) return absl::OkStatus();
-  return BlameStorage(p_.observer.OnWarning(
+  return WithStorageFault(p_.observer.OnWarning(
       absl::StrCat("this attempt skipped ", n, n == 1 ? " image" : " different images")));
 }
 
@@ -193,11 +193,12 @@ absl::StatusOr<Score> Steps::ScoreOf(const Policy& policy, const std::string& fi
   if (value != values.end()) return Score{.step = done(), .value = value->second};
   // With scores that are no numbers there is none either, and that is no improvement.
   if (!std::isfinite(values.at("loss"))) return Score{.step = done(), .value = NAN};
-  return Blame(Fault::kData,
-               absl::FailedPreconditionError(absl::StrCat(
-                   field, ".metric: ", policy.metric(), " is not defined on the held-out samples ",
-                   "that are evaluated", policy.metric() == "auc" ? ": all are of one class" : "",
-                   "; raise spec.evaluation.max_samples, or go by another metric")));
+  return WithFault(
+      Fault::kData,
+      absl::FailedPreconditionError(absl::StrCat(
+          field, ".metric: ", policy.metric(), " is not defined on the held-out samples ",
+          "that are evaluated", policy.metric() == "auc" ? ": all are of one class" : "",
+          "; raise spec.evaluation.max_samples, or go by another metric")));
 }
 
 absl::StatusOr<bool> Steps::Evaluate() {
@@ -229,7 +230,7 @@ absl::StatusOr<bool> Steps::Evaluate() {
     if (best) entered_ = {.step = done(), .before = std::move(before)};
   }
   TY_RETURN_IF_ERROR(
-      BlameStorage(p_.observer.OnMetrics(done(), RunObserver::Split::kValidation, values)));
+      WithStorageFault(p_.observer.OnMetrics(done(), RunObserver::Split::kValidation, values)));
   return best;
 }
 
@@ -249,20 +250,20 @@ absl::StatusOr<bool> Steps::EvaluateAndKeepWeights() {
   // A device that failed has no weights that can be trusted, and a store that failed takes none.
   if (fault == Fault::kDevice || fault == Fault::kStorage) return best;
   if (NothingCounts(best.status()) && !GoesByEvaluations()) {
-    TY_RETURN_IF_ERROR(BlameStorage(p_.observer.OnWarning(
+    TY_RETURN_IF_ERROR(WithStorageFault(p_.observer.OnWarning(
         absl::StrCat("not evaluated after step ", done(), ": ", best.status().message()))));
     return false;
   }
   run_.unevaluated = true;
   evaluated_step_ = -1;  // what it measured was not reported
   absl::Status saved = Save({.needed = true, .last = true});
-  if (saved.ok()) saved = BlameStorage(p_.checkpoints.Wait());
+  if (saved.ok()) saved = WithStorageFault(p_.checkpoints.Wait());
   const std::string kept =
       saved.ok()
           ? absl::StrCat("the weights of step ", done(),
                          " are kept: once what is wrong is mended, resume the job to evaluate them")
           : absl::StrCat("and its weights could not be written: ", saved.message());
-  return Blame(
+  return WithFault(
       fault, absl::Status(best.status().code(), absl::StrCat("evaluation after step ", done(), ": ",
                                                              best.status().message(), "; ", kept)));
 }
@@ -278,7 +279,7 @@ absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
   CheckpointContent content{.step = done(), .run = run_};
   content.run.loss_scale = p_.trainer.loss_scale();
   if (evaluated_step_ == done()) content.metrics = metrics_;
-  return BlameStorage(p_.checkpoints.Save(std::move(content), purpose, [&](Snapshot& snapshot) {
+  return WithStorageFault(p_.checkpoints.Save(std::move(content), purpose, [&](Snapshot& snapshot) {
     return purpose.last ? p_.trainer.LendTo(snapshot) : p_.trainer.CopyTo(snapshot);
   }));
 }
@@ -286,7 +287,7 @@ absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
 // What was just restored, and the state before the first step, need no checkpoint of their own.
 absl::StatusOr<RunResult> Steps::Suspend(bool nothing_new) {
   if (!nothing_new) TY_RETURN_IF_ERROR(Save({.needed = true, .last = true}));
-  TY_RETURN_IF_ERROR(BlameStorage(p_.checkpoints.Wait()));
+  TY_RETURN_IF_ERROR(WithStorageFault(p_.checkpoints.Wait()));
   return RunResult{.suspended = true, .step = done()};
 }
 
@@ -300,15 +301,16 @@ absl::Status Steps::NotFinite(const StepResult& result) {
       absl::StrCat(" (loss is ", result.loss, ", norm of the gradient ", result.grad_norm,
                    ", learning rate ", result.learning_rate, ")");
   if (found.empty()) {
-    return Blame(Fault::kDevice,
-                 absl::InternalError(absl::StrCat(
-                     "step ", done() + 1, ": not finite", values,
-                     ", but the same step made again is: the device or its memory is at fault")));
+    return WithFault(
+        Fault::kDevice,
+        absl::InternalError(absl::StrCat(
+            "step ", done() + 1, ": not finite", values,
+            ", but the same step made again is: the device or its memory is at fault")));
   }
   const std::string what =
       absl::StrCat("step ", done() + 1, ": first non-finite value: ", found, values);
   if (RollsBack()) return RollBack(what);
-  return Blame(
+  return WithFault(
       Fault::kNumeric,
       absl::OutOfRangeError(absl::StrCat(
           what, "; a smaller learning rate, a longer warm-up or optimizer.clip_norm may help",
@@ -334,13 +336,13 @@ absl::StatusOr<std::optional<Checkpoint>> Steps::RollbackTarget() {
 absl::Status Steps::RollBack(const std::string& what) {
   const int64_t most = p_.spec.training().max_rollbacks();
   if (run_.rollbacks >= most) {
-    return Blame(Fault::kNumeric, absl::OutOfRangeError(absl::StrCat(what, "; all ", most,
-                                                                     " rollbacks are used up")));
+    return WithFault(Fault::kNumeric, absl::OutOfRangeError(absl::StrCat(
+                                          what, "; all ", most, " rollbacks are used up")));
   }
   const int64_t failed = done();
-  TY_ASSIGN_OR_BLAME(Fault::kStorage, const std::optional<Checkpoint> target, RollbackTarget());
+  TY_ASSIGN_OR_FAULT(Fault::kStorage, const std::optional<Checkpoint> target, RollbackTarget());
   if (target) {
-    TY_RETURN_IF_ERROR(BlameStorage(p_.trainer.Restore(*target)));
+    TY_RETURN_IF_ERROR(WithStorageFault(p_.trainer.Restore(*target)));
     metrics_ = target->metrics;
     evaluated_step_ = done();
   } else {
@@ -354,9 +356,9 @@ absl::Status Steps::RollBack(const std::string& what) {
                        target ? target->run : RunState{.start_sha256 = run_.start_sha256}, done());
   entered_.reset();
   TY_RETURN_IF_ERROR(Save({.needed = true, .last = true, .went_back = true}));
-  TY_RETURN_IF_ERROR(BlameStorage(p_.checkpoints.Wait()));
+  TY_RETURN_IF_ERROR(WithStorageFault(p_.checkpoints.Wait()));
   const int64_t left_out = data::BatchOfStep(done(), run_.skips) - next;
-  return MarkRolledBack(Blame(
+  return MarkRolledBack(WithFault(
       Fault::kNumeric,
       absl::OutOfRangeError(absl::StrCat(
           what, "; back to step ", done(), ", leaving out the data of ", left_out,

@@ -89,7 +89,8 @@ class Steps {
   // What is best is what there is: the last one that entered goes, and who left for it comes back,
   // when its checkpoint could not be written.
   void TakeOutUnwritten();
-  // The value that `policy`, of `field`, goes by; blamed on kData when the held-out split has none.
+  // The value that `policy`, of `field`, goes by; with the fault kData when the held-out split has
+  // none.
   template <typename Policy>
   absl::StatusOr<Score> ScoreOf(const Policy& policy, const std::string& field,
                                 const std::map<std::string, double>& values) const;

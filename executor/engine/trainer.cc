@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/initialize.h"
 #include "executor/engine/load_weights.h"
 #include "executor/engine/non_finite.h"
@@ -24,10 +24,10 @@ constexpr float kLowestLossScale = 0x1p-24f;
 
 Trainer::Trainer(Session& session, const v1::JobSpec& spec) : session_(session), spec_(spec) {
   const plan::Plan& plan = session.plan();
-  for (Flight& flight : flights_) {
+  for (InFlight& flight : flights_) {
     flight = {.states = session.AllocateHost(plan.micro_batches * sizeof(kernels::StepState)),
               .scalars = session.AllocateHost(plan.scalar_region.bytes),
-              .done = session.MakeMark()};
+              .done = session.MakeEvent()};
   }
 }
 
@@ -102,9 +102,9 @@ absl::Status Trainer::Restore(const Checkpoint& checkpoint) {
 
 absl::Status Trainer::Load(const BatchSource& next, int64_t step, int64_t i) {
   const plan::Plan& plan = session_.plan();
-  TY_RETURN_IF_ERROR(session_.AwaitRoom());
+  TY_RETURN_IF_ERROR(session_.WaitForRoom());
   const absl::StatusOr<data::Loader::Batch> loaded = next();
-  if (!loaded.ok()) return BlameData(loaded.status());
+  if (!loaded.ok()) return WithDataFault(loaded.status());
   const data::Loader::Batch& batch = *loaded;
   TY_CHECK(batch.step == step, "micro-batch of step ", batch.step, " in step ", step);
   const double rate = plan::LearningRate(spec_.schedule(), step, plan.total_steps);
@@ -116,17 +116,17 @@ absl::Status Trainer::Load(const BatchSource& next, int64_t step, int64_t i) {
                                     .updates = UpdatesOf(step)};
   char* const kept = FlightOf(step).states.get() + i * sizeof(state);
   memcpy(kept, &state, sizeof(state));
-  session_.Deliver({.state = plan.state,
-                    .input = plan.input,
-                    .ids = plan.ids,
-                    .target = plan.target,
-                    .of_state = kept,
-                    .inputs = batch.inputs,
-                    .targets = batch.targets});
+  session_.Upload({.state = plan.state,
+                   .input = plan.input,
+                   .ids = plan.ids,
+                   .target = plan.target,
+                   .of_state = kept,
+                   .inputs = batch.inputs,
+                   .targets = batch.targets});
   return absl::OkStatus();
 }
 
-StepResult Trainer::ReadResult(const Flight& flight) const {
+StepResult Trainer::ReadResult(const InFlight& flight) const {
   const plan::Plan& plan = session_.plan();
   const auto scalar = [&](plan::TensorId id, auto value) {
     const int64_t at = plan.offsets[id] - plan.scalar_region.offset;
@@ -172,9 +172,9 @@ absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
     TY_RETURN_IF_ERROR(session_.Run(PartOf(next_micro_batch_)));
   }
   if (next_micro_batch_ < plan.micro_batches) return absl::OkStatus();
-  const Flight& flight = FlightOf(enqueued_);
+  const InFlight& flight = FlightOf(enqueued_);
   session_.ReadRegion(plan.scalar_region, flight.scalars.get());
-  session_.Put(*flight.done);
+  session_.RecordEvent(*flight.done);
   ++enqueued_;
   next_micro_batch_ = 0;
   return absl::OkStatus();
@@ -188,7 +188,7 @@ absl::Status Trainer::Drain() {
 
 absl::StatusOr<StepResult> Trainer::Finish() {
   TY_CHECK(on_their_way() > 0, "no step is on its way");
-  const Flight& flight = FlightOf(steps_done_);
+  const InFlight& flight = FlightOf(steps_done_);
   TY_RETURN_IF_ERROR(session_.Wait(*flight.done));
   StepResult result = ReadResult(flight);
   if (loss_scale_) {

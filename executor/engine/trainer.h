@@ -108,12 +108,12 @@ class Trainer {
   Trainer(Session& session, const v1::JobSpec& spec);
 
   // Host memory that belongs to a step on its way.
-  struct Flight {
+  struct InFlight {
     std::shared_ptr<char[]> states;   // kernels::StepState per micro-batch
     std::shared_ptr<char[]> scalars;  // the plan's scalar region after the step
-    std::unique_ptr<kernels::Mark> done;
+    std::unique_ptr<kernels::Event> done;
   };
-  Flight& FlightOf(int64_t step) { return flights_[step % flights_.size()]; }
+  InFlight& FlightOf(int64_t step) { return flights_[step % flights_.size()]; }
 
   // Goes on with step enqueued_ up to micro-batch `end`.
   absl::Status EnqueueTo(int64_t end, const BatchSource& next);
@@ -122,7 +122,7 @@ class Trainer {
   absl::StatusOr<std::string> Search(const BatchSource& next);
   // Puts the next micro-batch, number `i` of step `step`, in place.
   absl::Status Load(const BatchSource& next, int64_t step, int64_t i);
-  StepResult ReadResult(const Flight& flight) const;
+  StepResult ReadResult(const InFlight& flight) const;
   // What the step runs once a micro-batch is in place: `begin` goes with the first, `norm` and
   // `end` with the last.
   Program& PartOf(int64_t micro_batch) {
@@ -140,7 +140,7 @@ class Trainer {
   const v1::JobSpec spec_;
   kernels::Kernels copy_, begin_, micro_, norm_, end_;
   Program parts_[2][2];
-  std::array<Flight, 2> flights_;
+  std::array<InFlight, 2> flights_;
   int64_t steps_done_ = 0, enqueued_ = 0;
   int64_t next_micro_batch_ = 0;         // of step enqueued_
   std::optional<LossScale> loss_scale_;  // with fp16

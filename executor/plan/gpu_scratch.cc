@@ -91,7 +91,7 @@ int64_t GpuScratchBytes(const std::vector<Tensor>& tensors, const Op& op) {
   return std::visit(ScratchOf{tensors}, op);
 }
 
-int64_t InboxBytes(const Plan& plan) {
+int64_t UploadQueueBytes(const Plan& plan) {
   const auto bytes = [&](std::initializer_list<TensorId> ids) {
     int64_t sum = 0;
     for (const TensorId id : ids) {

@@ -21,7 +21,7 @@ inline constexpr int64_t kGpuProcessBytes = int64_t{500} << 20;
 // Scratch that the CUDA back end may ask for to run one op.
 int64_t GpuScratchBytes(const std::vector<Tensor>& tensors, const Op& op);
 
-// Where the next micro-batch arrives while the GPU computes (executor/engine/inbox.h).
-int64_t InboxBytes(const Plan& plan);
+// Where the next micro-batch arrives while the GPU computes (executor/engine/upload_queue.h).
+int64_t UploadQueueBytes(const Plan& plan);
 
 }  // namespace trainyard::plan

@@ -65,10 +65,10 @@ class Activations {
   }
 
   int64_t Pack(const std::vector<Op>& ops, const std::vector<TensorId>& results,
-               const std::vector<Resident>& residents) {
+               const std::vector<ReservedRange>& reserved) {
     const int64_t gradients = plan_.gradient_region.bytes;
     const int64_t alone = PackActivations(plan_.tensors, ops, results, within_);
-    const int64_t end = PackActivations(plan_.tensors, ops, results, within_, residents);
+    const int64_t end = PackActivations(plan_.tensors, ops, results, within_, reserved);
     if (end - gradients <= alone) return end - gradients;
     const auto last = static_cast<int64_t>(ops.size());
     return PackActivations(plan_.tensors, ops, results, within_,

@@ -26,14 +26,14 @@ struct Group {
 };
 
 std::vector<Group> GroupInPlace(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
-                                const std::vector<Life>& lives) {
+                                const std::vector<LiveRange>& lives) {
   std::vector<Group> groups;
   absl::flat_hash_map<TensorId, size_t> group_of;
-  absl::flat_hash_map<TensorId, Life> life_of;
-  for (const Life& life : lives) life_of[life.tensor] = life;
+  absl::flat_hash_map<TensorId, LiveRange> life_of;
+  for (const LiveRange& life : lives) life_of[life.tensor] = life;
 
   // Ops in order, so that a chain of in-place ops grows from its front.
-  for (const Life& life : lives) {
+  for (const LiveRange& life : lives) {
     const Tensor& tensor = tensors[life.tensor];
     bool joined = false;
     if (life.first >= 0) {
@@ -62,10 +62,10 @@ std::vector<Group> GroupInPlace(const std::vector<Tensor>& tensors, const std::v
   return groups;
 }
 
-std::vector<Group> GroupsOf(const std::vector<Resident>& residents) {
+std::vector<Group> GroupsOf(const std::vector<ReservedRange>& reserved) {
   std::vector<Group> groups;
-  groups.reserve(residents.size());
-  for (const Resident& r : residents) {
+  groups.reserve(reserved.size());
+  for (const ReservedRange& r : reserved) {
     const int64_t offset = r.offset / kAlignment * kAlignment;
     groups.push_back({.bytes = Align(r.offset + r.bytes) - offset,
                       .first = r.first,
@@ -88,9 +88,9 @@ int64_t LowestGap(const Group& group, const std::vector<const Group*>& placed) {
 }
 
 // Places `groups` one after the other; returns the end of the last.
-int64_t Pack(const std::vector<Resident>& residents, std::vector<Group>& groups) {
+int64_t Pack(const std::vector<ReservedRange>& reserved, std::vector<Group>& groups) {
   const auto lower = [](const Group* a, const Group* b) { return a->offset < b->offset; };
-  const std::vector<Group> fixed = GroupsOf(residents);
+  const std::vector<Group> fixed = GroupsOf(reserved);
   std::vector<const Group*> placed;  // by offset
   for (const Group& group : fixed) placed.push_back(&group);
   std::stable_sort(placed.begin(), placed.end(), lower);
@@ -110,9 +110,9 @@ int64_t BytesInRun(const Tensor& tensor) {
   return Align(tensor.elements() * wide) / wide * SizeOf(tensor.type);
 }
 
-std::vector<Life> Lives(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
-                        const std::vector<TensorId>& results) {
-  std::vector<Life> lives;
+std::vector<LiveRange> LiveRanges(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
+                                  const std::vector<TensorId>& results) {
+  std::vector<LiveRange> lives;
   absl::flat_hash_map<TensorId, size_t> at;
   for (size_t i = 0; i < ops.size(); ++i) {
     Op op = ops[i];  // Visit hands out references
@@ -174,16 +174,16 @@ std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op) {
 
 int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
                         const std::vector<TensorId>& results, std::vector<int64_t>& offsets,
-                        const std::vector<Resident>& residents) {
-  std::vector<Group> groups = GroupInPlace(tensors, ops, Lives(tensors, ops, results));
+                        const std::vector<ReservedRange>& reserved) {
+  std::vector<Group> groups = GroupInPlace(tensors, ops, LiveRanges(tensors, ops, results));
   const auto larger = [](const Group& a, const Group& b) { return a.bytes > b.bytes; };
   std::stable_sort(groups.begin(), groups.end(), larger);
-  int64_t end = Pack(residents, groups);
+  int64_t end = Pack(reserved, groups);
 
   std::vector<Group> others = groups;
   std::stable_sort(others.begin(), others.end(),
                    [](const Group& a, const Group& b) { return a.last > b.last; });
-  if (const int64_t other = Pack(residents, others); other < end) {
+  if (const int64_t other = Pack(reserved, others); other < end) {
     end = other;
     groups = std::move(others);
   }

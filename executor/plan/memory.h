@@ -21,7 +21,7 @@ int64_t BytesInRun(const Tensor& tensor);
 
 // When a tensor holds something, in numbers of ops of one list, both ends included. Position -1 is
 // before the first op (inputs), ops.size() after the last (results).
-struct Life {
+struct LiveRange {
   TensorId tensor = kNone;
   int64_t first = 0;
   int64_t last = 0;
@@ -29,8 +29,8 @@ struct Life {
 
 // The lives of the activations and inputs that `ops` touches, in order of their first use. Inputs
 // live from -1; `results` live to the end.
-std::vector<Life> Lives(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
-                        const std::vector<TensorId>& results);
+std::vector<LiveRange> LiveRanges(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
+                                  const std::vector<TensorId>& results);
 
 // Pairs (operand read, operand written) of an op that may share their memory: kernels/ops/ says so.
 // An operand shares with one other at most, the first that can.
@@ -38,7 +38,7 @@ std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op);
 
 // Bytes at a fixed place, with what completes them to kAlignment on both sides, that are someone
 // else's from op `first` to op `last`, both included.
-struct Resident {
+struct ReservedRange {
   int64_t offset = 0;
   int64_t bytes = 0;
   int64_t first = 0;
@@ -52,7 +52,7 @@ struct Resident {
 // lowest gap: the largest first or, where that needs less, those whose lives end last first.
 int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
                         const std::vector<TensorId>& results, std::vector<int64_t>& offsets,
-                        const std::vector<Resident>& residents = {});
+                        const std::vector<ReservedRange>& reserved = {});
 
 // Puts `ids` one after the other from `offset` on, each aligned; returns the end.
 int64_t PlaceInOrder(const std::vector<Tensor>& tensors, const std::vector<TensorId>& ids,

@@ -183,9 +183,9 @@ absl::StatusOr<std::vector<ParameterRule>> RulesOf(const v1::JobSpec& spec, cons
       "spec.optimizer.groups: every parameter is frozen; nothing is left to train");
 }
 
-absl::StatusOr<bool> KeptByRow(const v1::Optimizer& optimizer, const Graph& graph,
-                               const std::vector<TensorId>& tables,
-                               const std::vector<ParameterRule>& rules) {
+absl::StatusOr<bool> HasRowSparseGradient(const v1::Optimizer& optimizer, const Graph& graph,
+                                          const std::vector<TensorId>& tables,
+                                          const std::vector<ParameterRule>& rules) {
   if (tables.empty()) return false;
   const auto differs = std::find_if(rules.begin(), rules.end(), [&](const ParameterRule& rule) {
     return rule.frozen != rules[0].frozen;

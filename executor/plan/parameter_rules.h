@@ -37,9 +37,9 @@ absl::StatusOr<std::vector<ParameterRule>> RulesOf(const v1::JobSpec& spec, cons
 // Whether rows of `tables` that a step does not touch stay as they are, so that their gradient may
 // be kept by row. kInvalidArgument: some are frozen and some are not, or tables that are kept by
 // row are treated differently.
-absl::StatusOr<bool> KeptByRow(const v1::Optimizer& optimizer, const Graph& graph,
-                               const std::vector<TensorId>& tables,
-                               const std::vector<ParameterRule>& rules);
+absl::StatusOr<bool> HasRowSparseGradient(const v1::Optimizer& optimizer, const Graph& graph,
+                                          const std::vector<TensorId>& tables,
+                                          const std::vector<ParameterRule>& rules);
 
 // What a parameter's optimizer state is called: "exp_avg", "exp_avg_sq"; "momentum_buffer".
 std::vector<std::string> StateNames(const v1::Optimizer& optimizer, const ParameterRule& rule);

@@ -240,7 +240,7 @@ class Assembly {
     std::vector<ParameterRule> of_tables;
     for (const TensorId table : forward.tables) of_tables.push_back(rule_of[table]);
     TY_ASSIGN_OR_RETURN(const bool by_row,
-                        KeptByRow(spec_.optimizer(), graph_, forward.tables, of_tables));
+                        HasRowSparseGradient(spec_.optimizer(), graph_, forward.tables, of_tables));
     const auto kept = [&](TensorId id) {
       return by_row && absl::c_linear_search(forward.tables, id);
     };

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <iostream>
 
-#include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/run.h"
 #include "executor/worker/exit_code.h"
 #include "executor/worker/open_device.h"
@@ -44,23 +44,24 @@ absl::StatusOr<std::optional<engine::RestorePoint>> FindRestorePoint(const std::
   if (steps.empty()) return std::nullopt;
   const std::string uri = absl::StrCat(root, "/", engine::StepFolder(steps.back()));
   if (!resume) {
-    return engine::Blame(engine::Fault::kSpec,
-                         absl::AlreadyExistsError(absl::StrCat(
-                             uri,
-                             " is there already; --resume goes on from it, another --out begins "
-                             "anew")));
+    return engine::WithFault(
+        engine::Fault::kSpec,
+        absl::AlreadyExistsError(
+            absl::StrCat(uri,
+                         " is there already; --resume goes on from it, another --out begins "
+                         "anew")));
   }
   return engine::RestorePoint{.uri = uri};
 }
 
 absl::Status Train(const AloneOptions& options) {
-  TY_ASSIGN_OR_BLAME(engine::Fault::kSpec, const v1::JobSpec spec, ReadSpec(options));
+  TY_ASSIGN_OR_FAULT(engine::Fault::kSpec, const v1::JobSpec spec, ReadSpec(options));
   const std::string out = std::filesystem::absolute(options.out).lexically_normal().string();
   engine::RunRequest request;
   request.spec = spec;
   request.checkpoint_root = absl::StrCat(out, out.back() == '/' ? "" : "/", "checkpoints");
   request.threads = options.threads;
-  TY_ASSIGN_OR_BLAME(engine::Fault::kStorage, request.restore,
+  TY_ASSIGN_OR_FAULT(engine::Fault::kStorage, request.restore,
                      FindRestorePoint(request.checkpoint_root, options.resume));
   std::string name = options.device;
   if (name.empty()) name = spec.resources().device() == v1::Resources::CUDA ? "cuda:0" : "cpu";
@@ -71,7 +72,7 @@ absl::Status Train(const AloneOptions& options) {
     const absl::Status status = engine::Run(*device, request, progress, StopWish()).status();
     if (!engine::RolledBack(status)) return status;
     TY_RETURN_IF_ERROR(progress.OnWarning(std::string(status.message())));
-    TY_ASSIGN_OR_BLAME(engine::Fault::kStorage, request.restore,
+    TY_ASSIGN_OR_FAULT(engine::Fault::kStorage, request.restore,
                        FindRestorePoint(request.checkpoint_root, /*resume=*/true));
   }
 }

@@ -92,10 +92,9 @@ int64_t EventObserver::SettledReport() {
   if (!text.ok()) return 0;
   const std::vector<std::string> parts = absl::StrSplit(*text, ' ');
   int64_t sequence = 0;
-  // "done" while this process still runs means that the attempt was fenced: nothing is known to be
-  // stored.
-  if (parts.size() < 3 || absl::StartsWith(parts[2], "done") ||
-      !absl::SimpleAtoi(parts[0], &sequence)) {
+  // The attempt was fenced, then: nothing is known to be stored. An agent of before says "done".
+  if (parts.size() < 3 || absl::StartsWith(parts[2], "refused") ||
+      absl::StartsWith(parts[2], "done") || !absl::SimpleAtoi(parts[0], &sequence)) {
     return 0;
   }
   return sequence;

@@ -1,6 +1,6 @@
 #include "executor/worker/exit_code.h"
 
-#include "executor/engine/blame.h"
+#include "executor/engine/fault.h"
 #include "executor/run/run_directory.h"
 #include "storage/base/printable.h"
 

@@ -7,7 +7,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "executor/engine/blame.h"
+#include "executor/engine/fault.h"
 #include "storage/base/status.h"
 
 namespace trainyard::worker {
@@ -28,18 +28,19 @@ std::string CacheFolder(const std::function<const char*(const char*)>& variable)
 absl::StatusOr<std::unique_ptr<kernels::Device>> OpenDevice(const std::string& name, int threads) {
   if (name == "cpu") {
     absl::StatusOr<std::unique_ptr<kernels::Device>> device = kernels::OpenCpu(threads);
-    if (!device.ok()) return engine::Blame(engine::Fault::kDevice, device.status());
+    if (!device.ok()) return engine::WithFault(engine::Fault::kDevice, device.status());
     return device;
   }
   int index = 0;
   if (!absl::StartsWith(name, "cuda:") || !absl::SimpleAtoi(name.substr(5), &index) || index < 0) {
-    return engine::Blame(engine::Fault::kSpec,
-                         absl::InvalidArgumentError(absl::StrCat(
-                             "device '", name, "' is unknown; expected cpu or cuda:0, cuda:1, …")));
+    return engine::WithFault(
+        engine::Fault::kSpec,
+        absl::InvalidArgumentError(
+            absl::StrCat("device '", name, "' is unknown; expected cpu or cuda:0, cuda:1, …")));
   }
   absl::StatusOr<std::unique_ptr<kernels::Device>> device = kernels::OpenCuda(index, CacheFolder());
   if (!device.ok()) {
-    return engine::BlameDevice(Annotate(device.status(), name));
+    return engine::WithDeviceFault(Annotate(device.status(), name));
   }
   return device;
 }

@@ -10,7 +10,7 @@
 
 namespace trainyard::worker {
 
-// "cpu", or "cuda:I". Failures are blamed on the spec (a name that is none) or on the device.
+// "cpu", or "cuda:I". The fault of a failure is the spec (a name that is none) or the device.
 absl::StatusOr<std::unique_ptr<kernels::Device>> OpenDevice(const std::string& name, int threads);
 
 // Where a device keeps what it measured of this machine: $TRAINYARD_CACHE, or trainyard in

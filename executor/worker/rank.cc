@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "executor/engine/blame.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/run.h"
 #include "executor/run/event_log.h"
 #include "executor/run/run_directory.h"
@@ -36,10 +36,10 @@ absl::Status Train(const RankOptions& options, const run::RunDirectory& director
                    const v1::Assignment& assignment, run::EventWriter& events,
                    const LeaseWatchdog& lease, std::unique_ptr<kernels::Device> device) {
   if (assignment.world_size() > 1) {
-    return engine::Blame(engine::Fault::kUnimplemented,
-                         absl::UnimplementedError(absl::StrCat(
-                             "training across ranks is not built yet: this job has ",
-                             assignment.world_size(), "; set resources.min_slots to 1")));
+    return engine::WithFault(engine::Fault::kUnimplemented,
+                             absl::UnimplementedError(absl::StrCat(
+                                 "training across ranks is not built yet: this job has ",
+                                 assignment.world_size(), "; set resources.min_slots to 1")));
   }
   if (device == nullptr) {
     TY_ASSIGN_OR_RETURN(device, OpenDevice(options.device, options.threads));

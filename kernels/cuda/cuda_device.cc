@@ -98,27 +98,27 @@ absl::Status CudaDevice::Synchronize(Stream& stream) {
   return fault_.status();
 }
 
-std::unique_ptr<Mark> CudaDevice::MakeMark() {
+std::unique_ptr<Event> CudaDevice::MakeEvent() {
   cudaSetDevice(index_);
-  return std::make_unique<CudaMark>(fault_);
+  return std::make_unique<CudaEvent>(fault_);
 }
 
-void CudaDevice::Put(Mark& mark, Stream& stream) {
+void CudaDevice::RecordEvent(Event& mark, Stream& stream) {
   cudaSetDevice(index_);
-  fault_.Note(cudaEventRecord(CudaMark::From(mark).handle(), CudaStream::From(stream).handle()),
+  fault_.Note(cudaEventRecord(CudaEvent::From(mark).handle(), CudaStream::From(stream).handle()),
               "cudaEventRecord");
 }
 
-absl::Status CudaDevice::Wait(Mark& mark) {
+absl::Status CudaDevice::Wait(Event& mark) {
   cudaSetDevice(index_);
-  fault_.Note(cudaEventSynchronize(CudaMark::From(mark).handle()), absl::StrCat("cuda:", index_));
+  fault_.Note(cudaEventSynchronize(CudaEvent::From(mark).handle()), absl::StrCat("cuda:", index_));
   return fault_.status();
 }
 
-void CudaDevice::Follow(Stream& stream, const Mark& mark) {
+void CudaDevice::StreamWait(Stream& stream, const Event& mark) {
   cudaSetDevice(index_);
   fault_.Note(
-      cudaStreamWaitEvent(CudaStream::From(stream).handle(), CudaMark::From(mark).handle(), 0),
+      cudaStreamWaitEvent(CudaStream::From(stream).handle(), CudaEvent::From(mark).handle(), 0),
       "cudaStreamWaitEvent");
 }
 

@@ -41,10 +41,10 @@ class CudaDevice final : public Device {
   void CopyOut(Stream& stream, void* host_to, const void* device_from, size_t bytes) override;
   void Copy(Stream& stream, void* device_to, const void* device_from, size_t bytes) override;
   absl::Status Synchronize(Stream& stream) override;
-  std::unique_ptr<Mark> MakeMark() override;
-  void Put(Mark& mark, Stream& stream) override;
-  absl::Status Wait(Mark& mark) override;
-  void Follow(Stream& stream, const Mark& mark) override;
+  std::unique_ptr<Event> MakeEvent() override;
+  void RecordEvent(Event& mark, Stream& stream) override;
+  absl::Status Wait(Event& mark) override;
+  void StreamWait(Stream& stream, const Event& mark) override;
   absl::StatusOr<Kernel> Record(Stream& stream, std::shared_ptr<const Kernels> program) override;
 
 #define TY_PREPARE(Op) absl::StatusOr<Kernel> Prepare(const Op& op) override;

@@ -28,11 +28,11 @@ CudaStream::~CudaStream() {
   if (handle_ != nullptr) cudaStreamDestroy(handle_);
 }
 
-CudaMark::CudaMark(Fault& fault) {
+CudaEvent::CudaEvent(Fault& fault) {
   fault.Note(cudaEventCreateWithFlags(&handle_, cudaEventDisableTiming), "cudaEventCreate");
 }
 
-CudaMark::~CudaMark() {
+CudaEvent::~CudaEvent() {
   if (handle_ != nullptr) cudaEventDestroy(handle_);
 }
 

@@ -53,16 +53,16 @@ class CudaStream final : public Stream {
 };
 
 // A mark of the contract. `fault` outlives it.
-class CudaMark final : public Mark {
+class CudaEvent final : public Event {
  public:
-  explicit CudaMark(Fault& fault);
-  ~CudaMark() override;
-  CudaMark(const CudaMark&) = delete;
-  CudaMark& operator=(const CudaMark&) = delete;
+  explicit CudaEvent(Fault& fault);
+  ~CudaEvent() override;
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
 
   cudaEvent_t handle() const { return handle_; }
 
-  static const CudaMark& From(const Mark& mark) { return static_cast<const CudaMark&>(mark); }
+  static const CudaEvent& From(const Event& mark) { return static_cast<const CudaEvent&>(mark); }
 
  private:
   cudaEvent_t handle_ = nullptr;

@@ -20,7 +20,7 @@ namespace {
 
 class CheckpointService final : public v1::CheckpointService::CallbackService {
  public:
-  explicit CheckpointService(const Backstage& backstage) : b_(backstage) {}
+  explicit CheckpointService(const ServiceDependencies& dependencies) : b_(dependencies) {}
 
   grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
                                             const v1::ListCheckpointsRequest* request,
@@ -100,13 +100,13 @@ class CheckpointService final : public v1::CheckpointService::CallbackService {
     return shown;
   }
 
-  const Backstage b_;
+  const ServiceDependencies b_;
 };
 
 }  // namespace
 
-std::shared_ptr<grpc::Service> MakeCheckpointService(const Backstage& backstage) {
-  return std::make_shared<CheckpointService>(backstage);
+std::shared_ptr<grpc::Service> MakeCheckpointService(const ServiceDependencies& dependencies) {
+  return std::make_shared<CheckpointService>(dependencies);
 }
 
 }  // namespace trainyard

@@ -11,7 +11,7 @@ namespace {
 
 class InfoService final : public v1::InfoService::CallbackService {
  public:
-  explicit InfoService(const Backstage& backstage) : b_(backstage) {}
+  explicit InfoService(const ServiceDependencies& dependencies) : b_(dependencies) {}
 
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
                                           const v1::GetServerInfoRequest* request,
@@ -61,13 +61,13 @@ class InfoService final : public v1::InfoService::CallbackService {
     return Show(context, response);
   }
 
-  const Backstage b_;
+  const ServiceDependencies b_;
 };
 
 }  // namespace
 
-std::shared_ptr<grpc::Service> MakeInfoService(const Backstage& backstage) {
-  return std::make_shared<InfoService>(backstage);
+std::shared_ptr<grpc::Service> MakeInfoService(const ServiceDependencies& dependencies) {
+  return std::make_shared<InfoService>(dependencies);
 }
 
 }  // namespace trainyard

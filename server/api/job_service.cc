@@ -45,8 +45,8 @@ std::deque<v1::WatchJobResponse> ToResponses(const WatchBatch& batch) {
 
 class JobService final : public v1::JobService::CallbackService {
  public:
-  explicit JobService(const Backstage& backstage)
-      : b_(backstage), jobs_(b_.stores.jobs()), intake_(b_.stores, b_.sizer) {}
+  explicit JobService(const ServiceDependencies& dependencies)
+      : b_(dependencies), jobs_(b_.stores.jobs()), intake_(b_.stores, b_.sizer) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const v1::SubmitJobRequest* request,
@@ -247,15 +247,15 @@ class JobService final : public v1::JobService::CallbackService {
     return absl::OkStatus();
   }
 
-  const Backstage b_;
+  const ServiceDependencies b_;
   JobStore& jobs_;
   JobIntake intake_;
 };
 
 }  // namespace
 
-std::shared_ptr<grpc::Service> MakeJobService(const Backstage& backstage) {
-  return std::make_shared<JobService>(backstage);
+std::shared_ptr<grpc::Service> MakeJobService(const ServiceDependencies& dependencies) {
+  return std::make_shared<JobService>(dependencies);
 }
 
 }  // namespace trainyard

@@ -36,7 +36,7 @@ absl::Status CheckRequest(const v1::TailLogsRequest& request) {
 
 class LogStream final : public WriteStream<v1::TailLogsResponse>, public LogSink {
  public:
-  static LogStream* Begin(grpc::CallbackServerContext& context, const Backstage& b,
+  static LogStream* Begin(grpc::CallbackServerContext& context, const ServiceDependencies& b,
                           const v1::TailLogsRequest& request) {
     auto open = [authorization = AuthorizationOf(context), request,
                  &b]() -> absl::StatusOr<RankRecord> {
@@ -84,7 +84,7 @@ using LogServiceBase = v1::LogService::WithCallbackMethod_TailLogs<v1::LogServic
 
 class LogService final : public LogServiceBase {
  public:
-  explicit LogService(const Backstage& backstage) : b_(backstage) {}
+  explicit LogService(const ServiceDependencies& dependencies) : b_(dependencies) {}
 
   grpc::ServerWriteReactor<v1::TailLogsResponse>* TailLogs(
       grpc::CallbackServerContext* context, const v1::TailLogsRequest* request) override {
@@ -92,13 +92,13 @@ class LogService final : public LogServiceBase {
   }
 
  private:
-  const Backstage b_;
+  const ServiceDependencies b_;
 };
 
 }  // namespace
 
-std::shared_ptr<grpc::Service> MakeLogService(const Backstage& backstage) {
-  return std::make_shared<LogService>(backstage);
+std::shared_ptr<grpc::Service> MakeLogService(const ServiceDependencies& dependencies) {
+  return std::make_shared<LogService>(dependencies);
 }
 
 }  // namespace trainyard

@@ -101,7 +101,7 @@ absl::StatusOr<MetricBucketQuery> CheckBuckets(const v1::QueryMetricsRequest& re
 
 class MetricService final : public v1::MetricService::CallbackService {
  public:
-  explicit MetricService(const Backstage& backstage) : b_(backstage) {}
+  explicit MetricService(const ServiceDependencies& dependencies) : b_(dependencies) {}
 
   grpc::ServerUnaryReactor* QueryMetrics(grpc::CallbackServerContext* context,
                                          const v1::QueryMetricsRequest* request,
@@ -186,13 +186,13 @@ class MetricService final : public v1::MetricService::CallbackService {
     return absl::OkStatus();
   }
 
-  const Backstage b_;
+  const ServiceDependencies b_;
 };
 
 }  // namespace
 
-std::shared_ptr<grpc::Service> MakeMetricService(const Backstage& backstage) {
-  return std::make_shared<MetricService>(backstage);
+std::shared_ptr<grpc::Service> MakeMetricService(const ServiceDependencies& dependencies) {
+  return std::make_shared<MetricService>(dependencies);
 }
 
 }  // namespace trainyard

@@ -18,7 +18,7 @@ namespace {
 
 class NodeService final : public v1::NodeService::CallbackService {
  public:
-  explicit NodeService(const Backstage& backstage) : b_(backstage) {}
+  explicit NodeService(const ServiceDependencies& dependencies) : b_(dependencies) {}
 
   grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context,
                                       const v1::ListNodesRequest* request,
@@ -121,13 +121,13 @@ class NodeService final : public v1::NodeService::CallbackService {
     return Find(node, response);
   }
 
-  const Backstage b_;
+  const ServiceDependencies b_;
 };
 
 }  // namespace
 
-std::shared_ptr<grpc::Service> MakeNodeService(const Backstage& backstage) {
-  return std::make_shared<NodeService>(backstage);
+std::shared_ptr<grpc::Service> MakeNodeService(const ServiceDependencies& dependencies) {
+  return std::make_shared<NodeService>(dependencies);
 }
 
 }  // namespace trainyard

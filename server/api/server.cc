@@ -138,25 +138,25 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Stores& stores, Clock& clo
   TY_ASSIGN_OR_RETURN(std::unique_ptr<Sizer> sizer, Sizer::Start(options.sizer));
   auto parts = std::make_unique<Parts>(stores, clock, options, std::move(sizer));
   parts->replica = options.replica;
-  const Backstage backstage{.stores = stores,
-                            .authenticator = parts->authenticator,
-                            .watches = parts->watches,
-                            .fleet = parts->fleet,
-                            .scheduler = parts->scheduler,
-                            .sizer = *parts->sizer,
-                            .pool = parts->stream_pool,
-                            .calls = parts->calls,
-                            .planner = options.planner,
-                            .pause_grace = options.pause_grace,
-                            .version = TRAINYARD_VERSION,
-                            .schema_version = options.schema_version,
-                            .replica = options.replica};
-  parts->services = {MakeJobService(backstage),
-                     MakeMetricService(backstage),
-                     MakeLogService(backstage),
-                     MakeCheckpointService(backstage),
-                     MakeNodeService(backstage),
-                     MakeInfoService(backstage),
+  const ServiceDependencies dependencies{.stores = stores,
+                                         .authenticator = parts->authenticator,
+                                         .watches = parts->watches,
+                                         .fleet = parts->fleet,
+                                         .scheduler = parts->scheduler,
+                                         .sizer = *parts->sizer,
+                                         .pool = parts->stream_pool,
+                                         .calls = parts->calls,
+                                         .planner = options.planner,
+                                         .pause_grace = options.pause_grace,
+                                         .version = TRAINYARD_VERSION,
+                                         .schema_version = options.schema_version,
+                                         .replica = options.replica};
+  parts->services = {MakeJobService(dependencies),
+                     MakeMetricService(dependencies),
+                     MakeLogService(dependencies),
+                     MakeCheckpointService(dependencies),
+                     MakeNodeService(dependencies),
+                     MakeInfoService(dependencies),
                      MakeExecutorService(parts->fleet, parts->authenticator)};
   // Before the first builder; both are for the whole process.
   grpc::EnableDefaultHealthCheckService(true);

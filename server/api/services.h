@@ -23,7 +23,7 @@ class Service;
 namespace trainyard {
 
 // What the services work with; all of it outlives them.
-struct Backstage {
+struct ServiceDependencies {
   Stores& stores;
   Authenticator& authenticator;
   WatchHub& watches;
@@ -39,11 +39,11 @@ struct Backstage {
   std::string replica;
 };
 
-std::shared_ptr<grpc::Service> MakeJobService(const Backstage& backstage);
-std::shared_ptr<grpc::Service> MakeMetricService(const Backstage& backstage);
-std::shared_ptr<grpc::Service> MakeLogService(const Backstage& backstage);
-std::shared_ptr<grpc::Service> MakeCheckpointService(const Backstage& backstage);
-std::shared_ptr<grpc::Service> MakeNodeService(const Backstage& backstage);
-std::shared_ptr<grpc::Service> MakeInfoService(const Backstage& backstage);
+std::shared_ptr<grpc::Service> MakeJobService(const ServiceDependencies& dependencies);
+std::shared_ptr<grpc::Service> MakeMetricService(const ServiceDependencies& dependencies);
+std::shared_ptr<grpc::Service> MakeLogService(const ServiceDependencies& dependencies);
+std::shared_ptr<grpc::Service> MakeCheckpointService(const ServiceDependencies& dependencies);
+std::shared_ptr<grpc::Service> MakeNodeService(const ServiceDependencies& dependencies);
+std::shared_ptr<grpc::Service> MakeInfoService(const ServiceDependencies& dependencies);
 
 }  // namespace trainyard

@@ -28,8 +28,9 @@ inline absl::Status ForCaller(const absl::Status& status) {
 // are bounded by kUserCallLimit. Calls of one token share a turn; strangers share one among them.
 // `b` is the service's and outlives the call, as `context` and `request` do.
 template <typename Request, typename Answer>
-grpc::ServerUnaryReactor* RunCall(const Backstage& b, grpc::CallbackServerContext& context,
-                                  const Request& request, Answer answer) {
+grpc::ServerUnaryReactor* RunCall(const ServiceDependencies& b,
+                                  grpc::CallbackServerContext& context, const Request& request,
+                                  Answer answer) {
   grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
   QueuedCall call;
   call.bytes = static_cast<int64_t>(request.ByteSizeLong());

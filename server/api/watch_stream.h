@@ -26,7 +26,7 @@ class WatchStream final : public WriteStream<Response>, public WatchSink {
   using ToResponses = std::function<std::deque<Response>(const WatchBatch&)>;
 
   // `field` is the request's field with the job's `name`.
-  static WatchStream* Begin(grpc::CallbackServerContext& context, const Backstage& b,
+  static WatchStream* Begin(grpc::CallbackServerContext& context, const ServiceDependencies& b,
                             std::string field, std::string name, int64_t after,
                             ToResponses to_responses) {
     auto open = [authorization = AuthorizationOf(context), field = std::move(field),

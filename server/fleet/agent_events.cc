@@ -145,6 +145,8 @@ absl::StatusOr<AppendResult> AgentSession::EndRank(const RankEvents& report,
   const std::vector<RankEventRecord>& events = report.events;
   spdlog::error("nodes/{}: rank {} of attempt {} of job {} is ended: {}", node_, id.rank,
                 id.attempt, id.job_uid, why.ToString());
+  // Of a session whose lease is over no rank is ended: the next one may find it wanted.
+  TY_RETURN_IF_ERROR(fleet_.store_.ReadDesired(agent_).status());
   TY_ASSIGN_OR_RETURN(const RankRecord rank,
                       fleet_.store_.FindRank(id.job_uid, id.attempt, id.rank));
   RankEventRecord last{.sequence = rank.acked_sequence + 1, .time = fleet_.clock_.Now()};

@@ -63,7 +63,8 @@ absl::StatusOr<bool> AgentSession::TakeHeartbeat(const v1::Heartbeat& heartbeat)
   if (absent_.empty()) TY_RETURN_IF_ERROR(FindAbsent(heartbeat));
   if (!absent_.empty()) {
     // Once more, now that the set was read: until here no other session began that may have started
-    // one of them, and one that begins later never has them in its set, for they are over.
+    // one of them, and one that begins later has them in its set only if its agent runs them, which
+    // this one just said that it does not.
     TY_ASSIGN_OR_RETURN(const bool renewed, Renew(heartbeat));
     if (!renewed) return false;
     TY_RETURN_IF_ERROR(ReportAbsent());

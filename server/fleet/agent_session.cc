@@ -35,7 +35,7 @@ void AgentSession::Receive(v1::AgentMessage message) {
 
 void AgentSession::Leave() { EndWith(absl::CancelledError("the agent left")); }
 
-void AgentSession::LookAgain() {
+void AgentSession::NotifyChanged() {
   {
     absl::MutexLock lock(&mu_);
     look_again_ = true;
@@ -161,19 +161,22 @@ absl::StatusOr<bool> AgentSession::Handle(const v1::AgentMessage& message) {
 absl::Status AgentSession::Register(const v1::Register& message) {
   if (registered()) return absl::InvalidArgumentError("register: sent twice in one stream");
   TY_ASSIGN_OR_RETURN(NodeRecord node, DecodeRegister(message));
-  TY_ASSIGN_OR_RETURN(const std::vector<RunningRank> running, DecodeRunning(message));
   // An older session of the same process must not renew the lease of this one either.
   node.incarnation = absl::StrCat(node.incarnation, "/", RandomHex(8));
-  TY_RETURN_IF_ERROR(fleet_.store_.RegisterNode(node, fleet_.options_.lease).status());
-  const AgentIdentity agent(node.name, node.uid, node.instance, node.incarnation);
-  TY_RETURN_IF_ERROR(Rejoin(agent, running));
+  TY_ASSIGN_OR_RETURN(const NodeRecord registered,
+                      fleet_.store_.RegisterNode(node, fleet_.options_.lease));
+  for (const RunningRank& rank : registered.running) {
+    spdlog::info("nodes/{}: is heard of again; rank {} of job {} goes on", node.name, rank.id.rank,
+                 rank.id.job_uid);
+    fleet_.wakeups_.Wake("job:" + rank.id.job_uid);
+  }
   {
     // The agent was told meanwhile that this session is over, and may have begun another one here.
     absl::MutexLock lock(&mu_);
     if (end_.has_value()) return absl::OkStatus();
   }
   node_ = node.name;
-  agent_ = agent;
+  agent_ = {node.name, node.uid, node.instance, node.incarnation};
   incarnation_ = node.incarnation;
   fleet_.TakeOver(node_, std::static_pointer_cast<AgentSession>(shared_from_this()));
   spdlog::info("nodes/{}: registered with {} slots from {}", node_, node.slots.size(),
@@ -190,23 +193,7 @@ absl::Status AgentSession::Register(const v1::Register& message) {
   welcome.mutable_welcome()->set_protocol_version(AgreeOnProtocol(message).value_or(0));
   Send(welcome);
   fleet_.wakeups_.Wake("queue");
-  LookAgain();  // sends the first set, and goes on trying should the store be away by now
-  return absl::OkStatus();
-}
-
-// Before the first set: what that does not name is killed.
-absl::Status AgentSession::Rejoin(const AgentIdentity& agent,
-                                  const std::vector<RunningRank>& running) {
-  if (running.empty()) return absl::OkStatus();
-  const absl::StatusOr<bool> rejoined = fleet_.store_.Rejoin(agent, running);
-  if (absl::IsUnavailable(rejoined.status())) return rejoined.status();
-  if (!rejoined.ok()) {  // they begin anew; the node must not be kept out for that
-    spdlog::error("nodes/{}: lost ranks cannot rejoin: {}", agent.node,
-                  rejoined.status().ToString());
-  } else if (*rejoined) {
-    spdlog::info("nodes/{}: is heard of again; what it runs goes on", agent.node);
-    for (const RunningRank& rank : running) fleet_.wakeups_.Wake("job:" + rank.id.job_uid);
-  }
+  NotifyChanged();  // sends the first set, and goes on trying should the store be away by now
   return absl::OkStatus();
 }
 

@@ -35,7 +35,7 @@ class AgentSession : public Actor {
   void Leave();  // the agent is gone
 
   // From the fleet.
-  void LookAgain();  // the desired set changed, perhaps
+  void NotifyChanged();  // the desired set changed, perhaps
   // The agent is told at once, also while a call of the store is under way that may take long.
   void EndWith(const absl::Status& status);
   void ReadLog(const v1::RankKey& rank, int64_t offset, int64_t max_bytes,
@@ -49,7 +49,6 @@ class AgentSession : public Actor {
   // tried again; any other error ends the session.
   absl::StatusOr<bool> Handle(const v1::AgentMessage& message);
   absl::Status Register(const v1::Register& message);
-  absl::Status Rejoin(const AgentIdentity& agent, const std::vector<RunningRank>& running);
   // Before what came earlier is handled: the lease waits for nothing else.
   absl::Status KeepLease(const v1::Heartbeat& heartbeat);
   absl::StatusOr<bool> TakeHeartbeat(const v1::Heartbeat& heartbeat);

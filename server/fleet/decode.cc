@@ -160,6 +160,13 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
   for (const v1::RankKey& key : message.found()) {
     TY_ASSIGN_OR_RETURN(node.found.emplace_back(), DecodeRankKey(key));
   }
+  if (message.running_size() > kMostFound) {
+    return Wrong("register.running", absl::StrCat(message.running_size()), "at most 4096");
+  }
+  for (const v1::RankKey& key : message.running()) {
+    TY_ASSIGN_OR_RETURN(RankId id, DecodeRankKey(key));
+    node.running.push_back({std::move(id), key.claim()});
+  }
   std::set<int> seen;
   for (int i = 0; i < message.slots_size(); ++i) {
     TY_ASSIGN_OR_RETURN(SlotRecord slot, DecodeSlot(message.slots(i), i));
@@ -170,18 +177,6 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
     node.slots.push_back(std::move(slot));
   }
   return node;
-}
-
-absl::StatusOr<std::vector<RunningRank>> DecodeRunning(const v1::Register& message) {
-  if (message.running_size() > kMostFound) {
-    return Wrong("register.running", absl::StrCat(message.running_size()), "at most 4096");
-  }
-  std::vector<RunningRank> running;
-  for (const v1::RankKey& key : message.running()) {
-    TY_ASSIGN_OR_RETURN(RankId id, DecodeRankKey(key));
-    running.push_back({std::move(id), key.claim()});
-  }
-  return running;
 }
 
 absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key) {

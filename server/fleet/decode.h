@@ -25,9 +25,6 @@ absl::StatusOr<int> AgreeOnProtocol(const v1::Register& message, ProtocolRange o
 // that no version of the protocol is spoken by both.
 absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message);
 
-// Its ranks whose processes run. kInvalidArgument names the field.
-absl::StatusOr<std::vector<RunningRank>> DecodeRunning(const v1::Register& message);
-
 // Usage in the order of slots. A driver may say anything: numbers that make no sense are 0.
 NodeReport DecodeReport(const v1::Heartbeat& heartbeat);
 

@@ -20,7 +20,7 @@ namespace {
 constexpr int kMostValues = 64;  // metrics of one point
 constexpr int kMostColumnPoints = 1 << 16;
 constexpr int64_t kMostSteps = int64_t{1} << 53;
-constexpr int64_t kMostBytes = int64_t{1} << 60;
+constexpr int64_t kMostCheckpointBytes = int64_t{1} << 60;
 
 bool IsHexDigest(absl::string_view text) {
   if (text.size() != 64) return false;
@@ -162,7 +162,7 @@ absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::Checkpoi
                  "1 to 4096 printable characters");
   }
   TY_RETURN_IF_ERROR(CheckLiesUnderJob(written.uri(), rank.checkpoint_root, rank.job_uid));
-  if (written.bytes() < 0 || written.bytes() > kMostBytes) {
+  if (written.bytes() < 0 || written.bytes() > kMostCheckpointBytes) {
     return Wrong("checkpoint.bytes", absl::StrCat(written.bytes()), "a size");
   }
   if (!IsHexDigest(written.manifest_sha256())) {

@@ -48,7 +48,7 @@ Fleet::Fleet(FleetStore& store, Wakeups& wakeups, TaskPool& pool, Clock& clock,
         for (const auto& [name, session] : by_node_) sessions.push_back(session);
       }
     }
-    for (const auto& session : sessions) session->LookAgain();
+    for (const auto& session : sessions) session->NotifyChanged();
   });
 }
 

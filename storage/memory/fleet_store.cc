@@ -153,6 +153,7 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
   made.report = {};
   made.failures.clear();
   made.found.clear();
+  made.running.clear();
   made.lost_ranks.clear();
   made.cordon.clear();
   made.lifted_time = made.boot_time = absl::InfinitePast();
@@ -175,7 +176,23 @@ absl::StatusOr<NodeRecord> MemoryStores::RegisterNode(const NodeRecord& node,
   }
   node_changed_[node.name] = ++writes_;
   TakeOverClaims(node);
-  return nodes_[node.name] = made;
+  nodes_[node.name] = std::move(made);
+  std::vector<RunningRank> rejoined = RejoinOn(node);
+  NodeRecord answer = nodes_[node.name];
+  answer.running = std::move(rejoined);
+  return answer;
+}
+
+std::vector<RunningRank> MemoryStores::RejoinOn(const NodeRecord& node) {
+  const AgentIdentity agent(node.name, node.uid, node.instance);
+  std::vector<RunningRank> rejoined;
+  for (auto& [uid, entry] : by_uid_) {
+    const AttemptRecord* const attempt = NewestAttempt(entry, entry.job.attempt);
+    if (attempt == nullptr || !MayRejoin(entry.job, *attempt, agent, node.running)) continue;
+    for (const RankRecord& rank : attempt->ranks) rejoined.push_back({rank.id, rank.claim.token});
+    Write(entry, RejoinRanks(entry.job, *attempt, Now()));
+  }
+  return rejoined;
 }
 
 void MemoryStores::TakeOverClaims(const NodeRecord& node) {
@@ -190,21 +207,6 @@ void MemoryStores::TakeOverClaims(const NodeRecord& node) {
       entry.changed = ++writes_;
     }
   }
-}
-
-absl::StatusOr<bool> MemoryStores::Rejoin(const AgentIdentity& agent,
-                                          const std::vector<RunningRank>& running) {
-  TY_RETURN_IF_ERROR(Available());
-  absl::MutexLock lock(&mu_);
-  if (agent.session.empty() || !InSession(agent)) return false;
-  bool any = false;
-  for (auto& [uid, entry] : by_uid_) {
-    const AttemptRecord* const attempt = NewestAttempt(entry, entry.job.attempt);
-    if (attempt == nullptr || !MayRejoin(entry.job, *attempt, agent, running)) continue;
-    Write(entry, RejoinRanks(entry.job, *attempt, Now()));
-    any = true;
-  }
-  return any;
 }
 
 std::vector<absl::Status> MemoryStores::RenewLeases(const std::vector<LeaseRenewal>& renewals) {
@@ -240,10 +242,10 @@ absl::StatusOr<std::vector<DesiredRank>> MemoryStores::ReadDesired(const AgentId
     if (attempt == nullptr) continue;
     for (const RankRecord& rank : attempt->ranks) {
       if (rank.node != agent.node || !HasClaim(agent, rank.claim)) continue;
-      const RankWish wish = WishFor(entry.job, *attempt, rank, now);
-      if (wish == RankWish::kStop) continue;
+      const DesiredRankState wish = DesiredStateOf(entry.job, *attempt, rank, now);
+      if (wish == DesiredRankState::kStop) continue;
       DesiredRank one{.rank = rank, .job = entry.job, .attempt = *attempt};
-      one.suspend = wish == RankWish::kSuspend;
+      one.suspend = wish == DesiredRankState::kSuspend;
       one.suspend_deadline = entry.job.suspend_deadline;
       for (const RankRecord& peer : attempt->ranks) {
         const auto host = nodes_.find(peer.node);
@@ -308,7 +310,7 @@ int MemoryStores::DropRanksOf(const AgentIdentity& agent, const std::set<RankId>
       if (rank.node != agent.node || IsOver(rank.state)) continue;
       const bool absent = only != nullptr && only->count(rank.id) > 0 &&
                           CanProveGone(agent, rank.claim) &&
-                          WishFor(entry.job, *attempt, rank, now) == RankWish::kStop;
+                          DesiredStateOf(entry.job, *attempt, rank, now) == DesiredRankState::kStop;
       if (only == nullptr || absent) gone.push_back(rank.id.rank);
     }
     if (gone.empty()) continue;

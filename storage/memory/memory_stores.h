@@ -80,8 +80,6 @@ class MemoryStores : public Stores,
 
   // FleetStore
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
-  absl::StatusOr<bool> Rejoin(const AgentIdentity& agent,
-                              const std::vector<RunningRank>& running) override;
   std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override;
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity& agent) override;
   using FleetStore::AppendEvents;
@@ -152,6 +150,7 @@ class MemoryStores : public Stores,
   int ProveLostGone(const std::string& node, const std::set<RankId>& ranks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TakeOverClaims(const NodeRecord& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<RunningRank> RejoinOn(const NodeRecord& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteFailures(const std::vector<FailureOnNode>& failures) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Clock& clock_;

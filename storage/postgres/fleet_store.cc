@@ -85,7 +85,8 @@ absl::StatusOr<bool> DropAbsent(Transaction& transaction, const AgentIdentity& a
   for (const RankRecord& rank : attempt->ranks) {
     if (rank.node != agent.node || IsOver(rank.state) || !CanProveGone(agent, rank.claim)) continue;
     if (std::find(ranks.begin(), ranks.end(), rank.id) == ranks.end()) continue;
-    if (WishFor(*job, *attempt, rank, now) == RankWish::kStop) gone.push_back(rank.id.rank);
+    if (DesiredStateOf(*job, *attempt, rank, now) == DesiredRankState::kStop)
+      gone.push_back(rank.id.rank);
   }
   if (gone.empty()) return false;
   TY_RETURN_IF_ERROR(WriteAttempt(transaction, *job, *attempt,
@@ -115,6 +116,36 @@ absl::StatusOr<int> ProveLostGone(Transaction& transaction, const std::string& n
   return proven;
 }
 
+// Jobs whose lost ranks on the node may run there on, locked in the order in which all lock them.
+std::vector<RanksOfJob> LockLostJobs(Transaction& transaction, const NodeRecord& node) {
+  if (node.running.empty()) return {};
+  std::set<std::string> uids;
+  for (const pqxx::row& row : transaction.Run(kLostRanksOn, Params(node.name))) {
+    const RankId id = RankIdOf(row);
+    const bool runs = std::any_of(node.running.begin(), node.running.end(),
+                                  [&id](const RunningRank& one) { return one.id == id; });
+    if (runs) uids.insert(id.job_uid);
+  }
+  std::vector<RanksOfJob> jobs;
+  for (const std::string& uid : uids) jobs.push_back(LockRanks(transaction, uid));
+  return jobs;
+}
+
+// The ranks that rejoined.
+absl::StatusOr<std::vector<RunningRank>> RejoinOn(Transaction& transaction, const NodeRecord& node,
+                                                  const std::vector<RanksOfJob>& jobs) {
+  const AgentIdentity agent(node.name, node.uid, node.instance);
+  std::vector<RunningRank> rejoined;
+  for (const auto& [job, attempt] : jobs) {
+    if (!attempt.has_value() || !MayRejoin(*job, *attempt, agent, node.running)) continue;
+    TY_RETURN_IF_ERROR(
+        WriteAttempt(transaction, *job, *attempt, RejoinRanks(*job, *attempt, Now(transaction)))
+            .status());
+    for (const RankRecord& rank : attempt->ranks) rejoined.push_back({rank.id, rank.claim.token});
+  }
+  return rejoined;
+}
+
 // By job, in the order in which all lock them.
 std::map<std::string, std::vector<RankId>> ByJob(const std::vector<RankId>& ranks) {
   std::map<std::string, std::vector<RankId>> by_job;
@@ -137,6 +168,9 @@ absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& no
     const pqxx::result before = transaction.Run(kReadNode, Params(node.name));
     absl::Status free;
     if (!before.empty()) free = CheckNameIsFree(NodeOf(before[0]), alive, node);
+    // The lease, then jobs, then the node, as Apply locks them.
+    const std::vector<RanksOfJob> lost =
+        free.ok() ? LockLostJobs(transaction, node) : std::vector<RanksOfJob>();
     const pqxx::result taken =
         transaction.Run(kRegisterNode, Params(node.name, node.uid, node.instance, node.address,
                                               node.agent_version, MapJson(node.labels),
@@ -145,38 +179,19 @@ absl::StatusOr<NodeRecord> PostgresFleetStore::RegisterNode(const NodeRecord& no
       transaction.Run(kRegisterLease, Params(node.name, node.incarnation, lease));
       transaction.Run(kTakeOverClaims, Params(node.name, node.uid, node.instance));
     }
-    const NodeRecord holder = NodeOf(transaction.Run(kReadNode, Params(node.name))[0]);
-    if (!taken.empty()) return holder;
+    std::vector<RunningRank> rejoined;
+    if (!taken.empty()) {
+      TY_ASSIGN_OR_RETURN(rejoined, RejoinOn(transaction, node, lost));
+    }
+    NodeRecord holder = NodeOf(transaction.Run(kReadNode, Params(node.name))[0]);
+    if (!taken.empty()) {
+      holder.running = std::move(rejoined);
+      return holder;
+    }
     TY_RETURN_IF_ERROR(free);
     TY_RETURN_IF_ERROR(CheckNameIsFree(holder, alive, node));
     return absl::UnavailableError(
         absl::StrCat("nodes/", node.name, " was given up just now; register again"));
-  });
-}
-
-absl::StatusOr<bool> PostgresFleetStore::Rejoin(const AgentIdentity& agent,
-                                                const std::vector<RunningRank>& running) {
-  if (running.empty()) return false;
-  return agents_.Run("rejoin ranks", [&](Transaction& transaction) -> absl::StatusOr<bool> {
-    std::set<std::string> uids;  // in the order in which all lock them
-    for (const pqxx::row& row : transaction.Run(kLostRanksOn, Params(agent.node))) {
-      const RankId id = RankIdOf(row);
-      const bool runs = std::any_of(running.begin(), running.end(),
-                                    [&id](const RunningRank& one) { return one.id == id; });
-      if (runs) uids.insert(id.job_uid);
-    }
-    bool any = transaction.repeated_in_doubt;
-    if (uids.empty()) return any;
-    if (transaction.Run(kLockSession, Params(agent.node, agent.session)).empty()) return any;
-    for (const std::string& uid : uids) {
-      const auto [job, attempt] = LockRanks(transaction, uid);
-      if (!attempt.has_value() || !MayRejoin(*job, *attempt, agent, running)) continue;
-      TY_RETURN_IF_ERROR(
-          WriteAttempt(transaction, *job, *attempt, RejoinRanks(*job, *attempt, Now(transaction)))
-              .status());
-      any = true;
-    }
-    return any;
   });
 }
 
@@ -244,13 +259,13 @@ absl::StatusOr<std::vector<DesiredRank>> PostgresFleetStore::ReadDesired(
       const JobRecord& job = jobs.at(attempt.job_uid);
       for (const RankRecord& rank : attempt.ranks) {
         if (rank.node != agent.node || !HasClaim(agent, rank.claim)) continue;
-        const RankWish wish = WishFor(job, attempt, rank, now);
-        if (wish == RankWish::kStop) continue;
+        const DesiredRankState wish = DesiredStateOf(job, attempt, rank, now);
+        if (wish == DesiredRankState::kStop) continue;
         DesiredRank& one = desired.emplace_back();
         one.rank = rank;
         one.job = job;
         one.attempt = attempt;
-        one.suspend = wish == RankWish::kSuspend;
+        one.suspend = wish == DesiredRankState::kSuspend;
         one.suspend_deadline = job.suspend_deadline;
         for (const RankRecord& peer : attempt.ranks) one.addresses.push_back(addresses[peer.node]);
       }

@@ -16,8 +16,6 @@ class PostgresFleetStore : public FleetStore {
       : heartbeats_(heartbeats), agents_(agents), database_(database) {}
 
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
-  absl::StatusOr<bool> Rejoin(const AgentIdentity& agent,
-                              const std::vector<RunningRank>& running) override;
   std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override;
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity& agent) override;
   using FleetStore::AppendEvents;

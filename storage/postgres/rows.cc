@@ -59,7 +59,9 @@ std::optional<FailureRecord> FailureOf(const pqxx::row& row) {
                        .retryable = json.at("retryable"),
                        .rank = json.at("rank"),
                        .node = json.at("node"),
-                       .rolled_back = json.value("rolled_back", false)};  // absent in older rows
+                       .rolled_back = json.value("rolled_back", false),  // absent in older rows
+                       .had_restored = json.value("had_restored", false),
+                       .counted = json.value("counted", false)};
 }
 
 // What HealthJson wrote.
@@ -366,9 +368,14 @@ CheckpointRecord CheckpointOf(const pqxx::row& row) {
 
 std::optional<std::string> FailureJson(const std::optional<FailureRecord>& failure) {
   if (!failure.has_value()) return std::nullopt;
-  return Json{{"category", failure->category},   {"message", failure->message},
-              {"retryable", failure->retryable}, {"rolled_back", failure->rolled_back},
-              {"rank", failure->rank},           {"node", failure->node}}
+  return Json{{"category", failure->category},
+              {"message", failure->message},
+              {"retryable", failure->retryable},
+              {"rolled_back", failure->rolled_back},
+              {"had_restored", failure->had_restored},
+              {"counted", failure->counted},
+              {"rank", failure->rank},
+              {"node", failure->node}}
       .dump();
 }
 

@@ -183,10 +183,10 @@ bool AnyLost(const AttemptRecord& attempt) {
 bool MayRejoin(const JobRecord& job, const AttemptRecord& attempt, const AgentIdentity& agent,
                const std::vector<RunningRank>& running) {
   if (job.state != JobState::kQueued || attempt.attempt != job.attempt) return false;
-  if (job.step <= attempt.restore_step) return false;
   return std::all_of(attempt.ranks.begin(), attempt.ranks.end(), [&](const RankRecord& rank) {
     return rank.state == RankState::kLost && rank.outcome == RankOutcome::kLost &&
-           rank.node == agent.node && HasClaim(agent, rank.claim) &&
+           rank.failure.has_value() && rank.failure->had_restored && rank.node == agent.node &&
+           HasClaim(agent, rank.claim) &&
            std::any_of(running.begin(), running.end(), [&rank](const RunningRank& one) {
              return one.id == rank.id && one.claim == rank.claim.token;
            });
@@ -271,7 +271,7 @@ Reason RunningFrom(int64_t step) {
           step == 0 ? "training begins" : absl::StrCat("goes on from step ", step)};
 }
 
-AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt) {
+AttemptVerdict EvaluateAttempt(const JobRecord& job, const AttemptRecord& attempt) {
   TY_CHECK(!attempt.ranks.empty(), "attempt ", attempt.attempt, " of job ", job.uid,
            " has no rank");
   if (AllOver(attempt)) return JudgeOver(job, attempt);
@@ -284,20 +284,21 @@ AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt) {
   return verdict;
 }
 
-RankWish WishFor(const JobRecord& job, const AttemptRecord& attempt, const RankRecord& rank,
-                 absl::Time now) {
-  if (job.attempt != attempt.attempt || IsOver(rank.state)) return RankWish::kStop;
-  if (GangBroken(job, attempt)) return RankWish::kStop;
+DesiredRankState DesiredStateOf(const JobRecord& job, const AttemptRecord& attempt,
+                                const RankRecord& rank, absl::Time now) {
+  if (job.attempt != attempt.attempt || IsOver(rank.state)) return DesiredRankState::kStop;
+  if (GangBroken(job, attempt)) return DesiredRankState::kStop;
   switch (job.state) {
     case JobState::kStarting:
     case JobState::kRunning:
-      return RankWish::kRun;
+      return DesiredRankState::kRun;
     case JobState::kSuspending:
       // A gang that never met has nothing to save, and its checkpoint would wait for the missing
       // rank.
-      return AllMet(attempt) && now < job.suspend_deadline ? RankWish::kSuspend : RankWish::kStop;
+      return AllMet(attempt) && now < job.suspend_deadline ? DesiredRankState::kSuspend
+                                                           : DesiredRankState::kStop;
     default:
-      return RankWish::kStop;
+      return DesiredRankState::kStop;
   }
 }
 

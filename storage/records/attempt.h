@@ -29,7 +29,8 @@ enum class RankState {
 absl::string_view RankStateName(RankState state);
 std::optional<RankState> ParseRankState(absl::string_view name);
 
-// Whether a rank in this state is over for its job: nothing that it says is taken any more.
+// Whether a rank in this state is over for its job: nothing that it says is taken, unless it
+// rejoins (MayRejoin).
 inline bool IsOver(RankState state) {
   return state == RankState::kLost || state == RankState::kGone;
 }
@@ -117,13 +118,13 @@ struct RunningRank {
 };
 
 // Whether a job that waits goes on where it was lost: `agent`, which has the claims to all ranks of
-// its newest attempt, still runs them, and nobody superseded them. One that has made no step yet
-// loses nothing by beginning anew.
+// its newest attempt, still runs them, and nobody superseded them. One that was lost before it had
+// restored begins anew: what it would be, STARTING or RUNNING, nobody knows.
 bool MayRejoin(const JobRecord& job, const AttemptRecord& attempt, const AgentIdentity& agent,
                const std::vector<RunningRank>& running);
 
-// A text of which ranks of a node should run: of two texts of one node that are the same, WishFor
-// wishes the same of each rank.
+// A text of which ranks of a node should run: of two texts of one node that are the same,
+// DesiredStateOf wishes the same of each rank.
 class WishText {
  public:
   void Add(const RankId& rank, int world_size, JobState state, RankOutcome outcome,
@@ -155,7 +156,7 @@ struct AttemptVerdict {
   absl::Duration backoff =
       absl::ZeroDuration();  // with kRetry: how long the job waits in the queue
 };
-AttemptVerdict Judge(const JobRecord& job, const AttemptRecord& attempt);
+AttemptVerdict EvaluateAttempt(const JobRecord& job, const AttemptRecord& attempt);
 
 // The job pays for the loss of a node with a restart from this one in a row on, without a newer
 // checkpoint. It may be what takes them down.
@@ -164,10 +165,11 @@ inline constexpr int kFreeLosses = 2;
 // Why a job runs: it begins (step 0), or goes on from the checkpoint of `step`.
 Reason RunningFrom(int64_t step);
 
-// What the node of a rank should do with it now. Once kStop, for ever kStop. Pure.
-enum class RankWish { kRun, kSuspend, kStop };
-RankWish WishFor(const JobRecord& job, const AttemptRecord& attempt, const RankRecord& rank,
-                 absl::Time now);
+// What the node of a rank should do with it now. Once kStop, for ever kStop, but for lost ranks
+// that rejoin (MayRejoin). Pure.
+enum class DesiredRankState { kRun, kSuspend, kStop };
+DesiredRankState DesiredStateOf(const JobRecord& job, const AttemptRecord& attempt,
+                                const RankRecord& rank, absl::Time now);
 
 // Rank `rank` of attempt `number` of the job; `attempt` is null when there is none. kNotFound says
 // what is missing.

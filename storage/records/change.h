@@ -88,7 +88,8 @@ AttemptChange FailStart(const JobRecord& job, const AttemptRecord& attempt, int 
 AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
                         const std::vector<int>& ranks, RankOutcome outcome, absl::Time now);
 
-// What MayRejoin allows: the ranks run, and so does the job, as if they had never been lost.
+// What MayRejoin allows: the ranks run, and so does the job, as if they had never been lost. A
+// restart that the loss cost at once comes back; one that ChargeLoss took since does not.
 AttemptChange RejoinRanks(const JobRecord& job, const AttemptRecord& attempt, absl::Time now);
 
 // A job that is being cancelled, and all of whose ranks are over, ends: none of them is lost any

@@ -134,7 +134,7 @@ class EventTaker {
                                            result_.attempt.restore_step),
                    .retryable = false});
     }
-    // A suspension under way fixed who takes part (WishFor): a late comer is stopped.
+    // A suspension under way fixed who takes part (DesiredStateOf): a late comer is stopped.
     if (job().state != JobState::kSuspending) rank_.state = RankState::kRunning;
     if (rank_.id.rank == 0) job().step = std::min(job().step, restored.step);
     restored_step_ = restored.step;  // of every rank: a gang restores one checkpoint
@@ -273,7 +273,7 @@ class EventTaker {
   // It left without a word. Killed when that was the wish, lost when its lease ended, else failed.
   void Leave(const RankExited& exited) {
     const bool killed = exited.lost || exited.signal == SIGKILL || exited.signal == SIGTERM;
-    const bool gang_over = Judge(job(), result_.attempt).stop_the_rest;
+    const bool gang_over = EvaluateAttempt(job(), result_.attempt).stop_the_rest;
     if (job().state == JobState::kCancelling ||
         (killed && (gang_over || job().state == JobState::kSuspending))) {
       rank_.outcome = RankOutcome::kKilled;
@@ -296,10 +296,11 @@ class EventTaker {
   std::set<std::pair<int64_t, MetricSplit>> seen_;
 };
 
-// Moves the job as Judge says. `restored_step`: where the ranks go on from, if that was just said.
+// Moves the job as EvaluateAttempt says. `restored_step`: where the ranks go on from, if that was
+// just said.
 void SettleAttempt(AttemptChange& result, std::optional<int64_t> restored_step, absl::Time now) {
   JobRecord& job = result.change.job;
-  AttemptVerdict verdict = Judge(job, result.attempt);
+  AttemptVerdict verdict = EvaluateAttempt(job, result.attempt);
   if (!verdict.trigger.has_value()) return;
   if (*verdict.trigger == JobTrigger::kFirstStep && restored_step.has_value()) {
     verdict.reason = RunningFrom(*restored_step);
@@ -396,8 +397,11 @@ AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
             job.state == JobState::kSuspending && job.suspend_cause != SuspendCause::kUser;
         const bool runs =
             leaves || job.state == JobState::kStarting || job.state == JobState::kRunning;
-        if (runs && !AnyNodeLost(result.attempt)) result.change.job.losses += 1;
+        const bool counts = runs && !AnyNodeLost(result.attempt);
+        if (counts) result.change.job.losses += 1;
         rank.failure = LossOf(rank);
+        rank.failure->had_restored = rank.state == RankState::kRunning;
+        rank.failure->counted = counts;
       }
     }
     // An agent of before kills its ranks when its lease ends; of today's they may live on.
@@ -413,7 +417,9 @@ AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
 
 AttemptChange RejoinRanks(const JobRecord& job, const AttemptRecord& attempt, absl::Time now) {
   AttemptChange result{.change = {.job = job}, .attempt = attempt, .time = now};
+  bool counted = false;
   for (RankRecord& rank : result.attempt.ranks) {
+    counted |= rank.failure.has_value() && rank.failure->counted;
     rank.state = RankState::kRunning;
     rank.outcome = RankOutcome::kNone;
     rank.failure.reset();
@@ -422,9 +428,12 @@ AttemptChange RejoinRanks(const JobRecord& job, const AttemptRecord& attempt, ab
   result.attempt.end_time = absl::InfinitePast();
   result.wishes_changed = true;
   JobRecord& rejoined = result.change.job;
-  // What the loss had cost. A job that was resumed since had it back already.
-  if (job.losses > kFreeLosses && job.restarts > 0) rejoined.restarts -= 1;
-  if (job.losses > 0) rejoined.losses -= 1;
+  // A job that ended and was resumed since began to count anew.
+  if (counted && job.losses > 0) {
+    if (job.losses > kFreeLosses && job.restarts > 0) rejoined.restarts -= 1;  // JudgeLoss
+    rejoined.losses -= 1;
+  }
+  if (job.failure.has_value() && job.failure->category == "LOST") rejoined.failure.reset();
   rejoined.avoid_node.clear();
   MoveJob(result.change, JobTrigger::kRejoin,
           {reason::kRunning, absl::StrCat("nodes/", attempt.ranks[0].node,

@@ -135,6 +135,9 @@ struct FailureRecord {
   int rank = 0;
   std::string node;
   bool rolled_back = false;  // retryable at once, and no restart is spent
+  // Of a rank whose node was lost, for a job that goes on there after all:
+  bool had_restored = false;  // the rank was RUNNING
+  bool counted = false;       // among the losses of the job
 };
 
 struct JobRecord {

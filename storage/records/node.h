@@ -69,6 +69,8 @@ struct NodeRecord {
   std::string instance;  // which boot of which machine, and which state directory there
   // Of a registration: the ranks whose folders the agent found there when it started.
   std::vector<RankId> found;
+  // Of a registration: its ranks whose processes run. As it is answered: those that rejoined.
+  std::vector<RunningRank> running;
   std::string incarnation;  // of the agent's process, and of its session
   std::string address;
   std::string agent_version;

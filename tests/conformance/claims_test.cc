@@ -44,10 +44,13 @@ class ClaimSuite : public StoreSuite {
                      ->fenced);
   }
 
-  // Whether the job rejoins, as the agent says that it runs its only rank.
+  // Whether the job rejoins when the agent registers and says that it runs its only rank.
   bool Rejoins(const AgentIdentity& agent, const JobRecord& job) {
-    const std::string token = fleet().FindRank(job.uid, 1, 0)->claim.token;
-    return *fleet().Rejoin(InSession(agent), {{{job.uid, 1, 0}, token}});
+    return !RegisterAs(agent, 4, {RunningRankOf(job)}).empty();
+  }
+
+  RunningRank RunningRankOf(const JobRecord& job) {
+    return {{job.uid, 1, 0}, fleet().FindRank(job.uid, 1, 0)->claim.token};
   }
 
   // As RegisterAs has it.
@@ -139,9 +142,8 @@ TEST_P(ClaimSuite, JobThatNobodySupersededGoesOnWhereItWasLost) {
   EXPECT_EQ(Get("a").losses, 1);
   EXPECT_EQ(Get("a").avoid_node, "n1");
   EXPECT_EQ(fleet().ListNodes()->at(0).failures.size(), 1u);
-  EXPECT_FALSE(Rejoins(kAgent, job)) << "it has no lease";
+  EXPECT_TRUE(Get("a").failure.has_value());
   const ChangePosition before = scheduler().ReadChanges("", false)->position;
-  RegisterAs(kAgent);
   ASSERT_TRUE(Rejoins(kAgent, job));
   EXPECT_FALSE(Rejoins(kAgent, job)) << "once";
 
@@ -150,6 +152,7 @@ TEST_P(ClaimSuite, JobThatNobodySupersededGoesOnWhereItWasLost) {
   EXPECT_EQ(now.attempt, 1);
   EXPECT_EQ(now.losses, 0);
   EXPECT_EQ(now.avoid_node, "");
+  EXPECT_FALSE(now.failure.has_value());
   EXPECT_EQ(StateOf(job), RankState::kRunning);
   EXPECT_EQ(fleet().FindRank(job.uid, 1, 0)->outcome, RankOutcome::kNone);
   EXPECT_EQ(fleet().ListAttempts(job.uid)->at(0).end_time, absl::InfinitePast());
@@ -178,21 +181,16 @@ TEST_P(ClaimSuite, JobGoesOnForWhoeverRunsItAlone) {
   const JobRecord job = RunStepping("a");
   Lose();
   for (const AgentIdentity& other : {kOtherDirectory, kBootedAnew, kWiped, kElsewhere, kClone}) {
-    RegisterAs(other);
     EXPECT_FALSE(Rejoins(other, job)) << other.uid << " " << other.instance;
     Lose();
   }
-  RegisterAs(kAgent);
-  const std::string token = fleet().FindRank(job.uid, 1, 0)->claim.token;
-  const AgentIdentity agent = InSession(kAgent);
-  EXPECT_FALSE(*fleet().Rejoin(agent, {}));
-  EXPECT_FALSE(*fleet().Rejoin(agent, {{{job.uid, 1, 0}, ""}}));
-  EXPECT_FALSE(*fleet().Rejoin(agent, {{{job.uid, 1, 0}, "of another life of the database"}}));
-  EXPECT_FALSE(*fleet().Rejoin(agent, {{{job.uid, 2, 0}, token}}));
-  EXPECT_FALSE(*fleet().Rejoin(agent, {{{"nobody", 1, 0}, token}}));
-  AgentIdentity older = agent;
-  older.session = "i0";
-  EXPECT_FALSE(*fleet().Rejoin(older, {{{job.uid, 1, 0}, token}}));
+  const std::string token = RunningRankOf(job).claim;
+  EXPECT_TRUE(RegisterAs(kAgent, 4, {}).empty());
+  EXPECT_TRUE(RegisterAs(kAgent, 4, {{{job.uid, 1, 0}, ""}}).empty());
+  EXPECT_TRUE(
+      RegisterAs(kAgent, 4, {{{job.uid, 1, 0}, "of another life of the database"}}).empty());
+  EXPECT_TRUE(RegisterAs(kAgent, 4, {{{job.uid, 2, 0}, token}}).empty());
+  EXPECT_TRUE(RegisterAs(kAgent, 4, {{{"nobody", 1, 0}, token}}).empty());
   EXPECT_EQ(Get("a").state, JobState::kQueued);
   EXPECT_TRUE(Rejoins(kAgent, job));
 }
@@ -205,7 +203,7 @@ TEST_P(ClaimSuite, JobDoesNotGoOnOnceSomethingElseWasMadeOfIt) {
   ASSERT_FALSE(fleet()
                    .AppendEvents({.agent = kAgent,
                                   .rank = {paused.uid, 1, 0},
-                                  .events = Writer(paused).Restored(0).Train(1).Take()})
+                                  .events = Writer(paused).Restored(0).Take()})
                    ->fenced);
   Submit("young");
   ASSERT_EQ(Place(Get("young"), {"n1"}, {2}), 1);
@@ -219,7 +217,28 @@ TEST_P(ClaimSuite, JobDoesNotGoOnOnceSomethingElseWasMadeOfIt) {
   ASSERT_OK(jobs().Resume({"default", "paused"}, 0, kUser).status());
   EXPECT_TRUE(Rejoins(kAgent, paused));
   EXPECT_EQ(Get("paused").state, JobState::kRunning);
-  EXPECT_FALSE(Rejoins(kAgent, young)) << "it has nothing to lose";
+  EXPECT_FALSE(Rejoins(kAgent, young)) << "it had not begun";
+}
+
+// The user paused it before its node was lost: that is no loss of the job's, so none is undone.
+TEST_P(ClaimSuite, LossThatWasNotCountedIsNotUndone) {
+  const JobRecord job = RunStepping("a");
+  Lose();
+  ASSERT_TRUE(Rejoins(kAgent, job));
+  Lose();
+  ASSERT_EQ(Get("a").losses, 1);
+  RegisterAs(kElsewhere);
+  ASSERT_EQ(Place(Get("a"), {"n1"}), 1);
+  RankEvents begun{.agent = kElsewhere, .rank = {job.uid, 2, 0}};
+  begun.events = {{.sequence = 1, .time = absl::UnixEpoch(), .what = RankRestored{0}}};
+  ASSERT_FALSE(fleet().AppendEvents(begun)->fenced);
+  ASSERT_OK(jobs().Pause({"default", "a"}, 0, kUser, absl::Seconds(5)).status());
+  Lose();
+  ASSERT_OK(jobs().Resume({"default", "a"}, 0, kUser).status());
+  ASSERT_EQ(Get("a").losses, 1);
+  const std::string token = fleet().FindRank(job.uid, 2, 0)->claim.token;
+  ASSERT_EQ(RegisterAs(kElsewhere, 4, {{{job.uid, 2, 0}, token}}).size(), 1u);
+  EXPECT_EQ(Get("a").losses, 1);
 }
 
 TEST_P(ClaimSuite, GangGoesOnWhenAllOfItRuns) {
@@ -236,15 +255,14 @@ TEST_P(ClaimSuite, GangGoesOnWhenAllOfItRuns) {
             ->fenced);
   }
   Lose();
-  RegisterAs(kAgent);
   std::vector<RunningRank> running;
   const AttemptRecord attempt = fleet().ListAttempts(job.uid)->at(0);
   for (const RankRecord& rank : attempt.ranks) {
     running.push_back({rank.id, rank.claim.token});
   }
-  EXPECT_FALSE(*fleet().Rejoin(InSession(kAgent), {running[0]}));
-  EXPECT_FALSE(*fleet().Rejoin(InSession(kAgent), {running[1]}));
-  EXPECT_TRUE(*fleet().Rejoin(InSession(kAgent), running));
+  EXPECT_TRUE(RegisterAs(kAgent, 4, {running[0]}).empty());
+  EXPECT_TRUE(RegisterAs(kAgent, 4, {running[1]}).empty());
+  EXPECT_EQ(RegisterAs(kAgent, 4, running).size(), 2u);
   EXPECT_EQ(Get("a").state, JobState::kRunning);
   EXPECT_EQ(fleet().ReadDesired(InSession(kAgent))->size(), 2u);
 }

@@ -233,26 +233,22 @@ class RandomWalk {
     return absl::StrCat(stores_->scheduler().Apply(lease->epoch, decisions).value_or(-1));
   }
 
-  // The agent of the node as it was begins another session, mostly, and tells what runs there.
+  // The agent of the node as it was begins another session, and tells what runs there.
   std::string HearAgain(const std::string& node, int kind) {
-    AgentIdentity agent = AgentOf(node, 2);
-    if (kind > 1) {
-      NodeRecord record;
-      record.name = node;
-      record.uid = agent.uid;
-      record.instance = agent.instance;
-      record.incarnation = agent.session = absl::StrCat("i", steps_);
-      record.slots = {{.index = 0}, {.index = 1}};
-      if (!stores_->fleet().RegisterNode(record, absl::Seconds(1000)).ok()) return "";
-    }
-    if (kind == 2) agent.session = "another";
-    std::vector<RunningRank> running;
+    const AgentIdentity agent = AgentOf(node, 2);
+    NodeRecord record;
+    record.name = node;
+    record.uid = agent.uid;
+    record.instance = agent.instance;
+    record.incarnation = absl::StrCat("i", steps_);
+    record.slots = {{.index = 0}, {.index = 1}};
     for (const HeldRank& rank : Must(stores_->fleet().ReadRanks(node)).ranks) {
-      running.push_back({rank.id, kind == 3 ? "another" : rank.claim.token});
+      record.running.push_back({rank.id, kind == 3 ? "another" : rank.claim.token});
     }
-    const bool rejoined = Must(stores_->fleet().Rejoin(agent, running));
-    rejoins_ += rejoined;
-    return absl::StrCat(rejoined);
+    const auto registered = stores_->fleet().RegisterNode(record, absl::Seconds(1000));
+    if (!registered.ok()) return Code(registered.status());
+    rejoins_ += static_cast<int>(registered->running.size());
+    return absl::StrCat(registered->running.size());
   }
 
   std::string Absent(const std::string& id, const std::string& node, int kind) {

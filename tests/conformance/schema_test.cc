@@ -52,6 +52,16 @@ TEST(Migrations, NewerDatabaseThatWorksWithThisProgramIsTaken) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+// While servers are replaced, those that know all but the newest migrations may be restarted.
+TEST(Migrations, ProgramsThatKnowWhatAMigrationAsksForAreThoseBeforeIt) {
+  EXPECT_EQ(
+      QueryOrDie(NewDatabase(),
+                 "SELECT count(*) FROM (SELECT works_with, row_number() OVER (ORDER BY version) "
+                 "- 1 AS before, version FROM schema_migrations) AS m "
+                 "WHERE version >= 20 AND works_with > before"),
+      "0");
+}
+
 TEST(Migrations, ChangedMigrationIsRefused) {
   const std::string database = NewDatabase();
   QueryOrDie(database, "UPDATE schema_migrations SET sha256 = 'x' WHERE version = 2");

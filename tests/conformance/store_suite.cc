@@ -128,7 +128,8 @@ void StoreSuite::Register(const std::string& node, int slots, const std::string&
   EXPECT_OK(fleet().RegisterNode(record, absl::Seconds(10)).status());
 }
 
-void StoreSuite::RegisterAs(const AgentIdentity& agent, int slots) {
+std::vector<RunningRank> StoreSuite::RegisterAs(const AgentIdentity& agent, int slots,
+                                                const std::vector<RunningRank>& running) {
   NodeRecord record;
   record.name = agent.node;
   record.uid = agent.uid;
@@ -136,7 +137,10 @@ void StoreSuite::RegisterAs(const AgentIdentity& agent, int slots) {
   record.incarnation = "i1";
   record.address = agent.node + ".example";
   for (int i = 0; i < slots; ++i) record.slots.push_back({.index = i, .device = "CPU"});
-  EXPECT_OK(fleet().RegisterNode(record, absl::Seconds(10)).status());
+  record.running = running;
+  const absl::StatusOr<NodeRecord> registered = fleet().RegisterNode(record, absl::Seconds(10));
+  EXPECT_OK(registered.status());
+  return registered.ok() ? registered->running : std::vector<RunningRank>();
 }
 
 LostNode StoreSuite::Stands(const std::string& node) {

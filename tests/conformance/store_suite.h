@@ -87,7 +87,9 @@ class StoreSuite : public ::testing::TestWithParam<std::string> {
   JobRecord Submit(const std::string& job_id, int slots = 1);
   JobRecord Get(const std::string& job_id);
   void Register(const std::string& node, int slots = 4, const std::string& incarnation = "i1");
-  void RegisterAs(const AgentIdentity& agent, int slots = 4);
+  // Returns the ranks that rejoined.
+  std::vector<RunningRank> RegisterAs(const AgentIdentity& agent, int slots = 4,
+                                      const std::vector<RunningRank>& running = {});
   LostNode Stands(const std::string& node);  // its lease, as it is
   int64_t Lead(const std::string& holder = "leader");
 

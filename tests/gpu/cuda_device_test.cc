@@ -73,7 +73,7 @@ TEST_P(CudaDeviceTest, ARecordingRunsAsOftenAsItIsLaunchedAndNotBefore) {
 TEST_P(CudaDeviceTest, AStreamFollowsAMarkOfAnother) {
   constexpr size_t kBytes = 4 * sizeof(float);
   const std::unique_ptr<Stream> copies = device().MakeStream(), stream = device().MakeStream();
-  const std::unique_ptr<Mark> read = device().MakeMark(), never = device().MakeMark();
+  const std::unique_ptr<Event> read = device().MakeEvent(), never = device().MakeEvent();
   const auto host = device().AllocateHost(2 * kBytes);
   float* const numbers = reinterpret_cast<float*>(host.get());
   for (int i = 0; i < 8; ++i) numbers[i] = static_cast<float>(i);
@@ -82,22 +82,22 @@ TEST_P(CudaDeviceTest, AStreamFollowsAMarkOfAnother) {
       y{*device().Allocate(kBytes), DType::kF32};
   const Kernel add = *device().Prepare(Add{x, x, y, 4});
 
-  device().Follow(*copies, *never);
+  device().StreamWait(*copies, *never);
   device().CopyIn(*copies, inbox, numbers, kBytes);
-  device().Put(*read, *copies);
-  device().Follow(*stream, *read);
+  device().RecordEvent(*read, *copies);
+  device().StreamWait(*stream, *read);
   device().Copy(*stream, x.data, inbox, kBytes);
-  const std::unique_ptr<Mark> emptied = device().MakeMark();
-  device().Put(*emptied, *stream);
-  device().Follow(*copies, *emptied);
+  const std::unique_ptr<Event> emptied = device().MakeEvent();
+  device().RecordEvent(*emptied, *stream);
+  device().StreamWait(*copies, *emptied);
   device().CopyIn(*copies, inbox, numbers + 4, kBytes);
-  device().Put(*read, *copies);
+  device().RecordEvent(*read, *copies);
   add.launch(*stream);
   std::vector<float> back(4);
   device().CopyOut(*stream, back.data(), y.data, kBytes);
   ASSERT_TRUE(device().Synchronize(*stream).ok());
   EXPECT_EQ(back, (std::vector<float>{0, 2, 4, 6}));
-  device().Follow(*stream, *read);
+  device().StreamWait(*stream, *read);
   device().CopyOut(*stream, back.data(), inbox, kBytes);
   ASSERT_TRUE(device().Synchronize(*stream).ok());
   EXPECT_EQ(back, (std::vector<float>{4, 5, 6, 7}));

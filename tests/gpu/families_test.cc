@@ -108,9 +108,11 @@ class OneByOne : public kernels::Device {
   std::shared_ptr<char[]> AllocateHost(size_t bytes) override {
     return device_.AllocateHost(bytes);
   }
-  std::unique_ptr<kernels::Mark> MakeMark() override { return device_.MakeMark(); }
-  void Put(kernels::Mark& mark, kernels::Stream& stream) override { device_.Put(mark, stream); }
-  absl::Status Wait(kernels::Mark& mark) override { return device_.Wait(mark); }
+  std::unique_ptr<kernels::Event> MakeEvent() override { return device_.MakeEvent(); }
+  void RecordEvent(kernels::Event& mark, kernels::Stream& stream) override {
+    device_.RecordEvent(mark, stream);
+  }
+  absl::Status Wait(kernels::Event& mark) override { return device_.Wait(mark); }
   void CopyIn(kernels::Stream& stream, void* to, const void* from, size_t bytes) override {
     device_.CopyIn(stream, to, from, bytes);
   }

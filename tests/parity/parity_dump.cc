@@ -163,11 +163,11 @@ absl::Status Evaluate(Session& session, const std::string& inputs, Dump& dump) {
   TY_ASSIGN_OR_RETURN(const auto begin, session.Prepare(plan.evaluate_begin));
   TY_ASSIGN_OR_RETURN(const auto program, session.Prepare(plan.evaluate));
   const std::vector<int32_t> targets(plan.tensors[plan.eval_target].elements(), 0);
-  session.Deliver({.input = plan.eval_input,
-                   .ids = plan.eval_ids,
-                   .target = plan.eval_target,
-                   .inputs = inputs.data(),
-                   .targets = targets.data()});
+  session.Upload({.input = plan.eval_input,
+                  .ids = plan.eval_ids,
+                  .target = plan.eval_target,
+                  .inputs = inputs.data(),
+                  .targets = targets.data()});
   session.Launch(begin);
   session.Launch(program);
   const plan::Tensor& logits = plan.tensors[plan.eval_logits];

@@ -135,14 +135,6 @@ std::vector<absl::Status> SimStore::RenewLeases(const std::vector<LeaseRenewal>&
   return answers;
 }
 
-absl::StatusOr<bool> SimStore::Rejoin(const AgentIdentity& agent,
-                                      const std::vector<RunningRank>& running) {
-  return Transact([&](int run) -> absl::StatusOr<bool> {
-    TY_ASSIGN_OR_RETURN(const bool rejoined, fleet_.Rejoin(agent, running));
-    return rejoined || run > 0;
-  });
-}
-
 absl::StatusOr<std::vector<DesiredRank>> SimStore::ReadDesired(const AgentIdentity& agent) {
   return Transact([&](int) { return fleet_.ReadDesired(agent); });
 }

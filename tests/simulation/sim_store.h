@@ -82,8 +82,6 @@ class SimStore : public JobStore, public FleetStore, public SchedulerStore {
 
   // FleetStore
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) override;
-  absl::StatusOr<bool> Rejoin(const AgentIdentity& agent,
-                              const std::vector<RunningRank>& running) override;
   std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override;
   absl::StatusOr<std::vector<DesiredRank>> ReadDesired(const AgentIdentity& agent) override;
   using FleetStore::AppendEvents;

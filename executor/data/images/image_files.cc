@@ -78,8 +78,8 @@ class ImageFiles : public Dataset {
 
  private:
   // What one thread needs; kept from call to call.
-  struct Bench {
-    explicit Bench(const v1::ImageTransform& transform) : reader(transform) {}
+  struct Scratch {
+    explicit Scratch(const v1::ImageTransform& transform) : reader(transform) {}
     SampleReader reader;
     RegularFile file;
     std::vector<uint8_t> content;
@@ -92,28 +92,29 @@ class ImageFiles : public Dataset {
   template <typename DrawsOf>
   absl::Status FillAll(Split split, absl::Span<const int64_t> samples, const DrawsOf& draws_of,
                        void* inputs, void* targets) const {
-    std::unique_ptr<Bench> bench = Borrow();
+    std::unique_ptr<Scratch> scratch = Borrow();
     absl::Status status;
     for (size_t i = 0; i < samples.size() && status.ok(); ++i) {
       uint8_t* input = static_cast<uint8_t*>(inputs) + i * input_bytes_;
       const std::optional<Draws> draws = draws_of(i);
-      status = FillOne(split, samples[i], draws, *bench, input, static_cast<int32_t*>(targets) + i);
+      status =
+          FillOne(split, samples[i], draws, *scratch, input, static_cast<int32_t*>(targets) + i);
     }
-    GiveBack(std::move(bench));
+    GiveBack(std::move(scratch));
     return status;
   }
 
   // A training sample that cannot be read gives way to the next one that can, drawn for as itself;
   // a sample of the held-out split becomes padding.
-  absl::Status FillOne(Split split, int64_t sample, const std::optional<Draws>& draws, Bench& bench,
-                       uint8_t* input, int32_t* target) const {
+  absl::Status FillOne(Split split, int64_t sample, const std::optional<Draws>& draws,
+                       Scratch& scratch, uint8_t* input, int32_t* target) const {
     TY_CHECK(sample < size(split), "sample ", sample, " of ", size(split));
     const int64_t tries = split == Split::kTrain ? std::min(kMostTries, size(split)) : 1;
     absl::Status status;
     for (int64_t i = 0; i < tries && sample >= 0; ++i) {
       const int64_t record = (sample + i) % size(split);
       std::optional<Draws> own = draws;
-      status = ReadOne(records(split), record, own ? &*own : nullptr, bench, input);
+      status = ReadOne(records(split), record, own ? &*own : nullptr, scratch, input);
       if (status.ok()) {
         *target = records(split).label(record);
         return absl::OkStatus();
@@ -129,31 +130,32 @@ class ImageFiles : public Dataset {
     return absl::OkStatus();
   }
 
-  absl::Status ReadOne(const ImageRecords& records, int64_t record, Draws* draws, Bench& bench,
+  absl::Status ReadOne(const ImageRecords& records, int64_t record, Draws* draws, Scratch& scratch,
                        uint8_t* input) const {
-    TY_RETURN_IF_ERROR(records.Read(record, bench.file, bench.content));
-    const absl::Status status = bench.reader.Read(bench.content, draws, input);
+    TY_RETURN_IF_ERROR(records.Read(record, scratch.file, scratch.content));
+    const absl::Status status = scratch.reader.Read(scratch.content, draws, input);
     return status.ok() ? status : Annotate(status, records.Name(record));
   }
 
-  std::unique_ptr<Bench> Borrow() const {
+  std::unique_ptr<Scratch> Borrow() const {
     absl::MutexLock lock(&mu_);
-    if (benches_.empty()) return std::make_unique<Bench>(transform_);
-    std::unique_ptr<Bench> bench = std::move(benches_.back());
-    benches_.pop_back();
-    return bench;
+    if (scratches_.empty()) return std::make_unique<Scratch>(transform_);
+    std::unique_ptr<Scratch> scratch = std::move(scratches_.back());
+    scratches_.pop_back();
+    return scratch;
   }
 
-  void GiveBack(std::unique_ptr<Bench> bench) const {
+  void GiveBack(std::unique_ptr<Scratch> scratch) const {
     absl::MutexLock lock(&mu_);
-    benches_.push_back(std::move(bench));
+    scratches_.push_back(std::move(scratch));
   }
 
   const v1::ImageTransform transform_;
   mutable SkippedRecords skipped_;
   ImageSource source_;
   mutable absl::Mutex mu_;
-  mutable std::vector<std::unique_ptr<Bench>> benches_ ABSL_GUARDED_BY(mu_);  // in nobody's hands
+  mutable std::vector<std::unique_ptr<Scratch>> scratches_
+      ABSL_GUARDED_BY(mu_);  // in nobody's hands
 };
 
 template <typename Data>

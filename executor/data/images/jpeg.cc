@@ -23,17 +23,17 @@ constexpr int kMostScans = 100;
 // No coefficient block of 64 pixels takes less than a bit. Twice that much is believed.
 constexpr int64_t kMostPixelsPerByte = 1024;
 
-// Where libjpeg's errors land.
-struct Landing {
+// libjpeg's errors: it calls Fail, which jumps back to whoever called it.
+struct JpegErrors {
   jpeg_error_mgr base;  // first: libjpeg hands back its address
   jmp_buf place;
   char message[JMSG_LENGTH_MAX];
 };
 
-[[noreturn]] void Land(j_common_ptr c) {
-  auto* landing = reinterpret_cast<Landing*>(c->err);
-  c->err->format_message(c, landing->message);
-  longjmp(landing->place, 1);
+[[noreturn]] void Fail(j_common_ptr c) {
+  auto* errors = reinterpret_cast<JpegErrors*>(c->err);
+  c->err->format_message(c, errors->message);
+  longjmp(errors->place, 1);
 }
 
 // Warnings after which libjpeg makes pixels up are errors here.
@@ -47,15 +47,15 @@ void OnMessage(j_common_ptr c, int level) {
     case JWRN_NOT_SEQUENTIAL:
       return;
     default:
-      Land(c);
+      Fail(c);
   }
 }
 
 void OnProgress(j_common_ptr c) {
   if (reinterpret_cast<j_decompress_ptr>(c)->input_scan_number <= kMostScans) return;
-  auto* landing = reinterpret_cast<Landing*>(c->err);
-  snprintf(landing->message, sizeof(landing->message), "more than %d scans", kMostScans);
-  longjmp(landing->place, 1);
+  auto* errors = reinterpret_cast<JpegErrors*>(c->err);
+  snprintf(errors->message, sizeof(errors->message), "more than %d scans", kMostScans);
+  longjmp(errors->place, 1);
 }
 
 // (255 - c) * (255 - k) / 255 and so on, as Pillow; Adobe writes inks inverted.
@@ -80,7 +80,7 @@ class JpegDecoder : public FormatDecoder {
  public:
   JpegDecoder() {
     c_.err = jpeg_std_error(&landing_.base);
-    landing_.base.error_exit = Land;
+    landing_.base.error_exit = Fail;
     landing_.base.emit_message = OnMessage;
     progress_.progress_monitor = OnProgress;
     TY_CHECK(Protected([&] { jpeg_create_decompress(&c_); }).ok(), landing_.message);
@@ -193,7 +193,7 @@ class JpegDecoder : public FormatDecoder {
 
   jpeg_decompress_struct c_{};
   jpeg_progress_mgr progress_{};
-  Landing landing_{};
+  JpegErrors landing_{};
   std::vector<uint8_t> inks_, rgb_;  // a row
 };
 

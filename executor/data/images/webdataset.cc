@@ -139,19 +139,19 @@ class Indexer {
 
   absl::Status Add(const TarReader& tar, const TarMember& member, const std::string& kind) {
     if (!member.fault.empty()) {
-      Blame(absl::StrCat("'", member.name, "' is ", member.fault));
+      WithFault(absl::StrCat("'", member.name, "' is ", member.fault));
     } else if (IsImage(kind)) {
-      if (sample_.image) Blame("has two images");
+      if (sample_.image) WithFault("has two images");
       if (member.bytes < 1 || member.bytes > kMostImageBytes) {
-        Blame(absl::StrCat("has an image of ", member.bytes, " bytes, expected 1 to ",
-                           kMostImageBytes));
+        WithFault(absl::StrCat("has an image of ", member.bytes, " bytes, expected 1 to ",
+                               kMostImageBytes));
       }
       sample_.image = true;
       sample_.name = member.name;
       sample_.record.offset = member.offset;
       sample_.record.bytes = static_cast<int32_t>(std::min(member.bytes, kMostImageBytes));
     } else if (kind == "cls") {
-      if (sample_.label) Blame("has two classes");
+      if (sample_.label) WithFault("has two classes");
       sample_.label = true;
       return ReadClass(tar, member);
     }
@@ -164,23 +164,23 @@ class Indexer {
         ReadExactly(tar.file(), member.offset, text.data(), static_cast<int64_t>(text.size())));
     int64_t label = -1;
     if (!absl::SimpleAtoi(text, &label) || label < 0 || label >= most_classes_) {
-      Blame(absl::StrCat("has class '", absl::CHexEscape(text), "', expected a number in [0, ",
-                         most_classes_, ")"));
+      WithFault(absl::StrCat("has class '", absl::CHexEscape(text), "', expected a number in [0, ",
+                             most_classes_, ")"));
     }
     sample_.record.label = static_cast<int32_t>(label);
     return absl::OkStatus();
   }
 
   // The first fault counts.
-  void Blame(std::string fault) {
+  void WithFault(std::string fault) {
     if (sample_.fault.empty()) sample_.fault = std::move(fault);
   }
 
   absl::Status Finish(const std::string& path) {
     // Neither image nor class: something else that the archive carries.
     if (!sample_.image && !sample_.label && sample_.fault.empty()) return absl::OkStatus();
-    if (!sample_.image) Blame("has no .jpg, .jpeg or .png");
-    if (!sample_.label) Blame("has no .cls");
+    if (!sample_.image) WithFault("has no .jpg, .jpeg or .png");
+    if (!sample_.label) WithFault("has no .cls");
     if (!sample_.fault.empty()) {
       const std::string record = absl::StrCat(path, ": sample '", sample_.key, "'");
       return skipped_.Add(record,

@@ -6,10 +6,10 @@
 #include <optional>
 #include <utility>
 
-#include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/manifest.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/finite.h"
 #include "executor/weights/safetensors.h"
 #include "storage/base/digest.h"
@@ -124,9 +124,9 @@ absl::Status CheckFinite(const std::map<std::string, TensorView>& model) {
       const int64_t bad = ExtentOf(values, n).first_bad;
       before += n;
       if (bad < 0) return absl::OkStatus();
-      return Blame(Fault::kNumeric,
-                   absl::OutOfRangeError(absl::StrCat("not written: element ", before - n + bad,
-                                                      " of \"", name, "\" is ", values[bad])));
+      return WithFault(Fault::kNumeric,
+                       absl::OutOfRangeError(absl::StrCat("not written: element ", before - n + bad,
+                                                          " of \"", name, "\" is ", values[bad])));
     }));
   }
   return absl::OkStatus();

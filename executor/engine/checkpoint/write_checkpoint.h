@@ -50,7 +50,7 @@ struct WrittenCheckpoint {
 // `await_right` is called last before that, when all else is done; its error gives the checkpoint
 // up.
 //   kFailedPrecondition  a checkpoint of another spec is in its place
-//   kOutOfRange  blamed on kNumeric: the model holds a value that is not finite
+//   kOutOfRange  with the fault kNumeric: the model holds a value that is not finite
 //   kResourceExhausted, kPermissionDenied, …  what the store says
 absl::StatusOr<WrittenCheckpoint> WriteCheckpoint(ObjectStore& store,
                                                   const CheckpointIdentity& identity,

@@ -18,9 +18,9 @@ const char* SuffixOf(ElementType type) {
 
 // The tensors that a residual stream passes through: what a sum of two reads, and what reaches one
 // through ops that keep the type.
-class Streams {
+class ResidualStreams {
  public:
-  explicit Streams(std::vector<Op> ops) {
+  explicit ResidualStreams(std::vector<Op> ops) {
     for (auto op = ops.rbegin(); op != ops.rend(); ++op) {
       if (const auto* sum = std::get_if<Add>(&*op)) tensors_.insert({sum->a, sum->b});
       std::visit([this](auto& o) { PassOn(o); }, *op);
@@ -224,7 +224,7 @@ class Typing {
   Graph& graph_;
   absl::flat_hash_map<TensorId, TensorId>& copies_;  // parameter -> its copy
   absl::flat_hash_map<TensorId, TensorId> casts_;    // activation or input -> its other type
-  const Streams streams_;
+  const ResidualStreams streams_;
   const absl::flat_hash_set<TensorId> wide_reads_;
 };
 

@@ -51,7 +51,7 @@ class Search {
     std::vector<std::pair<double, int>> candidates;  // worth, op
     for (size_t id = 0; id < ops_.tensors().size(); ++id) {
       const int producer = ops_.producer(id);
-      if (producer == Repetition::kNobody || choice[producer] || kept[producer]) continue;
+      if (producer == Repetition::kNoProducer || choice[producer] || kept[producer]) continue;
       if (!Waits(usage, usage.lives[id])) continue;
       const Group group = GroupOf(usage, choice, producer);
       if (group.freed > 0) candidates.emplace_back(group.worth(), producer);
@@ -86,19 +86,19 @@ class Search {
       return least[ops_.producer(a)] < least[ops_.producer(b)];
     });
     int64_t best = usage.peak;
-    Place found = Repetition::kNobody;
+    Place found = Repetition::kNoProducer;
     Usage trial;
     for (const Place id : trials) {
       const size_t op = ops_.producer(id);
       if (least[op] > best) break;
-      if (least[op] == best && found != Repetition::kNobody && id > found) continue;
+      if (least[op] == best && found != Repetition::kNoProducer && id > found) continue;
       choice[op] = false;
       ops_.Measure(choice, trial);
       choice[op] = true;
-      const bool first = trial.peak == best && found != Repetition::kNobody && id < found;
+      const bool first = trial.peak == best && found != Repetition::kNoProducer && id < found;
       if (trial.peak < best || first) best = trial.peak, found = id;
     }
-    if (found == Repetition::kNobody) return false;
+    if (found == Repetition::kNoProducer) return false;
     choice[ops_.producer(found)] = false, kept[ops_.producer(found)] = true;
     return true;
   }
@@ -252,7 +252,7 @@ class Search {
       for (const Place id : view.reads) {
         const int producer = ops_.producer(id);
         if (usage.lives[id].first_backward != Usage::kNever || ops_.Repeated(choice, id)) continue;
-        if (producer == Repetition::kNobody) {  // to be kept for this alone
+        if (producer == Repetition::kNoProducer) {  // to be kept for this alone
           if (!ops_.tensors()[id].input) group.freed -= ops_.tensors()[id].bytes;
         } else if (std::find(group.ops.begin(), group.ops.end(), producer) == group.ops.end()) {
           group.ops.push_back(producer);

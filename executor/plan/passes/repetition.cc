@@ -36,7 +36,7 @@ OpView View(const Graph& graph, const std::vector<Place>& places, Op op) {
 }
 
 // The op that computes the same a second time; none: it would change more than activations.
-std::optional<Op> Again(const Graph& graph, Op op) {
+std::optional<Op> RecomputedForm(const Graph& graph, Op op) {
   if (auto* const norm = std::get_if<BatchNormForward>(&op)) {
     norm->again = true;
     norm->running_mean = norm->running_var = kNone;
@@ -64,11 +64,11 @@ Repetition::Repetition(size_t forward, const Graph& graph) : graph_(graph), forw
     places.push_back(passes ? static_cast<Place>(tensors_.size()) : -1);
     if (passes) tensors_.push_back({.bytes = Align(tensor.bytes()), .input = input});
   }
-  producer_.assign(tensors_.size(), kNobody);
+  producer_.assign(tensors_.size(), kNoProducer);
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     views_.push_back(View(graph, places, graph.ops[i]));
     if (i >= forward) continue;
-    again_.push_back(Again(graph, graph.ops[i]));
+    again_.push_back(RecomputedForm(graph, graph.ops[i]));
     again_views_.push_back(again_.back() ? View(graph, places, *again_.back()) : OpView());
     for (const Place id : again_views_.back().writes) producer_[id] = static_cast<int>(i);
   }
@@ -78,7 +78,7 @@ void Repetition::Measure(const Choice& choice, Usage& usage) const {
   TurnsOf(choice, usage.turns);
   usage.lives.assign(2 * tensors_.size(), {});
   usage.peak = usage.at = 0;
-  const auto touch = [&](const Turn& turn, int32_t at, Place id, bool written) {
+  const auto touch = [&](const ScheduledOp& turn, int32_t at, Place id, bool written) {
     Usage::Span& life = usage.lives[LifeOf(choice, turn, id, written)];
     if (life.first == Usage::kNever) life.first = tensors_[id].input ? -1 : at;
     life.last = at;
@@ -90,7 +90,7 @@ void Repetition::Measure(const Choice& choice, Usage& usage) const {
     if (!turn.again) life.last_derived = at;
   };
   for (size_t i = 0; i < usage.turns.size(); ++i) {
-    const Turn& turn = usage.turns[i];
+    const ScheduledOp& turn = usage.turns[i];
     const auto at = static_cast<int32_t>(i);
     const OpView& view = ViewOf(turn);
     for (const Place id : view.reads) touch(turn, at, id, false);
@@ -103,9 +103,9 @@ Graph Repetition::Rewrite(const Choice& choice) const {
   Graph graph;
   graph.tensors = graph_.tensors;
   std::vector<TensorId> second(graph_.tensors.size(), kNone);
-  std::vector<Turn> turns;
+  std::vector<ScheduledOp> turns;
   TurnsOf(choice, turns);
-  for (const Turn& turn : turns) {
+  for (const ScheduledOp& turn : turns) {
     Op op = turn.again ? *again_[turn.op] : graph_.ops[turn.op];
     const auto redirect = [&](TensorId& id, Access access) {
       if (turn.again && access == Access::kWrite) {
@@ -122,7 +122,7 @@ Graph Repetition::Rewrite(const Choice& choice) const {
 }
 
 // The forward pass, then the backward pass with the repeated ops where they are needed first.
-void Repetition::TurnsOf(const Choice& choice, std::vector<Turn>& turns) const {
+void Repetition::TurnsOf(const Choice& choice, std::vector<ScheduledOp>& turns) const {
   turns.clear();
   for (size_t i = 0; i < forward_; ++i) turns.push_back({.op = i});
   Choice done(forward_);
@@ -147,7 +147,8 @@ void Repetition::TurnsOf(const Choice& choice, std::vector<Turn>& turns) const {
 }
 
 // Which of its lives a tensor is in.
-size_t Repetition::LifeOf(const Choice& choice, const Turn& turn, Place id, bool written) const {
+size_t Repetition::LifeOf(const Choice& choice, const ScheduledOp& turn, Place id,
+                          bool written) const {
   const bool backward = turn.again || turn.op >= forward_;
   const bool second = turn.again && written ? true : backward && Repeated(choice, id);
   return second ? tensors_.size() + id : static_cast<size_t>(id);
@@ -176,7 +177,7 @@ void Repetition::FindPeak(const Choice& choice, Usage& usage) const {
 
 // What the op of a turn saves by writing over an operand that ends there.
 int64_t Repetition::SharedAt(const Choice& choice, const Usage& usage, size_t i) const {
-  const Turn& turn = usage.turns[i];
+  const ScheduledOp& turn = usage.turns[i];
   const auto at = static_cast<int32_t>(i);
   for (const auto& [in, out] : ViewOf(turn).in_place) {
     const Usage::Span& from = usage.lives[LifeOf(choice, turn, in, false)];

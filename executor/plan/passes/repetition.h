@@ -32,7 +32,7 @@ struct OpView {
 using Choice = std::vector<bool>;
 
 // An op in its turn, for the first or the second time.
-struct Turn {
+struct ScheduledOp {
   size_t op = 0;
   bool again = false;
 };
@@ -47,7 +47,7 @@ struct Usage {
     int32_t first_backward = kNever;  // use after it
     int32_t last_derived = kNever;  // use by an op of the backward pass itself, repeated ones apart
   };
-  std::vector<Turn> turns;
+  std::vector<ScheduledOp> turns;
   std::vector<Span> lives;
   std::vector<int64_t> change;  // by turn: bytes that come to life, less those that are gone
   int64_t peak = 0;
@@ -56,7 +56,7 @@ struct Usage {
 
 class Repetition {
  public:
-  static constexpr int kNobody = -1;  // produces it, or nobody could do so again
+  static constexpr int kNoProducer = -1;  // produces it, or nobody could do so again
 
   // Of `graph`, which must outlive it, the first `forward` ops are the forward pass.
   Repetition(size_t forward, const Graph& graph);
@@ -67,11 +67,11 @@ class Repetition {
   int producer(Place id) const { return producer_[id]; }
   // An op of the forward pass, the second time.
   const OpView& again(size_t op) const { return again_views_[op]; }
-  const OpView& ViewOf(const Turn& turn) const {
+  const OpView& ViewOf(const ScheduledOp& turn) const {
     return turn.again ? again_views_[turn.op] : views_[turn.op];
   }
   bool Repeated(const Choice& choice, Place id) const {
-    return producer_[id] != kNobody && choice[producer_[id]];
+    return producer_[id] != kNoProducer && choice[producer_[id]];
   }
 
   // What is in use when and at most. `usage` is written whole; its memory serves the next measure.
@@ -81,8 +81,8 @@ class Repetition {
   Graph Rewrite(const Choice& choice) const;
 
  private:
-  void TurnsOf(const Choice& choice, std::vector<Turn>& turns) const;
-  size_t LifeOf(const Choice& choice, const Turn& turn, Place id, bool written) const;
+  void TurnsOf(const Choice& choice, std::vector<ScheduledOp>& turns) const;
+  size_t LifeOf(const Choice& choice, const ScheduledOp& turn, Place id, bool written) const;
   void FindPeak(const Choice& choice, Usage& usage) const;
   int64_t SharedAt(const Choice& choice, const Usage& usage, size_t turn) const;
 

@@ -16,7 +16,7 @@ class Joining {
   Joining(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
           const std::vector<TensorId>& results)
       : tensors_(tensors), last_(tensors.size(), -1) {
-    for (const Life& life : Lives(tensors, ops, results)) last_[life.tensor] = life.last;
+    for (const LiveRange& life : LiveRanges(tensors, ops, results)) last_[life.tensor] = life.last;
   }
 
   // Both in one; none: `op` is no sum, `next` not the norm of it, or their types are none that

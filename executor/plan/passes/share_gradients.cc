@@ -54,10 +54,10 @@ void ZeroInBegin(Plan& plan, const std::vector<bool>& zeroed) {
 
 // The last line of a gradient that ends within it, and gradients by row, which later ops read
 // whole.
-std::vector<Resident> Always(const Plan& plan, int64_t end) {
-  std::vector<Resident> residents;
+std::vector<ReservedRange> Always(const Plan& plan, int64_t end) {
+  std::vector<ReservedRange> reserved;
   const auto stay = [&](int64_t offset, int64_t bytes) {
-    residents.push_back(
+    reserved.push_back(
         {.offset = offset - plan.gradient_region.offset, .bytes = bytes, .first = -1, .last = end});
   };
   for (const TensorId id : plan.gradients) {
@@ -68,7 +68,7 @@ std::vector<Resident> Always(const Plan& plan, int64_t end) {
   for (const TensorId id : {plan.row_gradient, plan.row_ids}) {
     if (id != kNone) stay(plan.offsets[id], Align(plan.tensors[id].bytes()));
   }
-  return residents;
+  return reserved;
 }
 
 }  // namespace
@@ -86,23 +86,23 @@ void ZeroGradients(Plan& plan) {
   }
 }
 
-std::vector<Resident> GradientsInMicro(const Plan& plan) {
+std::vector<ReservedRange> GradientsInMicro(const Plan& plan) {
   const auto end = static_cast<int64_t>(plan.micro.size());
   if (plan.micro_batches != 1) {
     return {{.offset = 0, .bytes = plan.gradient_region.bytes, .first = -1, .last = end}};
   }
-  std::vector<Resident> residents = Always(plan, end);
+  std::vector<ReservedRange> reserved = Always(plan, end);
   const std::vector<FirstTouch> touches = FirstTouches(plan, plan.micro);
   for (const TensorId id : plan.gradients) {
-    residents.push_back({.offset = plan.offsets[id] - plan.gradient_region.offset,
-                         .bytes = BytesInRun(plan.tensors[id]),
-                         .first = touches[id].op,
-                         .last = end});
+    reserved.push_back({.offset = plan.offsets[id] - plan.gradient_region.offset,
+                        .bytes = BytesInRun(plan.tensors[id]),
+                        .first = touches[id].op,
+                        .last = end});
   }
-  return residents;
+  return reserved;
 }
 
-std::vector<Resident> GradientsInEvaluation(const Plan& plan) {
+std::vector<ReservedRange> GradientsInEvaluation(const Plan& plan) {
   return Always(plan, static_cast<int64_t>(plan.evaluate_begin.size() + plan.evaluate.size()));
 }
 

@@ -21,7 +21,7 @@ void ZeroGradients(Plan& plan);
 // Where gradients lie, from the start of plan.gradient_region, while plan.micro runs, or
 // plan.evaluate_begin and then plan.evaluate. What pads a gradient to whole lines stays zero for
 // ever: norm and optimizer sweep it.
-std::vector<Resident> GradientsInMicro(const Plan& plan);
-std::vector<Resident> GradientsInEvaluation(const Plan& plan);
+std::vector<ReservedRange> GradientsInMicro(const Plan& plan);
+std::vector<ReservedRange> GradientsInEvaluation(const Plan& plan);
 
 }  // namespace trainyard::plan

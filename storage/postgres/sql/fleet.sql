@@ -18,9 +18,6 @@ RETURNING name
 -- Before its node, as LoseNodes does.
 SELECT FROM leases WHERE node = $1 FOR UPDATE
 
--- name: LockSession
-SELECT FROM leases WHERE node = $1 AND incarnation = $2 AND held FOR UPDATE
-
 -- name: NowInSession
 SELECT micros(clock_timestamp()) AS now,
        EXISTS (SELECT FROM leases WHERE node = $1 AND incarnation = $2 AND held) AS holds

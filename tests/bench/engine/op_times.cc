@@ -217,11 +217,11 @@ absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
   TY_ASSIGN_OR_RETURN(const kernels::Kernels program, session.Prepare(ops));
   std::vector<double> best(ops.size(), 1e30);
   for (int round = 0; round < rounds; ++round) {
-    session.Deliver({.input = plan.input,
-                     .ids = plan.ids,
-                     .target = plan.target,
-                     .inputs = batch.inputs,
-                     .targets = batch.targets});
+    session.Upload({.input = plan.input,
+                    .ids = plan.ids,
+                    .target = plan.target,
+                    .inputs = batch.inputs,
+                    .targets = batch.targets});
     for (size_t i = 0; i < ops.size(); ++i) {
       const int launches = round == 0 ? 1 : LaunchesAtOnce(session.Asynchronous(), best[i]);
       TY_ASSIGN_OR_RETURN(const double us, TimeOf(

@@ -9,9 +9,9 @@
 
 #include "absl/strings/match.h"
 #include "executor/data/dataset.h"
-#include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/initialize.h"
 #include "executor/engine/trainer.h"
 #include "executor/plan/spec.h"

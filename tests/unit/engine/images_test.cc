@@ -12,7 +12,7 @@
 
 #include "executor/data/dataset.h"
 #include "executor/data/loader.h"
-#include "executor/engine/blame.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/session.h"
 #include "executor/plan/spec.h"
 #include "tests/reference/image.h"
@@ -177,7 +177,7 @@ TEST_F(ImageRunTest, OfIdxReachTheModelCroppedByTheirPlaces) {
   int black = 0;
   for (int i = 0; i < 6; ++i) {
     const data::Loader::Batch batch = loader.Next().value();
-    session->Deliver({.input = plan.input, .ids = plan.ids, .inputs = batch.inputs});
+    session->Upload({.input = plan.input, .ids = plan.ids, .inputs = batch.inputs});
     session->Launch(normalize);
     session->Read(images, found.data(), found.size() * sizeof(float));
     ASSERT_TRUE(session->Synchronize().ok());

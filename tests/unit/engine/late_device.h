@@ -61,17 +61,17 @@ class LateDevice : public kernels::Device {
     RunTo(Late(stream), Late(stream).enqueued);
     return absl::OkStatus();
   }
-  std::unique_ptr<kernels::Mark> MakeMark() override { return std::make_unique<LateMark>(); }
-  void Put(kernels::Mark& mark, kernels::Stream& stream) override {
+  std::unique_ptr<kernels::Event> MakeEvent() override { return std::make_unique<LateMark>(); }
+  void RecordEvent(kernels::Event& mark, kernels::Stream& stream) override {
     static_cast<LateMark&>(mark) = LateMark(&Late(stream), Late(stream).enqueued);
   }
-  absl::Status Wait(kernels::Mark& mark) override {
+  absl::Status Wait(kernels::Event& mark) override {
     const auto& late = static_cast<LateMark&>(mark);
     if (late.stream != nullptr) RunTo(*late.stream, late.behind);
     return absl::OkStatus();
   }
 
-  void Follow(kernels::Stream& stream, const kernels::Mark& mark) override {
+  void StreamWait(kernels::Stream& stream, const kernels::Event& mark) override {
     const LateMark& late = static_cast<const LateMark&>(mark);
     if (late.stream == nullptr) return;
     Enqueue(stream, [this, on = late.stream, behind = late.behind] { RunTo(*on, behind); });
@@ -98,7 +98,7 @@ class LateDevice : public kernels::Device {
     std::deque<std::function<void()>> waiting;
     int64_t enqueued = 0;
   };
-  struct LateMark : kernels::Mark {
+  struct LateMark : kernels::Event {
     explicit LateMark(LateStream* on = nullptr, int64_t count = 0) : stream(on), behind(count) {}
     LateStream* stream;
     int64_t behind;  // so many of what was enqueued

@@ -5,9 +5,9 @@
 
 #include <filesystem>
 
-#include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
+#include "executor/engine/fault.h"
 #include "executor/plan/metrics.h"
 #include "executor/plan/spec.h"
 #include "storage/objects/file_store.h"

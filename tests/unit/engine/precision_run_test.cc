@@ -7,10 +7,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/manifest.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/loss_scale.h"
 #include "executor/engine/sampler.h"
 #include "executor/plan/spec.h"

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "executor/engine/blame.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
+#include "executor/engine/fault.h"
 #include "storage/objects/file_store.h"
 #include "tests/unit/engine/engine_fixture.h"
 #include "tests/unit/engine/late_device.h"

@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "executor/engine/blame.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/lowering.h"
 #include "executor/engine/session.h"
 #include "executor/plan/cost.h"

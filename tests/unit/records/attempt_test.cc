@@ -176,11 +176,11 @@ const Case kCases[] = {
      reason::kInterrupted},
 };
 
-TEST(Judge, KnowsWhatEveryMixOfEndsMeans) {
+TEST(EvaluateAttempt, KnowsWhatEveryMixOfEndsMeans) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(c.name);
     const JobRecord job = Job(c.state, c.cause);
-    const AttemptVerdict verdict = Judge(job, Attempt(c.ranks));
+    const AttemptVerdict verdict = EvaluateAttempt(job, Attempt(c.ranks));
     EXPECT_EQ(verdict.trigger, c.trigger);
     EXPECT_EQ(verdict.reason.code, c.code);
     EXPECT_EQ(verdict.spends_restart, c.spends);
@@ -189,13 +189,13 @@ TEST(Judge, KnowsWhatEveryMixOfEndsMeans) {
   }
 }
 
-TEST(Judge, EveryMixOfEndsHasALegalTrigger) {
+TEST(EvaluateAttempt, EveryMixOfEndsHasALegalTrigger) {
   for (const JobState state : {S::kStarting, S::kRunning, S::kSuspending, S::kCancelling}) {
     for (const SuspendCause cause : {C::kNone, C::kUser, C::kPreempted, C::kDrained}) {
       for (int a = 1; a <= 5; ++a) {
         for (int b = 1; b <= 5; ++b) {
           for (const bool retryable : {true, false}) {
-            const AttemptVerdict verdict = Judge(
+            const AttemptVerdict verdict = EvaluateAttempt(
                 Job(state, cause),
                 Attempt({Gone(static_cast<O>(a), retryable), Gone(static_cast<O>(b), retryable)}));
             ASSERT_TRUE(verdict.trigger.has_value());
@@ -208,63 +208,65 @@ TEST(Judge, EveryMixOfEndsHasALegalTrigger) {
   }
 }
 
-TEST(Judge, StopsTheRestOfABrokenGang) {
+TEST(EvaluateAttempt, StopsTheRestOfABrokenGang) {
   for (const RankOutcome outcome : {O::kFailed, O::kKilled, O::kLost, O::kSuspended}) {
-    EXPECT_TRUE(Judge(Job(S::kRunning), Attempt({Gone(outcome), kUp})).stop_the_rest);
+    EXPECT_TRUE(EvaluateAttempt(Job(S::kRunning), Attempt({Gone(outcome), kUp})).stop_the_rest);
   }
-  EXPECT_FALSE(Judge(Job(S::kRunning), Attempt({Gone(O::kSucceeded), kUp})).stop_the_rest);
   EXPECT_FALSE(
-      Judge(Job(S::kSuspending, C::kUser), Attempt({Gone(O::kSuspended), kUp})).stop_the_rest);
+      EvaluateAttempt(Job(S::kRunning), Attempt({Gone(O::kSucceeded), kUp})).stop_the_rest);
+  EXPECT_FALSE(EvaluateAttempt(Job(S::kSuspending, C::kUser), Attempt({Gone(O::kSuspended), kUp}))
+                   .stop_the_rest);
 }
 
-TEST(Judge, NamesTheFailureThatDecides) {
+TEST(EvaluateAttempt, NamesTheFailureThatDecides) {
   AttemptRecord attempt = Attempt({Gone(O::kFailed), Gone(O::kFailed), Gone(O::kKilled)});
   attempt.ranks[0].gone_time += absl::Seconds(1);
-  const AttemptVerdict verdict = Judge(Job(S::kRunning), attempt);
+  const AttemptVerdict verdict = EvaluateAttempt(Job(S::kRunning), attempt);
   EXPECT_EQ(verdict.failure->rank, 1);
   EXPECT_NE(verdict.reason.message.find("rank 1 on n: DEVICE: it broke"), std::string::npos);
 }
 
-TEST(Judge, FailsOnceTheBudgetIsSpent) {
+TEST(EvaluateAttempt, FailsOnceTheBudgetIsSpent) {
   JobRecord job = Job(S::kRunning);
   job.restarts = 2;
-  const AttemptVerdict last = Judge(job, Attempt({Gone(O::kFailed)}));
+  const AttemptVerdict last = EvaluateAttempt(job, Attempt({Gone(O::kFailed)}));
   EXPECT_EQ(last.trigger, T::kRetry);
   EXPECT_EQ(last.backoff, absl::Seconds(4));
   job.restarts = 3;
-  EXPECT_EQ(Judge(job, Attempt({Gone(O::kFailed)})).trigger, T::kFail);
-  EXPECT_EQ(Judge(job, Attempt({Gone(O::kFailed)})).reason.code, reason::kRestartsSpent);
-  EXPECT_EQ(Judge(job, Attempt({Gone(O::kLost)})).trigger, T::kRetry);  // losses are free
+  EXPECT_EQ(EvaluateAttempt(job, Attempt({Gone(O::kFailed)})).trigger, T::kFail);
+  EXPECT_EQ(EvaluateAttempt(job, Attempt({Gone(O::kFailed)})).reason.code, reason::kRestartsSpent);
+  EXPECT_EQ(EvaluateAttempt(job, Attempt({Gone(O::kLost)})).trigger, T::kRetry);  // losses are free
 }
 
 // Whoever is out of restarts may still go back to a checkpoint: the worker counts those.
-TEST(Judge, ARollbackGoesOnAtOnceAndSpendsNothing) {
+TEST(EvaluateAttempt, ARollbackGoesOnAtOnceAndSpendsNothing) {
   JobRecord job = Job(S::kRunning);
   job.restarts = job.max_restarts;
   RankRecord rank = Gone(O::kFailed);
   rank.failure->category = "NUMERIC";
   rank.failure->rolled_back = true;
-  const AttemptVerdict verdict = Judge(job, Attempt({rank}));
+  const AttemptVerdict verdict = EvaluateAttempt(job, Attempt({rank}));
   EXPECT_EQ(verdict.trigger, T::kRetry);
   EXPECT_EQ(verdict.reason.code, reason::kRolledBack);
   EXPECT_EQ(verdict.backoff, absl::ZeroDuration());
   EXPECT_FALSE(verdict.spends_restart);
   job.state = S::kSuspending;
   job.suspend_cause = C::kUser;
-  EXPECT_EQ(Judge(job, Attempt({rank})).trigger, T::kSuspendedOk);
+  EXPECT_EQ(EvaluateAttempt(job, Attempt({rank})).trigger, T::kSuspendedOk);
 }
 
-TEST(Judge, NumbersThatAreNoneHaveAReasonOfTheirOwn) {
+TEST(EvaluateAttempt, NumbersThatAreNoneHaveAReasonOfTheirOwn) {
   RankRecord rank = Gone(O::kFailed, false);
   rank.failure->category = "NUMERIC";
-  EXPECT_EQ(Judge(Job(S::kRunning), Attempt({rank})).reason.code, reason::kNonFinite);
+  EXPECT_EQ(EvaluateAttempt(Job(S::kRunning), Attempt({rank})).reason.code, reason::kNonFinite);
 }
 
-TEST(Judge, ASuccessKeepsTheReasonWhyItCameEarly) {
+TEST(EvaluateAttempt, ASuccessKeepsTheReasonWhyItCameEarly) {
   JobRecord job = Job(S::kRunning);
   job.reason = {reason::kStoppedEarly, "early stopping: ..."};
-  EXPECT_EQ(Judge(job, Attempt({Gone(O::kSucceeded)})).reason, job.reason);
-  EXPECT_EQ(Judge(Job(S::kRunning), Attempt({Gone(O::kSucceeded)})).reason.code, reason::kFinished);
+  EXPECT_EQ(EvaluateAttempt(job, Attempt({Gone(O::kSucceeded)})).reason, job.reason);
+  EXPECT_EQ(EvaluateAttempt(Job(S::kRunning), Attempt({Gone(O::kSucceeded)})).reason.code,
+            reason::kFinished);
 }
 
 TEST(RestartBackoff, DoublesUpToFiveMinutes) {
@@ -275,42 +277,42 @@ TEST(RestartBackoff, DoublesUpToFiveMinutes) {
   EXPECT_EQ(RestartBackoff(absl::ZeroDuration(), 1000), absl::ZeroDuration());
 }
 
-TEST(WishFor, FollowsTheJobsState) {
+TEST(DesiredStateOf, FollowsTheJobsState) {
   const absl::Time now = absl::UnixEpoch();
   const auto wish = [&](JobState state, std::vector<RankRecord> ranks, absl::Time when) {
     const AttemptRecord attempt = Attempt(std::move(ranks));
-    return WishFor(Job(state, C::kUser), attempt, attempt.ranks[0], when);
+    return DesiredStateOf(Job(state, C::kUser), attempt, attempt.ranks[0], when);
   };
-  EXPECT_EQ(wish(S::kStarting, {kAssigned}, now), RankWish::kRun);
-  EXPECT_EQ(wish(S::kRunning, {kUp}, now), RankWish::kRun);
-  EXPECT_EQ(wish(S::kRunning, {kUp, Gone(O::kFailed)}, now), RankWish::kStop);
-  EXPECT_EQ(wish(S::kRunning, {Gone(O::kSucceeded)}, now), RankWish::kStop);
-  EXPECT_EQ(wish(S::kSuspending, {kUp, kUp}, now), RankWish::kSuspend);
-  EXPECT_EQ(wish(S::kSuspending, {kUp, Gone(O::kSuspended)}, now), RankWish::kSuspend);
-  EXPECT_EQ(wish(S::kSuspending, {kUp, kAssigned}, now), RankWish::kStop);
-  EXPECT_EQ(wish(S::kSuspending, {kUp}, absl::FromUnixSeconds(100)), RankWish::kStop);
-  EXPECT_EQ(wish(S::kCancelling, {kUp}, now), RankWish::kStop);
-  EXPECT_EQ(wish(S::kQueued, {kUp}, now), RankWish::kStop);
+  EXPECT_EQ(wish(S::kStarting, {kAssigned}, now), DesiredRankState::kRun);
+  EXPECT_EQ(wish(S::kRunning, {kUp}, now), DesiredRankState::kRun);
+  EXPECT_EQ(wish(S::kRunning, {kUp, Gone(O::kFailed)}, now), DesiredRankState::kStop);
+  EXPECT_EQ(wish(S::kRunning, {Gone(O::kSucceeded)}, now), DesiredRankState::kStop);
+  EXPECT_EQ(wish(S::kSuspending, {kUp, kUp}, now), DesiredRankState::kSuspend);
+  EXPECT_EQ(wish(S::kSuspending, {kUp, Gone(O::kSuspended)}, now), DesiredRankState::kSuspend);
+  EXPECT_EQ(wish(S::kSuspending, {kUp, kAssigned}, now), DesiredRankState::kStop);
+  EXPECT_EQ(wish(S::kSuspending, {kUp}, absl::FromUnixSeconds(100)), DesiredRankState::kStop);
+  EXPECT_EQ(wish(S::kCancelling, {kUp}, now), DesiredRankState::kStop);
+  EXPECT_EQ(wish(S::kQueued, {kUp}, now), DesiredRankState::kStop);
 }
 
 // Whatever becomes of a gang: as long as a rank's text is the same, so is the wish for it.
 TEST(WishText, TheSameTextMeansTheSameWish) {
   const absl::Time now = absl::UnixEpoch();
   const InSeries none = [](int64_t, MetricSplit) { return false; };
-  std::set<RankWish> wishes;
+  std::set<DesiredRankState> wishes;
   for (unsigned seed = 0; seed < 500; ++seed) {
     std::mt19937 random(seed);
     JobRecord job = Job(random() % 2 == 0 ? S::kStarting : S::kRunning);
     job.total_steps = 10;
     AttemptRecord attempt = Attempt(std::vector<RankRecord>(1 + random() % 3, kUp));
     attempt.world_size = static_cast<int>(attempt.ranks.size());
-    std::map<std::string, RankWish> known;
+    std::map<std::string, DesiredRankState> known;
     for (int change = 0; change < 6; ++change) {
       for (const RankRecord& rank : attempt.ranks) {
         if (rank.state == RankState::kGone) continue;
         WishText text;
         text.Add(rank.id, attempt.world_size, job.state, rank.outcome, job.version);
-        const RankWish wish = WishFor(job, attempt, rank, now);
+        const DesiredRankState wish = DesiredStateOf(job, attempt, rank, now);
         if (!text.Text().empty()) {
           EXPECT_EQ(known.emplace(text.Text(), wish).first->second, wish) << seed;
         }

@@ -75,7 +75,6 @@ TEST(Losses, WhatRejoinsHasItsRestartBack) {
   JobRecord job = LossyJob();
   AttemptRecord attempt = LossyAttempt({"n"});
   attempt.ranks[0].claim.node_uid = "agent";
-  job.step = 15;
   for (int loss = 1; loss <= kFreeLosses + 3; ++loss) {
     job.losses = kFreeLosses;
     const AttemptChange lost = DropRanks(job, attempt, {0}, RankOutcome::kLost, kNow);
@@ -209,7 +208,8 @@ TEST(FailStart, EndsTheGangAndSpendsARestartOnceAllAreGone) {
   EXPECT_GT(change.change.job.version, job.version);
   EXPECT_EQ(change.change.job.state, JobState::kStarting);
   for (const RankRecord& rank : change.attempt.ranks) {
-    EXPECT_EQ(WishFor(change.change.job, change.attempt, rank, kNow), RankWish::kStop);
+    EXPECT_EQ(DesiredStateOf(change.change.job, change.attempt, rank, kNow),
+              DesiredRankState::kStop);
   }
   change = DropRanks(change.change.job, change.attempt, {0, 1}, RankOutcome::kKilled, kNow);
   EXPECT_EQ(change.change.job.state, JobState::kQueued);

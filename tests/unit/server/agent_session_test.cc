@@ -28,9 +28,6 @@ class NodeStore : public FleetStore {
     newest_[node.name] = node.incarnation;
     return node;
   }
-  absl::StatusOr<bool> Rejoin(const AgentIdentity&, const std::vector<RunningRank>&) override {
-    return false;
-  }
   std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override {
     groups.push_back(renewals.size());
     if (away > 0) {

@@ -13,9 +13,6 @@ class RefusingFleetStore : public FleetStore {
   absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord&, absl::Duration) override {
     return No();
   }
-  absl::StatusOr<bool> Rejoin(const AgentIdentity&, const std::vector<RunningRank>&) override {
-    return No();
-  }
   std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) override {
     return std::vector<absl::Status>(renewals.size(), No());
   }

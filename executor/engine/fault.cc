@@ -1,4 +1,4 @@
-#include "executor/engine/blame.h"
+#include "executor/engine/fault.h"
 
 #include <string>
 
@@ -14,22 +14,25 @@ constexpr char kRolledBack[] = "trainyard/rolled_back";
 
 }  // namespace
 
-absl::Status Blame(Fault fault, const absl::Status& status) {
+absl::Status WithFault(Fault fault, const absl::Status& status) {
   if (status.ok() || status.GetPayload(kPayload).has_value()) return status;
-  absl::Status blamed = status;
-  blamed.SetPayload(kPayload, absl::Cord(absl::StrCat(static_cast<int>(fault))));
-  return blamed;
+  absl::Status faulty = status;
+  faulty.SetPayload(kPayload, absl::Cord(absl::StrCat(static_cast<int>(fault))));
+  return faulty;
 }
 
-absl::Status BlameDevice(const absl::Status& status) {
-  return Blame(absl::IsResourceExhausted(status) ? Fault::kOutOfMemory : Fault::kDevice, status);
+absl::Status WithDeviceFault(const absl::Status& status) {
+  return WithFault(absl::IsResourceExhausted(status) ? Fault::kOutOfMemory : Fault::kDevice,
+                   status);
 }
 
-absl::Status BlameStorage(const absl::Status& status) { return Blame(Fault::kStorage, status); }
+absl::Status WithStorageFault(const absl::Status& status) {
+  return WithFault(Fault::kStorage, status);
+}
 
-absl::Status BlameData(const absl::Status& status) {
+absl::Status WithDataFault(const absl::Status& status) {
   const bool machine = absl::IsInternal(status) || absl::IsUnavailable(status);
-  return Blame(machine ? Fault::kStorage : Fault::kData, status);
+  return WithFault(machine ? Fault::kStorage : Fault::kData, status);
 }
 
 Fault FaultOf(const absl::Status& status) {

@@ -19,21 +19,21 @@ enum class Fault {
 };
 
 // OK stays OK; a fault that was named before stays.
-absl::Status Blame(Fault fault, const absl::Status& status);
+absl::Status WithFault(Fault fault, const absl::Status& status);
 
 // A failure of what a device does: kOutOfMemory for lack of its memory, which it may notice late,
 // else kDevice.
-absl::Status BlameDevice(const absl::Status& status);
+absl::Status WithDeviceFault(const absl::Status& status);
 
 // A failure of the data room: kData, or kStorage where the machine failed (kInternal, as
 // ErrnoStatus says it of EIO, ESTALE or EMFILE, and kUnavailable), which another attempt may not
 // meet.
-absl::Status BlameData(const absl::Status& status);
+absl::Status WithDataFault(const absl::Status& status);
 
 // A failure to write or read what a run keeps: kStorage.
-absl::Status BlameStorage(const absl::Status& status);
+absl::Status WithStorageFault(const absl::Status& status);
 
-// What Blame said; else by the code: kUnimplemented, or kInternal.
+// What WithFault said; else by the code: kUnimplemented, or kInternal.
 Fault FaultOf(const absl::Status& status);
 
 // Whether the same attempt may succeed when it is made again.
@@ -45,10 +45,10 @@ bool RolledBack(const absl::Status& status);
 
 }  // namespace trainyard::engine
 
-// TY_ASSIGN_OR_RETURN and TY_RETURN_IF_ERROR that blame.
-#define TY_ASSIGN_OR_BLAME(fault, lhs, expr) \
-  TY_ASSIGN_OR_BLAME_(TY_CONCAT_(ty_blamed_, __LINE__), fault, lhs, expr)
-#define TY_ASSIGN_OR_BLAME_(var, fault, lhs, expr)                       \
-  auto var = (expr);                                                     \
-  if (!var.ok()) return ::trainyard::engine::Blame(fault, var.status()); \
+// TY_ASSIGN_OR_RETURN and TY_RETURN_IF_ERROR that name a fault.
+#define TY_ASSIGN_OR_FAULT(fault, lhs, expr) \
+  TY_ASSIGN_OR_FAULT_(TY_CONCAT_(ty_faulty_, __LINE__), fault, lhs, expr)
+#define TY_ASSIGN_OR_FAULT_(var, fault, lhs, expr)                           \
+  auto var = (expr);                                                         \
+  if (!var.ok()) return ::trainyard::engine::WithFault(fault, var.status()); \
   lhs = *std::move(var)

@@ -1,10 +1,10 @@
-#include "executor/engine/inbox.h"
+#include "executor/engine/upload_queue.h"
 
 #include <algorithm>
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
-#include "executor/engine/blame.h"
+#include "executor/engine/fault.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -25,43 +25,44 @@ size_t BytesOf(const plan::Plan& plan, std::initializer_list<plan::TensorId> ids
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Inbox>> Inbox::Open(kernels::Device& device,
-                                                   const plan::Plan& plan) {
-  if (!device.Asynchronous()) return std::unique_ptr<Inbox>(new Inbox(device, nullptr, 0));
+absl::StatusOr<std::unique_ptr<UploadQueue>> UploadQueue::Open(kernels::Device& device,
+                                                               const plan::Plan& plan) {
+  if (!device.Asynchronous())
+    return std::unique_ptr<UploadQueue>(new UploadQueue(device, nullptr, 0));
   const size_t bytes = std::max(BytesOf(plan, {plan.state, plan.input, plan.ids, plan.target}),
                                 BytesOf(plan, {plan.eval_input, plan.eval_ids, plan.eval_target}));
   absl::StatusOr<void*> memory = device.Allocate(bytes);
   if (!memory.ok()) {
-    return Blame(Fault::kOutOfMemory,
-                 Annotate(memory.status(), absl::StrCat("the next micro-batch, of ", bytes,
-                                                        " bytes, on ", device.Description())));
+    return WithFault(Fault::kOutOfMemory,
+                     Annotate(memory.status(), absl::StrCat("the next micro-batch, of ", bytes,
+                                                            " bytes, on ", device.Description())));
   }
-  return std::unique_ptr<Inbox>(new Inbox(device, static_cast<char*>(*memory), bytes));
+  return std::unique_ptr<UploadQueue>(new UploadQueue(device, static_cast<char*>(*memory), bytes));
 }
 
-Inbox::Inbox(kernels::Device& device, char* memory, size_t bytes)
+UploadQueue::UploadQueue(kernels::Device& device, char* memory, size_t bytes)
     : device_(device), memory_(memory), bytes_(bytes) {
-  for (int64_t i = 0; i < BatchesInUse(device); ++i) read_.push_back(device.MakeMark());
+  for (int64_t i = 0; i < BatchesInUse(device); ++i) read_.push_back(device.MakeEvent());
   if (memory == nullptr) return;
   copies_ = device.MakeStream();
-  emptied_ = device.MakeMark();
+  emptied_ = device.MakeEvent();
 }
 
-Inbox::~Inbox() {
+UploadQueue::~UploadQueue() {
   if (memory_ == nullptr) return;
   device_.Synchronize(*copies_).IgnoreError();
   device_.Free(memory_);
 }
 
-absl::Status Inbox::AwaitRoom() {
-  return BlameDevice(device_.Wait(*read_[deliveries_ % read_.size()]));
+absl::Status UploadQueue::WaitForRoom() {
+  return WithDeviceFault(device_.Wait(*read_[deliveries_ % read_.size()]));
 }
 
-void Inbox::Deliver(absl::Span<const Piece> pieces, kernels::Stream& stream) {
-  kernels::Mark& read = *read_[deliveries_++ % read_.size()];
+void UploadQueue::Upload(absl::Span<const Piece> pieces, kernels::Stream& stream) {
+  kernels::Event& read = *read_[deliveries_++ % read_.size()];
   if (memory_ == nullptr) {
     for (const Piece& piece : pieces) device_.CopyIn(stream, piece.to, piece.from, piece.bytes);
-    return device_.Put(read, stream);
+    return device_.RecordEvent(read, stream);
   }
   const auto for_each = [&](auto&& copy) {
     size_t at = 0;
@@ -71,16 +72,16 @@ void Inbox::Deliver(absl::Span<const Piece> pieces, kernels::Stream& stream) {
       at += Aligned(piece.bytes);
     }
   };
-  device_.Follow(*copies_, *emptied_);
+  device_.StreamWait(*copies_, *emptied_);
   for_each([&](const Piece& piece, char* here) {
     device_.CopyIn(*copies_, here, piece.from, piece.bytes);
   });
-  device_.Put(read, *copies_);
-  device_.Follow(stream, read);
+  device_.RecordEvent(read, *copies_);
+  device_.StreamWait(stream, read);
   for_each([&](const Piece& piece, const char* here) {
     device_.Copy(stream, piece.to, here, piece.bytes);
   });
-  device_.Put(*emptied_, stream);
+  device_.RecordEvent(*emptied_, stream);
 }
 
 }  // namespace trainyard::engine
