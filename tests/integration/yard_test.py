@@ -333,6 +333,8 @@ class YardTest(unittest.TestCase):
         self.assertEqual(values_of(self.yard.metrics(name)), values)
 
     def test_job_whose_node_is_heard_of_again_goes_on_there(self):
+        self.yard = Yard().__enter__()  # of its own: it keeps a node that is away
+        self.addCleanup(self.yard.__exit__, None, None, None)
         steps = 4000
         digest, values = self.undisturbed(steps, every_steps=1000)
         nodes = self.yard.api.node
