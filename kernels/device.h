@@ -84,7 +84,7 @@ class Device {
   }
 
   // Copies are ordered with the launches of the stream. Host memory of AllocateHost is in use until
-  // a mark behind the copy was waited for; of other memory, that of CopyIn may be reused at once,
+  // an event behind the copy was waited for; of other memory, that of CopyIn may be reused at once,
   // and that of CopyOut is valid after Synchronize.
   virtual void CopyIn(Stream& stream, void* device_to, const void* host_from, size_t bytes) = 0;
   virtual void CopyOut(Stream& stream, void* host_to, const void* device_from, size_t bytes) = 0;
@@ -99,13 +99,14 @@ class Device {
   // had no memory for the code of a kernel, say, and everywhere after: the process should end.
   virtual absl::Status Synchronize(Stream& stream) = 0;
 
-  // Put: behind all that was enqueued so far, and no longer where it was before. Wait: for what
-  // lies before it; for nothing, if it never was put anywhere. Faults as of Synchronize.
+  // RecordEvent: it lies behind all that was enqueued so far, and no longer where it was before.
+  // Wait: the host waits for what lies before it; for nothing, if it was never recorded. Faults as
+  // of Synchronize.
   virtual std::unique_ptr<Event> MakeEvent() { return std::make_unique<Event>(); }
-  virtual void RecordEvent(Event& /*mark*/, Stream& /*stream*/) {}
-  virtual absl::Status Wait(Event& /*mark*/) { return absl::OkStatus(); }
-  // What is enqueued on `stream` from now on runs after what lies before the mark now.
-  virtual void StreamWait(Stream& /*stream*/, const Event& /*mark*/) {}
+  virtual void RecordEvent(Event& /*event*/, Stream& /*stream*/) {}
+  virtual absl::Status Wait(Event& /*event*/) { return absl::OkStatus(); }
+  // What is enqueued on `stream` from now on runs after what lies before the event now.
+  virtual void StreamWait(Stream& /*stream*/, const Event& /*event*/) {}
 
   // One launch that does what those of `program` do, in order, for what runs many times: a GPU
   // records them as one graph. All were launched on `stream` before, and its scratch stays where it

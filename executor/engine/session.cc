@@ -174,7 +174,7 @@ const char* Session::HostView(const plan::Region& region) const {
   return static_cast<const char*>(device_.HostView(arena_ + region.offset));
 }
 
-absl::Status Session::Wait(kernels::Event& mark) { return WithDeviceFault(device_.Wait(mark)); }
+absl::Status Session::Wait(kernels::Event& event) { return WithDeviceFault(device_.Wait(event)); }
 
 absl::Status Session::Synchronize() { return WithDeviceFault(device_.Synchronize(*stream_)); }
 

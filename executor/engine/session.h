@@ -98,13 +98,13 @@ class Session {
 
   absl::Status Synchronize();
 
-  // As of the device; a mark is put behind all that was enqueued.
+  // As of the device; an event is put behind all that was enqueued.
   bool Asynchronous() const { return device_.Asynchronous(); }
   int64_t BatchesInUse() const { return engine::BatchesInUse(device_); }
   std::shared_ptr<char[]> AllocateHost(size_t bytes) { return device_.AllocateHost(bytes); }
   std::unique_ptr<kernels::Event> MakeEvent() { return device_.MakeEvent(); }
-  void RecordEvent(kernels::Event& mark) { device_.RecordEvent(mark, *stream_); }
-  absl::Status Wait(kernels::Event& mark);
+  void RecordEvent(kernels::Event& event) { device_.RecordEvent(event, *stream_); }
+  absl::Status Wait(kernels::Event& event);
 
  private:
   Session(kernels::Device& device, const plan::Plan& plan, char* arena,

@@ -15,8 +15,8 @@ bool Shared(TensorKind kind) {
   return kind == TensorKind::kActivation || kind == TensorKind::kInput;
 }
 
-// Tensors that take turns in one place: the output of an in-place op continues the life of its
-// input.
+// Tensors that share one place, one after the other: the output of an in-place op continues the
+// live range of its input.
 struct Group {
   std::vector<TensorId> members;
   int64_t bytes = 0;
@@ -26,38 +26,38 @@ struct Group {
 };
 
 std::vector<Group> GroupInPlace(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
-                                const std::vector<LiveRange>& lives) {
+                                const std::vector<LiveRange>& ranges) {
   std::vector<Group> groups;
   absl::flat_hash_map<TensorId, size_t> group_of;
-  absl::flat_hash_map<TensorId, LiveRange> life_of;
-  for (const LiveRange& life : lives) life_of[life.tensor] = life;
+  absl::flat_hash_map<TensorId, LiveRange> range_of;
+  for (const LiveRange& range : ranges) range_of[range.tensor] = range;
 
   // Ops in order, so that a chain of in-place ops grows from its front.
-  for (const LiveRange& life : lives) {
-    const Tensor& tensor = tensors[life.tensor];
+  for (const LiveRange& range : ranges) {
+    const Tensor& tensor = tensors[range.tensor];
     bool joined = false;
-    if (life.first >= 0) {
-      for (const auto& [in, out] : InPlacePairs(ops[life.first])) {
-        if (out != life.tensor || !life_of.contains(in)) continue;
-        if (tensors[in].kind != TensorKind::kActivation || life_of[in].last != life.first ||
+    if (range.first >= 0) {
+      for (const auto& [in, out] : InPlacePairs(ops[range.first])) {
+        if (out != range.tensor || !range_of.contains(in)) continue;
+        if (tensors[in].kind != TensorKind::kActivation || range_of[in].last != range.first ||
             tensors[in].bytes() != tensor.bytes()) {
           continue;
         }
         const size_t g = group_of[in];
         if (groups[g].members.back() != in) continue;  // another output of the op took it
-        groups[g].members.push_back(life.tensor);
-        groups[g].last = life.last;
-        group_of[life.tensor] = g;
+        groups[g].members.push_back(range.tensor);
+        groups[g].last = range.last;
+        group_of[range.tensor] = g;
         joined = true;
         break;
       }
     }
     if (joined) continue;
-    group_of[life.tensor] = groups.size();
-    groups.push_back({.members = {life.tensor},
+    group_of[range.tensor] = groups.size();
+    groups.push_back({.members = {range.tensor},
                       .bytes = Align(tensor.bytes()),
-                      .first = life.first,
-                      .last = life.last});
+                      .first = range.first,
+                      .last = range.last});
   }
   return groups;
 }
@@ -112,29 +112,29 @@ int64_t BytesInRun(const Tensor& tensor) {
 
 std::vector<LiveRange> LiveRanges(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
                                   const std::vector<TensorId>& results) {
-  std::vector<LiveRange> lives;
+  std::vector<LiveRange> ranges;
   absl::flat_hash_map<TensorId, size_t> at;
   for (size_t i = 0; i < ops.size(); ++i) {
     Op op = ops[i];  // Visit hands out references
     const auto touch = [&](TensorId id, Access access) {
       if (!Shared(tensors[id].kind)) return;
       const bool input = tensors[id].kind == TensorKind::kInput;
-      const auto [found, is_new] = at.try_emplace(id, lives.size());
+      const auto [found, is_new] = at.try_emplace(id, ranges.size());
       if (is_new) {
         TY_CHECK(input || access == Access::kWrite, tensors[id].name,
                  " is read before it is written");
-        lives.push_back({.tensor = id, .first = input ? -1 : static_cast<int64_t>(i)});
+        ranges.push_back({.tensor = id, .first = input ? -1 : static_cast<int64_t>(i)});
       }
-      lives[found->second].last = static_cast<int64_t>(i);
+      ranges[found->second].last = static_cast<int64_t>(i);
     };
     std::visit([&](auto& o) { VisitOperands(o, touch); }, op);
   }
   for (const TensorId id : results) {
     const auto found = at.find(id);
     TY_CHECK(found != at.end(), tensors[id].name, " is a result that no op writes");
-    lives[found->second].last = static_cast<int64_t>(ops.size());
+    ranges[found->second].last = static_cast<int64_t>(ops.size());
   }
-  return lives;
+  return ranges;
 }
 
 std::vector<std::pair<TensorId, TensorId>> InPlacePairs(const Op& op) {

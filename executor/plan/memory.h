@@ -1,6 +1,6 @@
 #pragma once
 
-// Where every tensor lives. Pure functions.
+// Where every tensor ranges. Pure functions.
 
 #include <cstdint>
 #include <vector>
@@ -27,8 +27,8 @@ struct LiveRange {
   int64_t last = 0;
 };
 
-// The lives of the activations and inputs that `ops` touches, in order of their first use. Inputs
-// live from -1; `results` live to the end.
+// The live ranges of the activations and inputs that `ops` touches, in order of their first use.
+// Inputs are live from -1 on; `results` to the end.
 std::vector<LiveRange> LiveRanges(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
                                   const std::vector<TensorId>& results);
 
@@ -45,11 +45,12 @@ struct ReservedRange {
   int64_t last = 0;
 };
 
-// Gives the activations of `ops` places in [0, result), writing `offsets`; where a resident is,
-// only those whose lives it does not meet. Tensors whose lives overlap do not share a byte, but for
-// an in-place pair at the op where the life of one ends and that of the other begins. Greedy
-// (Pisarchyk & Lee 2020, "Efficient memory management for deep neural net inference"), each at the
-// lowest gap: the largest first or, where that needs less, those whose lives end last first.
+// Gives the activations of `ops` places in [0, result), writing `offsets`; where a range of
+// bytes is reserved, only those that are not live at the same time. Tensors whose live ranges
+// overlap do not share a byte, but for an in-place pair at the op where the live range of one ends
+// and that of the other begins. Greedy (Pisarchyk & Lee 2020, "Efficient memory management for deep
+// neural net inference"), each at the lowest gap: the largest first or, where that needs less,
+// those whose live ranges end last first.
 int64_t PackActivations(const std::vector<Tensor>& tensors, const std::vector<Op>& ops,
                         const std::vector<TensorId>& results, std::vector<int64_t>& offsets,
                         const std::vector<ReservedRange>& reserved = {});

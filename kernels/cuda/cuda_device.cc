@@ -103,22 +103,22 @@ std::unique_ptr<Event> CudaDevice::MakeEvent() {
   return std::make_unique<CudaEvent>(fault_);
 }
 
-void CudaDevice::RecordEvent(Event& mark, Stream& stream) {
+void CudaDevice::RecordEvent(Event& event, Stream& stream) {
   cudaSetDevice(index_);
-  fault_.Note(cudaEventRecord(CudaEvent::From(mark).handle(), CudaStream::From(stream).handle()),
+  fault_.Note(cudaEventRecord(CudaEvent::From(event).handle(), CudaStream::From(stream).handle()),
               "cudaEventRecord");
 }
 
-absl::Status CudaDevice::Wait(Event& mark) {
+absl::Status CudaDevice::Wait(Event& event) {
   cudaSetDevice(index_);
-  fault_.Note(cudaEventSynchronize(CudaEvent::From(mark).handle()), absl::StrCat("cuda:", index_));
+  fault_.Note(cudaEventSynchronize(CudaEvent::From(event).handle()), absl::StrCat("cuda:", index_));
   return fault_.status();
 }
 
-void CudaDevice::StreamWait(Stream& stream, const Event& mark) {
+void CudaDevice::StreamWait(Stream& stream, const Event& event) {
   cudaSetDevice(index_);
   fault_.Note(
-      cudaStreamWaitEvent(CudaStream::From(stream).handle(), CudaEvent::From(mark).handle(), 0),
+      cudaStreamWaitEvent(CudaStream::From(stream).handle(), CudaEvent::From(event).handle(), 0),
       "cudaStreamWaitEvent");
 }
 

@@ -42,9 +42,9 @@ class CudaDevice final : public Device {
   void Copy(Stream& stream, void* device_to, const void* device_from, size_t bytes) override;
   absl::Status Synchronize(Stream& stream) override;
   std::unique_ptr<Event> MakeEvent() override;
-  void RecordEvent(Event& mark, Stream& stream) override;
-  absl::Status Wait(Event& mark) override;
-  void StreamWait(Stream& stream, const Event& mark) override;
+  void RecordEvent(Event& event, Stream& stream) override;
+  absl::Status Wait(Event& event) override;
+  void StreamWait(Stream& stream, const Event& event) override;
   absl::StatusOr<Kernel> Record(Stream& stream, std::shared_ptr<const Kernels> program) override;
 
 #define TY_PREPARE(Op) absl::StatusOr<Kernel> Prepare(const Op& op) override;

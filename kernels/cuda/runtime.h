@@ -52,7 +52,7 @@ class CudaStream final : public Stream {
   cudaStream_t handle_ = nullptr;
 };
 
-// A mark of the contract. `fault` outlives it.
+// An event of the contract. `fault` outlives it.
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(Fault& fault);
@@ -62,7 +62,7 @@ class CudaEvent final : public Event {
 
   cudaEvent_t handle() const { return handle_; }
 
-  static const CudaEvent& From(const Event& mark) { return static_cast<const CudaEvent&>(mark); }
+  static const CudaEvent& From(const Event& event) { return static_cast<const CudaEvent&>(event); }
 
  private:
   cudaEvent_t handle_ = nullptr;

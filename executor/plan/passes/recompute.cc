@@ -38,11 +38,11 @@ class Search {
   }
 
  private:
-  // Whether `life` spans the highest use without touching anything there: not to keep the tensor
+  // Whether `range` spans the highest use without touching anything there: not to keep the tensor
   // would lower it.
-  static bool Waits(const Usage& usage, const Usage::Span& life) {
-    return life.first_backward > usage.at && life.last_forward < usage.at &&
-           life.last_forward != Usage::kNever;
+  static bool Waits(const Usage& usage, const Usage::Span& range) {
+    return range.first_backward > usage.at && range.last_forward < usage.at &&
+           range.last_forward != Usage::kNever;
   }
 
   // Adds what is cheapest for the bytes it frees at the highest use, up to a share of what is too
@@ -52,7 +52,7 @@ class Search {
     for (size_t id = 0; id < ops_.tensors().size(); ++id) {
       const int producer = ops_.producer(id);
       if (producer == Repetition::kNoProducer || choice[producer] || kept[producer]) continue;
-      if (!Waits(usage, usage.lives[id])) continue;
+      if (!Waits(usage, usage.live_ranges[id])) continue;
       const Group group = GroupOf(usage, choice, producer);
       if (group.freed > 0) candidates.emplace_back(group.worth(), producer);
     }
@@ -77,7 +77,7 @@ class Search {
     const std::vector<int64_t> least = LeastUseIfKept(usage, choice);
     std::vector<Place> trials;
     for (size_t id = 0; id < n; ++id) {
-      const Usage::Span& again = usage.lives[n + id];
+      const Usage::Span& again = usage.live_ranges[n + id];
       if (again.first == Usage::kNever || again.first > usage.at || again.last < usage.at) continue;
       if (least[ops_.producer(id)] < usage.peak) trials.push_back(static_cast<Place>(id));
     }
@@ -103,20 +103,21 @@ class Search {
     return true;
   }
 
-  // By turn: bytes of the lives that `last` ends, less what the op of the turn may save.
+  // By place in the schedule: bytes whose live range ends there, as `last` says, less what that op
+  // may save.
   std::vector<int64_t> BytesUntil(const Usage& usage, const std::vector<int64_t>& last) const {
     const size_t n = ops_.tensors().size();
-    std::vector<int64_t> bytes(usage.turns.size() + 1);
+    std::vector<int64_t> bytes(usage.schedule.size() + 1);
     for (size_t s = 0; s < 2 * n; ++s) {
-      const int64_t first = usage.lives[s].first;
+      const int64_t first = usage.live_ranges[s].first;
       if (first == Usage::kNever || last[s] < first) continue;
       bytes[std::max<int64_t>(0, first)] += ops_.tensors()[s % n].bytes;
       bytes[last[s] + 1] -= ops_.tensors()[s % n].bytes;
     }
     std::partial_sum(bytes.begin(), bytes.end(), bytes.begin());
-    for (size_t i = 0; i < usage.turns.size(); ++i) {
+    for (size_t i = 0; i < usage.schedule.size(); ++i) {
       int64_t shared = 0;
-      for (const auto& [in, out] : ops_.ViewOf(usage.turns[i]).in_place) {
+      for (const auto& [in, out] : ops_.ViewOf(usage.schedule[i]).in_place) {
         shared = std::max(shared, ops_.tensors()[out].bytes);
       }
       bytes[i] -= shared;
@@ -124,15 +125,15 @@ class Search {
     return bytes;
   }
 
-  // By life: its last use by an op of the backward pass proper or by a repeated one that such an op
-  // reads from: these run whatever else is kept.
+  // By live range: its last use by an op of the backward pass proper or by a repeated one that such
+  // an op reads from: these run whatever else is kept.
   std::vector<int64_t> LastCertainUses(const Usage& usage, const Choice& choice) const {
     const size_t n = ops_.tensors().size();
     std::vector<int64_t> last(2 * n);
-    for (size_t s = 0; s < 2 * n; ++s) last[s] = usage.lives[s].last_derived;
-    for (size_t i = ops_.forward(); i < usage.turns.size(); ++i) {
-      if (!usage.turns[i].again || !IsRead(usage, usage.turns[i].op)) continue;
-      for (const Place id : ops_.ViewOf(usage.turns[i]).reads) {
+    for (size_t s = 0; s < 2 * n; ++s) last[s] = usage.live_ranges[s].last_derived;
+    for (size_t i = ops_.forward(); i < usage.schedule.size(); ++i) {
+      if (!usage.schedule[i].again || !IsRead(usage, usage.schedule[i].op)) continue;
+      for (const Place id : ops_.ViewOf(usage.schedule[i]).reads) {
         int64_t& use = last[ops_.Repeated(choice, id) ? n + id : id];
         use = std::max(use, static_cast<int64_t>(i));
       }
@@ -143,13 +144,13 @@ class Search {
   bool IsRead(const Usage& usage, size_t op) const {
     const std::vector<Place>& writes = ops_.again(op).writes;
     return std::any_of(writes.begin(), writes.end(), [&](Place id) {
-      return usage.lives[ops_.tensors().size() + id].last_derived != Usage::kNever;
+      return usage.live_ranges[ops_.tensors().size() + id].last_derived != Usage::kNever;
     });
   }
 
   // By forward op: what is in use at once, at the least, when this op of `choice` is kept. Then all
-  // is repeated as before but for what it is made from, whose turn may come later. So there are
-  // still, in their turns,
+  // is repeated as before but for what it is made from, which may be scheduled later. So there are
+  // still, in their order,
   //   up to the op that the kept one is repeated for: all that certainly runs later needs, but not
   //   the operands of the kept one for its sake; and its result;
   //   at the op for which the highest use is repeated: what is repeated after the kept one;
@@ -158,24 +159,24 @@ class Search {
   std::vector<int64_t> LeastUseIfKept(const Usage& usage, const Choice& choice) const {
     const size_t n = ops_.tensors().size(), forward = ops_.forward();
     std::vector<int64_t> least(forward);
-    size_t peak = usage.at;  // the turn of that op
-    while (usage.turns[peak].again) ++peak;
-    if (usage.turns[peak].op < forward) return least;
+    size_t peak = usage.at;  // where that op is scheduled
+    while (usage.schedule[peak].again) ++peak;
+    if (usage.schedule[peak].op < forward) return least;
     std::vector<int64_t> derived(2 * n, Usage::kNever), any(2 * n, Usage::kNever);
     for (size_t s = 0; s < 2 * n; ++s) {
-      const Usage::Span& life = usage.lives[s];
-      if (s < n) derived[s] = life.last_derived;
-      if (s < n || life.first > static_cast<int64_t>(peak)) any[s] = life.last;
+      const Usage::Span& range = usage.live_ranges[s];
+      if (s < n) derived[s] = range.last_derived;
+      if (s < n || range.first > static_cast<int64_t>(peak)) any[s] = range.last;
     }
     const std::vector<int64_t> kept = BytesUntil(usage, derived);
     const std::vector<int64_t> later = BytesUntil(usage, any);
     const std::vector<int64_t> certain = BytesUntil(usage, LastCertainUses(usage, choice));
-    // Bytes of what an op repeats that are there at turn `at`, and of what it may be the last to
-    // need.
+    // Bytes of what an op repeats that are there at place `at` of the schedule, and of what it may
+    // be the last to need.
     const auto there = [&](size_t op, size_t at) {
       int64_t bytes = 0;
       for (const Place id : ops_.again(op).writes) {
-        const bool needed = usage.lives[n + id].last_derived >= static_cast<int64_t>(at);
+        const bool needed = usage.live_ranges[n + id].last_derived >= static_cast<int64_t>(at);
         if (needed) bytes += ops_.tensors()[id].bytes;
       }
       return bytes;
@@ -183,8 +184,8 @@ class Search {
     const auto operands = [&](size_t op, size_t at) {
       int64_t bytes = 0;
       for (const Place id : ops_.again(op).reads) {
-        const Usage::Span& life = usage.lives[ops_.Repeated(choice, id) ? n + id : id];
-        if (life.last_derived < static_cast<int64_t>(at)) bytes += ops_.tensors()[id].bytes;
+        const Usage::Span& range = usage.live_ranges[ops_.Repeated(choice, id) ? n + id : id];
+        if (range.last_derived < static_cast<int64_t>(at)) bytes += ops_.tensors()[id].bytes;
       }
       return bytes;
     };
@@ -192,7 +193,7 @@ class Search {
     std::vector<size_t> order;  // of the ops that are repeated up to the peak
     int64_t before = 0, running = 0, last = 0;
     for (size_t i = forward; i < peak; ++i) {
-      const auto [op, again] = usage.turns[i];
+      const auto [op, again] = usage.schedule[i];
       running = std::max(running, certain[i]);
       if (!again) before = running;
       if (again) least[op] = before + there(op, i) - operands(op, i), order.push_back(op);
@@ -206,10 +207,10 @@ class Search {
     std::vector<int64_t> highest(order.size() + 1);  // by how many of `order` come before it
     std::vector<size_t> position(forward, order.size()), mark(forward), made_from;
     for (size_t i = 0; i < order.size(); ++i) position[order[i]] = i;
-    for (size_t at = peak + 1; at < usage.turns.size(); ++at) {
+    for (size_t at = peak + 1; at < usage.schedule.size(); ++at) {
       last = std::max(last, later[at]);
-      if (usage.turns[at].again) continue;
-      for (const Place id : ops_.ViewOf(usage.turns[at]).reads) {
+      if (usage.schedule[at].again) continue;
+      for (const Place id : ops_.ViewOf(usage.schedule[at]).reads) {
         if (!ops_.Repeated(choice, id) || position[ops_.producer(id)] == order.size()) continue;
         made_from.assign(1, ops_.producer(id));
         mark[ops_.producer(id)] = at;
@@ -247,11 +248,12 @@ class Search {
       const OpView& view = ops_.again(group.ops[i]);
       group.cost += view.cost;
       for (const Place id : view.writes) {
-        if (Waits(usage, usage.lives[id])) group.freed += ops_.tensors()[id].bytes;
+        if (Waits(usage, usage.live_ranges[id])) group.freed += ops_.tensors()[id].bytes;
       }
       for (const Place id : view.reads) {
         const int producer = ops_.producer(id);
-        if (usage.lives[id].first_backward != Usage::kNever || ops_.Repeated(choice, id)) continue;
+        if (usage.live_ranges[id].first_backward != Usage::kNever || ops_.Repeated(choice, id))
+          continue;
         if (producer == Repetition::kNoProducer) {  // to be kept for this alone
           if (!ops_.tensors()[id].input) group.freed -= ops_.tensors()[id].bytes;
         } else if (std::find(group.ops.begin(), group.ops.end(), producer) == group.ops.end()) {

@@ -75,26 +75,26 @@ Repetition::Repetition(size_t forward, const Graph& graph) : graph_(graph), forw
 }
 
 void Repetition::Measure(const Choice& choice, Usage& usage) const {
-  TurnsOf(choice, usage.turns);
-  usage.lives.assign(2 * tensors_.size(), {});
+  ScheduleOf(choice, usage.schedule);
+  usage.live_ranges.assign(2 * tensors_.size(), {});
   usage.peak = usage.at = 0;
-  const auto touch = [&](const ScheduledOp& turn, int32_t at, Place id, bool written) {
-    Usage::Span& life = usage.lives[LifeOf(choice, turn, id, written)];
-    if (life.first == Usage::kNever) life.first = tensors_[id].input ? -1 : at;
-    life.last = at;
-    if (!turn.again && turn.op < forward_) {
-      life.last_forward = at;
+  const auto touch = [&](const ScheduledOp& at_work, int32_t at, Place id, bool written) {
+    Usage::Span& range = usage.live_ranges[LiveRangeOf(choice, at_work, id, written)];
+    if (range.first == Usage::kNever) range.first = tensors_[id].input ? -1 : at;
+    range.last = at;
+    if (!at_work.again && at_work.op < forward_) {
+      range.last_forward = at;
       return;
     }
-    if (life.first_backward == Usage::kNever) life.first_backward = at;
-    if (!turn.again) life.last_derived = at;
+    if (range.first_backward == Usage::kNever) range.first_backward = at;
+    if (!at_work.again) range.last_derived = at;
   };
-  for (size_t i = 0; i < usage.turns.size(); ++i) {
-    const ScheduledOp& turn = usage.turns[i];
+  for (size_t i = 0; i < usage.schedule.size(); ++i) {
+    const ScheduledOp& at_work = usage.schedule[i];
     const auto at = static_cast<int32_t>(i);
-    const OpView& view = ViewOf(turn);
-    for (const Place id : view.reads) touch(turn, at, id, false);
-    for (const Place id : view.writes) touch(turn, at, id, true);
+    const OpView& view = ViewOf(at_work);
+    for (const Place id : view.reads) touch(at_work, at, id, false);
+    for (const Place id : view.writes) touch(at_work, at, id, true);
   }
   FindPeak(choice, usage);
 }
@@ -103,12 +103,12 @@ Graph Repetition::Rewrite(const Choice& choice) const {
   Graph graph;
   graph.tensors = graph_.tensors;
   std::vector<TensorId> second(graph_.tensors.size(), kNone);
-  std::vector<ScheduledOp> turns;
-  TurnsOf(choice, turns);
-  for (const ScheduledOp& turn : turns) {
-    Op op = turn.again ? *again_[turn.op] : graph_.ops[turn.op];
+  std::vector<ScheduledOp> schedule;
+  ScheduleOf(choice, schedule);
+  for (const ScheduledOp& at_work : schedule) {
+    Op op = at_work.again ? *again_[at_work.op] : graph_.ops[at_work.op];
     const auto redirect = [&](TensorId& id, Access access) {
-      if (turn.again && access == Access::kWrite) {
+      if (at_work.again && access == Access::kWrite) {
         Tensor tensor = graph_[id];
         tensor.name = absl::StrCat(tensor.name, " again");
         second[id] = graph.Add(std::move(tensor));
@@ -122,9 +122,9 @@ Graph Repetition::Rewrite(const Choice& choice) const {
 }
 
 // The forward pass, then the backward pass with the repeated ops where they are needed first.
-void Repetition::TurnsOf(const Choice& choice, std::vector<ScheduledOp>& turns) const {
-  turns.clear();
-  for (size_t i = 0; i < forward_; ++i) turns.push_back({.op = i});
+void Repetition::ScheduleOf(const Choice& choice, std::vector<ScheduledOp>& schedule) const {
+  schedule.clear();
+  for (size_t i = 0; i < forward_; ++i) schedule.push_back({.op = i});
   Choice done(forward_);
   std::vector<size_t> open;  // ops to repeat, each after those above it
   const auto demand = [&](const std::vector<Place>& reads) {
@@ -139,33 +139,33 @@ void Repetition::TurnsOf(const Choice& choice, std::vector<ScheduledOp>& turns) 
       if (!done[op]) demand(again_views_[op].reads);
       if (open.size() > before) continue;
       open.pop_back();
-      if (!done[op]) turns.push_back({.op = op, .again = true});
+      if (!done[op]) schedule.push_back({.op = op, .again = true});
       done[op] = true;
     }
-    turns.push_back({.op = i});
+    schedule.push_back({.op = i});
   }
 }
 
-// Which of its lives a tensor is in.
-size_t Repetition::LifeOf(const Choice& choice, const ScheduledOp& turn, Place id,
-                          bool written) const {
-  const bool backward = turn.again || turn.op >= forward_;
-  const bool second = turn.again && written ? true : backward && Repeated(choice, id);
+// Which of its live ranges a tensor is in.
+size_t Repetition::LiveRangeOf(const Choice& choice, const ScheduledOp& at_work, Place id,
+                               bool written) const {
+  const bool backward = at_work.again || at_work.op >= forward_;
+  const bool second = at_work.again && written ? true : backward && Repeated(choice, id);
   return second ? tensors_.size() + id : static_cast<size_t>(id);
 }
 
 void Repetition::FindPeak(const Choice& choice, Usage& usage) const {
   const size_t n = tensors_.size();
-  usage.change.assign(usage.turns.size() + 1, 0);
+  usage.change.assign(usage.schedule.size() + 1, 0);
   for (size_t s = 0; s < 2 * n; ++s) {
-    const Usage::Span& life = usage.lives[s];
-    if (life.first == Usage::kNever) continue;
+    const Usage::Span& range = usage.live_ranges[s];
+    if (range.first == Usage::kNever) continue;
     const int64_t bytes = tensors_[s < n ? s : s - n].bytes;
-    usage.change[std::max(0, life.first)] += bytes;
-    usage.change[life.last + 1] -= bytes;
+    usage.change[std::max(0, range.first)] += bytes;
+    usage.change[range.last + 1] -= bytes;
   }
   int64_t live = 0;
-  for (size_t i = 0; i < usage.turns.size(); ++i) {
+  for (size_t i = 0; i < usage.schedule.size(); ++i) {
     live += usage.change[i];
     if (live <= usage.peak) continue;
     const int64_t used = live - SharedAt(choice, usage, i);
@@ -175,13 +175,13 @@ void Repetition::FindPeak(const Choice& choice, Usage& usage) const {
   }
 }
 
-// What the op of a turn saves by writing over an operand that ends there.
+// What a scheduled op saves by writing over an operand that ends there.
 int64_t Repetition::SharedAt(const Choice& choice, const Usage& usage, size_t i) const {
-  const ScheduledOp& turn = usage.turns[i];
+  const ScheduledOp& at_work = usage.schedule[i];
   const auto at = static_cast<int32_t>(i);
-  for (const auto& [in, out] : ViewOf(turn).in_place) {
-    const Usage::Span& from = usage.lives[LifeOf(choice, turn, in, false)];
-    const Usage::Span& to = usage.lives[LifeOf(choice, turn, out, true)];
+  for (const auto& [in, out] : ViewOf(at_work).in_place) {
+    const Usage::Span& from = usage.live_ranges[LiveRangeOf(choice, at_work, in, false)];
+    const Usage::Span& to = usage.live_ranges[LiveRangeOf(choice, at_work, out, true)];
     const bool joined =
         from.last == at && to.first == at && tensors_[in].bytes == tensors_[out].bytes;
     if (joined) return tensors_[out].bytes;

@@ -1,6 +1,6 @@
 #pragma once
 
-// A graph some ops of whose forward pass run a second time: in which turn, how long tensors live
+// A graph some ops of whose forward pass run a second time: in which order, how long tensors live
 // then, and how many bytes are in use at once. What recompute.cc measures its choices by.
 
 #include <cstddef>
@@ -31,14 +31,14 @@ struct OpView {
 // What is repeated, by op of the forward pass.
 using Choice = std::vector<bool>;
 
-// An op in its turn, for the first or the second time.
+// An op at its place in the schedule, for the first or the second time.
 struct ScheduledOp {
   size_t op = 0;
   bool again = false;
 };
 
-// What a choice needs. A tensor t that is computed a second time has a second life: that of tensor
-// (number of tensors) + t.
+// What a choice needs. A tensor t that is computed a second time has a second live range: that of
+// tensor (number of tensors) + t.
 struct Usage {
   static constexpr int32_t kNever = -2;
   struct Span {
@@ -47,11 +47,12 @@ struct Usage {
     int32_t first_backward = kNever;  // use after it
     int32_t last_derived = kNever;  // use by an op of the backward pass itself, repeated ones apart
   };
-  std::vector<ScheduledOp> turns;
-  std::vector<Span> lives;
-  std::vector<int64_t> change;  // by turn: bytes that come to life, less those that are gone
+  std::vector<ScheduledOp> schedule;
+  std::vector<Span> live_ranges;
+  std::vector<int64_t>
+      change;  // by place in the schedule: bytes that become live, less those that are gone
   int64_t peak = 0;
-  int64_t at = 0;  // the turn of the highest use
+  int64_t at = 0;  // the place in the schedule where the most is live
 };
 
 class Repetition {
@@ -67,8 +68,8 @@ class Repetition {
   int producer(Place id) const { return producer_[id]; }
   // An op of the forward pass, the second time.
   const OpView& again(size_t op) const { return again_views_[op]; }
-  const OpView& ViewOf(const ScheduledOp& turn) const {
-    return turn.again ? again_views_[turn.op] : views_[turn.op];
+  const OpView& ViewOf(const ScheduledOp& at_work) const {
+    return at_work.again ? again_views_[at_work.op] : views_[at_work.op];
   }
   bool Repeated(const Choice& choice, Place id) const {
     return producer_[id] != kNoProducer && choice[producer_[id]];
@@ -81,10 +82,11 @@ class Repetition {
   Graph Rewrite(const Choice& choice) const;
 
  private:
-  void TurnsOf(const Choice& choice, std::vector<ScheduledOp>& turns) const;
-  size_t LifeOf(const Choice& choice, const ScheduledOp& turn, Place id, bool written) const;
+  void ScheduleOf(const Choice& choice, std::vector<ScheduledOp>& schedule) const;
+  size_t LiveRangeOf(const Choice& choice, const ScheduledOp& at_work, Place id,
+                     bool written) const;
   void FindPeak(const Choice& choice, Usage& usage) const;
-  int64_t SharedAt(const Choice& choice, const Usage& usage, size_t turn) const;
+  int64_t SharedAt(const Choice& choice, const Usage& usage, size_t at) const;
 
   const Graph& graph_;
   const size_t forward_;

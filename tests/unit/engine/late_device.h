@@ -61,18 +61,18 @@ class LateDevice : public kernels::Device {
     RunTo(Late(stream), Late(stream).enqueued);
     return absl::OkStatus();
   }
-  std::unique_ptr<kernels::Event> MakeEvent() override { return std::make_unique<LateMark>(); }
-  void RecordEvent(kernels::Event& mark, kernels::Stream& stream) override {
-    static_cast<LateMark&>(mark) = LateMark(&Late(stream), Late(stream).enqueued);
+  std::unique_ptr<kernels::Event> MakeEvent() override { return std::make_unique<LateEvent>(); }
+  void RecordEvent(kernels::Event& event, kernels::Stream& stream) override {
+    static_cast<LateEvent&>(event) = LateEvent(&Late(stream), Late(stream).enqueued);
   }
-  absl::Status Wait(kernels::Event& mark) override {
-    const auto& late = static_cast<LateMark&>(mark);
+  absl::Status Wait(kernels::Event& event) override {
+    const auto& late = static_cast<LateEvent&>(event);
     if (late.stream != nullptr) RunTo(*late.stream, late.behind);
     return absl::OkStatus();
   }
 
-  void StreamWait(kernels::Stream& stream, const kernels::Event& mark) override {
-    const LateMark& late = static_cast<const LateMark&>(mark);
+  void StreamWait(kernels::Stream& stream, const kernels::Event& event) override {
+    const LateEvent& late = static_cast<const LateEvent&>(event);
     if (late.stream == nullptr) return;
     Enqueue(stream, [this, on = late.stream, behind = late.behind] { RunTo(*on, behind); });
   }
@@ -98,8 +98,8 @@ class LateDevice : public kernels::Device {
     std::deque<std::function<void()>> waiting;
     int64_t enqueued = 0;
   };
-  struct LateMark : kernels::Event {
-    explicit LateMark(LateStream* on = nullptr, int64_t count = 0) : stream(on), behind(count) {}
+  struct LateEvent : kernels::Event {
+    explicit LateEvent(LateStream* on = nullptr, int64_t count = 0) : stream(on), behind(count) {}
     LateStream* stream;
     int64_t behind;  // so many of what was enqueued
   };
