@@ -363,7 +363,7 @@ int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan
   const int64_t batch = bytes(plan.input) + bytes(plan.ids) + bytes(plan.target);
   const int64_t held_out = bytes(plan.eval_input) + bytes(plan.eval_ids) + bytes(plan.eval_target);
   const bool gpu = OnGpuAlone(spec);
-  const int64_t in_use = gpu ? 2 : 1;  // executor/engine/upload queue.h: BatchesInUse
+  const int64_t in_use = gpu ? 2 : 1;  // executor/engine/upload_queue.h: BatchesInUse
   return SnapshotBytes(spec.checkpoint(), gpu, plan) + (spec.data().prefetch() + in_use) * batch +
          (kHeldOutBatches - 1 + in_use) * held_out +
          DatasetBytes(spec.data(), facts, ContextOf(spec.model())) + facts.unsized_bytes +

@@ -187,6 +187,20 @@ TEST_F(SpoolTest, FencedSpoolThatIsWantedAgainGoesOnToItsEnd) {
   EXPECT_FALSE(spool.Reopen()) << "its end is stored";
 }
 
+TEST_F(SpoolTest, ThatItWasFencedIsKnownAfterARestart) {
+  Write(2);
+  {
+    Spool spool(directory_, key_);
+    spool.Acknowledge(1, true);
+    ASSERT_TRUE(spool.Save().ok());
+  }
+  Spool spool(directory_, key_);
+  EXPECT_TRUE(spool.done());
+  ASSERT_TRUE(spool.Reopen());
+  ASSERT_TRUE(spool.AppendLast({}, {}, clock_).ok());
+  EXPECT_EQ(All(spool).back(), 3);
+}
+
 TEST_F(SpoolTest, EndReplacesADamagedRecord) {
   Write(3);
   {

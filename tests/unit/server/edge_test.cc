@@ -226,6 +226,11 @@ TEST(Decode, RegistrationIsCheckedFieldByField) {
       {"register.slots[0].index", [](auto& m) { m.mutable_slots(0)->set_index(-1); }},
       {"register.slots[1].index", [](auto& m) { *m.add_slots() = m.slots(0); }},
       {"register.labels", [](auto& m) { (*m.mutable_labels())[""] = "x"; }},
+      {"key.attempt", [](auto& m) { m.add_running()->set_job_uid("u"); }},
+      {"register.running",
+       [](auto& m) {
+         for (int i = 0; i < 4097; ++i) m.add_running()->set_attempt(1);
+       }},
   };
   for (const auto& [field, spoil] : kCases) {
     v1::Register message = GoodRegister();
