@@ -4,7 +4,6 @@
 #include <set>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "storage/base/status.h"
@@ -42,13 +41,28 @@ absl::StatusOr<std::set<std::string>> WantedStates(const std::vector<std::string
   return wanted;
 }
 
+// Whether a term of the filter is about the state of jobs; not when a label or a quoted value only
+// contains the word.
+bool HasStateTerm(const std::string& filter) {
+  const auto of_name = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '.'; };
+  bool quoted = false;
+  for (size_t i = 0; i < filter.size(); ++i) {
+    if (filter[i] == '"') quoted = !quoted;
+    if (quoted || !of_name(filter[i])) continue;
+    size_t end = i;
+    while (end < filter.size() && of_name(filter[end])) ++end;
+    if (filter.substr(i, end - i) == "state") return true;
+    i = end - 1;
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> BuildJobFilter(const std::vector<std::string>& states,
                                            const std::string& filter, bool all) {
-  const bool speaks_of_state = absl::StrContains(filter, "state");
   TY_ASSIGN_OR_RETURN(const std::set<std::string> wanted,
-                      WantedStates(states, all || speaks_of_state));
+                      WantedStates(states, all || HasStateTerm(filter)));
   std::vector<std::string> terms;
   if (wanted.size() == 1) {
     terms.push_back(absl::StrCat("state = ", *wanted.begin()));

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -151,6 +152,31 @@ std::string PlainLine(const v1::MetricPoint& point) {
   return out + "\n";
 }
 
+// The columns of a CSV file that is written while points arrive: what jobs report, and whatever
+// else the first point has.
+std::vector<std::string> ColumnsFrom(const v1::MetricPoint& first) {
+  std::vector<std::string> names = {"loss",      "accuracy",  "perplexity", "bits_per_byte",
+                                    "auc",       "best_auc",  "z_loss",     "learning_rate",
+                                    "grad_norm", "ema_decay", "step_ms",    "samples_per_second"};
+  MetricSeries one;
+  one.Add(first);
+  for (const std::string& name : one.Names()) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
+// A header that is written cannot grow: says once of each value that is left out.
+void TellWhatHasNoColumn(Session& session, const v1::MetricPoint& point,
+                         const std::vector<std::string>& names, std::set<std::string>& told) {
+  for (const auto& [name, value] : point.values()) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    if (!told.insert(name).second) continue;
+    session.err().Write(absl::StrCat("(", EscapedLine(name), " has no column: it was first ",
+                                     "reported after the header; --output json shows it)\n"));
+  }
+}
+
 absl::StatusOr<int> Follow(Session& session, const MetricsOptions& options) {
   Stop stop;
   const Interrupt::Scope scope(session.interrupt(), stop);
@@ -160,6 +186,7 @@ absl::StatusOr<int> Follow(Session& session, const MetricsOptions& options) {
   MetricSeries series;
   LivePlot plot(session, options.metric);
   std::vector<std::string> names;  // CSV columns, once the header is written
+  std::set<std::string> told_of;   // values without a column of which the user was told
   JobWatcher watcher(*client, request.job(), {});
   JobWatcher::Handlers handlers;
   handlers.on_item = [&](const v1::FeedItem& item) {
@@ -175,11 +202,11 @@ absl::StatusOr<int> Follow(Session& session, const MetricsOptions& options) {
       if (session.terminal().interactive) plot.Show(series, false);
     } else if (options.csv) {
       if (names.empty()) {
-        names = {"loss",      "accuracy", "perplexity",        "learning_rate",
-                 "grad_norm", "step_ms",  "samples_per_second"};
+        names = ColumnsFrom(point);
         session.out().Write(CsvHeader(names));
       }
       session.out().Write(CsvLine(point, names));
+      TellWhatHasNoColumn(session, point, names, told_of);
     } else {
       session.out().Write(format == OutputFormat::kJson ? JsonLine(point) : PlainLine(point));
     }

@@ -193,13 +193,14 @@ absl::Status RunToEnd(const SpawnOptions& options, absl::Duration limit) {
   const absl::Time end = absl::Now() + limit;
   int status = 0;
   while (true) {
+    const absl::Duration left = end - absl::Now();
     const absl::StatusOr<FileDescriptor> fd = OpenProcess(process);
-    if (fd.ok()) {
+    if (fd.ok() && left > absl::ZeroDuration()) {
       pollfd watched = {fd->get(), POLLIN, 0};
-      poll(&watched, 1, static_cast<int>(absl::ToInt64Milliseconds(end - absl::Now())) + 1);
+      poll(&watched, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
     }
     if (waitpid(process.pid, &status, WNOHANG) != 0) break;
-    if (absl::Now() > end) {
+    if (left <= absl::ZeroDuration()) {
       Signal(process, SIGKILL);
       waitpid(process.pid, &status, 0);
       return absl::DeadlineExceededError(

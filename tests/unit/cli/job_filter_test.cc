@@ -1,5 +1,6 @@
 #include "clients/cli/job_filter.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -30,6 +31,16 @@ TEST(JobFilter, AUsersFilterIsAdded) {
 
 TEST(JobFilter, AUsersFilterOverStatesDecidesAlone) {
   EXPECT_EQ(*BuildJobFilter({}, "state = FAILED", false), "state = FAILED");
+}
+
+TEST(JobFilter, AUsersFilterThatOnlyContainsTheWordStateLeavesOutEndedJobs) {
+  for (const char* filter : {"labels.estate = \"x\"", "labels.team = \"state = FAILED\""}) {
+    EXPECT_EQ(
+        *BuildJobFilter({}, filter, false),
+        absl::StrCat("state != CANCELLED AND state != SUCCEEDED AND state != FAILED AND ", filter));
+  }
+  EXPECT_EQ(*BuildJobFilter({}, "priority > 1 AND state=FAILED", false),
+            "priority > 1 AND state=FAILED");
 }
 
 TEST(JobFilter, AWrongStateIsRefusedWithASuggestion) {
