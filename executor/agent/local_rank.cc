@@ -36,6 +36,29 @@ absl::Status WritePlainFile(const std::string& path, const std::string& text) {
   return WriteAll(fd.get(), text, path);
 }
 
+// What fits beside as much of the log.
+std::string LastPart(std::string remark) {
+  constexpr size_t kMost = kEvidenceBytes / 2;
+  if (remark.size() > kMost) remark.erase(0, remark.size() - kMost);
+  return remark;
+}
+
+// Waits until no process of the group that works in `path` is left, and says so every few seconds:
+// until then the agent must not offer their slots. One that hangs in a driver survives SIGKILL.
+void EndOrphans(const std::string& rank, pid_t group, const std::string& path, Clock& clock) {
+  constexpr absl::Duration kPatience = absl::Seconds(5);
+  absl::Duration next = clock.SinceBoot() + kPatience;
+  while (KillOrphansOf(group, path)) {
+    absl::SleepFor(absl::Milliseconds(2));
+    if (clock.SinceBoot() < next) continue;
+    next += kPatience;
+    spdlog::error(
+        "{}: its processes of group {} do not end although they were killed; this node "
+        "offers no slots until they do, or the machine is restarted",
+        rank, group);
+  }
+}
+
 }  // namespace
 
 LocalRank::LocalRank(const std::string& path, v1::RankKey key, Clock& clock)
@@ -124,7 +147,7 @@ absl::StatusOr<std::unique_ptr<LocalRank>> LocalRank::Adopt(const std::string& p
       if (!rank->lease_) rank->Kill();
       return rank;
     }
-    while (KillOrphansOf(id->pid, path)) absl::SleepFor(absl::Milliseconds(2));
+    EndOrphans(name, id->pid, path, clock);
   }
   rank->status_ = ExitStatus{.unknown = true};
   // Whatever it did, its lease would not have let it live until now.
@@ -212,7 +235,7 @@ bool LocalRank::TryFinish(const std::function<std::string()>& remark) {
   exited.set_signal(status_->signal);
   exited.set_lost(status_->unknown);
   const bool by_itself = !stopping_ && (status_->signal != 0 || status_->code == run::kExitDevice);
-  if (remark != nullptr && by_itself && remark_.empty()) remark_ = remark();
+  if (remark != nullptr && by_itself && remark_.empty()) remark_ = LastPart(remark());
   exited.set_evidence(log_.LastLines(kEvidenceBytes - static_cast<int64_t>(remark_.size())) +
                       remark_);
   if (status_->code == run::kExitStorage && FreeBytes(path()) < kLittleBytes) TellDiskIsFull();

@@ -105,6 +105,7 @@ absl::StatusOr<LeaseFile> LeaseFile::Open(const std::string& path, bool create) 
   if (create && !one_time && info.st_size < static_cast<off_t>(kLeaseBytes)) {
     // Written, not truncated to size: a store into a hole of a full disk would be SIGBUS.
     const std::string ended(kLeaseBytes - info.st_size, '\0');
+    errno = 0;  // a short write does not set it
     if (pwrite(fd.get(), ended.data(), ended.size(), info.st_size) !=
         static_cast<ssize_t>(ended.size())) {
       return ErrnoStatus(errno == 0 ? ENOSPC : errno, path);
