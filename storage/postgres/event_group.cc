@@ -33,9 +33,11 @@ void EventGroup::ReadJobs() {
     jobs_[job.before.uid] = std::move(job);
   }
   for (AttemptRecord& attempt : AttemptsOf(transaction_.RunText(kDesiredAttempts.text, wanted))) {
-    JobAtWork& job = jobs_.at(attempt.job_uid);
-    job.attempt_before = attempt;
-    job.attempt = std::move(attempt);
+    // A job that was resumed after the query above has not been locked: ReadEndedJob finds it.
+    const auto job = jobs_.find(attempt.job_uid);
+    if (job == jobs_.end()) continue;
+    job->second.attempt_before = attempt;
+    job->second.attempt = std::move(attempt);
   }
   for (const std::string& uid : uids) {
     if (jobs_.count(uid) == 0) ReadEndedJob(uid);
