@@ -97,7 +97,7 @@ class Faults:
         """("server", part) and the like, of those that nothing is wrong with."""
         what = self.draw.choice(("server", "agent", "worker", "postgres"))
         if what == "worker":
-            workers = self.yard.workers()
+            workers = [w for w in self.yard.workers() if f"worker {w[2]}" not in self.broken]
             return (what, self.draw.choice(workers)) if workers else (None, None)
         if what == "postgres":
             return (None, None) if "postgres" in self.broken else (what, self.yard.store)
