@@ -10,9 +10,9 @@ namespace trainyard::data {
 
 namespace {
 
-int64_t BatchesOf(const Loader::Options& options) {
-  if (options.held_out == 0) return std::numeric_limits<int64_t>::max();
-  return (options.held_out + options.micro_batch - 1) / options.micro_batch;
+int64_t BatchesOf(int64_t held_out, int64_t micro_batch) {
+  if (held_out == 0) return std::numeric_limits<int64_t>::max();
+  return (held_out + micro_batch - 1) / micro_batch;
 }
 
 }  // namespace
@@ -23,7 +23,8 @@ Loader::Loader(const Dataset& dataset, const Options& options)
       order_(options.seed, dataset.size(Split::kTrain), dataset.sampled_with_replacement()),
       grain_(dataset.grain() > 0 ? dataset.grain() : options.micro_batch),
       parts_((options.micro_batch + grain_ - 1) / grain_),
-      batches_(BatchesOf(options)) {
+      held_out_(options.held_out),
+      batches_(BatchesOf(options.held_out, options.micro_batch)) {
   TY_CHECK(
       options.micro_batch > 0 && options.samples > 0 && options.samples % options.micro_batch == 0,
       "a share of ", options.samples, " in micro-batches of ", options.micro_batch);
@@ -61,6 +62,19 @@ int64_t Loader::bytes() const {
          (dataset_.input_bytes() + dataset_.target_bytes());
 }
 
+void Loader::Restart(int64_t held_out) {
+  TY_CHECK(options_.held_out > 0 && held_out > 0, "a restart with ", held_out, " held-out samples");
+  absl::MutexLock lock(&mu_);
+  restarting_ = true;
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return filling_ == 0; };
+  mu_.Await(absl::Condition(&idle));
+  restarting_ = false;
+  held_out_ = held_out;
+  batches_ = BatchesOf(held_out, options_.micro_batch);
+  next_ = {};
+  filled_ = taken_ = 0;
+}
+
 absl::StatusOr<Loader::Batch> Loader::Next() {
   absl::MutexLock lock(&mu_);
   if (taken_ == batches_) return absl::OutOfRangeError("the held-out samples are over");
@@ -80,6 +94,8 @@ absl::Duration Loader::waited() const {
   absl::MutexLock lock(&mu_);
   return waited_;
 }
+
+bool Loader::MayFill() const { return !restarting_ && Ahead(); }
 
 // Whether there is a part to fill. Those in use stay untouched.
 bool Loader::Ahead() const {
@@ -104,14 +120,14 @@ Loader::Part Loader::TakePart() {
   return part;
 }
 
-absl::Status Loader::Fill(const Part& part, Slot& slot) const {
+absl::Status Loader::Fill(const Part& part, int64_t held_out, Slot& slot) const {
   const int64_t begin = part.number * grain_;
   const int64_t n = std::min(begin + grain_, options_.micro_batch) - begin;
   const int64_t index =
       BatchOfStep(slot.batch.step, options_.skips) * options_.batch_size + slot.batch.first_sample;
   for (int64_t i = begin; i < begin + n; ++i) {
-    if (options_.held_out > 0) {
-      slot.samples[i] = index + i < options_.held_out ? index + i : -1;
+    if (held_out > 0) {
+      slot.samples[i] = index + i < held_out ? index + i : -1;
     } else {
       slot.samples[i] = order_.Sample(index + i);
       slot.epochs[i] = order_.Epoch(index + i);
@@ -120,7 +136,7 @@ absl::Status Loader::Fill(const Part& part, Slot& slot) const {
   const auto samples = absl::MakeConstSpan(slot.samples).subspan(begin, n);
   void* inputs = slot.inputs.get() + begin * dataset_.input_bytes();
   void* targets = slot.targets.get() + begin * dataset_.target_bytes();
-  if (options_.held_out > 0) return dataset_.Fill(Split::kValidation, samples, inputs, targets);
+  if (held_out > 0) return dataset_.Fill(Split::kValidation, samples, inputs, targets);
   return dataset_.FillForTraining(
       options_.seed, samples, absl::MakeConstSpan(slot.epochs).subspan(begin, n), inputs, targets);
 }
@@ -137,17 +153,21 @@ void Loader::PutBack(const Part& part, const absl::Status& status) {
 }
 
 void Loader::Run() {
-  const auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || Ahead(); };
+  const auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || MayFill(); };
   for (;;) {
     Part part;
+    int64_t held_out = 0;
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(&work));
       if (stop_) return;
       part = TakePart();
+      held_out = held_out_;
+      ++filling_;
     }
-    const absl::Status status = Fill(part, SlotOf(part.batch));
+    const absl::Status status = Fill(part, held_out, SlotOf(part.batch));
     absl::MutexLock lock(&mu_);
+    --filling_;
     PutBack(part, status);
   }
 }

@@ -33,7 +33,7 @@ class Loader {
     int64_t prefetch = 4;    // micro-batches ready ahead
     int64_t threads = 1;
     // Above 0: instead of training without end the first so many samples of the held-out split, in
-    // order, once; the last micro-batch is padded.
+    // order, once (or again, after Restart); the last micro-batch is padded.
     int64_t held_out = 0;
     std::vector<Skip> skips = {};
     // Micro-batches that stay as they are after they were handed out: the newest, and those that a
@@ -60,6 +60,10 @@ class Loader {
   // the data set comes in its place and stays. kOutOfRange: the held-out samples are over.
   absl::StatusOr<Batch> Next();
 
+  // Begins anew, with the first `held_out` samples of the held-out split; for loaders of that split
+  // alone. Nothing that was handed out may be in use any more.
+  void Restart(int64_t held_out);
+
   // How long calls of Next found nothing ready, together.
   absl::Duration waited() const;
 
@@ -83,9 +87,10 @@ class Loader {
   };
 
   void Run();
+  bool MayFill() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Ahead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Part TakePart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status Fill(const Part& part, Slot& slot) const;
+  absl::Status Fill(const Part& part, int64_t held_out, Slot& slot) const;
   void PutBack(const Part& part, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Slot& SlotOf(int64_t batch) { return ring_[static_cast<size_t>(batch) % ring_.size()]; }
 
@@ -94,14 +99,17 @@ class Loader {
   const Order order_;
   const int64_t grain_;     // samples of a part
   const int64_t parts_;     // of a micro-batch
-  const int64_t batches_;   // micro-batches in all
   std::vector<Slot> ring_;  // micro-batch i goes to slot i % size
 
   mutable absl::Mutex mu_;
-  Part next_ ABSL_GUARDED_BY(mu_);           // the next one to fill
-  int64_t filled_ ABSL_GUARDED_BY(mu_) = 0;  // micro-batches ready so far
-  int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;   // micro-batches handed out; the last are still in use
+  int64_t held_out_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t batches_ ABSL_GUARDED_BY(mu_) = 0;  // micro-batches in all
+  Part next_ ABSL_GUARDED_BY(mu_);            // the next one to fill
+  int64_t filled_ ABSL_GUARDED_BY(mu_) = 0;   // micro-batches ready so far
+  int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;    // micro-batches handed out; the last are still in use
   absl::Duration waited_ ABSL_GUARDED_BY(mu_);
+  int64_t filling_ ABSL_GUARDED_BY(mu_) = 0;  // parts that threads have at hand
+  bool restarting_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;
 };

@@ -80,6 +80,25 @@ absl::Status Evaluator::Finish(InFlight& flight, const data::Tokenizer* tokenize
   return absl::OkStatus();
 }
 
+data::Loader& Evaluator::LoaderOf(int64_t samples) {
+  const int64_t batch = session_.plan().evaluation_batch;
+  if (loader_ != nullptr) {
+    loader_->Restart(samples);
+  } else {
+    loader_ = std::make_unique<data::Loader>(
+        dataset_, data::Loader::Options{
+                      .batch_size = batch,
+                      .samples = batch,
+                      .micro_batch = batch,
+                      .prefetch = kPrefetch,
+                      .threads = threads_,
+                      .held_out = samples,
+                      .in_use = session_.BatchesInUse(),
+                      .allocate = [this](size_t bytes) { return session_.AllocateHost(bytes); }});
+  }
+  return *loader_;
+}
+
 absl::StatusOr<Evaluator::Sums> Evaluator::Evaluate(int64_t samples) {
   TY_RETURN_IF_ERROR(PrepareOnce(false));
   const plan::Plan& plan = session_.plan();
@@ -88,16 +107,9 @@ absl::StatusOr<Evaluator::Sums> Evaluator::Evaluate(int64_t samples) {
   const bool text = dataset_.facts().kind == plan::DataFacts::Kind::kTokens;
   const data::Tokenizer* const tokenizer = text ? dataset_.tokenizer() : nullptr;
   Sums sums;
-  data::Loader loader(dataset_,
-                      {.batch_size = plan.evaluation_batch,
-                       .samples = plan.evaluation_batch,
-                       .micro_batch = plan.evaluation_batch,
-                       .prefetch = kPrefetch,
-                       .threads = threads_,
-                       .held_out = samples,
-                       .in_use = session_.BatchesInUse(),
-                       .allocate = [this](size_t bytes) { return session_.AllocateHost(bytes); }});
-  const absl::Cleanup drain = [&] { session_.Synchronize().IgnoreError(); };  // before it goes
+  data::Loader& loader = LoaderOf(samples);
+  // A device may still read batches when an evaluation fails.
+  const absl::Cleanup drain = [&] { session_.Synchronize().IgnoreError(); };
   session_.Launch(begin_);
   const int64_t batches = (samples + plan.evaluation_batch - 1) / plan.evaluation_batch;
   const auto in_use = static_cast<int64_t>(flights_.size());

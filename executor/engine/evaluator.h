@@ -57,6 +57,8 @@ class Evaluator {
   };
 
   absl::Status PrepareOnce(bool tune);
+  // The loader of the split, at its first batch again.
+  data::Loader& LoaderOf(int64_t samples);
   // Over the first `samples` of the split.
   absl::StatusOr<Sums> Evaluate(int64_t samples);
   InFlight& FlightOf(int64_t batch) { return flights_[batch % flights_.size()]; }
@@ -70,7 +72,8 @@ class Evaluator {
   const int64_t threads_;
   kernels::Kernels begin_;
   Program program_;
-  std::vector<InFlight> flights_;  // BatchesInUse
+  std::vector<InFlight> flights_;         // BatchesInUse
+  std::unique_ptr<data::Loader> loader_;  // made with the first evaluation, and kept
 };
 
 }  // namespace trainyard::engine

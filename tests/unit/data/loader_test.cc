@@ -321,6 +321,35 @@ TEST(Loader, DeliversTheHeldOutSplitOnceInOrderAndPadsItsEnd) {
   }
 }
 
+TEST(Loader, DeliversTheHeldOutSplitAgainAfterARestartInTheMiddle) {
+  for (const int64_t threads : {1, 3}) {
+    Numbers dataset(10);
+    dataset.set_grain(1);
+    Loader::Options options = Options(4, 4);
+    options.held_out = 4;
+    options.threads = threads;
+    Loader loader(dataset, options);
+    const auto read = [&](int batches) {
+      std::vector<int32_t> all;
+      for (int i = 0; i < batches; ++i) {
+        const auto batch = loader.Next();
+        if (!batch.ok()) break;
+        for (const int32_t v : InputsOf(*batch, 4)) all.push_back(v);
+      }
+      return all;
+    };
+    EXPECT_THAT(read(2), testing::ElementsAre(0, 1, 2, 3));
+    for (int i = 0; i < 100; ++i) {
+      loader.Restart(10);
+      EXPECT_THAT(read(i % 3), testing::SizeIs(i % 3 * 4));
+    }
+    loader.Restart(10);
+    EXPECT_THAT(read(4), testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, -1, -1));
+    loader.Restart(3);
+    EXPECT_THAT(read(4), testing::ElementsAre(0, 1, 2, -1));
+  }
+}
+
 // Each micro-batch is a few milliseconds of work.
 class Slow : public Numbers {
  public:
