@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "executor/data/warnings.h"
-#include "executor/plan/facts.h"
+#include "executor/plan/spec/facts.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::data {

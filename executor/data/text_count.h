@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "executor/data/text_pieces.h"
 #include "executor/data/vocabulary.h"
-#include "executor/plan/facts.h"
+#include "executor/plan/spec/facts.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::data {

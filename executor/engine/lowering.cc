@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "executor/plan/facts.h"
+#include "executor/plan/spec/facts.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {

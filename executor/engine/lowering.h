@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
 #include "kernels/device.h"
 
 namespace trainyard::engine {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "executor/engine/finite.h"
+#include "executor/plan/ops/op.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -75,7 +76,7 @@ absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id) {
   // Between rows that lie apart nothing was ever written: one after the other.
   const bool apart = tensor.row_stride > 0;
   const int64_t run = apart ? tensor.dims.back() : tensor.elements();
-  const int64_t step = apart ? tensor.step() : run;
+  const int64_t step = apart ? tensor.stride_of_rows() : run;
   double largest = 0;
   for (int64_t row = 0; row * run < tensor.elements(); ++row) {
     for (int64_t at = 0; at < run * width; at += kSearchedAtOnce) {

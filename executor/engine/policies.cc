@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "executor/plan/metrics.h"
+#include "executor/plan/spec/metrics.h"
 
 namespace trainyard::engine {
 

@@ -17,7 +17,8 @@
 #include "executor/engine/session.h"
 #include "executor/engine/steps.h"
 #include "executor/engine/trainer.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/build.h"
+#include "executor/plan/spec/spec.h"
 #include "storage/base/status.h"
 #include "storage/objects/object_store.h"
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "executor/engine/checkpoint/checkpoint_writer.h"
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
 #include "kernels/device.h"
 #include "trainyard/v1/spec.pb.h"
 

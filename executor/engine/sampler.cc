@@ -6,7 +6,8 @@
 
 #include "executor/engine/fault.h"
 #include "executor/engine/read_tensor.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/build.h"
+#include "executor/plan/spec/spec.h"
 #include "kernels/random.h"
 #include "storage/base/status.h"
 
@@ -92,7 +93,7 @@ absl::StatusOr<std::vector<float>> Sampler::NextLogits(const std::vector<int32_t
   const plan::Tensor& all = plan_.tensors[plan_.eval_logits];
   std::vector<float> logits(all.elements() / context);
   session_->Read(plan_.eval_logits, logits.data(), logits.size() * sizeof(float),
-                 (used - 1) * all.step() * sizeof(float));
+                 (used - 1) * all.stride_of_rows() * sizeof(float));
   TY_RETURN_IF_ERROR(session_->Synchronize());
   return logits;
 }

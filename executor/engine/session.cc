@@ -6,7 +6,7 @@
 
 #include "executor/engine/fault.h"
 #include "executor/engine/lowering.h"
-#include "executor/plan/cost.h"
+#include "executor/plan/cost/cost.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {

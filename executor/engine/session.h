@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "executor/engine/upload_queue.h"
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
 #include "kernels/device.h"
 #include "trainyard/v1/spec.pb.h"
 

@@ -11,6 +11,7 @@
 #include "executor/engine/fault.h"
 #include "executor/engine/load_weights.h"
 #include "executor/engine/policies.h"
+#include "executor/plan/spec/learning_rate.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {

@@ -12,6 +12,7 @@
 #include "executor/engine/load_weights.h"
 #include "executor/engine/non_finite.h"
 #include "executor/engine/restore_tensors.h"
+#include "executor/plan/spec/learning_rate.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {

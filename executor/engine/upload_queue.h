@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
 #include "kernels/device.h"
 
 namespace trainyard::engine {

@@ -1,29 +1,16 @@
+#include "executor/plan/describe.h"
+
 #include <cmath>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "executor/plan/cost.h"
-#include "executor/plan/plan.h"
+#include "executor/plan/ops/op.h"
 
 namespace trainyard::plan {
 
 namespace {
-
-struct OpNameOf {
-  const char* operator()(const LayerNormBackward& o) const {
-    return o.mean == kNone ? "rms_norm_backward" : o.kName;
-  }
-  const char* operator()(const LayerNormForward& o) const {
-    if (o.residual != kNone) return o.mean == kNone ? "add_rms_norm" : "add_layer_norm";
-    return o.mean == kNone ? "rms_norm" : o.kName;
-  }
-  template <typename T>
-  const char* operator()(const T&) const {
-    return T::kName;
-  }
-};
 
 std::string Bytes(int64_t bytes) {
   if (bytes < 1024) return absl::StrFormat("%d B", bytes);
@@ -91,8 +78,6 @@ std::string Kernels(const Plan& plan, const char* title, const std::vector<Op>& 
 }
 
 }  // namespace
-
-const char* OpName(const Op& op) { return std::visit(OpNameOf{}, op); }
 
 std::string Describe(const Plan& plan) {
   const v1::PlanSummary& s = plan.summary;

@@ -4,7 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "executor/plan/spec_checks.h"
+#include "executor/plan/assembly.h"
+#include "executor/plan/spec/checks.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -30,7 +31,7 @@ absl::Status CannotHold(const std::string& budget, const v1::JobSpec& spec, cons
 
 absl::StatusOr<Plan> WithinActivationBytes(const v1::JobSpec& spec, const DataFacts& facts,
                                            int64_t bytes, const std::string& budget) {
-  TY_ASSIGN_OR_RETURN(Plan plan, BuildPlanWithin(spec, facts, bytes));
+  TY_ASSIGN_OR_RETURN(Plan plan, Assemble(spec, facts, bytes));
   if (plan.summary.activation_bytes() > bytes) return CannotHold(budget, spec, plan);
   return plan;
 }
@@ -42,9 +43,9 @@ bool Fits(const absl::StatusOr<Plan>& plan, int64_t slot_bytes) {
 // Recomputes as little as will do, to about a hundredth of the activations.
 absl::StatusOr<Plan> WithinSlotBytes(const v1::JobSpec& spec, const DataFacts& facts,
                                      int64_t slot_bytes) {
-  TY_ASSIGN_OR_RETURN(Plan all_kept, BuildPlan(Keeping(spec), facts));
+  TY_ASSIGN_OR_RETURN(Plan all_kept, Assemble(Keeping(spec), facts));
   if (Fits(all_kept, slot_bytes)) return all_kept;
-  TY_ASSIGN_OR_RETURN(Plan found, BuildPlanWithin(spec, facts, kLeast));
+  TY_ASSIGN_OR_RETURN(Plan found, Assemble(spec, facts, kLeast));
   if (!Fits(found, slot_bytes)) {
     return Invalid(absl::StrCat(kRecomputeField, "slot_bytes"), slot_bytes,
                    " cannot be held: a slot needs ", all_kept.summary.bytes_per_slot(),
@@ -55,7 +56,7 @@ absl::StatusOr<Plan> WithinSlotBytes(const v1::JobSpec& spec, const DataFacts& f
   const int64_t precision = high / 128;
   while (high - low > precision) {
     const int64_t middle = low + (high - low) / 2;
-    TY_ASSIGN_OR_RETURN(Plan plan, BuildPlanWithin(spec, facts, middle));
+    TY_ASSIGN_OR_RETURN(Plan plan, Assemble(spec, facts, middle));
     if (Fits(plan, slot_bytes)) {
       low = middle, found = std::move(plan);
     } else {
@@ -99,14 +100,14 @@ int64_t LargestThatFits(const v1::JobSpec& spec, const std::vector<int64_t>& siz
 
 }  // namespace
 
-absl::StatusOr<Plan> BuildRecomputingPlan(const v1::JobSpec& spec, const DataFacts& facts) {
+absl::StatusOr<Plan> FitToBudget(const v1::JobSpec& spec, const DataFacts& facts) {
   const v1::Recompute& recompute = spec.training().recompute();
   if (recompute.has_slot_bytes()) return WithinSlotBytes(spec, facts, recompute.slot_bytes());
   if (recompute.has_activation_bytes()) {
     const int64_t bytes = recompute.activation_bytes();
     return WithinActivationBytes(spec, facts, bytes, absl::StrCat("activation_bytes: ", bytes));
   }
-  TY_ASSIGN_OR_RETURN(const Plan all_kept, BuildPlan(Keeping(spec), facts));
+  TY_ASSIGN_OR_RETURN(const Plan all_kept, Assemble(Keeping(spec), facts));
   const int64_t all = all_kept.summary.activation_bytes();
   const double share = recompute.activation_share();
   return WithinActivationBytes(spec, facts, static_cast<int64_t>(share * static_cast<double>(all)),
@@ -115,8 +116,8 @@ absl::StatusOr<Plan> BuildRecomputingPlan(const v1::JobSpec& spec, const DataFac
 
 std::string WhatFits(const v1::JobSpec& spec, const DataFacts& facts, int64_t slot_bytes) {
   const v1::JobSpec kept = Keeping(spec);
-  const auto keep = [&](const v1::JobSpec& s) { return BuildPlan(s, facts); };
-  const auto recompute = [&](const v1::JobSpec& s) { return BuildPlanWithin(s, facts, kLeast); };
+  const auto keep = [&](const v1::JobSpec& s) { return Assemble(s, facts); };
+  const auto recompute = [&](const v1::JobSpec& s) { return Assemble(s, facts, kLeast); };
   const std::string ask = absl::StrCat("training.recompute.slot_bytes to ", slot_bytes);
   const std::vector<int64_t> sizes = SmallerMicroBatches(spec);
   const int64_t smaller = LargestThatFits(kept, sizes, slot_bytes, keep);

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::weights {

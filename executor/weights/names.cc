@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "executor/plan/glob.h"
+#include "executor/plan/spec/glob.h"
 #include "executor/weights/element_types.h"
 #include "executor/weights/suggestions.h"
 #include "storage/base/status.h"

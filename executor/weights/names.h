@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
 #include "executor/weights/model_folder.h"
 #include "trainyard/v1/spec.pb.h"
 

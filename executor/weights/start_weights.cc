@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "executor/data/tokenizer_files.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/spec/spec.h"
 #include "executor/weights/configuration.h"
 #include "executor/weights/element_types.h"
 #include "executor/weights/suggestions.h"

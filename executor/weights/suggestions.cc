@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "executor/plan/glob.h"
+#include "executor/plan/spec/glob.h"
 
 namespace trainyard::weights {
 namespace {

@@ -19,15 +19,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AddProduct& op) {
   }
   if (!ok.ok()) return ok;
   const auto size = SizeOf(type);
-  absl::StatusOr<Kernel> add = Prepare(Matmul{.a = op.a,
-                                              .b = op.b,
-                                              .c = op.y.From(op.first).WithRowStride(op.cols),
-                                              .m = op.rows,
-                                              .n = op.n,
-                                              .k = op.k,
-                                              .transpose_b = true,
-                                              .accumulate = true,
-                                              .scale = op.scale});
+  absl::StatusOr<Kernel> add = Prepare(ProductOf(op));
   if (!add.ok() || op.y.data == op.base.data) return add;
   return Kernel{[launch = std::move(add->launch), threads = threads_, n = op.rows * op.cols, size,
                  from = static_cast<const char*>(op.base.data),

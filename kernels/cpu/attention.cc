@@ -8,6 +8,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/scratch/attention.h"
 
 namespace trainyard::kernels {
 namespace {
@@ -59,13 +60,6 @@ int64_t KeysOf(const Buffer& lengths, int64_t b, int64_t time) {
 
 }  // namespace
 
-// The pieces of the backward pass, each rounded up to 16 floats (vector/attention.cc).
-int64_t AttentionScratchFloats(int64_t time, int64_t head_dim) {
-  constexpr int64_t kBlock = 16;
-  const int64_t padded = (head_dim + 15) / 16 * 16;
-  return 4 * time * padded + 5 * kBlock * padded + 2 * kBlock * time;
-}
-
 absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionForward& op) {
   const DType type = op.qkv.dtype;
   absl::Status ok = CheckOperands("attention", {{"qkv", op.qkv, type},
@@ -74,12 +68,12 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionForward& op) {
                                                 {"lengths", op.lengths, DType::kI32, true}});
   if (ok.ok()) ok = CheckShape("attention", op);
   if (!ok.ok()) return ok;
-  const int64_t scratch = AttentionScratchFloats(op.time, op.head_dim);
+  const int64_t each = scratch::AttentionFloats(op.time, op.head_dim);
   return ForElement("attention", type, [&]<typename T>() {
     Kernel kernel;
-    kernel.scratch_bytes = threads_ * scratch * sizeof(float);
+    kernel.scratch_bytes = scratch::Attention(op.time, op.head_dim, threads_);
     kernel.launch = [run = LoopsOf<T>(vectors_).attention, threads = threads_, op,
-                     scratch](Stream& stream) {
+                     each](Stream& stream) {
       const T* qkv = op.qkv.As<T>();
       ParallelRuns(threads, op.batch * op.kv_heads, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
@@ -97,7 +91,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionForward& op) {
                .head_dim = op.head_dim,
                .scale = op.scale,
                .causal = op.causal,
-               .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * scratch});
+               .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * each});
         }
       });
     };
@@ -116,12 +110,12 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionBackward& op) {
                                            {"lengths", op.lengths, DType::kI32, true}});
   if (ok.ok()) ok = CheckShape("attention backward", op);
   if (!ok.ok()) return ok;
-  const int64_t scratch = AttentionScratchFloats(op.time, op.head_dim);
+  const int64_t each = scratch::AttentionFloats(op.time, op.head_dim);
   return ForElement("attention backward", type, [&]<typename T>() {
     Kernel kernel;
-    kernel.scratch_bytes = threads_ * scratch * sizeof(float);
+    kernel.scratch_bytes = scratch::Attention(op.time, op.head_dim, threads_);
     kernel.launch = [run = LoopsOf<T>(vectors_).attention_backward, threads = threads_, op,
-                     scratch](Stream& stream) {
+                     each](Stream& stream) {
       const T* qkv = op.qkv.As<T>();
       T* dqkv = op.dqkv.As<T>();
       ParallelRuns(threads, op.batch * op.kv_heads, 1, [&](int64_t begin, int64_t end) {
@@ -144,7 +138,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionBackward& op) {
                .head_dim = op.head_dim,
                .scale = op.scale,
                .causal = op.causal,
-               .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * scratch});
+               .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * each});
         }
       });
     };

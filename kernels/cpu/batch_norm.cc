@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/scratch/batch_norm.h"
 
 // Both directions pass over the rows twice: once for sums, once for the result. The rows go by in
 // chunks of a size that a core's cache holds, which depends on the shape only; the chunks' sums are
@@ -15,21 +16,9 @@
 namespace trainyard::kernels {
 namespace {
 
-constexpr int64_t kChunkElements = 16384;
+using Chunks = scratch::BatchNormChunks;
+
 constexpr int64_t kTile = 32;  // columns whose totals are made together
-
-struct Chunks {
-  Chunks(int64_t rows, int64_t cols)
-      : rows(rows),
-        cols(cols),
-        each(std::clamp<int64_t>(kChunkElements / cols, 32, 1024)),
-        count((rows + each - 1) / each) {}
-
-  int64_t size(int64_t chunk) const { return std::min(each, rows - chunk * each); }
-  int64_t begin(int64_t chunk) const { return chunk * each * cols; }  // its first element
-
-  int64_t rows, cols, each, count;
-};
 
 // Calls f(chunk) for all, in descending order within a thread.
 template <typename F>
@@ -218,12 +207,13 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormForward& op) {
   if (!ok.ok()) return ok;
   const Chunks chunks(op.rows, op.cols);
   return ForElement("batch_norm", type, [&]<typename T>() {
-    return Kernel{.launch =
-                      [this, op, chunks](Stream& stream) {
-                        RunForward(LoopsOf<T>(vectors_), threads_, op, chunks,
-                                   static_cast<float*>(stream.scratch));
-                      },
-                  .scratch_bytes = (2 * chunks.count + 1) * op.cols * sizeof(float)};
+    return Kernel{
+        .launch =
+            [this, op, chunks](Stream& stream) {
+              RunForward(LoopsOf<T>(vectors_), threads_, op, chunks,
+                         static_cast<float*>(stream.scratch));
+            },
+        .scratch_bytes = static_cast<size_t>(scratch::BatchNormForward(op.rows, op.cols))};
   });
 }
 
@@ -259,7 +249,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormInference& op) {
              .relu = op.relu});
       });
     };
-    return Kernel{.launch = launch, .scratch_bytes = op.cols * sizeof(float)};
+    return Kernel{.launch = launch,
+                  .scratch_bytes = static_cast<size_t>(scratch::BatchNormInference(op.cols))};
   });
 }
 
@@ -279,12 +270,13 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormBackward& op) {
   if (!ok.ok()) return ok;
   const Chunks chunks(op.rows, op.cols);
   return ForElement("batch_norm backward", type, [&]<typename T>() {
-    return Kernel{.launch =
-                      [this, op, chunks](Stream& stream) {
-                        RunBackward(LoopsOf<T>(vectors_), threads_, op, chunks,
-                                    static_cast<float*>(stream.scratch));
-                      },
-                  .scratch_bytes = (2 * chunks.count + 3) * op.cols * sizeof(float)};
+    return Kernel{
+        .launch =
+            [this, op, chunks](Stream& stream) {
+              RunBackward(LoopsOf<T>(vectors_), threads_, op, chunks,
+                          static_cast<float*>(stream.scratch));
+            },
+        .scratch_bytes = static_cast<size_t>(scratch::BatchNormBackward(op.rows, op.cols))};
   });
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/scratch/sums.h"
 
 namespace trainyard::kernels {
 
@@ -14,19 +15,19 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ColumnSum& op) {
   const DType type = op.x.dtype;
   absl::Status ok = CheckOperands("column_sum", {{"x", op.x, type}, {"y", op.y}});
   if (ok.ok()) ok = CheckSizes("column_sum", {{"rows", op.rows}, {"cols", op.cols}});
-  if (ok.ok()) ok = CheckRowStride("column_sum", op.step(), op.cols);
+  if (ok.ok()) ok = CheckRowStride("column_sum", op.row_stride(), op.cols);
   if (!ok.ok()) return ok;
-  const int64_t partials = Partials(op.rows);
+  const int64_t partials = scratch::Partials(op.rows);
   return ForElement("column_sum", type, [&]<typename T>() {
     Kernel kernel;
-    kernel.scratch_bytes = partials * op.cols * sizeof(float);
+    kernel.scratch_bytes = scratch::RowSums(op.rows, op.cols);
     kernel.launch = [first_sum = LoopsOf<T>(vectors_).column_sum,
                      column_sum = vectors_.f32.column_sum, add = vectors_.f32.add,
                      threads = threads_, x = op.x.As<T>(), y = op.y.As<float>(), rows = op.rows,
-                     cols = op.cols, step = op.step(), accumulate = op.accumulate,
+                     cols = op.cols, step = op.row_stride(), accumulate = op.accumulate,
                      partials](Stream& stream) {
       float* const sums = static_cast<float*>(stream.scratch);
-      const int64_t each = RowsPerPartial(rows);
+      const int64_t each = scratch::RowsPerPartial(rows);
       const int64_t grain = std::max<int64_t>(1, kSerialElements / (each * cols));
       ParallelRuns(threads, partials, grain, [&](int64_t begin, int64_t end) {
         for (int64_t p = begin; p < end; ++p) {

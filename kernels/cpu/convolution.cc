@@ -107,7 +107,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionForward& op) {
   if (ok.ok()) ok = CheckElement("convolution", type);
   if (ok.ok()) ok = CheckShape(op.shape);
   if (!ok.ok()) return ok;
-  if (InF32(dnnl_, type) && SuitsWinograd(op.shape)) {
+  if (InF32(dnnl_, type) && scratch::SuitsWinograd(op.shape)) {
     return WinogradForward(vectors_, threads_, op);
   }
   return dnnl_.Guard<Kernel>("convolution", [&] {
@@ -135,7 +135,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardData& op) {
   if (ok.ok()) ok = CheckElement("convolution backward data", type);
   if (ok.ok()) ok = CheckShape(op.shape);
   if (!ok.ok()) return ok;
-  if (InF32(dnnl_, type) && SuitsWinograd(op.shape)) {
+  if (InF32(dnnl_, type) && scratch::SuitsWinograd(op.shape)) {
     return WinogradBackwardData(vectors_, threads_, op);
   }
   return dnnl_.Guard<Kernel>("convolution backward data", [&] {
@@ -168,8 +168,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardWeights& op) 
   if (ok.ok()) ok = CheckElement("convolution backward weights", type);
   if (ok.ok()) ok = CheckShape(op.shape);
   if (!ok.ok()) return ok;
-  const bool winograd = SuitsWinograd(op.shape);
-  if (InF32(dnnl_, type) && (winograd || SuitsWeightGradient(op.shape))) {
+  const bool winograd = scratch::SuitsWinograd(op.shape);
+  if (InF32(dnnl_, type) && (winograd || scratch::SuitsWeightGradient(op.shape))) {
     absl::StatusOr<Kernel> weights = winograd ? WinogradBackwardWeights(vectors_, threads_, op)
                                               : WeightGradient(vectors_, threads_, op);
     if (!weights.ok() || !op.dbias) return weights;

@@ -19,7 +19,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
                                                     {"correct", op.correct, DType::kF32, true},
                                                     {"dlogits", op.dlogits, type, true}});
   if (ok.ok()) ok = CheckSizes("cross_entropy", {{"rows", op.rows}, {"classes", op.classes}});
-  if (ok.ok()) ok = CheckRowStride("cross_entropy", op.step(), op.classes);
+  if (ok.ok()) ok = CheckRowStride("cross_entropy", op.row_stride(), op.classes);
   if (ok.ok() && !op.valid()) {
     ok = absl::InvalidArgumentError("cross_entropy: logits and their gradient lie differently");
   }
@@ -34,7 +34,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
                                   .dlogits = OptionalAs<T>(op.dlogits),
                                   .rows = op.rows,
                                   .classes = op.classes,
-                                  .step = op.step(),
+                                  .step = op.row_stride(),
                                   .scale = op.scale,
                                   .smoothing = op.smoothing,
                                   .z_loss = op.z_loss};

@@ -1,7 +1,6 @@
 #include "kernels/ops/embedding_tables.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/scratch/merge_rows.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels {
@@ -123,9 +123,9 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const MergeRows& op) {
                     {{"samples", op.samples}, {"count", op.count}, {"width", op.width}});
   }
   if (!ok.ok()) return ok;
-  const auto slots = static_cast<int64_t>(std::bit_ceil(2 * static_cast<uint64_t>(op.samples)));
+  const int64_t slots = scratch::MergeRowsSlots(op.samples);
   Kernel kernel;
-  kernel.scratch_bytes = threads_ * slots * sizeof(int32_t);
+  kernel.scratch_bytes = scratch::MergeRows(op.samples, threads_);
   kernel.launch = [add = vectors_.f32.add, threads = threads_, op, slots](Stream& stream) {
     constexpr int32_t kEmpty = -1;
     int32_t* ids = op.ids.As<int32_t>();

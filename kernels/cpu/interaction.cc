@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/scratch/interaction.h"
 
 namespace trainyard::kernels {
 namespace {
@@ -23,26 +24,18 @@ int64_t Grain(int64_t count, int64_t width) {
 
 }  // namespace
 
-// Features, their transpose (or gradient) and their products, padded to vectors of 16
-// (vector/interaction.cc).
-int64_t InteractionScratchFloats(int64_t count, int64_t width) {
-  const int64_t features = count + 1;
-  const int64_t padded_features = (features + 15) / 16 * 16, padded_width = (width + 15) / 16 * 16;
-  return features * padded_width + padded_width * padded_features + features * padded_features;
-}
-
 absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionForward& op) {
   const DType type = op.x.dtype;
   absl::Status ok =
       CheckOperands("interaction", {{"x", op.x, type}, {"e", op.e, type}, {"y", op.y, type}});
   if (ok.ok()) ok = CheckFeatures("interaction", op);
   if (!ok.ok()) return ok;
-  const int64_t scratch = InteractionScratchFloats(op.count, op.width);
+  const int64_t each = scratch::InteractionFloats(op.count, op.width);
   return ForElement("interaction", type, [&]<typename T>() {
     Kernel kernel;
-    kernel.scratch_bytes = threads_ * scratch * sizeof(float);
+    kernel.scratch_bytes = scratch::Interaction(op.count, op.width, threads_);
     kernel.launch = [run = LoopsOf<T>(vectors_).interaction, threads = threads_, op,
-                     scratch](Stream& stream) {
+                     each](Stream& stream) {
       ParallelRuns(threads, op.batch, Grain(op.count, op.width), [&](int64_t begin, int64_t end) {
         run({.x = op.x.As<T>() + begin * op.width,
              .e = op.e.As<T>() + begin * op.count * op.width,
@@ -50,7 +43,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionForward& op) {
              .samples = end - begin,
              .count = op.count,
              .width = op.width,
-             .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * scratch});
+             .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * each});
       });
     };
     return kernel;
@@ -66,12 +59,12 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionBackward& op) {
                                                            {"de", op.de, type, true}});
   if (ok.ok()) ok = CheckFeatures("interaction backward", op);
   if (!ok.ok()) return ok;
-  const int64_t scratch = InteractionScratchFloats(op.count, op.width);
+  const int64_t each = scratch::InteractionFloats(op.count, op.width);
   return ForElement("interaction backward", type, [&]<typename T>() {
     Kernel kernel;
-    kernel.scratch_bytes = threads_ * scratch * sizeof(float);
+    kernel.scratch_bytes = scratch::Interaction(op.count, op.width, threads_);
     kernel.launch = [run = LoopsOf<T>(vectors_).interaction_backward, threads = threads_, op,
-                     scratch](Stream& stream) {
+                     each](Stream& stream) {
       ParallelRuns(threads, op.batch, Grain(op.count, op.width), [&](int64_t begin, int64_t end) {
         run({.dy = op.dy.As<T>() + begin * ProductWidth(op.count, op.width),
              .x = op.x.As<T>() + begin * op.width,
@@ -81,7 +74,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionBackward& op) {
              .samples = end - begin,
              .count = op.count,
              .width = op.width,
-             .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * scratch});
+             .scratch = static_cast<float*>(stream.scratch) + omp_get_thread_num() * each});
       });
     };
     return kernel;

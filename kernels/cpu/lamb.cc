@@ -5,12 +5,13 @@
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduce.h"
+#include "kernels/scratch/sums.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels {
 namespace {
 
-constexpr int64_t kEach = 8192;  // elements of a partial sum
+constexpr int64_t kEach = scratch::kReductionRun;
 
 LambRange RangeOf(const LambStep& op) {
   const double t = static_cast<double>(StepStateOf(op.state)->updates + 1);
@@ -49,9 +50,9 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LambStep& op) {
   if (ok.ok()) ok = CheckSizes("lamb", {{"n", op.n}});
   if (!ok.ok()) return ok;
   if (!op.state) return absl::InvalidArgumentError("lamb: operand state is missing");
-  const int64_t count = (op.n + kEach - 1) / kEach;
+  const int64_t count = scratch::Ceil(op.n, kEach);
   Kernel kernel;
-  kernel.scratch_bytes = op.adapt ? 2 * count * sizeof(double) : 0;
+  kernel.scratch_bytes = op.adapt ? 2 * scratch::Reduction(op.n) : 0;
   kernel.launch = [moments = vectors_.lamb_moments, step = vectors_.lamb_step, threads = threads_,
                    op, count](Stream& stream) {
     if (!IsTaken(op.grad_scale)) return;

@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/scratch/sums.h"
 
 namespace trainyard::kernels {
 
@@ -97,7 +98,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
                                                           {"dbeta", op.dbeta, DType::kF32, true}});
   if (ok.ok()) ok = CheckSizes("layer_norm backward", {{"rows", op.rows}, {"cols", op.cols}});
   if (!ok.ok()) return ok;
-  const int64_t partials = Partials(op.rows);
+  const int64_t partials = scratch::Partials(op.rows);
   return ForElement("layer_norm backward", type, [&]<typename T>() {
     const LayerNormBackwardRows<T> all{.dy = op.dy.As<T>(),
                                        .x = op.x.As<float>(),
@@ -111,14 +112,14 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
                                        .cols = op.cols,
                                        .accumulate_dx = op.accumulate_dx};
     Kernel kernel;
-    kernel.scratch_bytes = 2 * partials * op.cols * sizeof(float);
+    kernel.scratch_bytes = 2 * scratch::RowSums(op.rows, op.cols);
     kernel.launch = [run = LoopsOf<T>(vectors_).layer_norm_backward,
                      column_sum = vectors_.f32.column_sum, add = vectors_.f32.add,
                      threads = threads_, all, partials,
                      accumulate = op.accumulate_params](Stream& stream) {
       float* const dgammas = static_cast<float*>(stream.scratch);
       float* const dbetas = dgammas + partials * all.cols;
-      const int64_t each = RowsPerPartial(all.rows);
+      const int64_t each = scratch::RowsPerPartial(all.rows);
       const int64_t grain = std::max<int64_t>(1, kSerialElements / (each * all.cols));
       ParallelRuns(threads, partials, grain, [&](int64_t begin, int64_t end) {
         for (int64_t p = begin; p < end; ++p) {

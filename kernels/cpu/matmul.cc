@@ -9,6 +9,7 @@
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/twins.h"
+#include "kernels/scratch/product.h"
 
 namespace trainyard::kernels {
 namespace {
@@ -16,24 +17,12 @@ namespace {
 using Dims = dnnl::memory::dims;
 using Desc = dnnl::memory::desc;
 
-// Twins of more than this are not made at once: the product goes by pieces of c. The operand that
-// all pieces read has its twin beside. executor/plan/cost.cc counts the same.
-constexpr int64_t kTwinBytes = int64_t{64} << 20;
-constexpr int64_t kPieceGrain = 64;  // rows or columns
+using scratch::PieceSize;
+using scratch::TwinSizes;
 
 // Whether the product is made of fp32 twins: where the CPU has no instructions for its type, and of
 // a sum of one, for which oneDNN's bf16 takes scratch of the size of c for each thread.
 bool Widens(const Dnnl& dnnl, const Matmul& op) { return !dnnl.Computes(op.a.dtype) || op.k == 1; }
-
-// Rows and columns of c in one piece; one of the two is all of them.
-struct PieceSize {
-  int64_t rows = 0, cols = 0;
-};
-
-// Bytes of an element of the twins of a, b and c; 0: there is none.
-struct TwinSizes {
-  int64_t a = 0, b = 0, c = 0;
-};
 
 // Of fp32 twins. Dense twins of rows that lie apart are made at once.
 TwinSizes TwinSizesOf(const Matmul& op, bool widens) {
@@ -41,16 +30,6 @@ TwinSizes TwinSizesOf(const Matmul& op, bool widens) {
     return !widens || buffer.dtype == DType::kF32 ? 0 : sizeof(float);
   };
   return {widened(op.a), widened(op.b), widened(op.c)};
-}
-
-PieceSize PieceSizeOf(const Matmul& op, const TwinSizes& twin) {
-  const int64_t a = twin.a * op.m * op.k, b = twin.b * op.k * op.n;
-  if (a + b + twin.c * op.m * op.n <= kTwinBytes) return {op.m, op.n};
-  const auto most = [](int64_t each) {
-    return std::max(kPieceGrain, kTwinBytes / each / kPieceGrain * kPieceGrain);
-  };
-  if (b <= a) return {std::min(op.m, most(twin.a * op.k + twin.c * op.n)), op.n};
-  return {op.m, std::min(op.n, most(twin.b * op.k + twin.c * op.m))};
 }
 
 // [rows, cols], read from memory that holds its transpose when asked; `step` elements lie between
@@ -61,10 +40,8 @@ Desc MatrixDesc(int64_t rows, int64_t cols, dnnl::memory::data_type type, bool t
   return Desc({rows, cols}, type, strides);
 }
 
-// Rows of b that lie a multiple of 4 KiB apart share their sets of the cache: oneDNN's copies of
-// them run at half speed. Such a matrix is packed first, row by row, into scratch.
 bool PacksB(const Matmul& op, dnnl::memory::data_type type) {
-  return type == dnnl::memory::data_type::f32 && !op.transpose_b && op.n % 1024 == 0 && op.m >= 64;
+  return type == dnnl::memory::data_type::f32 && scratch::PacksB(op.m, op.n, op.transpose_b);
 }
 
 // op(x), [rows, cols], stored with its transpose's rows when `transposed`.
@@ -169,8 +146,8 @@ class Pieces {
       : dnnl_(dnnl),
         threads_(threads),
         twins_in_(std::move(twins_in)),
-        whole_{op, op.step_of_a(), op.transpose_b ? op.k : op.n, op.step_of_c()},
-        size_(PieceSizeOf(op, TwinSizesOf(op, Widens(dnnl, op)))),
+        whole_{op, op.a_row_stride(), op.transpose_b ? op.k : op.n, op.c_row_stride()},
+        size_(scratch::PieceSizeOf(op.m, op.n, op.k, TwinSizesOf(op, Widens(dnnl, op)))),
         by_columns_(size_.cols < op.n),
         attributes_(UserScratch()),
         program_(std::make_shared<Program>(Program{twins_in_(shared_), {}})) {
@@ -265,19 +242,16 @@ class Pieces {
     return calls;
   }
 
-  // `matrix` as tiles read it. `rows`: they read down the columns of stored rows; where those lie a
-  // multiple of 1 KiB apart, and so share sets of the cache, they are packed with a line between.
+  // `matrix` as tiles read it. `rows`: they read down the columns of stored rows, which may have to
+  // be spread first (scratch::IsSpread).
   DnnlOperand Spread(const DnnlOperand& matrix, bool rows, const Matmul& op, ScratchLayout& layout,
                      PreparedPiece& piece) {
-    constexpr int64_t kSet = 256, kLine = 16, kLeast = 64;  // floats, and rows and columns of c
-    constexpr int64_t kLarge = int64_t{16} << 20;           // bytes: not worth the memory
     const dnnl_dim_t* const strides = matrix.shape.data.format_desc.blocking.strides;
-    if (!rows || strides[1] != 1 || strides[0] % kSet != 0 || op.m < kLeast || op.n < kLeast) {
+    const Dims dims = matrix.shape.dims();
+    if (!rows || strides[1] != 1 || !scratch::IsSpread(op.m, op.n, dims[0], dims[1], strides[0])) {
       return matrix;
     }
-    const Dims dims = matrix.shape.dims();
-    const Desc wanted(dims, matrix.shape.data_type(), {dims[1] + kLine, 1});
-    if (dims[0] * (dims[1] + kLine) * static_cast<int64_t>(sizeof(float)) > kLarge) return matrix;
+    const Desc wanted(dims, matrix.shape.data_type(), {dims[1] + scratch::kSpreadLine, 1});
     const DnnlOperand spread = PlaceFor(wanted, matrix, layout);
     piece.calls.push_back(Reorder(dnnl_, matrix, spread, false, layout));
     return spread;

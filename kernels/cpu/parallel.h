@@ -34,12 +34,4 @@ void ParallelRuns(int threads, int64_t n, int64_t grain, const F& f) {
   }
 }
 
-// How many rows one partial sum covers: a function of the rows only, never of the threads.
-inline int64_t RowsPerPartial(int64_t rows) { return std::max<int64_t>(32, (rows + 63) / 64); }
-
-inline int64_t Partials(int64_t rows) {
-  const int64_t each = RowsPerPartial(rows);
-  return (rows + each - 1) / each;
-}
-
 }  // namespace trainyard::kernels

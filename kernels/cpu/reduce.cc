@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/element.h"
+#include "kernels/scratch/sums.h"
 
 namespace trainyard::kernels {
 
@@ -18,10 +19,10 @@ double SumPairwise(double* partials, int64_t count) {
 template <typename T>
 Kernel ReduceToDouble(int threads, double (*partial)(const T* x, int64_t n), const T* x, int64_t n,
                       double* sum, bool accumulate) {
-  constexpr int64_t kEach = 8192;
-  const int64_t count = (n + kEach - 1) / kEach;
+  constexpr int64_t kEach = scratch::kReductionRun;
+  const int64_t count = scratch::Ceil(n, kEach);
   Kernel kernel;
-  kernel.scratch_bytes = count * sizeof(double);
+  kernel.scratch_bytes = scratch::Reduction(n);
   kernel.launch = [=](Stream& stream) {
     double* const partials = static_cast<double*>(stream.scratch);
     ParallelRuns(threads, count, 4, [&](int64_t begin, int64_t end) {

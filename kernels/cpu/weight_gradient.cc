@@ -6,51 +6,20 @@
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
-namespace {
 
-// The gradient in tiles of a size that two caches hold, and the pixels in runs, so that there are
-// enough pieces of work for many threads; runs are short for no reason else, each adds a partial
-// gradient.
-struct GradientPieces {
-  static constexpr int64_t kTile = 256, kPieces = 32, kLeastPixels = 512;
-
-  int64_t tiles_out, tiles_in, places, runs = 1, pixels;
-
-  explicit GradientPieces(const ConvolutionShape& s)
-      : tiles_out((s.out + kTile - 1) / kTile),
-        tiles_in((s.in + kTile - 1) / kTile),
-        places(s.kernel_height * s.kernel_width),
-        pixels(s.batch * s.out_height() * s.out_width()) {
-    while (tiles() * runs < kPieces && pixels / (2 * runs) >= kLeastPixels) runs *= 2;
-  }
-
-  int64_t tiles() const { return tiles_out * tiles_in * places; }
-  int64_t count() const { return runs * tiles(); }
-  // Where run r begins.
-  int64_t begin(int64_t r) const { return pixels * r / runs; }
-};
-
-int64_t RoundedToPanels(int64_t n) { return (n + 15) / 16 * 16; }
-
-}  // namespace
-
-bool SuitsWeightGradient(const ConvolutionShape& s) {
-  return s.groups == 1 && s.in >= 16 && s.out >= 16;
-}
+using scratch::GradientPieces;
 
 absl::StatusOr<Kernel> WeightGradient(const VectorTable& vectors, int threads,
                                       const ConvolutionBackwardWeights& op) {
   const ConvolutionShape& s = op.shape;
   const GradientPieces pieces(s);
   const int64_t weights = s.out * pieces.places * s.in;
-  const bool direct = pieces.runs == 1 && pieces.places == 1;
-  const int64_t partial_floats = direct ? 0 : RoundedToPanels(pieces.runs * weights);
-  const int64_t packed_floats =
-      kWeightGradientDepth * (RoundedToPanels(std::min(GradientPieces::kTile, s.out)) +
-                              RoundedToPanels(std::min(GradientPieces::kTile, s.in)));
+  const bool direct = pieces.direct();
+  const int64_t partial_floats = scratch::PartialGradientFloats(s, pieces);
+  const int64_t packed_floats = scratch::PackedGradientFloats(s);
   return ForElement("convolution backward weights", op.x.dtype, [&]<typename T>() {
     Kernel kernel;
-    kernel.scratch_bytes = (partial_floats + threads * packed_floats) * sizeof(float);
+    kernel.scratch_bytes = scratch::WeightGradient(s, threads);
     kernel.launch = [=, run = LoopsOf<T>(vectors).weight_gradient,
                      sum = vectors.weight_gradient_sums](Stream& stream) {
       const ConvolutionShape& s = op.shape;

@@ -4,15 +4,13 @@
 #include "kernels/cpu/vector/table.h"
 #include "kernels/device.h"
 #include "kernels/ops/convolution.h"
+#include "kernels/scratch/weight_gradient.h"
 
 namespace trainyard::kernels {
 
-// Whether WeightGradient takes a convolution: one group, enough channels to fill its tiles.
-bool SuitsWeightGradient(const ConvolutionShape& s);
-
-// dw of a convolution whose operands were checked; x and dy of any element type, sums in fp32. What
-// is summed in which order depends on the shape alone, never on the threads.
-// Its scratch is counted in executor/plan/convolution_cost.cc, too.
+// dw of a convolution that it suits (kernels/scratch/weight_gradient.h) and whose operands were
+// checked; x and dy are of any element type, sums are in fp32. The order of the sums depends on the
+// shape alone, never on the threads.
 absl::StatusOr<Kernel> WeightGradient(const VectorTable& vectors, int threads,
                                       const ConvolutionBackwardWeights& op);
 

@@ -8,40 +8,10 @@
 namespace trainyard::kernels {
 namespace {
 
-constexpr int64_t kPlanes = 36;
-// Planes lie a cache line more than a power of two apart, or the 36 of a tile would share a set of
-// the cache.
-constexpr int64_t kGap = 16;
+using scratch::Ceil;
+
+constexpr int64_t kPlanes = scratch::kWinogradPlanes, kGap = scratch::kWinogradGap;
 constexpr int64_t kCols = 192;  // of a product that one thread takes at a time, a multiple of 48
-
-int64_t Ceil(int64_t n, int64_t each) { return (n + each - 1) / each; }
-
-int64_t Tiles(const ConvolutionShape& s) { return s.batch * Ceil(s.height, 4) * Ceil(s.width, 4); }
-
-// For the gradient by weights tiles go by passes whose planes the last cache holds.
-struct Passes {
-  static constexpr int64_t kFloats = int64_t{1} << 20;
-
-  int64_t tiles, each;
-
-  explicit Passes(const ConvolutionShape& s)
-      : tiles(Tiles(s)),
-        each(std::min(RoundUp(tiles),
-                      std::max<int64_t>(64, kFloats / (kPlanes * (s.in + s.out)) / 16 * 16))) {}
-
-  static int64_t RoundUp(int64_t n) { return Ceil(n, 16) * 16; }
-  int64_t size(int64_t first) const { return std::min(each, tiles - first); }
-  // Floats between planes of `channels`.
-  int64_t plane(int64_t channels) const { return each * channels + kGap; }
-};
-
-// Tiles that a thread takes at a time: as many as the second cache holds with their channels, but
-// enough to be worth reading the weights for, and work for everybody.
-int64_t TilesOfUnit(const ConvolutionShape& s, int threads) {
-  constexpr int64_t kFloats = int64_t{128} << 10, kLeast = 32;
-  const int64_t wanted = std::max(kLeast, kFloats / (kPlanes * (s.in + s.out)) / 8 * 8);
-  return std::min(wanted, Ceil(Ceil(Tiles(s), threads), 8) * 8);
-}
 
 template <typename T>
 WinogradImage<T> ImageOf(T* data, const ConvolutionShape& s, int64_t channels, int64_t first,
@@ -59,8 +29,8 @@ WinogradImage<T> ImageOf(T* data, const ConvolutionShape& s, int64_t channels, i
 template <typename T>
 Kernel Product(const VectorTable& vectors, int threads, const ConvolutionShape& s, bool backward,
                const T* x, const T* w, const float* bias, T* y) {
-  const int64_t tiles = Tiles(s);
-  const int64_t each = TilesOfUnit(s, threads);
+  const int64_t tiles = scratch::WinogradTiles(s);
+  const int64_t each = scratch::TilesOfUnit(s, threads);
   const int64_t ins = backward ? s.out : s.in, outs = backward ? s.in : s.out;
   const int64_t lanes = vectors.lanes;
   const int64_t weights_plane = ins * outs + kGap;
@@ -109,9 +79,8 @@ Kernel Product(const VectorTable& vectors, int threads, const ConvolutionShape& 
       }
     });
   };
-  const int64_t units = std::min<int64_t>(threads, Ceil(tiles, each));
-  const int64_t floats = kPlanes * weights_plane + units * unit_floats;
-  return {.launch = launch, .scratch_bytes = floats * sizeof(float)};
+  return {.launch = launch,
+          .scratch_bytes = static_cast<size_t>(scratch::WinogradProduct(s, threads))};
 }
 
 // dw: the products are sums over tiles, so tiles are the steps of both operands' panels.
@@ -119,12 +88,11 @@ template <typename T>
 Kernel WeightGradientOf(const VectorTable& vectors, int threads,
                         const ConvolutionBackwardWeights& op) {
   const ConvolutionShape& s = op.shape;
-  const Passes passes(s);
+  const int64_t all = scratch::WinogradTiles(s), each = scratch::TilesOfPass(s);
   const int64_t lanes = vectors.lanes;
   const int64_t sums_plane = s.out * s.in + kGap;
-  const WinogradPlanes x_planes{nullptr, passes.plane(s.in), lanes, passes.each * lanes};
-  const WinogradPlanes dy_planes{nullptr, passes.plane(s.out), lanes, passes.each * lanes};
-  const int64_t floats = kPlanes * (sums_plane + x_planes.plane + dy_planes.plane);
+  const WinogradPlanes x_planes{nullptr, each * s.in + kGap, lanes, each * lanes};
+  const WinogradPlanes dy_planes{nullptr, each * s.out + kGap, lanes, each * lanes};
   const auto launch = [=, loops = LoopsOf<T>(vectors), product = vectors.panel_product,
                        transform = vectors.winograd_weight_gradient](Stream& stream) {
     const ConvolutionShape& s = op.shape;
@@ -132,8 +100,8 @@ Kernel WeightGradientOf(const VectorTable& vectors, int threads,
     WinogradPlanes x = x_planes, dy = dy_planes;
     x.data = sums + kPlanes * sums_plane;
     dy.data = x.data + kPlanes * x.plane;
-    for (int64_t first = 0; first < passes.tiles; first += passes.each) {
-      const int64_t tiles = passes.size(first);
+    for (int64_t first = 0; first < all; first += each) {
+      const int64_t tiles = std::min(each, all - first);
       ParallelRuns(threads, tiles, 1, [&](int64_t begin, int64_t end) {
         WinogradPlanes to_x = x, to_dy = dy;
         to_x.data += begin * to_x.tile;
@@ -151,7 +119,7 @@ Kernel WeightGradientOf(const VectorTable& vectors, int threads,
                    .a_row = 1,
                    .a_step = lanes,
                    .a_panel = dy.chunk,
-                   .b = x.data + k * x.plane + col * passes.each,
+                   .b = x.data + k * x.plane + col * each,
                    .b_panel = x.chunk,
                    .depth = tiles,
                    .c = sums + k * sums_plane + col,
@@ -172,15 +140,10 @@ Kernel WeightGradientOf(const VectorTable& vectors, int threads,
       }
     });
   };
-  return {.launch = launch, .scratch_bytes = floats * sizeof(float)};
+  return {.launch = launch, .scratch_bytes = static_cast<size_t>(scratch::WinogradGradient(s))};
 }
 
 }  // namespace
-
-bool SuitsWinograd(const ConvolutionShape& s) {
-  return s.kernel_height == 3 && s.kernel_width == 3 && s.stride == 1 && s.pad == 1 &&
-         s.groups == 1 && s.in % 16 == 0 && s.out % 16 == 0 && Tiles(s) >= 64;
-}
 
 absl::StatusOr<Kernel> WinogradForward(const VectorTable& vectors, int threads,
                                        const ConvolutionForward& op) {

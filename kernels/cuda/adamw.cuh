@@ -31,7 +31,7 @@ __global__ static void AdamWCorrectionsKernel(AdamWHyper h, const StepState* sta
 }
 
 // Into the stream's scratch, of which it takes kCorrectionBytes.
-inline constexpr size_t kCorrectionBytes = sizeof(AdamWCorrections);
+static_assert(sizeof(AdamWCorrections) == kCorrectionBytes);
 inline const AdamWCorrections* LaunchCorrections(Stream& stream, const AdamWHyper& hyper,
                                                  const StepState* state) {
   auto* const to = static_cast<AdamWCorrections*>(stream.scratch);

@@ -17,15 +17,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AddProduct& op) {
   }
   if (!status.ok()) return status;
   const auto size = SizeOf(type);
-  absl::StatusOr<Kernel> add = Prepare(Matmul{.a = op.a,
-                                              .b = op.b,
-                                              .c = op.y.From(op.first).WithRowStride(op.cols),
-                                              .m = op.rows,
-                                              .n = op.n,
-                                              .k = op.k,
-                                              .transpose_b = true,
-                                              .accumulate = true,
-                                              .scale = op.scale});
+  absl::StatusOr<Kernel> add = Prepare(ProductOf(op));
   if (!add.ok() || op.y.data == op.base.data) return add;
   const auto bytes = static_cast<size_t>(op.rows * op.cols * size);
   return Kernel{.launch =

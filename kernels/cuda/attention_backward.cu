@@ -176,7 +176,8 @@ absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
     Launch(stream, {.grid = of_keys, .shared_bytes = kTiles + 2 * kScores}, keys_and_values, a);
     Launch(stream, {.grid = of_queries, .shared_bytes = kTiles + kScores}, queries, a);
   };
-  return Kernel{.launch = launch, .scratch_bytes = static_cast<size_t>(rows) * sizeof(float)};
+  return Kernel{.launch = launch,
+                .scratch_bytes = AttentionBackwardBytes(op.batch, op.heads, op.time)};
 }
 
 // By our own kernels.

@@ -196,7 +196,8 @@ absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
     Launch(stream, of_keys, keys_and_values, a, vectors);
     Launch(stream, of_queries, queries, a, vectors);
   };
-  return Kernel{.launch = launch, .scratch_bytes = static_cast<size_t>(rows) * sizeof(float)};
+  return Kernel{.launch = launch,
+                .scratch_bytes = AttentionBackwardBytes(op.batch, op.heads, op.time)};
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/cudnn_graph.h"
 #include "kernels/device.h"
+#include "kernels/scratch/cuda.h"
 
 namespace trainyard::kernels::cuda {
 
@@ -29,7 +30,6 @@ struct AttentionPiece {
 
 // The largest piece whose gradients of scores, of 16 bits, take at most `bytes`; at least one head
 // of keys of one sample.
-inline constexpr size_t kMostScoreBytes = size_t{256} << 20;
 AttentionPiece PieceOf(const AttentionBackward& op, size_t bytes = kMostScoreBytes);
 
 // The library's first choice alone. kUnimplemented: there is none.

@@ -12,7 +12,7 @@ namespace {
 constexpr int kMomentRows = 8, kSumRows = 4, kMapRows = 4;
 // Of sums one wave of two blocks on each of 132 multiprocessors; of maps more, for a short last
 // one.
-constexpr int64_t kSumBlocks = kMostColumnChunks, kMapBlocks = 2112;
+constexpr int64_t kSumBlocks = kMostRowChunks, kMapBlocks = 2112;
 
 // Means, and sums of squares around them, of numbers in groups (Chan, Golub & LeVeque 1979), all of
 // the distance to the first number, so that a mean far from zero costs no digits.
@@ -442,9 +442,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const BatchNormForward& op) {
   status.Update(RequirePositive("batch norm", {{"rows - 1", op.rows - 1}, {"cols", op.cols}}));
   if (!status.ok()) return status;
   return ForElement("batch norm", type, [&]<typename T>() {
-    const int64_t chunks = SumTiles<T>(op.rows, op.cols, kMomentRows, true).chunks;
     return Kernel{.launch = [op](Stream& stream) { LaunchForward<T>(stream, op); },
-                  .scratch_bytes = static_cast<size_t>(2 * chunks * op.cols) * sizeof(float)};
+                  .scratch_bytes = BatchNormForwardBytes(op.rows, op.cols)};
   });
 }
 
@@ -492,9 +491,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const BatchNormBackward& op) {
   status.Update(RequirePositive("batch norm backward", {{"rows", op.rows}, {"cols", op.cols}}));
   if (!status.ok()) return status;
   return ForElement("batch norm backward", type, [&]<typename T>() {
-    const int64_t chunks = SumTiles<T>(op.rows, op.cols, kSumRows, true).chunks;
     return Kernel{.launch = [op](Stream& stream) { LaunchBackward<T>(stream, op); },
-                  .scratch_bytes = static_cast<size_t>((2 * chunks + 3) * op.cols) * sizeof(float)};
+                  .scratch_bytes = BatchNormBackwardBytes(op.rows, op.cols)};
   });
 }
 

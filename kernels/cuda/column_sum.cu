@@ -45,10 +45,6 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-size_t ColumnSumScratch(int64_t rows, int64_t cols) {
-  return static_cast<size_t>(std::min(rows, kMostColumnChunks) * cols) * sizeof(float);
-}
-
 void LaunchColumnSum(Stream& stream, const Buffer& x, float* y, int64_t rows, int64_t cols,
                      bool accumulate, void* scratch, int64_t step) {
   if (step == 0) step = cols;
@@ -57,7 +53,7 @@ void LaunchColumnSum(Stream& stream, const Buffer& x, float* y, int64_t rows, in
       const int64_t tiles = CeilDiv(cols / kPackSize, kTilePacks);
       const bool by_packs = Aligned(kPackBytes, {x.data}) && step % kPackSize == 0;
       ColumnTiles t =
-          TileColumns(rows, cols, kPackSize, kRows, std::min(kBlocks, tiles * kMostColumnChunks),
+          TileColumns(rows, cols, kPackSize, kRows, std::min(kBlocks, tiles * kMostRowChunks),
                       by_packs, kLeastRounds);
       t.row_step = step;
       float* const partial = static_cast<float*>(scratch);
@@ -73,14 +69,14 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ColumnSum& op) {
   absl::Status status = RequireTypes("column sum", {{"x", op.x, op.x.dtype}, {"y", op.y}});
   status.Update(RequireElement("column sum", op.x.dtype));
   status.Update(RequirePositive("column sum", {{"rows", op.rows}, {"cols", op.cols}}));
-  status.Update(RequireRowStride("column sum", op.step(), op.cols));
+  status.Update(RequireRowStride("column sum", op.row_stride(), op.cols));
   if (!status.ok()) return status;
   return Kernel{.launch =
                     [op](Stream& stream) {
                       LaunchColumnSum(stream, op.x, op.y.As<float>(), op.rows, op.cols,
-                                      op.accumulate, stream.scratch, op.step());
+                                      op.accumulate, stream.scratch, op.row_stride());
                     },
-                .scratch_bytes = ColumnSumScratch(op.rows, op.cols)};
+                .scratch_bytes = RowSumBytes(op.rows, op.cols)};
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -128,10 +128,9 @@ __device__ float SumOfLanes(const float* shared, const ColumnTiles& t, int col) 
 
 // The second launch: 8 columns a block, 32 lanes each, and each lane reads all of its chunks at
 // once.
-inline constexpr int64_t kMostColumnChunks = 256;
 inline constexpr int kFinishCols = 8;
 inline constexpr int kFinishLanes = kThreads / kFinishCols;
-inline constexpr int kFinishEach = kMostColumnChunks / kFinishLanes;
+inline constexpr int kFinishEach = kMostRowChunks / kFinishLanes;
 inline constexpr int kBlockSums = kThreads / kWarp * kFinishCols;
 
 // The sum over the kFinishLanes threads of each column, for lane 0 of it, in a fixed tree. All

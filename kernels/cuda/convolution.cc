@@ -283,7 +283,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardWeights& op)
   status.Update(CheckShape(op.shape));
   if (!status.ok()) return status;
   const int64_t out_rows = op.shape.batch * op.shape.out_height() * op.shape.out_width();
-  const size_t more = op.dbias ? ColumnSumScratch(out_rows, op.shape.out) : 0;
+  const size_t more = op.dbias ? RowSumBytes(out_rows, op.shape.out) : 0;
   // The gradient goes through scratch in any case: it has the activations' type, and is added.
   return Prepared(OpenCudnn(),
                   {.direction = ConvolutionDirection::kWeightGradient,

@@ -12,13 +12,11 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cudnn_graph.h"
 #include "kernels/ops/convolution.h"
+#include "kernels/scratch/cuda.h"
 
 namespace trainyard::kernels::cuda {
 
 using ConvolutionDirection = OperationGraph::Convolution;
-
-// A plan that wants more scratch than this is passed over.
-inline constexpr size_t kMostConvolutionWorkspace = size_t{256} << 20;
 
 // What Plan::Run binds; by direction one of them is the result.
 inline constexpr int64_t kConvolutionX = 1, kConvolutionW = 2, kConvolutionY = 3;

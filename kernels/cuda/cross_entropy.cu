@@ -264,7 +264,7 @@ struct IsTarget {
 // Whether all rows of logits and of their gradient begin where packs do.
 bool RowsInPacks(const CrossEntropy& op) {
   return Aligned(kPackBytes, {op.logits.data, op.dlogits.data}) &&
-         op.step() * SizeOf(op.logits.dtype) % kPackBytes == 0;
+         op.row_stride() * SizeOf(op.logits.dtype) % kPackBytes == 0;
 }
 
 }  // namespace
@@ -279,7 +279,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
                         {.name = "correct", .buffer = op.correct, .optional = true},
                         {"dlogits", op.dlogits, type, true}});
   status.Update(RequirePositive("cross entropy", {{"rows", op.rows}, {"classes", op.classes}}));
-  status.Update(RequireRowStride("cross entropy", op.step(), op.classes));
+  status.Update(RequireRowStride("cross entropy", op.row_stride(), op.classes));
   if (status.ok() && !op.valid()) {
     status =
         absl::InvalidArgumentError("cuda cross entropy: logits and their gradient lie differently");
@@ -297,7 +297,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
                                                 .state = StepStateOf(op.state),
                                                 .rows = op.rows,
                                                 .classes = op.classes,
-                                                .step = op.step(),
+                                                .step = op.row_stride(),
                                                 .scale = op.scale,
                                                 .smoothing = op.smoothing,
                                                 .z_loss = op.z_loss,
@@ -326,7 +326,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CountTargets& op) {
                       LaunchFixedSum(stream, IsTarget{}, op.targets.As<int32_t>(),
                                      op.count.As<double>(), op.n, op.accumulate, stream.scratch);
                     },
-                .scratch_bytes = FixedSumScratch(op.n)};
+                .scratch_bytes = FixedSumBytes(op.n)};
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const Sum& op) {
@@ -338,7 +338,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Sum& op) {
                       LaunchFixedSum(stream, InDouble{}, op.x.As<float>(), op.sum.As<double>(),
                                      op.n, op.accumulate, stream.scratch);
                     },
-                .scratch_bytes = FixedSumScratch(op.n)};
+                .scratch_bytes = FixedSumBytes(op.n)};
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "kernels/scratch/cuda.h"
 
 namespace trainyard::kernels::cuda {
 
@@ -30,9 +31,6 @@ using CublasOwned = std::unique_ptr<std::remove_pointer_t<Handle>, CublasDelete<
 using MatmulDescriptor = CublasOwned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using MatrixLayout = CublasOwned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using MatmulPreference = CublasOwned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
-
-// Workspace that a product may use: 32 MiB, what NVIDIA advises for Hopper.
-inline constexpr size_t kCublasWorkspace = size_t{32} << 20;
 
 // The library's state on the device that was current when it was made.
 class CublasLt {

@@ -240,9 +240,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingBackward& op) {
                              {.name = "dpositions", .buffer = op.dpositions, .optional = true}});
   status.Update(CheckExtents(op));
   if (!status.ok()) return status;
-  const int64_t chunks = CeilDiv(op.batch * op.time, kChunkPlaces);
   return Kernel{.launch = [op](Stream& stream) { LaunchBackward(stream, op); },
-                .scratch_bytes = static_cast<size_t>(chunks) * kChunkPlaces * sizeof(uint64_t)};
+                .scratch_bytes = SortedIdBytes(op.batch * op.time)};
 }
 
 }  // namespace trainyard::kernels::cuda

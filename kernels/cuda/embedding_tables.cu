@@ -108,11 +108,7 @@ __global__ void __launch_bounds__(kThreads)
 
 int64_t ChunksOf(int64_t samples) { return CeilDiv(samples, kChunkPlaces); }
 
-size_t SortedBytes(int64_t samples, int64_t count) {
-  return static_cast<size_t>(count * ChunksOf(samples)) * kChunkPlaces * sizeof(uint64_t);
-}
-
-// ids and grad of `samples` in, sums out; scratch: SortedBytes.
+// ids and grad of `samples` in, sums out; scratch: SortedIdBytes of each table.
 template <bool kMerge>
 void LaunchRowSums(Stream& stream, const Buffer& ids, const Buffer& grad, int64_t samples,
                    int64_t count, int64_t width, float* gradients, const TableList& tables) {
@@ -171,7 +167,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingTablesBackward& op) {
                                            op.width, op.gradients.first.As<float>(),
                                            op.gradients.list);
                     },
-                .scratch_bytes = SortedBytes(op.batch, op.gradients.list.count)};
+                .scratch_bytes = op.gradients.list.count * SortedIdBytes(op.batch)};
 }
 
 absl::StatusOr<Kernel> CudaDevice::Prepare(const KeepRows& op) {
@@ -205,7 +201,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const MergeRows& op) {
                       LaunchRowSums<true>(stream, op.ids, op.grad, op.samples, op.count, op.width,
                                           nullptr, TableList());
                     },
-                .scratch_bytes = SortedBytes(op.samples, op.count)};
+                .scratch_bytes = op.count * SortedIdBytes(op.samples)};
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -9,14 +9,7 @@
 
 namespace trainyard::kernels::cuda {
 
-inline constexpr int64_t kMaxSumBlocks = 1024;
-inline constexpr int64_t kSumPerThread = 16;
-
-inline int64_t SumBlocks(int64_t n) {
-  return std::clamp<int64_t>(CeilDiv(n, kThreads * kSumPerThread), 1, kMaxSumBlocks);
-}
-
-inline size_t FixedSumScratch(int64_t n) { return SumBlocks(n) * sizeof(double); }
+static_assert(kElementsOfSumBlock % kThreads == 0);
 
 // Neighbouring elements that a thread adds up one after the other, whatever their type: a sum has
 // the same bits in 16 bits as in fp32 where its elements are the same.
@@ -69,7 +62,7 @@ __global__ static void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) total[0] = accumulate ? total[0] + sum : sum;
 }
 
-// total[0] = sum of f(x[i]) (+ total[0] when accumulate). Takes FixedSumScratch(n) bytes of
+// total[0] = sum of f(x[i]) (+ total[0] when accumulate). Takes FixedSumBytes(n) bytes of
 // `scratch`.
 template <typename F, typename T>
 void LaunchFixedSum(Stream& stream, F f, const T* x, double* total, int64_t n, bool accumulate,

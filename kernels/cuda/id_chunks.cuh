@@ -9,7 +9,6 @@
 
 namespace trainyard::kernels::cuda {
 
-inline constexpr int kChunkPlaces = 1024;
 inline constexpr uint64_t kNoPlace = ~uint64_t{0};  // sorts last
 
 // Sorts the keys (id << 32 | place within the chunk) that the kChunkPlaces threads of a block hold

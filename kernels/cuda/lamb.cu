@@ -130,6 +130,7 @@ struct Found {
   float ratio;
   Corrections corrections;
 };
+static_assert(sizeof(Found) <= kFoundBytes);
 
 __global__ void __launch_bounds__(kThreads) LambKernel(LambArguments a, const Found* found) {
   EachStep(a.n, a.by_packs, [&]<int kCount>(PackSize<kCount>, int64_t at) {
@@ -189,10 +190,9 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const LambStep& op) {
                              .weight_decay = op.weight_decay,
                              .learning_rate_scale = op.learning_rate_scale};
   arguments.by_packs = Aligned(kPackBytes, {arguments.w, arguments.grad, arguments.m, arguments.v});
-  return Kernel{
-      .launch = [arguments,
-                 adapt = op.adapt](Stream& stream) { LaunchLamb(stream, arguments, adapt); },
-      .scratch_bytes = op.adapt ? 2 * SumBlocks(op.n) * sizeof(double) + sizeof(Found) : 0};
+  return Kernel{.launch = [arguments, adapt = op.adapt](
+                              Stream& stream) { LaunchLamb(stream, arguments, adapt); },
+                .scratch_bytes = LambBytes(op.n, op.adapt)};
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -156,7 +156,7 @@ RowChunks ChunksOf(const LayerNormBackward& op) {
   if (op.cols > kMostHeld) return ChunkRows(op.rows);
   const int64_t at_once = kBlockWarps / WarpsPerRow(op.cols);
   const bool sums = op.dgamma || op.dbeta;
-  const int64_t least = sums ? CeilDiv(op.rows, kMaxChunks) : 1;
+  const int64_t least = sums ? CeilDiv(op.rows, kMostRowChunks) : 1;
   const int64_t each = CeilDiv(least, at_once) * at_once;
   return {.rows_each = each, .count = CeilDiv(op.rows, each)};
 }
@@ -217,10 +217,9 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormBackward& op) {
   if (op.accumulate_dx && op.dx.data == op.dy.data) {
     return absl::InvalidArgumentError("layer norm backward: dx is dy and accumulated into");
   }
-  const int64_t floats = ChunksOf(op).count * op.cols * SumsOf(op);
   return ForElement("layer norm backward", op.dy.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) { LaunchBackward<T>(stream, op); },
-                  .scratch_bytes = static_cast<size_t>(floats) * sizeof(float)};
+                  .scratch_bytes = SumsOf(op) * RowSumBytes(op.rows, op.cols)};
   });
 }
 

@@ -7,12 +7,12 @@
 namespace trainyard::kernels::cuda {
 
 absl::StatusOr<std::vector<MatmulPiece>> CutMatmul(const Matmul& op, int64_t max_elements) {
-  int64_t m_each = std::min(op.m, max_elements / op.step_of_c());  // c: [m, n]
+  int64_t m_each = std::min(op.m, max_elements / op.c_row_stride());  // c: [m, n]
   int64_t k_each = op.k;
   if (op.transpose_a) {
-    k_each = std::min(k_each, max_elements / op.step_of_a());  // a: [k, m]
+    k_each = std::min(k_each, max_elements / op.a_row_stride());  // a: [k, m]
   } else {
-    m_each = std::min(m_each, max_elements / op.step_of_a());  // a: [m, k]
+    m_each = std::min(m_each, max_elements / op.a_row_stride());  // a: [m, k]
   }
   if (!op.transpose_b) {
     k_each = std::min(k_each, max_elements / op.n);  // b: [k, n]

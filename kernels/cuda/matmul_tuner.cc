@@ -39,7 +39,7 @@ void FillOperands(Stream& stream, const Matmul& op, const MatmulPiece& piece,
                       {.x = {const_cast<void*>(product.b_data), op.a.dtype},
                        .rows = ta ? piece.k : piece.m,
                        .cols = ta ? piece.m : piece.k,
-                       .step = op.step_of_a(),
+                       .step = op.a_row_stride(),
                        .terms_in_rows = ta},
                       {.x = {const_cast<void*>(product.a_data), op.b.dtype},
                        .rows = tb ? op.n : piece.k,
@@ -92,7 +92,7 @@ void MatmulTuner::Measure(Stream& stream, const Matmul& op, const MatmulPiece& p
           [&](bool cancel) {
             const float rest = cancel ? 0.0f : 1.0f;
             LaunchTrialData(stream, {product.c_data, op.c.dtype},
-                            (piece.m - 1) * op.step_of_c() + op.n, rest);
+                            (piece.m - 1) * op.c_row_stride() + op.n, rest);
             if (bias != nullptr) LaunchTrialData(stream, {bias, op.c.dtype}, op.n, rest);
           },
       .run =
@@ -103,7 +103,7 @@ void MatmulTuner::Measure(Stream& stream, const Matmul& op, const MatmulPiece& p
       .result = {product.c_data, op.c.dtype},
       .rows = piece.m,
       .cols = op.n,
-      .step = op.step_of_c()};
+      .step = op.c_row_stride()};
   auto* const parts = static_cast<uint64_t*>(AlignWorkspace(stream.scratch));
   const Choice choice = FastestOfSameBits(stream, trial, parts, time_);
   product.algorithm = (*algorithms)[choice.candidate];

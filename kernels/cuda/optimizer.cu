@@ -192,7 +192,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SquaredNorm& op) {
                         LaunchFixedSum(stream, Square{}, op.x.As<E>(), op.sum.As<double>(), op.n,
                                        op.accumulate, stream.scratch);
                       },
-                  .scratch_bytes = FixedSumScratch(op.n)};
+                  .scratch_bytes = FixedSumBytes(op.n)};
   });
 }
 

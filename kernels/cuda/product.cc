@@ -65,9 +65,9 @@ absl::Status MakeLayouts(const Matmul& op, const MatmulPiece& piece, Product& pr
   // b stored [k, n] is n x k for the library, stored [n, k] it is k x n; likewise a.
   absl::Status status = op.transpose_b ? make(op.b, piece.k, op.n, product.a)(op.k)
                                        : make(op.b, op.n, piece.k, product.a)(op.n);
-  status.Update(op.transpose_a ? make(op.a, piece.m, piece.k, product.b)(op.step_of_a())
-                               : make(op.a, piece.k, piece.m, product.b)(op.step_of_a()));
-  status.Update(make(op.c, op.n, piece.m, product.c)(op.step_of_c()));
+  status.Update(op.transpose_a ? make(op.a, piece.m, piece.k, product.b)(op.a_row_stride())
+                               : make(op.a, piece.k, piece.m, product.b)(op.a_row_stride()));
+  status.Update(make(op.c, op.n, piece.m, product.c)(op.c_row_stride()));
   return status;
 }
 
@@ -99,8 +99,8 @@ absl::Status MakeDescriptor(const Matmul& op, bool with_bias, Product& product) 
 std::string ShapeOf(const Matmul& op, const MatmulPiece& piece, const Product& product) {
   return absl::StrCat("matmul/", TypeOf(op.a), ",", TypeOf(op.c), "/", op.transpose_a ? "T" : "N",
                       op.transpose_b ? "T" : "N", "/", piece.m, ",", op.n, ",", piece.k, "/",
-                      op.step_of_a(), ",", op.step_of_c(), "/", AlignmentOf(product.a_data), ",",
-                      AlignmentOf(product.b_data), ",", AlignmentOf(product.c_data),
+                      op.a_row_stride(), ",", op.c_row_stride(), "/", AlignmentOf(product.a_data),
+                      ",", AlignmentOf(product.b_data), ",", AlignmentOf(product.c_data),
                       product.bias == nullptr ? "" : "/bias", product.beta == 0 ? "" : "/add");
 }
 
@@ -148,10 +148,10 @@ absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> AlgorithmsFor(cublasLtHandle_t
 
 absl::StatusOr<Product> MakeProduct(const Matmul& op, const MatmulPiece& piece) {
   Product product;
-  product.b_data = ElementAt(op.a, op.transpose_a ? piece.k0 * op.step_of_a() + piece.m0
-                                                  : piece.m0 * op.step_of_a() + piece.k0);
+  product.b_data = ElementAt(op.a, op.transpose_a ? piece.k0 * op.a_row_stride() + piece.m0
+                                                  : piece.m0 * op.a_row_stride() + piece.k0);
   product.a_data = ElementAt(op.b, op.transpose_b ? piece.k0 : piece.k0 * op.n);
-  product.c_data = ElementAt(op.c, piece.m0 * op.step_of_c());
+  product.c_data = ElementAt(op.c, piece.m0 * op.c_row_stride());
   product.alpha = op.scale;
   product.beta = op.accumulate || piece.k0 > 0 ? 1.0f : 0.0f;
   absl::Status status = MakeDescriptor(op, op.bias && piece.k0 == 0, product);

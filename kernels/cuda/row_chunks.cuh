@@ -11,7 +11,6 @@ namespace trainyard::kernels::cuda {
 inline constexpr int kChunkCols = 32;
 inline constexpr int kChunkLanes = kThreads / kChunkCols;  // rows of a chunk read at once
 inline constexpr int64_t kMinChunkRows = 64;
-inline constexpr int64_t kMaxChunks = 256;
 
 struct RowChunks {
   int64_t rows_each = 0;
@@ -19,7 +18,7 @@ struct RowChunks {
 };
 
 inline RowChunks ChunkRows(int64_t rows) {
-  int64_t each = CeilDiv(rows, kMaxChunks);
+  int64_t each = CeilDiv(rows, kMostRowChunks);
   if (each < kMinChunkRows) each = kMinChunkRows;
   return {.rows_each = each, .count = CeilDiv(rows, each)};
 }

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "kernels/device.h"
+#include "kernels/scratch/cuda.h"
 
 namespace trainyard::kernels::cuda {
 
@@ -74,9 +75,7 @@ struct DeviceFree {
 };
 using DeviceMemory = std::unique_ptr<void, DeviceFree>;
 
-// cuBLASLt and cuDNN workspaces start at a multiple of this, wherever the scratch starts.
-inline constexpr size_t kWorkspaceAlign = 256;
-
+// Where the workspace of cuBLASLt or cuDNN starts, wherever the scratch does.
 inline void* AlignWorkspace(void* scratch) {
   const auto at = reinterpret_cast<uintptr_t>(scratch);
   return reinterpret_cast<void*>((at + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);

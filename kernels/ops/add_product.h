@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/operand.h"
+#include "kernels/ops/matmul.h"
 
 namespace trainyard::kernels {
 
@@ -15,5 +15,18 @@ struct AddProductOf {
   TY_FIELDS(Read(base), Read(a), Read(b), Write(y), rows, cols, first, n, k, scale)
 };
 using AddProduct = AddProductOf<Buffer>;
+
+// The product that is added, once y holds base.
+inline Matmul ProductOf(const AddProduct& op) {
+  return {.a = op.a,
+          .b = op.b,
+          .c = op.y.From(op.first).WithRowStride(op.cols),
+          .m = op.rows,
+          .n = op.n,
+          .k = op.k,
+          .transpose_b = true,
+          .accumulate = true,
+          .scale = op.scale};
+}
 
 }  // namespace trainyard::kernels

@@ -13,7 +13,7 @@ struct ColumnSumOf {
   int64_t rows = 0, cols = 0;
   bool accumulate = false;
 
-  int64_t step() const { return x.row_stride == 0 ? cols : x.row_stride; }
+  int64_t row_stride() const { return x.row_stride == 0 ? cols : x.row_stride; }
   TY_FIELDS(WithRowStride(Read(x)), WriteOrAdd(y, accumulate), rows, cols, accumulate)
 };
 using ColumnSum = ColumnSumOf<Buffer>;

@@ -14,8 +14,8 @@ struct ConvolutionShape {
   int64_t kernel_height = 1, kernel_width = 1, stride = 1, pad = 0;
   int64_t groups = 1;
 
-  int64_t out_height() const { return (height + 2 * pad - kernel_height) / stride + 1; }
-  int64_t out_width() const { return (width + 2 * pad - kernel_width) / stride + 1; }
+  constexpr int64_t out_height() const { return (height + 2 * pad - kernel_height) / stride + 1; }
+  constexpr int64_t out_width() const { return (width + 2 * pad - kernel_width) / stride + 1; }
 };
 
 // y may be rounded to E before the bias is added, too.

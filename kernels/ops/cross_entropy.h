@@ -25,7 +25,7 @@ struct CrossEntropyOf {
   int64_t rows = 0, classes = 0;
   float scale = 1, smoothing = 0, z_loss = 0;
 
-  int64_t step() const { return logits.row_stride == 0 ? classes : logits.row_stride; }
+  int64_t row_stride() const { return logits.row_stride == 0 ? classes : logits.row_stride; }
   // Logits and their gradient lie alike.
   bool valid() const { return !dlogits || dlogits.row_stride == logits.row_stride; }
   TY_FIELDS(WithRowStride(Read(logits)), Read(targets), Write(losses), Write(z_losses),

@@ -27,11 +27,11 @@ struct MatmulOf {
   int64_t a_cols = 0, a_first = 0;
 
   int64_t stored_a_cols() const { return transpose_a ? m : k; }
-  int64_t step_of_a() const { return a.row_stride > 0 ? a.row_stride : stored_a_cols(); }
-  int64_t step_of_c() const { return c.row_stride > 0 ? c.row_stride : n; }
+  int64_t a_row_stride() const { return a.row_stride > 0 ? a.row_stride : stored_a_cols(); }
+  int64_t c_row_stride() const { return c.row_stride > 0 ? c.row_stride : n; }
   // Scale and strides are as said above, and a_cols is 0.
   bool valid() const {
-    return a_cols == 0 && step_of_a() >= stored_a_cols() && step_of_c() >= n &&
+    return a_cols == 0 && a_row_stride() >= stored_a_cols() && c_row_stride() >= n &&
            (scale == 1 || !bias);
   }
   // The same product with the columns of `a` as a matrix whose rows lie apart.

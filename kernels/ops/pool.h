@@ -10,8 +10,8 @@ struct PoolShape {
   int64_t batch = 0, height = 0, width = 0, channels = 0;
   int64_t window = 2, stride = 2, pad = 0;  // window <= 15, pad <= window / 2
 
-  int64_t out_height() const { return (height + 2 * pad - window) / stride + 1; }
-  int64_t out_width() const { return (width + 2 * pad - window) / stride + 1; }
+  constexpr int64_t out_height() const { return (height + 2 * pad - window) / stride + 1; }
+  constexpr int64_t out_width() const { return (width + 2 * pad - window) / stride + 1; }
 };
 
 // Largest of each window.

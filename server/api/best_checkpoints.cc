@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "executor/plan/metrics.h"
+#include "executor/plan/spec/metrics.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard {

@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "executor/plan/fit.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/spec/spec.h"
 #include "server/api/names.h"
 #include "server/scheduler/slots.h"
 #include "storage/base/ids.h"

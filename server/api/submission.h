@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "executor/plan/facts.h"
+#include "executor/plan/spec/facts.h"
 #include "server/sizing/size_job.h"
 #include "storage/records/job.h"
 #include "storage/records/node.h"

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "executor/plan/facts.h"
+#include "executor/plan/spec/facts.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard {

@@ -6,8 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "executor/plan/plan.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/build.h"
+#include "executor/plan/graph/plan.h"
+#include "executor/plan/spec/spec.h"
 #include "executor/weights/configuration.h"
 #include "storage/base/status.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::engine {

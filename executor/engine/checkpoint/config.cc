@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "executor/plan/families/families.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/spec/resnet_layout.h"
+#include "executor/plan/spec/spec.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {

@@ -31,7 +31,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "executor/plan/facts.h"
+#include "executor/plan/spec/facts.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::engine {

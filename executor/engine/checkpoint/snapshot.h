@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "executor/engine/checkpoint/tensor_view.h"
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::engine {

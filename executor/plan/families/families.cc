@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "executor/plan/spec.h"
+#include "executor/plan/spec/spec.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {

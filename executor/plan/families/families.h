@@ -2,14 +2,12 @@
 
 // The model families: each writes its forward graph, and nothing else.
 
-#include <array>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "executor/plan/facts.h"
-#include "executor/plan/graph_builder.h"
+#include "executor/plan/graph/graph_builder.h"
+#include "executor/plan/spec/facts.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::plan {
@@ -102,14 +100,6 @@ absl::StatusOr<Forward> BuildMobilenet(const v1::Mobilenet& mobilenet, const Dat
 // tokens.
 absl::StatusOr<Forward> BuildLayers(const v1::LayerList& layers, const DataFacts& facts,
                                     TensorId images, GraphBuilder& builder);
-
-// The blocks of the four stages of a resnet of this depth, and whether they are bottlenecks (three
-// convolutions, the last to four times the channels). Nullopt: there is no such resnet.
-struct ResnetLayout {
-  std::array<int, 4> blocks;
-  bool bottleneck = false;
-};
-std::optional<ResnetLayout> LayoutOfResnet(int depth);
 
 // From a normal of deviation sqrt(2 / fan_in): keeps the variance through relu (He et al. 2015).
 double KaimingStd(int64_t fan_in);

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "executor/plan/families/families.h"
+#include "executor/plan/spec/resnet_layout.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -45,23 +46,6 @@ TensorId AddBlock(const std::string& name, TensorId x, int64_t out, int64_t stri
 }
 
 }  // namespace
-
-std::optional<ResnetLayout> LayoutOfResnet(int depth) {
-  switch (depth) {
-    case 18:
-      return ResnetLayout{{2, 2, 2, 2}, false};
-    case 34:
-      return ResnetLayout{{3, 4, 6, 3}, false};
-    case 50:
-      return ResnetLayout{{3, 4, 6, 3}, true};
-    case 101:
-      return ResnetLayout{{3, 4, 23, 3}, true};
-    case 152:
-      return ResnetLayout{{3, 8, 36, 3}, true};
-    default:
-      return std::nullopt;
-  }
-}
 
 absl::StatusOr<Forward> BuildResnet(const v1::Resnet& resnet, const DataFacts& facts,
                                     TensorId images, GraphBuilder& builder) {

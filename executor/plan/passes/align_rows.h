@@ -6,7 +6,7 @@
 // that makes the logits and for the two that read their gradient. PyTorch's compiler pads such
 // products; here their rows are laid apart, and nothing is copied or computed that was not before.
 
-#include "executor/plan/graph.h"
+#include "executor/plan/graph/graph.h"
 
 namespace trainyard::plan {
 

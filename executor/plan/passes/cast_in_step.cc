@@ -6,7 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "executor/plan/memory.h"
+#include "executor/plan/memory/memory.h"
 
 namespace trainyard::plan {
 

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
 
 namespace trainyard::plan {
 

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "executor/plan/glob.h"
-#include "executor/plan/spec_checks.h"
+#include "executor/plan/spec/checks.h"
+#include "executor/plan/spec/glob.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {

@@ -6,7 +6,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
-#include "executor/plan/graph_builder.h"
+#include "executor/plan/graph/graph_builder.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::plan {

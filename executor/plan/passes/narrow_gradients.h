@@ -8,7 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "executor/plan/graph.h"
+#include "executor/plan/graph/graph.h"
 
 namespace trainyard::plan {
 

@@ -1,7 +1,8 @@
 #pragma once
 
 #include "absl/container/flat_hash_map.h"
-#include "executor/plan/graph.h"
+#include "executor/plan/graph/graph.h"
+#include "executor/plan/ops/typing.h"
 
 namespace trainyard::plan {
 
@@ -17,11 +18,6 @@ namespace trainyard::plan {
 // A weight of a product is read through a copy in `type`: `copies` maps parameters to those that
 // there are, and new ones are added. Returns the logits, in fp32 if that is what `of_logits` asks
 // for.
-struct Precision {
-  ElementType type = ElementType::kBF16;
-  TensorId logits = kNone;
-  ElementType of_logits = ElementType::kF32;
-};
 TensorId ApplyPrecision(const Precision& precision, Graph& graph,
                         absl::flat_hash_map<TensorId, TensorId>& copies);
 

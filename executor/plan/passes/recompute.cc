@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "executor/plan/memory.h"
+#include "executor/plan/memory/memory.h"
 #include "executor/plan/passes/repetition.h"
 
 namespace trainyard::plan {

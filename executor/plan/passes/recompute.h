@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "executor/plan/graph.h"
+#include "executor/plan/graph/graph.h"
 
 namespace trainyard::plan {
 

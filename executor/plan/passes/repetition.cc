@@ -4,8 +4,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "executor/plan/cost.h"
-#include "executor/plan/memory.h"
+#include "executor/plan/memory/memory.h"
+#include "executor/plan/ops/op.h"
 
 namespace trainyard::plan {
 
@@ -16,7 +16,7 @@ namespace {
 constexpr double kFlopsPerByte = 16;
 
 OpView View(const Graph& graph, const std::vector<Place>& places, Op op) {
-  OpView view{.cost = Flops(graph.tensors, op) / kFlopsPerByte};
+  OpView view{.cost = Flops(op) / kFlopsPerByte};
   for (const auto& [in, out] : InPlacePairs(op)) {
     if (in == kNone || out == kNone || places[in] < 0 || places[out] < 0) continue;
     if (graph[in].kind != TensorKind::kActivation) continue;
@@ -36,11 +36,8 @@ OpView View(const Graph& graph, const std::vector<Place>& places, Op op) {
 }
 
 // The op that computes the same a second time; none: it would change more than activations.
-std::optional<Op> RecomputedForm(const Graph& graph, Op op) {
-  if (auto* const norm = std::get_if<BatchNormForward>(&op)) {
-    norm->again = true;
-    norm->running_mean = norm->running_var = kNone;
-  }
+std::optional<Op> RecomputedForm(const Graph& graph, const Op& first) {
+  Op op = RecomputedOp(first);
   bool pure = true;
   std::visit(
       [&](auto& o) {

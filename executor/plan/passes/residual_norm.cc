@@ -5,7 +5,8 @@
 #include <utility>
 #include <variant>
 
-#include "executor/plan/memory.h"
+#include "executor/plan/memory/memory.h"
+#include "executor/plan/ops/op.h"
 
 namespace trainyard::plan {
 

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "executor/plan/graph.h"
+#include "executor/plan/graph/graph.h"
 
 namespace trainyard::plan {
 

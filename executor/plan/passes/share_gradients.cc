@@ -4,7 +4,7 @@
 #include <utility>
 #include <variant>
 
-#include "executor/plan/optimizer_step.h"
+#include "executor/plan/passes/optimizer_step.h"
 
 namespace trainyard::plan {
 

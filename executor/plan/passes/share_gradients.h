@@ -9,8 +9,8 @@
 
 #include <vector>
 
-#include "executor/plan/memory.h"
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
+#include "executor/plan/memory/memory.h"
 
 namespace trainyard::plan {
 

@@ -6,7 +6,8 @@
 
 namespace trainyard::kernels::TRAINYARD_ISA {
 
-// The pieces of the scratch, as InteractionScratchFloats counts them (../interaction.cc).
+// The pieces of the scratch, as scratch::InteractionFloats counts them
+// (kernels/scratch/interaction.h).
 struct InteractionScratch {
   int64_t features, padded_features, padded_width;
   float *f, *transposed, *products;  // [F, Wp], [W, Fp], [F, Fp]

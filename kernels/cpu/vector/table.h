@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/element.h"
+#include "kernels/scratch/weight_gradient.h"
 
 namespace trainyard::kernels {
 
@@ -85,7 +86,7 @@ struct LayerNormBackwardRows {
 // `group` heads of one sequence that share k and v. Rows of q, k, v (and their gradients) lie `row`
 // floats apart, those of y and dy `y_row`; the next head's q, y and gradients of them lie head_dim
 // further, its lse lies time further. The first `keys` keys are seen. scratch:
-// AttentionScratchFloats.
+// as many floats as scratch::AttentionFloats says.
 template <typename T>
 struct AttentionHeads {
   const T *q, *k, *v;
@@ -107,9 +108,6 @@ struct AttentionHeadsBackward {
   bool causal;
   float* scratch;
 };
-
-// Enough for either direction, on every instruction set.
-int64_t AttentionScratchFloats(int64_t time, int64_t head_dim);
 
 template <typename T>
 struct CrossEntropyRows {
@@ -134,7 +132,7 @@ struct BinaryCrossEntropyRows {
   float scale;
 };
 
-// Samples [0, samples). scratch: InteractionScratchFloats.
+// Samples [0, samples). scratch: as many floats as scratch::InteractionFloats says.
 template <typename T>
 struct InteractionSamples {
   const T *x, *e;
@@ -150,9 +148,6 @@ struct InteractionBackwardSamples {
   int64_t samples, count, width;
   float* scratch;
 };
-
-// Enough for either direction, on every instruction set.
-int64_t InteractionScratchFloats(int64_t count, int64_t width);
 
 struct AdamWRange {
   float *w, *m, *v;
@@ -298,12 +293,8 @@ struct WeightGradientTile {
   float* dw;  // [outs], dw_row floats apart
   int64_t dw_row;
   bool accumulate;
-  float* scratch;  // kWeightGradientDepth * (outs + ins, each rounded up to 16)
+  float* scratch;  // scratch::kWeightGradientDepth * (outs + ins, each rounded up to 16)
 };
-
-// Steps of the sum that are packed at a time. No power of two, or panels would share sets of the
-// cache.
-inline constexpr int64_t kWeightGradientDepth = 120;
 
 // One output's weights: dw[i][place] (+)= sum over p < count of partials[p * each + place * in +
 // i].

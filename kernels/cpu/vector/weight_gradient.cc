@@ -38,7 +38,7 @@ struct InputRows {
 
 template <typename T>
 static void WeightGradient(const WeightGradientTile<T>& t) {
-  constexpr int64_t kDepth = kWeightGradientDepth;
+  constexpr int64_t kDepth = scratch::kWeightGradientDepth;
   float* const a = t.scratch;
   float* const b = a + PanelsOf(t.outs) * kDepth * kLanes;
   const T* dy = t.dy + t.first_pixel * t.out;

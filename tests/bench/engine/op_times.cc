@@ -29,8 +29,10 @@
 #include "executor/data/loader.h"
 #include "executor/engine/session.h"
 #include "executor/engine/trainer.h"
-#include "executor/plan/cost.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/build.h"
+#include "executor/plan/cost/cost.h"
+#include "executor/plan/ops/op.h"
+#include "executor/plan/spec/spec.h"
 #include "proto/text/job_file.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
@@ -233,7 +235,7 @@ absl::Status TimeOps(Session& session, const data::Loader::Batch& batch,
   for (size_t i = 0; i < ops.size(); ++i) {
     Cost& cost = costs[KeyOf(ops[i])];
     cost.best_us += best[i];
-    cost.flops += plan::Flops(plan.tensors, ops[i]);
+    cost.flops += plan::Flops(ops[i]);
     cost.bytes += BytesOf(plan, ops[i]);
     ++cost.count;
   }

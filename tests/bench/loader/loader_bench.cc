@@ -20,7 +20,7 @@
 #include "executor/data/dataset.h"
 #include "executor/data/loader.h"
 #include "executor/engine/run.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/spec/spec.h"
 #include "storage/base/status.h"
 
 namespace trainyard {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "executor/data/dataset.h"
 #include "executor/data/read_facts.h"
-#include "executor/plan/facts.h"
+#include "executor/plan/spec/facts.h"
 #include "tests/unit/data/files.h"
 
 namespace trainyard::data {

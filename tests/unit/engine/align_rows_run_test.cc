@@ -11,7 +11,9 @@
 #include "executor/data/dataset.h"
 #include "executor/engine/sampler.h"
 #include "executor/engine/trainer.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/assembly.h"
+#include "executor/plan/build.h"
+#include "executor/plan/spec/spec.h"
 #include "storage/objects/file_store.h"
 #include "tests/unit/engine/family.h"
 #include "tests/unit/engine/late_device.h"
@@ -184,7 +186,7 @@ TEST(AlignRows, WhatABudgetDoesNotHoldStaysDense) {
   const auto dataset =
       data::OpenDataset(resolved.data(), plan::WindowingOf(resolved.model())).value();
   const auto least = [&](const v1::JobSpec& of) {
-    return plan::BuildPlanWithin(of, dataset->facts(), 1).value().summary.activation_bytes();
+    return plan::Assemble(of, dataset->facts(), 1).value().summary.activation_bytes();
   };
   LikeAGpu device;
   const int64_t dense = least(resolved);

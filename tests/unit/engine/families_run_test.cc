@@ -8,7 +8,8 @@
 
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/sampler.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/build.h"
+#include "executor/plan/spec/spec.h"
 #include "google/protobuf/text_format.h"
 #include "storage/objects/file_store.h"
 #include "tests/unit/engine/engine_fixture.h"

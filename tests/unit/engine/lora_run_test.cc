@@ -19,7 +19,9 @@
 #include "executor/engine/read_tensor.h"
 #include "executor/engine/sampler.h"
 #include "executor/engine/trainer.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/assembly.h"
+#include "executor/plan/build.h"
+#include "executor/plan/spec/spec.h"
 #include "storage/objects/file_store.h"
 #include "tests/unit/engine/engine_fixture.h"
 
@@ -259,7 +261,7 @@ TEST_F(LoraRunTest, LearnsInEveryPrecisionAndRecomputingChangesNoBit) {
     EXPECT_LT(kept.TrainLosses().back(), 0.97 * kept.TrainLosses().front());
     const v1::JobSpec resolved = *plan::ResolveSpec(spec);
     const auto dataset = data::OpenDataset(resolved.data(), plan::WindowingOf(resolved.model()));
-    const auto least = plan::BuildPlanWithin(resolved, (*dataset)->facts(), 1);
+    const auto least = plan::Assemble(resolved, (*dataset)->facts(), 1);
     ASSERT_TRUE(least.ok()) << least.status();
     spec.mutable_training()->mutable_recompute()->set_activation_bytes(
         least->summary.activation_bytes());

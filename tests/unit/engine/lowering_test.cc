@@ -9,7 +9,7 @@
 #include <utility>
 #include <variant>
 
-#include "executor/plan/graph.h"
+#include "executor/plan/graph/graph.h"
 
 namespace trainyard {
 namespace {

@@ -1,6 +1,7 @@
 // Steps whose targets do not all count, and steps that are not finite.
 
 #include "executor/engine/non_finite.h"
+#include "executor/plan/build.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@
 #include "executor/data/dataset.h"
 #include "executor/engine/evaluator.h"
 #include "executor/engine/trainer.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/spec/spec.h"
 #include "storage/base/status.h"
 #include "tests/unit/engine/engine_fixture.h"
 

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "executor/data/dataset.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/assembly.h"
+#include "executor/plan/build.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/engine/family.h"
 
 namespace trainyard::engine {
@@ -52,7 +54,7 @@ TEST_P(RecomputeRun, LeavesTheSameBits) {
     const auto dataset =
         data::OpenDataset(resolved.data(), plan::WindowingOf(resolved.model())).value();
     const plan::Plan all = plan::BuildPlan(resolved, dataset->facts()).value();
-    const plan::Plan least = plan::BuildPlanWithin(resolved, dataset->facts(), 1).value();
+    const plan::Plan least = plan::Assemble(resolved, dataset->facts(), 1).value();
     EXPECT_GT(least.micro.size(), all.micro.size())
         << "nothing is recomputed: the test shows nothing";
     const int64_t most = all.summary.activation_bytes(), fewest = least.summary.activation_bytes();

@@ -11,7 +11,8 @@
 #include "executor/engine/evaluator.h"
 #include "executor/engine/session.h"
 #include "executor/engine/trainer.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/build.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/engine/family.h"
 #include "tests/unit/plan/sums_apart.h"
 

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "executor/engine/checkpoint/read_checkpoint.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/build.h"
+#include "executor/plan/spec/spec.h"
 #include "storage/objects/file_store.h"
 #include "tests/unit/engine/engine_fixture.h"
 

@@ -14,7 +14,8 @@
 #include "executor/engine/fault.h"
 #include "executor/engine/lowering.h"
 #include "executor/engine/session.h"
-#include "executor/plan/cost.h"
+#include "executor/plan/cost/cost.h"
+#include "executor/plan/ops/op.h"
 #include "kernels/cpu/cpu_device.h"
 #include "storage/base/status.h"
 #include "tests/unit/plan/specs.h"
@@ -170,7 +171,7 @@ void Compare(const Case& c, int threads) {
     for (size_t i = 0; i < ops->size(); ++i) {
       const plan::Op& op = (*ops)[i];
       const auto asked = static_cast<int64_t>((*kernels)[i].scratch_bytes);
-      const int64_t planned = plan::WorkspaceBytes(plan.tensors, op);
+      const int64_t planned = plan::CpuScratchBytes(plan.tensors, op);
       ExpectIsPlanned(plan.tensors, op, asked, planned);
       if (!IsOfOneDnn(op) && threads == kThreads) {
         EXPECT_EQ(asked, planned) << plan::OpName(op) << ", op " << i;
@@ -258,7 +259,7 @@ TEST(Workspace, IsPlannedForRandomConvolutions) {
           const auto kernel = device.Prepare(op);
           ASSERT_TRUE(kernel.ok()) << kernel.status();
           ExpectIsPlanned(tensors, planned, static_cast<int64_t>(kernel->scratch_bytes),
-                          plan::WorkspaceBytes(tensors, planned));
+                          plan::CpuScratchBytes(tensors, planned));
         };
         compare(kernels::ConvolutionForward{.x = any, .w = any, .y = any, .shape = shape},
                 plan::ConvolutionForward{.x = 0, .w = 1, .y = 2, .shape = s});
@@ -325,7 +326,7 @@ TEST(Workspace, IsPlannedForRandomProducts) {
                                          .accumulate = accumulate,
                                          .a_cols = a_cols};
         ExpectIsPlanned(tensors, op, static_cast<int64_t>(kernel->scratch_bytes),
-                        plan::WorkspaceBytes(tensors, op));
+                        plan::CpuScratchBytes(tensors, op));
       }
     }
   }

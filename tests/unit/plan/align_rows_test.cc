@@ -1,11 +1,12 @@
 // Which rows of logits lie apart, and that nothing but their place changes.
 
 #include "executor/plan/passes/align_rows.h"
+#include "executor/plan/describe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "executor/plan/spec.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/interpreter.h"
 #include "tests/unit/plan/specs.h"
 

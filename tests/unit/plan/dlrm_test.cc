@@ -8,7 +8,8 @@
 #include <map>
 #include <random>
 
-#include "executor/plan/spec.h"
+#include "executor/plan/build.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/interpreter.h"
 #include "tests/unit/plan/specs.h"
 

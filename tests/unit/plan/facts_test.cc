@@ -1,6 +1,6 @@
 // Which data can be trained on, and for how many steps.
 
-#include "executor/plan/facts.h"
+#include "executor/plan/spec/facts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

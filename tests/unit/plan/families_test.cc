@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "absl/algorithm/container.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/specs.h"
 
 namespace trainyard::plan {

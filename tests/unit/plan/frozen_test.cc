@@ -8,7 +8,8 @@
 #include <random>
 #include <set>
 
-#include "executor/plan/memory.h"
+#include "executor/plan/memory/memory.h"
+#include "executor/plan/ops/op.h"
 #include "tests/unit/plan/interpreter.h"
 #include "tests/unit/plan/specs.h"
 

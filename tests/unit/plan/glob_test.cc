@@ -1,4 +1,4 @@
-#include "executor/plan/glob.h"
+#include "executor/plan/spec/glob.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // The backward ops of whole models against central differences of the loss, in double precision:
 // right whatever the kernels do.
 
-#include "executor/plan/gradient.h"
+#include "executor/plan/ops/gradient.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
 #include "kernels/step_state.h"
 #include "tests/reference/vec.h"
 

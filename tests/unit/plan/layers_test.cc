@@ -6,7 +6,9 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/build.h"
+#include "executor/plan/ops/op.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/specs.h"
 
 namespace trainyard::plan {

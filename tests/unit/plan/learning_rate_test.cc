@@ -2,7 +2,8 @@
 
 #include <cmath>
 
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
+#include "executor/plan/spec/learning_rate.h"
 
 namespace trainyard::plan {
 namespace {

@@ -1,6 +1,7 @@
 // Low-rank adaptation: which weights, what is refused, and what it costs.
 
 #include "executor/plan/passes/lora.h"
+#include "executor/plan/build.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +11,8 @@
 #include <set>
 
 #include "absl/strings/match.h"
-#include "executor/plan/memory.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/memory/memory.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/interpreter.h"
 #include "tests/unit/plan/specs.h"
 

@@ -1,4 +1,4 @@
-#include "executor/plan/memory.h"
+#include "executor/plan/memory/memory.h"
 
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "executor/plan/ops/op.h"
 #include "tests/unit/plan/specs.h"
 
 namespace trainyard::plan {

@@ -9,7 +9,8 @@
 #include <set>
 
 #include "absl/strings/match.h"
-#include "executor/plan/optimizer_step.h"
+#include "executor/plan/build.h"
+#include "executor/plan/passes/optimizer_step.h"
 #include "tests/unit/plan/specs.h"
 
 namespace trainyard::plan {

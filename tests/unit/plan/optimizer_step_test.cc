@@ -1,6 +1,7 @@
 // The end of a step as a whole, in double precision, against each optimizer written down plainly.
 
-#include "executor/plan/optimizer_step.h"
+#include "executor/plan/passes/optimizer_step.h"
+#include "executor/plan/spec/learning_rate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

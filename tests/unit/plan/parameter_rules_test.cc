@@ -1,12 +1,12 @@
-#include "executor/plan/parameter_rules.h"
+#include "executor/plan/passes/parameter_rules.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "executor/plan/plan.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/graph/plan.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/specs.h"
 
 namespace trainyard::plan {

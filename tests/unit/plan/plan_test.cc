@@ -1,11 +1,13 @@
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
+#include "executor/plan/build.h"
+#include "executor/plan/describe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "executor/plan/cost.h"
-#include "executor/plan/gpu_scratch.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/cost/cost.h"
+#include "executor/plan/cost/gpu_memory.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/specs.h"
 
 namespace trainyard::plan {

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "absl/strings/match.h"
-#include "executor/plan/memory.h"
+#include "executor/plan/memory/memory.h"
 #include "tests/unit/plan/specs.h"
 
 namespace trainyard::plan {

@@ -7,8 +7,11 @@
 #include <map>
 
 #include "absl/strings/strip.h"
+#include "executor/plan/assembly.h"
+#include "executor/plan/build.h"
 #include "executor/plan/fit.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/ops/op.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/specs.h"
 #include "tests/unit/plan/sums_apart.h"
 
@@ -258,7 +261,7 @@ TEST(Recompute, OfManyRepeatedLayersGoesAsFarAsOfAFew) {
   spec = ResolveSpec(spec).value();
   const DataFacts facts = ImageFacts(8, 8, 1, 10);
   const auto activations = [&](int64_t bytes) {
-    const auto plan = BuildPlanWithin(spec, facts, bytes);
+    const auto plan = Assemble(spec, facts, bytes);
     EXPECT_TRUE(plan.ok()) << plan.status();
     return plan->summary.activation_bytes();
   };

@@ -6,9 +6,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "executor/plan/layout.h"
-#include "executor/plan/memory.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/build.h"
+#include "executor/plan/memory/memory.h"
+#include "executor/plan/passes/layout.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/specs.h"
 #include "tests/unit/plan/sums_apart.h"
 

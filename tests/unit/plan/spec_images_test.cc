@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/specs.h"
 
 namespace trainyard::plan {

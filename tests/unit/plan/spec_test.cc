@@ -1,4 +1,4 @@
-#include "executor/plan/spec.h"
+#include "executor/plan/spec/spec.h"
 
 #include <gtest/gtest.h>
 

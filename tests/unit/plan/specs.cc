@@ -1,6 +1,8 @@
 #include "tests/unit/plan/specs.h"
 
-#include "executor/plan/spec.h"
+#include "executor/plan/assembly.h"
+#include "executor/plan/build.h"
+#include "executor/plan/spec/spec.h"
 #include "google/protobuf/text_format.h"
 #include "storage/base/status.h"
 
@@ -226,7 +228,7 @@ DataFacts ClickFacts(int64_t dense, int64_t categorical, int64_t buckets) {
 }
 
 int64_t Recomputing(const DataFacts& facts, v1::JobSpec& spec) {
-  const auto least = BuildPlanWithin(ResolveSpec(spec).value(), facts, 1);
+  const auto least = Assemble(ResolveSpec(spec).value(), facts, 1);
   TY_CHECK(least.ok(), least.status().ToString());
   const int64_t bytes = least->summary.activation_bytes();
   spec.mutable_training()->mutable_recompute()->set_activation_bytes(bytes);

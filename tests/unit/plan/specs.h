@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "executor/plan/facts.h"
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
+#include "executor/plan/spec/facts.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::plan {

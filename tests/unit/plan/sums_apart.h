@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
 
 namespace trainyard::plan {
 

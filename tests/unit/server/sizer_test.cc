@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/server/hostile_files.h"
 #include "tests/unit/server/process_tree.h"
 #include "tests/unit/server/rig.h"

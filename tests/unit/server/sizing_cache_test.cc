@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/spec/spec.h"
 #include "server/sizing/sizer.h"
 #include "tests/unit/server/hostile_files.h"
 #include "tests/unit/server/rig.h"

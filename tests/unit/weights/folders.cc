@@ -8,7 +8,8 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/build.h"
+#include "executor/plan/spec/spec.h"
 #include "executor/weights/safetensors.h"
 #include "storage/base/ids.h"
 

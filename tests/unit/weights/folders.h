@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/plan/plan.h"
+#include "executor/plan/graph/plan.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::weights {

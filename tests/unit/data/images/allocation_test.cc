@@ -7,7 +7,7 @@
 #include <new>
 
 #include "executor/data/dataset.h"
-#include "executor/plan/spec.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/data/files.h"
 #include "tests/unit/data/images/encoders.h"
 

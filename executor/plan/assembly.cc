@@ -1,0 +1,439 @@
+#include "executor/plan/assembly.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "executor/plan/cost/cost.h"
+#include "executor/plan/families/families.h"
+#include "executor/plan/graph/graph_builder.h"
+#include "executor/plan/memory/memory.h"
+#include "executor/plan/ops/gradient.h"
+#include "executor/plan/passes/align_rows.h"
+#include "executor/plan/passes/cast_in_step.h"
+#include "executor/plan/passes/layout.h"
+#include "executor/plan/passes/lora.h"
+#include "executor/plan/passes/narrow_gradients.h"
+#include "executor/plan/passes/optimizer_step.h"
+#include "executor/plan/passes/parameter_rules.h"
+#include "executor/plan/passes/precision.h"
+#include "executor/plan/passes/recompute.h"
+#include "executor/plan/passes/share_gradients.h"
+#include "executor/plan/passes/weight_copies.h"
+#include "executor/plan/spec/checks.h"
+#include "executor/plan/spec/spec.h"
+#include "kernels/step_state.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+constexpr int64_t kStepStateBytes = sizeof(kernels::StepState);
+
+ElementType TypeOf(v1::Precision::Compute compute) {
+  switch (compute) {
+    case v1::Precision::BF16:
+      return ElementType::kBF16;
+    case v1::Precision::FP16:
+      return ElementType::kF16;
+    default:
+      return ElementType::kF32;
+  }
+}
+
+// Puts a plan together part by part; Finish hands it out.
+class Assembly {
+ public:
+  Assembly(const v1::JobSpec& spec, const DataFacts& facts)
+      : spec_(spec), facts_(facts), type_(TypeOf(spec.precision().compute())) {
+    plan_.state = Scalar("step_state", ElementType::kU8, kStepStateBytes);
+  }
+
+  absl::Status AddTraining() {
+    const v1::Training& training = spec_.training();
+    plan_.micro_batch = training.micro_batch_size();
+    plan_.micro_batches = training.batch_size() / ranks() / training.micro_batch_size();
+    plan_.loss_scaling = type_ == ElementType::kF16;
+    plan_.loss_sum = Scalar("loss_sum", ElementType::kF64, 1);
+    if (training.z_loss() > 0) plan_.z_loss_sum = Scalar("z_loss_sum", ElementType::kF64, 1);
+    plan_.target_count = Scalar("target_count", ElementType::kF64, 1);
+    plan_.grad_norm = Scalar("grad_norm", ElementType::kF32, 1);
+    norm_sum_ = Scalar("norm_sum", ElementType::kF64, 1);
+    plan_.grad_scale = Scalar("grad_scale", ElementType::kF32, 1);
+
+    GraphBuilder builder(graph_, plan_.micro_batch, /*training=*/true, plan_.state);
+    TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_, facts_, builder));
+    Adaptation adaptation;
+    if (spec_.fine_tune().has_lora()) {
+      TY_ASSIGN_OR_RETURN(adaptation, ChooseAdapters(spec_, forward.logits, graph_, builder));
+      plan_.adapters = adaptation.adapters;
+      ApplyAdapters(plan_.adapters, spec_.fine_tune().lora().dropout(), builder, graph_);
+    }
+    // Rules look at how weights are used, not their copies.
+    TY_ASSIGN_OR_RETURN(
+        const std::vector<ParameterRule> rules,
+        RulesOf(spec_, graph_, AllOf(TensorKind::kParameter), forward.logits, adaptation.frozen));
+    // One logit is no burden, and its bits decide about ties.
+    SetPrecision(forward.binary ? ElementType::kF32 : type_, forward);
+    if (OnGpuAlone(spec_)) AlignLogits(forward.logits, graph_);
+    const int64_t rows = plan_.micro_batch * forward.rows_per_sample;
+    plan_.input = forward.input;
+    plan_.ids = forward.ids;
+    plan_.target = builder.Input("target", ElementType::kI32, {rows});
+    const TensorId losses = builder.Activation("losses", {rows});
+    const TensorId dlogits =
+        builder.Activation("d(logits)", {rows, forward.classes}, graph_[forward.logits].type);
+    graph_.tensors[dlogits].row_stride = graph_[forward.logits].row_stride;
+    TY_RETURN_IF_ERROR(builder.status());
+
+    TY_RETURN_IF_ERROR(OrderTrained(forward, rules));
+    AddGradientTensors();
+    AddOptimizerState();
+    AddLossAndBackward(forward.logits, dlogits,
+                       TrainingLoss(forward, rows, builder, losses, dlogits));
+    plan_.micro = std::move(graph_.ops);
+    graph_.ops.clear();
+    return absl::OkStatus();
+  }
+
+  absl::Status AddEvaluation(int64_t batch) {
+    plan_.evaluation_batch = batch;
+    GraphBuilder builder(graph_, batch, /*training=*/false, plan_.state);
+    TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_, facts_, builder));
+    ApplyAdapters(plan_.adapters, /*dropout=*/0, builder, graph_);
+    SetPrecision(ElementType::kF32, forward);
+    if (OnGpuAlone(spec_)) AlignLogits(forward.logits, graph_);
+    const int64_t rows = batch * forward.rows_per_sample;
+    plan_.rows_per_sample = forward.rows_per_sample;
+    plan_.tokens = ContextOf(spec_.model()) > 0;
+    plan_.binary = forward.binary;
+    plan_.eval_input = forward.input;
+    plan_.eval_ids = forward.ids;
+    plan_.eval_target = builder.Input("eval_target", ElementType::kI32, {rows});
+    plan_.eval_losses = builder.Activation("eval_losses", {rows});
+    plan_.eval_correct = builder.Activation("eval_correct", {rows});
+    plan_.eval_logits = forward.logits;
+    TY_RETURN_IF_ERROR(builder.status());
+    graph_.ops.push_back(LossOp(forward, rows, plan_.eval_target, plan_.eval_losses,
+                                plan_.eval_correct, /*dlogits=*/kNone, 1, /*state=*/kNone));
+    plan_.evaluate = std::move(graph_.ops);
+    graph_.ops.clear();
+    return absl::OkStatus();
+  }
+
+  // The ops around the micro-batches, then the memory of all, then the summary. Activations take at
+  // most `activation_bytes` if that can be reached.
+  Plan Finish(int64_t total_steps, bool training, int64_t activation_bytes = kUnbounded) {
+    plan_.total_steps = total_steps;
+    plan_.buffers = AllOf(TensorKind::kBuffer);
+    if (!training) {
+      plan_.parameters = AllOf(TensorKind::kParameter);
+      std::stable_partition(plan_.parameters.begin(), plan_.parameters.end(),
+                            [&](TensorId id) { return copies_.contains(id); });
+      PlaceCopies();
+      plan_.trained = plan_.parameters.size();
+    }
+    plan_.tensors = std::move(graph_.tensors);
+    AppendCopies(0, plan_.parameters.size(), plan_, plan_.copy);
+    if (training) {
+      AppendOptimizer(spec_, trained_, norm_sum_, plan_);
+      ReadInEvaluation(copies_, plan_);
+      MovePending();
+      if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
+      AddBegin();
+    }
+    LayOutSmallest(scalars_, step_copies_, forward_ops_, plan_);
+    Summarize(spec_, facts_, ranks(), plan_);
+    return std::move(plan_);
+  }
+
+ private:
+  void SetPrecision(ElementType of_logits, Forward& forward) {
+    if (type_ == ElementType::kF32) return;
+    forward.logits = ApplyPrecision(
+        {.type = type_, .logits = forward.logits, .of_logits = of_logits}, graph_, copies_);
+  }
+
+  static Op LossOp(const Forward& forward, int64_t rows, TensorId targets, TensorId losses,
+                   TensorId correct, TensorId dlogits, float scale, TensorId state) {
+    if (forward.binary) {
+      return BinaryCrossEntropy{.logits = forward.logits,
+                                .targets = targets,
+                                .losses = losses,
+                                .correct = correct,
+                                .dlogits = dlogits,
+                                .state = state,
+                                .rows = rows,
+                                .scale = scale};
+    }
+    return CrossEntropy{.logits = forward.logits,
+                        .targets = targets,
+                        .losses = losses,
+                        .correct = correct,
+                        .dlogits = dlogits,
+                        .state = state,
+                        .rows = rows,
+                        .classes = forward.classes,
+                        .scale = scale};
+  }
+
+  // The loss of a micro-batch, and its sums over the step. Each target weighs as if all of the
+  // global batch counted; ClipScale makes up for those that do not.
+  std::vector<Op> TrainingLoss(const Forward& forward, int64_t rows, GraphBuilder& builder,
+                               TensorId losses, TensorId dlogits) {
+    const int64_t global_rows = spec_.training().batch_size() * forward.rows_per_sample;
+    std::vector<Op> ops = {LossOp(forward, rows, plan_.target, losses, /*correct=*/kNone, dlogits,
+                                  1.0f / static_cast<float>(global_rows),
+                                  plan_.loss_scaling ? plan_.state : kNone)};
+    const auto sum = [&](TensorId x, TensorId into) {
+      ops.push_back(Sum{.x = x, .sum = into, .n = rows, .accumulate = true});
+    };
+    sum(losses, plan_.loss_sum);
+    if (auto* const loss = std::get_if<CrossEntropy>(&ops[0])) {
+      loss->smoothing = static_cast<float>(spec_.training().label_smoothing());
+      loss->z_loss = static_cast<float>(spec_.training().z_loss());
+      if (plan_.z_loss_sum != kNone) {
+        const TensorId z_losses = loss->z_losses = builder.Activation("z_losses", {rows});
+        sum(z_losses, plan_.z_loss_sum);
+      }
+    }
+    ops.push_back(CountTargets{
+        .targets = plan_.target, .count = plan_.target_count, .n = rows, .accumulate = true});
+    return ops;
+  }
+
+  int64_t ranks() const { return spec_.parallel().logical_ranks(); }
+
+  TensorId Scalar(const std::string& name, ElementType type, int64_t n) {
+    const TensorId id =
+        graph_.Add({.name = name, .type = type, .dims = {n}, .kind = TensorKind::kScalar});
+    scalars_.push_back(id);
+    return id;
+  }
+
+  TensorId AddCompanion(TensorId parameter, TensorKind kind, const std::string& suffix) {
+    return graph_.Add({.name = absl::StrCat(graph_[parameter].name, suffix),
+                       .dims = graph_[parameter].dims,
+                       .kind = kind});
+  }
+
+  std::vector<TensorId> AllOf(TensorKind kind) const {
+    std::vector<TensorId> ids;
+    for (size_t i = 0; i < graph_.tensors.size(); ++i) {
+      if (graph_.tensors[i].kind == kind) ids.push_back(static_cast<TensorId>(i));
+    }
+    return ids;
+  }
+
+  // Puts the parameters in the order that TrainedParameters describes: by their rules, those in
+  // order of their first appearance, of each those with a narrow gradient first, then those with a
+  // copy, otherwise in the order of the forward pass.
+  absl::Status OrderTrained(const Forward& forward, const std::vector<ParameterRule>& rules) {
+    const std::vector<TensorId> all = AllOf(TensorKind::kParameter);
+    absl::flat_hash_map<TensorId, ParameterRule> rule_of;
+    for (size_t i = 0; i < all.size(); ++i) rule_of[all[i]] = rules[i];
+    std::vector<ParameterRule> of_tables;
+    for (const TensorId table : forward.tables) of_tables.push_back(rule_of[table]);
+    TY_ASSIGN_OR_RETURN(const bool by_row,
+                        HasRowSparseGradient(spec_.optimizer(), graph_, forward.tables, of_tables));
+    const auto kept = [&](TensorId id) {
+      return by_row && absl::c_linear_search(forward.tables, id);
+    };
+
+    ChooseNarrowGradients(rule_of);
+    const auto take = [&](auto&& wanted) {
+      for (const int turn : {0, 1, 2}) {
+        for (const TensorId id : all) {
+          const int its = narrow_gradients_.contains(id) ? 0 : copies_.contains(id) ? 1 : 2;
+          if (its != turn || !wanted(id)) continue;
+          plan_.parameters.push_back(id);
+          trained_.rules.push_back(rule_of[id]);
+        }
+      }
+    };
+    std::vector<ParameterRule> seen;
+    for (const ParameterRule& rule : rules) {
+      if (rule.frozen || absl::c_linear_search(seen, rule)) continue;
+      seen.push_back(rule);
+      take([&](TensorId id) { return rule_of[id] == rule && !kept(id); });
+    }
+    trained_.swept = plan_.parameters.size();
+    take(kept);
+    trained_.trained = plan_.trained = plan_.parameters.size();
+    take([&](TensorId id) { return rule_of[id].frozen; });
+    PlaceCopies();
+    return absl::OkStatus();
+  }
+
+  // In bf16, which has the range of fp32, where nothing is summed over micro-batches or ranks, by
+  // optimizers that read it.
+  void ChooseNarrowGradients(const absl::flat_hash_map<TensorId, ParameterRule>& rule_of) {
+    if (type_ != ElementType::kBF16 || plan_.micro_batches * ranks() > 1) return;
+    for (const TensorId id : ReadByOneProduct(graph_, copies_)) {
+      const ParameterRule& rule = rule_of.at(id);
+      const bool read = rule.method == Method::kSgd || rule.method == Method::kAdamW;
+      if (read && !rule.frozen) narrow_gradients_.insert(id);
+    }
+  }
+
+  TensorId CopyOf(TensorId parameter) const {
+    const auto found = copies_.find(parameter);
+    return found == copies_.end() ? kNone : found->second;
+  }
+
+  void PlaceCopies() {
+    WeightCopies placed = plan::PlaceCopies(spec_, graph_, plan_.parameters, trained_.swept,
+                                            plan_.micro_batches, copies_);
+    plan_.copies = std::move(placed.kept);
+    step_copies_ = std::move(placed.cast_in_step);
+  }
+
+  void AddGradientTensors() {
+    for (size_t i = 0; i < trained_.swept; ++i) {
+      const TensorId id = plan_.parameters[i];
+      plan_.gradients.push_back(AddCompanion(id, TensorKind::kGradient, ".grad"));
+      if (narrow_gradients_.contains(id)) graph_.tensors[plan_.gradients.back()].type = type_;
+      gradient_of_[id] = plan_.gradients.back();
+      if (CopyOf(id) != kNone) gradient_of_[CopyOf(id)] = plan_.gradients.back();
+    }
+    if (trained_.swept < trained_.trained) AddRowGradient();
+  }
+
+  void AddOptimizerState() {
+    for (const char* kind : {"momentum_buffer", "exp_avg", "exp_avg_sq"}) {
+      std::vector<TensorId> state;
+      for (size_t i = 0; i < plan_.parameters.size(); ++i) {
+        const bool has =
+            absl::c_linear_search(StateNames(spec_.optimizer(), trained_.rules[i]), kind);
+        state.push_back(has ? AddCompanion(plan_.parameters[i], TensorKind::kOptimizerState,
+                                           absl::StrCat(".", kind))
+                            : kNone);
+      }
+      if (absl::c_all_of(state, [](TensorId id) { return id == kNone; })) continue;
+      plan_.optimizer_state_names.push_back(kind);
+      plan_.optimizer_state.push_back(std::move(state));
+    }
+    if (!spec_.training().has_ema_decay()) return;
+    for (size_t i = 0; i < plan_.trained; ++i) {
+      plan_.averages.push_back(AddCompanion(plan_.parameters[i], TensorKind::kAverage, ".ema"));
+    }
+  }
+
+  // The micro-batches of a step move copies of the buffers, in order; they become the buffers when
+  // the step is taken.
+  void MovePending() {
+    if (plan_.buffers.empty()) return;
+    absl::flat_hash_map<TensorId, TensorId> pending_of;
+    int64_t n = 0;
+    for (const TensorId id : plan_.buffers) {
+      Tensor pending = plan_.tensors[id];
+      pending.name.append("'");
+      pending.kind = TensorKind::kPendingBuffer;
+      n += Align(pending.bytes()) / SizeOf(pending.type);
+      plan_.tensors.push_back(std::move(pending));
+      plan_.pending.push_back(static_cast<TensorId>(plan_.tensors.size()) - 1);
+      pending_of[id] = plan_.pending.back();
+    }
+    Retarget(pending_of, plan_.micro);
+    plan_.begin.push_back(Cast{.x = plan_.buffers[0], .y = plan_.pending[0], .n = n});
+    plan_.end.push_back(CopyIfTaken{
+        .x = plan_.pending[0], .y = plan_.buffers[0], .grad_scale = plan_.grad_scale, .n = n});
+  }
+
+  void AddRowGradient() {
+    const int64_t samples = plan_.micro_batch * plan_.micro_batches;
+    const auto tables = static_cast<int64_t>(trained_.trained - trained_.swept);
+    const TensorId first = plan_.parameters[trained_.swept];
+    plan_.row_gradient = graph_.Add({.name = "rows.grad",
+                                     .dims = {samples, tables, graph_[first].dims[1]},
+                                     .kind = TensorKind::kGradient});
+    plan_.row_ids = graph_.Add({.name = "rows.ids",
+                                .type = ElementType::kI32,
+                                .dims = {samples, tables},
+                                .kind = TensorKind::kGradient});
+    rows_[first] = {.grad = plan_.row_gradient, .ids = plan_.row_ids, .state = plan_.state};
+  }
+
+  // The loss goes between the passes; the backward pass is derived from the forward ops alone.
+  void AddLossAndBackward(TensorId logits, TensorId dlogits, std::vector<Op> loss) {
+    forward_ops_ = graph_.ops.size();
+    AppendBackward(graph_, {{logits, dlogits}}, gradient_of_, plan_.micro_batches > 1, rows_);
+    graph_.ops.insert(graph_.ops.begin() + forward_ops_, loss.begin(), loss.end());
+  }
+
+  int64_t Packed(const std::vector<Op>& ops, const std::vector<TensorId>& results) const {
+    std::vector<int64_t> offsets(plan_.tensors.size());
+    return PackActivations(plan_.tensors, ops, results, offsets);
+  }
+
+  void RecomputeWithin(int64_t activation_bytes) {
+    int64_t fixed = 0;  // scalars count as activations
+    for (const TensorId id : scalars_) fixed += Align(plan_.tensors[id].bytes());
+    const int64_t others =
+        std::max(Packed(plan_.evaluate, EvaluationResults(plan_)), Packed(plan_.end, {}));
+    v1::PassSummary& pass = *plan_.summary.add_passes();
+    pass.set_name("recompute");
+    pass.set_ops_before(static_cast<int32_t>(plan_.micro.size()));
+    pass.set_bytes_before(std::max(others, Packed(plan_.micro, {})));
+    pass.set_added_flops(-FlopsPerStep(plan_, ranks()));
+
+    Graph graph{.tensors = std::move(plan_.tensors), .ops = std::move(plan_.micro)};
+    const int64_t micro = Recompute(forward_ops_, activation_bytes - fixed, graph);
+    plan_.tensors = std::move(graph.tensors);
+    plan_.micro = std::move(graph.ops);
+    pass.set_ops_after(static_cast<int32_t>(plan_.micro.size()));
+    pass.set_bytes_after(std::max(others, micro));
+    pass.set_added_flops(pass.added_flops() + FlopsPerStep(plan_, ranks()));
+  }
+
+  // Zeroes what a step adds to.
+  void AddBegin() {
+    for (const TensorId sum : {plan_.loss_sum, plan_.z_loss_sum, plan_.target_count}) {
+      if (sum != kNone) plan_.begin.push_back(Zero{.x = sum, .n = 1});
+    }
+    ZeroGradients(plan_);
+  }
+
+  const v1::JobSpec& spec_;
+  const DataFacts& facts_;
+  const ElementType type_;  // of what is computed
+  Graph graph_;
+  Plan plan_;
+  std::vector<TensorId> scalars_;
+  size_t forward_ops_ = 0;  // of plan_.micro
+  TensorId norm_sum_ = kNone;
+  CopyOfWeight copies_;                // in `type_`
+  std::vector<StepCopy> step_copies_;  // of those, what a step casts for itself
+  TrainedParameters trained_;
+  absl::flat_hash_set<TensorId> narrow_gradients_;  // parameters whose gradient is of `type_`
+  absl::flat_hash_map<TensorId, RowGradient> rows_;
+  absl::flat_hash_map<TensorId, TensorId> gradient_of_;
+};
+
+}  // namespace
+
+absl::StatusOr<Plan> Assemble(const v1::JobSpec& spec, const DataFacts& facts,
+                              int64_t activation_bytes) {
+  TY_RETURN_IF_ERROR(CheckFacts(facts));
+  TY_ASSIGN_OR_RETURN(const int64_t total_steps, TotalSteps(spec, facts));
+  TY_RETURN_IF_ERROR(CheckScheduleFits(spec.schedule(), total_steps));
+  Assembly assembly(spec, facts);
+  TY_RETURN_IF_ERROR(assembly.AddTraining());
+  TY_RETURN_IF_ERROR(assembly.AddEvaluation(spec.evaluation().batch_size()));
+  return assembly.Finish(total_steps, /*training=*/true, activation_bytes);
+}
+
+absl::StatusOr<Plan> AssembleInference(const v1::JobSpec& spec, const DataFacts& facts,
+                                       int64_t batch) {
+  TY_RETURN_IF_ERROR(CheckFacts(facts));
+  if (batch < 1)
+    return absl::InvalidArgumentError(absl::StrCat("batch: ", batch, " is not positive"));
+  Assembly assembly(spec, facts);
+  TY_RETURN_IF_ERROR(assembly.AddEvaluation(batch));
+  return assembly.Finish(0, /*training=*/false);
+}
+
+}  // namespace trainyard::plan

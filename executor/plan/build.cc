@@ -1,0 +1,18 @@
+#include "executor/plan/build.h"
+
+#include "executor/plan/assembly.h"
+#include "executor/plan/fit.h"
+
+namespace trainyard::plan {
+
+absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts) {
+  if (spec.training().has_recompute()) return FitToBudget(spec, facts);
+  return Assemble(spec, facts);
+}
+
+absl::StatusOr<Plan> BuildInferencePlan(const v1::JobSpec& spec, const DataFacts& facts,
+                                        int64_t batch) {
+  return AssembleInference(spec, facts, batch);
+}
+
+}  // namespace trainyard::plan

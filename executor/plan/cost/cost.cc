@@ -1,0 +1,176 @@
+#include "executor/plan/cost/cost.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <variant>
+
+#include "executor/plan/cost/gpu_memory.h"
+#include "executor/plan/ops/op.h"
+#include "executor/plan/ops/rules.h"
+#include "executor/plan/spec/spec.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+// A worker without any tensor: code, oneDNN and protobuf, thread stacks, and the kernels that
+// oneDNN compiled. Peak resident memory less all the rest of this plan, on 2 CPU threads: mlp 20
+// MiB, character GPT 20, convnet 23.
+constexpr int64_t kProcessBytes = int64_t{24} << 20;
+
+double FlopsOfAll(const std::vector<Op>& ops) {
+  double flops = 0;
+  for (const Op& op : ops) flops += Flops(op);
+  return flops;
+}
+
+// By `bytes`, CpuScratchBytes or GpuScratchBytes.
+template <typename F>
+int64_t LargestWorkspace(const Plan& plan, const F& bytes) {
+  int64_t largest = 0;  // the stream's scratch is shared by all ops
+  for (const auto* ops : {&plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
+    for (const Op& op : *ops) largest = std::max(largest, bytes(plan.tensors, op));
+  }
+  return largest;
+}
+
+// The CPU's cos and sin of rotary positions: one table for all ops of the same angles.
+int64_t RotaryTableBytes(const Plan& plan) {
+  std::set<std::tuple<float, int64_t, int64_t>> angles;  // theta, time, head_dim
+  for (const auto* ops : {&plan.micro, &plan.evaluate}) {
+    for (const Op& op : *ops) {
+      const auto* const o = std::get_if<Rotary>(&op);
+      if (o != nullptr) angles.insert({o->theta, o->time, o->head_dim});
+    }
+  }
+  int64_t bytes = 0;
+  for (const auto& [theta, time, head_dim] : angles) bytes += kFloat * time * head_dim;
+  return bytes;
+}
+
+constexpr int64_t kIndexBytes = 64;                      // per image: its name and place
+constexpr int64_t kPhotographBytes = int64_t{12} << 20;  // 4 million pixels
+
+// What the data room holds in memory: IDX images as bytes with i32 labels, text as ids of 16 bits
+// (32 where the vocabulary is larger), token files and generated clicks nothing, tables of clicks 4
+// bytes per value; of image files an index and, per thread, a photograph while it is decoded.
+int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts, int64_t context) {
+  const int64_t samples = facts.train_size + facts.validation_size;
+  if (data.has_idx()) return samples * (facts.height * facts.width * facts.channels + 4);
+  if (data.has_text()) {
+    const int64_t id_bytes = facts.vocab > 65536 ? 4 : 2;
+    return samples * id_bytes * (facts.kind == DataFacts::Kind::kTokens ? 1 : context);
+  }
+  if (data.has_image_folder() || data.has_webdataset()) {
+    const int64_t threads = data.has_threads() ? data.threads() : kThreads;
+    return samples * kIndexBytes + threads * kPhotographBytes;
+  }
+  if (data.has_csv() || data.has_criteo()) {
+    return samples * (4 * (facts.dense + facts.categorical) + 1);
+  }
+  return 0;
+}
+
+// A score and a class of each held-out click, kept until all are ranked; generated ones are drawn
+// once more, for the best scores that there can be.
+int64_t ScoreBytes(const v1::JobSpec& spec, const DataFacts& facts) {
+  constexpr int64_t kScoredBytes = 8;
+  if (facts.kind != DataFacts::Kind::kClicks) return 0;
+  const int64_t most = spec.evaluation().max_samples();
+  const int64_t samples = most > 0 ? std::min(most, facts.validation_size) : facts.validation_size;
+  return samples * kScoredBytes * (spec.data().has_clicks() ? 2 : 1);
+}
+
+// Batches of the held-out split that are ready or in use while it is evaluated.
+constexpr int64_t kHeldOutBatches = 3;
+
+// What a checkpoint is written from while training goes on. The last of an attempt is written from
+// the state itself, or from a copy on the host of a GPU.
+int64_t SnapshotBytes(const v1::CheckpointPolicy& policy, bool gpu, const Plan& plan) {
+  if (!gpu && policy.every_steps() == 0 && !policy.has_best()) return 0;
+  return plan.parameter_region.bytes + plan.optimizer_region.bytes + plan.ema_region.bytes +
+         plan.buffer_region.bytes;
+}
+
+int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan& plan) {
+  const auto bytes = [&](TensorId id) { return id == kNone ? 0 : plan.tensors[id].bytes(); };
+  const int64_t batch = bytes(plan.input) + bytes(plan.ids) + bytes(plan.target);
+  const int64_t held_out = bytes(plan.eval_input) + bytes(plan.eval_ids) + bytes(plan.eval_target);
+  const bool gpu = OnGpuAlone(spec);
+  const int64_t in_use = gpu ? 2 : 1;  // executor/engine/upload_queue.h: BatchesInUse
+  return SnapshotBytes(spec.checkpoint(), gpu, plan) + (spec.data().prefetch() + in_use) * batch +
+         (kHeldOutBatches - 1 + in_use) * held_out +
+         DatasetBytes(spec.data(), facts, ContextOf(spec.model())) + facts.unsized_bytes +
+         ScoreBytes(spec, facts);
+}
+
+// Passes over one micro-batch know activations only, and the sharing of memory is what laid it out.
+void SummarizePasses(Plan& plan) {
+  const int64_t gradients = plan.gradient_region.bytes;
+  v1::PlanSummary& s = plan.summary;
+  for (v1::PassSummary& pass : *s.mutable_passes()) {
+    pass.set_bytes_before(pass.bytes_before() + gradients);
+    pass.set_bytes_after(pass.bytes_after() + gradients);
+  }
+  if (gradients == 0) return;
+  const auto ops = static_cast<int32_t>(plan.micro.size());
+  v1::PassSummary& share = *s.add_passes();
+  share.set_name("share_gradients");
+  share.set_bytes_before(gradients + plan.activation_bytes + plan.step_copy_bytes);
+  share.set_bytes_after(gradients + plan.activation_region.bytes);
+  share.set_ops_before(ops);
+  share.set_ops_after(ops);
+}
+
+}  // namespace
+
+double FlopsPerStep(const Plan& plan, int64_t ranks) {
+  return FlopsOfAll(plan.micro) * static_cast<double>(plan.micro_batches * ranks) +
+         FlopsOfAll(plan.end);
+}
+
+int64_t WorkspaceLimit(const Plan& plan, int threads) {
+  return plan.summary.workspace_bytes() *
+         std::max<int64_t>(1, kernels::scratch::Ceil(threads, kThreads));
+}
+
+void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, Plan& plan) {
+  v1::PlanSummary& s = plan.summary;
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const int64_t elements = plan.tensors[plan.parameters[i]].elements();
+    s.set_parameters(s.parameters() + elements);
+    if (i >= plan.trained) s.set_frozen_parameters(s.frozen_parameters() + elements);
+  }
+  // However many ranks there are, together they make the optimizer's step once.
+  s.set_flops_per_step(FlopsPerStep(plan, ranks));
+  s.set_total_steps(plan.total_steps);
+  s.set_parameter_bytes(plan.parameter_region.bytes);
+  s.set_weight_copy_bytes(plan.copy_region.bytes + plan.step_copy_bytes);
+  s.set_gradient_bytes(plan.gradient_region.bytes);
+  s.set_optimizer_bytes(plan.optimizer_region.bytes);
+  s.set_buffer_bytes(plan.buffer_region.bytes + plan.pending_region.bytes);
+  s.set_ema_bytes(plan.ema_region.bytes);
+  s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes);
+  s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes - plan.activation_region.bytes);
+  s.set_staging_bytes(StagingBytes(spec, facts, plan));
+  const bool gpu = OnGpuAlone(spec);
+  if (gpu) {
+    s.set_device(v1::Resources::CUDA);
+    s.set_workspace_bytes(LargestWorkspace(plan, GpuScratchBytes));
+    s.set_inbox_bytes(UploadQueueBytes(plan));
+    s.set_process_bytes(kGpuProcessBytes);
+  } else {
+    s.set_device(v1::Resources::CPU);
+    s.set_workspace_bytes(LargestWorkspace(plan, CpuScratchBytes) + RotaryTableBytes(plan));
+    s.set_process_bytes(kProcessBytes);
+  }
+  s.set_bytes_per_slot(s.parameter_bytes() + s.weight_copy_bytes() + s.gradient_bytes() +
+                       s.optimizer_bytes() + s.ema_bytes() + s.buffer_bytes() +
+                       s.activation_bytes() + s.workspace_bytes() + s.inbox_bytes() +
+                       (gpu ? 0 : s.staging_bytes()) + s.process_bytes() - s.shared_bytes());
+  SummarizePasses(plan);
+}
+
+}  // namespace trainyard::plan

@@ -1,0 +1,108 @@
+#pragma once
+
+// The compiled training step as a value: every kernel and every byte, known before step 0.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "executor/plan/graph/graph.h"
+#include "trainyard/v1/spec.pb.h"
+
+namespace trainyard::plan {
+
+// A run of bytes in the arena.
+struct Region {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  int64_t end() const { return offset + bytes; }
+};
+
+struct Plan {
+  std::vector<Tensor> tensors;
+  // By TensorId, into one arena; of kAlignment, of copies and gradients in 16 bits half of it.
+  std::vector<int64_t> offsets;
+
+  // Parameters are contiguous in one order (those that the optimizer treats alike side by side, of
+  // these those with a gradient in 16 bits first, then those with a copy; then tables whose
+  // gradient is kept by row, then frozen ones); copies, gradients of one type, optimizer state and
+  // averages follow the same order, so that optimizer ops run over whole regions.
+  std::vector<TensorId> parameters;  // in arena order
+  size_t trained = 0;                // how many are not frozen
+  // In 16 bits, by position; kNone: the parameter has none, or one that a step casts for itself.
+  std::vector<TensorId> copies;
+  // By position, fp32 or, of passes/narrow_gradients.h, bf16; tables kept by row and frozen ones
+  // have none.
+  std::vector<TensorId> gradients;
+  // Per kind, by position; kNone: the parameter has no state of this kind.
+  std::vector<std::vector<TensorId>> optimizer_state;
+  std::vector<std::string> optimizer_state_names;  // "momentum_buffer", "exp_avg", "exp_avg_sq"
+  std::vector<TensorId> averages;  // with training.ema_decay, by position; frozen ones have none
+  std::vector<Adapter> adapters;   // of low-rank adaptation; `evaluate` takes them too
+  TensorId row_gradient = kNone;   // of tables kept by row: f32 [samples, tables, width]
+  TensorId row_ids = kNone;        // their rows: i32 [samples, tables]; after a step distinct or -1
+  std::vector<TensorId> buffers;   // in order of the forward pass
+  std::vector<TensorId> pending;   // by position: what a step makes of them before it is taken
+  Region parameter_region, copy_region, optimizer_region, ema_region, buffer_region, pending_region,
+      scalar_region, gradient_region;
+  // What activations and copies of weights that do not outlive a step need beyond the gradients, in
+  // whose memory they lie where they can.
+  Region activation_region;
+  int64_t activation_bytes = 0;  // what activations would need apart from gradients
+  int64_t step_copy_bytes = 0;   // of those copies
+  int64_t arena_bytes =
+      0;  // the end of the last region; every byte below is used by some tensor or its padding
+
+  // Writes the copies: after parameters were set other than by `end`.
+  std::vector<Op> copy;
+  // Once, when the parameters are what training starts from: the averages become them.
+  std::vector<Op> start;
+
+  // One optimizer step: begin, then `micro_batches` times micro, then norm, then end, which alone
+  // changes parameters, their copies, optimizer state, averages and buffers: and none of them when
+  // the loss or the norm is not finite (grad_scale).
+  std::vector<Op> begin;  // zeroes what is accumulated into, and takes buffers to be moved
+  std::vector<Op> micro;  // forward and backward of one micro-batch
+  std::vector<Op> norm;   // of the whole gradient, and what the update scales it by
+  std::vector<Op> end;    // optimizer, averages, moved buffers
+  // Before the first batch of an evaluation: the copies of weights that it reads.
+  std::vector<Op> evaluate_begin;
+  // Forward of one evaluation batch, no dropout, on the averages where there are some; activations
+  // share the region.
+  std::vector<Op> evaluate;
+
+  int64_t micro_batch = 0;       // samples
+  int64_t micro_batches = 0;     // per step
+  int64_t evaluation_batch = 0;  // samples
+  int64_t rows_per_sample = 1;   // loss rows: `context` for language models, else 1
+  int64_t total_steps = 0;
+  bool loss_scaling = false;  // by StepState.loss_scale
+  bool tokens = false;        // inputs are ids [batch, context] with targets [batch, context]
+  bool binary = false;        // one logit per row, targets 0 and 1
+
+  // Where the loader writes. Images: u8 [batch, height, width, channels], labels i32 [batch].
+  // Clicks: f32 [batch, dense] and i32 [batch, categorical], labels i32 [batch]. Documents: i32
+  // [batch, context] and, as `ids`, their lengths i32 [batch], hidden ids i32 [batch, context].
+  TensorId input = kNone, ids = kNone, target = kNone;
+  TensorId eval_input = kNone, eval_ids = kNone, eval_target = kNone;
+
+  // kScalar tensors. Ranks add up the sums of a step as they do gradients.
+  TensorId state = kNone;         // kernels::StepState, 40 bytes
+  TensorId loss_sum = kNone;      // f64 [1], over the rows of the step; zeroed by `begin`
+  TensorId z_loss_sum = kNone;    // alike: the part of training.z_loss; kNone without it
+  TensorId target_count = kNone;  // f64 [1]: how many rows of the step count; zeroed by `begin`
+  TensorId grad_norm = kNone;  // f32 [1], of the mean gradient over those, of the loss without its
+                               // scale; before clipping
+  // f32 [1]: what the update multiplies the gradient by. NaN: the step was not taken, nor is any
+  // after it until 0 is written here.
+  TensorId grad_scale = kNone;
+
+  // Evaluation results of one batch; rows whose target is -1 do not count.
+  TensorId eval_losses = kNone;   // f32 [evaluation_batch * rows_per_sample]
+  TensorId eval_correct = kNone;  // f32, alike
+  TensorId eval_logits = kNone;   // f32 [rows, classes], valid after `evaluate`
+
+  v1::PlanSummary summary;
+};
+
+}  // namespace trainyard::plan

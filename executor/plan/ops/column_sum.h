@@ -1,0 +1,17 @@
+#pragma once
+
+#include "executor/plan/ops/rules.h"
+#include "kernels/scratch/cuda.h"
+#include "kernels/scratch/sums.h"
+
+namespace trainyard::plan {
+
+template <>
+struct Rules<ColumnSum> : BackwardOp {
+  static Scratch ScratchOf(const ColumnSum& o, const Tensors&) {
+    return {.cpu = kernels::scratch::RowSums(o.rows, o.cols),
+            .gpu = static_cast<int64_t>(kernels::cuda::RowSumBytes(o.rows, o.cols))};
+  }
+};
+
+}  // namespace trainyard::plan

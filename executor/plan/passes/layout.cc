@@ -1,0 +1,175 @@
+#include "executor/plan/passes/layout.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "executor/plan/memory/memory.h"
+#include "executor/plan/passes/residual_norm.h"
+#include "executor/plan/passes/share_gradients.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+// They lie as the parameters do, at half the distances. Returns the end.
+int64_t PlaceCopies(int64_t end, Plan& plan) {
+  for (size_t i = 0; i < plan.copies.size(); ++i) {
+    if (plan.copies[i] == kNone) continue;
+    plan.offsets[plan.copies[i]] = end;
+    end += BytesInRun(plan.tensors[plan.copies[i]]);
+  }
+  return Align(end);
+}
+
+// Those of each type side by side, as the parameters do in numbers of elements. Returns the end.
+int64_t PlaceGradients(int64_t end, Plan& plan) {
+  for (const ElementType type : {ElementType::kBF16, ElementType::kF32}) {
+    for (const TensorId id : plan.gradients) {
+      if (plan.tensors[id].type != type) continue;
+      plan.offsets[id] = end;
+      end += BytesInRun(plan.tensors[id]);
+    }
+    end = Align(end);
+  }
+  return end;
+}
+
+// Packs the activations of lists of ops that take turns.
+class Activations {
+ public:
+  explicit Activations(Plan& plan) : plan_(plan), within_(plan.tensors.size(), -1) {}
+
+  // Returns the bytes beyond the gradients.
+  int64_t Place() {
+    const int64_t gradients = plan_.gradient_region.bytes;
+    const int64_t micro = Pack(plan_.micro, {}, GradientsInMicro(plan_));
+    const int64_t evaluation = PackEvaluation();
+    const auto last = static_cast<int64_t>(plan_.end.size());
+    const int64_t optimizer =
+        Pack(plan_.end, {}, {{.bytes = gradients, .first = -1, .last = last}});
+    for (size_t i = 0; i < within_.size(); ++i) {
+      if (within_[i] >= 0) plan_.offsets[i] = plan_.gradient_region.offset + within_[i];
+    }
+    return std::max({int64_t{0}, micro, evaluation, optimizer});
+  }
+
+ private:
+  // What is cast when an evaluation begins is there to its end.
+  int64_t PackEvaluation() {
+    std::vector<Op> ops = plan_.evaluate_begin;
+    std::vector<TensorId> results = EvaluationResults(plan_);
+    for (const Op& op : ops) results.push_back(std::get<Cast>(op).y);
+    ops.insert(ops.end(), plan_.evaluate.begin(), plan_.evaluate.end());
+    return Pack(ops, results, GradientsInEvaluation(plan_));
+  }
+
+  int64_t Pack(const std::vector<Op>& ops, const std::vector<TensorId>& results,
+               const std::vector<ReservedRange>& reserved) {
+    const int64_t gradients = plan_.gradient_region.bytes;
+    const int64_t alone = PackActivations(plan_.tensors, ops, results, within_);
+    const int64_t end = PackActivations(plan_.tensors, ops, results, within_, reserved);
+    if (end - gradients <= alone) return end - gradients;
+    const auto last = static_cast<int64_t>(ops.size());
+    return PackActivations(plan_.tensors, ops, results, within_,
+                           {{.bytes = gradients, .first = -1, .last = last}}) -
+           gradients;
+  }
+
+  Plan& plan_;
+  std::vector<int64_t> within_;  // offsets from the start of the gradients; -1: not an activation
+};
+
+int64_t BytesOfActivations(const Plan& plan) {
+  std::vector<int64_t> offsets(plan.tensors.size());
+  const auto packed = [&](const std::vector<Op>& ops, const std::vector<TensorId>& results) {
+    return PackActivations(plan.tensors, ops, results, offsets);
+  };
+  return std::max({packed(plan.micro, {}), packed(plan.evaluate, EvaluationResults(plan)),
+                   packed(plan.end, {})});
+}
+
+// Copies that a step casts last from pass to pass, unless that takes more than gradients leave
+// them, and to cast them twice takes less.
+void LayOutWithCopies(const std::vector<TensorId>& scalars, const std::vector<StepCopy>& copies,
+                      size_t forward, Plan& plan) {
+  plan.activation_bytes = BytesOfActivations(plan);
+  Plan before = plan;
+  CastInStep(copies, forward, /*again=*/false, plan);
+  LayOut(scalars, plan);
+  if (copies.empty() || plan.activation_region.bytes == 0) return;
+  Plan once = std::exchange(plan, std::move(before));
+  CastInStep(copies, forward, /*again=*/true, plan);
+  LayOut(scalars, plan);
+  if (plan.arena_bytes >= once.arena_bytes) plan = std::move(once);
+}
+
+}  // namespace
+
+std::vector<TensorId> EvaluationResults(const Plan& plan) {
+  return {plan.eval_logits, plan.eval_losses, plan.eval_correct};
+}
+
+void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
+  plan.offsets.assign(plan.tensors.size(), 0);
+  int64_t end = 0;
+  const auto place = [&](std::vector<TensorId> ids) {
+    ids.erase(std::remove(ids.begin(), ids.end(), kNone), ids.end());
+    end = PlaceInOrder(plan.tensors, ids, end, plan.offsets);
+  };
+  const auto region = [&](auto&& fill) {
+    const int64_t begin = end;
+    fill();
+    return Region{.offset = begin, .bytes = end - begin};
+  };
+  plan.parameter_region = region([&] { place(plan.parameters); });
+  plan.copy_region = region([&] { end = PlaceCopies(end, plan); });
+  plan.optimizer_region = region([&] {
+    for (const std::vector<TensorId>& kind : plan.optimizer_state) place(kind);
+  });
+  plan.ema_region = region([&] { place(plan.averages); });
+  plan.buffer_region = region([&] { place(plan.buffers); });
+  plan.pending_region = region([&] { place(plan.pending); });
+  plan.scalar_region = region([&] { place(scalars); });
+  plan.gradient_region = region([&] {
+    end = PlaceGradients(end, plan);
+    if (plan.row_gradient != kNone) place({plan.row_gradient, plan.row_ids});
+  });
+  plan.activation_region = region([&] { end += Activations(plan).Place(); });
+  plan.arena_bytes = end;
+}
+
+void LayOutSmallest(const std::vector<TensorId>& scalars, const std::vector<StepCopy>& copies,
+                    size_t forward, Plan& plan) {
+  const Plan before = plan;
+  LayOutWithCopies(scalars, copies, forward, plan);
+  size_t tried = 0;
+  for (const ResidualNorms which : {ResidualNorms::kAll, ResidualNorms::kWithoutMore}) {
+    Plan joined = before;
+    const JoinedNorms in_micro =
+        JoinResidualNorms(which, joined.tensors, {}, forward, joined.micro);
+    const JoinedNorms in_evaluation = JoinResidualNorms(
+        which, joined.tensors, EvaluationResults(joined), joined.evaluate.size(), joined.evaluate);
+    const size_t count = in_micro.count + in_evaluation.count;
+    if (count == std::exchange(tried, count) || count == 0) return;
+    if (in_micro.count > 0) {
+      v1::PassSummary& pass = *joined.summary.add_passes();
+      pass.set_name("residual_norm");
+      pass.set_ops_before(static_cast<int32_t>(before.micro.size()));
+      pass.set_ops_after(static_cast<int32_t>(joined.micro.size()));
+    }
+    LayOutWithCopies(scalars, copies, forward - in_micro.in_forward, joined);
+    if (joined.activation_bytes > plan.activation_bytes || joined.arena_bytes > plan.arena_bytes) {
+      continue;
+    }
+    if (in_micro.count > 0) {
+      v1::PassSummary& pass = *joined.summary.mutable_passes()->rbegin();
+      pass.set_bytes_before(plan.activation_bytes);
+      pass.set_bytes_after(joined.activation_bytes);
+    }
+    plan = std::move(joined);
+    return;
+  }
+}
+
+}  // namespace trainyard::plan

@@ -1,0 +1,353 @@
+#include "executor/plan/passes/optimizer_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "executor/plan/memory/memory.h"
+#include "storage/base/status.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+class OptimizerStep {
+ public:
+  OptimizerStep(const v1::JobSpec& spec, const TrainedParameters& parameters, TensorId sum,
+                Plan& plan)
+      : spec_(spec),
+        optimizer_(spec.optimizer()),
+        parameters_(parameters),
+        sum_(sum),
+        scale_(plan.grad_scale),
+        plan_(plan) {}
+
+  void Append() {
+    AddNorm();
+    for (size_t first = 0; first < parameters_.swept;) {
+      size_t end = first + 1;
+      while (end < parameters_.swept && Alike(first, end)) ++end;
+      AddRun(first, end);
+      first = end;
+    }
+    if (plan_.row_gradient != kNone) AddRowStep();
+    if (spec_.training().has_ema_decay()) AddAverage();
+  }
+
+ private:
+  const ParameterRule& rule(size_t position) const { return parameters_.rules[position]; }
+
+  bool copied(size_t position) const { return plan_.copies[position] != kNone; }
+
+  ElementType gradient_type(size_t position) const {
+    return plan_.tensors[plan_.gradients[position]].type;
+  }
+
+  // Whether one op may make the steps of both.
+  bool Alike(size_t a, size_t b) const {
+    return rule(a) == rule(b) && copied(a) == copied(b) && gradient_type(a) == gradient_type(b);
+  }
+
+  template <typename T>
+  void Emit(T op) {
+    plan_.end.push_back(std::move(op));
+  }
+
+  // The state `name` of the parameter at `position`.
+  TensorId State(const char* name, size_t position) const {
+    const auto& names = plan_.optimizer_state_names;
+    const auto at = std::find(names.begin(), names.end(), name);
+    TY_CHECK(at != names.end(), name);
+    return plan_.optimizer_state[at - names.begin()][position];
+  }
+
+  void AddNorm() {
+    AddNormOf(ElementType::kBF16);
+    AddNormOf(ElementType::kF32);
+    if (plan_.row_gradient != kNone) AddRowNorm();
+    plan_.norm.push_back(ClipScale{.sum = sum_,
+                                   .count = plan_.target_count,
+                                   .loss = plan_.loss_sum,
+                                   .norm = plan_.grad_norm,
+                                   .scale = scale_,
+                                   .state = plan_.loss_scaling ? plan_.state : kNone,
+                                   .rows = spec_.training().batch_size() * plan_.rows_per_sample,
+                                   .max_norm = optimizer_.has_clip_norm()
+                                                   ? static_cast<float>(optimizer_.clip_norm())
+                                                   : std::numeric_limits<float>::infinity()});
+  }
+
+  // Gradients of one type lie side by side.
+  void AddNormOf(ElementType type) {
+    SquaredNorm norm{.sum = sum_, .accumulate = !plan_.norm.empty()};
+    for (size_t i = 0; i < parameters_.swept; ++i) {
+      if (gradient_type(i) != type) continue;
+      if (norm.x == kNone) norm.x = plan_.gradients[i];
+      norm.n += RunLength(plan_, i, i + 1);
+    }
+    if (norm.x != kNone) plan_.norm.push_back(norm);
+  }
+
+  // Distinct rows, so that the norm is that of the whole gradient.
+  void AddRowNorm() {
+    const Tensor& gradient = plan_.tensors[plan_.row_gradient];
+    plan_.norm.push_back(MergeRows{.grad = plan_.row_gradient,
+                                   .ids = plan_.row_ids,
+                                   .samples = gradient.dims[0],
+                                   .count = gradient.dims[1],
+                                   .width = gradient.dims[2]});
+    plan_.norm.push_back(SquaredNorm{.x = plan_.row_gradient,
+                                     .sum = sum_,
+                                     .n = gradient.elements(),
+                                     .accumulate = parameters_.swept > 0});
+  }
+
+  void AddRun(size_t first, size_t end) {
+    switch (rule(first).method) {
+      case Method::kSgd:
+        return AddSgd(first, end);
+      case Method::kAdamW:
+        return AddAdamW(first, end);
+      case Method::kLamb:
+        AddLamb(first, end);
+        break;
+      case Method::kMuon:
+        AddMuon(first, end);
+        break;
+    }
+    // The others write copies as they go.
+    AppendCopies(first, end, plan_, plan_.end);
+  }
+
+  void AddSgd(size_t first, size_t end) {
+    const v1::Sgd& sgd = optimizer_.sgd();
+    Emit(SgdStep{.w = plan_.parameters[first],
+                 .grad = plan_.gradients[first],
+                 .velocity = sgd.momentum() > 0 ? State("momentum_buffer", first) : kNone,
+                 .grad_scale = scale_,
+                 .state = plan_.state,
+                 .copy = plan_.copies[first],
+                 .n = RunLength(plan_, first, end),
+                 .momentum = static_cast<float>(sgd.momentum()),
+                 .weight_decay = static_cast<float>(rule(first).weight_decay),
+                 .learning_rate_scale = static_cast<float>(rule(first).learning_rate_scale),
+                 .nesterov = sgd.nesterov()});
+  }
+
+  // What AdamW makes its steps by: the optimizer, or what Muon leaves over.
+  const v1::AdamW& adamw() const {
+    return optimizer_.has_muon() ? optimizer_.muon().adamw() : optimizer_.adamw();
+  }
+
+  void AddAdamW(size_t first, size_t end) {
+    Emit(AdamWStep{.w = plan_.parameters[first],
+                   .grad = plan_.gradients[first],
+                   .m = State("exp_avg", first),
+                   .v = State("exp_avg_sq", first),
+                   .grad_scale = scale_,
+                   .state = plan_.state,
+                   .copy = plan_.copies[first],
+                   .n = RunLength(plan_, first, end),
+                   .beta1 = static_cast<float>(adamw().beta1()),
+                   .beta2 = static_cast<float>(adamw().beta2()),
+                   .epsilon = static_cast<float>(adamw().epsilon()),
+                   .weight_decay = static_cast<float>(rule(first).weight_decay),
+                   .learning_rate_scale = static_cast<float>(rule(first).learning_rate_scale)});
+  }
+
+  // A trust ratio is one tensor's; without it a run is swept like any other.
+  void AddLamb(size_t first, size_t end) {
+    if (rule(first).weight_decay == 0 && !optimizer_.lamb().always_adapt()) {
+      return AddLambStep(first, 0, RunLength(plan_, first, end), /*adapt=*/false);
+    }
+    for (size_t i = first; i < end; ++i) {
+      for (const StoredTensor& part : Stored(plan_.tensors[plan_.parameters[i]])) {
+        AddLambStep(i, part.offset / SizeOf(ElementType::kF32), part.elements(), /*adapt=*/true);
+      }
+    }
+  }
+
+  void AddLambStep(size_t position, int64_t offset, int64_t n, bool adapt) {
+    const v1::Lamb& lamb = optimizer_.lamb();
+    Emit(LambStep{.w = plan_.parameters[position],
+                  .grad = plan_.gradients[position],
+                  .m = State("exp_avg", position),
+                  .v = State("exp_avg_sq", position),
+                  .grad_scale = scale_,
+                  .state = plan_.state,
+                  .offset = offset,
+                  .n = n,
+                  .beta1 = static_cast<float>(lamb.beta1()),
+                  .beta2 = static_cast<float>(lamb.beta2()),
+                  .epsilon = static_cast<float>(lamb.epsilon()),
+                  .weight_decay = static_cast<float>(rule(position).weight_decay),
+                  .learning_rate_scale = static_cast<float>(rule(position).learning_rate_scale),
+                  .adapt = adapt});
+  }
+
+  void AddMuon(size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i) {
+      for (const StoredTensor& part : Stored(plan_.tensors[plan_.parameters[i]])) {
+        AddMuonMatrix(i, part);
+      }
+    }
+  }
+
+  void AddMuonMatrix(size_t position, const StoredTensor& matrix) {
+    const v1::Muon& muon = optimizer_.muon();
+    const int64_t rows = matrix.dims[0], n = matrix.elements(), cols = n / rows;
+    const int64_t offset = matrix.offset / SizeOf(ElementType::kF32);
+    const TensorId update = Scratch(absl::StrCat(matrix.name, ".update"), rows, cols);
+    Emit(MuonMomentum{.grad = plan_.gradients[position],
+                      .velocity = State("momentum_buffer", position),
+                      .y = update,
+                      .grad_scale = scale_,
+                      .offset = offset,
+                      .n = n,
+                      .momentum = static_cast<float>(muon.momentum()),
+                      .nesterov = muon.nesterov()});
+    const TensorId orthogonal = AddNewtonSchulz(matrix.name, update, rows, cols);
+    const auto longer = static_cast<double>(std::max(rows, cols));
+    const auto in = static_cast<double>(rule(position).input_first ? rows : cols);
+    const double scale = muon.scale() == v1::Muon::MATCH_RMS_ADAMW ? 0.2 * std::sqrt(longer)
+                                                                   : std::sqrt(longer / in);
+    Emit(MuonStep{.w = plan_.parameters[position],
+                  .x = orthogonal,
+                  .grad_scale = scale_,
+                  .state = plan_.state,
+                  .offset = offset,
+                  .n = n,
+                  .scale = static_cast<float>(scale),
+                  .weight_decay = static_cast<float>(rule(position).weight_decay),
+                  .learning_rate_scale = static_cast<float>(rule(position).learning_rate_scale)});
+  }
+
+  // x [rows, cols] with its singular values driven towards 1, by products with the smaller of x x^T
+  // and x^T x. Returns where the result is.
+  TensorId AddNewtonSchulz(const std::string& name, TensorId x, int64_t rows, int64_t cols) {
+    // Jordan et al. 2024: steep at 0, so that few iterations lift small singular values, at the
+    // price of ending anywhere in about [0.7, 1.2].
+    constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
+    const bool wide = rows <= cols;
+    const int64_t small = std::min(rows, cols), large = std::max(rows, cols);
+    Emit(SquaredNorm{.x = x, .sum = sum_, .n = rows * cols});
+    Emit(DivideByNorm{.x = x, .sum = sum_, .n = rows * cols});
+    TensorId next = Scratch(absl::StrCat(name, ".next"), rows, cols);
+    const TensorId gram = Scratch(absl::StrCat(name, ".gram"), small, small);
+    const TensorId square = Scratch(absl::StrCat(name, ".gram^2"), small, small);
+    for (int i = 0; i < optimizer_.muon().iterations(); ++i) {
+      Emit(Matmul{.a = x,
+                  .b = x,
+                  .c = gram,
+                  .m = small,
+                  .n = small,
+                  .k = large,
+                  .transpose_a = !wide,
+                  .transpose_b = wide});
+      Emit(Matmul{.a = gram, .b = gram, .c = square, .m = small, .n = small, .k = small});
+      Emit(NewtonSchulz{.x = gram, .y = square, .n = small, .a = kA, .b = kB, .c = kC});
+      Emit(Matmul{.a = wide ? square : x,
+                  .b = wide ? x : square,
+                  .c = next,
+                  .m = rows,
+                  .n = cols,
+                  .k = small});
+      std::swap(x, next);
+    }
+    return x;
+  }
+
+  // Lives within the end of the step: shares memory with the activations.
+  TensorId Scratch(const std::string& name, int64_t rows, int64_t cols) {
+    plan_.tensors.push_back({.name = name, .dims = {rows, cols}});
+    return static_cast<TensorId>(plan_.tensors.size()) - 1;
+  }
+
+  void AddRowStep() {
+    const size_t first = parameters_.swept, end = parameters_.trained;
+    const std::vector<TensorId> tables(plan_.parameters.begin() + first,
+                                       plan_.parameters.begin() + end);
+    const std::vector<int64_t>& dims = plan_.tensors[plan_.row_gradient].dims;
+    const auto rate = static_cast<float>(rule(first).learning_rate_scale);
+    if (rule(first).method == Method::kSgd) {
+      return Emit(SgdRows{.grad = plan_.row_gradient,
+                          .ids = plan_.row_ids,
+                          .grad_scale = scale_,
+                          .state = plan_.state,
+                          .tables = tables,
+                          .samples = dims[0],
+                          .width = dims[2],
+                          .learning_rate_scale = rate});
+    }
+    std::vector<TensorId> m, v;
+    for (size_t i = first; i < end; ++i) {
+      m.push_back(State("exp_avg", i));
+      v.push_back(State("exp_avg_sq", i));
+    }
+    Emit(AdamWRows{.grad = plan_.row_gradient,
+                   .ids = plan_.row_ids,
+                   .grad_scale = scale_,
+                   .state = plan_.state,
+                   .tables = tables,
+                   .m = m,
+                   .v = v,
+                   .samples = dims[0],
+                   .width = dims[2],
+                   .beta1 = static_cast<float>(adamw().beta1()),
+                   .beta2 = static_cast<float>(adamw().beta2()),
+                   .epsilon = static_cast<float>(adamw().epsilon()),
+                   .weight_decay = static_cast<float>(rule(first).weight_decay),
+                   .learning_rate_scale = rate});
+  }
+
+  void AddAverage() {
+    EmaStep step{.average = plan_.averages[0],
+                 .w = plan_.parameters[0],
+                 .grad_scale = scale_,
+                 .state = plan_.state,
+                 .n = RunLength(plan_, 0, parameters_.trained),
+                 .decay = spec_.training().ema_decay(),
+                 .warmup = spec_.training().ema_warmup()};
+    Emit(step);
+    step.decay = 0;
+    step.grad_scale = kNone;
+    plan_.start.push_back(step);
+  }
+
+  const v1::JobSpec& spec_;
+  const v1::Optimizer& optimizer_;
+  const TrainedParameters& parameters_;
+  const TensorId sum_;
+  const TensorId scale_;  // of gradients
+  Plan& plan_;
+};
+
+}  // namespace
+
+int64_t RunLength(const Plan& plan, size_t first, size_t end) {
+  int64_t bytes = 0;
+  for (size_t i = first; i < end; ++i) bytes += Align(plan.tensors[plan.parameters[i]].bytes());
+  return bytes / SizeOf(ElementType::kF32);
+}
+
+void AppendCopies(size_t first, size_t end, const Plan& plan, std::vector<Op>& ops) {
+  for (size_t i = first; i < end;) {
+    size_t next = i + 1;
+    while (next < end && plan.copies[next] != kNone) ++next;
+    if (plan.copies[i] != kNone) {
+      ops.push_back(
+          Cast{.x = plan.parameters[i], .y = plan.copies[i], .n = RunLength(plan, i, next)});
+    }
+    i = plan.copies[i] != kNone ? next : i + 1;
+  }
+}
+
+void AppendOptimizer(const v1::JobSpec& spec, const TrainedParameters& parameters, TensorId sum,
+                     Plan& plan) {
+  OptimizerStep(spec, parameters, sum, plan).Append();
+}
+
+}  // namespace trainyard::plan
