@@ -1,6 +1,7 @@
-# Finds the CUDA toolkit, on PATH or in its usual prefix, and sets TRAINYARD_HAVE_CUDA, and
-# TRAINYARD_HAVE_CUDA_HEADERS where its headers alone are wanted or there too: enough for the emulator of
-# tests/gpu. Architectures are named, never `native`: what is built here runs elsewhere.
+# Finds the CUDA toolkit, on PATH or in its usual prefix. TRAINYARD_HAVE_CUDA says that the CUDA back end is
+# built; TRAINYARD_HAVE_CUDA_HEADERS says that the toolkit and cuDNN's headers are there, which is enough for
+# the emulator of tests/gpu (TRAINYARD_CUDA=EMULATED builds that alone). Architectures are named, never
+# `native`: what is built here runs elsewhere.
 
 set(TRAINYARD_HAVE_CUDA OFF)
 set(TRAINYARD_HAVE_CUDA_HEADERS OFF)

@@ -18,7 +18,7 @@ function(trainyard_program name)
 endfunction()
 
 # trainyard_test(NAME SOURCES files... DEPS targets... [LABEL label] [TIMEOUT seconds] [THREADS]):
-# GoogleTest cases, each a test of its own in ctest. LABEL is unit unless told. THREADS marks what is also
+# GoogleTest cases, each a test of its own in ctest. LABEL is unit unless given. THREADS marks what is also
 # worth running under ThreadSanitizer: its label gets the suffix _threads. The targets unit_tests and
 # thread_tests build what the sanitizer runs need.
 add_custom_target(unit_tests)
@@ -34,7 +34,7 @@ function(trainyard_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
-  if(NOT TRAINYARD_SANITIZE)  # checks are not worth the compiler's time
+  if(NOT TRAINYARD_SANITIZE)  # optimising tests more would cost more time than it saves
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
   endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)

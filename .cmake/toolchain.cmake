@@ -16,26 +16,27 @@ if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
-# A quarter of the linking time of GNU's.
+# lld takes a quarter of the time of GNU ld.
 find_program(LLD ld.lld)
 if(LLD)
   add_link_options($<$<LINK_LANGUAGE:CXX>:-fuse-ld=lld>)
 endif()
 
-# For tests/gpu/pack. The older DT_RPATH also counts for what the libraries there need themselves.
+# For tests/gpu/pack. Unlike DT_RUNPATH, the older DT_RPATH is also searched for the libraries that the libraries in
+# ../lib need.
 if(TRAINYARD_RELOCATABLE)
   set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
   add_link_options(LINKER:--disable-new-dtags)
 endif()
 
-# GCC makes a function of its own of each cold part, some of them empty. An empty one has the address of the next
-# function, whose entry in the table for exceptions lld then drops: an exception that passes that one ends the process.
-# tests/programs looks for it.
+# GCC moves the cold part of a function into a function of its own, which may be empty. An empty one has the address of
+# the function after it, whose entry in the exception table lld then drops: an exception that passes through that
+# function ends the process. tests/programs checks for this.
 add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-reorder-blocks-and-partition>)
 
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>
                     $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>)
-# What a mutex guards is said where it is declared; Clang alone reads it.
+# Declarations say which mutex guards a variable (ABSL_GUARDED_BY); Clang alone checks it.
 add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Werror=thread-safety>)
 
 # With a sanitizer an optimising compiler takes more time than its faster tests give back.
@@ -47,13 +48,13 @@ if(TRAINYARD_SANITIZE STREQUAL "address")
   # Null pointers are AddressSanitizer's to find; vptr and object-size cost the most and find the least.
   add_compile_options(-fsanitize=address,undefined -fno-sanitize=null,vptr,object-size
                       -fno-sanitize-recover=all -fno-omit-frame-pointer)
-  # Functions of C libraries found by name have no types that Clang could compare.
+  # Functions of C libraries that are looked up by name have no type information that Clang could check.
   add_compile_options($<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>)
   add_link_options(-fsanitize=address,undefined)
 elseif(TRAINYARD_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)
-  # Into every program: what the packaged libraries hide from ThreadSanitizer.
+  # Linked into every program, to tell ThreadSanitizer what the packaged libraries hide from it.
   add_library(trainyard_tsan OBJECT tests/tsan/absl_mutex.cc tests/tsan/suppressions.cc)
   link_libraries($<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:$<TARGET_OBJECTS:trainyard_tsan>>)
 elseif(NOT TRAINYARD_SANITIZE STREQUAL "")

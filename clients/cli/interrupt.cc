@@ -36,7 +36,7 @@ void Interrupt::Run() {
     signalfd_siginfo info;
     if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) continue;
     absl::MutexLock lock(&mu_);
-    // Asked twice: whatever hangs, the user may leave.
+    // Outside of a Scope, or at the second signal, the process ends, whatever hangs.
     if (stop_ == nullptr || stop_->requested()) _exit(kExitInterrupted);
     stop_->Request();
   }

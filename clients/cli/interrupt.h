@@ -9,9 +9,10 @@
 
 namespace trainyard::cli {
 
-// While it lives, SIGINT, SIGTERM and SIGHUP end the process with 130, or, within a Scope, request
-// a stop; a second one then ends the process. Make it before any other thread: threads inherit the
-// mask that it sets, and so do programs that the process turns into: destroy it before exec.
+// While an Interrupt exists, SIGINT, SIGTERM and SIGHUP end the process with exit code 130. Within
+// a Scope the first such signal requests a stop instead, and a second one ends the process. Create
+// it before any other thread, since threads inherit the signal mask that it sets. Destroy it before
+// exec, since the new program would inherit the mask, too.
 class Interrupt {
  public:
   Interrupt();

@@ -7,8 +7,8 @@
 
 namespace trainyard::cli {
 
-// A subcommand that does one thing to each of the jobs that are named, tells each new state, and
-// ends with the first error's code after having tried them all. `act` gets full names.
+// Adds a subcommand that calls `act` with the full name of each job that the user names, and prints
+// the job's new state. All jobs are tried; the exit code is that of the first error, or 0.
 void AddJobAction(CLI::App& root, Session& session, const std::string& command,
                   const std::string& help,
                   std::function<absl::StatusOr<v1::Job>(Client&, const std::string& name)> act);

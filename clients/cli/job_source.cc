@@ -13,7 +13,7 @@
 namespace trainyard::cli {
 namespace {
 
-constexpr int64_t kLimit = 1 << 20;  // the parser refuses less with a better message
+constexpr int64_t kLimit = 1 << 20;  // the parser's own limit is lower, with a better message
 
 absl::StatusOr<std::string> ReadStandardInput() {
   std::string text;

@@ -19,7 +19,7 @@ std::string Steps(const v1::Job& job) {
   return absl::StrCat(FormatCount(job.step()), "/", FormatCount(job.total_steps()));
 }
 
-// How long it ran, or runs.
+// How long the job ran, or has run so far.
 std::string RunTime(const v1::Job& job, absl::Time now) {
   if (!job.has_start_time()) return "-";
   const absl::Time end = job.has_end_time() ? TimeOf(job.end_time()) : now;

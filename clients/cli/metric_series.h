@@ -13,7 +13,7 @@
 namespace trainyard::cli {
 
 // The current series of a job: one point per (step, split). An attempt that goes on from step s
-// supersedes what earlier ones reported for later steps.
+// supersedes what earlier attempts reported for steps after s.
 class MetricSeries {
  public:
   void Add(const v1::MetricPoint& point);

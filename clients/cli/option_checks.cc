@@ -28,7 +28,7 @@ CLI::Validator Seconds() {
         absl::Duration span;
         if (!absl::SimpleAtod(text, &seconds)) {
           seconds = absl::ParseDuration(text, &span) ? absl::ToDoubleSeconds(span) : -1;
-          double days = 0;  // which absl does not know
+          double days = 0;  // absl::ParseDuration knows no days
           if (absl::EndsWith(text, "d") && absl::SimpleAtod(absl::StripSuffix(text, "d"), &days)) {
             seconds = days * 24 * 60 * 60;
           }

@@ -11,8 +11,8 @@ namespace trainyard::cli {
 // A whole number of at least `least`.
 CLI::Validator AtLeast(int64_t least);
 
-// A span of time, or none: plain seconds or units as in 90s, 20m, 1h30m, 7d. Leaves seconds, so it
-// goes to transform().
+// A span of time, zero included: plain seconds, or units as in 90s, 20m, 1h30m, 7d. It replaces the
+// text by the number of seconds, so it must be given to transform() and not to check().
 CLI::Validator Seconds();
 
 }  // namespace trainyard::cli

@@ -22,7 +22,7 @@ std::string Json(const google::protobuf::Message& message, bool pretty) {
   return EscapedJson(out);
 }
 
-// The same text further to the right; `first` stands before the first line.
+// The lines of `text` without empty ones: `first` before the first line, `rest` before the others.
 std::string MovedRight(const std::string& text, const std::string& first, const std::string& rest) {
   std::string out;
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {

@@ -19,7 +19,7 @@ std::string Serialize(OutputFormat format, const google::protobuf::Message& mess
 std::string SerializeList(OutputFormat format,
                           const std::vector<const google::protobuf::Message*>& messages);
 
-// On one line, for streams.
+// The message as JSON on one line, for streams.
 std::string JsonLine(const google::protobuf::Message& message);
 
 }  // namespace trainyard::cli

@@ -28,7 +28,8 @@ struct Range {
   double Middle() const { return logarithmic ? std::sqrt(low * high) : (low + high) / 2; }
 };
 
-// A loss that falls from 4 to 0.1 shows nothing of its tail on a linear axis.
+// The y axis is logarithmic when the highest value is more than so many times the lowest: a loss
+// that falls from 4 to 0.1 shows nothing of its tail on a linear axis.
 constexpr double kLogarithmicFrom = 8;
 
 constexpr Color kColors[] = {Color::kCyan, Color::kYellow, Color::kGreen, Color::kRed};
@@ -36,7 +37,8 @@ constexpr char kMarks[] = {'.', 'o', '+', 'x'};
 constexpr const char* kUnicodeMarks[] = {"", "●", "▲",
                                          "■"};  // where colours cannot tell curves apart
 
-// A grid of dots; each character cell holds dots_x * dots_y of them and remembers who drew last.
+// A grid of dots; each character cell holds dots_x * dots_y of them and remembers which series drew
+// there last.
 class Canvas {
  public:
   Canvas(int columns, int rows, bool unicode)
@@ -60,7 +62,7 @@ class Canvas {
     owner_[cell] = series;
   }
 
-  // From column x0 to the next, so that steep parts stay connected.
+  // A line without gaps, so that steep parts of a curve stay connected.
   void Line(int x0, int y0, int x1, int y1, int series) {
     const int steps = std::max(std::abs(x1 - x0), std::abs(y1 - y0));
     for (int i = 0; i <= steps; ++i) {
@@ -177,7 +179,7 @@ std::string RenderPlot(const Terminal& terminal, const std::vector<Series>& seri
   }
   y.logarithmic = y.low > 0 && y.high > kLogarithmicFrom * y.low;
   for (size_t i = 0; i < curves.size(); ++i) {
-    // Marks on a line of their own would hide the line below.
+    // Without colours only the first series is a line: marks joined to a line would hide it.
     Draw(curves[i], static_cast<int>(i), y, terminal.color || i == 0, canvas);
   }
   std::string out;

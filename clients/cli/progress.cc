@@ -148,8 +148,9 @@ void ProgressView::OnTrainMetrics(const v1::FeedItem& item) {
   }
 }
 
-// Time per step since the attempt's first, evaluations and checkpoints included: they will come
-// again. Of steps that were reported at one time only the first tells it.
+// Updates the time per step since the first step of the attempt. Evaluations and checkpoints are
+// included, since the remaining steps will have them, too. Of steps whose items are less than a
+// second apart only the first updates it.
 void ProgressView::UpdateRate(absl::Time time, int64_t step) {
   if (rate_time_ == absl::InfinitePast() || step <= rate_step_) {
     rate_time_ = paced_time_ = time;
@@ -190,7 +191,7 @@ std::string ProgressView::Line() const {
       total_steps_ > 0 ? static_cast<double>(step_) / static_cast<double>(total_steps_) : 0;
   const std::string head = absl::StrCat(job_id_, "  ", steps);
   const std::string tail = absl::StrJoin(parts, "  ");
-  // The bar gets what the words leave.
+  // The bar gets the columns that the words leave.
   const int room = terminal_.width - 1 - DisplayWidth(head) - DisplayWidth(tail) - 4;
   const std::string bar = total_steps_ > 0 && room >= 6
                               ? absl::StrCat(Bar(terminal_, fraction, std::min(room, 24)), "  ")
@@ -207,7 +208,7 @@ void ProgressView::Redraw(bool now) {
   if (!terminal_.interactive || !has_metrics_) return;
   if (!now && drawn_ && clock_.Now() - last_shown_ < kRedrawEvery) return;
   last_shown_ = clock_.Now();
-  // One write: a line that is erased and drawn in two flickers.
+  // In one write: a line that is erased by one write and drawn by another flickers.
   sink_.Write(absl::StrCat("\r\x1b[K", Line()));
   drawn_ = true;
   unprinted_ = false;

@@ -44,16 +44,16 @@ class ProgressView {
   int64_t step_ = 0;
   bool has_metrics_ = false;
   bool drawn_ = false;      // the progress line is on the screen
-  bool unprinted_ = false;  // plain: the newest step has no line yet
+  bool unprinted_ = false;  // not on a terminal: the newest step has no line yet
   absl::Time last_shown_ = absl::InfinitePast();
   absl::Time newest_ = absl::InfinitePast();  // time of the newest item
   std::string values_;                        // "loss 0.41  lr 1e-3"
   std::string evaluation_;                    // "val loss 0.39  accuracy 91.20%"
   double samples_per_second_ = 0;
-  double seconds_per_step_ = 0;                  // since then, from the times of items
-  absl::Time rate_time_ = absl::InfinitePast();  // of the first step seen of this attempt
-  int64_t rate_step_ = 0;
-  absl::Time paced_time_;  // when the pace was last told
+  double seconds_per_step_ = 0;                  // since rate_time_, by the times of items
+  absl::Time rate_time_ = absl::InfinitePast();  // of this attempt's first step seen
+  int64_t rate_step_ = 0;                        // that step
+  absl::Time paced_time_;                        // when seconds_per_step_ was last updated
 };
 
 // One line for an item of a feed, or "" for train metrics: "RUNNING → SUCCEEDED: all steps done".

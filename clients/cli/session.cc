@@ -18,7 +18,8 @@
 namespace trainyard::cli {
 namespace {
 
-// gRPC's own words for "there is nobody", as against a server that says UNAVAILABLE itself.
+// Whether the message is that of gRPC or of our client for a server that cannot be reached, as
+// opposed to that of a server that answers UNAVAILABLE itself.
 bool NobodyThere(const absl::Status& status) {
   for (const char* words :
        {"failed to connect to all addresses", "Connection refused", "Socket closed",

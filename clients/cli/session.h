@@ -27,16 +27,16 @@ class Session {
   // Global flags, on the root command.
   void AddFlags(CLI::App& root);
 
-  // Makes `run` the body of a subcommand: its exit code, or its error told on stderr, becomes the
-  // outcome of the process.
+  // Makes `run` the body of a subcommand. The exit code that it returns becomes that of the
+  // process; an error is printed on stderr (Tell) and gives its own exit code.
   void SetBody(CLI::App* command, std::function<absl::StatusOr<int>()> run);
 
   int exit_code() const { return exit_code_; }
 
   absl::StatusOr<Client*> Connect();
-  // What Ctrl-C does; with a Scope it stops a stream.
+  // Ctrl-C ends the process; within an Interrupt::Scope it stops the running stream instead.
   Interrupt& interrupt();
-  // Closes the connection and gives the signals back: before exec.
+  // Closes the connection and restores the signal mask. Must be called before exec.
   void Disconnect();
   absl::StatusOr<ResolvedContext> Resolve() const { return ResolveContext(flags_); }
   absl::StatusOr<OutputFormat> Format() const { return ParseOutputFormat(format_); }

@@ -9,8 +9,9 @@
 namespace trainyard::cli {
 
 // Escapes every text in `message`, keys of maps too: what came from a file, an agent or a log must
-// not steer the terminal or look like lines of ours. Newlines stay where a text may have several
-// lines (fields named `message`); whoever prints those indents what follows the first.
+// not control the terminal or look like a line that the program itself prints. Newlines stay where
+// a text may have several lines (fields named `message`); whoever prints such a field indents the
+// lines after the first.
 void EscapeTexts(google::protobuf::Message& message);
 
 // A copy to be shown.
@@ -20,10 +21,11 @@ Message Shown(Message message) {
   return message;
 }
 
-// `text` with what follows each newline moved to the right.
+// `text` with every line but the first indented.
 std::string Indented(absl::string_view text, absl::string_view indent = "    ");
 
-// `json` with what protobuf's printer leaves raw and a terminal obeys as \uXXXX: the same values.
+// `json` with those characters written as \uXXXX that protobuf's printer leaves raw and a terminal
+// obeys (C1 controls, changes of the writing direction). It parses to the same values.
 std::string EscapedJson(absl::string_view json);
 
 }  // namespace trainyard::cli

@@ -7,15 +7,15 @@
 
 namespace trainyard::cli {
 
-// Rows under a header, columns in line, two spaces between them. Cells may be painted. On a
-// terminal the last column is cut to the window; elsewhere nothing is cut.
+// Rows under a header, columns in line, two spaces between them. Cells may be coloured (Paint). On
+// a terminal each line is cut to the width of the window; elsewhere nothing is cut.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}
 
   // A row as long as the header.
   void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  // Numbers stand on the right.
+  // For columns of numbers.
   void AlignRight(int column) { right_.push_back(column); }
   bool empty() const { return rows_.empty(); }
 

@@ -15,13 +15,13 @@ struct Terminal {
   int height = 24;
 };
 
-// Of a file descriptor, by isatty, its window size, NO_COLOR, TERM and the locale's character set.
-// Not a terminal: COLUMNS, else 80.
+// What a file descriptor can show, by isatty, its window size, NO_COLOR, TERM and the locale's
+// character set. What has no window is as wide as COLUMNS says, else 80.
 Terminal TerminalOf(int fd);
 
 enum class Color { kPlain, kBold, kDim, kRed, kGreen, kYellow, kBlue, kCyan };
 
-// `text` in a colour, or as it is.
+// `text` in a colour; unchanged where the terminal has none.
 std::string Paint(const Terminal& terminal, Color color, absl::string_view text);
 
 // Columns that `text` takes: escape sequences take none, a code point one.

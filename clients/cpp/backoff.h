@@ -13,7 +13,7 @@ class Backoff {
  public:
   Backoff(absl::Duration first, absl::Duration longest) : next_(first), longest_(longest) {}
 
-  // At least `asked_for`, where the server said so.
+  // At least `asked_for`: the delay that the server asked for, or zero.
   absl::Duration Next(absl::Duration asked_for = absl::ZeroDuration()) {
     const absl::Duration wait = std::max(next_ * absl::Uniform(random_, 0.8, 1.2),
                                          asked_for * absl::Uniform(random_, 1.0, 1.5));

@@ -26,7 +26,7 @@
 namespace trainyard {
 namespace {
 
-constexpr absl::Duration kLongestDelay = absl::Seconds(10);  // that a server can ask for
+constexpr absl::Duration kLongestDelay = absl::Seconds(10);  // cap on what a server asks for
 constexpr size_t kMostInCall = 256;                          // jobs
 constexpr size_t kMostBytesInCall = 1 << 20;
 
@@ -34,8 +34,8 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-// How a call ended that nobody here has cancelled: gRPC says CANCELLED of one that reaches a server
-// just as it shuts down.
+// The status of a call that this client did not cancel. gRPC says CANCELLED of a call that reaches
+// a server just as it shuts down; to callers that is UNAVAILABLE.
 grpc::Status EndOfUncancelled(const grpc::Status& status) {
   if (status.error_code() != grpc::StatusCode::CANCELLED) return status;
   return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down");
@@ -67,21 +67,21 @@ bool IsLoopback(const std::string& server) {
 // The channel is not encrypted: TLS takes its place here once servers listen beyond loopback.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
   grpc::ChannelArguments arguments;
-  // A dead peer is noticed after 10 s + 5 s. Servers allow pings from 5 s apart on.
+  // A dead peer is noticed after 10 s + 5 s. Servers allow pings that are at least 5 s apart.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // Client retries, and says so
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // Client itself retries
   arguments.SetMaxReceiveMessageSize(64 << 20);
   if (IsLoopback(server)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
 }
 
-// Cancels a call when nothing was heard for a while: a server that is stopped, not dead, keeps its
-// connection open.
+// Cancels a stream on which nothing was received for `limit`: a server that is stopped (SIGSTOP)
+// but not dead keeps its connection open.
 class SilenceGuard {
  public:
   SilenceGuard(grpc::ClientContext& context, absl::Duration limit)
@@ -130,7 +130,7 @@ class SilenceGuard {
 
 }  // namespace
 
-// One server of those that will do.
+// The channel to one of the yard's servers, and its stubs.
 struct Endpoint {
   explicit Endpoint(const std::string& server)
       : channel(MakeChannel(server)),
@@ -141,7 +141,7 @@ struct Endpoint {
         nodes(v1::NodeService::NewStub(channel)),
         info(v1::InfoService::NewStub(channel)) {}
 
-  // Shared with the stubs, which outlive nothing here.
+  // Shared with the stubs below, which are destroyed before it.
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::JobService::Stub> jobs;
   std::unique_ptr<v1::MetricService::Stub> metrics;
@@ -161,7 +161,8 @@ struct Client::Connection {
     }
   }
 
-  // The server at `failed` is away: whoever calls next turns to the one after it.
+  // The server at index `failed` is away: the next call goes to the one after it, unless another
+  // call has moved on already.
   void MoveOnFrom(size_t failed) {
     current.compare_exchange_strong(failed, (failed + 1) % endpoints.size());
   }
@@ -172,16 +173,16 @@ struct Client::Connection {
     }
   }
 
-  // How long the call that ended so is tried again, counted from its first try.
+  // For how long a call that ended with `code` is retried, counted from its first try.
   absl::Duration PatienceFor(int code, std::optional<absl::Duration> delay) const {
     if (code == grpc::StatusCode::UNAVAILABLE) return options.patience;
-    // Without a delay it is no matter of time: a message that is too large, say.
+    // Without a delay RESOURCE_EXHAUSTED will not pass with time: a message is too large, say.
     const bool busy = code == grpc::StatusCode::RESOURCE_EXHAUSTED;
     return busy && delay.has_value() ? options.patience_when_busy : absl::ZeroDuration();
   }
 
-  // One unary call, repeated while the server is away or busy and patience lasts; each server is
-  // asked once at least before it is given up.
+  // One unary call, repeated while the server is away or busy and patience lasts. Each server is
+  // asked at least once before an UNAVAILABLE call is given up.
   template <typename Stub, typename Request, typename Response>
   absl::StatusOr<Response> Call(std::unique_ptr<Stub> Endpoint::*service,
                                 grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
@@ -212,7 +213,8 @@ struct Client::Connection {
     }
   }
 
-  // The end of a stream of the server at `asked`.
+  // The status of a stream from the server at index `asked` that ended. Moves on if that server is
+  // away.
   absl::Status EndOf(size_t asked, const Stop& stop, const grpc::Status& status) {
     const bool away = EndOfUncancelled(status).error_code() == grpc::StatusCode::UNAVAILABLE;
     if (stop.requested() || !away) return FromGrpc(status);
@@ -221,7 +223,7 @@ struct Client::Connection {
   }
 
   const ClientOptions options;
-  absl::Status unusable;  // why the addresses are
+  absl::Status unusable;  // why the addresses are unusable, or OK
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   std::atomic<size_t> current = 0;
 };
@@ -244,14 +246,14 @@ struct Client::Submissions {
   const std::string& parent;
   std::vector<v1::SubmitJobRequest> requests;
   std::vector<absl::StatusOr<v1::Job>> answers;
-  std::vector<size_t> open;  // have no answer that stays yet; in order
-  absl::Duration patience;   // the longest of those that the open ones ask for
-  absl::Duration delay;      // likewise
-  absl::Status away;         // of a call that failed: the others are not sent
+  std::vector<size_t> open;  // indices of those without a final answer; ascending
+  absl::Duration patience;   // the longest for which an open one may be retried
+  absl::Duration delay;      // the longest that a server asked for before an open one is sent again
+  absl::Status away;         // of a call that failed as a whole: the rest is not sent
 };
 
-// Sends as many of `open` from the one at `next` on as go into one call; answers them, or adds
-// those that are to be sent again to `again`.
+// Sends in one call as many of `open`, from index `next` on, as fit into it. Stores their answers,
+// and adds those that are to be sent again to `again`. Returns the index in `open` after the last.
 size_t Client::SubmitSome(Submissions& all, size_t next, std::vector<size_t>& again) {
   v1::BatchSubmitJobsRequest batch;
   batch.set_parent(all.parent);
@@ -296,7 +298,7 @@ size_t Client::SubmitSome(Submissions& all, size_t next, std::vector<size_t>& ag
       answer = response->results(place).job();
     }
   }
-  // The next call would fare as this one, after as long a wait.
+  // The next call would fail like this one, after as long a wait.
   if (!job_by_job && !response.ok()) all.away = response.status();
   return next;
 }

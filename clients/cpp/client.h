@@ -19,25 +19,26 @@ struct ClientOptions {
   // until it is away, then the next.
   std::string server;
   std::string token;  // sent as `authorization: Bearer`; empty: no token
-  // For one answer. A call that a server holds longer is kDeadlineExceeded.
+  // For one try of a unary call. If the server takes longer, the call is kDeadlineExceeded.
   absl::Duration call_timeout = absl::Seconds(30);
   // How long kUnavailable is retried before it is returned: long enough to ride over a restart.
   absl::Duration patience = absl::Seconds(3);
-  // How long a call is sent again that a server was too busy to take (kResourceExhausted with
+  // How long a call is retried that a server was too busy to take (kResourceExhausted with
   // google.rpc.RetryInfo).
   absl::Duration patience_when_busy = absl::Seconds(20);
 };
 
 // One connection to a yard. Thread-safe. Connects when the first call is made; reconnects by
-// itself, to another server of the yard when one dies or says kUnavailable. Addresses that cannot
-// be ones make every call kInvalidArgument.
+// itself, to another server of the yard when one dies or says kUnavailable. With addresses that are
+// not well-formed every call is kInvalidArgument.
 //
 // Every unary call may be repeated: reads and state changes are idempotent, and submissions get a
 // request id where they have none. So kUnavailable is retried within `patience` and means, when it
-// is returned, that the server or its store was away all that time; what was to be changed may
-// still be. A busy server's refusals are retried within `patience_when_busy`. No try begins before
-// the delay that the server asked for, stretched by chance so that clients do not come back in
-// step. Other codes are the server's own, with its text.
+// is returned, that the server or its store was away all that time; the change that was asked for
+// may have been made all the same. A busy server's refusals are retried within
+// `patience_when_busy`. No try begins before the delay that the server asked for, which is
+// stretched at random so that clients do not come back in step. Other codes are the server's own,
+// with its text.
 //
 // Streams are not retried: JobWatcher and LogFollower resume them.
 class Client {
@@ -50,11 +51,12 @@ class Client {
   const std::string& server() const;
 
   absl::StatusOr<v1::Job> SubmitJob(v1::SubmitJobRequest request);
-  // Many jobs of one project ("projects/P"; that of each request may be empty), with an answer for
-  // each in their order, as SubmitJob would give it. They go out in calls of at most 256 jobs and
-  // 1 MiB; only the jobs that may be retried are sent again. Patience counts from the last time
-  // that a job was answered; once no server answers a call, the rest is not sent. A server that
-  // knows no batches, or refuses one as a whole, is asked job by job.
+  // Submits many jobs of one project (`parent`, "projects/P"; the parents of the requests may be
+  // empty). Returns an answer for each, in the order of the requests, as SubmitJob would give it.
+  // The jobs go out in calls of at most 256 jobs and 1 MiB; only the jobs that may be retried are
+  // sent again. Patience counts from the last time that a job was answered; once no server answers
+  // a call, the rest is not sent. A server that knows no batches, or refuses one as a whole, is
+  // asked job by job.
   std::vector<absl::StatusOr<v1::Job>> SubmitMany(const std::string& parent,
                                                   std::vector<v1::SubmitJobRequest> requests);
   absl::StatusOr<v1::Job> GetJob(const v1::GetJobRequest& request);

@@ -36,7 +36,8 @@ absl::StatusOr<std::string> ContextFilePath();
 // known to them. kInvalidArgument: not a context file.
 absl::StatusOr<ContextFile> LoadContexts(const std::string& path);
 
-// Reads, lets `change` edit, writes atomically, all under a lock: two writers lose nothing.
+// Reads the file, lets `change` edit it and writes it atomically, all under a lock: neither of two
+// concurrent writers loses its change.
 absl::Status ChangeContexts(const std::string& path,
                             const std::function<absl::Status(ContextFile&)>& change);
 

@@ -7,7 +7,7 @@
 namespace trainyard {
 namespace {
 
-// Streams in a row that may skip an item before it counts as lost for good.
+// An item that so many streams in a row skip counts as lost for good.
 constexpr int kMaxGaps = 3;
 
 bool IsTransient(const absl::Status& status) {

@@ -23,7 +23,7 @@ class JobWatcher {
  public:
   struct Handlers {
     std::function<bool(const v1::FeedItem&)> on_item;  // false ends Run with kCancelled
-    // The connection is lost and will be tried again; then, it is back. Both may be empty.
+    // Called when the connection is lost, and when it is back. Both may be empty.
     std::function<void(const absl::Status&)> on_lost;
     std::function<void()> on_back;
   };
@@ -51,7 +51,7 @@ class JobWatcher {
   const std::string name_;
   const WatchOptions options_;
   int64_t cursor_ = 0;
-  bool heard_ = false;  // anything in the newest stream
+  bool heard_ = false;  // whether the newest stream delivered anything
   bool lost_ = false;
 };
 

@@ -14,13 +14,14 @@ class LogFollower {
  public:
   struct Handlers {
     std::function<void(const std::string& data)> on_data;
-    std::function<void(int64_t bytes)> on_missing;  // so many bytes are gone
+    std::function<void(int64_t bytes)> on_missing;  // how many were rotated away
   };
 
   LogFollower(Client& client, v1::TailLogsRequest request, absl::Duration patience)
       : client_(client), request_(std::move(request)), patience_(patience) {}
 
-  // Until the end of the log (with `follow`, until the rank exited), or kCancelled after a stop.
+  // Reads to the end of the log (with `follow`, until the rank exited): OK. kCancelled after a
+  // stop.
   absl::Status Run(const Handlers& handlers, Stop& stop);
 
   // The attempt whose log it is; 0 before anything was read.

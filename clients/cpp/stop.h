@@ -8,8 +8,8 @@
 
 namespace trainyard {
 
-// Asks a running call to end early. Thread-safe; never goes back. Outlives every call that holds
-// it.
+// Asks running calls to end early. Once requested, a stop stays requested. Thread-safe; outlives
+// every call that holds it.
 class Stop {
  public:
   void Request() {

@@ -25,7 +25,7 @@ using google::protobuf::Reflection;
 // A list of aliases to lists of aliases unfolds exponentially; no honest job has this many values.
 constexpr int kMaxValues = 100000;
 
-// YAML ends a key at 1024 characters, and ToYaml writes up to four for a byte.
+// YAML limits a key to 1024 characters, and ToYaml writes up to four characters for a byte.
 constexpr size_t kMaxKeyBytes = 200;
 
 bool IsMessage(const FieldDescriptor& field) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Walks a YAML tree and a message side by side, by reflection: whatever the proto has, the file
-// has.
+// Walks a YAML tree and a message side by side, by reflection, so that a file may have every field
+// of the proto.
 
 #include <string>
 
@@ -29,7 +29,7 @@ class FieldReader {
   absl::Status ReadMessage(const YAML::Node& node, const std::string& path,
                            google::protobuf::Message& message);
 
-  // One field as a whole; a list or map field gets the new content on top of what it holds.
+  // Reads one whole field; a list or map field keeps what it holds, and the new elements are added.
   absl::Status ReadField(const YAML::Node& node, const std::string& path,
                          const google::protobuf::FieldDescriptor& field,
                          google::protobuf::Message& message);

@@ -27,7 +27,7 @@ using text::FieldReader;
 // A parsed tree takes several hundred bytes per value, so the text is bounded before it is parsed.
 constexpr size_t kMaxBytes = 256 << 10;
 
-// One is expected; empty ones beside it are let through.
+// A file has fewer documents than this, empty ones included (CheckThatDocumentsEnd).
 constexpr int kMaxDocuments = 1000;
 
 absl::Status CheckText(const std::string& yaml, const std::string& name) {
@@ -46,7 +46,8 @@ absl::Status CheckText(const std::string& yaml, const std::string& name) {
       "; a job file is UTF-8 text"));
 }
 
-// yaml-cpp blames a tab on whatever comes after it; this says what is wrong.
+// Whether the indentation of `line` (from 0) has a tab: yaml-cpp reports an error in what comes
+// after the tab instead.
 bool HasTabIndent(const std::string& yaml, int line) {
   const std::vector<std::string> lines = absl::StrSplit(yaml, '\n');
   if (line < 0 || line >= static_cast<int>(lines.size())) return false;
@@ -67,7 +68,7 @@ absl::Status FromException(const FieldReader& reader, const YAML::Exception& err
   return reader.Error(error.mark, absl::StrCat("not valid YAML: ", error.msg));
 }
 
-// Sees where documents begin, keeps nothing.
+// Remembers where the last document began, and nothing else.
 class DocumentStarts : public YAML::EventHandler {
  public:
   const YAML::Mark& last() const { return last_; }
@@ -89,7 +90,7 @@ class DocumentStarts : public YAML::EventHandler {
   YAML::Mark last_;
 };
 
-// yaml-cpp 0.7 meets a stray flow indicator ("," at the start of a line) as one empty document
+// yaml-cpp 0.7 reads a stray flow indicator ("," at the start of a line) as one empty document
 // after the other, without end.
 absl::Status CheckThatDocumentsEnd(const FieldReader& reader, const std::string& yaml) {
   std::istringstream in(yaml);
@@ -183,7 +184,7 @@ class PathWalk {
   }
 
   static Message* NewPair(Message& message, const FieldDescriptor& field, const std::string& key) {
-    // Of two pairs with one key the later wins, in memory as on the wire.
+    // Of two map entries with the same key the later one wins, in memory as on the wire.
     Message* pair = message.GetReflection()->AddMessage(&message, &field);
     pair->GetReflection()->SetString(pair, field.message_type()->map_key(), key);
     return pair;

@@ -49,7 +49,7 @@ class Counter(threading.Thread):
             same_rank, same_slot = one[1] == other[1], one[0] == other[0]
             if not same_rank and not same_slot:
                 continue
-            # /proc is read one process after the other: only what is there once more was there at one moment.
+            # /proc is read one process after the other: two that a second look finds again were there at one moment.
             if not {one, other} <= set(self.yard.workers()):
                 continue
             if same_rank:
@@ -225,7 +225,7 @@ class Campaign:
     def submit_all(self, jobs):
         from replicas import MovingWatcher
         for number in range(jobs):
-            # As many jobs as faults, by their shares, are on their way.
+            # Job `number` is submitted once its share of the faults, less eight, has happened.
             while self.faults.count < self.wanted * number // jobs - 8:
                 time.sleep(0.05)
             name = self.yard.submit(self.spec).name
@@ -288,7 +288,7 @@ def run(faults, seed, steps, random):
             campaign.run()
             campaign.judge_all()
             try:
-                # Orphans end by their limit, which began when their agent was last heard of.
+                # Orphans end after their limit, which counts from when their agent was last heard of.
                 eventually(lambda: not yard.workers(), ORPHAN_LIMIT_MS / 1000 + 20)
             except AssertionError:
                 campaign.figures["processes_left"] += len(yard.workers())

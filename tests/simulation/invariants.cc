@@ -53,7 +53,8 @@ class Room {
     }
   }
 
-  // Slots of a gang are of one device, and not of the node that failed it last while it need not.
+  // The slots of a gang are of one device. The node on which the job failed last is avoided as long
+  // as the others suffice.
   bool CouldHold(const JobRecord& job, absl::string_view device) const {
     return Count(job, device, AvoidedBy(job), false) >= job.min_slots;
   }
@@ -129,8 +130,8 @@ void Yard::CheckAlways() {
   if (!storage_.complaints.empty()) Breach(storage_.complaints.front());
 }
 
-// No slot runs two processes, no rank runs twice, whoever is called what; what the store calls gone
-// is gone.
+// No slot runs two processes and no rank runs twice, whatever name their agents have; what the
+// store calls gone is gone.
 void Yard::CheckProcesses() {
   std::set<RankId> alive;
   for (const auto& agent : agents_) {
@@ -168,8 +169,8 @@ void Yard::CheckProcess(const SimAgent& agent, const RankId& rank) {
   Breach(absl::StrCat(rank.job_uid, " attempt ", rank.attempt, " rank ", rank.rank, what));
 }
 
-// CANCELLED says that nothing runs any more, unless the job waited already when that was asked for,
-// or waited for longer than a worker lives.
+// CANCELLED says that nothing of the job runs any more, unless the job was not CANCELLING before,
+// or its rank had been lost for longer than an orphan may live.
 void Yard::CheckCancelled(const RankId& rank, const RankRecord& record) {
   for (const auto& job : jobs_) {
     if (job->uid != rank.job_uid) continue;
@@ -229,11 +230,12 @@ void Yard::CheckRecords() {
   }
 }
 
-// A node that nobody hears of is noticed, by a leader that could look, when it looked last.
+// A node that nobody hears of has been declared lost by a leader that has judged leases for long
+// enough.
 void Yard::CheckLosses(const SimServer& server, const std::vector<NodeRecord>& nodes) {
   constexpr double kFastest = 1 + SimClock::kMostDrift / 1000.0;
   for (const NodeRecord& node : nodes) {
-    // What an answer says may be as old as the judge looks over, and so may the answer before.
+    // An answer may be as old as the longest gap that the judge ignores, and so may the one before.
     const absl::Duration seen =
         std::max(server.judges_since(), truth_.renewed[node.name] + LeaseJudge::kMostGap) +
         LeaseJudge::kMostGap;
@@ -243,7 +245,7 @@ void Yard::CheckLosses(const SimServer& server, const std::vector<NodeRecord>& n
   }
 }
 
-// A start that hangs is ended, by a leader that could look.
+// A start that hangs is ended by a leader that has looked on for long enough.
 void Yard::CheckStarts(const SimServer& server, const SchedulerSnapshot& snapshot) {
   constexpr double kFastest = 1 + SimClock::kMostDrift / 1000.0;
   std::map<RankId, absl::Duration> seen;
@@ -279,7 +281,8 @@ bool Yard::CheckCordons(const SchedulerSnapshot& before, const SchedulerSnapshot
     cordoned += !node.cordon.empty();
     if (node.cordon.empty()) left.insert(node.name);
   }
-  // Before, or when the leader looked last: all may be lost since, or a disk full.
+  // As of before the turn, or as of when the leader looked last: since then all nodes may have been
+  // lost, or their disks full.
   const auto any_takes_work = [&left](const std::vector<NodeRecord>& nodes) {
     return std::any_of(nodes.begin(), nodes.end(), [&](const NodeRecord& node) {
       return left.count(node.name) > 0 && node.reachable && !node.draining &&
@@ -296,7 +299,7 @@ bool Yard::CheckCordons(const SchedulerSnapshot& before, const SchedulerSnapshot
   return true;
 }
 
-// A job that takes its nodes down pays for it.
+// A job that takes its nodes down is charged for it, and ends when its restarts are spent.
 void Yard::CheckBudget(const JobRecord& job) {
   if (storage_.poisoned.count(job.uid) == 0) return;
   if (job.losses > kFreeLosses + job.max_restarts + 1 || job.restarts > job.max_restarts) {
@@ -357,8 +360,8 @@ void Yard::CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& a
   }
 }
 
-// Nobody who waits was ahead of `placed` and could use one of its slots; nor is it where it failed
-// last without need.
+// No job that waits was ahead of `placed` and could use one of its slots; and `placed` is not on
+// the node where it failed last unless it must be.
 void Yard::CheckOrder(const SchedulerSnapshot& before, const std::vector<NodeRecord>& judged,
                       const JobRecord& placed, const AttemptRecord& attempt,
                       const std::map<std::string, const JobRecord*>& now) {
@@ -399,14 +402,15 @@ bool EndsAt(const std::vector<FeedRecord>& feed, int64_t sequence) {
 
 }  // namespace
 
-// Of a job that ended: a feed and metrics without a gap, and a watcher that was told.
+// What is wrong with a job that ended, or "": its feed and metrics must have no gap, and its
+// watcher must have been told of the end.
 std::string Yard::WrongAtTheEndOf(const SimJob& job, const JobRecord& record) {
   const auto feed = stores_.jobs().ReadFeed(job.uid, 0, 1000000);
   if (!feed.ok()) return feed.status().ToString();
   for (size_t i = 0; i < feed->size(); ++i) {
     if (feed->at(i).sequence != static_cast<int64_t>(i) + 1) return "a gap in a feed";
   }
-  // The end of a job that was resumed later is one that it had.
+  // The watcher may have been told of an earlier end, after which the job was resumed.
   if (job.watcher.ended && !EndsAt(*feed, job.watcher.cursor)) {
     return absl::StrCat("the watcher of ", job.uid, " was told the end at ", job.watcher.cursor,
                         " of ", feed->size());

@@ -16,7 +16,8 @@ RankId IdOf(const v1::RankKey& key) { return {key.job_uid(), key.attempt(), key.
 
 }  // namespace
 
-// A server of before says nothing of columns, nor of workers that step on without a lease.
+// A server of the version before offers neither metric columns nor an orphan limit, for which
+// workers step on without a lease.
 void SimLink::Send(const v1::ServerMessage& message) {
   to_agent.push_back(message);
   if (server_ == SimVersion::kToday || !message.has_welcome()) return;
@@ -30,7 +31,7 @@ void SimAgent::Connect(Fleet& fleet, SimVersion server) {
   if (!running_) {
     running_ = true;
     ++starts_;
-    // What the lease files of its workers say.
+    // It inherits the lease that the lease files of its workers hold.
     const absl::Duration fence_at = lease_.fence_at();
     lease_ = Lease();
     lease_.Inherit(alone_until_, fence_at);
@@ -111,7 +112,7 @@ void SimAgent::Act(int most) {
     if (message.has_ack()) Acknowledge(message.ack());
   }
   if (!link_->finished || !link_->to_agent.empty()) return;
-  // Refused: its name, and so its slots, may be another agent's by now.
+  // It was refused: its name, and with it its slots, may belong to another agent by now.
   if (!link_->welcomed && absl::IsFailedPrecondition(link_->status)) {
     ++refusals_;
     if (!HoldsLease()) FenceAll();
@@ -131,7 +132,8 @@ void SimAgent::TakeWelcome(v1::Welcome welcome) {
   lease_.Begin(welcome, registered_at_);
 }
 
-// Of what the set of this session names, while the lease holds.
+// Extends the rights of the processes that the desired set of this session names, while the lease
+// holds.
 void SimAgent::RenewRights() {
   if (!HoldsLease() || desired_version_ == 0) return;
   for (auto& [id, process] : processes_) {
@@ -139,7 +141,8 @@ void SimAgent::RenewRights() {
   }
 }
 
-// A set that lay about may be older than the lease, and a slot may still have its old process.
+// A desired set that was handled late may be older than the lease, and a slot may still have its
+// old process.
 bool SimAgent::MayStart(const v1::Assignment& assignment) {
   if (disk_full_ || stuck_ || !HoldsLease()) return false;
   for (const auto& [id, process] : processes_) {
@@ -152,7 +155,7 @@ bool SimAgent::MayStart(const v1::Assignment& assignment) {
 }
 
 void SimAgent::Obey() {
-  if (desired_set_.version() == 0) return;  // not told yet in this session: nothing is killed
+  if (desired_set_.version() == 0) return;  // no set yet in this session: nothing is killed
   desired_version_ = desired_set_.version();
   desired_.clear();
   for (const v1::Assignment& assignment : desired_set_.assignments()) {
@@ -261,7 +264,7 @@ void SimAgent::WriteCheckpoint(const RankId& rank, SimProcess& process) {
 }
 
 void SimAgent::Finish(const RankId& rank, SimProcess& process, int64_t total) {
-  if (!HasRight(process)) return;  // the checkpoint waits
+  if (!HasRight(process)) return;  // the checkpoint waits until it has
   WriteCheckpoint(rank, process);
   v1::RankEvent::Finished& finished = *Append(process).mutable_finished();
   finished.set_step(process.step);

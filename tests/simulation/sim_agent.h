@@ -22,7 +22,7 @@
 
 namespace trainyard {
 
-// Of the two that work together: N, or N-1.
+// The version of a program: N (today's), or N-1. The two must work together.
 enum class SimVersion { kToday, kBefore };
 
 // What outlives workers and is seen by all of them: files of checkpoints, and how long each job is.
@@ -30,12 +30,13 @@ struct SimStorage {
   std::set<std::string> checkpoints;           // URIs
   std::map<std::string, int64_t> total_steps;  // by job uid
   std::set<std::string> poisoned;              // jobs whose first step takes the node down
-  std::set<RankId> begun;                      // a rank of an attempt begins once, wherever
-  std::function<bool(const RankId&)> is_lost;  // whether the store says so of a rank
+  std::set<RankId> begun;  // ranks that ever began: none may begin twice, on any node
+  std::function<bool(const RankId&)> is_lost;  // whether a rank is LOST in the store
   std::vector<std::string> complaints;         // what a worker found or did wrong
 };
 
-// One end of a stream. Lives until the session called Finish, or its server is gone.
+// The stream between an agent and a session. Lives until the session called Finish, or its server
+// is gone.
 class SimLink : public AgentLink {
  public:
   SimLink(const Fleet* fleet, SimVersion server) : fleet_(fleet), server_(server) {}
@@ -50,7 +51,7 @@ class SimLink : public AgentLink {
   std::deque<v1::ServerMessage> to_agent;
   std::deque<v1::AgentMessage> to_server;
   bool wants = false;
-  bool welcomed = false;  // the agent was
+  bool welcomed = false;  // the agent received its Welcome
   bool finished = false;
   absl::Status status;
   std::shared_ptr<AgentSession> session;  // shared with the fleet, which ends it
@@ -64,14 +65,14 @@ struct SimProcess {
   v1::Assignment assignment;
   bool alive = true;
   bool suspend = false;
-  bool dying = false;  // told to be killed; that takes a while
+  bool dying = false;  // is being killed: ends when it is stepped next
   int phase = 0;       // 0 before Started, 1 before Restored, 2 steps
   int64_t step = 0;
   int64_t checkpoint_step = -1;
   int64_t next_sequence = 1;
-  absl::Duration right_until;       // to make a checkpoint visible, on its machine's clock
-  std::deque<v1::RankEvent> spool;  // not acknowledged
-  std::optional<v1::RankEvent::Exited> owed;  // its end, which the full disk does not take
+  absl::Duration right_until;       // until when it may make checkpoints visible, machine's clock
+  std::deque<v1::RankEvent> spool;  // events that are not acknowledged yet
+  std::optional<v1::RankEvent::Exited> owed;  // its end, while a full disk does not take it
   bool exited_written = false;
 };
 
@@ -90,19 +91,20 @@ class SimAgent {
   const std::string& name() const { return name_; }
   const std::vector<v1::Slot>& slots() const { return slots_; }
   const std::map<RankId, SimProcess>& processes() const { return processes_; }
-  // Of the state directories that are gone, on the same machine.
+  // Processes of state directories that are gone (Wipe), on the same machine.
   const std::map<RankId, SimProcess>& ghosts() const { return ghosts_; }
   SimVersion version() const { return version_; }
-  // The store knows by what it proves who it is: from then on its name is its own.
+  // Whether the store knows the secret that proves its identity: from then on no other agent gets
+  // its name.
   bool proven() const { return proven_; }
   bool connected() const { return link_ != nullptr; }
-  int64_t refusals() const { return refusals_; }  // how often its name was another agent's
+  int64_t refusals() const { return refusals_; }  // because another agent had its name
   int64_t moves() const { return moves_; }        // grows whenever a process begins or ends
 
-  // Starts it if it does not run. A session begins with this server.
+  // Starts the agent if it does not run, and begins a session with this server.
   void Connect(Fleet& fleet, SimVersion server);
   void Disconnect();
-  void CutFrom(const Fleet& fleet);  // which is gone and hears of nothing any more
+  void CutFrom(const Fleet& fleet);  // ends its streams to `fleet`, whose server is gone
   void Deliver();                    // one message to the server, when it wants one
   void Act(int most = 1000);         // obeys the next messages of the server
   void SendHeartbeat();
@@ -111,8 +113,9 @@ class SimAgent {
   void Crash(const RankId& rank, bool with_failure, bool retryable);
   void Stop();       // kill -9 of the agent: its workers live on for a lease
   void LosePower();  // all processes vanish; the disk stays
-  // Its state directory is moved away, and with it who it was. Its workers end soon by themselves,
-  // but for those that were stopped: they live on for `stopped`, and nobody tells of them.
+  // Its state directory is moved away, and with it its identity. Its workers would end by
+  // themselves soon, but these were stopped (SIGSTOP): they live on for `stopped`, and no agent
+  // reports them.
   void Wipe(absl::Duration stopped);
   void Upgrade() {
     Stop();
@@ -120,10 +123,10 @@ class SimAgent {
   }
   // Full: nothing begins here, no event is written, and the next heartbeat says so.
   void SetDiskFull(bool full);
-  void SetStuck(bool stuck) { stuck_ = stuck; }  // it begins nothing and says nothing of it
+  void SetStuck(bool stuck) { stuck_ = stuck; }  // it starts no rank and does not report that
   void SetSick(bool sick) { sick_ = sick; }      // its device fails now and then
   bool sick() const { return sick_; }
-  void GoDown(absl::Duration time);  // loses power, and is back no earlier
+  void GoDown(absl::Duration time);  // loses power, and is not back before that
   void FenceIfDue();                 // the watchdogs of agent and workers
 
  private:
@@ -158,7 +161,7 @@ class SimAgent {
   int boots_ = 0;
   int directories_ = 0;
   bool running_ = true;
-  absl::Duration alone_until_;  // what a worker whose agent is gone lives
+  absl::Duration alone_until_;  // until when its workers live while it does not run
   SimLink* link_ = nullptr;
   std::vector<std::unique_ptr<SimLink>> links_;  // those that a server still knows
   absl::Duration registered_at_;
@@ -168,10 +171,10 @@ class SimAgent {
   v1::DesiredSet desired_set_;  // of this session
   int64_t desired_version_ = 0;
   std::set<RankId> desired_;
-  std::map<RankId, SimProcess> processes_;  // run directories
+  std::map<RankId, SimProcess> processes_;  // one for each run directory
   std::map<RankId, SimProcess> ghosts_;
   absl::Duration ghosts_until_;  // on its machine's clock
-  std::set<RankId> done_;  // directories that were deleted; forgotten once out of the desired set
+  std::set<RankId> done_;        // ranks whose directory was deleted; forgotten once not desired
 };
 
 }  // namespace trainyard

@@ -9,7 +9,7 @@
 
 namespace trainyard {
 
-// Since the yard began. Invariants are judged by this one; nothing that is tested sees it.
+// The time since the yard began. Invariants are judged by it; nothing that is tested sees it.
 struct SimTime {
   absl::Duration now;
 };
@@ -29,7 +29,7 @@ class SimClock : public Clock {
   absl::Time Now() override { return absl::FromUnixSeconds(1700000000) + offset_ + Ticked(); }
   absl::Duration SinceBoot() override { return up_ + Ticked(); }
 
-  // Sets the wall clock. That of a store jumps when a stand-by, which has one of its own, takes
+  // Sets the wall clock. The store's jumps when a stand-by, which has a clock of its own, takes
   // over.
   void SetOffset(absl::Duration offset) { offset_ = offset; }
 

@@ -9,7 +9,7 @@ namespace trainyard {
 namespace {
 
 constexpr absl::Duration kLease = absl::Seconds(10);
-// No clock runs slower or faster than by so much.
+// The rate of the slowest clock.
 constexpr double kSlowest = 1 - SimClock::kMostDrift / 1000.0;
 
 FleetOptions OptionsOfFleet() {
@@ -93,7 +93,8 @@ void SimServer::BeforeApply(const Decisions& decisions) {
   }
 }
 
-// Nobody is declared lost who still had, or could not use, the time to renew its lease.
+// No node is declared lost that still had time to renew its lease, or that had too little of it
+// since the store came back.
 void SimServer::AfterApply(const Decisions& decisions) {
   if (decisions.lost_nodes.empty()) return;
   const std::set<std::string> reachable = Reachable();

@@ -1,7 +1,7 @@
 #pragma once
 
-// One replica of the server: what its process holds, over the store as it sees it. Destroyed when
-// the process is killed.
+// One replica of the server: all that its process holds, over its own view of the store (SimStore).
+// Destroyed when the process is killed.
 
 #include <functional>
 #include <map>
@@ -21,15 +21,15 @@
 
 namespace trainyard {
 
-// How long a job may be STARTING: as short as leases, so that a leader looks on for so long now and
-// then.
+// How long a job may be STARTING: as short as a lease, so that now and then one leader looks on for
+// long enough to end a start that hangs.
 inline constexpr absl::Duration kSimStartLimit = absl::Seconds(8);
 
 // What really happened, by which all replicas are judged.
 struct SimTruth {
   SimTime time;
-  std::map<std::string, absl::Duration> renewed;  // by node: its lease, for the last time
-  // The end of the last time that the store was away for longer than a judge of leases looks over.
+  std::map<std::string, absl::Duration> renewed;  // by node: when its lease was renewed last
+  // When the store last came back after an absence that was longer than a LeaseJudge ignores.
   absl::Duration back_at = -absl::InfiniteDuration();
   int64_t losses = 0;  // of nodes
   std::function<void(const std::string&)> breach;
@@ -47,12 +47,12 @@ class SimServer : private SimStoreObserver {
   Fleet& fleet() { return fleet_; }
   WatchHub& hub() { return hub_; }
   SchedulerLoop& loop() { return loop_; }
-  bool turning = false;  // its loop has its turn
+  bool turning = false;  // its loop is having its turn
 
   // Nodes as its loop saw them last, with what is left of their leases: as it judges them.
   const std::vector<NodeRecord>& judged() const { return judged_; }
   absl::Duration judged_at() const { return answered_; }
-  // Since when it has judged leases without a gap; infinite future: it does not.
+  // Since when it has judged leases without a gap; InfiniteDuration: it does not judge.
   absl::Duration judges_since() const { return judges_since_; }
 
  private:
@@ -74,12 +74,12 @@ class SimServer : private SimStoreObserver {
   WatchHub hub_;
   SchedulerLoop loop_;
 
-  std::optional<LeaseJudge> judge_;  // does what the loop's own does
+  std::optional<LeaseJudge> judge_;  // repeats what the loop's own judge does
   int64_t epoch_ = 0;
   std::vector<NodeRecord> judged_;
   absl::Duration answered_ = -absl::InfiniteDuration();
   absl::Duration judges_since_ = absl::InfiniteDuration();
-  std::set<std::string> reachable_;  // before the decisions at hand
+  std::set<std::string> reachable_;  // names, before the decisions that are being applied
 };
 
 }  // namespace trainyard

@@ -39,7 +39,7 @@ absl::StatusOr<JobRecord> SimStore::Submit(const JobRecord& job) {
   return Transact([&](int) { return jobs_.Submit(job); });
 }
 
-// In commits of their own: a store may do so.
+// Each job in a transaction of its own, as a store may do.
 std::vector<absl::StatusOr<JobRecord>> SimStore::SubmitMany(const std::vector<JobRecord>& jobs) {
   std::vector<absl::StatusOr<JobRecord>> answers;
   for (const JobRecord& job : jobs) answers.push_back(Submit(job));
@@ -115,7 +115,7 @@ absl::StatusOr<NodeRecord> SimStore::RegisterNode(const NodeRecord& node, absl::
   });
 }
 
-// One statement for all; a lease whose row somebody has locked is passed over.
+// One statement renews all; a lease whose row somebody else has locked is skipped.
 std::vector<absl::Status> SimStore::RenewLeases(const std::vector<LeaseRenewal>& renewals) {
   Interleave();
   const Fate fate = Draw();

@@ -20,12 +20,13 @@
 
 namespace trainyard {
 
-// Who draws, and how often something goes wrong; shared by all clients of a yard's store.
+// How often something goes wrong, and the source of randomness; shared by all clients of a yard's
+// store.
 struct SimFaults {
   std::mt19937_64& random;
-  int fail = 0;        // of 1,000 transactions so many fail, and as many are committed unanswered
-  int again = 0;       // so many are run twice
-  int interleave = 0;  // and between so many and the next of the same client others run
+  int fail = 0;   // of 1,000 transactions so many fail, and as many are committed but not answered
+  int again = 0;  // of 1,000 transactions so many are run twice
+  int interleave = 0;  // of 1,000 points before or after a transaction, others run at so many
   bool off = false;
 };
 
@@ -33,15 +34,15 @@ struct SimFaults {
 class SimStoreObserver {
  public:
   virtual ~SimStoreObserver() = default;
-  virtual void OnRenewed(const std::string& node) = 0;  // was committed
-  virtual void OnLed(int64_t epoch) = 0;                // was answered
+  virtual void OnRenewed(const std::string& node) = 0;  // the renewal was committed
+  virtual void OnLed(int64_t epoch) = 0;                // Lead was answered
   virtual void OnSnapshot(const SchedulerSnapshot& snapshot) = 0;
   virtual void BeforeApply(const Decisions& decisions) = 0;
   virtual void AfterApply(const Decisions& decisions) = 0;
-  virtual void OnApplied() = 0;  // was answered
+  virtual void OnApplied() = 0;  // Apply was answered
 };
 
-// One client: a replica of the server. For one thread.
+// One client, such as a replica of the server. For one thread.
 class SimStore : public JobStore, public FleetStore, public SchedulerStore {
  public:
   // `meanwhile` lets others do something. It may be called from within every call.

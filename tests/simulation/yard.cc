@@ -7,7 +7,7 @@
 namespace trainyard {
 namespace {
 
-// Of half a second each, until everything that can end must have ended.
+// Within so many rounds of half a second each everything that can end must have ended.
 constexpr int kMostRounds = 40000;
 constexpr int kRoundsBetweenLooks = 8;
 
@@ -154,7 +154,7 @@ std::shared_ptr<const SchedulerSnapshot> Yard::Records() {
 }
 
 void Yard::Turn() {
-  if (Chance(5)) turns_ = Draw(2);  // in runs: who looks now and then only never sees a lease end
+  if (Chance(5)) turns_ = Draw(2);  // many in a row: rare looks would never see a lease end
   TurnOf(*servers_[turns_]);
 }
 
@@ -172,15 +172,15 @@ void Yard::TurnOf(SimServer& server) {
   CheckLosses(server, after->nodes);
   CheckStarts(server, *after);
   const bool alone = interleaved == interleaved_;
-  // What it decided then follows from neither.
+  // What else it decided in such a turn follows neither from `before` nor from `after`.
   if (CheckCordons(*before, *after, server.judged(), alone)) return;
-  // Who decided on what moved on meanwhile sees to the rest in the next turn.
+  // A leader that decided on records which moved on meanwhile makes up for it in the next turn.
   if (alone) CheckTurn(*before, *after, server.judged());
 }
 
 // No more faults and no more users: whatever can end must end.
 void Yard::Heal() {
-  settling_ = true;  // watchers stay from here on: hints alone must do
+  settling_ = true;  // from here on watchers do not break off: hints alone must wake them
   faults_.off = true;
   SetAway(false);
   for (auto& agent : agents_) {

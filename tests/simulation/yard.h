@@ -15,7 +15,7 @@
 
 namespace trainyard {
 
-// Watches one job over and over: breaks off, resumes, is slow; notes any gap.
+// Watches one job over and over: breaks off, resumes, is slow at times; notes any gap.
 struct SimWatcher : WatchSink {
   bool Send(WatchBatch batch) override;
   void Abort() override {}
@@ -33,7 +33,7 @@ struct SimWatcher : WatchSink {
   std::string wrong;
 };
 
-// One job and whoever looks at it.
+// One job and its watcher.
 struct SimJob {
   JobName name;
   std::string uid;
@@ -48,11 +48,11 @@ class Yard : private SimStoreObserver {
   explicit Yard(uint64_t seed);
   ~Yard() override;
 
-  // `events` random things, invariants after each; then all faults end, and every job must.
-  // Returns the first broken invariant, or "".
+  // Makes `events` random events and checks the invariants after each; then all faults stop, and
+  // every job must end. Returns the first broken invariant, or "".
   std::string Run(int events);
 
-  // What happened: a yard in which nothing of a kind does tests nothing of that kind.
+  // How often each kind of thing happened: a yard in which one never happened does not test it.
   std::map<std::string, int64_t> Tally() const;
 
  private:
@@ -79,7 +79,7 @@ class Yard : private SimStoreObserver {
   void KillServer(int which);
   void StoreFails();
   void SetAway(bool away);
-  // From within a call of `calling` to the store: others do something.
+  // Others do something while server `calling` is within a call to the store.
   void Meanwhile(int calling);
 
   void StartServer(int which, SimVersion version);
@@ -91,7 +91,7 @@ class Yard : private SimStoreObserver {
   void Heal();
   void HealedRound();
 
-  // What users do is no matter for the judges of leases.
+  // The observer of the users' client ignores everything: leases do not depend on users.
   void OnRenewed(const std::string&) override {}
   void OnLed(int64_t) override {}
   void OnSnapshot(const SchedulerSnapshot&) override {}
@@ -121,7 +121,7 @@ class Yard : private SimStoreObserver {
   // left nothing behind, and told it all once.
   std::string LeftToDo();
   std::string WrongAtTheEndOf(const SimJob& job, const JobRecord& record);
-  // How often it went on where it had been lost.
+  // How often an attempt of the job that had been lost went on where it was.
   int64_t RejoinsOf(const SimJob& job);
   void Breach(const std::string& what);
 
@@ -133,28 +133,28 @@ class Yard : private SimStoreObserver {
   SimStore users_;
   SimClock machines_[2];  // of the servers
   std::unique_ptr<SimServer> servers_[2];
-  int processes_ = 0;  // of the server, one after the other
+  int processes_ = 0;  // how many processes of the server were started
   SimStorage storage_;
   std::vector<std::unique_ptr<SimAgent>> agents_;
   std::vector<std::unique_ptr<SimJob>> jobs_;  // not deleted yet
   bool away_ = false;
   absl::Duration away_since_;
   bool settling_ = false;
-  bool within_ = false;  // a call to the store: others have their turn
+  bool within_ = false;  // inside a call to the store, while others have their turn
   std::map<std::string, int64_t> faults_seen_;
-  int64_t interleaved_ = 0;  // how often
-  int turns_ = 0;            // whose loop gets its turns now
+  int64_t interleaved_ = 0;  // how often others ran within a call
+  int turns_ = 0;            // which server's loop gets the turns now
   int now_event_ = 0;
   int submitted_ = 0;
   int succeeded_ = 0;
   int64_t rejoins_ = 0;
   std::string breach_;
-  // As of the last time that somebody wrote, and what was checked of it.
+  // The records as of the last write, and what was checked of them.
   std::shared_ptr<const SchedulerSnapshot> records_;
   std::pair<int64_t, int64_t> records_at_{-1, -1};
   int64_t checked_writes_ = -1;
   int64_t checked_moves_ = -1;
-  std::map<RankId, absl::Duration> starts_seen_;  // attempts that start, and when a leader saw them
+  std::map<RankId, absl::Duration> starts_seen_;  // STARTING attempts: when a leader first saw them
 };
 
 }  // namespace trainyard

@@ -144,7 +144,7 @@ void Yard::FaultEvent() {
       if (Chance(20)) KillServer(Draw(2));
       break;
     case 3:
-      // At once, so that nobody can judge, or with the leader looking on.
+      // All at once, so that no leader can judge leases meanwhile, or while the leader looks on.
       if (const int seconds = 5 + Draw(15); Chance(30)) {
         Advance(absl::Seconds(seconds));
       } else {
@@ -168,8 +168,8 @@ void Yard::FaultEvent() {
   if (away_ && Chance(70)) SetAway(false);
 }
 
-// An agent whose worker steps, until its node is lost, while the others are heard of. Then it is
-// back at once.
+// Cuts off an agent whose worker steps until its node is lost, while the others are heard of. Then
+// it connects again.
 void Yard::CutOff() {
   const auto steps = [](const auto& ranked) {
     return ranked.second.alive && ranked.second.phase == 2 && ranked.second.step > 0;
@@ -299,7 +299,7 @@ void Yard::KillServer(int which) {
   StartServer(which, Chance(30) ? SimVersion::kBefore : SimVersion::kToday);
 }
 
-// It is away for a while, and comes back on another machine, with another idea of what time it is.
+// The store is away for a while, and comes back on another machine with another wall clock.
 void Yard::StoreFails() {
   ++faults_seen_["fail-overs of the store"];
   SetAway(true);

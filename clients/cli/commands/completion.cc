@@ -23,7 +23,7 @@ std::vector<const CLI::App*> CommandsOf(const CLI::App& app) {
   return visible;
 }
 
-// Whether the command's first positional argument is a job.
+// Whether the command has a positional argument JOB.
 bool TakesJob(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_positional() && option->get_name(true) == "JOB") return true;

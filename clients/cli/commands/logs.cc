@@ -36,7 +36,7 @@ absl::StatusOr<bool> WaitForAttempt(Client& client, const std::string& name, int
   return false;
 }
 
-// One attempt's log to standard output. The attempt that it was is left in `attempt`.
+// Copies the log of one attempt to standard output, and sets `attempt` to that attempt's number.
 absl::Status Copy(Session& session, Client& client, const v1::TailLogsRequest& request,
                   int64_t& attempt, Stop& stop) {
   LogFollower follower(client, request, kPatience);

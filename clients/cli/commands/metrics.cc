@@ -120,7 +120,7 @@ absl::StatusOr<int> Query(Session& session, const MetricsOptions& options) {
   return kExitOk;
 }
 
-// Draws the plot in place, over itself.
+// Draws the plot in place, over the one that it drew before.
 class LivePlot {
  public:
   LivePlot(Session& session, std::string metric) : session_(session), metric_(std::move(metric)) {}

@@ -45,7 +45,7 @@ std::string RenderNodes(const Terminal& terminal, const std::vector<v1::Node>& n
   return table.Render(terminal);
 }
 
-// Of a GPU; dashes for a CPU beside it.
+// Adds the usage columns of a GPU's slot; dashes for a CPU's, which has no usage.
 void AddUsage(const v1::Slot& slot, std::vector<std::string>& row) {
   if (!slot.has_usage()) {
     row.insert(row.end(), 5, "-");
@@ -66,7 +66,7 @@ std::string FreeOf(int64_t free, int64_t total) {
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
-// What the agent tells; one of before tells nothing but the disk.
+// What the agent reports. An agent of an earlier version reports nothing but its free disk space.
 void AddReport(const v1::NodeReport& report, Fields& fields) {
   if (report.disk_total_bytes() > 0 || report.disk_free_bytes() > 0) {
     std::string disk = FreeOf(report.disk_free_bytes(), report.disk_total_bytes());

@@ -77,8 +77,8 @@ void ShowOneOfMany(Session& session, const v1::Job& job, const SubmitOptions& op
                                             : absl::StrCat("submitted ", id, "\n"));
 }
 
-// What became of each: jobs on standard output, refusals on standard error. The code of the first
-// refusal.
+// Prints the jobs on standard output and the refusals on standard error (only once if all jobs were
+// refused alike). Returns the exit code of the first refusal, or 0.
 int ShowMany(Session& session, OutputFormat format, const std::vector<std::string>& places,
              const std::vector<absl::StatusOr<v1::Job>>& answers, const SubmitOptions& options) {
   std::vector<const google::protobuf::Message*> made;

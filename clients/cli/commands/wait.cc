@@ -30,7 +30,8 @@ absl::StatusOr<v1::JobState> ParseState(const std::string& text) {
                    "RUNNING, SUSPENDED, SUCCEEDED, FAILED, CANCELLED"));
 }
 
-// For a job that ended while `wanted` was waited for.
+// Prints the state in which the job ended while the command waited for `wanted`; returns the exit
+// code.
 absl::StatusOr<int> AtEnd(Session& session, const v1::Job& job, v1::JobState wanted) {
   session.out().Write(absl::StrCat(StateName(job.state()), "\n"));
   if (job.state() == wanted) return kExitOk;
@@ -61,7 +62,7 @@ absl::StatusOr<int> Wait(Session& session, const WaitOptions& options) {
   JobWatcher watcher(*client, job.name(), {});
   JobWatcher::Handlers handlers;
   handlers.on_item = [&](const v1::FeedItem& item) {
-    // The feed starts with the past; what the job was before GetJob does not count.
+    // The feed starts with the past; states that the job was in before GetJob do not count.
     reached = item.has_state() && item.state().to() == wanted &&
               TimeOf(item.time()) >= TimeOf(job.update_time());
     return !reached;

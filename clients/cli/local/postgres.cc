@@ -99,7 +99,7 @@ absl::Status MakeOwnFolder(const std::string& path, const std::optional<User>& u
   return chmod(path.c_str(), 0700) == 0 ? absl::OkStatus() : ErrnoStatus(errno, path);
 }
 
-// Whether user postgres gets there at all; /root, for one, is closed to it.
+// Whether user postgres may enter the yard's folder; it may not enter /root, for instance.
 absl::Status CheckReachable(const Yard& yard, const std::optional<User>& user) {
   if (!user.has_value()) return absl::OkStatus();
   SpawnOptions test;

@@ -12,15 +12,15 @@ class Yard;
 
 struct Postgres {
   std::string bin_dir;
-  std::optional<User> user;  // PostgreSQL refuses to run as root: whom to become then
+  std::optional<User> user;  // whom to become if we are root, as whom PostgreSQL refuses to run
 };
 
 // The installed PostgreSQL: the version that the yard's data were made with, else the newest.
 // kFailedPrecondition says what to install.
 absl::StatusOr<Postgres> FindPostgres(const Yard& yard);
 
-// Makes the yard's database (user and database "trainyard", reached by its socket alone) unless it
-// is there. All or nothing: a call that was interrupted is repeated from the start.
+// Makes the yard's database (user and database "trainyard", reachable only by its Unix socket)
+// unless it is there. A call that was interrupted leaves no database; the next one starts anew.
 absl::Status PrepareDatabase(const Yard& yard);
 
 // Removes the lock files of a server that is gone: PostgreSQL itself believes them as long as any

@@ -122,7 +122,8 @@ bool IsAlive(const ProcessId& process) {
 
 absl::StatusOr<FileDescriptor> OpenProcess(const ProcessId& process) {
   FileDescriptor fd(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
-  // Opened first and checked after: the descriptor cannot come to mean another process.
+  // Checked after the open: a pid that another process had got by then is noticed, and an open
+  // descriptor stays with its process.
   if (!fd.valid() || !IsAlive(process)) {
     return absl::NotFoundError(absl::StrCat("process ", process.pid, " is gone"));
   }
@@ -184,7 +185,7 @@ absl::StatusOr<ProcessId> Spawn(const SpawnOptions& options) {
     waitpid(pid, nullptr, 0);
     return ErrnoStatus(error, absl::StrCat("cannot start ", options.argv[0]));
   }
-  // Gone already: a pid with no start time is never alive.
+  // If it has ended already: a ProcessId without a start time is never alive.
   return process.ok() ? *process : ProcessId{pid, 0};
 }
 

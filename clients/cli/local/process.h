@@ -33,7 +33,8 @@ bool Signal(const ProcessId& process, int signal);
 // False when it still runs after `limit`. Reaps it when it is a child.
 bool WaitGone(const ProcessId& process, absl::Duration limit);
 
-// Sends each signal in turn, waits for it to work, goes on to the next, and last to SIGKILL.
+// Sends the signals one after the other, and SIGKILL last. Each is sent only if the process still
+// runs after the time that the signal before it was given.
 void StopProcess(const ProcessId& process,
                  const std::vector<std::pair<int, absl::Duration>>& signals);
 
@@ -47,22 +48,24 @@ struct SpawnOptions {
   std::vector<std::string> argv;  // argv[0] is the path of the program
   std::string log_path;           // standard output and error are appended; stdin is /dev/null
   std::string pid_path;  // "pid start_time", written before the program starts; may be empty
-  std::vector<std::pair<std::string, std::string>> environment;  // on top of ours
+  std::vector<std::pair<std::string, std::string>> environment;  // on top of this process' own
   std::optional<User> user;  // whom to become; the caller is root then
   bool new_session = false;  // else a process group of its own
   int inherited_fd = -1;     // stays open in the program
 };
 
-// Starts a program. An exec that fails is the returned status. Call from a process without threads.
+// Starts a program. If exec fails, its error is the returned status. The calling process must have
+// no other threads.
 absl::StatusOr<ProcessId> Spawn(const SpawnOptions& options);
 
-// Runs a program to its end; anything but exit code 0 is kInternal, longer than `limit` kills it.
+// Runs a program to its end. Anything but exit code 0 is kInternal. A program that runs longer than
+// `limit` is killed: kDeadlineExceeded.
 absl::Status RunToEnd(const SpawnOptions& options, absl::Duration limit);
 
 // The live process that a pid file names; kNotFound when there is none.
 absl::StatusOr<ProcessId> ReadPidFile(const std::string& path);
 
-// Live processes that were started with NAME=VALUE in their environment and that we may look at.
+// Live processes with NAME=VALUE in their environment, among those whose environment we may read.
 std::vector<ProcessId> FindByEnvironment(const std::string& name, const std::string& value);
 
 // The last `lines` lines of a file, or "" when it cannot be read.

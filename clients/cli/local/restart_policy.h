@@ -7,7 +7,7 @@
 namespace trainyard::cli {
 
 // When to start a part again that ended by itself: 50 ms after the first time, doubled up to 5 s
-// while it keeps dying young. Pure: time comes in.
+// while it keeps ending within 2 s of its start. Pure: the caller passes the times.
 class RestartPolicy {
  public:
   // It ran for `lived`; returns how long to wait before the next start.
@@ -19,7 +19,8 @@ class RestartPolicy {
     return wait;
   }
 
-  // Exits in a row that came before the part had settled.
+  // Exits in a row that came before the part had run for kSettled; an exit after that counts as the
+  // first of a new row.
   int early_exits() const { return early_exits_; }
 
   static constexpr absl::Duration kFirst = absl::Milliseconds(50);

@@ -27,11 +27,12 @@ namespace {
 
 constexpr int kFirstPort = 7070;
 constexpr int kPortsTried = 200;
-// Between the choice of a free port and the server's start another yard may take it.
+// A port that was free when it was chosen may be taken by another yard before the server starts;
+// then the next one is tried.
 constexpr int kMostTries = 5;
 // An empty PostgreSQL cluster takes 40 MB, its write-ahead log grows by 16 MB at a time.
 constexpr uint64_t kDiskNeeded = 128 << 20;
-// A part that ended so often in a row at once will not come up.
+// A part that ended so often in a row shortly after its start will not come up.
 constexpr int kHopeless = 6;
 
 bool PortIsFree(int port) {
@@ -46,8 +47,8 @@ bool PortIsFree(int port) {
          listen(fd.get(), 1) == 0;
 }
 
-// The port asked for, or the one that it had, or the first free one from 7070 on: below the range
-// of outgoing connections, which could take it while the server is down.
+// The port asked for, or the one that the yard had before, or the first free one from 7070 on,
+// which is below the range of outgoing connections: they could take it while the server is down.
 absl::StatusOr<int> ChoosePort(const StartOptions& options, const YardConfig& before) {
   if (options.port.has_value()) {
     if (PortIsFree(*options.port)) return *options.port;
@@ -150,7 +151,8 @@ absl::StatusOr<ProcessId> StartSupervisor(const Yard& yard, const FileDescriptor
   return Spawn(options);
 }
 
-// "local" for the default folder; others are told apart by their last name.
+// The name that was asked for or that the yard had before; else "local" for the default folder and
+// "local-" with the last part of its path for another.
 std::string ContextName(const StartOptions& options, const YardConfig& before,
                         const std::string& dir) {
   if (!options.context.empty()) return options.context;
@@ -164,7 +166,7 @@ absl::Status SaveContext(const Yard& yard, YardConfig& config) {
   TY_ASSIGN_OR_RETURN(const std::string path, ContextFilePath());
   TY_ASSIGN_OR_RETURN(const std::string token, yard.AdminToken());
   return ChangeContexts(path, [&](ContextFile& file) {
-    // A context of that name that leads elsewhere keeps it.
+    // A context of that name that belongs to another yard keeps the name.
     std::string name = config.context;
     for (int i = 2; file.contexts.count(name) > 0 && file.contexts[name].directory != yard.dir();
          ++i) {
@@ -204,13 +206,12 @@ absl::Status WaitUntilReady(const Yard& yard, const YardConfig& config, absl::Du
     const absl::Status status = CheckReady(yard, config);
     if (status.ok()) return status;
     if (absl::Now() > end || IsHopeless(yard)) return Explain(yard, status);
-    absl::SleepFor(
-        absl::Milliseconds(20));  // over processes there is nothing to wait on but the API
+    absl::SleepFor(absl::Milliseconds(20));  // nothing signals readiness: the API is polled
   }
 }
 
-// The yard's lock. While it is held by a supervisor, no lock; by another `local start` on its way,
-// it is waited for.
+// Takes the yard's lock. Returns an invalid descriptor if a supervisor holds it; waits, at most
+// `timeout`, while another `local start` holds it.
 absl::StatusOr<FileDescriptor> LockOrSupervisor(const Yard& yard, absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   while (true) {
@@ -228,8 +229,8 @@ YardConfig Merge(const StartOptions& options, YardConfig config) {
   return config;
 }
 
-// Whether what still runs may go on under a new supervisor: nothing else is asked for, and the
-// server is there or can have its port back.
+// Whether a new supervisor may adopt what still runs: the user asks for no other configuration, and
+// the server runs or its port is free.
 bool MayAdopt(const Yard& yard, const StartOptions& options, const YardConfig& config,
               const YardConfig& before) {
   if (!(config == before) || options.port.has_value() || before.port == 0) return false;

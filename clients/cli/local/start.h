@@ -12,7 +12,7 @@ namespace trainyard::cli {
 
 struct StartOptions {
   std::string dir;
-  // What the user said; the rest comes from the yard as it was, else from defaults.
+  // What the user gave; the rest is as the yard was configured before, else the default.
   std::optional<int> port;
   std::optional<int> cpu_slots;
   std::optional<int> threads_per_slot;
@@ -27,11 +27,11 @@ struct StartedYard {
 
 // Brings a yard up and waits until its server answers and its node is READY. Idempotent: a yard
 // that runs is only waited for; one whose supervisor was killed gets a new one, which adopts what
-// still runs. The context is saved and made the current one. A failure carries the last lines of
-// the log that explains it, and leaves nothing running.
+// still runs. The context is saved and made the current one. A yard that this call started and that
+// does not become ready is stopped; the error carries the last lines of the log that explains it.
 absl::StatusOr<StartedYard> StartYard(const StartOptions& options);
 
-// Why a yard is not ready, or OK: one try, by the API.
+// Asks the server once, through the API: OK if a node is READY, else why the yard is not ready.
 absl::Status CheckReady(const Yard& yard, const YardConfig& config);
 
 }  // namespace trainyard::cli

@@ -12,7 +12,7 @@
 namespace trainyard::cli {
 namespace {
 
-// The supervisor gives each part its time: 10 s, 10 s and 25 s.
+// The supervisor waits up to 10 s for the agent, 10 s for the server and 25 s for PostgreSQL.
 constexpr absl::Duration kSupervisorLimit = absl::Seconds(60);
 
 absl::Status ForgetContexts(const Yard& yard) {
@@ -54,7 +54,7 @@ std::vector<Part> StopSignalsOnly() {
   for (size_t i = 0; i < parts.size(); ++i) parts[i].name = PartNames()[i];
   parts[0].stop_signals = {{SIGINT, absl::Seconds(20)}, {SIGQUIT, absl::Seconds(5)}};
   parts[1].stop_signals = {{SIGTERM, absl::Seconds(10)}};
-  // Asked by SIGINT the agent kills its workers and leaves; by SIGTERM it would leave them running.
+  // On SIGINT the agent kills its workers and exits; on SIGTERM it would leave them running.
   parts[2].stop_signals = {{SIGINT, absl::Seconds(10)}};
   return parts;
 }

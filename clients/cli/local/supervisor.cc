@@ -30,7 +30,7 @@ std::string HowItEnded(int status) {
   return "unknown";
 }
 
-// A log that grew past the limit makes room when its part starts again.
+// Renames a log that grew past the limit. Called before its part starts.
 void RotateLog(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && info.st_size > kLogLimit) {
@@ -47,7 +47,7 @@ absl::Status Supervisor::SetUp() {
   sigprocmask(SIG_BLOCK, &wanted, nullptr);
   signals_.Reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.valid()) return ErrnoStatus(errno, "signalfd");
-  // Workers of an agent that died come to us, so that none stays as a zombie.
+  // Workers of an agent that died become our children and are reaped: none stays a zombie.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   TY_ASSIGN_OR_RETURN(const YardConfig config, yard_.ReadConfig());
   TY_ASSIGN_OR_RETURN(std::vector<Part> parts, PartsOf(yard_, config));
@@ -205,7 +205,7 @@ int SweepYard(const Yard& yard, const std::vector<Part>& parts) {
     }
     unlink(yard.pid_path(part->name).c_str());
   }
-  // Until a look finds none: what is being stopped may have started another meanwhile.
+  // Until a round ends no process: one that is being stopped may have started another meanwhile.
   bool found = true;
   while (found) {
     found = false;

@@ -23,12 +23,12 @@ struct YardConfig {
 //
 //   yard.json          the configuration, and the mark of a yard
 //   lock               held by the supervisor, or by `local start` before it hands it over
-//   tokens/admin       mode 0600; one for the user, one for the agent
+//   tokens/            admin (for the user) and agent, mode 0600
 //   postgres/data      the database, owned by user postgres when root starts the yard
 //   postgres/socket    its Unix socket (elsewhere when the path would be too long)
 //   agent/ checkpoints/
 //   logs/              supervisor.log, postgres.log, server.log, agent.log
-//   run/               pid files, state.json: what the supervisor did
+//   run/               pid files, server.port, state.json: what the supervisor did
 class Yard {
  public:
   explicit Yard(std::string dir) : dir_(std::move(dir)) {}
@@ -59,14 +59,14 @@ class Yard {
   const std::string dir_;
 };
 
-// Environment variable that every process of a yard carries, so that none can be lost.
+// Environment variable that every process of a yard carries, so that all of them can be found.
 inline constexpr char kYardVariable[] = "TRAINYARD_YARD";
 
 // ~/.local/share/trainyard (XDG_DATA_HOME is respected); /var/lib/trainyard for root, whose home
 // user postgres may not enter.
 absl::StatusOr<std::string> DefaultYardDirectory();
 
-// Absolute and without links as far as it exists.
+// `path` made absolute, with symbolic links resolved as far as it exists.
 std::string CanonicalPath(const std::string& path);
 
 // One part of a yard: how to start and stop it.
