@@ -53,13 +53,13 @@ struct DTypeOf<uint8_t> {
   static constexpr DType value = DType::kU8;
 };
 
-// Where an op's header names E, its operands are f32, bf16 or f16, one type for all of them; where
-// it names no type, f32. Arithmetic is fp32 in any case; what is stored as E is rounded to nearest,
-// ties to even.
+// Where the header of an op names the type E, operands of E are f32, bf16 or f16, all of them of
+// the same type; where it names no type, operands are f32. Arithmetic is always fp32; results
+// stored as E are rounded to nearest, ties to even.
 
 // A typed place in device memory, borrowed from the arena. Null means that an optional operand is
-// absent. The op that takes it declares its shape; dense, row-major, 64-byte aligned, unless the op
-// says that it goes by the row stride.
+// absent. The op that takes it declares its shape. The data are dense, row-major and 64-byte
+// aligned, unless the op says that it honours the row stride.
 struct Buffer {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -68,7 +68,7 @@ struct Buffer {
   explicit operator bool() const { return data != nullptr; }
 
   Buffer WithRowStride(int64_t stride) const { return {data, dtype, stride}; }
-  // From that element on.
+  // The same buffer from `element` on.
   Buffer From(int64_t element) const {
     return {static_cast<char*>(data) + element * SizeOf(dtype), dtype, row_stride};
   }

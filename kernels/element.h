@@ -1,6 +1,6 @@
 #pragma once
 
-// Elements of sixteen bits: bits alone, all arithmetic on them is fp32.
+// 16-bit element types. They only hold the bits: all arithmetic on them is fp32.
 
 #include <cstdint>
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// What the back ends call that is not ours, as it is on this machine: for reports of problems.
+// The third-party libraries that the back ends call and their versions on this machine, for reports
+// of problems.
 
 #include <string>
 #include <vector>
@@ -15,7 +16,8 @@ struct Library {
 };
 
 std::vector<Library> CpuLibraries();
-// Loads them. Of builds without CUDA there are none; a driver is not needed for any but itself.
+// Loads the libraries to ask them. Empty in builds without CUDA. Only the driver's own version
+// needs a driver.
 std::vector<Library> CudaLibraries();
 
 }  // namespace trainyard::kernels

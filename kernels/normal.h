@@ -1,10 +1,10 @@
 #pragma once
 
-// Normal numbers in double precision by steps that every device rounds alike: additions, products,
-// quotients and roots of IEEE 754, in this order and none fused. Who includes this is compiled so
-// where there are fused ones (-ffp-contract=off, -fmad=false).
+// Normally distributed numbers in double precision, by steps that every device rounds alike: IEEE
+// 754 additions, products, quotients and square roots in exactly this order, none of them fused.
+// Files that include this are compiled without fused multiply-add (-ffp-contract=off, -fmad=false).
 //
-// Written once for a number at a time (D double, U uint64_t) and for vectors of GCC's extension.
+// The templates take one number at a time (D double, U uint64_t) or vectors of GCC's extension.
 
 #include <cstdint>
 
@@ -24,21 +24,22 @@ TY_ALWAYS_INLINE To BitsAs(From from) {
   return to;
 }
 
-// Of an integer below 2^52: 2^52 + n has n for its last bits.
+// Converts an integer n below 2^52 to double: the last bits of 2^52 + n are n.
 template <typename D, typename U>
 TY_ALWAYS_INLINE D Exact(U n) {
   return BitsAs<D>(n | 0x4330000000000000u) - 0x1p52;
 }
 
-// In (0, 1], from the 53 high bits.
+// A uniform number in (0, 1] from the 53 high bits of `bits`.
 template <typename D, typename U>
 TY_ALWAYS_INLINE D OpenUniform(U bits) {
   const D whole = Exact<D, U>(bits >> 43) * 0x1p32 + Exact<D, U>(bits >> 11 & 0xffffffffu);
   return (whole + 0.5) * 0x1p-53;
 }
 
-// log x for normal x > 0: x = 2^e m, m in (1/sqrt 2, sqrt 2], and log m = 2 artanh((m - 1) / (m +
-// 1)) by its series, which ends where a double does.
+// log x for x > 0 that is not denormal: x = 2^e m, m in (1/sqrt 2, sqrt 2], and
+//   log m = 2 artanh((m - 1) / (m + 1))
+// by its power series, up to the last term that a double can tell.
 template <typename D, typename U>
 TY_ALWAYS_INLINE D Log(D x) {
   constexpr double kLog2High = 0x1.62e42feep-1, kLog2Low = 0x1.a39ef35793c76p-33;
@@ -62,14 +63,15 @@ TY_ALWAYS_INLINE D Log(D x) {
   return exponent * kLog2High + (exponent * kLog2Low + log_m);
 }
 
-// cos and sin of 2 pi x for x in [0, 1]: of what is left of the nearest quarter turn, by series.
+// cos and sin of 2 pi x for x in [0, 1], by power series in the angle from the nearest quarter
+// turn.
 template <typename D, typename U>
 TY_ALWAYS_INLINE void CosSinOfTurns(D x, D& cosine, D& sine) {
   constexpr double kHalfPi = 1.5707963267948966;
   constexpr double kRound = 0x1.8p52;
   const D quarters = x * 4.0;
   const D shifted = quarters + kRound;
-  const U quarter = BitsAs<U>(shifted);  // its last two bits
+  const U quarter = BitsAs<U>(shifted);  // the quarter modulo 4 in the last two bits
   const D angle = (quarters - (shifted - kRound)) * kHalfPi, z = angle * angle;
   D s = z * (1.0 / 355687428096000) - 1.0 / 1307674368000;
   s = z * s + 1.0 / 6227020800;
@@ -93,8 +95,8 @@ TY_ALWAYS_INLINE void CosSinOfTurns(D x, D& cosine, D& sine) {
   sine = (quarter & 2) != 0 ? -across : across;
 }
 
-// Two independent normal numbers are sqrt(square) * (cosine, sine), of two draws of 64 bits (Box &
-// Muller 1958).
+// Two draws of 64 bits give two independent normal numbers (Box & Muller 1958):
+//   sqrt(square) * cosine and sqrt(square) * sine
 template <typename D, typename U>
 struct NormalPair {
   D square, cosine, sine;

@@ -1,9 +1,9 @@
 #pragma once
 
-// How an op is declared, once for a plan and for devices: a struct over the type T of its operands,
-// which are places in device memory here (Buffer) and ids of tensors in a plan. It lists what it
-// consists of with TY_FIELDS: operands as Read, Write or Update say how they are touched,
-// everything else as it is.
+// How an op is declared, once for plans and for devices: a struct template over the type T of its
+// operands. For devices T is Buffer (a place in device memory), for plans the id of a tensor.
+// TY_FIELDS lists the fields: each operand in Read, Write or Update, which say how the op accesses
+// it, and every other field as it is.
 //
 //   template <typename T>
 //   struct AddOf {
@@ -28,7 +28,7 @@ template <typename T>
 struct Touched {
   T& at;
   Access access;
-  // Its rows may lie apart: the op goes by the row stride of the buffer.
+  // Rows of the operand may lie apart: the op honours the buffer's row stride.
   bool takes_row_stride = false;
 };
 
@@ -63,7 +63,7 @@ inline constexpr bool kIsTouched = false;
 template <typename T>
 inline constexpr bool kIsTouched<Touched<T>> = true;
 
-// Operands as they are, other fields as references.
+// Holds operands (Touched) by value and other fields by reference.
 template <typename... Fields>
 constexpr std::tuple<Fields...> FieldsOf(Fields&&... fields) {
   return {std::forward<Fields>(fields)...};
@@ -73,7 +73,7 @@ constexpr std::tuple<Fields...> FieldsOf(Fields&&... fields) {
   constexpr auto Fields() { return FieldsOf(__VA_ARGS__); } \
   constexpr auto Fields() const { return FieldsOf(__VA_ARGS__); }
 
-// The type of a list of tables of one width whose operands are of type T.
+// Type is the type of an operand that is a list of tables of one width, in ops over T.
 template <typename T>
 struct TableListFor;
 

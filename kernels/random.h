@@ -45,7 +45,7 @@ TY_HOST_DEVICE inline Random4 StepRandom(uint64_t seed, uint32_t stream, int64_t
                     static_cast<uint32_t>(step), stream);
 }
 
-// In [0, 1), 24 bits.
+// A uniform number in [0, 1), a multiple of 2^-24.
 TY_HOST_DEVICE inline float UnitUniform(uint32_t bits) {
   return static_cast<float>(bits >> 8) * (1.0f / 16777216.0f);
 }

@@ -7,7 +7,7 @@
 namespace trainyard::kernels {
 namespace {
 
-// A and Y are both T, or both fp32.
+// A, the type of a and y, is T or float.
 template <typename T, typename A>
 Kernel AddWith(void (*add)(const A* a, const T* b, A* y, int64_t n), int threads, const Add& op) {
   return Kernel{[=, a = op.a.As<A>(), b = op.b.As<T>(), y = op.y.As<A>(), n = op.n](Stream&) {

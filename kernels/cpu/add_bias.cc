@@ -6,7 +6,7 @@
 
 namespace trainyard::kernels {
 
-// Few long rows or many short ones: the elements are cut, not the rows.
+// Threads share out elements, not rows: there may be few long rows or many short ones.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const AddBias& op) {
   absl::Status ok = CheckOperands("add_bias", {{"x", op.x}, {"bias", op.bias}, {"y", op.y}});
   if (ok.ok()) ok = CheckSizes("add_bias", {{"rows", op.rows}, {"cols", op.cols}});

@@ -9,8 +9,7 @@
 
 namespace trainyard::kernels {
 
-// Partial sums over fixed runs of rows, in parallel; then the partial sums, from the first to the
-// last.
+// Sums fixed runs of rows, in parallel; then adds the partial sums, from the first to the last.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const ColumnSum& op) {
   const DType type = op.x.dtype;
   absl::Status ok = CheckOperands("column_sum", {{"x", op.x, type}, {"y", op.y}});

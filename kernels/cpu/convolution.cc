@@ -10,9 +10,9 @@
 #include "kernels/ops/column_sum.h"
 
 // Winograd's algorithm and the gradient by weights are our own where they suit the shape and
-// products of the type are made in fp32; oneDNN has the rest. Activations stay in nhwc and weights
-// in the layout of the contract; oneDNN's are reordered into its own, or out of it, in scratch and
-// within the launch.
+// products of the type are made in fp32; oneDNN computes the rest. Activations are NHWC and weights
+// have the layout of the contract. For oneDNN weights are reordered to its own layout, or from it,
+// in scratch and within the launch.
 
 namespace trainyard::kernels {
 namespace {
@@ -22,7 +22,8 @@ using Desc = dnnl::memory::desc;
 using Tag = dnnl::memory::format_tag;
 using Type = dnnl::memory::data_type;
 
-// Shapes as they lie in the arena, and as oneDNN is asked for them.
+// Descriptors of the operands as they lie in the arena; w_any lets oneDNN choose the layout of the
+// weights.
 struct Descs {
   Desc x, y, w, bias;
   Desc w_any;
@@ -42,7 +43,7 @@ dnnl::convolution_forward::primitive_desc ForwardOf(const Dnnl& dnnl, const Desc
 
 // `type` of x and y, `of_w` of the weights or their gradient; biases are fp32.
 Descs DescsOf(const ConvolutionShape& s, Type type, Type of_w) {
-  // Weights of groups lie as [out, in / groups, …] does.
+  // Weights as [groups, out / groups, in / groups, …] lie in memory as [out, in / groups, …] do.
   const bool grouped = s.groups > 1;
   Dims w = {s.out / s.groups, s.in / s.groups, s.kernel_height, s.kernel_width};
   if (grouped) w.insert(w.begin(), s.groups);
@@ -81,7 +82,8 @@ absl::Status CheckShape(const ConvolutionShape& s) {
        {"width + 2 pad - kernel_width + 1", s.width + 2 * s.pad - s.kernel_width + 1}});
 }
 
-// Whether products of `type` are made in fp32 here: where the CPU has none of its own.
+// Whether products of `type` are made in fp32 here: those of f32, and of types that the CPU has no
+// instructions for.
 bool InF32(const Dnnl& dnnl, DType type) { return type == DType::kF32 || !dnnl.Computes(type); }
 
 // One kernel after the other, in the same scratch.

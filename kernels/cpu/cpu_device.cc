@@ -56,8 +56,8 @@ absl::StatusOr<void*> CpuDevice::Allocate(size_t bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat(Description(), ": cannot allocate ", bytes, " bytes of memory"));
   }
-  // An arena is walked from end to end each step: fewer, larger pages miss the TLB less. Refusal is
-  // fine.
+  // An arena is walked from end to end each step: fewer, larger pages miss the TLB less. It does no
+  // harm if the system refuses.
   if (alignment == kHugePage) madvise(data, wanted, MADV_HUGEPAGE);
   allocations_.insert(data);
   return data;

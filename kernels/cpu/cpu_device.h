@@ -44,8 +44,8 @@ class CpuDevice : public Device {
   TY_FOR_EACH_OP(TY_PREPARE)
 #undef TY_PREPARE
 
-  // Of the tables that prepared kernels read and share: beside their scratch, as long as the last
-  // of them lives.
+  // Bytes of the rotary tables that prepared kernels share. They are not part of any scratch; a
+  // table lives as long as the last kernel that reads it.
   int64_t table_bytes() const;
 
  private:

@@ -28,7 +28,7 @@ struct DnnlOperand {
 // A primitive bound to its memory. Not thread-safe: one launch at a time.
 class DnnlCall {
  public:
-  // Memory that the primitive asks for itself lies at scratch_offset, too.
+  // The scratchpad that the primitive asks for is one of the operands, at its scratch_offset.
   DnnlCall(const dnnl::primitive& primitive, const dnnl::stream& stream,
            const std::vector<DnnlOperand>& operands);
 
@@ -53,14 +53,14 @@ class Dnnl {
   const dnnl::engine& engine() const { return engine_; }
   const dnnl::stream& stream() const { return stream_; }
 
-  // Whether this machine has instructions for products of `type`: fp32 always, bf16 where AVX-512
-  // has it (elsewhere oneDNN does, ten times slower than fp32), fp16 never (oneDNN 2.6 has it for
-  // GPUs only).
+  // Whether this machine has instructions for products of `type`: fp32 always, bf16 if AVX-512 has
+  // it (oneDNN computes bf16 elsewhere, too, but ten times slower than fp32), fp16 never (oneDNN
+  // 2.6 has it for GPUs only).
   bool Computes(DType type) const;
 
-  // Whether a product in fp32 of dense matrices adds in an order that depends on its shape alone:
-  // with AVX-512, where oneDNN has its brgemm for it. Its older gemm cuts result and sums by how
-  // many threads there are.
+  // Whether an fp32 product of dense matrices adds in an order that depends on its shape alone. It
+  // does with AVX-512, where oneDNN uses its brgemm; oneDNN's older gemm splits the result and the
+  // sums by the number of threads.
   bool AddsByShape() const;
 
   // Runs `make` with the device's thread count in force; a dnnl::error becomes kUnimplemented
@@ -103,20 +103,21 @@ class ScratchLayout {
 // Attributes of a primitive whose scratch the launch provides.
 dnnl::primitive_attr UserScratch();
 
-// Copies between two layouts of the same tensor; adds to what is there when asked.
+// Copies between two layouts of the same tensor; with `add` it adds to what is there.
 DnnlCall Reorder(const Dnnl& dnnl, const DnnlOperand& from, const DnnlOperand& to, bool add,
                  ScratchLayout& layout);
 
-// An operand where the primitive wants it: in place, or in scratch.
+// Where an operand lies in the layout that the primitive wants: in place, or in scratch.
 DnnlOperand PlaceFor(const dnnl::memory::desc& wanted, const DnnlOperand& plain,
                      ScratchLayout& layout);
 
-// One that the primitive reads: a call that brings it there is appended to `calls`.
+// The same for an operand that the primitive reads; appends to `calls` the reorder that brings it
+// there, if one is needed.
 DnnlOperand InputFor(const Dnnl& dnnl, const dnnl::memory::desc& wanted, const DnnlOperand& plain,
                      ScratchLayout& layout, std::vector<DnnlCall>& calls);
 
-// A result that the primitive left at `placed`: a call that brings it back is appended to `calls`,
-// if it must be brought.
+// For a result that the primitive left at `placed`: appends to `calls` the reorder that brings it
+// to `plain`, if one is needed.
 void OutputFrom(const Dnnl& dnnl, const DnnlOperand& placed, const DnnlOperand& plain,
                 ScratchLayout& layout, std::vector<DnnlCall>& calls);
 

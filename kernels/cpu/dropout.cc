@@ -10,8 +10,8 @@
 
 namespace trainyard::kernels {
 
-// Samples are cut into pieces of a fixed length, because a batch of one may be as large as a whole
-// one.
+// Samples are cut into pieces of a fixed length, so that a batch of one large sample gives work to
+// all threads, too.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const Dropout& op) {
   const DType type = op.x.dtype;
   absl::Status ok = CheckOperands("dropout", {{"x", op.x, type}, {"y", op.y, type}});

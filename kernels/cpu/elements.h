@@ -24,7 +24,8 @@ inline const ElementLoops<Float16>& LoopsOf<Float16>(const VectorTable& table) {
   return table.f16;
 }
 
-// prepare.operator()<T>() for the T of `type`. kUnimplemented when it is no type of elements.
+// Returns prepare.operator()<T>() for the element type T that `type` names. kUnimplemented when it
+// names none.
 template <typename F>
 absl::StatusOr<Kernel> ForElement(const char* op, DType type, const F& prepare) {
   switch (type) {

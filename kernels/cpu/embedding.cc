@@ -66,7 +66,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingBackward& op) {
   if (ok.ok()) ok = CheckEmbedding("embedding backward", op);
   if (!ok.ok()) return ok;
   return Kernel{[add = vectors_.f32.add, threads = threads_, op](Stream&) {
-    constexpr int64_t kLine = 16;  // floats; no line of memory has two writers
+    constexpr int64_t kLine = 16;  // floats of a cache line: no line has two writers
     const int32_t* ids = op.ids.As<int32_t>();
     const float* dy = op.dy.As<float>();
     float* dtokens = op.dtokens.As<float>();

@@ -38,7 +38,7 @@ absl::Status CheckTables(const char* name, int64_t batch, int64_t width, const T
 
 }  // namespace
 
-// Rows lie anywhere in memory: those of the sample after the next are asked for ahead of time.
+// Rows lie anywhere in memory: those of the sample after the next are prefetched.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingTablesForward& op) {
   absl::Status ok = CheckOperands(
       "embedding_tables", {{"ids", op.ids, DType::kI32}, {"tables", op.tables.first}, {"y", op.y}});
@@ -115,7 +115,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const KeepRows& op) {
   }};
 }
 
-// Per table a hash table of the first sample of each row, twice as large as the samples at least.
+// For each table a hash table maps a row to its first sample; it has at least twice as many slots
+// as there are samples.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const MergeRows& op) {
   absl::Status ok = CheckOperands("merge_rows", {{"grad", op.grad}, {"ids", op.ids, DType::kI32}});
   if (ok.ok()) {

@@ -12,7 +12,8 @@ namespace trainyard::kernels {
 
 namespace {
 
-constexpr int64_t kSumElements = 2048;  // read back by the norm from the first cache
+// Elements added at a time, so that the norm reads the sums from the L1 cache.
+constexpr int64_t kSumElements = 2048;
 
 // The rows [begin, end) of `all`.
 template <typename T>
@@ -25,7 +26,7 @@ LayerNormRows<T> Between(LayerNormRows<T> all, int64_t begin, int64_t end) {
   return all;
 }
 
-// What adds the rows [begin, end) of op.residual, of R, to those of op.x.
+// A function that writes the rows [begin, end) of x + residual to op.sum; residual is of R.
 template <typename R>
 std::function<void(int64_t begin, int64_t end)> SumOfRows(const LayerNormForward& op,
                                                           const ElementLoops<R>& loops) {
@@ -84,8 +85,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormForward& op) {
   });
 }
 
-// dgamma and dbeta: partial sums over fixed runs of rows, made beside dx in the same pass; then the
-// partial sums from the first to the last.
+// dgamma and dbeta: sums over fixed runs of rows are made in the same pass as dx, then added up
+// from the first to the last.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
   const DType type = op.dy.dtype;
   absl::Status ok = CheckOperands("layer_norm backward", {{"dy", op.dy, type},

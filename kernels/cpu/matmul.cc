@@ -75,8 +75,9 @@ Product PieceOf(const Product& whole, int64_t row, int64_t col, const PieceSize&
   return piece;
 }
 
-// Rows and columns of c that one thread makes, where oneDNN would cut the work by the number of
-// threads: as many as leave enough tiles for many threads, by the shape alone.
+// Rows and columns of a tile of c. One thread makes each tile, where oneDNN would cut the work by
+// the number of threads. Tiles are small enough that many threads have some; their size depends on
+// the shape alone.
 PieceSize TileSizeOf(int64_t m, int64_t n) {
   constexpr int64_t kLeast = 64, kEnough = 16;
   PieceSize size = {std::min<int64_t>(m, 256), std::min<int64_t>(n, 1024)};
@@ -90,7 +91,7 @@ PieceSize TileSizeOf(int64_t m, int64_t n) {
   return size;
 }
 
-// `size` of a matrix from [row, col] on, lying as it does there.
+// The tile of `size` from [row, col] on, in place, with the strides of the whole matrix.
 DnnlOperand TileOf(const DnnlOperand& whole, int64_t row, int64_t col, const PieceSize& size) {
   const dnnl_dim_t* const strides = whole.shape.data.format_desc.blocking.strides;
   const auto element = static_cast<int64_t>(
@@ -106,20 +107,20 @@ DnnlOperand TileOf(const DnnlOperand& whole, int64_t row, int64_t col, const Pie
   return tile;
 }
 
-// A piece with its twins and its primitives: some in order, then one per tile of c, in any order
-// but that those of a group, which share scratch, follow each other.
+// A piece with its twins and its primitives: first the calls, in order, then one call per tile of
+// c. Tiles may run in any order, but those of a group share scratch and run one after the other.
 struct PreparedPiece {
   Twins twins;
   std::vector<DnnlCall> calls;
-  std::vector<std::vector<DnnlCall>> tiles;  // by group: one for each thread, if there are so many
+  std::vector<std::vector<DnnlCall>> tiles;  // by group: one per thread, or per tile if fewer
 };
 
 struct Program {
-  Twins shared;  // of what all pieces read
+  Twins shared;  // of the operand that all pieces read
   std::vector<PreparedPiece> pieces;
 };
 
-// Each group by one thread: within a parallel region oneDNN takes none of its own.
+// One thread runs each group: within a parallel region oneDNN uses no threads of its own.
 void RunTiles(const Dnnl& dnnl, int threads, const std::vector<std::vector<DnnlCall>>& groups,
               void* scratch) {
   const auto run = [&](int64_t begin, int64_t end) {
@@ -136,11 +137,11 @@ void RunTiles(const Dnnl& dnnl, int threads, const std::vector<std::vector<DnnlC
   ParallelRuns(threads, static_cast<int64_t>(groups.size()), 1, run);
 }
 
-// Prepares the pieces of a product one after the other: they use the same scratch in turn, behind
-// the twin that they share.
+// Prepares the pieces of a product one after the other. They use the same scratch in turn, behind
+// the twin of the operand that they share.
 class Pieces {
  public:
-  // `twins_in` makes the twins of one piece in a scratch.
+  // `twins_in` makes the twins of one piece in the scratch that it is given.
   Pieces(const Dnnl& dnnl, int threads, const Matmul& op,
          std::function<Twins(ScratchLayout&)> twins_in)
       : dnnl_(dnnl),
@@ -216,7 +217,7 @@ class Pieces {
     program_->pieces.push_back(std::move(piece));
   }
 
-  // A small result of a long sum: oneDNN's brgemm, too, gives threads a part of the sum each.
+  // A small result of a long sum: even oneDNN's brgemm gives each thread a part of such a sum.
   static bool TemptsToSplit(const Matmul& op) { return op.m * op.n <= 128 * 128 && op.k >= 1024; }
 
   dnnl::matmul::primitive_desc DescOf(const Desc& a, const Desc& b, const Desc& bias,
@@ -242,8 +243,8 @@ class Pieces {
     return calls;
   }
 
-  // `matrix` as tiles read it. `rows`: they read down the columns of stored rows, which may have to
-  // be spread first (scratch::IsSpread).
+  // `matrix` as the tiles read it. With `rows` they read down the columns of stored rows; such rows
+  // may have to be spread first (scratch::IsSpread).
   DnnlOperand Spread(const DnnlOperand& matrix, bool rows, const Matmul& op, ScratchLayout& layout,
                      PreparedPiece& piece) {
     const dnnl_dim_t* const strides = matrix.shape.data.format_desc.blocking.strides;
@@ -278,7 +279,7 @@ class Pieces {
     std::vector<Tile> tiles;
     std::map<std::pair<int64_t, int64_t>, dnnl::matmul::primitive_desc> prepared;  // by size
     size_t scratch = 0;
-    omp_set_num_threads(1);  // of each primitive; dnnl_.UseThreads sets it anew
+    omp_set_num_threads(1);  // for each primitive; dnnl_.UseThreads below resets it
     for (int64_t row = 0; row < op.m; row += most.rows) {
       for (int64_t col = 0; col < op.n; col += most.cols) {
         const PieceSize size = {std::min(most.rows, op.m - row), std::min(most.cols, op.n - col)};
@@ -319,7 +320,7 @@ class Pieces {
   ScratchLayout shared_;
   dnnl::primitive_attr attributes_;
   std::shared_ptr<Program> program_;
-  DnnlOperand common_;  // of a or b, as all pieces read it
+  DnnlOperand common_;  // a or b, whichever all pieces read
   size_t scratch_bytes_ = 0;
 };
 

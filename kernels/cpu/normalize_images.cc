@@ -10,7 +10,7 @@
 namespace trainyard::kernels {
 namespace {
 
-// [channels][256]
+// The normalised value of each byte of each channel: [channels][256].
 template <typename T>
 std::vector<T> TableOf(const ElementLoops<T>& loops, const NormalizeImages& op) {
   const auto size = static_cast<size_t>(op.channels) * NormalizeImages::kBytes;
@@ -24,10 +24,10 @@ std::vector<T> TableOf(const ElementLoops<T>& loops, const NormalizeImages& op) 
   return table;
 }
 
-// Pixels of a row that are put together at a time.
+// Pixels of a row that are cropped at a time.
 constexpr int64_t kPiece = 1024;
 
-// Bytes of the pixels [begin, begin + count) of row r of a crop of `image`.
+// Writes the bytes of pixels [begin, begin + count) of row r of the crop of `image`.
 void CropRow(const NormalizeImages& op, const uint8_t* image, const int32_t* place, int64_t r,
              int64_t begin, int64_t count, uint8_t* bytes) {
   const int64_t row = r + place[0], dx = place[1], channels = op.channels;

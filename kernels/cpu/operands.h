@@ -34,7 +34,8 @@ absl::Status CheckSizes(const char* op,
 // kInvalidArgument unless rows of `cols` elements may begin `step` elements apart.
 absl::Status CheckRowStride(const char* op, int64_t step, int64_t cols);
 
-// Whether what an update writes may change (ClipScale).
+// Whether the step is taken; if not (grad_scale is NaN), an update leaves its results as they are
+// (ClipScale).
 inline bool IsTaken(const Buffer& grad_scale) {
   return !grad_scale || !std::isnan(*grad_scale.As<float>());
 }

@@ -24,7 +24,7 @@ absl::Status CheckCopy(const char* op, const Buffer& copy) {
 }
 
 // Calls step(begin, end, gradient from `begin` on) over [0, n), with the gradient in fp32, and
-// rounds what each leaves in w to `copy`, while it is in the cache.
+// rounds the new w of each run to `copy` while it is in the cache.
 template <typename F>
 void UpdateRuns(const VectorTable& vectors, int threads, const float* w, const Buffer& grad,
                 const Buffer& copy, int64_t n, const F& step) {

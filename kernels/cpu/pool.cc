@@ -19,7 +19,7 @@ absl::Status CheckShape(const char* name, const PoolShape& s) {
                                       {"stride", s.stride},
                                       {"pad + 1", s.pad + 1}});
   if (!ok.ok()) return ok;
-  // The place within a window is a byte.
+  // The place within a window is stored in a byte.
   if (s.window > 15) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": window is ", s.window, "; at most 15"));
   }
@@ -31,7 +31,7 @@ absl::Status CheckShape(const char* name, const PoolShape& s) {
                            {"width + 2 pad - window + 1", s.width + 2 * s.pad - s.window + 1}});
 }
 
-// Rows of `n` floats, `work` of them read for each, that are worth a thread.
+// How many rows are worth a thread, if each reads `work` rows of `n` floats.
 int64_t GrainOf(int64_t n, int64_t work) {
   return std::max<int64_t>(1, kSerialElements / (n * work));
 }

@@ -4,7 +4,8 @@
 
 namespace trainyard::kernels {
 
-// Neighbours are added pairwise until one is left, which is returned (0 when there is none).
+// Adds neighbouring partials pairwise, in place, until one is left, and returns it; 0 when there
+// are none.
 double SumPairwise(double* partials, int64_t count);
 
 // sum[0] = reduction of x (+ sum[0] when accumulate): one partial for each run of 8,192 elements,

@@ -25,8 +25,9 @@ absl::Status CheckRows(const char* name, const Op& op) {
       name, {{"samples", op.samples}, {"width", op.width}, {"tables", op.tables.list.count}});
 }
 
-// Calls f(place in grad, place in the tables) for each row that has a gradient. Rows are distinct,
-// so that threads never meet; those of a sample further on are asked for ahead of time.
+// Calls f(offset in grad, offset in the tables) for each row that has a gradient. Rows are
+// distinct, so that no two threads write the same one; those of the sample after the next are
+// prefetched.
 template <typename Op, typename F>
 void ForEachRow(int threads, const Op& op, const F& f) {
   constexpr int64_t kAhead = 2;

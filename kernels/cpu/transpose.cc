@@ -8,7 +8,7 @@
 
 namespace trainyard::kernels {
 
-// In blocks that fit the first cache on both sides.
+// Works in blocks whose source and destination fit the L1 cache.
 absl::StatusOr<Kernel> CpuDevice::Prepare(const Transpose& op) {
   const DType type = op.x.dtype;
   absl::Status ok = CheckOperands("transpose", {{"x", op.x, type}, {"y", op.y, type}});

@@ -16,16 +16,16 @@ struct StoredRows {
   bool Apart() const { return rows > 1 && step != cols; }
 };
 
-// The operands of an op as oneDNN is to see them. Where it cannot take one as it lies, a twin in
-// scratch stands for it: filled before the primitives run and brought back after. There are two
-// reasons for one:
-//  - oneDNN does not compute in the operand's type on this machine: the twin is of fp32.
-//  - The rows of a matrix lie apart in a product for which oneDNN 2.6 has its brgemm (by bf16
-//    instructions, AMX included, and in fp32 with AVX-512): the twin is of the operand's own type,
-//    and dense. It has that for dense matrices only, and for all others an older kernel that may
+// The operands of an op as oneDNN sees them. An operand that oneDNN cannot take as it lies has a
+// twin: a copy in scratch that is filled before the primitives run and brought back after. There
+// are two reasons for a twin:
+//  - oneDNN does not compute in the operand's type on this machine: the twin is fp32.
+//  - The rows of a matrix lie apart, in a product for which oneDNN 2.6 has its brgemm (with bf16
+//    instructions, AMX included, and in fp32 with AVX-512): the twin is dense and of the operand's
+//    own type. brgemm takes dense matrices only; for all others oneDNN has an older kernel that may
 //    add in another order (in fp32 it does so for a few rows on some CPUs) and takes 8 bytes of
-//    scratch per element of a bf16 result. So the kernel, and with it the bits, follow from shapes
-//    alone.
+//    scratch per element of a bf16 result. So the choice of kernel, and with it the bits, follows
+//    from shapes alone.
 // An operand without a twin is used in place.
 class Twins {
  public:
@@ -39,11 +39,11 @@ class Twins {
     return (widens_ && buffer.dtype != DType::kF32) || (packs_ && stored.Apart());
   }
 
-  // What oneDNN sees `buffer` as.
+  // The type as which oneDNN sees `buffer`.
   dnnl::memory::data_type TypeOf(const Buffer& buffer) const;
 
-  // An operand of `shape` which the primitives read, write or add to: of the twin where there is
-  // one. `stored`: how `buffer` lies; without it densely.
+  // An operand of `shape` that the primitives read, write or add to, in the twin if there is one.
+  // `stored` says how the rows of `buffer` lie; the default is densely.
   DnnlOperand Read(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
                    const StoredRows& stored = {});
   DnnlOperand Write(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
@@ -51,7 +51,7 @@ class Twins {
   DnnlOperand Update(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
                      const StoredRows& stored = {});
 
-  // Around the run of the primitives.
+  // Fill comes before the run of the primitives, BringBack after it.
   void Fill(void* scratch) const;
   void BringBack(void* scratch) const;
 
@@ -62,10 +62,10 @@ class Twins {
     StoredRows stored;  // one row where it lies densely
     size_t scratch_offset;
   };
-  // The twin of `buffer` goes to each of the lists.
+  // Appends the twin of `buffer`, if it has one, to each of `lists`.
   DnnlOperand Place(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
                     const StoredRows& stored, std::initializer_list<std::vector<Twin>*> lists);
-  // Calls f(place in the buffer, place in the twin, elements) for runs of all of `twin`.
+  // Calls f(offset in the buffer, offset in the twin, elements) for runs that cover `twin`.
   template <typename F>
   void ForRuns(const Twin& twin, const F& f) const;
 
@@ -76,7 +76,7 @@ class Twins {
   std::vector<Twin> read_, written_;
 };
 
-// The calls one after the other, with their twins around them.
+// A kernel that fills the twins, runs the calls in order and brings the twins back.
 Kernel InSequence(const Dnnl& dnnl, Twins twins, std::vector<DnnlCall> calls,
                   const ScratchLayout& layout);
 

@@ -9,12 +9,13 @@
 namespace trainyard::kernels {
 
 // The three ops of a convolution that it suits (kernels/scratch/winograd.h) and whose operands were
-// checked: of any element type, with sums in fp32, and the same bits whatever the threads.
+// checked. Operands are of any element type; sums are fp32 and the same whatever the number of
+// threads.
 absl::StatusOr<Kernel> WinogradForward(const VectorTable& vectors, int threads,
                                        const ConvolutionForward& op);
 absl::StatusOr<Kernel> WinogradBackwardData(const VectorTable& vectors, int threads,
                                             const ConvolutionBackwardData& op);
-// Without dbias.
+// Does not compute dbias.
 absl::StatusOr<Kernel> WinogradBackwardWeights(const VectorTable& vectors, int threads,
                                                const ConvolutionBackwardWeights& op);
 

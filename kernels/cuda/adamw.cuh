@@ -11,7 +11,7 @@ struct AdamWHyper {
   float beta1, beta2, epsilon, weight_decay, learning_rate_scale;
 };
 
-// What t = updates + 1 makes of the betas and the learning rate.
+// With t = updates + 1: lr / (1 - beta1^t) and 1 / sqrt(1 - beta2^t).
 struct AdamWCorrections {
   float step_size, inverse_root2;
 };
@@ -30,7 +30,7 @@ __global__ static void AdamWCorrectionsKernel(AdamWHyper h, const StepState* sta
   }
 }
 
-// Into the stream's scratch, of which it takes kCorrectionBytes.
+// Writes them to the stream's scratch, of which it takes kCorrectionBytes.
 static_assert(sizeof(AdamWCorrections) == kCorrectionBytes);
 inline const AdamWCorrections* LaunchCorrections(Stream& stream, const AdamWHyper& hyper,
                                                  const StepState* state) {

@@ -12,7 +12,7 @@ struct Plus {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
 
-// A and Y are both T, or both fp32.
+// A, the type of a and y, is T or float.
 template <typename T, typename A>
 Kernel AddWith(const Add& op) {
   const A* a = op.a.As<A>();

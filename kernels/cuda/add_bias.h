@@ -6,7 +6,7 @@
 
 namespace trainyard::kernels::cuda {
 
-// AddBias, for other ops; x and y of elements.
+// AddBias, for other ops; x and y have the same element type.
 void LaunchAddBias(Stream& stream, const Buffer& x, const float* bias, const Buffer& y,
                    int64_t rows, int64_t cols);
 

@@ -16,11 +16,11 @@ struct Computed {
   int64_t n = 0;
 };
 
-// What of the results is looked at: the first and the last half million elements of each. Waits for
-// the stream; a fault leaves numbers that agree with nothing.
+// Reads what is compared: the first and the last half million elements of each result. Waits for
+// the stream. After a fault the numbers are NaN, which agree with nothing.
 std::vector<std::vector<float>> Read(Stream& stream, const std::vector<Computed>& results);
 
-// |a - b| / |b| by Euclidean norm, the largest of all results; infinity where a number is not
+// |a - b| / |b| by Euclidean norm, the largest over all results; infinity where a number is not
 // finite.
 double Distance(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b);
 

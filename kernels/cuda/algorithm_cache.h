@@ -12,27 +12,30 @@
 
 namespace trainyard::kernels::cuda {
 
-// An algorithm as a library hands it out: bytes that mean something to the same version of it.
+// An algorithm as a library hands it out: bytes that only the same version of it understands.
 using AlgorithmBytes = std::array<uint64_t, 8>;
 
-// Thread-compatible. Several processes may keep the same file: each writes a whole new one, with
-// what it found there, so that the last one may lose what another measured but no reader sees half.
+// Thread-compatible. Several processes may keep the same file: each replaces it by a whole new one
+// that includes what it found there. The last one may lose what another measured, but no reader
+// sees half a file.
 class AlgorithmCache {
  public:
-  // `machine` names GPU and library; what was measured on another is not seen. `folder` "": nothing
-  // is kept. What cannot be read is as if it were not there.
+  // `machine` names GPU and library; entries of other machines are not seen. With `folder` ""
+  // nothing is kept on disk. A file that cannot be read counts as absent.
   AlgorithmCache(const std::string& folder, const std::string& machine);
 
-  // What was measured for `shape` where the library's own first choice was `first`; or null.
+  // The fastest algorithm measured for `shape` when the library's own first choice was `first`, or
+  // null.
   const AlgorithmBytes* Find(const std::string& shape, const AlgorithmBytes& first) const;
 
   // Neither name may have spaces or line ends.
   void Put(const std::string& shape, const AlgorithmBytes& first, const AlgorithmBytes& fastest);
 
-  // Reads what other processes have written since, the first time that it is called.
+  // The first call reads what other processes have written since the constructor read the file;
+  // later calls do nothing.
   void LoadOnce();
 
-  // Writes what is new. Whoever cannot write measures again next time.
+  // Writes the file if there are new entries. If it cannot, the next process measures again.
   void Save();
 
  private:

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1) QueriesKernel(BackwardArguments<T
 
 constexpr int kMostSmallHead = 128;  // elements that every GPU has the shared memory for
 
-// What the GPU at hand lets a block have of shared memory, in words.
+// The GPU's limit of shared memory per block, for an error message.
 std::string SharedLimit() {
   int device = 0;
   cudaDeviceProp properties = {};
@@ -180,7 +180,7 @@ absl::StatusOr<Kernel> Prepared(const AttentionBackward& op) {
                 .scratch_bytes = AttentionBackwardBytes(op.batch, op.heads, op.time)};
 }
 
-// By our own kernels.
+// The op by our own kernels, without cuDNN and without tensor cores.
 template <typename T>
 absl::StatusOr<Kernel> PreparedTiles(const AttentionBackward& op) {
   // Shared memory: 70, 102, 43, 75 and 139 KiB; a multiprocessor of 8.0 has 163 and one of 9.0 227,

@@ -19,7 +19,7 @@ struct BackwardArguments {
   int tiles;  // of kRows rows, over time
 };
 
-// A warp per row of y.
+// delta: the sum of dy * y over each row of y. A warp per row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) DeltaKernel(BackwardArguments<T> a, int64_t rows) {
   const int64_t row = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;

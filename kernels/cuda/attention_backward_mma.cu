@@ -10,11 +10,12 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-// Rows of the other side of a round: fewer where the accumulators leave less room.
+// Rows per round of the side that a block loops over (queries or keys): fewer where the
+// accumulators leave less room.
 template <int kDim>
 constexpr int kOthers = kDim <= 64 ? 64 : 32;
 
-// A score that is not seen: no probability and no gradient, whatever was there.
+// Hides a score: its probability and its gradient become 0, whatever was there.
 __device__ inline void Unseen(float& score, float& dp, float delta) {
   score = -INFINITY;
   dp = delta;

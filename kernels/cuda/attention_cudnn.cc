@@ -21,16 +21,16 @@ namespace {
 
 using Tensor = OperationGraph::Tensor;
 
-// What Plan::Run binds.
+// The ids of tensors that Plan::Run binds.
 enum Id : int64_t { kQ = 1, kK, kV, kY, kLse, kDy, kDq, kDk, kDv, kDelta, kDkHeads, kDvHeads };
 enum ScalarId : int64_t { kScale = 101, kHidden, kOne };
 
 constexpr size_t kMostWorkspace = size_t{1} << 30;
 
-// The scalars of a graph, where a plan may read them at any time.
+// The scalars of a graph, in memory that a plan may read at any time.
 struct Scalars {
   float scale = 1;
-  // Of what is not seen: its exponential is 0, and the maximum of a row is never it.
+  // The score of a hidden position: its exponential is 0, and it is never the maximum of a row.
   float hidden = std::numeric_limits<float>::lowest();
   float one = 1;
 };
@@ -44,7 +44,7 @@ int64_t QueryHeads(const Op& op) {
   return op.heads / op.kv_heads;
 }
 
-// The tensors of one piece. Everything that is as wide as the scores never is in memory.
+// The tensors of one piece. Those as large as the scores, [B, H, T, T], are never in memory.
 template <typename Op>
 class Scene {
  public:
@@ -83,7 +83,7 @@ class Scene {
   }
   Tensor Column(OperationGraph& graph) const { return graph.Virtual({B, H, T, 1}); }
 
-  // scale * q k^T, hidden where a position sees nothing.
+  // scale * q k^T, with kHidden where a query does not see the key.
   Tensor VisibleScores(OperationGraph& graph, Tensor q, Tensor k, Tensor scale) const {
     const Tensor products = graph.Product(q, k, Scores(graph));
     const Tensor scores = graph.Pointwise(CUDNN_POINTWISE_MUL, products, scale, Scores(graph));
@@ -96,7 +96,7 @@ class Scene {
                            Scores(graph), visible);
   }
 
-  // Scores of 16 bits with queries and keys exchanged.
+  // 16-bit scores with queries and keys exchanged.
   Tensor Transposed(OperationGraph& graph, Tensor scores) const {
     return graph.Reshape(scores, graph.Virtual({B, H, T, T}, type, {H * T * T, T * T, 1, T}));
   }
@@ -129,7 +129,8 @@ std::shared_ptr<OperationGraph> GraphOf(const AttentionForward& op) {
   return made;
 }
 
-// The gradient by keys or values, `left` times `right`; heads that share one are added up.
+// The gradient by keys or values, `left` times `right`, added up over the query heads that share a
+// head of keys and values.
 void GradientByShared(OperationGraph& graph, const Scene<AttentionBackward>& scene, Tensor left,
                       Tensor right, Id id, Id by_head) {
   const Tensor gradient = scene.Packed(graph, id, scene.K);
@@ -237,7 +238,8 @@ struct Pair {
     return set->plans[0]->Run(dnn.handle(), bindings, workspace);
   }
 
-  // A plan that nobody tried before may turn out not to start here.
+  // A plan that was never tried before may fail to start here: our own kernel runs from then on. If
+  // it was settled, the failure is a fault of the device.
   void Launch(Stream& stream, const ByPlan& by_plan) const {
     if (set->distrusted) return own.launch(stream);
     const cudnnStatus_t error = by_plan(stream);
@@ -256,8 +258,8 @@ struct Pair {
                  why.c_str());
   }
 
-  // Both on the same numbers, which `fill` writes. A plan that the library does not start is no
-  // fault of the device here: ours is there.
+  // Runs both on the same numbers, which `fill` writes, and compares the results. A plan that the
+  // library does not start is no fault of the device: our own kernel runs instead.
   void Check(Stream& stream, const std::vector<Computed>& results,
              const std::function<void()>& fill, const ByPlan& by_plan) {
     if (set->settled || set->distrusted) return;
@@ -267,13 +269,14 @@ struct Pair {
     const cudnnStatus_t error = by_plan(stream);
     if (error != CUDNN_STATUS_SUCCESS) return Distrust(cudnnGetErrorString(error));
     const double apart = Distance(Read(stream, results), ours);
-    // Twice what rounding probabilities and gradients of scores to bf16 leaves.
+    // Twice the error of rounding probabilities and gradients of scores to bf16.
     if (!(apart < 0.02)) return Distrust(absl::StrCat("they are ", apart, " apart"));
     dnn.Settle(name, *set);
   }
 };
 
-// Whatever kept the library from a plan, our own kernel is there.
+// Makes kUnimplemented of any failure to make a plan, since our own kernel can run instead.
+// Failures other than a shape that the library does not support are told on standard error.
 absl::Status NoPlan(const std::string& name, const absl::Status& why) {
   if (!absl::IsUnimplemented(why)) {
     std::fprintf(stderr, "%s: our own kernel is taken, since cuDNN made no plan: %s\n",

@@ -1,9 +1,9 @@
 #pragma once
 
 // Attention of 16-bit elements by cuDNN, which compiles a kernel for the shape and the GPU. Forward
-// and backward add in a fixed order: of the two ways that the library has for the gradient by
-// queries we take the one that keeps the gradient of the scores, in pieces of the batch and of the
-// heads, and not the one that adds to it atomically.
+// and backward add in a fixed order: cuDNN can compute the gradient by queries in two ways, and we
+// take the one that keeps the gradient of the scores in memory, in pieces of the batch and of the
+// heads, not the one that adds with atomics.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,12 +18,13 @@
 
 namespace trainyard::kernels::cuda {
 
-// Whether to ask: not with padding, not of fp32, not of odd head sizes or addresses.
+// Whether to ask cuDNN at all: not for padded batches, not in fp32, and only if heads and addresses
+// are multiples of 16 bytes.
 bool FitsCudnn(const AttentionForward& op);
 bool FitsCudnn(const AttentionBackward& op);
 
-// How much of the work one run of a plan does: `samples` of the batch, and as many heads as share
-// `kv_heads` of them.
+// What one run of a plan covers: `samples` of the batch, and `kv_heads` heads of keys and values
+// with all query heads that share them.
 struct AttentionPiece {
   int64_t samples = 0, kv_heads = 0;
 };
@@ -39,8 +40,9 @@ absl::StatusOr<std::vector<std::unique_ptr<Plan>>> PlansOf(const PlanTarget& tar
                                                            const AttentionBackward& op,
                                                            const AttentionPiece& piece);
 
-// `own` does the same work. Before the first step (Kernel::tune) both do it on the same numbers,
-// and `own` is kept, and standard error told, where they do not agree. kUnimplemented: no plan.
+// `own` is our own kernel for the same op. Before the first step (Kernel::tune) both run on the
+// same numbers; if they disagree, `own` runs from then on and standard error says so.
+// kUnimplemented: cuDNN has no plan.
 absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionForward& op, Kernel own);
 absl::StatusOr<Kernel> PrepareCudnn(Cudnn& dnn, const AttentionBackward& op, Kernel own,
                                     size_t score_bytes = kMostScoreBytes);

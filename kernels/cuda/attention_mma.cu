@@ -7,7 +7,7 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-constexpr int kKeys = 64;  // of a round
+constexpr int kKeys = 64;  // per round
 
 // A block per tile of 64 queries of one (batch, head). The output stays in registers, rescaled
 // whenever a row's maximum grows (Milakov & Gimelshein 2018; Dao 2023).

@@ -28,14 +28,14 @@ __host__ __device__ constexpr int MmaElements(int rows) {
 }
 
 // tile[r][d] = from[(first + r) * stride + d], 0 from row `end` of `from` on. `vectors`: rows begin
-// at multiples of 16 bytes and are as long. The caller synchronises.
+// at multiples of 16 bytes and are multiples of 16 bytes long. The caller synchronises.
 template <int kRows, int kDim, typename T>
 __device__ void LoadMmaTile(T* tile, const T* from, int64_t stride, int first, int end,
                             int head_dim, bool vectors) {
   if (vectors) {
     constexpr int kEach = 16 / sizeof(T), kInRow = kDim / kEach;
     constexpr int kMine = kRows * kInRow / kMmaThreads;  // vectors of a thread
-    constexpr int kAtOnce = kMine < 4 ? kMine : 4;       // on their way
+    constexpr int kAtOnce = kMine < 4 ? kMine : 4;       // loads in flight
     static_assert(kMine % kAtOnce == 0 && kRows * kInRow % kMmaThreads == 0);
 #pragma unroll
     for (int some = 0; some < kMine; some += kAtOnce) {
@@ -64,7 +64,8 @@ __device__ void LoadMmaTile(T* tile, const T* from, int64_t stride, int first, i
   }
 }
 
-// The a of rows [first, first + 16), columns [16 step, 16 step + 16) of a tile.
+// Loads fragment a (mma.cuh) of rows [first, first + 16) and columns [16 step, 16 step + 16) of a
+// tile.
 template <int kDim, typename T>
 __device__ inline void LoadRowsFragment(uint32_t (&a)[4], const T* tile, int first, int step) {
   const int lane = threadIdx.x % kWarp;
@@ -123,7 +124,7 @@ __device__ inline int MmaRow(int i) { return threadIdx.x % kWarp / 4 + i / 2 * 8
 __device__ inline int MmaCol(int n, int i) { return 8 * n + threadIdx.x % 4 * 2 + i % 2; }
 
 // to[(first + row) * stride + d] = values * factor[i / 2], within time and head_dim. `vectors`: as
-// above.
+// in LoadMmaTile.
 template <int kDim, typename T>
 __device__ inline void StoreMmaRows(T* to, int64_t stride, int first, const AttentionShape& shape,
                                     bool vectors, const float (&values)[kDim / 8][4],
@@ -160,7 +161,7 @@ __device__ inline float QuadSum(float value) {
 
 inline constexpr float kLn2 = 0.6931471805599453f;
 
-// Whether the kernels on tensor cores take it.
+// Whether the kernels on tensor cores can run the op.
 template <typename Op>
 bool FitsMma(const Op& op) {
   return op.qkv.dtype != DType::kF32 && op.head_dim <= 128 && op.scale > 0;
@@ -178,7 +179,7 @@ absl::StatusOr<Kernel> ForMma(const Op& op, const F& f) {
                                       : of_type.template operator()<Float16>();
 }
 
-// Whether rows of `data`, `stride` elements apart, can be read 16 bytes at a time.
+// Whether rows of head_dim elements, the first at `data`, can be read 16 bytes at a time.
 inline bool InVectors(const void* data, int64_t head_dim) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && head_dim % 8 == 0;
 }

@@ -8,10 +8,10 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-// Rows of a thread that are on their way at once: 128 bytes and more of each thread.
+// Rows that a thread loads at once: 128 bytes and more of each thread are in flight.
 constexpr int kMomentRows = 8, kSumRows = 4, kMapRows = 4;
-// Of sums one wave of two blocks on each of 132 multiprocessors; of maps more, for a short last
-// one.
+// Blocks per launch. Sums take one wave of two blocks on each of 132 multiprocessors; elementwise
+// passes take more, so that the last wave is short.
 constexpr int64_t kSumBlocks = kMostRowChunks, kMapBlocks = 2112;
 
 // Means, and sums of squares around them, of numbers in groups (Chan, Golub & LeVeque 1979), all of
@@ -21,7 +21,7 @@ struct Moments {
   float count = 0;
   float shift[kPackSize] = {}, mean[kPackSize] = {}, square[kPackSize] = {};
 
-  // The first `rows` of x; all of them if kWhole.
+  // Adds the first `rows` of x, which are all of them if kWhole.
   template <bool kWhole, typename T>
   __device__ void Add(const Pack<T, kPackSize> (&x)[kMomentRows], int rows) {
     const float here = kWhole ? kMomentRows : rows;
@@ -49,8 +49,8 @@ struct Moments {
   }
 };
 
-// means, squares: [chunks, cols], of a chunk of rows the mean and the sum of squares around it.
-// Lanes show their means as distances to the chunk's first row.
+// means, squares: [chunks, cols], the mean of a chunk of rows and the sum of squares around it.
+// Lanes write their means to shared memory as distances to the chunk's first row.
 template <typename T, int kPackSize>
 __global__ void __launch_bounds__(kThreads, 2)
     BatchNormMomentsKernel(const T* x, float* means, float* squares, ColumnTiles t) {
@@ -305,7 +305,8 @@ __global__ void __launch_bounds__(kThreads)
   factors[2 * cols + c] = static_cast<float>(-of_g * sum / static_cast<double>(rows));
 }
 
-// A thread writes dx after it alone read x there.
+// dx = g * of_g + (x - mean) * of_d + plus. A thread writes dx where it alone has read x: dx may be
+// x.
 template <typename T, int kPackSize>
 __global__ void __launch_bounds__(kThreads, 2)
     BatchNormGradientKernel(GradientArguments<T> a, const float* factors, ColumnTiles t) {

@@ -4,7 +4,7 @@
 
 namespace trainyard::kernels::cuda {
 
-// y = x, n elements, one of the two f32.
+// y = x, n elements, at least one of the two f32.
 void LaunchCast(Stream& stream, const Buffer& x, const Buffer& y, int64_t n);
 
 }  // namespace trainyard::kernels::cuda

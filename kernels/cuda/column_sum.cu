@@ -11,10 +11,10 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-// Rows of a thread that are on their way at once; blocks to fill every multiprocessor twice over.
+// Rows that a thread loads at once; enough blocks to fill every multiprocessor twice over.
 constexpr int kRows = 8;
 constexpr int64_t kBlocks = 1056;
-// Of a block, so that a few rows are not worth a second launch.
+// The least rounds per block, so that a few rows do not cost a second launch.
 constexpr int64_t kLeastRounds = 4;
 
 // sums: [chunks, cols], or y where there is one chunk.

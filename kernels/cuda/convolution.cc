@@ -24,7 +24,8 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-// Of plans that are only measured: the scratch is there for as long as the job runs.
+// The most workspace of plans that are only candidates: scratch for measuring them stays allocated
+// for as long as the job runs.
 constexpr size_t kMeasuredWorkspace = size_t{32} << 20;
 
 // What the three directions share. cuDNN takes NHWC activations with [out, height, width, in]
@@ -34,7 +35,8 @@ struct Problem {
   ConvolutionDirection direction;
   ConvolutionShape shape;
   DType type = DType::kF32;  // of x, y and the weights; cuDNN's gradient by weights has it, too
-  // What memory the op itself binds; the weights, or their gradient, may lie in scratch.
+  // The buffers of the op itself; the weights that cuDNN sees, or their gradient, may lie in
+  // scratch.
   Buffer x = {}, w = {}, y = {};
   Cudnn* dnn = nullptr;
   std::shared_ptr<PlanSet> set = {};
@@ -50,16 +52,16 @@ struct Problem {
   int64_t taps() const { return shape.kernel_height * shape.kernel_width; }
   int64_t in_rows() const { return shape.batch * shape.height * shape.width; }
   int64_t out_rows() const { return shape.batch * shape.out_height() * shape.out_width(); }
-  // The weights are read where they are: the two orders are the same bytes. Their gradient goes
-  // through scratch in any case.
+  // Whether cuDNN reads the weights in place, since both orders are the same bytes. The gradient by
+  // weights, whose problem has no `w`, goes through scratch in any case.
   bool weights_in_place() const { return w.data != nullptr && (taps() == 1 || group_in() == 1); }
   int64_t group_in() const { return shape.in / shape.groups; }
   size_t weight_bytes() const {
     const size_t bytes = static_cast<size_t>(shape.out * group_in() * taps()) * SizeOf(type);
     return (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
   }
-  // Scratch: the weights in cuDNN's order, then its workspace, where digests of trials have room,
-  // too, then `more`.
+  // The scratch holds the weights in cuDNN's order, then its workspace, which has room for the
+  // digests of trials, too, then `more` bytes.
   size_t scratch_bytes(size_t more = 0) const {
     return kWorkspaceAlign + weight_bytes() + RoundedWorkspace() + more;
   }
@@ -108,7 +110,8 @@ absl::Status CheckShape(const ConvolutionShape& s) {
   return absl::OkStatus();
 }
 
-// What the library proposes, but for what wants much memory for being measured alone.
+// The plans that the library proposes, without those that would need much memory just to be
+// measured.
 absl::StatusOr<std::vector<std::unique_ptr<Plan>>> Candidates(const PlanTarget& target,
                                                               const ConvolutionAsked& asked) {
   absl::StatusOr<std::vector<std::unique_ptr<Plan>>> plans = PlansOf(target, asked);
@@ -131,7 +134,8 @@ cudnnStatus_t RunPlan(Stream& stream, Problem& p, size_t which, const Scratch& s
       scratch.workspace);
 }
 
-// The operands of a trial; what is summed over is channels, or for the weights' gradient places.
+// Fills the operands of a trial. The terms of a sum are channels, or pixels for the gradient by
+// weights.
 void FillOperands(Stream& stream, const Problem& p, const Scratch& scratch, bool cancel) {
   const ConvolutionShape& s = p.shape;
   const Buffer w = p.weights_in_place() ? Buffer{p.w.data, p.type} : scratch.weights;
@@ -187,7 +191,7 @@ void Measure(Stream& stream, Problem& p) {
   if (choice.complete) p.dnn->Settle(NameOf(p.asked()), *p.set);
 }
 
-// The weights in cuDNN's order, in scratch where that differs from ours.
+// Writes the weights in cuDNN's order to `to`, unless cuDNN reads them in place.
 void ReorderWeights(Stream& stream, const Problem& p, const Buffer& to) {
   if (!p.weights_in_place())
     LaunchTranspose(stream, p.w, to, p.shape.out, p.group_in(), p.taps(), false);
@@ -200,8 +204,8 @@ void RunPlan(Stream& stream, Problem& p, const Scratch& scratch) {
   }
 }
 
-// Common to the three: plans, then a kernel that does `run`. The problem is shared because a
-// std::function must be copyable.
+// Common to the three directions: finds the plans, then makes a kernel that calls `run`. The
+// problem is shared because a std::function must be copyable.
 absl::StatusOr<Kernel> Prepared(absl::StatusOr<Cudnn*> dnn, Problem made, size_t more,
                                 std::function<void(Stream&, Problem&)> run) {
   if (!dnn.ok()) return dnn.status();
@@ -284,7 +288,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardWeights& op)
   if (!status.ok()) return status;
   const int64_t out_rows = op.shape.batch * op.shape.out_height() * op.shape.out_width();
   const size_t more = op.dbias ? RowSumBytes(out_rows, op.shape.out) : 0;
-  // The gradient goes through scratch in any case: it has the activations' type, and is added.
+  // The gradient goes through scratch in any case: cuDNN writes it in the activations' type, and it
+  // may have to be added.
   return Prepared(OpenCudnn(),
                   {.direction = ConvolutionDirection::kWeightGradient,
                    .shape = op.shape,

@@ -32,8 +32,9 @@ OperationGraph GraphOf(const ConvolutionAsked& asked) {
   return graph;
 }
 
-// fp32 stays fp32: engines on tensor cores would take TF32. Of 16-bit elements the products are
-// exact, and so are the sums as far as fp32 is. Winograd's larger tiles lose digits.
+// Notes of engines that are passed over. fp32 stays fp32: engines on tensor cores would use TF32.
+// Products of 16-bit elements are exact, and their sums are fp32. Winograd's larger tiles lose
+// digits.
 std::vector<cudnnBackendNumericalNote_t> Without(DType type) {
   std::vector<cudnnBackendNumericalNote_t> notes = {
       CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,

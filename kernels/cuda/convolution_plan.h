@@ -18,7 +18,7 @@ namespace trainyard::kernels::cuda {
 
 using ConvolutionDirection = OperationGraph::Convolution;
 
-// What Plan::Run binds; by direction one of them is the result.
+// The ids of tensors that Plan::Run binds; the direction says which of them is the result.
 inline constexpr int64_t kConvolutionX = 1, kConvolutionW = 2, kConvolutionY = 3;
 
 struct ConvolutionAsked {
@@ -28,7 +28,7 @@ struct ConvolutionAsked {
   int64_t x_alignment = kMostAlignment, w_alignment = kMostAlignment, y_alignment = kMostAlignment;
 };
 
-// All that plans are chosen by, in a word.
+// A name, without spaces, of everything that the choice of plans depends on.
 std::string NameOf(const ConvolutionAsked& asked);
 
 // Plans that add in a fixed order and keep fp32 fp32 (no TF32), the library's first choice first;

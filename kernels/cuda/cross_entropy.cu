@@ -14,9 +14,10 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-// Up to this many classes a warp serves a row, up to that many a block of kThreads; beyond, a wide
-// one, of which two fill a multiprocessor: the rows that a GPU works on at once then stay in its
-// cache from their first reading to their gradient.
+// A warp serves a row of up to kMostWarpClasses classes, a block of kThreads one of up to
+// kMostBlockClasses, a block of kWideBlock a longer one. Two wide blocks fill a multiprocessor: the
+// rows that a GPU works on at once then stay in its L2 cache from their first reading to their
+// gradient.
 constexpr int64_t kMostWarpClasses = 1024, kMostBlockClasses = 8192;
 constexpr int kWideBlock = 512;
 template <int kLanes>
@@ -29,16 +30,16 @@ struct CrossEntropyArguments {
   float* losses;           // [rows]
   float* z_losses;         // [rows] or null
   float* correct;          // [rows] or null
-  T* dlogits;              // likewise, may be logits, or null
+  T* dlogits;              // as logits; may be logits, or null
   const StepState* state;  // or null
   int64_t rows, classes, step;
   float scale, smoothing, z_loss;
   bool by_packs;  // rows of both begin where packs do
 };
 
-// Neighbouring classes that a lane takes together. Which lane, and in which order, depends on the
-// place in the row alone: the bits are those of elements of any type, wherever the row lies. What
-// is less than a group at a row's end goes class by class.
+// Neighbouring classes that a lane takes together. Which lane takes a class, and in which order,
+// depends on its place in the row alone, so that the bits depend neither on the element type nor on
+// where the row lies. Classes behind the last whole group go one by one.
 constexpr int kGroup = 8;
 
 template <typename T>
@@ -61,7 +62,7 @@ class Group {
 
   __device__ float operator[](int i) const { return packs_[i / kPack<T>][i % kPack<T>]; }
 
-  // Each becomes f of it.
+  // Replaces each element by f of it.
   template <typename F>
   __device__ void Map(F f) {
 #pragma unroll
@@ -77,8 +78,9 @@ class Group {
   Pack<T, kPack<T>> packs_[kPacks];
 };
 
-// f(group, its number) for those of a row that this lane has, from the first on or from the last
-// back. By packs 64 bytes are read before f sees any.
+// Calls f(group, its number) for the groups of a row that this lane has. With by_packs it reads 64
+// bytes in each round before it calls f, and without kForward the rounds go from the row's end
+// back.
 template <bool kForward, int kLanes, typename T, typename F>
 __device__ void EachGroup(const T* row, int lane, int groups, bool by_packs, F f) {
   constexpr int kAtOnce = 64 / static_cast<int>(kGroup * sizeof(T)), kOfRound = kAtOnce * kLanes;
@@ -107,7 +109,7 @@ __device__ void EachGroup(const T* row, int lane, int groups, bool by_packs, F f
   }
 }
 
-// The lane that has a class.
+// The lane that has class c.
 template <int kLanes>
 __device__ int LaneOf(int c, int groups) {
   return c < groups * kGroup ? c / kGroup % kLanes : c - groups * kGroup;
@@ -158,7 +160,7 @@ struct Seen {
   float above = 0;  // sum of logit - pivot, the row's first logit
   int beaten = 0;   // 1: by a larger logit than the target's, or an earlier one as large
 
-  // x[0 .. kCount)
+  // Takes the logits x[0 .. kCount) into largest and sum.
   template <int kCount, typename X>
   __device__ void TakeExp(const X& x) {
     float grown = largest;
@@ -172,9 +174,9 @@ struct Seen {
   }
 };
 
-// Twice over the row: the largest logit with the sum of exponentials, which shrinks whenever a
-// larger one comes (Milakov & Gimelshein 2018, arXiv:1805.02867), then, from the end back, the
-// gradient.
+// Goes over the row twice: first for the largest logit and the sum of exponentials, which shrinks
+// whenever a larger logit comes (Milakov & Gimelshein 2018, arXiv:1805.02867), then, from the end
+// back, for the gradient.
 template <int kLanes, typename T>
 __global__ void __launch_bounds__(kBlockFor<kLanes>)
     CrossEntropyKernel(CrossEntropyArguments<T> a) {
@@ -183,7 +185,7 @@ __global__ void __launch_bounds__(kBlockFor<kLanes>)
   if (row >= a.rows) return;  // a whole warp; never part of a block that serves one row
   const int lane = threadIdx.x % kLanes;
   const int classes = static_cast<int>(a.classes), groups = classes / kGroup;
-  const int tail = groups * kGroup + lane;  // a class, if it is one
+  const int tail = groups * kGroup + lane;  // this lane's class behind the groups, if it exists
   const T* const logits = a.logits + row * a.step;
   T* const dlogits = a.dlogits == nullptr ? nullptr : a.dlogits + row * a.step;
   const int target = a.targets[row];
@@ -225,7 +227,7 @@ __global__ void __launch_bounds__(kBlockFor<kLanes>)
   const float largest = RowLargest<kLanes>(seen.largest);
   const float shrink = seen.largest == -INFINITY ? 1 : ExpOf(seen.largest - largest);
   const float sum = RowSum<kLanes>(seen.sum * shrink);
-  // Of logits - largest.
+  // The mean of logits - largest.
   const float mean =
       a.smoothing > 0 ? RowSum<kLanes>(seen.above) / a.classes + (pivot - largest) : 0;
   const float beaten = a.correct != nullptr ? RowSum<kLanes>(static_cast<float>(seen.beaten)) : 0;

@@ -1,5 +1,5 @@
-// The functions of cublasLt.h that this back end calls, each passed on to the library: callers
-// need not know that it is not linked.
+// The functions of cublasLt.h that this back end calls, each passed on to the loaded library:
+// callers need not know that it is not linked.
 
 #include "kernels/cuda/cublas_library.h"
 
@@ -31,7 +31,7 @@ const Library& TheLibrary() {
   return *library;
 }
 
-// The function of the library whose namesake here is kNamesake.
+// The library's function `name`; kNamesake is the function of the same name and type here.
 template <auto kNamesake>
 decltype(kNamesake) Real(const char* name) {
   static const auto function = [name] {

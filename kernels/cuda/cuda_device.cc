@@ -58,12 +58,12 @@ std::shared_ptr<char[]> CudaDevice::AllocateHost(size_t bytes) {
   cudaSetDevice(index_);
   void* data = nullptr;
   if (cudaHostAlloc(&data, std::max<size_t>(bytes, 1), cudaHostAllocDefault) != cudaSuccess) {
-    cudaGetLastError();  // it may not be locked in memory: copies wait, then
+    cudaGetLastError();  // memory cannot be pinned: copies wait, then
     return Device::AllocateHost(bytes);
   }
   return {static_cast<char*>(data), [index = index_](char* pinned) {
             cudaSetDevice(index);
-            cudaDeviceSynchronize();  // no copy shall find it gone
+            cudaDeviceSynchronize();  // no copy may still use the memory
             cudaFreeHost(pinned);
           }};
 }
@@ -122,7 +122,8 @@ void CudaDevice::StreamWait(Stream& stream, const Event& event) {
       "cudaStreamWaitEvent");
 }
 
-// The program stays: a graph holds addresses, and what lies there may be owned by its kernels.
+// The kernel keeps the program: its graph holds addresses of memory that the program's kernels may
+// own.
 absl::StatusOr<Kernel> CudaDevice::Record(Stream& stream, std::shared_ptr<const Kernels> program) {
   cudaSetDevice(index_);
   const auto enqueue = [&] {

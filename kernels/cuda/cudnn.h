@@ -23,32 +23,33 @@ namespace trainyard::kernels::cuda {
 // Plans for the same work, shared by all ops that do it.
 struct PlanSet {
   std::vector<std::unique_ptr<Plan>> plans;  // the first is the one that runs
-  size_t workspace_bytes = 0;                // of the one that wants most
-  // The first one was measured, or found to do what our own kernels do, here or by an earlier
-  // process.
+  size_t workspace_bytes = 0;                // the most that any of the plans wants
+  // The first plan was measured to be the fastest, or found to agree with our own kernels, by this
+  // process or an earlier one.
   bool settled = false;
-  bool distrusted = false;  // it was found to do something else
+  bool distrusted = false;  // it was found to disagree with our own kernels
 };
 
-// The library's state on the GPU that was current when it was made, and the plans that it made
-// there before. One thread uses it.
+// The library's state on the GPU that was current when it was made, and the plans made there so
+// far. One thread uses it.
 class Cudnn {
  public:
-  // Plans are kept in `folder`, as those of GPUs called `gpu`. `time` is what measuring may still
-  // take, and outlives all.
+  // Plans are kept in `folder`, for GPUs called `gpu` only. `time` is what measuring may still
+  // take; it outlives this object and all plans.
   static absl::StatusOr<std::unique_ptr<Cudnn>> Make(const std::string& folder,
                                                      const std::string& gpu, TrialTime& time);
 
-  // Calls go to `stream` from here on.
+  // Makes the library's calls enqueue on `stream` from here on.
   cudnnStatus_t Use(cudaStream_t stream);
   cudnnHandle_t handle() const { return handle_.get(); }
   TrialTime& time() const { return time_; }
 
-  // The plans of that name: of this process, or of an earlier one, or else what `make` makes.
+  // The plans called `name`: those that this process has, or else the one that an earlier process
+  // kept, or else what `make` makes.
   using MakePlans =
       std::function<absl::StatusOr<std::vector<std::unique_ptr<Plan>>>(const PlanTarget& target)>;
   absl::StatusOr<std::shared_ptr<PlanSet>> Plans(const std::string& name, const MakePlans& make);
-  // The first plan is settled, for later processes, too.
+  // Marks the first plan as settled and keeps it for later processes.
   void Settle(const std::string& name, PlanSet& set) const;
 
  private:

@@ -25,7 +25,8 @@ cudnnStatus_t SetDescriptor(const CudnnDescriptor& of, cudnnBackendAttributeName
   return cudnnBackendSetAttribute(of.get(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-// What a heuristic proposes, best first; nothing where it does not know such a graph.
+// The engine configurations that a heuristic proposes, best first; none if it does not support the
+// graph.
 absl::StatusOr<std::vector<CudnnDescriptor>> Propose(const PlanTarget& target,
                                                      const OperationGraph& graph,
                                                      cudnnBackendHeurMode_t mode) {
@@ -60,7 +61,8 @@ absl::StatusOr<std::vector<CudnnDescriptor>> Propose(const PlanTarget& target,
   return configs;
 }
 
-// Whether its engine adds in a fixed order and has none of the notes.
+// Whether the engine of `config` adds in a fixed order and has none of the notes that `limits`
+// excludes.
 bool Allowed(const CudnnDescriptor& config, const PlanLimits& limits) {
   absl::StatusOr<CudnnDescriptor> engine = MakeDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   if (!engine.ok()) return false;
@@ -219,7 +221,7 @@ OperationGraph::Tensor OperationGraph::MakePointwise(cudnnPointwiseMode_t mode,
 
 OperationGraph::Tensor OperationGraph::Pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor b,
                                                  Tensor y, Tensor t) {
-  // Comparisons count in truth values.
+  // Comparisons compute in booleans.
   const bool compares = mode == CUDNN_POINTWISE_CMP_GE;
   return MakePointwise(mode, compares ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT, -1, x, b, t, y);
 }
@@ -428,7 +430,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Plan>>> PlansOf(
     const PlanLimits& limits) {
   std::vector<std::unique_ptr<Plan>> plans;
   absl::Status last = absl::UnimplementedError("cuDNN knows no engine for it");
-  // What the fallback proposes is slow, and is there when nothing else is.
+  // The plans of the fallback are slow; they are taken only where there are no others.
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     absl::StatusOr<std::vector<CudnnDescriptor>> configs = Propose(target, *graph, mode);
     if (!configs.ok()) return configs.status();

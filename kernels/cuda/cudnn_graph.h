@@ -1,8 +1,8 @@
 #pragma once
 
 // Graphs of operations, and the plans by which cuDNN runs them: its back-end interface ("graph
-// API", cudnn_graph.h) in owning types. A plan can be made for a GPU that is not here, from a
-// description of it: so the library's answers to what we ask of it are tested without one.
+// API", cudnn_graph.h) in owning types. A plan can be made for a GPU that is absent, from a
+// description of it, so that the library's answers to our requests can be tested without a GPU.
 
 #include <cudnn.h>
 
@@ -34,16 +34,17 @@ using CudnnDescriptor =
 
 cudnnDataType_t CudnnTypeOf(DType type);
 
-// Bytes that an address is surely a multiple of, as far as the library asks.
+// The largest alignment, in bytes, that the library distinguishes; AlignmentOf returns at most
+// this.
 inline constexpr int64_t kMostAlignment = 16;
 int64_t AlignmentOf(const void* data);
 
 // The GPU that plans are for.
 class PlanTarget {
  public:
-  // The one that a handle is for; the handle outlives the target and its plans.
+  // The GPU of a handle, which outlives the target and its plans.
   static PlanTarget Of(cudnnHandle_t handle) { return PlanTarget(handle, nullptr); }
-  // One that is described as CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION has it.
+  // A GPU that `json` describes as CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION does.
   static absl::StatusOr<PlanTarget> Described(const std::string& json);
 
   cudnnHandle_t handle() const { return handle_; }                           // or null
@@ -57,7 +58,7 @@ class PlanTarget {
   CudnnDescriptor properties_;
 };
 
-// What lies in memory: `id` is what Plan::Run binds. Strides in elements, `alignment` in bytes.
+// A tensor in memory, which Plan::Run binds by its `id`. Strides in elements, `alignment` in bytes.
 struct GraphTensor {
   int64_t id = 0;
   std::vector<int64_t> dims, strides;
@@ -69,13 +70,13 @@ struct ConvolutionGeometry {
   int64_t stride = 1, pad = 0;
 };
 
-// Operations over tensors, written one after the other. Arithmetic is fp32. The first thing that
-// the library refuses stays, and the graph's status says it.
+// Operations over tensors, added one after the other. Arithmetic is fp32. The first error of the
+// library is kept, and Finish returns it.
 class OperationGraph {
  public:
   using Tensor = cudnnBackendDescriptor_t;  // the graph owns it
 
-  // In memory.
+  // A tensor in memory.
   Tensor Bound(const GraphTensor& tensor);
   // One number, which Plan::Run reads where it lies on the host.
   Tensor Scalar(int64_t id);
@@ -83,27 +84,29 @@ class OperationGraph {
   Tensor Virtual(const std::vector<int64_t>& dims, cudnnDataType_t type = CUDNN_DATA_FLOAT,
                  const std::vector<int64_t>& strides = {});
 
-  // y = mode(x), or of x and b, or of x and b as t says.
+  // y = mode(x), mode(x, b) or, with t, mode(x, b, t), where t says which of x and b to take.
   Tensor Pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor b, Tensor y, Tensor t = nullptr);
-  // y[...] = the place along `axis`.
+  // Each element of y = its own index along `axis`.
   Tensor Index(Tensor x, int64_t axis, Tensor y);
-  // Over every dimension in which y is smaller.
+  // Reduces x over every dimension in which y is smaller.
   Tensor Reduce(cudnnReduceTensorOp_t by, Tensor x, Tensor y);
   // [.., m, k] times [.., k, n].
   Tensor Product(Tensor a, Tensor b, Tensor c);
   // The elements of x as they lie, with the dimensions and strides of y.
   Tensor Reshape(Tensor x, Tensor y);
-  // All three as NCHW, whatever the strides; which one is computed says `which`.
+  // The dimensions of all three are in NCHW order, whatever the strides; `which` says which one is
+  // computed.
   enum class Convolution { kForward, kDataGradient, kWeightGradient };
   void Convolve(Convolution which, const ConvolutionGeometry& geometry, Tensor x, Tensor w,
                 Tensor y);
 
-  // After the last operation. Once.
+  // Called once, after the last operation.
   absl::Status Finish(const PlanTarget& target);
   cudnnBackendDescriptor_t get() const { return graph_; }
 
  private:
-  // What of a tensor is not in memory is told by one attribute, which this one is not.
+  // MakeTensor sets the attribute `kind` of tensors that are not in memory, but virtual or passed
+  // by value. For tensors in memory `kind` is this one, and nothing is set.
   static constexpr cudnnBackendAttributeName_t kInMemory = CUDNN_ATTR_TENSOR_UNIQUE_ID;
 
   cudnnBackendDescriptor_t Make(cudnnBackendDescriptorType_t type);
@@ -123,24 +126,26 @@ class OperationGraph {
   int64_t next_virtual_ = int64_t{1} << 32;
 };
 
-// What runs a graph. Immutable but for what it keeps between two runs; one thread runs it.
+// A way to run a graph. Immutable but for the bindings that it keeps from one run to the next; one
+// thread runs it.
 class Plan {
  public:
   struct Binding {
     int64_t id;
-    void* data;  // of the device; of a scalar, of the host
+    void* data;  // in device memory; of a scalar, in host memory
   };
 
-  // By one of the engines that the library proposes for a finished graph.
+  // Makes a plan by `config`, one of the engines that the library proposes for a finished graph.
   static absl::StatusOr<std::unique_ptr<Plan>> Of(const PlanTarget& target,
                                                   std::shared_ptr<const OperationGraph> graph,
                                                   CudnnDescriptor config);
-  // Of what Serialized said, on the same GPU and version of the library.
+  // Restores a plan from what Serialized returned on the same GPU and version of the library.
   static absl::StatusOr<std::unique_ptr<Plan>> Deserialize(const PlanTarget& target,
                                                            const std::string& serialized);
 
   size_t workspace_bytes() const { return workspace_bytes_; }
-  // Kernels that were compiled for it included; "" where the library cannot.
+  // The plan as text, with the kernels that were compiled for it; "" if the library cannot
+  // serialize it.
   std::string Serialized() const;
 
   cudnnStatus_t Run(cudnnHandle_t handle, absl::Span<const Binding> bindings, void* workspace);
@@ -150,11 +155,11 @@ class Plan {
   absl::Status ReadWorkspace();
   cudnnStatus_t Bind(absl::Span<const Binding> bindings, void* workspace);
 
-  std::shared_ptr<const OperationGraph> graph_;  // none of a deserialized plan
-  CudnnDescriptor config_;                       // alike
+  std::shared_ptr<const OperationGraph> graph_;  // null in a deserialized plan
+  CudnnDescriptor config_;                       // likewise
   CudnnDescriptor plan_;
   size_t workspace_bytes_ = 0;
-  // The memory of the last run, and how the library takes it.
+  // The memory bound by the last run, and the library's descriptor of it.
   std::vector<void*> bound_;
   CudnnDescriptor pack_;
 };
@@ -162,7 +167,7 @@ class Plan {
 struct PlanLimits {
   size_t most_workspace_bytes = 0;
   int most_plans = 1;
-  // Engines with one of these are passed over; the ones that add in no fixed order always are.
+  // Engines with one of these notes are passed over; those that add in no fixed order always are.
   std::vector<cudnnBackendNumericalNote_t> without = {};
 };
 

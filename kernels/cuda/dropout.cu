@@ -13,8 +13,8 @@ namespace {
 // Uniforms of one Philox call, for four neighbouring elements of a sample.
 constexpr int kPerDraw = 4;
 
-// A thread per draw. x, y: [samples, per_sample]; draws_each = ceil(per_sample / 4). By packs of 4
-// elements if every draw begins where they do, and has all of them; else by one.
+// A thread per draw. x, y: [samples, per_sample]; draws_each = ceil(per_sample / 4). kPackSize is 4
+// if every draw is whole and aligned to packs of 4 elements, else 1.
 template <typename T, int kPackSize>
 __global__ void __launch_bounds__(kThreads)
     DropoutKernel(const T* x, T* y, const StepState* state, uint32_t stream, int64_t draws,

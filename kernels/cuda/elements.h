@@ -10,7 +10,7 @@
 
 namespace trainyard::kernels::cuda {
 
-// f.operator()<T>() for the T of `type`, which is one of elements.
+// Returns f.operator()<T>() for the element type T that `type` names; aborts if it names none.
 template <typename F>
 auto WithElement(DType type, const F& f) {
   if (type == DType::kBF16) return f.template operator()<BFloat16>();
@@ -19,7 +19,7 @@ auto WithElement(DType type, const F& f) {
   return f.template operator()<float>();
 }
 
-// The same where it is not known that `type` is one: else kUnimplemented.
+// The same where `type` may name none: returns kUnimplemented then.
 template <typename F>
 absl::StatusOr<Kernel> ForElement(const char* op, DType type, const F& prepare) {
   const absl::Status known = RequireElement(op, type);

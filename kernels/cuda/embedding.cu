@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kChunkPlaces)
   SortChunk(key, sorted + int64_t{blockIdx.x} * kChunkPlaces);
 }
 
-// Columns that a thread sums, in registers, and how many places of an id it asks for at once: an
-// id is added up in series, and the most frequent one ends last.
+// Columns that a thread sums, in registers, and how many places of an id it loads at once: the
+// places of an id are added in series, and the most frequent id ends last.
 constexpr int kColumns = 4, kPlacesAtOnce = 8;
 constexpr int kTileColumns = kRowThreads * kColumns;
 
@@ -81,8 +81,8 @@ __device__ inline int LastNotAfter(const int* before, int n) {
   return low;
 }
 
-// sum[j] += dy[place, j * kRowThreads] over `count` places, in order; `left` columns of dy lie from
-// there on.
+// sum[j] += dy[place, j * kRowThreads] over `count` places, in order; dy is at this thread's first
+// column, from which on there are `left` columns.
 __device__ inline void AddPlaces(const float* dy, int64_t width, int left, const int* places,
                                  int count, float (&sum)[kColumns]) {
   for (int i = 0; i < count; i += kPlacesAtOnce) {
@@ -107,10 +107,10 @@ __device__ inline void AddPlaces(const float* dy, int64_t width, int left, const
   }
 }
 
-// A block per place in the sorted chunks and tile of columns, which is that of its id's table row
-// if the id occurs nowhere earlier; the others have nothing to do. dy: [places, width]; dtokens:
-// [vocab, width]. Each column belongs to one thread. The searches of kRowThreads chunks run side by
-// side.
+// A block per place in the sorted chunks and tile of columns. If the place's id occurs nowhere
+// earlier, the block sums that id's table row; otherwise it has nothing to do. dy: [places, width];
+// dtokens: [vocab, width]. Each column belongs to one thread. The searches of kRowThreads chunks
+// run side by side.
 __global__ void __launch_bounds__(kRowThreads, 8)
     EmbeddingTokensKernel(const float* dy, const uint64_t* sorted, float* dtokens, int64_t chunks,
                           int64_t width, int tiles) {

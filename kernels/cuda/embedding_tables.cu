@@ -56,9 +56,10 @@ __device__ bool IsFirstOfRow(const uint64_t* chunks, int64_t sample, uint64_t lo
   return static_cast<uint32_t>(mine[LowerBound(mine, low)]) == sample % kChunkPlaces;
 }
 
-// A warp per place. The first place of a row in a table adds up all places of it, in order of the
-// samples. kMerge: in place, clearing the others, which cross their own ids out; else into the row
-// of `gradients`.
+// A warp per place. The warp of the first place of a row in a table adds up all places of the row,
+// in order of the samples. With kMerge the sum stays at the first place; the warp clears the other
+// gradients, and the warps of the other places set their ids to -1. Otherwise the sum goes into the
+// row of `gradients`.
 template <bool kMerge>
 __global__ void __launch_bounds__(kThreads)
     SumRowsKernel(RowSums a, float* gradients, TableList tables) {
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(kThreads)
 
 int64_t ChunksOf(int64_t samples) { return CeilDiv(samples, kChunkPlaces); }
 
-// ids and grad of `samples` in, sums out; scratch: SortedIdBytes of each table.
+// Sorts the ids of each table into the scratch (SortedIdBytes), then sums the rows.
 template <bool kMerge>
 void LaunchRowSums(Stream& stream, const Buffer& ids, const Buffer& grad, int64_t samples,
                    int64_t count, int64_t width, float* gradients, const TableList& tables) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Functions of one number without the branches of the exact ones, behind which no load of a later
-// element goes ahead.
+// Functions of one number without the branches of the exact ones: the compiler moves no load of a
+// later element ahead of a branch.
 
 #include "kernels/cuda/launch.cuh"
 

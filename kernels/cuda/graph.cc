@@ -4,14 +4,14 @@ namespace trainyard::kernels::cuda {
 
 absl::StatusOr<std::shared_ptr<const Graph>> Graph::Record(CudaStream& stream,
                                                            const std::function<void()>& enqueue) {
-  // Of this thread: others may allocate meanwhile.
+  // The capture concerns this thread only: others may allocate meanwhile.
   cudaError_t error = cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal);
   if (error != cudaSuccess) return ToStatus(error, "recording of a graph");
   enqueue();
   cudaGraph_t captured = nullptr;
   error = cudaStreamEndCapture(stream.handle(), &captured);
   const Recorded recorded(captured);
-  // What was refused while it was enqueued says more than that the recording is void.
+  // An error of what was enqueued says more than that the recording is void.
   if (!stream.fault().status().ok()) return stream.fault().status();
   if (error != cudaSuccess) return ToStatus(error, "recording of a graph");
   cudaGraphExec_t made = nullptr;

@@ -16,8 +16,8 @@ namespace trainyard::kernels::cuda {
 
 class Graph {
  public:
-  // What `enqueue` puts on `stream`; nothing of it runs. It may only enqueue, and has done so
-  // before: libraries load their kernels at first use, which a recording refuses.
+  // Records what `enqueue` puts on `stream`; nothing of it runs. `enqueue` only enqueues, and has
+  // run before: libraries load their kernels at first use, which a recording refuses.
   static absl::StatusOr<std::shared_ptr<const Graph>> Record(CudaStream& stream,
                                                              const std::function<void()>& enqueue);
 

@@ -45,8 +45,8 @@ __device__ float UpdateOf(const LambArguments& a, const Corrections& c, float w,
   return m * c.inverse_c1 / (sqrtf(v) * c.inverse_root2 + a.epsilon) + a.weight_decay * w;
 }
 
-// What a step makes of the elements [at, at + kCount): the moments, w itself unless it is only
-// summed, and the sums of squares of w and of u.
+// Steps the elements [at, at + kCount): updates the moments, and w unless sums_only, and adds to
+// the sums of squares of w and u.
 template <int kCount>
 __device__ void StepMoments(const LambArguments& a, const Corrections& c, int64_t at, float scale,
                             bool sums_only, double& of_w, double& of_u) {
@@ -76,9 +76,9 @@ __device__ void StepMoments(const LambArguments& a, const Corrections& c, int64_
   w.Store(a.w + at);
 }
 
-// Updates m and v. With partials, [2, blocks]: the sums of squares of w and of u over what the
-// block saw, and what all blocks found for the corrections; without, w steps as well. The order of
-// the sums is that of quads, wherever they begin.
+// Updates m and v. With `partials`, [2, blocks], a block writes its sums of squares of w and of u,
+// and the first block also the corrections; without, w is updated as well. The order of the sums is
+// that of quads, aligned or not.
 __global__ void __launch_bounds__(kThreads)
     LambMomentsKernel(LambArguments a, double* partials, Corrections* corrections) {
   if (!IsTaken(a.grad_scale)) return;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// What follows the partial sums.
+// What lies behind the partial sums in scratch.
 struct Found {
   float ratio;
   Corrections corrections;

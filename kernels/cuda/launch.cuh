@@ -1,6 +1,6 @@
 #pragma once
 
-// How our own kernels are launched, and the few device words that they share.
+// How our own kernels are launched, and the few device functions that they share.
 
 #include <cuda_runtime.h>
 
@@ -15,7 +15,8 @@ namespace trainyard::kernels::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// 256 threads leave each up to 255 registers and every multiprocessor since 8.0 with whole blocks.
+// With 256 threads, each may have up to 255 registers, and every multiprocessor since 8.0 holds a
+// whole number of blocks.
 inline constexpr int kThreads = 256;
 
 struct Shape {
@@ -66,7 +67,8 @@ __device__ T* DynamicShared() {
 }
 #endif
 
-// Whether what an update writes may change (ClipScale); null: it may.
+// Whether the step is taken; if not (grad_scale is NaN), an update leaves its results as they are
+// (ClipScale). Null: it is taken.
 __device__ inline bool IsTaken(const float* grad_scale) {
   return grad_scale == nullptr || grad_scale[0] == grad_scale[0];
 }

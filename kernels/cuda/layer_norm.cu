@@ -23,7 +23,7 @@ struct LayerNormArguments {
   int warps;  // per row
 };
 
-// The row at hand in registers: it comes from memory once.
+// A row held in registers: it is read from memory once.
 class HeldRow {
  public:
   __device__ void Read(const float* x, const RowGroup& group) { Hold(x, group, held_); }
@@ -49,7 +49,8 @@ class HeldRow {
   HeldQuads held_;
 };
 
-// A row too long for that: from memory once, then from the caches. The same order.
+// A row too long for registers: it is read from memory once, then from the caches, in the same
+// order.
 class CachedRow {
  public:
   __device__ void Read(const float* x, const RowGroup&) { row_ = x; }
@@ -89,9 +90,10 @@ class CachedRow {
   const float* row_;
 };
 
-// Mean first, then the squares around it; what the rounded mean left over is taken into account, so
-// that a large mean costs no digits. No product is added but where fmaf says so: the bits are the
-// same with a residual or without, and of a row held or not.
+// Computes the mean first, then the squares around it, and corrects both for the rounding error of
+// the mean, so that a large mean costs no digits. A product is fused with an addition only where
+// fmaf says so: the bits are the same with a residual or without, and for a row in registers or
+// not.
 template <typename T, typename R, typename Row>
 __global__ void __launch_bounds__(kThreads) LayerNormKernel(const LayerNormArguments<T, R> a) {
   __shared__ float partial[3 * kBlockWarps];
@@ -114,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) LayerNormKernel(const LayerNormArgum
     SumOverRow(group, sum, partial);
   }
   const float m = sum[0] / n;
-  float sums[2] = {0, 0};  // of what the mean leaves over, and of its squares
+  float sums[2] = {0, 0};  // of the differences from m, and of their squares
   row.Each(group, [&](auto in_quads, int64_t c, const float(&v)[kQuad]) {
 #pragma unroll
     for (int j = 0; j < kQuad; ++j) {

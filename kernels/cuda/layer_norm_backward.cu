@@ -23,14 +23,14 @@ struct NormGradient {
 
 // With g = dy * gamma and xhat = (x - mean) * rstd:
 //   dx (+)= rstd * (g - mean of g - xhat * mean of g * xhat), the means over the row
-// and less mean of g when there is no mean; dgamma, dbeta: the sums of dy * xhat and of dy over a
-// chunk of rows. Block: chunk. Each operand comes from memory once; a thread sees the same columns
-// of all its rows, so that their sums stay in its registers. It writes dx where it alone read dy:
-// dx may be dy.
+// without the mean of g when there is no mean; dgamma, dbeta: the sums of dy * xhat and of dy over
+// a chunk of rows. A block per chunk. Each operand is read from memory once; a thread sees the same
+// columns of all its rows, so that their sums stay in its registers. It writes dx where it alone
+// read dy: dx may be dy.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) LayerNormBackwardKernel(const NormGradient<T> a) {
   __shared__ float tile[kMostHeld];
-  __shared__ float partial[2][2 * kBlockWarps];  // in turns: one barrier a row
+  __shared__ float partial[2][2 * kBlockWarps];  // used in turns: one barrier a row
   const RowGroup whole = GroupOf(a.warps, a.cols);
   const auto n = static_cast<float>(a.cols);
   const int64_t begin = int64_t{blockIdx.x} * a.rows_each, end = min(a.rows, begin + a.rows_each);
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) LayerNormBackwardKernel(const NormGr
   leave(dbeta, a.dbeta);
 }
 
-// The same of rows that a block cannot hold, dx alone: a warp per row, which reads it twice.
+// dx of rows that a block cannot hold: a warp per row, which reads it twice.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) LongRowsBackwardKernel(const NormGradient<T> a) {
   const int64_t row = int64_t{blockIdx.x} * kBlockWarps + threadIdx.x / kWarp;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kThreads) LongRowsBackwardKernel(const NormGra
   }
 }
 
-// And dgamma and dbeta alone. Block: chunk x 32 columns.
+// dgamma and dbeta of such rows. A block per chunk and 32 columns.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     LongRowsParamsKernel(const NormGradient<T> a, int64_t col_tiles) {
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Of rows that a block holds, chunks are whole turns of its groups of warps.
+// If a block can hold the rows, a chunk is a multiple of the rows that the block reads at once.
 RowChunks ChunksOf(const LayerNormBackward& op) {
   if (op.cols > kMostHeld) return ChunkRows(op.rows);
   const int64_t at_once = kBlockWarps / WarpsPerRow(op.cols);

@@ -6,11 +6,11 @@
 
 namespace trainyard::kernels::cuda {
 
-// Elements per thread. A full multiprocessor then waits for 32 KiB and more at once; with twice as
-// many ptxas puts the second load behind the work on the first.
+// Elements per thread. A full multiprocessor then has loads of 32 KiB and more in flight; with
+// twice as many elements ptxas puts the second load behind the work on the first.
 inline constexpr int kMapEach = 8;
 
-// Elements that a pack of each of Types has: 16 bytes of the widest.
+// Elements in a pack, the same number for each of Types: 16 bytes of the widest.
 template <typename... Types>
 inline constexpr int kMapPack = kPackBytes / std::max({sizeof(Types)...});
 
@@ -27,7 +27,7 @@ struct MapOperand {
   }
 };
 
-// Takes what has been read: all of it, before anything is written.
+// The operands have been read completely before this writes anything.
 template <int kCount, typename F, typename Y, typename... In>
 __device__ void MapPacks(F f, Y* y, const MapOperand<In, kCount>&... in) {
 #pragma unroll
@@ -42,8 +42,8 @@ __device__ void MapPacks(F f, Y* y, const MapOperand<In, kCount>&... in) {
 }
 
 // y[i] = f(in[i]...) for i in [0, n). A thread writes only what it read itself, and after it has
-// read it, so that y may be one of the inputs. By elements where a tile is not whole, and
-// everywhere unless `by_packs`: all operands begin where packs do.
+// read it, so that y may be one of the inputs. Works element by element where a tile is not whole,
+// and everywhere unless `by_packs` (all operands are aligned to packs).
 template <typename F, typename Y, typename... In>
 __global__ void __launch_bounds__(kThreads, 5)
     MapKernel(F f, int64_t n, bool by_packs, Y* y, const In*... in) {

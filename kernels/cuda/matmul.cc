@@ -42,8 +42,8 @@ struct Products {
     }
   }
 
-  // Where the bias in c's type lies, which the products are pointed at: where it is, or in scratch
-  // behind the workspace.
+  // Returns where the bias in c's type lies, in place or in scratch behind the workspace, and
+  // points the products at it.
   void* PointAtBias(Stream& stream) const {
     void* const bias = narrow_bias()
                            ? static_cast<char*>(AlignWorkspace(stream.scratch)) + kCublasWorkspace

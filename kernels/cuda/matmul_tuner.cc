@@ -22,7 +22,7 @@ cublasLtMatmulAlgo_t AlgorithmOf(const AlgorithmBytes& bytes) {
   return algorithm;
 }
 
-// Whether the library takes it for this product: it may come from a file.
+// Whether the library accepts `algorithm`, which may come from a file, for this product.
 bool Fits(cublasLtHandle_t handle, const Product& product, const cublasLtMatmulAlgo_t& algorithm) {
   cublasLtMatmulHeuristicResult_t result = {};
   const cublasStatus_t checked =
@@ -31,7 +31,8 @@ bool Fits(cublasLtHandle_t handle, const Product& product, const cublasLtMatmulA
   return checked == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kCublasWorkspace;
 }
 
-// 2^6 times 2^6: what rounding leaves of such sums is no denormal of 16 bits.
+// With `cancel` operands reach 2^6 and their products 2^12, so that the rounding errors of the sums
+// are no 16-bit denormals.
 void FillOperands(Stream& stream, const Matmul& op, const MatmulPiece& piece,
                   const Product& product, bool cancel) {
   const bool ta = op.transpose_a, tb = op.transpose_b;
@@ -79,7 +80,7 @@ void MatmulTuner::Measure(Stream& stream, const Matmul& op, const MatmulPiece& p
   if (bias != nullptr && !SetBias(product, bias).ok()) return;
   if (!algorithms.ok() || algorithms->size() == 1) return;
   const cublasLtMatmulAlgo_t& first = algorithms->front();
-  // A process that waited for its work may find here what another measured meanwhile.
+  // Another process may have measured it since this one read the file.
   if (cache_.Find(product.shape, BytesOf(first)) == nullptr) cache_.LoadOnce();
   if (cache_.Find(product.shape, BytesOf(first)) != nullptr) {
     Choose(product).IgnoreError();

@@ -14,16 +14,17 @@ namespace trainyard::kernels::cuda {
 
 class MatmulTuner {
  public:
-  // As AlgorithmCache of `folder` and `machine`. `time` outlives the tuner.
+  // `folder` and `machine` are as in AlgorithmCache. `time` outlives the tuner.
   MatmulTuner(cublasLtHandle_t handle, const std::string& folder, const std::string& machine,
               TrialTime& time);
 
-  // The algorithm that was measured for such a product, or else the library's first choice.
+  // Sets the algorithm of `product` to the one that was measured to be the fastest for its shape,
+  // or else to the library's first choice.
   absl::Status Choose(Product& product);
 
-  // Measures, unless that was done or all the time for it is used up; on the operands' own memory,
-  // whose content is lost. `piece` of `op` is what the product computes; `bias` is what it adds, in
-  // c's type, or null.
+  // Measures the algorithms and sets the fastest, unless that was done before or all the time for
+  // it is used up. Runs on the operands' own memory, whose content is lost. `product` computes the
+  // `piece` of `op`; `bias` is what it adds, in c's type, or null.
   void Measure(Stream& stream, const Matmul& op, const MatmulPiece& piece, void* bias,
                Product& product);
 

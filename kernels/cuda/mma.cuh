@@ -60,7 +60,7 @@ __device__ inline void LoadMatrices(uint32_t (&word)[4], const void* row) {
                : "memory");
 }
 
-// The same of the transposed matrices: rows 2t and 2t + 1, column g.
+// The same of the transposed matrices: word[m] has rows 2t and 2t + 1 of column g.
 __device__ inline void LoadTransposed(uint32_t (&word)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])

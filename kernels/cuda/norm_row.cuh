@@ -1,19 +1,19 @@
 #pragma once
 
-// Rows as norms read them: a row by a group of warps of one block, how many is a function of its
-// length alone; each thread takes quads of neighbouring elements at equal distances, from the first
-// to the last. So the order of a sum over a row is a function of its length, too.
+// How norms read rows. A group of warps of one block reads a row; the number of warps depends on
+// its length alone. Each thread takes quads of neighbouring elements at equal distances, from the
+// first to the last. So the order of a sum over a row depends on its length alone, too.
 
 #include "kernels/cuda/element.cuh"
 
 namespace trainyard::kernels::cuda {
 
 inline constexpr int kQuad = 4;       // elements: 16 bytes of fp32
-inline constexpr int kHeldQuads = 8;  // of a row, by one thread in registers
+inline constexpr int kHeldQuads = 8;  // of a row, held by one thread in registers
 inline constexpr int kBlockWarps = kThreads / kWarp;
-inline constexpr int64_t kMostHeld = int64_t{kThreads} * kQuad * kHeldQuads;  // by a block
+inline constexpr int64_t kMostHeld = int64_t{kThreads} * kQuad * kHeldQuads;  // held by a block
 
-// A power of two, as few as hold the row in registers, or the block's.
+// The smallest power of two of warps that hold the row in registers, at most all of a block.
 inline int WarpsPerRow(int64_t cols) {
   int warps = 1;
   while (warps < kBlockWarps && int64_t{warps} * kWarp * kQuad * kHeldQuads < cols) warps *= 2;
@@ -24,7 +24,7 @@ inline int WarpsPerRow(int64_t cols) {
 struct RowGroup {
   int warps;      // per row
   int64_t cols;   // 0: this thread has no row
-  bool in_quads;  // rows begin where quads of every type do: all buffers are aligned
+  bool in_quads;  // cols % kQuad == 0: all rows are aligned to quads, as buffers are
 
   __device__ int rows_at_once() const { return kBlockWarps / warps; }
   __device__ int row() const { return static_cast<int>(threadIdx.x) / (warps * kWarp); }
@@ -89,8 +89,7 @@ __device__ void Take(const T* row, int64_t c, int64_t cols, float (&v)[kQuad]) {
   }
 }
 
-// The same of a row that no kernel at hand writes, so that it may be read before others are
-// written.
+// The same of a row that the kernel does not write, so that the load may go ahead of stores.
 template <bool kInQuads>
 __device__ void TakeConstant(const float* row, int64_t c, int64_t cols, float (&v)[kQuad]) {
   if constexpr (kInQuads) {
@@ -118,7 +117,8 @@ struct InQuads {
   static constexpr bool value = kInQuads;
 };
 
-// f(InQuads, q, c) for each quad that a thread holds, the q-th of its own, from element c on.
+// Calls f(InQuads, q, c) for each quad of a row that this thread holds: its q-th, from element c
+// on.
 template <typename F>
 __device__ void EachHeld(const RowGroup& group, F f) {
   const int first = group.first(), step = group.step(), cols = static_cast<int>(group.cols);
@@ -135,8 +135,7 @@ __device__ void EachHeld(const RowGroup& group, F f) {
   }
 }
 
-// What a thread holds of a row; zeros past its end. All of it is asked for before any is waited
-// for.
+// What a thread holds of a row; zeros past its end. Hold issues all loads before it waits for any.
 using HeldQuads = float[kHeldQuads][kQuad];
 template <typename T>
 __device__ void Hold(const T* row, const RowGroup& group, HeldQuads& held) {
@@ -157,7 +156,7 @@ __device__ void Hold(const T* row, const RowGroup& group, HeldQuads& held) {
 }
 
 #if defined(__CUDACC__)  // the emulator of tests/gpu brings its own
-// Asks for the line that holds `at`, which is read soon.
+// Prefetches the cache line of `at` into the L2 cache.
 __device__ inline void Prefetch(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
@@ -173,8 +172,8 @@ __device__ void PrefetchRow(const T* row, const RowGroup& group, int cols) {
 }
 
 // The sums of kCount values over the threads of each row, in a fixed order; every thread gets those
-// of its row. All threads of the block call. partial: [kCount * kBlockWarps] in shared memory, that
-// nobody reads any more since the last barrier.
+// of its row. All threads of the block call. partial: [kCount * kBlockWarps] in shared memory,
+// which no thread has read since the last barrier.
 template <int kCount>
 __device__ void SumOverRow(const RowGroup& group, float (&values)[kCount], float* partial) {
 #pragma unroll

@@ -15,7 +15,8 @@ constexpr int kMostChannels = static_cast<int>(NormalizeImages::kMostChannels);
 // Enough to fill any GPU; more would only load the table more often.
 constexpr int64_t kMostImageBlocks = 1024;
 
-// What each byte of each channel becomes, made on the host: 3 of the 4 KiB that arguments may take.
+// The value of each byte of each channel, computed on the host: 3 of the 4 KiB that arguments may
+// take.
 struct Table {
   static constexpr int kWords = kBytes / 4;  // of a channel
   float4 of[kMostChannels * kWords];
@@ -28,7 +29,7 @@ struct alignas(16) Piece {
   T of[kElements];
 };
 
-// Their bytes in x.
+// The word of x that holds the bytes of a piece.
 template <int kElements>
 struct WordOf {
   using Type = uint32_t;
@@ -38,8 +39,8 @@ struct WordOf<8> {
   using Type = uint64_t;
 };
 
-// A thread reads 16 bytes a round in as many pieces as it writes, so that neighbours read and write
-// side by side.
+// A thread reads 16 bytes a round, in as many pieces as it writes, so that neighbouring threads
+// read and write neighbouring memory.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     NormalizeImagesKernel(const uint8_t* x, T* y, int64_t n, int channels, Table table) {
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
   if (last < n) y[last] = FromFloat<T>(value[last % channels * kBytes + x[last]]);
 }
 
-// Which crops are made of images.
+// How images are cropped.
 struct Cropped {
   const int32_t* places;  // [images, 3]
   int height, width;
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
       byte[k] = 0;
       if (first + k >= n) continue;
       const int32_t* const place = crop.places + number * NormalizeImages::kPlace;
-      // Whatever the place is: what wraps lies outside.
+      // Unsigned, so that every place is valid: a coordinate that wraps around lies outside.
       const auto from_row = static_cast<unsigned>(r) + static_cast<unsigned>(place[0]);
       const auto from_col = static_cast<unsigned>(place[2] != 0 ? crop.width - 1 - col : col) +
                             static_cast<unsigned>(place[1]);

@@ -37,7 +37,7 @@ __global__ void ClipScaleKernel(const double* sum, const double* count, const do
                    : nanf("");
 }
 
-// G: of the gradient, T: of the copy.
+// G: type of the gradient, T: type of the copy.
 template <typename G, typename T>
 struct SgdArguments {
   float* w;  // [n], and so are grad, velocity, copy
@@ -52,7 +52,7 @@ struct SgdArguments {
   bool by_packs;
 };
 
-// These kernels ask for all that a step reads before they look at whether it is taken.
+// These kernels issue all loads of a step before they check whether it is taken.
 template <typename G, typename T>
 __global__ void __launch_bounds__(kThreads) SgdKernel(SgdArguments<G, T> a) {
   EachStep(a.n, a.by_packs, [&]<int kCount>(PackSize<kCount>, int64_t at) {
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   });
 }
 
-// Whether packs of fp32, of the gradient and of the copy begin at these places.
+// Whether the fp32 operands, the gradient and the copy are aligned to packs.
 template <typename G, typename T, typename Arguments>
 bool StepsByPacks(const Arguments& a, std::initializer_list<const void*> floats) {
   return Aligned(kStepPack * sizeof(float), floats) && Aligned(kStepPack * sizeof(G), {a.grad}) &&

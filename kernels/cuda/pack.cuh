@@ -1,8 +1,9 @@
 #pragma once
 
-// Neighbouring elements by one access to memory, of 8 or 16 bytes. Whoever reads several asks
-// for all of them before it looks at any, or writes: behind a store that may change what is read,
-// and behind a branch that depends on it, the next load waits for the last one.
+// Packs: neighbouring elements that one memory access of 8 or 16 bytes reads or writes. A kernel
+// that reads several packs issues all loads before it uses a value or writes: behind a store that
+// may change what is read, and behind a branch on what was read, the next load waits for the last
+// one.
 
 #include <initializer_list>
 
@@ -14,7 +15,7 @@ inline constexpr size_t kPackBytes = 16;  // the widest access
 template <typename T>
 inline constexpr int kPack = kPackBytes / sizeof(T);
 
-// Whether packs of `bytes` may begin at each of `places`; null begins none.
+// Whether each of `places` is aligned to `bytes`; null counts as aligned.
 inline bool Aligned(size_t bytes, std::initializer_list<const void*> places) {
   for (const void* place : places) {
     if (reinterpret_cast<uintptr_t>(place) % bytes != 0) return false;
@@ -47,7 +48,7 @@ template <typename Words>
 __device__ Words LoadWhole(const void* at) {
   return *static_cast<const Words*>(at);
 }
-// One store: what is assigned word by word is not put together.
+// One store: the compiler does not combine assignments of single words.
 __device__ inline void StoreWhole(void* at, const uint4& words) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(at)),
                "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
@@ -138,7 +139,7 @@ class Pack {
   uint32_t words_[kWords] = {};
 };
 
-// One element, for what does not come in packs.
+// A pack of one element, for memory that is not aligned to larger ones.
 template <typename T>
 class Pack<T, 1> {
  public:
@@ -154,7 +155,7 @@ class Pack<T, 1> {
   T value_ = {};
 };
 
-// How many columns of [rows, cols] go together: rows then begin where packs may.
+// How many columns of [rows, cols] a pack holds so that every row begins at a pack.
 template <typename T>
 int PackOf(int64_t cols) {
   return cols % kPack<T> == 0 ? kPack<T> : 1;
@@ -172,8 +173,8 @@ struct PackSize {
   static constexpr int value = kCount;
 };
 
-// Elements [0, n) by threads that take kStepPack each at once: f(PackSize, at) for the packs that
-// this thread has, of one element where a block's tile is not whole, and everywhere unless
+// Goes over elements [0, n), kStepPack per thread: calls f(PackSize, at) for each pack of this
+// thread. Packs are of one element where a block's tile is not whole, and everywhere unless
 // `by_packs`.
 inline constexpr int kStepPack = 4;
 inline constexpr int64_t kStepTile = int64_t{kThreads} * kStepPack;
@@ -191,7 +192,7 @@ __device__ void EachStep(int64_t n, bool by_packs, F f) {
 }
 inline dim3 StepBlocks(int64_t n) { return Blocks(CeilDiv(n, kStepTile)); }
 
-// i = row * cols + col. A division of 32 bits where that holds i, which costs a third of the other.
+// Splits i = row * cols + col. Divides in 32 bits where both fit, at a third of the cost of 64.
 struct RowAndCol {
   int64_t row, col;
 };

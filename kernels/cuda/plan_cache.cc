@@ -22,8 +22,8 @@ std::string PlanCache::PathOf(absl::string_view name) const {
   return absl::StrCat(folder_, "/", PlainName(name), ".plan");
 }
 
-// A plan that was cut short lacks its last line, and two names that look alike as files do not
-// begin with the same one.
+// A file holds the name, a line end, the plan and a line end. A file that was cut short lacks the
+// last line end; the name in the file tells names apart that share a path.
 std::string PlanCache::Find(absl::string_view name) const {
   if (folder_.empty()) return "";
   const std::string text = ReadCacheFile(PathOf(name), kLongestPlan);

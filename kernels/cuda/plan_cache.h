@@ -1,7 +1,6 @@
 #pragma once
 
-// Plans of cuDNN that were made before, in memory and each in a file of its own for the next
-// process. Knows nothing of CUDA.
+// Serialized plans of cuDNN for the next process, each in a file of its own. Knows nothing of CUDA.
 
 #include <map>
 #include <string>
@@ -15,9 +14,9 @@ class PlanCache {
   // `machine` names GPU and library: plans are good for no other. `folder` "": nothing is kept.
   PlanCache(const std::string& folder, const std::string& machine);
 
-  // What was put under the name; "": nothing.
+  // The plan that was put under `name`; "" if there is none.
   std::string Find(absl::string_view name) const;
-  // Whoever cannot write makes the plan again next time.
+  // If it cannot write, the next process makes the plan again.
   void Put(absl::string_view name, absl::string_view plan) const;
 
  private:

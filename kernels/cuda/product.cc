@@ -10,10 +10,10 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-// Asked for at once, whoever asks: whether the first of one is the first of eight nobody promises.
+// Always ask for as many: the library does not promise that the first of one is the first of eight.
 constexpr int kMostAlgorithms = 8;
-// What every tensor of an arena has. Kernels of the library ask for 16 at most; more would make two
-// shapes of one by the luck of the layout.
+// The alignment of every tensor of an arena. Kernels of the library need 16 at most; if larger
+// alignments counted, the luck of the layout would make two shapes of one.
 constexpr uintptr_t kMostAlignment = 64;
 constexpr char kNoAlgorithm[] = "cuda matmul: cuBLASLt offers no algorithm";
 
@@ -106,7 +106,7 @@ std::string ShapeOf(const Matmul& op, const MatmulPiece& piece, const Product& p
 
 }  // namespace
 
-// No reduction in place and none in the output type: those add in the order of arrival.
+// Excludes reductions in place and in the output type, which add in the order of arrival.
 absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> AlgorithmsFor(cublasLtHandle_t handle,
                                                                 const Product& product) {
   cublasLtMatmulPreference_t made = nullptr;
@@ -124,7 +124,7 @@ absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> AlgorithmsFor(cublasLtHandle_t
                              AlignmentOf(product.b_data)));
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c_alignment));
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c_alignment));
-  // What the pointer is aligned to decides, too: that of any bias here.
+  // The alignment of the bias pointer affects the choice, too, so it is the same for every bias.
   if (product.bias != nullptr) {
     status.Update(SetBias(product, reinterpret_cast<const void*>(kMostAlignment)));
   }

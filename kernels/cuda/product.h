@@ -1,7 +1,7 @@
 #pragma once
 
-// A product of matrices as one call of cuBLASLt. The library counts columns first, where our rows
-// are its columns; so it computes c^T [n, m] = op(b)^T op(a)^T, with b as its A and a as its B. The
+// A product of matrices as one call of cuBLASLt. The library's matrices are column-major: our rows
+// are its columns. So it computes c^T [n, m] = op(b)^T op(a)^T, with b as its A and a as its B. The
 // bias, one per row of c^T, is then exactly its bias epilogue.
 
 #include <cstdint>
@@ -25,10 +25,10 @@ struct Product {
   const void* bias = nullptr;  // set when the product runs: it may lie in scratch
   float alpha = 1, beta = 0;
   cublasLtMatmulAlgo_t algorithm = {};
-  std::string shape;  // all that algorithms are chosen by, in a word
+  std::string shape;  // names all that the choice of algorithms depends on
 };
 
-// Without an algorithm.
+// Makes a product that has no algorithm yet.
 absl::StatusOr<Product> MakeProduct(const Matmul& op, const MatmulPiece& piece);
 
 // Algorithms that add in a fixed order, the library's own first choice first. kUnimplemented: there

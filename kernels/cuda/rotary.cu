@@ -12,7 +12,7 @@ namespace trainyard::kernels::cuda {
 namespace {
 
 constexpr int kMostPairs = 512;  // of a block
-constexpr int kAtOnce = 2;       // packs of pairs that a thread has on their way
+constexpr int kAtOnce = 2;       // packs of pairs that a thread loads at once
 
 // x, y: [batch, time, heads, head_dim]; the first `moved` heads are written.
 template <typename T>
@@ -25,9 +25,9 @@ struct RotaryArguments {
   double theta, sign;
 };
 
-// A block per position, tile of pairs and batch_each samples: the angles, in double precision
-// because positions reach millions of turns, are worth computing once for all heads of these. A
-// thread writes what it alone read.
+// A block per position, tile of pairs and batch_each samples. It computes the angles once for all
+// heads of these, in double precision because positions reach millions of turns. A thread writes
+// what it alone read.
 template <typename T, int kPackSize>
 __global__ void __launch_bounds__(kThreads) RotaryKernel(RotaryArguments<T> a) {
   __shared__ float sines[kMostPairs], cosines[kMostPairs];
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) RotaryKernel(RotaryArguments<T> a) {
     bool turns[kAtOnce];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
-      const int item = min(first + k * kThreads, all - 1);  // the last thread's twice
+      const int item = min(first + k * kThreads, all - 1);  // a valid place also past the end
       const int row = item / packs, sample = row / moved, head = row - sample * moved;
       pair[k] = (item - row * packs) * kPackSize;
       turns[k] = head < a.rotated;
@@ -100,7 +100,7 @@ void LaunchRotary(Stream& stream, const Rotary& op) {
                           .half = op.head_dim / 2,
                           .theta = static_cast<double>(op.theta),
                           .sign = op.inverse ? -1.0 : 1.0};
-  a.moved = a.x == a.y ? op.rotated : op.heads;  // in place the others are there
+  a.moved = a.x == a.y ? op.rotated : op.heads;  // in place, the other heads are there already
   a.tiles = static_cast<int>(CeilDiv(a.half, kMostPairs));
   const int64_t groups = std::clamp<int64_t>(kRotaryBlocks / (a.time * a.tiles), 1, a.batch);
   a.batch_each = CeilDiv(a.batch, groups);

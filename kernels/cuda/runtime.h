@@ -45,7 +45,8 @@ class CudaStream final : public Stream {
   cudaStream_t handle() const { return handle_; }
   Fault& fault() const { return fault_; }
 
-  // The stream of this back end behind the contract's. Streams of one device never meet another's.
+  // The CudaStream that the contract's `stream` is: a stream is used only with the device that made
+  // it.
   static CudaStream& From(Stream& stream) { return static_cast<CudaStream&>(stream); }
 
  private:

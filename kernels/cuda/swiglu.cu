@@ -11,7 +11,8 @@ namespace {
 
 __device__ float Sigmoid(float x) { return Reciprocal(1.0f + expf(-x)); }
 
-// Where the pack of y is that a thread makes, and its gate in x; the pack of up lies cols further.
+// Offsets of the pack of y that a thread makes, and of its gate in x; the pack of `up` lies cols
+// further.
 template <int kPackSize>
 struct GatePlace {
   __device__ GatePlace(int64_t rows, int64_t cols) {
@@ -65,8 +66,8 @@ __global__ void __launch_bounds__(kThreads)
   up.Store(dx + at.gate + cols);
 }
 
-// launch.operator()<kPackSize>() for rows of gates, of ups and of y that begin where packs do, if
-// `aligned`, or element by element.
+// Calls launch.operator()<kPackSize>(): by packs if the buffers are `aligned` and packs divide
+// cols, else element by element.
 template <typename T, typename F>
 void WithGatePack(int64_t cols, bool aligned, const F& launch) {
   if (aligned) return WithPack<T>(cols, launch);

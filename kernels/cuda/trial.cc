@@ -15,7 +15,7 @@ namespace trainyard::kernels::cuda {
 namespace {
 
 constexpr int kRuns = 3;
-// Less than this is noise.
+// A candidate must take less than this share of the first one's time; a smaller gain is noise.
 constexpr float kWorthwhile = 0.98f;
 
 class Stopwatch {
@@ -37,7 +37,7 @@ class Stopwatch {
   cudaEvent_t start_ = nullptr, end_ = nullptr;
 };
 
-// What a candidate makes of the numbers that are there; nullopt: it does not run.
+// A digest of what a candidate makes of the operands as they are; nullopt: it does not run.
 std::optional<uint64_t> Digest(Stream& stream, const Trial& trial, int candidate, uint64_t* parts) {
   if (!trial.run(candidate)) return std::nullopt;
   std::vector<uint64_t> sums(
@@ -50,9 +50,9 @@ std::optional<uint64_t> Digest(Stream& stream, const Trial& trial, int candidate
   return std::accumulate(sums.begin(), sums.end(), uint64_t{0});
 }
 
-// What all candidates make of the same numbers, in their order. Sums that cancel tell one order of
-// addition from another; those that do not, what becomes of large numbers, of a bias, and of what
-// is added to.
+// The digests of all candidates for the same operands. Sums that cancel tell one order of addition
+// from another; sums that do not cancel show how large numbers, a bias and the old value of an
+// accumulated result are treated.
 std::vector<std::optional<uint64_t>> Digests(Stream& stream, const Trial& trial, uint64_t* parts) {
   std::vector<std::optional<uint64_t>> digests(trial.candidates, 0);
   for (const bool cancel : {true, false}) {

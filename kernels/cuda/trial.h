@@ -1,8 +1,8 @@
 #pragma once
 
-// Which of several ways to do the same work is the fastest, by measuring. Only those count that
-// give the bits of the first that runs, the library's own choice: what was measured, here or
-// elsewhere, shows in the time a step takes and in nothing else.
+// Measures which of several ways to do the same work is the fastest. Only candidates that give the
+// same bits as the first one that runs, the library's own choice, take part: the outcome shows in
+// the time that a step takes and in nothing else.
 
 #include <functional>
 
@@ -12,18 +12,18 @@
 
 namespace trainyard::kernels::cuda {
 
-// What a process spends on measuring: a first step shall not wait for much more. The next process
-// goes on from there.
+// The time that a process may still spend on measuring, so that a first step does not wait for much
+// more. The next process measures what is left.
 struct TrialTime {
   absl::Duration left = absl::Seconds(1);
 };
 
 struct Trial {
   int candidates = 0;
-  // Writes the operands, on the memory that they have in the work; with `cancel` numbers whose sums
-  // cancel, so that what is left is what rounding left (trial_data.h).
+  // Fills the operands, in the memory that they have in the work. With `cancel` the terms of each
+  // sum cancel, so that only rounding errors are left (trial_data.h).
   std::function<void(bool cancel)> fill;
-  // Writes anew what a run of a candidate changes and reads.
+  // Writes anew, before each run, what runs of candidates read and change.
   std::function<void(bool cancel)> reset = nullptr;
   // Enqueues the work; false: this candidate cannot do it.
   std::function<bool(int candidate)> run;
@@ -37,7 +37,8 @@ struct Choice {
   bool complete = false;  // all were tried in time
 };
 
-// Uses the stream's scratch beyond `parts`, where kMostDigestParts words have room.
+// `parts` has room for kMostDigestParts words and may lie in the stream's scratch, which candidates
+// use, too.
 Choice FastestOfSameBits(Stream& stream, const Trial& trial, uint64_t* parts, TrialTime& time);
 
 }  // namespace trainyard::kernels::cuda

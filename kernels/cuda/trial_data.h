@@ -9,8 +9,8 @@
 
 namespace trainyard::kernels::cuda {
 
-// An operand of a product: stored rows that lie `step` elements apart, and which of both indices
-// counts the `terms` of a sum.
+// An operand of a product: stored rows that lie `step` elements apart. terms_in_rows says which of
+// its two indices counts the terms of a sum.
 struct TrialOperand {
   Buffer x;
   int64_t rows = 0, cols = 0, step = 0;
@@ -19,9 +19,9 @@ struct TrialOperand {
 };
 
 // Fills `a` and `b` with numbers in [-scale, scale), the same each time, of any element type. With
-// `cancel` the second half of the terms of each sum takes away what the first half gave: what is
-// left is what rounding left, which no other order of addition leaves, and which a result of 16
-// bits has room for.
+// `cancel` the second half of the terms of each sum is the negated first half. Only rounding errors
+// are left then: they differ for any other order of addition, and a 16-bit result has room for
+// them.
 void LaunchTrialOperands(Stream& stream, const TrialOperand& a, const TrialOperand& b, float scale,
                          bool cancel);
 

@@ -19,8 +19,8 @@ struct ActivationForwardOf {
 };
 using ActivationForward = ActivationForwardOf<Buffer>;
 
-// dx = dy * f'(x), E; dx may be dy. For kRelu and kRelu6 `x` may be the output: it lies inside
-// where x does.
+// dx = dy * f'(x), E; dx may be dy. For kRelu and kRelu6 `x` may be the op's output instead of its
+// input: both lie strictly inside the bounds in the same places.
 template <typename T>
 struct ActivationBackwardOf {
   static constexpr const char* kName = "activation_backward";

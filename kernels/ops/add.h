@@ -4,8 +4,8 @@
 
 namespace trainyard::kernels {
 
-// y = a + b, n elements. All are E, and y may be a or b; or b is E and a and y, which may be a, are
-// f32.
+// y = a + b, n elements. Either all three are E, and y may be a or b; or b is E while a and y are
+// f32, and y may be a.
 template <typename T>
 struct AddOf {
   static constexpr const char* kName = "add";

@@ -11,8 +11,9 @@ namespace trainyard::kernels {
 //   lengths: i32 [batch] in [1, time], optional: positions from lengths[b] on are padding
 //   y = softmax(scale * q k^T) v over all positions but padding; with causal, position t sees
 //   positions <= t
-// Each heads / kv_heads neighbouring queries share a key and a value (Ainslie et al. 2023).
-// Never stores time x time for the whole batch (Dao et al. 2022).
+// Each group of heads / kv_heads neighbouring query heads shares one head of keys and values
+// (Ainslie et al. 2023). Scores, [time, time] per head, are never stored for the whole batch (Dao
+// et al. 2022).
 template <typename T>
 struct AttentionForwardOf {
   static constexpr const char* kName = "attention";

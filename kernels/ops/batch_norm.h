@@ -10,14 +10,14 @@ namespace trainyard::kernels {
 // x, residual, y: [rows, cols] E, residual optional; gamma, beta, mean, rstd, running_mean,
 // running_var: [cols]. y may be residual.
 
-// With the mean and the biased variance of these rows, at least 2; mean and rstd are kept for
-// backward.
+// mean and var (biased) are those of the rows, of which there are at least 2; mean and rstd are
+// kept for backward.
 //   running_mean += momentum * (mean - running_mean)
 //   running_var  += momentum * (var * rows / (rows - 1) - running_var)   (unbiased, as PyTorch)
 // The order of the sums over rows is a function of rows and cols only.
 //
-// A second time, `again`: mean and rstd are read as the first time left them, y comes out with the
-// same bits, and the running statistics are absent.
+// With `again` it repeats an earlier run: it reads the mean and rstd that the first run wrote,
+// gives the same bits of y, and has no running statistics.
 template <typename T>
 struct BatchNormForwardOf {
   static constexpr const char* kName = "batch_norm";
@@ -33,7 +33,7 @@ struct BatchNormForwardOf {
 };
 using BatchNormForward = BatchNormForwardOf<Buffer>;
 
-// With running_mean and running_var in place of mean and var; y may be x, too.
+// The same with running_mean and running_var in place of mean and var; y may be x, too.
 template <typename T>
 struct BatchNormInferenceOf {
   static constexpr const char* kName = "batch_norm_inference";

@@ -5,7 +5,8 @@
 namespace trainyard::kernels {
 
 // y = x in another element type, n elements: f32 to bf16 or f16, rounded to nearest with ties to
-// even, or back. Of f16 what is too large becomes infinite. Of f32 alone also in the same: a copy.
+// even, or bf16 or f16 to f32. Values too large for f16 become infinite. f32 to f32 is allowed and
+// copies.
 template <typename T>
 struct CastOf {
   static constexpr const char* kName = "cast";

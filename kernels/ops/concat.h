@@ -6,7 +6,7 @@ namespace trainyard::kernels {
 
 // Rows side by side: y[r, :] = a[r, :], then b[r, :].
 //   a: [rows, a_cols], or with repeat_a one row [a_cols] in front of every row; b: [rows, b_cols]
-//   y: [rows, a_cols + b_cols]; overlaps nothing
+//   y: [rows, a_cols + b_cols]; overlaps neither a nor b
 // An operand that is absent counts as zeros.
 template <typename T>
 struct ConcatOf {
@@ -19,7 +19,7 @@ struct ConcatOf {
 using Concat = ConcatOf<Buffer>;
 
 // The two parts of each row: a[r, :] = x[r, 0 : a_cols], b[r, :] = the rest of x[r, :]. Either part
-// may be absent; overlaps nothing.
+// may be absent; neither overlaps x.
 template <typename T>
 struct SplitOf {
   static constexpr const char* kName = "split";

@@ -7,7 +7,7 @@ namespace trainyard::kernels {
 // Cross-correlation as PyTorch's conv2d.
 //   x: [batch, height, width, in] E; y: [batch, out_height, out_width, out] E
 //   w: [out, in / groups, kernel_height, kernel_width] E; bias: [out], optional
-//   groups divides in and out: the g-th share of the outputs sees the g-th share of the inputs
+//   groups divides in and out: the g-th group of outputs sees only the g-th group of inputs
 //   out_height = (height + 2 * pad - kernel_height) / stride + 1, alike for width
 struct ConvolutionShape {
   int64_t batch = 0, height = 0, width = 0, in = 0, out = 0;
@@ -18,7 +18,7 @@ struct ConvolutionShape {
   constexpr int64_t out_width() const { return (width + 2 * pad - kernel_width) / stride + 1; }
 };
 
-// y may be rounded to E before the bias is added, too.
+// y may be rounded to E before the bias is added as well as after.
 template <typename T>
 struct ConvolutionForwardOf {
   static constexpr const char* kName = "convolution";

@@ -4,7 +4,7 @@
 
 namespace trainyard::kernels {
 
-// y = x, both [n], unless grad_scale[0] is NaN: the step is not taken then (ClipScale).
+// y = x, both [n], unless grad_scale[0] is NaN, which marks a step that is not taken (ClipScale).
 template <typename T>
 struct CopyIfTakenOf {
   static constexpr const char* kName = "copy_if_taken";

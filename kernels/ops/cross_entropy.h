@@ -15,8 +15,8 @@ namespace trainyard::kernels {
 //   dlogits: [rows, classes] E, optional, may be logits:
 //     (softmax * (1 + 2 z_loss lse) - t) * scale * state.loss_scale, the last factor where state (a
 //     StepState) is given
-// The rows of logits, and alike those of dlogits, may lie apart; what lies between is neither read
-// nor written.
+// The rows of logits and of dlogits may lie apart, at the same stride; what lies between is neither
+// read nor written.
 template <typename T>
 struct CrossEntropyOf {
   static constexpr const char* kName = "cross_entropy";
@@ -26,7 +26,7 @@ struct CrossEntropyOf {
   float scale = 1, smoothing = 0, z_loss = 0;
 
   int64_t row_stride() const { return logits.row_stride == 0 ? classes : logits.row_stride; }
-  // Logits and their gradient lie alike.
+  // dlogits has the row stride of logits.
   bool valid() const { return !dlogits || dlogits.row_stride == logits.row_stride; }
   TY_FIELDS(WithRowStride(Read(logits)), Read(targets), Write(losses), Write(z_losses),
             Write(correct), WithRowStride(Write(dlogits)), Read(state), rows, classes, scale,
@@ -34,8 +34,9 @@ struct CrossEntropyOf {
 };
 using CrossEntropy = CrossEntropyOf<Buffer>;
 
-// count[0] (f64) = targets that are not negative (+ count[0] when accumulate): a whole number,
-// exact in whatever order micro-batches and ranks are added. targets: [n] i32.
+// count[0] (f64) = the number of targets that are not negative (+ count[0] when accumulate): a
+// whole number, so that the sum over micro-batches and ranks is exact in any order. targets: [n]
+// i32.
 template <typename T>
 struct CountTargetsOf {
   static constexpr const char* kName = "count_targets";

@@ -5,8 +5,9 @@
 namespace trainyard::kernels {
 
 // x[i] = std * z[first + i] for i in [0, n), z normal with mean 0 and deviation 1; x: [n] f32.
-// Numbers 2 p and 2 p + 1 of z come from Philox4x32(seed, p, stream), the first words of both
-// first, by kernels/normal.h: the same bits on every device, wherever the range begins.
+// kernels/normal.h makes numbers 2 p and 2 p + 1 of z from Philox4x32(seed, p, stream), where p and
+// stream are two words each, the low word first: the same bits on every device, wherever the range
+// begins.
 struct DrawNormal {
   Buffer x;
   uint64_t seed = 0, stream = 0;

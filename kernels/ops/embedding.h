@@ -18,8 +18,8 @@ struct EmbeddingForwardOf {
 using EmbeddingForward = EmbeddingForwardOf<Buffer>;
 
 // dtokens[id, :] += dy of each place where id occurs, in order of (b, t); dpositions[t, :] += sum
-// over b. Always accumulates: the caller zeroes, or another gradient of a tied table is there
-// already.
+// over b. Always accumulates: the gradients were zeroed before, or another use of a tied table has
+// already added to them.
 template <typename T>
 struct EmbeddingBackwardOf {
   static constexpr const char* kName = "embedding_backward";

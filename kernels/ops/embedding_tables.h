@@ -13,7 +13,8 @@ struct TableList {
   int64_t rows[kMost] = {};
 };
 
-// The tables, or what goes with them, in device memory: `first` is where the first begins.
+// The tables, or buffers laid out like them (gradients, moments), in device memory; `first` is
+// where the first table begins.
 struct Tables {
   Buffer first;
   TableList list;
@@ -39,7 +40,8 @@ struct EmbeddingTablesForwardOf {
 };
 using EmbeddingTablesForward = EmbeddingTablesForwardOf<Buffer>;
 
-// gradients: like the tables. Row ids[b, t] of table t += dy[b, t, :], in order of b.
+// gradients: laid out like the tables. Row ids[b, t] of table t's gradient += dy[b, t, :], in order
+// of b.
 template <typename T>
 struct EmbeddingTablesBackwardOf {
   static constexpr const char* kName = "embedding_tables_backward";
@@ -50,8 +52,8 @@ struct EmbeddingTablesBackwardOf {
 };
 using EmbeddingTablesBackward = EmbeddingTablesBackwardOf<Buffer>;
 
-// The same gradient kept by place, for an optimizer that touches only the rows of a step: notes dy
-// and ids of a micro-batch where its samples lie in the step.
+// Keeps the same gradient by place, for an optimizer that updates only the rows that a step looked
+// up: copies dy and ids of a micro-batch to the places of its samples in the step.
 //   dy: [batch, count, width], ids: [batch, count]; kept_dy, kept_ids: the same for `samples`, a
 //   multiple of batch; b goes to place (state.first_sample + b) mod samples
 template <typename T>
@@ -65,8 +67,9 @@ struct KeepRowsOf {
 };
 using KeepRows = KeepRowsOf<Buffer>;
 
-// Makes the rows kept of a step distinct, in place: per table, the first place of a row gets the
-// sum over all its places, in order of the samples; those after it get gradient 0 and id -1.
+// Merges the kept rows of a step that are the same, in place: in each table the first place of a
+// row gets the sum over all its places, in order of the samples; later places get gradient 0 and id
+// -1.
 //   grad: [samples, count, width]; ids: [samples, count], each in [0, 2^31)
 template <typename T>
 struct MergeRowsOf {

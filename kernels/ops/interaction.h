@@ -17,7 +17,7 @@ struct InteractionForwardOf {
 };
 using InteractionForward = InteractionForwardOf<Buffer>;
 
-// dy, dx and de: E; dx and de are overwritten. Each of these is optional.
+// dy, dx and de: E. dx and de are overwritten; each is optional.
 template <typename T>
 struct InteractionBackwardOf {
   static constexpr const char* kName = "interaction_backward";

@@ -9,7 +9,7 @@ namespace trainyard::kernels {
 // * learning_rate_scale
 //   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   u = m / (1 - b1^t) / (sqrt(v) / sqrt(1 - b2^t) + epsilon) + weight_decay * w
-//   w -= lr * ratio * u;  ratio = |w| / |u|, but 1 when either is 0 and without adapt
+//   w -= lr * ratio * u;  ratio = |w| / |u|, but 1 when either norm is 0 or without `adapt`
 // The norms are those of the elements [offset, offset + n), summed in double in a tree that depends
 // on n only.
 template <typename T>

@@ -10,10 +10,10 @@ namespace trainyard::kernels {
 //   2016)
 // Without mean it is RMSNorm (Zhang & Sennrich 2019), in both directions: mean counts as 0.
 //
-// residual, sum: [rows, cols], both or neither. With them it is the norm of sum = x + residual,
-// which is written too, and every bit is that of Add and then the norm. sum is f32, and so is
-// residual, or it is of E. sum may be x, or residual when that is f32; y may be residual when both
-// are of one type and sum is not residual.
+// residual, sum: [rows, cols], given both or neither. With them the op norms sum = x + residual and
+// writes sum, too; all bits are those of Add followed by the norm. sum is f32; residual is f32 or
+// E. sum may be x, or residual if that is f32; y may be residual if both are of one type and sum is
+// not residual.
 template <typename T>
 struct LayerNormForwardOf {
   static constexpr const char* kName = "layer_norm";

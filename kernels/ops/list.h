@@ -1,7 +1,7 @@
 #pragma once
 
-// Every op, once: what a device prepares, and what a plan is made of, is made from this list, so
-// that a back end that lacks one does not compile.
+// Every op, once. What a device prepares and what a plan may hold is generated from this list, so
+// that a back end that lacks an op does not compile.
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/add.h"
@@ -35,7 +35,7 @@
 #include "kernels/ops/transpose.h"
 #include "kernels/ops/zero.h"
 
-// X(Op) for each that a plan is made of, by name.
+// X(Op) for each op that a plan may hold, in alphabetical order.
 #define TY_FOR_EACH_PLANNED_OP(X) \
   X(ActivationBackward)           \
   X(ActivationForward)            \
@@ -94,7 +94,7 @@
   X(Transpose)                    \
   X(Zero)
 
-// X(Op) for each that a device prepares.
+// X(Op) for each op that a device prepares.
 #define TY_FOR_EACH_OP(X)   \
   TY_FOR_EACH_PLANNED_OP(X) \
   X(DrawNormal)

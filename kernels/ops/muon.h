@@ -35,8 +35,8 @@ struct DivideByNormOf {
 };
 using DivideByNorm = DivideByNormOf<Buffer>;
 
-// y = a I + b x + c y, x and y [n, n]. With x = X X^T and y = x x before, y X is the next iterate
-// of X: its singular values s become a s + b s^3 + c s^5.
+// y = a I + b x + c y, x and y [n, n]. With x = X X^T and y = x x before the op, y X is the next
+// iterate of X: its singular values s become a s + b s^3 + c s^5.
 template <typename T>
 struct NewtonSchulzOf {
   static constexpr const char* kName = "newton_schulz";
@@ -54,7 +54,7 @@ struct MuonStepOf {
   static constexpr const char* kName = "muon";
   T w;           // [>= offset + n]
   T x;           // [n]
-  T grad_scale;  // [1] f32, optional: for whether the step is taken
+  T grad_scale;  // [1] f32, optional: NaN if the step is not taken
   T state;       // StepState: learning_rate
   int64_t offset = 0, n = 0;
   float scale = 1, weight_decay = 0, learning_rate_scale = 1;

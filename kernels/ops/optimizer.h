@@ -16,17 +16,17 @@ struct SquaredNormOf {
 };
 using SquaredNorm = SquaredNormOf<Buffer>;
 
-// What the summed gradient is multiplied by in the update. The gradient is a sum over `rows`
-// targets, each times 1 / rows, of which count[0] (f64) counted, and times state.loss_scale where
-// state (a StepState) is given: times factor = rows / count / loss_scale it is their mean; rows /
-// count is 1 when count is absent or 0.
+// Computes the factor that an update multiplies the summed gradient by. The gradient is a sum over
+// `rows` targets, each weighted by 1 / rows and, if state (a StepState) is given, by
+// state.loss_scale; only count[0] (f64) of the targets counted. Times factor = rows / count /
+// loss_scale it is the mean over those. rows / count is 1 when count is absent or 0.
 //   norm[0] (f32) = sqrt(sum[0]) * factor
 //   scale[0] (f32) = factor * min(1, max_norm / (norm + 1e-6)) as PyTorch's clip_grad_norm_; factor
 //     when max_norm is infinite
-// NaN is the scale of a step that is not to be taken: when norm or loss[0] (f64, optional) is not
-// finite, or scale[0] was NaN before, which lasts until whoever trains has seen it. What an update
-// writes, its scratch apart, stays as it is when its grad_scale is NaN: this file's steps and those
-// of lamb.h, muon.h and row_optimizer.h, and CopyIfTaken.
+// scale[0] is NaN if the step must not be taken: when norm or loss[0] (f64, optional) is not
+// finite, or when scale[0] was NaN before, which lasts until the trainer has seen it. With a NaN
+// grad_scale the steps of this file, lamb.h, muon.h and row_optimizer.h, and CopyIfTaken, leave all
+// that they update as it is, except scratch.
 template <typename T>
 struct ClipScaleOf {
   static constexpr const char* kName = "clip_scale";
@@ -39,12 +39,14 @@ struct ClipScaleOf {
 };
 using ClipScale = ClipScaleOf<Buffer>;
 
-// Steps over a contiguous run of parameters, by gradients of E. All else is fp32. Where `copy` [n]
-// of bf16 or f16 is given, it becomes w, rounded. lr = state.learning_rate * learning_rate_scale
+// Steps over a contiguous run of parameters. Gradients are E, everything else is fp32. `copy` [n],
+// bf16 or f16, receives the new w, rounded, if it is given.
+//   lr = state.learning_rate * learning_rate_scale
 
 // As PyTorch's SGD. g = gradient * grad_scale[0] + weight_decay * w
-//   momentum > 0: v = momentum * v + g (v = g at the first update), w -= lr * v, with nesterov
-//   w -= lr * (g + momentum * v);  else w -= lr * g
+//   momentum > 0: v = momentum * v + g (v = g at the first update), then w -= lr * v or, with
+//     nesterov, w -= lr * (g + momentum * v)
+//   momentum = 0: w -= lr * g
 template <typename T>
 struct SgdStepOf {
   static constexpr const char* kName = "sgd";
@@ -84,10 +86,10 @@ template <typename T>
 struct EmaStepOf {
   static constexpr const char* kName = "ema";
   T average, w;  // [n]
-  T grad_scale;  // [1] f32, optional: for whether the step is taken
+  T grad_scale;  // [1] f32, optional: NaN if the step is not taken
   T state;       // StepState: step
   int64_t n = 0;
-  double decay = 0;  // in [0, 1); 1 - 0.9999 loses its digits in fp32
+  double decay = 0;  // in [0, 1); double, since 1 - 0.9999 loses digits in fp32
   bool warmup = false;
   TY_FIELDS(Update(average), Read(w), Read(grad_scale), Read(state), n, decay, warmup)
 };

@@ -26,7 +26,8 @@ struct MaxPoolForwardOf {
 };
 using MaxPoolForward = MaxPoolForwardOf<Buffer>;
 
-// dy: as y; dx: as x, overwritten: the sum of dy over the windows whose maximum it was, row by row.
+// dy: as y; dx: as x, overwritten: for each pixel the sum of dy over the windows whose maximum it
+// was, window by window in row order.
 template <typename T>
 struct MaxPoolBackwardOf {
   static constexpr const char* kName = "max_pool_backward";

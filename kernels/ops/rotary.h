@@ -4,7 +4,8 @@
 
 namespace trainyard::kernels {
 
-// Rotary positions (Su et al. 2021), pairs as in transformers' llama: of each half one.
+// Rotary positions (Su et al. 2021). Pairs are those of transformers' llama: an element of the
+// first half of a head and the same one of its second half.
 //   x, y: [batch, time, heads, head_dim] E, head_dim even; y may be x
 //   for i < head_dim / 2, at position t, with a = t * theta^(-2 i / head_dim):
 //     y[i] = x[i] cos a - x[i + head_dim / 2] sin a

@@ -4,12 +4,11 @@
 
 namespace trainyard::kernels {
 
-// The steps of optimizer.h on the rows of tables that a step touched, those of other rows being
-// nothing. Row ids[s, t] of table t has gradient grad[s, t, :]; rows are distinct (MergeRows), -1
-// is none.
+// The steps of optimizer.h on only those rows of tables that a step looked up. Row ids[s, t] of
+// table t has gradient grad[s, t, :]. Rows are distinct (MergeRows); id -1 stands for no row.
 //   grad: [samples, count, width]; ids: [samples, count]
-// SgdRows: the bits of SgdStep without momentum and weight decay, for which a row without gradient
-// stays as it is.
+// SgdRows gives the same bits as SgdStep without momentum and weight decay, which leaves rows
+// without a gradient as they are.
 template <typename T>
 struct SgdRowsOf {
   static constexpr const char* kName = "sgd_rows";
@@ -24,7 +23,7 @@ struct SgdRowsOf {
 };
 using SgdRows = SgdRowsOf<Buffer>;
 
-// AdamWStep on the touched rows alone: moments and weights of others do not decay.
+// AdamWStep on the rows that were looked up only: moments and weights of other rows do not decay.
 template <typename T>
 struct AdamWRowsOf {
   static constexpr const char* kName = "adamw_rows";

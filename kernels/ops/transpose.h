@@ -4,8 +4,8 @@
 
 namespace trainyard::kernels {
 
-// y[b, j, i] = x[b, i, j]; x: [batch, rows, cols], y: [batch, cols, rows]; E. Does
-// not overlap.
+// y[b, j, i] = x[b, i, j]; x: [batch, rows, cols], y: [batch, cols, rows]; E. x and y do not
+// overlap.
 template <typename T>
 struct TransposeOf {
   static constexpr const char* kName = "transpose";

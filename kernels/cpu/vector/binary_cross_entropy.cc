@@ -22,7 +22,7 @@ void BinaryCrossEntropyOfRows(const BinaryCrossEntropyRows& r) {
     const VecF x = LoadPart(r.logits + row, n);
     const VecF e = ExpOfNegative(-Abs(x));
     const VecF loss = (x > 0.0f ? x : VecF{}) - x * click + LogOfOnePlus(e);
-    // A logit that is no number gives a loss that is none.
+    // A NaN logit gives a NaN loss.
     StorePart(r.losses + row, counts ? (x == x ? loss : x) : VecF{}, n);
     if (r.correct != nullptr) {
       const VecF guess = x > 0.0f ? Splat(1.0f) : VecF{};

@@ -3,7 +3,7 @@
 
 namespace trainyard::kernels::TRAINYARD_ISA {
 
-// NaN does not win: it shows in the sum of exponentials.
+// Ignores NaN, which makes the sum of exponentials NaN instead.
 template <typename T>
 TRAINYARD_INLINE float LargestOf(const T* x, int64_t n) {
   VecF best = Splat(-__builtin_inff());
@@ -23,7 +23,7 @@ TRAINYARD_INLINE float SumOfExp(const T* x, int64_t n, float largest) {
   return ReduceAdd(sum);
 }
 
-// The same, each left in `out`, which may be x.
+// The same; stores each exponential in `out`, which may be x.
 TRAINYARD_INLINE float KeepExp(const float* x, int64_t n, float largest, float* out) {
   VecF sum{};
   int64_t i = 0;
@@ -63,8 +63,8 @@ TRAINYARD_INLINE bool IsFirstLargest(const T* x, int32_t target, float largest) 
   return true;
 }
 
-// dx = exp(x - largest) * factor - minus; dx may be x. Of 16-bit elements, which cannot hold a kept
-// exponential to the last digits, it is computed again.
+// dx = exp(x - largest) * factor - minus; dx may be x. For fp32 dx holds the exponential already
+// (KeepExp); 16-bit elements cannot hold it to the last digits, so it is computed again.
 template <typename T>
 TRAINYARD_INLINE void Softmax(const T* x, int64_t n, float largest, float factor, float minus,
                               T* dx) {

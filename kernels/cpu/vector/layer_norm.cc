@@ -59,7 +59,7 @@ void LayerNorm(const LayerNormRows<T>& r) {
 }
 
 // With g = dy * gamma and xhat = (x - mean) * rstd:
-//   dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), without a mean the same less mean(g)
+//   dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), without mean(g) if there is no mean
 template <typename T>
 void LayerNormBackwardRun(const LayerNormBackwardRows<T>& r) {
   const float inverse = 1.0f / static_cast<float>(r.cols);

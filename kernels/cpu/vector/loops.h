@@ -1,8 +1,8 @@
 #pragma once
 
-// What table.cc gathers. A file whose loops run on elements of any type fills in their pointers,
-// for each type, by its Offer…; the other loops are declared here. Defined in the file of the same
-// op.
+// The loops that table.cc gathers. A file whose loops are templates over the element type has an
+// Offer… that sets their pointers for one type; the other loops are declared here. Each loop is
+// defined in the file of its op.
 
 #include "kernels/cpu/vector/simd.h"
 #include "kernels/cpu/vector/table.h"

@@ -79,7 +79,7 @@ TRAINYARD_INLINE VecF ExpOfNegative(VecF x) {
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r;
   p = p + 1.0f;
-  // What the shift pushed above the exponent's 8 bits falls off at the left.
+  // The left shift drops what lies above the exponent's 8 bits.
   const VecF power = reinterpret_cast<VecF>((reinterpret_cast<VecI>(shifted) + 127) << 23);
   return vanishes ? VecF{} : p * power;
 }

@@ -10,8 +10,7 @@ TRAINYARD_INLINE void LookUp(const uint8_t* __restrict x, const T* __restrict ta
   }
 }
 
-// A look-up is a load and a store, which arithmetic to the same bits, divisions of doubles, is far
-// from.
+// A look-up costs a load and a store; arithmetic that gives the same bits would divide doubles.
 template <typename T>
 void NormalizeImagesOf(const uint8_t* x, const T* table, int64_t channels, T* y, int64_t pixels) {
   if (channels == 1) return LookUp<1>(x, table, y, pixels);

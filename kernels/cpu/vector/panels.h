@@ -16,9 +16,9 @@ inline constexpr int kTileVectors = 3;
 
 TRAINYARD_INLINE int64_t PanelsOf(int64_t cols) { return (cols + kLanes - 1) / kLanes; }
 
-// The p-th row that next() names, of `cols` elements, or of zeros where it is null, to step p of
-// the panels: panels[j][p][lane], each `depth` steps long; what is left over of the last panel is
-// 0.
+// Packs `depth` rows of `cols` elements into panels: the p-th row that next() returns is step p of
+// them, panels[j][p][lane], and each panel is `depth` steps long. A null row counts as zeros;
+// columns of the last panel that do not exist are 0.
 template <typename T, typename F>
 TRAINYARD_INLINE void PackPanels(F next, int64_t depth, int64_t cols, float* panels) {
   const int64_t whole = cols / kLanes, left = cols % kLanes;
@@ -34,7 +34,6 @@ TRAINYARD_INLINE void PackPanels(F next, int64_t depth, int64_t cols, float* pan
   }
 }
 
-// A whole tile.
 template <int kVectors>
 TRAINYARD_INLINE void WholeTile(const PanelProduct& t, const float* a, const float* b, float* c,
                                 int64_t c_row, bool accumulate) {
@@ -77,7 +76,7 @@ TRAINYARD_INLINE void MultiplyTile(const PanelProduct& t, int64_t row, int64_t c
   }
 }
 
-// Panels of b stay in the first cache while those of a pass.
+// These panels of b stay in the L1 cache while those of a stream by.
 template <int kVectors, typename F>
 TRAINYARD_INLINE void MultiplyColumn(const PanelProduct& t, int64_t col, F& after_tile) {
   for (int64_t row = 0; row < t.rows; row += kTileRows) {
@@ -91,7 +90,7 @@ TRAINYARD_INLINE int64_t TilesOf(int64_t rows, int64_t cols) {
   return (rows + kTileRows - 1) / kTileRows * ((cols + kWide - 1) / kWide);
 }
 
-// after_tile() is called TilesOf(rows, cols) times on the way: room to fetch what comes next.
+// Calls after_tile() TilesOf(rows, cols) times on the way, for prefetching what comes next.
 template <typename F>
 TRAINYARD_INLINE void MultiplyPanels(const PanelProduct& t, F after_tile) {
   int64_t col = 0;
@@ -105,7 +104,7 @@ TRAINYARD_INLINE void MultiplyPanels(const PanelProduct& t, F after_tile) {
   }
 }
 
-// Asks for n elements to come to the second cache.
+// Prefetches n elements into the L2 cache.
 template <typename T>
 TRAINYARD_INLINE void Fetch(const T* p, int64_t n) {
   constexpr int64_t kLine = 64 / sizeof(T);

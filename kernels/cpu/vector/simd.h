@@ -51,8 +51,8 @@ TRAINYARD_INLINE VecF Load(const Float16* p) {
   const VecU unsigned_bits = magnitude >= 0x7c00u << 13 ? magnitude | 0x7f800000 : finite;
   return reinterpret_cast<VecF>(unsigned_bits | (bits & 0x8000) << 16);
 }
-// Below the smallest normal number, adding 1/2 leaves the rounded bits at the low end; above, the
-// bias moves back and what is cut off carries into the exponent, also of infinity.
+// Below the smallest normal number, adding 1/2 leaves the rounded bits at the low end. Above it,
+// the bias moves back and rounding carries into the exponent, up to infinity.
 TRAINYARD_INLINE void Store(Float16* p, VecF v) {
   const VecU u = reinterpret_cast<VecU>(v);
   const VecU magnitude = u & 0x7fffffff;
@@ -117,7 +117,7 @@ TRAINYARD_INLINE VecF Abs(VecF a) {
   return reinterpret_cast<VecF>(reinterpret_cast<VecI>(a) & 0x7fffffff);
 }
 
-// Lane i of the result is lane i + kBy of v, around the end.
+// Lane i of the result is lane i + kBy of v, modulo the number of lanes.
 template <int kBy, typename V>
 TRAINYARD_INLINE V Turned(V v) {
   if constexpr (sizeof(V) == 16) {
@@ -167,7 +167,7 @@ TRAINYARD_INLINE void Map(int64_t n, const A* a, const B* b, Y* y, F f) {
   if (i < n) StorePart(y + i, f(LoadPart(a + i, n - i), LoadPart(b + i, n - i)), n - i);
 }
 
-// From one element type to another.
+// Copies n elements and converts their type.
 template <typename X, typename Y>
 TRAINYARD_INLINE void Copy(int64_t n, const X* x, Y* y) {
   Map(n, x, y, [](VecF v) { return v; });

@@ -14,7 +14,7 @@ namespace trainyard::kernels {
 
 struct StepState;
 
-// Of rows [0, rows), at least one: the mean of each column and the sum of squares around it.
+// The mean of each column over rows [0, rows), at least one, and the sum of squares around it.
 template <typename T>
 struct BatchNormMoments {
   const T* x;
@@ -84,8 +84,8 @@ struct LayerNormBackwardRows {
 };
 
 // `group` heads of one sequence that share k and v. Rows of q, k, v (and their gradients) lie `row`
-// floats apart, those of y and dy `y_row`; the next head's q, y and gradients of them lie head_dim
-// further, its lse lies time further. The first `keys` keys are seen. scratch:
+// elements apart, those of y and dy `y_row`. The next head's q and y (and their gradients) lie
+// head_dim further, its lse lies `time` further. Queries see the first `keys` keys only. scratch:
 // as many floats as scratch::AttentionFloats says.
 template <typename T>
 struct AttentionHeads {
@@ -230,9 +230,9 @@ struct MaxPoolBackwardRow {
 };
 
 // c[i * c_row + j] (+)= sum over p < depth of a(i, p) * b(p, j) for i < rows and j < cols. b lies
-// in panels of a vector's columns: b[j / lanes * b_panel + p * lanes + j % lanes]. So does a with
-// a_row 1 and a_step lanes; with a_row n, a_step 1 and a_panel lanes * n its rows lie n apart. Both
-// are readable up to a multiple of a panel's rows and columns.
+// in panels of `lanes` columns: b[j / lanes * b_panel + p * lanes + j % lanes]. So does a if a_row
+// is 1 and a_step lanes; or its rows lie n apart, with a_row n, a_step 1 and a_panel lanes * n.
+// Both are readable up to a multiple of a panel's rows and columns.
 struct PanelProduct {
   const float* a;
   int64_t a_row, a_step, a_panel;
@@ -243,8 +243,8 @@ struct PanelProduct {
   bool accumulate;
 };
 
-// Where tiles of Winograd's F(4x4, 3x3) lie in an image [height, width, channels] of a batch: tile
-// i of `tiles`, counted from first, is number (first + i) of the batch, in rows of columns.
+// Tiles of Winograd's F(4x4, 3x3) in a batch of images [height, width, channels]: tile i of `tiles`
+// is number first + i of the batch, counted row by row in each image.
 template <typename T>
 struct WinogradImage {
   T* data;
@@ -252,16 +252,18 @@ struct WinogradImage {
   int64_t first, tiles;
 };
 
-// Their 36 values, each in a plane of its own: tile i, channel c at k * plane + i * tile + c /
-// lanes * chunk + c % lanes.
+// The 36 values of each tile, each in a plane of its own. Value k of tile i and channel c lies at
+//   k * plane + i * tile + c / lanes * chunk + c % lanes
 struct WinogradPlanes {
   float* data;
   int64_t plane, tile, chunk;
 };
 
-// Weights [outs, ins, 3, 3] transformed for sums in steps: the k-th of step s and column j lies
-// in panels at k * plane + j / lanes * panel + s * lanes + j % lanes. Forward the outputs are the
-// columns; backward the inputs, and the window is turned by half. Columns [first, first + cols).
+// Transforms weights [outs, ins, 3, 3] into panels (PanelProduct). Value k of step s and column j
+// goes to
+//   k * plane + j / lanes * panel + s * lanes + j % lanes
+// Forward, inputs are the steps of the sum and outputs the columns; backward it is the other way
+// round, and the window is turned by half a turn. Writes columns [first, first + cols).
 template <typename T>
 struct WinogradWeights {
   const T* w;
@@ -272,7 +274,8 @@ struct WinogradWeights {
   int64_t plane, panel;
 };
 
-// dw of one output, [ins, 3, 3] (+)= the 36 products transformed back; of input c at k * plane + c.
+// dw of one output: [ins, 3, 3] (+)= its 36 products transformed back. Product k of input c lies at
+// from[k * plane + c].
 struct WinogradWeightGradient {
   const float* from;
   int64_t plane, ins;
@@ -280,10 +283,9 @@ struct WinogradWeightGradient {
   bool accumulate;
 };
 
-// A tile of a convolution's gradient by its weights: outputs [first_out, first_out + outs) by
-// inputs [first_in, first_in + ins) at one place of the window, summed over `pixels` of the output.
-// dy and x start at the tile's first channel. Input row of output row y: y * stride + shift_y,
-// alike for x.
+// A tile of a convolution's gradient by its weights: `outs` outputs by `ins` inputs at one place of
+// the window, summed over `pixels` of the output from first_pixel on. dy and x start at the tile's
+// first channel. Output row y reads input row y * stride + shift_y; columns alike.
 template <typename T>
 struct WeightGradientTile {
   const T *x, *dy;
@@ -305,7 +307,7 @@ struct WeightGradientSums {
   bool accumulate;
 };
 
-// What a byte may be: the rows of normalize_images' table.
+// How many values a byte may have: normalize_images' table has as many per channel.
 inline constexpr int64_t kValuesOfAByte = 256;
 
 // Loops on tensors of T; statistics, factors and sums are fp32, and so is all arithmetic.
@@ -355,7 +357,7 @@ struct ElementLoops {
   void (*winograd_input)(const WinogradImage<const T>& image, const WinogradPlanes& to);
   void (*winograd_output)(const WinogradPlanes& from, const float* bias,
                           const WinogradImage<T>& image);
-  // Of the output: the transpose of winograd_output.
+  // Transforms the gradient of the output, by the transpose of winograd_output.
   void (*winograd_gradient)(const WinogradImage<const T>& image, const WinogradPlanes& to);
   void (*winograd_weights)(const WinogradWeights<T>& weights);
   void (*weight_gradient)(const WeightGradientTile<T>& tile);
@@ -373,7 +375,7 @@ struct VectorTable {
   void (*adamw)(const AdamWRange& range);
   void (*sgd)(const SgdRange& range);
   void (*ema)(const float* w, float rest, float* average, int64_t n);
-  // Updates m and v; the weights and the update u as they are then.
+  // Updates m and v; returns the sums of squares of the weights and of the update u that they give.
   LambSquares (*lamb_moments)(const LambRange& range);
   void (*lamb_step)(const LambRange& range, float rate);  // w -= rate * u
   void (*draw_normals)(const DrawRange& range);
@@ -385,7 +387,7 @@ struct VectorTable {
   void (*scale)(float a, float* x, int64_t n);
   // y = b x + c y
   void (*axpby)(float b, const float* x, float c, float* y, int64_t n);
-  // As ElementLoops::squared_norm.
+  // Sixteen running sums, as in ElementLoops::squared_norm.
   double (*sum)(const float* x, int64_t n);
   // For tests: e^x, log x, Phi(x).
   void (*exp)(const float* x, float* y, int64_t n);
@@ -394,10 +396,10 @@ struct VectorTable {
 };
 
 namespace avx512 {
-const VectorTable& Table();  // F, BW, DQ, VL
+const VectorTable& Table();  // needs AVX-512 F, BW, DQ and VL
 }
 namespace avx2 {
-const VectorTable& Table();  // and FMA
+const VectorTable& Table();  // needs AVX2 and FMA
 }
 namespace baseline {
 const VectorTable& Table();

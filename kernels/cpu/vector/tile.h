@@ -6,7 +6,8 @@
 
 namespace trainyard::kernels::TRAINYARD_ISA {
 
-// Registers for accumulators: 16 of 32 with AVX-512, else 8 of 16. Two vectors wide where b is.
+// Registers for accumulators: 16 of 32 with AVX-512, else 8 of 16. A tile is two vectors wide where
+// b is.
 inline constexpr int kTileSums = kLanes == 16 ? 16 : 8;
 
 // c[i * c_row + j] (+)= sum over p < depth of a[i * a_row + p * a_step] * b[p * b_row + j]
