@@ -26,19 +26,19 @@
 namespace trainyard {
 namespace {
 
-// Safety net under inotify, and the pace of slow chores.
+// The tick finds events that inotify did not report, and paces slow chores.
 constexpr absl::Duration kTick = absl::Milliseconds(200);
 constexpr absl::Duration kCleaning = absl::Minutes(1);
-// While a process that was killed is not gone yet.
+// Between looks at a killed process that is not gone yet.
 constexpr absl::Duration kReapPause = absl::Milliseconds(5);
 constexpr absl::Duration kResendAfter = absl::Seconds(15);
 constexpr absl::Duration kSilence = absl::Seconds(5);
 constexpr absl::Duration kLastWords = absl::Seconds(2);
 constexpr int64_t kMostLogBytes = int64_t{1} << 20;
-constexpr int kMostFound = 4096;  // ranks that are told at registration
+constexpr int kMostFound = 4096;  // ranks that a Register message names
 
-// Without assignments whose key cannot name a folder: a defect of the server must not lead out of
-// ours.
+// `desired` without the assignments whose key cannot name a folder: a defect of the server must not
+// make the agent write outside its own folder.
 v1::DesiredSet WithValidNames(const v1::DesiredSet& desired) {
   v1::DesiredSet valid;
   valid.set_version(desired.version());
@@ -83,8 +83,8 @@ absl::Status Agent::SetUp() {
   const std::string lock_path = options_.state_dir + "/lock";
   lock_.Reset(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock_.valid()) return ErrnoStatus(errno, lock_path);
-  // Of the process, not of the descriptor: a worker that a killed agent was just starting holds the
-  // descriptor until its exec.
+  // The lock belongs to the process (fcntl), not to the descriptor (flock): a worker that a killed
+  // agent was just starting holds the descriptor until its exec.
   struct flock whole {
     .l_type = F_WRLCK, .l_whence = SEEK_SET
   };
@@ -130,7 +130,7 @@ absl::Status Agent::AdoptRanks() {
 }
 
 void Agent::WatchEvents(const LocalRank& rank) {
-  // Without a watch (too many of them) the tick finds the events.
+  // If the watch cannot be added (there is a limit), the tick finds the events.
   inotify_add_watch(inotify_.get(), run::RunDirectory(rank.path()).events_path().c_str(),
                     IN_MODIFY);
 }
@@ -226,8 +226,8 @@ void Agent::HandleInbox() {
         up_ = true;
         desired_is_fresh_ = false;
         reconciled_version_ = 0;
-        // What ran on a lease that ran out may have been placed elsewhere meanwhile: it gets no
-        // right to write before the set says that it is still wanted.
+        // Ranks whose lease ended may have been placed elsewhere meanwhile: they get no right to
+        // write before the desired set says that they are still wanted.
         FenceIfLate(clock_.SinceBoot());
         server_takes_columns_ = event.message.welcome().metric_columns();
         lease_.Begin(event.message.welcome(), event.register_sent);
@@ -243,8 +243,8 @@ void Agent::HandleInbox() {
         desired_is_fresh_ = false;
         break;
       case LinkEvent::kRefused:
-        // Its name, and so its slots, may be another agent's by now: orphans must not compute
-        // beside what that one starts.
+        // Another agent may have this node's name, and so its slots, by now: our orphans must not
+        // run beside the ranks that it starts.
         if (!lease_.HoldsAt(clock_.SinceBoot())) Fence(std::string(event.status.message()));
         break;
     }
@@ -339,7 +339,7 @@ void Agent::HandleAck(const v1::EventAck& ack) {
   const auto it = ranks_.find(run::RunDirectory::NameOf(ack.key()));
   if (it == ranks_.end()) return;
   LocalRank& rank = *it->second;
-  // It may be late, and of what ran under an earlier claim to the same rank.
+  // The acknowledgement may be late and belong to what ran under an earlier claim to the rank.
   if (!ack.key().claim().empty() && ack.key().claim() != rank.key().claim()) return;
   rank.spool().Acknowledge(ack.sequence(), ack.fenced());
   last_progress_ = clock_.SinceBoot();
@@ -361,7 +361,7 @@ void Agent::HandleLogRequest(const v1::LogRequest& request) {
         absl::StrCat("node ", options_.hello.node(), " has no log of rank ", name, " (any more)"));
     chunk.set_end(true);
   } else {
-    // Asked first: a worker that ends in between is told with the next chunk.
+    // Looked up before the log is read: if the worker ends in between, the next chunk says so.
     const bool ended = !it->second->HasProcess();
     const auto read = it->second->log().Read(
         request.offset(), std::clamp<int64_t>(request.max_bytes(), 0, kMostLogBytes));
@@ -415,7 +415,7 @@ void Agent::SendHeartbeat(absl::Duration now) {
   for (const auto& [name, rank] : ranks_) {
     if (rank->HasProcess()) *heartbeat.add_present() = rank->key();
   }
-  // GPUs come first among the slots: each has the slot of its index.
+  // GPUs come first among the slots, so a GPU has the same index as its slot.
   for (const auto& [index, usage] : gpus_->Usage()) (*heartbeat.mutable_usage())[index] = usage;
   DescribeHealth(*heartbeat.mutable_health());
   link_->Send(std::move(message));
@@ -442,7 +442,7 @@ void Agent::DescribeHealth(v1::NodeHealth& health) const {
 void Agent::Tick(absl::Duration now) {
   next_tick_ = now + kTick;
   if (!lease_.HoldsAt(now)) RenewLeases();
-  // Loading a worker takes time that the first step of another would miss.
+  // Loading a warm worker would take CPU time from a rank that is about to make its first step.
   if (leaving_ == Leaving::kNo && !AwaitsFirstStep(now)) warm_->Tend(now, BusyDevices());
   bool waiting = false;
   for (auto& [name, rank] : ranks_) {
@@ -460,8 +460,8 @@ void Agent::Tick(absl::Duration now) {
     last_progress_ = now;
   }
   link_->ResetIfSilentFor(std::max(kSilence, 3 * lease_.heartbeat_interval()));
-  // Its directory is what keeps a rank from being started twice: it goes only when the server is
-  // known to ask for the rank no more.
+  // A rank's directory is what keeps the rank from being started twice: it is deleted only when the
+  // server is known not to ask for the rank any more.
   if (now >= next_cleaning_ && desired_is_fresh_) {
     next_cleaning_ = now + kCleaning;
     ForgetOldRanks();

@@ -27,12 +27,12 @@ struct AgentOptions {
   std::vector<std::string> servers;  // HOST:PORT of each; any will do
   std::string token_file;
   std::string state_dir;
-  std::string worker;                    // program
-  int standby = 1;                       // warm workers that wait for anything, with CPU slots
-  bool standby_gpus = true;              // and one for each idle GPU
-  v1::Register hello;                    // node, slots, address, labels, version
-  std::shared_ptr<Nvml> nvml;            // null: no GPUs
-  bool kill_workers_on_exit = false;     // on SIGTERM too
+  std::string worker;          // program
+  int standby = 1;             // warm workers without a device of their own; only with CPU slots
+  bool standby_gpus = true;    // and one warm worker for each idle GPU
+  v1::Register hello;          // node, slots, address, labels, version
+  std::shared_ptr<Nvml> nvml;  // null: no GPUs
+  bool kill_workers_on_exit = false;     // also on SIGTERM; SIGINT always kills them
   int64_t log_bytes = int64_t{4} << 20;  // per file; two files per rank
   RetentionLimits retention;
 };
@@ -75,7 +75,7 @@ class Agent {
   void HandleAck(const v1::EventAck& ack);
   void HandleLogRequest(const v1::LogRequest& request);
   void RenewLeases();
-  // For sessions that begin, so that the server can have them run on though they were lost.
+  // Sent when a session begins, so that the server can let ranks that it holds for lost run on.
   std::vector<v1::RankKey> RunningRanks() const;
   void TellAboutOrphans(absl::Duration now) const;
   void FenceIfLate(absl::Duration now);
@@ -88,28 +88,29 @@ class Agent {
   void Refuse(const v1::Assignment& assignment, v1::RankEvent event);
   void SendEvents(absl::Duration now);
   std::set<int> GpusOf(const LocalRank& rank) const;
-  // A fault of a GPU is told with what its driver said of it.
+  // Appends the errors (Xids) that the driver reported of the rank's GPUs to the message of
+  // `failure`; waits for them only when the device is at fault.
   void AddXids(const LocalRank& rank, v1::Failure& failure);
-  // "the driver reported Xid 79 (…) of GPU 1", or "": of its GPUs, since it began. `wait`: for the
-  // driver to say so, at most a quarter of the time, however many ranks fail at once: leases are
-  // renewed meanwhile by nobody.
+  // The errors of the rank's GPUs since the rank began: "the driver reported Xid 79 (…) of GPU 1",
+  // or "". `wait`: gives the driver time to report them. Such waits take at most a quarter of the
+  // loop's time, however many ranks fail at once, since nobody renews leases meanwhile.
   std::string WhatTheDriverSaid(const LocalRank& rank, bool wait);
   void SendHeartbeat(absl::Duration now);
   void DescribeHealth(v1::NodeHealth& health) const;
   void Tick(absl::Duration now);
   void ForgetOldRanks();
-  bool ForgetRank(const std::string& name);  // and its directory: whether all of that is gone
+  bool ForgetRank(const std::string& name);  // deletes its directory, too; true: all of it is gone
   bool ReadyToLeave(absl::Duration now);
   void KillEverything();
   const v1::Assignment* FindDesired(const std::string& name) const;
   bool AwaitsFirstStep(absl::Duration now) const;
   std::vector<Standby> WhatWorkersWaitFor() const;
-  std::set<std::string> BusyDevices() const;  // GPUs
+  std::set<std::string> BusyDevices() const;  // GPUs that ranks run on
 
   const AgentOptions options_;
   const std::string ranks_folder_;
   Clock& clock_;
-  v1::Register hello_;      // with who this agent is
+  v1::Register hello_;      // options_.hello and this agent's identity
   FileDescriptor lock_;     // of the state directory
   FileDescriptor inotify_;  // on the events.log of ranks that run
   Inbox inbox_;
@@ -119,8 +120,8 @@ class Agent {
   std::set<std::string> troubled_;                           // ranks whose log could not be read
   Lease lease_;
   v1::DesiredSet desired_;
-  bool has_desired_ = false;       // since the start of this agent
-  bool desired_is_fresh_ = false;  // of this session
+  bool has_desired_ = false;       // a set came since this agent started
+  bool desired_is_fresh_ = false;  // it came in the present session
   int64_t reconciled_version_ = 0;
   bool up_ = false;
   bool server_takes_columns_ = false;  // as its Welcome said

@@ -20,7 +20,7 @@ namespace {
 constexpr absl::Duration kFirstStepPatience = absl::Seconds(10);
 // Between attempts to start a rank or to record its end, while the disk is full.
 constexpr absl::Duration kRecordPause = absl::Seconds(1);
-// For the driver to tell why a process on a GPU failed.
+// How long to wait for the driver to tell why a process on a GPU failed.
 constexpr absl::Duration kDriverPatience = absl::Milliseconds(250);
 
 int64_t BytesIn(const std::string& folder) {
@@ -108,7 +108,7 @@ void Agent::Perform(const Action& action, absl::Duration now) {
       break;
     }
     case Action::kDecline: {
-      // Nothing was done, so the state that it would have gone on from is what it leaves.
+      // The rank never ran, so the state that it leaves is the one that it would have started from.
       v1::RankEvent event;
       event.mutable_finished()->set_outcome(v1::RankEvent::Finished::SUSPENDED);
       event.mutable_finished()->set_step(wanted->restore().step());
@@ -208,7 +208,7 @@ std::set<std::string> Agent::BusyDevices() const {
 }
 
 std::set<int> Agent::GpusOf(const LocalRank& rank) const {
-  std::set<int> gpus;  // they come first among the slots: each has the slot of its index
+  std::set<int> gpus;  // GPUs come first among the slots: same index as the slot
   for (const int index : rank.slots()) {
     if (index < 0 || index >= options_.hello.slots_size()) continue;
     if (options_.hello.slots(index).device() == v1::Resources::CUDA) gpus.insert(index);

@@ -81,7 +81,7 @@ std::vector<Xid> GpuMonitor::XidsSince(absl::Duration since, const std::set<int>
   if (!thread_.joinable() || gpus.empty()) return found;
   const auto find = [&] {
     shared_->mu.AssertReaderHeld();
-    found.clear();  // it may be looked more than once
+    found.clear();  // the condition may be evaluated more than once
     for (const Shared::Heard& one : shared_->heard) {
       if (one.at >= since && gpus.contains(one.xid.gpu)) found.push_back(one.xid);
     }
@@ -92,8 +92,8 @@ std::vector<Xid> GpuMonitor::XidsSince(absl::Duration since, const std::set<int>
   return found;
 }
 
-// Waiting for an error is the pause between two looks; after one there is a pause all the same, so
-// that a GPU that reports them without end is looked at no more often.
+// The wait for an error is the pause between two readings. After an error there is a pause all the
+// same, so that a GPU that reports errors without end is not read more often.
 void GpuMonitor::Watch(const std::shared_ptr<Shared>& shared) {
   for (;;) {
     const std::vector<GpuUsage> usage = shared->nvml->Usage();

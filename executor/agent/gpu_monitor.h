@@ -18,10 +18,10 @@ namespace trainyard {
 
 class GpuMonitor {
  public:
-  // Looks every `interval`. Null: there are no GPUs. `clock` must outlive it.
+  // Reads the GPUs every `interval`. `nvml` is null when there are none. `clock` must outlive it.
   GpuMonitor(std::shared_ptr<Nvml> nvml, Clock& clock,
              absl::Duration interval = absl::Milliseconds(500));
-  // Leaves a thread that the driver keeps for more than two seconds to itself.
+  // Detaches the thread if a call into the driver keeps it for more than two seconds.
   ~GpuMonitor();
   GpuMonitor(const GpuMonitor&) = delete;
   GpuMonitor& operator=(const GpuMonitor&) = delete;

@@ -47,7 +47,7 @@ absl::StatusOr<Identity> OpenIdentity(const std::string& state_dir) {
   TY_ASSIGN_OR_RETURN(identity.secret, ReadOrMakeSecret(state_dir + "/node-secret"));
   struct stat folder {};
   if (stat(state_dir.c_str(), &folder) != 0) return ErrnoStatus(errno, state_dir);
-  // A container may hide it; then two machines are told apart by their secrets alone.
+  // A container may hide these two; then machines are told apart by their secrets alone.
   const absl::StatusOr<std::string> boot = ReadFile("/proc/sys/kernel/random/boot_id", 100);
   const absl::StatusOr<std::string> machine = ReadFile("/sys/class/dmi/id/product_uuid", 100);
   identity.instance =

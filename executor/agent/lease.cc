@@ -23,7 +23,8 @@ void Lease::Begin(const v1::Welcome& terms, absl::Duration register_sent) {
   self_fence_ = std::min(self_fence_, lease_);
   orphan_limit_ = absl::Milliseconds(std::max<int64_t>(0, terms.orphan_limit_ms()));
   sent_.clear();
-  // Nothing that was given before ends later, unless somebody wrote nonsense into a lease file.
+  // Set, not extended: no lease that was given before ends later, unless somebody wrote nonsense
+  // into a lease file.
   until_ = register_sent + lease_;
   holds_until_ = register_sent + self_fence_;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
-// The agent's right to run what it runs, on Clock::SinceBoot. Pure; the loop asks it what holds.
+// The agent's right to run its ranks, in times of Clock::SinceBoot. Pure: the agent's loop passes
+// the time in.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,8 +14,8 @@ namespace trainyard {
 
 class Lease {
  public:
-  // A restarted agent: its workers may live until `until`, and until `fence_at` with an agent that
-  // lives, given by an earlier process.
+  // Called when an agent adopts workers. The agent process before it let them live until `until`,
+  // and until `fence_at` as long as an agent lives.
   void Inherit(absl::Duration until, absl::Duration fence_at);
 
   // A session began. Registering renews the lease as a heartbeat does.
@@ -29,8 +30,8 @@ class Lease {
   // Until when workers may run by themselves: what their lease files say.
   absl::Duration until() const { return until_; }
 
-  // Until when it certainly holds: earlier than `until`, and counted from the *sending* of the
-  // newest acknowledged heartbeat, since nobody knows how long the answer was on its way.
+  // Until when the lease certainly holds: earlier than `until`, and counted from the *sending* of
+  // the newest acknowledged heartbeat, since nobody knows how long the answer was on its way.
   absl::Duration holds_until() const { return holds_until_; }
   bool HoldsAt(absl::Duration now) const { return now < holds_until_; }
 
@@ -39,8 +40,8 @@ class Lease {
   // nothing of orphans allows none.
   absl::Duration fence_at() const { return holds_until_ + orphan_limit_; }
 
-  // Until when an agent that is alive `now` lets its workers run: a lease from now on, but no
-  // longer than that.
+  // Until when an agent that is alive `now` lets its workers run: one lease from now on, but not
+  // past fence_at().
   absl::Duration LifeFrom(absl::Duration now) const {
     return std::max(until_, std::min(now + lease_, fence_at()));
   }

@@ -45,7 +45,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& server) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // No pings that measure the bandwidth, as in the server.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  // Desired sets of nodes with many ranks.
+  // The desired set of a node with many ranks is large.
   arguments.SetMaxReceiveMessageSize(16 << 20);
   return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
 }
@@ -102,7 +102,8 @@ class Link::Impl {
     std::mt19937_64 random(std::random_device{}());
     int failures = 0;
     std::string last_error;
-    // Agents spread over the servers; each turns to the next when its own is away.
+    // A random first server spreads the agents; each turns to the next when its server does not
+    // answer.
     size_t at = random() % options_.servers.size();
     for (; !Stopping(); at = (at + 1) % options_.servers.size()) {
       const absl::Duration start = clock_.SinceBoot();
@@ -158,7 +159,7 @@ class Link::Impl {
     return hello;
   }
 
-  // A refused connection is known at once; there is no use in waiting for gRPC's own retries.
+  // Returns at once when a connection is refused, instead of waiting for gRPC's own retries.
   bool WaitUntilConnected(grpc::Channel& channel) {
     const absl::Duration deadline = clock_.SinceBoot() + kConnectTimeout;
     while (clock_.SinceBoot() < deadline && !Stopping()) {

@@ -1,8 +1,7 @@
 #pragma once
 
-// The stream to a server: connects, registers, and connects again for ever, to the next server of
-// the yard when one is away. The only file of the
-// agent, with link.cc, that knows gRPC.
+// The stream to a server: connects, registers, and reconnects for ever, to the next server of the
+// yard when one does not answer. Only this file and link.cc of the agent know gRPC.
 
 #include <cstdint>
 #include <functional>
@@ -21,8 +20,8 @@ struct LinkEvent {
   enum Kind {
     kUp,  // registered: `message` holds the Welcome
     kMessage,
-    kDown,     // the session ended with `status`; the next one is tried by itself
-    kRefused,  // no session: the server gives this agent none, as `status` says; it is tried again
+    kDown,     // the session ended with `status`; the link tries the next one by itself
+    kRefused,  // the server refuses this agent a session, as `status` says; the link tries again
   } kind = kDown;
   std::string server;  // with kUp
   v1::ServerMessage message;
@@ -37,14 +36,14 @@ class Link {
     std::vector<std::string> servers;  // host:port of each; a session is with any of them
     std::string token_file;            // read anew for each session; empty: no token
     v1::Register hello;
-    std::vector<v1::RankKey> running;  // SetRunning
+    std::vector<v1::RankKey> running;  // until SetRunning is called
   };
 
   // `deliver` is called from the link's own thread, in order; it must not block.
   Link(Options options, Clock& clock, std::function<void(LinkEvent)> deliver);
   ~Link();
 
-  // What sessions that begin from now on tell as Register::running.
+  // Sets what sessions that begin from now on report as Register::running.
   void SetRunning(std::vector<v1::RankKey> running);
 
   // Without a session the message is dropped: what matters is sent again in the next one.

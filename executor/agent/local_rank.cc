@@ -21,7 +21,8 @@ namespace {
 
 constexpr int64_t kEvidenceBytes = 4096;
 constexpr int64_t kReserveBytes = int64_t{32} << 10;  // for a failure, its evidence and the end
-// Below it a worker that found its disk full is believed to have meant this one.
+// With less free space than this, a worker that failed by its storage is believed to mean this
+// disk.
 constexpr int64_t kLittleBytes = int64_t{1} << 20;
 
 int64_t FreeBytes(const std::string& folder) {
@@ -225,8 +226,8 @@ bool LocalRank::TryFinish(const std::function<std::string()>& remark) {
     process_.reset();
     lease_.reset();
   }
-  // As if the worker's own watchdog had been faster: nobody's fault, and no signal of unknown
-  // origin.
+  // Reported as if the worker's own watchdog had been faster: nobody's fault, rather than a signal
+  // of unknown origin.
   if (fenced_ && (status_->unknown || status_->signal == SIGKILL)) {
     status_ = ExitStatus{.code = run::kExitFenced};
   }

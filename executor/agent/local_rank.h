@@ -25,9 +25,9 @@ namespace trainyard {
 // Not thread-safe.
 class LocalRank {
  public:
-  // Turns a waiting worker into this rank: its folder becomes `path`. Fails when the directory
-  // exists already; when it fails later, the process is killed and the rank is gone, with a Failure
-  // in its log.
+  // Turns a waiting worker into this rank: its folder is renamed to `path`. Fails, and kills the
+  // worker, when `path` exists already or its files cannot be written. A worker that cannot be told
+  // its rank after that is killed, and the rank returned, with a Failure for its log.
   static absl::StatusOr<std::unique_ptr<LocalRank>> Start(const std::string& path,
                                                           const v1::Assignment& assignment,
                                                           WaitingWorker worker,
@@ -39,7 +39,7 @@ class LocalRank {
       const std::string& path, const v1::Assignment& assignment,
       const std::vector<v1::RankEvent>& events, Clock& clock);
 
-  // What an earlier agent left in `path`: running still, or gone.
+  // Takes over what an earlier agent left in `path`, whether its process still runs or is gone.
   static absl::StatusOr<std::unique_ptr<LocalRank>> Adopt(const std::string& path, Clock& clock);
 
   const std::string& name() const { return name_; }
@@ -55,14 +55,17 @@ class LocalRank {
   bool HasProcess() const { return process_.has_value(); }
   // It has a process, which was not killed, and the server takes its events.
   bool RunsOn() const { return HasProcess() && !stopping_ && !spool_.done(); }
-  // Readable once the process ends; -1 when there is none, or it ended and what it started has not.
+  // Readable once the process ends; -1 when there is none, or when it ended but processes that it
+  // started have not.
   int pidfd() const { return process_ && !process_->Ended() ? process_->pidfd() : -1; }
   pid_t pid() const { return process_ ? process_->id().pid : 0; }
 
-  // `lease_until` serves a rank whose lease file tells one time only: it makes no difference
-  // between living and writing, and is no orphan.
+  // Extends how long the rank may live. A lease file of an older agent holds one time only, which
+  // its worker takes for the right to write as well: such a rank gets `lease_until` instead of
+  // `until`, so that it never runs on as an orphan.
   void ExtendLife(absl::Duration until, absl::Duration lease_until, absl::Duration fence_at);
-  // To make checkpoints visible: of a rank that the server named since the session began.
+  // Extends how long the rank may make checkpoints visible. Only for a rank that the server has
+  // named since the session began.
   void ExtendRight(absl::Duration until);
   absl::Duration lease_until() const { return lease_ ? lease_->Life() : absl::ZeroDuration(); }
   absl::Duration fence_at() const { return lease_ ? lease_->Fence() : absl::ZeroDuration(); }
@@ -70,20 +73,20 @@ class LocalRank {
   // SIGTERM: checkpoint and leave, within `grace` (zero: without a limit of ours).
   void Suspend(absl::Duration now, absl::Duration grace);
   void Kill();
-  // Kills it because the agent has no right, or no wish, to run anything: nobody's fault, and told
-  // as such.
+  // Kills it because the agent has no right, or no wish, to run anything. It is reported as ended
+  // by its lease (kExitFenced), which is nobody's fault.
   void Fence();
-  // Kills it and tells why.
+  // Kills it and reports why.
   void Fail(v1::Failure::Category category, const std::string& why);
   void Retire() { retired_ = true; }
-  // The server names it, so it wants to hear how it ends, though it may have said before that it
-  // wants no more.
+  // Called when the desired set names the rank: the server wants to hear how it ends, even if it
+  // said before that it takes no more events.
   void Reopen();
 
-  // Once the process and all that it started are gone and its last event is written. True when that
-  // has just happened; call again soon while it returns false after the process ended or was
-  // killed. What `remark` says, if anything, of a process that a signal or its device ended, and
-  // not we, is told behind the end of its log.
+  // Writes the last event once the process and all that it started are gone. True when that has
+  // just been done; while it returns false after the process ended or was killed, call it again
+  // soon. `remark` is asked when a signal or the device ended the process, and not the agent: its
+  // text is reported after the last lines of the log.
   bool TryFinish(const std::function<std::string()>& remark = nullptr);
   bool recorded() const { return spool_.ended(); }  // its last event is written
   bool retired() const { return retired_; }
@@ -94,7 +97,8 @@ class LocalRank {
   LocalRank(const std::string& path, v1::RankKey key, Clock& clock);
   absl::Status HandOver(WaitingWorker worker, const v1::Assignment& assignment,
                         const std::string& device, int threads, absl::Duration lease_until);
-  // Tells that the disk is full, unless something was told already, in the space that was kept.
+  // Adds a Failure to last_words_ that says that the disk is full, unless they hold something
+  // already.
   void TellDiskIsFull();
 
   const std::string name_;
@@ -108,8 +112,8 @@ class LocalRank {
   std::optional<Process> process_;  // until it is gone
   std::optional<run::LeaseFile> lease_;
   std::optional<ExitStatus> status_;       // proven gone; Exited may still have to be written
-  std::vector<v1::RankEvent> last_words_;  // of the agent, before Exited
-  std::string remark_;                     // behind the end of the log
+  std::vector<v1::RankEvent> last_words_;  // the agent's own events, written before Exited
+  std::string remark_;                     // reported after the last lines of the log
   bool stopping_ = false;
   bool fenced_ = false;
   bool suspend_sent_ = false;

@@ -41,8 +41,8 @@ absl::StatusOr<std::string> ReadRange(const std::string& path, int64_t from, int
   return bytes;
 }
 
-// The bytes of `from` from `offset` on, but no more than `limit`: one that grows as fast as it is
-// copied would keep us for ever. Returns how many there were.
+// Copies the bytes of `from` from `offset` on to `to`, at most `limit`: a file that grows as fast
+// as it is copied would otherwise never end. Returns how many were copied.
 absl::StatusOr<int64_t> CopyFile(const std::string& from, int64_t offset, int64_t limit,
                                  const std::string& to) {
   constexpr int64_t kChunk = int64_t{1} << 20;
@@ -74,7 +74,7 @@ LogFile::Starts LogFile::ReadStarts() const {
 absl::Status LogFile::RotateIfLarger(int64_t limit) {
   const int64_t size = SizeOf(path_);
   if (size <= limit) return absl::OkStatus();
-  // A few bytes too many is the common case, and loses nothing.
+  // Usually the file is only a few bytes too long, and nothing is skipped.
   const int64_t skipped = std::max<int64_t>(0, size - 2 * limit);
   const Starts before = ReadStarts();
   const std::string copy = path_ + ".1.tmp";

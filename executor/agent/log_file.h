@@ -1,7 +1,7 @@
 #pragma once
 
-// What a worker printed, bounded. Bytes are counted from the first that it ever wrote, so a reader
-// that follows is not confused by rotation.
+// What a worker printed, bounded in size. Offsets count from the first byte that it ever wrote, so
+// that rotation does not confuse a reader that follows the log.
 
 #include <cstdint>
 #include <string>
@@ -16,10 +16,10 @@ class LogFile {
   // `path` is appended to by the worker and may not exist yet; `path`.1 and `path`.start are ours.
   explicit LogFile(std::string path) : path_(std::move(path)) {}
 
-  // Once `path` holds more than `limit` bytes they move to `path`.1, whose old content goes. By
-  // copying and truncating, since the worker keeps its descriptor; what it writes in between is
-  // copied too, but for the last microseconds. Of a flood only the end is kept: the last two to
-  // three times `limit`.
+  // Once `path` holds more than `limit` bytes, moves them to `path`.1, whose old content is
+  // dropped. They are copied and then truncated, since the worker keeps its descriptor; what it
+  // writes in between is copied too, except in the last microseconds. Of a flood only the last two
+  // to three times `limit` bytes are kept.
   absl::Status RotateIfLarger(int64_t limit);
 
   struct Chunk {
@@ -35,7 +35,7 @@ class LogFile {
   std::string LastLines(int64_t max_bytes) const;
 
  private:
-  // Bytes before `path`.1, and before `path`.
+  // How many bytes the worker wrote before those in `path`.1, and before those in `path`.
   struct Starts {
     int64_t old = 0;
     int64_t current = 0;

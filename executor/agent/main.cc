@@ -130,7 +130,7 @@ absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
   options.state_dir = std::filesystem::absolute(flags.state_dir, error).lexically_normal().string();
 
   std::vector<Gpu> gpus;
-  // Workers see what this variable names, and count it as we do.
+  // Workers inherit this variable, and number the GPUs that it names as we do.
   const absl::StatusOr<std::shared_ptr<Nvml>> nvml =
       Nvml::Open("libnvidia-ml.so.1", getenv("CUDA_VISIBLE_DEVICES"));
   if (nvml.ok()) {
@@ -185,7 +185,8 @@ int Main(int argc, char** argv) {
     std::cerr << "trainyard-agent: " << options.status().message() << "\n";
     return absl::IsInvalidArgument(options.status()) ? kExitUsage : kExitFailed;
   }
-  // Blocked before any thread starts, so that all of them inherit it and only the loop reads them.
+  // The signals are blocked before any thread starts, so that all threads inherit that and only the
+  // agent's loop reads them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);

@@ -8,12 +8,12 @@
 namespace trainyard {
 namespace {
 
-// By name, as columns are ordered.
+// The values of a point in the order of columns, which is by name.
 std::map<std::string, double> ValuesOf(const v1::MetricPoint& point) {
   return {point.values().begin(), point.values().end()};
 }
 
-// Columns that may take points, and what must be known to go on.
+// The columns that the next point may be added to, and what adding it requires.
 struct OpenColumns {
   v1::MetricColumns* columns = nullptr;  // null: none
   int64_t next_sequence = 0;
@@ -39,7 +39,7 @@ v1::EventBatch PackMetrics(v1::EventBatch batch) {
   packed.mutable_key()->Swap(batch.mutable_key());
   OpenColumns open;
   for (v1::RankEvent& event : *batch.mutable_events()) {
-    // A point without values is the server's to refuse.
+    // A point without values is passed on as it is, for the server to refuse.
     if (!event.has_metrics() || event.metrics().values().empty()) {
       *packed.add_events() = std::move(event);
       open = {};

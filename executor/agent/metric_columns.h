@@ -4,9 +4,9 @@
 
 namespace trainyard {
 
-// The batch with metrics that follow each other (same split, same names) in columns in place of a
-// message per point. Pure. The worker's own log keeps a record per point: each is there as soon as
-// its step is done, and stays whoever is killed.
+// Packs consecutive metric points of the same split and names into columns instead of one message
+// per point. Pure. The worker's own log keeps one record per point, so that each is there as soon
+// as its step is done and survives whoever is killed.
 v1::EventBatch PackMetrics(v1::EventBatch batch);
 
 }  // namespace trainyard

@@ -62,7 +62,8 @@ struct Functions {
   int (*wait_event)(EventSet, EventData*, unsigned milliseconds);
 };
 
-// From the catalog named in nvml.h; those that end a process or say that a GPU is broken.
+// From the catalog that our nvml.h links to: the codes that end a process or say that a GPU is
+// broken.
 struct XidWords {
   int code;
   const char* words;
@@ -154,7 +155,7 @@ class OpenNvml final : public Nvml {
     return absl::OkStatus();
   }
 
-  // Those of `visible` alone.
+  // Keeps only the GPUs that `visible` names, in its order.
   absl::Status Narrow(const std::string& visible) {
     std::vector<Device> chosen;
     for (absl::string_view name : absl::StrSplit(visible, ',', absl::SkipWhitespace())) {
@@ -179,7 +180,7 @@ class OpenNvml final : public Nvml {
     return absl::OkStatus();
   }
 
-  // Some GPUs report no errors: those that do are listened to.
+  // Registers for the errors of those GPUs that report any.
   void ListenForXids() {
     if (!f_.make_events || !f_.free_events || !f_.register_events || !f_.wait_event) return;
     if (f_.make_events(&events_) != 0) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// GPUs as NVIDIA's management library sees them. The library is opened at run time: an agent runs
-// the same binary on a machine with no driver, and never loads CUDA.
+// GPUs as NVIDIA's management library sees them. The library is opened at run time, so that the
+// same agent binary runs on a machine without a driver; CUDA is never loaded.
 
 #include <cstdint>
 #include <memory>
@@ -34,7 +34,8 @@ struct Xid {
   int code = 0;
 };
 
-// "Xid 79 (fell off the bus) of GPU 1"; without the words where the code has none here.
+// "Xid 79 (fell off the bus) of GPU 1"; for a code that is not in our table, without the words in
+// parentheses.
 std::string Describe(const Xid& xid);
 
 // Any call may take as long as the driver likes. Not thread-safe.
@@ -42,15 +43,15 @@ class Nvml {
  public:
   // The GPUs that `visible` names, in its order: indices and UUIDs as in $CUDA_VISIBLE_DEVICES;
   // null: all. kNotFound: there is no driver, hence no GPU. kUnavailable: there is one and it
-  // fails. kInvalidArgument: a name of no GPU.
+  // fails. kInvalidArgument: a name that is no GPU's, or one named twice.
   static absl::StatusOr<std::shared_ptr<Nvml>> Open(
       const std::string& library = "libnvidia-ml.so.1", const char* visible = nullptr);
   virtual ~Nvml() = default;
 
   virtual absl::StatusOr<std::vector<Gpu>> List() = 0;
-  // By index.
+  // What each GPU does, by index.
   virtual std::vector<GpuUsage> Usage() = 0;
-  // The next error, waited for at most `timeout`. kUnimplemented: this driver tells of none.
+  // The next error, waited for at most `timeout`. kUnimplemented: this driver reports no errors.
   virtual absl::StatusOr<std::optional<Xid>> NextXid(absl::Duration timeout) = 0;
 };
 

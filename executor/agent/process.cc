@@ -28,10 +28,10 @@
 namespace trainyard {
 namespace {
 
-// One that hangs in a driver does not die; the agent must go on renewing its lease.
+// A process that hangs in a driver does not die, and the agent must go on renewing its lease.
 constexpr absl::Duration kStrayPatience = absl::Seconds(1);
 
-// Of /proc/{pid}/stat (proc(5)).
+// Fields of /proc/{pid}/stat (proc(5)).
 struct Stat {
   char state = '?';
   pid_t parent = 0;
@@ -67,8 +67,8 @@ void ForEachProcess(const std::function<void(pid_t, const Stat&)>& visit) {
   }
 }
 
-// Whether a process of the group lives. Zombies do not count: where nobody reaps for a dead agent
-// they stay for ever.
+// Whether a process of the group lives. Zombies do not count: where nobody reaps the children of a
+// dead agent, they stay for ever.
 bool GroupLives(pid_t pgid) {
   if (kill(-pgid, 0) != 0 && errno == ESRCH) return false;
   bool lives = false;
@@ -102,7 +102,7 @@ struct Settings {
   }
 };
 
-// When memory is short a worker goes before its agent.
+// Makes the kernel kill a worker before its agent when memory is short.
 void PreferForOom(pid_t pid) {
   const std::string path = absl::StrCat("/proc/", pid, "/oom_score_adj");
   const absl::StatusOr<std::string> text = ReadFile("/proc/self/oom_score_adj");
@@ -157,7 +157,7 @@ absl::StatusOr<Process> Process::Spawn(const SpawnRequest& request) {
   if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot start ", request.program));
   PreferForOom(pid);
 
-  // Our own child stays a zombie until we reap it, so the pid cannot change hands under us.
+  // Our own child stays a zombie until we reap it, so its pid cannot be reused meanwhile.
   FileDescriptor pidfd = OpenPidfd(pid);
   const absl::StatusOr<ProcessId> id = IdentifyProcess(pid);
   if (!pidfd.valid() || !id.ok()) {
@@ -172,7 +172,8 @@ absl::StatusOr<Process> Process::Spawn(const SpawnRequest& request) {
 absl::StatusOr<Process> Process::Adopt(ProcessId id) {
   FileDescriptor pidfd = OpenPidfd(id.pid);
   if (!pidfd.valid()) return absl::NotFoundError(absl::StrCat("process ", id.pid, " is gone"));
-  // Asked after the descriptor is ours: if the start time fits, so does the descriptor.
+  // Read after the descriptor was opened: if the start time is right, the descriptor is of that
+  // process.
   const absl::StatusOr<Stat> now = ReadStat(id.pid);
   if (!now.ok() || now->start_time != id.start_time || now->state == 'Z') {
     return absl::NotFoundError(absl::StrCat("process ", id.pid, " is gone"));
@@ -185,8 +186,8 @@ void Process::Signal(int signal) {
 }
 
 void Process::KillGroup() {
-  // While the process is not reaped the number of its group belongs to it; who reaps one that we
-  // adopted is not known.
+  // Until the process is reaped, the number of its group cannot be reused. Who reaps a process that
+  // we adopted is not known, so that one must not have ended.
   if (child_ ? !status_.has_value() : !Ended()) kill(-id_.pid, SIGKILL);
   Signal(SIGKILL);
 }

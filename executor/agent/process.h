@@ -16,7 +16,7 @@
 
 namespace trainyard {
 
-// A process for ever: a pid is used again, a pid with its start time is not (but after a reboot).
+// Names a process for good: a pid is reused, a pid with its start time is not (until a reboot).
 struct ProcessId {
   pid_t pid = 0;
   uint64_t start_time = 0;  // ticks since boot, field 22 of /proc/{pid}/stat
@@ -47,7 +47,8 @@ struct SpawnRequest {
 // Movable; not thread-safe. Destroying it kills nothing.
 class Process {
  public:
-  // In a session of its own, with no descriptor but 0, 1 and 2 and default signal handling.
+  // Starts the program in a session of its own, with no descriptors but 0, 1 and 2 and with default
+  // signal handling.
   static absl::StatusOr<Process> Spawn(const SpawnRequest& request);
 
   // One that an earlier agent started; kNotFound when it is gone.
@@ -59,8 +60,8 @@ class Process {
   void Signal(int signal);  // the process alone
   void KillGroup();         // SIGKILL to all of the group
 
-  // Once the process ended: kills what is left of its group. The status when nothing is left; until
-  // then nothing (call again soon).
+  // Once the process has ended, kills what is left of its group. Returns the status when nothing is
+  // left, and nullopt until then (call again soon).
   std::optional<ExitStatus> TryReap();
 
   bool Ended() const;  // the process itself; it may not be reaped yet
@@ -75,8 +76,9 @@ class Process {
   std::optional<ExitStatus> status_;  // of the process itself, once collected
 };
 
-// Kills what is left of the group `pgid` whose leader is gone, as far as it works in `folder` (the
-// number may have been given to others since). Returns whether anything was left.
+// Kills what is left of the group `pgid`, whose leader is gone: only processes whose working
+// directory is in `folder`, since the number may have been reused. Returns whether anything was
+// left.
 bool KillOrphansOf(pid_t pgid, const std::string& folder);
 
 // Descendants of workers that left their group and were handed to us (we are their subreaper):

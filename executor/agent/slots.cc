@@ -16,10 +16,9 @@
 namespace trainyard {
 namespace {
 
-// Left to the system and the agent: the worker's own peak is planned, the rest of the machine is
-// not.
+// The rest is left to the system and the agent: only a worker's peak is planned.
 constexpr double kShareForWorkers = 0.9;
-// What a driver keeps of a GPU's memory, and the contexts of other processes.
+// The rest of a GPU's memory is for the driver and the contexts of other processes.
 constexpr double kShareOfGpu = 0.97;
 
 int CountCores() {
@@ -41,7 +40,7 @@ absl::StatusOr<int64_t> ReadMemInfo(const std::string& root, absl::string_view n
   return absl::InternalError(absl::StrCat(root, "/proc/meminfo has no ", name));
 }
 
-// The smallest limit on the way from our cgroup to the root, of either version.
+// The smallest memory limit on the path from our cgroup to the root, in either version of cgroups.
 int64_t ReadCgroupLimit(const std::string& root) {
   int64_t limit = std::numeric_limits<int64_t>::max();
   const absl::StatusOr<std::string> groups = ReadFile(root + "/proc/self/cgroup");

@@ -20,7 +20,7 @@ namespace {
 constexpr int kEventsPerBatch = 256;
 constexpr int64_t kBytesPerBatch = int64_t{1} << 20;  // gRPC takes 4 MiB in one message
 constexpr size_t kBatchesInFlight = 8;
-constexpr int64_t kFreeBytes = int64_t{8} << 20;  // acknowledged ones, at once
+constexpr int64_t kFreeBytes = int64_t{8} << 20;  // acknowledged bytes that are freed at a time
 
 }  // namespace
 
@@ -56,7 +56,7 @@ absl::StatusOr<std::optional<v1::EventBatch>> Spool::NextBatch() {
     Sent sent{.end = reader_.position()};
     for (v1::RankEvent& event : events) {
       if (event.has_exited() && !ended_) {
-        // The server would give the slot away while the process runs.
+        // If this were sent, the server would give the slot away while the process runs.
         Rewind();
         return absl::DataLossError(absl::StrCat(directory_.events_path(), ": event ",
                                                 event.sequence(),
@@ -130,7 +130,7 @@ absl::Status Spool::AppendLast(const std::vector<v1::RankEvent>& extra,
     return absl::OkStatus();
   }
   run::EventPosition end = reader.position();
-  // A number that stood for another event would be taken for that one.
+  // The server would take an event whose number was used before for the earlier one.
   end.sequence = std::max({end.sequence, acked_, sent_});
   TY_ASSIGN_OR_RETURN(const auto writer,
                       run::EventWriter::OpenAt(directory_.events_path(), clock, end));
@@ -162,7 +162,7 @@ absl::Status Spool::Save() {
 
 void Spool::FreeAcknowledged() {
   const FileDescriptor fd(open(directory_.events_path().c_str(), O_WRONLY | O_CLOEXEC));
-  // Offsets stay as they are. A file system that cannot do it keeps all of the log.
+  // Punching a hole leaves offsets as they are. A file system without holes keeps the whole log.
   if (fd.valid() && freeable_ > 0) {
     fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, freeable_);
   }

@@ -21,18 +21,19 @@ namespace trainyard {
 // Not thread-safe.
 class Spool {
  public:
-  // Goes on where the `acked` file says.
+  // Continues behind the last event that the `acked` file says is stored.
   Spool(const run::RunDirectory& directory, v1::RankKey key);
 
   // The next batch to send: consecutive events, or nothing when all was sent or enough is on its
-  // way. kDataLoss: the log is damaged there, or the worker wrote an end itself; only AppendLast
-  // helps. Other errors may pass.
+  // way. kDataLoss: the log is damaged there, or the worker wrote an Exited itself; only AppendLast
+  // helps. Other errors may be temporary.
   absl::StatusOr<std::optional<v1::EventBatch>> NextBatch();
 
-  // The server stored everything up to `sequence`. `fenced`: it wants no more.
+  // The server stored everything up to `sequence`. `fenced`: it takes no more events of this rank.
   void Acknowledge(int64_t sequence, bool fenced);
 
-  // The server, which wanted no more, does. False: it never said that, or the end was stored.
+  // The server takes events again after it said that it takes no more. False: it never said so, or
+  // Exited was stored.
   bool Reopen();
 
   // A new session: what was sent and not acknowledged is sent again.
@@ -47,9 +48,9 @@ class Spool {
   absl::Status Save();
 
   bool has_begun() const { return has_begun_; }      // the worker wrote its first event
-  bool has_metrics() const { return has_metrics_; }  // it stepped
-  // The log has its end. No more so when the server turns out to have stored events past it, which
-  // a crash of the machine took from the log: then AppendLast is due again.
+  bool has_metrics() const { return has_metrics_; }  // the worker made a step
+  // The log ends with Exited. Becomes false again when the server turns out to have stored later
+  // events, which a crash of the machine took from the log: then AppendLast is due again.
   bool ended() const { return ended_; }
   bool done() const { return done_; }  // Exited was stored, or the server wants no more
   bool idle() const { return in_flight_.empty(); }
@@ -67,17 +68,18 @@ class Spool {
   run::EventReader reader_;
   run::EventPosition acked_position_;  // end of a batch: may lag behind acked_
   int64_t acked_ = 0;
-  int64_t sent_ = 0;  // in all sessions
+  int64_t sent_ = 0;  // the highest sequence that was sent in any session
   std::deque<Sent> in_flight_;
   bool has_begun_ = false;
   bool has_metrics_ = false;
   bool ended_ = false;
-  bool end_written_ = false;  // to the log; else `ended_` says that nobody wants it
+  bool end_written_ = false;  // Exited is in the log; else `ended_` says that nobody wants it
   bool done_ = false;
   bool refused_ = false;  // done, because the server wanted no more
   bool unsaved_ = false;
-  // Bytes at the beginning of the log that nobody needs: acknowledged so long ago that the mark is
-  // on the disk by now, without an fsync that could hold up a heartbeat.
+  // Bytes at the beginning of the log that nobody needs: they were acknowledged so long ago that
+  // the `acked` file that says so is on the disk by now, without an fsync that could hold up a
+  // heartbeat.
   int64_t freeable_ = 0;
 };
 

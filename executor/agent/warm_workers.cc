@@ -23,7 +23,7 @@ namespace {
 
 constexpr absl::Duration kFirstPause = absl::Seconds(1);
 constexpr absl::Duration kLongestPause = absl::Minutes(1);
-// One that hangs in a driver does not die.
+// A process that hangs in a driver does not die when it is killed.
 constexpr absl::Duration kGonePatience = absl::Seconds(1);
 
 void RemoveFolder(const std::string& folder) {

@@ -20,10 +20,10 @@
 
 namespace trainyard {
 
-// What a worker waits for: a GPU, which it has opened, or anything.
+// What a worker waits for: a rank on one GPU, which it has opened, or a rank on any device.
 struct Standby {
-  std::string device;  // "cuda:1", or "" for anything
-  int threads = 0;     // with a device
+  std::string device;  // "cuda:1", or "" for any device
+  int threads = 0;     // used only with a device
 
   friend bool operator==(const Standby&, const Standby&) = default;
 };
@@ -44,14 +44,15 @@ class WarmWorkers {
   // The destructor closes the pipes: waiting workers leave by themselves.
   ~WarmWorkers();
 
-  // A worker that waits for this device, or else for anything, or a new one.
+  // Returns a worker that waits for this device, else one that waits for any, else a new one.
   absl::StatusOr<WaitingWorker> Take(const std::string& device);
 
-  // Ends those that wait for a device of `busy`: the memory that they hold there is its user's.
+  // Kills the workers that wait for a device of `busy`: the rank that uses the device needs the
+  // memory that they hold there.
   void MakeRoom(const std::set<std::string>& busy);
 
-  // Starts what is missing, but for `busy` devices, and drops what died; one that dies is replaced
-  // after a growing pause of its own. Call often.
+  // Starts the workers that are missing, except for `busy` devices, and drops those that died. A
+  // worker that died is replaced after a pause, which grows by device. Call often.
   void Tend(absl::Duration now, const std::set<std::string>& busy);
 
   std::vector<pid_t> Pids() const;
@@ -67,7 +68,7 @@ class WarmWorkers {
   const std::string folder_;
   const std::vector<Standby> wanted_;
   std::vector<WaitingWorker> waiting_;
-  std::vector<WaitingWorker> leaving_;  // died; not proven gone yet
+  std::vector<WaitingWorker> leaving_;  // died or killed; not proven gone yet
   struct Pause {
     absl::Duration length, until, newest_start;
     void Begin(absl::Duration now);
@@ -75,8 +76,8 @@ class WarmWorkers {
   std::map<std::string, Pause> pauses_;  // by device
 };
 
-// The environment of a worker: what it needs of ours, how long its threads spin
-// (executor/run/spin.h) unless ours says so, and nothing else.
+// The environment of a worker: the variables of ours that it needs, how long its threads spin
+// (executor/run/spin.h) unless ours says that already, and nothing else.
 std::vector<std::string> WorkerEnvironment(const char* const* ours);
 
 }  // namespace trainyard

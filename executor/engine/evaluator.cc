@@ -103,7 +103,7 @@ absl::StatusOr<Evaluator::Sums> Evaluator::Evaluate(int64_t samples) {
   TY_RETURN_IF_ERROR(PrepareOnce(false));
   const plan::Plan& plan = session_.plan();
 
-  // A masked model is asked for some tokens alone: their bytes are no text.
+  // A masked model predicts only some of the tokens, which are no text: it has no bits per byte.
   const bool text = dataset_.facts().kind == plan::DataFacts::Kind::kTokens;
   const data::Tokenizer* const tokenizer = text ? dataset_.tokenizer() : nullptr;
   Sums sums;

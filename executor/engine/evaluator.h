@@ -1,6 +1,6 @@
 #pragma once
 
-// The held-out split.
+// Evaluates the held-out split.
 
 #include <cstdint>
 #include <map>
@@ -31,8 +31,8 @@ class Evaluator {
   // is lost.
   absl::Status Tune();
 
-  // Reads and evaluates the first batch: the failure that Run would end with there, if any. That
-  // none of its samples counts is none.
+  // Reads and evaluates the first batch, and returns the failure that Run would end with there, if
+  // any. It is no failure that none of its samples counts.
   absl::Status Try(int64_t max_samples);
 
   // "loss" and "accuracy" over the first `max_samples` validation samples (0: all), and
@@ -43,7 +43,8 @@ class Evaluator {
   absl::StatusOr<std::map<std::string, double>> Run(int64_t max_samples);
 
  private:
-  // A batch that the device computes, or has computed: what the host reads of it, and when.
+  // A batch that the device computes, or has computed: the results in host memory, and the event
+  // after which they are there.
   struct InFlight {
     std::shared_ptr<char[]> losses, correct, logits;  // f32; logits of clicks only
     const int32_t* targets = nullptr;
@@ -63,8 +64,8 @@ class Evaluator {
   absl::StatusOr<Sums> Evaluate(int64_t samples);
   InFlight& FlightOf(int64_t batch) { return flights_[batch % flights_.size()]; }
   absl::Status Enqueue(data::Loader& loader, InFlight& flight);
-  // Waits for the batch and adds it up; `tokenizer` tells how many bytes of text a target is, if
-  // any.
+  // Waits for the batch and adds it to `sums`. `tokenizer`, unless null, tells how many bytes of
+  // text a target is.
   absl::Status Finish(InFlight& flight, const data::Tokenizer* tokenizer, Sums& sums);
 
   Session& session_;
@@ -72,7 +73,7 @@ class Evaluator {
   const int64_t threads_;
   kernels::Kernels begin_;
   Program program_;
-  std::vector<InFlight> flights_;         // BatchesInUse
+  std::vector<InFlight> flights_;         // BatchesInUse of them
   std::unique_ptr<data::Loader> loader_;  // made with the first evaluation, and kept
 };
 

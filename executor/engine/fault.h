@@ -21,25 +21,25 @@ enum class Fault {
 // OK stays OK; a fault that was named before stays.
 absl::Status WithFault(Fault fault, const absl::Status& status);
 
-// A failure of what a device does: kOutOfMemory for lack of its memory, which it may notice late,
-// else kDevice.
+// For a failure of a device: kOutOfMemory if its memory ran out, which it may notice late, else
+// kDevice.
 absl::Status WithDeviceFault(const absl::Status& status);
 
-// A failure of the data room: kData, or kStorage where the machine failed (kInternal, as
-// ErrnoStatus says it of EIO, ESTALE or EMFILE, and kUnavailable), which another attempt may not
-// meet.
+// For a failure of executor/data: kStorage if the machine failed (kUnavailable, or kInternal, which
+// ErrnoStatus makes of EIO, ESTALE and EMFILE), since another attempt may succeed; else kData.
 absl::Status WithDataFault(const absl::Status& status);
 
-// A failure to write or read what a run keeps: kStorage.
+// For a failure to write or read what a run keeps: kStorage.
 absl::Status WithStorageFault(const absl::Status& status);
 
-// What WithFault said; else by the code: kUnimplemented, or kInternal.
+// The fault that WithFault set; without one kUnimplemented or kInternal, by the code of the status.
 Fault FaultOf(const absl::Status& status);
 
 // Whether the same attempt may succeed when it is made again.
 bool Retryable(const absl::Status& status);
 
-// A failure after which the run went back to a checkpoint: whoever runs it goes on from the newest.
+// Marks a failure after which the run went back to a checkpoint: the caller has to run it again
+// from the newest one.
 absl::Status MarkRolledBack(const absl::Status& status);
 bool RolledBack(const absl::Status& status);
 

@@ -19,7 +19,8 @@ inline float ValueOf(kernels::Float16 x) {
   return x.bits >> 15 != 0 ? -magnitude : magnitude;
 }
 
-// What n numbers are: the place of the first NaN or infinity, or -1 and the largest magnitude.
+// What is found in n numbers: the place of the first NaN or infinity, or -1 and the largest
+// magnitude.
 struct Extent {
   int64_t first_bad = -1;
   double largest = 0;

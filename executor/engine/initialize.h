@@ -10,12 +10,12 @@
 
 namespace trainyard::engine {
 
-// Of kernels::DrawNormal, for parameter `name`: weights are a function of (seed, name, index)
-// alone, so that neither the order of parameters, nor threads, ranks or devices change one.
+// The stream of kernels::DrawNormal for parameter `name`: weights are a function of (seed, name,
+// index) alone, so that neither the order of parameters nor threads, ranks or devices change them.
 uint64_t StreamOf(const std::string& name);
 
-// Fills parameter or buffer `id` of the plan: normal with mean 0 and deviation init_std, or
-// init_value everywhere.
+// Fills parameter or buffer `id` of the plan: normal with mean 0 and standard deviation init_std,
+// or init_value everywhere.
 absl::Status InitializeTensor(Session& session, plan::TensorId id, uint64_t seed);
 
 // Fills all of them. The rest of the arena is left alone.

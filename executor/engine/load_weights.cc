@@ -33,7 +33,8 @@ absl::StatusOr<weights::StartWeights> Open(const v1::JobSpec& spec, const plan::
   return weights;
 }
 
-// Of a checkpoint that has its manifest, that the weights are as they were written.
+// If the folder is a checkpoint with its manifest, checks that the weights are as they were
+// written.
 absl::Status VerifyOurs(const weights::ModelFolder& folder) {
   const auto json = weights::ReadSmallFile(folder.path, kManifestFile);
   if (absl::IsNotFound(json.status())) return absl::OkStatus();
@@ -104,7 +105,7 @@ absl::StatusOr<LoadedWeights> LoadWeights(Session& session, const v1::JobSpec& s
   TY_ASSIGN_OR_RETURN(const weights::StartWeights weights, Open(spec, session.plan()));
   TY_RETURN_IF_ERROR(WithDataFault(VerifyOurs(weights.folder)));
   TY_RETURN_IF_ERROR(WithDataFault(weights::CheckTies(weights, INT64_MAX)));
-  // What is read goes over what is drawn: a tensor may be both, part by part.
+  // Tensors are drawn first and then overwritten by what is read: one may have parts of both kinds.
   for (const plan::TensorId id : weights.assignment.drawn_whose) {
     TY_RETURN_IF_ERROR(InitializeTensor(session, id, spec.training().seed()));
   }

@@ -14,8 +14,8 @@ struct LossScale {
   friend bool operator==(const LossScale&, const LossScale&) = default;
 };
 
-// After a step whose gradient was finite or not: halved at once, doubled after `growth_interval`
-// good steps unless that is infinite.
+// The scale after a step whose gradient was finite or not: halved at once if not, doubled after
+// `growth_interval` good steps unless that would be infinite.
 LossScale AfterStep(LossScale before, bool finite, int64_t growth_interval);
 
 }  // namespace trainyard::engine

@@ -17,7 +17,7 @@ namespace p = ::trainyard::plan;
 
 static_assert(p::kPlace == k::NormalizeImages::kPlace);
 
-// Makes of an op over ids of tensors the same op over the places of these tensors in the arena.
+// Turns an op over ids of tensors into the same op over the buffers of these tensors in the arena.
 struct Binder {
   const p::Plan& plan;
   char* arena;
@@ -30,7 +30,8 @@ struct Binder {
     return {arena + plan.offsets[id], tensor.type, tensor.row_stride};
   }
 
-  // Tables or what goes with them, by their places relative to the first.
+  // Embedding tables, or one tensor per table (such as gradients), by their places relative to the
+  // first.
   k::Tables At(const std::vector<p::TensorId>& tables, bool takes_row_stride) const {
     k::Tables bound{.first = At(tables[0], takes_row_stride),
                     .list = {.count = static_cast<int64_t>(tables.size())}};

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kSearchedAtOnce = int64_t{4} << 20;  // bytes read back at once
 
-// What `bytes` of elements are, and the first one that is not finite.
+// What is found in a chunk, and the value of the first element that is not finite.
 struct Found {
   Extent extent;
   double value = 0;
@@ -70,10 +70,10 @@ NonFiniteSearch::NonFiniteSearch(Session& session) : session_(session), chunk_(k
 absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id) {
   const plan::Tensor& tensor = session_.plan().tensors[id];
   if (tensor.type == plan::ElementType::kI32 || tensor.type == plan::ElementType::kU8) return "";
-  // Running statistics are an end in themselves: no loss depends on them.
+  // Running statistics are passed over: no loss of a training step depends on them.
   if (tensor.kind == plan::TensorKind::kPendingBuffer) return "";
   const int64_t width = plan::SizeOf(tensor.type);
-  // Between rows that lie apart nothing was ever written: one after the other.
+  // Rows that lie apart are read one after the other: nothing was ever written between them.
   const bool apart = tensor.row_stride > 0;
   const int64_t run = apart ? tensor.dims.back() : tensor.elements();
   const int64_t step = apart ? tensor.stride_of_rows() : run;

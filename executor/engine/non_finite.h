@@ -12,7 +12,7 @@
 
 namespace trainyard::engine {
 
-// Follows a step that is run again, op by op. Slow: it reads back all that is written.
+// Runs a step again, op by op. Slow: it reads back everything that the ops write.
 class NonFiniteSearch {
  public:
   explicit NonFiniteSearch(Session& session);

@@ -43,7 +43,7 @@ RunState AfterRollback(const RunState& now, int64_t failed, RunState then, int64
 bool EnterBest(const v1::BestCheckpoints& policy, const Score& score, std::vector<Score>& best) {
   if (!std::isfinite(score.value)) return false;
   const plan::Metric metric = plan::MetricOf(policy);
-  // After all that are as good: of equal ones the earlier is better.
+  // Behind all scores that are as good: of equal ones the earlier is better.
   const auto at = std::upper_bound(
       best.begin(), best.end(), score,
       [&](const Score& a, const Score& b) { return metric.Better(a.value, b.value); });

@@ -11,18 +11,19 @@
 
 namespace trainyard::engine {
 
-// Takes the value of an evaluation. One that is not finite is no improvement.
+// Updates `state` with the score of an evaluation. One that is not finite is no improvement.
 void TakeValue(const v1::EarlyStopping& policy, const Score& score, EarlyStoppingState& state);
 
 // Why the run ends now although steps are left, or "": the policy has not waited long enough.
 std::string StopsEarly(const v1::EarlyStopping& policy, const EarlyStoppingState& state);
 
-// What a run remembers when it goes back from the step after `failed` steps, which is not finite,
-// to its state after `step` steps, which remembered `then`: the data goes on after the batch that
-// failed.
+// The state of a run, which was `now`, after a rollback: the step after `failed` steps was not
+// finite, and the run goes back to its checkpoint after `step` steps, whose state is `then`. The
+// data goes on after the batch that failed.
 RunState AfterRollback(const RunState& now, int64_t failed, RunState then, int64_t step);
 
-// Takes the value of an evaluation into `best` when it is among policy.keep() best; whether it is.
+// Enters the score of an evaluation into `best` if it is among the policy.keep() best; returns
+// whether it is.
 bool EnterBest(const v1::BestCheckpoints& policy, const Score& score, std::vector<Score>& best);
 
 }  // namespace trainyard::engine

@@ -8,9 +8,9 @@
 
 namespace trainyard::engine {
 
-// Copies what `file` stores of `parameter`, each name after `prefix`, into the session's tensor
-// `id` of the same shape, piece by piece: no second copy of the weights is ever held. kDataLoss
-// when a type or shape differs from the plan's.
+// Copies what `file` stores of `parameter`, under its names after `prefix`, into the session's
+// tensor `id` of the same shape, piece by piece: no second copy of the weights is ever held.
+// kDataLoss when a type or shape differs from the plan's.
 absl::Status ReadTensor(const weights::SafetensorsFile& file, const std::string& prefix,
                         const plan::Tensor& parameter, Session& session, plan::TensorId id);
 

@@ -20,18 +20,18 @@ struct ChosenCheckpoint {
 };
 
 // The checkpoint `wanted`, or when it is missing or damaged the newest older one beside it that is
-// whole. When none is, the failure of `wanted`. One that is whole and of `spec`, but not the one
-// that was reported, is taken with a warning: a rollback wrote it anew and was killed before it
-// could say so, and what it says is all that there is to know.
+// whole. When none is, the failure of `wanted`. A `wanted` that is whole and of `spec`, but whose
+// manifest is not the one that was reported, is taken with a warning: a rollback wrote it anew and
+// was killed before it could report that; it holds all that is needed to go on.
 absl::StatusOr<ChosenCheckpoint> ChooseCheckpoint(ObjectStore& store, const RestorePoint& wanted,
                                                   const v1::JobSpec& spec);
 
-// Removes the checkpoints past `restored` that a run which goes on from it does not meet again:
-// they were written before a rollback, and what was to remove them was cut short.
+// Removes the checkpoints past `restored` that a run from there will not write again: they are from
+// before a rollback that was killed before it removed them.
 absl::Status DeleteAbandoned(ObjectStore& store, const Checkpoint& restored);
 
-// That going on from `checkpoint` under `spec` with `dataset` is what was begun: with the fault
-// kSpec or kData with what differs.
+// Checks that `spec` and `dataset` are those that `checkpoint` was trained with. If not, the
+// failure has the fault kSpec or kData and says what differs.
 absl::Status CheckFits(const Checkpoint& checkpoint, const v1::JobSpec& spec,
                        const data::Dataset& dataset);
 

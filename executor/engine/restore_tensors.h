@@ -6,9 +6,9 @@
 
 namespace trainyard::engine {
 
-// Parameters, buffers, optimizer state and averages of `checkpoint` into the session's arena:
-// adapters and what they adapt from files of their own, not as they were merged. kDataLoss when a
-// file is missing or a tensor does not fit the plan.
+// Reads parameters, buffers, optimizer state and averages of `checkpoint` into the session's arena.
+// Adapters and the weights that they adapt are read from files of their own, where they are not
+// merged. kDataLoss when a file is missing or a tensor does not fit the plan.
 absl::Status RestoreTensors(const Checkpoint& checkpoint, Session& session);
 
 }  // namespace trainyard::engine

@@ -25,8 +25,8 @@
 namespace trainyard::engine {
 namespace {
 
-// How long a run that is over waits for its last report to be known before it leaves old
-// checkpoints behind; whoever runs the job next removes them.
+// How long a run that is over waits for its last report to be settled, to remove old checkpoints.
+// Those that it leaves behind are removed by whoever runs the job next.
 constexpr absl::Duration kLastRemoval = absl::Milliseconds(500);
 
 absl::Status WithSpecFault(const absl::Status& status) {
@@ -58,7 +58,7 @@ absl::StatusOr<EvaluationTimes> WhenToEvaluate(const v1::Evaluation& spec,
   return times;
 }
 
-// Threads that prepare samples: all of the slot where that takes time.
+// Threads that prepare samples: all of the slot's if that takes time, else one.
 int64_t LoaderThreads(const v1::JobSpec& spec, const data::Dataset& dataset, int threads) {
   if (spec.data().has_threads()) return spec.data().threads();
   return dataset.grain() > 0 ? threads : 1;
@@ -85,7 +85,8 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
 
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(device, plan));
   Evaluator evaluator(*session, dataset, threads);
-  // Where kernels are measured, that is over before there are weights.
+  // Kernels are measured by running them on the arena, so that must be over before it holds
+  // weights.
   if (device.Asynchronous() && (evaluation.every > 0 || evaluation.at_end)) {
     TY_RETURN_IF_ERROR(evaluator.Tune());
   }
@@ -154,7 +155,8 @@ absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request
       data::OpenDataset(spec->data(), plan::WindowingOf(spec->model()));
   if (!dataset.ok()) return WithDataFault(dataset.status());
   absl::StatusOr<plan::Plan> plan = plan::BuildPlan(PlannedFor(device, *spec), (*dataset)->facts());
-  // A GPU's layout takes a little more, which a budget may not hold that the job was taken with.
+  // The memory layout for GPUs takes a little more, for which the budget that the job was accepted
+  // with may be too small.
   if (!plan.ok()) plan = plan::BuildPlan(*spec, (*dataset)->facts());
   if (!plan.ok()) return WithSpecFault(plan.status());
   if (!request.restore && !spec->fine_tune().from().empty()) {

@@ -17,13 +17,13 @@
 namespace trainyard::engine {
 
 struct RunResult {
-  bool suspended = false;  // asked to stop before the last step, with a checkpoint (but at step 0)
+  bool suspended = false;  // stopped early on request, with a checkpoint (except at step 0)
   int64_t step = 0;
   std::string reason;  // why it ended before the last step without having been asked
 };
 
-// Who hears of a run. An error ends the run. Called on the run's thread, but for
-// CheckpointListener's.
+// Hears of a run. An error that it returns ends the run. Called on the run's thread, except for the
+// methods of CheckpointListener.
 class RunObserver : public CheckpointListener {
  public:
   virtual absl::Status OnStarted(const v1::JobSpec& spec, const plan::Plan& plan) = 0;
@@ -55,10 +55,9 @@ struct RunRequest {
 };
 
 // Trains to the end, or until `stop` is set: then the current step is finished and a checkpoint
-// written. Failures have a fault (fault.h). After one that is RolledBack the run goes on from the
-// newest checkpoint: make it again with that restore point. When the restore point is damaged, the
-// newest older checkpoint that is whole serves instead, with a warning; the same steps give the
-// same bits again.
+// written. Failures have a fault (fault.h). After one that is RolledBack, call it again with the
+// newest checkpoint as the restore point. When the restore point is damaged, the newest older
+// checkpoint that is whole serves instead, with a warning; the same steps give the same bits again.
 absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request,
                               RunObserver& observer, const std::atomic<bool>& stop);
 

@@ -74,9 +74,9 @@ absl::Status Session::DrawNormal(plan::TensorId id, uint64_t seed, uint64_t stre
 
 namespace {
 
-// The slot's memory was given out by what the plan counts, for every instruction set that a CPU may
-// have: kernels that want more would take the memory of others. (A GPU refuses what it does not
-// have.)
+// The job got its slot by the scratch that the plan counts, which is enough for every instruction
+// set that a CPU may have: kernels that want more would take the memory of other jobs. (A GPU
+// refuses to allocate what it does not have.)
 absl::Status CheckIsPlanned(const kernels::Device& device, const plan::Plan& plan, size_t needed) {
   if (device.IsGpu() || plan.summary.device() != v1::Resources::CPU) return absl::OkStatus();
   const int64_t planned = plan::WorkspaceLimit(plan, device.Threads());

@@ -21,7 +21,8 @@ namespace trainyard::engine {
 
 class Session;
 
-// Kernels that run together, over and over: from the second time on as the device recorded them.
+// Kernels that run together many times: from the second time on as one launch that the device
+// recorded.
 class Program {
  public:
   Program() = default;
@@ -35,10 +36,11 @@ class Program {
   std::shared_ptr<const kernels::Kernels> kernels_;
   bool ran_ = false;
   std::optional<kernels::Kernel> recorded_;
-  const void* scratch_ = nullptr;  // that recorded_ knows
+  const void* scratch_ = nullptr;  // with which recorded_ was recorded
 };
 
-// `spec` to plan for `device` with: where it names no device, it is that of a GPU on a GPU.
+// `spec` as it is to be planned for `device`: if it names no device and `device` is a GPU, it names
+// CUDA.
 v1::JobSpec PlannedFor(const kernels::Device& device, v1::JobSpec spec);
 
 // Owns the arena, the kernels' scratch, the upload queue and the stream; nothing else of the engine
@@ -64,7 +66,8 @@ class Session {
   // Prepares `ops` and makes sure that there is scratch enough for them. Waits for the stream.
   absl::StatusOr<kernels::Kernels> Prepare(const std::vector<plan::Op>& ops);
 
-  // Measures what of the program there is to choose (kernels::Kernel); the arena's content is lost.
+  // Lets the kernels that have a choice make it by measuring (kernels::Kernel::tune); the arena's
+  // content is lost.
   void Tune(const kernels::Kernels& program);
 
   // Enqueues the program; the second time, and when the scratch has moved, it is recorded first.
@@ -75,13 +78,13 @@ class Session {
     for (const kernels::Kernel& kernel : program) Launch(kernel);
   }
 
-  // Copies into and out of a tensor, `offset` bytes from its start; ordered with launches. Host
-  // memory is in use as kernels::Device says of CopyIn and CopyOut.
+  // Copies into and out of a tensor, `offset` bytes from its start; ordered with launches.
+  // kernels::Device says of CopyIn and CopyOut how long host memory stays in use.
   void Write(plan::TensorId id, const void* from, size_t bytes, size_t offset = 0);
   void Read(plan::TensorId id, void* to, size_t bytes, size_t offset = 0);
   void ReadRegion(const plan::Region& region, void* to);
   // The region in place, where the host can read it: valid after Synchronize, until the next
-  // launch. nullptr: it must be read out.
+  // launch. nullptr: the host cannot, use ReadRegion.
   const char* HostView(const plan::Region& region) const;
 
   // A micro-batch: what goes to each of its tensors, all of the tensor's bytes, from host memory of
@@ -93,12 +96,13 @@ class Session {
   };
   // Puts it in place for what is launched from now on; see UploadQueue.
   void Upload(const MicroBatch& batch);
-  // Until the next micro-batch may be written where the oldest of BatchesInUse lies.
+  // Waits until the next micro-batch may be written where the oldest of BatchesInUse lies in host
+  // memory.
   absl::Status WaitForRoom() { return uploads_->WaitForRoom(); }
 
   absl::Status Synchronize();
 
-  // As of the device; an event is put behind all that was enqueued.
+  // The same as the device's methods. RecordEvent puts an event behind all that was enqueued.
   bool Asynchronous() const { return device_.Asynchronous(); }
   int64_t BatchesInUse() const { return engine::BatchesInUse(device_); }
   std::shared_ptr<char[]> AllocateHost(size_t bytes) { return device_.AllocateHost(bytes); }

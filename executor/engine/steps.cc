@@ -17,7 +17,7 @@
 namespace trainyard::engine {
 namespace {
 
-// Of a step, without what is computed again to save memory.
+// FLOPs of a step, without what is computed a second time to save memory.
 double ModelFlops(const plan::Plan& plan) {
   double flops = plan.summary.flops_per_step();
   for (const v1::PassSummary& pass : plan.summary.passes()) {
@@ -81,7 +81,7 @@ absl::StatusOr<RunResult> Steps::Run(const std::atomic<bool>& stop) {
   const int64_t restored = done();
   first_step_ = restored + 1;
   TY_RETURN_IF_ERROR(Warn());
-  // The evaluation that failed last time, before anything else.
+  // An evaluation that failed before this checkpoint was written is made before anything else.
   bool evaluates_first = std::exchange(run_.unevaluated, false);
   while (evaluates_first || !Over()) {
     const bool again = std::exchange(evaluates_first, false);
@@ -89,9 +89,9 @@ absl::StatusOr<RunResult> Steps::Run(const std::atomic<bool>& stop) {
       stopping_ = stop;
       if (stopping_ && p_.trainer.on_their_way() == 0) {
         const absl::StatusOr<RunResult> suspended = Suspend(done() == restored);
-        // What cannot be left because it is not finite goes on as if nobody had asked: the next
-        // steps are not finite either, and what becomes of that does not depend on where a run is
-        // stopped.
+        // If the checkpoint is refused because the model is not finite, the run goes on as if
+        // nobody had asked it to stop: the next steps are not finite either, and what becomes of
+        // that must not depend on where a run is stopped.
         if (suspended.ok() || FaultOf(suspended.status()) != Fault::kNumeric) return suspended;
       }
       TY_RETURN_IF_ERROR(TrainOnce());
@@ -102,7 +102,7 @@ absl::StatusOr<RunResult> Steps::Run(const std::atomic<bool>& stop) {
       TY_ASSIGN_OR_RETURN(best, EvaluateAndKeepWeights());
     }
     TY_RETURN_IF_ERROR(Warn());
-    // After the metrics of its step: whoever restores from it has them already.
+    // The checkpoint follows the metrics of its step: whoever restores from it has them already.
     const bool last = Over();
     if (last || best || again || SavesAfter(done())) {
       TY_RETURN_IF_ERROR(Save({.needed = last, .final = last, .last = last}));
@@ -118,8 +118,8 @@ absl::StatusOr<RunResult> Steps::Run(const std::atomic<bool>& stop) {
                    .reason = done() < p_.plan.total_steps ? StoppedEarly() : std::string()};
 }
 
-// A device that computes while we go on is given the next step before the result of this one is
-// there, so that it never waits for us.
+// An asynchronous device is given the next step before the result of this one is there, so that it
+// never waits for the host.
 absl::StatusOr<StepResult> Steps::NextResult() {
   const BatchSource next = [&] { return p_.loader.Next(); };
   TY_RETURN_IF_ERROR(std::exchange(failed_ahead_, absl::OkStatus()));
@@ -139,7 +139,7 @@ absl::Status Steps::TrainOnce() {
   if (!p_.trainer.busy()) begun_ = {.at = absl::Now(), .waited = p_.loader.waited()};
   TY_ASSIGN_OR_RETURN(const StepResult result, NextResult());
   const Begun now = {.at = absl::Now(), .waited = p_.loader.waited()};
-  const Begun begun = std::exchange(begun_, now);  // the next one, if it is on its way
+  const Begun begun = std::exchange(begun_, now);  // of the next step, if that is enqueued
   if (!result.finite && !result.skipped) return NotFinite(result);
   const int64_t every = p_.spec.training().log_every();
   if (done() != 1 && done() != p_.plan.total_steps && done() % every != 0) return absl::OkStatus();
@@ -192,7 +192,8 @@ absl::StatusOr<Score> Steps::ScoreOf(const Policy& policy, const std::string& fi
                                      const std::map<std::string, double>& values) const {
   const auto value = values.find(policy.metric());
   if (value != values.end()) return Score{.step = done(), .value = value->second};
-  // With scores that are no numbers there is none either, and that is no improvement.
+  // The metric is also missing when the model's scores are NaN: that is no failure, but no
+  // improvement.
   if (!std::isfinite(values.at("loss"))) return Score{.step = done(), .value = NAN};
   return WithFault(
       Fault::kData,
@@ -270,7 +271,7 @@ absl::StatusOr<bool> Steps::EvaluateAndKeepWeights() {
 }
 
 void Steps::TakeOutUnwritten() {
-  if (!entered_ || entered_->step == done()) return;  // of this step it is yet to be written
+  if (!entered_ || entered_->step == done()) return;  // this step's checkpoint is yet to be written
   if (p_.checkpoints.Failed(entered_->step)) run_.best = std::move(entered_->before);
   entered_.reset();
 }
@@ -293,7 +294,7 @@ absl::StatusOr<RunResult> Steps::Suspend(bool nothing_new) {
 }
 
 absl::Status Steps::NotFinite(const StepResult& result) {
-  // The same micro-batches once more.
+  // Delivers the micro-batches of that step once more.
   data::Loader again(p_.dataset, LoaderOptions(p_.device, p_.spec, p_.plan, p_.loader_threads,
                                                done(), run_.skips));
   TY_ASSIGN_OR_RETURN(const std::string found,
@@ -332,8 +333,8 @@ absl::StatusOr<std::optional<Checkpoint>> Steps::RollbackTarget() {
   return std::nullopt;
 }
 
-// The checkpoint that the run goes back to is written anew, with the data to leave out: that is all
-// whoever goes on from it has to know, and going back twice gives the same.
+// Writes the checkpoint that the run goes back to anew, with the data to leave out: whoever goes on
+// from it needs to know nothing else, and a rollback that is repeated gives the same.
 absl::Status Steps::RollBack(const std::string& what) {
   const int64_t most = p_.spec.training().max_rollbacks();
   if (run_.rollbacks >= most) {

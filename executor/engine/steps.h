@@ -22,7 +22,8 @@
 
 namespace trainyard::engine {
 
-// Micro-batches of `spec` from the step after `steps_done` on, for `device`.
+// How a loader delivers the micro-batches of `spec` to `device`, from the step after `steps_done`
+// on.
 data::Loader::Options LoaderOptions(kernels::Device& device, const v1::JobSpec& spec,
                                     const plan::Plan& plan, int64_t threads, int64_t steps_done,
                                     const std::vector<data::Skip>& skips);
@@ -35,7 +36,7 @@ struct EvaluationTimes {
 
 class Steps {
  public:
-  // All must outlive it; `run` is what the trainer's state was saved with.
+  // All must outlive the Steps. `run` is the RunState that was saved with the trainer's state.
   struct Parts {
     kernels::Device& device;
     const v1::JobSpec& spec;
@@ -65,39 +66,41 @@ class Steps {
   bool RollsBack() const { return p_.spec.training().on_non_finite() == v1::Training::ROLL_BACK; }
 
   absl::Status TrainOnce();
-  // The result of the next step, with the one after it on its way if it may be.
+  // Returns the result of the next step; enqueues the one behind it first, if that is allowed.
   absl::StatusOr<StepResult> NextResult();
   bool EvaluatesAfter(int64_t step) const;
-  bool SavesAfter(int64_t step) const;  // even if it is neither the last nor the best
+  bool SavesAfter(int64_t step) const;  // even if it is neither the last nor among the best
   // Whether a batch of the held-out split is tried: after the first step of an attempt, so that
   // what is wrong with that data is found before hours of training.
   bool TriesAfter(int64_t step) const;
-  // Whether more than a reader depends on what evaluations say.
+  // Whether early stopping or the best checkpoints depend on evaluations.
   bool GoesByEvaluations() const;
-  // Whether nothing but the next step follows on step `step`.
+  // Whether the next step follows step `step` at once: no evaluation, checkpoint or stop comes
+  // between.
   bool GoesStraightOn(int64_t step) const;
   absl::Status Report(const StepResult& result, absl::Duration took, absl::Duration waited);
-  // Passes on what was found in the data since the last call.
+  // Passes on the warnings of the data set since the last call.
   absl::Status Warn();
   absl::Status CountSkipped();
-  // Evaluates, and takes what policies go by; whether the step is among the best.
+  // Evaluates, and updates what the policies go by. Returns whether the step is among the best.
   absl::StatusOr<bool> Evaluate();
-  // As Evaluate; before it fails it writes a checkpoint, from which the job can be resumed. That
-  // nothing in the held-out split counts is a warning, unless the run goes by evaluations.
+  // As Evaluate, but before it fails it writes a checkpoint from which the job can be resumed. It
+  // is only a warning that no sample of the held-out split counts, unless GoesByEvaluations.
   absl::StatusOr<bool> EvaluateAndKeepWeights();
   absl::Status TryEvaluation();
-  // What is best is what there is: the last one that entered goes, and who left for it comes back,
-  // when its checkpoint could not be written.
+  // Reverts run_.best to what it was before its newest entry, if the checkpoint of that could not
+  // be written: it must name only checkpoints that exist.
   void TakeOutUnwritten();
-  // The value that `policy`, of `field`, goes by; with the fault kData when the held-out split has
-  // none.
+  // The value of the metric that `policy`, which is the spec's field `field`, goes by. Fault kData:
+  // that metric is not defined on the held-out split.
   template <typename Policy>
   absl::StatusOr<Score> ScoreOf(const Policy& policy, const std::string& field,
                                 const std::map<std::string, double>& values) const;
   absl::Status Save(const CheckpointWriter::Purpose& purpose);
   absl::StatusOr<RunResult> Suspend(bool nothing_new);
 
-  // The failure of the step after done(), and what training.on_non_finite makes of it.
+  // Handles the step after done(), which was not finite: fails or rolls back, as
+  // training.on_non_finite says.
   absl::Status NotFinite(const StepResult& result);
   absl::Status RollBack(const std::string& what);
   // The newest whole checkpoint that a rollback may go back to, if any.
@@ -109,18 +112,18 @@ class Steps {
   int64_t evaluated_step_ = -1;
   struct Begun {
     absl::Time at;
-    absl::Duration waited;  // of the loader, until then
+    absl::Duration waited;  // the loader's waited() at that time
   };
-  Begun begun_;  // the step that is awaited: when the one before was done, or else when it was
-                 // asked for
+  Begun begun_;  // when the step in flight began: when the one before was done, or else when it was
+                 // enqueued
   bool stopping_ = false;
   int64_t first_step_ = 0;     // of this attempt
-  absl::Status failed_ahead_;  // of the step after the one that is awaited
+  absl::Status failed_ahead_;  // the failure of EnqueueAhead, which the next step returns
   struct Entered {
     int64_t step = 0;
     std::vector<Score> before;  // run_.best without it
   };
-  std::optional<Entered> entered_;  // into run_.best, and not yet known to be written
+  std::optional<Entered> entered_;  // newest entry of run_.best; its checkpoint may not be written
 };
 
 }  // namespace trainyard::engine

@@ -18,7 +18,8 @@
 namespace trainyard::engine {
 namespace {
 
-// A loss that overflows fp16 in the forward pass does so whatever it is scaled by.
+// Below this scale steps are no longer skipped: a loss that overflows fp16 in the forward pass does
+// so at any scale.
 constexpr float kLowestLossScale = 0x1p-24f;
 
 }  // namespace
@@ -82,7 +83,7 @@ absl::Status Trainer::Initialize() {
 
 absl::Status Trainer::TakeParameters() {
   const plan::Plan& plan = session_.plan();
-  TY_RETURN_IF_ERROR(session_.Zero(plan.ema_region));  // from 0 they become the weights to the bit
+  TY_RETURN_IF_ERROR(session_.Zero(plan.ema_region));  // averages of 0 become the weights exactly
   TY_ASSIGN_OR_RETURN(const kernels::Kernels start, session_.Prepare(plan.start));
   session_.Launch(copy_);
   session_.Launch(start);
@@ -209,7 +210,7 @@ absl::StatusOr<StepResult> Trainer::Finish() {
 absl::StatusOr<std::string> Trainer::FindNonFinite(const BatchSource& next) {
   TY_CHECK(!busy(), "steps are on their way");
   const absl::StatusOr<std::string> found = Search(next);
-  TY_RETURN_IF_ERROR(session_.Synchronize());  // whose data these are may go
+  TY_RETURN_IF_ERROR(session_.Synchronize());  // the caller may free the data now
   return found;
 }
 
@@ -219,7 +220,8 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
   const std::string before =
       absl::StrCat("as the update of step ", steps_done_, " left it, parameter");
   for (const plan::TensorId id : plan.parameters) TY_RETURN_IF_ERROR(search.Look(id, before));
-  // Each micro-batch writes its own rows: those of the pass before may hold what it failed for.
+  // Each micro-batch writes only its own rows: the others may still hold the value for which the
+  // step failed.
   if (plan.row_gradient != plan::kNone) {
     TY_RETURN_IF_ERROR(session_.Zero({.offset = plan.offsets[plan.row_gradient],
                                       .bytes = plan.tensors[plan.row_gradient].bytes()}));
@@ -232,7 +234,7 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
     TY_RETURN_IF_ERROR(search.Run(plan.micro, micro_, where));
   }
   TY_RETURN_IF_ERROR(search.Run(plan.norm, norm_, "norm of the gradient"));
-  TakeStepsAgain();  // the search may have come as far as the norm
+  TakeStepsAgain();  // the search may have computed the norm, which stops all later steps
   return search.found();
 }
 

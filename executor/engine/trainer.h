@@ -26,17 +26,18 @@ namespace trainyard::engine {
 // What a step did.
 struct StepResult {
   double loss = 0;    // mean over the targets of the global batch that count; 0 when none does
-  double z_loss = 0;  // its part of training.z_loss
+  double z_loss = 0;  // the part of it that training.z_loss adds
   double learning_rate = 0;
-  double grad_norm = 0;  // before clipping, of the loss without its scale
-  bool finite = true;    // loss and norm; if not, the step was not taken
-  // With fp16: they are not, which the scale of the loss may have done. The step counts as done,
-  // has changed no parameter, optimizer state or buffer, and the loss is scaled less from then on.
+  double grad_norm = 0;  // before clipping, without the loss scale
+  bool finite = true;    // loss and norm are; if not, the step was not taken
+  // With fp16: they are not finite, which the loss scale may have caused. The step counts as done
+  // but changed no parameter, optimizer state or buffer, and the loss scale is smaller from then
+  // on.
   bool skipped = false;
 };
 
-// Delivers micro-batches in order (data::Loader::Next); each stays as it is until as many
-// others were asked for as Session::BatchesInUse.
+// Delivers micro-batches in order (data::Loader::Next); each stays valid until
+// Session::BatchesInUse more were asked for.
 using BatchSource = std::function<absl::StatusOr<data::Loader::Batch>()>;
 
 // The state of training lives in the session's arena. Everything is a function of the spec, the
@@ -46,7 +47,7 @@ class Trainer {
  public:
   // Zeroes the arena and prepares the step. `spec` must come from ResolveSpec.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Session& session, const v1::JobSpec& spec);
-  // Waits for what the device may yet read and write of the host.
+  // Waits until the device reads and writes no host memory any more.
   ~Trainer() { session_.Synchronize().IgnoreError(); }
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -57,9 +58,9 @@ class Trainer {
   // What Initialize read, if anything.
   const std::optional<LoadedWeights>& loaded() const { return loaded_; }
 
-  // Brings what is made from the parameters up to them: their copies in 16 bits, and the averages,
-  // which become the parameters as they are. Part of Initialize; for whoever writes other
-  // parameters into the session after it.
+  // Recomputes what is made from the parameters: their copies in 16 bits, and the averages, which
+  // become equal to them. Initialize does this; call it after writing other parameters into the
+  // session.
   absl::Status TakeParameters();
 
   // The state of `checkpoint`, read straight into the arena; kDataLoss when a tensor does not fit.
@@ -67,7 +68,7 @@ class Trainer {
 
   // Steps whose result was seen.
   int64_t steps_done() const { return steps_done_; }
-  // After the last step; with fp16.
+  // The loss scale after the last step; only with fp16.
   const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
 
   // One step. When loss or gradient norm are not finite it is not taken: steps done, parameters,
@@ -76,38 +77,37 @@ class Trainer {
   // one.
   absl::StatusOr<StepResult> Step(const BatchSource& next);
 
-  // Puts the next step, or what EnqueueAhead left of it, on its way.
+  // Enqueues the next step, or what EnqueueAhead left of it.
   absl::Status Enqueue(const BatchSource& next);
-  // The first micro-batches of the step behind one that is on its way, if CanGoAhead: a device that
-  // computes while the host goes on then has work at hand when that one is done. A step behind one
-  // that is not taken is not taken either. Waits no longer than until the first is almost done.
+  // Only if CanGoAhead: enqueues the first micro-batches of the step behind the one in flight, so
+  // that the device has work at hand when that one is done. A step behind one that is not taken is
+  // not taken either. Waits at most until the one in flight is almost done.
   absl::Status EnqueueAhead(const BatchSource& next);
-  // Waits for the first of the steps on their way. When it is not taken, nothing is left on its
-  // way.
+  // Waits for the oldest step in flight. If it is not taken, no step is left in flight.
   absl::StatusOr<StepResult> Finish();
   int64_t on_their_way() const { return enqueued_ - steps_done_; }
-  // Whether anything was enqueued whose result nobody has seen.
+  // Whether anything is enqueued whose result Finish has not returned.
   bool busy() const { return on_their_way() > 0 || next_micro_batch_ > 0; }
-  // Whether one step may be on its way behind another: not with fp16, where the scale of a loss is
-  // known when the step before is done.
+  // Whether one step may be enqueued behind another: not with fp16, where the loss scale is known
+  // only once the step before is done.
   bool CanGoAhead() const { return session_.Asynchronous() && !loss_scale_; }
 
-  // Makes that step again, up to the update, from the same micro-batches (`next` delivers them
-  // anew), and names the first value that is not finite; "" when there is none this time: the bits
-  // of a step are always the same, so the machine is at fault.
+  // Called after a step that was not taken: runs it again, up to the update, from the same
+  // micro-batches (`next` delivers them anew), and names the first value that is not finite. ""
+  // when there is none this time: a step always gives the same bits, so the machine is at fault.
   absl::StatusOr<std::string> FindNonFinite(const BatchSource& next);
 
   // Copies parameters, optimizer state, averages and buffers to the host.
   absl::Status CopyTo(Snapshot& snapshot);
 
-  // The same without a copy, where the host can read the device's memory: for whoever makes no
-  // other step while `snapshot` is read.
+  // As CopyTo, but without a copy where the host can read the device's memory. No step may be made
+  // while `snapshot` is read.
   absl::Status LendTo(Snapshot& snapshot);
 
  private:
   Trainer(Session& session, const v1::JobSpec& spec);
 
-  // Host memory that belongs to a step on its way.
+  // Host memory that belongs to a step in flight.
   struct InFlight {
     std::shared_ptr<char[]> states;   // kernels::StepState per micro-batch
     std::shared_ptr<char[]> scalars;  // the plan's scalar region after the step
@@ -115,12 +115,12 @@ class Trainer {
   };
   InFlight& FlightOf(int64_t step) { return flights_[step % flights_.size()]; }
 
-  // Goes on with step enqueued_ up to micro-batch `end`.
+  // Enqueues more of step enqueued_, up to but not including micro-batch `end`.
   absl::Status EnqueueTo(int64_t end, const BatchSource& next);
-  // Forgets what is on its way, once that is over.
+  // Waits for the device and forgets the steps in flight.
   absl::Status Drain();
   absl::StatusOr<std::string> Search(const BatchSource& next);
-  // Puts the next micro-batch, number `i` of step `step`, in place.
+  // Uploads the next micro-batch, number `i` of step `step`.
   absl::Status Load(const BatchSource& next, int64_t step, int64_t i);
   StepResult ReadResult(const InFlight& flight) const;
   // What the step runs once a micro-batch is in place: `begin` goes with the first, `norm` and
@@ -129,9 +129,9 @@ class Trainer {
     return parts_[micro_batch == 0][micro_batch + 1 == session_.plan().micro_batches];
   }
   Program MakePart(int64_t micro_batch) const;
-  // After a step that was not.
+  // Called after a step that was not taken: lets the device take steps again.
   void TakeStepsAgain();
-  // Of the first `steps`, those that changed the weights.
+  // How many of the first `steps` steps changed the weights.
   int64_t UpdatesOf(int64_t steps) const {
     return steps - (loss_scale_ ? loss_scale_->skipped : 0);
   }

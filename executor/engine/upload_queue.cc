@@ -10,7 +10,7 @@
 namespace trainyard::engine {
 namespace {
 
-// Where pieces begin: copies of whole sectors are the fastest.
+// Pieces begin at multiples of this many bytes: copies of whole sectors are the fastest.
 constexpr size_t kAlign = 256;
 
 size_t Aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Micro-batches on their way from host memory to their tensors.
+// Copies micro-batches from host memory to their tensors.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,9 +15,9 @@
 
 namespace trainyard::engine {
 
-// On a device that computes while the host goes on a micro-batch comes by a stream of its own, into
-// memory of its own, while the device computes on the one before; when that is done, it takes the
-// rest of the way within the device. On others it is written in place. Thread-compatible.
+// On an asynchronous device a stream of its own copies a micro-batch into a staging buffer on the
+// device while the device computes on the one before; once that is done, the micro-batch is copied
+// to its tensors within the device. On other devices it is written in place. Thread-compatible.
 class UploadQueue {
  public:
   // All of the bytes of a tensor, from host memory of Device::AllocateHost.
@@ -34,11 +34,11 @@ class UploadQueue {
   UploadQueue(const UploadQueue&) = delete;
   UploadQueue& operator=(const UploadQueue&) = delete;
 
-  // Until the host memory of every delivery is free again but for the BatchesInUse - 1 newest ones.
+  // Waits until the device has read the host memory of all uploads but the newest BatchesInUse - 1.
   absl::Status WaitForRoom();
 
-  // What is launched on `stream` from now on finds `pieces`, which fit a micro-batch of the plan,
-  // in place; what was launched before does not.
+  // Work launched on `stream` from now on finds `pieces` in place; work launched before does not.
+  // Together they must not be larger than a micro-batch of the plan.
   void Upload(absl::Span<const Piece> pieces, kernels::Stream& stream);
 
  private:
@@ -48,7 +48,7 @@ class UploadQueue {
   char* const memory_;  // null: pieces are written in place
   const size_t bytes_;
   std::unique_ptr<kernels::Stream> copies_;
-  std::vector<std::unique_ptr<kernels::Event>> read_;  // delivery i, at i % size, left the host
+  std::vector<std::unique_ptr<kernels::Event>> read_;  // [i % size]: delivery i has left the host
   std::unique_ptr<kernels::Event> emptied_;            // the newest delivery left memory_
   int64_t deliveries_ = 0;
 };

@@ -210,7 +210,7 @@ absl::StatusOr<std::vector<v1::RankEvent>> EventReader::Read(int limit, int64_t 
     absl::StatusOr<std::optional<v1::RankEvent>> event = cursor.Next();
     if (!event.ok()) {
       if (events.empty()) return event.status();
-      break;  // what lies before the damage first; the next call reports it
+      break;  // returns what lies before the damage; the next call reports it
     }
     if (!*event) break;
     events.push_back(**std::move(event));

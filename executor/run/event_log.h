@@ -35,7 +35,8 @@ class EventWriter {
   static absl::StatusOr<std::unique_ptr<EventWriter>> Open(const std::string& path, Clock& clock);
 
   // Continues at `at`, where a reader stopped: whatever follows (a torn or damaged record) is cut
-  // off. `at.sequence` may be ahead of the log when the machine lost its end but the server has it.
+  // off. `at.sequence` may be ahead of the log when a crash of the machine lost the end of it,
+  // which the server has.
   static absl::StatusOr<std::unique_ptr<EventWriter>> OpenAt(const std::string& path, Clock& clock,
                                                              EventPosition at);
 

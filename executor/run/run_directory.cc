@@ -24,7 +24,7 @@ namespace {
 
 // Nanoseconds on Clock::SinceBoot: life, right, fence.
 constexpr size_t kLeaseBytes = 3 * sizeof(int64_t);
-constexpr size_t kLifeBytes = sizeof(int64_t);  // all that an agent of before writes
+constexpr size_t kLifeBytes = sizeof(int64_t);  // an older agent writes only the first
 static_assert(std::atomic_ref<int64_t>::is_always_lock_free,
               "a lease is stored and loaded without a lock, across processes");
 

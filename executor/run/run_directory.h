@@ -6,10 +6,14 @@
 //   assignment.json  the Assignment, protobuf JSON; written once by the agent before the start
 //   events.log       RankEvents by the worker, the last one (Exited) by the agent; event_log.h.
 //                    A long run's beginning, acknowledged long ago, may be a hole
-//   lease            8 bytes, native: CLOCK_BOOTTIME nanoseconds until which the worker may run
+//   lease            3 native int64, CLOCK_BOOTTIME nanoseconds: until when the worker may run,
+//                    until when it may make checkpoints visible, when the agent kills it
+//                    (LeaseFile). An older agent writes the first only
 //   pid              "pid starttime" of the worker as in /proc/{pid}/stat: survives reuse of pids
 //   acked            "sequence offset state": up to where in events.log the server stored the
-//                    events; written lazily, may lag behind; state: open, done (nothing to send)
+//                    events; written lazily, may lag behind; state: open, done (the last one is
+//                    stored), refused (the server takes no more)
+//   reserve          space for the last events on a full disk; removed once they are written
 //   log, log.1       stdout and stderr of the worker, rotated by copying and truncating
 //   log.start        how many bytes the worker wrote before those of log.1, and before those of log
 //
@@ -41,7 +45,7 @@ class RunDirectory {
   // Space that the agent gives back when the disk is too full to say how the rank ended.
   std::string reserve_path() const { return path_ + "/reserve"; }
 
-  // Makes the directory as well. Readers see all of it or nothing.
+  // Makes the directory as well. Readers see the whole file or none.
   absl::Status WriteAssignment(const v1::Assignment& assignment) const;
   absl::StatusOr<v1::Assignment> ReadAssignment() const;
 
@@ -67,16 +71,16 @@ class LeaseFile {
   void ExtendRight(absl::Duration until);
   void ExtendFence(absl::Duration until);
 
-  // Made by an agent of before: whoever reads it takes its life for its right, so it must not
-  // outlive the lease.
+  // The file was made by an older agent and holds only until when the worker may run. Its worker
+  // takes that for the right to write as well, so it must not run past the lease.
   bool tells_one_time() const { return one_time_; }
 
   absl::Duration Life() const;
-  // Until when a checkpoint may be made visible or removed. Of an agent that tells one time only:
-  // until then.
+  // Until when checkpoints may be made visible or removed; Life() if the agent never wrote this
+  // time.
   absl::Duration Right() const;
-  // When the agent kills it if the server goes on not answering; 0: with its life. For an agent
-  // that starts meanwhile.
+  // When the agent kills the worker if the server still does not answer; 0: once Life() is over. An
+  // agent that is restarted meanwhile reads it.
   absl::Duration Fence() const;
 
  private:

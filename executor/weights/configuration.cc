@@ -37,7 +37,7 @@ constexpr std::pair<const char*, v1::Activation> kActivations[] = {
     {"gelu_fast", v1::GELU_TANH}, {"relu", v1::RELU},
     {"relu6", v1::RELU6}};
 
-// As a message shows it.
+// `value` as messages show it: a long one is cut and escaped.
 std::string TextOf(const Json& value) {
   const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   return text.size() <= 60 ? text : absl::StrCat(absl::Utf8SafeCEscape(text.substr(0, 60)), "...");
@@ -54,13 +54,13 @@ class Comparison {
   Comparison(const Json& config, std::string place, std::string family)
       : config_(config), place_(std::move(place)), family_(std::move(family)) {}
 
-  // `key`, or transformers' default where it is absent or (unless the default is null) null.
+  // The value of `key`, or `fallback`, transformers' default, where it is absent or null.
   Json At(const char* key, const Json& fallback) const {
     const auto found = config_.find(key);
     return found == config_.end() || found->is_null() ? fallback : *found;
   }
 
-  // spec.model.{family}.{field} has `ours`, which `key` must say.
+  // Expects `key` to be `ours`, the value of spec.model.{family}.{field}.
   void Field(const char* key, const char* field, const Json& ours, const Json& fallback) {
     const Json theirs = At(key, fallback);
     if (!Same(theirs, ours)) Differs(key, theirs, field, TextOf(ours), TextOf(theirs));
@@ -79,7 +79,7 @@ class Comparison {
                      ".activation cannot be"));
   }
 
-  // What the family always does, with no field to set.
+  // Expects `key` to be `ours`, which the family always has: no field of the spec sets it.
   void Always(const char* key, const Json& ours, const Json& fallback) {
     const Json theirs = At(key, fallback);
     if (Same(theirs, ours)) return;
@@ -160,7 +160,7 @@ void CompareLlama(const v1::Llama& llama, Comparison& c) {
   c.Always("attention_bias", false, false);
   c.Always("mlp_bias", false, false);
   c.Always("head_dim", llama.width() / llama.heads(), llama.width() / llama.heads());
-  // From version 5 on transformers keeps what concerns the angles in one object.
+  // From version 5 on transformers keeps the parameters of the rotary angles in one object.
   Json angles = c.At("rope_parameters", c.At("rope_scaling", nullptr));
   if (angles.is_object()) {
     const Json kind = angles.value("rope_type", angles.value("type", Json("default")));
@@ -196,7 +196,7 @@ void CompareBert(const v1::Bert& bert, Comparison& c) {
   c.Always("is_decoder", false, false);
 }
 
-// A side of an image or patch, which may be a pair of equal ones.
+// The side of an image or patch, which config.json may give as a pair of equal numbers.
 Json SideOf(const Json& found) {
   return found.is_array() && found.size() == 2 && found[0] == found[1] ? found[0] : found;
 }
@@ -356,7 +356,7 @@ class Lines : public google::protobuf::util::MessageDifferencer::Reporter {
   std::vector<std::string> lines_;
 };
 
-// Neither numbers nor shapes depend on these, or other checks speak of them.
+// Ignores fields on which neither numbers nor shapes depend, or which other checks compare.
 class NotNumbers : public google::protobuf::util::MessageDifferencer::IgnoreCriteria {
  public:
   bool IsIgnored(
@@ -369,7 +369,7 @@ class NotNumbers : public google::protobuf::util::MessageDifferencer::IgnoreCrit
   }
 };
 
-// A checkpoint of ours has the whole model.
+// Compares the model with that of a checkpoint of ours, whose config.json holds the whole spec.
 absl::Status CompareOurs(const std::string& place, const Json& ours, const v1::Model& model) {
   const auto wrong = [&](const std::string& what) {
     return absl::InvalidArgumentError(
@@ -394,7 +394,7 @@ absl::Status CompareOurs(const std::string& place, const Json& ours, const v1::M
   google::protobuf::util::MessageDifferencer differencer;
   Lines lines("spec.model");
   differencer.ReportDifferencesTo(&lines);
-  differencer.AddIgnoreCriteria(new NotNumbers);  // takes it
+  differencer.AddIgnoreCriteria(new NotNumbers);  // it takes ownership
   if (differencer.Compare(found, model)) return absl::OkStatus();
   std::vector<std::string> differences = lines.Take();
   constexpr size_t kMost = 8;

@@ -1,6 +1,6 @@
 #pragma once
 
-// config.json of a folder against the model that a job trains.
+// Compares config.json of a folder with the model that a job trains.
 
 #include <string>
 
@@ -10,11 +10,11 @@
 
 namespace trainyard::weights {
 
-// That the model which `configuration` (an object, as ParseModelJson takes it) describes computes
-// what `spec.model` of a resolved spec does. `place` names the file. Keys that are absent have
-// transformers' defaults. kInvalidArgument lists every difference that changes the numbers: the
-// field, both values, what to set. Shapes that follow from the data (classes) are not looked at,
-// nor is the vocabulary when its embedding is drawn anew.
+// Checks that the model which `configuration` (an object that ParseModelJson accepts) describes
+// computes what `spec.model` of a resolved spec does. `place` names the file in messages. Keys that
+// are absent have transformers' defaults. kInvalidArgument lists every difference that changes the
+// numbers: the field, both values, what to set. Shapes that follow from the data (classes) are not
+// compared, nor is the vocabulary when its embedding is drawn anew.
 absl::Status CheckConfiguration(const std::string& place, const std::string& configuration,
                                 const v1::JobSpec& spec, const plan::Plan& plan);
 

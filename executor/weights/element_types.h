@@ -1,6 +1,7 @@
 #pragma once
 
-// Elements of safetensors files as fp32. Every value of F16 and BF16 is one of fp32.
+// Converts elements of safetensors files to fp32, exactly: every value of F16 and BF16 is also one
+// of fp32.
 
 #include <cstdint>
 
@@ -17,8 +18,8 @@ int64_t FloatBytes(absl::string_view dtype);
 // IEEE 754 binary16 to binary32, exactly; NaN stays NaN.
 float FromF16(uint16_t bits);
 
-// `n` elements of `dtype` (IsFloatType), little-endian, at `from`, which need not be aligned. `to`
-// may not overlap it.
+// Converts `n` elements of `dtype` (IsFloatType), little-endian, at `from`, which need not be
+// aligned. `to` may not overlap `from`.
 void ToF32(absl::string_view dtype, const void* from, int64_t n, float* to);
 
 }  // namespace trainyard::weights

@@ -19,7 +19,7 @@
 namespace trainyard::weights {
 namespace {
 
-// Of all shards together: tens of thousands of tensors have a tenth of it.
+// Header bytes of all shards together; tens of thousands of tensors need a tenth of that.
 constexpr int64_t kLargestHeaders = int64_t{32} << 20;
 constexpr size_t kMostTensors = 200'000;
 
@@ -35,7 +35,8 @@ class FileReader : public ObjectReader {
   const data::RegularFile file_;
 };
 
-// What is wrong with a folder that is seen is the caller's to change, whatever a reader calls it.
+// Whatever is wrong with a folder that was found is kInvalidArgument, whatever code the reader gave
+// it: the caller has to fix the folder or name another.
 absl::Status WrongFolder(const absl::Status& status) {
   if (status.ok() || absl::IsPermissionDenied(status) || absl::IsUnimplemented(status))
     return status;
@@ -90,7 +91,7 @@ absl::StatusOr<SafetensorsFile> OpenTensors(const std::string& place, int64_t la
                                largest_header);
 }
 
-// Adds the tensors of one file. `index`: where each has to be; null when there is one file.
+// Adds the tensors of one file. `index`: which file each has to be in; null for a single file.
 absl::Status AddFile(const std::string& name, const std::map<std::string, std::string>* index,
                      int64_t& header_bytes, ModelFolder& folder) {
   const std::string place = absl::StrCat(folder.path, "/", name);

@@ -20,7 +20,7 @@ struct FolderTensor {
   TensorEntry entry;
 };
 
-// Open, and known by its headers: no tensor was read.
+// A folder of which the headers were read and checked, but no tensor.
 struct ModelFolder {
   std::string path;
   std::string configuration;           // config.json: an object that ParseModelJson takes

@@ -21,7 +21,7 @@ constexpr size_t kLongestName = 255;  // bytes, of a file
 
 std::string Shown(absl::string_view text) { return absl::Utf8SafeCEscape(text.substr(0, 80)); }
 
-// Stops at what is too deep or there twice; builds nothing.
+// Stops the parser at nesting that is too deep or at a key given twice; builds no values.
 class Strictness : public nlohmann::json_sax<Json> {
  public:
   const std::string& error() const { return error_; }
@@ -68,7 +68,7 @@ class Strictness : public nlohmann::json_sax<Json> {
   std::string error_;
 };
 
-// A name beside the index, never a path.
+// Whether it is the name of a file in the folder of the index, and not a path.
 bool IsShardName(absl::string_view name) {
   return !name.empty() && name.size() <= kLongestName && name[0] != '.' &&
          name.find('/') == absl::string_view::npos && name.find('\0') == absl::string_view::npos &&

@@ -24,7 +24,7 @@ struct FamilyNames {
   const char* family;
   const char* prefix;              // that files of the base class leave out
   std::vector<const char*> masks;  // patterns of buffers that are no parameters
-  std::vector<std::pair<const char*, const char*>> ties;  // second name, first name
+  std::vector<std::pair<const char*, const char*>> ties;  // the copy's name, the name it repeats
 };
 
 const FamilyNames& NamesOf(const std::string& family) {
@@ -128,7 +128,7 @@ class Matching {
     return all;
   }
 
-  // Each pattern matches something.
+  // Refuses patterns that match nothing.
   absl::Status CheckPatterns() const {
     const auto check = [](const char* field, const auto& patterns, const auto& names,
                           const char* of) {
@@ -214,7 +214,7 @@ class Matching {
     }
   }
 
-  // What no parameter is read from.
+  // Looks at a tensor that no parameter is read from: it must be one that may be passed over.
   void LookAtRest(const std::string& name, const std::string& found) {
     if (expected_names_.contains(name) || Ignored(found)) return;
     if (absl::EndsWith(name, ".num_batches_tracked")) return;
@@ -233,7 +233,7 @@ class Matching {
   void AddTie(const std::string& found, const std::string& first) {
     if (Reinitialized(first)) return;
     const auto at = found_.find(first);
-    if (at == found_.end()) return;  // missing, and said so
+    if (at == found_.end()) return;  // reported as missing
     const TensorEntry &entry = tensors_.at(found).entry, &other = tensors_.at(at->second).entry;
     if (entry.shape == other.shape && IsFloatType(entry.dtype)) {
       result_.ties.push_back({found, at->second});
@@ -289,7 +289,7 @@ class Matching {
                         extra_.size() == 1 ? "it" : "them", ")");
   }
 
-  // All that is wrong, with what would do.
+  // All that is wrong, with the patterns that would help.
   absl::Status Verdict() const {
     std::vector<std::string> names;
     if (!needed_.empty()) {

@@ -21,7 +21,7 @@ struct ReadPart {
   std::string found;          // its name in the folder
 };
 
-// Two tensors of the folder that the model has once.
+// A tensor of the folder that repeats another one: the model has one tensor for both.
 struct Tie {
   std::string found;
   std::string same_as;  // a ReadPart's `found`
@@ -30,19 +30,20 @@ struct Tie {
 struct Assignment {
   std::vector<ReadPart> read;      // in the order of the plan, parts of one tensor together
   std::vector<std::string> drawn;  // stored names of what is drawn anew
-  // The tensors that they are parts of, each once; also the matrices of low-rank adaptation.
+  // The plan's tensors that `drawn` are parts of, each once; also the matrices of low-rank
+  // adaptation.
   std::vector<plan::TensorId> drawn_whose;
   std::vector<Tie> ties;
 };
 
-// Whether `fine_tune.reinitialize` takes the parameter that checkpoints call `name`.
+// Whether `fine_tune.reinitialize` matches the parameter that checkpoints call `name`.
 bool IsReinitialized(const v1::FineTune& fine_tune, const std::string& name);
 
-// Besides the same names `tensors` may have: all names without the prefix of the family's base
-// class; the masks and counters that old files hold; gamma and beta for the weight and bias of
-// BERT's norms; the second copy of a tied head. kInvalidArgument, naming the tensors and the
-// patterns that would do: what is missing, has another shape or type, or is unknown; patterns that
-// match nothing.
+// Finds the tensor of `tensors` that each parameter and buffer of the plan is read from. All names
+// may lack the prefix of the family's base class, and the weight and bias of BERT's norms may be
+// called gamma and beta. The masks and counters that old files hold, and the second copy of a tied
+// head, are passed over. kInvalidArgument names the tensors that are missing, unknown, or of
+// another shape or type, and the patterns that would help; or a pattern that matches nothing.
 absl::StatusOr<Assignment> AssignNames(const v1::FineTune& fine_tune, const std::string& family,
                                        const plan::Plan& plan,
                                        const std::map<std::string, FolderTensor>& tensors);

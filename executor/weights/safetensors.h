@@ -37,8 +37,8 @@ struct SafetensorsHeader {
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
                                                          int64_t data_bytes);
 
-// The length and the header, padded with spaces to 8 bytes. The data must follow in order of
-// `begin`.
+// The length and the header, padded with spaces to a multiple of 8 bytes. The data must follow in
+// order of `begin`.
 std::string SafetensorsPrefix(const SafetensorsHeader& header);
 
 // A header over tensors whose dtype and shape are set: gives each its place, wider elements first

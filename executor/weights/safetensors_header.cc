@@ -180,7 +180,7 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool metadata_seen_ = false;
 };
 
-// That the bytes of `entry` are those of its shape.
+// Checks that `entry` has as many bytes as its shape needs.
 absl::Status CheckSize(const std::string& name, const TensorEntry& entry) {
   int64_t bytes = DtypeBytes(entry.dtype);
   for (int64_t dim : entry.shape) {
@@ -197,7 +197,7 @@ absl::Status CheckSize(const std::string& name, const TensorEntry& entry) {
   return absl::OkStatus();
 }
 
-// That the tensors cover the data without hole or overlap.
+// Checks that the tensors cover the data without holes or overlaps.
 absl::Status CheckCover(const SafetensorsHeader& header, int64_t data_bytes) {
   std::vector<std::pair<std::pair<int64_t, int64_t>, std::string>> spans;
   for (const auto& [name, entry] : header.tensors)

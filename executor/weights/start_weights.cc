@@ -18,7 +18,7 @@ namespace {
 constexpr char kField[] = "spec.fine_tune.from";
 constexpr int64_t kChunk = int64_t{1} << 18;  // elements compared at a time
 
-// What a look at the folder takes of tied tensors: two that differ rarely begin alike.
+// How many elements of tied tensors OpenStartWeights compares: two that differ rarely begin alike.
 constexpr int64_t kBeginning = kChunk;
 
 int64_t ElementsOf(const TensorEntry& entry) { return entry.bytes() / FloatBytes(entry.dtype); }

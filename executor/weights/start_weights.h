@@ -1,6 +1,7 @@
 #pragma once
 
-// The weights that a job begins with: the folder of spec.fine_tune.from, held against its plan.
+// The weights that a job begins with: the folder of spec.fine_tune.from, matched with the job's
+// plan.
 
 #include <cstdint>
 #include <string>
@@ -24,23 +25,24 @@ struct StartWeights {
   absl::Status Read(const std::string& found, int64_t first, int64_t count, float* to) const;
 };
 
-// `spec` must come from ResolveSpec and name a folder, `plan` be its plan. Reads headers, and of
-// tied tensors the beginning. Where the folder is seen and wrong the message begins with the field
-// and says what would do.
+// `spec` must come from ResolveSpec and name a folder, `plan` be its plan. Reads the headers, and
+// the beginning of tied tensors. If the folder is found but does not fit, the message begins with
+// the field and says what would help.
 //   kNotFound, kPermissionDenied  this machine does not see the folder
 //   kInvalidArgument              it does not fit
 absl::StatusOr<StartWeights> OpenStartWeights(const v1::JobSpec& spec, const plan::Plan& plan);
 
-// Whether the data's tokens must be those of the folder: a checkpoint of ours that was trained on
-// text, and whose token embedding is not drawn anew.
+// Whether the data must have the same tokens as the folder: the data is text, the folder is a
+// checkpoint of ours, and its token embedding is not drawn anew.
 bool KeepsTokens(const StartWeights& weights, const v1::JobSpec& spec, const plan::Plan& plan);
 
-// That they are, where KeepsTokens says so and `tokenizer`, which may be null, is known.
-// kInvalidArgument.
+// Checks, if KeepsTokens, that the data's `tokenizer` (null: not known, not checked) is the
+// folder's. kInvalidArgument if not.
 absl::Status CheckTokenizer(const StartWeights& weights, const v1::JobSpec& spec,
                             const plan::Plan& plan, const data::Tokenizer* tokenizer);
 
-// That what the folder holds twice is the same, in its first `most` elements. kInvalidArgument.
+// Checks that tensors which the folder holds twice are the same in their first `most` elements.
+// kInvalidArgument if not.
 absl::Status CheckTies(const StartWeights& weights, int64_t most);
 
 }  // namespace trainyard::weights

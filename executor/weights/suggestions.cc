@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kShown = 3;
 constexpr size_t kMostPatterns = 8;
-// Names come from files: what is looked at for a message stays small.
+// Names come from files of users, so the work that a message takes is bounded.
 constexpr size_t kMostCompared = 10000;
 constexpr size_t kLongestCompared = 256;
 constexpr size_t kMostWanted = 200;

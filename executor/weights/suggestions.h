@@ -1,6 +1,7 @@
 #pragma once
 
-// Names in messages: a few of many, the nearest to a pattern, patterns that take just these.
+// Names in messages: a few of many, those nearest to a pattern, patterns that match only given
+// names.
 
 #include <string>
 #include <vector>
@@ -18,9 +19,9 @@ std::string FirstOf(const std::vector<std::string>& names);
 // The three of `names` that are nearest to what `pattern` asks for: "'a', 'b', 'c'".
 std::string NearestTo(absl::string_view pattern, const std::vector<std::string>& names);
 
-// Patterns that match every one of `wanted` and none of `others`, as few as is simple, as a list of
-// a job file: "['classifier.*']". Of more than eight, or for more than 200 names, the rest is
-// "...".
+// Few patterns, not always the fewest, that match every one of `wanted` and none of `others`, as a
+// list in a job file: "['classifier.*']". Patterns past the eighth, and those for names past the
+// 200th, are left out as "...".
 std::string PatternsFor(const std::vector<std::string>& wanted,
                         const std::vector<std::string>& others);
 

@@ -36,7 +36,7 @@ absl::StatusOr<v1::JobSpec> ReadSpec(const AloneOptions& options) {
   return job.spec();
 }
 
-// The newest checkpoint when `resume`; without it there must be none.
+// The newest checkpoint in `root`, if any; without `resume` it is an error that there is one.
 absl::StatusOr<std::optional<engine::RestorePoint>> FindRestorePoint(const std::string& root,
                                                                      bool resume) {
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectStore> store, OpenObjectStore(root));

@@ -83,7 +83,7 @@ absl::StatusOr<int64_t> EventObserver::OnCheckpoint(const engine::WrittenCheckpo
   }
   for (const std::string& uri : removed) checkpoint.add_removed_uris(uri);
   TY_RETURN_IF_ERROR(events_.Append(std::move(event)));
-  // Others may have appended since: a later number only delays the removal.
+  // Other threads may have appended events since: a later number only delays the removal.
   return events_.last_sequence();
 }
 
@@ -92,7 +92,8 @@ int64_t EventObserver::SettledReport() {
   if (!text.ok()) return 0;
   const std::vector<std::string> parts = absl::StrSplit(*text, ' ');
   int64_t sequence = 0;
-  // The attempt was fenced, then: nothing is known to be stored. An agent of before says "done".
+  // "refused" says that the attempt was fenced: nothing is known to be stored. An older agent
+  // writes "done" for that.
   if (parts.size() < 3 || absl::StartsWith(parts[2], "refused") ||
       absl::StartsWith(parts[2], "done") || !absl::SimpleAtoi(parts[0], &sequence)) {
     return 0;

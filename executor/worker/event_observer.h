@@ -27,7 +27,7 @@ class EventObserver : public engine::RunObserver {
   absl::Status OnWarning(const std::string& message) override;
   absl::Status OnFinished(const engine::RunResult& result) override;
 
-  // Reports are numbered by their events; a report is settled once the server stored it.
+  // The number of a report is the sequence of its event; it is settled once the server stored that.
   absl::StatusOr<int64_t> OnCheckpoint(const engine::WrittenCheckpoint& written, bool final,
                                        const std::vector<std::string>& removed) override;
   int64_t SettledReport() override;

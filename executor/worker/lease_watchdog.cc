@@ -38,7 +38,8 @@ LeaseWatchdog::~LeaseWatchdog() {
 void LeaseWatchdog::Run() {
   absl::MutexLock lock(&mu_);
   for (;;) {
-    // The mapping outlives the file: a folder that was removed shows only in its name.
+    // The mapping outlives the file: that the folder was removed shows only when its path is looked
+    // up.
     if (clock_.SinceBoot() > lease_.Life() ||
         access(directory_.assignment_path().c_str(), F_OK) != 0) {
       _exit(run::kExitFenced);

@@ -2,8 +2,8 @@
 
 namespace trainyard::worker {
 
-// Prints what this program and its libraries are on this machine, a line each. Returns the exit
-// code.
+// Prints the versions of the libraries that this program finds on this machine, one per line.
+// Returns the exit code.
 int RunLibraries();
 
 }  // namespace trainyard::worker

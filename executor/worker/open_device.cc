@@ -58,7 +58,7 @@ absl::Status WarmUp(kernels::Device& device) {
   kernels.push_back(device.Prepare(kernels::Zero{.x = at(0, f32), .n = 3 * kSide * kSide}));
   kernels.push_back(device.Prepare(kernels::Matmul{
       .a = at(0, f32), .b = at(1, f32), .c = at(2, f32), .m = kSide, .n = kSide, .k = kSide}));
-  // What the libraries of a GPU load for them takes longer than a small model's first step.
+  // For these ops a GPU's libraries load code, which takes longer than a small model's first step.
   if (device.Asynchronous()) {
     kernels.push_back(device.Prepare(kernels::ConvolutionForward{
         .x = at(0, bf16),

@@ -10,15 +10,16 @@
 
 namespace trainyard::worker {
 
-// "cpu", or "cuda:I". The fault of a failure is the spec (a name that is none) or the device.
+// Opens "cpu" or "cuda:I". A failure has the fault kSpec (no device has that name) or the device's
+// (WithDeviceFault).
 absl::StatusOr<std::unique_ptr<kernels::Device>> OpenDevice(const std::string& name, int threads);
 
-// Where a device keeps what it measured of this machine: $TRAINYARD_CACHE, or trainyard in
-// $XDG_CACHE_HOME or ~/.cache; "" where there is no home either.
+// The folder where a device keeps what it measured on this machine: $TRAINYARD_CACHE, or trainyard
+// in $XDG_CACHE_HOME or ~/.cache; "" when $HOME is not set either.
 std::string CacheFolder(const std::function<const char*(const char*)>& variable = getenv);
 
-// Runs small kernels, so that libraries are loaded and their first use is over. What this device
-// has no kernel for is left out; a failure means that it cannot be used.
+// Runs small kernels, so that libraries are loaded and the cost of their first use is paid. Kernels
+// that this device lacks are left out; a failure means that the device cannot be used.
 absl::Status WarmUp(kernels::Device& device);
 
 }  // namespace trainyard::worker

@@ -16,7 +16,7 @@ std::string Bytes(int64_t bytes) {
   return mib < 1024 ? absl::StrFormat("%.1f MiB", mib) : absl::StrFormat("%.1f GiB", mib / 1024);
 }
 
-// 0.0721, 9.57, 12345: a large number is read without its exponent.
+// 0.0721, 9.57, 12345: large numbers are printed without an exponent.
 std::string RateText(double per_second) {
   return per_second < 1000 ? absl::StrFormat("%.3g", per_second)
                            : absl::StrFormat("%.0f", per_second);
@@ -134,7 +134,7 @@ absl::StatusOr<int64_t> Progress::OnCheckpoint(const engine::WrittenCheckpoint& 
   return 0;
 }
 
-// Nobody else restores what runs alone.
+// Nobody else restores a run without a server, so every report counts as settled.
 int64_t Progress::SettledReport() { return std::numeric_limits<int64_t>::max(); }
 
 void Progress::OnCheckpointFailed(int64_t, const absl::Status& status) {

@@ -47,7 +47,7 @@ class Progress : public engine::RunObserver {
 
   absl::Mutex mu_;
   int64_t total_steps_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t first_step_ ABSL_GUARDED_BY(mu_) = 0;  // done before this process
+  int64_t first_step_ ABSL_GUARDED_BY(mu_) = 0;  // steps done before this process began
   absl::Duration begun_ ABSL_GUARDED_BY(mu_);
   absl::Duration shown_ ABSL_GUARDED_BY(mu_);
   bool rewriting_ ABSL_GUARDED_BY(mu_) = false;  // the terminal's line is not ended yet

@@ -99,7 +99,7 @@ absl::Status Sample(const SampleCommand& command) {
   }
   TY_ASSIGN_OR_FAULT(Fault::kSpec, const std::vector<int32_t> prompt,
                      EncodePrompt(*tokenizer, command.prompt));
-  data::Utf8Stream characters;  // a token may end within one
+  data::Utf8Stream characters;  // a token may end in the middle of a character
   std::cout << characters.Add(command.prompt);
   TY_RETURN_IF_ERROR(sampler->Run(prompt, tokenizer->size(), command.options, [&](int32_t id) {
     std::cout << characters.Add(tokenizer->BytesOf(id)) << std::flush;

@@ -7,7 +7,7 @@
 namespace trainyard::worker {
 
 struct SampleCommand {
-  std::string checkpoint;  // a checkpoint, or a folder that holds some: the newest
+  std::string checkpoint;  // a checkpoint, a folder of some (the newest), or FOLDER/best
   std::string prompt;      // "": a line break, if the vocabulary has one
   std::string device = "cpu";
   int threads = 1;

@@ -15,7 +15,8 @@ void SpinBriefly(char** argv) {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error || setenv(run::kSpinVariable, run::kSpinRounds, 0) != 0) return;
-  // Each returns only on failure: by its name, by its file where that was replaced, or as it is.
+  // execv returns only on failure. First by the program's path; then, if that file was replaced, by
+  // the file that runs; if that fails, too, the program goes on as it is.
   execv(self.c_str(), argv);
   execv("/proc/self/exe", argv);
 }

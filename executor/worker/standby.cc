@@ -18,9 +18,9 @@ namespace trainyard::worker {
 namespace {
 
 constexpr size_t kLongestLine = 1 << 16;
-constexpr int kNotWarm = 1;  // whoever wants a worker here starts another
+constexpr int kNotWarm = 1;  // exit code; an agent that wants a worker here starts another
 
-// Until stdin can be read; false when a stop was asked for.
+// Waits until stdin can be read; false when a stop was asked for.
 bool AwaitInput() {
   pollfd awaited[] = {{.fd = STDIN_FILENO, .events = POLLIN},
                       {.fd = StopWishDescriptor(), .events = POLLIN}};

@@ -10,7 +10,7 @@ namespace {
 
 std::atomic<bool> stop_wish{false};
 
-// Does what SIGINT does where nobody catches it.
+// Ends the process as a SIGINT that nobody catches does.
 void EndByInterrupt(const sigset_t& signals) {
   signal(SIGINT, SIG_DFL);
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Integers as such: peft's alpha is one.
+// Whole numbers are written as integers: peft's alpha is one.
 Json NumberToJson(double value) {
   if (std::floor(value) == value && std::abs(value) < 0x1p53) return static_cast<int64_t>(value);
   return value;

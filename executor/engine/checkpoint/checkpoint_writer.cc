@@ -13,7 +13,7 @@
 namespace trainyard::engine {
 namespace {
 
-// Of one report; the rest is found again after the next checkpoint. The server takes 1024.
+// Removals in one report; the rest is found again after the next checkpoint. The server takes 1024.
 constexpr size_t kMostRemovals = 256;
 // Between looks at the right to write.
 constexpr absl::Duration kLook = absl::Milliseconds(20);

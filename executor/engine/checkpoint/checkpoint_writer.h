@@ -1,6 +1,6 @@
 #pragma once
 
-// Writes checkpoints behind the trainer's back.
+// Writes checkpoints in the background while training goes on.
 
 #include <cstdint>
 #include <functional>
@@ -18,7 +18,7 @@
 
 namespace trainyard::engine {
 
-// Who hears of checkpoints. Called on the writer's thread.
+// Hears of checkpoints. Called on the writer's thread.
 class CheckpointListener {
  public:
   virtual ~CheckpointListener() = default;
@@ -28,14 +28,15 @@ class CheckpointListener {
   virtual absl::StatusOr<int64_t> OnCheckpoint(const WrittenCheckpoint& written, bool final,
                                                const std::vector<std::string>& removed) = 0;
 
-  // The newest report that whoever would restore this job knows of.
+  // The number of the newest report that is known to whoever would restore this job.
   virtual int64_t SettledReport() = 0;
 
-  // Whether checkpoints may be made visible and removed now. Not while nobody knows whether another
-  // attempt of the job has begun.
+  // Whether checkpoints may be made visible and removed now. False while nobody knows whether
+  // another attempt of the job has begun.
   virtual bool MayWrite() { return true; }
 
-  // The checkpoint of `step` is written, but for the right to make it visible. Said once for each.
+  // The checkpoint of `step` is written and waits for the right to make it visible. Called once for
+  // each.
   virtual void OnCheckpointWaits(int64_t /*step*/) {}
 
   // A checkpoint that nobody waits for could not be written; training goes on.
@@ -47,11 +48,11 @@ class CheckpointListener {
 // gets them all, and a disk that is too slow shows in the step time rather than in what can be
 // lost.
 //
-// Without the right to write, what is written waits, complete but invisible, for it to come back;
-// training goes on, and a newer checkpoint takes the place of the one that waits.
+// Without the right to write, a checkpoint that is written waits, complete but invisible, until the
+// right is back; training goes on, and a newer checkpoint takes the place of the one that waits.
 //
-// Old checkpoints are removed after the newer one was verified, reported, and known to be known:
-// until then the job may have to restore from them.
+// Old checkpoints are removed after the newer one was verified and reported, and that report is
+// settled: until then the job may have to restore from them.
 class CheckpointWriter {
  public:
   // `store` and `listener` must outlive the writer. `allocate`: as of Snapshot.
@@ -65,21 +66,22 @@ class CheckpointWriter {
   void SetDamaged(std::vector<int64_t> steps);
 
   struct Purpose {
-    bool needed = false;     // a failure is returned by Wait; another's goes to the listener
+    bool needed = false;     // a failure is returned by Wait; else the listener gets it
     bool final = false;      // holds the finished model
     bool last = false;       // of this attempt: whoever saves it waits, and trains no more
-    bool went_back = false;  // the run took another way from here: later ones are removed
+    bool went_back = false;  // this is a rollback: checkpoints of later steps are removed
   };
-  // `copy` fills the snapshot. A step that was saved already, as it is, is not written again.
+  // `copy` fills the snapshot. A step that was saved already with the same RunState is not written
+  // again.
   absl::Status Save(CheckpointContent content, const Purpose& purpose,
                     const std::function<absl::Status(Snapshot&)>& copy);
 
-  // Until nothing is being written; the failure of the last needed checkpoint, or of a report,
-  // once.
+  // Waits until nothing is being written. Returns the failure of the last needed checkpoint, or of
+  // a report, once.
   absl::Status Wait();
 
-  // Until nothing is being written; whether the last checkpoint that could not be is that of
-  // `step`.
+  // Waits until nothing is being written, giving up a checkpoint that waits for the right to write.
+  // Returns whether the last checkpoint that could not be written is that of `step`.
   bool Failed(int64_t step);
 
   // Removes what may be removed by now, waiting at most `patience` for reports to settle.
@@ -96,9 +98,10 @@ class CheckpointWriter {
   };
 
   void Run();
-  // Until nothing is being written. `give_up`: what waits for the right to write does so no longer.
+  // Waits until nothing is being written. `give_up`: a checkpoint that waits for the right to write
+  // is given up.
   void AwaitIdle(bool give_up) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Until the listener has the right to write. kUnavailable: it was given up.
+  // Waits until the listener has the right to write. kUnavailable: the checkpoint was given up.
   absl::Status AwaitRight(int64_t step);
   absl::Status Write(const Request& request);
   absl::StatusOr<std::vector<std::string>> ChooseRemovals(const Request& request);
@@ -111,7 +114,7 @@ class CheckpointWriter {
   absl::Mutex mu_;
   bool busy_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  bool give_up_ ABSL_GUARDED_BY(mu_) = false;  // the trainer waits for the one that waits
+  bool give_up_ ABSL_GUARDED_BY(mu_) = false;  // AwaitRight must stop waiting
   Request request_ ABSL_GUARDED_BY(mu_);
   std::optional<CheckpointContent> saved_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);

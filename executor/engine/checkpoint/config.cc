@@ -73,7 +73,7 @@ void AddLlamaKeys(const v1::Llama& llama, int64_t vocab, Json& json) {
   json["eos_token_id"] = nullptr;
 }
 
-// The keys of ResNetConfig. A CIFAR stem has none: transformers knows the other one only.
+// The keys of ResNetConfig. A CIFAR stem has none: transformers knows the ImageNet stem only.
 void AddResnetKeys(const v1::Resnet& resnet, const plan::DataFacts& facts, Json& json) {
   const plan::ResnetLayout layout = *plan::LayoutOfResnet(resnet.depth());
   Json widths = Json::array();

@@ -17,9 +17,9 @@ struct ModelConfig {
   plan::DataFacts facts;
 };
 
-// The keys of transformers' configurations (GPT2Config, LlamaConfig; ResNetConfig for resnet with
-// an ImageNet stem), so that from_pretrained of the classes that `architectures` names loads the
-// folder.
+// config.json with the keys of transformers' configuration where it knows the model (gpt, llama,
+// bert, vit; resnet and mobilenet with an ImageNet stem), so that from_pretrained of the class that
+// `architectures` names loads the folder, and with `config` in a section `trainyard`.
 std::string ConfigToJson(const ModelConfig& config, const plan::Plan& plan);
 
 // kDataLoss: not one that ConfigToJson wrote.

@@ -1,23 +1,23 @@
 #pragma once
 
 // A checkpoint is a folder {root}/step-00001000:
-//   config.json                        what the model is: transformers' keys for gpt, llama and
-//                                      resnet, and a section `trainyard` with the spec and the
-//                                      facts of the data
+//   config.json                        what the model is: transformers' keys where it knows the
+//                                      model, and a section `trainyard` with the spec and the facts
+//                                      of the data
 //   model.safetensors                  parameters and buffers, under transformers' names
 //   ema.safetensors                    with training.ema_decay: the same with moving averages in
 //                                      place of the trained parameters
-//   adapter/adapter_config.json, adapter/adapter_model.safetensors  with fine_tune.lora: A and B,
-//   and
-//                                      modules trained as they are, as peft reads them. In a folder
-//                                      of their own: where they lie beside config.json,
-//                                      from_pretrained takes the model to be an adapter of another.
-//                                      model.safetensors and ema.safetensors have them merged in.
+//   adapter/adapter_config.json        with fine_tune.lora, as peft reads it. In a folder of its
+//                                      own: beside config.json it would make from_pretrained take
+//                                      the model for an adapter of another
+//   adapter/adapter_model.safetensors  with it: the matrices A and B, and modules that are trained
+//                                      directly. model.safetensors and ema.safetensors have A and B
+//                                      merged in
 //   vocabulary.json                    how ids map to text, when the data is text
 //   tokenizer.json, tokenizer_config.json  the same for BPE, as transformers reads it
 //   trainer_state/optimizer.safetensors  "exp_avg.{parameter}", …
-//   trainer_state/base.safetensors     with fine_tune.lora: what was adapted, before anything was
-//                                      merged into it, and "ema.{adapter's matrix}"
+//   trainer_state/base.safetensors     with fine_tune.lora: the weights that are adapted, before
+//                                      merging, and "ema.{adapter's matrix}"
 //   trainer_state/state.json           steps done, seed, digest of the spec, position in the data,
 //                                      what early stopping and best checkpoints have seen, the
 //                                      scale of the loss with fp16, the digest of the weights that

@@ -16,14 +16,14 @@
 
 namespace trainyard::engine {
 
-// The manifest of the checkpoint `uri`, after every file was read and found as it says. With a
-// `manifest_sha256` that is not empty the manifest itself is held against it.
+// Returns the manifest of the checkpoint `uri` after reading every file and finding it as the
+// manifest says. A `manifest_sha256` that is not empty must be the digest of the manifest itself.
 //   kNotFound  there is no such folder or no manifest in it
 //   kDataLoss  it is damaged: which file, what was found, what was expected
 absl::StatusOr<Manifest> ReadVerifiedManifest(ObjectStore& store, const std::string& uri,
                                               const std::string& manifest_sha256);
 
-// state.json of the checkpoint `uri`, by itself.
+// Reads state.json of the checkpoint `uri` without verifying the checkpoint.
 //   kNotFound  it is not there
 //   kDataLoss  it is malformed
 absl::StatusOr<StateFile> ReadState(ObjectStore& store, const std::string& uri);
@@ -52,8 +52,8 @@ struct Checkpoint {
 // Steps of the checkpoints in `root`, ascending; none when it does not exist.
 absl::StatusOr<std::vector<int64_t>> ListSteps(ObjectStore& store, const std::string& root);
 
-// The best checkpoint in `root` by checkpoint.best, as the newest one there says. kNotFound: the
-// run goes by no metric, or was not evaluated yet.
+// The step of the best checkpoint in `root` by spec.checkpoint.best, as the state of the newest one
+// there says. kNotFound: the spec has no checkpoint.best, or nothing was evaluated yet.
 absl::StatusOr<int64_t> BestStep(ObjectStore& store, const std::string& root);
 
 }  // namespace trainyard::engine

@@ -9,7 +9,7 @@ bool Holds(const std::vector<int64_t>& steps, int64_t step) {
   return std::find(steps.begin(), steps.end(), step) != steps.end();
 }
 
-// Newest first.
+// Checkpoints up to `steps_done` that every run of the spec writes, newest first.
 std::vector<int64_t> Planned(const std::vector<int64_t>& present, int64_t steps_done,
                              const v1::JobSpec& spec, const RunState& state) {
   const int64_t every = spec.checkpoint().every_steps();
@@ -59,7 +59,8 @@ std::vector<int64_t> KeptApart(const std::vector<int64_t>& present, int64_t newe
   std::vector<int64_t> steps;
   for (const Score& score : state.best) steps.push_back(score.step);
   if (spec.training().on_non_finite() == v1::Training::ROLL_BACK) {
-    // Also the one that the last rollback went back to: it counts again once there is a newer one.
+    // Also the one that the last rollback went back to: RollbackTargets takes it again once there
+    // is a newer one.
     const std::vector<int64_t> planned = Planned(present, newest, spec, state);
     const size_t n = std::min<size_t>(planned.size(), 2);
     steps.insert(steps.end(), planned.begin(), planned.begin() + n);

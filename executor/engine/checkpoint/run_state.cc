@@ -12,10 +12,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kMost = int64_t{1} << 56;  // samples of a run
-constexpr int64_t kMostBatches = int64_t{1}
-                                 << 38;  // left out: times the largest batch is below 2^63
-constexpr size_t kLongestList = 1000;    // max_rollbacks; checkpoint.best.keep is less
+constexpr int64_t kMost = int64_t{1} << 56;         // samples of a run
+constexpr int64_t kMostBatches = int64_t{1} << 38;  // left out; times the largest batch: below 2^63
+constexpr size_t kLongestList = 1000;               // max_rollbacks; checkpoint.best.keep is less
 
 Json ToJson(const Score& score) { return {{"step", score.step}, {"value", score.value}}; }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // What a run remembers besides its tensors: part of every checkpoint (trainer_state/state.json), so
-// that a run which was stopped anywhere decides as one that never was.
+// that a run that was stopped and resumed decides as one that never was.
 
 #include <cstdint>
 #include <optional>
@@ -30,7 +30,7 @@ struct EarlyStoppingState {
 
 struct RunState {
   int64_t rollbacks = 0;
-  std::vector<data::Skip> skips;  // what they left out, ascending by step, the last one last
+  std::vector<data::Skip> skips;  // data that rollbacks left out, ascending by step, newest last
   EarlyStoppingState early_stopping;
   std::vector<Score> best;              // of checkpoint.best, the best first
   std::optional<LossScale> loss_scale;  // of a run that scales its loss
@@ -51,7 +51,7 @@ struct StateFile {
 
 std::string StateToJson(const StateFile& state);
 
-// kDataLoss: not one that StateToJson wrote, or a number that none can have.
+// kDataLoss: not one that StateToJson wrote, or a number out of range.
 absl::StatusOr<StateFile> StateFromJson(absl::string_view json);
 
 }  // namespace trainyard::engine

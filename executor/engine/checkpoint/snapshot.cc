@@ -13,7 +13,8 @@ namespace trainyard::engine {
 
 namespace {
 
-// What a checkpoint stores of `parameter`, as found in a tensor of its shape at `data`.
+// Adds a view of each tensor that a checkpoint stores of `parameter`; `data` is the start of a
+// tensor of its shape.
 void AddViews(const std::string& prefix, const plan::Tensor& parameter, const char* data,
               std::map<std::string, TensorView>& views) {
   for (const plan::StoredTensor& stored : plan::Stored(parameter)) {
@@ -85,7 +86,7 @@ void Snapshot::Borrow(const Places& places) {
   if (!plan_.adapters.empty()) SetAdaptersApart();
 }
 
-// Takes the adapters out of the models, whose weights have them as terms from then on.
+// Moves the adapters out of model_ and ema_; the weights there that are adapted get them as terms.
 void Snapshot::SetAdaptersApart() {
   adapter_.clear();
   base_.clear();
@@ -130,7 +131,7 @@ std::string WeightsDigest(const std::map<std::string, TensorView>& model) {
     ForEachPiece(tensor, [&](absl::string_view bytes) {
       sha.Add(bytes);
       return absl::OkStatus();
-    }).IgnoreError();  // there is none
+    }).IgnoreError();  // it never fails
   }
   return sha.Finish();
 }

@@ -17,10 +17,11 @@
 
 namespace trainyard::engine {
 
-// "exp_avg.": before the name of a parameter, that of its optimizer state in a checkpoint.
+// The optimizer state of a parameter has this prefix and the parameter's name in a checkpoint:
+// "exp_avg.".
 std::string OptimizerPrefix(const plan::Plan& plan, size_t kind);
 
-// "ema.": before the name of an adapter's matrix, that of its average in a checkpoint.
+// The average of an adapter's matrix has this prefix and the matrix's name in a checkpoint: "ema.".
 std::string AveragePrefix();
 
 // Owns one buffer of the plan's parameter, optimizer, average and buffer bytes, allocated with the
@@ -48,7 +49,7 @@ class Snapshot {
   // From now on views show the regions at `places`, which are someone else's.
   void Borrow(const Places& places);
 
-  // Micro-batches of the steps taken so far: what torch keeps beside each running mean.
+  // Micro-batches of the steps taken so far, a number that torch keeps beside each running mean.
   void SetBatches(int64_t batches) { batches_ = batches; }
 
   // Parameters, adapters merged into what they adapt, buffers and, for each `X.running_mean`,
@@ -57,8 +58,9 @@ class Snapshot {
   // The model with averages in place of the trained parameters; empty when there are none.
   const std::map<std::string, TensorView>& ema() const { return ema_; }
   const std::map<std::string, TensorView>& optimizer_state() const { return optimizer_state_; }
-  // Of low-rank adaptation, else empty: the adapters and the modules that are trained as they are,
-  // under peft's names; and what was adapted as it was, with the averages "ema.X" of the adapters.
+  // With low-rank adaptation, else empty. adapter(): the adapters and the modules that are trained
+  // directly, under peft's names. base(): the weights that are adapted, before merging, and the
+  // averages "ema.X" of the adapters.
   const std::map<std::string, TensorView>& adapter() const { return adapter_; }
   const std::map<std::string, TensorView>& base() const { return base_; }
 

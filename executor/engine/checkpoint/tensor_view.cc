@@ -9,7 +9,8 @@ namespace {
 
 constexpr int64_t kPiece = int64_t{1} << 18;  // elements of a piece, at least a row
 
-// A weight [rows, cols] and L R with R [rank, cols], whose rows are read in full.
+// Adds scale * L R to a weight [rows, cols], with L [rows, rank] and R [rank, cols], of which whole
+// rows are read: L R is B A for a weight [out, in], and its transpose for one that is [in, out].
 class Merge {
  public:
   Merge(const TensorView& tensor, const LowRankTerm& term)
@@ -19,7 +20,7 @@ class Merge {
         cols_(tensor.dims[1]),
         sums_(cols_) {
     if (!term.in_out) return;
-    transposed_.resize(term.rank * cols_);  // of B
+    transposed_.resize(term.rank * cols_);  // B transposed, which is R then
     for (int64_t j = 0; j < cols_; ++j) {
       for (int64_t r = 0; r < term.rank; ++r)
         transposed_[r * cols_ + j] = term.b[j * term.rank + r];

@@ -30,8 +30,8 @@ struct TensorView {
   std::optional<LowRankTerm> term = std::nullopt;
 };
 
-// Calls `take` with the bytes of the tensor, its term added, piece by piece in order, until one is
-// not OK: what is added up is never held whole.
+// Calls `take` with the bytes of the tensor, its term added, piece by piece in order, until one
+// call is not OK. The sum is never held in memory as a whole.
 absl::Status ForEachPiece(const TensorView& tensor,
                           const std::function<absl::Status(absl::string_view)>& take);
 

@@ -112,8 +112,8 @@ absl::StatusOr<Manifest> WriteFiles(StagedFolder& folder, const CheckpointIdenti
   return manifest;
 }
 
-// A model that holds such a value is worth nothing, to those who use it and to a run that would go
-// back to it.
+// Refuses a model that holds NaN or infinity: it is worth nothing to its users, nor to a run that
+// would go back to it.
 absl::Status CheckFinite(const std::map<std::string, TensorView>& model) {
   for (const auto& [name, tensor] : model) {
     if (std::string(tensor.dtype) != "F32") continue;
@@ -135,7 +135,7 @@ absl::Status CheckFinite(const std::map<std::string, TensorView>& model) {
 // What is in the checkpoint's place.
 struct Present {
   bool any = false;
-  std::optional<WrittenCheckpoint> kept;  // it may stay
+  std::optional<WrittenCheckpoint> kept;  // the checkpoint there, if it may stay
 };
 
 absl::StatusOr<Present> LookAt(ObjectStore& store, const CheckpointIdentity& identity,

@@ -26,7 +26,7 @@ struct CheckpointIdentity {
   v1::JobSpec spec;  // resolved
 };
 
-// What it holds besides its tensors.
+// What a checkpoint holds besides its tensors.
 struct CheckpointContent {
   int64_t step = 0;
   RunState run;
@@ -40,15 +40,14 @@ struct WrittenCheckpoint {
   std::string manifest_sha256;
   std::string weights_sha256;
   std::map<std::string, double> metrics;
-  bool other_weights = false;  // one was there already, and it differs from what was to be written
+  bool other_weights = false;  // one was there already, with other weights than those to be written
 };
 
-// Writes one checkpoint, reads it back, and makes it visible. One of the same spec and state that
-// is there already (an earlier attempt got that far) and verifies is kept instead: it may have been
-// reported. A damaged one is replaced, and one of another state: the run went back and took another
-// way. Nothing half-written stays behind.
-// `await_right` is called last before that, when all else is done; its error gives the checkpoint
-// up.
+// Writes one checkpoint, reads it back, and makes it visible. If one of the same spec and state is
+// there already (an earlier attempt got that far) and verifies, it is kept instead: it may have
+// been reported. One that is damaged is replaced, and one of another state, which is from before a
+// rollback. Nothing half-written stays behind. `await_right` is called last, just before the
+// checkpoint is made visible; if it fails, the checkpoint is given up.
 //   kFailedPrecondition  a checkpoint of another spec is in its place
 //   kOutOfRange  with the fault kNumeric: the model holds a value that is not finite
 //   kResourceExhausted, kPermissionDenied, …  what the store says

@@ -37,7 +37,7 @@ absl::StatusOr<std::string> NcclVersion() {
   if (get == nullptr || get(&version) != 0) {
     return absl::UnavailableError(absl::StrCat(kName, " does not say which version it is"));
   }
-  // 22809 is 2.28.9; up to 2.8 it was 2804.
+  // 22809 is 2.28.9; up to 2.8 the form was 2804 for 2.8.4.
   const int major = version < 10000 ? 1000 : 10000;
   return absl::StrCat(version / major, ".", version % major / 100, ".", version % 100);
 }

@@ -6,9 +6,9 @@
 
 namespace trainyard::engine {
 
-// "2.28.9", of the NCCL that the dynamic linker finds. It is loaded when it is first asked for,
-// once; no program links it, nor the driver, which it does not need for this. kUnavailable: there
-// is none. Thread-safe.
+// The version of the NCCL that the dynamic linker finds: "2.28.9". The first call loads the
+// library; no program links it, nor the CUDA driver, which this does not need. kUnavailable: there
+// is no NCCL. Thread-safe.
 absl::StatusOr<std::string> NcclVersion();
 
 }  // namespace trainyard::engine
