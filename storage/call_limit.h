@@ -6,7 +6,7 @@ namespace trainyard {
 
 // How long one store call on this thread may take, waiting for a connection included: infinite
 // unless a CallLimit lives on this thread. A store that cannot answer within it returns
-// kUnavailable; a write that was answered so may yet happen.
+// kUnavailable; a write that got this answer may still be committed.
 absl::Duration CurrentCallLimit();
 
 // Bounds the store calls of this thread while it lives. The smallest of nested limits holds.
@@ -21,8 +21,8 @@ class CallLimit {
   const absl::Duration outer_;
 };
 
-// For calls on behalf of users: they are told within 5 s that the store is away, the wait for a
-// thread and for the store to be tried once more included.
+// The limit for calls on behalf of users. They are told within 5 s that the store is away, which
+// includes the wait for a thread and for one more try of the store.
 inline constexpr absl::Duration kUserCallLimit = absl::Milliseconds(3500);
 
 }  // namespace trainyard

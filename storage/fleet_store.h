@@ -20,31 +20,33 @@ struct DesiredRank {
   RankRecord rank;
   JobRecord job;
   AttemptRecord attempt;
-  bool suspend = false;  // wish: checkpoint and exit
+  bool suspend = false;  // the rank should write a checkpoint and exit
   absl::Time suspend_deadline = absl::InfiniteFuture();
-  std::vector<std::string> addresses;  // of the nodes, by rank
+  std::vector<std::string> addresses;  // of each rank's node, by rank
 };
 
 struct AppendResult {
   int64_t acked_sequence = 0;
-  // The attempt is not the job's newest one, or the rank is over already, or another agent, or
-  // another life of it, has its claim, or the job was deleted: nothing was written and nothing will
-  // be.
+  // Nothing was written and nothing will be: the job was deleted, the attempt is not its newest
+  // one, the rank is already over, or the claim to it belongs to another agent, or to another boot
+  // or state directory of this one.
   bool fenced = false;
   // The job's state changed, or a rank left or failed (slots or desired sets differ): wake the
   // scheduler and the fleet.
   bool job_changed = false;
-  std::vector<std::string> nodes;  // of the attempt's ranks: whose desired sets may differ then
-  // The rank is lost, and so is the lease of the session that reports on it: whether the rank goes
-  // on shows with the next session.
+  // The nodes of the attempt's ranks. If job_changed, their desired sets may differ.
+  std::vector<std::string> nodes;
+  // The rank is LOST, and the lease of the session that reports on it is over: only the agent's
+  // next session tells whether the rank goes on (MayRejoin).
   bool session_over = false;
-  // What was added to the feed of the job, in order, with sequences; runs of metrics as runs:
-  // SingleItems (records/feed.h) makes of them what ReadFeeds gives from now on. What several
-  // entries of a group added to one feed may lie together in the answer of the first of them.
-  SharedItems items;  // null: nothing here
-  // Everything that came of these events for the feed is in `items`, here or in an earlier answer
-  // of the same group. False where they had been stored before: whoever has to know what came of
-  // them reads the feed.
+  // The items that were added to the job's feed, in order and with their sequences. Runs of metrics
+  // stay runs here; SingleItems (records/feed.h) turns them into the items that ReadFeeds returns.
+  // If several entries of a group added to the same feed, all their items may be in the answer to
+  // the first of these entries.
+  SharedItems items;  // null: none in this answer
+  // All feed items that these events produced are in `items`, of this answer or of an earlier one
+  // of the same group. False if the events had been stored before: which items they produced must
+  // then be read from the feed.
   bool items_known = false;
 };
 
@@ -53,10 +55,10 @@ struct RankEvents {
   AgentIdentity agent;
   RankId rank;
   std::vector<RankEventRecord> events;
-  std::string claim;  // Claim::token; "": an agent of before, which was not told
+  std::string claim;  // Claim::token; "": an older agent, which was never told one
 };
 
-// Whether the report is of whoever has the claim to `rank`.
+// Whether the report comes from the agent that has the claim to `rank`.
 inline bool MayReport(const RankEvents& report, const RankRecord& rank) {
   return rank.node == report.agent.node && HasClaim(report.agent, rank.claim) &&
          (report.claim.empty() || report.claim == rank.claim.token);
@@ -70,17 +72,19 @@ struct LeaseRenewal {
   NodeReport report;
 };
 
-// A rank of a node that is not gone.
+// A rank of a node, in any state but GONE.
 struct HeldRank {
   RankId id;
   Claim claim;
 };
 
-// All of them, and what the node's desired set follows from.
+// All ranks of a node that are not GONE, and a text that shows whether its desired set may have
+// changed.
 struct NodeRanks {
-  std::vector<HeldRank> ranks;  // lost ones, too
-  // Differs from that of an earlier reading if the desired sets differ in which ranks should run.
-  // Empty: that may change by itself, and the set has to be read.
+  std::vector<HeldRank> ranks;  // including LOST ones
+  // WishText of the node. If it equals that of an earlier reading, the same ranks should run, in
+  // the same way. Empty: what should run also depends on the time, so the desired set has to be
+  // read.
   std::string wishes;
 };
 
@@ -89,21 +93,23 @@ class FleetStore {
  public:
   virtual ~FleetStore() = default;
 
-  // A new session: inserts or replaces the node's description; lease_end = store's now + `lease`.
-  // Draining survives. An agent that proves who it is takes over the claims that it had when it was
-  // of a version that proved nothing. Jobs that wait because this agent's node was lost go on where
-  // MayRejoin allows it: their ranks, `running` of the answer, are in its desired set again.
-  // kFailedPrecondition: another agent holds the name (CheckNameIsFree).
+  // Begins a new session: inserts or replaces the node's description, and sets lease_end to the
+  // store's now + `lease`. Draining survives. An agent that proves its identity takes over the
+  // claims that it was given while it ran a version that proved nothing. Jobs that wait because
+  // this agent's node was lost go on if MayRejoin allows it: their ranks are in the desired set
+  // again, and in `running` of the answer. kFailedPrecondition: another agent holds the name
+  // (CheckNameIsFree).
   virtual absl::StatusOr<NodeRecord> RegisterNode(const NodeRecord& node, absl::Duration lease) = 0;
 
-  // Extends each lease and takes what its agent reports, all in one statement; each is answered for
-  // itself. Of several for one session the last one's report stays. kAborted when `incarnation` is
-  // not the newest of that node, or the lease was already taken back (reachable = false): the agent
-  // must stop its work and register again. kUnavailable also for a lease that somebody is changing
-  // right now: it is to be tried again, and keeps no other waiting.
+  // Extends each lease and stores its agent's report, all in one statement, with an answer for
+  // each. Of several renewals for one session the last one's report is kept. kAborted when
+  // `incarnation` is not the newest of that node, or the lease was already taken back (reachable =
+  // false): the agent must stop its work and register again. kUnavailable also for a lease that
+  // another transaction is changing right now: it should be tried again, and does not delay the
+  // others.
   virtual std::vector<absl::Status> RenewLeases(const std::vector<LeaseRenewal>& renewals) = 0;
 
-  // The same for one.
+  // RenewLeases for one lease.
   absl::Status RenewLease(const std::string& node, const std::string& incarnation,
                           absl::Duration lease, const NodeReport& report) {
     return RenewLeases({{node, incarnation, lease, report}})[0];
@@ -126,9 +132,9 @@ class FleetStore {
     return AppendEvents(RankEvents{.agent = agent, .rank = rank, .events = events});
   }
 
-  // AppendEvents for each of `group`, in this order, with as few commits as the store can: each is
-  // answered for itself, and one that is refused or fenced does its neighbours no harm. Once one is
-  // answered with kUnavailable, so are those behind it.
+  // Does AppendEvents for each entry of `group`, in this order, with as few commits as the store
+  // can. Each entry gets its own answer, and one that is refused or fenced does not affect the
+  // others. Once one is answered with kUnavailable, so are all behind it.
   virtual std::vector<absl::StatusOr<AppendResult>> AppendGroup(
       const std::vector<RankEvents>& group) {
     std::vector<absl::StatusOr<AppendResult>> answers;
@@ -140,18 +146,20 @@ class FleetStore {
     return answers;
   }
 
-  // The agent reconciled a desired set without these ranks and has no such process: each that is
-  // not gone yet becomes gone, killed if it was not lost before. EvaluateAttempt() applies. A rank
-  // that should be alive now is left alone: it was placed after that set was read; so is one of
-  // which the agent cannot know (CanProveGone). Returns whether any job changed or slot was freed.
+  // The agent reconciled a desired set that does not have these ranks, and runs no such process.
+  // Each of them that is not GONE yet becomes GONE, with the outcome KILLED if it had none;
+  // EvaluateAttempt() then applies to its job. A rank that should be alive now is left alone,
+  // because it was placed after that set was read; so is one of which the agent cannot know
+  // (CanProveGone). Returns whether any job changed or any slot was freed.
   virtual absl::StatusOr<bool> ReportAbsent(const AgentIdentity& agent,
                                             const std::vector<RankId>& ranks) = 0;
 
-  // The word of an operator who looked: nothing of this node's lost ranks runs any more. They are
-  // gone. Returns how many. kNotFound: no such node.
+  // An operator has looked at the node and states that none of its LOST ranks runs any more: they
+  // become GONE. Returns how many. kNotFound: no such node.
   virtual absl::StatusOr<int> ConfirmEmpty(const std::string& node) = 0;
 
-  // Costs little beside ReadDesired: an agent's every heartbeat asks for it.
+  // The ranks of the node that are not GONE. It costs little compared with ReadDesired, because
+  // agents' heartbeats ask for it.
   virtual absl::StatusOr<NodeRanks> ReadRanks(const std::string& node) = 0;
   absl::StatusOr<std::vector<RankId>> ListRanks(const std::string& node) {
     TY_ASSIGN_OR_RETURN(const NodeRanks read, ReadRanks(node));

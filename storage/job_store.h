@@ -1,6 +1,6 @@
 #pragma once
 
-// Jobs as their users drive them: one method per arrow of a job's way. Implementations
+// What users do with jobs: one method for each transition that a user can ask for. Implementations
 // (storage/postgres, storage/memory) pass one conformance suite, tests/conformance.
 
 #include <string>
@@ -25,7 +25,7 @@ struct JobPage {
   std::string next_cursor;      // empty on the last page; opaque
 };
 
-// A place in a job's feed: everything up to `after` is known.
+// A position in a job's feed: the caller knows all items up to sequence `after`.
 struct FeedPosition {
   std::string job_uid;
   int64_t after = 0;
@@ -34,7 +34,7 @@ struct FeedPosition {
 // How far a feed goes.
 struct FeedState {
   bool exists = false;  // false: the job was deleted
-  bool ended = false;   // the job's state is one in which nothing happens by itself
+  bool ended = false;   // the state of the job is terminal (IsTerminal)
   int64_t newest = 0;   // sequence of the newest item
 };
 
@@ -46,15 +46,15 @@ class JobStore {
 
   // Adds `job` (QUEUED) with its first feed item, or returns the earlier one when `job.request_id`
   // is not empty and was seen in this project with the same `spec`, priority, labels and job id.
-  // Something else under the same request id, or the job id taken: kAlreadyExists.
-  // Sets times, version and state; a `job.uid` made by the caller is kept. An empty job id: one is
-  // made, and a replay matches whatever was made.
+  // kAlreadyExists: the request id was used for a different job, or the job id is taken. Sets
+  // times, version and state; a `job.uid` that the caller made is kept. If the job id is empty, one
+  // is made, and a replay with an empty job id matches whichever was made.
   virtual absl::StatusOr<JobRecord> Submit(const JobRecord& job) = 0;
 
-  // Submit for each of `jobs`, with as few commits as the store can: each is answered for itself,
-  // as if it had been submitted alone after those before it, and one that is refused fails no
-  // other. A replay of all of them is answered with the same jobs. What is answered with a job is
-  // durable; the others may be submitted again. Of jobs that were added the earlier ones are older.
+  // Does Submit for each of `jobs`, with as few commits as the store can. Each is answered as if it
+  // had been submitted alone after those before it, and one that is refused does not make another
+  // fail. A replay of all of them is answered with the same jobs. A job that is returned is
+  // durable; those with an error may be submitted again. Jobs that come first in `jobs` are older.
   virtual std::vector<absl::StatusOr<JobRecord>> SubmitMany(const std::vector<JobRecord>& jobs) = 0;
 
   // kNotFound names the job.
@@ -65,10 +65,10 @@ class JobStore {
                                        const std::vector<JobFilter>& filter, int page_size,
                                        const std::string& cursor) = 0;
 
-  // The user's arrows. `version` 0 means any; another than the current one is kAborted.
-  // Idempotent: where the job already is, or already goes, there (cancelled, suspended, queued),
-  // the record is returned unchanged, whatever the version. kFailedPrecondition names the state
-  // that forbids it.
+  // The transitions that users ask for. `version` 0 means any; a version other than the current one
+  // is kAborted. Idempotent: if the job is already in the state that was asked for, or on its way
+  // there (cancelled, suspended, queued), the record is returned unchanged, whatever the version.
+  // kFailedPrecondition names the state that forbids the transition.
   virtual absl::StatusOr<JobRecord> Cancel(const JobName& name, int64_t version,
                                            const Reason& reason) = 0;
   virtual absl::StatusOr<JobRecord> Pause(const JobName& name, int64_t version,
@@ -84,8 +84,8 @@ class JobStore {
   virtual absl::StatusOr<std::vector<FeedRecord>> ReadFeed(const std::string& job_uid,
                                                            int64_t after, int limit) = 0;
 
-  // The same of many jobs at once, in the order of `positions`, at most `limit` items of each;
-  // nothing of a job that was deleted.
+  // ReadFeed for many jobs at once, in the order of `positions`, at most `limit` items of each. A
+  // deleted job has an empty answer.
   virtual absl::StatusOr<std::vector<std::vector<FeedRecord>>> ReadFeeds(
       const std::vector<FeedPosition>& positions, int limit) = 0;
 
@@ -111,7 +111,8 @@ class JobStore {
                                                              const MetricQuery& query) = 0;
 
   // The current series folded by whole buckets of steps, ordered by (split, name, first_step);
-  // empty buckets are left out. It costs what the buckets cost, not what the points do.
+  // empty buckets are left out. The cost grows with the number of buckets, not with that of the
+  // points.
   virtual absl::StatusOr<std::vector<MetricBucket>> ReadMetricBuckets(
       const std::string& job_uid, const MetricBucketQuery& query) = 0;
 

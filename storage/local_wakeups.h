@@ -10,8 +10,8 @@
 namespace trainyard {
 
 // Wake-ups within one process: subscribers are called on the thread that wakes, before Wake
-// returns. All of it for the fake; the fast half for PostgreSQL's. A subscriber may wake others but
-// itself.
+// returns. The fake store needs nothing else; PostgresWakeups uses it for the subscribers of its
+// own process. A subscriber must not call Wake from `wake`: it would wait for its own lock.
 class LocalWakeups : public Wakeups {
  public:
   void Wake(const std::string& topic) override;

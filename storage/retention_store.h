@@ -1,6 +1,6 @@
 #pragma once
 
-// How long what has ended is kept, and its end.
+// How long ended jobs and lost nodes are kept, and their removal.
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,8 +19,8 @@ absl::Status CheckRetention(const Retention& retention);
 // What one call of Age removed.
 struct Aged {
   int months = 0;
-  int jobs = 0;       // of whose records the last are gone
-  int nodes = 0;      // that no lease, no rank that may still run and no slot refers to
+  int jobs = 0;   // whose last records were removed
+  int nodes = 0;  // forgotten: long without a lease, and without ranks that are ASSIGNED or RUNNING
   bool more = false;  // call again
 };
 
@@ -32,15 +32,16 @@ class RetentionStore {
   virtual absl::StatusOr<Retention> GetRetention() = 0;
   virtual absl::Status SetRetention(const Retention& retention) = 0;
 
-  // Makes room for the jobs of this month and the next ones. What is submitted without it is
-  // stored all the same, and put in its place here.
+  // Makes the partitions for jobs that are created in this month and the next ones. Jobs that were
+  // submitted before their partition existed are stored all the same, and moved into it here.
   virtual absl::Status MakeMonths() = 0;
 
-  // One bounded step. Jobs go by the month in which they were created, all together: once each of
-  // them has ended, and for longer than Retention says, and the month is over for as long. A month
-  // with a live job stays whole. Records go, with feed and metrics; checkpoint files stay.
-  // Of several callers at once one does the work. kUnavailable: somebody reads or writes what is to
-  // go; call again later.
+  // Removes what is older than Retention allows, in one bounded step. Jobs are removed by the month
+  // in which they were created, all together, once the month has been over, and each of its jobs
+  // has been ended, for longer than Retention says. A month with a live job stays whole. Job
+  // records are removed with feed and metrics; checkpoint files stay. Of several callers at once
+  // one does the work. kUnavailable: somebody reads or writes what is to be removed; call again
+  // later.
   virtual absl::StatusOr<Aged> Age() = 0;
 };
 

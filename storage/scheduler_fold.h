@@ -1,6 +1,7 @@
 #pragma once
 
-// What SchedulerStore::ReadChanges tells, folded into what there is. Not thread-safe.
+// The jobs, attempts and nodes that the scheduler works with, kept up to date with what
+// SchedulerStore::ReadChanges returns. Not thread-safe.
 
 #include <map>
 #include <memory>
@@ -11,8 +12,8 @@
 
 namespace trainyard {
 
-// A place in the order in which jobs that wait are served: behind those of a priority that were
-// created until then.
+// A place in the order in which waiting jobs are served: behind all jobs of `priority` that were
+// created up to and including `time`.
 struct CreatedUntil {
   int priority = 0;
   absl::Time time;
@@ -51,7 +52,7 @@ class SchedulerFold {
   // The newest attempt of a job that holds slots, for whoever judges how long it may start.
   AttemptRecord* FindAttempt(const std::string& uid) { return &holders_.at(uid).attempt; }
 
-  // The job as it was told last. Null: it does not wait.
+  // The waiting job with this uid, as of the newest changes; null: it does not wait.
   std::shared_ptr<const JobRecord> FindWaiting(const std::string& uid) const;
 
   // Jobs and attempts as a snapshot has them; without nodes.

@@ -20,11 +20,12 @@ namespace trainyard {
 // Priority, highest first, then age: the order in which jobs that wait are served.
 bool RunsBefore(const JobRecord& a, const JobRecord& b);
 
-// In that order. Immutable: most of a long queue is shared by one snapshot with the next.
+// Waiting jobs in the order of RunsBefore. Immutable: consecutive snapshots share most of a long
+// queue.
 using WaitingJobs = std::vector<std::shared_ptr<const JobRecord>>;
 
-// Every job that is QUEUED or holds slots, `spec` left empty: those that wait may be in either of
-// the two.
+// Every job that is QUEUED or holds slots, with an empty `spec`. A waiting job is either in `jobs`
+// or in `queue`.
 struct SchedulerSnapshot {
   absl::Time now;  // the store's clock
   std::vector<JobRecord> jobs;
@@ -33,10 +34,10 @@ struct SchedulerSnapshot {
   std::vector<NodeRecord> nodes;
 };
 
-// Where a reader of changes stands: opaque, the store gives it. Empty: it has read nothing yet.
+// How far a reader of changes has read: opaque, made by the store. Empty: it has read nothing yet.
 using ChangePosition = std::string;
 
-// What of a node changes with its heartbeats and matters to the scheduler.
+// The part of a node that changes with its heartbeats and matters to the scheduler.
 struct LeaseState {
   std::string node;
   int64_t beat = 0;
@@ -50,10 +51,10 @@ struct SnapshotChanges {
   ChangePosition position;      // to go on from
   bool whole = false;           // this is all that there is: what was known before is forgotten
   std::vector<JobRecord> jobs;  // that wait or hold slots, new or changed, `spec` left empty
-  std::vector<AttemptRecord> attempts;  // the newest of those of `jobs` that hold slots
+  std::vector<AttemptRecord> attempts;  // the newest of each of `jobs` that holds slots
   std::vector<std::string> gone;        // uids of jobs that neither wait nor hold slots any more
   std::vector<NodeRecord> nodes;        // new or changed in more than their lease
-  // Of all nodes there are, when they were asked for: a node without one was deleted.
+  // The leases of all nodes, if they were asked for: a node without one was deleted.
   std::optional<std::vector<LeaseState>> leases;
 };
 
@@ -88,7 +89,8 @@ struct Suspension {
 // A node whose lease nobody renewed for too long.
 struct LostNode {
   std::string name;
-  int64_t beat = 0;  // that stood still: a lease that was renewed since is left alone
+  // The value at which it stood still: a lease that was renewed since is left alone.
+  int64_t beat = 0;
 };
 
 // A rank that has not begun within the limit for a start (FailStart).
@@ -98,16 +100,16 @@ struct FailedStart {
   FailureRecord failure;  // names the rank
 };
 
-// A loss that a job pays for after all (ChargeLoss).
+// The loss of a node that its job has to pay for with a restart after all (ChargeLoss).
 struct LossCharge {
   std::string job_uid;
   int64_t job_version = 0;
-  std::string node;      // that was lost
-  int64_t attempt = 0;   // under which
-  std::string survivor;  // name of the job that ran there since
+  std::string node;      // the one that was lost
+  int64_t attempt = 0;   // that ran there then
+  std::string survivor;  // name of the job that began there after the loss and runs
 };
 
-// A job that is being cancelled, whose lost ranks need not be waited for any longer (EndCancelled).
+// A job that is being cancelled and need not wait for its lost ranks any longer (EndCancelled).
 struct OverdueCancel {
   std::string job_uid;
   int64_t job_version = 0;
@@ -128,12 +130,12 @@ struct Decisions {
 // UTF-8.
 absl::Status CheckDecisions(const Decisions& decisions);
 
-// "a" of "a/b" and of "a".
+// The replica in the name of a holder, "REPLICA/PROCESS": "a" for "a/b", and for "a".
 absl::string_view ReplicaOf(absl::string_view holder);
 
 struct LeaderLease {
   int64_t epoch = 0;
-  absl::Time end;  // on the store's clock: for people
+  absl::Time end;  // on the store's clock; only shown to people
 };
 
 // Who leads. The lease is a counter: `beat` changes whenever it is renewed.
@@ -143,8 +145,8 @@ struct LeaderRecord {
   int64_t beat = 0;
 };
 
-// For whoever is not the leader: a node that is reachable is taken for one whose lease holds. How
-// old leases are only the leader can tell, by its own clock.
+// For readers other than the leader: takes the lease of every reachable node as valid. Only the
+// leader can tell how old a lease is, by its own clock.
 void TrustLeases(SchedulerSnapshot& snapshot);
 
 // Thread-safe.
@@ -154,11 +156,11 @@ class SchedulerStore {
 
   virtual absl::StatusOr<LeaderRecord> ReadLeader() = 0;
 
-  // Takes or renews leadership for `holder`; a new holder gets a larger epoch, only when nobody
-  // leads, or when the lease of the old one still stands at `stale_beat`: where the caller saw it
-  // stand still for too long. kFailedPrecondition: someone else leads, named in the message.
-  // "REPLICA/PROCESS" follows another process of the same replica at once: that one has ended, or
-  // finds out by the epoch at its next write.
+  // Takes or renews leadership for `holder`; a new holder gets a larger epoch. It may lead only
+  // when nobody leads, or when the beat of the old holder's lease is still `stale_beat`, at which
+  // the caller saw it stand still for too long. kFailedPrecondition: someone else leads, named in
+  // the message. A holder named "REPLICA/PROCESS" replaces another process of the same replica at
+  // once: that process has ended, or is refused by its epoch at its next write.
   virtual absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease,
                                            std::optional<int64_t> stale_beat) = 0;
   absl::StatusOr<LeaderLease> Lead(const std::string& holder, absl::Duration lease) {
@@ -168,18 +170,19 @@ class SchedulerStore {
 
   virtual absl::StatusOr<SchedulerSnapshot> ReadSnapshot() = 0;
 
-  // What changed since `since`, which must not be older than kOldestPosition; all there is, with
-  // `whole` set, where the store cannot tell, as after a fail-over. A change of steps or
-  // checkpoints need not be told. `leases`: read them, too; all of them change every few seconds.
+  // What changed since `since`, which must not be older than kOldestPosition. If the store cannot
+  // tell, as after a fail-over: everything, with `whole` set. A change of only steps or checkpoints
+  // may be left out. `leases`: whether to read the leases, too, all of which change every few
+  // seconds.
   virtual absl::StatusOr<SnapshotChanges> ReadChanges(const ChangePosition& since, bool leases) = 0;
   static constexpr absl::Duration kOldestPosition = absl::Hours(1);
 
-  // Applies what still holds, in one transaction, and returns how many jobs changed state or lost
-  // ranks: a placement whose job version moved or whose slots are no longer free (or node draining
-  // or not reachable) is left out, as is a lost node whose lease was renewed; the
-  // next pass sees to it; so are a start and a charge of a job whose version moved. A placement
-  // makes attempt + 1 that restores from the newest checkpoint, with its ranks and feed items
-  // (state change and attempt started). A new reason does not change the version or the feed.
+  // Applies the decisions that still hold, in one transaction, and returns how many jobs and
+  // cordons they changed; new reasons do not count. What no longer holds is left to the next pass:
+  // a placement whose slots are no longer free or whose node is draining or not reachable, a lost
+  // node whose lease was renewed, and any decision on a job whose version moved. A placement makes
+  // attempt + 1 that restores from the newest checkpoint, with its ranks and feed items (state
+  // change and attempt started). A new reason does not change the version or the feed.
   virtual absl::StatusOr<int> Apply(int64_t leader_epoch, const Decisions& decisions) = 0;
 };
 

@@ -6,20 +6,20 @@
 
 namespace trainyard {
 
-// Hints that something changed; never carries what. A hint may be lost or come twice: every
-// listener also polls. Thread-safe. Sent outside the transactions that change (a NOTIFY inside one
-// serializes commits), coalesced.
+// Hints that something changed; a hint does not say what. A hint may be lost or come twice: every
+// listener also polls. Thread-safe. Hints are sent outside the transactions that make the changes,
+// because a NOTIFY inside one serializes commits, and are coalesced.
 class Wakeups {
  public:
   virtual ~Wakeups() = default;
 
-  // Topics: "queue" (scheduler), "node:{name}" (desired set of a node), "fleet" (those of all
-  // nodes: it is not known whose, or hints were lost), "job:{uid}" (feed of a job), "job:" (feeds
-  // of all jobs: hints were lost).
+  // Topics: "queue" (scheduler), "node:{name}" (desired set of a node), "fleet" (desired sets of
+  // all nodes: it is not known which changed, or hints were lost), "job:{uid}" (feed of a job),
+  // "job:" (feeds of all jobs: hints were lost).
   virtual void Wake(const std::string& topic) = 0;
 
-  // As Wake, for what the listeners of this process were told already: it is enough if those of
-  // other processes hear it.
+  // Like Wake, but only the listeners of other processes need to hear it: those of this process
+  // were told already.
   virtual void WakeOthers(const std::string& topic) { Wake(topic); }
 
   // `wake` is called on the source's own thread, must not block, and may be called for no reason.

@@ -12,9 +12,9 @@
 
 namespace trainyard {
 
-// By the job's checkpoint.best: step to rank, from 1 for the best of `checkpoints`, at most
-// best.keep; of equal ones the earlier step is better. Empty without such a policy. kInternal: the
-// stored spec cannot be read.
+// The best of `checkpoints` by the job's checkpoint.best, as step to rank, from 1 for the best, at
+// most best.keep of them; of equal ones the earlier step is better. Empty when the job has no
+// checkpoint.best. kInternal: the stored spec cannot be read.
 absl::StatusOr<std::map<int64_t, int>> BestRanks(const JobRecord& job,
                                                  const std::vector<CheckpointRecord>& checkpoints);
 

@@ -16,8 +16,8 @@
 namespace trainyard {
 namespace {
 
-// What is known of the nodes serves submissions so long; only a job that seems not to fit reads
-// them anew.
+// How long a list of the nodes serves submissions; only a job that seems not to fit has them read
+// again earlier.
 constexpr absl::Duration kNodesKept = absl::Seconds(5);
 
 absl::Status TooLarge(int64_t bytes, absl::string_view what) {
@@ -47,12 +47,13 @@ absl::StatusOr<v1::Job> Answer(const absl::StatusOr<JobRecord>& submitted) {
   return ToProto(*submitted);
 }
 
-// Who has hung up, or given up at the deadline, may ask again: nothing is written behind them.
+// A caller that has hung up, or whose deadline is over, may send the call again: nothing is written
+// for the one that it gave up.
 absl::Status CallerGone() { return absl::CancelledError("the caller has gone"); }
 
 }  // namespace
 
-// What fitted the nodes of a moment ago is not held against them anew: that is to read them all.
+// A job that fits the nodes of a moment ago is accepted without reading all nodes again.
 absl::Status JobIntake::CheckFitsNodes(const JobRecord& job, const plan::DataFacts& facts) {
   const absl::Duration now = SystemClock().SinceBoot();
   std::shared_ptr<const std::vector<NodeRecord>> nodes;
@@ -135,8 +136,8 @@ absl::StatusOr<std::vector<JobIntake::Row>> JobIntake::CheckBatch(
   return rows;
 }
 
-// What a plan makes of a row that would be stored. One that an earlier call has made needs none: a
-// replay gets the first answer even when the files have gone since.
+// Fills in what the plan found, or returns why the job cannot be stored. A replay of an earlier
+// call needs no plan: it gets the first answer even when the files have been removed since.
 absl::Status JobIntake::PlanRow(Row& row, const Plan& plan) {
   if (plan.sizing.ok()) SetSizing(row.job, *plan.sizing);
   const absl::Status failure = plan.sizing.ok() ? plan.fits : plan.sizing.status();

@@ -37,10 +37,10 @@ class JobIntake {
       const v1::BatchSubmitJobsRequest& request, const std::string& creator, const Gone& gone);
 
  private:
-  // Of one spec.
+  // What was found out about one spec.
   struct Plan {
     absl::StatusOr<Sizing> sizing;
-    absl::Status fits;  // the nodes
+    absl::Status fits;  // whether it fits the nodes
   };
   struct Row {
     const v1::SubmitJobRequest* request = nullptr;
@@ -66,7 +66,7 @@ class JobIntake {
       -absl::InfiniteDuration();  // on Clock::SinceBoot
 };
 
-// Of one call of BatchSubmitJobs.
+// Limits of one call of BatchSubmitJobs.
 inline constexpr int kMostInBatch = 256;
 inline constexpr int64_t kLargestBatch = int64_t{2} << 20;  // its answer stays below 4 MiB
 inline constexpr absl::Duration kLongestBatchPlanning = absl::Seconds(20);

@@ -192,7 +192,8 @@ class JobService final : public v1::JobService::CallbackService {
     }
   }
 
-  // What a job has written stays while a lost rank of it may yet write.
+  // kFailedPrecondition while a lost rank of the job may still run: what the job has written is
+  // kept as long as that rank may write.
   absl::Status CheckNoneLives(const JobRecord& job) {
     TY_ASSIGN_OR_RETURN(const std::vector<AttemptRecord> attempts,
                         b_.stores.fleet().ListAttempts(job.uid));
@@ -217,7 +218,7 @@ class JobService final : public v1::JobService::CallbackService {
     return job;
   }
 
-  // The user's arrows share everything but the arrow.
+  // All calls that change a job: they differ in `arrow` alone.
   template <typename Request, typename Arrow>
   absl::Status Drive(const grpc::CallbackServerContext& context, const Request& request,
                      v1::Job* response, const Arrow& arrow) {

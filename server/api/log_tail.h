@@ -55,7 +55,7 @@ class LogTail : public Actor {
   const LogTailOptions options_;
   LogSink& sink_;
 
-  // Of Work alone.
+  // Used by Work alone.
   bool finished_ = false;
   std::optional<RankRecord> rank_;
   int64_t offset_;  // negative: from the end, before the first piece

@@ -48,7 +48,7 @@ constexpr absl::Duration kDrainLimit = absl::Seconds(5);
 // SIGTERM and SIGINT, taken by waiting: no handler, no race with threads.
 class StopSignals {
  public:
-  // Before the first thread, which inherits the mask.
+  // Make it before the first thread: threads inherit the mask.
   StopSignals() {
     sigemptyset(&set_);
     sigaddset(&set_, SIGTERM);
@@ -88,8 +88,8 @@ absl::Status Persist(StopSignals& signals, const std::string& what,
   }
 }
 
-// One stream takes one descriptor at least; the usual soft limit of 1024 would leave the server
-// deaf.
+// One stream takes one descriptor at least; with the usual soft limit of 1024 the server would soon
+// accept no more connections.
 void RaiseDescriptorLimit() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -165,8 +165,8 @@ absl::Status Serve(const Flags& flags, StopSignals& signals) {
 }
 
 int Main(int argc, char** argv) {
-  // Debian's Abseil looks for deadlocks: each lock of a mutex, gRPC's too, would take one lock that
-  // the whole process shares.
+  // Debian's Abseil detects deadlocks: for that each lock of a mutex, gRPC's too, takes one lock
+  // that the whole process shares.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   Flags flags;
   CLI::App app(

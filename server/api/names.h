@@ -38,13 +38,13 @@ absl::StatusOr<int> CheckPageSize(int page_size, int normal, int most);
 // At most 64 printable characters, or empty.
 absl::Status CheckRequestId(absl::string_view request_id);
 
-// A replayable id for a job that was submitted under a request id without a job id.
+// The job id for a submission with a request id but without a job id: a replay gets the same one.
 std::string JobIdForRequest(absl::string_view hint, absl::string_view project,
                             absl::string_view request_id);
 
-// The version that `etag` names, for the store to compare: only there is it known whether a call is
-// a replay, which may name an older one. 0, any, when it is empty; kAborted when it is of another
-// job.
+// VersionOfEtag: the version that `etag` names. The store compares it, because only there is it
+// known whether a call is a replay, which may name an older version. 0, any version, when it is
+// empty; kAborted when it is of another job.
 std::string EtagOf(const JobRecord& job);
 absl::StatusOr<int64_t> VersionOfEtag(absl::string_view etag, const JobRecord& job);
 

@@ -45,16 +45,18 @@ void Configure(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
   // No pings that measure the bandwidth: with every agent and watcher on a connection of its own
-  // they were most of what a quiet yard sent. Without them a peer sends 64 KiB per round trip, and
-  // the rest of a large message: 0.6 MB/s of small ones where a round trip takes 100 ms.
+  // they were most of the traffic of an idle yard. Without them the flow-control window stays
+  // small: a peer sends 64 KiB per round trip, and the rest of a large message; 0.6 MB/s of small
+  // messages where a round trip takes 100 ms.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   grpc::ResourceQuota quota("calls");
   quota.SetMaxThreads(kMostGrpcThreads);
   builder.SetResourceQuota(quota);
 }
 
-// This server as a candidate for leadership. Only one process at a time can listen on an address of
-// a machine: whoever listens there after a crash need not wait for the lease of the one before it.
+// The name with which this server leads, "HOST BOOT LISTEN/REPLICA". Only one process at a time can
+// listen on an address of a machine, so a server that listens there after a crash need not wait for
+// the lease of its predecessor.
 std::string LeaderName(const ServerOptions& options) {
   char host[256] = "";
   const absl::StatusOr<std::string> boot = ReadFile("/proc/sys/kernel/random/boot_id", 256);
@@ -87,8 +89,8 @@ bool IsLoopbackAddress(const std::string& listen) {
   return host == "localhost" || host == "[::1]" || host == "::1";
 }
 
-// In the order of making; ends in the reverse order, after Drain, which stops the pools: the
-// fleet's tells the watches what it stored.
+// Members are made in this order and destroyed in the reverse order, after Drain, which stops the
+// pools: until then tasks of the fleet's pool call the watches.
 struct Server::Parts {
   Parts(Stores& stores, Clock& clock, const ServerOptions& options, std::unique_ptr<Sizer> sizes)
       : sizer(std::move(sizes)),
@@ -197,7 +199,7 @@ void Server::Drain(absl::Duration limit) {
   parts.watches.Drain(draining);
   parts.fleet.Drain(draining);
   parts.grpc->Shutdown(absl::ToChronoTime(absl::Now() + limit));
-  parts.sizer->Stop();  // nobody hears what they would still find
+  parts.sizer->Stop();  // nobody waits for their answers any more
   parts.grpc->Wait();
   // No call and no stream is left; what timers remain has nothing to do.
   parts.calls.Stop();

@@ -41,7 +41,7 @@ void StoreWatch::Run() {
   bool away = false;
   absl::Duration pause = absl::ZeroDuration();
   while (!StopsWithin(pause)) {
-    // The last probe before the time is over ends with it.
+    // The last probe before kMostSilence is over ends at that time.
     const absl::Duration left = answered + kMostSilence - clock_.SinceBoot();
     const CallLimit limit(std::clamp(left, kShortestProbe, kLongestProbe));
     const absl::Status status = probe_();

@@ -11,12 +11,12 @@
 
 namespace trainyard {
 
-// Asks this server's store again and again whether it is there, and tells when it has not answered
-// for too long. One thread.
+// Asks this server's store at short intervals whether it is there, and tells when it has not
+// answered for too long. One thread.
 class StoreWatch {
  public:
-  // After so long without an answer a server is of no use to those who are connected to it: another
-  // one may reach the store.
+  // After so long without an answer agents and watchers should leave this server: another one may
+  // reach the store.
   static constexpr absl::Duration kMostSilence = absl::Seconds(3);
 
   // `probe` answers kUnavailable within its thread's CallLimit. `tell` is called on the watch's

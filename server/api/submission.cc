@@ -35,7 +35,7 @@ absl::Status Wrong(absl::string_view field, absl::string_view found, absl::strin
       absl::StrCat(field, ": found ", found, ", expected ", expected));
 }
 
-// Fields from 20 on, and the names that the server makes.
+// Refuses fields that only the server writes: those from number 20 on, name, uid and etag.
 absl::Status CheckServerOnlyFields(const v1::Job& job) {
   std::vector<const google::protobuf::FieldDescriptor*> set;
   job.GetReflection()->ListFields(job, &set);
@@ -158,7 +158,7 @@ void SetSizing(JobRecord& job, const Sizing& sizing) {
 
 namespace {
 
-// Found by planning it, for a job that was planned before.
+// What would fit into a slot of `slot_bytes`, found by planning the job again.
 std::string WhatFitsInto(int64_t slot_bytes, const JobRecord& job, const plan::DataFacts& facts) {
   v1::JobSpec spec;
   if (spec.ParseFromString(job.spec)) return plan::WhatFits(spec, facts, slot_bytes);

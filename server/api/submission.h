@@ -15,20 +15,20 @@
 
 namespace trainyard {
 
-// Every field of the request, the spec with its defaults; `parent` counts in place of the
-// request's. No file is read yet: `plan_summary` and `bytes_per_slot` are empty. kInvalidArgument
-// and kUnimplemented name the field.
+// Checks every field of the request and makes the job of it, its spec with the defaults; `parent`
+// counts in place of the request's. No file is read yet: `plan_summary` and `bytes_per_slot` are
+// empty. kInvalidArgument and kUnimplemented name the field.
 absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
                                           const std::string& parent, const std::string& creator);
 
 // Fills in `plan_summary`, `bytes_per_slot` and `total_steps`.
 void SetSizing(JobRecord& job, const Sizing& sizing);
 
-// kFailedPrecondition: the nodes that ever registered, were all of them there and idle, have too
-// few slots of one kind that are large enough for the job's smallest gang; says what would fit, by
-// planning it with `facts`.
-// Without any node the job is let in and waits, as it does for nodes that are away, draining or
-// busy.
+// kFailedPrecondition: all nodes that ever registered, even if they were present and idle, have too
+// few slots of one kind that are large enough for the job's smallest gang. The message says what
+// would fit, found by planning it with `facts`.
+// While no node ever registered, the job is accepted and waits, as it does for nodes that are away,
+// draining or busy.
 absl::Status CheckFits(const JobRecord& job, const plan::DataFacts& facts,
                        const std::vector<NodeRecord>& nodes);
 

@@ -12,21 +12,23 @@
 
 namespace trainyard {
 
-// How long who was refused, or met a store that is away, should wait before the next try.
+// How long a caller that was refused, or whose call met a store that is away, should wait before it
+// tries again.
 inline constexpr absl::Duration kRetryDelay = absl::Milliseconds(500);
 
 inline grpc::Status Refusal(const absl::Status& why) {
   return ToGrpc(WithRetryInfo(why, kRetryDelay));
 }
 
-// `status` as callers are told: what they may send again says when.
+// `status` as callers are told it: for a call that may be sent again it says after which time.
 inline absl::Status ForCaller(const absl::Status& status) {
   return absl::IsUnavailable(status) ? WithRetryInfo(status, kRetryDelay) : status;
 }
 
 // Runs `answer`, which returns absl::Status, when it is the caller's turn. The store calls in it
-// are bounded by kUserCallLimit. Calls of one token share a turn; strangers share one among them.
-// `b` is the service's and outlives the call, as `context` and `request` do.
+// are bounded by kUserCallLimit. The calls of one principal have a line of their own in the queue;
+// callers that are not known yet share one line. `b` is the service's and outlives the call, as
+// `context` and `request` do.
 template <typename Request, typename Answer>
 grpc::ServerUnaryReactor* RunCall(const ServiceDependencies& b,
                                   grpc::CallbackServerContext& context, const Request& request,

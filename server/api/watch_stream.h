@@ -22,7 +22,7 @@ namespace trainyard {
 template <typename Response>
 class WatchStream final : public WriteStream<Response>, public WatchSink {
  public:
-  // What of a batch is sent; may be nothing.
+  // The responses that are sent for a batch; may be none.
   using ToResponses = std::function<std::deque<Response>(const WatchBatch&)>;
 
   // `field` is the request's field with the job's `name`.

@@ -15,8 +15,9 @@ namespace trainyard {
 
 // Turns the credentials of a call into a principal. Thread-safe; may block on the store.
 //
-// Work does not depend on how much of a token is right: tokens are looked up by their SHA-256 only.
-// A found token is remembered for `remember`, so a revoked one works at most that much longer.
+// Tokens are looked up by their SHA-256 only, so the time that this takes does not depend on how
+// much of a token is right. A found token is remembered for `remember`, so a revoked one works at
+// most that much longer.
 class Authenticator {
  public:
   Authenticator(TokenStore& tokens, Clock& clock, absl::Duration remember = absl::Seconds(3))
@@ -28,8 +29,9 @@ class Authenticator {
   //   kUnavailable       the store is away
   absl::StatusOr<Principal> Admit(absl::string_view authorization, Permission permission);
 
-  // Whose credentials these are, if they were admitted before and not long forgotten; else "". No
-  // proof of anything: only to tell callers apart. Never blocks on the store.
+  // The principal of these credentials, if they were admitted before and are still remembered, be
+  // it past `remember`; else "". Proves nothing: only to tell callers apart. Never blocks on the
+  // store.
   std::string PrincipalIfKnown(absl::string_view authorization);
 
  private:

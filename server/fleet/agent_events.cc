@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMostSent = 64;  // batches of events of one agent that are being stored
 
-// What only the session knows of an event.
+// Fills in what only the session knows of an event.
 void Complete(const RankId& id, const std::string& node, RankEventRecord& event) {
   if (auto* notice = std::get_if<NoticeRecord>(&event.what)) notice->rank = id.rank;
   if (auto* failure = std::get_if<FailureRecord>(&event.what)) {
@@ -57,10 +57,10 @@ absl::Status AgentSession::Append(const v1::EventBatch& batch) {
 }
 
 void AgentSession::Commit(const std::shared_ptr<Sent>& sent) {
-  absl::MutexLock lock(&mu_);  // no answer comes between the look at the others and the sending
+  absl::MutexLock lock(&mu_);  // so that no answer comes between the check of the others and Append
   for (const auto& other : sent_) {
     if (!other->answer.has_value() || !absl::IsUnavailable(other->answer->status())) continue;
-    sent->answer = other->answer;  // it must not overtake
+    sent->answer = other->answer;  // this batch must not overtake those that are sent again
     return;
   }
   fleet_.CommitterOf(sent->report.rank.job_uid)
@@ -75,8 +75,8 @@ void AgentSession::Commit(const std::shared_ptr<Sent>& sent) {
       });
 }
 
-// Batches of events may follow one another to the store; all else waits until they are there: what
-// a heartbeat says is true after them.
+// Several batches of events may be on their way to the store at once. All other messages wait until
+// these are stored, because what a heartbeat says holds only after the events before it.
 bool AgentSession::MayHandle(const v1::AgentMessage& message) const {
   if (sent_.empty()) return true;
   return message.what_case() == v1::AgentMessage::kEvents && sent_.size() < kMostSent &&
@@ -97,7 +97,8 @@ absl::Status AgentSession::TakeAnswers() {
     if (!answer.has_value()) return absl::OkStatus();
     if (absl::IsUnavailable(answer->status())) {
       if (!all_answered) return absl::OkStatus();
-      if (!std::exchange(commit_again_, true)) return answer->status();  // after a pause
+      // Tried again after a pause.
+      if (!std::exchange(commit_again_, true)) return answer->status();
       commit_again_ = false;
       {
         absl::MutexLock lock(&mu_);
@@ -119,7 +120,7 @@ absl::Status AgentSession::TakeAnswer(const Sent& sent, absl::StatusOr<AppendRes
   const bool refused = !result.ok() && !absl::IsUnavailable(result.status());
   if (refused) result = EndRank(sent.report, result.status());
   if (!result.ok()) return result.status();
-  // "Fenced" would kill a rank that the next session may name.
+  // Told "fenced", the agent would kill a rank that its next session may have to keep.
   if (result->session_over) return LeaseIsOver(node_, incarnation_);
   v1::ServerMessage message;
   v1::EventAck* ack = message.mutable_ack();
@@ -131,7 +132,8 @@ absl::Status AgentSession::TakeAnswer(const Sent& sent, absl::StatusOr<AppendRes
   // A rank that left frees its slot and may end its gang before the job's own state changes.
   const bool left = std::any_of(events.begin(), events.end(), EndsRank);
   if (fleet_.tells_feeds_ && result->items_known) {
-    fleet_.wakeups_.WakeOthers("job:" + id.job_uid);  // the committer told ours
+    // The committer has told the watchers of this server.
+    fleet_.wakeups_.WakeOthers("job:" + id.job_uid);
   } else {
     fleet_.wakeups_.Wake("job:" + id.job_uid);
   }
@@ -145,14 +147,16 @@ absl::StatusOr<AppendResult> AgentSession::EndRank(const RankEvents& report,
   const std::vector<RankEventRecord>& events = report.events;
   spdlog::error("nodes/{}: rank {} of attempt {} of job {} is ended: {}", node_, id.rank,
                 id.attempt, id.job_uid, why.ToString());
-  // Of a session whose lease is over no rank is ended: the next one may find it wanted.
+  // No rank is ended for a session whose lease is over (ReadDesired then fails with kAborted): the
+  // next session may find that it should run.
   TY_RETURN_IF_ERROR(fleet_.store_.ReadDesired(agent_).status());
   TY_ASSIGN_OR_RETURN(const RankRecord rank,
                       fleet_.store_.FindRank(id.job_uid, id.attempt, id.rank));
   RankEventRecord last{.sequence = rank.acked_sequence + 1, .time = fleet_.clock_.Now()};
   AppendResult result{.acked_sequence = rank.acked_sequence, .fenced = true, .job_changed = true};
   if (rank.outcome == RankOutcome::kSucceeded || rank.outcome == RankOutcome::kSuspended) {
-    // It stays wanted until its end is stored, so the agent must go on to that: the rest goes by.
+    // The rank stays in the desired set until its exit is stored, so the agent must get as far as
+    // that: all other events are acknowledged without being stored.
     const auto exited = std::find_if(events.begin(), events.end(), [](const auto& event) {
       return std::holds_alternative<RankExited>(event.what);
     });

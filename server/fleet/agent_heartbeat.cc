@@ -9,7 +9,8 @@
 
 namespace trainyard {
 
-// What Register wrote is seen under the lock: the link reads on only after it.
+// The lock makes what Register wrote visible here: ReadNext, which asked for this message, held it
+// after Register.
 bool AgentSession::MayRenew() const {
   absl::MutexLock lock(&mu_);
   return registered() && link_ != nullptr;
@@ -62,9 +63,9 @@ absl::StatusOr<bool> AgentSession::TakeHeartbeat(const v1::Heartbeat& heartbeat)
   if (!kept_) return false;
   if (absent_.empty()) TY_RETURN_IF_ERROR(FindAbsent(heartbeat));
   if (!absent_.empty()) {
-    // Once more, now that the set was read: until here no other session began that may have started
-    // one of them, and one that begins later has them in its set only if its agent runs them, which
-    // this one just said that it does not.
+    // Renew once more, now that the desired set was read. If this succeeds, no other session began
+    // until now that may have started one of these ranks. One that begins later has them in its set
+    // only if its agent runs them, and this agent just said that it does not.
     TY_ASSIGN_OR_RETURN(const bool renewed, Renew(heartbeat));
     if (!renewed) return false;
     TY_RETURN_IF_ERROR(ReportAbsent());
@@ -79,15 +80,17 @@ absl::Status AgentSession::FindAbsent(const v1::Heartbeat& heartbeat) {
     TY_ASSIGN_OR_RETURN(RankId id, DecodeRankKey(key));
     present.emplace(std::move(id), key.claim());
   }
-  // What is placed or ended comes by a wake-up, and the agent tells what it has then. A set without
-  // wishes that can be compared changes with time.
+  // Placements and ends of ranks come by a wake-up, so a heartbeat that says the same as the last
+  // one that was compared is mostly not compared again. A set whose desired_wishes_ are empty
+  // changes with time and is always compared.
   const auto told = std::make_pair(heartbeat.desired_version(), present);
   if (told == compared_ && !desired_wishes_.empty() &&
       ++quiet_heartbeats_ < fleet_.options_.heartbeats_per_look) {
     return absl::OkStatus();
   }
   compared_.reset();
-  // The list before the set: a rank that is placed in between is in the set only.
+  // The list is read before the set: a rank that is placed in between is only in the set, and so
+  // not absent.
   TY_ASSIGN_OR_RETURN(const NodeRanks of_node, fleet_.store_.ReadRanks(node_));
   TY_RETURN_IF_ERROR(SendDesired(of_node));
   // Only what the agent says about the newest set counts: under an older one it may yet start what
@@ -114,7 +117,8 @@ absl::Status AgentSession::ReportAbsent() {
   std::set<std::string> jobs;
   for (const RankId& id : absent_) jobs.insert(id.job_uid);
   absent_.clear();
-  // Slots are free, if no job changed. Whether the ranks had peers elsewhere is not known here.
+  // Slots are free even if no job changed. Which nodes run peers of these ranks is not known here,
+  // so all are woken.
   WakeAfterChange(jobs, {});
   return absl::OkStatus();
 }

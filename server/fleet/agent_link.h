@@ -8,8 +8,8 @@ namespace v1 {
 class ServerMessage;
 }  // namespace v1
 
-// The agent's end of a session: the stream, behind a wall that keeps gRPC out. Thread-safe. Send
-// and ReadNext call nothing of the session back before they return.
+// The agent's end of a session: the stream, behind an interface that keeps gRPC out of the session.
+// Thread-safe. Send and ReadNext call nothing of the session back before they return.
 class AgentLink {
  public:
   virtual ~AgentLink() = default;

@@ -94,7 +94,7 @@ void AgentSession::Work() {
     status = KeepLease(message->heartbeat());
   }
   if (status.ok()) status = TakeAnswers();
-  // The set first: a heartbeat in the message is then held against the newest one.
+  // The set is sent first, so that a heartbeat in the message is compared with the newest one.
   if (status.ok() && look_again && registered()) {
     compared_.reset();  // something is new here, whatever the next heartbeat tells
     const absl::StatusOr<NodeRanks> ranks = fleet_.store_.ReadRanks(node_);

@@ -21,11 +21,11 @@ namespace trainyard {
 
 // One stream of one agent, from Register to its end. Messages are handled in order, one at a time,
 // on the fleet's pool; events go to the fleet's committer, several at once, and whatever follows
-// them waits until they are stored. The lease waits for none of that: it is asked for where a
-// heartbeat is received, and renewed together with those of other agents.
+// them waits until they are stored. Renewals of the lease wait for none of that: they are asked for
+// as soon as a heartbeat is received, and made together with those of other agents.
 //
-// While the store is away nothing is acknowledged and nothing is lost: what is at hand is tried
-// again, what is behind it waits in the agent.
+// While the store is away nothing is acknowledged and nothing is lost: the message at hand is tried
+// again, and those behind it wait in the agent.
 class AgentSession : public Actor {
  public:
   AgentSession(Fleet& fleet, Fleet::Admit admit, AgentLink& link);
@@ -45,11 +45,11 @@ class AgentSession : public Actor {
   static constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
 
   void Work() override;
-  // False: it goes on with the next Work, which an answer of the store calls. kUnavailable: to be
-  // tried again; any other error ends the session.
+  // False: the message is not done, and is handled again by the next Work, which runs when the
+  // store has answered. kUnavailable: to be tried again; any other error ends the session.
   absl::StatusOr<bool> Handle(const v1::AgentMessage& message);
   absl::Status Register(const v1::Register& message);
-  // Before what came earlier is handled: the lease waits for nothing else.
+  // Called before earlier messages are handled: the lease waits for nothing else.
   absl::Status KeepLease(const v1::Heartbeat& heartbeat);
   absl::StatusOr<bool> TakeHeartbeat(const v1::Heartbeat& heartbeat);
   // A renewal of the lease on its way to the store and back.
@@ -78,12 +78,13 @@ class AgentSession : public Actor {
   void DeliverLog(const v1::LogChunk& chunk);
   // Sends the desired set if it is not what the agent has; `ranks`: as they were just read.
   absl::Status SendDesired(const NodeRanks& ranks);
-  // Feeds of `jobs` go on; slots are free, or the desired sets of `nodes` differ; no nodes: of any.
+  // Wakes whoever has to look again: the feeds of `jobs` go on, slots are free, or the desired sets
+  // of `nodes` differ; no nodes: those of any node may.
   void WakeAfterChange(const std::set<std::string>& jobs, const std::vector<std::string>& nodes);
   void Retry(const absl::Status& status);
   void Finish(const absl::Status& status);
   void EndLink(const absl::Status& status);
-  // To the link; nothing once it was ended.
+  // Sends to the link, unless it was ended.
   void Send(const v1::ServerMessage& message);
   void ReadNext();
   bool registered() const { return !node_.empty(); }
@@ -91,7 +92,7 @@ class AgentSession : public Actor {
   Fleet& fleet_;
   const Fleet::Admit admit_;
 
-  // Of Work alone; what Register sets is read by Receive, too, which comes after it.
+  // Used by Work alone; what Register sets is read by Receive, too, which comes after it.
   bool admitted_ = false;
   bool finished_ = false;
   std::string node_;         // empty before Register
@@ -102,15 +103,16 @@ class AgentSession : public Actor {
   std::string desired_wishes_;      // NodeRanks::wishes, read before that version or later
   std::set<RankId> desired_ranks_;  // of that version
   absl::Duration retry_after_;
-  bool kept_ = false;           // the lease, by that heartbeat, and the agent was told
-  std::vector<RankId> absent_;  // by that heartbeat: reported once the lease is renewed again
-  // What a heartbeat told of its ranks, and under which set, when it was last held against the
-  // store and nothing was absent; and how many have told the same since.
+  bool kept_ = false;  // the heartbeat at hand renewed the lease, and the agent was told
+  // Ranks that are absent by that heartbeat; reported once the lease is renewed again.
+  std::vector<RankId> absent_;
+  // The set and the ranks that the last heartbeat named which was compared with the store and
+  // showed nothing absent; and how many heartbeats have named the same since.
   std::optional<std::pair<int64_t, std::map<RankId, std::string>>> compared_;
   int quiet_heartbeats_ = 0;
   // In order; each shared with the committer until it is answered.
   std::deque<std::shared_ptr<Sent>> sent_;
-  bool commit_again_ = false;  // those of them that the store was away for, once all are answered
+  bool commit_again_ = false;  // the store was away: once all are answered, all are committed again
 
   mutable absl::Mutex mu_;
   std::optional<v1::AgentMessage> message_

@@ -14,7 +14,7 @@ namespace trainyard {
 // Where checkpoints of a job go: {root}/{project}/{job_id}-{first 8 of uid}.
 std::string CheckpointRootOf(const JobRecord& job, const std::string& root);
 
-// How a rank is called between server and agent, its claim included.
+// The key by which server and agent name a rank, its claim included.
 v1::RankKey EncodeRankKey(const RankRecord& rank);
 
 // `now` on the store's clock, for what is left of a suspension's grace. kInternal: the stored spec

@@ -60,7 +60,7 @@ std::string UidOf(const std::string& node_secret) {
 
 NodeReport DecodeReport(const v1::Heartbeat& heartbeat) {
   const auto sensible = [](double value, double most) {
-    return value >= 0 && value <= most ? value : 0;  // nor is NaN
+    return value >= 0 && value <= most ? value : 0;  // false for NaN, too
   };
   NodeReport report;
   std::vector<SlotUsage>& usage = report.usage;

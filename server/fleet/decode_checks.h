@@ -1,6 +1,6 @@
 #pragma once
 
-// What is asked of texts that agents send, and the words for those that are not as they should be.
+// Checks of texts that agents send, and the errors for those that fail.
 
 #include <string>
 

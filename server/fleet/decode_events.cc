@@ -1,4 +1,4 @@
-// Events of a rank, of decode.h.
+// DecodeEvents of decode.h: the events of a rank.
 
 #include <cmath>
 #include <map>
@@ -69,7 +69,7 @@ absl::StatusOr<MetricRecord> DecodeMetrics(const v1::MetricPoint& point) {
   return record;
 }
 
-// A worker's clock may be anything; the database takes years 1 to 9999 and some.
+// A worker's clock may say anything; the database takes the years 1 to 9999 and some.
 absl::Time DecodeTime(int64_t micros) {
   constexpr int64_t kYear9999 = int64_t{253402300799} * 1000000;
   return absl::FromUnixMicros(std::clamp<int64_t>(micros, 0, kYear9999));
@@ -125,8 +125,8 @@ absl::StatusOr<MetricRun> DecodeColumns(const v1::MetricColumns& columns) {
 }
 
 // Where the files of a job's checkpoints may lie: what CheckpointRootOf (assignment.h) gives the
-// job `uid` below `root`. Anything else would make the server, or who restores from it, read and
-// delete what is none of the job's.
+// job `uid` below `root`. With any other place the server, or whoever restores from it, would read
+// and delete what does not belong to the job.
 absl::Status CheckLiesUnderJob(const std::string& uri, const std::string& root,
                                const std::string& uid) {
   const std::string base = absl::StrCat(absl::StripSuffix(root, "/"), "/");
@@ -148,7 +148,7 @@ absl::Status CheckLiesUnderJob(const std::string& uri, const std::string& root,
   return absl::OkStatus();
 }
 
-// What a batch's events are held against.
+// What a batch's events are checked against.
 struct RankContext {
   const std::string& checkpoint_root;
   const std::string& job_uid;
@@ -262,7 +262,7 @@ absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event, const Ra
                                .lost = event.exited().lost(),
                                .evidence = Readable(event.exited().evidence())};
       break;
-    case v1::RankEvent::WHAT_NOT_SET:  // of a newer worker: its number must not be lost
+    case v1::RankEvent::WHAT_NOT_SET:  // of a newer worker: its sequence must not be lost
       record.what = NoticeRecord{.warning = true,
                                  .message = "an event of a kind that this server does not know"};
       break;
@@ -286,8 +286,8 @@ std::vector<RankEventRecord> DecodeEvents(const v1::EventBatch& batch,
               .category = "INTERNAL",
               .message = absl::StrCat("the worker reported nonsense in event ", event.sequence(),
                                       ": ", record.status().message()),
-              // Of a worker that was started when the server had another checkpoint root: its
-              // next attempt writes where it should.
+              // kFailedPrecondition: the worker was started when the server had another checkpoint
+              // root. Its job's next attempt writes where it should.
               .retryable = absl::IsFailedPrecondition(record.status())}};
     }
     record->sequence = event.sequence();

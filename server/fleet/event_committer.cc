@@ -47,7 +47,8 @@ void EventCommitter::Work() {
     if (absl::IsUnavailable(answers[i].status())) away = answers[i].status();
     group[i].done(std::move(answers[i]));
   }
-  // What came behind must not overtake. Whoever was just answered so sends no more: this ends.
+  // Entries behind those that failed must not overtake them. Whoever was just answered with
+  // kUnavailable sends no more, so this ends.
   while (!away.ok()) {
     const std::vector<Waiting> behind = TakeGroup(std::numeric_limits<size_t>::max());
     if (behind.empty()) return;

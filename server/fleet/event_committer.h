@@ -20,13 +20,14 @@ namespace trainyard {
 using FeedListener = std::function<void(const std::string& job_uid, const SharedItems& items)>;
 
 // Commits the events of all agents of a server in groups, because a commit costs the same for one
-// rank's events as for many. It never waits for company: it takes what gathered during the last
-// commit. Each is durable before it is answered, and answered for itself. The listener, if there is
-// one, is told of a group before any of it is answered.
+// rank's events as for many. It never waits for a group to fill: it takes what came during the last
+// commit. Each entry is durable before it is answered, and gets its own answer. The listener, if
+// there is one, is told of a group before any of it is answered.
 //
-// Events of one rank are stored in the order in which they came. While the store is away all that
-// wait are answered with kUnavailable, so that none overtakes an earlier one of the same rank:
-// whoever sent them sends no more until all that it sent are answered, and then those again.
+// Events of one rank are stored in the order in which they came. If the store is away, all entries
+// that wait are answered with kUnavailable, so that none overtakes an earlier one of the same rank.
+// Whoever sent them sends nothing more until all that it sent are answered, and then sends those
+// again.
 //
 // Thread-safe; the store must outlive it.
 class EventCommitter : public Actor {

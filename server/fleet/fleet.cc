@@ -74,7 +74,8 @@ void Fleet::Begin(const std::shared_ptr<AgentSession>& session) {
 }
 
 EventCommitter& Fleet::CommitterOf(const std::string& job_uid) const {
-  // Not absl's hash, which differs from process to process: a simulation repeats a seed.
+  // Not absl's hash, which differs from process to process: a simulation must repeat exactly with
+  // the same seed.
   return *committers_[std::hash<std::string>()(job_uid) % committers_.size()];
 }
 

@@ -30,10 +30,10 @@ struct FleetOptions {
   absl::Duration lease = absl::Seconds(10);
   absl::Duration self_fence = absl::Seconds(8);
   absl::Duration orphan_limit = absl::Minutes(10);  // for workers without a lease
-  // Of heartbeats that tell nothing new, each of so many is held against the store, should a
-  // wake-up have been lost.
+  // Of heartbeats that say nothing new one in so many is compared with the store, in case a wake-up
+  // was lost.
   int heartbeats_per_look = 5;
-  // Between two renewals of the leases of all nodes: 100 ms with 1,000 of them and more.
+  // The pause between two renewals of leases, per node: 100 ms with 1,000 nodes and more.
   absl::Duration renewals_rest_per_node = absl::Microseconds(100);
   absl::Duration longest_retry =
       absl::Milliseconds(500);                     // between attempts while the store is away
@@ -87,8 +87,9 @@ class Fleet {
   Clock& clock_;
   const FleetOptions options_;
   const bool tells_feeds_;  // there is a listener
-  // Each for some of the jobs, so that one prepares its group while the store works on another's.
-  const std::vector<std::shared_ptr<EventCommitter>> committers_;  // of the pool's tasks too
+  // Each commits for some of the jobs, so that one prepares its group while the store works on that
+  // of the other.
+  const std::vector<std::shared_ptr<EventCommitter>> committers_;  // shared with tasks of the pool
   const std::shared_ptr<LeaseRenewer> renewer_;                    // likewise
   int64_t subscription_ = 0;
 
@@ -97,7 +98,7 @@ class Fleet {
       ABSL_GUARDED_BY(mu_);
   std::unordered_map<std::string, std::shared_ptr<AgentSession>> by_node_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Status> draining_ ABSL_GUARDED_BY(mu_);
-  absl::Status away_ ABSL_GUARDED_BY(mu_);  // why the store is; OK: it is not
+  absl::Status away_ ABSL_GUARDED_BY(mu_);  // why the store is away; OK: it is not
 };
 
 }  // namespace trainyard

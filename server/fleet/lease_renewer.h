@@ -13,15 +13,16 @@
 
 namespace trainyard {
 
-// Renews the leases of all nodes of a server, because one statement costs about the same for one
-// node as for many. A heartbeat that comes to a renewer at rest is not kept waiting for company;
-// what comes soon after the last statement goes with the next one: the more nodes there are, the
-// later that is, and so what all of them cost hardly grows with their number.
+// Renews the leases of all nodes of a server together, because one statement costs about the same
+// for one node as for many. A heartbeat that comes to an idle renewer is renewed at once; those
+// that come soon after a statement go with the next one. The pause before it grows with the number
+// of nodes, so that what all of them cost hardly grows.
 //
 // Thread-safe; the store must outlive it.
 class LeaseRenewer : public Actor {
  public:
-  // A session takes its agent's messages in order, so that events wait behind a heartbeat for it.
+  // Bounds the pause, because a session takes its agent's messages in order: events wait behind a
+  // heartbeat that waits for its renewal.
   static constexpr absl::Duration kLongestRest = absl::Milliseconds(100);
 
   using Done = std::function<void(const absl::Status&)>;
@@ -30,7 +31,7 @@ class LeaseRenewer : public Actor {
   LeaseRenewer(TaskPool& pool, FleetStore& store, absl::Duration rest_per_node)
       : Actor(pool), store_(store), rest_per_node_(rest_per_node) {}
 
-  // How many nodes there are by now.
+  // How many nodes are connected by now.
   void SetNodes(size_t nodes);
 
   // Never blocks. `done` is called once, on a pool thread, with what FleetStore::RenewLeases says

@@ -19,14 +19,15 @@ struct LogPiece {
   bool end = false;  // nothing more will be written
 };
 
-// What an agent was asked about its logs and has not answered yet. Each question is answered once,
-// without a lock: by the agent, by whoever has waited for it long enough, or by the end of the
-// session. Thread-safe.
+// What an agent was asked about its logs and has not answered yet. `done` of each question is
+// called once, without a lock held: by the agent's answer, by whoever has waited for it long
+// enough, or by the end of the session. Thread-safe.
 class LogRequests {
  public:
   using Done = std::function<void(absl::StatusOr<LogPiece>)>;
 
-  // Asks by `send`, which is not called once Close was. False: then, and `done` is not kept.
+  // Keeps `done` and asks by `send`. After Close it returns false, keeps nothing and does not call
+  // `send`.
   bool Ask(const std::string& id, const Done& done, absl::FunctionRef<void()> send);
 
   // Nothing happens if it was answered already.

@@ -15,8 +15,8 @@ struct RetentionOptions {
   absl::Duration after_failure = absl::Minutes(1);
 };
 
-// Makes room for the months to come and removes what is older than the store's retention says: at
-// Start and from time to time. One thread. The store must outlive it.
+// Makes the partitions of coming months and removes what is older than the store's retention says:
+// at Start and from time to time. One thread. The store must outlive it.
 class RetentionLoop {
  public:
   RetentionLoop(RetentionStore& store, RetentionOptions options)
@@ -26,7 +26,8 @@ class RetentionLoop {
   void Start();
   void Stop();  // after the step under way; idempotent
 
-  // Whatever is due, on the caller's thread; what it removed. Ends early when stopped.
+  // Does whatever is due, on the caller's thread, and returns what it removed. Ends early when
+  // stopped.
   absl::StatusOr<Aged> Turn();
 
  private:

@@ -15,14 +15,14 @@
 namespace trainyard {
 
 // Writes what it is given in order. Lives until OnDone, which gRPC calls once the stream was
-// finished and all else is over; then it deletes itself. The subclass hears of three things, on
-// gRPC's threads, and must not block there.
+// finished and all else is over; then it deletes itself. gRPC's threads call AllWritten and Left of
+// the subclass, which must not block.
 template <typename Response>
 class WriteStream : public grpc::ServerWriteReactor<Response> {
  public:
   explicit WriteStream(grpc::CallbackServerContext& context) : context_(context) {}
 
-  // Takes over a batch of at least one; AllWritten follows.
+  // Takes over a batch of at least one; AllWritten follows, unless FinishWith is called first.
   void Write(std::deque<Response> batch) {
     absl::MutexLock lock(&mu_);
     batch_ = std::move(batch);

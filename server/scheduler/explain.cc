@@ -19,7 +19,7 @@ std::string Time(absl::Time time) {
   return absl::FormatTime(absl::RFC3339_sec, time, absl::UTCTimeZone());
 }
 
-// Which slots nobody knows to be empty.
+// Slots that lost ranks may still hold.
 std::string DescribeLost(const NodeRecord& node) {
   std::string text;
   for (const LostRank& lost : node.lost_ranks) {

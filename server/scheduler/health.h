@@ -18,7 +18,7 @@ void LookAtHealth(const Cluster& cluster, Pass& pass);
 // to jobs behind it.
 bool ChargesFirst(absl::Time now, Pass& pass);
 
-// Whether a job that was lost with the node may have to pay for it, once another one runs there.
+// Whether the node has a loss that a job may have to pay for, once another job runs there.
 bool MayBeCharged(const NodeRecord& node);
 
 // "rank 1 on nodes/n: its worker has not been heard of; nodes/n said last: …", of each rank of a

@@ -1,6 +1,6 @@
 #pragma once
 
-// Which leases nobody renews any more. A lease is a counter; this looks how long it has stood
+// Which leases nobody renews any more. A lease is a counter; this measures how long it has stood
 // still, on its own clock: no clock is compared with the store's, which may jump when a stand-by
 // takes over.
 
@@ -19,16 +19,16 @@ class LeaseJudge {
   // `lease`: how long one may stand still.
   explicit LeaseJudge(absl::Duration lease) : lease_(lease) {}
 
-  // What the store answered at `now` on Clock::SinceBoot, `store_now` on its own clock: sets each
-  // node's lease_end to what is left of its lease, counted from store_now. A node that was not
-  // there before has all of it.
+  // Call with the nodes that the store answered at `now` on Clock::SinceBoot, `store_now` on the
+  // store's clock: sets each node's lease_end to what is left of its lease, counted from store_now.
+  // A node that was not there before has all of it.
   //
   // While the store is away no agent can renew anything. After a gap of more than kMostGap between
-  // two answers the gap itself counts for nothing, and each node is left at least kLeastAfterGap to
+  // two answers the gap itself is not counted, and each node is left at least kLeastAfterGap to
   // come back.
   void Judge(absl::Duration now, absl::Time store_now, const std::vector<NodeRecord*>& nodes);
 
-  // The store answered something else at `now`: the time until then is no gap.
+  // The store answered another call at `now`: the time until then is no gap.
   void Heard(absl::Duration now) { last_answer_ = now; }
 
   static constexpr absl::Duration kMostGap = absl::Seconds(2);

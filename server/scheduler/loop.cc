@@ -141,7 +141,7 @@ absl::Status SchedulerLoop::ReadChanges() {
     // jump.
     state_.Judge(*judge_, clock_.SinceBoot());
     state_.Judge(*starts_, clock_.SinceBoot());
-    // Nothing is decided on a lease that only seems to be over.
+    // Leases are read again before anything is decided on one that seems to be over.
     if (leases || !state_.AnyLeaseIsOver()) return absl::OkStatus();
     leases = true;
   }
@@ -152,7 +152,7 @@ Pass SchedulerLoop::Plan() {
   planner.most_placements = std::min(planner.most_placements, most_);
   planner.most_reasons = std::min(planner.most_reasons, most_);
   Pass pass = state_.Plan(planner);
-  // Who starts goes first: telling a long queue why it waits must not slow the drain.
+  // Placements go first: writing the reasons of a long queue must not slow down placing it.
   if (!pass.decisions.placements.empty() && pass.decisions.reasons.size() > kMostReasonsBeside) {
     pass.decisions.reasons.resize(kMostReasonsBeside);
     pass.next = state_.now();

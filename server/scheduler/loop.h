@@ -51,8 +51,8 @@ class SchedulerLoop {
 
  private:
   void Run();
-  // Renews the lease in time, or takes it where the leader's stood still. kFailedPrecondition:
-  // another replica leads; `wait` says when to look again.
+  // Renews the lease of a leader in time, or takes it over where it stood still.
+  // kFailedPrecondition: another replica leads; `wait` says when to look again.
   absl::Status Lead(absl::Duration& wait);
   absl::Status ReadChanges();
   Pass Plan();
@@ -63,7 +63,7 @@ class SchedulerLoop {
   Clock& clock_;
   const LoopOptions options_;
 
-  // Of the loop's thread.
+  // Used by the loop's thread alone.
   int64_t epoch_ = 0;
   LeaderJudge leader_judge_;          // while another leads
   std::optional<LeaseJudge> judge_;   // of this epoch: a new leader begins anew

@@ -11,8 +11,8 @@
 namespace trainyard {
 namespace {
 
-// Jobs that came within such a time are told why they wait at one moment, in one pass and one
-// write.
+// The reasons of jobs that came within such a time fall due at one moment, to be written in one
+// pass.
 constexpr absl::Duration kToldTogether = absl::Milliseconds(500);
 
 }  // namespace
@@ -114,7 +114,7 @@ Cluster ClusterOf(const SchedulerSnapshot& snapshot) {
 }
 
 // A job that is being cancelled waits for its lost ranks no longer than they can live.
-// `newest_loss`: of the lost ranks of each job, of whichever attempts.
+// `newest_loss`: by job, when the last of its lost ranks, of any attempt, was lost.
 void LookAtCancelling(const Cluster& cluster, const JobRecord& job, const AttemptRecord& attempt,
                       const std::map<std::string, absl::Time>& newest_loss,
                       const PlannerOptions& options, Pass& pass) {

@@ -13,9 +13,9 @@
 
 namespace trainyard {
 
-// Jobs of one demand are served alike: once one of them waits in a pass, in which slots are only
-// taken, all behind it wait, for the same reason.
-// Slots, bytes of each, device, and the node that the job stays away from.
+// What decides whether a job can be placed: slots, bytes of each, device, and the node that the job
+// stays away from. Jobs of one class are served alike: a pass only takes slots, so once one of them
+// waits, all behind it wait, for the same reason.
 using DemandClass = std::tuple<int, int64_t, std::string, std::string>;
 DemandClass ClassOf(const JobRecord& job);
 
@@ -37,10 +37,12 @@ Cluster ClusterOf(const SchedulerSnapshot& snapshot);
 
 void LookForLostNodes(const Cluster& cluster, const PlannerOptions& options, Pass& pass);
 
-// Moves jobs away from draining nodes, and sees to suspensions that take too long.
+// Moves jobs away from draining nodes and, if they have not begun, from cordoned ones; sees to
+// suspensions that take too long, and to cancelled jobs that have waited long enough for lost
+// ranks.
 void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& pass);
 
-// Until when a job is not told why it waits; the past: it may be told.
+// The time until which a job's reason is not written; a time in the past: it may be written.
 absl::Time UntoldUntil(const JobRecord& job, absl::Time now, const PlannerOptions& options);
 
 // Why a job waits, as it is stored.

@@ -19,7 +19,8 @@ bool Compete(const SlotDemand& a, const SlotDemand& b) {
   return a.device.empty() || b.device.empty() || a.device == b.device;
 }
 
-// The same two at this moment, with what there is and who is ahead.
+// DescribeNoFit and DescribeWait say what ReasonForNoFit and ReasonForWait do, as of this moment:
+// with the slots that there are and the jobs ahead.
 std::string DescribeNoFit(const SlotTable& slots, const SlotDemand& demand,
                           const SchedulerSnapshot& snapshot) {
   std::string aside;

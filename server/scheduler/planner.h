@@ -21,12 +21,13 @@ struct PlannerOptions {
   // What one pass decides at most, so that it is applied soon; the rest is for the next, at once.
   size_t most_placements = 256;
   size_t most_reasons = 256;
-  // A job that starts soon is never told why it waits: that saves its row a write.
+  // How old a job must be for its reason to be written: one that starts before costs its row no
+  // write.
   absl::Duration tell_after = absl::ZeroDuration();
 };
 
-// What is waited for a lost rank beyond the limit, on the store's clock: that jumps by up to half a
-// minute when a stand-by takes over.
+// How long a lost rank is waited for beyond orphan_limit: the time is counted on the store's clock,
+// which jumps by up to half a minute when a stand-by takes over.
 inline constexpr absl::Duration kOrphanMargin = absl::Minutes(1);
 
 // Names of jobs ahead in the description of one that waits.

@@ -13,7 +13,7 @@ namespace {
 // What became of a reason that a job might be told.
 enum class Told { kYes, kTooYoung, kEnough };
 
-// The jobs of one demand, in order, whatever reasons are stored of them.
+// The jobs of one demand, in order, whatever their stored reasons.
 class ClassCursor {
  public:
   explicit ClassCursor(const WaitingQueue::JobsByReason& jobs) {
@@ -233,8 +233,9 @@ const SlotTable& SchedulerState::Slots(const std::vector<const NodeRecord*>& nod
   return *slots_;
 }
 
-// Of the running jobs those that a pass has to look at: all of them only where a node is to be
-// left, or somebody may have survived on one.
+// What a pass has to look at. All running jobs only if a node is draining or cordoned, or if one of
+// them may show that the loss of its node has to be paid for (MayBeCharged); else those that start
+// or end.
 Cluster SchedulerState::ToLookAt() const {
   Cluster cluster;
   cluster.now = now();

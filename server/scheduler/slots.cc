@@ -200,7 +200,8 @@ std::optional<std::vector<Placement::Rank>> SlotTable::Find(const SlotDemand& de
   return std::nullopt;
 }
 
-// A gang of one goes where it leaves least over, among equals to the first by name.
+// A gang of one goes to the node that then has the fewest free slots left, among equals to the
+// first by name.
 std::optional<Placement::Rank> SlotTable::FindOne(const std::vector<bool>& serves) const {
   std::optional<Placement::Rank> best;
   int least = 0;
@@ -243,7 +244,8 @@ std::optional<std::vector<Placement::Rank>> SlotTable::FindOn(const SlotDemand& 
   return LayOut(std::move(candidates), demand.count);
 }
 
-// The largest nodes first make the fewest nodes; the last part goes where it leaves least over.
+// Beginning with the nodes that have most free slots takes the fewest nodes. The last part goes to
+// the node that then has the fewest left.
 std::vector<Placement::Rank> SlotTable::LayOut(std::vector<Candidate> candidates, int count) {
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const auto& a, const auto& b) { return a.slots.size() > b.slots.size(); });

@@ -26,8 +26,8 @@ struct SlotDemand {
 std::string DescribeDemand(const SlotDemand& demand);  // "2 CUDA slots of 8.0 GiB"
 SlotDemand WholeDemandOf(const JobRecord& job);        // on any node
 
-// Which slots are held by ranks that are not over for their jobs. Attempts come and go. What lost
-// ranks hold, their nodes say.
+// The slots that are held by ranks that are not over, as attempts come and go. What LOST ranks hold
+// is in NodeRecord::lost_ranks.
 class HeldSlots {
  public:
   HeldSlots() = default;
@@ -44,8 +44,8 @@ class HeldSlots {
   std::unordered_map<std::string, std::multiset<int>> by_node_;
 };
 
-// The slots of all nodes during one pass; placing and keeping change it. What a job waits for is
-// found by the few kinds of slots that there are, however many there are of each.
+// The slots of all nodes during one pass; placing and keeping change it. Slots are counted by kind,
+// of which there are few, so that what a job waits for is found without looking at each slot.
 class SlotTable {
  public:
   // Nodes in any order.
@@ -74,8 +74,8 @@ class SlotTable {
   std::optional<std::vector<Placement::Rank>> Find(const SlotDemand& demand) const;
 
   void Take(const std::vector<Placement::Rank>& ranks);
-  // Gives a slot to a rank, or takes it back, where the table was made before that. Nothing is
-  // kept.
+  // Marks a slot as taken or free, for a rank that came or went after the table was made. A slot
+  // that becomes free must be of a kind that is not kept.
   void SetTaken(const std::string& node, int slot, bool taken);
 
   // Keeps every free slot that `demand` could use. A job that does not start now starts once enough
@@ -93,15 +93,16 @@ class SlotTable {
   std::string DescribePresent() const;
 
  private:
-  // Slots of one device and size. Those that are free are all kept or none: whoever keeps slots
-  // keeps all that it could use, and what it could use goes by device and size.
+  // Slots of one device and size. The free ones are all kept or none is: a job keeps all slots that
+  // it could use, and which these are depends on device and size.
   struct Kind {
     std::string device;
     int64_t bytes = 0;
     int present = 0;
     int free = 0;       // not taken: no rank that may live holds it, and this pass gave it to none
     bool kept = false;  // the free ones, for a job further ahead
-    // Of a node that a job avoids: its slots are a kind apart, for one may keep the others alone.
+    // Set for the slots of a node that a job avoids. They are a kind of their own, because that job
+    // keeps only the slots of other nodes.
     std::string of_node;
     bool Serves(const SlotDemand& demand, absl::string_view on) const {
       return device == on && bytes >= demand.bytes &&

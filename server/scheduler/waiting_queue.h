@@ -28,11 +28,11 @@ class WaitingQueue {
   void Remove(const std::shared_ptr<const JobRecord>& job);  // as it was added
   void Clear();
 
-  // The store's time, by which backoffs end: from then on their jobs wait like any other. A clock
-  // that was set back begins them again, at the cost of one look at every job.
+  // Sets the store's time, by which backoffs end: jobs whose backoff is over wait like any other.
+  // If the clock was set back, backoffs begin again, at the cost of one look at every job.
   void SetTime(absl::Time now);
 
-  // None is empty.
+  // Jobs that wait, by demand and then by reason; no part is empty.
   const std::map<DemandClass, JobsByReason>& classes() const { return classes_; }
 
   // Jobs in backoff whose stored reason does not say so yet.

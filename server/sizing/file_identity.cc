@@ -19,12 +19,12 @@ namespace {
 constexpr size_t kMostFiles = 4096;
 
 // Magic numbers of statfs(2): ext2 to ext4, XFS, Btrfs, tmpfs, ramfs, overlayfs, ZFS, F2FS,
-// SquashFS, EROFS. Others, such as NFS, may answer out of a memory of their own.
+// SquashFS, EROFS. Others, such as NFS, may answer from a cache of old attributes.
 constexpr std::array<uint32_t, 10> kLocal = {0xef53,     0x58465342, 0x9123683e, 0x01021994,
                                              0x858458f6, 0x794c7630, 0x2fc12fc1, 0xf2f52010,
                                              0x73717368, 0xe0f5e1e2};
 
-// Of what exists of `path`.
+// Looks at the file system of the longest part of `path` that exists.
 bool IsOnLocalFileSystem(std::filesystem::path path) {
   struct statfs info {};
   while (statfs(path.c_str(), &info) != 0) {

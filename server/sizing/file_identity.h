@@ -12,15 +12,15 @@
 
 namespace trainyard {
 
-// The paths of all files that sizing `spec` may open; nullopt where the spec names folders or more
-// than 4,096 files, so that more than these count.
+// The paths of all files that sizing `spec` may open; nullopt where the spec names a folder, whose
+// content is not known, something that is no local path, or more than 4,096 files.
 std::optional<std::vector<std::string>> FilesNamedBy(const v1::JobSpec& spec);
 
-// Says of which content the files are: as long as it stays the same, so do they. It is made of
-// device, inode, size and times of change of each, or of its absence; of no files it is kNoFiles.
-// nullopt where a file could change without its times telling: one that was changed within
-// kSettled, since times are those of a clock that ticks slowly, or one of a file system that is not
-// of this machine alone.
+// Identifies the content of the files: as long as the text stays the same, so do they. It is made
+// of device, inode, size and times of change of each, or of its absence; of no files it is
+// kNoFiles. nullopt where a file could change without its times telling: one that was changed
+// within kSettled, since times are those of a clock that ticks slowly, or one of a file system that
+// is not of this machine alone.
 std::optional<std::string> IdentityOf(const std::vector<std::string>& paths);
 
 inline constexpr absl::Duration kSettled = absl::Seconds(1);

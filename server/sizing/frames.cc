@@ -24,7 +24,7 @@ struct Header {
   uint64_t bytes = 0;
 };
 
-// Until the socket is ready for `events`; kDeadlineExceeded.
+// Waits until the socket is ready for `events`. kDeadlineExceeded: `deadline` has passed.
 absl::Status WaitFor(int socket, short events, SteadyTime deadline) {
   for (;;) {
     int timeout_ms = -1;

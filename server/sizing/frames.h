@@ -33,14 +33,15 @@ inline constexpr uint64_t kLargestFrame = uint64_t{4} << 20;
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-// kUnavailable: the other end is gone, or says what no build says. kDeadlineExceeded.
+// kUnavailable: the other end is gone, or sent what is no frame of this build. kDeadlineExceeded:
+// `deadline` has passed.
 absl::Status SendFrame(int socket, FrameKind kind, absl::string_view payload,
                        SteadyTime deadline = SteadyTime::max());
 absl::StatusOr<Frame> ReceiveFrame(int socket, SteadyTime deadline = SteadyTime::max());
 
 struct SizingQuestion {
   std::string spec;      // serialized, from ResolveSpec
-  std::string identity;  // of the files that a sizing is known of; empty: none is known
+  std::string identity;  // of the files of a sizing that is known; empty: none is known
 };
 struct SizingAnswer {
   bool unchanged = false;  // the files are still those of the question's identity; no sizing

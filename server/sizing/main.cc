@@ -31,7 +31,8 @@ namespace {
 
 constexpr int kSocket = STDIN_FILENO;
 
-// Private memory that can be written, wherever it comes from. No core file of a user's data.
+// Limits private writable memory, wherever it comes from. Forbids core files, which would hold data
+// of users.
 void Limit(int64_t memory_bytes) {
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
@@ -46,7 +47,7 @@ void EndAfter(int seconds) {
   setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-// What the answer under way has looked at.
+// The files that were looked at for the answer under way.
 std::vector<std::string>& LookedAt() {
   static std::vector<std::string>& paths = *new std::vector<std::string>;
   return paths;
@@ -77,7 +78,7 @@ absl::Status Answer(const Frame& frame) {
     return SendFrame(kSocket, FrameKind::kUnchanged, "");
   }
   TY_ASSIGN_OR_RETURN(const Sizing sizing, SizeJob(spec));
-  // Only if they stayed the same all the time it is known what was read.
+  // What was read is known only if the files stayed the same all the time.
   const bool same = before.has_value() && LookedAtNoOthers(*files) && identity() == before;
   return SendFrame(kSocket, FrameKind::kSizing, EncodeSizing(sizing, same ? *before : ""));
 }

@@ -13,7 +13,7 @@ struct Sizing {
 };
 
 // Reads the facts of the data (or takes what the spec declares), plans a step and, where this
-// machine sees the weights that the job begins with, holds them against the plan. `spec` must come
+// machine sees the weights that the job begins with, checks them against the plan. `spec` must come
 // from ResolveSpec.
 //   kInvalidArgument  a file that cannot be read and whose facts are not declared, a model that
 //                     does not fit its data, weights to begin with that do not fit the model: names

@@ -41,7 +41,7 @@ std::string WhereItWas(const std::string& spec_bytes, const std::string& file) {
   return absl::StrCat(FieldSpokenOf(spec, file), ": ", file);
 }
 
-// Of a helper that did not answer in the patient lane, or crashed.
+// The error for a helper that did not answer in the patient lane, or crashed.
 absl::Status Failure(const SizerProcess::Outcome& outcome, const std::string& spec,
                      const SizingLimits& limits) {
   const std::string where = WhereItWas(spec, outcome.file);
@@ -78,7 +78,7 @@ absl::StatusOr<std::unique_ptr<Sizer>> Sizer::Start(const SizerOptions& options)
   if (name.empty()) {
     TY_ASSIGN_OR_RETURN(name, ProgramBesideThis());
   }
-  // Not read: a program may be one that can only be run.
+  // O_PATH, because a program need not be readable to be run.
   FileDescriptor program(open(name.c_str(), O_PATH | O_CLOEXEC));
   if (!program.valid()) {
     return absl::FailedPreconditionError(
@@ -119,7 +119,7 @@ absl::StatusOr<Sizing> Sizer::Look(const std::string& key, const std::string& sp
   absl::StatusOr<SizingAnswer> answer =
       AskHelpers({.spec = spec, .identity = known == nullptr ? "" : known->identity}, until);
   if (answer.ok() && answer->unchanged && known != nullptr) return known->sizing;
-  // One that found no helper in time has seen no file.
+  // kUnavailable: no helper looked at the files in time, so the kept sizing may still hold.
   if (!absl::IsUnavailable(answer.status())) cache_.Remove(key);
   TY_RETURN_IF_ERROR(answer.status());
   ++made_;

@@ -20,13 +20,13 @@ namespace trainyard {
 struct SizerOptions {
   std::string program;  // empty: trainyard-sizer beside this process' own program
 
-  // So many questions at once, in helpers that were started before and are kept. What does not end
-  // within these limits is asked again in the patient lane, so that one large file does not hold up
-  // small ones.
+  // Quick lane: so many questions at once, in helpers that were started before and are kept. What
+  // does not end within these limits is asked again in the patient lane, so that one large file
+  // does not hold up small ones.
   int quick_helpers = 3;
   SizingLimits quick{.memory_bytes = int64_t{32} << 20, .time = absl::Seconds(5)};
-  // One at a time, each in a helper of its own. The memory of both lanes together is what the files
-  // of users may take of this machine.
+  // Patient lane: one question at a time, each in a helper of its own. The memory of both lanes
+  // together is what the files of users may take of this machine.
   SizingLimits patient{.memory_bytes = int64_t{112} << 20, .time = absl::Seconds(15)};
   // Waiting and reading together: less than what a client waits for an answer.
   absl::Duration longest = absl::Seconds(25);
@@ -38,7 +38,7 @@ struct SizerOptions {
 //
 // A sizing is kept, and serves the same spec again as long as the files that it names are the same:
 // a helper looks at their times (file_identity.h), or at nothing where the spec names none. Errors
-// are not kept. Of those who ask the same at the same time one asks a helper.
+// are not kept. Of callers that ask for the same spec at the same time one asks a helper for all.
 class Sizer {
  public:
   // Starts the helpers of the quick lane. kFailedPrecondition: the program is not there.
@@ -54,7 +54,7 @@ class Sizer {
   // Ends all helpers; questions under way and later ones are kUnavailable. Idempotent.
   void Stop();
 
-  // Of the helpers that live now.
+  // The process ids of the helpers that live now.
   std::vector<pid_t> Pids() const;
 
   // How many sizings helpers have made.

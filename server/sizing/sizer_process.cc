@@ -121,7 +121,8 @@ absl::StatusOr<std::unique_ptr<SizerProcess>> SizerProcess::Start(const FileDesc
   posix_spawn_file_actions_adddup2(&settings.files, program.get(), kProgramFd);
   posix_spawn_file_actions_addclosefrom_np(&settings.files, kProgramFd + 1);
 
-  // A little later than the server ends it.
+  // After so long with one question the helper ends itself, a little later than the server would
+  // end it.
   const int64_t seconds = absl::ToInt64Seconds(absl::Ceil(limits.time, absl::Seconds(1))) + 2;
   const std::vector<std::string> arguments = {name, absl::StrCat(limits.memory_bytes),
                                               absl::StrCat(seconds)};
@@ -149,7 +150,7 @@ SizerProcess::~SizerProcess() {
   if (!Reap().has_value()) TheUnreaped().Add(pid_);
 }
 
-// Our own child stays a zombie until we reap it, so that the descriptor is of no other process.
+// A child stays a zombie until it is reaped, so the descriptor cannot mean another process.
 void SizerProcess::Kill() { syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0); }
 
 std::optional<int> SizerProcess::Reap() {

@@ -13,7 +13,7 @@
 
 namespace trainyard {
 
-// One helper, seen from the server. One question at a time; End may be called meanwhile.
+// One helper, seen from the server. One question at a time; Kill may be called meanwhile.
 class SizerProcess {
  public:
   // Starts the program that `program` is open on, called `name`; does not wait for it.
@@ -30,17 +30,17 @@ class SizerProcess {
     kOutOfMemory,
     kOutOfTime,
     kKilled,   // by SIGKILL from outside, as the kernel does when the machine's memory runs out
-    kCrashed,  // by a signal of its own, or by leaving
+    kCrashed,  // ended by another signal, or exited
   };
   struct Outcome {
     End end = End::kAnswered;
     absl::StatusOr<SizingAnswer> answer = absl::UnknownError("no answer");
     std::string file;  // that it looked at last; empty: none
-    std::string how;   // it crashed: "signal 11 (Segmentation fault)"
+    std::string how;   // how it crashed: "signal 11 (Segmentation fault)"
   };
 
-  // Within the time of the limits, or until `until` if that is sooner, and a little more. After
-  // anything but kAnswered there is nothing more to ask.
+  // Asks, and returns within the time of the limits, or by `until` if that is sooner, and a little
+  // more. After any end but kAnswered the helper cannot be asked again.
   Outcome Ask(const SizingQuestion& question, SteadyTime until = SteadyTime::max());
 
   // Kills it: whoever asks gets kKilled. Thread-safe.
@@ -52,7 +52,7 @@ class SizerProcess {
   SizerProcess(pid_t pid, FileDescriptor socket, const SizingLimits& limits);
   absl::StatusOr<absl::StatusOr<SizingAnswer>> Exchange(const SizingQuestion& question,
                                                         SteadyTime deadline, std::string& file);
-  // The wait status, once it has ended; nullopt when it does not within a second.
+  // Waits for its end and returns the wait status; nullopt when it does not end within a second.
   std::optional<int> Reap();
 
   const pid_t pid_;

@@ -18,13 +18,12 @@ struct KnownSizing {
   std::string identity;  // as IdentityOf says
 };
 
-// What was found for specs, within a bound of bytes: what was used least lately goes first.
-// Thread-safe.
+// Sizings that are known, within a bound of bytes: the least recently used goes first. Thread-safe.
 class SizingCache {
  public:
   explicit SizingCache(int64_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // null: nothing is known. Whether it still holds, the files must tell.
+  // Null: nothing is known. Whether a sizing still holds must be checked with its files.
   std::shared_ptr<const KnownSizing> Find(const std::string& key);
   void Put(const std::string& key, KnownSizing known);
   void Remove(const std::string& key);

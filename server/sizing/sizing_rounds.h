@@ -14,16 +14,16 @@
 namespace trainyard {
 
 // Lets those who ask the same at the same time share one answer. Whoever comes while a round is
-// under way waits for the next one, and shares it with all who came meanwhile: an answer was always
-// looked for after it was asked for, so that no file can have changed in between. One of those who
+// under way waits for the next one, and shares it with all who came meanwhile. So the files are
+// always looked at after the question came, and cannot have changed in between. One of those who
 // share a round asks for all.
 //
 // Thread-safe; no thread of its own.
 class SizingRounds {
  public:
-  // What equal keys ask for is the same. `ask` is run by this call or not at all, and returns by
-  // `until`. kUnavailable: no round began in time. What another caller's shorter time cut off is
-  // asked again.
+  // Equal keys must ask for the same. `ask` is run by this call or not at all, and returns by
+  // `until`. kUnavailable: no round began in time. A round that was cut off, because the caller
+  // that ran it had less time, is run again.
   absl::StatusOr<Sizing> Ask(const std::string& key, SteadyTime until,
                              absl::FunctionRef<absl::StatusOr<Sizing>()> ask);
 
@@ -45,7 +45,7 @@ class SizingRounds {
   void Finish(const std::string& key, Round& round);
 
   absl::Mutex mu_;
-  std::map<std::string, Line> lines_ ABSL_GUARDED_BY(mu_);  // those in which somebody is
+  std::map<std::string, Line> lines_ ABSL_GUARDED_BY(mu_);  // keys that somebody asks for now
 };
 
 }  // namespace trainyard

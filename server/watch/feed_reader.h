@@ -17,10 +17,10 @@
 
 namespace trainyard {
 
-// Fills the feeds of all jobs that somebody watches, each once however many do. What this server
-// has stored itself is offered to it, and taken as it stands where it goes on from what the feed
-// has. All else it reads: one line of work that reads, with one call of the store, what changed
-// while it read last. Nobody waits for company.
+// Fills the feeds of all watched jobs, each once, however many watch it. What this server has
+// stored itself is offered, and taken as it is if it directly follows what the feed has. All else
+// is read from the store: one call reads what changed during the reading before it, and nobody
+// waits for a group to fill.
 //
 // Thread-safe. While the store is away it tries again by itself, and nobody is woken for what has
 // to be read.
@@ -30,16 +30,17 @@ class FeedReader : public Actor {
   FeedReader(TaskPool& pool, JobStore& jobs, absl::Duration longest_retry);
 
   // The feed of a job for a watcher that has read up to `cursor`; `wake` is called, on any thread
-  // and without a lock, whenever there may be more in it. It is looked at at once, so that nothing
+  // and without a lock, whenever there may be more in it. The feed is read at once, so that nothing
   // is missed.
   std::shared_ptr<JobFeed> Join(const JobName& name, const std::string& uid, int64_t cursor,
                                 const void* watcher, std::function<void()> wake);
   // `cursor` is where the watcher stands by now.
   void Leave(const std::string& uid, int64_t cursor, const void* watcher);
 
-  // `items` are in the job's feed now: stored, in order and without a gap among themselves; runs of
-  // metrics as runs. Wakes the job's watchers, on this thread, or has the feed read: where the
-  // items do not go on from what it has, or end the job, for its record is told with the end.
+  // `items` were just stored in the job's feed; they are in order and without a gap among
+  // themselves, runs of metrics as runs. Adds them to the feed and wakes the job's watchers, on
+  // this thread. If they do not follow what the feed has, or if they end the job, the feed is read
+  // from the store instead: its end is sent with the job's record.
   void Offer(const std::string& uid, const SharedItems& items);
 
   void Wake(const std::string& uid);  // its feed goes on, perhaps

@@ -32,14 +32,14 @@ enum class Appended {
 // watcher has not taken yet, but never more than `kMostItems` and about `kMostBytes`. A watcher
 // that falls behind the ring reads the store for itself until it is back.
 //
-// Thread-safe. Whoever has items appends them, a reader of the store and those who have just
-// written them at the same time; watchers say where they are.
+// Thread-safe. A reader of the store and those who have just stored items append them at the same
+// time; watchers say where their cursors are.
 class JobFeed {
  public:
   static constexpr size_t kMostItems = 256;
   static constexpr size_t kMostBytes = 64 << 10;
 
-  // Everything up to `newest` was read by those who join there.
+  // The feed begins behind `newest`: those who join have read everything up to there.
   explicit JobFeed(int64_t newest) : newest_(newest) {}
 
   // A watcher whose cursor is `cursor` comes, moves on by itself, or leaves.
@@ -54,9 +54,9 @@ class JobFeed {
   int64_t newest() const;
   // `items` are in order and without a gap, and those that are here already are the same ones.
   Appended Append(std::vector<FeedRecord> items);
-  // The job's record is of an end, and the feed reached no further than `newest` when it was read
-  // after that. False: by now it goes on from there, so the job was resumed, and nothing is set.
-  // What is appended later, after a resumption, takes the end back.
+  // Sets the record of the job's end. `newest`: how far the feed reached when it was read after the
+  // record. Returns false and sets nothing if the feed has gone on since, because the job was
+  // resumed. Items that are appended later take the end back.
   bool SetEnded(std::shared_ptr<const JobRecord> ended, int64_t newest);
   void SetGone();
 

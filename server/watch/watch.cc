@@ -70,8 +70,8 @@ void Watch::LookAtClock(absl::Time now, absl::Time answered) {
       if (aborted_ || now - last_activity_ < options_.longest_write) return;
       abort_ = true;
     } else {
-      // It says that everything up to the cursor was sent, which nobody knows while the store is
-      // away: a client that cannot wait sees that the stream is silent.
+      // A heartbeat says that everything up to the cursor was sent, which nobody knows while the
+      // store is away: a client that cannot wait sees that the stream is silent.
       if (!joined_ || heartbeat_ || now - last_activity_ < options_.heartbeat) return;
       if (now - answered > 2 * options_.heartbeat) return;
       heartbeat_ = true;
@@ -165,7 +165,8 @@ absl::StatusOr<FeedPiece> Watch::ReadOn(bool& again) {
   if (feed_ != nullptr) {
     feed_->Move(cursor_, reached);
   } else if (static_cast<int>(piece.items.size()) < options_.batch) {
-    // Hints from here on; what came before them since the reading, the reader finds at once.
+    // From here on hints wake this watch. The reader, which reads at once, finds what came between
+    // the reading above and the join.
     feed_ = reader_->Join(job_, uid_, reached, this, [weak = weak_from_this()] {
       const auto self = std::static_pointer_cast<Watch>(weak.lock());
       if (self != nullptr) self->Wake();

@@ -79,7 +79,7 @@ class Watch : public Actor {
   bool OpenOnce();
   void Pull(bool heartbeat);
   absl::Status CheckCursor();
-  // `again`: what was read need not be all that there is.
+  // Sets `again` if there may be more to read.
   absl::StatusOr<FeedPiece> ReadOn(bool& again);
   std::string name() const;
   void Finish(const absl::Status& status);
@@ -92,12 +92,13 @@ class Watch : public Actor {
       reader_;  // of the hub, and of every watch that it may still wake
   const std::function<void(Watch&)> finished_;
 
-  // Of Work alone.
+  // Used by Work alone.
   bool open_done_ = false;
   bool finish_done_ = false;
   JobName job_;
   std::string uid_;
-  std::shared_ptr<JobFeed> feed_;  // of the reader and all watches of the job; null: catches up
+  // Shared with the reader and all watches of the job; null: catches up.
+  std::shared_ptr<JobFeed> feed_;
   int64_t cursor_;
   bool cursor_checked_ = false;  // the feed goes at least as far
   bool last_sent_ = false;       // the batch with the end is on its way

@@ -33,7 +33,8 @@ WatchHub::WatchHub(JobStore& jobs, Wakeups& wakeups, TaskPool& pool, const Watch
 
 WatchHub::~WatchHub() {
   wakeups_.Unsubscribe(subscription_);
-  // Watches that have not ended hold the state, which holds them. Destroyed outside the lock.
+  // Watches that have not ended and the state hold each other: this breaks the cycle. They are
+  // destroyed outside the lock.
   decltype(state_->all) all;
   absl::MutexLock lock(&state_->mu);
   state_->gone = true;

@@ -41,7 +41,8 @@ class WatchHub {
   int size() const;
 
  private:
-  // Shared with the watches and with the pool's timers, which may run while the hub goes.
+  // Shared with the watches and with the pool's timers, which may still run while the hub is
+  // destroyed.
   struct State {
     mutable absl::Mutex mu;
     std::unordered_map<Watch*, std::shared_ptr<Watch>> all ABSL_GUARDED_BY(mu);
@@ -49,7 +50,8 @@ class WatchHub {
     bool gone ABSL_GUARDED_BY(mu) = false;
   };
 
-  // Every few heartbeats' part: the clock, for all; the feeds are compared once per heartbeat.
+  // Runs several times per heartbeat: all watches look at the clock, and once per heartbeat all
+  // feeds are compared with the store.
   static void Sweep(const std::shared_ptr<State>& state, const std::shared_ptr<FeedReader>& reader,
                     TaskPool& pool, absl::Duration period, int sweeps_per_heartbeat, int sweeps);
 

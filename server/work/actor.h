@@ -27,7 +27,7 @@ class Actor : public std::enable_shared_from_this<Actor> {
   // May block. Looks at what changed and does it; called for no reason now and then.
   virtual void Work() = 0;
 
-  // From Work: it is not called again for so long, whatever pokes come, and then once.
+  // Call from Work: Work does not run again for `delay`, whatever pokes come, and then once.
   void Rest(absl::Duration delay);
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
 
-// Calls of users, which may block, on a bounded number of threads: who sends many waits behind
-// their own, not before others.
+// Runs calls of users, which may block, on a bounded number of threads: a user who sends many waits
+// behind their own calls, not in front of those of others.
 
 #include <cstdint>
 #include <deque>
@@ -31,9 +31,9 @@ struct QueuedCall {
   std::function<void(const absl::Status&)> refuse;  // instead of run; must not block
 };
 
-// The order of calls alone, without threads or clock. Of the principals that have a call waiting,
-// the next is of the one with the fewest calls running, and of those of the one that was served
-// longest ago. When the queue is full, the newest call of whoever fills most of it goes.
+// The order of calls alone, without threads or clock. The next call is one of the waiting principal
+// with the fewest calls running; among equals, of the one that was served longest ago. When the
+// queue is full, the newest call of the principal that fills most of it is refused.
 class FairOrder {
  public:
   explicit FairOrder(const CallQueueOptions& options) : options_(options) {}

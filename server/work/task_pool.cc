@@ -24,7 +24,7 @@ void TaskPool::PostAfter(absl::Duration delay, std::function<void()> task) {
   if (timekeeper_ != nullptr) {
     timekeeper_->Signal();  // to look at its time anew
   } else {
-    WakeOne();  // to become it, where nothing else is to be done
+    WakeOne();  // to become the timekeeper, if there is nothing else to do
   }
 }
 

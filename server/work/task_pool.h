@@ -39,8 +39,9 @@ class TaskPool {
  private:
   void Run();
   void TakeDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // At most one thread is on its way; when it comes and leaves more to do, it calls the next one.
-  // Of many short tasks that come at once a few threads then run all, in place of one each.
+  // Wakes a thread, unless one that was woken has not looked yet: that one wakes the next if it
+  // leaves more to do. Many short tasks that come at once are thereby run by a few threads, instead
+  // of one each.
   void WakeOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Rest(absl::CondVar& called) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

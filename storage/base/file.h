@@ -34,10 +34,10 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// errno as a Status: ENOENT is kNotFound, EACCES kPermissionDenied, ENOSPC and EDQUOT
-// kResourceExhausted, a path that can name no file (EISDIR, ELOOP, ENAMETOOLONG) kInvalidArgument,
-// else kInternal: the machine's (EIO, ESTALE, EMFILE), and it may pass. "`what`: No space left on
-// device".
+// errno as a Status: ENOENT and ENOTDIR are kNotFound; EACCES, EPERM and EROFS kPermissionDenied;
+// ENOSPC and EDQUOT kResourceExhausted; a path that can name no file (EISDIR, ELOOP, ENAMETOOLONG)
+// kInvalidArgument. All others (EIO, ESTALE, EMFILE) are kInternal: faults of the machine, which
+// may pass. The message reads "`what`: No space left on device".
 absl::Status ErrnoStatus(int error, absl::string_view what);
 
 // At most `limit` bytes are read; a larger file is kResourceExhausted.

@@ -27,7 +27,7 @@ size_t SequenceLength(absl::string_view text) {
   return length;
 }
 
-// Of the sequence of `length` bytes at the start of `text`.
+// The code point of the UTF-8 sequence of `length` bytes at the start of `text`.
 char32_t CodePoint(absl::string_view text, size_t length) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   if (length == 1) return byte(0);

@@ -7,14 +7,15 @@
 
 namespace trainyard {
 
-// `text` with a '?' for each byte that is no UTF-8 (RFC 3629) and each control character but
-// newline and tab: what may be stored in a message and shown, wherever it was read from.
+// Returns `text` with a '?' in place of each byte that is not UTF-8 (RFC 3629) and of each control
+// character except newline and tab. The result may be stored in a message and shown, wherever
+// `text` came from.
 std::string Printable(absl::string_view text);
 
-// `text` so that a terminal shows it and obeys none of it: control characters (ESC and DEL among
-// them), C1 controls, what turns the direction of writing (U+202A..U+202E, U+2066..U+2069, U+200E,
-// U+200F, U+061C), line and paragraph separators and bytes that are no UTF-8 become \n, \t, \x1b,
-// \u202e and the like. Everything else stays, backslashes too.
+// Escapes `text` so that a terminal shows it and obeys nothing in it: control characters (ESC and
+// DEL among them), C1 controls, marks that change the direction of writing (U+202A..U+202E,
+// U+2066..U+2069, U+200E, U+200F, U+061C), line and paragraph separators and bytes that are not
+// UTF-8 become \n, \t, \x1b, \u202e and the like. Everything else stays as it is, backslashes too.
 std::string EscapedLine(absl::string_view text);
 std::string EscapedLines(absl::string_view text);  // the same, but newlines and tabs stay
 

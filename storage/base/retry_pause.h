@@ -6,9 +6,8 @@
 
 namespace trainyard {
 
-// How long to wait before the next try: `first`, then twice as long each time, up to `longest`.
-// What was away for a moment is thereby noticed at once, and what stays away is not asked too
-// often.
+// How long to wait before the next try: `first`, then twice as long each time, up to `longest`. The
+// end of a short outage is thereby noticed at once, and a long one does not cause many tries.
 class RetryPause {
  public:
   RetryPause(absl::Duration first, absl::Duration longest)
@@ -19,7 +18,7 @@ class RetryPause {
     next_ = std::min(pause * 2, longest_);
     return pause;
   }
-  // It worked: the next failure is a new one.
+  // Call after a success: the next pause is `first` again.
   void Reset() { next_ = first_; }
 
  private:

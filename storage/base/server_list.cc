@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-// gRPC takes port 99999 for 34463.
+// gRPC would take port 99999 for 34463 (modulo 65536), so the range is checked here.
 absl::Status CheckPort(const std::string& server, const std::string& port) {
   int number = 0;
   if (absl::SimpleAtoi(port, &number) && number >= 1 && number <= 65535) return absl::OkStatus();

@@ -9,8 +9,8 @@
 namespace trainyard {
 
 // "HOST:PORT" or several with commas between them: the servers of one yard, any of which will do.
-// kInvalidArgument names the address that cannot be one, and why. What names another scheme
-// (unix:PATH, dns:///HOST:PORT) and a host without a port are gRPC's to judge.
+// kInvalidArgument names the address that cannot be one, and why. An address with another scheme
+// (unix:PATH, dns:///HOST:PORT) and a host without a port are left to gRPC to judge.
 absl::StatusOr<std::vector<std::string>> ParseServers(absl::string_view list);
 
 }  // namespace trainyard

@@ -26,8 +26,8 @@
 #define TY_CONCAT_(a, b) TY_CONCAT_INNER_(a, b)
 #define TY_CONCAT_INNER_(a, b) a##b
 
-// Aborts when a condition that only a defect of ours can break does not hold. The message is
-// anything that absl::StrCat takes: TY_CHECK(n > 0, "n = ", n).
+// Aborts the process when `cond` does not hold: for conditions that only a bug in this program can
+// break. The message is anything that absl::StrCat takes: TY_CHECK(n > 0, "n = ", n).
 #define TY_CHECK(cond, ...)                                                                        \
   do {                                                                                             \
     if (!(cond)) ::trainyard::CheckFailed(__FILE__, __LINE__, #cond, ::absl::StrCat(__VA_ARGS__)); \
@@ -42,7 +42,7 @@ namespace trainyard {
   std::abort();
 }
 
-// `status` with "`context`: " before its message; what it carries besides stays.
+// Returns `status` with "`context`: " put before its message; its payloads are kept.
 inline absl::Status Annotate(const absl::Status& status, const std::string& context) {
   absl::Status annotated(status.code(), absl::StrCat(context, ": ", status.message()));
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {

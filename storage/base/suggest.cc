@@ -24,8 +24,7 @@ int EditDistance(absl::string_view a, absl::string_view b) {
 
 std::string DidYouMean(absl::string_view found, const std::vector<std::string>& candidates) {
   if (found.size() > 100) return "";
-  // A third of the length may be wrong, as in git's and clang's suggestions; underscores do not
-  // count.
+  // A third of the characters may be wrong, as in git's and clang's suggestions.
   const int allowed = std::max<int>(1, static_cast<int>(found.size()) / 3);
   int best = allowed + 1;
   const std::string* choice = nullptr;

@@ -7,9 +7,10 @@
 
 namespace trainyard {
 
-// The token that `text`, of `source` ("TRAINYARD_TOKEN", a file's path), holds, without white space
-// around it; "" when there is none. kInvalidArgument: a character that no header of HTTP/2 carries
-// (anything but the visible ones of ASCII), told by its place, never the token itself.
+// Returns the token in `text`, without the white space around it; "" when there is none. `source`
+// says where `text` comes from ("TRAINYARD_TOKEN", a file's path). kInvalidArgument: the token
+// holds a character that an HTTP/2 header cannot carry (anything but visible ASCII); the message
+// names the position of the character, never the token itself.
 absl::StatusOr<std::string> ParseToken(absl::string_view text, absl::string_view source);
 
 }  // namespace trainyard

@@ -101,7 +101,7 @@ bool MemoryStores::AnyLost(const JobEntry& entry) {
   return newest != nullptr && (AnyLostBefore(entry) || trainyard::AnyLost(*newest));
 }
 
-// Of the attempts before the newest.
+// Whether a rank of an attempt before the newest is LOST.
 bool MemoryStores::AnyLostBefore(const JobEntry& entry) {
   return std::any_of(entry.attempts.begin(), entry.attempts.end(), [&](const auto& numbered) {
     return numbered.first < entry.job.attempt && trainyard::AnyLost(numbered.second);

@@ -38,8 +38,8 @@ class MemoryStores : public Stores,
   // As if the database were away: every method answers kUnavailable until it is back.
   void SetAway(bool away);
 
-  // How often jobs, attempts or nodes were written, and how often leases were renewed: what both
-  // leave as they were is still as it was read. For tests that look after every step.
+  // How often jobs, attempts or nodes were written, and how often leases were renewed: while both
+  // stand still, everything is as it was read. For tests that check after every step.
   int64_t writes();
   int64_t renewals();
 
@@ -129,8 +129,8 @@ class MemoryStores : public Stores,
   SharedItems Write(JobEntry& entry, const AttemptChange& change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Superseded(const JobEntry& entry, int64_t attempt, int64_t step) const;
-  // Ranks of the node that are not gone (of these, when given, only those that should not run).
-  // Returns how many jobs were touched.
+  // Drops the ranks of the node that are not over; with `only`, just those of them that should not
+  // run and of which the agent can know. Returns how many jobs changed.
   int DropRanksOf(const AgentIdentity& agent, const std::set<RankId>* only, RankOutcome outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int ApplyLosses(const std::vector<LostNode>& nodes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

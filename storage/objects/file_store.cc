@@ -38,7 +38,7 @@ absl::StatusOr<std::string> FolderPath(const std::string& uri) {
 
 std::string ParentOf(const std::string& path) { return fs::path(path).parent_path().string(); }
 
-// Where the folder at `path` is kept while it has no place of its own.
+// The hidden place beside `path` where its folder is kept while another one takes its place.
 std::string BesideOf(const std::string& path, const char* prefix) {
   return absl::StrCat(ParentOf(path), "/", prefix, fs::path(path).filename().string());
 }
@@ -115,7 +115,7 @@ absl::Status RenameNew(const std::string& from, const std::string& to) {
   }
   if (errno == EINVAL || errno == ENOSYS) {
     // The file system lacks the flag. rename() of a folder replaces an empty folder only, and a
-    // committed one never is.
+    // committed folder is never empty.
     if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
   }
   if (errno == EEXIST || errno == ENOTEMPTY) {
@@ -124,8 +124,8 @@ absl::Status RenameNew(const std::string& from, const std::string& to) {
   return ErrnoStatus(errno, to);
 }
 
-// Gives the folder `from` the place `to`, where another folder is. What was there is at `from` or
-// gone when this returns OK.
+// Renames the folder `from` to `to`, where another folder is. When this returns OK, that one is at
+// `from` or removed.
 absl::Status RenameOver(const std::string& from, const std::string& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
     return absl::OkStatus();
@@ -145,7 +145,7 @@ class FileStagedFolder : public StagedFolder {
       : temporary_(std::move(temporary)), path_(std::move(path)), folders_{temporary_} {}
 
   ~FileStagedFolder() override {
-    std::error_code ignored;  // a rest is removed by DeleteStaged
+    std::error_code ignored;  // DeleteStaged removes what is left
     if (!committed_) fs::remove_all(temporary_, ignored);
   }
 
@@ -257,7 +257,8 @@ class FileStore : public ObjectStore {
   }
 
  private:
-  // A folder that was about to be replaced; it goes if its place is taken.
+  // Renames a folder that was about to be replaced back to its place; removes it if the place is
+  // taken.
   static absl::Status BringBack(const std::string& hidden, const std::string& path) {
     const absl::Status back = RenameNew(hidden, path);
     if (absl::IsAlreadyExists(back)) return RemoveAll(hidden);

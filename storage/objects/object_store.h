@@ -49,12 +49,12 @@ class StagedFolder {
   // Makes the folder visible, whole and durable. kAlreadyExists: another one is there; it stays.
   virtual absl::Status Commit() = 0;
 
-  // The same, in place of a folder that is there, if one is: whoever is killed meanwhile leaves the
-  // old one or the new one, whole (at the latest once DeleteStaged was called).
+  // Like Commit, but replaces a folder that is there, if one is. A process that is killed meanwhile
+  // leaves the old folder or the new one, whole (at the latest once DeleteStaged was called).
   virtual absl::Status Replace() = 0;
 };
 
-// Thread-safe. A full disk is kResourceExhausted, a missing object kNotFound, rights that lack
+// Thread-safe. A full disk is kResourceExhausted, a missing object kNotFound, missing rights
 // kPermissionDenied; the message names the object.
 class ObjectStore {
  public:
@@ -79,9 +79,9 @@ class ObjectStore {
   virtual absl::StatusOr<std::unique_ptr<StagedFolder>> Stage(const std::string& folder,
                                                               const std::string& tag) = 0;
 
-  // Removes what was staged under `parent` and never committed, whoever staged it, and brings back
-  // what was to be replaced by it. Only for a caller that knows that no other writer is at work
-  // there.
+  // Removes what was staged under `parent` and never committed, whoever staged it, and puts folders
+  // that were about to be replaced back in their places. Only for a caller that knows that no other
+  // writer is at work there.
   virtual absl::Status DeleteStaged(const std::string& parent) = 0;
 };
 

@@ -22,8 +22,8 @@ namespace {
 
 constexpr absl::Duration kLongestTurn = absl::Seconds(2);
 
-// "TIMELINE/LOSSES XMIN:XMAX:XIP,…": of which history it is, and the snapshot as PostgreSQL writes
-// it.
+// "TIMELINE/LOSSES XMIN:XMAX:XIP,…": the history that the position belongs to, and the snapshot as
+// PostgreSQL writes it.
 struct Position {
   std::string history;
   std::string snapshot;
@@ -107,8 +107,8 @@ absl::StatusOr<SnapshotChanges> ReadChangesIn(Transaction& transaction, int64_t 
 
 absl::StatusOr<SchedulerSnapshot> SnapshotReader::ReadJobs(Transaction& transaction,
                                                            int64_t losses) {
-  // Whoever reads may hang on a database that is silent: nobody waits for that longer than a call
-  // may take.
+  // The thread that reads may hang on a silent database: others wait for it no longer than their
+  // own call may take.
   const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_mu_) { return !reading_; };
   {
     absl::MutexLock turn(&turn_mu_);
@@ -129,7 +129,7 @@ absl::StatusOr<SchedulerSnapshot> SnapshotReader::ReadJobs(Transaction& transact
       SnapshotChanges changes,
       ReadChangesIn(transaction, losses, anew ? ChangePosition() : fold_.position(), false));
   fold_.Fold(std::move(changes));
-  fold_.nodes().clear();  // who wants nodes reads all of them
+  fold_.nodes().clear();  // not kept: ReadSnapshot reads all nodes each time
   read_ = now;
   return fold_.Jobs();
 }

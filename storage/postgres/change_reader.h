@@ -13,9 +13,9 @@ namespace trainyard::postgres {
 // that was read: what is new is exactly what that snapshot did not see, however long other
 // transactions stay open.
 //
-// After a crash PostgreSQL may give out the number of a transaction again that had not committed,
-// and after a fail-over to a stand-by other numbers, too: where a connection was lost since the
-// earlier reading (Database::losses), or the timeline is another, everything is read.
+// After a crash PostgreSQL may give the number of a transaction that had not committed to another
+// one, and after a fail-over to a stand-by numbers may differ, too. So everything is read if a
+// connection was lost since the earlier reading (Database::losses), or if the timeline is another.
 absl::StatusOr<SnapshotChanges> ReadChangesIn(Transaction& transaction, int64_t losses,
                                               const ChangePosition& since, bool leases);
 
@@ -23,8 +23,8 @@ absl::StatusOr<SnapshotChanges> ReadChangesIn(Transaction& transaction, int64_t 
 // snapshot is read after the other.
 class SnapshotReader {
  public:
-  // Within a transaction of Access::kSnapshot. Everything but nodes.
-  // kUnavailable: whoever reads at the moment does not end.
+  // Within a transaction of Access::kSnapshot. Reads everything but nodes. kUnavailable: a reading
+  // on another thread does not end.
   absl::StatusOr<SchedulerSnapshot> ReadJobs(Transaction& transaction, int64_t losses);
 
  private:

@@ -21,7 +21,7 @@ class ConnectWithin : public pqxx::connectionpolicy {
   using connectionpolicy::connectionpolicy;
   handle do_startconnect(handle connection) override;
 
-  // For what this thread connects next.
+  // The deadline for what this thread connects next.
   static thread_local absl::Duration deadline;  // on Clock::SinceBoot
 };
 
@@ -48,7 +48,7 @@ class Connection {
 
   Deadline deadline_;
   pqxx::basic_connection_base<ConnectWithin> pq_;
-  pqxx::quiet_errorhandler quiet_{pq_};  // what it has to say comes as an exception as well
+  pqxx::quiet_errorhandler quiet_{pq_};  // what it would print comes as an exception as well
   FileDescriptor socket_;
   std::set<std::string> prepared_;
 };

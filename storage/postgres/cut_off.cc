@@ -34,7 +34,7 @@ CutOffs::Guard::Guard(CutOffs& owner, int socket, absl::Duration deadline)
     : owner_(owner), socket_(socket) {
   absl::MutexLock lock(&owner_.mu_);
   place_ = owner_.guards_.emplace(deadline, this);
-  // Seldom: most deadlines are later than that of a transaction of a moment ago.
+  // Rarely needed: most deadlines are later than that of a transaction which began a moment ago.
   if (deadline < owner_.looks_at_) {
     owner_.looks_at_ = deadline;
     eventfd_write(owner_.earlier_.get(), 1);
@@ -69,8 +69,8 @@ void CutOffs::Run() {
       if (stopping_) return;
       const absl::Duration now = SystemClock().SinceBoot();
       while (!guards_.empty() && guards_.begin()->first <= now) {
-        // Under the lock: the guard, and with it the descriptor, lives until its destructor gets
-        // it.
+        // Under the lock, for which the destructor of the guard waits: the guard, and with it the
+        // descriptor, still lives.
         Guard& guard = *guards_.begin()->second;
         shutdown(guard.socket_, SHUT_RDWR);
         guard.fired_ = true;

@@ -45,11 +45,12 @@ class CutOffs {
  private:
   void Run();
 
-  // Sleeps until `deadline`, or until it has to look earlier. Without a mutex's timed wait, whose
-  // time is the wall clock's.
+  // Sleeps until `deadline`, or until earlier_ is written. Does not use the timed wait of a mutex,
+  // which counts on the wall clock.
   void SleepUntil(absl::Duration deadline);
 
-  const FileDescriptor earlier_;  // eventfd: a deadline before looks_at_, or the end
+  // Eventfd: written for a deadline before looks_at_, and at the end.
+  const FileDescriptor earlier_;
   absl::Mutex mu_;
   std::multimap<absl::Duration, Guard*> guards_ ABSL_GUARDED_BY(mu_);
   // When the thread looks next by itself; it may be for the deadline of a guard that is gone.

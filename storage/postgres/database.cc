@@ -18,10 +18,11 @@ namespace {
 
 constexpr int kTries = 5;
 constexpr absl::Duration kPoolWait = absl::Seconds(10);
-// How long the one call that tries a silent database waits: whoever waited for a thread or a
-// connection meanwhile has been patient for long enough.
+// How long the one call that tries a silent database may take: callers that waited for a thread or
+// a connection before have waited long enough.
 constexpr absl::Duration kTryLimit = absl::Seconds(1);
-// Between tries: what broke the first mostly passes at once, a fail-over takes longer.
+// Before the second try, and doubled for each further one: most faults pass at once, a fail-over
+// takes longer.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(2);
 
 template <typename Pq>
@@ -117,7 +118,7 @@ absl::StatusOr<std::string> CompleteConninfo(const std::string& conninfo, const 
   std::map<std::string, std::string> words = {
       {"application_name", options.application_name},
       {"client_encoding", "UTF8"},
-      // A stand-by answers reads with what was, and refuses writes.
+      // A stand-by may answer reads with old data, and refuses writes.
       {"target_session_attrs", "read-write"},
       {"keepalives_idle", "10"},
       {"keepalives_interval", "5"},
@@ -130,10 +131,11 @@ absl::StatusOr<std::string> CompleteConninfo(const std::string& conninfo, const 
   PQconninfoFree(parsed);
   const int64_t statement = absl::ToInt64Milliseconds(options.statement_timeout);
   const int64_t idle = absl::ToInt64Milliseconds(options.idle_in_transaction_timeout);
-  // A plan is kept, and the first ones are made while the tables are empty: no statement may decide
-  // then to read a table whole, which is cheap only until it has rows. The price that the planner
-  // puts on such a reading where there is no other way must not make it compile the plan. Rows that
-  // are looked up are mostly in memory, and disks that have to turn are rare.
+  // Plans are kept, and the first are made while the tables are empty, when reading a whole table
+  // is cheap: enable_seqscan=off keeps such plans from being chosen where there is another way.
+  // Where there is none, the high cost that the planner then assumes must not make it compile the
+  // plan (jit=off). Rows that are looked up are mostly in memory, and disks that have to seek are
+  // rare (random_page_cost).
   words["options"] =
       absl::StrCat(words["options"], " -c statement_timeout=", statement,
                    " -c idle_in_transaction_session_timeout=", idle,
@@ -170,7 +172,8 @@ absl::StatusOr<std::unique_ptr<Connection>> Database::Borrow(const char* what,
   return connection;
 }
 
-// The hosts in turn, beginning with the one that greeted last; each gets its share of what is left.
+// Tries the hosts in turn, beginning with the one that accepted a connection last. Each gets its
+// share of the time that is left.
 absl::StatusOr<std::unique_ptr<Connection>> Database::Connect(const char* what,
                                                               absl::Duration deadline) {
   size_t first = 0;

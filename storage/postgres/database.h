@@ -56,18 +56,18 @@ class Transaction {
 enum class Access {
   kWrite,     // READ COMMITTED
   kSnapshot,  // REPEATABLE READ READ ONLY: all statements see one state
-  // Each statement is a transaction of its own, committed when it returns: no round trips beside
-  // it.
+  // Each statement is a transaction of its own, committed when it returns: no round trips for BEGIN
+  // and COMMIT.
   kStatements,
 };
 
 // A bounded pool; a thread borrows a connection for one transaction. Thread-safe.
 //
 // No call lasts longer than `longest` (infinite: no bound), or than the CallLimit of its thread:
-// its connection is cut and it returns kUnavailable. Once a call ended so, and no other was
-// answered meanwhile, the database counts as silent: one call at a time then tries it, for a
-// second, and the others are kUnavailable at once, so that threads are left for whoever does not
-// need it. The first answer ends that.
+// its connection is cut and it returns kUnavailable. Once a call ended that way, and no other was
+// answered meanwhile, the database counts as silent: one call at a time then tries it, for a second
+// at most, and all others return kUnavailable at once, so that threads stay free for work that does
+// not need the database. The first answer ends this.
 class Database {
  public:
   Database(std::string conninfo, int max_connections, absl::Duration longest);
@@ -91,8 +91,8 @@ class Database {
     return result;
   }
 
-  // Grows when a connection is lost: PostgreSQL may have crashed, and what it does next may be
-  // numbered as something that was seen before.
+  // Grows when a connection is lost: PostgreSQL may have crashed, and may then give new
+  // transactions numbers that were seen before.
   int64_t losses() const { return losses_; }
 
  private:
@@ -124,7 +124,7 @@ class Database {
   absl::Mutex mu_;
   int borrowed_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::unique_ptr<Connection>> idle_ ABSL_GUARDED_BY(mu_);
-  size_t host_ ABSL_GUARDED_BY(mu_) = 0;  // the one that greeted last
+  size_t host_ ABSL_GUARDED_BY(mu_) = 0;  // the one that accepted a connection last
   absl::Duration heard_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
   absl::Duration silent_since_ ABSL_GUARDED_BY(mu_) =
       absl::InfiniteDuration();                      // infinite: it answers

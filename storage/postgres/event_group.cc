@@ -15,7 +15,7 @@
 namespace trainyard::postgres {
 namespace {
 
-// For a column that may be NULL.
+// Microseconds as text for a column that may be NULL; "" becomes NULL.
 std::string TimeText(absl::Time time) {
   if (time == absl::InfinitePast() || time == absl::InfiniteFuture()) return "";
   return absl::StrCat(absl::ToUnixMicros(time));
@@ -44,7 +44,7 @@ void EventGroup::ReadJobs() {
   }
 }
 
-// Of a rank that reports once more than it is listened to, or whose first answer was lost.
+// For a rank that reports although its job has ended, or again because its first answer was lost.
 void EventGroup::ReadEndedJob(const std::string& uid) {
   std::optional<JobRecord> found = LockJob(transaction_, uid);
   if (!found.has_value()) return;
@@ -234,7 +234,8 @@ absl::StatusOr<std::vector<absl::StatusOr<AppendResult>>> EventGroup::Append() {
     WriteFailures(transaction_,
                   NewFailures(one->change.job, one->attempt_before, one->attempt, now));
   }
-  // Last: the ranks are fenced by their live jobs.
+  // Jobs are written last: the rows of ranks are fenced by their job in `jobs`, which a job that
+  // ends leaves.
   TY_RETURN_IF_ERROR(WriteJobs(kUpdateJobs, living));
   TY_RETURN_IF_ERROR(WriteJobs(kEndJobs, ending));
   GiveItems(answers);

@@ -16,8 +16,9 @@
 
 namespace trainyard::postgres {
 
-// Takes the entries of one group in their order, each against what those before it made of its job,
-// and writes what became of all. Locks jobs by uid, as all do who lock several.
+// Applies the entries of one group in their order, each to what those before it made of its job,
+// and then writes the results of all. Locks jobs in the order of their uids, as all do who lock
+// several.
 class EventGroup {
  public:
   EventGroup(Transaction& transaction, const std::vector<RankEvents>& group)
@@ -36,7 +37,7 @@ class EventGroup {
     std::vector<CheckpointWritten> checkpoints;
     SeriesPoints series;
     bool touched = false;
-    int64_t first_sequence = 0;  // of what is added to its feed, once that is written
+    int64_t first_sequence = 0;  // of the items that its feed gets, once they are written
   };
 
   void ReadJobs();
@@ -45,7 +46,7 @@ class EventGroup {
   absl::StatusOr<AppendResult> Take(const RankEvents& entry, absl::Time now);
   absl::Status WriteJobs(const Query& query, const std::vector<JobAtWork*>& touched);
   absl::Status WriteRanks(const std::vector<JobAtWork*>& touched);
-  // With the first answer of each job whose events were taken.
+  // Puts the new feed items of each job into the first answer for that job.
   void GiveItems(std::vector<absl::StatusOr<AppendResult>>& answers);
 
   Transaction& transaction_;

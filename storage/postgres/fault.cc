@@ -18,7 +18,8 @@ Fault FaultOfState(const std::string& state, const std::string& message) {
   if (state == "40001" || state == "40P01") {  // serialization, deadlock
     return {.status = absl::UnavailableError(message), .again = true};
   }
-  // Lock timeout. Not again at once: those who wait behind are to have their turn.
+  // Lock timeout. It is not retried at once, so that those who wait behind this transaction have
+  // their turn.
   if (state == "55P03") return {.status = absl::UnavailableError(message)};
   // The server vanished in the middle of the statement: libpq itself, not PostgreSQL, says so. For
   // a COMMIT, nobody knows whether it happened.

@@ -60,7 +60,7 @@ absl::StatusOr<SeriesPoints> ReadSeriesOf(Transaction& transaction, const std::s
   return std::move(series[0]);
 }
 
-// Ranks of one job, which is locked, and its newest attempt, as far as there are any.
+// A job, locked, and its newest attempt, as far as they exist.
 struct RanksOfJob {
   std::optional<JobRecord> job;
   std::optional<AttemptRecord> attempt;
@@ -75,7 +75,8 @@ RanksOfJob LockRanks(Transaction& transaction, const std::string& uid) {
   return locked;
 }
 
-// Those of `ranks` of one job that the agent does not run and should not: gone. Whether any was.
+// Makes those of `ranks`, all of one job, GONE that the agent does not run and should not run.
+// Returns whether there was any.
 absl::StatusOr<bool> DropAbsent(Transaction& transaction, const AgentIdentity& agent,
                                 const RanksOfJob& locked, const std::vector<RankId>& ranks) {
   const auto& [job, attempt] = locked;
@@ -95,7 +96,8 @@ absl::StatusOr<bool> DropAbsent(Transaction& transaction, const AgentIdentity& a
   return true;
 }
 
-// Those of `ranks` of one job, of whichever attempts, are gone. How many of them were lost.
+// Makes those of `ranks`, of one job and any of its attempts, GONE that are LOST. Returns how many
+// there were.
 absl::StatusOr<int> ProveLostGone(Transaction& transaction, const std::string& node,
                                   const RanksOfJob& locked, const std::vector<RankId>& ranks) {
   const auto& [job, attempt] = locked;
@@ -116,7 +118,8 @@ absl::StatusOr<int> ProveLostGone(Transaction& transaction, const std::string& n
   return proven;
 }
 
-// Jobs whose lost ranks on the node may run there on, locked in the order in which all lock them.
+// Locks the jobs with LOST ranks on the node that its agent says still run, in the order in which
+// all lock jobs.
 std::vector<RanksOfJob> LockLostJobs(Transaction& transaction, const NodeRecord& node) {
   if (node.running.empty()) return {};
   std::set<std::string> uids;
@@ -131,7 +134,7 @@ std::vector<RanksOfJob> LockLostJobs(Transaction& transaction, const NodeRecord&
   return jobs;
 }
 
-// The ranks that rejoined.
+// Lets jobs rejoin where MayRejoin allows it, and returns their ranks.
 absl::StatusOr<std::vector<RunningRank>> RejoinOn(Transaction& transaction, const NodeRecord& node,
                                                   const std::vector<RanksOfJob>& jobs) {
   const AgentIdentity agent(node.name, node.uid, node.instance);
@@ -146,7 +149,7 @@ absl::StatusOr<std::vector<RunningRank>> RejoinOn(Transaction& transaction, cons
   return rejoined;
 }
 
-// By job, in the order in which all lock them.
+// Ranks by job, in the order in which all lock jobs.
 std::map<std::string, std::vector<RankId>> ByJob(const std::vector<RankId>& ranks) {
   std::map<std::string, std::vector<RankId>> by_job;
   for (const RankId& rank : ranks) by_job[rank.job_uid].push_back(rank);
@@ -204,7 +207,7 @@ std::vector<absl::Status> PostgresFleetStore::RenewLeases(
   const auto renew = [&](Transaction& transaction) -> absl::Status {
     for (size_t i = 0; i < renewals.size(); ++i)
       answers[i] = LeaseIsOver(renewals[i].node, renewals[i].incarnation);
-    // A plan for one lease serves one; of many the plan must know how many they are.
+    // One lease has a prepared plan. For many the planner must know how many they are.
     for (const pqxx::row& row : renewals.size() == 1
                                     ? transaction.Run(kRenewLeases, columns.Values())
                                     : transaction.RunText(kRenewLeases.text, columns.Values())) {
@@ -221,7 +224,7 @@ std::vector<absl::Status> PostgresFleetStore::RenewLeases(
   if (renewals.size() == 1 || absl::IsUnavailable(status)) {
     return std::vector<absl::Status>(renewals.size(), status);
   }
-  // One that the database refuses must not end the others.
+  // A renewal that the database refuses must not make the others fail.
   for (size_t i = 0; i < renewals.size(); ++i) answers[i] = RenewLeases({renewals[i]})[0];
   return answers;
 }
@@ -334,7 +337,7 @@ std::vector<absl::StatusOr<AppendResult>> PostgresFleetStore::AppendGroup(
       [&](Transaction& transaction) { return EventGroup(transaction, group).Append(); });
   if (answers.ok()) return *std::move(answers);
   if (absl::IsUnavailable(answers.status())) return Answers(group.size(), answers.status());
-  // One that the database refuses must not fail the others.
+  // An entry that the database refuses must not make the others fail.
   return FleetStore::AppendGroup(group);
 }
 
@@ -358,7 +361,7 @@ absl::StatusOr<bool> PostgresFleetStore::ReportAbsent(const AgentIdentity& agent
         TY_ASSIGN_OR_RETURN(const int proven, ProveLostGone(transaction, agent.node, locked, lost));
         any |= proven > 0;
         any_proven |= proven > 0;
-        continue;  // the others of this job next time: it may have ended
+        continue;  // the others of this job are left to the next report: it may have ended
       }
       TY_ASSIGN_OR_RETURN(const bool dropped, DropAbsent(transaction, agent, locked, of_job));
       any |= dropped;

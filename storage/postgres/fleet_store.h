@@ -10,8 +10,8 @@ namespace trainyard::postgres {
 
 class PostgresFleetStore : public FleetStore {
  public:
-  // Leases are renewed over `heartbeats`, and what else agents call goes over `agents`: however
-  // many questions users ask and however much ranks report, no lease waits behind them.
+  // Leases are renewed over `heartbeats`, and all other calls of agents go over `agents`: no lease
+  // waits behind queries of users or reports of ranks.
   PostgresFleetStore(Database& heartbeats, Database& agents, Database& database)
       : heartbeats_(heartbeats), agents_(agents), database_(database) {}
 

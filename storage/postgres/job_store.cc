@@ -29,7 +29,7 @@ absl::Status CheckName(const JobName& name) {
   return absl::InvalidArgumentError("name: holds a NUL byte");
 }
 
-// With its spec, locked until the end of the transaction.
+// The job with this name and its spec, locked until the end of the transaction.
 std::optional<JobRecord> LockNamed(Transaction& transaction, const JobName& name) {
   const pqxx::result specs = transaction.Run(kFindSpec, Params(name.project, name.job_id));
   if (specs.empty()) return std::nullopt;
@@ -40,7 +40,8 @@ std::optional<JobRecord> LockNamed(Transaction& transaction, const JobName& name
   return job;
 }
 
-// An empty answer about a job that does not exist is no answer.
+// kNotFound when the job does not exist, so that an empty answer is not mistaken for an empty feed
+// or series.
 absl::Status RequireJob(Transaction& transaction, const std::string& uid) {
   if (!transaction.Run(kJobExists, Params(uid)).empty()) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat("the job with uid ", uid, " does not exist"));
@@ -128,8 +129,9 @@ absl::StatusOr<JobRecord> PostgresJobStore::Resume(const JobName& name, int64_t 
 
 absl::Status PostgresJobStore::Delete(const JobName& name, int64_t version) {
   TY_RETURN_IF_ERROR(CheckName(name));
-  // The metrics of a long job in pieces, the job with the last: a statement that took longer than
-  // its time limit would take as long the next time. An ended job gets no new ones.
+  // The metrics of a long job are deleted in pieces, and the job with the last: a single statement
+  // that exceeded its time limit would exceed it again at the next try. An ended job gets no new
+  // metrics meanwhile.
   const auto delete_piece = [&](Transaction& transaction) -> absl::StatusOr<bool> {
     const std::optional<JobRecord> job = LockNamed(transaction, name);
     if (!job.has_value()) {

@@ -29,7 +29,7 @@ const char* OpSql(Op op) {
   return "=";
 }
 
-// Those that are left: no index serves an inequality.
+// An inequality becomes a list of all other states: no index serves an inequality.
 std::string StateSql(const JobFilter& term) {
   std::vector<std::string> states;
   for (const JobState state : kAllJobStates) {
@@ -46,7 +46,7 @@ std::string PrioritySql(const std::string& value, Op op) {
   return absl::StrCat("j.priority ", OpSql(op), " ", value);
 }
 
-// Names lie in a table of their own.
+// Equality is looked up in job_specs, which has an index of names.
 std::string JobIdSql(Transaction& transaction, const JobFilter& term) {
   const std::string value = transaction.Quote(term.value);
   if (term.op == Op::kNe) return absl::StrCat("j.job_id <> ", value);
@@ -106,7 +106,8 @@ std::string ListSql(Transaction& transaction, const std::string& project,
   bounds.push_back("-infinity");
   std::string parts;
   for (size_t i = 0; i + 1 < bounds.size(); ++i) {
-    // All at once: what a value holds is not looked at again.
+    // All placeholders are replaced in one pass, so that the text of a value is never taken for
+    // one.
     absl::StrAppend(
         &parts, absl::StrReplaceAll(kListEndedJobs.text,
                                     {{"{after}", cursor},

@@ -10,9 +10,9 @@
 
 namespace trainyard::postgres {
 
-// Its one parameter is how many jobs to read. Each term is put such that an index can serve it. The
-// filter passed CheckFilter. `months`: the first moments of those that have a partition, newest
-// first; whichever they are, every job is found.
+// The statement has one parameter, the number of jobs to read. Each term is written so that an
+// index can serve it. `filter` must have passed CheckFilter. `months`: the first moments of the
+// months that have a partition, newest first; every job is found whatever they are.
 std::string ListSql(Transaction& transaction, const std::string& project,
                     const std::vector<JobFilter>& filter, const JobCursor& after,
                     const std::vector<std::string>& months);

@@ -19,7 +19,7 @@ constexpr int kFeedChunks = 2;  // read at a time
 constexpr int kStepChunks = 4;
 constexpr int kOldRows = 10000;
 
-// Up to which step the points of each attempt count.
+// The step up to which the points of each attempt are current; later ones are superseded.
 class Cuts {
  public:
   explicit Cuts(const pqxx::result& rows) {
@@ -47,7 +47,7 @@ std::vector<int> SplitsOf(bool train, bool validation) {
   return splits;
 }
 
-// Rows of the table `metrics`, as the query says.
+// Rows of the old table `metrics` that match the query.
 std::vector<MetricRow> ReadOldPoints(Transaction& transaction, const std::string& uid,
                                      const JobStore::MetricQuery& query) {
   std::vector<MetricRow> rows;
@@ -109,7 +109,7 @@ void AddPoints(const MetricBlock& block, int64_t after, std::vector<FeedRecord>&
   }
 }
 
-// `rows`: of one job.
+// Makes a page of the rows that one statement returned for one job.
 absl::StatusOr<FeedPage> FeedPageOf(const std::vector<pqxx::row>& rows, int64_t after) {
   FeedPage page;
   std::map<int64_t, std::map<std::pair<int, std::string>, pqxx::row>> chunks;  // by last sequence
@@ -140,7 +140,8 @@ absl::StatusOr<FeedPage> FeedPageOf(const std::vector<pqxx::row>& rows, int64_t 
     }
     AddPoints(*block, after, page.items);
   }
-  // There may be more chunks, and the items behind those that were read lie behind them, too.
+  // There may be more chunks, with points between the last one that was read and the items behind
+  // it.
   if (chunks.size() == kFeedChunks) page.end = chunks.rbegin()->first;
   std::sort(page.items.begin(), page.items.end(),
             [](const FeedRecord& a, const FeedRecord& b) { return a.sequence < b.sequence; });
@@ -203,8 +204,8 @@ class BucketReader {
   }
 
   absl::Status AddRollUps() {
-    // Where an attempt is cut in the middle of a bucket, its points there are read one by one:
-    // steps and sequences.
+    // Where an attempt was superseded in the middle of a bucket, the points of that bucket are read
+    // one by one. Each entry: first and last step, first and last sequence.
     std::set<std::tuple<int64_t, int64_t, int64_t, int64_t>> torn;
     for (const pqxx::row& row :
          transaction_.Run(kReadRollUps,
@@ -306,7 +307,7 @@ absl::StatusOr<std::vector<SeriesPoints>> ReadSeries(Transaction& transaction,
 absl::StatusOr<std::vector<std::vector<FeedRecord>>> ReadFeedItems(
     Transaction& transaction, const std::vector<FeedPosition>& positions, int limit) {
   std::vector<std::vector<FeedRecord>> feeds(positions.size());
-  // What is still to be read, and for whom.
+  // The positions that are still to be read, and the place of each in `feeds`.
   std::vector<FeedPosition> unread = positions;
   std::vector<size_t> places;
   for (size_t i = 0; i < positions.size(); ++i) places.push_back(i);
@@ -347,7 +348,7 @@ absl::StatusOr<std::vector<MetricRow>> ReadPoints(Transaction& transaction, cons
   const Cuts cuts = ReadCuts(transaction, uid);
   const int64_t from = std::max(query.from_step, query.after_step);
   std::vector<MetricRow> rows = ReadOldPoints(transaction, uid, query);
-  // Where the old rows end for lack of room, what lies behind them is not for this answer.
+  // If the limit ends the old rows, the points behind them are cut off below.
   TY_ASSIGN_OR_RETURN(const std::vector<MetricBlock> heads,
                       ReadHeadBlocks(transaction, uid, from, query.to_step));
   for (const MetricBlock& head : heads) Pick(head, query, cuts, rows);
@@ -365,7 +366,8 @@ absl::StatusOr<std::vector<MetricRow>> ReadPoints(Transaction& transaction, cons
       first_step = chunks.back().span.first_step;
       first_sequence = chunks.back().span.first_sequence;
     }
-    // No chunk that follows holds a step below the first one of the last that was read.
+    // Chunks come in the order of their first steps, so no later one has a step below the first
+    // step of the last one that was read.
     const auto settled = [&](const MetricRow& row) { return !more || row.point.step < first_step; };
     if (more && static_cast<size_t>(std::count_if(rows.begin(), rows.end(), settled)) >= limit) {
       more = false;

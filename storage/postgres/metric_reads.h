@@ -1,8 +1,9 @@
 #pragma once
 
-// Metrics out of heads, chunks and the rows of before (table `metrics`). Inside a transaction;
-// throws what libpqxx throws. Those that take several statements want Access::kSnapshot or the
-// job's lock: points move from heads to chunks. kDataLoss: what is stored is damaged.
+// Reads metrics from heads, chunks and the rows that older servers wrote (table `metrics`). Inside
+// a transaction; throws what libpqxx throws. Functions with several statements need
+// Access::kSnapshot or the job's lock, because points move from heads to chunks. kDataLoss: what is
+// stored is damaged.
 
 #include <cstdint>
 #include <set>
@@ -19,17 +20,17 @@ namespace trainyard::postgres {
 // Points of the current series of a job.
 using SeriesPoints = std::set<std::pair<int64_t, MetricSplit>>;
 
-// The steps of a job's points that somebody asks for, both ends included; at first none.
+// A range of steps of a job, both ends included; empty at first.
 struct StepRange {
   std::string job_uid;
   int64_t from = INT64_MAX;
   int64_t to = 0;
 
-  // Adds the steps of the points that an event reports, if it does.
+  // Extends the range to the steps of the points that `event` reports, if it reports any.
   void Add(const RankEventRecord& event);
 };
 
-// Of each job the points of its current series within its steps.
+// For each range the points of its job's current series within it.
 absl::StatusOr<std::vector<SeriesPoints>> ReadSeries(Transaction& transaction,
                                                      const std::vector<StepRange>& ranges);
 

@@ -17,7 +17,7 @@ int SplitNumber(MetricSplit split);
 MetricSplit SplitOfRow(const pqxx::row& row);
 std::string BytesOf(const pqxx::field& field);
 
-// What every row of a chunk says of the whole of it.
+// The columns of every row of a chunk that describe the whole chunk.
 struct ChunkSpan {
   int64_t attempt = 0;
   int64_t first_sequence = 0;
@@ -29,7 +29,7 @@ ChunkSpan SpanOfRow(const pqxx::row& row);
 
 struct Chunk {
   ChunkSpan span;
-  MetricBlock block;  // with the columns whose rows there were
+  MetricBlock block;  // with those columns whose rows were read
 };
 // Rows ordered by chunk, and the index first in each. kDataLoss: what is stored is damaged.
 absl::StatusOr<std::vector<Chunk>> ChunksOf(const pqxx::result& rows);

@@ -33,7 +33,7 @@ class ChunkRows {
   }
 
   void Insert(Transaction& transaction, const std::string& uid) const {
-    // Of many rows the plan must know how many they are: never a generic plan.
+    // Not prepared: with many rows the planner must know how many they are.
     transaction.RunText(kPutMetricChunks.text,
                         Params(uid, levels_, first_sequences_, splits_, names_, last_sequences_,
                                attempts_, first_steps_, last_steps_, points_, bytes_));
@@ -66,13 +66,14 @@ void AddChunk(const MetricBlock& block, ChunkRows& rows) {
   }
 }
 
-// Chunks of one attempt that make one of the level above.
+// Chunks of one attempt, folded into one of the next level.
 struct Group {
   ChunkSpan span;
   MetricCurves curves;
 };
 
-// Chunks of `level` that no higher one holds yet, as those of the next level: one for each attempt.
+// Folds the chunks of `level` that no chunk of the next level holds yet into chunks of the next
+// level, one for each attempt.
 absl::StatusOr<std::vector<Group>> FoldLevel(const pqxx::result& chunks, int level) {
   std::vector<Group> groups;
   for (const pqxx::row& row : chunks) {
@@ -94,7 +95,8 @@ absl::StatusOr<std::vector<Group>> FoldLevel(const pqxx::result& chunks, int lev
   return groups;
 }
 
-// Rolls up what has become enough, from `level` upwards.
+// Rolls up each level, from 1 upwards, that has kFanIn chunks which the next level does not hold
+// yet.
 absl::Status RollUpFrom(Transaction& transaction, const std::string& uid) {
   for (int level = 1; level < kHighestLevel; ++level) {
     const int waiting = transaction.Run(kCountUnrolled, Params(uid, level))[0][0].as<int>();
@@ -113,7 +115,8 @@ absl::Status RollUpFrom(Transaction& transaction, const std::string& uid) {
   return absl::OkStatus();
 }
 
-// All of the job's heads, and `points` behind them, as chunks: at least one for each attempt.
+// Turns all of the job's heads, and `points` behind them, into chunks, at least one for each
+// attempt.
 absl::Status Compact(Transaction& transaction, const std::string& uid, const MetricBlock* points) {
   std::map<int64_t, std::string> heads;  // by sequence
   for (const pqxx::row& row : transaction.Run(kTakeMetricHeads, Params(uid))) {

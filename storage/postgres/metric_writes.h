@@ -14,16 +14,17 @@ namespace trainyard::postgres {
 
 // A job's heads become a chunk once they hold so many points.
 inline constexpr int kChunkPoints = 1024;
-// So many chunks of a level become one of the next.
+// So many chunks of a level become one of the next level.
 inline constexpr int kFanIn = 10;
 
-// Stores the points that jobs, by uid, reported: as a head, or, with the heads that are there, as
-// chunks. Every thousandth point of a job pays for the chunk that it completes, so nothing runs
-// behind and nothing piles up. kDataLoss: what is stored is damaged.
+// Stores points that were just reported, by uid of their job: as a head, or, if the heads would
+// then hold kChunkPoints, together with the heads as chunks. The report that completes a chunk
+// writes it, so there is no background work that could fall behind. kDataLoss: what is stored is
+// damaged.
 absl::Status WriteMetrics(Transaction& transaction,
                           const std::map<std::string, MetricBlock>& points);
 
-// Makes a chunk of what is in heads, if it is worth one: of a job that has ended.
+// Turns the heads of a job that has ended into a chunk, if they hold enough points.
 absl::Status CompactHeads(Transaction& transaction, const std::string& uid);
 
 }  // namespace trainyard::postgres

@@ -17,8 +17,8 @@ namespace {
 // Any fixed number; "Tyrd" in ASCII. Released with the transaction.
 constexpr char kLock[] = "SELECT pg_advisory_xact_lock(1417245284)";
 
-// Whoever wants a lock waits behind a migration that waits for one: so it waits briefly, lets them
-// through, and tries again.
+// Whoever wants a lock queues behind a migration that waits for one. So a migration waits briefly
+// and fails with kUnavailable, which lets them through; its caller tries again.
 constexpr char kLockTimeout[] = "SET LOCAL lock_timeout = '2s'";
 
 constexpr char kTable[] =
@@ -26,7 +26,8 @@ constexpr char kTable[] =
     "version integer PRIMARY KEY, name text NOT NULL, sha256 text NOT NULL,"
     "applied_at timestamptz NOT NULL DEFAULT now())";
 
-// How many migrations a program has to know to work with what this one left; NULL: this one, too.
+// works_with: how many migrations a program has to know to work with the tables as this one left
+// them; NULL: this one, too.
 constexpr char kWorksWith[] =
     "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = "
     "'schema_migrations'::regclass AND attname = 'works_with') "
@@ -47,7 +48,8 @@ absl::StatusOr<int> ApplyNext(Transaction& transaction, int last) {
         std::find_if(std::begin(kMigrations), std::end(kMigrations),
                      [version](const Migration& m) { return m.version == version; });
     if (known == std::end(kMigrations)) {
-      // A server of the version before, while the others are replaced or after a roll-back.
+      // This program is of an older version, while servers are replaced one by one or after a
+      // roll-back.
       if (!row["works_with"].is_null() && row["works_with"].as<int>() <= SchemaVersion()) continue;
       return absl::FailedPreconditionError(absl::StrCat(
           "the database has migration ", row["name"].c_str(), ", this program knows only ",

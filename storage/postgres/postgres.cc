@@ -50,8 +50,8 @@ class PostgresStores : public Stores {
  private:
   Database database_;
   Database agents_;
-  Database leases_;      // the leader's, and probes: users and agents keep them waiting for nothing
-  Database heartbeats_;  // of all nodes of this server
+  Database leases_;      // for leadership and probes, which wait behind no call of users or agents
+  Database heartbeats_;  // for the leases of all nodes of this server
   PostgresJobStore jobs_{database_};
   PostgresFleetStore fleet_{heartbeats_, agents_, database_};
   PostgresSchedulerStore scheduler_{database_, leases_};

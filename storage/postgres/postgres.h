@@ -18,10 +18,10 @@ struct Options {
   int max_connections = 8;        // for transactions; wake-ups and leases take five more
   int max_agent_connections = 4;  // of their own, for what agents report
   absl::Duration statement_timeout = absl::Seconds(20);
-  // A server that is cut off between two statements of a transaction holds the locks of the first:
-  // so long nobody else places its jobs or registers its nodes.
+  // A server that is cut off between two statements of a transaction keeps the locks of the first
+  // for so long: until then nobody else places its jobs or registers its nodes.
   absl::Duration idle_in_transaction_timeout = absl::Seconds(3);
-  // After so long a call's connection is cut, whatever the server does; a CallLimit
+  // A call that takes longer than this loses its connection, whatever the server does; a CallLimit
   // (storage/call_limit.h) may be shorter. PostgreSQL's own timeouts come first while it is alive.
   absl::Duration longest_call = absl::Seconds(25);
   absl::Duration longest_agent_call = absl::Seconds(10);
@@ -32,8 +32,8 @@ struct Options {
 // the database is newer than this program and does not say that it works with it, or a migration
 // was changed after it was applied.
 // kUnavailable: the database is away, or somebody uses a table that a migration changes for longer
-// than it waits at a time; nothing is half done, try again. Idempotent.
-// `last`: the version to stop at, for tests of what the next one makes of rows.
+// than the migration waits; nothing is half done, try again. Idempotent.
+// `last`: the version to stop at, for tests of what the next migration does to rows.
 absl::Status Migrate(const std::string& conninfo, int last = INT_MAX);
 
 // The newest migration that this program knows.

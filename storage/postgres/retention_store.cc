@@ -11,8 +11,8 @@
 namespace trainyard::postgres {
 namespace {
 
-// Tables that are partitioned by the month of their job's creation, and the column that says it.
-// Each has a partition NAME_default for what comes before its own.
+// Tables that are partitioned by the month of their job's creation, and the column with that month.
+// Each has a partition NAME_default for rows that come before the partition of their month.
 struct MonthlyTable {
   const char* name;
   const char* key;
@@ -35,8 +35,8 @@ Retention ReadRetention(Transaction& transaction) {
           .gone_nodes = absl::Microseconds(rows[0][1].as<int64_t>())};
 }
 
-// Whether the month went. It is looked at twice: all of it while others work, then only what
-// changed since, under locks that keep them out.
+// Removes the month if it is over, and returns whether it did. This is checked twice: completely
+// while others work, then, under locks that keep them out, only for what changed since.
 bool Drop(Transaction& transaction, const std::string& month, absl::Duration keep) {
   const pqxx::result seen = transaction.Run(kMonthIsOver, Params(month, keep));
   if (!seen[0]["over"].as<bool>()) return false;
@@ -56,7 +56,7 @@ bool Drop(Transaction& transaction, const std::string& month, absl::Duration kee
   return true;
 }
 
-// What is left of the jobs of a detached month, by pieces.
+// Removes a piece of what is left of the jobs of a detached month.
 void RemovePiece(Transaction& transaction, const std::string& month, Aged& aged) {
   const std::string sql = absl::StrReplaceAll(kRemoveRecords.text, {{"{month}", month}});
   aged.jobs = transaction.RunText(sql, Params(kPiece))[0][0].as<int>();

@@ -8,9 +8,10 @@
 
 namespace trainyard::postgres {
 
-// An old month's partitions go in one short transaction, which waits for no lock for long: all
-// others would wait behind it. That of ended_jobs is only detached, to say whose rows are still to
-// be removed from the tables that have no partitions; those follow in pieces.
+// The partitions of an old month are removed in one short transaction, which waits for no lock for
+// long, because all others would wait behind it. The partition of ended_jobs is only detached: it
+// says whose rows are still to be removed from the tables that have no partitions. That is done in
+// pieces afterwards.
 class PostgresRetentionStore : public RetentionStore {
  public:
   explicit PostgresRetentionStore(Database& database) : database_(database) {}

@@ -113,7 +113,7 @@ RankRecord RankOf(const pqxx::row& row) {
   return rank;
 }
 
-// An attempt is over with the last of its ranks.
+// The time at which the last rank was over; InfinitePast while one is not.
 absl::Time EndOf(const AttemptRecord& attempt) {
   absl::Time end = absl::InfinitePast();
   for (const RankRecord& rank : attempt.ranks) {
@@ -129,7 +129,7 @@ JobState StateOf(const std::string& name) { return NameOf(ParseJobState(name), n
 constexpr char kPackedKind[] = "ITEMS";
 constexpr char kSubmittedKind[] = "SUBMITTED";  // not stored: ReadFeeds makes it
 
-// In one row: a reader of any of them reads them all.
+// In one row. Whoever reads one of them reads them all.
 constexpr size_t kMostPackedItems = 16;
 
 // Kind and body of a feed item that is not a metric.

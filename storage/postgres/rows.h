@@ -20,7 +20,7 @@ JobRecord JobOf(const pqxx::row& row);
 // Rows ordered by (job, attempt, rank), one per rank.
 std::vector<AttemptRecord> AttemptsOf(const pqxx::result& rows);
 NodeRecord NodeOf(const pqxx::row& row);
-NodeReport ReportOf(const pqxx::row& row);  // but for what its GPUs do
+NodeReport ReportOf(const pqxx::row& row);  // without `usage`
 MetricRow MetricRowOf(const pqxx::row& row);
 CheckpointRecord CheckpointOf(const pqxx::row& row);
 
@@ -34,7 +34,7 @@ std::string HealthJson(const NodeReport& report);  // what has no column of its 
 // A row of the table `feed`: one item, or several of one transaction, packed. Metrics lie
 // elsewhere.
 struct FeedRow {
-  int64_t sequence = 0;  // these are of the last item
+  int64_t sequence = 0;  // sequence, time and attempt are of the last item
   absl::Time time;
   int64_t attempt = 0;
   std::string kind;
@@ -42,7 +42,8 @@ struct FeedRow {
 };
 
 FeedRow FeedRowOf(const FeedRecord& item);
-// As few rows as hold what one transaction tells of one job. The items have their sequences.
+// The items that one transaction adds to the feed of one job, in as few rows as can hold them. The
+// items have their sequences.
 std::vector<FeedRow> FeedRowsOf(const std::vector<FeedRecord>& items);
 // The items of a row, in order; a row of `metrics` is one item, too.
 std::vector<FeedRecord> FeedItemsOf(const pqxx::row& row);

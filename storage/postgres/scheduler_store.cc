@@ -15,7 +15,7 @@
 namespace trainyard::postgres {
 namespace {
 
-// For each statement of Apply: its locks must not keep others waiting.
+// The time limit of each statement of Apply, whose locks must not keep others waiting.
 constexpr absl::Duration kStatementLimit = absl::Seconds(2);
 constexpr int64_t kNoBeat = -1;  // beats count up from 0
 constexpr int kClaimBytes = 8;
@@ -67,7 +67,8 @@ class Applier {
   void WriteRanks();
   void ApplyReasons();
 
-  // With a plan for these values: one for arrays of any length is a bad one for long ones.
+  // Runs a statement with a plan made for these values: a generic plan, for arrays of any length,
+  // is bad for long ones.
   pqxx::result RunPlanned(const Query& query, const Params& params) {
     return transaction_.RunText(query.text, params);
   }

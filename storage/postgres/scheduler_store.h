@@ -11,7 +11,7 @@ namespace trainyard::postgres {
 
 class PostgresSchedulerStore : public SchedulerStore {
  public:
-  // `leases`: connections of its own for who leads.
+  // `leases`: separate connections for leadership.
   PostgresSchedulerStore(Database& database, Database& leases)
       : database_(database), leases_(leases) {}
 

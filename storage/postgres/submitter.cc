@@ -14,12 +14,13 @@ namespace trainyard::postgres {
 namespace {
 
 constexpr size_t kLargestGroup = 256;
-// Such groups share one plan, made for a few rows: to plan one of them takes as long as to run it.
-// Of more rows the plan must know how many they are.
+// Groups up to this size share one prepared plan, made for a few rows: planning each would take as
+// long as running it. For more rows the planner must know how many they are.
 constexpr size_t kMostForOnePlan = 32;
 constexpr size_t kMostBytes = 4 << 20;  // of specs in one group
 
-// Who took uid, request id or name; kUnavailable when it has gone again.
+// The job that has taken the uid, request id or name of `made`, if it is the same submission.
+// kAlreadyExists: it is another one. kUnavailable: it was deleted meanwhile.
 absl::StatusOr<JobRecord> FindRival(Transaction& transaction, const JobRecord& submitted,
                                     const JobRecord& made) {
   std::vector<JobRecord> rivals;
@@ -138,8 +139,8 @@ void Submitter::Submit(Caller& own) {
 void Submitter::Commit(absl::Span<Submission* const> group) {
   const absl::Status status = Insert(group);
   if (status.ok()) return;
-  // One that the database refuses must not fail the others, and is found by halves; one that is
-  // away refuses all.
+  // A submission that the database refuses must not make the others fail; it is found by halving
+  // the group. A database that is away refuses all.
   if (group.size() > 1 && !absl::IsUnavailable(status)) {
     Commit(group.subspan(0, group.size() / 2));
     Commit(group.subspan(group.size() / 2));

@@ -13,11 +13,11 @@
 namespace trainyard::postgres {
 
 // Commits submissions in groups, because a commit costs the same for one as for many. Nobody waits
-// for company: whoever comes while nothing is being committed commits at once, and one of those who
-// came meanwhile commits for all of them.
+// for a group to fill: a caller that comes while nothing is being committed commits at once, and
+// one of those that come during a commit then commits for all of them.
 //
-// Thread-safe; no thread of its own. Each submission is durable before it is answered, and answered
-// for itself: one that the database refuses does not fail the others.
+// Thread-safe; no thread of its own. Each submission is durable before it is answered and gets its
+// own answer: one that the database refuses does not make the others fail.
 class Submitter {
  public:
   explicit Submitter(Database& database) : database_(database) {}
@@ -29,13 +29,14 @@ class Submitter {
  private:
   struct Submission {
     const JobRecord* submitted;
-    JobRecord made;  // with its names, so that a try after a commit in doubt finds what it made
+    // Has uid and job id, so that a try after a commit in doubt finds what the first made.
+    JobRecord made;
     absl::StatusOr<JobRecord>* answer;
   };
   struct Caller {
     std::vector<Submission> submissions;  // at most kLargestGroup
     bool done = false;
-    bool commits = false;  // for all that wait
+    bool commits = false;  // this caller commits for all that wait
   };
   using Group = std::vector<Submission*>;
 

@@ -26,9 +26,11 @@ namespace {
 constexpr char kChannel[] = "trainyard";
 constexpr absl::Duration kFirstReconnect = absl::Milliseconds(10);
 constexpr absl::Duration kLongestReconnect = absl::Milliseconds(500);
-constexpr absl::Duration kSettled = absl::Seconds(1);  // connections that last so long are no loop
+// A connection that lasted longer was good: the next failure is logged again.
+constexpr absl::Duration kSettled = absl::Seconds(1);
 constexpr int kIdleCheckMs = 5000;
-// Between two NOTIFY: what is told meanwhile goes together. Each takes a turn of two connections.
+// The shortest time between two NOTIFYs, so that topics which come meanwhile are sent together:
+// each takes a round trip of one connection and an echo on the other.
 constexpr absl::Duration kNotifyEvery = absl::Milliseconds(5);
 constexpr absl::Duration kLongestAnswer = absl::Seconds(5);  // then the connection is given up
 
@@ -138,7 +140,7 @@ void PostgresWakeups::Serve(const std::string& conninfo) {
     return CutOffs::Guard(cut_offs_, connection.socket(),
                           SystemClock().SinceBoot() + kLongestAnswer);
   };
-  std::optional<CutOffs::Guard> at_end;  // the receiver's destructor says UNLISTEN
+  std::optional<CutOffs::Guard> at_end;  // bounds the UNLISTEN in the destructor of the receiver
   std::optional<Receiver> receiver;
   const absl::Cleanup bound_the_end = [&] {
     at_end.emplace(cut_offs_, listening.socket(), SystemClock().SinceBoot() + kLongestAnswer);
@@ -150,7 +152,7 @@ void PostgresWakeups::Serve(const std::string& conninfo) {
   }
   {
     const auto guard = bounded(notifying);
-    // A NOTIFY is a transaction with a number; hints may be lost, and nobody waits for the disk.
+    // A NOTIFY commits a transaction. Hints may be lost, so it need not wait for the disk.
     pqxx::nontransaction(notifying.pq()).exec("SET synchronous_commit = off");
   }
   // What others sent while nobody listened is lost: every listener looks once.

@@ -13,10 +13,10 @@
 
 namespace trainyard::postgres {
 
-// Wake-ups between the programs of one database. Those of this process are woken at once, by Wake
-// itself; the others by LISTEN and NOTIFY over two connections of a thread of its own, which sends
-// every topic once however often it was woken meanwhile, and connects again by itself when the
-// database was away.
+// Wake-ups between all processes that use one database. Listeners of this process are called at
+// once, by Wake itself; those of other processes are reached by LISTEN and NOTIFY over two
+// connections of a thread of its own. The thread sends a topic once, however often it was woken
+// since the last NOTIFY, and connects again by itself when the database was away.
 class PostgresWakeups : public Wakeups {
  public:
   explicit PostgresWakeups(const std::string& conninfo);
@@ -29,7 +29,7 @@ class PostgresWakeups : public Wakeups {
 
  private:
   void Loop();
-  // Until a connection breaks (throws) or the end.
+  // Runs until a connection breaks (throws) or this object is destroyed.
   void Serve(const std::string& conninfo);
   std::set<std::string> TakePending();
   bool stopping();

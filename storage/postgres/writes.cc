@@ -32,7 +32,7 @@ int64_t ItemsIn(const std::vector<FeedRecord>& feed) {
 absl::Status CompactIfEnded(Transaction& transaction, const JobRecord& before,
                             const JobRecord& job) {
   const bool ended = IsTerminal(job.state) && !IsTerminal(before.state);
-  // Few points are left alone: a job that took a step or two is not worth more rows.
+  // A job that took one step at most has too few points for a chunk: no need to ask.
   if (!ended || job.step <= 1) return absl::OkStatus();
   return CompactHeads(transaction, job.uid);
 }
@@ -129,7 +129,7 @@ absl::Time Now(Transaction& transaction) {
   return absl::FromUnixMicros(transaction.Run(kNow, Params())[0][0].as<int64_t>());
 }
 
-// A row that moves while its lock is waited for is then in the other table.
+// A row that is moved while this waits for its lock is then found in the other table.
 std::optional<JobRecord> LockJob(Transaction& transaction, const std::string& uid) {
   for (int i = 0; i < kMostMoves; ++i) {
     for (const Query* query : {&kLockJobByUid, &kLockEndedJobByUid}) {
@@ -186,7 +186,8 @@ absl::StatusOr<int64_t> WriteAttempt(Transaction& transaction, const JobRecord& 
   for (const RankRecord& rank : NoLongerLost(before, attempt)) {
     transaction.Run(kForgetLoss, Params(rank.node, rank.id.job_uid, rank.id.attempt));
   }
-  // Last: the ranks are fenced by the live job.
+  // The job is written last: the rows of ranks are fenced by its row in `jobs`, which it leaves
+  // when it ends.
   return WriteJob(transaction, job_before, change.change);
 }
 

@@ -24,7 +24,8 @@ std::optional<JobRecord> LockJob(Transaction& transaction, const std::string& ui
 std::optional<AttemptRecord> ReadAttempt(Transaction& transaction, const std::string& uid,
                                          int64_t attempt);
 
-// Items that a job's feed goes on with; the sequences after `first_sequence` follow.
+// Items to append to a job's feed: the first gets `first_sequence`, the others the sequences after
+// it.
 struct NewFeedItems {
   std::string job_uid;
   absl::Time create_time;  // of the job
@@ -34,23 +35,23 @@ struct NewFeedItems {
 absl::Status WriteFeeds(Transaction& transaction, const std::vector<NewFeedItems>& feeds);
 // How many sequences they take.
 int64_t ItemsIn(const std::vector<FeedRecord>& feed);
-// Gathers the metrics of a job that has just ended.
+// Turns the metric heads of a job that has just ended into chunks.
 absl::Status CompactIfEnded(Transaction& transaction, const JobRecord& before,
                             const JobRecord& job);
 void WriteCheckpoints(Transaction& transaction, const std::vector<CheckpointWritten>& checkpoints);
 void WriteFailures(Transaction& transaction, const std::vector<FailureOnNode>& failures);
 
-// Whether the rank is lost, and the lease of the agent's session, which reports on it, is over.
+// Whether the rank is LOST and the lease of the session that reports on it is over.
 bool LostWithSession(Transaction& transaction, const AgentIdentity& agent, const RankRecord& rank);
 
 // Whether all of `events` were stored before.
 bool Stored(const RankRecord& rank, const std::vector<RankEventRecord>& events);
-// Whether what is stored of a running rank is the same.
+// Whether what changes of a rank while it runs is the same in both.
 bool SameRank(const RankRecord& a, const RankRecord& b);
 
-// `before`: as it was read under the lock. A job that ends moves to the history, and one that is
-// resumed comes back from there. kAborted when somebody changed it in spite of that. Both return
-// the sequence that the first new item of the feed has, or would have.
+// `before`: as it was read under the lock. The row of a job that ends moves to ended_jobs, and that
+// of a job that is resumed moves back. kAborted when somebody changed it in spite of the lock. Both
+// return the sequence that the first new item of the feed has, or would have.
 absl::StatusOr<int64_t> WriteJob(Transaction& transaction, const JobRecord& before,
                                  const JobChange& change);
 absl::StatusOr<int64_t> WriteAttempt(Transaction& transaction, const JobRecord& job_before,

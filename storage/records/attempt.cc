@@ -38,7 +38,7 @@ bool AllOver(const AttemptRecord& attempt) {
                      [](const RankRecord& rank) { return IsOver(rank.state); });
 }
 
-// Whether every rank has restored, be it gone since.
+// Whether no rank is ASSIGNED any more: each has restored, or is over.
 bool AllMet(const AttemptRecord& attempt) {
   return std::none_of(attempt.ranks.begin(), attempt.ranks.end(),
                       [](const RankRecord& rank) { return rank.state == RankState::kAssigned; });
@@ -53,7 +53,8 @@ bool GangBroken(const JobRecord& job, const AttemptRecord& attempt) {
          CountOutcome(attempt, RankOutcome::kLost) > 0;
 }
 
-// The failure that decides: one that no restart can mend before others, then the first to leave.
+// The failure that decides the attempt: one that is not retryable before others, then that of the
+// rank that was gone first.
 const FailureRecord* DecidingFailure(const AttemptRecord& attempt) {
   const RankRecord* first = nullptr;
   for (const RankRecord& rank : attempt.ranks) {
@@ -72,7 +73,8 @@ std::string Describe(const FailureRecord& failure) {
 }
 
 AttemptVerdict JudgeLoss(const JobRecord& job, const AttemptRecord& attempt) {
-  const RankRecord* lost = nullptr;  // one whose node was lost, before one that fenced itself
+  // Preferably one whose node was lost, not one that fenced itself.
+  const RankRecord* lost = nullptr;
   for (const RankRecord& rank : attempt.ranks) {
     if (rank.outcome != RankOutcome::kLost) continue;
     if (lost == nullptr || (!lost->failure.has_value() && rank.failure.has_value())) lost = &rank;
@@ -134,7 +136,7 @@ AttemptVerdict JudgeOver(const JobRecord& job, const AttemptRecord& attempt) {
   const int ranks = static_cast<int>(attempt.ranks.size());
   if (CountOutcome(attempt, RankOutcome::kSucceeded) == ranks) {
     verdict.trigger = JobTrigger::kSucceed;
-    verdict.reason = job.reason;  // STOPPED_EARLY, noted when the rank said so
+    verdict.reason = job.reason;  // STOPPED_EARLY, as RankFinished set it
     if (job.reason.code == reason::kStoppedEarly) return verdict;
     verdict.reason = {reason::kFinished, ranks == 1
                                              ? "the rank finished"
@@ -142,7 +144,7 @@ AttemptVerdict JudgeOver(const JobRecord& job, const AttemptRecord& attempt) {
     return verdict;
   }
   if (job.state == JobState::kCancelling) {
-    // A lost rank may compute on: CANCELLED says that none does.
+    // A lost rank may still compute, and CANCELLED promises that none does.
     if (AnyLost(attempt) || attempt.lost_before) return verdict;
     verdict.trigger = JobTrigger::kRanksGone;
     verdict.reason = job.reason;
@@ -152,7 +154,7 @@ AttemptVerdict JudgeOver(const JobRecord& job, const AttemptRecord& attempt) {
   const bool paused = job.suspend_cause == SuspendCause::kUser;
   const bool lost = CountOutcome(attempt, RankOutcome::kLost) > 0;
   const bool retryable = failure == nullptr || failure->retryable;
-  // Who is moved away from nodes does not escape the price of those that were lost under it.
+  // A job that is being moved off a node still pays for the nodes that were lost under it.
   if (lost && retryable && !paused && job.losses > kFreeLosses) return JudgeLoss(job, attempt);
   if (job.state == JobState::kSuspending &&
       (failure == nullptr || (paused && failure->retryable))) {
@@ -162,7 +164,8 @@ AttemptVerdict JudgeOver(const JobRecord& job, const AttemptRecord& attempt) {
     if (failure != nullptr) verdict.failure = *failure;
     return verdict;
   }
-  // Ranks fail because a peer's node is lost: then the loss is the cause, and it is not theirs.
+  // If a node was lost, the other ranks failed because their peer was gone: the loss decides, not
+  // their failures.
   if (lost && retryable) return JudgeLoss(job, attempt);
   if (failure != nullptr) return JudgeFailure(job, *failure);
   verdict.trigger = JobTrigger::kRetry;
@@ -293,8 +296,7 @@ DesiredRankState DesiredStateOf(const JobRecord& job, const AttemptRecord& attem
     case JobState::kRunning:
       return DesiredRankState::kRun;
     case JobState::kSuspending:
-      // A gang that never met has nothing to save, and its checkpoint would wait for the missing
-      // rank.
+      // If some rank never restored, there is nothing to save, and a checkpoint would wait for it.
       return AllMet(attempt) && now < job.suspend_deadline ? DesiredRankState::kSuspend
                                                            : DesiredRankState::kStop;
     default:
@@ -308,7 +310,8 @@ void WishText::Add(const RankId& rank, int world_size, JobState state, RankOutco
   const bool runs = state == JobState::kStarting || state == JobState::kRunning;
   absl::StrAppend(&text_, "\n", rank.job_uid, " ", rank.attempt, " ", rank.rank, " ",
                   runs ? "runs" : JobStateName(state), " ");
-  // One that is alone breaks no gang but its own; peers elsewhere change the job's version.
+  // Whether a single rank should run depends on its own outcome; that of a peer, maybe on another
+  // node, shows in the job's version (CountWishes).
   if (world_size == 1) {
     absl::StrAppend(&text_, RankOutcomeName(outcome));
   } else {

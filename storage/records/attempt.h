@@ -29,7 +29,7 @@ enum class RankState {
 absl::string_view RankStateName(RankState state);
 std::optional<RankState> ParseRankState(absl::string_view name);
 
-// Whether a rank in this state is over for its job: nothing that it says is taken, unless it
+// Whether a rank in this state is over for its job: no further report on it is accepted, unless it
 // rejoins (MayRejoin).
 inline bool IsOver(RankState state) {
   return state == RankState::kLost || state == RankState::kGone;
@@ -40,11 +40,11 @@ enum class RankOutcome { kNone, kSucceeded, kSuspended, kFailed, kKilled, kLost 
 absl::string_view RankOutcomeName(RankOutcome outcome);
 std::optional<RankOutcome> ParseRankOutcome(absl::string_view name);
 
-// Who was given the right to run a rank, once, with its placement.
+// The right to run a rank, given once, with its placement, to one agent.
 struct Claim {
-  std::string node_uid;  // of the agent; "": it proves nothing, as those of before
+  std::string node_uid;  // of the agent; "": an older agent, which proves nothing
   std::string instance;  // its boot and its state directory (NodeRecord::instance)
-  std::string token;     // random: a database that was restored gives out another one
+  std::string token;     // random, so that a restored database does not give it out again
   friend bool operator==(const Claim&, const Claim&) = default;
 };
 
@@ -53,9 +53,9 @@ struct AgentIdentity {
   std::string node;  // its name
   std::string uid;
   std::string instance;
-  std::string session;  // NodeRecord::incarnation; "": whichever there is
+  std::string session;  // NodeRecord::incarnation; "": any
 
-  // One of before says its name alone.
+  // An older agent says its name alone.
   AgentIdentity(std::string node_name, std::string uid_of = "",  // NOLINT: a name is one
                 std::string instance_of = "", std::string session_of = "")
       : node(std::move(node_name)),
@@ -65,16 +65,17 @@ struct AgentIdentity {
   AgentIdentity(const char* node_name) : AgentIdentity(std::string(node_name)) {}  // NOLINT
 };
 
-// "BOOT" of "BOOT:DEVICE:INODE:MACHINE", and "MACHINE": what the hardware calls itself, which a
-// copy of its disk does not. "": it does not say.
+// The BOOT and the MACHINE in an instance, "BOOT:DEVICE:INODE:MACHINE". MACHINE is how the hardware
+// identifies itself, which a copy of its disk does not share. "": not given.
 absl::string_view BootOf(absl::string_view instance);
 absl::string_view MachineOf(absl::string_view instance);
-// Whether both are one boot of one machine and one directory there. An agent that runs as root now
-// and then knows the machine now and then.
+// Whether both name the same boot of the same machine and the same state directory there. Only root
+// can read MACHINE, so an agent that runs as root at times gives it at times: one that is missing
+// equals any.
 bool SameInstance(absl::string_view a, absl::string_view b);
 
 // Whether `agent` has the claim: the same agent, in the same boot, with the same state directory.
-// It alone may start the rank, and what it reports is taken.
+// Only it may start the rank, and only its reports are accepted.
 bool HasClaim(const AgentIdentity& agent, const Claim& claim);
 
 // Whether `agent` can know that the rank runs no more: it has the claim, or had it on the same
@@ -90,7 +91,7 @@ struct RankRecord {
   RankOutcome outcome = RankOutcome::kNone;
   int64_t acked_sequence = 0;  // events stored up to here
   std::optional<FailureRecord> failure;
-  absl::Time gone_time = absl::InfinitePast();  // when it was over for its job
+  absl::Time gone_time = absl::InfinitePast();  // when it became LOST or GONE
 };
 
 struct AttemptRecord {
@@ -104,12 +105,12 @@ struct AttemptRecord {
   absl::Time end_time = absl::InfinitePast();
   std::vector<RankRecord> ranks;
   bool lost_before = false;  // a rank of an earlier attempt of the job is lost
-  // On the store's clock: a rank that has not begun by then never will. Set by the leader
-  // (server/scheduler/start_judge.h), kept nowhere.
+  // A rank that has not begun by then has failed. On the store's clock; set by the leader
+  // (server/scheduler/start_judge.h) and not stored.
   absl::Time start_by = absl::InfiniteFuture();
 };
 
-bool AnyLost(const AttemptRecord& attempt);  // of its ranks
+bool AnyLost(const AttemptRecord& attempt);  // whether any of its ranks is LOST
 
 // A rank whose process runs, as its agent says.
 struct RunningRank {
@@ -117,19 +118,19 @@ struct RunningRank {
   std::string claim;  // Claim::token
 };
 
-// Whether a job that waits goes on where it was lost: `agent`, which has the claims to all ranks of
-// its newest attempt, still runs them, and nobody superseded them. One that was lost before it had
-// restored begins anew: what it would be, STARTING or RUNNING, nobody knows.
+// Whether a QUEUED job goes on with the LOST ranks of its newest attempt: `agent` has the claims to
+// all of them and still runs them. A job with a rank that was lost before it had restored starts
+// again instead: nobody knows whether it would be STARTING or RUNNING.
 bool MayRejoin(const JobRecord& job, const AttemptRecord& attempt, const AgentIdentity& agent,
                const std::vector<RunningRank>& running);
 
-// A text of which ranks of a node should run: of two texts of one node that are the same,
-// DesiredStateOf wishes the same of each rank.
+// A text that stands for what a node's ranks should do: if two texts of one node are equal,
+// DesiredStateOf returns the same for each of its ranks.
 class WishText {
  public:
   void Add(const RankId& rank, int world_size, JobState state, RankOutcome outcome,
            int64_t job_version);
-  // Empty: what is wished depends on the time.
+  // Empty: what the ranks should do depends on the time.
   std::string Text() const { return timed_ ? "" : text_; }
 
  private:
@@ -140,8 +141,9 @@ class WishText {
 // The nodes of its ranks, each once, by name.
 std::vector<std::string> NodesOf(const AttemptRecord& attempt);
 
-// What is said of a rank whose node was lost. One that is lost without it fenced itself: its agent
-// heard nothing of the server for too long, which says nothing about the node.
+// The failure of a rank whose node was lost. A rank with the outcome kLost but without this failure
+// fenced itself: its agent heard nothing from the server for too long, which says nothing about the
+// node.
 FailureRecord LossOf(const RankRecord& rank);
 
 // What must happen to a job because of the ranks of its newest attempt. Pure.
@@ -151,22 +153,23 @@ struct AttemptVerdict {
   // Set once all ranks are gone (or, for kFirstStep, once all are running).
   std::optional<JobTrigger> trigger;
   Reason reason;
-  std::optional<FailureRecord> failure;  // the first failing rank's
-  bool spends_restart = false;           // with kRetry: counts against max_restarts
+  // The one that decides: not retryable before retryable, then the first.
+  std::optional<FailureRecord> failure;
+  bool spends_restart = false;  // with kRetry: counts against max_restarts
   absl::Duration backoff =
       absl::ZeroDuration();  // with kRetry: how long the job waits in the queue
 };
 AttemptVerdict EvaluateAttempt(const JobRecord& job, const AttemptRecord& attempt);
 
-// The job pays for the loss of a node with a restart from this one in a row on, without a newer
-// checkpoint. It may be what takes them down.
+// So many nodes in a row may be lost under a job, without a newer checkpoint, at no cost. Each
+// further loss costs it a restart, because the job itself may be what takes them down.
 inline constexpr int kFreeLosses = 2;
 
 // Why a job runs: it begins (step 0), or goes on from the checkpoint of `step`.
 Reason RunningFrom(int64_t step);
 
-// What the node of a rank should do with it now. Once kStop, for ever kStop, but for lost ranks
-// that rejoin (MayRejoin). Pure.
+// What the node of a rank should do with it now. Once it is kStop it stays kStop, except for lost
+// ranks that rejoin (MayRejoin). Pure.
 enum class DesiredRankState { kRun, kSuspend, kStop };
 DesiredRankState DesiredStateOf(const JobRecord& job, const AttemptRecord& attempt,
                                 const RankRecord& rank, absl::Time now);

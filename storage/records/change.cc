@@ -121,7 +121,8 @@ absl::StatusOr<JobChange> CancelJob(const JobRecord& job, bool lost, int64_t ver
                                     const Reason& reason, absl::Time now) {
   TY_RETURN_IF_ERROR(CheckReason(reason));
   JobChange change{.job = job};
-  // What was asked for already holds: the caller's version is older only because of its own call.
+  // It is cancelled already, or being cancelled: the version may be older only because of the
+  // earlier call of the same caller.
   if (job.state == JobState::kCancelled || job.state == JobState::kCancelling) return change;
   TY_RETURN_IF_ERROR(CheckVersion(job, version));
   if (!NextJobState(job.state, JobTrigger::kCancel)) return Forbidden(job, "cancelled");
@@ -163,7 +164,7 @@ absl::StatusOr<JobChange> ResumeJob(const JobRecord& job, int64_t version, const
   if (!NextJobState(job.state, JobTrigger::kResume)) return Forbidden(job, "resumed");
   MoveJob(change, JobTrigger::kResume, reason, now);
   change.job.suspend_cause = SuspendCause::kNone;
-  if (IsTerminal(job.state)) {  // a life of its own: its attempts tell of the earlier one
+  if (IsTerminal(job.state)) {  // begins anew; its attempts keep the history
     change.job.restarts = 0;
     change.job.losses = 0;
     change.job.avoid_node.clear();

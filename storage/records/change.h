@@ -1,8 +1,8 @@
 #pragma once
 
-// The arrows of a job's way as pure functions: a store locks a job, reads it, asks here what
-// becomes of it, and writes that. The database and the fake thereby cannot differ in what they
-// decide.
+// All transitions of a job as pure functions: a store locks a job, reads it, asks one of these
+// functions what becomes of it, and writes the result. The database and the fake thereby cannot
+// differ in what they decide.
 
 #include <functional>
 #include <string>
@@ -23,8 +23,8 @@ struct JobChange {
   std::vector<FeedRecord> feed;  // to append in this order; the store gives sequences
 };
 
-// Why a job waits until the scheduler has looked at it. Of a job that was submitted for this reason
-// a store need not keep the first feed item, which then says nothing else.
+// The reason of a job that the scheduler has not looked at yet. For a job that was submitted with
+// this reason a store need not keep the first feed item, which can be made from the job itself.
 Reason SubmittedReason();
 
 // Checks a submission (kInvalidArgument names the field) and completes it: uid and job id when
@@ -35,8 +35,8 @@ absl::StatusOr<JobChange> NewJob(const JobRecord& submitted, absl::Time now);
 // (an empty job id asks for any).
 bool SameSubmission(const JobRecord& submitted, const JobRecord& earlier);
 
-// The user's arrows as job_store.h describes them; unchanged jobs come back with changed = false.
-// `lost`: a rank of the job, of whichever attempt, is lost.
+// The user's transitions as job_store.h describes them; unchanged jobs come back with changed =
+// false. `lost`: whether a rank of the job, of any attempt, is LOST.
 absl::StatusOr<JobChange> CancelJob(const JobRecord& job, bool lost, int64_t version,
                                     const Reason& reason, absl::Time now);
 absl::StatusOr<JobChange> PauseJob(const JobRecord& job, int64_t version, const Reason& reason,
@@ -45,7 +45,7 @@ absl::StatusOr<JobChange> ResumeJob(const JobRecord& job, int64_t version, const
                                     absl::Time now);
 absl::Status CheckDeletable(const JobRecord& job, int64_t version);
 
-// The scheduler's arrows. The job must be QUEUED, or STARTING or RUNNING.
+// The scheduler's transitions. PlaceJob takes a QUEUED job, SuspendJob a STARTING or RUNNING one.
 struct Placed {
   JobChange change;
   AttemptRecord attempt;
@@ -56,9 +56,9 @@ Placed PlaceJob(const JobRecord& job, const std::vector<RankRecord>& ranks,
 JobChange SuspendJob(const JobRecord& job, SuspendCause cause, const Reason& reason,
                      absl::Duration grace, absl::Time now);
 
-// Another job, `survivor`, ran on `node` after that was lost under this one: so the node is well,
-// and the loss is paid with a restart. A job that has none left fails, once it waits in the queue;
-// before that it comes back unchanged.
+// Charges the job a restart for the loss of `node`: another job, `survivor`, has run there since,
+// so the node is healthy. A job without restarts left fails if it is QUEUED; until then it comes
+// back unchanged.
 JobChange ChargeLoss(const JobRecord& job, const std::string& node, const std::string& survivor,
                      absl::Time now);
 
@@ -67,34 +67,38 @@ struct AttemptChange {
   JobChange change;
   AttemptRecord attempt;        // with its ranks
   bool wishes_changed = false;  // a rank left or failed: slots or desired sets differ
-  std::vector<CheckpointWritten> checkpoints;  // to upsert by step, then to remove, in this order
+  std::vector<CheckpointWritten> checkpoints;  // of each, in order: upsert by step, then remove
   absl::Time time;                             // of the change
 };
 
-// One rank's events from sequence acked + 1 on (store.h's rules for gaps and ranks apply). A point
-// for which `in_series(step, split)` holds, or which came before in `events`, is dropped: the
-// current series has one point per step and split. The rank is not gone.
+// Applies the events of one rank from sequence acked + 1 on; the rules of FleetStore::AppendEvents
+// for gaps and ranks apply. A metric point for which `in_series(step, split)` holds, or which came
+// before in `events`, is dropped: the current series has one point per step and split. The rank
+// must not be over.
 using InSeries = std::function<bool(int64_t step, MetricSplit split)>;
 absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptRecord& attempt,
                                          int rank, const std::vector<RankEventRecord>& events,
                                          const InSeries& in_series, absl::Time now);
 
-// The job has been STARTING for too long, and `rank` has not begun: it failed, which ends the gang.
-// Unchanged when it has begun meanwhile.
+// Fails `rank`, which has not begun although its job has been STARTING for too long; this ends the
+// gang. Nothing changes if the rank has begun meanwhile.
 AttemptChange FailStart(const JobRecord& job, const AttemptRecord& attempt, int rank,
                         const FailureRecord& failure, absl::Time now);
 
-// Those of `ranks` that are not over yet become gone: killed (absent), or lost.
+// Ends those of `ranks` that are not over yet, with `outcome` unless they have one. kKilled: their
+// agent does not have them, and they are GONE. kLost: their node's lease ended, and they are LOST,
+// or GONE if an older agent ran them.
 AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
                         const std::vector<int>& ranks, RankOutcome outcome, absl::Time now);
 
-// What MayRejoin allows: the ranks run, and so does the job, as if they had never been lost. A
-// restart that the loss cost at once comes back; one that ChargeLoss took since does not.
+// Undoes the loss of ranks that MayRejoin lets go on: they and the job are RUNNING as if the ranks
+// had never been lost. A restart that EvaluateAttempt took for the loss is given back; one that
+// ChargeLoss took since is not.
 AttemptChange RejoinRanks(const JobRecord& job, const AttemptRecord& attempt, absl::Time now);
 
-// A job that is being cancelled, and all of whose ranks are over, ends: none of them is lost any
-// more, or they have been for so long that whatever lived on has ended itself. Unchanged in any
-// other case.
+// Ends a job that is being cancelled and all of whose ranks are over. The caller has made sure that
+// none is LOST any more, or that they have been LOST for so long that their processes have ended
+// themselves. Unchanged in any other case.
 JobChange EndCancelled(const JobRecord& job, const AttemptRecord& attempt, absl::Time now);
 
 // Times are kept in microseconds, as PostgreSQL keeps them.

@@ -17,8 +17,8 @@
 namespace trainyard {
 namespace {
 
-// Exit codes of trainyard-worker (executor/run/run_directory.h; a test compares) for a worker that
-// could not say more than that.
+// Exit codes of trainyard-worker (executor/run/run_directory.h; a test compares), for a worker that
+// left without reporting more than that.
 struct ExitMeaning {
   int code;
   const char* category;
@@ -71,7 +71,8 @@ FailureRecord FailureOfExit(const RankRecord& rank, const RankExited& exited) {
   return failure;
 }
 
-// Takes events one after the other; after each that moves the rank the job is judged again.
+// Applies events one after the other. After each that changes the state or outcome of the rank,
+// EvaluateAttempt judges the job again.
 class EventTaker {
  public:
   EventTaker(AttemptChange& result, int rank, const InSeries& in_series, absl::Time now)
@@ -90,7 +91,8 @@ class EventTaker {
  private:
   JobRecord& job() { return result_.change.job; }
 
-  // After a failure only the end counts: the gang is over and its steps will be done again.
+  // Whether the rank has finished or failed. From then on only notices and its exit are taken;
+  // after a failure its steps will be done again.
   bool over() const { return rank_.outcome != RankOutcome::kNone; }
 
   absl::Status OnlyRankZero(absl::string_view what) const {
@@ -104,8 +106,8 @@ class EventTaker {
         {.time = time_, .attempt = rank_.id.attempt, .what = std::move(what)});
   }
 
-  // Whether `step` lies beyond the job's last one; then the rank is ended for it. Such a worker
-  // does another job than this one, or lies.
+  // Whether `step` lies beyond the job's last one. If so, the rank is failed: its worker runs
+  // another job than this one, or lies.
   bool BeyondTheEnd(absl::string_view what, int64_t step) {
     if (!PastTheEnd(step)) return false;
     Lied(absl::StrCat(what, " of step ", step, ", and the job has ", job().total_steps, " steps"));
@@ -125,19 +127,21 @@ class EventTaker {
 
   absl::Status Apply(const RankRestored& restored) {
     if (over()) return absl::OkStatus();
-    // From an older checkpoint, when the newest was damaged, is fine: the steps up to restore_step
-    // that are done again are in the series already, and that is not superseded, so they are taken
-    // once. From a later one its metrics would leave a gap.
+    // The worker may restore an older checkpoint, when the newest was damaged: the steps up to
+    // restore_step that it repeats are in the current series already, where they are not
+    // superseded, so they are not taken twice. With a later checkpoint the metrics would have a
+    // gap.
     if (restored.step > result_.attempt.restore_step) {
       return Fail({.category = "INTERNAL",
                    .message = absl::StrCat("restored step ", restored.step, " instead of ",
                                            result_.attempt.restore_step),
                    .retryable = false});
     }
-    // A suspension under way fixed who takes part (DesiredStateOf): a late comer is stopped.
+    // A rank that restores during a suspension stays ASSIGNED, so that a gang which DesiredStateOf
+    // has decided to stop is not asked for a checkpoint after all.
     if (job().state != JobState::kSuspending) rank_.state = RankState::kRunning;
     if (rank_.id.rank == 0) job().step = std::min(job().step, restored.step);
-    restored_step_ = restored.step;  // of every rank: a gang restores one checkpoint
+    restored_step_ = restored.step;  // the same for every rank: a gang restores one checkpoint
     Settle();
     return absl::OkStatus();
   }
@@ -166,7 +170,8 @@ class EventTaker {
     return absl::OkStatus();
   }
 
-  // As ApplyOneByOne. Nearly always all of its points are taken, as they stand.
+  // Does what ApplyOneByOne does, without making single points: nearly always all of them are
+  // taken, unchanged.
   absl::Status Apply(const MetricRun& run) {
     TY_RETURN_IF_ERROR(OnlyRankZero("metrics"));
     for (const std::string& name : run.names) {
@@ -237,7 +242,8 @@ class EventTaker {
 
   absl::Status Apply(const RankFinished& finished) {
     if (over() || BeyondTheEnd("its end", finished.step)) return absl::OkStatus();
-    // Whoever stops early says why; server/fleet asks whether the job allows it.
+    // A worker that stops early gives a reason; server/fleet/early_end.h checks that the job allows
+    // it.
     if (!finished.suspended && finished.reason.empty() && finished.step < job().total_steps) {
       Lied(absl::StrCat("success at step ", finished.step, " of ", job().total_steps));
       return absl::OkStatus();
@@ -270,7 +276,8 @@ class EventTaker {
     return absl::OkStatus();
   }
 
-  // It left without a word. Killed when that was the wish, lost when its lease ended, else failed.
+  // For a rank that exits without having reported an outcome: KILLED if it was to be stopped, LOST
+  // if it fenced itself when its lease ended (kExitFenced), else FAILED.
   void Leave(const RankExited& exited) {
     const bool killed = exited.lost || exited.signal == SIGKILL || exited.signal == SIGTERM;
     const bool gang_over = EvaluateAttempt(job(), result_.attempt).stop_the_rest;
@@ -296,8 +303,8 @@ class EventTaker {
   std::set<std::pair<int64_t, MetricSplit>> seen_;
 };
 
-// Moves the job as EvaluateAttempt says. `restored_step`: where the ranks go on from, if that was
-// just said.
+// Moves the job as EvaluateAttempt says. `restored_step`: the step from which the ranks go on, if
+// one has just reported it.
 void SettleAttempt(AttemptChange& result, std::optional<int64_t> restored_step, absl::Time now) {
   JobRecord& job = result.change.job;
   AttemptVerdict verdict = EvaluateAttempt(job, result.attempt);
@@ -324,7 +331,8 @@ void EventTaker::Settle() {
   if (IsOver(rank_.state) || over()) result_.wishes_changed = true;
 }
 
-// Whoever knows what the peers of a rank should do, as of the job's version, sees that it is old.
+// Lets the job's version grow when what its ranks should do has changed: whoever remembers it for a
+// version (WishText) then sees that it is out of date.
 void CountWishes(AttemptChange& result, const JobRecord& before) {
   JobRecord& job = result.change.job;
   if (result.wishes_changed && job.version == before.version) job.version += 1;
@@ -392,7 +400,7 @@ AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
     if (rank.outcome == RankOutcome::kNone) {
       rank.outcome = outcome;
       if (outcome == RankOutcome::kLost) {
-        // One that leaves a node, which is drained or cordoned, may have taken it down as well.
+        // A job that is being moved off a node (drained, cordoned) may have taken it down as well.
         const bool leaves =
             job.state == JobState::kSuspending && job.suspend_cause != SuspendCause::kUser;
         const bool runs =
@@ -404,7 +412,8 @@ AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
         rank.failure->counted = counts;
       }
     }
-    // An agent of before kills its ranks when its lease ends; of today's they may live on.
+    // An older agent, which has no uid, kills its ranks when its lease ends; those of a newer one
+    // may live on.
     const bool may_live = outcome == RankOutcome::kLost && !rank.claim.node_uid.empty();
     rank.state = may_live ? RankState::kLost : RankState::kGone;
     rank.gone_time = now;
@@ -428,9 +437,9 @@ AttemptChange RejoinRanks(const JobRecord& job, const AttemptRecord& attempt, ab
   result.attempt.end_time = absl::InfinitePast();
   result.wishes_changed = true;
   JobRecord& rejoined = result.change.job;
-  // A job that ended and was resumed since began to count anew.
+  // If the job ended and was resumed since, its losses were counted anew: nothing is given back.
   if (counted && job.losses > 0) {
-    if (job.losses > kFreeLosses && job.restarts > 0) rejoined.restarts -= 1;  // JudgeLoss
+    if (job.losses > kFreeLosses && job.restarts > 0) rejoined.restarts -= 1;  // JudgeLoss took it
     rejoined.losses -= 1;
   }
   if (job.failure.has_value() && job.failure->category == "LOST") rejoined.failure.reset();

@@ -23,8 +23,8 @@ struct MetricRecord {
   std::map<std::string, double> values;  // NaN and infinities included
 };
 
-// Points that follow each other without a gap in their sequences, in columns: one split, and the
-// same names in each.
+// Metric points with consecutive sequences, stored in columns: all of one split, and all with the
+// same names.
 struct MetricRun {
   MetricSplit split = MetricSplit::kTrain;
   std::vector<int64_t> steps;               // from 1
@@ -79,10 +79,10 @@ struct FeedRecord {
       what;
 };
 
-// Items that somebody has in memory and passes on to whoever needs them.
+// Feed items in memory; whoever passes them on and whoever uses them share them.
 using SharedItems = std::shared_ptr<const std::vector<FeedRecord>>;
 
-// How many numbers of the feed an item takes.
+// How many sequence numbers an item takes: one, or as many as a run has points.
 int64_t SpanOf(const FeedRecord& item);
 // The items with their sequences, from `first_sequence` on; null if there are none.
 SharedItems NumberedItems(int64_t first_sequence, std::vector<FeedRecord> items);

@@ -59,7 +59,7 @@ enum class JobTrigger {
   kSucceed,      // all ranks finished
   kRetry,        // a retryable failure within the budget, or the node was lost
   kFail,         // a failure for good
-  kRejoin,       // its lost ranks are heard of again, and nobody superseded them
+  kRejoin,       // its lost ranks are heard of again, and no newer attempt replaced them
 };
 absl::string_view JobTriggerName(JobTrigger trigger);
 
@@ -135,9 +135,9 @@ struct FailureRecord {
   int rank = 0;
   std::string node;
   bool rolled_back = false;  // retryable at once, and no restart is spent
-  // Of a rank whose node was lost, for a job that goes on there after all:
+  // For a rank whose node was lost, to be undone if its job rejoins (RejoinRanks):
   bool had_restored = false;  // the rank was RUNNING
-  bool counted = false;       // among the losses of the job
+  bool counted = false;       // JobRecord::losses includes it
 };
 
 struct JobRecord {
@@ -176,8 +176,8 @@ struct JobRecord {
   absl::Time suspend_deadline = absl::InfiniteFuture();  // SUSPENDING: then the ranks are killed
   std::optional<FailureRecord> failure;
   std::string newest_checkpoint_uri;
-  int losses = 0;          // of nodes under it, in a row without a newer checkpoint
-  std::string avoid_node;  // that failed it last; empty from its first step elsewhere on
+  int losses = 0;          // how many nodes were lost under it in a row, without a newer checkpoint
+  std::string avoid_node;  // the one that failed it last; empty from its first step elsewhere on
 };
 
 }  // namespace trainyard

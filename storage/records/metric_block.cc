@@ -13,7 +13,7 @@ absl::Status Damaged(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("a block of metrics is damaged: ", what));
 }
 
-// The points of one split.
+// The indices of the points of one split.
 std::vector<uint32_t> PointsOf(const MetricBlock& block, MetricSplit split) {
   std::vector<uint32_t> points;
   for (size_t i = 0; i < block.size(); ++i) {
@@ -29,7 +29,8 @@ absl::StatusOr<MetricSplit> SplitOf(uint64_t number) {
   return number == 0 ? MetricSplit::kTrain : MetricSplit::kValidation;
 }
 
-// Which points have the column. Their own number means all of the split.
+// The indices of the points that have a value in the column; empty `places` stand for all points of
+// the split.
 absl::StatusOr<std::vector<uint32_t>> DecodePlaces(const MetricBlock& block, MetricSplit split,
                                                    size_t count, absl::string_view places) {
   if (places.empty()) {

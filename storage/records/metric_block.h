@@ -1,7 +1,7 @@
 #pragma once
 
-// Points of one attempt in columns, and their form as bytes. Pure. What is decoded may be damaged:
-// it is kDataLoss.
+// Metric points of one attempt in columns, and their encoding as bytes. Pure. Decoding damaged
+// bytes returns kDataLoss.
 
 #include <cstdint>
 #include <map>
@@ -19,10 +19,11 @@ namespace trainyard {
 // No block holds more points than this.
 inline constexpr size_t kMostBlockPoints = size_t{1} << 16;
 
-// In the order of their sequences in the job's feed, which may have gaps: other items lie there.
+// Points in the order of their sequences in the job's feed. The sequences may have gaps, where the
+// feed has items of other kinds.
 struct MetricBlock {
   struct Column {
-    std::vector<uint32_t> at;  // which points have the name, growing
+    std::vector<uint32_t> at;  // indices of the points that have the name, ascending
     std::vector<double> values;
   };
   using Key = std::pair<MetricSplit, std::string>;
@@ -35,16 +36,17 @@ struct MetricBlock {
   std::map<Key, Column> columns;  // a column has points of its split only
 
   size_t size() const { return steps.size(); }
-  int64_t first_step() const;  // the lowest; of a block that is not empty
+  int64_t first_step() const;  // the lowest; the block must not be empty
   int64_t last_step() const;
 
-  // Behind what is there. `sequence` is that of the (first) point.
+  // Append points. `sequence` is that of the (first) point.
   void Add(int64_t sequence, absl::Time time, const MetricRecord& point);
   void Add(int64_t sequence, const MetricRun& run);
   void Add(const MetricBlock& later);
 };
 
-// All but the columns, and one column. A column is decoded against the block whose index was.
+// The index is all of a block but its columns, each of which is encoded separately. DecodeColumn
+// adds a column to a block that DecodeIndex returned.
 std::string EncodeIndex(const MetricBlock& block);
 absl::StatusOr<MetricBlock> DecodeIndex(absl::string_view bytes, size_t points);
 std::string EncodeColumn(const MetricBlock& block, const MetricBlock::Key& key);
@@ -54,7 +56,7 @@ absl::Status DecodeColumn(absl::string_view bytes, const MetricBlock::Key& key, 
 std::string EncodeBlock(const MetricBlock& block);
 absl::StatusOr<MetricBlock> DecodeBlock(absl::string_view bytes);
 
-// The block's points `from` and on, at most `count`, as a block.
+// At most `count` points of the block, from index `from` on, as a block.
 MetricBlock SliceBlock(const MetricBlock& block, size_t from, size_t count);
 
 // Its points one by one, in order; `superseded` is not set.

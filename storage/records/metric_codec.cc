@@ -33,7 +33,7 @@ double DoubleOf(uint64_t bits) {
   return value;
 }
 
-// The most significant bit first.
+// Writes the most significant bit first.
 class BitWriter {
  public:
   void Put(uint64_t value, int bits) {
@@ -68,7 +68,7 @@ class BitReader {
  public:
   explicit BitReader(absl::string_view bytes) : bytes_(bytes) {}
 
-  // False when there are not so many bits.
+  // False when fewer bits are left.
   bool Get(int bits, uint64_t& value) {
     value = 0;
     if (static_cast<size_t>(bits) > bytes_.size() * 8 - at_) return false;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Columns of metrics as bytes. Pure. What is decoded may be damaged or hostile: it is kDataLoss,
-// never a crash, and no more memory is taken than `count` values need.
+// The encoding of columns of metrics as bytes. Pure. Decoding damaged or hostile bytes returns
+// kDataLoss, never crashes, and takes no more memory than `count` values need.
 
 #include <cstdint>
 #include <string>
@@ -16,23 +16,24 @@ namespace trainyard {
 inline constexpr size_t kMostColumnValues = size_t{1} << 20;
 
 // Integers that grow nearly evenly (steps, sequences, times): the differences of their differences
-// as zigzag varints, where a run of zeros is a zero and its length.
+// as zigzag varints. A run of zeros is written as one zero and the length of the run.
 std::string EncodeIntegers(const std::vector<int64_t>& values);
 absl::StatusOr<std::vector<int64_t>> DecodeIntegers(absl::string_view bytes, size_t count);
 
-// Doubles, bit by bit as they are: each as the XOR with the one before it, of which only the bits
-// between the leading and the trailing zeros are written (T. Pelkonen and others, "Gorilla: a fast,
-// scalable, in-memory time series database", VLDB 2015). Measured beside zlib over transposed
-// bytes: that takes at most a seventh less for losses and times, half for a learning rate, and
-// seven to eleven times as long.
+// Doubles, without loss: each as the XOR with the one before it, of which only the bits between the
+// leading and the trailing zeros are written (T. Pelkonen and others, "Gorilla: a fast, scalable,
+// in-memory time series database", VLDB 2015). Compared with zlib over transposed bytes: zlib needs
+// at most a seventh less space for losses and times and half as much for a learning rate, but seven
+// to eleven times as long.
 std::string EncodeDoubles(const std::vector<double>& values);
 absl::StatusOr<std::vector<double>> DecodeDoubles(absl::string_view bytes, size_t count);
 
-// Numbers and byte strings one after the other, for what is put together of several columns.
+// Append a number or a byte string, for encodings that are made of several parts.
 void PutVarint(uint64_t value, std::string& bytes);
 void PutPiece(absl::string_view piece, std::string& bytes);  // its length, then itself
 
-// Reads what they wrote. After a piece that is not there everything is empty and `ok` is false.
+// Reads what PutVarint and PutPiece wrote. Once something is missing, everything that is read is 0
+// or empty, and `ok` is false.
 class PieceReader {
  public:
   explicit PieceReader(absl::string_view bytes) : rest_(bytes) {}

@@ -14,7 +14,8 @@
 
 namespace trainyard {
 
-// What is kept of some values. NaN counts, and may be the last one, but is left out of the others.
+// Statistics of some values. A NaN counts in `count` and may be `last`, but is left out of min, max
+// and sum.
 struct MetricFold {
   int64_t count = 0;
   int64_t numbers = 0;  // that are not NaN
@@ -27,7 +28,7 @@ struct MetricFold {
   void Add(int64_t step, double value);
   void Add(const MetricFold& other);  // of other steps
 
-  // NaN when all values were.
+  // NaN when all values were NaN.
   double Least() const;
   double Most() const;
   double Mean() const;
@@ -40,20 +41,22 @@ using RollUp = std::map<int64_t, MetricFold>;
 inline constexpr int kHighestLevel = 6;
 int64_t WidthOf(int level);
 
-// Adds `fold` of the bucket `bucket` of width `from` where it lies in buckets of width `to`, a
-// multiple.
+// Adds `fold`, of bucket `bucket` of width `from`, to the bucket of width `to` that contains it.
+// `to` is a multiple of `from`.
 void AddBucket(int64_t bucket, int64_t from, const MetricFold& fold, int64_t to, RollUp& roll_up);
 
-// The values of `column` at steps up to `last`, by buckets of `width`.
+// Folds the values of `column` at steps up to `last` into buckets of `width`.
 void FoldColumn(const MetricBlock& block, const MetricBlock::Column& column, int64_t width,
                 int64_t last, RollUp& roll_up);
 
 std::string EncodeRollUp(const RollUp& roll_up);
-// kDataLoss for bytes that it did not write, as far as can be told; bounded.
+// kDataLoss for bytes that EncodeRollUp did not write, as far as can be told. Takes a bounded
+// amount of memory.
 absl::StatusOr<RollUp> DecodeRollUp(absl::string_view bytes);
 
-// How to cut `steps` steps into at most `buckets` whole buckets that the kept levels can make: the
-// width, and the level to make them of. Aligned buckets may be one more.
+// How to cut `steps` steps into at most `buckets` whole buckets that can be made of the levels that
+// are kept: their width, and the level to make them of. Since buckets are aligned, there may be one
+// more.
 struct BucketPlan {
   int level = 0;
   int64_t width = 1;
@@ -67,7 +70,7 @@ struct MetricBucketQuery {
   std::vector<std::string> names;  // empty: all
   int64_t from_step = 0;
   int64_t to_step = INT64_MAX;
-  int64_t buckets = 1000;  // at most, but that buckets are aligned: it may be one more
+  int64_t buckets = 1000;  // at most; one more where their alignment needs it
 
   bool Wants(MetricSplit split, const std::string& name) const;
 };
@@ -88,7 +91,7 @@ struct MetricBucket {
   MetricFold fold;
 };
 
-// By buckets of the range's width.
+// A curve's roll-up has buckets of the range's width.
 using MetricCurves = std::map<MetricBlock::Key, RollUp>;
 std::vector<MetricBucket> BucketsOf(const MetricCurves& curves, const BucketRange& range);
 

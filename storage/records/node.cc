@@ -13,7 +13,7 @@ namespace trainyard {
 
 namespace {
 
-// Assignment, events and log of a rank, until they are delivered.
+// Room for the assignment, events and log of a rank until they are delivered.
 constexpr int64_t kLeastDiskBytes = int64_t{64} << 20;
 
 int64_t LeastDiskBytes(const NodeReport& report) {

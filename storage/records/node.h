@@ -41,7 +41,7 @@ struct NodeReport {
   std::optional<int64_t> memory_free_bytes;  // of the host, for processes that begin now
   std::optional<int64_t> memory_total_bytes;
   int64_t failed_starts = 0;  // of workers, since the agent began
-  int64_t failed_writes = 0;  // of what it keeps of its ranks, likewise
+  int64_t failed_writes = 0;  // of what it stores for its ranks, since it began
 };
 
 // One attempt of a job that failed on a node, in a way that may be the node's fault.
@@ -50,12 +50,12 @@ struct NodeFailure {
   std::string job_id;
   int64_t attempt = 0;
   std::string category;  // DEVICE, STORAGE, START; LOST: the node's lease ended
-  absl::Time time;       // the same for all that one loss of the node struck
+  absl::Time time;       // the same for all jobs that one loss of the node struck
   bool charged = false;  // LOST: the job paid for it
 };
 
-// A rank whose lease ended with that of its node and that is not proven gone since: its process may
-// still hold its slots.
+// A rank whose node's lease ended and that has not been proven gone since: its process may still
+// hold its slots.
 struct LostRank {
   RankId id;
   Claim claim;
@@ -85,9 +85,9 @@ struct NodeRecord {
   std::vector<NodeFailure> failures;  // of the last day, the oldest first
   std::vector<LostRank> lost_ranks;   // under this name, whichever agent has it now
   std::string cordon;                 // why its failures keep work from it; empty: they do not
-  // Failures before it count no more: an operator looked at the node.
+  // Failures before this time no longer count: an operator looked at the node then.
   absl::Time lifted_time = absl::InfinitePast();
-  // Since when this boot, or this state directory, has been known, if there was another one.
+  // When this boot, or this state directory, became known, if there was another one before.
   absl::Time boot_time = absl::InfinitePast();
 };
 
@@ -95,8 +95,8 @@ struct NodeRecord {
 absl::Status CheckNode(const NodeRecord& node);
 
 // Why nothing is placed on a node that is reachable, and what to do about it; "" when something may
-// be. What runs there goes on. Its disk is full below 64 MiB, or below a quarter of a disk that is
-// smaller than 256 MiB.
+// be placed. Ranks that run there go on. The disk counts as full when less than 64 MiB of it are
+// free, or less than a quarter if it is smaller than 256 MiB.
 std::string CordonReason(const NodeRecord& node);
 
 // "3.0 MiB of disk and 1.2 GiB of memory are free; 2 starts failed", as far as its agent tells.
@@ -105,24 +105,26 @@ std::string DescribeReport(const NodeReport& report);
 // "8.0 GiB", "512.0 MiB", "12 B"
 std::string DescribeBytes(int64_t bytes);
 
-// Whether `node` may take over the name that `holder` had: another session of the same agent, or
-// the lease of `holder` is over. An agent of before proves nothing: whoever knows all ranks that
-// live there, `alive`, is its successor. kFailedPrecondition says who holds it.
+// Whether `node` may take over the name that `holder` has: it is another session of the same agent,
+// or the lease of `holder` is over. A holder without uid, an older agent, proves nothing: its
+// successor is another without uid, or whoever knows all ranks that live there, `alive`.
+// kFailedPrecondition says who holds the name.
 absl::Status CheckNameIsFree(const NodeRecord& holder, const std::vector<RankId>& alive,
                              const NodeRecord& node);
 
-// kAborted: what a session is told whose lease is over, or another one's by now.
+// kAborted: tells a session that its lease is over, or belongs to another session by now.
 absl::Status LeaseIsOver(const std::string& node, const std::string& incarnation);
 
-// Whether a lost rank may still hold its slots of the node as it is registered now: one of the same
-// boot of the same machine, as far as that is known, whichever agent it is.
+// Whether a lost rank may still hold its slots of the node as it is registered now: the rank was
+// placed in the same boot, whichever agent it is now, or one of the boots is not known.
 bool MayHoldSlots(const NodeRecord& node, const LostRank& rank);
 
 // The lost rank that may still hold this slot; nullptr: none.
 const LostRank* LostRankOn(const NodeRecord& node, int slot);
 
-// Whether new ranks may be placed on these slots of the node, as far as the node goes: it takes
-// work, and no lost rank may hold them. How old its lease is, the leader judges before it decides.
+// Whether new ranks may be placed on these slots of the node: it has them, is reachable and not
+// draining, and no lost rank may hold them. The age of its lease is not looked at: the leader
+// judges that before it decides.
 bool TakesWork(const NodeRecord& node, const std::vector<int>& slots);
 
 }  // namespace trainyard

@@ -28,7 +28,7 @@ std::vector<NodeFailure> FailuresThatCount(const NodeRecord& node, absl::Time no
   std::vector<NodeFailure> counting;
   for (const NodeFailure& failure : node.failures) {
     if (failure.time <= now - kFailuresCount || failure.time <= node.lifted_time) continue;
-    // A new boot may mend a device or a disk. That a node crashed is no better for it.
+    // A new boot may mend a device or a disk, but a node that crashed may crash again.
     if (failure.category != "LOST" && failure.time <= node.boot_time) continue;
     counting.push_back(failure);
   }
@@ -80,7 +80,8 @@ int JobsToBlame(const std::vector<NodeFailure>& failures, int most) {
     events[loss->second].insert(failure.job_uid);
   }
   if (events.empty() || most == 0) return 0;
-  // One of the jobs of the first event is to blame for it; what it does not explain is left.
+  // The first event is explained by one of the jobs that it struck. Each is tried, and other jobs
+  // have to explain the failures that it does not.
   int fewest = most;
   for (const std::string& uid : events.front()) {
     std::vector<NodeFailure> left;

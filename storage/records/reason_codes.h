@@ -4,7 +4,8 @@
 
 namespace trainyard::reason {
 
-inline constexpr char kSubmitted[] = "SUBMITTED";  // a moment ago; who waits on is told why
+// A moment ago: the scheduler has not said yet why it waits.
+inline constexpr char kSubmitted[] = "SUBMITTED";
 inline constexpr char kWaitingForSlots[] = "WAITING_FOR_SLOTS";  // fits, but slots are taken
 inline constexpr char kBehindOthers[] = "BEHIND_OTHERS";         // slots are kept for a job ahead
 inline constexpr char kFitsNoNode[] = "FITS_NO_NODE";  // no set of present nodes could ever hold it
