@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "executor/data/dataset.h"
+#include "executor/data/dataset/dataset.h"
 #include "executor/data/order.h"
 
 namespace trainyard::data {

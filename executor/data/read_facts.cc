@@ -1,7 +1,9 @@
 #include "executor/data/read_facts.h"
 
-#include "executor/data/sources.h"
-#include "executor/data/windows.h"
+#include "executor/data/clicks/click_sources.h"
+#include "executor/data/images/image_sources.h"
+#include "executor/data/text/text_sources.h"
+#include "executor/data/text/windows.h"
 
 namespace trainyard::data {
 

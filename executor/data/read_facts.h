@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "executor/data/tokenizer.h"
+#include "executor/data/tokenizer/tokenizer.h"
 #include "executor/plan/spec/facts.h"
 #include "trainyard/v1/spec.pb.h"
 

@@ -5,7 +5,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "executor/data/loader.h"
-#include "executor/data/tokenizer.h"
+#include "executor/data/tokenizer/tokenizer.h"
 #include "executor/engine/fault.h"
 #include "storage/base/status.h"
 

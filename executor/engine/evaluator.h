@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "executor/data/auc.h"
-#include "executor/data/dataset.h"
+#include "executor/data/clicks/auc.h"
+#include "executor/data/dataset/dataset.h"
 #include "executor/data/loader.h"
 #include "executor/engine/session.h"
 

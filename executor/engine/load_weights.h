@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "executor/data/dataset.h"
+#include "executor/data/dataset/dataset.h"
 #include "executor/engine/session.h"
 #include "storage/objects/object_store.h"
 #include "trainyard/v1/spec.pb.h"

@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "executor/data/tokenizer.h"
+#include "executor/data/tokenizer/tokenizer.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/fault.h"

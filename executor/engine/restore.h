@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "executor/data/dataset.h"
+#include "executor/data/dataset/dataset.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/run.h"
 

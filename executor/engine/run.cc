@@ -4,9 +4,10 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "executor/data/dataset.h"
+#include "executor/data/dataset/dataset.h"
 #include "executor/data/loader.h"
-#include "executor/data/tokenizer.h"
+#include "executor/data/open_dataset.h"
+#include "executor/data/tokenizer/tokenizer.h"
 #include "executor/engine/checkpoint/adapter.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/layout.h"

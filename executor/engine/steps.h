@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "executor/data/dataset.h"
+#include "executor/data/dataset/dataset.h"
 #include "executor/data/loader.h"
 #include "executor/engine/checkpoint/checkpoint_writer.h"
 #include "executor/engine/evaluator.h"

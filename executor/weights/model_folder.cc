@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "executor/data/regular_file.h"
+#include "executor/data/files/regular_file.h"
 #include "executor/weights/model_json.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"

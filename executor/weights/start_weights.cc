@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "executor/data/tokenizer_files.h"
+#include "executor/data/tokenizer/tokenizer_files.h"
 #include "executor/plan/spec/spec.h"
 #include "executor/weights/configuration.h"
 #include "executor/weights/element_types.h"

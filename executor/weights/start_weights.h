@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "executor/data/tokenizer.h"
+#include "executor/data/tokenizer/tokenizer.h"
 #include "executor/plan/graph/plan.h"
 #include "executor/weights/model_folder.h"
 #include "executor/weights/names.h"

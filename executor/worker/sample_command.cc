@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "absl/strings/match.h"
-#include "executor/data/tokenizer.h"
-#include "executor/data/utf8.h"
+#include "executor/data/files/utf8.h"
+#include "executor/data/tokenizer/tokenizer.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/fault.h"

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "absl/time/clock.h"
-#include "executor/data/regular_file.h"
+#include "executor/data/files/regular_file.h"
 #include "server/sizing/frames.h"
 #include "storage/base/digest.h"
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "executor/data/regular_file.h"
+#include "executor/data/files/regular_file.h"
 #include "server/sizing/file_identity.h"
 #include "server/sizing/frames.h"
 #include "server/sizing/limits.h"

@@ -1,12 +1,12 @@
 // Byte-level BPE of any text: it is refused or comes back whole, under both ways to cut it, and
 // each word is merged as the definition says, one pair after the other.
 
-#include "executor/data/bpe.h"
+#include "executor/data/tokenizer/bpe.h"
 
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "executor/data/bpe_trainer.h"
+#include "executor/data/tokenizer/bpe_trainer.h"
 #include "storage/base/status.h"
 
 namespace trainyard::data {

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "executor/data/dataset.h"
+#include "executor/data/dataset/dataset.h"
+#include "executor/data/open_dataset.h"
 #include "tests/fuzz/memory_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,11 +1,11 @@
 // tokenizer.json, as it is and as a patch (RFC 7396) on a good one: what is accepted encodes text
 // to ids of its own that spell the text.
 
-#include "executor/data/tokenizer_json.h"
+#include "executor/data/tokenizer/tokenizer_json.h"
 
 #include <nlohmann/json.hpp>
 
-#include "executor/data/bpe_trainer.h"
+#include "executor/data/tokenizer/bpe_trainer.h"
 #include "storage/base/status.h"
 
 namespace trainyard::data {

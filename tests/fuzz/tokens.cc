@@ -1,7 +1,8 @@
 // Token files of each format: what is accepted gives windows of ids within the vocabulary, or the
 // place of the first that is not.
 
-#include "executor/data/dataset.h"
+#include "executor/data/dataset/dataset.h"
+#include "executor/data/open_dataset.h"
 #include "tests/fuzz/memory_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

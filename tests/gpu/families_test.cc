@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "executor/data/dataset.h"
+#include "executor/data/open_dataset.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/lowering.h"
 #include "executor/plan/build.h"

@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "executor/data/dataset.h"
 #include "executor/data/loader.h"
+#include "executor/data/open_dataset.h"
 #include "executor/engine/initialize.h"
 #include "executor/engine/session.h"
 #include "executor/engine/trainer.h"

@@ -11,8 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "executor/data/bpe_trainer.h"
-#include "executor/data/tokenizer_json.h"
+#include "executor/data/tokenizer/bpe_trainer.h"
+#include "executor/data/tokenizer/tokenizer_json.h"
 #include "storage/base/file.h"
 #include "storage/base/status.h"
 

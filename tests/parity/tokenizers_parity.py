@@ -61,7 +61,7 @@ def random_unicode(rng, length):
 
 def sources():
     """Text and code of this repository, in a fixed order."""
-    paths = sorted(REPOSITORY.glob("*.md")) + sorted((REPOSITORY / "executor/data").glob("*.cc"))
+    paths = sorted(REPOSITORY.glob("*.md")) + sorted((REPOSITORY / "executor/data").rglob("*.cc"))
     return [path.read_text() for path in paths]
 
 

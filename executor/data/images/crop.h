@@ -2,7 +2,7 @@
 
 // Which part of an image becomes a sample: pure geometry.
 
-#include "executor/data/draws.h"
+#include "executor/data/images/draws.h"
 #include "executor/data/images/pixels.h"
 
 namespace trainyard::data {

@@ -9,9 +9,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "executor/data/files/regular_file.h"
 #include "executor/data/images/image_records.h"
 #include "executor/data/images/strings.h"
-#include "executor/data/regular_file.h"
 #include "storage/base/status.h"
 
 namespace trainyard::data {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "executor/data/images/image_records.h"
+#include "executor/data/images/image_sources.h"
 #include "executor/data/images/sample_reader.h"
-#include "executor/data/sources.h"
 #include "storage/base/status.h"
 
 namespace trainyard::data {

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "executor/data/files/regular_file.h"
 #include "executor/data/images/skipped_records.h"
-#include "executor/data/regular_file.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::data {

@@ -4,9 +4,9 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "executor/data/draws.h"
 #include "executor/data/images/crop.h"
 #include "executor/data/images/decoder.h"
+#include "executor/data/images/draws.h"
 #include "executor/data/images/resample.h"
 #include "trainyard/v1/spec.pb.h"
 

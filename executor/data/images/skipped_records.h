@@ -7,7 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "executor/data/warnings.h"
+#include "executor/data/dataset/warnings.h"
 
 namespace trainyard::data {
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "executor/data/regular_file.h"
+#include "executor/data/files/regular_file.h"
 
 namespace trainyard::data {
 

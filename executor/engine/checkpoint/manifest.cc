@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "executor/data/tokenizer.h"
+#include "executor/data/tokenizer/tokenizer.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "executor/data/tokenizer.h"
+#include "executor/data/tokenizer/tokenizer.h"
 #include "executor/engine/checkpoint/config.h"
 #include "executor/engine/checkpoint/manifest.h"
 #include "executor/engine/checkpoint/run_state.h"

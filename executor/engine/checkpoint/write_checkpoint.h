@@ -7,7 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "executor/data/tokenizer.h"
+#include "executor/data/tokenizer/tokenizer.h"
 #include "executor/engine/checkpoint/run_state.h"
 #include "executor/engine/checkpoint/snapshot.h"
 #include "storage/objects/object_store.h"

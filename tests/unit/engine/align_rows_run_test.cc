@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <variant>
 
-#include "executor/data/dataset.h"
+#include "executor/data/open_dataset.h"
 #include "executor/engine/sampler.h"
 #include "executor/engine/trainer.h"
 #include "executor/plan/assembly.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "executor/data/tokenizer.h"
+#include "executor/data/tokenizer/tokenizer.h"
 #include "executor/engine/run.h"
 #include "executor/engine/sampler.h"
 #include "storage/objects/file_store.h"

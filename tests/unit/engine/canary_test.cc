@@ -7,8 +7,8 @@
 #include <cstring>
 #include <tuple>
 
-#include "executor/data/dataset.h"
 #include "executor/data/loader.h"
+#include "executor/data/open_dataset.h"
 #include "executor/engine/evaluator.h"
 #include "executor/engine/session.h"
 #include "executor/engine/trainer.h"

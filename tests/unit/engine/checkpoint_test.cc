@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "executor/data/vocabulary.h"
+#include "executor/data/tokenizer/vocabulary.h"
 #include "executor/engine/checkpoint/checkpoint_writer.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"

@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "absl/strings/match.h"
-#include "executor/data/dataset.h"
+#include "executor/data/open_dataset.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/fault.h"

@@ -10,8 +10,9 @@
 #include <fstream>
 #include <string>
 
-#include "executor/data/dataset.h"
+#include "executor/data/dataset/dataset.h"
 #include "executor/data/loader.h"
+#include "executor/data/open_dataset.h"
 #include "executor/engine/fault.h"
 #include "executor/engine/session.h"
 #include "executor/plan/build.h"

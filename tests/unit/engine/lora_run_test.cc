@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
-#include "executor/data/dataset.h"
+#include "executor/data/open_dataset.h"
 #include "executor/engine/checkpoint/adapter.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"

@@ -9,7 +9,7 @@
 #include <bit>
 #include <cmath>
 
-#include "executor/data/dataset.h"
+#include "executor/data/dataset/dataset.h"
 #include "executor/engine/evaluator.h"
 #include "executor/engine/trainer.h"
 #include "executor/plan/spec/spec.h"

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "executor/data/dataset.h"
+#include "executor/data/open_dataset.h"
 #include "executor/plan/assembly.h"
 #include "executor/plan/build.h"
 #include "executor/plan/spec/spec.h"

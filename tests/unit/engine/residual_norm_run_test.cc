@@ -6,8 +6,9 @@
 
 #include <tuple>
 
-#include "executor/data/dataset.h"
+#include "executor/data/dataset/dataset.h"
 #include "executor/data/loader.h"
+#include "executor/data/open_dataset.h"
 #include "executor/engine/evaluator.h"
 #include "executor/engine/session.h"
 #include "executor/engine/trainer.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "executor/data/byte_level.h"
+#include "executor/data/tokenizer/byte_level.h"
 #include "tests/unit/server/rig.h"
 
 namespace trainyard {

@@ -11,7 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
-#include "executor/data/vocabulary.h"
+#include "executor/data/tokenizer/vocabulary.h"
 #include "tests/unit/weights/folders.h"
 
 namespace trainyard::weights {

@@ -21,7 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "executor/data/tokenizer.h"
+#include "executor/data/tokenizer/tokenizer.h"
 #include "executor/run/event_log.h"
 #include "executor/run/run_directory.h"
 #include "executor/worker/open_device.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "executor/data/dataset.h"
+#include "executor/data/open_dataset.h"
 #include "executor/plan/spec/spec.h"
 #include "tests/unit/data/files.h"
 #include "tests/unit/data/images/encoders.h"

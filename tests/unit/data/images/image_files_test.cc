@@ -7,8 +7,9 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "executor/data/dataset.h"
+#include "executor/data/dataset/dataset.h"
 #include "executor/data/loader.h"
+#include "executor/data/open_dataset.h"
 #include "executor/data/read_facts.h"
 #include "tests/unit/data/files.h"
 #include "tests/unit/data/images/encoders.h"

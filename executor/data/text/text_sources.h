@@ -1,0 +1,29 @@
+#pragma once
+
+// One pair of functions per source of text and tokens; read_facts.cc and open_dataset.cc choose
+// among them.
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "executor/data/dataset/dataset.h"
+#include "executor/data/tokenizer/tokenizer.h"
+#include "executor/plan/spec/facts.h"
+#include "trainyard/v1/spec.pb.h"
+
+namespace trainyard::data {
+
+absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& text,
+                                          const plan::Windowing& windowing);
+absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& text,
+                                                  const plan::Windowing& windowing);
+
+// As TokenizerOf.
+absl::StatusOr<std::unique_ptr<const Tokenizer>> TextTokenizer(const v1::TextData& text);
+
+absl::StatusOr<plan::DataFacts> TokenFacts(const v1::TokenData& tokens,
+                                           const plan::Windowing& windowing);
+absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const v1::TokenData& tokens,
+                                                    const plan::Windowing& windowing);
+
+}  // namespace trainyard::data
