@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/check.h"
 #include "kernels/ops/list.h"
 
 namespace trainyard::kernels {
@@ -116,10 +117,19 @@ class Device {
   // stream's scratch stays where it is for as long as the result is launched.
   virtual absl::StatusOr<Kernel> Record(Stream& stream, std::shared_ptr<const Kernels> program) = 0;
 
-  // kUnimplemented: the back end has no kernel for these types or shapes.
-#define TY_PREPARE(Op) virtual absl::StatusOr<Kernel> Prepare(const Op& op) = 0;
-  TY_FOR_EACH_OP(TY_PREPARE)
-#undef TY_PREPARE
+  // kInvalidArgument or kUnimplemented: the op is not as it is declared (check.h).
+  // kUnimplemented: the back end has no kernel for its shapes.
+  template <typename Op>
+  absl::StatusOr<Kernel> Prepare(const Op& op) {
+    if (absl::Status ok = CheckOp(op); !ok.ok()) return ok;
+    return Bind(op);
+  }
+
+ protected:
+  // Prepare of an op that is as it is declared.
+#define TY_BIND(Op) virtual absl::StatusOr<Kernel> Bind(const Op& op) = 0;
+  TY_FOR_EACH_OP(TY_BIND)
+#undef TY_BIND
 };
 
 // Opens the CPU back end on `threads` threads. kInvalidArgument unless that is from 1 to the number

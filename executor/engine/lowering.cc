@@ -47,6 +47,8 @@ struct Binder {
   void BindField(const From& from, To& to) const {
     if constexpr (k::kIsTouched<From>) {
       to.at = At(from.at, from.takes_row_stride);
+    } else if constexpr (k::kIsNatural<From>) {
+      to.value = from.value;
     } else {
       to = from;
     }

@@ -260,7 +260,7 @@ class Assembly {
       seen.push_back(rule);
       take([&](TensorId id) { return rule_of[id] == rule && !kept(id); });
     }
-    trained_.swept = plan_.parameters.size();
+    trained_.dense = plan_.parameters.size();
     take(kept);
     trained_.trained = plan_.trained = plan_.parameters.size();
     take([&](TensorId id) { return rule_of[id].frozen; });
@@ -285,21 +285,21 @@ class Assembly {
   }
 
   void PlaceCopies() {
-    WeightCopies placed = plan::PlaceCopies(spec_, graph_, plan_.parameters, trained_.swept,
+    WeightCopies placed = plan::PlaceCopies(spec_, graph_, plan_.parameters, trained_.dense,
                                             plan_.micro_batches, copies_);
     plan_.copies = std::move(placed.kept);
     step_copies_ = std::move(placed.cast_in_step);
   }
 
   void AddGradientTensors() {
-    for (size_t i = 0; i < trained_.swept; ++i) {
+    for (size_t i = 0; i < trained_.dense; ++i) {
       const TensorId id = plan_.parameters[i];
       plan_.gradients.push_back(AddCompanion(id, TensorKind::kGradient, ".grad"));
       if (narrow_gradients_.contains(id)) graph_.tensors[plan_.gradients.back()].type = type_;
       gradient_of_[id] = plan_.gradients.back();
       if (CopyOf(id) != kNone) gradient_of_[CopyOf(id)] = plan_.gradients.back();
     }
-    if (trained_.swept < trained_.trained) AddRowGradient();
+    if (trained_.dense < trained_.trained) AddRowGradient();
   }
 
   void AddOptimizerState() {
@@ -345,8 +345,8 @@ class Assembly {
 
   void AddRowGradient() {
     const int64_t samples = plan_.micro_batch * plan_.micro_batches;
-    const auto tables = static_cast<int64_t>(trained_.trained - trained_.swept);
-    const TensorId first = plan_.parameters[trained_.swept];
+    const auto tables = static_cast<int64_t>(trained_.trained - trained_.dense);
+    const TensorId first = plan_.parameters[trained_.dense];
     plan_.row_gradient = graph_.Add({.name = "rows.grad",
                                      .dims = {samples, tables, graph_[first].dims[1]},
                                      .kind = TensorKind::kGradient});

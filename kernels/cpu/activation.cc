@@ -30,11 +30,8 @@ Loops<T> LoopsOfKind(ActivationKind kind, const ElementLoops<T>& vectors) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const ActivationForward& op) {
-  const DType type = op.x.dtype;
-  const absl::Status ok = CheckOperands("activation", {{"x", op.x, type}, {"y", op.y, type}});
-  if (!ok.ok()) return ok;
-  return ForElement("activation", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CpuDevice::Bind(const ActivationForward& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     auto* const run = LoopsOfKind(op.kind, LoopsOf<T>(vectors_)).forward;
     return Kernel{[=, threads = threads_, x = op.x.As<T>(), y = op.y.As<T>(), n = op.n](Stream&) {
       ParallelRuns(threads, n, kSerialElements,
@@ -43,12 +40,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ActivationForward& op) {
   });
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const ActivationBackward& op) {
-  const DType type = op.x.dtype;
-  const absl::Status ok = CheckOperands(
-      "activation backward", {{"x", op.x, type}, {"dy", op.dy, type}, {"dx", op.dx, type}});
-  if (!ok.ok()) return ok;
-  return ForElement("activation backward", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CpuDevice::Bind(const ActivationBackward& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     auto* const run = LoopsOfKind(op.kind, LoopsOf<T>(vectors_)).backward;
     return Kernel{[=, threads = threads_, x = op.x.As<T>(), dy = op.dy.As<T>(), dx = op.dx.As<T>(),
                    n = op.n](Stream&) {

@@ -19,14 +19,10 @@ Kernel AddWith(void (*add)(const A* a, const T* b, A* y, int64_t n), int threads
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const Add& op) {
+absl::StatusOr<Kernel> CpuDevice::Bind(const Add& op) {
   const DType type = op.b.dtype;
   const bool mixed = op.a.dtype != type;
-  const DType of_sum = mixed ? DType::kF32 : type;
-  const absl::Status ok =
-      CheckOperands("add", {{"a", op.a, of_sum}, {"b", op.b, type}, {"y", op.y, of_sum}});
-  if (!ok.ok()) return ok;
-  return ForElement("add", type, [&]<typename T>() {
+  return ForElement(type, [&]<typename T>() {
     return mixed ? AddWith(LoopsOf<T>(vectors_).add_to_f32, threads_, op)
                  : AddWith(LoopsOf<T>(vectors_).add, threads_, op);
   });

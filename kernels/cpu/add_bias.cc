@@ -1,16 +1,12 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
 
 // Threads share out elements, not rows: there may be few long rows or many short ones.
-absl::StatusOr<Kernel> CpuDevice::Prepare(const AddBias& op) {
-  absl::Status ok = CheckOperands("add_bias", {{"x", op.x}, {"bias", op.bias}, {"y", op.y}});
-  if (ok.ok()) ok = CheckSizes("add_bias", {{"rows", op.rows}, {"cols", op.cols}});
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const AddBias& op) {
   return Kernel{[add = vectors_.f32.add, threads = threads_, x = op.x.As<float>(),
                  bias = op.bias.As<float>(), y = op.y.As<float>(), n = op.rows * op.cols,
                  cols = op.cols](Stream&) {

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
@@ -12,20 +11,6 @@
 
 namespace trainyard::kernels {
 namespace {
-
-template <typename Op>
-absl::Status CheckShape(const char* name, const Op& op) {
-  absl::Status ok = CheckSizes(name, {{"batch", op.batch},
-                                      {"time", op.time},
-                                      {"heads", op.heads},
-                                      {"kv_heads", op.kv_heads},
-                                      {"head_dim", op.head_dim}});
-  if (ok.ok() && op.heads % op.kv_heads != 0) {
-    ok = absl::InvalidArgumentError(
-        absl::StrCat(name, ": ", op.heads, " heads cannot share ", op.kv_heads, " keys"));
-  }
-  return ok;
-}
 
 // Where the heads that share key `i` of batch * kv_heads begin, in floats.
 struct GroupPlace {
@@ -60,16 +45,9 @@ int64_t KeysOf(const Buffer& lengths, int64_t b, int64_t time) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionForward& op) {
-  const DType type = op.qkv.dtype;
-  absl::Status ok = CheckOperands("attention", {{"qkv", op.qkv, type},
-                                                {"y", op.y, type},
-                                                {"lse", op.lse},
-                                                {"lengths", op.lengths, DType::kI32, true}});
-  if (ok.ok()) ok = CheckShape("attention", op);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const AttentionForward& op) {
   const int64_t each = scratch::AttentionFloats(op.time, op.head_dim);
-  return ForElement("attention", type, [&]<typename T>() {
+  return ForElement(op.qkv.dtype, [&]<typename T>() {
     Kernel kernel;
     kernel.scratch_bytes = scratch::Attention(op.time, op.head_dim, threads_);
     kernel.launch = [run = LoopsOf<T>(vectors_).attention, threads = threads_, op,
@@ -99,19 +77,9 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionForward& op) {
   });
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const AttentionBackward& op) {
-  const DType type = op.qkv.dtype;
-  absl::Status ok =
-      CheckOperands("attention backward", {{"dy", op.dy, type},
-                                           {"qkv", op.qkv, type},
-                                           {"y", op.y, type},
-                                           {"lse", op.lse},
-                                           {"dqkv", op.dqkv, type},
-                                           {"lengths", op.lengths, DType::kI32, true}});
-  if (ok.ok()) ok = CheckShape("attention backward", op);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const AttentionBackward& op) {
   const int64_t each = scratch::AttentionFloats(op.time, op.head_dim);
-  return ForElement("attention backward", type, [&]<typename T>() {
+  return ForElement(op.qkv.dtype, [&]<typename T>() {
     Kernel kernel;
     kernel.scratch_bytes = scratch::Attention(op.time, op.head_dim, threads_);
     kernel.launch = [run = LoopsOf<T>(vectors_).attention_backward, threads = threads_, op,

@@ -191,22 +191,9 @@ void RunBackward(const ElementLoops<T>& loops, int threads, const BatchNormBackw
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormForward& op) {
-  const DType type = op.x.dtype;
-  absl::Status ok =
-      CheckOperands("batch_norm", {{"x", op.x, type},
-                                   {"gamma", op.gamma},
-                                   {"beta", op.beta},
-                                   {"residual", op.residual, type, true},
-                                   {"y", op.y, type},
-                                   {"mean", op.mean},
-                                   {"rstd", op.rstd},
-                                   {"running_mean", op.running_mean, DType::kF32, op.again},
-                                   {"running_var", op.running_var, DType::kF32, op.again}});
-  if (ok.ok()) ok = CheckSizes("batch_norm", {{"rows - 1", op.rows - 1}, {"cols", op.cols}});
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const BatchNormForward& op) {
   const Chunks chunks(op.rows, op.cols);
-  return ForElement("batch_norm", type, [&]<typename T>() {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{
         .launch =
             [this, op, chunks](Stream& stream) {
@@ -217,18 +204,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormForward& op) {
   });
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormInference& op) {
-  const DType type = op.x.dtype;
-  absl::Status ok = CheckOperands("batch_norm inference", {{"x", op.x, type},
-                                                           {"gamma", op.gamma},
-                                                           {"beta", op.beta},
-                                                           {"residual", op.residual, type, true},
-                                                           {"running_mean", op.running_mean},
-                                                           {"running_var", op.running_var},
-                                                           {"y", op.y, type}});
-  if (ok.ok()) ok = CheckSizes("batch_norm inference", {{"rows", op.rows}, {"cols", op.cols}});
-  if (!ok.ok()) return ok;
-  return ForElement("batch_norm inference", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CpuDevice::Bind(const BatchNormInference& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     const auto launch = [run = LoopsOf<T>(vectors_).batch_norm, threads = threads_,
                          op](Stream& stream) {
       float* const scale = static_cast<float*>(stream.scratch);
@@ -254,22 +231,9 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormInference& op) {
   });
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const BatchNormBackward& op) {
-  const DType type = op.dy.dtype;
-  absl::Status ok = CheckOperands("batch_norm backward", {{"dy", op.dy, type},
-                                                          {"x", op.x, type},
-                                                          {"y", op.y, type, true},
-                                                          {"gamma", op.gamma},
-                                                          {"mean", op.mean},
-                                                          {"rstd", op.rstd},
-                                                          {"dx", op.dx, type, true},
-                                                          {"dresidual", op.dresidual, type, true},
-                                                          {"dgamma", op.dgamma, DType::kF32, true},
-                                                          {"dbeta", op.dbeta, DType::kF32, true}});
-  if (ok.ok()) ok = CheckSizes("batch_norm backward", {{"rows", op.rows}, {"cols", op.cols}});
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const BatchNormBackward& op) {
   const Chunks chunks(op.rows, op.cols);
-  return ForElement("batch_norm backward", type, [&]<typename T>() {
+  return ForElement(op.dy.dtype, [&]<typename T>() {
     return Kernel{
         .launch =
             [this, op, chunks](Stream& stream) {

@@ -4,21 +4,12 @@
 #include <cstdlib>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels {
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const BinaryCrossEntropy& op) {
-  absl::Status ok =
-      CheckOperands("binary_cross_entropy", {{"logits", op.logits},
-                                             {"targets", op.targets, DType::kI32},
-                                             {"losses", op.losses},
-                                             {"correct", op.correct, DType::kF32, true},
-                                             {"dlogits", op.dlogits, DType::kF32, true}});
-  if (ok.ok()) ok = CheckSizes("binary_cross_entropy", {{"rows", op.rows}});
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const BinaryCrossEntropy& op) {
   const BinaryCrossEntropyRows all{.logits = op.logits.As<float>(),
                                    .targets = op.targets.As<int32_t>(),
                                    .losses = op.losses.As<float>(),

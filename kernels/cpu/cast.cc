@@ -17,13 +17,10 @@ Kernel CastWith(void (*cast)(const X* x, Y* y, int64_t n), int threads, const Ca
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const Cast& op) {
+absl::StatusOr<Kernel> CpuDevice::Bind(const Cast& op) {
   const bool narrows = op.x.dtype == DType::kF32;
-  const absl::Status ok = narrows ? CheckOperands("cast", {{"x", op.x}, {"y", op.y, op.y.dtype}})
-                                  : CheckOperands("cast", {{"x", op.x, op.x.dtype}, {"y", op.y}});
-  if (!ok.ok()) return ok;
   const DType type = narrows ? op.y.dtype : op.x.dtype;
-  return ForElement("cast", type, [&]<typename T>() {
+  return ForElement(type, [&]<typename T>() {
     return narrows ? CastWith(LoopsOf<T>(vectors_).from_f32, threads_, op)
                    : CastWith(LoopsOf<T>(vectors_).to_f32, threads_, op);
   });

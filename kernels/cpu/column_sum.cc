@@ -10,14 +10,9 @@
 namespace trainyard::kernels {
 
 // Sums fixed runs of rows, in parallel; then adds the partial sums, from the first to the last.
-absl::StatusOr<Kernel> CpuDevice::Prepare(const ColumnSum& op) {
-  const DType type = op.x.dtype;
-  absl::Status ok = CheckOperands("column_sum", {{"x", op.x, type}, {"y", op.y}});
-  if (ok.ok()) ok = CheckSizes("column_sum", {{"rows", op.rows}, {"cols", op.cols}});
-  if (ok.ok()) ok = CheckRowStride("column_sum", op.row_stride(), op.cols);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const ColumnSum& op) {
   const int64_t partials = scratch::Partials(op.rows);
-  return ForElement("column_sum", type, [&]<typename T>() {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     Kernel kernel;
     kernel.scratch_bytes = scratch::RowSums(op.rows, op.cols);
     kernel.launch = [first_sum = LoopsOf<T>(vectors_).column_sum,

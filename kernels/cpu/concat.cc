@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
@@ -16,19 +15,9 @@ void CopyOrZero(const float* from, float* to, int64_t n) {
   }
 }
 
-template <typename Op>
-absl::Status CheckWidths(const char* name, const Op& op) {
-  return CheckSizes(name, {{"rows", op.rows}, {"a_cols", op.a_cols}, {"b_cols", op.b_cols}});
-}
-
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const Concat& op) {
-  absl::Status ok = CheckOperands(
-      "concat",
-      {{"a", op.a, DType::kF32, true}, {"b", op.b, DType::kF32, true}, {"y", op.y, DType::kF32}});
-  if (ok.ok()) ok = CheckWidths("concat", op);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const Concat& op) {
   return Kernel{[threads = threads_, op](Stream&) {
     const float *a = op.a.As<float>(), *b = op.b.As<float>();
     const int64_t cols = op.a_cols + op.b_cols;
@@ -43,11 +32,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const Concat& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const Split& op) {
-  absl::Status ok = CheckOperands(
-      "split", {{"x", op.x}, {"a", op.a, DType::kF32, true}, {"b", op.b, DType::kF32, true}});
-  if (ok.ok()) ok = CheckWidths("split", op);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const Split& op) {
   return Kernel{[threads = threads_, op](Stream&) {
     const int64_t cols = op.a_cols + op.b_cols;
     const int64_t grain = std::max<int64_t>(1, kSerialElements / cols);

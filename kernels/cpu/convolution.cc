@@ -1,10 +1,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
-#include "kernels/cpu/twins.h"
+#include "kernels/cpu/staging.h"
 #include "kernels/cpu/weight_gradient.h"
 #include "kernels/cpu/winograd.h"
 #include "kernels/ops/column_sum.h"
@@ -60,28 +58,6 @@ Descs DescsOf(const ConvolutionShape& s, Type type, Type of_w) {
   };
 }
 
-absl::Status CheckShape(const ConvolutionShape& s) {
-  absl::Status ok = CheckSizes("convolution", {{"batch", s.batch},
-                                               {"height", s.height},
-                                               {"width", s.width},
-                                               {"in", s.in},
-                                               {"out", s.out},
-                                               {"kernel_height", s.kernel_height},
-                                               {"kernel_width", s.kernel_width},
-                                               {"stride", s.stride},
-                                               {"pad + 1", s.pad + 1},
-                                               {"groups", s.groups}});
-  if (!ok.ok()) return ok;
-  if (s.in % s.groups != 0 || s.out % s.groups != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "convolution: ", s.groups, " groups divide not both ", s.in, " and ", s.out, " channels"));
-  }
-  return CheckSizes(
-      "convolution",
-      {{"height + 2 pad - kernel_height + 1", s.height + 2 * s.pad - s.kernel_height + 1},
-       {"width + 2 pad - kernel_width + 1", s.width + 2 * s.pad - s.kernel_width + 1}});
-}
-
 // Whether products of `type` are made in fp32 here: those of f32, and of types that the CPU has no
 // instructions for.
 bool InF32(const Dnnl& dnnl, DType type) { return type == DType::kF32 || !dnnl.Computes(type); }
@@ -100,76 +76,57 @@ absl::StatusOr<Kernel> InTurn(Kernel first, absl::StatusOr<Kernel> second) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionForward& op) {
+absl::StatusOr<Kernel> CpuDevice::Bind(const ConvolutionForward& op) {
   const DType type = op.x.dtype;
-  absl::Status ok = CheckOperands("convolution", {{"x", op.x, type},
-                                                  {"w", op.w, type},
-                                                  {"bias", op.bias, DType::kF32, true},
-                                                  {"y", op.y, type}});
-  if (ok.ok()) ok = CheckElement("convolution", type);
-  if (ok.ok()) ok = CheckShape(op.shape);
-  if (!ok.ok()) return ok;
   if (InF32(dnnl_, type) && scratch::SuitsWinograd(op.shape)) {
     return WinogradForward(vectors_, threads_, op);
   }
   return dnnl_.Guard<Kernel>("convolution", [&] {
     ScratchLayout layout;
-    Twins twins(!dnnl_.Computes(type), false, vectors_, threads_, layout);
-    const Descs d = DescsOf(op.shape, twins.TypeOf(op.x), twins.TypeOf(op.w));
+    Staging staging(!dnnl_.Computes(type), false, vectors_, threads_, layout);
+    const Descs d = DescsOf(op.shape, staging.TypeOf(op.x), staging.TypeOf(op.w));
     const auto pd = ForwardOf(dnnl_, d, static_cast<bool>(op.bias));
     std::vector<DnnlCall> calls;
     std::vector<DnnlOperand> operands = {
-        twins.Read(DNNL_ARG_SRC, d.x, op.x),
-        InputFor(dnnl_, pd.weights_desc(), twins.Read(DNNL_ARG_WEIGHTS, d.w, op.w), layout, calls),
-        twins.Write(DNNL_ARG_DST, d.y, op.y),
+        staging.Read(DNNL_ARG_SRC, d.x, op.x),
+        InputFor(dnnl_, pd.weights_desc(), staging.Read(DNNL_ARG_WEIGHTS, d.w, op.w), layout,
+                 calls),
+        staging.Write(DNNL_ARG_DST, d.y, op.y),
         {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
          layout.Take(pd.scratchpad_desc().get_size())}};
     if (op.bias) operands.push_back({DNNL_ARG_BIAS, d.bias, op.bias.data});
     calls.emplace_back(dnnl::convolution_forward(pd), dnnl_.stream(), operands);
-    return InSequence(dnnl_, std::move(twins), std::move(calls), layout);
+    return InSequence(dnnl_, std::move(staging), std::move(calls), layout);
   });
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardData& op) {
+absl::StatusOr<Kernel> CpuDevice::Bind(const ConvolutionBackwardData& op) {
   const DType type = op.dy.dtype;
-  absl::Status ok = CheckOperands("convolution backward data",
-                                  {{"dy", op.dy, type}, {"w", op.w, type}, {"dx", op.dx, type}});
-  if (ok.ok()) ok = CheckElement("convolution backward data", type);
-  if (ok.ok()) ok = CheckShape(op.shape);
-  if (!ok.ok()) return ok;
   if (InF32(dnnl_, type) && scratch::SuitsWinograd(op.shape)) {
     return WinogradBackwardData(vectors_, threads_, op);
   }
   return dnnl_.Guard<Kernel>("convolution backward data", [&] {
     ScratchLayout layout;
-    Twins twins(!dnnl_.Computes(type), false, vectors_, threads_, layout);
-    const Descs d = DescsOf(op.shape, twins.TypeOf(op.dx), twins.TypeOf(op.w));
+    Staging staging(!dnnl_.Computes(type), false, vectors_, threads_, layout);
+    const Descs d = DescsOf(op.shape, staging.TypeOf(op.dx), staging.TypeOf(op.w));
     const dnnl::convolution_backward_data::primitive_desc pd(
         dnnl::convolution_backward_data::desc(kDirect, d.x, d.w_any, d.y, d.stride, d.pad, d.pad),
         UserScratch(), dnnl_.engine(), ForwardOf(dnnl_, d, false));
     std::vector<DnnlCall> calls;
-    const DnnlOperand dy = twins.Read(DNNL_ARG_DIFF_DST, d.y, op.dy);
-    const DnnlOperand w =
-        InputFor(dnnl_, pd.weights_desc(), twins.Read(DNNL_ARG_WEIGHTS, d.w, op.w), layout, calls);
-    const DnnlOperand dx = twins.Write(DNNL_ARG_DIFF_SRC, d.x, op.dx);
+    const DnnlOperand dy = staging.Read(DNNL_ARG_DIFF_DST, d.y, op.dy);
+    const DnnlOperand w = InputFor(dnnl_, pd.weights_desc(),
+                                   staging.Read(DNNL_ARG_WEIGHTS, d.w, op.w), layout, calls);
+    const DnnlOperand dx = staging.Write(DNNL_ARG_DIFF_SRC, d.x, op.dx);
     const DnnlOperand scratch{DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
                               layout.Take(pd.scratchpad_desc().get_size())};
     calls.emplace_back(dnnl::convolution_backward_data(pd), dnnl_.stream(),
                        std::vector<DnnlOperand>{dy, w, dx, scratch});
-    return InSequence(dnnl_, std::move(twins), std::move(calls), layout);
+    return InSequence(dnnl_, std::move(staging), std::move(calls), layout);
   });
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardWeights& op) {
+absl::StatusOr<Kernel> CpuDevice::Bind(const ConvolutionBackwardWeights& op) {
   const DType type = op.x.dtype;
-  absl::Status ok =
-      CheckOperands("convolution backward weights", {{"x", op.x, type},
-                                                     {"dy", op.dy, type},
-                                                     {"dw", op.dw},
-                                                     {"dbias", op.dbias, DType::kF32, true}});
-  if (ok.ok()) ok = CheckElement("convolution backward weights", type);
-  if (ok.ok()) ok = CheckShape(op.shape);
-  if (!ok.ok()) return ok;
   const bool winograd = scratch::SuitsWinograd(op.shape);
   if (InF32(dnnl_, type) && (winograd || scratch::SuitsWeightGradient(op.shape))) {
     absl::StatusOr<Kernel> weights = winograd ? WinogradBackwardWeights(vectors_, threads_, op)
@@ -185,9 +142,9 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardWeights& op) 
   }
   return dnnl_.Guard<Kernel>("convolution backward weights", [&] {
     ScratchLayout layout;
-    Twins twins(!dnnl_.Computes(type), false, vectors_, threads_, layout);
-    const Descs d = DescsOf(op.shape, twins.TypeOf(op.x), Type::f32);
-    const Descs forward = DescsOf(op.shape, twins.TypeOf(op.x), twins.TypeOf(op.x));
+    Staging staging(!dnnl_.Computes(type), false, vectors_, threads_, layout);
+    const Descs d = DescsOf(op.shape, staging.TypeOf(op.x), Type::f32);
+    const Descs forward = DescsOf(op.shape, staging.TypeOf(op.x), staging.TypeOf(op.x));
     const bool bias = static_cast<bool>(op.dbias);
     const auto desc = bias ? dnnl::convolution_backward_weights::desc(kDirect, d.x, d.w_any, d.bias,
                                                                       d.y, d.stride, d.pad, d.pad)
@@ -197,8 +154,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardWeights& op) 
                                                                 ForwardOf(dnnl_, forward, bias));
     // oneDNN overwrites: to accumulate, its result goes to scratch and is added from there.
     std::vector<DnnlCall> calls;
-    const DnnlOperand x = twins.Read(DNNL_ARG_SRC, d.x, op.x);
-    const DnnlOperand dy = twins.Read(DNNL_ARG_DIFF_DST, d.y, op.dy);
+    const DnnlOperand x = staging.Read(DNNL_ARG_SRC, d.x, op.x);
+    const DnnlOperand dy = staging.Read(DNNL_ARG_DIFF_DST, d.y, op.dy);
     const Desc w = pd.diff_weights_desc();
     DnnlOperand dw{DNNL_ARG_DIFF_WEIGHTS, w, op.dw.data};
     const bool dw_direct = w == d.w && !op.accumulate;
@@ -220,7 +177,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ConvolutionBackwardWeights& op) 
     if (bias && op.accumulate) {
       calls.push_back(Reorder(dnnl_, dbias, {DNNL_ARG_TO, d.bias, op.dbias.data}, true, layout));
     }
-    return InSequence(dnnl_, std::move(twins), std::move(calls), layout);
+    return InSequence(dnnl_, std::move(staging), std::move(calls), layout);
   });
 }
 

@@ -3,14 +3,11 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
+#include "kernels/cpu/step_taken.h"
 
 namespace trainyard::kernels {
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const CopyIfTaken& op) {
-  const absl::Status ok =
-      CheckOperands("copy if taken", {{"x", op.x}, {"y", op.y}, {"grad_scale", op.grad_scale}});
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const CopyIfTaken& op) {
   return Kernel{[op](Stream&) {
     if (IsTaken(op.grad_scale)) memcpy(op.y.data, op.x.data, op.n * sizeof(float));
   }};

@@ -16,7 +16,7 @@ namespace trainyard::kernels {
 
 struct RotaryTable;  // rotary.cc
 
-// Prepare of an op is defined in the file of its op. Launches use the OpenMP pool of the thread
+// Bind of an op is defined in the file of its op. Launches use the OpenMP pool of the thread
 // that calls them, with this device's thread count.
 class CpuDevice : public Device {
  public:
@@ -40,9 +40,9 @@ class CpuDevice : public Device {
   absl::Status Synchronize(Stream& stream) override;
   absl::StatusOr<Kernel> Record(Stream& stream, std::shared_ptr<const Kernels> program) override;
 
-#define TY_PREPARE(Op) absl::StatusOr<Kernel> Prepare(const Op& op) override;
-  TY_FOR_EACH_OP(TY_PREPARE)
-#undef TY_PREPARE
+#define TY_BIND(Op) absl::StatusOr<Kernel> Bind(const Op& op) override;
+  TY_FOR_EACH_OP(TY_BIND)
+#undef TY_BIND
 
   // Bytes of the rotary tables that prepared kernels share. They are not part of any scratch; a
   // table lives as long as the last kernel that reads it.

@@ -10,22 +10,9 @@
 
 namespace trainyard::kernels {
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
-  const DType type = op.logits.dtype;
-  absl::Status ok = CheckOperands("cross_entropy", {{"logits", op.logits, type},
-                                                    {"targets", op.targets, DType::kI32},
-                                                    {"losses", op.losses},
-                                                    {"z_losses", op.z_losses, DType::kF32, true},
-                                                    {"correct", op.correct, DType::kF32, true},
-                                                    {"dlogits", op.dlogits, type, true}});
-  if (ok.ok()) ok = CheckSizes("cross_entropy", {{"rows", op.rows}, {"classes", op.classes}});
-  if (ok.ok()) ok = CheckRowStride("cross_entropy", op.row_stride(), op.classes);
-  if (ok.ok() && !op.valid()) {
-    ok = absl::InvalidArgumentError("cross_entropy: logits and their gradient lie differently");
-  }
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const CrossEntropy& op) {
   const int64_t grain = std::max<int64_t>(1, kSerialElements / op.classes);
-  return ForElement("cross_entropy", type, [&]<typename T>() {
+  return ForElement(op.logits.dtype, [&]<typename T>() {
     const CrossEntropyRows<T> all{.logits = op.logits.As<T>(),
                                   .targets = op.targets.As<int32_t>(),
                                   .losses = op.losses.As<float>(),
@@ -64,10 +51,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const CrossEntropy& op) {
   });
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const CountTargets& op) {
-  const absl::Status ok = CheckOperands(
-      "count_targets", {{"targets", op.targets, DType::kI32}, {"count", op.count, DType::kF64}});
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const CountTargets& op) {
   return Kernel{[targets = op.targets.As<int32_t>(), count = op.count.As<double>(), n = op.n,
                  accumulate = op.accumulate](Stream&) {
     const auto here = std::count_if(targets, targets + n, [](int32_t t) { return t >= 0; });
@@ -75,9 +59,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const CountTargets& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const Sum& op) {
-  absl::Status ok = CheckOperands("sum", {{"x", op.x}, {"sum", op.sum, DType::kF64}});
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const Sum& op) {
   return ReduceToDouble(threads_, vectors_.sum, op.x.As<float>(), op.n, op.sum.As<double>(),
                         op.accumulate);
 }

@@ -1,16 +1,12 @@
 #include "kernels/ops/draw_normal.h"
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const DrawNormal& op) {
+absl::StatusOr<Kernel> CpuDevice::Bind(const DrawNormal& op) {
   constexpr int64_t kEach = 4096;  // elements, some 10 us
-  absl::Status ok = CheckOperands("draw normal", {{"x", op.x}});
-  if (ok.ok()) ok = CheckSizes("draw normal", {{"n", op.n}, {"first + 1", op.first + 1}});
-  if (!ok.ok()) return ok;
   return Kernel{[draw = vectors_.draw_normals, op, threads = threads_](Stream&) {
     ParallelRuns(threads, op.n, kEach, [&](int64_t begin, int64_t end) {
       draw({.x = op.x.As<float>() + begin,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
@@ -12,19 +11,8 @@ namespace trainyard::kernels {
 
 // Samples are cut into pieces of a fixed length, so that a batch of one large sample gives work to
 // all threads, too.
-absl::StatusOr<Kernel> CpuDevice::Prepare(const Dropout& op) {
-  const DType type = op.x.dtype;
-  absl::Status ok = CheckOperands("dropout", {{"x", op.x, type}, {"y", op.y, type}});
-  if (ok.ok()) {
-    ok = CheckSizes("dropout", {{"samples", op.samples}, {"per_sample", op.per_sample}});
-  }
-  if (!ok.ok()) return ok;
-  if (!op.state) return absl::InvalidArgumentError("dropout: operand state is missing");
-  if (!(op.p >= 0 && op.p < 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dropout: p is ", op.p, "; it must be in [0, 1)"));
-  }
-  return ForElement("dropout", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CpuDevice::Bind(const Dropout& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{[run = LoopsOf<T>(vectors_).dropout, threads = threads_, op](Stream&) {
       constexpr int64_t kPiece = 4096;
       const StepState& state = *StepStateOf(op.state);

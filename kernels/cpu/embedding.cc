@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
@@ -20,21 +19,9 @@ void RequireInVocabulary(const int32_t* ids, int64_t n, int64_t vocab) {
   }
 }
 
-template <typename Op>
-absl::Status CheckEmbedding(const char* name, const Op& op) {
-  return CheckSizes(
-      name, {{"batch", op.batch}, {"time", op.time}, {"width", op.width}, {"vocab", op.vocab}});
-}
-
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingForward& op) {
-  absl::Status ok = CheckOperands("embedding", {{"ids", op.ids, DType::kI32},
-                                                {"tokens", op.tokens},
-                                                {"positions", op.positions, DType::kF32, true},
-                                                {"y", op.y}});
-  if (ok.ok()) ok = CheckEmbedding("embedding", op);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingForward& op) {
   return Kernel{[add = vectors_.f32.add, threads = threads_, op](Stream&) {
     const int32_t* ids = op.ids.As<int32_t>();
     const float* tokens = op.tokens.As<float>();
@@ -57,14 +44,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingForward& op) {
 
 // Each thread owns some columns of the tables and walks all places in order: no two write to one
 // element, and the order of addition is that of the contract for any number of threads.
-absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingBackward& op) {
-  absl::Status ok =
-      CheckOperands("embedding backward", {{"dy", op.dy},
-                                           {"ids", op.ids, DType::kI32},
-                                           {"dtokens", op.dtokens},
-                                           {"dpositions", op.dpositions, DType::kF32, true}});
-  if (ok.ok()) ok = CheckEmbedding("embedding backward", op);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingBackward& op) {
   return Kernel{[add = vectors_.f32.add, threads = threads_, op](Stream&) {
     constexpr int64_t kLine = 16;  // floats of a cache line: no line has two writers
     const int32_t* ids = op.ids.As<int32_t>();

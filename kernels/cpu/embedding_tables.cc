@@ -5,9 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/scratch/merge_rows.h"
 #include "kernels/step_state.h"
@@ -28,22 +26,10 @@ void RequireInTables(const int32_t* ids, int64_t batch, const TableList& tables)
   }
 }
 
-absl::Status CheckTables(const char* name, int64_t batch, int64_t width, const TableList& tables) {
-  const absl::Status sizes =
-      CheckSizes(name, {{"batch", batch}, {"width", width}, {"tables", tables.count}});
-  if (!sizes.ok() || tables.count <= TableList::kMost) return sizes;
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, ": ", tables.count, " tables; at most ", TableList::kMost));
-}
-
 }  // namespace
 
 // Rows lie anywhere in memory: those of the sample after the next are prefetched.
-absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingTablesForward& op) {
-  absl::Status ok = CheckOperands(
-      "embedding_tables", {{"ids", op.ids, DType::kI32}, {"tables", op.tables.first}, {"y", op.y}});
-  if (ok.ok()) ok = CheckTables("embedding_tables", op.batch, op.width, op.tables.list);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingTablesForward& op) {
   return Kernel{[threads = threads_, op](Stream&) {
     constexpr int64_t kAhead = 2;
     const TableList& tables = op.tables.list;
@@ -67,12 +53,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingTablesForward& op) {
 }
 
 // Each thread owns some tables and walks the samples in order.
-absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingTablesBackward& op) {
-  absl::Status ok = CheckOperands(
-      "embedding_tables backward",
-      {{"dy", op.dy}, {"ids", op.ids, DType::kI32}, {"gradients", op.gradients.first}});
-  if (ok.ok()) ok = CheckTables("embedding_tables backward", op.batch, op.width, op.gradients.list);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingTablesBackward& op) {
   return Kernel{[add = vectors_.f32.add, threads = threads_, op](Stream&) {
     const TableList& tables = op.gradients.list;
     const int64_t count = tables.count;
@@ -90,20 +71,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const EmbeddingTablesBackward& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const KeepRows& op) {
-  absl::Status ok = CheckOperands("keep_rows", {{"dy", op.dy},
-                                                {"ids", op.ids, DType::kI32},
-                                                {"kept_dy", op.kept_dy},
-                                                {"kept_ids", op.kept_ids, DType::kI32}});
-  if (ok.ok()) {
-    ok = CheckSizes(
-        "keep_rows",
-        {{"samples", op.samples}, {"batch", op.batch}, {"count", op.count}, {"width", op.width}});
-  }
-  if (ok.ok() && (!op.state || op.samples % op.batch != 0)) {
-    ok = absl::InvalidArgumentError("keep_rows: no state, or samples is no multiple of batch");
-  }
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const KeepRows& op) {
   return Kernel{[threads = threads_, op](Stream&) {
     const int64_t at = StepStateOf(op.state)->first_sample % op.samples * op.count;
     const int64_t places = op.batch * op.count;
@@ -117,13 +85,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const KeepRows& op) {
 
 // For each table a hash table maps a row to its first sample; it has at least twice as many slots
 // as there are samples.
-absl::StatusOr<Kernel> CpuDevice::Prepare(const MergeRows& op) {
-  absl::Status ok = CheckOperands("merge_rows", {{"grad", op.grad}, {"ids", op.ids, DType::kI32}});
-  if (ok.ok()) {
-    ok = CheckSizes("merge_rows",
-                    {{"samples", op.samples}, {"count", op.count}, {"width", op.width}});
-  }
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const MergeRows& op) {
   const int64_t slots = scratch::MergeRowsSlots(op.samples);
   Kernel kernel;
   kernel.scratch_bytes = scratch::MergeRows(op.samples, threads_);

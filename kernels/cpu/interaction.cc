@@ -10,11 +10,6 @@
 namespace trainyard::kernels {
 namespace {
 
-template <typename Op>
-absl::Status CheckFeatures(const char* name, const Op& op) {
-  return CheckSizes(name, {{"batch", op.batch}, {"count", op.count}, {"width", op.width}});
-}
-
 int64_t ProductWidth(int64_t count, int64_t width) { return width + count * (count + 1) / 2; }
 
 // Samples whose products are worth a thread.
@@ -24,14 +19,9 @@ int64_t Grain(int64_t count, int64_t width) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionForward& op) {
-  const DType type = op.x.dtype;
-  absl::Status ok =
-      CheckOperands("interaction", {{"x", op.x, type}, {"e", op.e, type}, {"y", op.y, type}});
-  if (ok.ok()) ok = CheckFeatures("interaction", op);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const InteractionForward& op) {
   const int64_t each = scratch::InteractionFloats(op.count, op.width);
-  return ForElement("interaction", type, [&]<typename T>() {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     Kernel kernel;
     kernel.scratch_bytes = scratch::Interaction(op.count, op.width, threads_);
     kernel.launch = [run = LoopsOf<T>(vectors_).interaction, threads = threads_, op,
@@ -50,17 +40,9 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionForward& op) {
   });
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const InteractionBackward& op) {
-  const DType type = op.x.dtype;
-  absl::Status ok = CheckOperands("interaction backward", {{"dy", op.dy, type},
-                                                           {"x", op.x, type},
-                                                           {"e", op.e, type},
-                                                           {"dx", op.dx, type, true},
-                                                           {"de", op.de, type, true}});
-  if (ok.ok()) ok = CheckFeatures("interaction backward", op);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const InteractionBackward& op) {
   const int64_t each = scratch::InteractionFloats(op.count, op.width);
-  return ForElement("interaction backward", type, [&]<typename T>() {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     Kernel kernel;
     kernel.scratch_bytes = scratch::Interaction(op.count, op.width, threads_);
     kernel.launch = [run = LoopsOf<T>(vectors_).interaction_backward, threads = threads_, op,

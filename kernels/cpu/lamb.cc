@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduce.h"
+#include "kernels/cpu/step_taken.h"
 #include "kernels/scratch/sums.h"
 #include "kernels/step_state.h"
 
@@ -41,15 +41,7 @@ LambRange Part(LambRange range, int64_t begin, int64_t end) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const LambStep& op) {
-  absl::Status ok = CheckOperands("lamb", {{"w", op.w},
-                                           {"grad", op.grad},
-                                           {"m", op.m},
-                                           {"v", op.v},
-                                           {"grad_scale", op.grad_scale, DType::kF32, true}});
-  if (ok.ok()) ok = CheckSizes("lamb", {{"n", op.n}});
-  if (!ok.ok()) return ok;
-  if (!op.state) return absl::InvalidArgumentError("lamb: operand state is missing");
+absl::StatusOr<Kernel> CpuDevice::Bind(const LambStep& op) {
   const int64_t count = scratch::Ceil(op.n, kEach);
   Kernel kernel;
   kernel.scratch_bytes = op.adapt ? 2 * scratch::Reduction(op.n) : 0;

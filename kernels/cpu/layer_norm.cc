@@ -38,29 +38,16 @@ std::function<void(int64_t begin, int64_t end)> SumOfRows(const LayerNormForward
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormForward& op) {
-  const DType type = op.y.dtype, other = op.residual.dtype;
-  const bool wide = other == DType::kF32 || type == DType::kF32;
-  absl::Status ok =
-      CheckOperands("layer_norm", {{"x", op.x},
-                                   {"residual", op.residual, wide ? other : type, !op.sum},
-                                   {"sum", op.sum, DType::kF32, !op.residual},
-                                   {"gamma", op.gamma},
-                                   {"beta", op.beta, DType::kF32, true},
-                                   {"y", op.y, type},
-                                   {"mean", op.mean, DType::kF32, true},
-                                   {"rstd", op.rstd}});
-  if (ok.ok()) ok = CheckSizes("layer_norm", {{"rows", op.rows}, {"cols", op.cols}});
-  if (ok.ok()) ok = CheckElement("layer_norm", other);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const LayerNormForward& op) {
   std::function<void(int64_t, int64_t)> add;
   if (op.residual) {
+    const DType other = op.residual.dtype;
     if (other == DType::kF32) add = SumOfRows(op, vectors_.f32);
     if (other == DType::kBF16) add = SumOfRows(op, vectors_.bf16);
     if (other == DType::kF16) add = SumOfRows(op, vectors_.f16);
   }
   const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
-  return ForElement("layer_norm", type, [&]<typename T>() {
+  return ForElement(op.y.dtype, [&]<typename T>() {
     const LayerNormRows<T> all{.x = (op.sum ? op.sum : op.x).As<float>(),
                                .gamma = op.gamma.As<float>(),
                                .beta = OptionalAs<float>(op.beta),
@@ -87,20 +74,9 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormForward& op) {
 
 // dgamma and dbeta: sums over fixed runs of rows are made in the same pass as dx, then added up
 // from the first to the last.
-absl::StatusOr<Kernel> CpuDevice::Prepare(const LayerNormBackward& op) {
-  const DType type = op.dy.dtype;
-  absl::Status ok = CheckOperands("layer_norm backward", {{"dy", op.dy, type},
-                                                          {"x", op.x},
-                                                          {"gamma", op.gamma},
-                                                          {"mean", op.mean, DType::kF32, true},
-                                                          {"rstd", op.rstd},
-                                                          {"dx", op.dx, DType::kF32, true},
-                                                          {"dgamma", op.dgamma, DType::kF32, true},
-                                                          {"dbeta", op.dbeta, DType::kF32, true}});
-  if (ok.ok()) ok = CheckSizes("layer_norm backward", {{"rows", op.rows}, {"cols", op.cols}});
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const LayerNormBackward& op) {
   const int64_t partials = scratch::Partials(op.rows);
-  return ForElement("layer_norm backward", type, [&]<typename T>() {
+  return ForElement(op.dy.dtype, [&]<typename T>() {
     const LayerNormBackwardRows<T> all{.dy = op.dy.As<T>(),
                                        .x = op.x.As<float>(),
                                        .gamma = op.gamma.As<float>(),

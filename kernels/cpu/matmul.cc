@@ -6,9 +6,8 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/twins.h"
+#include "kernels/cpu/staging.h"
 #include "kernels/scratch/product.h"
 
 namespace trainyard::kernels {
@@ -18,14 +17,15 @@ using Dims = dnnl::memory::dims;
 using Desc = dnnl::memory::desc;
 
 using scratch::PieceSize;
-using scratch::TwinSizes;
+using scratch::StagedSizes;
 
-// Whether the product is made of fp32 twins: where the CPU has no instructions for its type, and of
-// a sum of one, for which oneDNN's bf16 takes scratch of the size of c for each thread.
+// Whether the product is made of fp32 staged copies: where the CPU has no instructions for its
+// type, and of a sum of one, for which oneDNN's bf16 takes scratch of the size of c for each
+// thread.
 bool Widens(const Dnnl& dnnl, const Matmul& op) { return !dnnl.Computes(op.a.dtype) || op.k == 1; }
 
-// Of fp32 twins. Dense twins of rows that lie apart are made at once.
-TwinSizes TwinSizesOf(const Matmul& op, bool widens) {
+// Of fp32 staged copies. Dense staged copies of rows that lie apart are made at once.
+StagedSizes StagedSizesOf(const Matmul& op, bool widens) {
   const auto widened = [&](const Buffer& buffer) -> int64_t {
     return !widens || buffer.dtype == DType::kF32 ? 0 : sizeof(float);
   };
@@ -46,11 +46,11 @@ bool PacksB(const Matmul& op, dnnl::memory::data_type type) {
 
 // op(x), [rows, cols], stored with its transpose's rows when `transposed`.
 struct Matrix {
-  Matrix(const Twins& twins, const Buffer& buffer, int64_t rows, int64_t cols, bool transposed,
+  Matrix(const Staging& staging, const Buffer& buffer, int64_t rows, int64_t cols, bool transposed,
          int64_t step)
       : stored{transposed ? cols : rows, transposed ? rows : cols, step},
-        desc(MatrixDesc(rows, cols, twins.TypeOf(buffer), transposed,
-                        twins.Has(buffer, stored) ? stored.cols : step)) {}
+        desc(MatrixDesc(rows, cols, staging.TypeOf(buffer), transposed,
+                        staging.Has(buffer, stored) ? stored.cols : step)) {}
 
   StoredRows stored;
   Desc desc;
@@ -107,16 +107,17 @@ DnnlOperand TileOf(const DnnlOperand& whole, int64_t row, int64_t col, const Pie
   return tile;
 }
 
-// A piece with its twins and its primitives: first the calls, in order, then one call per tile of
-// c. Tiles may run in any order, but those of a group share scratch and run one after the other.
+// A piece with its staged copies and its primitives: first the calls, in order, then one call per
+// tile of c. Tiles may run in any order, but those of a group share scratch and run one after the
+// other.
 struct PreparedPiece {
-  Twins twins;
+  Staging staging;
   std::vector<DnnlCall> calls;
   std::vector<std::vector<DnnlCall>> tiles;  // by group: one per thread, or per tile if fewer
 };
 
 struct Program {
-  Twins shared;  // of the operand that all pieces read
+  Staging shared;  // of the operand that all pieces read
   std::vector<PreparedPiece> pieces;
 };
 
@@ -138,20 +139,20 @@ void RunTiles(const Dnnl& dnnl, int threads, const std::vector<std::vector<DnnlC
 }
 
 // Prepares the pieces of a product one after the other. They use the same scratch in turn, behind
-// the twin of the operand that they share.
+// the staged copy of the operand that they share.
 class Pieces {
  public:
-  // `twins_in` makes the twins of one piece in the scratch that it is given.
+  // `staging_in` makes the staged copies of one piece in the scratch that it is given.
   Pieces(const Dnnl& dnnl, int threads, const Matmul& op,
-         std::function<Twins(ScratchLayout&)> twins_in)
+         std::function<Staging(ScratchLayout&)> staging_in)
       : dnnl_(dnnl),
         threads_(threads),
-        twins_in_(std::move(twins_in)),
+        staging_in_(std::move(staging_in)),
         whole_{op, op.a_row_stride(), op.transpose_b ? op.k : op.n, op.c_row_stride()},
-        size_(scratch::PieceSizeOf(op.m, op.n, op.k, TwinSizesOf(op, Widens(dnnl, op)))),
+        size_(scratch::PieceSizeOf(op.m, op.n, op.k, StagedSizesOf(op, Widens(dnnl, op)))),
         by_columns_(size_.cols < op.n),
         attributes_(UserScratch()),
-        program_(std::make_shared<Program>(Program{twins_in_(shared_), {}})) {
+        program_(std::make_shared<Program>(Program{staging_in_(shared_), {}})) {
     common_ = by_columns_ ? ReadA(whole_, program_->shared) : ReadB(whole_, program_->shared);
     if (op.scale != 1) attributes_.set_output_scales(0, {op.scale});
     if (op.accumulate) {
@@ -173,41 +174,42 @@ class Pieces {
           dnnl.UseThreads();
           program->shared.Fill(stream.scratch);
           for (const PreparedPiece& piece : program->pieces) {
-            piece.twins.Fill(stream.scratch);
+            piece.staging.Fill(stream.scratch);
             for (const DnnlCall& call : piece.calls) call.Run(stream.scratch);
             RunTiles(dnnl, threads, piece.tiles, stream.scratch);
-            piece.twins.BringBack(stream.scratch);
+            piece.staging.BringBack(stream.scratch);
           }
         },
         scratch_bytes_};
   }
 
  private:
-  static DnnlOperand ReadA(const Product& p, Twins& twins) {
-    const Matrix a(twins, p.op.a, p.op.m, p.op.k, p.op.transpose_a, p.a_step);
-    return twins.Read(DNNL_ARG_SRC, a.desc, p.op.a, a.stored);
+  static DnnlOperand ReadA(const Product& p, Staging& staging) {
+    const Matrix a(staging, p.op.a, p.op.m, p.op.k, p.op.transpose_a, p.a_step);
+    return staging.Read(DNNL_ARG_SRC, a.desc, p.op.a, a.stored);
   }
-  static DnnlOperand ReadB(const Product& p, Twins& twins) {
-    const Matrix b(twins, p.op.b, p.op.k, p.op.n, p.op.transpose_b, p.b_step);
-    return twins.Read(DNNL_ARG_WEIGHTS, b.desc, p.op.b, b.stored);
+  static DnnlOperand ReadB(const Product& p, Staging& staging) {
+    const Matrix b(staging, p.op.b, p.op.k, p.op.n, p.op.transpose_b, p.b_step);
+    return staging.Read(DNNL_ARG_WEIGHTS, b.desc, p.op.b, b.stored);
   }
 
   void Add(const Product& p) {
     const Matmul& op = p.op;
     ScratchLayout layout = shared_;
-    Twins twins = twins_in_(layout);
-    const DnnlOperand a = by_columns_ ? common_ : ReadA(p, twins);
-    const DnnlOperand b = by_columns_ ? ReadB(p, twins) : common_;
-    const Matrix c(twins, op.c, op.m, op.n, false, p.c_step);
-    const DnnlOperand c_place = op.accumulate ? twins.Update(DNNL_ARG_DST, c.desc, op.c, c.stored)
-                                              : twins.Write(DNNL_ARG_DST, c.desc, op.c, c.stored);
+    Staging staging = staging_in_(layout);
+    const DnnlOperand a = by_columns_ ? common_ : ReadA(p, staging);
+    const DnnlOperand b = by_columns_ ? ReadB(p, staging) : common_;
+    const Matrix c(staging, op.c, op.m, op.n, false, p.c_step);
+    const DnnlOperand c_place = op.accumulate ? staging.Update(DNNL_ARG_DST, c.desc, op.c, c.stored)
+                                              : staging.Write(DNNL_ARG_DST, c.desc, op.c, c.stored);
     DnnlOperand bias{DNNL_ARG_BIAS, Desc()};
     if (op.bias) {
-      bias = {DNNL_ARG_BIAS, MatrixDesc(1, op.n, twins.TypeOf(op.bias), false, op.n), op.bias.data};
+      bias = {DNNL_ARG_BIAS, MatrixDesc(1, op.n, staging.TypeOf(op.bias), false, op.n),
+              op.bias.data};
     }
     const bool f32 = a.shape.data_type() == dnnl::memory::data_type::f32;
     const bool tiles = f32 && (!dnnl_.AddsByShape() || TemptsToSplit(op));
-    PreparedPiece piece{.twins = std::move(twins)};
+    PreparedPiece piece{.staging = std::move(staging)};
     if (tiles) {
       AddTiles(a, b, bias, c_place, op, layout, piece);
     } else {
@@ -313,7 +315,7 @@ class Pieces {
 
   const Dnnl& dnnl_;
   const int threads_;
-  const std::function<Twins(ScratchLayout&)> twins_in_;
+  const std::function<Staging(ScratchLayout&)> staging_in_;
   const Product whole_;
   const PieceSize size_;
   const bool by_columns_;
@@ -326,25 +328,16 @@ class Pieces {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const Matmul& given) {
+absl::StatusOr<Kernel> CpuDevice::Bind(const Matmul& given) {
   const Matmul op = given.OnColumns();
   const DType type = op.a.dtype;
-  const DType of_c = op.c.dtype == type ? type : DType::kF32;
-  absl::Status ok = CheckOperands("matmul", {{"a", op.a, type},
-                                             {"b", op.b, type},
-                                             {"bias", op.bias, DType::kF32, true},
-                                             {"c", op.c, of_c}});
-  if (ok.ok()) ok = CheckElement("matmul", type);
-  if (ok.ok()) ok = CheckSizes("matmul", {{"m", op.m}, {"n", op.n}, {"k", op.k}});
-  if (ok.ok() && !op.valid()) ok = absl::InvalidArgumentError("matmul: scale or strides");
-  if (!ok.ok()) return ok;
   return dnnl_.Guard<Kernel>("matmul", [&] {
     return Pieces(dnnl_, threads_, op,
                   [&](ScratchLayout& layout) {
                     const bool widens = Widens(dnnl_, op);
                     const bool packs = !widens && (type == DType::kBF16 ||
                                                    (type == DType::kF32 && dnnl_.AddsByShape()));
-                    return Twins(widens, packs, vectors_, threads_, layout);
+                    return Staging(widens, packs, vectors_, threads_, layout);
                   })
         .Prepare();
   });

@@ -10,24 +10,14 @@ namespace trainyard::kernels {
 namespace {
 
 template <typename Op>
-absl::Status CheckShape(const Op& op) {
-  return CheckSizes("mean_pool",
-                    {{"batch", op.batch}, {"pixels", op.pixels}, {"channels", op.channels}});
-}
-
-template <typename Op>
 int64_t GrainOf(const Op& op) {
   return std::max<int64_t>(1, kSerialElements / (op.pixels * op.channels));
 }
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const MeanPoolForward& op) {
-  const DType type = op.x.dtype;
-  absl::Status ok = CheckOperands("mean_pool", {{"x", op.x, type}, {"y", op.y, type}});
-  if (ok.ok()) ok = CheckShape(op);
-  if (!ok.ok()) return ok;
-  return ForElement("mean_pool", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CpuDevice::Bind(const MeanPoolForward& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{[run = LoopsOf<T>(vectors_).mean_pool, threads = threads_, op](Stream&) {
       ParallelRuns(threads, op.batch, GrainOf(op), [&](int64_t begin, int64_t end) {
         for (int64_t image = begin; image < end; ++image) {
@@ -39,12 +29,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const MeanPoolForward& op) {
   });
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const MeanPoolBackward& op) {
-  const DType type = op.dy.dtype;
-  absl::Status ok = CheckOperands("mean_pool backward", {{"dy", op.dy, type}, {"dx", op.dx, type}});
-  if (ok.ok()) ok = CheckShape(op);
-  if (!ok.ok()) return ok;
-  return ForElement("mean_pool backward", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CpuDevice::Bind(const MeanPoolBackward& op) {
+  return ForElement(op.dy.dtype, [&]<typename T>() {
     return Kernel{[run = LoopsOf<T>(vectors_).mean_pool_backward, threads = threads_, op](Stream&) {
       ParallelRuns(threads, op.batch, GrainOf(op), [&](int64_t begin, int64_t end) {
         for (int64_t image = begin; image < end; ++image) {

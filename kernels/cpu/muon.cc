@@ -2,20 +2,13 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/step_taken.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels {
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const MuonMomentum& op) {
-  absl::Status ok =
-      CheckOperands("muon momentum", {{"grad", op.grad},
-                                      {"velocity", op.velocity},
-                                      {"y", op.y},
-                                      {"grad_scale", op.grad_scale, DType::kF32, true}});
-  if (ok.ok()) ok = CheckSizes("muon momentum", {{"n", op.n}});
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const MuonMomentum& op) {
   return Kernel{[run = vectors_.muon_momentum, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
     const float grad_scale = op.grad_scale ? *op.grad_scale.As<float>() : 1.0f;
@@ -31,10 +24,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const MuonMomentum& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const DivideByNorm& op) {
-  absl::Status ok = CheckOperands("divide by norm", {{"x", op.x}, {"sum", op.sum, DType::kF64}});
-  if (ok.ok()) ok = CheckSizes("divide by norm", {{"n", op.n}});
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const DivideByNorm& op) {
   return Kernel{[scale = vectors_.scale, threads = threads_, op](Stream&) {
     const auto factor = static_cast<float>(1 / (std::sqrt(*op.sum.As<double>()) + op.epsilon));
     ParallelRuns(threads, op.n, kSerialElements, [&](int64_t begin, int64_t end) {
@@ -43,10 +33,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const DivideByNorm& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const NewtonSchulz& op) {
-  absl::Status ok = CheckOperands("newton-schulz", {{"x", op.x}, {"y", op.y}});
-  if (ok.ok()) ok = CheckSizes("newton-schulz", {{"n", op.n}});
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const NewtonSchulz& op) {
   const int64_t grain = std::max<int64_t>(1, kSerialElements / op.n);
   return Kernel{[axpby = vectors_.axpby, threads = threads_, op, grain](Stream&) {
     ParallelRuns(threads, op.n, grain, [&](int64_t begin, int64_t end) {
@@ -57,12 +44,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const NewtonSchulz& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const MuonStep& op) {
-  absl::Status ok = CheckOperands(
-      "muon step", {{"w", op.w}, {"x", op.x}, {"grad_scale", op.grad_scale, DType::kF32, true}});
-  if (ok.ok()) ok = CheckSizes("muon step", {{"n", op.n}});
-  if (!ok.ok()) return ok;
-  if (!op.state) return absl::InvalidArgumentError("muon step: operand state is missing");
+absl::StatusOr<Kernel> CpuDevice::Bind(const MuonStep& op) {
   return Kernel{[axpby = vectors_.axpby, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
     const float lr = StepStateOf(op.state)->learning_rate * op.learning_rate_scale;

@@ -69,20 +69,8 @@ Kernel CropAndNormalize(const ElementLoops<T>& loops, const NormalizeImages& op,
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const NormalizeImages& op) {
-  constexpr const char* kName = "normalize_images";
-  absl::Status ok = CheckOperands(
-      kName, {{"x", op.x, DType::kU8},
-              {.name = "places", .buffer = op.places, .dtype = DType::kI32, .optional = true},
-              {"y", op.y, op.y.dtype}});
-  if (ok.ok()) {
-    ok = CheckSizes(kName, {{"pixels", op.pixels},
-                            {"channels", op.channels},
-                            {"4 - channels", NormalizeImages::kMostChannels + 1 - op.channels},
-                            {"whole images", op.whole()}});
-  }
-  if (!ok.ok()) return ok;
-  return ForElement(kName, op.y.dtype, [&]<typename T>() {
+absl::StatusOr<Kernel> CpuDevice::Bind(const NormalizeImages& op) {
+  return ForElement(op.y.dtype, [&]<typename T>() {
     const ElementLoops<T>& loops = LoopsOf<T>(vectors_);
     if (op.places) return CropAndNormalize(loops, op, threads_);
     return Kernel{[run = loops.normalize_images, table = TableOf(loops, op), threads = threads_,

@@ -1,27 +1,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
-#include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/reduce.h"
+#include "kernels/cpu/step_taken.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels {
 namespace {
-
-absl::Status CheckState(const char* op, const Buffer& state) {
-  if (state) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(op, ": operand state is missing"));
-}
-
-absl::Status CheckCopy(const char* op, const Buffer& copy) {
-  if (!copy || copy.dtype == DType::kBF16 || copy.dtype == DType::kF16) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat(op, ": operand copy is ", NameOf(copy.dtype), "; it may be bf16 or f16"));
-}
 
 // Calls step(begin, end, gradient from `begin` on) over [0, n), with the gradient in fp32, and
 // rounds the new w of each run to `copy` while it is in the cache.
@@ -53,23 +41,14 @@ void UpdateRuns(const VectorTable& vectors, int threads, const float* w, const B
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const SquaredNorm& op) {
-  absl::Status ok =
-      CheckOperands("squared_norm", {{"x", op.x, op.x.dtype}, {"sum", op.sum, DType::kF64}});
-  if (!ok.ok()) return ok;
-  return ForElement("squared_norm", op.x.dtype, [&]<typename T>() {
+absl::StatusOr<Kernel> CpuDevice::Bind(const SquaredNorm& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return ReduceToDouble<T>(threads_, LoopsOf<T>(vectors_).squared_norm, op.x.As<T>(), op.n,
                              op.sum.As<double>(), op.accumulate);
   });
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const ClipScale& op) {
-  absl::Status ok = CheckOperands("clip_scale", {{"sum", op.sum, DType::kF64},
-                                                 {"count", op.count, DType::kF64, true},
-                                                 {"loss", op.loss, DType::kF64, true},
-                                                 {"norm", op.norm},
-                                                 {"scale", op.scale}});
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const ClipScale& op) {
   return Kernel{[sum = op.sum.As<double>(), count = op.count ? op.count.As<double>() : nullptr,
                  loss = op.loss ? op.loss.As<double>() : nullptr, norm = op.norm.As<float>(),
                  scale = op.scale.As<float>(), state = StepStateOf(op.state),
@@ -85,16 +64,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const ClipScale& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWStep& op) {
-  absl::Status ok = CheckOperands("adamw", {{"w", op.w},
-                                            {"grad", op.grad, op.grad.dtype},
-                                            {"m", op.m},
-                                            {"v", op.v},
-                                            {"grad_scale", op.grad_scale, DType::kF32, true}});
-  if (ok.ok()) ok = CheckElement("adamw", op.grad.dtype);
-  if (ok.ok()) ok = CheckState("adamw", op.state);
-  if (ok.ok()) ok = CheckCopy("adamw", op.copy);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const AdamWStep& op) {
   return Kernel{[run = vectors_.adamw, &vectors = vectors_, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
     const StepState& state = *StepStateOf(op.state);
@@ -126,15 +96,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWStep& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdStep& op) {
-  absl::Status ok = CheckOperands("sgd", {{"w", op.w},
-                                          {"grad", op.grad, op.grad.dtype},
-                                          {"velocity", op.velocity, DType::kF32, op.momentum == 0},
-                                          {"grad_scale", op.grad_scale, DType::kF32, true}});
-  if (ok.ok()) ok = CheckElement("sgd", op.grad.dtype);
-  if (ok.ok()) ok = CheckState("sgd", op.state);
-  if (ok.ok()) ok = CheckCopy("sgd", op.copy);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const SgdStep& op) {
   return Kernel{[run = vectors_.sgd, &vectors = vectors_, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
     const StepState& state = *StepStateOf(op.state);
@@ -160,12 +122,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdStep& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const EmaStep& op) {
-  absl::Status ok = CheckOperands(
-      "ema",
-      {{"average", op.average}, {"w", op.w}, {"grad_scale", op.grad_scale, DType::kF32, true}});
-  if (ok.ok()) ok = CheckState("ema", op.state);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const EmaStep& op) {
   return Kernel{[run = vectors_.ema, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
     const auto step = static_cast<double>(StepStateOf(op.state)->step);

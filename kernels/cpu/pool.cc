@@ -2,34 +2,12 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
 namespace {
-
-absl::Status CheckShape(const char* name, const PoolShape& s) {
-  absl::Status ok = CheckSizes(name, {{"batch", s.batch},
-                                      {"height", s.height},
-                                      {"width", s.width},
-                                      {"channels", s.channels},
-                                      {"window", s.window},
-                                      {"stride", s.stride},
-                                      {"pad + 1", s.pad + 1}});
-  if (!ok.ok()) return ok;
-  // The place within a window is stored in a byte.
-  if (s.window > 15) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": window is ", s.window, "; at most 15"));
-  }
-  if (2 * s.pad > s.window) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": pad is ", s.pad, "; at most half of the window ", s.window));
-  }
-  return CheckSizes(name, {{"height + 2 pad - window + 1", s.height + 2 * s.pad - s.window + 1},
-                           {"width + 2 pad - window + 1", s.width + 2 * s.pad - s.window + 1}});
-}
 
 // How many rows are worth a thread, if each reads `work` rows of `n` floats.
 int64_t GrainOf(int64_t n, int64_t work) {
@@ -38,13 +16,8 @@ int64_t GrainOf(int64_t n, int64_t work) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const MaxPoolForward& op) {
-  const DType type = op.x.dtype;
-  absl::Status ok = CheckOperands(
-      "max_pool", {{"x", op.x, type}, {"y", op.y, type}, {"index", op.index, DType::kU8}});
-  if (ok.ok()) ok = CheckShape("max_pool", op.shape);
-  if (!ok.ok()) return ok;
-  return ForElement("max_pool", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CpuDevice::Bind(const MaxPoolForward& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{[run = LoopsOf<T>(vectors_).max_pool, threads = threads_, op](Stream&) {
       const PoolShape& s = op.shape;
       const int64_t rows = s.out_height();
@@ -70,14 +43,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const MaxPoolForward& op) {
   });
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const MaxPoolBackward& op) {
-  const DType type = op.dy.dtype;
-  absl::Status ok =
-      CheckOperands("max_pool backward",
-                    {{"dy", op.dy, type}, {"index", op.index, DType::kU8}, {"dx", op.dx, type}});
-  if (ok.ok()) ok = CheckShape("max_pool backward", op.shape);
-  if (!ok.ok()) return ok;
-  return ForElement("max_pool backward", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CpuDevice::Bind(const MaxPoolBackward& op) {
+  return ForElement(op.dy.dtype, [&]<typename T>() {
     return Kernel{[run = LoopsOf<T>(vectors_).max_pool_backward, threads = threads_, op](Stream&) {
       const PoolShape& s = op.shape;
       const int64_t image_in = s.height * s.width * s.channels;

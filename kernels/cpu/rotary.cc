@@ -4,7 +4,6 @@
 #include <cmath>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
@@ -47,23 +46,9 @@ int64_t CpuDevice::table_bytes() const {
   return bytes;
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const Rotary& op) {
-  const DType type = op.x.dtype;
-  absl::Status ok = CheckOperands("rotary", {{"x", op.x, type}, {"y", op.y, type}});
-  if (ok.ok()) {
-    ok = CheckSizes("rotary", {{"batch", op.batch},
-                               {"time", op.time},
-                               {"heads", op.heads},
-                               {"rotated", op.rotated},
-                               {"head_dim", op.head_dim}});
-  }
-  if (ok.ok() && (op.head_dim % 2 != 0 || op.rotated > op.heads)) {
-    ok = absl::InvalidArgumentError(absl::StrCat("rotary: head_dim ", op.head_dim, ", ", op.rotated,
-                                                 " of ", op.heads, " heads"));
-  }
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const Rotary& op) {
   const auto table = RotaryTableOf(op);
-  return ForElement("rotary", type, [&]<typename T>() {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{[run = LoopsOf<T>(vectors_).rotate, threads = threads_, op, table](Stream&) {
       const float turn = op.inverse ? -1 : 1;
       const int64_t half = op.head_dim / 2, row = op.heads * op.head_dim;

@@ -4,26 +4,12 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/operands.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/step_taken.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels {
 namespace {
-
-template <typename Op>
-absl::Status CheckRows(const char* name, const Op& op) {
-  const absl::Status ok = CheckOperands(name, {{"tables", op.tables.first},
-                                               {"grad", op.grad},
-                                               {"ids", op.ids, DType::kI32},
-                                               {"grad_scale", op.grad_scale, DType::kF32, true}});
-  if (!ok.ok()) return ok;
-  if (!op.state || op.tables.list.count > TableList::kMost) {
-    return absl::InvalidArgumentError("rows of tables: no state, or too many tables");
-  }
-  return CheckSizes(
-      name, {{"samples", op.samples}, {"width", op.width}, {"tables", op.tables.list.count}});
-}
 
 // Calls f(offset in grad, offset in the tables) for each row that has a gradient. Rows are
 // distinct, so that no two threads write the same one; those of the sample after the next are
@@ -53,9 +39,7 @@ void ForEachRow(int threads, const Op& op, const F& f) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdRows& op) {
-  const absl::Status ok = CheckRows("sgd_rows", op);
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const SgdRows& op) {
   return Kernel{[run = vectors_.sgd, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
     const SgdRange any{.w = nullptr,
@@ -77,10 +61,7 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SgdRows& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const AdamWRows& op) {
-  absl::Status ok = CheckRows("adamw_rows", op);
-  if (ok.ok()) ok = CheckOperands("adamw_rows", {{"m", op.m.first}, {"v", op.v.first}});
-  if (!ok.ok()) return ok;
+absl::StatusOr<Kernel> CpuDevice::Bind(const AdamWRows& op) {
   return Kernel{[run = vectors_.adamw, threads = threads_, op](Stream&) {
     if (!IsTaken(op.grad_scale)) return;
     const StepState& state = *StepStateOf(op.state);

@@ -8,12 +8,8 @@
 
 namespace trainyard::kernels {
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const SwiGluForward& op) {
-  const DType type = op.x.dtype;
-  absl::Status ok = CheckOperands("swiglu", {{"x", op.x, type}, {"y", op.y, type}});
-  if (ok.ok()) ok = CheckSizes("swiglu", {{"rows", op.rows}, {"cols", op.cols}});
-  if (!ok.ok()) return ok;
-  return ForElement("swiglu", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CpuDevice::Bind(const SwiGluForward& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{[run = LoopsOf<T>(vectors_).swiglu, threads = threads_, op](Stream&) {
       const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
       ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {
@@ -26,13 +22,8 @@ absl::StatusOr<Kernel> CpuDevice::Prepare(const SwiGluForward& op) {
   });
 }
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const SwiGluBackward& op) {
-  const DType type = op.x.dtype;
-  absl::Status ok = CheckOperands("swiglu backward",
-                                  {{"x", op.x, type}, {"dy", op.dy, type}, {"dx", op.dx, type}});
-  if (ok.ok()) ok = CheckSizes("swiglu backward", {{"rows", op.rows}, {"cols", op.cols}});
-  if (!ok.ok()) return ok;
-  return ForElement("swiglu backward", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CpuDevice::Bind(const SwiGluBackward& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{[run = LoopsOf<T>(vectors_).swiglu_backward, threads = threads_, op](Stream&) {
       const int64_t grain = std::max<int64_t>(1, kSerialElements / op.cols);
       ParallelRuns(threads, op.rows, grain, [&](int64_t begin, int64_t end) {

@@ -9,14 +9,8 @@
 namespace trainyard::kernels {
 
 // Works in blocks whose source and destination fit the L1 cache.
-absl::StatusOr<Kernel> CpuDevice::Prepare(const Transpose& op) {
-  const DType type = op.x.dtype;
-  absl::Status ok = CheckOperands("transpose", {{"x", op.x, type}, {"y", op.y, type}});
-  if (ok.ok()) {
-    ok = CheckSizes("transpose", {{"batch", op.batch}, {"rows", op.rows}, {"cols", op.cols}});
-  }
-  if (!ok.ok()) return ok;
-  return ForElement("transpose", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CpuDevice::Bind(const Transpose& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{[run = LoopsOf<T>(vectors_).transpose, threads = threads_, op](Stream&) {
       constexpr int64_t kBlock = 64;
       const int64_t across = (op.cols + kBlock - 1) / kBlock;

@@ -17,7 +17,7 @@ absl::StatusOr<Kernel> WeightGradient(const VectorTable& vectors, int threads,
   const bool direct = pieces.direct();
   const int64_t partial_floats = scratch::PartialGradientFloats(s, pieces);
   const int64_t packed_floats = scratch::PackedGradientFloats(s);
-  return ForElement("convolution backward weights", op.x.dtype, [&]<typename T>() {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     Kernel kernel;
     kernel.scratch_bytes = scratch::WeightGradient(s, threads);
     kernel.launch = [=, run = LoopsOf<T>(vectors).weight_gradient,

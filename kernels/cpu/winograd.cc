@@ -147,7 +147,7 @@ Kernel WeightGradientOf(const VectorTable& vectors, int threads,
 
 absl::StatusOr<Kernel> WinogradForward(const VectorTable& vectors, int threads,
                                        const ConvolutionForward& op) {
-  return ForElement("convolution", op.x.dtype, [&]<typename T>() {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Product<T>(vectors, threads, op.shape, false, op.x.As<T>(), op.w.As<T>(),
                       OptionalAs<float>(op.bias), op.y.As<T>());
   });
@@ -155,7 +155,7 @@ absl::StatusOr<Kernel> WinogradForward(const VectorTable& vectors, int threads,
 
 absl::StatusOr<Kernel> WinogradBackwardData(const VectorTable& vectors, int threads,
                                             const ConvolutionBackwardData& op) {
-  return ForElement("convolution backward data", op.dy.dtype, [&]<typename T>() {
+  return ForElement(op.dy.dtype, [&]<typename T>() {
     return Product<T>(vectors, threads, op.shape, true, op.dy.As<T>(), op.w.As<T>(), nullptr,
                       op.dx.As<T>());
   });
@@ -163,7 +163,7 @@ absl::StatusOr<Kernel> WinogradBackwardData(const VectorTable& vectors, int thre
 
 absl::StatusOr<Kernel> WinogradBackwardWeights(const VectorTable& vectors, int threads,
                                                const ConvolutionBackwardWeights& op) {
-  return ForElement("convolution backward weights", op.x.dtype,
+  return ForElement(op.x.dtype,
                     [&]<typename T>() { return WeightGradientOf<T>(vectors, threads, op); });
 }
 

@@ -1,13 +1,11 @@
 #include <cstring>
 
-#include "absl/status/status.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
 
 namespace trainyard::kernels {
 
-absl::StatusOr<Kernel> CpuDevice::Prepare(const Zero& op) {
-  if (!op.x) return absl::InvalidArgumentError("zero: operand x is missing");
+absl::StatusOr<Kernel> CpuDevice::Bind(const Zero& op) {
   const int64_t bytes = op.n * SizeOf(op.x.dtype);
   return Kernel{[threads = threads_, x = static_cast<char*>(op.x.data), bytes](Stream&) {
     ParallelRuns(threads, bytes, int64_t{256} << 10,

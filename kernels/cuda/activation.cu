@@ -4,7 +4,6 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/fast_math.cuh"
 #include "kernels/cuda/map.cuh"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -59,7 +58,7 @@ struct GeluTanhGradient {
 
 template <typename F>
 absl::StatusOr<Kernel> Forward(const ActivationForward& op) {
-  return ForElement("activation", op.x.dtype, [&]<typename T>() {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     const T* x = op.x.As<T>();
     return Kernel{.launch = [x, y = op.y.As<T>(), n = op.n](Stream& stream) {
       LaunchMap(stream, F{}, n, y, x);
@@ -69,7 +68,7 @@ absl::StatusOr<Kernel> Forward(const ActivationForward& op) {
 
 template <typename F>
 absl::StatusOr<Kernel> Backward(const ActivationBackward& op) {
-  return ForElement("activation backward", op.x.dtype, [&]<typename T>() {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     const T* x = op.x.As<T>();
     const T* dy = op.dy.As<T>();
     return Kernel{.launch = [x, dy, dx = op.dx.As<T>(), n = op.n](Stream& stream) {
@@ -80,10 +79,7 @@ absl::StatusOr<Kernel> Backward(const ActivationBackward& op) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const ActivationForward& op) {
-  const DType type = op.x.dtype;
-  const absl::Status types = RequireTypes("activation", {{"x", op.x, type}, {"y", op.y, type}});
-  if (!types.ok()) return types;
+absl::StatusOr<Kernel> CudaDevice::Bind(const ActivationForward& op) {
   switch (op.kind) {
     case ActivationKind::kRelu:
       return Forward<Relu>(op);
@@ -97,11 +93,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ActivationForward& op) {
   return absl::UnimplementedError("cuda activation: unknown kind");
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const ActivationBackward& op) {
-  const DType type = op.x.dtype;
-  const absl::Status types = RequireTypes(
-      "activation backward", {{"x", op.x, type}, {"dy", op.dy, type}, {"dx", op.dx, type}});
-  if (!types.ok()) return types;
+absl::StatusOr<Kernel> CudaDevice::Bind(const ActivationBackward& op) {
   switch (op.kind) {
     case ActivationKind::kRelu:
       return Backward<ReluGradient>(op);

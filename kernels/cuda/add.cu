@@ -3,7 +3,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/map.cuh"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -24,15 +23,11 @@ Kernel AddWith(const Add& op) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const Add& op) {
+absl::StatusOr<Kernel> CudaDevice::Bind(const Add& op) {
   const DType type = op.b.dtype;
   const bool mixed = op.a.dtype != type;
-  const DType of_sum = mixed ? DType::kF32 : type;
-  const absl::Status types =
-      RequireTypes("add", {{"a", op.a, of_sum}, {"b", op.b, type}, {"y", op.y, of_sum}});
-  if (!types.ok()) return types;
   return ForElement(
-      "add", type, [&]<typename T>() { return mixed ? AddWith<T, float>(op) : AddWith<T, T>(op); });
+      type, [&]<typename T>() { return mixed ? AddWith<T, float>(op) : AddWith<T, T>(op); });
 }
 
 }  // namespace trainyard::kernels::cuda

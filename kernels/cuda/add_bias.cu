@@ -3,7 +3,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -20,16 +19,13 @@ __global__ void __launch_bounds__(kThreads)
 void LaunchAddBias(Stream& stream, const Buffer& x, const float* bias, const Buffer& y,
                    int64_t rows, int64_t cols) {
   const int64_t n = rows * cols;
-  WithElement(y.dtype, [&]<typename T>() {
+  ForElement(y.dtype, [&]<typename T>() {
     Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, AddBiasKernel<T>, x.As<T>(), bias,
            y.As<T>(), n, cols);
   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const AddBias& op) {
-  absl::Status status = RequireTypes("add bias", {{"x", op.x}, {"bias", op.bias}, {"y", op.y}});
-  status.Update(RequirePositive("add bias", {{"rows", op.rows}, {"cols", op.cols}}));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const AddBias& op) {
   return Kernel{.launch = [op](Stream& stream) {
     LaunchAddBias(stream, op.x, op.bias.As<float>(), op.y, op.rows, op.cols);
   }};

@@ -3,23 +3,13 @@
 #include <utility>
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const AddProduct& op) {
-  const DType type = op.y.dtype;
-  absl::Status status =
-      RequireTypes("add_product", {{"base", op.base, type}, {"y", op.y, type}, {"a", op.a, type}});
-  status.Update(RequirePositive("add_product", {{"rows", op.rows}, {"cols", op.cols}}));
-  if (status.ok() && (op.first < 0 || op.first + op.n > op.cols)) {
-    status = absl::InvalidArgumentError("cuda add_product: the columns are not y's");
-  }
-  if (!status.ok()) return status;
-  const auto size = SizeOf(type);
+absl::StatusOr<Kernel> CudaDevice::Bind(const AddProduct& op) {
   absl::StatusOr<Kernel> add = Prepare(ProductOf(op));
   if (!add.ok() || op.y.data == op.base.data) return add;
-  const auto bytes = static_cast<size_t>(op.rows * op.cols * size);
+  const auto bytes = static_cast<size_t>(op.rows * op.cols * SizeOf(op.y.dtype));
   return Kernel{.launch =
                     [launch = std::move(add->launch), from = op.base.data, to = op.y.data,
                      bytes](Stream& stream) {

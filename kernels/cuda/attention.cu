@@ -8,7 +8,6 @@
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -115,7 +114,7 @@ absl::StatusOr<Kernel> Prepared(const AttentionForward& op) {
 absl::StatusOr<Kernel> PreparedOwn(const AttentionForward& op) {
   if (FitsMma(op)) return PrepareMma(op);
   // Shared memory: 35, 51, 83 and 70 KiB; a multiprocessor of 8.0 has 163, one of 9.0 has 227.
-  return ForElement("attention", op.qkv.dtype, [&]<typename T>() -> absl::StatusOr<Kernel> {
+  return ForElement(op.qkv.dtype, [&]<typename T>() -> absl::StatusOr<Kernel> {
     if (op.head_dim <= 32) return Prepared<64, 32, T>(op);
     if (op.head_dim <= 64) return Prepared<64, 64, T>(op);
     if (op.head_dim <= 128) return Prepared<64, 128, T>(op);
@@ -126,14 +125,7 @@ absl::StatusOr<Kernel> PreparedOwn(const AttentionForward& op) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionForward& op) {
-  const DType type = op.qkv.dtype;
-  absl::Status status = RequireTypes("attention", {{"qkv", op.qkv, type},
-                                                   {"y", op.y, type},
-                                                   {"lse", op.lse},
-                                                   {"lengths", op.lengths, DType::kI32, true}});
-  status.Update(CheckShape("attention", op));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const AttentionForward& op) {
   cudaSetDevice(index_);
   absl::StatusOr<Kernel> own = PreparedOwn(op);
   if (!own.ok() || !FitsCudnn(op)) return own;

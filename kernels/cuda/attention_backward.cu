@@ -12,7 +12,6 @@
 #include "kernels/cuda/attention_mma.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/require.h"
 #include "kernels/ops/attention.h"
 
 namespace trainyard::kernels::cuda {
@@ -197,23 +196,12 @@ absl::StatusOr<Kernel> PreparedTiles(const AttentionBackward& op) {
 
 absl::StatusOr<Kernel> PreparedOwn(const AttentionBackward& op) {
   if (FitsMma(op)) return PrepareMma(op);
-  return ForElement("attention backward", op.qkv.dtype,
-                    [&]<typename T>() { return PreparedTiles<T>(op); });
+  return ForElement(op.qkv.dtype, [&]<typename T>() { return PreparedTiles<T>(op); });
 }
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const AttentionBackward& op) {
-  const DType type = op.qkv.dtype;
-  absl::Status status =
-      RequireTypes("attention backward", {{"dy", op.dy, type},
-                                          {"qkv", op.qkv, type},
-                                          {"y", op.y, type},
-                                          {"lse", op.lse},
-                                          {"dqkv", op.dqkv, type},
-                                          {"lengths", op.lengths, DType::kI32, true}});
-  status.Update(CheckShape("attention backward", op));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const AttentionBackward& op) {
   cudaSetDevice(index_);
   absl::StatusOr<Kernel> own = PreparedOwn(op);
   if (!own.ok() || !FitsCudnn(op)) return own;

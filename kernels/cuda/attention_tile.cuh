@@ -14,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 
@@ -80,24 +79,6 @@ AttentionShape ShapeOf(const Op& op) {
           .scale = op.scale,
           .causal = op.causal,
           .lengths = op.lengths ? op.lengths.template As<int32_t>() : nullptr};
-}
-
-template <typename Op>
-absl::Status CheckShape(const char* name, const Op& op) {
-  absl::Status status = RequirePositive(name, {{"batch", op.batch},
-                                               {"time", op.time},
-                                               {"heads", op.heads},
-                                               {"kv_heads", op.kv_heads},
-                                               {"head_dim", op.head_dim}});
-  if (!status.ok()) return status;
-  if (op.heads % op.kv_heads != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": ", op.heads, " heads cannot share ", op.kv_heads, " keys"));
-  }
-  if (op.time > INT_MAX / 2) {
-    return absl::UnimplementedError(absl::StrCat("cuda ", name, ": time is over 2^30"));
-  }
-  return absl::OkStatus();
 }
 
 // tile[r][d] = from[(first + r) * stride + d]. The caller synchronises.

@@ -3,7 +3,6 @@
 #include "kernels/cuda/column_tiles.cuh"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -428,38 +427,15 @@ void LaunchBackward(Stream& stream, const BatchNormBackward& op) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const BatchNormForward& op) {
-  const DType type = op.x.dtype;
-  absl::Status status = RequireTypes(
-      "batch norm", {{"x", op.x, type},
-                     {"gamma", op.gamma},
-                     {"beta", op.beta},
-                     {"residual", op.residual, type, true},
-                     {"y", op.y, type},
-                     {"mean", op.mean},
-                     {"rstd", op.rstd},
-                     {.name = "running_mean", .buffer = op.running_mean, .optional = op.again},
-                     {.name = "running_var", .buffer = op.running_var, .optional = op.again}});
-  status.Update(RequirePositive("batch norm", {{"rows - 1", op.rows - 1}, {"cols", op.cols}}));
-  if (!status.ok()) return status;
-  return ForElement("batch norm", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const BatchNormForward& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) { LaunchForward<T>(stream, op); },
                   .scratch_bytes = BatchNormForwardBytes(op.rows, op.cols)};
   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const BatchNormInference& op) {
-  const DType type = op.x.dtype;
-  absl::Status status = RequireTypes("batch norm inference", {{"x", op.x, type},
-                                                              {"gamma", op.gamma},
-                                                              {"beta", op.beta},
-                                                              {"residual", op.residual, type, true},
-                                                              {"running_mean", op.running_mean},
-                                                              {"running_var", op.running_var},
-                                                              {"y", op.y, type}});
-  status.Update(RequirePositive("batch norm inference", {{"rows", op.rows}, {"cols", op.cols}}));
-  if (!status.ok()) return status;
-  return ForElement("batch norm inference", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const BatchNormInference& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
       LaunchNorm<T>(stream,
                     {.x = op.x.As<T>(),
@@ -476,22 +452,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const BatchNormInference& op) {
   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const BatchNormBackward& op) {
-  const DType type = op.dy.dtype;
-  absl::Status status = RequireTypes("batch norm backward",
-                                     {{"dy", op.dy, type},
-                                      {"x", op.x, type},
-                                      {"y", op.y, type, true},
-                                      {"gamma", op.gamma},
-                                      {"mean", op.mean},
-                                      {"rstd", op.rstd},
-                                      {"dx", op.dx, type, true},
-                                      {"dresidual", op.dresidual, type, true},
-                                      {.name = "dgamma", .buffer = op.dgamma, .optional = true},
-                                      {.name = "dbeta", .buffer = op.dbeta, .optional = true}});
-  status.Update(RequirePositive("batch norm backward", {{"rows", op.rows}, {"cols", op.cols}}));
-  if (!status.ok()) return status;
-  return ForElement("batch norm backward", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const BatchNormBackward& op) {
+  return ForElement(op.dy.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) { LaunchBackward<T>(stream, op); },
                   .scratch_bytes = BatchNormBackwardBytes(op.rows, op.cols)};
   });

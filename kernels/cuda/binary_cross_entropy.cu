@@ -2,7 +2,6 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/require.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {
@@ -37,15 +36,7 @@ __global__ void __launch_bounds__(kThreads) BinaryCrossEntropyKernel(Arguments a
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const BinaryCrossEntropy& op) {
-  absl::Status status = RequireTypes(
-      "binary cross-entropy", {{"logits", op.logits},
-                               {.name = "targets", .buffer = op.targets, .dtype = DType::kI32},
-                               {"losses", op.losses},
-                               {.name = "correct", .buffer = op.correct, .optional = true},
-                               {.name = "dlogits", .buffer = op.dlogits, .optional = true}});
-  status.Update(RequirePositive("binary cross-entropy", {{"rows", op.rows}}));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const BinaryCrossEntropy& op) {
   const Arguments arguments = {.logits = op.logits.As<float>(),
                                .targets = op.targets.As<int32_t>(),
                                .losses = op.losses.As<float>(),

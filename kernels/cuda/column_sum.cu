@@ -5,7 +5,6 @@
 #include "kernels/cuda/column_tiles.cuh"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/require.h"
 #include "kernels/cuda/row_chunks.cuh"
 
 namespace trainyard::kernels::cuda {
@@ -48,7 +47,7 @@ __global__ void __launch_bounds__(kThreads)
 void LaunchColumnSum(Stream& stream, const Buffer& x, float* y, int64_t rows, int64_t cols,
                      bool accumulate, void* scratch, int64_t step) {
   if (step == 0) step = cols;
-  WithElement(x.dtype, [&]<typename T>() {
+  ForElement(x.dtype, [&]<typename T>() {
     WithPack<T>(cols, [&]<int kPackSize>() {
       const int64_t tiles = CeilDiv(cols / kPackSize, kTilePacks);
       const bool by_packs = Aligned(kPackBytes, {x.data}) && step % kPackSize == 0;
@@ -65,12 +64,7 @@ void LaunchColumnSum(Stream& stream, const Buffer& x, float* y, int64_t rows, in
   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const ColumnSum& op) {
-  absl::Status status = RequireTypes("column sum", {{"x", op.x, op.x.dtype}, {"y", op.y}});
-  status.Update(RequireElement("column sum", op.x.dtype));
-  status.Update(RequirePositive("column sum", {{"rows", op.rows}, {"cols", op.cols}}));
-  status.Update(RequireRowStride("column sum", op.row_stride(), op.cols));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const ColumnSum& op) {
   return Kernel{.launch =
                     [op](Stream& stream) {
                       LaunchColumnSum(stream, op.x, op.y.As<float>(), op.rows, op.cols,

@@ -2,7 +2,6 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -37,35 +36,20 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename Op>
-absl::Status CheckCols(const char* name, const Op& op) {
-  return RequirePositive(name, {{"rows", op.rows}, {"a_cols", op.a_cols}, {"b_cols", op.b_cols}});
-}
-
-template <typename Op>
 dim3 GridOf(const Op& op) {
   return Blocks(CeilDiv(op.rows * (op.a_cols + op.b_cols), kThreads));
 }
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const Concat& op) {
-  absl::Status status = RequireTypes("concat", {{.name = "a", .buffer = op.a, .optional = true},
-                                                {.name = "b", .buffer = op.b, .optional = true},
-                                                {"y", op.y}});
-  status.Update(CheckCols("concat", op));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const Concat& op) {
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, {.grid = GridOf(op)}, ConcatKernel, op.a.As<float>(), op.b.As<float>(),
            op.y.As<float>(), op.rows, op.a_cols, op.b_cols, op.repeat_a ? 0 : op.a_cols);
   }};
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const Split& op) {
-  absl::Status status = RequireTypes("split", {{"x", op.x},
-                                               {.name = "a", .buffer = op.a, .optional = true},
-                                               {.name = "b", .buffer = op.b, .optional = true}});
-  status.Update(CheckCols("split", op));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const Split& op) {
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, {.grid = GridOf(op)}, SplitKernel, op.x.As<float>(), op.a.As<float>(),
            op.b.As<float>(), op.rows, op.a_cols, op.b_cols);

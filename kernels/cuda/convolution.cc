@@ -9,14 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cuda/add_bias.h"
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/convolution_plan.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/cudnn_graph.h"
-#include "kernels/cuda/require.h"
 #include "kernels/cuda/transpose.h"
 #include "kernels/cuda/trial.h"
 #include "kernels/cuda/trial_data.h"
@@ -83,25 +81,7 @@ struct Scratch {
   void* more;
 };
 
-absl::Status CheckShape(const ConvolutionShape& s) {
-  absl::Status status = RequirePositive("convolution", {{"batch", s.batch},
-                                                        {"height", s.height},
-                                                        {"width", s.width},
-                                                        {"in", s.in},
-                                                        {"out", s.out},
-                                                        {"kernel_height", s.kernel_height},
-                                                        {"kernel_width", s.kernel_width},
-                                                        {"stride", s.stride},
-                                                        {"groups", s.groups}});
-  if (!status.ok()) return status;
-  if (s.in % s.groups != 0 || s.out % s.groups != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "convolution: ", s.groups, " groups divide not both ", s.in, " and ", s.out, " channels"));
-  }
-  if (s.pad < 0 || s.out_height() <= 0 || s.out_width() <= 0 ||
-      s.height + 2 * s.pad < s.kernel_height || s.width + 2 * s.pad < s.kernel_width) {
-    return absl::InvalidArgumentError("convolution: the kernel does not fit into the padded image");
-  }
+absl::Status CheckLimits(const ConvolutionShape& s) {
   const int64_t largest = std::max(s.batch * s.height * s.width * s.in,
                                    s.batch * s.out_height() * s.out_width() * s.out);
   if (largest > INT_MAX || s.out * s.in * s.kernel_height * s.kernel_width > INT_MAX) {
@@ -227,16 +207,9 @@ absl::StatusOr<Kernel> Prepared(absl::StatusOr<Cudnn*> dnn, Problem made, size_t
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionForward& op) {
+absl::StatusOr<Kernel> CudaDevice::Bind(const ConvolutionForward& op) {
   const DType type = op.x.dtype;
-  absl::Status status =
-      RequireTypes("convolution", {{"x", op.x, type},
-                                   {"w", op.w, type},
-                                   {.name = "bias", .buffer = op.bias, .optional = true},
-                                   {"y", op.y, type}});
-  status.Update(RequireElement("convolution", type));
-  status.Update(CheckShape(op.shape));
-  if (!status.ok()) return status;
+  if (absl::Status ok = CheckLimits(op.shape); !ok.ok()) return ok;
   return Prepared(OpenCudnn(),
                   {.direction = ConvolutionDirection::kForward,
                    .shape = op.shape,
@@ -255,13 +228,9 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionForward& op) {
                   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardData& op) {
+absl::StatusOr<Kernel> CudaDevice::Bind(const ConvolutionBackwardData& op) {
   const DType type = op.dy.dtype;
-  absl::Status status = RequireTypes("convolution data gradient",
-                                     {{"dy", op.dy, type}, {"w", op.w, type}, {"dx", op.dx, type}});
-  status.Update(RequireElement("convolution data gradient", type));
-  status.Update(CheckShape(op.shape));
-  if (!status.ok()) return status;
+  if (absl::Status ok = CheckLimits(op.shape); !ok.ok()) return ok;
   return Prepared(OpenCudnn(),
                   {.direction = ConvolutionDirection::kDataGradient,
                    .shape = op.shape,
@@ -276,16 +245,9 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardData& op) {
                   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const ConvolutionBackwardWeights& op) {
+absl::StatusOr<Kernel> CudaDevice::Bind(const ConvolutionBackwardWeights& op) {
   const DType type = op.x.dtype;
-  absl::Status status = RequireTypes("convolution weight gradient",
-                                     {{"x", op.x, type},
-                                      {"dy", op.dy, type},
-                                      {"dw", op.dw},
-                                      {.name = "dbias", .buffer = op.dbias, .optional = true}});
-  status.Update(RequireElement("convolution weight gradient", type));
-  status.Update(CheckShape(op.shape));
-  if (!status.ok()) return status;
+  if (absl::Status ok = CheckLimits(op.shape); !ok.ok()) return ok;
   const int64_t out_rows = op.shape.batch * op.shape.out_height() * op.shape.out_width();
   const size_t more = op.dbias ? RowSumBytes(out_rows, op.shape.out) : 0;
   // The gradient goes through scratch in any case: cuDNN writes it in the activations' type, and it

@@ -2,7 +2,6 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -15,10 +14,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const CopyIfTaken& op) {
-  const absl::Status types =
-      RequireTypes("copy if taken", {{"x", op.x}, {"y", op.y}, {"grad_scale", op.grad_scale}});
-  if (!types.ok()) return types;
+absl::StatusOr<Kernel> CudaDevice::Bind(const CopyIfTaken& op) {
   return Kernel{.launch = [op](Stream& stream) {
     if (op.n <= 0) return;
     Launch(stream, {.grid = Blocks(CeilDiv(op.n, kThreads))}, CopyIfTakenKernel, op.x.As<float>(),

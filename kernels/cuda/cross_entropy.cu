@@ -8,7 +8,6 @@
 #include "kernels/cuda/fast_math.cuh"
 #include "kernels/cuda/fixed_sum.cuh"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/cuda/require.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {
@@ -271,25 +270,10 @@ bool RowsInPacks(const CrossEntropy& op) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
-  const DType type = op.logits.dtype;
-  absl::Status status = RequireTypes(
-      "cross entropy", {{"logits", op.logits, type},
-                        {.name = "targets", .buffer = op.targets, .dtype = DType::kI32},
-                        {"losses", op.losses},
-                        {.name = "z_losses", .buffer = op.z_losses, .optional = true},
-                        {.name = "correct", .buffer = op.correct, .optional = true},
-                        {"dlogits", op.dlogits, type, true}});
-  status.Update(RequirePositive("cross entropy", {{"rows", op.rows}, {"classes", op.classes}}));
-  status.Update(RequireRowStride("cross entropy", op.row_stride(), op.classes));
-  if (status.ok() && !op.valid()) {
-    status =
-        absl::InvalidArgumentError("cuda cross entropy: logits and their gradient lie differently");
-  }
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const CrossEntropy& op) {
   if (op.classes > INT_MAX / 2)
     return absl::UnimplementedError("cuda cross entropy: too many classes");
-  return ForElement("cross entropy", type, [&]<typename T>() {
+  return ForElement(op.logits.dtype, [&]<typename T>() {
     const CrossEntropyArguments<T> arguments = {.logits = op.logits.As<T>(),
                                                 .targets = op.targets.As<int32_t>(),
                                                 .losses = op.losses.As<float>(),
@@ -318,11 +302,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CrossEntropy& op) {
   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const CountTargets& op) {
-  const absl::Status types = RequireTypes(
-      "count targets", {{.name = "targets", .buffer = op.targets, .dtype = DType::kI32},
-                        {.name = "count", .buffer = op.count, .dtype = DType::kF64}});
-  if (!types.ok()) return types;
+absl::StatusOr<Kernel> CudaDevice::Bind(const CountTargets& op) {
   return Kernel{.launch =
                     [op](Stream& stream) {
                       LaunchFixedSum(stream, IsTarget{}, op.targets.As<int32_t>(),
@@ -331,10 +311,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const CountTargets& op) {
                 .scratch_bytes = FixedSumBytes(op.n)};
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const Sum& op) {
-  const absl::Status types =
-      RequireTypes("sum", {{"x", op.x}, {.name = "sum", .buffer = op.sum, .dtype = DType::kF64}});
-  if (!types.ok()) return types;
+absl::StatusOr<Kernel> CudaDevice::Bind(const Sum& op) {
   return Kernel{.launch =
                     [op](Stream& stream) {
                       LaunchFixedSum(stream, InDouble{}, op.x.As<float>(), op.sum.As<double>(),

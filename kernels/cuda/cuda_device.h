@@ -47,9 +47,9 @@ class CudaDevice final : public Device {
   void StreamWait(Stream& stream, const Event& event) override;
   absl::StatusOr<Kernel> Record(Stream& stream, std::shared_ptr<const Kernels> program) override;
 
-#define TY_PREPARE(Op) absl::StatusOr<Kernel> Prepare(const Op& op) override;
-  TY_FOR_EACH_OP(TY_PREPARE)
-#undef TY_PREPARE
+#define TY_BIND(Op) absl::StatusOr<Kernel> Bind(const Op& op) override;
+  TY_FOR_EACH_OP(TY_BIND)
+#undef TY_BIND
 
  private:
   // Made for the first op that takes it: loading cuDNN costs memory and time that an MLP need not

@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/require.h"
 #include "kernels/normal.h"
 #include "kernels/random.h"
 
@@ -34,10 +33,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const DrawNormal& op) {
-  absl::Status status = RequireTypes("draw normal", {{"x", op.x}});
-  status.Update(RequirePositive("draw normal", {{"n", op.n}, {"first + 1", op.first + 1}}));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const DrawNormal& op) {
   return Kernel{.launch = [op](Stream& stream) {
     const int64_t blocks = std::min(kMostDrawBlocks, CeilDiv(op.n / 2 + 1, kThreads));
     Launch(stream, {.grid = Blocks(blocks)}, DrawNormalKernel, op.x.As<float>(), op.seed, op.stream,

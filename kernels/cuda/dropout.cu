@@ -3,7 +3,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/cuda/require.h"
 #include "kernels/random.h"
 #include "kernels/step_state.h"
 
@@ -46,15 +45,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const Dropout& op) {
-  const DType type = op.x.dtype;
-  absl::Status status = RequireTypes("dropout", {{"x", op.x, type}, {"y", op.y, type}});
-  status.Update(
-      RequirePositive("dropout", {{"samples", op.samples}, {"per_sample", op.per_sample}}));
-  if (!status.ok()) return status;
-  if (!op.state) return absl::InvalidArgumentError("dropout: state is missing");
-  if (!(op.p >= 0 && op.p < 1)) return absl::InvalidArgumentError("dropout: p is not in [0, 1)");
-  return ForElement("dropout", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const Dropout& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
       const T* x = op.x.As<T>();
       T* y = op.y.As<T>();

@@ -5,7 +5,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/id_chunks.cuh"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -200,26 +199,15 @@ void LaunchBackward(Stream& stream, const EmbeddingBackward& op) {
 }
 
 template <typename Op>
-absl::Status CheckExtents(const Op& op) {
-  const absl::Status status = RequirePositive(
-      "embedding",
-      {{"batch", op.batch}, {"time", op.time}, {"width", op.width}, {"vocab", op.vocab}});
-  if (status.ok() && (op.vocab > INT_MAX || op.batch * op.time > INT_MAX)) {
-    return absl::UnimplementedError("cuda embedding: more than 2^31 - 1 rows");
-  }
-  return status;
+absl::Status CheckLimits(const Op& op) {
+  if (op.vocab <= INT_MAX && op.batch * op.time <= INT_MAX) return absl::OkStatus();
+  return absl::UnimplementedError("cuda embedding: more than 2^31 - 1 rows");
 }
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingForward& op) {
-  absl::Status status =
-      RequireTypes("embedding", {{.name = "ids", .buffer = op.ids, .dtype = DType::kI32},
-                                 {"tokens", op.tokens},
-                                 {.name = "positions", .buffer = op.positions, .optional = true},
-                                 {"y", op.y}});
-  status.Update(CheckExtents(op));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const EmbeddingForward& op) {
+  if (absl::Status ok = CheckLimits(op); !ok.ok()) return ok;
   return Kernel{.launch = [op](Stream& stream) {
     const float* tokens = op.tokens.As<float>();
     const float* positions = op.positions ? op.positions.As<float>() : nullptr;
@@ -232,14 +220,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingForward& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingBackward& op) {
-  absl::Status status = RequireTypes(
-      "embedding backward", {{"dy", op.dy},
-                             {.name = "ids", .buffer = op.ids, .dtype = DType::kI32},
-                             {"dtokens", op.dtokens},
-                             {.name = "dpositions", .buffer = op.dpositions, .optional = true}});
-  status.Update(CheckExtents(op));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const EmbeddingBackward& op) {
+  if (absl::Status ok = CheckLimits(op); !ok.ok()) return ok;
   return Kernel{.launch = [op](Stream& stream) { LaunchBackward(stream, op); },
                 .scratch_bytes = SortedIdBytes(op.batch * op.time)};
 }

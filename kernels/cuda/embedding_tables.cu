@@ -2,10 +2,8 @@
 
 #include <climits>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/id_chunks.cuh"
-#include "kernels/cuda/require.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {
@@ -128,25 +126,16 @@ void LaunchRowSums(Stream& stream, const Buffer& ids, const Buffer& grad, int64_
          SumRowsKernel<kMerge>, sums, gradients, tables);
 }
 
-absl::Status CheckExtents(int64_t samples, int64_t count, int64_t width) {
-  const absl::Status status = RequirePositive(
-      "embedding tables", {{"samples", samples}, {"tables", count}, {"width", width}});
-  if (status.ok() && (count > TableList::kMost || samples * count * width > INT_MAX)) {
-    return absl::UnimplementedError(absl::StrCat("cuda embedding tables: more than ",
-                                                 TableList::kMost, " tables or 2^31 - 1 elements"));
-  }
-  return status;
+absl::Status CheckLimits(int64_t samples, int64_t count, int64_t width) {
+  if (samples * count * width <= INT_MAX) return absl::OkStatus();
+  return absl::UnimplementedError("cuda embedding tables: more than 2^31 - 1 elements");
 }
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingTablesForward& op) {
-  absl::Status status =
-      RequireTypes("embedding tables", {{.name = "ids", .buffer = op.ids, .dtype = DType::kI32},
-                                        {"tables", op.tables.first},
-                                        {"y", op.y}});
-  status.Update(CheckExtents(op.batch, op.tables.list.count, op.width));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const EmbeddingTablesForward& op) {
+  absl::Status ok = CheckLimits(op.batch, op.tables.list.count, op.width);
+  if (!ok.ok()) return ok;
   return Kernel{.launch = [op](Stream& stream) {
     const int64_t places = op.batch * op.tables.list.count;
     Launch(stream, {.grid = Blocks(CeilDiv(places * op.width, kThreads))}, EmbeddingTablesKernel,
@@ -155,13 +144,9 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingTablesForward& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingTablesBackward& op) {
-  absl::Status status = RequireTypes("embedding tables backward",
-                                     {{"dy", op.dy},
-                                      {.name = "ids", .buffer = op.ids, .dtype = DType::kI32},
-                                      {"gradients", op.gradients.first}});
-  status.Update(CheckExtents(op.batch, op.gradients.list.count, op.width));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const EmbeddingTablesBackward& op) {
+  absl::Status ok = CheckLimits(op.batch, op.gradients.list.count, op.width);
+  if (!ok.ok()) return ok;
   return Kernel{.launch =
                     [op](Stream& stream) {
                       LaunchRowSums<false>(stream, op.ids, op.dy, op.batch, op.gradients.list.count,
@@ -171,18 +156,9 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const EmbeddingTablesBackward& op) {
                 .scratch_bytes = op.gradients.list.count * SortedIdBytes(op.batch)};
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const KeepRows& op) {
-  absl::Status status = RequireTypes(
-      "keep rows", {{"dy", op.dy},
-                    {.name = "ids", .buffer = op.ids, .dtype = DType::kI32},
-                    {"kept_dy", op.kept_dy},
-                    {.name = "kept_ids", .buffer = op.kept_ids, .dtype = DType::kI32}});
-  status.Update(CheckExtents(op.samples, op.count, op.width));
-  status.Update(RequirePositive("keep rows", {{"batch", op.batch}}));
-  if (!status.ok()) return status;
-  if (!op.state || op.samples % op.batch != 0) {
-    return absl::InvalidArgumentError("keep rows: no state, or samples is no multiple of batch");
-  }
+absl::StatusOr<Kernel> CudaDevice::Bind(const KeepRows& op) {
+  absl::Status ok = CheckLimits(op.samples, op.count, op.width);
+  if (!ok.ok()) return ok;
   return Kernel{.launch = [op](Stream& stream) {
     const int64_t places = op.batch * op.count;
     Launch(stream, {.grid = Blocks(CeilDiv(places * op.width, kThreads))}, KeepRowsKernel,
@@ -192,11 +168,9 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const KeepRows& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const MergeRows& op) {
-  absl::Status status = RequireTypes(
-      "merge rows", {{"grad", op.grad}, {.name = "ids", .buffer = op.ids, .dtype = DType::kI32}});
-  status.Update(CheckExtents(op.samples, op.count, op.width));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const MergeRows& op) {
+  absl::Status ok = CheckLimits(op.samples, op.count, op.width);
+  if (!ok.ok()) return ok;
   return Kernel{.launch =
                     [op](Stream& stream) {
                       LaunchRowSums<true>(stream, op.ids, op.grad, op.samples, op.count, op.width,

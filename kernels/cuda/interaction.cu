@@ -3,7 +3,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -70,14 +69,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const InteractionForward& op) {
-  const DType type = op.x.dtype;
-  absl::Status status =
-      RequireTypes("interaction", {{"x", op.x, type}, {"e", op.e, type}, {"y", op.y, type}});
-  status.Update(RequirePositive("interaction",
-                                {{"batch", op.batch}, {"count", op.count}, {"width", op.width}}));
-  if (!status.ok()) return status;
-  return ForElement("interaction", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const InteractionForward& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
       Launch(stream, {.grid = Blocks(op.batch)}, InteractionKernel<T>, op.x.As<T>(), op.e.As<T>(),
              op.y.As<T>(), op.count, op.width);
@@ -85,17 +78,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const InteractionForward& op) {
   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const InteractionBackward& op) {
-  const DType type = op.x.dtype;
-  absl::Status status = RequireTypes("interaction backward", {{"dy", op.dy, type},
-                                                              {"x", op.x, type},
-                                                              {"e", op.e, type},
-                                                              {"dx", op.dx, type, true},
-                                                              {"de", op.de, type, true}});
-  status.Update(RequirePositive("interaction backward",
-                                {{"batch", op.batch}, {"count", op.count}, {"width", op.width}}));
-  if (!status.ok()) return status;
-  return ForElement("interaction backward", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const InteractionBackward& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
       Launch(stream, {.grid = Blocks(op.batch)}, InteractionBackwardKernel<T>, op.dy.As<T>(),
              op.x.As<T>(), op.e.As<T>(), OptionalAs<T>(op.dx), OptionalAs<T>(op.de), op.count,

@@ -2,7 +2,6 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/fixed_sum.cuh"
-#include "kernels/cuda/require.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {
@@ -167,16 +166,7 @@ void LaunchLamb(Stream& stream, const LambArguments& a, bool adapt) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const LambStep& op) {
-  absl::Status status =
-      RequireTypes("lamb", {{"w", op.w},
-                            {"grad", op.grad},
-                            {"m", op.m},
-                            {"v", op.v},
-                            {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
-  status.Update(RequirePositive("lamb", {{"n", op.n}}));
-  if (!status.ok()) return status;
-  if (!op.state) return absl::InvalidArgumentError("lamb: state is missing");
+absl::StatusOr<Kernel> CudaDevice::Bind(const LambStep& op) {
   LambArguments arguments = {.w = op.w.As<float>() + op.offset,
                              .grad = op.grad.As<float>() + op.offset,
                              .m = op.m.As<float>() + op.offset,

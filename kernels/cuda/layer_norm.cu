@@ -3,7 +3,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/norm_row.cuh"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -171,27 +170,14 @@ Kernel Norm(const LayerNormForward& op) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormForward& op) {
+absl::StatusOr<Kernel> CudaDevice::Bind(const LayerNormForward& op) {
   const DType type = op.y.dtype, other = op.residual.dtype;
-  const bool wide = other == DType::kF32 || type == DType::kF32;
-  absl::Status status = RequireTypes(
-      "layer norm", {{"x", op.x},
-                     {"residual", op.residual, wide ? other : type, /*optional=*/!op.sum},
-                     {"sum", op.sum, DType::kF32, /*optional=*/!op.residual},
-                     {"gamma", op.gamma},
-                     {.name = "beta", .buffer = op.beta, .optional = true},
-                     {"y", op.y, type},
-                     {.name = "mean", .buffer = op.mean, .optional = true},
-                     {"rstd", op.rstd}});
-  status.Update(RequirePositive("layer norm", {{"rows", op.rows}, {"cols", op.cols}}));
-  status.Update(RequireElement("layer norm", other));
-  if (!status.ok()) return status;
-  return ForElement("layer norm", type, [&]<typename T>() -> Kernel {
+  return ForElement(type, [&]<typename T>() -> Kernel {
     if (other == DType::kF32) return Norm<T, float>(op);
     if constexpr (DTypeOf<T>::value != DType::kF32) {
       return Norm<T, T>(op);
     } else {
-      return WithElement(other, [&]<typename R>() { return Norm<float, R>(op); });
+      return ForElement(other, [&]<typename R>() { return Norm<float, R>(op); });
     }
   });
 }

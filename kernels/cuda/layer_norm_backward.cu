@@ -1,7 +1,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/norm_row.cuh"
-#include "kernels/cuda/require.h"
 #include "kernels/cuda/row_chunks.cuh"
 #include "kernels/ops/layer_norm.h"
 
@@ -202,22 +201,8 @@ void LaunchBackward(Stream& stream, const LayerNormBackward& op) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const LayerNormBackward& op) {
-  absl::Status status = RequireTypes("layer norm backward",
-                                     {{"dy", op.dy, op.dy.dtype},
-                                      {"x", op.x},
-                                      {"gamma", op.gamma},
-                                      {.name = "mean", .buffer = op.mean, .optional = true},
-                                      {"rstd", op.rstd},
-                                      {.name = "dx", .buffer = op.dx, .optional = true},
-                                      {.name = "dgamma", .buffer = op.dgamma, .optional = true},
-                                      {.name = "dbeta", .buffer = op.dbeta, .optional = true}});
-  status.Update(RequirePositive("layer norm backward", {{"rows", op.rows}, {"cols", op.cols}}));
-  if (!status.ok()) return status;
-  if (op.accumulate_dx && op.dx.data == op.dy.data) {
-    return absl::InvalidArgumentError("layer norm backward: dx is dy and accumulated into");
-  }
-  return ForElement("layer norm backward", op.dy.dtype, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const LayerNormBackward& op) {
+  return ForElement(op.dy.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) { LaunchBackward<T>(stream, op); },
                   .scratch_bytes = SumsOf(op) * RowSumBytes(op.rows, op.cols)};
   });

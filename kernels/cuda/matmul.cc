@@ -9,7 +9,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/matmul_tuner.h"
 #include "kernels/cuda/product.h"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -58,21 +57,8 @@ struct Products {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const Matmul& given) {
+absl::StatusOr<Kernel> CudaDevice::Bind(const Matmul& given) {
   const Matmul op = given.OnColumns();
-  const DType type = op.a.dtype;
-  const DType of_c = op.c.dtype == type ? type : DType::kF32;
-  absl::Status status =
-      RequireTypes("matmul", {{"a", op.a, type},
-                              {"b", op.b, type},
-                              {.name = "bias", .buffer = op.bias, .optional = true},
-                              {"c", op.c, of_c}});
-  status.Update(RequireElement("matmul", type));
-  status.Update(RequirePositive("matmul", {{"m", op.m}, {"n", op.n}, {"k", op.k}}));
-  if (status.ok() && !op.valid()) {
-    status = absl::InvalidArgumentError("cuda matmul: scale or strides");
-  }
-  if (!status.ok()) return status;
   const absl::StatusOr<std::vector<MatmulPiece>> cut = CutMatmul(op, kMaxMatmulElements);
   if (!cut.ok()) return cut.status();
   cudaSetDevice(index_);
@@ -80,14 +66,14 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const Matmul& given) {
   const auto products = std::make_shared<Products>(Products{.op = op});
   for (const MatmulPiece& of_op : *cut) {
     absl::StatusOr<Product> product = MakeProduct(op, of_op);
-    status = product.ok() ? tuner_.Choose(*product) : product.status();
+    const absl::Status status = product.ok() ? tuner_.Choose(*product) : product.status();
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat(status.message(), " (m ", op.m, ", n ", op.n,
                                                       ", k ", op.k, ")"));
     }
     products->pieces.push_back({of_op, *std::move(product)});
   }
-  const size_t bias_bytes = products->narrow_bias() ? op.n * SizeOf(of_c) : 0;
+  const size_t bias_bytes = products->narrow_bias() ? op.n * SizeOf(op.c.dtype) : 0;
   return Kernel{.launch = [products, handle = blas_->handle()](
                               Stream& stream) { products->Run(stream, handle); },
                 .scratch_bytes = kCublasWorkspace + kWorkspaceAlign + bias_bytes,

@@ -3,7 +3,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -30,20 +29,10 @@ __global__ void __launch_bounds__(kThreads)
   dx[at] = FromFloat<T>(ToFloat(dy[image * channels + at % channels]) / static_cast<float>(pixels));
 }
 
-template <typename Op>
-absl::Status CheckPlane(const Op& op) {
-  return RequirePositive("mean pool",
-                         {{"batch", op.batch}, {"pixels", op.pixels}, {"channels", op.channels}});
-}
-
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const MeanPoolForward& op) {
-  const DType type = op.x.dtype;
-  absl::Status status = RequireTypes("mean pool", {{"x", op.x, type}, {"y", op.y, type}});
-  status.Update(CheckPlane(op));
-  if (!status.ok()) return status;
-  return ForElement("mean pool", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const MeanPoolForward& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
       const int64_t n = op.batch * op.channels;
       Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MeanPoolKernel<T>, op.x.As<T>(),
@@ -52,13 +41,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const MeanPoolForward& op) {
   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const MeanPoolBackward& op) {
-  const DType type = op.dy.dtype;
-  absl::Status status =
-      RequireTypes("mean pool backward", {{"dy", op.dy, type}, {"dx", op.dx, type}});
-  status.Update(CheckPlane(op));
-  if (!status.ok()) return status;
-  return ForElement("mean pool backward", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const MeanPoolBackward& op) {
+  return ForElement(op.dy.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
       const int64_t n = op.batch * op.pixels * op.channels;
       Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MeanPoolBackwardKernel<T>,

@@ -2,7 +2,6 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/require.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {
@@ -49,14 +48,7 @@ Shape ThreadPerElement(int64_t n) { return {.grid = Blocks(CeilDiv(n, kThreads))
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const MuonMomentum& op) {
-  absl::Status status = RequireTypes(
-      "muon momentum", {{"grad", op.grad},
-                        {"velocity", op.velocity},
-                        {"y", op.y},
-                        {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
-  status.Update(RequirePositive("muon momentum", {{"n", op.n}}));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const MuonMomentum& op) {
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, ThreadPerElement(op.n), MuonMomentumKernel, op.grad.As<float>() + op.offset,
            op.velocity.As<float>() + op.offset, op.y.As<float>(),
@@ -64,35 +56,21 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const MuonMomentum& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const DivideByNorm& op) {
-  absl::Status status = RequireTypes(
-      "divide by norm", {{"x", op.x}, {.name = "sum", .buffer = op.sum, .dtype = DType::kF64}});
-  status.Update(RequirePositive("divide by norm", {{"n", op.n}}));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const DivideByNorm& op) {
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, ThreadPerElement(op.n), DivideByNormKernel, op.x.As<float>(),
            op.sum.As<double>(), op.n, op.epsilon);
   }};
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const NewtonSchulz& op) {
-  absl::Status status = RequireTypes("newton-schulz", {{"x", op.x}, {"y", op.y}});
-  status.Update(RequirePositive("newton-schulz", {{"n", op.n}}));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const NewtonSchulz& op) {
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, ThreadPerElement(op.n * op.n), NewtonSchulzKernel, op.x.As<float>(),
            op.y.As<float>(), op.n, op.a, op.b, op.c);
   }};
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const MuonStep& op) {
-  absl::Status status = RequireTypes(
-      "muon step", {{"w", op.w},
-                    {"x", op.x},
-                    {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
-  status.Update(RequirePositive("muon step", {{"n", op.n}}));
-  if (!status.ok()) return status;
-  if (!op.state) return absl::InvalidArgumentError("muon step: state is missing");
+absl::StatusOr<Kernel> CudaDevice::Bind(const MuonStep& op) {
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, ThreadPerElement(op.n), MuonStepKernel, op.w.As<float>() + op.offset,
            op.x.As<float>(), op.grad_scale ? op.grad_scale.As<float>() : nullptr,

@@ -5,7 +5,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -143,17 +142,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const NormalizeImages& op) {
-  constexpr const char* kName = "normalize_images";
-  absl::Status status = RequireTypes(
-      kName, {{"x", op.x, DType::kU8},
-              {.name = "places", .buffer = op.places, .dtype = DType::kI32, .optional = true},
-              {"y", op.y, op.y.dtype}});
-  status.Update(RequirePositive(kName, {{"pixels", op.pixels},
-                                        {"channels", op.channels},
-                                        {"4 - channels", kMostChannels + 1 - op.channels},
-                                        {"whole images", op.whole()}}));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const NormalizeImages& op) {
   Table table = {};
   for (int64_t c = 0; c < op.channels; ++c) {
     for (int v = 0; v < kBytes; v += 4) {
@@ -161,7 +150,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const NormalizeImages& op) {
                                              op.ValueOf(c, v + 2), op.ValueOf(c, v + 3)};
     }
   }
-  return ForElement(kName, op.y.dtype, [&]<typename T>() {
+  return ForElement(op.y.dtype, [&]<typename T>() {
     const int64_t n = op.pixels * op.channels;
     const int64_t blocks = std::min(kMostImageBlocks, CeilDiv(n, int64_t{kThreads} * 16));
     if (op.places) {

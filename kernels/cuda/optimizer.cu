@@ -2,13 +2,11 @@
 
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cuda/adamw.cuh"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/fixed_sum.cuh"
-#include "kernels/cuda/require.h"
 #include "kernels/step_state.h"
 
 namespace trainyard::kernels::cuda {
@@ -164,29 +162,20 @@ bool StepsByPacks(const Arguments& a, std::initializer_list<const void*> floats)
          Aligned(kStepPack * sizeof(T), {a.copy});
 }
 
-absl::Status RequireCopy(const char* op, const Buffer& copy) {
-  if (!copy || copy.dtype == DType::kBF16 || copy.dtype == DType::kF16) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("cuda ", op, ": copy is neither bf16 nor f16"));
-}
-
 // prepare.operator()<G, T>() for the types of the gradient and of the copy; without one T is float.
 template <typename F>
-absl::StatusOr<Kernel> ForGradientAndCopy(const char* op, const Buffer& grad, const Buffer& copy,
+absl::StatusOr<Kernel> ForGradientAndCopy(const Buffer& grad, const Buffer& copy,
                                           const F& prepare) {
-  return ForElement(op, grad.dtype, [&]<typename G>() {
-    return WithElement(copy.dtype,
-                       [&]<typename T>() -> Kernel { return prepare.template operator()<G, T>(); });
+  return ForElement(grad.dtype, [&]<typename G>() {
+    return ForElement(copy.dtype,
+                      [&]<typename T>() -> Kernel { return prepare.template operator()<G, T>(); });
   });
 }
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const SquaredNorm& op) {
-  const absl::Status types =
-      RequireTypes("squared norm", {{.name = "x", .buffer = op.x, .dtype = op.x.dtype},
-                                    {.name = "sum", .buffer = op.sum, .dtype = DType::kF64}});
-  if (!types.ok()) return types;
-  return ForElement("squared norm", op.x.dtype, [&]<typename E>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const SquaredNorm& op) {
+  return ForElement(op.x.dtype, [&]<typename E>() {
     return Kernel{.launch =
                       [op](Stream& stream) {
                         LaunchFixedSum(stream, Square{}, op.x.As<E>(), op.sum.As<double>(), op.n,
@@ -196,14 +185,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SquaredNorm& op) {
   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const ClipScale& op) {
-  const absl::Status types =
-      RequireTypes("clip scale", {{.name = "sum", .buffer = op.sum, .dtype = DType::kF64},
-                                  {"count", op.count, DType::kF64, true},
-                                  {"loss", op.loss, DType::kF64, true},
-                                  {"norm", op.norm},
-                                  {"scale", op.scale}});
-  if (!types.ok()) return types;
+absl::StatusOr<Kernel> CudaDevice::Bind(const ClipScale& op) {
   return Kernel{.launch = [op](Stream& stream) {
     Launch(stream, {.grid = Blocks(1), .block = dim3(1)}, ClipScaleKernel, op.sum.As<double>(),
            OptionalAs<double>(op.count), OptionalAs<double>(op.loss), op.norm.As<float>(),
@@ -211,17 +193,9 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const ClipScale& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdStep& op) {
+absl::StatusOr<Kernel> CudaDevice::Bind(const SgdStep& op) {
   const bool with_velocity = op.momentum > 0;
-  absl::Status status =
-      RequireTypes("sgd", {{"w", op.w},
-                           {.name = "grad", .buffer = op.grad, .dtype = op.grad.dtype},
-                           {.name = "velocity", .buffer = op.velocity, .optional = !with_velocity},
-                           {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
-  status.Update(RequireCopy("sgd", op.copy));
-  if (!status.ok()) return status;
-  if (!op.state) return absl::InvalidArgumentError("sgd: state is missing");
-  return ForGradientAndCopy("sgd", op.grad, op.copy, [&]<typename G, typename T>() {
+  return ForGradientAndCopy(op.grad, op.copy, [&]<typename G, typename T>() {
     SgdArguments<G, T> arguments = {.w = op.w.As<float>(),
                                     .grad = op.grad.As<G>(),
                                     .velocity = with_velocity ? op.velocity.As<float>() : nullptr,
@@ -241,17 +215,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdStep& op) {
   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWStep& op) {
-  absl::Status status =
-      RequireTypes("adamw", {{"w", op.w},
-                             {.name = "grad", .buffer = op.grad, .dtype = op.grad.dtype},
-                             {"m", op.m},
-                             {"v", op.v},
-                             {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
-  status.Update(RequireCopy("adamw", op.copy));
-  if (!status.ok()) return status;
-  if (!op.state) return absl::InvalidArgumentError("adamw: state is missing");
-  return ForGradientAndCopy("adamw", op.grad, op.copy, [&]<typename G, typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const AdamWStep& op) {
+  return ForGradientAndCopy(op.grad, op.copy, [&]<typename G, typename T>() {
     AdamWArguments<G, T> arguments = {.w = op.w.As<float>(),
                                       .grad = op.grad.As<G>(),
                                       .m = op.m.As<float>(),
@@ -275,13 +240,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWStep& op) {
   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const EmaStep& op) {
-  const absl::Status types =
-      RequireTypes("ema", {{"average", op.average},
-                           {"w", op.w},
-                           {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
-  if (!types.ok()) return types;
-  if (!op.state) return absl::InvalidArgumentError("ema: state is missing");
+absl::StatusOr<Kernel> CudaDevice::Bind(const EmaStep& op) {
   return Kernel{.launch = [op](Stream& stream) {
     if (op.n <= 0) return;
     float* average = op.average.As<float>();

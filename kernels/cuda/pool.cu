@@ -5,7 +5,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -67,26 +66,6 @@ __global__ void __launch_bounds__(kThreads)
   dx[at] = FromFloat<T>(gradient);
 }
 
-absl::Status CheckPool(const PoolShape& s) {
-  absl::Status status = RequirePositive("max pool", {{"batch", s.batch},
-                                                     {"height", s.height},
-                                                     {"width", s.width},
-                                                     {"channels", s.channels},
-                                                     {"window", s.window},
-                                                     {"stride", s.stride},
-                                                     {"pad + 1", s.pad + 1}});
-  if (status.ok() && s.window > 15) {
-    status = absl::InvalidArgumentError("max pool: window is larger than 15");
-  }
-  if (status.ok() && 2 * s.pad > s.window) {
-    status = absl::InvalidArgumentError("max pool: pad is more than half of the window");
-  }
-  if (status.ok() && (s.window > s.height + 2 * s.pad || s.window > s.width + 2 * s.pad)) {
-    status = absl::InvalidArgumentError("max pool: window is larger than the image");
-  }
-  return status;
-}
-
 Pooling PoolingOf(const PoolShape& s) {
   return {.height = s.height,
           .width = s.width,
@@ -100,13 +79,8 @@ Pooling PoolingOf(const PoolShape& s) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const MaxPoolForward& op) {
-  const DType type = op.x.dtype;
-  absl::Status status = RequireTypes(
-      "max pool", {{"x", op.x, type}, {"y", op.y, type}, {"index", op.index, DType::kU8}});
-  status.Update(CheckPool(op.shape));
-  if (!status.ok()) return status;
-  return ForElement("max pool", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const MaxPoolForward& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{.launch = [op, s = PoolingOf(op.shape)](Stream& stream) {
       const int64_t n = op.shape.batch * s.out_height * s.out_width * s.channels;
       Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MaxPoolKernel<T>, op.x.As<T>(),
@@ -115,14 +89,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const MaxPoolForward& op) {
   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const MaxPoolBackward& op) {
-  const DType type = op.dy.dtype;
-  absl::Status status =
-      RequireTypes("max pool backward",
-                   {{"dy", op.dy, type}, {"dx", op.dx, type}, {"index", op.index, DType::kU8}});
-  status.Update(CheckPool(op.shape));
-  if (!status.ok()) return status;
-  return ForElement("max pool backward", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const MaxPoolBackward& op) {
+  return ForElement(op.dy.dtype, [&]<typename T>() {
     return Kernel{.launch = [op, s = PoolingOf(op.shape)](Stream& stream) {
       const int64_t n = op.shape.batch * s.height * s.width * s.channels;
       Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, MaxPoolBackwardKernel<T>,

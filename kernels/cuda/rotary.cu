@@ -2,11 +2,9 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -112,20 +110,8 @@ void LaunchRotary(Stream& stream, const Rotary& op) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const Rotary& op) {
-  const DType type = op.x.dtype;
-  absl::Status status = RequireTypes("rotary", {{"x", op.x, type}, {"y", op.y, type}});
-  status.Update(RequirePositive("rotary", {{"batch", op.batch},
-                                           {"time", op.time},
-                                           {"heads", op.heads},
-                                           {"rotated", op.rotated},
-                                           {"head_dim", op.head_dim}}));
-  if (!status.ok()) return status;
-  if (op.head_dim % 2 != 0 || op.rotated > op.heads) {
-    return absl::InvalidArgumentError(absl::StrCat("rotary: head_dim ", op.head_dim, ", ",
-                                                   op.rotated, " of ", op.heads, " heads"));
-  }
-  return ForElement("rotary", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const Rotary& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) { LaunchRotary<T>(stream, op); }};
   });
 }

@@ -2,7 +2,6 @@
 
 #include "kernels/cuda/adamw.cuh"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -51,20 +50,6 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename Op>
-absl::Status CheckRows(const char* name, const Op& op) {
-  absl::Status status =
-      RequireTypes(name, {{"tables", op.tables.first},
-                          {"grad", op.grad},
-                          {.name = "ids", .buffer = op.ids, .dtype = DType::kI32},
-                          {.name = "grad_scale", .buffer = op.grad_scale, .optional = true}});
-  status.Update(RequirePositive(
-      name, {{"samples", op.samples}, {"tables", op.tables.list.count}, {"width", op.width}}));
-  if (!status.ok()) return status;
-  if (op.state && op.tables.list.count <= TableList::kMost) return absl::OkStatus();
-  return absl::InvalidArgumentError("rows of tables: no state, or too many tables");
-}
-
-template <typename Op>
 Rows RowsOf(const Op& op) {
   return {.w = op.tables.first.template As<float>(),
           .grad = op.grad.template As<float>(),
@@ -78,9 +63,7 @@ Rows RowsOf(const Op& op) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdRows& op) {
-  const absl::Status status = CheckRows("sgd rows", op);
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const SgdRows& op) {
   return Kernel{.launch = [op](Stream& stream) {
     const Rows rows = RowsOf(op);
     Launch(stream, {.grid = Blocks(CeilDiv(rows.places * rows.width, kThreads))}, SgdRowsKernel,
@@ -88,10 +71,7 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SgdRows& op) {
   }};
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const AdamWRows& op) {
-  absl::Status status = CheckRows("adamw rows", op);
-  status.Update(RequireTypes("adamw rows", {{"m", op.m.first}, {"v", op.v.first}}));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const AdamWRows& op) {
   const auto launch = [op](Stream& stream) {
     const Rows rows = RowsOf(op);
     const AdamWHyper hyper = {.beta1 = op.beta1,

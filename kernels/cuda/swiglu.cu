@@ -4,7 +4,6 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/fast_math.cuh"
 #include "kernels/cuda/map.cuh"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -80,12 +79,8 @@ dim3 GateBlocks(int64_t rows, int64_t cols, int pack) {
 
 }  // namespace
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const SwiGluForward& op) {
-  const DType type = op.x.dtype;
-  absl::Status status = RequireTypes("swiglu", {{"x", op.x, type}, {"y", op.y, type}});
-  status.Update(RequirePositive("swiglu", {{"rows", op.rows}, {"cols", op.cols}}));
-  if (!status.ok()) return status;
-  return ForElement("swiglu", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const SwiGluForward& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
       const T* x = op.x.As<T>();
       T* y = op.y.As<T>();
@@ -97,13 +92,8 @@ absl::StatusOr<Kernel> CudaDevice::Prepare(const SwiGluForward& op) {
   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const SwiGluBackward& op) {
-  const DType type = op.x.dtype;
-  absl::Status status = RequireTypes("swiglu backward",
-                                     {{"x", op.x, type}, {"dy", op.dy, type}, {"dx", op.dx, type}});
-  status.Update(RequirePositive("swiglu backward", {{"rows", op.rows}, {"cols", op.cols}}));
-  if (!status.ok()) return status;
-  return ForElement("swiglu backward", type, [&]<typename T>() {
+absl::StatusOr<Kernel> CudaDevice::Bind(const SwiGluBackward& op) {
+  return ForElement(op.x.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) {
       const T* x = op.x.As<T>();
       const T* dy = op.dy.As<T>();

@@ -3,7 +3,6 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/require.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -47,19 +46,13 @@ void LaunchTranspose(Stream& stream, const Buffer& x, const Buffer& y, int64_t b
     Launch(stream, {.grid = Blocks(batch * row_tiles * col_tiles)}, TransposeKernel<X, Y>,
            x.As<X>(), y.As<Y>(), rows, cols, row_tiles, col_tiles, accumulate);
   };
-  WithElement(x.dtype, [&]<typename T>() {
+  ForElement(x.dtype, [&]<typename T>() {
     x.dtype == y.dtype ? launch.template operator()<T, T>()
                        : launch.template operator()<T, float>();
   });
 }
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const Transpose& op) {
-  const DType type = op.x.dtype;
-  absl::Status status = RequireTypes("transpose", {{"x", op.x, type}, {"y", op.y, type}});
-  status.Update(RequireElement("transpose", type));
-  status.Update(
-      RequirePositive("transpose", {{"batch", op.batch}, {"rows", op.rows}, {"cols", op.cols}}));
-  if (!status.ok()) return status;
+absl::StatusOr<Kernel> CudaDevice::Bind(const Transpose& op) {
   return Kernel{.launch = [op](Stream& stream) {
     LaunchTranspose(stream, op.x, op.y, op.batch, op.rows, op.cols, false);
   }};

@@ -89,7 +89,7 @@ void LaunchTrialOperands(Stream& stream, const TrialOperand& a, const TrialOpera
                       .cancels = cancel,
                       .negative = operand == &b,
                       .seed = operand == &b ? 2u : 1u};
-    WithElement(operand->x.dtype, [&]<typename T>() {
+    ForElement(operand->x.dtype, [&]<typename T>() {
       Launch(stream, {.grid = Blocks(CeilDiv(of.rows * of.cols, kThreads))}, OperandKernel<T>,
              operand->x.As<T>(), of, scale);
     });
@@ -97,7 +97,7 @@ void LaunchTrialOperands(Stream& stream, const TrialOperand& a, const TrialOpera
 }
 
 void LaunchTrialData(Stream& stream, const Buffer& x, int64_t n, float scale) {
-  WithElement(x.dtype, [&]<typename T>() {
+  ForElement(x.dtype, [&]<typename T>() {
     Launch(stream, {.grid = Blocks(CeilDiv(n, kThreads))}, TrialDataKernel<T>, x.As<T>(), n, scale);
   });
 }
@@ -105,7 +105,7 @@ void LaunchTrialData(Stream& stream, const Buffer& x, int64_t n, float scale) {
 int64_t LaunchDigest(Stream& stream, const Buffer& c, int64_t rows, int64_t cols, int64_t step,
                      uint64_t* parts) {
   const int64_t count = std::min(kMostDigestParts, CeilDiv(rows * cols, kThreads));
-  WithElement(c.dtype, [&]<typename T>() {
+  ForElement(c.dtype, [&]<typename T>() {
     Launch(stream, {.grid = Blocks(count)}, DigestKernel<T>, static_cast<const T*>(c.As<T>()), rows,
            cols, step, parts);
   });

@@ -3,7 +3,7 @@
 
 namespace trainyard::kernels::cuda {
 
-absl::StatusOr<Kernel> CudaDevice::Prepare(const Zero& op) {
+absl::StatusOr<Kernel> CudaDevice::Bind(const Zero& op) {
   if (!op.x) return absl::InvalidArgumentError("zero: operand x is missing");
   const size_t bytes = static_cast<size_t>(op.n) * SizeOf(op.x.dtype);
   return Kernel{.launch = [data = op.x.data, bytes](Stream& stream) {

@@ -15,7 +15,7 @@ struct ActivationForwardOf {
   ActivationKind kind = ActivationKind::kRelu;
   T x, y;
   int64_t n = 0;
-  TY_FIELDS(Read(x), Write(y), kind, n)
+  TY_FIELDS(Read(x, E), Write(y, E), kind, n)
 };
 using ActivationForward = ActivationForwardOf<Buffer>;
 
@@ -27,7 +27,7 @@ struct ActivationBackwardOf {
   ActivationKind kind = ActivationKind::kRelu;
   T x, dy, dx;
   int64_t n = 0;
-  TY_FIELDS(Read(x), Read(dy), Write(dx), kind, n)
+  TY_FIELDS(Read(x, E), Read(dy, E), Write(dx, E), kind, n)
 };
 using ActivationBackward = ActivationBackwardOf<Buffer>;
 

@@ -11,7 +11,11 @@ struct AddOf {
   static constexpr const char* kName = "add";
   T a, b, y;
   int64_t n = 0;
-  TY_FIELDS(Read(a), Read(b), Write(y), n)
+
+  const char* Unsupported() const {
+    return a.dtype == y.dtype ? nullptr : "y is not of the type of a";
+  }
+  TY_FIELDS(Read(a, EOrF32), Read(b, E), Write(y, EOrF32), n)
 };
 using Add = AddOf<Buffer>;
 

@@ -12,7 +12,12 @@ struct AddProductOf {
   T base, a, b, y;
   int64_t rows = 0, cols = 0, first = 0, n = 0, k = 0;
   float scale = 1;
-  TY_FIELDS(Read(base), Read(a), Read(b), Write(y), rows, cols, first, n, k, scale)
+
+  const char* Problem() const {
+    return first + n <= cols ? nullptr : "the columns are not all of y";
+  }
+  TY_FIELDS(Read(base, E), Read(a, E), Read(b, E), Write(y, E), rows, cols, MayBeZero(first), n, k,
+            scale)
 };
 using AddProduct = AddProductOf<Buffer>;
 

@@ -22,8 +22,12 @@ struct AttentionForwardOf {
   float scale = 1;
   bool causal = true;
   T lengths;
-  TY_FIELDS(Read(qkv), Read(lengths), Write(y), Write(lse), batch, time, heads, kv_heads, head_dim,
-            scale, causal)
+
+  const char* Problem() const {
+    return heads % kv_heads == 0 ? nullptr : "heads cannot share kv_heads heads of keys and values";
+  }
+  TY_FIELDS(Read(qkv, E), Read(lengths, Optional(I32)), Write(y, E), Write(lse), batch, time, heads,
+            kv_heads, head_dim, scale, causal)
 };
 using AttentionForward = AttentionForwardOf<Buffer>;
 
@@ -36,8 +40,12 @@ struct AttentionBackwardOf {
   float scale = 1;
   bool causal = true;
   T lengths;
-  TY_FIELDS(Read(dy), Read(qkv), Read(lengths), Read(y), Read(lse), Write(dqkv), batch, time, heads,
-            kv_heads, head_dim, scale, causal)
+
+  const char* Problem() const {
+    return heads % kv_heads == 0 ? nullptr : "heads cannot share kv_heads heads of keys and values";
+  }
+  TY_FIELDS(Read(dy, E), Read(qkv, E), Read(lengths, Optional(I32)), Read(y, E), Read(lse),
+            Write(dqkv, E), batch, time, heads, kv_heads, head_dim, scale, causal)
 };
 using AttentionBackward = AttentionBackwardOf<Buffer>;
 

@@ -26,10 +26,11 @@ struct BatchNormForwardOf {
   float epsilon = 1e-5f, momentum = 0.1f;
   bool relu = false, again = false;
 
+  const char* Problem() const { return rows > 1 ? nullptr : "one row has no variance"; }
   constexpr Access moments() const { return again ? Access::kRead : Access::kWrite; }
-  TY_FIELDS(Read(x), Read(gamma), Read(beta), Read(residual), Write(y), Touch(mean, moments()),
-            Touch(rstd, moments()), Update(running_mean), Update(running_var), rows, cols, epsilon,
-            momentum, relu, again)
+  TY_FIELDS(Read(x, E), Read(gamma), Read(beta), Read(residual, Optional(E)), Write(y, E),
+            Touch(mean, moments()), Touch(rstd, moments()), Update(running_mean, OptionalIf(again)),
+            Update(running_var, OptionalIf(again)), rows, cols, epsilon, momentum, relu, again)
 };
 using BatchNormForward = BatchNormForwardOf<Buffer>;
 
@@ -41,8 +42,8 @@ struct BatchNormInferenceOf {
   int64_t rows = 0, cols = 0;
   float epsilon = 1e-5f;
   bool relu = false;
-  TY_FIELDS(Read(x), Read(gamma), Read(beta), Read(residual), Read(running_mean), Read(running_var),
-            Write(y), rows, cols, epsilon, relu)
+  TY_FIELDS(Read(x, E), Read(gamma), Read(beta), Read(residual, Optional(E)), Read(running_mean),
+            Read(running_var), Write(y, E), rows, cols, epsilon, relu)
 };
 using BatchNormInference = BatchNormInferenceOf<Buffer>;
 
@@ -57,9 +58,10 @@ struct BatchNormBackwardOf {
   T dy, x, y, gamma, mean, rstd, dx, dresidual, dgamma, dbeta;
   int64_t rows = 0, cols = 0;
   bool accumulate_params = false;
-  TY_FIELDS(Read(dy), Read(x), Read(y), Read(gamma), Read(mean), Read(rstd), Write(dx),
-            Write(dresidual), WriteOrAdd(dgamma, accumulate_params),
-            WriteOrAdd(dbeta, accumulate_params), rows, cols, accumulate_params)
+  TY_FIELDS(Read(dy, E), Read(x, E), Read(y, Optional(E)), Read(gamma), Read(mean), Read(rstd),
+            Write(dx, Optional(E)), Write(dresidual, Optional(E)),
+            WriteOrAdd(dgamma, accumulate_params, Optional()),
+            WriteOrAdd(dbeta, accumulate_params, Optional()), rows, cols, accumulate_params)
 };
 using BatchNormBackward = BatchNormBackwardOf<Buffer>;
 

@@ -17,8 +17,8 @@ struct BinaryCrossEntropyOf {
   T state;
   int64_t rows = 0;
   float scale = 1;
-  TY_FIELDS(Read(logits), Read(targets), Write(losses), Write(correct), Write(dlogits), Read(state),
-            rows, scale)
+  TY_FIELDS(Read(logits), Read(targets, I32), Write(losses), Write(correct, Optional()),
+            Write(dlogits, Optional()), Read(state, Optional(State)), rows, scale)
 };
 using BinaryCrossEntropy = BinaryCrossEntropyOf<Buffer>;
 

@@ -12,7 +12,11 @@ struct CastOf {
   static constexpr const char* kName = "cast";
   T x, y;
   int64_t n = 0;
-  TY_FIELDS(Read(x), Write(y), n)
+
+  const char* Unsupported() const {
+    return x.dtype == DType::kF32 || y.dtype == DType::kF32 ? nullptr : "neither x nor y is f32";
+  }
+  TY_FIELDS(Read(x, EOrF32), Write(y, EOrF32), n)
 };
 using Cast = CastOf<Buffer>;
 

@@ -13,8 +13,9 @@ struct ColumnSumOf {
   int64_t rows = 0, cols = 0;
   bool accumulate = false;
 
+  const char* Problem() const { return row_stride() < cols ? "rows of x overlap" : nullptr; }
   int64_t row_stride() const { return x.row_stride == 0 ? cols : x.row_stride; }
-  TY_FIELDS(WithRowStride(Read(x)), WriteOrAdd(y, accumulate), rows, cols, accumulate)
+  TY_FIELDS(WithRowStride(Read(x, E)), WriteOrAdd(y, accumulate), rows, cols, accumulate)
 };
 using ColumnSum = ColumnSumOf<Buffer>;
 

@@ -14,7 +14,7 @@ struct ConcatOf {
   T a, b, y;
   int64_t rows = 0, a_cols = 0, b_cols = 0;
   bool repeat_a = false;
-  TY_FIELDS(Read(a), Read(b), Write(y), rows, a_cols, b_cols, repeat_a)
+  TY_FIELDS(Read(a, Optional()), Read(b, Optional()), Write(y), rows, a_cols, b_cols, repeat_a)
 };
 using Concat = ConcatOf<Buffer>;
 
@@ -25,7 +25,7 @@ struct SplitOf {
   static constexpr const char* kName = "split";
   T x, a, b;
   int64_t rows = 0, a_cols = 0, b_cols = 0;
-  TY_FIELDS(Read(x), Write(a), Write(b), rows, a_cols, b_cols)
+  TY_FIELDS(Read(x), Write(a, Optional()), Write(b, Optional()), rows, a_cols, b_cols)
 };
 using Split = SplitOf<Buffer>;
 

@@ -16,6 +16,15 @@ struct ConvolutionShape {
 
   constexpr int64_t out_height() const { return (height + 2 * pad - kernel_height) / stride + 1; }
   constexpr int64_t out_width() const { return (width + 2 * pad - kernel_width) / stride + 1; }
+
+  const char* Problem() const {
+    if (batch < 1 || height < 1 || width < 1 || in < 1 || out < 1) return "the images are empty";
+    if (kernel_height < 1 || kernel_width < 1 || stride < 1) return "the kernel or stride is empty";
+    if (groups < 1 || in % groups != 0 || out % groups != 0)
+      return "groups do not divide in and out";
+    const bool fits = kernel_height <= height + 2 * pad && kernel_width <= width + 2 * pad;
+    return pad >= 0 && fits ? nullptr : "the kernel does not fit into the padded image";
+  }
 };
 
 // y may be rounded to E before the bias is added as well as after.
@@ -24,7 +33,9 @@ struct ConvolutionForwardOf {
   static constexpr const char* kName = "convolution";
   T x, w, bias, y;
   ConvolutionShape shape;
-  TY_FIELDS(Read(x), Read(w), Read(bias), Write(y), shape)
+
+  const char* Problem() const { return shape.Problem(); }
+  TY_FIELDS(Read(x, E), Read(w, E), Read(bias, Optional()), Write(y, E), shape)
 };
 using ConvolutionForward = ConvolutionForwardOf<Buffer>;
 
@@ -34,7 +45,9 @@ struct ConvolutionBackwardDataOf {
   static constexpr const char* kName = "convolution_dx";
   T dy, w, dx;
   ConvolutionShape shape;
-  TY_FIELDS(Read(dy), Read(w), Write(dx), shape)
+
+  const char* Problem() const { return shape.Problem(); }
+  TY_FIELDS(Read(dy, E), Read(w, E), Write(dx, E), shape)
 };
 using ConvolutionBackwardData = ConvolutionBackwardDataOf<Buffer>;
 
@@ -45,9 +58,11 @@ struct ConvolutionBackwardWeightsOf {
   static constexpr const char* kName = "convolution_dw";
   T x, dy, dw, dbias;
   ConvolutionShape shape;
+
+  const char* Problem() const { return shape.Problem(); }
   bool accumulate = false;
-  TY_FIELDS(Read(x), Read(dy), WriteOrAdd(dw, accumulate), WriteOrAdd(dbias, accumulate), shape,
-            accumulate)
+  TY_FIELDS(Read(x, E), Read(dy, E), WriteOrAdd(dw, accumulate),
+            WriteOrAdd(dbias, accumulate, Optional()), shape, accumulate)
 };
 using ConvolutionBackwardWeights = ConvolutionBackwardWeightsOf<Buffer>;
 

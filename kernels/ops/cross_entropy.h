@@ -26,11 +26,16 @@ struct CrossEntropyOf {
   float scale = 1, smoothing = 0, z_loss = 0;
 
   int64_t row_stride() const { return logits.row_stride == 0 ? classes : logits.row_stride; }
-  // dlogits has the row stride of logits.
-  bool valid() const { return !dlogits || dlogits.row_stride == logits.row_stride; }
-  TY_FIELDS(WithRowStride(Read(logits)), Read(targets), Write(losses), Write(z_losses),
-            Write(correct), WithRowStride(Write(dlogits)), Read(state), rows, classes, scale,
-            smoothing, z_loss)
+  const char* Problem() const {
+    if (row_stride() < classes) return "rows of logits overlap";
+    return !dlogits || dlogits.row_stride == logits.row_stride
+               ? nullptr
+               : "logits and their gradient have different row strides";
+  }
+  TY_FIELDS(WithRowStride(Read(logits, E)), Read(targets, I32), Write(losses),
+            Write(z_losses, Optional()), Write(correct, Optional()),
+            WithRowStride(Write(dlogits, Optional(E))), Read(state, Optional(State)), rows, classes,
+            scale, smoothing, z_loss)
 };
 using CrossEntropy = CrossEntropyOf<Buffer>;
 
@@ -43,7 +48,7 @@ struct CountTargetsOf {
   T targets, count;
   int64_t n = 0;
   bool accumulate = false;
-  TY_FIELDS(Read(targets), WriteOrAdd(count, accumulate), n, accumulate)
+  TY_FIELDS(Read(targets, I32), WriteOrAdd(count, accumulate, F64), n, accumulate)
 };
 using CountTargets = CountTargetsOf<Buffer>;
 
@@ -54,7 +59,7 @@ struct SumOf {
   T x, sum;
   int64_t n = 0;
   bool accumulate = false;
-  TY_FIELDS(Read(x), WriteOrAdd(sum, accumulate), n, accumulate)
+  TY_FIELDS(Read(x), WriteOrAdd(sum, accumulate, F64), MayBeZero(n), accumulate)
 };
 using Sum = SumOf<Buffer>;
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/buffer.h"
+#include "kernels/operand.h"
 
 namespace trainyard::kernels {
 
@@ -9,10 +9,12 @@ namespace trainyard::kernels {
 // stream are two words each, the low word first: the same bits on every device, wherever the range
 // begins.
 struct DrawNormal {
+  static constexpr const char* kName = "draw_normal";
   Buffer x;
   uint64_t seed = 0, stream = 0;
   int64_t first = 0, n = 0;  // first >= 0
   double std = 1;
+  TY_FIELDS(Write(x), seed, stream, MayBeZero(first), n, std)
 };
 
 }  // namespace trainyard::kernels

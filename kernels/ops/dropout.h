@@ -17,7 +17,9 @@ struct DropoutOf {
   uint32_t stream = 0;  // distinct per dropout in the model
   int64_t samples = 0, per_sample = 0;
   float p = 0;  // in [0, 1)
-  TY_FIELDS(Read(x), Write(y), Read(state), stream, samples, per_sample, p)
+
+  const char* Problem() const { return p >= 0 && p < 1 ? nullptr : "p is not in [0, 1)"; }
+  TY_FIELDS(Read(x, E), Write(y, E), Read(state, State), stream, samples, per_sample, p)
 };
 using Dropout = DropoutOf<Buffer>;
 

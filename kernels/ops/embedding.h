@@ -13,7 +13,8 @@ struct EmbeddingForwardOf {
   static constexpr const char* kName = "embedding";
   T ids, tokens, positions, y;
   int64_t batch = 0, time = 0, width = 0, vocab = 0;
-  TY_FIELDS(Read(ids), Read(tokens), Read(positions), Write(y), batch, time, width, vocab)
+  TY_FIELDS(Read(ids, I32), Read(tokens), Read(positions, Optional()), Write(y), batch, time, width,
+            vocab)
 };
 using EmbeddingForward = EmbeddingForwardOf<Buffer>;
 
@@ -25,7 +26,8 @@ struct EmbeddingBackwardOf {
   static constexpr const char* kName = "embedding_backward";
   T dy, ids, dtokens, dpositions;
   int64_t batch = 0, time = 0, width = 0, vocab = 0;
-  TY_FIELDS(Read(dy), Read(ids), Update(dtokens), Update(dpositions), batch, time, width, vocab)
+  TY_FIELDS(Read(dy), Read(ids, I32), Update(dtokens), Update(dpositions, Optional()), batch, time,
+            width, vocab)
 };
 using EmbeddingBackward = EmbeddingBackwardOf<Buffer>;
 

@@ -11,6 +11,10 @@ struct TableList {
   int64_t count = 0;
   int64_t start[kMost] = {};
   int64_t rows[kMost] = {};
+
+  const char* Problem() const {
+    return count >= 1 && count <= kMost ? nullptr : "the number of tables is not in [1, 128]";
+  }
 };
 
 // The tables, or buffers laid out like them (gradients, moments), in device memory; `first` is
@@ -36,7 +40,9 @@ struct EmbeddingTablesForwardOf {
   T ids, y;
   TablesOf<T> tables;
   int64_t batch = 0, width = 0;
-  TY_FIELDS(Read(ids), Read(tables), Write(y), batch, width)
+
+  const char* Problem() const { return tables.list.Problem(); }
+  TY_FIELDS(Read(ids, I32), Read(tables), Write(y), batch, width)
 };
 using EmbeddingTablesForward = EmbeddingTablesForwardOf<Buffer>;
 
@@ -48,7 +54,9 @@ struct EmbeddingTablesBackwardOf {
   T dy, ids;
   TablesOf<T> gradients;
   int64_t batch = 0, width = 0;
-  TY_FIELDS(Read(dy), Read(ids), Update(gradients), batch, width)
+
+  const char* Problem() const { return gradients.list.Problem(); }
+  TY_FIELDS(Read(dy), Read(ids, I32), Update(gradients), batch, width)
 };
 using EmbeddingTablesBackward = EmbeddingTablesBackwardOf<Buffer>;
 
@@ -62,8 +70,12 @@ struct KeepRowsOf {
   T dy, ids, kept_dy, kept_ids;
   T state;  // StepState
   int64_t samples = 0, batch = 0, count = 0, width = 0;
-  TY_FIELDS(Read(dy), Read(ids), Update(kept_dy), Update(kept_ids), Read(state), samples, batch,
-            count, width)
+
+  const char* Problem() const {
+    return samples % batch == 0 ? nullptr : "samples is no multiple of batch";
+  }
+  TY_FIELDS(Read(dy), Read(ids, I32), Update(kept_dy), Update(kept_ids, I32), Read(state, State),
+            samples, batch, count, width)
 };
 using KeepRows = KeepRowsOf<Buffer>;
 
@@ -76,7 +88,7 @@ struct MergeRowsOf {
   static constexpr const char* kName = "merge_rows";
   T grad, ids;
   int64_t samples = 0, count = 0, width = 0;
-  TY_FIELDS(Update(grad), Update(ids), samples, count, width)
+  TY_FIELDS(Update(grad), Update(ids, I32), samples, count, width)
 };
 using MergeRows = MergeRowsOf<Buffer>;
 

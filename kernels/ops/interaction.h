@@ -13,7 +13,7 @@ struct InteractionForwardOf {
   static constexpr const char* kName = "interaction";
   T x, e, y;
   int64_t batch = 0, count = 0, width = 0;
-  TY_FIELDS(Read(x), Read(e), Write(y), batch, count, width)
+  TY_FIELDS(Read(x, E), Read(e, E), Write(y, E), batch, count, width)
 };
 using InteractionForward = InteractionForwardOf<Buffer>;
 
@@ -23,7 +23,8 @@ struct InteractionBackwardOf {
   static constexpr const char* kName = "interaction_backward";
   T dy, x, e, dx, de;
   int64_t batch = 0, count = 0, width = 0;
-  TY_FIELDS(Read(dy), Read(x), Read(e), Write(dx), Write(de), batch, count, width)
+  TY_FIELDS(Read(dy, E), Read(x, E), Read(e, E), Write(dx, Optional(E)), Write(de, Optional(E)),
+            batch, count, width)
 };
 using InteractionBackward = InteractionBackwardOf<Buffer>;
 

@@ -21,8 +21,9 @@ struct LambStepOf {
   int64_t offset = 0, n = 0;
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-6f, weight_decay = 0, learning_rate_scale = 1;
   bool adapt = true;
-  TY_FIELDS(Update(w), Read(grad), Update(m), Update(v), Read(grad_scale), Read(state), offset, n,
-            beta1, beta2, epsilon, weight_decay, learning_rate_scale, adapt)
+  TY_FIELDS(Update(w), Read(grad), Update(m), Update(v), Read(grad_scale, Optional()),
+            Read(state, State), MayBeZero(offset), n, beta1, beta2, epsilon, weight_decay,
+            learning_rate_scale, adapt)
 };
 using LambStep = LambStepOf<Buffer>;
 

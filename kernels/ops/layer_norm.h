@@ -20,8 +20,13 @@ struct LayerNormForwardOf {
   T x, residual, sum, gamma, beta, y, mean, rstd;
   int64_t rows = 0, cols = 0;
   float epsilon = 1e-5f;
-  TY_FIELDS(Read(x), Read(residual), Read(gamma), Read(beta), Write(sum), Write(y), Write(mean),
-            Write(rstd), rows, cols, epsilon)
+
+  const char* Problem() const {
+    return !residual == !sum ? nullptr : "residual and sum are not given together";
+  }
+  TY_FIELDS(Read(x), Read(residual, Optional(EOrF32)), Read(gamma), Read(beta, Optional()),
+            Write(sum, Optional()), Write(y, EOrF32), Write(mean, Optional()), Write(rstd), rows,
+            cols, epsilon)
 };
 using LayerNormForward = LayerNormForwardOf<Buffer>;
 
@@ -35,9 +40,16 @@ struct LayerNormBackwardOf {
   int64_t rows = 0, cols = 0;
   bool accumulate_dx = false;  // a residual branch already left its gradient in dx
   bool accumulate_params = false;
-  TY_FIELDS(Read(dy), Read(x), Read(gamma), Read(mean), Read(rstd), WriteOrAdd(dx, accumulate_dx),
-            WriteOrAdd(dgamma, accumulate_params), WriteOrAdd(dbeta, accumulate_params), rows, cols,
-            accumulate_dx, accumulate_params)
+
+  const char* Problem() const {
+    const bool adds_to_what_it_reads = accumulate_dx && dx.data == dy.data;
+    return adds_to_what_it_reads ? "dx is dy and accumulated into" : nullptr;
+  }
+  TY_FIELDS(Read(dy, E), Read(x), Read(gamma), Read(mean, Optional()), Read(rstd),
+            WriteOrAdd(dx, accumulate_dx, Optional()),
+            WriteOrAdd(dgamma, accumulate_params, Optional()),
+            WriteOrAdd(dbeta, accumulate_params, Optional()), rows, cols, accumulate_dx,
+            accumulate_params)
 };
 using LayerNormBackward = LayerNormBackwardOf<Buffer>;
 

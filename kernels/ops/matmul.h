@@ -30,10 +30,11 @@ struct MatmulOf {
   int64_t stored_a_cols() const { return transpose_a ? m : k; }
   int64_t a_row_stride() const { return a.row_stride > 0 ? a.row_stride : stored_a_cols(); }
   int64_t c_row_stride() const { return c.row_stride > 0 ? c.row_stride : n; }
-  // Whether scale, bias and strides are as said above, and a_cols is 0.
-  bool valid() const {
-    return a_cols == 0 && a_row_stride() >= stored_a_cols() && c_row_stride() >= n &&
-           (scale == 1 || !bias);
+  const char* Problem() const {
+    if (a_cols > 0 && a_first + stored_a_cols() > a_cols) return "a has too few columns";
+    const MatmulOf on = OnColumns();
+    if (on.a_row_stride() < stored_a_cols() || on.c_row_stride() < n) return "rows overlap";
+    return scale == 1 || !bias ? nullptr : "a bias beside a scale";
   }
   // The same product with the columns of `a` as a buffer whose rows lie apart, and a_cols 0.
   MatmulOf OnColumns() const {
@@ -42,8 +43,9 @@ struct MatmulOf {
     op.a_cols = op.a_first = 0;
     return op;
   }
-  TY_FIELDS(WithRowStride(Read(a)), Read(b), Read(bias), WithRowStride(WriteOrAdd(c, accumulate)),
-            m, n, k, transpose_a, transpose_b, accumulate, scale, a_cols, a_first)
+  TY_FIELDS(WithRowStride(Read(a, E)), Read(b, E), Read(bias, Optional()),
+            WithRowStride(WriteOrAdd(c, accumulate, EOrF32)), m, n, k, transpose_a, transpose_b,
+            accumulate, scale, MayBeZero(a_cols), MayBeZero(a_first))
 };
 using Matmul = MatmulOf<Buffer>;
 

@@ -11,7 +11,7 @@ struct MeanPoolForwardOf {
   static constexpr const char* kName = "mean_pool";
   T x, y;
   int64_t batch = 0, pixels = 0, channels = 0;
-  TY_FIELDS(Read(x), Write(y), batch, pixels, channels)
+  TY_FIELDS(Read(x, E), Write(y, E), batch, pixels, channels)
 };
 using MeanPoolForward = MeanPoolForwardOf<Buffer>;
 
@@ -21,7 +21,7 @@ struct MeanPoolBackwardOf {
   static constexpr const char* kName = "mean_pool_backward";
   T dy, dx;
   int64_t batch = 0, pixels = 0, channels = 0;
-  TY_FIELDS(Read(dy), Write(dx), batch, pixels, channels)
+  TY_FIELDS(Read(dy, E), Write(dx, E), batch, pixels, channels)
 };
 using MeanPoolBackward = MeanPoolBackwardOf<Buffer>;
 

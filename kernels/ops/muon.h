@@ -19,7 +19,8 @@ struct MuonMomentumOf {
   int64_t offset = 0, n = 0;
   float momentum = 0.95f;
   bool nesterov = true;
-  TY_FIELDS(Read(grad), Update(velocity), Write(y), Read(grad_scale), offset, n, momentum, nesterov)
+  TY_FIELDS(Read(grad), Update(velocity), Write(y), Read(grad_scale, Optional()), MayBeZero(offset),
+            n, momentum, nesterov)
 };
 using MuonMomentum = MuonMomentumOf<Buffer>;
 
@@ -31,7 +32,7 @@ struct DivideByNormOf {
   T x, sum;
   int64_t n = 0;
   float epsilon = 1e-7f;
-  TY_FIELDS(Update(x), Read(sum), n, epsilon)
+  TY_FIELDS(Update(x), Read(sum, F64), n, epsilon)
 };
 using DivideByNorm = DivideByNormOf<Buffer>;
 
@@ -58,8 +59,8 @@ struct MuonStepOf {
   T state;       // StepState: learning_rate
   int64_t offset = 0, n = 0;
   float scale = 1, weight_decay = 0, learning_rate_scale = 1;
-  TY_FIELDS(Update(w), Read(x), Read(grad_scale), Read(state), offset, n, scale, weight_decay,
-            learning_rate_scale)
+  TY_FIELDS(Update(w), Read(x), Read(grad_scale, Optional()), Read(state, State), MayBeZero(offset),
+            n, scale, weight_decay, learning_rate_scale)
 };
 using MuonStep = MuonStepOf<Buffer>;
 

@@ -27,16 +27,18 @@ struct NormalizeImagesOf {
   int64_t height = 0, width = 0;  // of images with places; pixels = images * height * width
   std::array<double, kMostChannels> mean = {}, std = {1, 1, 1};
 
-  // 1 if there are no places or the pixels are a whole number of images, else 0.
-  int64_t whole() const {
-    return !places || (height > 0 && width > 0 && pixels % (height * width) == 0) ? 1 : 0;
+  const char* Problem() const {
+    if (channels > kMostChannels) return "there are more channels than 3";
+    const bool whole = !places || (height > 0 && width > 0 && pixels % (height * width) == 0);
+    return whole ? nullptr : "the pixels are no whole number of images";
   }
 
   // The normalised value of `byte` in a channel.
   float ValueOf(int64_t channel, int byte) const {
     return static_cast<float>((byte / 255.0 - mean[channel]) / std[channel]);
   }
-  TY_FIELDS(Read(x), Read(places), Write(y), pixels, channels, height, width, mean, std)
+  TY_FIELDS(Read(x, U8), Read(places, Optional(I32)), Write(y, E), pixels, channels,
+            MayBeZero(height), MayBeZero(width), mean, std)
 };
 using NormalizeImages = NormalizeImagesOf<Buffer>;
 

@@ -12,7 +12,7 @@ struct SquaredNormOf {
   T x, sum;
   int64_t n = 0;
   bool accumulate = false;
-  TY_FIELDS(Read(x), WriteOrAdd(sum, accumulate), n, accumulate)
+  TY_FIELDS(Read(x, E), WriteOrAdd(sum, accumulate, F64), MayBeZero(n), accumulate)
 };
 using SquaredNorm = SquaredNormOf<Buffer>;
 
@@ -34,8 +34,12 @@ struct ClipScaleOf {
   T state;
   int64_t rows = 0;
   float max_norm = 0;
-  TY_FIELDS(Read(sum), Read(count), Read(loss), Write(norm), Update(scale), Read(state), rows,
-            max_norm)
+
+  const char* Problem() const {
+    return !count || rows > 0 ? nullptr : "there is a count of rows but no number of them";
+  }
+  TY_FIELDS(Read(sum, F64), Read(count, Optional(F64)), Read(loss, Optional(F64)), Write(norm),
+            Update(scale), Read(state, Optional(State)), MayBeZero(rows), max_norm)
 };
 using ClipScale = ClipScaleOf<Buffer>;
 
@@ -57,7 +61,8 @@ struct SgdStepOf {
   int64_t n = 0;
   float momentum = 0, weight_decay = 0, learning_rate_scale = 1;
   bool nesterov = false;
-  TY_FIELDS(Update(w), Read(grad), Update(velocity), Read(grad_scale), Read(state), Write(copy), n,
+  TY_FIELDS(Update(w), Read(grad, E), Update(velocity, OptionalIf(momentum == 0)),
+            Read(grad_scale, Optional()), Read(state, State), Write(copy, Optional(Narrow)), n,
             momentum, weight_decay, learning_rate_scale, nesterov)
 };
 using SgdStep = SgdStepOf<Buffer>;
@@ -74,8 +79,9 @@ struct AdamWStepOf {
   T copy;
   int64_t n = 0;
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, learning_rate_scale = 1;
-  TY_FIELDS(Update(w), Read(grad), Update(m), Update(v), Read(grad_scale), Read(state), Write(copy),
-            n, beta1, beta2, epsilon, weight_decay, learning_rate_scale)
+  TY_FIELDS(Update(w), Read(grad, E), Update(m), Update(v), Read(grad_scale, Optional()),
+            Read(state, State), Write(copy, Optional(Narrow)), n, beta1, beta2, epsilon,
+            weight_decay, learning_rate_scale)
 };
 using AdamWStep = AdamWStepOf<Buffer>;
 
@@ -91,7 +97,8 @@ struct EmaStepOf {
   int64_t n = 0;
   double decay = 0;  // in [0, 1); double, since 1 - 0.9999 loses digits in fp32
   bool warmup = false;
-  TY_FIELDS(Update(average), Read(w), Read(grad_scale), Read(state), n, decay, warmup)
+  TY_FIELDS(Update(average), Read(w), Read(grad_scale, Optional()), Read(state, State), n, decay,
+            warmup)
 };
 using EmaStep = EmaStepOf<Buffer>;
 

@@ -12,6 +12,14 @@ struct PoolShape {
 
   constexpr int64_t out_height() const { return (height + 2 * pad - window) / stride + 1; }
   constexpr int64_t out_width() const { return (width + 2 * pad - window) / stride + 1; }
+
+  const char* Problem() const {
+    if (batch < 1 || height < 1 || width < 1 || channels < 1) return "the images are empty";
+    if (window < 1 || window > 15 || stride < 1) return "window is not in [1, 15], or stride is 0";
+    if (pad < 0 || 2 * pad > window) return "pad is more than half of the window";
+    const bool fits = window <= height + 2 * pad && window <= width + 2 * pad;
+    return fits ? nullptr : "the window does not fit into the padded image";
+  }
 };
 
 // Largest of each window.
@@ -22,7 +30,9 @@ struct MaxPoolForwardOf {
   static constexpr const char* kName = "max_pool";
   T x, y, index;
   PoolShape shape;
-  TY_FIELDS(Read(x), Write(y), Write(index), shape)
+
+  const char* Problem() const { return shape.Problem(); }
+  TY_FIELDS(Read(x, E), Write(y, E), Write(index, U8), shape)
 };
 using MaxPoolForward = MaxPoolForwardOf<Buffer>;
 
@@ -33,7 +43,9 @@ struct MaxPoolBackwardOf {
   static constexpr const char* kName = "max_pool_backward";
   T dy, index, dx;
   PoolShape shape;
-  TY_FIELDS(Read(dy), Read(index), Write(dx), shape)
+
+  const char* Problem() const { return shape.Problem(); }
+  TY_FIELDS(Read(dy, E), Read(index, U8), Write(dx, E), shape)
 };
 using MaxPoolBackward = MaxPoolBackwardOf<Buffer>;
 

@@ -19,7 +19,12 @@ struct RotaryOf {
   int64_t batch = 0, time = 0, heads = 0, rotated = 0, head_dim = 0;
   float theta = 10000;
   bool inverse = false;
-  TY_FIELDS(Read(x), Write(y), batch, time, heads, rotated, head_dim, theta, inverse)
+
+  const char* Problem() const {
+    if (head_dim % 2 != 0) return "head_dim is odd";
+    return rotated <= heads ? nullptr : "more heads are rotated than there are";
+  }
+  TY_FIELDS(Read(x, E), Write(y, E), batch, time, heads, rotated, head_dim, theta, inverse)
 };
 using Rotary = RotaryOf<Buffer>;
 

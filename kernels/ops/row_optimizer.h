@@ -18,8 +18,10 @@ struct SgdRowsOf {
   TablesOf<T> tables;
   int64_t samples = 0, width = 0;
   float learning_rate_scale = 1;
-  TY_FIELDS(Read(grad), Read(ids), Read(grad_scale), Read(state), Update(tables), samples, width,
-            learning_rate_scale)
+
+  const char* Problem() const { return tables.list.Problem(); }
+  TY_FIELDS(Read(grad), Read(ids, I32), Read(grad_scale, Optional()), Read(state, State),
+            Update(tables), samples, width, learning_rate_scale)
 };
 using SgdRows = SgdRowsOf<Buffer>;
 
@@ -33,8 +35,11 @@ struct AdamWRowsOf {
   TablesOf<T> tables, m, v;  // m and v lie as the tables do
   int64_t samples = 0, width = 0;
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, learning_rate_scale = 1;
-  TY_FIELDS(Read(grad), Read(ids), Read(grad_scale), Read(state), Update(tables), Update(m),
-            Update(v), samples, width, beta1, beta2, epsilon, weight_decay, learning_rate_scale)
+
+  const char* Problem() const { return tables.list.Problem(); }
+  TY_FIELDS(Read(grad), Read(ids, I32), Read(grad_scale, Optional()), Read(state, State),
+            Update(tables), Update(m), Update(v), samples, width, beta1, beta2, epsilon,
+            weight_decay, learning_rate_scale)
 };
 using AdamWRows = AdamWRowsOf<Buffer>;
 

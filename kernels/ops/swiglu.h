@@ -11,7 +11,7 @@ struct SwiGluForwardOf {
   static constexpr const char* kName = "swiglu";
   T x, y;
   int64_t rows = 0, cols = 0;
-  TY_FIELDS(Read(x), Write(y), rows, cols)
+  TY_FIELDS(Read(x, E), Write(y, E), rows, cols)
 };
 using SwiGluForward = SwiGluForwardOf<Buffer>;
 
@@ -21,7 +21,7 @@ struct SwiGluBackwardOf {
   static constexpr const char* kName = "swiglu_backward";
   T x, dy, dx;
   int64_t rows = 0, cols = 0;
-  TY_FIELDS(Read(x), Read(dy), Write(dx), rows, cols)
+  TY_FIELDS(Read(x, E), Read(dy, E), Write(dx, E), rows, cols)
 };
 using SwiGluBackward = SwiGluBackwardOf<Buffer>;
 

@@ -11,7 +11,7 @@ struct TransposeOf {
   static constexpr const char* kName = "transpose";
   T x, y;
   int64_t batch = 1, rows = 0, cols = 0;
-  TY_FIELDS(Read(x), Write(y), batch, rows, cols)
+  TY_FIELDS(Read(x, E), Write(y, E), batch, rows, cols)
 };
 using Transpose = TransposeOf<Buffer>;
 

@@ -10,7 +10,7 @@ struct ZeroOf {
   static constexpr const char* kName = "zero";
   T x;
   int64_t n = 0;
-  TY_FIELDS(Write(x), n)
+  TY_FIELDS(Write(x, Any), n)
 };
 using Zero = ZeroOf<Buffer>;
 

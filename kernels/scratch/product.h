@@ -9,9 +9,9 @@
 
 namespace trainyard::kernels::scratch {
 
-// Bytes of an element of the twins of a, b and c, which oneDNN sees in their place (cpu/twins.h);
-// 0: there is none.
-struct TwinSizes {
+// Bytes of an element of the staged copies of a, b and c, which oneDNN sees in their place
+// (cpu/staged copies.h); 0: there is none.
+struct StagedSizes {
   int64_t a = 0, b = 0, c = 0;
 };
 
@@ -20,20 +20,20 @@ struct PieceSize {
   int64_t rows = 0, cols = 0;
 };
 
-// Twins of more than this are not made at once: the product goes by pieces of c, and the operand
-// that all pieces read has its twin beside.
-inline constexpr int64_t kTwinBytes = 64 * kMiB;
+// Staged copies of more than this are not made at once: the product goes by pieces of c, and the
+// operand that all pieces read has its staged copy beside.
+inline constexpr int64_t kStagedBytes = 64 * kMiB;
 
 // The pieces of c [m, n], whose operands are [m, k] and [k, n].
-constexpr PieceSize PieceSizeOf(int64_t m, int64_t n, int64_t k, const TwinSizes& twin) {
-  const int64_t a = twin.a * m * k, b = twin.b * k * n;
-  if (a + b + twin.c * m * n <= kTwinBytes) return {m, n};
+constexpr PieceSize PieceSizeOf(int64_t m, int64_t n, int64_t k, const StagedSizes& staged) {
+  const int64_t a = staged.a * m * k, b = staged.b * k * n;
+  if (a + b + staged.c * m * n <= kStagedBytes) return {m, n};
   const auto most = [](int64_t each) {
     constexpr int64_t kGrain = 64;  // rows or columns
-    return std::max(kGrain, kTwinBytes / each / kGrain * kGrain);
+    return std::max(kGrain, kStagedBytes / each / kGrain * kGrain);
   };
-  if (b <= a) return {std::min(m, most(twin.a * k + twin.c * n)), n};
-  return {m, std::min(n, most(twin.b * k + twin.c * m))};
+  if (b <= a) return {std::min(m, most(staged.a * k + staged.c * n)), n};
+  return {m, std::min(n, most(staged.b * k + staged.c * m))};
 }
 
 // Rows of b that lie a multiple of 4 KiB apart share their sets of the cache: oneDNN's copies of

@@ -6,12 +6,9 @@
 
 #include "kernels/ops/convolution.h"
 #include "kernels/scratch/sizes.h"
+#include "kernels/scratch/weight_gradient_depth.h"
 
 namespace trainyard::kernels::scratch {
-
-// Steps of the sum over pixels whose operands a thread packs at a time. It is no power of two, or
-// panels would share sets of the cache.
-inline constexpr int64_t kWeightGradientDepth = 120;
 
 // Whether it takes a convolution: one group, and enough channels to fill its tiles.
 constexpr bool SuitsWeightGradient(const ConvolutionShape& s) {

@@ -114,11 +114,11 @@ void PostgresWakeups::Loop() {
   bool told = false;
   RetryPause pause(kFirstReconnect, kLongestReconnect);
   for (size_t tries = 0; !stopping(); ++tries) {
-    const absl::Duration begin = SystemClock().SinceBoot();
+    absl::Duration connected = absl::InfiniteDuration();  // since boot; infinite: not yet
     try {
-      Serve(hosts_[tries % hosts_.size()]);
+      Serve(hosts_[tries % hosts_.size()], connected);
     } catch (...) {
-      if (SystemClock().SinceBoot() - begin > kSettled) {
+      if (SystemClock().SinceBoot() - connected > kSettled) {
         told = false;
         pause.Reset();
       }
@@ -133,7 +133,7 @@ void PostgresWakeups::Loop() {
   }
 }
 
-void PostgresWakeups::Serve(const std::string& conninfo) {
+void PostgresWakeups::Serve(const std::string& conninfo, absl::Duration& connected) {
   Connection listening(conninfo);
   Connection notifying(conninfo);
   const auto bounded = [this](const Connection& connection) {
@@ -155,6 +155,7 @@ void PostgresWakeups::Serve(const std::string& conninfo) {
     // A NOTIFY commits a transaction. Hints may be lost, so it need not wait for the disk.
     pqxx::nontransaction(notifying.pq()).exec("SET synchronous_commit = off");
   }
+  connected = SystemClock().SinceBoot();
   // What others sent while nobody listened is lost: every listener looks once.
   local_.Wake("queue");
   local_.Wake("fleet");

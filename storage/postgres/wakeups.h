@@ -30,7 +30,8 @@ class PostgresWakeups : public Wakeups {
  private:
   void Loop();
   // Runs until a connection breaks (throws) or this object is destroyed.
-  void Serve(const std::string& conninfo);
+  // Sets `connected`, since boot, once both connections work.
+  void Serve(const std::string& conninfo, absl::Duration& connected);
   std::set<std::string> TakePending();
   bool stopping();
 

@@ -138,7 +138,8 @@ std::optional<JobRecord> LockJob(Transaction& transaction, const std::string& ui
     }
     if (transaction.Run(kJobExists, Params(uid)).empty()) return std::nullopt;
   }
-  return std::nullopt;
+  // Not to be taken for deleted: the transaction is to run again.
+  throw pqxx::transaction_rollback("job " + uid + " moves between live and ended too often");
 }
 
 std::optional<AttemptRecord> ReadAttempt(Transaction& transaction, const std::string& uid,

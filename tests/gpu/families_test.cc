@@ -132,7 +132,7 @@ class OneByOne : public kernels::Device {
     }};
   }
 #define TY_HAND_ON(Op)                                                      \
-  absl::StatusOr<kernels::Kernel> Prepare(const kernels::Op& op) override { \
+  absl::StatusOr<kernels::Kernel> Bind(const kernels::Op& op) override {   \
     return device_.Prepare(op);                                             \
   }
   TY_FOR_EACH_OP(TY_HAND_ON)

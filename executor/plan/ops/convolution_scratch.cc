@@ -130,7 +130,7 @@ int64_t TileSumBytes(const ConvolutionShape& s) {
          ForAllThreads(kNarrow * (blocks(s.in) * image + blocks(s.out) * gradient));
 }
 
-// oneDNN's, of operands of which the first says the type: `wide` bytes and fp32 twins of what is
+// oneDNN's, of operands of which the first says the type: `wide` bytes and fp32 copies of what is
 // not fp32, or `narrow` where the CPU has bf16.
 int64_t ByOneDnn(const Tensors& tensors, std::initializer_list<TensorId> operands, int64_t wide,
                  int64_t narrow) {

@@ -13,7 +13,7 @@ namespace {
 using kernels::scratch::Ceil;
 using kernels::scratch::PieceSize;
 using kernels::scratch::RoundUp;
-using kernels::scratch::TwinSizes;
+using kernels::scratch::StagedSizes;
 
 // oneDNN's copies of blocks of the operands, per thread; `least` bytes of them in bf16, with tiles
 // and fp32 sums beside. A sum that is long for a result with few columns is cut: a result per
@@ -41,22 +41,22 @@ int64_t PackedBytes(const Matmul& o) {
   return std::max(a + b, whole ? kFloat * o.k * o.n : 0);
 }
 
-// Twins, and what a product in fp32 takes beside: in one piece, or by pieces with the twin of the
-// operand that all of them read.
-int64_t TwinProductBytes(const Matmul& o, const TwinSizes& twin) {
-  const PieceSize piece = kernels::scratch::PieceSizeOf(o.m, o.n, o.k, twin);
+// Staged copies, and what a product in fp32 takes beside: in one piece, or by pieces with the
+// staged copy of the operand that all of them read.
+int64_t StagedProductBytes(const Matmul& o, const StagedSizes& staged) {
+  const PieceSize piece = kernels::scratch::PieceSizeOf(o.m, o.n, o.k, staged);
   const auto of_piece = [&](int64_t rows, int64_t cols) -> int64_t {
     if (rows == 0 || cols == 0) return 0;
     Matmul p = o;
     p.m = rows;
     p.n = cols;
-    const int64_t a = cols < o.n ? 0 : twin.a * rows * o.k;
-    const int64_t b = rows < o.m ? 0 : twin.b * o.k * cols;
-    return a + b + twin.c * rows * cols + PackedBytes(p) + PanelBytes(p, 0);
+    const int64_t a = cols < o.n ? 0 : staged.a * rows * o.k;
+    const int64_t b = rows < o.m ? 0 : staged.b * o.k * cols;
+    return a + b + staged.c * rows * cols + PackedBytes(p) + PanelBytes(p, 0);
   };
   if (piece.rows == o.m && piece.cols == o.n) return of_piece(o.m, o.n);
   const bool by_rows = piece.cols == o.n;
-  const int64_t shared = by_rows ? twin.b * o.k * o.n : twin.a * o.m * o.k;
+  const int64_t shared = by_rows ? staged.b * o.k * o.n : staged.a * o.m * o.k;
   return shared + std::max(of_piece(piece.rows, piece.cols), by_rows
                                                                  ? of_piece(o.m % piece.rows, o.n)
                                                                  : of_piece(o.m, o.n % piece.cols));
@@ -68,8 +68,8 @@ int64_t OnAnyCpu(ElementType type, int64_t wide, int64_t narrow) {
   return type == ElementType::kBF16 ? std::max(wide, narrow) : wide;
 }
 
-// Products of types that the CPU has no instructions for are of twins in fp32; those by bf16
-// instructions, and in fp32 with AVX-512, of dense twins of what lies apart.
+// Products of types that the CPU has no instructions for are of staged copies in fp32; those by
+// bf16 instructions, and in fp32 with AVX-512, of dense staged copies of what lies apart.
 int64_t CpuProductScratch(const Matmul& o, ElementType a, bool a_apart, ElementType c,
                           bool c_apart) {
   if (a == ElementType::kF32) {
@@ -77,7 +77,7 @@ int64_t CpuProductScratch(const Matmul& o, ElementType a, bool a_apart, ElementT
     return kFloat * dense + PackedBytes(o) + PanelBytes(o, 0);
   }
   const bool narrow_c = c != ElementType::kF32;
-  const int64_t wide = TwinProductBytes(o, {kFloat, kFloat, narrow_c ? kFloat : 0});
+  const int64_t wide = StagedProductBytes(o, {kFloat, kFloat, narrow_c ? kFloat : 0});
   const int64_t dense =
       (a_apart ? 2 * o.m * o.k : 0) + (c_apart ? (narrow_c ? 2 : kFloat) * o.m * o.n : 0);
   return OnAnyCpu(a, wide, dense + PanelBytes(o, o.k > 2048 ? 4 * kMiB : kMiB));

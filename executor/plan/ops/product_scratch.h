@@ -14,7 +14,7 @@ inline double ProductFlops(int64_t m, int64_t n, int64_t k) {
   return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
 }
 
-// What an op that reads `type` takes on any CPU: `wide` bytes with fp32 twins of its operands, as
+// What an op that reads `type` takes on any CPU: `wide` bytes with fp32 copies of its operands, as
 // fp16 always has and bf16 where the CPU has no instructions for it, and `narrow` bytes in bf16
 // where it has them. Nobody knows yet which machine it will be: the plan must hold on either.
 int64_t OnAnyCpu(ElementType type, int64_t wide, int64_t narrow);

@@ -27,9 +27,9 @@ class OptimizerStep {
 
   void Append() {
     AddNorm();
-    for (size_t first = 0; first < parameters_.swept;) {
+    for (size_t first = 0; first < parameters_.dense;) {
       size_t end = first + 1;
-      while (end < parameters_.swept && Alike(first, end)) ++end;
+      while (end < parameters_.dense && Alike(first, end)) ++end;
       AddRun(first, end);
       first = end;
     }
@@ -83,7 +83,7 @@ class OptimizerStep {
   // Gradients of one type lie side by side.
   void AddNormOf(ElementType type) {
     SquaredNorm norm{.sum = sum_, .accumulate = !plan_.norm.empty()};
-    for (size_t i = 0; i < parameters_.swept; ++i) {
+    for (size_t i = 0; i < parameters_.dense; ++i) {
       if (gradient_type(i) != type) continue;
       if (norm.x == kNone) norm.x = plan_.gradients[i];
       norm.n += RunLength(plan_, i, i + 1);
@@ -102,7 +102,7 @@ class OptimizerStep {
     plan_.norm.push_back(SquaredNorm{.x = plan_.row_gradient,
                                      .sum = sum_,
                                      .n = gradient.elements(),
-                                     .accumulate = parameters_.swept > 0});
+                                     .accumulate = parameters_.dense > 0});
   }
 
   void AddRun(size_t first, size_t end) {
@@ -158,7 +158,7 @@ class OptimizerStep {
                    .learning_rate_scale = static_cast<float>(rule(first).learning_rate_scale)});
   }
 
-  // A trust ratio is one tensor's; without it a run is swept like any other.
+  // A trust ratio is one tensor's; without it a run is stepped at once, like any other.
   void AddLamb(size_t first, size_t end) {
     if (rule(first).weight_decay == 0 && !optimizer_.lamb().always_adapt()) {
       return AddLambStep(first, 0, RunLength(plan_, first, end), /*adapt=*/false);
@@ -267,7 +267,7 @@ class OptimizerStep {
   }
 
   void AddRowStep() {
-    const size_t first = parameters_.swept, end = parameters_.trained;
+    const size_t first = parameters_.dense, end = parameters_.trained;
     const std::vector<TensorId> tables(plan_.parameters.begin() + first,
                                        plan_.parameters.begin() + end);
     const std::vector<int64_t>& dims = plan_.tensors[plan_.row_gradient].dims;

@@ -15,8 +15,8 @@ namespace trainyard::plan {
 // tables whose gradient is kept by row; then frozen ones.
 struct TrainedParameters {
   std::vector<ParameterRule> rules;  // by position in Plan::parameters
-  size_t swept = 0;                  // [0, swept) have a gradient of their own
-  size_t trained = 0;                // [swept, trained) are kept by row
+  size_t dense = 0;                  // [0, dense) have a gradient of their own
+  size_t trained = 0;                // [dense, trained) are kept by row
 };
 
 // Elements from the start of parameter `first` to the start of parameter `end`, padding included.

@@ -20,10 +20,10 @@ TensorId Find(const CopyOfWeight& copies, TensorId weight) {
 }  // namespace
 
 WeightCopies PlaceCopies(const v1::JobSpec& spec, const Graph& graph,
-                         const std::vector<TensorId>& parameters, size_t swept,
+                         const std::vector<TensorId>& parameters, size_t dense,
                          int64_t micro_batches, const CopyOfWeight& copies) {
   int64_t bytes = 0;
-  for (size_t i = 0; i < swept; ++i) {
+  for (size_t i = 0; i < dense; ++i) {
     const TensorId copy = Find(copies, parameters[i]);
     if (copy != kNone) bytes += graph[copy].bytes();
   }
@@ -32,7 +32,7 @@ WeightCopies PlaceCopies(const v1::JobSpec& spec, const Graph& graph,
   WeightCopies placed;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const TensorId copy = Find(copies, parameters[i]);
-    const bool in_step = copy != kNone && micro_batches == 1 && i < swept && !kept_on_gpu;
+    const bool in_step = copy != kNone && micro_batches == 1 && i < dense && !kept_on_gpu;
     placed.kept.push_back(in_step ? kNone : copy);
     if (in_step) placed.cast_in_step.push_back({.weight = parameters[i], .copy = copy});
   }

@@ -20,12 +20,12 @@ struct WeightCopies {
   std::vector<StepCopy> cast_in_step;
 };
 
-// Of `parameters`, the first `swept` of which change with every step. A step casts for itself
+// Of `parameters`, the first `dense` of which change with every step. A step casts for itself
 // copies of those, where there is but one micro-batch to read them. On a GPU, where each cast is a
 // launch, copies of up to 256 MiB are the optimizer's, which has the weights in hand, unless the
 // job recomputes activations.
 WeightCopies PlaceCopies(const v1::JobSpec& spec, const Graph& graph,
-                         const std::vector<TensorId>& parameters, size_t swept,
+                         const std::vector<TensorId>& parameters, size_t dense,
                          int64_t micro_batches, const CopyOfWeight& copies);
 
 // In plan.evaluate the averages take the places of their parameters; copies of what has none that

@@ -82,7 +82,7 @@ void PhiRange(const float* x, float* y, int64_t n) {
 }
 
 template <typename T>
-void OfferActivations(ElementLoops<T>& loops) {
+void RegisterActivations(ElementLoops<T>& loops) {
   loops.add = AddRange<T>;
   loops.relu = Relu<T>;
   loops.relu_backward = ReluBackward<T>;
@@ -93,6 +93,6 @@ void OfferActivations(ElementLoops<T>& loops) {
   loops.gelu_tanh = GeluTanh<T>;
   loops.gelu_tanh_backward = GeluTanhBackward<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferActivations)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterActivations)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -241,10 +241,10 @@ void AttentionBackwardOfHeads(const AttentionHeadsBackward<E>& h) {
 }
 
 template <typename E>
-void OfferAttention(ElementLoops<E>& loops) {
+void RegisterAttention(ElementLoops<E>& loops) {
   loops.attention = AttentionOfHeads<E>;
   loops.attention_backward = AttentionBackwardOfHeads<E>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferAttention)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterAttention)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -130,12 +130,12 @@ void BatchNormGradientOfRows(const BatchNormGradient<T>& r) {
 }
 
 template <typename T>
-void OfferBatchNorm(ElementLoops<T>& loops) {
+void RegisterBatchNorm(ElementLoops<T>& loops) {
   loops.batch_norm_moments = BatchNormMomentsOfRows<T>;
   loops.batch_norm = BatchNormOfRows<T>;
   loops.batch_norm_sums = BatchNormSumsOfRows<T>;
   loops.batch_norm_gradient = BatchNormGradientOfRows<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferBatchNorm)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterBatchNorm)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

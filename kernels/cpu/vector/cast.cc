@@ -13,11 +13,11 @@ void AddToF32(const float* a, const T* b, float* y, int64_t n) {
 }
 
 template <typename T>
-void OfferCasts(ElementLoops<T>& loops) {
+void RegisterCasts(ElementLoops<T>& loops) {
   loops.add_to_f32 = AddToF32<T>;
   loops.to_f32 = CastRange<T, float>;
   loops.from_f32 = CastRange<float, T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferCasts)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterCasts)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

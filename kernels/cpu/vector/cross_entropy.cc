@@ -115,9 +115,9 @@ void CrossEntropyOfRows(const CrossEntropyRows<T>& r) {
 }
 
 template <typename T>
-void OfferCrossEntropy(ElementLoops<T>& loops) {
+void RegisterCrossEntropy(ElementLoops<T>& loops) {
   loops.cross_entropy = CrossEntropyOfRows<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferCrossEntropy)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterCrossEntropy)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

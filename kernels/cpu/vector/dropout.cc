@@ -58,9 +58,9 @@ void DropoutOfRange(const DropoutRange<T>& r) {
 }
 
 template <typename T>
-void OfferDropout(ElementLoops<T>& loops) {
+void RegisterDropout(ElementLoops<T>& loops) {
   loops.dropout = DropoutOfRange<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferDropout)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterDropout)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

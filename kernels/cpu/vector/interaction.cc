@@ -99,10 +99,10 @@ void InteractionBackwardOfSamples(const InteractionBackwardSamples<T>& r) {
 }
 
 template <typename T>
-void OfferInteraction(ElementLoops<T>& loops) {
+void RegisterInteraction(ElementLoops<T>& loops) {
   loops.interaction = Interaction<T>;
   loops.interaction_backward = InteractionBackwardOfSamples<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferInteraction)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterInteraction)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

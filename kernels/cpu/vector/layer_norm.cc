@@ -119,10 +119,10 @@ void LayerNormBackwardRun(const LayerNormBackwardRows<T>& r) {
 }
 
 template <typename T>
-void OfferLayerNorm(ElementLoops<T>& loops) {
+void RegisterLayerNorm(ElementLoops<T>& loops) {
   loops.layer_norm = LayerNorm<T>;
   loops.layer_norm_backward = LayerNormBackwardRun<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferLayerNorm)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterLayerNorm)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

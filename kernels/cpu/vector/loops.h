@@ -1,56 +1,56 @@
 #pragma once
 
 // The loops that table.cc gathers. A file whose loops are templates over the element type has an
-// Offer… that sets their pointers for one type; the other loops are declared here. Each loop is
+// Register… that sets their pointers for one type; the other loops are declared here. Each loop is
 // defined in the file of its op.
 
 #include "kernels/cpu/vector/simd.h"
 #include "kernels/cpu/vector/table.h"
 
-// Instantiates an Offer… for every element type.
-#define TRAINYARD_FOR_EACH_ELEMENT(offer)             \
-  template void offer(ElementLoops<float>& loops);    \
-  template void offer(ElementLoops<BFloat16>& loops); \
-  template void offer(ElementLoops<Float16>& loops);
+// Instantiates an Register… for every element type.
+#define TRAINYARD_FOR_EACH_ELEMENT(register_loops)             \
+  template void register_loops(ElementLoops<float>& loops);    \
+  template void register_loops(ElementLoops<BFloat16>& loops); \
+  template void register_loops(ElementLoops<Float16>& loops);
 
 namespace trainyard::kernels::TRAINYARD_ISA {
 
 template <typename T>
-void OfferActivations(ElementLoops<T>& loops);
+void RegisterActivations(ElementLoops<T>& loops);
 template <typename T>
-void OfferAttention(ElementLoops<T>& loops);
+void RegisterAttention(ElementLoops<T>& loops);
 template <typename T>
-void OfferBatchNorm(ElementLoops<T>& loops);
+void RegisterBatchNorm(ElementLoops<T>& loops);
 template <typename T>
-void OfferCasts(ElementLoops<T>& loops);
+void RegisterCasts(ElementLoops<T>& loops);
 template <typename T>
-void OfferColumnSum(ElementLoops<T>& loops);
+void RegisterColumnSum(ElementLoops<T>& loops);
 template <typename T>
-void OfferCrossEntropy(ElementLoops<T>& loops);
+void RegisterCrossEntropy(ElementLoops<T>& loops);
 template <typename T>
-void OfferDropout(ElementLoops<T>& loops);
+void RegisterDropout(ElementLoops<T>& loops);
 template <typename T>
-void OfferInteraction(ElementLoops<T>& loops);
+void RegisterInteraction(ElementLoops<T>& loops);
 template <typename T>
-void OfferLayerNorm(ElementLoops<T>& loops);
+void RegisterLayerNorm(ElementLoops<T>& loops);
 template <typename T>
-void OfferMaxPool(ElementLoops<T>& loops);
+void RegisterMaxPool(ElementLoops<T>& loops);
 template <typename T>
-void OfferMeanPool(ElementLoops<T>& loops);
+void RegisterMeanPool(ElementLoops<T>& loops);
 template <typename T>
-void OfferNormalizeImages(ElementLoops<T>& loops);
+void RegisterNormalizeImages(ElementLoops<T>& loops);
 template <typename T>
-void OfferRotary(ElementLoops<T>& loops);
+void RegisterRotary(ElementLoops<T>& loops);
 template <typename T>
-void OfferSquaredNorm(ElementLoops<T>& loops);
+void RegisterSquaredNorm(ElementLoops<T>& loops);
 template <typename T>
-void OfferSwiGlu(ElementLoops<T>& loops);
+void RegisterSwiGlu(ElementLoops<T>& loops);
 template <typename T>
-void OfferTranspose(ElementLoops<T>& loops);
+void RegisterTranspose(ElementLoops<T>& loops);
 template <typename T>
-void OfferWeightGradient(ElementLoops<T>& loops);
+void RegisterWeightGradient(ElementLoops<T>& loops);
 template <typename T>
-void OfferWinograd(ElementLoops<T>& loops);
+void RegisterWinograd(ElementLoops<T>& loops);
 
 void BinaryCrossEntropyOfRows(const BinaryCrossEntropyRows& r);
 void AdamW(const AdamWRange& r);

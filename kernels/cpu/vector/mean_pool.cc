@@ -23,10 +23,10 @@ void MeanPoolBackward(const T* dy, int64_t pixels, int64_t channels, T* dx) {
 }
 
 template <typename T>
-void OfferMeanPool(ElementLoops<T>& loops) {
+void RegisterMeanPool(ElementLoops<T>& loops) {
   loops.mean_pool = MeanPool<T>;
   loops.mean_pool_backward = MeanPoolBackward<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferMeanPool)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterMeanPool)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -19,9 +19,9 @@ void NormalizeImagesOf(const uint8_t* x, const T* table, int64_t channels, T* y,
 }
 
 template <typename T>
-void OfferNormalizeImages(ElementLoops<T>& loops) {
+void RegisterNormalizeImages(ElementLoops<T>& loops) {
   loops.normalize_images = NormalizeImagesOf<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferNormalizeImages)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterNormalizeImages)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

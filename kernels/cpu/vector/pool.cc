@@ -103,10 +103,10 @@ void MaxPoolBackwardOfRow(const MaxPoolBackwardRow<T>& r) {
 }
 
 template <typename T>
-void OfferMaxPool(ElementLoops<T>& loops) {
+void RegisterMaxPool(ElementLoops<T>& loops) {
   loops.max_pool = MaxPoolOfRow<T>;
   loops.max_pool_backward = MaxPoolBackwardOfRow<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferMaxPool)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterMaxPool)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

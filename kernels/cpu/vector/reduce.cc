@@ -61,15 +61,15 @@ void ColumnSumOfRows(const T* x, int64_t rows, int64_t cols, int64_t stride, flo
 }
 
 template <typename T>
-void OfferColumnSum(ElementLoops<T>& loops) {
+void RegisterColumnSum(ElementLoops<T>& loops) {
   loops.column_sum = ColumnSumOfRows<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferColumnSum)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterColumnSum)
 
 template <typename T>
-void OfferSquaredNorm(ElementLoops<T>& loops) {
+void RegisterSquaredNorm(ElementLoops<T>& loops) {
   loops.squared_norm = SquaredNormOfRange<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferSquaredNorm)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterSquaredNorm)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

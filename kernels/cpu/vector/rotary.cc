@@ -26,9 +26,9 @@ void RotateHead(const T* x, const float* cos, const float* sin, float turn, T* y
 }
 
 template <typename T>
-void OfferRotary(ElementLoops<T>& loops) {
+void RegisterRotary(ElementLoops<T>& loops) {
   loops.rotate = RotateHead<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferRotary)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterRotary)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -31,10 +31,10 @@ void SwiGluBackwardRow(const T* gate, const T* up, const T* dy, T* dgate, T* dup
 }
 
 template <typename T>
-void OfferSwiGlu(ElementLoops<T>& loops) {
+void RegisterSwiGlu(ElementLoops<T>& loops) {
   loops.swiglu = SwiGlu<T>;
   loops.swiglu_backward = SwiGluBackwardRow<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferSwiGlu)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterSwiGlu)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

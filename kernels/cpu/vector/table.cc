@@ -7,24 +7,24 @@ namespace trainyard::kernels::TRAINYARD_ISA {
 template <typename T>
 static ElementLoops<T> LoopsOf() {
   ElementLoops<T> loops{};
-  OfferActivations(loops);
-  OfferAttention(loops);
-  OfferBatchNorm(loops);
-  OfferCasts(loops);
-  OfferColumnSum(loops);
-  OfferCrossEntropy(loops);
-  OfferDropout(loops);
-  OfferInteraction(loops);
-  OfferLayerNorm(loops);
-  OfferMaxPool(loops);
-  OfferMeanPool(loops);
-  OfferNormalizeImages(loops);
-  OfferRotary(loops);
-  OfferSquaredNorm(loops);
-  OfferSwiGlu(loops);
-  OfferTranspose(loops);
-  OfferWeightGradient(loops);
-  OfferWinograd(loops);
+  RegisterActivations(loops);
+  RegisterAttention(loops);
+  RegisterBatchNorm(loops);
+  RegisterCasts(loops);
+  RegisterColumnSum(loops);
+  RegisterCrossEntropy(loops);
+  RegisterDropout(loops);
+  RegisterInteraction(loops);
+  RegisterLayerNorm(loops);
+  RegisterMaxPool(loops);
+  RegisterMeanPool(loops);
+  RegisterNormalizeImages(loops);
+  RegisterRotary(loops);
+  RegisterSquaredNorm(loops);
+  RegisterSwiGlu(loops);
+  RegisterTranspose(loops);
+  RegisterWeightGradient(loops);
+  RegisterWinograd(loops);
   return loops;
 }
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "kernels/element.h"
-#include "kernels/scratch/weight_gradient.h"
+#include "kernels/scratch/weight_gradient_depth.h"
 
 namespace trainyard::kernels {
 

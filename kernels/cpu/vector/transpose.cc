@@ -10,9 +10,9 @@ void Transposed(const T* x, int64_t rows, int64_t cols, int64_t x_stride, T* y, 
 }
 
 template <typename T>
-void OfferTranspose(ElementLoops<T>& loops) {
+void RegisterTranspose(ElementLoops<T>& loops) {
   loops.transpose = Transposed<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferTranspose)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterTranspose)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -95,9 +95,9 @@ void SumWeightGradient(const WeightGradientSums& s) {
 }
 
 template <typename T>
-void OfferWeightGradient(ElementLoops<T>& loops) {
+void RegisterWeightGradient(ElementLoops<T>& loops) {
   loops.weight_gradient = WeightGradient<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferWeightGradient)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterWeightGradient)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -221,12 +221,12 @@ void PanelProductOf(const PanelProduct& p) {
 }
 
 template <typename T>
-void OfferWinograd(ElementLoops<T>& loops) {
+void RegisterWinograd(ElementLoops<T>& loops) {
   loops.winograd_input = Input<T>;
   loops.winograd_output = Output<T>;
   loops.winograd_gradient = OutputGradient<T>;
   loops.winograd_weights = Weights<T>;
 }
-TRAINYARD_FOR_EACH_ELEMENT(OfferWinograd)
+TRAINYARD_FOR_EACH_ELEMENT(RegisterWinograd)
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA

@@ -58,7 +58,7 @@ class CanaryDevice : public kernels::Device {
   }
 
 #define FORWARD(Op)                                                         \
-  absl::StatusOr<kernels::Kernel> Prepare(const kernels::Op& op) override { \
+  absl::StatusOr<kernels::Kernel> Bind(const kernels::Op& op) override {   \
     return cpu_->Prepare(op);                                               \
   }
   TY_FOR_EACH_OP(FORWARD)

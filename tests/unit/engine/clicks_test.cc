@@ -44,7 +44,7 @@ TEST_F(ClicksTest, ReachTheBestPossibleAuc) {
     v1::JobSpec spec = SmallDlrm(2000);
     spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(lazy);
     RecordingObserver seen;
-    const auto result = RunOnCpu(spec, Root(lazy ? "lazy" : "swept"), seen, std::nullopt, 2);
+    const auto result = RunOnCpu(spec, Root(lazy ? "lazy" : "dense"), seen, std::nullopt, 2);
     ASSERT_TRUE(result.ok()) << result.status();
     const auto& values = seen.metrics.back().values;
     RecordProperty(lazy ? "lazy auc" : "auc", std::to_string(values.at("auc")));

@@ -38,6 +38,8 @@ template <typename Field>
 const void* AddressOf(const Field& field) {
   if constexpr (kernels::kIsTouched<Field>) {
     return &field.at;
+  } else if constexpr (kernels::kIsNatural<Field>) {
+    return &field.value;
   } else {
     return &field;
   }

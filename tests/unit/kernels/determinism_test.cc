@@ -221,7 +221,7 @@ Bytes ApartMatmulBytes(Bench& bench) {
   return all;
 }
 
-// By twins in fp32, where the CPU has no instructions for fp16.
+// By staged copies in fp32, where the CPU has no instructions for fp16.
 Bytes HalfMatmulBytes(Bench& bench) {
   constexpr int64_t kM = 100, kN = 70, kK = 300;
   const Buffer c = bench.Raw(DType::kF16, kM * kN);

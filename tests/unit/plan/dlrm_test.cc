@@ -1,5 +1,5 @@
 // The recommender: its gradient against central differences, and tables whose gradient is kept by
-// row against tables that are swept.
+// row against tables that are dense.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -106,7 +106,7 @@ TEST(Dlrm, GradientMatchesDifferences) {
   }
 }
 
-// At step 0 momentum changes nothing yet, but whole tables are swept.
+// At step 0 momentum changes nothing yet, but whole tables are updated.
 TEST(Dlrm, StepOnRowsIsTheStepOnWholeTables) {
   for (const int micro : {6, 2}) {
     for (const bool clips : {false, true}) {
@@ -116,17 +116,17 @@ TEST(Dlrm, StepOnRowsIsTheStepOnWholeTables) {
       spec.mutable_optimizer()->mutable_sgd();
       DlrmModel rows(spec);
       spec.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
-      DlrmModel swept(spec);
-      EXPECT_EQ(rows.plan.gradients.size() + kTables, swept.plan.gradients.size());
-      for (DlrmModel* model : {&rows, &swept}) {
+      DlrmModel dense(spec);
+      EXPECT_EQ(rows.plan.gradients.size() + kTables, dense.plan.gradients.size());
+      for (DlrmModel* model : {&rows, &dense}) {
         model->machine.state.learning_rate = 0.1f;
         model->Step();
         model->machine.Run(model->plan.norm);
         model->machine.Run(model->plan.end);
       }
       EXPECT_NEAR(rows.machine.Read(rows.plan.grad_norm)[0],
-                  swept.machine.Read(swept.plan.grad_norm)[0], 1e-12);
-      const auto a = rows.Weights(), b = swept.Weights();
+                  dense.machine.Read(dense.plan.grad_norm)[0], 1e-12);
+      const auto a = rows.Weights(), b = dense.Weights();
       for (const auto& [name, weights] : a) {
         for (size_t i = 0; i < weights.size(); ++i) {
           ASSERT_NEAR(weights[i], b.at(name)[i], 1e-12) << name << "[" << i << "]";
@@ -138,11 +138,11 @@ TEST(Dlrm, StepOnRowsIsTheStepOnWholeTables) {
 
 TEST(Dlrm, LazyAdamWMovesTouchedRowsAsAdamWDoesInItsFirstStep) {
   v1::JobSpec spec = DlrmSpec();
-  DlrmModel swept(spec);
+  DlrmModel dense(spec);
   spec.mutable_optimizer()->mutable_adamw()->set_lazy_tables(true);
   DlrmModel lazy(spec);
   const Vec before = lazy.Weights().at("emb_l.1.weight");
-  for (DlrmModel* model : {&lazy, &swept}) {
+  for (DlrmModel* model : {&lazy, &dense}) {
     // No sample has row 2 of table 1.
     for (size_t i = 1; i < model->ids.size(); i += kTables) {
       if (model->ids[i] == 2) model->ids[i] = 3;
@@ -152,7 +152,7 @@ TEST(Dlrm, LazyAdamWMovesTouchedRowsAsAdamWDoesInItsFirstStep) {
     model->machine.Run(model->plan.norm);
     model->machine.Run(model->plan.end);
   }
-  const Vec a = lazy.Weights().at("emb_l.1.weight"), b = swept.Weights().at("emb_l.1.weight");
+  const Vec a = lazy.Weights().at("emb_l.1.weight"), b = dense.Weights().at("emb_l.1.weight");
   for (size_t i = 0; i < a.size(); ++i) {
     bool touched = false;
     for (size_t s = 1; s < lazy.ids.size(); s += kTables) touched |= lazy.ids[s] == i / 4;
@@ -170,8 +170,8 @@ TEST(Dlrm, TablesKeptByRowTakeNoGradientMemory) {
   spec.mutable_model()->mutable_dlrm()->set_embedding_width(16);
   const DataFacts facts = ClickFacts(13, 26, 100'000);
   const int64_t tables = int64_t{26} * 100'000 * 16 * 4;
-  const Plan swept = PlanOf(spec, facts);
-  EXPECT_GT(swept.gradient_region.bytes, tables);
+  const Plan dense = PlanOf(spec, facts);
+  EXPECT_GT(dense.gradient_region.bytes, tables);
   spec.mutable_optimizer()->mutable_sgd();
   const Plan rows = PlanOf(spec, facts);
   EXPECT_GT(rows.parameter_region.bytes, tables);

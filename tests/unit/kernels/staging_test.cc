@@ -1,5 +1,5 @@
-// Products by fp32 twins of 16-bit operands that are too large to be made at once. Operands are
-// small multiples of 1/8: fp32 adds up their products exactly, in any order.
+// Products by fp32 staged copies of 16-bit operands that are too large to be made at once. Operands
+// are small multiples of 1/8: fp32 adds up their products exactly, in any order.
 
 #include <cstdint>
 #include <vector>
@@ -33,9 +33,9 @@ struct Shape {
   int64_t m, n, k;
 };
 
-class TwinsTest : public testing::TestWithParam<Shape> {};
+class StagingTest : public testing::TestWithParam<Shape> {};
 
-TEST_P(TwinsTest, PiecesMakeTheWholeProduct) {
+TEST_P(StagingTest, PiecesMakeTheWholeProduct) {
   const auto [m, n, k] = GetParam();
   Bench bench({CpuDevice::SupportedTables().front(), 2});
   std::vector<float> sums(m * n);
@@ -83,7 +83,7 @@ TEST_P(TwinsTest, PiecesMakeTheWholeProduct) {
 
 // Rows of c in pieces, columns of c in pieces, and, with a c that is larger than both operands,
 // rows.
-INSTANTIATE_TEST_SUITE_P(Shapes, TwinsTest,
+INSTANTIATE_TEST_SUITE_P(Shapes, StagingTest,
                          testing::Values(Shape{4200, 5, 4100}, Shape{5, 4200, 4100},
                                          Shape{4200, 4100, 7}));
 

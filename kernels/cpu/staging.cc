@@ -1,0 +1,113 @@
+#include "kernels/cpu/staging.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "kernels/cpu/parallel.h"
+
+namespace trainyard::kernels {
+
+dnnl::memory::data_type Staging::TypeOf(const Buffer& buffer) const {
+  return !widens_ && buffer.dtype == DType::kBF16 ? dnnl::memory::data_type::bf16
+                                                  : dnnl::memory::data_type::f32;
+}
+
+DnnlOperand Staging::Place(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
+                           const StoredRows& stored,
+                           std::initializer_list<std::vector<StagedCopy>*> lists) {
+  if (!Has(buffer, stored)) return {argument, shape, buffer.data};
+  const bool widened = widens_ && buffer.dtype != DType::kF32;
+  const size_t element = widened ? sizeof(float) : SizeOf(buffer.dtype);
+  const auto all = static_cast<int64_t>(shape.get_size() / element);
+  const StagedCopy staged{.buffer = buffer,
+                          .widened = widened,
+                          .stored = stored.Apart() ? stored : StoredRows{1, all, all},
+                          .scratch_offset = layout_.Take(shape.get_size())};
+  for (std::vector<StagedCopy>* list : lists) list->push_back(staged);
+  return {argument, shape, nullptr, staged.scratch_offset};
+}
+
+DnnlOperand Staging::Read(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
+                          const StoredRows& stored) {
+  return Place(argument, shape, buffer, stored, {&read_});
+}
+DnnlOperand Staging::Write(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
+                           const StoredRows& stored) {
+  return Place(argument, shape, buffer, stored, {&written_});
+}
+DnnlOperand Staging::Update(int argument, const dnnl::memory::desc& shape, const Buffer& buffer,
+                            const StoredRows& stored) {
+  return Place(argument, shape, buffer, stored, {&read_, &written_});
+}
+
+template <typename F>
+void Staging::ForRuns(const StagedCopy& staged, const F& f) const {
+  const auto& [rows, cols, step] = staged.stored;
+  if (rows == 1) {
+    ParallelRuns(threads_, cols, kSerialElements,
+                 [&f](int64_t begin, int64_t end) { f(begin, begin, end - begin); });
+    return;
+  }
+  const int64_t grain = std::max<int64_t>(1, kSerialElements / cols);
+  ParallelRuns(threads_, rows, grain, [&, cols = cols, step = step](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) f(row * step, row * cols, cols);
+  });
+}
+
+void Staging::Fill(void* scratch) const {
+  for (const StagedCopy& staged : read_) {
+    char* const to = static_cast<char*>(scratch) + staged.scratch_offset;
+    const Buffer& from = staged.buffer;
+    const auto size = SizeOf(from.dtype);
+    ForRuns(staged, [&](int64_t at, int64_t in_staged, int64_t n) {
+      if (!staged.widened) {
+        std::memcpy(to + in_staged * size, static_cast<const char*>(from.data) + at * size,
+                    n * size);
+      } else if (from.dtype == DType::kBF16) {
+        vectors_.bf16.to_f32(from.As<BFloat16>() + at, reinterpret_cast<float*>(to) + in_staged, n);
+      } else {
+        vectors_.f16.to_f32(from.As<Float16>() + at, reinterpret_cast<float*>(to) + in_staged, n);
+      }
+    });
+  }
+}
+
+void Staging::BringBack(void* scratch) const {
+  for (const StagedCopy& staged : written_) {
+    const char* const from = static_cast<const char*>(scratch) + staged.scratch_offset;
+    const auto* const floats = reinterpret_cast<const float*>(from);
+    const Buffer& to = staged.buffer;
+    const auto size = SizeOf(to.dtype);
+    ForRuns(staged, [&](int64_t at, int64_t in_staged, int64_t n) {
+      if (!staged.widened) {
+        std::memcpy(static_cast<char*>(to.data) + at * size, from + in_staged * size, n * size);
+      } else if (to.dtype == DType::kBF16) {
+        vectors_.bf16.from_f32(floats + in_staged, to.As<BFloat16>() + at, n);
+      } else {
+        vectors_.f16.from_f32(floats + in_staged, to.As<Float16>() + at, n);
+      }
+    });
+  }
+}
+
+Kernel InSequence(const Dnnl& dnnl, Staging staging, std::vector<DnnlCall> calls,
+                  const ScratchLayout& layout) {
+  struct Program {
+    Staging staging;
+    std::vector<DnnlCall> calls;
+  };
+  // Shared only because a std::function must be copyable.
+  const auto program =
+      std::make_shared<const Program>(Program{std::move(staging), std::move(calls)});
+  return Kernel{[&dnnl, program](Stream& stream) {
+                  dnnl.UseThreads();
+                  program->staging.Fill(stream.scratch);
+                  for (const DnnlCall& call : program->calls) call.Run(stream.scratch);
+                  program->staging.BringBack(stream.scratch);
+                },
+                layout.size()};
+}
+
+}  // namespace trainyard::kernels
