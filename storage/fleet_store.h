@@ -82,9 +82,9 @@ struct HeldRank {
 // changed.
 struct NodeRanks {
   std::vector<HeldRank> ranks;  // including LOST ones
-  // WishText of the node. If it equals that of an earlier reading, the same ranks should run, in
-  // the same way. Empty: what should run also depends on the time, so the desired set has to be
-  // read.
+  // DesiredStateKey of the node. If it equals that of an earlier reading, the same ranks should
+  // run, in the same way. Empty: what should run also depends on the time, so the desired set has
+  // to be read.
   std::string wishes;
 };
 

@@ -34,7 +34,7 @@ class RetentionStore {
 
   // Makes the partitions for jobs that are created in this month and the next ones. Jobs that were
   // submitted before their partition existed are stored all the same, and moved into it here.
-  virtual absl::Status MakeMonths() = 0;
+  virtual absl::Status MakeMonthlyPartitions() = 0;
 
   // Removes what is older than Retention allows, in one bounded step. Jobs are removed by the month
   // in which they were created, all together, once the month has been over, and each of its jobs

@@ -29,7 +29,7 @@ void MetricSeries::Add(const v1::MetricPoint& point) {
   points_[{point.step(), point.split()}] = point;
 }
 
-void MetricSeries::AttemptFrom(int64_t step) {
+void MetricSeries::DropPointsAfter(int64_t step) {
   points_.erase(points_.lower_bound({step + 1, 0}), points_.end());
 }
 

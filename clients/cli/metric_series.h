@@ -17,7 +17,7 @@ namespace trainyard::cli {
 class MetricSeries {
  public:
   void Add(const v1::MetricPoint& point);
-  void AttemptFrom(int64_t step);  // forgets points past `step`
+  void DropPointsAfter(int64_t step);  // forgets points past `step`
 
   const std::map<std::pair<int64_t, int>, v1::MetricPoint>& points() const { return points_; }
 

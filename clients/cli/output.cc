@@ -23,7 +23,8 @@ std::string Json(const google::protobuf::Message& message, bool pretty) {
 }
 
 // The lines of `text` without empty ones: `first` before the first line, `rest` before the others.
-std::string MovedRight(const std::string& text, const std::string& first, const std::string& rest) {
+std::string IndentLines(const std::string& text, const std::string& first,
+                        const std::string& rest) {
   std::string out;
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     absl::StrAppend(&out, out.empty() ? first : rest, line, "\n");
@@ -55,9 +56,9 @@ std::string SerializeList(OutputFormat format,
   std::string out = format == OutputFormat::kYaml ? "" : "[\n";
   for (size_t i = 0; i < messages.size(); ++i) {
     if (format == OutputFormat::kYaml) {
-      absl::StrAppend(&out, MovedRight(EscapedLines(ToYaml(*messages[i])), "- ", "  "));
+      absl::StrAppend(&out, IndentLines(EscapedLines(ToYaml(*messages[i])), "- ", "  "));
     } else {
-      std::string one = MovedRight(Json(*messages[i], true), " ", " ");
+      std::string one = IndentLines(Json(*messages[i], true), " ", " ");
       one.pop_back();
       absl::StrAppend(&out, one, i + 1 < messages.size() ? ",\n" : "\n");
     }

@@ -20,7 +20,7 @@ namespace {
 
 // Whether the message is that of gRPC or of our client for a server that cannot be reached, as
 // opposed to that of a server that answers UNAVAILABLE itself.
-bool NobodyThere(const absl::Status& status) {
+bool IsUnreachable(const absl::Status& status) {
   for (const char* words :
        {"failed to connect to all addresses", "Connection refused", "Socket closed",
         "Connection reset", "connections to all backends", "Broken pipe", "DNS resolution failed",
@@ -43,11 +43,11 @@ std::string Sentence(const absl::Status& status, const ResolvedContext& context)
   const std::string text(status.message());
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
-      if (server.empty() || !NobodyThere(status)) return text;
+      if (server.empty() || !IsUnreachable(status)) return text;
       return absl::StrCat("no server at ", server, " (", text, "); start one with `",
                           StartCommand(context), "`, or name another with --server");
     case absl::StatusCode::kDeadlineExceeded:
-      if (server.empty() || !NobodyThere(status)) return text;
+      if (server.empty() || !IsUnreachable(status)) return text;
       return absl::StrCat("the server at ", server, " did not answer in time");
     case absl::StatusCode::kUnauthenticated:
       return absl::StrCat(server,

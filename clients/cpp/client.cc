@@ -36,7 +36,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
 
 // The status of a call that this client did not cancel. gRPC says CANCELLED of a call that reaches
 // a server just as it shuts down; to callers that is UNAVAILABLE.
-grpc::Status EndOfUncancelled(const grpc::Status& status) {
+grpc::Status CancelledToUnavailable(const grpc::Status& status) {
   if (status.error_code() != grpc::StatusCode::CANCELLED) return status;
   return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down");
 }
@@ -163,7 +163,7 @@ struct Client::Connection {
 
   // The server at index `failed` is away: the next call goes to the one after it, unless another
   // call has moved on already.
-  void MoveOnFrom(size_t failed) {
+  void UseNextServerAfter(size_t failed) {
     current.compare_exchange_strong(failed, (failed + 1) % endpoints.size());
   }
 
@@ -198,10 +198,11 @@ struct Client::Connection {
       Response response;
       const size_t asked = current;
       Stub& stub = *((*endpoints[asked]).*service);
-      const grpc::Status status = EndOfUncancelled((stub.*method)(&context, request, &response));
+      const grpc::Status status =
+          CancelledToUnavailable((stub.*method)(&context, request, &response));
       if (status.ok()) return response;
       if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-        MoveOnFrom(asked);
+        UseNextServerAfter(asked);
         if (tries < endpoints.size()) continue;
       }
       const std::optional<absl::Duration> delay = RetryDelayOf(status);
@@ -216,10 +217,10 @@ struct Client::Connection {
   // The status of a stream from the server at index `asked` that ended. Moves on if that server is
   // away.
   absl::Status EndOf(size_t asked, const Stop& stop, const grpc::Status& status) {
-    const bool away = EndOfUncancelled(status).error_code() == grpc::StatusCode::UNAVAILABLE;
+    const bool away = CancelledToUnavailable(status).error_code() == grpc::StatusCode::UNAVAILABLE;
     if (stop.requested() || !away) return FromGrpc(status);
-    MoveOnFrom(asked);
-    return FromGrpc(EndOfUncancelled(status));
+    UseNextServerAfter(asked);
+    return FromGrpc(CancelledToUnavailable(status));
   }
 
   const ClientOptions options;
@@ -290,7 +291,7 @@ size_t Client::SubmitSome(Submissions& all, size_t next, std::vector<size_t>& ag
       const std::optional<absl::Duration> delay = RetryDelayOf(error);
       const absl::Duration patience = connection_->PatienceFor(error.code(), delay);
       if (patience == absl::ZeroDuration()) continue;
-      if (absl::IsUnavailable(answer.status())) connection_->MoveOnFrom(asked);
+      if (absl::IsUnavailable(answer.status())) connection_->UseNextServerAfter(asked);
       again.push_back(row);
       all.patience = std::max(all.patience, patience);
       all.delay = std::max(all.delay, delay.value_or(absl::ZeroDuration()));

@@ -98,7 +98,7 @@ absl::StatusOr<std::string> TokenFromFile(const std::string& path) {
 }
 
 // Whether each server of `some` is one of `all`. Lists that cannot be read have nothing in common.
-bool AreAmong(const std::string& some, const std::string& all) {
+bool IsSubsetOf(const std::string& some, const std::string& all) {
   const absl::StatusOr<std::vector<std::string>> asked = ParseServers(some);
   const absl::StatusOr<std::vector<std::string>> known = ParseServers(all);
   if (!asked.ok() || !known.ok()) return false;
@@ -169,7 +169,7 @@ absl::StatusOr<ResolvedContext> ResolveContext(const ContextFlags& flags) {
     TY_ASSIGN_OR_RETURN(const ContextFile file, LoadContexts(*path));
     TY_ASSIGN_OR_RETURN(chosen, ChosenContext(flags, file, *path));
   }
-  if (!server.empty() && !AreAmong(server, chosen.context.server)) {
+  if (!server.empty() && !IsSubsetOf(server, chosen.context.server)) {
     chosen.name.clear();
     chosen.context.token.clear();
     chosen.context.directory.clear();

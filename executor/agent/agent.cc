@@ -259,7 +259,7 @@ void Agent::HandleMessage(const v1::ServerMessage& message) {
       for (const v1::Assignment& assignment : desired_.assignments()) {
         const auto wanted = ranks_.find(run::RunDirectory::NameOf(assignment.key()));
         if (wanted == ranks_.end()) continue;
-        if (!IsOfAnotherClaim(wanted->second->key().claim(), assignment)) wanted->second->Reopen();
+        if (!HasDifferentClaim(wanted->second->key().claim(), assignment)) wanted->second->Reopen();
       }
       RenewLeases();
       break;
@@ -293,7 +293,7 @@ void Agent::RenewLeases() {
     rank->ExtendLife(lease_.LifeFrom(now), lease_.until(), lease_.fence_at());
     const v1::Assignment* const wanted = FindDesired(name);
     if (holds && desired_is_fresh_ && wanted != nullptr &&
-        !IsOfAnotherClaim(rank->key().claim(), *wanted)) {
+        !HasDifferentClaim(rank->key().claim(), *wanted)) {
       rank->ExtendRight(lease_.holds_until());
     }
   }

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "storage/base/spawn.h"
 #include "storage/base/status.h"
 
 #ifndef P_PIDFD
@@ -81,27 +82,6 @@ FileDescriptor OpenPidfd(pid_t pid) {
   return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
-std::vector<char*> Pointers(const std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (const std::string& s : strings) pointers.push_back(const_cast<char*>(s.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-// posix_spawn's settings; the calls fail only for lack of memory.
-struct Settings {
-  posix_spawn_file_actions_t files;
-  posix_spawnattr_t attributes;
-  Settings() {
-    posix_spawn_file_actions_init(&files);
-    posix_spawnattr_init(&attributes);
-  }
-  ~Settings() {
-    posix_spawn_file_actions_destroy(&files);
-    posix_spawnattr_destroy(&attributes);
-  }
-};
-
 // Makes the kernel kill a worker before its agent when memory is short.
 void PreferForOom(pid_t pid) {
   const std::string path = absl::StrCat("/proc/", pid, "/oom_score_adj");
@@ -132,7 +112,7 @@ absl::StatusOr<ProcessId> IdentifyProcess(pid_t pid) {
 }
 
 absl::StatusOr<Process> Process::Spawn(const SpawnRequest& request) {
-  Settings settings;
+  SpawnSettings settings;
   sigset_t all;
   sigset_t none;
   sigfillset(&all);
@@ -153,7 +133,7 @@ absl::StatusOr<Process> Process::Spawn(const SpawnRequest& request) {
   pid_t pid = 0;
   const int error =
       posix_spawn(&pid, request.program.c_str(), &settings.files, &settings.attributes,
-                  Pointers(argv).data(), Pointers(request.environment).data());
+                  PointersTo(argv).data(), PointersTo(request.environment).data());
   if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot start ", request.program));
   PreferForOom(pid);
 

@@ -12,7 +12,7 @@ bool Holds(const PresentRank& rank) { return rank.phase != PresentRank::kGone; }
 
 void ActOnPresent(const PresentRank& rank, const v1::Assignment* wanted,
                   std::vector<Action>& actions) {
-  if (wanted != nullptr && IsOfAnotherClaim(rank.claim, *wanted)) {
+  if (wanted != nullptr && HasDifferentClaim(rank.claim, *wanted)) {
     if (rank.phase == PresentRank::kAlive) actions.push_back({Action::kKill, rank.name});
     if (rank.phase == PresentRank::kGone) actions.push_back({Action::kForget, rank.name});
     return;
@@ -39,7 +39,7 @@ void ActOnPresent(const PresentRank& rank, const v1::Assignment* wanted,
 
 }  // namespace
 
-bool IsOfAnotherClaim(const std::string& claim, const v1::Assignment& assignment) {
+bool HasDifferentClaim(const std::string& claim, const v1::Assignment& assignment) {
   const std::string& wanted = assignment.key().claim();
   return !claim.empty() && !wanted.empty() && claim != wanted;
 }

@@ -41,7 +41,7 @@ struct Action {
 
 // Whether `claim`, under which a rank of the same name was started, is another one than
 // `assignment`'s. It is not if one of the two is empty (from before there were claims).
-bool IsOfAnotherClaim(const std::string& claim, const v1::Assignment& assignment);
+bool HasDifferentClaim(const std::string& claim, const v1::Assignment& assignment);
 
 // A rank that has a directory is never started again under its claim, so an attempt's rank runs at
 // most once. Another claim to the same rank is given by a database that was restored and counts

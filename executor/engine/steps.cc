@@ -124,13 +124,13 @@ absl::StatusOr<StepResult> Steps::NextResult() {
   const BatchSource next = [&] { return p_.loader.Next(); };
   TY_RETURN_IF_ERROR(std::exchange(failed_ahead_, absl::OkStatus()));
   if (p_.trainer.on_their_way() == 0) TY_RETURN_IF_ERROR(p_.trainer.Enqueue(next));
-  if (p_.trainer.CanGoAhead() && GoesStraightOn(done() + 1)) {
+  if (p_.trainer.CanGoAhead() && NextStepFollowsAtOnce(done() + 1)) {
     failed_ahead_ = p_.trainer.EnqueueAhead(next);
   }
   return p_.trainer.Finish();
 }
 
-bool Steps::GoesStraightOn(int64_t step) const {
+bool Steps::NextStepFollowsAtOnce(int64_t step) const {
   return !stopping_ && step < p_.plan.total_steps && !EvaluatesAfter(step) && !TriesAfter(step) &&
          !SavesAfter(step);
 }
@@ -226,7 +226,7 @@ absl::StatusOr<bool> Steps::Evaluate() {
   bool best = false;
   if (to_stop) TakeValue(p_.spec.evaluation().early_stopping(), *to_stop, run_.early_stopping);
   if (of_best) {
-    TakeOutUnwritten();
+    RevertUnwrittenBest();
     std::vector<Score> before = run_.best;
     best = EnterBest(p_.spec.checkpoint().best(), *of_best, run_.best);
     if (best) entered_ = {.step = done(), .before = std::move(before)};
@@ -236,7 +236,7 @@ absl::StatusOr<bool> Steps::Evaluate() {
   return best;
 }
 
-bool Steps::GoesByEvaluations() const {
+bool Steps::PoliciesNeedEvaluation() const {
   return p_.spec.evaluation().has_early_stopping() || p_.spec.checkpoint().has_best();
 }
 
@@ -251,7 +251,7 @@ absl::StatusOr<bool> Steps::EvaluateAndKeepWeights() {
   const Fault fault = FaultOf(best.status());
   // A device that failed has no weights that can be trusted, and a store that failed takes none.
   if (fault == Fault::kDevice || fault == Fault::kStorage) return best;
-  if (NothingCounts(best.status()) && !GoesByEvaluations()) {
+  if (NothingCounts(best.status()) && !PoliciesNeedEvaluation()) {
     TY_RETURN_IF_ERROR(WithStorageFault(p_.observer.OnWarning(
         absl::StrCat("not evaluated after step ", done(), ": ", best.status().message()))));
     return false;
@@ -270,14 +270,14 @@ absl::StatusOr<bool> Steps::EvaluateAndKeepWeights() {
                                                              best.status().message(), "; ", kept)));
 }
 
-void Steps::TakeOutUnwritten() {
+void Steps::RevertUnwrittenBest() {
   if (!entered_ || entered_->step == done()) return;  // this step's checkpoint is yet to be written
   if (p_.checkpoints.Failed(entered_->step)) run_.best = std::move(entered_->before);
   entered_.reset();
 }
 
 absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
-  TakeOutUnwritten();
+  RevertUnwrittenBest();
   CheckpointContent content{.step = done(), .run = run_};
   content.run.loss_scale = p_.trainer.loss_scale();
   if (evaluated_step_ == done()) content.metrics = metrics_;

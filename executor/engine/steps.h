@@ -74,10 +74,10 @@ class Steps {
   // what is wrong with that data is found before hours of training.
   bool TriesAfter(int64_t step) const;
   // Whether early stopping or the best checkpoints depend on evaluations.
-  bool GoesByEvaluations() const;
+  bool PoliciesNeedEvaluation() const;
   // Whether the next step follows step `step` at once: no evaluation, checkpoint or stop comes
   // between.
-  bool GoesStraightOn(int64_t step) const;
+  bool NextStepFollowsAtOnce(int64_t step) const;
   absl::Status Report(const StepResult& result, absl::Duration took, absl::Duration waited);
   // Passes on the warnings of the data set since the last call.
   absl::Status Warn();
@@ -85,12 +85,12 @@ class Steps {
   // Evaluates, and updates what the policies go by. Returns whether the step is among the best.
   absl::StatusOr<bool> Evaluate();
   // As Evaluate, but before it fails it writes a checkpoint from which the job can be resumed. It
-  // is only a warning that no sample of the held-out split counts, unless GoesByEvaluations.
+  // is only a warning that no sample of the held-out split counts, unless PoliciesNeedEvaluation.
   absl::StatusOr<bool> EvaluateAndKeepWeights();
   absl::Status TryEvaluation();
   // Reverts run_.best to what it was before its newest entry, if the checkpoint of that could not
   // be written: it must name only checkpoints that exist.
-  void TakeOutUnwritten();
+  void RevertUnwrittenBest();
   // The value of the metric that `policy`, which is the spec's field `field`, goes by. Fault kData:
   // that metric is not defined on the held-out split.
   template <typename Policy>

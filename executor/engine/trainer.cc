@@ -147,7 +147,7 @@ StepResult Trainer::ReadResult(const InFlight& flight) const {
   return result;
 }
 
-void Trainer::TakeStepsAgain() {
+void Trainer::ClearRejectedStep() {
   const float scale = 0;
   session_.Write(session_.plan().grad_scale, &scale, sizeof(scale));
 }
@@ -202,7 +202,7 @@ absl::StatusOr<StepResult> Trainer::Finish() {
   if (result.finite || result.skipped) ++steps_done_;
   if (!result.finite) {
     TY_RETURN_IF_ERROR(Drain());
-    TakeStepsAgain();
+    ClearRejectedStep();
   }
   return result;
 }
@@ -234,7 +234,7 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
     TY_RETURN_IF_ERROR(search.Run(plan.micro, micro_, where));
   }
   TY_RETURN_IF_ERROR(search.Run(plan.norm, norm_, "norm of the gradient"));
-  TakeStepsAgain();  // the search may have computed the norm, which stops all later steps
+  ClearRejectedStep();  // the search may have computed the norm, which stops all later steps
   return search.found();
 }
 

@@ -130,7 +130,7 @@ class Trainer {
   }
   Program MakePart(int64_t micro_batch) const;
   // Called after a step that was not taken: lets the device take steps again.
-  void TakeStepsAgain();
+  void ClearRejectedStep();
   // How many of the first `steps` steps changed the weights.
   int64_t UpdatesOf(int64_t steps) const {
     return steps - (loss_scale_ ? loss_scale_->skipped : 0);

@@ -12,8 +12,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_join.h"
-#include "executor/plan/spec/resnet_layout.h"
 #include "executor/plan/spec/checks.h"
+#include "executor/plan/spec/resnet_layout.h"
 #include "executor/plan/spec/spec.h"
 #include "executor/weights/model_json.h"
 #include "executor/weights/names.h"
@@ -357,7 +357,7 @@ class Lines : public google::protobuf::util::MessageDifferencer::Reporter {
 };
 
 // Ignores fields on which neither numbers nor shapes depend, or which other checks compare.
-class NotNumbers : public google::protobuf::util::MessageDifferencer::IgnoreCriteria {
+class FieldsWithoutEffect : public google::protobuf::util::MessageDifferencer::IgnoreCriteria {
  public:
   bool IsIgnored(
       const google::protobuf::Message&, const google::protobuf::Message&,
@@ -394,7 +394,7 @@ absl::Status CompareOurs(const std::string& place, const Json& ours, const v1::M
   google::protobuf::util::MessageDifferencer differencer;
   Lines lines("spec.model");
   differencer.ReportDifferencesTo(&lines);
-  differencer.AddIgnoreCriteria(new NotNumbers);  // it takes ownership
+  differencer.AddIgnoreCriteria(new FieldsWithoutEffect);  // it takes ownership
   if (differencer.Compare(found, model)) return absl::OkStatus();
   std::vector<std::string> differences = lines.Take();
   constexpr size_t kMost = 8;

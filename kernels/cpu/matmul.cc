@@ -208,7 +208,7 @@ class Pieces {
               op.bias.data};
     }
     const bool f32 = a.shape.data_type() == dnnl::memory::data_type::f32;
-    const bool tiles = f32 && (!dnnl_.AddsByShape() || TemptsToSplit(op));
+    const bool tiles = f32 && (!dnnl_.AddsByShape() || OneDnnSplitsTheSum(op));
     PreparedPiece piece{.staging = std::move(staging)};
     if (tiles) {
       AddTiles(a, b, bias, c_place, op, layout, piece);
@@ -220,7 +220,9 @@ class Pieces {
   }
 
   // A small result of a long sum: even oneDNN's brgemm gives each thread a part of such a sum.
-  static bool TemptsToSplit(const Matmul& op) { return op.m * op.n <= 128 * 128 && op.k >= 1024; }
+  static bool OneDnnSplitsTheSum(const Matmul& op) {
+    return op.m * op.n <= 128 * 128 && op.k >= 1024;
+  }
 
   dnnl::matmul::primitive_desc DescOf(const Desc& a, const Desc& b, const Desc& bias,
                                       const Desc& c) const {

@@ -9,10 +9,6 @@
 // last row. A row of a tile is 4 floats longer than its content: rows stay 16-byte aligned, and the
 // float4 reads of 8 lanes down a column fall into different banks.
 
-#include <climits>
-
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "kernels/cuda/element.cuh"
 
 namespace trainyard::kernels::cuda {

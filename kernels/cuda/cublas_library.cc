@@ -31,9 +31,9 @@ const Library& TheLibrary() {
   return *library;
 }
 
-// The library's function `name`; kNamesake is the function of the same name and type here.
-template <auto kNamesake>
-decltype(kNamesake) Real(const char* name) {
+// The library's function `name`; kWrapper is the function of the same name and type here.
+template <auto kWrapper>
+decltype(kWrapper) Real(const char* name) {
   static const auto function = [name] {
     void* const handle = TheLibrary().handle;
     void* const found = handle == nullptr ? nullptr : dlsym(handle, name);
@@ -42,7 +42,7 @@ decltype(kNamesake) Real(const char* name) {
                    TheLibrary().error.c_str());
       std::abort();
     }
-    return reinterpret_cast<decltype(kNamesake)>(found);
+    return reinterpret_cast<decltype(kWrapper)>(found);
   }();
   return function;
 }

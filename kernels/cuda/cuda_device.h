@@ -1,7 +1,7 @@
 #pragma once
 
-// One GPU behind the contract of kernels/device.h. Each Prepare is defined in the file named after
-// its op. Prepare chooses (algorithms, tiles, scratch); a launch only enqueues: it allocates
+// One GPU behind the contract of kernels/device.h. Each Bind is defined in the file named after its
+// op. Bind chooses (algorithms, tiles, scratch); a launch only enqueues: it allocates
 // nothing, waits for nothing and may be captured in a CUDA graph once it has run outside of one
 // (libraries load their kernels at first use). Not thread-safe: one thread drives a device. A
 // thread other than the one that opened it begins with MakeStream, a copy or Synchronize, which

@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kThreads, 4)
 
 // Whether the fp32 operands, the gradient and the copy are aligned to packs.
 template <typename G, typename T, typename Arguments>
-bool StepsByPacks(const Arguments& a, std::initializer_list<const void*> floats) {
+bool PacksAligned(const Arguments& a, std::initializer_list<const void*> floats) {
   return Aligned(kStepPack * sizeof(float), floats) && Aligned(kStepPack * sizeof(G), {a.grad}) &&
          Aligned(kStepPack * sizeof(T), {a.copy});
 }
@@ -207,9 +207,8 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const SgdStep& op) {
                                     .weight_decay = op.weight_decay,
                                     .learning_rate_scale = op.learning_rate_scale,
                                     .nesterov = op.nesterov};
-    arguments.by_packs = StepsByPacks<G, T>(arguments, {arguments.w, arguments.velocity});
+    arguments.by_packs = PacksAligned<G, T>(arguments, {arguments.w, arguments.velocity});
     return Kernel{.launch = [arguments](Stream& stream) {
-      if (arguments.n <= 0) return;
       Launch(stream, {.grid = StepBlocks(arguments.n)}, SgdKernel<G, T>, arguments);
     }};
   });
@@ -230,9 +229,8 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const AdamWStep& op) {
                                                 .epsilon = op.epsilon,
                                                 .weight_decay = op.weight_decay,
                                                 .learning_rate_scale = op.learning_rate_scale}};
-    arguments.by_packs = StepsByPacks<G, T>(arguments, {arguments.w, arguments.m, arguments.v});
+    arguments.by_packs = PacksAligned<G, T>(arguments, {arguments.w, arguments.m, arguments.v});
     const auto launch = [arguments](Stream& stream) {
-      if (arguments.n <= 0) return;
       Launch(stream, {.grid = StepBlocks(arguments.n)}, AdamWKernel<G, T>, arguments,
              LaunchCorrections(stream, arguments.hyper, arguments.state));
     };
@@ -242,7 +240,6 @@ absl::StatusOr<Kernel> CudaDevice::Bind(const AdamWStep& op) {
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const EmaStep& op) {
   return Kernel{.launch = [op](Stream& stream) {
-    if (op.n <= 0) return;
     float* average = op.average.As<float>();
     const float* w = op.w.As<float>();
     Launch(stream, {.grid = StepBlocks(op.n)}, EmaKernel, average, w,

@@ -52,7 +52,7 @@ std::vector<std::string> FieldNames(const Descriptor& type) {
 }
 
 // Path of the shallowest message below `root` that has a field `key`; false when there is none.
-bool FindHome(const Descriptor& root, const std::string& key, std::string* home) {
+bool FindMessageWithField(const Descriptor& root, const std::string& key, std::string* home) {
   std::deque<std::pair<const Descriptor*, std::string>> open = {{&root, ""}};
   std::set<const Descriptor*> seen;
   while (!open.empty()) {
@@ -106,7 +106,7 @@ std::string FieldReader::UnknownField(const std::string& key, const std::string&
                                       const Descriptor& type) const {
   const std::string unknown = absl::StrCat("unknown field '", Short(key), "'");
   std::string home;
-  if (FindHome(root_, key, &home)) {
+  if (FindMessageWithField(root_, key, &home)) {
     return absl::StrCat(unknown, path.empty() ? "" : absl::StrCat(" in ", path), "; '", key,
                         "' belongs ",
                         home.empty() ? "to the top level" : absl::StrCat("in ", home));

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "storage/base/digest.h"
+#include "storage/base/field_error.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 
@@ -24,8 +25,7 @@ std::string Shown(absl::string_view text) {
 
 absl::Status WrongName(absl::string_view field, absl::string_view found,
                        absl::string_view expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": found ", Shown(found), ", expected ", expected));
+  return FieldError(field, Shown(found), expected);
 }
 
 }  // namespace

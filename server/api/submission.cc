@@ -17,6 +17,7 @@
 #include "executor/plan/spec/spec.h"
 #include "server/api/names.h"
 #include "server/scheduler/slots.h"
+#include "storage/base/field_error.h"
 #include "storage/base/ids.h"
 #include "storage/base/status.h"
 #include "storage/records/change.h"
@@ -29,11 +30,6 @@ constexpr size_t kLargestSpec = 256 * 1024;
 // With its defaults, and braces expanded: an agent is told of all ranks of its node in one message
 // of at most 16 MiB.
 constexpr size_t kLargestResolvedSpec = 1024 * 1024;
-
-absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": found ", found, ", expected ", expected));
-}
 
 // Refuses fields that only the server writes: those from number 20 on, name, uid and etag.
 absl::Status CheckServerOnlyFields(const v1::Job& job) {
@@ -58,19 +54,20 @@ bool IsLabelKey(absl::string_view key) {
 
 absl::Status CheckLabels(const v1::Job& job) {
   if (job.labels_size() > kMostLabels) {
-    return Wrong("job.labels", absl::StrCat(job.labels_size(), " labels"),
-                 absl::StrCat("at most ", kMostLabels));
+    return FieldError("job.labels", absl::StrCat(job.labels_size(), " labels"),
+                      absl::StrCat("at most ", kMostLabels));
   }
   for (const auto& [key, value] : job.labels()) {
     if (!IsLabelKey(key)) {
-      return Wrong("job.labels", absl::StrCat("'", absl::Utf8SafeCEscape(key.substr(0, 80)), "'"),
-                   "keys of the form [a-z][a-z0-9-_./]{0,62}");
+      return FieldError("job.labels",
+                        absl::StrCat("'", absl::Utf8SafeCEscape(key.substr(0, 80)), "'"),
+                        "keys of the form [a-z][a-z0-9-_./]{0,62}");
     }
     const bool printable =
         std::none_of(value.begin(), value.end(), [](char c) { return absl::ascii_iscntrl(c); });
     if (value.size() > 128 || !printable) {
-      return Wrong(absl::StrCat("job.labels.", key), absl::StrCat(value.size(), " bytes"),
-                   "at most 128 bytes without control characters");
+      return FieldError(absl::StrCat("job.labels.", key), absl::StrCat(value.size(), " bytes"),
+                        "at most 128 bytes without control characters");
     }
   }
   return absl::OkStatus();
@@ -106,24 +103,25 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
   const v1::Job& job = request.job();
   TY_RETURN_IF_ERROR(CheckServerOnlyFields(job));
   if (!job.job_id().empty() && !IsResourceId(job.job_id())) {
-    return Wrong("job.job_id",
-                 absl::StrCat("'", absl::Utf8SafeCEscape(job.job_id().substr(0, 80)), "'"),
-                 "[a-z]([a-z0-9-]{0,61}[a-z0-9])?");
+    return FieldError("job.job_id",
+                      absl::StrCat("'", absl::Utf8SafeCEscape(job.job_id().substr(0, 80)), "'"),
+                      "[a-z]([a-z0-9-]{0,61}[a-z0-9])?");
   }
   TY_RETURN_IF_ERROR(CheckLabels(job));
   if (job.priority() < -1000 || job.priority() > 1000) {
-    return Wrong("job.priority", absl::StrCat(job.priority()), "-1000 to 1000");
+    return FieldError("job.priority", absl::StrCat(job.priority()), "-1000 to 1000");
   }
   if (!job.has_spec()) return absl::InvalidArgumentError("job.spec: missing");
   if (job.spec().ByteSizeLong() > kLargestSpec) {
-    return Wrong("job.spec", absl::StrCat(job.spec().ByteSizeLong(), " bytes"),
-                 absl::StrCat("at most ", kLargestSpec));
+    return FieldError("job.spec", absl::StrCat(job.spec().ByteSizeLong(), " bytes"),
+                      absl::StrCat("at most ", kLargestSpec));
   }
   TY_ASSIGN_OR_RETURN(const v1::JobSpec spec, plan::ResolveSpec(job.spec()));
   if (spec.ByteSizeLong() > kLargestResolvedSpec) {
-    return Wrong("job.spec",
-                 absl::StrCat(spec.ByteSizeLong(), " bytes with every archive of spec.data named"),
-                 absl::StrCat("at most ", kLargestResolvedSpec, "; use fewer archives"));
+    return FieldError(
+        "job.spec",
+        absl::StrCat(spec.ByteSizeLong(), " bytes with every archive of spec.data named"),
+        absl::StrCat("at most ", kLargestResolvedSpec, "; use fewer archives"));
   }
 
   record.uid = RandomHex(16);

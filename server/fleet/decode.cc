@@ -33,16 +33,17 @@ bool IsNodeName(absl::string_view name) {
 absl::StatusOr<SlotRecord> DecodeSlot(const v1::Slot& slot, int position) {
   const std::string field = absl::StrCat("register.slots[", position, "]");
   if (slot.index() < 0 || slot.index() >= kMostSlots) {
-    return Wrong(field + ".index", absl::StrCat(slot.index()), "0 to 1023");
+    return FieldError(field + ".index", absl::StrCat(slot.index()), "0 to 1023");
   }
   if (slot.memory_bytes() <= 0 || slot.memory_bytes() > kMostBytes) {
-    return Wrong(field + ".memory_bytes", absl::StrCat(slot.memory_bytes()), "a positive size");
+    return FieldError(field + ".memory_bytes", absl::StrCat(slot.memory_bytes()),
+                      "a positive size");
   }
   if (slot.device() != v1::Resources::CPU && slot.device() != v1::Resources::CUDA) {
-    return Wrong(field + ".device", absl::StrCat(slot.device()), "CPU or CUDA");
+    return FieldError(field + ".device", absl::StrCat(slot.device()), "CPU or CUDA");
   }
   if (slot.cpu_threads() < 0 || slot.cpu_threads() > 4096) {
-    return Wrong(field + ".cpu_threads", absl::StrCat(slot.cpu_threads()), "0 to 4096");
+    return FieldError(field + ".cpu_threads", absl::StrCat(slot.cpu_threads()), "0 to 4096");
   }
   return SlotRecord{.index = slot.index(),
                     .device = v1::Resources::Device_Name(slot.device()),
@@ -98,9 +99,9 @@ absl::StatusOr<int> AgreeOnProtocol(const v1::Register& message, ProtocolRange o
   const int oldest =
       message.oldest_protocol_version() == 0 ? newest : message.oldest_protocol_version();
   if (oldest < 1 || oldest > newest) {
-    return Wrong("register.oldest_protocol_version",
-                 absl::StrCat(oldest, " under a newest of ", newest),
-                 "at least 1, at most register.protocol_version");
+    return FieldError("register.oldest_protocol_version",
+                      absl::StrCat(oldest, " under a newest of ", newest),
+                      "at least 1, at most register.protocol_version");
   }
   if (newest < ours.oldest || oldest > ours.newest) {
     return absl::FailedPreconditionError(
@@ -114,30 +115,30 @@ absl::StatusOr<int> AgreeOnProtocol(const v1::Register& message, ProtocolRange o
 absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
   TY_RETURN_IF_ERROR(AgreeOnProtocol(message).status());
   if (!IsNodeName(message.node())) {
-    return Wrong("register.node", absl::StrCat("'", Readable(message.node()), "'"),
-                 "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?");
+    return FieldError("register.node", absl::StrCat("'", Readable(message.node()), "'"),
+                      "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?");
   }
   if (!IsPrintable(message.incarnation(), 64)) {
-    return Wrong("register.incarnation", absl::StrCat(message.incarnation().size(), " bytes"),
-                 "1 to 64 printable characters");
+    return FieldError("register.incarnation", absl::StrCat(message.incarnation().size(), " bytes"),
+                      "1 to 64 printable characters");
   }
   if (!IsPrintable(message.address(), 253)) {
-    return Wrong("register.address", absl::StrCat(message.address().size(), " bytes"),
-                 "a host of 1 to 253 printable characters");
+    return FieldError("register.address", absl::StrCat(message.address().size(), " bytes"),
+                      "a host of 1 to 253 printable characters");
   }
   if (!message.node_secret().empty() && !IsPrintable(message.node_secret(), 128)) {
-    return Wrong("register.node_secret", absl::StrCat(message.node_secret().size(), " bytes"),
-                 "at most 128 printable characters");
+    return FieldError("register.node_secret", absl::StrCat(message.node_secret().size(), " bytes"),
+                      "at most 128 printable characters");
   }
   if (!message.instance().empty() && !IsPrintable(message.instance(), 256)) {
-    return Wrong("register.instance", absl::StrCat(message.instance().size(), " bytes"),
-                 "at most 256 printable characters");
+    return FieldError("register.instance", absl::StrCat(message.instance().size(), " bytes"),
+                      "at most 256 printable characters");
   }
   if (message.slots_size() > kMostSlots) {
-    return Wrong("register.slots", absl::StrCat(message.slots_size()), "at most 1024");
+    return FieldError("register.slots", absl::StrCat(message.slots_size()), "at most 1024");
   }
   if (message.labels_size() > kMostLabels) {
-    return Wrong("register.labels", absl::StrCat(message.labels_size()), "at most 64");
+    return FieldError("register.labels", absl::StrCat(message.labels_size()), "at most 64");
   }
   NodeRecord node{.name = message.node(),
                   .uid = UidOf(message.node_secret()),
@@ -148,20 +149,20 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
                   .agent_version = Readable(message.agent_version())};
   for (const auto& [key, value] : message.labels()) {
     if (!IsPrintable(key, 128) || (!value.empty() && !IsPrintable(value, 128))) {
-      return Wrong("register.labels",
-                   absl::StrCat("a label of ", key.size() + value.size(), " bytes"),
-                   "printable keys and values of at most 128 bytes");
+      return FieldError("register.labels",
+                        absl::StrCat("a label of ", key.size() + value.size(), " bytes"),
+                        "printable keys and values of at most 128 bytes");
     }
     node.labels[key] = value;
   }
   if (message.found_size() > kMostFound) {
-    return Wrong("register.found", absl::StrCat(message.found_size()), "at most 4096");
+    return FieldError("register.found", absl::StrCat(message.found_size()), "at most 4096");
   }
   for (const v1::RankKey& key : message.found()) {
     TY_ASSIGN_OR_RETURN(node.found.emplace_back(), DecodeRankKey(key));
   }
   if (message.running_size() > kMostFound) {
-    return Wrong("register.running", absl::StrCat(message.running_size()), "at most 4096");
+    return FieldError("register.running", absl::StrCat(message.running_size()), "at most 4096");
   }
   for (const v1::RankKey& key : message.running()) {
     TY_ASSIGN_OR_RETURN(RankId id, DecodeRankKey(key));
@@ -171,8 +172,8 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
   for (int i = 0; i < message.slots_size(); ++i) {
     TY_ASSIGN_OR_RETURN(SlotRecord slot, DecodeSlot(message.slots(i), i));
     if (!seen.insert(slot.index).second) {
-      return Wrong(absl::StrCat("register.slots[", i, "].index"), absl::StrCat(slot.index),
-                   "an index that no other slot has");
+      return FieldError(absl::StrCat("register.slots[", i, "].index"), absl::StrCat(slot.index),
+                        "an index that no other slot has");
     }
     node.slots.push_back(std::move(slot));
   }
@@ -181,15 +182,16 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
 
 absl::StatusOr<RankId> DecodeRankKey(const v1::RankKey& key) {
   if (!key.claim().empty() && !IsPrintable(key.claim(), 64)) {
-    return Wrong("key.claim", absl::StrCat(key.claim().size(), " bytes"),
-                 "at most 64 printable characters");
+    return FieldError("key.claim", absl::StrCat(key.claim().size(), " bytes"),
+                      "at most 64 printable characters");
   }
   if (!IsPrintable(key.job_uid(), 64)) {
-    return Wrong("key.job_uid", absl::StrCat(key.job_uid().size(), " bytes"),
-                 "1 to 64 printable characters");
+    return FieldError("key.job_uid", absl::StrCat(key.job_uid().size(), " bytes"),
+                      "1 to 64 printable characters");
   }
-  if (key.attempt() < 1) return Wrong("key.attempt", absl::StrCat(key.attempt()), "at least 1");
-  if (key.rank() < 0) return Wrong("key.rank", absl::StrCat(key.rank()), "at least 0");
+  if (key.attempt() < 1)
+    return FieldError("key.attempt", absl::StrCat(key.attempt()), "at least 1");
+  if (key.rank() < 0) return FieldError("key.rank", absl::StrCat(key.rank()), "at least 0");
   return RankId{.job_uid = key.job_uid(), .attempt = key.attempt(), .rank = key.rank()};
 }
 

@@ -25,9 +25,4 @@ std::string Readable(absl::string_view text) {
   return readable;
 }
 
-absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": found ", found, ", expected ", expected));
-}
-
 }  // namespace trainyard

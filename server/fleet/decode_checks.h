@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "storage/base/field_error.h"
 
 namespace trainyard {
 
@@ -16,8 +17,5 @@ bool IsPrintable(absl::string_view text, size_t longest);
 
 // For people: cut at a code point, without NUL (the database stores none).
 std::string Readable(absl::string_view text);
-
-// kInvalidArgument: "FIELD: found FOUND, expected EXPECTED".
-absl::Status Wrong(absl::string_view field, absl::string_view found, absl::string_view expected);
 
 }  // namespace trainyard

@@ -32,19 +32,19 @@ bool IsHexDigest(absl::string_view text) {
 
 absl::Status CheckStep(absl::string_view field, int64_t step, int64_t least) {
   if (step >= least && step <= kMostSteps) return absl::OkStatus();
-  return Wrong(field, absl::StrCat(step), absl::StrCat("a step in [", least, ", 2^53]"));
+  return FieldError(field, absl::StrCat(step), absl::StrCat("a step in [", least, ", 2^53]"));
 }
 
 absl::StatusOr<std::map<std::string, double>> DecodeValues(
     const std::string& field, const google::protobuf::Map<std::string, double>& values) {
   if (values.size() > kMostValues) {
-    return Wrong(field, absl::StrCat(values.size(), " values"), "at most 64");
+    return FieldError(field, absl::StrCat(values.size(), " values"), "at most 64");
   }
   std::map<std::string, double> decoded;
   for (const auto& [name, value] : values) {
     if (!IsPrintable(name, 64)) {
-      return Wrong(field, absl::StrCat("a name of ", name.size(), " bytes"),
-                   "1 to 64 printable characters");
+      return FieldError(field, absl::StrCat("a name of ", name.size(), " bytes"),
+                        "1 to 64 printable characters");
     }
     decoded[name] = value;
   }
@@ -62,9 +62,9 @@ absl::StatusOr<MetricRecord> DecodeMetrics(const v1::MetricPoint& point) {
       record.split = MetricSplit::kValidation;
       break;
     default:
-      return Wrong("metrics.split", absl::StrCat(point.split()), "TRAIN or VALIDATION");
+      return FieldError("metrics.split", absl::StrCat(point.split()), "TRAIN or VALIDATION");
   }
-  if (point.values().empty()) return Wrong("metrics.values", "0 values", "1 to 64");
+  if (point.values().empty()) return FieldError("metrics.values", "0 values", "1 to 64");
   TY_ASSIGN_OR_RETURN(record.values, DecodeValues("metrics.values", point.values()));
   return record;
 }
@@ -78,14 +78,14 @@ absl::Time DecodeTime(int64_t micros) {
 absl::StatusOr<MetricRun> DecodeColumns(const v1::MetricColumns& columns) {
   const int points = columns.steps_size();
   if (points < 1 || points > kMostColumnPoints) {
-    return Wrong("columns.steps", absl::StrCat(points), "1 to 65536");
+    return FieldError("columns.steps", absl::StrCat(points), "1 to 65536");
   }
   if (columns.time_deltas_us_size() != points) {
-    return Wrong("columns.time_deltas_us", absl::StrCat(columns.time_deltas_us_size()),
-                 absl::StrCat(points, ", one per step"));
+    return FieldError("columns.time_deltas_us", absl::StrCat(columns.time_deltas_us_size()),
+                      absl::StrCat(points, ", one per step"));
   }
   if (columns.columns_size() < 1 || columns.columns_size() > static_cast<int>(kMostValues)) {
-    return Wrong("columns.columns", absl::StrCat(columns.columns_size()), "1 to 64");
+    return FieldError("columns.columns", absl::StrCat(columns.columns_size()), "1 to 64");
   }
   MetricRun run;
   switch (columns.split()) {
@@ -96,7 +96,7 @@ absl::StatusOr<MetricRun> DecodeColumns(const v1::MetricColumns& columns) {
       run.split = MetricSplit::kValidation;
       break;
     default:
-      return Wrong("columns.split", absl::StrCat(columns.split()), "TRAIN or VALIDATION");
+      return FieldError("columns.split", absl::StrCat(columns.split()), "TRAIN or VALIDATION");
   }
   uint64_t time_us = 0;
   for (int i = 0; i < points; ++i) {
@@ -107,16 +107,17 @@ absl::StatusOr<MetricRun> DecodeColumns(const v1::MetricColumns& columns) {
   run.steps.assign(columns.steps().begin(), columns.steps().end());
   for (const v1::MetricColumns::Column& column : columns.columns()) {
     if (!IsPrintable(column.name(), 64)) {
-      return Wrong("columns.columns", absl::StrCat("a name of ", column.name().size(), " bytes"),
-                   "1 to 64 printable characters");
+      return FieldError("columns.columns",
+                        absl::StrCat("a name of ", column.name().size(), " bytes"),
+                        "1 to 64 printable characters");
     }
     if (!run.names.empty() && column.name() <= run.names.back()) {
-      return Wrong("columns.columns", column.name(), "names in order, each once");
+      return FieldError("columns.columns", column.name(), "names in order, each once");
     }
     if (column.values_size() != points) {
-      return Wrong(absl::StrCat("columns.columns.", column.name()),
-                   absl::StrCat(column.values_size(), " values"),
-                   absl::StrCat(points, ", one per step"));
+      return FieldError(absl::StrCat("columns.columns.", column.name()),
+                        absl::StrCat(column.values_size(), " values"),
+                        absl::StrCat(points, ", one per step"));
     }
     run.names.push_back(column.name());
     run.values.emplace_back(column.values().begin(), column.values().end());
@@ -158,20 +159,20 @@ absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::Checkpoi
                                                    const RankContext& rank) {
   TY_RETURN_IF_ERROR(CheckStep("checkpoint.step", written.step(), 0));
   if (!IsPrintable(written.uri(), kLongestText)) {
-    return Wrong("checkpoint.uri", absl::StrCat(written.uri().size(), " bytes"),
-                 "1 to 4096 printable characters");
+    return FieldError("checkpoint.uri", absl::StrCat(written.uri().size(), " bytes"),
+                      "1 to 4096 printable characters");
   }
   TY_RETURN_IF_ERROR(CheckLiesUnderJob(written.uri(), rank.checkpoint_root, rank.job_uid));
   if (written.bytes() < 0 || written.bytes() > kMostCheckpointBytes) {
-    return Wrong("checkpoint.bytes", absl::StrCat(written.bytes()), "a size");
+    return FieldError("checkpoint.bytes", absl::StrCat(written.bytes()), "a size");
   }
   if (!IsHexDigest(written.manifest_sha256())) {
-    return Wrong("checkpoint.manifest_sha256",
-                 absl::StrCat(written.manifest_sha256().size(), " bytes"), "64 hex digits");
+    return FieldError("checkpoint.manifest_sha256",
+                      absl::StrCat(written.manifest_sha256().size(), " bytes"), "64 hex digits");
   }
   if (!IsHexDigest(written.weights_sha256())) {
-    return Wrong("checkpoint.weights_sha256",
-                 absl::StrCat(written.weights_sha256().size(), " bytes"), "64 hex digits");
+    return FieldError("checkpoint.weights_sha256",
+                      absl::StrCat(written.weights_sha256().size(), " bytes"), "64 hex digits");
   }
   CheckpointWritten record;
   record.checkpoint = {.step = written.step(),
@@ -184,18 +185,18 @@ absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::Checkpoi
                       DecodeValues("checkpoint.metrics", written.metrics()));
   for (const auto& [name, value] : record.checkpoint.metrics) {
     if (!std::isfinite(value)) {
-      return Wrong(absl::StrCat("checkpoint.metrics.", name), absl::StrCat(value),
-                   "a finite number");
+      return FieldError(absl::StrCat("checkpoint.metrics.", name), absl::StrCat(value),
+                        "a finite number");
     }
   }
   if (written.removed_uris_size() > 1024) {
-    return Wrong("checkpoint.removed_uris", absl::StrCat(written.removed_uris_size()),
-                 "at most 1024");
+    return FieldError("checkpoint.removed_uris", absl::StrCat(written.removed_uris_size()),
+                      "at most 1024");
   }
   for (const std::string& uri : written.removed_uris()) {
     if (!IsPrintable(uri, kLongestText)) {
-      return Wrong("checkpoint.removed_uris", absl::StrCat(uri.size(), " bytes"),
-                   "1 to 4096 printable characters");
+      return FieldError("checkpoint.removed_uris", absl::StrCat(uri.size(), " bytes"),
+                        "1 to 4096 printable characters");
     }
     record.removed_uris.push_back(uri);
   }
@@ -205,7 +206,7 @@ absl::StatusOr<CheckpointWritten> DecodeCheckpoint(const v1::RankEvent::Checkpoi
 absl::StatusOr<FailureRecord> DecodeFailure(const v1::Failure& failure) {
   if (failure.category() == v1::Failure::CATEGORY_UNSPECIFIED ||
       !v1::Failure::Category_IsValid(failure.category())) {
-    return Wrong("failure.category", absl::StrCat(failure.category()), "a category");
+    return FieldError("failure.category", absl::StrCat(failure.category()), "a category");
   }
   return FailureRecord{.category = v1::Failure::Category_Name(failure.category()),
                        .message = Readable(failure.message()),
@@ -248,8 +249,8 @@ absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event, const Ra
       TY_RETURN_IF_ERROR(CheckStep("finished.step", event.finished().step(), 0));
       if (event.finished().outcome() != v1::RankEvent::Finished::SUCCEEDED &&
           event.finished().outcome() != v1::RankEvent::Finished::SUSPENDED) {
-        return Wrong("finished.outcome", absl::StrCat(event.finished().outcome()),
-                     "SUCCEEDED or SUSPENDED");
+        return FieldError("finished.outcome", absl::StrCat(event.finished().outcome()),
+                          "SUCCEEDED or SUSPENDED");
       }
       record.what = RankFinished{
           .suspended = event.finished().outcome() == v1::RankEvent::Finished::SUSPENDED,

@@ -24,7 +24,7 @@ bool RetentionLoop::stopping() {
 }
 
 absl::StatusOr<Aged> RetentionLoop::Turn() {
-  TY_RETURN_IF_ERROR(store_.MakeMonths());
+  TY_RETURN_IF_ERROR(store_.MakeMonthlyPartitions());
   Aged all;
   do {
     TY_ASSIGN_OR_RETURN(const Aged aged, store_.Age());

@@ -21,7 +21,7 @@ DemandClass ClassOf(const JobRecord& job) {
   return {std::max(1, job.min_slots), job.bytes_per_slot, job.device, job.avoid_node};
 }
 
-absl::Time UntoldUntil(const JobRecord& job, absl::Time now, const PlannerOptions& options) {
+absl::Time ReasonDueAt(const JobRecord& job, absl::Time now, const PlannerOptions& options) {
   // A job that seems to come from the future was submitted before the store's clock went back.
   if (job.reason.code != reason::kSubmitted || job.create_time > now) return absl::InfinitePast();
   if (options.tell_after == absl::ZeroDuration()) return job.create_time;

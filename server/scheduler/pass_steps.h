@@ -43,7 +43,7 @@ void LookForLostNodes(const Cluster& cluster, const PlannerOptions& options, Pas
 void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& pass);
 
 // The time until which a job's reason is not written; a time in the past: it may be written.
-absl::Time UntoldUntil(const JobRecord& job, absl::Time now, const PlannerOptions& options);
+absl::Time ReasonDueAt(const JobRecord& job, absl::Time now, const PlannerOptions& options);
 
 // Why a job waits, as it is stored.
 Reason ReasonForBackoff(const JobRecord& job);

@@ -114,7 +114,7 @@ class Queue {
   }
 
   void Tell(const JobRecord& job, const Reason& reason) {
-    if (const absl::Time until = UntoldUntil(job, snapshot_.now, options_); until > snapshot_.now) {
+    if (const absl::Time until = ReasonDueAt(job, snapshot_.now, options_); until > snapshot_.now) {
       pass_.next = std::min(pass_.next, until);
       return;
     }

@@ -128,7 +128,7 @@ class QueuePass {
   }
 
   Told Tell(const JobRecord& job, const Reason& reason) {
-    if (const absl::Time until = UntoldUntil(job, now_, options_); until > now_) {
+    if (const absl::Time until = ReasonDueAt(job, now_, options_); until > now_) {
       pass_.next = std::min(pass_.next, until);
       return Told::kTooYoung;
     }

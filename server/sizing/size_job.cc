@@ -20,7 +20,7 @@ namespace {
 absl::Status NameDataField(const v1::JobSpec& spec, const absl::Status& status,
                            absl::string_view advice) {
   const bool named = absl::StrContains(status.message(), "spec.data");
-  const std::string field = named ? "" : absl::StrCat(FieldSpokenOf(spec, status.message()), ": ");
+  const std::string field = named ? "" : absl::StrCat(FieldNamedIn(spec, status.message()), ": ");
   return absl::Status(
       absl::IsUnimplemented(status) ? status.code() : absl::StatusCode::kInvalidArgument,
       absl::StrCat(field, status.message(), advice));

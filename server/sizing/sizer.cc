@@ -38,7 +38,7 @@ absl::Status Busy() {
 std::string WhereItWas(const std::string& spec_bytes, const std::string& file) {
   v1::JobSpec spec;
   if (file.empty() || !spec.ParseFromString(spec_bytes)) return "spec";
-  return absl::StrCat(FieldSpokenOf(spec, file), ": ", file);
+  return absl::StrCat(FieldNamedIn(spec, file), ": ", file);
 }
 
 // The error for a helper that did not answer in the patient lane, or crashed.

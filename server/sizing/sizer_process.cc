@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "storage/base/spawn.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -33,27 +34,6 @@ constexpr std::array kInherited = {
 
 constexpr int kProgramFd = 3;  // where a helper finds its own program while it starts
 constexpr int kReapMs = 1000;
-
-// posix_spawn's settings; the calls fail only for lack of memory.
-struct Settings {
-  posix_spawn_file_actions_t files;
-  posix_spawnattr_t attributes;
-  Settings() {
-    posix_spawn_file_actions_init(&files);
-    posix_spawnattr_init(&attributes);
-  }
-  ~Settings() {
-    posix_spawn_file_actions_destroy(&files);
-    posix_spawnattr_destroy(&attributes);
-  }
-};
-
-std::vector<char*> Pointers(const std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (const std::string& s : strings) pointers.push_back(const_cast<char*>(s.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
 
 std::vector<std::string> Environment() {
   std::vector<std::string> environment;
@@ -106,7 +86,7 @@ absl::StatusOr<std::unique_ptr<SizerProcess>> SizerProcess::Start(const FileDesc
     return absl::UnavailableError(absl::StrCat("cannot start ", name, ": ", std::strerror(errno)));
   }
   FileDescriptor ours(ends[0]), theirs(ends[1]);
-  Settings settings;
+  SpawnSettings settings;
   sigset_t all;
   sigset_t none;
   sigfillset(&all);
@@ -130,7 +110,7 @@ absl::StatusOr<std::unique_ptr<SizerProcess>> SizerProcess::Start(const FileDesc
   const std::string path = absl::StrCat("/proc/self/fd/", kProgramFd);
   pid_t pid = 0;
   const int error = posix_spawn(&pid, path.c_str(), &settings.files, &settings.attributes,
-                                Pointers(arguments).data(), Pointers(environment).data());
+                                PointersTo(arguments).data(), PointersTo(environment).data());
   if (error != 0) {
     return absl::UnavailableError(absl::StrCat("cannot start ", name, ": ", std::strerror(error)));
   }

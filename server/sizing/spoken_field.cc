@@ -46,7 +46,7 @@ std::string FieldBelow(const google::protobuf::Message& message, const std::stri
 
 }  // namespace
 
-std::string FieldSpokenOf(const v1::JobSpec& spec, absl::string_view text) {
+std::string FieldNamedIn(const v1::JobSpec& spec, absl::string_view text) {
   size_t longest = 0;
   const std::string data = FieldBelow(spec.data(), "spec.data", text, longest);
   const size_t of_data = longest;

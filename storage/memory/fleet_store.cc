@@ -41,7 +41,7 @@ SharedItems MemoryStores::Write(JobEntry& entry, const AttemptChange& change) {
                            change.attempt, change.time));
   SharedItems added = Write(entry, change.change);
   for (const RankRecord& rank :
-       NoLongerLost(entry.attempts.at(change.attempt.attempt), change.attempt)) {
+       RejoinedRanks(entry.attempts.at(change.attempt.attempt), change.attempt)) {
     NoteRejoined(rank);
   }
   entry.attempts[change.attempt.attempt] = change.attempt;
@@ -349,7 +349,7 @@ absl::StatusOr<NodeRanks> MemoryStores::ReadRanks(const std::string& node) {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
   NodeRanks read;
-  WishText wishes;
+  DesiredStateKey wishes;
   for (auto& [uid, entry] : by_uid_) {
     const AttemptRecord* attempt = NewestAttempt(entry, entry.job.attempt);
     if (attempt == nullptr) continue;

@@ -112,7 +112,7 @@ class MemoryStores : public Stores,
   // RetentionStore
   absl::StatusOr<Retention> GetRetention() override;
   absl::Status SetRetention(const Retention& retention) override;
-  absl::Status MakeMonths() override { return Available(); }
+  absl::Status MakeMonthlyPartitions() override { return Available(); }
   absl::StatusOr<Aged> Age() override;
 
   absl::Time Now() { return ToMicroseconds(clock_.Now()); }

@@ -211,7 +211,8 @@ void Database::GiveBack(std::unique_ptr<Connection> connection) {
   }
 }
 
-absl::Status Database::EnterIfSilent(const char* what, absl::Duration started, bool& trying) {
+absl::Status Database::AllowCallWhileSilent(const char* what, absl::Duration started,
+                                            bool& trying) {
   absl::MutexLock lock(&mu_);
   if (silent_since_ == absl::InfiniteDuration()) return absl::OkStatus();
   if (someone_tries_) {
@@ -229,7 +230,7 @@ void Database::Heard() {
   silent_since_ = absl::InfiniteDuration();
 }
 
-void Database::HeardNothingSince(absl::Duration started) {
+void Database::NoteSilenceSince(absl::Duration started) {
   absl::MutexLock lock(&mu_);
   if (heard_ < started) silent_since_ = std::min(silent_since_, started);
 }
@@ -240,7 +241,7 @@ absl::Status Database::TryOnce(const char* what, Access access, bool in_doubt,
   const absl::Duration started = SinceBoot();
   absl::StatusOr<std::unique_ptr<Connection>> borrowed = Borrow(what, deadline);
   if (!borrowed.ok()) {
-    if (SinceBoot() >= deadline) HeardNothingSince(started);
+    if (SinceBoot() >= deadline) NoteSilenceSince(started);
     return borrowed.status();
   }
   std::unique_ptr<Connection> connection = *std::move(borrowed);
@@ -260,7 +261,7 @@ absl::Status Database::TryOnce(const char* what, Access access, bool in_doubt,
     }
   }
   if (cut) {
-    HeardNothingSince(started);
+    NoteSilenceSince(started);
   } else if (answered || !fault.connection_lost) {
     Heard();
   }
@@ -276,7 +277,7 @@ absl::Status Database::Transact(const char* what, Access access,
                                 absl::FunctionRef<absl::Status(Transaction&)> body) {
   const absl::Duration started = SinceBoot();
   bool trying = false;
-  const absl::Status silent = EnterIfSilent(what, started, trying);
+  const absl::Status silent = AllowCallWhileSilent(what, started, trying);
   if (!silent.ok()) return silent;
   const absl::Duration deadline =
       started +

@@ -111,9 +111,9 @@ class Database {
   absl::StatusOr<std::unique_ptr<Connection>> Connect(const char* what, absl::Duration deadline);
   void GiveBack(std::unique_ptr<Connection> connection);  // null: it was lost
 
-  absl::Status EnterIfSilent(const char* what, absl::Duration started, bool& trying);
+  absl::Status AllowCallWhileSilent(const char* what, absl::Duration started, bool& trying);
   void Heard();  // the database answered, whatever it said
-  void HeardNothingSince(absl::Duration started);
+  void NoteSilenceSince(absl::Duration started);
 
   // Times are those of Clock::SinceBoot.
   const std::vector<std::string> hosts_;  // a conninfo each

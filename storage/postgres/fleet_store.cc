@@ -394,7 +394,7 @@ absl::StatusOr<int> PostgresFleetStore::ConfirmEmpty(const std::string& node) {
 absl::StatusOr<NodeRanks> PostgresFleetStore::ReadRanks(const std::string& node) {
   const auto read = [&](Transaction& transaction) -> absl::StatusOr<NodeRanks> {
     NodeRanks read;
-    WishText wishes;
+    DesiredStateKey wishes;
     for (const pqxx::row& row : transaction.Run(kRanksOfNode, Params(node))) {
       const RankId id = read.ranks.emplace_back(HeldRank{RankIdOf(row), ClaimOf(row)}).id;
       if (row["version"].is_null()) continue;  // the job has a newer attempt, or ended

@@ -82,7 +82,7 @@ absl::Status PostgresRetentionStore::SetRetention(const Retention& retention) {
   });
 }
 
-absl::Status PostgresRetentionStore::MakeMonths() {
+absl::Status PostgresRetentionStore::MakeMonthlyPartitions() {
   return database_.Run("make months", [](Transaction& transaction) -> absl::Status {
     if (!IsMine(transaction)) return absl::OkStatus();
     transaction.RunText(kShortLockTimeout, Params());

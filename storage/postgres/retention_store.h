@@ -18,7 +18,7 @@ class PostgresRetentionStore : public RetentionStore {
 
   absl::StatusOr<Retention> GetRetention() override;
   absl::Status SetRetention(const Retention& retention) override;
-  absl::Status MakeMonths() override;
+  absl::Status MakeMonthlyPartitions() override;
   absl::StatusOr<Aged> Age() override;
 
  private:

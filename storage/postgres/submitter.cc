@@ -21,8 +21,8 @@ constexpr size_t kMostBytes = 4 << 20;  // of specs in one group
 
 // The job that has taken the uid, request id or name of `made`, if it is the same submission.
 // kAlreadyExists: it is another one. kUnavailable: it was deleted meanwhile.
-absl::StatusOr<JobRecord> FindRival(Transaction& transaction, const JobRecord& submitted,
-                                    const JobRecord& made) {
+absl::StatusOr<JobRecord> FindConflictingJob(Transaction& transaction, const JobRecord& submitted,
+                                             const JobRecord& made) {
   std::vector<JobRecord> rivals;
   for (const pqxx::row& row :
        transaction.Run(kFindRivals, Params(made.uid, made.project, made.job_id, made.request_id))) {
@@ -165,7 +165,8 @@ absl::Status Submitter::Insert(absl::Span<Submission* const> group) {
         for (Submission* submission : group) {
           const auto found = created.find(submission->made.uid);
           if (found == created.end()) {
-            *submission->answer = FindRival(transaction, *submission->submitted, submission->made);
+            *submission->answer =
+                FindConflictingJob(transaction, *submission->submitted, submission->made);
             continue;
           }
           submission->made.create_time = submission->made.update_time = found->second;

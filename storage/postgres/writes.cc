@@ -184,7 +184,7 @@ absl::StatusOr<int64_t> WriteAttempt(Transaction& transaction, const JobRecord& 
   }
   WriteCheckpoints(transaction, change.checkpoints);
   WriteFailures(transaction, NewFailures(change.change.job, before, attempt, change.time));
-  for (const RankRecord& rank : NoLongerLost(before, attempt)) {
+  for (const RankRecord& rank : RejoinedRanks(before, attempt)) {
     transaction.Run(kForgetLoss, Params(rank.node, rank.id.job_uid, rank.id.attempt));
   }
   // The job is written last: the rows of ranks are fenced by its row in `jobs`, which it leaves

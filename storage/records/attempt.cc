@@ -39,7 +39,7 @@ bool AllOver(const AttemptRecord& attempt) {
 }
 
 // Whether no rank is ASSIGNED any more: each has restored, or is over.
-bool AllMet(const AttemptRecord& attempt) {
+bool AllRanksRestored(const AttemptRecord& attempt) {
   return std::none_of(attempt.ranks.begin(), attempt.ranks.end(),
                       [](const RankRecord& rank) { return rank.state == RankState::kAssigned; });
 }
@@ -280,7 +280,7 @@ AttemptVerdict EvaluateAttempt(const JobRecord& job, const AttemptRecord& attemp
   if (AllOver(attempt)) return JudgeOver(job, attempt);
   AttemptVerdict verdict;
   verdict.stop_the_rest = GangBroken(job, attempt);
-  if (!verdict.stop_the_rest && job.state == JobState::kStarting && AllMet(attempt)) {
+  if (!verdict.stop_the_rest && job.state == JobState::kStarting && AllRanksRestored(attempt)) {
     verdict.trigger = JobTrigger::kFirstStep;
     verdict.reason = RunningFrom(attempt.restore_step);
   }
@@ -297,21 +297,21 @@ DesiredRankState DesiredStateOf(const JobRecord& job, const AttemptRecord& attem
       return DesiredRankState::kRun;
     case JobState::kSuspending:
       // If some rank never restored, there is nothing to save, and a checkpoint would wait for it.
-      return AllMet(attempt) && now < job.suspend_deadline ? DesiredRankState::kSuspend
-                                                           : DesiredRankState::kStop;
+      return AllRanksRestored(attempt) && now < job.suspend_deadline ? DesiredRankState::kSuspend
+                                                                     : DesiredRankState::kStop;
     default:
       return DesiredRankState::kStop;
   }
 }
 
-void WishText::Add(const RankId& rank, int world_size, JobState state, RankOutcome outcome,
-                   int64_t job_version) {
+void DesiredStateKey::Add(const RankId& rank, int world_size, JobState state, RankOutcome outcome,
+                          int64_t job_version) {
   timed_ |= state == JobState::kSuspending;
   const bool runs = state == JobState::kStarting || state == JobState::kRunning;
   absl::StrAppend(&text_, "\n", rank.job_uid, " ", rank.attempt, " ", rank.rank, " ",
                   runs ? "runs" : JobStateName(state), " ");
   // Whether a single rank should run depends on its own outcome; that of a peer, maybe on another
-  // node, shows in the job's version (CountWishes).
+  // node, shows in the job's version (BumpVersionIfDesiredChanged).
   if (world_size == 1) {
     absl::StrAppend(&text_, RankOutcomeName(outcome));
   } else {

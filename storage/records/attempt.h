@@ -126,7 +126,7 @@ bool MayRejoin(const JobRecord& job, const AttemptRecord& attempt, const AgentId
 
 // A text that stands for what a node's ranks should do: if two texts of one node are equal,
 // DesiredStateOf returns the same for each of its ranks.
-class WishText {
+class DesiredStateKey {
  public:
   void Add(const RankId& rank, int world_size, JobState state, RankOutcome outcome,
            int64_t job_version);

@@ -110,13 +110,14 @@ class EventTaker {
   // another job than this one, or lies.
   bool BeyondTheEnd(absl::string_view what, int64_t step) {
     if (!PastTheEnd(step)) return false;
-    Lied(absl::StrCat(what, " of step ", step, ", and the job has ", job().total_steps, " steps"));
+    FailForFalseReport(
+        absl::StrCat(what, " of step ", step, ", and the job has ", job().total_steps, " steps"));
     return true;
   }
 
   bool PastTheEnd(int64_t step) { return job().total_steps > 0 && step > job().total_steps; }
 
-  void Lied(const std::string& found) {
+  void FailForFalseReport(const std::string& found) {
     Fail({.category = "INTERNAL",
           .message = absl::StrCat("the worker reported ", found),
           .retryable = false})
@@ -245,7 +246,8 @@ class EventTaker {
     // A worker that stops early gives a reason; server/fleet/early_end.h checks that the job allows
     // it.
     if (!finished.suspended && finished.reason.empty() && finished.step < job().total_steps) {
-      Lied(absl::StrCat("success at step ", finished.step, " of ", job().total_steps));
+      FailForFalseReport(
+          absl::StrCat("success at step ", finished.step, " of ", job().total_steps));
       return absl::OkStatus();
     }
     rank_.outcome = finished.suspended ? RankOutcome::kSuspended : RankOutcome::kSucceeded;
@@ -305,7 +307,7 @@ class EventTaker {
 
 // Moves the job as EvaluateAttempt says. `restored_step`: the step from which the ranks go on, if
 // one has just reported it.
-void SettleAttempt(AttemptChange& result, std::optional<int64_t> restored_step, absl::Time now) {
+void ApplyVerdict(AttemptChange& result, std::optional<int64_t> restored_step, absl::Time now) {
   JobRecord& job = result.change.job;
   AttemptVerdict verdict = EvaluateAttempt(job, result.attempt);
   if (!verdict.trigger.has_value()) return;
@@ -327,13 +329,13 @@ void SettleAttempt(AttemptChange& result, std::optional<int64_t> restored_step, 
 }
 
 void EventTaker::Settle() {
-  SettleAttempt(result_, restored_step_, now_);
+  ApplyVerdict(result_, restored_step_, now_);
   if (IsOver(rank_.state) || over()) result_.wishes_changed = true;
 }
 
 // Lets the job's version grow when what its ranks should do has changed: whoever remembers it for a
-// version (WishText) then sees that it is out of date.
-void CountWishes(AttemptChange& result, const JobRecord& before) {
+// version (DesiredStateKey) then sees that it is out of date.
+void BumpVersionIfDesiredChanged(AttemptChange& result, const JobRecord& before) {
   JobRecord& job = result.change.job;
   if (result.wishes_changed && job.version == before.version) job.version += 1;
 }
@@ -371,7 +373,7 @@ absl::StatusOr<AttemptChange> TakeEvents(const JobRecord& job, const AttemptReco
     TY_RETURN_IF_ERROR(taker.Take(event));
     acked = last;
   }
-  CountWishes(result, job);
+  BumpVersionIfDesiredChanged(result, job);
   return result;
 }
 
@@ -386,8 +388,8 @@ AttemptChange FailStart(const JobRecord& job, const AttemptRecord& attempt, int 
   late.outcome = RankOutcome::kFailed;
   late.failure = failure;
   result.wishes_changed = true;
-  SettleAttempt(result, std::nullopt, now);
-  CountWishes(result, job);
+  ApplyVerdict(result, std::nullopt, now);
+  BumpVersionIfDesiredChanged(result, job);
   return result;
 }
 
@@ -419,8 +421,8 @@ AttemptChange DropRanks(const JobRecord& job, const AttemptRecord& attempt,
     rank.gone_time = now;
     result.wishes_changed = true;
   }
-  if (result.wishes_changed) SettleAttempt(result, std::nullopt, now);
-  CountWishes(result, job);
+  if (result.wishes_changed) ApplyVerdict(result, std::nullopt, now);
+  BumpVersionIfDesiredChanged(result, job);
   return result;
 }
 

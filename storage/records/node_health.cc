@@ -55,7 +55,7 @@ std::vector<FailureOnNode> NewFailures(const JobRecord& job, const AttemptRecord
   return failures;
 }
 
-std::vector<RankRecord> NoLongerLost(const AttemptRecord& before, const AttemptRecord& after) {
+std::vector<RankRecord> RejoinedRanks(const AttemptRecord& before, const AttemptRecord& after) {
   std::vector<RankRecord> ranks;
   for (size_t i = 0; i < after.ranks.size(); ++i) {
     if (before.ranks[i].state == RankState::kLost && !IsOver(after.ranks[i].state)) {

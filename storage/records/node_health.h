@@ -31,7 +31,7 @@ std::vector<FailureOnNode> NewFailures(const JobRecord& job, const AttemptRecord
 
 // The ranks that are LOST in `before` and not over in `after`: they rejoined, so their node's loss
 // does not count.
-std::vector<RankRecord> NoLongerLost(const AttemptRecord& before, const AttemptRecord& after);
+std::vector<RankRecord> RejoinedRanks(const AttemptRecord& before, const AttemptRecord& after);
 
 // The smallest number of jobs that together explain all of these failures, or `most` if that is
 // less. A job explains its own failures, and each loss of the node as a whole that struck it. A job

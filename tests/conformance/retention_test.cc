@@ -60,7 +60,7 @@ class AgingRecords : public ::testing::Test {
 
   // Until nothing is due any more.
   Aged AgeAll(Stores& stores) {
-    EXPECT_OK(stores.retention().MakeMonths());
+    EXPECT_OK(stores.retention().MakeMonthlyPartitions());
     Aged all{.more = true};
     for (int steps = 0; all.more; ++steps) {
       const auto aged = stores.retention().Age();
@@ -135,7 +135,7 @@ TEST_F(AgingRecords, AMonthGoesOnceItsLastJobEndedLongAgo) {
 TEST_F(AgingRecords, AJobWhoseMonthWentHasNoFeedWhileItsRecordsAreRemoved) {
   const JobRecord job = SubmitAndCancel("a");
   MakeOlder("a", 800);
-  ASSERT_OK(stores_->retention().MakeMonths());
+  ASSERT_OK(stores_->retention().MakeMonthlyPartitions());
   ASSERT_OK(stores_->retention().Age().status());
   ASSERT_EQ(Ask("SELECT count(*) FROM job_specs"), "1") << "not yet removed";
   EXPECT_TRUE(absl::IsNotFound(stores_->jobs().ReadFeed(job.uid, 0, 10).status()));
@@ -218,7 +218,7 @@ TEST_F(AgingRecords, RowsThatCameBeforeTheirPartitionMoveIntoIt) {
   };
   EXPECT_EQ(Ask("SELECT count(*) FROM ended_jobs_default"), "1");
   check();
-  ASSERT_OK(stores_->retention().MakeMonths());
+  ASSERT_OK(stores_->retention().MakeMonthlyPartitions());
   EXPECT_EQ(Ask("SELECT (SELECT count(*) FROM ended_jobs_default), (SELECT count(*) FROM "
                 "feed_default)"),
             "0|0");
@@ -233,7 +233,7 @@ TEST_F(AgingRecords, ServersThatAgeAtOnceAndReadersDoNotHarmEachOther) {
     made.push_back(SubmitAndCancel(absl::StrCat("j", i)));
     MakeOlder(made.back().job_id, 500 + 40 * (i % 6));
   }
-  ASSERT_OK(stores_->retention().MakeMonths());
+  ASSERT_OK(stores_->retention().MakeMonthlyPartitions());
   std::atomic<bool> stopping = false;
   std::vector<std::thread> threads;
   threads.emplace_back([&] {
@@ -323,7 +323,7 @@ TEST_P(StoreSuite, NothingIsOldEnoughToGoAtFirst) {
   Submit("a");
   ASSERT_OK(jobs().Cancel({"default", "a"}, 0, kUser).status());
   RetentionStore& retention = backend_->stores().retention();
-  ASSERT_OK(retention.MakeMonths());
+  ASSERT_OK(retention.MakeMonthlyPartitions());
   ASSERT_OK(retention.SetRetention({.ended_jobs = absl::Hours(1), .gone_nodes = absl::Hours(2)}));
   EXPECT_EQ(retention.GetRetention()->ended_jobs, absl::Hours(1));
   EXPECT_EQ(retention.GetRetention()->gone_nodes, absl::Hours(2));

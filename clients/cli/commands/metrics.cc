@@ -190,7 +190,7 @@ absl::StatusOr<int> Follow(Session& session, const MetricsOptions& options) {
   JobWatcher watcher(*client, request.job(), {});
   JobWatcher::Handlers handlers;
   handlers.on_item = [&](const v1::FeedItem& item) {
-    if (item.has_attempt_started()) series.AttemptFrom(item.attempt_started().step());
+    if (item.has_attempt_started()) series.DropPointsAfter(item.attempt_started().step());
     if (!item.has_metrics()) return true;
     const v1::MetricPoint& point = item.metrics();
     if (request.split() != v1::MetricPoint::SPLIT_UNSPECIFIED && point.split() != request.split()) {

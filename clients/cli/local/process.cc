@@ -20,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "storage/base/spawn.h"
 #include "storage/base/status.h"
 
 extern char** environ;
@@ -52,13 +53,6 @@ std::vector<std::string> MergedEnvironment(
     if (!replaced) out.push_back(text);
   }
   for (const auto& [name, value] : added) out.push_back(absl::StrCat(name, "=", value));
-  return out;
-}
-
-std::vector<char*> Pointers(std::vector<std::string>& words) {
-  std::vector<char*> out;
-  for (std::string& word : words) out.push_back(word.data());
-  out.push_back(nullptr);
   return out;
 }
 
@@ -169,8 +163,8 @@ absl::StatusOr<ProcessId> Spawn(const SpawnOptions& options) {
   FileDescriptor report_end(pipe_fds[1]);
   std::vector<std::string> words = options.argv;
   std::vector<std::string> environment = MergedEnvironment(options.environment);
-  std::vector<char*> argv = Pointers(words);
-  std::vector<char*> envp = Pointers(environment);
+  std::vector<char*> argv = PointersTo(words);
+  std::vector<char*> envp = PointersTo(environment);
   const pid_t pid = fork();
   if (pid < 0) return ErrnoStatus(errno, "fork");
   if (pid == 0) BecomeProgram(options, argv, envp, log.get(), report_end.get());

@@ -33,7 +33,7 @@ constexpr int kMostTries = 5;
 // An empty PostgreSQL cluster takes 40 MB, its write-ahead log grows by 16 MB at a time.
 constexpr uint64_t kDiskNeeded = 128 << 20;
 // A part that ended so often in a row shortly after its start will not come up.
-constexpr int kHopeless = 6;
+constexpr int kMaxEarlyExits = 6;
 
 bool PortIsFree(int port) {
   const FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -195,7 +195,7 @@ absl::Status Explain(const Yard& yard, const absl::Status& last) {
 
 bool IsHopeless(const Yard& yard) {
   for (const PartState& part : ReadPartStates(yard)) {
-    if (part.early_exits >= kHopeless) return true;
+    if (part.early_exits >= kMaxEarlyExits) return true;
   }
   return false;
 }
@@ -248,7 +248,7 @@ absl::StatusOr<YardConfig> BringUp(const Yard& yard, const StartOptions& options
   YardConfig config = Merge(options, before);
   config.context = ContextName(options, before, yard.dir());
   if (!MayAdopt(yard, options, config, before)) {
-    if (yard.Exists()) SweepYard(yard, StopSignalsOnly());
+    if (yard.Exists()) StopUnsupervisedProcesses(yard, StopSignalsOnly());
     TY_ASSIGN_OR_RETURN(config.port, ChoosePort(options, before));
   }
   TY_RETURN_IF_ERROR(

@@ -63,7 +63,7 @@ absl::StatusOr<bool> StopYard(const Yard& yard, bool purge) {
   if (!yard.Exists()) return absl::NotFoundError(absl::StrCat("no yard in ", yard.dir()));
   const absl::StatusOr<ProcessId> supervisor = ReadPidFile(yard.pid_path("supervisor"));
   if (supervisor.ok()) StopProcess(*supervisor, {{SIGTERM, kSupervisorLimit}});
-  const bool found = SweepYard(yard, StopSignalsOnly()) > 0;
+  const bool found = StopUnsupervisedProcesses(yard, StopSignalsOnly()) > 0;
   if (purge) {
     TY_RETURN_IF_ERROR(ForgetContexts(yard));
     TY_RETURN_IF_ERROR(RemoveFiles(yard));

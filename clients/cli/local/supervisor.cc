@@ -21,10 +21,11 @@
 namespace trainyard::cli {
 namespace {
 
-constexpr absl::Duration kLook = absl::Seconds(5);  // how often to see whether the folder is there
+constexpr absl::Duration kFolderCheckInterval =
+    absl::Seconds(5);  // how often to see whether the folder is there
 constexpr off_t kLogLimit = 32 << 20;
 
-std::string HowItEnded(int status) {
+std::string DescribeExit(int status) {
   if (WIFEXITED(status)) return absl::StrCat("exit code ", WEXITSTATUS(status));
   if (WIFSIGNALED(status)) return absl::StrCat("signal ", WTERMSIG(status));
   return "unknown";
@@ -126,14 +127,14 @@ void Supervisor::Reap() {
   pid_t pid;
   while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
     for (Child& child : children_) {
-      if (child.process.pid == pid) child.last_exit = HowItEnded(status);
+      if (child.process.pid == pid) child.last_exit = DescribeExit(status);
     }
   }
 }
 
 bool Supervisor::WaitForSomething() {
   std::vector<pollfd> watched = {{signals_.get(), POLLIN, 0}};
-  absl::Time wake = absl::Now() + kLook;
+  absl::Time wake = absl::Now() + kFolderCheckInterval;
   for (const Child& child : children_) {
     if (child.pidfd.valid())
       watched.push_back({child.pidfd.get(), POLLIN, 0});
@@ -163,7 +164,7 @@ void Supervisor::StopAll() {
     if (child->pidfd.valid()) StopProcess(child->process, child->part.stop_signals);
     spdlog::info("stopped {}", child->part.name);
   }
-  SweepYard(yard_, parts);
+  StopUnsupervisedProcesses(yard_, parts);
   unlink(yard_.state_path().c_str());
   unlink(yard_.pid_path("supervisor").c_str());
 }
@@ -195,7 +196,7 @@ std::vector<PartState> ReadPartStates(const Yard& yard) {
   return states;
 }
 
-int SweepYard(const Yard& yard, const std::vector<Part>& parts) {
+int StopUnsupervisedProcesses(const Yard& yard, const std::vector<Part>& parts) {
   int ended = 0;
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
     const absl::StatusOr<ProcessId> process = ReadPidFile(yard.pid_path(part->name));

@@ -66,6 +66,6 @@ struct PartState {
 std::vector<PartState> ReadPartStates(const Yard& yard);
 
 // Stops parts and workers that run without a supervisor. Returns how many processes it ended.
-int SweepYard(const Yard& yard, const std::vector<Part>& parts);
+int StopUnsupervisedProcesses(const Yard& yard, const std::vector<Part>& parts);
 
 }  // namespace trainyard::cli

@@ -137,7 +137,7 @@ absl::StatusOr<std::vector<std::string>> CheckpointWriter::ChooseRemovals(const 
   const int64_t newest = request.content.step;
   TY_ASSIGN_OR_RETURN(const std::vector<int64_t> present, ListSteps(store_, identity_.root));
   const std::vector<int64_t> apart =
-      KeptApart(present, newest, identity_.spec, request.content.run);
+      StepsKeptBesidesNewest(present, newest, identity_.spec, request.content.run);
   const int64_t keep = std::max<int64_t>(identity_.spec.checkpoint().keep(), 2);
   absl::MutexLock lock(&mu_);
   damaged_.erase(std::remove(damaged_.begin(), damaged_.end(), newest), damaged_.end());

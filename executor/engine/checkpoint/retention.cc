@@ -54,8 +54,8 @@ std::vector<int64_t> RollbackTargets(const std::vector<int64_t>& present, int64_
   return targets;
 }
 
-std::vector<int64_t> KeptApart(const std::vector<int64_t>& present, int64_t newest,
-                               const v1::JobSpec& spec, const RunState& state) {
+std::vector<int64_t> StepsKeptBesidesNewest(const std::vector<int64_t>& present, int64_t newest,
+                                            const v1::JobSpec& spec, const RunState& state) {
   std::vector<int64_t> steps;
   for (const Score& score : state.best) steps.push_back(score.step);
   if (spec.training().on_non_finite() == v1::Training::ROLL_BACK) {

@@ -27,7 +27,7 @@ std::vector<int64_t> RollbackTargets(const std::vector<int64_t>& present, int64_
 
 // What stays besides the newest ones: the best ones, and those that a rollback from here, or from a
 // step past the next checkpoint, would go back to.
-std::vector<int64_t> KeptApart(const std::vector<int64_t>& present, int64_t newest,
-                               const v1::JobSpec& spec, const RunState& state);
+std::vector<int64_t> StepsKeptBesidesNewest(const std::vector<int64_t>& present, int64_t newest,
+                                            const v1::JobSpec& spec, const RunState& state);
 
 }  // namespace trainyard::engine

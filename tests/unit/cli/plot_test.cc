@@ -78,7 +78,7 @@ TEST(MetricSeries, ANewAttemptSupersedesLaterSteps) {
   MetricSeries series;
   for (int step = 1; step <= 5; ++step) series.Add(Point(step, v1::MetricPoint::TRAIN, step));
   series.Add(Point(4, v1::MetricPoint::VALIDATION, 9));
-  series.AttemptFrom(3);
+  series.DropPointsAfter(3);
   series.Add(Point(4, v1::MetricPoint::TRAIN, 40));
   const std::vector<Series> curves = series.Curves("loss");
   EXPECT_EQ(curves[0].points,

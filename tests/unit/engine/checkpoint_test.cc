@@ -393,7 +393,7 @@ TEST(CheckpointLayout, WhatTheLastRollbackWentBackToIsKeptWhereverTheRunIsSuspen
   spec.mutable_training()->set_on_non_finite(v1::Training::ROLL_BACK);
   spec.mutable_checkpoint()->set_every_steps(50);
   const RunState state{.rollbacks = 1, .skips = {{100, 11}}};
-  EXPECT_THAT(KeptApart({50, 100, 120, 140}, 140, spec, state), ElementsAre(100, 50));
+  EXPECT_THAT(StepsKeptBesidesNewest({50, 100, 120, 140}, 140, spec, state), ElementsAre(100, 50));
   EXPECT_THAT(StepsToRemove({50, 100, 120, 140}, 140, 2, {100, 50}, {}), IsEmpty());
   EXPECT_THAT(RollbackTargets({50, 100, 140}, 140, spec, state), ElementsAre(50));
   EXPECT_THAT(RollbackTargets({50, 100, 140, 150}, 155, spec, state), ElementsAre(150, 100, 50));

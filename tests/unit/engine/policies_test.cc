@@ -145,10 +145,10 @@ TEST(Retention, KeepsTheBestAndWhatARollbackNeeds) {
   RunState state;
   state.best = {{15, 0.1}};
   const std::vector<int64_t> present = {10, 15, 20, 30, 31, 32};
-  EXPECT_THAT(KeptApart(present, 32, spec, state), ElementsAre(15));
+  EXPECT_THAT(StepsKeptBesidesNewest(present, 32, spec, state), ElementsAre(15));
   spec.mutable_training()->set_on_non_finite(v1::Training::ROLL_BACK);
-  EXPECT_THAT(KeptApart(present, 32, spec, state), ElementsAre(15, 30, 20));
-  EXPECT_THAT(StepsToRemove(present, 32, 2, KeptApart(present, 32, spec, state), {}),
+  EXPECT_THAT(StepsKeptBesidesNewest(present, 32, spec, state), ElementsAre(15, 30, 20));
+  EXPECT_THAT(StepsToRemove(present, 32, 2, StepsKeptBesidesNewest(present, 32, spec, state), {}),
               ElementsAre(10));
 }
 

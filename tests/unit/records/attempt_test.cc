@@ -296,7 +296,7 @@ TEST(DesiredStateOf, FollowsTheJobsState) {
 }
 
 // Whatever becomes of a gang: as long as a rank's text is the same, so is the wish for it.
-TEST(WishText, TheSameTextMeansTheSameWish) {
+TEST(DesiredStateKey, TheSameTextMeansTheSameWish) {
   const absl::Time now = absl::UnixEpoch();
   const InSeries none = [](int64_t, MetricSplit) { return false; };
   std::set<DesiredRankState> wishes;
@@ -310,7 +310,7 @@ TEST(WishText, TheSameTextMeansTheSameWish) {
     for (int change = 0; change < 6; ++change) {
       for (const RankRecord& rank : attempt.ranks) {
         if (rank.state == RankState::kGone) continue;
-        WishText text;
+        DesiredStateKey text;
         text.Add(rank.id, attempt.world_size, job.state, rank.outcome, job.version);
         const DesiredRankState wish = DesiredStateOf(job, attempt, rank, now);
         if (!text.Text().empty()) {

@@ -86,8 +86,8 @@ TEST(Losses, WhatRejoinsHasItsRestartBack) {
     EXPECT_EQ(job.restarts, 0);
     EXPECT_EQ(job.losses, kFreeLosses);
     EXPECT_EQ(job.not_before, absl::InfinitePast()) << "it does not wait for its backoff";
-    EXPECT_EQ(NoLongerLost(lost.attempt, back.attempt).size(), 1u);
-    EXPECT_TRUE(NoLongerLost(attempt, lost.attempt).empty());
+    EXPECT_EQ(RejoinedRanks(lost.attempt, back.attempt).size(), 1u);
+    EXPECT_TRUE(RejoinedRanks(attempt, lost.attempt).empty());
     attempt = back.attempt;
   }
 }
