@@ -31,6 +31,7 @@
 #include "kernels/ops/pool.h"
 #include "kernels/ops/rotary.h"
 #include "kernels/ops/row_optimizer.h"
+#include "kernels/ops/soft_cap.h"
 #include "kernels/ops/swiglu.h"
 #include "kernels/ops/transpose.h"
 #include "kernels/ops/zero.h"
@@ -86,6 +87,8 @@
   X(Rotary)                       \
   X(SgdRows)                      \
   X(SgdStep)                      \
+  X(SoftCapBackward)              \
+  X(SoftCapForward)               \
   X(Split)                        \
   X(SquaredNorm)                  \
   X(Sum)                          \

@@ -29,6 +29,7 @@
 #include "executor/plan/ops/pool.h"
 #include "executor/plan/ops/rotary.h"
 #include "executor/plan/ops/row_optimizer.h"
+#include "executor/plan/ops/soft_cap.h"
 #include "executor/plan/ops/swiglu.h"
 #include "executor/plan/ops/transpose.h"
 #include "executor/plan/ops/zero.h"

@@ -42,6 +42,8 @@ void RegisterNormalizeImages(ElementLoops<T>& loops);
 template <typename T>
 void RegisterRotary(ElementLoops<T>& loops);
 template <typename T>
+void RegisterSoftCap(ElementLoops<T>& loops);
+template <typename T>
 void RegisterSquaredNorm(ElementLoops<T>& loops);
 template <typename T>
 void RegisterSwiGlu(ElementLoops<T>& loops);

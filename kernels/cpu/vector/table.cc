@@ -21,6 +21,7 @@ static ElementLoops<T> LoopsOf() {
   RegisterNormalizeImages(loops);
   RegisterRotary(loops);
   RegisterSquaredNorm(loops);
+  RegisterSoftCap(loops);
   RegisterSwiGlu(loops);
   RegisterTranspose(loops);
   RegisterWeightGradient(loops);

@@ -327,6 +327,9 @@ struct ElementLoops {
   void (*gelu_tanh_backward)(const T* x, const T* dy, T* dx, int64_t n);
   // cos, sin: [half], of one position; `turn`: 1, or -1 to turn back; x, y: one head, y may be x.
   void (*rotate)(const T* x, const float* cos, const float* sin, float turn, T* y, int64_t half);
+  // y may be x, dx may be dy.
+  void (*soft_cap)(const T* x, float cap, T* y, int64_t n);
+  void (*soft_cap_backward)(const T* y, const T* dy, float cap, T* dx, int64_t n);
   void (*swiglu)(const T* gate, const T* up, T* y, int64_t n);
   // dgate may be gate and dup may be up.
   void (*swiglu_backward)(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t n);

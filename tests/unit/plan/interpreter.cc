@@ -16,6 +16,7 @@
 #include "tests/reference/llama.h"
 #include "tests/reference/optimizer.h"
 #include "tests/reference/recommender.h"
+#include "tests/reference/soft_cap.h"
 
 namespace trainyard::plan {
 
@@ -195,6 +196,17 @@ struct Interpreter::Executor {
   void operator()(const Rotary& o) const {
     Put(o.y, reference::Rotary(R(o.x), {o.batch, o.time, o.heads, o.rotated, o.head_dim, o.theta},
                                o.inverse));
+  }
+  void operator()(const SoftCapForward& o) const {
+    Vec y = R(o.x);
+    for (double& v : y) v = reference::SoftCap(v, o.cap);
+    Put(o.y, y);
+  }
+  void operator()(const SoftCapBackward& o) const {
+    Vec dx = R(o.dy);
+    const Vec y = R(o.y);
+    for (size_t i = 0; i < dx.size(); ++i) dx[i] *= 1 - y[i] * y[i] / (o.cap * o.cap);
+    Put(o.dx, dx);
   }
   void operator()(const SwiGluForward& o) const {
     Put(o.y, reference::SwiGlu(R(o.x), o.rows, o.cols));

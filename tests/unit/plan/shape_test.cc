@@ -111,6 +111,10 @@ struct SizeChecker {
     const int64_t n = o.batch * o.time * o.heads * o.head_dim;
     Elements({{o.x, n}, {o.y, n}});
   }
+  void operator()(const SoftCapForward& o) const { Elements({{o.x, o.n}, {o.y, o.n}}); }
+  void operator()(const SoftCapBackward& o) const {
+    Elements({{o.y, o.n}, {o.dy, o.n}, {o.dx, o.n}});
+  }
   void operator()(const SwiGluForward& o) const {
     Elements({{o.x, 2 * o.rows * o.cols}, {o.y, o.rows * o.cols}});
   }
