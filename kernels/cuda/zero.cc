@@ -4,7 +4,6 @@
 namespace trainyard::kernels::cuda {
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const Zero& op) {
-  if (!op.x) return absl::InvalidArgumentError("zero: operand x is missing");
   const size_t bytes = static_cast<size_t>(op.n) * SizeOf(op.x.dtype);
   return Kernel{.launch = [data = op.x.data, bytes](Stream& stream) {
     const CudaStream& on = CudaStream::From(stream);

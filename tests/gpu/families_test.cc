@@ -131,9 +131,9 @@ class OneByOne : public kernels::Device {
       for (const kernels::Kernel& kernel : *program) kernel.launch(stream);
     }};
   }
-#define TY_HAND_ON(Op)                                                      \
-  absl::StatusOr<kernels::Kernel> Bind(const kernels::Op& op) override {   \
-    return device_.Prepare(op);                                             \
+#define TY_HAND_ON(Op)                                                   \
+  absl::StatusOr<kernels::Kernel> Bind(const kernels::Op& op) override { \
+    return device_.Prepare(op);                                          \
   }
   TY_FOR_EACH_OP(TY_HAND_ON)
 #undef TY_HAND_ON

@@ -57,10 +57,8 @@ class CanaryDevice : public kernels::Device {
     return cpu_->Record(s, std::move(p));
   }
 
-#define FORWARD(Op)                                                         \
-  absl::StatusOr<kernels::Kernel> Bind(const kernels::Op& op) override {   \
-    return cpu_->Prepare(op);                                               \
-  }
+#define FORWARD(Op) \
+  absl::StatusOr<kernels::Kernel> Bind(const kernels::Op& op) override { return cpu_->Prepare(op); }
   TY_FOR_EACH_OP(FORWARD)
 #undef FORWARD
 

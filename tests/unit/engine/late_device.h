@@ -84,9 +84,9 @@ class LateDevice : public kernels::Device {
     }};
   }
 
-#define TY_PREPARE_LATE(Op)                                                 \
-  absl::StatusOr<kernels::Kernel> Bind(const kernels::Op& op) override {   \
-    return LateKernel(cpu_->Prepare(op));                                   \
+#define TY_PREPARE_LATE(Op)                                              \
+  absl::StatusOr<kernels::Kernel> Bind(const kernels::Op& op) override { \
+    return LateKernel(cpu_->Prepare(op));                                \
   }
   TY_FOR_EACH_OP(TY_PREPARE_LATE)
 #undef TY_PREPARE_LATE
