@@ -100,7 +100,7 @@ absl::Status CheckRequestId(absl::string_view request_id) {
 std::string JobIdForRequest(absl::string_view hint, absl::string_view project,
                             absl::string_view request_id) {
   const std::string digest = Sha256Hex(absl::StrCat(project, "\n", request_id));
-  return absl::StrCat(hint, "-", digest.substr(0, 10));
+  return JobIdWith(hint, digest.substr(0, 10));
 }
 
 std::string EtagOf(const JobRecord& job) {

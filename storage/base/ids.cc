@@ -22,7 +22,9 @@ bool IsResourceId(absl::string_view id) {
   return true;
 }
 
-std::string MakeJobId(absl::string_view hint) {
+std::string MakeJobId(absl::string_view hint) { return JobIdWith(hint, RandomHex(6)); }
+
+std::string JobIdWith(absl::string_view hint, absl::string_view suffix) {
   std::string id;
   for (char c : hint.substr(0, 40)) {
     c = absl::ascii_tolower(c);
@@ -35,7 +37,7 @@ std::string MakeJobId(absl::string_view hint) {
   }
   while (!id.empty() && id.back() == '-') id.pop_back();
   if (id.empty()) id = "job";
-  return absl::StrCat(id, "-", RandomHex(6));
+  return absl::StrCat(id, "-", suffix);
 }
 
 }  // namespace trainyard

@@ -69,6 +69,7 @@ TEST(Names, EtagNamesAVersionOfThisJobOnly) {
 TEST(Names, RequestIdGivesTheSameJobIdAgain) {
   EXPECT_EQ(JobIdForRequest("gpt", "p", "r1"), JobIdForRequest("gpt", "p", "r1"));
   EXPECT_NE(JobIdForRequest("gpt", "p", "r1"), JobIdForRequest("gpt", "q", "r1"));
+  EXPECT_TRUE(IsResourceId(JobIdForRequest("linear_probe", "p", "r1")));
   EXPECT_TRUE(CheckRequestId(std::string(64, 'a')).ok());
   EXPECT_FALSE(CheckRequestId(std::string(65, 'a')).ok());
   EXPECT_FALSE(CheckRequestId("a\nb").ok());
