@@ -14,6 +14,7 @@
 #include "server/api/server.h"
 #include "server/fleet/assignment.h"
 #include "server/fleet/decode.h"
+#include "storage/base/ids.h"
 
 namespace trainyard {
 namespace {
