@@ -1,9 +1,7 @@
 #include "kernels/ops/attention.h"
 
-#include <climits>
 #include <cmath>
 
-#include "absl/status/status.h"
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/attention_mma.cuh"
 #include "kernels/cuda/attention_mma.h"
@@ -128,9 +126,7 @@ absl::StatusOr<Kernel> PreparedOwn(const AttentionForward& op) {
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const AttentionForward& op) {
-  if (op.time > INT_MAX / 2) {
-    return absl::UnimplementedError("cuda attention: time is over 2^30");
-  }
+  if (absl::Status ok = CheckLimits(op); !ok.ok()) return ok;
   cudaSetDevice(index_);
   absl::StatusOr<Kernel> own = PreparedOwn(op);
   if (!own.ok() || !FitsCudnn(op)) return own;

@@ -3,7 +3,6 @@
 // dk and dv come from blocks that own keys, dq from blocks that own queries: each score is computed
 // twice, and nothing is added by two blocks, so that no atomics are needed and the order is fixed.
 
-#include <climits>
 #include <string>
 #include <utility>
 
@@ -205,9 +204,7 @@ absl::StatusOr<Kernel> PreparedOwn(const AttentionBackward& op) {
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const AttentionBackward& op) {
-  if (op.time > INT_MAX / 2) {
-    return absl::UnimplementedError("cuda attention backward: time is over 2^30");
-  }
+  if (absl::Status ok = CheckLimits(op); !ok.ok()) return ok;
   cudaSetDevice(index_);
   absl::StatusOr<Kernel> own = PreparedOwn(op);
   if (!own.ok() || !FitsCudnn(op)) return own;

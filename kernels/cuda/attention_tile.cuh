@@ -9,6 +9,10 @@
 // last row. A row of a tile is 4 floats longer than its content: rows stay 16-byte aligned, and the
 // float4 reads of 8 lanes down a column fall into different banks.
 
+#include <climits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/cuda/element.cuh"
 
 namespace trainyard::kernels::cuda {
@@ -65,6 +69,13 @@ struct AttentionShape {
     return batch * time * qkv_stride() + int64_t{place} * head_dim;
   }
 };
+
+// Positions are counted in 32 bits, up to twice the context.
+template <typename Op>
+absl::Status CheckLimits(const Op& op) {
+  if (op.time <= INT_MAX / 2) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("cuda ", Op::kName, ": time is over 2^30"));
+}
 
 template <typename Op>
 AttentionShape ShapeOf(const Op& op) {
