@@ -195,6 +195,37 @@ v1::JobSpec Gpt2Spec() {
   return spec;
 }
 
+v1::JobSpec CsvSpec() {
+  v1::JobSpec spec = DlrmSpec();
+  v1::CsvData& csv = *spec.mutable_data()->mutable_csv();
+  csv.set_train("/data/clicks.csv");
+  csv.set_label("click");
+  csv.add_dense("price");
+  csv.add_categorical("city");
+  csv.set_hash_buckets(100);
+  return spec;
+}
+
+v1::JobSpec TokenSpec() {
+  v1::JobSpec spec = GptSpec();
+  v1::TokenData& tokens = *spec.mutable_data()->mutable_tokens();
+  tokens.add_train("/data/train.bin");
+  tokens.set_vocab_size(100);
+  return spec;
+}
+
+v1::JobSpec FolderSpec() {
+  v1::JobSpec spec = ConvnetSpec();
+  v1::ImageFolderData& folder = *spec.mutable_data()->mutable_image_folder();
+  folder.set_train("/data/train");
+  folder.mutable_transform()->set_size(224);
+  return spec;
+}
+
+v1::ImageTransform& TransformOf(v1::JobSpec& spec) {
+  return *spec.mutable_data()->mutable_image_folder()->mutable_transform();
+}
+
 DataFacts ImageFacts(int64_t height, int64_t width, int64_t channels, int64_t classes) {
   return {.kind = DataFacts::Kind::kImages,
           .height = height,

@@ -39,6 +39,12 @@ v1::JobSpec CharGptSpec();
 // GPT-2 small: 124,439,808 parameters.
 v1::JobSpec Gpt2Spec();
 
+// Of other data: clicks in a CSV file, token files without a held-out split, a folder of images.
+v1::JobSpec CsvSpec();
+v1::JobSpec TokenSpec();
+v1::JobSpec FolderSpec();
+v1::ImageTransform& TransformOf(v1::JobSpec& spec);  // of a folder
+
 DataFacts ImageFacts(int64_t height, int64_t width, int64_t channels, int64_t classes);
 DataFacts TokenFacts(int64_t vocab);
 DataFacts DocumentFacts(int64_t vocab);

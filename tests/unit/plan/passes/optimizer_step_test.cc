@@ -12,6 +12,7 @@
 
 #include "tests/reference/optimizer.h"
 #include "tests/unit/plan/interpreter.h"
+#include "tests/unit/plan/random_model.h"
 #include "tests/unit/plan/specs.h"
 
 namespace trainyard::plan {
@@ -315,6 +316,56 @@ TEST(MuonSteps, CountTheirProductsAndShareTheActivationsMemory) {
   EXPECT_EQ(plan.activation_bytes, adamw.activation_bytes);
   // One moment for the matrices, two for the rest.
   EXPECT_LT(plan.summary.optimizer_bytes(), adamw.summary.optimizer_bytes() * 2 / 3);
+}
+
+// --- whole models --------------------------------------------------------------------------------
+
+TEST(OptimizerSweep, LeavesPaddingAtZeroAndMovesEveryParameter) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_optimizer()->set_clip_norm(0.1);
+  for (const bool adam : {true, false}) {
+    if (!adam) spec.mutable_optimizer()->mutable_sgd()->set_momentum(0.9);
+    Model model(spec, TokenFacts(11));
+    model.machine.state.learning_rate = 0.1f;
+    std::vector<Vec> before;
+    for (const TensorId id : model.plan.parameters) before.push_back(model.machine.Read(id));
+    model.Step();
+    model.machine.Run(model.plan.norm);
+    model.machine.Run(model.plan.end);
+    EXPECT_GT(model.machine.Read(model.plan.grad_norm)[0], 0);
+    const auto padding_is_zero = [&](const std::vector<TensorId>& ids) {
+      for (const TensorId id : ids) {
+        const int64_t n = model.plan.tensors[id].elements();
+        const Vec padded = model.machine.Read(id, (n + 31) / 32 * 32);
+        for (size_t i = n; i < padded.size(); ++i) {
+          ASSERT_EQ(padded[i], 0) << model.plan.tensors[id].name;
+        }
+      }
+    };
+    padding_is_zero(model.plan.parameters);
+    padding_is_zero(model.plan.gradients);
+    for (const auto& kind : model.plan.optimizer_state) padding_is_zero(kind);
+    for (size_t p = 0; p < before.size(); ++p) {
+      EXPECT_NE(model.machine.Read(model.plan.parameters[p]), before[p])
+          << model.plan.tensors[model.plan.parameters[p]].name;
+    }
+  }
+}
+
+TEST(OptimizerSweep, DecaysMatricesOnly) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_optimizer()->mutable_adamw()->set_weight_decay(0.1);
+  const Plan plan = PlanOf(spec, TokenFacts(11));
+  const std::vector<AdamWStep> steps = OpsOf<AdamWStep>(plan.end);
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_FLOAT_EQ(steps[0].weight_decay, 0.1f);
+  EXPECT_EQ(steps[1].weight_decay, 0);
+  EXPECT_EQ(steps[0].w, plan.parameters[0]);
+  EXPECT_EQ((steps[0].n + steps[1].n) * 4, plan.parameter_region.bytes);
+  for (const TensorId id : plan.parameters) {
+    const bool decayed = plan.offsets[id] < plan.offsets[steps[1].w];
+    EXPECT_EQ(decayed, plan.tensors[id].dims.size() >= 2) << plan.tensors[id].name;
+  }
 }
 
 }  // namespace

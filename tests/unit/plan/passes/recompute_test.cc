@@ -9,7 +9,6 @@
 #include "absl/strings/strip.h"
 #include "executor/plan/assembly.h"
 #include "executor/plan/build.h"
-#include "executor/plan/fit.h"
 #include "executor/plan/ops/op.h"
 #include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/specs.h"
@@ -187,69 +186,6 @@ TEST(Recompute, MovesRunningStatisticsOnce) {
   for (const auto& [id, n] : moves) EXPECT_EQ(n, 1) << plan.tensors[id].name;
 }
 
-TEST(Recompute, OfASlotsBytesGoesAsFarAsItMustAndNoFurther) {
-  v1::JobSpec spec = CharGptSpec();
-  const DataFacts facts = TokenFacts(65);
-  const Plan all = PlanOf(spec, facts);
-  v1::Recompute& recompute = *spec.mutable_training()->mutable_recompute();
-  recompute.set_slot_bytes(all.summary.bytes_per_slot());
-  EXPECT_EQ(PlanOf(spec, facts).micro.size(), all.micro.size());
-  const int64_t slot = all.summary.bytes_per_slot() - all.summary.activation_bytes() / 3;
-  recompute.set_slot_bytes(slot);
-  const Plan plan = PlanOf(spec, facts);
-  EXPECT_LE(plan.summary.bytes_per_slot(), slot);
-  EXPECT_GT(plan.summary.bytes_per_slot(), slot - all.summary.activation_bytes() / 10);
-}
-
-// Of a GPU's slot, too, and what is advised for it fits.
-TEST(Recompute, OfAGpusBytesIsPlannedForAndAdvised) {
-  v1::JobSpec spec = CharGptSpec();
-  spec.mutable_resources()->set_device(v1::Resources::CUDA);
-  const DataFacts facts = TokenFacts(65);
-  const v1::PlanSummary all = PlanOf(spec, facts).summary;
-  const int64_t slot = all.bytes_per_slot() - all.activation_bytes() / 3;
-  EXPECT_THAT(WhatFits(ResolveSpec(spec).value(), facts, slot),
-              HasSubstr(absl::StrCat("set training.recompute.slot_bytes to ", slot)));
-  spec.mutable_training()->mutable_recompute()->set_slot_bytes(slot);
-  const v1::PlanSummary fits = PlanOf(spec, facts).summary;
-  EXPECT_LE(fits.bytes_per_slot(), slot);
-  EXPECT_LT(fits.activation_bytes(), all.activation_bytes());
-  EXPECT_EQ(fits.workspace_bytes(), all.workspace_bytes());
-}
-
-// Every piece of advice is true.
-TEST(Fit, ToldSizesFit) {
-  v1::JobSpec spec = CharGptSpec();
-  spec.mutable_training()->set_batch_size(32);
-  const DataFacts facts = TokenFacts(65);
-  const v1::JobSpec resolved = ResolveSpec(spec).value();
-  const v1::PlanSummary s = PlanOf(spec, facts).summary;
-  const int64_t all = s.bytes_per_slot(), activations = s.activation_bytes();
-
-  const int64_t slot = all - activations / 3;
-  EXPECT_THAT(WhatFits(resolved, facts, slot),
-              HasSubstr(absl::StrCat("set training.recompute.slot_bytes to ", slot,
-                                     ", or training.micro_batch_size to 16")));
-  spec.mutable_training()->mutable_recompute()->set_slot_bytes(slot);
-  EXPECT_LE(PlanOf(spec, facts).summary.bytes_per_slot(), slot);
-  spec.mutable_training()->clear_recompute();
-  spec.mutable_training()->set_micro_batch_size(16);
-  EXPECT_LE(PlanOf(spec, facts).summary.bytes_per_slot(), slot);
-
-  const int64_t tight = all - activations * 15 / 16;
-  const std::string advice = WhatFits(resolved, facts, tight);
-  EXPECT_THAT(advice, HasSubstr("set training.micro_batch_size to "));
-  EXPECT_EQ(
-      WhatFits(resolved, facts, all / 100),
-      "no size of micro-batch would fit, even if activations are recomputed; a smaller model may");
-
-  spec = CharGptSpec();
-  spec.mutable_training()->mutable_recompute()->set_slot_bytes(all / 100);
-  const absl::Status refused = BuildPlan(ResolveSpec(spec).value(), facts).status();
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("spec.training.recompute.slot_bytes: "));
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("; no size of micro-batch would fit"));
-}
-
 TEST(Recompute, OfManyRepeatedLayersGoesAsFarAsOfAFew) {
   v1::JobSpec spec = MlpSpec();
   *spec.mutable_model()->mutable_layers() = LayersOf(R"(
@@ -267,25 +203,6 @@ TEST(Recompute, OfManyRepeatedLayersGoesAsFarAsOfAFew) {
   };
   // Of each layer one of its two values is needed at the least, and some are alive at once.
   EXPECT_LE(activations(1), activations(std::numeric_limits<int64_t>::max()) * 2 / 3);
-}
-
-TEST(Recompute, TakesOneBudgetWithinItsRange) {
-  const auto refused = [](auto&& set) {
-    v1::JobSpec spec = CharGptSpec();
-    set(*spec.mutable_training()->mutable_recompute());
-    return std::string(ResolveSpec(spec).status().message());
-  };
-  EXPECT_THAT(refused([](auto&) {}), HasSubstr("spec.training.recompute: says no budget"));
-  EXPECT_THAT(refused([](auto& r) { r.set_slot_bytes(1), r.set_activation_bytes(1); }),
-              HasSubstr("spec.training.recompute: says more than one budget"));
-  for (const double share : {0.0, 1.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_THAT(refused([&](auto& r) { r.set_activation_share(share); }),
-                HasSubstr("spec.training.recompute.activation_share: "));
-  }
-  EXPECT_THAT(refused([](auto& r) { r.set_activation_bytes(0); }),
-              HasSubstr("spec.training.recompute.activation_bytes: 0"));
-  EXPECT_THAT(refused([](auto& r) { r.set_slot_bytes(-5); }),
-              HasSubstr("spec.training.recompute.slot_bytes: -5"));
 }
 
 }  // namespace

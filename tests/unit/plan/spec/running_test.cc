@@ -1,0 +1,148 @@
+// What a spec may say of where and how a job runs, of its checkpoints and of what it begins with.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "executor/plan/spec/spec.h"
+#include "tests/unit/plan/spec/bad_specs.h"
+#include "tests/unit/plan/specs.h"
+
+namespace trainyard::plan {
+namespace {
+
+const std::vector<BadSpec>& RunningTable() {
+  static const auto& table = *new std::vector<BadSpec>{
+      {"zero slots", MlpSpec, [](auto& s) { s.mutable_resources()->set_min_slots(0); }, kInvalid,
+       "spec.resources.min_slots: 0 is not in [1, 65536]"},
+      {"max below min", MlpSpec,
+       [](auto& s) {
+         s.mutable_resources()->set_min_slots(2);
+         s.mutable_resources()->set_max_slots(1);
+       },
+       kInvalid, "spec.resources.max_slots: 1 is less than min_slots 2"},
+      {"elastic", MlpSpec, [](auto& s) { s.mutable_resources()->set_max_slots(2); }, kUnbuilt,
+       "spec.resources.max_slots: growing beyond min_slots is not built yet; set both to 1"},
+      {"unknown precision", MlpSpec,
+       [](auto& s) { s.mutable_precision()->set_compute(static_cast<v1::Precision::Compute>(9)); },
+       kInvalid, "spec.precision.compute: 9 is no precision; use FP32, BF16 or FP16"},
+      {"scale of a bf16 loss", MlpSpec,
+       [](auto& s) {
+         s.mutable_precision()->set_compute(v1::Precision::BF16);
+         s.mutable_precision()->mutable_loss_scale()->set_initial(2);
+       },
+       kInvalid, "spec.precision.loss_scale: has no use with BF16; use FP16 or leave it out"},
+      {"scale of nothing", MlpSpec,
+       [](auto& s) {
+         s.mutable_precision()->set_compute(v1::Precision::FP16);
+         s.mutable_precision()->mutable_loss_scale()->set_initial(0);
+       },
+       kInvalid, "spec.precision.loss_scale.initial: 0 is not in [2^-16, 2^64]; try 65536"},
+      {"scale that is no number", MlpSpec,
+       [](auto& s) {
+         s.mutable_precision()->set_compute(v1::Precision::FP16);
+         s.mutable_precision()->mutable_loss_scale()->set_initial(std::nan(""));
+       },
+       kInvalid, "spec.precision.loss_scale.initial: nan is not in [2^-16, 2^64]; try 65536"},
+      {"scale that grows at once", MlpSpec,
+       [](auto& s) {
+         s.mutable_precision()->set_compute(v1::Precision::FP16);
+         s.mutable_precision()->mutable_loss_scale()->set_growth_interval(0);
+       },
+       kInvalid, "spec.precision.loss_scale.growth_interval: 0 is less than 1"},
+      {"unknown device", MlpSpec,
+       [](auto& s) { s.mutable_resources()->set_device(static_cast<v1::Resources::Device>(7)); },
+       kInvalid, "spec.resources.device: 7 is no device; use CPU or CUDA, or leave it out"},
+      {"logical ranks", MlpSpec, [](auto& s) { s.mutable_parallel()->set_logical_ranks(2); },
+       kUnbuilt,
+       "spec.parallel.logical_ranks: 2 logical ranks on 1 slots is not built yet; use 1 or leave "
+       "it out"},
+      {"no logical rank", MlpSpec, [](auto& s) { s.mutable_parallel()->set_logical_ranks(0); },
+       kInvalid, "spec.parallel.logical_ranks: 0 is not in [1, 65536]"},
+      {"tensor", MlpSpec, [](auto& s) { s.mutable_parallel()->set_tensor(2); }, kUnbuilt,
+       "spec.parallel.tensor: 2 tensor-parallel ranks is not built yet; use 1"},
+      {"pipeline", MlpSpec, [](auto& s) { s.mutable_parallel()->set_pipeline(4); }, kUnbuilt,
+       "spec.parallel.pipeline: 4 pipeline-parallel ranks is not built yet; use 1"},
+      {"sequence", MlpSpec, [](auto& s) { s.mutable_parallel()->set_sequence(0); }, kInvalid,
+       "spec.parallel.sequence: 0 is less than 1"},
+      {"evaluation", MlpSpec, [](auto& s) { s.mutable_evaluation()->set_every_steps(-5); },
+       kInvalid, "spec.evaluation.every_steps: -5 is less than 0"},
+      {"evaluation samples", MlpSpec, [](auto& s) { s.mutable_evaluation()->set_max_samples(-5); },
+       kInvalid, "spec.evaluation.max_samples: -5 is less than 0"},
+      {"evaluation batch", MlpSpec, [](auto& s) { s.mutable_evaluation()->set_batch_size(0); },
+       kInvalid, "spec.evaluation.batch_size: 0 is not in [1, 16777216]"},
+      {"nothing held out", TokenSpec, [](auto& s) { s.mutable_evaluation()->set_every_steps(5); },
+       kInvalid,
+       "spec.evaluation.every_steps: the data has no held-out split to evaluate on; set one in "
+       "spec.data"},
+      {"nothing at the end", TokenSpec, [](auto& s) { s.mutable_evaluation()->set_at_end(true); },
+       kInvalid,
+       "spec.evaluation.at_end: the data has no held-out split to evaluate on; set one in "
+       "spec.data"},
+      {"keep 1", MlpSpec, [](auto& s) { s.mutable_checkpoint()->set_keep(1); }, kInvalid,
+       "spec.checkpoint.keep: 1 is not in [2, 1000000]"},
+      {"checkpoint", MlpSpec, [](auto& s) { s.mutable_checkpoint()->set_every_steps(-1); },
+       kInvalid, "spec.checkpoint.every_steps: -1 is less than 0"},
+      {"from", MlpSpec, [](auto& s) { s.mutable_fine_tune()->set_from("models/gpt2"); }, kInvalid,
+       "spec.fine_tune.from: 'models/gpt2' is not an absolute path nor a file:// URI"},
+      {"from a bucket", MlpSpec, [](auto& s) { s.mutable_fine_tune()->set_from("s3://b/m"); },
+       kUnbuilt,
+       "spec.fine_tune.from: the scheme s3:// is not built yet; use an absolute path or file://"},
+      {"fine_tune", MlpSpec, [](auto& s) { s.mutable_fine_tune(); }, kInvalid,
+       "spec.fine_tune: says nothing; set from or lora, or leave it out"},
+      {"reinitialize", MlpSpec, [](auto& s) { s.mutable_fine_tune()->add_reinitialize("*"); },
+       kInvalid, "spec.fine_tune.reinitialize: all weights are drawn without from; leave it out"},
+      {"ignore", MlpSpec, [](auto& s) { s.mutable_fine_tune()->add_ignore("*"); }, kInvalid,
+       "spec.fine_tune.ignore: there is nothing to ignore without from; leave it out"},
+      {"empty pattern", MlpSpec,
+       [](auto& s) {
+         s.mutable_fine_tune()->set_from("/m");
+         s.mutable_fine_tune()->add_ignore("");
+       },
+       kInvalid, "spec.fine_tune.ignore[0]: is empty; name tensors, or leave it out"},
+      {"long pattern", MlpSpec,
+       [](auto& s) {
+         s.mutable_fine_tune()->set_from("/m");
+         s.mutable_fine_tune()->add_reinitialize(std::string(513, '*'));
+       },
+       kInvalid, "spec.fine_tune.reinitialize[0]: 513 bytes are more than 512"},
+      {"tokenizer of nothing", GptSpec,
+       [](auto& s) {
+         s.mutable_data()->mutable_text()->set_path("/t");
+         s.mutable_data()->mutable_text()->set_tokenizer(v1::TextData::FROM_CHECKPOINT);
+       },
+       kInvalid,
+       "spec.data.text.tokenizer: FROM_CHECKPOINT takes that of spec.fine_tune.from, which is not "
+       "set"},
+      {"tokenizer of two", GptSpec,
+       [](auto& s) {
+         s.mutable_data()->mutable_text()->set_path("/t");
+         s.mutable_data()->mutable_text()->set_tokenizer(v1::TextData::FROM_CHECKPOINT);
+         s.mutable_data()->mutable_text()->set_tokenizer_file("/t.json");
+         s.mutable_fine_tune()->set_from("/m");
+       },
+       kInvalid,
+       "spec.data.text.tokenizer_file: FROM_CHECKPOINT reads that of spec.fine_tune.from; leave it "
+       "out, or set tokenizer: BPE"},
+      {"restarts", MlpSpec, [](auto& s) { s.mutable_retry()->set_max_restarts(1001); }, kInvalid,
+       "spec.retry.max_restarts: 1001 is not in [0, 1000]"},
+      {"backoff", MlpSpec, [](auto& s) { s.mutable_retry()->set_backoff_seconds(kNan); }, kInvalid,
+       "spec.retry.backoff_seconds: nan is not a finite number of at least 0"},
+      {"long backoff", MlpSpec, [](auto& s) { s.mutable_retry()->set_backoff_seconds(301); },
+       kInvalid, "spec.retry.backoff_seconds: 301 is more than 300"},
+  };
+  return table;
+}
+
+TEST(ResolveSpec, RefusesBadRunning) { ExpectRefused(RunningTable()); }
+
+TEST(ResolveSpec, AcceptsSeveralSlots) {
+  v1::JobSpec spec = MlpSpec();
+  spec.mutable_resources()->set_min_slots(3);
+  const v1::JobSpec resolved = *ResolveSpec(spec);
+  EXPECT_EQ(resolved.parallel().logical_ranks(), 3);
+  EXPECT_EQ(resolved.training().micro_batch_size(), 2);
+}
+
+}  // namespace
+}  // namespace trainyard::plan
