@@ -16,7 +16,7 @@
 namespace trainyard {
 namespace {
 
-constexpr uint32_t kMagic = 0x54595331;  // "TYS1"
+constexpr uint32_t kMagic = 0x54595332;  // "TYS2"
 
 struct Header {
   uint32_t magic = kMagic;
@@ -73,7 +73,7 @@ absl::Status ReceiveAll(int socket, void* to, size_t bytes, SteadyTime deadline)
   return absl::OkStatus();
 }
 
-using Numbers = std::array<int64_t, 12>;
+using Numbers = std::array<int64_t, 13>;
 
 Numbers NumbersOf(const plan::DataFacts& f) {
   return {static_cast<int64_t>(f.kind),
@@ -87,7 +87,8 @@ Numbers NumbersOf(const plan::DataFacts& f) {
           f.buckets,
           f.train_size,
           f.validation_size,
-          f.unsized_bytes};
+          f.held_bytes,
+          f.bytes_per_thread};
 }
 
 plan::DataFacts FactsOf(const Numbers& n) {
@@ -102,7 +103,8 @@ plan::DataFacts FactsOf(const Numbers& n) {
           .buckets = n[8],
           .train_size = n[9],
           .validation_size = n[10],
-          .unsized_bytes = n[11]};
+          .held_bytes = n[11],
+          .bytes_per_thread = n[12]};
 }
 
 // Two strings as one, the first with its length before it.

@@ -13,10 +13,14 @@ namespace trainyard::data {
 
 namespace {
 
+// Of a row in memory: features of 4 bytes, and whether it is a click.
+int64_t RowBytes(const plan::DataFacts& shape) { return 4 * (shape.dense + shape.categorical) + 1; }
+
 // Rows in blocks, so that a growing table is never copied.
 class Rows {
  public:
-  explicit Rows(const plan::DataFacts& shape) : dense_(shape.dense), ids_(shape.categorical) {}
+  explicit Rows(const plan::DataFacts& shape)
+      : dense_(shape.dense), ids_(shape.categorical), row_bytes_(RowBytes(shape)) {}
 
   void Add(const float* dense, const int32_t* ids, bool click) {
     if (size_ % kBlockRows == 0) {
@@ -38,9 +42,7 @@ class Rows {
     return block.clicks[row];
   }
 
-  int64_t bytes() const {
-    return static_cast<int64_t>(blocks_.size()) * kBlockRows * (4 * (dense_ + ids_) + 1);
-  }
+  int64_t bytes() const { return static_cast<int64_t>(blocks_.size()) * kBlockRows * row_bytes_; }
 
  private:
   static constexpr int64_t kBlockRows = 4096;
@@ -50,7 +52,7 @@ class Rows {
     std::unique_ptr<bool[]> clicks;
   };
 
-  int64_t dense_, ids_;
+  int64_t dense_, ids_, row_bytes_;
   int64_t size_ = 0;
   std::vector<Block> blocks_;
 };
@@ -118,10 +120,8 @@ absl::StatusOr<Table> ReadTable(const ClickFiles& files, bool keep) {
   TY_ASSIGN_OR_RETURN(const Count train,
                       ReadFile(files, files.train, keep ? &table.train : nullptr));
   const auto size = [&](const Count& count) {
-    if (count.whole) return count.rows;
-    const int64_t row_bytes = 4 * (files.shape.dense + files.shape.categorical) + 1;
-    table.facts.unsized_bytes += count.rows * row_bytes;
-    return int64_t{0};
+    table.facts.held_bytes += count.rows * RowBytes(files.shape);
+    return count.whole ? count.rows : 0;
   };
   table.facts.train_size = size(train);
   table.warning = train.warning;

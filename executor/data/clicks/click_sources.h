@@ -1,6 +1,6 @@
 #pragma once
 
-// One pair of functions per source of clicks; read_facts.cc and open_dataset.cc choose among them.
+// What each source of clicks offers; executor/data/sources.cc chooses among them.
 
 #include <memory>
 

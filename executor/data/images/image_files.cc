@@ -22,14 +22,28 @@ constexpr int64_t kMostTries = 100;
 // So many members of archives are looked at to know the size of the data: some 100,000 samples.
 constexpr int64_t kMostFilesCounted = 200'000;
 
-plan::DataFacts FactsOf(const v1::ImageTransform& transform, const ImageSource& source) {
+// What is held of an image: its name and place.
+constexpr int64_t kIndexBytes = 64;
+
+// What a thread holds while it decodes an image: a photograph of 4 million pixels.
+constexpr int64_t kPhotographBytes = int64_t{12} << 20;
+
+// Sizes of 0: not known yet.
+plan::DataFacts FactsOf(const v1::ImageTransform& transform, int64_t classes,
+                        int64_t train_size = 0, int64_t validation_size = 0) {
   return {.kind = plan::DataFacts::Kind::kImages,
           .height = transform.size(),
           .width = transform.size(),
           .channels = transform.channels(),
-          .classes = source.classes,
-          .train_size = source.train->size(),
-          .validation_size = source.validation->size()};
+          .classes = classes,
+          .train_size = train_size,
+          .validation_size = validation_size,
+          .held_bytes = (train_size + validation_size) * kIndexBytes,
+          .bytes_per_thread = kPhotographBytes};
+}
+
+plan::DataFacts FactsOf(const v1::ImageTransform& transform, const ImageSource& source) {
+  return FactsOf(transform, source.classes, source.train->size(), source.validation->size());
 }
 
 // Whether a failure is one image's and not the machine's. A link that leads nowhere and a file that
@@ -172,6 +186,11 @@ absl::StatusOr<plan::DataFacts> ImageFolderFacts(const v1::ImageFolderData& fold
   return FactsOf(folder.transform(), source);
 }
 
+std::optional<plan::DataFacts> DeclaredImageFolderFacts(const v1::ImageFolderData& folder) {
+  if (!folder.has_classes()) return std::nullopt;
+  return FactsOf(folder.transform(), folder.classes());
+}
+
 absl::StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const v1::ImageFolderData& folder) {
   auto dataset = MakeDataset(folder);
   TY_RETURN_IF_ERROR(dataset->Open(ListImageFolder(folder, dataset->warnings())));
@@ -183,18 +202,22 @@ absl::StatusOr<plan::DataFacts> WebDatasetFacts(const v1::WebDatasetData& webdat
   SkippedRecords skipped(webdataset.bad_records() == v1::REFUSE_BAD_RECORDS, unheard);
   TY_ASSIGN_OR_RETURN(const ImageSource source,
                       IndexWebDataset(webdataset, skipped, kMostFilesCounted));
-  plan::DataFacts facts = FactsOf(webdataset.transform(), source);
-  if (source.share == 1) return facts;
+  if (source.share == 1) return FactsOf(webdataset.transform(), source);
   if (!webdataset.has_classes()) {
     return absl::InvalidArgumentError(
         absl::StrCat("spec.data.webdataset.classes: is missing; archives of more than ",
                      kMostFilesCounted, " files are not looked through before the job runs"));
   }
-  facts.unsized_bytes =
+  plan::DataFacts facts = FactsOf(webdataset.transform(), source.classes);
+  facts.held_bytes =
       static_cast<int64_t>(static_cast<double>(source.train->bytes() + source.validation->bytes()) /
                            std::max(source.share, 1e-6));
-  facts.train_size = facts.validation_size = 0;
   return facts;
+}
+
+std::optional<plan::DataFacts> DeclaredWebDatasetFacts(const v1::WebDatasetData& webdataset) {
+  if (!webdataset.has_classes()) return std::nullopt;
+  return FactsOf(webdataset.transform(), webdataset.classes());
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenWebDataset(const v1::WebDatasetData& webdataset) {

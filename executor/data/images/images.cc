@@ -120,6 +120,9 @@ absl::StatusOr<ImageParts> ReadParts(const v1::IdxData& idx, bool header_only) {
           : std::max(parts.train.labels_found.largest, parts.test.labels_found.largest) + 1;
   TY_RETURN_IF_ERROR(CheckLabels(idx.train_labels(), parts.train.labels_found, facts.classes));
   TY_RETURN_IF_ERROR(CheckLabels(idx.test_labels(), parts.test.labels_found, facts.classes));
+  // Pixels as bytes, and a label of each image as the i32 that it is filled as.
+  const int64_t image_bytes = facts.height * facts.width * facts.channels;
+  facts.held_bytes = (facts.train_size + facts.validation_size) * (image_bytes + 4);
   return parts;
 }
 
@@ -212,6 +215,15 @@ class ImageDataset : public Dataset {
 absl::StatusOr<plan::DataFacts> ImageFacts(const v1::IdxData& idx) {
   TY_ASSIGN_OR_RETURN(const ImageParts parts, ReadParts(idx, /*header_only=*/true));
   return parts.facts;
+}
+
+std::optional<plan::DataFacts> DeclaredImageFacts(const v1::IdxData& idx) {
+  if (!idx.has_height() || !idx.has_width() || !idx.has_classes()) return std::nullopt;
+  return plan::DataFacts{.kind = plan::DataFacts::Kind::kImages,
+                         .height = idx.height(),
+                         .width = idx.width(),
+                         .channels = 1,
+                         .classes = idx.classes()};
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenImages(const v1::IdxData& idx) {

@@ -136,11 +136,14 @@ absl::StatusOr<int64_t> VocabFor(const v1::TextData& spec, int64_t found) {
   return spec.has_vocab_size() ? spec.vocab_size() : found;
 }
 
-// Token ids in two bytes each, or four where there may be more.
+// Two bytes, or four where there may be more ids.
+int64_t BytesPerId(int64_t vocab) { return vocab > 65536 ? 4 : 2; }
+
+// Token ids in as many bytes each.
 class TokenIds {
  public:
   // Room for `expected` of them.
-  TokenIds(int64_t vocab, int64_t expected) : wide_(vocab > 65536) {
+  TokenIds(int64_t vocab, int64_t expected) : wide_(BytesPerId(vocab) == 4) {
     const auto n = static_cast<size_t>(expected);
     wide_ ? four_.reserve(n) : two_.reserve(n);
   }
@@ -231,12 +234,19 @@ absl::StatusOr<EncodedText> EncodeText(const v1::TextData& spec, const plan::Win
   return EncodedText{std::move(ready.tokenizer), ready.vocab, std::move(sizes), std::move(ids)};
 }
 
+// What the ids of a text take. Windows of documents count as if they were full.
+int64_t HeldBytes(const plan::DataFacts& facts, const plan::Windowing& windowing) {
+  const int64_t ids = windowing.masked() ? windowing.context : 1;  // of a sample
+  return (facts.train_size + facts.validation_size) * ids * BytesPerId(facts.vocab);
+}
+
 class TextDataset : public Windows {
  public:
   TextDataset(const plan::Windowing& windowing, EncodedText text, const std::string& warning)
       : Windows(windowing, text.sizes.train, text.sizes.validation, text.vocab),
         text_(std::move(text)) {
     if (!warning.empty()) warnings_.Add(warning);
+    facts_.held_bytes = HeldBytes(facts_, windowing);
     int64_t at = 0;
     for (const int64_t n : text_.sizes.train) train_.push_back(std::exchange(at, at + n));
     for (const int64_t n : text_.sizes.validation) validation_.push_back(std::exchange(at, at + n));
@@ -281,6 +291,7 @@ absl::StatusOr<plan::DataFacts> BpeFacts(const v1::TextData& spec,
     facts.vocab = ready.vocab;
     facts.train_size = SizeOf(sizes.train, windowing);
     facts.validation_size = SizeOf(sizes.validation, windowing);
+    facts.held_bytes = HeldBytes(facts, windowing);
     return facts;
   }
   // The text is in memory while a tokenizer is trained on it (some 32 bytes per byte of distinct
@@ -294,8 +305,7 @@ absl::StatusOr<plan::DataFacts> BpeFacts(const v1::TextData& spec,
   } else {
     beside = 2 * file.bytes;
   }
-  const int64_t id_bytes = facts.vocab > 65536 ? 4 : 2;
-  facts.unsized_bytes = file.bytes + std::max(beside, file.bytes / 2 * id_bytes);
+  facts.held_bytes = file.bytes + std::max(beside, file.bytes / 2 * BytesPerId(facts.vocab));
   return facts;
 }
 
@@ -316,10 +326,19 @@ absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& given,
   int64_t found = known != nullptr ? known->size() : count.distinct;
   if (spec.tokenizer() == v1::TextData::BYTES) found = 256;
   TY_ASSIGN_OR_RETURN(const int64_t vocab, VocabFor(spec, found));
-  return plan::DataFacts{.kind = KindOf(windowing),
-                         .vocab = vocab,
-                         .train_size = count.train,
-                         .validation_size = count.validation};
+  plan::DataFacts facts{.kind = KindOf(windowing),
+                        .vocab = vocab,
+                        .train_size = count.train,
+                        .validation_size = count.validation};
+  facts.held_bytes = HeldBytes(facts, windowing);
+  return facts;
+}
+
+std::optional<plan::DataFacts> DeclaredTextFacts(const v1::TextData& text,
+                                                 const plan::Windowing& windowing) {
+  const int64_t vocab = text.tokenizer() == v1::TextData::BYTES ? 256 : text.vocab_size();
+  if (vocab < 1) return std::nullopt;
+  return plan::DataFacts{.kind = KindOf(windowing), .vocab = vocab};
 }
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> TextTokenizer(const v1::TextData& given) {

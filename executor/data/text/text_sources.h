@@ -1,9 +1,9 @@
 #pragma once
 
-// One pair of functions per source of text and tokens; read_facts.cc and open_dataset.cc choose
-// among them.
+// What each source of text and tokens offers; executor/data/sources.cc chooses among them.
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "executor/data/dataset/dataset.h"
@@ -13,8 +13,11 @@
 
 namespace trainyard::data {
 
+// Declared...: as DeclaredFacts, known from the spec alone.
 absl::StatusOr<plan::DataFacts> TextFacts(const v1::TextData& text,
                                           const plan::Windowing& windowing);
+std::optional<plan::DataFacts> DeclaredTextFacts(const v1::TextData& text,
+                                                 const plan::Windowing& windowing);
 absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const v1::TextData& text,
                                                   const plan::Windowing& windowing);
 
@@ -23,6 +26,8 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> TextTokenizer(const v1::TextDat
 
 absl::StatusOr<plan::DataFacts> TokenFacts(const v1::TokenData& tokens,
                                            const plan::Windowing& windowing);
+std::optional<plan::DataFacts> DeclaredTokenFacts(const v1::TokenData& tokens,
+                                                  const plan::Windowing& windowing);
 absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const v1::TokenData& tokens,
                                                     const plan::Windowing& windowing);
 

@@ -158,6 +158,12 @@ absl::StatusOr<plan::DataFacts> TokenFacts(const v1::TokenData& tokens,
   return facts;
 }
 
+std::optional<plan::DataFacts> DeclaredTokenFacts(const v1::TokenData& tokens,
+                                                  const plan::Windowing& windowing) {
+  if (tokens.vocab_size() < 1) return std::nullopt;
+  return plan::DataFacts{.kind = KindOf(windowing), .vocab = tokens.vocab_size()};
+}
+
 absl::StatusOr<std::unique_ptr<Dataset>> OpenTokens(const v1::TokenData& tokens,
                                                     const plan::Windowing& windowing) {
   TY_ASSIGN_OR_RETURN(std::vector<Shard> train, ReadShards(tokens.train(), tokens.format()));

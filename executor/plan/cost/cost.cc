@@ -50,27 +50,10 @@ int64_t RotaryTableBytes(const Plan& plan) {
   return bytes;
 }
 
-constexpr int64_t kIndexBytes = 64;                      // per image: its name and place
-constexpr int64_t kPhotographBytes = int64_t{12} << 20;  // 4 million pixels
-
-// What the data room holds in memory: IDX images as bytes with i32 labels, text as ids of 16 bits
-// (32 where the vocabulary is larger), token files and generated clicks nothing, tables of clicks 4
-// bytes per value; of image files an index and, per thread, a photograph while it is decoded.
-int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts, int64_t context) {
-  const int64_t samples = facts.train_size + facts.validation_size;
-  if (data.has_idx()) return samples * (facts.height * facts.width * facts.channels + 4);
-  if (data.has_text()) {
-    const int64_t id_bytes = facts.vocab > 65536 ? 4 : 2;
-    return samples * id_bytes * (facts.kind == DataFacts::Kind::kTokens ? 1 : context);
-  }
-  if (data.has_image_folder() || data.has_webdataset()) {
-    const int64_t threads = data.has_threads() ? data.threads() : kThreads;
-    return samples * kIndexBytes + threads * kPhotographBytes;
-  }
-  if (data.has_csv() || data.has_criteo()) {
-    return samples * (4 * (facts.dense + facts.categorical) + 1);
-  }
-  return 0;
+// What the data set holds, with as many threads as fill its samples.
+int64_t DatasetBytes(const v1::Data& data, const DataFacts& facts) {
+  const int64_t threads = data.has_threads() ? data.threads() : kThreads;
+  return facts.held_bytes + threads * facts.bytes_per_thread;
 }
 
 // A score and a class of each held-out click, kept until all are ranked; generated ones are drawn
@@ -101,8 +84,7 @@ int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan
   const bool gpu = OnGpuAlone(spec);
   const int64_t in_use = gpu ? 2 : 1;  // executor/engine/upload_queue.h: BatchesInUse
   return SnapshotBytes(spec.checkpoint(), gpu, plan) + (spec.data().prefetch() + in_use) * batch +
-         (kHeldOutBatches - 1 + in_use) * held_out +
-         DatasetBytes(spec.data(), facts, ContextOf(spec.model())) + facts.unsized_bytes +
+         (kHeldOutBatches - 1 + in_use) * held_out + DatasetBytes(spec.data(), facts) +
          ScoreBytes(spec, facts);
 }
 

@@ -31,9 +31,11 @@ struct DataFacts {
   int64_t train_size = 0;
   int64_t validation_size = 0;  // 0: there is no held-out split
 
-  // What the data set will take in host memory besides what the sizes tell: of data whose sizes are
-  // unknown because it was not read to its end. Estimated.
-  int64_t unsized_bytes = 0;
+  // What the data set will hold in host memory, as its source counts it: in all, and besides for
+  // each thread that fills samples. Estimated of data that was not read to its end; of data whose
+  // files nobody has seen, what is known without them.
+  int64_t held_bytes = 0;
+  int64_t bytes_per_thread = 0;
 };
 
 // Whether training sees crops of these images, which the device makes: samples for training then

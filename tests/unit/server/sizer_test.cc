@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "executor/plan/spec/spec.h"
+#include "server/sizing/frames.h"
 #include "tests/unit/server/hostile_files.h"
 #include "tests/unit/server/process_tree.h"
 #include "tests/unit/server/rig.h"
@@ -90,7 +91,20 @@ TEST_F(SizerTest, FindsWhatTheReadersFind) {
   EXPECT_EQ(sizing->facts.vocab, 3);
   EXPECT_EQ(sizing->facts.train_size, own->facts.train_size);
   EXPECT_EQ(sizing->facts.validation_size, own->facts.validation_size);
+  EXPECT_EQ(sizing->facts.held_bytes, own->facts.held_bytes);
   EXPECT_EQ(sizing->summary.SerializeAsString(), own->summary.SerializeAsString());
+}
+
+TEST(SizingFrames, CarryWhatTheDataHolds) {
+  Sizing sizing;
+  sizing.facts.held_bytes = 5;
+  sizing.facts.bytes_per_thread = 7;
+  const auto answer =
+      DecodeAnswer({.kind = FrameKind::kSizing, .payload = EncodeSizing(sizing, kNoFiles)});
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  ASSERT_TRUE(answer->ok()) << answer->status();
+  EXPECT_EQ((*answer)->sizing.facts.held_bytes, 5);
+  EXPECT_EQ((*answer)->sizing.facts.bytes_per_thread, 7);
 }
 
 TEST_F(SizerTest, ErrorsComeAsTheReadersGiveThem) {

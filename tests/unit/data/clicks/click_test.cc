@@ -171,7 +171,7 @@ TEST_F(Clicks, OfALargeTableAreReadOnlyAtTheBeginningToPlanIt) {
     EXPECT_EQ(facts->dense, 2);
     EXPECT_EQ(facts->train_size, 0);
     EXPECT_EQ(facts->validation_size, 0);
-    EXPECT_NEAR(static_cast<double>(facts->unsized_bytes), kRows * 13, kRows);
+    EXPECT_NEAR(static_cast<double>(facts->held_bytes), kRows * 13, kRows);
   }
   v1::Data data = Csv("click,price,age,city\n1,2,3,x\n");
   data.mutable_csv()->set_validation(folder_.Write("validation.csv", text));
@@ -179,7 +179,7 @@ TEST_F(Clicks, OfALargeTableAreReadOnlyAtTheBeginningToPlanIt) {
   ASSERT_TRUE(facts.ok()) << facts.status();
   EXPECT_EQ(facts->train_size, 1);
   EXPECT_EQ(facts->validation_size, 0);
-  EXPECT_NEAR(static_cast<double>(facts->unsized_bytes), kRows * 13, kRows);
+  EXPECT_NEAR(static_cast<double>(facts->held_bytes), kRows * 13, kRows);
 }
 
 TEST_F(Clicks, OfBadRecordsAreSkippedCountedAndNamedWhenAsked) {

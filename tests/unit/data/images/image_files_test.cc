@@ -116,6 +116,11 @@ TEST_F(ImageFolder, HasClassesAndFilesInTheOrderOfTheirNames) {
   EXPECT_EQ(facts.train_size, 9);
   EXPECT_EQ(facts.validation_size, 3);
   EXPECT_EQ(ReadFacts(Data())->train_size, 9);
+  // Names and places of the images, and what each thread decodes.
+  EXPECT_EQ(ReadFacts(Data())->held_bytes, facts.held_bytes);
+  EXPECT_GE(facts.held_bytes, (*dataset)->bytes());
+  EXPECT_EQ(facts.held_bytes, 12 * 64);
+  EXPECT_EQ(facts.bytes_per_thread, 12 << 20);
   const Samples train = FillFrom(**dataset, Split::kTrain, {0, 1, 2, 3, 8});
   ASSERT_TRUE(train.status.ok()) << train.status;
   EXPECT_THAT(train.labels, ElementsAre(0, 0, 0, 1, 2));
@@ -373,8 +378,8 @@ TEST(WebDataset, OfMoreFilesThanAreCountedHasNoSizeYet) {
   EXPECT_EQ(facts->classes, 5);
   EXPECT_EQ(facts->train_size, 0);
   EXPECT_EQ(facts->validation_size, 0);
-  EXPECT_GT(facts->unsized_bytes, 0);
-  EXPECT_LT(facts->unsized_bytes, 10'000);
+  EXPECT_GT(facts->held_bytes, 0);
+  EXPECT_LT(facts->held_bytes, 10'000);
 }
 
 // Gone since it was indexed.
@@ -531,6 +536,8 @@ TEST(Declared, ClassesAreEnoughToPlanWithoutFiles) {
   EXPECT_EQ(facts->channels, 3);
   EXPECT_EQ(facts->classes, 10);
   EXPECT_EQ(facts->train_size, 0);
+  EXPECT_EQ(facts->held_bytes, 0);
+  EXPECT_EQ(facts->bytes_per_thread, 12 << 20);
 }
 
 }  // namespace

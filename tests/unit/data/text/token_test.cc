@@ -325,7 +325,7 @@ TEST(BpeText, IsNotCountedWhereThatWouldTakeLong) {
   EXPECT_EQ(facts->vocab, 1000);
   EXPECT_EQ(facts->train_size, 0);
   // The text, and beside it what is learnt from it.
-  EXPECT_EQ(facts->unsized_bytes, static_cast<int64_t>(3 * text.size()));
+  EXPECT_EQ(facts->held_bytes, static_cast<int64_t>(3 * text.size()));
 }
 
 TEST(BpeText, RefusesWhatIsNotUtf8ByItsPlaceInTheFile) {
