@@ -77,6 +77,7 @@ set(TRAINYARD_LAYERS
   "executor/plan/passes|executor/plan/graph/ executor/plan/memory/ executor/plan/ops/ executor/plan/spec/ kernels/scratch/ storage/base/ trainyard/v1/spec.pb.h"
   "executor/weights|executor/plan/ executor/data/ storage/base/ storage/objects/ trainyard/v1/spec.pb.h"
   "executor/engine|executor/plan/ executor/data/ executor/weights/ kernels/ storage/base/ storage/objects/ trainyard/v1/spec.pb.h"
+  "executor/engine/parallel|storage/base/"
   "executor/run|storage/base/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h"
   "executor/worker|executor/engine/ executor/plan/ executor/data/ executor/run/ kernels/device.h kernels/libraries.h storage/base/ storage/objects/ proto/text/ trainyard/v1/spec.pb.h trainyard/v1/run.pb.h trainyard/v1/resources.pb.h"
   "executor/agent|executor/run/ storage/base/ trainyard/v1/"

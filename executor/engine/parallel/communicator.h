@@ -1,0 +1,64 @@
+#pragma once
+
+// How the ranks of a gang exchange bytes.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+namespace trainyard::engine {
+
+// What one rank exchanges with one other rank, or with itself, in Communicator::Exchange. Either
+// span may be empty; sizes must match at both ends: what rank a sends to b is as long as what b
+// receives from a.
+struct Transfer {
+  int peer = 0;
+  absl::Span<const char> send = {};
+  absl::Span<char> receive = {};
+};
+
+// One rank's end of the links between the ranks of a gang. Every rank makes the same calls in the
+// same order; a call returns when this rank's part of it is done: what it sends may be changed
+// again, what it receives is there. For one thread at a time, but for Abort.
+//
+// Nothing waits without end. A rank whose process ends is known to the others within 2 s, one that
+// is silent (stopped, its link cut) within Rendezvous::silence. Every operation then returns the
+// first failure, which names the rank and its address, and so does every later one: a communicator
+// that failed once is of no use any more. kUnavailable: a link or another rank failed. kCancelled:
+// Abort was called, here or by another rank, whose words are in the message.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;  // in [0, size)
+  virtual int size() const = 0;
+
+  // Makes all transfers at once, in an order that cannot deadlock. A peer is named at most once;
+  // peers that exchange nothing need not be named, nor the call be made by ranks that exchange
+  // nothing. A peer that sends another number of bytes than is received is an error at both ends.
+  virtual absl::Status Exchange(absl::Span<const Transfer> transfers) = 0;
+
+  // Lets every operation of this rank and, as far as they can be told, of all others fail. The
+  // first call counts. Thread-safe.
+  virtual void Abort(absl::Status why) = 0;
+
+  // Bytes of messages that this rank has sent to others so far, without headers.
+  virtual int64_t bytes_sent() const = 0;
+
+  // Over what the bytes travel: "4 ranks: 3 others by shared memory, 0 by TCP".
+  virtual std::string description() const { return ""; }
+
+  // parts[r] is what rank r contributes, as long on every rank: parts[rank()] is read, the others
+  // are written.
+  absl::Status AllGather(absl::Span<const absl::Span<char>> parts);
+
+  // `bytes` of rank `root` become those of every rank.
+  absl::Status Broadcast(int root, absl::Span<char> bytes);
+
+  // Returns once every rank has called it.
+  absl::Status Barrier();
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,195 @@
+#include "executor/engine/parallel/mesh.h"
+
+#include <poll.h>
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "executor/engine/parallel/sockets.h"
+#include "executor/engine/parallel/watch.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+// A rank that ends says goodbye, or closes its control connection, at about the time when its other
+// connection closes. It is given this long, so that the error says which of the two it was.
+constexpr std::chrono::milliseconds kLastWords(1000);
+constexpr int kPollMs = 500;
+
+std::vector<WatchedRank> TakeControl(std::vector<MeshPeer>& peers) {
+  std::vector<WatchedRank> ranks;
+  for (MeshPeer& peer : peers) {
+    ranks.push_back({peer.name, std::move(peer.control), peer.left});
+  }
+  return ranks;
+}
+
+class Mesh : public Communicator {
+ public:
+  Mesh(MeshOptions options, FileDescriptor doorbell, std::vector<MeshPeer> peers)
+      : options_(options),
+        doorbell_(std::move(doorbell)),
+        peers_(std::move(peers)),
+        active_(peers_.size()),
+        watch_(TakeControl(peers_), options.silence, doorbell_.get()) {}
+
+  int rank() const override { return options_.rank; }
+  int size() const override { return static_cast<int>(peers_.size()); }
+  int64_t bytes_sent() const override { return bytes_sent_; }
+
+  absl::Status Exchange(absl::Span<const Transfer> transfers) override {
+    if (watch_.failed()) return watch_.failure();
+    absl::Status status = Begin(transfers);
+    if (status.ok()) status = Finish();
+    // The ranks are out of step now, whatever it was.
+    return status.ok() ? status : watch_.Fail(std::move(status));
+  }
+
+  void Abort(absl::Status why) override {
+    (void)watch_.Fail(absl::CancelledError(
+        absl::StrCat(peers_[options_.rank].name, " gave up: ", why.message())));
+  }
+
+  std::string description() const override {
+    int memory = 0;
+    for (const MeshPeer& peer : peers_) memory += peer.shares_memory;
+    return absl::StrCat(size(), size() == 1 ? " rank: " : " ranks: ", memory,
+                        " others by shared memory, ", size() - 1 - memory, " by TCP");
+  }
+
+ private:
+  absl::Status Begin(absl::Span<const Transfer> transfers);
+  absl::Status Finish();
+  absl::Status CopyToSelf(const Transfer& transfer) const;
+  // Advances every link of this exchange. Returns whether anything moved.
+  absl::StatusOr<bool> ProgressAll();
+  absl::Status CheckGone(int peer);
+  absl::Status Sleep();
+
+  const MeshOptions options_;
+  FileDescriptor doorbell_;
+  std::vector<MeshPeer> peers_;
+
+  // Of the exchange in progress, or the last one.
+  std::vector<bool> active_;  // ranks whose links are not done yet
+  int active_count_ = 0;
+  int active_memory_ = 0;  // of these, the ones that share memory
+  SteadyClock::time_point last_move_;
+
+  int64_t bytes_sent_ = 0;
+  Watch watch_;  // last: its thread rings the doorbell
+};
+
+absl::Status Mesh::CopyToSelf(const Transfer& transfer) const {
+  if (transfer.send.size() != transfer.receive.size()) {
+    return absl::InternalError(absl::StrCat(peers_[rank()].name, " sends itself ",
+                                            transfer.send.size(), " bytes and expects ",
+                                            transfer.receive.size()));
+  }
+  if (!transfer.send.empty()) {
+    std::memmove(transfer.receive.data(), transfer.send.data(), transfer.send.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Mesh::Begin(absl::Span<const Transfer> transfers) {
+  active_count_ = active_memory_ = 0;
+  active_.assign(peers_.size(), false);
+  std::vector<bool> named(peers_.size());
+  for (const Transfer& transfer : transfers) {
+    if (transfer.peer < 0 || transfer.peer >= size()) {
+      return absl::InternalError(absl::StrCat(peers_[rank()].name, " exchanges with rank ",
+                                              transfer.peer, " of ", size()));
+    }
+    if (named[transfer.peer]) {
+      return absl::InternalError(absl::StrCat(peers_[rank()].name, " exchanges with ",
+                                              peers_[transfer.peer].name, " twice at once"));
+    }
+    named[transfer.peer] = true;
+    if (transfer.peer == rank()) {
+      TY_RETURN_IF_ERROR(CopyToSelf(transfer));
+      continue;
+    }
+    if (transfer.send.empty() && transfer.receive.empty()) continue;
+    MeshPeer& peer = peers_[transfer.peer];
+    if (!transfer.send.empty() && watch_.left(transfer.peer)) {
+      return absl::UnavailableError(absl::StrCat(peer.name, " left"));
+    }
+    peer.data->Begin(transfer.send, transfer.receive);
+    active_[transfer.peer] = true;
+    ++active_count_;
+    active_memory_ += peer.shares_memory;
+    bytes_sent_ += static_cast<int64_t>(transfer.send.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Mesh::ProgressAll() {
+  bool moved = false;
+  for (int r = 0; r < size(); ++r) {
+    if (!active_[r]) continue;
+    DataLink& link = *peers_[r].data;
+    // Asked first: what a rank sent before it left is there by now.
+    const bool gone = watch_.left(r);
+    TY_ASSIGN_OR_RETURN(const bool link_moved, link.Progress());
+    moved |= link_moved;
+    if (link.done()) {
+      active_[r] = false;
+      --active_count_;
+      active_memory_ -= peers_[r].shares_memory;
+    } else if (!link_moved && gone && (peers_[r].shares_memory || link.closed())) {
+      return absl::UnavailableError(absl::StrCat(peers_[r].name, " left"));
+    } else if (link.closed() && SteadyClock::now() - last_move_ > kLastWords) {
+      return absl::UnavailableError(absl::StrCat(peers_[r].name, " closed a connection"));
+    }
+  }
+  return moved;
+}
+
+absl::Status Mesh::Finish() {
+  last_move_ = SteadyClock::now();
+  while (active_count_ > 0) {
+    TY_ASSIGN_OR_RETURN(const bool moved, ProgressAll());
+    if (watch_.failed()) return watch_.failure();
+    if (moved) {
+      last_move_ = SteadyClock::now();
+    } else if (active_memory_ == 0 ||
+               SteadyClock::now() - last_move_ >= absl::ToChronoNanoseconds(options_.spin)) {
+      TY_RETURN_IF_ERROR(Sleep());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Mesh::Sleep() {
+  if (active_memory_ > 0) {
+    for (int r = 0; r < size(); ++r) {
+      if (active_[r]) peers_[r].data->AskForRing();
+    }
+    TY_ASSIGN_OR_RETURN(const bool moved, ProgressAll());
+    if (moved || active_count_ == 0) return absl::OkStatus();
+  }
+  std::vector<pollfd> waits = {{doorbell_.get(), POLLIN, 0}};
+  for (int r = 0; r < size(); ++r) {
+    if (!active_[r]) continue;
+    const DataLink& link = *peers_[r].data;
+    if (link.fd() >= 0) waits.push_back({link.fd(), link.events(), 0});
+  }
+  poll(waits.data(), waits.size(), kPollMs);
+  if (waits[0].revents != 0) SilenceDoorbell(doorbell_.get());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> MakeMesh(MeshOptions options, FileDescriptor doorbell,
+                                       std::vector<MeshPeer> peers) {
+  return std::make_unique<Mesh>(options, std::move(doorbell), std::move(peers));
+}
+
+}  // namespace trainyard::engine
