@@ -10,9 +10,11 @@ namespace trainyard::data {
 
 namespace {
 
-int64_t BatchesOf(int64_t held_out, int64_t micro_batch) {
+// The micro-batches of a loader in all.
+int64_t BatchesOf(int64_t held_out, const Loader::Options& options) {
   if (held_out == 0) return std::numeric_limits<int64_t>::max();
-  return (held_out + micro_batch - 1) / micro_batch;
+  const int64_t left = std::max<int64_t>(0, held_out - options.first_sample);
+  return (left + options.batch_size - 1) / options.batch_size;
 }
 
 }  // namespace
@@ -24,7 +26,7 @@ Loader::Loader(const Dataset& dataset, const Options& options)
       grain_(dataset.grain() > 0 ? dataset.grain() : options.micro_batch),
       parts_((options.micro_batch + grain_ - 1) / grain_),
       held_out_(options.held_out),
-      batches_(BatchesOf(options.held_out, options.micro_batch)) {
+      batches_(BatchesOf(options.held_out, options)) {
   TY_CHECK(
       options.micro_batch > 0 && options.samples > 0 && options.samples % options.micro_batch == 0,
       "a share of ", options.samples, " in micro-batches of ", options.micro_batch);
@@ -32,6 +34,8 @@ Loader::Loader(const Dataset& dataset, const Options& options)
       options.first_sample >= 0 && options.first_sample + options.samples <= options.batch_size,
       "a share of ", options.samples, " from ", options.first_sample, " in a batch of ",
       options.batch_size);
+  TY_CHECK(options.held_out == 0 || options.samples == options.micro_batch, "a share of ",
+           options.samples, " held-out samples in micro-batches of ", options.micro_batch);
   TY_CHECK(options.prefetch >= 1 && options.first_step >= 0, "prefetch ", options.prefetch);
   TY_CHECK(options.threads >= 1, options.threads, " threads");
   TY_CHECK(options.in_use >= 1, options.in_use, " in use");
@@ -70,7 +74,7 @@ void Loader::Restart(int64_t held_out) {
   mu_.Await(absl::Condition(&idle));
   restarting_ = false;
   held_out_ = held_out;
-  batches_ = BatchesOf(held_out, options_.micro_batch);
+  batches_ = BatchesOf(held_out, options_);
   next_ = {};
   filled_ = taken_ = 0;
 }

@@ -33,7 +33,8 @@ class Loader {
     int64_t prefetch = 4;    // micro-batches ready ahead
     int64_t threads = 1;
     // Above 0: instead of training without end the first so many samples of the held-out split, in
-    // order, once (or again, after Restart); the last micro-batch is padded.
+    // order, once (or again, after Restart): of each `batch_size` of them this rank's share, a
+    // micro-batch; the last one is padded.
     int64_t held_out = 0;
     std::vector<Skip> skips = {};
     // Micro-batches that stay as they are after they were handed out: the newest, and those that a

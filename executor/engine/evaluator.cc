@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "absl/cleanup/cleanup.h"
 #include "executor/data/loader.h"
@@ -62,20 +63,60 @@ absl::Status Evaluator::Enqueue(data::Loader& loader, InFlight& flight) {
   return absl::OkStatus();
 }
 
-absl::Status Evaluator::Finish(InFlight& flight, const data::Tokenizer* tokenizer, Sums& sums) {
+void Evaluator::Add(const Rows& rows, const data::Tokenizer* tokenizer, Sums& sums) const {
   const plan::Plan& plan = session_.plan();
-  TY_RETURN_IF_ERROR(session_.Wait(*flight.done));
-  const auto* const losses = reinterpret_cast<const float*>(flight.losses.get());
-  const auto* const correct = reinterpret_cast<const float*>(flight.correct.get());
-  const auto* const logits = reinterpret_cast<const float*>(flight.logits.get());
   for (int64_t row = 0; row < plan.tensors[plan.eval_losses].elements(); ++row) {
-    const int32_t target = flight.targets[row];
+    const int32_t target = rows.targets[row];
     if (target < 0) continue;
-    sums.loss += losses[row];
-    sums.correct += correct[row];
+    sums.loss += rows.losses[row];
+    sums.correct += rows.correct[row];
     if (tokenizer != nullptr) sums.text_bytes += tokenizer->BytesOf(target).size();
-    if (plan.binary) sums.scored.push_back({.score = logits[row], .click = target == 1});
+    if (plan.binary) sums.scored.push_back({.score = rows.logits[row], .click = target == 1});
     ++sums.rows;
+  }
+}
+
+absl::Status Evaluator::Finish(int64_t round, int64_t batches, const data::Tokenizer* tokenizer,
+                               Sums& sums) {
+  const plan::Plan& plan = session_.plan();
+  const InFlight& flight = FlightOf(round);
+  const bool mine = Mine(round) < batches;
+  if (mine) TY_RETURN_IF_ERROR(session_.Wait(*flight.done));
+  const Rows own = {.losses = reinterpret_cast<const float*>(flight.losses.get()),
+                    .correct = reinterpret_cast<const float*>(flight.correct.get()),
+                    .logits = reinterpret_cast<const float*>(flight.logits.get()),
+                    .targets = flight.targets};
+  if (gang_.alone()) {
+    Add(own, tokenizer, sums);
+    return absl::OkStatus();
+  }
+  const int64_t n = plan.tensors[plan.eval_losses].elements();
+  const int64_t bytes = 4 * n * (plan.binary ? 4 : 3);
+  gathered_.resize(gang_.size() * bytes);
+  std::vector<absl::Span<char>> parts;
+  std::vector<Rows> rows;
+  for (int rank = 0; rank < gang_.size(); ++rank) {
+    char* const at = gathered_.data() + rank * bytes;
+    parts.emplace_back(at, bytes);
+    const auto* const values = reinterpret_cast<const float*>(at);
+    rows.push_back({.losses = values + n,
+                    .correct = values + 2 * n,
+                    .logits = values + 3 * n,
+                    .targets = reinterpret_cast<const int32_t*>(at)});
+  }
+  if (mine) {
+    char* to = parts[gang_.rank()].data();
+    for (const void* from :
+         {static_cast<const void*>(own.targets), static_cast<const void*>(own.losses),
+          static_cast<const void*>(own.correct),
+          static_cast<const void*>(plan.binary ? own.logits : nullptr)}) {
+      if (from != nullptr) memcpy(to, from, 4 * n);
+      to += 4 * n;
+    }
+  }
+  TY_RETURN_IF_ERROR(gang_.AllGather(parts));
+  for (int rank = 0; rank < gang_.size(); ++rank) {
+    if (round * gang_.size() + rank < batches) Add(rows[rank], tokenizer, sums);
   }
   return absl::OkStatus();
 }
@@ -87,7 +128,8 @@ data::Loader& Evaluator::LoaderOf(int64_t samples) {
   } else {
     loader_ = std::make_unique<data::Loader>(
         dataset_, data::Loader::Options{
-                      .batch_size = batch,
+                      .batch_size = batch * gang_.size(),
+                      .first_sample = batch * gang_.rank(),
                       .samples = batch,
                       .micro_batch = batch,
                       .prefetch = kPrefetch,
@@ -112,12 +154,13 @@ absl::StatusOr<Evaluator::Sums> Evaluator::Evaluate(int64_t samples) {
   const absl::Cleanup drain = [&] { session_.Synchronize().IgnoreError(); };
   session_.Launch(begin_);
   const int64_t batches = (samples + plan.evaluation_batch - 1) / plan.evaluation_batch;
+  const int64_t rounds = (batches + gang_.size() - 1) / gang_.size();
   const auto in_use = static_cast<int64_t>(flights_.size());
-  for (int64_t batch = 0; batch < batches + in_use; ++batch) {
-    if (batch >= in_use) {
-      TY_RETURN_IF_ERROR(Finish(FlightOf(batch - in_use), tokenizer, sums));
+  for (int64_t round = 0; round < rounds + in_use; ++round) {
+    if (round >= in_use) {
+      TY_RETURN_IF_ERROR(Finish(round - in_use, batches, tokenizer, sums));
     }
-    if (batch < batches) TY_RETURN_IF_ERROR(Enqueue(loader, FlightOf(batch)));
+    if (Mine(round) < batches) TY_RETURN_IF_ERROR(Enqueue(loader, FlightOf(round)));
   }
   return sums;
 }

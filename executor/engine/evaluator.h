@@ -12,6 +12,7 @@
 #include "executor/data/clicks/auc.h"
 #include "executor/data/dataset/dataset.h"
 #include "executor/data/loader.h"
+#include "executor/engine/gang.h"
 #include "executor/engine/session.h"
 
 namespace trainyard::engine {
@@ -20,12 +21,15 @@ namespace trainyard::engine {
 bool NothingCounts(const absl::Status& status);
 
 // Runs the plan's forward pass over validation samples. Unless Tune was called its kernels are
-// prepared with the first run, so that they do not delay the first training step.
+// prepared with the first run, so that they do not delay the first training step. The ranks of a
+// gang share out the batches; each ends with the same values, which do not depend on how many they
+// are.
 class Evaluator {
  public:
   // `session` and `dataset` must outlive it. `threads` prepare samples while a batch is evaluated.
-  Evaluator(Session& session, const data::Dataset& dataset, int64_t threads = 1)
-      : session_(session), dataset_(dataset), threads_(threads) {}
+  Evaluator(Session& session, const data::Dataset& dataset, int64_t threads = 1,
+            const Gang& gang = Gang())
+      : session_(session), dataset_(dataset), threads_(threads), gang_(gang) {}
 
   // Prepares the kernels and measures what there is to choose (Session::Tune): the arena's content
   // is lost.
@@ -50,6 +54,11 @@ class Evaluator {
     const int32_t* targets = nullptr;
     std::unique_ptr<kernels::Event> done;
   };
+  // What is known of the rows of a batch, in host memory.
+  struct Rows {
+    const float *losses = nullptr, *correct = nullptr, *logits = nullptr;
+    const int32_t* targets = nullptr;
+  };
   // Of the whole split.
   struct Sums {
     double loss = 0, correct = 0;
@@ -62,18 +71,24 @@ class Evaluator {
   data::Loader& LoaderOf(int64_t samples);
   // Over the first `samples` of the split.
   absl::StatusOr<Sums> Evaluate(int64_t samples);
-  InFlight& FlightOf(int64_t batch) { return flights_[batch % flights_.size()]; }
+  InFlight& FlightOf(int64_t round) { return flights_[round % flights_.size()]; }
   absl::Status Enqueue(data::Loader& loader, InFlight& flight);
-  // Waits for the batch and adds it to `sums`. `tokenizer`, unless null, tells how many bytes of
-  // text a target is.
-  absl::Status Finish(InFlight& flight, const data::Tokenizer* tokenizer, Sums& sums);
+  // `tokenizer`, unless null, tells how many bytes of text a target is.
+  void Add(const Rows& rows, const data::Tokenizer* tokenizer, Sums& sums) const;
+  // Waits for this rank's batch of round `round`, if it has one among `batches`, and adds those of
+  // all ranks in their order to `sums`.
+  absl::Status Finish(int64_t round, int64_t batches, const data::Tokenizer* tokenizer, Sums& sums);
+  // The batch that this rank takes in a round.
+  int64_t Mine(int64_t round) const { return round * gang_.size() + gang_.rank(); }
 
   Session& session_;
   const data::Dataset& dataset_;
   const int64_t threads_;
+  const Gang gang_;
   kernels::Kernels begin_;
   Program program_;
   std::vector<InFlight> flights_;         // BatchesInUse of them
+  std::vector<char> gathered_;            // of a gang: the rows of each rank's batch
   std::unique_ptr<data::Loader> loader_;  // made with the first evaluation, and kept
 };
 

@@ -47,6 +47,7 @@ Fault FaultOf(const absl::Status& status) {
 bool Retryable(const absl::Status& status) {
   switch (FaultOf(status)) {
     case Fault::kDevice:
+    case Fault::kGang:
       return true;
     case Fault::kStorage:
       // What is damaged, or belongs to another spec, stays so.

@@ -15,6 +15,7 @@ enum class Fault {
   kDevice,
   kStorage,   // a checkpoint or an event could not be written or read, or a disk failed
   kNumeric,   // NaN or infinity
+  kGang,      // another rank of the gang failed, or the link to it
   kInternal,  // a defect of Trainyard
 };
 

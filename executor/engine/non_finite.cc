@@ -67,7 +67,7 @@ std::vector<plan::TensorId> Operands(plan::Op op, bool written) {
 
 NonFiniteSearch::NonFiniteSearch(Session& session) : session_(session), chunk_(kSearchedAtOnce) {}
 
-absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id) {
+absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id, int64_t partial) {
   const plan::Tensor& tensor = session_.plan().tensors[id];
   if (tensor.type == plan::ElementType::kI32 || tensor.type == plan::ElementType::kU8) return "";
   // Running statistics are passed over: no loss of a training step depends on them.
@@ -81,7 +81,7 @@ absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id) {
   for (int64_t row = 0; row * run < tensor.elements(); ++row) {
     for (int64_t at = 0; at < run * width; at += kSearchedAtOnce) {
       const int64_t bytes = std::min(kSearchedAtOnce, run * width - at);
-      session_.Read(id, chunk_.data(), bytes, row * step * width + at);
+      session_.Read(id, chunk_.data(), bytes, row * step * width + at, partial);
       TY_RETURN_IF_ERROR(session_.Synchronize());
       const Found found = FindIn(tensor.type, chunk_, bytes);
       if (found.extent.first_bad >= 0) {
@@ -117,12 +117,12 @@ std::string NonFiniteSearch::Inputs(plan::Op op) const {
 }
 
 absl::Status NonFiniteSearch::Run(const std::vector<plan::Op>& ops, const kernels::Kernels& program,
-                                  const std::string& where) {
+                                  const std::string& where, int64_t partial) {
   const size_t loss = std::find_if(ops.begin(), ops.end(), IsLoss) - ops.begin();
   for (size_t i = 0; i < ops.size() && found_.empty(); ++i) {
     session_.Launch(program[i]);
     for (const plan::TensorId id : Operands(ops[i], /*written=*/true)) {
-      TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id));
+      TY_ASSIGN_OR_RETURN(const std::string bad, Scan(id, partial));
       if (bad.empty()) continue;
       const char* const pass = loss == ops.size() ? "" : i <= loss ? " forward" : " backward";
       found_ =

@@ -24,14 +24,15 @@ class NonFiniteSearch {
   absl::Status Look(plan::TensorId id, const std::string& what);
 
   // Runs `program`, the kernels of `ops`, one by one, until one of them writes what is not finite.
-  // `where` follows the op's name: "micro-batch 2 of 4".
+  // `where` follows the op's name: "micro-batch 2 of 4". They were prepared for partial sum
+  // `partial`.
   absl::Status Run(const std::vector<plan::Op>& ops, const kernels::Kernels& program,
-                   const std::string& where);
+                   const std::string& where, int64_t partial = 0);
 
  private:
   // "element 7 of [3, 4], value inf", or "" when all of the tensor is finite; notes its largest
   // magnitude.
-  absl::StatusOr<std::string> Scan(plan::TensorId id);
+  absl::StatusOr<std::string> Scan(plan::TensorId id, int64_t partial = 0);
   std::string Inputs(plan::Op op) const;
 
   Session& session_;

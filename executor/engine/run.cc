@@ -20,6 +20,7 @@
 #include "executor/engine/trainer.h"
 #include "executor/plan/build.h"
 #include "executor/plan/spec/spec.h"
+#include "kernels/libraries.h"
 #include "storage/base/status.h"
 #include "storage/objects/object_store.h"
 
@@ -65,33 +66,77 @@ int64_t LoaderThreads(const v1::JobSpec& spec, const data::Dataset& dataset, int
   return dataset.grain() > 0 ? threads : 1;
 }
 
+// Whether this rank can take its part of the job.
+absl::Status CheckHosts(const kernels::Device& device, const Gang& gang, const v1::JobSpec& spec) {
+  const int64_t logical_ranks = spec.parallel().logical_ranks();
+  if (gang.size() > logical_ranks) {
+    return WithSpecFault(absl::InvalidArgumentError(
+        absl::StrCat("spec.parallel.logical_ranks: ", logical_ranks, " cannot be shared by ",
+                     gang.size(), " ranks; use as many, or fewer ranks")));
+  }
+  if (!gang.alone() && device.IsGpu()) {
+    return WithFault(Fault::kUnimplemented,
+                     absl::UnimplementedError(absl::StrCat(
+                         "training on ", gang.size(),
+                         " GPUs is not built yet; use one, which hosts all logical ranks, or "
+                         "spec.resources.device CPU")));
+  }
+  return absl::OkStatus();
+}
+
+// What the bits of a run depend on beside the job.
+std::string ArithmeticOf(const kernels::Device& device) {
+  return device.IsGpu() ? device.Description() : kernels::CpuArithmetic();
+}
+
+// Checks that the ranks of the gang train the same model on the same data from the same checkpoint
+// with the same arithmetic.
+absl::Status CheckSameStart(const Gang& gang, const kernels::Device& device,
+                            const v1::JobSpec& spec, const data::Dataset& dataset,
+                            const std::optional<ChosenCheckpoint>& chosen) {
+  if (gang.alone()) return absl::OkStatus();
+  TY_RETURN_IF_ERROR(gang.CheckSame("the spec", SpecDigest(spec)));
+  TY_RETURN_IF_ERROR(gang.CheckSame("the arithmetic", ArithmeticOf(device)));
+  TY_RETURN_IF_ERROR(gang.CheckSame(
+      "the data", absl::StrCat(dataset.size(data::Split::kTrain), " samples to train on, ",
+                               dataset.size(data::Split::kValidation), " held out")));
+  return gang.CheckSame("the checkpoint to go on from",
+                        chosen ? absl::StrCat(chosen->checkpoint.uri, " with the manifest ",
+                                              chosen->checkpoint.manifest_sha256)
+                               : std::string("none"));
+}
+
 // Puts the parts in place and runs. Reading data begins before the kernels are prepared.
-absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& request,
-                                  const v1::JobSpec& spec, const data::Dataset& dataset,
-                                  const plan::Plan& plan, RunObserver& observer,
-                                  const std::atomic<bool>& stop) {
+absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& gang,
+                                  const RunRequest& request, const v1::JobSpec& spec,
+                                  const data::Dataset& dataset, const plan::Plan& plan,
+                                  RunObserver& observer, const std::atomic<bool>& stop) {
   TY_ASSIGN_OR_RETURN(const EvaluationTimes evaluation, WhenToEvaluate(spec.evaluation(), dataset));
   TY_ASSIGN_OR_FAULT(Fault::kStorage, const std::unique_ptr<ObjectStore> store,
                      OpenObjectStore(request.checkpoint_root));
-  TY_RETURN_IF_ERROR(WithStorageFault(store->DeleteStaged(request.checkpoint_root)));
+  if (gang.leads()) {
+    TY_RETURN_IF_ERROR(WithStorageFault(store->DeleteStaged(request.checkpoint_root)));
+  }
   std::optional<ChosenCheckpoint> chosen;
   if (request.restore) {
     TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore, spec));
     TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset));
   }
+  TY_RETURN_IF_ERROR(CheckSameStart(gang, device, spec, dataset, chosen));
   const int64_t threads = LoaderThreads(spec, dataset, request.threads);
   RunState state = chosen ? chosen->checkpoint.run : RunState();
-  data::Loader loader(dataset, LoaderOptions(device, spec, plan, threads,
+  data::Loader loader(dataset, LoaderOptions(device, spec, plan, gang, threads,
                                              chosen ? chosen->checkpoint.step : 0, state.skips));
 
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(device, plan));
-  Evaluator evaluator(*session, dataset, threads);
+  Evaluator evaluator(*session, dataset, threads, gang);
   // Kernels are measured by running them on the arena, so that must be over before it holds
   // weights.
   if (device.Asynchronous() && (evaluation.every > 0 || evaluation.at_end)) {
     TY_RETURN_IF_ERROR(evaluator.Tune());
   }
-  TY_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(*session, spec));
+  TY_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                      Trainer::Create(*session, spec, gang));
   if (chosen) {
     TY_RETURN_IF_ERROR(WithStorageFault(trainer->Restore(chosen->checkpoint)));
   } else {
@@ -104,19 +149,23 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
                                [&device](size_t bytes) { return device.AllocateHost(bytes); });
   if (trainer->loaded()) {
     state.start_sha256 = trainer->loaded()->sha256;
+    TY_RETURN_IF_ERROR(gang.CheckSame("the weights that training begins with", state.start_sha256));
+  }
+  if (trainer->loaded() && gang.leads()) {
     TY_RETURN_IF_ERROR(KeepStart(*store, request.checkpoint_root, request.attempt, SpecDigest(spec),
                                  *trainer->loaded()));
     TY_RETURN_IF_ERROR(WithStorageFault(observer.OnNotice(trainer->loaded()->summary)));
   }
-  if (chosen) {
+  if (chosen && gang.leads()) {
     TY_RETURN_IF_ERROR(WithStorageFault(DeleteAbandoned(*store, chosen->checkpoint)));
     checkpoints.SetDamaged(chosen->damaged);
     for (const std::string& warning : chosen->warnings) {
       TY_RETURN_IF_ERROR(WithStorageFault(observer.OnWarning(warning)));
     }
-    chosen.reset();
   }
+  chosen.reset();
   Steps steps({.device = device,
+               .gang = gang,
                .spec = spec,
                .dataset = dataset,
                .plan = plan,
@@ -136,35 +185,45 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const RunRequest& req
   } else if (!RolledBack(result.status())) {
     return result;
   }
-  checkpoints.RemoveSettled(kLastRemoval);
+  if (gang.leads()) checkpoints.RemoveSettled(kLastRemoval);
   return result;
+}
+
+absl::StatusOr<RunResult> RunRank(kernels::Device& device, const Gang& gang,
+                                  const RunRequest& request, RunObserver& observer,
+                                  const std::atomic<bool>& stop) {
+  const absl::StatusOr<v1::JobSpec> spec = plan::ResolveSpec(request.spec);
+  if (!spec.ok()) return WithSpecFault(spec.status());
+  TY_RETURN_IF_ERROR(CheckHosts(device, gang, *spec));
+  const absl::StatusOr<std::unique_ptr<data::Dataset>> dataset =
+      data::OpenDataset(spec->data(), plan::WindowingOf(spec->model()));
+  if (!dataset.ok()) return WithDataFault(dataset.status());
+  const v1::JobSpec planned = PlannedFor(device, *spec, gang.size());
+  absl::StatusOr<plan::Plan> plan = plan::BuildPlan(planned, (*dataset)->facts());
+  if (!plan.ok() && device.IsGpu()) {
+    // The memory layout for GPUs takes a little more, for which the budget that the job was
+    // accepted with may be too small.
+    v1::JobSpec for_any = planned;
+    for_any.mutable_resources()->set_device(spec->resources().device());
+    plan = plan::BuildPlan(for_any, (*dataset)->facts());
+  }
+  if (!plan.ok()) return WithSpecFault(plan.status());
+  if (!request.restore && !spec->fine_tune().from().empty()) {
+    TY_RETURN_IF_ERROR(CheckStart(*spec, *plan, **dataset));
+  }
+  TY_RETURN_IF_ERROR(WithStorageFault(observer.OnStarted(*spec, *plan)));
+  return RunPlan(device, gang, request, *spec, **dataset, *plan, observer, stop);
 }
 
 }  // namespace
 
 absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request,
                               RunObserver& observer, const std::atomic<bool>& stop) {
-  const absl::StatusOr<v1::JobSpec> spec = plan::ResolveSpec(request.spec);
-  if (!spec.ok()) return WithSpecFault(spec.status());
-  if (spec->parallel().logical_ranks() != 1) {
-    return WithFault(Fault::kUnimplemented,
-                     absl::UnimplementedError(absl::StrCat(
-                         "spec.parallel.logical_ranks: ", spec->parallel().logical_ranks(),
-                         ": training across ranks is not built yet; use 1")));
-  }
-  const absl::StatusOr<std::unique_ptr<data::Dataset>> dataset =
-      data::OpenDataset(spec->data(), plan::WindowingOf(spec->model()));
-  if (!dataset.ok()) return WithDataFault(dataset.status());
-  absl::StatusOr<plan::Plan> plan = plan::BuildPlan(PlannedFor(device, *spec), (*dataset)->facts());
-  // The memory layout for GPUs takes a little more, for which the budget that the job was accepted
-  // with may be too small.
-  if (!plan.ok()) plan = plan::BuildPlan(*spec, (*dataset)->facts());
-  if (!plan.ok()) return WithSpecFault(plan.status());
-  if (!request.restore && !spec->fine_tune().from().empty()) {
-    TY_RETURN_IF_ERROR(CheckStart(*spec, *plan, **dataset));
-  }
-  TY_RETURN_IF_ERROR(WithStorageFault(observer.OnStarted(*spec, *plan)));
-  return RunPlan(device, request, *spec, **dataset, *plan, observer, stop);
+  const Gang gang(request.communicator);
+  const absl::StatusOr<RunResult> result = RunRank(device, gang, request, observer, stop);
+  // What every rank meets alike, such as a rollback, each returns by itself.
+  if (!result.ok() && !RolledBack(result.status())) gang.Fail(result.status());
+  return result;
 }
 
 }  // namespace trainyard::engine

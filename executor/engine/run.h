@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "executor/engine/checkpoint/checkpoint_writer.h"
+#include "executor/engine/parallel/communicator.h"
 #include "executor/plan/graph/plan.h"
 #include "kernels/device.h"
 #include "trainyard/v1/spec.pb.h"
@@ -52,12 +53,17 @@ struct RunRequest {
   std::string checkpoint_root;          // URI of a folder; need not exist
   int64_t attempt = 1;
   int threads = 1;  // of the host, for what is not the device's work
+  // The ranks that train together, each with a Run of its own; null: this one is alone. It must
+  // outlive the run.
+  Communicator* communicator = nullptr;
 };
 
 // Trains to the end, or until `stop` is set: then the current step is finished and a checkpoint
 // written. Failures have a fault (fault.h). After one that is RolledBack, call it again with the
 // newest checkpoint as the restore point. When the restore point is damaged, the newest older
 // checkpoint that is whole serves instead, with a warning; the same steps give the same bits again.
+// Of several ranks rank 0 alone reports metrics and writes checkpoints, which all must be able to
+// read; when one fails, all do.
 absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request,
                               RunObserver& observer, const std::atomic<bool>& stop);
 

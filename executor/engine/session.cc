@@ -11,8 +11,10 @@
 
 namespace trainyard::engine {
 
-v1::JobSpec PlannedFor(const kernels::Device& device, v1::JobSpec spec) {
+v1::JobSpec PlannedFor(const kernels::Device& device, v1::JobSpec spec, int ranks) {
   v1::Resources& resources = *spec.mutable_resources();
+  resources.set_min_slots(ranks);
+  resources.set_max_slots(ranks);
   if (device.IsGpu() && resources.device() == v1::Resources::DEVICE_UNSPECIFIED) {
     resources.set_device(v1::Resources::CUDA);
   }
@@ -92,8 +94,9 @@ absl::Status CheckIsPlanned(const kernels::Device& device, const plan::Plan& pla
 
 }  // namespace
 
-absl::StatusOr<kernels::Kernels> Session::Prepare(const std::vector<plan::Op>& ops) {
-  TY_ASSIGN_OR_RETURN(kernels::Kernels program, Lower(device_, plan_, arena_, ops));
+absl::StatusOr<kernels::Kernels> Session::Prepare(const std::vector<plan::Op>& ops,
+                                                  int64_t partial) {
+  TY_ASSIGN_OR_RETURN(kernels::Kernels program, Lower(device_, plan_, arena_, ops, partial));
   size_t needed = 0;
   for (const kernels::Kernel& kernel : program) needed = std::max(needed, kernel.scratch_bytes);
   TY_RETURN_IF_ERROR(CheckIsPlanned(device_, plan_, needed));
@@ -136,11 +139,11 @@ absl::Status Session::Run(Program& program) {
   return absl::OkStatus();
 }
 
-char* Session::At(plan::TensorId id, size_t offset, size_t bytes) const {
+char* Session::At(plan::TensorId id, size_t offset, size_t bytes, int64_t partial) const {
   const plan::Tensor& tensor = plan_.tensors[id];
   TY_CHECK(static_cast<int64_t>(offset + bytes) <= tensor.bytes(), tensor.name, ": ", offset, " + ",
            bytes, " of ", tensor.bytes(), " bytes");
-  return arena_ + plan_.offsets[id] + offset;
+  return arena_ + plan_.offset(id, partial) + offset;
 }
 
 void Session::Write(plan::TensorId id, const void* from, size_t bytes, size_t offset) {
@@ -162,8 +165,8 @@ void Session::Upload(const MicroBatch& batch) {
   uploads_->Upload(absl::MakeSpan(pieces.data(), n), *stream_);
 }
 
-void Session::Read(plan::TensorId id, void* to, size_t bytes, size_t offset) {
-  device_.CopyOut(*stream_, to, At(id, offset, bytes), bytes);
+void Session::Read(plan::TensorId id, void* to, size_t bytes, size_t offset, int64_t partial) {
+  device_.CopyOut(*stream_, to, At(id, offset, bytes, partial), bytes);
 }
 
 void Session::ReadRegion(const plan::Region& region, void* to) {
@@ -172,6 +175,29 @@ void Session::ReadRegion(const plan::Region& region, void* to) {
 
 const char* Session::HostView(const plan::Region& region) const {
   return static_cast<const char*>(device_.HostView(arena_ + region.offset));
+}
+
+void Session::Copy(int64_t from, int64_t to, int64_t bytes) {
+  TY_CHECK(std::max(from, to) + bytes <= plan_.arena_bytes, "a copy of ", bytes, " bytes");
+  device_.Copy(*stream_, arena_ + to, arena_ + from, bytes);
+}
+
+absl::Span<char> Session::OnHost(const plan::Region& region) {
+  TY_CHECK(HostView(region) != nullptr, "the host cannot reach the memory of ",
+           device_.Description());
+  return {arena_ + region.offset, static_cast<size_t>(region.bytes)};
+}
+
+PartialSumOnHost Session::PartialOnHost(int64_t partial) {
+  const int64_t before = partial * plan_.partial_bytes();
+  const plan::Region& sums = plan_.sums_region;
+  const plan::Region& gradients = plan_.gradient_region;
+  const auto on_host = [&](const plan::Region& region) {
+    return OnHost({.offset = region.offset - before, .bytes = region.bytes}).data();
+  };
+  return {
+      .sums = {reinterpret_cast<double*>(on_host(sums)), sums.bytes / sizeof(double)},
+      .gradients = {reinterpret_cast<float*>(on_host(gradients)), gradients.bytes / sizeof(float)}};
 }
 
 absl::Status Session::Wait(kernels::Event& event) { return WithDeviceFault(device_.Wait(event)); }

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "executor/engine/sum_across_ranks.h"
 #include "executor/engine/upload_queue.h"
 #include "executor/plan/graph/plan.h"
 #include "kernels/device.h"
@@ -39,9 +40,9 @@ class Program {
   const void* scratch_ = nullptr;  // with which recorded_ was recorded
 };
 
-// `spec` as it is to be planned for `device`: if it names no device and `device` is a GPU, it names
-// CUDA.
-v1::JobSpec PlannedFor(const kernels::Device& device, v1::JobSpec spec);
+// `spec` as it is to be planned for `device`, which runs one of `ranks` ranks: if it names no
+// device and `device` is a GPU, it names CUDA.
+v1::JobSpec PlannedFor(const kernels::Device& device, v1::JobSpec spec, int ranks = 1);
 
 // Owns the arena, the kernels' scratch, the upload queue and the stream; nothing else of the engine
 // holds device memory. Thread-compatible. `device` and `plan` must outlive it.
@@ -63,8 +64,9 @@ class Session {
   // Enqueues kernels::DrawNormal for all of a tensor.
   absl::Status DrawNormal(plan::TensorId id, uint64_t seed, uint64_t stream, double std);
 
-  // Prepares `ops` and makes sure that there is scratch enough for them. Waits for the stream.
-  absl::StatusOr<kernels::Kernels> Prepare(const std::vector<plan::Op>& ops);
+  // Prepares `ops` and makes sure that there is scratch enough for them. Waits for the stream. What
+  // they do to partial sum 0 (plan::Plan::partial_sums) they then do to number `partial`.
+  absl::StatusOr<kernels::Kernels> Prepare(const std::vector<plan::Op>& ops, int64_t partial = 0);
 
   // Lets the kernels that have a choice make it by measuring (kernels::Kernel::tune); the arena's
   // content is lost.
@@ -81,11 +83,22 @@ class Session {
   // Copies into and out of a tensor, `offset` bytes from its start; ordered with launches.
   // kernels::Device says of CopyIn and CopyOut how long host memory stays in use.
   void Write(plan::TensorId id, const void* from, size_t bytes, size_t offset = 0);
-  void Read(plan::TensorId id, void* to, size_t bytes, size_t offset = 0);
+  // Of a tensor of partial sum 0: out of number `partial`.
+  void Read(plan::TensorId id, void* to, size_t bytes, size_t offset = 0, int64_t partial = 0);
   void ReadRegion(const plan::Region& region, void* to);
   // The region in place, where the host can read it: valid after Synchronize, until the next
   // launch. nullptr: the host cannot, use ReadRegion.
   const char* HostView(const plan::Region& region) const;
+
+  // Partial sum `partial` (plan::Plan::partial_sums) in place, for the host to read and write
+  // between Synchronize and the next launch. Only where the host reaches the memory (HostView).
+  PartialSumOnHost PartialOnHost(int64_t partial);
+
+  // Copies within the arena, ordered with launches.
+  void Copy(int64_t from, int64_t to, int64_t bytes);
+
+  // A region in place, as PartialOnHost.
+  absl::Span<char> OnHost(const plan::Region& region);
 
   // A micro-batch: what goes to each of its tensors, all of the tensor's bytes, from host memory of
   // AllocateHost. `inputs` is what Dataset::Fill wrote: `input`, then `ids` unless that is kNone.
@@ -113,7 +126,7 @@ class Session {
  private:
   Session(kernels::Device& device, const plan::Plan& plan, char* arena,
           std::unique_ptr<UploadQueue> uploads);
-  char* At(plan::TensorId id, size_t offset, size_t bytes) const;
+  char* At(plan::TensorId id, size_t offset, size_t bytes, int64_t partial = 0) const;
 
   kernels::Device& device_;
   const plan::Plan& plan_;

@@ -37,15 +37,27 @@ kernels::DType ComputeTypeOf(const v1::JobSpec& spec) {
   }
 }
 
+// What the first rank that found something found.
+absl::StatusOr<std::string> FirstFound(const Gang& gang, const std::string& mine) {
+  if (gang.alone()) return mine;
+  TY_ASSIGN_OR_RETURN(const std::vector<std::string> all, gang.Gather(mine));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].empty()) return absl::StrCat("on rank ", rank, ", ", all[rank]);
+  }
+  return std::string();
+}
+
 }  // namespace
 
 data::Loader::Options LoaderOptions(kernels::Device& device, const v1::JobSpec& spec,
-                                    const plan::Plan& plan, int64_t threads, int64_t steps_done,
-                                    const std::vector<data::Skip>& skips) {
+                                    const plan::Plan& plan, const Gang& gang, int64_t threads,
+                                    int64_t steps_done, const std::vector<data::Skip>& skips) {
+  const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, gang.size(), gang.rank());
+  const int64_t share = plan.micro_batch * plan.micro_batches;  // of a logical rank
   return {.seed = spec.training().seed(),
           .batch_size = spec.training().batch_size(),
-          .first_sample = 0,
-          .samples = spec.training().batch_size(),
+          .first_sample = run.first * share,
+          .samples = run.size() * share,
           .micro_batch = plan.micro_batch,
           .first_step = steps_done,
           .prefetch = spec.data().prefetch(),
@@ -86,7 +98,7 @@ absl::StatusOr<RunResult> Steps::Run(const std::atomic<bool>& stop) {
   while (evaluates_first || !Over()) {
     const bool again = std::exchange(evaluates_first, false);
     if (!again) {
-      stopping_ = stop;
+      TY_ASSIGN_OR_RETURN(stopping_, p_.gang.Any(stop));
       if (stopping_ && p_.trainer.on_their_way() == 0) {
         const absl::StatusOr<RunResult> suspended = Suspend(done() == restored);
         // If the checkpoint is refused because the model is not finite, the run goes on as if
@@ -141,6 +153,7 @@ absl::Status Steps::TrainOnce() {
   const Begun now = {.at = absl::Now(), .waited = p_.loader.waited()};
   const Begun begun = std::exchange(begun_, now);  // of the next step, if that is enqueued
   if (!result.finite && !result.skipped) return NotFinite(result);
+  if (!p_.gang.leads()) return absl::OkStatus();
   const int64_t every = p_.spec.training().log_every();
   if (done() != 1 && done() != p_.plan.total_steps && done() % every != 0) return absl::OkStatus();
   return Report(result, now.at - begun.at, now.waited - begun.waited);
@@ -156,7 +169,7 @@ absl::Status Steps::Report(const StepResult& result, absl::Duration took, absl::
                                           {"data_wait_ms", absl::ToDoubleMilliseconds(waited)},
                                           {"samples_per_second", samples / seconds}};
   const double flops = ModelFlops(p_.plan) / seconds;
-  const double peak = p_.device.PeakFlops(ComputeTypeOf(p_.spec));
+  const double peak = p_.device.PeakFlops(ComputeTypeOf(p_.spec)) * p_.gang.size();
   if (flops > 0) values["flops_per_second"] = flops;
   if (flops > 0 && peak > 0) values["mfu"] = flops / peak;
   if (const int64_t bytes = p_.device.PeakMemoryBytes(); bytes > 0) {
@@ -231,8 +244,10 @@ absl::StatusOr<bool> Steps::Evaluate() {
     best = EnterBest(p_.spec.checkpoint().best(), *of_best, run_.best);
     if (best) entered_ = {.step = done(), .before = std::move(before)};
   }
-  TY_RETURN_IF_ERROR(
-      WithStorageFault(p_.observer.OnMetrics(done(), RunObserver::Split::kValidation, values)));
+  if (p_.gang.leads()) {
+    TY_RETURN_IF_ERROR(
+        WithStorageFault(p_.observer.OnMetrics(done(), RunObserver::Split::kValidation, values)));
+  }
   return best;
 }
 
@@ -277,6 +292,7 @@ void Steps::RevertUnwrittenBest() {
 }
 
 absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
+  if (!p_.gang.leads()) return absl::OkStatus();
   RevertUnwrittenBest();
   CheckpointContent content{.step = done(), .run = run_};
   content.run.loss_scale = p_.trainer.loss_scale();
@@ -295,10 +311,11 @@ absl::StatusOr<RunResult> Steps::Suspend(bool nothing_new) {
 
 absl::Status Steps::NotFinite(const StepResult& result) {
   // Delivers the micro-batches of that step once more.
-  data::Loader again(p_.dataset, LoaderOptions(p_.device, p_.spec, p_.plan, p_.loader_threads,
-                                               done(), run_.skips));
-  TY_ASSIGN_OR_RETURN(const std::string found,
+  data::Loader again(p_.dataset, LoaderOptions(p_.device, p_.spec, p_.plan, p_.gang,
+                                               p_.loader_threads, done(), run_.skips));
+  TY_ASSIGN_OR_RETURN(const std::string mine,
                       p_.trainer.FindNonFinite([&] { return again.Next(); }));
+  TY_ASSIGN_OR_RETURN(const std::string found, FirstFound(p_.gang, mine));
   const std::string values =
       absl::StrCat(" (loss is ", result.loss, ", norm of the gradient ", result.grad_norm,
                    ", learning rate ", result.learning_rate, ")");
@@ -320,6 +337,20 @@ absl::Status Steps::NotFinite(const StepResult& result) {
 }
 
 absl::StatusOr<std::optional<Checkpoint>> Steps::RollbackTarget() {
+  constexpr int64_t kNoTarget = -1;
+  std::optional<Checkpoint> target;
+  if (p_.gang.leads()) {
+    TY_ASSIGN_OR_FAULT(Fault::kStorage, target, ChooseRollbackTarget());
+  }
+  TY_ASSIGN_OR_RETURN(const int64_t step, p_.gang.OfLeader(target ? target->step : kNoTarget));
+  if (p_.gang.leads() || step == kNoTarget) return target;
+  TY_ASSIGN_OR_FAULT(
+      Fault::kStorage, target,
+      Checkpoint::Open(p_.store, absl::StrCat(p_.checkpoint_root, "/", StepFolder(step)), ""));
+  return target;
+}
+
+absl::StatusOr<std::optional<Checkpoint>> Steps::ChooseRollbackTarget() {
   TY_RETURN_IF_ERROR(p_.checkpoints.Wait());
   TY_ASSIGN_OR_RETURN(const std::vector<int64_t> present, ListSteps(p_.store, p_.checkpoint_root));
   for (const int64_t step : RollbackTargets(present, done(), p_.spec, run_)) {
@@ -342,7 +373,7 @@ absl::Status Steps::RollBack(const std::string& what) {
                                           what, "; all ", most, " rollbacks are used up")));
   }
   const int64_t failed = done();
-  TY_ASSIGN_OR_FAULT(Fault::kStorage, const std::optional<Checkpoint> target, RollbackTarget());
+  TY_ASSIGN_OR_RETURN(const std::optional<Checkpoint> target, RollbackTarget());
   if (target) {
     TY_RETURN_IF_ERROR(WithStorageFault(p_.trainer.Restore(*target)));
     metrics_ = target->metrics;
@@ -359,6 +390,7 @@ absl::Status Steps::RollBack(const std::string& what) {
   entered_.reset();
   TY_RETURN_IF_ERROR(Save({.needed = true, .last = true, .went_back = true}));
   TY_RETURN_IF_ERROR(WithStorageFault(p_.checkpoints.Wait()));
+  TY_RETURN_IF_ERROR(p_.gang.Any(false).status());  // all see what rank 0 has written
   const int64_t left_out = data::BatchOfStep(done(), run_.skips) - next;
   return MarkRolledBack(WithFault(
       Fault::kNumeric,

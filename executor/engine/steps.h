@@ -17,16 +17,17 @@
 #include "executor/data/loader.h"
 #include "executor/engine/checkpoint/checkpoint_writer.h"
 #include "executor/engine/evaluator.h"
+#include "executor/engine/gang.h"
 #include "executor/engine/run.h"
 #include "executor/engine/trainer.h"
 
 namespace trainyard::engine {
 
-// How a loader delivers the micro-batches of `spec` to `device`, from the step after `steps_done`
-// on.
+// How a loader delivers the micro-batches of `spec` that this rank takes to `device`, from the step
+// after `steps_done` on.
 data::Loader::Options LoaderOptions(kernels::Device& device, const v1::JobSpec& spec,
-                                    const plan::Plan& plan, int64_t threads, int64_t steps_done,
-                                    const std::vector<data::Skip>& skips);
+                                    const plan::Plan& plan, const Gang& gang, int64_t threads,
+                                    int64_t steps_done, const std::vector<data::Skip>& skips);
 
 // Whether and when to evaluate.
 struct EvaluationTimes {
@@ -34,11 +35,13 @@ struct EvaluationTimes {
   bool at_end = false;
 };
 
+// Every rank of a gang makes the same steps and decisions; rank 0 reports and saves.
 class Steps {
  public:
   // All must outlive the Steps. `run` is the RunState that was saved with the trainer's state.
   struct Parts {
     kernels::Device& device;
+    const Gang& gang;
     const v1::JobSpec& spec;
     const data::Dataset& dataset;
     const plan::Plan& plan;
@@ -103,8 +106,9 @@ class Steps {
   // training.on_non_finite says.
   absl::Status NotFinite(const StepResult& result);
   absl::Status RollBack(const std::string& what);
-  // The newest whole checkpoint that a rollback may go back to, if any.
+  // The newest whole checkpoint that a rollback may go back to, if any: rank 0's choice.
   absl::StatusOr<std::optional<Checkpoint>> RollbackTarget();
+  absl::StatusOr<std::optional<Checkpoint>> ChooseRollbackTarget();
 
   const Parts p_;
   RunState run_;

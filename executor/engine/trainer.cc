@@ -22,47 +22,74 @@ namespace {
 // so at any scale.
 constexpr float kLowestLossScale = 0x1p-24f;
 
+std::vector<StepPart> PartsOf(const plan::Plan& plan, const Gang& gang) {
+  const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, gang.size(), gang.rank());
+  return StepParts(plan.logical_ranks, run, plan.micro_batches);
+}
+
 }  // namespace
 
-Trainer::Trainer(Session& session, const v1::JobSpec& spec) : session_(session), spec_(spec) {
+Trainer::Trainer(Session& session, const v1::JobSpec& spec, const Gang& gang)
+    : session_(session), gang_(gang), spec_(spec), parts_(PartsOf(session.plan(), gang)) {
   const plan::Plan& plan = session.plan();
+  first_micro_batch_ =
+      plan::HostedBy(plan.logical_ranks, gang.size(), gang.rank()).first * plan.micro_batches;
+  if (!gang.alone()) across_.emplace(gang.communicator(), plan.logical_ranks);
   for (InFlight& flight : flights_) {
-    flight = {.states = session.AllocateHost(plan.micro_batches * sizeof(kernels::StepState)),
-              .scalars = session.AllocateHost(plan.scalar_region.bytes),
+    flight = {.states = session.AllocateHost(micro_batches() * sizeof(kernels::StepState)),
+              .scalars = session.AllocateHost(plan.scalar_region.bytes + plan.sums_region.bytes),
               .done = session.MakeEvent()};
   }
 }
 
-absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session,
-                                                         const v1::JobSpec& spec) {
-  std::unique_ptr<Trainer> trainer(new Trainer(session, spec));
-  const plan::Plan& plan = session.plan();
-  TY_ASSIGN_OR_RETURN(trainer->copy_, session.Prepare(plan.copy));
-  TY_ASSIGN_OR_RETURN(trainer->begin_, session.Prepare(plan.begin));
-  TY_ASSIGN_OR_RETURN(trainer->micro_, session.Prepare(plan.micro));
-  TY_ASSIGN_OR_RETURN(trainer->norm_, session.Prepare(plan.norm));
-  TY_ASSIGN_OR_RETURN(trainer->end_, session.Prepare(plan.end));
-  for (const auto* program :
-       {&trainer->begin_, &trainer->micro_, &trainer->norm_, &trainer->end_}) {
-    session.Tune(*program);
-  }
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session, const v1::JobSpec& spec,
+                                                         const Gang& gang) {
+  std::unique_ptr<Trainer> trainer(new Trainer(session, spec, gang));
+  TY_RETURN_IF_ERROR(trainer->Prepare());
   // Optimizer state starts at zero, and kernels that sweep a region read its padding.
-  TY_RETURN_IF_ERROR(session.Zero({.offset = 0, .bytes = plan.arena_bytes}));
-  for (int64_t i = 0; i < plan.micro_batches; ++i) {
-    Program& part = trainer->PartOf(i);
-    if (part.empty()) part = trainer->MakePart(i);
-  }
+  TY_RETURN_IF_ERROR(session.Zero({.offset = 0, .bytes = session.plan().arena_bytes}));
   return trainer;
 }
 
-Program Trainer::MakePart(int64_t micro_batch) const {
+absl::Status Trainer::Prepare() {
+  const plan::Plan& plan = session_.plan();
+  TY_ASSIGN_OR_RETURN(copy_, session_.Prepare(plan.copy));
+  TY_ASSIGN_OR_RETURN(begin_, session_.Prepare(plan.begin));
+  int64_t places = 0;
+  for (const StepPart& part : parts_) places = std::max(places, part.partial + 1);
+  for (int64_t partial = 0; partial < places; ++partial) {
+    TY_ASSIGN_OR_RETURN(zero_.emplace_back(), session_.Prepare(plan.zero, partial));
+    TY_ASSIGN_OR_RETURN(micro_.emplace_back(), session_.Prepare(plan.micro, partial));
+    if (partial == 0) continue;
+    TY_ASSIGN_OR_RETURN(folds_.emplace_back(), session_.Prepare(plan.folds[partial - 1]));
+  }
+  TY_ASSIGN_OR_RETURN(norm_, session_.Prepare(plan.norm));
+  TY_ASSIGN_OR_RETURN(end_, session_.Prepare(plan.end));
+  TY_ASSIGN_OR_RETURN(move_buffers_, session_.Prepare(plan.move_buffers));
+  session_.Tune(begin_);
+  for (const kernels::Kernels& micro : micro_) session_.Tune(micro);
+  session_.Tune(norm_);
+  session_.Tune(end_);
+  for (const StepPart& part : parts_) {
+    Program& program = programs_[part];
+    if (program.empty()) program = MakeProgram(part);
+  }
+  kernels::Kernels end = norm_;
+  end.insert(end.end(), end_.begin(), end_.end());
+  end_of_gang_ = Program(std::move(end));
+  return absl::OkStatus();
+}
+
+Program Trainer::MakeProgram(const StepPart& part) const {
   kernels::Kernels kernels;
   const auto append = [&](const kernels::Kernels& more) {
     kernels.insert(kernels.end(), more.begin(), more.end());
   };
-  if (micro_batch == 0) append(begin_);
-  append(micro_);
-  if (micro_batch + 1 == session_.plan().micro_batches) append(norm_), append(end_);
+  if (part.begins_step) append(begin_);
+  if (part.begins_logical_rank) append(zero_[part.partial]);
+  append(micro_[part.partial]);
+  for (int64_t fold = 0; fold < part.folds; ++fold) append(folds_[part.partial - 1 - fold]);
+  if (part.ends_step) append(norm_), append(end_);
   return Program(std::move(kernels));
 }
 
@@ -131,7 +158,9 @@ absl::Status Trainer::Load(const BatchSource& next, int64_t step, int64_t i) {
 StepResult Trainer::ReadResult(const InFlight& flight) const {
   const plan::Plan& plan = session_.plan();
   const auto scalar = [&](plan::TensorId id, auto value) {
-    const int64_t at = plan.offsets[id] - plan.scalar_region.offset;
+    const int64_t at = plan.offsets[id] >= plan.sums_region.offset
+                           ? plan.offsets[id] - plan.sums_region.offset + plan.scalar_region.bytes
+                           : plan.offsets[id] - plan.scalar_region.offset;
     memcpy(&value, flight.scalars.get() + at, sizeof(value));
     return static_cast<double>(value);
   };
@@ -159,26 +188,61 @@ absl::StatusOr<StepResult> Trainer::Step(const BatchSource& next) {
 
 absl::Status Trainer::Enqueue(const BatchSource& next) {
   TY_CHECK(on_their_way() == 0, on_their_way(), " steps on their way");
-  return EnqueueTo(session_.plan().micro_batches, next);
+  return EnqueueTo(micro_batches(), next);
 }
 
 absl::Status Trainer::EnqueueAhead(const BatchSource& next) {
   TY_CHECK(CanGoAhead() && on_their_way() == 1, on_their_way(), " steps on their way");
-  return EnqueueTo(std::min(session_.BatchesInUse(), session_.plan().micro_batches), next);
+  return EnqueueTo(std::min(session_.BatchesInUse(), micro_batches()), next);
 }
 
 absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
   const plan::Plan& plan = session_.plan();
   for (; next_micro_batch_ < end; ++next_micro_batch_) {
     TY_RETURN_IF_ERROR(Load(next, enqueued_, next_micro_batch_));
-    TY_RETURN_IF_ERROR(session_.Run(PartOf(next_micro_batch_)));
+    TY_RETURN_IF_ERROR(session_.Run(programs_.at(parts_[next_micro_batch_])));
+    if (move_buffers_.empty()) continue;
+    session_.Copy(plan.pending_region.offset, MomentsOf(first_micro_batch_ + next_micro_batch_),
+                  plan.pending_region.bytes);
   }
-  if (next_micro_batch_ < plan.micro_batches) return absl::OkStatus();
+  if (next_micro_batch_ < micro_batches()) return absl::OkStatus();
+  if (across_) {
+    TY_RETURN_IF_ERROR(AddAcrossRanks());
+    TY_RETURN_IF_ERROR(session_.Run(end_of_gang_));
+  }
+  if (!move_buffers_.empty()) TY_RETURN_IF_ERROR(MoveBuffers());
   const InFlight& flight = FlightOf(enqueued_);
   session_.ReadRegion(plan.scalar_region, flight.scalars.get());
+  session_.ReadRegion(plan.sums_region, flight.scalars.get() + plan.scalar_region.bytes);
   session_.RecordEvent(*flight.done);
   ++enqueued_;
   next_micro_batch_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::AddAcrossRanks() {
+  TY_RETURN_IF_ERROR(session_.Synchronize());
+  std::vector<PartialSumOnHost> own;
+  for (int64_t p = 0; p < across_->own(); ++p) own.push_back(session_.PartialOnHost(p));
+  return WithFault(Fault::kGang, across_->Run(own));
+}
+
+absl::Status Trainer::MoveBuffers() {
+  const plan::Plan& plan = session_.plan();
+  const int64_t bytes = plan.pending_region.bytes;
+  if (!gang_.alone()) {
+    std::vector<absl::Span<char>> of_ranks;
+    for (int rank = 0; rank < gang_.size(); ++rank) {
+      const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, gang_.size(), rank);
+      of_ranks.push_back(session_.OnHost({.offset = MomentsOf(run.first * plan.micro_batches),
+                                          .bytes = run.size() * plan.micro_batches * bytes}));
+    }
+    TY_RETURN_IF_ERROR(gang_.AllGather(of_ranks));
+  }
+  for (int64_t i = 0; i < plan.logical_ranks * plan.micro_batches; ++i) {
+    session_.Copy(MomentsOf(i), plan.pending_region.offset, bytes);
+    session_.Launch(move_buffers_);
+  }
   return absl::OkStatus();
 }
 
@@ -227,15 +291,26 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
                                       .bytes = plan.tensors[plan.row_gradient].bytes()}));
   }
   TY_RETURN_IF_ERROR(search.Run(plan.begin, begin_, "begin of the step"));
-  for (int64_t i = 0; i < plan.micro_batches; ++i) {
-    const std::string where = absl::StrCat("micro-batch ", i + 1, " of ", plan.micro_batches);
-    TY_RETURN_IF_ERROR(Load(next, steps_done_, i));
-    TY_RETURN_IF_ERROR(search.Look(plan.input, absl::StrCat("the data of ", where, ":")));
-    TY_RETURN_IF_ERROR(search.Run(plan.micro, micro_, where));
-  }
+  for (int64_t i = 0; i < micro_batches(); ++i) TY_RETURN_IF_ERROR(SearchPart(i, next, search));
+  if (across_) TY_RETURN_IF_ERROR(AddAcrossRanks());
   TY_RETURN_IF_ERROR(search.Run(plan.norm, norm_, "norm of the gradient"));
   ClearRejectedStep();  // the search may have computed the norm, which stops all later steps
   return search.found();
+}
+
+absl::Status Trainer::SearchPart(int64_t i, const BatchSource& next, NonFiniteSearch& search) {
+  const plan::Plan& plan = session_.plan();
+  const StepPart& part = parts_[i];
+  const std::string where = absl::StrCat("micro-batch ", i + 1, " of ", micro_batches());
+  TY_RETURN_IF_ERROR(Load(next, steps_done_, i));
+  TY_RETURN_IF_ERROR(search.Look(plan.input, absl::StrCat("the data of ", where, ":")));
+  if (part.begins_logical_rank) session_.Launch(zero_[part.partial]);
+  TY_RETURN_IF_ERROR(search.Run(plan.micro, micro_[part.partial], where, part.partial));
+  for (int64_t fold = 0; fold < part.folds; ++fold) {
+    const int64_t to = part.partial - 1 - fold;
+    TY_RETURN_IF_ERROR(search.Run(plan.folds[to], folds_[to], "sums of logical ranks"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::CopyTo(Snapshot& snapshot) {
@@ -246,7 +321,7 @@ absl::Status Trainer::CopyTo(Snapshot& snapshot) {
   session_.ReadRegion(plan.optimizer_region, room.optimizer);
   session_.ReadRegion(plan.ema_region, room.averages);
   session_.ReadRegion(plan.buffer_region, room.buffers);
-  snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches);
+  snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches * plan.logical_ranks);
   return session_.Synchronize();
 }
 
@@ -258,7 +333,7 @@ absl::Status Trainer::LendTo(Snapshot& snapshot) {
                                    .buffers = session_.HostView(plan.buffer_region)};
   if (places.parameters == nullptr) return CopyTo(snapshot);
   snapshot.Borrow(places);
-  snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches);
+  snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches * plan.logical_ranks);
   return session_.Synchronize();
 }
 

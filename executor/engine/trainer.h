@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,13 +16,18 @@
 #include "executor/data/loader.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/checkpoint/snapshot.h"
+#include "executor/engine/gang.h"
 #include "executor/engine/load_weights.h"
 #include "executor/engine/loss_scale.h"
 #include "executor/engine/session.h"
+#include "executor/engine/step_parts.h"
+#include "executor/engine/sum_across_ranks.h"
 #include "kernels/step_state.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::engine {
+
+class NonFiniteSearch;
 
 // What a step did.
 struct StepResult {
@@ -45,8 +51,10 @@ using BatchSource = std::function<absl::StatusOr<data::Loader::Batch>()>;
 // Thread-compatible.
 class Trainer {
  public:
-  // Zeroes the arena and prepares the step. `spec` must come from ResolveSpec.
-  static absl::StatusOr<std::unique_ptr<Trainer>> Create(Session& session, const v1::JobSpec& spec);
+  // Zeroes the arena and prepares the step. `spec` must come from ResolveSpec. `gang`: the ranks
+  // that share its logical ranks, each with a trainer of its own.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(Session& session, const v1::JobSpec& spec,
+                                                         const Gang& gang = Gang());
   // Waits until the device reads and writes no host memory any more.
   ~Trainer() { session_.Synchronize().IgnoreError(); }
   Trainer(const Trainer&) = delete;
@@ -105,7 +113,7 @@ class Trainer {
   absl::Status LendTo(Snapshot& snapshot);
 
  private:
-  Trainer(Session& session, const v1::JobSpec& spec);
+  Trainer(Session& session, const v1::JobSpec& spec, const Gang& gang);
 
   // Host memory that belongs to a step in flight.
   struct InFlight {
@@ -115,20 +123,29 @@ class Trainer {
   };
   InFlight& FlightOf(int64_t step) { return flights_[step % flights_.size()]; }
 
+  // Micro-batches of this rank per step.
+  int64_t micro_batches() const { return static_cast<int64_t>(parts_.size()); }
+  // Prepares the kernels of every part of the step.
+  absl::Status Prepare();
   // Enqueues more of step enqueued_, up to but not including micro-batch `end`.
   absl::Status EnqueueTo(int64_t end, const BatchSource& next);
+  // Only of a gang: adds up the sums of all ranks.
+  absl::Status AddAcrossRanks();
+  // Where the moments of micro-batch `i` of the step, counted over all logical ranks, are kept.
+  int64_t MomentsOf(int64_t i) const {
+    return session_.plan().moments_region.offset + i * session_.plan().pending_region.bytes;
+  }
+  // Moves the buffers by the moments of all micro-batches of the step, of all ranks.
+  absl::Status MoveBuffers();
   // Waits for the device and forgets the steps in flight.
   absl::Status Drain();
   absl::StatusOr<std::string> Search(const BatchSource& next);
   // Uploads the next micro-batch, number `i` of step `step`.
   absl::Status Load(const BatchSource& next, int64_t step, int64_t i);
   StepResult ReadResult(const InFlight& flight) const;
-  // What the step runs once a micro-batch is in place: `begin` goes with the first, `norm` and
-  // `end` with the last.
-  Program& PartOf(int64_t micro_batch) {
-    return parts_[micro_batch == 0][micro_batch + 1 == session_.plan().micro_batches];
-  }
-  Program MakePart(int64_t micro_batch) const;
+  Program MakeProgram(const StepPart& part) const;
+  // Called by Search: runs what goes with micro-batch `i`.
+  absl::Status SearchPart(int64_t i, const BatchSource& next, NonFiniteSearch& search);
   // Called after a step that was not taken: lets the device take steps again.
   void ClearRejectedStep();
   // How many of the first `steps` steps changed the weights.
@@ -137,9 +154,16 @@ class Trainer {
   }
 
   Session& session_;
+  const Gang gang_;
   const v1::JobSpec spec_;
-  kernels::Kernels copy_, begin_, micro_, norm_, end_;
-  Program parts_[2][2];
+  const std::vector<StepPart> parts_;     // by micro-batch
+  int64_t first_micro_batch_ = 0;         // this rank's first one among those of all logical ranks
+  std::optional<SumAcrossRanks> across_;  // of a gang
+  kernels::Kernels copy_, begin_, norm_, end_, move_buffers_;
+  std::vector<kernels::Kernels> zero_, micro_;  // by partial sum
+  std::vector<kernels::Kernels> folds_;         // as plan::Plan::folds
+  std::map<StepPart, Program> programs_;
+  Program end_of_gang_;  // norm and end
   std::array<InFlight, 2> flights_;
   int64_t steps_done_ = 0, enqueued_ = 0;
   int64_t next_micro_batch_ = 0;         // of step enqueued_

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "executor/plan/cost/cost.h"
 #include "executor/plan/families/families.h"
+#include "executor/plan/graph/fold_tree.h"
 #include "executor/plan/graph/graph_builder.h"
 #include "executor/plan/memory/memory.h"
 #include "executor/plan/ops/gradient.h"
@@ -54,12 +55,15 @@ class Assembly {
 
   absl::Status AddTraining() {
     const v1::Training& training = spec_.training();
+    plan_.logical_ranks = spec_.parallel().logical_ranks();
     plan_.micro_batch = training.micro_batch_size();
-    plan_.micro_batches = training.batch_size() / ranks() / training.micro_batch_size();
+    plan_.micro_batches = training.batch_size() / plan_.logical_ranks / training.micro_batch_size();
     plan_.loss_scaling = type_ == ElementType::kF16;
-    plan_.loss_sum = Scalar("loss_sum", ElementType::kF64, 1);
-    if (training.z_loss() > 0) plan_.z_loss_sum = Scalar("z_loss_sum", ElementType::kF64, 1);
-    plan_.target_count = Scalar("target_count", ElementType::kF64, 1);
+    plan_.loss_sum = Scalar("loss_sum", ElementType::kF64, 1, TensorKind::kSum);
+    if (training.z_loss() > 0) {
+      plan_.z_loss_sum = Scalar("z_loss_sum", ElementType::kF64, 1, TensorKind::kSum);
+    }
+    plan_.target_count = Scalar("target_count", ElementType::kF64, 1, TensorKind::kSum);
     plan_.grad_norm = Scalar("grad_norm", ElementType::kF32, 1);
     norm_sum_ = Scalar("norm_sum", ElementType::kF64, 1);
     plan_.grad_scale = Scalar("grad_scale", ElementType::kF32, 1);
@@ -143,10 +147,11 @@ class Assembly {
       ReadInEvaluation(copies_, plan_);
       MovePending();
       if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
-      AddBegin();
+      ZeroSums();
+      AddFolds();
     }
     LayOutSmallest(scalars_, step_copies_, forward_ops_, plan_);
-    Summarize(spec_, facts_, ranks(), plan_);
+    Summarize(spec_, facts_, plan_);
     return std::move(plan_);
   }
 
@@ -205,11 +210,13 @@ class Assembly {
     return ops;
   }
 
-  int64_t ranks() const { return spec_.parallel().logical_ranks(); }
+  // The most logical ranks that one rank hosts.
+  int64_t most_hosted() const { return HostedBy(plan_.logical_ranks, slots(), slots() - 1).size(); }
+  int64_t slots() const { return std::max(1, spec_.resources().max_slots()); }
 
-  TensorId Scalar(const std::string& name, ElementType type, int64_t n) {
-    const TensorId id =
-        graph_.Add({.name = name, .type = type, .dims = {n}, .kind = TensorKind::kScalar});
+  TensorId Scalar(const std::string& name, ElementType type, int64_t n,
+                  TensorKind kind = TensorKind::kScalar) {
+    const TensorId id = graph_.Add({.name = name, .type = type, .dims = {n}, .kind = kind});
     scalars_.push_back(id);
     return id;
   }
@@ -239,8 +246,9 @@ class Assembly {
     for (const TensorId table : forward.tables) of_tables.push_back(rule_of[table]);
     TY_ASSIGN_OR_RETURN(const bool by_row,
                         HasRowSparseGradient(spec_.optimizer(), graph_, forward.tables, of_tables));
+    // Rows of several logical ranks are added up as any other gradient.
     const auto kept = [&](TensorId id) {
-      return by_row && absl::c_linear_search(forward.tables, id);
+      return by_row && plan_.logical_ranks == 1 && absl::c_linear_search(forward.tables, id);
     };
 
     ChooseNarrowGradients(rule_of);
@@ -271,7 +279,7 @@ class Assembly {
   // In bf16, which has the range of fp32, where nothing is summed over micro-batches or ranks, by
   // optimizers that read it.
   void ChooseNarrowGradients(const absl::flat_hash_map<TensorId, ParameterRule>& rule_of) {
-    if (type_ != ElementType::kBF16 || plan_.micro_batches * ranks() > 1) return;
+    if (type_ != ElementType::kBF16 || plan_.micro_batches * plan_.logical_ranks > 1) return;
     for (const TensorId id : ReadByOneProduct(graph_, copies_)) {
       const ParameterRule& rule = rule_of.at(id);
       const bool read = rule.method == Method::kSgd || rule.method == Method::kAdamW;
@@ -286,7 +294,7 @@ class Assembly {
 
   void PlaceCopies() {
     WeightCopies placed = plan::PlaceCopies(spec_, graph_, plan_.parameters, trained_.dense,
-                                            plan_.micro_batches, copies_);
+                                            plan_.micro_batches * most_hosted(), copies_);
     plan_.copies = std::move(placed.kept);
     step_copies_ = std::move(placed.cast_in_step);
   }
@@ -338,9 +346,46 @@ class Assembly {
       pending_of[id] = plan_.pending.back();
     }
     Retarget(pending_of, plan_.micro);
+    if (plan_.logical_ranks > 1) return KeepMoments();
     plan_.begin.push_back(Cast{.x = plan_.buffers[0], .y = plan_.pending[0], .n = n});
     plan_.end.push_back(CopyIfTaken{
         .x = plan_.pending[0], .y = plan_.buffers[0], .grad_scale = plan_.grad_scale, .n = n});
+  }
+
+  // Moving averages that begin at 0 and forget all become what they are moved by.
+  void KeepMoments() {
+    absl::flat_hash_map<TensorId, float> momentum_of;
+    for (Op& op : plan_.micro) {
+      auto* const norm = std::get_if<BatchNormForward>(&op);
+      if (norm == nullptr || norm->again) continue;
+      const float momentum = std::exchange(norm->momentum, 1.0f);
+      momentum_of[norm->running_mean] = momentum_of[norm->running_var] = momentum;
+    }
+    int64_t all = 0;
+    for (size_t i = 0; i < plan_.pending.size(); ++i) {
+      const Tensor& pending = plan_.tensors[plan_.pending[i]];
+      const int64_t n = Align(pending.bytes()) / SizeOf(pending.type);
+      const double decay = 1 - static_cast<double>(momentum_of.at(plan_.pending[i]));
+      all += n;
+      auto* const last =
+          plan_.move_buffers.empty() ? nullptr : &std::get<EmaStep>(plan_.move_buffers.back());
+      if (last != nullptr && last->decay == decay) {
+        last->n += n;
+        continue;
+      }
+      plan_.move_buffers.push_back(EmaStep{.average = plan_.buffers[i],
+                                           .w = plan_.pending[i],
+                                           .grad_scale = plan_.grad_scale,
+                                           .state = plan_.state,
+                                           .n = n,
+                                           .decay = decay});
+    }
+    plan_.tensors.push_back({.name = "moments",
+                             .dims = {plan_.logical_ranks * plan_.micro_batches, all},
+                             .kind = TensorKind::kPendingBuffer});
+    plan_.moments = static_cast<TensorId>(plan_.tensors.size()) - 1;
+    plan_.micro.insert(plan_.micro.begin(), Zero{.x = plan_.pending[0], .n = all});
+    ++forward_ops_;
   }
 
   void AddRowGradient() {
@@ -378,7 +423,7 @@ class Assembly {
     pass.set_name("recompute");
     pass.set_ops_before(static_cast<int32_t>(plan_.micro.size()));
     pass.set_bytes_before(std::max(others, Packed(plan_.micro, {})));
-    pass.set_added_flops(-FlopsPerStep(plan_, ranks()));
+    pass.set_added_flops(-FlopsPerStep(plan_));
 
     Graph graph{.tensors = std::move(plan_.tensors), .ops = std::move(plan_.micro)};
     const int64_t micro = Recompute(forward_ops_, activation_bytes - fixed, graph);
@@ -386,15 +431,42 @@ class Assembly {
     plan_.micro = std::move(graph.ops);
     pass.set_ops_after(static_cast<int32_t>(plan_.micro.size()));
     pass.set_bytes_after(std::max(others, micro));
-    pass.set_added_flops(pass.added_flops() + FlopsPerStep(plan_, ranks()));
+    pass.set_added_flops(pass.added_flops() + FlopsPerStep(plan_));
   }
 
-  // Zeroes what a step adds to.
-  void AddBegin() {
+  // Zeroes what the micro-batches of a logical rank add to.
+  void ZeroSums() {
     for (const TensorId sum : {plan_.loss_sum, plan_.z_loss_sum, plan_.target_count}) {
-      if (sum != kNone) plan_.begin.push_back(Zero{.x = sum, .n = 1});
+      if (sum != kNone) plan_.zero.push_back(Zero{.x = sum, .n = 1});
     }
     ZeroGradients(plan_);
+  }
+
+  // Places for the partial sums that a rank holds at once, and what adds them up.
+  void AddFolds() {
+    const int64_t places = MostSums(plan_.logical_ranks, slots());
+    const int64_t gradients = RunLength(plan_, 0, trained_.dense);
+    int64_t sums = 0;
+    for (const TensorId sum : {plan_.loss_sum, plan_.z_loss_sum, plan_.target_count}) {
+      if (sum != kNone) sums += kAlignment / SizeOf(ElementType::kF64);
+    }
+    PartialSum total{.sums = plan_.loss_sum, .gradients = plan_.gradients[0]};
+    for (int64_t p = 1; p < places; ++p) {
+      const auto add = [&](const std::string& what, ElementType type, int64_t n) {
+        plan_.tensors.push_back({.name = absl::StrCat("partial sum ", p, " of ", what),
+                                 .type = type,
+                                 .dims = {n},
+                                 .kind = TensorKind::kPartialSum});
+        return static_cast<TensorId>(plan_.tensors.size()) - 1;
+      };
+      const PartialSum part = {.sums = add("losses", ElementType::kF64, sums),
+                               .gradients = add("gradients", ElementType::kF32, gradients)};
+      plan_.folds.push_back(
+          {Fold{.part = part.sums, .total = total.sums, .n = sums},
+           Fold{.part = part.gradients, .total = total.gradients, .n = gradients}});
+      plan_.partial_sums.push_back(part);
+      total = part;
+    }
   }
 
   const v1::JobSpec& spec_;

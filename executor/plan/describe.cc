@@ -77,6 +77,12 @@ std::string Kernels(const Plan& plan, const char* title, const std::vector<Op>& 
   return text;
 }
 
+std::string Folds(const Plan& plan) {
+  std::vector<Op> ops;
+  for (const std::vector<Op>& fold : plan.folds) ops.insert(ops.end(), fold.begin(), fold.end());
+  return Kernels(plan, "sums of logical ranks", ops);
+}
+
 }  // namespace
 
 std::string Describe(const Plan& plan) {
@@ -86,8 +92,12 @@ std::string Describe(const Plan& plan) {
   if (s.frozen_parameters() > 0) {
     absl::StrAppendFormat(&text, "  frozen        %d\n", s.frozen_parameters());
   }
-  absl::StrAppendFormat(&text, "step            %.4g GFLOP, %d x %d samples per slot\n",
+  absl::StrAppendFormat(&text, "step            %.4g GFLOP, %d x %d samples",
                         s.flops_per_step() / 1e9, plan.micro_batches, plan.micro_batch);
+  if (plan.logical_ranks > 1) {
+    absl::StrAppendFormat(&text, " of each of %d logical ranks", plan.logical_ranks);
+  }
+  absl::StrAppend(&text, "\n");
   absl::StrAppendFormat(&text, "steps           %d\n", s.total_steps());
   absl::StrAppendFormat(&text, "bytes per slot  %s\n", Bytes(s.bytes_per_slot()));
   const bool gpu = s.device() == v1::Resources::CUDA;
@@ -111,9 +121,11 @@ std::string Describe(const Plan& plan) {
   if (gpu) absl::StrAppendFormat(&text, "host staging    %s\n", Bytes(s.staging_bytes()));
   for (const v1::PassSummary& pass : s.passes()) absl::StrAppend(&text, Line(pass));
   absl::StrAppend(&text, Kernels(plan, "begin of a step", plan.begin),
-                  Kernels(plan, "each micro-batch", plan.micro),
+                  Kernels(plan, "begin of a logical rank", plan.zero),
+                  Kernels(plan, "each micro-batch", plan.micro), Folds(plan),
                   Kernels(plan, "norm of the gradient", plan.norm),
                   Kernels(plan, "end of a step", plan.end),
+                  Kernels(plan, "buffers, by each micro-batch", plan.move_buffers),
                   Kernels(plan, "begin of an evaluation", plan.evaluate_begin),
                   Kernels(plan, "evaluation batch", plan.evaluate));
   return text;

@@ -101,5 +101,6 @@ inline constexpr int kExitDevice = 71;    // device fault or out of memory
 inline constexpr int kExitStorage = 74;   // checkpoint not written or read, or a disk failed
 inline constexpr int kExitFenced = 75;    // the lease ended
 inline constexpr int kExitNumeric = 76;   // loss or gradient became NaN or infinite
+inline constexpr int kExitGang = 77;      // another rank failed, or the link to it
 
 }  // namespace trainyard::run

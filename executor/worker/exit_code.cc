@@ -28,6 +28,8 @@ Meaning MeaningOf(engine::Fault fault) {
       return {v1::Failure::STORAGE, run::kExitStorage};
     case engine::Fault::kNumeric:
       return {v1::Failure::NUMERIC, run::kExitNumeric};
+    case engine::Fault::kGang:
+      return {v1::Failure::LOST, run::kExitGang};
     case engine::Fault::kInternal:
       return {v1::Failure::INTERNAL, run::kExitInternal};
   }
@@ -58,7 +60,8 @@ std::string ExitCodesText() {
          "  71  device fault, or not enough memory\n"
          "  74  a checkpoint could not be written or read, or a disk failed\n"
          "  75  the lease ended\n"
-         "  76  loss or gradient became NaN or infinite\n";
+         "  76  loss or gradient became NaN or infinite\n"
+         "  77  another rank failed, or the link to it\n";
 }
 
 }  // namespace trainyard::worker

@@ -20,6 +20,7 @@
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/embedding_tables.h"
+#include "kernels/ops/fold.h"
 #include "kernels/ops/interaction.h"
 #include "kernels/ops/lamb.h"
 #include "kernels/ops/layer_norm.h"
@@ -68,6 +69,7 @@
   X(EmbeddingForward)             \
   X(EmbeddingTablesBackward)      \
   X(EmbeddingTablesForward)       \
+  X(Fold)                         \
   X(InteractionBackward)          \
   X(InteractionForward)           \
   X(KeepRows)                     \

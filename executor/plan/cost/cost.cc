@@ -108,8 +108,8 @@ void SummarizePasses(Plan& plan) {
 
 }  // namespace
 
-double FlopsPerStep(const Plan& plan, int64_t ranks) {
-  return FlopsOfAll(plan.micro) * static_cast<double>(plan.micro_batches * ranks) +
+double FlopsPerStep(const Plan& plan) {
+  return FlopsOfAll(plan.micro) * static_cast<double>(plan.micro_batches * plan.logical_ranks) +
          FlopsOfAll(plan.end);
 }
 
@@ -118,7 +118,7 @@ int64_t WorkspaceLimit(const Plan& plan, int threads) {
          std::max<int64_t>(1, kernels::scratch::Ceil(threads, kThreads));
 }
 
-void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, Plan& plan) {
+void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
   v1::PlanSummary& s = plan.summary;
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
     const int64_t elements = plan.tensors[plan.parameters[i]].elements();
@@ -126,15 +126,16 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, int64_t ranks, P
     if (i >= plan.trained) s.set_frozen_parameters(s.frozen_parameters() + elements);
   }
   // However many ranks there are, together they make the optimizer's step once.
-  s.set_flops_per_step(FlopsPerStep(plan, ranks));
+  s.set_flops_per_step(FlopsPerStep(plan));
   s.set_total_steps(plan.total_steps);
   s.set_parameter_bytes(plan.parameter_region.bytes);
   s.set_weight_copy_bytes(plan.copy_region.bytes + plan.step_copy_bytes);
-  s.set_gradient_bytes(plan.gradient_region.bytes);
+  s.set_gradient_bytes(plan.gradient_region.bytes + plan.partial_region.bytes);
   s.set_optimizer_bytes(plan.optimizer_region.bytes);
-  s.set_buffer_bytes(plan.buffer_region.bytes + plan.pending_region.bytes);
+  s.set_buffer_bytes(plan.buffer_region.bytes + plan.pending_region.bytes +
+                     plan.moments_region.bytes);
   s.set_ema_bytes(plan.ema_region.bytes);
-  s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes);
+  s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes + plan.sums_region.bytes);
   s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes - plan.activation_region.bytes);
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   const bool gpu = OnGpuAlone(spec);

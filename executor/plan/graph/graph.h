@@ -25,7 +25,9 @@ enum class TensorKind {
   kPendingBuffer,  // what a buffer becomes if the step is taken
   kInput,          // written by the loader each micro-batch
   kActivation,     // lives within one micro-batch
-  kScalar,         // loss sums, norms, step state: lives for the whole run
+  kScalar,         // norms, step state: lives for the whole run
+  kSum,            // of losses and targets, of one logical rank and then of the step
+  kPartialSum,     // of losses or gradients of some logical ranks
 };
 
 // A run of rows of a parameter that a checkpoint holds under a name of its own.

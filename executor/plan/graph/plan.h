@@ -18,6 +18,12 @@ struct Region {
   int64_t end() const { return offset + bytes; }
 };
 
+// A place for a partial sum, as two tensors: f64, with the padding between the sums, and f32, all
+// gradients with theirs.
+struct PartialSum {
+  TensorId sums = kNone, gradients = kNone;
+};
+
 struct Plan {
   std::vector<Tensor> tensors;
   // By TensorId, into one arena; of kAlignment, of copies and gradients in 16 bits half of it.
@@ -42,9 +48,27 @@ struct Plan {
   TensorId row_gradient = kNone;   // of tables kept by row: f32 [samples, tables, width]
   TensorId row_ids = kNone;        // their rows: i32 [samples, tables]; after a step distinct or -1
   std::vector<TensorId> buffers;   // in order of the forward pass
-  std::vector<TensorId> pending;   // by position: what a step makes of them before it is taken
+  // By position. Of one logical rank: what a step makes of the buffers before it is taken. Of
+  // several: what one micro-batch says of them (its means and variances), of which all of the step
+  // are kept in `moments`, by micro-batch: they move the buffers in that order, whoever found them.
+  std::vector<TensorId> pending;
+  TensorId moments = kNone;  // f32 [micro-batches of all logical ranks, all of `pending`]
   Region parameter_region, copy_region, optimizer_region, ema_region, buffer_region, pending_region,
-      scalar_region, gradient_region;
+      moments_region, scalar_region, partial_region;
+  // loss_sum, z_loss_sum and target_count, and right behind them the gradients.
+  Region sums_region, gradient_region;
+  // Both together are a partial sum of the step: of one logical rank, or of several that were added
+  // up. Those that wait for their sibling in the tree (fold_tree.h) are kept in as many more
+  // places, number p (from 1) at -p * partial_bytes() from the regions above, which are number 0.
+  // There the step's sum is in the end.
+  std::vector<PartialSum> partial_sums;  // number p is [p - 1]
+  int64_t partial_bytes() const { return sums_region.bytes + gradient_region.bytes; }
+  // Where a tensor is when `partial` is the partial sum that is worked on.
+  int64_t offset(TensorId id, int64_t partial) const {
+    const int64_t at = offsets[id];
+    const bool in_partial = at >= sums_region.offset && at < gradient_region.end();
+    return in_partial ? at - partial * partial_bytes() : at;
+  }
   // What activations and copies of weights that do not outlive a step need beyond the gradients, in
   // whose memory they lie where they can.
   Region activation_region;
@@ -58,13 +82,18 @@ struct Plan {
   // Once, when the parameters are what training starts from: the averages become them.
   std::vector<Op> start;
 
-  // One optimizer step: begin, then `micro_batches` times micro, then norm, then end, which alone
-  // changes parameters, their copies, optimizer state, averages and buffers: and none of them when
-  // the loss or the norm is not finite (grad_scale).
-  std::vector<Op> begin;  // zeroes what is accumulated into, and takes buffers to be moved
-  std::vector<Op> micro;  // forward and backward of one micro-batch
-  std::vector<Op> norm;   // of the whole gradient, and what the update scales it by
-  std::vector<Op> end;    // optimizer, averages, moved buffers
+  // One optimizer step: begin; for each logical rank zero, then `micro_batches` times micro, then
+  // what the tree says of folds; then norm, then end, which alone changes parameters, their copies,
+  // optimizer state, averages and buffers: and none of them when the loss or the norm is not finite
+  // (grad_scale).
+  std::vector<Op> begin;               // takes buffers to be moved
+  std::vector<Op> zero;                // zeroes what the micro-batches of a logical rank add to
+  std::vector<Op> micro;               // forward and backward of one micro-batch
+  std::vector<std::vector<Op>> folds;  // [p] adds partial sum p + 1 to partial sum p
+  std::vector<Op> norm;                // of the whole gradient, and what the update scales it by
+  std::vector<Op> end;                 // optimizer, averages, moved buffers
+  // After `end`, for each micro-batch of all logical ranks with its moments in `pending`.
+  std::vector<Op> move_buffers;
   // Before the first batch of an evaluation: the copies of weights that it reads.
   std::vector<Op> evaluate_begin;
   // Forward of one evaluation batch, no dropout, on the averages where there are some; activations
@@ -72,7 +101,8 @@ struct Plan {
   std::vector<Op> evaluate;
 
   int64_t micro_batch = 0;       // samples
-  int64_t micro_batches = 0;     // per step
+  int64_t micro_batches = 0;     // of a logical rank, per step
+  int64_t logical_ranks = 1;     // fixed shares of the global batch
   int64_t evaluation_batch = 0;  // samples
   int64_t rows_per_sample = 1;   // loss rows: `context` for language models, else 1
   int64_t total_steps = 0;
@@ -86,11 +116,12 @@ struct Plan {
   TensorId input = kNone, ids = kNone, target = kNone;
   TensorId eval_input = kNone, eval_ids = kNone, eval_target = kNone;
 
-  // kScalar tensors. Ranks add up the sums of a step as they do gradients.
+  // kScalar and kSum tensors. The sums are f64 [1], of a logical rank and, once the logical ranks
+  // are added up, of the step.
   TensorId state = kNone;         // kernels::StepState, 40 bytes
-  TensorId loss_sum = kNone;      // f64 [1], over the rows of the step; zeroed by `begin`
+  TensorId loss_sum = kNone;      // over the rows
   TensorId z_loss_sum = kNone;    // alike: the part of training.z_loss; kNone without it
-  TensorId target_count = kNone;  // f64 [1]: how many rows of the step count; zeroed by `begin`
+  TensorId target_count = kNone;  // how many rows count
   TensorId grad_norm = kNone;  // f32 [1], of the mean gradient over those, of the loss without its
                                // scale; before clipping
   // f32 [1]: what the update multiplies the gradient by. NaN: the step was not taken, nor is any

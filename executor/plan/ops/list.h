@@ -18,6 +18,7 @@
 #include "executor/plan/ops/dropout.h"
 #include "executor/plan/ops/embedding.h"
 #include "executor/plan/ops/embedding_tables.h"
+#include "executor/plan/ops/fold.h"
 #include "executor/plan/ops/interaction.h"
 #include "executor/plan/ops/lamb.h"
 #include "executor/plan/ops/layer_norm.h"

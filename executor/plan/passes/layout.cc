@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/algorithm/container.h"
 #include "executor/plan/memory/memory.h"
 #include "executor/plan/passes/residual_norm.h"
 #include "executor/plan/passes/share_gradients.h"
@@ -113,6 +114,7 @@ std::vector<TensorId> EvaluationResults(const Plan& plan) {
 void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
   plan.offsets.assign(plan.tensors.size(), 0);
   int64_t end = 0;
+  const std::vector<TensorId> sums = {plan.loss_sum, plan.z_loss_sum, plan.target_count};
   const auto place = [&](std::vector<TensorId> ids) {
     ids.erase(std::remove(ids.begin(), ids.end(), kNone), ids.end());
     end = PlaceInOrder(plan.tensors, ids, end, plan.offsets);
@@ -130,7 +132,18 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
   plan.ema_region = region([&] { place(plan.averages); });
   plan.buffer_region = region([&] { place(plan.buffers); });
   plan.pending_region = region([&] { place(plan.pending); });
-  plan.scalar_region = region([&] { place(scalars); });
+  plan.moments_region = region([&] { place({plan.moments}); });
+  plan.scalar_region = region([&] {
+    std::vector<TensorId> others = scalars;
+    std::erase_if(others, [&](TensorId id) { return absl::c_linear_search(sums, id); });
+    place(others);
+  });
+  plan.partial_region = region([&] {
+    for (size_t p = plan.partial_sums.size(); p > 0; --p) {
+      place({plan.partial_sums[p - 1].sums, plan.partial_sums[p - 1].gradients});
+    }
+  });
+  plan.sums_region = region([&] { place(sums); });
   plan.gradient_region = region([&] {
     end = PlaceGradients(end, plan);
     if (plan.row_gradient != kNone) place({plan.row_gradient, plan.row_ids});

@@ -43,11 +43,11 @@ void ZeroInMicro(Plan& plan, const std::vector<bool>& zeroed,
   plan.micro = std::move(ops);
 }
 
-void ZeroInBegin(Plan& plan, const std::vector<bool>& zeroed) {
+void ZeroBefore(Plan& plan, const std::vector<bool>& zeroed) {
   for (size_t i = 0; i < zeroed.size();) {
     size_t end = i;
     while (end < zeroed.size() && zeroed[end]) ++end;
-    if (end > i) plan.begin.push_back(Zero{.x = plan.gradients[i], .n = RunLength(plan, i, end)});
+    if (end > i) plan.zero.push_back(Zero{.x = plan.gradients[i], .n = RunLength(plan, i, end)});
     i = std::max(end, i + 1);
   }
 }
@@ -82,13 +82,13 @@ void ZeroGradients(Plan& plan) {
   if (plan.micro_batches == 1) {
     ZeroInMicro(plan, zeroed, touches);
   } else {
-    ZeroInBegin(plan, zeroed);
+    ZeroBefore(plan, zeroed);
   }
 }
 
 std::vector<ReservedRange> GradientsInMicro(const Plan& plan) {
   const auto end = static_cast<int64_t>(plan.micro.size());
-  if (plan.micro_batches != 1) {
+  if (plan.micro_batches != 1 || !plan.partial_sums.empty()) {
     return {{.offset = 0, .bytes = plan.gradient_region.bytes, .first = -1, .last = end}};
   }
   std::vector<ReservedRange> reserved = Always(plan, end);

@@ -53,6 +53,10 @@ absl::Status ResolveResources(v1::Resources& resources) {
     return Invalid(at + "device", static_cast<int>(resources.device()),
                    " is no device; use CPU or CUDA, or leave it out");
   }
+  if (resources.max_slots() > 1 && resources.device() != v1::Resources::CPU) {
+    return NotBuilt(at + "device", absl::StrCat(resources.max_slots(), " slots that may be GPUs"),
+                    "use CPU, or 1 slot, which takes all logical ranks");
+  }
   return absl::OkStatus();
 }
 
@@ -60,10 +64,9 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   const std::string at = "spec.parallel.";
   if (!parallel.has_logical_ranks()) parallel.set_logical_ranks(static_cast<int32_t>(slots));
   TY_RETURN_IF_ERROR(CheckRange(at + "logical_ranks", parallel.logical_ranks(), 1, 65536));
-  if (parallel.logical_ranks() != slots) {
-    return NotBuilt(at + "logical_ranks",
-                    absl::StrCat(parallel.logical_ranks(), " logical ranks on ", slots, " slots"),
-                    absl::StrCat("use ", slots, " or leave it out"));
+  if (parallel.logical_ranks() < slots) {
+    return Invalid(at + "logical_ranks", parallel.logical_ranks(), " cannot be shared by ", slots,
+                   " slots: each takes at least one; use ", slots, " or more, or fewer slots");
   }
   if (!parallel.has_tensor()) parallel.set_tensor(1);
   if (!parallel.has_pipeline()) parallel.set_pipeline(1);

@@ -362,7 +362,7 @@ absl::Status Run(const std::string& job, const std::string& on, int steps) {
   const int rounds = device->Asynchronous() ? std::min(steps, kGpuRounds) : steps;
   std::map<std::string, Cost> costs;
   TY_ASSIGN_OR_RETURN(const data::Loader::Batch batch, loader.Next());
-  for (const auto* ops : {&plan.begin, &plan.micro, &plan.norm, &plan.end}) {
+  for (const auto* ops : {&plan.begin, &plan.zero, &plan.micro, &plan.norm, &plan.end}) {
     TY_RETURN_IF_ERROR(TimeOps(*session, batch, *ops, rounds, costs));
   }
   std::vector<std::pair<std::string, Cost>> sorted(costs.begin(), costs.end());

@@ -164,8 +164,8 @@ void Compare(const Case& c, int threads) {
   kernels::CpuDevice device(threads, *kernels::CpuDevice::SupportedTables().front());
   int64_t most_asked = 0, most_planned = 0;
   std::vector<std::vector<kernels::Kernel>> programs;  // tables live as long as they do
-  for (const auto* ops : {&plan.copy, &plan.start, &plan.begin, &plan.micro, &plan.norm, &plan.end,
-                          &plan.evaluate_begin, &plan.evaluate}) {
+  for (const auto* ops : {&plan.copy, &plan.start, &plan.begin, &plan.zero, &plan.micro, &plan.norm,
+                          &plan.end, &plan.evaluate_begin, &plan.evaluate}) {
     auto kernels = Lower(device, plan, arena.data(), *ops);
     ASSERT_TRUE(kernels.ok()) << kernels.status();
     for (size_t i = 0; i < ops->size(); ++i) {

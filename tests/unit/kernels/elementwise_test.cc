@@ -87,6 +87,28 @@ TEST_P(ElementwiseTest, AddMayOverwriteEitherOperand) {
   }
 }
 
+TEST_P(ElementwiseTest, FoldAddsToTheTotal) {
+  for (const int64_t n : kSizes) {
+    const Vec part = RandomVec(n, 1), total = RandomVec(n, 2);
+    const Buffer sum = bench_.Floats(total);
+    bench_.Run(Fold{.part = bench_.Floats(part), .total = sum, .n = n});
+    ExpectClose(sum, Plus(total, part), 1e-7, "sum of f32");
+    const Buffer parts = bench_.Raw(DType::kF64, n), totals = bench_.Raw(DType::kF64, n);
+    for (int64_t i = 0; i < n; ++i) {
+      parts.As<double>()[i] = part[i];
+      totals.As<double>()[i] = total[i];
+    }
+    bench_.Run(Fold{.part = parts, .total = totals, .n = n});
+    for (int64_t i = 0; i < n; ++i) ASSERT_EQ(totals.As<double>()[i], total[i] + part[i]);
+  }
+  EXPECT_EQ(
+      bench_.device()
+          .Prepare(Fold{.part = bench_.Floats(1), .total = bench_.Raw(DType::kF64, 1), .n = 1})
+          .status()
+          .code(),
+      absl::StatusCode::kUnimplemented);
+}
+
 TEST_P(ElementwiseTest, AddBiasGoesToEveryRowAlsoInPlace) {
   for (const auto& [rows, cols] :
        {std::pair<int64_t, int64_t>{1, 1}, {3, 17}, {900, 13}, {2, 30'001}}) {

@@ -38,8 +38,8 @@ TEST(Describe, NamesTheFiguresAndEveryKernel) {
               HasSubstr("normalize_images     input[6, 5, 4, 3]:u8 -> images[6, 5, 4, 3]\n"));
   const auto lines = std::count(text.begin(), text.end(), '\n');
   EXPECT_EQ(lines, 17 + 2 * 5 +
-                       static_cast<int64_t>(plan.begin.size() + plan.micro.size() +
-                                            plan.norm.size() + plan.end.size() +
+                       static_cast<int64_t>(plan.begin.size() + plan.zero.size() +
+                                            plan.micro.size() + plan.norm.size() + plan.end.size() +
                                             plan.evaluate_begin.size() + plan.evaluate.size()));
 }
 

@@ -101,6 +101,7 @@ std::map<std::string, Vec> GradientsOf(const Plan& plan) {
   }
   machine.state = {.seed = 5, .step = 3};
   machine.Run(plan.begin);
+  machine.Run(plan.zero);
   std::mt19937_64 random(7);
   std::normal_distribution<double> normal;
   for (int64_t i = 0; i < plan.micro_batches; ++i) {

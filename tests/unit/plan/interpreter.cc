@@ -531,6 +531,12 @@ struct Interpreter::Executor {
     PutPiece(o.w, o.offset, w);
   }
   void operator()(const CopyIfTaken& o) const { Put(o.y, R(o.x, o.n)); }
+  void operator()(const Fold& o) const {
+    Vec total = R(o.total, o.n);
+    const Vec part = R(o.part, o.n);
+    for (size_t i = 0; i < total.size(); ++i) total[i] += part[i];
+    Put(o.total, total);
+  }
   void operator()(const EmaStep& o) const {
     Vec average = R(o.average, o.n);
     reference::EmaStep(R(o.w, o.n), o.decay, o.warmup, m.state.step, average);

@@ -47,6 +47,7 @@ class Model {
   double Step() {
     machine.Run(plan.copy);
     machine.Run(plan.begin);
+    machine.Run(plan.zero);
     for (int64_t i = 0; i < plan.micro_batches; ++i) {
       machine.state.first_sample = i * plan.micro_batch;
       machine.Write(plan.input, Part(inputs, i));

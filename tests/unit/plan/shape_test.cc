@@ -342,11 +342,14 @@ struct SizeChecker {
   void operator()(const CopyIfTaken& o) const {
     Begins(o.x, o.n), Begins(o.y, o.n), Holds(o.grad_scale, 1);
   }
+  void operator()(const Fold& o) const {
+    Holds(o.part, o.n, plan.tensors[o.part].type), Begins(o.total, o.n);
+  }
 };
 
 void ExpectSizesHold(const Plan& plan, ElementType computed = ElementType::kF32) {
-  for (const auto* ops : {&plan.copy, &plan.start, &plan.begin, &plan.micro, &plan.norm, &plan.end,
-                          &plan.evaluate_begin, &plan.evaluate}) {
+  for (const auto* ops : {&plan.copy, &plan.start, &plan.begin, &plan.zero, &plan.micro, &plan.norm,
+                          &plan.end, &plan.evaluate_begin, &plan.evaluate}) {
     for (const Op& op : *ops) {
       const bool of_muon = ops == &plan.end && std::holds_alternative<Matmul>(op);
       std::visit(SizeChecker{plan, of_muon ? ElementType::kF32 : computed}, op);

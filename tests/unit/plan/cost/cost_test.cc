@@ -22,6 +22,7 @@ TEST(Cost, OfAStepDoesNotDependOnHowItIsCut) {
   EXPECT_DOUBLE_EQ(PlanOf(spec, TokenFacts(11)).summary.flops_per_step(), whole);
   spec.mutable_training()->set_micro_batch_size(1);
   spec.mutable_resources()->set_min_slots(3);
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
   EXPECT_DOUBLE_EQ(PlanOf(spec, TokenFacts(11)).summary.flops_per_step(), whole);
 }
 

@@ -48,6 +48,7 @@ class DlrmModel {
   double Step() {
     machine.Run(plan.copy);
     machine.Run(plan.begin);
+    machine.Run(plan.zero);
     for (int64_t i = 0; i < plan.micro_batches; ++i) {
       machine.state.first_sample = i * plan.micro_batch;
       machine.Write(plan.input, Part(dense, i));

@@ -229,6 +229,15 @@ std::vector<ModelCase> SmallModels() {
   ModelCase resnet = {"resnet", ResnetSpec(), ImageFacts(32, 32, 3, 10)};
   resnet.spec.mutable_training()->set_micro_batch_size(3);
   cases.push_back(resnet);
+  for (ModelCase shared :
+       {ModelCase{"gpt of logical ranks", GptSpec(), TokenFacts(11)},
+        ModelCase{"resnet of logical ranks", ResnetSpec(), ImageFacts(32, 32, 3, 10)},
+        ModelCase{"dlrm of logical ranks", DlrmSpec(), ClickFacts(3, 4, 10)}}) {
+    shared.spec.mutable_parallel()->set_logical_ranks(5);
+    shared.spec.mutable_training()->set_batch_size(20);
+    shared.spec.mutable_training()->set_micro_batch_size(2);
+    cases.push_back(shared);
+  }
   ModelCase bottlenecks = {"resnet of bottlenecks", ResnetSpec(), ImageFacts(64, 64, 3, 10)};
   bottlenecks.spec.mutable_model()->mutable_resnet()->set_depth(50);
   bottlenecks.spec.mutable_model()->mutable_resnet()->set_stem(v1::Resnet::IMAGENET);
@@ -282,6 +291,7 @@ TEST(Memory, NothingIsOverwrittenBeforeItsLastReader) {
     for (int step = 0; step < 2; ++step) {
       ownership.Run(plan.copy, "copy");
       ownership.Run(plan.begin, "begin");
+      ownership.Run(plan.zero, "zero");
       for (int i = 0; i < plan.micro_batches; ++i) {
         ownership.Take(plan.input);
         if (plan.ids != kNone) ownership.Take(plan.ids);
@@ -309,7 +319,7 @@ TEST(Memory, OperandsShareOnlyWhatTheirOpAllows) {
   for (const ModelCase& c : SmallModels()) {
     SCOPED_TRACE(absl::StrCat(c.name, " ", c.spec.precision().ShortDebugString()));
     const Plan plan = PlanOf(c.spec, c.facts);
-    for (const auto* ops : {&plan.copy, &plan.begin, &plan.micro, &plan.norm, &plan.end,
+    for (const auto* ops : {&plan.copy, &plan.begin, &plan.zero, &plan.micro, &plan.norm, &plan.end,
                             &plan.evaluate_begin, &plan.evaluate}) {
       ExpectOperandsShareOnlyWhatOpsAllow(plan, *ops);
     }
@@ -323,7 +333,7 @@ TEST(Memory, OpsStayWithinTheirRegions) {
     const auto within = [&](TensorId id, int64_t bytes, const Region& region) {
       return plan.offsets[id] >= region.offset && plan.offsets[id] + bytes <= region.end();
     };
-    for (const auto* ops : {&plan.copy, &plan.begin, &plan.micro, &plan.norm, &plan.end,
+    for (const auto* ops : {&plan.copy, &plan.begin, &plan.zero, &plan.micro, &plan.norm, &plan.end,
                             &plan.evaluate_begin, &plan.evaluate}) {
       for (const Op& op : *ops) {
         for (const Touch& t : TouchesOf(op)) {
@@ -353,6 +363,12 @@ TEST(Memory, OpsStayWithinTheirRegions) {
               break;
             case TensorKind::kScalar:
               ok = within(t.id, bytes, plan.scalar_region);
+              break;
+            case TensorKind::kSum:
+              ok = within(t.id, bytes, plan.sums_region);
+              break;
+            case TensorKind::kPartialSum:
+              ok = within(t.id, bytes, plan.partial_region);
               break;
             case TensorKind::kInput:
             case TensorKind::kActivation:
@@ -386,8 +402,8 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     int64_t end = 0;
     for (const Region& region :
          {plan.parameter_region, plan.copy_region, plan.optimizer_region, plan.ema_region,
-          plan.buffer_region, plan.pending_region, plan.scalar_region, plan.gradient_region,
-          plan.activation_region}) {
+          plan.buffer_region, plan.pending_region, plan.moments_region, plan.scalar_region,
+          plan.partial_region, plan.sums_region, plan.gradient_region, plan.activation_region}) {
       EXPECT_EQ(region.offset, end);
       EXPECT_EQ(region.offset % kAlignment, 0);
       end = region.end();

@@ -107,7 +107,7 @@ TEST(Gradient, OfTiedEmbeddingsIsWrittenByTheHeadAndAddedToByTheEmbedding) {
 TEST(Gradient, OnlyWhatIsAddedToFirstIsZeroed) {
   v1::JobSpec spec = GptSpec();
   Plan plan = PlanOf(spec, TokenFacts(11));
-  std::vector<Zero> zeroes = OpsOf<Zero>(plan.begin);
+  std::vector<Zero> zeroes = OpsOf<Zero>(plan.zero);
   ASSERT_EQ(zeroes.size(), 2u);
   EXPECT_EQ(zeroes[0].x, plan.loss_sum);
   EXPECT_EQ(zeroes[1].x, plan.target_count);
@@ -120,13 +120,13 @@ TEST(Gradient, OnlyWhatIsAddedToFirstIsZeroed) {
   // Several micro-batches: everything is added to, and zeroed in one go.
   spec.mutable_training()->set_micro_batch_size(2);
   plan = PlanOf(spec, TokenFacts(11));
-  zeroes = OpsOf<Zero>(plan.begin);
+  zeroes = OpsOf<Zero>(plan.zero);
   ASSERT_EQ(zeroes.size(), 3u);
   EXPECT_EQ(zeroes[2].x, plan.gradients[0]);
   EXPECT_EQ(zeroes[2].n * 4, plan.gradient_region.bytes);
 
   // A model without embeddings, in one go: nothing but the sums of the loss.
-  EXPECT_EQ(PlanOf(MlpSpec(), ImageFacts(4, 4, 1, 3)).begin.size(), 2u);
+  EXPECT_EQ(PlanOf(MlpSpec(), ImageFacts(4, 4, 1, 3)).zero.size(), 2u);
 }
 
 TEST(Gradient, ResidualBranchesAddIntoOneTensor) {
@@ -184,6 +184,7 @@ TEST(Gradient, DropoutsHaveStreamsOfTheirOwnAndTheirGradientsTheSame) {
 TEST(Gradient, LossIsScaledByTheRowsOfTheGlobalBatch) {
   v1::JobSpec spec = GptSpec();
   spec.mutable_resources()->set_min_slots(2);
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
   spec.mutable_training()->set_batch_size(12);
   spec.mutable_training()->set_micro_batch_size(2);
   const Plan plan = PlanOf(spec, TokenFacts(11));

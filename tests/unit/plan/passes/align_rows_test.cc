@@ -152,6 +152,7 @@ TEST(AlignRows, ChangesNoGradient) {
       for (int step = 0; step < 2; ++step) {
         machine.Run(plan.copy);
         machine.Run(plan.begin);
+        machine.Run(plan.zero);
         for (int64_t i = 0; i < plan.micro_batches; ++i) {
           fill(plan.input, [&] { return static_cast<double>(next() % 60); });
           fill(plan.ids, [&] { return static_cast<double>(1 + next() % plan.rows_per_sample); });

@@ -268,6 +268,7 @@ TEST(Lora, BeginsAsTheModelItAdapts) {
       machine.Write(plan.input, ids);
       machine.Write(plan.target, ids);
       machine.Run(plan.begin);
+      machine.Run(plan.zero);
       machine.Run(plan.micro);
       losses.push_back(machine.Read(plan.loss_sum)[0]);
     }

@@ -53,10 +53,20 @@ const std::vector<BadSpec>& RunningTable() {
       {"unknown device", MlpSpec,
        [](auto& s) { s.mutable_resources()->set_device(static_cast<v1::Resources::Device>(7)); },
        kInvalid, "spec.resources.device: 7 is no device; use CPU or CUDA, or leave it out"},
-      {"logical ranks", MlpSpec, [](auto& s) { s.mutable_parallel()->set_logical_ranks(2); },
-       kUnbuilt,
-       "spec.parallel.logical_ranks: 2 logical ranks on 1 slots is not built yet; use 1 or leave "
-       "it out"},
+      {"logical ranks", MlpSpec,
+       [](auto& s) {
+         s.mutable_resources()->set_min_slots(2);
+         s.mutable_resources()->set_device(v1::Resources::CPU);
+         s.mutable_parallel()->set_logical_ranks(1);
+       },
+       kInvalid,
+       "spec.parallel.logical_ranks: 1 cannot be shared by 2 slots: each takes at least one; use 2 "
+       "or "
+       "more, or fewer slots"},
+      {"ranks on GPUs", MlpSpec, [](auto& s) { s.mutable_resources()->set_min_slots(2); }, kUnbuilt,
+       "spec.resources.device: 2 slots that may be GPUs is not built yet; use CPU, or 1 slot, "
+       "which "
+       "takes all logical ranks"},
       {"no logical rank", MlpSpec, [](auto& s) { s.mutable_parallel()->set_logical_ranks(0); },
        kInvalid, "spec.parallel.logical_ranks: 0 is not in [1, 65536]"},
       {"tensor", MlpSpec, [](auto& s) { s.mutable_parallel()->set_tensor(2); }, kUnbuilt,
@@ -139,6 +149,7 @@ TEST(ResolveSpec, RefusesBadRunning) { ExpectRefused(RunningTable()); }
 TEST(ResolveSpec, AcceptsSeveralSlots) {
   v1::JobSpec spec = MlpSpec();
   spec.mutable_resources()->set_min_slots(3);
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
   const v1::JobSpec resolved = *ResolveSpec(spec);
   EXPECT_EQ(resolved.parallel().logical_ranks(), 3);
   EXPECT_EQ(resolved.training().micro_batch_size(), 2);

@@ -45,11 +45,11 @@ const std::vector<BadSpec>& TrainingTable() {
        "spec.training.batch_size: 100 is not a multiple of micro_batch_size 32; try 96 or 128"},
       {"micro larger", MlpSpec, [](auto& s) { s.mutable_training()->set_micro_batch_size(32); },
        kInvalid, "spec.training.batch_size: 6 is not a multiple of micro_batch_size 32; try 32"},
-      {"ranks", MlpSpec, [](auto& s) { s.mutable_resources()->set_min_slots(4); }, kInvalid,
+      {"ranks", MlpSpec, [](auto& s) { s.mutable_parallel()->set_logical_ranks(4); }, kInvalid,
        "spec.training.batch_size: 6 is not a multiple of the 4 logical ranks; try 4 or 8"},
       {"ranks and micro", MlpSpec,
        [](auto& s) {
-         s.mutable_resources()->set_min_slots(3);
+         s.mutable_parallel()->set_logical_ranks(3);
          s.mutable_training()->set_batch_size(30);
          s.mutable_training()->set_micro_batch_size(4);
        },

@@ -1,0 +1,68 @@
+#include "executor/engine/gang.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "executor/engine/fault.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+namespace {
+
+constexpr size_t kLongest = 1024;  // bytes of a text that is gathered
+
+// The values of all ranks, of a fixed size.
+template <typename T>
+absl::StatusOr<std::vector<T>> GatherValues(const Gang& gang, const T& mine) {
+  std::vector<T> values(gang.size());
+  values[gang.rank()] = mine;
+  std::vector<absl::Span<char>> parts;
+  for (T& value : values) parts.emplace_back(reinterpret_cast<char*>(&value), sizeof(T));
+  TY_RETURN_IF_ERROR(gang.AllGather(parts));
+  return values;
+}
+
+}  // namespace
+
+absl::Status Gang::AllGather(absl::Span<const absl::Span<char>> parts) const {
+  if (alone()) return absl::OkStatus();
+  return WithFault(Fault::kGang, communicator_->AllGather(parts));
+}
+
+absl::StatusOr<bool> Gang::Any(bool mine) const {
+  TY_ASSIGN_OR_RETURN(const std::vector<char> all, GatherValues<char>(*this, mine ? 1 : 0));
+  return std::any_of(all.begin(), all.end(), [](char one) { return one != 0; });
+}
+
+absl::StatusOr<int64_t> Gang::OfLeader(int64_t mine) const {
+  TY_ASSIGN_OR_RETURN(const std::vector<int64_t> all, GatherValues<int64_t>(*this, mine));
+  return all[0];
+}
+
+absl::StatusOr<std::vector<std::string>> Gang::Gather(const std::string& mine) const {
+  std::array<char, kLongest> text{};
+  memcpy(text.data(), mine.data(), std::min(mine.size(), kLongest - 1));
+  TY_ASSIGN_OR_RETURN(const auto all, (GatherValues<std::array<char, kLongest>>(*this, text)));
+  std::vector<std::string> texts;
+  for (const auto& one : all) texts.emplace_back(one.data(), strnlen(one.data(), kLongest));
+  return texts;
+}
+
+absl::Status Gang::CheckSame(const std::string& what, const std::string& mine) const {
+  TY_ASSIGN_OR_RETURN(const std::vector<std::string> all, Gather(mine));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return WithFault(Fault::kGang, absl::FailedPreconditionError(
+                                       absl::StrCat(what, " differs between ranks: rank 0 has ",
+                                                    all[0], ", rank ", rank, " has ", all[rank])));
+  }
+  return absl::OkStatus();
+}
+
+void Gang::Fail(const absl::Status& why) const {
+  if (!alone()) communicator_->Abort(why);
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,54 @@
+#pragma once
+
+// A rank among the ranks of its job, and what they decide together.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "executor/engine/parallel/communicator.h"
+
+namespace trainyard::engine {
+
+// Every rank makes the same calls in the same order. A rank that is alone decides for itself.
+// Failures have the fault kGang. Copies are the same gang. For one thread at a time, but for Fail.
+class Gang {
+ public:
+  // `communicator` must outlive the gang and its copies; null: there is only this rank.
+  explicit Gang(Communicator* communicator = nullptr) : communicator_(communicator) {}
+
+  int rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }
+  int size() const { return communicator_ == nullptr ? 1 : communicator_->size(); }
+  bool alone() const { return size() == 1; }
+  // Whether this rank writes what is written once: metrics and checkpoints.
+  bool leads() const { return rank() == 0; }
+  Communicator& communicator() const { return *communicator_; }  // unless alone
+
+  // Whether any rank calls it with true.
+  absl::StatusOr<bool> Any(bool mine) const;
+
+  // What rank 0 calls it with, on every rank.
+  absl::StatusOr<int64_t> OfLeader(int64_t mine) const;
+
+  // What each rank calls it with, by rank; what is longer than 1 KiB is cut.
+  absl::StatusOr<std::vector<std::string>> Gather(const std::string& mine) const;
+
+  // kFailedPrecondition, on every rank, if not all call it with the same; names `what`, and how
+  // which rank differs.
+  absl::Status CheckSame(const std::string& what, const std::string& mine) const;
+
+  // parts[r] is what rank r contributes, as long on every rank: parts[rank()] is read, the others
+  // are written.
+  absl::Status AllGather(absl::Span<const absl::Span<char>> parts) const;
+
+  // Lets the other ranks fail for `why`. Thread-safe.
+  void Fail(const absl::Status& why) const;
+
+ private:
+  Communicator* communicator_;
+};
+
+}  // namespace trainyard::engine

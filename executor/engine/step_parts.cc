@@ -1,0 +1,20 @@
+#include "executor/engine/step_parts.h"
+
+namespace trainyard::engine {
+
+std::vector<StepPart> StepParts(int64_t logical_ranks, plan::LeafRange run, int64_t micro_batches) {
+  std::vector<StepPart> parts;
+  plan::FoldStack sums(logical_ranks);
+  for (int64_t leaf = run.first; leaf < run.end; ++leaf) {
+    const int64_t partial = sums.depth();
+    for (int64_t i = 0; i < micro_batches; ++i) {
+      parts.push_back({.begins_logical_rank = i == 0, .partial = partial});
+    }
+    parts.back().folds = sums.Push({leaf, leaf + 1});
+  }
+  parts.front().begins_step = true;
+  parts.back().ends_step = run.size() == logical_ranks;
+  return parts;
+}
+
+}  // namespace trainyard::engine

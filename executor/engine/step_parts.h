@@ -1,0 +1,28 @@
+#pragma once
+
+// What a rank runs in a step, micro-batch by micro-batch. Pure.
+
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+#include "executor/plan/graph/fold_tree.h"
+
+namespace trainyard::engine {
+
+// What is run once a micro-batch is in place.
+struct StepPart {
+  bool begins_step = false;          // plan.begin goes before it
+  bool begins_logical_rank = false;  // plan.zero goes before it
+  int64_t partial = 0;               // the partial sum that its gradients are added to
+  int64_t folds = 0;  // after it `partial` is added to the one below, that to the next, and so on
+  bool ends_step = false;  // plan.norm and plan.end go after it
+
+  friend auto operator<=>(const StepPart&, const StepPart&) = default;
+};
+
+// The parts of a step of a rank that hosts `run` of `logical_ranks`, each of `micro_batches`. Only
+// a rank that hosts all of them ends the step with the last one: others have to meet before.
+std::vector<StepPart> StepParts(int64_t logical_ranks, plan::LeafRange run, int64_t micro_batches);
+
+}  // namespace trainyard::engine

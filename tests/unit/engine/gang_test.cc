@@ -1,0 +1,59 @@
+#include "executor/engine/gang.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "executor/engine/fault.h"
+#include "tests/unit/engine/in_threads.h"
+
+namespace trainyard::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(Gang, ARankThatIsAloneDecidesForItself) {
+  const Gang alone;
+  EXPECT_TRUE(alone.alone() && alone.leads());
+  EXPECT_EQ(*alone.Any(true), true);
+  EXPECT_EQ(*alone.Any(false), false);
+  EXPECT_EQ(*alone.OfLeader(7), 7);
+  EXPECT_THAT(*alone.Gather("mine"), ElementsAre("mine"));
+  EXPECT_TRUE(alone.CheckSame("the spec", "a").ok());
+}
+
+TEST(Gang, DecidesTheSameOnEveryRank) {
+  InThreads(3, [&](Communicator& communicator) {
+    const Gang gang(&communicator);
+    EXPECT_EQ(gang.leads(), gang.rank() == 0);
+    EXPECT_FALSE(*gang.Any(false));
+    EXPECT_TRUE(*gang.Any(gang.rank() == 2));
+    EXPECT_EQ(*gang.OfLeader(gang.rank() + 5), 5);
+    EXPECT_THAT(*gang.Gather(std::string(gang.rank(), 'x')), ElementsAre("", "x", "xx"));
+    EXPECT_TRUE(gang.CheckSame("the spec", "a").ok());
+  });
+}
+
+TEST(Gang, SaysWhichRankDiffers) {
+  InThreads(3, [&](Communicator& communicator) {
+    const Gang gang(&communicator);
+    const absl::Status status = gang.CheckSame("the arithmetic", gang.rank() == 1 ? "avx2" : "amx");
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(FaultOf(status), Fault::kGang);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("the arithmetic differs between ranks: rank 0 has amx, rank 1 has avx2"));
+  });
+}
+
+TEST(Gang, ARankThatFailsTellsTheOthersWhy) {
+  InThreads(3, [&](Communicator& communicator) {
+    const Gang gang(&communicator);
+    if (gang.rank() == 1) return gang.Fail(absl::NotFoundError("shard 7 is not there"));
+    const absl::Status status = gang.Any(false).status();
+    EXPECT_EQ(FaultOf(status), Fault::kGang);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("shard 7 is not there"));
+  });
+}
+
+}  // namespace
+}  // namespace trainyard::engine
