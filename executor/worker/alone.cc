@@ -13,6 +13,7 @@
 #include "executor/worker/exit_code.h"
 #include "executor/worker/open_device.h"
 #include "executor/worker/progress.h"
+#include "executor/worker/ranks.h"
 #include "executor/worker/stop_signal.h"
 #include "proto/text/job_file.h"
 #include "storage/base/clock.h"
@@ -54,35 +55,91 @@ absl::StatusOr<std::optional<engine::RestorePoint>> FindRestorePoint(const std::
   return engine::RestorePoint{.uri = uri};
 }
 
-absl::Status Train(const AloneOptions& options) {
+// Of another rank than the first, which tells how the run is getting on.
+class Warnings : public engine::RunObserver {
+ public:
+  explicit Warnings(int rank) : rank_(rank) {}
+
+  absl::Status OnStarted(const v1::JobSpec&, const plan::Plan&) override { return {}; }
+  absl::Status OnRestored(int64_t, const std::string&) override { return {}; }
+  absl::Status OnMetrics(int64_t, Split, const std::map<std::string, double>&) override {
+    return {};
+  }
+  absl::Status OnNotice(const std::string&) override { return {}; }
+  absl::Status OnWarning(const std::string& message) override {
+    std::cerr << absl::StrCat("rank ", rank_, ": warning: ", message, "\n");
+    return {};
+  }
+  absl::Status OnFinished(const engine::RunResult&) override { return {}; }
+  absl::StatusOr<int64_t> OnCheckpoint(const engine::WrittenCheckpoint&, bool,
+                                       const std::vector<std::string>&) override {
+    return 0;
+  }
+  int64_t SettledReport() override { return 0; }
+  void OnCheckpointFailed(int64_t, const absl::Status&) override {}
+
+ private:
+  const int rank_;
+};
+
+absl::Status Train(const AloneOptions& options, engine::Communicator* communicator) {
   TY_ASSIGN_OR_FAULT(engine::Fault::kSpec, const v1::JobSpec spec, ReadSpec(options));
   const std::string out = std::filesystem::absolute(options.out).lexically_normal().string();
   engine::RunRequest request;
   request.spec = spec;
   request.checkpoint_root = absl::StrCat(out, out.back() == '/' ? "" : "/", "checkpoints");
   request.threads = options.threads;
+  request.communicator = communicator;
   TY_ASSIGN_OR_FAULT(engine::Fault::kStorage, request.restore,
                      FindRestorePoint(request.checkpoint_root, options.resume));
   std::string name = options.device;
   if (name.empty()) name = spec.resources().device() == v1::Resources::CUDA ? "cuda:0" : "cpu";
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device,
                       OpenDevice(name, options.threads));
-  Progress progress(std::cout, isatty(STDOUT_FILENO) != 0, SystemClock(), device->Description());
+  const bool leads = communicator == nullptr || communicator->rank() == 0;
+  const std::string ranks =
+      communicator == nullptr ? "" : absl::StrCat(", ", communicator->description());
+  Progress progress(std::cout, isatty(STDOUT_FILENO) != 0, SystemClock(),
+                    absl::StrCat(device->Description(), ranks));
+  Warnings warnings(leads ? 0 : communicator->rank());
+  engine::RunObserver& observer = leads ? static_cast<engine::RunObserver&>(progress) : warnings;
   for (;;) {
-    const absl::Status status = engine::Run(*device, request, progress, StopWish()).status();
+    const absl::Status status = engine::Run(*device, request, observer, StopWish()).status();
     if (!engine::RolledBack(status)) return status;
-    TY_RETURN_IF_ERROR(progress.OnWarning(std::string(status.message())));
+    if (leads) TY_RETURN_IF_ERROR(progress.OnWarning(std::string(status.message())));
     TY_ASSIGN_OR_FAULT(engine::Fault::kStorage, request.restore,
                        FindRestorePoint(request.checkpoint_root, /*resume=*/true));
   }
 }
 
+int ExitCode(const absl::Status& status, const std::string& who) {
+  if (!status.ok()) std::cerr << absl::StrCat("trainyard-worker: ", who, status.message(), "\n");
+  return ExitCodeOf(status);
+}
+
+int TrainRank(const AloneOptions& options, engine::Rendezvous rendezvous) {
+  CatchStopSignals(/*also_interrupt=*/true);
+  rendezvous.allow_shared_memory = !options.tcp;
+  const int rank = rendezvous.rank;
+  absl::StatusOr<std::unique_ptr<engine::Communicator>> met = engine::Meet(std::move(rendezvous));
+  const absl::Status status =
+      met.ok() ? Train(options, met->get()) : engine::WithFault(engine::Fault::kGang, met.status());
+  // What is wrong with the spec every rank says alike.
+  if (rank > 0 && engine::FaultOf(status) == engine::Fault::kSpec) return ExitCodeOf(status);
+  return ExitCode(status, absl::StrCat("rank ", rank, ": "));
+}
+
 }  // namespace
 
 int RunAlone(const AloneOptions& options) {
-  const absl::Status status = Train(options);
-  if (!status.ok()) std::cerr << "trainyard-worker: " << status.message() << std::endl;
-  return ExitCodeOf(status);
+  if (options.ranks > 1) {
+    return RunRanks(options.ranks, [&](engine::Rendezvous rendezvous) {
+      rendezvous.version = absl::StrCat("trainyard ", TRAINYARD_VERSION);
+      return TrainRank(options, std::move(rendezvous));
+    });
+  }
+  CatchStopSignals(/*also_interrupt=*/true);
+  return ExitCode(Train(options, nullptr), "");
 }
 
 }  // namespace trainyard::worker

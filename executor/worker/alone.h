@@ -11,11 +11,14 @@ struct AloneOptions {
   std::vector<std::string> set;  // "field=value"
   std::string out;               // checkpoints go to {out}/checkpoints
   std::string device;            // "": what the spec asks for, else cpu
-  int threads = 1;
+  int threads = 1;               // of each rank
   bool resume = false;
+  int ranks = 1;
+  bool tcp = false;  // ranks exchange by TCP, though they could by shared memory
 };
 
-// Trains with no server around: progress for people on stdout. Returns the exit code.
+// Trains with no server around: progress for people on stdout. Returns the exit code. Catches stop
+// signals (stop_signal.h); with several ranks it must be called before the first thread is started.
 int RunAlone(const AloneOptions& options);
 
 }  // namespace trainyard::worker

@@ -39,6 +39,12 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_option("--out", flags.alone.out, "folder for the checkpoints of --spec")->needs(spec);
   app.add_flag("--resume", flags.alone.resume, "go on from the newest checkpoint in --out")
       ->needs(spec);
+  auto* ranks = app.add_option("--ranks", flags.alone.ranks,
+                               "train --spec on so many ranks, each a process with --threads")
+                    ->check(CLI::Range(1, 1024))
+                    ->needs(spec);
+  app.add_flag("--tcp", flags.alone.tcp, "let ranks exchange by TCP, not by shared memory")
+      ->needs(ranks);
   app.add_option("--device", flags.device, "cpu, or cuda:I");
   app.add_option("--threads", flags.threads, "threads of the CPU")->check(CLI::Range(1, 4096));
   run_dir->excludes(standby)->excludes(spec);
@@ -88,15 +94,20 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("sample")) return RunSample(flags.sample);
   if (app.got_subcommand("libraries")) return RunLibraries();
 
-  flags.rank.threads = flags.alone.threads = flags.threads;
+  flags.rank.threads = flags.threads;
+  // Ranks share the cores.
+  flags.alone.threads =
+      app.count("--threads") > 0 ? flags.threads : std::max(1, flags.threads / flags.alone.ranks);
   flags.rank.device = flags.device.empty() ? "cpu" : flags.device;
   flags.alone.device = flags.device;
-  CatchStopSignals(/*also_interrupt=*/!flags.alone.spec.empty());
+  if (!flags.alone.spec.empty()) {
+    if (flags.alone.out.empty()) return Usage("--spec needs --out, a folder for the checkpoints");
+    return RunAlone(flags.alone);
+  }
+  CatchStopSignals(/*also_interrupt=*/false);
   if (!flags.rank.run_directory.empty()) return RunRank(flags.rank, nullptr);
   if (flags.standby) return RunStandby(flags.rank, !flags.device.empty());
-  if (flags.alone.spec.empty()) return Usage("nothing to do: give --spec, --run-dir or --standby");
-  if (flags.alone.out.empty()) return Usage("--spec needs --out, a folder for the checkpoints");
-  return RunAlone(flags.alone);
+  return Usage("nothing to do: give --spec, --run-dir or --standby");
 }
 
 }  // namespace
