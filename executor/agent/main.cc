@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "executor/agent/agent.h"
 #include "executor/agent/nvml.h"
+#include "executor/agent/rank_ports.h"
 #include "executor/agent/slots.h"
 #include "storage/base/ids.h"
 #include "storage/base/log.h"
@@ -54,6 +55,7 @@ struct Flags {
   std::string state_dir;
   SlotRequest slots;
   std::string address = "127.0.0.1";
+  int rank_port = 0;
   std::vector<std::string> labels;
   int standby = 1;
   bool standby_gpus = true;
@@ -95,6 +97,10 @@ void Declare(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(0, 4096));
   app.add_option("--address", flags.address, "host by which ranks on other nodes reach this one")
       ->capture_default_str();
+  app.add_option("--rank-port", flags.rank_port,
+                 "the first of as many ports as there are slots, by which ranks reach one another; "
+                 "default: some that are free")
+      ->check(CLI::Range(1, 65535));
   app.add_option("--label", flags.labels, "KEY=VALUE shown with the node; may be repeated")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check([](const std::string& label) {
@@ -147,7 +153,11 @@ absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
   hello.set_node(flags.node);
   hello.set_incarnation(RandomHex(16));
   hello.mutable_slots()->Add(slots.begin(), slots.end());
-  hello.set_address(flags.address);
+  int port = flags.rank_port;
+  if (port == 0) {
+    TY_ASSIGN_OR_RETURN(port, FreeRankPorts(flags.node, static_cast<int>(slots.size())));
+  }
+  hello.set_address(WithPort(flags.address, port));
   for (const std::string& label : flags.labels) {
     const size_t at = label.find('=');
     (*hello.mutable_labels())[label.substr(0, at)] = label.substr(at + 1);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "executor/engine/fault.h"
+#include "executor/engine/parallel/rendezvous.h"
 #include "executor/engine/run.h"
 #include "executor/run/event_log.h"
 #include "executor/run/run_directory.h"
@@ -32,21 +33,38 @@ engine::RunRequest RequestOf(const v1::Assignment& assignment, int threads) {
   return request;
 }
 
+absl::StatusOr<std::unique_ptr<engine::Communicator>> MeetGang(const v1::Assignment& assignment) {
+  const v1::RankKey& key = assignment.key();
+  if (assignment.rendezvous_secret().empty() ||
+      assignment.rank_addresses_size() != assignment.world_size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the assignment names ", assignment.rank_addresses_size(), " addresses for ",
+                     assignment.world_size(),
+                     " ranks, and they need a secret to meet: the server is of a version before "
+                     "training across ranks"));
+  }
+  return engine::Meet(
+      {.rank = key.rank(),
+       .addresses = {assignment.rank_addresses().begin(), assignment.rank_addresses().end()},
+       .secret = assignment.rendezvous_secret(),
+       .version = absl::StrCat("trainyard ", TRAINYARD_VERSION, ", attempt ", key.attempt(), " of ",
+                               key.job_uid())});
+}
+
 absl::Status Train(const RankOptions& options, const run::RunDirectory& directory,
                    const v1::Assignment& assignment, run::EventWriter& events,
                    const LeaseWatchdog& lease, std::unique_ptr<kernels::Device> device) {
+  std::unique_ptr<engine::Communicator> gang;
   if (assignment.world_size() > 1) {
-    return engine::WithFault(engine::Fault::kUnimplemented,
-                             absl::UnimplementedError(absl::StrCat(
-                                 "training across ranks is not built yet: this job has ",
-                                 assignment.world_size(), "; set resources.min_slots to 1")));
+    TY_ASSIGN_OR_FAULT(engine::Fault::kGang, gang, MeetGang(assignment));
   }
   if (device == nullptr) {
     TY_ASSIGN_OR_RETURN(device, OpenDevice(options.device, options.threads));
   }
   EventObserver observer(events, directory, lease, device->Description());
-  return engine::Run(*device, RequestOf(assignment, options.threads), observer, StopWish())
-      .status();
+  engine::RunRequest request = RequestOf(assignment, options.threads);
+  request.communicator = gang.get();
+  return engine::Run(*device, request, observer, StopWish()).status();
 }
 
 }  // namespace

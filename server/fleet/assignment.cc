@@ -3,16 +3,35 @@
 #include <algorithm>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "storage/base/digest.h"
 
 namespace trainyard {
 namespace {
 
-// Rendezvous ports: ranks of one host differ in their slots.
-constexpr int kFirstPort = 29400;
+constexpr int kFirstPort = 29400;  // of an agent that says none
 
 }  // namespace
+
+std::string RankAddress(absl::string_view address, int slot) {
+  const size_t colon = address.rfind(':');
+  const bool bracketed = absl::StartsWith(address, "[");
+  int port = 0;
+  const bool has_port = colon != address.npos &&
+                        (bracketed ? address[colon - 1] == ']' : address.find(':') == colon) &&
+                        absl::SimpleAtoi(address.substr(colon + 1), &port);
+  if (has_port) return absl::StrCat(address.substr(0, colon), ":", port + slot);
+  const bool ipv6 = colon != address.npos && !bracketed;
+  return absl::StrCat(ipv6 ? "[" : "", address, ipv6 ? "]" : "", ":", kFirstPort + slot);
+}
+
+std::string RendezvousSecret(const AttemptRecord& attempt) {
+  std::string claims = "rendezvous";
+  for (const RankRecord& rank : attempt.ranks) absl::StrAppend(&claims, " ", rank.claim.token);
+  return Sha256Hex(claims);
+}
 
 std::string CheckpointRootOf(const JobRecord& job, const std::string& root) {
   return absl::StrCat(absl::StripSuffix(root, "/"), "/", job.project, "/", job.job_id, "-",
@@ -52,7 +71,10 @@ absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const 
     if (rank < desired.attempt.ranks.size() && !desired.attempt.ranks[rank].slots.empty()) {
       slot = desired.attempt.ranks[rank].slots.front();
     }
-    assignment.add_rank_addresses(absl::StrCat(desired.addresses[rank], ":", kFirstPort + slot));
+    assignment.add_rank_addresses(RankAddress(desired.addresses[rank], slot));
+  }
+  if (desired.attempt.world_size > 1) {
+    assignment.set_rendezvous_secret(RendezvousSecret(desired.attempt));
   }
   assignment.set_wish(desired.suspend ? v1::Assignment::SUSPEND : v1::Assignment::RUN);
   if (desired.suspend) {

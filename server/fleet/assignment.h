@@ -17,6 +17,15 @@ std::string CheckpointRootOf(const JobRecord& job, const std::string& root);
 // The key by which server and agent name a rank, its claim included.
 v1::RankKey EncodeRankKey(const RankRecord& rank);
 
+// host:port by which a rank on slot `slot` of a node is reached. `address` is what the node says:
+// HOST:PORT, of which slot I listens at PORT + I; or HOST, as agents of before say, for ports from
+// 29400 on. An IPv6 host with a port stands in brackets.
+std::string RankAddress(absl::string_view address, int slot);
+
+// What the ranks of an attempt prove to one another that they belong to it: made from the claims to
+// all of them, of which an agent knows only its own.
+std::string RendezvousSecret(const AttemptRecord& attempt);
+
 // `now` on the store's clock, for what is left of a suspension's grace. kInternal: the stored spec
 // cannot be read.
 absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const std::string& root,

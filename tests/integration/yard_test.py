@@ -366,7 +366,7 @@ class YardTest(unittest.TestCase):
 
     def test_gang_is_placed_on_two_agents_all_or_none(self):
         spec = gpt(self.text, 40)
-        spec["resources"] = {"min_slots": 2}
+        spec["resources"] = {"min_slots": 2, "device": "CPU"}
         with self.assertRaises(grpc.RpcError) as refused:
             self.yard.submit(spec)
         self.assertIn("min_slots of at most 1 would fit", refused.exception.details())
@@ -383,14 +383,41 @@ class YardTest(unittest.TestCase):
             self.assertEqual(self.yard.training_pids(), [], "no part of a gang starts alone")
             watcher = Watcher(self.yard, name)
             nodes.UndrainNode(run_services_pb.UndrainNodeRequest(name="nodes/second"))
-            job = self.yard.wait_for(name, resources_pb.FAILED)
-            self.assertEqual(job.failure.category, run_pb.Failure.UNIMPLEMENTED)
-            self.assertIn("across ranks is not built yet", job.failure.message)
-            self.assert_restarts(job, 0, "a retry would not help")
+            job = self.succeed(name)
+            self.assert_restarts(job, 0)
             self.assertTrue(watcher.join(20))
             placed = [sorted(item.attempt_started.nodes) for item in watcher.items
                       if item.HasField("attempt_started")]
             self.assertTrue(all(len(n) == 2 and "second" in str(n) for n in placed), placed)
+        finally:
+            second.send_signal(signal.SIGINT)
+            self.assertEqual(second.wait(20), 0)
+        self.assertEqual(self.yard.training_pids() + self.yard.training_pids(state), [])
+
+    def test_gang_gives_the_bits_of_one_slot_whichever_rank_is_killed_or_paused(self):
+        spec = gpt(self.text, 200, every_steps=20)
+        spec["parallel"] = {"logical_ranks": 4}
+        alone = self.yard.submit(spec).name
+        self.succeed(alone)
+        state = self.yard.dir + "/agent2"
+        second = self.second_agent("second", state)
+        try:
+            nodes = self.yard.api.node
+            eventually(lambda: len(nodes.ListNodes(run_services_pb.ListNodesRequest()).nodes) == 2)
+            spec["resources"] = {"min_slots": 2, "device": "CPU"}
+            name = self.yard.submit(spec).name
+            for step, folder in ((40, None), (90, state)):
+                self.yard.wait_for_step(name, step)
+                for pid in self.yard.training_pids(folder):
+                    kill(pid)
+            self.yard.wait_for_step(name, 120)
+            self.assertEqual(self.yard.run("pause", name).returncode, 0)
+            self.yard.wait_for(name, resources_pb.SUSPENDED)
+            self.assertEqual(self.yard.run("resume", name).returncode, 0)
+            job = self.succeed(name)
+            self.assert_restarts(job, 2)
+            self.assertEqual(self.yard.final_digest(name), self.yard.final_digest(alone))
+            self.assertEqual(values_of(self.yard.metrics(name)), values_of(self.yard.metrics(alone)))
         finally:
             second.send_signal(signal.SIGINT)
             self.assertEqual(second.wait(20), 0)

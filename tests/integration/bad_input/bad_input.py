@@ -107,7 +107,7 @@ CHANGES = [
     ("layer without width", ["model.mlp.hidden=[0]"], "spec.model.mlp.hidden", USAGE),
     ("zero slots", ["resources.min_slots=0"], "spec.resources.min_slots", USAGE),
     ("GPU where there is none", ["resources.device=CUDA"], "slot", PRECONDITION),
-    ("gang larger than all nodes together", ["resources.min_slots=96", "training.batch_size=96"],
+    ("gang larger than all nodes together", ["resources.min_slots=96", "resources.device=CPU", "training.batch_size=96"],
      "min_slots of at most", PRECONDITION),
     ("model too large for every node", ["model.mlp.hidden=[65536, 65536, 65536]"], "slot", PRECONDITION),
     ("priority out of range", ["priority=5000"], "priority", USAGE),

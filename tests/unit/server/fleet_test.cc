@@ -508,6 +508,7 @@ TEST_F(FleetTest, GangIsPlacedOnTwoAgentsAllOrNone) {
   v1::Job gang = SmallJob("gang");
   gang.mutable_spec()->mutable_resources()->set_min_slots(2);
   gang.mutable_spec()->mutable_resources()->set_max_slots(2);
+  gang.mutable_spec()->mutable_resources()->set_device(v1::Resources::CPU);
   ScriptedAgent other(rig_);
   other.Register("n2", 1);
   other.Welcomed();
@@ -527,11 +528,13 @@ TEST_F(FleetTest, GangIsPlacedOnTwoAgentsAllOrNone) {
   const v1::Assignment two = other.NextDesired(1).assignments(0);
   EXPECT_NE(one.key().rank(), two.key().rank());
   EXPECT_EQ(one.rank_addresses_size(), 2);
+  EXPECT_EQ(one.rendezvous_secret().size(), 64u);
+  EXPECT_EQ(one.rendezvous_secret(), two.rendezvous_secret());
   // One rank fails: the other must be killed.
   EventScript failing;
   v1::RankEvent failure = failing.Started();
   failure.mutable_failure()->set_category(v1::Failure::UNIMPLEMENTED);
-  failure.mutable_failure()->set_message("training across ranks is not built yet");
+  failure.mutable_failure()->set_message("training on 2 GPUs is not built yet");
   agent_->SendEvents(one.key(), {failure, failing.Exited(1)});
   other.NextDesired(0);
   EventScript killed;

@@ -268,6 +268,7 @@ TEST_F(JobServiceTest, AJobThatNearlyFitsIsToldWhatWould) {
 TEST_F(JobServiceTest, GangLargerThanAllNodesTogetherIsRefusedWithWhatWouldFit) {
   v1::SubmitJobRequest gang = Request(SmallJob("before"));
   gang.mutable_job()->mutable_spec()->mutable_resources()->set_min_slots(4);
+  gang.mutable_job()->mutable_spec()->mutable_resources()->set_device(v1::Resources::CPU);
   EXPECT_TRUE(Submit(gang).ok()) << "no node registered yet: nothing is known";
   {
     ScriptedAgent small(rig_);

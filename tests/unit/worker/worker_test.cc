@@ -242,14 +242,14 @@ TEST_F(WorkerTest, AWarmWorkerLeavesWhenNobodyNeedsIt) {
   EXPECT_EQ(child.Wait(), run::kExitDone) << ReadOutput();
 }
 
-TEST_F(WorkerTest, SeveralRanksAreRefusedByName) {
+TEST_F(WorkerTest, RanksThatCannotMeetSayWhy) {
   assignment_.set_world_size(2);
   const run::RunDirectory directory = Prepare("r", kPatience);
-  EXPECT_EQ(Start(directory).Wait(), run::kExitUsage);
+  EXPECT_EQ(Start(directory).Wait(), run::kExitGang);
   const v1::Failure failure = Events(directory).back().failure();
-  EXPECT_EQ(failure.category(), v1::Failure::UNIMPLEMENTED);
-  EXPECT_FALSE(failure.retryable());
-  EXPECT_THAT(failure.message(), HasSubstr("training across ranks is not built yet"));
+  EXPECT_EQ(failure.category(), v1::Failure::LOST);
+  EXPECT_TRUE(failure.retryable());
+  EXPECT_THAT(failure.message(), HasSubstr("the server is of a version before"));
 }
 
 TEST_F(WorkerTest, MissingDataIsAnEventAndAnExitCode) {
