@@ -10,6 +10,7 @@
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/fault.h"
 #include "executor/engine/run.h"
+#include "executor/plan/spec/spec.h"
 #include "executor/worker/exit_code.h"
 #include "executor/worker/open_device.h"
 #include "executor/worker/progress.h"
@@ -35,6 +36,11 @@ absl::StatusOr<v1::JobSpec> ReadSpec(const AloneOptions& options) {
     TY_RETURN_IF_ERROR(SetField(job, set.substr(0, equals), set.substr(equals + 1)));
   }
   return job.spec();
+}
+
+absl::Status CheckSpec(const AloneOptions& options) {
+  TY_ASSIGN_OR_FAULT(engine::Fault::kSpec, const v1::JobSpec spec, ReadSpec(options));
+  return engine::WithFault(engine::Fault::kSpec, plan::ResolveSpec(spec).status());
 }
 
 // The newest checkpoint in `root`, if any; without `resume` it is an error that there is one.
@@ -124,8 +130,9 @@ int TrainRank(const AloneOptions& options, engine::Rendezvous rendezvous) {
   absl::StatusOr<std::unique_ptr<engine::Communicator>> met = engine::Meet(std::move(rendezvous));
   const absl::Status status =
       met.ok() ? Train(options, met->get()) : engine::WithFault(engine::Fault::kGang, met.status());
-  // What is wrong with the spec every rank says alike.
-  if (rank > 0 && engine::FaultOf(status) == engine::Fault::kSpec) return ExitCodeOf(status);
+  // Rank 0 says what made it or another give up; the others say what no other can.
+  const bool said = absl::IsCancelled(status) || engine::FaultOf(status) == engine::Fault::kSpec;
+  if (rank > 0 && said) return ExitCodeOf(status);
   return ExitCode(status, absl::StrCat("rank ", rank, ": "));
 }
 
@@ -133,6 +140,9 @@ int TrainRank(const AloneOptions& options, engine::Rendezvous rendezvous) {
 
 int RunAlone(const AloneOptions& options) {
   if (options.ranks > 1) {
+    // What is wrong with the spec is said once.
+    const absl::Status spec = CheckSpec(options);
+    if (!spec.ok()) return ExitCode(spec, "");
     return RunRanks(options.ranks, [&](engine::Rendezvous rendezvous) {
       rendezvous.version = absl::StrCat("trainyard ", TRAINYARD_VERSION);
       return TrainRank(options, std::move(rendezvous));

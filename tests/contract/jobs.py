@@ -6,7 +6,7 @@ import struct
 import subprocess
 
 IDX = "data: {idx: {train_images: %s/images, train_labels: %s/labels}}"
-TOKENS = "data: {tokens: {train: [%s/ids], vocab_size: 97}}"
+TOKENS = "data: {tokens: {train: [%s/ids], validation: [%s/ids], vocab_size: 97}}"
 CLICKS = "data: {clicks: {train_samples: 4000, validation_samples: 100, categories: 500}}"
 FAMILIES = {
     "mlp": ("model: {mlp: {hidden: [33, 20], activation: GELU_TANH, dropout: 0.1}}", IDX),
