@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <cstring>
 
+#include "executor/engine/parallel/shared_memory.h"
+#include "executor/plan/cost/gang_memory.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
 namespace {
 
-// Elements of a piece: what is received of it stays in a core's cache until it is added up.
-constexpr int64_t kPiece = int64_t{64} << 10;
+// What is received of a piece stays in a core's cache until it is added up.
+constexpr int64_t kPiece = plan::kExchangedElements;
+
+static_assert(plan::kLinkBytes >= static_cast<int64_t>(SharedMemory::kBytes));
 
 // Shares begin with a line of the cache.
 constexpr int64_t kGrain = 16;

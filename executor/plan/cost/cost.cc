@@ -5,6 +5,7 @@
 #include <tuple>
 #include <variant>
 
+#include "executor/plan/cost/gang_memory.h"
 #include "executor/plan/cost/gpu_memory.h"
 #include "executor/plan/ops/op.h"
 #include "executor/plan/ops/rules.h"
@@ -85,7 +86,8 @@ int64_t StagingBytes(const v1::JobSpec& spec, const DataFacts& facts, const Plan
   const int64_t in_use = gpu ? 2 : 1;  // executor/engine/upload_queue.h: BatchesInUse
   return SnapshotBytes(spec.checkpoint(), gpu, plan) + (spec.data().prefetch() + in_use) * batch +
          (kHeldOutBatches - 1 + in_use) * held_out + DatasetBytes(spec.data(), facts) +
-         ScoreBytes(spec, facts);
+         ScoreBytes(spec, facts) +
+         GangBytes(plan.logical_ranks, std::max(1, spec.resources().max_slots()));
 }
 
 // Passes over one micro-batch know activations only, and the sharing of memory is what laid it out.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "executor/plan/cost/gang_memory.h"
 #include "executor/plan/cost/gpu_memory.h"
 #include "tests/unit/plan/specs.h"
 
@@ -24,6 +25,24 @@ TEST(Cost, OfAStepDoesNotDependOnHowItIsCut) {
   spec.mutable_resources()->set_min_slots(3);
   spec.mutable_resources()->set_device(v1::Resources::CPU);
   EXPECT_DOUBLE_EQ(PlanOf(spec, TokenFacts(11)).summary.flops_per_step(), whole);
+}
+
+TEST(Cost, LogicalRanksOfOneRankNeedGradientsForThoseThatWait) {
+  v1::JobSpec spec = GptSpec();
+  spec.mutable_training()->set_batch_size(8);
+  spec.mutable_training()->set_micro_batch_size(1);
+  const Plan whole = PlanOf(spec, TokenFacts(11));
+  spec.mutable_parallel()->set_logical_ranks(8);
+  const Plan cut = PlanOf(spec, TokenFacts(11));
+  EXPECT_EQ(whole.partial_sums.size(), 0u);
+  EXPECT_EQ(cut.partial_sums.size(), 3u);
+  EXPECT_EQ(cut.summary.gradient_bytes(),
+            4 * whole.summary.gradient_bytes() + 3 * cut.sums_region.bytes);
+  spec.mutable_resources()->set_min_slots(8);
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
+  const Plan shared = PlanOf(spec, TokenFacts(11));
+  EXPECT_EQ(shared.summary.gradient_bytes(), whole.summary.gradient_bytes());
+  EXPECT_GE(shared.summary.staging_bytes(), 7 * kLinkBytes);
 }
 
 TEST(Cost, OfGpt2IsSixFlopsAParameterAndTokenAndTheAttention) {
