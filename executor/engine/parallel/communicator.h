@@ -27,7 +27,10 @@ struct Transfer {
 // is silent (stopped, its link cut) within Rendezvous::silence. Every operation then returns the
 // first failure, which names the rank and its address, and so does every later one: a communicator
 // that failed once is of no use any more. kUnavailable: a link or another rank failed. kCancelled:
-// Abort was called, here or by another rank, whose words are in the message.
+// Abort was called, here or by another rank, whose words are in the message. kInternal: the ranks
+// do not make the same calls; the message says what was sent and what was expected.
+//
+// Not noticed: a rank that waits for one that never calls but lives on.
 class Communicator {
  public:
   virtual ~Communicator() = default;
