@@ -76,12 +76,13 @@ void Evaluator::Add(const Rows& rows, const data::Tokenizer* tokenizer, Sums& su
   }
 }
 
-absl::Status Evaluator::Finish(int64_t round, int64_t batches, const data::Tokenizer* tokenizer,
-                               Sums& sums) {
+absl::Status Evaluator::Finish(int64_t round, int64_t batches, const absl::Status& enqueued,
+                               const data::Tokenizer* tokenizer, Sums& sums) {
   const plan::Plan& plan = session_.plan();
   const InFlight& flight = FlightOf(round);
   const bool mine = Mine(round) < batches;
-  if (mine) TY_RETURN_IF_ERROR(session_.Wait(*flight.done));
+  const absl::Status done = enqueued.ok() && mine ? session_.Wait(*flight.done) : enqueued;
+  TY_RETURN_IF_ERROR(gang_.Agree(done));
   const Rows own = {.losses = reinterpret_cast<const float*>(flight.losses.get()),
                     .correct = reinterpret_cast<const float*>(flight.correct.get()),
                     .logits = reinterpret_cast<const float*>(flight.logits.get()),
@@ -156,11 +157,12 @@ absl::StatusOr<Evaluator::Sums> Evaluator::Evaluate(int64_t samples) {
   const int64_t batches = (samples + plan.evaluation_batch - 1) / plan.evaluation_batch;
   const int64_t rounds = (batches + gang_.size() - 1) / gang_.size();
   const auto in_use = static_cast<int64_t>(flights_.size());
+  absl::Status enqueued;
   for (int64_t round = 0; round < rounds + in_use; ++round) {
     if (round >= in_use) {
-      TY_RETURN_IF_ERROR(Finish(round - in_use, batches, tokenizer, sums));
+      TY_RETURN_IF_ERROR(Finish(round - in_use, batches, enqueued, tokenizer, sums));
     }
-    if (Mine(round) < batches) TY_RETURN_IF_ERROR(Enqueue(loader, FlightOf(round)));
+    if (enqueued.ok() && Mine(round) < batches) enqueued = Enqueue(loader, FlightOf(round));
   }
   return sums;
 }

@@ -76,8 +76,10 @@ class Evaluator {
   // `tokenizer`, unless null, tells how many bytes of text a target is.
   void Add(const Rows& rows, const data::Tokenizer* tokenizer, Sums& sums) const;
   // Waits for this rank's batch of round `round`, if it has one among `batches`, and adds those of
-  // all ranks in their order to `sums`.
-  absl::Status Finish(int64_t round, int64_t batches, const data::Tokenizer* tokenizer, Sums& sums);
+  // all ranks in their order to `sums`. `enqueued`: whether this rank could enqueue its batches so
+  // far; if one could not, all fail.
+  absl::Status Finish(int64_t round, int64_t batches, const absl::Status& enqueued,
+                      const data::Tokenizer* tokenizer, Sums& sums);
   // The batch that this rank takes in a round.
   int64_t Mine(int64_t round) const { return round * gang_.size() + gang_.rank(); }
 

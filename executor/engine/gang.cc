@@ -13,6 +13,31 @@ namespace {
 
 constexpr size_t kLongest = 1024;  // bytes of a text that is gathered
 
+// How something went for a rank.
+struct Outcome {
+  int32_t code = 0;
+  Fault fault = Fault::kInternal;
+  bool rolled_back = false;
+  char message[kLongest] = {};
+};
+
+Outcome OutcomeOf(const absl::Status& status) {
+  Outcome outcome{.code = static_cast<int32_t>(status.code()),
+                  .fault = FaultOf(status),
+                  .rolled_back = RolledBack(status)};
+  const size_t length = std::min(status.message().size(), kLongest - 1);
+  memcpy(outcome.message, status.message().data(), length);
+  return outcome;
+}
+
+absl::Status StatusOf(const Outcome& outcome) {
+  if (outcome.code == 0) return absl::OkStatus();
+  const std::string message(outcome.message, strnlen(outcome.message, kLongest));
+  const absl::Status status =
+      WithFault(outcome.fault, absl::Status(static_cast<absl::StatusCode>(outcome.code), message));
+  return outcome.rolled_back ? MarkRolledBack(status) : status;
+}
+
 // The values of all ranks, of a fixed size.
 template <typename T>
 absl::StatusOr<std::vector<T>> GatherValues(const Gang& gang, const T& mine) {
@@ -50,13 +75,29 @@ absl::StatusOr<std::vector<std::string>> Gang::Gather(const std::string& mine) c
   return texts;
 }
 
-absl::Status Gang::CheckSame(const std::string& what, const std::string& mine) const {
+absl::Status Gang::CheckSame(const std::string& what, const std::string& mine, Fault fault) const {
   TY_ASSIGN_OR_RETURN(const std::vector<std::string> all, Gather(mine));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    return WithFault(Fault::kGang, absl::FailedPreconditionError(
-                                       absl::StrCat(what, " differs between ranks: rank 0 has ",
-                                                    all[0], ", rank ", rank, " has ", all[rank])));
+    return WithFault(fault, absl::FailedPreconditionError(
+                                absl::StrCat(what, " differs between ranks: rank 0 has ", all[0],
+                                             ", rank ", rank, " has ", all[rank])));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Gang::OfLeader(const absl::Status& mine) const {
+  if (alone()) return mine;
+  TY_ASSIGN_OR_RETURN(const auto all, GatherValues(*this, OutcomeOf(mine)));
+  return leads() ? mine : StatusOf(all[0]);
+}
+
+absl::Status Gang::Agree(const absl::Status& mine) const {
+  if (alone()) return mine;
+  TY_ASSIGN_OR_RETURN(const auto all, GatherValues(*this, OutcomeOf(mine)));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const absl::Status status = StatusOf(all[rank]);
+    if (!status.ok()) return Annotate(status, absl::StrCat("rank ", rank));
   }
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "executor/engine/fault.h"
 #include "executor/engine/parallel/communicator.h"
 
 namespace trainyard::engine {
@@ -33,12 +34,18 @@ class Gang {
   // What rank 0 calls it with, on every rank.
   absl::StatusOr<int64_t> OfLeader(int64_t mine) const;
 
+  // How it went for rank 0, on every rank: its fault, its words, and whether it rolled back.
+  absl::Status OfLeader(const absl::Status& mine) const;
+
+  // How it went for the first rank for which it did not go well, or OK.
+  absl::Status Agree(const absl::Status& mine) const;
+
   // What each rank calls it with, by rank; what is longer than 1 KiB is cut.
   absl::StatusOr<std::vector<std::string>> Gather(const std::string& mine) const;
 
-  // kFailedPrecondition, on every rank, if not all call it with the same; names `what`, and how
-  // which rank differs.
-  absl::Status CheckSame(const std::string& what, const std::string& mine) const;
+  // kFailedPrecondition with the fault `fault`, on every rank, if not all call it with the same;
+  // names `what`, and which rank has what.
+  absl::Status CheckSame(const std::string& what, const std::string& mine, Fault fault) const;
 
   // parts[r] is what rank r contributes, as long on every rank: parts[rank()] is read, the others
   // are written.

@@ -66,8 +66,9 @@ int64_t LoaderThreads(const v1::JobSpec& spec, const data::Dataset& dataset, int
   return dataset.grain() > 0 ? threads : 1;
 }
 
-// Whether this rank can take its part of the job.
-absl::Status CheckHosts(const kernels::Device& device, const Gang& gang, const v1::JobSpec& spec) {
+// Whether so many ranks, on such a device, can train the job.
+absl::Status CheckCanTrain(const kernels::Device& device, const Gang& gang,
+                           const v1::JobSpec& spec) {
   const int64_t logical_ranks = spec.parallel().logical_ranks();
   if (gang.size() > logical_ranks) {
     return WithSpecFault(absl::InvalidArgumentError(
@@ -95,15 +96,19 @@ absl::Status CheckSameStart(const Gang& gang, const kernels::Device& device,
                             const v1::JobSpec& spec, const data::Dataset& dataset,
                             const std::optional<ChosenCheckpoint>& chosen) {
   if (gang.alone()) return absl::OkStatus();
-  TY_RETURN_IF_ERROR(gang.CheckSame("the spec", SpecDigest(spec)));
-  TY_RETURN_IF_ERROR(gang.CheckSame("the arithmetic", ArithmeticOf(device)));
+  TY_RETURN_IF_ERROR(gang.CheckSame("the spec", SpecDigest(spec), Fault::kInternal));
+  TY_RETURN_IF_ERROR(gang.CheckSame("the arithmetic", ArithmeticOf(device), Fault::kGang));
   TY_RETURN_IF_ERROR(gang.CheckSame(
-      "the data", absl::StrCat(dataset.size(data::Split::kTrain), " samples to train on, ",
-                               dataset.size(data::Split::kValidation), " held out")));
-  return gang.CheckSame("the checkpoint to go on from",
-                        chosen ? absl::StrCat(chosen->checkpoint.uri, " with the manifest ",
-                                              chosen->checkpoint.manifest_sha256)
-                               : std::string("none"));
+      "the data",
+      absl::StrCat(dataset.size(data::Split::kTrain), " samples to train on and ",
+                   dataset.size(data::Split::kValidation), " held out, ",
+                   dataset.facts().classes + dataset.facts().vocab, " classes or tokens"),
+      Fault::kData));
+  return gang.CheckSame(
+      "the checkpoint to go on from",
+      chosen ? absl::StrCat(chosen->checkpoint.manifest_sha256, " of ", chosen->checkpoint.uri)
+             : std::string("none"),
+      Fault::kStorage);
 }
 
 // Puts the parts in place and runs. Reading data begins before the kernels are prepared.
@@ -149,7 +154,8 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& gang,
                                [&device](size_t bytes) { return device.AllocateHost(bytes); });
   if (trainer->loaded()) {
     state.start_sha256 = trainer->loaded()->sha256;
-    TY_RETURN_IF_ERROR(gang.CheckSame("the weights that training begins with", state.start_sha256));
+    TY_RETURN_IF_ERROR(
+        gang.CheckSame("the weights that training begins with", state.start_sha256, Fault::kData));
   }
   if (trainer->loaded() && gang.leads()) {
     TY_RETURN_IF_ERROR(KeepStart(*store, request.checkpoint_root, request.attempt, SpecDigest(spec),
@@ -194,7 +200,7 @@ absl::StatusOr<RunResult> RunRank(kernels::Device& device, const Gang& gang,
                                   const std::atomic<bool>& stop) {
   const absl::StatusOr<v1::JobSpec> spec = plan::ResolveSpec(request.spec);
   if (!spec.ok()) return WithSpecFault(spec.status());
-  TY_RETURN_IF_ERROR(CheckHosts(device, gang, *spec));
+  TY_RETURN_IF_ERROR(CheckCanTrain(device, gang, *spec));
   const absl::StatusOr<std::unique_ptr<data::Dataset>> dataset =
       data::OpenDataset(spec->data(), plan::WindowingOf(spec->model()));
   if (!dataset.ok()) return WithDataFault(dataset.status());

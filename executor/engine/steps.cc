@@ -121,7 +121,7 @@ absl::StatusOr<RunResult> Steps::Run(const std::atomic<bool>& stop) {
     }
   }
   TY_RETURN_IF_ERROR(CountSkipped());
-  const absl::Status saved = WithStorageFault(p_.checkpoints.Wait());
+  const absl::Status saved = AwaitSaved();
   if (FaultOf(saved) == Fault::kNumeric && RollsBack()) {
     return RollBack(std::string(saved.message()));
   }
@@ -267,14 +267,14 @@ absl::StatusOr<bool> Steps::EvaluateAndKeepWeights() {
   // A device that failed has no weights that can be trusted, and a store that failed takes none.
   if (fault == Fault::kDevice || fault == Fault::kStorage) return best;
   if (NothingCounts(best.status()) && !PoliciesNeedEvaluation()) {
+    if (!p_.gang.leads()) return false;
     TY_RETURN_IF_ERROR(WithStorageFault(p_.observer.OnWarning(
         absl::StrCat("not evaluated after step ", done(), ": ", best.status().message()))));
     return false;
   }
   run_.unevaluated = true;
   evaluated_step_ = -1;  // what it measured was not reported
-  absl::Status saved = Save({.needed = true, .last = true});
-  if (saved.ok()) saved = WithStorageFault(p_.checkpoints.Wait());
+  const absl::Status saved = SaveNow({.needed = true, .last = true});
   const std::string kept =
       saved.ok()
           ? absl::StrCat("the weights of step ", done(),
@@ -302,10 +302,19 @@ absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
   }));
 }
 
+absl::Status Steps::AwaitSaved() {
+  return p_.gang.OfLeader(WithStorageFault(p_.checkpoints.Wait()));
+}
+
+absl::Status Steps::SaveNow(const CheckpointWriter::Purpose& purpose) {
+  absl::Status saved = Save(purpose);
+  if (saved.ok()) saved = WithStorageFault(p_.checkpoints.Wait());
+  return p_.gang.OfLeader(saved);
+}
+
 // What was just restored, and the state before the first step, need no checkpoint of their own.
 absl::StatusOr<RunResult> Steps::Suspend(bool nothing_new) {
-  if (!nothing_new) TY_RETURN_IF_ERROR(Save({.needed = true, .last = true}));
-  TY_RETURN_IF_ERROR(WithStorageFault(p_.checkpoints.Wait()));
+  TY_RETURN_IF_ERROR(nothing_new ? AwaitSaved() : SaveNow({.needed = true, .last = true}));
   return RunResult{.suspended = true, .step = done()};
 }
 
@@ -337,20 +346,6 @@ absl::Status Steps::NotFinite(const StepResult& result) {
 }
 
 absl::StatusOr<std::optional<Checkpoint>> Steps::RollbackTarget() {
-  constexpr int64_t kNoTarget = -1;
-  std::optional<Checkpoint> target;
-  if (p_.gang.leads()) {
-    TY_ASSIGN_OR_FAULT(Fault::kStorage, target, ChooseRollbackTarget());
-  }
-  TY_ASSIGN_OR_RETURN(const int64_t step, p_.gang.OfLeader(target ? target->step : kNoTarget));
-  if (p_.gang.leads() || step == kNoTarget) return target;
-  TY_ASSIGN_OR_FAULT(
-      Fault::kStorage, target,
-      Checkpoint::Open(p_.store, absl::StrCat(p_.checkpoint_root, "/", StepFolder(step)), ""));
-  return target;
-}
-
-absl::StatusOr<std::optional<Checkpoint>> Steps::ChooseRollbackTarget() {
   TY_RETURN_IF_ERROR(p_.checkpoints.Wait());
   TY_ASSIGN_OR_RETURN(const std::vector<int64_t> present, ListSteps(p_.store, p_.checkpoint_root));
   for (const int64_t step : RollbackTargets(present, done(), p_.spec, run_)) {
@@ -364,16 +359,20 @@ absl::StatusOr<std::optional<Checkpoint>> Steps::ChooseRollbackTarget() {
   return std::nullopt;
 }
 
+absl::Status Steps::RollBack(const std::string& what) {
+  return p_.gang.OfLeader(p_.gang.leads() ? GoBack(what) : absl::OkStatus());
+}
+
 // Writes the checkpoint that the run goes back to anew, with the data to leave out: whoever goes on
 // from it needs to know nothing else, and a rollback that is repeated gives the same.
-absl::Status Steps::RollBack(const std::string& what) {
+absl::Status Steps::GoBack(const std::string& what) {
   const int64_t most = p_.spec.training().max_rollbacks();
   if (run_.rollbacks >= most) {
     return WithFault(Fault::kNumeric, absl::OutOfRangeError(absl::StrCat(
                                           what, "; all ", most, " rollbacks are used up")));
   }
   const int64_t failed = done();
-  TY_ASSIGN_OR_RETURN(const std::optional<Checkpoint> target, RollbackTarget());
+  TY_ASSIGN_OR_FAULT(Fault::kStorage, const std::optional<Checkpoint> target, RollbackTarget());
   if (target) {
     TY_RETURN_IF_ERROR(WithStorageFault(p_.trainer.Restore(*target)));
     metrics_ = target->metrics;
@@ -390,7 +389,6 @@ absl::Status Steps::RollBack(const std::string& what) {
   entered_.reset();
   TY_RETURN_IF_ERROR(Save({.needed = true, .last = true, .went_back = true}));
   TY_RETURN_IF_ERROR(WithStorageFault(p_.checkpoints.Wait()));
-  TY_RETURN_IF_ERROR(p_.gang.Any(false).status());  // all see what rank 0 has written
   const int64_t left_out = data::BatchOfStep(done(), run_.skips) - next;
   return MarkRolledBack(WithFault(
       Fault::kNumeric,

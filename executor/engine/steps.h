@@ -99,16 +99,22 @@ class Steps {
   template <typename Policy>
   absl::StatusOr<Score> ScoreOf(const Policy& policy, const std::string& field,
                                 const std::map<std::string, double>& values) const;
+  // Only rank 0 saves anything.
   absl::Status Save(const CheckpointWriter::Purpose& purpose);
+  // Waits until rank 0 has written all, having saved once more or not; returns on every rank how
+  // that went.
+  absl::Status SaveNow(const CheckpointWriter::Purpose& purpose);
+  absl::Status AwaitSaved();
   absl::StatusOr<RunResult> Suspend(bool nothing_new);
 
   // Handles the step after done(), which was not finite: fails or rolls back, as
   // training.on_non_finite says.
   absl::Status NotFinite(const StepResult& result);
+  // Rank 0 goes back; every rank returns how that went.
   absl::Status RollBack(const std::string& what);
-  // The newest whole checkpoint that a rollback may go back to, if any: rank 0's choice.
+  absl::Status GoBack(const std::string& what);
+  // The newest whole checkpoint that a rollback may go back to, if any.
   absl::StatusOr<std::optional<Checkpoint>> RollbackTarget();
-  absl::StatusOr<std::optional<Checkpoint>> ChooseRollbackTarget();
 
   const Parts p_;
   RunState run_;

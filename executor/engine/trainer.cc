@@ -292,8 +292,12 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
   }
   TY_RETURN_IF_ERROR(search.Run(plan.begin, begin_, "begin of the step"));
   for (int64_t i = 0; i < micro_batches(); ++i) TY_RETURN_IF_ERROR(SearchPart(i, next, search));
-  if (across_) TY_RETURN_IF_ERROR(AddAcrossRanks());
-  TY_RETURN_IF_ERROR(search.Run(plan.norm, norm_, "norm of the gradient"));
+  // A value that one rank has found is in the sum of all.
+  TY_ASSIGN_OR_RETURN(const bool found, gang_.Any(!search.found().empty()));
+  if (!found) {
+    if (across_) TY_RETURN_IF_ERROR(AddAcrossRanks());
+    TY_RETURN_IF_ERROR(search.Run(plan.norm, norm_, "norm of the gradient"));
+  }
   ClearRejectedStep();  // the search may have computed the norm, which stops all later steps
   return search.found();
 }
@@ -301,7 +305,8 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
 absl::Status Trainer::SearchPart(int64_t i, const BatchSource& next, NonFiniteSearch& search) {
   const plan::Plan& plan = session_.plan();
   const StepPart& part = parts_[i];
-  const std::string where = absl::StrCat("micro-batch ", i + 1, " of ", micro_batches());
+  const std::string where = absl::StrCat("micro-batch ", first_micro_batch_ + i + 1, " of ",
+                                         plan.logical_ranks * plan.micro_batches);
   TY_RETURN_IF_ERROR(Load(next, steps_done_, i));
   TY_RETURN_IF_ERROR(search.Look(plan.input, absl::StrCat("the data of ", where, ":")));
   if (part.begins_logical_rank) session_.Launch(zero_[part.partial]);

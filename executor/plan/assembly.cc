@@ -246,7 +246,13 @@ class Assembly {
     for (const TensorId table : forward.tables) of_tables.push_back(rule_of[table]);
     TY_ASSIGN_OR_RETURN(const bool by_row,
                         HasRowSparseGradient(spec_.optimizer(), graph_, forward.tables, of_tables));
-    // Rows of several logical ranks are added up as any other gradient.
+    // Rows of several logical ranks are added up as any other gradient. Lazy steps of AdamW are
+    // made by row alone.
+    if (by_row && plan_.logical_ranks > 1 && spec_.optimizer().adamw().lazy_tables()) {
+      return NotBuilt("spec.optimizer.adamw.lazy_tables",
+                      absl::StrCat("a lazy step of ", plan_.logical_ranks, " logical ranks"),
+                      "leave it out, or use 1");
+    }
     const auto kept = [&](TensorId id) {
       return by_row && plan_.logical_ranks == 1 && absl::c_linear_search(forward.tables, id);
     };
@@ -445,6 +451,7 @@ class Assembly {
   // Places for the partial sums that a rank holds at once, and what adds them up.
   void AddFolds() {
     const int64_t places = MostSums(plan_.logical_ranks, slots());
+    if (places == 1) return;  // and there may be no gradient but by row
     const int64_t gradients = RunLength(plan_, 0, trained_.dense);
     int64_t sums = 0;
     for (const TensorId sum : {plan_.loss_sum, plan_.z_loss_sum, plan_.target_count}) {

@@ -19,7 +19,7 @@ TEST(Gang, ARankThatIsAloneDecidesForItself) {
   EXPECT_EQ(*alone.Any(false), false);
   EXPECT_EQ(*alone.OfLeader(7), 7);
   EXPECT_THAT(*alone.Gather("mine"), ElementsAre("mine"));
-  EXPECT_TRUE(alone.CheckSame("the spec", "a").ok());
+  EXPECT_TRUE(alone.CheckSame("the spec", "a", Fault::kSpec).ok());
 }
 
 TEST(Gang, DecidesTheSameOnEveryRank) {
@@ -30,24 +30,46 @@ TEST(Gang, DecidesTheSameOnEveryRank) {
     EXPECT_TRUE(*gang.Any(gang.rank() == 2));
     EXPECT_EQ(*gang.OfLeader(gang.rank() + 5), 5);
     EXPECT_THAT(*gang.Gather(std::string(gang.rank(), 'x')), ElementsAre("", "x", "xx"));
-    EXPECT_TRUE(gang.CheckSame("the spec", "a").ok());
+    EXPECT_TRUE(gang.CheckSame("the spec", "a", Fault::kSpec).ok());
   });
 }
 
 TEST(Gang, SaysWhichRankDiffers) {
   InThreads(3, [&](Communicator& communicator) {
     const Gang gang(&communicator);
-    const absl::Status status = gang.CheckSame("the arithmetic", gang.rank() == 1 ? "avx2" : "amx");
+    const absl::Status status =
+        gang.CheckSame("the arithmetic", gang.rank() == 1 ? "avx2" : "amx", Fault::kData);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_EQ(FaultOf(status), Fault::kGang);
+    EXPECT_EQ(FaultOf(status), Fault::kData);
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("the arithmetic differs between ranks: rank 0 has amx, rank 1 has avx2"));
+  });
+}
+
+TEST(Gang, AllReturnWhatWentWrong) {
+  InThreads(3, [&](Communicator& communicator) {
+    const Gang gang(&communicator);
+    const absl::Status back =
+        MarkRolledBack(WithFault(Fault::kNumeric, absl::OutOfRangeError("loss is inf")));
+    const absl::Status led = gang.OfLeader(gang.leads() ? back : absl::OkStatus());
+    EXPECT_EQ(led.message(), "loss is inf");
+    EXPECT_EQ(FaultOf(led), Fault::kNumeric);
+    EXPECT_TRUE(RolledBack(led));
+    EXPECT_TRUE(gang.OfLeader(gang.leads() ? absl::OkStatus() : back).ok());
+    EXPECT_TRUE(gang.Agree(absl::OkStatus()).ok());
+    const absl::Status agreed =
+        gang.Agree(gang.rank() > 0 ? WithFault(Fault::kData, absl::NotFoundError("no file"))
+                                   : absl::OkStatus());
+    EXPECT_EQ(agreed.code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(FaultOf(agreed), Fault::kData);
+    EXPECT_THAT(std::string(agreed.message()), HasSubstr("rank 1"));
   });
 }
 
 TEST(Gang, ARankThatFailsTellsTheOthersWhy) {
   InThreads(3, [&](Communicator& communicator) {
     const Gang gang(&communicator);
+    ASSERT_TRUE(gang.Any(true).ok());  // all have met
     if (gang.rank() == 1) return gang.Fail(absl::NotFoundError("shard 7 is not there"));
     const absl::Status status = gang.Any(false).status();
     EXPECT_EQ(FaultOf(status), Fault::kGang);
