@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 
 namespace trainyard::engine {
@@ -53,6 +53,10 @@ class DataLink {
 
   // The other end is gone: what is not there by now will not come. Shared memory cannot tell.
   virtual bool closed() const { return false; }
+
+  // The other end's host does not confirm what was sent for `patience`, although its rank is heard
+  // of on another connection. Call now and then while the exchange lasts.
+  virtual bool Stuck(absl::Duration /*patience*/) { return false; }
 
   // A link that one waits for with poll: the socket and the events that would let Progress move
   // something; otherwise -1.

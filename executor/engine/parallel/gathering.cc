@@ -173,7 +173,7 @@ absl::Status Gathering::Connect(Time now) {
       const bool met =
           purpose == Purpose::kControl ? peers_[r].control != nullptr : peers_[r].data.has_value();
       if (met || attempt.under_way || now < attempt.again) continue;
-      absl::StatusOr<FileDescriptor> socket = ConnectTo(rendezvous_.addresses[r]);
+      absl::StatusOr<FileDescriptor> socket = ConnectTo(rendezvous_.addresses[r], attempt.number++);
       if (absl::IsInvalidArgument(socket.status())) return socket.status();
       if (!socket.ok()) {
         peers_[r].trouble = std::string(socket.status().message());

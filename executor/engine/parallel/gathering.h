@@ -48,15 +48,16 @@ class Gathering {
     MemoryPairing memory;
     bool ready = false;
     bool left = false;
-    // To a rank below this one, by purpose: whether a handshake is under way, when to try again,
-    // how long to wait after that, and why the last one failed.
+    // Attempts to reach a rank below this one, by purpose: how many there were, whether a handshake
+    // is under way, when to try again, and how long to wait after that.
     struct Attempt {
+      int number = 0;
       bool under_way = false;
       Time again;
       std::chrono::milliseconds pause{10};
     };
     std::array<Attempt, kPurposes> attempts;
-    std::string trouble;
+    std::string trouble;  // why the last attempt failed
   };
 
   absl::Status Check() const;

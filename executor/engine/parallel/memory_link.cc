@@ -46,12 +46,7 @@ class MemoryLink : public DataLink {
 
   bool done() const override { return send_.empty() && receive_.empty(); }
 
-  void AskForRing() override {
-    my_side().wants_ring.store(1, std::memory_order_relaxed);
-    // Pairs with the fence in RingIfWanted: either this end sees what the other has moved, or the
-    // other end sees that this one waits.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-  }
+  void AskForRing() override { my_side().wants_ring.exchange(1, std::memory_order_acq_rel); }
 
  private:
   absl::StatusOr<bool> SendPiece();
@@ -63,10 +58,10 @@ class MemoryLink : public DataLink {
   MemoryHead::Side& my_side() { return memory_.head().sides[memory_.side()]; }
   MemoryHead::Side& their_side() { return memory_.head().sides[1 - memory_.side()]; }
 
+  // Whichever of this exchange and that of AskForRing comes second sees what the other end did
+  // before the first: this one that the other end waits, or the other end what this one has moved.
   void RingIfWanted() {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (their_side().wants_ring.load(std::memory_order_relaxed) != 0 &&
-        their_side().wants_ring.exchange(0, std::memory_order_relaxed) != 0) {
+    if (their_side().wants_ring.exchange(0, std::memory_order_acq_rel) != 0) {
       RingDoorbell(their_doorbell_.get());
     }
   }

@@ -177,7 +177,11 @@ absl::Status Mesh::Sleep() {
   std::vector<pollfd> waits = {{doorbell_.get(), POLLIN, 0}};
   for (int r = 0; r < size(); ++r) {
     if (!active_[r]) continue;
-    const DataLink& link = *peers_[r].data;
+    DataLink& link = *peers_[r].data;
+    if (link.Stuck(options_.silence)) {
+      return absl::UnavailableError(absl::StrCat(peers_[r].name, " does not confirm bytes for ",
+                                                 absl::FormatDuration(options_.silence)));
+    }
     if (link.fd() >= 0) waits.push_back({link.fd(), link.events(), 0});
   }
   poll(waits.data(), waits.size(), kPollMs);

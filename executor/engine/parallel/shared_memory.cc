@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
+#include "executor/engine/parallel/copy.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -68,8 +68,8 @@ absl::StatusOr<size_t> RingWriter::Write(absl::Span<const char> bytes) {
   if (count == 0) return 0;
   const size_t at = written_ & kMask;
   const size_t before_end = std::min(count, SharedMemory::kRingBytes - at);
-  std::memcpy(ring_ + at, bytes.data(), before_end);
-  std::memcpy(ring_, bytes.data() + before_end, count - before_end);
+  CopyPiece(ring_ + at, bytes.data(), before_end);
+  CopyPiece(ring_, bytes.data() + before_end, count - before_end);
   written_ += count;
   counters_.written.store(written_, std::memory_order_release);
   return count;
@@ -85,8 +85,8 @@ absl::StatusOr<size_t> RingReader::Read(absl::Span<char> bytes) {
   if (count == 0) return 0;
   const size_t at = read_ & kMask;
   const size_t before_end = std::min(count, SharedMemory::kRingBytes - at);
-  std::memcpy(bytes.data(), ring_ + at, before_end);
-  std::memcpy(bytes.data() + before_end, ring_, count - before_end);
+  CopyPiece(bytes.data(), ring_ + at, before_end);
+  CopyPiece(bytes.data() + before_end, ring_, count - before_end);
   read_ += count;
   counters_.read.store(read_, std::memory_order_release);
   return count;

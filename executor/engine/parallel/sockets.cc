@@ -71,14 +71,17 @@ absl::StatusOr<FileDescriptor> ListenOn(absl::string_view address,
   return listener;
 }
 
-absl::StatusOr<FileDescriptor> ConnectTo(absl::string_view address) {
+absl::StatusOr<FileDescriptor> ConnectTo(absl::string_view address, int attempt) {
   TY_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(address, "", false));
+  const addrinfo* chosen = addresses.get();
+  for (int i = 0; i < attempt; ++i) {
+    chosen = chosen->ai_next == nullptr ? addresses.get() : chosen->ai_next;
+  }
   FileDescriptor connection(
-      socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      socket(chosen->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!connection.valid()) return ErrnoStatus(errno, "a socket to connect with");
   SetOption(connection.get(), IPPROTO_TCP, TCP_NODELAY);
-  if (connect(connection.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 &&
-      errno != EINPROGRESS) {
+  if (connect(connection.get(), chosen->ai_addr, chosen->ai_addrlen) != 0 && errno != EINPROGRESS) {
     return absl::UnavailableError(absl::StrCat(address, ": ", strerror(errno)));
   }
   return connection;

@@ -17,8 +17,9 @@ absl::StatusOr<FileDescriptor> ListenOn(absl::string_view address,
                                         absl::string_view interface_host);
 
 // Begins to connect to `address`; the socket becomes writable once that is done, or fails. Waits
-// for the resolver where `address` holds a name. kInvalidArgument: no address.
-absl::StatusOr<FileDescriptor> ConnectTo(absl::string_view address);
+// for the resolver where `address` holds a name; of several addresses that belong to a name, each
+// `attempt` takes another one. kInvalidArgument: no address.
+absl::StatusOr<FileDescriptor> ConnectTo(absl::string_view address, int attempt);
 
 // The next connection, or an invalid one when there is none (any more).
 FileDescriptor AcceptFrom(int listener);

@@ -1,6 +1,8 @@
 #include "executor/engine/parallel/tcp_link.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -8,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -81,6 +84,7 @@ class TcpLink : public DataLink {
     send_total_ = send.empty() ? 0 : kHeadBytes + send.size() + kTagBytes;
     receive_total_ = receive.empty() ? 0 : kHeadBytes + receive.size() + kTagBytes;
     ++number_;
+    unconfirmed_since_ = std::chrono::steady_clock::now();
   }
 
   absl::StatusOr<bool> Progress() override {
@@ -92,6 +96,7 @@ class TcpLink : public DataLink {
 
   bool done() const override { return sent_ == send_total_ && received_ == receive_total_; }
   bool closed() const override { return !socket_.valid(); }
+  bool Stuck(absl::Duration patience) override;
   int fd() const override { return socket_.get(); }
   int16_t events() const override {
     return (sent_ < send_total_ ? POLLOUT : 0) | (received_ < receive_total_ ? POLLIN : 0);
@@ -122,6 +127,7 @@ class TcpLink : public DataLink {
   size_t received_ = 0;
   size_t tagged_ = 0;    // bytes of the payload that are in send_mac_
   size_t verified_ = 0;  // bytes of the payload that are in receive_mac_
+  std::chrono::steady_clock::time_point unconfirmed_since_;
 };
 
 size_t TcpLink::Moved(ssize_t result) {
@@ -129,6 +135,21 @@ size_t TcpLink::Moved(ssize_t result) {
   if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
   socket_.Reset(-1);
   return 0;
+}
+
+bool TcpLink::Stuck(absl::Duration patience) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  const auto now = std::chrono::steady_clock::now();
+  if (closed() || getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 ||
+      info.tcpi_unacked == 0) {
+    unconfirmed_since_ = now;
+    return false;
+  }
+  // A full receiver confirms, too: only a connection that is cut does not.
+  unconfirmed_since_ =
+      std::max(unconfirmed_since_, now - std::chrono::milliseconds(info.tcpi_last_ack_recv));
+  return now - unconfirmed_since_ >= absl::ToChronoNanoseconds(patience);
 }
 
 absl::Status TcpLink::SendPiece() {
