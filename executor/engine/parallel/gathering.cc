@@ -24,6 +24,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kHandshake(5000);
 constexpr size_t kMostApproaches = 256;
 constexpr milliseconds kLongestPause(200);
+// How long a rank that gives up stays to tell those that it has not met yet.
+constexpr milliseconds kStay(1000);
 constexpr int kTickMs = 20;  // the loop looks at its clock at least this often
 constexpr int kMostRanks = 1024;
 
@@ -59,7 +61,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Gathering::Run() {
   for (int r = 0; r < size_; ++r) peers_[r].name = NameOf(rendezvous_, r);
   TY_RETURN_IF_ERROR(Open());
   if (absl::Status status = Gather(); !status.ok()) {
-    TellAll(status);
+    if (!absl::IsInvalidArgument(status)) TellAll(status);
     return status;
   }
   return Finish();
@@ -145,8 +147,8 @@ absl::Status Gathering::DeadlineError() const {
                               ? absl::StrCat(absl::StrJoin(unfinished, ", "), " to meet the others")
                               : absl::StrJoin(missing, ", "));
   if (without_secret_ > 0) {
-    absl::StrAppend(&words, "; refused ", without_secret_,
-                    " connections that did not know the secret of this attempt");
+    absl::StrAppend(
+        &words, "; connections refused because they did not know the secret: ", without_secret_);
   }
   return absl::DeadlineExceededError(words);
 }
@@ -205,12 +207,14 @@ absl::Status Gathering::AdvanceApproaches(Time now) {
       ++it;
       continue;
     }
+    absl::Status end;
     if (status.ok()) {
       Met(*it);
     } else {
-      TY_RETURN_IF_ERROR(ApproachFailed(*it, status, now));
+      end = ApproachFailed(*it, status, now);
     }
     it = approaches_.erase(it);
+    TY_RETURN_IF_ERROR(end);
   }
   // Those that this rank began are few, and not meant.
   for (auto it = approaches_.begin();
@@ -228,14 +232,16 @@ absl::Status Gathering::ApproachFailed(const Approach& approach, const absl::Sta
   if (handshake.listens()) {
     without_secret_ += absl::IsPermissionDenied(status);
     if (!handshake.proven() || !refused) return absl::OkStatus();
-    const int peer = handshake.peer();
-    return absl::Status(
-        status.code(),
-        absl::StrCat(peer >= 0 && peer < size_ ? peers_[peer].name : absl::StrCat("rank ", peer),
-                     ": ", status.message()));
+    const int rank = handshake.peer();
+    if (rank < 0 || rank >= size_) {
+      return absl::Status(status.code(), absl::StrCat("rank ", rank, ": ", status.message()));
+    }
+    peers_[rank].told = true;  // it learns it from the same handshake
+    return absl::Status(status.code(), absl::StrCat(peers_[rank].name, ": ", status.message()));
   }
   Peer& peer = peers_[handshake.peer()];
   if (refused) {
+    peer.told = true;
     return absl::Status(status.code(), absl::StrCat(peer.name, ": ", status.message()));
   }
   Peer::Attempt& attempt = peer.attempts[Index(handshake.purpose())];
@@ -324,8 +330,25 @@ void Gathering::SayReady() {
 }
 
 void Gathering::TellAll(const absl::Status& why) {
-  for (Peer& peer : peers_) {
-    if (peer.control != nullptr) peer.control->Send(ControlKind::kFailure, EncodeStatus(why));
+  const std::string words = EncodeStatus(why);
+  for (const Time until = std::chrono::steady_clock::now() + kStay;;) {
+    bool all_told = true;
+    for (int r = 0; r < size_; ++r) {
+      Peer& peer = peers_[r];
+      if (r == self_.rank) continue;
+      if (peer.control != nullptr && !peer.told) {
+        peer.control->Send(ControlKind::kFailure, words);
+        peer.told = true;
+      }
+      all_told &= peer.told;
+    }
+    if (all_told || std::chrono::steady_clock::now() >= until) return;
+    // What goes wrong from here on changes nothing.
+    (void)Connect(std::chrono::steady_clock::now());
+    Wait();
+    Accept(std::chrono::steady_clock::now());
+    (void)AdvanceApproaches(std::chrono::steady_clock::now());
+    for (int r = 0; r < size_; ++r) (void)ReadControl(r);
   }
 }
 

@@ -48,6 +48,7 @@ class Gathering {
     MemoryPairing memory;
     bool ready = false;
     bool left = false;
+    bool told = false;  // why the rendezvous failed
     // Attempts to reach a rank below this one, by purpose: how many there were, whether a handshake
     // is under way, when to try again, and how long to wait after that.
     struct Attempt {
@@ -74,6 +75,7 @@ class Gathering {
   absl::Status ReadControl(int rank);
   void TakeParcels();
   void SayReady();
+  // Why this rank gives up; also to ranks that come within the next second.
   void TellAll(const absl::Status& why);
   absl::StatusOr<std::unique_ptr<Communicator>> Finish();
 

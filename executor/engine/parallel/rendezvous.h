@@ -38,6 +38,7 @@ struct Rendezvous {
 // that is possible) between any two. Whoever cannot prove that it knows the secret is refused and
 // does not disturb the others.
 //
+// A rank that gives up tells the others why, for which it stays up to a second.
 // kDeadlineExceeded: the message names the ranks that are missing, with their addresses.
 // kPermissionDenied: who listens at the address of another rank has another secret.
 // kFailedPrecondition: another rank has another version, another size or another place in the gang.
