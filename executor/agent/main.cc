@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -156,6 +157,15 @@ absl::StatusOr<AgentOptions> MakeOptions(const Flags& flags) {
   int port = flags.rank_port;
   if (port == 0) {
     TY_ASSIGN_OR_RETURN(port, FreeRankPorts(flags.node, static_cast<int>(slots.size())));
+  }
+  if (port + static_cast<int64_t>(slots.size()) > 65536) {
+    return absl::InvalidArgumentError(absl::StrCat("--rank-port: the ports of ", slots.size(),
+                                                   " slots from ", port, " on end after 65535"));
+  }
+  const auto colons = std::count(flags.address.begin(), flags.address.end(), ':');
+  if (flags.address.empty() || colons == 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--address: '", flags.address, "' is no host; --rank-port names the first of its ports"));
   }
   hello.set_address(WithPort(flags.address, port));
   for (const std::string& label : flags.labels) {

@@ -41,8 +41,8 @@ kernels::DType ComputeTypeOf(const v1::JobSpec& spec) {
 absl::StatusOr<std::string> FirstFound(const Gang& gang, const std::string& mine) {
   if (gang.alone()) return mine;
   TY_ASSIGN_OR_RETURN(const std::vector<std::string> all, gang.Gather(mine));
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty()) return absl::StrCat("on rank ", rank, ", ", all[rank]);
+  for (const std::string& found : all) {
+    if (!found.empty()) return found;
   }
   return std::string();
 }

@@ -28,29 +28,13 @@ absl::Span<char> Received(absl::Span<T> values) {
   return {reinterpret_cast<char*>(values.data()), values.size() * sizeof(T)};
 }
 
-// Adds up `parts`, the sums of `roots`, all as long: the result is in the first.
-template <typename T>
-void AddUp(int64_t logical_ranks, const std::vector<plan::LeafRange>& roots,
-           const std::vector<T*>& parts, size_t n) {
-  plan::FoldStack stack(logical_ranks);
-  std::vector<T*> waiting;
-  for (size_t i = 0; i < roots.size(); ++i) {
-    waiting.push_back(parts[i]);
-    for (int64_t folds = stack.Push(roots[i]); folds > 0; --folds) {
-      const T* const part = waiting.back();
-      waiting.pop_back();
-      T* const total = waiting.back();
-      for (size_t k = 0; k < n; ++k) total[k] += part[k];
-    }
-  }
-  TY_CHECK(waiting.size() == 1, waiting.size(), " sums are left");
-}
-
 }  // namespace
 
-SumAcrossRanks::SumAcrossRanks(Communicator& gang, int64_t logical_ranks)
-    : gang_(gang), logical_ranks_(logical_ranks) {
+SumAcrossRanks::SumAcrossRanks(Communicator& gang, int64_t logical_ranks) : gang_(gang) {
   int64_t before = 0;
+  plan::FoldStack sums(logical_ranks);
+  std::vector<size_t> waiting;
+  size_t next = 0;
   for (int rank = 0; rank < gang.size(); ++rank) {
     roots_.push_back(
         plan::RootsOf(logical_ranks, plan::HostedBy(logical_ranks, gang.size(), rank)));
@@ -58,8 +42,26 @@ SumAcrossRanks::SumAcrossRanks(Communicator& gang, int64_t logical_ranks)
     const auto count = static_cast<int64_t>(roots_.back().size());
     before += count;
     most_roots_ = std::max(most_roots_, count);
+    for (const plan::LeafRange& root : roots_.back()) {
+      waiting.push_back(next++);
+      for (int64_t folds = sums.Push(root); folds > 0; --folds) {
+        const size_t from = waiting.back();
+        waiting.pop_back();
+        folds_.emplace_back(waiting.back(), from);
+      }
+    }
   }
+  TY_CHECK(waiting.size() == 1, waiting.size(), " sums are left");
   received_.resize(before * kPiece);
+}
+
+template <typename T>
+void SumAcrossRanks::AddUp(absl::Span<T* const> parts, size_t n) const {
+  for (const auto& [to, from] : folds_) {
+    T* const total = parts[to];
+    const T* const part = parts[from];
+    for (size_t i = 0; i < n; ++i) total[i] += part[i];
+  }
 }
 
 absl::Status SumAcrossRanks::Run(absl::Span<const PartialSumOnHost> own) {
@@ -72,30 +74,26 @@ absl::Status SumAcrossRanks::Run(absl::Span<const PartialSumOnHost> own) {
 // They are few: every rank is sent all of them, and adds them up itself.
 absl::Status SumAcrossRanks::AddSums(absl::Span<const PartialSumOnHost> own) {
   const size_t n = own[0].sums.size();
-  std::vector<plan::LeafRange> roots;
-  for (const auto& of_rank : roots_) roots.insert(roots.end(), of_rank.begin(), of_rank.end());
-  received_sums_.resize(roots.size() * n);
-  const auto at = [&](int64_t root, int64_t count) {
-    return absl::MakeSpan(received_sums_.data() + root * n, count * n);
+  const size_t roots = received_.size() / kPiece;
+  received_sums_.resize(roots * n);
+  const auto of_rank = [&](int rank) {
+    return absl::MakeSpan(received_sums_.data() + first_root_[rank] * n, roots_[rank].size() * n);
   };
   const int me = gang_.rank();
   for (size_t i = 0; i < own.size(); ++i) {
-    std::copy(own[i].sums.begin(), own[i].sums.end(), at(first_root_[me] + i, 1).begin());
+    std::copy(own[i].sums.begin(), own[i].sums.end(), of_rank(me).begin() + i * n);
   }
-  const absl::Span<double> mine = at(first_root_[me], own.size());
-  std::vector<Transfer> transfers;
+  transfers_.clear();
   for (int rank = 0; rank < gang_.size(); ++rank) {
     if (rank == me) continue;
-    transfers.push_back(
-        {.peer = rank,
-         .send = Sent(mine),
-         .receive = Received(at(first_root_[rank], static_cast<int64_t>(roots_[rank].size())))});
+    transfers_.push_back(
+        {.peer = rank, .send = Sent(of_rank(me)), .receive = Received(of_rank(rank))});
   }
-  TY_RETURN_IF_ERROR(gang_.Exchange(transfers));
-  std::vector<double*> parts;
-  for (size_t i = 0; i < roots.size(); ++i) parts.push_back(received_sums_.data() + i * n);
-  AddUp(logical_ranks_, roots, parts, n);
-  std::copy(parts[0], parts[0] + n, own[0].sums.begin());
+  TY_RETURN_IF_ERROR(gang_.Exchange(transfers_));
+  sum_parts_.clear();
+  for (size_t i = 0; i < roots; ++i) sum_parts_.push_back(received_sums_.data() + i * n);
+  AddUp<double>(sum_parts_, n);
+  std::copy(sum_parts_[0], sum_parts_[0] + n, own[0].sums.begin());
   return absl::OkStatus();
 }
 
@@ -120,18 +118,15 @@ absl::Status SumAcrossRanks::AddGradients(absl::Span<const PartialSumOnHost> own
 absl::Status SumAcrossRanks::AddPiece(absl::Span<const PartialSumOnHost> own, int64_t begin) {
   const int me = gang_.rank();
   const absl::Span<float> mine = Piece(own[0].gradients, me, begin);
-  std::vector<plan::LeafRange> roots;
-  std::vector<float*> parts;
+  parts_.clear();
   for (int rank = 0; rank < gang_.size(); ++rank) {
     for (size_t i = 0; i < roots_[rank].size(); ++i) {
-      parts.push_back(rank == me ? Piece(own[i].gradients, me, begin).data()
-                                 : received_.data() + roots.size() * kPiece);
-      roots.push_back(roots_[rank][i]);
+      parts_.push_back(rank == me ? Piece(own[i].gradients, me, begin).data()
+                                  : received_.data() + parts_.size() * kPiece);
     }
   }
-  std::vector<Transfer> transfers;
   for (int64_t i = 0; i < most_roots_; ++i) {
-    transfers.clear();
+    transfers_.clear();
     for (int rank = 0; rank < gang_.size(); ++rank) {
       if (rank == me) continue;
       Transfer transfer{.peer = rank};
@@ -139,23 +134,23 @@ absl::Status SumAcrossRanks::AddPiece(absl::Span<const PartialSumOnHost> own, in
         transfer.send = Sent(Piece(own[i].gradients, rank, begin));
       }
       if (i < static_cast<int64_t>(roots_[rank].size())) {
-        transfer.receive = Received(absl::MakeSpan(parts[first_root_[rank] + i], mine.size()));
+        transfer.receive = Received(absl::MakeSpan(parts_[first_root_[rank] + i], mine.size()));
       }
-      transfers.push_back(transfer);
+      transfers_.push_back(transfer);
     }
-    TY_RETURN_IF_ERROR(gang_.Exchange(transfers));
+    TY_RETURN_IF_ERROR(gang_.Exchange(transfers_));
   }
-  AddUp(logical_ranks_, roots, parts, mine.size());
-  if (parts[0] != mine.data()) std::copy(parts[0], parts[0] + mine.size(), mine.begin());
+  AddUp<float>(parts_, mine.size());
+  if (parts_[0] != mine.data()) std::copy(parts_[0], parts_[0] + mine.size(), mine.begin());
 
-  transfers.clear();
+  transfers_.clear();
   for (int rank = 0; rank < gang_.size(); ++rank) {
     if (rank == me) continue;
-    transfers.push_back({.peer = rank,
-                         .send = Sent(mine),
-                         .receive = Received(Piece(own[0].gradients, rank, begin))});
+    transfers_.push_back({.peer = rank,
+                          .send = Sent(mine),
+                          .receive = Received(Piece(own[0].gradients, rank, begin))});
   }
-  return gang_.Exchange(transfers);
+  return gang_.Exchange(transfers_);
 }
 
 }  // namespace trainyard::engine

@@ -3,6 +3,7 @@
 // The sums of a step over all ranks of a gang.
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,7 +33,7 @@ class SumAcrossRanks {
   int64_t own() const { return static_cast<int64_t>(roots_[gang_.rank()].size()); }
 
   // `own`, in the order of the logical ranks; the result goes to own[0], the others are lost. Every
-  // rank calls it. Allocates with the first call alone.
+  // rank calls it.
   absl::Status Run(absl::Span<const PartialSumOnHost> own);
 
  private:
@@ -43,13 +44,21 @@ class SumAcrossRanks {
   // The elements of rank `rank`'s piece.
   absl::Span<float> Piece(absl::Span<float> gradients, int64_t rank, int64_t begin) const;
 
+  // parts[i], of root i of all, are each `n` long: adds them up into the first.
+  template <typename T>
+  void AddUp(absl::Span<T* const> parts, size_t n) const;
+
   Communicator& gang_;
-  const int64_t logical_ranks_;
   std::vector<std::vector<plan::LeafRange>> roots_;  // by rank
   std::vector<int64_t> first_root_;  // by rank: how many roots the ranks before have
   int64_t most_roots_ = 0;           // of a rank
-  std::vector<double> received_sums_;
+  // Numbers of roots, in the order in which the tree adds the second to the first.
+  std::vector<std::pair<size_t, size_t>> folds_;
+  std::vector<double> received_sums_;  // of every root
+  std::vector<double*> sum_parts_;
   std::vector<float> received_;  // a piece of every root
+  std::vector<float*> parts_;    // where the pieces are that are added up
+  std::vector<Transfer> transfers_;
 };
 
 }  // namespace trainyard::engine

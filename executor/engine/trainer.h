@@ -118,7 +118,7 @@ class Trainer {
   // Host memory that belongs to a step in flight.
   struct InFlight {
     std::shared_ptr<char[]> states;   // kernels::StepState per micro-batch
-    std::shared_ptr<char[]> scalars;  // the plan's scalar region after the step
+    std::shared_ptr<char[]> scalars;  // the plan's scalar region after the step, then its sums
     std::unique_ptr<kernels::Event> done;
   };
   InFlight& FlightOf(int64_t step) { return flights_[step % flights_.size()]; }

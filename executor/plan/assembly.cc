@@ -358,7 +358,8 @@ class Assembly {
         .x = plan_.pending[0], .y = plan_.buffers[0], .grad_scale = plan_.grad_scale, .n = n});
   }
 
-  // Moving averages that begin at 0 and forget all become what they are moved by.
+  // Of several logical ranks. With momentum 1 and its buffers zeroed, batch norm writes the mean
+  // and variance of the micro-batch itself; move_buffers then moves the buffers by them, in order.
   void KeepMoments() {
     absl::flat_hash_map<TensorId, float> momentum_of;
     for (Op& op : plan_.micro) {

@@ -61,7 +61,7 @@ absl::StatusOr<std::optional<engine::RestorePoint>> FindRestorePoint(const std::
   return engine::RestorePoint{.uri = uri};
 }
 
-// Of another rank than the first, which tells how the run is getting on.
+// What ranks other than rank 0 print: their warnings, each with its rank. (Rank 0 has Progress.)
 class Warnings : public engine::RunObserver {
  public:
   explicit Warnings(int rank) : rank_(rank) {}

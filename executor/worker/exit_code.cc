@@ -29,7 +29,7 @@ Meaning MeaningOf(engine::Fault fault) {
     case engine::Fault::kNumeric:
       return {v1::Failure::NUMERIC, run::kExitNumeric};
     case engine::Fault::kGang:
-      return {v1::Failure::LOST, run::kExitGang};
+      return {v1::Failure::PEER, run::kExitGang};
     case engine::Fault::kInternal:
       return {v1::Failure::INTERNAL, run::kExitInternal};
   }

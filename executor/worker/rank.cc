@@ -35,13 +35,20 @@ engine::RunRequest RequestOf(const v1::Assignment& assignment, int threads) {
 
 absl::StatusOr<std::unique_ptr<engine::Communicator>> MeetGang(const v1::Assignment& assignment) {
   const v1::RankKey& key = assignment.key();
-  if (assignment.rendezvous_secret().empty() ||
-      assignment.rank_addresses_size() != assignment.world_size()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the assignment names ", assignment.rank_addresses_size(), " addresses for ",
-                     assignment.world_size(),
-                     " ranks, and they need a secret to meet: the server is of a version before "
-                     "training across ranks"));
+  if (assignment.rendezvous_secret().empty()) {
+    return engine::WithFault(engine::Fault::kUnimplemented,
+                             absl::UnimplementedError(absl::StrCat(
+                                 "the server gives the ", assignment.world_size(),
+                                 " ranks no secret to meet by: it is of a version before training "
+                                 "across ranks")));
+  }
+  if (assignment.rank_addresses_size() != assignment.world_size() || key.rank() < 0 ||
+      key.rank() >= assignment.world_size()) {
+    return engine::WithFault(
+        engine::Fault::kInternal,
+        absl::InternalError(absl::StrCat("the assignment of rank ", key.rank(), " of ",
+                                         assignment.world_size(), " names ",
+                                         assignment.rank_addresses_size(), " addresses")));
   }
   return engine::Meet(
       {.rank = key.rank(),

@@ -22,12 +22,12 @@ constexpr time_t kGraceSeconds = 60;
 
 class Ranks {
  public:
-  // SIGCHLD and SIGTERM wait until Await asks for them.
+  // These signals wait until Await asks for them; in a rank until it catches stop signals.
   Ranks() {
+    signal(SIGCHLD, SIG_DFL);  // it may have been inherited as ignored, and would not come
     sigemptyset(&awaited_);
-    sigaddset(&awaited_, SIGCHLD);
-    sigaddset(&awaited_, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &awaited_, &before_);
+    for (const int number : {SIGCHLD, SIGTERM, SIGINT}) sigaddset(&awaited_, number);
+    pthread_sigmask(SIG_BLOCK, &awaited_, nullptr);
   }
 
   // Returns whether this is the rank's process.
@@ -46,7 +46,6 @@ class Ranks {
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(run::kExitGang);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     return true;
   }
 
@@ -85,11 +84,15 @@ class Ranks {
   void Reap() {
     std::erase_if(running_, [&](const Running& rank) {
       int status = 0;
-      if (waitpid(rank.pid, &status, WNOHANG) != rank.pid) return false;
+      const pid_t ended = waitpid(rank.pid, &status, WNOHANG);
+      if (ended < 0 && errno == ECHILD) return true;  // somebody else has waited for it
+      if (ended != rank.pid) return false;
       if (WIFSIGNALED(status)) {
-        std::cerr << "trainyard-worker: rank " << rank.rank << " was killed by signal "
-                  << WTERMSIG(status) << std::endl;
-        Fail(run::kExitGang);
+        const int number = WTERMSIG(status);
+        std::cerr << absl::StrCat("trainyard-worker: rank ", rank.rank, " was ended by signal ",
+                                  number, "\n");
+        const bool killed = number == SIGKILL || number == SIGTERM || number == SIGINT;
+        Fail(killed ? run::kExitGang : run::kExitInternal);
       } else if (WEXITSTATUS(status) != run::kExitDone) {
         Fail(WEXITSTATUS(status));
       }
@@ -97,7 +100,7 @@ class Ranks {
     });
   }
 
-  sigset_t awaited_, before_;
+  sigset_t awaited_;
   std::vector<Running> running_;
   int exit_code_ = run::kExitDone;
 };

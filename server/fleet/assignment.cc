@@ -7,24 +7,30 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "storage/base/digest.h"
+#include "storage/base/status.h"
 
 namespace trainyard {
 namespace {
 
 constexpr int kFirstPort = 29400;  // of an agent that says none
+constexpr int kLastPort = 65535;
 
 }  // namespace
 
-std::string RankAddress(absl::string_view address, int slot) {
+absl::StatusOr<std::string> RankAddress(absl::string_view address, int64_t slot) {
   const size_t colon = address.rfind(':');
   const bool bracketed = absl::StartsWith(address, "[");
-  int port = 0;
-  const bool has_port = colon != address.npos &&
-                        (bracketed ? address[colon - 1] == ']' : address.find(':') == colon) &&
-                        absl::SimpleAtoi(address.substr(colon + 1), &port);
-  if (has_port) return absl::StrCat(address.substr(0, colon), ":", port + slot);
-  const bool ipv6 = colon != address.npos && !bracketed;
-  return absl::StrCat(ipv6 ? "[" : "", address, ipv6 ? "]" : "", ":", kFirstPort + slot);
+  const bool has_port = colon != address.npos && (bracketed ? colon > 0 && address[colon - 1] == ']'
+                                                            : address.find(':') == colon);
+  const bool bare_ipv6 = colon != address.npos && !bracketed && !has_port;
+  int first = kFirstPort;
+  const bool parsed = !has_port || absl::SimpleAtoi(address.substr(colon + 1), &first);
+  if (!parsed || first < 1 || slot < 0 || slot > kLastPort - first) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", std::string(address), "' has no port for slot ", slot));
+  }
+  const absl::string_view host = has_port ? address.substr(0, colon) : address;
+  return absl::StrCat(bare_ipv6 ? "[" : "", host, bare_ipv6 ? "]" : "", ":", first + slot);
 }
 
 std::string RendezvousSecret(const AttemptRecord& attempt) {
@@ -71,7 +77,8 @@ absl::StatusOr<v1::Assignment> MakeAssignment(const DesiredRank& desired, const 
     if (rank < desired.attempt.ranks.size() && !desired.attempt.ranks[rank].slots.empty()) {
       slot = desired.attempt.ranks[rank].slots.front();
     }
-    assignment.add_rank_addresses(RankAddress(desired.addresses[rank], slot));
+    TY_ASSIGN_OR_RETURN(*assignment.add_rank_addresses(),
+                        RankAddress(desired.addresses[rank], slot));
   }
   if (desired.attempt.world_size > 1) {
     assignment.set_rendezvous_secret(RendezvousSecret(desired.attempt));

@@ -18,9 +18,9 @@ std::string CheckpointRootOf(const JobRecord& job, const std::string& root);
 v1::RankKey EncodeRankKey(const RankRecord& rank);
 
 // host:port by which a rank on slot `slot` of a node is reached. `address` is what the node says:
-// HOST:PORT, of which slot I listens at PORT + I; or HOST, as agents of before say, for ports from
-// 29400 on. An IPv6 host with a port stands in brackets.
-std::string RankAddress(absl::string_view address, int slot);
+// HOST:PORT, of which slot I listens at PORT + I; or HOST, as older agents say, for ports from
+// 29400 on. An IPv6 host with a port stands in brackets. kInvalidArgument: that is no port.
+absl::StatusOr<std::string> RankAddress(absl::string_view address, int64_t slot);
 
 // What the ranks of an attempt prove to one another that they belong to it: made from the claims to
 // all of them, of which an agent knows only its own.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "server/fleet/assignment.h"
 #include "server/fleet/decode_checks.h"
 #include "storage/base/digest.h"
 #include "storage/base/status.h"
@@ -124,7 +125,12 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
   }
   if (!IsPrintable(message.address(), 253)) {
     return FieldError("register.address", absl::StrCat(message.address().size(), " bytes"),
-                      "a host of 1 to 253 printable characters");
+                      "HOST:PORT of 1 to 253 printable characters");
+  }
+  for (const v1::Slot& slot : message.slots()) {
+    if (RankAddress(message.address(), slot.index()).ok()) continue;
+    return FieldError("register.address", absl::StrCat("'", Readable(message.address()), "'"),
+                      "HOST:PORT with a port for each slot, PORT + its index, of at most 65535");
   }
   if (!message.node_secret().empty() && !IsPrintable(message.node_secret(), 128)) {
     return FieldError("register.node_secret", absl::StrCat(message.node_secret().size(), " bytes"),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,14 +54,15 @@ bool GangBroken(const JobRecord& job, const AttemptRecord& attempt) {
          CountOutcome(attempt, RankOutcome::kLost) > 0;
 }
 
-// The failure that decides the attempt: one that is not retryable before others, then that of the
-// rank that was gone first.
+// The failure that decides the attempt: one that is not retryable before others, one that is no
+// echo of another's before those, then that of the rank that was gone first.
 const FailureRecord* DecidingFailure(const AttemptRecord& attempt) {
   const RankRecord* first = nullptr;
   for (const RankRecord& rank : attempt.ranks) {
     if (rank.outcome != RankOutcome::kFailed || !rank.failure.has_value()) continue;
     const auto key = [](const RankRecord& r) {
-      return std::make_pair(r.failure->retryable, r.gone_time);
+      return std::make_tuple(r.failure->retryable, r.failure->category == kPeerCategory,
+                             r.gone_time);
     };
     if (first == nullptr || key(rank) < key(*first)) first = &rank;
   }

@@ -13,6 +13,9 @@
 
 namespace trainyard {
 
+// Of a rank that fails because another failed, or the link to it: that one's failure says more.
+inline constexpr char kPeerCategory[] = "PEER";
+
 struct RankId {
   std::string job_uid;
   int64_t attempt = 0;

@@ -33,6 +33,7 @@ constexpr ExitMeaning kExitMeanings[] = {
     {71, "DEVICE", true, "a device fault, or device memory used up"},
     {74, "STORAGE", true, "a checkpoint that could not be written or read, or a disk that failed"},
     {76, "NUMERIC", false, "a loss or gradient that is NaN or infinite"},
+    {77, kPeerCategory, true, "the failure of another rank, or of the link to it"},
 };
 
 std::string WithEvidence(std::string message, const RankExited& exited) {
@@ -318,7 +319,7 @@ void ApplyVerdict(AttemptChange& result, std::optional<int64_t> restored_step, a
   if (verdict.spends_restart) job.restarts += 1;
   if (*verdict.trigger == JobTrigger::kFirstStep) job.avoid_node.clear();
   if (*verdict.trigger == JobTrigger::kRetry && verdict.failure.has_value() &&
-      !verdict.failure->rolled_back) {
+      !verdict.failure->rolled_back && verdict.failure->category != kPeerCategory) {
     job.avoid_node = verdict.failure->node;
   }
   MoveJob(result.change, *verdict.trigger, verdict.reason, now);

@@ -83,9 +83,9 @@ struct Plan {
   std::vector<Op> start;
 
   // One optimizer step: begin; for each logical rank zero, then `micro_batches` times micro, then
-  // what the tree says of folds; then norm, then end, which alone changes parameters, their copies,
-  // optimizer state, averages and buffers: and none of them when the loss or the norm is not finite
-  // (grad_scale).
+  // what the tree says of folds; then norm, end and, for several logical ranks, move_buffers. These
+  // two alone change parameters, their copies, optimizer state, averages and buffers: and none of
+  // them when the loss or the norm is not finite (grad_scale).
   std::vector<Op> begin;               // takes buffers to be moved
   std::vector<Op> zero;                // zeroes what the micro-batches of a logical rank add to
   std::vector<Op> micro;               // forward and backward of one micro-batch

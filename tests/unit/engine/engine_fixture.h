@@ -211,8 +211,9 @@ class RecordingObserver : public RunObserver {
 inline absl::StatusOr<RunResult> RunOn(kernels::Device& device, const v1::JobSpec& spec,
                                        const std::string& root, RecordingObserver& observer,
                                        std::optional<RestorePoint> restore = std::nullopt,
-                                       int threads = 1) {
+                                       int threads = 1, Communicator* communicator = nullptr) {
   RunRequest request;
+  request.communicator = communicator;
   request.spec = spec;
   request.restore = std::move(restore);
   request.checkpoint_root = root;

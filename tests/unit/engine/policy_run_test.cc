@@ -12,6 +12,7 @@
 #include "executor/plan/spec/spec.h"
 #include "storage/objects/file_store.h"
 #include "tests/unit/engine/engine_fixture.h"
+#include "tests/unit/engine/in_threads.h"
 #include "tests/unit/engine/late_device.h"
 
 namespace trainyard::engine {
@@ -25,8 +26,13 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
-// On a device that is done when a launch returns, and on one that goes on behind our back.
-class PolicyRunTest : public ::testing::TestWithParam<bool> {
+enum class Where {
+  kAtOnce,    // a device that is done when a launch returns
+  kLate,      // one that goes on behind our back
+  kTwoRanks,  // two of the first kind
+};
+
+class PolicyRunTest : public ::testing::TestWithParam<Where> {
  protected:
   std::string Root(const std::string& name) { return folder_.path() + "/" + name; }
 
@@ -46,14 +52,41 @@ class PolicyRunTest : public ::testing::TestWithParam<bool> {
   static absl::StatusOr<RunResult> RunHere(const v1::JobSpec& spec, const std::string& root,
                                            RecordingObserver& observer,
                                            std::optional<RestorePoint> restore = std::nullopt) {
-    if (!GetParam()) return RunOnCpu(spec, root, observer, std::move(restore));
+    if (GetParam() == Where::kAtOnce) return RunOnCpu(spec, root, observer, std::move(restore));
+    if (GetParam() == Where::kTwoRanks) return RunOnTwoRanks(spec, root, observer, restore);
     LateDevice device(1);
     return RunOn(device, spec, root, observer, std::move(restore));
   }
 
+  // Returns what rank 0 does; the other ends in the same way.
+  static absl::StatusOr<RunResult> RunOnTwoRanks(v1::JobSpec spec, const std::string& root,
+                                                 RecordingObserver& observer,
+                                                 const std::optional<RestorePoint>& restore) {
+    spec.mutable_parallel()->set_logical_ranks(2);
+    absl::StatusOr<RunResult> results[2] = {absl::InternalError(""), absl::InternalError("")};
+    RecordingObserver other;
+    InThreads(2, [&](Communicator& communicator) {
+      const auto device = kernels::OpenCpu(1);
+      ASSERT_TRUE(device.ok());
+      const int rank = communicator.rank();
+      results[rank] =
+          RunOn(**device, spec, root, rank == 0 ? observer : other, restore, 1, &communicator);
+    });
+    EXPECT_EQ(results[0].ok(), results[1].ok()) << results[0].status() << results[1].status();
+    if (results[0].ok() && results[1].ok()) {
+      EXPECT_EQ(results[0]->step, results[1]->step);
+      EXPECT_EQ(results[0]->suspended, results[1]->suspended);
+    }
+    EXPECT_EQ(RolledBack(results[0].status()), RolledBack(results[1].status()));
+    EXPECT_TRUE(other.metrics.empty() && other.checkpoints.empty());
+    return results[0];
+  }
+
   // Where a run is left that is asked to stop when `reported` is: a step may be on its way.
-  static int64_t StoppedAt(int64_t reported) { return GetParam() ? reported + 1 : reported; }
-  static int64_t StopFor(int64_t step) { return GetParam() ? step - 1 : step; }
+  static int64_t StoppedAt(int64_t reported) {
+    return GetParam() == Where::kLate ? reported + 1 : reported;
+  }
+  static int64_t StopFor(int64_t step) { return GetParam() == Where::kLate ? step - 1 : step; }
 
   // As trainyard-worker runs a job alone: on from the newest checkpoint, also after a rollback, and
   // stopped after each of `stops`. The last observer sees the end.
@@ -97,8 +130,14 @@ class PolicyRunTest : public ::testing::TestWithParam<bool> {
   RunResult result_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, PolicyRunTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "late" : "at_once"; });
+std::string NameOf(Where where) {
+  if (where == Where::kTwoRanks) return "two_ranks";
+  return where == Where::kLate ? "late" : "at_once";
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, PolicyRunTest,
+                         ::testing::Values(Where::kAtOnce, Where::kLate, Where::kTwoRanks),
+                         [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(PolicyRunTest, HaltNamesTheFirstOpAndLeavesTheLastGoodCheckpoint) {
   v1::JobSpec spec = Poisoned();
@@ -109,7 +148,7 @@ TEST_P(PolicyRunTest, HaltNamesTheFirstOpAndLeavesTheLastGoodCheckpoint) {
   EXPECT_FALSE(Retryable(status));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("step 13: first non-finite value: op 0 matmul \"bot_l.0\" forward, "
-                        "micro-batch 1 of 1, element "));
+                        "micro-batch "));
   EXPECT_THAT(seen.TrainLosses(), SizeIs(12));
   EXPECT_THAT(Names("r"), UnorderedElementsAre("step-00000005", "step-00000010"));
 }

@@ -349,11 +349,14 @@ struct SizeChecker {
 
 void ExpectSizesHold(const Plan& plan, ElementType computed = ElementType::kF32) {
   for (const auto* ops : {&plan.copy, &plan.start, &plan.begin, &plan.zero, &plan.micro, &plan.norm,
-                          &plan.end, &plan.evaluate_begin, &plan.evaluate}) {
+                          &plan.end, &plan.move_buffers, &plan.evaluate_begin, &plan.evaluate}) {
     for (const Op& op : *ops) {
       const bool of_muon = ops == &plan.end && std::holds_alternative<Matmul>(op);
       std::visit(SizeChecker{plan, of_muon ? ElementType::kF32 : computed}, op);
     }
+  }
+  for (const std::vector<Op>& fold : plan.folds) {
+    for (const Op& op : fold) std::visit(SizeChecker{plan, computed}, op);
   }
 }
 
@@ -505,6 +508,15 @@ TEST(Shapes, OfEvaluationFollowItsOwnBatch) {
   EXPECT_EQ(plan.tensors[plan.eval_logits].dims, (std::vector<int64_t>{55, 13}));
   EXPECT_EQ(plan.rows_per_sample, 5);
   EXPECT_TRUE(plan.tokens);
+}
+
+TEST(Shapes, OfLogicalRanks) {
+  for (v1::JobSpec spec : {GptSpec(), ResnetSpec()}) {
+    spec.mutable_parallel()->set_logical_ranks(4);
+    spec.mutable_training()->set_batch_size(16);
+    spec.mutable_training()->set_micro_batch_size(2);
+    ExpectSizesHold(spec, spec.model().has_gpt() ? TokenFacts(11) : ImageFacts(28, 28, 1, 10));
+  }
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ TEST(ExitCodes, AreTranslated) {
   ExpectFailure(run::kExitDevice, "DEVICE", true);
   ExpectFailure(run::kExitStorage, "STORAGE", true);
   ExpectFailure(run::kExitNumeric, "NUMERIC", false);
+  ExpectFailure(run::kExitGang, "PEER", true);
   ExpectFailure(1, "INTERNAL", true);
   EXPECT_EQ(RankAfter({.exit_code = run::kExitFenced}).outcome, RankOutcome::kLost);
 }

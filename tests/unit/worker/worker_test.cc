@@ -244,12 +244,24 @@ TEST_F(WorkerTest, AWarmWorkerLeavesWhenNobodyNeedsIt) {
 
 TEST_F(WorkerTest, RanksThatCannotMeetSayWhy) {
   assignment_.set_world_size(2);
-  const run::RunDirectory directory = Prepare("r", kPatience);
-  EXPECT_EQ(Start(directory).Wait(), run::kExitGang);
-  const v1::Failure failure = Events(directory).back().failure();
-  EXPECT_EQ(failure.category(), v1::Failure::LOST);
-  EXPECT_TRUE(failure.retryable());
-  EXPECT_THAT(failure.message(), HasSubstr("the server is of a version before"));
+  const auto failure = [&](const char* folder, int code) {
+    const run::RunDirectory directory = Prepare(folder, kPatience);
+    EXPECT_EQ(Start(directory).Wait(), code);
+    return Events(directory).back().failure();
+  };
+  const v1::Failure old = failure("old", run::kExitUsage);
+  EXPECT_EQ(old.category(), v1::Failure::UNIMPLEMENTED);
+  EXPECT_THAT(old.message(), HasSubstr("before training across ranks"));
+  assignment_.set_rendezvous_secret("secret");
+  assignment_.add_rank_addresses("127.0.0.1:1");
+  const v1::Failure odd = failure("odd", run::kExitInternal);
+  EXPECT_FALSE(odd.retryable());
+  EXPECT_THAT(odd.message(), HasSubstr("of 2 names 1 addresses"));
+  assignment_.set_rank_addresses(0, "not an address");
+  assignment_.add_rank_addresses("127.0.0.1:2");
+  const v1::Failure peer = failure("peer", run::kExitGang);
+  EXPECT_EQ(peer.category(), v1::Failure::PEER);
+  EXPECT_TRUE(peer.retryable());
 }
 
 TEST_F(WorkerTest, MissingDataIsAnEventAndAnExitCode) {
