@@ -72,6 +72,18 @@ std::string RenderJobs(const Terminal& terminal, const std::vector<v1::Job>& job
   return table.Render(terminal);
 }
 
+std::string RanksText(const v1::JobSpec& spec) {
+  const int slots = std::max(1, spec.resources().min_slots());
+  const int logical = spec.parallel().has_logical_ranks() ? spec.parallel().logical_ranks() : slots;
+  if (logical == 1) return "";
+  if (logical == slots) return absl::StrCat(slots, ", a logical rank each");
+  const int least = logical / slots, most = (logical + slots - 1) / slots;
+  return absl::StrCat(
+      slots, slots == 1 ? ", with all " : ", each with ", least,
+      most > least ? absl::StrCat(" or ", most) : "",
+      slots == 1 ? " logical ranks" : absl::StrCat(" of the ", logical, " logical ranks"));
+}
+
 std::string RenderJob(const Terminal& terminal, const v1::Job& raw, absl::Time now) {
   const v1::Job job = Shown(raw);
   Fields fields = {{"job", job.name()},
@@ -86,6 +98,9 @@ std::string RenderJob(const Terminal& terminal, const v1::Job& raw, absl::Time n
     for (const auto& [key, value] : job.labels()) labels.push_back(absl::StrCat(key, "=", value));
     std::sort(labels.begin(), labels.end());
     fields.emplace_back("labels", absl::StrJoin(labels, ", "));
+  }
+  if (const std::string ranks = RanksText(job.spec()); !ranks.empty()) {
+    fields.emplace_back("ranks", ranks);
   }
   if (job.has_plan()) {
     fields.emplace_back("parameters", FormatCount(job.plan().parameters()));
@@ -124,8 +139,8 @@ std::string WhatItSaved(const v1::PassSummary& pass) {
 
 }  // namespace
 
-std::string RenderPlan(const Terminal& terminal, const v1::PlanSummary& raw) {
-  const v1::PlanSummary plan = Shown(raw);
+std::string RenderPlan(const Terminal& terminal, const v1::Job& job) {
+  const v1::PlanSummary plan = Shown(job.plan());
   const double total = plan.flops_per_step() * static_cast<double>(plan.total_steps());
   Fields fields = {{"parameters", FormatCount(plan.parameters())},
                    {"  frozen", FormatCount(plan.frozen_parameters())},
@@ -133,6 +148,9 @@ std::string RenderPlan(const Terminal& terminal, const v1::PlanSummary& raw) {
                    {"work per step", FormatScaled(plan.flops_per_step()) + "FLOP"},
                    {"work in all", FormatScaled(total) + "FLOP"},
                    {"memory per slot", FormatBytes(plan.bytes_per_slot())}};
+  if (const std::string ranks = RanksText(job.spec()); !ranks.empty()) {
+    fields.insert(fields.begin() + 2, {"ranks", ranks});
+  }
   const bool gpu = plan.device() == v1::Resources::CUDA;
   const std::pair<const char*, int64_t> kinds[] = {
       {"  parameters", plan.parameter_bytes()},

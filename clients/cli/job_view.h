@@ -16,7 +16,10 @@ std::string RenderJobs(const Terminal& terminal, const std::vector<v1::Job>& job
 // One job, a field per line.
 std::string RenderJob(const Terminal& terminal, const v1::Job& job, absl::Time now);
 
-// What a step costs: parameters, FLOPs, bytes per slot by kind.
-std::string RenderPlan(const Terminal& terminal, const v1::PlanSummary& plan);
+// "2, each with 4 of the 8 logical ranks"; "" for a job of one logical rank.
+std::string RanksText(const v1::JobSpec& spec);
+
+// What a step of `job` costs, by its plan: parameters, FLOPs, bytes per slot by kind.
+std::string RenderPlan(const Terminal& terminal, const v1::Job& job);
 
 }  // namespace trainyard::cli

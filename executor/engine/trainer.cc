@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/fault.h"
 #include "executor/engine/initialize.h"
@@ -224,7 +225,11 @@ absl::Status Trainer::AddAcrossRanks() {
   TY_RETURN_IF_ERROR(session_.Synchronize());
   std::vector<PartialSumOnHost> own;
   for (int64_t p = 0; p < across_->own(); ++p) own.push_back(session_.PartialOnHost(p));
-  return WithFault(Fault::kGang, across_->Run(own));
+  Communicator& communicator = gang_.communicator();
+  communicator.SetPatience(patience_.Next(absl::Now()));
+  const absl::Status added = across_->Run(own);
+  communicator.SetPatience(absl::InfiniteDuration());
+  return WithFault(Fault::kGang, added);
 }
 
 absl::Status Trainer::MoveBuffers() {

@@ -21,6 +21,7 @@
 #include "executor/engine/loss_scale.h"
 #include "executor/engine/session.h"
 #include "executor/engine/step_parts.h"
+#include "executor/engine/step_patience.h"
 #include "executor/engine/sum_across_ranks.h"
 #include "kernels/step_state.h"
 #include "trainyard/v1/spec.pb.h"
@@ -129,7 +130,7 @@ class Trainer {
   absl::Status Prepare();
   // Enqueues more of step enqueued_, up to but not including micro-batch `end`.
   absl::Status EnqueueTo(int64_t end, const BatchSource& next);
-  // Only of a gang: adds up the sums of all ranks.
+  // Only of a gang: adds up the sums of all ranks, and does not wait for ever for one that hangs.
   absl::Status AddAcrossRanks();
   // Where the moments of micro-batch `i` of the step, counted over all logical ranks, are kept.
   int64_t MomentsOf(int64_t i) const {
@@ -158,6 +159,7 @@ class Trainer {
   const v1::JobSpec spec_;
   const std::vector<StepPart> parts_;     // by micro-batch
   int64_t first_micro_batch_ = 0;         // this rank's first one among those of all logical ranks
+  StepPatience patience_;                 // of a gang
   std::optional<SumAcrossRanks> across_;  // of a gang
   kernels::Kernels copy_, begin_, norm_, end_, move_buffers_;
   std::vector<kernels::Kernels> zero_, micro_;  // by partial sum

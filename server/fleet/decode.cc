@@ -127,11 +127,6 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
     return FieldError("register.address", absl::StrCat(message.address().size(), " bytes"),
                       "HOST:PORT of 1 to 253 printable characters");
   }
-  for (const v1::Slot& slot : message.slots()) {
-    if (RankAddress(message.address(), slot.index()).ok()) continue;
-    return FieldError("register.address", absl::StrCat("'", Readable(message.address()), "'"),
-                      "HOST:PORT with a port for each slot, PORT + its index, of at most 65535");
-  }
   if (!message.node_secret().empty() && !IsPrintable(message.node_secret(), 128)) {
     return FieldError("register.node_secret", absl::StrCat(message.node_secret().size(), " bytes"),
                       "at most 128 printable characters");
@@ -180,6 +175,10 @@ absl::StatusOr<NodeRecord> DecodeRegister(const v1::Register& message) {
     if (!seen.insert(slot.index).second) {
       return FieldError(absl::StrCat("register.slots[", i, "].index"), absl::StrCat(slot.index),
                         "an index that no other slot has");
+    }
+    if (!RankAddress(message.address(), slot.index).ok()) {
+      return FieldError("register.address", absl::StrCat("'", Readable(message.address()), "'"),
+                        "HOST:PORT with a port for each slot, PORT + its index, of at most 65535");
     }
     node.slots.push_back(std::move(slot));
   }

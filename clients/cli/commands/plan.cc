@@ -21,7 +21,7 @@ absl::StatusOr<int> Plan(Session& session, const PlanOptions& options) {
   TY_ASSIGN_OR_RETURN(const v1::Job job, client->SubmitJob(std::move(request)));
   session.out().Write(format == OutputFormat::kJson || format == OutputFormat::kYaml
                           ? Serialize(format, job.plan())
-                          : RenderPlan(session.terminal(), job.plan()));
+                          : RenderPlan(session.terminal(), job));
   return kExitOk;
 }
 

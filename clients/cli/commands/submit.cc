@@ -29,8 +29,7 @@ void Show(Session& session, OutputFormat format, const v1::Job& job, const Submi
   } else if (format == OutputFormat::kName) {
     session.out().Write(absl::StrCat(job.name(), "\n"));
   } else if (options.validate_only) {
-    session.out().Write(
-        absl::StrCat("the job is valid\n", RenderPlan(session.terminal(), job.plan())));
+    session.out().Write(absl::StrCat("the job is valid\n", RenderPlan(session.terminal(), job)));
   } else {
     session.out().Write(absl::StrCat("submitted ", id, "\n"));
     if (!options.follow && session.terminal().interactive) {

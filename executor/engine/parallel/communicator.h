@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 
 namespace trainyard::engine {
@@ -30,7 +31,8 @@ struct Transfer {
 // Abort was called, here or by another rank, whose words are in the message. kInternal: the ranks
 // do not make the same calls; the message says what was sent and what was expected.
 //
-// Not noticed: a rank that waits for one that never calls but lives on.
+// Noticed only within SetPatience: a rank that never calls, but whose process lives on.
+// kDeadlineExceeded names it.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -46,6 +48,10 @@ class Communicator {
   // Lets every operation of this rank and, as far as they can be told, of all others fail. The
   // first call counts. Thread-safe.
   virtual void Abort(absl::Status why) = 0;
+
+  // How long an exchange may stand still from now on, because a rank does not do its part; for ever
+  // unless told.
+  virtual void SetPatience(absl::Duration patience) = 0;
 
   // Bytes of messages that this rank has sent to others so far, without headers.
   virtual int64_t bytes_sent() const = 0;

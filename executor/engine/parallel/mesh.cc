@@ -2,11 +2,13 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "executor/engine/parallel/sockets.h"
 #include "executor/engine/parallel/watch.h"
 #include "storage/base/status.h"
@@ -55,6 +57,8 @@ class Mesh : public Communicator {
         absl::StrCat(peers_[options_.rank].name, " gave up: ", why.message())));
   }
 
+  void SetPatience(absl::Duration patience) override { patience_ = patience; }
+
   std::string description() const override {
     int memory = 0;
     for (const MeshPeer& peer : peers_) memory += peer.shares_memory;
@@ -70,6 +74,8 @@ class Mesh : public Communicator {
   absl::StatusOr<bool> ProgressAll();
   absl::Status CheckGone(int peer);
   absl::Status Sleep();
+  // The ranks of this exchange that have not done their part.
+  std::string Awaited() const;
 
   const MeshOptions options_;
   FileDescriptor doorbell_;
@@ -80,6 +86,7 @@ class Mesh : public Communicator {
   int active_count_ = 0;
   int active_memory_ = 0;  // of these, the ones that share memory
   SteadyClock::time_point last_move_;
+  absl::Duration patience_ = absl::InfiniteDuration();
 
   int64_t bytes_sent_ = 0;
   Watch watch_;  // last: its thread rings the doorbell
@@ -166,6 +173,14 @@ absl::Status Mesh::Finish() {
   return absl::OkStatus();
 }
 
+std::string Mesh::Awaited() const {
+  std::vector<std::string> names;
+  for (int r = 0; r < size(); ++r) {
+    if (active_[r]) names.push_back(peers_[r].name);
+  }
+  return absl::StrJoin(names, ", ");
+}
+
 absl::Status Mesh::Sleep() {
   if (active_memory_ > 0) {
     for (int r = 0; r < size(); ++r) {
@@ -174,6 +189,13 @@ absl::Status Mesh::Sleep() {
     TY_ASSIGN_OR_RETURN(const bool moved, ProgressAll());
     if (moved || active_count_ == 0) return absl::OkStatus();
   }
+  const absl::Duration still = absl::FromChrono(SteadyClock::now() - last_move_);
+  if (still > patience_) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(Awaited(), " did not do its part of an exchange for ",
+                     absl::FormatDuration(patience_), ": it hangs, or is that slow"));
+  }
+  const absl::Duration left = std::min(patience_ - still, absl::Milliseconds(kPollMs));
   std::vector<pollfd> waits = {{doorbell_.get(), POLLIN, 0}};
   for (int r = 0; r < size(); ++r) {
     if (!active_[r]) continue;
@@ -184,7 +206,7 @@ absl::Status Mesh::Sleep() {
     }
     if (link.fd() >= 0) waits.push_back({link.fd(), link.events(), 0});
   }
-  poll(waits.data(), waits.size(), kPollMs);
+  poll(waits.data(), waits.size(), static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
   if (waits[0].revents != 0) SilenceDoorbell(doorbell_.get());
   return absl::OkStatus();
 }

@@ -86,5 +86,18 @@ TEST(Shown, NamesOfMetricsAddNoColumn) {
   EXPECT_EQ(CsvHeader({"loss\n1,2"}), "step,split,loss\\n1,2\n");
 }
 
+TEST(Shown, RanksSayHowManyLogicalRanksTheyHost) {
+  v1::JobSpec spec;
+  EXPECT_EQ(RanksText(spec), "");
+  spec.mutable_parallel()->set_logical_ranks(8);
+  EXPECT_EQ(RanksText(spec), "1, with all 8 logical ranks");
+  spec.mutable_resources()->set_min_slots(2);
+  EXPECT_EQ(RanksText(spec), "2, each with 4 of the 8 logical ranks");
+  spec.mutable_resources()->set_min_slots(3);
+  EXPECT_EQ(RanksText(spec), "3, each with 2 or 3 of the 8 logical ranks");
+  spec.clear_parallel();
+  EXPECT_EQ(RanksText(spec), "3, a logical rank each");
+}
+
 }  // namespace
 }  // namespace trainyard::cli

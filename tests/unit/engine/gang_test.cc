@@ -3,14 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
 #include "executor/engine/fault.h"
+#include "executor/engine/step_patience.h"
 #include "tests/unit/engine/in_threads.h"
 
 namespace trainyard::engine {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Gang, ARankThatIsAloneDecidesForItself) {
   const Gang alone;
@@ -67,14 +72,45 @@ TEST(Gang, AllReturnWhatWentWrong) {
 }
 
 TEST(Gang, ARankThatFailsTellsTheOthersWhy) {
+  absl::BlockingCounter met(2);
   InThreads(3, [&](Communicator& communicator) {
     const Gang gang(&communicator);
-    ASSERT_TRUE(gang.Any(true).ok());  // all have met
-    if (gang.rank() == 1) return gang.Fail(absl::NotFoundError("shard 7 is not there"));
+    if (gang.rank() == 1) {
+      met.Wait();
+      return gang.Fail(absl::NotFoundError("shard 7 is not there"));
+    }
+    met.DecrementCount();
     const absl::Status status = gang.Any(false).status();
     EXPECT_EQ(FaultOf(status), Fault::kGang);
     EXPECT_THAT(std::string(status.message()), HasSubstr("shard 7 is not there"));
   });
+}
+
+TEST(Gang, ARankThatHangsIsNamed) {
+  absl::Notification over;
+  InThreads(3, [&](Communicator& communicator) {
+    const Gang gang(&communicator);
+    ASSERT_TRUE(gang.Any(true).ok());
+    if (gang.rank() == 1) return over.WaitForNotification();
+    communicator.SetPatience(absl::Milliseconds(200));
+    const absl::Status status = gang.Any(false).status();
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("rank 1 ("), HasSubstr("it hangs, or is that slow"),
+                      Not(HasSubstr("rank 3"))));
+    if (gang.rank() == 0) over.Notify();
+  });
+}
+
+TEST(StepPatience, IsTenUsualStepsAndAtLeastAMinute) {
+  StepPatience patience;
+  absl::Time now = absl::UnixEpoch();
+  EXPECT_EQ(patience.Next(now), absl::Minutes(10));
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(patience.Next(now += absl::Seconds(1)), absl::Minutes(1));
+  // One slow step changes nothing, many do.
+  EXPECT_EQ(patience.Next(now += absl::Hours(1)), absl::Minutes(1));
+  absl::Duration last;
+  for (int i = 0; i < 15; ++i) last = patience.Next(now += absl::Minutes(1));
+  EXPECT_EQ(last, absl::Minutes(10));
 }
 
 }  // namespace

@@ -226,6 +226,9 @@ TEST(Decode, RegistrationIsCheckedFieldByField) {
       {"register.slots[0].memory_bytes", [](auto& m) { m.mutable_slots(0)->set_memory_bytes(-1); }},
       {"register.slots[0].device", [](auto& m) { m.mutable_slots(0)->clear_device(); }},
       {"register.slots[0].index", [](auto& m) { m.mutable_slots(0)->set_index(-1); }},
+      {"register.address", [](auto& m) { m.set_address("host:65536"); }},
+      {"register.address", [](auto& m) { m.set_address("host:-5"); }},
+      {"register.address", [](auto& m) { m.set_address("host:"); }},
       {"register.slots[1].index", [](auto& m) { *m.add_slots() = m.slots(0); }},
       {"register.labels", [](auto& m) { (*m.mutable_labels())[""] = "x"; }},
       {"key.attempt", [](auto& m) { m.add_running()->set_job_uid("u"); }},
@@ -369,6 +372,17 @@ TEST(Assignment, TimeThatPassesIsNoChangeOfTheDesiredSet) {
   EXPECT_EQ(early->checkpoint_root(), "file:///root/p/j-01234567");
   EXPECT_EQ(early->restore().step(), 10);
   EXPECT_EQ(early->rank_addresses(0), "host:29403");
+}
+
+TEST(Assignment, RanksAreReachedAtThePortsOfTheirSlots) {
+  EXPECT_EQ(*RankAddress("host", 3), "host:29403");
+  EXPECT_EQ(*RankAddress("host:31000", 3), "host:31003");
+  EXPECT_EQ(*RankAddress("10.0.0.7:31000", 0), "10.0.0.7:31000");
+  EXPECT_EQ(*RankAddress("fe80::1", 1), "[fe80::1]:29401");
+  EXPECT_EQ(*RankAddress("[fe80::1]:31000", 1), "[fe80::1]:31001");
+  for (const char* bad : {"host:", "host:x", "host:0", "host:65535", "host:99999999999", ":-1"}) {
+    EXPECT_FALSE(RankAddress(bad, 1).ok()) << bad;
+  }
 }
 
 }  // namespace

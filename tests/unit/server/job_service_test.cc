@@ -285,7 +285,7 @@ TEST_F(JobServiceTest, GangLargerThanAllNodesTogetherIsRefusedWithWhatWouldFit) 
   ExpectRefused(grpc::FAILED_PRECONDITION, "min_slots of at most 2 would fit",
                 [&] { return Submit(gang); });
   gang.set_validate_only(true);
-  ExpectRefused(grpc::FAILED_PRECONDITION, "spec.resources.min_slots: needs 4 slots of",
+  ExpectRefused(grpc::FAILED_PRECONDITION, "spec.resources.min_slots: needs 4 CPU slots of",
                 [&] { return Submit(gang); });
   gang.set_validate_only(false);
   gang.mutable_job()->mutable_spec()->mutable_resources()->set_min_slots(2);
