@@ -200,12 +200,16 @@ bool IsHopeless(const Yard& yard) {
   return false;
 }
 
-absl::Status WaitUntilReady(const Yard& yard, const YardConfig& config, absl::Duration timeout) {
+bool HasSupervisor(const Yard& yard) { return ReadPidFile(yard.pid_path("supervisor")).ok(); }
+
+// Gives up early if a supervisor that ran before is gone: it was about to end.
+absl::Status WaitUntilReady(const Yard& yard, const StartedYard& started, absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   while (true) {
-    const absl::Status status = CheckReady(yard, config);
+    const absl::Status status = CheckReady(yard, started.config);
     if (status.ok()) return status;
-    if (absl::Now() > end || IsHopeless(yard)) return Explain(yard, status);
+    const bool lost = started.was_running && !HasSupervisor(yard);
+    if (lost || absl::Now() > end || IsHopeless(yard)) return Explain(yard, status);
     absl::SleepFor(absl::Milliseconds(20));  // nothing signals readiness: the API is polled
   }
 }
@@ -217,7 +221,7 @@ absl::StatusOr<FileDescriptor> LockOrSupervisor(const Yard& yard, absl::Duration
   while (true) {
     absl::StatusOr<FileDescriptor> lock = yard.TryLock();
     if (lock.ok() || !absl::IsUnavailable(lock.status())) return lock;
-    if (ReadPidFile(yard.pid_path("supervisor")).ok()) return FileDescriptor();
+    if (HasSupervisor(yard)) return FileDescriptor();
     if (absl::Now() > end) return lock.status();
     absl::SleepFor(absl::Milliseconds(20));
   }
@@ -288,9 +292,12 @@ absl::StatusOr<StartedYard> StartYard(const StartOptions& options) {
     } else {
       TY_ASSIGN_OR_RETURN(started.config, BringUp(yard, options, std::move(lock)));
     }
-    const absl::Status ready = WaitUntilReady(yard, started.config, options.timeout);
+    const absl::Status ready = WaitUntilReady(yard, started, options.timeout);
     if (ready.ok()) break;
-    if (started.was_running) return ready;
+    if (started.was_running) {
+      if (HasSupervisor(yard) || tries == kMostTries) return ready;
+      continue;
+    }
     (void)StopYard(yard, /*purge=*/false);
     const bool port_was_lost = !options.port.has_value() && !PortIsFree(started.config.port);
     if (!port_was_lost || tries == kMostTries) return ready;

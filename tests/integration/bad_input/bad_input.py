@@ -369,7 +369,7 @@ class Bench:
         self.good("submit", self.names["job"], "--name", "good", "--request-id", "once", "--follow")
         self.register_wide_node()
         self.good("submit", self.names["job"], "--name", "wide", "--set", "resources.min_slots=64", "--set",
-                  "training.batch_size=64")
+                  "resources.device=CPU", "--set", "training.batch_size=64")
 
     def register_wide_node(self):
         """A node of 64 slots that is drained and away again: a job that needs it may wait for it."""

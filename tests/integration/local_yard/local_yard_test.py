@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
@@ -108,6 +109,18 @@ class LocalYard(unittest.TestCase):
         after = self.wait_until_well()
         for part in ("postgres", "agent"):
             self.assertEqual(before[part]["pid"], after[part]["pid"])
+
+    def test_start_while_the_supervisor_dies_brings_up_the_yard(self):
+        self.start()
+        before = self.wait_until_well()
+        os.kill(before["supervisor"]["pid"], signal.SIGSTOP)
+        os.kill(before["server"]["pid"], signal.SIGKILL)
+        # While `start` waits for the yard that seems to be there.
+        end = threading.Timer(0.5, os.kill, (before["supervisor"]["pid"], signal.SIGKILL))
+        end.start()
+        self.start()
+        end.join()
+        self.assertNotEqual(self.wait_until_well()["supervisor"]["pid"], before["supervisor"]["pid"])
 
     def test_stop_ends_everything_even_without_a_supervisor(self):
         self.start()
