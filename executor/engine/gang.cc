@@ -25,8 +25,7 @@ Outcome OutcomeOf(const absl::Status& status) {
   Outcome outcome{.code = static_cast<int32_t>(status.code()),
                   .fault = FaultOf(status),
                   .rolled_back = RolledBack(status)};
-  const size_t length = std::min(status.message().size(), kLongest - 1);
-  memcpy(outcome.message, status.message().data(), length);
+  status.message().copy(outcome.message, kLongest - 1);
   return outcome;
 }
 
@@ -68,7 +67,7 @@ absl::StatusOr<int64_t> Gang::OfLeader(int64_t mine) const {
 
 absl::StatusOr<std::vector<std::string>> Gang::Gather(const std::string& mine) const {
   std::array<char, kLongest> text{};
-  memcpy(text.data(), mine.data(), std::min(mine.size(), kLongest - 1));
+  mine.copy(text.data(), kLongest - 1);
   TY_ASSIGN_OR_RETURN(const auto all, (GatherValues<std::array<char, kLongest>>(*this, text)));
   std::vector<std::string> texts;
   for (const auto& one : all) texts.emplace_back(one.data(), strnlen(one.data(), kLongest));
