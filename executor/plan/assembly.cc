@@ -15,10 +15,12 @@
 #include "executor/plan/passes/align_rows.h"
 #include "executor/plan/passes/cast_in_step.h"
 #include "executor/plan/passes/layout.h"
+#include "executor/plan/passes/logical_ranks.h"
 #include "executor/plan/passes/lora.h"
 #include "executor/plan/passes/narrow_gradients.h"
 #include "executor/plan/passes/optimizer_step.h"
 #include "executor/plan/passes/parameter_rules.h"
+#include "executor/plan/passes/pending_buffers.h"
 #include "executor/plan/passes/precision.h"
 #include "executor/plan/passes/recompute.h"
 #include "executor/plan/passes/share_gradients.h"
@@ -145,10 +147,10 @@ class Assembly {
     if (training) {
       AppendOptimizer(spec_, trained_, norm_sum_, plan_);
       ReadInEvaluation(copies_, plan_);
-      MovePending();
+      forward_ops_ += MovePendingBuffers(plan_);
       if (activation_bytes < kUnbounded) RecomputeWithin(activation_bytes);
       ZeroSums();
-      AddFolds();
+      AddFolds(slots(), trained_.dense, plan_);
     }
     LayOutSmallest(scalars_, step_copies_, forward_ops_, plan_);
     Summarize(spec_, facts_, plan_);
@@ -336,65 +338,6 @@ class Assembly {
     }
   }
 
-  // The micro-batches of a step move copies of the buffers, in order; they become the buffers when
-  // the step is taken.
-  void MovePending() {
-    if (plan_.buffers.empty()) return;
-    absl::flat_hash_map<TensorId, TensorId> pending_of;
-    int64_t n = 0;
-    for (const TensorId id : plan_.buffers) {
-      Tensor pending = plan_.tensors[id];
-      pending.name.append("'");
-      pending.kind = TensorKind::kPendingBuffer;
-      n += Align(pending.bytes()) / SizeOf(pending.type);
-      plan_.tensors.push_back(std::move(pending));
-      plan_.pending.push_back(static_cast<TensorId>(plan_.tensors.size()) - 1);
-      pending_of[id] = plan_.pending.back();
-    }
-    Retarget(pending_of, plan_.micro);
-    if (plan_.logical_ranks > 1) return KeepMoments();
-    plan_.begin.push_back(Cast{.x = plan_.buffers[0], .y = plan_.pending[0], .n = n});
-    plan_.end.push_back(CopyIfTaken{
-        .x = plan_.pending[0], .y = plan_.buffers[0], .grad_scale = plan_.grad_scale, .n = n});
-  }
-
-  // Of several logical ranks. With momentum 1 and its buffers zeroed, batch norm writes the mean
-  // and variance of the micro-batch itself; move_buffers then moves the buffers by them, in order.
-  void KeepMoments() {
-    absl::flat_hash_map<TensorId, float> momentum_of;
-    for (Op& op : plan_.micro) {
-      auto* const norm = std::get_if<BatchNormForward>(&op);
-      if (norm == nullptr || norm->again) continue;
-      const float momentum = std::exchange(norm->momentum, 1.0f);
-      momentum_of[norm->running_mean] = momentum_of[norm->running_var] = momentum;
-    }
-    int64_t all = 0;
-    for (size_t i = 0; i < plan_.pending.size(); ++i) {
-      const Tensor& pending = plan_.tensors[plan_.pending[i]];
-      const int64_t n = Align(pending.bytes()) / SizeOf(pending.type);
-      const double decay = 1 - static_cast<double>(momentum_of.at(plan_.pending[i]));
-      all += n;
-      auto* const last =
-          plan_.move_buffers.empty() ? nullptr : &std::get<EmaStep>(plan_.move_buffers.back());
-      if (last != nullptr && last->decay == decay) {
-        last->n += n;
-        continue;
-      }
-      plan_.move_buffers.push_back(EmaStep{.average = plan_.buffers[i],
-                                           .w = plan_.pending[i],
-                                           .grad_scale = plan_.grad_scale,
-                                           .state = plan_.state,
-                                           .n = n,
-                                           .decay = decay});
-    }
-    plan_.tensors.push_back({.name = "moments",
-                             .dims = {plan_.logical_ranks * plan_.micro_batches, all},
-                             .kind = TensorKind::kPendingBuffer});
-    plan_.moments = static_cast<TensorId>(plan_.tensors.size()) - 1;
-    plan_.micro.insert(plan_.micro.begin(), Zero{.x = plan_.pending[0], .n = all});
-    ++forward_ops_;
-  }
-
   void AddRowGradient() {
     const int64_t samples = plan_.micro_batch * plan_.micro_batches;
     const auto tables = static_cast<int64_t>(trained_.trained - trained_.dense);
@@ -447,34 +390,6 @@ class Assembly {
       if (sum != kNone) plan_.zero.push_back(Zero{.x = sum, .n = 1});
     }
     ZeroGradients(plan_);
-  }
-
-  // Places for the partial sums that a rank holds at once, and what adds them up.
-  void AddFolds() {
-    const int64_t places = MostSums(plan_.logical_ranks, slots());
-    if (places == 1) return;  // and there may be no gradient but by row
-    const int64_t gradients = RunLength(plan_, 0, trained_.dense);
-    int64_t sums = 0;
-    for (const TensorId sum : {plan_.loss_sum, plan_.z_loss_sum, plan_.target_count}) {
-      if (sum != kNone) sums += kAlignment / SizeOf(ElementType::kF64);
-    }
-    PartialSum total{.sums = plan_.loss_sum, .gradients = plan_.gradients[0]};
-    for (int64_t p = 1; p < places; ++p) {
-      const auto add = [&](const std::string& what, ElementType type, int64_t n) {
-        plan_.tensors.push_back({.name = absl::StrCat("partial sum ", p, " of ", what),
-                                 .type = type,
-                                 .dims = {n},
-                                 .kind = TensorKind::kPartialSum});
-        return static_cast<TensorId>(plan_.tensors.size()) - 1;
-      };
-      const PartialSum part = {.sums = add("losses", ElementType::kF64, sums),
-                               .gradients = add("gradients", ElementType::kF32, gradients)};
-      plan_.folds.push_back(
-          {Fold{.part = part.sums, .total = total.sums, .n = sums},
-           Fold{.part = part.gradients, .total = total.gradients, .n = gradients}});
-      plan_.partial_sums.push_back(part);
-      total = part;
-    }
   }
 
   const v1::JobSpec& spec_;
