@@ -16,15 +16,15 @@ constexpr size_t kLongest = 1024;  // bytes of a text that is gathered
 // How something went for a rank.
 struct Outcome {
   int32_t code = 0;
-  Fault fault = Fault::kInternal;
-  bool rolled_back = false;
+  int32_t fault = 0;
+  int32_t rolled_back = 0;
   char message[kLongest] = {};
 };
 
 Outcome OutcomeOf(const absl::Status& status) {
   Outcome outcome{.code = static_cast<int32_t>(status.code()),
-                  .fault = FaultOf(status),
-                  .rolled_back = RolledBack(status)};
+                  .fault = static_cast<int32_t>(FaultOf(status)),
+                  .rolled_back = RolledBack(status) ? 1 : 0};
   status.message().copy(outcome.message, kLongest - 1);
   return outcome;
 }
@@ -33,8 +33,9 @@ absl::Status StatusOf(const Outcome& outcome) {
   if (outcome.code == 0) return absl::OkStatus();
   const std::string message(outcome.message, strnlen(outcome.message, kLongest));
   const absl::Status status =
-      WithFault(outcome.fault, absl::Status(static_cast<absl::StatusCode>(outcome.code), message));
-  return outcome.rolled_back ? MarkRolledBack(status) : status;
+      WithFault(static_cast<Fault>(outcome.fault),
+                absl::Status(static_cast<absl::StatusCode>(outcome.code), message));
+  return outcome.rolled_back != 0 ? MarkRolledBack(status) : status;
 }
 
 // The values of all ranks, of a fixed size.

@@ -52,12 +52,12 @@ class Assembly {
  public:
   Assembly(const v1::JobSpec& spec, const DataFacts& facts)
       : spec_(spec), facts_(facts), type_(TypeOf(spec.precision().compute())) {
+    plan_.logical_ranks = std::max(1, spec.parallel().logical_ranks());
     plan_.state = Scalar("step_state", ElementType::kU8, kStepStateBytes);
   }
 
   absl::Status AddTraining() {
     const v1::Training& training = spec_.training();
-    plan_.logical_ranks = spec_.parallel().logical_ranks();
     plan_.micro_batch = training.micro_batch_size();
     plan_.micro_batches = training.batch_size() / plan_.logical_ranks / training.micro_batch_size();
     plan_.loss_scaling = type_ == ElementType::kF16;

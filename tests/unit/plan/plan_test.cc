@@ -88,6 +88,11 @@ TEST(InferencePlan, HoldsParametersAndOneForwardPassOnly) {
   EXPECT_EQ(plan.evaluation_batch, 1);
   EXPECT_LT(plan.arena_bytes, trained.arena_bytes / 4);
   EXPECT_FALSE(BuildInferencePlan(spec, TokenFacts(65), 0).ok());
+  // A job that trained on several ranks is sampled by one process.
+  v1::JobSpec shared = spec;
+  shared.mutable_parallel()->set_logical_ranks(4);
+  shared.mutable_resources()->set_max_slots(2);
+  EXPECT_TRUE(BuildInferencePlan(shared, TokenFacts(65), 1).ok());
 }
 
 }  // namespace
