@@ -55,6 +55,8 @@ GpuMonitor::~GpuMonitor() {
     shared_->stop = true;
     ended = shared_->mu.AwaitWithTimeout(absl::Condition(&shared_->ended), kLongestGoodbye);
   }
+  // A call that hangs in the driver cannot be interrupted, and no agent waits for it to leave: the
+  // thread goes on with what it shares, which it owns too, until it returns or the process ends.
   ended ? thread_.join() : thread_.detach();
 }
 
