@@ -51,6 +51,12 @@ absl::StatusOr<std::vector<T>> GatherValues(const Gang& gang, const T& mine) {
 
 }  // namespace
 
+void SetBounds(const v1::Parallel& parallel, Rendezvous& rendezvous) {
+  if (!parallel.has_progress_timeout_seconds()) return;
+  rendezvous.progress_timeout = absl::Seconds(parallel.progress_timeout_seconds());
+  rendezvous.silence = std::min(rendezvous.silence, *rendezvous.progress_timeout);
+}
+
 absl::Status Gang::AllGather(absl::Span<const absl::Span<char>> parts) const {
   if (alone()) return absl::OkStatus();
   return WithFault(Fault::kGang, communicator_->AllGather(parts));

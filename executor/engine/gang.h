@@ -11,8 +11,13 @@
 #include "absl/types/span.h"
 #include "executor/engine/fault.h"
 #include "executor/engine/parallel/communicator.h"
+#include "executor/engine/parallel/rendezvous.h"
+#include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::engine {
+
+// How long the ranks of a job wait for one that does nothing, or is not heard of, as its spec says.
+void SetBounds(const v1::Parallel& parallel, Rendezvous& rendezvous);
 
 // Every rank makes the same calls in the same order. A rank that is alone decides for itself.
 // Failures have the fault kGang. Copies are the same gang. For one thread at a time, but for Fail.

@@ -9,6 +9,7 @@
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/fault.h"
+#include "executor/engine/gang.h"
 #include "executor/engine/run.h"
 #include "executor/plan/spec/spec.h"
 #include "executor/worker/exit_code.h"
@@ -127,6 +128,9 @@ int TrainRank(const AloneOptions& options, engine::Rendezvous rendezvous) {
   CatchStopSignals(/*also_interrupt=*/true);
   rendezvous.allow_shared_memory = !options.tcp;
   const int rank = rendezvous.rank;
+  const absl::StatusOr<v1::JobSpec> spec = ReadSpec(options);
+  if (!spec.ok()) return ExitCodeOf(engine::WithFault(engine::Fault::kSpec, spec.status()));
+  engine::SetBounds(spec->parallel(), rendezvous);
   absl::StatusOr<std::unique_ptr<engine::Communicator>> met = engine::Meet(std::move(rendezvous));
   const absl::Status status =
       met.ok() ? Train(options, met->get()) : engine::WithFault(engine::Fault::kGang, met.status());

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "executor/engine/fault.h"
+#include "executor/engine/gang.h"
 #include "executor/engine/parallel/rendezvous.h"
 #include "executor/engine/run.h"
 #include "executor/run/event_log.h"
@@ -50,12 +51,14 @@ absl::StatusOr<std::unique_ptr<engine::Communicator>> MeetGang(const v1::Assignm
                                          assignment.world_size(), " names ",
                                          assignment.rank_addresses_size(), " addresses")));
   }
-  return engine::Meet(
-      {.rank = key.rank(),
-       .addresses = {assignment.rank_addresses().begin(), assignment.rank_addresses().end()},
-       .secret = assignment.rendezvous_secret(),
-       .version = absl::StrCat("trainyard ", TRAINYARD_VERSION, ", attempt ", key.attempt(), " of ",
-                               key.job_uid())});
+  engine::Rendezvous rendezvous{
+      .rank = key.rank(),
+      .addresses = {assignment.rank_addresses().begin(), assignment.rank_addresses().end()},
+      .secret = assignment.rendezvous_secret(),
+      .version = absl::StrCat("trainyard ", TRAINYARD_VERSION, ", attempt ", key.attempt(), " of ",
+                              key.job_uid())};
+  engine::SetBounds(assignment.spec().parallel(), rendezvous);
+  return engine::Meet(std::move(rendezvous));
 }
 
 absl::Status Train(const RankOptions& options, const run::RunDirectory& directory,

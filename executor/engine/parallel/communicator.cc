@@ -12,6 +12,14 @@ constexpr size_t kManyBytes = 256 << 10;
 
 }  // namespace
 
+absl::Status Communicator::ExchangeFor(Collective collective,
+                                       absl::Span<const Transfer> transfers) {
+  collective_ = collective;
+  const absl::Status status = Exchange(transfers);
+  collective_ = Collective::kExchange;
+  return status;
+}
+
 absl::Status Communicator::AllGather(absl::Span<const absl::Span<char>> parts) {
   TY_CHECK(static_cast<int>(parts.size()) == size(), parts.size(), " parts of ", size(), " ranks");
   std::vector<Transfer> transfers;
@@ -19,7 +27,7 @@ absl::Status Communicator::AllGather(absl::Span<const absl::Span<char>> parts) {
     if (r == rank()) continue;
     transfers.push_back({.peer = r, .send = parts[rank()], .receive = parts[r]});
   }
-  return Exchange(transfers);
+  return ExchangeFor(Collective::kAllGather, transfers);
 }
 
 absl::Status Communicator::Broadcast(int root, absl::Span<char> bytes) {
@@ -43,8 +51,8 @@ absl::Status Communicator::Broadcast(int root, absl::Span<char> bytes) {
                        .send = to_root ? absl::Span<const char>() : piece(rank()),
                        .receive = rank() == root ? absl::Span<char>() : piece(r)});
   }
-  TY_RETURN_IF_ERROR(Exchange(from_root));
-  return in_pieces ? Exchange(between) : absl::OkStatus();
+  TY_RETURN_IF_ERROR(ExchangeFor(Collective::kBroadcast, from_root));
+  return in_pieces ? ExchangeFor(Collective::kBroadcast, between) : absl::OkStatus();
 }
 
 absl::Status Communicator::Barrier() {
@@ -57,7 +65,7 @@ absl::Status Communicator::Barrier() {
                          .send = absl::Span<const char>(&here, 1),
                          .receive = absl::Span<char>(&there[r], 1)});
   }
-  return Exchange(transfers);
+  return ExchangeFor(Collective::kBarrier, transfers);
 }
 
 }  // namespace trainyard::engine

@@ -11,6 +11,9 @@
 
 namespace trainyard::engine {
 
+// Which of a communicator's calls a rank is in, for the words of failures.
+enum class Collective : uint8_t { kExchange, kAllGather, kBroadcast, kBarrier };
+
 // What one rank exchanges with one other rank, or with itself, in Communicator::Exchange. Either
 // span may be empty; sizes must match at both ends: what rank a sends to b is as long as what b
 // receives from a.
@@ -32,7 +35,7 @@ struct Transfer {
 // do not make the same calls; the message says what was sent and what was expected.
 //
 // Noticed only within SetPatience: a rank that never calls, but whose process lives on.
-// kDeadlineExceeded names it.
+// kDeadlineExceeded names it, with the collective that it was last in.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -50,7 +53,7 @@ class Communicator {
   virtual void Abort(absl::Status why) = 0;
 
   // How long an exchange may stand still from now on, because a rank does not do its part; for ever
-  // unless told.
+  // unless told. No effect with Rendezvous::progress_timeout.
   virtual void SetPatience(absl::Duration patience) = 0;
 
   // Bytes of messages that this rank has sent to others so far, without headers.
@@ -68,6 +71,15 @@ class Communicator {
 
   // Returns once every rank has called it.
   absl::Status Barrier();
+
+ protected:
+  // What the exchange that begins now is part of.
+  Collective collective() const { return collective_; }
+
+ private:
+  absl::Status ExchangeFor(Collective collective, absl::Span<const Transfer> transfers);
+
+  Collective collective_ = Collective::kExchange;
 };
 
 }  // namespace trainyard::engine

@@ -372,6 +372,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Gathering::Finish() {
   }
   return MakeMesh({.rank = self_.rank,
                    .silence = rendezvous_.silence,
+                   .progress_timeout = rendezvous_.progress_timeout,
                    .spin = sharing <= Cores() ? rendezvous_.spin : absl::ZeroDuration()},
                   std::move(doorbell_), std::move(all));
 }

@@ -22,6 +22,8 @@ using SteadyClock = std::chrono::steady_clock;
 // connection closes. It is given this long, so that the error says which of the two it was.
 constexpr std::chrono::milliseconds kLastWords(1000);
 constexpr int kPollMs = 500;
+// After so long the other ranks have told where they are since an exchange began to stand still.
+constexpr absl::Duration kOldNews = absl::Seconds(2);
 
 std::vector<WatchedRank> TakeControl(std::vector<MeshPeer>& peers) {
   std::vector<WatchedRank> ranks;
@@ -38,6 +40,7 @@ class Mesh : public Communicator {
         doorbell_(std::move(doorbell)),
         peers_(std::move(peers)),
         active_(peers_.size()),
+        patience_(options.progress_timeout.value_or(absl::InfiniteDuration())),
         watch_(TakeControl(peers_), options.silence, doorbell_.get()) {}
 
   int rank() const override { return options_.rank; }
@@ -46,8 +49,10 @@ class Mesh : public Communicator {
 
   absl::Status Exchange(absl::Span<const Transfer> transfers) override {
     if (watch_.failed()) return watch_.failure();
+    watch_.SetWhereabouts({.calls = ++calls_, .last = collective(), .inside = true});
     absl::Status status = Begin(transfers);
     if (status.ok()) status = Finish();
+    watch_.SetWhereabouts({.calls = calls_, .last = collective(), .inside = false});
     // The ranks are out of step now, whatever it was.
     return status.ok() ? status : watch_.Fail(std::move(status));
   }
@@ -57,7 +62,9 @@ class Mesh : public Communicator {
         absl::StrCat(peers_[options_.rank].name, " gave up: ", why.message())));
   }
 
-  void SetPatience(absl::Duration patience) override { patience_ = patience; }
+  void SetPatience(absl::Duration patience) override {
+    patience_ = options_.progress_timeout.value_or(patience);
+  }
 
   std::string description() const override {
     int memory = 0;
@@ -74,8 +81,9 @@ class Mesh : public Communicator {
   absl::StatusOr<bool> ProgressAll();
   absl::Status CheckGone(int peer);
   absl::Status Sleep();
-  // The ranks of this exchange that have not done their part.
-  std::string Awaited() const;
+  // The exchange stands still: names the ranks that it waits for, or, if all of these wait
+  // themselves, those that do not; and where they are.
+  std::string WhoHangs() const;
 
   const MeshOptions options_;
   FileDescriptor doorbell_;
@@ -86,8 +94,9 @@ class Mesh : public Communicator {
   int active_count_ = 0;
   int active_memory_ = 0;  // of these, the ones that share memory
   SteadyClock::time_point last_move_;
-  absl::Duration patience_ = absl::InfiniteDuration();
+  absl::Duration patience_;
 
+  uint64_t calls_ = 0;
   int64_t bytes_sent_ = 0;
   Watch watch_;  // last: its thread rings the doorbell
 };
@@ -173,12 +182,20 @@ absl::Status Mesh::Finish() {
   return absl::OkStatus();
 }
 
-std::string Mesh::Awaited() const {
-  std::vector<std::string> names;
+std::string Mesh::WhoHangs() const {
+  std::vector<std::string> awaited, busy;
+  bool all_wait = patience_ >= kOldNews;
   for (int r = 0; r < size(); ++r) {
-    if (active_[r]) names.push_back(peers_[r].name);
+    if (r == rank()) continue;
+    const Whereabouts whereabouts = watch_.whereabouts(r);
+    const std::string name = absl::StrCat(peers_[r].name, ", ", Describe(whereabouts));
+    if (active_[r]) {
+      awaited.push_back(name);
+      all_wait = all_wait && whereabouts.inside;
+    }
+    if (!whereabouts.inside && !watch_.left(r)) busy.push_back(name);
   }
-  return absl::StrJoin(names, ", ");
+  return absl::StrJoin(all_wait && !busy.empty() ? busy : awaited, ", and ");
 }
 
 absl::Status Mesh::Sleep() {
@@ -191,9 +208,10 @@ absl::Status Mesh::Sleep() {
   }
   const absl::Duration still = absl::FromChrono(SteadyClock::now() - last_move_);
   if (still > patience_) {
-    return absl::DeadlineExceededError(
-        absl::StrCat(Awaited(), " did not do its part of an exchange for ",
-                     absl::FormatDuration(patience_), ": it hangs, or is that slow"));
+    return absl::DeadlineExceededError(absl::StrCat(
+        WhoHangs(), ", did not do its part of ",
+        Describe({.calls = calls_, .last = collective(), .inside = true}).substr(3), " of rank ",
+        rank(), " for ", absl::FormatDuration(patience_), ": it hangs, or is that slow"));
   }
   const absl::Duration left = std::min(patience_ - still, absl::Milliseconds(kPollMs));
   std::vector<pollfd> waits = {{doorbell_.get(), POLLIN, 0}};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct MeshPeer {
 struct MeshOptions {
   int rank = 0;
   absl::Duration silence;
+  std::optional<absl::Duration> progress_timeout;  // as Rendezvous::progress_timeout
   absl::Duration spin;  // how long to look again and again before sleeping
 };
 

@@ -3,6 +3,7 @@
 // How the ranks of a gang find each other and make their communicator.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct Rendezvous {
   std::string version;  // engine, attempt and whatever else must be the same everywhere
   absl::Duration timeout = absl::Seconds(60);  // how long ranks wait for one another
   absl::Duration silence = absl::Seconds(10);  // after which a rank that says nothing has failed
+  // How long an exchange may stand still; Communicator::SetPatience changes it only if this is
+  // absent.
+  std::optional<absl::Duration> progress_timeout = {};
   // The host to listen on; "" for that of this rank's own address.
   std::string interface_address = "";
   // A socket that listens already, which Meet takes over and closes; -1: Meet makes one.

@@ -7,12 +7,27 @@
 
 #include "absl/strings/str_cat.h"
 #include "executor/engine/parallel/sockets.h"
+#include "executor/engine/parallel/wire.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
 namespace {
 
 constexpr std::chrono::milliseconds kGoodbye(1000);
+
+constexpr const char* kCollectives[] = {"exchange", "all-gather", "broadcast", "barrier"};
+
+// Eight bytes: the number of calls in the upper ones, then the collective, then `inside`.
+uint64_t Pack(const Whereabouts& whereabouts) {
+  return whereabouts.calls << 3 | static_cast<uint64_t>(whereabouts.last) << 1 |
+         (whereabouts.inside ? 1 : 0);
+}
+
+Whereabouts Unpack(uint64_t packed) {
+  return {.calls = packed >> 3,
+          .last = static_cast<Collective>(packed >> 1 & 3),
+          .inside = (packed & 1) != 0};
+}
 
 int MillisecondsUntil(std::chrono::steady_clock::time_point until) {
   const auto left =
@@ -22,13 +37,20 @@ int MillisecondsUntil(std::chrono::steady_clock::time_point until) {
 
 }  // namespace
 
+std::string Describe(const Whereabouts& whereabouts) {
+  if (whereabouts.calls == 0) return "before its first collective";
+  return absl::StrCat(whereabouts.inside ? "in " : "after ",
+                      kCollectives[static_cast<size_t>(whereabouts.last)], " ", whereabouts.calls);
+}
+
 Watch::Watch(std::vector<WatchedRank> ranks, absl::Duration silence, int doorbell)
     : silence_(silence),
       heartbeat_(absl::ToChronoNanoseconds(std::min(absl::Seconds(1), silence / 4))),
       doorbell_(doorbell),
       left_(ranks.size()),
       ranks_(std::move(ranks)),
-      heard_(ranks_.size(), std::chrono::steady_clock::now()) {
+      heard_(ranks_.size(), std::chrono::steady_clock::now()),
+      whereabouts_(ranks_.size()) {
   absl::StatusOr<FileDescriptor> wake = MakeDoorbell();
   TY_CHECK(wake.ok(), wake.status().ToString());
   wake_ = *std::move(wake);
@@ -56,6 +78,15 @@ absl::Status Watch::Fail(absl::Status why) {
 absl::Status Watch::failure() const {
   absl::MutexLock lock(&mu_);
   return failure_;
+}
+
+void Watch::SetWhereabouts(const Whereabouts& mine) {
+  mine_.store(Pack(mine), std::memory_order_relaxed);
+}
+
+Whereabouts Watch::whereabouts(int rank) const {
+  absl::MutexLock lock(&mu_);
+  return whereabouts_[rank];
 }
 
 void Watch::FailLocked(absl::Status why) {
@@ -87,9 +118,11 @@ void Watch::Run() {
     JudgeSilenceLocked(now);
     const bool beats = now >= next_heartbeat;
     if (beats) next_heartbeat = now + heartbeat_;
+    std::string mine;
+    AppendInteger(mine_.load(std::memory_order_relaxed), mine);
     for (WatchedRank& rank : ranks_) {
       if (rank.link == nullptr) continue;
-      if (beats) rank.link->Send(ControlKind::kHeartbeat);
+      if (beats) rank.link->Send(ControlKind::kHeartbeat, mine);
       rank.link->Flush();
     }
   }
@@ -114,7 +147,10 @@ void Watch::ReadLocked(size_t rank, Time now) {
   const absl::Status read = from.link->Read(messages);
   if (!messages.empty()) heard_[rank] = now;
   for (const ControlMessage& message : messages) {
-    if (message.kind == ControlKind::kFailure) {
+    if (message.kind == ControlKind::kHeartbeat && message.body.size() == sizeof(uint64_t)) {
+      absl::string_view body = message.body;
+      whereabouts_[rank] = Unpack(ConsumeInteger<uint64_t>(body));
+    } else if (message.kind == ControlKind::kFailure) {
       FailLocked(DecodeStatus(message.body));
     } else if (message.kind == ControlKind::kGoodbye) {
       left_[rank].store(true, std::memory_order_release);
@@ -134,7 +170,8 @@ void Watch::JudgeSilenceLocked(Time now) {
     if (ranks_[r].link == nullptr || !ranks_[r].link->open() || left(static_cast<int>(r))) continue;
     if (now - heard_[r] < absl::ToChronoNanoseconds(silence_)) continue;
     FailLocked(absl::UnavailableError(
-        absl::StrCat(ranks_[r].name, " is silent for ", absl::FormatDuration(silence_))));
+        absl::StrCat(ranks_[r].name, " is silent for ", absl::FormatDuration(silence_),
+                     "; it was last heard of ", Describe(whereabouts_[r]))));
   }
 }
 

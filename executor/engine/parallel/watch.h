@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "executor/engine/parallel/communicator.h"
 #include "executor/engine/parallel/control_link.h"
 #include "storage/base/file.h"
 
@@ -25,6 +26,15 @@ struct WatchedRank {
   std::unique_ptr<ControlLink> link;  // null for this rank itself
   bool left = false;                  // it has said goodbye already
 };
+
+// Where a rank is in the sequence of its calls, which each heartbeat tells the others.
+struct Whereabouts {
+  uint64_t calls = 0;  // that it has begun so far; 0: none
+  Collective last = Collective::kExchange;
+  bool inside = false;  // the last one has not returned yet
+};
+// "in all-gather 12", "after barrier 3", "before its first collective".
+std::string Describe(const Whereabouts& whereabouts);
 
 // A thread that tells the other ranks each second that this one is alive, and notices when one of
 // them is not: its connection ends (within milliseconds of the end of its process), or says nothing
@@ -47,6 +57,11 @@ class Watch {
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   absl::Status failure() const;  // OK unless failed()
 
+  // Of this rank, for the heartbeats to come.
+  void SetWhereabouts(const Whereabouts& mine);
+  // Of another rank, by its last heartbeat, which is a second old at most unless it is silent.
+  Whereabouts whereabouts(int rank) const;
+
   // Rank `rank` has ended in good order. What it sent before can still be received.
   bool left(int rank) const { return left_[rank].load(std::memory_order_acquire); }
 
@@ -66,9 +81,11 @@ class Watch {
   FileDescriptor wake_;  // wakes the thread
   std::atomic<bool> failed_ = false;
   std::vector<std::atomic<bool>> left_;
+  std::atomic<uint64_t> mine_ = 0;  // packed Whereabouts
   mutable absl::Mutex mu_;
   std::vector<WatchedRank> ranks_ ABSL_GUARDED_BY(mu_);
   std::vector<Time> heard_ ABSL_GUARDED_BY(mu_);
+  std::vector<Whereabouts> whereabouts_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   bool ends_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;  // last: uses the others

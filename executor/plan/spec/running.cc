@@ -80,6 +80,11 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
       return NotBuilt(at + axis, absl::StrCat(size, " ", axis, "-parallel ranks"), "use 1");
     }
   }
+  const double timeout = parallel.progress_timeout_seconds();
+  if (parallel.has_progress_timeout_seconds() && !(timeout >= 1 && timeout <= 86400)) {
+    return Invalid(at + "progress_timeout_seconds", timeout,
+                   " is not in [1, 86400]; leave it out to go by the time of a step");
+  }
   return absl::OkStatus();
 }
 

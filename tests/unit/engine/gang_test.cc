@@ -101,6 +101,21 @@ TEST(Gang, ARankThatHangsIsNamed) {
   });
 }
 
+TEST(Bounds, AreThoseOfTheSpecAndNoLongerThanSilence) {
+  Rendezvous rendezvous;
+  v1::Parallel parallel;
+  SetBounds(parallel, rendezvous);
+  EXPECT_FALSE(rendezvous.progress_timeout.has_value());
+  EXPECT_EQ(rendezvous.silence, absl::Seconds(10));
+  parallel.set_progress_timeout_seconds(30);
+  SetBounds(parallel, rendezvous);
+  EXPECT_EQ(rendezvous.progress_timeout, absl::Seconds(30));
+  EXPECT_EQ(rendezvous.silence, absl::Seconds(10));
+  parallel.set_progress_timeout_seconds(2.5);
+  SetBounds(parallel, rendezvous);
+  EXPECT_EQ(rendezvous.silence, absl::Seconds(2.5));
+}
+
 TEST(StepPatience, IsTenUsualStepsAndAtLeastAMinute) {
   StepPatience patience;
   absl::Time now = absl::UnixEpoch();

@@ -75,6 +75,15 @@ const std::vector<BadSpec>& RunningTable() {
        "spec.parallel.pipeline: 4 pipeline-parallel ranks is not built yet; use 1"},
       {"sequence", MlpSpec, [](auto& s) { s.mutable_parallel()->set_sequence(0); }, kInvalid,
        "spec.parallel.sequence: 0 is less than 1"},
+      {"no time for progress", MlpSpec,
+       [](auto& s) { s.mutable_parallel()->set_progress_timeout_seconds(0); }, kInvalid,
+       "spec.parallel.progress_timeout_seconds: 0 is not in [1, 86400]; leave it out to go by the "
+       "time of a step"},
+      {"progress within a time that is no number", MlpSpec,
+       [](auto& s) { s.mutable_parallel()->set_progress_timeout_seconds(NAN); }, kInvalid,
+       "spec.parallel.progress_timeout_seconds: nan is not in [1, 86400]; leave it out to go by "
+       "the "
+       "time of a step"},
       {"evaluation", MlpSpec, [](auto& s) { s.mutable_evaluation()->set_every_steps(-5); },
        kInvalid, "spec.evaluation.every_steps: -5 is less than 0"},
       {"evaluation samples", MlpSpec, [](auto& s) { s.mutable_evaluation()->set_max_samples(-5); },
