@@ -134,10 +134,15 @@ absl::Status Spool::AppendLast(const std::vector<v1::RankEvent>& extra,
   end.sequence = std::max({end.sequence, acked_, sent_});
   TY_ASSIGN_OR_RETURN(const auto writer,
                       run::EventWriter::OpenAt(directory_.events_path(), clock, end));
-  for (const v1::RankEvent& event : extra) TY_RETURN_IF_ERROR(writer->Append(event));
-  v1::RankEvent last;
-  *last.mutable_exited() = exited;
-  TY_RETURN_IF_ERROR(writer->Append(std::move(last)));
+  std::vector<v1::RankEvent> all = extra;
+  *all.emplace_back().mutable_exited() = exited;
+  for (v1::RankEvent& event : all) {
+    const absl::Status appended = writer->Append(std::move(event));
+    if (appended.ok()) continue;
+    // All or none: the next call would write again what is there already.
+    TY_RETURN_IF_ERROR(run::EventWriter::OpenAt(directory_.events_path(), clock, end).status());
+    return appended;
+  }
   ended_ = end_written_ = true;
   return absl::OkStatus();
 }

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -161,6 +163,27 @@ TEST_F(SpoolTest, EndIsWrittenOnce) {
   ASSERT_TRUE(spool.AppendLast({}, {}, clock_).ok());
   ASSERT_TRUE(Spool(directory_, key_).AppendLast({}, {}, clock_).ok());
   EXPECT_THAT(All(spool), ElementsAre(1, 2));
+}
+
+TEST_F(SpoolTest, FailureIsWrittenOnceAlthoughThereWasNoRoomForTheEndBehindIt) {
+  Write(1);
+  v1::RankEvent failure;
+  failure.mutable_failure()->set_message("the disk is full");
+  v1::RankEvent::Exited exited;
+  exited.set_evidence(std::string(4000, 'x'));
+  Spool spool(directory_, key_);
+  EXPECT_THAT(All(spool), ElementsAre(1));
+
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{.rlim_cur = 1000, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_FALSE(spool.AppendLast({failure}, exited, clock_).ok());
+  EXPECT_THAT(All(spool), IsEmpty());
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_TRUE(spool.AppendLast({failure}, exited, clock_).ok());
+  EXPECT_THAT(All(spool), ElementsAre(2, 3));
 }
 
 TEST_F(SpoolTest, FencedSpoolSendsNothingMore) {
