@@ -193,6 +193,7 @@ void LocalRank::Suspend(absl::Duration now, absl::Duration grace) {
 
 void LocalRank::Kill() {
   if (!process_) return;
+  killed_ = killed_ || !process_->Ended();
   process_->KillGroup();
   stopping_ = true;
 }
@@ -235,6 +236,7 @@ bool LocalRank::TryFinish(const std::function<std::string()>& remark) {
   exited.set_exit_code(status_->code);
   exited.set_signal(status_->signal);
   exited.set_lost(status_->unknown);
+  if (!status_->unknown) exited.set_killed(killed_);
   const bool by_itself = !stopping_ && (status_->signal != 0 || status_->code == run::kExitDevice);
   if (remark != nullptr && by_itself && remark_.empty()) remark_ = LastPart(remark());
   exited.set_evidence(log_.LastLines(kEvidenceBytes - static_cast<int64_t>(remark_.size())) +

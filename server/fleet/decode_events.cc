@@ -262,6 +262,9 @@ absl::StatusOr<RankEventRecord> DecodeEvent(const v1::RankEvent& event, const Ra
                                .signal = event.exited().signal(),
                                .lost = event.exited().lost(),
                                .evidence = Readable(event.exited().evidence())};
+      if (event.exited().has_killed()) {
+        std::get<RankExited>(record.what).killed = event.exited().killed();
+      }
       break;
     case v1::RankEvent::WHAT_NOT_SET:  // of a newer worker: its sequence must not be lost
       record.what = NoticeRecord{.warning = true,

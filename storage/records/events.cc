@@ -283,7 +283,10 @@ class EventTaker {
   // if it fenced itself when its lease ended (kExitFenced), else FAILED.
   void Leave(const RankExited& exited) {
     const bool killed = exited.lost || exited.signal == SIGKILL || exited.signal == SIGTERM;
-    const bool gang_over = EvaluateAttempt(job(), result_.attempt).stop_the_rest;
+    // That another rank misses this one may be stored before its own end. What killed it, its agent
+    // did not: it is the first to have failed, for want of memory perhaps.
+    const bool by_others = exited.signal == SIGKILL && !exited.killed.value_or(true);
+    const bool gang_over = !by_others && EvaluateAttempt(job(), result_.attempt).stop_the_rest;
     if (job().state == JobState::kCancelling ||
         (killed && (gang_over || job().state == JobState::kSuspending))) {
       rank_.outcome = RankOutcome::kKilled;

@@ -116,6 +116,7 @@ struct RankExited {
   int signal = 0;
   bool lost = false;
   std::string evidence;
+  std::optional<bool> killed;  // by its agent; absent: not known
 };
 struct CheckpointWritten {
   CheckpointRecord checkpoint;

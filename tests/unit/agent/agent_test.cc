@@ -476,6 +476,18 @@ TEST_F(AgentTest, WhatIsNoLongerWantedIsKilledAndProvenGone) {
   ASSERT_TRUE(events);
   ExpectConsecutive(*events);
   EXPECT_EQ(events->back().exited().signal(), SIGKILL);
+  EXPECT_TRUE(events->back().exited().killed());
+}
+
+TEST_F(AgentTest, WorkerThatSomebodyElseKillsIsToldApart) {
+  StartAgent();
+  server_.Want({Assigned("a", "run", 0)});
+  ASSERT_EQ(kill(WaitForSteps("a.1.0"), SIGKILL), 0);
+  const auto events = server_.WaitForEnd("a.1.0");
+  ASSERT_TRUE(events);
+  EXPECT_EQ(events->back().exited().signal(), SIGKILL);
+  ASSERT_TRUE(events->back().exited().has_killed());
+  EXPECT_FALSE(events->back().exited().killed());
 }
 
 TEST_F(AgentTest, SlotIsTakenAgainOnlyWhenItsWorkerIsGone) {

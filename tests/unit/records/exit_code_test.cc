@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "executor/run/run_directory.h"
 #include "storage/records/change.h"
 
@@ -60,6 +61,39 @@ TEST(ExitCodes, KillsThatWereAskedForAreNoFailure) {
   EXPECT_EQ(RankAfter({.signal = 15}, JobState::kSuspending).outcome, RankOutcome::kKilled);
   EXPECT_EQ(RankAfter({.signal = 11}, JobState::kSuspending).outcome, RankOutcome::kFailed);
   EXPECT_EQ(RankAfter({.exit_code = 74}, JobState::kSuspending).outcome, RankOutcome::kFailed);
+}
+
+// How rank 1 of a gang leaves of which rank 0 has just said that rank 1 ended.
+AttemptRecord GangAfter(const RankExited& exited) {
+  JobRecord job;
+  job.uid = "u";
+  job.attempt = 1;
+  job.state = JobState::kRunning;
+  AttemptRecord attempt;
+  attempt.attempt = 1;
+  attempt.world_size = 2;
+  for (const int rank : {0, 1}) {
+    attempt.ranks.push_back(
+        {.id = {"u", 1, rank}, .node = absl::StrCat("n", rank), .state = RankState::kRunning});
+  }
+  attempt.ranks[0].outcome = RankOutcome::kFailed;
+  attempt.ranks[0].failure =
+      FailureRecord{.category = kPeerCategory, .message = "rank 1 ended", .retryable = true};
+  const auto change = TakeEvents(
+      job, attempt, 1, {{1, absl::UnixEpoch(), exited}}, [](int64_t, MetricSplit) { return false; },
+      absl::UnixEpoch());
+  EXPECT_TRUE(change.ok()) << change.status();
+  return change->attempt;
+}
+
+TEST(ExitCodes, ARankThatItsAgentDidNotKillHasFailedAlthoughAnotherSaidSoFirst) {
+  const AttemptRecord killed = GangAfter({.signal = 9, .killed = false});
+  EXPECT_EQ(killed.ranks[1].outcome, RankOutcome::kFailed);
+  ASSERT_TRUE(killed.ranks[1].failure.has_value());
+  EXPECT_EQ(killed.ranks[1].failure->category, "LOST");
+  EXPECT_EQ(killed.ranks[1].failure->node, "n1");
+  EXPECT_EQ(GangAfter({.signal = 9, .killed = true}).ranks[1].outcome, RankOutcome::kKilled);
+  EXPECT_EQ(GangAfter({.signal = 9}).ranks[1].outcome, RankOutcome::kKilled) << "of an older agent";
 }
 
 }  // namespace
