@@ -30,11 +30,11 @@ def enter_own_mounts():
 
 
 class Counter(threading.Thread):
-    """Looks all the time which processes hold a rank: two of one rank, or two on the one slot of a node, at one moment."""
+    """Looks all the time which processes hold a rank: two of one rank, or more than the slots of a node, at one moment."""
 
-    def __init__(self, yard):
+    def __init__(self, yard, slots=1):
         super().__init__(daemon=True)
-        self.yard, self.ending, self.looks = yard, threading.Event(), 0
+        self.yard, self.slots, self.ending, self.looks = yard, slots, threading.Event(), 0
         self.double_runs, self.double_slots = set(), set()
 
     def run(self):
@@ -45,17 +45,15 @@ class Counter(threading.Thread):
     def look(self):
         self.looks += 1
         workers = self.yard.workers()
-        for one, other in itertools.combinations(workers, 2):
-            same_rank, same_slot = one[1] == other[1], one[0] == other[0]
-            if not same_rank and not same_slot:
-                continue
-            # /proc is read one process after the other: two that a second look finds again were there at one moment.
-            if not {one, other} <= set(self.yard.workers()):
-                continue
-            if same_rank:
-                self.double_runs.add((one, other))
-            elif same_slot:
-                self.double_slots.add((one, other))
+        runs = [pair for pair in itertools.combinations(workers, 2) if pair[0][1] == pair[1][1]]
+        nodes = [tuple(w for w in workers if w[0] == node) for node in {w[0] for w in workers}]
+        full = [ranks for ranks in nodes if len(ranks) > self.slots]
+        if not runs and not full:
+            return
+        # /proc is read one process after the other: those that a second look finds again were there at one moment.
+        again = set(self.yard.workers())
+        self.double_runs.update(pair for pair in runs if again.issuperset(pair))
+        self.double_slots.update(ranks for ranks in full if again.issuperset(ranks))
 
     def end(self):
         self.ending.set()
