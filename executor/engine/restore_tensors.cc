@@ -8,6 +8,7 @@
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/snapshot.h"
 #include "executor/engine/read_tensor.h"
+#include "executor/engine/sharded_state.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -79,6 +80,7 @@ absl::Status RestoreTensors(const Checkpoint& checkpoint, Session& session) {
                                     plan.tensors[plan.parameters[i]], session, state));
     }
   }
+  if (plan.sharded) TY_RETURN_IF_ERROR(RestoreShare(checkpoint, session));
   for (size_t i = 0; i < plan.averages.size(); ++i) {
     for (const plan::StoredTensor& stored : plan::Stored(plan.tensors[plan.parameters[i]])) {
       TY_RETURN_IF_ERROR(source.ReadAverage(stored, session, plan.averages[i]));

@@ -96,7 +96,9 @@ absl::Status CheckSameStart(const Gang& gang, const kernels::Device& device,
                             const v1::JobSpec& spec, const data::Dataset& dataset,
                             const std::optional<ChosenCheckpoint>& chosen) {
   if (gang.alone()) return absl::OkStatus();
-  TY_RETURN_IF_ERROR(gang.CheckSame("the spec", SpecDigest(spec), Fault::kInternal));
+  const std::string shard = v1::Parallel::Shard_Name(spec.parallel().shard());
+  TY_RETURN_IF_ERROR(
+      gang.CheckSame("the spec", absl::StrCat(SpecDigest(spec), " ", shard), Fault::kInternal));
   TY_RETURN_IF_ERROR(gang.CheckSame("the arithmetic", ArithmeticOf(device), Fault::kGang));
   TY_RETURN_IF_ERROR(gang.CheckSame(
       "the data",
@@ -205,13 +207,13 @@ absl::StatusOr<RunResult> RunRank(kernels::Device& device, const Gang& gang,
       data::OpenDataset(spec->data(), plan::WindowingOf(spec->model()));
   if (!dataset.ok()) return WithDataFault(dataset.status());
   const v1::JobSpec planned = PlannedFor(device, *spec, gang.size());
-  absl::StatusOr<plan::Plan> plan = plan::BuildPlan(planned, (*dataset)->facts());
+  absl::StatusOr<plan::Plan> plan = plan::BuildPlan(planned, (*dataset)->facts(), gang.rank());
   if (!plan.ok() && device.IsGpu()) {
     // The memory layout for GPUs takes a little more, for which the budget that the job was
     // accepted with may be too small.
     v1::JobSpec for_any = planned;
     for_any.mutable_resources()->set_device(spec->resources().device());
-    plan = plan::BuildPlan(for_any, (*dataset)->facts());
+    plan = plan::BuildPlan(for_any, (*dataset)->facts(), gang.rank());
   }
   if (!plan.ok()) return WithSpecFault(plan.status());
   if (!request.restore && !spec->fine_tune().from().empty()) {

@@ -14,6 +14,7 @@ std::vector<StepPart> StepParts(int64_t logical_ranks, plan::LeafRange run, int6
   }
   parts.front().begins_step = true;
   parts.back().ends_step = run.size() == logical_ranks;
+  parts.back().meets = !parts.back().ends_step;
   return parts;
 }
 

@@ -17,6 +17,7 @@ struct StepPart {
   int64_t partial = 0;               // the partial sum that its gradients are added to
   int64_t folds = 0;  // after it `partial` is added to the one below, that to the next, and so on
   bool ends_step = false;  // plan.norm and plan.end go after it
+  bool meets = false;      // the other ranks' sums are added after it
 
   friend auto operator<=>(const StepPart&, const StepPart&) = default;
 };

@@ -291,14 +291,24 @@ void Steps::RevertUnwrittenBest() {
   entered_.reset();
 }
 
+// What the ranks share out is read from all of them: while it is copied or, where it is lent, until
+// it is written.
 absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
-  if (!p_.gang.leads()) return absl::OkStatus();
+  if (!p_.gang.leads()) return p_.trainer.ServeState();
+  const absl::Status saved = SaveFrom(purpose, nullptr);
+  if (purpose.last) p_.checkpoints.AwaitWritten();
+  const absl::Status served = p_.trainer.ServeState();
+  return saved.ok() ? served : saved;
+}
+
+absl::Status Steps::SaveFrom(const CheckpointWriter::Purpose& purpose,
+                             const Snapshot::ReadState& state) {
   RevertUnwrittenBest();
   CheckpointContent content{.step = done(), .run = run_};
   content.run.loss_scale = p_.trainer.loss_scale();
   if (evaluated_step_ == done()) content.metrics = metrics_;
   return WithStorageFault(p_.checkpoints.Save(std::move(content), purpose, [&](Snapshot& snapshot) {
-    return purpose.last ? p_.trainer.LendTo(snapshot) : p_.trainer.CopyTo(snapshot);
+    return purpose.last ? p_.trainer.LendTo(snapshot, state) : p_.trainer.CopyTo(snapshot, state);
   }));
 }
 
@@ -387,7 +397,13 @@ absl::Status Steps::GoBack(const std::string& what) {
   run_ = AfterRollback(run_, failed,
                        target ? target->run : RunState{.start_sha256 = run_.start_sha256}, done());
   entered_.reset();
-  TY_RETURN_IF_ERROR(Save({.needed = true, .last = true, .went_back = true}));
+  // The other ranks have gone on since, and do not go back.
+  Snapshot::ReadState state = [](size_t, int64_t, absl::Span<float> to) {
+    std::fill(to.begin(), to.end(), 0.0f);
+    return absl::OkStatus();
+  };
+  if (target) state = StateOf(*target, p_.plan);
+  TY_RETURN_IF_ERROR(SaveFrom({.needed = true, .last = true, .went_back = true}, state));
   TY_RETURN_IF_ERROR(WithStorageFault(p_.checkpoints.Wait()));
   const int64_t left_out = data::BatchOfStep(done(), run_.skips) - next;
   return MarkRolledBack(WithFault(

@@ -101,6 +101,8 @@ class Steps {
                                 const std::map<std::string, double>& values) const;
   // Only rank 0 saves anything.
   absl::Status Save(const CheckpointWriter::Purpose& purpose);
+  // Rank 0: with the optimizer state of `state` where it is sharded; null: that of all ranks.
+  absl::Status SaveFrom(const CheckpointWriter::Purpose& purpose, const Snapshot::ReadState& state);
   // Waits until rank 0 has written all, having saved once more or not; returns on every rank how
   // that went.
   absl::Status SaveNow(const CheckpointWriter::Purpose& purpose);

@@ -15,9 +15,6 @@ constexpr int64_t kPiece = plan::kExchangedElements;
 
 static_assert(plan::kLinkBytes >= static_cast<int64_t>(SharedMemory::kBytes));
 
-// Shares begin with a line of the cache.
-constexpr int64_t kGrain = 16;
-
 template <typename T>
 absl::Span<const char> Sent(absl::Span<T> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
@@ -26,6 +23,12 @@ absl::Span<const char> Sent(absl::Span<T> values) {
 template <typename T>
 absl::Span<char> Received(absl::Span<T> values) {
   return {reinterpret_cast<char*>(values.data()), values.size() * sizeof(T)};
+}
+
+// What is left of `slice` from `begin` elements after its start, at most a piece.
+absl::Span<float> Piece(absl::Span<float> values, const plan::ElementRange& slice, int64_t begin) {
+  const int64_t first = std::min(slice.first + begin, slice.end);
+  return values.subspan(first, std::min(kPiece, slice.end - first));
 }
 
 }  // namespace
@@ -64,15 +67,10 @@ void SumAcrossRanks::AddUp(absl::Span<T* const> parts, size_t n) const {
   }
 }
 
-absl::Status SumAcrossRanks::Run(absl::Span<const PartialSumOnHost> own) {
-  TY_CHECK(static_cast<int64_t>(own.size()) == this->own(), own.size(), " sums of a rank that has ",
-           this->own());
-  TY_RETURN_IF_ERROR(AddSums(own));
-  return AddGradients(own);
-}
-
 // They are few: every rank is sent all of them, and adds them up itself.
 absl::Status SumAcrossRanks::AddSums(absl::Span<const PartialSumOnHost> own) {
+  TY_CHECK(static_cast<int64_t>(own.size()) == this->own(), own.size(), " sums of a rank that has ",
+           this->own());
   const size_t n = own[0].sums.size();
   const size_t roots = received_.size() / kPiece;
   received_sums_.resize(roots * n);
@@ -97,31 +95,27 @@ absl::Status SumAcrossRanks::AddSums(absl::Span<const PartialSumOnHost> own) {
   return absl::OkStatus();
 }
 
-absl::Span<float> SumAcrossRanks::Piece(absl::Span<float> gradients, int64_t rank,
-                                        int64_t begin) const {
-  const auto n = static_cast<int64_t>(gradients.size());
-  const auto start = [&](int64_t r) {
-    return std::min(n, (n * r / gang_.size() + kGrain - 1) / kGrain * kGrain);
-  };
-  const int64_t first = std::min(start(rank) + begin, start(rank + 1));
-  return gradients.subspan(first, std::min(kPiece, start(rank + 1) - first));
-}
-
-absl::Status SumAcrossRanks::AddGradients(absl::Span<const PartialSumOnHost> own) {
-  const auto longest = static_cast<int64_t>(own[0].gradients.size()) / gang_.size() + kGrain;
-  for (int64_t begin = 0; begin < longest; begin += kPiece) {
-    TY_RETURN_IF_ERROR(AddPiece(own, begin));
-  }
+template <typename F>
+absl::Status SumAcrossRanks::ForEachPiece(const plan::Bucket& bucket, const F& piece) {
+  int64_t longest = 0;
+  for (const plan::ElementRange& slice : bucket.slices) longest = std::max(longest, slice.size());
+  for (int64_t begin = 0; begin < longest; begin += kPiece) TY_RETURN_IF_ERROR(piece(begin));
   return absl::OkStatus();
 }
 
-absl::Status SumAcrossRanks::AddPiece(absl::Span<const PartialSumOnHost> own, int64_t begin) {
+absl::Status SumAcrossRanks::Reduce(const plan::Bucket& bucket,
+                                    absl::Span<const PartialSumOnHost> own) {
+  return ForEachPiece(bucket, [&](int64_t begin) { return ReducePiece(bucket, own, begin); });
+}
+
+absl::Status SumAcrossRanks::ReducePiece(const plan::Bucket& bucket,
+                                         absl::Span<const PartialSumOnHost> own, int64_t begin) {
   const int me = gang_.rank();
-  const absl::Span<float> mine = Piece(own[0].gradients, me, begin);
+  const absl::Span<float> mine = Piece(own[0].gradients, bucket.slices[me], begin);
   parts_.clear();
   for (int rank = 0; rank < gang_.size(); ++rank) {
     for (size_t i = 0; i < roots_[rank].size(); ++i) {
-      parts_.push_back(rank == me ? Piece(own[i].gradients, me, begin).data()
+      parts_.push_back(rank == me ? Piece(own[i].gradients, bucket.slices[me], begin).data()
                                   : received_.data() + parts_.size() * kPiece);
     }
   }
@@ -131,7 +125,7 @@ absl::Status SumAcrossRanks::AddPiece(absl::Span<const PartialSumOnHost> own, in
       if (rank == me) continue;
       Transfer transfer{.peer = rank};
       if (i < static_cast<int64_t>(own.size())) {
-        transfer.send = Sent(Piece(own[i].gradients, rank, begin));
+        transfer.send = Sent(Piece(own[i].gradients, bucket.slices[rank], begin));
       }
       if (i < static_cast<int64_t>(roots_[rank].size())) {
         transfer.receive = Received(absl::MakeSpan(parts_[first_root_[rank] + i], mine.size()));
@@ -142,15 +136,21 @@ absl::Status SumAcrossRanks::AddPiece(absl::Span<const PartialSumOnHost> own, in
   }
   AddUp<float>(parts_, mine.size());
   if (parts_[0] != mine.data()) std::copy(parts_[0], parts_[0] + mine.size(), mine.begin());
+  return absl::OkStatus();
+}
 
-  transfers_.clear();
-  for (int rank = 0; rank < gang_.size(); ++rank) {
-    if (rank == me) continue;
-    transfers_.push_back({.peer = rank,
-                          .send = Sent(mine),
-                          .receive = Received(Piece(own[0].gradients, rank, begin))});
-  }
-  return gang_.Exchange(transfers_);
+absl::Status SumAcrossRanks::Gather(const plan::Bucket& bucket, absl::Span<float> values) {
+  return ForEachPiece(bucket, [&](int64_t begin) {
+    transfers_.clear();
+    const int me = gang_.rank();
+    for (int rank = 0; rank < gang_.size(); ++rank) {
+      if (rank == me) continue;
+      transfers_.push_back({.peer = rank,
+                            .send = Sent(Piece(values, bucket.slices[me], begin)),
+                            .receive = Received(Piece(values, bucket.slices[rank], begin))});
+    }
+    return gang_.Exchange(transfers_);
+  });
 }
 
 }  // namespace trainyard::engine

@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "executor/engine/parallel/communicator.h"
 #include "executor/plan/graph/fold_tree.h"
+#include "executor/plan/graph/shares.h"
 
 namespace trainyard::engine {
 
@@ -21,9 +22,9 @@ struct PartialSumOnHost {
 
 // Each rank brings what it added up of the logical ranks that it hosts (plan::RootsOf), and ends
 // with the sum over all, in the order of plan::FoldStack: the same bits for any number of ranks.
-// Gradients are cut among the ranks: each is sent its share of every other's, adds that up, and
-// sends the result to all, so that a rank sends twice (W - 1) / W of the gradients in all if every
-// rank brings one sum.
+// Gradients are cut among the ranks (plan::Bucket): each is sent its slice of every other's and
+// adds that up. A rank so sends (W - 1) / W of the gradients for each sum that it brings, and as
+// much again where all ranks are to have the total. Every rank makes the same calls.
 class SumAcrossRanks {
  public:
   // The ranks host plan::HostedBy(logical_ranks, gang.size(), rank). `gang` must outlive it.
@@ -32,17 +33,23 @@ class SumAcrossRanks {
   // How many sums this rank brings.
   int64_t own() const { return static_cast<int64_t>(roots_[gang_.rank()].size()); }
 
-  // `own`, in the order of the logical ranks; the result goes to own[0], the others are lost. Every
-  // rank calls it.
-  absl::Status Run(absl::Span<const PartialSumOnHost> own);
+  // Losses and targets: `own`, in the order of the logical ranks; the result goes to own[0].
+  absl::Status AddSums(absl::Span<const PartialSumOnHost> own);
+
+  // One bucket of the gradients: afterwards this rank's slice of own[0] is the total. What the
+  // others have in that slice is lost.
+  absl::Status Reduce(const plan::Bucket& bucket, absl::Span<const PartialSumOnHost> own);
+
+  // Each rank's slice of `bucket` in `values`, which are as many as the gradients, goes to all.
+  absl::Status Gather(const plan::Bucket& bucket, absl::Span<float> values);
 
  private:
-  absl::Status AddSums(absl::Span<const PartialSumOnHost> own);
-  absl::Status AddGradients(absl::Span<const PartialSumOnHost> own);
-  // One piece of every rank's share of the gradients, `begin` from its start.
-  absl::Status AddPiece(absl::Span<const PartialSumOnHost> own, int64_t begin);
-  // The elements of rank `rank`'s piece.
-  absl::Span<float> Piece(absl::Span<float> gradients, int64_t rank, int64_t begin) const;
+  // Calls piece(begin) for each piece of the longest slice.
+  template <typename F>
+  static absl::Status ForEachPiece(const plan::Bucket& bucket, const F& piece);
+  // A piece of what every rank's slice has, `begin` elements from its start.
+  absl::Status ReducePiece(const plan::Bucket& bucket, absl::Span<const PartialSumOnHost> own,
+                           int64_t begin);
 
   // parts[i], of root i of all, are each `n` long: adds them up into the first.
   template <typename T>

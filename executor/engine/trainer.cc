@@ -23,6 +23,9 @@ namespace {
 // so at any scale.
 constexpr float kLowestLossScale = 0x1p-24f;
 
+// Among plan.folds[p]: that of losses and targets; the other is that of gradients.
+constexpr size_t kFoldOfSums = 0;
+
 std::vector<StepPart> PartsOf(const plan::Plan& plan, const Gang& gang) {
   const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, gang.size(), gang.rank());
   return StepParts(plan.logical_ranks, run, plan.micro_batches);
@@ -35,7 +38,8 @@ Trainer::Trainer(Session& session, const v1::JobSpec& spec, const Gang& gang)
   const plan::Plan& plan = session.plan();
   first_micro_batch_ =
       plan::HostedBy(plan.logical_ranks, gang.size(), gang.rank()).first * plan.micro_batches;
-  if (!gang.alone()) across_.emplace(gang.communicator(), plan.logical_ranks);
+  if (!gang.alone()) across_.emplace(session, gang);
+  if (plan.sharded) shares_.emplace(session, gang);
   for (InFlight& flight : flights_) {
     flight = {.states = session.AllocateHost(micro_batches() * sizeof(kernels::StepState)),
               .scalars = session.AllocateHost(plan.scalar_region.bytes + plan.sums_region.bytes),
@@ -64,8 +68,10 @@ absl::Status Trainer::Prepare() {
     if (partial == 0) continue;
     TY_ASSIGN_OR_RETURN(folds_.emplace_back(), session_.Prepare(plan.folds[partial - 1]));
   }
+  TY_ASSIGN_OR_RETURN(norm_leaves_, session_.Prepare(plan.norm_leaves));
   TY_ASSIGN_OR_RETURN(norm_, session_.Prepare(plan.norm));
   TY_ASSIGN_OR_RETURN(end_, session_.Prepare(plan.end));
+  TY_ASSIGN_OR_RETURN(gathered_, session_.Prepare(plan.gathered));
   TY_ASSIGN_OR_RETURN(move_buffers_, session_.Prepare(plan.move_buffers));
   session_.Tune(begin_);
   for (const kernels::Kernels& micro : micro_) session_.Tune(micro);
@@ -81,15 +87,20 @@ absl::Status Trainer::Prepare() {
   return absl::OkStatus();
 }
 
-Program Trainer::MakeProgram(const StepPart& part) const {
+Program Trainer::MakeProgram(const StepPart& part) {
   kernels::Kernels kernels;
   const auto append = [&](const kernels::Kernels& more) {
     kernels.insert(kernels.end(), more.begin(), more.end());
   };
   if (part.begins_step) append(begin_);
   if (part.begins_logical_rank) append(zero_[part.partial]);
-  append(micro_[part.partial]);
-  for (int64_t fold = 0; fold < part.folds; ++fold) append(folds_[part.partial - 1 - fold]);
+  append(part.meets ? across_->WithExchanges(micro_[part.partial], part.partial, part.folds)
+                    : micro_[part.partial]);
+  for (int64_t fold = 0; fold < part.folds; ++fold) {
+    const kernels::Kernels& of_all = folds_[part.partial - 1 - fold];
+    // Of gradients that are exchanged already, each bucket was folded before it was.
+    append(part.meets ? kernels::Kernels{of_all[kFoldOfSums]} : of_all);
+  }
   if (part.ends_step) append(norm_), append(end_);
   return Program(std::move(kernels));
 }
@@ -207,10 +218,7 @@ absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
                   plan.pending_region.bytes);
   }
   if (next_micro_batch_ < micro_batches()) return absl::OkStatus();
-  if (across_) {
-    TY_RETURN_IF_ERROR(AddAcrossRanks());
-    TY_RETURN_IF_ERROR(session_.Run(end_of_gang_));
-  }
+  if (across_) TY_RETURN_IF_ERROR(EndOfGang());
   if (!move_buffers_.empty()) TY_RETURN_IF_ERROR(MoveBuffers());
   const InFlight& flight = FlightOf(enqueued_);
   session_.ReadRegion(plan.scalar_region, flight.scalars.get());
@@ -221,15 +229,17 @@ absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::AddAcrossRanks() {
+absl::Status Trainer::EndOfGang() {
   TY_RETURN_IF_ERROR(session_.Synchronize());
-  std::vector<PartialSumOnHost> own;
-  for (int64_t p = 0; p < across_->own(); ++p) own.push_back(session_.PartialOnHost(p));
-  Communicator& communicator = gang_.communicator();
-  communicator.SetPatience(patience_.Next(absl::Now()));
-  const absl::Status added = across_->Run(own);
-  communicator.SetPatience(absl::InfiniteDuration());
-  return WithFault(Fault::kGang, added);
+  TY_RETURN_IF_ERROR(across_->AwaitSums());
+  if (!session_.plan().sharded) return session_.Run(end_of_gang_);
+  TY_RETURN_IF_ERROR(across_->CompleteLeaves());
+  session_.Launch(norm_leaves_);
+  TY_RETURN_IF_ERROR(across_->ShareLeaves());
+  TY_RETURN_IF_ERROR(session_.Run(end_of_gang_));
+  TY_RETURN_IF_ERROR(across_->GatherParameters());
+  session_.Launch(gathered_);
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::MoveBuffers() {
@@ -300,7 +310,12 @@ absl::StatusOr<std::string> Trainer::Search(const BatchSource& next) {
   // A value that one rank has found is in the sum of all.
   TY_ASSIGN_OR_RETURN(const bool found, gang_.Any(!search.found().empty()));
   if (!found) {
-    if (across_) TY_RETURN_IF_ERROR(AddAcrossRanks());
+    if (across_) TY_RETURN_IF_ERROR(across_->AddSums());
+    if (plan.sharded) {
+      TY_RETURN_IF_ERROR(across_->CompleteLeaves());
+      session_.Launch(norm_leaves_);
+      TY_RETURN_IF_ERROR(across_->ShareLeaves());
+    }
     TY_RETURN_IF_ERROR(search.Run(plan.norm, norm_, "norm of the gradient"));
   }
   ClearRejectedStep();  // the search may have computed the norm, which stops all later steps
@@ -323,28 +338,43 @@ absl::Status Trainer::SearchPart(int64_t i, const BatchSource& next, NonFiniteSe
   return absl::OkStatus();
 }
 
-absl::Status Trainer::CopyTo(Snapshot& snapshot) {
+absl::Status Trainer::CopyTo(Snapshot& snapshot, Snapshot::ReadState state) {
   const plan::Plan& plan = session_.plan();
   TY_CHECK(on_their_way() == 0, on_their_way(), " steps on their way");
   const Snapshot::Room room = snapshot.Own();
   session_.ReadRegion(plan.parameter_region, room.parameters);
-  session_.ReadRegion(plan.optimizer_region, room.optimizer);
+  if (!shares_) session_.ReadRegion(plan.optimizer_region, room.optimizer);
   session_.ReadRegion(plan.ema_region, room.averages);
   session_.ReadRegion(plan.buffer_region, room.buffers);
   snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches * plan.logical_ranks);
+  if (shares_) {
+    TY_RETURN_IF_ERROR(snapshot.ReadStateInto(room, state ? state : StateOfRanks()));
+  }
   return session_.Synchronize();
 }
 
-absl::Status Trainer::LendTo(Snapshot& snapshot) {
+absl::Status Trainer::LendTo(Snapshot& snapshot, Snapshot::ReadState state) {
   const plan::Plan& plan = session_.plan();
   const Snapshot::Places places = {.parameters = session_.HostView(plan.parameter_region),
                                    .optimizer = session_.HostView(plan.optimizer_region),
                                    .averages = session_.HostView(plan.ema_region),
                                    .buffers = session_.HostView(plan.buffer_region)};
-  if (places.parameters == nullptr) return CopyTo(snapshot);
+  if (places.parameters == nullptr) return CopyTo(snapshot, std::move(state));
   snapshot.Borrow(places);
+  if (shares_) snapshot.BorrowState(state ? std::move(state) : StateOfRanks());
   snapshot.SetBatches(UpdatesOf(steps_done_) * plan.micro_batches * plan.logical_ranks);
   return session_.Synchronize();
+}
+
+Snapshot::ReadState Trainer::StateOfRanks() {
+  return [this](size_t kind, int64_t first, absl::Span<float> to) {
+    return shares_->Read(kind, first, to);
+  };
+}
+
+absl::Status Trainer::ServeState() {
+  if (!shares_) return absl::OkStatus();
+  return gang_.leads() ? shares_->End() : shares_->Serve();
 }
 
 }  // namespace trainyard::engine

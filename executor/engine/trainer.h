@@ -14,15 +14,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "executor/data/loader.h"
+#include "executor/engine/across_ranks.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/checkpoint/snapshot.h"
 #include "executor/engine/gang.h"
 #include "executor/engine/load_weights.h"
 #include "executor/engine/loss_scale.h"
 #include "executor/engine/session.h"
+#include "executor/engine/sharded_state.h"
 #include "executor/engine/step_parts.h"
-#include "executor/engine/step_patience.h"
-#include "executor/engine/sum_across_ranks.h"
 #include "kernels/step_state.h"
 #include "trainyard/v1/spec.pb.h"
 
@@ -106,12 +106,17 @@ class Trainer {
   // when there is none this time: a step always gives the same bits, so the machine is at fault.
   absl::StatusOr<std::string> FindNonFinite(const BatchSource& next);
 
-  // Copies parameters, optimizer state, averages and buffers to the host.
-  absl::Status CopyTo(Snapshot& snapshot);
+  // Copies parameters, optimizer state, averages and buffers to the host. `state`: where the
+  // optimizer's state is read if it is sharded; null: from all ranks, which must ServeState.
+  absl::Status CopyTo(Snapshot& snapshot, Snapshot::ReadState state = nullptr);
 
   // As CopyTo, but without a copy where the host can read the device's memory. No step may be made
   // while `snapshot` is read.
-  absl::Status LendTo(Snapshot& snapshot);
+  absl::Status LendTo(Snapshot& snapshot, Snapshot::ReadState state = nullptr);
+
+  // Every rank calls it whenever rank 0 may have copied or lent what all of them have: the others
+  // hand out their share until rank 0 calls it. Does nothing if nothing is sharded.
+  absl::Status ServeState();
 
  private:
   Trainer(Session& session, const v1::JobSpec& spec, const Gang& gang);
@@ -130,8 +135,9 @@ class Trainer {
   absl::Status Prepare();
   // Enqueues more of step enqueued_, up to but not including micro-batch `end`.
   absl::Status EnqueueTo(int64_t end, const BatchSource& next);
-  // Only of a gang: adds up the sums of all ranks, and does not wait for ever for one that hangs.
-  absl::Status AddAcrossRanks();
+  // Only of a gang: once the sums of all ranks are added up, makes the step that they make
+  // together.
+  absl::Status EndOfGang();
   // Where the moments of micro-batch `i` of the step, counted over all logical ranks, are kept.
   int64_t MomentsOf(int64_t i) const {
     return session_.plan().moments_region.offset + i * session_.plan().pending_region.bytes;
@@ -144,7 +150,9 @@ class Trainer {
   // Uploads the next micro-batch, number `i` of step `step`.
   absl::Status Load(const BatchSource& next, int64_t step, int64_t i);
   StepResult ReadResult(const InFlight& flight) const;
-  Program MakeProgram(const StepPart& part) const;
+  // Reads what is sharded from all ranks.
+  Snapshot::ReadState StateOfRanks();
+  Program MakeProgram(const StepPart& part);
   // Called by Search: runs what goes with micro-batch `i`.
   absl::Status SearchPart(int64_t i, const BatchSource& next, NonFiniteSearch& search);
   // Called after a step that was not taken: lets the device take steps again.
@@ -157,11 +165,11 @@ class Trainer {
   Session& session_;
   const Gang gang_;
   const v1::JobSpec spec_;
-  const std::vector<StepPart> parts_;     // by micro-batch
-  int64_t first_micro_batch_ = 0;         // this rank's first one among those of all logical ranks
-  StepPatience patience_;                 // of a gang
-  std::optional<SumAcrossRanks> across_;  // of a gang
-  kernels::Kernels copy_, begin_, norm_, end_, move_buffers_;
+  const std::vector<StepPart> parts_;   // by micro-batch
+  int64_t first_micro_batch_ = 0;       // this rank's first one among those of all logical ranks
+  std::optional<AcrossRanks> across_;   // of a gang
+  std::optional<ShardedState> shares_;  // of a gang whose optimizer state is sharded
+  kernels::Kernels copy_, begin_, norm_leaves_, norm_, end_, gathered_, move_buffers_;
   std::vector<kernels::Kernels> zero_, micro_;  // by partial sum
   std::vector<kernels::Kernels> folds_;         // as plan::Plan::folds
   std::map<StepPart, Program> programs_;

@@ -23,6 +23,7 @@
 #include "executor/plan/passes/pending_buffers.h"
 #include "executor/plan/passes/precision.h"
 #include "executor/plan/passes/recompute.h"
+#include "executor/plan/passes/shard_optimizer.h"
 #include "executor/plan/passes/share_gradients.h"
 #include "executor/plan/passes/weight_copies.h"
 #include "executor/plan/spec/checks.h"
@@ -50,8 +51,9 @@ ElementType TypeOf(v1::Precision::Compute compute) {
 // Puts a plan together part by part; Finish hands it out.
 class Assembly {
  public:
-  Assembly(const v1::JobSpec& spec, const DataFacts& facts)
+  Assembly(const v1::JobSpec& spec, const DataFacts& facts, int64_t rank = 0)
       : spec_(spec), facts_(facts), type_(TypeOf(spec.precision().compute())) {
+    plan_.rank = rank;
     plan_.logical_ranks = std::max(1, spec.parallel().logical_ranks());
     plan_.state = Scalar("step_state", ElementType::kU8, kStepStateBytes);
   }
@@ -145,6 +147,7 @@ class Assembly {
     plan_.tensors = std::move(graph_.tensors);
     AppendCopies(0, plan_.parameters.size(), plan_, plan_.copy);
     if (training) {
+      if (slots() > 1) ShareOut(spec_, trained_, slots(), plan_.rank, plan_);
       AppendOptimizer(spec_, trained_, norm_sum_, plan_);
       ReadInEvaluation(copies_, plan_);
       forward_ops_ += MovePendingBuffers(plan_);
@@ -321,14 +324,18 @@ class Assembly {
   void AddOptimizerState() {
     for (const char* kind : {"momentum_buffer", "exp_avg", "exp_avg_sq"}) {
       std::vector<TensorId> state;
+      std::vector<bool> has_state;
       for (size_t i = 0; i < plan_.parameters.size(); ++i) {
-        const bool has =
-            absl::c_linear_search(StateNames(spec_.optimizer(), trained_.rules[i]), kind);
-        state.push_back(has ? AddCompanion(plan_.parameters[i], TensorKind::kOptimizerState,
+        has_state.push_back(
+            absl::c_linear_search(StateNames(spec_.optimizer(), trained_.rules[i]), kind));
+        // What is sharded is cut later, by elements.
+        state.push_back(has_state.back() && !ShardsOptimizer(spec_, slots())
+                            ? AddCompanion(plan_.parameters[i], TensorKind::kOptimizerState,
                                            absl::StrCat(".", kind))
                             : kNone);
       }
-      if (absl::c_all_of(state, [](TensorId id) { return id == kNone; })) continue;
+      if (!absl::c_linear_search(has_state, true)) continue;
+      plan_.has_state.push_back(std::move(has_state));
       plan_.optimizer_state_names.push_back(kind);
       plan_.optimizer_state.push_back(std::move(state));
     }
@@ -367,6 +374,7 @@ class Assembly {
   void RecomputeWithin(int64_t activation_bytes) {
     int64_t fixed = 0;  // scalars count as activations
     for (const TensorId id : scalars_) fixed += Align(plan_.tensors[id].bytes());
+    if (plan_.leaves != kNone) fixed += Align(plan_.tensors[plan_.leaves].bytes());
     const int64_t others =
         std::max(Packed(plan_.evaluate, EvaluationResults(plan_)), Packed(plan_.end, {}));
     v1::PassSummary& pass = *plan_.summary.add_passes();
@@ -411,11 +419,11 @@ class Assembly {
 }  // namespace
 
 absl::StatusOr<Plan> Assemble(const v1::JobSpec& spec, const DataFacts& facts,
-                              int64_t activation_bytes) {
+                              int64_t activation_bytes, int64_t rank) {
   TY_RETURN_IF_ERROR(CheckFacts(facts));
   TY_ASSIGN_OR_RETURN(const int64_t total_steps, TotalSteps(spec, facts));
   TY_RETURN_IF_ERROR(CheckScheduleFits(spec.schedule(), total_steps));
-  Assembly assembly(spec, facts);
+  Assembly assembly(spec, facts, rank);
   TY_RETURN_IF_ERROR(assembly.AddTraining());
   TY_RETURN_IF_ERROR(assembly.AddEvaluation(spec.evaluation().batch_size()));
   return assembly.Finish(total_steps, /*training=*/true, activation_bytes);

@@ -14,11 +14,11 @@ namespace trainyard::plan {
 
 inline constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
 
-// What BuildPlan makes of a spec, whatever spec.training.recompute says: activations, by the
-// summary's activation_bytes, take at most `activation_bytes` if that can be reached, else the
-// least that was.
+// What BuildPlan makes of a spec for rank `rank`, whatever spec.training.recompute says:
+// activations, by the summary's activation_bytes, take at most `activation_bytes` if that can be
+// reached, else the least that was.
 absl::StatusOr<Plan> Assemble(const v1::JobSpec& spec, const DataFacts& facts,
-                              int64_t activation_bytes = kUnbounded);
+                              int64_t activation_bytes = kUnbounded, int64_t rank = 0);
 
 // BuildInferencePlan.
 absl::StatusOr<Plan> AssembleInference(const v1::JobSpec& spec, const DataFacts& facts,

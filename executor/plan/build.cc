@@ -5,9 +5,9 @@
 
 namespace trainyard::plan {
 
-absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts) {
-  if (spec.training().has_recompute()) return FitToBudget(spec, facts);
-  return Assemble(spec, facts);
+absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts, int64_t rank) {
+  if (spec.training().has_recompute()) return FitToBudget(spec, facts, rank);
+  return Assemble(spec, facts, kUnbounded, rank);
 }
 
 absl::StatusOr<Plan> BuildInferencePlan(const v1::JobSpec& spec, const DataFacts& facts,

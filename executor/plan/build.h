@@ -17,7 +17,9 @@ namespace trainyard::plan {
 // The arena must be zero before the first step: the padding between parameters, gradients and
 // optimizer state is never written but is read by the optimizer and the norm, whose results on
 // zeros are zeros.
-absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts);
+//
+// The plan is that of rank `rank` of spec.resources.max_slots. The summaries of all are equal.
+absl::StatusOr<Plan> BuildPlan(const v1::JobSpec& spec, const DataFacts& facts, int64_t rank = 0);
 
 // Only what evaluates `batch` samples: parameters, buffers, activations and `evaluate`. No
 // gradients, no optimizer; begin, micro and end are empty. For sampling from a checkpoint, whose

@@ -30,8 +30,8 @@ absl::Status CannotHold(const std::string& budget, const v1::JobSpec& spec, cons
 }
 
 absl::StatusOr<Plan> WithinActivationBytes(const v1::JobSpec& spec, const DataFacts& facts,
-                                           int64_t bytes, const std::string& budget) {
-  TY_ASSIGN_OR_RETURN(Plan plan, Assemble(spec, facts, bytes));
+                                           int64_t rank, int64_t bytes, const std::string& budget) {
+  TY_ASSIGN_OR_RETURN(Plan plan, Assemble(spec, facts, bytes, rank));
   if (plan.summary.activation_bytes() > bytes) return CannotHold(budget, spec, plan);
   return plan;
 }
@@ -41,11 +41,11 @@ bool Fits(const absl::StatusOr<Plan>& plan, int64_t slot_bytes) {
 }
 
 // Recomputes as little as will do, to about a hundredth of the activations.
-absl::StatusOr<Plan> WithinSlotBytes(const v1::JobSpec& spec, const DataFacts& facts,
+absl::StatusOr<Plan> WithinSlotBytes(const v1::JobSpec& spec, const DataFacts& facts, int64_t rank,
                                      int64_t slot_bytes) {
-  TY_ASSIGN_OR_RETURN(Plan all_kept, Assemble(Keeping(spec), facts));
+  TY_ASSIGN_OR_RETURN(Plan all_kept, Assemble(Keeping(spec), facts, kUnbounded, rank));
   if (Fits(all_kept, slot_bytes)) return all_kept;
-  TY_ASSIGN_OR_RETURN(Plan found, Assemble(spec, facts, kLeast));
+  TY_ASSIGN_OR_RETURN(Plan found, Assemble(spec, facts, kLeast, rank));
   if (!Fits(found, slot_bytes)) {
     return Invalid(absl::StrCat(kRecomputeField, "slot_bytes"), slot_bytes,
                    " cannot be held: a slot needs ", all_kept.summary.bytes_per_slot(),
@@ -56,7 +56,7 @@ absl::StatusOr<Plan> WithinSlotBytes(const v1::JobSpec& spec, const DataFacts& f
   const int64_t precision = high / 128;
   while (high - low > precision) {
     const int64_t middle = low + (high - low) / 2;
-    TY_ASSIGN_OR_RETURN(Plan plan, Assemble(spec, facts, middle));
+    TY_ASSIGN_OR_RETURN(Plan plan, Assemble(spec, facts, middle, rank));
     if (Fits(plan, slot_bytes)) {
       low = middle, found = std::move(plan);
     } else {
@@ -100,17 +100,19 @@ int64_t LargestThatFits(const v1::JobSpec& spec, const std::vector<int64_t>& siz
 
 }  // namespace
 
-absl::StatusOr<Plan> FitToBudget(const v1::JobSpec& spec, const DataFacts& facts) {
+absl::StatusOr<Plan> FitToBudget(const v1::JobSpec& spec, const DataFacts& facts, int64_t rank) {
   const v1::Recompute& recompute = spec.training().recompute();
-  if (recompute.has_slot_bytes()) return WithinSlotBytes(spec, facts, recompute.slot_bytes());
+  if (recompute.has_slot_bytes()) return WithinSlotBytes(spec, facts, rank, recompute.slot_bytes());
   if (recompute.has_activation_bytes()) {
     const int64_t bytes = recompute.activation_bytes();
-    return WithinActivationBytes(spec, facts, bytes, absl::StrCat("activation_bytes: ", bytes));
+    return WithinActivationBytes(spec, facts, rank, bytes,
+                                 absl::StrCat("activation_bytes: ", bytes));
   }
-  TY_ASSIGN_OR_RETURN(const Plan all_kept, Assemble(Keeping(spec), facts));
+  TY_ASSIGN_OR_RETURN(const Plan all_kept, Assemble(Keeping(spec), facts, kUnbounded, rank));
   const int64_t all = all_kept.summary.activation_bytes();
   const double share = recompute.activation_share();
-  return WithinActivationBytes(spec, facts, static_cast<int64_t>(share * static_cast<double>(all)),
+  return WithinActivationBytes(spec, facts, rank,
+                               static_cast<int64_t>(share * static_cast<double>(all)),
                                absl::StrCat("activation_share: ", share, " of ", all, " bytes"));
 }
 

@@ -13,7 +13,7 @@ namespace trainyard::plan {
 
 // The plan that spec.training.recompute asks for; kInvalidArgument when its budget cannot be held,
 // with the least that can.
-absl::StatusOr<Plan> FitToBudget(const v1::JobSpec& spec, const DataFacts& facts);
+absl::StatusOr<Plan> FitToBudget(const v1::JobSpec& spec, const DataFacts& facts, int64_t rank);
 
 // For a job that needs more than `slot_bytes` per slot: what would fit, found by planning it. "set
 // training.recompute.slot_bytes to 1000000, or training.micro_batch_size to 8".

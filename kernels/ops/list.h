@@ -27,6 +27,7 @@
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/mean_pool.h"
 #include "kernels/ops/muon.h"
+#include "kernels/ops/norm_leaves.h"
 #include "kernels/ops/normalize_images.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/ops/pool.h"
@@ -45,6 +46,7 @@
   X(AdamWStep)                    \
   X(Add)                          \
   X(AddBias)                      \
+  X(AddLeaves)                    \
   X(AddProduct)                   \
   X(AttentionBackward)            \
   X(AttentionForward)             \
@@ -93,6 +95,7 @@
   X(SoftCapForward)               \
   X(Split)                        \
   X(SquaredNorm)                  \
+  X(SquaredNormLeaves)            \
   X(Sum)                          \
   X(SwiGluBackward)               \
   X(SwiGluForward)                \

@@ -72,6 +72,11 @@ absl::Status CheckpointWriter::Wait() {
   return std::exchange(failure_, absl::OkStatus());
 }
 
+void CheckpointWriter::AwaitWritten() {
+  absl::MutexLock lock(&mu_);
+  AwaitIdle(/*give_up=*/false);
+}
+
 bool CheckpointWriter::Failed(int64_t step) {
   absl::MutexLock lock(&mu_);
   AwaitIdle(/*give_up=*/true);

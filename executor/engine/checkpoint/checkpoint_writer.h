@@ -80,6 +80,9 @@ class CheckpointWriter {
   // a report, once.
   absl::Status Wait();
 
+  // Waits until nothing is being written. Wait returns the failure afterwards.
+  void AwaitWritten();
+
   // Waits until nothing is being written, giving up a checkpoint that waits for the right to write.
   // Returns whether the last checkpoint that could not be written is that of `step`.
   bool Failed(int64_t step);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "executor/engine/checkpoint/adapter.h"
+#include "executor/plan/passes/shard_optimizer.h"
 #include "storage/base/digest.h"
 
 namespace trainyard::engine {
@@ -37,7 +38,7 @@ Snapshot::Snapshot(const plan::Plan& plan, v1::Model model, Allocate allocate)
 
 Snapshot::Room Snapshot::Own() {
   const int64_t optimizer = plan_.parameter_region.bytes;
-  const int64_t averages = optimizer + plan_.optimizer_region.bytes;
+  const int64_t averages = optimizer + plan_.whole_optimizer_bytes();
   const int64_t buffers = averages + plan_.ema_region.bytes;
   if (memory_ == nullptr) {
     const auto bytes = static_cast<size_t>(buffers + plan_.buffer_region.bytes);
@@ -84,6 +85,39 @@ void Snapshot::Borrow(const Places& places) {
              at(places.averages, plan_.ema_region, plan_.averages[i]), ema_);
   }
   if (!plan_.adapters.empty()) SetAdaptersApart();
+}
+
+template <typename F>
+void Snapshot::ForEachState(const F& f) const {
+  const std::vector<plan::PlacedTensor> placed = plan::PlacedTensors(plan_, plan_.gradients.size());
+  for (size_t kind = 0; kind < plan_.has_state.size(); ++kind) {
+    for (const plan::PlacedTensor& p : placed) {
+      if (plan_.has_state[kind][p.position]) f(kind, p.stored, p.elements.first);
+    }
+  }
+}
+
+void Snapshot::BorrowState(ReadState read) {
+  ForEachState([&](size_t kind, const plan::StoredTensor& stored, int64_t begin) {
+    optimizer_state_[OptimizerPrefix(plan_, kind) + stored.name] = {
+        .dims = stored.dims, .read = [read, kind, begin](int64_t first, absl::Span<float> to) {
+          return read(kind, begin + first, to);
+        }};
+  });
+}
+
+absl::Status Snapshot::ReadStateInto(const Room& room, const ReadState& read) {
+  auto* to = reinterpret_cast<float*>(room.optimizer);
+  absl::Status status;
+  ForEachState([&](size_t kind, const plan::StoredTensor& stored, int64_t begin) {
+    const absl::Span<float> values = {to, static_cast<size_t>(stored.elements())};
+    if (status.ok()) status = read(kind, begin, values);
+    optimizer_state_[OptimizerPrefix(plan_, kind) + stored.name] = {
+        .dims = stored.dims,
+        .bytes = {reinterpret_cast<const char*>(to), values.size() * sizeof(float)}};
+    to += stored.elements();
+  });
+  return status;
 }
 
 // Moves the adapters out of model_ and ema_; the weights there that are adapted get them as terms.

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "executor/engine/checkpoint/tensor_view.h"
 #include "executor/plan/graph/plan.h"
 #include "trainyard/v1/spec.pb.h"
@@ -28,10 +30,14 @@ std::string AveragePrefix();
 // first copy. Not to be moved: the views point into it. The plan must outlive it.
 class Snapshot {
  public:
-  // Where the regions of a plan begin.
+  // Where the regions of a plan begin. Of a sharded plan the optimizer's state is that of all
+  // ranks, kind by kind, without what pads it.
   struct Places {
     const char *parameters, *optimizer, *averages, *buffers;
   };
+
+  // Reads the optimizer's state of kind `kind` from element `first` of the dense gradients on.
+  using ReadState = std::function<absl::Status(size_t kind, int64_t first, absl::Span<float> to)>;
 
   using Allocate = std::function<std::shared_ptr<char[]>(size_t bytes)>;
 
@@ -48,6 +54,11 @@ class Snapshot {
 
   // From now on views show the regions at `places`, which are someone else's.
   void Borrow(const Places& places);
+
+  // Of a sharded plan: the optimizer's state is read as it is written, from now on or, if there is
+  // room for it, at once, into `room`.
+  void BorrowState(ReadState read);
+  absl::Status ReadStateInto(const Room& room, const ReadState& read);
 
   // Micro-batches of the steps taken so far, a number that torch keeps beside each running mean.
   void SetBatches(int64_t batches) { batches_ = batches; }
@@ -66,6 +77,9 @@ class Snapshot {
 
  private:
   void SetAdaptersApart();
+  // Calls f(kind, stored tensor, its first element) for each that has state of that kind.
+  template <typename F>
+  void ForEachState(const F& f) const;
 
   const plan::Plan& plan_;
   const v1::Model model_spec_;

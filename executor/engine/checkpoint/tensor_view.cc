@@ -60,10 +60,24 @@ class Merge {
   std::vector<float> transposed_;
 };
 
+absl::Status ReadPieces(const TensorView& tensor,
+                        const std::function<absl::Status(absl::string_view)>& take) {
+  int64_t elements = 1;
+  for (const int64_t dim : tensor.dims) elements *= dim;
+  std::vector<float> piece(std::min(kPiece, elements));
+  for (int64_t first = 0; first < elements; first += kPiece) {
+    const absl::Span<float> to = absl::MakeSpan(piece).first(std::min(kPiece, elements - first));
+    TY_RETURN_IF_ERROR(tensor.read(first, to));
+    TY_RETURN_IF_ERROR(take({reinterpret_cast<const char*>(to.data()), to.size() * sizeof(float)}));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ForEachPiece(const TensorView& tensor,
                           const std::function<absl::Status(absl::string_view)>& take) {
+  if (tensor.read) return ReadPieces(tensor, take);
   if (!tensor.term) return take(tensor.bytes);
   TY_CHECK(tensor.dims.size() == 2, tensor.dims.size(), " dimensions");
   return Merge(tensor, *tensor.term).Run(take);

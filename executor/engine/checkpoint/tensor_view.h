@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace trainyard::engine {
 
@@ -26,6 +27,8 @@ struct TensorView {
   const char* dtype = "F32";  // as safetensors names it
   std::vector<int64_t> dims;
   absl::string_view bytes;
+  // Of a tensor that does not lie in memory here: reads elements from `first` on; `bytes` is empty.
+  std::function<absl::Status(int64_t first, absl::Span<float> to)> read = nullptr;
   // What is added to it, each element in double precision and rounded once.
   std::optional<LowRankTerm> term = std::nullopt;
 };

@@ -74,7 +74,7 @@ constexpr int64_t kHeldOutBatches = 3;
 // the state itself, or from a copy on the host of a GPU.
 int64_t SnapshotBytes(const v1::CheckpointPolicy& policy, bool gpu, const Plan& plan) {
   if (!gpu && policy.every_steps() == 0 && !policy.has_best()) return 0;
-  return plan.parameter_region.bytes + plan.optimizer_region.bytes + plan.ema_region.bytes +
+  return plan.parameter_region.bytes + plan.whole_optimizer_bytes() + plan.ema_region.bytes +
          plan.buffer_region.bytes;
 }
 
@@ -133,11 +133,12 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
   s.set_parameter_bytes(plan.parameter_region.bytes);
   s.set_weight_copy_bytes(plan.copy_region.bytes + plan.step_copy_bytes);
   s.set_gradient_bytes(plan.gradient_region.bytes + plan.partial_region.bytes);
-  s.set_optimizer_bytes(plan.optimizer_region.bytes);
+  s.set_optimizer_bytes(std::max(plan.optimizer_region.bytes, plan.most_optimizer_bytes));
   s.set_buffer_bytes(plan.buffer_region.bytes + plan.pending_region.bytes +
                      plan.moments_region.bytes);
   s.set_ema_bytes(plan.ema_region.bytes);
-  s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes + plan.sums_region.bytes);
+  s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes +
+                         plan.leaves_region.bytes + plan.sums_region.bytes);
   s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes - plan.activation_region.bytes);
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   const bool gpu = OnGpuAlone(spec);

@@ -28,6 +28,7 @@ enum class TensorKind {
   kScalar,         // norms, step state: lives for the whole run
   kSum,            // of losses and targets, of one logical rank and then of the step
   kPartialSum,     // of losses or gradients of some logical ranks
+  kAlias,          // a run of other tensors (Plan::aliases)
 };
 
 // A run of rows of a parameter that a checkpoint holds under a name of its own.

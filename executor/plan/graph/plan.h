@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "executor/plan/graph/graph.h"
+#include "executor/plan/graph/shares.h"
 #include "trainyard/v1/spec.pb.h"
 
 namespace trainyard::plan {
@@ -24,8 +25,21 @@ struct PartialSum {
   TensorId sums = kNone, gradients = kNone;
 };
 
+// A tensor that is a run of another one, or of those that lie behind it.
+struct Alias {
+  TensorId tensor = kNone, of = kNone;
+  int64_t offset = 0;  // bytes from the start of `of`
+};
+
+// Parameters that this rank steps: a run that one rule of the optimizer treats alike.
+struct OwnedRun {
+  ElementRange elements;
+  std::vector<TensorId> state;  // by kind, as Plan::optimizer_state, of these elements
+};
+
 struct Plan {
   std::vector<Tensor> tensors;
+  std::vector<Alias> aliases;
   // By TensorId, into one arena; of kAlignment, of copies and gradients in 16 bits half of it.
   std::vector<int64_t> offsets;
 
@@ -42,19 +56,30 @@ struct Plan {
   std::vector<TensorId> gradients;
   // Per kind, by position; kNone: the parameter has no state of this kind.
   std::vector<std::vector<TensorId>> optimizer_state;
+  std::vector<std::vector<bool>> has_state;        // the same, sharded or not: whether there is any
   std::vector<std::string> optimizer_state_names;  // "momentum_buffer", "exp_avg", "exp_avg_sq"
   std::vector<TensorId> averages;  // with training.ema_decay, by position; frozen ones have none
   std::vector<Adapter> adapters;   // of low-rank adaptation; `evaluate` takes them too
-  TensorId row_gradient = kNone;   // of tables kept by row: f32 [samples, tables, width]
-  TensorId row_ids = kNone;        // their rows: i32 [samples, tables]; after a step distinct or -1
-  std::vector<TensorId> buffers;   // in order of the forward pass
+  // How the ranks share out the dense gradients; of a job of one rank none.
+  std::vector<Bucket> buckets;
+  // Where the optimizer's state is sharded: what rank `rank` steps. Then optimizer_state is kNone
+  // everywhere, and the state lies in these.
+  bool sharded = false;
+  int64_t rank = 0;
+  std::vector<OwnedRun> owned;
+  int64_t most_optimizer_bytes = 0;  // of these, of the rank that has most
+  int64_t all_optimizer_bytes = 0;   // of these, of all ranks
+  TensorId leaves = kNone;           // f64 [leaves of the norm of the dense gradients]
+  TensorId row_gradient = kNone;     // of tables kept by row: f32 [samples, tables, width]
+  TensorId row_ids = kNone;       // their rows: i32 [samples, tables]; after a step distinct or -1
+  std::vector<TensorId> buffers;  // in order of the forward pass
   // By position. Of one logical rank: what a step makes of the buffers before it is taken. Of
   // several: what one micro-batch says of them (its means and variances), of which all of the step
   // are kept in `moments`, by micro-batch: they move the buffers in that order, whoever found them.
   std::vector<TensorId> pending;
   TensorId moments = kNone;  // f32 [micro-batches of all logical ranks, all of `pending`]
   Region parameter_region, copy_region, optimizer_region, ema_region, buffer_region, pending_region,
-      moments_region, scalar_region, partial_region;
+      moments_region, scalar_region, leaves_region, partial_region;
   // loss_sum, z_loss_sum and target_count, and right behind them the gradients.
   Region sums_region, gradient_region;
   // Both together are a partial sum of the step: of one logical rank, or of several that were added
@@ -63,6 +88,10 @@ struct Plan {
   // There the step's sum is in the end.
   std::vector<PartialSum> partial_sums;  // number p is [p - 1]
   int64_t partial_bytes() const { return sums_region.bytes + gradient_region.bytes; }
+  // Of the state of all ranks together.
+  int64_t whole_optimizer_bytes() const {
+    return sharded ? all_optimizer_bytes : optimizer_region.bytes;
+  }
   // Where a tensor is when `partial` is the partial sum that is worked on.
   int64_t offset(TensorId id, int64_t partial) const {
     const int64_t at = offsets[id];
@@ -83,15 +112,19 @@ struct Plan {
   std::vector<Op> start;
 
   // One optimizer step: begin; for each logical rank zero, then `micro_batches` times micro, then
-  // what the tree says of folds; then norm, end and, for several logical ranks, move_buffers. These
-  // two alone change parameters, their copies, optimizer state, averages and buffers: and none of
-  // them when the loss or the norm is not finite (grad_scale).
+  // what the tree says of folds; then norm, end and, for several logical ranks, move_buffers. Where
+  // it is sharded: norm_leaves, then the ranks exchange leaves, norm, end, then they exchange what
+  // they stepped of the parameters, gathered. What follows norm alone changes parameters, their
+  // copies, optimizer state, averages and buffers: and none of them when the loss or the norm is
+  // not finite (grad_scale).
   std::vector<Op> begin;               // takes buffers to be moved
   std::vector<Op> zero;                // zeroes what the micro-batches of a logical rank add to
   std::vector<Op> micro;               // forward and backward of one micro-batch
   std::vector<std::vector<Op>> folds;  // [p] adds partial sum p + 1 to partial sum p
+  std::vector<Op> norm_leaves;         // of what this rank has of the gradient
   std::vector<Op> norm;                // of the whole gradient, and what the update scales it by
   std::vector<Op> end;                 // optimizer, averages, moved buffers
+  std::vector<Op> gathered;            // where it is sharded: copies and averages
   // After `end`, for each micro-batch of all logical ranks with its moments in `pending`.
   std::vector<Op> move_buffers;
   // Before the first batch of an evaluation: the copies of weights that it reads.

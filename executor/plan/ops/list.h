@@ -25,6 +25,7 @@
 #include "executor/plan/ops/matmul.h"
 #include "executor/plan/ops/mean_pool.h"
 #include "executor/plan/ops/muon.h"
+#include "executor/plan/ops/norm_leaves.h"
 #include "executor/plan/ops/normalize_images.h"
 #include "executor/plan/ops/optimizer.h"
 #include "executor/plan/ops/pool.h"

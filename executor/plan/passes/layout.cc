@@ -128,6 +128,7 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
   plan.copy_region = region([&] { end = PlaceCopies(end, plan); });
   plan.optimizer_region = region([&] {
     for (const std::vector<TensorId>& kind : plan.optimizer_state) place(kind);
+    for (const OwnedRun& run : plan.owned) place(run.state);
   });
   plan.ema_region = region([&] { place(plan.averages); });
   plan.buffer_region = region([&] { place(plan.buffers); });
@@ -138,6 +139,7 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     std::erase_if(others, [&](TensorId id) { return absl::c_linear_search(sums, id); });
     place(others);
   });
+  plan.leaves_region = region([&] { place({plan.leaves}); });
   plan.partial_region = region([&] {
     for (size_t p = plan.partial_sums.size(); p > 0; --p) {
       place({plan.partial_sums[p - 1].sums, plan.partial_sums[p - 1].gradients});
@@ -149,6 +151,9 @@ void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {
     if (plan.row_gradient != kNone) place({plan.row_gradient, plan.row_ids});
   });
   plan.activation_region = region([&] { end += Activations(plan).Place(); });
+  for (const Alias& alias : plan.aliases) {
+    plan.offsets[alias.tensor] = plan.offsets[alias.of] + alias.offset;
+  }
   plan.arena_bytes = end;
 }
 

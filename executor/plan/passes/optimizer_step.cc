@@ -8,11 +8,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "executor/plan/memory/memory.h"
+#include "executor/plan/passes/shard_optimizer.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
 
 namespace {
+
+// What one op steps: parameters that lie side by side, and what goes with them.
+struct Stepped {
+  TensorId w, grad, copy;       // their first
+  std::vector<TensorId> state;  // by kind
+  int64_t n = 0;                // elements
+};
 
 class OptimizerStep {
  public:
@@ -27,11 +35,10 @@ class OptimizerStep {
 
   void Append() {
     AddNorm();
-    for (size_t first = 0; first < parameters_.dense;) {
-      size_t end = first + 1;
-      while (end < parameters_.dense && Alike(first, end)) ++end;
-      AddRun(first, end);
-      first = end;
+    if (plan_.sharded) {
+      AddOwned();
+    } else {
+      AddAll();
     }
     if (plan_.row_gradient != kNone) AddRowStep();
     if (spec_.training().has_ema_decay()) AddAverage();
@@ -51,22 +58,107 @@ class OptimizerStep {
     return rule(a) == rule(b) && copied(a) == copied(b) && gradient_type(a) == gradient_type(b);
   }
 
+  void AddAll() {
+    for (size_t first = 0; first < parameters_.dense;) {
+      size_t end = first + 1;
+      while (end < parameters_.dense && Alike(first, end)) ++end;
+      AddRun(first, end);
+      first = end;
+    }
+  }
+
+  // Copies are written when all ranks have stepped.
+  void AddOwned() {
+    const std::vector<PlacedTensor> placed = PlacedTensors(plan_, parameters_.dense);
+    for (const OwnedRun& run : plan_.owned) {
+      const auto in_run = [&](const PlacedTensor& p) {
+        return Common(p.elements, run.elements).size() > 0;
+      };
+      const auto first = std::find_if(placed.begin(), placed.end(), in_run);
+      TY_CHECK(first != placed.end(), "elements from ", run.elements.first,
+               " on are no parameter's");
+      if (!StepsWholeTensors(optimizer_, rule(first->position))) {
+        AddStep(rule(first->position), Part(run, run.elements));
+        continue;
+      }
+      for (auto p = first; p != placed.end() && in_run(*p); ++p) {
+        const Stepped part = Part(run, Exactly(*p));
+        if (rule(p->position).method == Method::kMuon) {
+          AddMuonMatrix(rule(p->position), p->stored, part, 0);
+        } else {
+          AddLambStep(rule(p->position), part, 0, p->stored.elements(), /*adapt=*/true);
+        }
+      }
+    }
+    AppendCopies(0, parameters_.dense, plan_, plan_.gathered);
+  }
+
+  // Without what pads it.
+  static ElementRange Exactly(const PlacedTensor& p) {
+    return {p.elements.first, p.elements.first + p.stored.elements()};
+  }
+
+  Stepped Part(const OwnedRun& run, const ElementRange& part) {
+    const int64_t n = part.size();
+    Stepped stepped{.w = AddAlias("parameters", plan_.parameters[0], part.first, n, plan_),
+                    .grad = AddAlias("gradients", plan_.gradients[0], part.first, n, plan_),
+                    .copy = kNone,
+                    .n = n};
+    for (const TensorId state : run.state) {
+      const int64_t begin = part.first - run.elements.first;
+      const bool whole = part == run.elements;
+      stepped.state.push_back(
+          state == kNone || whole ? state : AddAlias("optimizer state", state, begin, n, plan_));
+    }
+    return stepped;
+  }
+
+  Stepped Run(size_t first, size_t end) const {
+    Stepped run{.w = plan_.parameters[first],
+                .grad = plan_.gradients[first],
+                .copy = plan_.copies[first],
+                .n = RunLength(plan_, first, end)};
+    for (const auto& kind : plan_.optimizer_state) run.state.push_back(kind[first]);
+    return run;
+  }
+
+  void AddStep(const ParameterRule& rule, const Stepped& run) {
+    switch (rule.method) {
+      case Method::kSgd:
+        return AddSgd(rule, run);
+      case Method::kAdamW:
+        return AddAdamW(rule, run);
+      case Method::kLamb:
+        return AddLambStep(rule, run, 0, run.n, /*adapt=*/false);
+      case Method::kMuon:
+        TY_CHECK(false, "a run of Muon's matrices is no matrix");
+    }
+  }
+
   template <typename T>
   void Emit(T op) {
     plan_.end.push_back(std::move(op));
   }
 
-  // The state `name` of the parameter at `position`.
-  TensorId State(const char* name, size_t position) const {
+  // The place of the state `name` among the kinds.
+  size_t Kind(const char* name) const {
     const auto& names = plan_.optimizer_state_names;
     const auto at = std::find(names.begin(), names.end(), name);
     TY_CHECK(at != names.end(), name);
-    return plan_.optimizer_state[at - names.begin()][position];
+    return at - names.begin();
   }
+  TensorId State(const char* name, size_t position) const {
+    return plan_.optimizer_state[Kind(name)][position];
+  }
+  TensorId State(const char* name, const Stepped& run) const { return run.state[Kind(name)]; }
 
   void AddNorm() {
-    AddNormOf(ElementType::kBF16);
-    AddNormOf(ElementType::kF32);
+    if (plan_.sharded) {
+      AddNormOfOwned();
+    } else {
+      AddNormOf(ElementType::kBF16);
+      AddNormOf(ElementType::kF32);
+    }
     if (plan_.row_gradient != kNone) AddRowNorm();
     plan_.norm.push_back(ClipScale{.sum = sum_,
                                    .count = plan_.target_count,
@@ -78,6 +170,22 @@ class OptimizerStep {
                                    .max_norm = optimizer_.has_clip_norm()
                                                    ? static_cast<float>(optimizer_.clip_norm())
                                                    : std::numeric_limits<float>::infinity()});
+  }
+
+  void AddNormOfOwned() {
+    const int64_t elements = RunLength(plan_, 0, parameters_.dense);
+    for (const Bucket& bucket : plan_.buckets) {
+      const ElementRange leaves = LeavesOf(bucket.slices[plan_.rank]);
+      if (leaves.size() == 0) continue;
+      const int64_t first = leaves.first * kernels::kNormLeaf;
+      const int64_t n = std::min(elements, leaves.end * kernels::kNormLeaf) - first;
+      plan_.norm_leaves.push_back(SquaredNormLeaves{
+          .x = AddAlias("gradients", plan_.gradients[0], first, n, plan_),
+          .leaves = AddAlias("leaves", plan_.leaves, leaves.first, leaves.size(), plan_),
+          .n = n});
+    }
+    const int64_t count = plan_.tensors[plan_.leaves].elements();
+    plan_.norm.push_back(AddLeaves{.leaves = plan_.leaves, .sum = sum_, .count = count});
   }
 
   // Gradients of one type lie side by side.
@@ -106,34 +214,41 @@ class OptimizerStep {
   }
 
   void AddRun(size_t first, size_t end) {
-    switch (rule(first).method) {
-      case Method::kSgd:
-        return AddSgd(first, end);
-      case Method::kAdamW:
-        return AddAdamW(first, end);
-      case Method::kLamb:
-        AddLamb(first, end);
-        break;
-      case Method::kMuon:
-        AddMuon(first, end);
-        break;
+    if (!StepsWholeTensors(optimizer_, rule(first))) {
+      AddStep(rule(first), Run(first, end));
+    } else {
+      for (size_t i = first; i < end; ++i) AddWhole(i);
     }
-    // The others write copies as they go.
+    const Method method = rule(first).method;  // SGD and AdamW write copies as they go
+    if (method == Method::kSgd || method == Method::kAdamW) return;
     AppendCopies(first, end, plan_, plan_.end);
   }
 
-  void AddSgd(size_t first, size_t end) {
+  // Each tensor that a checkpoint stores of the parameter at `position`.
+  void AddWhole(size_t position) {
+    const Stepped all = Run(position, position + 1);
+    for (const StoredTensor& stored : Stored(plan_.tensors[plan_.parameters[position]])) {
+      const int64_t offset = stored.offset / SizeOf(ElementType::kF32);
+      if (rule(position).method == Method::kMuon) {
+        AddMuonMatrix(rule(position), stored, all, offset);
+      } else {
+        AddLambStep(rule(position), all, offset, stored.elements(), /*adapt=*/true);
+      }
+    }
+  }
+
+  void AddSgd(const ParameterRule& rule, const Stepped& run) {
     const v1::Sgd& sgd = optimizer_.sgd();
-    Emit(SgdStep{.w = plan_.parameters[first],
-                 .grad = plan_.gradients[first],
-                 .velocity = sgd.momentum() > 0 ? State("momentum_buffer", first) : kNone,
+    Emit(SgdStep{.w = run.w,
+                 .grad = run.grad,
+                 .velocity = sgd.momentum() > 0 ? State("momentum_buffer", run) : kNone,
                  .grad_scale = scale_,
                  .state = plan_.state,
-                 .copy = plan_.copies[first],
-                 .n = RunLength(plan_, first, end),
+                 .copy = run.copy,
+                 .n = run.n,
                  .momentum = static_cast<float>(sgd.momentum()),
-                 .weight_decay = static_cast<float>(rule(first).weight_decay),
-                 .learning_rate_scale = static_cast<float>(rule(first).learning_rate_scale),
+                 .weight_decay = static_cast<float>(rule.weight_decay),
+                 .learning_rate_scale = static_cast<float>(rule.learning_rate_scale),
                  .nesterov = sgd.nesterov()});
   }
 
@@ -142,40 +257,31 @@ class OptimizerStep {
     return optimizer_.has_muon() ? optimizer_.muon().adamw() : optimizer_.adamw();
   }
 
-  void AddAdamW(size_t first, size_t end) {
-    Emit(AdamWStep{.w = plan_.parameters[first],
-                   .grad = plan_.gradients[first],
-                   .m = State("exp_avg", first),
-                   .v = State("exp_avg_sq", first),
+  void AddAdamW(const ParameterRule& rule, const Stepped& run) {
+    Emit(AdamWStep{.w = run.w,
+                   .grad = run.grad,
+                   .m = State("exp_avg", run),
+                   .v = State("exp_avg_sq", run),
                    .grad_scale = scale_,
                    .state = plan_.state,
-                   .copy = plan_.copies[first],
-                   .n = RunLength(plan_, first, end),
+                   .copy = run.copy,
+                   .n = run.n,
                    .beta1 = static_cast<float>(adamw().beta1()),
                    .beta2 = static_cast<float>(adamw().beta2()),
                    .epsilon = static_cast<float>(adamw().epsilon()),
-                   .weight_decay = static_cast<float>(rule(first).weight_decay),
-                   .learning_rate_scale = static_cast<float>(rule(first).learning_rate_scale)});
+                   .weight_decay = static_cast<float>(rule.weight_decay),
+                   .learning_rate_scale = static_cast<float>(rule.learning_rate_scale)});
   }
 
-  // A trust ratio is one tensor's; without it a run is stepped at once, like any other.
-  void AddLamb(size_t first, size_t end) {
-    if (rule(first).weight_decay == 0 && !optimizer_.lamb().always_adapt()) {
-      return AddLambStep(first, 0, RunLength(plan_, first, end), /*adapt=*/false);
-    }
-    for (size_t i = first; i < end; ++i) {
-      for (const StoredTensor& part : Stored(plan_.tensors[plan_.parameters[i]])) {
-        AddLambStep(i, part.offset / SizeOf(ElementType::kF32), part.elements(), /*adapt=*/true);
-      }
-    }
-  }
-
-  void AddLambStep(size_t position, int64_t offset, int64_t n, bool adapt) {
+  // Elements [offset, offset + n) of `run`. A trust ratio is one tensor's; without it a run is
+  // stepped at once, like any other.
+  void AddLambStep(const ParameterRule& rule, const Stepped& run, int64_t offset, int64_t n,
+                   bool adapt) {
     const v1::Lamb& lamb = optimizer_.lamb();
-    Emit(LambStep{.w = plan_.parameters[position],
-                  .grad = plan_.gradients[position],
-                  .m = State("exp_avg", position),
-                  .v = State("exp_avg_sq", position),
+    Emit(LambStep{.w = run.w,
+                  .grad = run.grad,
+                  .m = State("exp_avg", run),
+                  .v = State("exp_avg_sq", run),
                   .grad_scale = scale_,
                   .state = plan_.state,
                   .offset = offset,
@@ -183,26 +289,19 @@ class OptimizerStep {
                   .beta1 = static_cast<float>(lamb.beta1()),
                   .beta2 = static_cast<float>(lamb.beta2()),
                   .epsilon = static_cast<float>(lamb.epsilon()),
-                  .weight_decay = static_cast<float>(rule(position).weight_decay),
-                  .learning_rate_scale = static_cast<float>(rule(position).learning_rate_scale),
+                  .weight_decay = static_cast<float>(rule.weight_decay),
+                  .learning_rate_scale = static_cast<float>(rule.learning_rate_scale),
                   .adapt = adapt});
   }
 
-  void AddMuon(size_t first, size_t end) {
-    for (size_t i = first; i < end; ++i) {
-      for (const StoredTensor& part : Stored(plan_.tensors[plan_.parameters[i]])) {
-        AddMuonMatrix(i, part);
-      }
-    }
-  }
-
-  void AddMuonMatrix(size_t position, const StoredTensor& matrix) {
+  // The matrix that begins `offset` elements from the start of `run`.
+  void AddMuonMatrix(const ParameterRule& rule, const StoredTensor& matrix, const Stepped& run,
+                     int64_t offset) {
     const v1::Muon& muon = optimizer_.muon();
     const int64_t rows = matrix.dims[0], n = matrix.elements(), cols = n / rows;
-    const int64_t offset = matrix.offset / SizeOf(ElementType::kF32);
     const TensorId update = Scratch(absl::StrCat(matrix.name, ".update"), rows, cols);
-    Emit(MuonMomentum{.grad = plan_.gradients[position],
-                      .velocity = State("momentum_buffer", position),
+    Emit(MuonMomentum{.grad = run.grad,
+                      .velocity = State("momentum_buffer", run),
                       .y = update,
                       .grad_scale = scale_,
                       .offset = offset,
@@ -211,18 +310,18 @@ class OptimizerStep {
                       .nesterov = muon.nesterov()});
     const TensorId orthogonal = AddNewtonSchulz(matrix.name, update, rows, cols);
     const auto longer = static_cast<double>(std::max(rows, cols));
-    const auto in = static_cast<double>(rule(position).input_first ? rows : cols);
+    const auto in = static_cast<double>(rule.input_first ? rows : cols);
     const double scale = muon.scale() == v1::Muon::MATCH_RMS_ADAMW ? 0.2 * std::sqrt(longer)
                                                                    : std::sqrt(longer / in);
-    Emit(MuonStep{.w = plan_.parameters[position],
+    Emit(MuonStep{.w = run.w,
                   .x = orthogonal,
                   .grad_scale = scale_,
                   .state = plan_.state,
                   .offset = offset,
                   .n = n,
                   .scale = static_cast<float>(scale),
-                  .weight_decay = static_cast<float>(rule(position).weight_decay),
-                  .learning_rate_scale = static_cast<float>(rule(position).learning_rate_scale)});
+                  .weight_decay = static_cast<float>(rule.weight_decay),
+                  .learning_rate_scale = static_cast<float>(rule.learning_rate_scale)});
   }
 
   // x [rows, cols] with its singular values driven towards 1, by products with the smaller of x x^T
@@ -311,7 +410,7 @@ class OptimizerStep {
                  .n = RunLength(plan_, 0, parameters_.trained),
                  .decay = spec_.training().ema_decay(),
                  .warmup = spec_.training().ema_warmup()};
-    Emit(step);
+    (plan_.sharded ? plan_.gathered : plan_.end).push_back(step);
     step.decay = 0;
     step.grad_scale = kNone;
     plan_.start.push_back(step);

@@ -212,6 +212,12 @@ absl::StatusOr<bool> HasRowSparseGradient(const v1::Optimizer& optimizer, const 
          rules[0].weight_decay == 0;
 }
 
+bool StepsWholeTensors(const v1::Optimizer& optimizer, const ParameterRule& rule) {
+  if (rule.method == Method::kMuon) return true;
+  return rule.method == Method::kLamb &&
+         (rule.weight_decay != 0 || optimizer.lamb().always_adapt());
+}
+
 std::vector<std::string> StateNames(const v1::Optimizer& optimizer, const ParameterRule& rule) {
   if (rule.frozen) return {};
   switch (rule.method) {

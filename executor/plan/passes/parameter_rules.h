@@ -41,6 +41,10 @@ absl::StatusOr<bool> HasRowSparseGradient(const v1::Optimizer& optimizer, const 
                                           const std::vector<TensorId>& tables,
                                           const std::vector<ParameterRule>& rules);
 
+// Whether a step is a function of a whole tensor that a checkpoint stores, and not of each element
+// alone: Muon's, and LAMB's where it scales by norms.
+bool StepsWholeTensors(const v1::Optimizer& optimizer, const ParameterRule& rule);
+
 // What a parameter's optimizer state is called: "exp_avg", "exp_avg_sq"; "momentum_buffer".
 std::vector<std::string> StateNames(const v1::Optimizer& optimizer, const ParameterRule& rule);
 

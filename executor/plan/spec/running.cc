@@ -60,6 +60,28 @@ absl::Status ResolveResources(v1::Resources& resources) {
   return absl::OkStatus();
 }
 
+namespace {
+
+absl::Status ResolveShard(v1::Parallel& parallel) {
+  const std::string at = "spec.parallel.shard";
+  switch (parallel.shard()) {
+    case v1::Parallel::SHARD_UNSPECIFIED:
+      parallel.set_shard(v1::Parallel::OPTIMIZER);
+      return absl::OkStatus();
+    case v1::Parallel::NONE:
+    case v1::Parallel::OPTIMIZER:
+      return absl::OkStatus();
+    case v1::Parallel::GRADIENTS:
+    case v1::Parallel::PARAMETERS:
+      return NotBuilt(at, v1::Parallel::Shard_Name(parallel.shard()), "use OPTIMIZER");
+    default:
+      return Invalid(at, static_cast<int>(parallel.shard()),
+                     " is nothing to share out; use NONE or OPTIMIZER, or leave it out");
+  }
+}
+
+}  // namespace
+
 absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   const std::string at = "spec.parallel.";
   if (!parallel.has_logical_ranks()) parallel.set_logical_ranks(static_cast<int32_t>(slots));
@@ -71,6 +93,7 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   if (!parallel.has_tensor()) parallel.set_tensor(1);
   if (!parallel.has_pipeline()) parallel.set_pipeline(1);
   if (!parallel.has_sequence()) parallel.set_sequence(1);
+  TY_RETURN_IF_ERROR(ResolveShard(parallel));
   const std::pair<const char*, int32_t> axes[] = {{"tensor", parallel.tensor()},
                                                   {"pipeline", parallel.pipeline()},
                                                   {"sequence", parallel.sequence()}};

@@ -55,9 +55,15 @@ void Measure(Rendezvous mine, int64_t mib) {
   std::vector<double> sums(3);
   SumAcrossRanks across(**gang, (*gang)->size());
   const PartialSumOnHost own{absl::MakeSpan(sums), absl::MakeSpan(gradients)};
+  const std::vector<plan::Bucket> buckets =
+      plan::CutBuckets(static_cast<int64_t>(gradients.size()), {}, (*gang)->size());
   const double sum_ms = MedianMs([&] {
     std::fill(gradients.begin(), gradients.begin() + 16, 1.0f);
-    Check(across.Run({own}));
+    Check(across.AddSums({own}));
+    for (const plan::Bucket& bucket : buckets) {
+      Check(across.Reduce(bucket, {own}));
+      Check(across.Gather(bucket, own.gradients));
+    }
   });
   int64_t values[16] = {};
   std::vector<absl::Span<char>> parts;

@@ -319,6 +319,30 @@ TEST_P(OptimizerTest, MuonStepDecaysAndSteps) {
   }
 }
 
+TEST_P(OptimizerTest, ANormOfLeavesIsTheSameWhereverItsLeavesComeFrom) {
+  for (const int64_t n : {int64_t{1}, int64_t{17}, kNormLeaf, kNormLeaf + 1, 5 * kNormLeaf}) {
+    const int64_t count = (n + kNormLeaf - 1) / kNormLeaf;
+    const Buffer x = bench_.Raw(DType::kF32, n), leaves = bench_.Raw(DType::kF64, count);
+    const Buffer sum = bench_.Raw(DType::kF64, 1), whole = bench_.Raw(DType::kF64, 1);
+    double expected = 0;
+    for (const double v : FillRandom(x, n, 1)) expected += v * v;
+    bench_.Run(SquaredNormLeaves{.x = x, .leaves = leaves, .n = n});
+    bench_.Run(AddLeaves{.leaves = leaves, .sum = sum, .count = count});
+    EXPECT_NEAR(*sum.As<double>(), expected, 1e-12 * expected);
+    *whole.As<double>() = *sum.As<double>();
+    for (int64_t i = 0; i < count; ++i) {  // each by itself, the last first
+      const int64_t leaf = count - 1 - i, first = leaf * kNormLeaf;
+      const int64_t length = std::min(kNormLeaf, n - first);
+      const Buffer part = bench_.Raw(DType::kF32, length);
+      std::copy_n(x.As<float>() + first, length, part.As<float>());
+      bench_.Run(SquaredNormLeaves{
+          .x = part, .leaves = {leaves.As<double>() + leaf, DType::kF64}, .n = length});
+    }
+    bench_.Run(AddLeaves{.leaves = leaves, .sum = sum, .count = count});
+    EXPECT_EQ(*sum.As<double>(), *whole.As<double>()) << n;
+  }
+}
+
 TEST_P(OptimizerTest, SquaredNormAgreesWithReferenceAndAccumulates) {
   for (const DType type : kGradients) {
     for (const int64_t n : {0, 1, 17, 65, 8193, 100'003}) {

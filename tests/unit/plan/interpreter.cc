@@ -437,6 +437,17 @@ struct Interpreter::Executor {
     for (const double v : R(o.x, o.n)) sum += v * v;
     Put(o.sum, {sum}, o.accumulate);
   }
+  void operator()(const SquaredNormLeaves& o) const {
+    const std::vector<double> x = R(o.x, o.n);
+    std::vector<double> leaves((x.size() + kernels::kNormLeaf - 1) / kernels::kNormLeaf);
+    for (size_t i = 0; i < x.size(); ++i) leaves[i / kernels::kNormLeaf] += x[i] * x[i];
+    Put(o.leaves, leaves);
+  }
+  void operator()(const AddLeaves& o) const {
+    double sum = 0;
+    for (const double leaf : R(o.leaves, o.count)) sum += leaf;
+    Put(o.sum, {sum});
+  }
   void operator()(const ClipScale& o) const {
     const double count = R(o.count)[0];
     const double factor =

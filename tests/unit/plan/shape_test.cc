@@ -296,6 +296,13 @@ struct SizeChecker {
   void operator()(const SquaredNorm& o) const {
     Begins(o.x, o.n), Holds(o.sum, 1, ElementType::kF64);
   }
+  void operator()(const SquaredNormLeaves& o) const {
+    Begins(o.x, o.n);
+    Begins(o.leaves, (o.n + kernels::kNormLeaf - 1) / kernels::kNormLeaf);
+  }
+  void operator()(const AddLeaves& o) const {
+    Begins(o.leaves, o.count), Holds(o.sum, 1, ElementType::kF64);
+  }
   void operator()(const ClipScale& o) const {
     Holds(o.sum, 1, ElementType::kF64), Holds(o.count, 1, ElementType::kF64), Holds(o.norm, 1);
     Holds(o.scale, 1), Holds(o.loss, 1, ElementType::kF64);

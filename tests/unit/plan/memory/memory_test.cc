@@ -54,14 +54,17 @@ int64_t BytesTouched(const Plan& plan, const Op& op, TensorId id) {
   return n * SizeOf(plan.tensors[id].type);
 }
 
-// Follows who wrote each line of the arena last: knows nothing of lives or of packing.
+// Follows who wrote each line of the arena last: knows nothing of lives or of packing. Aliases
+// write for the tensors that they are runs of.
 class Ownership {
  public:
   explicit Ownership(const Plan& plan) : plan_(plan), owner_(plan.arena_bytes / kLine, kNone) {
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
       const TensorKind kind = plan.tensors[i].kind;
-      if (kind != TensorKind::kActivation && kind != TensorKind::kInput)
+      if (kind != TensorKind::kActivation && kind != TensorKind::kInput &&
+          kind != TensorKind::kAlias) {
         Take(static_cast<TensorId>(i));
+      }
     }
   }
 
@@ -81,7 +84,9 @@ class Ownership {
   void Run(const std::vector<Op>& ops, const char* list) {
     for (size_t i = 0; i < ops.size(); ++i) {
       const std::string where = absl::StrCat(list, " op ", i);
-      const std::vector<Touch> touches = TouchesOf(ops[i]);
+      std::vector<Touch> touches = TouchesOf(ops[i]);
+      std::erase_if(touches,
+                    [&](const Touch& t) { return plan_.tensors[t.id].kind == TensorKind::kAlias; });
       for (const Touch& t : touches) {
         if (t.access != Access::kWrite) ExpectOwns(t.id, where);
       }
@@ -237,6 +242,11 @@ std::vector<ModelCase> SmallModels() {
     shared.spec.mutable_training()->set_batch_size(20);
     shared.spec.mutable_training()->set_micro_batch_size(2);
     cases.push_back(shared);
+    shared.name = "three ranks";
+    shared.spec.mutable_resources()->set_min_slots(3);
+    shared.spec.mutable_resources()->set_max_slots(3);
+    shared.spec.mutable_resources()->set_device(v1::Resources::CPU);
+    cases.push_back(shared);
   }
   ModelCase bottlenecks = {"resnet of bottlenecks", ResnetSpec(), ImageFacts(64, 64, 3, 10)};
   bottlenecks.spec.mutable_model()->mutable_resnet()->set_depth(50);
@@ -247,6 +257,11 @@ std::vector<ModelCase> SmallModels() {
   muon.spec.mutable_training()->set_ema_decay(0.99);
   muon.spec.mutable_optimizer()->add_groups()->set_pattern("*norm.weight");
   muon.spec.mutable_optimizer()->mutable_groups(0)->set_frozen(true);
+  cases.push_back(muon);
+  muon.name = "llama with muon on two ranks";
+  muon.spec.mutable_resources()->set_min_slots(2);
+  muon.spec.mutable_resources()->set_max_slots(2);
+  muon.spec.mutable_resources()->set_device(v1::Resources::CPU);
   cases.push_back(muon);
   ModelCase scratch = {"mlp whose optimizer needs most", MlpSpec(), ImageFacts(2, 2, 1, 10)};
   scratch.spec.mutable_model()->mutable_mlp()->add_hidden(64);
@@ -301,6 +316,7 @@ TEST(Memory, NothingIsOverwrittenBeforeItsLastReader) {
       for (const TensorId id : plan.gradients) ownership.ExpectOwns(id, "all gradients");
       ownership.Run(plan.norm, "norm");
       ownership.Run(plan.end, "end");
+      ownership.Run(plan.gathered, "gathered");
       ownership.Run(plan.evaluate_begin, "begin of an evaluation");
       for (int batch = 0; batch < 2; ++batch) {
         ownership.Take(plan.eval_input);
@@ -333,13 +349,23 @@ TEST(Memory, OpsStayWithinTheirRegions) {
     const auto within = [&](TensorId id, int64_t bytes, const Region& region) {
       return plan.offsets[id] >= region.offset && plan.offsets[id] + bytes <= region.end();
     };
-    for (const auto* ops : {&plan.copy, &plan.begin, &plan.zero, &plan.micro, &plan.norm, &plan.end,
-                            &plan.evaluate_begin, &plan.evaluate}) {
+    // What an alias names is of the kind of the tensors that it is a run of.
+    const auto kind = [&](TensorId id) {
+      for (const Alias& alias : plan.aliases) {
+        if (alias.tensor == id) return plan.tensors[alias.of].kind;
+      }
+      return plan.tensors[id].kind;
+    };
+    for (const auto* ops :
+         {&plan.copy, &plan.begin, &plan.zero, &plan.micro, &plan.norm_leaves, &plan.norm,
+          &plan.end, &plan.gathered, &plan.evaluate_begin, &plan.evaluate}) {
       for (const Op& op : *ops) {
         for (const Touch& t : TouchesOf(op)) {
           const int64_t bytes = BytesTouched(plan, op, t.id);
           bool ok = false;
-          switch (plan.tensors[t.id].kind) {
+          switch (kind(t.id)) {
+            case TensorKind::kAlias:
+              break;
             case TensorKind::kParameter:
               ok = within(t.id, bytes, plan.parameter_region);
               break;
@@ -362,7 +388,8 @@ TEST(Memory, OpsStayWithinTheirRegions) {
               ok = within(t.id, bytes, plan.pending_region);
               break;
             case TensorKind::kScalar:
-              ok = within(t.id, bytes, plan.scalar_region);
+              ok = within(t.id, bytes, plan.scalar_region) ||
+                   within(t.id, bytes, plan.leaves_region);
               break;
             case TensorKind::kSum:
               ok = within(t.id, bytes, plan.sums_region);
@@ -403,7 +430,8 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     for (const Region& region :
          {plan.parameter_region, plan.copy_region, plan.optimizer_region, plan.ema_region,
           plan.buffer_region, plan.pending_region, plan.moments_region, plan.scalar_region,
-          plan.partial_region, plan.sums_region, plan.gradient_region, plan.activation_region}) {
+          plan.leaves_region, plan.partial_region, plan.sums_region, plan.gradient_region,
+          plan.activation_region}) {
       EXPECT_EQ(region.offset, end);
       EXPECT_EQ(region.offset % kAlignment, 0);
       end = region.end();
@@ -417,6 +445,7 @@ TEST(Memory, RegionsFollowOneAnotherAndEveryByteBelongsToATensor) {
     }
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
       const Tensor& tensor = plan.tensors[i];
+      if (tensor.kind == TensorKind::kAlias) continue;
       const bool halved =
           tensor.kind == TensorKind::kWeightCopy ||
           (tensor.kind == TensorKind::kGradient && tensor.type == ElementType::kBF16);
@@ -456,6 +485,7 @@ TEST(Memory, WhatPadsAGradientIsNobodyElses) {
       const int64_t end = plan.offsets[gradient] + BytesInRun(plan.tensors[gradient]);
       padded += end > begin;
       for (size_t i = 0; i < plan.tensors.size() && end > begin; ++i) {
+        if (plan.tensors[i].kind == TensorKind::kAlias) continue;
         EXPECT_FALSE(plan.offsets[i] < end && begin < plan.offsets[i] + plan.tensors[i].bytes())
             << plan.tensors[i].name;
       }

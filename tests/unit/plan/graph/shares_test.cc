@@ -1,0 +1,98 @@
+#include "executor/plan/graph/shares.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "executor/plan/graph/ops.h"
+
+namespace trainyard::plan {
+namespace {
+
+constexpr int64_t kLeaf = kernels::kNormLeaf;
+
+struct Case {
+  int64_t elements = 0;
+  std::vector<ElementRange> whole;
+};
+
+const std::vector<Case> kCases = {
+    {0, {}},
+    {16, {}},
+    {5000, {}},
+    {kLeaf, {}},
+    {3 * kLeaf + 48, {}},
+    {100 * kLeaf, {}},
+    {70'000'000, {}},
+    {200'000, {{0, 4096}, {4096, 70'000}, {70'000, 70'400}, {150'000, 200'000}}},
+    {100 * kLeaf, {{0, 100 * kLeaf}}},
+};
+
+TEST(Shares, EveryElementIsInOneSliceAndNoWholeRunIsCut) {
+  for (const Case& c : kCases) {
+    for (const int64_t ranks : {1, 2, 3, 8, 64}) {
+      const std::vector<Bucket> buckets = CutBuckets(c.elements, c.whole, ranks);
+      int64_t end = 0;
+      std::set<int64_t> cuts;
+      for (const Bucket& bucket : buckets) {
+        EXPECT_EQ(bucket.elements.first, end);
+        EXPECT_EQ(static_cast<int64_t>(bucket.slices.size()), ranks);
+        end = bucket.elements.end;
+      }
+      EXPECT_EQ(end, c.elements);
+      end = 0;
+      for (const RankSlice& slice : SlicesInOrder(buckets)) {
+        EXPECT_EQ(slice.elements.first, end) << c.elements << " elements, " << ranks << " ranks";
+        end = slice.elements.end;
+        cuts.insert(end);
+      }
+      EXPECT_EQ(end, c.elements);
+      for (const ElementRange& run : c.whole) {
+        const auto cut = cuts.upper_bound(run.first);
+        EXPECT_TRUE(cut == cuts.end() || *cut >= run.end) << *cut;
+      }
+    }
+  }
+}
+
+TEST(Shares, RanksHaveAboutAsMuch) {
+  constexpr int64_t kElements = 70'000'000, kRanks = 8;
+  std::vector<int64_t> of_rank(kRanks);
+  for (const Bucket& bucket : CutBuckets(kElements, {}, kRanks)) {
+    for (int64_t r = 0; r < kRanks; ++r) of_rank[r] += bucket.slices[r].size();
+  }
+  for (const int64_t n : of_rank) EXPECT_NEAR(n, kElements / kRanks, kElements / kRanks / 20);
+}
+
+// Leaves that a rank is given the rest of, and those that lie in its slice, are all of them.
+TEST(Shares, EveryLeafHasOneOwnerThatCanHaveAllOfIt) {
+  for (const Case& c : kCases) {
+    for (const int64_t ranks : {2, 3, 8}) {
+      const std::vector<Bucket> buckets = CutBuckets(c.elements, c.whole, ranks);
+      std::vector<std::set<int64_t>> has(ranks);  // by rank: the elements
+      std::vector<int64_t> owner((c.elements + kLeaf - 1) / kLeaf, -1);
+      for (const RankSlice& slice : SlicesInOrder(buckets)) {
+        const ElementRange leaves = LeavesOf(slice.elements);
+        for (int64_t leaf = leaves.first; leaf < leaves.end; ++leaf) {
+          EXPECT_EQ(owner[leaf], -1);
+          owner[leaf] = slice.rank;
+        }
+      }
+      if (c.elements > 1'000'000) continue;
+      const auto take = [&](int64_t rank, const ElementRange& range) {
+        for (int64_t i = range.first; i < range.end; ++i) has[rank].insert(i);
+      };
+      for (const RankSlice& slice : SlicesInOrder(buckets)) take(slice.rank, slice.elements);
+      for (const SharedLeaf& leaf : SharedLeaves(buckets)) {
+        EXPECT_NE(leaf.owner, leaf.holder);
+        take(leaf.owner, leaf.elements);
+      }
+      for (int64_t i = 0; i < c.elements; ++i) {
+        ASSERT_TRUE(has[owner[i / kLeaf]].contains(i)) << i << " of " << c.elements;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::plan
