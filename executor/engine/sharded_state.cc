@@ -20,6 +20,9 @@ struct Request {
   static constexpr int64_t kEnd = -1;
 };
 
+// Who serves answers at once, but may get there later than rank 0.
+constexpr absl::Duration kPatience = absl::Minutes(10);
+
 constexpr int64_t kLongest = int64_t{1} << 18;  // elements of an answer
 
 absl::Span<const char> BytesOf(const Request& request) {
@@ -41,8 +44,9 @@ absl::Status ShardedState::ReadOwn(size_t kind, int64_t first, absl::Span<float>
                   (first - run.elements.first) * sizeof(float));
     return session_.Synchronize();
   }
-  return absl::InternalError(absl::StrCat("rank ", gang_.rank(), " has no state ", kind,
-                                          " of elements ", wanted.first, " to ", wanted.end));
+  return WithFault(Fault::kInternal, absl::InternalError(absl::StrCat(
+                                         "rank ", gang_.rank(), " has no state ", kind,
+                                         " of elements ", wanted.first, " to ", wanted.end)));
 }
 
 absl::Status ShardedState::Read(size_t kind, int64_t first, absl::Span<float> to) {
@@ -63,8 +67,8 @@ absl::Status ShardedState::Read(size_t kind, int64_t first, absl::Span<float> to
       const Transfer answer{
           .peer = owner,
           .receive = {reinterpret_cast<char*>(part.data()), part.size() * sizeof(float)}};
-      TY_RETURN_IF_ERROR(WithFault(Fault::kGang, gang_.communicator().Exchange({&ask, 1})));
-      TY_RETURN_IF_ERROR(WithFault(Fault::kGang, gang_.communicator().Exchange({&answer, 1})));
+      TY_RETURN_IF_ERROR(ExchangeSoon({&ask, 1}));
+      TY_RETURN_IF_ERROR(ExchangeSoon({&answer, 1}));
     }
     at += n;
     if (at == slice->elements.end) ++slice;
@@ -78,7 +82,14 @@ absl::Status ShardedState::End() {
   for (int rank = 1; rank < gang_.size(); ++rank) {
     to_all.push_back({.peer = rank, .send = BytesOf(end)});
   }
-  return WithFault(Fault::kGang, gang_.communicator().Exchange(to_all));
+  return ExchangeSoon(to_all);
+}
+
+absl::Status ShardedState::ExchangeSoon(absl::Span<const Transfer> transfers) {
+  gang_.communicator().SetPatience(kPatience);
+  const absl::Status exchanged = gang_.communicator().Exchange(transfers);
+  gang_.communicator().SetPatience(absl::InfiniteDuration());
+  return WithFault(Fault::kGang, exchanged);
 }
 
 absl::Status ShardedState::Serve() {

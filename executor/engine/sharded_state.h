@@ -17,7 +17,8 @@
 namespace trainyard::engine {
 
 // Rank 0 reads, while the others serve, piece by piece: nobody holds more than a piece of what is
-// not its own. For one thread at a time. Failures have the fault kGang.
+// not its own. For one thread at a time. Failures of others have the fault kGang. Who serves waits
+// for rank 0 as long as its process lives: it may wait for a disk, or for its lease.
 class ShardedState {
  public:
   // `session`, of a sharded plan, and what `gang` stands for must outlive it.
@@ -33,6 +34,8 @@ class ShardedState {
   absl::Status Serve();
 
  private:
+  // Of rank 0: does not wait for ever for a rank that hangs.
+  absl::Status ExchangeSoon(absl::Span<const Transfer> transfers);
   absl::Status ReadOwn(size_t kind, int64_t first, absl::Span<float> to);
 
   Session& session_;

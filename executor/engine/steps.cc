@@ -239,7 +239,7 @@ absl::StatusOr<bool> Steps::Evaluate() {
   bool best = false;
   if (to_stop) TakeValue(p_.spec.evaluation().early_stopping(), *to_stop, run_.early_stopping);
   if (of_best) {
-    RevertUnwrittenBest();
+    TY_RETURN_IF_ERROR(RevertUnwrittenBest());
     std::vector<Score> before = run_.best;
     best = EnterBest(p_.spec.checkpoint().best(), *of_best, run_.best);
     if (best) entered_ = {.step = done(), .before = std::move(before)};
@@ -285,15 +285,21 @@ absl::StatusOr<bool> Steps::EvaluateAndKeepWeights() {
                                                              best.status().message(), "; ", kept)));
 }
 
-void Steps::RevertUnwrittenBest() {
-  if (!entered_ || entered_->step == done()) return;  // this step's checkpoint is yet to be written
-  if (p_.checkpoints.Failed(entered_->step)) run_.best = std::move(entered_->before);
+// Rank 0 alone knows what was written, and all ranks must agree on what is the best.
+absl::Status Steps::RevertUnwrittenBest() {
+  // This step's checkpoint is yet to be written.
+  if (!entered_ || entered_->step == done()) return absl::OkStatus();
+  const bool failed_here = p_.gang.leads() && p_.checkpoints.Failed(entered_->step);
+  TY_ASSIGN_OR_RETURN(const int64_t failed, p_.gang.OfLeader(int64_t{failed_here}));
+  if (failed != 0) run_.best = std::move(entered_->before);
   entered_.reset();
+  return absl::OkStatus();
 }
 
 // What the ranks share out is read from all of them: while it is copied or, where it is lent, until
 // it is written.
 absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
+  TY_RETURN_IF_ERROR(RevertUnwrittenBest());
   if (!p_.gang.leads()) return p_.trainer.ServeState();
   const absl::Status saved = SaveFrom(purpose, nullptr);
   if (purpose.last) p_.checkpoints.AwaitWritten();
@@ -303,7 +309,6 @@ absl::Status Steps::Save(const CheckpointWriter::Purpose& purpose) {
 
 absl::Status Steps::SaveFrom(const CheckpointWriter::Purpose& purpose,
                              const Snapshot::ReadState& state) {
-  RevertUnwrittenBest();
   CheckpointContent content{.step = done(), .run = run_};
   content.run.loss_scale = p_.trainer.loss_scale();
   if (evaluated_step_ == done()) content.metrics = metrics_;

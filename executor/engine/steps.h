@@ -93,13 +93,13 @@ class Steps {
   absl::Status TryEvaluation();
   // Reverts run_.best to what it was before its newest entry, if the checkpoint of that could not
   // be written: it must name only checkpoints that exist.
-  void RevertUnwrittenBest();
+  absl::Status RevertUnwrittenBest();
   // The value of the metric that `policy`, which is the spec's field `field`, goes by. Fault kData:
   // that metric is not defined on the held-out split.
   template <typename Policy>
   absl::StatusOr<Score> ScoreOf(const Policy& policy, const std::string& field,
                                 const std::map<std::string, double>& values) const;
-  // Only rank 0 saves anything.
+  // Rank 0 writes; every rank makes the same calls, since each has a share of what is written.
   absl::Status Save(const CheckpointWriter::Purpose& purpose);
   // Rank 0: with the optimizer state of `state` where it is sharded; null: that of all ranks.
   absl::Status SaveFrom(const CheckpointWriter::Purpose& purpose, const Snapshot::ReadState& state);

@@ -114,8 +114,8 @@ class Trainer {
   // while `snapshot` is read.
   absl::Status LendTo(Snapshot& snapshot, Snapshot::ReadState state = nullptr);
 
-  // Every rank calls it whenever rank 0 may have copied or lent what all of them have: the others
-  // hand out their share until rank 0 calls it. Does nothing if nothing is sharded.
+  // Every rank calls it at the same places, after rank 0 was to copy or lend what all of them have:
+  // the others hand out their share until rank 0 calls it. Does nothing if nothing is sharded.
   absl::Status ServeState();
 
  private:

@@ -395,7 +395,7 @@ class YardTest(unittest.TestCase):
         self.assertEqual(self.yard.training_pids() + self.yard.training_pids(state), [])
 
     def test_gang_gives_the_bits_of_one_slot_whichever_rank_is_killed_or_paused(self):
-        spec = gpt(self.text, 200, every_steps=20)
+        spec = gpt(self.text, 600, every_steps=20)  # so many that it cannot end before it is paused
         spec["parallel"] = {"logical_ranks": 4}
         alone = self.yard.submit(spec).name
         self.succeed(alone)

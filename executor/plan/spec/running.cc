@@ -60,28 +60,6 @@ absl::Status ResolveResources(v1::Resources& resources) {
   return absl::OkStatus();
 }
 
-namespace {
-
-absl::Status ResolveShard(v1::Parallel& parallel) {
-  const std::string at = "spec.parallel.shard";
-  switch (parallel.shard()) {
-    case v1::Parallel::SHARD_UNSPECIFIED:
-      parallel.set_shard(v1::Parallel::OPTIMIZER);
-      return absl::OkStatus();
-    case v1::Parallel::NONE:
-    case v1::Parallel::OPTIMIZER:
-      return absl::OkStatus();
-    case v1::Parallel::GRADIENTS:
-    case v1::Parallel::PARAMETERS:
-      return NotBuilt(at, v1::Parallel::Shard_Name(parallel.shard()), "use OPTIMIZER");
-    default:
-      return Invalid(at, static_cast<int>(parallel.shard()),
-                     " is nothing to share out; use NONE or OPTIMIZER, or leave it out");
-  }
-}
-
-}  // namespace
-
 absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   const std::string at = "spec.parallel.";
   if (!parallel.has_logical_ranks()) parallel.set_logical_ranks(static_cast<int32_t>(slots));
@@ -93,7 +71,6 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   if (!parallel.has_tensor()) parallel.set_tensor(1);
   if (!parallel.has_pipeline()) parallel.set_pipeline(1);
   if (!parallel.has_sequence()) parallel.set_sequence(1);
-  TY_RETURN_IF_ERROR(ResolveShard(parallel));
   const std::pair<const char*, int32_t> axes[] = {{"tensor", parallel.tensor()},
                                                   {"pipeline", parallel.pipeline()},
                                                   {"sequence", parallel.sequence()}};
@@ -109,6 +86,27 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
                    " is not in [1, 86400]; leave it out to go by the time of a step");
   }
   return absl::OkStatus();
+}
+
+absl::Status ResolveShard(v1::Parallel& parallel, const v1::Optimizer& optimizer) {
+  const std::string at = "spec.parallel.shard";
+  switch (parallel.shard()) {
+    case v1::Parallel::SHARD_UNSPECIFIED:
+      parallel.set_shard(optimizer.has_muon() ? v1::Parallel::NONE : v1::Parallel::OPTIMIZER);
+      return absl::OkStatus();
+    case v1::Parallel::NONE:
+      return absl::OkStatus();
+    case v1::Parallel::OPTIMIZER:
+      // The plan would have to count what the rank with the largest matrix needs to step it.
+      if (optimizer.has_muon()) return NotBuilt(at, "OPTIMIZER with Muon", "use NONE");
+      return absl::OkStatus();
+    case v1::Parallel::GRADIENTS:
+    case v1::Parallel::PARAMETERS:
+      return NotBuilt(at, v1::Parallel::Shard_Name(parallel.shard()), "use OPTIMIZER");
+    default:
+      return Invalid(at, static_cast<int>(parallel.shard()),
+                     " is nothing to share out; use NONE or OPTIMIZER, or leave it out");
+  }
 }
 
 absl::Status ResolveEvaluation(v1::Evaluation& evaluation, bool held_out, int64_t micro_batch) {

@@ -67,6 +67,15 @@ const std::vector<BadSpec>& RunningTable() {
        "spec.resources.device: 2 slots that may be GPUs is not built yet; use CPU, or 1 slot, "
        "which "
        "takes all logical ranks"},
+      {"gradients are not sharded", MlpSpec,
+       [](auto& s) { s.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS); },
+       absl::StatusCode::kUnimplemented, "spec.parallel.shard: GRADIENTS"},
+      {"Muon is not sharded", MlpSpec,
+       [](auto& s) {
+         s.mutable_optimizer()->mutable_muon();
+         s.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
+       },
+       absl::StatusCode::kUnimplemented, "spec.parallel.shard: OPTIMIZER with Muon"},
       {"no logical rank", MlpSpec, [](auto& s) { s.mutable_parallel()->set_logical_ranks(0); },
        kInvalid, "spec.parallel.logical_ranks: 0 is not in [1, 65536]"},
       {"tensor", MlpSpec, [](auto& s) { s.mutable_parallel()->set_tensor(2); }, kUnbuilt,
