@@ -68,14 +68,14 @@ const std::vector<BadSpec>& RunningTable() {
        "which "
        "takes all logical ranks"},
       {"gradients are not sharded", MlpSpec,
-       [](auto& s) { s.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS); },
-       absl::StatusCode::kUnimplemented, "spec.parallel.shard: GRADIENTS"},
+       [](auto& s) { s.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS); }, kUnbuilt,
+       "spec.parallel.shard: GRADIENTS is not built yet; use OPTIMIZER"},
       {"Muon is not sharded", MlpSpec,
        [](auto& s) {
          s.mutable_optimizer()->mutable_muon();
          s.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
        },
-       absl::StatusCode::kUnimplemented, "spec.parallel.shard: OPTIMIZER with Muon"},
+       kUnbuilt, "spec.parallel.shard: OPTIMIZER with Muon is not built yet; use NONE"},
       {"no logical rank", MlpSpec, [](auto& s) { s.mutable_parallel()->set_logical_ranks(0); },
        kInvalid, "spec.parallel.logical_ranks: 0 is not in [1, 65536]"},
       {"tensor", MlpSpec, [](auto& s) { s.mutable_parallel()->set_tensor(2); }, kUnbuilt,
