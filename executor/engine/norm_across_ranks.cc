@@ -5,19 +5,6 @@
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
-namespace {
-
-template <typename T>
-absl::Span<const char> Sent(absl::Span<T> values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
-template <typename T>
-absl::Span<char> Received(absl::Span<T> values) {
-  return {reinterpret_cast<char*>(values.data()), values.size() * sizeof(T)};
-}
-
-}  // namespace
 
 NormAcrossRanks::NormAcrossRanks(Communicator& gang, const std::vector<plan::Bucket>& buckets)
     : gang_(gang), shared_(plan::SharedLeaves(buckets)), leaves_(gang.size()) {

@@ -25,10 +25,6 @@ constexpr absl::Duration kPatience = absl::Minutes(10);
 
 constexpr int64_t kLongest = int64_t{1} << 18;  // elements of an answer
 
-absl::Span<const char> BytesOf(const Request& request) {
-  return {reinterpret_cast<const char*>(&request), sizeof(request)};
-}
-
 }  // namespace
 
 ShardedState::ShardedState(Session& session, const Gang& gang)
@@ -63,10 +59,8 @@ absl::Status ShardedState::Read(size_t kind, int64_t first, absl::Span<float> to
     } else {
       const Request request{.kind = static_cast<int64_t>(kind), .first = at, .n = n};
       const auto owner = static_cast<int>(slice->rank);
-      const Transfer ask{.peer = owner, .send = BytesOf(request)};
-      const Transfer answer{
-          .peer = owner,
-          .receive = {reinterpret_cast<char*>(part.data()), part.size() * sizeof(float)}};
+      const Transfer ask{.peer = owner, .send = Sent(absl::MakeSpan(&request, 1))};
+      const Transfer answer{.peer = owner, .receive = Received(part)};
       TY_RETURN_IF_ERROR(ExchangeSoon({&ask, 1}));
       TY_RETURN_IF_ERROR(ExchangeSoon({&answer, 1}));
     }
@@ -80,7 +74,7 @@ absl::Status ShardedState::End() {
   const Request end;
   std::vector<Transfer> to_all;
   for (int rank = 1; rank < gang_.size(); ++rank) {
-    to_all.push_back({.peer = rank, .send = BytesOf(end)});
+    to_all.push_back({.peer = rank, .send = Sent(absl::MakeSpan(&end, 1))});
   }
   return ExchangeSoon(to_all);
 }
@@ -96,8 +90,7 @@ absl::Status ShardedState::Serve() {
   std::vector<float> answer;
   for (;;) {
     Request request;
-    const Transfer asked{.peer = 0,
-                         .receive = {reinterpret_cast<char*>(&request), sizeof(request)}};
+    const Transfer asked{.peer = 0, .receive = Received(absl::MakeSpan(&request, 1))};
     TY_RETURN_IF_ERROR(WithFault(Fault::kGang, gang_.communicator().Exchange({&asked, 1})));
     if (request.kind == Request::kEnd) return absl::OkStatus();
     const auto kinds = static_cast<int64_t>(session_.plan().optimizer_state_names.size());
@@ -108,9 +101,7 @@ absl::Status ShardedState::Serve() {
     }
     answer.resize(request.n);
     TY_RETURN_IF_ERROR(ReadOwn(request.kind, request.first, absl::MakeSpan(answer)));
-    const Transfer sent{
-        .peer = 0,
-        .send = {reinterpret_cast<const char*>(answer.data()), answer.size() * sizeof(float)}};
+    const Transfer sent{.peer = 0, .send = Sent(absl::MakeSpan(answer))};
     TY_RETURN_IF_ERROR(WithFault(Fault::kGang, gang_.communicator().Exchange({&sent, 1})));
   }
 }

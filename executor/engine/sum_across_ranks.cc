@@ -15,16 +15,6 @@ constexpr int64_t kPiece = plan::kExchangedElements;
 
 static_assert(plan::kLinkBytes >= static_cast<int64_t>(SharedMemory::kBytes));
 
-template <typename T>
-absl::Span<const char> Sent(absl::Span<T> values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
-template <typename T>
-absl::Span<char> Received(absl::Span<T> values) {
-  return {reinterpret_cast<char*>(values.data()), values.size() * sizeof(T)};
-}
-
 // What is left of `slice` from `begin` elements after its start, at most a piece.
 absl::Span<float> Piece(absl::Span<float> values, const plan::ElementRange& slice, int64_t begin) {
   const int64_t first = std::min(slice.first + begin, slice.end);

@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 
+from harm import fill_disk, send
+
 INTERVAL = 1.0  # seconds between the beginnings of two faults
 DISK = 400 << 20  # bytes of an agent's state directory, where mounting is allowed; with less it takes no work
 ORPHAN_LIMIT_MS = 10000
@@ -105,7 +107,7 @@ class Faults:
     def kill(self):
         what, thing = self.program()
         if what == "worker":
-            return what if self.signal(thing[2], signal.SIGKILL) else None
+            return what if send(thing[2], signal.SIGKILL) else None
         if what == "postgres":
             self.yard.store.stop("immediate")
             self.heal_later("postgres", self.duration(), self.yard.store.start)
@@ -117,16 +119,16 @@ class Faults:
         what, thing = self.program()
         if what == "worker":
             pid = thing[2]
-            if not self.signal(pid, signal.SIGSTOP):
+            if not send(pid, signal.SIGSTOP):
                 return None
-            self.heal_later(f"worker {pid}", self.duration(), lambda: self.signal(pid, signal.SIGCONT))
+            self.heal_later(f"worker {pid}", self.duration(), lambda: send(pid, signal.SIGCONT))
         elif what == "postgres":
             thing.freeze()
             self.heal_later("postgres", self.duration(), thing.thaw)
         elif what is not None:
             pid = thing.pid
             thing.send(signal.SIGSTOP)
-            self.heal_later(thing.name, self.duration(), lambda: self.signal(pid, signal.SIGCONT))
+            self.heal_later(thing.name, self.duration(), lambda: send(pid, signal.SIGCONT))
         return what
 
     def restart(self):
@@ -164,22 +166,9 @@ class Faults:
         full = pathlib.Path(folder, "full")
         if ("disk", folder) in self.broken:
             return None
-        with open(full, "wb", buffering=0) as f:
-            try:
-                while True:
-                    f.write(b"\0" * (1 << 16))
-            except OSError:  # it is full
-                pass
+        fill_disk(full)
         self.heal_later(("disk", folder), self.draw.uniform(0.5, 6), full.unlink)
         return "agent"
-
-    @staticmethod
-    def signal(pid, number):
-        try:
-            os.kill(pid, number)
-            return True
-        except OSError:
-            return False
 
 
 class Campaign:

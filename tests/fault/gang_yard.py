@@ -2,11 +2,8 @@
 server and one by which its ranks reach those of other nodes, and with a small disk of its own."""
 import os
 import pathlib
-import secrets
 import subprocess
 import sys
-import tempfile
-import threading
 
 CONTROL, DATA = "10.77.0", "10.78.0"  # networks: agents and server; ranks. .1 is this process's own address.
 FIRST_PORT = 25000  # of the ranks of a node
@@ -67,28 +64,8 @@ def make_yard(nodes, slots):
     from yard import BIN, Api, eventually
 
     class GangYard(Replicas):
-        def __enter__(self):
-            self._folder = tempfile.TemporaryDirectory(prefix="trainyard-gangs-")
-            os.chmod(self._folder.name, 0o755)
-            self.dir = os.path.realpath(self._folder.name) + "/yard"
-            self.environment = dict(os.environ, NO_COLOR="1", TRAINYARD_YARD=self.dir)
-            self.parts, self._mounts, self._ending = [], [], threading.Event()
-            self._keeper = threading.Thread(target=self._keep, daemon=True)
-            try:
-                self._make()
-            except BaseException:
-                self.__exit__(Exception, None, None)
-                raise
-            return self
-
         def _make(self):
-            for folder in ("tokens", "logs", "checkpoints"):
-                pathlib.Path(self.dir, folder).mkdir(parents=True)
-            for name in ("admin", "agent"):
-                pathlib.Path(self.dir, "tokens", name).write_text(secrets.token_hex(32) + "\n")
-                os.chmod(f"{self.dir}/tokens/{name}", 0o600)
-            self.token = pathlib.Path(self.dir, "tokens/admin").read_text().strip()
-            self.links = self  # nothing else to close
+            self._make_folders()
             if has_own_machine():
                 call("mount", "-t", "tmpfs", "none", "/run/netns")
                 call("ip", "link", "set", "lo", "up")
@@ -108,9 +85,6 @@ def make_yard(nodes, slots):
                 part.start()
             self._keeper.start()
             eventually(lambda: len(self.connected_nodes()) == nodes, 60, "all agents to be registered")
-
-        def close(self):
-            pass
 
         def logs(self):
             """The ends of the logs, without those of ranks that said nothing."""
@@ -174,11 +148,3 @@ def segments_left(pids):
         except OSError:
             continue
     return found
-
-
-def send(pid, number):
-    try:
-        os.kill(pid, number)
-        return True
-    except OSError:
-        return False

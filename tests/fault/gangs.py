@@ -14,7 +14,8 @@ import sys
 import threading
 import time
 
-from gang_yard import has_own_machine, make_yard, segments_left, send
+from gang_yard import has_own_machine, make_yard, segments_left
+from harm import fill_disk, send
 
 NODES, SLOTS = 3, 2
 JOBS_AT_ONCE = 2
@@ -186,12 +187,7 @@ class Faults:
         full = pathlib.Path(self.yard.state_dirs[node], "full")
         if not has_own_machine() or ("disk", node) in self.broken:
             return False
-        with open(full, "wb", buffering=0) as f:
-            try:
-                while True:
-                    f.write(b"\0" * (1 << 16))
-            except OSError:  # it is full
-                pass
+        fill_disk(full)
         self.heal_later(("disk", node), self.draw.uniform(0.5, 5), full.unlink)
         return True
 

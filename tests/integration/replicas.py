@@ -134,14 +134,17 @@ class Replicas(Yard):
             raise
         return self
 
-    def _make(self):
-        servers, agents = self._counts
+    def _make_folders(self):
         for folder in ("tokens", "logs", "checkpoints"):
             pathlib.Path(self.dir, folder).mkdir(parents=True)
         for name in ("admin", "agent"):
             pathlib.Path(self.dir, "tokens", name).write_text(secrets.token_hex(32) + "\n")
             os.chmod(f"{self.dir}/tokens/{name}", 0o600)
         self.token = pathlib.Path(self.dir, "tokens/admin").read_text().strip()
+
+    def _make(self):
+        servers, agents = self._counts
+        self._make_folders()
         self.store = Postgres(self.dir + "/store", free_port()).make()
         self.store.start()
         self.stores = [self.store]

@@ -23,6 +23,16 @@ struct Transfer {
   absl::Span<char> receive = {};
 };
 
+// Numbers as a Transfer sends and receives them: as they lie in memory.
+template <typename T>
+absl::Span<const char> Sent(absl::Span<T> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+template <typename T>
+absl::Span<char> Received(absl::Span<T> values) {
+  return {reinterpret_cast<char*>(values.data()), values.size() * sizeof(T)};
+}
+
 // One rank's end of the links between the ranks of a gang. Every rank makes the same calls in the
 // same order; a call returns when this rank's part of it is done: what it sends may be changed
 // again, what it receives is there. For one thread at a time, but for Abort.

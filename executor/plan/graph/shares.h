@@ -26,7 +26,7 @@ struct Bucket {
 };
 
 // Cuts [0, elements) into buckets for `ranks` ranks. `whole`, in order: the runs that one rank must
-// have, such as a matrix that the optimizer works on as one. All other cuts are at multiples of
+// have, such as a tensor of which the optimizer takes the norm. All other cuts are at multiples of
 // kernels::kNormLeaf where a slice has as many elements, else of 16.
 std::vector<Bucket> CutBuckets(int64_t elements, const std::vector<ElementRange>& whole,
                                int64_t ranks);

@@ -67,7 +67,8 @@ class OptimizerStep {
     }
   }
 
-  // Copies are written when all ranks have stepped.
+  // Copies are written when all ranks have stepped. Of tensors that stay whole there are LAMB's
+  // alone: Muon's are not sharded (spec/running.cc).
   void AddOwned() {
     const std::vector<PlacedTensor> placed = PlacedTensors(plan_, parameters_.dense);
     for (const OwnedRun& run : plan_.owned) {
@@ -82,12 +83,8 @@ class OptimizerStep {
         continue;
       }
       for (auto p = first; p != placed.end() && in_run(*p); ++p) {
-        const Stepped part = Part(run, Exactly(*p));
-        if (rule(p->position).method == Method::kMuon) {
-          AddMuonMatrix(rule(p->position), p->stored, part, 0);
-        } else {
-          AddLambStep(rule(p->position), part, 0, p->stored.elements(), /*adapt=*/true);
-        }
+        AddLambStep(rule(p->position), Part(run, Exactly(*p)), 0, p->stored.elements(),
+                    /*adapt=*/true);
       }
     }
     AppendCopies(0, parameters_.dense, plan_, plan_.gathered);
