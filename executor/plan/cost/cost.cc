@@ -34,10 +34,6 @@ int64_t LargestWorkspace(const Plan& plan, const F& bytes) {
   for (const auto* ops : {&plan.micro, &plan.norm, &plan.end, &plan.evaluate}) {
     for (const Op& op : *ops) largest = std::max(largest, bytes(plan.tensors, op));
   }
-  // The rank that steps the largest tensor may be another one.
-  if (plan.largest_whole > 0) {
-    largest = std::max(largest, bytes(plan.tensors, LambStep{.n = plan.largest_whole}));
-  }
   return largest;
 }
 

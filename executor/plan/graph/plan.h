@@ -68,7 +68,6 @@ struct Plan {
   int64_t rank = 0;
   std::vector<OwnedRun> owned;
   int64_t most_optimizer_bytes = 0;  // of these, of the rank that has most
-  int64_t largest_whole = 0;         // elements of the largest tensor that one rank must step alone
   int64_t all_optimizer_bytes = 0;   // of these, of all ranks
   TensorId leaves = kNone;           // f64 [leaves of the norm of the dense gradients]
   TensorId row_gradient = kNone;     // of tables kept by row: f32 [samples, tables, width]

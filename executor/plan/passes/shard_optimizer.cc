@@ -99,9 +99,6 @@ void ShareOut(const v1::JobSpec& spec, const TrainedParameters& parameters, int6
   plan.buckets = CutBuckets(elements, whole, ranks);
   if (!plan.sharded) return;
 
-  for (const ElementRange& run : whole) {
-    plan.largest_whole = std::max(plan.largest_whole, run.size());
-  }
   const auto add = [&](Tensor tensor) {
     plan.tensors.push_back(std::move(tensor));
     return static_cast<TensorId>(plan.tensors.size()) - 1;

@@ -28,27 +28,32 @@ TEST(Cost, OfAStepDoesNotDependOnHowItIsCut) {
 }
 
 // The service plans for one rank and places all by it.
-TEST(Cost, EveryRankOfAJobNeedsTheSame) {
-  v1::JobSpec adamw = GptSpec();
-  adamw.mutable_training()->set_batch_size(8);
-  adamw.mutable_training()->set_micro_batch_size(1);
-  adamw.mutable_resources()->set_min_slots(3);
-  adamw.mutable_resources()->set_device(v1::Resources::CPU);
-  adamw.mutable_parallel()->set_logical_ranks(4);
-  v1::JobSpec lamb = adamw, muon = adamw;
-  lamb.mutable_optimizer()->mutable_lamb()->set_always_adapt(true);
-  lamb.mutable_training()->set_ema_decay(0.9);
-  muon.mutable_optimizer()->mutable_muon();
-  for (v1::JobSpec spec : {adamw, lamb, muon}) {
-    spec = ResolveSpec(spec).value();
-    const Plan first = BuildPlan(spec, TokenFacts(5000), 0).value();
-    EXPECT_EQ(first.sharded, !spec.optimizer().has_muon());
-    for (const int64_t rank : {1, 2}) {
-      const Plan other = BuildPlan(spec, TokenFacts(5000), rank).value();
-      EXPECT_EQ(other.summary.DebugString(), first.summary.DebugString()) << rank;
-      EXPECT_LE(other.optimizer_region.bytes, other.summary.optimizer_bytes());
-    }
+void ExpectRanksNeedTheSame(v1::JobSpec spec, const DataFacts& facts, bool sharded) {
+  spec.mutable_training()->set_batch_size(8);
+  spec.mutable_training()->set_micro_batch_size(1);
+  spec.mutable_training()->set_ema_decay(0.9);
+  spec.mutable_resources()->set_min_slots(3);
+  spec.mutable_resources()->set_device(v1::Resources::CPU);
+  spec.mutable_parallel()->set_logical_ranks(4);
+  spec = ResolveSpec(spec).value();
+  const Plan first = BuildPlan(spec, facts, 0).value();
+  EXPECT_EQ(first.sharded, sharded);
+  for (const int64_t rank : {1, 2}) {
+    const Plan other = BuildPlan(spec, facts, rank).value();
+    EXPECT_EQ(other.summary.DebugString(), first.summary.DebugString()) << rank;
+    EXPECT_LE(other.optimizer_region.bytes, other.summary.optimizer_bytes());
   }
+}
+
+TEST(Cost, EveryRankOfAJobNeedsTheSame) {
+  v1::JobSpec spec = GptSpec();
+  ExpectRanksNeedTheSame(spec, TokenFacts(5000), /*sharded=*/true);
+  spec.mutable_optimizer()->mutable_muon();
+  ExpectRanksNeedTheSame(spec, TokenFacts(5000), /*sharded=*/false);
+  // One rank alone steps the first layer, but its products take more scratch than LAMB's step.
+  spec = MlpSpec();
+  spec.mutable_optimizer()->mutable_lamb()->set_always_adapt(true);
+  ExpectRanksNeedTheSame(spec, ImageFacts(4000, 4000, 3, 3), /*sharded=*/true);
 }
 
 TEST(Cost, LogicalRanksOfOneRankNeedGradientsForThoseThatWait) {
