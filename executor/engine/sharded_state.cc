@@ -23,7 +23,7 @@ struct Request {
 // Who serves answers at once, but may get there later than rank 0.
 constexpr absl::Duration kPatience = absl::Minutes(10);
 
-constexpr int64_t kLongest = int64_t{1} << 18;  // elements of an answer
+constexpr int64_t kMostInAnswer = int64_t{1} << 18;  // elements of an answer
 
 }  // namespace
 
@@ -52,7 +52,7 @@ absl::Status ShardedState::Read(size_t kind, int64_t first, absl::Span<float> to
                        [](int64_t at, const plan::RankSlice& s) { return at < s.elements.end; });
   for (int64_t at = first; at < wanted.end;) {
     TY_CHECK(slice != slices_.end(), "element ", at, " is in no slice");
-    const int64_t n = std::min({slice->elements.end, wanted.end, at + kLongest}) - at;
+    const int64_t n = std::min({slice->elements.end, wanted.end, at + kMostInAnswer}) - at;
     const absl::Span<float> part = to.subspan(at - first, n);
     if (slice->rank == gang_.rank()) {
       TY_RETURN_IF_ERROR(ReadOwn(kind, at, part));
@@ -94,7 +94,7 @@ absl::Status ShardedState::Serve() {
     TY_RETURN_IF_ERROR(WithFault(Fault::kGang, gang_.communicator().Exchange({&asked, 1})));
     if (request.kind == Request::kEnd) return absl::OkStatus();
     const auto kinds = static_cast<int64_t>(session_.plan().optimizer_state_names.size());
-    if (request.kind < 0 || request.kind >= kinds || request.n < 1 || request.n > kLongest) {
+    if (request.kind < 0 || request.kind >= kinds || request.n < 1 || request.n > kMostInAnswer) {
       return WithFault(Fault::kGang,
                        absl::InternalError(absl::StrCat("rank 0 asks for ", request.n,
                                                         " elements of state ", request.kind)));
@@ -148,9 +148,9 @@ absl::Status RestoreShare(const Checkpoint& checkpoint, Session& session) {
   for (const plan::OwnedRun& run : plan.owned) {
     for (size_t kind = 0; kind < run.state.size(); ++kind) {
       if (run.state[kind] == plan::kNone) continue;
-      for (int64_t at = run.elements.first; at < run.elements.end; at += kLongest) {
+      for (int64_t at = run.elements.first; at < run.elements.end; at += kMostInAnswer) {
         // What pads a tensor is no part of a checkpoint, and zero.
-        values.assign(std::min(kLongest, run.elements.end - at), 0);
+        values.assign(std::min(kMostInAnswer, run.elements.end - at), 0);
         TY_RETURN_IF_ERROR(read(kind, at, absl::MakeSpan(values)));
         session.Write(run.state[kind], values.data(), values.size() * sizeof(float),
                       (at - run.elements.first) * sizeof(float));
