@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/check.h"
+#include "kernels/links.h"
 #include "kernels/ops/list.h"
 
 namespace trainyard::kernels {
@@ -109,6 +110,11 @@ class Device {
   virtual std::unique_ptr<Event> MakeEvent() { return std::make_unique<Event>(); }
   virtual void RecordEvent(Event& /*event*/, Stream& /*stream*/) {}
   virtual absl::Status Wait(Event& /*event*/) { return absl::OkStatus(); }
+  // Whether Wait would return at once. Where that cannot be asked, waits and says so.
+  virtual absl::StatusOr<bool> Passed(Event& event) {
+    if (absl::Status waited = Wait(event); !waited.ok()) return waited;
+    return true;
+  }
   // Work enqueued on `stream` from now on runs after the work that lies before the event now.
   virtual void StreamWait(Stream& /*stream*/, const Event& /*event*/) {}
 
@@ -117,12 +123,26 @@ class Device {
   // stream's scratch stays where it is for as long as the result is launched.
   virtual absl::StatusOr<Kernel> Record(Stream& stream, std::shared_ptr<const Kernels> program) = 0;
 
+  // Links with the devices of other processes, each of which makes one of the ranks of a gang from
+  // the same name. Link begins, and Links::Ready says when it is done. kUnimplemented: not with
+  // this device. kUnavailable: the library is missing, or cannot reach the others.
+  virtual absl::StatusOr<LinksId> NameLinks() { return NoLinks(); }
+  virtual absl::StatusOr<std::unique_ptr<Links>> Link(const LinksId& /*id*/, int /*rank*/,
+                                                      int /*size*/) {
+    return NoLinks();
+  }
+
   // kInvalidArgument or kUnimplemented: the op is not as it is declared (check.h).
   // kUnimplemented: the back end has no kernel for its shapes.
   template <typename Op>
   absl::StatusOr<Kernel> Prepare(const Op& op) {
     if (absl::Status ok = CheckOp(op); !ok.ok()) return ok;
     return Bind(op);
+  }
+
+ private:
+  absl::Status NoLinks() const {
+    return absl::UnimplementedError(Description() + " is linked with no other device");
   }
 
  protected:

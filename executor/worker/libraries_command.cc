@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "executor/engine/parallel/nccl.h"
 #include "executor/run/run_directory.h"
 #include "kernels/libraries.h"
 
@@ -14,11 +13,7 @@ int RunLibraries() {
   std::vector<kernels::Library> libraries = kernels::CpuLibraries();
   const std::vector<kernels::Library> of_gpus = kernels::CudaLibraries();
   libraries.insert(libraries.end(), of_gpus.begin(), of_gpus.end());
-  if (of_gpus.empty()) {
-    std::cout << "built without CUDA\n";
-  } else {
-    libraries.push_back({"NCCL", engine::NcclVersion()});
-  }
+  if (of_gpus.empty()) std::cout << "built without CUDA\n";
   for (const kernels::Library& library : libraries) {
     std::cout << library.name << ": "
               << (library.version.ok() ? *library.version

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/graph.h"
+#include "kernels/cuda/nccl_links.h"
 #include "kernels/cuda/peak.h"
 #include "kernels/cuda/probe.h"
 
@@ -115,6 +116,18 @@ absl::Status CudaDevice::Wait(Event& event) {
   return fault_.status();
 }
 
+absl::StatusOr<bool> CudaDevice::Passed(Event& event) {
+  cudaSetDevice(index_);
+  const cudaError_t error = cudaEventQuery(CudaEvent::From(event).handle());
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();  // no fault
+  } else {
+    fault_.Note(error, absl::StrCat("cuda:", index_));
+  }
+  if (!fault_.status().ok()) return fault_.status();
+  return error == cudaSuccess;
+}
+
 void CudaDevice::StreamWait(Stream& stream, const Event& event) {
   cudaSetDevice(index_);
   fault_.Note(
@@ -135,6 +148,16 @@ absl::StatusOr<Kernel> CudaDevice::Record(Stream& stream, std::shared_ptr<const 
   return Kernel{[program = std::move(program), graph = *std::move(graph)](Stream& on) {
     graph->Launch(CudaStream::From(on));
   }};
+}
+
+absl::StatusOr<LinksId> CudaDevice::NameLinks() {
+  cudaSetDevice(index_);
+  return NameNcclLinks();
+}
+
+absl::StatusOr<std::unique_ptr<Links>> CudaDevice::Link(const LinksId& id, int rank, int size) {
+  cudaSetDevice(index_);
+  return NcclLinks::Begin(id, rank, size);
 }
 
 absl::StatusOr<Cudnn*> CudaDevice::OpenCudnn() {

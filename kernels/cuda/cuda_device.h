@@ -44,8 +44,11 @@ class CudaDevice final : public Device {
   std::unique_ptr<Event> MakeEvent() override;
   void RecordEvent(Event& event, Stream& stream) override;
   absl::Status Wait(Event& event) override;
+  absl::StatusOr<bool> Passed(Event& event) override;
   void StreamWait(Stream& stream, const Event& event) override;
   absl::StatusOr<Kernel> Record(Stream& stream, std::shared_ptr<const Kernels> program) override;
+  absl::StatusOr<LinksId> NameLinks() override;
+  absl::StatusOr<std::unique_ptr<Links>> Link(const LinksId& id, int rank, int size) override;
 
 #define TY_BIND(Op) absl::StatusOr<Kernel> Bind(const Op& op) override;
   TY_FOR_EACH_OP(TY_BIND)

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cublas_library.h"
+#include "kernels/cuda/nccl_links.h"
 
 namespace trainyard::kernels {
 namespace {
@@ -26,6 +27,12 @@ absl::StatusOr<std::string> OfCublasLt() {
   return InHundreds(cublasLtGetVersion());
 }
 
+absl::StatusOr<std::string> OfNccl() {
+  const absl::StatusOr<const cuda::Nccl*> nccl = cuda::LoadNccl();
+  if (!nccl.ok()) return nccl.status();
+  return cuda::NcclVersion(**nccl);
+}
+
 }  // namespace
 
 std::vector<Library> CudaLibraries() {
@@ -35,7 +42,8 @@ std::vector<Library> CudaLibraries() {
   return {{"CUDA", OfCuda(of_runtime, runtime)},
           {"CUDA's driver, at most", OfCuda(of_driver, driver)},
           {"cuBLASLt", OfCublasLt()},
-          {"cuDNN", InHundreds(cudnnGetVersion())}};
+          {"cuDNN", InHundreds(cudnnGetVersion())},
+          {"NCCL", OfNccl()}};
 }
 
 }  // namespace trainyard::kernels

@@ -2,18 +2,33 @@
 
 #include "tests/gpu/emulator/stream.h"
 
+#include <algorithm>
+#include <chrono>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "cuda_runtime.h"
 
-using Work = std::vector<std::function<void()>>;
+namespace trainyard::emulator {
+
+// What was recorded: one of the two.
+struct RecordedWork {
+  std::function<void()> work;
+  std::function<Advance()> issue;
+};
+
+}  // namespace trainyard::emulator
+
+using trainyard::emulator::Advance;
+using Work = std::vector<trainyard::emulator::RecordedWork>;
 
 struct CUstream_st {
-  std::deque<std::function<void()>> waiting;
+  std::deque<Advance> waiting;
   bool recording = false, refused = false;
   Work recorded;
 };
@@ -49,13 +64,38 @@ std::set<const void*>& Loaded() {
   return loaded;
 }
 
-// Runs what waits, up to where `enough` says that it is.
-void Run(
-    cudaStream_t stream, const std::function<bool()>& enough = [] { return false; }) {
+// Held by whoever puts work on streams, runs it or asks for it: the host's thread, and others that
+// work for another process.
+std::mutex& Streaming() {
+  static std::mutex& streaming = *new std::mutex;
+  return streaming;
+}
+
+bool Never() { return false; }
+
+// Runs what waits, up to where `enough` says that it is. Returns false if the next work cannot go
+// on now.
+bool Run(cudaStream_t stream, const std::function<bool()>& enough = Never) {
   while (!stream->waiting.empty() && !enough()) {
-    const std::function<void()> one = std::move(stream->waiting.front());
+    if (!stream->waiting.front()()) return false;
     stream->waiting.pop_front();
-    one();
+  }
+  return true;
+}
+
+// Runs `stream` until `enough`, and the others meanwhile whenever it cannot go on: they are streams
+// of their own, and what it waits for may need them.
+void RunUntil(std::unique_lock<std::mutex>& lock, cudaStream_t stream,
+              const std::function<bool()>& enough = Never) {
+  for (std::chrono::microseconds pause(20); !Run(stream, enough);
+       pause = std::min(2 * pause, std::chrono::microseconds(500))) {
+    for (const cudaStream_t other : Streams()) {
+      if (other != stream) Run(other);
+    }
+    if (Run(stream, enough)) return;
+    lock.unlock();
+    std::this_thread::sleep_for(pause);  // another process goes on meanwhile
+    lock.lock();
   }
 }
 
@@ -65,19 +105,71 @@ cudaError_t Refuse(cudaStream_t stream) {
   return cudaErrorStreamCaptureUnsupported;
 }
 
-}  // namespace
-
-cudaError_t Enqueue(cudaStream_t stream, const void* code, std::function<void()> work) {
+cudaError_t EnqueueLocked(cudaStream_t stream, const void* code, std::function<void()> work) {
   if (!Streams().contains(stream)) return cudaErrorInvalidResourceHandle;
   if (!stream->recording) {
     Loaded().insert(code);
-    stream->waiting.push_back(std::move(work));
+    stream->waiting.push_back([work = std::move(work)] {
+      work();
+      return true;
+    });
     return cudaSuccess;
   }
   if (stream->refused) return cudaErrorStreamCaptureInvalidated;
   if (code != nullptr && !Loaded().contains(code)) return Refuse(stream);
-  stream->recorded.push_back(std::move(work));
+  stream->recorded.push_back({std::move(work), nullptr});
   return cudaSuccess;
+}
+
+// What a launch of a graph runs.
+Advance Issue(const std::shared_ptr<const Work>& work) {
+  std::vector<Advance> issued;
+  for (const RecordedWork& item : *work) issued.push_back(item.issue ? item.issue() : nullptr);
+  return [work, issued = std::move(issued), at = size_t{0}]() mutable {
+    for (; at < work->size(); ++at) {
+      if (issued[at] == nullptr) {
+        (*work)[at].work();
+      } else if (!issued[at]()) {
+        return false;
+      }
+    }
+    return true;
+  };
+}
+
+}  // namespace
+
+cudaError_t Enqueue(cudaStream_t stream, const void* code, std::function<void()> work) {
+  const std::unique_lock<std::mutex> lock(Streaming());
+  return EnqueueLocked(stream, code, std::move(work));
+}
+
+cudaError_t EnqueueIssued(cudaStream_t stream, std::function<Advance()> issue) {
+  const std::unique_lock<std::mutex> lock(Streaming());
+  if (!Streams().contains(stream)) return cudaErrorInvalidResourceHandle;
+  if (!stream->recording) {
+    stream->waiting.push_back(issue());
+  } else if (stream->refused) {
+    return cudaErrorStreamCaptureInvalidated;
+  } else {
+    stream->recorded.push_back({nullptr, std::move(issue)});
+  }
+  return cudaSuccess;
+}
+
+bool IsRecording(cudaStream_t stream) {
+  const std::unique_lock<std::mutex> lock(Streaming());
+  return Streams().contains(stream) && stream->recording;
+}
+
+cudaError_t RefuseRecording(cudaStream_t stream) {
+  const std::unique_lock<std::mutex> lock(Streaming());
+  return Refuse(stream);
+}
+
+void RunAllUntil(const std::function<bool()>& enough) {
+  const std::unique_lock<std::mutex> lock(Streaming());
+  for (const cudaStream_t stream : Streams()) Run(stream, enough);
 }
 
 float& Clock() {
@@ -86,29 +178,39 @@ float& Clock() {
 }
 
 void RunAll() {
-  for (const cudaStream_t stream : Streams()) Run(stream);
+  std::unique_lock<std::mutex> lock(Streaming());
+  const std::set<cudaStream_t> all = Streams();
+  for (const cudaStream_t stream : all) RunUntil(lock, stream);
 }
 
 }  // namespace trainyard::emulator
 
+using trainyard::emulator::EnqueueLocked;
+using trainyard::emulator::Issue;
 using trainyard::emulator::Refuse;
 using trainyard::emulator::Run;
+using trainyard::emulator::RunUntil;
+using trainyard::emulator::Streaming;
 using trainyard::emulator::Streams;
+using Lock = std::unique_lock<std::mutex>;
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  const Lock lock(Streaming());
   *stream = new CUstream_st;
   Streams().insert(*stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  Run(stream);
+  Lock lock(Streaming());
+  RunUntil(lock, stream);
   Streams().erase(stream);
   delete stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  Lock lock(Streaming());
   if (stream->recording) return Refuse(stream);
-  Run(stream);
+  RunUntil(lock, stream);
   return cudaSuccess;
 }
 
@@ -117,41 +219,57 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  if (event->waiting()) Run(event->stream);
+  Lock lock(Streaming());
+  if (event->waiting()) RunUntil(lock, event->stream, [event] { return !event->waiting(); });
   delete event;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const Lock lock(Streaming());
   if (stream->recording) return Refuse(stream);
   event->stream = stream;
   ++event->times->put;
-  return trainyard::emulator::Enqueue(stream, nullptr, [times = event->times] {
+  return EnqueueLocked(stream, nullptr, [times = event->times] {
     ++times->passed;
     times->at = trainyard::emulator::Clock();
   });
 }
 // Behind where the event lies now, wherever it is put later.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const Lock lock(Streaming());
   if (stream->recording) return Refuse(stream);
   if (!event->waiting()) return cudaSuccess;
   const auto enough = [times = event->times, put = event->times->put] {
     return times->passed >= put;
   };
-  return trainyard::emulator::Enqueue(stream, nullptr,
-                                      [on = event->stream, enough] { Run(on, enough); });
+  stream->waiting.push_back([on = event->stream, enough] { return enough() || Run(on, enough); });
+  return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  const Lock lock(Streaming());
   *milliseconds = end->times->at - start->times->at;
   return cudaSuccess;
 }
 // Runs no more of the stream than it must.
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (event->waiting()) Run(event->stream, [event] { return !event->waiting(); });
+  Lock lock(Streaming());
+  if (event->waiting()) RunUntil(lock, event->stream, [event] { return !event->waiting(); });
   return cudaSuccess;
+}
+// Who asks waits in the end, so work goes on; but what was not done before is not done yet.
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const Lock lock(Streaming());
+  if (!event->waiting()) return cudaSuccess;
+  const auto enough = [event] { return !event->waiting(); };
+  if (!Run(event->stream, enough)) {
+    for (const cudaStream_t stream : Streams()) Run(stream, enough);
+  }
+  return cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  const Lock lock(Streaming());
   if (stream->recording) return cudaErrorIllegalState;
   stream->recording = true;
   stream->refused = false;
@@ -159,6 +277,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const Lock lock(Streaming());
   *graph = nullptr;
   if (!stream->recording) return cudaErrorIllegalState;
   stream->recording = false;
@@ -172,10 +291,10 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsig
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  const Lock lock(Streaming());
   if (stream->recording) return Refuse(stream);
-  return trainyard::emulator::Enqueue(stream, nullptr, [work = graph->work] {
-    for (const auto& one : *work) one();
-  });
+  stream->waiting.push_back(Issue(graph->work));
+  return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete graph;
