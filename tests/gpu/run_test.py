@@ -60,7 +60,8 @@ while ! [ -x "$1" ]; do shift; done
 class RunTest(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        for name in ("tests/gpu_ops_test", "tests/gpu_families_test", "tests/op_times", "bin/trainyard-worker"):
+        for name in ("tests/gpu_ops_test", "tests/gpu_families_test", "tests/gpu_nccl_test", "tests/op_times",
+                     "bin/trainyard-worker"):
             self.program(self.folder / name, PROGRAM)
 
     @staticmethod

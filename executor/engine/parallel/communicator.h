@@ -62,6 +62,12 @@ class Communicator {
   // first call counts. Thread-safe.
   virtual void Abort(absl::Status why) = 0;
 
+  // OK, or the failure that every operation would return now. Thread-safe; waits for nobody.
+  virtual absl::Status Failure() const = 0;
+
+  // "rank 2 (10.0.0.3:7011)"
+  virtual std::string name(int rank) const = 0;
+
   // How long an exchange may stand still from now on, because a rank does not do its part; for ever
   // unless told. No effect with Rendezvous::progress_timeout.
   virtual void SetPatience(absl::Duration patience) = 0;

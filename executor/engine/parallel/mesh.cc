@@ -62,6 +62,10 @@ class Mesh : public Communicator {
         absl::StrCat(peers_[options_.rank].name, " gave up: ", why.message())));
   }
 
+  absl::Status Failure() const override { return watch_.failure(); }
+
+  std::string name(int rank) const override { return peers_[rank].name; }
+
   void SetPatience(absl::Duration patience) override {
     patience_ = options_.progress_timeout.value_or(patience);
   }
