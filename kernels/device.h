@@ -56,6 +56,9 @@ class Device {
 
   virtual std::string Description() const = 0;  // "cpu x2", "cuda:0 NVIDIA H200"
 
+  // What the bits of a kernel's result depend on, beside the op.
+  virtual std::string Arithmetic() const { return Description(); }
+
   // Whether plans should lay out memory for a GPU (spec.proto, Resources.device).
   virtual bool IsGpu() const { return false; }
 

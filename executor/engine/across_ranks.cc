@@ -2,112 +2,16 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
-#include "executor/engine/fault.h"
+#include "executor/engine/across_gpus.h"
+#include "executor/engine/across_hosts.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
 
-AcrossRanks::AcrossRanks(Session& session, const Gang& gang)
-    : session_(session),
-      gang_(gang),
-      order_(plan::BucketOrder(session.plan())),
-      sums_(gang.communicator(), session.plan().logical_ranks),
-      norm_(gang.communicator(), session.plan().buckets) {
-  for (size_t p = 0; p <= session.plan().partial_sums.size(); ++p) {
-    places_.push_back(session.PartialOnHost(static_cast<int64_t>(p)));
-  }
-}
-
-kernels::Kernels AcrossRanks::WithExchanges(const kernels::Kernels& micro, int64_t partial,
-                                            int64_t folds) {
-  kernels::Kernels all;
-  auto next = order_.begin();
-  const auto start_until = [&](int64_t done) {
-    for (; next != order_.end() && next->after_op < done; ++next) {
-      const plan::Bucket& bucket = session_.plan().buckets[next->bucket];
-      all.push_back({.launch = [this, &bucket, partial, folds](kernels::Stream&) {
-        StartBucket(bucket, partial, folds);
-      }});
-    }
-  };
-  for (size_t i = 0; i < micro.size(); ++i) {
-    start_until(static_cast<int64_t>(i));
-    all.push_back(micro[i]);
-  }
-  start_until(static_cast<int64_t>(micro.size()));
-  return all;
-}
-
-void AcrossRanks::BeginExchanges() {
-  if (!std::exchange(exchanging_, true)) bound_ = patience_.Next(absl::Now());
-}
-
-void AcrossRanks::StartBucket(const plan::Bucket& bucket, int64_t partial, int64_t folds) {
-  BeginExchanges();
-  lane_.Start([this, &bucket, partial, folds] {
-    for (int64_t from = partial; from > partial - folds; --from) {
-      float* const total = places_[from - 1].gradients.data();
-      const float* const part = places_[from].gradients.data();
-      for (int64_t i = bucket.elements.first; i < bucket.elements.end; ++i) total[i] += part[i];
-    }
-    return Guarded([&] { return ExchangeBucket(bucket); });
-  });
-}
-
-absl::Status AcrossRanks::ExchangeBucket(const plan::Bucket& bucket) {
-  TY_RETURN_IF_ERROR(sums_.Reduce(bucket, absl::MakeSpan(places_).first(sums_.own())));
-  if (session_.plan().sharded) return absl::OkStatus();
-  return sums_.Gather(bucket, places_[0].gradients);
-}
-
-absl::Status AcrossRanks::Guarded(const std::function<absl::Status()>& exchange) {
-  Communicator& communicator = gang_.communicator();
-  communicator.SetPatience(bound_);
-  const absl::Status exchanged = exchange();
-  communicator.SetPatience(absl::InfiniteDuration());
-  return WithFault(Fault::kGang, exchanged);
-}
-
-absl::Status AcrossRanks::AwaitSums() {
-  BeginExchanges();
-  lane_.Start([this] {
-    return Guarded([&] { return sums_.AddSums(absl::MakeSpan(places_).first(sums_.own())); });
-  });
-  exchanging_ = false;
-  return lane_.Wait();
-}
-
-absl::Status AcrossRanks::AddSums() {
-  TY_RETURN_IF_ERROR(session_.Synchronize());
-  for (const plan::ReadyBucket& ready : order_) {
-    StartBucket(session_.plan().buckets[ready.bucket], 0, 0);
-  }
-  return AwaitSums();
-}
-
-absl::Status AcrossRanks::CompleteLeaves() {
-  return Guarded([&] { return norm_.CompleteLeaves(places_[0].gradients); });
-}
-
-absl::Status AcrossRanks::ShareLeaves() {
-  TY_RETURN_IF_ERROR(session_.Synchronize());
-  const absl::Span<char> leaves = session_.OnHost(session_.plan().leaves_region);
-  return Guarded([&] {
-    return norm_.ShareLeaves(
-        {reinterpret_cast<double*>(leaves.data()), leaves.size() / sizeof(double)});
-  });
-}
-
-absl::Status AcrossRanks::GatherParameters() {
-  TY_RETURN_IF_ERROR(session_.Synchronize());
-  const absl::Span<char> region = session_.OnHost(session_.plan().parameter_region);
-  const absl::Span<float> parameters = {reinterpret_cast<float*>(region.data()),
-                                        region.size() / sizeof(float)};
-  for (const plan::Bucket& bucket : session_.plan().buckets) {
-    TY_RETURN_IF_ERROR(Guarded([&] { return sums_.Gather(bucket, parameters); }));
-  }
-  return absl::OkStatus();
+absl::StatusOr<std::unique_ptr<AcrossRanks>> AcrossRanks::Make(Session& session, const Gang& gang) {
+  if (gang.links() == nullptr) return std::make_unique<AcrossHosts>(session, gang);
+  TY_ASSIGN_OR_RETURN(std::unique_ptr<AcrossGpus> made, AcrossGpus::Make(session, gang));
+  return made;
 }
 
 }  // namespace trainyard::engine

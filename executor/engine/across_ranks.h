@@ -2,64 +2,54 @@
 
 // What the ranks of a gang exchange in a step: sums, the norm, and what each stepped.
 
-#include <functional>
-#include <vector>
+#include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "executor/engine/gang.h"
-#include "executor/engine/norm_across_ranks.h"
-#include "executor/engine/parallel/lane.h"
 #include "executor/engine/session.h"
-#include "executor/engine/step_patience.h"
-#include "executor/engine/sum_across_ranks.h"
-#include "executor/plan/passes/bucket_order.h"
 
 namespace trainyard::engine {
 
-// Only where the host reaches the device's memory. Every rank makes the same calls in the same
-// order; nobody waits for ever for a rank that hangs. Failures have the fault kGang.
+// Every rank makes the same calls in the same order. All of it is ordered with what the session
+// launches: a call exchanges what was launched before it made, and what is launched after it finds
+// the result. Hosts wait for that, GPUs do not. Nobody waits for ever for a rank that hangs.
+// Failures have the fault kGang.
 class AcrossRanks {
  public:
-  // `session` and what `gang` stands for must outlive it.
-  AcrossRanks(Session& session, const Gang& gang);
+  // Between the GPUs if the gang's are linked, else between hosts, which must reach the device's
+  // memory. `session` and what `gang` stands for must outlive it.
+  static absl::StatusOr<std::unique_ptr<AcrossRanks>> Make(Session& session, const Gang& gang);
+  virtual ~AcrossRanks() = default;
 
   // Kernels that run those of a micro-batch, `micro`, the last of this rank's step, and start to
   // exchange every bucket of gradients once they are done with it, while the others go on. `folds`
   // sums of this rank are first added to the ones below, from number `partial` down. Called again,
   // it gives the same.
-  kernels::Kernels WithExchanges(const kernels::Kernels& micro, int64_t partial, int64_t folds);
+  virtual kernels::Kernels WithExchanges(const kernels::Kernels& micro, int64_t partial,
+                                         int64_t folds) = 0;
+
+  // What went wrong in what the kernels of WithExchanges started, as far as it is known.
+  virtual absl::Status Started() = 0;
 
   // Waits for what the kernels of WithExchanges started, and adds up losses and targets. The total
   // of the gradients is then in this rank's slices or, if nothing is sharded, everywhere.
-  absl::Status AwaitSums();
+  virtual absl::Status AwaitSums() = 0;
 
   // All of it at once, where nothing was started.
-  absl::Status AddSums();
+  virtual absl::Status AddSums() = 0;
 
   // Before and after plan.norm_leaves.
-  absl::Status CompleteLeaves();
-  absl::Status ShareLeaves();
+  virtual absl::Status CompleteLeaves() = 0;
+  virtual absl::Status ShareLeaves() = 0;
 
   // What every rank stepped of the parameters goes to all.
-  absl::Status GatherParameters();
+  virtual absl::Status GatherParameters() = 0;
 
- private:
-  // The first exchange of a step decides how long all of them may stand still.
-  void BeginExchanges();
-  void StartBucket(const plan::Bucket& bucket, int64_t partial, int64_t folds);
-  absl::Status ExchangeBucket(const plan::Bucket& bucket);
-  absl::Status Guarded(const std::function<absl::Status()>& exchange);
-
-  Session& session_;
-  const Gang gang_;
-  const std::vector<plan::ReadyBucket> order_;
-  SumAcrossRanks sums_;
-  NormAcrossRanks norm_;
-  std::vector<PartialSumOnHost> places_;  // by number of the partial sum
-  StepPatience patience_;
-  absl::Duration bound_;
-  bool exchanging_ = false;
-  Lane lane_;  // uses what is above
+  // parts[r], in the device's memory, of rank r goes to all.
+  virtual absl::Status Gather(absl::Span<const absl::Span<char>> parts) = 0;
 };
 
 }  // namespace trainyard::engine

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "executor/engine/fault.h"
 #include "executor/engine/parallel/communicator.h"
+#include "executor/engine/parallel/nccl_communicator.h"
 #include "executor/engine/parallel/rendezvous.h"
 #include "trainyard/v1/spec.pb.h"
 
@@ -23,8 +24,13 @@ void SetBounds(const v1::Parallel& parallel, Rendezvous& rendezvous);
 // Failures have the fault kGang. Copies are the same gang. For one thread at a time, but for Fail.
 class Gang {
  public:
-  // `communicator` must outlive the gang and its copies; null: there is only this rank.
-  explicit Gang(Communicator* communicator = nullptr) : communicator_(communicator) {}
+  // `communicator` and `links` must outlive the gang and its copies. Without a communicator there
+  // is only this rank; without links the ranks exchange through their hosts alone.
+  explicit Gang(Communicator* communicator = nullptr, NcclCommunicator* links = nullptr)
+      : communicator_(communicator), links_(links) {}
+
+  // The same ranks, and the links between their GPUs.
+  Gang LinkedBy(NcclCommunicator* links) const { return Gang(communicator_, links); }
 
   int rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }
   int size() const { return communicator_ == nullptr ? 1 : communicator_->size(); }
@@ -32,6 +38,7 @@ class Gang {
   // Whether this rank writes what is written once: metrics and checkpoints.
   bool leads() const { return rank() == 0; }
   Communicator& communicator() const { return *communicator_; }  // unless alone
+  NcclCommunicator* links() const { return links_; }             // between the GPUs, if it has any
 
   // Whether any rank calls it with true.
   absl::StatusOr<bool> Any(bool mine) const;
@@ -61,6 +68,7 @@ class Gang {
 
  private:
   Communicator* communicator_;
+  NcclCommunicator* links_;
 };
 
 }  // namespace trainyard::engine

@@ -81,8 +81,8 @@ absl::StatusOr<std::string> NonFiniteSearch::Scan(plan::TensorId id, int64_t par
   for (int64_t row = 0; row * run < tensor.elements(); ++row) {
     for (int64_t at = 0; at < run * width; at += kSearchedAtOnce) {
       const int64_t bytes = std::min(kSearchedAtOnce, run * width - at);
-      session_.Read(id, chunk_.data(), bytes, row * step * width + at, partial);
-      TY_RETURN_IF_ERROR(session_.Synchronize());
+      TY_RETURN_IF_ERROR(
+          session_.ReadNow(id, chunk_.data(), bytes, row * step * width + at, partial));
       const Found found = FindIn(tensor.type, chunk_, bytes);
       if (found.extent.first_bad >= 0) {
         return absl::StrCat("element ", row * run + at / width + found.extent.first_bad, " of [",

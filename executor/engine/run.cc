@@ -20,7 +20,6 @@
 #include "executor/engine/trainer.h"
 #include "executor/plan/build.h"
 #include "executor/plan/spec/spec.h"
-#include "kernels/libraries.h"
 #include "storage/base/status.h"
 #include "storage/objects/object_store.h"
 
@@ -30,6 +29,9 @@ namespace {
 // How long a run that is over waits for its last report to be settled, to remove old checkpoints.
 // Those that it leaves behind are removed by whoever runs the job next.
 constexpr absl::Duration kLastRemoval = absl::Milliseconds(500);
+
+// How long the GPUs of a gang may take to be linked: the libraries of hundreds of ranks start.
+constexpr absl::Duration kLinking = absl::Minutes(2);
 
 absl::Status WithSpecFault(const absl::Status& status) {
   return WithFault(absl::IsUnimplemented(status) ? Fault::kUnimplemented : Fault::kSpec, status);
@@ -66,28 +68,15 @@ int64_t LoaderThreads(const v1::JobSpec& spec, const data::Dataset& dataset, int
   return dataset.grain() > 0 ? threads : 1;
 }
 
-// Whether so many ranks, on such a device, can train the job.
-absl::Status CheckCanTrain(const kernels::Device& device, const Gang& gang,
-                           const v1::JobSpec& spec) {
+// Whether so many ranks can train the job.
+absl::Status CheckCanTrain(const Gang& gang, const v1::JobSpec& spec) {
   const int64_t logical_ranks = spec.parallel().logical_ranks();
   if (gang.size() > logical_ranks) {
     return WithSpecFault(absl::InvalidArgumentError(
         absl::StrCat("spec.parallel.logical_ranks: ", logical_ranks, " cannot be shared by ",
                      gang.size(), " ranks; use as many, or fewer ranks")));
   }
-  if (!gang.alone() && device.IsGpu()) {
-    return WithFault(Fault::kUnimplemented,
-                     absl::UnimplementedError(absl::StrCat(
-                         "training on ", gang.size(),
-                         " GPUs is not built yet; use one, which hosts all logical ranks, or "
-                         "spec.resources.device CPU")));
-  }
   return absl::OkStatus();
-}
-
-// What the bits of a run depend on beside the job.
-std::string ArithmeticOf(const kernels::Device& device) {
-  return device.IsGpu() ? device.Description() : kernels::CpuArithmetic();
 }
 
 // Checks that the ranks of the gang train the same model on the same data from the same checkpoint
@@ -99,7 +88,7 @@ absl::Status CheckSameStart(const Gang& gang, const kernels::Device& device,
   const std::string shard = v1::Parallel::Shard_Name(spec.parallel().shard());
   TY_RETURN_IF_ERROR(
       gang.CheckSame("the spec", absl::StrCat(SpecDigest(spec), " ", shard), Fault::kInternal));
-  TY_RETURN_IF_ERROR(gang.CheckSame("the arithmetic", ArithmeticOf(device), Fault::kGang));
+  TY_RETURN_IF_ERROR(gang.CheckSame("the arithmetic", device.Arithmetic(), Fault::kGang));
   TY_RETURN_IF_ERROR(gang.CheckSame(
       "the data",
       absl::StrCat(dataset.size(data::Split::kTrain), " samples to train on and ",
@@ -113,15 +102,30 @@ absl::Status CheckSameStart(const Gang& gang, const kernels::Device& device,
       Fault::kStorage);
 }
 
+// Links the GPUs of a gang; null: its ranks exchange through their hosts.
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> LinkGpus(kernels::Device& device,
+                                                           const Gang& gang,
+                                                           const v1::Parallel& parallel) {
+  if (gang.alone() || !device.IsGpu()) return nullptr;
+  std::optional<absl::Duration> progress_timeout;
+  if (parallel.has_progress_timeout_seconds()) {
+    progress_timeout = absl::Seconds(parallel.progress_timeout_seconds());
+  }
+  absl::StatusOr<std::unique_ptr<NcclCommunicator>> links =
+      NcclCommunicator::Make(device, gang.communicator(), kLinking, progress_timeout);
+  if (!links.ok()) return WithFault(Fault::kGang, links.status());
+  return links;
+}
+
 // Puts the parts in place and runs. Reading data begins before the kernels are prepared.
-absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& gang,
+absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
                                   const RunRequest& request, const v1::JobSpec& spec,
                                   const data::Dataset& dataset, const plan::Plan& plan,
                                   RunObserver& observer, const std::atomic<bool>& stop) {
   TY_ASSIGN_OR_RETURN(const EvaluationTimes evaluation, WhenToEvaluate(spec.evaluation(), dataset));
   TY_ASSIGN_OR_FAULT(Fault::kStorage, const std::unique_ptr<ObjectStore> store,
                      OpenObjectStore(request.checkpoint_root));
-  if (gang.leads()) {
+  if (ranks.leads()) {
     TY_RETURN_IF_ERROR(WithStorageFault(store->DeleteStaged(request.checkpoint_root)));
   }
   std::optional<ChosenCheckpoint> chosen;
@@ -129,7 +133,10 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& gang,
     TY_ASSIGN_OR_RETURN(chosen, ChooseCheckpoint(*store, *request.restore, spec));
     TY_RETURN_IF_ERROR(CheckFits(chosen->checkpoint, spec, dataset));
   }
-  TY_RETURN_IF_ERROR(CheckSameStart(gang, device, spec, dataset, chosen));
+  TY_RETURN_IF_ERROR(CheckSameStart(ranks, device, spec, dataset, chosen));
+  TY_ASSIGN_OR_RETURN(const std::unique_ptr<NcclCommunicator> links,
+                      LinkGpus(device, ranks, spec.parallel()));
+  const Gang gang = ranks.LinkedBy(links.get());
   const int64_t threads = LoaderThreads(spec, dataset, request.threads);
   RunState state = chosen ? chosen->checkpoint.run : RunState();
   data::Loader loader(dataset, LoaderOptions(device, spec, plan, gang, threads,
@@ -202,7 +209,7 @@ absl::StatusOr<RunResult> RunRank(kernels::Device& device, const Gang& gang,
                                   const std::atomic<bool>& stop) {
   const absl::StatusOr<v1::JobSpec> spec = plan::ResolveSpec(request.spec);
   if (!spec.ok()) return WithSpecFault(spec.status());
-  TY_RETURN_IF_ERROR(CheckCanTrain(device, gang, *spec));
+  TY_RETURN_IF_ERROR(CheckCanTrain(gang, *spec));
   const absl::StatusOr<std::unique_ptr<data::Dataset>> dataset =
       data::OpenDataset(spec->data(), plan::WindowingOf(spec->model()));
   if (!dataset.ok()) return WithDataFault(dataset.status());

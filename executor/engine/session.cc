@@ -47,7 +47,7 @@ Session::Session(kernels::Device& device, const plan::Plan& plan, char* arena,
       uploads_(std::move(uploads)) {}
 
 Session::~Session() {
-  device_.Synchronize(*stream_).IgnoreError();
+  Synchronize().IgnoreError();
   if (stream_->scratch != nullptr) device_.Free(stream_->scratch);
   device_.Free(arena_);
 }
@@ -169,6 +169,13 @@ void Session::Read(plan::TensorId id, void* to, size_t bytes, size_t offset, int
   device_.CopyOut(*stream_, to, At(id, offset, bytes, partial), bytes);
 }
 
+absl::Status Session::ReadNow(plan::TensorId id, void* to, size_t bytes, size_t offset,
+                              int64_t partial) {
+  TY_RETURN_IF_ERROR(Synchronize());  // such a copy makes the host wait for all that comes before
+  Read(id, to, bytes, offset, partial);
+  return Synchronize();
+}
+
 void Session::ReadRegion(const plan::Region& region, void* to) {
   device_.CopyOut(*stream_, to, arena_ + region.offset, region.bytes);
 }
@@ -182,26 +189,41 @@ void Session::Copy(int64_t from, int64_t to, int64_t bytes) {
   device_.Copy(*stream_, arena_ + to, arena_ + from, bytes);
 }
 
-absl::Span<char> Session::OnHost(const plan::Region& region) {
-  TY_CHECK(HostView(region) != nullptr, "the host cannot reach the memory of ",
-           device_.Description());
+absl::Span<char> Session::InMemory(const plan::Region& region) const {
   return {arena_ + region.offset, static_cast<size_t>(region.bytes)};
 }
 
-PartialSumOnHost Session::PartialOnHost(int64_t partial) {
+PartialSum Session::PartialInMemory(int64_t partial) const {
   const int64_t before = partial * plan_.partial_bytes();
   const plan::Region& sums = plan_.sums_region;
   const plan::Region& gradients = plan_.gradient_region;
-  const auto on_host = [&](const plan::Region& region) {
-    return OnHost({.offset = region.offset - before, .bytes = region.bytes}).data();
+  const auto at = [&](const plan::Region& region) {
+    return InMemory({.offset = region.offset - before, .bytes = region.bytes}).data();
   };
-  return {
-      .sums = {reinterpret_cast<double*>(on_host(sums)), sums.bytes / sizeof(double)},
-      .gradients = {reinterpret_cast<float*>(on_host(gradients)), gradients.bytes / sizeof(float)}};
+  return {.sums = {reinterpret_cast<double*>(at(sums)), sums.bytes / sizeof(double)},
+          .gradients = {reinterpret_cast<float*>(at(gradients)), gradients.bytes / sizeof(float)}};
 }
 
-absl::Status Session::Wait(kernels::Event& event) { return WithDeviceFault(device_.Wait(event)); }
+void Session::WaitBy(NcclCommunicator& links) {
+  links_ = &links;
+  idle_ = device_.MakeEvent();
+}
 
-absl::Status Session::Synchronize() { return WithDeviceFault(device_.Synchronize(*stream_)); }
+absl::Status Session::Wait(kernels::Event& event) {
+  if (links_ == nullptr) return WithDeviceFault(device_.Wait(event));
+  const absl::Status waited = links_->Await(event);
+  if (waited.ok()) return waited;
+  // What is wrong with this rank's own device is not the gang's fault.
+  const absl::Status own = device_.Passed(event).status();
+  return own.ok() ? WithFault(Fault::kGang, waited) : WithDeviceFault(own);
+}
+
+absl::Status Session::Synchronize() {
+  if (links_ != nullptr) {
+    RecordEvent(*idle_);
+    TY_RETURN_IF_ERROR(Wait(*idle_));
+  }
+  return WithDeviceFault(device_.Synchronize(*stream_));
+}
 
 }  // namespace trainyard::engine

@@ -12,7 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "executor/engine/sum_across_ranks.h"
+#include "executor/engine/parallel/nccl_communicator.h"
+#include "executor/engine/partial_sum.h"
 #include "executor/engine/upload_queue.h"
 #include "executor/plan/graph/plan.h"
 #include "kernels/device.h"
@@ -57,6 +58,13 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   const plan::Plan& plan() const { return plan_; }
+  kernels::Device& device() { return device_; }
+  kernels::Stream& stream() { return *stream_; }
+
+  // From now on work that is launched may have to wait for other ranks of `links`: whoever waits
+  // for the device gives up when `links` does (NcclCommunicator::Await), with the fault kGang.
+  // `links` must outlive the session.
+  void WaitBy(NcclCommunicator& links);
 
   // Zeroes `region` of the arena.
   absl::Status Zero(const plan::Region& region);
@@ -86,19 +94,19 @@ class Session {
   // Of a tensor of partial sum 0: out of number `partial`.
   void Read(plan::TensorId id, void* to, size_t bytes, size_t offset = 0, int64_t partial = 0);
   void ReadRegion(const plan::Region& region, void* to);
+  // As Read, into memory that is not of AllocateHost; the bytes are there when it returns.
+  absl::Status ReadNow(plan::TensorId id, void* to, size_t bytes, size_t offset = 0,
+                       int64_t partial = 0);
   // The region in place, where the host can read it: valid after Synchronize, until the next
   // launch. nullptr: the host cannot, use ReadRegion.
   const char* HostView(const plan::Region& region) const;
 
-  // Partial sum `partial` (plan::Plan::partial_sums) in place, for the host to read and write
-  // between Synchronize and the next launch. Only where the host reaches the memory (HostView).
-  PartialSumOnHost PartialOnHost(int64_t partial);
+  // Where partial sum `partial` (plan::Plan::partial_sums) and a region are in the device's memory.
+  PartialSum PartialInMemory(int64_t partial) const;
+  absl::Span<char> InMemory(const plan::Region& region) const;
 
   // Copies within the arena, ordered with launches.
   void Copy(int64_t from, int64_t to, int64_t bytes);
-
-  // A region in place, as PartialOnHost.
-  absl::Span<char> OnHost(const plan::Region& region);
 
   // A micro-batch: what goes to each of its tensors, all of the tensor's bytes, from host memory of
   // AllocateHost. `inputs` is what Dataset::Fill wrote: `input`, then `ids` unless that is kNone.
@@ -111,7 +119,7 @@ class Session {
   void Upload(const MicroBatch& batch);
   // Waits until the next micro-batch may be written where the oldest of BatchesInUse lies in host
   // memory.
-  absl::Status WaitForRoom() { return uploads_->WaitForRoom(); }
+  absl::Status WaitForRoom() { return Wait(uploads_->Room()); }
 
   absl::Status Synchronize();
 
@@ -133,6 +141,8 @@ class Session {
   char* arena_;
   std::unique_ptr<kernels::Stream> stream_;
   std::unique_ptr<UploadQueue> uploads_;
+  NcclCommunicator* links_ = nullptr;  // that work of the stream may wait for
+  std::unique_ptr<kernels::Event> idle_;
 };
 
 }  // namespace trainyard::engine

@@ -36,9 +36,8 @@ absl::Status ShardedState::ReadOwn(size_t kind, int64_t first, absl::Span<float>
     if (plan::Common(run.elements, wanted) != wanted) continue;
     const plan::TensorId state = run.state[kind];
     if (state == plan::kNone) break;
-    session_.Read(state, to.data(), to.size() * sizeof(float),
-                  (first - run.elements.first) * sizeof(float));
-    return session_.Synchronize();
+    return session_.ReadNow(state, to.data(), to.size() * sizeof(float),
+                            (first - run.elements.first) * sizeof(float));
   }
   return WithFault(Fault::kInternal, absl::InternalError(absl::StrCat(
                                          "rank ", gang_.rank(), " has no state ", kind,

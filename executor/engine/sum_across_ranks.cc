@@ -23,34 +23,15 @@ absl::Span<float> Piece(absl::Span<float> values, const plan::ElementRange& slic
 
 }  // namespace
 
-SumAcrossRanks::SumAcrossRanks(Communicator& gang, int64_t logical_ranks) : gang_(gang) {
-  int64_t before = 0;
-  plan::FoldStack sums(logical_ranks);
-  std::vector<size_t> waiting;
-  size_t next = 0;
-  for (int rank = 0; rank < gang.size(); ++rank) {
-    roots_.push_back(
-        plan::RootsOf(logical_ranks, plan::HostedBy(logical_ranks, gang.size(), rank)));
-    first_root_.push_back(before);
-    const auto count = static_cast<int64_t>(roots_.back().size());
-    before += count;
-    most_roots_ = std::max(most_roots_, count);
-    for (const plan::LeafRange& root : roots_.back()) {
-      waiting.push_back(next++);
-      for (int64_t folds = sums.Push(root); folds > 0; --folds) {
-        const size_t from = waiting.back();
-        waiting.pop_back();
-        folds_.emplace_back(waiting.back(), from);
-      }
-    }
-  }
-  TY_CHECK(waiting.size() == 1, waiting.size(), " sums are left");
-  received_.resize(before * kPiece);
+SumAcrossRanks::SumAcrossRanks(Communicator& gang, int64_t logical_ranks)
+    : gang_(gang), all_(SumsOfGang(logical_ranks, gang.size())) {
+  for (int rank = 0; rank < gang.size(); ++rank) most_ = std::max(most_, all_.of(rank));
+  received_.resize(all_.all() * kPiece);
 }
 
 template <typename T>
 void SumAcrossRanks::AddUp(absl::Span<T* const> parts, size_t n) const {
-  for (const auto& [to, from] : folds_) {
+  for (const auto& [to, from] : all_.folds) {
     T* const total = parts[to];
     const T* const part = parts[from];
     for (size_t i = 0; i < n; ++i) total[i] += part[i];
@@ -58,14 +39,13 @@ void SumAcrossRanks::AddUp(absl::Span<T* const> parts, size_t n) const {
 }
 
 // They are few: every rank is sent all of them, and adds them up itself.
-absl::Status SumAcrossRanks::AddSums(absl::Span<const PartialSumOnHost> own) {
+absl::Status SumAcrossRanks::AddSums(absl::Span<const PartialSum> own) {
   TY_CHECK(static_cast<int64_t>(own.size()) == this->own(), own.size(), " sums of a rank that has ",
            this->own());
   const size_t n = own[0].sums.size();
-  const size_t roots = received_.size() / kPiece;
-  received_sums_.resize(roots * n);
+  received_sums_.resize(all_.all() * n);
   const auto of_rank = [&](int rank) {
-    return absl::MakeSpan(received_sums_.data() + first_root_[rank] * n, roots_[rank].size() * n);
+    return absl::MakeSpan(received_sums_.data() + all_.first[rank] * n, all_.of(rank) * n);
   };
   const int me = gang_.rank();
   for (size_t i = 0; i < own.size(); ++i) {
@@ -79,7 +59,7 @@ absl::Status SumAcrossRanks::AddSums(absl::Span<const PartialSumOnHost> own) {
   }
   TY_RETURN_IF_ERROR(gang_.Exchange(transfers_));
   sum_parts_.clear();
-  for (size_t i = 0; i < roots; ++i) sum_parts_.push_back(received_sums_.data() + i * n);
+  for (int64_t i = 0; i < all_.all(); ++i) sum_parts_.push_back(received_sums_.data() + i * n);
   AddUp<double>(sum_parts_, n);
   std::copy(sum_parts_[0], sum_parts_[0] + n, own[0].sums.begin());
   return absl::OkStatus();
@@ -93,23 +73,22 @@ absl::Status SumAcrossRanks::ForEachPiece(const plan::Bucket& bucket, const F& p
   return absl::OkStatus();
 }
 
-absl::Status SumAcrossRanks::Reduce(const plan::Bucket& bucket,
-                                    absl::Span<const PartialSumOnHost> own) {
+absl::Status SumAcrossRanks::Reduce(const plan::Bucket& bucket, absl::Span<const PartialSum> own) {
   return ForEachPiece(bucket, [&](int64_t begin) { return ReducePiece(bucket, own, begin); });
 }
 
 absl::Status SumAcrossRanks::ReducePiece(const plan::Bucket& bucket,
-                                         absl::Span<const PartialSumOnHost> own, int64_t begin) {
+                                         absl::Span<const PartialSum> own, int64_t begin) {
   const int me = gang_.rank();
   const absl::Span<float> mine = Piece(own[0].gradients, bucket.slices[me], begin);
   parts_.clear();
   for (int rank = 0; rank < gang_.size(); ++rank) {
-    for (size_t i = 0; i < roots_[rank].size(); ++i) {
+    for (int64_t i = 0; i < all_.of(rank); ++i) {
       parts_.push_back(rank == me ? Piece(own[i].gradients, bucket.slices[me], begin).data()
                                   : received_.data() + parts_.size() * kPiece);
     }
   }
-  for (int64_t i = 0; i < most_roots_; ++i) {
+  for (int64_t i = 0; i < most_; ++i) {
     transfers_.clear();
     for (int rank = 0; rank < gang_.size(); ++rank) {
       if (rank == me) continue;
@@ -117,8 +96,8 @@ absl::Status SumAcrossRanks::ReducePiece(const plan::Bucket& bucket,
       if (i < static_cast<int64_t>(own.size())) {
         transfer.send = Sent(Piece(own[i].gradients, bucket.slices[rank], begin));
       }
-      if (i < static_cast<int64_t>(roots_[rank].size())) {
-        transfer.receive = Received(absl::MakeSpan(parts_[first_root_[rank] + i], mine.size()));
+      if (i < all_.of(rank)) {
+        transfer.receive = Received(absl::MakeSpan(parts_[all_.first[rank] + i], mine.size()));
       }
       transfers_.push_back(transfer);
     }

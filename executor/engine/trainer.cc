@@ -38,7 +38,6 @@ Trainer::Trainer(Session& session, const v1::JobSpec& spec, const Gang& gang)
   const plan::Plan& plan = session.plan();
   first_micro_batch_ =
       plan::HostedBy(plan.logical_ranks, gang.size(), gang.rank()).first * plan.micro_batches;
-  if (!gang.alone()) across_.emplace(session, gang);
   if (plan.sharded) shares_.emplace(session, gang);
   for (InFlight& flight : flights_) {
     flight = {.states = session.AllocateHost(micro_batches() * sizeof(kernels::StepState)),
@@ -58,6 +57,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Session& session, const
 
 absl::Status Trainer::Prepare() {
   const plan::Plan& plan = session_.plan();
+  if (!gang_.alone()) {
+    TY_ASSIGN_OR_RETURN(across_, AcrossRanks::Make(session_, gang_));
+  }
   TY_ASSIGN_OR_RETURN(copy_, session_.Prepare(plan.copy));
   TY_ASSIGN_OR_RETURN(begin_, session_.Prepare(plan.begin));
   int64_t places = 0;
@@ -212,7 +214,9 @@ absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
   const plan::Plan& plan = session_.plan();
   for (; next_micro_batch_ < end; ++next_micro_batch_) {
     TY_RETURN_IF_ERROR(Load(next, enqueued_, next_micro_batch_));
-    TY_RETURN_IF_ERROR(session_.Run(programs_.at(parts_[next_micro_batch_])));
+    const absl::Status ran = session_.Run(programs_.at(parts_[next_micro_batch_]));
+    if (across_) TY_RETURN_IF_ERROR(across_->Started());  // which may be why it did not run
+    TY_RETURN_IF_ERROR(ran);
     if (move_buffers_.empty()) continue;
     session_.Copy(plan.pending_region.offset, MomentsOf(first_micro_batch_ + next_micro_batch_),
                   plan.pending_region.bytes);
@@ -230,7 +234,6 @@ absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
 }
 
 absl::Status Trainer::EndOfGang() {
-  TY_RETURN_IF_ERROR(session_.Synchronize());
   TY_RETURN_IF_ERROR(across_->AwaitSums());
   if (!session_.plan().sharded) return session_.Run(end_of_gang_);
   TY_RETURN_IF_ERROR(across_->CompleteLeaves());
@@ -245,14 +248,14 @@ absl::Status Trainer::EndOfGang() {
 absl::Status Trainer::MoveBuffers() {
   const plan::Plan& plan = session_.plan();
   const int64_t bytes = plan.pending_region.bytes;
-  if (!gang_.alone()) {
+  if (across_) {
     std::vector<absl::Span<char>> of_ranks;
     for (int rank = 0; rank < gang_.size(); ++rank) {
       const plan::LeafRange run = plan::HostedBy(plan.logical_ranks, gang_.size(), rank);
-      of_ranks.push_back(session_.OnHost({.offset = MomentsOf(run.first * plan.micro_batches),
-                                          .bytes = run.size() * plan.micro_batches * bytes}));
+      of_ranks.push_back(session_.InMemory({.offset = MomentsOf(run.first * plan.micro_batches),
+                                            .bytes = run.size() * plan.micro_batches * bytes}));
     }
-    TY_RETURN_IF_ERROR(gang_.AllGather(of_ranks));
+    TY_RETURN_IF_ERROR(across_->Gather(of_ranks));
   }
   for (int64_t i = 0; i < plan.logical_ranks * plan.micro_batches; ++i) {
     session_.Copy(MomentsOf(i), plan.pending_region.offset, bytes);

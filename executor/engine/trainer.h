@@ -165,10 +165,10 @@ class Trainer {
   Session& session_;
   const Gang gang_;
   const v1::JobSpec spec_;
-  const std::vector<StepPart> parts_;   // by micro-batch
-  int64_t first_micro_batch_ = 0;       // this rank's first one among those of all logical ranks
-  std::optional<AcrossRanks> across_;   // of a gang
-  std::optional<ShardedState> shares_;  // of a gang whose optimizer state is sharded
+  const std::vector<StepPart> parts_;    // by micro-batch
+  int64_t first_micro_batch_ = 0;        // this rank's first one among those of all logical ranks
+  std::unique_ptr<AcrossRanks> across_;  // of a gang
+  std::optional<ShardedState> shares_;   // of a gang whose optimizer state is sharded
   kernels::Kernels copy_, begin_, norm_leaves_, norm_, end_, gathered_, move_buffers_;
   std::vector<kernels::Kernels> zero_, micro_;  // by partial sum
   std::vector<kernels::Kernels> folds_;         // as plan::Plan::folds

@@ -54,10 +54,6 @@ UploadQueue::~UploadQueue() {
   device_.Free(memory_);
 }
 
-absl::Status UploadQueue::WaitForRoom() {
-  return WithDeviceFault(device_.Wait(*read_[deliveries_ % read_.size()]));
-}
-
 void UploadQueue::Upload(absl::Span<const Piece> pieces, kernels::Stream& stream) {
   kernels::Event& read = *read_[deliveries_++ % read_.size()];
   if (memory_ == nullptr) {

@@ -34,8 +34,8 @@ class UploadQueue {
   UploadQueue(const UploadQueue&) = delete;
   UploadQueue& operator=(const UploadQueue&) = delete;
 
-  // Waits until the device has read the host memory of all uploads but the newest BatchesInUse - 1.
-  absl::Status WaitForRoom();
+  // Passed once the device has read the host memory of all uploads but the newest BatchesInUse - 1.
+  kernels::Event& Room() { return *read_[deliveries_ % read_.size()]; }
 
   // Work launched on `stream` from now on finds `pieces` in place; work launched before does not.
   // Together they must not be larger than a micro-batch of the plan.

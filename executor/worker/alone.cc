@@ -100,15 +100,17 @@ absl::Status Train(const AloneOptions& options, engine::Communicator* communicat
   TY_ASSIGN_OR_FAULT(engine::Fault::kStorage, request.restore,
                      FindRestorePoint(request.checkpoint_root, options.resume));
   std::string name = options.device;
-  if (name.empty()) name = spec.resources().device() == v1::Resources::CUDA ? "cuda:0" : "cpu";
+  const int rank = communicator == nullptr ? 0 : communicator->rank();
+  if (name.empty()) name = spec.resources().device() == v1::Resources::CUDA ? "cuda" : "cpu";
+  if (name == "cuda") name = absl::StrCat("cuda:", rank);
   TY_ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device,
                       OpenDevice(name, options.threads));
-  const bool leads = communicator == nullptr || communicator->rank() == 0;
   const std::string ranks =
       communicator == nullptr ? "" : absl::StrCat(", ", communicator->description());
   Progress progress(std::cout, isatty(STDOUT_FILENO) != 0, SystemClock(),
                     absl::StrCat(device->Description(), ranks));
-  Warnings warnings(leads ? 0 : communicator->rank());
+  Warnings warnings(rank);
+  const bool leads = rank == 0;
   engine::RunObserver& observer = leads ? static_cast<engine::RunObserver&>(progress) : warnings;
   for (;;) {
     const absl::Status status = engine::Run(*device, request, observer, StopWish()).status();

@@ -45,7 +45,7 @@ void Declare(CLI::App& app, Flags& flags) {
                     ->needs(spec);
   app.add_flag("--tcp", flags.alone.tcp, "let ranks exchange by TCP, not by shared memory")
       ->needs(ranks);
-  app.add_option("--device", flags.device, "cpu, or cuda:I");
+  app.add_option("--device", flags.device, "cpu, cuda:I, or cuda: a GPU for each rank");
   app.add_option("--threads", flags.threads, "threads of the CPU")->check(CLI::Range(1, 4096));
   run_dir->excludes(standby)->excludes(spec);
   standby->excludes(spec);

@@ -24,6 +24,10 @@ CudaDevice::~CudaDevice() { cudaSetDevice(index_); }
 
 std::string CudaDevice::Description() const { return absl::StrCat("cuda:", index_, " ", name_); }
 
+std::string CudaDevice::Arithmetic() const {
+  return absl::StrCat(name_, ", cuBLASLt ", cublasLtGetVersion());
+}
+
 double CudaDevice::PeakFlops(DType type) const { return cuda::PeakFlops(name_, type); }
 
 int64_t CudaDevice::PeakMemoryBytes() {

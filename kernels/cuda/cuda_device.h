@@ -29,6 +29,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   std::string Description() const override;
+  std::string Arithmetic() const override;
   bool IsGpu() const override { return true; }
   double PeakFlops(DType type) const override;
   int64_t PeakMemoryBytes() override;

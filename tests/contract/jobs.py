@@ -46,6 +46,12 @@ def job_of(folder, family, precision, optimizer, *lines):
     return "spec:\n" + "".join(f"  {line}\n" for line in lines)
 
 
+def losses_in(text):
+    """Of evaluations, and of the first and the last step: the worker prints others when some time has passed."""
+    lines = re.findall(r"^step (\d+)/(\d+)  (validation)?\s*(loss \S+)", text, re.MULTILINE)
+    return [loss for step, last, validation, loss in lines if validation or step in ("1", last)]
+
+
 def train(worker, job, out, *options):
     """What went wrong, if anything, and what the worker planned (parameters, bytes), the losses, the steps made, and the
     digest of the weights."""
@@ -56,5 +62,5 @@ def train(worker, job, out, *options):
     if done.returncode != 0 or not manifests:
         return f"exit code {done.returncode}: {done.stdout[-300:]}", None
     manifest = json.loads(manifests[-1].read_text())
-    return "", (done.stdout.splitlines()[0], re.findall(r"loss \S+", done.stdout), manifest["step"],
+    return "", (done.stdout.splitlines()[0], losses_in(done.stdout), manifest["step"],
                 manifest["weights_sha256"])

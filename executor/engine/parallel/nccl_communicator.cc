@@ -26,11 +26,12 @@ struct Named {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(kernels::Device& device,
-                                                                         Communicator& host,
-                                                                         absl::Duration timeout) {
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Make(
+    kernels::Device& device, Communicator& host, absl::Duration timeout,
+    std::optional<absl::Duration> progress_timeout) {
   std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(device, host));
   made->partners_.resize(host.size());
+  made->progress_timeout_ = progress_timeout;
   host.SetPatience(timeout);
   absl::Status met = made->Meet(timeout);
   host.SetPatience(absl::InfiniteDuration());

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,9 +41,9 @@ class NcclCommunicator {
   // kDeadlineExceeded: the message names the ranks that did not come.
   // kUnavailable, kCancelled, kUnimplemented: a rank ended, or has no NCCL or no such device; the
   // message names it.
-  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Make(kernels::Device& device,
-                                                                Communicator& host,
-                                                                absl::Duration timeout);
+  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Make(
+      kernels::Device& device, Communicator& host, absl::Duration timeout,
+      std::optional<absl::Duration> progress_timeout = {});
 
   // Ends the links in good order, for which this rank's work is waited for, a few seconds at most;
   // what is not done then makes the others fail.
@@ -74,8 +75,9 @@ class NcclCommunicator {
   void Abort(absl::Status why);
 
   // How long an Await may wait from now on; without limit unless told. Besides exchanges that
-  // covers all work before the event.
-  void SetPatience(absl::Duration patience) { patience_ = patience; }
+  // covers all work before the event. No effect with Make's progress_timeout, which takes its
+  // place.
+  void SetPatience(absl::Duration patience) { patience_ = progress_timeout_.value_or(patience); }
 
   // Bytes that calls have enqueued to be sent to others so far. A recording counts once.
   int64_t bytes_sent() const { return bytes_sent_; }
@@ -102,6 +104,7 @@ class NcclCommunicator {
   Communicator& host_;
   std::unique_ptr<kernels::Links> links_;
   std::vector<bool> partners_;  // ranks that this one has exchanged with
+  std::optional<absl::Duration> progress_timeout_;
   absl::Duration patience_ = absl::InfiniteDuration();
   int64_t bytes_sent_ = 0;
   absl::Status failure_;

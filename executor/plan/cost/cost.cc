@@ -145,8 +145,8 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
   if (gpu) {
     s.set_device(v1::Resources::CUDA);
     s.set_workspace_bytes(LargestWorkspace(plan, GpuScratchBytes));
-    s.set_inbox_bytes(UploadQueueBytes(plan));
-    s.set_process_bytes(kGpuProcessBytes);
+    s.set_inbox_bytes(UploadQueueBytes(plan) + ReceivedBytes(plan));
+    s.set_process_bytes(kGpuProcessBytes + (spec.resources().max_slots() > 1 ? kNcclBytes : 0));
   } else {
     s.set_device(v1::Resources::CPU);
     s.set_workspace_bytes(LargestWorkspace(plan, CpuScratchBytes) + RotaryTableBytes(plan));

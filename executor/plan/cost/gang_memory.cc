@@ -1,18 +1,41 @@
 #include "executor/plan/cost/gang_memory.h"
 
+#include <algorithm>
+
 #include "executor/plan/graph/fold_tree.h"
 #include "executor/plan/graph/graph.h"
 
 namespace trainyard::plan {
 
-int64_t GangBytes(int64_t logical_ranks, int64_t ranks) {
-  if (ranks == 1) return 0;
+namespace {
+
+// Partial sums that all ranks bring.
+int64_t SumsOfAll(int64_t logical_ranks, int64_t ranks) {
   int64_t sums = 0;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const LeafRange run = HostedBy(logical_ranks, ranks, rank);
     sums += static_cast<int64_t>(RootsOf(logical_ranks, run).size());
   }
-  return (ranks - 1) * kLinkBytes + sums * kExchangedElements * SizeOf(ElementType::kF32);
+  return sums;
+}
+
+}  // namespace
+
+int64_t GangBytes(int64_t logical_ranks, int64_t ranks) {
+  if (ranks == 1) return 0;
+  return (ranks - 1) * kLinkBytes +
+         SumsOfAll(logical_ranks, ranks) * kExchangedElements * SizeOf(ElementType::kF32);
+}
+
+int64_t ReceivedBytes(const Plan& plan) {
+  int64_t longest = 0;
+  int64_t ranks = 1;
+  for (const Bucket& bucket : plan.buckets) {
+    ranks = static_cast<int64_t>(bucket.slices.size());
+    for (const ElementRange& slice : bucket.slices) longest = std::max(longest, slice.size());
+  }
+  if (ranks == 1) return 0;
+  return (SumsOfAll(plan.logical_ranks, ranks) - 1) * longest * SizeOf(ElementType::kF32);
 }
 
 }  // namespace trainyard::plan

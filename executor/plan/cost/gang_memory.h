@@ -1,8 +1,10 @@
 #pragma once
 
-// Host memory by which a rank exchanges with the other ranks of its gang.
+// Memory by which a rank exchanges with the other ranks of its gang.
 
 #include <cstdint>
+
+#include "executor/plan/graph/plan.h"
 
 namespace trainyard::plan {
 
@@ -12,7 +14,16 @@ inline constexpr int64_t kExchangedElements = int64_t{64} << 10;
 // Shared by two ranks of one host, or as much as the system may keep of a TCP connection.
 inline constexpr int64_t kLinkBytes = (int64_t{2} << 20) + (int64_t{64} << 10);
 
-// Of one of `ranks` ranks: its links, and a piece of every partial sum that the ranks bring.
+// Host memory of one of `ranks` ranks: its links, and a piece of every partial sum that the ranks
+// bring.
 int64_t GangBytes(int64_t logical_ranks, int64_t ranks);
+
+// Memory of its GPU, where that is linked with those of the others: the slices of the largest
+// bucket that they send to one rank.
+int64_t ReceivedBytes(const Plan& plan);
+
+// And what NCCL takes: buffers for every other rank on several channels. An estimate: it has not
+// been measured on GPUs.
+inline constexpr int64_t kNcclBytes = int64_t{300} << 20;
 
 }  // namespace trainyard::plan

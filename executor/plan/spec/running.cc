@@ -53,10 +53,6 @@ absl::Status ResolveResources(v1::Resources& resources) {
     return Invalid(at + "device", static_cast<int>(resources.device()),
                    " is no device; use CPU or CUDA, or leave it out");
   }
-  if (resources.max_slots() > 1 && resources.device() != v1::Resources::CPU) {
-    return NotBuilt(at + "device", absl::StrCat(resources.max_slots(), " slots that may be GPUs"),
-                    "use CPU, or 1 slot, which takes all logical ranks");
-  }
   return absl::OkStatus();
 }
 

@@ -54,7 +54,7 @@ void Measure(Rendezvous mine, int64_t mib) {
   std::vector<float> gradients(mib << 18, 1.0f), copy(gradients.size());
   std::vector<double> sums(3);
   SumAcrossRanks across(**gang, (*gang)->size());
-  const PartialSumOnHost own{absl::MakeSpan(sums), absl::MakeSpan(gradients)};
+  const PartialSum own{absl::MakeSpan(sums), absl::MakeSpan(gradients)};
   const std::vector<plan::Bucket> buckets =
       plan::CutBuckets(static_cast<int64_t>(gradients.size()), {}, (*gang)->size());
   const double sum_ms = MedianMs([&] {

@@ -12,6 +12,12 @@
 #include "tests/gpu/emulator/element.h"
 #include "tests/gpu/emulator/stream.h"
 
+namespace {
+
+constexpr int kDevices = 8;
+
+}  // namespace
+
 const float* trainyard::emulator::HalfNumbers() {
   static const std::vector<float> numbers = [] {
     std::vector<float> all(1 << 16);
@@ -25,10 +31,13 @@ const float* trainyard::emulator::HalfNumbers() {
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = kDevices;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+// All are the memory and the cores of the host.
+cudaError_t cudaSetDevice(int device) {
+  return device >= 0 && device < kDevices ? cudaSuccess : cudaErrorInvalidDevice;
+}
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -27,12 +28,28 @@ struct RecordedWork {
 using trainyard::emulator::Advance;
 using Work = std::vector<trainyard::emulator::RecordedWork>;
 
+// What is being recorded: the work of one stream, and of those that wait for it meanwhile. Work is
+// in the order of the calls, which is one that the events allow.
+struct Recording {
+  cudaStream_t origin = nullptr;
+  bool refused = false;
+  Work work;
+  // Streams that take part, with how much each has put into `work`, and how much of that the origin
+  // has waited for.
+  struct Part {
+    int put = 0, joined = 0;
+  };
+  std::map<cudaStream_t, Part> parts;
+};
+
 struct CUstream_st {
   std::deque<Advance> waiting;
-  bool recording = false, refused = false;
-  Work recorded;
+  std::shared_ptr<Recording> recording;
 };
 struct CUevent_st {
+  // If it was put into a stream that was being recorded: where in that stream's part.
+  std::shared_ptr<Recording> recording;
+  int put_in_recording = 0;
   // Outlives the event in the work of streams.
   struct Times {
     int put = 0, passed = 0;
@@ -101,8 +118,16 @@ void RunUntil(std::unique_lock<std::mutex>& lock, cudaStream_t stream,
 
 // Ends a recording for good; EndCapture tells.
 cudaError_t Refuse(cudaStream_t stream) {
-  stream->refused = true;
+  if (stream->recording) stream->recording->refused = true;
   return cudaErrorStreamCaptureUnsupported;
+}
+
+cudaError_t PutIntoRecording(cudaStream_t stream, trainyard::emulator::RecordedWork work) {
+  Recording& recording = *stream->recording;
+  if (recording.refused) return cudaErrorStreamCaptureInvalidated;
+  recording.work.push_back(std::move(work));
+  ++recording.parts[stream].put;
+  return cudaSuccess;
 }
 
 cudaError_t EnqueueLocked(cudaStream_t stream, const void* code, std::function<void()> work) {
@@ -115,10 +140,8 @@ cudaError_t EnqueueLocked(cudaStream_t stream, const void* code, std::function<v
     });
     return cudaSuccess;
   }
-  if (stream->refused) return cudaErrorStreamCaptureInvalidated;
   if (code != nullptr && !Loaded().contains(code)) return Refuse(stream);
-  stream->recorded.push_back({std::move(work), nullptr});
-  return cudaSuccess;
+  return PutIntoRecording(stream, {std::move(work), nullptr});
 }
 
 // What a launch of a graph runs.
@@ -147,19 +170,14 @@ cudaError_t Enqueue(cudaStream_t stream, const void* code, std::function<void()>
 cudaError_t EnqueueIssued(cudaStream_t stream, std::function<Advance()> issue) {
   const std::unique_lock<std::mutex> lock(Streaming());
   if (!Streams().contains(stream)) return cudaErrorInvalidResourceHandle;
-  if (!stream->recording) {
-    stream->waiting.push_back(issue());
-  } else if (stream->refused) {
-    return cudaErrorStreamCaptureInvalidated;
-  } else {
-    stream->recorded.push_back({nullptr, std::move(issue)});
-  }
+  if (stream->recording) return PutIntoRecording(stream, {nullptr, std::move(issue)});
+  stream->waiting.push_back(issue());
   return cudaSuccess;
 }
 
 bool IsRecording(cudaStream_t stream) {
   const std::unique_lock<std::mutex> lock(Streaming());
-  return Streams().contains(stream) && stream->recording;
+  return Streams().contains(stream) && stream->recording != nullptr;
 }
 
 cudaError_t RefuseRecording(cudaStream_t stream) {
@@ -226,7 +244,12 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Lock lock(Streaming());
-  if (stream->recording) return Refuse(stream);
+  event->recording = stream->recording;
+  if (stream->recording) {
+    event->stream = stream;
+    event->put_in_recording = stream->recording->parts[stream].put;
+    return cudaSuccess;
+  }
   event->stream = stream;
   ++event->times->put;
   return EnqueueLocked(stream, nullptr, [times = event->times] {
@@ -234,9 +257,26 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     times->at = trainyard::emulator::Clock();
   });
 }
-// Behind where the event lies now, wherever it is put later.
+// Behind where the event lies now, wherever it is put later. A stream that waits for what is being
+// recorded is recorded, too, from then on. Nothing that is recorded waits for what is not.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Lock lock(Streaming());
+  if (event->recording) {
+    if (stream->recording == nullptr) {
+      // A recording that has ended: its events cannot be waited for.
+      if (event->recording->origin->recording != event->recording) {
+        return cudaErrorStreamCaptureIsolation;
+      }
+      stream->recording = event->recording;
+      stream->recording->parts[stream] = {};
+    }
+    if (stream->recording != event->recording) return Refuse(stream);
+    if (stream == event->recording->origin) {
+      Recording::Part& part = event->recording->parts[event->stream];
+      part.joined = std::max(part.joined, event->put_in_recording);
+    }
+    return cudaSuccess;
+  }
   if (stream->recording) return Refuse(stream);
   if (!event->waiting()) return cudaSuccess;
   const auto enough = [times = event->times, put = event->times->put] {
@@ -271,18 +311,23 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   const Lock lock(Streaming());
   if (stream->recording) return cudaErrorIllegalState;
-  stream->recording = true;
-  stream->refused = false;
-  stream->recorded.clear();
+  stream->recording = std::make_shared<Recording>(Recording{.origin = stream});
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const Lock lock(Streaming());
   *graph = nullptr;
-  if (!stream->recording) return cudaErrorIllegalState;
-  stream->recording = false;
-  if (stream->refused) return cudaErrorStreamCaptureInvalidated;
-  *graph = new CUgraph_st{std::make_shared<const Work>(std::move(stream->recorded))};
+  const std::shared_ptr<Recording> recording = stream->recording;
+  if (recording == nullptr || recording->origin != stream) return cudaErrorIllegalState;
+  bool joined = true;
+  for (const auto& [part, work] : recording->parts) {
+    part->recording = nullptr;
+    joined = joined && (part == stream || work.joined == work.put);
+  }
+  stream->recording = nullptr;
+  if (recording->refused) return cudaErrorStreamCaptureInvalidated;
+  if (!joined) return cudaErrorStreamCaptureUnjoined;
+  *graph = new CUgraph_st{std::make_shared<const Work>(std::move(recording->work))};
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {

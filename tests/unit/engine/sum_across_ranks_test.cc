@@ -22,7 +22,7 @@ float ValueOf(int64_t leaf, int64_t i) {
 struct Sum {
   std::vector<double> sums;
   std::vector<float> gradients;
-  PartialSumOnHost view() { return {absl::MakeSpan(sums), absl::MakeSpan(gradients)}; }
+  PartialSum view() { return {absl::MakeSpan(sums), absl::MakeSpan(gradients)}; }
 };
 
 Sum LeafOf(int64_t leaf, int64_t n) {
@@ -52,7 +52,7 @@ std::vector<Sum> AddUp(int64_t leaves, plan::LeafRange run, int64_t n) {
 }
 
 absl::Status AddAcross(SumAcrossRanks& across, Communicator& gang,
-                       const std::vector<PartialSumOnHost>& own) {
+                       const std::vector<PartialSum>& own) {
   absl::Status status = across.AddSums(own);
   const auto n = static_cast<int64_t>(own[0].gradients.size());
   for (const plan::Bucket& bucket : plan::CutBuckets(n, {}, gang.size())) {
@@ -72,7 +72,7 @@ TEST(SumAcrossRanks, AnyNumberOfRanksGivesTheBitsOfOne) {
         for (int step = 0; step < 2; ++step) {
           std::vector<Sum> own = AddUp(8, plan::HostedBy(8, ranks, gang.rank()), n);
           ASSERT_EQ(across.own(), static_cast<int64_t>(own.size()));
-          std::vector<PartialSumOnHost> views;
+          std::vector<PartialSum> views;
           for (Sum& sum : own) views.push_back(sum.view());
           const absl::Status status = AddAcross(across, gang, views);
           ASSERT_TRUE(status.ok()) << status;

@@ -63,10 +63,6 @@ const std::vector<BadSpec>& RunningTable() {
        "spec.parallel.logical_ranks: 1 cannot be shared by 2 slots: each takes at least one; use 2 "
        "or "
        "more, or fewer slots"},
-      {"ranks on GPUs", MlpSpec, [](auto& s) { s.mutable_resources()->set_min_slots(2); }, kUnbuilt,
-       "spec.resources.device: 2 slots that may be GPUs is not built yet; use CPU, or 1 slot, "
-       "which "
-       "takes all logical ranks"},
       {"gradients are not sharded", MlpSpec,
        [](auto& s) { s.mutable_parallel()->set_shard(v1::Parallel::GRADIENTS); }, kUnbuilt,
        "spec.parallel.shard: GRADIENTS is not built yet; use OPTIMIZER"},

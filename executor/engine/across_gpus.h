@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "executor/engine/across_ranks.h"
+#include "executor/engine/gang_sums.h"
+#include "executor/engine/step_patience.h"
+#include "executor/plan/passes/bucket_order.h"
+
+namespace trainyard::engine {
+
+// By the links between the GPUs of the gang. Buckets are exchanged on a stream of their own while
+// the backward pass goes on, everything else on that of the session; no call waits for the device.
+class AcrossGpus : public AcrossRanks {
+ public:
+  // kResourceExhausted: no memory for what is received of a bucket.
+  static absl::StatusOr<std::unique_ptr<AcrossGpus>> Make(Session& session, const Gang& gang);
+  ~AcrossGpus() override;
+
+  kernels::Kernels WithExchanges(const kernels::Kernels& micro, int64_t partial,
+                                 int64_t folds) override;
+  absl::Status Started() override { return started_; }
+  absl::Status AwaitSums() override;
+  absl::Status AddSums() override;
+  absl::Status CompleteLeaves() override;
+  absl::Status ShareLeaves() override;
+  absl::Status GatherParameters() override;
+  absl::Status Gather(absl::Span<const absl::Span<char>> parts) override;
+
+ private:
+  // One bucket, ready to be exchanged.
+  struct Exchanged {
+    // rounds[i]: the i-th sum of this rank goes to those whose slices it holds, as those of others
+    // come here.
+    std::vector<std::vector<Transfer>> rounds;
+    std::vector<kernels::Kernels> folds;  // [p]: sum p + 1 of this rank is added to sum p
+    kernels::Kernels add_up;
+    absl::Span<char> total;  // this rank's slice, and where it is added up; they may be one
+    absl::Span<char> added;
+    std::unique_ptr<kernels::Event> ready;
+  };
+
+  AcrossGpus(Session& session, const Gang& gang);
+  absl::Status Prepare();
+  absl::StatusOr<Exchanged> PrepareBucket(const plan::Bucket& bucket);
+  absl::Status PrepareSums();
+  // total[0..n) += part[0..n), if that is anything.
+  template <typename T>
+  absl::Status PrepareFold(const T* part, T* total, size_t n, kernels::Kernels& to);
+  // Exchanges and adds up one bucket on `stream`.
+  absl::Status Exchange(size_t bucket, kernels::Stream& stream);
+  // Each rank's slice of a bucket in `values`, which are as many as the gradients, goes to all.
+  absl::Status GatherSlices(const plan::Bucket& bucket, absl::Span<float> values,
+                            kernels::Stream& stream);
+  // With the fault kGang.
+  absl::Status OfGang(const absl::Status& status) const;
+
+  Session& session_;
+  const Gang gang_;
+  NcclCommunicator& links_;
+  const std::vector<plan::ReadyBucket> order_;
+  const GangSums all_;
+  std::vector<PartialSum> places_;  // by number of the partial sum
+  char* received_ = nullptr;        // what others bring: of one bucket, or of losses and targets
+  std::vector<Exchanged> buckets_;
+  std::vector<absl::Span<char>> losses_;  // by rank: its sums of losses and targets
+  kernels::Kernels add_losses_;
+  std::unique_ptr<kernels::Stream> exchanges_;
+  std::unique_ptr<kernels::Event> exchanged_;
+  StepPatience patience_;
+  absl::Status started_;
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,109 @@
+#include "executor/engine/across_hosts.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "executor/engine/exchanging_program.h"
+#include "executor/engine/fault.h"
+#include "storage/base/status.h"
+
+namespace trainyard::engine {
+
+AcrossHosts::AcrossHosts(Session& session, const Gang& gang)
+    : session_(session),
+      gang_(gang),
+      order_(plan::BucketOrder(session.plan())),
+      sums_(gang.communicator(), session.plan().logical_ranks),
+      norm_(gang.communicator(), session.plan().buckets) {
+  TY_CHECK(session.HostView(session.plan().gradient_region) != nullptr,
+           "the host cannot reach the memory of ", session.device().Description());
+  for (size_t p = 0; p <= session.plan().partial_sums.size(); ++p) {
+    places_.push_back(session.PartialInMemory(static_cast<int64_t>(p)));
+  }
+}
+
+kernels::Kernels AcrossHosts::WithExchanges(const kernels::Kernels& micro, int64_t partial,
+                                            int64_t folds) {
+  return WithStarts(micro, order_, [this, partial, folds](size_t bucket, kernels::Stream&) {
+    StartBucket(session_.plan().buckets[bucket], partial, folds);
+  });
+}
+
+void AcrossHosts::BeginExchanges() {
+  if (!std::exchange(exchanging_, true)) bound_ = patience_.Next(absl::Now());
+}
+
+void AcrossHosts::StartBucket(const plan::Bucket& bucket, int64_t partial, int64_t folds) {
+  BeginExchanges();
+  lane_.Start([this, &bucket, partial, folds] {
+    for (int64_t from = partial; from > partial - folds; --from) {
+      float* const total = places_[from - 1].gradients.data();
+      const float* const part = places_[from].gradients.data();
+      for (int64_t i = bucket.elements.first; i < bucket.elements.end; ++i) total[i] += part[i];
+    }
+    return Guarded([&] { return ExchangeBucket(bucket); });
+  });
+}
+
+absl::Status AcrossHosts::ExchangeBucket(const plan::Bucket& bucket) {
+  TY_RETURN_IF_ERROR(sums_.Reduce(bucket, absl::MakeSpan(places_).first(sums_.own())));
+  if (session_.plan().sharded) return absl::OkStatus();
+  return sums_.Gather(bucket, places_[0].gradients);
+}
+
+absl::Status AcrossHosts::Guarded(const std::function<absl::Status()>& exchange) {
+  Communicator& communicator = gang_.communicator();
+  communicator.SetPatience(bound_);
+  const absl::Status exchanged = exchange();
+  communicator.SetPatience(absl::InfiniteDuration());
+  return WithFault(Fault::kGang, exchanged);
+}
+
+absl::Status AcrossHosts::AwaitSums() {
+  TY_RETURN_IF_ERROR(session_.Synchronize());
+  BeginExchanges();
+  lane_.Start([this] {
+    return Guarded([&] { return sums_.AddSums(absl::MakeSpan(places_).first(sums_.own())); });
+  });
+  exchanging_ = false;
+  return lane_.Wait();
+}
+
+absl::Status AcrossHosts::AddSums() {
+  TY_RETURN_IF_ERROR(session_.Synchronize());
+  for (const plan::ReadyBucket& ready : order_) {
+    StartBucket(session_.plan().buckets[ready.bucket], 0, 0);
+  }
+  return AwaitSums();
+}
+
+absl::Status AcrossHosts::CompleteLeaves() {
+  return Guarded([&] { return norm_.CompleteLeaves(places_[0].gradients); });
+}
+
+absl::Status AcrossHosts::ShareLeaves() {
+  TY_RETURN_IF_ERROR(session_.Synchronize());
+  const absl::Span<char> leaves = session_.InMemory(session_.plan().leaves_region);
+  return Guarded([&] {
+    return norm_.ShareLeaves(
+        {reinterpret_cast<double*>(leaves.data()), leaves.size() / sizeof(double)});
+  });
+}
+
+absl::Status AcrossHosts::GatherParameters() {
+  TY_RETURN_IF_ERROR(session_.Synchronize());
+  const absl::Span<char> region = session_.InMemory(session_.plan().parameter_region);
+  const absl::Span<float> parameters = {reinterpret_cast<float*>(region.data()),
+                                        region.size() / sizeof(float)};
+  for (const plan::Bucket& bucket : session_.plan().buckets) {
+    TY_RETURN_IF_ERROR(Guarded([&] { return sums_.Gather(bucket, parameters); }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AcrossHosts::Gather(absl::Span<const absl::Span<char>> parts) {
+  TY_RETURN_IF_ERROR(session_.Synchronize());
+  return gang_.AllGather(parts);
+}
+
+}  // namespace trainyard::engine
