@@ -9,6 +9,7 @@
 #include "server/scheduler/health.h"
 #include "server/scheduler/slots.h"
 #include "storage/records/reason_codes.h"
+#include "trainyard/v1/spec.pb.h"
 
 namespace trainyard {
 namespace {
@@ -135,6 +136,13 @@ void SuggestForFailure(const FailureRecord& failure, std::vector<std::string>& o
   if (category == "USER") out.push_back("mend the job file as the message says, then submit again");
 }
 
+// Defaults of a stored spec are filled in.
+int LogicalRanksOf(const JobRecord& job, const SlotDemand& demand) {
+  v1::JobSpec spec;
+  const bool said = spec.ParseFromString(job.spec) && spec.parallel().has_logical_ranks();
+  return said ? spec.parallel().logical_ranks() : demand.count;
+}
+
 void DescribeLostOf(const JobRecord& job, const NodeRecord& node, const PlannerOptions& options,
                     Explanation& explanation) {
   for (const LostRank& lost : node.lost_ranks) {
@@ -158,6 +166,13 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
     if (description.queue_position > 0) {
       explanation.queue_position = description.queue_position;
       explanation.reason = description.reason;
+      const std::string& code = description.reason.code;
+      if (code == reason::kWaitingForSlots || code == reason::kBehindOthers ||
+          code == reason::kFitsNoNode) {
+        const std::string smaller =
+            DescribeSmallerGang(description.smaller, demand, LogicalRanksOf(job, demand));
+        if (!smaller.empty()) absl::StrAppend(&explanation.reason.message, "; ", smaller);
+      }
       explanation.ahead = description.ahead;
       explanation.earliest_start = description.earliest_start;
     }

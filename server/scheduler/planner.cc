@@ -180,6 +180,7 @@ Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& op
                             .queue_position = static_cast<int>(pass.queue.size()),
                             .earliest_start = entry.earliest_start};
     const std::string& code = entry.reason.code;
+    if (!entry.placed) description.smaller = FindSmallerGang(*before, demand);
     if (code == reason::kNoNodes || code == reason::kFitsNoNode) {
       description.reason.message = DescribeNoFit(*before, demand, snapshot);
     } else if (entry.blocks) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "server/scheduler/smaller_gang.h"
 #include "storage/scheduler_store.h"
 
 namespace trainyard {
@@ -49,6 +50,7 @@ struct Description {
   Reason reason;                   // with counts and names
   int queue_position = 0;          // from 1; 0: it does not wait
   std::vector<std::string> ahead;  // names of jobs that keep slots from it, by queue order
+  SmallerGang smaller;             // of a job that waits for slots
   absl::Time earliest_start = absl::InfiniteFuture();
 };
 

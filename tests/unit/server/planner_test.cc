@@ -6,6 +6,7 @@
 #include "server/scheduler/explain.h"
 #include "server/scheduler/slots.h"
 #include "tests/unit/server/snapshots.h"
+#include "trainyard/v1/spec.pb.h"
 
 namespace trainyard {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
@@ -364,6 +366,84 @@ TEST(Explain, SaysPositionWhoIsAheadAndWhyPerNode) {
   EXPECT_EQ(why.details[0], "nodes/n: 1 of 2 fitting slots free");
   EXPECT_THAT(why.details[1], HasSubstr("nodes/m: away"));
   EXPECT_FALSE(why.suggestions.empty());
+}
+
+TEST(Explain, TellsOnHowManySlotsAGangWouldStartNow) {
+  Snapshots s;
+  s.Node({.name = "a", .cuda = 4})
+      .Node({.name = "b", .cuda = 4})
+      .Node({.name = "c", .cuda = 4, .bytes = kGiB / 2})
+      .Running({.id = "r"}, "a", {0})
+      .Running({.id = "q"}, "b", {0, 1})
+      .Queued({.id = "gang", .slots = 8, .device = "CUDA"});
+  const auto reason = [&] {
+    return Explain(s.snapshot.jobs[2], {}, s.snapshot, PlannerOptions{}).reason.message;
+  };
+  EXPECT_EQ(reason(),
+            "needs 8 CUDA slots of 1.0 GiB; 5 of 8 are free; 5 such slots are free for it, 3 on "
+            "nodes/a, 2 on nodes/b: with resources.min_slots 5 it would start now "
+            "(parallel.logical_ranks 8 keeps its bits; a rank then hosts more logical ranks: "
+            "'trainyard plan' tells its memory)");
+  v1::JobSpec spec;
+  spec.mutable_parallel()->set_logical_ranks(16);
+  s.snapshot.jobs[2].spec = spec.SerializeAsString();
+  EXPECT_THAT(reason(), HasSubstr("(parallel.logical_ranks 16 keeps"));
+  // What it says is true: the planner places it.
+  s.snapshot.jobs[2].min_slots = s.snapshot.jobs[2].max_slots = 5;
+  EXPECT_THAT(Placed(Plan(s)), ElementsAre("uid-gang"));
+  s.snapshot.jobs[2].min_slots = s.snapshot.jobs[2].max_slots = 6;
+  EXPECT_THAT(Placed(Plan(s)), IsEmpty());
+}
+
+TEST(Explain, AGangOfMoreSlotsThanThereAreIsToldHowManyThereAre) {
+  Snapshots s;
+  s.Node({.name = "a", .cpu = 2})
+      .Node({.name = "b", .cpu = 8, .draining = true})
+      .Queued({.id = "gang", .slots = 4});
+  const auto explain = [&] {
+    return Explain(s.snapshot.jobs[0], {}, s.snapshot, PlannerOptions{});
+  };
+  EXPECT_EQ(explain().reason.code, reason::kFitsNoNode);
+  EXPECT_THAT(explain().reason.message,
+              HasSubstr("; 2 such slots are free for it, 2 on nodes/a: with resources.min_slots 2 "
+                        "it would start now"));
+  s.Running({.id = "r"}, "a", {0, 1});
+  EXPECT_THAT(explain().reason.message,
+              HasSubstr("; with resources.min_slots 2 it would start once these slots are free"));
+}
+
+TEST(Explain, WhatIsKeptForJobsAheadStartsNothing) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4})
+      .Running({.id = "r"}, "n", {0})
+      .Queued({.id = "ahead", .slots = 4, .priority = 3})
+      .Queued({.id = "gang", .slots = 4})
+      .Queued({.id = "one"});
+  EXPECT_THAT(Explain(s.snapshot.jobs[2], {}, s.snapshot, PlannerOptions{}).reason.message,
+              HasSubstr("no such slot is free for it: on fewer it would not start either"));
+  EXPECT_THAT(Explain(s.snapshot.jobs[3], {}, s.snapshot, PlannerOptions{}).reason.message,
+              ::testing::Not(HasSubstr("min_slots")));
+}
+
+TEST(Planner, StoredReasonsSayNothingThatChangesWithPlacements) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4}).Running({.id = "r"}, "n", {0}).Queued({.id = "gang", .slots = 4});
+  const Pass pass = Plan(s);
+  ASSERT_EQ(pass.decisions.reasons.size(), 1u);
+  EXPECT_EQ(pass.decisions.reasons[0].reason.message.find("would start"), std::string::npos);
+}
+
+TEST(SmallerGang, NamesAFewNodesAndCountsTheOthers) {
+  Snapshots s;
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) s.Node({.name = name, .cpu = 1});
+  const SlotDemand demand{.count = 8};
+  const SmallerGang gang = FindSmallerGang(SlotTable(s.snapshot), demand);
+  EXPECT_EQ(gang.slots, 6);
+  EXPECT_EQ(gang.present, 6);
+  EXPECT_THAT(DescribeSmallerGang(gang, demand, 8),
+              HasSubstr("1 on nodes/a, 1 on nodes/b, 1 on nodes/c, 1 on nodes/d and more on 2 "
+                        "others: with resources.min_slots 6"));
+  EXPECT_EQ(DescribeSmallerGang(gang, {.count = 1}, 1), "");
 }
 
 TEST(Explain, FailedJobTellsEveryAttemptAndWhatToTry) {
