@@ -62,9 +62,27 @@ absl::Status Gang::AllGather(absl::Span<const absl::Span<char>> parts) const {
   return WithFault(Fault::kGang, communicator_->AllGather(parts));
 }
 
+absl::Status Gang::ToLeader(absl::Span<const char> mine, absl::Span<char> all) const {
+  if (leads()) std::copy(mine.begin(), mine.end(), all.begin());
+  if (alone()) return absl::OkStatus();
+  std::vector<Transfer> transfers;
+  if (!leads()) transfers.push_back({.peer = 0, .send = mine});
+  for (int other = 1; leads() && other < size(); ++other) {
+    transfers.push_back({.peer = other, .receive = all.subspan(other * mine.size(), mine.size())});
+  }
+  return WithFault(Fault::kGang, communicator_->Exchange(transfers));
+}
+
 absl::StatusOr<bool> Gang::Any(bool mine) const {
-  TY_ASSIGN_OR_RETURN(const std::vector<char> all, GatherValues<char>(*this, mine ? 1 : 0));
-  return std::any_of(all.begin(), all.end(), [](char one) { return one != 0; });
+  TY_ASSIGN_OR_RETURN(const uint8_t any, AnyOf(mine ? 1 : 0));
+  return any != 0;
+}
+
+absl::StatusOr<uint8_t> Gang::AnyOf(uint8_t mine) const {
+  TY_ASSIGN_OR_RETURN(const std::vector<uint8_t> all, GatherValues<uint8_t>(*this, mine));
+  uint8_t any = 0;
+  for (const uint8_t one : all) any |= one;
+  return any;
 }
 
 absl::StatusOr<int64_t> Gang::OfLeader(int64_t mine) const {

@@ -43,6 +43,9 @@ class Gang {
   // Whether any rank calls it with true.
   absl::StatusOr<bool> Any(bool mine) const;
 
+  // The bits that any rank calls it with.
+  absl::StatusOr<uint8_t> AnyOf(uint8_t mine) const;
+
   // What rank 0 calls it with, on every rank.
   absl::StatusOr<int64_t> OfLeader(int64_t mine) const;
 
@@ -54,6 +57,10 @@ class Gang {
 
   // What each rank calls it with, by rank; what is longer than 1 KiB is cut.
   absl::StatusOr<std::vector<std::string>> Gather(const std::string& mine) const;
+
+  // What each rank calls it with, as long on every rank, goes to rank 0: there `all` has room for
+  // that of every rank, by rank; elsewhere it is empty. Ranks but 0 do not wait for one another.
+  absl::Status ToLeader(absl::Span<const char> mine, absl::Span<char> all) const;
 
   // kFailedPrecondition with the fault `fault`, on every rank, if not all call it with the same;
   // names `what`, and which rank has what.

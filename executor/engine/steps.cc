@@ -17,6 +17,12 @@
 namespace trainyard::engine {
 namespace {
 
+// What ranks ask each other for before a step.
+constexpr uint8_t kStop = 1, kReportRanks = 2;
+
+// So often at most the ranks tell what they measured: it costs as little however short a step is.
+constexpr absl::Duration kRanksEvery = absl::Milliseconds(500);
+
 // FLOPs of a step, without what is computed a second time to save memory.
 double ModelFlops(const plan::Plan& plan) {
   double flops = plan.summary.flops_per_step();
@@ -98,7 +104,9 @@ absl::StatusOr<RunResult> Steps::Run(const std::atomic<bool>& stop) {
   while (evaluates_first || !Over()) {
     const bool again = std::exchange(evaluates_first, false);
     if (!again) {
-      TY_ASSIGN_OR_RETURN(stopping_, p_.gang.Any(stop));
+      TY_ASSIGN_OR_RETURN(const uint8_t wishes, p_.gang.AnyOf(Wishes(stop)));
+      stopping_ = (wishes & kStop) != 0;
+      reports_ranks_ = (wishes & kReportRanks) != 0;
       if (stopping_ && p_.trainer.on_their_way() == 0) {
         const absl::StatusOr<RunResult> suspended = Suspend(done() == restored);
         // If the checkpoint is refused because the model is not finite, the run goes on as if
@@ -148,18 +156,55 @@ bool Steps::NextStepFollowsAtOnce(int64_t step) const {
 }
 
 absl::Status Steps::TrainOnce() {
-  if (!p_.trainer.busy()) begun_ = {.at = absl::Now(), .waited = p_.loader.waited()};
+  const auto now = [&] {
+    return Begun{.at = absl::Now(), .waited = p_.loader.waited(), .for_ranks = p_.trainer.waited()};
+  };
+  if (!p_.trainer.busy()) begun_ = now();
   TY_ASSIGN_OR_RETURN(const StepResult result, NextResult());
-  const Begun now = {.at = absl::Now(), .waited = p_.loader.waited()};
-  const Begun begun = std::exchange(begun_, now);  // of the next step, if that is enqueued
+  const Begun ended = now();
+  const Begun begun = std::exchange(begun_, ended);  // of the next step, if that is enqueued
   if (!result.finite && !result.skipped) return NotFinite(result);
+  if (!p_.gang.alone()) times_.Add(ended.at - begun.at, ended.for_ranks - begun.for_ranks);
+  if (!ReportsAfter(done())) return absl::OkStatus();
+  std::map<std::string, double> of_ranks;
+  if (reports_ranks_) {
+    TY_ASSIGN_OR_RETURN(of_ranks, ReportRanks());
+  }
   if (!p_.gang.leads()) return absl::OkStatus();
-  const int64_t every = p_.spec.training().log_every();
-  if (done() != 1 && done() != p_.plan.total_steps && done() % every != 0) return absl::OkStatus();
-  return Report(result, now.at - begun.at, now.waited - begun.waited);
+  return Report(result, ended.at - begun.at, ended.waited - begun.waited, of_ranks);
 }
 
-absl::Status Steps::Report(const StepResult& result, absl::Duration took, absl::Duration waited) {
+bool Steps::ReportsAfter(int64_t step) const {
+  return step == 1 || step == p_.plan.total_steps || step % p_.spec.training().log_every() == 0;
+}
+
+uint8_t Steps::Wishes(bool stop) const {
+  const int64_t next = done() + 1;
+  const bool due = next == first_step_ || next == p_.plan.total_steps ||
+                   absl::Now() - ranks_reported_ >= kRanksEvery;
+  const bool ranks = !p_.gang.alone() && p_.gang.leads() && due && ReportsAfter(next);
+  return (stop ? kStop : 0) | (ranks ? kReportRanks : 0);
+}
+
+absl::StatusOr<std::map<std::string, double>> Steps::ReportRanks() {
+  ranks_reported_ = absl::Now();
+  const int64_t steps = times_.steps();
+  RankTimes mine = times_.Take();
+  mine.memory_bytes = static_cast<double>(p_.device.PeakMemoryBytes());
+  mine.planned_bytes = static_cast<double>(p_.plan.summary.bytes_per_slot());
+  std::vector<RankTimes> all(p_.gang.leads() ? p_.gang.size() : 0);
+  TY_RETURN_IF_ERROR(
+      p_.gang.ToLeader(Sent(absl::MakeSpan(&mine, 1)), Received(absl::MakeSpan(all))));
+  const std::string straggler =
+      p_.gang.leads() ? stragglers_.Look(steps, all, p_.plan.logical_ranks) : "";
+  if (!straggler.empty()) {
+    TY_RETURN_IF_ERROR(WithStorageFault(p_.observer.OnWarning(straggler)));
+  }
+  return RankMetrics(all, p_.plan.logical_ranks);
+}
+
+absl::Status Steps::Report(const StepResult& result, absl::Duration took, absl::Duration waited,
+                           const std::map<std::string, double>& of_ranks) {
   const double seconds = absl::ToDoubleSeconds(took);
   const double samples = static_cast<double>(p_.spec.training().batch_size());
   std::map<std::string, double> values = {{"loss", result.loss},
@@ -183,6 +228,7 @@ absl::Status Steps::Report(const StepResult& result, absl::Duration took, absl::
   if (p_.plan.tokens) {
     values["tokens_per_second"] = samples * static_cast<double>(p_.plan.rows_per_sample) / seconds;
   }
+  values.insert(of_ranks.begin(), of_ranks.end());
   return WithStorageFault(p_.observer.OnMetrics(done(), RunObserver::Split::kTrain, values));
 }
 

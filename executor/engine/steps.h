@@ -18,6 +18,7 @@
 #include "executor/engine/checkpoint/checkpoint_writer.h"
 #include "executor/engine/evaluator.h"
 #include "executor/engine/gang.h"
+#include "executor/engine/rank_times.h"
 #include "executor/engine/run.h"
 #include "executor/engine/trainer.h"
 
@@ -81,7 +82,15 @@ class Steps {
   // Whether the next step follows step `step` at once: no evaluation, checkpoint or stop comes
   // between.
   bool NextStepFollowsAtOnce(int64_t step) const;
-  absl::Status Report(const StepResult& result, absl::Duration took, absl::Duration waited);
+  absl::Status Report(const StepResult& result, absl::Duration took, absl::Duration waited,
+                      const std::map<std::string, double>& of_ranks);
+  // Whether train metrics are reported after step `step`.
+  bool ReportsAfter(int64_t step) const;
+  // What this rank asks all ranks for before the next step, as bits.
+  uint8_t Wishes(bool stop) const;
+  // What all ranks measured since it was called last, at rank 0; it tells of a straggler. Every
+  // rank calls it after the same steps.
+  absl::StatusOr<std::map<std::string, double>> ReportRanks();
   // Passes on the warnings of the data set since the last call.
   absl::Status Warn();
   absl::Status CountSkipped();
@@ -124,10 +133,15 @@ class Steps {
   int64_t evaluated_step_ = -1;
   struct Begun {
     absl::Time at;
-    absl::Duration waited;  // the loader's waited() at that time
+    absl::Duration waited;     // the loader's waited() at that time
+    absl::Duration for_ranks;  // the trainer's
   };
   Begun begun_;  // when the step in flight began: when the one before was done, or else when it was
                  // enqueued
+  StepTimes times_;             // of a gang
+  bool reports_ranks_ = false;  // after the next step
+  absl::Time ranks_reported_ = absl::InfinitePast();
+  StragglerWatch stragglers_;
   bool stopping_ = false;
   int64_t first_step_ = 0;     // of this attempt
   absl::Status failed_ahead_;  // the failure of EnqueueAhead, which the next step returns

@@ -233,14 +233,21 @@ absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {
   return absl::OkStatus();
 }
 
+absl::Status Trainer::Await(absl::FunctionRef<absl::Status()> exchange) {
+  const absl::Time begun = absl::Now();
+  const absl::Status exchanged = exchange();
+  waited_ += absl::Now() - begun;
+  return exchanged;
+}
+
 absl::Status Trainer::EndOfGang() {
-  TY_RETURN_IF_ERROR(across_->AwaitSums());
+  TY_RETURN_IF_ERROR(Await([&] { return across_->AwaitSums(); }));
   if (!session_.plan().sharded) return session_.Run(end_of_gang_);
-  TY_RETURN_IF_ERROR(across_->CompleteLeaves());
+  TY_RETURN_IF_ERROR(Await([&] { return across_->CompleteLeaves(); }));
   session_.Launch(norm_leaves_);
-  TY_RETURN_IF_ERROR(across_->ShareLeaves());
+  TY_RETURN_IF_ERROR(Await([&] { return across_->ShareLeaves(); }));
   TY_RETURN_IF_ERROR(session_.Run(end_of_gang_));
-  TY_RETURN_IF_ERROR(across_->GatherParameters());
+  TY_RETURN_IF_ERROR(Await([&] { return across_->GatherParameters(); }));
   session_.Launch(gathered_);
   return absl::OkStatus();
 }
@@ -255,7 +262,7 @@ absl::Status Trainer::MoveBuffers() {
       of_ranks.push_back(session_.InMemory({.offset = MomentsOf(run.first * plan.micro_batches),
                                             .bytes = run.size() * plan.micro_batches * bytes}));
     }
-    TY_RETURN_IF_ERROR(across_->Gather(of_ranks));
+    TY_RETURN_IF_ERROR(Await([&] { return across_->Gather(of_ranks); }));
   }
   for (int64_t i = 0; i < plan.logical_ranks * plan.micro_batches; ++i) {
     session_.Copy(MomentsOf(i), plan.pending_region.offset, bytes);

@@ -11,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "executor/data/loader.h"
 #include "executor/engine/across_ranks.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
@@ -94,6 +96,8 @@ class Trainer {
   absl::Status EnqueueAhead(const BatchSource& next);
   // Waits for the oldest step in flight. If it is not taken, no step is left in flight.
   absl::StatusOr<StepResult> Finish();
+  // How long it has waited for other ranks in its steps so far, and added up what came from them.
+  absl::Duration waited() const { return waited_; }
   int64_t on_their_way() const { return enqueued_ - steps_done_; }
   // Whether anything is enqueued whose result Finish has not returned.
   bool busy() const { return on_their_way() > 0 || next_micro_batch_ > 0; }
@@ -135,6 +139,8 @@ class Trainer {
   absl::Status Prepare();
   // Enqueues more of step enqueued_, up to but not including micro-batch `end`.
   absl::Status EnqueueTo(int64_t end, const BatchSource& next);
+  // Calls what waits for other ranks, and counts how long that took.
+  absl::Status Await(absl::FunctionRef<absl::Status()> exchange);
   // Only of a gang: once the sums of all ranks are added up, makes the step that they make
   // together.
   absl::Status EndOfGang();
@@ -175,6 +181,7 @@ class Trainer {
   std::map<StepPart, Program> programs_;
   Program end_of_gang_;  // norm and end
   std::array<InFlight, 2> flights_;
+  absl::Duration waited_;
   int64_t steps_done_ = 0, enqueued_ = 0;
   int64_t next_micro_batch_ = 0;         // of step enqueued_
   std::optional<LossScale> loss_scale_;  // with fp16

@@ -317,7 +317,8 @@ def kill(pid, number=signal.SIGKILL):
 def without_timings(values):
     """What does not depend on the clock: equal bits are expected of it."""
     return {k: v for k, v in values.items()
-            if not k.endswith(("_ms", "_per_second")) and k not in ("mfu", "peak_memory_bytes")}
+            if not k.endswith(("_ms", "_per_second")) and k not in ("mfu", "peak_memory_bytes")
+            and not k.startswith(("rank.", "ranks."))}
 
 
 def values_of(points):
