@@ -14,6 +14,7 @@
 #include "server/api/watch_stream.h"
 #include "server/rpc/bridge.h"
 #include "storage/base/status.h"
+#include "storage/records/rank_values.h"
 #include "storage/records/text.h"
 #include "trainyard/v1/run_services.grpc.pb.h"
 
@@ -32,6 +33,13 @@ std::deque<v1::StreamMetricsResponse> MetricResponses(const WatchBatch& batch) {
     SetTimestamp(item.time, *response.mutable_point()->mutable_time());
   }
   return responses;
+}
+
+// The values that `ranks` of the request asks for: those that tell of ranks, or the others.
+MetricRow WithValues(MetricRow row, bool ranks) {
+  std::erase_if(row.point.values,
+                [&](const auto& value) { return TellsOfRanks(value.first) != ranks; });
+  return row;
 }
 
 // A metric page ends behind (step, split, attempt).
@@ -86,6 +94,9 @@ absl::StatusOr<MetricBucketQuery> CheckBuckets(const v1::QueryMetricsRequest& re
   if (request.names_size() > 64) {
     return absl::InvalidArgumentError(
         absl::StrCat("names: found ", request.names_size(), ", expected at most 64"));
+  }
+  if (request.ranks()) {
+    return absl::InvalidArgumentError("ranks: found with buckets; names choose among their curves");
   }
   MetricBucketQuery buckets{.train = query.train,
                             .validation = query.validation,
@@ -165,9 +176,9 @@ class MetricService final : public v1::MetricService::CallbackService {
       return absl::InvalidArgumentError("names: found without buckets, which they are for");
     }
     TY_ASSIGN_OR_RETURN(const int page_size, CheckPageSize(request.page_size(), 1000, 10000));
-    const std::string question =
-        absl::StrCat("metrics\n", request.job(), "\n", request.split(), "\n", request.from_step(),
-                     "\n", request.to_step(), "\n", request.include_superseded());
+    const std::string question = absl::StrCat(
+        "metrics\n", request.job(), "\n", request.split(), "\n", request.from_step(), "\n",
+        request.to_step(), "\n", request.include_superseded(), "\n", request.ranks());
     TY_ASSIGN_OR_RETURN(const std::string cursor, ReadPageToken(question, request.page_token()));
     TY_RETURN_IF_ERROR(ApplyCursor(cursor, query));
     query.limit = page_size + 1;  // one more tells whether there is another page
@@ -180,8 +191,10 @@ class MetricService final : public v1::MetricService::CallbackService {
         response->set_next_page_token(MakePageToken(question, FormatCursor(rows[i - 1])));
         break;
       }
-      *response->add_points() = ToProto(rows[i]);
-      bytes += response->points(static_cast<int>(i)).ByteSizeLong() + 8;
+      const MetricRow row = WithValues(rows[i], request.ranks());
+      if (request.ranks() && row.point.values.empty()) continue;
+      *response->add_points() = ToProto(row);
+      bytes += response->points().rbegin()->ByteSizeLong() + 8;
     }
     return absl::OkStatus();
   }

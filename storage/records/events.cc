@@ -11,6 +11,7 @@
 #include "storage/base/status.h"
 #include "storage/records/change.h"
 #include "storage/records/move.h"
+#include "storage/records/rank_values.h"
 #include "storage/records/reason_codes.h"
 #include "storage/records/text.h"
 
@@ -91,6 +92,7 @@ class EventTaker {
 
  private:
   JobRecord& job() { return result_.change.job; }
+  int ranks() const { return static_cast<int>(result_.attempt.ranks.size()); }
 
   // Whether the rank has finished or failed. From then on only notices and its exit are taken;
   // after a failure its steps will be done again.
@@ -160,6 +162,7 @@ class EventTaker {
     if (!seen_.emplace(metric.step, metric.split).second) return absl::OkStatus();
     MetricRecord clean{.step = metric.step, .split = metric.split};
     for (const auto& [name, value] : metric.values) clean.values[CleanText(name, 256)] = value;
+    RefuseRankValues(ranks(), clean.values);
     AppendFeed(std::move(clean));
     return absl::OkStatus();
   }
@@ -179,6 +182,13 @@ class EventTaker {
     for (const std::string& name : run.names) {
       if (CleanText(name, 256) != name) return ApplyOneByOne(run);  // two names may become one
     }
+    if (std::none_of(run.names.begin(), run.names.end(), TellsOfRanks)) return Append(run);
+    MetricRun checked = run;
+    RefuseRankValues(ranks(), checked);
+    return Append(checked);
+  }
+
+  absl::Status Append(const MetricRun& run) {
     MetricRun taken{.split = run.split, .names = run.names};
     taken.values.resize(run.names.size());
     const auto take_rest = [&] {
