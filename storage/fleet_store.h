@@ -175,6 +175,9 @@ class FleetStore {
   // missing.
   virtual absl::StatusOr<RankRecord> FindRank(const std::string& job_uid, int64_t attempt,
                                               int rank) = 0;
+  // An attempt with all its ranks; 0 means the newest. kNotFound says what is missing.
+  virtual absl::StatusOr<AttemptRecord> FindAttempt(const std::string& job_uid,
+                                                    int64_t attempt) = 0;
   virtual absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string& job_uid) = 0;
 };
 

@@ -156,6 +156,36 @@ v1::FeedItem ToProto(const FeedRecord& record, const std::string& job_name) {
   return item;
 }
 
+v1::Gang ToProto(const JobRecord& job, const AttemptRecord& attempt,
+                 const std::vector<NodeRecord>& nodes, absl::Duration lease) {
+  std::map<std::string, absl::Time> heard;  // by node
+  for (const NodeRecord& node : nodes) heard[node.name] = node.lease_end - lease;
+  v1::Gang gang;
+  gang.set_job(FormatJobName({job.project, job.job_id}));
+  gang.set_attempt(attempt.attempt);
+  for (const RankRecord& record : attempt.ranks) {
+    v1::Gang::Rank& rank = *gang.add_ranks();
+    rank.set_rank(record.id.rank);
+    rank.set_node(absl::StrCat("nodes/", record.node));
+    for (const int slot : record.slots) rank.add_slots(slot);
+    v1::Gang::Rank::State state = v1::Gang::Rank::STATE_UNSPECIFIED;
+    v1::Gang::Rank::State_Parse(std::string(RankStateName(record.state)), &state);
+    rank.set_state(state);
+    if (record.outcome != RankOutcome::kNone) {
+      rank.set_outcome(std::string(RankOutcomeName(record.outcome)));
+    }
+    if (record.failure.has_value()) rank.set_failure(record.failure->message);
+    if (record.state == RankState::kRunning) rank.set_step(job.step);
+    const auto node = heard.find(record.node);
+    if (IsOver(record.state)) {
+      if (IsSet(record.gone_time)) SetTimestamp(record.gone_time, *rank.mutable_last_heard_time());
+    } else if (node != heard.end()) {
+      SetTimestamp(node->second, *rank.mutable_last_heard_time());
+    }
+  }
+  return gang;
+}
+
 v1::SlotUsage ToProto(const SlotUsage& usage) {
   v1::SlotUsage proto;
   proto.set_utilization(usage.utilization);

@@ -25,6 +25,9 @@ v1::Checkpoint ToProto(const CheckpointRecord& checkpoint, const std::string& jo
 v1::MetricPoint ToProto(const MetricRecord& metric);
 v1::AttemptMetricPoint ToProto(const MetricRow& row);
 v1::FeedItem ToProto(const FeedRecord& item, const std::string& job_name);
+// `nodes` say when its nodes were heard of last: `lease` before their leases end.
+v1::Gang ToProto(const JobRecord& job, const AttemptRecord& attempt,
+                 const std::vector<NodeRecord>& nodes, absl::Duration lease);
 // With the jobs that hold its slots.
 v1::Node ToProto(const NodeRecord& node, const SchedulerSnapshot& snapshot);
 absl::StatusOr<v1::ExplainJobResponse> ToProto(const JobRecord& job,

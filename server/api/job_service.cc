@@ -114,6 +114,12 @@ class JobService final : public v1::JobService::CallbackService {
                    });
     });
   }
+  grpc::ServerUnaryReactor* GetGang(grpc::CallbackServerContext* context,
+                                    const v1::GetGangRequest* request,
+                                    v1::Gang* response) override {
+    return RunCall(b_, *context, *request,
+                   [=, this] { return Ranks(*context, *request, response); });
+  }
   grpc::ServerUnaryReactor* ExplainJob(grpc::CallbackServerContext* context,
                                        const v1::ExplainJobRequest* request,
                                        v1::ExplainJobResponse* response) override {
@@ -169,6 +175,22 @@ class JobService final : public v1::JobService::CallbackService {
     TY_RETURN_IF_ERROR(Admit(context, Permission::kReadJobs).status());
     TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
     return Fill(jobs_.Get(name), response);
+  }
+
+  absl::Status Ranks(const grpc::CallbackServerContext& context, const v1::GetGangRequest& request,
+                     v1::Gang* response) {
+    TY_RETURN_IF_ERROR(Admit(context, Permission::kReadJobs).status());
+    TY_ASSIGN_OR_RETURN(const JobName name, ParseJobName("name", request.name()));
+    if (request.attempt() < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("attempt: found ", request.attempt(), ", expected at least 0"));
+    }
+    TY_ASSIGN_OR_RETURN(const JobRecord job, jobs_.Get(name));
+    FleetStore& fleet = b_.stores.fleet();
+    TY_ASSIGN_OR_RETURN(const AttemptRecord attempt, fleet.FindAttempt(job.uid, request.attempt()));
+    TY_ASSIGN_OR_RETURN(const std::vector<NodeRecord> nodes, fleet.ListNodes());
+    *response = ToProto(job, attempt, nodes, b_.fleet.lease());
+    return absl::OkStatus();
   }
 
   absl::Status List(const grpc::CallbackServerContext& context, const v1::ListJobsRequest& request,

@@ -71,6 +71,7 @@ class Fleet {
   void Drain(const absl::Status& status);
 
   int connected() const;
+  absl::Duration lease() const { return options_.lease; }  // of an agent, from each heartbeat on
 
  private:
   friend class AgentSession;

@@ -402,6 +402,16 @@ absl::StatusOr<RankRecord> MemoryStores::FindRank(const std::string& job_uid, in
                   rank);
 }
 
+absl::StatusOr<AttemptRecord> MemoryStores::FindAttempt(const std::string& job_uid,
+                                                        int64_t attempt) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  TY_ASSIGN_OR_RETURN(JobEntry* const entry, FindUid(job_uid));
+  const int64_t number = attempt == 0 ? entry->job.attempt : attempt;
+  const auto found = entry->attempts.find(number);
+  return PickAttempt(entry->job, number, found == entry->attempts.end() ? nullptr : &found->second);
+}
+
 absl::StatusOr<std::vector<AttemptRecord>> MemoryStores::ListAttempts(const std::string& job_uid) {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);

@@ -428,19 +428,46 @@ absl::StatusOr<NodeRecord> PostgresFleetStore::SetDraining(const std::string& no
   });
 }
 
+namespace {
+
+// The attempt that somebody asked for, if it is there.
+struct SoughtAttempt {
+  JobRecord job;  // its id and newest attempt alone
+  int64_t number = 0;
+  std::optional<AttemptRecord> found;
+  const AttemptRecord* get() const { return found.has_value() ? &*found : nullptr; }
+};
+
+absl::StatusOr<SoughtAttempt> SeekAttempt(Transaction& transaction, const std::string& job_uid,
+                                          int64_t attempt) {
+  const pqxx::result rows = transaction.Run(kJobExists, Params(job_uid));
+  if (rows.empty()) {
+    return absl::NotFoundError(absl::StrCat("the job with uid ", job_uid, " does not exist"));
+  }
+  SoughtAttempt sought;
+  sought.job.job_id = rows[0]["job_id"].as<std::string>();
+  sought.job.attempt = rows[0]["attempt"].as<int64_t>();
+  sought.number = attempt == 0 ? sought.job.attempt : attempt;
+  sought.found = ReadAttempt(transaction, job_uid, sought.number);
+  return sought;
+}
+
+}  // namespace
+
+absl::StatusOr<AttemptRecord> PostgresFleetStore::FindAttempt(const std::string& job_uid,
+                                                              int64_t attempt) {
+  using Found = absl::StatusOr<AttemptRecord>;
+  return database_.Run("find attempt", [&](Transaction& transaction) -> Found {
+    TY_ASSIGN_OR_RETURN(const SoughtAttempt sought, SeekAttempt(transaction, job_uid, attempt));
+    return PickAttempt(sought.job, sought.number, sought.get());
+  });
+}
+
 absl::StatusOr<RankRecord> PostgresFleetStore::FindRank(const std::string& job_uid, int64_t attempt,
                                                         int rank) {
   return database_.Run("find rank", [&](Transaction& transaction) -> absl::StatusOr<RankRecord> {
-    const pqxx::result rows = transaction.Run(kJobExists, Params(job_uid));
-    if (rows.empty()) {
-      return absl::NotFoundError(absl::StrCat("the job with uid ", job_uid, " does not exist"));
-    }
-    JobRecord job;
-    job.job_id = rows[0]["job_id"].as<std::string>();
-    job.attempt = rows[0]["attempt"].as<int64_t>();
-    const int64_t number = attempt == 0 ? job.attempt : attempt;
-    const std::optional<AttemptRecord> found = ReadAttempt(transaction, job_uid, number);
-    return PickRank(job, number, found.has_value() ? &*found : nullptr, rank);
+    TY_ASSIGN_OR_RETURN(const SoughtAttempt sought, SeekAttempt(transaction, job_uid, attempt));
+    return PickRank(sought.job, sought.number, sought.get(), rank);
   });
 }
 

@@ -30,6 +30,7 @@ class PostgresFleetStore : public FleetStore {
   absl::StatusOr<NodeRecord> SetDraining(const std::string& node, bool draining) override;
   absl::StatusOr<RankRecord> FindRank(const std::string& job_uid, int64_t attempt,
                                       int rank) override;
+  absl::StatusOr<AttemptRecord> FindAttempt(const std::string& job_uid, int64_t attempt) override;
   absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string& job_uid) override;
 
  private:

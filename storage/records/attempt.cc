@@ -321,14 +321,20 @@ void DesiredStateKey::Add(const RankId& rank, int world_size, JobState state, Ra
   }
 }
 
-absl::StatusOr<RankRecord> PickRank(const JobRecord& job, int64_t number,
-                                    const AttemptRecord* attempt, int rank) {
+absl::StatusOr<AttemptRecord> PickAttempt(const JobRecord& job, int64_t number,
+                                          const AttemptRecord* attempt) {
   if (number == 0)
     return absl::NotFoundError(absl::StrCat("job ", job.job_id, " was never placed"));
   if (attempt == nullptr) {
     return absl::NotFoundError(absl::StrCat("job ", job.job_id, " has no attempt ", number,
                                             "; its newest is ", job.attempt));
   }
+  return *attempt;
+}
+
+absl::StatusOr<RankRecord> PickRank(const JobRecord& job, int64_t number,
+                                    const AttemptRecord* attempt, int rank) {
+  TY_RETURN_IF_ERROR(PickAttempt(job, number, attempt).status());
   if (rank < 0 || rank >= static_cast<int>(attempt->ranks.size())) {
     return absl::NotFoundError(absl::StrCat("attempt ", number, " of job ", job.job_id,
                                             " has no rank ", rank, "; it has ",

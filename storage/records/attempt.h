@@ -177,6 +177,11 @@ enum class DesiredRankState { kRun, kSuspend, kStop };
 DesiredRankState DesiredStateOf(const JobRecord& job, const AttemptRecord& attempt,
                                 const RankRecord& rank, absl::Time now);
 
+// Attempt `number` of the job, which is `attempt`; null when there is none. kNotFound says what is
+// missing.
+absl::StatusOr<AttemptRecord> PickAttempt(const JobRecord& job, int64_t number,
+                                          const AttemptRecord* attempt);
+
 // Rank `rank` of attempt `number` of the job; `attempt` is null when there is none. kNotFound says
 // what is missing.
 absl::StatusOr<RankRecord> PickRank(const JobRecord& job, int64_t number,

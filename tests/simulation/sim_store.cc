@@ -195,6 +195,10 @@ absl::StatusOr<RankRecord> SimStore::FindRank(const std::string& job_uid, int64_
   return Transact([&](int) { return fleet_.FindRank(job_uid, attempt, rank); });
 }
 
+absl::StatusOr<AttemptRecord> SimStore::FindAttempt(const std::string& job_uid, int64_t attempt) {
+  return Transact([&](int) { return fleet_.FindAttempt(job_uid, attempt); });
+}
+
 absl::StatusOr<std::vector<AttemptRecord>> SimStore::ListAttempts(const std::string& job_uid) {
   return Transact([&](int) { return fleet_.ListAttempts(job_uid); });
 }

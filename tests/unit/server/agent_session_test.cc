@@ -80,6 +80,9 @@ class NodeStore : public FleetStore {
   absl::StatusOr<RankRecord> FindRank(const std::string&, int64_t, int) override {
     return RankRecord();
   }
+  absl::StatusOr<AttemptRecord> FindAttempt(const std::string&, int64_t) override {
+    return AttemptRecord();
+  }
   absl::StatusOr<std::vector<AttemptRecord>> ListAttempts(const std::string&) override {
     return absl::UnimplementedError("");
   }
