@@ -337,6 +337,10 @@ absl::StatusOr<v1::Job> Client::GetJob(const v1::GetJobRequest& request) {
   return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::GetJob, request);
 }
 
+absl::StatusOr<v1::Gang> Client::GetGang(const v1::GetGangRequest& request) {
+  return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::GetGang, request);
+}
+
 absl::StatusOr<v1::ListJobsResponse> Client::ListJobs(const v1::ListJobsRequest& request) {
   return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::ListJobs, request);
 }

@@ -60,6 +60,8 @@ class Client {
   std::vector<absl::StatusOr<v1::Job>> SubmitMany(const std::string& parent,
                                                   std::vector<v1::SubmitJobRequest> requests);
   absl::StatusOr<v1::Job> GetJob(const v1::GetJobRequest& request);
+  // kUnimplemented: of a server of before.
+  absl::StatusOr<v1::Gang> GetGang(const v1::GetGangRequest& request);
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
   absl::StatusOr<v1::Job> CancelJob(const v1::CancelJobRequest& request);
   absl::StatusOr<v1::Job> PauseJob(const v1::PauseJobRequest& request);

@@ -4,7 +4,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "clients/cli/commands.h"
+#include "clients/cli/commands/metrics_of_ranks.h"
 #include "clients/cli/format.h"
+#include "clients/cli/gang_view.h"
 #include "clients/cli/metric_series.h"
 #include "clients/cli/option_checks.h"
 #include "clients/cli/table.h"
@@ -27,7 +29,18 @@ struct MetricsOptions {
   bool csv = false;
   bool plot = false;
   bool follow = false;
+  bool ranks = false;
 };
+
+// The point without what tells its ranks apart, which --ranks shows.
+v1::MetricPoint WithoutRanks(v1::MetricPoint point) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : point.values()) {
+    if (TellsOfRanks(name)) names.push_back(name);
+  }
+  for (const std::string& name : names) point.mutable_values()->erase(name);
+  return point;
+}
 
 absl::StatusOr<v1::MetricPoint::Split> ParseSplit(const std::string& text) {
   if (text.empty()) return v1::MetricPoint::SPLIT_UNSPECIFIED;
@@ -55,7 +68,10 @@ absl::StatusOr<std::vector<v1::AttemptMetricPoint>> Fetch(Client& client,
   std::vector<v1::AttemptMetricPoint> points;
   do {
     TY_ASSIGN_OR_RETURN(v1::QueryMetricsResponse page, client.QueryMetrics(request));
-    for (auto& point : *page.mutable_points()) points.push_back(std::move(point));
+    for (auto& point : *page.mutable_points()) {
+      *point.mutable_point() = WithoutRanks(std::move(*point.mutable_point()));  // of an old server
+      points.push_back(std::move(point));
+    }
     request.set_page_token(page.next_page_token());
   } while (!request.page_token().empty());
   return points;
@@ -192,7 +208,7 @@ absl::StatusOr<int> Follow(Session& session, const MetricsOptions& options) {
   handlers.on_item = [&](const v1::FeedItem& item) {
     if (item.has_attempt_started()) series.DropPointsAfter(item.attempt_started().step());
     if (!item.has_metrics()) return true;
-    const v1::MetricPoint& point = item.metrics();
+    const v1::MetricPoint point = WithoutRanks(item.metrics());
     if (request.split() != v1::MetricPoint::SPLIT_UNSPECIFIED && point.split() != request.split()) {
       return true;
     }
@@ -236,7 +252,17 @@ void AddMetrics(CLI::App& root, Session& session) {
   command->add_flag("--all", options->all, "All points in the table");
   command->add_flag("--superseded", options->superseded,
                     "Also what earlier attempts reported and a later one computed again");
+  command->add_flag("--ranks", options->ranks,
+                    "How the ranks of a gang compare, at the newest step; with -o json, --csv or "
+                    "--follow at every step that tells");
   session.SetBody(command, [&session, options] {
+    if (options->ranks) {
+      return ShowMetricsOfRanks(session, {.job = options->job,
+                                          .from = options->from,
+                                          .to = options->to,
+                                          .csv = options->csv,
+                                          .follow = options->follow});
+    }
     return options->follow ? Follow(session, *options) : Query(session, *options);
   });
 }
