@@ -423,6 +423,57 @@ class YardTest(unittest.TestCase):
             self.assertEqual(second.wait(20), 0)
         self.assertEqual(self.yard.training_pids() + self.yard.training_pids(state), [])
 
+    def test_ranks_of_a_gang_are_seen_with_their_metrics_and_logs(self):
+        spec = gpt(self.text, 100000, every_steps=20)
+        spec["parallel"] = {"logical_ranks": 2}
+        spec["resources"] = {"min_slots": 2, "device": "CPU"}
+        state = self.yard.dir + "/agent2"
+        second = self.second_agent("second", state)
+        try:
+            nodes = self.yard.api.node
+            eventually(lambda: len(nodes.ListNodes(run_services_pb.ListNodesRequest()).nodes) == 2)
+            name = self.yard.submit(spec).name
+            query = run_services_pb.QueryMetricsRequest(job=name, ranks=True)
+            told = eventually(lambda: list(self.yard.api.metric.QueryMetrics(query).points)[1:], 60)
+            self.assertEqual(told[0].point.values["ranks.count"], 2)
+            self.assertNotIn("ranks.refused", told[0].point.values)
+            for rank in (0, 1):
+                self.assertGreater(told[0].point.values[f"rank.{rank}.compute_ms"], 0)
+                self.assertGreater(told[0].point.values[f"rank.{rank}.memory_bytes"], 1 << 20)
+            self.assertFalse([k for k in self.yard.metrics(name)[0].point.values if k.startswith("rank")])
+            gang = self.yard.api.job.GetGang(jobs_pb.GetGangRequest(name=name))
+            self.assertEqual(["RUNNING"] * 2, [gang.Rank.State.Name(r.state) for r in gang.ranks])
+            self.assertGreater(gang.ranks[1].step, 0)
+            shown = self.yard.call("get", name)
+            table = self.yard.call("metrics", name, "--ranks")
+            for rank in gang.ranks:
+                self.assertIn(rank.node.removeprefix("nodes/"), shown)
+                self.assertIn(rank.node.removeprefix("nodes/"), table)
+            self.assertIn("slowest: rank", table)
+            # Rank 0 is killed: what rank 1 printed of that is read from its node, also later.
+            first = next(r.node for r in gang.ranks if r.rank == 0)
+            for pid in self.yard.training_pids(state if first == "nodes/second" else None):
+                kill(pid)
+            eventually(lambda: self.yard.get(name).attempt == 2, 60)
+            self.yard.wait_for(name, resources_pb.RUNNING)
+            alone = self.yard.call("logs", name, "--rank", "1", "--attempt", "1")
+            self.assertIn("rank 0", alone)
+            both = self.yard.call("logs", name, "--rank", "all", "--attempt", "1").splitlines()
+            self.assertIn("[1] " + alone.splitlines()[-1], both)
+            self.assertTrue(all(line.startswith(("[0] ", "[1] ")) for line in both), both)
+            wrong = self.yard.run("logs", name, "--rank", "0-2")
+            self.assertIn("the attempt has 2 ranks, 0 to 1", wrong.stderr)
+            self.assertEqual(wrong.returncode, 2)
+            self.yard.api.job.CancelJob(jobs_pb.CancelJobRequest(name=name))
+            followed = self.yard.call("logs", name, "--rank", "all", "--attempt", "1", "--follow")
+            self.assertEqual(sorted(both), sorted(followed.splitlines()))
+            self.yard.wait_for(name, resources_pb.CANCELLED)
+            self.assertEqual(self.yard.run("logs", name, "--rank", "all", "--follow").returncode, 0)
+        finally:
+            second.send_signal(signal.SIGINT)
+            self.assertEqual(second.wait(20), 0)
+        self.assertEqual(self.yard.training_pids() + self.yard.training_pids(state), [])
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
