@@ -195,8 +195,9 @@ absl::StatusOr<std::map<std::string, double>> Steps::ReportRanks() {
   std::vector<RankTimes> all(p_.gang.leads() ? p_.gang.size() : 0);
   TY_RETURN_IF_ERROR(
       p_.gang.ToLeader(Sent(absl::MakeSpan(&mine, 1)), Received(absl::MakeSpan(all))));
-  const std::string straggler =
-      p_.gang.leads() ? stragglers_.Look(steps, all, p_.plan.logical_ranks) : "";
+  // An asynchronous device computes and waits for others unseen.
+  const bool looks = p_.gang.leads() && !p_.device.Asynchronous();
+  const std::string straggler = looks ? stragglers_.Look(steps, all, p_.plan.logical_ranks) : "";
   if (!straggler.empty()) {
     TY_RETURN_IF_ERROR(WithStorageFault(p_.observer.OnWarning(straggler)));
   }
