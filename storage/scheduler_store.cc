@@ -17,18 +17,20 @@ absl::Status CheckReason(const Reason& reason) {
   return CheckText("reason.message", reason.message);
 }
 
-absl::Status CheckPlacement(const Placement& placement) {
-  TY_RETURN_IF_ERROR(CheckReason(placement.reason));
-  if (placement.ranks.empty()) {
+// Of a Placement or a Resize.
+template <typename Decision>
+absl::Status CheckRanks(const Decision& decision) {
+  TY_RETURN_IF_ERROR(CheckReason(decision.reason));
+  if (decision.ranks.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("placement of job ", placement.job_uid, ": no rank"));
+        absl::StrCat("placement of job ", decision.job_uid, ": no rank"));
   }
   std::set<std::pair<std::string, int>> slots;
-  for (const Placement::Rank& rank : placement.ranks) {
+  for (const Placement::Rank& rank : decision.ranks) {
     bool good = !rank.slots.empty();
     for (const int slot : rank.slots) good = good && slots.emplace(rank.node, slot).second;
     if (!good) {
-      return absl::InvalidArgumentError(absl::StrCat("placement of job ", placement.job_uid,
+      return absl::InvalidArgumentError(absl::StrCat("placement of job ", decision.job_uid,
                                                      ": a rank without slot, or a slot twice"));
     }
   }
@@ -76,8 +78,9 @@ std::vector<const JobRecord*> WaitingJobsOf(const SchedulerSnapshot& snapshot) {
 
 absl::Status CheckDecisions(const Decisions& decisions) {
   for (const Placement& placement : decisions.placements) {
-    TY_RETURN_IF_ERROR(CheckPlacement(placement));
+    TY_RETURN_IF_ERROR(CheckRanks(placement));
   }
+  for (const Resize& resize : decisions.resizes) TY_RETURN_IF_ERROR(CheckRanks(resize));
   for (const Suspension& suspension : decisions.suspensions) {
     TY_RETURN_IF_ERROR(CheckReason(suspension.reason));
   }

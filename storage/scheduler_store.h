@@ -64,10 +64,7 @@ std::vector<const JobRecord*> WaitingJobsOf(const SchedulerSnapshot& snapshot); 
 struct Placement {
   std::string job_uid;
   int64_t job_version = 0;  // as seen in the snapshot
-  struct Rank {
-    std::string node;
-    std::vector<int> slots;
-  };
+  using Rank = RankSlots;
   std::vector<Rank> ranks;  // by rank
   Reason reason;
 };
@@ -84,6 +81,17 @@ struct Suspension {
   SuspendCause cause = SuspendCause::kPreempted;
   Reason reason;
   absl::Duration grace;
+};
+
+// Another number of slots for a RUNNING job (ResizeJob): its gang leaves, and the next pass that
+// finds it gone places the job on these.
+struct Resize {
+  std::string job_uid;
+  int64_t job_version = 0;
+  std::vector<Placement::Rank> ranks;
+  Reason reason;
+  absl::Duration grace;
+  bool grows = false;
 };
 
 // A node whose lease nobody renewed for too long.
@@ -118,6 +126,7 @@ struct OverdueCancel {
 struct Decisions {
   std::vector<Placement> placements;
   std::vector<Suspension> suspensions;
+  std::vector<Resize> resizes;
   std::vector<ReasonUpdate> reasons;  // jobs that go on waiting; only where the reason changed
   std::vector<LostNode> lost_nodes;   // their ranks become lost
   std::vector<NodeCordon> cordons;    // nodes that are not cordoned for their failures yet

@@ -95,7 +95,15 @@ absl::StatusOr<JobRecord> MemoryStores::Get(const JobName& name) {
   TY_RETURN_IF_ERROR(Available());
   absl::MutexLock lock(&mu_);
   TY_ASSIGN_OR_RETURN(JobEntry* const entry, Find(name));
-  return entry->job;
+  return ForUsers(*entry);
+}
+
+JobRecord MemoryStores::ForUsers(const JobEntry& entry) {
+  JobRecord job = entry.job;
+  const auto attempt = entry.attempts.find(job.attempt);
+  const bool holds = HoldsSlots(job.state) && attempt != entry.attempts.end();
+  job.slots = holds ? attempt->second.world_size : 0;
+  return job;
 }
 
 absl::StatusOr<JobPage> MemoryStores::List(const std::string& project,
@@ -111,7 +119,7 @@ absl::StatusOr<JobPage> MemoryStores::List(const std::string& project,
   for (const auto& [uid, entry] : by_uid_) {
     if (project != "-" && entry.job.project != project) continue;
     if (!(key(entry.job) < std::tie(after.create_time, after.uid))) continue;
-    if (Matches(entry.job, filter)) page.jobs.push_back(entry.job);
+    if (Matches(entry.job, filter)) page.jobs.push_back(ForUsers(entry));
   }
   std::sort(page.jobs.begin(), page.jobs.end(),
             [&key](const JobRecord& a, const JobRecord& b) { return key(b) < key(a); });
@@ -149,6 +157,18 @@ absl::StatusOr<JobRecord> MemoryStores::Resume(const JobName& name, int64_t vers
   absl::MutexLock lock(&mu_);
   TY_ASSIGN_OR_RETURN(JobEntry* const entry, Find(name));
   TY_ASSIGN_OR_RETURN(const JobChange change, ResumeJob(entry->job, version, reason, Now()));
+  Write(*entry, change);
+  return entry->job;
+}
+
+absl::StatusOr<JobRecord> MemoryStores::SetSlotRange(const JobName& name, int64_t version,
+                                                     const SlotRange& range,
+                                                     const std::string& by) {
+  TY_RETURN_IF_ERROR(Available());
+  absl::MutexLock lock(&mu_);
+  TY_ASSIGN_OR_RETURN(JobEntry* const entry, Find(name));
+  TY_ASSIGN_OR_RETURN(const JobChange change,
+                      trainyard::SetSlotRange(entry->job, version, range, by, Now()));
   Write(*entry, change);
   return entry->job;
 }

@@ -64,6 +64,8 @@ class MemoryStores : public Stores,
                                   absl::Duration grace) override;
   absl::StatusOr<JobRecord> Resume(const JobName& name, int64_t version,
                                    const Reason& reason) override;
+  absl::StatusOr<JobRecord> SetSlotRange(const JobName& name, int64_t version,
+                                         const SlotRange& range, const std::string& by) override;
   absl::Status Delete(const JobName& name, int64_t version) override;
   absl::StatusOr<std::vector<FeedRecord>> ReadFeed(const std::string& job_uid, int64_t after,
                                                    int limit) override;
@@ -138,6 +140,7 @@ class MemoryStores : public Stores,
   bool ApplyPlacement(const Placement& placement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool SlotsFree(const Placement& placement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ApplySuspension(const Suspension& suspension) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool ApplyResize(const Resize& resize) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ApplyCordon(const NodeCordon& cordon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ApplyFailedStart(const FailedStart& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ApplyCharge(const LossCharge& charge) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -146,6 +149,7 @@ class MemoryStores : public Stores,
   void NoteRejoined(const RankRecord& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether the lease of the agent's session holds; also of an agent that names none.
   bool InSession(const AgentIdentity& agent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static JobRecord ForUsers(const JobEntry& entry);  // with JobRecord::slots
   static bool AnyLost(const JobEntry& entry);
   static bool AnyLostBefore(const JobEntry& entry);
   int ProveLostGone(const std::string& node, const std::set<RankId>& ranks)

@@ -157,6 +157,18 @@ bool MemoryStores::ApplySuspension(const Suspension& suspension) {
   return true;
 }
 
+bool MemoryStores::ApplyResize(const Resize& resize) {
+  const auto found = by_uid_.find(resize.job_uid);
+  if (found == by_uid_.end()) return false;
+  JobEntry& entry = found->second;
+  if (entry.job.version != resize.job_version || entry.job.state != JobState::kRunning) {
+    return false;
+  }
+  Write(entry,
+        ResizeJob(entry.job, resize.ranks, resize.grows, resize.reason, resize.grace, Now()));
+  return true;
+}
+
 bool MemoryStores::ApplyCordon(const NodeCordon& cordon) {
   const auto node = nodes_.find(cordon.name);
   if (node == nodes_.end() || !node->second.cordon.empty()) return false;
@@ -219,6 +231,7 @@ absl::StatusOr<int> MemoryStores::Apply(int64_t leader_epoch, const Decisions& d
   for (const LossCharge& charge : decisions.charges) changed += ApplyCharge(charge);
   for (const OverdueCancel& overdue : decisions.overdue_cancels) changed += ApplyEnd(overdue);
   for (const Suspension& suspension : decisions.suspensions) changed += ApplySuspension(suspension);
+  for (const Resize& resize : decisions.resizes) changed += ApplyResize(resize);
   for (const Placement& placement : decisions.placements) changed += ApplyPlacement(placement);
   for (const ReasonUpdate& update : decisions.reasons) {
     const auto found = by_uid_.find(update.job_uid);

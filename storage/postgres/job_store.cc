@@ -127,6 +127,14 @@ absl::StatusOr<JobRecord> PostgresJobStore::Resume(const JobName& name, int64_t 
   });
 }
 
+absl::StatusOr<JobRecord> PostgresJobStore::SetSlotRange(const JobName& name, int64_t version,
+                                                         const SlotRange& range,
+                                                         const std::string& by) {
+  return Move("resize", name, [&](Transaction&, const JobRecord& job, absl::Time now) {
+    return trainyard::SetSlotRange(job, version, range, by, now);
+  });
+}
+
 absl::Status PostgresJobStore::Delete(const JobName& name, int64_t version) {
   TY_RETURN_IF_ERROR(CheckName(name));
   // The metrics of a long job are deleted in pieces, and the job with the last: a single statement

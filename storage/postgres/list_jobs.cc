@@ -5,6 +5,7 @@
 #include "absl/strings/str_replace.h"
 #include "storage/postgres/queries.inc.h"
 #include "storage/records/job.h"
+#include "storage/records/reason_codes.h"
 
 namespace trainyard::postgres {
 namespace {
@@ -29,14 +30,22 @@ const char* OpSql(Op op) {
   return "=";
 }
 
-// An inequality becomes a list of all other states: no index serves an inequality.
-std::string StateSql(const JobFilter& term) {
+// An inequality becomes a list of all other states: no index serves an inequality. A live job with
+// the reason RESIZING counts as RUNNING (ShownState).
+std::string StateSql(const JobFilter& term, bool ended) {
   std::vector<std::string> states;
+  bool running = false;
   for (const JobState state : kAllJobStates) {
     const bool same = JobStateName(state) == term.value;
-    if (same == (term.op == Op::kEq)) states.push_back(absl::StrCat("'", JobStateName(state), "'"));
+    if (same != (term.op == Op::kEq)) continue;
+    states.push_back(absl::StrCat("'", JobStateName(state), "'"));
+    running |= state == JobState::kRunning;
   }
-  return absl::StrCat("j.state IN (", absl::StrJoin(states, ", "), ")");
+  const std::string in = absl::StrCat("j.state IN (", absl::StrJoin(states, ", "), ")");
+  if (ended) return in;
+  const std::string resizing = absl::StrCat("'", reason::kResizing, "'");
+  return running ? absl::StrCat("(", in, " OR j.reason_code = ", resizing, ")")
+                 : absl::StrCat(in, " AND j.reason_code <> ", resizing);
 }
 
 std::string PrioritySql(const std::string& value, Op op) {
@@ -68,7 +77,7 @@ std::string LabelSql(Transaction& transaction, const JobFilter& term, bool ended
 std::string TermSql(Transaction& transaction, const JobFilter& term, bool ended) {
   switch (term.field) {
     case JobFilter::Field::kState:
-      return StateSql(term);
+      return StateSql(term, ended);
     case JobFilter::Field::kPriority: {
       return PrioritySql(transaction.Quote(term.value), term.op);
     }

@@ -64,6 +64,20 @@ std::optional<FailureRecord> FailureOf(const pqxx::row& row) {
                        .counted = json.value("counted", false)};
 }
 
+// What ResizeJson wrote.
+std::optional<ResizeRecord> ResizeOf(const pqxx::row& row) {
+  if (row["resize"].is_null()) return std::nullopt;
+  const Json json = Json::parse(row["resize"].c_str());
+  ResizeRecord resize{.attempt = json.at("attempt")};
+  for (const Json& rank : json.at("ranks")) {
+    resize.ranks.push_back({rank.at("node"), rank.at("slots").get<std::vector<int>>()});
+  }
+  for (const Json& time : json.at("growths")) {
+    resize.growths.push_back(absl::FromUnixMicros(time.get<int64_t>()));
+  }
+  return resize;
+}
+
 // What HealthJson wrote.
 void ReadHealth(const Json& json, NodeReport& report) {
   const auto bytes = [&json](const char* name) -> std::optional<int64_t> {
@@ -201,11 +215,14 @@ JobRecord JobOf(const pqxx::row& row) {
   if (HasColumn(row, "spec")) {
     job.spec = BytesOf(row, "spec");
     job.plan_summary = BytesOf(row, "plan_summary");
+    if (!row["slots"].is_null()) job.slots = row["slots"].as<int>();
   }
   job.labels = MapOf(TextOf(row, "labels"));
   job.priority = row["priority"].as<int>();
+  job.logical_ranks = row["logical_ranks"].as<int>();
   job.min_slots = row["min_slots"].as<int>();
   job.max_slots = row["max_slots"].as<int>();
+  job.resize = ResizeOf(row);
   job.device = TextOf(row, "device");
   job.bytes_per_slot = row["bytes_per_slot"].as<int64_t>();
   job.total_steps = row["total_steps"].as<int64_t>();
@@ -377,6 +394,16 @@ std::optional<std::string> FailureJson(const std::optional<FailureRecord>& failu
               {"rank", failure->rank},
               {"node", failure->node}}
       .dump();
+}
+
+std::optional<std::string> ResizeJson(const std::optional<ResizeRecord>& resize) {
+  if (!resize.has_value()) return std::nullopt;
+  Json ranks = Json::array(), growths = Json::array();
+  for (const RankSlots& rank : resize->ranks) {
+    ranks.push_back({{"node", rank.node}, {"slots", rank.slots}});
+  }
+  for (const absl::Time time : resize->growths) growths.push_back(absl::ToUnixMicros(time));
+  return Json{{"attempt", resize->attempt}, {"ranks", ranks}, {"growths", growths}}.dump();
 }
 
 std::string MapJson(const std::map<std::string, std::string>& map) { return Json(map).dump(); }

@@ -41,6 +41,7 @@ class Applier {
     for (const Suspension& suspension : decisions_.suspensions) {
       TY_RETURN_IF_ERROR(ApplySuspension(suspension));
     }
+    for (const Resize& resize : decisions_.resizes) TY_RETURN_IF_ERROR(ApplyResize(resize));
     ReadPlacedJobs();
     ReadNodes();
     for (const Placement& placement : decisions_.placements) Place(placement);
@@ -54,6 +55,7 @@ class Applier {
   void LockJobs();
   absl::Status LoseRanks(const std::string& uid);
   absl::Status ApplySuspension(const Suspension& suspension);
+  absl::Status ApplyResize(const Resize& resize);
   void CordonNodes();
   absl::Status Fail(const FailedStart& start);
   absl::Status Charge(const LossCharge& charge);
@@ -104,7 +106,8 @@ void Applier::LoseNodes() {
 
 void Applier::LockJobs() {
   if (losing_.empty() && decisions_.suspensions.empty() && decisions_.failed_starts.empty() &&
-      decisions_.charges.empty() && decisions_.overdue_cancels.empty()) {
+      decisions_.charges.empty() && decisions_.overdue_cancels.empty() &&
+      decisions_.resizes.empty()) {
     return;  // ReadPlacedJobs locks
   }
   std::vector<std::string> uids(losing_.begin(), losing_.end());
@@ -112,6 +115,7 @@ void Applier::LockJobs() {
   for (const LossCharge& charge : decisions_.charges) uids.push_back(charge.job_uid);
   for (const OverdueCancel& one : decisions_.overdue_cancels) uids.push_back(one.job_uid);
   for (const Suspension& suspension : decisions_.suspensions) uids.push_back(suspension.job_uid);
+  for (const Resize& resize : decisions_.resizes) uids.push_back(resize.job_uid);
   for (const Placement& placement : decisions_.placements) uids.push_back(placement.job_uid);
   RunPlanned(kLockJobs, Params(uids));
 }
@@ -141,6 +145,17 @@ absl::Status Applier::ApplySuspension(const Suspension& suspension) {
   ++changed_;
   return WriteJob(transaction_, *job,
                   SuspendJob(*job, suspension.cause, suspension.reason, suspension.grace, now_))
+      .status();
+}
+
+absl::Status Applier::ApplyResize(const Resize& resize) {
+  const std::optional<JobRecord> job = LockJob(transaction_, resize.job_uid);
+  if (!job.has_value() || job->version != resize.job_version || job->state != JobState::kRunning) {
+    return absl::OkStatus();
+  }
+  ++changed_;
+  return WriteJob(transaction_, *job,
+                  ResizeJob(*job, resize.ranks, resize.grows, resize.reason, resize.grace, now_))
       .status();
 }
 

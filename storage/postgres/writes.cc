@@ -168,6 +168,12 @@ absl::StatusOr<int64_t> WriteJob(Transaction& transaction, const JobRecord& befo
   if (written.size() != 1) {
     return absl::AbortedError(absl::StrCat("job ", job.job_id, " changed under its lock"));
   }
+  const bool resized = job.min_slots != before.min_slots || job.max_slots != before.max_slots ||
+                       job.resize != before.resize;
+  if (resized) {
+    transaction.Run(kUpdateSlots, Params(job.uid, job.min_slots, job.max_slots, job.bytes_per_slot,
+                                         ResizeJson(job.resize)));
+  }
   const int64_t first_sequence = written[0][0].as<int64_t>() - items + 1;
   TY_RETURN_IF_ERROR(
       WriteFeeds(transaction, {{job.uid, job.create_time, first_sequence, change.feed}}));

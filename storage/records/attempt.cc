@@ -158,9 +158,11 @@ AttemptVerdict JudgeOver(const JobRecord& job, const AttemptRecord& attempt) {
   const bool retryable = failure == nullptr || failure->retryable;
   // A job that is being moved off a node still pays for the nodes that were lost under it.
   if (lost && retryable && !paused && job.losses > kFreeLosses) return JudgeLoss(job, attempt);
+  const bool resizing = IsResizing(job);
   if (job.state == JobState::kSuspending &&
-      (failure == nullptr || (paused && failure->retryable))) {
-    // A pause holds even when the last checkpoint failed: resuming goes on from the one before.
+      (failure == nullptr || ((paused || resizing) && failure->retryable))) {
+    // A pause holds even when the last checkpoint failed: resuming goes on from the one before. So
+    // does a job whose number of slots changes, which did not ask for it and pays nothing.
     verdict.trigger = paused ? JobTrigger::kSuspendedOk : JobTrigger::kPreempt;
     verdict.reason = job.reason;
     if (failure != nullptr) verdict.failure = *failure;

@@ -111,6 +111,9 @@ struct AttemptRecord {
   // A rank that has not begun by then has failed. On the store's clock; set by the leader
   // (server/scheduler/start_judge.h) and not stored.
   absl::Time start_by = absl::InfiniteFuture();
+  // Since when there have been slots that it could take and no waiting job could use. Known to the
+  // leader alone (server/scheduler/scheduler_state.h), and not stored.
+  absl::Time spare_since = absl::InfiniteFuture();
 };
 
 bool AnyLost(const AttemptRecord& attempt);  // whether any of its ranks is LOST

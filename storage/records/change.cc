@@ -64,6 +64,7 @@ absl::Time ToMicroseconds(absl::Time time) {
 void MoveJob(JobChange& change, JobTrigger trigger, const Reason& reason, absl::Time now) {
   JobRecord& job = change.job;
   const JobState from = job.state;
+  const JobState shown_from = ShownState(job);
   const std::optional<JobState> to = NextJobState(from, trigger);
   TY_CHECK(to.has_value(), JobTriggerName(trigger), " from ", JobStateName(from), " of job ",
            job.uid);
@@ -79,8 +80,11 @@ void MoveJob(JobChange& change, JobTrigger trigger, const Reason& reason, absl::
   if (*to != JobState::kSuspending) job.suspend_deadline = absl::InfiniteFuture();
   job.not_before = absl::InfinitePast();
   change.changed = true;
-  change.feed.push_back(
-      {.time = now, .attempt = job.attempt, .what = StateChangeRecord{from, *to, reason}});
+  // Within a resize its users see one state, and are told once why.
+  if (shown_from != from && ShownState(job) != job.state) return;
+  change.feed.push_back({.time = now,
+                         .attempt = job.attempt,
+                         .what = StateChangeRecord{shown_from, ShownState(job), reason}});
 }
 
 Reason SubmittedReason() { return {reason::kSubmitted, "waits for the scheduler to look at it"}; }
@@ -104,6 +108,7 @@ absl::StatusOr<JobChange> NewJob(const JobRecord& submitted, absl::Time now) {
   job.not_before = job.start_time = job.end_time = absl::InfinitePast();
   job.suspend_deadline = absl::InfiniteFuture();
   job.failure.reset();
+  job.resize.reset();
   job.newest_checkpoint_uri.clear();
   change.changed = true;
   change.feed.push_back(
@@ -216,6 +221,53 @@ JobChange SuspendJob(const JobRecord& job, SuspendCause cause, const Reason& rea
   change.job.suspend_cause = cause;
   change.job.suspend_deadline = ToMicroseconds(now + grace);
   return change;
+}
+
+JobChange ResizeJob(const JobRecord& job, const std::vector<RankSlots>& ranks, bool grows,
+                    const Reason& reason, absl::Duration grace, absl::Time now) {
+  JobChange change = SuspendJob(job, SuspendCause::kPreempted, reason, grace, now);
+  ResizeRecord& resize = change.job.resize.emplace(
+      ResizeRecord{.attempt = job.attempt, .ranks = ranks, .growths = GrowthsSince(job, now)});
+  if (grows) resize.growths.push_back(ToMicroseconds(now));
+  return change;
+}
+
+std::vector<absl::Time> GrowthsSince(const JobRecord& job, absl::Time now) {
+  std::vector<absl::Time> growths;
+  if (!job.resize.has_value()) return growths;
+  for (const absl::Time time : job.resize->growths) {
+    if (time > now - kGrowthsCountFor) growths.push_back(time);
+  }
+  return growths;
+}
+
+absl::StatusOr<JobChange> SetSlotRange(const JobRecord& job, int64_t version,
+                                       const SlotRange& range, const std::string& by,
+                                       absl::Time now) {
+  JobChange change{.job = job};
+  if (job.min_slots == range.min_slots && job.max_slots == range.max_slots) return change;
+  TY_RETURN_IF_ERROR(CheckVersion(job, version));
+  if (IsTerminal(job.state)) return Forbidden(job, "resized");
+  change.job.min_slots = range.min_slots;
+  change.job.max_slots = range.max_slots;
+  change.job.bytes_per_slot = range.bytes_per_slot;
+  TY_RETURN_IF_ERROR(CheckSubmission(change.job));
+  change.job.version += 1;
+  change.changed = true;
+  change.feed.push_back(
+      {.time = now,
+       .attempt = job.attempt,
+       .what = NoticeRecord{.message = absl::StrCat("takes ", DescribeRange(change.job),
+                                                    " from now on, as ", by, " asked; it was ",
+                                                    DescribeRange(job))}});
+  return change;
+}
+
+std::string DescribeRange(const JobRecord& job) {
+  if (job.min_slots < job.max_slots) {
+    return absl::StrCat(job.min_slots, " to ", job.max_slots, " slots");
+  }
+  return absl::StrCat(job.min_slots, job.min_slots == 1 ? " slot" : " slots");
 }
 
 JobChange ChargeLoss(const JobRecord& job, const std::string& node, const std::string& survivor,

@@ -56,6 +56,22 @@ Placed PlaceJob(const JobRecord& job, const std::vector<RankRecord>& ranks,
 JobChange SuspendJob(const JobRecord& job, SuspendCause cause, const Reason& reason,
                      absl::Duration grace, absl::Time now);
 
+// Asks the gang of a RUNNING job to leave for an attempt with `ranks`, which differ in number.
+// `grows`: they are more, and that was not what a user asked for: it counts against the limit.
+JobChange ResizeJob(const JobRecord& job, const std::vector<RankSlots>& ranks, bool grows,
+                    const Reason& reason, absl::Duration grace, absl::Time now);
+
+// The times of ResizeRecord::growths that still count.
+inline constexpr absl::Duration kGrowthsCountFor = absl::Hours(1);
+std::vector<absl::Time> GrowthsSince(const JobRecord& job, absl::Time now);
+
+// Lets the job run on any number of slots in `range` from now on; the scheduler sees to what runs.
+// kFailedPrecondition: the job has ended.
+absl::StatusOr<JobChange> SetSlotRange(const JobRecord& job, int64_t version,
+                                       const SlotRange& range, const std::string& by,
+                                       absl::Time now);
+std::string DescribeRange(const JobRecord& job);  // "1 to 8 slots", "3 slots"
+
 // Charges the job a restart for the loss of `node`: another job, `survivor`, has run there since,
 // so the node is healthy. A job without restarts left fails if it is QUEUED; until then it comes
 // back unchanged.

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "storage/records/reason_codes.h"
+
 namespace trainyard {
 namespace {
 
@@ -48,6 +50,18 @@ std::optional<SuspendCause> ParseSuspendCause(absl::string_view name) {
     if (name == known) return value;
   }
   return std::nullopt;
+}
+
+bool IsResizing(const JobRecord& job) {
+  return (job.state == JobState::kSuspending || job.state == JobState::kQueued) &&
+         job.reason.code == reason::kResizing && job.resize.has_value() &&
+         job.resize->attempt == job.attempt;
+}
+
+JobState ShownState(const JobRecord& job) {
+  const bool between = job.state == JobState::kSuspending || job.state == JobState::kQueued ||
+                       job.state == JobState::kStarting;
+  return between && job.reason.code == reason::kResizing ? JobState::kRunning : job.state;
 }
 
 absl::string_view JobTriggerName(JobTrigger trigger) {

@@ -140,6 +140,32 @@ struct FailureRecord {
   bool counted = false;       // JobRecord::losses includes it
 };
 
+// What one rank has of a node.
+struct RankSlots {
+  std::string node;
+  std::vector<int> slots;
+  friend bool operator==(const RankSlots&, const RankSlots&) = default;
+};
+
+// The change of a job's number of slots that was decided last. Its gang is asked to write a
+// checkpoint and to leave; the next attempt goes on from there with `ranks`, whose slots nobody
+// else is given meanwhile.
+struct ResizeRecord {
+  int64_t attempt = 0;  // the one that leaves; the resize is over once there is a newer one
+  std::vector<RankSlots> ranks;  // of the one that follows
+  // When it was given more slots than it had, the newest last; what is older than a limit on such
+  // times looks back is forgotten.
+  std::vector<absl::Time> growths;
+  friend bool operator==(const ResizeRecord&, const ResizeRecord&) = default;
+};
+
+// How many slots a job may have, and what each of them must hold.
+struct SlotRange {
+  int min_slots = 1;
+  int max_slots = 1;
+  int64_t bytes_per_slot = 0;
+};
+
 struct JobRecord {
   // Fixed at submission.
   std::string uid;
@@ -151,9 +177,8 @@ struct JobRecord {
   std::string plan_summary;  // serialized trainyard.v1.PlanSummary
   std::map<std::string, std::string> labels;
   int priority = 0;
-  int min_slots = 1;
-  int max_slots = 1;
-  std::string device;  // "", "CPU" or "CUDA"
+  int logical_ranks = 0;  // the most ranks that it can have; 0: not known, of a server of before
+  std::string device;     // "", "CPU" or "CUDA"
   int64_t bytes_per_slot = 0;
   int64_t total_steps = 0;
   int max_restarts = 5;
@@ -161,6 +186,9 @@ struct JobRecord {
   absl::Time create_time;
 
   // Changes.
+  int min_slots = 1;  // it runs on so many slots at least, and on
+  int max_slots = 1;  // so many at most
+  std::optional<ResizeRecord> resize;
   JobState state = JobState::kQueued;
   Reason reason;
   SuspendCause suspend_cause = SuspendCause::kNone;
@@ -178,6 +206,17 @@ struct JobRecord {
   std::string newest_checkpoint_uri;
   int losses = 0;          // how many nodes were lost under it in a row, without a newer checkpoint
   std::string avoid_node;  // the one that failed it last; empty from its first step elsewhere on
+  // How many slots it holds. Only where a job is read for its users: the scheduler knows from its
+  // ranks.
+  int slots = 0;
 };
+
+// Whether the job is between two attempts of which the second has another number of slots. It goes
+// through SUSPENDING, QUEUED and STARTING as any job that is moved, with the reason RESIZING; any
+// other reason (a pause, a failure) ends the resize, and what was kept for it is free again.
+bool IsResizing(const JobRecord& job);
+
+// What users are told of the state: a job that is being resized is RUNNING.
+JobState ShownState(const JobRecord& job);
 
 }  // namespace trainyard

@@ -34,7 +34,7 @@ bool Compare(JobFilter::Op op, const T& left, const T& right) {
 bool Matches(const JobRecord& job, const JobFilter& term) {
   switch (term.field) {
     case JobFilter::Field::kState:
-      return Compare<absl::string_view>(term.op, JobStateName(job.state), term.value);
+      return Compare<absl::string_view>(term.op, JobStateName(ShownState(job)), term.value);
     case JobFilter::Field::kJobId:
       return Compare(term.op, job.job_id, term.value);
     case JobFilter::Field::kPriority: {

@@ -13,6 +13,7 @@ inline constexpr char kNoNodes[] = "NO_NODES";         // no executor is connect
 inline constexpr char kBackoff[] = "BACKOFF";          // waits before a restart
 inline constexpr char kPlaced[] = "PLACED";            // slots are given, processes start
 inline constexpr char kRunning[] = "RUNNING";
+inline constexpr char kResizing[] = "RESIZING";  // goes on with another number of slots
 inline constexpr char kPausedByUser[] = "PAUSED_BY_USER";
 inline constexpr char kResumedByUser[] = "RESUMED_BY_USER";
 inline constexpr char kPreempted[] = "PREEMPTED";

@@ -71,6 +71,11 @@ absl::StatusOr<JobRecord> SimStore::Resume(const JobName& name, int64_t version,
   return Transact([&](int) { return jobs_.Resume(name, version, reason); });
 }
 
+absl::StatusOr<JobRecord> SimStore::SetSlotRange(const JobName& name, int64_t version,
+                                                 const SlotRange& range, const std::string& by) {
+  return Transact([&](int) { return jobs_.SetSlotRange(name, version, range, by); });
+}
+
 absl::Status SimStore::Delete(const JobName& name, int64_t version) {
   return Transact([&](int) { return jobs_.Delete(name, version); });
 }

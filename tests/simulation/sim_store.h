@@ -67,6 +67,8 @@ class SimStore : public JobStore, public FleetStore, public SchedulerStore {
                                   absl::Duration grace) override;
   absl::StatusOr<JobRecord> Resume(const JobName& name, int64_t version,
                                    const Reason& reason) override;
+  absl::StatusOr<JobRecord> SetSlotRange(const JobName& name, int64_t version,
+                                         const SlotRange& range, const std::string& by) override;
   absl::Status Delete(const JobName& name, int64_t version) override;
   absl::StatusOr<std::vector<FeedRecord>> ReadFeed(const std::string& job_uid, int64_t after,
                                                    int limit) override;

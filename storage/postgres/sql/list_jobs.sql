@@ -3,7 +3,7 @@
 -- name: ListJobs
 -- Each month's part is planned and bounded for itself, by what its own statistics know: a value that is frequent in
 -- one month and absent in all later ones is found in none of those by an index, not by reading them in order.
-SELECT {job_columns}, s.spec, s.plan_summary
+SELECT {job_columns}, {slots_held}, s.spec, s.plan_summary
 FROM (
   SELECT * FROM (
     (SELECT {lasting_columns}, {changing_columns} FROM jobs j

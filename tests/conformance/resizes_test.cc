@@ -1,0 +1,166 @@
+// Jobs whose number of slots changes: the range that users set, and attempts of another size.
+
+#include "storage/records/reason_codes.h"
+#include "tests/conformance/store_suite.h"
+
+namespace trainyard::testing {
+namespace {
+
+const Reason kShrinks{reason::kResizing, "resized 2 -> 1: job x of priority 3 waits"};
+
+class ResizeSuite : public StoreSuite {
+ protected:
+  // RUNNING on slot 0 of n1 and of n2.
+  JobRecord RunOnTwo() {
+    Register("n1");
+    Register("n2");
+    JobRecord job = NewJob("a", 1);
+    job.max_slots = 4;
+    job.logical_ranks = 6;
+    EXPECT_TRUE(jobs().Submit(job).ok());
+    return Run("a", {"n1", "n2"});
+  }
+
+  int Shrink(const JobRecord& job, int64_t version) {
+    Decisions decisions;
+    decisions.resizes = {{.job_uid = job.uid,
+                          .job_version = version,
+                          .ranks = {{"n2", {0}}},
+                          .reason = kShrinks,
+                          .grace = absl::Seconds(9),
+                          .grows = true}};
+    return scheduler().Apply(Lead(), decisions).value_or(-1);
+  }
+
+  void Leave(const JobRecord& job, int64_t step) {
+    Append(job, 0, "n1", Writer(job).Train(step).Checkpoint(step).Suspended(step).Exited());
+    Append(job, 1, "n2", Writer(job, 1).Suspended(step).Exited());
+  }
+};
+
+TEST_P(ResizeSuite, TheGangLeavesAndAnotherGoesOnWithNothingSpentAndNothingLost) {
+  const JobRecord job = RunOnTwo();
+  EXPECT_EQ(Get("a").slots, 2);
+  EXPECT_EQ(Get("a").logical_ranks, 6);
+  EXPECT_EQ(Shrink(job, job.version + 1), 0);
+  ASSERT_EQ(Shrink(job, job.version), 1);
+  const JobRecord leaving = Get("a");
+  EXPECT_EQ(leaving.state, JobState::kSuspending);
+  EXPECT_EQ(ShownState(leaving), JobState::kRunning);
+  EXPECT_TRUE(IsResizing(leaving));
+  EXPECT_EQ(leaving.resize->ranks, (std::vector<RankSlots>{{"n2", {0}}}));
+  EXPECT_EQ(leaving.resize->growths.size(), 1u);
+  EXPECT_TRUE(fleet().ReadDesired("n1")->at(0).suspend);
+  EXPECT_EQ(Shrink(leaving, leaving.version), 0);  // it leaves already
+
+  Leave(job, 1);
+  const JobRecord left = Get("a");
+  EXPECT_EQ(left.state, JobState::kQueued);
+  EXPECT_TRUE(IsResizing(left));
+  const auto changes = scheduler().ReadChanges("", false);
+  ASSERT_TRUE(changes.ok());
+  EXPECT_EQ(changes->jobs.at(0).resize, leaving.resize);
+
+  Decisions decisions;
+  decisions.placements = {{left.uid, left.version, {{"n2", {0}}}, kShrinks}};
+  ASSERT_EQ(*scheduler().Apply(Lead(), decisions), 1);
+  const JobRecord again = Get("a");
+  EXPECT_EQ(again.state, JobState::kStarting);
+  EXPECT_EQ(ShownState(again), JobState::kRunning);
+  EXPECT_FALSE(IsResizing(again));
+  EXPECT_EQ(again.slots, 1);
+  EXPECT_EQ(again.attempt, 2);
+  EXPECT_EQ(again.step, 1);
+  EXPECT_EQ(again.restarts, 0);
+  Append(again, 0, "n2", Writer(again).Restored(1).Train(2));
+  EXPECT_EQ(Get("a").state, JobState::kRunning);
+  EXPECT_EQ(Get("a").step, 2);
+
+  std::vector<std::string> told;  // from the first RUNNING on
+  for (const StateChangeRecord& change : StateChanges(job.uid)) {
+    told.push_back(std::string(JobStateName(change.to)) + " " + change.reason.code);
+  }
+  EXPECT_EQ(told,
+            (std::vector<std::string>{"QUEUED SUBMITTED", "STARTING PLACED", "RUNNING RUNNING",
+                                      "RUNNING RESIZING", "RUNNING RUNNING"}));
+  ExpectGaplessFeed(job.uid);
+}
+
+TEST_P(ResizeSuite, AJobThatIsResizedIsListedAsRunning) {
+  const JobRecord job = RunOnTwo();
+  ASSERT_EQ(Shrink(job, job.version), 1);
+  const auto count = [this](JobFilter::Op op, const std::string& state) {
+    const JobFilter term{.field = JobFilter::Field::kState, .op = op, .value = state};
+    return jobs().List("default", {term}, 10, "")->jobs.size();
+  };
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(count(JobFilter::Op::kEq, "RUNNING"), 1u);
+    EXPECT_EQ(count(JobFilter::Op::kEq, "SUSPENDING"), 0u);
+    EXPECT_EQ(count(JobFilter::Op::kEq, "QUEUED"), 0u);
+    EXPECT_EQ(count(JobFilter::Op::kNe, "RUNNING"), 0u);
+    EXPECT_EQ(count(JobFilter::Op::kNe, "QUEUED"), 1u);
+    if (i == 0) Leave(job, 1);
+  }
+}
+
+TEST_P(ResizeSuite, WhatUsersDoMeanwhileEndsTheResize) {
+  const JobRecord job = RunOnTwo();
+  ASSERT_EQ(Shrink(job, job.version), 1);
+  ASSERT_TRUE(
+      jobs().Pause({"default", "a"}, 0, {reason::kPausedByUser, "p"}, absl::Seconds(9)).ok());
+  EXPECT_FALSE(IsResizing(Get("a")));
+  Leave(job, 1);
+  EXPECT_EQ(Get("a").state, JobState::kSuspended);
+  ASSERT_TRUE(jobs().Resume({"default", "a"}, 0, {reason::kResumedByUser, "r"}).ok());
+  EXPECT_EQ(Get("a").state, JobState::kQueued);
+  EXPECT_FALSE(IsResizing(Get("a")));
+  ASSERT_TRUE(jobs().Cancel({"default", "a"}, 0, {reason::kCancelledByUser, "c"}).ok());
+  EXPECT_EQ(Get("a").state, JobState::kCancelled);
+}
+
+TEST_P(ResizeSuite, ANodeThatIsLostMeanwhileCostsNothing) {
+  const JobRecord job = RunOnTwo();
+  ASSERT_EQ(Shrink(job, job.version), 1);
+  EXPECT_EQ(*scheduler().Apply(Lead(), {.lost_nodes = {Stands("n1")}}), 1);
+  Append(job, 1, "n2", Writer(job, 1).Fails(true, "PEER").Exited(77));
+  const JobRecord left = Get("a");
+  EXPECT_EQ(left.state, JobState::kQueued);
+  EXPECT_TRUE(IsResizing(left));
+  EXPECT_EQ(left.restarts, 0);
+}
+
+TEST_P(ResizeSuite, TheRangeIsKeptUntilTheEndAndBeyond) {
+  const JobRecord job = RunOnTwo();
+  const JobName name{"default", "a"};
+  EXPECT_TRUE(absl::IsNotFound(jobs().SetSlotRange({"default", "b"}, 0, {1, 2, 3}, "x").status()));
+  EXPECT_TRUE(absl::IsAborted(jobs().SetSlotRange(name, 99, {2, 3, 100}, "x").status()));
+  const auto set = jobs().SetSlotRange(name, job.version, {2, 3, 100}, "x");
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(set->version, job.version + 1);
+  const auto same = [this](const JobRecord& read) {
+    EXPECT_EQ(read.min_slots, 2);
+    EXPECT_EQ(read.max_slots, 3);
+    EXPECT_EQ(read.bytes_per_slot, 100);
+    EXPECT_EQ(read.logical_ranks, 6);
+  };
+  same(Get("a"));
+  EXPECT_EQ(Get("a").state, JobState::kRunning);
+  same(scheduler().ReadSnapshot()->queue == nullptr || scheduler().ReadSnapshot()->jobs.size() == 1
+           ? scheduler().ReadSnapshot()->jobs.at(0)
+           : JobRecord());
+  ASSERT_TRUE(jobs().Cancel(name, 0, {reason::kCancelledByUser, "c"}).ok());
+  for (int rank = 0; rank < 2; ++rank) {
+    Append(job, rank, rank == 0 ? "n1" : "n2", Writer(job, rank).Exited(0, 9));
+  }
+  ASSERT_EQ(Get("a").state, JobState::kCancelled);
+  same(Get("a"));
+  EXPECT_EQ(Get("a").slots, 0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(jobs().SetSlotRange(name, 0, {1, 3, 1}, "x").status()));
+  ASSERT_TRUE(jobs().Resume(name, 0, {reason::kResumedByUser, "r"}).ok());
+  same(Get("a"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Stores, ResizeSuite, ::testing::Values("memory", "postgres"));
+
+}  // namespace
+}  // namespace trainyard::testing
