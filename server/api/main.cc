@@ -38,6 +38,8 @@ struct Flags {
   int64_t lease_margin_ms = 2000;
   int64_t orphan_limit_ms = 600000;
   int64_t start_limit_ms = 600000;
+  int64_t grow_after_ms = 60000;
+  int most_growths = 4;
 };
 
 constexpr absl::Duration kPatienceAtStart = absl::Seconds(60);
@@ -100,10 +102,12 @@ void RaiseDescriptorLimit() {
 absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   if (flags.heartbeat_ms <= 0 || flags.heartbeat_ms >= flags.self_fence_ms ||
       flags.self_fence_ms >= flags.lease_ms || flags.lease_margin_ms < 0 ||
-      flags.orphan_limit_ms < 0 || flags.start_limit_ms <= 0) {
+      flags.orphan_limit_ms < 0 || flags.start_limit_ms <= 0 || flags.grow_after_ms < 0 ||
+      flags.most_growths < 1) {
     return absl::InvalidArgumentError(
         "expected 0 < --heartbeat-ms < --self-fence-ms < --lease-ms, --lease-margin-ms >= 0, "
-        "--orphan-limit-ms >= 0 and --start-limit-ms > 0");
+        "--orphan-limit-ms >= 0, --start-limit-ms > 0, --grow-after-ms >= 0 and --most-growths > "
+        "0");
   }
   TY_RETURN_IF_ERROR(CheckListenAddress(flags.listen));
   if (!flags.insecure && !IsLoopbackAddress(flags.listen)) {
@@ -129,6 +133,8 @@ absl::StatusOr<ServerOptions> ToOptions(const Flags& flags) {
   options.planner.orphan_limit = options.fleet.orphan_limit;
   options.planner.lease_margin = absl::Milliseconds(flags.lease_margin_ms);
   options.planner.tell_after = absl::Seconds(3);
+  options.planner.grow_after = absl::Milliseconds(flags.grow_after_ms);
+  options.planner.most_growths = flags.most_growths;
   options.scheduler.start_limit = absl::Milliseconds(flags.start_limit_ms);
   return options;
 }
@@ -198,6 +204,13 @@ int Main(int argc, char** argv) {
   app.add_option("--start-limit-ms", flags.start_limit_ms,
                  "how long a job may be STARTING, from its placement until all of its ranks have "
                  "restored: then it is stopped, and begins again elsewhere")
+      ->capture_default_str();
+  app.add_option("--grow-after-ms", flags.grow_after_ms,
+                 "for how long slots must have been of use to no waiting job before a running job "
+                 "takes them, within its resources.max_slots")
+      ->capture_default_str();
+  app.add_option("--most-growths", flags.most_growths,
+                 "how often within an hour one job takes more slots while it runs")
       ->capture_default_str();
   CLI::App* migrate =
       app.add_subcommand("migrate", "bring the database's tables up to date, and end");

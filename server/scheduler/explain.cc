@@ -6,8 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/scheduler/elastic.h"
 #include "server/scheduler/health.h"
 #include "server/scheduler/slots.h"
+#include "storage/records/change.h"
 #include "storage/records/reason_codes.h"
 #include "trainyard/v1/spec.pb.h"
 
@@ -58,12 +60,39 @@ std::string DescribeNode(const NodeRecord& node, const SlotDemand& demand,
                       counts.present == 1 ? "slot" : "slots", " free", DescribeLost(node));
 }
 
+// Of a job that runs on some number of slots: why so many.
+void DescribeSlots(const JobRecord& job, const AttemptRecord& attempt,
+                   const SchedulerSnapshot& snapshot, const PlannerOptions& options,
+                   std::vector<std::string>& details) {
+  const int slots = static_cast<int>(attempt.ranks.size());
+  details.push_back(absl::StrCat("runs on ", slots, slots == 1 ? " slot" : " slots",
+                                 "; it may have ", DescribeRange(job)));
+  if (slots < job.min_slots) {
+    details.push_back(absl::StrCat("gets ", job.min_slots,
+                                   " slots once so many are there that no waiting job could use"));
+  }
+  if (slots >= job.max_slots) return;
+  const int useful = UsefulSlots(job, job.max_slots);
+  if (useful <= slots) {
+    details.push_back(absl::StrCat("more slots would not make it faster: of ", job.logical_ranks,
+                                   " logical ranks some slot would host as many"));
+    return;
+  }
+  const auto growths = static_cast<int>(GrowthsSince(job, snapshot.now).size());
+  details.push_back(absl::StrCat(
+      "takes more slots once they have been of use to no waiting job for ",
+      absl::FormatDuration(options.grow_after), ", at most ", options.most_growths,
+      " times an hour (", growths, " of them in the last hour), and once it has run for ten times ",
+      "as long as its start took"));
+}
+
 std::string DescribeAttempt(const AttemptRecord& attempt) {
   std::set<std::string> nodes;
   for (const RankRecord& rank : attempt.ranks) nodes.insert(rank.node);
-  std::string text =
-      absl::StrCat("attempt ", attempt.attempt, ": placed at ", Time(attempt.create_time), " on ",
-                   absl::StrJoin(nodes, ", "), " from step ", attempt.restore_step);
+  std::string text = absl::StrCat(
+      "attempt ", attempt.attempt, ": placed at ", Time(attempt.create_time), " on ",
+      attempt.ranks.size() == 1 ? "" : absl::StrCat(attempt.ranks.size(), " slots of "),
+      absl::StrJoin(nodes, ", "), " from step ", attempt.restore_step);
   const RankRecord* first = nullptr;
   for (const RankRecord& rank : attempt.ranks) {
     if (!rank.failure.has_value()) continue;
@@ -160,7 +189,7 @@ void DescribeLostOf(const JobRecord& job, const NodeRecord& node, const PlannerO
 Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& attempts,
                     const SchedulerSnapshot& snapshot, const PlannerOptions& options) {
   Explanation explanation{.reason = job.reason};
-  if (job.state == JobState::kQueued) {
+  if (job.state == JobState::kQueued && !IsResizing(job)) {
     const Description description = Describe(snapshot, options, job.uid);
     const SlotDemand demand = SlotTable(snapshot).DemandOf(job);
     if (description.queue_position > 0) {
@@ -193,6 +222,9 @@ Explanation Explain(const JobRecord& job, const std::vector<AttemptRecord>& atte
                       attempts.back().ranks.size(), " ranks have not begun");
     }
   }
+  const bool elastic =
+      job.state == JobState::kRunning && !attempts.empty() && IsElastic(job, attempts.back());
+  if (elastic) DescribeSlots(job, attempts.back(), snapshot, options, explanation.details);
   const size_t skipped = attempts.size() > kMostAttempts ? attempts.size() - kMostAttempts : 0;
   for (size_t i = skipped; i < attempts.size(); ++i) {
     explanation.details.push_back(DescribeAttempt(attempts[i]));

@@ -26,9 +26,9 @@ constexpr int kLooksPerLease = 10;  // of a replica that waits: how much later i
 
 bool Empty(const Decisions& decisions) {
   return decisions.placements.empty() && decisions.suspensions.empty() &&
-         decisions.reasons.empty() && decisions.lost_nodes.empty() && decisions.cordons.empty() &&
-         decisions.failed_starts.empty() && decisions.charges.empty() &&
-         decisions.overdue_cancels.empty();
+         decisions.resizes.empty() && decisions.reasons.empty() && decisions.lost_nodes.empty() &&
+         decisions.cordons.empty() && decisions.failed_starts.empty() &&
+         decisions.charges.empty() && decisions.overdue_cancels.empty();
 }
 
 }  // namespace
@@ -201,6 +201,7 @@ void SchedulerLoop::WakeFor(const Pass& pass, int applied) {
   }
   std::set<std::string> suspended;  // or to be stopped
   for (const Suspension& suspension : decisions.suspensions) suspended.insert(suspension.job_uid);
+  for (const Resize& resize : decisions.resizes) suspended.insert(resize.job_uid);
   for (const FailedStart& start : decisions.failed_starts) suspended.insert(start.job_uid);
   for (const LossCharge& charge : decisions.charges) jobs.insert(charge.job_uid);
   for (const OverdueCancel& overdue : decisions.overdue_cancels) jobs.insert(overdue.job_uid);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/scheduler/elastic.h"
 #include "storage/records/reason_codes.h"
 
 namespace trainyard {
@@ -103,6 +104,14 @@ Cluster ClusterOf(const SchedulerSnapshot& snapshot) {
     if (!HoldsSlots(job.state)) continue;
     const auto attempt = attempts.find(job.uid);
     cluster.running.push_back({&job, attempt == attempts.end() ? nullptr : attempt->second});
+    const RunningJob& running = cluster.running.back();
+    if (running.attempt != nullptr && job.state == JobState::kRunning &&
+        IsElastic(job, *running.attempt)) {
+      cluster.elastic.push_back(running);
+    }
+  }
+  for (const JobRecord* job : WaitingJobsOf(snapshot)) {
+    if (IsResizing(*job)) cluster.resized.push_back(job);
   }
   cluster.find_job = [&snapshot](const std::string& uid) -> const JobRecord* {
     for (const JobRecord* job : JobsOf(snapshot)) {
@@ -177,6 +186,10 @@ void LookAtRunning(const Cluster& cluster, const PlannerOptions& options, Pass& 
     });
     if (on_draining == ranks.end()) {
       LeaveCordoned(job, ranks, cordoned, pass);
+      continue;
+    }
+    if (std::optional<Resize> stay = StayElsewhere(job, *attempt, draining, options)) {
+      pass.decisions.resizes.push_back(*std::move(stay));
       continue;
     }
     pass.decisions.suspensions.push_back(

@@ -30,6 +30,8 @@ struct Cluster {
   absl::Time now;
   std::vector<const NodeRecord*> nodes;
   std::vector<RunningJob> running;
+  std::vector<RunningJob> elastic;        // RUNNING, with slots that may change (IsElastic)
+  std::vector<const JobRecord*> resized;  // that wait for what is kept for them, by RunsBefore
   // Any job that waits or holds slots; null: there is none with this uid.
   std::function<const JobRecord*(const std::string& uid)> find_job;
 };

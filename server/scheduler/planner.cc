@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/scheduler/elastic.h"
 #include "server/scheduler/health.h"
 #include "server/scheduler/pass_steps.h"
 #include "server/scheduler/slots.h"
@@ -56,13 +57,20 @@ std::string DescribeWait(const SlotTable& slots, const SlotDemand& demand,
 // The jobs that wait, one after the other.
 class Queue {
  public:
-  Queue(const SchedulerSnapshot& snapshot, const PlannerOptions& options, Pass& pass)
-      : snapshot_(snapshot), options_(options), pass_(pass), slots_(snapshot) {
-    for (const NodeCordon& cordon : pass.decisions.cordons) slots_.SetAside(cordon.name);
-  }
+  Queue(const SchedulerSnapshot& snapshot, const Cluster& cluster, const PlannerOptions& options,
+        Pass& pass)
+      : snapshot_(snapshot),
+        options_(options),
+        pass_(pass),
+        slots_(TakingWork(snapshot, pass)),
+        elastic_(cluster, options, slots_, pass) {}
 
   // Gives `job` its slots or a reason.
   void Consider(const JobRecord& job) {
+    if (elastic_.Placed(job)) {
+      pass_.queue.push_back({.uid = job.uid, .placed = true, .reason = job.reason});
+      return;
+    }
     const auto waiting = waiting_.find(ClassOf(job));
     if (waiting != waiting_.end() && job.not_before <= snapshot_.now) {
       if (waiting->second.reason != job.reason) Tell(job, waiting->second.reason);
@@ -84,12 +92,16 @@ class Queue {
     } else {
       entry.reason = ReasonForWait(slots_, demand);
       entry.blocks = true;
-      waiting_[ClassOf(job)] = {entry.reason, true};
       slots_.Keep(demand);
+      entry.awaited = elastic_.MakeRoom(job);
+      if (!entry.awaited) waiting_[ClassOf(job)] = {entry.reason, true};
     }
     if (!entry.placed && entry.reason != job.reason) Tell(job, entry.reason);
     pass_.queue.push_back(std::move(entry));
   }
+
+  // Once every job was considered.
+  void Finish() { elastic_.GiveOut(); }
 
   // Whether the pass has decided as much as it may.
   bool full() const { return pass_.decisions.placements.size() >= options_.most_placements; }
@@ -102,6 +114,12 @@ class Queue {
     bool blocks = false;
   };
 
+  static SlotTable TakingWork(const SchedulerSnapshot& snapshot, const Pass& pass) {
+    SlotTable slots(snapshot);
+    for (const NodeCordon& cordon : pass.decisions.cordons) slots.SetAside(cordon.name);
+    return slots;
+  }
+
   void Place(const JobRecord& job, std::vector<Placement::Rank> ranks, QueuedJob& entry) {
     slots_.Take(ranks);
     entry.placed = true;
@@ -111,6 +129,7 @@ class Queue {
                                           .job_version = job.version,
                                           .ranks = std::move(ranks),
                                           .reason = entry.reason});
+    elastic_.Took(job, pass_.decisions.placements.back().ranks);
   }
 
   void Tell(const JobRecord& job, const Reason& reason) {
@@ -130,6 +149,7 @@ class Queue {
   const PlannerOptions& options_;
   Pass& pass_;
   SlotTable slots_;
+  Elastic elastic_;
   std::map<DemandClass, Waiting> waiting_;
 };
 
@@ -147,14 +167,15 @@ Pass PlanPass(const SchedulerSnapshot& snapshot, const PlannerOptions& options) 
   LookAtRunning(cluster, options, pass);
   if (ChargesFirst(snapshot.now, pass)) return pass;
 
-  Queue queue(snapshot, options, pass);
+  Queue queue(snapshot, cluster, options, pass);
   for (const JobRecord* job : WaitingJobsOf(snapshot)) {
     if (queue.full()) {
       pass.next = snapshot.now;
-      break;
+      return pass;
     }
     queue.Consider(*job);
   }
+  queue.Finish();
   return pass;
 }
 
@@ -163,7 +184,7 @@ Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& op
   PlannerOptions whole = options;
   whole.most_placements = SIZE_MAX;
   Pass pass;
-  Queue queue(snapshot, whole, pass);
+  Queue queue(snapshot, ClusterOf(snapshot), whole, pass);
   std::vector<const JobRecord*> blocking;
   for (const JobRecord* job : WaitingJobsOf(snapshot)) {
     const bool wanted = job->uid == uid;
@@ -189,6 +210,10 @@ Description Describe(const SchedulerSnapshot& snapshot, const PlannerOptions& op
         if (Compete(WholeDemandOf(*other), demand)) ahead.push_back(other);
       }
       description.reason.message = DescribeWait(*before, demand, ahead);
+      if (entry.awaited) {
+        absl::StrAppend(&description.reason.message,
+                        "; what it needs comes free as running jobs leave or get fewer slots");
+      }
       for (size_t i = 0; i < std::min(ahead.size(), kMostAhead); ++i) {
         description.ahead.push_back(JobNameOf(*ahead[i]));
       }

@@ -7,6 +7,7 @@
 // could not use (another device, too little memory) is open to those behind. A job in backoff, or
 // one that no set of present nodes could hold, keeps nothing.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct PlannerOptions {
   absl::Duration lease_margin = absl::Seconds(2);   // a node is lost this long after its lease
   absl::Duration orphan_limit = absl::Minutes(10);  // what a worker may live without a lease
   absl::Duration drain_grace = absl::Minutes(5);    // to write a checkpoint on a draining node
+  // A running job takes more slots once they have been of use to nobody else for so long,
+  absl::Duration grow_after = absl::Minutes(1);
+  int most_growths = 4;  // and so often within kGrowthsCountFor.
   // What one pass decides at most, so that it is applied soon; the rest is for the next, at once.
   size_t most_placements = 256;
   size_t most_reasons = 256;
@@ -37,8 +41,9 @@ inline constexpr size_t kMostAhead = 10;
 // One job that waits, in queue order.
 struct QueuedJob {
   std::string uid;
-  bool placed = false;  // this pass gives it slots
-  bool blocks = false;  // it waits, and keeps slots from jobs behind
+  bool placed = false;   // this pass gives it slots
+  bool blocks = false;   // it waits, and keeps slots from jobs behind
+  bool awaited = false;  // slots for it are about to come free
   // As it is stored: the same for all jobs of one demand, without counts and names, which change
   // whenever a job starts or ends.
   Reason reason;
@@ -59,6 +64,9 @@ struct Pass {
   std::vector<QueuedJob> queue;  // every job that waits and was looked at
   // When time alone changes the outcome: end of a backoff, loss of a node, end of a suspension.
   absl::Time next = absl::InfiniteFuture();
+  // The running jobs for which there are slots that no waiting job could use; absent: the pass did
+  // not look at the whole queue.
+  std::optional<std::vector<std::string>> spare;
   bool suspension_overdue = false;  // ranks have to be killed: the fleet must look again
 };
 

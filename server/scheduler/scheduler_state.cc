@@ -4,6 +4,7 @@
 #include <queue>
 #include <utility>
 
+#include "server/scheduler/elastic.h"
 #include "server/scheduler/health.h"
 #include "server/scheduler/pass_steps.h"
 
@@ -77,11 +78,15 @@ struct ServedLater {
 // The jobs that wait: the first of all demands in turn, until every demand waits or is served.
 class QueuePass {
  public:
-  QueuePass(const WaitingQueue& queue, SlotTable slots, absl::Time now,
+  // `slots`: of nodes that take work.
+  QueuePass(const WaitingQueue& queue, SlotTable slots, const Cluster& cluster,
             const PlannerOptions& options, Pass& pass)
-      : queue_(queue), slots_(std::move(slots)), now_(now), options_(options), pass_(pass) {
-    for (const NodeCordon& cordon : pass.decisions.cordons) slots_.SetAside(cordon.name);
-  }
+      : queue_(queue),
+        slots_(std::move(slots)),
+        now_(cluster.now),
+        options_(options),
+        pass_(pass),
+        elastic_(cluster, options, slots_, pass) {}
 
   void Run() {
     for (const auto& job : queue_.untold_backoffs()) {
@@ -101,12 +106,15 @@ class QueuePass {
       head.Advance();
       if (!head.done()) heads.push(std::move(head));
     }
+    elastic_.GiveOut();
   }
 
  private:
-  // Gives the first job its slots; false: all of this demand wait, and are told why.
+  // Gives the first job its slots, or has them come free; false: all of this demand wait, and are
+  // told why.
   bool Serve(const ClassCursor& head) {
     const JobRecord& job = head.job();
+    if (elastic_.Placed(job)) return true;
     const SlotDemand demand = slots_.DemandOf(job);
     Reason reason;
     if (!slots_.CouldHold(demand)) {
@@ -118,10 +126,15 @@ class QueuePass {
                                             .job_version = job.version,
                                             .ranks = *std::move(ranks),
                                             .reason = std::move(placed)});
+      elastic_.Took(job, pass_.decisions.placements.back().ranks);
       return true;
     } else {
       reason = ReasonForWait(slots_, demand);
       slots_.Keep(demand);
+      if (elastic_.MakeRoom(job)) {
+        if (reason != job.reason) Tell(job, reason);
+        return true;
+      }
     }
     head.ForOtherReasons(reason, now_, [&](const JobRecord& other) { return Tell(other, reason); });
     return false;
@@ -146,6 +159,7 @@ class QueuePass {
   const absl::Time now_;
   const PlannerOptions& options_;
   Pass& pass_;
+  Elastic elastic_;
 };
 
 }  // namespace
@@ -165,6 +179,8 @@ void SchedulerState::UpdateSlotsOf(const AttemptRecord& attempt) {
 void SchedulerState::Forget(const std::string& uid) {
   starting_.erase(uid);
   ending_.erase(uid);
+  elastic_.erase(uid);
+  resized_.erase(uid);
   if (const auto job = fold_.FindWaiting(uid); job != nullptr) queue_.Remove(job);
   const auto holder = fold_.holders().find(uid);
   if (holder == fold_.holders().end()) return;
@@ -173,11 +189,17 @@ void SchedulerState::Forget(const std::string& uid) {
 }
 
 void SchedulerState::Learn(const std::string& uid) {
-  if (const auto job = fold_.FindWaiting(uid); job != nullptr) queue_.Add(job);
+  if (const auto job = fold_.FindWaiting(uid); job != nullptr) {
+    queue_.Add(job);
+    if (IsResizing(*job)) resized_.insert(uid);
+  }
   const auto holder = fold_.holders().find(uid);
   if (holder == fold_.holders().end()) return;
-  if (holder->second.job->state == JobState::kStarting) starting_.insert(uid);
   const JobState state = holder->second.job->state;
+  if (state == JobState::kStarting) starting_.insert(uid);
+  if (state == JobState::kRunning && IsElastic(*holder->second.job, holder->second.attempt)) {
+    elastic_.insert(uid);
+  }
   if (state == JobState::kSuspending || state == JobState::kCancelling) ending_.insert(uid);
   held_.Add(holder->second.attempt);
   UpdateSlotsOf(holder->second.attempt);
@@ -189,6 +211,8 @@ void SchedulerState::Fold(SnapshotChanges changes) {
     held_.Clear();
     starting_.clear();
     ending_.clear();
+    elastic_.clear();
+    resized_.clear();
   }
   if (changes.whole || !changes.nodes.empty()) slots_.reset();
   std::set<std::string> touched(changes.gone.begin(), changes.gone.end());
@@ -255,6 +279,13 @@ Cluster SchedulerState::ToLookAt() const {
     some.insert(ending_.begin(), ending_.end());
     for (const std::string& uid : some) look_at(fold_.holders().at(uid));
   }
+  for (const std::string& uid : elastic_) {
+    const SchedulerFold::Holder& holder = fold_.holders().at(uid);
+    cluster.elastic.push_back({holder.job.get(), &holder.attempt});
+  }
+  for (const std::string& uid : resized_) cluster.resized.push_back(fold_.FindWaiting(uid).get());
+  std::sort(cluster.resized.begin(), cluster.resized.end(),
+            [](const JobRecord* a, const JobRecord* b) { return RunsBefore(*a, *b); });
   cluster.find_job = [this](const std::string& uid) -> const JobRecord* {
     if (const auto waiting = fold_.FindWaiting(uid); waiting != nullptr) return waiting.get();
     const auto holder = fold_.holders().find(uid);
@@ -263,15 +294,33 @@ Cluster SchedulerState::ToLookAt() const {
   return cluster;
 }
 
+// Jobs for which there are spare slots still, or anew.
+void SchedulerState::NoteSpare(const std::vector<std::string>& uids) {
+  std::map<std::string, absl::Time> since;
+  for (const std::string& uid : uids) {
+    const auto before = spare_since_.find(uid);
+    since[uid] = before == spare_since_.end() ? now() : std::min(before->second, now());
+  }
+  spare_since_ = std::move(since);
+}
+
 Pass SchedulerState::Plan(const PlannerOptions& options) {
   Pass pass;
+  for (const std::string& uid : elastic_) {
+    const auto since = spare_since_.find(uid);
+    fold_.FindAttempt(uid)->spare_since =
+        since == spare_since_.end() ? absl::InfiniteFuture() : since->second;
+  }
   const Cluster cluster = ToLookAt();
   LookForLostNodes(cluster, options, pass);
   LookAtHealth(cluster, pass);
   LookAtRunning(cluster, options, pass);
   if (ChargesFirst(now(), pass)) return pass;
   queue_.SetTime(now());
-  QueuePass(queue_, Slots(cluster.nodes), now(), options, pass).Run();
+  SlotTable slots = Slots(cluster.nodes);
+  for (const NodeCordon& cordon : pass.decisions.cordons) slots.SetAside(cordon.name);
+  QueuePass(queue_, std::move(slots), cluster, options, pass).Run();
+  if (pass.spare.has_value()) NoteSpare(*pass.spare);
   return pass;
 }
 

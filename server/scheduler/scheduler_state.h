@@ -5,6 +5,7 @@
 // Plan decides what PlanPass decides of the same snapshot (a test compares), at a cost that grows
 // with what changed and with the kinds of demands and slots, not with the length of the queue.
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -46,11 +47,14 @@ class SchedulerState {
   void UpdateSlotsOf(const AttemptRecord& attempt);
   const SlotTable& Slots(const std::vector<const NodeRecord*>& nodes);
   Cluster ToLookAt() const;
+  void NoteSpare(const std::vector<std::string>& uids);
 
   SchedulerFold fold_;
   WaitingQueue queue_;
   HeldSlots held_;
   std::set<std::string> starting_, ending_;  // uids; that are STARTING; SUSPENDING or CANCELLING
+  std::set<std::string> elastic_, resized_;  // likewise; as Cluster has them
+  std::map<std::string, absl::Time> spare_since_;  // by uid: AttemptRecord::spare_since
   // The slots of the nodes that take work, and which nodes these were; empty: to be made anew.
   std::optional<SlotTable> slots_;
   std::vector<bool> take_work_;

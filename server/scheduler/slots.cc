@@ -280,6 +280,70 @@ SlotTable::Node* SlotTable::FindNode(const std::string& name) {
   return node == nodes_.end() || node->name != name ? nullptr : &*node;
 }
 
+absl::Span<const absl::string_view> SlotTable::Devices() { return kDevices; }
+
+const SlotTable::Slot* SlotTable::FindSlot(const std::string& name, int index) const {
+  const Node* const node = FindNode(name);
+  if (node == nullptr) return nullptr;
+  const auto slot = std::find_if(node->slots.begin(), node->slots.end(),
+                                 [index](const Slot& one) { return one.index == index; });
+  return slot == node->slots.end() ? nullptr : &*slot;
+}
+
+bool SlotTable::IsFree(const std::string& node, int slot) const {
+  const Slot* const found = FindSlot(node, slot);
+  return found != nullptr && !found->taken;
+}
+
+bool SlotTable::Serves(const SlotDemand& demand, absl::string_view device, const std::string& node,
+                       int slot) const {
+  const Slot* const found = FindSlot(node, slot);
+  if (found == nullptr || !Allows(demand, device)) return false;
+  const Kind& kind = kinds_[found->kind];
+  return !kind.kept && kind.Serves(demand, device);
+}
+
+absl::string_view SlotTable::DeviceOf(const std::vector<Placement::Rank>& ranks) const {
+  for (const Placement::Rank& rank : ranks) {
+    const Slot* const slot = FindSlot(rank.node, rank.slots.front());
+    if (slot != nullptr) return kinds_[slot->kind].device;
+  }
+  return "";
+}
+
+std::vector<Placement::Rank> SlotTable::FindMore(const SlotDemand& demand,
+                                                 const std::vector<Placement::Rank>& ranks,
+                                                 int most) const {
+  std::set<std::string> on;
+  for (const Placement::Rank& rank : ranks) on.insert(rank.node);
+  const absl::string_view device = DeviceOf(ranks);
+  const Counts counts = CountOn(demand, device);
+  if (device.empty() || most < 1 || counts.free <= counts.kept) return {};
+  std::vector<Candidate> candidates;
+  for (const Node& node : nodes_) {
+    if (node.free == 0) continue;
+    Candidate candidate{.node = &node};
+    for (const Slot& slot : node.slots) {
+      const Kind& kind = kinds_[slot.kind];
+      if (slot.taken || kind.kept || !kind.Serves(demand, device)) continue;
+      candidate.slots.push_back(slot.index);
+    }
+    if (!candidate.slots.empty()) candidates.push_back(std::move(candidate));
+  }
+  std::stable_sort(candidates.begin(), candidates.end(), [&on](const auto& a, const auto& b) {
+    return std::make_tuple(on.count(b.node->name), b.slots.size()) <
+           std::make_tuple(on.count(a.node->name), a.slots.size());
+  });
+  std::vector<Placement::Rank> more;
+  for (const Candidate& candidate : candidates) {
+    for (const int slot : candidate.slots) {
+      if (static_cast<int>(more.size()) == most) return more;
+      more.push_back({.node = candidate.node->name, .slots = {slot}});
+    }
+  }
+  return more;
+}
+
 void SlotTable::SetTaken(const std::string& node_name, int index, bool taken) {
   Node* const node = FindNode(node_name);
   if (node == nullptr) return;

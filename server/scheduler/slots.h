@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "storage/scheduler_store.h"
 
 namespace trainyard {
@@ -59,6 +60,9 @@ class SlotTable {
   // The slots of `node` serve nobody: it is cordoned by this pass.
   void SetAside(const std::string& node);
 
+  // Kinds of devices, those first that are preferred.
+  static absl::Span<const absl::string_view> Devices();
+
   struct Counts {
     int present = 0;  // fit the demand, on nodes that take work
     int free = 0;     // of those: not taken (kept ones included)
@@ -66,12 +70,27 @@ class SlotTable {
   };
   // For the device on which most is free (CUDA before CPU when equal), when any will do.
   Counts Count(const SlotDemand& demand) const;
+  Counts CountOn(const SlotDemand& demand, absl::string_view device) const;
+
+  // Of a node that takes work: nobody has it. Kept ones included.
+  bool IsFree(const std::string& node, int slot) const;
+  // Of a node that takes work, whoever has it: it serves `demand` and is not kept.
+  bool Serves(const SlotDemand& demand, absl::string_view device, const std::string& node,
+              int slot) const;
 
   // Whether all slots that take work now, were they free, could hold it.
   bool CouldHold(const SlotDemand& demand) const;
 
   // Slots for the whole gang on the fewest nodes, or nothing. Changes nothing.
   std::optional<std::vector<Placement::Rank>> Find(const SlotDemand& demand) const;
+
+  // Of the slots that a gang has, any of which stands for all; "": it is not known here.
+  absl::string_view DeviceOf(const std::vector<Placement::Rank>& ranks) const;
+
+  // At most `most` more slots like those of `ranks`, on their nodes first, then on as few others as
+  // can be; perhaps none. Changes nothing.
+  std::vector<Placement::Rank> FindMore(const SlotDemand& demand,
+                                        const std::vector<Placement::Rank>& ranks, int most) const;
 
   void Take(const std::vector<Placement::Rank>& ranks);
   // Marks a slot as taken or free, for a rank that came or went after the table was made. A slot
@@ -127,8 +146,11 @@ class SlotTable {
   void AddNode(const NodeRecord& record, const std::multiset<int>& held);
   int KindOf(const SlotRecord& slot);
   Node* FindNode(const std::string& name);
+  const Node* FindNode(const std::string& name) const {
+    return const_cast<SlotTable*>(this)->FindNode(name);
+  }
   void SetApart(const std::string& node);
-  Counts CountOn(const SlotDemand& demand, absl::string_view device) const;
+  const Slot* FindSlot(const std::string& node, int slot) const;
   std::optional<std::vector<Placement::Rank>> FindOn(const SlotDemand& demand,
                                                      absl::string_view device) const;
   static std::vector<Placement::Rank> LayOut(std::vector<Candidate> candidates, int count);

@@ -11,98 +11,15 @@
 #include "absl/strings/str_cat.h"
 #include "storage/records/node_health.h"
 #include "storage/records/reason_codes.h"
+#include "tests/simulation/room.h"
 #include "tests/simulation/yard.h"
 
 namespace trainyard {
 namespace {
 
-// Whether a slot could ever serve the job, and the test's own idea of who is ahead of whom.
-bool SlotServes(const SlotRecord& slot, const JobRecord& job) {
-  return (job.device.empty() || job.device == slot.device) &&
-         slot.memory_bytes >= job.bytes_per_slot;
-}
-
-bool IsAhead(const JobRecord& a, const JobRecord& b) {
-  if (a.priority != b.priority) return a.priority > b.priority;
-  return std::tie(a.create_time, a.uid) < std::tie(b.create_time, b.uid);
-}
-
-bool NodeTakesWork(const NodeRecord& node, absl::Time now) {
-  return node.reachable && !node.draining && node.lease_end > now && CordonReason(node).empty();
-}
-
-// The slots of nodes that take work.
-class Room {
- public:
-  Room(const SchedulerSnapshot& snapshot, const std::vector<NodeRecord>& nodes, absl::Time now) {
-    std::vector<std::pair<absl::string_view, int>> held;
-    for (const AttemptRecord& attempt : snapshot.attempts) {
-      for (const RankRecord& rank : attempt.ranks) {
-        if (IsOver(rank.state)) continue;
-        for (int slot : rank.slots) held.emplace_back(rank.node, slot);
-      }
-    }
-    for (const NodeRecord& node : nodes) {
-      if (!NodeTakesWork(node, now)) continue;
-      for (const SlotRecord& slot : node.slots) {
-        const bool taken = LostRankOn(node, slot.index) != nullptr ||
-                           std::count(held.begin(), held.end(),
-                                      std::pair<absl::string_view, int>(node.name, slot.index)) > 0;
-        slots_.push_back({&slot, &node.name, taken});
-      }
-    }
-  }
-
-  // The slots of a gang are of one device. The node on which the job failed last is avoided as long
-  // as the others suffice.
-  bool CouldHold(const JobRecord& job, absl::string_view device) const {
-    return Count(job, device, AvoidedBy(job), false) >= job.min_slots;
-  }
-  bool CouldHold(const JobRecord& job) const {
-    return CouldHold(job, "CPU") || CouldHold(job, "CUDA");
-  }
-  bool HoldsNow(const JobRecord& job) const {
-    const std::string avoided = AvoidedBy(job);
-    return Count(job, "CPU", avoided, true) >= job.min_slots ||
-           Count(job, "CUDA", avoided, true) >= job.min_slots;
-  }
-  std::string AvoidedBy(const JobRecord& job) const {
-    const bool others = Count(job, "CPU", job.avoid_node, false) >= job.min_slots ||
-                        Count(job, "CUDA", job.avoid_node, false) >= job.min_slots;
-    return others ? job.avoid_node : "";
-  }
-
- private:
-  struct Entry {
-    const SlotRecord* slot;
-    const std::string* node;
-    bool held;
-  };
-
-  int Count(const JobRecord& job, absl::string_view device, absl::string_view avoided,
-            bool only_free) const {
-    return static_cast<int>(std::count_if(slots_.begin(), slots_.end(), [&](const Entry& entry) {
-      return entry.slot->device == device && SlotServes(*entry.slot, job) &&
-             *entry.node != avoided && !(only_free && entry.held);
-    }));
-  }
-
-  std::vector<Entry> slots_;
-};
-
 bool IsWaitingReason(const std::string& code) {
   return code == reason::kWaitingForSlots || code == reason::kBehindOthers ||
          code == reason::kFitsNoNode || code == reason::kNoNodes || code == reason::kBackoff;
-}
-
-const SlotRecord* FindSlot(const SchedulerSnapshot& snapshot, const std::string& node, int index) {
-  for (const NodeRecord& record : snapshot.nodes) {
-    if (record.name != node) continue;
-    for (const SlotRecord& slot : record.slots) {
-      if (slot.index == index) return &slot;
-    }
-  }
-  return nullptr;
 }
 
 }  // namespace
@@ -205,9 +122,7 @@ void Yard::CheckRecords() {
   std::set<std::pair<absl::string_view, int>> held;
   for (const AttemptRecord& attempt : snapshot->attempts) {
     const JobRecord& job = *jobs.at(attempt.job_uid);
-    if (static_cast<int>(attempt.ranks.size()) != job.min_slots) {
-      Breach(absl::StrCat(job.uid, " has ", attempt.ranks.size(), " of ", job.min_slots, " ranks"));
-    }
+    CheckSlots(job, attempt);
     absl::string_view device;
     for (const RankRecord& rank : attempt.ranks) {
       for (int index : rank.slots) {
@@ -332,6 +247,7 @@ void Yard::CheckDisks(const SchedulerSnapshot& after) {
 void Yard::CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& after,
                      const std::vector<NodeRecord>& judged) {
   CheckDisks(after);
+  CountResizes(after);
   const absl::Time time = ToMicroseconds(store_clock_.Now());
   std::map<std::string, const JobRecord*> now;
   for (const JobRecord& job : after.jobs) now[job.uid] = &job;
@@ -348,10 +264,11 @@ void Yard::CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& a
   if (first != nullptr && room.HoldsNow(*first)) {
     Breach(absl::StrCat(first->uid, " is first, fits, and waits: ", first->reason.message));
   }
+  if (first != nullptr) CheckSurplus(after, judged, *first);
   for (const JobRecord& placed : before.jobs) {
     const auto placed_now = now.find(placed.uid);
     if (placed.state != JobState::kQueued || placed_now == now.end() ||
-        placed_now->second->attempt == placed.attempt) {
+        placed_now->second->attempt == placed.attempt || IsResizing(placed)) {
       continue;
     }
     for (const AttemptRecord& attempt : after.attempts) {

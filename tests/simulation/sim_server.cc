@@ -22,7 +22,10 @@ FleetOptions OptionsOfFleet() {
 
 // Leases are read with every pass: the invariants judge them as the leader does.
 LoopOptions OptionsOfLoop(const std::string& holder) {
+  PlannerOptions planner;
+  planner.grow_after = absl::Seconds(3);
   return {.holder = holder,
+          .planner = planner,
           .lease = kLease,
           .start_limit = kSimStartLimit,
           .leases_every = absl::ZeroDuration()};

@@ -73,6 +73,7 @@ class Yard : private SimStoreObserver {
   void WatchEvent();
   void SubmitSome();
   void DeleteEnded(size_t which);
+  void SetRange(const SimJob& job);
   void StepSome(SimAgent& agent);
   void AddTwin();
   void LookAtMachines();
@@ -114,6 +115,10 @@ class Yard : private SimStoreObserver {
   void CheckTurn(const SchedulerSnapshot& before, const SchedulerSnapshot& after,
                  const std::vector<NodeRecord>& judged);
   void CheckDisks(const SchedulerSnapshot& after);
+  void CheckSlots(const JobRecord& job, const AttemptRecord& attempt);
+  void CheckSurplus(const SchedulerSnapshot& after, const std::vector<NodeRecord>& judged,
+                    const JobRecord& waits);
+  void CountResizes(const SchedulerSnapshot& after);
   void CheckOrder(const SchedulerSnapshot& before, const std::vector<NodeRecord>& judged,
                   const JobRecord& placed, const AttemptRecord& attempt,
                   const std::map<std::string, const JobRecord*>& now);
@@ -154,6 +159,8 @@ class Yard : private SimStoreObserver {
   std::pair<int64_t, int64_t> records_at_{-1, -1};
   int64_t checked_writes_ = -1;
   int64_t checked_moves_ = -1;
+  std::map<std::string, int64_t> range_from_;     // by uid: the first attempt that is in its range
+  std::map<std::string, int64_t> resized_;        // by uid: the newest attempt that was resized
   std::map<RankId, absl::Duration> starts_seen_;  // STARTING attempts: when a leader first saw them
 };
 

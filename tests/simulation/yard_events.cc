@@ -32,7 +32,9 @@ void Yard::UserEvent() {
   const size_t which = Draw(static_cast<int>(jobs_.size()));
   const JobName& name = jobs_[which]->name;
   if (kind < 4) return DeleteEnded(which);
-  if (kind < 6) {
+  if (Chance(20)) {
+    SetRange(*jobs_[which]);
+  } else if (kind < 6) {
     (void)users_.Pause(name, 0, {"PAUSED_BY_USER", "sim"}, absl::Seconds(1 + Draw(20)));
   } else if (kind < 9) {
     (void)users_.Resume(name, 0, {"RESUMED_BY_USER", "sim"});
@@ -72,9 +74,12 @@ void Yard::SubmitSome() {
   job.request_id = job.uid;
   job.priority = Draw(3);
   job.min_slots = job.max_slots = Chance(60) ? 1 : 1 + Draw(4);
+  const bool elastic = Chance(40);
+  if (elastic) job.max_slots += 1 + Draw(4);
+  job.logical_ranks = job.max_slots + Draw(3);
   if (Chance(30)) job.device = Chance(70) ? "CPU" : "CUDA";
   job.bytes_per_slot = 50 + (Chance(40) ? 100 * Draw(4) : 0);
-  job.total_steps = 1 + Draw(6);
+  job.total_steps = 1 + Draw(elastic ? 40 : 6);
   job.max_restarts = 1000;  // every fault is retried: whatever can run must end well
   job.backoff = absl::Milliseconds(Draw(3) * 100);
   if (Chance(4)) {  // never makes a step: it must end, by its budget
@@ -93,6 +98,18 @@ void Yard::SubmitSome() {
   made->uid = job.uid;
   jobs_.push_back(std::move(made));
   stores_.wakeups().Wake("queue");
+}
+
+// What the job has now it keeps until it is resized, but every attempt from then on is in the
+// range.
+void Yard::SetRange(const SimJob& job) {
+  const int least = 1 + Draw(3);
+  const absl::StatusOr<JobRecord> before = stores_.jobs().Get(job.name);
+  (void)users_.SetSlotRange(job.name, 0, {least, least + Draw(4), 50}, "sim");
+  const absl::StatusOr<JobRecord> now = stores_.jobs().Get(job.name);
+  if (!before.ok() || !now.ok() || now->version == before->version) return;
+  ++faults_seen_["jobs of another range of slots"];
+  range_from_[job.uid] = now->attempt + 1;
 }
 
 void Yard::AgentEvent() {

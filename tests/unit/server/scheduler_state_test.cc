@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "storage/records/change.h"
 #include "tests/unit/server/snapshots.h"
 
 namespace trainyard {
@@ -32,7 +33,7 @@ class Cluster {
 
   void Step() {
     now_ += absl::Milliseconds(Draw(20) == 0 ? -1000 : 100);  // the store's clock may be set back
-    switch (Draw(8)) {
+    switch (Draw(9)) {
       case 0:
       case 1:
         return Submit();
@@ -48,6 +49,8 @@ class Cluster {
         return Cancel();
       case 6:
         return Begin();
+      case 8:
+        return Leave();
     }
   }
 
@@ -98,6 +101,11 @@ class Cluster {
       attempts_[job.uid] = attempt;
       changed_.insert(job.uid);
     }
+    for (const Resize& resize : decisions.resizes) {
+      JobRecord& job = jobs_.at(resize.job_uid);
+      job = ResizeJob(job, resize.ranks, resize.grows, resize.reason, resize.grace, now_).job;
+      changed_.insert(job.uid);
+    }
     for (const NodeCordon& cordon : decisions.cordons) {
       nodes_.at(cordon.name).cordon = cordon.reason;
       changed_nodes_.insert(cordon.name);
@@ -116,6 +124,8 @@ class Cluster {
                                .priority = Draw(3),
                                .device = Draw(2) == 0 ? "" : "CUDA",
                                .bytes = int64_t{1 << Draw(5)} << 30});
+      job.max_slots += Draw(2) * Draw(6);
+      job.logical_ranks = Draw(2) * (job.max_slots + Draw(4));
       // Some seem to come from the future: the store's clock was set back.
       job.create_time = now_ - absl::Milliseconds(Draw(50) - (Draw(10) == 0 ? 300 : 0));
       changed_.insert(job.uid);
@@ -139,6 +149,17 @@ class Cluster {
     ++job->version;
     for (RankRecord& rank : attempts_.at(job->uid).ranks) {
       if (rank.state == RankState::kAssigned) rank.state = RankState::kRunning;
+    }
+  }
+
+  // The gang of a job that is resized has left.
+  void Leave() {
+    for (int i = 0; i < 8; ++i) {
+      JobRecord* const job = Any();
+      if (job == nullptr || job->state != JobState::kSuspending) continue;
+      job->state = JobState::kQueued;
+      ++job->version;
+      attempts_.erase(job->uid);
     }
   }
 
@@ -242,6 +263,16 @@ std::string Text(const Pass& pass) {
   for (const Suspension& suspension : pass.decisions.suspensions) {
     absl::StrAppend(&text, "suspend ", suspension.job_uid, " ", suspension.reason.message, "\n");
   }
+  for (const Resize& resize : pass.decisions.resizes) {
+    absl::StrAppend(&text, "resize ", resize.job_uid, " ", resize.reason.message, ":");
+    for (const auto& rank : resize.ranks) {
+      absl::StrAppend(&text, " ", rank.node, "/", absl::StrJoin(rank.slots, "+"));
+    }
+    absl::StrAppend(&text, resize.grows ? " grows\n" : "\n");
+  }
+  if (pass.spare.has_value()) {
+    absl::StrAppend(&text, "spare for ", absl::StrJoin(*pass.spare, " "), "\n");
+  }
   for (const NodeCordon& cordon : pass.decisions.cordons) {
     absl::StrAppend(&text, "cordon ", cordon.name, " ", cordon.reason, "\n");
   }
@@ -260,7 +291,8 @@ std::string Text(const Pass& pass) {
 TEST(SchedulerState, OfFoldedChangesDecidesWhatAPassOverTheSnapshotDecides) {
   PlannerOptions options;
   options.most_placements = options.most_reasons = SIZE_MAX;
-  int placements = 0;
+  options.grow_after = absl::Seconds(1);
+  int placements = 0, resizes = 0, growths = 0;
   for (int seed = 1; seed <= 60; ++seed) {
     Cluster cluster(seed);
     SchedulerState state;
@@ -268,17 +300,28 @@ TEST(SchedulerState, OfFoldedChangesDecidesWhatAPassOverTheSnapshotDecides) {
     for (int step = 0; step < 200; ++step) {
       cluster.Step();
       if (cluster.Draw(3) == 0) continue;  // several changes at once
-      const SchedulerSnapshot snapshot = cluster.Snapshot();
+      SchedulerSnapshot snapshot = cluster.Snapshot();
       const bool whole = step == 0 || cluster.Draw(50) == 0;
       state.Fold(cluster.Changes(whole || state.now() == absl::Time()));
       const Pass folded = state.Plan(options);
+      for (AttemptRecord& attempt : snapshot.attempts) {
+        const auto& holders = state.fold().holders();
+        const auto known = holders.find(attempt.job_uid);
+        if (known != holders.end()) attempt.spare_since = known->second.attempt.spare_since;
+      }
       ASSERT_EQ(Text(folded), Text(PlanPass(snapshot, options)))
           << "seed " << seed << ", step " << step;
       placements += static_cast<int>(folded.decisions.placements.size());
+      for (const Resize& resize : folded.decisions.resizes) {
+        ++resizes;
+        growths += resize.grows;
+      }
       if (cluster.Draw(2) == 0) cluster.Apply(folded.decisions);
     }
   }
   EXPECT_GT(placements, 1000);
+  EXPECT_GT(resizes - growths, 100);
+  EXPECT_GT(growths, 20);
 }
 
 // In pieces of a few decisions it comes to the same end.

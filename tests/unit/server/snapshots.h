@@ -2,6 +2,7 @@
 
 // Snapshots for tests of the planner, written short.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,8 @@ struct JobSpecs {
   int age_seconds = 0;
   std::string device;
   int64_t bytes = int64_t{1} << 30;
+  int most_slots = 0;  // beyond `slots`: elastic
+  int logical_ranks = 0;
 };
 
 inline JobRecord MakeJob(const JobSpecs& spec) {
@@ -51,7 +54,9 @@ inline JobRecord MakeJob(const JobSpecs& spec) {
   job.project = "default";
   job.job_id = spec.id;
   job.priority = spec.priority;
-  job.min_slots = job.max_slots = spec.slots;
+  job.min_slots = spec.slots;
+  job.max_slots = std::max(spec.slots, spec.most_slots);
+  job.logical_ranks = spec.logical_ranks;
   job.device = spec.device;
   job.bytes_per_slot = spec.bytes;
   job.create_time = TestNow() - absl::Seconds(spec.age_seconds);

@@ -1,0 +1,347 @@
+#include "server/scheduler/elastic.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/records/change.h"
+#include "storage/records/reason_codes.h"
+
+namespace trainyard {
+namespace {
+
+// A job grows once it has run for so many times as long as its start took: what is lost to growing
+// stays a small part, however soon the job ends.
+constexpr int kRunOverStart = 10;
+constexpr absl::Duration kLongestStart = absl::Minutes(5);  // that counts
+
+int LeastOf(const JobRecord& job) { return std::max(1, job.min_slots); }
+
+bool AnyOver(const AttemptRecord& attempt) {
+  return std::any_of(attempt.ranks.begin(), attempt.ranks.end(), [](const RankRecord& rank) {
+    return IsOver(rank.state) || rank.outcome != RankOutcome::kNone;
+  });
+}
+
+std::vector<Placement::Rank> RanksOf(const AttemptRecord& attempt) {
+  std::vector<Placement::Rank> ranks;
+  for (const RankRecord& rank : attempt.ranks) ranks.push_back({rank.node, rank.slots});
+  return ranks;
+}
+
+std::string Change(const AttemptRecord& attempt, size_t slots) {
+  return absl::StrCat("resized ", attempt.ranks.size(), " -> ", slots, ": ");
+}
+
+// Ranks of a node side by side, nodes in the order of their first rank.
+void GroupByNode(std::vector<Placement::Rank>& ranks) {
+  std::map<std::string, size_t> first;
+  for (size_t i = 0; i < ranks.size(); ++i) first.try_emplace(ranks[i].node, i);
+  std::stable_sort(ranks.begin(), ranks.end(),
+                   [&](const auto& a, const auto& b) { return first[a.node] < first[b.node]; });
+}
+
+}  // namespace
+
+int UsefulSlots(const JobRecord& job, int slots) {
+  if (job.logical_ranks < slots || slots < 1) return slots;
+  const int most_hosted = (job.logical_ranks + slots - 1) / slots;
+  return (job.logical_ranks + most_hosted - 1) / most_hosted;
+}
+
+bool IsElastic(const JobRecord& job, const AttemptRecord& attempt) {
+  const int slots = static_cast<int>(attempt.ranks.size());
+  if (slots == 0) return false;
+  return job.min_slots < job.max_slots || slots > job.max_slots || slots < job.min_slots;
+}
+
+std::optional<Resize> StayElsewhere(const JobRecord& job, const AttemptRecord& attempt,
+                                    const std::set<std::string>& nodes,
+                                    const PlannerOptions& options) {
+  if (job.state != JobState::kRunning || AnyOver(attempt)) return std::nullopt;
+  std::vector<Placement::Rank> left = RanksOf(attempt);
+  std::string away;
+  std::erase_if(left, [&](const Placement::Rank& rank) {
+    if (nodes.count(rank.node) == 0) return false;
+    away = rank.node;
+    return true;
+  });
+  if (away.empty() || static_cast<int>(left.size()) < LeastOf(job)) return std::nullopt;
+  Reason reason{reason::kResizing,
+                absl::StrCat(Change(attempt, left.size()), "nodes/", away, " is drained")};
+  return Resize{.job_uid = job.uid,
+                .job_version = job.version,
+                .ranks = std::move(left),
+                .reason = std::move(reason),
+                .grace = options.drain_grace};
+}
+
+Elastic::Elastic(const Cluster& cluster, const PlannerOptions& options, SlotTable& slots,
+                 Pass& pass)
+    : now_(cluster.now), options_(options), slots_(slots), pass_(pass) {
+  KeepForResizes(cluster);
+  PlaceResized(cluster);
+  FindGangs(cluster);
+  LookAhead(cluster);
+  for (Gang& gang : gangs_) {
+    const size_t most = static_cast<size_t>(gang.job->max_slots);
+    if (gang.ranks.size() <= most) continue;
+    const SlotDemand any;
+    std::vector<size_t> go = ThatCouldGo(gang, any, "");
+    go.resize(gang.ranks.size() - most);
+    Drop(gang, std::move(go));
+    Decide(gang, false, absl::StrCat("it was asked to take at most ", most));
+  }
+}
+
+// The slots of gangs that are still leaving.
+void Elastic::KeepForResizes(const Cluster& cluster) {
+  for (const RunningJob& running : cluster.running) {
+    if (IsResizing(*running.job)) slots_.Take(running.job->resize->ranks);
+  }
+}
+
+// What of the kept slots has gone meanwhile, with their node perhaps, is done without; if too few
+// are left, the job waits as any other.
+void Elastic::PlaceResized(const Cluster& cluster) {
+  for (const JobRecord* job : cluster.resized) {
+    std::vector<Placement::Rank> ranks;
+    for (const Placement::Rank& rank : job->resize->ranks) {
+      const bool free = std::all_of(rank.slots.begin(), rank.slots.end(),
+                                    [&](int slot) { return slots_.IsFree(rank.node, slot); });
+      if (free && static_cast<int>(ranks.size()) < job->max_slots) ranks.push_back(rank);
+    }
+    if (static_cast<int>(ranks.size()) < LeastOf(*job)) continue;
+    Reason reason = job->reason;
+    if (ranks.size() < job->resize->ranks.size()) {
+      absl::StrAppend(&reason.message, "; of these slots ", ranks.size(), " are left");
+    }
+    slots_.Take(ranks);
+    placed_.insert(job->uid);
+    pass_.decisions.placements.push_back({.job_uid = job->uid,
+                                          .job_version = job->version,
+                                          .ranks = std::move(ranks),
+                                          .reason = std::move(reason)});
+  }
+}
+
+void Elastic::FindGangs(const Cluster& cluster) {
+  std::map<std::string, size_t> decided;  // by uid: which resize of the pass
+  for (size_t i = 0; i < pass_.decisions.resizes.size(); ++i) {
+    decided[pass_.decisions.resizes[i].job_uid] = i;
+  }
+  std::set<std::string> leaving;
+  for (const Suspension& suspension : pass_.decisions.suspensions) {
+    leaving.insert(suspension.job_uid);
+  }
+  for (const auto& [job, attempt] : cluster.elastic) {
+    if (job->state != JobState::kRunning || AnyOver(*attempt) || leaving.count(job->uid) > 0) {
+      continue;
+    }
+    Gang& gang =
+        gangs_.emplace_back(Gang{.job = job, .attempt = attempt, .ranks = RanksOf(*attempt)});
+    const auto known = decided.find(job->uid);
+    if (known == decided.end()) continue;
+    gang.decision = known->second;
+    gang.ranks = pass_.decisions.resizes[known->second].ranks;
+  }
+  std::sort(gangs_.begin(), gangs_.end(),
+            [](const Gang& a, const Gang& b) { return RunsBefore(*a.job, *b.job); });
+}
+
+void Elastic::LookAhead(const Cluster& cluster) {
+  const bool any = std::any_of(gangs_.begin(), gangs_.end(), [](const Gang& gang) {
+    return static_cast<int>(gang.ranks.size()) > LeastOf(*gang.job);
+  });
+  if (!any) return;
+  ahead_ = slots_;
+  for (const auto& [job, attempt] : cluster.running) {
+    const bool leaves = job->state == JobState::kSuspending || job->state == JobState::kCancelling;
+    if (!leaves || attempt == nullptr) continue;
+    for (const RankRecord& rank : attempt->ranks) {
+      if (IsOver(rank.state)) continue;
+      for (const int slot : rank.slots) ahead_->SetTaken(rank.node, slot, false);
+    }
+    if (IsResizing(*job)) ahead_->Take(job->resize->ranks);
+  }
+}
+
+void Elastic::Took(const JobRecord& job, const std::vector<Placement::Rank>& ranks) {
+  if (ahead_.has_value()) ahead_->Take(ranks);
+  if (static_cast<int>(ranks.size()) < job.max_slots) {
+    starts_.push_back({pass_.decisions.placements.size() - 1, &job});
+  }
+}
+
+bool Elastic::MakeRoom(const JobRecord& job) {
+  if (!ahead_.has_value() || pass_.decisions.resizes.size() >= options_.most_placements) {
+    return false;
+  }
+  const SlotDemand demand = ahead_->DemandOf(job);
+  if (const auto ranks = ahead_->Find(demand); ranks.has_value()) {
+    ahead_->Take(*ranks);
+    return true;
+  }
+  for (const absl::string_view device : SlotTable::Devices()) {
+    if (MakeRoomOn(device, demand, job)) return true;
+  }
+  ahead_->Keep(demand);
+  return false;
+}
+
+// Ranks of the gang whose slots serve `demand`, those on the nodes where it has fewest first; no
+// more than it may lose.
+std::vector<size_t> Elastic::ThatCouldGo(const Gang& gang, const SlotDemand& demand,
+                                         absl::string_view device) const {
+  std::map<std::string, int> on_node;
+  for (const Placement::Rank& rank : gang.ranks) ++on_node[rank.node];
+  std::vector<size_t> ranks;
+  for (size_t i = 0; i < gang.ranks.size(); ++i) {
+    const Placement::Rank& rank = gang.ranks[i];
+    const bool serves =
+        device.empty() || std::all_of(rank.slots.begin(), rank.slots.end(), [&](int slot) {
+          return ahead_->Serves(demand, device, rank.node, slot);
+        });
+    if (serves) ranks.push_back(i);
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [&](size_t a, size_t b) {
+    const std::string &of_a = gang.ranks[a].node, &of_b = gang.ranks[b].node;
+    return std::make_tuple(on_node[of_a], of_b, b) < std::make_tuple(on_node[of_b], of_a, a);
+  });
+  const int surplus = static_cast<int>(gang.ranks.size()) - LeastOf(*gang.job);
+  if (static_cast<int>(ranks.size()) > surplus) ranks.resize(std::max(0, surplus));
+  return ranks;
+}
+
+// Takes from jobs that are resized anyway, then from those of the least priority, of these from
+// whom has most to give: so few as can be are resized.
+bool Elastic::MakeRoomOn(absl::string_view device, const SlotDemand& demand, const JobRecord& job) {
+  const SlotTable::Counts counts = ahead_->CountOn(demand, device);
+  int missing = demand.count - (counts.free - counts.kept);
+  if (counts.present < demand.count || missing <= 0) return false;
+  std::vector<Gift> gifts;
+  int offered = 0;
+  for (Gang& gang : gangs_) {
+    const bool has_more = static_cast<int>(gang.ranks.size()) > LeastOf(*gang.job);
+    if (!has_more || gang.job->priority > job.priority) continue;
+    Gift gift{&gang, ThatCouldGo(gang, demand, device)};
+    if (gift.ranks.empty()) continue;
+    offered += static_cast<int>(gift.ranks.size());
+    gifts.push_back(std::move(gift));
+  }
+  if (offered < missing) return false;
+  std::stable_sort(gifts.begin(), gifts.end(), [](const Gift& a, const Gift& b) {
+    const auto key = [](const Gift& gift) {
+      return std::make_tuple(!gift.gang->decision.has_value(), gift.gang->job->priority,
+                             -static_cast<int>(gift.ranks.size()));
+    };
+    return key(a) < key(b);
+  });
+  for (Gift& gift : gifts) {
+    if (missing <= 0) break;
+    const size_t taken = std::min(gift.ranks.size(), static_cast<size_t>(missing));
+    gift.ranks.resize(taken);
+    missing -= static_cast<int>(taken);
+    Gang& gang = *gift.gang;
+    Drop(gang, std::move(gift.ranks));
+    if (gang.first.empty()) {
+      gang.first = absl::StrCat("job ", job.job_id, " of priority ", job.priority);
+    } else {
+      ++gang.others;
+    }
+    Decide(
+        gang, false,
+        absl::StrCat(gang.first, gang.others > 0 ? absl::StrCat(" and ", gang.others, " more wait")
+                                                 : std::string(" waits")));
+  }
+  const auto ranks = ahead_->Find(demand);
+  if (ranks.has_value()) ahead_->Take(*ranks);
+  return true;
+}
+
+void Elastic::Drop(Gang& gang, std::vector<size_t> ranks) {
+  std::sort(ranks.begin(), ranks.end(), std::greater<>());
+  for (const size_t rank : ranks) {
+    for (const int slot : gang.ranks[rank].slots) {
+      if (ahead_.has_value()) ahead_->SetTaken(gang.ranks[rank].node, slot, false);
+    }
+    gang.ranks.erase(gang.ranks.begin() + static_cast<std::ptrdiff_t>(rank));
+  }
+}
+
+void Elastic::Decide(Gang& gang, bool grows, std::string why) {
+  std::vector<Resize>& resizes = pass_.decisions.resizes;
+  if (!gang.decision.has_value()) {
+    gang.decision = resizes.size();
+    resizes.emplace_back();
+  }
+  resizes[*gang.decision] = {
+      .job_uid = gang.job->uid,
+      .job_version = gang.job->version,
+      .ranks = gang.ranks,
+      .reason = {reason::kResizing, absl::StrCat(Change(*gang.attempt, gang.ranks.size()), why)},
+      .grace = options_.drain_grace,
+      .grows = grows};
+}
+
+void Elastic::GiveOut() {
+  pass_.spare.emplace();
+  for (const Start& start : starts_) {
+    Placement& placement = pass_.decisions.placements[start.placement];
+    const SlotDemand demand = slots_.DemandOf(*start.job);
+    const std::vector<Placement::Rank> more = slots_.FindMore(
+        demand, placement.ranks, start.job->max_slots - static_cast<int>(placement.ranks.size()));
+    if (more.empty()) continue;
+    slots_.Take(more);
+    placement.ranks.insert(placement.ranks.end(), more.begin(), more.end());
+    GroupByNode(placement.ranks);
+    placement.reason = ReasonForPlacement(placement.ranks, *start.job);
+  }
+  for (Gang& gang : gangs_) Grow(gang);
+}
+
+void Elastic::Grow(Gang& gang) {
+  const JobRecord& job = *gang.job;
+  const int has = static_cast<int>(gang.ranks.size());
+  if (gang.decision.has_value() || has >= job.max_slots) return;
+  const SlotDemand demand = slots_.DemandOf(job);
+  const SlotTable::Counts counts = slots_.CountOn(demand, slots_.DeviceOf(gang.ranks));
+  const int could_have = std::min(job.max_slots, has + counts.free - counts.kept);
+  const bool below = has < job.min_slots;  // a user has asked for more
+  const int takes = std::max(UsefulSlots(job, could_have), std::min(could_have, job.min_slots));
+  if (takes <= has || (below && could_have < job.min_slots)) return;
+  if (!below) {
+    pass_.spare->push_back(job.uid);
+    const absl::Time ready = MayGrowFrom(job, *gang.attempt, now_, options_);
+    if (ready > now_) {
+      pass_.next = std::min(pass_.next, ready);
+      return;
+    }
+  }
+  const std::vector<Placement::Rank> more = slots_.FindMore(demand, gang.ranks, takes - has);
+  slots_.Take(more);
+  gang.ranks.insert(gang.ranks.end(), more.begin(), more.end());
+  GroupByNode(gang.ranks);
+  Decide(gang, !below,
+         below ? absl::StrCat("it was asked to take at least ", job.min_slots)
+               : absl::StrCat("no waiting job could use ", takes - has, " more"));
+}
+
+absl::Time MayGrowFrom(const JobRecord& job, const AttemptRecord& attempt, absl::Time now,
+                       const PlannerOptions& options) {
+  if (attempt.spare_since == absl::InfiniteFuture()) return absl::InfiniteFuture();
+  const absl::Duration start =
+      std::clamp(job.update_time - attempt.create_time, absl::ZeroDuration(), kLongestStart);
+  absl::Time from = std::max(attempt.spare_since + options.grow_after,
+                             job.update_time + std::max(options.grow_after, kRunOverStart * start));
+  const std::vector<absl::Time> growths = GrowthsSince(job, now);
+  if (static_cast<int>(growths.size()) >= options.most_growths) {
+    from = std::max(from, growths[growths.size() - options.most_growths] + kGrowthsCountFor);
+  }
+  return from;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,102 @@
+#pragma once
+
+// Jobs that run on any number of slots within a range: what a pass gives them beyond their minimum,
+// and what it takes back for jobs that wait. Pure.
+//
+// A resize ends an attempt and begins another, which costs a checkpoint and a start. So a job that
+// waits is served by as few resizes as can be, and a job grows only after slots have been of use to
+// nobody else for a while, seldom, and where it has run for long against what a start takes.
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/scheduler/pass_steps.h"
+#include "server/scheduler/planner.h"
+#include "server/scheduler/slots.h"
+
+namespace trainyard {
+
+// How many of `slots` make the job faster than fewer would: the rank that hosts most logical ranks
+// sets the pace.
+int UsefulSlots(const JobRecord& job, int slots);
+
+// Whether the slots of a running job may change: it has more or fewer than it should or could.
+bool IsElastic(const JobRecord& job, const AttemptRecord& attempt);
+
+// From when on a running job may take slots that nobody else can use: they have been there for
+// PlannerOptions::grow_after, and the job has run so long, and ten times as long as its start took;
+// and it has grown less than PlannerOptions::most_growths times in the last hour.
+absl::Time MayGrowFrom(const JobRecord& job, const AttemptRecord& attempt, absl::Time now,
+                       const PlannerOptions& options);
+
+// The gang of a RUNNING job without its ranks on these nodes; nothing: none would leave, or too few
+// would stay.
+std::optional<Resize> StayElsewhere(const JobRecord& job, const AttemptRecord& attempt,
+                                    const std::set<std::string>& nodes,
+                                    const PlannerOptions& options);
+
+class Elastic {
+ public:
+  // `slots` without what this pass sets aside; they and `pass` outlive this. Takes the slots that
+  // are kept for resizes under way, places the jobs whose gangs have left, and shrinks those that
+  // have more than they should.
+  Elastic(const Cluster& cluster, const PlannerOptions& options, SlotTable& slots, Pass& pass);
+
+  // Whether the waiting job got the slots that were kept for it.
+  bool Placed(const JobRecord& job) const { return placed_.count(job.uid) > 0; }
+
+  // The pass gives the job, whose placement is the last, these slots.
+  void Took(const JobRecord& job, const std::vector<Placement::Rank>& ranks);
+
+  // `job` waits for its least number of slots: whether they come free without further ado, or
+  // because running jobs of no higher priority have more than their least, and give them up.
+  bool MakeRoom(const JobRecord& job);
+
+  // Gives what no waiting job could use to jobs that the pass has placed, and to running ones. Only
+  // after the whole queue.
+  void GiveOut();
+
+ private:
+  struct Gang {
+    const JobRecord* job = nullptr;
+    const AttemptRecord* attempt = nullptr;
+    std::vector<Placement::Rank> ranks;  // as decided so far
+    std::optional<size_t> decision;      // among the resizes of the pass
+    std::string first;                   // for whom it shrinks
+    int others = 0;                      // for how many more
+  };
+  struct Gift {
+    Gang* gang = nullptr;
+    std::vector<size_t> ranks;  // that could go, the best to go first
+  };
+
+  void KeepForResizes(const Cluster& cluster);
+  void PlaceResized(const Cluster& cluster);
+  void FindGangs(const Cluster& cluster);
+  void LookAhead(const Cluster& cluster);
+  std::vector<size_t> ThatCouldGo(const Gang& gang, const SlotDemand& demand,
+                                  absl::string_view device) const;
+  bool MakeRoomOn(absl::string_view device, const SlotDemand& demand, const JobRecord& job);
+  void Drop(Gang& gang, std::vector<size_t> ranks);
+  void Decide(Gang& gang, bool grows, std::string why);
+  void Grow(Gang& gang);
+
+  const absl::Time now_;
+  const PlannerOptions& options_;
+  SlotTable& slots_;
+  Pass& pass_;
+  std::vector<Gang> gangs_;  // that run, in the order of RunsBefore
+  // The slots once all ranks that are leaving have left; of these, jobs that wait take theirs in
+  // turn. Only while a gang could shrink.
+  std::optional<SlotTable> ahead_;
+  std::set<std::string> placed_;
+  struct Start {
+    size_t placement = 0;  // among those of the pass
+    const JobRecord* job = nullptr;
+  };
+  std::vector<Start> starts_;  // that could take more
+};
+
+}  // namespace trainyard

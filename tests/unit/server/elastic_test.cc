@@ -1,0 +1,353 @@
+#include "server/scheduler/elastic.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/scheduler/explain.h"
+#include "storage/records/change.h"
+#include "tests/unit/server/snapshots.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// "n/0 n/1 m/2"
+std::string Slots(const std::vector<Placement::Rank>& ranks) {
+  return absl::StrJoin(ranks, " ", [](std::string* out, const auto& rank) {
+    absl::StrAppend(out, rank.node, "/", absl::StrJoin(rank.slots, "+"));
+  });
+}
+
+// "uid-a: resized 2 -> 1: …" of each resize of a pass.
+std::vector<std::string> Resizes(const Pass& pass) {
+  std::vector<std::string> texts;
+  for (const Resize& resize : pass.decisions.resizes) {
+    texts.push_back(absl::StrCat(resize.job_uid, ": ", resize.reason.message));
+  }
+  return texts;
+}
+
+std::vector<std::string> PlacedSlots(const Pass& pass) {
+  std::vector<std::string> texts;
+  for (const Placement& placement : pass.decisions.placements) {
+    texts.push_back(absl::StrCat(placement.job_uid, " ", Slots(placement.ranks)));
+  }
+  return texts;
+}
+
+Pass Decide(const Snapshots& s) { return PlanPass(s.snapshot, PlannerOptions{}); }
+
+// A running job for which slots have been spare for so long.
+Snapshots& SpareFor(Snapshots& s, absl::Duration spare) {
+  s.snapshot.attempts.back().spare_since = TestNow() - spare;
+  s.snapshot.attempts.back().create_time = TestNow() - absl::Hours(1);
+  s.snapshot.jobs.back().update_time = TestNow() - absl::Hours(1);
+  return s;
+}
+
+JobRecord& LastJob(Snapshots& s) { return s.snapshot.jobs.back(); }
+
+TEST(Elastic, AJobStartsOnAsManySlotsAsNobodyElseWaitsFor) {
+  EXPECT_THAT(PlacedSlots(Decide(Snapshots()
+                                     .Node({.name = "n", .cpu = 3})
+                                     .Node({.name = "o", .cpu = 2})
+                                     .Queued({.id = "e", .slots = 1, .most_slots = 4}))),
+              ElementsAre("uid-e o/0 o/1 n/0 n/1"));
+  EXPECT_THAT(
+      PlacedSlots(Decide(Snapshots()
+                             .Node({.name = "n", .cpu = 4})
+                             .Queued({.id = "e", .slots = 1, .age_seconds = 9, .most_slots = 4})
+                             .Queued({.id = "x", .slots = 2}))),
+      ElementsAre("uid-e n/0 n/3", "uid-x n/1 n/2"));
+}
+
+TEST(Elastic, AJobWaitsForItsLeastNumberOfSlots) {
+  const Pass pass = Decide(
+      Snapshots().Node({.name = "n", .cpu = 2}).Queued({.id = "e", .slots = 3, .most_slots = 4}));
+  EXPECT_THAT(pass.decisions.placements, IsEmpty());
+  EXPECT_EQ(pass.queue[0].reason.code, reason::kFitsNoNode);
+}
+
+TEST(Elastic, AWaitingJobOfAtLeastItsPriorityTakesItsSurplus) {
+  const auto with = [](int priority, int slots) {
+    Snapshots s;
+    s.Node({.name = "n", .cpu = 4})
+        .Running({.id = "e", .slots = 2, .priority = 1, .most_slots = 4}, "n", {0, 1, 2, 3})
+        .Queued({.id = "x", .slots = slots, .priority = priority});
+    return Decide(s);
+  };
+  EXPECT_THAT(Resizes(with(1, 1)), ElementsAre("uid-e: resized 4 -> 3: job x of priority 1 waits"));
+  EXPECT_THAT(Resizes(with(5, 2)), ElementsAre("uid-e: resized 4 -> 2: job x of priority 5 waits"));
+  EXPECT_THAT(Resizes(with(0, 1)), IsEmpty());  // of less priority
+  EXPECT_THAT(Resizes(with(1, 3)), IsEmpty());  // it would have less than its least
+}
+
+TEST(Elastic, OneResizeServesAllWhoWait) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 6})
+      .Running({.id = "e", .slots = 1, .most_slots = 6}, "n", {0, 1, 2, 3, 4, 5});
+  for (int i = 0; i < 8; ++i) {
+    s.Queued({.id = absl::StrCat("x", i), .slots = 2, .age_seconds = 9 - i});
+  }
+  EXPECT_THAT(Resizes(Decide(s)),
+              ElementsAre("uid-e: resized 6 -> 2: job x0 of priority 0 and 1 more wait"));
+}
+
+TEST(Elastic, OfSeveralTheLeastImportantGivesThenTheOneWithMost) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 9})
+      .Running({.id = "a", .slots = 1, .priority = 1, .most_slots = 3}, "n", {0, 1, 2})
+      .Running({.id = "b", .slots = 1, .most_slots = 2}, "n", {3, 4})
+      .Running({.id = "c", .slots = 1, .most_slots = 4}, "n", {5, 6, 7, 8})
+      .Queued({.id = "x", .slots = 2, .priority = 1});
+  EXPECT_THAT(Resizes(Decide(s)), ElementsAre("uid-c: resized 4 -> 2: job x of priority 1 waits"));
+}
+
+TEST(Elastic, WhatIsAboutToComeFreeIsWaitedFor) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4})
+      .Running({.id = "e", .slots = 1, .most_slots = 2}, "n", {0, 1})
+      .Running({.id = "p", .slots = 2}, "n", {2, 3}, JobState::kSuspending)
+      .Queued({.id = "x", .slots = 2, .age_seconds = 5});
+  EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
+  s.Queued({.id = "y", .slots = 1});  // and that is for x
+  EXPECT_THAT(Resizes(Decide(s)), ElementsAre("uid-e: resized 2 -> 1: job y of priority 0 waits"));
+}
+
+TEST(Elastic, SlotsOfAnotherKindAreNotTaken) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 2})
+      .Node({.name = "big", .cpu = 1, .bytes = int64_t{64} << 30})
+      .Running({.id = "e", .slots = 1, .most_slots = 2}, "n", {0, 1})
+      .Running({.id = "f"}, "big", {0})
+      .Queued({.id = "x", .bytes = int64_t{32} << 30});
+  EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
+}
+
+TEST(Elastic, NothingShrinksForWhoStandsBehindAJobThatCannotStart) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4})
+      .Running({.id = "e", .slots = 2, .most_slots = 3}, "n", {0, 1, 2})
+      .Running({.id = "f"}, "n", {3})
+      .Queued({.id = "wide", .slots = 4, .age_seconds = 9})
+      .Queued({.id = "x"});
+  EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
+}
+
+TEST(Elastic, AResizedJobGetsWhatWasKeptForItBeforeAnybodyElse) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4})
+      .Queued({.id = "urgent", .slots = 2, .priority = 9})
+      .Queued({.id = "e", .slots = 1, .most_slots = 4});
+  JobRecord& e = LastJob(s);
+  e.attempt = 1;
+  e.reason = {reason::kResizing, "resized 4 -> 2: job urgent of priority 9 waits"};
+  e.resize = ResizeRecord{.attempt = 1, .ranks = {{"n", {1}}, {"n", {3}}}};
+  const Pass pass = Decide(s);
+  EXPECT_THAT(PlacedSlots(pass), ElementsAre("uid-e n/1 n/3", "uid-urgent n/0 n/2"));
+  EXPECT_EQ(pass.decisions.placements[0].reason.code, reason::kResizing);
+
+  LastJob(s).resize->ranks[1].node = "gone";  // it goes on with what is left
+  EXPECT_THAT(PlacedSlots(Decide(s)), ElementsAre("uid-e n/1", "uid-urgent n/0 n/2"));
+  LastJob(s).min_slots = 2;  // too little is left: it waits in its turn
+  EXPECT_THAT(PlacedSlots(Decide(s)), ElementsAre("uid-urgent n/0 n/1", "uid-e n/2 n/3"));
+  LastJob(s).resize->attempt = 0;  // of an attempt that is over for long
+  EXPECT_THAT(PlacedSlots(Decide(s)), ElementsAre("uid-urgent n/0 n/1", "uid-e n/2 n/3"));
+}
+
+TEST(Elastic, SlotsAreKeptWhileTheGangLeaves) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 3})
+      .Running({.id = "e", .slots = 1, .most_slots = 3}, "n", {0}, JobState::kSuspending);
+  JobRecord& e = LastJob(s);
+  e.reason = {reason::kResizing, "resized 1 -> 2: no waiting job could use 1 more"};
+  e.resize = ResizeRecord{.attempt = 1, .ranks = {{"n", {0}}, {"n", {1}}}};
+  s.Queued({.id = "x", .age_seconds = 3}).Queued({.id = "y", .age_seconds = 1});
+  EXPECT_THAT(PlacedSlots(Decide(s)), ElementsAre("uid-x n/2"));
+}
+
+TEST(Elastic, AJobGrowsWhereSlotsHaveBeenSpareForAWhile) {
+  const auto after = [](absl::Duration spare) {
+    Snapshots s;
+    s.Node({.name = "n", .cpu = 4}).Running({.id = "e", .slots = 1, .most_slots = 3}, "n", {0});
+    return Decide(SpareFor(s, spare));
+  };
+  const Pass pass = after(absl::Seconds(61));
+  EXPECT_THAT(Resizes(pass), ElementsAre("uid-e: resized 1 -> 3: no waiting job could use 2 more"));
+  EXPECT_TRUE(pass.decisions.resizes[0].grows);
+  EXPECT_EQ(Slots(pass.decisions.resizes[0].ranks), "n/0 n/1 n/2");
+  const Pass early = after(absl::Seconds(20));
+  EXPECT_THAT(Resizes(early), IsEmpty());
+  EXPECT_EQ(early.next, TestNow() + absl::Seconds(40));
+  EXPECT_THAT(*early.spare, ElementsAre("uid-e"));
+}
+
+TEST(Elastic, AJobDoesNotGrowIntoWhatAWaitingJobCouldUse) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4}).Running({.id = "e", .slots = 1, .most_slots = 3}, "n", {0});
+  SpareFor(s, absl::Hours(1)).Queued({.id = "x", .slots = 4});
+  const Pass pass = Decide(s);
+  EXPECT_THAT(Resizes(pass), IsEmpty());
+  EXPECT_THAT(*pass.spare, IsEmpty());
+}
+
+TEST(Elastic, AJobGrowsOnlyWhereItGetsFaster) {
+  const auto with = [](int logical) {
+    Snapshots s;
+    s.Node({.name = "n", .cpu = 5})
+        .Running({.id = "e", .slots = 1, .most_slots = 8, .logical_ranks = logical}, "n", {0, 1});
+    return Resizes(Decide(SpareFor(s, absl::Hours(1))));
+  };
+  EXPECT_THAT(with(8), ElementsAre(HasSubstr("resized 2 -> 4")));  // five host as many as four
+  EXPECT_THAT(with(6), ElementsAre(HasSubstr("resized 2 -> 3")));
+  EXPECT_THAT(with(9), ElementsAre(HasSubstr("resized 2 -> 5")));
+}
+
+TEST(Elastic, AJobGrowsSeldomAndAfterItHasRunForLongAgainstItsStart) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4}).Running({.id = "e", .slots = 1, .most_slots = 3}, "n", {0});
+  SpareFor(s, absl::Hours(1));
+  LastJob(s).resize.emplace();
+  for (const int minutes : {50, 40, 30, 20}) {
+    LastJob(s).resize->growths.push_back(TestNow() - absl::Minutes(minutes));
+  }
+  const Pass pass = Decide(s);
+  EXPECT_THAT(Resizes(pass), IsEmpty());
+  EXPECT_EQ(pass.next, TestNow() + absl::Minutes(10));
+  LastJob(s).resize->growths.pop_back();
+  EXPECT_THAT(Resizes(Decide(s)), ElementsAre(HasSubstr("resized 1 -> 3")));
+
+  // Its start took half a minute, and it has run for four.
+  LastJob(s).update_time = TestNow() - absl::Minutes(4);
+  s.snapshot.attempts.back().create_time = TestNow() - absl::Minutes(4) - absl::Seconds(30);
+  EXPECT_EQ(Decide(s).next, TestNow() + absl::Minutes(1));
+}
+
+TEST(Elastic, AJobGoesOnWithoutADrainedNode) {
+  const auto with = [](int least) {
+    Snapshots s;
+    s.Node({.name = "n", .cpu = 2}).Node({.name = "m", .cpu = 2, .draining = true});
+    s.Running({.id = "e", .slots = least, .most_slots = 3}, "n", {0, 1});
+    s.snapshot.attempts.back().ranks.push_back(
+        {.id = {"uid-e", 1, 2}, .node = "m", .slots = {0}, .state = RankState::kRunning});
+    return Decide(s);
+  };
+  EXPECT_THAT(Resizes(with(1)), ElementsAre("uid-e: resized 3 -> 2: nodes/m is drained"));
+  EXPECT_THAT(with(1).decisions.suspensions, IsEmpty());
+  EXPECT_THAT(Resizes(with(3)), IsEmpty());
+  EXPECT_EQ(with(3).decisions.suspensions.size(), 1u);
+}
+
+TEST(Elastic, WhatAUserAskedForIsDoneAtOnce) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 6}).Running({.id = "e", .slots = 2, .most_slots = 4}, "n", {0, 1, 2});
+  LastJob(s).max_slots = 2;
+  EXPECT_THAT(Resizes(Decide(s)),
+              ElementsAre("uid-e: resized 3 -> 2: it was asked to take at most 2"));
+  LastJob(s).min_slots = LastJob(s).max_slots = 5;
+  const Pass pass = Decide(s);
+  EXPECT_THAT(Resizes(pass), ElementsAre("uid-e: resized 3 -> 5: it was asked to take at least 5"));
+  EXPECT_FALSE(pass.decisions.resizes[0].grows);  // does not count against the limit
+  LastJob(s).min_slots = LastJob(s).max_slots = 7;
+  EXPECT_THAT(Resizes(Decide(s)), IsEmpty());  // runs on with what it has
+}
+
+TEST(Elastic, AJobThatStartsOrWhoseRankIsGoneIsLeftAlone) {
+  for (const JobState state : {JobState::kStarting, JobState::kSuspending, JobState::kCancelling}) {
+    Snapshots s;
+    s.Node({.name = "n", .cpu = 2})
+        .Running({.id = "e", .slots = 1, .most_slots = 2}, "n", {0, 1}, state)
+        .Queued({.id = "x", .priority = 5});
+    EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
+  }
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 2})
+      .Running({.id = "e", .slots = 1, .most_slots = 2}, "n", {0, 1})
+      .Queued({.id = "x", .priority = 5});
+  s.snapshot.attempts[0].ranks[1].outcome = RankOutcome::kFailed;
+  EXPECT_THAT(Resizes(Decide(s)), IsEmpty());
+}
+
+TEST(Elastic, ExplainSaysHowManySlotsAndWhyNotMore) {
+  Snapshots s;
+  s.Node({.name = "n", .cpu = 4})
+      .Running({.id = "e", .slots = 1, .most_slots = 4, .logical_ranks = 4}, "n", {0, 1});
+  const auto explained = [&s] {
+    return Explain(LastJob(s), {s.snapshot.attempts.back()}, s.snapshot, PlannerOptions{}).details;
+  };
+  EXPECT_THAT(explained(), Contains("runs on 2 slots; it may have 1 to 4 slots"));
+  EXPECT_THAT(explained(), Contains(HasSubstr("takes more slots once")));
+  LastJob(s).max_slots = 3;
+  EXPECT_THAT(explained(), Contains(HasSubstr("more slots would not make it faster")));
+}
+
+// The way of a job through a resize, as its users are told.
+TEST(Resize, IsOneLineInTheFeedAndTheJobStaysRunning) {
+  JobRecord job = MakeJob({.id = "e", .slots = 1, .most_slots = 3});
+  job.state = JobState::kRunning;
+  job.attempt = 1;
+  const Reason why{reason::kResizing, "resized 3 -> 1: job x of priority 0 waits"};
+  JobChange change = ResizeJob(job, {{"n", {0}}}, true, why, absl::Minutes(1), TestNow());
+  EXPECT_EQ(change.job.state, JobState::kSuspending);
+  EXPECT_EQ(ShownState(change.job), JobState::kRunning);
+  EXPECT_TRUE(IsResizing(change.job));
+  ASSERT_EQ(change.feed.size(), 1u);
+  const auto& told = std::get<StateChangeRecord>(change.feed[0].what);
+  EXPECT_EQ(told.from, JobState::kRunning);
+  EXPECT_EQ(told.to, JobState::kRunning);
+  EXPECT_EQ(told.reason, why);
+  EXPECT_THAT(change.job.resize->growths, ElementsAre(TestNow()));
+
+  // A pause, like anything else that gives another reason, ends it.
+  const auto paused =
+      PauseJob(change.job, 0, {reason::kPausedByUser, "p"}, absl::Minutes(1), TestNow());
+  ASSERT_TRUE(paused.ok());
+  EXPECT_FALSE(IsResizing(paused->job));
+  EXPECT_EQ(std::get<StateChangeRecord>(paused->feed[0].what).from, JobState::kRunning);
+  EXPECT_EQ(std::get<StateChangeRecord>(paused->feed[0].what).to, JobState::kSuspending);
+}
+
+TEST(Resize, AFailedCheckpointCostsNothingAndTheJobGoesOn) {
+  JobRecord job = MakeJob({.id = "e", .slots = 1, .most_slots = 3});
+  job.state = JobState::kRunning;
+  job.attempt = 1;
+  job = ResizeJob(job, {{"n", {0}}}, false, {reason::kResizing, "r"}, absl::Minutes(1), TestNow())
+            .job;
+  AttemptRecord attempt{.job_uid = job.uid, .attempt = 1};
+  attempt.ranks.push_back({.id = {job.uid, 1, 0}, .node = "n", .slots = {0}});
+  RankRecord& rank = attempt.ranks[0];
+  rank.state = RankState::kGone;
+  rank.outcome = RankOutcome::kFailed;
+  rank.failure = FailureRecord{.category = "STORAGE", .message = "disk full", .retryable = true};
+  const AttemptVerdict verdict = EvaluateAttempt(job, attempt);
+  EXPECT_EQ(verdict.trigger, JobTrigger::kPreempt);
+  EXPECT_FALSE(verdict.spends_restart);
+  EXPECT_EQ(verdict.reason.code, reason::kResizing);
+  rank.failure->retryable = false;
+  EXPECT_EQ(EvaluateAttempt(job, attempt).trigger, JobTrigger::kFail);
+}
+
+TEST(Resize, TheRangeOfAJobChangesUntilItEnds) {
+  JobRecord job = MakeJob({.id = "e", .slots = 1, .most_slots = 3});
+  const auto changed = SetSlotRange(job, 0, {2, 4, 100}, "ann", TestNow());
+  ASSERT_TRUE(changed.ok());
+  EXPECT_EQ(changed->job.min_slots, 2);
+  EXPECT_EQ(changed->job.bytes_per_slot, 100);
+  EXPECT_EQ(changed->job.version, job.version + 1);
+  EXPECT_EQ(std::get<NoticeRecord>(changed->feed[0].what).message,
+            "takes 2 to 4 slots from now on, as ann asked; it was 1 to 3 slots");
+  EXPECT_FALSE(SetSlotRange(changed->job, 0, {2, 4, 100}, "ann", TestNow())->changed);
+  EXPECT_TRUE(absl::IsAborted(SetSlotRange(job, 7, {2, 4, 100}, "ann", TestNow()).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(SetSlotRange(job, 0, {0, 4, 1}, "a", TestNow()).status()));
+  job.state = JobState::kFailed;
+  EXPECT_TRUE(absl::IsFailedPrecondition(SetSlotRange(job, 0, {2, 4, 1}, "a", TestNow()).status()));
+}
+
+}  // namespace
+}  // namespace trainyard
