@@ -18,6 +18,7 @@ void AddWait(CLI::App& root, Session& session);
 void AddCancel(CLI::App& root, Session& session);
 void AddPause(CLI::App& root, Session& session);
 void AddResume(CLI::App& root, Session& session);
+void AddResize(CLI::App& root, Session& session);
 void AddDelete(CLI::App& root, Session& session);
 void AddCheckpoints(CLI::App& root, Session& session);
 void AddSample(CLI::App& root, Session& session);

@@ -45,13 +45,14 @@ absl::StatusOr<int> ActOnAll(Session& session, const std::vector<std::string>& n
 
 }  // namespace
 
-void AddJobAction(CLI::App& root, Session& session, const std::string& command,
-                  const std::string& help, Act act) {
+CLI::App* AddJobAction(CLI::App& root, Session& session, const std::string& command,
+                       const std::string& help, Act act) {
   CLI::App* sub = root.add_subcommand(command, help);
   auto names = std::make_shared<std::vector<std::string>>();  // lives as long as the command's body
   sub->add_option("JOB", *names, "Ids or full names of jobs")->required();
   session.SetBody(
       sub, [&session, names, act = std::move(act)] { return ActOnAll(session, *names, act); });
+  return sub;
 }
 
 }  // namespace trainyard::cli

@@ -9,8 +9,9 @@ namespace trainyard::cli {
 
 // Adds a subcommand that calls `act` with the full name of each job that the user names, and prints
 // the job's new state. All jobs are tried; the exit code is that of the first error, or 0.
-void AddJobAction(CLI::App& root, Session& session, const std::string& command,
-                  const std::string& help,
-                  std::function<absl::StatusOr<v1::Job>(Client&, const std::string& name)> act);
+// Returns the subcommand, for options of its own.
+CLI::App* AddJobAction(
+    CLI::App& root, Session& session, const std::string& command, const std::string& help,
+    std::function<absl::StatusOr<v1::Job>(Client&, const std::string& name)> act);
 
 }  // namespace trainyard::cli

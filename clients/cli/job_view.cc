@@ -35,6 +35,17 @@ std::string Painted(const Terminal& terminal, v1::JobState state) {
   return Paint(terminal, ColorOf(state), StateName(state));
 }
 
+// "3 (1 to 8)"; "2" of a job that has as many as it may have.
+std::string SlotsText(const v1::Job& job) {
+  if (job.max_slots() == 0) return "-";  // a server of before
+  const bool fixed = job.min_slots() == job.max_slots();
+  if (fixed && (job.slots() == 0 || job.slots() == job.max_slots())) {
+    return absl::StrCat(job.max_slots());
+  }
+  return absl::StrCat(job.slots(), " (", job.min_slots(),
+                      fixed ? "" : absl::StrCat(" to ", job.max_slots()), ")");
+}
+
 void AddTime(const char* label, bool present, const google::protobuf::Timestamp& time,
              Fields& fields) {
   if (present) fields.emplace_back(label, FormatWhen(TimeOf(time)));
@@ -47,7 +58,7 @@ std::string RenderJobs(const Terminal& terminal, const std::vector<v1::Job>& job
   std::vector<std::string> header = {"JOB", "STATE", "STEP", "TIME", "AGE"};
   if (wide) {
     for (const char* column :
-         {"ATTEMPT", "RESTARTS", "PRIORITY", "PARAMETERS", "CREATOR", "CODE"}) {
+         {"ATTEMPT", "RESTARTS", "PRIORITY", "SLOTS", "PARAMETERS", "CREATOR", "CODE"}) {
       header.push_back(column);
     }
   }
@@ -62,6 +73,7 @@ std::string RenderJobs(const Terminal& terminal, const std::vector<v1::Job>& job
       row.push_back(absl::StrCat(job.attempt()));
       row.push_back(absl::StrCat(job.restarts()));
       row.push_back(absl::StrCat(job.priority()));
+      row.push_back(SlotsText(job));
       row.push_back(FormatCount(job.plan().parameters()));
       row.push_back(job.creator());
       row.push_back(job.reason().code());
@@ -74,13 +86,17 @@ std::string RenderJobs(const Terminal& terminal, const std::vector<v1::Job>& job
 
 std::string RanksText(const v1::JobSpec& spec) {
   const int slots = std::max(1, spec.resources().min_slots());
+  const int most = std::max(slots, spec.resources().max_slots());
   const int logical = spec.parallel().has_logical_ranks() ? spec.parallel().logical_ranks() : slots;
   if (logical == 1) return "";
+  if (most > slots) {
+    return absl::StrCat(slots, " to ", most, ", which share ", logical, " logical ranks");
+  }
   if (logical == slots) return absl::StrCat(slots, ", a logical rank each");
-  const int least = logical / slots, most = (logical + slots - 1) / slots;
+  const int fewest = logical / slots, hosts = (logical + slots - 1) / slots;
   return absl::StrCat(
-      slots, slots == 1 ? ", with all " : ", each with ", least,
-      most > least ? absl::StrCat(" or ", most) : "",
+      slots, slots == 1 ? ", with all " : ", each with ", fewest,
+      hosts > fewest ? absl::StrCat(" or ", hosts) : "",
       slots == 1 ? " logical ranks" : absl::StrCat(" of the ", logical, " logical ranks"));
 }
 
@@ -92,7 +108,8 @@ std::string RenderJob(const Terminal& terminal, const v1::Job& raw, absl::Time n
                    {"step", Steps(job)},
                    {"run time", RunTime(job, now)},
                    {"attempt", absl::StrCat(job.attempt(), ", ", job.restarts(), " restarts")},
-                   {"priority", absl::StrCat(job.priority())}};
+                   {"priority", absl::StrCat(job.priority())},
+                   {"slots", SlotsText(job)}};
   if (!job.labels().empty()) {
     std::vector<std::string> labels;
     for (const auto& [key, value] : job.labels()) labels.push_back(absl::StrCat(key, "=", value));

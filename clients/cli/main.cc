@@ -23,6 +23,7 @@ void AddCommands(CLI::App& root, Session& session) {
   AddCancel(root, session);
   AddPause(root, session);
   AddResume(root, session);
+  AddResize(root, session);
   AddDelete(root, session);
   AddCheckpoints(root, session);
   AddSample(root, session);

@@ -357,6 +357,10 @@ absl::StatusOr<v1::Job> Client::ResumeJob(const v1::ResumeJobRequest& request) {
   return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::ResumeJob, request);
 }
 
+absl::StatusOr<v1::Job> Client::ResizeJob(const v1::ResizeJobRequest& request) {
+  return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::ResizeJob, request);
+}
+
 absl::Status Client::DeleteJob(const v1::DeleteJobRequest& request) {
   return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::DeleteJob, request).status();
 }

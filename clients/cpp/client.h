@@ -66,6 +66,7 @@ class Client {
   absl::StatusOr<v1::Job> CancelJob(const v1::CancelJobRequest& request);
   absl::StatusOr<v1::Job> PauseJob(const v1::PauseJobRequest& request);
   absl::StatusOr<v1::Job> ResumeJob(const v1::ResumeJobRequest& request);
+  absl::StatusOr<v1::Job> ResizeJob(const v1::ResizeJobRequest& request);
   absl::Status DeleteJob(const v1::DeleteJobRequest& request);
   absl::StatusOr<v1::ExplainJobResponse> ExplainJob(const v1::ExplainJobRequest& request);
 

@@ -87,7 +87,10 @@ absl::StatusOr<v1::Job> ToProto(const JobRecord& job) {
   proto.set_etag(EtagOf(job));
   for (const auto& [key, value] : job.labels) (*proto.mutable_labels())[key] = value;
   proto.set_priority(job.priority);
-  proto.set_state(ToProto(job.state));
+  proto.set_state(ToProto(ShownState(job)));
+  proto.set_slots(job.slots);
+  proto.set_min_slots(job.min_slots);
+  proto.set_max_slots(job.max_slots);
   *proto.mutable_reason() = ToProto(job.reason);
   proto.set_creator(job.creator);
   if (IsSet(job.create_time)) SetTimestamp(job.create_time, *proto.mutable_create_time());

@@ -7,10 +7,12 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "executor/plan/spec/spec.h"
 #include "server/api/convert.h"
 #include "server/api/names.h"
 #include "server/api/submission.h"
 #include "storage/base/clock.h"
+#include "storage/base/field_error.h"
 #include "storage/base/status.h"
 
 namespace trainyard {
@@ -39,6 +41,7 @@ absl::StatusOr<v1::Job> AsIfSubmitted(JobRecord job) {
   answer.clear_etag();
   answer.clear_state();
   answer.clear_reason();
+  answer.clear_slots();
   return answer;
 }
 
@@ -80,6 +83,48 @@ JobIntake::Plan JobIntake::MakePlan(JobRecord job, SteadyTime until) {
   SetSizing(job, *plan.sizing);
   plan.fits = CheckFitsNodes(job, plan.sizing->facts);
   return plan;
+}
+
+absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& request,
+                                                const JobRecord& job) {
+  if (!request.has_min_slots() && !request.has_max_slots()) {
+    return absl::InvalidArgumentError("min_slots, max_slots: found neither, expected one of them");
+  }
+  v1::JobSpec spec;
+  if (!spec.ParseFromString(job.spec)) {
+    return absl::InternalError(absl::StrCat("the stored spec of ", job.job_id, " cannot be read"));
+  }
+  SlotRange range{.min_slots = request.has_min_slots() ? request.min_slots() : job.min_slots,
+                  .max_slots = request.has_max_slots() ? request.max_slots() : job.max_slots,
+                  .bytes_per_slot = job.bytes_per_slot};
+  const int most = std::max(1, spec.parallel().logical_ranks());
+  const std::string expected =
+      absl::StrCat("1 to ", most, ", the logical ranks of the job (spec.parallel.logical_ranks)");
+  for (const auto& [field, slots] :
+       {std::pair{"min_slots", range.min_slots}, std::pair{"max_slots", range.max_slots}}) {
+    if (slots < 1 || slots > most) return FieldError(field, absl::StrCat(slots), expected);
+  }
+  if (range.max_slots < range.min_slots) {
+    return request.has_max_slots()
+               ? FieldError("max_slots", absl::StrCat(range.max_slots),
+                            absl::StrCat("at least min_slots, which is ", range.min_slots))
+               : FieldError("min_slots", absl::StrCat(range.min_slots),
+                            absl::StrCat("at most max_slots, which is ", range.max_slots));
+  }
+  const bool same = range.min_slots == job.min_slots && range.max_slots == job.max_slots;
+  if (same || IsTerminal(job.state)) return range;
+  spec.mutable_resources()->set_min_slots(range.min_slots);
+  spec.mutable_resources()->set_max_slots(range.max_slots);
+  TY_RETURN_IF_ERROR(plan::ResolveSpec(spec).status());
+  JobRecord resized = job;
+  resized.spec = spec.SerializeAsString();
+  resized.min_slots = range.min_slots;
+  resized.max_slots = range.max_slots;
+  const Plan plan = MakePlan(std::move(resized), SteadyTime::max());
+  TY_RETURN_IF_ERROR(plan.sizing.status());
+  TY_RETURN_IF_ERROR(plan.fits);
+  range.bytes_per_slot = plan.sizing->summary.bytes_per_slot();
+  return range;
 }
 
 // The job that an earlier call made under the same request id; kNotFound: there is none.

@@ -36,6 +36,10 @@ class JobIntake {
   absl::StatusOr<std::vector<absl::StatusOr<v1::Job>>> SubmitMany(
       const v1::BatchSubmitJobsRequest& request, const std::string& creator, const Gone& gone);
 
+  // The range that `request` asks for, if the job may have it and could then fit: from 1 slot to as
+  // many as it has logical ranks.
+  absl::StatusOr<SlotRange> CheckRange(const v1::ResizeJobRequest& request, const JobRecord& job);
+
  private:
   // What was found out about one spec.
   struct Plan {

@@ -104,6 +104,16 @@ class JobService final : public v1::JobService::CallbackService {
           });
     });
   }
+  grpc::ServerUnaryReactor* ResizeJob(grpc::CallbackServerContext* context,
+                                      const v1::ResizeJobRequest* request,
+                                      v1::Job* response) override {
+    return RunCall(b_, *context, *request, [=, this] {
+      return Drive(*context, *request, response,
+                   [&](const auto& name, int64_t version, const Principal& by) {
+                     return Resize(*request, name, version, by.name);
+                   });
+    });
+  }
   grpc::ServerUnaryReactor* DeleteJob(grpc::CallbackServerContext* context,
                                       const v1::DeleteJobRequest* request,
                                       google::protobuf::Empty*) override {
@@ -238,6 +248,13 @@ class JobService final : public v1::JobService::CallbackService {
     if (IsTerminal(job.state)) TY_RETURN_IF_ERROR(CheckNoneLives(job));
     TY_RETURN_IF_ERROR(jobs_.Delete(name, version));
     return job;
+  }
+
+  absl::StatusOr<JobRecord> Resize(const v1::ResizeJobRequest& request, const JobName& name,
+                                   int64_t version, const std::string& by) {
+    TY_ASSIGN_OR_RETURN(const JobRecord current, jobs_.Get(name));
+    TY_ASSIGN_OR_RETURN(const SlotRange range, intake_.CheckRange(request, current));
+    return jobs_.SetSlotRange(name, version, range, by);
   }
 
   // All calls that change a job: they differ in `arrow` alone.

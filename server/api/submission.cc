@@ -139,6 +139,7 @@ absl::StatusOr<JobRecord> CheckSubmission(const v1::SubmitJobRequest& request,
   record.priority = job.priority();
   record.min_slots = std::max(1, spec.resources().min_slots());
   record.max_slots = std::max(record.min_slots, spec.resources().max_slots());
+  record.logical_ranks = spec.parallel().logical_ranks();
   if (spec.resources().device() != v1::Resources::DEVICE_UNSPECIFIED) {
     record.device = v1::Resources::Device_Name(spec.resources().device());
   }
@@ -159,7 +160,11 @@ namespace {
 // What would fit into a slot of `slot_bytes`, found by planning the job again.
 std::string WhatFitsInto(int64_t slot_bytes, const JobRecord& job, const plan::DataFacts& facts) {
   v1::JobSpec spec;
-  if (spec.ParseFromString(job.spec)) return plan::WhatFits(spec, facts, slot_bytes);
+  if (spec.ParseFromString(job.spec)) {
+    // The fewer ranks there are, the more each holds.
+    spec.mutable_resources()->set_max_slots(spec.resources().min_slots());
+    return plan::WhatFits(spec, facts, slot_bytes);
+  }
   return "a smaller training.micro_batch_size or a smaller model would fit";
 }
 

@@ -1,13 +1,18 @@
 #include "server/sizing/size_job.h"
 
+#include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "executor/data/read_facts.h"
 #include "executor/plan/build.h"
+#include "executor/plan/cost/gang_memory.h"
+#include "executor/plan/graph/fold_tree.h"
 #include "executor/plan/graph/plan.h"
 #include "executor/plan/spec/spec.h"
 #include "executor/weights/start_weights.h"
@@ -55,12 +60,52 @@ absl::Status CheckStart(const v1::JobSpec& spec, const plan::Plan& plan) {
   return weights::CheckTokenizer(*weights, spec, plan, tokenizer->get());
 }
 
+// How many looks are spent on finding out with how many ranks one holds most.
+constexpr int kMostLooks = 64;
+
+// Numbers of ranks of which one needs most memory, but for links: the fewest, since each then owns
+// the most state, and the fewest of each depth to which partial sums pile up.
+std::vector<int> RanksToSize(const v1::JobSpec& spec) {
+  const int least = std::max(1, spec.resources().min_slots());
+  const int most = std::max(least, spec.resources().max_slots());
+  const int logical = std::max(most, spec.parallel().logical_ranks());
+  std::vector<int> ranks;
+  std::set<int64_t> depths;
+  for (int n = least; n <= std::min(most, least + kMostLooks - 1); ++n) {
+    if (depths.insert(plan::MostSums(logical, n)).second) ranks.push_back(n);
+  }
+  return ranks;
+}
+
+// The plan of the number of ranks with which one needs most, with the links of the most ranks.
+absl::StatusOr<plan::Plan> LargestPlan(const v1::JobSpec& spec, const plan::DataFacts& facts) {
+  const auto links = [&spec](int ranks) {
+    return plan::GangBytes(std::max(ranks, spec.parallel().logical_ranks()), ranks);
+  };
+  std::optional<plan::Plan> largest;
+  for (const int ranks : RanksToSize(spec)) {
+    v1::JobSpec one = spec;
+    one.mutable_resources()->set_min_slots(ranks);
+    one.mutable_resources()->set_max_slots(ranks);
+    TY_ASSIGN_OR_RETURN(plan::Plan plan, plan::BuildPlan(one, facts));
+    const int64_t more = links(std::max(ranks, spec.resources().max_slots())) - links(ranks);
+    plan.summary.set_staging_bytes(plan.summary.staging_bytes() + more);
+    if (plan.summary.device() != v1::Resources::CUDA) {
+      plan.summary.set_bytes_per_slot(plan.summary.bytes_per_slot() + more);
+    }
+    if (!largest.has_value() || plan.summary.bytes_per_slot() > largest->summary.bytes_per_slot()) {
+      largest = std::move(plan);
+    }
+  }
+  return *std::move(largest);
+}
+
 }  // namespace
 
 absl::StatusOr<Sizing> SizeJob(const v1::JobSpec& spec) {
   Sizing sizing;
   TY_ASSIGN_OR_RETURN(sizing.facts, FindFacts(spec));
-  TY_ASSIGN_OR_RETURN(plan::Plan plan, plan::BuildPlan(spec, sizing.facts));
+  TY_ASSIGN_OR_RETURN(plan::Plan plan, LargestPlan(spec, sizing.facts));
   TY_RETURN_IF_ERROR(CheckStart(spec, plan));
   sizing.summary = std::move(plan.summary);
   return sizing;

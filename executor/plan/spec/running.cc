@@ -45,10 +45,6 @@ absl::Status ResolveResources(v1::Resources& resources) {
     return Invalid(at + "max_slots", resources.max_slots(), " is less than min_slots ",
                    resources.min_slots());
   }
-  if (resources.max_slots() > resources.min_slots()) {
-    return NotBuilt(at + "max_slots", "growing beyond min_slots",
-                    absl::StrCat("set both to ", resources.min_slots()));
-  }
   if (!v1::Resources::Device_IsValid(resources.device())) {
     return Invalid(at + "device", static_cast<int>(resources.device()),
                    " is no device; use CPU or CUDA, or leave it out");

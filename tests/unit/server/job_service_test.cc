@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <tuple>
 
@@ -448,6 +449,49 @@ TEST_F(JobServiceTest, PauseResumeCancelDeleteFollowTheTable) {
   ASSERT_TRUE(rig_.jobs().DeleteJob(Rig::Context().get(), remove, &empty).ok());
   EXPECT_EQ(rig_.jobs().CancelJob(Rig::Context().get(), cancel, &response_).error_code(),
             grpc::NOT_FOUND);
+}
+
+TEST_F(JobServiceTest, ResizeChangesTheRangeOrSaysWhatItMayBe) {
+  v1::Job job = SmallJob("a");
+  job.mutable_spec()->mutable_training()->set_batch_size(24);
+  job.mutable_spec()->mutable_parallel()->set_logical_ranks(6);
+  job.mutable_spec()->mutable_resources()->set_device(v1::Resources::CPU);
+  job.mutable_spec()->mutable_resources()->set_min_slots(2);
+  job.mutable_spec()->mutable_resources()->set_max_slots(4);
+  const grpc::Status submitted = Submit(Request(job));
+  ASSERT_TRUE(submitted.ok()) << submitted.error_message();
+  EXPECT_EQ(response_.min_slots(), 2);
+  EXPECT_EQ(response_.max_slots(), 4);
+  EXPECT_EQ(response_.slots(), 0);
+  const auto resize = [this](std::optional<int> least, std::optional<int> most) {
+    v1::ResizeJobRequest request;
+    request.set_name("projects/default/jobs/a");
+    if (least.has_value()) request.set_min_slots(*least);
+    if (most.has_value()) request.set_max_slots(*most);
+    return rig_.jobs().ResizeJob(Rig::Context().get(), request, &response_);
+  };
+  const auto refused = [&](std::optional<int> least, std::optional<int> most, const char* words) {
+    ExpectRefused(grpc::INVALID_ARGUMENT, words, [&] { return resize(least, most); });
+  };
+  refused({}, {}, "min_slots, max_slots: found neither");
+  refused(0, {}, "min_slots: found 0, expected 1 to 6, the logical ranks of the job");
+  refused({}, 7, "max_slots: found 7, expected 1 to 6");
+  refused(-3, 5, "min_slots: found -3");
+  refused({}, 1, "max_slots: found 1, expected at least min_slots, which is 2");
+  refused(5, {}, "min_slots: found 5, expected at most max_slots, which is 4");
+  refused(3, 2, "max_slots: found 2, expected at least min_slots, which is 3");
+  ASSERT_TRUE(resize({}, 6).ok());
+  EXPECT_EQ(response_.max_slots(), 6);
+  ASSERT_TRUE(resize(1, 3).ok());
+  EXPECT_EQ(response_.min_slots(), 1);
+  EXPECT_EQ(response_.max_slots(), 3);
+  EXPECT_EQ(response_.state(), v1::QUEUED);
+  EXPECT_EQ(response_.spec().resources().max_slots(), 4);  // as it was submitted
+  v1::CancelJobRequest cancel;
+  cancel.set_name("projects/default/jobs/a");
+  ASSERT_TRUE(rig_.jobs().CancelJob(Rig::Context().get(), cancel, &response_).ok());
+  ExpectRefused(grpc::FAILED_PRECONDITION, "CANCELLED and cannot be resized",
+                [&] { return resize(2, 2); });
 }
 
 TEST_F(JobServiceTest, ExplainSpeaksAsThePlannerDecides) {

@@ -21,8 +21,15 @@ const std::vector<BadSpec>& RunningTable() {
          s.mutable_resources()->set_max_slots(1);
        },
        kInvalid, "spec.resources.max_slots: 1 is less than min_slots 2"},
-      {"elastic", MlpSpec, [](auto& s) { s.mutable_resources()->set_max_slots(2); }, kUnbuilt,
-       "spec.resources.max_slots: growing beyond min_slots is not built yet; set both to 1"},
+      {"elastic of too few logical ranks", MlpSpec,
+       [](auto& s) {
+         s.mutable_resources()->set_max_slots(4);
+         s.mutable_resources()->set_device(v1::Resources::CPU);
+         s.mutable_parallel()->set_logical_ranks(2);
+       },
+       kInvalid,
+       "spec.parallel.logical_ranks: 2 cannot be shared by 4 slots: each takes at least one; use 4 "
+       "or more, or fewer slots"},
       {"unknown precision", MlpSpec,
        [](auto& s) { s.mutable_precision()->set_compute(static_cast<v1::Precision::Compute>(9)); },
        kInvalid, "spec.precision.compute: 9 is no precision; use FP32, BF16 or FP16"},

@@ -1,0 +1,119 @@
+#!/usr/bin/python3
+"""A job that runs on any number of slots: three nodes of one slot, real programs. It starts on the slot that is free,
+grows, gives a slot to a job that waits, moves off a drained node, is resized by its user, loses a node, and ends with
+the losses and weights of a run that nobody disturbed."""
+import signal
+import unittest
+
+from replicas import MovingWatcher, Replicas
+from yard import ENDED, eventually, gpt, jobs_pb, kill, resources_pb, run_services_pb, text_file, values_of
+
+STEPS = 5000
+
+
+class ElasticYard(Replicas):
+    """One server that lets jobs grow soon, and agents of one slot."""
+
+    def __init__(self):
+        super().__init__(servers=1, agents=3)
+
+    def _server(self, i, port):
+        part = super()._server(i, port)
+        part._command += ["--grow-after-ms", "300", "--most-growths", "20"]
+        return part
+
+    def cut_power(self, node):
+        """Of the machine of an agent: nothing of it lives on."""
+        self.agents[node].stop(signal.SIGKILL)
+        for agent, _, pid in self.workers():
+            if agent == node:
+                kill(pid)
+
+
+class ElasticTest(unittest.TestCase):
+    def setUp(self):
+        self.yard = self.enterContext(ElasticYard())
+        self.text = text_file(self.yard.dir)
+
+    def elastic(self, **resources):
+        spec = gpt(self.text, STEPS, every_steps=200)
+        spec["training"]["batch_size"] = 9
+        spec["parallel"] = {"logical_ranks": 3}
+        spec["resources"] = {"min_slots": 1, "max_slots": 3, "device": "CPU", **resources}
+        return spec
+
+    def endless(self, slots, **job):
+        """A job that holds so many slots until it is cancelled."""
+        spec = gpt(self.text, 1000000)
+        spec["resources"] = {"min_slots": slots, "device": "CPU"}
+        return self.yard.submit(spec, **job).name
+
+    def cancel(self, name):
+        self.yard.api.job.CancelJob(jobs_pb.CancelJobRequest(name=name))
+
+    def runs_on(self, name, slots, seconds=60):
+        def reached():
+            job = self.yard.get(name)
+            self.assertNotIn(job.state, ENDED, job)
+            running = job.state == resources_pb.RUNNING and job.reason.code == "RUNNING"
+            return job if running and job.slots == slots else None
+        return eventually(reached, seconds, f"{name} to run on {slots} slots")
+
+    def test_an_elastic_job_grows_and_shrinks_and_ends_with_the_same_bits(self):
+        alone = self.yard.submit(self.elastic(max_slots=1)).name
+        blocker = self.endless(2)
+        self.yard.wait_for(blocker, resources_pb.RUNNING)
+        self.yard.wait_for(alone, resources_pb.SUCCEEDED, 120)
+
+        name = self.yard.submit(self.elastic()).name
+        watcher = MovingWatcher(self.yard, name)
+        job = self.runs_on(name, 1)
+        self.assertEqual((job.min_slots, job.max_slots), (1, 3))
+        self.cancel(blocker)
+        self.runs_on(name, 3)
+
+        other = self.endless(1)
+        self.yard.wait_for(other, resources_pb.RUNNING)
+        self.runs_on(name, 2)
+
+        resize = jobs_pb.ResizeJobRequest(name=name, max_slots=1)
+        self.yard.api.job.ResizeJob(resize)
+        self.runs_on(name, 1)
+        self.yard.api.job.ResizeJob(jobs_pb.ResizeJobRequest(name=name, max_slots=3))
+        self.runs_on(name, 2)
+
+        nodes = next(list(item.attempt_started.nodes) for item in reversed(watcher.items)
+                     if item.HasField("attempt_started"))
+        drained = int(nodes[0].removeprefix("node-"))
+        api = self.yard.api.node
+        api.DrainNode(run_services_pb.DrainNodeRequest(name=f"nodes/node-{drained}"))
+        self.runs_on(name, 1)
+        api.UndrainNode(run_services_pb.UndrainNodeRequest(name=f"nodes/node-{drained}"))
+        self.runs_on(name, 2)
+        self.assertLess(self.yard.get(name).step, STEPS - 100, "the job is too short for this test")
+        self.yard.cut_power(drained)
+        self.runs_on(name, 1)
+
+        job = self.yard.wait_for(name, resources_pb.SUCCEEDED, 120)
+        self.assertEqual(job.restarts, 0)
+        self.assertEqual(self.yard.final_digest(name), self.yard.final_digest(alone))
+        self.assertEqual(values_of(self.yard.metrics(name)), values_of(self.yard.metrics(alone)))
+        self.assertTrue(watcher.join(20))
+        self.assertEqual(watcher.missed(), 0)
+        # To its users it has run all the time, but for the loss of a node.
+        states = [item.state.to for item in watcher.items if item.HasField("state")]
+        self.assertNotIn(resources_pb.SUSPENDING, states)
+        self.assertEqual(states.count(resources_pb.QUEUED), 2, states)
+        told = [item.state.reason.message for item in watcher.items
+                if item.HasField("state") and item.state.reason.code == "RESIZING"]
+        self.assertEqual(len(told), 6, told)
+        for message, words in zip(told, ("resized 1 -> 3: no waiting job could use 2 more", "resized 3 -> 2: job ",
+                                         "resized 2 -> 1: it was asked to take at most 1",
+                                         "resized 1 -> 2: no waiting job could use 1 more",
+                                         "resized 2 -> 1: nodes/node-", "resized 1 -> 2: no waiting")):
+            self.assertIn(words, message)
+        self.cancel(other)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
