@@ -128,7 +128,8 @@ class Device {
 
   // Links with the devices of other processes, each of which makes one of the ranks of a gang from
   // the same name. Link begins, and Links::Ready says when it is done. kUnimplemented: not with
-  // this device. kUnavailable: the library is missing, or cannot reach the others.
+  // this device. kFailedPrecondition: the library for it is missing. kUnavailable: the others
+  // cannot be reached.
   virtual absl::StatusOr<LinksId> NameLinks() { return NoLinks(); }
   virtual absl::StatusOr<std::unique_ptr<Links>> Link(const LinksId& /*id*/, int /*rank*/,
                                                       int /*size*/) {

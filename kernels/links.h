@@ -39,7 +39,8 @@ struct LinkPart {
 // waits for another rank, but Close for a few seconds.
 class Links {
  public:
-  // Aborts, unless the links were closed.
+  // Aborts, unless the links were closed. What was recorded with them (Device::Record) must be
+  // gone.
   virtual ~Links() = default;
 
   // Whether the links are made and the last call has been enqueued, which takes other ranks where a

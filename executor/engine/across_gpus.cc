@@ -43,13 +43,15 @@ AcrossGpus::AcrossGpus(Session& session, const Gang& gang)
 }
 
 AcrossGpus::~AcrossGpus() {
-  session_.Synchronize().IgnoreError();
+  session_.Synchronize()
+      .IgnoreError();  // nothing is left on either stream, or the links are aborted
   session_.device().Synchronize(*exchanges_).IgnoreError();
   session_.device().Free(received_);
 }
 
 absl::StatusOr<std::unique_ptr<AcrossGpus>> AcrossGpus::Make(Session& session, const Gang& gang) {
   std::unique_ptr<AcrossGpus> made(new AcrossGpus(session, gang));
+  session.WaitBy(*gang.links());
   TY_RETURN_IF_ERROR(made->Prepare());
   return made;
 }
@@ -81,9 +83,9 @@ absl::Status AcrossGpus::PrepareFold(const T* part, T* total, size_t n, kernels:
   return absl::OkStatus();
 }
 
-absl::StatusOr<AcrossGpus::Exchanged> AcrossGpus::PrepareBucket(const plan::Bucket& bucket) {
+absl::StatusOr<AcrossGpus::PreparedBucket> AcrossGpus::PrepareBucket(const plan::Bucket& bucket) {
   const int me = gang_.rank();
-  Exchanged exchanged{.ready = session_.device().MakeEvent()};
+  PreparedBucket exchanged{.ready = session_.device().MakeEvent()};
   for (size_t p = 0; p + 1 < places_.size(); ++p) {
     TY_RETURN_IF_ERROR(PrepareFold(SliceOf(places_[p + 1].gradients, bucket.elements).data(),
                                    SliceOf(places_[p].gradients, bucket.elements).data(),
@@ -119,8 +121,8 @@ absl::StatusOr<AcrossGpus::Exchanged> AcrossGpus::PrepareBucket(const plan::Buck
     TY_RETURN_IF_ERROR(
         PrepareFold(sums[from].data(), sums[to].data(), mine.size(), exchanged.add_up));
   }
-  exchanged.total = Bytes(mine);
-  exchanged.added = Bytes(sums[0]);
+  exchanged.own_slice = Bytes(mine);
+  exchanged.total = Bytes(sums[0]);
   return exchanged;
 }
 
@@ -158,14 +160,14 @@ kernels::Kernels AcrossGpus::WithExchanges(const kernels::Kernels& micro, int64_
 }
 
 absl::Status AcrossGpus::Exchange(size_t bucket, kernels::Stream& stream) {
-  const Exchanged& exchanged = buckets_[bucket];
+  const PreparedBucket& exchanged = buckets_[bucket];
   for (const std::vector<Transfer>& round : exchanged.rounds) {
-    TY_RETURN_IF_ERROR(OfGang(links_.Exchange(stream, round)));
+    TY_RETURN_IF_ERROR(links_.Exchange(stream, round));
   }
   for (const kernels::Kernel& add : exchanged.add_up) add.launch(stream);
-  if (exchanged.added.data() != exchanged.total.data() && !exchanged.total.empty()) {
-    session_.device().Copy(stream, exchanged.total.data(), exchanged.added.data(),
-                           exchanged.total.size());
+  const absl::Span<char> slice = exchanged.own_slice;
+  if (exchanged.total.data() != slice.data() && !slice.empty()) {
+    session_.device().Copy(stream, slice.data(), exchanged.total.data(), slice.size());
   }
   if (session_.plan().sharded) return absl::OkStatus();
   return GatherSlices(session_.plan().buckets[bucket], places_[0].gradients, stream);
@@ -177,11 +179,11 @@ absl::Status AcrossGpus::GatherSlices(const plan::Bucket& bucket, absl::Span<flo
   for (const plan::ElementRange& slice : bucket.slices) {
     parts.push_back(Bytes(SliceOf(values, slice)));
   }
-  return OfGang(links_.AllGather(stream, parts));
+  return links_.AllGather(stream, parts);
 }
 
 absl::Status AcrossGpus::AwaitSums() {
-  TY_RETURN_IF_ERROR(started_);
+  TY_RETURN_IF_ERROR(Started());
   links_.SetPatience(patience_.Next(absl::Now()));
   kernels::Device& device = session_.device();
   const size_t bytes = places_[0].sums.size() * sizeof(double);
@@ -197,7 +199,7 @@ absl::Status AcrossGpus::AwaitSums() {
 
 absl::Status AcrossGpus::AddSums() {
   for (const plan::ReadyBucket& ready : order_) {
-    TY_RETURN_IF_ERROR(Exchange(ready.bucket, session_.stream()));
+    TY_RETURN_IF_ERROR(OfGang(Exchange(ready.bucket, session_.stream())));
   }
   return AwaitSums();
 }
@@ -237,7 +239,7 @@ absl::Status AcrossGpus::GatherParameters() {
   const absl::Span<float> parameters = {reinterpret_cast<float*>(region.data()),
                                         region.size() / sizeof(float)};
   for (const plan::Bucket& bucket : session_.plan().buckets) {
-    TY_RETURN_IF_ERROR(GatherSlices(bucket, parameters, session_.stream()));
+    TY_RETURN_IF_ERROR(OfGang(GatherSlices(bucket, parameters, session_.stream())));
   }
   return absl::OkStatus();
 }
@@ -246,8 +248,10 @@ absl::Status AcrossGpus::Gather(absl::Span<const absl::Span<char>> parts) {
   return OfGang(links_.AllGather(session_.stream(), parts));
 }
 
-absl::Status AcrossGpus::OfGang(const absl::Status& status) const {
-  return WithFault(Fault::kGang, status);
+absl::Status AcrossGpus::OfGang(const absl::Status& status) {
+  if (status.ok()) return status;
+  const absl::Status own = session_.device().Passed(*exchanged_).status();
+  return own.ok() ? WithFault(Fault::kGang, status) : WithDeviceFault(own);
 }
 
 }  // namespace trainyard::engine

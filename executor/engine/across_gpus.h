@@ -14,7 +14,9 @@
 namespace trainyard::engine {
 
 // By the links between the GPUs of the gang. Buckets are exchanged on a stream of their own while
-// the backward pass goes on, everything else on that of the session; no call waits for the device.
+// the backward pass goes on, everything else on that of the session. The streams wait for what is
+// exchanged, and the host does not; only when two ranks exchange for the first time does it wait
+// until they are connected.
 class AcrossGpus : public AcrossRanks {
  public:
   // kResourceExhausted: no memory for what is received of a bucket.
@@ -23,7 +25,7 @@ class AcrossGpus : public AcrossRanks {
 
   kernels::Kernels WithExchanges(const kernels::Kernels& micro, int64_t partial,
                                  int64_t folds) override;
-  absl::Status Started() override { return started_; }
+  absl::Status Started() override { return OfGang(started_); }
   absl::Status AwaitSums() override;
   absl::Status AddSums() override;
   absl::Status CompleteLeaves() override;
@@ -33,31 +35,32 @@ class AcrossGpus : public AcrossRanks {
 
  private:
   // One bucket, ready to be exchanged.
-  struct Exchanged {
+  struct PreparedBucket {
     // rounds[i]: the i-th sum of this rank goes to those whose slices it holds, as those of others
     // come here.
     std::vector<std::vector<Transfer>> rounds;
     std::vector<kernels::Kernels> folds;  // [p]: sum p + 1 of this rank is added to sum p
     kernels::Kernels add_up;
-    absl::Span<char> total;  // this rank's slice, and where it is added up; they may be one
-    absl::Span<char> added;
+    absl::Span<char> own_slice;  // of the gradients of this rank
+    absl::Span<char> total;      // where the sum of that slice is made: in place, at rank 0
     std::unique_ptr<kernels::Event> ready;
   };
 
   AcrossGpus(Session& session, const Gang& gang);
   absl::Status Prepare();
-  absl::StatusOr<Exchanged> PrepareBucket(const plan::Bucket& bucket);
+  absl::StatusOr<PreparedBucket> PrepareBucket(const plan::Bucket& bucket);
   absl::Status PrepareSums();
   // total[0..n) += part[0..n), if that is anything.
   template <typename T>
   absl::Status PrepareFold(const T* part, T* total, size_t n, kernels::Kernels& to);
-  // Exchanges and adds up one bucket on `stream`.
+  // Exchanges and adds up one bucket on `stream`, which may be recorded.
   absl::Status Exchange(size_t bucket, kernels::Stream& stream);
   // Each rank's slice of a bucket in `values`, which are as many as the gradients, goes to all.
   absl::Status GatherSlices(const plan::Bucket& bucket, absl::Span<float> values,
                             kernels::Stream& stream);
-  // With the fault kGang.
-  absl::Status OfGang(const absl::Status& status) const;
+  // With the fault kGang, unless this rank's own device is at fault. Not while a stream is
+  // recorded.
+  absl::Status OfGang(const absl::Status& status);
 
   Session& session_;
   const Gang gang_;
@@ -66,7 +69,7 @@ class AcrossGpus : public AcrossRanks {
   const GangSums all_;
   std::vector<PartialSum> places_;  // by number of the partial sum
   char* received_ = nullptr;        // what others bring: of one bucket, or of losses and targets
-  std::vector<Exchanged> buckets_;
+  std::vector<PreparedBucket> buckets_;
   std::vector<absl::Span<char>> losses_;  // by rank: its sums of losses and targets
   kernels::Kernels add_losses_;
   std::unique_ptr<kernels::Stream> exchanges_;

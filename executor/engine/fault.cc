@@ -11,6 +11,7 @@ namespace {
 
 constexpr char kPayload[] = "trainyard/fault";
 constexpr char kRolledBack[] = "trainyard/rolled_back";
+constexpr char kCommon[] = "trainyard/common";
 
 }  // namespace
 
@@ -66,5 +67,13 @@ absl::Status MarkRolledBack(const absl::Status& status) {
 }
 
 bool RolledBack(const absl::Status& status) { return status.GetPayload(kRolledBack).has_value(); }
+
+absl::Status MarkCommon(const absl::Status& status) {
+  absl::Status marked = status;
+  marked.SetPayload(kCommon, absl::Cord());
+  return marked;
+}
+
+bool IsCommon(const absl::Status& status) { return status.GetPayload(kCommon).has_value(); }
 
 }  // namespace trainyard::engine

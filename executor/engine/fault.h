@@ -44,6 +44,10 @@ bool Retryable(const absl::Status& status);
 absl::Status MarkRolledBack(const absl::Status& status);
 bool RolledBack(const absl::Status& status);
 
+// Marks a failure that every rank of a gang returns alike: nobody needs to be told of it.
+absl::Status MarkCommon(const absl::Status& status);
+bool IsCommon(const absl::Status& status);
+
 }  // namespace trainyard::engine
 
 // TY_ASSIGN_OR_RETURN and TY_RETURN_IF_ERROR that name a fault.

@@ -103,9 +103,9 @@ absl::Status Gang::CheckSame(const std::string& what, const std::string& mine, F
   TY_ASSIGN_OR_RETURN(const std::vector<std::string> all, Gather(mine));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    return WithFault(fault, absl::FailedPreconditionError(
-                                absl::StrCat(what, " differs between ranks: rank 0 has ", all[0],
-                                             ", rank ", rank, " has ", all[rank])));
+    return MarkCommon(WithFault(fault, absl::FailedPreconditionError(absl::StrCat(
+                                           what, " differs between ranks: rank 0 has ", all[0],
+                                           ", rank ", rank, " has ", all[rank]))));
   }
   return absl::OkStatus();
 }
@@ -113,7 +113,8 @@ absl::Status Gang::CheckSame(const std::string& what, const std::string& mine, F
 absl::Status Gang::OfLeader(const absl::Status& mine) const {
   if (alone()) return mine;
   TY_ASSIGN_OR_RETURN(const auto all, GatherValues(*this, OutcomeOf(mine)));
-  return leads() ? mine : StatusOf(all[0]);
+  const absl::Status status = leads() ? mine : StatusOf(all[0]);
+  return status.ok() ? status : MarkCommon(status);
 }
 
 absl::Status Gang::Agree(const absl::Status& mine) const {
@@ -121,7 +122,7 @@ absl::Status Gang::Agree(const absl::Status& mine) const {
   TY_ASSIGN_OR_RETURN(const auto all, GatherValues(*this, OutcomeOf(mine)));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const absl::Status status = StatusOf(all[rank]);
-    if (!status.ok()) return Annotate(status, absl::StrCat("rank ", rank));
+    if (!status.ok()) return MarkCommon(Annotate(status, absl::StrCat("rank ", rank)));
   }
   return absl::OkStatus();
 }

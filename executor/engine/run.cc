@@ -102,6 +102,11 @@ absl::Status CheckSameStart(const Gang& gang, const kernels::Device& device,
       Fault::kStorage);
 }
 
+// Lets the other ranks fail for what they cannot know by themselves.
+void FailGang(const Gang& gang, const absl::Status& status) {
+  if (!RolledBack(status) && !IsCommon(status)) gang.Fail(status);
+}
+
 // Links the GPUs of a gang; null: its ranks exchange through their hosts.
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> LinkGpus(kernels::Device& device,
                                                            const Gang& gang,
@@ -113,8 +118,9 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> LinkGpus(kernels::Device& devi
   }
   absl::StatusOr<std::unique_ptr<NcclCommunicator>> links =
       NcclCommunicator::Make(device, gang.communicator(), kLinking, progress_timeout);
-  if (!links.ok()) return WithFault(Fault::kGang, links.status());
-  return links;
+  if (links.ok()) return links;
+  const bool no_nccl = absl::IsFailedPrecondition(links.status());
+  return WithFault(no_nccl ? Fault::kDevice : Fault::kGang, links.status());
 }
 
 // Puts the parts in place and runs. Reading data begins before the kernels are prepared.
@@ -195,6 +201,11 @@ absl::StatusOr<RunResult> RunPlan(kernels::Device& device, const Gang& ranks,
                .loader_threads = threads},
               state);
   const absl::StatusOr<RunResult> result = steps.Run(stop);
+  if (!result.ok()) {
+    // Before anything ends that waits for the device, and so for the other ranks.
+    FailGang(gang, result.status());
+    session->Synchronize().IgnoreError();
+  }
   if (result.ok()) {
     TY_RETURN_IF_ERROR(WithStorageFault(observer.OnFinished(*result)));
   } else if (!RolledBack(result.status())) {
@@ -236,8 +247,7 @@ absl::StatusOr<RunResult> Run(kernels::Device& device, const RunRequest& request
                               RunObserver& observer, const std::atomic<bool>& stop) {
   const Gang gang(request.communicator);
   const absl::StatusOr<RunResult> result = RunRank(device, gang, request, observer, stop);
-  // What every rank meets alike, such as a rollback, each returns by itself.
-  if (!result.ok() && !RolledBack(result.status())) gang.Fail(result.status());
+  if (!result.ok()) FailGang(gang, result.status());
   return result;
 }
 

@@ -1,5 +1,7 @@
 #include "executor/engine/step_parts.h"
 
+#include <algorithm>
+
 namespace trainyard::engine {
 
 std::vector<StepPart> StepParts(int64_t logical_ranks, plan::LeafRange run, int64_t micro_batches) {
@@ -16,6 +18,12 @@ std::vector<StepPart> StepParts(int64_t logical_ranks, plan::LeafRange run, int6
   parts.back().ends_step = run.size() == logical_ranks;
   parts.back().meets = !parts.back().ends_step;
   return parts;
+}
+
+int64_t PartsAhead(int64_t logical_ranks, int64_t ranks, int64_t micro_batches, int64_t own,
+                   int64_t in_use) {
+  const int64_t most = (logical_ranks + ranks - 1) / ranks * micro_batches;  // of any rank
+  return most <= in_use ? own : std::min(in_use, own - (ranks > 1 ? 1 : 0));
 }
 
 }  // namespace trainyard::engine

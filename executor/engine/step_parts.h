@@ -26,4 +26,10 @@ struct StepPart {
 // a rank that hosts all of them ends the step with the last one: others have to meet before.
 std::vector<StepPart> StepParts(int64_t logical_ranks, plan::LeafRange run, int64_t micro_batches);
 
+// How many parts of the next step a rank with `own` of them may enqueue while a step is on its way,
+// if it keeps `in_use` micro-batches at a time. A step ends with an exchange: either all of `ranks`
+// ranks enqueue the whole of it, or none does.
+int64_t PartsAhead(int64_t logical_ranks, int64_t ranks, int64_t micro_batches, int64_t own,
+                   int64_t in_use);
+
 }  // namespace trainyard::engine

@@ -391,20 +391,20 @@ absl::Status Steps::NotFinite(const StepResult& result) {
       absl::StrCat(" (loss is ", result.loss, ", norm of the gradient ", result.grad_norm,
                    ", learning rate ", result.learning_rate, ")");
   if (found.empty()) {
-    return WithFault(
-        Fault::kDevice,
-        absl::InternalError(absl::StrCat(
-            "step ", done() + 1, ": not finite", values,
-            ", but the same step made again is: the device or its memory is at fault")));
+    return MarkCommon(
+        WithFault(Fault::kDevice,
+                  absl::InternalError(absl::StrCat(
+                      "step ", done() + 1, ": not finite", values,
+                      ", but the same step made again is: the device or its memory is at fault"))));
   }
   const std::string what =
       absl::StrCat("step ", done() + 1, ": first non-finite value: ", found, values);
   if (RollsBack()) return RollBack(what);
-  return WithFault(
+  return MarkCommon(WithFault(
       Fault::kNumeric,
       absl::OutOfRangeError(absl::StrCat(
           what, "; a smaller learning rate, a longer warm-up or optimizer.clip_norm may help",
-          p_.trainer.loss_scale() ? "; so may precision.compute BF16" : "")));
+          p_.trainer.loss_scale() ? "; so may precision.compute BF16" : ""))));
 }
 
 absl::StatusOr<std::optional<Checkpoint>> Steps::RollbackTarget() {

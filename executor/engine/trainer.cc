@@ -207,7 +207,10 @@ absl::Status Trainer::Enqueue(const BatchSource& next) {
 
 absl::Status Trainer::EnqueueAhead(const BatchSource& next) {
   TY_CHECK(CanGoAhead() && on_their_way() == 1, on_their_way(), " steps on their way");
-  return EnqueueTo(std::min(session_.BatchesInUse(), micro_batches()), next);
+  const plan::Plan& plan = session_.plan();
+  return EnqueueTo(PartsAhead(plan.logical_ranks, gang_.size(), plan.micro_batches, micro_batches(),
+                              session_.BatchesInUse()),
+                   next);
 }
 
 absl::Status Trainer::EnqueueTo(int64_t end, const BatchSource& next) {

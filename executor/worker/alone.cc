@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <iostream>
 
+#include "absl/strings/match.h"
+
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/fault.h"
@@ -146,6 +148,14 @@ int TrainRank(const AloneOptions& options, engine::Rendezvous rendezvous) {
 
 int RunAlone(const AloneOptions& options) {
   if (options.ranks > 1) {
+    if (absl::StartsWith(options.device, "cuda:")) {
+      return ExitCode(
+          engine::WithFault(engine::Fault::kSpec,
+                            absl::InvalidArgumentError(absl::StrCat(
+                                "--device ", options.device, " is one GPU for ", options.ranks,
+                                " ranks; use cuda, which gives each rank its own"))),
+          "");
+    }
     // What is wrong with the spec is said once.
     const absl::Status spec = CheckSpec(options);
     if (!spec.ok()) return ExitCode(spec, "");

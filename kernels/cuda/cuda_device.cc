@@ -1,5 +1,7 @@
 #include "kernels/cuda/cuda_device.h"
 
+#include <cudnn.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -25,7 +27,7 @@ CudaDevice::~CudaDevice() { cudaSetDevice(index_); }
 std::string CudaDevice::Description() const { return absl::StrCat("cuda:", index_, " ", name_); }
 
 std::string CudaDevice::Arithmetic() const {
-  return absl::StrCat(name_, ", cuBLASLt ", cublasLtGetVersion());
+  return absl::StrCat(name_, ", cuBLASLt ", cublasLtGetVersion(), ", cuDNN ", cudnnGetVersion());
 }
 
 double CudaDevice::PeakFlops(DType type) const { return cuda::PeakFlops(name_, type); }

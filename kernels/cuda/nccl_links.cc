@@ -42,7 +42,7 @@ absl::StatusOr<std::string> NcclVersion(const Nccl& nccl) {
 
 absl::StatusOr<LinksId> NameNcclLinks() {
   const absl::StatusOr<const Nccl*> nccl = LoadNccl();
-  if (!nccl.ok()) return nccl.status();
+  if (!nccl.ok()) return absl::FailedPreconditionError(nccl.status().message());
   NcclUniqueId id = {};
   if (const NcclResult result = (*nccl)->GetUniqueId(&id); result != kNcclSuccess) {
     return absl::UnavailableError(absl::StrCat("ncclGetUniqueId: ", (*nccl)->GetErrorString(result),
@@ -55,7 +55,7 @@ absl::StatusOr<LinksId> NameNcclLinks() {
 
 absl::StatusOr<std::unique_ptr<Links>> NcclLinks::Begin(const LinksId& id, int rank, int size) {
   const absl::StatusOr<const Nccl*> nccl = LoadNccl();
-  if (!nccl.ok()) return nccl.status();
+  if (!nccl.ok()) return absl::FailedPreconditionError(nccl.status().message());
   std::unique_ptr<NcclLinks> links(new NcclLinks(**nccl, rank, size));
   NcclUniqueId unique;
   std::memcpy(&unique, id.data(), sizeof(unique));
@@ -130,10 +130,17 @@ absl::Status NcclLinks::Gather(Stream& stream, absl::Span<const LinkPart> parts)
   return status.ok() ? ended : status;
 }
 
+// ncclCommAbort lets the kernels end at once, but returns only when every graph that has recorded
+// operations of the communicator was destroyed: its caller may own them.
 void NcclLinks::Abort() {
   if (comm_ == nullptr) return;
-  nccl_.CommAbort(comm_);
-  comm_ = nullptr;
+  aborts_ =
+      std::thread([&nccl = nccl_, comm = std::exchange(comm_, nullptr)] { nccl.CommAbort(comm); });
+}
+
+NcclLinks::~NcclLinks() {
+  Abort();
+  if (aborts_.joinable()) aborts_.join();
 }
 
 absl::Status NcclLinks::Close() {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,7 +23,7 @@ class NcclLinks final : public Links {
  public:
   // Begins to link the current device with those of the other ranks.
   static absl::StatusOr<std::unique_ptr<Links>> Begin(const LinksId& id, int rank, int size);
-  ~NcclLinks() override { Abort(); }
+  ~NcclLinks() override;
 
   absl::StatusOr<bool> Ready() override;
   absl::Status Exchange(Stream& stream, absl::Span<const LinkTransfer> transfers) override;
@@ -41,6 +42,7 @@ class NcclLinks final : public Links {
   const Nccl& nccl_;
   const int rank_, size_;
   NcclComm comm_ = nullptr;  // null once it was aborted
+  std::thread aborts_;
 };
 
 }  // namespace trainyard::kernels::cuda

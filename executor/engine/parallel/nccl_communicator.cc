@@ -14,8 +14,8 @@ namespace {
 
 // A rank that waits looks again after this long: small beside a step, and 1 % of a core.
 constexpr absl::Duration kPoll = absl::Microseconds(50);
-// How much later than this one another rank may have begun to wait for its GPU.
-constexpr absl::Duration kLater = absl::Seconds(5);
+// How much later than this one another rank may have begun to link its GPU.
+constexpr absl::Duration kLinkingSkew = absl::Seconds(5);
 
 // What rank 0 tells the others.
 struct Named {
@@ -75,10 +75,11 @@ absl::Status NcclCommunicator::Meet(absl::Duration timeout) {
     return OfThisRank(links.status());
   }
   links_ = *std::move(links);
-  absl::Status linked = AwaitReady(absl::Now() + timeout);
+  const absl::Time until = absl::Now() + timeout;
+  absl::Status linked = AwaitReady(until);
   if (!linked.ok() && !absl::IsDeadlineExceeded(linked)) return linked;
   // A rank that hangs in its library, or in its driver, does not answer here.
-  host_.SetPatience(kLater);
+  host_.SetPatience(std::max(until - absl::Now(), absl::ZeroDuration()) + kLinkingSkew);
   std::vector<std::string> verdicts(size(), linked.ok() ? "1" : "0");
   std::vector<absl::Span<char>> parts;
   for (std::string& verdict : verdicts) parts.push_back(absl::MakeSpan(verdict));

@@ -32,12 +32,12 @@ namespace trainyard::engine {
 // For the thread that drives the device, but for Abort. `device` and `host` outlive it.
 class NcclCommunicator {
  public:
-  // Links the GPUs of all ranks of `host`: its ranks call this at the same time. Takes `timeout` at
-  // most for each of two steps, that all ranks have come and that their GPUs are linked, and a few
-  // seconds more. Sets the patience of `host` to that meanwhile, and to no limit in the end;
-  // neither has an effect with Rendezvous::progress_timeout. After a failure `host` has failed,
-  // too.
+  // Links the GPUs of all ranks of `host`: its ranks call this at the same time. Waits for up to
+  // `timeout` until all have come, as long again until their GPUs are linked, and a few seconds
+  // more. Leaves `host` without a limit of its patience. `progress_timeout`: takes the place of
+  // every patience that is set later. After a failure `host` has failed, too.
   //
+  // kFailedPrecondition: this rank has no NCCL.
   // kDeadlineExceeded: the message names the ranks that did not come.
   // kUnavailable, kCancelled, kUnimplemented: a rank ended, or has no NCCL or no such device; the
   // message names it.

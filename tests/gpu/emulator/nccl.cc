@@ -22,6 +22,8 @@ struct ncclComm {
   // questions whether it has been.
   int questions = 0;
   std::function<NcclResult()> late = nullptr;
+  // Held by every graph with one of its operations.
+  std::shared_ptr<char> recorded = std::make_shared<char>();
 };
 
 namespace {
@@ -57,8 +59,10 @@ NcclResult Refuse(NcclResult result, std::string words) {
 }
 
 NcclResult PutGroup(NcclComm comm, cudaStream_t stream, const std::vector<Operation>& operations) {
+  const std::shared_ptr<char> recorded = emulator::IsRecording(stream) ? comm->recorded : nullptr;
   const cudaError_t error = emulator::EnqueueIssued(
-      stream, [end = comm->end, operations] { return emulator::IssueGroup(end, operations); });
+      stream,
+      [end = comm->end, operations, recorded] { return emulator::IssueGroup(end, operations); });
   return error == cudaSuccess ? kNcclSuccess : kNcclUnhandledCudaError;
 }
 
@@ -210,11 +214,17 @@ NcclResult Finalize(NcclComm comm) {
   return comm->end->Done() ? kNcclSuccess : kNcclInProgress;
 }
 
+// As NCCL does before it takes a communicator apart.
+void AwaitEndOfGraphs(const NcclComm comm) {
+  while (comm->recorded.use_count() > 1) std::this_thread::sleep_for(kLook);
+}
+
 NcclResult Destroy(NcclComm comm) {
   while (!comm->end->Done()) {
     emulator::RunAllUntil([comm] { return comm->end->Done(); });
     std::this_thread::sleep_for(kLook);
   }
+  AwaitEndOfGraphs(comm);
   comm->end->Stop();
   delete comm;
   return kNcclSuccess;
@@ -222,6 +232,7 @@ NcclResult Destroy(NcclComm comm) {
 
 NcclResult Abort(NcclComm comm) {
   comm->end->Abort();
+  AwaitEndOfGraphs(comm);
   delete comm;
   return kNcclSuccess;
 }

@@ -34,5 +34,22 @@ TEST(StepParts, ARankThatHostsSomeLeavesTheEndOfTheStepToTheGang) {
   EXPECT_FALSE(parts[2].ends_step);
 }
 
+TEST(PartsAhead, AllRanksOfAGangEnqueueAWholeStepAheadOrNone) {
+  for (const int64_t micro_batches : {1, 2, 3}) {
+    for (int64_t ranks = 2; ranks <= 8; ++ranks) {
+      int64_t whole = 0;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const int64_t own = plan::HostedBy(8, ranks, rank).size() * micro_batches;
+        const int64_t ahead = PartsAhead(8, ranks, micro_batches, own, 2);
+        EXPECT_LE(ahead, 2);
+        whole += ahead == own;
+      }
+      EXPECT_TRUE(whole == 0 || whole == ranks) << ranks << " ranks, " << whole;
+    }
+  }
+  EXPECT_EQ(PartsAhead(1, 1, 2, 2, 2), 2);
+  EXPECT_EQ(PartsAhead(1, 1, 8, 8, 2), 2);
+}
+
 }  // namespace
 }  // namespace trainyard::engine
