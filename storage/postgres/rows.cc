@@ -215,7 +215,7 @@ JobRecord JobOf(const pqxx::row& row) {
   if (HasColumn(row, "spec")) {
     job.spec = BytesOf(row, "spec");
     job.plan_summary = BytesOf(row, "plan_summary");
-    if (!row["slots"].is_null()) job.slots = row["slots"].as<int>();
+    if (HasColumn(row, "slots") && !row["slots"].is_null()) job.slots = row["slots"].as<int>();
   }
   job.labels = MapOf(TextOf(row, "labels"));
   job.priority = row["priority"].as<int>();

@@ -94,6 +94,41 @@ TEST(Migrations, WaitBrieflyForALockAndSucceedOnceItIsFree) {
   EXPECT_OK(SharedPostgres().DropDatabase("contended"));
 }
 
+// As servers write it that do not know migration 0022.
+std::string SubmissionOfBefore(const std::string& id) {
+  return absl::StrCat(
+      "INSERT INTO job_specs (job_uid, project, job_id, create_time, spec, plan_summary) VALUES ('",
+      id, "', 'default', '", id,
+      "', now(), '', ''); INSERT INTO jobs (uid, project, job_id, creator, "
+      "labels, priority, min_slots, max_slots, device, bytes_per_slot, total_steps, max_restarts, "
+      "backoff_us, create_time, update_time, state, reason_code, reason_message, suspend_cause, "
+      "version, attempt, restarts, step, newest_checkpoint_uri, feed_sequence) VALUES ('",
+      id, "', 'default', '", id,
+      "', '', '{}', 0, 1, 1, '', 0, 0, 0, 0, now(), now(), 'QUEUED', "
+      "'SUBMITTED', '', 'NONE', 1, 0, 0, 0, '', 1)");
+}
+
+TEST(Migrations, JobsOfServersBeforeHaveNoResizeAndMayBeGivenARange) {
+  ASSERT_OK(SharedPostgres().CreateDatabase("before"));
+  const std::string conninfo = SharedPostgres().Conninfo("before");
+  ASSERT_OK(postgres::Migrate(conninfo, 21));
+  QueryOrDie("before", SubmissionOfBefore("a"));
+  ASSERT_OK(postgres::Migrate(conninfo));
+  QueryOrDie("before", SubmissionOfBefore("b"));  // one that goes on beside those of today
+  {
+    const std::unique_ptr<Stores> stores = OpenOrDie(conninfo);
+    for (const char* id : {"a", "b"}) {
+      const absl::StatusOr<JobRecord> job = stores->jobs().Get({"default", id});
+      ASSERT_TRUE(job.ok()) << job.status();
+      EXPECT_EQ(job->logical_ranks, 0);
+      EXPECT_FALSE(job->resize.has_value());
+      EXPECT_OK(stores->jobs().SetSlotRange({"default", id}, 0, {1, 3, 5}, "x").status());
+      EXPECT_EQ(stores->jobs().Get({"default", id})->max_slots, 3);
+    }
+  }
+  EXPECT_OK(SharedPostgres().DropDatabase("before"));
+}
+
 TEST(Constraints, TransitionTableIsThatOfTheCode) {
   std::vector<std::string> code;
   for (const JobTransition& t : kJobTransitions) {
