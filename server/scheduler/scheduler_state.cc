@@ -136,7 +136,9 @@ class QueuePass {
         return true;
       }
     }
-    head.ForOtherReasons(reason, now_, [&](const JobRecord& other) { return Tell(other, reason); });
+    head.ForOtherReasons(reason, now_, [&](const JobRecord& other) {
+      return elastic_.Placed(other) ? Told::kYes : Tell(other, reason);
+    });
     return false;
   }
 

@@ -175,7 +175,8 @@ TEST(Elastic, SlotsAreKeptWhileTheGangLeaves) {
 TEST(Elastic, AJobGrowsWhereSlotsHaveBeenSpareForAWhile) {
   const auto after = [](absl::Duration spare) {
     Snapshots s;
-    s.Node({.name = "n", .cpu = 4}).Running({.id = "e", .slots = 1, .most_slots = 3}, "n", {0});
+    s.Node({.name = "n", .cpu = 4, .lease_left = absl::Hours(9)})
+        .Running({.id = "e", .slots = 1, .most_slots = 3}, "n", {0});
     return Decide(SpareFor(s, spare));
   };
   const Pass pass = after(absl::Seconds(61));
@@ -190,7 +191,8 @@ TEST(Elastic, AJobGrowsWhereSlotsHaveBeenSpareForAWhile) {
 
 TEST(Elastic, AJobDoesNotGrowIntoWhatAWaitingJobCouldUse) {
   Snapshots s;
-  s.Node({.name = "n", .cpu = 4}).Running({.id = "e", .slots = 1, .most_slots = 3}, "n", {0});
+  s.Node({.name = "n", .cpu = 4, .lease_left = absl::Hours(9)})
+      .Running({.id = "e", .slots = 1, .most_slots = 3}, "n", {0});
   SpareFor(s, absl::Hours(1)).Queued({.id = "x", .slots = 4});
   const Pass pass = Decide(s);
   EXPECT_THAT(Resizes(pass), IsEmpty());
@@ -211,7 +213,8 @@ TEST(Elastic, AJobGrowsOnlyWhereItGetsFaster) {
 
 TEST(Elastic, AJobGrowsSeldomAndAfterItHasRunForLongAgainstItsStart) {
   Snapshots s;
-  s.Node({.name = "n", .cpu = 4}).Running({.id = "e", .slots = 1, .most_slots = 3}, "n", {0});
+  s.Node({.name = "n", .cpu = 4, .lease_left = absl::Hours(9)})
+      .Running({.id = "e", .slots = 1, .most_slots = 3}, "n", {0});
   SpareFor(s, absl::Hours(1));
   LastJob(s).resize.emplace();
   for (const int minutes : {50, 40, 30, 20}) {

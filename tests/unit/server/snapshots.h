@@ -81,6 +81,7 @@ struct Snapshots {
   Snapshots& Running(const JobSpecs& spec, const std::string& node, const std::vector<int>& slots,
                      JobState state = JobState::kRunning) {
     JobRecord job = MakeJob(spec);
+    if (spec.most_slots == 0) job.min_slots = job.max_slots = static_cast<int>(slots.size());
     job.state = state;
     job.attempt = 1;
     snapshot.jobs.push_back(job);
