@@ -254,7 +254,9 @@ class JobService final : public v1::JobService::CallbackService {
                                    int64_t version, const std::string& by) {
     TY_ASSIGN_OR_RETURN(const JobRecord current, jobs_.Get(name));
     TY_ASSIGN_OR_RETURN(const SlotRange range, intake_.CheckRange(request, current));
-    return jobs_.SetSlotRange(name, version, range, by);
+    absl::StatusOr<JobRecord> job = jobs_.SetSlotRange(name, version, range, by);
+    if (job.ok()) job->slots = current.slots;
+    return job;
   }
 
   // All calls that change a job: they differ in `arrow` alone.
