@@ -92,6 +92,10 @@ class FeedStore : public JobStore {
     return No();
   }
   absl::StatusOr<JobRecord> Resume(const JobName&, int64_t, const Reason&) override { return No(); }
+  absl::StatusOr<JobRecord> SetSlotRange(const JobName&, int64_t, const SlotRange&,
+                                         const std::string&) override {
+    return No();
+  }
   absl::Status Delete(const JobName&, int64_t) override { return No(); }
   absl::StatusOr<std::vector<MetricBucket>> ReadMetricBuckets(const std::string&,
                                                               const MetricBucketQuery&) override {
