@@ -214,17 +214,11 @@ NcclResult Finalize(NcclComm comm) {
   return comm->end->Done() ? kNcclSuccess : kNcclInProgress;
 }
 
-// As NCCL does before it takes a communicator apart.
-void AwaitEndOfGraphs(const NcclComm comm) {
-  while (comm->recorded.use_count() > 1) std::this_thread::sleep_for(kLook);
-}
-
 NcclResult Destroy(NcclComm comm) {
   while (!comm->end->Done()) {
     emulator::RunAllUntil([comm] { return comm->end->Done(); });
     std::this_thread::sleep_for(kLook);
   }
-  AwaitEndOfGraphs(comm);
   comm->end->Stop();
   delete comm;
   return kNcclSuccess;
@@ -232,7 +226,8 @@ NcclResult Destroy(NcclComm comm) {
 
 NcclResult Abort(NcclComm comm) {
   comm->end->Abort();
-  AwaitEndOfGraphs(comm);
+  // As NCCL does, once the work of streams may end.
+  while (comm->recorded.use_count() > 1) std::this_thread::sleep_for(kLook);
   delete comm;
   return kNcclSuccess;
 }
