@@ -138,8 +138,6 @@ CHANGES = [
     ("fine-tuning that says nothing", ["fine_tune={}"], "spec.fine_tune", USAGE),
     # Understood, not built yet: the field is named.
     ("tensor parallelism", ["parallel.tensor=2"], "spec.parallel.tensor", UNIMPLEMENTED),
-    ("elastic job that may land on GPUs", ["resources.min_slots=1", "resources.max_slots=2"], "spec.resources.device",
-     UNIMPLEMENTED),
     ("elastic job of fewer logical ranks than slots", ["resources={min_slots: 1, max_slots: 4, device: CPU}",
                                                        "parallel.logical_ranks=2"], "spec.parallel.logical_ranks: 2", USAGE),
     ("weights from a relative path", ["fine_tune.from=models/gpt2"], "spec.fine_tune.from", USAGE),
