@@ -45,8 +45,9 @@ class Program {
 // device and `device` is a GPU, it names CUDA.
 v1::JobSpec PlannedFor(const kernels::Device& device, v1::JobSpec spec, int ranks = 1);
 
-// Owns the arena, the kernels' scratch, the upload queue and the stream; nothing else of the engine
-// holds device memory. Thread-compatible. `device` and `plan` must outlive it.
+// Owns the arena, the kernels' scratch, the upload queue and the stream; of the engine only
+// AcrossGpus holds other device memory, for what is received. Thread-compatible. `device` and
+// `plan` must outlive it.
 class Session {
  public:
   // Allocates arena and upload queue; their content is undefined until Zero. kResourceExhausted
