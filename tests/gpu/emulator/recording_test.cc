@@ -82,6 +82,7 @@ TEST_F(RecordingTest, NothingRecordedWaitsForWhatIsNot) {
   Begin();
   EXPECT_NE(cudaStreamWaitEvent(origin_, join_, 0), cudaSuccess);
   EXPECT_NE(cudaStreamEndCapture(origin_, &graph_), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(side_), cudaSuccess);  // what it copies is this function's
 }
 
 TEST_F(RecordingTest, NothingElseWaitsForWhatWasRecorded) {
