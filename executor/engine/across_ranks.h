@@ -34,11 +34,12 @@ class AcrossRanks {
   // What went wrong in what the kernels of WithExchanges started, as far as it is known.
   virtual absl::Status Started() = 0;
 
-  // Waits for what the kernels of WithExchanges started, and adds up losses and targets. The total
-  // of the gradients is then in this rank's slices or, if nothing is sharded, everywhere.
+  // After what the kernels of WithExchanges started, adds up losses and targets. The total of the
+  // gradients is then in this rank's slices or, if nothing is sharded, everywhere.
   virtual absl::Status AwaitSums() = 0;
 
-  // All of it at once, where nothing was started.
+  // All of it at once, where nothing was started: the search for what is not finite, which runs op
+  // by op.
   virtual absl::Status AddSums() = 0;
 
   // Before and after plan.norm_leaves.

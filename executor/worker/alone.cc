@@ -7,7 +7,6 @@
 #include <iostream>
 
 #include "absl/strings/match.h"
-
 #include "executor/engine/checkpoint/layout.h"
 #include "executor/engine/checkpoint/read_checkpoint.h"
 #include "executor/engine/fault.h"
