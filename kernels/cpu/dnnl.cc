@@ -9,6 +9,19 @@
 
 namespace trainyard::kernels {
 
+DnnlOperand PartOf(const DnnlOperand& whole, int64_t elements, const dnnl::memory::desc& shape) {
+  const auto moved =
+      elements * static_cast<int64_t>(dnnl::memory::data_type_size(shape.data_type()));
+  DnnlOperand part = whole;
+  part.shape = shape;
+  if (whole.data == nullptr) {
+    part.scratch_offset += moved;
+  } else {
+    part.data = static_cast<char*>(whole.data) + moved;
+  }
+  return part;
+}
+
 DnnlCall::DnnlCall(const dnnl::primitive& primitive, const dnnl::stream& stream,
                    const std::vector<DnnlOperand>& operands)
     : primitive_(primitive), stream_(stream) {
@@ -110,12 +123,6 @@ DnnlOperand InputFor(const Dnnl& dnnl, const dnnl::memory::desc& wanted, const D
     calls.push_back(Reorder(dnnl, plain, place, false, layout));
   }
   return place;
-}
-
-void OutputFrom(const Dnnl& dnnl, const DnnlOperand& placed, const DnnlOperand& plain,
-                ScratchLayout& layout, std::vector<DnnlCall>& calls) {
-  if (placed.shape == plain.shape) return;
-  calls.push_back(Reorder(dnnl, placed, plain, false, layout));
 }
 
 }  // namespace trainyard::kernels

@@ -25,6 +25,9 @@ struct DnnlOperand {
   size_t scratch_offset = 0;
 };
 
+// `shape` at `elements` from the start of `whole`, of the same type.
+DnnlOperand PartOf(const DnnlOperand& whole, int64_t elements, const dnnl::memory::desc& shape);
+
 // A primitive bound to its memory. Not thread-safe: one launch at a time.
 class DnnlCall {
  public:
@@ -58,9 +61,9 @@ class Dnnl {
   // 2.6 has it for GPUs only).
   bool Computes(DType type) const;
 
-  // Whether an fp32 product of dense matrices adds in an order that depends on its shape alone. It
-  // does with AVX-512, where oneDNN uses its brgemm; oneDNN's older gemm splits the result and the
-  // sums by the number of threads.
+  // Whether an fp32 product of dense matrices adds in an order that depends on its shape alone.
+  // Most do with AVX-512, where oneDNN uses its brgemm; oneDNN's older gemm splits the result and
+  // the sums by the number of threads.
   bool AddsByShape() const;
 
   // Runs `make` with the device's thread count in force; a dnnl::error becomes kUnimplemented
@@ -115,10 +118,5 @@ DnnlOperand PlaceFor(const dnnl::memory::desc& wanted, const DnnlOperand& plain,
 // there, if one is needed.
 DnnlOperand InputFor(const Dnnl& dnnl, const dnnl::memory::desc& wanted, const DnnlOperand& plain,
                      ScratchLayout& layout, std::vector<DnnlCall>& calls);
-
-// For a result that the primitive left at `placed`: appends to `calls` the reorder that brings it
-// to `plain`, if one is needed.
-void OutputFrom(const Dnnl& dnnl, const DnnlOperand& placed, const DnnlOperand& plain,
-                ScratchLayout& layout, std::vector<DnnlCall>& calls);
 
 }  // namespace trainyard::kernels

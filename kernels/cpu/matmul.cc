@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/pieces.h"
 #include "kernels/cpu/staging.h"
 #include "kernels/scratch/product.h"
 
@@ -38,10 +38,6 @@ Desc MatrixDesc(int64_t rows, int64_t cols, dnnl::memory::data_type type, bool t
                 int64_t step) {
   const Dims strides = transposed ? Dims{1, step} : Dims{step, 1};
   return Desc({rows, cols}, type, strides);
-}
-
-bool PacksB(const Matmul& op, dnnl::memory::data_type type) {
-  return type == dnnl::memory::data_type::f32 && scratch::PacksB(op.m, op.n, op.transpose_b);
 }
 
 // op(x), [rows, cols], stored with its transpose's rows when `transposed`.
@@ -94,26 +90,16 @@ PieceSize TileSizeOf(int64_t m, int64_t n) {
 // The tile of `size` from [row, col] on, in place, with the strides of the whole matrix.
 DnnlOperand TileOf(const DnnlOperand& whole, int64_t row, int64_t col, const PieceSize& size) {
   const dnnl_dim_t* const strides = whole.shape.data.format_desc.blocking.strides;
-  const auto element = static_cast<int64_t>(
-      dnnl::memory::data_type_size(static_cast<dnnl::memory::data_type>(whole.shape.data_type())));
-  const int64_t moved = (row * strides[0] + col * strides[1]) * element;
-  DnnlOperand tile = whole;
-  tile.shape = Desc({size.rows, size.cols}, whole.shape.data_type(), {strides[0], strides[1]});
-  if (whole.data == nullptr) {
-    tile.scratch_offset += moved;
-  } else {
-    tile.data = static_cast<char*>(whole.data) + moved;
-  }
-  return tile;
+  return PartOf(whole, row * strides[0] + col * strides[1],
+                Desc({size.rows, size.cols}, whole.shape.data_type(), {strides[0], strides[1]}));
 }
 
-// A piece with its staged copies and its primitives: first the calls, in order, then one call per
-// tile of c. Tiles may run in any order, but those of a group share scratch and run one after the
-// other.
+// A piece with its staged copies and its primitives: first the calls, in order, then the tiles of
+// c.
 struct PreparedPiece {
-  Staging staging;
+  Staging staging, sum;  // sum: of c, where it is in 16 bits and goes by slabs
   std::vector<DnnlCall> calls;
-  std::vector<std::vector<DnnlCall>> tiles;  // by group: one per thread, or per tile if fewer
+  SharedPieces tiles;
 };
 
 struct Program {
@@ -121,45 +107,23 @@ struct Program {
   std::vector<PreparedPiece> pieces;
 };
 
-// One thread runs each group: within a parallel region oneDNN uses no threads of its own.
-void RunTiles(const Dnnl& dnnl, int threads, const std::vector<std::vector<DnnlCall>>& groups,
-              void* scratch) {
-  const auto run = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      for (const DnnlCall& tile : groups[i]) tile.Run(scratch);
-    }
-  };
-  if (groups.size() == 1) {
-    omp_set_num_threads(1);
-    run(0, 1);
-    dnnl.UseThreads();
-    return;
-  }
-  ParallelRuns(threads, static_cast<int64_t>(groups.size()), 1, run);
-}
-
 // Prepares the pieces of a product one after the other. They use the same scratch in turn, behind
 // the staged copy of the operand that they share.
 class Pieces {
  public:
   // `staging_in` makes the staged copies of one piece in the scratch that it is given.
-  Pieces(const Dnnl& dnnl, int threads, const Matmul& op,
+  Pieces(const Dnnl& dnnl, const VectorTable& vectors, int threads, const Matmul& op,
          std::function<Staging(ScratchLayout&)> staging_in)
       : dnnl_(dnnl),
+        vectors_(vectors),
         threads_(threads),
         staging_in_(std::move(staging_in)),
         whole_{op, op.a_row_stride(), op.transpose_b ? op.k : op.n, op.c_row_stride()},
         size_(scratch::PieceSizeOf(op.m, op.n, op.k, StagedSizesOf(op, Widens(dnnl, op)))),
         by_columns_(size_.cols < op.n),
-        attributes_(UserScratch()),
+        attributes_(AttributesOf(op.scale, op.accumulate)),
         program_(std::make_shared<Program>(Program{staging_in_(shared_), {}})) {
     common_ = by_columns_ ? ReadA(whole_, program_->shared) : ReadB(whole_, program_->shared);
-    if (op.scale != 1) attributes_.set_output_scales(0, {op.scale});
-    if (op.accumulate) {
-      dnnl::post_ops sum;
-      sum.append_sum(1.0f);
-      attributes_.set_post_ops(sum);
-    }
   }
 
   Kernel Prepare() && {
@@ -175,15 +139,28 @@ class Pieces {
           program->shared.Fill(stream.scratch);
           for (const PreparedPiece& piece : program->pieces) {
             piece.staging.Fill(stream.scratch);
+            piece.sum.Fill(stream.scratch);
             for (const DnnlCall& call : piece.calls) call.Run(stream.scratch);
-            RunTiles(dnnl, threads, piece.tiles, stream.scratch);
+            piece.tiles.Run(dnnl, threads, stream.scratch);
             piece.staging.BringBack(stream.scratch);
+            piece.sum.BringBack(stream.scratch);
           }
         },
         scratch_bytes_};
   }
 
  private:
+  static dnnl::primitive_attr AttributesOf(float scale, bool accumulate) {
+    dnnl::primitive_attr attributes = UserScratch();
+    if (scale != 1) attributes.set_output_scales(0, {scale});
+    if (accumulate) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      attributes.set_post_ops(sum);
+    }
+    return attributes;
+  }
+
   static DnnlOperand ReadA(const Product& p, Staging& staging) {
     const Matrix a(staging, p.op.a, p.op.m, p.op.k, p.op.transpose_a, p.a_step);
     return staging.Read(DNNL_ARG_SRC, a.desc, p.op.a, a.stored);
@@ -199,52 +176,82 @@ class Pieces {
     Staging staging = staging_in_(layout);
     const DnnlOperand a = by_columns_ ? common_ : ReadA(p, staging);
     const DnnlOperand b = by_columns_ ? ReadB(p, staging) : common_;
-    const Matrix c(staging, op.c, op.m, op.n, false, p.c_step);
-    const DnnlOperand c_place = op.accumulate ? staging.Update(DNNL_ARG_DST, c.desc, op.c, c.stored)
-                                              : staging.Write(DNNL_ARG_DST, c.desc, op.c, c.stored);
+    // Slabs are added up in fp32, and rounded once.
+    const Cut cut = CutOf(op, a.shape.data_type());
+    const bool by_slabs = cut == Cut::kSlabs;
+    Staging sum(by_slabs, false, vectors_, threads_, layout);
+    Staging& of_c = by_slabs && op.c.dtype != DType::kF32 ? sum : staging;
+    const Matrix c(of_c, op.c, op.m, op.n, false, p.c_step);
+    const DnnlOperand c_place = op.accumulate ? of_c.Update(DNNL_ARG_DST, c.desc, op.c, c.stored)
+                                              : of_c.Write(DNNL_ARG_DST, c.desc, op.c, c.stored);
     DnnlOperand bias{DNNL_ARG_BIAS, Desc()};
     if (op.bias) {
       bias = {DNNL_ARG_BIAS, MatrixDesc(1, op.n, staging.TypeOf(op.bias), false, op.n),
               op.bias.data};
     }
-    const bool f32 = a.shape.data_type() == dnnl::memory::data_type::f32;
-    const bool tiles = f32 && (!dnnl_.AddsByShape() || OneDnnSplitsTheSum(op));
-    PreparedPiece piece{.staging = std::move(staging)};
-    if (tiles) {
+    PreparedPiece piece{.staging = std::move(staging), .sum = std::move(sum)};
+    if (by_slabs) {
+      AddSlabs(a, b, bias, c_place, op, layout, piece);
+    } else if (cut == Cut::kTiles) {
       AddTiles(a, b, bias, c_place, op, layout, piece);
     } else {
-      piece.calls = AtOnce(a, b, bias, c_place, op, layout);
+      AtOnce(a, b, bias, c_place, attributes_, layout, piece);
     }
     scratch_bytes_ = std::max(scratch_bytes_, layout.size());
     program_->pieces.push_back(std::move(piece));
   }
 
-  // A small result of a long sum: even oneDNN's brgemm gives each thread a part of such a sum.
-  static bool OneDnnSplitsTheSum(const Matmul& op) {
-    return op.m * op.n <= 128 * 128 && op.k >= 1024;
+  enum class Cut { kNone, kSlabs, kTiles };
+
+  // Where oneDNN would cut the work, and with it the sums, by the number of threads, it is cut
+  // here: all products of fp32 but those of AVX-512's brgemm, of which it splits small results of
+  // long sums, and sums over the rows of a, if they are long (kernels/scratch/product.h).
+  Cut CutOf(const Matmul& op, dnnl::memory::data_type type) const {
+    const bool small = op.m * op.n <= 128 * 128 && op.k >= 1024;
+    const bool f32 = type == dnnl::memory::data_type::f32;
+    if (f32 && (small || !dnnl_.AddsByShape())) return Cut::kTiles;
+    if (scratch::GoesBySlabs(op.k, op.transpose_a, op.transpose_b)) return Cut::kSlabs;
+    return op.transpose_a && op.k > scratch::kSlab ? Cut::kTiles : Cut::kNone;
   }
 
-  dnnl::matmul::primitive_desc DescOf(const Desc& a, const Desc& b, const Desc& bias,
-                                      const Desc& c) const {
+  dnnl::matmul::primitive_desc DescOf(const Desc& a, const Desc& b, const Desc& bias, const Desc& c,
+                                      const dnnl::primitive_attr& attributes) const {
     return {bias.is_zero() ? dnnl::matmul::desc(a, b, c) : dnnl::matmul::desc(a, b, bias, c),
-            attributes_, dnnl_.engine()};
+            attributes, dnnl_.engine()};
   }
 
-  std::vector<DnnlCall> AtOnce(const DnnlOperand& a, const DnnlOperand& b, const DnnlOperand& bias,
-                               const DnnlOperand& c, const Matmul& op, ScratchLayout& layout) {
+  // The calls that make c of all of the given columns of a and rows of b.
+  void AtOnce(const DnnlOperand& a, const DnnlOperand& b, const DnnlOperand& bias,
+              const DnnlOperand& c, const dnnl::primitive_attr& attributes, ScratchLayout& layout,
+              PreparedPiece& piece) {
     const dnnl::memory::data_type of_b = b.shape.data_type();
-    const Desc wanted =
-        PacksB(op, of_b) ? Desc({op.k, op.n}, of_b, dnnl::memory::format_tag::any) : b.shape;
-    const dnnl::matmul::primitive_desc pd = DescOf(a.shape, wanted, bias.shape, c.shape);
-    std::vector<DnnlCall> calls;
+    const bool packs = of_b == dnnl::memory::data_type::f32 &&
+                       scratch::PacksB(c.shape.dims()[0], c.shape.dims()[1], whole_.op.transpose_b);
+    const Desc wanted = packs ? Desc(b.shape.dims(), of_b, dnnl::memory::format_tag::any) : b.shape;
+    const dnnl::matmul::primitive_desc pd =
+        DescOf(a.shape, wanted, bias.shape, c.shape, attributes);
     std::vector<DnnlOperand> operands = {a,
-                                         InputFor(dnnl_, pd.weights_desc(), b, layout, calls),
+                                         InputFor(dnnl_, pd.weights_desc(), b, layout, piece.calls),
                                          c,
                                          {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc(), nullptr,
                                           layout.Take(pd.scratchpad_desc().get_size())}};
     if (!bias.shape.is_zero()) operands.push_back(bias);
-    calls.emplace_back(dnnl::matmul(pd), dnnl_.stream(), operands);
-    return calls;
+    piece.calls.emplace_back(dnnl::matmul(pd), dnnl_.stream(), operands);
+  }
+
+  // One after the other; all but the first add to c. They use the same scratch in turn.
+  void AddSlabs(const DnnlOperand& a, const DnnlOperand& b, const DnnlOperand& bias,
+                const DnnlOperand& c, const Matmul& op, ScratchLayout& layout,
+                PreparedPiece& piece) {
+    const ScratchLayout before = layout;
+    for (int64_t from = 0; from < op.k; from += scratch::kSlab) {
+      const int64_t depth = std::min(scratch::kSlab, op.k - from);
+      ScratchLayout of_slab = before;
+      AtOnce(TileOf(a, 0, from, {op.m, depth}), TileOf(b, from, 0, {depth, op.n}),
+             from == 0 ? bias : DnnlOperand{DNNL_ARG_BIAS, Desc()}, c,
+             from == 0 ? attributes_ : AttributesOf(op.scale, true), of_slab, piece);
+      if (of_slab.size() > layout.size()) layout = of_slab;
+    }
   }
 
   // `matrix` as the tiles read it. With `rows` they read down the columns of stored rows; such rows
@@ -276,46 +283,36 @@ class Pieces {
     const DnnlOperand b = Spread(b_given, !op.transpose_b, op, layout, piece);
     const PieceSize most = TileSizeOf(op.m, op.n);
     const bool biased = !bias.shape.is_zero();
-    struct Tile {
-      std::vector<DnnlOperand> operands;
-      std::pair<int64_t, int64_t> size;  // rows and columns
+    struct Prepared {
+      dnnl::matmul primitive;
+      Desc scratchpad;
     };
-    std::vector<Tile> tiles;
-    std::map<std::pair<int64_t, int64_t>, dnnl::matmul::primitive_desc> prepared;  // by size
-    size_t scratch = 0;
-    omp_set_num_threads(1);  // for each primitive; dnnl_.UseThreads below resets it
+    std::map<std::pair<int64_t, int64_t>, Prepared> prepared;  // by rows and columns
+    std::vector<Piece> tiles;
+    const OneThread one(dnnl_);
     for (int64_t row = 0; row < op.m; row += most.rows) {
       for (int64_t col = 0; col < op.n; col += most.cols) {
         const PieceSize size = {std::min(most.rows, op.m - row), std::min(most.cols, op.n - col)};
-        Tile& tile = tiles.emplace_back(
-            Tile{{TileOf(a, row, 0, {size.rows, op.k}), TileOf(b, 0, col, {op.k, size.cols}),
-                  TileOf(c, row, col, size)},
-                 {size.rows, size.cols}});
-        if (biased) tile.operands.push_back(TileOf(bias, 0, col, {1, size.cols}));
-        if (prepared.count(tile.size) > 0) continue;
-        const auto pd = DescOf(tile.operands[0].shape, tile.operands[1].shape,
-                               biased ? tile.operands[3].shape : Desc(), tile.operands[2].shape);
-        scratch = std::max(scratch, pd.scratchpad_desc().get_size());
-        prepared.emplace(tile.size, pd);
+        std::vector<DnnlOperand> operands = {TileOf(a, row, 0, {size.rows, op.k}),
+                                             TileOf(b, 0, col, {op.k, size.cols}),
+                                             TileOf(c, row, col, size)};
+        if (biased) operands.push_back(TileOf(bias, 0, col, {1, size.cols}));
+        const std::pair<int64_t, int64_t> key = {size.rows, size.cols};
+        if (prepared.count(key) == 0) {
+          const auto pd =
+              DescOf(operands[0].shape, operands[1].shape, biased ? operands[3].shape : Desc(),
+                     operands[2].shape, attributes_);
+          prepared.emplace(key, Prepared{dnnl::matmul(pd), pd.scratchpad_desc()});
+        }
+        const Prepared& made = prepared.at(key);
+        tiles.push_back({{made.primitive, made.scratchpad, std::move(operands)}});
       }
     }
-    std::map<std::pair<int64_t, int64_t>, dnnl::matmul> primitives;
-    for (const auto& [size, pd] : prepared) primitives.emplace(size, dnnl::matmul(pd));
-    const size_t groups = std::min<size_t>(tiles.size(), threads_);
-    for (size_t group = 0; group < groups; ++group) {
-      const size_t place = layout.Take(scratch);
-      std::vector<DnnlCall>& calls = piece.tiles.emplace_back();
-      const size_t end = tiles.size() * (group + 1) / groups;
-      for (size_t i = tiles.size() * group / groups; i < end; ++i) {
-        tiles[i].operands.push_back(
-            {DNNL_ARG_SCRATCHPAD, prepared.at(tiles[i].size).scratchpad_desc(), nullptr, place});
-        calls.emplace_back(primitives.at(tiles[i].size), dnnl_.stream(), tiles[i].operands);
-      }
-    }
-    dnnl_.UseThreads();
+    piece.tiles = SharedPieces(dnnl_, threads_, std::move(tiles), layout);
   }
 
   const Dnnl& dnnl_;
+  const VectorTable& vectors_;
   const int threads_;
   const std::function<Staging(ScratchLayout&)> staging_in_;
   const Product whole_;
@@ -334,7 +331,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const Matmul& given) {
   const Matmul op = given.OnColumns();
   const DType type = op.a.dtype;
   return dnnl_.Guard<Kernel>("matmul", [&] {
-    return Pieces(dnnl_, threads_, op,
+    return Pieces(dnnl_, vectors_, threads_, op,
                   [&](ScratchLayout& layout) {
                     const bool widens = Widens(dnnl_, op);
                     const bool packs = !widens && (type == DType::kBF16 ||

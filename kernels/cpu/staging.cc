@@ -92,22 +92,4 @@ void Staging::BringBack(void* scratch) const {
   }
 }
 
-Kernel InSequence(const Dnnl& dnnl, Staging staging, std::vector<DnnlCall> calls,
-                  const ScratchLayout& layout) {
-  struct Program {
-    Staging staging;
-    std::vector<DnnlCall> calls;
-  };
-  // Shared only because a std::function must be copyable.
-  const auto program =
-      std::make_shared<const Program>(Program{std::move(staging), std::move(calls)});
-  return Kernel{[&dnnl, program](Stream& stream) {
-                  dnnl.UseThreads();
-                  program->staging.Fill(stream.scratch);
-                  for (const DnnlCall& call : program->calls) call.Run(stream.scratch);
-                  program->staging.BringBack(stream.scratch);
-                },
-                layout.size()};
-}
-
 }  // namespace trainyard::kernels

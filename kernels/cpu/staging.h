@@ -77,8 +77,4 @@ class Staging {
   std::vector<StagedCopy> read_, written_;
 };
 
-// A kernel that fills the staged copies, runs the calls in order and brings the staged copies back.
-Kernel InSequence(const Dnnl& dnnl, Staging staging, std::vector<DnnlCall> calls,
-                  const ScratchLayout& layout);
-
 }  // namespace trainyard::kernels

@@ -42,6 +42,14 @@ constexpr bool PacksB(int64_t m, int64_t n, bool transpose_b) {
   return !transpose_b && n % 1024 == 0 && m >= 64;
 }
 
+// Long sums over the rows of both operands are cut in slabs, which are added up in order: where
+// there are more rows than this, oneDNN cuts them by the number of threads. The sum lies in fp32,
+// in scratch if c is in 16 bits. In fp32 small results go by tiles.
+inline constexpr int64_t kSlab = 1024;
+constexpr bool GoesBySlabs(int64_t k, bool transpose_a, bool transpose_b) {
+  return transpose_a && !transpose_b && k > kSlab;
+}
+
 // What a product that goes by tiles reads down the columns of: a stored matrix of `rows` rows of
 // `cols` floats, `row_stride` from one row to the next. Where that is a multiple of 1 KiB, rows
 // share sets of the cache, and are spread first, with a line of the cache between them. Not when

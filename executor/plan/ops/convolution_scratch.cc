@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "executor/plan/ops/product_scratch.h"
+#include "kernels/scratch/convolution.h"
 #include "kernels/scratch/cuda.h"
 #include "kernels/scratch/sums.h"
 #include "kernels/scratch/weight_gradient.h"
@@ -68,18 +69,22 @@ int64_t DirectBytes(const ConvolutionShape& s, bool pictures) {
   return 2 * BlockedWeightBytes(s) + kThreads * kEdges + GatheredBytes(s, pictures);
 }
 
-// For the gradient by weights: partial sums of them per thread. Depthwise convolutions of small
-// images, or of windows other than 3 by 3, go by blocks of 16 by 16, too.
-int64_t DirectSumBytes(const ConvolutionShape& s) {
+// For the gradient by weights: partial sums of them, one for each part of the images, and what a
+// thread keeps. Depthwise convolutions of small images, or of windows other than 3 by 3, go by
+// blocks of 16 by 16, which a thread keeps, too. Slices of the outputs have copies of dy.
+int64_t DirectSumBytes(const ConvolutionShape& s, int64_t element = kFloat) {
   constexpr int64_t kEdges = 40 << 10;
   const bool small = std::min({s.height, s.width, s.out_height(), s.out_width()}) < 4;
-  const int64_t sums = small || HasLargeWindow(s) ? 5 * kThreads
-                       : HasOddChannels(s)        ? 2 * kThreads + 2
-                                                  : kThreads + 2;
   const bool whole_blocks =
       IsDepthwise(s) && (small || s.kernel_height != 3 || s.kernel_width != 3);
   const int64_t whole = whole_blocks ? 2 * WindowBytes(s) * RoundUp(s.groups, 16) * 16 * 16 : 0;
-  return InputBytes(s) / s.batch + sums * BlockedWeightBytes(s) + whole + kThreads * kEdges +
+  const int64_t parts = kernels::scratch::WeightsCut(s).count();
+  const int64_t dy = element * s.batch * s.out_height() * s.out_width() * s.out;
+  const int64_t copies = kernels::scratch::WeightsSlices(s) > 1 ? dy : 0;
+  const int64_t kept =
+      (HasLargeWindow(s) || small || HasOddChannels(s) ? 1 : 0) * BlockedWeightBytes(s);
+  return copies + (parts + 2) * BlockedWeightBytes(s) +
+         kThreads * (kept + whole + kEdges + InputBytes(s) / s.batch) +
          (HasLargeWindow(s) ? 2 : 1) * GatheredBytes(s, true);
 }
 
@@ -96,8 +101,9 @@ int64_t TileForwardBytes(const ConvolutionShape& s) {
   } else if (s.stride > 1 || s.in % 32 != 0) {
     pixels = s.out_height() * s.out_width();
   }
+  const int64_t sums = std::min<int64_t>(256 << 10, 3 * kFloat * 64 * RoundUp(s.out, 16));
   return DirectBytes(s, true) +
-         ForAllThreads(kTiles + std::min(kMostImage, kNarrow * pixels * channels));
+         ForAllThreads(kTiles + sums + std::min(kMostImage, kNarrow * pixels * channels));
 }
 
 // By data, where the CPU has instructions for bf16 but no tiles: of windows of one pixel, the sums
@@ -122,11 +128,12 @@ int64_t TileSumBytes(const ConvolutionShape& s) {
   const int64_t gradient = s.out_height() * RoundUp(s.out_width(), 2) * RoundUp(s.out, 16);
   const auto blocks = [](int64_t channels) { return channels > 16 ? 2 : 1; };
   if (IsDepthwise(s)) {
-    constexpr int64_t kCopies = 8, kBlown = 112;  // bytes an element: of all images, of one
+    constexpr int64_t kCopies = 8, kBlown = 25;  // bytes an element: of a piece, of one image
     const int64_t elements = s.height * s.width * s.in + s.out_height() * s.out_width() * s.out;
-    return DirectSumBytes(s) + (kCopies * s.batch + kBlown) * elements;
+    const int64_t images = Ceil(s.batch, kernels::scratch::WeightsCut(s).runs);
+    return DirectSumBytes(s, kNarrow) + ForAllThreads((kCopies * images + kBlown) * elements);
   }
-  return DirectSumBytes(s) +
+  return DirectSumBytes(s, kNarrow) +
          ForAllThreads(kNarrow * (blocks(s.in) * image + blocks(s.out) * gradient));
 }
 
@@ -164,14 +171,19 @@ int64_t CpuConvolutionScratch(const ConvolutionBackwardData& o, const Tensors& t
 
 int64_t CpuConvolutionScratch(const ConvolutionBackwardWeights& o, const Tensors& tensors) {
   const ConvolutionShape& s = o.shape;
-  // oneDNN's bf16 copies both operands, transposed; with tiles an image of them at a time.
-  const int64_t narrow = ByOneDnn(tensors, {o.x, o.dy}, DirectSumBytes(s), TileSumBytes(s));
+  const int64_t rows = s.batch * s.out_height() * s.out_width();
+  const int64_t bias = o.dbias == kNone ? 0 : kernels::scratch::RowSums(rows, s.out);
+  // oneDNN's bf16 copies both operands, transposed; with tiles an image of them at a time. Windows
+  // of one pixel are a product.
+  const bool product = IsOnePixel(s) && s.stride == 1 && s.pad == 0 && s.groups == 1;
+  const int64_t as_product =
+      NarrowProductScratch({.m = s.out, .n = s.in, .k = rows, .transpose_a = true});
+  const int64_t by_bf16 = product ? std::max(bias, as_product + as_product / 4) : TileSumBytes(s);
+  const int64_t narrow = ByOneDnn(tensors, {o.x, o.dy}, DirectSumBytes(s), by_bf16);
   if (!SuitsWinograd(s) && !SuitsWeightGradient(s)) return narrow;
   const int64_t own = SuitsWinograd(s) ? kernels::scratch::WinogradGradient(s)
                                        : kernels::scratch::WeightGradient(s, kThreads);
-  const int64_t rows = s.batch * s.out_height() * s.out_width();
-  const int64_t bias = o.dbias == kNone ? 0 : kernels::scratch::RowSums(rows, s.out);
-  return OnAnyCpu(tensors[o.x].type, std::max(own, bias), narrow);
+  return OnAnyCpu(tensors[o.x].type, std::max(own, bias), by_bf16);
 }
 
 // The weights, in cuDNN's order, lie beside its workspace, and the sums of a bias.

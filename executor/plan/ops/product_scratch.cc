@@ -68,6 +68,10 @@ int64_t OnAnyCpu(ElementType type, int64_t wide, int64_t narrow) {
   return type == ElementType::kBF16 ? std::max(wide, narrow) : wide;
 }
 
+int64_t NarrowProductScratch(const Matmul& o) {
+  return PanelBytes(o, o.k > 2048 ? 4 * kMiB : kMiB);
+}
+
 // Products of types that the CPU has no instructions for are of staged copies in fp32; those by
 // bf16 instructions, and in fp32 with AVX-512, of dense staged copies of what lies apart.
 int64_t CpuProductScratch(const Matmul& o, ElementType a, bool a_apart, ElementType c,
@@ -80,7 +84,8 @@ int64_t CpuProductScratch(const Matmul& o, ElementType a, bool a_apart, ElementT
   const int64_t wide = StagedProductBytes(o, {kFloat, kFloat, narrow_c ? kFloat : 0});
   const int64_t dense =
       (a_apart ? 2 * o.m * o.k : 0) + (c_apart ? (narrow_c ? 2 : kFloat) * o.m * o.n : 0);
-  return OnAnyCpu(a, wide, dense + PanelBytes(o, o.k > 2048 ? 4 * kMiB : kMiB));
+  const bool sum = narrow_c && kernels::scratch::GoesBySlabs(o.k, o.transpose_a, o.transpose_b);
+  return OnAnyCpu(a, wide, dense + (sum ? kFloat * o.m * o.n : 0) + NarrowProductScratch(o));
 }
 
 int64_t GpuProductScratch(int64_t n) {

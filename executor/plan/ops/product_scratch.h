@@ -23,6 +23,8 @@ int64_t OnAnyCpu(ElementType type, int64_t wide, int64_t narrow);
 // either may lie apart.
 int64_t CpuProductScratch(const Matmul& o, ElementType a, bool a_apart, ElementType c,
                           bool c_apart);
+// Of a product with dense operands in bf16 by the CPU's instructions for it, beside staged copies.
+int64_t NarrowProductScratch(const Matmul& o);
 // Of a product with n columns: cuBLASLt's workspace, and a bias in the type of the result.
 int64_t GpuProductScratch(int64_t n);
 

@@ -1,5 +1,5 @@
-// The same inputs give the same bits: run after run, and for our own loops with any number of
-// threads and, where the sum is in double, on any instruction set.
+// The same inputs give the same bits: run after run, with any number of threads and, where the sum
+// is in double, on any instruction set.
 
 #include "kernels/step_state.h"
 #include "tests/unit/kernels/cpu_fixture.h"
@@ -274,30 +274,29 @@ Bytes FirstLayerBytes(Bench& bench) { return ConvolutionBytes(bench, Window(8, 3
 struct Subject {
   const char* name;
   Bytes (*run)(Bench& bench);
-  bool any_threads;  // we cut the work, by the shape alone
-  bool any_table;    // summed in double
+  bool any_table;  // summed in double
 };
 
 const Subject kSubjects[] = {
-    {"layer norm", LayerNormBytes, true, false},
-    {"batch norm", BatchNormBytes, true, false},
-    {"column sum", ColumnSumBytes, true, false},
-    {"sum and norm", NormBytes, true, true},
-    {"attention", AttentionBytes, true, false},
-    {"embedding", EmbeddingBytes, true, true},
-    {"recommender", RecommenderBytes, true, false},
-    {"elementwise", ElementwiseBytes, true, false},
-    {"lamb", LambBytes, true, false},
-    {"matmul of a character GPT", MatmulBytes, true, false},
-    {"matmul of muon", GramBytes, true, false},
-    {"matmul of a long sum", LongMatmulBytes, true, false},
-    {"matmul of odd sizes", OddMatmulBytes, true, false},
-    {"matmul of rows that lie apart", ApartMatmulBytes, true, false},
-    {"matmul in fp16", HalfMatmulBytes, true, false},
-    {"convolution by Winograd", WinogradBytes, true, false},
-    {"strided convolution", StridedBytes, true, false},
-    {"pointwise convolution", PointwiseBytes, true, false},
-    {"convolution of a first layer", FirstLayerBytes, false, false},
+    {"layer norm", LayerNormBytes, false},
+    {"batch norm", BatchNormBytes, false},
+    {"column sum", ColumnSumBytes, false},
+    {"sum and norm", NormBytes, true},
+    {"attention", AttentionBytes, false},
+    {"embedding", EmbeddingBytes, true},
+    {"recommender", RecommenderBytes, false},
+    {"elementwise", ElementwiseBytes, false},
+    {"lamb", LambBytes, false},
+    {"matmul of a character GPT", MatmulBytes, false},
+    {"matmul of muon", GramBytes, false},
+    {"matmul of a long sum", LongMatmulBytes, false},
+    {"matmul of odd sizes", OddMatmulBytes, false},
+    {"matmul of rows that lie apart", ApartMatmulBytes, false},
+    {"matmul in fp16", HalfMatmulBytes, false},
+    {"convolution by Winograd", WinogradBytes, false},
+    {"strided convolution", StridedBytes, false},
+    {"pointwise convolution", PointwiseBytes, false},
+    {"convolution of a first layer", FirstLayerBytes, false},
 };
 
 TEST(Determinism, EveryOpGivesTheSameBitsTwice) {
@@ -310,10 +309,9 @@ TEST(Determinism, EveryOpGivesTheSameBitsTwice) {
   }
 }
 
-TEST(Determinism, WhatWeCutDoesNotDependOnTheNumberOfThreads) {
+TEST(Determinism, NoOpDependsOnTheNumberOfThreads) {
   for (const VectorTable* table : CpuDevice::SupportedTables()) {
     for (const Subject& subject : kSubjects) {
-      if (!subject.any_threads) continue;
       Bench one({table, 1});
       const Bytes expected = subject.run(one);
       for (const int threads : {2, 3, 8}) {
@@ -333,18 +331,6 @@ TEST(Determinism, SumsInDoubleDoNotDependOnTheInstructionSet) {
       Bench other({table, 2});
       EXPECT_EQ(subject.run(other), expected) << subject.name << " on " << table->name;
     }
-  }
-}
-
-// Not a promise but a fact worth knowing: whether a job that moves to a node with another number of
-// threads per slot keeps its bits is up to oneDNN.
-TEST(Determinism, RecordsWhetherOneDnnDependsOnTheNumberOfThreads) {
-  const VectorTable* table = CpuDevice::SupportedTables().front();
-  for (const Subject& subject : kSubjects) {
-    if (subject.any_threads) continue;
-    Bench one({table, 1}), two({table, 2});
-    RecordProperty(std::string(subject.name) + " same bits with 1 and 2 threads",
-                   subject.run(one) == subject.run(two) ? "yes" : "no");
   }
 }
 
