@@ -156,8 +156,8 @@ class Device {
 #undef TY_BIND
 };
 
-// Opens the CPU back end on `threads` threads. kInvalidArgument unless that is from 1 to the number
-// of the machine's hardware threads.
+// Opens the CPU back end on `threads` threads, which change no bit of any result and may be more
+// than the machine has. kInvalidArgument unless they are from 1 to 4096.
 absl::StatusOr<std::unique_ptr<Device>> OpenCpu(int threads);
 
 // Opens GPU `index`. Measured algorithms and compiled plans are kept in `cache_folder` unless it is

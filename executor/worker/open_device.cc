@@ -1,7 +1,10 @@
 #include "executor/worker/open_device.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
@@ -27,6 +30,11 @@ std::string CacheFolder(const std::function<const char*(const char*)>& variable)
 
 absl::StatusOr<std::unique_ptr<kernels::Device>> OpenDevice(const std::string& name, int threads) {
   if (name == "cpu") {
+    if (const unsigned cores = std::thread::hardware_concurrency();
+        cores > 0 && threads > static_cast<int64_t>(cores)) {
+      spdlog::warn("{} threads share {} cores: the bits are the same, the time is not", threads,
+                   cores);
+    }
     absl::StatusOr<std::unique_ptr<kernels::Device>> device = kernels::OpenCpu(threads);
     if (!device.ok()) return engine::WithFault(engine::Fault::kDevice, device.status());
     return device;

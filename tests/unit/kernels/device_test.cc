@@ -1,5 +1,7 @@
 #include <omp.h>
 
+#include <thread>
+
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "kernels/device.h"
@@ -10,7 +12,14 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(CpuDevice, RefusesThreadsThatTheMachineDoesNotHave) {
+TEST(CpuDevice, TakesMoreThreadsThanTheMachineHas) {
+  const int more = static_cast<int>(std::thread::hardware_concurrency()) + 1;
+  const auto device = OpenCpu(more);
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ((*device)->Threads(), more);
+}
+
+TEST(CpuDevice, RefusesNumbersOfThreadsThatAreNone) {
   for (const int threads : {0, -1, 1'000'000}) {
     const auto device = OpenCpu(threads);
     EXPECT_EQ(device.status().code(), absl::StatusCode::kInvalidArgument) << threads;
