@@ -28,7 +28,8 @@ uint64_t StreamOf(const std::string& name) {
 absl::Status InitializeTensor(Session& session, plan::TensorId id, uint64_t seed) {
   const plan::Tensor& tensor = session.plan().tensors[id];
   if (tensor.init_std > 0) {
-    return session.DrawNormal(id, seed, StreamOf(tensor.name), tensor.init_std);
+    const std::string& drawn = tensor.shard ? tensor.shard->whole : tensor.name;
+    return session.DrawNormal(id, seed, StreamOf(drawn), tensor.init_std);
   }
   const std::vector<float> values(std::min(kWrittenAtOnce, tensor.elements()),
                                   static_cast<float>(tensor.init_value));

@@ -10,8 +10,9 @@
 
 namespace trainyard::engine {
 
-// The stream of kernels::DrawNormal for parameter `name`: weights are a function of (seed, name,
-// index) alone, so that neither the order of parameters nor threads, ranks or devices change them.
+// The stream of kernels::DrawNormal for parameter `name`, of a shard that of the whole: weights are
+// a function of (seed, name, index) alone, so that neither the order of parameters nor threads,
+// ranks or devices change them.
 uint64_t StreamOf(const std::string& name);
 
 // Fills parameter or buffer `id` of the plan: normal with mean 0 and standard deviation init_std,

@@ -33,4 +33,23 @@ absl::Status ReadStored(const weights::SafetensorsFile& file, const std::string&
   return absl::OkStatus();
 }
 
+absl::Status ReadStoredShards(const weights::SafetensorsFile& file, const std::string& name,
+                              const plan::StoredInShards& tensor,
+                              const std::vector<plan::TensorId>& places, Session& session) {
+  constexpr int64_t kSize = sizeof(float);
+  TY_ASSIGN_OR_RETURN(const weights::TensorEntry entry, file.Find(name, tensor.stored.dims));
+  std::vector<char> chunk(std::min(kReadAtOnce, entry.bytes()));
+  for (int64_t begin = 0; begin < entry.bytes(); begin += kReadAtOnce) {
+    const int64_t bytes = std::min(kReadAtOnce, entry.bytes() - begin);
+    TY_RETURN_IF_ERROR(file.Read(entry, begin, bytes, chunk.data()));
+    plan::ForEachRun(tensor, begin / kSize, bytes / kSize,
+                     [&](const plan::ShardPiece& piece, int64_t offset, int64_t at, int64_t n) {
+                       session.Write(places[piece.position], chunk.data() + at * kSize, n * kSize,
+                                     offset * kSize);
+                     });
+    TY_RETURN_IF_ERROR(session.Synchronize());
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace trainyard::engine

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "executor/engine/session.h"
+#include "executor/plan/graph/stored_shards.h"
 #include "executor/weights/safetensors.h"
 
 namespace trainyard::engine {
@@ -17,5 +19,10 @@ absl::Status ReadTensor(const weights::SafetensorsFile& file, const std::string&
 // The same of one stored tensor, which `file` calls `name`.
 absl::Status ReadStored(const weights::SafetensorsFile& file, const std::string& name,
                         const plan::StoredTensor& stored, Session& session, plan::TensorId id);
+
+// The same of a tensor of which the plan has shards: each piece goes to `places` at its position.
+absl::Status ReadStoredShards(const weights::SafetensorsFile& file, const std::string& name,
+                              const plan::StoredInShards& tensor,
+                              const std::vector<plan::TensorId>& places, Session& session);
 
 }  // namespace trainyard::engine

@@ -9,6 +9,7 @@
 #include "executor/engine/checkpoint/snapshot.h"
 #include "executor/engine/read_tensor.h"
 #include "executor/engine/sharded_state.h"
+#include "executor/plan/graph/stored_shards.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -58,6 +59,18 @@ class Source {
   absl::flat_hash_set<std::string> adapted_, matrices_;
 };
 
+// Reads the tensors of which the plan has shards; `places` says where what goes with each parameter
+// goes, kNone: nowhere.
+absl::Status ReadShards(const weights::SafetensorsFile& file, const std::string& prefix,
+                        const std::vector<plan::TensorId>& places, Session& session) {
+  for (const plan::StoredInShards& tensor : plan::StoredShards(session.plan())) {
+    if (places[tensor.pieces[0].position] == plan::kNone) continue;
+    TY_RETURN_IF_ERROR(
+        ReadStoredShards(file, prefix + tensor.stored.name, tensor, places, session));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status RestoreTensors(const Checkpoint& checkpoint, Session& session) {
@@ -65,28 +78,36 @@ absl::Status RestoreTensors(const Checkpoint& checkpoint, Session& session) {
   const Source source(checkpoint, plan);
   TY_RETURN_IF_ERROR(source.CheckComplete(plan));
   for (const plan::TensorId id : plan.parameters) {
+    if (plan.tensors[id].shard) continue;
     for (const plan::StoredTensor& stored : plan::Stored(plan.tensors[id])) {
       TY_RETURN_IF_ERROR(source.ReadParameter(stored, session, id));
     }
   }
+  TY_RETURN_IF_ERROR(ReadShards(checkpoint.model, "", plan.parameters, session));
   for (const plan::TensorId id : plan.buffers) {
     TY_RETURN_IF_ERROR(ReadTensor(checkpoint.model, "", plan.tensors[id], session, id));
   }
   for (size_t kind = 0; kind < plan.optimizer_state.size(); ++kind) {
     for (size_t i = 0; i < plan.parameters.size(); ++i) {
       const plan::TensorId state = plan.optimizer_state[kind][i];
-      if (state == plan::kNone) continue;
+      if (state == plan::kNone || plan.tensors[plan.parameters[i]].shard) continue;
       TY_RETURN_IF_ERROR(ReadTensor(checkpoint.optimizer, OptimizerPrefix(plan, kind),
                                     plan.tensors[plan.parameters[i]], session, state));
     }
+    TY_RETURN_IF_ERROR(ReadShards(checkpoint.optimizer, OptimizerPrefix(plan, kind),
+                                  plan.optimizer_state[kind], session));
   }
   if (plan.sharded) TY_RETURN_IF_ERROR(RestoreShare(checkpoint, session));
   for (size_t i = 0; i < plan.averages.size(); ++i) {
+    if (plan.tensors[plan.parameters[i]].shard) continue;
     for (const plan::StoredTensor& stored : plan::Stored(plan.tensors[plan.parameters[i]])) {
       TY_RETURN_IF_ERROR(source.ReadAverage(stored, session, plan.averages[i]));
     }
   }
-  return absl::OkStatus();
+  if (plan.averages.empty()) return absl::OkStatus();
+  std::vector<plan::TensorId> averages = plan.averages;
+  averages.resize(plan.parameters.size(), plan::kNone);  // frozen ones have none
+  return ReadShards(*checkpoint.ema, "", averages, session);
 }
 
 }  // namespace trainyard::engine

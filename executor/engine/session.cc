@@ -7,6 +7,7 @@
 #include "executor/engine/fault.h"
 #include "executor/engine/lowering.h"
 #include "executor/plan/cost/cost.h"
+#include "executor/plan/graph/stored_shards.h"
 #include "storage/base/status.h"
 
 namespace trainyard::engine {
@@ -63,14 +64,17 @@ absl::Status Session::Zero(const plan::Region& region) {
 
 absl::Status Session::DrawNormal(plan::TensorId id, uint64_t seed, uint64_t stream, double std) {
   const plan::Tensor& tensor = plan_.tensors[id];
-  TY_ASSIGN_OR_RETURN(const kernels::Kernel draw,
-                      device_.Prepare(kernels::DrawNormal{
-                          .x = {At(id, 0, tensor.elements() * sizeof(float)), kernels::DType::kF32},
-                          .seed = seed,
-                          .stream = stream,
-                          .n = tensor.elements(),
-                          .std = std}));
-  Launch(draw);
+  for (const plan::DrawnRun& run : plan::DrawnRuns(tensor)) {
+    char* const to = At(id, run.offset * sizeof(float), run.n * sizeof(float));
+    TY_ASSIGN_OR_RETURN(const kernels::Kernel draw,
+                        device_.Prepare(kernels::DrawNormal{.x = {to, kernels::DType::kF32},
+                                                            .seed = seed,
+                                                            .stream = stream,
+                                                            .first = run.first,
+                                                            .n = run.n,
+                                                            .std = std}));
+    Launch(draw);
+  }
   return absl::OkStatus();
 }
 

@@ -70,7 +70,7 @@ class Session {
   // Zeroes `region` of the arena.
   absl::Status Zero(const plan::Region& region);
 
-  // Enqueues kernels::DrawNormal for all of a tensor.
+  // Enqueues kernels::DrawNormal for all of a tensor; of a shard, what the whole has there.
   absl::Status DrawNormal(plan::TensorId id, uint64_t seed, uint64_t stream, double std);
 
   // Prepares `ops` and makes sure that there is scratch enough for them. Waits for the stream. What

@@ -10,6 +10,8 @@
 #include "executor/plan/families/families.h"
 #include "executor/plan/graph/fold_tree.h"
 #include "executor/plan/graph/graph_builder.h"
+#include "executor/plan/graph/shard_builder.h"
+#include "executor/plan/loss.h"
 #include "executor/plan/memory/memory.h"
 #include "executor/plan/ops/gradient.h"
 #include "executor/plan/passes/align_rows.h"
@@ -72,7 +74,7 @@ class Assembly {
     norm_sum_ = Scalar("norm_sum", ElementType::kF64, 1);
     plan_.grad_scale = Scalar("grad_scale", ElementType::kF32, 1);
 
-    GraphBuilder builder(graph_, plan_.micro_batch, /*training=*/true, plan_.state);
+    GraphBuilder builder(graph_, plan_.micro_batch, /*training=*/true, plan_.state, tensor());
     TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_, facts_, builder));
     Adaptation adaptation;
     if (spec_.fine_tune().has_lora()) {
@@ -92,16 +94,13 @@ class Assembly {
     plan_.ids = forward.ids;
     plan_.target = builder.Input("target", ElementType::kI32, {rows});
     const TensorId losses = builder.Activation("losses", {rows});
-    const TensorId dlogits =
-        builder.Activation("d(logits)", {rows, forward.classes}, graph_[forward.logits].type);
-    graph_.tensors[dlogits].row_stride = graph_[forward.logits].row_stride;
+    const LogitGradients dlogits = AddLogitGradients(forward, rows, builder, graph_);
     TY_RETURN_IF_ERROR(builder.status());
 
     TY_RETURN_IF_ERROR(OrderTrained(forward, rules));
     AddGradientTensors();
     AddOptimizerState();
-    AddLossAndBackward(forward.logits, dlogits,
-                       TrainingLoss(forward, rows, builder, losses, dlogits));
+    AddLossAndBackward(dlogits, TrainingLoss(forward, rows, builder, losses, dlogits));
     plan_.micro = std::move(graph_.ops);
     graph_.ops.clear();
     return absl::OkStatus();
@@ -109,7 +108,7 @@ class Assembly {
 
   absl::Status AddEvaluation(int64_t batch) {
     plan_.evaluation_batch = batch;
-    GraphBuilder builder(graph_, batch, /*training=*/false, plan_.state);
+    GraphBuilder builder(graph_, batch, /*training=*/false, plan_.state, tensor());
     TY_ASSIGN_OR_RETURN(Forward forward, BuildForward(spec_, facts_, builder));
     ApplyAdapters(plan_.adapters, /*dropout=*/0, builder, graph_);
     SetPrecision(ElementType::kF32, forward);
@@ -125,8 +124,14 @@ class Assembly {
     plan_.eval_correct = builder.Activation("eval_correct", {rows});
     plan_.eval_logits = forward.logits;
     TY_RETURN_IF_ERROR(builder.status());
-    graph_.ops.push_back(LossOp(forward, rows, plan_.eval_target, plan_.eval_losses,
-                                plan_.eval_correct, /*dlogits=*/kNone, 1, /*state=*/kNone));
+    const std::vector<Op> loss = LossOf(forward,
+                                        {.rows = rows,
+                                         .targets = plan_.eval_target,
+                                         .losses = plan_.eval_losses,
+                                         .correct = plan_.eval_correct},
+                                        builder);
+    graph_.ops.insert(graph_.ops.end(), loss.begin(), loss.end());
+    JoinCopies(graph_);
     plan_.evaluate = std::move(graph_.ops);
     graph_.ops.clear();
     return absl::OkStatus();
@@ -163,53 +168,37 @@ class Assembly {
  private:
   void SetPrecision(ElementType of_logits, Forward& forward) {
     if (type_ == ElementType::kF32) return;
-    forward.logits = ApplyPrecision(
-        {.type = type_, .logits = forward.logits, .of_logits = of_logits}, graph_, copies_);
-  }
-
-  static Op LossOp(const Forward& forward, int64_t rows, TensorId targets, TensorId losses,
-                   TensorId correct, TensorId dlogits, float scale, TensorId state) {
-    if (forward.binary) {
-      return BinaryCrossEntropy{.logits = forward.logits,
-                                .targets = targets,
-                                .losses = losses,
-                                .correct = correct,
-                                .dlogits = dlogits,
-                                .state = state,
-                                .rows = rows,
-                                .scale = scale};
-    }
-    return CrossEntropy{.logits = forward.logits,
-                        .targets = targets,
-                        .losses = losses,
-                        .correct = correct,
-                        .dlogits = dlogits,
-                        .state = state,
-                        .rows = rows,
-                        .classes = forward.classes,
-                        .scale = scale};
+    forward.logits = ApplyPrecision({.type = type_,
+                                     .logits = forward.logits,
+                                     .logits_of_shards = forward.logits_of_shards,
+                                     .of_logits = of_logits},
+                                    graph_, copies_);
   }
 
   // The loss of a micro-batch, and its sums over the step. Each target weighs as if all of the
   // global batch counted; ClipScale makes up for those that do not.
   std::vector<Op> TrainingLoss(const Forward& forward, int64_t rows, GraphBuilder& builder,
-                               TensorId losses, TensorId dlogits) {
+                               TensorId losses, const LogitGradients& dlogits) {
     const int64_t global_rows = spec_.training().batch_size() * forward.rows_per_sample;
-    std::vector<Op> ops = {LossOp(forward, rows, plan_.target, losses, /*correct=*/kNone, dlogits,
-                                  1.0f / static_cast<float>(global_rows),
-                                  plan_.loss_scaling ? plan_.state : kNone)};
+    const TensorId z_losses =
+        plan_.z_loss_sum != kNone ? builder.Activation("z_losses", {rows}) : kNone;
+    std::vector<Op> ops =
+        LossOf(forward,
+               {.rows = rows,
+                .targets = plan_.target,
+                .losses = losses,
+                .z_losses = z_losses,
+                .state = plan_.loss_scaling ? plan_.state : kNone,
+                .gradients = dlogits,
+                .scale = 1.0f / static_cast<float>(global_rows),
+                .smoothing = static_cast<float>(spec_.training().label_smoothing()),
+                .z_loss = static_cast<float>(spec_.training().z_loss())},
+               builder);
     const auto sum = [&](TensorId x, TensorId into) {
       ops.push_back(Sum{.x = x, .sum = into, .n = rows, .accumulate = true});
     };
     sum(losses, plan_.loss_sum);
-    if (auto* const loss = std::get_if<CrossEntropy>(&ops[0])) {
-      loss->smoothing = static_cast<float>(spec_.training().label_smoothing());
-      loss->z_loss = static_cast<float>(spec_.training().z_loss());
-      if (plan_.z_loss_sum != kNone) {
-        const TensorId z_losses = loss->z_losses = builder.Activation("z_losses", {rows});
-        sum(z_losses, plan_.z_loss_sum);
-      }
-    }
+    if (z_losses != kNone) sum(z_losses, plan_.z_loss_sum);
     ops.push_back(CountTargets{
         .targets = plan_.target, .count = plan_.target_count, .n = rows, .accumulate = true});
     return ops;
@@ -218,6 +207,7 @@ class Assembly {
   // The most logical ranks that one rank hosts.
   int64_t most_hosted() const { return HostedBy(plan_.logical_ranks, slots(), slots() - 1).size(); }
   int64_t slots() const { return std::max(1, spec_.resources().max_slots()); }
+  int64_t tensor() const { return std::max(1, spec_.parallel().tensor()); }
 
   TensorId Scalar(const std::string& name, ElementType type, int64_t n,
                   TensorKind kind = TensorKind::kScalar) {
@@ -291,6 +281,7 @@ class Assembly {
   // optimizers that read it.
   void ChooseNarrowGradients(const absl::flat_hash_map<TensorId, ParameterRule>& rule_of) {
     if (type_ != ElementType::kBF16 || plan_.micro_batches * plan_.logical_ranks > 1) return;
+    if (tensor() > 1) return;  // the leaves of the norm are of fp32
     for (const TensorId id : ReadByOneProduct(graph_, copies_)) {
       const ParameterRule& rule = rule_of.at(id);
       const bool read = rule.method == Method::kSgd || rule.method == Method::kAdamW;
@@ -360,10 +351,11 @@ class Assembly {
   }
 
   // The loss goes between the passes; the backward pass is derived from the forward ops alone.
-  void AddLossAndBackward(TensorId logits, TensorId dlogits, std::vector<Op> loss) {
+  void AddLossAndBackward(const LogitGradients& dlogits, const std::vector<Op>& loss) {
     forward_ops_ = graph_.ops.size();
-    AppendBackward(graph_, {{logits, dlogits}}, gradient_of_, plan_.micro_batches > 1, rows_);
+    AppendBackward(graph_, dlogits, gradient_of_, plan_.micro_batches > 1, rows_, tensor());
     graph_.ops.insert(graph_.ops.begin() + forward_ops_, loss.begin(), loss.end());
+    forward_ops_ -= JoinCopies(graph_);
   }
 
   int64_t Packed(const std::vector<Op>& ops, const std::vector<TensorId>& results) const {
@@ -434,7 +426,9 @@ absl::StatusOr<Plan> AssembleInference(const v1::JobSpec& spec, const DataFacts&
   TY_RETURN_IF_ERROR(CheckFacts(facts));
   if (batch < 1)
     return absl::InvalidArgumentError(absl::StrCat("batch: ", batch, " is not positive"));
-  Assembly assembly(spec, facts);
+  v1::JobSpec whole = spec;  // a checkpoint holds whole tensors, and nothing is trained
+  whole.mutable_parallel()->set_tensor(1);
+  Assembly assembly(whole, facts);
   TY_RETURN_IF_ERROR(assembly.AddEvaluation(batch));
   return assembly.Finish(0, /*training=*/false);
 }

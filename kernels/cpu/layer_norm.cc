@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/row_cuts.h"
 #include "kernels/scratch/sums.h"
 
 namespace trainyard::kernels {
@@ -24,6 +25,42 @@ LayerNormRows<T> Between(LayerNormRows<T> all, int64_t begin, int64_t end) {
   all.rstd += begin;
   all.rows = end - begin;
   return all;
+}
+
+template <typename T>
+LayerNormBackwardRows<T> Between(LayerNormBackwardRows<T> all, int64_t begin, int64_t end) {
+  all.dy += begin * all.cols;
+  all.x += begin * all.cols;
+  if (all.dx != nullptr) all.dx += begin * all.cols;
+  if (all.mean != nullptr) all.mean += begin;
+  all.rstd += begin;
+  all.rows = end - begin;
+  return all;
+}
+
+// dgamma and dbeta: sums over fixed runs of rows are made in the same pass as dx, then added up
+// from the first to the last.
+template <typename T>
+void NormBackward(const VectorTable& vectors, int threads, const LayerNormBackwardRows<T>& all,
+                  float* dgammas, bool accumulate) {
+  const int64_t partials = scratch::Partials(all.rows), each = scratch::RowsPerPartial(all.rows);
+  float* const dbetas = dgammas + partials * all.cols;
+  const int64_t grain = std::max<int64_t>(1, kSerialElements / (each * all.cols));
+  ParallelRuns(threads, partials, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) {
+      LayerNormBackwardRows<T> rows = Between(all, p * each, std::min(all.rows, (p + 1) * each));
+      rows.dgamma = all.dgamma == nullptr ? nullptr : dgammas + p * all.cols;
+      rows.dbeta = all.dbeta == nullptr ? nullptr : dbetas + p * all.cols;
+      LoopsOf<T>(vectors).layer_norm_backward(rows);
+    }
+  });
+  const auto finish = [&](float* sums, float* to) {
+    if (to == nullptr) return;
+    vectors.f32.column_sum(sums, partials, all.cols, all.cols, sums);
+    AddOrCopy(vectors, sums, to, all.cols, accumulate);
+  };
+  finish(dgammas, all.dgamma);
+  finish(dbetas, all.dbeta);
 }
 
 // A function that writes the rows [begin, end) of x + residual to op.sum; residual is of R.
@@ -72,10 +109,7 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const LayerNormForward& op) {
   });
 }
 
-// dgamma and dbeta: sums over fixed runs of rows are made in the same pass as dx, then added up
-// from the first to the last.
 absl::StatusOr<Kernel> CpuDevice::Bind(const LayerNormBackward& op) {
-  const int64_t partials = scratch::Partials(op.rows);
   return ForElement(op.dy.dtype, [&]<typename T>() {
     const LayerNormBackwardRows<T> all{.dy = op.dy.As<T>(),
                                        .x = op.x.As<float>(),
@@ -89,41 +123,25 @@ absl::StatusOr<Kernel> CpuDevice::Bind(const LayerNormBackward& op) {
                                        .cols = op.cols,
                                        .accumulate_dx = op.accumulate_dx};
     Kernel kernel;
-    kernel.scratch_bytes = 2 * scratch::RowSums(op.rows, op.cols);
-    kernel.launch = [run = LoopsOf<T>(vectors_).layer_norm_backward,
-                     column_sum = vectors_.f32.column_sum, add = vectors_.f32.add,
-                     threads = threads_, all, partials,
+    kernel.scratch_bytes = 2 * scratch::CutRowSums(op.rows, op.cols, op.cuts);
+    kernel.launch = [&vectors = vectors_, threads = threads_, all, cuts = op.cuts,
                      accumulate = op.accumulate_params](Stream& stream) {
-      float* const dgammas = static_cast<float*>(stream.scratch);
-      float* const dbetas = dgammas + partials * all.cols;
-      const int64_t each = scratch::RowsPerPartial(all.rows);
-      const int64_t grain = std::max<int64_t>(1, kSerialElements / (each * all.cols));
-      ParallelRuns(threads, partials, grain, [&](int64_t begin, int64_t end) {
-        for (int64_t p = begin; p < end; ++p) {
-          LayerNormBackwardRows<T> rows = all;
-          const int64_t first = p * each;
-          rows.dy += first * all.cols;
-          rows.x += first * all.cols;
-          if (rows.dx != nullptr) rows.dx += first * all.cols;
-          if (rows.mean != nullptr) rows.mean += first;
-          rows.rstd += first;
-          rows.dgamma = all.dgamma == nullptr ? nullptr : dgammas + p * all.cols;
-          rows.dbeta = all.dbeta == nullptr ? nullptr : dbetas + p * all.cols;
-          rows.rows = std::min(each, all.rows - first);
-          run(rows);
-        }
-      });
-      const auto finish = [&](float* sums, float* to) {
-        if (to == nullptr) return;
-        column_sum(sums, partials, all.cols, all.cols, sums);
-        if (accumulate) {
-          add(to, sums, to, all.cols);
-        } else {
-          std::copy(sums, sums + all.cols, to);
-        }
-      };
-      finish(dgammas, all.dgamma);
-      finish(dbetas, all.dbeta);
+      auto* const sums = static_cast<float*>(stream.scratch);
+      if (cuts == 1) return NormBackward(vectors, threads, all, sums, accumulate);
+      float* const dgammas = sums + 2 * scratch::CutPartials(all.rows, cuts) * all.cols;
+      float* const dbetas = dgammas + cuts * all.cols;
+      int64_t count = 0;
+      SumCuts(vectors, all.rows, all.cols, cuts, dgammas,
+              [&](int64_t first, int64_t end, float* to) {
+                LayerNormBackwardRows<T> rows = Between(all, first, end);
+                if (all.dgamma != nullptr) rows.dgamma = to;
+                if (all.dbeta != nullptr) rows.dbeta = dbetas + count++ * all.cols;
+                NormBackward(vectors, threads, rows, sums, /*accumulate=*/false);
+              });
+      if (all.dgamma != nullptr) AddOrCopy(vectors, dgammas, all.dgamma, all.cols, accumulate);
+      if (all.dbeta == nullptr) return;
+      AddCuts(vectors, dbetas, count, all.cols);
+      AddOrCopy(vectors, dbetas, all.dbeta, all.cols, accumulate);
     };
     return kernel;
   });

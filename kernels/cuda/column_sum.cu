@@ -65,6 +65,7 @@ void LaunchColumnSum(Stream& stream, const Buffer& x, float* y, int64_t rows, in
 }
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const ColumnSum& op) {
+  if (op.cuts > 1) return absl::UnimplementedError("cuda column sum: of rows that are cut");
   return Kernel{.launch =
                     [op](Stream& stream) {
                       LaunchColumnSum(stream, op.x, op.y.As<float>(), op.rows, op.cols,

@@ -202,6 +202,7 @@ void LaunchBackward(Stream& stream, const LayerNormBackward& op) {
 }  // namespace
 
 absl::StatusOr<Kernel> CudaDevice::Bind(const LayerNormBackward& op) {
+  if (op.cuts > 1) return absl::UnimplementedError("cuda layer norm: of rows that are cut");
   return ForElement(op.dy.dtype, [&]<typename T>() {
     return Kernel{.launch = [op](Stream& stream) { LaunchBackward<T>(stream, op); },
                   .scratch_bytes = SumsOf(op) * RowSumBytes(op.rows, op.cols)};

@@ -7,6 +7,8 @@ namespace trainyard::kernels {
 // y = x * keep / (1 - p); y may be x. The backward pass is the same op on dy.
 //   x, y: [samples, per_sample] E
 //   keep(s, i) = uniform(seed, stream, step, first_sample + s, i) >= p
+// If cols > 0, a sample is `cols` columns, those from first_col on, of a matrix with all_cols
+// columns, and i counts in that matrix.
 // with seed, step and first_sample from `state` (a StepState) and the uniform of kernels/random.h:
 // the same element is dropped whatever the rank, the micro-batch or the device.
 template <typename T>
@@ -17,9 +19,16 @@ struct DropoutOf {
   uint32_t stream = 0;  // distinct per dropout in the model
   int64_t samples = 0, per_sample = 0;
   float p = 0;  // in [0, 1)
+  int64_t cols = 0, first_col = 0, all_cols = 0;
 
-  const char* Problem() const { return p >= 0 && p < 1 ? nullptr : "p is not in [0, 1)"; }
-  TY_FIELDS(Read(x, E), Write(y, E), Read(state, State), stream, samples, per_sample, p)
+  const char* Problem() const {
+    if (cols > 0 && (first_col + cols > all_cols || per_sample % cols != 0)) {
+      return "the columns are not all of the matrix";
+    }
+    return p >= 0 && p < 1 ? nullptr : "p is not in [0, 1)";
+  }
+  TY_FIELDS(Read(x, E), Write(y, E), Read(state, State), stream, samples, per_sample, p,
+            MayBeZero(cols), MayBeZero(first_col), MayBeZero(all_cols))
 };
 using Dropout = DropoutOf<Buffer>;
 

@@ -22,6 +22,11 @@ struct TableList {
 struct Tables {
   Buffer first;
   TableList list;
+
+  // Starts are counted in 4 bytes, whatever the type.
+  Buffer At(int64_t t) const {
+    return {static_cast<char*>(first.data) + 4 * list.start[t], first.dtype};
+  }
 };
 template <>
 struct TableListFor<Buffer> {

@@ -31,8 +31,9 @@ struct LayerNormForwardOf {
 using LayerNormForward = LayerNormForwardOf<Buffer>;
 
 // dx (+)= gradient by x; dgamma (+)= sum of dy * xhat; dbeta (+)= sum of dy. Each is optional.
-// The order of the sums over rows is a function of rows and cols only. dy is of E; dx may be dy
-// when both are f32 and it is not accumulated into.
+// The order of the sums over rows is a function of rows, cols and cuts only, as in
+// kernels/ops/column_sum.h. dy is of E; dx may be dy when both are f32 and it is not accumulated
+// into.
 template <typename T>
 struct LayerNormBackwardOf {
   static constexpr const char* kName = "layer_norm_backward";
@@ -40,6 +41,7 @@ struct LayerNormBackwardOf {
   int64_t rows = 0, cols = 0;
   bool accumulate_dx = false;  // a residual branch already left its gradient in dx
   bool accumulate_params = false;
+  int64_t cuts = 1;
 
   const char* Problem() const {
     const bool adds_to_what_it_reads = accumulate_dx && dx.data == dy.data;
@@ -49,7 +51,7 @@ struct LayerNormBackwardOf {
             WriteOrAdd(dx, accumulate_dx, Optional()),
             WriteOrAdd(dgamma, accumulate_params, Optional()),
             WriteOrAdd(dbeta, accumulate_params, Optional()), rows, cols, accumulate_dx,
-            accumulate_params)
+            accumulate_params, cuts)
 };
 using LayerNormBackward = LayerNormBackwardOf<Buffer>;
 

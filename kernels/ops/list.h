@@ -6,6 +6,7 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/add.h"
 #include "kernels/ops/add_bias.h"
+#include "kernels/ops/add_parts.h"
 #include "kernels/ops/add_product.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/batch_norm.h"
@@ -16,9 +17,11 @@
 #include "kernels/ops/convolution.h"
 #include "kernels/ops/copy_if_taken.h"
 #include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/cross_entropy_shards.h"
 #include "kernels/ops/draw_normal.h"
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/embedding_shards.h"
 #include "kernels/ops/embedding_tables.h"
 #include "kernels/ops/fold.h"
 #include "kernels/ops/interaction.h"
@@ -47,6 +50,7 @@
   X(Add)                          \
   X(AddBias)                      \
   X(AddLeaves)                    \
+  X(AddParts)                     \
   X(AddProduct)                   \
   X(AttentionBackward)            \
   X(AttentionForward)             \
@@ -64,11 +68,16 @@
   X(CopyIfTaken)                  \
   X(CountTargets)                 \
   X(CrossEntropy)                 \
+  X(CrossEntropyOfShards)         \
+  X(CrossEntropyShard)            \
+  X(CrossEntropyShardGradient)    \
   X(DivideByNorm)                 \
   X(Dropout)                      \
   X(EmaStep)                      \
   X(EmbeddingBackward)            \
   X(EmbeddingForward)             \
+  X(EmbeddingShardsBackward)      \
+  X(EmbeddingShardsForward)       \
   X(EmbeddingTablesBackward)      \
   X(EmbeddingTablesForward)       \
   X(Fold)                         \
@@ -94,6 +103,7 @@
   X(SoftCapBackward)              \
   X(SoftCapForward)               \
   X(Split)                        \
+  X(Spread)                       \
   X(SquaredNorm)                  \
   X(SquaredNormLeaves)            \
   X(Sum)                          \

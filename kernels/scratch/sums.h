@@ -14,6 +14,17 @@ constexpr int64_t RowsPerPartial(int64_t rows) { return std::max<int64_t>(32, Ce
 constexpr int64_t Partials(int64_t rows) { return Ceil(rows, RowsPerPartial(rows)); }
 constexpr int64_t RowSums(int64_t rows, int64_t cols) { return kFloat * Partials(rows) * cols; }
 
+// The same with the rows cut (kernels/ops/column_sum.h), each cut summed by itself: the partial
+// sums of one cut, and the sum of each.
+constexpr int64_t CutPartials(int64_t rows, int64_t cuts) {
+  const int64_t longest = Ceil(rows, cuts);  // others have one row less, which may be more runs
+  return std::max(Partials(longest), longest > 1 ? Partials(longest - 1) : 0);
+}
+constexpr int64_t CutRowSums(int64_t rows, int64_t cols, int64_t cuts) {
+  if (cuts == 1) return RowSums(rows, cols);
+  return kFloat * (CutPartials(rows, cuts) + cuts) * cols;
+}
+
 // Sums of all elements: a partial sum in double precision for each run of this many.
 inline constexpr int64_t kReductionRun = 8192;
 constexpr int64_t Reduction(int64_t n) { return kDouble * Ceil(n, kReductionRun); }

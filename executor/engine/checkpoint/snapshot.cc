@@ -1,5 +1,6 @@
 #include "executor/engine/checkpoint/snapshot.h"
 
+#include <cstring>
 #include <set>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "executor/engine/checkpoint/adapter.h"
+#include "executor/plan/graph/stored_shards.h"
 #include "executor/plan/passes/shard_optimizer.h"
 #include "storage/base/digest.h"
 
@@ -56,20 +58,53 @@ Snapshot::Room Snapshot::Own() {
   return room;
 }
 
+void Snapshot::AddShards(const std::string& prefix, const std::vector<const char*>& data,
+                         std::map<std::string, TensorView>& views) const {
+  for (const plan::StoredInShards& tensor : plan::StoredShards(plan_)) {
+    if (data[tensor.pieces[0].position] == nullptr) continue;
+    views[prefix + tensor.stored.name] = {
+        .dims = tensor.stored.dims, .read = [tensor, data](int64_t first, absl::Span<float> to) {
+          plan::ForEachRun(
+              tensor, first, static_cast<int64_t>(to.size()),
+              [&](const plan::ShardPiece& piece, int64_t offset, int64_t at, int64_t n) {
+                memcpy(to.data() + at, data[piece.position] + offset * sizeof(float),
+                       n * sizeof(float));
+              });
+          return absl::OkStatus();
+        }};
+  }
+}
+
 void Snapshot::Borrow(const Places& places) {
   const auto at = [this](const char* begin, const plan::Region& region, plan::TensorId id) {
     return begin + (plan_.offsets[id] - region.offset);
   };
-  for (size_t i = 0; i < plan_.parameters.size(); ++i) {
-    const plan::TensorId id = plan_.parameters[i];
-    const plan::Tensor& parameter = plan_.tensors[id];
-    AddViews("", parameter, at(places.parameters, plan_.parameter_region, id), model_);
-    for (size_t kind = 0; kind < plan_.optimizer_state.size(); ++kind) {
-      const plan::TensorId state = plan_.optimizer_state[kind][i];
-      if (state == plan::kNone) continue;
-      AddViews(OptimizerPrefix(plan_, kind), parameter,
-               at(places.optimizer, plan_.optimizer_region, state), optimizer_state_);
+  // Shows what `of_parameter` says goes with each parameter: where it begins, or null.
+  const auto show = [this](const std::string& prefix, auto&& of_parameter,
+                           std::map<std::string, TensorView>& views) {
+    std::vector<const char*> shards(plan_.parameters.size());
+    for (size_t i = 0; i < plan_.parameters.size(); ++i) {
+      const plan::Tensor& parameter = plan_.tensors[plan_.parameters[i]];
+      const char* const begin = of_parameter(i);
+      if (begin == nullptr) continue;
+      if (parameter.shard) {
+        shards[i] = begin;
+      } else {
+        AddViews(prefix, parameter, begin, views);
+      }
     }
+    AddShards(prefix, shards, views);
+  };
+  const auto parameter_at = [&](size_t i) {
+    return at(places.parameters, plan_.parameter_region, plan_.parameters[i]);
+  };
+  show("", parameter_at, model_);
+  for (size_t kind = 0; kind < plan_.optimizer_state.size(); ++kind) {
+    const auto state_at = [&](size_t i) -> const char* {
+      const plan::TensorId state = plan_.optimizer_state[kind][i];
+      return state == plan::kNone ? nullptr : at(places.optimizer, plan_.optimizer_region, state);
+    };
+    show(OptimizerPrefix(plan_, kind), state_at, optimizer_state_);
   }
   for (const plan::TensorId id : plan_.buffers) {
     const plan::Tensor& buffer = plan_.tensors[id];
@@ -80,10 +115,11 @@ void Snapshot::Borrow(const Places& places) {
     }
   }
   if (!plan_.averages.empty()) ema_ = model_;
-  for (size_t i = 0; i < plan_.averages.size(); ++i) {
-    AddViews("", plan_.tensors[plan_.parameters[i]],
-             at(places.averages, plan_.ema_region, plan_.averages[i]), ema_);
-  }
+  const auto average_at = [&](size_t i) -> const char* {
+    return i < plan_.averages.size() ? at(places.averages, plan_.ema_region, plan_.averages[i])
+                                     : nullptr;
+  };
+  show("", average_at, ema_);
   if (!plan_.adapters.empty()) SetAdaptersApart();
 }
 

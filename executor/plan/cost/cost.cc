@@ -7,6 +7,7 @@
 
 #include "executor/plan/cost/gang_memory.h"
 #include "executor/plan/cost/gpu_memory.h"
+#include "executor/plan/graph/stored_shards.h"
 #include "executor/plan/ops/op.h"
 #include "executor/plan/ops/rules.h"
 #include "executor/plan/spec/spec.h"
@@ -122,10 +123,16 @@ int64_t WorkspaceLimit(const Plan& plan, int threads) {
 
 void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
   v1::PlanSummary& s = plan.summary;
-  for (size_t i = 0; i < plan.parameters.size(); ++i) {
-    const int64_t elements = plan.tensors[plan.parameters[i]].elements();
+  const auto count = [&](size_t position, int64_t elements) {
     s.set_parameters(s.parameters() + elements);
-    if (i >= plan.trained) s.set_frozen_parameters(s.frozen_parameters() + elements);
+    if (position >= plan.trained) s.set_frozen_parameters(s.frozen_parameters() + elements);
+  };
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const Tensor& parameter = plan.tensors[plan.parameters[i]];
+    if (!parameter.shard) count(i, parameter.elements());
+  }
+  for (const StoredInShards& tensor : StoredShards(plan)) {  // what several shards have counts once
+    count(tensor.pieces[0].position, tensor.stored.elements());
   }
   // However many ranks there are, together they make the optimizer's step once.
   s.set_flops_per_step(FlopsPerStep(plan));

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "executor/plan/families/families.h"
+#include "executor/plan/graph/shard_builder.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -17,21 +18,35 @@ TensorId AddBlock(const v1::Bert& bert, const std::string& name, TensorId x, Ten
   const GraphBuilder::LinearOptions linear = {.std = kInitializerRange};
 
   const std::string attn = absl::StrCat(name, ".attention");
-  TensorId y = builder.LinearSideBySide(absl::StrCat(attn, ".self.qkv"), x, rows, C,
-                                        {{absl::StrCat(attn, ".self.query"), C},
-                                         {absl::StrCat(attn, ".self.key"), C},
-                                         {absl::StrCat(attn, ".self.value"), C}},
-                                        kInitializerRange, /*bias=*/true);
-  y = builder.Attention(attn, y, T, H, H, C / H, {.causal = false, .lengths = lengths});
-  y = builder.Linear(absl::StrCat(attn, ".output.dense"), y, rows, C, C, linear);
+  ShardBuilder shards(builder);
+  const std::string attn_out = absl::StrCat(attn, ".output.dense");
+  TensorId y = shards.Sum(
+      x, {.name = attn_out, .cut = shards.Cut(H), .cols = C, .bias = true},
+      [&](const ShardBuilder::Shard& shard, TensorId z) {
+        const Run heads = shard.things, cols = {heads.first * (C / H), heads.end * (C / H)};
+        z = shards.SideBySide(absl::StrCat(attn, ".self.qkv"), shard, z, rows, C,
+                              {{absl::StrCat(attn, ".self.query"), C},
+                               {absl::StrCat(attn, ".self.key"), C},
+                               {absl::StrCat(attn, ".self.value"), C}},
+                              {cols, cols, cols}, kInitializerRange, /*bias=*/true);
+        z = builder.Attention(attn, z, T, heads.size(), heads.size(), C / H,
+                              {.causal = false, .lengths = lengths});
+        return shards.LinearOut(attn_out, shard, z, rows, {C, {cols}}, C, linear);
+      });
   y = builder.Drop(absl::StrCat(attn, ".output.dropout"), y, bert.dropout());
   x = builder.Sum(absl::StrCat(name, ".after_attention"), x, y);
   x = builder.LayerNorm(absl::StrCat(attn, ".output.LayerNorm"), x, rows, C, true, bert.epsilon());
 
-  y = builder.Linear(absl::StrCat(name, ".intermediate.dense"), x, rows, C, bert.mlp_width(),
-                     linear);
-  y = builder.Activate(absl::StrCat(name, ".intermediate.act"), y, KindOf(bert.activation()));
-  y = builder.Linear(absl::StrCat(name, ".output.dense"), y, rows, bert.mlp_width(), C, linear);
+  const std::string mlp_out = absl::StrCat(name, ".output.dense");
+  y = shards.Sum(x, {.name = mlp_out, .cut = shards.Cut(bert.mlp_width()), .cols = C, .bias = true},
+                 [&](const ShardBuilder::Shard& shard, TensorId z) {
+                   const ShardBuilder::Columns hidden = {bert.mlp_width(), {shard.things}};
+                   z = shards.LinearIn(absl::StrCat(name, ".intermediate.dense"), shard, z, rows, C,
+                                       hidden, linear);
+                   z = builder.Activate(absl::StrCat(name, ".intermediate.act"), z,
+                                        KindOf(bert.activation()));
+                   return shards.LinearOut(mlp_out, shard, z, rows, hidden, C, linear);
+                 });
   y = builder.Drop(absl::StrCat(name, ".output.dropout"), y, bert.dropout());
   x = builder.Sum(absl::StrCat(name, ".after_mlp"), x, y);
   return builder.LayerNorm(absl::StrCat(name, ".output.LayerNorm"), x, rows, C, true,
@@ -62,13 +77,14 @@ absl::StatusOr<Forward> BuildBert(const v1::Bert& bert, const DataFacts& facts,
   forward.classes = V;
   forward.input = builder.Input("input", ElementType::kI32, {builder.batch(), T});
   forward.ids = builder.Input("lengths", ElementType::kI32, {builder.batch()});
-  const TensorId tokens =
-      builder.Parameter(at + ".word_embeddings.weight", {V, C}, kInitializerRange);
+  ShardBuilder shards(builder);
+  const ShardBuilder::Vocabulary tokens =
+      shards.Tokens(at + ".word_embeddings.weight", V, C, kInitializerRange);
   const TensorId positions =
       builder.Parameter(at + ".position_embeddings.weight", {T, C}, kInitializerRange);
   const TensorId types = builder.Parameter(at + ".token_type_embeddings.weight",
                                            {bert.token_types(), C}, kInitializerRange);
-  TensorId x = builder.Embedding(at + ".sum", forward.input, tokens, positions, T);
+  TensorId x = shards.Embedding(at + ".sum", forward.input, tokens, positions, T);
   x = builder.AddBias(at + ".with_type", x, types, C);
   x = builder.LayerNorm(at + ".LayerNorm", x, rows, C, true, bert.epsilon());
   x = builder.Drop(at + ".dropout", x, bert.dropout());
@@ -78,8 +94,7 @@ absl::StatusOr<Forward> BuildBert(const v1::Bert& bert, const DataFacts& facts,
   x = builder.Linear(head + ".transform.dense", x, rows, C, C, {.std = kInitializerRange});
   x = builder.Activate(head + ".transform.act", x, KindOf(bert.activation()));
   x = builder.LayerNorm(head + ".transform.LayerNorm", x, rows, C, true, bert.epsilon());
-  forward.logits = builder.Project(head + ".decoder", x, tokens, rows, C, V,
-                                   builder.Parameter(head + ".bias", {V}, 0));
+  SetLogits(shards.Logits(head + ".decoder", x, tokens, rows, head + ".bias"), builder, forward);
   return forward;
 }
 

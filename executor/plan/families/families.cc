@@ -24,6 +24,14 @@ ActivationKind KindOf(v1::Activation activation) {
   }
 }
 
+void SetLogits(std::vector<TensorId> logits, const GraphBuilder& builder, Forward& forward) {
+  if (builder.tensor_shards() == 1) {
+    forward.logits = logits[0];
+  } else {
+    forward.logits_of_shards = std::move(logits);
+  }
+}
+
 absl::StatusOr<int64_t> VocabularyFor(const char* family, int64_t context, int64_t vocab,
                                       const DataFacts& facts) {
   if (vocab < facts.vocab) {

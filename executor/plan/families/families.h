@@ -19,9 +19,10 @@ inline constexpr double kInitializerRange = 0.02;
 // What a forward graph takes and leaves.
 struct Forward {
   TensorId input = kNone;       // of images their bytes
-  TensorId logits = kNone;      // [rows, classes]
+  TensorId logits = kNone;      // [rows, classes]; kNone where they are cut into shards
   int64_t rows_per_sample = 1;  // rows = batch * rows_per_sample
   int64_t classes = 0;
+  std::vector<TensorId> logits_of_shards;  // [rows, classes of the shard], in order
 
   // A second input: of clicks the ids, of documents the lengths, of images the places of their
   // crops.
@@ -77,6 +78,9 @@ absl::StatusOr<Forward> BuildBert(const v1::Bert& bert, const DataFacts& facts,
 // classifier; linear weights [out, in].
 absl::StatusOr<Forward> BuildVit(const v1::Vit& vit, const DataFacts& facts, TensorId images,
                                  GraphBuilder& builder);
+
+// `logits`: by shard.
+void SetLogits(std::vector<TensorId> logits, const GraphBuilder& builder, Forward& forward);
 
 // `vocab`, after a look at the data: kInvalidArgument when it has more tokens, or fewer than one
 // sample takes.

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "executor/plan/families/families.h"
+#include "executor/plan/graph/shard_builder.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -16,21 +17,34 @@ TensorId AddBlock(const v1::Vit& vit, const std::string& name, TensorId x, int64
   const std::string attn = absl::StrCat(name, ".attention");
   TensorId y =
       builder.LayerNorm(absl::StrCat(name, ".layernorm_before"), x, rows, C, true, vit.epsilon());
-  y = builder.LinearSideBySide(absl::StrCat(attn, ".attention.qkv"), y, rows, C,
-                               {{absl::StrCat(attn, ".attention.query"), C},
-                                {absl::StrCat(attn, ".attention.key"), C},
-                                {absl::StrCat(attn, ".attention.value"), C}},
-                               kInitializerRange, /*bias=*/true);
-  y = builder.Attention(attn, y, T, H, H, C / H, {.causal = false});
-  y = builder.Linear(absl::StrCat(attn, ".output.dense"), y, rows, C, C, linear);
+  ShardBuilder shards(builder);
+  const std::string attn_out = absl::StrCat(attn, ".output.dense");
+  y = shards.Sum(
+      y, {.name = attn_out, .cut = shards.Cut(H), .cols = C, .bias = true},
+      [&](const ShardBuilder::Shard& shard, TensorId z) {
+        const Run heads = shard.things, cols = {heads.first * (C / H), heads.end * (C / H)};
+        z = shards.SideBySide(absl::StrCat(attn, ".attention.qkv"), shard, z, rows, C,
+                              {{absl::StrCat(attn, ".attention.query"), C},
+                               {absl::StrCat(attn, ".attention.key"), C},
+                               {absl::StrCat(attn, ".attention.value"), C}},
+                              {cols, cols, cols}, kInitializerRange, /*bias=*/true);
+        z = builder.Attention(attn, z, T, heads.size(), heads.size(), C / H, {.causal = false});
+        return shards.LinearOut(attn_out, shard, z, rows, {C, {cols}}, C, linear);
+      });
   y = builder.Drop(absl::StrCat(attn, ".output.dropout"), y, vit.dropout());
   x = builder.Sum(absl::StrCat(name, ".after_attention"), x, y);
 
   y = builder.LayerNorm(absl::StrCat(name, ".layernorm_after"), x, rows, C, true, vit.epsilon());
-  y = builder.Linear(absl::StrCat(name, ".intermediate.dense"), y, rows, C, vit.mlp_width(),
-                     linear);
-  y = builder.Activate(absl::StrCat(name, ".intermediate.act"), y, KindOf(vit.activation()));
-  y = builder.Linear(absl::StrCat(name, ".output.dense"), y, rows, vit.mlp_width(), C, linear);
+  const std::string mlp_out = absl::StrCat(name, ".output.dense");
+  y = shards.Sum(y, {.name = mlp_out, .cut = shards.Cut(vit.mlp_width()), .cols = C, .bias = true},
+                 [&](const ShardBuilder::Shard& shard, TensorId z) {
+                   const ShardBuilder::Columns hidden = {vit.mlp_width(), {shard.things}};
+                   z = shards.LinearIn(absl::StrCat(name, ".intermediate.dense"), shard, z, rows, C,
+                                       hidden, linear);
+                   z = builder.Activate(absl::StrCat(name, ".intermediate.act"), z,
+                                        KindOf(vit.activation()));
+                   return shards.LinearOut(mlp_out, shard, z, rows, hidden, C, linear);
+                 });
   y = builder.Drop(absl::StrCat(name, ".output.dropout"), y, vit.dropout());
   return builder.Sum(absl::StrCat(name, ".after_mlp"), x, y);
 }

@@ -26,6 +26,11 @@ int64_t Tensor::bytes() const {
 int64_t StoredTensor::elements() const { return Product(dims); }
 
 std::vector<StoredTensor> Stored(const Tensor& parameter) {
+  if (parameter.shard) {
+    Tensor whole{
+        .name = parameter.shard->whole, .dims = parameter.shard->dims, .parts = parameter.parts};
+    return Stored(whole);
+  }
   if (parameter.parts.empty()) return {{parameter.name, parameter.dims}};
   const int64_t row_bytes = parameter.bytes() / parameter.dims[0];
   std::vector<StoredTensor> stored;

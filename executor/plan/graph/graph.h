@@ -3,6 +3,7 @@
 // A model as data: tensors with static shapes and typed ops over them. No device, no memory.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -37,6 +38,21 @@ struct Part {
   int64_t rows = 0;
 };
 
+// Places [first, end) along a dimension.
+struct Run {
+  int64_t first = 0, end = 0;
+  int64_t size() const { return end - first; }
+  friend bool operator==(const Run&, const Run&) = default;
+};
+
+// What a shard of a parameter is: those rows (places along the first dimension) of a parameter of
+// tensor 1, and of them those columns; the runs lie one behind the other.
+struct ShardOf {
+  std::string whole;
+  std::vector<int64_t> dims;  // of the whole
+  std::vector<Run> rows, cols;
+};
+
 struct Tensor {
   std::string name;  // parameters and buffers: the name in a checkpoint
   ElementType type = ElementType::kF32;
@@ -48,8 +64,11 @@ struct Tensor {
   double init_value = 0;
 
   // Parameters only: what a checkpoint holds in place of the whole, in order; rows add up to
-  // dims[0].
+  // dims[0]. Of a shard they are the parts of the whole.
   std::vector<Part> parts = {};
+
+  // Parameters only.
+  std::optional<ShardOf> shard = std::nullopt;
 
   // Activations only (passes/align_rows.h): elements from the start of one row, dims.back() of
   // them, to the next; 0: they lie densely. What lies between belongs to the tensor, and is neither
@@ -61,7 +80,8 @@ struct Tensor {
   int64_t bytes() const;
 };
 
-// What a checkpoint holds of a parameter: its parts, or the parameter as its only one.
+// What a checkpoint holds of a parameter: its parts, or the parameter as its only one. Of a shard:
+// what the shard has something of, whole, and at no place (graph/stored_shards.h).
 struct StoredTensor {
   std::string name;
   std::vector<int64_t> dims;

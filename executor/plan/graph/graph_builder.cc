@@ -22,8 +22,9 @@ bool TooLarge(const Tensor& tensor) {
 
 }  // namespace
 
-GraphBuilder::GraphBuilder(Graph& graph, int64_t batch, bool training, TensorId state)
-    : graph_(graph), batch_(batch), training_(training), state_(state) {
+GraphBuilder::GraphBuilder(Graph& graph, int64_t batch, bool training, TensorId state,
+                           int64_t tensor)
+    : graph_(graph), batch_(batch), training_(training), state_(state), shards_(tensor) {
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     const Tensor& tensor = graph.tensors[i];
     if (tensor.kind == TensorKind::kParameter || tensor.kind == TensorKind::kBuffer) {

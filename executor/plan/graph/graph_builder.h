@@ -17,10 +17,12 @@ namespace trainyard::plan {
 class GraphBuilder {
  public:
   // Appends to graph.ops. Parameters and buffers that `graph` has already are found again by name.
-  GraphBuilder(Graph& graph, int64_t batch, bool training, TensorId state);
+  // `tensor`: shards that layers are cut into (shard_builder.h).
+  GraphBuilder(Graph& graph, int64_t batch, bool training, TensorId state, int64_t tensor = 1);
 
   int64_t batch() const { return batch_; }
   bool training() const { return training_; }
+  int64_t tensor_shards() const { return shards_; }
   const Tensor& tensor(TensorId id) const { return graph_[id]; }
 
   // The first thing that cannot be, as kInvalidArgument: a tensor of more than 2^46 bytes, a batch
@@ -133,6 +135,7 @@ class GraphBuilder {
   TensorId Transposed(const std::string& name, TensorId x, int64_t rows, int64_t cols);
 
  private:
+  friend class ShardBuilder;
   TensorId New(Tensor tensor);
   TensorId Find(Tensor tensor);  // a parameter or buffer that the graph may have already
 
@@ -140,6 +143,7 @@ class GraphBuilder {
   const int64_t batch_;
   const bool training_;
   const TensorId state_;
+  const int64_t shards_;
   uint32_t dropouts_ = 0;
   absl::flat_hash_map<std::string, TensorId> by_name_;  // parameters and buffers
   absl::Status status_;

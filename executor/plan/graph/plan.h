@@ -164,7 +164,8 @@ struct Plan {
   // Evaluation results of one batch; rows whose target is -1 do not count.
   TensorId eval_losses = kNone;   // f32 [evaluation_batch * rows_per_sample]
   TensorId eval_correct = kNone;  // f32, alike
-  TensorId eval_logits = kNone;   // f32 [rows, classes], valid after `evaluate`
+  // f32 [rows, classes], valid after `evaluate`; kNone where they are cut into shards.
+  TensorId eval_logits = kNone;
 
   v1::PlanSummary summary;
 };

@@ -9,7 +9,7 @@ namespace trainyard::plan {
 template <>
 struct Rules<ColumnSum> : BackwardOp {
   static Scratch ScratchOf(const ColumnSum& o, const Tensors&) {
-    return {.cpu = kernels::scratch::RowSums(o.rows, o.cols),
+    return {.cpu = kernels::scratch::CutRowSums(o.rows, o.cols, o.cuts),
             .gpu = static_cast<int64_t>(kernels::cuda::RowSumBytes(o.rows, o.cols))};
   }
 };

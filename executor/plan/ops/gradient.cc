@@ -10,8 +10,8 @@ namespace trainyard::plan {
 
 void AppendBackward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& loss_gradient,
                     const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate,
-                    const absl::flat_hash_map<TensorId, RowGradient>& rows) {
-  Gradient(graph, gradients, accumulate, rows).Run(loss_gradient);
+                    const absl::flat_hash_map<TensorId, RowGradient>& rows, int64_t token_cuts) {
+  Gradient(graph, gradients, accumulate, rows, token_cuts).Run(loss_gradient);
 }
 
 // `pending_[t]` is the gradient of t gathered so far by the ops after the present one; it is
@@ -53,7 +53,6 @@ void Gradient::FindDependent(std::vector<Op>& forward) {
   }
 }
 
-// The finished gradient of an op's result; kNone: nothing after depends on it.
 TensorId Gradient::Consume(TensorId y) {
   const auto found = pending_.find(y);
   if (found == pending_.end()) return kNone;
@@ -118,11 +117,15 @@ bool Gradient::ParametersAccumulate(TensorId one, TensorId other) {
   return accumulate;
 }
 
-void Gradient::SumRows(TensorId dy, TensorId bias, int64_t rows, int64_t cols) {
+void Gradient::SumRows(TensorId dy, TensorId bias, int64_t rows, int64_t cols, int64_t cuts) {
   if (!IsTrained(bias)) return;
   const bool accumulate = ParameterAccumulates(bias) || graph_[bias].elements() > cols;
-  Emit(ColumnSum{
-      .x = dy, .y = OfParameter(bias), .rows = rows, .cols = cols, .accumulate = accumulate});
+  Emit(ColumnSum{.x = dy,
+                 .y = OfParameter(bias),
+                 .rows = rows,
+                 .cols = cols,
+                 .accumulate = accumulate,
+                 .cuts = cuts});
 }
 
 const RowGradient* Gradient::OfRows(TensorId first_table) const {

@@ -28,6 +28,9 @@ struct RowGradient {
 //                    (several micro-batches); otherwise the first writer overwrites where it can.
 //   rows             first of a list of tables -> where their gradient is kept; such tables are in
 //                    no other map
+//   token_cuts       cuts of sums over rows of what no shard has a part of
+//   (kernels/ops/column_sum.h):
+//                    who has some of the tokens alone makes the sums of a cut
 //
 // Each tensor is written once but for two cases: gradients of parameters, and gradients of
 // activations that a later op adds into because it can (layer norm, matmul). The gradient of an
@@ -36,15 +39,20 @@ struct RowGradient {
 // that no op before it in the backward pass has overwritten. Inputs get no gradient.
 void AppendBackward(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& loss_gradient,
                     const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate,
-                    const absl::flat_hash_map<TensorId, RowGradient>& rows = {});
+                    const absl::flat_hash_map<TensorId, RowGradient>& rows = {},
+                    int64_t token_cuts = 1);
 
 // What the rules of ops write their gradients with (ops/rules.h), while the ops of the forward pass
 // go by from the last to the first.
 class Gradient {
  public:
   Gradient(Graph& graph, const absl::flat_hash_map<TensorId, TensorId>& gradients, bool accumulate,
-           const absl::flat_hash_map<TensorId, RowGradient>& rows)
-      : graph_(graph), gradients_(gradients), rows_(rows), accumulate_(accumulate) {}
+           const absl::flat_hash_map<TensorId, RowGradient>& rows, int64_t token_cuts)
+      : graph_(graph),
+        gradients_(gradients),
+        rows_(rows),
+        accumulate_(accumulate),
+        token_cuts_(token_cuts) {}
 
   void Run(const absl::flat_hash_map<TensorId, TensorId>& loss_gradient);
 
@@ -54,6 +62,7 @@ class Gradient {
   bool IsTrained(TensorId parameter) const { return gradients_.contains(parameter); }
   // Whether the gradients of parameters are added to what is there.
   bool accumulates() const { return accumulate_; }
+  int64_t token_cuts() const { return token_cuts_; }
 
   template <typename T>
   void Emit(T op) {
@@ -91,6 +100,10 @@ class Gradient {
     Overwrite(x, [&](TensorId dx) { write(dx, false); });
   }
 
+  // The finished gradient of `y`, of which nothing more is needed then; kNone: it has none. What
+  // the rules of an op are given of the first of several results, they take of the others.
+  TensorId Consume(TensorId y);
+
   // Where the gradient of a parameter goes; kNone: there is no such parameter, or it is frozen.
   TensorId OfParameter(TensorId parameter) const;
   // Whether a parameter's gradient is added to what is there; notes that it is written now. A
@@ -100,19 +113,19 @@ class Gradient {
   bool ParametersAccumulate(TensorId one, TensorId other);
   // The gradient of `bias` (+)= the sum of the rows of dy [rows, cols]. It may be the first of
   // several rows of a table, of which the others' gradient stays zero.
-  void SumRows(TensorId dy, TensorId bias, int64_t rows, int64_t cols);
+  void SumRows(TensorId dy, TensorId bias, int64_t rows, int64_t cols, int64_t cuts = 1);
   // Where the gradient of a list of tables is kept by place; null: it is not.
   const RowGradient* OfRows(TensorId first_table) const;
 
  private:
   void FindDependent(std::vector<Op>& forward);
-  TensorId Consume(TensorId y);
   bool Exclusive(TensorId gradient) const;
 
   Graph& graph_;
   const absl::flat_hash_map<TensorId, TensorId>& gradients_;  // parameter -> gradient
   const absl::flat_hash_map<TensorId, RowGradient>& rows_;    // by the first table
   const bool accumulate_;
+  const int64_t token_cuts_;
   absl::flat_hash_set<TensorId> dependent_;
   absl::flat_hash_set<TensorId> written_;            // gradients of parameters that have a writer
   absl::flat_hash_map<TensorId, TensorId> pending_;  // activation -> gradient so far

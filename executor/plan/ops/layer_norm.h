@@ -34,7 +34,8 @@ struct Rules<LayerNormForward> : ForwardOp, NoScratch {
                                       .rows = f.rows,
                                       .cols = f.cols,
                                       .accumulate_dx = accumulate_dx,
-                                      .accumulate_params = accumulate_params});
+                                      .accumulate_params = accumulate_params,
+                                      .cuts = gradient.token_cuts()});
     };
     if (gradient.Depends(f.x)) {
       gradient.AddInto(f.x, write);
@@ -56,7 +57,7 @@ struct Rules<LayerNormBackward> : BackwardOp {
   }
   static Scratch ScratchOf(const LayerNormBackward& o, const Tensors&) {
     const int64_t sums = (o.dgamma != kNone ? 1 : 0) + (o.dbeta != kNone ? 1 : 0);
-    return {.cpu = 2 * kernels::scratch::RowSums(o.rows, o.cols),
+    return {.cpu = 2 * kernels::scratch::CutRowSums(o.rows, o.cols, o.cuts),
             .gpu = sums * static_cast<int64_t>(kernels::cuda::RowSumBytes(o.rows, o.cols))};
   }
   static InPlace InPlacePairs(const LayerNormBackward& o) {

@@ -71,6 +71,7 @@ void Typing::Read(TensorId& id, ElementType type) {
   tensor.type = type;
   tensor.kind = weight ? TensorKind::kWeightCopy : TensorKind::kActivation;
   tensor.parts.clear();
+  tensor.shard.reset();
   const TensorId version = graph_.Add(std::move(tensor));
   if (!weight) graph_.ops.push_back(Cast{.x = id, .y = version, .n = graph_[id].elements()});
   versions[id] = version;

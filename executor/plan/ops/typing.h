@@ -2,6 +2,7 @@
 
 // How the ops of a forward graph, all of fp32 so far, get the types that they compute in.
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -13,6 +14,7 @@ namespace trainyard::plan {
 struct Precision {
   ElementType type = ElementType::kBF16;  // of products
   TensorId logits = kNone;
+  std::vector<TensorId> logits_of_shards = {};  // in place of them
   ElementType of_logits = ElementType::kF32;
 };
 
@@ -34,7 +36,10 @@ class Typing {
   void WriteAs(TensorId id, TensorId x) { Write(id, TypeOf(x)); }
   // The result of a product, which may be the logits.
   void WriteProduct(TensorId id) {
-    Write(id, id == precision_.logits ? precision_.of_logits : precision_.type);
+    const auto& shards = precision_.logits_of_shards;
+    const bool logits =
+        id == precision_.logits || std::find(shards.begin(), shards.end(), id) != shards.end();
+    Write(id, logits ? precision_.of_logits : precision_.type);
   }
 
   ElementType TypeOf(TensorId id) const { return graph_[id].type; }

@@ -108,7 +108,9 @@ void LayOutWithCopies(const std::vector<TensorId>& scalars, const std::vector<St
 }  // namespace
 
 std::vector<TensorId> EvaluationResults(const Plan& plan) {
-  return {plan.eval_logits, plan.eval_losses, plan.eval_correct};
+  std::vector<TensorId> results = {plan.eval_losses, plan.eval_correct};
+  if (plan.eval_logits != kNone) results.insert(results.begin(), plan.eval_logits);
+  return results;
 }
 
 void LayOut(const std::vector<TensorId>& scalars, Plan& plan) {

@@ -1,6 +1,7 @@
 // Where and how a job runs: precision, resources, the mesh, evaluation, checkpoints, retries.
 
 #include "executor/plan/spec/checks.h"
+#include "executor/plan/spec/spec.h"
 #include "storage/base/status.h"
 
 namespace trainyard::plan {
@@ -63,8 +64,8 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   if (!parallel.has_tensor()) parallel.set_tensor(1);
   if (!parallel.has_pipeline()) parallel.set_pipeline(1);
   if (!parallel.has_sequence()) parallel.set_sequence(1);
-  const std::pair<const char*, int32_t> axes[] = {{"tensor", parallel.tensor()},
-                                                  {"pipeline", parallel.pipeline()},
+  TY_RETURN_IF_ERROR(CheckRange(at + "tensor", parallel.tensor(), 1, 128));
+  const std::pair<const char*, int32_t> axes[] = {{"pipeline", parallel.pipeline()},
                                                   {"sequence", parallel.sequence()}};
   for (const auto& [axis, size] : axes) {
     TY_RETURN_IF_ERROR(CheckAtLeast(at + axis, size, 1));
@@ -80,11 +81,42 @@ absl::Status ResolveParallel(v1::Parallel& parallel, int64_t slots) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTensorParallel(const v1::JobSpec& spec) {
+  const int32_t tensor = spec.parallel().tensor();
+  if (tensor == 1) return absl::OkStatus();
+  const std::string with = absl::StrCat(" with spec.parallel.tensor ", tensor);
+  const v1::Model& model = spec.model();
+  if (!model.has_gpt() && !model.has_llama() && !model.has_bert() && !model.has_vit()) {
+    return NotBuilt("spec.parallel.tensor",
+                    absl::StrCat(tensor, " shards of ", FamilyOf(spec.model())),
+                    "use 1; gpt, llama, bert and vit can be cut");
+  }
+  if (spec.resources().device() != v1::Resources::CPU) {
+    return NotBuilt("spec.resources.device", "a slot that may be a GPU" + with, "use CPU");
+  }
+  if (spec.parallel().shard() == v1::Parallel::OPTIMIZER) {
+    return NotBuilt("spec.parallel.shard", "OPTIMIZER" + with, "use NONE");
+  }
+  if (spec.optimizer().has_lamb() || spec.optimizer().has_muon()) {
+    return NotBuilt("spec.optimizer",
+                    absl::StrCat(spec.optimizer().has_lamb() ? "lamb" : "muon", with),
+                    "use adamw or sgd");
+  }
+  if (spec.fine_tune().has_lora()) {
+    return NotBuilt("spec.fine_tune.lora", "low-rank adaptation" + with, "use 1");
+  }
+  if (!spec.fine_tune().from().empty()) {
+    return NotBuilt("spec.fine_tune.from", "a start from other weights" + with, "use 1");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ResolveShard(v1::Parallel& parallel, const v1::Optimizer& optimizer) {
   const std::string at = "spec.parallel.shard";
   switch (parallel.shard()) {
     case v1::Parallel::SHARD_UNSPECIFIED:
-      parallel.set_shard(optimizer.has_muon() ? v1::Parallel::NONE : v1::Parallel::OPTIMIZER);
+      parallel.set_shard(optimizer.has_muon() || parallel.tensor() > 1 ? v1::Parallel::NONE
+                                                                       : v1::Parallel::OPTIMIZER);
       return absl::OkStatus();
     case v1::Parallel::NONE:
       return absl::OkStatus();

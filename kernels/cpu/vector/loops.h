@@ -55,6 +55,7 @@ template <typename T>
 void RegisterWinograd(ElementLoops<T>& loops);
 
 void BinaryCrossEntropyOfRows(const BinaryCrossEntropyRows& r);
+void CrossEntropyOfShards(const CrossEntropyOfShardsRows& r);
 void AdamW(const AdamWRange& r);
 void Sgd(const SgdRange& r);
 void Ema(const float* w, float rest, float* average, int64_t n);

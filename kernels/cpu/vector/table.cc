@@ -39,6 +39,7 @@ const VectorTable& Table() {
       .bf16 = LoopsOf<BFloat16>(),
       .f16 = LoopsOf<Float16>(),
       .binary_cross_entropy = BinaryCrossEntropyOfRows,
+      .cross_entropy_of_shards = CrossEntropyOfShards,
       .adamw = AdamW,
       .sgd = Sgd,
       .ema = Ema,

@@ -122,6 +122,38 @@ struct CrossEntropyRows {
   float scale, smoothing, z_loss;
 };
 
+// kernels/ops/cross_entropy_shards.h says what these rows are.
+template <typename T>
+struct CrossEntropyShardRows {
+  const T* logits;
+  const int32_t* targets;
+  float* statistics;
+  int64_t rows, classes, first;
+  bool with_mean, with_first_largest;
+};
+
+struct CrossEntropyOfShardsRows {
+  const float* const* statistics;  // by shard
+  int64_t shards;
+  const int32_t* targets;
+  float* losses;
+  float* z_losses;  // may be null
+  float* correct;   // may be null
+  float* norms;     // may be null
+  int64_t rows, classes;
+  float smoothing, z_loss;
+};
+
+template <typename T>
+struct CrossEntropyShardGradientRows {
+  const T* logits;
+  const int32_t* targets;
+  const float* norms;
+  T* dlogits;  // may be logits
+  int64_t rows, classes, first, all_classes;
+  float scale, smoothing, z_loss;
+};
+
 struct BinaryCrossEntropyRows {
   const float* logits;
   const int32_t* targets;
@@ -342,6 +374,8 @@ struct ElementLoops {
   void (*attention)(const AttentionHeads<T>& heads);
   void (*attention_backward)(const AttentionHeadsBackward<T>& heads);
   void (*cross_entropy)(const CrossEntropyRows<T>& rows);
+  void (*cross_entropy_shard)(const CrossEntropyShardRows<T>& rows);
+  void (*cross_entropy_shard_gradient)(const CrossEntropyShardGradientRows<T>& rows);
   void (*interaction)(const InteractionSamples<T>& samples);
   void (*interaction_backward)(const InteractionBackwardSamples<T>& samples);
   void (*dropout)(const DropoutRange<T>& range);
@@ -375,6 +409,7 @@ struct VectorTable {
   ElementLoops<BFloat16> bf16;
   ElementLoops<Float16> f16;
   void (*binary_cross_entropy)(const BinaryCrossEntropyRows& rows);
+  void (*cross_entropy_of_shards)(const CrossEntropyOfShardsRows& rows);
   void (*adamw)(const AdamWRange& range);
   void (*sgd)(const SgdRange& range);
   void (*ema)(const float* w, float rest, float* average, int64_t n);

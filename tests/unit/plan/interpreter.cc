@@ -187,8 +187,10 @@ struct Interpreter::Executor {
   }
   void operator()(const Zero& o) const { Put(o.x, Vec(o.n, 0)); }
   void operator()(const Dropout& o) const {
-    const Vec keep = reference::DropoutKeep(m.state.seed, o.stream, m.state.step,
-                                            m.state.first_sample, o.samples, o.per_sample, o.p);
+    const int64_t each = o.cols > 0 ? o.per_sample / o.cols * o.all_cols : o.per_sample;
+    Vec keep = reference::DropoutKeep(m.state.seed, o.stream, m.state.step, m.state.first_sample,
+                                      o.samples, each, o.p);
+    if (o.cols > 0) keep = Columns(keep, o.all_cols, o.first_col, o.cols);
     Vec y = R(o.x);
     for (size_t i = 0; i < y.size(); ++i) y[i] *= keep[i] / (1.0 - o.p);
     Put(o.y, y);
@@ -376,6 +378,122 @@ struct Interpreter::Executor {
     Put(o.z_losses, r.z_losses);
     Put(o.correct, r.correct);
     Put(o.dlogits, r.dlogits);
+  }
+  void operator()(const AddParts& o) const {
+    Vec y(o.rows * o.cols, 0);
+    for (const TensorId part : o.parts) {
+      const Vec values = R(part);
+      for (size_t i = 0; i < y.size(); ++i) y[i] += values[i];
+    }
+    const Vec bias = R(o.bias);
+    for (size_t i = 0; i < y.size() && !bias.empty(); ++i) y[i] += bias[i % o.cols];
+    Put(o.y, y);
+  }
+  void operator()(const Spread& o) const {
+    for (const TensorId copy : o.copies) Put(copy, R(o.x));
+  }
+  // Calls f(place, table, row of the table) for each place whose row one of `tables` has.
+  template <typename O, typename F>
+  void ForEachRow(const O& o, const std::vector<TensorId>& tables, const F& f) const {
+    const std::vector<int32_t> ids = m.ReadIds(o.ids);
+    for (int64_t place = 0; place < o.places; ++place) {
+      int64_t row = ids[place] - o.first;
+      for (const TensorId table : tables) {
+        const int64_t rows = m.plan_.tensors[table].dims[0];
+        if (row >= 0 && row < rows) f(place, table, row);
+        row -= rows;
+      }
+    }
+  }
+  void operator()(const EmbeddingShardsForward& o) const {
+    Vec y = R(o.y);
+    ForEachRow(o, o.tables, [&](int64_t place, TensorId table, int64_t row) {
+      const Vec values = R(table);
+      std::copy_n(values.begin() + row * o.width, o.width, y.begin() + place * o.width);
+    });
+    Put(o.y, y);
+  }
+  void operator()(const EmbeddingShardsBackward& o) const {
+    const Vec dy = R(o.dy);
+    ForEachRow(o, o.gradients, [&](int64_t place, TensorId gradient, int64_t row) {
+      Vec values = R(gradient);
+      for (int64_t c = 0; c < o.width; ++c) values[row * o.width + c] += dy[place * o.width + c];
+      Put(gradient, values);
+    });
+  }
+  void operator()(const CrossEntropyShard& o) const {
+    const Vec logits = R(o.logits);
+    const std::vector<int32_t> targets = m.ReadIds(o.targets);
+    Vec statistics;
+    for (int64_t row = 0; row < o.rows; ++row) {
+      const auto x = logits.begin() + row * o.classes;
+      const auto largest = std::max_element(x, x + o.classes);
+      double sum = 0, mean = 0;
+      for (int64_t c = 0; c < o.classes; ++c) {
+        sum += std::exp(x[c] - *largest);
+        mean += (x[c] - *largest) / static_cast<double>(o.classes);
+      }
+      const int64_t target = targets[row] - o.first;
+      const double of_target = target >= 0 && target < o.classes ? x[target] : 0;
+      statistics.insert(statistics.end(),
+                        {*largest, sum, mean, of_target, static_cast<double>(largest - x)});
+    }
+    Put(o.statistics, statistics);
+  }
+  void operator()(const CrossEntropyOfShards& o) const {
+    const auto shards = static_cast<int64_t>(o.statistics.size());
+    const double smoothing = o.smoothing, z_loss = o.z_loss;
+    const std::vector<int32_t> targets = m.ReadIds(o.targets);
+    Vec losses, z_losses, correct, norms;
+    for (int64_t row = 0; row < o.rows; ++row) {
+      double largest = -std::numeric_limits<double>::infinity(), sum = 0, mean = 0, of_target = 0;
+      int64_t best = -1;
+      const auto of = [&](int64_t shard) {
+        const Vec all = R(o.statistics[shard]);
+        return Vec(all.begin() + row * 5, all.begin() + row * 5 + 5);
+      };
+      for (int64_t s = 0; s < shards; ++s) {
+        if (of(s)[0] > largest) best = o.classes * s / shards + static_cast<int64_t>(of(s)[4]);
+        largest = std::max(largest, of(s)[0]);
+      }
+      for (int64_t s = 0; s < shards; ++s) {
+        const int64_t first = o.classes * s / shards, end = o.classes * (s + 1) / shards;
+        const double above = of(s)[0] - largest;
+        sum += of(s)[1] * std::exp(above);
+        mean +=
+            static_cast<double>(end - first) * (of(s)[2] + above) / static_cast<double>(o.classes);
+        if (targets[row] >= first && targets[row] < end) of_target = of(s)[3];
+      }
+      const bool counts = targets[row] >= 0;
+      const double lse = std::log(sum) + largest, z = z_loss * lse * lse;
+      losses.push_back(!counts ? 0
+                               : std::log(sum) - (1 - smoothing) * (of_target - largest) -
+                                     smoothing * mean + z);
+      z_losses.push_back(counts ? z : 0);
+      correct.push_back(counts && best == targets[row] ? 1 : 0);
+      norms.insert(norms.end(), {largest, sum});
+    }
+    Put(o.losses, losses);
+    Put(o.z_losses, z_losses);
+    Put(o.correct, correct);
+    Put(o.norms, norms);
+  }
+  void operator()(const CrossEntropyShardGradient& o) const {
+    const Vec norms = R(o.norms);
+    const double smoothing = o.smoothing, z_loss = o.z_loss, scale = o.scale;
+    const std::vector<int32_t> targets = m.ReadIds(o.targets);
+    Vec x = R(o.logits);
+    for (int64_t i = 0; i < o.rows * o.classes; ++i) {
+      const int64_t row = i / o.classes, target = targets[row] - o.first;
+      const double largest = norms[2 * row], sum = norms[2 * row + 1];
+      const double lse = std::log(sum) + largest;
+      const double wanted = smoothing / static_cast<double>(o.all_classes) +
+                            (target == i % o.classes ? 1 - smoothing : 0);
+      x[i] = (std::exp(x[i] - largest) / sum * (1 + 2 * z_loss * lse) - wanted) * scale *
+             LossScaleOf(o.state);
+      if (targets[row] < 0) x[i] = 0;
+    }
+    Put(o.dlogits, x);
   }
   void operator()(const CountTargets& o) const {
     double count = 0;

@@ -84,6 +84,8 @@ struct SizeChecker {
       EXPECT_EQ(plan.tensors[o.x].type, plan.tensors[o.y].type);
       return Begins(o.x, o.n), Begins(o.y, o.n);
     }
+    if (from == TensorKind::kAlias)
+      return Holds(o.x, o.n), Holds(o.y, o.n);  // of rows of a gradient
     EXPECT_NE(plan.tensors[o.x].type, plan.tensors[o.y].type) << plan.tensors[o.x].name;
     if (plan.tensors[o.y].kind == TensorKind::kWeightCopy) {
       return Begins(o.x, o.n), Begins(o.y, o.n);
@@ -242,6 +244,46 @@ struct SizeChecker {
     Holds(o.targets, o.rows, ElementType::kI32), Holds(o.losses, o.rows), Holds(o.correct, o.rows);
     Holds(o.z_losses, o.rows);
   }
+  void operator()(const AddParts& o) const {
+    for (const TensorId part : o.parts) {
+      Elements({{o.y, o.rows * o.cols}, {part, o.rows * o.cols}});
+    }
+    Holds(o.bias, o.cols);
+  }
+  void operator()(const Spread& o) const {
+    ADD_FAILURE() << plan.tensors[o.x].name << " is copied";
+  }
+  void TokenRows(const std::vector<TensorId>& tables, int64_t first, int64_t vocab,
+                 int64_t width) const {
+    for (const TensorId table : tables) {
+      EXPECT_EQ(plan.tensors[table].dims[1], width) << plan.tensors[table].name;
+      first += plan.tensors[table].dims[0];
+    }
+    EXPECT_LE(first, vocab);
+  }
+  void operator()(const EmbeddingShardsForward& o) const {
+    Holds(o.ids, o.places, ElementType::kI32), Holds(o.y, o.places * o.width);
+    TokenRows(o.tables, o.first, o.vocab, o.width);
+  }
+  void operator()(const EmbeddingShardsBackward& o) const {
+    Holds(o.ids, o.places, ElementType::kI32), Holds(o.dy, o.places * o.width);
+    TokenRows(o.gradients, o.first, o.vocab, o.width);
+  }
+  void operator()(const CrossEntropyShard& o) const {
+    Elements({{o.logits, o.rows * o.classes}});
+    Holds(o.targets, o.rows, ElementType::kI32);
+    Holds(o.statistics, o.rows * kernels::kClassStatistics);
+  }
+  void operator()(const CrossEntropyOfShards& o) const {
+    for (const TensorId id : o.statistics) Holds(id, o.rows * kernels::kClassStatistics);
+    Holds(o.targets, o.rows, ElementType::kI32), Holds(o.losses, o.rows), Holds(o.correct, o.rows);
+    Holds(o.z_losses, o.rows), Holds(o.norms, o.rows * kernels::kRowNorm);
+  }
+  void operator()(const CrossEntropyShardGradient& o) const {
+    Elements({{o.logits, o.rows * o.classes}, {o.dlogits, o.rows * o.classes}});
+    Holds(o.targets, o.rows, ElementType::kI32), Holds(o.norms, o.rows * kernels::kRowNorm);
+    EXPECT_LE(o.first + o.classes, o.all_classes);
+  }
   void operator()(const CountTargets& o) const {
     Holds(o.targets, o.n, ElementType::kI32), Holds(o.count, 1, ElementType::kF64);
   }
@@ -297,7 +339,9 @@ struct SizeChecker {
     Begins(o.x, o.n), Holds(o.sum, 1, ElementType::kF64);
   }
   void operator()(const SquaredNormLeaves& o) const {
-    Begins(o.x, o.n);
+    const Tensor& x = plan.tensors[o.x];
+    if (x.kind != TensorKind::kGradient) Begins(o.x, o.n);
+    if (x.kind == TensorKind::kGradient) EXPECT_LE(o.n, x.elements()) << x.name;  // of a shard
     Begins(o.leaves, (o.n + kernels::kNormLeaf - 1) / kernels::kNormLeaf);
   }
   void operator()(const AddLeaves& o) const {
@@ -515,6 +559,19 @@ TEST(Shapes, OfEvaluationFollowItsOwnBatch) {
   EXPECT_EQ(plan.tensors[plan.eval_logits].dims, (std::vector<int64_t>{55, 13}));
   EXPECT_EQ(plan.rows_per_sample, 5);
   EXPECT_TRUE(plan.tokens);
+}
+
+TEST(Shapes, OfShardsAgree) {
+  for (v1::JobSpec spec : {GptSpec(), LlamaSpec(), BertSpec(), VitSpec()}) {
+    spec.mutable_resources()->set_device(v1::Resources::CPU);
+    spec.mutable_evaluation()->set_batch_size(11);
+    for (const int32_t tensor : {2, 3, 4}) {
+      spec.mutable_parallel()->set_tensor(tensor);
+      ExpectSizesHold(spec, spec.model().has_vit()    ? ImageFacts(4, 6, 1, 3)
+                            : spec.model().has_bert() ? DocumentFacts(11)
+                                                      : TokenFacts(11));
+    }
+  }
 }
 
 TEST(Shapes, OfLogicalRanks) {

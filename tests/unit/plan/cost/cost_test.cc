@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "executor/plan/build.h"
 #include "executor/plan/cost/gang_memory.h"
 #include "executor/plan/cost/gpu_memory.h"
+#include "executor/plan/spec/spec.h"
 #include "tests/unit/plan/specs.h"
 
 namespace trainyard::plan {

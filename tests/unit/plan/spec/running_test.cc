@@ -81,8 +81,31 @@ const std::vector<BadSpec>& RunningTable() {
        kUnbuilt, "spec.parallel.shard: OPTIMIZER with Muon is not built yet; use NONE"},
       {"no logical rank", MlpSpec, [](auto& s) { s.mutable_parallel()->set_logical_ranks(0); },
        kInvalid, "spec.parallel.logical_ranks: 0 is not in [1, 65536]"},
-      {"tensor", MlpSpec, [](auto& s) { s.mutable_parallel()->set_tensor(2); }, kUnbuilt,
-       "spec.parallel.tensor: 2 tensor-parallel ranks is not built yet; use 1"},
+      {"tensor of a model that is not cut", MlpSpec,
+       [](auto& s) { s.mutable_parallel()->set_tensor(2); }, kUnbuilt,
+       "spec.parallel.tensor: 2 shards of mlp is not built yet; use 1; gpt, llama, bert "
+       "and vit can be cut"},
+      {"no tensor", MlpSpec, [](auto& s) { s.mutable_parallel()->set_tensor(0); }, kInvalid,
+       "spec.parallel.tensor: 0 is not in [1, 128]"},
+      {"tensor on GPUs", GptSpec, [](auto& s) { s.mutable_parallel()->set_tensor(2); }, kUnbuilt,
+       "spec.resources.device: a slot that may be a GPU with spec.parallel.tensor 2 is not built "
+       "yet; use CPU"},
+      {"tensor with a sharded optimizer", GptSpec,
+       [](auto& s) {
+         s.mutable_parallel()->set_tensor(2);
+         s.mutable_parallel()->set_shard(v1::Parallel::OPTIMIZER);
+         s.mutable_resources()->set_device(v1::Resources::CPU);
+       },
+       kUnbuilt,
+       "spec.parallel.shard: OPTIMIZER with spec.parallel.tensor 2 is not built yet; use NONE"},
+      {"tensor with Muon", GptSpec,
+       [](auto& s) {
+         s.mutable_parallel()->set_tensor(2);
+         s.mutable_resources()->set_device(v1::Resources::CPU);
+         s.mutable_optimizer()->mutable_muon();
+       },
+       kUnbuilt,
+       "spec.optimizer: muon with spec.parallel.tensor 2 is not built yet; use adamw or sgd"},
       {"pipeline", MlpSpec, [](auto& s) { s.mutable_parallel()->set_pipeline(4); }, kUnbuilt,
        "spec.parallel.pipeline: 4 pipeline-parallel ranks is not built yet; use 1"},
       {"sequence", MlpSpec, [](auto& s) { s.mutable_parallel()->set_sequence(0); }, kInvalid,

@@ -1,0 +1,71 @@
+#include "kernels/ops/embedding_shards.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/parallel.h"
+
+namespace trainyard::kernels {
+namespace {
+
+// The loader checked the ids: one out of range is a bug, and to leave it out would hide it.
+void RequireInWholeVocabulary(const int32_t* ids, int64_t places, int64_t vocab) {
+  for (int64_t i = 0; i < places; ++i) {
+    if (ids[i] >= 0 && ids[i] < vocab) continue;
+    std::fprintf(stderr, "embedding_shards: id %d at place %lld; the vocabulary has %lld\n", ids[i],
+                 static_cast<long long>(i), static_cast<long long>(vocab));
+    std::abort();
+  }
+}
+
+// Where the row `id` begins, null if no table has it.
+float* RowOf(const Tables& tables, int64_t id, int64_t first, int64_t width) {
+  int64_t row = id - first;
+  if (row < 0) return nullptr;
+  for (int64_t t = 0; t < tables.list.count; ++t) {
+    if (row < tables.list.rows[t]) {
+      return tables.first.As<float>() + tables.list.start[t] + row * width;
+    }
+    row -= tables.list.rows[t];
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingShardsForward& op) {
+  return Kernel{[threads = threads_, op](Stream&) {
+    const int32_t* const ids = op.ids.As<int32_t>();
+    float* const y = op.y.As<float>();
+    RequireInWholeVocabulary(ids, op.places, op.vocab);
+    const int64_t grain = std::max<int64_t>(1, kSerialElements / op.width);
+    ParallelRuns(threads, op.places, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const float* const row = RowOf(op.tables, ids[i], op.first, op.width);
+        if (row != nullptr) std::memcpy(y + i * op.width, row, sizeof(float) * op.width);
+      }
+    });
+  }};
+}
+
+// Each thread owns some columns, as in EmbeddingBackward.
+absl::StatusOr<Kernel> CpuDevice::Bind(const EmbeddingShardsBackward& op) {
+  return Kernel{[add = vectors_.f32.add, threads = threads_, op](Stream&) {
+    constexpr int64_t kLine = 16;  // floats of a cache line: no line has two writers
+    const int32_t* const ids = op.ids.As<int32_t>();
+    const float* const dy = op.dy.As<float>();
+    RequireInWholeVocabulary(ids, op.places, op.vocab);
+    const int64_t grain = std::max(kLine, kSerialElements / op.places / kLine * kLine);
+    ParallelRuns(threads, op.width, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = 0; i < op.places; ++i) {
+        float* const row = RowOf(op.gradients, ids[i], op.first, op.width);
+        if (row != nullptr) add(row + begin, dy + i * op.width + begin, row + begin, end - begin);
+      }
+    });
+  }};
+}
+
+}  // namespace trainyard::kernels
