@@ -14,7 +14,7 @@ namespace {
 constexpr int kMostAlgorithms = 8;
 // The alignment of every tensor of an arena. Kernels of the library need 16 at most; if larger
 // alignments counted, the luck of the layout would make two shapes of one.
-constexpr uintptr_t kMostAlignment = 64;
+constexpr uintptr_t kMostProductAlignment = 64;
 constexpr char kNoAlgorithm[] = "cuda matmul: cuBLASLt offers no algorithm";
 
 cudaDataType TypeOf(const Buffer& buffer) {
@@ -23,9 +23,9 @@ cudaDataType TypeOf(const Buffer& buffer) {
                                        : CUDA_R_32F;
 }
 
-uint32_t AlignmentOf(const void* data) {
+uint32_t ProductAlignment(const void* data) {
   const auto at = reinterpret_cast<uintptr_t>(data);
-  return static_cast<uint32_t>(std::min(at & (~at + 1), kMostAlignment));
+  return static_cast<uint32_t>(std::min(at & (~at + 1), kMostProductAlignment));
 }
 
 template <typename T>
@@ -99,9 +99,10 @@ absl::Status MakeDescriptor(const Matmul& op, bool with_bias, Product& product) 
 std::string ShapeOf(const Matmul& op, const MatmulPiece& piece, const Product& product) {
   return absl::StrCat("matmul/", TypeOf(op.a), ",", TypeOf(op.c), "/", op.transpose_a ? "T" : "N",
                       op.transpose_b ? "T" : "N", "/", piece.m, ",", op.n, ",", piece.k, "/",
-                      op.a_row_stride(), ",", op.c_row_stride(), "/", AlignmentOf(product.a_data),
-                      ",", AlignmentOf(product.b_data), ",", AlignmentOf(product.c_data),
-                      product.bias == nullptr ? "" : "/bias", product.beta == 0 ? "" : "/add");
+                      op.a_row_stride(), ",", op.c_row_stride(), "/",
+                      ProductAlignment(product.a_data), ",", ProductAlignment(product.b_data), ",",
+                      ProductAlignment(product.c_data), product.bias == nullptr ? "" : "/bias",
+                      product.beta == 0 ? "" : "/add");
 }
 
 }  // namespace
@@ -113,20 +114,20 @@ absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> AlgorithmsFor(cublasLtHandle_t
   absl::Status status = ToStatus(cublasLtMatmulPreferenceCreate(&made), "matmul preference");
   if (!status.ok()) return status;
   const MatmulPreference preference(made);
-  const uint32_t c_alignment = AlignmentOf(product.c_data);
+  const uint32_t c_alignment = ProductAlignment(product.c_data);
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                              uint64_t{kCublasWorkspace}));
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                              uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}));
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-                             AlignmentOf(product.a_data)));
+                             ProductAlignment(product.a_data)));
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                             AlignmentOf(product.b_data)));
+                             ProductAlignment(product.b_data)));
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c_alignment));
   status.Update(SetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c_alignment));
   // The alignment of the bias pointer affects the choice, too, so it is the same for every bias.
   if (product.bias != nullptr) {
-    status.Update(SetBias(product, reinterpret_cast<const void*>(kMostAlignment)));
+    status.Update(SetBias(product, reinterpret_cast<const void*>(kMostProductAlignment)));
   }
   if (!status.ok()) return status;
   std::vector<cublasLtMatmulHeuristicResult_t> results(kMostAlgorithms);
