@@ -1,5 +1,5 @@
 // Threads change no bit: products and convolutions, most of which a library computes, of every
-// element type, with 1 to 16 threads. Other ops are in determinism_test.cc.
+// element type, with 1, 2, 3 and 16 threads. Other ops are in determinism_test.cc.
 
 #include "tests/unit/kernels/cpu_fixture.h"
 
@@ -23,7 +23,7 @@ template <typename F>
 void ExpectSameBits(const std::string& name, const F& subject) {
   const VectorTable& table = *CpuDevice::SupportedTables().front();
   Bytes expected;
-  for (const int threads : {1, 2, 3, 4, 16}) {
+  for (const int threads : {1, 2, 3, 16}) {
     Bench bench({&table, threads});
     const Bytes found = subject(bench);
     if (threads == 1) expected = found;
@@ -111,12 +111,11 @@ struct ProductShape {
 };
 TEST(Threads, Products) {
   for (const auto& [m, n, k] :
-       {ProductShape{8, 8, 8}, {768, 384, 128},  {128, 384, 768},  {768, 512, 128},
-        {512, 128, 768},       {768, 65, 128},   {65, 128, 768},   {10, 64, 8192},
-        {3, 5, 20000},         {100, 120, 1500}, {33, 65, 70},     {200, 100, 300},
-        {65, 512, 96},         {300, 17, 64},    {1, 1000, 2048},  {8, 1000, 2048},
-        {1000, 2048, 8},       {256, 2304, 768}, {256, 768, 3072}, {768, 3072, 256},
-        {64, 1, 300},          {2, 48, 96},      {512, 512, 1},    {64, 64, 4096}}) {
+       {ProductShape{8, 8, 8}, {768, 384, 128}, {128, 384, 768}, {512, 128, 768},  {768, 65, 128},
+        {65, 128, 768},        {10, 64, 8192},  {3, 5, 20000},   {100, 120, 1500}, {33, 65, 70},
+        {200, 100, 300},       {65, 512, 96},   {300, 17, 64},   {1, 1000, 2048},  {8, 1000, 2048},
+        {1000, 2048, 8},       {32, 2304, 768}, {48, 768, 3072}, {768, 3072, 16},  {64, 1, 300},
+        {2, 48, 96},           {512, 512, 1},   {64, 64, 4096}}) {
     const Vec va = RandomVec(m * k, 1), vb = RandomVec(k * n, 2), vc = RandomVec(m * n, 3);
     for (const DType type : kElements) {
       for (int flags = 0; flags < (type == DType::kF32 ? 4 : 8); ++flags) {
