@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "clients/cli/format.h"
 #include "clients/cli/progress.h"
@@ -182,10 +183,39 @@ std::string RenderPlan(const Terminal& terminal, const v1::Job& job) {
   for (const auto& [name, bytes] : kinds) fields.emplace_back(name, FormatBytes(bytes));
   fields.emplace_back("  shared", absl::StrCat("-", FormatBytes(plan.shared_bytes())));
   if (gpu) fields.emplace_back("host staging", FormatBytes(plan.staging_bytes()));
+  if (plan.sent_bytes_per_step() > 0) {
+    fields.emplace_back("sent per step", FormatBytes(plan.sent_bytes_per_step()) + " by a rank");
+  }
   for (const v1::PassSummary& pass : plan.passes()) {
     fields.emplace_back(absl::StrCat("pass ", pass.name()), WhatItSaved(pass));
   }
   return RenderFields(terminal, fields);
+}
+
+std::string RenderLayouts(const Terminal& terminal, const v1::PlanLayoutsResponse& plan) {
+  bool timed = false;
+  for (const v1::LayoutPlan& layout : plan.layouts()) timed = timed || layout.step_seconds() > 0;
+  std::vector<std::string> header = {"SLOTS", "LOGICAL RANKS EACH", "BUSY", "MEMORY PER SLOT",
+                                     "SENT PER STEP"};
+  if (timed) header.push_back("STEP, ESTIMATED");
+  Table table(header);
+  for (size_t column = 0; column < header.size(); ++column) {
+    table.AlignRight(static_cast<int>(column));
+  }
+  for (const v1::LayoutPlan& layout : plan.layouts()) {
+    std::vector<std::string> row = {
+        FormatCount(layout.slots()), FormatCount(layout.logical_ranks_per_slot()),
+        absl::StrFormat("%.0f%%", 100 * layout.busy_share()), FormatBytes(layout.bytes_per_slot()),
+        FormatBytes(layout.sent_bytes_per_step())};
+    if (timed) {
+      row.push_back(
+          layout.step_seconds() > 0 ? absl::StrFormat("%.4g ms", 1e3 * layout.step_seconds()) : "");
+    }
+    table.Add(std::move(row));
+  }
+  std::string text = table.Render(terminal);
+  if (!plan.advice().empty()) absl::StrAppend(&text, Shown(plan).advice(), "\n");
+  return text;
 }
 
 }  // namespace trainyard::cli

@@ -5,6 +5,7 @@
 
 #include "absl/time/time.h"
 #include "clients/cli/terminal.h"
+#include "trainyard/v1/job_service.pb.h"
 #include "trainyard/v1/resources.pb.h"
 
 namespace trainyard::cli {
@@ -21,5 +22,8 @@ std::string RanksText(const v1::JobSpec& spec);
 
 // What a step of `job` costs, by its plan: parameters, FLOPs, bytes per slot by kind.
 std::string RenderPlan(const Terminal& terminal, const v1::Job& job);
+
+// The job on other numbers of slots, one per line, and what the server advises.
+std::string RenderLayouts(const Terminal& terminal, const v1::PlanLayoutsResponse& plan);
 
 }  // namespace trainyard::cli

@@ -1,6 +1,7 @@
 #include "clients/cli/option_checks.h"
 
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -40,6 +41,29 @@ CLI::Validator Seconds() {
         return std::string();
       },
       "SECONDS");
+}
+
+CLI::Validator Rate() {
+  return CLI::Validator(
+      [](std::string& text) {
+        absl::string_view number = text;
+        double unit = 1;
+        for (const auto& [suffix, value] :
+             {std::pair{"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"P", 1e15}}) {
+          if (absl::ConsumeSuffix(&number, suffix)) {
+            unit = value;
+            break;
+          }
+        }
+        double value = 0;
+        if (!absl::SimpleAtod(number, &value) || !(value > 0) || !std::isfinite(value * unit)) {
+          return absl::StrCat("expected a number above 0, such as 1.5e9, 40T or 12.5G; found '",
+                              text, "'");
+        }
+        text = absl::StrFormat("%.17g", value * unit);
+        return std::string();
+      },
+      "RATE");
 }
 
 }  // namespace trainyard::cli

@@ -1,5 +1,6 @@
 #include "clients/cli/shown.h"
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "storage/base/printable.h"

@@ -333,6 +333,10 @@ std::vector<absl::StatusOr<v1::Job>> Client::SubmitMany(
   return std::move(all.answers);
 }
 
+absl::StatusOr<v1::PlanLayoutsResponse> Client::PlanLayouts(const v1::PlanLayoutsRequest& request) {
+  return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::PlanLayouts, request);
+}
+
 absl::StatusOr<v1::Job> Client::GetJob(const v1::GetJobRequest& request) {
   return connection_->Call(&Endpoint::jobs, &v1::JobService::Stub::GetJob, request);
 }

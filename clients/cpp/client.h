@@ -59,6 +59,7 @@ class Client {
   // asked job by job.
   std::vector<absl::StatusOr<v1::Job>> SubmitMany(const std::string& parent,
                                                   std::vector<v1::SubmitJobRequest> requests);
+  absl::StatusOr<v1::PlanLayoutsResponse> PlanLayouts(const v1::PlanLayoutsRequest& request);
   absl::StatusOr<v1::Job> GetJob(const v1::GetJobRequest& request);
   // kUnimplemented: of a server of before.
   absl::StatusOr<v1::Gang> GetGang(const v1::GetGangRequest& request);

@@ -119,6 +119,9 @@ std::string Describe(const Plan& plan) {
   absl::StrAppendFormat(&text, "  %-13s -%s, of activations and copies where gradients are to be\n",
                         "shared", Bytes(s.shared_bytes()));
   if (gpu) absl::StrAppendFormat(&text, "host staging    %s\n", Bytes(s.staging_bytes()));
+  if (s.sent_bytes_per_step() > 0) {
+    absl::StrAppendFormat(&text, "sent per step   %s\n", Bytes(s.sent_bytes_per_step()));
+  }
   for (const v1::PassSummary& pass : s.passes()) absl::StrAppend(&text, Line(pass));
   absl::StrAppend(&text, Kernels(plan, "begin of a step", plan.begin),
                   Kernels(plan, "begin of a logical rank", plan.zero),

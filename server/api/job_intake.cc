@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "executor/plan/layouts.h"
 #include "executor/plan/spec/spec.h"
 #include "server/api/convert.h"
 #include "server/api/names.h"
@@ -48,6 +50,28 @@ absl::StatusOr<v1::Job> AsIfSubmitted(JobRecord job) {
 absl::StatusOr<v1::Job> Answer(const absl::StatusOr<JobRecord>& submitted) {
   TY_RETURN_IF_ERROR(submitted.status());
   return ToProto(*submitted);
+}
+
+// The numbers of slots that `request` asks for, of a job of `logical_ranks`.
+absl::StatusOr<std::vector<int32_t>> SlotsAskedFor(const v1::PlanLayoutsRequest& request,
+                                                   int logical_ranks) {
+  if (request.slots_size() > kMostLayouts) {
+    return FieldError("slots", absl::StrCat(request.slots_size(), " numbers"),
+                      absl::StrCat("at most ", kMostLayouts));
+  }
+  for (const int32_t slots : request.slots()) {
+    if (slots >= 1 && slots <= logical_ranks) continue;
+    return FieldError("slots", absl::StrCat(slots),
+                      absl::StrCat("1 to ", logical_ranks,
+                                   ", the logical ranks of the job (spec.parallel.logical_ranks)"));
+  }
+  if (request.slots().empty()) return plan::SlotsWorthHaving(logical_ranks, kMostLayouts);
+  return std::vector<int32_t>(request.slots().begin(), request.slots().end());
+}
+
+absl::Status CheckRate(const char* field, double rate) {
+  if (rate >= 0 && std::isfinite(rate)) return absl::OkStatus();
+  return FieldError(field, absl::StrCat(rate), "a number above 0, or 0 where it is not known");
 }
 
 // A caller that has hung up, or whose deadline is over, may send the call again: nothing is written
@@ -125,6 +149,34 @@ absl::StatusOr<SlotRange> JobIntake::CheckRange(const v1::ResizeJobRequest& requ
   TY_RETURN_IF_ERROR(plan.fits);
   range.bytes_per_slot = plan.sizing->summary.bytes_per_slot();
   return range;
+}
+
+absl::Status JobIntake::PlanLayouts(const v1::PlanLayoutsRequest& request,
+                                    const std::string& creator, const Gone& gone,
+                                    v1::PlanLayoutsResponse* response) {
+  TY_RETURN_IF_ERROR(CheckRate("slot_flops_per_second", request.slot_flops_per_second()));
+  TY_RETURN_IF_ERROR(CheckRate("link_bytes_per_second", request.link_bytes_per_second()));
+  v1::SubmitJobRequest submission;
+  *submission.mutable_job() = request.job();
+  submission.set_validate_only(true);
+  TY_ASSIGN_OR_RETURN(JobRecord job, CheckSubmission(submission, request.parent(), creator));
+  TY_ASSIGN_OR_RETURN(const std::vector<int32_t> slots, SlotsAskedFor(request, job.logical_ranks));
+  TY_ASSIGN_OR_RETURN(const Sizing sizing, sizer_.Size(job.spec));
+  SetSizing(job, sizing);
+  v1::JobSpec spec;
+  TY_CHECK(spec.ParseFromString(job.spec), "a spec that was just serialized");
+  const SteadyTime until =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(kLongestLayoutPlanning);
+  TY_ASSIGN_OR_RETURN(
+      const std::vector<v1::LayoutPlan> layouts,
+      plan::PlanLayouts(spec, sizing.facts, slots,
+                        {.flops_per_second = request.slot_flops_per_second(),
+                         .bytes_per_second = request.link_bytes_per_second()},
+                        [&] { return gone() || std::chrono::steady_clock::now() > until; }));
+  response->mutable_layouts()->Assign(layouts.begin(), layouts.end());
+  response->set_advice(plan::AdviseOnLogicalRanks(spec));
+  TY_ASSIGN_OR_RETURN(*response->mutable_job(), AsIfSubmitted(std::move(job)));
+  return absl::OkStatus();
 }
 
 // The job that an earlier call made under the same request id; kNotFound: there is none.

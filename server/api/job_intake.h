@@ -36,6 +36,10 @@ class JobIntake {
   absl::StatusOr<std::vector<absl::StatusOr<v1::Job>>> SubmitMany(
       const v1::BatchSubmitJobsRequest& request, const std::string& creator, const Gone& gone);
 
+  // As PlanLayouts says.
+  absl::Status PlanLayouts(const v1::PlanLayoutsRequest& request, const std::string& creator,
+                           const Gone& gone, v1::PlanLayoutsResponse* response);
+
   // The range that `request` asks for, if the job may have it and could then fit: from 1 slot to as
   // many as it has logical ranks.
   absl::StatusOr<SlotRange> CheckRange(const v1::ResizeJobRequest& request, const JobRecord& job);
@@ -74,5 +78,9 @@ class JobIntake {
 inline constexpr int kMostInBatch = 256;
 inline constexpr int64_t kLargestBatch = int64_t{2} << 20;  // its answer stays below 4 MiB
 inline constexpr absl::Duration kLongestBatchPlanning = absl::Seconds(20);
+
+// Of one call of PlanLayouts.
+inline constexpr int kMostLayouts = 64;
+inline constexpr absl::Duration kLongestLayoutPlanning = absl::Seconds(2);
 
 }  // namespace trainyard

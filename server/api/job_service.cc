@@ -60,6 +60,12 @@ class JobService final : public v1::JobService::CallbackService {
     return RunCall(b_, *context, *request,
                    [=, this] { return SubmitMany(*context, *request, response); });
   }
+  grpc::ServerUnaryReactor* PlanLayouts(grpc::CallbackServerContext* context,
+                                        const v1::PlanLayoutsRequest* request,
+                                        v1::PlanLayoutsResponse* response) override {
+    return RunCall(b_, *context, *request,
+                   [=, this] { return Layouts(*context, *request, response); });
+  }
   grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
                                    const v1::GetJobRequest* request, v1::Job* response) override {
     return RunCall(b_, *context, *request, [=, this] { return Get(*context, *request, response); });
@@ -178,6 +184,13 @@ class JobService final : public v1::JobService::CallbackService {
       }
     }
     return absl::OkStatus();
+  }
+
+  absl::Status Layouts(const grpc::CallbackServerContext& context,
+                       const v1::PlanLayoutsRequest& request, v1::PlanLayoutsResponse* response) {
+    TY_ASSIGN_OR_RETURN(const Principal by, Admit(context, Permission::kWriteJobs));
+    return intake_.PlanLayouts(
+        request, by.name, [&context] { return context.IsCancelled(); }, response);
   }
 
   absl::Status Get(const grpc::CallbackServerContext& context, const v1::GetJobRequest& request,

@@ -1,6 +1,7 @@
 #include "clients/cli/commands.h"
 #include "clients/cli/job_source.h"
 #include "clients/cli/job_view.h"
+#include "clients/cli/option_checks.h"
 #include "storage/base/status.h"
 
 namespace trainyard::cli {
@@ -9,12 +10,35 @@ namespace {
 struct PlanOptions {
   std::string file;
   std::vector<std::string> sets;
+  bool layouts = false;
+  std::vector<int32_t> slots;
+  double flops = 0, link = 0;  // per second
 };
+
+absl::StatusOr<int> PlanLayouts(Session& session, const PlanOptions& options, v1::Job job) {
+  TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
+  v1::PlanLayoutsRequest request;
+  *request.mutable_job() = std::move(job);
+  TY_ASSIGN_OR_RETURN(*request.mutable_parent(), session.Parent());
+  request.mutable_slots()->Assign(options.slots.begin(), options.slots.end());
+  request.set_slot_flops_per_second(options.flops);
+  request.set_link_bytes_per_second(options.link);
+  TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
+  TY_ASSIGN_OR_RETURN(const v1::PlanLayoutsResponse plan, client->PlanLayouts(request));
+  session.out().Write(format == OutputFormat::kJson || format == OutputFormat::kYaml
+                          ? Serialize(format, plan)
+                          : RenderLayouts(session.terminal(), plan));
+  return kExitOk;
+}
 
 absl::StatusOr<int> Plan(Session& session, const PlanOptions& options) {
   TY_ASSIGN_OR_RETURN(const OutputFormat format, session.Format());
+  TY_ASSIGN_OR_RETURN(v1::Job of_file, ReadJob(options.file, options.sets));
+  if (options.layouts || !options.slots.empty()) {
+    return PlanLayouts(session, options, std::move(of_file));
+  }
   v1::SubmitJobRequest request;
-  TY_ASSIGN_OR_RETURN(*request.mutable_job(), ReadJob(options.file, options.sets));
+  *request.mutable_job() = std::move(of_file);
   TY_ASSIGN_OR_RETURN(*request.mutable_parent(), session.Parent());
   request.set_validate_only(true);
   TY_ASSIGN_OR_RETURN(Client * client, session.Connect());
@@ -35,6 +59,22 @@ void AddPlan(CLI::App& root, Session& session) {
       ->required();
   command->add_option("--set", options->sets, "FIELD=VALUE on top of the file; may be repeated")
       ->allow_extra_args(false);
+  CLI::Option* const layouts =
+      command->add_flag("--layouts", options->layouts,
+                        "On other numbers of slots: memory, bytes sent, how busy they are");
+  CLI::Option* const slots =
+      command->add_option("--slots", options->slots, "These numbers of slots, as in 2,4,8")
+          ->delimiter(',')
+          ->check(AtLeast(1));
+  slots->excludes(layouts);
+  command
+      ->add_option("--flops", options->flops,
+                   "FLOP/s that a slot reaches in training, as in 40T: estimates steps of layouts")
+      ->transform(Rate());
+  command
+      ->add_option("--link", options->link,
+                   "Bytes/s that a slot sends to all others together, as in 12.5G")
+      ->transform(Rate());
   session.SetBody(command, [&session, options] { return Plan(session, *options); });
 }
 

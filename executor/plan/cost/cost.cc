@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "executor/plan/cost/gang_memory.h"
+#include "executor/plan/cost/gang_traffic.h"
 #include "executor/plan/cost/gpu_memory.h"
 #include "executor/plan/graph/stored_shards.h"
 #include "executor/plan/ops/op.h"
@@ -147,6 +148,7 @@ void Summarize(const v1::JobSpec& spec, const DataFacts& facts, Plan& plan) {
   s.set_activation_bytes(plan.activation_bytes + plan.scalar_region.bytes +
                          plan.leaves_region.bytes + plan.sums_region.bytes);
   s.set_shared_bytes(plan.activation_bytes + plan.step_copy_bytes - plan.activation_region.bytes);
+  s.set_sent_bytes_per_step(MostTraffic(plan).bytes());
   s.set_staging_bytes(StagingBytes(spec, facts, plan));
   const bool gpu = OnGpuAlone(spec);
   if (gpu) {

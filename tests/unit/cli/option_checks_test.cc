@@ -36,5 +36,19 @@ TEST(OptionChecks, WholeNumbersHaveALeast) {
   }
 }
 
+TEST(OptionChecks, RatesAreNumbersInThousands) {
+  const CLI::Validator rate = Rate();
+  const auto checked = [&](std::string text) {
+    const std::string wrong = rate(text);
+    return wrong.empty() ? text : wrong;
+  };
+  EXPECT_EQ(checked("1.5e9"), "1500000000");
+  EXPECT_EQ(checked("40T"), "40000000000000");
+  EXPECT_EQ(checked("12.5G"), "12500000000");
+  for (const char* text : {"0", "-1G", "G", "", "fast", "1e308P", "nan", "1GB"}) {
+    EXPECT_THAT(checked(text), ::testing::HasSubstr("expected a number above 0")) << text;
+  }
+}
+
 }  // namespace
 }  // namespace trainyard::cli

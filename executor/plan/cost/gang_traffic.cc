@@ -1,0 +1,53 @@
+#include "executor/plan/cost/gang_traffic.h"
+
+#include <algorithm>
+
+#include "executor/plan/graph/fold_tree.h"
+#include "executor/plan/graph/graph.h"
+
+namespace trainyard::plan {
+
+namespace {
+
+// What rank `rank` of `ranks` sends, but for the leaves of the norm that begin in others' slices.
+Traffic OwnTraffic(const Plan& plan, int64_t ranks, int64_t rank) {
+  const int64_t others = ranks - 1;
+  const int64_t gradient = SizeOf(ElementType::kF32), leaf_sum = SizeOf(ElementType::kF64);
+  const LeafRange run = HostedBy(plan.logical_ranks, ranks, rank);
+  const auto sums = static_cast<int64_t>(RootsOf(plan.logical_ranks, run).size());
+  Traffic sent;
+  for (const Bucket& bucket : plan.buckets) {
+    const ElementRange& own = bucket.slices[rank];
+    sent.in_backward += sums * (bucket.elements.size() - own.size()) * gradient;
+    // The total of its slices, or the parameters that it stepped.
+    (plan.sharded ? sent.after : sent.in_backward) += others * own.size() * gradient;
+    if (plan.sharded) sent.after += others * LeavesOf(own).size() * leaf_sum;
+  }
+  sent.after += others * sums * plan.sums_region.bytes;
+  sent.after += others * run.size() * plan.micro_batches * plan.pending_region.bytes;
+  return sent;
+}
+
+}  // namespace
+
+std::vector<Traffic> TrafficOfRanks(const Plan& plan) {
+  const int64_t ranks =
+      plan.buckets.empty() ? 1 : static_cast<int64_t>(plan.buckets[0].slices.size());
+  std::vector<Traffic> sent(ranks);
+  if (ranks == 1) return sent;
+  for (int64_t rank = 0; rank < ranks; ++rank) sent[rank] = OwnTraffic(plan, ranks, rank);
+  if (!plan.sharded) return sent;
+  for (const SharedLeaf& leaf : SharedLeaves(plan.buckets)) {
+    sent[leaf.holder].after += leaf.elements.size() * SizeOf(ElementType::kF32);
+  }
+  return sent;
+}
+
+Traffic MostTraffic(const Plan& plan) {
+  const std::vector<Traffic> sent = TrafficOfRanks(plan);
+  return *std::max_element(sent.begin(), sent.end(), [](const Traffic& a, const Traffic& b) {
+    return a.bytes() < b.bytes();
+  });
+}
+
+}  // namespace trainyard::plan

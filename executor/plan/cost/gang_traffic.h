@@ -1,0 +1,26 @@
+#pragma once
+
+// What the ranks of a gang send to one another.
+
+#include <cstdint>
+#include <vector>
+
+#include "executor/plan/graph/plan.h"
+
+namespace trainyard::plan {
+
+// Bytes that one rank sends to all others together in a step: what a communicator counts, but for
+// the decisions that the gang makes together, a few bytes each. README.md has the formula.
+struct Traffic {
+  int64_t in_backward = 0;  // in buckets, while the last micro-batch's backward pass goes on
+  int64_t after = 0;        // once it is over
+  int64_t bytes() const { return in_backward + after; }
+};
+
+// By rank; of a job of one rank 0.
+std::vector<Traffic> TrafficOfRanks(const Plan& plan);
+
+// Of the rank that sends most.
+Traffic MostTraffic(const Plan& plan);
+
+}  // namespace trainyard::plan

@@ -1,0 +1,91 @@
+// What a rank sends in a step is what the plan says.
+
+#include "executor/plan/cost/gang_traffic.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "executor/data/dataset/dataset.h"
+#include "executor/data/loader.h"
+#include "executor/data/open_dataset.h"
+#include "executor/engine/trainer.h"
+#include "executor/plan/build.h"
+#include "executor/plan/spec/spec.h"
+#include "tests/unit/engine/family.h"
+#include "tests/unit/engine/in_threads.h"
+
+namespace trainyard::engine {
+namespace {
+
+using ::testing::Each;
+
+constexpr int64_t kSteps = 3;
+
+// A job of eight logical ranks, each of two micro-batches.
+v1::JobSpec EightRanks(const Family& family, const std::string& folder, int ranks,
+                       v1::Parallel::Shard shard) {
+  v1::JobSpec spec = SmallJob(family, folder, kSteps);
+  spec.mutable_training()->set_batch_size(32);
+  spec.mutable_training()->set_micro_batch_size(2);
+  spec.mutable_parallel()->set_logical_ranks(8);
+  spec.mutable_parallel()->set_shard(shard);
+  spec.mutable_resources()->set_min_slots(ranks);
+  return plan::ResolveSpec(spec).value();
+}
+
+// Bytes that the rank of `communicator` sends in each of kSteps steps of `plan`.
+std::vector<int64_t> SentInSteps(const v1::JobSpec& spec, const plan::Plan& plan,
+                                 const data::Dataset& dataset, Communicator& communicator) {
+  const auto device = kernels::OpenCpu(1).value();
+  const auto session = Session::Open(*device, plan).value();
+  const auto trainer = Trainer::Create(*session, spec, Gang(&communicator)).value();
+  EXPECT_TRUE(trainer->Initialize().ok());
+  const plan::LeafRange run =
+      plan::HostedBy(plan.logical_ranks, communicator.size(), communicator.rank());
+  const int64_t share = spec.training().batch_size() / plan.logical_ranks;
+  data::Loader loader(dataset, {.seed = 1,
+                                .batch_size = spec.training().batch_size(),
+                                .first_sample = run.first * share,
+                                .samples = run.size() * share,
+                                .micro_batch = plan.micro_batch});
+  std::vector<int64_t> sent;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const int64_t before = communicator.bytes_sent();
+    const auto result = trainer->Step([&] { return loader.Next(); });
+    EXPECT_TRUE(result.ok() && result->finite) << result.status();
+    sent.push_back(communicator.bytes_sent() - before);
+  }
+  return sent;
+}
+
+class GangTraffic : public ::testing::TestWithParam<Family> {};
+
+TEST_P(GangTraffic, IsWhatThePlanSays) {
+  const TempFolder folder;
+  for (const int ranks : {2, 3, 5, 8}) {
+    for (const auto shard : {v1::Parallel::NONE, v1::Parallel::OPTIMIZER}) {
+      const v1::JobSpec spec = EightRanks(GetParam(), folder.path(), ranks, shard);
+      const auto dataset = data::OpenDataset(spec.data(), plan::WindowingOf(spec.model())).value();
+      InThreads(ranks, [&](Communicator& communicator) {
+        const int rank = communicator.rank();
+        const plan::Plan plan = plan::BuildPlan(spec, dataset->facts(), rank).value();
+        const int64_t planned = plan::TrafficOfRanks(plan)[rank].bytes();
+        EXPECT_THAT(SentInSteps(spec, plan, *dataset, communicator), Each(planned))
+            << "rank " << rank << " of " << ranks << ", shard " << shard;
+        EXPECT_LE(planned, plan.summary.sent_bytes_per_step());
+        EXPECT_EQ(plan::MostTraffic(plan).bytes(), plan.summary.sent_bytes_per_step());
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, GangTraffic,
+    ::testing::Values(
+        Family{"gpt", ""},
+        Family{"resnet", "model { resnet { depth: 18 stem: CIFAR width: 4 } }", Family::kImages},
+        Family{"dlrm", "model { dlrm { embedding_width: 4 bottom: 64 top: 6 } }", Family::kClicks}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace trainyard::engine
