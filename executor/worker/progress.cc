@@ -13,7 +13,7 @@ constexpr absl::Duration kPlainEvery = absl::Seconds(2);
 
 std::string Bytes(int64_t bytes) {
   const double mib = static_cast<double>(bytes) / (1 << 20);
-  return mib < 1024 ? absl::StrFormat("%.1f MiB", mib) : absl::StrFormat("%.1f GiB", mib / 1024);
+  return mib < 1024 ? absl::StrFormat("%.1f MiB", mib) : absl::StrFormat("%.2f GiB", mib / 1024);
 }
 
 // 0.0721, 9.57, 12345: large numbers are printed without an exponent.
